@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use crate::run::{command, run, run_and_report_failure, tested};
 use crate::{
-    TaskResult, alone, bench, dashboard, deps, manifest, packages, python, readme, rooms, size,
+    TaskResult, alone, bench, dashboard, deps, manifest, ownership, packages, python, readme, size,
     spec, test, tidy,
 };
 
@@ -25,7 +25,7 @@ pub(crate) fn all(root: &Path, wanted: &[String]) -> TaskResult {
         ("tidy", &tidy::check),
         ("size", &size::check),
         ("deps", &deps::check),
-        ("rooms", &rooms::check),
+        ("ownership", &ownership::check),
         ("readme", &readme::check),
         ("spec", &spec::check),
         ("deny", &|root| cargo(root, &["deny", "check", "licenses", "bans", "sources"])),

@@ -18,11 +18,11 @@ mod flames;
 mod goals;
 mod manifest;
 mod nightly;
+mod ownership;
 mod packages;
 mod python;
 mod readme;
 mod reference;
-mod rooms;
 mod run;
 mod size;
 mod source;
@@ -41,7 +41,7 @@ usage: cargo xtask <task>
   size            lines, words and packages of the tree; --check beside what was blessed, --bless, --build: how long a
                   cold build of the program takes, and its bytes
   deps            which crate depends on which
-  rooms           who may write which field of a connection, and files that import each other in a circle
+  ownership       who may write which field of a connection, and files that import each other in a circle
   readme          the README's figures beside the pages they come from; files and functions that ARCHITECTURE.md names
   reference       writes docs/reference, the parameters of policies and the events of traces from the program
   spec [--write | --kernel DIR]  the tables of requirements (docs/spec/*.toml), checked; --write renews
@@ -104,7 +104,7 @@ fn main() -> ExitCode {
         "deps" => deps::check(&root),
         "readme" => readme::check(&root),
         "reference" => reference::write(&root),
-        "rooms" => rooms::check(&root),
+        "ownership" => ownership::check(&root),
         "spec" => spec::print(&root, rest),
         "test" => test::run_all(&root, rest),
         "fuzz" => ci::fuzz(&root, rest.first().map(String::as_str)),

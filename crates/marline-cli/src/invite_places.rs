@@ -159,8 +159,8 @@ impl InvitePlaces {
             false => "",
         };
         format!(
-            "no invite: type `marline join` first and paste the invite that the server printed \
-             (looked for it in {}{hint}), or name its file with --invite-file",
+            "no invite (searched {}{hint}): run `marline join` and paste the invite that the server \
+             printed, or name its file with --invite-file",
             looked.join(" and ")
         )
     }
@@ -309,9 +309,9 @@ fn refusal(path: &Path, known: Option<&Invite>, new: &Invite) -> String {
     let shown = path.display();
     let has = match known {
         Some(known) if servers(known) == servers(new) => {
-            format!("{shown} has another invite to the same server")
+            format!("{shown} has a different invite for the same server")
         }
-        Some(known) => format!("{shown} has an invite to another server, {}", servers(known)),
+        Some(known) => format!("{shown} has an invite for another server, {}", servers(known)),
         None => format!("{shown} exists and is not a valid invite"),
     };
     format!("{has}; nothing was changed (`marline join --replace` stores the new one instead)")

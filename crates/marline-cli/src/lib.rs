@@ -80,7 +80,7 @@ pub enum Command {
     Up(Box<cmd::up::Args>),
     /// Stop `marline up` and remove its rules and kill switch, also after a crash.
     Down(cmd::down::Args),
-    /// Open the login page of a network around the tunnel, for one program and until it is logged in.
+    /// Open the login page of a network, in one program that bypasses the tunnel until logged in.
     Portal(Box<cmd::portal::Args>),
     /// Connect standard input and output to HOST PORT through the server (ssh's ProxyCommand).
     Connect(cmd::connect::Args),
@@ -106,7 +106,7 @@ pub enum Command {
     Scheduler(cmd::scheduler::Args),
     /// Reload the configuration of a running process.
     Reload(cmd::reload::Args),
-    /// Have a running server or front replaced by the program now on disk; connections continue.
+    /// Replace a running server or front by the program now on disk; connections continue.
     Upgrade(cmd::upgrade::Args),
     /// List the policies that can be chosen by name, with their parameters.
     Policies(cmd::policies::Args),

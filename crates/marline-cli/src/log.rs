@@ -84,7 +84,7 @@ pub struct LogArgs {
     /// Only warnings and errors.
     #[arg(short, long, global = true, conflicts_with = "verbose")]
     pub quiet: bool,
-    /// How the log is written: lines for people, or one JSON object per line.
+    /// Log format: text lines, or one JSON object per line.
     #[arg(long, global = true, value_enum, default_value_t, value_name = "FORMAT")]
     pub log_format: LogFormat,
 }

@@ -130,10 +130,10 @@ fn spending(settings: &Settings) -> String {
     }
     let does = match settings.mode {
         Mode::Balanced => {
-            "sends data over it wherever that arrives first, and copies besides, in all up to a quarter \
-             of the new data or 16 kB/s"
+            "sends data over it whenever that is faster, and copies of up to a quarter of the new data or \
+             16 kB/s"
         }
-        Mode::Redundant => "copies everything to it when nothing new waits",
+        Mode::Redundant => "copies everything to it when no new data is waiting",
         Mode::Aggregate => "sends data over all paths at once",
         Mode::Handover => "sends all data over it whenever it is the path in use",
         Mode::Interactive => "may send all data over it at any time",

@@ -199,8 +199,8 @@ fn unreserved(error: io::Error, address: SocketAddr) -> anyhow::Error {
              CAP_NET_BIND_SERVICE)"
         ),
         io::ErrorKind::AddrInUse => format!(
-            "another program listens on port {port}, perhaps the service itself: let that one \
-             listen on another port, or on another address of loopback alone"
+            "another program listens on port {port}, perhaps the service itself: move it to another port, \
+             or to another loopback address"
         ),
         io::ErrorKind::AddrNotAvailable => "this machine has no such address".to_owned(),
         _ => return anyhow::Error::new(error).context(format!("cannot reserve TCP {address}")),

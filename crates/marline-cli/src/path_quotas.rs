@@ -233,11 +233,13 @@ fn restriction(used: Option<&QuotaUse>, standing: Standing, now_unix_s: u64) -> 
 fn tell(path: &str, used: Option<&QuotaUse>, standing: Standing) {
     let words = used.map_or_else(String::new, |used| used.words.clone());
     match standing {
-        Standing::Within => tracing::info!("{path}: within its quota again"),
+        Standing::Within => tracing::info!("path {path}: within its quota again"),
         Standing::Soft => {
-            tracing::warn!("{path}: {words}, beyond the soft limit: now metered")
+            tracing::warn!("path {path}: quota {words}, beyond the soft limit: path is now metered")
         }
-        Standing::Hard => tracing::warn!("{path}: {words}: not used until then"),
+        Standing::Hard => {
+            tracing::warn!("path {path}: quota {words}, used up: path is not used until then")
+        }
     }
 }
 

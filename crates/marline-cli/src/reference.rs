@@ -133,9 +133,9 @@ fn configuration() -> String {
     format!(
         "# Configuration keys\n\n\
          Written by `cargo xtask reference` from the program; `--help` says more. Each key of a TOML file is also the \
-         flag `--KEY`. Behind the value stands when a change takes effect in a running program \
-         ([reload](../operate/reload.md)): *at once*, for *what is new*, after a *restart*, or *elsewhere* (another \
-         command reads the key).\n\n\
+         flag `--KEY`. The words in parentheses say when a change takes effect in a running program \
+         ([reload](../operate/reload.md)): *at once*, for *new connections* and requests, after a *restart*, or in \
+         *another command*.\n\n\
          ## All programs\n\n{}\n## client, run and up\n\n{}\n## The table `up`\n\n{up}\n\
          ## server\n\n{}\n## serve\n\n{}",
         settings(&client, SHARED),
@@ -203,9 +203,10 @@ fn command_text(text: &mut String, command: &Command, path: &str, settings: &BTr
 }
 
 fn command_line() -> String {
-    let mut text = "# Command line\n\nWritten by `cargo xtask reference` from the program, whose `--help` and \
-                    `marline man` say the same at more length.\n"
-        .to_owned();
+    let mut text =
+        "# Command line\n\nWritten by `cargo xtask reference` from the program; `--help` and \
+        `marline man` have details.\n"
+            .to_owned();
     command_text(&mut text, &Cli::command(), "", &setting_names());
     text
 }

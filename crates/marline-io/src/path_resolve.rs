@@ -113,7 +113,7 @@ impl fmt::Display for ResolveError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             ResolveError::NoInterface { name, present } => {
-                write!(f, "there is no interface `{name}`")?;
+                write!(f, "interface `{name}` not found")?;
                 list(f, present)
             }
             ResolveError::NoAddress(name) => write!(f, "interface `{name}` has no address"),

@@ -147,7 +147,7 @@ impl DatagramExperiment {
                 paths.add_apps(end("client"), end("server"));
             }
             DatagramWorkload::Quic => {
-                let [sends, receives] = QuicLike::pair(FLOW, &inner, (START, until));
+                let [sends, receives] = QuicLike::pair(FLOW, &inner, START, until);
                 paths.add_apps(Box::new(receives), Box::new(sends));
             }
         }

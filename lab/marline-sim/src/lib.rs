@@ -30,8 +30,8 @@ mod scenario;
 mod world;
 
 pub use app::{
-    Amount, App, Bulk, Dialogue, Echo, EchoServer, Hole, Pace, Random, RandomPlan, Report, Request,
-    RequestResponse, ResponseServer, Socket, SocketStatus, Units,
+    Amount, App, Bulk, Dialogue, Echo, EchoServer, ExchangeSizes, Hole, Pace, Random, RandomPlan,
+    Report, Request, RequestResponse, ResponseServer, Socket, SocketStatus, Units,
 };
 pub use capture::Capture;
 pub use content::{Content, Verifier};

@@ -150,21 +150,22 @@ impl Paths {
             renumbered: vec![0; config.links.len()],
         };
         for (path, link) in config.links.iter().enumerate() {
-            let ends = (ips[path], server_address);
-            paths.join(ends, link.clone(), config.names.get(path).map(|name| seeds.branch(name)));
+            let seeds = config.names.get(path).map(|name| seeds.branch(name));
+            paths.join(ips[path], link.clone(), seeds);
         }
         paths
     }
 
-    /// Adds the link between two addresses.
-    fn join(&mut self, ends: (IpAddr, IpAddr), link: DuplexConfig, seeds: Option<SeedTree>) {
+    /// Adds the link between an address of the client and the server.
+    fn join(&mut self, client: IpAddr, link: DuplexConfig, seeds: Option<SeedTree>) {
+        let server = Self::server_address();
         let (up, down) = match seeds {
-            None => self.world.connect(ends.0, ends.1, link.up, link.down),
+            None => self.world.connect(client, server, link.up, link.down),
             Some(seeds) => {
                 let up = self.world.add_seeded_link(link.up, &seeds.branch("up"));
                 let down = self.world.add_seeded_link(link.down, &seeds.branch("down"));
-                self.world.route(ends.0, ends.1, up);
-                self.world.route(ends.1, ends.0, down);
+                self.world.route(client, server, up);
+                self.world.route(server, client, down);
                 (up, down)
             }
         };

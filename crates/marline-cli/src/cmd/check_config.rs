@@ -51,7 +51,7 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
             text
         }
     };
-    println!("# In force; what is not listed is off.");
+    println!("# Effective settings; settings not listed are off.");
     print!("{text}");
     Ok(ExitCode::SUCCESS)
 }

@@ -42,10 +42,10 @@ pub struct Args {
     /// File with the invite, mode 0600 [default: the one that `marline join` stored]
     #[arg(long, value_name = "FILE")]
     pub invite_file: Option<PathBuf>,
-    /// Connect directly to the target, without a server, as `marline client --direct`
+    /// Connect directly to the target, without a server, like `marline client --direct`
     #[arg(long, conflicts_with = "invite_file")]
     pub direct: bool,
-    /// Connect through a SOCKS5 port, such as that of a running `marline client`, only
+    /// Connect only through this SOCKS5 port, for example that of a running `marline client`
     #[arg(long, value_name = "ADDR:PORT", conflicts_with_all = ["direct", "invite_file", "config"])]
     pub socks5: Option<SocketAddr>,
     /// Path, as for `marline client`; may be repeated
@@ -54,10 +54,10 @@ pub struct Args {
     /// Mode: how the paths are used [default: balanced]
     #[arg(long, value_enum)]
     pub mode: Option<Mode>,
-    /// Scheduler, instead of the mode's
+    /// Scheduler [default: the mode's]
     #[arg(long, value_name = "SPEC")]
     pub scheduler: Option<String>,
-    /// Carrier of segments [default: udp, with --direct raw]
+    /// Carrier for segments [default: udp, or raw with --direct]
     #[arg(long, value_enum)]
     pub carrier: Option<CarrierChoice>,
     /// Target host: a name (resolved by the server) or an address
@@ -165,7 +165,7 @@ async fn connect_by_socks(address: SocketAddr, target: &Target) -> anyhow::Resul
     match asked {
         Ok(Ok(())) => Ok(stream),
         Ok(Err(error)) => Err(error).with_context(|| format!("SOCKS5 {address}: {target}")),
-        Err(_) => anyhow::bail!("SOCKS5 {address} does not answer"),
+        Err(_) => anyhow::bail!("no answer from SOCKS5 proxy {address}"),
     }
 }
 
@@ -203,7 +203,7 @@ async fn pass<S: Transport>(mut stream: S) -> anyhow::Result<()> {
     };
     if let Err(error) = result {
         stream.abort();
-        return Err(anyhow::Error::new(error).context("the connection broke"));
+        return Err(anyhow::Error::new(error).context("connection lost"));
     }
     Ok(())
 }

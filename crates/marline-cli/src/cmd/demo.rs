@@ -19,11 +19,11 @@ use marline_emulator::report_text;
 /// Arguments of `marline demo`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// How long the applications run; starting and catching up come on top [default: 24, with
-    /// --dashboard 60]
+    /// Seconds for which the applications run, without start and catch-up [default: 24, or 60 with
+    /// --dashboard]
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(5..=600))]
     pub seconds: Option<u32>,
-    /// Show Marline's client live in a browser, on this address [default: 127.0.0.1:9101]
+    /// Serve the dashboard of Marline's client on this address, without a token [default: 127.0.0.1:9101]
     #[arg(long, value_name = "ADDR:PORT", num_args = 0..=1, default_missing_value = "127.0.0.1:9101")]
     pub dashboard: Option<SocketAddr>,
     /// Write traces (qlog) of Marline's client and server into this directory (docs/spec/qlog.md).
@@ -32,10 +32,10 @@ pub struct Args {
     /// Seed of the links' randomness and of the file.
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
-    /// The link that fails, as a spec of `marline-lab link`.
+    /// Link that fails, in the syntax of `marline-lab link`.
     #[arg(long, value_name = "LINK", default_value = plan::WIFI)]
     pub wifi: DuplexSpec,
-    /// The link that stays; for a recorded one use `trace=NAME,delay=30ms` and --trace-dir.
+    /// Link that keeps working; to replay a recording, use `trace=NAME,delay=30ms` and --trace-dir.
     #[arg(long, value_name = "LINK", default_value = plan::LTE)]
     pub lte: DuplexSpec,
     /// Directory of traces [default: MARLINE_TRACE_DIR].
@@ -129,9 +129,9 @@ fn doubts(reports: &[RelayReport]) -> Option<String> {
     let worst = doubtful.iter().map(late).max().unwrap_or(0) as f64 / 1e3;
     let dropped: u64 = doubtful.iter().map(|report| report.kernel_drops).sum();
     Some(format!(
-        "WARNING: do not trust these figures, this machine was busy: on {} of {} emulated links 1 % of \
-         the datagrams left late (worst link: {worst:.1} ms or more), and {dropped} were dropped \
-         before a link saw them",
+        "WARNING: unreliable results, as this machine was busy: on {} of {} emulated links, 1 % of the \
+         datagrams left late (on the worst link by {worst:.1} ms or more), and {dropped} were dropped \
+         before they reached a link",
         doubtful.len(),
         reports.len(),
     ))
@@ -139,12 +139,12 @@ fn doubts(reports: &[RelayReport]) -> Option<String> {
 
 fn plan(args: &Args) -> anyhow::Result<DemoPlan> {
     if !(0.0..=1_000.0).contains(&args.file_rate) {
-        bail!("--file-rate {}: between 0 and 1000 Mbit/s", args.file_rate);
+        bail!("--file-rate {}: must be 0 to 1000 Mbit/s", args.file_rate);
     }
     if let Some(address) = args.dashboard
         && !address.ip().is_loopback()
     {
-        bail!("--dashboard {address}: the demo shows it on loopback only, without a token");
+        bail!("--dashboard {address}: must be a loopback address, as the demo uses no token");
     }
     let seconds = args.seconds.unwrap_or(if args.dashboard.is_some() { 60 } else { 24 });
     let run = Duration::from_secs(seconds.into());

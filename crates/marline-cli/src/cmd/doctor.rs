@@ -20,30 +20,29 @@ use crate::native::{CarrierPlan, drop_privileges};
 /// Arguments of `marline doctor`.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Exit status: 0, all checks pass or, with --invite-file or --server, a client could work over at \
-                        least one path; 1, it could not."
+    after_help = "Exit status: 0 if all checks pass (with --invite-file or --server: if a client can \
+        connect over at least one path), otherwise 1."
 )]
 pub struct Args {
     /// Print a JSON object instead of text: `works`, `paths` with `state` and `cause` as in `marline status --json`,
     /// and `findings`.
     #[arg(long)]
     pub json: bool,
-    /// Check the connection to the server of this invite as a client would make it, over each path by UDP and by TCP,
-    /// in five seconds: name, answer, the server's key, the credential, MTU [default: this
-    /// machine, and the invite that `marline join` stored]
+    /// Test the connection to the server of this invite over each path, by UDP and by TCP, within five
+    /// seconds: name resolution, answer, server key, credential and MTU [default: check this machine, and the
+    /// invite that `marline join` stored]
     #[arg(long, value_name = "FILE", conflicts_with_all = ["listen", "server"])]
     pub invite_file: Option<PathBuf>,
-    /// Examine each path to this server: whether it answers by UDP, by TCP, and with native TCP
-    /// (CAP_NET_RAW). If the server is a `marline doctor --listen`, middleboxes are detected by
-    /// comparing the segments at both ends
+    /// Test each path to this server by UDP, by TCP and by native TCP (needs CAP_NET_RAW). If the server runs
+    /// `marline doctor --listen`, the segments at both ends are compared to detect middleboxes
     #[arg(long, value_name = "HOST:PORT", conflicts_with = "listen")]
     pub server: Option<Target>,
-    /// Path to examine, an interface or a local address; may be repeated [default: all with a
-    /// default route]
+    /// Path to test: an interface or a local address; may be repeated [default: all interfaces with a default
+    /// route]
     #[arg(long, value_name = "PATH")]
     pub path: Vec<PathSpec>,
-    /// Run the other end of such an examination until stopped: a native TCP echo server that
-    /// reports to its clients the segments it received from them
+    /// Run the other end of a --server test until stopped: a native TCP echo server that reports the received
+    /// segments to its clients
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub listen: Option<SocketAddr>,
 }
@@ -119,7 +118,7 @@ struct Report {
 async fn with_stored_invite(paths: &[PathSpec]) -> anyhow::Result<Report> {
     let stored = InvitePlaces::of_process().find_stored();
     if !paths.is_empty() && matches!(stored, Ok(None)) {
-        bail!("--path: which server? Type `marline join` first, or add --invite-file or --server");
+        bail!("--path needs a server: run `marline join` first, or add --invite-file or --server");
     }
     let findings = if paths.is_empty() { examine().await } else { Vec::new() };
     let works = !findings.iter().any(fails);

@@ -20,7 +20,7 @@ const CHECK_INTERVAL: Duration = Duration::from_millis(20);
 /// Arguments of `marline down`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Remove what a crashed `marline up` left, except its kill switch (for service managers)
+    /// Remove rules and routes of a crashed `marline up`, but keep its kill switch (for service managers)
     #[arg(long)]
     pub after_crash: bool,
 }
@@ -35,7 +35,7 @@ pub(super) struct PidFile {
 impl PidFile {
     fn path() -> anyhow::Result<PathBuf> {
         records::file("pid")
-            .context("cannot create /run/marline: use `sudo marline up` and `sudo marline down`")
+            .context("cannot create /run/marline: run `sudo marline up` or `sudo marline down`")
     }
 
     /// Writes the file for this process, once the changes of an earlier one are undone.
@@ -61,7 +61,7 @@ impl PidFile {
             match error {
                 fs::TryLockError::Error(error) => return Err(error.into()),
                 fs::TryLockError::WouldBlock if begun.elapsed() > CLEANUP_TIMEOUT => {
-                    bail!("`marline up` runs already (`marline down` ends it)")
+                    bail!("`marline up` is already running (stop it with `marline down`)")
                 }
                 fs::TryLockError::WouldBlock => std::thread::sleep(CHECK_INTERVAL),
             }
@@ -93,21 +93,21 @@ impl PidFile {
 pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
     if !marline_io::has_net_admin() {
         bail!(
-            "`marline down` changes this machine's routes, which takes root (CAP_NET_ADMIN): type `sudo marline down`"
+            "`marline down` changes this machine's routes and needs root (CAP_NET_ADMIN): run `sudo marline down`"
         );
     }
     let cleaning = "cannot remove the rules and routes";
     if args.after_crash {
         let _locked = PidFile::lock(&PidFile::path()?)?;
         if clean_up(Extent::AllButSwitch).await.context(cleaning)?.held {
-            println!("the kill switch holds (`sudo marline down` removes it)");
+            println!("the kill switch stays on (`sudo marline down` removes it)");
         }
         return Ok(ExitCode::SUCCESS);
     }
     let was_up = match PidFile::process()? {
         Some(process) => {
             pidfd_send_signal(&process, Signal::TERM)
-                .context("cannot stop `marline up`: type `sudo marline down`")?;
+                .context("cannot stop `marline up`: run `sudo marline down`")?;
             let ended = tokio::task::spawn_blocking(move || wait(&process)).await?;
             if !ended? {
                 bail!("`marline up` did not stop within {} s", PATIENCE.as_secs());
@@ -121,11 +121,11 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
     let left = clean_up(Extent::Everything).await.context(cleaning)?;
     match (was_up, left.had_switch, left.removed) {
         (true, false, _) => println!("down"),
-        (true, true, _) => println!("down, and the kill switch is removed"),
-        (false, true, _) => println!("was not up; removed the kill switch that was left"),
+        (true, true, _) => println!("down; kill switch removed"),
+        (false, true, _) => println!("was not up; removed a leftover kill switch"),
         (false, false, 0) => println!("was not up"),
         (false, false, left) => {
-            println!("was not up; removed {left} rules and routes that were left")
+            println!("was not up; removed {left} leftover rules and routes")
         }
     }
     Ok(ExitCode::SUCCESS)

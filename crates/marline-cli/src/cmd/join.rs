@@ -19,14 +19,14 @@ const INPUT: &str = "-";
 /// Arguments of `marline join`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// The invite; without one, or with `-`, it is read from standard input. On the command line it is visible to
+    /// Invite to store [default: read from standard input, as with `-`]. On the command line it is visible to
     /// other users of this machine (`ps`) and stays in the shell's history: prefer standard input
     #[arg(value_name = "INVITE", allow_hyphen_values = true)]
     pub invite: Option<String>,
     /// Read the invite from this file
     #[arg(long, value_name = "FILE", conflicts_with = "invite")]
     pub file: Option<PathBuf>,
-    /// Replace another invite that is stored already
+    /// Replace a different invite that is already stored
     #[arg(long)]
     pub replace: bool,
 }
@@ -52,17 +52,19 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
 fn outcome(stored: Stored, invite: &Invite, path: &Path) -> String {
     let did = match stored {
         Stored::New => "stored the invite in",
-        Stored::Unchanged => "the same invite is already in",
+        Stored::Unchanged => "the same invite is already stored in",
         Stored::Replaced => "replaced the invite in",
     };
     let next = match rustix::process::geteuid().is_root() {
         true => {
             "next: `marline up` for the whole machine or `marline run -- PROGRAM` for one program;\n\
-             as a service: `systemctl enable --now marline-up` (or marline-client: SOCKS5 and HTTP on 127.0.0.1:1080)\n"
+             as a service: `systemctl enable --now marline-up` (or marline-client: SOCKS5 and HTTP on \
+             127.0.0.1:1080)\n"
         }
         false => {
-            "next: `marline run -- PROGRAM` for one program, `marline client` for SOCKS5 and HTTP on 127.0.0.1:1080,\n\
-             or `sudo marline up` for the whole machine; `marline doctor` checks the way to the server\n"
+            "next: `marline run -- PROGRAM` for one program, `marline client` for SOCKS5 and HTTP on \
+             127.0.0.1:1080,\n\
+             or `sudo marline up` for the whole machine; `marline doctor` tests the connection to the server\n"
         }
     };
     format!("{did} {} (server: {})\n{next}", path.display(), servers(invite))
@@ -137,7 +139,7 @@ fn parse(text: &str) -> anyhow::Result<Invite> {
     found.dedup();
     match found.pop() {
         Some(invite) if found.is_empty() => Ok(invite),
-        Some(_) => bail!("{} different invites were given: give one", found.len() + 1),
+        Some(_) => bail!("{} different invites given: give only one", found.len() + 1),
         None => Err(error.into()),
     }
 }

@@ -16,15 +16,14 @@ use crate::{path_health_table, path_table};
 /// Arguments of `marline monitor`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Control socket of the process to watch, which prints it at start; may be omitted if only one
-    /// runs.
+    /// Control socket of the process, printed at its start; may be omitted if only one process runs.
     #[arg(long, value_name = "PATH")]
     pub control: Option<PathBuf>,
     /// Print one JSON object per line instead of text.
     #[arg(long)]
     pub json: bool,
-    /// Also show scheduler decisions: the path of data and why it is copied. As text, similar decisions are
-    /// shown once a second; --json shows each with its inputs.
+    /// Also show scheduler decisions: the chosen path, and the reason for copies. In text form, similar
+    /// decisions are shown once a second; --json shows each decision with its inputs.
     #[arg(long, conflicts_with = "table")]
     pub decisions: bool,
     /// Show a live table of all paths instead of events.
@@ -33,7 +32,7 @@ pub struct Args {
     /// Seconds between two updates of --table.
     #[arg(long, value_name = "SECONDS", default_value_t = 1.0, requires = "table")]
     pub interval: f64,
-    /// Print --table once, then end.
+    /// Print the table once and exit.
     #[arg(long, requires = "table")]
     pub once: bool,
 }
@@ -53,7 +52,7 @@ pub(super) async fn reach(control: Option<&PathBuf>) -> anyhow::Result<ControlCl
 /// No process can be reached, or the interval is invalid.
 pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
     if !(0.05..=3_600.0).contains(&args.interval) {
-        bail!("--interval {}: between 0.05 and 3600 seconds", args.interval);
+        bail!("--interval {}: must be 0.05 to 3600 seconds", args.interval);
     }
     let mut client = reach(args.control.as_ref()).await?;
     if args.table { show_table(&mut client, &args).await } else { show_events(client, &args).await }
@@ -62,7 +61,7 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
 async fn show_events(mut client: ControlClient, args: &Args) -> anyhow::Result<ExitCode> {
     match client.ask(Command::Monitor { decisions: args.decisions }).await? {
         Answer::Monitoring => {}
-        other => bail!("asked to monitor, got {other:?}"),
+        other => bail!("unexpected answer to the request for events: {other:?}"),
     }
     let mut alike = ShownDecisions::default();
     while let Some(event) = client.event().await? {
@@ -109,7 +108,7 @@ impl ShownDecisions {
                 return None;
             }
             if *left_out > 0 {
-                line.push_str(&format!(" ({left_out} more like it before)"));
+                line.push_str(&format!(" ({left_out} similar decisions omitted)"));
             }
         }
         self.shown.insert(key, (event.at_us, 0));
@@ -123,7 +122,7 @@ async fn show_table(client: &mut ControlClient, args: &Args) -> anyhow::Result<E
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let has_path_health = match client.ask(Command::Hello).await? {
         Answer::Hello(hello) => hello.path_health,
-        other => bail!("greeted, got {other:?}"),
+        other => bail!("unexpected answer to the greeting: {other:?}"),
     };
     loop {
         ticks.tick().await;
@@ -189,7 +188,7 @@ mod tests {
         assert!(alike.line(&decision(1_500, "end")).is_some(), "another rule");
         assert_eq!(alike.line(&decision(1_999, "late")), None);
         let later = alike.line(&decision(2_000, "late")).expect("a second later");
-        assert!(later.ends_with(" on lte (2 more like it before)"), "{later}");
+        assert!(later.ends_with(" on lte (2 similar decisions omitted)"), "{later}");
         let later = alike.line(&decision(3_000, "late")).expect("a second later");
         assert!(later.ends_with(" on lte"), "{later}");
         // Any other event is always shown.

@@ -21,7 +21,7 @@ pub async fn run(old: &str, new: &str, args: Args) -> anyhow::Result<ExitCode> {
     let rest: String =
         args.rest.iter().map(|word| format!(" {}", word.to_string_lossy())).collect();
     eprintln!(
-        "marline: `marline {old}` is the program `marline-lab` now: {new}{rest}\n\
+        "marline: `marline {old}` has moved to the program `marline-lab`: run {new}{rest}\n\
          In a source tree: cargo install --path lab/marline-lab-cli"
     );
     Ok(ExitCode::from(USAGE_ERROR))

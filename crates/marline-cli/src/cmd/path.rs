@@ -13,18 +13,18 @@ use crate::path_table::align;
 /// Arguments of `marline path`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Control socket of the process; may be omitted if only one runs.
+    /// Control socket of the process; may be omitted if only one process runs.
     #[arg(long, value_name = "PATH")]
     pub control: Option<PathBuf>,
     /// Print one JSON object instead of text.
     #[arg(long)]
     pub json: bool,
-    /// The path to change, as named in the list: interface, address or number.
+    /// Path to change: an interface, address or number from the list.
     #[arg(requires = "change")]
     pub path: Option<String>,
-    /// The change.
+    /// Change to make.
     pub change: Option<Change>,
-    /// What `hint` says.
+    /// State of the radio signal, for `hint`.
     #[arg(required_if_eq("change", "hint"))]
     pub hint: Option<Hint>,
 }
@@ -32,29 +32,29 @@ pub struct Args {
 /// Changes to a path.
 #[derive(Copy, Clone, Debug, clap::ValueEnum)]
 pub enum Change {
-    /// Use it (again).
+    /// Enable the path.
     Up,
-    /// Close its subflows and open none.
+    /// Disable the path and close its subflows.
     Down,
-    /// Use it only while no other works.
+    /// Use the path only while no other works.
     Backup,
-    /// Use it like the others.
+    /// Use the path like the others.
     Primary,
-    /// Its bytes cost money: spare it.
+    /// Use the path sparingly, as its bytes cost money.
     Metered,
-    /// Its bytes cost nothing.
+    /// Use the path freely, as its bytes cost nothing.
     Unmetered,
-    /// Hint about its radio: `hint fading`: new data uses other paths if possible; `hint steady`: the signal is
-    /// good again.
+    /// Report the state of the radio signal: after `hint fading`, new data uses other paths if possible;
+    /// `hint steady` ends this.
     Hint,
 }
 
 /// What is known of a path's radio.
 #[derive(Copy, Clone, Debug, clap::ValueEnum)]
 pub enum Hint {
-    /// The signal fades.
+    /// The signal is fading.
     Fading,
-    /// It does not.
+    /// The signal is good.
     Steady,
 }
 
@@ -91,7 +91,7 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
     }
     let paths = match client.ask(Command::Paths).await? {
         Answer::Paths(paths) => paths,
-        other => bail!("asked for paths, got {other:?}"),
+        other => bail!("unexpected answer to the request for paths: {other:?}"),
     };
     let text = if args.json { serde_json::to_string(&paths)? + "\n" } else { list(&paths) };
     // A closed output is ignored.
@@ -137,7 +137,7 @@ fn translated(paths: &[Path]) -> String {
 
 /// An empty line, then the state of each server over each path. Empty if no server was tried.
 fn servers(paths: &[Path]) -> String {
-    let mut rows = vec![["path", "server", "known of it"].map(str::to_owned)];
+    let mut rows = vec![["path", "server", "reachability"].map(str::to_owned)];
     for path in paths {
         let row = |reached: &Reached| [path.name.clone(), reached.server.clone(), known(reached)];
         rows.extend(path.servers.iter().map(row));

@@ -11,7 +11,7 @@ use crate::config::policies::registry;
 /// Arguments of `marline policies`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Only this policy.
+    /// Show only this policy.
     pub name: Option<String>,
     /// Print a JSON array instead of text.
     #[arg(long)]

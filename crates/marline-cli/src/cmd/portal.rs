@@ -41,17 +41,17 @@ const CONNECTIONS: usize = 256;
 /// Arguments of `marline portal`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Interface of the network that wants a login [default: the only one with a default route]
+    /// Interface of the network that requires a login [default: the only one with a default route]
     #[arg(value_name = "IFACE")]
     pub interface: Option<String>,
-    /// Resolver of that network [default: as this machine's configuration knows it]
+    /// DNS resolver of that network [default: from this machine's configuration]
     #[arg(long, value_name = "ADDR[:PORT]", value_parser = resolver::parse)]
     pub dns: Option<SocketAddr>,
-    /// Page in plain HTTP that answers with status 204 where nothing is in the way
+    /// Plain HTTP page that answers with status 204 if no portal intercepts it
     #[arg(long, value_name = "URL", default_value = PROBE)]
     pub probe: Probe,
-    /// Program that gets nothing but this network, and its arguments, in which %u is the page; without one,
-    /// only report whether there is a portal, and where
+    /// Program to run with access to this network only, and its arguments, in which %u stands for the login
+    /// page; without one, only report whether a login is required
     #[arg(last = true, value_name = "CMD")]
     pub command: Vec<OsString>,
 }
@@ -124,14 +124,17 @@ fn way(args: &Args) -> anyhow::Result<PortalOpener> {
 fn choose<'a>(interfaces: &'a Interfaces, name: Option<&str>) -> anyhow::Result<&'a Interface> {
     if let Some(name) = name {
         let interface = interfaces.by_name(name);
-        return interface.with_context(|| format!("there is no interface `{name}`"));
+        return interface.with_context(|| format!("interface `{name}` not found"));
     }
     match interfaces.with_default_route()[..] {
-        [] => bail!("no interface has a default route: name one"),
+        [] => bail!("no interface has a default route: name an interface"),
         [only] => Ok(only),
         ref several => {
             let names: Vec<&str> = several.iter().map(|i| i.name.as_str()).collect();
-            bail!("which network wants a login? marline portal {}", names.join(" | "))
+            bail!(
+                "several interfaces have a default route; choose one: marline portal {}",
+                names.join(" | ")
+            )
         }
     }
 }
@@ -193,8 +196,8 @@ fn said(way: &PortalOpener, probe: &Probe, finding: &Finding) -> String {
             )
         }
         Finding::Silent(why) => format!(
-            "{interface}: no login page answers: {why} (with `marline up --kill-switch` only root's \
-             `marline portal` gets there)"
+            "{interface}: no answer from a login page: {why} (with `marline up --kill-switch`, `marline \
+             portal` needs root)"
         ),
     }
 }
@@ -219,7 +222,7 @@ async fn carry(
     let gateway = match Gateway::start(tun, settings, Box::new(NoDatagrams)) {
         Ok(gateway) => gateway,
         Err(error) => {
-            outside.failed(&format!("the interface cannot be served: {error}"));
+            outside.failed(&format!("TUN interface failed: {error}"));
             return Ok(());
         }
     };
@@ -234,7 +237,7 @@ async fn carry(
         ended = used => ended?,
         () = gone(&way, probe) => {
             let interface = way.interface();
-            eprintln!("marline: {interface}: logged in; this program's network ends in 5 s");
+            eprintln!("marline: {interface}: logged in; the program's network access ends in 5 s");
             tokio::time::sleep(CLOSING_TIME).await;
         }
     }

@@ -11,7 +11,7 @@ use crate::control::protocol::{Answer, Command, PendingSetting, Reloaded};
 /// Arguments of `marline reload`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Control socket of the process; may be omitted if only one runs.
+    /// Control socket of the process; may be omitted if only one process runs.
     #[arg(long, value_name = "PATH")]
     pub control: Option<PathBuf>,
     /// Print one JSON object instead of text.
@@ -27,7 +27,7 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
     let mut client = reach(args.control.as_ref()).await?;
     let reloaded = match client.ask(Command::Reload).await {
         Ok(Answer::Reloaded(reloaded)) => reloaded,
-        Ok(other) => bail!("asked for a reload, got {other:?}"),
+        Ok(other) => bail!("unexpected answer to the reload request: {other:?}"),
         Err(error) => bail!("reload failed; keeping current configuration: {error:#}"),
     };
     let text = match args.json {
@@ -43,8 +43,8 @@ fn shown(reloaded: &Reloaded) -> String {
     let Reloaded { at_once, for_new, elsewhere, restart } = reloaded;
     let mut text = String::new();
     for (words, settings) in [
-        ("in force", at_once),
-        ("in force for new connections", for_new),
+        ("applied", at_once),
+        ("applied to new connections", for_new),
         ("used by other commands only", elsewhere),
     ] {
         if !settings.is_empty() {
@@ -55,7 +55,7 @@ fn shown(reloaded: &Reloaded) -> String {
         text += &format!("needs a restart: {}\n", PendingSetting::words(setting));
     }
     if text.is_empty() {
-        text += "nothing has changed\n";
+        text += "no changes\n";
     }
     text
 }
@@ -66,7 +66,7 @@ mod tests {
 
     #[test]
     fn reloaded_settings_are_grouped_by_when_they_apply() {
-        assert_eq!(shown(&Reloaded::default()), "nothing has changed\n");
+        assert_eq!(shown(&Reloaded::default()), "no changes\n");
         let reloaded = Reloaded {
             at_once: vec!["drain".into(), "log".into()],
             for_new: vec!["mode".into()],
@@ -78,10 +78,10 @@ mod tests {
             }],
         };
         let expected = "\
-in force: drain, log
-in force for new connections: mode
+applied: drain, log
+applied to new connections: mode
 used by other commands only: dns
-needs a restart: shards (in force: 1, in the file: nothing)
+needs a restart: shards (running: 1, configured: nothing)
 ";
         assert_eq!(shown(&reloaded), expected);
     }

@@ -333,7 +333,7 @@ impl ProgramTraffic {
         let gateway = match Gateway::start(tun, settings, datagrams) {
             Ok(gateway) => gateway,
             Err(error) => {
-                outside.failed(&format!("the interface cannot be served: {error}"));
+                outside.failed(&format!("TUN interface failed: {error}"));
                 return Ok(());
             }
         };

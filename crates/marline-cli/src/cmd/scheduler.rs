@@ -11,15 +11,14 @@ use crate::control::protocol::{Answer, Command};
 /// Arguments of `marline scheduler`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Control socket of the process; may be omitted if only one runs.
+    /// Control socket of the process; may be omitted if only one process runs.
     #[arg(long, value_name = "PATH")]
     pub control: Option<PathBuf>,
-    /// Only this connection [default: all existing ones].
+    /// Number of the connection to change [default: all open connections].
     #[arg(long, value_name = "NUMBER")]
     pub connection: Option<u64>,
-    /// The scheduler, such as `redundant`, or with parameters and wrappers
-    /// `lowest-rtt+orp,penalise=paper` (`marline policies` lists all). It applies to data sent by
-    /// this side; the peer chooses its own.
+    /// Scheduler, for example `redundant`, or `lowest-rtt+orp,penalise=paper` with a wrapper and a parameter
+    /// (`marline policies` lists all). It applies to data that this side sends; the peer chooses its own.
     #[arg(value_name = "SPEC")]
     pub scheduler: String,
 }
@@ -37,6 +36,6 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
             let _ = print(&format!("{count} connections changed\n"));
             Ok(ExitCode::SUCCESS)
         }
-        other => bail!("asked for a scheduler, got {other:?}"),
+        other => bail!("unexpected answer to the scheduler change: {other:?}"),
     }
 }

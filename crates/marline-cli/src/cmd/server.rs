@@ -41,7 +41,7 @@ pub struct Args {
     /// TOML file whose keys are the names of these flags; flags override it
     #[arg(long, value_name = "FILE", default_value = "marline-server.toml", global = true)]
     pub config: PathBuf,
-    /// Create that file, the keys and the first client; print its invite
+    /// Create the configuration file, the keys and the first client, and print the client's invite
     #[arg(long)]
     pub init: bool,
     /// Name of the first client
@@ -50,7 +50,7 @@ pub struct Args {
     /// Write the invite to this new file, mode 0600, instead of printing it
     #[arg(long, value_name = "FILE", requires = "init")]
     pub invite_out: Option<PathBuf>,
-    /// Print the invite as a QR code, too, for a phone's camera; a picture of it is the invite
+    /// Also print the invite as a QR code for a phone's camera; keep it as secret as the invite
     #[arg(long, requires = "init")]
     pub qr: bool,
     /// All other options.
@@ -79,11 +79,11 @@ pub enum Credential {
         /// Write the invite to this new file, mode 0600, instead of printing it
         #[arg(long, value_name = "FILE")]
         invite_out: Option<PathBuf>,
-        /// Print the invite as a QR code, too, for a phone's camera; a picture of it is the invite
+        /// Also print the invite as a QR code for a phone's camera; keep it as secret as the invite
         #[arg(long)]
         qr: bool,
     },
-    /// Print the clients: when they were last seen, and what they have used
+    /// List the clients, with their last connection and usage
     List {
         /// Print one JSON object instead of text
         #[arg(long)]
@@ -124,7 +124,7 @@ pub fn prepare(args: Args) -> anyhow::Result<Option<Prepared>> {
         let (client, options) = (&args.client, args.options);
         let destination = Destination::at(args.invite_out)?;
         let invite = destination.remove_on_failure(setup::init(file, options, client))?;
-        eprintln!("made {}; start the server with", file.display());
+        eprintln!("created {}; start the server with", file.display());
         eprintln!("    marline server --config {}", file.display());
         hand_over(destination, &invite, client, args.qr)?;
         return Ok(None);

@@ -189,7 +189,7 @@ impl<O: Options> Settings<O> {
         new.sort();
         match new.is_empty() {
             true => tracing::info!("{by}: configuration reloaded"),
-            false => tracing::info!("{by}: configuration reloaded, new: {}", new.join(", ")),
+            false => tracing::info!("{by}: configuration reloaded; changed: {}", new.join(", ")),
         }
         if !reloaded.restart.is_empty() {
             let each: Vec<String> = reloaded.restart.iter().map(PendingSetting::words).collect();
@@ -243,10 +243,7 @@ mod tests {
         let restart: Vec<String> = told.restart.iter().map(PendingSetting::words).collect();
         assert_eq!(
             restart,
-            [
-                "carrier (in force: \"x\", in the file: nothing)",
-                "shards (in force: 1, in the file: 2)"
-            ]
+            ["carrier (running: \"x\", configured: nothing)", "shards (running: 1, configured: 2)"]
         );
     }
 

@@ -81,7 +81,7 @@ async fn ask(way: &CurrentTunnel) -> Result<(), Failed> {
         }
         Err(_) => {
             let seconds = PROOF.as_secs();
-            Err(Failed::ForNow(anyhow!("the server has not answered within {seconds} s")))
+            Err(Failed::ForNow(anyhow!("no answer from the server within {seconds} s")))
         }
     }
 }
@@ -124,7 +124,7 @@ fn missing(paths: &[PathStatus]) -> String {
         return "no interface has an address and a default route".to_owned();
     }
     let word = |path: &PathStatus| {
-        let why = path.cause.as_deref().unwrap_or("it is down");
+        let why = path.cause.as_deref().unwrap_or("interface down");
         format!("{}: {why}", path.spec.short_name())
     };
     paths.iter().map(word).collect::<Vec<_>>().join("; ")

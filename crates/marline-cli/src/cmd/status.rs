@@ -29,17 +29,17 @@ const DUPLICATE_DISPLAY_DIVISOR: u64 = 100;
 /// Arguments of `marline status`.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Exit status: 0, a path is usable or degraded; 2, none is; 3, nothing runs."
+    after_help = "Exit status: 0 if a path is usable or degraded, 2 if none is, 3 if no process is running."
 )]
 pub struct Args {
-    /// Control socket of the process; may be omitted if only one runs.
+    /// Control socket of the process; may be omitted if only one process runs.
     #[arg(long, value_name = "PATH")]
     pub control: Option<PathBuf>,
     /// Print one JSON object instead of text.
     #[arg(long)]
     pub json: bool,
-    /// Show also where the open streams of a client's applications lead: to the user it runs as, and to root, as all
-    /// of this.
+    /// Also show the targets of a client's open streams. Only the client's user and root may use this
+    /// command.
     #[arg(long)]
     pub targets: bool,
 }
@@ -199,7 +199,7 @@ fn format_memory(memory: &Memory) -> String {
     let kinds: Vec<String> =
         kinds.iter().take(3).map(|(kind, held)| format!("{kind} {}", bytes(**held))).collect();
     let (used, limit) = (bytes(*used), bytes(*limit));
-    format!("memory: {used} of {limit} ({}), {waits} waits for it\n", kinds.join(", "))
+    format!("memory: {used} of {limit} ({}), waited {waits} times\n", kinds.join(", "))
 }
 
 /// A row for each path, and additional remarks.
@@ -224,7 +224,7 @@ fn format_paths(paths: &[PathSummary]) -> String {
         .map(|path| format!("{} {}", path.name, bytes(path.bytes_duplicate)))
         .collect();
     if !twice.is_empty() {
-        text += &format!("received twice: {}\n", twice.join(", "));
+        text += &format!("duplicates received: {}\n", twice.join(", "));
     }
     text
 }
@@ -232,7 +232,7 @@ fn format_paths(paths: &[PathSummary]) -> String {
 /// A row for each stream, in order of opening. Only the last column has no limit.
 fn format_targets(targets: &[OpenTarget]) -> String {
     if targets.is_empty() {
-        return "no stream is open\n".to_owned();
+        return "no open streams\n".to_owned();
     }
     let head = ["connection", "open for", "to target", "from target", "target"];
     let mut rows = vec![head.map(str::to_owned)];
@@ -266,9 +266,9 @@ fn policy(paths: &[PathSummary]) -> Option<String> {
     let used: Vec<String> = used.iter().map(share).collect();
     let copied: u64 = paths.iter().map(|path| path.bytes_copied).sum();
     let copied = of_all(copied) * 100.0;
-    let mut text = format!("new data by {}; copies {copied:.1} % of it", used.join(", "));
+    let mut text = format!("new data: {}; copies: {copied:.1} %", used.join(", "));
     for path in left {
-        text += &format!("; none by {}: {}", path.name, exclusion_reason(path, paths));
+        text += &format!("; {} unused: {}", path.name, exclusion_reason(path, paths));
     }
     Some(text)
 }
@@ -280,9 +280,9 @@ fn exclusion_reason(path: &PathSummary, paths: &[PathSummary]) -> String {
     match (path.state, soonest, path.srtt_us) {
         (PathHealth::Unreachable | PathHealth::Untried, ..) => path.state.word().to_owned(),
         _ if path.quota.as_ref().is_some_and(|quota| quota.standing != "within") => {
-            "its quota".to_owned()
+            "quota used up".to_owned()
         }
-        _ if path.backup => "a backup".to_owned(),
+        _ if path.backup => "backup".to_owned(),
         (PathHealth::Degraded, ..) => "degraded".to_owned(),
         (_, Some((least, other)), Some(own)) if own > least => {
             format!("slower than {}", other.name)
@@ -296,7 +296,7 @@ fn format_clients(Clients { clients, refusals }: &Clients, now: SystemTime) -> S
     const MOST: usize = 20;
     let mut text = String::new();
     if !clients.is_empty() {
-        let head = ["client", "open", "so far", "to targets", "from targets", "last came"];
+        let head = ["client", "open", "so far", "to targets", "from targets", "last seen"];
         let mut rows = vec![head.map(str::to_owned)];
         let mut by_use: Vec<&Client> = clients.iter().collect();
         by_use.sort_by_key(|client| Reverse((client.open, client.seen_unix_s)));
@@ -502,15 +502,14 @@ eth0: 9.9.9.1:7777: no answer for 12 s (tried 5 times)
         assert_eq!(
             lines[5..],
             [
-                "received twice: lte 12kB",
+                "duplicates received: lte 12kB",
                 "connection  open for  to target  from target  target",
                 "    999999    65 min        17B        2.4MB  example.org:443",
                 "         -    65 min        17B        2.4MB  [::1]:22",
             ]
         );
         assert!(
-            shown(&Status { targets: Some(vec![]), ..all.clone() })
-                .ends_with("no stream is open\n")
+            shown(&Status { targets: Some(vec![]), ..all.clone() }).ends_with("no open streams\n")
         );
         let json = serde_json::to_value(&all).unwrap();
         assert_eq!(json["paths"][1]["bytes_duplicate"], 12_000);
@@ -542,7 +541,7 @@ eth0: 9.9.9.1:7777: no answer for 12 s (tried 5 times)
         let memory = Memory { limit: Some(300_000_000), used: 190_001_000, waits: 0, by_kind };
         assert_eq!(
             format_memory(&memory),
-            "memory: 190MB of 300MB (socket 100MB, send 90MB, relay 1.0kB), 0 waits for it\n"
+            "memory: 190MB of 300MB (socket 100MB, send 90MB, relay 1.0kB), waited 0 times\n"
         );
         assert_eq!(format_memory(&Memory { used: 100, ..memory.clone() }), "");
         assert_ne!(format_memory(&Memory { used: 100, waits: 1, ..memory.clone() }), "");

@@ -44,7 +44,7 @@ pub struct Args {
     /// TOML configuration file of a client; its table `up` has the options of this command
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// Engage the lockdown, before the network is up, and exit: `marline up` and `marline down` find it
+    /// Block all traffic outside the tunnel (lockdown) before the network is up, and exit; `marline down` ends this
     #[arg(long)]
     pub lockdown_only: bool,
     /// What of the traffic goes through the tunnel.
@@ -78,8 +78,8 @@ pub fn prepare(args: Args) -> anyhow::Result<Option<Prepared>> {
     let Args { config, lockdown_only, up, options } = args;
     if !marline_io::has_net_admin() {
         bail!(
-            "`marline up` changes this machine's routes, which takes root (CAP_NET_ADMIN): type `sudo marline up`, or \
-             `marline run -- PROGRAM` for one program without root"
+            "`marline up` changes this machine's routes and needs root (CAP_NET_ADMIN): run `sudo marline \
+             up`, or `marline run -- PROGRAM` for one program without root"
         );
     }
     options.refuse_ports()?;
@@ -97,10 +97,10 @@ pub fn prepare(args: Args) -> anyhow::Result<Option<Prepared>> {
     }
     // Rules of a killed `marline up` would misroute the server's answers.
     let left = at_once(clean_up(Extent::AllButSwitch))?;
-    let held = left.context("cannot remove what an earlier `marline up` has left")?.held;
+    let held = left.context("cannot remove the rules and routes of an earlier `marline up`")?.held;
     if held && !routing.lockdown {
         tracing::info!(
-            "the kill switch of an earlier `marline up` holds until the server is reached"
+            "kill switch of an earlier `marline up` stays on until the server is reached"
         );
     }
     plan.names = NameLookup::by(|host| {
@@ -119,12 +119,12 @@ pub fn prepare(args: Args) -> anyhow::Result<Option<Prepared>> {
 fn engage_lockdown_only(options: MachineOptions, config: Option<&Path>) -> anyhow::Result<()> {
     let routing = options.with_file(config).and_then(MachineOptions::routing);
     engage_lockdown(routing.as_ref().unwrap_or(&RoutingSettings::default()))?;
-    routing.map(drop).context("locked down without the exceptions of the configuration")
+    routing.map(drop).context("locked down, but without the exceptions in the configuration")
 }
 
 fn engage_lockdown(routing: &RoutingSettings) -> anyhow::Result<()> {
     at_once(engage(routing, &Addresses::default()))?.context("cannot engage the lockdown")?;
-    println!("locked down: nothing leaves this machine directly until `marline down`");
+    println!("locked down: all traffic outside the tunnel is blocked until `marline down`");
     Ok(())
 }
 
@@ -177,14 +177,14 @@ pub async fn run(prepared: Prepared) -> anyhow::Result<ExitCode> {
         memory: memory::process_account().clone(),
     };
     let datagrams = TunnelDatagrams::start(Arc::clone(udp), addresses, Senders::All);
-    let gateway = Gateway::start(tun, settings, Box::new(datagrams))
-        .context("the interface cannot be served")?;
+    let gateway =
+        Gateway::start(tun, settings, Box::new(datagrams)).context("the TUN interface failed")?;
     let stopper = Stopper::default();
     let mut serving = tokio::spawn(gateway.serve(Arc::clone(way), stopper.listen()));
     let mut machine = Machine::take_over(routing, &addresses, undo).await?;
     announce(&addresses);
-    let lanes = renewal.lanes().context("the carrier has no datagrams")?;
-    let lost = "the interface is not served any more";
+    let lanes = renewal.lanes().context("this carrier does not support datagrams")?;
+    let lost = "the TUN interface has stopped";
     let ended = tokio::select! {
         never = Box::pin(keep_lane(way, udp, lanes)) => match never {},
         () = machine.keep(&mut asked) => Err(anyhow!(lost)),
@@ -211,8 +211,8 @@ pub async fn run(prepared: Prepared) -> anyhow::Result<ExitCode> {
 /// switch was already engaged.
 fn unreached_server_error(error: &anyhow::Error, held: bool) -> anyhow::Error {
     let state = match held {
-        true => "the kill switch holds (`sudo marline down` removes it)",
-        false => "nothing of this machine was changed",
+        true => "the kill switch stays on (`sudo marline down` removes it)",
+        false => "this machine's routing was not changed",
     };
     anyhow!("{error:#}; {state}")
 }
@@ -221,9 +221,7 @@ fn unreached_server_error(error: &anyhow::Error, held: bool) -> anyhow::Error {
 /// socket wait.
 async fn wait_for_early_end(signals: &mut Signals) {
     while signals.next().await == Told::Reload {
-        tracing::info!(
-            "SIGHUP: the configuration has just been read, and the server is still asked"
-        );
+        tracing::info!("SIGHUP ignored: still starting, with the configuration just read");
     }
 }
 
@@ -236,6 +234,6 @@ async fn ended(signals: &mut Signals, live: &mut dyn Reload) {
 
 /// Prints to standard output, and notifies the service manager.
 fn announce(addresses: &Addresses) {
-    println!("up: {} goes through the server, as do names", addresses.host_v4);
+    println!("up: {} and DNS go through the server", addresses.host_v4);
     crate::service::ready();
 }

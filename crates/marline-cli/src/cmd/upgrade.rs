@@ -13,13 +13,13 @@ use crate::control::socket_path;
 /// Arguments of `marline upgrade`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Control socket of the process, or the directory that it is in; may be omitted if only one runs.
+    /// Control socket of the process, or its directory; may be omitted if only one process runs.
     #[arg(long, value_name = "PATH")]
     pub control: Option<PathBuf>,
-    /// The new program [default: what is now at the path by which the process was started]
+    /// New program [default: the file that is now at the path of the running program]
     #[arg(long, value_name = "FILE")]
     pub program: Option<PathBuf>,
-    /// Time for the new process to become ready [default: 30]
+    /// Seconds for the new process to become ready [default: 30]
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=600))]
     pub timeout: Option<u64>,
 }
@@ -48,7 +48,7 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
             ));
             Ok(ExitCode::SUCCESS)
         }
-        other => bail!("asked for an upgrade, got {other:?}"),
+        other => bail!("unexpected answer to the upgrade request: {other:?}"),
     }
 }
 

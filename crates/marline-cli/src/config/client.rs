@@ -37,86 +37,86 @@ options! {
         /// servers
         #[arg(long, conflicts_with_all = ["invite", "invite_file"])]
         pub direct: bool,
-        /// Port of targets to which, with --direct, the first bytes of a forward's or a router's connection go with the
-        /// SYN (TCP Fast Open), once a target gave a cookie; they may arrive twice (docs/operate/deploy.md); may be
-        /// repeated [default: off]
+        /// Target port for TCP Fast Open (with --direct): the first bytes of forwarded and redirected
+        /// connections go with the SYN, once the target has sent a cookie; they may arrive twice
+        /// (docs/operate/deploy.md); may be repeated [default: off]
         #[arg(long, value_name = "PORT")]
         pub fast_open: Vec<u16>,
-        /// Path: INTERFACE or ADDRESS, optionally `=ADDRESS:PORT` of the server on it, and
-        /// `,backup`, `,metered`, `,radio=lte`; may be repeated [default: every interface with a default route]
+        /// Path: INTERFACE or ADDRESS, optionally with `=ADDRESS:PORT` of the server for this path, and with
+        /// `,backup`, `,metered` or `,radio=lte`; may be repeated [default: every interface with a default
+        /// route]
         #[arg(long, value_name = "LOCAL")]
         pub path: Vec<Word<PathSpec>>,
-        /// Bytes a month of a path, both ways: `lte=10GB`, optionally `,soft=80%` (beyond it the path is metered) and
-        /// `,day=15` (on which a month begins, UTC); may be repeated (docs/operate/quotas.md)
+        /// Monthly quota of a path for both directions, for example `lte=10GB`, optionally with `,soft=80%`
+        /// (share from which on the path is metered) and `,day=15` (first day of the month, UTC); may be
+        /// repeated (docs/operate/quotas.md)
         #[arg(long, value_name = "PATH=BYTES")]
         pub path_quota: Vec<Word<PathQuota>>,
-        /// Listening address for applications, by SOCKS5, SOCKS4 or HTTP, with a PAC file at
-        /// /proxy.pac [default: 127.0.0.1:1080 unless -L, -R, -U or
-        /// --transparent is given]
+        /// Listening address for applications that use SOCKS5, SOCKS4 or an HTTP proxy (PAC file: /proxy.pac)
+        /// [default: 127.0.0.1:1080 unless -L, -R, -U or --transparent is given]
         #[arg(long, value_name = "ADDR:PORT")]
         pub socks5: Vec<SocketAddr>,
-        /// Forward connections to a local port to one target, like ssh's -L
+        /// Forward connections from a local port to one target, like ssh's -L
         #[arg(short = 'L', long, value_name = "[ADDR:]PORT:HOST:PORT")]
         pub local_forward: Vec<Word<Forward>>,
-        /// Have the server listen, and forward connections to that port to a target of ours, like
-        /// ssh's -R; the server must allow it (--allow-remote)
+        /// Forward connections from a port of the server to a target on this client's side, like ssh's -R;
+        /// the server must allow it (--allow-remote)
         #[arg(short = 'R', long, value_name = "[ADDR:]PORT:HOST:PORT")]
         pub remote_forward: Vec<Word<Forward>>,
         /// Port for redirected (REDIRECT or TPROXY) connections (docs/operate/router.md)
         #[arg(long, value_name = "PORT")]
         pub transparent: Option<u16>,
-        /// Forward datagrams to a local UDP port to one target, as the server sees it
+        /// Forward datagrams from a local UDP port to one target, which the server resolves
         #[arg(short = 'U', long, value_name = "[ADDR:]PORT:HOST:PORT")]
         pub udp_forward: Vec<Word<Forward>>,
         /// Also accept applications on other machines: anyone who can reach the port can use the
         /// proxy
         #[arg(long)]
         pub share: bool,
-        /// Path manager, instead of the mode's
+        /// Path manager [default: the mode's]
         #[arg(long, value_name = "SPEC")]
         pub path_manager: Option<String>,
-        /// Policy that chooses paths of datagrams (UDP of applications; `marline policies` lists them)
+        /// Policy that chooses paths for datagrams (`marline policies` lists them)
         /// [default: the mode's]
         #[arg(long, value_name = "SPEC")]
         pub datagram_policy: Option<String>,
-        /// Time within which data of connections to targets on a port, `22=80ms` or `5900-5910=50ms`, should reach the
-        /// other end, by copies on a second path where it would be late; may be repeated (docs/operate/deadlines.md)
+        /// Deadline for data of connections to these target ports, 1ms to 10s, for example `22=80ms` or
+        /// `5900-5910=50ms`: data that would miss it is copied to a second path; may be repeated
+        /// (docs/operate/deadlines.md)
         #[arg(long, value_name = "PORT=TIME")]
         pub deadline: Vec<Word<PortDeadline>>,
-        /// Number of warm connections kept ready, 0 to 32 [default: 2]
+        /// Number of connections to the server that are opened in advance, 0 to 32 [default: 2]
         #[arg(long, value_name = "N")]
         pub warm: Option<usize>,
         /// Maximum number of simultaneous application connections; at the limit, further ones are refused after 3 s
         /// [default: 16384]
         #[arg(long, value_name = "N")]
         pub max_connections: Option<usize>,
-        /// Resolver that programs of `marline run`, and a machine that is `marline up`, ask for names, as the
-        /// server reaches it [default: the server's own]
+        /// DNS resolver for `marline run` and `marline up`, as the server reaches it [default: the server's
+        /// own]
         #[arg(long, value_name = "ADDR[:PORT]")]
         pub dns: Option<Word<Resolver>>,
-        /// Interval of keepalives for a path's NAT mapping (UDP), at most 20s [default: 15s]
+        /// Interval of UDP keepalives that preserve a path's NAT mapping, 1s to 20s [default: 15s]
         #[arg(long, value_name = "TIME")]
         pub keepalive: Option<Word<Span>>,
-        /// Microseconds for which sockets are polled after each exchange instead of sleeping, at most
-        /// 10000: answers are read a little sooner, and a processor is busy [default: 0]
+        /// Microseconds to poll sockets after each exchange before sleeping, 0 to 10000: lowers latency
+        /// slightly and keeps a processor busy [default: 0]
         #[arg(long, value_name = "US")]
         pub busy_poll: Option<u32>,
-        /// Detect a dead download path by its silence, while another path is unused: probing or
-        /// multimob, optionally with parameters (docs/spec/experimental.md), or off [default: the
-        /// mode's]
+        /// Timer that detects a silent download path while another path is unused: probing or multimob,
+        /// optionally with parameters (docs/spec/experimental.md), or off [default: the mode's]
         #[arg(long, value_name = "SPEC")]
         pub receive_timer: Option<Word<Watch<ReceiveTimer>>>,
-        /// Probe the only path of an idle connection, while another path is unused:
-        /// idle=10s,interval=1s,count=2, or off [default: these values in mode interactive, else
-        /// off]
+        /// Keepalives on the only path of an idle connection while another path is unused:
+        /// idle=10s,interval=1s,count=2, or off [default: these values in mode interactive, otherwise off]
         #[arg(long, value_name = "SPEC")]
         pub lone_keepalive: Option<Word<Watch<LoneKeepalive>>>,
-        /// Read WiFi's signal once a second, and have data leave a path whose signal fades: on, or
+        /// Read the WiFi signal once a second, and avoid a path whose signal fades: on, or
         /// fading=-80,steady=-74 (dBm; docs/concepts/path-health.md), or off [default: off]
         #[arg(long, value_name = "SPEC", allow_hyphen_values = true)]
         pub wifi_signal: Option<Word<Watch<SignalThresholds>>>,
-        /// File with what paths have used, for --path-quota [default: in systemd's state directory, else in the
-        /// user's]
+        /// File with the usage of paths, for --path-quota [default: in systemd's or the user's state
+        /// directory]
         #[arg(long, value_name = "FILE")]
         pub state_file: Option<PathBuf>,
         /// Which traffic of the machine `marline up` takes (a table of the file; flags of `marline up`)
@@ -204,7 +204,7 @@ impl ClientOptions {
             *path = path.take().map(|path| beside(file, &path));
         }
         if lower.invite.is_some() {
-            private_file::check_mode(file).context("the file holds the invite")?;
+            private_file::check_mode(file).context("the file contains the invite")?;
         }
         Ok(self.over(lower))
     }
@@ -260,7 +260,7 @@ impl ClientOptions {
             (!self.fast_open.is_empty(), "--fast-open"),
         ] {
             if given {
-                bail!("{flag} does not apply here: it is for `marline client`");
+                bail!("{flag} applies only to `marline client`");
             }
         }
         Ok(())
@@ -314,7 +314,7 @@ impl ClientOptions {
             bail!("`direct` uses no server: remove the invite or `direct`");
         }
         if self.carrier.is_some_and(CarrierChoice::is_framed) {
-            bail!("--direct connects to servers without Marline: it needs --carrier raw");
+            bail!("--direct needs --carrier raw, as targets do not run Marline");
         }
         Ok(Route::Direct)
     }
@@ -331,17 +331,18 @@ impl ClientOptions {
         let words = |list: &[Word<Forward>]| list.iter().map(|word| word.0.clone()).collect();
         let forwards: Vec<Forward> = words(&options.local_forward);
         if options.direct && !options.remote_forward.is_empty() {
-            bail!("-R needs a server that listens: --direct uses none");
+            bail!("-R needs a server, and --direct uses none");
         }
         if !options.direct && !options.fast_open.is_empty() {
             bail!(
-                "--fast-open needs --direct: through a server, connections do not wait for a handshake with the target"
+                "--fast-open needs --direct: through a server, connections do not wait for a handshake with \
+                 the target"
             );
         }
         let udp_forwards: Vec<Forward> = words(&options.udp_forward);
         let datagrams = options.datagrams()?;
         if datagrams.is_none() && !udp_forwards.is_empty() {
-            bail!("-U needs a server, and the carrier `auto`, `udp` or `tcp` to it");
+            bail!("-U needs a server and --carrier auto, udp or tcp");
         }
         let forwarded = forwards.iter().chain(&udp_forwards).map(|forward| &forward.listen);
         for address in options.socks5.iter().chain(forwarded) {
@@ -351,14 +352,14 @@ impl ClientOptions {
         }
         let warm = options.warm.unwrap_or_default();
         if warm > 32 {
-            bail!("--warm {warm}: at most 32");
+            bail!("--warm {warm}: must be at most 32");
         }
         let path_quotas: Vec<PathQuota> =
             options.path_quota.iter().map(|word| word.0.clone()).collect();
         let twice =
             |at: usize| path_quotas[at + 1..].iter().any(|q| q.path == path_quotas[at].path);
         if let Some(at) = (0..path_quotas.len()).find(|at| twice(*at)) {
-            bail!("--path-quota: the path {} has two", path_quotas[at].path);
+            bail!("--path-quota: given twice for the path {}", path_quotas[at].path);
         }
         Ok(ClientPlan {
             route,
@@ -447,7 +448,7 @@ impl ClientOptions {
             let longest = marline::MAX_KEEPALIVE_INTERVAL;
             let keepalive = marline::Duration::from_millis(keepalive.as_millis() as u64);
             if keepalive > longest || keepalive < marline::Duration::from_secs(1) {
-                bail!("--keepalive must be 1s to 20s: NATs forget UDP mappings after 30s");
+                bail!("--keepalive must be 1s to 20s: NATs may drop UDP mappings after 30s");
             }
             client.udp_keepalive(keepalive);
         }

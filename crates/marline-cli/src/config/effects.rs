@@ -28,9 +28,9 @@ impl Effect {
     pub const fn words(self) -> &'static str {
         match self {
             Effect::AtOnce => "at once",
-            Effect::New => "what is new",
+            Effect::New => "new connections",
             Effect::Restart => "restart",
-            Effect::Elsewhere => "elsewhere",
+            Effect::Elsewhere => "another command",
         }
     }
 }

@@ -63,10 +63,10 @@ impl MachineOptions {
     pub fn plan(self) -> anyhow::Result<MachinePlan> {
         let client = self.options.plan()?;
         if matches!(client.route, Route::Direct) {
-            bail!("--direct has no server to go through: marline up needs one");
+            bail!("`marline up` needs a server, and --direct uses none");
         }
         if !matches!(client.carrier, CarrierPlan::Auto | CarrierPlan::Udp | CarrierPlan::Tcp) {
-            bail!("marline up reaches the server by --carrier auto, udp or tcp");
+            bail!("`marline up` needs --carrier auto, udp or tcp");
         }
         let (routing, exceptions) = self.up.plan()?;
         Ok(MachinePlan { client, routing, exceptions })

@@ -29,7 +29,7 @@ static CHOSEN: OnceLock<Registry> = OnceLock::new();
 pub fn choose(registry: Registry) -> anyhow::Result<()> {
     ensure!(
         CHOSEN.set(registry).is_ok(),
-        "the policies of this process are chosen once, at its start"
+        "the policies of a process can only be set once, at its start"
     );
     Ok(())
 }
@@ -39,19 +39,17 @@ pub fn choose(registry: Registry) -> anyhow::Result<()> {
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq, clap::ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Mode {
-    /// One path at a time; the others stand by and take over.
+    /// One path at a time; the others are backups.
     Handover,
-    /// WiFi carries the data; a path flagged `backup` is not opened until no other works
-    /// (MultiMob).
+    /// WiFi carries the data; paths flagged `backup` are opened only when no other works (MultiMob).
     Interactive,
-    /// All paths are open; each byte goes where it arrives first, and a quarter more for copies: low
+    /// All paths are open; data takes the path on which it arrives first, and copies add up to a quarter: low
     /// delay.
     #[default]
     Balanced,
-    /// All paths carry data at once, and few copies; large buffers: high throughput.
+    /// All paths carry data at once, with few copies and large buffers: high throughput.
     Aggregate,
-    /// Everything is copied to the other paths when nothing new waits, whatever that costs in bytes:
-    /// lowest delay.
+    /// Everything is copied to the other paths when no new data waits, without a limit: lowest delay.
     Redundant,
 }
 

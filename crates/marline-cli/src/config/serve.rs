@@ -17,28 +17,28 @@ use crate::native::{CarrierChoice, CarrierPlan};
 options! {
     /// Flags of `marline serve`, and keys of its file.
     pub struct ServeOptions {
-        /// Listening address; may be repeated (`[::]:443` is every address of both families)
+        /// Listening address; may be repeated (`[::]:443`: every IPv4 and IPv6 address)
         #[arg(long, value_name = "ADDR:PORT")]
         pub listen: Vec<SocketAddr>,
-        /// The service: HOST:PORT or unix:PATH
+        /// Service that receives the connections: HOST:PORT or unix:PATH
         #[arg(long, value_name = "SERVICE")]
         pub to: Option<Word<Backend>>,
         /// Also announce this address to clients; `=PUBLIC` announces another one instead (behind
         /// NAT), `,backup` makes it a backup; may be repeated
         #[arg(long, value_name = "ADDR[:PORT]")]
         pub signal: Vec<Word<Signal>>,
-        /// Own address of this server behind a balancer, so that clients stay with it; may be repeated, one for
-        /// each family
+        /// Address of this server behind a load balancer, where clients open further subflows; may be
+        /// repeated, one for each family
         #[arg(long, value_name = "ADDR:PORT")]
         pub advertise: Vec<SocketAddr>,
-        /// Take data that comes with the SYN (TCP Fast Open) at this port of --listen; may be repeated. Such data
-        /// may come to the service twice
+        /// Port of --listen that accepts data with the SYN (TCP Fast Open); may be repeated. The service may
+        /// receive such data twice
         #[arg(long, value_name = "PORT")]
         pub fast_open: Vec<u16>,
-        /// Number of threads that share the ports: 1, 2, 4 .. 128 [default: 1]
+        /// Number of threads that share the ports, a power of two up to 128 [default: 1]
         #[arg(long, value_name = "N")]
         pub shards: Option<usize>,
-        /// Send each packet alone: leave segmentation to neither the kernel nor the network card
+        /// Send each packet separately, without segmentation offload to the kernel or the network card
         #[arg(long)]
         pub no_offload: bool,
         /// Send the client's address to the service in a PROXY protocol header
@@ -149,16 +149,16 @@ impl ServeOptions {
             bail!("no address to listen on: give --listen ADDR:PORT");
         }
         let Some(Word(backend)) = options.to.clone() else {
-            bail!("no service to serve: give --to HOST:PORT or --to unix:PATH");
+            bail!("no service: give --to HOST:PORT or --to unix:PATH");
         };
         let total = connections(options.max_connections)?;
         let per_source = options.max_per_source.unwrap_or_default();
         if !(1..=65_536).contains(&per_source) {
-            bail!("--max-per-source {per_source}: 1 to 65536");
+            bail!("--max-per-source {per_source}: must be 1 to 65536");
         }
         let time = |word: &Option<Word<Span>>| word.as_ref().map(|word| word.0.0);
         if time(&options.idle_timeout).is_some_and(|idle| idle < Duration::from_secs(1)) {
-            bail!("--idle-timeout must be 1s at least");
+            bail!("--idle-timeout must be at least 1s");
         }
         if time(&options.connect_timeout).is_some_and(|connect| connect.is_zero()) {
             bail!("--connect-timeout must be longer than 0s");
@@ -194,7 +194,7 @@ impl ServeOptions {
         let mut connection = shared.choice(None).connection(&registry, Side::Server)?;
         if let Some(Word(Span(keepalive))) = self.keepalive {
             if keepalive < Duration::from_secs(1) {
-                bail!("--keepalive must be 1s at least");
+                bail!("--keepalive must be at least 1s");
             }
             let keepalive = marline::Duration::from_millis(keepalive.as_millis() as u64);
             connection.keepalive = Some(keepalive);

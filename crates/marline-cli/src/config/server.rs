@@ -32,14 +32,14 @@ options! {
         /// Public address for invites; may be repeated [default: the listening address]
         #[arg(long, value_name = "HOST:PORT")]
         pub public: Vec<Word<Target>>,
-        /// Own address of this server behind a balancer, so that clients stay with it; may be repeated, one for
-        /// each family
+        /// Address of this server behind a load balancer, where clients open further subflows; may be
+        /// repeated, one for each family
         #[arg(long, value_name = "ADDR:PORT")]
         pub advertise: Vec<SocketAddr>,
-        /// Key file of the server [default: beside the configuration]
+        /// Key file of the server [default: next to the configuration file]
         #[arg(long, value_name = "FILE")]
         pub key_file: Option<PathBuf>,
-        /// Credentials file with its clients [default: beside the configuration]
+        /// Credentials file with the server's clients [default: next to the configuration file]
         #[arg(long, value_name = "FILE")]
         pub credentials_file: Option<PathBuf>,
         /// Allow clients to reach these non-public addresses
@@ -48,26 +48,27 @@ options! {
         /// Never allow clients to reach these addresses
         #[arg(long, value_name = "CIDR")]
         pub deny: Vec<Word<Cidr>>,
-        /// Allow clients, or this one, to have the server listen at this address on these ports (their
-        /// -R) [default: none]
+        /// Allow remote forwards (-R) of all clients, or of CLIENT, at this address and these ports [default:
+        /// none]
         #[arg(long, value_name = "[CLIENT@]ADDR:PORT[-PORT]")]
         pub allow_remote: Vec<Word<RemoteRule>>,
-        /// Policy that chooses paths of datagrams to clients (`marline policies` lists them) [default: the mode's]
+        /// Policy that chooses paths for datagrams to clients (`marline policies` lists them) [default: the mode's]
         #[arg(long, value_name = "SPEC")]
         pub datagram_policy: Option<String>,
-        /// Peers that may send to the UDP ports of clients: `address`, those at an address that the application has
-        /// sent to, or `any`, all public ones (for applications that wait to be called) [default: address]
+        /// Peers that may send to clients' UDP ports: `address` (only addresses that the application has sent
+        /// to) or `any` (all public addresses, for applications that wait for calls) [default: address]
         #[arg(long, value_name = "PEERS")]
         pub udp_filter: Option<UdpFilter>,
-        /// Time within which data of connections to targets on a port, `22=80ms` or `5900-5910=50ms`, should reach the
-        /// client, by copies on a second path where it would be late; may be repeated (docs/operate/deadlines.md)
+        /// Deadline for data to clients from these target ports, 1ms to 10s, for example `22=80ms` or
+        /// `5900-5910=50ms`: data that would miss it is copied to a second path; may be repeated
+        /// (docs/operate/deadlines.md)
         #[arg(long, value_name = "PORT=TIME")]
         pub deadline: Vec<Word<PortDeadline>>,
-        /// Number of threads that share the port: 1, 2, 4 .. 128 [default: 1]
+        /// Number of threads that share the port, a power of two up to 128 [default: 1]
         #[arg(long, value_name = "N")]
         pub shards: Option<usize>,
-        /// Microseconds for which sockets are polled after each exchange instead of sleeping, at most
-        /// 10000: requests are read a little sooner, and a processor is busy [default: 0]
+        /// Microseconds to poll sockets after each exchange before sleeping, 0 to 10000: lowers latency
+        /// slightly and keeps a processor busy [default: 0]
         #[arg(long, value_name = "US")]
         pub busy_poll: Option<u32>,
         /// Time that connections may stay in the old process after an upgrade [default: 24h]
@@ -76,15 +77,16 @@ options! {
         /// Maximum number of simultaneous connections of one client [default: 16384]
         #[arg(long, value_name = "N")]
         pub max_connections: Option<usize>,
-        /// Maximum number of sessions (running programs) of a client, or of this one; may be repeated
+        /// Maximum number of sessions (running programs) of each client, or of CLIENT; may be repeated
         /// [default: unlimited]
         #[arg(long, value_name = "[CLIENT@]N")]
         pub max_sessions: Vec<Word<SessionLimit>>,
-        /// Bytes a month of a client, or of this one, both ways: `50GB`, optionally `,soft=80%` (beyond it the log
-        /// warns) and `,day=15` (on which a month begins, UTC); may be repeated (docs/operate/quotas.md)
+        /// Monthly quota of each client, or of CLIENT, for both directions, for example `50GB`, optionally
+        /// with `,soft=80%` (share from which on the log warns) and `,day=15` (first day of the month, UTC);
+        /// may be repeated (docs/operate/quotas.md)
         #[arg(long, value_name = "[CLIENT@]BYTES")]
         pub quota: Vec<Word<ClientQuota>>,
-        /// File with what clients have used [default: beside the configuration]
+        /// File with the usage of clients [default: next to the configuration file]
         #[arg(long, value_name = "FILE")]
         pub state_file: Option<PathBuf>,
     }
@@ -204,11 +206,11 @@ impl ServerOptions {
         for address in &self.listen {
             let why = match address.ip().to_canonical() {
                 _ if address.port() == 0 => "has no fixed port",
-                ip if ip.is_unspecified() => "stands for every address of this machine",
+                ip if ip.is_unspecified() => "is a wildcard address",
                 ip if is_private(ip) => "is private: clients elsewhere cannot reach it",
                 _ => continue,
             };
-            bail!("{address} {why}; say where clients reach the server: --public HOST:PORT");
+            bail!("{address} {why}; give the address that clients use: --public HOST:PORT");
         }
         Ok(self.listen.iter().copied().map(Target::from).collect())
     }
@@ -265,7 +267,7 @@ impl ServerOptions {
         }
         if let Some(none) = sessions.iter().find(|limit| limit.value == 0) {
             bail!(
-                "--max-sessions {none}: at least 1; `marline server credential revoke` removes a client"
+                "--max-sessions {none}: must be at least 1; `marline server credential revoke` removes a client"
             );
         }
         Ok(ClientAllowances { quotas, sessions })

@@ -69,8 +69,8 @@ macro_rules! options {
                 /// Mode: how the paths are used [default: balanced]
                 #[arg(long, value_enum)]
                 mode: Option<$crate::config::policies::Mode>,
-                /// Scheduler, instead of the mode's: a name, optionally with parameters and
-                /// wrappers (`marline policies` lists them)
+                /// Scheduler: a name, optionally with parameters and wrappers (`marline policies` lists them)
+                /// [default: the mode's]
                 #[arg(long, value_name = "SPEC")]
                 scheduler: Option<String>,
                 /// Congestion control [default: cubic-westwood]
@@ -79,37 +79,37 @@ macro_rules! options {
                 /// Loss recovery [default: rack-tlp]
                 #[arg(long, value_name = "SPEC")]
                 recovery: Option<String>,
-                /// Path health monitor shared by all connections: prompt or multimob, optionally
-                /// with parameters (docs/concepts/path-health.md), or off [default: prompt in mode interactive]
+                /// Path health monitor shared by all connections: prompt or multimob, optionally with
+                /// parameters (docs/concepts/path-health.md), or off [default: prompt in mode interactive,
+                /// otherwise off]
                 #[arg(long, value_name = "SPEC")]
                 path_health: Option<$crate::config::shared::PathHealthWord>,
-                /// Keep connections without any path this long [default: 1h]
+                /// Time for which connections without any path are kept [default: 1h]
                 #[arg(long, value_name = "TIME")]
                 linger: Option<$crate::config::Word<$crate::config::Span>>,
-                /// Carrier of segments [default: auto, for serve and --direct raw]
+                /// Carrier for segments [default: auto, or raw for serve and --direct]
                 #[arg(long, value_enum)]
                 carrier: Option<$crate::native::CarrierChoice>,
                 /// TUN interface for --carrier tun, and the address that Marline uses behind it;
                 /// may be repeated
                 #[arg(long, value_name = "INTERFACE=ADDRESS")]
                 tun: Vec<$crate::config::Word<$crate::config::Tun>>,
-                /// Memory for streams, datagrams and handshakes, as `300MB`; near it, streams get slower and new ones
-                /// wait (docs/operate/memory.md) [default: 75 % of the control group's limit, or 25 % of the
-                /// machine's memory]
+                /// Memory limit for streams, datagrams and handshakes, for example `300MB`; near it, streams
+                /// slow down and new ones wait (docs/operate/memory.md) [default: 75 % of the control group's
+                /// limit, or 25 % of the machine's memory]
                 #[arg(long, value_name = "BYTES")]
                 memory: Option<$crate::config::Word<$crate::config::Bytes>>,
                 /// Protect data with DSS checksums (TLS detects damage too, but then ends the
                 /// connection)
                 #[arg(long)]
                 dss_checksum: bool,
-                /// Time for running connections to finish when stopped [default: 10s]
+                /// Time for open connections to finish after a stop [default: 10s]
                 #[arg(long, value_name = "TIME")]
                 drain: Option<$crate::config::Word<$crate::config::Span>>,
                 /// Capture the packets of each path in pcapng files in this directory
                 #[arg(long, value_name = "DIR")]
                 pcap: Option<std::path::PathBuf>,
-                /// Leave MPTCP keys in the captures: anyone who reads them can disturb the
-                /// connection
+                /// Keep MPTCP keys in the captures: anyone who reads them can disrupt the connections
                 #[arg(long)]
                 pcap_secrets: bool,
                 /// Write a trace (qlog) of each connection into this directory, 64 MB each at most, the newest 256
@@ -119,12 +119,12 @@ macro_rules! options {
                 /// Serve Prometheus metrics on this address
                 #[arg(long, value_name = "ADDR:PORT")]
                 metrics: Option<std::net::SocketAddr>,
-                /// Show a page with paths, holes and connections on this address
+                /// Serve the dashboard, a page with paths, holes and connections, on this address
                 /// (docs/operate/dashboard.md)
                 #[arg(long, value_name = "ADDR:PORT")]
                 dashboard: Option<std::net::SocketAddr>,
-                /// File with the token that the page asks for; without it, one is made and printed
-                /// where others than this machine reach the page
+                /// File with the dashboard's token; without it, a token is generated and printed unless the
+                /// address is loopback
                 #[arg(long, value_name = "FILE")]
                 dashboard_token_file: Option<std::path::PathBuf>,
                 /// Control socket (for `marline monitor`) [default: in the user's runtime
@@ -329,7 +329,7 @@ impl Shared {
             (CarrierChoice::Tun, true) => {
                 bail!("--carrier tun needs an interface: --tun INTERFACE=ADDRESS")
             }
-            (_, false) => bail!("--tun is for --carrier tun"),
+            (_, false) => bail!("--tun needs --carrier tun"),
         }
     }
 
@@ -401,7 +401,7 @@ pub(super) fn seconds(count: u64) -> Word<Span> {
 pub(super) fn shards(count: Option<usize>) -> anyhow::Result<usize> {
     let count = count.unwrap_or(1);
     if !count.is_power_of_two() || count > 128 {
-        bail!("--shards {count}: a power of two up to 128");
+        bail!("--shards {count}: must be a power of two up to 128");
     }
     Ok(count)
 }
@@ -410,6 +410,6 @@ pub(super) fn shards(count: Option<usize>) -> anyhow::Result<usize> {
 pub(super) fn connections(count: Option<usize>) -> anyhow::Result<usize> {
     match count.unwrap_or_default() {
         count @ 1..=65_536 => Ok(count),
-        count => bail!("--max-connections {count}: 1 to 65536"),
+        count => bail!("--max-connections {count}: must be 1 to 65536"),
     }
 }

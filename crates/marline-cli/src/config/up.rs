@@ -52,28 +52,29 @@ impl Serialize for ServiceWord {
 #[derive(Clone, Debug, Default, PartialEq, Eq, clap::Args, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub struct UpOptions {
-    /// Reach this network, or the names of this domain, directly; may be repeated
+    /// Network or domain to reach directly, outside the tunnel; may be repeated
     #[arg(long, value_name = "CIDR|DOMAIN")]
     #[serde(skip_serializing_if = "Layer::is_unset")]
     pub bypass: Vec<Word<Destination>>,
-    /// Reach only this network through the tunnel, and all else (names, too) directly; may be repeated
+    /// Network to reach through the tunnel, with everything else, including DNS, outside it; may be repeated
     #[arg(long, value_name = "CIDR")]
     #[serde(skip_serializing_if = "Layer::is_unset")]
     pub only: Vec<Word<Cidr>>,
-    /// Refuse connections to this network, or the names of this domain; may be repeated
+    /// Network or domain to which connections are refused; may be repeated
     #[arg(long, value_name = "CIDR|DOMAIN")]
     #[serde(skip_serializing_if = "Layer::is_unset")]
     pub block: Vec<Word<Destination>>,
-    /// Port of a service of this machine that is reached from beyond the local network, with a protocol (22/tcp) or by
-    /// both; connections open before the tunnel starts continue outside it; may be repeated
+    /// Port of a service of this machine that stays reachable from other networks, by TCP and UDP or by one
+    /// protocol (22/tcp); connections that are open when the tunnel starts continue outside it; may be
+    /// repeated
     #[arg(long, value_name = "PORT[/tcp|/udp]")]
     #[serde(skip_serializing_if = "Layer::is_unset")]
     pub reachable: Vec<ServiceWord>,
-    /// Block all traffic outside the tunnel, also after a crash, until this program is stopped or `marline down`
+    /// Block all traffic outside the tunnel, even after a crash, until this program is stopped or `marline down`
     #[arg(long)]
     #[serde(skip_serializing_if = "Layer::is_unset")]
     pub kill_switch: bool,
-    /// Like --kill-switch, also before the server is reached and after this program stops, until `marline down`
+    /// Like --kill-switch, but also before the server is reached and after this program stops, until `marline down`
     #[arg(long)]
     #[serde(skip_serializing_if = "Layer::is_unset")]
     pub lockdown: bool,
@@ -111,7 +112,9 @@ impl UpOptions {
             direct.iter().chain(&blocked).find(|destination| is_domain(destination))
             && !self.only.is_empty()
         {
-            bail!("--only leaves names as they are, so nothing can be said of those of {domain}");
+            bail!(
+                "--only does not tunnel DNS, so rules for names cannot apply: remove the rule for {domain}"
+            );
         }
         let exceptions = Exceptions::new(direct, blocked);
         let routing = RoutingSettings {

@@ -162,7 +162,7 @@ impl FromStr for Forward {
         let (address, port, target) = match parts[..] {
             [port, host, target_port] => ("127.0.0.1", port, (host, target_port)),
             [address, port, host, target_port] => (address, port, (host, target_port)),
-            _ => return Err(wrong(format!("3 or 4 parts are needed, not {}", parts.len()))),
+            _ => return Err(wrong(format!("expected 3 or 4 parts, not {}", parts.len()))),
         };
         let port: u16 = port.parse().map_err(|_| wrong(format!("{port:?} is not a valid port")))?;
         let address = match address {
@@ -202,7 +202,7 @@ impl FromStr for Signal {
         let (ends, backup) = match text.split_once(',') {
             None => (text, false),
             Some((ends, "backup")) => (ends, true),
-            Some((_, other)) => return Err(wrong(&format!("{other:?} is not `backup`"))),
+            Some((_, other)) => return Err(wrong(&format!("expected `backup`, not {other:?}"))),
         };
         let (local, public) = match ends.split_once('=') {
             None => (ends, None),
@@ -212,7 +212,7 @@ impl FromStr for Signal {
             let found = address_and_port(text)
                 .ok_or_else(|| wrong(&format!("{text:?} is not a valid address")))?;
             match found.ip().is_unspecified() || found.ip().is_multicast() {
-                true => Err(wrong(&format!("{} is not the address of one machine", found.ip()))),
+                true => Err(wrong(&format!("{} is not a unicast address", found.ip()))),
                 false => Ok(found),
             }
         };
@@ -247,7 +247,10 @@ impl FromStr for Bytes {
 
     fn from_str(text: &str) -> Result<Bytes, String> {
         parse_bytes(text).map(Bytes).ok_or_else(|| {
-            format!("{text:?} is not a number of bytes above 0 (write it with a unit of B, kB, MB, GB or TB, as 300MB)")
+            format!(
+                "{text:?} is not a valid size (write a number above 0 and B, kB, MB, GB or TB, for \
+                example 300MB)"
+            )
         })
     }
 }
@@ -280,7 +283,11 @@ impl FromStr for PathQuota {
         // The quota also contains `=`, but an IPv6 address does not.
         let (path, quota) = match text.split_once('=') {
             Some((path, quota)) if !path.is_empty() => (path.to_owned(), quota),
-            _ => return Err(format!("path quota {text:?}: write PATH=BYTES, as lte=10GB,day=15")),
+            _ => {
+                return Err(format!(
+                    "path quota {text:?}: write PATH=BYTES, for example lte=10GB,day=15"
+                ));
+            }
         };
         Ok(PathQuota { path, quota: quota.parse().map_err(|error: BadQuota| error.to_string())? })
     }
@@ -305,7 +312,7 @@ impl PortDeadline {
         let rules: Vec<DeadlineRule> = list.iter().map(|word| word.0.0.clone()).collect();
         if let Some((one, other)) = DeadlineRule::conflict(&rules) {
             let [one, other] = [one, other].map(|rule| PortDeadline(rule.clone()));
-            anyhow::bail!("--deadline: {one} and {other} name the same port");
+            anyhow::bail!("--deadline: {one} and {other} overlap");
         }
         Ok(rules)
     }
@@ -316,17 +323,19 @@ impl FromStr for PortDeadline {
 
     fn from_str(text: &str) -> Result<PortDeadline, String> {
         let wrong = |why: &str| {
-            format!("deadline {text:?}: {why} (write PORT=TIME or FIRST-LAST=TIME, as 22=80ms)")
+            format!(
+                "deadline {text:?}: {why} (write PORT=TIME or FIRST-LAST=TIME, for example 22=80ms)"
+            )
         };
         let (ports, within) = text.split_once('=').ok_or_else(|| wrong("the time is missing"))?;
         let (first, last) = ports.split_once('-').unwrap_or((ports, ports));
         let port = |text: &str| text.parse::<u16>().ok().filter(|port| *port != 0);
         let ports = port(first).zip(port(last)).filter(|(first, last)| first <= last);
-        let (first, last) = ports.ok_or_else(|| wrong("ports are 1 to 65535"))?;
+        let (first, last) = ports.ok_or_else(|| wrong("ports must be 1 to 65535"))?;
         let Span(within) = within.parse().map_err(|why: String| wrong(&why))?;
         let (least, most) = deadlines::RANGE;
         if within < least || within > most {
-            return Err(wrong("a time is 1ms to 10s"));
+            return Err(wrong("the time must be 1ms to 10s"));
         }
         Ok(PortDeadline(DeadlineRule { first, last, within }))
     }

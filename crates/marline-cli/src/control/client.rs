@@ -41,11 +41,11 @@ impl ControlClient {
         line.push(b'\n');
         self.writer.write_all(&line).await.context("the marline process closed the connection")?;
         let text = self.line().await?.context("the marline process closed the connection")?;
-        let response: Response = serde_json::from_str(&text).context("not an answer")?;
+        let response: Response = serde_json::from_str(&text).context("invalid answer")?;
         match response {
             Response { error: Some(error), .. } => bail!(error),
             Response { ok: Some(answer), id: Some(same), .. } if same == id => Ok(answer),
-            _ => bail!("an answer to something else: {text}"),
+            _ => bail!("unexpected answer: {text}"),
         }
     }
 
@@ -56,7 +56,7 @@ impl ControlClient {
     pub async fn connections(&mut self) -> anyhow::Result<Vec<Connection>> {
         match self.ask(Command::Connections).await? {
             Answer::Connections(all) => Ok(all),
-            other => bail!("asked for connections, got {other:?}"),
+            other => bail!("unexpected answer to the request for connections: {other:?}"),
         }
     }
 
@@ -67,7 +67,7 @@ impl ControlClient {
     pub async fn paths(&mut self) -> anyhow::Result<Vec<protocol::Path>> {
         match self.ask(Command::Paths).await? {
             Answer::Paths(paths) => Ok(paths),
-            other => bail!("asked for paths, got {other:?}"),
+            other => bail!("unexpected answer to the request for paths: {other:?}"),
         }
     }
 
@@ -78,7 +78,7 @@ impl ControlClient {
     pub async fn address_pairs(&mut self) -> anyhow::Result<Vec<protocol::AddressPair>> {
         match self.ask(Command::AddressPairs).await? {
             Answer::AddressPairs(address_pairs) => Ok(address_pairs),
-            other => bail!("asked for address pairs, got {other:?}"),
+            other => bail!("unexpected answer to the request for address pairs: {other:?}"),
         }
     }
 
@@ -88,7 +88,7 @@ impl ControlClient {
     /// The line is not an event.
     pub async fn event(&mut self) -> anyhow::Result<Option<Event>> {
         let Some(text) = self.line().await? else { return Ok(None) };
-        Ok(Some(serde_json::from_str(&text).context("not an event")?))
+        Ok(Some(serde_json::from_str(&text).context("invalid event")?))
     }
 
     async fn line(&mut self) -> anyhow::Result<Option<String>> {

@@ -306,7 +306,7 @@ impl Handle for ServerHandle {
     }
 
     fn set_path(&self, _path: &str, _change: PathChange) -> Result<(), String> {
-        Err("paths belong to the client: change them there".to_owned())
+        Err("a server has no paths to change: change them on the client".to_owned())
     }
 }
 

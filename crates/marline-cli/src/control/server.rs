@@ -175,7 +175,7 @@ async fn converse(stream: UnixStream, handle: &dyn Handle) -> io::Result<()> {
                 let result = match handle.upgrade(program, patience_s) {
                     Some(pending) => pending.outcome().await,
                     None => {
-                        Err("only `marline server` and `marline serve` are upgraded".to_owned())
+                        Err("only `marline server` and `marline serve` can be upgraded".to_owned())
                     }
                 };
                 let result = result.map(|(upgraded, acknowledge)| {
@@ -187,7 +187,7 @@ async fn converse(stream: UnixStream, handle: &dyn Handle) -> io::Result<()> {
             Ok(Request { id, command: Command::Reload }) => {
                 let result = match handle.reload() {
                     Some(pending) => pending.outcome().await,
-                    None => Err("its options hold until it ends".to_owned()),
+                    None => Err("this process cannot reload its options".to_owned()),
                 };
                 (respond(id, result.map(Answer::Reloaded)), None)
             }
@@ -199,7 +199,7 @@ async fn converse(stream: UnixStream, handle: &dyn Handle) -> io::Result<()> {
                 };
                 (answer(request, handle), events)
             }
-            Err(error) => (refusal(None, format!("not a request: {error}")), None),
+            Err(error) => (refusal(None, format!("invalid request: {error}")), None),
         };
         write_line(&mut writer, &response).await?;
         // A process that is about to stop waits until the answer is sent.
@@ -251,7 +251,7 @@ fn answer(request: Request, handle: &dyn Handle) -> Response {
         }
         Command::Clients => Ok(Answer::Clients(Clients::from(&handle.service()))),
         Command::Targets => handle.targets().map(Answer::Targets).ok_or_else(|| {
-            "a server does not reveal the targets of its clients: ask the client".to_owned()
+            "a server does not reveal the targets of its clients: query the client".to_owned()
         }),
         Command::Monitor { decisions: _ } => Ok(Answer::Monitoring),
         Command::SetScheduler { scheduler, connection } => {
@@ -259,7 +259,9 @@ fn answer(request: Request, handle: &dyn Handle) -> Response {
         }
         Command::SetPath { path, change } => handle.set_path(&path, change).map(|()| Answer::Done),
         // They take time, so they are handled elsewhere.
-        Command::Upgrade { .. } | Command::Reload => Err("asked for by itself".to_owned()),
+        Command::Upgrade { .. } | Command::Reload => {
+            Err("internal error: request handled elsewhere".to_owned())
+        }
     };
     respond(id, result)
 }

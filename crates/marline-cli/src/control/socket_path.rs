@@ -51,8 +51,8 @@ pub(super) fn prepare(directory: &Path) -> io::Result<()> {
     let mode = found.mode() & 0o7777;
     if !is_closed(mode, directory == self::directory()) {
         let text = format!(
-            "others can write to {} (mode {mode:04o}): a control socket there could be replaced; \
-             chmod go-w it, or name another place with --control",
+            "{} is writable by other users (mode {mode:04o}), who could replace the control socket: run \
+             chmod go-w on it, or choose another path with --control",
             directory.display()
         );
         return Err(io::Error::new(io::ErrorKind::PermissionDenied, text));
@@ -103,7 +103,10 @@ pub fn find_socket_in(directory: &Path) -> Result<PathBuf, String> {
         )),
         _ => {
             let all: Vec<String> = live.iter().map(|p| format!("  {}", p.display())).collect();
-            Err(format!("several are running, choose one with --control:\n{}", all.join("\n")))
+            Err(format!(
+                "several processes are running, choose one with --control:\n{}",
+                all.join("\n")
+            ))
         }
     }
 }

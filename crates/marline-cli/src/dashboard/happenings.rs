@@ -32,12 +32,12 @@ const DECISION_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Rules that react to trouble, in the order of their display, with a description.
 const ANSWERS: [(&str, &str); 6] = [
-    ("rescue", "sent data of the unreachable path elsewhere"),
+    ("rescue", "moved data away from the unreachable path"),
     ("late", "copied late data"),
     ("end", "copied the end of a write"),
     ("unblock", "copied blocking data"),
     ("repair", "sent repairs for lost data"),
-    ("heard-last", "sent on the path heard last"),
+    ("heard-last", "sent on the path that received last"),
 ];
 
 /// A decision that reacts to trouble.

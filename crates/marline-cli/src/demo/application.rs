@@ -138,7 +138,7 @@ async fn collect(
     for number in 0..plan.count {
         reader.read_exact(&mut message).await.context("the echo connection ended")?;
         if message[..4] != number.to_be_bytes() || message[4..].iter().any(|b| *b != number as u8) {
-            bail!("echo {number} came back changed");
+            bail!("echo {number} was corrupted");
         }
         let now = Instant::now();
         arrivals.push(now);
@@ -225,7 +225,7 @@ async fn get(stream: TcpStream, hasher: &mut Sha256, live: &Live) -> anyhow::Res
     }
     let mut body = response.into_body();
     while let Some(frame) = body.frame().await {
-        if let Ok(data) = frame.context("the file broke off")?.into_data() {
+        if let Ok(data) = frame.context("the download was cut off")?.into_data() {
             hasher.update(&data);
             live.file_bytes.fetch_add(data.len() as u64, Ordering::Relaxed);
         }

@@ -91,7 +91,7 @@ impl Outcome {
             remarks.push(format!("{name}: {unanswered} echoes unanswered"));
         }
         if self.file.sha256.is_none() {
-            remarks.push(format!("{name}: {} of the file arrived", bytes(self.file.bytes)));
+            remarks.push(format!("{name}: received {} of the file", bytes(self.file.bytes)));
         }
         let errors = [&self.echo.error, &self.file.error].into_iter().flatten();
         remarks.extend(errors.map(|error| format!("{name}: {error}")));
@@ -148,8 +148,8 @@ pub fn doubt(outcomes: &[Outcome]) -> Option<String> {
     let pause = lte.echo.longest_hole;
     (pause > LONG).then(|| {
         format!(
-            "WARNING: do not trust these figures: {}, whose link did not fail, paused for {:.1} s, so \
-             this machine was probably busy",
+            "WARNING: unreliable results: {} paused for {:.1} s although its link did not fail, so this \
+             machine was probably busy",
             lte.way.name,
             pause.as_secs_f64()
         )

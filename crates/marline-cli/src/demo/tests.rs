@@ -122,7 +122,7 @@ async fn an_echo_that_comes_back_changed_is_noticed() {
     });
     let stream = TcpStream::connect(address).await.expect("connect");
     let result = application::echo(stream, plan(3, Duration::from_secs(20)), Arc::default()).await;
-    assert_eq!(result.error.as_deref(), Some("echo 0 came back changed"));
+    assert_eq!(result.error.as_deref(), Some("echo 0 was corrupted"));
 }
 
 fn outcome(way: Way, hole_ms: u64, intact: Option<bool>) -> Outcome {
@@ -170,7 +170,7 @@ fn the_table_has_a_row_for_each_way() {
     assert!(lines[1].contains("6000") && lines[1].contains(" -  "), "{text}");
     assert!(lines[2].starts_with("Marline ") && lines[2].ends_with("2.0 s ok"), "{text}");
     assert!(lines[2].contains("1.50 MB") && lines[2].contains("20.0 kB"), "{text}");
-    assert_eq!(lines[3], "WiFi alone: 1.00 MB of the file arrived");
+    assert_eq!(lines[3], "WiFi alone: received 1.00 MB of the file");
 }
 
 #[test]

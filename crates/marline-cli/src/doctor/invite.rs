@@ -160,7 +160,7 @@ fn for_client(verdicts: &[PathVerdict], paths: &[(&PathSpec, Vec<&Gone>)]) -> Fi
     let usable = |verdict: &&PathVerdict| verdict.state == PathHealth::Usable.word();
     let usable: Vec<&str> = verdicts.iter().filter(usable).map(|v| v.path.as_str()).collect();
     if !usable.is_empty() {
-        return Finding::works(CLIENT, format!("a client can work, over {}", usable.join(", ")));
+        return Finding::works(CLIENT, format!("a client can connect over {}", usable.join(", ")));
     }
     let ends = || paths.iter().flat_map(|(_, ways)| ways).map(|gone| &gone.end);
     let trouble = ends().find_map(|end| match end {
@@ -171,9 +171,9 @@ fn for_client(verdicts: &[PathVerdict], paths: &[(&PathSpec, Vec<&Gone>)]) -> Fi
         CLIENT,
         match trouble {
             Some(trouble) => {
-                format!("a client cannot work: {}; {}", trouble.text, trouble.kind.help())
+                format!("a client cannot connect: {}; {}", trouble.text, trouble.kind.help())
             }
-            None => "a client cannot work: no path leads to the server".to_owned(),
+            None => "a client cannot connect: no path leads to the server".to_owned(),
         },
     )
 }
@@ -187,7 +187,7 @@ pub(super) fn usable_paths(paths: &[PathSpec]) -> Result<Vec<PathSpec>, String> 
         Interfaces::now().map_err(|error| format!("cannot list interfaces: {error}"))?;
     let found = PathSpec::defaults(&interfaces);
     if found.is_empty() {
-        return Err("no interface has a default route: name a --path".to_owned());
+        return Err("no interface has a default route: add --path".to_owned());
     }
     Ok(found.into_iter().map(|(spec, _)| spec).collect())
 }

@@ -31,7 +31,7 @@ pub(super) async fn examine() -> Vec<Finding> {
             return vec![Finding::fails(RAW, why)];
         }
     };
-    let mut findings = vec![Finding::works(RAW, "serve, --direct and --carrier raw may open them")];
+    let mut findings = vec![Finding::works(RAW, "available for serve, --direct and --carrier raw")];
     let Ok(guard) = tokio::task::spawn_blocking(move || guard(&sockets)).await else {
         return findings;
     };
@@ -48,8 +48,12 @@ fn guard(sockets: &RawSockets) -> Finding {
     };
     let answer = std::net::TcpStream::connect_timeout(&reserved, SILENCE);
     match answer.map_err(|error| error.kind()) {
-        Err(io::ErrorKind::TimedOut) => Finding::works(GUARD, "the kernel keeps quiet"),
-        Err(kind) => Finding::fails(GUARD, format!("a guarded port was answered: {kind}")),
+        Err(io::ErrorKind::TimedOut) => {
+            Finding::works(GUARD, "the kernel does not answer on guarded ports")
+        }
+        Err(kind) => {
+            Finding::fails(GUARD, format!("the kernel answered on a guarded port: {kind}"))
+        }
         Ok(_) => Finding::fails(GUARD, "the kernel accepted a connection to a guarded port"),
     }
 }

@@ -108,7 +108,7 @@ fn findings(
     findings.push(outcome(exchanged));
     if theirs.is_none() && exchanged.answered {
         findings
-            .push(Finding::note(WHAT, "no report from the other end: only this side was examined"));
+            .push(Finding::note(WHAT, "no report from the other end: only this side was checked"));
     }
     findings.extend(behaviours.iter().map(Behaviour::finding));
     let clean = behaviours.iter().all(|behaviour| *behaviour == Behaviour::Translates);
@@ -129,17 +129,17 @@ fn outcome(exchanged: &ExchangeResult) -> Finding {
         _ if exchanged.stranger => Finding::note(
             WHAT,
             format!(
-                "{how}; the other end is not `marline doctor --listen`, so only this side was examined"
+                "{how}; the other end is not `marline doctor --listen`, so only this side was checked"
             ),
         ),
         None if exchanged.fallback.is_none() => {
-            Finding::works(WHAT, format!("{how}, {} bytes came back right", exchanged.right))
+            Finding::works(WHAT, format!("{how}, {} bytes echoed correctly", exchanged.right))
         }
-        None => Finding::note(WHAT, format!("{how}, {} bytes came back right", exchanged.right)),
+        None => Finding::note(WHAT, format!("{how}, {} bytes echoed correctly", exchanged.right)),
         Some(error) => Finding {
             what: WHAT,
             status: FindingStatus::Fails,
-            text: format!("{how}, {} bytes came back right, then: {error}", exchanged.right),
+            text: format!("{how}, {} bytes echoed correctly, then: {error}", exchanged.right),
         },
     }
 }

@@ -61,17 +61,17 @@ fn buffers(rmem_max: Option<u64>, admin: bool) -> Finding {
                  (sysctl -w net.core.rmem_max=8388608 net.core.wmem_max=8388608)"
             ),
         ),
-        None => Finding::note(WHAT, "net.core.rmem_max cannot be read here"),
+        None => Finding::note(WHAT, "cannot read net.core.rmem_max"),
     }
 }
 
 fn check_exact_guard(admin: bool) -> Finding {
-    const WHAT: &str = "guard's filter";
+    const WHAT: &str = "guard filter";
     match admin {
         true => Finding::works(WHAT, "exact (CAP_NET_ADMIN)"),
         false => Finding::works(
             WHAT,
-            "without CAP_NET_ADMIN new kernels guard by TTL: all but a neighbour that sends with 255",
+            "by TTL (no CAP_NET_ADMIN): a neighbor that sends with TTL 255 may see resets",
         ),
     }
 }
@@ -88,7 +88,7 @@ fn lab(may: bool, ip: bool) -> Finding {
     let missing: Vec<&str> =
         needed.iter().filter(|(there, _)| !there).map(|(_, what)| *what).collect();
     match missing.is_empty() {
-        true => Finding::works(WHAT, "namespaces and links between them can be made"),
+        true => Finding::works(WHAT, "can create namespaces and links between them"),
         false => Finding::note(WHAT, format!("namespaces need {}", missing.join(", "))),
     }
 }
@@ -97,8 +97,8 @@ fn reverse_path(rp_filter: Option<u64>) -> Option<Finding> {
     (rp_filter == Some(1)).then(|| {
         Finding::note(
             "rp_filter",
-            "net.ipv4.conf.all.rp_filter is 1: packets are dropped if they arrive on another interface than the \
-             route back (2 or 0 on machines with two networks)",
+            "net.ipv4.conf.all.rp_filter is 1: drops packets from an interface other than that of the \
+             return route (set 2 or 0 on machines with two networks)",
         )
     })
 }
@@ -109,7 +109,7 @@ fn firewall() -> Finding {
     let listed = Command::new("nft").args(["--json", "list", "chains"]).output();
     let chains = match listed {
         Ok(output) if output.status.success() => output.stdout,
-        Ok(_) => return Finding::note(WHAT, "rules cannot be listed without root"),
+        Ok(_) => return Finding::note(WHAT, "listing rules needs root"),
         Err(_) => return Finding::note(WHAT, "nft is not installed: rules were not checked"),
     };
     match serde_json::from_slice::<Value>(&chains) {
@@ -120,7 +120,7 @@ fn firewall() -> Finding {
 
 fn judge(what: &'static str, dropping: &[String]) -> Finding {
     if dropping.is_empty() {
-        return Finding::works(what, "no chain of nftables drops input by default");
+        return Finding::works(what, "no nftables chain drops input by default");
     }
     Finding::note(
         what,

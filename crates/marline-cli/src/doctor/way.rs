@@ -266,7 +266,7 @@ async fn greet<S: AsyncRead + AsyncWrite + Unpin>(
             return (vec![failed(KEY, &error)], Some(error));
         }
     };
-    let mut findings = vec![Finding::works(KEY, "the server has the invite's key")];
+    let mut findings = vec![Finding::works(KEY, "the server's key matches the invite")];
     let mut hello = Vec::new();
     Message::Hello { version: VERSION, token: credential.token.clone() }.encode(&mut hello);
     let asked = async {
@@ -301,6 +301,6 @@ fn segment_size(client: &Client) -> Option<Finding> {
     let connections = client.connections();
     let subflows = connections.iter().flat_map(|c| c.subflows.iter().chain(&c.gone));
     let mss = subflows.map(|subflow| subflow.mss).max().filter(|mss| *mss > 0)?;
-    let text = format!("segments of {mss} bytes of payload pass so far");
+    let text = format!("segments with {mss} bytes of payload get through");
     Some(Finding::works(MTU, text))
 }

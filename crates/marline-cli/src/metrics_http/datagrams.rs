@@ -13,10 +13,10 @@ pub(super) const COUNTERS: [(&str, &str, Of); 25] = [
     ("marline_lane_datagrams_received_total", "Datagrams that lanes delivered", |l, _| {
         l.stats.delivered_datagrams
     }),
-    ("marline_lane_frame_bytes_total", "Bytes of frames with datagrams, sent first", |l, _| {
+    ("marline_lane_frame_bytes_total", "Bytes of frames with datagrams, without copies", |l, _| {
         l.stats.first_frame_bytes
     }),
-    ("marline_lane_copied_bytes_total", "Bytes of frames sent again on another path", |l, _| {
+    ("marline_lane_copied_bytes_total", "Bytes of frames copied to another path", |l, _| {
         l.stats.copied_frame_bytes
     }),
     ("marline_lane_repair_bytes_total", "Bytes of repairs, which copied bytes include", |l, _| {
@@ -27,23 +27,27 @@ pub(super) const COUNTERS: [(&str, &str, Of); 25] = [
     }),
     (
         "marline_lane_cut_total",
-        "Datagrams that left in pieces, as their path did not take them whole",
+        "Datagrams sent in fragments, as they exceeded their path's MTU",
         |l, _| l.stats.cut_datagrams,
     ),
-    ("marline_lane_assembled_total", "Frames that arrived in pieces", |l, _| {
+    ("marline_lane_assembled_total", "Fragmented frames received", |l, _| {
         l.stats.assembled_datagrams
     }),
-    ("marline_lane_pieces_dropped_total", "Frames given up with pieces missing", |l, _| {
+    ("marline_lane_pieces_dropped_total", "Frames dropped with fragments missing", |l, _| {
         l.stats.dropped_pieces
     }),
     ("marline_lane_control_bytes_total", "Bytes of frames without datagrams", |l, _| {
         l.stats.control_frame_bytes
     }),
-    ("marline_lane_dropped_total", "Datagrams dropped as late, or for lack of room", |l, _| {
-        l.stats.dropped_late + l.stats.dropped_full + l.stats.dropped_inbox
+    (
+        "marline_lane_dropped_total",
+        "Datagrams dropped as late, or because a queue was full",
+        |l, _| l.stats.dropped_late + l.stats.dropped_full + l.stats.dropped_inbox,
+    ),
+    ("marline_lane_duplicates_total", "Duplicate datagrams received", |l, _| l.stats.duplicates),
+    ("marline_lane_replays_total", "Frames received again on the same path", |l, _| {
+        l.stats.replays
     }),
-    ("marline_lane_duplicates_total", "Second copies received", |l, _| l.stats.duplicates),
-    ("marline_lane_replays_total", "Frames that came again on their path", |l, _| l.stats.replays),
     ("marline_lane_forged_total", "Frames with a wrong tag", |l, _| l.stats.forged),
     ("marline_lane_strangers_total", "Frames from unvalidated addresses", |l, _| l.strangers),
     ("marline_lane_unknown_total", "Frames for unknown lanes", |l, _| l.unknown),

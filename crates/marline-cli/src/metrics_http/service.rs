@@ -68,36 +68,34 @@ const CARRIER_EVENTS: [(&str, CarrierCounter); 27] = [
 pub(super) fn describe(counted: &mut Exposition) {
     counted.describe_counter(
         CORE,
-        "What the core counted; the names are the kernel's where the meaning agrees",
+        "Events in the protocol core, with the kernel's names where the meaning is the same",
     );
-    counted.describe_counter(CARRIER, "What the UDP, TCP or native carrier counted");
+    counted.describe_counter(CARRIER, "Events in the UDP, TCP or native carrier");
     counted.describe_counter(REFUSALS, "Connections and requests that were refused, by reason");
     counted
         .describe_counter(CLIENT_CONNECTIONS, "Connections that authenticated with the credential");
-    counted.describe_gauge(CLIENT_OPEN, "Connections of the credential that exist");
+    counted.describe_gauge(CLIENT_OPEN, "Open connections of the credential");
     counted.describe_counter(
         CLIENT_BYTES,
         "Bytes to and from the targets of the credential's connections",
     );
-    counted.describe_gauge(CLIENT_SEEN, "When the credential's last connection was opened");
-    counted.describe_gauge(CLIENT_QUOTA, "Bytes that the credential may use in a month");
-    counted.describe_gauge(CLIENT_QUOTA_USED, "Bytes that the credential has used of its quota");
-    counted.describe_gauge(CLIENT_MEMORY, "Bytes of memory that the credential's connections hold");
     counted
-        .describe_counter(CLIENT_MEMORY_WAITS, "How often the credential had to wait for memory");
-    counted.describe_gauge(MEMORY, "Bytes held of the memory budget, by kind");
-    counted.describe_gauge(MEMORY_LIMIT, "Bytes of the memory budget");
+        .describe_gauge(CLIENT_SEEN, "Time at which the credential's last connection was opened");
+    counted.describe_gauge(CLIENT_QUOTA, "Monthly quota of the credential");
+    counted.describe_gauge(CLIENT_QUOTA_USED, "Bytes used of the credential's monthly quota");
+    counted.describe_gauge(CLIENT_MEMORY, "Memory held by the credential's connections");
+    counted
+        .describe_counter(CLIENT_MEMORY_WAITS, "Number of times the credential waited for memory");
+    counted.describe_gauge(MEMORY, "Memory in use, by kind");
+    counted.describe_gauge(MEMORY_LIMIT, "Memory limit");
     counted.describe_counter(
         MEMORY_WAITS,
-        "How often a writer or a new stream had to wait for memory",
+        "Number of times a writer or a new stream waited for memory",
     );
     counted.describe_counter(STATE_FAILURES, "Failed writes of the usage file");
     counted.describe_counter(LOG_LOST, "Lines of the log that could not be written");
-    counted.describe_counter(
-        NOT_CAPTURED,
-        "Packets missing in captures, as these could not be written",
-    );
-    counted.describe_gauge(BUILD, "1; the labels say what runs");
+    counted.describe_counter(NOT_CAPTURED, "Packets missing from captures because of write errors");
+    counted.describe_gauge(BUILD, "Always 1, with role and version as labels");
 }
 
 /// Version and role, as a metric that is always 1.

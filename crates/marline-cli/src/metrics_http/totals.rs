@@ -75,15 +75,21 @@ type Of = fn(&Subflow) -> u64;
 
 /// Counters per path: name, help text, source.
 const COUNTERS: [(&str, &str, Of); 7] = [
-    ("marline_path_sent_bytes_total", "Payload bytes sent, repeats included", |s| s.bytes_sent),
+    (
+        "marline_path_sent_bytes_total",
+        "Payload bytes sent, including retransmissions and copies",
+        |s| s.bytes_sent,
+    ),
     ("marline_path_received_bytes_total", "Payload bytes received", |s| s.bytes_received),
     ("marline_path_retransmitted_bytes_total", "Payload bytes sent again on the same path", |s| {
         s.bytes_retransmitted
     }),
-    ("marline_path_reinjected_bytes_total", "Payload bytes another path had carried before", |s| {
-        s.bytes_reinjected
-    }),
-    ("marline_path_duplicate_bytes_total", "Payload bytes received that were there already", |s| {
+    (
+        "marline_path_reinjected_bytes_total",
+        "Payload bytes sent that another path had carried before",
+        |s| s.bytes_reinjected,
+    ),
+    ("marline_path_duplicate_bytes_total", "Duplicate payload bytes received", |s| {
         s.bytes_duplicate
     }),
     ("marline_path_rtos_total", "Retransmission timeouts", |s| s.rtos),
@@ -117,7 +123,7 @@ const ADDRESS_PAIRS: [(&str, &str, AddressPairCounter); 5] = [
     ("marline_address_pair_rto_seconds", "Largest retransmission timeout", |n| {
         n.rto_us as f64 / 1e6
     }),
-    ("marline_address_pair_degraded", "1 while it is degraded or unreachable", |n| {
+    ("marline_address_pair_degraded", "1 while the pair is degraded or unreachable", |n| {
         f64::from(u8::from(n.health != PathHealth::Usable))
     }),
 ];
@@ -150,21 +156,21 @@ impl Totals {
         for (name, meaning, _) in ADDRESS_PAIRS {
             counted.describe_gauge(name, meaning);
         }
-        counted.describe_counter(DEGRADED_PAIRS, "How often the path health monitor found a fault");
-        counted.describe_gauge(SRTT, "Smoothed RTT, mean over the path's subflows");
-        counted.describe_gauge(
-            STATE,
-            "1 for what the path is good for: usable, degraded, unreachable",
+        counted.describe_counter(
+            DEGRADED_PAIRS,
+            "Number of times the path health monitor found a fault of the pair",
         );
-        counted.describe_gauge(PATH_QUOTA, "Bytes that may go by the path in a month");
-        counted.describe_gauge(PATH_QUOTA_USED, "Bytes of the path's quota that are used");
+        counted.describe_gauge(SRTT, "Smoothed RTT, mean over the path's subflows");
+        counted.describe_gauge(STATE, "1 for the path's current state, 0 for the others");
+        counted.describe_gauge(PATH_QUOTA, "Monthly quota of the path");
+        counted.describe_gauge(PATH_QUOTA_USED, "Bytes used of the path's monthly quota");
         counted.describe_counter(EVENTS, "Events, by the names of `marline monitor`");
-        counted.describe_counter(OPENED, "Connections seen");
-        counted.describe_gauge(OPEN, "Connections that exist");
+        counted.describe_counter(OPENED, "Connections since the start");
+        counted.describe_gauge(OPEN, "Open connections");
         counted.describe_gauge(FALLBACK, "Connections that run as plain TCP");
         counted.describe_counter(WRITTEN, "Bytes applications wrote");
         counted.describe_counter(READ, "Bytes applications read");
-        counted.describe_gauge(datagrams::LANES, "Lanes for datagrams that exist");
+        counted.describe_gauge(datagrams::LANES, "Open lanes for datagrams");
         for (name, meaning, _) in datagrams::COUNTERS {
             counted.describe_counter(name, meaning);
         }
@@ -347,26 +353,25 @@ impl State {
         const HANDSHAKE: &str = "marline_handshake_seconds";
         const RTT: &str = "marline_path_rtt_seconds";
         let alone = |histogram| [(Vec::new(), histogram)];
-        let about = "From writing to the DATA_ACK, of one write of a connection at a time";
+        let about = "Time from a write to its DATA_ACK, for one write of a connection at a time";
         write_histogram(text, (DELIVERY, about), &alone(self.delivery));
         if let Some(delays) = self.datagram_delivery {
             let about =
-                "From sending to the first acknowledgement, of datagrams that may be copied";
+                "Time from sending to the first acknowledgment, for datagrams that may be copied";
             write_histogram(text, (DATAGRAMS, about), &alone(delays));
         }
-        let about = "Pauses of 100 ms or more in which delivery was due";
+        let about = "Holes: times of 100 ms or more in which due data was not delivered";
         let [sent, received] = self.holes;
         let named = [("sent", sent), ("received", received)];
         let holes = named.map(|(way, holes)| (vec![("direction", way.to_owned())], holes));
         write_histogram(text, ("marline_hole_seconds", about), &holes);
-        let about = "From the first SYN to the connection";
+        let about = "Time from the first SYN to the established connection";
         write_histogram(text, (HANDSHAKE, about), &alone(self.handshakes));
         let labelled = |(path, rtts): (&String, &DelayHistogram)| {
             (labels(self.side, &self.interfaces, path), *rtts)
         };
         let named: Vec<_> = self.rtts.iter().map(labelled).collect();
-        let about =
-            "Smoothed round trips of the subflows that carried something, about once a second";
+        let about = "Smoothed RTTs of subflows that carried data, sampled about once a second";
         write_histogram(text, (RTT, about), &named);
     }
 

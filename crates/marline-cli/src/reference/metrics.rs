@@ -123,9 +123,10 @@ pub(super) fn page() -> String {
     for name in Totals::new(Side::Server, "server").described() {
         assert!(metrics.contains_key(name), "nothing in `scrape` has {name}");
     }
-    let mut text = "# Metrics\n\nWritten by `cargo xtask reference` from the program. How to scrape them, and what \
-                    the labels name: [monitor](../operate/monitor.md#metrics).\n\n"
-        .to_owned();
+    let mut text =
+        "# Metrics\n\nWritten by `cargo xtask reference` from the program. Scraping and labels: \
+        [monitor](../operate/monitor.md#metrics).\n\n"
+            .to_owned();
     for (name, metric) in metrics {
         text += &format!("- `{name}` {}{}: {}.\n", metric.kind, labels(&metric), metric.about);
     }

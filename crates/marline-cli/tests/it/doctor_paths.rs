@@ -95,7 +95,7 @@ fn wait_for(what: &str, mut ready: impl FnMut() -> bool) {
     }
 }
 
-const RIGHT: &str = "157200 bytes came back right";
+const RIGHT: &str = "157200 bytes echoed correctly";
 
 /// Middleboxes, and all texts that the doctor's output must contain.
 const BOXES: &[(&str, &[&str])] = &[
@@ -107,11 +107,11 @@ const BOXES: &[(&str, &[&str])] = &[
     (",down.strip=mptcp:synack", &[RIGHT, "strips the options of Multipath TCP from SYN/ACKs"]),
     (",strip=mptcp:rest", &[RIGHT, "strips the options of Multipath TCP after the handshake"]),
     (",up.strip=mptcp:rest", &[RIGHT, "after the handshake, towards the server"]),
-    (",down.strip=mptcp:rest", &[RIGHT, "after the handshake, towards here"]),
+    (",down.strip=mptcp:rest", &[RIGHT, "after the handshake, from the server"]),
     // Starts while messages are exchanged, when RFC 8684 has no fallback, so the result is a clear error.
     (",strip=mptcp:rest@2s", &["FAILS", "strips the options of Multipath TCP in mid-stream"]),
     (",up.strip=mptcp:rest@2s", &["FAILS", "in mid-stream, towards the server"]),
-    (",down.strip=mptcp:rest@2s", &["FAILS", "in mid-stream, towards here"]),
+    (",down.strip=mptcp:rest@2s", &["FAILS", "in mid-stream, from the server"]),
     (",strip=dss:rest@2s", &["FAILS", "strips the options of Multipath TCP in mid-stream"]),
     (
         ",strip=mptcp+sack_permitted+sack+timestamps+window_scale",
@@ -123,7 +123,7 @@ const BOXES: &[(&str, &[&str])] = &[
     ),
     (",down.block=mptcp:synack", &[RIGHT, "drops SYN/ACKs with the options of Multipath TCP"]),
     (",block=mptcp:rest", &[RIGHT, "drops segments with the options of Multipath TCP"]),
-    (",down.block=mptcp:rest", &[RIGHT, "drops segments with the options", "towards here"]),
+    (",down.block=mptcp:rest", &[RIGHT, "drops segments with the options", "from the server"]),
     (",up.block=mptcp:rest", &[RIGHT, "drops segments with the options", "towards the server"]),
     (",block=mptcp:rest@2s", &["FAILS", "drops segments with the options", "in mid-stream"]),
     (",renumber=yes", &["Multipath TCP, 157200", "rewrites sequence numbers: harmless to"]),

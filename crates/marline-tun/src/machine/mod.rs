@@ -54,7 +54,8 @@ pub fn make_interface() -> anyhow::Result<OwnedFd> {
         Ok(tun) => Ok(tun.into()),
         Err(error) if matches!(error.raw_os_error(), Some(libc::EBUSY | libc::EEXIST)) => {
             Err(anyhow!(
-                "the interface {GATEWAY_INTERFACE} exists: `marline up` runs already (`marline down` ends it)"
+                "the interface {GATEWAY_INTERFACE} exists: `marline up` is already running (stop it with \
+                 `marline down`)"
             ))
         }
         Err(error) if matches!(error.raw_os_error(), Some(libc::EPERM | libc::EACCES)) => {

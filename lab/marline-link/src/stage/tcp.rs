@@ -77,17 +77,18 @@ fn half(segment: &[u8], at: usize) -> u16 {
 
 /// Start and end of the first option of a kind.
 pub(super) fn option(segment: &[u8], kind: u8) -> Option<(usize, usize)> {
-    let end = options_end(segment)?;
-    find_option(segment, (HEADER, end), |option| option[0] == kind)
+    find_option(segment, HEADER, |option| option[0] == kind)
 }
 
-/// Where the first option that is like this stands, from a place that one begins at to the options' end.
-/// Behind one that is broken there is none.
+/// Start and end of the first option that is like this, from a place on where an option begins. Behind a broken one
+/// there is none.
 pub(super) fn find_option(
     segment: &[u8],
-    (mut at, end): (usize, usize),
+    from: usize,
     is_like_this: impl Fn(&[u8]) -> bool,
 ) -> Option<(usize, usize)> {
+    let end = options_end(segment)?;
+    let mut at = from;
     while at < end && segment[at] != END {
         if segment[at] == NO_OPERATION {
             at += 1;

@@ -162,14 +162,14 @@ fn handover_ms(
     let from = Duration::from_secs(1);
     let times = (0..UNITS).map(|n| Instant::ZERO + from + GAP * n).collect();
     let (mut writer, mut reader) = (
-        Some(Units::new(Pace::At { bytes: UNIT, times }, 1, (5, 6))),
-        Some(Units::new(Pace::Never, UNIT, (6, 5))),
+        Some(Units::new(Pace::At { bytes: UNIT, times }, 1, 5, 6)),
+        Some(Units::new(Pace::Never, UNIT, 6, 5)),
     );
     let (client, mut server) = match way {
         Way::Up => (writer.take(), reader.take()),
         Way::Down => (reader.take(), writer.take()),
     };
-    let silent = || Units::new(Pace::Never, 1, (6, 5));
+    let silent = || Units::new(Pace::Never, 1, 6, 5);
     paths.listen(Box::new(move |_| Box::new(server.take().unwrap_or_else(silent))));
     paths.connect(WIFI, Box::new(client.context("a client")?)).context("connect")?;
     // The signal is lost with the address. Packets in flight are lost and must be sent over LTE.

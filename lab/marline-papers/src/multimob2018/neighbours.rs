@@ -4,7 +4,7 @@
 use anyhow::Context as _;
 use marline::MonitorKind;
 use marline_lab::figure::{Figure, Plot, cdf};
-use marline_sim::{Pace, Paths, ResponseServer, Units};
+use marline_sim::{ExchangeSizes, Pace, Paths, ResponseServer, Units};
 use marline_time::{Duration, Instant, Rng};
 use serde::{Deserialize, Serialize};
 
@@ -136,7 +136,7 @@ fn figure(moved: &Samples<Moved>) -> Figure {
 /// Requests every `gap` from a time on.
 fn asks(from: Instant, gap: Duration) -> Box<Units> {
     let times = (0..).map(|n| from + gap * n).take_while(|at| *at < END).collect();
-    Box::new(Units::new(Pace::At { bytes: BYTES, times }, BYTES, (5, 6)))
+    Box::new(Units::new(Pace::At { bytes: BYTES, times }, BYTES, 5, 6))
 }
 
 fn moves(system: &System, root: &Root) -> anyhow::Result<Moves> {
@@ -145,7 +145,8 @@ fn moves(system: &System, root: &Root) -> anyhow::Result<Moves> {
     let mut paths = scenario.stage(system, root.seed)?;
     let mut rng = root.rng("neighbours");
     let start = Instant::from_secs(1);
-    paths.listen(Box::new(|_| Box::new(ResponseServer::new((BYTES, BYTES), (6, 5)))));
+    let sizes = ExchangeSizes { request_bytes: BYTES, answer_bytes: BYTES };
+    paths.listen(Box::new(move |_| Box::new(ResponseServer::new(sizes, 6, 5))));
     let mut ids = vec![paths.connect(WIFI, asks(start, BUSY)).context("connect")?];
     for _ in 0..OTHERS {
         let from = start + SELDOM.mul_f64(rng.unit());

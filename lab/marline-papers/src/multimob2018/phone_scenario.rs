@@ -10,7 +10,7 @@ use marline_lab::wifi_mobility::mobility_run;
 use marline_lab::workload::Workload;
 use marline_link::DuplexConfig;
 use marline_link::radio::Energy;
-use marline_sim::{Paths, PathsConfig, Report, RequestResponse, ResponseServer};
+use marline_sim::{ExchangeSizes, Paths, PathsConfig, Report, RequestResponse, ResponseServer};
 use marline_time::{Duration, Instant, Rng, SeedTree};
 
 use super::radios::{Meter, Metered};
@@ -147,9 +147,9 @@ impl PhoneScenario {
     ) -> anyhow::Result<Fetched> {
         let Download { bytes, dead, limit } = download;
         let mut paths = self.stage(system, seed)?;
-        let sizes = (REQUEST, bytes);
-        paths.listen(Box::new(move |_| Box::new(ResponseServer::new(sizes, (6, 5)))));
-        let client = RequestResponse::new(1, sizes, Duration::ZERO, (5, 6));
+        let sizes = ExchangeSizes { request_bytes: REQUEST, answer_bytes: bytes };
+        paths.listen(Box::new(move |_| Box::new(ResponseServer::new(sizes, 6, 5))));
+        let client = RequestResponse::new(1, sizes, Duration::ZERO, 5, 6);
         paths.connect(WIFI, Box::new(client)).context("connect")?;
         paths.at_set_path_up(Instant::ZERO + dead, WIFI, false);
         let log = SegmentLog::of(&paths);

@@ -136,12 +136,13 @@ fn push(system: &System, root: &Root, (lasts_s, dead_s): (f64, f64)) -> anyhow::
     let pushed = SILENCE + Duration::from_secs_f64(lasts_s);
     let died = pushed - Duration::from_secs_f64(dead_s);
     let spoken = || (0..MESSAGES_BEFORE_PAUSE).map(|n| BEGIN + GAP * n);
-    let speaker =
-        |times: Vec<Instant>, seeds| Units::new(Pace::At { bytes: BYTES, times }, BYTES, seeds);
-    let mut server = Some(speaker(spoken().chain([pushed]).collect(), (6, 5)));
-    let silent = || Units::new(Pace::Never, 1, (6, 5));
+    let speaker = |times: Vec<Instant>, write_seed, read_seed| {
+        Units::new(Pace::At { bytes: BYTES, times }, BYTES, write_seed, read_seed)
+    };
+    let mut server = Some(speaker(spoken().chain([pushed]).collect(), 6, 5));
+    let silent = || Units::new(Pace::Never, 1, 6, 5);
     paths.listen(Box::new(move |_| Box::new(server.take().unwrap_or_else(silent))));
-    paths.connect(WIFI, Box::new(speaker(spoken().collect(), (5, 6)))).context("connect")?;
+    paths.connect(WIFI, Box::new(speaker(spoken().collect(), 5, 6))).context("connect")?;
     paths.at_set_path_up(died, WIFI, false);
     let mut drawn = |until: Instant| {
         paths.world.run_until(until);

@@ -110,7 +110,7 @@ fn sender(load: Load, length: Duration, root: &Root) -> Box<dyn App> {
             let first = EVERY.mul_f64(root.rng("first burst").unit());
             let count = (length.as_secs_f64() / EVERY.as_secs_f64()) as u32;
             let times = (1..=count).map(|n| Instant::ZERO + first + EVERY * n).collect();
-            Box::new(Units::new(Pace::At { bytes: BURST, times }, 1, (1, 2)))
+            Box::new(Units::new(Pace::At { bytes: BURST, times }, 1, 1, 2))
         }
     }
 }

@@ -59,10 +59,10 @@ pub(super) fn scene(
     let units = trace.bursts.iter().map(|(at, bytes)| (START + *at, *bytes)).collect();
     let sizes: Vec<u64> = trace.bursts.iter().map(|(_, bytes)| *bytes).collect();
     let mut server: Option<Box<dyn App>> =
-        Some(Box::new(Units::new(Pace::Sized { units }, 1, (7, 8))));
-    let silent = || -> Box<dyn App> { Box::new(Units::new(Pace::Never, 1, (7, 8))) };
+        Some(Box::new(Units::new(Pace::Sized { units }, 1, 7, 8)));
+    let silent = || -> Box<dyn App> { Box::new(Units::new(Pace::Never, 1, 7, 8)) };
     paths.listen(Box::new(move |_| server.take().unwrap_or_else(silent)));
-    paths.connect(WLAN, Box::new(Units::new(Pace::Never, 1, (8, 7)).reading(&sizes)))?;
+    paths.connect(WLAN, Box::new(Units::new(Pace::Never, 1, 8, 7).reading(&sizes)))?;
     paths.at_set_path_up(START + repetition.dies, WLAN, false);
     Ok(paths)
 }
@@ -181,10 +181,10 @@ pub(super) fn reconnect(
     paths.world.run_until(again);
     let units = vec![(Instant::max(again, START + at), bytes)];
     let mut server: Option<Box<dyn App>> =
-        Some(Box::new(Units::new(Pace::Sized { units }, 1, (7, 8))));
-    let silent = || -> Box<dyn App> { Box::new(Units::new(Pace::Never, 1, (7, 8))) };
+        Some(Box::new(Units::new(Pace::Sized { units }, 1, 7, 8)));
+    let silent = || -> Box<dyn App> { Box::new(Units::new(Pace::Never, 1, 7, 8)) };
     paths.listen(Box::new(move |_| server.take().unwrap_or_else(silent)));
-    paths.connect(LTE, Box::new(Units::new(Pace::Never, bytes, (8, 7))))?;
+    paths.connect(LTE, Box::new(Units::new(Pace::Never, bytes, 8, 7)))?;
     paths.world.run_until(again.max(START + at) + PATIENCE);
     let report = paths.client_report(1).context("no second connection")?;
     let read = report.received.first().context("the burst never came")?;

@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use marline_time::Instant;
 
 use super::stream::Stream;
-use super::{App, Report, Socket};
+use super::{App, ExchangeSizes, Report, Socket};
 
 /// A planned request.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,25 +33,25 @@ pub struct Dialogue {
 }
 
 impl Dialogue {
-    /// Sends requests at the times in `requests`. `sizes` are those of a request and an answer (at least 1); seeds are
-    /// (write, read). In the report, `sent` contains the time at which writing of each request began, `received` the
+    /// Sends requests at the times in `requests`, and expects an answer of `sizes` to each. In the report, `sent` contains the time at which writing of each request began, `received` the
     /// time at which the last byte of each answer had been read, and `skipped` the number of skipped requests. Never
     /// shuts down by itself.
     #[must_use]
     pub fn new(
         requests: Vec<Request>,
-        sizes: (u64, u64),
+        sizes: ExchangeSizes,
         unanswered_bytes: u64,
-        seeds: (u64, u64),
+        write_seed: u64,
+        read_seed: u64,
     ) -> Self {
         Dialogue {
             requests: requests.into(),
-            request_bytes: sizes.0.max(1),
-            answer_bytes: sizes.1.max(1),
+            request_bytes: sizes.request_bytes.max(1),
+            answer_bytes: sizes.answer_bytes.max(1),
             unanswered_bytes,
             unwritten: VecDeque::new(),
             asked: 0,
-            stream: Stream::new(seeds.0, seeds.1),
+            stream: Stream::new(write_seed, read_seed),
         }
     }
 

@@ -23,7 +23,7 @@ pub use dialogue::{Dialogue, Request};
 pub use echo::{Echo, EchoServer};
 pub use random::{Random, RandomPlan};
 pub use report::{Hole, Report};
-pub use request::{RequestResponse, ResponseServer};
+pub use request::{ExchangeSizes, RequestResponse, ResponseServer};
 pub use socket::{Socket, SocketStatus};
 pub use units::{Pace, Units};
 

@@ -34,14 +34,14 @@ pub struct Random {
 }
 
 impl Random {
-    /// An application with these limits. `seeds` are (write, read) of the streams; `rng` drives its decisions.
+    /// An application with these limits; `rng` drives its decisions.
     #[must_use]
-    pub fn new(plan: RandomPlan, seeds: (u64, u64), mut rng: PcgRng) -> Self {
+    pub fn new(plan: RandomPlan, write_seed: u64, read_seed: u64, mut rng: PcgRng) -> Self {
         let appetite = 1 + rng.below(plan.read_bytes_max);
         Random {
             plan,
             rng,
-            stream: Stream::new(seeds.0, seeds.1),
+            stream: Stream::new(write_seed, read_seed),
             target: 0,
             write_at: None,
             appetite,

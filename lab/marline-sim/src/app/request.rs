@@ -5,12 +5,21 @@ use marline_time::{Duration, Instant};
 use super::stream::Stream;
 use super::{App, Report, Socket};
 
+/// Sizes of the messages of an exchange, each taken for at least 1.
+#[derive(Copy, Clone, Debug)]
+pub struct ExchangeSizes {
+    /// Size of a request.
+    pub request_bytes: u64,
+    /// Size of its answer.
+    pub answer_bytes: u64,
+}
+
 /// Sends a request, waits for the whole response, pauses, and repeats.
 #[derive(Debug)]
 pub struct RequestResponse {
     requests: u64,
     request_bytes: u64,
-    response_bytes: u64,
+    answer_bytes: u64,
     think: Duration,
     asked: u64,
     asked_at: Instant,
@@ -19,19 +28,24 @@ pub struct RequestResponse {
 }
 
 impl RequestResponse {
-    /// Sends `requests` requests of `request_bytes`, each answered by `response_bytes` (both at least 1), with a pause
-    /// of `think` after each response. The report's latencies are those of the responses.
+    /// Sends `requests` requests of `sizes`, with a pause of `think` after each answer. The report's latencies are those of the answers.
     #[must_use]
-    pub fn new(requests: u64, sizes: (u64, u64), think: Duration, seeds: (u64, u64)) -> Self {
+    pub fn new(
+        requests: u64,
+        sizes: ExchangeSizes,
+        think: Duration,
+        write_seed: u64,
+        read_seed: u64,
+    ) -> Self {
         RequestResponse {
             requests,
-            request_bytes: sizes.0.max(1),
-            response_bytes: sizes.1.max(1),
+            request_bytes: sizes.request_bytes.max(1),
+            answer_bytes: sizes.answer_bytes.max(1),
             think,
             asked: 0,
             asked_at: Instant::ZERO,
             next: None,
-            stream: Stream::new(seeds.0, seeds.1),
+            stream: Stream::new(write_seed, read_seed),
         }
     }
 }
@@ -43,7 +57,7 @@ impl App for RequestResponse {
         }
         let now = socket.now();
         self.stream.read(socket, u64::MAX);
-        let answered = self.stream.report.read / self.response_bytes;
+        let answered = self.stream.report.read / self.answer_bytes;
         if answered > self.stream.report.latencies.len() as u64 {
             self.stream.report.latencies.push(now.since(self.asked_at));
             self.next = Some(now + self.think);
@@ -75,18 +89,18 @@ impl App for RequestResponse {
 #[derive(Debug)]
 pub struct ResponseServer {
     request_bytes: u64,
-    response_bytes: u64,
+    answer_bytes: u64,
     stream: Stream,
 }
 
 impl ResponseServer {
-    /// The counterpart of a [`RequestResponse`] with these sizes; `seeds` are (write, read).
+    /// The counterpart of a [`RequestResponse`] with these sizes.
     #[must_use]
-    pub fn new(sizes: (u64, u64), seeds: (u64, u64)) -> Self {
+    pub fn new(sizes: ExchangeSizes, write_seed: u64, read_seed: u64) -> Self {
         ResponseServer {
-            request_bytes: sizes.0.max(1),
-            response_bytes: sizes.1.max(1),
-            stream: Stream::new(seeds.0, seeds.1),
+            request_bytes: sizes.request_bytes.max(1),
+            answer_bytes: sizes.answer_bytes.max(1),
+            stream: Stream::new(write_seed, read_seed),
         }
     }
 }
@@ -97,7 +111,7 @@ impl App for ResponseServer {
             return;
         }
         self.stream.read(socket, u64::MAX);
-        let owed = self.stream.report.read / self.request_bytes * self.response_bytes;
+        let owed = self.stream.report.read / self.request_bytes * self.answer_bytes;
         if self.stream.write_to(socket, owed) && self.stream.report.eof_at.is_some() {
             self.stream.shutdown(socket);
         }

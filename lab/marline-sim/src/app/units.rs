@@ -76,12 +76,12 @@ pub struct Units {
 }
 
 impl Units {
-    /// Writes at this pace. The peer's units have `read_bytes` (at least 1); seeds are (write, read). In the report,
+    /// Writes at this pace. The peer's units have `read_bytes` (at least 1). In the report,
     /// `sent` contains the time at which writing of each unit began ([`Pace::Flood`]: at which it had been accepted),
     /// and `received` the time at which the last byte of each of the peer's units had been read.
     #[must_use]
-    pub fn new(pace: Pace, read_bytes: u64, seeds: (u64, u64)) -> Self {
-        let stream = Stream::new(seeds.0, seeds.1);
+    pub fn new(pace: Pace, read_bytes: u64, write_seed: u64, read_seed: u64) -> Self {
+        let stream = Stream::new(write_seed, read_seed);
         let ends = match &pace {
             Pace::Sized { units } => ends(units.iter().map(|(_, bytes)| *bytes)),
             _ => Vec::new(),

@@ -45,11 +45,7 @@ pub struct QuicLike {
 impl QuicLike {
     /// Both ends of a flow; the first one sends. The policy in `config` is not used.
     #[must_use]
-    pub fn pair(
-        flow: FlowId,
-        config: &LaneConfig,
-        (from, until): (Instant, Instant),
-    ) -> [QuicLike; 2] {
+    pub fn pair(flow: FlowId, config: &LaneConfig, from: Instant, until: Instant) -> [QuicLike; 2] {
         let mut config = config.clone();
         config.frame_bytes = (PACKET_BYTES, PACKET_BYTES);
         let [there, back] = TestCipher::pair(flow.0 ^ 0x71c9);

@@ -89,9 +89,9 @@ fn an_application_that_needs_little_does_not_shrink_the_model() {
     let times: Vec<Instant> = (0..300).map(|n| at(1_000 + n * 200)).collect();
     let mut pace = Some(Pace::At { bytes: 60_000, times });
     paths.listen(Box::new(move |_| -> Box<dyn App> {
-        Box::new(Units::new(pace.take().unwrap_or(Pace::Never), 1, (7, 8)))
+        Box::new(Units::new(pace.take().unwrap_or(Pace::Never), 1, 7, 8))
     }));
-    let client = Units::new(Pace::Never, 60_000, (8, 7));
+    let client = Units::new(Pace::Never, 60_000, 8, 7);
     paths.connect(0, Box::new(client)).expect("a connection");
     paths.world.run_until(Instant::from_secs(65));
     let server = paths.server_report(0).expect("accepted");
@@ -113,9 +113,9 @@ fn a_one_byte_greeting_does_not_slow_later_data() {
     let sizes: Vec<u64> = units.iter().map(|(_, bytes)| *bytes).collect();
     let mut pace = Some(Pace::Sized { units });
     paths.listen(Box::new(move |_| -> Box<dyn App> {
-        Box::new(Units::new(pace.take().unwrap_or(Pace::Never), 1, (7, 8)))
+        Box::new(Units::new(pace.take().unwrap_or(Pace::Never), 1, 7, 8))
     }));
-    let client = Units::new(Pace::Never, 1, (8, 7)).reading(&sizes);
+    let client = Units::new(Pace::Never, 1, 8, 7).reading(&sizes);
     paths.connect(0, Box::new(client)).expect("a connection");
     paths.world.run_until(at(5_000));
     let client = paths.client_report(0).expect("connected");

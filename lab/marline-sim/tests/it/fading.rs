@@ -19,12 +19,16 @@ const SEEDS: u64 = 12;
 const LASTS_S: u64 = 75;
 const MESSAGES: u64 = LASTS_S * 20;
 
-/// How the paths are used: path manager, and whether LTE is a backup.
-const WAYS: [(&str, &str, bool); 3] = [
-    ("balanced", "full-mesh", false),
-    ("handover", "backup", true),
-    ("interactive", "break-before-make", true),
-];
+/// How the paths are used.
+#[derive(Copy, Clone)]
+struct PathUse {
+    path_manager: &'static str,
+    lte_is_backup: bool,
+}
+
+const BALANCED: PathUse = PathUse { path_manager: "full-mesh", lte_is_backup: false };
+const HANDOVER: PathUse = PathUse { path_manager: "backup", lte_is_backup: true };
+const INTERACTIVE: PathUse = PathUse { path_manager: "break-before-make", lte_is_backup: true };
 
 /// What came of the messages of all seeds.
 #[derive(Debug, Default)]
@@ -89,13 +93,13 @@ fn tell(paths: &mut Paths, up: bool, fading: bool) {
 }
 
 /// One walk: 300 bytes there and back each 50 ms.
-fn walk(outcome: &mut Outcome, seed: u64, wifi: &str, way: (&str, bool), hinted: bool) {
+fn walk(outcome: &mut Outcome, seed: u64, wifi: &str, path_use: PathUse, hinted: bool) {
     let seeds = SeedTree::new(seed);
     let leaves = wifi == WIFI;
     let profile = PhoneMobility { peak: Rate::from_mbit(40), leaves }.draw(&seeds);
     let links = vec![traced_link(wifi, &seeds, None), traced_link(LTE, &seeds, None)];
-    let mut config = PathsConfig::new(links, connection(way.0));
-    config.backup = vec![false, way.1];
+    let mut config = PathsConfig::new(links, connection(path_use.path_manager));
+    config.backup = vec![false, path_use.lte_is_backup];
     let mut paths = Paths::new(&config, seeds);
     for (from, to) in &profile.away {
         paths.at_set_address(Instant::ZERO + *from, 0, false);
@@ -152,10 +156,10 @@ fn alone() -> Outcome {
     outcome
 }
 
-fn walks(wifi: &str, way: (&str, bool), hinted: bool) -> Outcome {
+fn walks(wifi: &str, path_use: PathUse, hinted: bool) -> Outcome {
     let mut outcome = Outcome::default();
     for seed in 1..=SEEDS {
-        walk(&mut outcome, seed, wifi, way, hinted);
+        walk(&mut outcome, seed, wifi, path_use, hinted);
     }
     outcome
 }
@@ -163,15 +167,16 @@ fn walks(wifi: &str, way: (&str, bool), hinted: bool) -> Outcome {
 #[test]
 fn a_hint_moves_outstanding_data_to_lte_before_wifi_dies() {
     println!("LTE alone: {}", alone().line());
-    for (name, manager, backup) in WAYS {
-        let [without, with] = [false, true].map(|hint| walks(WIFI, (manager, backup), hint));
+    let modes = [("balanced", BALANCED), ("handover", HANDOVER), ("interactive", INTERACTIVE)];
+    for (name, path_use) in modes {
+        let [without, with] = [false, true].map(|hint| walks(WIFI, path_use, hint));
         println!("{name}, without: {}", without.line());
         println!("{name}, with:    {}", with.line());
         assert!(with.hints >= SEEDS, "{name}: {} hints", with.hints);
         assert_eq!((with.missing, without.missing), (0, 0), "{name}");
         // What it costs: the seconds in which WiFi would still have carried most.
         assert!(with.over_lte * 4 < without.over_lte * 5, "{name}: {}", with.line());
-        if backup {
+        if path_use.lte_is_backup {
             assert!(
                 with.quantile(0.999) * 2.0 < without.quantile(0.999),
                 "{name}: {}",
@@ -187,7 +192,7 @@ fn a_hint_moves_outstanding_data_to_lte_before_wifi_dies() {
 
 #[test]
 fn a_stationary_phone_gets_no_hint() {
-    let outcome = walks(STAYS, ("full-mesh", false), true);
+    let outcome = walks(STAYS, BALANCED, true);
     assert_eq!(outcome.hints, 0, "{}", outcome.line());
 }
 

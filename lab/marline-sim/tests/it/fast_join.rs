@@ -65,16 +65,16 @@ enum Traffic {
 }
 
 impl Traffic {
-    fn app(self, sends: bool, (write, read): (u64, u64)) -> Box<dyn App> {
+    fn app(self, sends: bool, write: u64, read: u64) -> Box<dyn App> {
         match (self, sends) {
             (Traffic::Bulk, true) => Box::new(Bulk::new(Amount::Bytes(8_000_000), write, read)),
             (Traffic::Bulk, false) => Box::new(Bulk::new(Amount::Nothing, write, read)),
             (Traffic::Keystrokes, true) => {
                 let times = (1..40).map(|n| Instant::from_millis(98 + 100 * n)).collect();
                 let pace = Pace::At { bytes: 100, times };
-                Box::new(Units::new(pace, 100, (write, read)))
+                Box::new(Units::new(pace, 100, write, read))
             }
-            (Traffic::Keystrokes, false) => Box::new(Units::new(Pace::Never, 100, (write, read))),
+            (Traffic::Keystrokes, false) => Box::new(Units::new(Pace::Never, 100, write, read)),
         }
     }
 }
@@ -114,9 +114,9 @@ fn run(setting: Setting<'static>) -> Handover {
     }
     let mut paths = Paths::new(&config, SeedTree::new(3));
     let upload = setting.upload;
-    let app = move |sends: bool, seeds| setting.traffic.app(sends, seeds);
-    paths.listen(Box::new(move |_| app(!upload, (1, 2))));
-    paths.connect(0, app(upload, (2, 1))).expect("a connection");
+    let app = move |sends, write, read| setting.traffic.app(sends, write, read);
+    paths.listen(Box::new(move |_| app(!upload, 1, 2)));
+    paths.connect(0, app(upload, 2, 1)).expect("a connection");
     paths.at_set_address(DIES_AT, 0, false);
     paths.at_set_path_up(DIES_AT, 0, false);
     paths.world.run_until(DIES_AT + Duration::from_secs(30));

@@ -105,7 +105,7 @@ fn a_call_does_not_wait_behind_a_download_of_the_same_client_nor_starve_it() {
     let mut scene = scene("one-path", links, 1);
     add(&mut scene, 5, call(12), 2);
     let until = START + Duration::from_secs(12);
-    let [sends, receives] = QuicLike::pair(FlowId(9), &config("one-path"), (START, until));
+    let [sends, receives] = QuicLike::pair(FlowId(9), &config("one-path"), START, until);
     scene.add_apps(Box::new(receives), Box::new(sends));
     scene.world.run_until(Instant::from_secs(14));
     let latencies = down_ms(&scene, 0);
@@ -125,7 +125,7 @@ fn a_download_alone_fills_the_link() {
     let links = ["rate=10M,delay=20ms,queue=100ms", "rate=1M,delay=80ms,queue=200ms"];
     let mut scene = scene("one-path", links, 1);
     let until = START + Duration::from_secs(12);
-    let [sends, receives] = QuicLike::pair(FlowId(9), &config("one-path"), (START, until));
+    let [sends, receives] = QuicLike::pair(FlowId(9), &config("one-path"), START, until);
     scene.add_apps(Box::new(receives), Box::new(sends));
     scene.world.run_until(Instant::from_secs(14));
     let quic = scene.client_app::<QuicLike>(0).unwrap().report();

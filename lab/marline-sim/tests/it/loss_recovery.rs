@@ -89,9 +89,9 @@ impl Script {
         let (bytes, times) = (self.segments * MSS, (0..=WARM).map(begins).collect());
         let mut pace = Some(Pace::At { bytes, times });
         paths.listen(Box::new(move |_| {
-            Box::new(Units::new(pace.take().unwrap_or(Pace::Never), 1, (7, 8)))
+            Box::new(Units::new(pace.take().unwrap_or(Pace::Never), 1, 7, 8))
         }));
-        paths.connect(0, Box::new(Units::new(Pace::Never, bytes, (8, 7)))).expect("a connection");
+        paths.connect(0, Box::new(Units::new(Pace::Never, bytes, 8, 7))).expect("a connection");
         let log = Log { server: paths.server, sent: Vec::new() };
         paths.world.observe(Box::new(log));
         paths

@@ -5,8 +5,9 @@ use marline_core::ConnectionConfig;
 use marline_datagram::{FlowId, LaneConfig};
 use marline_link::DuplexConfig;
 use marline_sim::{
-    Amount, Bulk, Dialogue, Echo, EchoServer, LanePaths, LanePathsConfig, LinkId, NodeId, Paths,
-    PathsConfig, Pulse, PulsePlan, Request, ResponseServer, UDP_CAPABILITIES, World, median,
+    Amount, Bulk, Dialogue, Echo, EchoServer, ExchangeSizes, LanePaths, LanePathsConfig, LinkId,
+    NodeId, Paths, PathsConfig, Pulse, PulsePlan, Request, ResponseServer, UDP_CAPABILITIES, World,
+    median,
 };
 use marline_time::{Duration, Instant, SeedTree};
 
@@ -290,12 +291,13 @@ fn an_idle_connection_hardly_probes_a_silent_path() {
     // Later the subflow is given up, and the path manager opens another.
     let spell = Spell::new(Trouble::Silent, 80, 1);
     let mut paths = scene(1);
-    paths.listen(Box::new(|_| Box::new(ResponseServer::new((BYTES, BYTES), (2, 1)))));
+    let sizes = ExchangeSizes { request_bytes: BYTES, answer_bytes: BYTES };
+    paths.listen(Box::new(move |_| Box::new(ResponseServer::new(sizes, 2, 1))));
     // The last request is on its way when WiFi dies.
     let request =
         |number: u32| Request { at: spell.from - MS(5) - EVERY * number, pieces: vec![BYTES] };
     let requests = (0..50).rev().map(request).collect();
-    let asks = Dialogue::new(requests, (BYTES, BYTES), 10_000, (1, 2));
+    let asks = Dialogue::new(requests, sizes, 10_000, 1, 2);
     paths.connect(0, Box::new(asks)).expect("a connection");
     let links = [paths.up[0], paths.down[0]];
     spell.schedule(&mut paths.world, links);

@@ -5,7 +5,8 @@ use marline_algos::Registry;
 use marline_core::{ConnectionConfig, Linger, SubflowInfo};
 use marline_datagram::{FlowId, LaneConfig};
 use marline_sim::{
-    LanePaths, LanePathsConfig, NodeId, Paths, Pulse, PulsePlan, RequestResponse, ResponseServer,
+    ExchangeSizes, LanePaths, LanePathsConfig, NodeId, Paths, Pulse, PulsePlan, RequestResponse,
+    ResponseServer,
 };
 use marline_time::{Duration, Instant, SeedTree};
 
@@ -19,13 +20,14 @@ const LTE: &str = "rate=20M,delay=30ms,queue=120ms";
 
 /// A client that asks for a megabyte, or sends one, again and again, with a pause between.
 fn dialogue(links: &[&str], upload: bool) -> Paths {
-    let sizes = if upload { (MEGABYTE, 100) } else { (100, MEGABYTE) };
+    let (request_bytes, answer_bytes) = if upload { (MEGABYTE, 100) } else { (100, MEGABYTE) };
+    let sizes = ExchangeSizes { request_bytes, answer_bytes };
     // The other end waits for the one that stands still.
     let linger = Linger::new(Duration::from_secs(7_200));
     let config = ConnectionConfig { linger, ..connection("min-rtt") };
     let mut paths = scene(links, config, 7);
-    paths.listen(Box::new(move |_| Box::new(ResponseServer::new(sizes, (2, 1)))));
-    let app = RequestResponse::new(1_000, sizes, THINK, (1, 2));
+    paths.listen(Box::new(move |_| Box::new(ResponseServer::new(sizes, 2, 1))));
+    let app = RequestResponse::new(1_000, sizes, THINK, 1, 2);
     paths.connect(0, Box::new(app)).expect("a connection");
     paths
 }

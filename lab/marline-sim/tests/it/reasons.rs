@@ -10,7 +10,9 @@ use marline_policy::{
     Decision, PathCost, Reason, Reinjection, Rule, Scheduler, SchedulerAction, SchedulerContext,
     SchedulerEvent, SchedulerFactory,
 };
-use marline_sim::{Amount, Bulk, Echo, EchoServer, Paths, PathsConfig, RequestResponse};
+use marline_sim::{
+    Amount, Bulk, Echo, EchoServer, ExchangeSizes, Paths, PathsConfig, RequestResponse,
+};
 use marline_sim::{Listen, NodeId, ResponseServer};
 use marline_time::{Duration, Instant, Rate, SeedTree};
 
@@ -180,7 +182,7 @@ impl Case {
                 Box::new(move |_| Box::new(Bulk::new(Amount::Bytes(bytes), 1, 2)))
             }
             Work::Echoes(_) => Box::new(|_| Box::new(EchoServer::new(3))),
-            Work::Bursts(_) => Box::new(|_| Box::new(ResponseServer::new((200, 100_000), (5, 6)))),
+            Work::Bursts(_) => Box::new(|_| Box::new(ResponseServer::new(SIZES, 5, 6))),
         }
     }
 
@@ -217,7 +219,7 @@ impl Case {
             }
             Work::Bursts(count) => {
                 let pause = Duration::from_millis(150);
-                let app = RequestResponse::new(count, (200, 100_000), pause, (6, 5));
+                let app = RequestResponse::new(count, SIZES, pause, 6, 5);
                 paths.connect(0, Box::new(app))
             }
         }
@@ -244,6 +246,7 @@ fn logged(paths: &Paths, node: NodeId) -> Vec<(String, Arc<Reason>)> {
     told.collect()
 }
 
+const SIZES: ExchangeSizes = ExchangeSizes { request_bytes: 200, answer_bytes: 100_000 };
 const CHANGING: &str = "rate=0s:20M+2s:2M+4s:12M/6s,delay=10ms,queue=150ms,jitter=4ms";
 const STEADY: &str = "rate=8M,delay=35ms,queue=80ms";
 

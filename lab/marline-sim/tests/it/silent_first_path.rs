@@ -91,7 +91,7 @@ fn echoes_beside_a_path_that_died_at(dies_ms: u64) -> Vec<Duration> {
     paths.listen(Box::new(|_| Box::new(EchoServer::new(7))));
     let times: Vec<Instant> = (0..250).map(|n| Instant::from_millis(59 + 20 * n)).collect();
     let pace = Pace::At { bytes: 120, times: times.clone() };
-    paths.connect(0, Box::new(Units::new(pace, 120, (7, 7)))).expect("a connection");
+    paths.connect(0, Box::new(Units::new(pace, 120, 7, 7))).expect("a connection");
     paths.at_set_path_up(Instant::from_millis(dies_ms), 0, false);
     paths.at_set_path_up(Instant::from_millis(1_100), 0, true);
     paths.world.run_until(Instant::from_secs(6));

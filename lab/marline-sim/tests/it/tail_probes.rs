@@ -82,9 +82,9 @@ impl Setup {
         let times = (0..bursts).map(begins).collect();
         let mut pace = Some(Pace::At { bytes, times });
         paths.listen(Box::new(move |_| {
-            Box::new(Units::new(pace.take().unwrap_or(Pace::Never), 1, (7, 8)))
+            Box::new(Units::new(pace.take().unwrap_or(Pace::Never), 1, 7, 8))
         }));
-        let client = Units::new(Pace::Never, bytes, (8, 7));
+        let client = Units::new(Pace::Never, bytes, 8, 7);
         paths.connect(WLAN, Box::new(client)).expect("a connection");
         let log = Log { server: paths.server, placement: Placement::default(), sent: Vec::new() };
         paths.world.observe(Box::new(log));

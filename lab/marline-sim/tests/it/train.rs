@@ -33,7 +33,7 @@ fn stage(carriers: &[usize], seed: u64) -> Paths {
 }
 
 /// A carrier, by the number of its path, changes its cell.
-fn hand_off(paths: &mut Paths, (path, carrier): (usize, usize), from: Instant, lasts: Duration) {
+fn hand_off(paths: &mut Paths, path: usize, carrier: usize, from: Instant, lasts: Duration) {
     for (at, text) in [(from, IN_HANDOFF[carrier]), (from + lasts, CARRIERS[carrier])] {
         let (up, down) = (paths.up[path], paths.down[path]);
         let config = link(text);
@@ -64,7 +64,7 @@ fn after_a_handoff_a_sender_stands_still_by_its_backed_off_timer() {
                 handoffs.map(|(n, lasts)| (Instant::from_secs(10 + 20 * n as u64), lasts));
             let handoffs: Vec<_> = handoffs.collect();
             for (from, lasts) in &handoffs {
-                hand_off(&mut paths, (0, carrier), *from, *lasts);
+                hand_off(&mut paths, 0, carrier, *from, *lasts);
             }
             ask(&mut paths, Instant::from_secs(1), Amount::Endless);
             paths.world.run_until(Instant::from_secs(90));
@@ -90,7 +90,7 @@ fn after_a_handoff_a_sender_stands_still_by_its_backed_off_timer() {
 fn both_stand(seed: u64, in_handoff: bool) -> (f64, f64) {
     let (mut paths, at) = (stage(&[0, 1], seed), Instant::from_secs(1));
     if in_handoff {
-        hand_off(&mut paths, (0, 0), Instant::from_millis(900), ms(LENGTHS_MS[2]));
+        hand_off(&mut paths, 0, 0, Instant::from_millis(900), ms(LENGTHS_MS[2]));
     }
     ask(&mut paths, at, Amount::Endless);
     while paths.world.now() < Instant::from_secs(60) {
@@ -136,7 +136,7 @@ fn a_second_carrier_does_not_speed_up_short_flows_on_a_train() {
                     for n in 0..5 {
                         let from = 3_000 + 8_600 * n + 4_300 * *carrier as u64;
                         let lasts = ms(LENGTHS_MS[n as usize % 4]);
-                        hand_off(&mut paths, (path, *carrier), Instant::from_millis(from), lasts);
+                        hand_off(&mut paths, path, *carrier, Instant::from_millis(from), lasts);
                     }
                 }
                 let at = Instant::from_millis(1_000 + 430 * seed);

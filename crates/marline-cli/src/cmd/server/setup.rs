@@ -25,13 +25,13 @@ pub(super) fn init(file: &Path, options: ServerOptions, client: &str) -> anyhow:
     let clients = options.credentials_file.get_or_insert_with(|| stem.with_extension("clients"));
     let store = Store::at(beside(file, clients));
     if key_file == store.path() || key_file == file || store.path() == file {
-        bail!("configuration, key and clients need three files");
+        bail!("configuration, key and credentials must be three different files");
     }
     for path in [file, &key_file, store.path()] {
         if path.exists() {
             bail!(
-                "{} exists: this server was set up already (`marline server --config {} credential \
-                 add NAME` invites another client)",
+                "{} exists: this server is already set up (to add a client: `marline server --config {} \
+                 credential add NAME`)",
                 path.display(),
                 file.display()
             );

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 pub struct Reloaded {
     /// Settings in force for everything.
     pub at_once: Vec<String>,
-    /// Settings in force for new connections, sessions and requests.
+    /// Settings applied to new connections, sessions and requests.
     pub for_new: Vec<String>,
     /// Settings that other commands read when they run.
     pub elsewhere: Vec<String>,
@@ -36,7 +36,7 @@ impl PendingSetting {
     pub fn words(&self) -> String {
         let shown = |value: &Option<String>| value.clone().unwrap_or_else(|| "nothing".to_owned());
         let (in_force, wanted) = (shown(&self.in_force), shown(&self.wanted));
-        format!("{} (in force: {in_force}, in the file: {wanted})", self.setting)
+        format!("{} (running: {in_force}, configured: {wanted})", self.setting)
     }
 }
 

@@ -45,14 +45,14 @@ fn a_path_works_by_either_carrier_and_the_other_one_is_forgiven() {
     assert!(found.findings.iter().all(|finding| finding.status != FindingStatus::Fails));
     let found = concluded(&[("wlan0", End::Served, silent())]);
     assert_eq!((found.works(), found.paths[0].cause.clone()), (true, None));
-    assert_eq!(last(&found), "a client can work, over wlan0");
+    assert_eq!(last(&found), "a client can connect over wlan0");
     let found = concluded(&[("wlan0", silent(), silent())]);
     assert!(!found.works());
     assert_eq!(
         (found.paths[0].state, found.paths[0].cause.as_deref()),
         ("unreachable", Some("no answer"))
     );
-    assert_eq!(last(&found), "a client cannot work: no path leads to the server");
+    assert_eq!(last(&found), "a client cannot connect: no path leads to the server");
 }
 
 #[test]

@@ -47,9 +47,9 @@ impl Behaviour {
     /// Description of the behavior, and a remedy.
     #[rustfmt::skip]
     fn words(self) -> (String, &'static str) {
-        let to = |server| if server { "towards the server" } else { "towards here" };
+        let to = |server| if server { "towards the server" } else { "from the server" };
         let (what, advice) = match self {
-            Behaviour::NoMultipath => ("the SYN/ACK comes without the option of Multipath TCP",
+            Behaviour::NoMultipath => ("the SYN/ACK lacks the Multipath TCP option",
                 "the server does not support it, or a middlebox strips it: \
                  run `marline doctor --listen` there to find out"),
             Behaviour::OnlyAcknowledges => ("data is acknowledged, but nothing comes back",
@@ -60,14 +60,17 @@ impl Behaviour {
             Behaviour::StripsSynAck => ("strips the options of Multipath TCP from SYN/ACKs",
                 "connections over it run as plain TCP; use the UDP carrier there"),
             Behaviour::DropsSyn => ("drops SYNs with the options of Multipath TCP",
-                "a first connection waits seven seconds, later ones know (for an hour); use the UDP carrier there"),
+                "the first connection waits seven seconds, later ones do not (for an hour); use the UDP \
+                 carrier there"),
             Behaviour::DropsSynAck => ("drops SYN/ACKs with the options of Multipath TCP",
-                "a first connection waits seven seconds, later ones know (for an hour); use the UDP carrier there"),
+                "the first connection waits seven seconds, later ones do not (for an hour); use the UDP \
+                 carrier there"),
             Behaviour::StripsData { towards_server, in_mid_stream } => {
                 let when = if in_mid_stream { "in mid-stream" } else { "after the handshake" };
                 let what = format!("strips the options of Multipath TCP {when}, {}", to(towards_server));
                 return (what, if in_mid_stream {
-                    "a subflow there is reset when that begins; keep a second path, or use the UDP carrier there"
+                    "subflows on this path are reset when that begins; keep a second path, or use the UDP \
+                     carrier there"
                 } else {
                     "connections over it run as plain TCP; use the UDP carrier there"
                 });
@@ -76,25 +79,27 @@ impl Behaviour {
                 let when = if in_mid_stream { " in mid-stream" } else { "" };
                 let what = format!("drops segments with the options of Multipath TCP{when}, {}", to(towards_server));
                 return (what, if in_mid_stream {
-                    "a subflow there looks dead from then on; keep a second path, or use the UDP carrier there"
+                    "subflows on this path stop working from then on; keep a second path, or use the UDP \
+                     carrier there"
                 } else {
                     "connections over it run as plain TCP after some seconds; use the UDP carrier there"
                 });
             }
             Behaviour::Renumbers => ("rewrites sequence numbers", "harmless to Multipath TCP"),
             Behaviour::ForgetsSack => ("rewrites sequence numbers, but not those in selective acknowledgments",
-                "losses are repaired late; switch its randomisation of numbers off, or use the UDP carrier"),
+                "losses are repaired late; disable its sequence number randomization, or use the UDP carrier"),
             Behaviour::Splits => ("splits segments", "harmless to Multipath TCP"),
-            Behaviour::Coalesces => ("coalesces segments (puts several together, with the options of one)",
-                "mappings get lost: a subflow there is reset or falls back now and then; use the UDP carrier there"),
+            Behaviour::Coalesces => ("coalesces segments (keeps the options of only one)",
+                "mappings are lost: subflows on this path sometimes reset or fall back; use the UDP carrier there"),
             Behaviour::ChangesPayload => ("changes payload",
-                "ask for DSS checksums there (the change is noticed), encrypt, or use the UDP carrier"),
-            Behaviour::ThinsAcks => ("thins out acknowledgments", "harmless to Multipath TCP, but bursts get larger"),
+                "enable DSS checksums there (they detect the change), encrypt, or use the UDP carrier"),
+            Behaviour::ThinsAcks => ("thins out acknowledgments", "harmless to Multipath TCP, but makes \
+                bursts larger"),
             Behaviour::Translates => ("translates addresses or ports (NAT)", "harmless to Multipath TCP"),
-            Behaviour::ForgetsTranslation => ("forgets address translations of live connections (NAT rebinding)",
-                "native subflows break and are opened again; keepalives help, and the UDP carrier outlives it"),
+            Behaviour::ForgetsTranslation => ("drops NAT mappings of live connections (NAT rebinding)",
+                "native subflows break and are reopened; keepalives help, and the UDP carrier survives it"),
             Behaviour::AnswersItself => ("acknowledges data that it does not deliver",
-                "a subflow there is reset after seconds and another opened; use another path, or the UDP carrier"),
+                "subflows on this path are reset after seconds and reopened; use another path, or the UDP carrier"),
         };
         (what.to_owned(), advice)
     }

@@ -84,14 +84,14 @@ pub(super) async fn exchange(client: &Client, server: SocketAddr) -> ExchangeRes
     let damaged = [FallbackReason::ChecksumFailed, FallbackReason::PeerFailed];
     if exchanged.stranger && exchanged.fallback.is_some_and(|why| damaged.contains(&why)) {
         exchanged.stranger = false;
-        exchanged.error = Some("the greeting was not understood".to_owned());
+        exchanged.error = Some("invalid greeting".to_owned());
     }
     exchanged
 }
 
 fn words(error: &io::Error) -> String {
     match error.kind() {
-        io::ErrorKind::TimedOut => "the data stopped arriving".to_owned(),
+        io::ErrorKind::TimedOut => "no more data received".to_owned(),
         _ => error.to_string(),
     }
 }
@@ -149,7 +149,7 @@ async fn read_right(
         for got in &buffer[..count] {
             if *got != byte(exchanged.right) {
                 let place = exchanged.right;
-                return Err(io::Error::other(format!("byte {place} came back changed")));
+                return Err(io::Error::other(format!("byte {place} was changed")));
             }
             exchanged.right += 1;
         }

@@ -93,7 +93,7 @@ fn goes_elsewhere(
 
     // A valid change takes effect, and the counters are kept.
     write(&at(new_metrics, new_page, "second.sock"));
-    assert_eq!(reload("first.sock", true), "in force: control, dashboard, metrics\n");
+    assert_eq!(reload("first.sock", true), "applied: control, dashboard, metrics\n");
     until("the old addresses are free", || {
         [metrics, page].iter().all(|at| TcpStream::connect(at).is_err())
     });
@@ -101,7 +101,7 @@ fn goes_elsewhere(
     assert!(opened(new_metrics) >= had, "they go on");
     assert_eq!(status(new_page, "/", "").as_deref(), Some("200"));
     hello(&mut talking);
-    assert_eq!(reload("second.sock", true), "nothing has changed\n");
+    assert_eq!(reload("second.sock", true), "no changes\n");
     until("who watched is let go", || {
         watching.read(&mut [0; 10_000]).is_ok_and(|count| count == 0)
     });
@@ -115,7 +115,7 @@ fn goes_elsewhere(
     assert_eq!(status(new_page, "/events", "").as_deref(), Some("200"));
     let [one, two] = ["one-token-of-many-letters", "another-of-many-letters"];
     write_private(&token, one);
-    assert_eq!(reload("second.sock", true), "in force: dashboard-token-file\n");
+    assert_eq!(reload("second.sock", true), "applied: dashboard-token-file\n");
     let admitted = |token: &str| status(new_page, "/events", token).unwrap_or_default();
     assert_eq!([admitted(one), admitted(two)], ["200", "403"]);
     write_private(&token, two);
@@ -231,7 +231,7 @@ fn a_front_moves_its_status_ports_on_reload_or_keeps_them() {
     assert_eq!(count(9102), had);
     write("metrics = '127.0.0.1:9103'\ndashboard = '127.0.0.1:9101'\n");
     let said = testbed.run("server", "marline reload --control serve.sock");
-    assert_eq!(said, "in force: dashboard, metrics\n");
+    assert_eq!(said, "applied: dashboard, metrics\n");
     assert_eq!(count(9103), had);
     testbed.run(
         "server",

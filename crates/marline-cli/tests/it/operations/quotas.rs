@@ -86,7 +86,7 @@ fn a_client_over_its_quota_is_disconnected_with_the_reason() {
     let allow = |quota: &str| {
         std::fs::write(&file, format!("{made}\nquota = [\"{quota}\"]\n")).unwrap();
         let told = ask(dir.path(), &["reload", "--control", at_server], true);
-        assert_eq!(told, "in force: quota\n");
+        assert_eq!(told, "applied: quota\n");
     };
     allow("first@200kB,soft=50%");
     let path = format!("127.0.0.1={}", server.address);

@@ -32,7 +32,7 @@ fn a_client_opens_and_closes_ports_and_paths_or_changes_nothing() {
     let mut stream = open(first, target).unwrap();
     echo(&mut stream, b"before");
     let reload = |ok| ask(dir.path(), &["reload", "--control", control], ok);
-    assert_eq!(reload(true), "nothing has changed\n");
+    assert_eq!(reload(true), "no changes\n");
 
     // An error is reported with its place, and nothing else is applied.
     let holds = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -63,10 +63,10 @@ fn a_client_opens_and_closes_ports_and_paths_or_changes_nothing() {
         ),
     );
     let told = reload(true);
-    assert!(told.contains("in force: log-connections, path, socks5"), "{told}");
+    assert!(told.contains("applied: log-connections, path, socks5"), "{told}");
     assert!(told.contains("for new connections: datagram-policy, mode, scheduler"), "{told}");
     assert!(told.contains("used by other commands only: dns"), "{told}");
-    let line = "needs a restart: keepalive (in force: \"15s\", in the file: \"14s\")";
+    let line = "needs a restart: keepalive (running: \"15s\", configured: \"14s\")";
     assert!(told.contains(line), "{told}");
     client.line_with("reload: changed settings that need a restart: keepalive");
     let mut new = open(second, target).unwrap();
@@ -139,7 +139,7 @@ fn captures_and_traces_begin_and_end_on_a_running_program() {
     let reload = |ok| ask(dir.path(), &["reload", "--control", control], ok);
 
     write(&format!("pcap = {pcap:?}\nqlog = {qlog:?}"));
-    assert_eq!(reload(true), "in force: pcap\nin force for new connections: qlog\n");
+    assert_eq!(reload(true), "applied: pcap\napplied to new connections: qlog\n");
     // Existing connections are captured, and new ones also have a trace.
     echo(&mut before, &[5; 20_000]);
     until("the connection of before is captured", || written(&pcap, "server-shard").1 > 40_000);
@@ -158,7 +158,7 @@ fn captures_and_traces_begin_and_end_on_a_running_program() {
 
     // Without the settings, the files end complete, and connections are not affected.
     write("");
-    assert!(reload(true).starts_with("in force: pcap\n"));
+    assert!(reload(true).starts_with("applied: pcap\n"));
     let [captured, traced] = [written(&pcap, "server-shard").1, written(&qlog, "server-").1];
     echo(&mut after, &[8; 50_000]);
     echo(&mut open(socks, target).unwrap(), &[9; 50_000]);

@@ -100,7 +100,7 @@ fn status_monitor_metrics_and_dashboard_do_not_say_where_connections_lead() {
     drop(stream);
     until("what has ended is not shown", || {
         let asked = ["status", "--targets", "--control", at_client];
-        ask(dir.path(), &asked, true).ends_with("\nno stream is open\n")
+        ask(dir.path(), &asked, true).ends_with("\nno open streams\n")
     });
     // The owner of a client can request a detailed log, which contains the target.
     assert!(of_client.contains(TARGET), "{of_client}");

@@ -144,7 +144,7 @@ const WORLDS: &[World] = &[
         state: "usable",
         cause: "",
         not_working: None,
-        helps: "a client can work, over 127.0.0.1",
+        helps: "a client can connect over 127.0.0.1",
     },
     World {
         name: "UDP works, and the server does not listen on TCP",
@@ -152,7 +152,7 @@ const WORLDS: &[World] = &[
         state: "usable",
         cause: "",
         not_working: None,
-        helps: "a client can work, over 127.0.0.1",
+        helps: "a client can connect over 127.0.0.1",
     },
     World {
         name: "nothing listens: both ports refuse",

@@ -46,7 +46,7 @@ fn a_signal_and_the_reload_command_reload_the_configuration() {
     // Settings that cannot change are named, and an error changes nothing.
     write(&format!("{both}max-connections = 7\ncarrier = 'udp'\nsocks5 = ['127.0.0.1:1081']\n"));
     let said = world.run("marline reload --control run.sock");
-    for setting in ["max-connections (in force: 16384, in the file: 7)", "carrier (in force: "] {
+    for setting in ["max-connections (running: 16384, configured: 7)", "carrier (running: "] {
         assert!(said.contains(&format!("needs a restart: {setting}")), "{said}");
     }
     write("mode = 'psychic'\n");

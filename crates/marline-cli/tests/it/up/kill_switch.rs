@@ -255,7 +255,7 @@ fn a_locked_machine_reaches_its_server_by_name_and_stays_closed_after_a_stop() {
     closed(&world);
     world.up("--config up.toml");
     assert!(world.fetches(&page("www.example.test", 100)));
-    assert_eq!(world.run("marline down"), "down, and the kill switch is removed");
+    assert_eq!(world.run("marline down"), "down; kill switch removed");
     assert_eq!(world.left(), "");
     assert!(world.goes_directly());
     assert_eq!(world.run("cat /proc/sys/net/ipv4/conf/all/rp_filter"), "1");

@@ -22,7 +22,7 @@ fn a_signal_and_the_reload_command_reload_the_configuration() {
     let both = "path = ['wifi', 'lte']\nmetrics = '127.0.0.1:9102'\n";
     write(both);
     signal(pid, Signal::HUP);
-    hear(&lines, "SIGHUP: configuration reloaded, new: metrics, path");
+    hear(&lines, "SIGHUP: configuration reloaded; changed: metrics, path");
     assert!(status(&world).contains("lte"));
     assert!(world.run("curl -sS --fail http://127.0.0.1:9102/metrics").contains("role=\"client\""));
     world.hosts.net.command("wifi", "down").expect("WiFi dies");
@@ -32,7 +32,7 @@ fn a_signal_and_the_reload_command_reload_the_configuration() {
     // The routing does not change, and this is reported.
     write(&format!("{both}[up]\nbypass = ['192.0.2.0/24']\n"));
     let said = world.run("marline reload --control up.sock");
-    assert!(said.contains("needs a restart: up (in force: nothing, in the file: "), "{said}");
+    assert!(said.contains("needs a restart: up (running: nothing, configured: "), "{said}");
     assert!(!world.run("ip rule show").contains("192.0.2.0/24"));
     // An error changes nothing at all.
     for (wrong, says) in [

@@ -30,17 +30,16 @@ pub(crate) fn treat<P: Packet>(
         return PacketOutcome::Passes;
     }
     let Some(segment) = packet.tcp_mut() else { return PacketOutcome::Passes };
-    let Some(options_end) = options_end(segment) else { return PacketOutcome::Passes };
-    if find(&config.block, age, segment, (HEADER, options_end)).is_some() {
+    if find(&config.block, age, segment, HEADER).is_some() {
         return PacketOutcome::Dropped;
     }
     let (mut from, mut disposition) = (HEADER, PacketOutcome::Passes);
-    while let Some((start, end)) = find(&config.strip, age, segment, (from, options_end)) {
+    while let Some((start, end)) = find(&config.strip, age, segment, from) {
         blank(segment, start, end);
         (from, disposition) = (end, PacketOutcome::Changed);
     }
     from = HEADER;
-    while let Some((start, end)) = find(&config.mangle, age, segment, (from, options_end)) {
+    while let Some((start, end)) = find(&config.mangle, age, segment, from) {
         mangle(segment, start, end);
         (from, disposition) = (end, PacketOutcome::Changed);
     }
@@ -68,16 +67,15 @@ pub(crate) fn rewrite<P: Packet>(packet: &mut P, pick: u64, change: u8) -> bool 
     true
 }
 
-/// The first option from `at` on that matches one of the rules.
+/// The first option from a place on that matches one of the rules.
 fn find(
     rules: &[OptionRule],
     age: Duration,
     segment: &[u8],
-    place: (usize, usize),
+    from: usize,
 ) -> Option<(usize, usize)> {
-    let flags = segment[FLAGS_AT];
-    tcp::find_option(segment, place, |option| {
-        rules.iter().any(|rule| rule.from <= age && rule.is_about(flags, option))
+    tcp::find_option(segment, from, |option| {
+        rules.iter().any(|rule| rule.from <= age && rule.is_about(segment[FLAGS_AT], option))
     })
 }
 

@@ -19,9 +19,9 @@ pub fn latencies(paths: &mut Paths, bytes: u64, at_ms: &[u64]) -> Vec<Duration> 
     let count = times.len();
     let mut pace = Some(Pace::At { bytes, times });
     paths.listen(Box::new(move |_| {
-        Box::new(Units::new(pace.take().unwrap_or(Pace::Never), 1, (7, 8)))
+        Box::new(Units::new(pace.take().unwrap_or(Pace::Never), 1, 7, 8))
     }));
-    paths.connect(0, Box::new(Units::new(Pace::Never, bytes, (8, 7)))).expect("a connection");
+    paths.connect(0, Box::new(Units::new(Pace::Never, bytes, 8, 7))).expect("a connection");
     paths.world.run_until(START + ms(at_ms[count - 1]) + Duration::from_secs(60));
     let client = paths.client_report(0).expect("connected");
     let server = paths.server_report(0).expect("accepted");

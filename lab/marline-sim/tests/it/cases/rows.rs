@@ -6,6 +6,8 @@ pub mod echo;
 pub mod failure;
 pub mod stream;
 
+use std::ops::RangeInclusive;
+
 use marline_algos::Registry;
 use marline_core::ConnectionConfig;
 use marline_sim::{App, Pace, Paths, PathsConfig, Units, median, quantile};
@@ -81,13 +83,13 @@ fn between(rng: &mut impl Rng, least_ms: f64, most_ms: f64) -> Duration {
 }
 
 /// `count` times from [`START`] on, that far apart.
-fn schedule(seed: u64, gap_ms: (f64, f64), count: usize) -> Vec<Instant> {
+fn schedule(seed: u64, gap_ms: &RangeInclusive<f64>, count: usize) -> Vec<Instant> {
     let mut rng = SeedTree::new(seed).stream("workload");
     let mut at = START;
     (0..count)
         .map(|_| {
             let this = at;
-            at += between(&mut rng, gap_ms.0, gap_ms.1);
+            at += between(&mut rng, *gap_ms.start(), *gap_ms.end());
             this
         })
         .collect()
@@ -104,9 +106,9 @@ fn scene(links: [&str; 2], config: ConnectionConfig, backup: bool, seed: u64) ->
 fn download(paths: &mut Paths, pace: Pace, bytes: u64) {
     let mut pace = Some(pace);
     paths.listen(Box::new(move |_| -> Box<dyn App> {
-        Box::new(Units::new(pace.take().unwrap_or(Pace::Never), 1, (7, 8)))
+        Box::new(Units::new(pace.take().unwrap_or(Pace::Never), 1, 7, 8))
     }));
-    let client = Units::new(Pace::Never, bytes, (8, 7));
+    let client = Units::new(Pace::Never, bytes, 8, 7);
     paths.connect(0, Box::new(client)).expect("a connection");
 }
 

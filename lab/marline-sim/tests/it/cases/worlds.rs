@@ -105,7 +105,7 @@ pub fn build(seed: u64, family: Family) -> (Paths, Option<String>) {
     let plan = Plan::draw(seed, family);
     let mut paths = set_up_hosts(&plan, seed);
     // Before the paths change: later they may have other addresses.
-    let complaint = call(&mut paths, (&plan, seed), 0).err();
+    let complaint = call(&mut paths, &plan, seed, 0).err();
     schedule(&mut paths, &plan);
     (paths, complaint)
 }
@@ -171,7 +171,7 @@ fn schedule(paths: &mut Paths, plan: &Plan) {
 }
 
 /// Connection number `index` of the client begins.
-fn call(paths: &mut Paths, (plan, seed): (&Plan, u64), index: usize) -> Result<(), String> {
+fn call(paths: &mut Paths, plan: &Plan, seed: u64, index: usize) -> Result<(), String> {
     let [app, _] = plan.apps(&app_seeds(seed, index));
     paths.connect(0, app).map(|_| ()).map_err(|error| format!("connect: {error}"))
 }
@@ -180,7 +180,7 @@ fn call(paths: &mut Paths, (plan, seed): (&Plan, u64), index: usize) -> Result<(
 pub fn reports(seed: u64, family: Family) -> Vec<[Report; 2]> {
     let plan = Plan::draw(seed, family);
     let (mut paths, _) = build(seed, family);
-    watch(&mut paths, (&plan, seed), &mut [Liveness::new(plan.longest_outage(), plan.grace); 2]);
+    watch(&mut paths, &plan, seed, &mut [Liveness::new(plan.longest_outage(), plan.grace); 2]);
     let of = |index| [paths.client_report(index), server_report(&paths, &plan, index)];
     (0..plan.connections).map(|index| of(index).map(|r| r.cloned().unwrap_or_default())).collect()
 }
@@ -190,7 +190,7 @@ fn run_unguarded(seed: u64, family: Family) -> Outcome {
     let (mut paths, mut complaint) = build(seed, family);
     let oracle = Liveness::new(plan.longest_outage(), plan.grace);
     let mut directions = [oracle; 2];
-    let finished = watch(&mut paths, (&plan, seed), &mut directions);
+    let finished = watch(&mut paths, &plan, seed, &mut directions);
     let stall = directions.map(|oracle| oracle.longest().length).into_iter().max();
     let cut = is_cut(&paths, &plan, 0);
     complaint = complaint.or_else(|| judge(&paths, &plan, finished));
@@ -212,7 +212,7 @@ fn run_unguarded(seed: u64, family: Family) -> Outcome {
 
 /// Runs to the end of all streams, looking for stalls of the first connection's; whether it came to
 /// that. The others begin once that one is through, so that it is the server's first, too.
-fn watch(paths: &mut Paths, (plan, seed): (&Plan, u64), directions: &mut [Liveness; 2]) -> bool {
+fn watch(paths: &mut Paths, plan: &Plan, seed: u64, directions: &mut [Liveness; 2]) -> bool {
     let (mut called, mut events, mut plain) = (1, 0, false);
     // The last harm on the first path while it had to be that one.
     let mut alone_until = Instant::ZERO;
@@ -227,7 +227,7 @@ fn watch(paths: &mut Paths, (plan, seed): (&Plan, u64), directions: &mut [Livene
             [StreamState::between(client, server), StreamState::between(server, client)]
         });
         if called < plan.connections {
-            while called < plan.connections && call(paths, (plan, seed), called).is_ok() {
+            while called < plan.connections && call(paths, plan, seed, called).is_ok() {
                 called += 1;
             }
         } else if (0..called).all(|index| is_over(paths, plan, index)) {

@@ -41,7 +41,7 @@ impl Reshaper {
         let times: Vec<Instant> = (0..COUNT as u64).map(at).collect();
         paths.listen(Box::new(|_| Box::new(EchoServer::new(7))));
         let pace = Pace::At { bytes: self.bytes, times: times.clone() };
-        let units = Units::new(pace, self.bytes, (7, 7));
+        let units = Units::new(pace, self.bytes, 7, 7);
         paths.connect(0, Box::new(units)).expect("a connection");
         paths.world.run_until(Instant::from_secs(60));
         let client = paths.client_report(0).expect("it connected");

@@ -146,7 +146,7 @@ pub fn messages(boxes: &str, checksum: bool, pairs: bool, worst: Duration) -> Re
     let times: Vec<Instant> = (0..count).map(at).collect();
     paths.listen(Box::new(|_| Box::new(EchoServer::new(7))));
     let pace = Pace::At { bytes: 120, times: times.clone() };
-    paths.connect(0, Box::new(Units::new(pace, 120, (7, 7)))).expect("a connection");
+    paths.connect(0, Box::new(Units::new(pace, 120, 7, 7))).expect("a connection");
     paths.world.run_until(Instant::from_secs(60));
     let end = outcome(&paths);
     let client = paths.client_report(0).expect("it connected");

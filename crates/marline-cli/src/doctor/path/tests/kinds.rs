@@ -315,28 +315,28 @@ const KINDS: &[Kind] = &[
     Kind { name: "options stripped after the handshake", live: Some(",strip=mptcp:rest"),
         notes: || strips_rest(true, true),
         says: &["strips the options of Multipath TCP after the handshake, towards the server",
-            "strips the options of Multipath TCP after the handshake, towards here"] },
+            "strips the options of Multipath TCP after the handshake, from the server"] },
     Kind { name: "the same towards the server", live: Some(",up.strip=mptcp:rest"),
         notes: || strips_rest(true, false),
         says: &["strips the options of Multipath TCP after the handshake, towards the server"] },
     Kind { name: "the same towards the client", live: Some(",down.strip=mptcp:rest"),
         notes: || strips_rest(false, true),
-        says: &["strips the options of Multipath TCP after the handshake, towards here"] },
+        says: &["strips the options of Multipath TCP after the handshake, from the server"] },
     Kind { name: "options stripped in mid-stream", live: Some(",strip=mptcp:rest@2s"),
         notes: || strips_later(true, true),
         says: &["strips the options of Multipath TCP in mid-stream, towards the server: a subflow there is reset",
-            "strips the options of Multipath TCP in mid-stream, towards here: a subflow there is reset"] },
+            "strips the options of Multipath TCP in mid-stream, from the server: a subflow there is reset"] },
     Kind { name: "the same towards the server", live: Some(",up.strip=mptcp:rest@2s"),
         notes: || strips_later(true, false),
         says: &["strips the options of Multipath TCP in mid-stream, towards the server"] },
     Kind { name: "the same towards the client", live: Some(",down.strip=mptcp:rest@2s"),
         notes: || strips_later(false, true),
-        says: &["strips the options of Multipath TCP in mid-stream, towards here"] },
+        says: &["strips the options of Multipath TCP in mid-stream, from the server"] },
     // A segment that lost its only option of kind 30 looks the same.
     Kind { name: "DSS stripped in mid-stream", live: Some(",strip=dss:rest@2s"),
         notes: || strips_later(true, true),
         says: &["strips the options of Multipath TCP in mid-stream, towards the server",
-            "strips the options of Multipath TCP in mid-stream, towards here"] },
+            "strips the options of Multipath TCP in mid-stream, from the server"] },
     Kind { name: "all options but MSS stripped",
         live: Some(",strip=mptcp+sack_permitted+sack+timestamps+window_scale"), notes: strips_syn,
         says: &["strips the options of Multipath TCP from SYNs"] },
@@ -349,7 +349,7 @@ const KINDS: &[Kind] = &[
         says: &["drops segments with the options of Multipath TCP, towards the server"] },
     Kind { name: "the same towards the client", live: Some(",down.block=mptcp:rest"),
         notes: || drops_rest(false, true),
-        says: &["drops segments with the options of Multipath TCP, towards here"] },
+        says: &["drops segments with the options of Multipath TCP, from the server"] },
     Kind { name: "the same towards the server", live: Some(",up.block=mptcp:rest"),
         notes: || drops_rest(true, false),
         says: &["drops segments with the options of Multipath TCP, towards the server"] },
@@ -378,7 +378,7 @@ const KINDS: &[Kind] = &[
     Kind { name: "ACKs thinned, with losses", live: Some(",thin=8,loss=1%"), notes: || thins(90),
         says: &["thins out acknowledgments"] },
     Kind { name: "NAT rebinding", live: Some(",rebind=2s"), notes: rebinds,
-        says: &["forgets address translations of live connections (NAT rebinding): native subflows break"] },
+        says: &["drops NAT mappings of live connections (NAT rebinding): native subflows break"] },
     Kind { name: "data swallowed", live: Some(",swallow=2%"), notes: || swallows(false),
         says: &["acknowledges data that it does not deliver"] },
     Kind { name: "data swallowed towards the server", live: Some(",up.swallow=2%"),
@@ -395,8 +395,8 @@ const OTHERS: &[Kind] = &[
     Kind { name: "NAT", live: Some("translates addresses or ports (NAT)"), notes: translates,
         says: &["translates addresses or ports (NAT): harmless to Multipath TCP", NOTHING] },
     Kind { name: "a server without Multipath TCP",
-        live: Some("the SYN/ACK comes without the option of Multipath TCP"), notes: stranger,
-        says: &["the SYN/ACK comes without the option of Multipath TCP: the server does not support it"] },
+        live: Some("the SYN/ACK lacks the Multipath TCP option"), notes: stranger,
+        says: &["the SYN/ACK lacks the Multipath TCP option: the server does not support it"] },
 ];
 
 impl Kind {
@@ -415,7 +415,7 @@ impl Kind {
             }
             Came::Broken => {
                 exchanged.right = 3_000;
-                exchanged.error = Some("the data stopped arriving".to_owned());
+                exchanged.error = Some("no more data received".to_owned());
             }
         }
         let theirs = (!notes.server.is_empty()).then_some(&notes.server[..]);
@@ -423,13 +423,13 @@ impl Kind {
         let first = &said[0];
         let expected = match came {
             Came::Multipath => {
-                (FindingStatus::Works, "Multipath TCP, 157200 bytes came back right")
+                (FindingStatus::Works, "Multipath TCP, 157200 bytes echoed correctly")
             }
             Came::Plain(_) => (FindingStatus::Note, "plain TCP ("),
             Came::Stranger => {
                 (FindingStatus::Note, "the other end is not `marline doctor --listen`")
             }
-            Came::Broken => (FindingStatus::Fails, "then: the data stopped arriving"),
+            Came::Broken => (FindingStatus::Fails, "then: no more data received"),
         };
         assert!(
             first.status == expected.0 && first.text.contains(expected.1),
@@ -477,7 +477,7 @@ fn an_incomplete_recording_reports_no_middlebox() {
             notes.iter().filter(|entry| entry.at_us < sent_then).cloned().collect::<Vec<_>>()
         };
         let (ours, theirs) = (until(&whole.client), until(&whole.server));
-        let error = Some("the data stopped arriving".to_owned());
+        let error = Some("no more data received".to_owned());
         let exchanged =
             ExchangeResult { opened: true, answered: true, error, ..ExchangeResult::default() };
         let said = findings(&ours, Some(&theirs), &exchanged);

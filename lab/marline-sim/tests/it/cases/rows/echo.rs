@@ -2,7 +2,7 @@
 
 use marline_algos::Registry;
 use marline_core::ConnectionConfig;
-use marline_sim::{Pace, Paths, PathsConfig, ResponseServer, Units};
+use marline_sim::{ExchangeSizes, Pace, Paths, PathsConfig, ResponseServer, Units};
 use marline_time::{Duration, SeedTree};
 
 use super::super::{link, parallel};
@@ -37,12 +37,13 @@ fn run(
 ) -> (Vec<f64>, u64) {
     let scene = PathsConfig::new(links.map(link).to_vec(), config.clone());
     let mut paths = Paths::new(&scene, SeedTree::new(seed));
-    paths.listen(Box::new(|_| Box::new(ResponseServer::new((BYTES, BYTES), (6, 5)))));
-    let times = schedule(seed, (100.0, 200.0), MESSAGES);
+    let sizes = ExchangeSizes { request_bytes: BYTES, answer_bytes: BYTES };
+    paths.listen(Box::new(move |_| Box::new(ResponseServer::new(sizes, 6, 5))));
+    let times = schedule(seed, &(100.0..=200.0), MESSAGES);
     let end = times[MESSAGES - 1] + Duration::from_secs(10);
     for path in starts {
         let pace = Pace::At { bytes: BYTES, times: times.clone() };
-        paths.connect(*path, Box::new(Units::new(pace, BYTES, (5, 6)))).expect("a connection");
+        paths.connect(*path, Box::new(Units::new(pace, BYTES, 5, 6))).expect("a connection");
     }
     paths.world.run_until(end);
     let of = |index: usize| {

@@ -1,6 +1,8 @@
 //! Rows 2c and 2e: death of the fast path, without notification.
 
-use marline_sim::{Pace, Paths, ResponseServer, Units};
+use std::ops::RangeInclusive;
+
+use marline_sim::{ExchangeSizes, Pace, Paths, ResponseServer, Units};
 use marline_time::{Duration, SeedTree};
 
 use super::super::parallel;
@@ -14,7 +16,7 @@ const LINKS: [&str; 2] = ["rate=50M,delay=6.5ms,queue=100ms", "rate=20M,delay=42
 struct Bursts {
     name: &'static str,
     bytes: u64,
-    gap_ms: (f64, f64),
+    gap_ms: RangeInclusive<f64>,
     /// The burst that is hit, and up to how many ms after its beginning; 0: up to the next one.
     hit: (usize, f64),
     /// The most that its median may be, and that of one that is not hit, ms.
@@ -27,7 +29,7 @@ const BURSTS: [Bursts; 3] = [
     Bursts {
         name: "Docs",
         bytes: 400,
-        gap_ms: (300.0, 1_000.0),
+        gap_ms: 300.0..=1_000.0,
         hit: (8, 0.0),
         limits: (244.0, 7.0),
         alone: 6.7,
@@ -35,7 +37,7 @@ const BURSTS: [Bursts; 3] = [
     Bursts {
         name: "Maps",
         bytes: 100_000,
-        gap_ms: (1_000.0, 1_000.0),
+        gap_ms: 1_000.0..=1_000.0,
         hit: (6, 45.0),
         limits: (300.0, 137.0),
         alone: 42.6,
@@ -43,7 +45,7 @@ const BURSTS: [Bursts; 3] = [
     Bursts {
         name: "Netflix",
         bytes: 1_000_000,
-        gap_ms: (2_000.0, 2_000.0),
+        gap_ms: 2_000.0..=2_000.0,
         hit: (4, 180.0),
         limits: (1_200.0, 341.0),
         alone: 195.7,
@@ -56,7 +58,7 @@ const FIRST: usize = 2;
 /// Completion times, ms: before the fault, of the burst that it hits, and of those after.
 fn run(bursts: &Bursts, seed: u64) -> (Vec<f64>, f64, Vec<f64>) {
     let (hit, within_ms) = bursts.hit;
-    let times = schedule(seed, bursts.gap_ms, hit + AFTER);
+    let times = schedule(seed, &bursts.gap_ms, hit + AFTER);
     let mut rng = SeedTree::new(seed).stream("fault");
     let next_ms = ms(times[hit + 1].since(times[hit]));
     let most_ms = if within_ms > 0.0 { within_ms } else { next_ms };
@@ -98,14 +100,15 @@ pub fn bursts(seeds: u64) -> Vec<Claim> {
 
 /// Longest gap between answers and worst delay, ms.
 fn hand_over(seed: u64) -> (f64, f64) {
-    let times = schedule(seed, (100.0, 100.0), 200);
+    let times = schedule(seed, &(100.0..=100.0), 200);
     let mut rng = SeedTree::new(seed).stream("fault");
     let fault = START + between(&mut rng, 7_000.0, 8_000.0);
     let mut paths: Paths = scene(LINKS, default_connection(), true, seed);
-    paths.listen(Box::new(|_| Box::new(ResponseServer::new((100, 1_000), (6, 5)))));
+    let sizes = ExchangeSizes { request_bytes: 100, answer_bytes: 1_000 };
+    paths.listen(Box::new(move |_| Box::new(ResponseServer::new(sizes, 6, 5))));
     let end = times[times.len() - 1] + Duration::from_secs(15);
     let pace = Pace::At { bytes: 100, times };
-    paths.connect(0, Box::new(Units::new(pace, 1_000, (5, 6)))).expect("a connection");
+    paths.connect(0, Box::new(Units::new(pace, 1_000, 5, 6))).expect("a connection");
     paths.at_set_path_up(fault, 0, false);
     paths.world.run_until(end);
     let report = paths.client_report(0).expect("connected");

@@ -8,8 +8,20 @@ use marline_time::{Duration, SeedTree};
 use super::super::{link, parallel};
 use super::{Claim, START, default_connection, download, latencies, median, quantile};
 
-fn flood(bytes: u64, lasts: Duration) -> Pace {
-    Pace::Flood { bytes, from: START, until: START + lasts }
+/// Blocks written as fast as the connection accepts them.
+#[derive(Copy, Clone)]
+struct Flood {
+    block_bytes: u64,
+    lasts: Duration,
+    /// Time before measurements count.
+    warm_up: Duration,
+}
+
+impl Flood {
+    const fn from_secs(block_bytes: u64, lasts_s: u64, warm_up_s: u64) -> Self {
+        let (lasts, warm_up) = (Duration::from_secs(lasts_s), Duration::from_secs(warm_up_s));
+        Flood { block_bytes, lasts, warm_up }
+    }
 }
 
 /// Goodput and the blocks' latencies after `warm_up`, and bytes delivered by each link.
@@ -19,16 +31,13 @@ struct Outcome {
     link_kbytes: Vec<u64>,
 }
 
-fn run(
-    links: &[&str],
-    config: &ConnectionConfig,
-    (bytes, lasts, warm_up): (u64, Duration, Duration),
-    seed: u64,
-) -> Outcome {
+fn run(links: &[&str], config: &ConnectionConfig, flood: Flood, seed: u64) -> Outcome {
+    let Flood { block_bytes, lasts, warm_up } = flood;
+    let (from, to) = (START + warm_up, START + lasts);
     let scene = PathsConfig::new(links.iter().map(|text| link(text)).collect(), config.clone());
     let mut paths = Paths::new(&scene, SeedTree::new(seed));
-    download(&mut paths, flood(bytes, lasts), bytes);
-    let (from, to) = (START + warm_up, START + lasts);
+    let pace = Pace::Flood { bytes: block_bytes, from: START, until: to };
+    download(&mut paths, pace, block_bytes);
     paths.world.run_until(to + Duration::from_secs(5));
     let (client, server) = (paths.client_report(0), paths.server_report(0));
     let (client, server) = (client.expect("connected"), server.expect("accepted"));
@@ -46,10 +55,10 @@ pub fn blocks(seeds: u64) -> Vec<Claim> {
     let links = ["rate=8M,delay=10ms,queue=80ms", "rate=2M,delay=75ms,queue=2s"];
     let mut config = default_connection();
     config.send_buffer = 152_000;
-    let times = (8_192, Duration::from_secs(45), Duration::from_secs(8));
+    let flood = Flood::from_secs(8_192, 45, 8);
     let seeds: Vec<u64> = (1..=seeds).collect();
-    let outcomes = parallel(&seeds, |seed| run(&links, &config, times, *seed));
-    let alone = run(&links[..1], &config, times, 1);
+    let outcomes = parallel(&seeds, |seed| run(&links, &config, flood, *seed));
+    let alone = run(&links[..1], &config, flood, 1);
     let all = |share| {
         let each: Vec<f64> = outcomes.iter().map(|o| quantile(&o.latencies, share)).collect();
         each.iter().sum::<f64>() / each.len() as f64
@@ -89,15 +98,15 @@ pub fn small_windows(seeds: u64) -> Vec<Claim> {
     let first = "rate=100M,delay=25ms,queue=20ms";
     let mut config = default_connection();
     config.receive_buffer = 660 << 10;
-    let times = (65_536, Duration::from_secs(25), Duration::from_secs(8));
-    let best = run(&[first], &config, times, 1).mbit_per_s;
+    let flood = Flood::from_secs(65_536, 25, 8);
+    let best = run(&[first], &config, flood, 1).mbit_per_s;
     let jobs: Vec<((u32, &str), u64)> = SMALL_WINDOWS
         .into_iter()
         .flat_map(|row| (1..=seeds).map(move |seed| (row, seed)))
         .collect();
     let rates = parallel(&jobs, |((rtt_ms, loss), seed)| {
         let second = format!("rate=100M,delay={}us,queue=20ms,loss={loss}%", rtt_ms * 500);
-        run(&[first, &second], &config, times, *seed).mbit_per_s
+        run(&[first, &second], &config, flood, *seed).mbit_per_s
     });
     let mut claims = vec![Claim::shown("2d better path alone, Mbit/s", best)];
     for (rates, (rtt_ms, loss)) in rates.chunks(seeds as usize).zip(SMALL_WINDOWS) {
@@ -110,9 +119,9 @@ pub fn small_windows(seeds: u64) -> Vec<Claim> {
 /// Two shaped links, no bounds.
 pub fn bulk(seeds: u64) -> Vec<Claim> {
     let links = ["rate=50M,delay=10ms,queue=100ms", "rate=20M,delay=30ms,queue=100ms"];
-    let times = (65_536, Duration::from_secs(15), Duration::from_secs(3));
+    let flood = Flood::from_secs(65_536, 15, 3);
     let seeds: Vec<u64> = (1..=seeds).collect();
     let config = default_connection();
-    let rates = parallel(&seeds, |seed| run(&links, &config, times, *seed).mbit_per_s);
+    let rates = parallel(&seeds, |seed| run(&links, &config, flood, *seed).mbit_per_s);
     vec![Claim::at_least("bulk over 50 and 20 Mbit/s, Mbit/s", median(&rates), 64.0)]
 }

@@ -51,14 +51,12 @@ impl Heard {
         (newest.end.wrapping_sub(self.first?) == read as u32).then_some(newest.link)
     }
 
-    fn on_mapping(&mut self, now: Instant, link: LinkId, range: (u32, u32), idle: bool) {
+    fn on_mapping(&mut self, start: u32, mut newest: Newest) {
         let is_after = |a: u32, b: u32| (a.wrapping_sub(b) as i32) > 0;
-        let (start, end) = range;
         self.first = Some(self.first.filter(|first| !is_after(*first, start)).unwrap_or(start));
-        let mut newest = Newest { end, idle, at: now, link };
-        if let Some(known) = self.newest.filter(|known| !is_after(end, known.end)) {
+        if let Some(known) = self.newest.filter(|known| !is_after(newest.end, known.end)) {
+            newest.idle = known.idle || newest.idle && known.end == newest.end;
             newest.end = known.end;
-            newest.idle = known.idle || idle && known.end == end;
         }
         self.newest = Some(newest);
     }
@@ -85,7 +83,8 @@ impl Observer for Heard {
                     };
                     let mark = MptcpOption::Experimental(ExperimentalMessage::Idle.option());
                     let idle = segment.options.mptcp.iter().any(|option| option == mark);
-                    self.on_mapping(now, link, (start, start.wrapping_add(length)), idle);
+                    let end = start.wrapping_add(length);
+                    self.on_mapping(start, Newest { end, idle, at: now, link });
                 }
             }
             _ => {}

@@ -271,8 +271,8 @@ impl Plan {
         let moods = ["app/client", "app/server"].map(|name| seeds.stream(name));
         let [client, server] = moods;
         [
-            Box::new(Random::new(self.apps[0], (11, 22), client)),
-            Box::new(Random::new(self.apps[1], (22, 11), server)),
+            Box::new(Random::new(self.apps[0], 11, 22, client)),
+            Box::new(Random::new(self.apps[1], 22, 11, server)),
         ]
     }
 

@@ -1,8 +1,8 @@
 //! Check of state ownership inside a connection, and of circular imports.
 //!
-//! A room is a field of `Connection` whose type is a struct in the connection's folder. The compiler protects
+//! An owner is a field of `Connection` whose type is a struct in the connection's folder. The compiler protects
 //! private fields; this check makes sure that they are private, that no other file has a way around that, and that
-//! only one file holds two rooms at a time.
+//! only one file, the hub, holds two owners at a time.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -16,18 +16,33 @@ use syn::{
 use crate::TaskResult;
 use crate::manifest;
 
-/// The file that may hold two rooms.
-const TWO_ROOM_FILE: &str = "crates/marline-core/src/connection.rs";
-/// Folder of the rooms.
-const ROOMS: &str = "crates/marline-core/src/connection";
+/// State that is divided among owners.
+struct Area {
+    /// Struct whose fields are the owners.
+    state: &'static str,
+    /// The file of that struct, which alone may hold two owners.
+    hub: &'static str,
+    /// Folder of the owners.
+    folder: &'static str,
+}
+
+const AREAS: &[Area] = &[Area {
+    state: "Connection",
+    hub: "crates/marline-core/src/connection.rs",
+    folder: "crates/marline-core/src/connection",
+}];
 /// Crates whose files may import each other circularly: a program that plays the kernel for packetdrill's scripts.
 const CIRCLES_ALLOWED: &[&str] = &["packetdrill-adapter"];
 
 /// Fails with every finding.
 pub(crate) fn check(root: &Path) -> TaskResult {
     let mut wrong = Vec::new();
-    let rooms = Rooms::read(root)?;
-    wrong.extend(rooms.findings());
+    let mut counts = Vec::new();
+    for area in AREAS {
+        let owners = Owners::read(root, area)?;
+        wrong.extend(owners.findings());
+        counts.push(format!("{} owners in `{}`", owners.names.len(), area.state));
+    }
     let mut files = 0;
     for of in manifest::workspace_crates(root)? {
         let graph = Graph::read(&of.dir.join("src"))?;
@@ -38,7 +53,7 @@ pub(crate) fn check(root: &Path) -> TaskResult {
         }
     }
     if wrong.is_empty() {
-        println!("rooms: {} of a connection, {files} files without a circle", rooms.names.len());
+        println!("ownership: {}, {files} files without a circle", counts.join(", "));
         return Ok(());
     }
     Err(format!("{} findings\n{}", wrong.len(), wrong.join("\n")))
@@ -68,19 +83,23 @@ fn rust_files(dir: &Path, found: &mut Vec<PathBuf>) -> Result<(), String> {
     Ok(())
 }
 
-/// Structs of the connection and their files.
-struct Rooms {
-    /// Types of `Connection`'s fields that are defined in the folder.
+/// Structs of an area and their files.
+struct Owners {
+    area: &'static Area,
+    /// Types of the state's fields that are defined in the folder.
     names: BTreeSet<String>,
     /// Struct, its file, and its public fields.
     structs: BTreeMap<String, (String, Vec<String>)>,
     files: Vec<(String, syn::File)>,
 }
 
-impl Rooms {
-    fn read(root: &Path) -> Result<Self, String> {
-        let mut paths = vec![root.join(TWO_ROOM_FILE)];
-        rust_files(&root.join(ROOMS), &mut paths)?;
+impl Owners {
+    fn read(root: &Path, area: &'static Area) -> Result<Self, String> {
+        let hub = root.join(area.hub);
+        let mut paths = vec![hub.clone()];
+        let mut others = Vec::new();
+        rust_files(&root.join(area.folder), &mut others)?;
+        paths.extend(others.into_iter().filter(|path| *path != hub));
         let mut files = Vec::new();
         let mut structs = BTreeMap::new();
         for path in paths {
@@ -97,7 +116,7 @@ impl Rooms {
         let mut names = BTreeSet::new();
         for item in files.first().map(|(_, file)| &file.items).into_iter().flatten() {
             if let Item::Struct(found) = item
-                && found.ident == "Connection"
+                && found.ident == area.state
             {
                 for field in &found.fields {
                     let types = named(&field.ty);
@@ -105,22 +124,24 @@ impl Rooms {
                 }
             }
         }
-        Ok(Rooms { names, structs, files })
+        Ok(Owners { area, names, structs, files })
     }
 
     fn findings(&self) -> Vec<String> {
         let mut wrong = Vec::new();
         if self.names.len() < 5 {
             wrong.push(format!(
-                "{TWO_ROOM_FILE}: {} rooms: has `Connection` moved?",
-                self.names.len()
+                "{}: {} owners: has `{}` moved?",
+                self.area.hub,
+                self.names.len(),
+                self.area.state
             ));
         }
         let mut owned = self.names.clone();
-        owned.insert("Connection".to_owned());
+        owned.insert(self.area.state.to_owned());
         for (name, file) in &self.files {
             let mut looker =
-                FileVisitor { rooms: self, file: name, owned: &mut owned, wrong: &mut wrong };
+                FileVisitor { owners: self, file: name, owned: &mut owned, wrong: &mut wrong };
             looker.visit_file(file);
         }
         for name in &owned {
@@ -130,7 +151,7 @@ impl Rooms {
             }));
             let modules = self.files.iter().filter(|(name, _)| name == file);
             for module in modules.flat_map(|(_, file)| child_modules(file)) {
-                if file != TWO_ROOM_FILE {
+                if file != self.area.hub {
                     wrong.push(format!("{file}: `mod {module}` can write what {name} owns"));
                 }
             }
@@ -197,9 +218,9 @@ fn lent_mutably(result: &ReturnType) -> Vec<String> {
 
 /// Visitor of the functions of one file.
 struct FileVisitor<'a> {
-    rooms: &'a Rooms,
+    owners: &'a Owners,
     file: &'a str,
-    /// Structs whose fields must be private: rooms, and types that they lend mutably.
+    /// Structs whose fields must be private: owners, and types that they lend mutably.
     owned: &'a mut BTreeSet<String>,
     wrong: &'a mut Vec<String>,
 }
@@ -222,22 +243,23 @@ impl FileVisitor<'_> {
                 FnArg::Receiver(_) => {}
             }
         }
-        held.retain(|name| self.rooms.names.contains(name) || name == "Connection");
-        if self.file != TWO_ROOM_FILE && held.len() > 1 {
+        held.retain(|name| self.owners.names.contains(name) || name == self.owners.area.state);
+        if self.file != self.owners.area.hub && held.len() > 1 {
             let held: Vec<&str> = held.iter().map(String::as_str).collect();
             let (file, name) = (self.file, &signature.ident);
             self.wrong.push(format!("{file}: fn {name} holds {} mutably", held.join(" and ")));
         }
         let lent = lent_mutably(&signature.output);
-        self.owned.extend(lent.into_iter().filter(|name| self.rooms.structs.contains_key(name)));
+        self.owned.extend(lent.into_iter().filter(|name| self.owners.structs.contains_key(name)));
     }
 }
 
 impl<'a> Visit<'a> for FileVisitor<'_> {
     fn visit_item_impl(&mut self, of: &'a syn::ItemImpl) {
         let name = named(&of.self_ty).into_iter().next();
-        if name.as_deref() == Some("Connection") && self.file != TWO_ROOM_FILE {
-            self.wrong.push(format!("{}: impl Connection: that is {TWO_ROOM_FILE}'s", self.file));
+        let Area { state, hub, .. } = self.owners.area;
+        if name.as_deref() == Some(state) && self.file != *hub {
+            self.wrong.push(format!("{}: impl {state}: that is {hub}'s", self.file));
         }
         for item in &of.items {
             if let ImplItem::Fn(function) = item {
@@ -380,10 +402,12 @@ mod tests {
         assert!(graph(&[("a", &["b", "c"]), ("b", &["c"]), ("c", &[])]).circles().is_empty());
     }
 
-    fn rooms(holder: &str, others: &[(&str, &str)]) -> Vec<String> {
-        let mut files = vec![(TWO_ROOM_FILE.to_owned(), syn::parse_file(holder).expect("Rust"))];
+    fn findings(holder: &str, others: &[(&str, &str)]) -> Vec<String> {
+        let area = &AREAS[0];
+        let mut files = vec![(area.hub.to_owned(), syn::parse_file(holder).expect("Rust"))];
         for (name, text) in others {
-            files.push((format!("{ROOMS}/{name}.rs"), syn::parse_file(text).expect("Rust")));
+            let name = format!("{}/{name}.rs", area.folder);
+            files.push((name, syn::parse_file(text).expect("Rust")));
         }
         let mut structs = BTreeMap::new();
         for (name, file) in &files {
@@ -395,28 +419,28 @@ mod tests {
             }
         }
         let names = ["A", "B", "C", "D", "E"].map(str::to_owned).into();
-        Rooms { names, structs, files }.findings()
+        Owners { area, names, structs, files }.findings()
     }
 
     #[test]
     fn code_that_can_write_fields_from_elsewhere_is_found() {
-        assert_eq!(rooms("struct Connection { a: A }", &[("a", "struct A { x: u8 }")]), [""; 0]);
-        let open = rooms("", &[("a", "pub struct A { pub(super) x: u8 }")]);
+        assert_eq!(findings("struct Connection { a: A }", &[("a", "struct A { x: u8 }")]), [""; 0]);
+        let open = findings("", &[("a", "pub struct A { pub(super) x: u8 }")]);
         assert!(open[0].contains("A.x can be written"), "{open:?}");
-        let child = rooms("", &[("a", "mod rest; pub struct A { x: u8 }")]);
+        let child = findings("", &[("a", "mod rest; pub struct A { x: u8 }")]);
         assert!(child[0].contains("`mod rest` can write"), "{child:?}");
         let lent =
             "struct A { p: P } struct P { pub x: u8 } impl A { fn p(&mut self) -> &mut P {} }";
-        assert!(rooms("", &[("a", lent)])[0].contains("P.x can be written"));
+        assert!(findings("", &[("a", lent)])[0].contains("P.x can be written"));
     }
 
     #[test]
-    fn one_file_alone_holds_two_rooms() {
+    fn one_file_alone_holds_two_owners() {
         let both = "struct A {} impl A { fn f(&mut self, b: &mut B) {} fn g(&mut self, b: &B) {} }";
-        let found = rooms("", &[("a", both)]);
+        let found = findings("", &[("a", both)]);
         assert_eq!(found.len(), 1, "{found:?}");
         assert!(found[0].contains("fn f holds A and B mutably"));
-        assert_eq!(rooms("fn f(a: &mut A, b: &mut B) {}", &[]), [""; 0]);
-        assert!(rooms("", &[("a", "impl Connection {}")])[0].contains("impl Connection"));
+        assert_eq!(findings("fn f(a: &mut A, b: &mut B) {}", &[]), [""; 0]);
+        assert!(findings("", &[("a", "impl Connection {}")])[0].contains("impl Connection"));
     }
 }

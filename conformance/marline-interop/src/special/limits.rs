@@ -29,8 +29,8 @@ fn check_third_path_joined(found: &mut Found<'_>) {
     if used[0] == used[1] {
         found.problems.push(format!("with room for one of two more paths, used: {used:?}"));
     }
-    found.carried(THIRD, (2, 3), Way::Down, true);
-    found.carried(LTE, (2, 3), Way::Down, false);
+    found.carried(THIRD, 2..3, Way::Down, true);
+    found.carried(LTE, 2..3, Way::Down, false);
 }
 
 pub(super) fn cases() -> Vec<Special> {

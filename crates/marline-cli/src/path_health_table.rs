@@ -69,7 +69,7 @@ fn members(pair: &AddressPair, connections: &[Connection]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use marline::PathHealth;
+    use marline::paths::PathHealth;
 
     use crate::control::protocol::Subflow;
 

@@ -1,6 +1,6 @@
 //! Live per-path table: one row per subflow, in human-readable units.
 
-use marline::PathHealth;
+use marline::paths::PathHealth;
 
 use crate::control::protocol::{Connection, Path, Subflow};
 

@@ -1,7 +1,7 @@
 //! Messages to the page, as JSON. Names end in their units, except for bytes and counts. Counters are those of the
 //! process and only grow, so a missed message only reduces the resolution.
 
-use marline::PathHealth;
+use marline::paths::PathHealth;
 use serde::{Deserialize, Serialize};
 
 /// Description of the program.

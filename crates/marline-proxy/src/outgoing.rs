@@ -7,7 +7,7 @@
 use std::io;
 use std::net::SocketAddr;
 
-use marline::MemoryAccount;
+use marline::memory::MemoryAccount;
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::net::{TcpStream, lookup_host};
 

@@ -18,6 +18,7 @@ pub(crate) const fn purpose(purpose: Purpose) -> &'static str {
         Purpose::DataFin => "data_fin",
         Purpose::Fin => "fin",
         Purpose::Reset => "reset",
+        _ => "other",
     }
 }
 
@@ -44,6 +45,7 @@ pub(crate) const fn timer(timer: Timer) -> &'static str {
         Timer::Retransmission => "retransmission",
         Timer::DataRetransmission => "data_retransmission",
         Timer::Persist => "persist",
+        _ => "other",
     }
 }
 

@@ -156,7 +156,7 @@ fn known(reached: &Reached) -> String {
 
 #[cfg(test)]
 mod tests {
-    use marline::PathHealth;
+    use marline::paths::PathHealth;
 
     use super::*;
 

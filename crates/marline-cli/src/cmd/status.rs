@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use std::time::{Duration, SystemTime};
 
 use anyhow::bail;
-use marline::PathHealth;
+use marline::paths::PathHealth;
 use marline_dashboard::PathSummary;
 use serde::Serialize;
 

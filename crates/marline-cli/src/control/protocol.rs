@@ -6,12 +6,12 @@
 use crate::memory::Memory;
 use std::collections::BTreeMap;
 
-use marline::PathHealth;
+use marline::paths::PathHealth;
 use serde::{Deserialize, Serialize};
 
 mod reports;
 
-pub use marline::PathChange;
+pub use marline::paths::PathChange;
 pub use marline_dashboard::Quota;
 pub use reports::{OpenTarget, PendingSetting, Reloaded, Trouble};
 

@@ -2,8 +2,10 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
+use marline::monitor::{ConnectionId, FourTuple, MonitorEvent, MonitorKind};
+use marline::paths::PathHealth;
 use marline::policy::Reason;
-use marline::{ConnectionId, FourTuple, Instant, MonitorEvent, MonitorKind, PathHealth};
+use marline::time::Instant;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::UnixStream;
 use tokio::sync::broadcast;

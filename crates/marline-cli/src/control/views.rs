@@ -2,11 +2,12 @@
 
 use std::time::{Duration, SystemTime};
 
-use marline::policy::{Phase, SubflowId};
-use marline::{
-    AddressPairInfo, ConnectionInfo, FourTuple, MonitorEvent, MonitorKind, PathEvent, PathStatus,
-    Reach, ServerReach, StreamDirection, SubflowInfo, SubflowState,
+use marline::monitor::{
+    ConnectionInfo, FourTuple, MonitorEvent, MonitorKind, StreamDirection, SubflowInfo,
+    SubflowState,
 };
+use marline::paths::{AddressPairInfo, PathEvent, PathStatus, Reach, ServerReach};
+use marline::policy::{Phase, SubflowId};
 use marline_proxy::quota::Standing;
 use marline_proxy::server::allowances::QuotaUse;
 

@@ -9,8 +9,9 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
+use marline::monitor::{MonitorEvent, MonitorKind};
+use marline::paths::PathEvent;
 use marline::policy::SubflowId;
-use marline::{MonitorEvent, MonitorKind, PathEvent};
 use marline_dashboard::{Dashboard, Happening, Pace};
 use marline_io::Clock;
 use tokio::sync::broadcast;

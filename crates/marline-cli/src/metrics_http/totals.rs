@@ -6,9 +6,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use marline::datagrams::LaneCounters;
-use marline::{
-    ConnectionId, DelayHistogram, Instant, MonitorEvent, MonitorKind, PathHealth, StreamDirection,
-};
+use marline::monitor::{ConnectionId, MonitorEvent, MonitorKind, StreamDirection};
+use marline::paths::PathHealth;
+use marline::time::{DelayHistogram, Instant};
 use marline_proxy::udp::UdpCounts;
 
 use super::datagrams;

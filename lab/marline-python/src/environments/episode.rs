@@ -3,10 +3,10 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::{Context, ensure};
-use marline::Registry;
 use marline::algos::NamedScheduler;
+use marline::algos::Registry;
 use marline::policy::{Quantile, SubflowView};
-use marline::{Duration, Instant};
+use marline::time::{Duration, Instant};
 use marline_lab::experiment::{Experiment, START, Variant, reinjected_bytes, stage};
 use marline_lab::policies;
 use marline_lab::workload::Workload;

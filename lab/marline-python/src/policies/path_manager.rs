@@ -5,8 +5,8 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use marline::Instant;
 use marline::policy::{AddressId, PathAction, PathContext, PathEvent, PathManager, Role};
+use marline::time::Instant;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyTuple};

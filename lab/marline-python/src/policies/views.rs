@@ -1,9 +1,9 @@
 //! Views as Python objects: the dataclasses of `marline.policies`, filled with what the core shows.
 
-use marline::Instant;
 use marline::policy::{
     DataRange, Eligibility, Phase, SchedulerContext, SubflowId, SubflowSet, SubflowView,
 };
+use marline::time::Instant;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyList, PyTuple};

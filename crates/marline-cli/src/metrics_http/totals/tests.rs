@@ -160,7 +160,7 @@ fn histograms_count_events_and_used_paths() {
     totals.sample(&[used(5)]);
     totals.sample(&[used(5)]);
     totals.sample(&[used(6)]);
-    let path = marline::FourTuple {
+    let path = marline::monitor::FourTuple {
         local: "10.0.0.1:443".parse().unwrap(),
         remote: "192.0.2.7:9".parse().unwrap(),
     };

@@ -1,7 +1,7 @@
 //! Samples of the subflows of both ends.
 
+use marline::monitor::{FourTuple, SubflowInfo, SubflowState};
 use marline::policy::{Phase, Quantile, SubflowView};
-use marline::{FourTuple, SubflowInfo, SubflowState};
 use marline_sim::{LinkId, NodeId, Paths, World};
 use marline_time::{Duration, Instant};
 

@@ -173,7 +173,7 @@ fn packet(flags: TcpFlags, seq: u32, ack: u32, options: &TcpOptions, payload: &[
     segment[at..].copy_from_slice(payload);
     fill_tcp_checksum(Some((CLIENT.into(), SERVER.into())), &mut segment);
     let mut packet = vec![0; 20];
-    emit_ip((CLIENT.into(), SERVER.into()), PROTOCOL_TCP, 0, segment.len(), &mut packet)
+    emit_ip(CLIENT.into(), SERVER.into(), PROTOCOL_TCP, 0, segment.len(), &mut packet)
         .expect("a packet");
     packet.extend_from_slice(&segment);
     packet

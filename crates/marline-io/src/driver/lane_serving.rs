@@ -28,7 +28,7 @@ impl State {
             let Some(id) = self.lanes.next_ready() else { return false };
             self.check_subflows(id, now);
             let endpoint = &self.endpoint;
-            self.lanes.note_probed(id, |local, remote| endpoint.is_path_probed(local, remote));
+            self.lanes.note_probed(id, |path| endpoint.is_path_probed(path));
             self.transmit_lane(id, now);
             self.lanes.settle(id, now);
             self.compare_lane(id, now);
@@ -58,8 +58,8 @@ impl State {
 
     /// Notifies connections of silent paths on which lanes were answered.
     pub(super) fn wake_connections(&mut self, now: Instant) {
-        for (local, remote) in self.lanes.take_answered() {
-            self.endpoint.on_path_answer(now, local, remote);
+        for path in self.lanes.take_answered() {
+            self.endpoint.on_path_answer(now, path);
         }
     }
 

@@ -9,12 +9,11 @@ mod memory;
 mod silence;
 mod timers;
 
-use core::net::IpAddr;
 use core::task::{Context, Waker};
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::hash::BuildHasherDefault;
 
-use marline_core::{ConnectionId, MemoryCharge, Shard, SubflowPlace};
+use marline_core::{ConnectionId, MemoryCharge, PathAddresses, Shard, SubflowPlace};
 use marline_datagram::{Event, FlowId, Lane, LaneStats, PathId, Transmit};
 use marline_time::{Duration, Instant, Rng};
 
@@ -146,9 +145,6 @@ pub(super) struct LanePath {
     /// Our id of the subflow.
     pub(super) flow: u64,
 }
-
-/// Our address and the peer's.
-type PathAddresses = (IpAddr, IpAddr);
 
 #[derive(Debug)]
 struct Entry {
@@ -397,8 +393,7 @@ impl Lanes {
         entry.addresses.clear();
         for path in &entry.paths {
             if let Some(subflow) = known(path.flow) {
-                let addresses = (subflow.path.local.ip(), subflow.path.remote.ip());
-                entry.addresses.push((path.flow, addresses));
+                entry.addresses.push((path.flow, subflow.path.addresses()));
                 entry.lane.set_path_cost(path.id, subflow.backup, subflow.cost);
                 entry.lane.set_path_fading(path.id, subflow.cost.fading);
             }

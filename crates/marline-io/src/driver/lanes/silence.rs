@@ -1,22 +1,22 @@
 //! Silent paths of lanes: answers are shared between the lanes and connections of a shard.
 
-use core::net::IpAddr;
 use std::collections::BTreeSet;
 
+use marline_core::PathAddresses;
 use marline_datagram::PathId;
 
-use super::{Entry, Lanes, PathAddresses};
+use super::{Entry, Lanes};
 
 impl Lanes {
     /// Marks the silent paths of a lane that are already probed for connections of the shard.
     pub(in super::super) fn note_probed(
         &mut self,
         id: u64,
-        is_probed: impl Fn(IpAddr, IpAddr) -> bool,
+        is_probed: impl Fn(PathAddresses) -> bool,
     ) {
         let Some(entry) = self.entries.get_mut(&id) else { return };
-        for (path, (local, remote)) in &entry.silent {
-            entry.lane.set_path_probed(*path, is_probed(*local, *remote));
+        for (path, addresses) in &entry.silent {
+            entry.lane.set_path_probed(*path, is_probed(*addresses));
         }
     }
 

@@ -20,8 +20,9 @@ use std::process::{Command, Stdio};
 use std::sync::LazyLock;
 use std::time::Duration;
 
+use crate::kernel_log::KernelLog;
 use anyhow::{Context, ensure};
-use marline_lab::net::{Counters, KernelLog, Net, Options, RelayReport};
+use marline_lab::net::{Counters, Net, Options, RelayReport};
 use marline_lab::scenario::{Endpoint, EndpointFlag, Path, Scenario, Side};
 use marline_testkit::wiretap::Findings;
 

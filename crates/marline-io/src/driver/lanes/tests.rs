@@ -2,7 +2,7 @@ use core::net::SocketAddr;
 
 use marline_algos::Registry;
 use marline_core::{FourTuple, PathAddresses};
-use marline_datagram::{LaneConfig, TestCipher};
+use marline_datagram::{FlowId, LaneConfig, TestCipher};
 
 use super::*;
 
@@ -19,9 +19,9 @@ fn lanes(numbers: PathNumbers) -> Lanes {
     let [keys, _] = TestCipher::pair(1);
     let lane = Lane::new(config(), (ID, 8), keys, Instant::ZERO);
     let mut lanes = Lanes::new(ALONE, SecretRng::from_os().unwrap());
-    assert!(lanes.admits((ID, 8)));
-    lanes.insert((ID, 8), lane, ConnectionId(3), numbers);
-    assert!(!lanes.admits((ID, 9)) && !lanes.admits((9, 8)) && !lanes.admits((0, 9)));
+    assert!(lanes.admits(ID, 8));
+    lanes.insert(ID, 8, lane, ConnectionId(3), numbers);
+    assert!(!lanes.admits(ID, 9) && !lanes.admits(9, 8) && !lanes.admits(0, 9));
     lanes
 }
 

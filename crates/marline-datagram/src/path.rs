@@ -13,12 +13,12 @@ mod timers;
 use core::cell::Cell;
 
 use marline_policy::{
-    AckSample, CongestionController, CongestionFactory, CongestionSignal, DatagramPathView,
-    Forecaster, Health, PathCost, PathId, Quantile, RateSample, RttConfig, RttEstimator, SubflowId,
-    UnreachableCause,
+    AckSample, CongestionController, CongestionSignal, DatagramPathView, Forecaster, Health,
+    PathCost, PathId, Quantile, RateSample, RttConfig, RttEstimator, SubflowId, UnreachableCause,
 };
 use marline_time::{Duration, Instant, Rate};
 
+use crate::config::LaneConfig;
 use crate::event::PathInfo;
 use crate::frame::{Ack, HEADER_BYTES, TAG_BYTES, datagram_overhead};
 use crate::outstanding::{Outstanding, Sending, Sent};
@@ -42,12 +42,12 @@ const INITIAL_ANSWER_TIMEOUT: Duration = Duration::from_millis(500);
 const MIN_QUEUE_DELAY: Duration = Duration::from_millis(40);
 /// Minimum of four times the RTT variation.
 const MIN_VARIATION: Duration = Duration::from_millis(10);
-/// Bytes of non-bulk data that may be in transit while the path is unreachable: enough to detect its recovery, and not so
+/// Bytes of non-bulk data that may be in transit while the path is silent: enough to detect its recovery, and not so
 /// much that old data delays new data then.
 const UNREACHABLE_BYTES: u64 = 4_096;
 /// Frames of a packet train that measures the rate.
 const TRAIN_FRAMES: u8 = 12;
-/// Maximum interval of probes on an unreachable path while datagrams are sent.
+/// Maximum interval of probes on a silent path while datagrams are sent.
 const MAX_PROBE_INTERVAL: Duration = Duration::from_secs(1);
 /// Interval of probes if other components also probe the path.
 const SHARED_PROBE_INTERVAL: Duration = Duration::from_secs(4);
@@ -62,7 +62,7 @@ pub(crate) struct Traits {
     pub(crate) backup: bool,
     pub(crate) cost: PathCost,
     pub(crate) fading: bool,
-    /// True if other components probe it while it is unreachable, and report an answer here.
+    /// True if other components probe it while it is silent, and report an answer here.
     pub(crate) is_probed: bool,
 }
 
@@ -73,9 +73,9 @@ pub(crate) struct Outcome {
     pub(crate) answered: Vec<u64>,
     /// Numbers of frames that are lost or overdue and may be useful on another path.
     pub(crate) missed: Vec<u64>,
-    /// True if the path became unreachable.
+    /// True if the path became silent.
     pub(crate) unreachable: bool,
-    /// True if an unreachable path is acknowledged again.
+    /// True if a silent path is acknowledged again.
     pub(crate) answers: bool,
     /// True if the MTU has changed.
     pub(crate) mtu_changed: bool,
@@ -122,13 +122,9 @@ pub(crate) struct Path {
 
 /// Creation.
 impl Path {
-    pub(crate) fn new(
-        id: PathId,
-        congestion: &dyn CongestionFactory,
-        (outstanding, sizes): (usize, (u16, u16)),
-        now: Instant,
-    ) -> Self {
-        let mtu = Mtu::new(sizes);
+    pub(crate) fn new(id: PathId, config: &LaneConfig, now: Instant) -> Self {
+        let (safe, most) = config.frame_bytes;
+        let mtu = Mtu::new(safe, most);
         let segment = u32::from(mtu.frame_bytes());
         Path {
             id,
@@ -137,9 +133,9 @@ impl Path {
             rtt: RttEstimator::new(RttConfig::default()),
             forecaster: Forecaster::default(),
             patience: Cell::new(None),
-            congestion: congestion.build(segment, 10 * u64::from(segment), now),
+            congestion: config.congestion.build(segment, 10 * u64::from(segment), now),
             pacer: Pacer::new(),
-            outstanding: Outstanding::new(outstanding),
+            outstanding: Outstanding::new(config.limits.outstanding),
             received: Received::default(),
             queues: Queues::default(),
             mtu,
@@ -524,7 +520,7 @@ impl Path {
     fn pace(&mut self) {
         let window = self.congestion.window();
         let slow_start = window < self.congestion.ssthresh();
-        self.pacer.set(self.congestion.pacing_rate(), (window, self.srtt()), slow_start);
+        self.pacer.set(self.congestion.pacing_rate(), window, self.srtt(), slow_start);
     }
 
     /// Reports that nothing passes there (an ICMP error, an interface that is gone).

@@ -43,7 +43,7 @@ usage: cargo xtask <task>
   size            lines, words and packages of the tree; --check beside what was blessed, --bless, --build: how long a
                   cold build of the program takes, and its bytes
   deps            which crate depends on which
-  ownership       who may write which field of a connection, and files that import each other in a circle
+  ownership       who may write which field of a connection or a shard, and files that import each other in a circle
   api [--bless]   the public interface of crate marline beside its snapshot and that of the last release;
                   --bless writes the snapshot
   readme          the README's figures beside the pages they come from; files and functions that ARCHITECTURE.md names

@@ -1,6 +1,6 @@
-//! Check of state ownership inside a connection, and of circular imports.
+//! Check of state ownership inside a connection and inside a shard of the driver, and of circular imports.
 //!
-//! An owner is a field of `Connection` whose type is a struct in the connection's folder. The compiler protects
+//! An owner is a field of `Connection` or `State` whose type is a struct in that folder. The compiler protects
 //! private fields; this check makes sure that they are private, that no other file has a way around that, and that
 //! only the hub holds two owners at a time, and listed structs, each the ones that the list states.
 

@@ -95,7 +95,7 @@ class Agent:
         rows = observation[: width * self.paths].reshape(self.paths, width)
         at = marline.gym.FEATURES_OF_PATH.index
         chosen = [
-            rows[:, at("fine")] * rows[:, at("usable")],
+            rows[:, at("usable")] * rows[:, at("active")],
             np.minimum(rows[:, at("forecast_p50_s")] * 5.0, 2.0),
             np.minimum(rows[:, at("forecast_p90_s")] * 5.0, 2.0),
             np.minimum(rows[:, at("in_flight_64kib")], 2.0),

@@ -95,13 +95,13 @@ class Olaps(marline.Scheduler):
 
     def next_send(self, cx: marline.SchedulerContext) -> marline.policies.Decision:
         self._look(cx)
-        fine = [view for view in cx.subflows if view.usable and view.health == "fine"]
-        ready = [view for view in fine or cx.subflows if view.ready]
+        usable = [view for view in cx.subflows if view.active and view.health == "usable"]
+        ready = [view for view in usable or cx.subflows if view.ready]
         for view in sorted(ready, key=lambda view: view.srtt_us or 0.0):
             decision = self._on(view, cx)
             if decision is not None:
                 return decision
-        opens = [view.opens_at_us for view in fine if view.opens_at_us is not None]
+        opens = [view.opens_at_us for view in usable if view.opens_at_us is not None]
         return marline.WaitUntil(min(opens)) if opens else None
 
     def _on(self, view: marline.SubflowView, cx: marline.SchedulerContext) -> marline.Send | None:

@@ -6,8 +6,8 @@ use std::time::Instant;
 
 use crate::run::{command, run, run_and_report_failure, tested};
 use crate::{
-    TaskResult, alone, bench, dashboard, deps, manifest, ownership, packages, portable, python,
-    readme, size, spec, test, tidy,
+    TaskResult, alone, api, bench, dashboard, deps, manifest, ownership, packages, portable,
+    python, readme, size, spec, test, tidy,
 };
 
 const FUZZ_SECONDS: u64 = 5;
@@ -20,7 +20,7 @@ type Step<'a> = (&'a str, &'a dyn Fn(&Path) -> TaskResult);
 /// Runs the named steps, or all, in order. After a failure the other steps run, too, so that the log shows all
 /// failures.
 pub(crate) fn all(root: &Path, wanted: &[String]) -> TaskResult {
-    let steps: [Step<'_>; 21] = [
+    let steps: [Step<'_>; 22] = [
         ("format", &|root| cargo(root, &["fmt", "--all", "--check"])),
         ("tidy", &tidy::check),
         ("size", &size::check),
@@ -33,6 +33,8 @@ pub(crate) fn all(root: &Path, wanted: &[String]) -> TaskResult {
         ("clippy", &clippy),
         ("portable", &portable::check),
         ("doc", &doc),
+        // After `doc`, whose metadata of dependencies it uses.
+        ("api", &api::check),
         ("alone", &alone::check),
         ("test", &|root| test::run_all(root, &[])),
         ("bench", &|root| bench::run(root, &["--check".to_owned()])),

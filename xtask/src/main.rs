@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 mod alone;
+mod api;
 mod architecture;
 mod bench;
 mod checks;
@@ -44,6 +45,8 @@ usage: cargo xtask <task>
                   cold build of the program takes, and its bytes
   deps            which crate depends on which
   ownership       who may write which field of a connection or a shard, and files that import each other in a circle
+  api [--bless]   the public interface of crate marline beside its snapshot and that of the last release;
+                  --bless writes the snapshot
   readme          the README's figures beside the pages they come from; files and functions that ARCHITECTURE.md names
   reference       writes docs/reference, the parameters of policies and the events of traces from the program
   spec [--write | --kernel DIR]  the tables of requirements (docs/spec/*.toml), checked; --write renews
@@ -104,6 +107,7 @@ fn main() -> ExitCode {
         "tidy" => tidy::check(&root),
         "size" => size::run_task(&root, rest),
         "deps" => deps::check(&root),
+        "api" => api::run_task(&root, rest),
         "readme" => readme::check(&root),
         "reference" => reference::write(&root),
         "ownership" => ownership::check(&root),

@@ -10,7 +10,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use marline::advanced::ConnectionConfig;
-use marline::{Carrier, Client, PathChange, Server, ServerAddress};
+use marline::config::ServerAddress;
+use marline::paths::PathChange;
+use marline::{Carrier, Client, Server};
 use marline_lab::experiment::Variant;
 use marline_lab::kernel::Kernel;
 use marline_lab::scenario::Side;
@@ -145,7 +147,7 @@ fn connection_config(job: &Job) -> anyhow::Result<ConnectionConfig> {
         let client = job.side == Side::Client;
         let role =
             if client { marline::policy::Role::Client } else { marline::policy::Role::Server };
-        marline::advanced::interactive(&mut config, role, marline::Interactive::Prompt);
+        marline::advanced::interactive(&mut config, role, marline::config::Interactive::Prompt);
     }
     config.dss_checksum = job.checksum;
     config.deny_join_id0 = job.extra.deny_join_id0;
@@ -180,7 +182,9 @@ async fn marline_client(job: &Job) -> anyhow::Result<()> {
 
 fn announced(announced: &Announced) -> ServerAddress {
     let Announced { address, advertised, backup } = *announced;
-    ServerAddress { advertised, backup, ..ServerAddress::new(address) }
+    let mut server = ServerAddress::new(address);
+    (server.advertised, server.backup) = (advertised, backup);
+    server
 }
 
 async fn change_paths(client: &Client, changes: &[(u64, String, String)]) -> anyhow::Result<()> {

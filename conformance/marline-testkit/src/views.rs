@@ -2,8 +2,8 @@
 
 use marline_policy::{
     AckSample, AddressId, AddressPairFault, DataRange, Decision, Dsn, Eligibility, Forecast,
-    Health, Mapping, MappingIndex, Phase, SchedulerContext, SilenceCause, SubflowId, SubflowSet,
-    SubflowView,
+    Health, Mapping, MappingIndex, Phase, SchedulerContext, SubflowId, SubflowSet, SubflowView,
+    UnreachableCause,
 };
 use marline_time::{Duration, Instant};
 
@@ -26,7 +26,7 @@ pub fn view(id: u8, srtt_ms: u64) -> SubflowView {
         backup: false,
         metered: false,
         wake_share: 0.0,
-        health: Health::Fine,
+        health: Health::Usable,
         phase: Phase::Open,
         eligibility: Eligibility::Ready { room: 100 * u64::from(MSS) },
         mss: MSS,
@@ -67,7 +67,7 @@ pub fn paced(view: SubflowView, until_ms: u64) -> SubflowView {
 /// The view when it can no longer carry data.
 #[must_use]
 pub fn gone(view: SubflowView) -> SubflowView {
-    SubflowView { eligibility: Eligibility::NotUsable, ..view }
+    SubflowView { eligibility: Eligibility::NotActive, ..view }
 }
 
 /// The view as a backup.
@@ -77,28 +77,28 @@ pub fn backup(view: SubflowView) -> SubflowView {
 }
 
 /// Health after a timeout.
-pub const SILENT: Health =
-    Health::Silent { since: Instant::ZERO, cause: SilenceCause::RetransmissionTimeout };
+pub const UNREACHABLE: Health =
+    Health::Unreachable { since: Instant::ZERO, cause: UnreachableCause::RetransmissionTimeout };
 
-/// Health on a bad address pair that still receives.
-pub const DOUBTFUL: Health =
-    Health::Doubtful { since: Instant::ZERO, cause: AddressPairFault::Unanswered };
+/// Health on a degraded address pair that still receives.
+pub const DEGRADED: Health =
+    Health::Degraded { since: Instant::ZERO, cause: AddressPairFault::Unanswered };
 
-/// Health on a bad address pair that has received nothing since a timeout.
-pub const SILENT_ON_BAD_PAIR: Health =
-    Health::Silent { since: Instant::ZERO, cause: SilenceCause::BadAddressPair };
+/// Health on a degraded address pair that has received nothing since a timeout.
+pub const UNREACHABLE_ON_DEGRADED_PAIR: Health =
+    Health::Unreachable { since: Instant::ZERO, cause: UnreachableCause::DegradedAddressPair };
 
 /// The view after a timeout, last heard at this time.
 #[must_use]
-pub fn silent(view: SubflowView, heard_ms: u64) -> SubflowView {
+pub fn unreachable(view: SubflowView, heard_ms: u64) -> SubflowView {
     let last_heard_at = Instant::from_millis(heard_ms);
-    SubflowView { health: SILENT, last_heard_at, ..view }
+    SubflowView { health: UNREACHABLE, last_heard_at, ..view }
 }
 
-/// The view on a bad address pair that still receives.
+/// The view on a degraded address pair that still receives.
 #[must_use]
-pub fn doubtful(view: SubflowView) -> SubflowView {
-    SubflowView { health: DOUBTFUL, ..view }
+pub fn degraded(view: SubflowView) -> SubflowView {
+    SubflowView { health: DEGRADED, ..view }
 }
 
 /// The range `start..end`.

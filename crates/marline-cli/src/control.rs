@@ -22,7 +22,8 @@ pub use crate::succession::PendingUpgrade;
 
 use marline::advanced::SharedEventObserver;
 use marline::datagrams::LaneCounters;
-use marline::{ConnectionId, MonitorEvent, PathEvent};
+use marline::monitor::{ConnectionId, MonitorEvent};
+use marline::paths::PathEvent;
 use marline_proxy::udp::UdpCounts;
 use protocol::{AddressPair, Connection, OpenTarget, Path, PathChange, Trouble};
 use tokio::sync::broadcast;

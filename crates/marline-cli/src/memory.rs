@@ -8,7 +8,7 @@ use std::fs;
 use std::path::{Component, Path, PathBuf};
 use std::sync::OnceLock;
 
-use marline::{MemoryAccount, MemoryBudget, MemoryKind, MemoryUsage};
+use marline::memory::{MemoryAccount, MemoryBudget, MemoryKind, MemoryUsage};
 use serde::{Deserialize, Serialize};
 
 /// Share of a control group's limit, in percent. Such a limit is set for this program.
@@ -104,7 +104,7 @@ pub struct Memory {
 
 impl From<MemoryUsage> for Memory {
     fn from(usage: MemoryUsage) -> Memory {
-        let MemoryUsage { limit, used, by_kind, waits } = usage;
+        let MemoryUsage { limit, used, by_kind, waits, .. } = usage;
         let kinds = MemoryKind::ALL.iter().zip(by_kind).filter(|(_, bytes)| *bytes > 0);
         let by_kind = kinds.map(|(kind, bytes)| (kind.name().to_owned(), bytes)).collect();
         Memory { limit, used, waits, by_kind }

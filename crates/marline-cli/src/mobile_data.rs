@@ -5,7 +5,8 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use marline::{Client, PathStatus, RadioKind};
+use marline::Client;
+use marline::paths::{PathStatus, RadioKind};
 use marline_link::radio::RadioKind as GuessedRadio;
 
 use crate::config::client::ClientPlan;

@@ -7,7 +7,8 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use marline::advanced::{KeptCapabilities, RawSockets};
-use marline::{BindError, Carrier, ServerBuilder, TunPath};
+use marline::config::TunPath;
+use marline::{BindError, Carrier, ServerBuilder};
 use marline_io::Interfaces;
 use serde::{Deserialize, Serialize};
 

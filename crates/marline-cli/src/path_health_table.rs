@@ -5,7 +5,8 @@ use std::net::SocketAddr;
 use crate::control::protocol::{AddressPair, Connection};
 use crate::path_table::align;
 
-const HEADER: [&str; 7] = ["address pair", "subflows", "loss", "retrans", "rto", "health", "bad"];
+const HEADER: [&str; 7] =
+    ["address pair", "subflows", "loss", "retrans", "rto", "health", "degraded"];
 
 /// Largest number of subflows listed in a line. The others are counted.
 const NAMED: usize = 4;
@@ -23,7 +24,11 @@ pub fn render(address_pairs: &[AddressPair], connections: &[Connection]) -> Stri
 
 fn row(pair: &AddressPair, connections: &[Connection]) -> [String; HEADER.len()] {
     let percent = |share: f64| format!("{:.0}%", share * 100.0);
-    let why = pair.fault.as_ref().map(|fault| format!(" ({fault})")).unwrap_or_default();
+    let why = match &pair.cause {
+        Some(cause) => format!(" ({cause})"),
+        None if pair.watched => " (watched)".to_owned(),
+        None => String::new(),
+    };
     let rto = match pair.rto_us {
         0 => "-".to_owned(),
         us => format!("{:.0}ms", us as f64 / 1e3),
@@ -40,7 +45,7 @@ fn row(pair: &AddressPair, connections: &[Connection]) -> [String; HEADER.len()]
         percent(pair.retransmissions),
         rto,
         format!("{}{why}", pair.health),
-        format!("{}x", pair.times_bad),
+        format!("{}x", pair.times_degraded),
     ]
 }
 
@@ -64,6 +69,8 @@ fn members(pair: &AddressPair, connections: &[Connection]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use marline::paths::PathHealth;
+
     use crate::control::protocol::Subflow;
 
     #[test]
@@ -77,9 +84,10 @@ mod tests {
             loss: 0.254,
             retransmissions: 0.5,
             rto_us: 1_600_000,
-            health: "bad".into(),
-            fault: Some("rto".into()),
-            times_bad: 1,
+            health: PathHealth::Degraded,
+            cause: Some("rto".into()),
+            watched: false,
+            times_degraded: 1,
         };
         let subflow = |slot, local: &str| Subflow {
             subflow: slot,
@@ -106,7 +114,7 @@ mod tests {
             let cells: Vec<&str> =
                 line.split("  ").map(str::trim).filter(|cell| !cell.is_empty()).collect();
             let first = format!("{over} -> 198.51.100.1");
-            assert_eq!(cells, [&*first, "4.0 5.0", "25%", "50%", "1600ms", "bad (rto)", "1x"]);
+            assert_eq!(cells, [&*first, "4.0 5.0", "25%", "50%", "1600ms", "degraded (rto)", "1x"]);
         }
         assert!(render(&[], &connections).contains("no address pair"));
     }

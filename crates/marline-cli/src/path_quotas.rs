@@ -10,10 +10,12 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use marline::Client;
 use marline::advanced::{
     Direction, ObservedPath, ObservedSegments, PacketObserver, SharedObserver,
 };
-use marline::{Client, Instant, PathRestriction, PathSpec, PathStatus};
+use marline::paths::{PathRestriction, PathSpec, PathStatus};
+use marline::time::Instant;
 use marline_proxy::ledger::{Counted, Ledger};
 use marline_proxy::quota::Standing;
 use marline_proxy::server::allowances::{QuotaUse, moment, unix_s};

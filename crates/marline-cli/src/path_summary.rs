@@ -133,7 +133,7 @@ pub fn ip(end: &str) -> &str {
 
 #[cfg(test)]
 mod tests {
-    use marline::PathHealth;
+    use marline::paths::PathHealth;
 
     use super::*;
 

@@ -1,6 +1,6 @@
 //! Live per-path table: one row per subflow, in human-readable units.
 
-use marline::PathHealth;
+use marline::paths::PathHealth;
 
 use crate::control::protocol::{Connection, Path, Subflow};
 
@@ -111,10 +111,9 @@ fn state(subflow: &Subflow) -> String {
     if subflow.backup {
         text.push_str(",backup");
     }
-    if subflow.potentially_failed {
-        text.push_str(",suspect");
-    } else if subflow.health.starts_with("doubtful") {
-        text.push_str(",doubtful");
+    if let PathHealth::Degraded | PathHealth::Unreachable = subflow.health {
+        text.push(',');
+        text.push_str(subflow.health.word());
     }
     match subflow.phase.as_str() {
         "" | "open" => {}
@@ -211,7 +210,7 @@ mod tests {
     #[test]
     fn the_table_is_aligned_and_names_path_faults() {
         let suspect = Subflow {
-            potentially_failed: true,
+            health: PathHealth::Unreachable,
             backup: true,
             phase: "loss".into(),
             srtt_us: None,

@@ -15,7 +15,7 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::Context as _;
 use marline::advanced::{EventObserver, SharedEventObserver};
-use marline::{ConnectionId, MonitorEvent, MonitorKind};
+use marline::monitor::{ConnectionId, MonitorEvent, MonitorKind};
 use marline_qlog::{Header, Trace, Vantage};
 
 use crate::control::ConnectionNumbers;
@@ -122,7 +122,7 @@ struct Open {
     /// Size of their records in bytes.
     unkept_bytes: u64,
     /// Time of the last event.
-    last_at: marline::Instant,
+    last_at: marline::time::Instant,
     written_at: Instant,
     /// `None` until the connection is established.
     file: Option<PathBuf>,
@@ -356,14 +356,14 @@ impl Drop for Traces {
 mod tests {
     use core::net::SocketAddr;
 
+    use marline::monitor::{CloseReason, FourTuple, Traffic};
     use marline::policy::{DataRange, Dsn, SubflowId};
-    use marline::{CloseReason, FourTuple, Traffic};
     use marline_qlog::read;
 
     use super::*;
 
-    fn at_ms(ms: u64) -> marline::Instant {
-        marline::Instant::from_nanos(ms * 1_000_000)
+    fn at_ms(ms: u64) -> marline::time::Instant {
+        marline::time::Instant::from_nanos(ms * 1_000_000)
     }
 
     fn event(connection: u64, ms: u64, kind: MonitorKind) -> MonitorEvent {
@@ -458,7 +458,7 @@ mod tests {
         traces.event(&event(1, 2, MonitorKind::Established(ends())));
         fs::rename(&within, &away).expect("it is there");
         // The first event is not written, the others are not even buffered.
-        let agreed = || MonitorKind::Fallback(marline::FallbackReason::SynWithoutOption);
+        let agreed = || MonitorKind::Fallback(marline::monitor::FallbackReason::SynWithoutOption);
         traces.event(&event(1, 3, agreed()));
         (4..1_004).for_each(|ms| traces.event(&data(1, ms)));
         // A connection that starts in the meantime gets its header when it can be written.

@@ -11,8 +11,9 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use marline::Client;
+use marline::paths::PathChange;
 use marline::policy::{SignalMonitor, SignalThresholds};
-use marline::{Client, PathChange};
 use marline_time::Instant;
 
 const FILE: &str = "/proc/net/wireless";

@@ -1,7 +1,8 @@
 //! Counts of a process's service, for metrics and the control socket.
 
-use marline::advanced::{CarrierCounters, Counters};
-use marline::{DelayHistogram, MemoryUsage};
+use marline::memory::MemoryUsage;
+use marline::monitor::{CarrierCounters, Counters};
+use marline::time::DelayHistogram;
 use marline_proxy::server::{ClientCounts, RefusalReason};
 
 /// Snapshot of a process's counts.

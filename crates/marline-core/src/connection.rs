@@ -72,7 +72,7 @@ use std::sync::Arc;
 use marline_policy::{
     AddressId, AddressPair, Dsn, LocalAddress, PathAction, PathContext, PathCost, PathEvent,
     PathManager, PathManagerFactory, ReinjectionCause, RemoteAddress, Role, SchedulerEvent,
-    SchedulerFactory, SilenceCause, Ssn, SubflowId, SubflowView, Token,
+    SchedulerFactory, Ssn, SubflowId, SubflowView, Token, UnreachableCause,
 };
 use marline_time::{Duration, Instant};
 use marline_wire::mptcp::{
@@ -1717,7 +1717,7 @@ impl Connection {
             // The third ACK proves the address of the SYN. The peer opened this subflow because the others failed:
             // they count as silent until they are heard again, and their data is reinjected here.
             for other in self.paths.ids().filter(|other| *other != id) {
-                self.on_overdue(cx, other, SilenceCause::FastJoin);
+                self.on_overdue(cx, other, UnreachableCause::FastJoin);
             }
         }
     }
@@ -1856,7 +1856,7 @@ impl Connection {
 
     /// Handles fading or recovering signal of a subflow. A peer without PATH_COST takes a fading subflow for a backup.
     fn on_fading(&mut self, cx: &mut Context<'_>, id: SubflowId, fading: bool) {
-        let usable = self.paths.get(id).filter(|subflow| subflow.is_usable());
+        let usable = self.paths.get(id).filter(|subflow| subflow.is_active());
         if let Some(backup) = usable.map(|subflow| fading || subflow.is_backup_here())
             && !self.session.agreed_on(Extensions::PATH_COST)
         {
@@ -1995,7 +1995,7 @@ impl Connection {
                 }
             }
             PathAction::Probe(id) => {
-                let subflow = self.paths.get_mut(id).filter(|subflow| subflow.is_usable());
+                let subflow = self.paths.get_mut(id).filter(|subflow| subflow.is_active());
                 if let Some(subflow) = subflow {
                     subflow.tcp_mut().request_probe();
                 }
@@ -2078,8 +2078,8 @@ impl Connection {
     }
 
     /// Addresses of established subflows that are doubtful or silent.
-    pub(crate) fn doubted_paths(&self) -> impl Iterator<Item = FourTuple> {
-        self.paths.doubted()
+    pub(crate) fn impaired_paths(&self) -> impl Iterator<Item = FourTuple> {
+        self.paths.impaired()
     }
 
     /// View of a subflow as a policy gets it now.
@@ -2145,8 +2145,8 @@ impl Connection {
     /// Handles a carrier's report that the destination is unreachable.
     fn on_unreachable(&mut self, cx: &mut Context<'_>, id: SubflowId) {
         let Some(subflow) = self.paths.get(id) else { return };
-        if subflow.is_usable() {
-            self.on_overdue(cx, id, SilenceCause::Unreachable);
+        if subflow.is_active() {
+            self.on_overdue(cx, id, UnreachableCause::DeliveryError);
         } else if subflow.tcp().state() == SubflowState::SynSent && !self.session.is_confirmed() {
             // RFC 9293 section 3.9.2.2 leaves this to the implementation. Linux gives up a first SYN as well, and
             // an application that tries several paths or servers needs the error at once.
@@ -2411,7 +2411,7 @@ impl Connection {
             }
             let alone = self.paths.healthy().is_empty();
             if alone
-                && self.paths.is_usable(id)
+                && self.paths.is_active(id)
                 && let Some(transmit) = self.segments().emit_new_segment(cx, id, buf)
             {
                 return Some(transmit);
@@ -2437,7 +2437,7 @@ impl Connection {
         buf: &mut TransmitBuf,
     ) -> Option<Transmit> {
         let alone = self.paths.healthy().iter().all(|other| other == id);
-        let fits = |s: &SubflowContext| s.is_usable() && s.tcp().has_room_for_frto();
+        let fits = |s: &SubflowContext| s.is_active() && s.tcp().has_room_for_frto();
         if alone
             && self.paths.get(id).is_some_and(fits)
             && let Some(transmit) = self.segments().emit_new_segment(cx, id, buf)
@@ -2459,7 +2459,7 @@ impl Connection {
             self.closing.stop_fin();
             return None;
         }
-        let usable = self.paths.usable_set();
+        let usable = self.paths.active_set();
         if self.closing.repeats_fin_in_vain()
             && usable.iter().all(|id| self.sender.lacks_data_ack(id))
         {
@@ -2523,7 +2523,7 @@ impl Connection {
 impl Connection {
     /// Time at which this connection must be woken.
     pub(crate) fn next_timeout(&self) -> Option<Instant> {
-        let usable = self.paths.usable_count() > 0;
+        let usable = self.paths.active_count() > 0;
         // While no subflow can carry it, the DATA_FIN waits for a subflow instead of a time.
         let fin = self.next_data_fin_at().filter(|_| !self.closing.fin_acked() && usable);
         let leaving = self.closing.subflow_drop_at().filter(|_| !self.paths.is_empty());
@@ -2665,7 +2665,7 @@ impl Connection {
 
     fn check_wait(&mut self, cx: &mut Context<'_>) {
         if self.closing.is_question_due(cx.now) {
-            match self.paths.usable_count() {
+            match self.paths.active_count() {
                 0 => self.closing.stop_questions(),
                 _ => self.paths.probe_all_subflows(),
             }
@@ -2719,7 +2719,7 @@ impl Connection {
         self.rest_or_repeat(cx, id);
         if count > 1 && self.session.is_confirmed() && self.paths.are_all_silent() {
             self.closing.begin_wait(cx.now);
-            if self.paths.usable_count() > 1 {
+            if self.paths.active_count() > 1 {
                 self.silence().probe_until_heard(cx.now);
             } else if count == STUCK_AFTER {
                 self.path_event(cx, PathEvent::Stuck(id));
@@ -2768,15 +2768,15 @@ impl Connection {
     /// ACK event, in which path manager and monitor cannot be notified. Data that the ACK releases is not queued
     /// this way.
     fn start_pending_rescues(&mut self, cx: &mut Context<'_>) {
-        let awaited = self.paths.matching(|s| s.health().awaits_rescue() && s.is_usable());
+        let awaited = self.paths.matching(|s| s.health().awaits_rescue() && s.is_active());
         for id in awaited.iter() {
             self.start_rescue(cx, id, ReinjectionCause::UnansweredProbe);
         }
     }
 
     /// Marks a subflow as silent because data or an answer is overdue.
-    fn on_overdue(&mut self, cx: &mut Context<'_>, id: SubflowId, cause: SilenceCause) {
-        if let Some(subflow) = self.paths.get_mut(id).filter(|subflow| subflow.is_usable()) {
+    fn on_overdue(&mut self, cx: &mut Context<'_>, id: SubflowId, cause: UnreachableCause) {
+        if let Some(subflow) = self.paths.get_mut(id).filter(|subflow| subflow.is_active()) {
             subflow.health_mut().on_overdue(cx.now, cause);
             self.start_rescue(cx, id, ReinjectionCause::UnansweredProbe);
         }
@@ -2833,9 +2833,9 @@ impl Connection {
         self.assignment().reinject_from(cx.now, id, cause);
         self.path_probing().wait_for_answer(cx, id);
         if first {
-            let kind = MonitorKind::SubflowSuspected { id, suspected: true };
+            let kind = MonitorKind::SubflowReachability { id, reachable: false };
             cx.out.monitor(cx.now, self.id, kind);
-            self.path_event(cx, PathEvent::Suspected(id));
+            self.path_event(cx, PathEvent::Unreachable(id));
         }
     }
 
@@ -2860,23 +2860,23 @@ impl Connection {
             subflow.tcp_mut().retry_soon(cx.now, end.unheard);
             cx.silent_paths.on_answer(cx.now, subflow.path().addresses());
         }
-        let bad = subflow.health().has_bad_address_pair();
+        let degraded = subflow.health().has_degraded_address_pair();
         if !end.was_rescued {
             return;
         }
-        // Data on a bad path stays suspected although a segment was received there.
-        if !bad {
+        // Data on a degraded address pair stays suspected although a segment was received there.
+        if !degraded {
             self.sender.clear_suspicion(id);
         }
-        let kind = MonitorKind::SubflowSuspected { id, suspected: false };
+        let kind = MonitorKind::SubflowReachability { id, reachable: true };
         cx.out.monitor(cx.now, self.id, kind);
         self.assignment().rescue(cx.now, |_| true);
-        self.path_event(cx, PathEvent::HeardAgain(id));
+        self.path_event(cx, PathEvent::Reachable(id));
     }
 
     /// Passes each established subflow, including plain TCP, to the path health monitor.
     pub(crate) fn members(&mut self, mut see: impl FnMut(FourTuple, &mut Subflow)) {
-        for subflow in self.paths.iter_mut().filter(|subflow| subflow.is_usable()) {
+        for subflow in self.paths.iter_mut().filter(|subflow| subflow.is_active()) {
             see(subflow.path(), subflow.tcp_mut());
         }
     }
@@ -2901,14 +2901,14 @@ impl Connection {
             cx.out.monitor(cx.now, self.id, MonitorKind::AddressPair { id, fault });
         }
         if change.reinjects_outstanding() && !self.session.is_plain() {
-            self.on_overdue(cx, id, SilenceCause::BadAddressPair);
+            self.on_overdue(cx, id, UnreachableCause::DegradedAddressPair);
         }
         // A join between two SYNs need not wait for the end of an outage's backoff.
-        let waits = |s: &SubflowContext| fault.is_none() && !s.is_usable();
+        let waits = |s: &SubflowContext| fault.is_none() && !s.is_active();
         if let Some(subflow) = self.paths.get_mut(id).filter(|subflow| waits(subflow)) {
             subflow.tcp_mut().retry_soon(cx.now, Duration::ZERO);
         }
-        self.path_event(cx, PathEvent::AddressPair { id, bad: fault.is_some() });
+        self.path_event(cx, PathEvent::AddressPair { id, degraded: fault.is_some() });
     }
 
     /// Probes the peer on the first subflow between these addresses.
@@ -2938,11 +2938,11 @@ impl Connection {
             }
         }
         if let Some(id) = self.silence().check_lone_keepalive(cx) {
-            self.on_silent(cx, id, SilenceCause::UnansweredKeepalives);
+            self.on_silent(cx, id, UnreachableCause::UnansweredKeepalives);
         }
     }
 
-    fn on_silent(&mut self, cx: &mut Context<'_>, id: SubflowId, cause: SilenceCause) {
+    fn on_silent(&mut self, cx: &mut Context<'_>, id: SubflowId, cause: UnreachableCause) {
         cx.out.monitor(cx.now, self.id, MonitorKind::SubflowSilent { id, cause });
         self.on_overdue(cx, id, cause);
         self.path_event(cx, PathEvent::Silent { id, cause });
@@ -3065,7 +3065,7 @@ impl Connection {
         self.scheduling.discard_all();
         self.closing.stop_fin();
         for id in self.paths.ids() {
-            let other = |s: &SubflowContext| !s.is_usable() && !s.is_initial();
+            let other = |s: &SubflowContext| !s.is_active() && !s.is_initial();
             if self.paths.get(id).is_some_and(other) && self.paths.count() > 1 {
                 self.reset_subflow(cx, id, reason::MPTCP_ERROR, CloseReason::PeerMisbehaved);
             }
@@ -3179,7 +3179,7 @@ impl Connection {
         let facts = self.fallback_facts().gather(id);
         if facts.others == Others::Usable {
             self.assignment().on_failed_reset(cx.now, id, fail);
-        } else if !self.paths.is_usable(id) {
+        } else if !self.paths.is_active(id) {
             return;
         } else if failed.is_none() {
             let from = Dsn(self.session.keys().local_offset(fail.dsn));
@@ -3259,7 +3259,7 @@ impl Connection {
                     self.ending().finish(cx, CloseReason::Finished);
                     return;
                 }
-            } else if !self.closing.fin_sent() && self.paths.usable_count() > 0 {
+            } else if !self.closing.fin_sent() && self.paths.active_count() > 0 {
                 self.closing.send_fin(cx.now);
             }
         }

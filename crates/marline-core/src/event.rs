@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use marline_policy::{AddressId, AddressPairFault, Reason, SilenceCause, SubflowId};
+use marline_policy::{AddressId, AddressPairFault, Reason, SubflowId, UnreachableCause};
 use marline_time::Instant;
 use marline_wire::mptcp::Extensions;
 
@@ -134,26 +134,27 @@ pub enum MonitorKind {
         /// New backup flag.
         backup: bool,
     },
-    /// A subflow is silent although data or an answer is due; the path manager has been notified.
+    /// Nothing arrives on a subflow although data or an answer is due; the path manager has been notified.
     SubflowSilent {
         /// Slot of the subflow.
         id: SubflowId,
         /// Cause of the silence.
-        cause: SilenceCause,
+        cause: UnreachableCause,
     },
     /// The path health monitor's verdict on a subflow's address pair changed.
     AddressPair {
         /// Slot of the subflow.
         id: SubflowId,
-        /// Fault of the pair; `None` if it is good again.
+        /// Fault of the pair; `None` if it is usable again.
         fault: Option<AddressPairFault>,
     },
-    /// A subflow is silent and its data is sent on others (`true`), or a segment was received on it again (`false`).
-    SubflowSuspected {
+    /// A subflow is unreachable and its data is sent on others (`false`), or a segment was received on it again
+    /// (`true`).
+    SubflowReachability {
         /// Slot of the subflow.
         id: SubflowId,
-        /// True while suspected.
-        suspected: bool,
+        /// False while the subflow is unreachable.
+        reachable: bool,
     },
     /// Delivery continued after a pause of at least 100 ms while data was due. In the sending direction, data was
     /// unacknowledged for this much longer than a round trip. In the receiving direction, received data could not
@@ -165,8 +166,8 @@ pub enum MonitorKind {
         since: Instant,
         /// Subflow on which delivery continued.
         ended_by: SubflowId,
-        /// A subflow that was silent at that time, and the cause.
-        silent: Option<(SubflowId, SilenceCause)>,
+        /// A subflow that was unreachable at that time, and the cause.
+        unreachable: Option<(SubflowId, UnreachableCause)>,
     },
     /// A decision of the scheduler to send data or to wait; only while the endpoint [reports
     /// decisions](crate::Endpoint::tell_decisions).

@@ -44,7 +44,7 @@ pub use liveness::{BadSilenceSpec, LoneKeepalive, Probing, ReceiveProbes, Receiv
 pub use marline_policy::AddressPairFault;
 pub use marline_wire::mptcp::Extensions;
 pub use memory::{MemoryAccount, MemoryBudget, MemoryCharge, MemoryKind, MemoryUsage, WaitForRoom};
-pub use path_health::{AddressPairHealth, AddressPairInfo, PathHealthMonitor};
+pub use path_health::{AddressPairInfo, PathHealthMonitor};
 pub use pending_peers::{PendingId, PendingLimits, PendingPeers, Source};
 pub use socket_option::{Hold, Keepalive, SocketOption};
 pub use stats::{

@@ -13,6 +13,7 @@ pub use spec::BadSilenceSpec;
 /// [`probing`](Self::probing) are two sets of parameters, explained in
 /// `connection/receive_clock.rs`.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct ReceiveTimer {
     /// Timeout while the peer's retransmission timeout is unknown.
     pub unknown_rto: Duration,
@@ -68,6 +69,7 @@ impl ReceiveTimer {
 /// Probes of a client that only waits for data, to detect a peer that is gone; explained in
 /// `connection/receive_probes.rs`. An hour of silence costs some 35 empty segments each way.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct ReceiveProbes {
     /// Silence before the first, counted from the last transfer of data.
     pub first: Duration,

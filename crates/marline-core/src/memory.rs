@@ -61,6 +61,7 @@ fn new_chunk() -> Chunk {
 
 /// Purpose of charged memory.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum MemoryKind {
     /// Data written by applications and not acknowledged by peers.
     Send,
@@ -165,6 +166,7 @@ struct Process {
 
 /// Limit and use of a budget.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct MemoryUsage {
     /// Limit in bytes; `None` for no limit.
     pub limit: Option<u64>,

@@ -9,19 +9,19 @@
 //! subflows and plain TCP connections on it are its members, loopback excepted. Every period two
 //! shares are smoothed, each with the weight of the segments behind it: lost segments (those that
 //! waited for repair when the period began or were marked lost since) of those at risk, and
-//! retransmissions of those sent. An address pair becomes bad when the newest period raised one of
+//! retransmissions of those sent. An address pair becomes degraded when the newest period raised one of
 //! them to its threshold, or when a member's retransmission timeout reaches one. Besides (`watch`),
 //! a timeout on a member has the address pair probed at once, a few times in quick succession: if
-//! no member receives anything meanwhile, it is bad; if the peer answers, it was a single lost
+//! no member receives anything meanwhile, it is degraded; if the peer answers, it was a single lost
 //! segment. An expired receive timer or unanswered keepalives have the same effect as unanswered
 //! probes.
 //!
-//! *What follows.* Every member on a bad address pair is silent until it is heard, then doubtful
+//! *What follows.* Every member on a degraded address pair is unreachable until it is heard, then degraded
 //! (`Health`): its outstanding data is reinjected on other subflows, path managers open their
 //! reserve paths, schedulers avoid it, clients open new connections elsewhere first. A retransmission
-//! timeout alone does less, as in the source: it makes members doubtful, which keeps new data away.
+//! timeout alone does less, as in the source: it makes members degraded, which keeps new data away.
 //!
-//! *Recovery* (`clean`). While an address pair is bad, it is probed periodically, on one member for all. When
+//! *Recovery* (`clean`). While an address pair is degraded, it is probed periodically, on one member for all. When
 //! every probe of a whole clean period was answered and there was no timeout, the verdict is lifted. The original
 //! module never clears its flag: a subflow once suspected came last for the rest of its life. This is unlimited
 //! hysteresis: a phone that returns to its WiFi would stay on cellular. A verdict also ends when the address pair
@@ -44,8 +44,8 @@ use core::net::IpAddr;
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use marline_policy::{AddressPair, AddressPairFault, PathHealthConfig};
-use marline_time::{Duration, Instant};
+use marline_policy::{AddressPair, AddressPairFault, PathHealth, PathHealthConfig};
+use marline_time::Duration;
 
 pub(crate) use table::{Contribution, HealthTable, Trouble};
 
@@ -55,22 +55,6 @@ pub struct PathHealthMonitor {
     table: Arc<Mutex<HealthTable>>,
     /// Increases with each change of a verdict.
     generation: Arc<AtomicU64>,
-}
-
-/// Verdict of the path health monitor on an address pair.
-#[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub enum AddressPairHealth {
-    /// No problem is known.
-    Good,
-    /// A timeout occurred there; it is being probed.
-    Watched,
-    /// It carries new data only if no other pair can.
-    Bad {
-        /// The cause.
-        fault: AddressPairFault,
-        /// The time since which it has been bad.
-        since: Instant,
-    },
 }
 
 /// A line of the path health monitor's table.
@@ -87,10 +71,15 @@ pub struct AddressPairInfo {
     pub retransmissions: f64,
     /// Largest retransmission timeout of its members, with backoff.
     pub rto: Duration,
-    /// Health of the pair.
-    pub health: AddressPairHealth,
-    /// Number of times it became bad.
-    pub times_bad: u64,
+    /// Health of the pair: usable; degraded, so that it carries new data only if no other can; or unreachable, if
+    /// nothing has been received since its fault was found.
+    pub health: PathHealth,
+    /// The fault, if the pair is not usable.
+    pub cause: Option<AddressPairFault>,
+    /// A timeout occurred there; it is being probed.
+    pub watched: bool,
+    /// Number of times a fault was found.
+    pub times_degraded: u64,
 }
 
 impl PathHealthMonitor {
@@ -120,10 +109,10 @@ impl PathHealthMonitor {
         self.lock().table()
     }
 
-    /// True if a connection from one address to the other would start on a bad address pair.
+    /// True if a connection from one address to the other would start on a degraded address pair.
     #[must_use]
-    pub fn is_bad(&self, local: IpAddr, remote: IpAddr) -> bool {
-        self.lock().is_bad(local, remote)
+    pub fn is_degraded(&self, local: IpAddr, remote: IpAddr) -> bool {
+        self.lock().is_degraded(local, remote)
     }
 
     /// Sets the interface of an address. Data about the address on another interface is dropped.

@@ -98,6 +98,7 @@ pub struct SegmentSent {
 
 /// Purpose of a segment.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Purpose {
     /// Data for the first time.
     New,
@@ -147,6 +148,7 @@ pub struct SegmentReceived {
 
 /// Timers with information about a path or the peer.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Timer {
     /// A subflow's probe timer (RFC 8985).
     Probe,

@@ -1,7 +1,7 @@
 //! Messages to the page, as JSON. Names end in their units, except for bytes and counts. Counters are those of the
 //! process and only grow, so a missed message only reduces the resolution.
 
-use marline::PathHealth;
+use marline::paths::PathHealth;
 use serde::{Deserialize, Serialize};
 
 /// Description of the program.
@@ -92,10 +92,10 @@ pub struct Connection {
     pub fallback: Option<String>,
     /// Scheduler.
     pub scheduler: String,
-    /// Number of subflows, including silent ones.
+    /// Number of subflows, including unreachable ones.
     pub subflows: usize,
     /// Number of subflows with overdue data.
-    pub silent: usize,
+    pub unreachable: usize,
     /// Smoothed RTT of the fastest subflow, in microseconds.
     pub srtt_us: Option<u64>,
     /// Bytes written by the application.

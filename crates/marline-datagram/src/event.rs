@@ -16,8 +16,8 @@ pub enum Event<'a> {
         payload: &'a [u8],
     },
     /// Frames sent on this path are no longer acknowledged.
-    PathSilent(PathId),
-    /// A silent path is acknowledged again.
+    PathUnreachable(PathId),
+    /// An unreachable path is acknowledged again.
     PathAnswers(PathId),
     /// The maximum datagram size of a path has changed.
     PathMtu {

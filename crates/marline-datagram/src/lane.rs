@@ -493,7 +493,7 @@ impl Lane {
         let active = now < self.active_until;
         for at in 0..self.paths.len() {
             let path = &mut self.paths[at];
-            let (id, silent) = (path.id(), path.health().is_silent());
+            let (id, silent) = (path.id(), path.health().is_unreachable());
             let most = usize::from(path.frame_bytes()) - HEADER_BYTES - TAG_BYTES - 3;
             if path.take_ping(now) {
                 frame.resize(HEADER_BYTES, 0);
@@ -515,7 +515,7 @@ impl Lane {
                 path.received().on_acked();
                 // If the peer does not acknowledge our frames on this path, it does not receive the ACK there
                 // either.
-                let other = self.paths.iter().find(|path| !path.health().is_silent());
+                let other = self.paths.iter().find(|path| !path.health().is_unreachable());
                 let way = other.filter(|_| silent).map_or(id, Path::id);
                 return Some(self.send_control(at, way, None, now, frame));
             }

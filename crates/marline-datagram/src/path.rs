@@ -14,7 +14,7 @@ use core::cell::Cell;
 
 use marline_policy::{
     AckSample, CongestionController, CongestionSignal, DatagramPathView, Forecaster, Health,
-    PathCost, PathId, Quantile, RateSample, RttConfig, RttEstimator, SilenceCause, SubflowId,
+    PathCost, PathId, Quantile, RateSample, RttConfig, RttEstimator, SubflowId, UnreachableCause,
 };
 use marline_time::{Duration, Instant, Rate};
 
@@ -44,7 +44,7 @@ const MIN_QUEUE_DELAY: Duration = Duration::from_millis(40);
 const MIN_VARIATION: Duration = Duration::from_millis(10);
 /// Bytes of non-bulk data that may be in transit while the path is silent: enough to detect its recovery, and not so
 /// much that old data delays new data then.
-const SILENT_BYTES: u64 = 4_096;
+const UNREACHABLE_BYTES: u64 = 4_096;
 /// Frames of a packet train that measures the rate.
 const TRAIN_FRAMES: u8 = 12;
 /// Maximum interval of probes on a silent path while datagrams are sent.
@@ -74,7 +74,7 @@ pub(crate) struct Outcome {
     /// Numbers of frames that are lost or overdue and may be useful on another path.
     pub(crate) missed: Vec<u64>,
     /// True if the path became silent.
-    pub(crate) silent: bool,
+    pub(crate) unreachable: bool,
     /// True if a silent path is acknowledged again.
     pub(crate) answers: bool,
     /// True if the MTU has changed.
@@ -129,7 +129,7 @@ impl Path {
         Path {
             id,
             traits: Traits::default(),
-            health: Health::Fine,
+            health: Health::Usable,
             rtt: RttEstimator::new(RttConfig::default()),
             forecaster: Forecaster::default(),
             patience: Cell::new(None),
@@ -259,8 +259,8 @@ impl Path {
     /// Data that may be sent now.
     pub(crate) fn room(&self, now: Instant) -> Option<Room> {
         let in_flight = self.outstanding.bytes_in_flight();
-        if self.health.is_silent() {
-            return (in_flight < SILENT_BYTES).then_some(Room::Any);
+        if self.health.is_unreachable() {
+            return (in_flight < UNREACHABLE_BYTES).then_some(Room::Any);
         }
         let window = self.congestion.window();
         if in_flight < window && self.pacer.opens_at() <= now {
@@ -290,8 +290,8 @@ impl Path {
     /// Returns true if a copy of this length fits: a copy that would have to wait is not sent.
     pub(crate) fn has_room_for_copy(&self, bytes: usize) -> bool {
         let after = self.outstanding.bytes_in_flight() + bytes as u64;
-        match self.health.is_silent() {
-            true => after <= SILENT_BYTES,
+        match self.health.is_unreachable() {
+            true => after <= UNREACHABLE_BYTES,
             false => after <= self.congestion.window().max(self.urgent_bytes()),
         }
     }
@@ -344,7 +344,7 @@ impl Path {
         }
         let due = self.train_at.is_none_or(|at| now.since(at) >= every);
         let known = 2 * self.outstanding.bytes_in_flight() >= self.congestion.window();
-        if due && !self.health.is_silent() && self.rtt.srtt().is_some() {
+        if due && !self.health.is_unreachable() && self.rtt.srtt().is_some() {
             self.train_at = Some(now);
             self.train = if known { 0 } else { TRAIN_FRAMES };
         }
@@ -373,7 +373,7 @@ impl Path {
     /// Time of that probe; `None` if nothing was sent yet, or never again on a path whose radio should sleep.
     pub(crate) fn explore_at(&self, every: Duration) -> Option<Instant> {
         let last = self.last_sent_at.max(self.pinged_at)?;
-        let is_probed = self.health.is_silent() && self.traits.is_probed;
+        let is_probed = self.health.is_unreachable() && self.traits.is_probed;
         (!self.is_spared() && !is_probed).then_some(last + every)
     }
 
@@ -394,8 +394,8 @@ impl Path {
             return outcome;
         }
         self.patience.set(None);
-        outcome.answers = self.health.is_silent();
-        self.health = if outcome.answers { Health::Fine } else { self.health };
+        outcome.answers = self.health.is_unreachable();
+        self.health = if outcome.answers { Health::Usable } else { self.health };
         self.misses = 0;
         for (number, sent) in answered.frames.iter().rev() {
             outcome.mtu_changed |=
@@ -525,13 +525,13 @@ impl Path {
 
     /// Reports that nothing passes there (an ICMP error, an interface that is gone).
     pub(crate) fn on_unreachable(&mut self, now: Instant) -> bool {
-        self.fall_silent(SilenceCause::Unreachable, now)
+        self.mark_unreachable(UnreachableCause::DeliveryError, now)
     }
 
-    fn fall_silent(&mut self, cause: SilenceCause, now: Instant) -> bool {
-        let fell = !self.health.is_silent();
+    fn mark_unreachable(&mut self, cause: UnreachableCause, now: Instant) -> bool {
+        let fell = !self.health.is_unreachable();
         if fell {
-            self.health = Health::Silent { since: now, cause };
+            self.health = Health::Unreachable { since: now, cause };
             self.last_trouble_at = Some(now);
             // With isolated losses, two in a row say nothing about the MTU. Smaller frames would only increase their
             // number, and a datagram in two pieces is lost twice as often.

@@ -5,6 +5,7 @@ use core::str::FromStr;
 
 /// Radio technology.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum RadioKind {
     /// 4G.
     Lte,

@@ -178,15 +178,7 @@ impl PathSpec {
         found
             .map(|interface| {
                 let local = LocalSpec::Interface(interface.name.clone());
-                let spec = PathSpec {
-                    local,
-                    remote: None,
-                    backup: false,
-                    metered: false,
-                    radio: None,
-                    nat64: None,
-                    name: None,
-                };
+                let spec = PathSpec::new(local);
                 let ends = Interface::first_of_each_family(interface.default_addresses());
                 (spec, ends.map(|ip| end(interface, ip)).collect())
             })

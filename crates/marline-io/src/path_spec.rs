@@ -26,6 +26,7 @@ pub enum LocalSpec {
 
 /// Path of a client.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub struct PathSpec {
     /// Local end.
     pub local: LocalSpec,
@@ -43,6 +44,22 @@ pub struct PathSpec {
     pub nat64: Option<Prefix64>,
     /// Name for display, if interface or address is not clear enough.
     pub name: Option<String>,
+}
+
+impl PathSpec {
+    /// A regular path without a server of its own, with its traits as found out.
+    #[must_use]
+    pub const fn new(local: LocalSpec) -> Self {
+        PathSpec {
+            local,
+            remote: None,
+            backup: false,
+            metered: false,
+            radio: None,
+            nat64: None,
+            name: None,
+        }
+    }
 }
 
 /// Error in the text of a path.

@@ -92,8 +92,8 @@ pub struct DatagramPathView {
 impl DatagramPathView {
     /// Whether the path answers and no fault is known.
     #[must_use]
-    pub const fn is_fine(&self) -> bool {
-        self.health.is_fine()
+    pub const fn is_usable(&self) -> bool {
+        self.health.is_usable()
     }
 }
 

@@ -1,14 +1,15 @@
-//! Health of a subflow as policies see it: whether data sent on it is expected to arrive.
+//! Health of a path: whether data sent on it is expected to arrive. Policies, `status`, metrics, traces and the
+//! dashboard use the same words.
 //!
-//! *Fine*: no fault is known. *Doubtful*: the peer answers, but the path health monitor considers the address
-//! pair bad, based on observations of all connections of the process (MultiMob, De Coninck and Bonaventure), or
-//! the signal of its radio fades ([`PathCost::fading`](crate::PathCost::fading)). *Silent*: something timed out
-//! on it, or was due and did not arrive, and nothing has been answered on it since (Linux schedulers have
-//! called this potentially failed since 2013).
+//! *Usable*: no fault is known. *Degraded*: the peer answers, but the path health monitor found a fault of the address
+//! pair, based on observations of all connections of the process (MultiMob, De Coninck and Bonaventure), or the signal
+//! of its radio fades ([`PathCost::fading`](crate::PathCost::fading)). *Unreachable*: something timed out on it, or was
+//! due and did not arrive, and nothing has been answered on it since (Linux schedulers have called this potentially
+//! failed since 2013).
 //!
-//! The core derives the health of each subflow from these facts. Silence ends when something that was sent is
-//! acknowledged; if nothing is outstanding, any segment ends it. Doubt ends with the monitor's verdict. A
-//! silent subflow may also be on a bad address pair; silence then takes precedence.
+//! The core derives the [health](Health) of each subflow from these facts. A subflow is no longer unreachable when
+//! something that was sent is acknowledged; if nothing is outstanding, any segment suffices. It is no longer degraded
+//! when the monitor lifts its verdict. An unreachable subflow may also be on a degraded address pair.
 
 use core::fmt::{self, Display, Formatter};
 
@@ -16,15 +17,64 @@ use marline_time::Instant;
 
 use crate::AddressPairFault;
 
-/// Whether data sent on a subflow is expected to arrive.
+/// Health of a path, without the cause.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Hash)]
+#[cfg_attr(
+    feature = "serde",
+    derive(serde::Serialize, serde::Deserialize),
+    serde(rename_all = "kebab-case")
+)]
+pub enum PathHealth {
+    /// The other end has answered over it, and nothing has contradicted that since.
+    Usable,
+    /// The other end answers, but the path has a known fault or its signal fades: data is sent elsewhere if possible.
+    Degraded,
+    /// Something is overdue, and nothing has been received since. A client's path reaches no server that serves it.
+    Unreachable,
+    /// Nothing has been sent over it yet, or only just now. Unknown words of newer versions are read as this.
+    #[default]
+    #[cfg_attr(feature = "serde", serde(other))]
+    Untried,
+}
+
+impl PathHealth {
+    /// All values.
+    pub const ALL: [PathHealth; 4] =
+        [PathHealth::Usable, PathHealth::Degraded, PathHealth::Unreachable, PathHealth::Untried];
+
+    /// Single word: `usable`, `degraded`, `unreachable` or `untried`.
+    #[must_use]
+    pub const fn word(self) -> &'static str {
+        match self {
+            PathHealth::Usable => "usable",
+            PathHealth::Degraded => "degraded",
+            PathHealth::Unreachable => "unreachable",
+            PathHealth::Untried => "untried",
+        }
+    }
+
+    /// Returns true if data can be delivered: the path is usable or degraded.
+    #[must_use]
+    pub const fn works(self) -> bool {
+        matches!(self, PathHealth::Usable | PathHealth::Degraded)
+    }
+}
+
+impl Display for PathHealth {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        f.write_str(self.word())
+    }
+}
+
+/// Health of a subflow, with the cause.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub enum Health {
     /// No fault is known.
     #[default]
-    Fine,
-    /// The peer answers, but the address pair (both addresses and the interface) is bad, or the signal fades.
-    /// The subflow should carry new data only if no other can.
-    Doubtful {
+    Usable,
+    /// The peer answers, but the address pair (both addresses and the interface) has a fault, or the signal fades.
+    /// The subflow should carry new data only if no usable one can.
+    Degraded {
         /// When the path health monitor's verdict reached the subflow. For a fading signal, the time of the
         /// view.
         since: Instant,
@@ -33,59 +83,80 @@ pub enum Health {
     },
     /// Something timed out on the subflow, or was due and did not arrive, and nothing valid has been received
     /// on it since.
-    Silent {
+    Unreachable {
         /// When the first of these facts was noticed.
         since: Instant,
         /// The first of these facts, or the verdict on the address pair while there is one.
-        cause: SilenceCause,
+        cause: UnreachableCause,
     },
 }
 
 impl Health {
-    /// Whether no fault is known. Otherwise other subflows should be preferred for data.
+    /// The health without time and cause.
     #[must_use]
-    pub const fn is_fine(self) -> bool {
-        matches!(self, Health::Fine)
+    pub const fn path_health(self) -> PathHealth {
+        match self {
+            Health::Usable => PathHealth::Usable,
+            Health::Degraded { .. } => PathHealth::Degraded,
+            Health::Unreachable { .. } => PathHealth::Unreachable,
+        }
     }
 
-    /// Whether the peer answers although the address pair is bad or fading.
+    /// The cause in words; `None` if the subflow is usable.
     #[must_use]
-    pub const fn is_doubtful(self) -> bool {
-        matches!(self, Health::Doubtful { .. })
+    pub const fn cause(self) -> Option<&'static str> {
+        match self {
+            Health::Usable => None,
+            Health::Degraded { cause, .. } => Some(cause.words()),
+            Health::Unreachable { cause, .. } => Some(cause.words()),
+        }
+    }
+
+    /// Whether no fault is known. Otherwise other subflows should be preferred for data.
+    #[must_use]
+    pub const fn is_usable(self) -> bool {
+        matches!(self, Health::Usable)
+    }
+
+    /// Whether the peer answers although the address pair has a fault or its signal fades.
+    #[must_use]
+    pub const fn is_degraded(self) -> bool {
+        matches!(self, Health::Degraded { .. })
     }
 
     /// Whether something is overdue and nothing has been received since.
     #[must_use]
-    pub const fn is_silent(self) -> bool {
-        matches!(self, Health::Silent { .. })
+    pub const fn is_unreachable(self) -> bool {
+        matches!(self, Health::Unreachable { .. })
     }
 
-    /// Whether the address pair is bad now, whether the peer answers or not. The path health monitor probes
+    /// Whether the address pair has a fault now, whether the peer answers or not. The path health monitor probes
     /// such subflows itself.
     #[must_use]
-    pub const fn has_bad_address_pair(self) -> bool {
+    pub const fn has_degraded_address_pair(self) -> bool {
         match self {
-            Health::Doubtful { cause, .. } => !matches!(cause, AddressPairFault::Fading),
-            Health::Silent { cause, .. } => matches!(cause, SilenceCause::BadAddressPair),
-            Health::Fine => false,
+            Health::Degraded { cause, .. } => !matches!(cause, AddressPairFault::Fading),
+            Health::Unreachable { cause, .. } => {
+                matches!(cause, UnreachableCause::DegradedAddressPair)
+            }
+            Health::Usable => false,
         }
     }
 }
 
 impl Display for Health {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        match self {
-            Health::Fine => f.write_str("fine"),
-            Health::Doubtful { cause, .. } => write!(f, "doubtful ({cause})"),
-            Health::Silent { cause, .. } => write!(f, "silent ({cause})"),
+        match self.cause() {
+            Some(cause) => write!(f, "{} ({cause})", self.path_health()),
+            None => self.path_health().fmt(f),
         }
     }
 }
 
-/// The fact that made a subflow silent.
+/// The fact that made a subflow unreachable.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum SilenceCause {
+pub enum UnreachableCause {
     /// Loss recovery's probe timer: an acknowledgement is later than loss recovery allows, two round trips with
     /// RACK-TLP (RFC 8985). It does not count if the scheduler leaves such probes to the retransmission timer
     /// (`Scheduler::probe_patience`).
@@ -99,31 +170,39 @@ pub enum SilenceCause {
     /// Keepalives were not answered.
     UnansweredKeepalives,
     /// The network reported that the peer is unreachable on this path (ICMP), or sending failed.
-    Unreachable,
+    DeliveryError,
     /// The peer urgently opened another subflow (Fast JOIN), because the others failed for it.
     FastJoin,
     /// The scheduler requested it (`SchedulerAction::Suspect`).
     Scheduler,
-    /// The path health monitor considers the address pair bad.
-    BadAddressPair,
+    /// The path health monitor found a fault of the address pair.
+    DegradedAddressPair,
     /// The path health monitor has lifted its verdict on the address pair, but nothing has been received on
     /// this subflow since.
     LiftedVerdict,
 }
 
-impl Display for SilenceCause {
+impl UnreachableCause {
+    /// The cause in words, such as `probe timeout`.
+    #[must_use]
+    pub const fn words(self) -> &'static str {
+        match self {
+            UnreachableCause::ProbeTimeout => "probe timeout",
+            UnreachableCause::RetransmissionTimeout => "retransmission timeout",
+            UnreachableCause::ReceiveTimer => "receive timer",
+            UnreachableCause::UnansweredProbes => "unanswered probes",
+            UnreachableCause::UnansweredKeepalives => "unanswered keepalives",
+            UnreachableCause::DeliveryError => "delivery error",
+            UnreachableCause::FastJoin => "fast join",
+            UnreachableCause::Scheduler => "scheduler",
+            UnreachableCause::DegradedAddressPair => "degraded address pair",
+            UnreachableCause::LiftedVerdict => "lifted verdict",
+        }
+    }
+}
+
+impl Display for UnreachableCause {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            SilenceCause::ProbeTimeout => "probe timeout",
-            SilenceCause::RetransmissionTimeout => "retransmission timeout",
-            SilenceCause::ReceiveTimer => "receive timer",
-            SilenceCause::UnansweredProbes => "unanswered probes",
-            SilenceCause::UnansweredKeepalives => "unanswered keepalives",
-            SilenceCause::Unreachable => "unreachable",
-            SilenceCause::FastJoin => "fast join",
-            SilenceCause::Scheduler => "scheduler",
-            SilenceCause::BadAddressPair => "bad address pair",
-            SilenceCause::LiftedVerdict => "lifted verdict",
-        })
+        f.write_str(self.words())
     }
 }

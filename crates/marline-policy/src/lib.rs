@@ -34,7 +34,7 @@ pub use factory::{
     CongestionFactory, PathManagerFactory, PolicySet, RecoveryFactory, SchedulerFactory,
 };
 pub use forecast::{Expected, Forecast, Forecaster, Quantile};
-pub use health::{Health, SilenceCause};
+pub use health::{Health, PathHealth, UnreachableCause};
 pub use ids::{AddressId, SubflowId, SubflowSet, Token};
 pub use path_cost::PathCost;
 pub use path_health::{

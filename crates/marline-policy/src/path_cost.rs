@@ -8,7 +8,7 @@
 //!
 //! The configuration of an address states the costs of its paths ([`PathCost`]). The view of a subflow contains
 //! the consequences at the moment: whether it is metered and which share of a wake-up a packet costs
-//! ([`PathCost::wake_share`]). A subflow on a fading path is [doubtful](crate::Health::Doubtful).
+//! ([`PathCost::wake_share`]). A subflow on a fading path is [degraded](crate::Health::Degraded).
 
 use marline_time::{Duration, Instant};
 

@@ -21,7 +21,7 @@ pub struct AddressPair {
     pub interface: u32,
 }
 
-/// Why an address pair is bad.
+/// Why an address pair is degraded.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum AddressPairFault {
@@ -40,27 +40,35 @@ pub enum AddressPairFault {
     Fading,
 }
 
-impl Display for AddressPairFault {
-    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
+impl AddressPairFault {
+    /// The fault in words.
+    #[must_use]
+    pub const fn words(self) -> &'static str {
+        match self {
             AddressPairFault::Loss => "loss",
             AddressPairFault::Retransmissions => "retransmissions",
             AddressPairFault::Rto => "rto",
             AddressPairFault::Unanswered => "unanswered",
             AddressPairFault::Silent => "silent",
             AddressPairFault::Fading => "fading",
-        })
+        }
     }
 }
 
-/// Conditions under which the path health monitor considers an address pair bad, and good again.
+impl Display for AddressPairFault {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        f.write_str(self.words())
+    }
+}
+
+/// Conditions under which the path health monitor considers an address pair degraded, and usable again.
 #[derive(Copy, Clone, Debug, PartialEq)]
 pub struct PathHealthConfig {
     /// Interval between statistics updates; above zero.
     pub period: Duration,
     /// Weight of the newest interval in the averages, 0 (exclusive) to 1.
     pub weight: f64,
-    /// Smoothed share of lost segments from which the pair is bad, if the last interval increased it; 0 to 1.
+    /// Smoothed share of lost segments from which the pair is degraded, if the last interval increased it; 0 to 1.
     pub loss: f64,
     /// Denominator of that share.
     pub loss_base: LossBase,
@@ -69,7 +77,7 @@ pub struct PathHealthConfig {
     /// Minimum number of segments behind both averages, over all remembered intervals. One lost segment of
     /// three proves nothing.
     pub least: u64,
-    /// The pair is bad if a subflow's backed-off retransmission timeout is at least this long.
+    /// The pair is degraded if a subflow's backed-off retransmission timeout is at least this long.
     pub rto: Duration,
     /// Probe an address pair after a timeout on it. `None` relies on the statistics alone.
     pub watch: Option<Watch>,
@@ -90,16 +98,16 @@ pub enum LossBase {
     Outstanding,
 }
 
-/// Probing of an address pair after a timeout. The pair becomes bad if nothing is received on it.
+/// Probing of an address pair after a timeout. The pair becomes degraded if nothing is received on it.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Watch {
     /// Minimum wait for an answer. Longer paths use SRTT plus four times RTTVAR.
     pub wait: Duration,
-    /// Number of unanswered waits that make the address pair bad, at least 1.
+    /// Number of unanswered waits that make the address pair degraded, at least 1.
     pub count: u32,
 }
 
-/// How a bad address pair becomes good again.
+/// How a degraded address pair becomes usable again.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Clean {
     /// The period during which every probe must be answered and nothing may time out.
@@ -128,8 +136,8 @@ impl PathHealthConfig {
         }
     }
 
-    /// The same thresholds over shorter intervals. In addition, a timeout makes the address pair bad within
-    /// some 150 ms unless something is received on it, and two seconds of answered probes make it good again.
+    /// The same thresholds over shorter intervals. In addition, a timeout makes the address pair degraded within
+    /// some 150 ms unless something is received on it, and two seconds of answered probes make it usable again.
     #[must_use]
     pub const fn prompt() -> Self {
         let watch = Watch { wait: Duration::from_millis(50), count: 3 };

@@ -6,7 +6,7 @@ use core::net::SocketAddr;
 use marline_time::Instant;
 use marline_wire::Prefix64;
 
-use crate::{AddressId, PathCost, SilenceCause, SubflowId, SubflowView};
+use crate::{AddressId, PathCost, SubflowId, SubflowView, UnreachableCause};
 
 /// Role of this side in the connection.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -165,21 +165,21 @@ pub enum PathEvent {
         /// The subflow is now a backup.
         backup: bool,
     },
-    /// A subflow is [silent](crate::Health::Silent). Until something is received on it, its outstanding data is sent on
+    /// A subflow is [unreachable](crate::Health::Unreachable). Until something is received on it, its outstanding data is sent on
     /// other subflows.
-    Suspected(SubflowId),
+    Unreachable(SubflowId),
     /// The retransmissions of the only subflow stay unanswered, too. The path may still work with other ports, for
     /// example behind a NAT that has lost this translation and drops unknown packets.
     Stuck(SubflowId),
-    /// A silent subflow received something.
-    HeardAgain(SubflowId),
+    /// An unreachable subflow received something.
+    Reachable(SubflowId),
     /// The path health monitor changed its verdict on a subflow's address pair
-    /// ([`Health::Doubtful`](crate::Health::Doubtful) while something is received).
+    /// ([`Health::Degraded`](crate::Health::Degraded) while something is received).
     AddressPair {
         /// The subflow.
         id: SubflowId,
-        /// The pair is bad from now on.
-        bad: bool,
+        /// The pair is degraded from now on.
+        degraded: bool,
     },
     /// The radio signal of a subflow's path started or stopped fading ([`PathCost::fading`]).
     Fading {
@@ -189,12 +189,12 @@ pub enum PathEvent {
         fading: bool,
     },
     /// Data or an answer is due from the peer, but nothing arrives on this subflow. Reported only while some local
-    /// address has no subflow. The subflow is [silent](crate::Health::Silent) until something is received on it.
+    /// address has no subflow. The subflow is [unreachable](crate::Health::Unreachable) until something is received on it.
     Silent {
         /// The subflow.
         id: SubflowId,
         /// What detected the silence.
-        cause: SilenceCause,
+        cause: UnreachableCause,
     },
 }
 
@@ -203,8 +203,8 @@ impl PathEvent {
     /// open may ignore such events.
     #[must_use]
     pub const fn is_about_health(&self) -> bool {
-        use PathEvent::{AddressPair, Fading, HeardAgain, Silent, Suspected};
-        let known = matches!(self, Fading { .. } | Suspected(_) | HeardAgain(_));
+        use PathEvent::{AddressPair, Fading, Reachable, Silent, Unreachable};
+        let known = matches!(self, Fading { .. } | Unreachable(_) | Reachable(_));
         known || matches!(self, AddressPair { .. } | Silent { .. })
     }
 }

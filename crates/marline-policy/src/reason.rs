@@ -18,7 +18,7 @@ use marline_time::{Duration, Instant, Rate};
 
 use crate::{
     AddressId, AddressPairFault, DataRange, Decision, Dsn, Health, Mapping, MappingIndex,
-    Reinjection, SchedulerContext, SilenceCause, SubflowId, SubflowView,
+    Reinjection, SchedulerContext, SubflowId, SubflowView, UnreachableCause,
 };
 
 mod record;
@@ -220,11 +220,12 @@ pub enum MappingQuery {
     LastNotOn(SubflowId, Dsn),
 }
 
-/// Health of a doubtful subflow in a record.
-const DOUBTFUL: Health =
-    Health::Doubtful { since: Instant::ZERO, cause: AddressPairFault::Unanswered };
-/// Health of a silent subflow in a record.
-const SILENT: Health = Health::Silent { since: Instant::ZERO, cause: SilenceCause::ProbeTimeout };
+/// Health of a degraded subflow in a record.
+const DEGRADED: Health =
+    Health::Degraded { since: Instant::ZERO, cause: AddressPairFault::Unanswered };
+/// Health of an unreachable subflow in a record.
+const UNREACHABLE: Health =
+    Health::Unreachable { since: Instant::ZERO, cause: UnreachableCause::ProbeTimeout };
 
 /// A view as a record keeps it: without causes of its health, addresses, and counters that no rule reads.
 fn recorded(view: &SubflowView) -> SubflowView {
@@ -232,9 +233,9 @@ fn recorded(view: &SubflowView) -> SubflowView {
         local_id: AddressId(0),
         remote_id: AddressId(0),
         health: match view.health {
-            Health::Fine => Health::Fine,
-            Health::Doubtful { .. } => DOUBTFUL,
-            Health::Silent { .. } => SILENT,
+            Health::Usable => Health::Usable,
+            Health::Degraded { .. } => DEGRADED,
+            Health::Unreachable { .. } => UNREACHABLE,
         },
         bytes_copied: 0,
         bytes_sent: 0,

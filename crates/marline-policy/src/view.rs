@@ -41,7 +41,7 @@ pub enum Eligibility {
     /// The pacer allows the next segment at this time.
     PacingLimited(Instant),
     /// The subflow is not established, is closing, or has been disabled.
-    NotUsable,
+    NotActive,
 }
 
 /// A read-only snapshot of one subflow, shared by scheduler, path manager and coupled congestion control. The core
@@ -120,7 +120,7 @@ impl SubflowView {
 
     /// Whether it is established and not closing. It may still be full.
     #[must_use]
-    pub const fn is_usable(&self) -> bool {
-        !matches!(self.eligibility, Eligibility::NotUsable)
+    pub const fn is_active(&self) -> bool {
+        !matches!(self.eligibility, Eligibility::NotActive)
     }
 }

@@ -4,7 +4,7 @@
 //! minimum. Therefore their number must be bounded: a new stream waits until its account has room, behind those
 //! that arrived before it.
 
-use marline::{MemoryAccount, MemoryCharge, MemoryKind};
+use marline::memory::{MemoryAccount, MemoryCharge, MemoryKind};
 
 /// Bytes charged for a stream while it is being opened. This is about its guaranteed minimum, which is charged to
 /// its buffers afterwards.
@@ -22,7 +22,7 @@ pub(crate) async fn wait_for_memory(account: &MemoryAccount) -> MemoryCharge {
 mod tests {
     use std::time::Duration;
 
-    use marline::MemoryBudget;
+    use marline::memory::MemoryBudget;
     use tokio::time::{sleep, timeout};
 
     use super::*;

@@ -7,7 +7,7 @@
 use std::io;
 use std::net::SocketAddr;
 
-use marline::MemoryAccount;
+use marline::memory::MemoryAccount;
 use tokio::net::{TcpStream, lookup_host};
 
 use crate::relay::socket_buffers;

@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Instant;
 
-use marline::MemoryAccount;
+use marline::memory::MemoryAccount;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use self::pump::Pump;

@@ -5,7 +5,7 @@ use std::os::fd::BorrowedFd;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use marline::MemoryAccount;
+use marline::memory::MemoryAccount;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::session::Binding;

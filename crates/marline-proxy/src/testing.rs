@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 
-use marline::MemoryAccount;
 use marline::datagrams::LaneConfig;
+use marline::memory::MemoryAccount;
 use socket2::{Domain, Socket, Type};
 use tokio::io::{
     AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream, ReadBuf, duplex,
@@ -204,7 +204,7 @@ pub(crate) async fn echo_target() -> Target {
 
 /// Settings of a lane.
 pub(crate) fn lane_config() -> LaneConfig {
-    let registry = marline::Registry::default();
+    let registry = marline::algos::Registry::default();
     let policy = registry.datagram_policy("auto").unwrap();
     LaneConfig::new(policy, registry.congestion("cubic-westwood").unwrap())
 }

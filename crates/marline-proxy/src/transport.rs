@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::task::{Context, Poll, ready};
 
-use marline::MemoryAccount;
+use marline::memory::MemoryAccount;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tokio::io::{AsyncRead, AsyncWrite, DuplexStream, Interest};
 use tokio::net::{TcpStream, UnixStream};
@@ -26,7 +26,7 @@ pub struct PeerState {
 impl PeerState {
     /// State of a multipath connection's peer.
     #[must_use]
-    pub fn of_multipath(info: &marline::ConnectionInfo) -> PeerState {
+    pub fn of_multipath(info: &marline::monitor::ConnectionInfo) -> PeerState {
         PeerState {
             finished: info.peer_finished,
             refuses_data: info.unsent > 0 && info.ack_due_since.is_none(),

@@ -10,7 +10,7 @@ use marline_algos::schedulers::{
 use marline_policy::{
     Decision, Eligibility, Health, Reinjection, ReinjectionCause, Scheduler, SubflowView,
 };
-use marline_testkit::views::{DOUBTFUL, MSS, SILENT, Stream, set, view};
+use marline_testkit::views::{DEGRADED, MSS, Stream, UNREACHABLE, set, view};
 use marline_time::{Duration, Instant};
 use proptest::prelude::*;
 
@@ -24,10 +24,11 @@ fn any_view(id: u8) -> impl Strategy<Value = SubflowView> {
         4 => (1..20_000u64).prop_map(|room| Eligibility::Ready { room }),
         2 => Just(Eligibility::CwndLimited),
         1 => (0..99u64).prop_map(|at| Eligibility::PacingLimited(Instant::from_millis(at))),
-        1 => Just(Eligibility::NotUsable),
+        1 => Just(Eligibility::NotActive),
     ];
     let srtt = proptest::option::weighted(0.9, (1..500u64).prop_map(Duration::from_millis));
-    let health = prop_oneof![6 => Just(Health::Fine), 3 => Just(SILENT), 1 => Just(DOUBTFUL)];
+    let health =
+        prop_oneof![6 => Just(Health::Usable), 3 => Just(UNREACHABLE), 1 => Just(DEGRADED)];
     (eligibility, srtt, any::<bool>(), health, 0..99u64).prop_map(
         move |(eligibility, srtt, backup, health, heard)| SubflowView {
             eligibility,

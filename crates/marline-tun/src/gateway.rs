@@ -241,6 +241,6 @@ fn connection_config() -> ConnectionConfig {
         send_buffer: BUFFER,
         receive_buffer: BUFFER,
         initial_window: INITIAL_WINDOW,
-        ..ConnectionConfig::new(marline::reference_policies())
+        ..ConnectionConfig::new(marline::algos::reference_policies())
     }
 }

@@ -9,7 +9,8 @@
 
 use std::time::Instant;
 
-use marline::{Client, PathSpec};
+use marline::Client;
+use marline::paths::PathSpec;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 
 #[tokio::main(flavor = "current_thread")]

@@ -13,7 +13,10 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
-use marline::{Carrier, Client, ConnectionInfo, PathSpec, Server, ServerAddress, TunPath};
+use marline::config::{ServerAddress, TunPath};
+use marline::monitor::ConnectionInfo;
+use marline::paths::PathSpec;
+use marline::{Carrier, Client, Server};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
@@ -77,7 +80,7 @@ fn options(mut args: impl Iterator<Item = String>) -> Result<Options> {
 }
 
 fn tun_path(interface: &str, address: &str) -> Result<TunPath> {
-    Ok(TunPath { interface: interface.to_owned(), address: address.parse()? })
+    Ok(TunPath::new(interface.to_owned(), address.parse()?))
 }
 
 async fn server(options: Options) -> Result<()> {

@@ -3,8 +3,7 @@
 //!
 //! They follow the inner crates and may change with any minor version.
 
-pub use marline_core::{ConnectionConfig, Counters, FastOpen};
-pub use marline_io::carrier::CarrierCounters;
+pub use marline_core::{ConnectionConfig, FastOpen};
 pub use marline_io::{
     Direction, EventObserver, KeptCapabilities, ObservedPath, ObservedSegments, PacketObserver,
     RawSockets, ResetSeed, SegmentLog, SharedEventObserver, SharedObserver, drop_capabilities,

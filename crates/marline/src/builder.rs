@@ -3,13 +3,15 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use marline_algos::Registry;
+use marline_algos::{PolicyError, Registry};
 use marline_core::{Limits, PathHealthMonitor};
 use marline_io::{SegmentLog, SharedEventObserver};
 use marline_policy::Role;
 use marline_time::Duration;
 
-use crate::{Carrier, Interactive, PolicyError, TransportConfig, multimob};
+use crate::multimob::Interactive;
+use crate::transport_config::TransportConfig;
+use crate::{Carrier, multimob};
 #[cfg(doc)]
 use crate::{Client, Server};
 
@@ -132,7 +134,7 @@ impl<S: OwnSettings> Builder<S> {
     }
 
     /// Sets how long the driver polls its sockets after each exchange before it sleeps, at most
-    /// [`MAX_BUSY_POLL`](crate::MAX_BUSY_POLL). An answer that arrives within that time is read some
+    /// [`MAX_BUSY_POLL`](crate::config::MAX_BUSY_POLL). An answer that arrives within that time is read some
     /// microseconds sooner, and a processor is busy meanwhile. Default: zero (off).
     pub fn busy_poll(&mut self, length: Duration) -> &mut Self {
         self.busy_poll = length;

@@ -8,6 +8,10 @@ use marline_time::Duration;
 
 use crate::BindError;
 
+/// Maximum time between two datagrams on a path with connections, which keeps NAT mappings open: many NATs drop a
+/// UDP mapping after 30 s of silence.
+pub const MAX_KEEPALIVE_INTERVAL: Duration = Duration::from_secs(20);
+
 /// Encapsulation of segments.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
@@ -37,11 +41,20 @@ pub enum Carrier {
 /// that belongs to the user (`ip tuntap add`) needs no privilege. Several shards of a server need an interface with
 /// as many queues (`ip tuntap add .. multi_queue`).
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct TunPath {
     /// Name of the interface.
     pub interface: String,
     /// Address of the host behind it, which must not be one of the system's own.
     pub address: IpAddr,
+}
+
+impl TunPath {
+    /// The host with this address behind this interface.
+    #[must_use]
+    pub const fn new(interface: String, address: IpAddr) -> Self {
+        TunPath { interface, address }
+    }
 }
 
 impl Carrier {

@@ -9,6 +9,7 @@ use std::io;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use marline_algos::PolicyError;
 use marline_core::{
     CloseReason, ConnectionConfig, ConnectionId, ConnectionInfo, FourTuple, MemoryAccount,
     MonitorEvent, PathHealthMonitor, SocketOption,
@@ -21,6 +22,7 @@ use tokio::sync::broadcast;
 use tokio::task::AbortHandle;
 
 use crate::datagrams::LaneCounters;
+use crate::error::UnknownPath;
 use crate::happy_eyeballs::{AttemptSchedule, HappyEyeballs, WinningAttempt, connect_error};
 use crate::health::{HealthWatcher, PathEvent};
 use crate::nat64::PrefixWatch;
@@ -29,9 +31,8 @@ use crate::routes::Routes;
 use crate::shards::{
     Decisions, MONITOR_CAPACITY, captures, set_path_manager, set_scheduler, traffic_of,
 };
-use crate::{
-    BindError, Carrier, ConnectError, PolicyError, Stream, TransportConfig, UnknownPath, carrier,
-};
+use crate::transport_config::TransportConfig;
+use crate::{BindError, Carrier, ConnectError, Stream, carrier};
 pub use builder::{ClientBuilder, ClientSettings};
 use watching::start_watch_tasks;
 
@@ -158,7 +159,7 @@ impl Client {
     ///
     /// The first address that answers on any path wins (RFC 8305): attempts start one after the other, a
     /// [stagger](ClientBuilder::stagger) apart. The winner is tried first next time. With a path health monitor,
-    /// paths that it considers good come first: regular paths, then backup paths, then bad address pairs. Each of
+    /// paths that it considers good come first: regular paths, then backup paths, then degraded address pairs. Each of
     /// these groups starts later than a stagger, so that no radio is woken and no bad network is used without need.
     ///
     /// Safe to cancel: attempts in progress are closed.
@@ -243,7 +244,7 @@ impl Client {
         let stagger = self.inner.config.own.stagger.clamp(*STAGGER.start(), *STAGGER.end());
         let transport = self.inner.config.carrier.transport();
         let is_bad = |monitor: &PathHealthMonitor, c: &Candidate| {
-            monitor.is_bad(c.end.address, c.remote.ip())
+            monitor.is_degraded(c.end.address, c.remote.ip())
         };
         let schedule = match &self.inner.config.path_health {
             None => AttemptSchedule::staggered(candidates, stagger),
@@ -285,7 +286,7 @@ impl Client {
     }
 
     /// Receives the decisions of schedulers and their reasons
-    /// ([`MonitorKind::Decided`](crate::MonitorKind::Decided)), even if monitor events are disabled. There may be
+    /// ([`MonitorKind::Decided`](crate::monitor::MonitorKind::Decided)), even if monitor events are disabled. There may be
     /// thousands per second, and each costs time and memory while a receiver exists. A slow receiver misses some.
     #[must_use]
     pub fn decisions(&self) -> broadcast::Receiver<MonitorEvent> {
@@ -308,7 +309,7 @@ impl Client {
         self.inner.shard.set_event_observer(observer.cloned());
     }
 
-    /// Receives traffic events of a connection ([`MonitorKind::Traffic`](crate::MonitorKind::Traffic)), segment by
+    /// Receives traffic events of a connection ([`MonitorKind::Traffic`](crate::monitor::MonitorKind::Traffic)), segment by
     /// segment, while the receiver exists. A slow receiver misses some. This works for one connection at a time: the
     /// receiver of another one gets no further events.
     #[must_use]
@@ -339,7 +340,7 @@ impl Client {
     pub fn paths(&self) -> Vec<PathStatus> {
         let shard = &self.inner.shard;
         let (now, contacts) = shard.contacts();
-        let (by_tcp, doubted) = (shard.routes_by_link(), shard.doubted_paths());
+        let (by_tcp, impaired) = (shard.routes_by_link(), shard.impaired_paths());
         let asked = lock(&self.inner.asked).clone();
         let tcp =
             |local, server| (by_tcp.contains(&(local, server)), shard.link_failure(local, server));
@@ -349,7 +350,7 @@ impl Client {
             transport: self.inner.config.carrier.transport(),
             servers: &asked.servers,
             rejection: asked.rejection.as_deref(),
-            doubted: &doubted,
+            impaired: &impaired,
             rates: &shard.routes_faster_by_tcp(),
             tcp: &tcp,
         })
@@ -357,7 +358,7 @@ impl Client {
 
     /// Sets the reason why the answering server does not serve this client, such as an unexpected key or a rejected
     /// credential; `None` if it does. Only the protocol above knows this. While there is a reason, every path is
-    /// [unreachable](crate::PathHealth::Unreachable), because answers of that server are useless.
+    /// [unreachable](crate::paths::PathHealth::Unreachable), because answers of that server are useless.
     pub fn set_rejection(&self, reason: Option<String>) {
         lock(&self.inner.asked).rejection = reason;
     }
@@ -410,7 +411,7 @@ impl Client {
         Ok(table)
     }
 
-    /// Charges the memory of new connections to this account of a [`MemoryBudget`](crate::MemoryBudget). Without an
+    /// Charges the memory of new connections to this account of a [`MemoryBudget`](crate::memory::MemoryBudget). Without an
     /// account, only the buffer sizes limit it.
     pub fn set_memory_account(&self, account: &MemoryAccount) {
         self.inner.shard.with_endpoint(|endpoint, _| endpoint.set_memory_account(account.clone()));

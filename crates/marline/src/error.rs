@@ -7,7 +7,8 @@ use core::fmt;
 use core::net::SocketAddr;
 use std::io;
 
-use marline_core::{CloseReason, ConnectError as StartError};
+use marline_core::CloseReason;
+pub use marline_core::ConnectError as StartError;
 
 /// Reason why a [`Client`](crate::Client) or a [`Server`](crate::Server) could not be opened.
 #[derive(Debug)]

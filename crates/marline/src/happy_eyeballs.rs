@@ -16,10 +16,11 @@ use marline_core::{CloseReason, ConnectionConfig};
 use marline_io::{Shard, StartError, Stream};
 use tokio::time::Instant;
 
+use crate::ConnectError;
+use crate::error::Attempt;
 use crate::health::{self, Reach};
 use crate::path_table::Candidate;
 use crate::routes::Routes;
-use crate::{Attempt, ConnectError};
 pub(crate) use schedule::AttemptSchedule;
 
 /// Parameters of a race.

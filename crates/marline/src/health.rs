@@ -42,7 +42,7 @@ pub enum Reach {
         heard: Duration,
     },
     /// The server does not answer.
-    Silent {
+    NoAnswer {
         /// Time since the first unanswered request.
         since: Duration,
         /// Number of requests since then.
@@ -75,7 +75,7 @@ impl Reach {
         if let Some(question) = contact.question {
             let since = now.since(question.since);
             if since >= PATIENCE && question.tries >= TRIES {
-                return Reach::Silent { since, tries: question.tries };
+                return Reach::NoAnswer { since, tries: question.tries };
             }
         }
         match contact.heard_at {
@@ -90,7 +90,7 @@ impl Reach {
         match self {
             Reach::Unknown => "unknown",
             Reach::Answers { .. } => "answers",
-            Reach::Silent { .. } => "no-answer",
+            Reach::NoAnswer { .. } => "no-answer",
             Reach::Refused => "refused",
             Reach::Blocked { kind: DeliveryErrorKind::Prohibited, .. } => "prohibited",
             Reach::Blocked { .. } => "unreachable",
@@ -109,7 +109,7 @@ impl fmt::Display for Reach {
         match self {
             Reach::Unknown => f.write_str("not known yet"),
             Reach::Answers { heard } => write!(f, "answers (heard {} ago)", span(*heard)),
-            Reach::Silent { since, tries } => {
+            Reach::NoAnswer { since, tries } => {
                 write!(f, "no answer for {} (tried {tries} times)", span(*since))
             }
             Reach::Refused => f.write_str("refused by the server: nothing listens on this port"),

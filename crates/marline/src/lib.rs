@@ -56,15 +56,16 @@
 //! | `tls` | TLS 1.3 with a pinned key inside the stream: module `tls` |
 //! | `axum` | a [`Server`] that `axum::serve` takes: module `axum` |
 //! | `hyper` | a connector for hyper-util's client: module `hyper` |
-//! | `serde` | [`PathHealth`] and [`PathChange`] as the words that `marline` prints and takes |
+//! | `serde` | [`paths::PathHealth`] and [`paths::PathChange`] as the words that `marline` prints and takes |
 //!
 //! None is on by default.
 //!
 //! # Beyond the defaults
 //!
-//! [`TransportConfig`] has buffers, timers and options. Policies are chosen by name ([`ClientBuilder::scheduler`])
-//! or provided by the application ([`policy`] has the traits, [`algos`] the registry and the common parts of the
-//! built-in ones). [`advanced`] has interfaces for protocol tools.
+//! [`config`] has buffers, timers and options, [`paths`] what a client's paths are and whether they work, [`monitor`]
+//! events and counts, and [`memory`] budgets. Policies are chosen by name ([`ClientBuilder::scheduler`]) or provided by
+//! the application ([`policy`] has the traits, [`algos`] the registry and the common parts of the built-in ones).
+//! [`advanced`] has interfaces for protocol tools.
 
 #![forbid(unsafe_code)]
 
@@ -74,50 +75,32 @@ pub mod axum;
 mod builder;
 mod carrier;
 mod client;
+pub mod config;
 pub mod datagrams;
-mod error;
+pub mod error;
 mod happy_eyeballs;
 mod health;
 #[cfg(feature = "hyper")]
 pub mod hyper;
+pub mod memory;
+pub mod monitor;
 mod multimob;
 mod nat64;
 mod path_table;
+pub mod paths;
 mod routes;
 mod server;
 mod shards;
-mod stream;
+pub mod stream;
+pub mod time;
 #[cfg(feature = "tls")]
 pub mod tls;
 mod transport_config;
 
-pub use builder::{Builder, OwnSettings};
-pub use carrier::{Carrier, TunPath};
-pub use client::{Client, ClientBuilder, ClientSettings};
-pub use error::{Attempt, BindError, ConnectError, UnknownPath};
-pub use health::{PathEvent, Reach, ServerReach};
+pub use carrier::Carrier;
+pub use client::{Client, ClientBuilder};
+pub use error::{BindError, ConnectError};
 pub use marline_algos as algos;
-pub use marline_algos::{PolicyError, Registry, default_policies, reference_policies};
-pub use marline_core::{
-    AddressPairFault, AddressPairHealth, AddressPairInfo, BufferTuning, CloseReason,
-    ConnectError as StartError, ConnectionId, ConnectionInfo, Counters, Extensions, FallbackReason,
-    ForecastScore, FourTuple, Limits, Linger, LoneKeepalive, MemoryAccount, MemoryBudget,
-    MemoryCharge, MemoryKind, MemoryUsage, Metrics, MonitorEvent, MonitorKind, PathHealthMonitor,
-    Probing, Purpose, ReceiveProbes, ReceiveTimer, SegmentReceived, SegmentSent, StreamDirection,
-    SubflowInfo, SubflowState, Timer, Traffic,
-};
-pub use marline_io::carrier::CarrierCounters;
-pub use marline_io::{
-    DeliveryErrorKind, LocalSpec, MAX_BUSY_POLL, PathSpec, PathSpecError, Prefix64, RadioKind,
-};
 pub use marline_policy as policy;
-pub use marline_time::{DelayHistogram, Duration, Instant};
-pub use multimob::Interactive;
-pub use path_table::{PathChange, PathHealth, PathRestriction, PathStatus};
-pub use server::{Server, ServerAddress, ServerBuilder, ServerSettings};
-pub use stream::{OwnedReadHalf, OwnedWriteHalf, ReuniteError, Stream};
-pub use transport_config::TransportConfig;
-
-/// Maximum time between two datagrams on a path with connections, which keeps NAT mappings open: many NATs drop a
-/// UDP mapping after 30 s of silence.
-pub const MAX_KEEPALIVE_INTERVAL: Duration = Duration::from_secs(20);
+pub use server::{Server, ServerBuilder};
+pub use stream::Stream;

@@ -19,6 +19,7 @@ const EXTENSIONS: Extensions = Extensions::FAST_JOIN
 
 /// Choice of parameters.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Interactive {
     /// Our parameters: decisions based on events, and cellular paths are closed again. Used by `--mode interactive`.
     #[default]

@@ -18,13 +18,16 @@ pub use change::PathChange;
 use entry::Entry;
 use identity::Identities;
 pub(crate) use status::Evidence;
-pub use status::{PathHealth, PathStatus};
+pub use status::PathStatus;
 
+use crate::BindError;
+use crate::carrier::TunPath;
+use crate::error::UnknownPath;
 use crate::health;
-use crate::{BindError, TunPath, UnknownPath};
 
 /// Restriction of a path that was not made by hand, such as that of a quota.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum PathRestriction {
     /// No restriction.
     #[default]
@@ -94,15 +97,7 @@ impl PathTable {
     /// Creates the paths behind TUN interfaces; all of them if none is specified.
     pub(crate) fn behind(tuns: &[TunPath], specs: &[PathSpec]) -> Self {
         let all = || {
-            let spec = |tun: &TunPath| PathSpec {
-                local: LocalSpec::Interface(tun.interface.clone()),
-                remote: None,
-                backup: false,
-                metered: false,
-                radio: None,
-                nat64: None,
-                name: None,
-            };
+            let spec = |tun: &TunPath| PathSpec::new(LocalSpec::Interface(tun.interface.clone()));
             tuns.iter().map(spec).collect::<Vec<_>>()
         };
         let mut table = PathTable::new(&if specs.is_empty() { all() } else { specs.to_vec() });

@@ -10,6 +10,7 @@ use std::io;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
+use marline_algos::PolicyError;
 use marline_core::{ConnectionId, ConnectionInfo, MemoryAccount, MonitorEvent, PathHealthMonitor};
 use marline_io::{
     AcceptQueue, Generations, Links, ResetSeed, SecretRng, Shard, ShardConfig, ShardHandle,
@@ -19,14 +20,15 @@ use marline_time::{DelayHistogram, Duration};
 use tokio::sync::broadcast;
 use tokio::task::AbortHandle;
 
+use crate::carrier::MAX_KEEPALIVE_INTERVAL;
 use crate::datagrams::LaneCounters;
+use crate::error::UnknownPath;
+use crate::path_table::PathChange;
 use crate::shards::{
     Decisions, MONITOR_CAPACITY, captures, set_path_manager, set_scheduler, traffic_of,
 };
-use crate::{
-    BindError, MAX_KEEPALIVE_INTERVAL, PathChange, PolicyError, Stream, TransportConfig,
-    UnknownPath, carrier, multimob,
-};
+use crate::transport_config::TransportConfig;
+use crate::{BindError, Stream, carrier, multimob};
 use announced::Announced;
 pub use builder::{ServerAddress, ServerBuilder, ServerSettings};
 use succession::Place;
@@ -161,7 +163,7 @@ impl Server {
         }
     }
 
-    /// Charges the memory of new connections to this account of a [`MemoryBudget`](crate::MemoryBudget). Without an
+    /// Charges the memory of new connections to this account of a [`MemoryBudget`](crate::memory::MemoryBudget). Without an
     /// account, only the buffer sizes limit it.
     pub fn set_memory_account(&self, account: &MemoryAccount) {
         for shard in &self.inner.shards {
@@ -199,7 +201,7 @@ impl Server {
     }
 
     /// Receives the decisions of schedulers and their reasons
-    /// ([`MonitorKind::Decided`](crate::MonitorKind::Decided)), even if monitor events are disabled. There may be
+    /// ([`MonitorKind::Decided`](crate::monitor::MonitorKind::Decided)), even if monitor events are disabled. There may be
     /// thousands per second, and each costs time and memory while a receiver exists. A slow receiver misses some.
     #[must_use]
     pub fn decisions(&self) -> broadcast::Receiver<MonitorEvent> {
@@ -228,7 +230,7 @@ impl Server {
         self.inner.shards.iter().for_each(|shard| shard.set_event_observer(observer.cloned()));
     }
 
-    /// Receives traffic events of a connection ([`MonitorKind::Traffic`](crate::MonitorKind::Traffic)), segment by
+    /// Receives traffic events of a connection ([`MonitorKind::Traffic`](crate::monitor::MonitorKind::Traffic)), segment by
     /// segment, while the receiver exists. A slow receiver misses some. This works for one connection at a time: the
     /// receiver of another one gets no further events. Returns `None` if no shard has such a connection.
     #[must_use]

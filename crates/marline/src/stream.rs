@@ -9,10 +9,10 @@ use std::io::{self, IoSlice};
 use std::sync::Arc;
 use std::time::Duration;
 
+use marline_algos::{PolicyError, Registry, default_policies};
 use marline_core::{ConnectionId, ConnectionInfo, FallbackReason, MemoryAccount, SocketOption};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use crate::{PolicyError, Registry, default_policies};
 pub use split::{OwnedReadHalf, OwnedWriteHalf, ReuniteError};
 
 /// Multipath TCP connection with [`AsyncRead`] and [`AsyncWrite`].
@@ -85,12 +85,12 @@ impl Stream {
     }
 
     /// Records that the peer is authenticated: after its last path ends, the connection waits for it as long as
-    /// configured, instead of the shorter time for unknown peers ([`Linger::stranger`](crate::Linger)).
+    /// configured, instead of the shorter time for unknown peers ([`Linger::stranger`](crate::config::Linger)).
     pub fn know_peer(&self) {
         self.inner.command(|endpoint, now, id| endpoint.set(now, id, SocketOption::KnownPeer));
     }
 
-    /// Charges the memory of the connection to another account of a [`MemoryBudget`](crate::MemoryBudget) from now
+    /// Charges the memory of the connection to another account of a [`MemoryBudget`](crate::memory::MemoryBudget) from now
     /// on, for example because the peer is authenticated and its window may grow.
     pub fn charge_memory_to(&self, account: &MemoryAccount) {
         self.inner.command(|endpoint, now, id| endpoint.charge_memory_to(now, id, account));

@@ -17,7 +17,7 @@ use marline_time::Duration;
 /// be chained:
 ///
 /// ```
-/// use marline::TransportConfig;
+/// use marline::config::TransportConfig;
 ///
 /// let mut transport = TransportConfig::default();
 /// transport.receive_buffer(8 << 20).ecn(true);

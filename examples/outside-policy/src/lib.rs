@@ -37,7 +37,7 @@ pub struct Sticky {
 }
 
 impl Sticky {
-    /// The path to be on now: only the best class (regular before backup, healthy before doubtful and silent)
+    /// The path to be on now: only the best class (regular before backup, healthy before degraded and silent)
     /// comes into question.
     fn choose<'a>(&self, cx: &SchedulerContext<'a>) -> Option<&'a SubflowView> {
         let class = classes::best_class(cx.subflows)?;

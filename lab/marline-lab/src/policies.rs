@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::sync::OnceLock;
 
 use anyhow::ensure;
-use marline::Registry;
+use marline::algos::Registry;
 
 /// Registry set by [`choose`].
 static CHOSEN: OnceLock<Registry> = OnceLock::new();

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
-use marline::FourTuple;
+use marline::monitor::FourTuple;
 use marline_sim::Placement;
 use marline_wire::mptcp::{DataAck, MptcpOption};
 use marline_wire::{SeqNum, TcpFlags, TcpSegment};

@@ -1,6 +1,6 @@
 //! Tests of schedulers by their segments: path and time of each segment sent.
 
-use marline::BufferTuning;
+use marline::config::BufferTuning;
 use marline_lab::experiment::{Experiment, START, Variant, stage};
 use marline_lab::figure::{Fate, Segment, SegmentLog};
 use marline_lab::workload::{Gap, Workload};

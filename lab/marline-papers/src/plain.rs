@@ -6,7 +6,7 @@
 
 use marline_lab::experiment::Variant;
 
-/// Multipath TCP with [`marline::reference_policies`], by name.
+/// Multipath TCP with [`marline::algos::reference_policies`], by name.
 pub(crate) fn mptcp(name: &str) -> Variant {
     Variant::new(name).scheduler("min-rtt").congestion("cubic")
 }
@@ -22,7 +22,7 @@ mod tests {
 
     #[test]
     fn these_are_the_reference_policies() {
-        let (named, set) = (mptcp("").policies().unwrap(), marline::reference_policies());
+        let (named, set) = (mptcp("").policies().unwrap(), marline::algos::reference_policies());
         assert_eq!(named.scheduler.name(), set.scheduler.name());
         assert_eq!(named.path_manager.name(), set.path_manager.name());
         assert_eq!(named.congestion.name(), set.congestion.name());

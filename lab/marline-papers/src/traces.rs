@@ -365,6 +365,6 @@ mod tests {
     fn the_judged_policies_are_the_defaults() {
         let set = shipped().policies().unwrap();
         assert_eq!(set.scheduler.name(), DEFAULT);
-        assert_eq!(set.congestion.name(), marline::default_policies().congestion.name());
+        assert_eq!(set.congestion.name(), marline::algos::default_policies().congestion.name());
     }
 }

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use marline::Registry;
+use marline::algos::Registry;
 use marline_lab::experiment::file::{ExperimentFile, Lane};
 use marline_lab::experiment::{Experiment, Stack, TimelineConfig, Variant};
 use marline_lab::runs::Job;

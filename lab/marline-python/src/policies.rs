@@ -7,8 +7,8 @@ mod views;
 
 use std::sync::Arc;
 
-use marline::Registry;
 use marline::algos::Parameters;
+use marline::algos::Registry;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;

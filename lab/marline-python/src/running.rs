@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
-use marline::Registry;
+use marline::algos::Registry;
 use marline_lab::experiment::{QlogConfig, Timeline, TimelineConfig, simulate, simulate_recorded};
 use marline_lab::policies;
 use marline_lab::runs::{Captures, Job, Qlogs, Record, Store};

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use marline::Registry;
+use marline::algos::Registry;
 use marline_lab::experiment::Stack;
 use marline_lab::results::Format;
 use marline_lab::runs::{Seeds, Store, Sweep as Plan, Swept};

@@ -22,10 +22,10 @@ class Fastest(marline.Scheduler):
     def next_send(self, cx: marline.SchedulerContext) -> marline.policies.Decision:
         if not cx.unsent_bytes:
             return None
-        fine = [view for view in cx.subflows if view.usable and view.health == "fine"]
-        ready = [view for view in fine or cx.subflows if view.ready]
+        usable = [view for view in cx.subflows if view.active and view.health == "usable"]
+        ready = [view for view in usable or cx.subflows if view.ready]
         if ready:
             best = min(ready, key=lambda view: (view.srtt_us is None, view.srtt_us or 0.0))
             return marline.Send(best.id, run=True)
-        opens = [view.opens_at_us for view in fine if view.opens_at_us is not None]
+        opens = [view.opens_at_us for view in usable if view.opens_at_us is not None]
         return marline.WaitUntil(min(opens)) if opens else None

@@ -55,8 +55,8 @@ pub struct Hole {
     pub began_ms: f64,
     /// End of the pause in milliseconds.
     pub ended_ms: f64,
-    /// The subflow that was silent then, if any, and what showed it.
-    pub silent: Option<(u64, String)>,
+    /// The subflow that was unreachable then, if any, and what showed it.
+    pub unreachable: Option<(u64, String)>,
 }
 
 /// The stream sent by the endpoint that wrote the trace.
@@ -103,9 +103,11 @@ impl Course {
                 "data_acked" => course.acked.extend(record.number("dsn").map(|dsn| (time_ms, dsn))),
                 "delivery_hole" if record.word("direction") == Some("sent") => {
                     let began_ms = record.time("began").unwrap_or(time_ms);
-                    let silent = record.number("silent_subflow").zip(record.word("cause"));
-                    let silent = silent.map(|(subflow, cause)| (subflow, cause.to_owned()));
-                    course.holes.push(Hole { began_ms, ended_ms: time_ms, silent });
+                    let unreachable =
+                        record.number("unreachable_subflow").zip(record.word("cause"));
+                    let unreachable =
+                        unreachable.map(|(subflow, cause)| (subflow, cause.to_owned()));
+                    course.holes.push(Hole { began_ms, ended_ms: time_ms, unreachable });
                 }
                 _ => {}
             }

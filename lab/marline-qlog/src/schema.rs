@@ -116,9 +116,9 @@ pub const SCHEMA: &[EventKind] = &[
             field(
                 "health",
                 "word",
-                "`silent`: something is due and does not come; `rescued`: what it holds goes out on others; `heard`: \
-                 something came on it again; `address_pair_bad`, `address_pair_good`: the path health monitor's \
-                 verdict",
+                "`silent`: something is due and does not come; `unreachable`: its data goes out on others; \
+                 `reachable`: something came on it again; `address_pair_degraded`, `address_pair_usable`: the path \
+                 health monitor's verdict",
             ),
             maybe(
                 "cause",
@@ -235,7 +235,7 @@ pub const SCHEMA: &[EventKind] = &[
             field("began", "ms", "when, in the trace's time"),
             field("duration", "ms", "how long"),
             field("subflow", "number", "slot of the subflow on which it went on"),
-            maybe("silent_subflow", "number", "slot of a subflow that was silent then"),
+            maybe("unreachable_subflow", "number", "slot of a subflow that was unreachable then"),
             maybe("cause", "word", "what showed that"),
         ],
     },

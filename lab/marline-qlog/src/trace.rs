@@ -92,14 +92,14 @@ impl Trace {
                 let line = self.begin_line(event.at, "scheduler_decided", out);
                 decided(line, &reason.grounds);
             }
-            MonitorKind::Hole { direction, since, ended_by, silent } => {
+            MonitorKind::Hole { direction, since, ended_by, unreachable } => {
                 self.begin_line(event.at, "delivery_hole", out)
                     .word("direction", direction.name())
                     .time("began", after(*since, self.zero))
                     .time("duration", after(event.at, *since))
                     .number("subflow", ended_by.0)
-                    .maybe(*silent, |line, (subflow, cause)| {
-                        line.number("silent_subflow", subflow.0)
+                    .maybe(*unreachable, |line, (subflow, cause)| {
+                        line.number("unreachable_subflow", subflow.0)
                             .word("cause", &words::silence(cause))
                     })
                     .end();
@@ -164,12 +164,15 @@ impl Trace {
                 let line = pen.on(HEALTH, *id).word("health", "silent");
                 line.word("cause", &words::silence(*cause)).end();
             }
-            MonitorKind::SubflowSuspected { id, suspected } => {
-                let health = if *suspected { "rescued" } else { "heard" };
+            MonitorKind::SubflowReachability { id, reachable } => {
+                let health = if *reachable { "reachable" } else { "unreachable" };
                 pen.on(HEALTH, *id).word("health", health).end();
             }
             MonitorKind::AddressPair { id, fault } => {
-                let health = if fault.is_some() { "address_pair_bad" } else { "address_pair_good" };
+                let health = match fault {
+                    Some(_) => "address_pair_degraded",
+                    None => "address_pair_usable",
+                };
                 pen.on(HEALTH, *id)
                     .word("health", health)
                     .maybe(*fault, |line, fault| line.word("cause", &words::fault(fault)))

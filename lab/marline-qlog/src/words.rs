@@ -1,7 +1,7 @@
 //! Words of the core's values in records: stable, in small letters, joined by underscores.
 
 use marline_core::{CloseReason, FallbackReason, Purpose, Timer};
-use marline_policy::{AddressPairFault, ReinjectionCause, SilenceCause};
+use marline_policy::{AddressPairFault, ReinjectionCause, UnreachableCause};
 use marline_wire::TcpFlags;
 
 pub(crate) const fn purpose(purpose: Purpose) -> &'static str {
@@ -18,6 +18,7 @@ pub(crate) const fn purpose(purpose: Purpose) -> &'static str {
         Purpose::DataFin => "data_fin",
         Purpose::Fin => "fin",
         Purpose::Reset => "reset",
+        _ => "other",
     }
 }
 
@@ -44,6 +45,7 @@ pub(crate) const fn timer(timer: Timer) -> &'static str {
         Timer::Retransmission => "retransmission",
         Timer::DataRetransmission => "data_retransmission",
         Timer::Persist => "persist",
+        _ => "other",
     }
 }
 
@@ -54,7 +56,7 @@ fn joined(sentence: &impl std::fmt::Display) -> String {
     parts.collect::<Vec<_>>().join("_")
 }
 
-pub(crate) fn silence(cause: SilenceCause) -> String {
+pub(crate) fn silence(cause: UnreachableCause) -> String {
     joined(&cause)
 }
 

@@ -99,7 +99,7 @@ impl SharedBottleneck {
     pub(super) fn look(&mut self, me: SubflowId, group: &[SubflowView]) {
         let Some(mine) = group.iter().find(|view| view.id == me) else { return };
         let Some(queueing) = queueing_delay(mine) else { return };
-        let others = || group.iter().filter(|view| view.id != me && view.is_usable());
+        let others = || group.iter().filter(|view| view.id != me && view.is_active());
         self.siblings.retain(|sibling| others().any(|view| view.id == sibling.id));
         // A sibling that pauses has no queue to compare and needs no share.
         let busy = || others().filter(|view| view.bytes_in_flight > 0);

@@ -243,7 +243,7 @@ fn in_trouble(now: Instant, path: &DatagramPathView) -> bool {
 /// Signs of trouble that are not those of single losses.
 fn has_trouble_signs(path: &DatagramPathView) -> bool {
     let varies = path.srtt.is_some_and(|srtt| path.rttvar > srtt / RTT_VARIATION_DIVISOR);
-    varies || path.fading || !path.is_fine() || !path.stalled.is_zero()
+    varies || path.fading || !path.is_usable() || !path.stalled.is_zero()
 }
 
 /// Whether what leaves on this path is repaired together rather than copied one by one.
@@ -273,8 +273,8 @@ fn fastest<'a>(context: &DatagramContext<'a>, flow: &FlowView) -> Option<&'a Dat
     let order = |path: &&DatagramPathView| (!is_costly(path), rate(path), Reverse(path.srtt));
     let best = candidates::best(context).max_by_key(order)?;
     let waits = |path: &&DatagramPathView| match path.health {
-        Health::Silent { since, .. } => !path.backup && now.since(since) < MAX_BULK_WAIT,
-        Health::Fine | Health::Doubtful { .. } => path.backup == best.backup,
+        Health::Unreachable { since, .. } => !path.backup && now.since(since) < MAX_BULK_WAIT,
+        Health::Usable | Health::Degraded { .. } => path.backup == best.backup,
     };
     let stays = flow.last.and_then(|(id, since)| {
         let path = context.paths.iter().find(|path| path.id == id).filter(waits)?;

@@ -2,7 +2,7 @@
 //! silent.
 //!
 //! The order is that of the schedulers of streams: a backup carries datagrams only while no regular path answers,
-//! and a path that is about to fade is as good as a doubtful one.
+//! and a path that is about to fade is as good as a degraded one.
 
 use marline_policy::{DatagramContext, DatagramPathView, PathId};
 
@@ -13,8 +13,8 @@ pub(super) const fn is_costly(path: &DatagramPathView) -> bool {
 
 /// How much speaks against a path; less is better.
 fn rank(path: &DatagramPathView) -> u8 {
-    match (path.health.is_silent(), path.backup) {
-        (false, false) if path.is_fine() && !path.fading => 0,
+    match (path.health.is_unreachable(), path.backup) {
+        (false, false) if path.is_usable() && !path.fading => 0,
         (false, false) => 1,
         (false, true) => 2,
         (true, false) => 3,
@@ -33,7 +33,7 @@ pub(super) fn best<'a>(
 
 /// The paths that may have a copy of what goes on this one: regular ones that answer, those that cost money or keep a
 /// radio awake only while it is in trouble. A backup is good enough for a copy when the datagram itself goes on a path
-/// that is not fine.
+/// that is not usable.
 pub(super) fn for_copies<'a>(
     context: &DatagramContext<'a>,
     on: PathId,
@@ -42,7 +42,7 @@ pub(super) fn for_copies<'a>(
     let paths = context.paths;
     let lost = paths.iter().find(|path| path.id == on).is_none_or(|path| rank(path) > 1);
     paths.iter().filter(move |path| {
-        let answers = !path.health.is_silent() && path.id != on;
+        let answers = !path.health.is_unreachable() && path.id != on;
         answers && (!is_costly(path) || trouble) && (!path.backup || lost)
     })
 }

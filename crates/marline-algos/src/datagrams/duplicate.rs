@@ -12,7 +12,7 @@ pub struct Duplicate;
 impl DatagramPolicy for Duplicate {
     fn route(&mut self, context: &DatagramContext<'_>, _: &FlowView) -> Route {
         let order = |path: &&marline_policy::DatagramPathView| {
-            (path.health.is_silent(), path.srtt.unwrap_or_default(), key(path))
+            (path.health.is_unreachable(), path.srtt.unwrap_or_default(), key(path))
         };
         let best = context.paths.iter().min_by_key(order);
         let path = best.map_or(context.paths[0].id, |path| path.id);

@@ -16,7 +16,7 @@ pub(super) fn path(id: u8, rtt_ms: u64) -> DatagramPathView {
         backup: false,
         metered: false,
         radio: false,
-        health: Health::Fine,
+        health: Health::Usable,
         fading: false,
         largest: 1_200,
         cwnd: 100_000,

@@ -6,7 +6,7 @@
 //!
 //! *How.* Subflows from addresses without the `backup` flag (*primary*: WiFi) are kept as a mesh (`mesh.rs`). Nothing
 //! is sent from an address flagged `backup` until no primary subflow works any more:
-//! - at once, if each has a bad address pair according to the path health monitor, fades, is silent (receive timer,
+//! - at once, if each has a degraded address pair according to the path health monitor, fades, is silent (receive timer,
 //!   keepalives), or was made a backup by the peer (MP_PRIO);
 //! - at once, if the last one disappeared with its address (ours lost, the peer's withdrawn), or if data waits and
 //!   there is none;
@@ -17,8 +17,8 @@
 //! that a stock server understands.
 //!
 //! *Return.* Potentially failed subflows are probed every `probe`, with an interval that doubles up to sixteen times
-//! that. The path health monitor probes bad address pairs. An address that becomes available again is joined from at
-//! once. Data returns as soon as the schedulers see a healthy regular subflow. A bad address pair becomes healthy only
+//! that. The path health monitor probes degraded address pairs. An address that becomes available again is joined from at
+//! once. Data returns as soon as the schedulers see a healthy regular subflow. A degraded address pair becomes healthy only
 //! after the monitor's clean period, which provides the hysteresis. When a primary subflow has been healthy for
 //! `settle` without interruption, and the backup subflow has carried nothing new for `quiet`, the backup subflow is
 //! closed. A shorter `quiet` saves battery, because the two packets of the close restart the radio's tail.
@@ -120,7 +120,7 @@ struct Tally {
     /// Established and not closing.
     established: usize,
     healthy: usize,
-    /// Known not to work now or soon: bad address pair, fading, silent, or made a backup by the peer.
+    /// Known not to work now or soon: degraded address pair, fading, silent, or made a backup by the peer.
     out: usize,
 }
 
@@ -163,11 +163,11 @@ impl BreakBeforeMake {
     fn tally(&self, cx: &PathContext<'_>) -> Tally {
         let mut tally = Tally::default();
         for view in primaries(cx) {
-            let bad = view.health.has_bad_address_pair() || view.health.is_doubtful();
+            let bad = view.health.has_degraded_address_pair() || view.health.is_degraded();
             let out = bad || view.backup || self.silent.contains(view.id);
             tally.established += 1;
             tally.out += usize::from(out);
-            tally.healthy += usize::from(!out && !view.health.is_silent());
+            tally.healthy += usize::from(!out && !view.health.is_unreachable());
         }
         tally
     }
@@ -242,8 +242,9 @@ impl BreakBeforeMake {
     /// Probes failed primary subflows, both before a backup subflow is opened and while it replaces them. Bad address
     /// pairs are probed by the path health monitor.
     fn probe(&mut self, cx: &PathContext<'_>) {
-        let failed =
-            |view: &&SubflowView| view.health.is_silent() && !view.health.has_bad_address_pair();
+        let failed = |view: &&SubflowView| {
+            view.health.is_unreachable() && !view.health.has_degraded_address_pair()
+        };
         let mut probes = core::mem::take(&mut self.probes);
         probes.retain(|id, _| primaries(cx).filter(failed).any(|view| view.id == *id));
         let BreakBeforeMakeConfig { patience, probe, .. } = self.config;
@@ -268,7 +269,7 @@ impl BreakBeforeMake {
     fn note(&mut self, event: &PathEvent) {
         match *event {
             PathEvent::Silent { id, .. } => self.silent.insert(id),
-            PathEvent::HeardAgain(id) | PathEvent::SubflowUp(id) => self.silent.remove(id),
+            PathEvent::Reachable(id) | PathEvent::SubflowUp(id) => self.silent.remove(id),
             PathEvent::SubflowDown { id, local, was_established, .. } => {
                 self.silent.remove(id);
                 self.asked.remove(&id);
@@ -312,7 +313,7 @@ fn is_primary(view: &SubflowView, cx: &PathContext<'_>) -> bool {
 
 /// Primary subflows that are established and not closing.
 fn primaries<'a>(cx: &PathContext<'a>) -> impl Iterator<Item = &'a SubflowView> {
-    let here = |view: &&SubflowView| view.is_usable() && is_primary(view, cx);
+    let here = |view: &&SubflowView| view.is_active() && is_primary(view, cx);
     cx.subflows.iter().filter(here).collect::<Vec<_>>().into_iter()
 }
 

@@ -166,7 +166,7 @@ impl Mesh {
                 }
             }
             PathEvent::Stuck(id) => self.stuck.insert(id),
-            PathEvent::HeardAgain(id) => self.stuck.remove(id),
+            PathEvent::Reachable(id) => self.stuck.remove(id),
             PathEvent::SubflowDown { id, local, remote, .. } => {
                 self.stuck.remove(id);
                 self.work().left.remove(id);
@@ -325,7 +325,8 @@ fn wanted<'a>(cx: &PathContext<'a>, stuck: SubflowSet) -> Vec<Wanted<'a>> {
             |path: &SubflowPath| other(path).is_some_and(|other| is_sibling(local, other));
         let is_healthy = |path: &SubflowPath| {
             let view = cx.subflows.iter().find(|view| view.id == path.id);
-            works(path) && view.is_none_or(|view| !matches!(view.health, Health::Silent { .. }))
+            works(path)
+                && view.is_none_or(|view| !matches!(view.health, Health::Unreachable { .. }))
         };
         cx.paths.iter().any(|path| sibling(path) && is_healthy(path))
     };

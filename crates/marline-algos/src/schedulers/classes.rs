@@ -1,12 +1,12 @@
-//! Subflow classes that every scheduler must respect: usable or not, fine or not, regular or
+//! Subflow classes that every scheduler must respect: active or not, usable or not, regular or
 //! backup. They are public so that schedulers outside this workspace can use them.
 //!
 //! *Backup* (RFC 8684 section 3.3.8): a subflow with the backup flag carries data only if no regular one is usable. A
-//! full window does not make a subflow unusable: data waits for it instead of moving to a metered path.
+//! full window changes nothing: data waits for it instead of moving to a metered path.
 //!
-//! *Silent* ("potentially failed" in the Linux schedulers since 2013): a subflow whose probe or retransmission timed
-//! out gets no data until something is received on it, so a backup takes over at once. If *every* usable subflow is
-//! silent (always so with a single one), data is still sent, because the path may work, and plain TCP would send, too.
+//! *Unreachable* ("potentially failed" in the Linux schedulers since 2013): a subflow whose probe or retransmission timed
+//! out gets no data until something is received on it, so a backup takes over at once. If *every* active subflow is
+//! unreachable (always so with a single one), data is still sent, because the path may work, and plain TCP would send, too.
 //! Then the subflow heard from last is the best choice, even if it is a backup.
 //!
 //! *Unknown RTT*: a subflow without a sample comes after all others of its class. (The old Linux
@@ -18,38 +18,38 @@ use marline_policy::{
 };
 use marline_time::Duration;
 
-/// Preference class of a usable subflow: only the first class with members is used.
+/// Preference class of an active subflow: only the first class with members is used.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Class {
     /// Regular and healthy.
     Regular,
     /// Backup and healthy.
     Backup,
-    /// Regular or backup: answers, but its address pair is bad. If every path is in trouble, one that answers is better
-    /// than a silent one, whatever it costs.
-    Doubtful,
+    /// Regular or backup: answers, but its address pair has a fault. If every path is in trouble, one that answers is better
+    /// than an unreachable one, whatever it costs.
+    Degraded,
     /// Regular or backup: nothing was heard since a timeout.
-    Silent,
+    Unreachable,
 }
 
 impl Class {
     /// The class of a subflow; `None` if it cannot carry data at all.
     #[must_use]
     pub const fn of(view: &SubflowView) -> Option<Class> {
-        if !view.is_usable() {
+        if !view.is_active() {
             return None;
         }
         Some(match (view.health, view.backup) {
-            (Health::Fine, false) => Class::Regular,
-            (Health::Fine, true) => Class::Backup,
-            (Health::Doubtful { .. }, _) => Class::Doubtful,
-            (Health::Silent { .. }, _) => Class::Silent,
+            (Health::Usable, false) => Class::Regular,
+            (Health::Usable, true) => Class::Backup,
+            (Health::Degraded { .. }, _) => Class::Degraded,
+            (Health::Unreachable { .. }, _) => Class::Unreachable,
         })
     }
 
     /// Whether the members are healthy.
     #[must_use]
-    pub const fn is_fine(self) -> bool {
+    pub const fn is_usable(self) -> bool {
         matches!(self, Class::Regular | Class::Backup)
     }
 }
@@ -71,7 +71,7 @@ pub fn rank(view: &SubflowView) -> (bool, Duration) {
     (view.srtt.is_none(), view.srtt.unwrap_or(Duration::MAX))
 }
 
-/// The subflow of a class that can take data now: the fastest, or in a class of doubtful or silent ones the one heard
+/// The subflow of a class that can take data now: the fastest, or in a class of degraded or unreachable ones the one heard
 /// from last. `None` if all are full.
 #[must_use]
 pub fn pick<'a>(
@@ -79,7 +79,7 @@ pub fn pick<'a>(
     class: Class,
 ) -> Option<&'a SubflowView> {
     let ready = candidates.filter(|view| view.is_ready());
-    if class.is_fine() {
+    if class.is_usable() {
         return ready.min_by_key(|view| rank(view));
     }
     ready.min_by_key(|view| (core::cmp::Reverse(view.last_heard_at), rank(view)))
@@ -135,7 +135,7 @@ pub fn run_while(
 /// 2. none, if a healthy regular subflow already carries it, because its copy is in flight (a data-level timeout means
 ///    that it is not, so the data is sent there again);
 /// 3. 4. the same with healthy backups;
-/// 5. a doubtful or silent one that did not carry it, the one heard from last;
+/// 5. a degraded or unreachable one that did not carry it, the one heard from last;
 /// 6. after a data-level timeout, any subflow at all.
 #[must_use]
 pub fn reinject(item: &Reinjection, cx: &SchedulerContext<'_>) -> Decision {
@@ -149,7 +149,7 @@ pub fn reinject(item: &Reinjection, cx: &SchedulerContext<'_>) -> Decision {
             return if again { send(all, class, SubflowSet::EMPTY, item) } else { Decision::Wait };
         }
     }
-    for class in [Class::Doubtful, Class::Silent] {
+    for class in [Class::Degraded, Class::Unreachable] {
         if has_fresh(all, class, item.carried_by) {
             return send(all, class, item.carried_by, item);
         }
@@ -172,7 +172,7 @@ fn cost_rank(view: &SubflowView) -> (bool, bool) {
 fn send(all: &[SubflowView], class: Class, avoid: SubflowSet, item: &Reinjection) -> Decision {
     let fresh = || members(all, class).filter(|view| !avoid.contains(view.id));
     // Avoid paths that cost more than time while another one can carry the data.
-    let least = if class.is_fine() { fresh().map(cost_rank).min() } else { None };
+    let least = if class.is_usable() { fresh().map(cost_rank).min() } else { None };
     let candidates = || fresh().filter(|view| least.is_none_or(|least| cost_rank(view) == least));
     pick(candidates(), class).map_or_else(
         || wait(candidates()),

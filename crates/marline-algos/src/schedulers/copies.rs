@@ -153,7 +153,7 @@ pub fn base() -> MinRtt {
 #[must_use]
 pub fn copying_class(subflows: &[SubflowView]) -> Option<Class> {
     let class = classes::best_class(subflows)?;
-    matches!(class, Class::Regular | Class::Silent).then_some(class)
+    matches!(class, Class::Regular | Class::Unreachable).then_some(class)
 }
 
 /// Whether all written data has been sent.

@@ -90,17 +90,17 @@ enum Choice<'a> {
 fn followed<'a>(
     subflows: impl Iterator<Item = &'a SubflowView> + Clone,
 ) -> Option<&'a SubflowView> {
-    let usable = subflows.filter(|view| view.is_usable());
-    let healthy = || usable.clone().filter(|view| view.health.is_fine());
+    let usable = subflows.filter(|view| view.is_active());
+    let healthy = || usable.clone().filter(|view| view.health.is_usable());
     let regular = newest(healthy().filter(|view| !view.backup));
     let backup = newest(healthy().filter(|view| view.backup));
     let healthy = match (regular, backup) {
         (Some(regular), Some(backup)) if backup.last_new_at > regular.last_new_at => Some(backup),
         (regular, backup) => regular.or(backup),
     };
-    // A bad address pair that still receives may deliver a segment; one that timed out did not.
+    // A degraded address pair that still receives may deliver a segment; one that timed out did not.
     healthy.or_else(|| {
-        usable.min_by_key(|v| (v.health.is_silent(), Reverse(v.last_heard_at), v.backup))
+        usable.min_by_key(|v| (v.health.is_unreachable(), Reverse(v.last_heard_at), v.backup))
     })
 }
 
@@ -112,7 +112,7 @@ fn newest<'a>(views: impl Iterator<Item = &'a SubflowView>) -> Option<&'a Subflo
 /// The module's choice when the followed subflow is full: the regular one with room and the newest stamp. A backup only
 /// if its stamp is newer than those of all regular ones, full ones included.
 fn spill(subflows: &[SubflowView]) -> Option<&SubflowView> {
-    let healthy = || subflows.iter().filter(|view| view.is_usable() && view.health.is_fine());
+    let healthy = || subflows.iter().filter(|view| view.is_active() && view.health.is_usable());
     let regular = || healthy().filter(|view| !view.backup);
     let bar = regular().map(|view| view.last_new_at).max().unwrap_or(Instant::ZERO);
     let backup = healthy().filter(|v| v.backup && v.is_ready() && v.last_new_at > bar);
@@ -137,7 +137,7 @@ impl Scheduler for FollowClient {
         let again = item.cause == ReinjectionCause::DataRto;
         let Some(best) = followed(cx.subflows.iter()) else { return Decision::Wait };
         let carried = |view: &SubflowView| item.carried_by.contains(view.id) && !again;
-        let to = match (best.health.is_fine(), carried(best)) {
+        let to = match (best.health.is_usable(), carried(best)) {
             (_, false) => Some(best),
             (true, true) => None,
             (false, true) => followed(cx.subflows.iter().filter(|view| !carried(view))),

@@ -78,7 +78,7 @@ impl Linux {
     }
 
     fn active<'a>(&'a self, cx: &'a SchedulerContext<'_>) -> impl Iterator<Item = &'a SubflowView> {
-        cx.subflows.iter().filter(|view| view.is_usable() && !self.is_stale(view))
+        cx.subflows.iter().filter(|view| view.is_active() && !self.is_stale(view))
     }
 
     fn run_timer(&mut self, cx: &SchedulerContext<'_>) {
@@ -97,10 +97,10 @@ impl Linux {
     fn fire(&mut self, cx: &SchedulerContext<'_>) {
         let holds = |view: &&SubflowView| view.bytes_in_flight + view.bytes_queued > 0;
         let mut least_marks = u32::MAX;
-        for view in cx.subflows.iter().filter(|view| view.is_usable()).filter(holds) {
+        for view in cx.subflows.iter().filter(|view| view.is_active()).filter(holds) {
             least_marks = least_marks.min(self.mark(view));
         }
-        for view in cx.subflows.iter().filter(|view| view.is_usable()).filter(holds) {
+        for view in cx.subflows.iter().filter(|view| view.is_active()).filter(holds) {
             self.mark_stale(view, cx);
         }
         let idle = |backup: bool| {
@@ -147,7 +147,7 @@ impl Linux {
         let sent = cx.mappings.next_not_on(on, cx.data_una).map(|mapping| mapping.range);
         let part = sent.unwrap_or(cx.unsent);
         let part = DataRange::new(part.start, part.end.min(end).max(part.start));
-        match cx.subflow(on).filter(|view| view.is_usable() && !part.is_empty()) {
+        match cx.subflow(on).filter(|view| view.is_active() && !part.is_empty()) {
             Some(view) => view.is_ready().then_some(Decision::Send { subflow: on, range: part }),
             None => {
                 self.repeat = None;

@@ -118,7 +118,7 @@ impl Scheduler for MinRtt {
             return Decision::Wait;
         }
         let Some(class) = classes::best_class(cx.subflows) else { return Decision::Wait };
-        if !class.is_fine() {
+        if !class.is_usable() {
             return classes::choose_latest_heard(class, cx);
         }
         let candidates = || classes::members(cx.subflows, class);

@@ -64,7 +64,7 @@ impl End {
             segments: sum("marline_core_events_total{event=\"segments_out\"}"),
             repeated: sum("marline_core_events_total{event=\"duplicate_data\"}"),
             open: sum("marline_connections "),
-            bad: sum("marline_address_pair_bad_total"),
+            bad: sum("marline_address_pair_degraded_total"),
         }
     }
 }

@@ -5,7 +5,8 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use marline::{ConnectionInfo, Server, Stream, SubflowInfo, SubflowState};
+use marline::monitor::{ConnectionInfo, SubflowInfo, SubflowState};
+use marline::{Server, Stream};
 use tokio::task::JoinSet;
 
 use marline_proxy::shutdown::Stop;

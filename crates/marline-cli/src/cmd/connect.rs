@@ -7,8 +7,8 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Context;
-use marline::PathSpec;
 use marline::advanced::KeptCapabilities;
+use marline::paths::PathSpec;
 use marline_proxy::client::dialer::Dialer;
 use marline_proxy::client::direct::Direct;
 use marline_proxy::client::open::Open;

@@ -5,8 +5,9 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::bail;
+use marline::ServerBuilder;
 use marline::advanced::KeptCapabilities;
-use marline::{PathSpec, ServerBuilder};
+use marline::paths::PathSpec;
 use marline_io::SegmentLog;
 use marline_proxy::target::Target;
 use serde::Serialize;

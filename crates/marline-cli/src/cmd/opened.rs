@@ -21,7 +21,7 @@ use crate::radio_signal::SignalReader;
 use crate::reload::ReloadSender;
 
 /// Time that closing connections get at the end of a process to notify the peer.
-pub(super) const CLOSING_TIME: marline::Duration = marline::Duration::from_secs(2);
+pub(super) const CLOSING_TIME: marline::time::Duration = marline::time::Duration::from_secs(2);
 
 /// The way through a server.
 pub(super) type CurrentTunnel = Arc<Current<Tunnel<Dialer>>>;

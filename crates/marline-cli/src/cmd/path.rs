@@ -156,7 +156,7 @@ fn known(reached: &Reached) -> String {
 
 #[cfg(test)]
 mod tests {
-    use marline::PathHealth;
+    use marline::paths::PathHealth;
 
     use super::*;
 
@@ -186,9 +186,9 @@ mod tests {
 
     #[test]
     fn a_path_of_which_nothing_comes_is_not_just_up() {
-        let server = |health: &str, text: &str| Reached {
+        let server = |reach: &str, text: &str| Reached {
             server: "9.9.9.1:7777".into(),
-            health: health.into(),
+            reach: reach.into(),
             text: text.into(),
             ..Reached::default()
         };

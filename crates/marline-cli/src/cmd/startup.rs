@@ -4,7 +4,8 @@ use std::io::IsTerminal;
 use std::time::Duration;
 
 use anyhow::{anyhow, bail};
-use marline::{Client, PathStatus};
+use marline::Client;
+use marline::paths::PathStatus;
 use marline_proxy::client::open::OpenError;
 use marline_proxy::client::trouble::Trouble;
 use tokio::time::{Instant, sleep, timeout};

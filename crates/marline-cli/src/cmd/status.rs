@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use std::time::{Duration, SystemTime};
 
 use anyhow::bail;
-use marline::PathHealth;
+use marline::paths::PathHealth;
 use marline_dashboard::PathSummary;
 use serde::Serialize;
 
@@ -400,7 +400,7 @@ mod tests {
             bytes_retransmitted: 30_000,
             bytes_reinjected: 5_000,
             bytes_received: 999,
-            health: "fine".into(),
+            health: PathHealth::Usable,
             ..Subflow::default()
         }
     }

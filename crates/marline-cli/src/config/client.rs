@@ -5,9 +5,11 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use marline::advanced::{ConnectionConfig, FastOpen};
+use marline::config::{LoneKeepalive, ReceiveTimer};
 use marline::datagrams::LaneConfig;
+use marline::monitor::Extensions;
+use marline::paths::PathSpec;
 use marline::policy::SignalThresholds;
-use marline::{Extensions, LoneKeepalive, PathSpec, ReceiveTimer};
 use marline_proxy::client::dialer::NameLookup;
 use marline_proxy::deadlines::DeadlineRule;
 use marline_proxy::invite::Invite;
@@ -445,9 +447,9 @@ impl ClientOptions {
         }
         self.shared().make_trace_dir()?;
         if let Some(Word(Span(keepalive))) = self.keepalive {
-            let longest = marline::MAX_KEEPALIVE_INTERVAL;
-            let keepalive = marline::Duration::from_millis(keepalive.as_millis() as u64);
-            if keepalive > longest || keepalive < marline::Duration::from_secs(1) {
+            let longest = marline::config::MAX_KEEPALIVE_INTERVAL;
+            let keepalive = marline::time::Duration::from_millis(keepalive.as_millis() as u64);
+            if keepalive > longest || keepalive < marline::time::Duration::from_secs(1) {
                 bail!("--keepalive must be 1s to 20s: NATs may drop UDP mappings after 30s");
             }
             client.udp_keepalive(keepalive);

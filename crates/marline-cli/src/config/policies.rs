@@ -4,9 +4,10 @@ use std::sync::OnceLock;
 
 use anyhow::ensure;
 use marline::advanced::{ConnectionConfig, interactive};
+use marline::config::{Interactive, Linger};
 use marline::datagrams::LaneConfig;
 use marline::policy::{PathHealthConfig, Role};
-use marline::{Duration, Interactive, Linger};
+use marline::time::Duration;
 use marline_algos::Registry;
 use serde::{Deserialize, Serialize};
 
@@ -152,7 +153,7 @@ impl Choice {
     pub fn lane(&self, registry: &Registry, policy: Option<&str>) -> anyhow::Result<LaneConfig> {
         // Both sides send, and none of these settings depends on the side.
         let [_, _, congestion, _] = self.names(Side::Client);
-        let wrong = |error: marline::PolicyError| anyhow::anyhow!("{error}");
+        let wrong = |error: marline::algos::PolicyError| anyhow::anyhow!("{error}");
         let policy = policy.unwrap_or(self.mode.datagram_policy());
         let policy = registry.datagram_policy(policy).map_err(wrong)?;
         Ok(LaneConfig::new(policy, registry.congestion(&congestion).map_err(wrong)?))

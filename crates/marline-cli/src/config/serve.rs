@@ -196,7 +196,7 @@ impl ServeOptions {
             if keepalive < Duration::from_secs(1) {
                 bail!("--keepalive must be at least 1s");
             }
-            let keepalive = marline::Duration::from_millis(keepalive.as_millis() as u64);
+            let keepalive = marline::time::Duration::from_millis(keepalive.as_millis() as u64);
             connection.keepalive = Some(keepalive);
         }
         if let Some(port) = self.fast_open.iter().find(|port| !self.listens_on(**port)) {

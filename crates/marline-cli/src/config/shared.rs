@@ -9,8 +9,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use marline::PathHealthMonitor;
 use marline::advanced::SharedEventObserver;
+use marline::paths::PathHealthMonitor;
 use marline::policy::PathHealthConfig;
 use marline_qlog::Vantage;
 
@@ -383,9 +383,9 @@ impl Shared {
 pub(super) const UPGRADE_LIMIT_S: u64 = 24 * 3_600;
 
 /// Duration of `--busy-poll`, if a driver supports it.
-pub(super) fn busy_poll(given: Option<u32>) -> anyhow::Result<marline::Duration> {
-    let length = marline::Duration::from_micros(given.unwrap_or(0).into());
-    let longest = marline::MAX_BUSY_POLL;
+pub(super) fn busy_poll(given: Option<u32>) -> anyhow::Result<marline::time::Duration> {
+    let length = marline::time::Duration::from_micros(given.unwrap_or(0).into());
+    let longest = marline::config::MAX_BUSY_POLL;
     if length > longest {
         bail!("--busy-poll must be at most {} microseconds", longest.as_micros());
     }

@@ -238,7 +238,9 @@ fn silence_timers_are_off_unless_configured() {
     let count = connection.receive_timer.and_then(|timer| timer.probing).map(|p| p.count);
     assert_eq!(count, Some(2));
     assert!(
-        connection.extensions.contains(marline::Extensions::IDLE.with(marline::Extensions::RTO))
+        connection
+            .extensions
+            .contains(marline::monitor::Extensions::IDLE.with(marline::monitor::Extensions::RTO))
     );
     assert!(connection.lone_keepalive.is_some());
     let off = ClientOptions { receive_timer: Some("off".parse().unwrap()), ..with_invite() };
@@ -267,7 +269,7 @@ fn interactive_is_multimob_on_both_sides() {
     let plan = interactive().plan().unwrap();
     let connection = plan.network.get_transport().as_core();
     assert_eq!(connection.policies.path_manager.name(), "break-before-make");
-    assert!(connection.extensions.contains(marline::Extensions::FOLLOW_CLIENT));
+    assert!(connection.extensions.contains(marline::monitor::Extensions::FOLLOW_CLIENT));
     assert!(connection.receive_timer.is_some() && plan.network.get_path_health_monitor().is_some());
     let own = ClientOptions { path_manager: Some("backup".into()), ..interactive() };
     let plan = own.plan().unwrap();
@@ -486,7 +488,7 @@ fn a_front_needs_an_address_and_a_service() {
     assert_eq!(plan.network.listen_addrs().len(), 2);
     assert_eq!(
         plan.network.get_transport().as_core().keepalive,
-        Some(marline::Duration::from_secs(120))
+        Some(marline::time::Duration::from_secs(120))
     );
     assert!(error_of(front("to = \"127.0.0.1:80\"").plan()).contains("--listen"));
     assert!(error_of(front("listen = [\"0.0.0.0:80\"]").plan()).contains("--to"));

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::str::FromStr;
 use std::time::Duration;
 
-use marline::{ServerAddress, TunPath};
+use marline::config::{ServerAddress, TunPath};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use marline_proxy::deadlines::{self, DeadlineRule};
@@ -220,7 +220,9 @@ impl FromStr for Signal {
         if advertised.is_some_and(|public| public.is_ipv4() != local.is_ipv4()) {
             return Err(wrong("both must be IPv4 or both IPv6"));
         }
-        Ok(Signal(ServerAddress { address: local, signal: true, backup, advertised }))
+        let mut address = ServerAddress::new(local);
+        (address.backup, address.advertised) = (backup, advertised);
+        Ok(Signal(address))
     }
 }
 
@@ -366,7 +368,7 @@ impl FromStr for Tun {
             return Err(format!("tun {text:?}: {interface:?} is not a valid interface name"));
         }
         let address = address.parse().map_err(|_| wrong())?;
-        Ok(Tun(TunPath { interface: interface.to_owned(), address }))
+        Ok(Tun(TunPath::new(interface.to_owned(), address)))
     }
 }
 

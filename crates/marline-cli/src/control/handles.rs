@@ -4,11 +4,11 @@ use std::fmt;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use marline::advanced::SharedEventObserver;
+use marline::algos::PolicyError;
 use marline::datagrams::LaneCounters;
-use marline::{
-    AddressPairInfo, Client, ConnectionId, ConnectionInfo, Counters, MonitorEvent, PathEvent,
-    PathHealth, PathStatus, PolicyError, Server,
-};
+use marline::monitor::{ConnectionId, ConnectionInfo, Counters, MonitorEvent};
+use marline::paths::{AddressPairInfo, PathEvent, PathHealth, PathStatus};
+use marline::{Client, Server};
 use marline_proxy::client::current::Current;
 use marline_proxy::client::dialer::Dialer;
 use marline_proxy::client::open_targets::{self, OpenTargets};

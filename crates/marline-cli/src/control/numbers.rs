@@ -6,7 +6,7 @@
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use marline::ConnectionId;
+use marline::monitor::ConnectionId;
 
 /// Largest number, unless more than half as many connections are known.
 const LARGEST: u32 = 999_999;

@@ -5,8 +5,8 @@
 
 use std::collections::BTreeMap;
 
+use marline::monitor::{MonitorEvent, MonitorKind};
 use marline::policy::SubflowId;
-use marline::{MonitorEvent, MonitorKind};
 
 use super::Handle;
 use super::protocol::{Path, Subflow};

@@ -6,12 +6,12 @@
 use crate::memory::Memory;
 use std::collections::BTreeMap;
 
-use marline::PathHealth;
+use marline::paths::PathHealth;
 use serde::{Deserialize, Serialize};
 
 mod reports;
 
-pub use marline::PathChange;
+pub use marline::paths::PathChange;
 pub use marline_dashboard::Quota;
 pub use reports::{OpenTarget, PendingSetting, Reloaded, Trouble};
 
@@ -235,7 +235,7 @@ pub struct Reached {
     pub server: String,
     /// State of the server: `unknown` (not tried yet, or only just), `answers`, `no-answer`, `refused`,
     /// `prohibited` or `unreachable`.
-    pub health: String,
+    pub reach: String,
     /// Time since the last received packet, for `answers`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub heard_ms: Option<u64>,
@@ -285,13 +285,16 @@ pub struct AddressPair {
     pub retransmissions: f64,
     /// Largest retransmission timeout of the members, including backoff.
     pub rto_us: u64,
-    /// `good`, `watched` or `bad`.
-    pub health: String,
-    /// Cause if the pair is bad: loss, retransmissions, rto, unanswered or silent.
+    /// `usable`, `degraded` or `unreachable`.
+    pub health: PathHealth,
+    /// Cause if the pair is not usable: loss, retransmissions, rto, unanswered or silent.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub fault: Option<String>,
-    /// Number of times it became bad.
-    pub times_bad: u64,
+    pub cause: Option<String>,
+    /// True while a usable pair is probed after a timeout.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub watched: bool,
+    /// Number of times it became degraded.
+    pub times_degraded: u64,
 }
 
 /// A snapshot of a connection.
@@ -346,10 +349,11 @@ pub struct Subflow {
     pub phase: String,
     /// True if either side has marked the subflow as backup.
     pub backup: bool,
-    /// True if the subflow is suspected: a timer expired or an answer is overdue, and nothing was received since.
-    pub potentially_failed: bool,
-    /// `fine`, or `doubtful` or `silent` with the cause in brackets.
-    pub health: String,
+    /// `usable`, `degraded` or `unreachable`.
+    pub health: PathHealth,
+    /// Cause if the subflow is not usable.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cause: Option<String>,
     /// Smoothed RTT.
     pub srtt_us: Option<u64>,
     /// RTT variation.
@@ -387,8 +391,8 @@ pub struct Subflow {
 #[serde(default)]
 pub struct Event {
     /// CREATED, ESTABLISHED, CLOSED, ANNOUNCED, REMOVED, SF_ESTABLISHED, SF_CLOSED, SF_PRIO. Our own: AGREED,
-    /// FALLBACK, SF_ADDRESS_PAIR_BAD, SF_ADDRESS_PAIR_GOOD, SF_SILENT, SF_SUSPECTED, SF_RECOVERED, HOLE,
-    /// PATH_FAILED, PATH_WORKS, DECISION, and LAGGED if the reader was too slow.
+    /// FALLBACK, SF_ADDRESS_PAIR_DEGRADED, SF_ADDRESS_PAIR_USABLE, SF_SILENT, SF_UNREACHABLE, SF_REACHABLE,
+    /// HOLE, PATH_FAILED, PATH_WORKS, DECISION, and LAGGED if the reader was too slow.
     pub event: String,
     /// Time in microseconds since the process started its clock.
     pub at_us: u64,
@@ -398,9 +402,9 @@ pub struct Event {
     /// Names of the paths, for PATH_FAILED and PATH_WORKS.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub paths: Option<Vec<String>>,
-    /// State of the paths as in their `health`, for PATH_FAILED.
+    /// State of the server as in `reach` of its paths, for PATH_FAILED.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub health: Option<String>,
+    pub reach: Option<String>,
     /// Start, for HOLE.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub since_us: Option<u64>,
@@ -410,9 +414,9 @@ pub struct Event {
     /// Slot of the subflow. For HOLE, the subflow on which delivery continued.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub subflow: Option<u64>,
-    /// A subflow that was silent at the end, for HOLE.
+    /// A subflow that was unreachable at the end, for HOLE.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub silent: Option<u64>,
+    pub unreachable: Option<u64>,
     /// Local endpoint.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub local: Option<String>,
@@ -428,7 +432,7 @@ pub struct Event {
     /// Backup flag, for SF_ESTABLISHED and SF_PRIO.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub backup: Option<bool>,
-    /// Reason, for CLOSED, SF_CLOSED, SF_ADDRESS_PAIR_BAD, SF_SILENT, FALLBACK and HOLE.
+    /// Reason, for CLOSED, SF_CLOSED, SF_ADDRESS_PAIR_DEGRADED, SF_SILENT, FALLBACK and HOLE.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     /// Rule that made a DECISION.
@@ -460,12 +464,12 @@ impl Event {
         };
         field("conn", self.connection.map(|v| v.to_string()));
         field("paths", self.paths.as_ref().map(|v| v.join(",")));
-        field("health", self.health.clone());
+        field("reach", self.reach.clone());
         let waited = self.since_us.map(|since| self.at_us.saturating_sub(since));
         field("waited", waited.map(|us| format!("{}.{:03}ms", us / 1_000, us % 1_000)));
         field("direction", self.direction.clone());
         field("subflow", self.subflow.map(|v| v.to_string()));
-        field("silent", self.silent.map(|v| v.to_string()));
+        field("unreachable", self.unreachable.map(|v| v.to_string()));
         field("local", self.local.clone());
         field("remote", self.remote.clone());
         field("addr_id", self.address_id.map(|v| v.to_string()));

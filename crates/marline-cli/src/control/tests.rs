@@ -2,8 +2,10 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
+use marline::monitor::{ConnectionId, FourTuple, MonitorEvent, MonitorKind};
+use marline::paths::PathHealth;
 use marline::policy::Reason;
-use marline::{ConnectionId, FourTuple, Instant, MonitorEvent, MonitorKind};
+use marline::time::Instant;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::UnixStream;
 use tokio::sync::broadcast;
@@ -22,7 +24,7 @@ struct Recorder {
 
 impl Handle for Recorder {
     fn address_pairs(&self) -> Option<Vec<AddressPair>> {
-        let (local, health) = ("192.0.2.7".into(), "good".into());
+        let (local, health) = ("192.0.2.7".into(), PathHealth::Usable);
         Some(vec![AddressPair { local, health, ..AddressPair::default() }])
     }
 

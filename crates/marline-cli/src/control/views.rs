@@ -2,11 +2,11 @@
 
 use std::time::{Duration, SystemTime};
 
-use marline::policy::SubflowId;
-use marline::{
-    AddressPairHealth, AddressPairInfo, ConnectionInfo, FourTuple, MonitorEvent, MonitorKind,
-    PathEvent, PathStatus, Reach, ServerReach, SubflowInfo, SubflowState,
+use marline::monitor::{
+    ConnectionInfo, FourTuple, MonitorEvent, MonitorKind, SubflowInfo, SubflowState,
 };
+use marline::paths::{AddressPairInfo, PathEvent, PathStatus, Reach, ServerReach};
+use marline::policy::SubflowId;
 use marline_proxy::quota::Standing;
 use marline_proxy::server::allowances::QuotaUse;
 
@@ -86,8 +86,8 @@ impl From<&SubflowInfo> for Subflow {
             state: state_name(info.state).to_owned(),
             phase: info.phase.name().to_owned(),
             backup: info.backup,
-            potentially_failed: info.health.is_silent(),
-            health: info.health.to_string(),
+            health: info.health.path_health(),
+            cause: info.health.cause().map(str::to_owned),
             srtt_us: info.srtt.map(micros),
             rttvar_us: micros(info.rttvar),
             min_rtt_us: info.min_rtt.map(micros),
@@ -109,11 +109,6 @@ impl From<&SubflowInfo> for Subflow {
 
 impl From<&AddressPairInfo> for AddressPair {
     fn from(info: &AddressPairInfo) -> Self {
-        let (health, fault) = match info.health {
-            AddressPairHealth::Good => ("good", None),
-            AddressPairHealth::Watched => ("watched", None),
-            AddressPairHealth::Bad { fault, since: _ } => ("bad", Some(fault.to_string())),
-        };
         AddressPair {
             local: info.address_pair.local.to_string(),
             remote: info.address_pair.remote.to_string(),
@@ -123,9 +118,10 @@ impl From<&AddressPairInfo> for AddressPair {
             loss: info.loss,
             retransmissions: info.retransmissions,
             rto_us: micros(info.rto),
-            health: health.to_owned(),
-            fault,
-            times_bad: info.times_bad,
+            health: info.health,
+            cause: info.cause.map(|fault| fault.to_string()),
+            watched: info.watched,
+            times_degraded: info.times_degraded,
         }
     }
 }
@@ -157,7 +153,7 @@ impl From<&ServerReach> for Reached {
         let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
         let base = Reached {
             server: server.to_string(),
-            health: reach.word().to_owned(),
+            reach: reach.word().to_owned(),
             by_tcp: *by_tcp,
             udp_bits_per_s: carrier_rates.map(|rates| rates.udp_bits_per_s),
             tcp_bits_per_s: carrier_rates.map(|rates| rates.tcp_bits_per_s),
@@ -167,7 +163,7 @@ impl From<&ServerReach> for Reached {
         };
         match reach {
             Reach::Answers { heard } => Reached { heard_ms: Some(millis(*heard)), ..base },
-            Reach::Silent { since, tries } => {
+            Reach::NoAnswer { since, tries } => {
                 Reached { silent_ms: Some(millis(*since)), tries: Some(*tries), ..base }
             }
             Reach::Blocked { by, .. } => Reached { by: by.map(|by| by.to_string()), ..base },
@@ -189,7 +185,7 @@ impl From<&PathEvent> for Event {
         let base = Event {
             at_us: event.at.as_micros(),
             paths: Some(event.paths.clone()),
-            health: event.fault.map(str::to_owned),
+            reach: event.fault.map(str::to_owned),
             remote: Some(event.server.to_string()),
             ..Event::default()
         };
@@ -257,21 +253,23 @@ impl Event {
                 ..named(base, "SF_SILENT")
             },
             MonitorKind::AddressPair { id, fault } => {
-                let name =
-                    if fault.is_some() { "SF_ADDRESS_PAIR_BAD" } else { "SF_ADDRESS_PAIR_GOOD" };
+                let name = match fault {
+                    Some(_) => "SF_ADDRESS_PAIR_DEGRADED",
+                    None => "SF_ADDRESS_PAIR_USABLE",
+                };
                 let event = Event { subflow: Some(id.0.into()), ..named(base, name) };
                 Event { reason: fault.map(|fault| fault.to_string()), ..event }
             }
-            MonitorKind::Hole { direction, since, ended_by, silent } => Event {
+            MonitorKind::Hole { direction, since, ended_by, unreachable } => Event {
                 since_us: Some(since.as_micros()),
                 direction: Some(direction.name().to_owned()),
                 subflow: Some(ended_by.0.into()),
-                silent: silent.map(|(id, _)| id.0.into()),
-                reason: silent.map(|(_, cause)| cause.to_string()),
+                unreachable: unreachable.map(|(id, _)| id.0.into()),
+                reason: unreachable.map(|(_, cause)| cause.to_string()),
                 ..named(base, "HOLE")
             },
-            MonitorKind::SubflowSuspected { id, suspected } => {
-                let name = if *suspected { "SF_SUSPECTED" } else { "SF_RECOVERED" };
+            MonitorKind::SubflowReachability { id, reachable } => {
+                let name = if *reachable { "SF_REACHABLE" } else { "SF_UNREACHABLE" };
                 Event { subflow: Some(id.0.into()), ..named(base, name) }
             }
             _ => named(base, "OTHER"),

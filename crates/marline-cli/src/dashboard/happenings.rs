@@ -9,8 +9,9 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
+use marline::monitor::{MonitorEvent, MonitorKind};
+use marline::paths::PathEvent;
 use marline::policy::SubflowId;
-use marline::{MonitorEvent, MonitorKind, PathEvent};
 use marline_dashboard::{Dashboard, Happening, Pace};
 use marline_io::Clock;
 use tokio::sync::broadcast;
@@ -32,7 +33,7 @@ const DECISION_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Rules that react to trouble, in the order of their display, with a description.
 const ANSWERS: [(&str, &str); 6] = [
-    ("rescue", "moved data away from the silent path"),
+    ("rescue", "moved data away from the unreachable path"),
     ("late", "copied late data"),
     ("end", "copied the end of a write"),
     ("unblock", "copied blocking data"),
@@ -176,7 +177,7 @@ impl DashboardEvents {
         let of_interest = matches!(
             event.kind,
             MonitorKind::Hole { .. }
-                | MonitorKind::SubflowSuspected { .. }
+                | MonitorKind::SubflowReachability { .. }
                 | MonitorKind::Fallback(_)
         );
         // A name may need a snapshot of all connections, so it is used only if it will be shown.
@@ -196,8 +197,8 @@ impl DashboardEvents {
         if !matches!(event.kind, MonitorKind::Hole { .. }) {
             return Some(base);
         }
-        let cause = match named(said.silent) {
-            Some(path) => format!("{path} was silent ({})", said.reason.unwrap_or_default()),
+        let cause = match named(said.unreachable) {
+            Some(path) => format!("{path} was unreachable ({})", said.reason.unwrap_or_default()),
             None if said.direction.as_deref() == Some("received") => {
                 "earlier data was missing".to_owned()
             }

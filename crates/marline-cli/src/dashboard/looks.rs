@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use marline::PathHealth;
+use marline::paths::PathHealth;
 use marline_dashboard::{About, PathSummary, Places, Sample, Source, Totals};
 use marline_io::Clock;
 use tokio::sync::mpsc;
@@ -313,7 +313,10 @@ fn row(connection: &Connection, at_us: u64) -> marline_dashboard::Connection {
         fallback: connection.fallback.clone(),
         scheduler: connection.scheduler.clone(),
         subflows: subflows.len(),
-        silent: subflows.iter().filter(|subflow| subflow.potentially_failed).count(),
+        unreachable: subflows
+            .iter()
+            .filter(|subflow| subflow.health == PathHealth::Unreachable)
+            .count(),
         srtt_us: subflows.iter().filter_map(|subflow| subflow.srtt_us).min(),
         bytes_written: connection.bytes_written,
         bytes_read: connection.bytes_read,
@@ -326,7 +329,7 @@ fn row(connection: &Connection, at_us: u64) -> marline_dashboard::Connection {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use marline::MonitorEvent;
+    use marline::monitor::MonitorEvent;
     use tokio::sync::broadcast;
 
     use crate::control::protocol::PathChange;

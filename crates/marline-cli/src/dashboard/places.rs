@@ -7,8 +7,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use marline::monitor::{MonitorEvent, MonitorKind, Purpose, Traffic};
 use marline::policy::{DataRange, SubflowId};
-use marline::{MonitorEvent, MonitorKind, Purpose, Traffic};
 use marline_dashboard::{Carried, Manner, Places};
 use marline_io::Clock;
 use tokio::sync::broadcast::error::RecvError;
@@ -137,7 +137,7 @@ impl Gathered {
 
 #[cfg(test)]
 mod tests {
-    use marline::ConnectionId;
+    use marline::monitor::ConnectionId;
     use marline::policy::Dsn;
 
     use super::*;
@@ -145,7 +145,7 @@ mod tests {
     fn came(at_us: u64, on: u8, start: u64, end: u64) -> MonitorEvent {
         let data = DataRange::new(Dsn(start), Dsn(end));
         let what = Traffic::DataReceived { on: SubflowId(on), data, duplicate_bytes: 0 };
-        let at = marline::Instant::from_nanos(at_us * 1_000);
+        let at = marline::time::Instant::from_nanos(at_us * 1_000);
         let kind = MonitorKind::Traffic { what: Box::new(what), missed: 0 };
         MonitorEvent { at, connection: ConnectionId(1), kind }
     }

@@ -8,7 +8,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use marline::{PathHealth, PathSpec};
+use marline::paths::{PathHealth, PathSpec};
 use marline_io::Interfaces;
 use marline_proxy::invite::Invite;
 use marline_proxy::target::Target;

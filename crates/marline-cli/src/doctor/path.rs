@@ -20,7 +20,9 @@ mod tests;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use marline::{BindError, Carrier, Client, Linger, PathSpec};
+use marline::config::Linger;
+use marline::paths::PathSpec;
+use marline::{BindError, Carrier, Client};
 use marline_io::{SegmentLog, Tapped};
 use tokio::time::timeout;
 
@@ -66,7 +68,7 @@ async fn client(
     let mut client = Client::builder();
     client.carrier(Carrier::Raw).path(path.clone());
     // A missing end within the linger time is also a result.
-    let linger = Linger::new(marline::Duration::from_secs(8));
+    let linger = Linger::new(marline::time::Duration::from_secs(8));
     client.transport_mut().mptcp(mptcp).dss_checksum(true).linger(linger);
     if let Some(tap) = tap {
         client.segment_log(tap);

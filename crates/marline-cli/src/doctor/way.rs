@@ -5,7 +5,8 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use marline::{Carrier, Client, DeliveryErrorKind, PathHealth, PathSpec, PathStatus, Reach};
+use marline::paths::{DeliveryErrorKind, PathHealth, PathSpec, PathStatus, Reach};
+use marline::{Carrier, Client};
 use marline_proxy::client::open::OpenError;
 use marline_proxy::client::trouble::Trouble;
 use marline_proxy::message::{Message, VERSION};
@@ -25,7 +26,7 @@ const SETTLING: Duration = Duration::from_millis(700);
 /// Enough time for an answer of a resolver in the local network.
 const RESOLVER_WAIT: Duration = Duration::from_millis(500);
 /// Time limit for closing a connection that served only for the check.
-const CLOSING_TIME: marline::Duration = marline::Duration::from_millis(300);
+const CLOSING_TIME: marline::time::Duration = marline::time::Duration::from_millis(300);
 
 const KEY: &str = "key";
 const CREDENTIAL: &str = "credential";

@@ -4,8 +4,9 @@
 use std::fmt::Write as _;
 use std::time::SystemTime;
 
-use marline::advanced::CarrierCounters;
-use marline::{DelayHistogram, MemoryKind};
+use marline::memory::MemoryKind;
+use marline::monitor::CarrierCounters;
+use marline::time::DelayHistogram;
 use marline_proxy::server::ClientCounts;
 
 use super::exposition::{Exposition, Labels, braced};
@@ -181,7 +182,7 @@ pub(super) fn write_histogram(
 
 #[cfg(test)]
 mod tests {
-    use marline::Duration;
+    use marline::time::Duration;
 
     use super::*;
 

@@ -6,9 +6,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use marline::datagrams::LaneCounters;
-use marline::{
-    ConnectionId, DelayHistogram, Instant, MonitorEvent, MonitorKind, PathHealth, StreamDirection,
-};
+use marline::monitor::{ConnectionId, MonitorEvent, MonitorKind, StreamDirection};
+use marline::paths::PathHealth;
+use marline::time::{DelayHistogram, Instant};
 use marline_proxy::udp::UdpCounts;
 
 use super::datagrams;
@@ -99,7 +99,11 @@ const COUNTERS: [(&str, &str, Of); 7] = [
 /// Gauges per path, summed over its subflows: name, help text, source.
 const GAUGES: [(&str, &str, Of); 5] = [
     ("marline_path_subflows", "Subflows", |_| 1),
-    ("marline_path_suspected_subflows", "Subflows suspected dead", |s| s.potentially_failed.into()),
+    (
+        "marline_path_unreachable_subflows",
+        "Subflows on which nothing was heard since a timeout",
+        |s| (s.health == PathHealth::Unreachable).into(),
+    ),
     ("marline_path_cwnd_bytes", "Congestion windows", |s| s.cwnd),
     ("marline_path_in_flight_bytes", "Bytes in flight", |s| s.in_flight),
     ("marline_path_rate_bytes_per_second", "Delivery rates", |s| {
@@ -119,11 +123,11 @@ const ADDRESS_PAIRS: [(&str, &str, AddressPairCounter); 5] = [
     ("marline_address_pair_rto_seconds", "Largest retransmission timeout", |n| {
         n.rto_us as f64 / 1e6
     }),
-    ("marline_address_pair_bad", "1 while the path health monitor considers the pair bad", |n| {
-        f64::from(u8::from(n.health == "bad"))
+    ("marline_address_pair_degraded", "1 while the pair is degraded or unreachable", |n| {
+        f64::from(u8::from(n.health != PathHealth::Usable))
     }),
 ];
-const BAD_PAIRS_METRIC: &str = "marline_address_pair_bad_total";
+const DEGRADED_PAIRS: &str = "marline_address_pair_degraded_total";
 const SRTT: &str = "marline_path_srtt_seconds";
 /// 1 for the current state of a path, 0 for the others.
 const STATE: &str = "marline_interface_state";
@@ -153,8 +157,8 @@ impl Totals {
             counted.describe_gauge(name, meaning);
         }
         counted.describe_counter(
-            BAD_PAIRS_METRIC,
-            "Number of times the path health monitor marked the pair bad",
+            DEGRADED_PAIRS,
+            "Number of times the path health monitor found a fault of the pair",
         );
         counted.describe_gauge(SRTT, "Smoothed RTT, mean over the path's subflows");
         counted.describe_gauge(STATE, "1 for the path's current state, 0 for the others");
@@ -229,18 +233,19 @@ impl Totals {
         }
     }
 
-    /// Updates the path health monitor's table: first the bad address pairs, then those with most members, up to
+    /// Updates the path health monitor's table: first the degraded address pairs, then those with most members, up to
     /// the limit of labels.
     pub fn address_pairs(&self, address_pairs: &[AddressPair]) {
         let mut address_pairs: Vec<&AddressPair> = address_pairs.iter().collect();
-        address_pairs.sort_by_key(|n| (n.health != "bad", core::cmp::Reverse(n.members)));
+        address_pairs
+            .sort_by_key(|n| (n.health == PathHealth::Usable, core::cmp::Reverse(n.members)));
         let counted = &mut self.state().counted;
         for pair in address_pairs.into_iter().take(MAX_PATHS) {
             let label = vec![("address_pair", format!("{}={}", pair.local, pair.remote))];
             for (name, _, of) in ADDRESS_PAIRS {
                 counted.set(name, label.clone(), of(pair));
             }
-            counted.raise(BAD_PAIRS_METRIC, label, pair.times_bad);
+            counted.raise(DEGRADED_PAIRS, label, pair.times_degraded);
         }
     }
 

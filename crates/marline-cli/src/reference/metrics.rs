@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::SystemTime;
 
-use marline::MemoryBudget;
 use marline::datagrams::LaneCounters;
+use marline::memory::MemoryBudget;
 use marline_proxy::quota::{ByteQuota, Standing};
 use marline_proxy::server::allowances::QuotaUse;
 use marline_proxy::server::{ClientCounts, RefusalReason};

@@ -118,12 +118,12 @@ impl Assignment<'_> {
                     }
                 }
                 SchedulerAction::Reinject { range, on } => {
-                    if self.paths.is_usable(on) {
+                    if self.paths.is_active(on) {
                         self.sender.reinject_on(now, range, cause, on);
                     }
                 }
                 SchedulerAction::Suspect(id) => {
-                    let subflow = self.paths.get_mut(id).filter(|subflow| subflow.is_usable());
+                    let subflow = self.paths.get_mut(id).filter(|subflow| subflow.is_active());
                     if let Some(subflow) = subflow {
                         subflow.health_mut().on_suspected_dead(now);
                     }
@@ -281,7 +281,7 @@ impl Assignment<'_> {
         let Some(oldest) = self.sender.oldest_outstanding() else { return };
         let Some(tcp) = self.paths.get(id).map(SubflowContext::tcp) else { return };
         // If bytes were changed on the only subflow, MP_FAIL reports it, and they continue as plain TCP.
-        let may_fail = self.session.uses_checksum() && self.paths.usable_count() < 2;
+        let may_fail = self.session.uses_checksum() && self.paths.active_count() < 2;
         if self.session.is_plain() || may_fail || !oldest.carried_by.contains(id) {
             return;
         }
@@ -295,7 +295,7 @@ impl Assignment<'_> {
 
     /// Arms the persist timer: the peer's window is shut, and no data in flight would bring an update.
     fn rearm_persist(&mut self, now: Instant) {
-        let (usable, rto) = (self.paths.usable_count() > 0, self.largest_rto());
+        let (usable, rto) = (self.paths.active_count() > 0, self.largest_rto());
         self.sender.rearm_persist(now, usable, rto);
     }
 
@@ -324,13 +324,13 @@ impl Assignment<'_> {
         let all = answered.is_some_and(|(_, heard)| !heard);
         let silent = self.sender.on_probe(now, self.paths.last_heard_at());
         self.closing.note_silence(now, silent);
-        for id in self.paths.usable_set().iter().filter(|id| all || best == Some(*id)) {
+        for id in self.paths.active_set().iter().filter(|id| all || best == Some(*id)) {
             if let Some(subflow) = self.paths.get_mut(id) {
                 subflow.tcp_mut().request_probe();
             }
         }
         // With one path the pauses grow as in plain TCP (RFC 9293 section 3.8.6.1).
-        let alone = self.paths.usable_count() < 2;
+        let alone = self.paths.active_count() < 2;
         let pause = if all || alone { self.sender.persist_pause(rto) } else { rto };
         self.sender.postpone_persist(Some(now + pause));
         self.rearm_persist(now);
@@ -348,7 +348,7 @@ impl Assignment<'_> {
         let DataTimeout { oldest: Mapping { range, carried_by, .. }, fired_at, count } = timeout;
         let holds = |s: &SubflowContext| s.holds(range.start);
         // A subflow that still retransmits the data needs no help unless it is silent.
-        let repeats = |s: &SubflowContext| s.is_usable() && holds(s) && !s.health().is_rescued();
+        let repeats = |s: &SubflowContext| s.is_active() && holds(s) && !s.health().is_rescued();
         let there = || carried_by.iter().filter_map(|id| Some((id, self.paths.get(id)?)));
         let covered = there().any(|(_, subflow)| repeats(subflow));
         // Data that is acknowledged there but never arrives leaves a hole that no later data can pass, not even
@@ -357,11 +357,11 @@ impl Assignment<'_> {
             let patience = MAX_DATA_RTOS + u32::from(holds(s));
             let heard = s.tcp().last_heard_at() > fired_at || !holds(s);
             let proven = !holds(s) && s.tcp().has_false_acks();
-            s.is_usable() && (proven || heard && count > patience && !s.tcp().refuses_payload())
+            s.is_active() && (proven || heard && count > patience && !s.tcp().refuses_payload())
         };
         // A peer that fell back to plain TCP would take data repeated under new numbers for more data.
         let bare =
-            |id, s: &SubflowContext| s.is_usable() && !holds(s) && self.sender.lacks_data_ack(id);
+            |id, s: &SubflowContext| s.is_active() && !holds(s) && self.sender.lacks_data_ack(id);
         let bare = there().find(|(id, subflow)| bare(*id, subflow)).map(|(id, _)| id);
         let misleading = there().find(|(_, subflow)| misleads(subflow)).map(|(id, _)| id);
         let reset = match (bare, misleading) {

@@ -486,8 +486,9 @@ impl SegmentBuilder<'_> {
         let cut = !is_last && end == self.sender.window_end();
         let nagle = is_last && self.sender.nagle().is_on() && !self.closing.is_shut_down();
         let views = self.scheduling.views();
-        let in_flight =
-            views.iter().any(|v| v.bytes_in_flight > 0 && (v.id == id || !v.health.is_silent()));
+        let in_flight = views
+            .iter()
+            .any(|v| v.bytes_in_flight > 0 && (v.id == id || !v.health.is_unreachable()));
         if in_flight {
             return cut || nagle;
         }

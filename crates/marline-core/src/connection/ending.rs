@@ -72,7 +72,7 @@ impl Ending<'_> {
     /// have been acknowledged.
     pub(super) fn expedite_data_fin(&mut self, now: Instant) {
         let Some((sent_at, on)) = self.closing.data_fin_in_flight() else { return };
-        let usable = on.iter().filter_map(|id| self.paths.get(id)).filter(|s| s.is_usable());
+        let usable = on.iter().filter_map(|id| self.paths.get(id)).filter(|s| s.is_active());
         let round_trip = usable.filter_map(|subflow| subflow.tcp().srtt()).max();
         // The factor leaves time for the answer: the next segment acknowledges it, not the current one.
         if round_trip.is_some_and(|round_trip| now.since(sent_at) >= round_trip * 5 / 4) {

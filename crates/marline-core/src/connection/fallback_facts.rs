@@ -43,7 +43,7 @@ impl FallbackFacts<'_> {
             // A FIN occupies a sequence number on the subflow but no position in the stream.
             sent_whole = self.sender.is_contiguous(id) && next.0.wrapping_sub(end.0 + 1) <= 1;
             sent_tail = first <= una && end.since(first) == next.since(from);
-            (usable, initial) = (subflow.is_usable(), subflow.is_initial() && subflow.is_up());
+            (usable, initial) = (subflow.is_active(), subflow.is_initial() && subflow.is_up());
         }
         let was_alone = !self.paths.has_lost_joins();
         // A DATA_ACK on another subflow proves the same, and this subflow may be the only one since.
@@ -65,7 +65,7 @@ impl FallbackFacts<'_> {
     fn others(&self, id: SubflowId) -> Others {
         let mut others = Others::None;
         for (_, subflow) in self.paths.with_ids().filter(|(other, _)| *other != id) {
-            let kind = if subflow.is_usable() {
+            let kind = if subflow.is_active() {
                 Others::Usable
             } else if subflow.was_joined() {
                 Others::Closing

@@ -43,7 +43,7 @@ impl PathProbing<'_> {
 
     /// Waits for an answer on this subflow's path, which is probed until there is one. Returns true if it is probed.
     pub(super) fn wait_for_answer(&self, cx: &mut Context<'_>, id: SubflowId) -> bool {
-        let subflow = self.paths.get(id).filter(|subflow| subflow.is_usable());
+        let subflow = self.paths.get(id).filter(|subflow| subflow.is_active());
         let Some(subflow) = subflow.filter(|_| self.probes_silent_paths()) else { return false };
         cx.silent_paths.on_silent(cx.now, &subflow.path(), self.id)
     }
@@ -54,7 +54,8 @@ impl PathProbing<'_> {
             return None;
         }
         let on = |s: &&SubflowContext| s.path().addresses() == path;
-        let waits = |s: &SubflowContext| !s.was_joined() || s.is_usable() && s.health().is_silent();
+        let waits =
+            |s: &SubflowContext| !s.was_joined() || s.is_active() && s.health().is_unreachable();
         let mut there = self.paths.iter().filter(on);
         let may = match there.next() {
             None => self.unopened_at(path.local).is_some(),
@@ -81,7 +82,7 @@ impl PathProbing<'_> {
 
     /// Reports a timer expiry on a subflow to the path health monitor.
     pub(super) fn report_timeout(&self, cx: &mut Context<'_>, id: SubflowId) {
-        if let Some(subflow) = self.paths.get(id).filter(|subflow| subflow.is_usable()) {
+        if let Some(subflow) = self.paths.get(id).filter(|subflow| subflow.is_active()) {
             let trouble = Trouble::TimedOut { wait: subflow.tcp().max_answer_time() };
             cx.faults.report(subflow.path(), trouble);
         }

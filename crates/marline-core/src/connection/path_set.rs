@@ -120,20 +120,20 @@ impl PathSet {
     }
 
     /// Subflows on which data may be sent.
-    pub(super) fn usable(&self) -> impl Iterator<Item = &SubflowContext> {
-        self.iter().filter(|subflow| subflow.is_usable())
+    pub(super) fn active(&self) -> impl Iterator<Item = &SubflowContext> {
+        self.iter().filter(|subflow| subflow.is_active())
     }
 
-    pub(super) fn usable_set(&self) -> SubflowSet {
-        self.matching(SubflowContext::is_usable)
+    pub(super) fn active_set(&self) -> SubflowSet {
+        self.matching(SubflowContext::is_active)
     }
 
-    pub(super) fn usable_count(&self) -> usize {
-        self.usable().count()
+    pub(super) fn active_count(&self) -> usize {
+        self.active().count()
     }
 
-    pub(super) fn is_usable(&self, id: SubflowId) -> bool {
-        self.get(id).is_some_and(SubflowContext::is_usable)
+    pub(super) fn is_active(&self, id: SubflowId) -> bool {
+        self.get(id).is_some_and(SubflowContext::is_active)
     }
 
     /// Subflow in a set that retains most bytes of the stream before `una`, if any does.
@@ -149,12 +149,12 @@ impl PathSet {
 
     /// There are usable subflows, and all of them are silent.
     pub(super) fn are_all_silent(&self) -> bool {
-        self.usable_count() > 0 && self.usable().all(|subflow| subflow.health().is_silent())
+        self.active_count() > 0 && self.active().all(|subflow| subflow.health().is_unreachable())
     }
 
     /// Sends an empty segment on each usable subflow, which the peer answers.
     pub(super) fn probe_all_subflows(&mut self) {
-        self.iter_mut().filter(|s| s.is_usable()).for_each(|s| s.tcp_mut().request_probe());
+        self.iter_mut().filter(|s| s.is_active()).for_each(|s| s.tcp_mut().request_probe());
     }
 
     /// Subflows that carry data and have no known problem.
@@ -189,19 +189,19 @@ impl PathSet {
 
     /// Round trip for measuring the receive window: that of the slowest usable subflow.
     pub(super) fn largest_rtt(&self) -> Duration {
-        self.usable().filter_map(|s| s.tcp().srtt()).max().unwrap_or(UNKNOWN_RTT)
+        self.active().filter_map(|s| s.tcp().srtt()).max().unwrap_or(UNKNOWN_RTT)
     }
 
     /// RTO that data-level timers build on: the largest of the usable subflows.
     pub(super) fn largest_rto(&self, unknown: Duration) -> Duration {
-        self.usable().map(|s| s.tcp().rto()).max().unwrap_or(unknown)
+        self.active().map(|s| s.tcp().rto()).max().unwrap_or(unknown)
     }
 
     /// Tail probe timeout for data that any usable subflow may have carried (RFC 8985 section 7.2); `None` if no
     /// round trip was measured.
     pub(super) fn tail_probe_timeout(&self) -> Option<Duration> {
         let longest = |known: Option<Duration>, s: &SubflowContext| s.tcp().srtt().max(known);
-        let longest = self.usable().fold(None, longest)?;
+        let longest = self.active().fold(None, longest)?;
         Some(longest * 2 + ANSWER_DELAY)
     }
 
@@ -216,12 +216,12 @@ impl PathSet {
         let slow = |s: &SubflowContext| {
             s.tcp().srtt().map_or(UNKNOWN_RTT, |srtt| srtt + s.tcp().rttvar() * 4)
         };
-        self.usable().map(slow).max()
+        self.active().map(slow).max()
     }
 
     /// Time of the last segment received on a usable subflow.
     pub(super) fn last_heard_at(&self) -> Option<Instant> {
-        self.usable().map(|s| s.tcp().last_heard_at()).max()
+        self.active().map(|s| s.tcp().last_heard_at()).max()
     }
 
     /// Bytes that all subflows together want to have in flight.
@@ -229,21 +229,21 @@ impl PathSet {
         if tuning != BufferTuning::Rates {
             return self.iter().map(|subflow| subflow.tcp().cwnd()).sum();
         }
-        let longest = self.usable().filter_map(|s| s.tcp().srtt()).max().unwrap_or_default();
+        let longest = self.active().filter_map(|s| s.tcp().srtt()).max().unwrap_or_default();
         let in_longest = |subflow: &SubflowContext| {
             let (tcp, cwnd) = (subflow.tcp(), subflow.tcp().cwnd());
             let srtt = tcp.srtt().filter(|srtt| !srtt.is_zero()).unwrap_or(longest);
             Rate::over(cwnd, srtt).bytes_in(longest).max(cwnd)
         };
-        self.usable().map(in_longest).sum()
+        self.active().map(in_longest).sum()
     }
 
     /// Subflow on which a single segment arrives soonest.
     pub(super) fn best(&self) -> Option<SubflowId> {
-        let usable = self.with_ids().filter(|(_, subflow)| subflow.is_usable());
+        let usable = self.with_ids().filter(|(_, subflow)| subflow.is_active());
         let soonest = usable.min_by_key(|(_, subflow)| {
             let srtt = subflow.tcp().srtt().unwrap_or_default();
-            (!subflow.health().is_fine(), subflow.is_backup(), srtt)
+            (!subflow.health().is_usable(), subflow.is_backup(), srtt)
         });
         soonest.map(|(id, _)| id)
     }
@@ -257,7 +257,7 @@ impl PathSet {
 
     /// All usable subflows use reserve addresses.
     pub(super) fn has_only_reserve(&self) -> bool {
-        self.usable().all(|subflow| self.is_reserve(subflow))
+        self.active().all(|subflow| self.is_reserve(subflow))
     }
 
     /// A local address is up that no open subflow uses.
@@ -361,7 +361,7 @@ impl PathSet {
     /// Probes the peer on the first subflow between these addresses.
     pub(super) fn probe_address_pair(&mut self, pair: &AddressPair) {
         let on = |path: FourTuple| (path.local.ip(), path.remote.ip()) == (pair.local, pair.remote);
-        let member = |s: &&mut SubflowContext| s.is_usable() && on(s.path());
+        let member = |s: &&mut SubflowContext| s.is_active() && on(s.path());
         if let Some(subflow) = self.iter_mut().find(member) {
             subflow.tcp_mut().request_probe();
         }
@@ -369,7 +369,7 @@ impl PathSet {
 
     /// Announces the window to the peer on the subflow heard last.
     pub(super) fn announce_window(&mut self) {
-        let latest = self.iter_mut().filter(|subflow| subflow.is_usable());
+        let latest = self.iter_mut().filter(|subflow| subflow.is_active());
         if let Some(subflow) = latest.max_by_key(|subflow| subflow.tcp().last_heard_at()) {
             subflow.tcp_mut().ack_now();
         }
@@ -377,7 +377,7 @@ impl PathSet {
 
     /// Sends an empty segment that the peer answers, on this subflow, or on the best one if it is gone.
     pub(super) fn probe_subflow_or_best(&mut self, id: Option<SubflowId>) {
-        let there = id.filter(|id| self.is_usable(*id));
+        let there = id.filter(|id| self.is_active(*id));
         let on = there.or_else(|| self.best());
         if let Some(subflow) = on.and_then(|id| self.get_mut(id)) {
             subflow.tcp_mut().request_probe();
@@ -410,7 +410,7 @@ impl PathSet {
             let Some(subflow) = self.get_mut(id) else { continue };
             if !subflow.was_joined() {
                 subflow.tcp_mut().repeat_syn();
-            } else if subflow.is_usable() && subflow.health().is_silent() {
+            } else if subflow.is_active() && subflow.health().is_unreachable() {
                 subflow.tcp_mut().request_probe();
             }
             asked = true;
@@ -426,7 +426,7 @@ impl PathSet {
             owes = true;
             if !subflow.was_joined() {
                 subflow.tcp_mut().repeat_syn();
-            } else if subflow.is_usable() && subflow.health().is_silent() {
+            } else if subflow.is_active() && subflow.health().is_unreachable() {
                 if subflow.tcp().has_retransmission_timeout() {
                     subflow.tcp_mut().retry_now(now);
                 } else {
@@ -475,10 +475,10 @@ impl PathSet {
     }
 
     /// Addresses of established subflows that are doubtful or silent.
-    pub(super) fn doubted(&self) -> impl Iterator<Item = FourTuple> {
+    pub(super) fn impaired(&self) -> impl Iterator<Item = FourTuple> {
         let places = self.with_ids().map(|(_, subflow)| subflow);
-        let doubted = places.filter(|subflow| !subflow.health().is_fine());
-        doubted.filter_map(|subflow| subflow.place().map(|place| place.path))
+        let impaired = places.filter(|subflow| !subflow.health().is_usable());
+        impaired.filter_map(|subflow| subflow.place().map(|place| place.path))
     }
 
     /// Adds an ended subflow to the totals of its pair of addresses.

@@ -63,7 +63,7 @@ impl PeerMessages<'_> {
 
     /// Client: reports the cost of a subflow, twice, because an ACK may be lost.
     pub(super) fn report_cost(&mut self, cx: &mut Context<'_>, id: SubflowId) {
-        let Some(subflow) = self.paths.get(id).filter(|subflow| subflow.is_usable()) else {
+        let Some(subflow) = self.paths.get(id).filter(|subflow| subflow.is_active()) else {
             return;
         };
         if !self.session.is_client() || !self.session.agreed_on(Extensions::PATH_COST) {

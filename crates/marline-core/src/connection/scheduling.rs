@@ -182,7 +182,7 @@ impl Scheduling {
         sender: &Sender,
         queued: &Queued,
     ) -> Option<Choice> {
-        let fit = |view: &&SubflowView| view.is_usable() && view.health.is_fine();
+        let fit = |view: &&SubflowView| view.is_active() && view.health.is_usable();
         let named = self.scratch.views.iter().find(|view| Some(view.id) == queued.on);
         // If the chosen subflow cannot carry it, any other may: the peer may be waiting for the data.
         if let Some(on) = named.filter(|view| view.is_ready() || fit(view)) {

@@ -236,7 +236,7 @@ impl SegmentBuilder<'_> {
         if !self.paths.addresses().has_signals() {
             return None;
         }
-        let usable = self.paths.usable_set();
+        let usable = self.paths.active_set();
         if usable.is_empty() {
             return None;
         }

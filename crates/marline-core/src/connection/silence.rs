@@ -1,6 +1,6 @@
 //! Detection of paths that are silent although data is due ([`Liveness`]).
 
-use marline_policy::{Dsn, Health, SilenceCause, SubflowId, SubflowSet};
+use marline_policy::{Dsn, Health, SubflowId, SubflowSet, UnreachableCause};
 use marline_time::{Duration, Instant};
 use marline_wire::TcpSegment;
 
@@ -63,8 +63,8 @@ impl SilenceFacts<'_> {
 
     /// Subflow that brought the last data before the silence, and subflows not heard since.
     pub(super) fn silent_since(&self, since: Instant) -> SubflowSet {
-        let mut silent = self.paths.matching(|s| s.is_usable() && s.tcp().last_heard_at() <= since);
-        if let Some(id) = self.liveness.last_data_subflow().filter(|id| self.paths.is_usable(*id)) {
+        let mut silent = self.paths.matching(|s| s.is_active() && s.tcp().last_heard_at() <= since);
+        if let Some(id) = self.liveness.last_data_subflow().filter(|id| self.paths.is_active(*id)) {
             silent.insert(id);
         }
         silent
@@ -94,7 +94,7 @@ impl SilenceFacts<'_> {
         if self.liveness.is_clock_running() || !self.may_open_another_path() {
             return None;
         }
-        let mut usable = self.paths.with_ids().filter(|(_, subflow)| subflow.is_usable());
+        let mut usable = self.paths.with_ids().filter(|(_, subflow)| subflow.is_active());
         let (Some((id, subflow)), None) = (usable.next(), usable.next()) else { return None };
         // While data is unacknowledged there, TCP timers watch the subflow.
         let tcp = subflow.tcp();
@@ -110,7 +110,7 @@ impl SilenceFacts<'_> {
         self.session.is_client()
             && !self.closing.is_closed()
             && !self.receiver.fin_reached()
-            && self.paths.usable_count() > 0
+            && self.paths.active_count() > 0
             && (self.liveness.probes().may_probe_reserve() || !self.paths.has_only_reserve())
     }
 
@@ -129,11 +129,12 @@ impl SilenceFacts<'_> {
         direction: StreamDirection,
         since: Instant,
     ) {
-        let silent = self.paths.with_ids().find_map(|(id, subflow)| match subflow.health().get() {
-            Health::Silent { cause, .. } => Some((id, cause)),
-            _ => None,
-        });
-        let kind = MonitorKind::Hole { direction, since, ended_by, silent };
+        let unreachable =
+            self.paths.with_ids().find_map(|(id, subflow)| match subflow.health().get() {
+                Health::Unreachable { cause, .. } => Some((id, cause)),
+                _ => None,
+            });
+        let kind = MonitorKind::Hole { direction, since, ended_by, unreachable };
         cx.out.monitor(cx.now, connection, kind);
     }
 }
@@ -217,7 +218,7 @@ impl Silence<'_> {
     pub(super) fn check_receive_timer(
         &mut self,
         cx: &mut Context<'_>,
-    ) -> Option<(SubflowSet, SilenceCause)> {
+    ) -> Option<(SubflowSet, UnreachableCause)> {
         let conditions = self.facts().silence_conditions();
         let shut = self.receiver.window() < MIN_USABLE_WINDOW;
         let since = self.liveness.silent_since().unwrap_or(cx.now);
@@ -228,8 +229,8 @@ impl Silence<'_> {
                 self.paths.probe_subflow_or_best(self.liveness.last_data_subflow());
                 return None;
             }
-            Due::Stalled => SilenceCause::ReceiveTimer,
-            Due::Unanswered => SilenceCause::UnansweredProbes,
+            Due::Stalled => UnreachableCause::ReceiveTimer,
+            Due::Unanswered => UnreachableCause::UnansweredProbes,
         };
         cx.out.counters.receive_timer_expired += 1;
         Some((self.facts().silent_since(since), cause))

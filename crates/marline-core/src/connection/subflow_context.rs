@@ -385,7 +385,7 @@ impl SubflowContext {
     }
 
     /// Data may be sent on it.
-    pub(super) fn is_usable(&self) -> bool {
+    pub(super) fn is_active(&self) -> bool {
         self.phase == Phase::Active && self.tcp.is_established()
     }
 
@@ -559,11 +559,11 @@ impl SubflowContext {
         self.cost.get()
     }
 
-    /// Health for policies and monitoring: a fading signal is never fine.
+    /// Health for policies and monitoring: a fading signal is never usable.
     pub(super) const fn hinted(&self, health: Health, now: Instant) -> Health {
         match health {
-            Health::Fine if self.cost.get().fading => {
-                Health::Doubtful { since: now, cause: AddressPairFault::Fading }
+            Health::Usable if self.cost.get().fading => {
+                Health::Degraded { since: now, cause: AddressPairFault::Fading }
             }
             _ => health,
         }
@@ -590,7 +590,7 @@ impl SubflowContext {
 
     /// Carries data and has no known problem.
     pub(super) fn is_healthy(&self) -> bool {
-        self.is_usable() && self.health().is_fine()
+        self.is_active() && self.health().is_usable()
     }
 
     /// Schedules an MP_FAIL for this time and expects an answer.
@@ -801,8 +801,8 @@ impl SubflowContext {
     pub(super) fn view(&self, now: Instant, id: SubflowId) -> SubflowView {
         let backup = self.is_backup();
         let mut view = self.tcp.view(now, id, self.local_id, self.remote_id, backup);
-        if !self.is_usable() {
-            view.eligibility = Eligibility::NotUsable;
+        if !self.is_active() {
+            view.eligibility = Eligibility::NotActive;
         }
         view.last_new_at = self.last_new_at;
         let cost = self.cost();

@@ -327,12 +327,12 @@ impl Endpoint {
         self.connection(id).map(Connection::subflow_places).unwrap_or_default()
     }
 
-    /// Address pairs of all established subflows that are doubtful or silent, one entry for each such subflow.
+    /// Address pairs of all established subflows that are degraded or unreachable, one entry for each such subflow.
     #[must_use]
-    pub fn doubted_paths(&self) -> Vec<FourTuple> {
+    pub fn impaired_paths(&self) -> Vec<FourTuple> {
         let connections = self.slots.ids();
         let connections = connections.iter().filter_map(|id| self.connection(*id));
-        connections.flat_map(Connection::doubted_paths).collect()
+        connections.flat_map(Connection::impaired_paths).collect()
     }
 
     /// One subflow as the connection's policies would see it now; `None` if there is no such connection or subflow.

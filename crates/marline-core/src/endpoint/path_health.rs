@@ -53,7 +53,7 @@ impl PathHealthReporter {
 
 /// Results of a visit.
 struct Findings {
-    bad: Option<BTreeMap<(IpAddr, IpAddr), AddressPairFault>>,
+    degraded: Option<BTreeMap<(IpAddr, IpAddr), AddressPairFault>>,
     questions: Vec<(ConnectionId, AddressPair)>,
 }
 
@@ -95,8 +95,8 @@ impl Endpoint {
         let Some(mut reporter) = self.reporter.take() else { return };
         let findings = self.consult(now, &mut reporter);
         self.reporter = Some(reporter);
-        if let Some(bad) = findings.bad {
-            self.faults.set_bad(bad);
+        if let Some(degraded) = findings.degraded {
+            self.faults.set_degraded(degraded);
             for id in self.connections() {
                 self.run_without_visit(now, id, |c, cx| c.adopt_path_health(cx));
             }
@@ -130,10 +130,10 @@ impl Endpoint {
         monitor.publish(&table);
         let by_addresses =
             |(n, fault): (AddressPair, AddressPairFault)| ((n.local, n.remote), fault);
-        let bad = changed.then(|| table.bad().map(by_addresses).collect());
+        let degraded = changed.then(|| table.degraded().map(by_addresses).collect());
         let questions = self.questions(&mut table);
         drop(table);
-        Findings { bad, questions }
+        Findings { degraded, questions }
     }
 
     /// Reports when members last received, and at the end of a period their statistics. Returns true if any was

@@ -4,11 +4,11 @@
 use core::net::IpAddr;
 use std::collections::BTreeMap;
 
-use marline_policy::{AddressPair, AddressPairFault, LossBase, PathHealthConfig};
+use marline_policy::{AddressPair, AddressPairFault, LossBase, PathHealth, PathHealthConfig};
 use marline_time::{Duration, Instant};
 
+use super::AddressPairInfo;
 use super::average::Average;
-use super::{AddressPairHealth, AddressPairInfo};
 use crate::FourTuple;
 
 /// Limit on remembered interfaces of local addresses.
@@ -81,13 +81,13 @@ impl Trouble {
 
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 enum State {
-    Good,
+    Usable,
     Watched { since: Instant, waits: u32, wait: Duration, next: Instant },
-    Bad(Bad),
+    Degraded(Degraded),
 }
 
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-struct Bad {
+struct Degraded {
     fault: AddressPairFault,
     since: Instant,
     /// Time of the first answer in the current clean period.
@@ -99,10 +99,10 @@ struct Bad {
     next: Instant,
 }
 
-impl Bad {
+impl Degraded {
     /// State before the first probe.
     const fn new(fault: AddressPairFault, since: Instant, next: Instant) -> Self {
-        Bad { fault, since, clean_since: None, asked_at: None, misses: 0, next }
+        Degraded { fault, since, clean_since: None, asked_at: None, misses: 0, next }
     }
 }
 
@@ -121,7 +121,7 @@ struct Entry {
     used_at: Instant,
     /// A probe is due: any endpoint with a member sends it.
     question: bool,
-    times_bad: u64,
+    times_degraded: u64,
 }
 
 impl Entry {
@@ -131,16 +131,35 @@ impl Entry {
             retransmissions: Average::NOTHING,
             current: Contribution::NOTHING,
             last: Contribution::NOTHING,
-            state: State::Good,
+            state: State::Usable,
             heard_at: Instant::ZERO,
             used_at: now,
             question: false,
-            times_bad: 0,
+            times_degraded: 0,
         }
     }
 
     fn members(&self) -> u64 {
         self.last.members.max(self.current.members)
+    }
+
+    const fn fault(&self) -> Option<AddressPairFault> {
+        match self.state {
+            State::Degraded(degraded) => Some(degraded.fault),
+            State::Usable | State::Watched { .. } => None,
+        }
+    }
+
+    /// Health for observers. The verdict is the same whether the peer is heard or not: its members know.
+    fn health(&self) -> PathHealth {
+        match self.state {
+            State::Usable | State::Watched { .. } => PathHealth::Usable,
+            State::Degraded(Degraded { fault: AddressPairFault::Rto, .. }) => PathHealth::Degraded,
+            State::Degraded(Degraded { since, .. }) if self.heard_at <= since => {
+                PathHealth::Unreachable
+            }
+            State::Degraded(_) => PathHealth::Degraded,
+        }
     }
 }
 
@@ -194,25 +213,19 @@ impl HealthTable {
         }
     }
 
-    pub(super) fn is_bad(&self, local: IpAddr, remote: IpAddr) -> bool {
+    pub(super) fn is_degraded(&self, local: IpAddr, remote: IpAddr) -> bool {
         let interface = self.interfaces.get(&local).copied().unwrap_or(0);
         self.fault(&AddressPair { local, remote, interface }).is_some()
     }
 
     /// Fault of an address pair; `None` if there is none.
     pub(crate) fn fault(&self, pair: &AddressPair) -> Option<AddressPairFault> {
-        match self.address_pairs.get(pair)?.state {
-            State::Bad(bad) => Some(bad.fault),
-            _ => None,
-        }
+        self.address_pairs.get(pair)?.fault()
     }
 
-    /// Bad address pairs, in order.
-    pub(crate) fn bad(&self) -> impl Iterator<Item = (AddressPair, AddressPairFault)> {
-        self.address_pairs.iter().filter_map(|(pair, entry)| match entry.state {
-            State::Bad(bad) => Some((*pair, bad.fault)),
-            _ => None,
-        })
+    /// Degraded address pairs, in order.
+    pub(crate) fn degraded(&self) -> impl Iterator<Item = (AddressPair, AddressPairFault)> {
+        self.address_pairs.iter().filter_map(|(pair, entry)| Some((*pair, entry.fault()?)))
     }
 
     /// True if any address pair is under observation between periods.
@@ -227,9 +240,9 @@ impl HealthTable {
 
     fn deadline(&self, entry: &Entry) -> Option<Instant> {
         match entry.state {
-            State::Good => None,
+            State::Usable => None,
             State::Watched { next, .. } => Some(next),
-            State::Bad(bad) => self.config.clean.map(|_| bad.next),
+            State::Degraded(degraded) => self.config.clean.map(|_| degraded.next),
         }
     }
 
@@ -263,7 +276,7 @@ impl HealthTable {
         let Some(watch) = self.config.watch else {
             if matches!(trouble, Trouble::Silent { .. }) {
                 self.entry(now, pair);
-                self.mark_bad(now, pair, AddressPairFault::Silent);
+                self.mark_degraded(now, pair, AddressPairFault::Silent);
             }
             return;
         };
@@ -273,30 +286,30 @@ impl HealthTable {
         // A segment received by another member meanwhile outweighs one member's silence.
         let silent = matches!(trouble, Trouble::Silent { .. }) && entry.heard_at + wait <= now;
         match &mut entry.state {
-            State::Bad(bad) => bad.clean_since = None,
-            _ if silent => self.mark_bad(now, pair, AddressPairFault::Silent),
+            State::Degraded(degraded) => degraded.clean_since = None,
+            _ if silent => self.mark_degraded(now, pair, AddressPairFault::Silent),
             State::Watched { .. } => {}
-            State::Good => {
+            State::Usable => {
                 // The probe or retransmission sent now is the first probe.
                 entry.state = State::Watched { since: now, waits: 0, wait, next: now + wait };
             }
         }
     }
 
-    fn mark_bad(&mut self, now: Instant, pair: AddressPair, fault: AddressPairFault) {
+    fn mark_degraded(&mut self, now: Instant, pair: AddressPair, fault: AddressPairFault) {
         let first = self.config.clean.map_or(Duration::ZERO, |clean| clean.probe);
         let Some(entry) = self.address_pairs.get_mut(&pair) else { return };
-        if let State::Bad(bad) = &mut entry.state {
-            bad.clean_since = None;
+        if let State::Degraded(degraded) = &mut entry.state {
+            degraded.clean_since = None;
             // The most serious cause is kept: a lone timeout is the least serious.
-            if bad.fault == AddressPairFault::Rto && fault != AddressPairFault::Rto {
-                bad.fault = fault;
+            if degraded.fault == AddressPairFault::Rto && fault != AddressPairFault::Rto {
+                degraded.fault = fault;
                 self.generation += 1;
             }
             return;
         }
-        entry.state = State::Bad(Bad::new(fault, now, now + first));
-        entry.times_bad += 1;
+        entry.state = State::Degraded(Degraded::new(fault, now, now + first));
+        entry.times_degraded += 1;
         self.generation += 1;
     }
 
@@ -320,8 +333,8 @@ impl HealthTable {
         let Some(entry) = self.address_pairs.get_mut(&pair) else { return };
         let heard = entry.heard_at;
         match &mut entry.state {
-            State::Good => {}
-            State::Watched { since, .. } if heard > *since => entry.state = State::Good,
+            State::Usable => {}
+            State::Watched { since, .. } if heard > *since => entry.state = State::Usable,
             State::Watched { wait, next, .. } if now.since(*next) > MAX_WAKEUP_LATENESS => {
                 // The process did not run: received segments are still to be processed.
                 *next = now + *wait;
@@ -330,41 +343,41 @@ impl HealthTable {
             State::Watched { waits, wait, next, .. } => {
                 *waits += 1;
                 if *waits >= self.config.watch.map_or(1, |watch| watch.count) {
-                    self.mark_bad(now, pair, AddressPairFault::Unanswered);
+                    self.mark_degraded(now, pair, AddressPairFault::Unanswered);
                     return;
                 }
                 *next = now + *wait;
                 entry.question = true;
             }
-            State::Bad(bad) => {
+            State::Degraded(degraded) => {
                 let Some(clean) = self.config.clean else { return };
-                if now.since(bad.next) > MAX_WAKEUP_LATENESS
-                    && bad.asked_at.is_some_and(|at| heard <= at)
+                if now.since(degraded.next) > MAX_WAKEUP_LATENESS
+                    && degraded.asked_at.is_some_and(|at| heard <= at)
                 {
-                    bad.next = now + clean.probe;
+                    degraded.next = now + clean.probe;
                     return;
                 }
-                if let Some(asked) = bad.asked_at.take() {
+                if let Some(asked) = degraded.asked_at.take() {
                     if heard > asked {
-                        bad.misses = 0;
-                        bad.clean_since.get_or_insert(now);
+                        degraded.misses = 0;
+                        degraded.clean_since.get_or_insert(now);
                     } else {
-                        bad.misses = bad.misses.saturating_add(1);
-                        bad.clean_since = None;
-                        let pause = clean.probe * (1 << bad.misses.min(16));
-                        bad.next = asked + pause.min(clean.longest_probe);
-                        if bad.next > now {
+                        degraded.misses = degraded.misses.saturating_add(1);
+                        degraded.clean_since = None;
+                        let pause = clean.probe * (1 << degraded.misses.min(16));
+                        degraded.next = asked + pause.min(clean.longest_probe);
+                        if degraded.next > now {
                             return;
                         }
                     }
                 }
-                if bad.clean_since.is_some_and(|since| now.since(since) >= clean.period) {
-                    entry.state = State::Good;
+                if degraded.clean_since.is_some_and(|since| now.since(since) >= clean.period) {
+                    entry.state = State::Usable;
                     self.generation += 1;
                     return;
                 }
-                bad.asked_at = Some(now);
-                bad.next = now + clean.probe;
+                degraded.asked_at = Some(now);
+                degraded.next = now + clean.probe;
                 entry.question = true;
             }
         }
@@ -398,11 +411,11 @@ impl HealthTable {
             faults.extend(fault.map(|fault| (*pair, fault)));
         }
         for (pair, fault) in faults {
-            self.mark_bad(now, pair, fault);
+            self.mark_degraded(now, pair, fault);
         }
-        let before = self.bad().count();
+        let before = self.degraded().count();
         self.address_pairs.retain(|_, entry| now.since(entry.used_at) <= forget);
-        self.generation += (before - self.bad().count()) as u64;
+        self.generation += (before - self.degraded().count()) as u64;
     }
 
     /// True if the address pair is to be probed now. The caller has to send the probe.
@@ -417,12 +430,10 @@ impl HealthTable {
             loss: entry.loss.share(),
             retransmissions: entry.retransmissions.share(),
             rto: entry.last.rto,
-            health: match entry.state {
-                State::Good => AddressPairHealth::Good,
-                State::Watched { .. } => AddressPairHealth::Watched,
-                State::Bad(Bad { fault, since, .. }) => AddressPairHealth::Bad { fault, since },
-            },
-            times_bad: entry.times_bad,
+            health: entry.health(),
+            cause: entry.fault(),
+            watched: matches!(entry.state, State::Watched { .. }),
+            times_degraded: entry.times_degraded,
         };
         self.address_pairs.iter().map(line).collect()
     }

@@ -1,6 +1,7 @@
 use core::net::SocketAddr;
 
 use marline_policy::{Clean, Watch};
+use marline_time::Instant;
 
 use super::table::{Contribution, HealthTable, Trouble};
 use super::*;
@@ -82,7 +83,7 @@ impl Fixture {
     }
 
     /// Three unanswered probes.
-    fn mark_bad(&mut self) {
+    fn mark_degraded(&mut self) {
         self.timeout();
         while self.fault().is_none() {
             self.next();
@@ -112,7 +113,7 @@ fn the_three_thresholds() {
     assert_eq!(fixture.fault(), Some(AddressPairFault::Rto));
     fixture.period(Share(10, 10), Share(0, 10), ms(1_500));
     assert_eq!(fixture.fault(), Some(AddressPairFault::Loss), "the graver reason takes over");
-    assert_eq!(fixture.table.table()[0].times_bad, 1);
+    assert_eq!(fixture.table.table()[0].times_degraded, 1);
 }
 
 #[test]
@@ -135,15 +136,23 @@ fn shares_that_fall_do_not_trigger_and_thin_ones_neither() {
 fn a_timeout_is_followed_by_probes() {
     let mut fixture = Fixture::new(PathHealthConfig::prompt());
     fixture.timeout();
-    assert_eq!(
-        (fixture.fault(), fixture.table.table()[0].health),
-        (None, AddressPairHealth::Watched)
-    );
+    assert_eq!((fixture.fault(), fixture.table.table()[0].watched), (None, true));
     assert_eq!(fixture.next(), (ms(50), true));
     assert_eq!(fixture.next(), (ms(50), true));
     assert_eq!(fixture.fault(), None);
     fixture.next();
     assert_eq!(fixture.fault(), Some(AddressPairFault::Unanswered), "150 ms of silence");
+}
+
+#[test]
+fn a_pair_with_a_fault_is_unreachable_until_it_is_heard_and_then_degraded() {
+    let mut fixture = Fixture::new(PathHealthConfig::prompt());
+    fixture.mark_degraded();
+    assert_eq!(fixture.table.table()[0].health, PathHealth::Unreachable);
+    fixture.answer();
+    let line = &fixture.table.table()[0];
+    let fault = Some(AddressPairFault::Unanswered);
+    assert_eq!((line.health, line.cause), (PathHealth::Degraded, fault));
 }
 
 #[test]
@@ -154,7 +163,7 @@ fn one_answer_to_any_member_is_enough() {
     fixture.answer();
     fixture.next();
     assert_eq!(fixture.fault(), None);
-    assert_eq!(fixture.table.table()[0].health, AddressPairHealth::Good);
+    assert!(!fixture.table.table()[0].watched);
     assert_eq!(fixture.table.next_timeout(), None, "nothing more to wait for");
 }
 
@@ -201,7 +210,7 @@ fn one_silent_member_proves_nothing_while_another_hears() {
     let mut fixture = Fixture::new(PathHealthConfig::prompt());
     fixture.answer();
     fixture.table.trouble(fixture.now, fixture.wifi, Trouble::Silent { wait: ms(30) });
-    assert_eq!(fixture.table.table()[0].health, AddressPairHealth::Watched);
+    assert!(fixture.table.table()[0].watched);
     let mut fixture = Fixture::new(PathHealthConfig::prompt());
     fixture.answer();
     fixture.now += ms(500);
@@ -212,7 +221,7 @@ fn one_silent_member_proves_nothing_while_another_hears() {
 #[test]
 fn good_again_after_a_clean_period_only() {
     let mut fixture = Fixture::new(PathHealthConfig::prompt());
-    fixture.mark_bad();
+    fixture.mark_degraded();
     let before = fixture.table.generation();
     assert_eq!(fixture.next(), (ms(600), true));
     fixture.answer();
@@ -232,7 +241,7 @@ fn good_again_after_a_clean_period_only() {
 #[test]
 fn unanswered_probes_become_rare_and_one_miss_spoils_the_period() {
     let mut fixture = Fixture::new(PathHealthConfig::prompt());
-    fixture.mark_bad();
+    fixture.mark_degraded();
     let steps: Vec<_> =
         (0..6).map(|_| fixture.next()).map(|(at, ask)| (at.as_millis(), ask)).collect();
     let (ask, look) = ((600, true), (600, false));
@@ -252,7 +261,7 @@ fn unanswered_probes_become_rare_and_one_miss_spoils_the_period() {
 #[test]
 fn an_address_pair_without_members_is_forgotten() {
     let mut fixture = Fixture::new(PathHealthConfig::prompt());
-    fixture.mark_bad();
+    fixture.mark_degraded();
     let generation = fixture.table.generation();
     fixture.now += ms(2_000);
     fixture.table.advance(fixture.now);
@@ -272,17 +281,17 @@ fn loopback_has_no_address_pair_and_interfaces_are_separate() {
     fixture.wifi =
         fixture.table.address_pair(&path("192.0.2.7", "198.51.100.1")).expect("an address pair");
     assert_eq!(fixture.wifi.interface, 3);
-    fixture.mark_bad();
-    assert!(fixture.table.is_bad(ip("192.0.2.7"), ip("198.51.100.1")));
+    fixture.mark_degraded();
+    assert!(fixture.table.is_degraded(ip("192.0.2.7"), ip("198.51.100.1")));
     fixture.table.set_interface(ip("192.0.2.7"), 4);
-    assert!(!fixture.table.is_bad(ip("192.0.2.7"), ip("198.51.100.1")));
+    assert!(!fixture.table.is_degraded(ip("192.0.2.7"), ip("198.51.100.1")));
 }
 
 #[test]
 fn the_table_is_bounded() {
     let config = PathHealthConfig { address_pairs: 3, ..PathHealthConfig::prompt() };
     let mut fixture = Fixture::new(config);
-    fixture.mark_bad();
+    fixture.mark_degraded();
     for n in 0..9 {
         let other = format!("198.51.100.{}", n + 10);
         let pair = fixture.table.address_pair(&path("192.0.2.7", &other)).expect("an address pair");

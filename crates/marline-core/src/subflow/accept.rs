@@ -152,7 +152,7 @@ impl Subflow {
             };
             self.on_ack(now, &input);
         }
-        if self.health.is_silent()
+        if self.health.is_unreachable()
             && (self.tx.una > prior_una || self.tx.highest_sacked > prior_sacked)
         {
             self.end_silence(unheard);

@@ -205,7 +205,7 @@ impl Subflow {
     /// windows that are not a multiple of the segment size cause no small segments.
     pub(crate) fn eligibility(&self, now: Instant) -> Eligibility {
         if self.dead || self.fin_wanted || self.owed.rst.is_some() || !self.may_send() {
-            return Eligibility::NotUsable;
+            return Eligibility::NotActive;
         }
         let board = &self.tx.board;
         let mss = u64::from(self.tx.mss.max(1));

@@ -4,14 +4,14 @@
 //! It is kept next to TCP, which knows its timeouts and received segments. The connection adds further facts: its
 //! receive timer and keepalives, the carrier's errors, a verdict, and conclusions of its scheduler.
 //!
-//! Silence has two effects. From the first fact on, policies see [`Health::Silent`]: new data is sent elsewhere.
+//! Silence has two effects. From the first fact on, policies see [`Health::Unreachable`]: new data is sent elsewhere.
 //! The *rescue* queues outstanding data of the subflow for others and notifies path manager and monitor. For most
 //! facts both happen at once. A probe timeout may be tolerated for a while first (`Scheduler::probe_patience`), an
 //! unanswered keepalive leaves the rescue to more serious facts, and a scheduler's conclusion during an ACK event
 //! takes effect before the next segment is sent. If a rescued subflow has timed out with data outstanding, only an
 //! acknowledgment of data ends the silence, otherwise the first valid segment does.
 
-use marline_policy::{AddressPairFault, Health, SilenceCause};
+use marline_policy::{AddressPairFault, Health, UnreachableCause};
 use marline_time::{Duration, Instant};
 
 use crate::on_demand::{OnDemand, Unused};
@@ -38,7 +38,7 @@ impl Unused for Facts {
 struct Silence {
     since: Instant,
     /// Fact that started it.
-    cause: SilenceCause,
+    cause: UnreachableCause,
     /// An unanswered probe is tolerated until then.
     patience_until: Option<Instant>,
     /// The scheduler's conclusion has not yet led to a rescue.
@@ -47,7 +47,7 @@ struct Silence {
     rescued: bool,
 }
 
-/// The path health monitor considers the address pair bad.
+/// The path health monitor found a fault of the address pair.
 #[derive(Copy, Clone, Debug)]
 struct Verdict {
     since: Instant,
@@ -57,9 +57,9 @@ struct Verdict {
 /// A changed verdict of the path health monitor.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) struct VerdictChange {
-    /// Fault of the address pair now; `None` if it is good again.
+    /// Fault of the address pair now; `None` if it is usable again.
     pub(crate) fault: Option<AddressPairFault>,
-    /// The verdict changed between good and bad.
+    /// The verdict changed between usable and degraded.
     pub(crate) turned: bool,
 }
 
@@ -83,27 +83,28 @@ pub(crate) struct EndOfSilence {
 impl SubflowHealth {
     /// Health seen by policies and monitors.
     pub(crate) fn get(&self) -> Health {
-        let Some(facts) = self.facts.used() else { return Health::Fine };
+        let Some(facts) = self.facts.used() else { return Health::Usable };
         match (&facts.silence, facts.verdict) {
             (Some(silence), verdict) => {
-                let cause = verdict.map_or(silence.cause, |_| SilenceCause::BadAddressPair);
-                Health::Silent { since: silence.since, cause }
+                let cause =
+                    verdict.map_or(silence.cause, |_| UnreachableCause::DegradedAddressPair);
+                Health::Unreachable { since: silence.since, cause }
             }
-            (None, Some(Verdict { since, fault })) => Health::Doubtful { since, cause: fault },
-            (None, None) => Health::Fine,
+            (None, Some(Verdict { since, fault })) => Health::Degraded { since, cause: fault },
+            (None, None) => Health::Usable,
         }
     }
 
-    pub(crate) fn is_fine(&self) -> bool {
-        self.get().is_fine()
+    pub(crate) fn is_usable(&self) -> bool {
+        self.get().is_usable()
     }
 
-    pub(crate) fn is_silent(&self) -> bool {
+    pub(crate) fn is_unreachable(&self) -> bool {
         self.facts.silence.is_some()
     }
 
-    /// The address pair is bad, silent or not.
-    pub(crate) fn has_bad_address_pair(&self) -> bool {
+    /// The address pair is degraded, whether the subflow is reachable or not.
+    pub(crate) fn has_degraded_address_pair(&self) -> bool {
         self.facts.verdict.is_some()
     }
 
@@ -113,9 +114,9 @@ impl SubflowHealth {
     }
 
     /// The subflow's data is not left to its own timers: another subflow takes it as soon as one is available. On
-    /// a bad address pair this holds even if the peer is heard.
+    /// a degraded address pair this holds even if the peer is heard.
     pub(crate) fn needs_rescue(&self) -> bool {
-        self.is_rescued() || self.has_bad_address_pair()
+        self.is_rescued() || self.has_degraded_address_pair()
     }
 
     /// The scheduler concluded that the subflow is dead, and the rescue has not started.
@@ -132,13 +133,13 @@ impl SubflowHealth {
 /// Updates.
 impl SubflowHealth {
     /// Records overdue data or an overdue answer.
-    pub(crate) fn on_overdue(&mut self, now: Instant, cause: SilenceCause) {
+    pub(crate) fn on_overdue(&mut self, now: Instant, cause: UnreachableCause) {
         self.silence(now, cause);
     }
 
     /// Records an expired probe timer, which the scheduler tolerates for `patience`.
     pub(crate) fn on_probe_timeout(&mut self, now: Instant, patience: Duration) {
-        let silence = self.silence(now, SilenceCause::ProbeTimeout);
+        let silence = self.silence(now, UnreachableCause::ProbeTimeout);
         if !patience.is_zero() {
             silence.patience_until.get_or_insert(now + patience);
         }
@@ -146,7 +147,7 @@ impl SubflowHealth {
 
     /// Records the scheduler's conclusion that the subflow is dead.
     pub(crate) fn on_suspected_dead(&mut self, now: Instant) {
-        self.silence(now, SilenceCause::Scheduler).awaits_rescue = true;
+        self.silence(now, UnreachableCause::Scheduler).awaits_rescue = true;
     }
 
     /// Updates the path health monitor's verdict. `None` if it did not change.
@@ -163,15 +164,15 @@ impl SubflowHealth {
         let facts = &mut *self.facts;
         facts.verdict = fault.map(|fault| Verdict { since, fault });
         if let (Some(silence), None) = (&mut facts.silence, fault)
-            && silence.cause == SilenceCause::BadAddressPair
+            && silence.cause == UnreachableCause::DegradedAddressPair
         {
-            silence.cause = SilenceCause::LiftedVerdict;
+            silence.cause = UnreachableCause::LiftedVerdict;
         }
         self.clear_if_healthy();
         Some(VerdictChange { fault, turned: before.is_some() != fault.is_some() })
     }
 
-    /// Handles a valid segment, the first for this time. `None` if the subflow was not silent.
+    /// Handles a valid segment, the first for this time. `None` if the subflow was not unreachable.
     pub(crate) fn on_heard(&mut self, unheard: Duration) -> Option<EndOfSilence> {
         let silence = self.facts.if_used()?.silence.take()?;
         self.clear_if_healthy();
@@ -196,7 +197,7 @@ impl SubflowHealth {
     }
 
     /// Current silence, or a new one with this cause.
-    fn silence(&mut self, now: Instant, cause: SilenceCause) -> &mut Silence {
+    fn silence(&mut self, now: Instant, cause: UnreachableCause) -> &mut Silence {
         self.facts.silence.get_or_insert(Silence {
             since: now,
             cause,

@@ -68,7 +68,7 @@ impl Subflow {
             && options.sack.is_empty();
         let quiet = self.state.is(SubflowState::Established)
             && !self.dead
-            && !self.health.is_silent()
+            && !self.health.is_unreachable()
             && !self.ecn.negotiated
             && self.rx.queue.is_empty()
             && self.rx.fin.is_none();

@@ -20,7 +20,7 @@
 
 use std::sync::Arc;
 
-use marline_policy::{CongestionSignal, Phase, SentKind, SilenceCause};
+use marline_policy::{CongestionSignal, Phase, SentKind, UnreachableCause};
 use marline_time::{Duration, Instant};
 
 use super::reliable::SegmentCarrier;
@@ -211,7 +211,7 @@ impl Subflow {
         }
         self.tx.rto.count += 1;
         self.stats.trouble.rtos += 1;
-        self.health.on_overdue(now, SilenceCause::RetransmissionTimeout);
+        self.health.on_overdue(now, UnreachableCause::RetransmissionTimeout);
         self.events.push_back(SubflowEvent::Rto { count: self.tx.rto.count });
         let in_flight = self.tx.board.bytes_in_flight();
         if self.mtu.on_rto(self.tx.rto.count, self.oldest_segment()) {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use marline_time::{Duration, Instant};
 
-use marline_policy::{Phase, SentKind, SilenceCause, TimeoutAction};
+use marline_policy::{Phase, SentKind, TimeoutAction, UnreachableCause};
 
 use super::rto::Repeats;
 use super::transmission::Probe;
@@ -130,7 +130,7 @@ impl Subflow {
             return;
         }
         if self.keepalive.unanswered > 0 {
-            self.health.on_overdue(now, SilenceCause::UnansweredKeepalives);
+            self.health.on_overdue(now, UnreachableCause::UnansweredKeepalives);
         }
         self.keepalive.unanswered += 1;
         self.keepalive.sent_at = Some(now);

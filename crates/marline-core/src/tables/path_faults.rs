@@ -19,7 +19,7 @@ pub(crate) struct PathFaults {
     /// Timeouts since the last visit, by addresses: the worst one of each address pair.
     troubles: BTreeMap<(IpAddr, IpAddr), (FourTuple, Trouble)>,
     /// Bad address pairs, by addresses.
-    bad: BTreeMap<(IpAddr, IpAddr), AddressPairFault>,
+    degraded: BTreeMap<(IpAddr, IpAddr), AddressPairFault>,
 }
 
 impl PathFaults {
@@ -35,7 +35,7 @@ impl PathFaults {
 
     /// Fault of the path; `None` if there is none.
     pub(crate) fn fault(&self, path: &FourTuple) -> Option<AddressPairFault> {
-        self.bad.get(&(path.local.ip(), path.remote.ip())).copied()
+        self.degraded.get(&(path.local.ip(), path.remote.ip())).copied()
     }
 
     /// Starts with a new path health monitor; earlier verdicts are dropped.
@@ -52,7 +52,7 @@ impl PathFaults {
     }
 
     /// Sets changed verdicts.
-    pub(crate) fn set_bad(&mut self, bad: BTreeMap<(IpAddr, IpAddr), AddressPairFault>) {
-        self.bad = bad;
+    pub(crate) fn set_degraded(&mut self, degraded: BTreeMap<(IpAddr, IpAddr), AddressPairFault>) {
+        self.degraded = degraded;
     }
 }

@@ -6,7 +6,7 @@ use marline_algos::{NamedScheduler, Registry};
 use marline_core::{MonitorKind, SubflowInfo};
 use marline_policy::{
     Decision, Health, Reinjection, Scheduler, SchedulerAction, SchedulerContext, SchedulerEvent,
-    SilenceCause, SubflowId,
+    SubflowId, UnreachableCause,
 };
 use marline_testkit::{Side, config};
 
@@ -64,16 +64,19 @@ fn a_subflow_a_scheduler_declares_dead_is_silent_until_heard() {
         info.subflows.iter().find(of).expect("it is up").health
     };
     let mut waited_ms = 0;
-    while health(&mut hosts).is_fine() {
+    while health(&mut hosts).is_usable() {
         hosts.run_ms(1);
         waited_ms += 1;
         assert!(waited_ms < 1_000, "nobody was accused");
     }
-    assert!(matches!(health(&mut hosts), Health::Silent { cause: SilenceCause::Scheduler, .. }));
+    assert!(matches!(
+        health(&mut hosts),
+        Health::Unreachable { cause: UnreachableCause::Scheduler, .. }
+    ));
     hosts.run_ms(3_000);
-    assert_eq!(health(&mut hosts), Health::Fine);
+    assert_eq!(health(&mut hosts), Health::Usable);
     let told = hosts.end(Side::A).monitor.iter().filter_map(|kind| match kind {
-        MonitorKind::SubflowSuspected { id: ACCUSED, suspected } => Some(*suspected),
+        MonitorKind::SubflowReachability { id: ACCUSED, reachable } => Some(!*reachable),
         _ => None,
     });
     assert_eq!(told.collect::<Vec<_>>(), [true, false]);

@@ -1,10 +1,10 @@
 //! Integration tests of the core through its five calls, in one program so that it is linked once.
 
 mod address_loss;
-mod bad_address_pair;
 mod blind;
 mod claims;
 mod closing;
+mod degraded_address_pair;
 mod delivery_delay;
 mod every_state;
 mod fallback_grid;

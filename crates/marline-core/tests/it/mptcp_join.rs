@@ -371,10 +371,12 @@ fn an_unreachable_path_that_is_heard_is_trusted_again() {
         .monitor
         .iter()
         .filter_map(|kind| match kind {
-            MonitorKind::SubflowSuspected { id: of, suspected } if *of == id => Some(*suspected),
+            MonitorKind::SubflowReachability { id: of, reachable } if *of == id => {
+                Some(!*reachable)
+            }
             _ => None,
         })
         .collect();
     assert_eq!(told, [true, false]);
-    assert!(hosts.info(Side::A).subflows[1].health.is_fine());
+    assert!(hosts.info(Side::A).subflows[1].health.is_usable());
 }

@@ -9,7 +9,7 @@ use marline_core::{
     CloseReason, ConnectionConfig, EndpointConfig, Event, Linger, LoneKeepalive, MonitorKind,
     ReceiveProbes, ReceiveTimer,
 };
-use marline_policy::{SilenceCause, SubflowId};
+use marline_policy::{SubflowId, UnreachableCause};
 use marline_testkit::fixtures::{calling, listening, served};
 use marline_testkit::{Peer, Script, Seg, Side, config, endpoint_config};
 use marline_time::Instant;
@@ -41,7 +41,7 @@ fn client(config: ConnectionConfig) -> (Script, Peer) {
 }
 
 /// Reports of silence to the path manager: time, subflow and cause.
-fn silences(script: &mut Script) -> Vec<(Instant, SubflowId, SilenceCause)> {
+fn silences(script: &mut Script) -> Vec<(Instant, SubflowId, UnreachableCause)> {
     let told = script.take_events().into_iter().filter_map(|event| match event {
         Event::Monitor(event) => match event.kind {
             MonitorKind::SubflowSilent { id, cause } => Some((event.at, id, cause)),
@@ -88,7 +88,7 @@ fn a_silent_peer_without_marks_is_probed_three_times() {
     let paced = [2_250, 2_850, 3_450, 4_050, 4_650, 34_650];
     assert_eq!(since(last, later), paced);
     let silent = silences(&mut script);
-    let cause = SilenceCause::UnansweredProbes;
+    let cause = UnreachableCause::UnansweredProbes;
     assert_eq!(silent, [(last + ms(1_650), FIRST, cause)]);
     let counters = script.endpoint.counters();
     assert_eq!((counters.receive_timer_probes, counters.receive_timer_expired), (3, 1));
@@ -173,7 +173,7 @@ fn two_unanswered_keepalives_on_the_only_subflow_are_a_verdict() {
     assert_eq!(sent[1].since(sent[0]).as_millis(), 1_000);
     assert!(sent[0].since(heard) <= marline_time::Duration::from_millis(10_050));
     let silent = silences(&mut script);
-    assert_eq!(silent, [(sent[1] + ms(1_000), FIRST, SilenceCause::UnansweredKeepalives)]);
+    assert_eq!(silent, [(sent[1] + ms(1_000), FIRST, UnreachableCause::UnansweredKeepalives)]);
     // No subflow was opened: the next verdict needs another silence of this length.
     script.advance(ms(12_500));
     assert_eq!(silences(&mut script).len(), 1);

@@ -24,7 +24,7 @@ export interface Connection {
   fallback: string | null;
   scheduler: string;
   subflows: number;
-  silent: number;
+  unreachable: number;
   srtt_us: number | null;
   bytes_written: number;
   bytes_read: number;

@@ -108,7 +108,7 @@ export function connections(table: HTMLTableElement, all: Connection[]): void {
     const cells: Cells = [
       ["connection", String(one.connection)],
       ["scheduler", one.fallback ? `plain TCP: ${one.fallback}` : one.scheduler],
-      ["subflows", one.silent > 0 ? `${one.subflows} (${one.silent} silent)` : String(one.subflows)],
+      ["subflows", one.unreachable > 0 ? `${one.subflows} (${one.unreachable} unreachable)` : String(one.subflows)],
       ["round trip", time(one.srtt_us)],
       ["read", bytes(one.bytes_read)],
       ["written", bytes(one.bytes_written)],
@@ -120,8 +120,8 @@ export function connections(table: HTMLTableElement, all: Connection[]): void {
 }
 
 const WORDS: Record<string, string> = {
-  SF_SUSPECTED: "is silent: what it holds goes out on others",
-  SF_RECOVERED: "was heard again",
+  SF_UNREACHABLE: "is unreachable: its data is sent on other paths",
+  SF_REACHABLE: "answers again",
   SF_CLOSED: "subflow closed",
   PATH_FAILED: "does not reach the server",
   PATH_WORKS: "reaches the server again",

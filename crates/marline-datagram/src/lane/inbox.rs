@@ -13,7 +13,7 @@ const MAX_WAITING_NOTICES: usize = 256;
 /// Notice for the driver.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(super) enum Notice {
-    Silent(PathId),
+    Unreachable(PathId),
     Answers(PathId),
     Mtu(PathId, u16),
     KeysSpent,
@@ -64,7 +64,7 @@ impl Inbox {
         self.tidy();
         if let Some(notice) = self.notices.pop_front() {
             return Some(match notice {
-                Notice::Silent(path) => Event::PathSilent(path),
+                Notice::Unreachable(path) => Event::PathUnreachable(path),
                 Notice::Answers(path) => Event::PathAnswers(path),
                 Notice::Mtu(path, frame_bytes) => Event::PathMtu { path, frame_bytes },
                 Notice::KeysSpent => Event::KeysSpent,

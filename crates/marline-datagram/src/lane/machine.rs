@@ -44,7 +44,7 @@ impl Lane {
         }
     }
 
-    /// Sets if other components probe a path while it is silent, and report an answer
+    /// Sets if other components probe a path while it is unreachable, and report an answer
     /// ([`on_path_answer`](Self::on_path_answer)). Then it is probed less often.
     pub fn set_path_probed(&mut self, id: PathId, is_probed: bool) {
         if let Some(path) = self.path_mut(id) {
@@ -52,24 +52,24 @@ impl Lane {
         }
     }
 
-    /// Reports that other traffic on a path was answered. If the path is silent, it is probed at once.
+    /// Reports that other traffic on a path was answered. If the path is unreachable, it is probed at once.
     pub fn on_path_answer(&mut self, id: PathId) {
-        if let Some(path) = self.path_mut(id).filter(|path| path.health().is_silent()) {
+        if let Some(path) = self.path_mut(id).filter(|path| path.health().is_unreachable()) {
             path.ask();
         }
     }
 
     /// Paths without acknowledgments.
-    pub fn silent_paths(&self) -> impl Iterator<Item = PathId> {
-        self.paths.iter().filter(|path| path.health().is_silent()).map(Path::id)
+    pub fn unreachable_paths(&self) -> impl Iterator<Item = PathId> {
+        self.paths.iter().filter(|path| path.health().is_unreachable()).map(Path::id)
     }
 
     /// Reports that nothing passes on a path: an ICMP error that quotes a frame of ours, or an interface that is
     /// gone.
     pub fn set_path_unreachable(&mut self, id: PathId, now: Instant) {
         if let Ok(at) = self.paths.binary_search_by_key(&id, Path::id) {
-            let silent = self.paths[at].on_unreachable(now);
-            self.apply(at, Outcome { silent, ..Outcome::default() }, now);
+            let unreachable = self.paths[at].on_unreachable(now);
+            self.apply(at, Outcome { unreachable, ..Outcome::default() }, now);
         }
     }
 

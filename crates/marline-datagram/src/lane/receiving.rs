@@ -184,8 +184,8 @@ impl Lane {
         if outcome.answers {
             self.inbox.notice(Notice::Answers(id));
         }
-        if outcome.silent {
-            self.inbox.notice(Notice::Silent(id));
+        if outcome.unreachable {
+            self.inbox.notice(Notice::Unreachable(id));
             let mut waiting = Vec::new();
             while let Some(next) = self.paths[at].queues().take_any() {
                 waiting.push(next);

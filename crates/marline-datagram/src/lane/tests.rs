@@ -398,7 +398,7 @@ fn a_silent_path_is_reported_once_and_can_answer_again() {
         let back: Vec<_> = frames(&mut b, at(ms)).into_iter().filter(alive).collect();
         hand_over(&mut a, at(ms), &back);
         while let Some(event) = a.poll_event() {
-            silent += u32::from(event == Event::PathSilent(A));
+            silent += u32::from(event == Event::PathUnreachable(A));
             answers += u32::from(event == Event::PathAnswers(A));
         }
         came += datagrams(&mut b).len();

@@ -42,7 +42,7 @@ pub(crate) struct Mtu {
     /// Position of the last large frame that arrived.
     large_passed: Option<u64>,
     again_at: Option<Instant>,
-    /// Set after the path became silent: the previous size is probed again.
+    /// Set after the path became unreachable: the previous size is probed again.
     suspected: bool,
     /// Size that was last announced to the peer.
     told: Option<u16>,

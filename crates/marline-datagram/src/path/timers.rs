@@ -1,6 +1,6 @@
-//! Timers of a path: overdue acknowledgments, probes of a silent path, and their consequences.
+//! Timers of a path: overdue acknowledgments, probes of an unreachable path, and their consequences.
 
-use marline_policy::{CongestionSignal, Quantile, SilenceCause};
+use marline_policy::{CongestionSignal, Quantile, UnreachableCause};
 use marline_time::{Duration, Instant};
 
 use super::{
@@ -10,7 +10,7 @@ use super::{
 use crate::queue::Room;
 
 impl Path {
-    /// Time to wait for an acknowledgment before the path counts as silent. This is called whenever a frame is sent
+    /// Time to wait for an acknowledgment before the path counts as unreachable. This is called whenever a frame is sent
     /// or received on any path.
     fn patience(&self) -> Duration {
         let patience = self.patience.get().unwrap_or_else(|| self.compute_patience());
@@ -31,9 +31,9 @@ impl Path {
         Some(oldest.at.max(self.pinged_at.unwrap_or(oldest.at)) + patience)
     }
 
-    /// Time of the next probe on a silent path without frames in transit.
+    /// Time of the next probe on an unreachable path without frames in transit.
     fn next_request_at(&self) -> Option<Instant> {
-        if !self.health.is_silent() || !self.outstanding.is_empty() || self.wants_ping {
+        if !self.health.is_unreachable() || !self.outstanding.is_empty() || self.wants_ping {
             return None;
         }
         let last = self.last_sent_at.max(self.pinged_at)?;
@@ -60,7 +60,7 @@ impl Path {
     /// Time at which waiting datagrams may be sent, if it is determined by the pacer.
     pub(crate) fn opens_at(&self) -> Option<Instant> {
         let waits = self.queues.has(Room::Any)
-            && !self.health.is_silent()
+            && !self.health.is_unreachable()
             && self.outstanding.bytes_in_flight() < self.congestion.window();
         waits.then(|| self.pacer.opens_at())
     }
@@ -91,7 +91,7 @@ impl Path {
     /// Handles the timeout of the oldest frame.
     fn on_missed(&mut self, active: bool, now: Instant, outcome: &mut Outcome) {
         self.misses += 1;
-        outcome.silent = self.fall_silent(SilenceCause::ProbeTimeout, now);
+        outcome.unreachable = self.mark_unreachable(UnreachableCause::ProbeTimeout, now);
         if self.misses == 1 {
             if self.rtt.srtt().is_none() {
                 // Without a forecast, none of them could have been overdue before.

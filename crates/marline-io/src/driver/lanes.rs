@@ -84,9 +84,9 @@ pub(super) struct Lanes {
     /// Lanes with pending work.
     ready: VecDeque<u64>,
     deadlines: BTreeSet<(Instant, u64)>,
-    /// Lanes with a silent path between these addresses.
+    /// Lanes with an unreachable path between these addresses.
     silent: BTreeSet<(PathAddresses, u64)>,
-    /// Addresses between which a silent path of a lane was answered.
+    /// Addresses between which an unreachable path of a lane was answered.
     answered: BTreeSet<PathAddresses>,
     /// The carrier's change counter at the last check.
     seen_changes: u64,
@@ -446,7 +446,7 @@ impl Lanes {
     }
 
     /// Takes the data received on a lane. If there is none, `cx` is woken by the next. Returns the subflows of paths
-    /// that became silent, or `None` if there is no such lane.
+    /// that became unreachable, or `None` if there is no such lane.
     pub(super) fn take(
         &mut self,
         id: u64,
@@ -462,7 +462,7 @@ impl Lanes {
                 Some(Event::Datagram { flow, payload }) => {
                     arrivals.push(flow, payload);
                 }
-                Some(Event::PathSilent(path)) => {
+                Some(Event::PathUnreachable(path)) => {
                     arrivals.set_silent();
                     silent.extend(entry.paths.iter().find(|p| p.id == path).map(|p| p.flow));
                 }
@@ -592,7 +592,7 @@ impl Entry {
             let known = self.addresses.iter().find(|(flow, _)| *flow == path.flow)?;
             Some((id, known.1))
         };
-        self.lane.silent_paths().filter_map(with_addresses).collect()
+        self.lane.unreachable_paths().filter_map(with_addresses).collect()
     }
 }
 

@@ -360,11 +360,11 @@ impl Shard {
         (now, self.lock().observers().contacts().all())
     }
 
-    /// Local address and peer of each established subflow that is doubtful or silent.
+    /// Local address and peer of each established subflow that is degraded or unreachable.
     #[must_use]
-    pub fn doubted_paths(&self) -> Vec<(IpAddr, SocketAddr)> {
-        let doubted = self.lock().endpoint().doubted_paths();
-        doubted.into_iter().map(|path| (path.local.ip(), path.remote)).collect()
+    pub fn impaired_paths(&self) -> Vec<(IpAddr, SocketAddr)> {
+        let impaired = self.lock().endpoint().impaired_paths();
+        impaired.into_iter().map(|path| (path.local.ip(), path.remote)).collect()
     }
 
     /// Records that there is no route from `local` to `remote`, and that nothing was sent.

@@ -10,8 +10,8 @@ use core::str::FromStr;
 use marline_time::{Duration, Instant, Rate, nanos};
 
 use super::{
-    BudgetState, DOUBTFUL, Grounds, Inputs, MappingQuery, Question, Reason, RepairsDue, Rule,
-    SILENT, Terms,
+    BudgetState, DEGRADED, Grounds, Inputs, MappingQuery, Question, Reason, RepairsDue, Rule,
+    Terms, UNREACHABLE,
 };
 use crate::{
     AddressId, DataRange, Decision, Dsn, Eligibility, Forecast, Health, Mapping, Phase,
@@ -57,7 +57,7 @@ const CAUSES: [(ReinjectionCause, &str); 6] = [
     (ReinjectionCause::Loss, "loss"),
 ];
 const HEALTHS: [(Health, &str); 3] =
-    [(Health::Fine, "fine"), (DOUBTFUL, "doubtful"), (SILENT, "silent")];
+    [(Health::Usable, "usable"), (DEGRADED, "degraded"), (UNREACHABLE, "unreachable")];
 const PHASES: [Phase; 3] = [Phase::Open, Phase::Recovery, Phase::Loss];
 
 fn name_of<T: PartialEq>(names: &[(T, &'static str)], value: &T) -> &'static str {
@@ -273,7 +273,7 @@ fn eligibility_text(eligibility: Eligibility) -> String {
         Eligibility::Ready { room } => format!("room:{room}"),
         Eligibility::CwndLimited => "full".to_owned(),
         Eligibility::PacingLimited(at) => format!("paced:{}", at.as_nanos()),
-        Eligibility::NotUsable => "none".to_owned(),
+        Eligibility::NotActive => "none".to_owned(),
     }
 }
 
@@ -282,7 +282,7 @@ fn read_eligibility(text: &str) -> Option<Eligibility> {
         Some(("room", room)) => Eligibility::Ready { room: room.parse().ok()? },
         Some(("paced", at)) => Eligibility::PacingLimited(read_instant(at)?),
         None if text == "full" => Eligibility::CwndLimited,
-        None if text == "none" => Eligibility::NotUsable,
+        None if text == "none" => Eligibility::NotActive,
         _ => return None,
     })
 }

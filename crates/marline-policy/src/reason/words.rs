@@ -15,7 +15,7 @@ impl Reason {
             Rule::Spared => self.spared(name),
             Rule::HeardLast => {
                 let state = match self.grounds.path.and_then(|id| self.inputs.path(id)) {
-                    Some(path) if matches!(path.health, Health::Doubtful { .. }) => {
+                    Some(path) if matches!(path.health, Health::Degraded { .. }) => {
                         "answers, though badly"
                     }
                     _ => "was heard of last",

@@ -6,7 +6,7 @@ use marline_policy::{
     Terms,
 };
 use marline_testkit::views::{
-    self, MSS, Stream, doubtful, full, ms, paced, range, send, set, view,
+    self, MSS, Stream, degraded, full, ms, paced, range, send, set, view,
 };
 use marline_time::{Instant, Rate};
 
@@ -217,9 +217,9 @@ fn a_record_is_read_as_it_was_written() {
             metered: true,
             wake_share: 1.0 / 3.0,
             ssthresh: 77_000,
-            ..doubtful(view(1, 40))
+            ..degraded(view(1, 40))
         },
-        views::gone(views::silent(views::backup(view(2, 40)), 7)),
+        views::gone(views::unreachable(views::backup(view(2, 40)), 7)),
         unknown,
     ];
     let terms = Terms { patience: ms(100), metered_rate: Rate::from_mbit(1), wake: ms(7) };

@@ -59,7 +59,7 @@ impl Dialer {
 
     /// Text about the paths that were tried.
     fn paths(&self) -> String {
-        let word = |path: marline::PathStatus| {
+        let word = |path: marline::paths::PathStatus| {
             let cause = path.cause.filter(|_| !path.health.works());
             format!("{}: {}", path.spec, cause.as_deref().unwrap_or("no answer"))
         };

@@ -10,7 +10,8 @@
 
 use std::time::Duration;
 
-use marline::{Client, CloseReason, ConnectError};
+use marline::monitor::CloseReason;
+use marline::{Client, ConnectError};
 use tokio::time::timeout;
 
 use super::ahead::Ahead;
@@ -94,7 +95,7 @@ fn failure(target: &Target, error: ConnectError) -> Failure {
 
 #[cfg(test)]
 mod tests {
-    use marline::Attempt;
+    use marline::error::Attempt;
 
     use super::*;
 

@@ -4,7 +4,7 @@ use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use marline::MemoryAccount;
+use marline::memory::MemoryAccount;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::channel::Channel;

@@ -7,7 +7,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use marline::ConnectionId;
+use marline::monitor::ConnectionId;
 
 use crate::relay::Traffic;
 use crate::target::Target;

@@ -14,7 +14,8 @@ use std::pin::{Pin, pin};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use marline::{Client, PathEvent, PathHealth};
+use marline::Client;
+use marline::paths::{PathEvent, PathHealth};
 use tokio::sync::broadcast::{self, error::RecvError};
 use tokio::time::{Instant, sleep, timeout};
 

@@ -5,7 +5,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use marline::MemoryAccount;
+use marline::memory::MemoryAccount;
 use marline_io::{PendingLimits, PendingTable};
 use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpStream};

@@ -14,8 +14,8 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
-use marline::MemoryAccount;
 use marline::datagrams::{Arrivals, Datagrams};
+use marline::memory::MemoryAccount;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 

@@ -19,7 +19,7 @@ use std::ops::Range;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-use marline::{MemoryAccount, MemoryCharge, MemoryKind};
+use marline::memory::{MemoryAccount, MemoryCharge, MemoryKind};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 /// Bytes read ahead: as many as leave in one batch (44 segments) or as one packet, sealed and with their headers,
@@ -291,7 +291,7 @@ mod tests {
 
     use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
 
-    use marline::MemoryBudget;
+    use marline::memory::MemoryBudget;
 
     use super::*;
 

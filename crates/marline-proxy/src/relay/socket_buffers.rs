@@ -16,7 +16,7 @@
 
 use std::os::fd::{AsFd, BorrowedFd};
 
-use marline::{MemoryAccount, MemoryCharge, MemoryKind};
+use marline::memory::{MemoryAccount, MemoryCharge, MemoryKind};
 use marline_io::{restore_receive_buffer, set_initial_receive_buffer};
 use socket2::{SockRef, Socket};
 
@@ -171,7 +171,7 @@ pub(crate) fn prepare(socket: &Socket, memory: &MemoryAccount) {
 
 #[cfg(test)]
 mod tests {
-    use marline::MemoryBudget;
+    use marline::memory::MemoryBudget;
     use tokio::net::{TcpListener, TcpStream};
 
     use super::*;

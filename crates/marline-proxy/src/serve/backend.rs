@@ -5,7 +5,7 @@ use std::io;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use marline::MemoryAccount;
+use marline::memory::MemoryAccount;
 use tokio::net::{TcpStream, UnixStream};
 
 use crate::outgoing;

@@ -14,7 +14,7 @@ use std::pin::pin;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
-use marline::MemoryAccount;
+use marline::memory::MemoryAccount;
 use marline_io::{PendingLimits, Source};
 use tokio::io::AsyncWriteExt;
 use tokio::time::{sleep, timeout};

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
-use marline::{MemoryAccount, MemoryBudget};
+use marline::memory::{MemoryAccount, MemoryBudget};
 
 use super::allowances::QuotaUse;
 use crate::relay::Traffic;

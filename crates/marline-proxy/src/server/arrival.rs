@@ -8,7 +8,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-use marline::MemoryKind;
+use marline::memory::MemoryKind;
 use marline_io::PendingPlace;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::timeout;

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use marline::MemoryAccount;
+use marline::memory::MemoryAccount;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 

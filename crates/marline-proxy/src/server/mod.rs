@@ -23,7 +23,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use marline::datagrams::LaneConfig;
-use marline::{MemoryAccount, MemoryBudget};
+use marline::memory::{MemoryAccount, MemoryBudget};
 use marline_io::PendingTable;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;

@@ -53,7 +53,7 @@ impl Member {
         let rtt = view.srtt?.as_nanos() as f64 / 1e9;
         let repairing = view.phase != Phase::Open && view.ssthresh != u64::MAX;
         let bytes = if repairing { view.ssthresh } else { view.cwnd };
-        (view.is_usable() && !view.health.is_silent() && rtt > 0.0).then(|| Member {
+        (view.is_active() && !view.health.is_unreachable() && rtt > 0.0).then(|| Member {
             window: (bytes as f64 / f64::from(view.mss.max(1))).max(1.0),
             rtt,
             between_losses: view.bytes_since_loss.max(view.bytes_between_losses) as f64,

@@ -16,7 +16,7 @@
 //!   choice is considered before `bytes` have passed or `time` has elapsed. Only then may a cellular subflow be opened.
 //! - *Suspension.* MP_PRIO makes an unwanted subflow a backup and a wanted one regular again. At the end of a transfer,
 //!   the cellular one is suspended.
-//! - *Failure.* If no WiFi subflow is healthy (all are silent, doubtful, or gone), energy does not matter: the cellular
+//! - *Failure.* If no WiFi subflow is healthy (all are silent, degraded, or gone), energy does not matter: the cellular
 //!   subflow is opened or resumed at once.
 //! - *Re-evaluation.* A suspended WiFi subflow is not measured. After `again`, it is resumed for two seconds.
 //!
@@ -223,7 +223,7 @@ impl Emptcp {
         // WiFi is given up only for an existing subflow.
         let serves = |view: &SubflowView| on_cellular(view, cx) && is_working(view);
         let spared = !self.set.has_wifi() && cx.subflows.iter().any(serves);
-        for view in cx.subflows.iter().filter(|view| view.is_usable()) {
+        for view in cx.subflows.iter().filter(|view| view.is_active()) {
             let backup = if on_cellular(view, cx) { !self.set.has_cellular() } else { spared };
             if self.asked.get(&view.id).copied().unwrap_or(view.backup) != backup {
                 self.asked.insert(view.id, backup);
@@ -254,8 +254,8 @@ const fn is_cellular(local: &LocalAddress) -> bool {
 /// Whether data sent on a subflow is expected to arrive.
 const fn is_working(view: &SubflowView) -> bool {
     let health = view.health;
-    let bad = health.is_silent() || health.is_doubtful() || health.has_bad_address_pair();
-    view.is_usable() && !bad
+    let bad = health.is_unreachable() || health.is_degraded() || health.has_degraded_address_pair();
+    view.is_active() && !bad
 }
 
 /// Whether a subflow starts at a cellular address.

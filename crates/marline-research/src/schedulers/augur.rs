@@ -128,7 +128,7 @@ impl Augur {
 
     /// Updates the models with the state of the paths, late answers, and newly sent data.
     fn observe(&mut self, cx: &SchedulerContext<'_>) {
-        for view in cx.subflows.iter().filter(|view| view.is_usable()) {
+        for view in cx.subflows.iter().filter(|view| view.is_active()) {
             self.model(view.id).look(view, cx.now);
         }
         let sent = cx.unsent.start.since(self.counted.unwrap_or(cx.unsent.start));

@@ -163,7 +163,7 @@ impl Scheduler for Blest {
         let members = || classes::members(cx.subflows, class);
         let Some(picked) = classes::pick(members(), class) else { return classes::wait(members()) };
         let fastest = members().min_by_key(|view| classes::rank(view)).unwrap_or(picked);
-        if class.is_fine() && fastest.id != picked.id && self.would_block(fastest, picked, cx) {
+        if class.is_usable() && fastest.id != picked.id && self.would_block(fastest, picked, cx) {
             return classes::wait(members());
         }
         Decision::Send { subflow: picked.id, range: cx.unsent }

@@ -83,7 +83,7 @@ impl Scheduler for Ecf {
         let fastest = members().min_by_key(|view| classes::rank(view)).unwrap_or(picked);
         // The peer's window does not matter here: everything the application has written must be completed.
         let unsent = cx.written.since(cx.unsent.start);
-        if class.is_fine() && fastest.id != picked.id && self.waits(fastest, picked, unsent) {
+        if class.is_usable() && fastest.id != picked.id && self.waits(fastest, picked, unsent) {
             return classes::wait(members());
         }
         Decision::Send { subflow: picked.id, range: cx.unsent }

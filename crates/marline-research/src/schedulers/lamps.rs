@@ -121,7 +121,7 @@ impl Scheduler for Lamps {
         if cx.unsent.is_empty() {
             return Decision::Wait;
         }
-        if !class.is_fine() {
+        if !class.is_usable() {
             return classes::choose_latest_heard(class, cx);
         }
         let ready = self.ready(class, cx);

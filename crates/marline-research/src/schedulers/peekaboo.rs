@@ -312,7 +312,7 @@ impl Scheduler for Peekaboo {
         let Some(picked) = classes::pick(members(), class) else { return classes::wait(members()) };
         let fastest = members().min_by_key(|view| classes::rank(view)).unwrap_or(picked);
         let sent = Decision::Send { subflow: picked.id, range: cx.unsent };
-        if !class.is_fine() || fastest.id == picked.id {
+        if !class.is_usable() || fastest.id == picked.id {
             self.waiting = None;
             return sent;
         }

@@ -20,7 +20,7 @@ impl Primary {
     /// The subflow for new data: the primary or its replacement. `None` in a class of suspected subflows, where the one
     /// heard from last is used.
     pub(super) fn choose<'a>(&mut self, cx: &SchedulerContext<'a>) -> Option<&'a SubflowView> {
-        let class = classes::best_class(cx.subflows).filter(|class| class.is_fine())?;
+        let class = classes::best_class(cx.subflows).filter(|class| class.is_usable())?;
         let members = || classes::members(cx.subflows, class);
         let fastest = members().min_by_key(|view| classes::rank(view))?;
         let primary = *self.0.get_or_insert(fastest.id);
@@ -89,7 +89,7 @@ impl Silence {
 
 #[cfg(test)]
 mod tests {
-    use marline_testkit::views::{Stream, backup, gone, ms, silent, view};
+    use marline_testkit::views::{Stream, backup, gone, ms, unreachable, view};
 
     use super::*;
 
@@ -104,12 +104,12 @@ mod tests {
         assert_eq!(chosen(&mut primary, &[view(0, 50)]), Some(0));
         let [first, second, third] = [view(0, 50), view(1, 10), view(2, 5)];
         assert_eq!(chosen(&mut primary, &[first, second, third]), Some(0), "not the fastest");
-        assert_eq!(chosen(&mut primary, &[silent(first, 3), second, third]), Some(2));
+        assert_eq!(chosen(&mut primary, &[unreachable(first, 3), second, third]), Some(2));
         assert_eq!(chosen(&mut primary, &[first, second, third]), Some(0), "well again");
         primary.on_event(SchedulerEvent::SubflowDown(SubflowId(0)));
         assert_eq!(chosen(&mut primary, &[gone(first), second]), Some(1));
         assert_eq!(chosen(&mut primary, &[first, second, third]), Some(1), "for good");
-        assert_eq!(chosen(&mut primary, &[silent(second, 3)]), None);
+        assert_eq!(chosen(&mut primary, &[unreachable(second, 3)]), None);
     }
 
     #[test]
@@ -121,7 +121,7 @@ mod tests {
         };
         assert_eq!(helping(&views, false), Some(2));
         assert_eq!(helping(&views, true), Some(2), "regular ones first");
-        let last = [views[0], silent(views[1], 3), gone(views[2]), views[3]];
+        let last = [views[0], unreachable(views[1], 3), gone(views[2]), views[3]];
         assert_eq!((helping(&last, false), helping(&last, true)), (None, Some(3)));
         let only = [backup(views[0]), backup(views[1])];
         assert_eq!((helping(&only, false), helping(&only, true)), (None, Some(1)));

@@ -96,7 +96,7 @@ impl TailProbes {
         for slot in 0..SubflowSet::CAPACITY {
             let id = SubflowId(slot);
             let Some(episode) = self.episodes[usize::from(slot)] else { continue };
-            let silent = |view: &SubflowView| view.is_usable() && view.last_heard_at <= episode.at;
+            let silent = |view: &SubflowView| view.is_active() && view.last_heard_at <= episode.at;
             if !cx.subflow(id).is_some_and(silent) {
                 self.end(id);
             }
@@ -114,7 +114,7 @@ impl TailProbes {
             let fit = |view: &&SubflowView| {
                 view.backup == backup
                     && view.id != on
-                    && view.health.is_fine()
+                    && view.health.is_usable()
                     && !carried.contains(view.id)
                     && has_window(view)
             };
@@ -122,7 +122,7 @@ impl TailProbes {
             set
         };
         let regular = |view: &&SubflowView| {
-            view.id != on && !view.backup && view.is_usable() && view.health.is_fine()
+            view.id != on && !view.backup && view.is_active() && view.health.is_usable()
         };
         let copies = targets(!cx.subflows.iter().any(|view| regular(&view)));
         if !copies.is_empty() {

@@ -5,8 +5,9 @@ use marline_policy::Role;
 use marline_time::Duration;
 
 use super::Client;
+use crate::BindError;
 use crate::builder::{Builder, OwnSettings};
-use crate::{BindError, MAX_KEEPALIVE_INTERVAL};
+use crate::carrier::MAX_KEEPALIVE_INTERVAL;
 
 /// Configuration of a [`Client`], created by [`Client::builder`].
 ///

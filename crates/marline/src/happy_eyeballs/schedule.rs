@@ -9,7 +9,7 @@
 //!   its verdicts are newer than that memory;
 //! - a backup path starts after the first regular path was asked twice, [`RESERVE_WAIT`] apart, and the same time
 //!   has passed again: a single lost SYN wakes no radio;
-//! - a bad address pair starts last, [`BAD_PAIR_DELAY`] after everything else: by then, the others' first SYN counts as
+//! - a degraded address pair starts last, [`DEGRADED_PAIR_DELAY`] after everything else: by then, the others' first SYN counts as
 //!   lost by RFC 6298.
 //!
 //! A late attempt starts at once when no other is left in the race.
@@ -25,8 +25,8 @@ use crate::path_table::Candidate;
 
 /// Delay between the two requests on a regular path, and from the second one to the first on a backup path.
 pub(crate) const RESERVE_WAIT: Duration = Duration::from_millis(250);
-/// Delay from the last of the others to the first attempt on a bad address pair.
-pub(crate) const BAD_PAIR_DELAY: Duration = Duration::from_millis(1_000);
+/// Delay from the last of the others to the first attempt on a degraded address pair.
+pub(crate) const DEGRADED_PAIR_DELAY: Duration = Duration::from_millis(1_000);
 
 /// Attempt in the schedule.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -71,7 +71,7 @@ impl AttemptSchedule {
         for late in [again.into_iter().collect(), reserve] {
             schedule.append(late, RESERVE_WAIT, stagger);
         }
-        schedule.append(bad, BAD_PAIR_DELAY, stagger);
+        schedule.append(bad, DEGRADED_PAIR_DELAY, stagger);
         schedule
     }
 

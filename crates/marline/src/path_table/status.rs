@@ -3,63 +3,14 @@
 //! A path is usable only on evidence: a server has answered over it, and nothing has contradicted that since. An
 //! untried path is not called usable, and a server that answers but rejects the client does not make a path usable.
 
-use core::fmt;
 use core::net::{IpAddr, SocketAddr};
 
 use marline_io::{CarrierRates, Contact, PathSpec, Prefix64};
+use marline_policy::PathHealth;
 use marline_time::{Duration, Instant};
 
 use super::{Entry, PathTable};
 use crate::health::{self, Reach, ServerReach, span};
-
-/// Health of a path.
-#[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Hash)]
-#[cfg_attr(
-    feature = "serde",
-    derive(serde::Serialize, serde::Deserialize),
-    serde(rename_all = "kebab-case")
-)]
-pub enum PathHealth {
-    /// A server has answered over it, and nothing has contradicted that since.
-    Usable,
-    /// A server answers over it, but answers are overdue or its signal fades: data is sent elsewhere if possible.
-    Degraded,
-    /// It reaches no server that serves this client.
-    Unreachable,
-    /// No server has been asked over it yet, or only just now. Unknown words of newer versions are read as this.
-    #[default]
-    #[cfg_attr(feature = "serde", serde(other))]
-    Untried,
-}
-
-impl PathHealth {
-    /// All values.
-    pub const ALL: [PathHealth; 4] =
-        [PathHealth::Usable, PathHealth::Degraded, PathHealth::Unreachable, PathHealth::Untried];
-
-    /// Single word: `usable`, `degraded`, `unreachable` or `untried`.
-    #[must_use]
-    pub const fn word(self) -> &'static str {
-        match self {
-            PathHealth::Usable => "usable",
-            PathHealth::Degraded => "degraded",
-            PathHealth::Unreachable => "unreachable",
-            PathHealth::Untried => "untried",
-        }
-    }
-
-    /// Returns true if data can be delivered: the path is usable or degraded.
-    #[must_use]
-    pub const fn works(self) -> bool {
-        matches!(self, PathHealth::Usable | PathHealth::Degraded)
-    }
-}
-
-impl fmt::Display for PathHealth {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.word())
-    }
-}
 
 /// State of a path.
 #[derive(Clone, Debug)]
@@ -104,7 +55,7 @@ pub(crate) struct Evidence<'a> {
     /// Reason why the answering server does not serve this client.
     pub(crate) rejection: Option<&'a str>,
     /// Ends of subflows with overdue answers.
-    pub(crate) doubted: &'a [(IpAddr, SocketAddr)],
+    pub(crate) impaired: &'a [(IpAddr, SocketAddr)],
     /// Ends between which connections use TCP because it is faster.
     pub(crate) rates: &'a [((IpAddr, SocketAddr), CarrierRates)],
     /// Returns true if connections from an address to a server use TCP instead of UDP, and the reason if they could
@@ -185,13 +136,13 @@ impl PathTable {
         if !answers {
             return (PathHealth::Untried, Some(untried(contacts, evidence.now)));
         }
-        let is_doubted = |(local, remote): &(IpAddr, SocketAddr)| {
+        let is_impaired = |(local, remote): &(IpAddr, SocketAddr)| {
             let pinned = entry.spec.remote.is_none_or(|pinned| pinned == *remote);
             pinned && entry.ends.iter().any(|end| end.address == *local)
         };
         match () {
             () if entry.fading => (PathHealth::Degraded, Some("its signal fades".to_owned())),
-            () if evidence.doubted.iter().any(is_doubted) => {
+            () if evidence.impaired.iter().any(is_impaired) => {
                 (PathHealth::Degraded, Some("answers are overdue".to_owned()))
             }
             () => (PathHealth::Usable, None),

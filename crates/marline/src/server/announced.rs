@@ -11,7 +11,9 @@ use tokio::task::AbortHandle;
 
 use super::builder::{ServerAddress, ServerBuilder, same_port};
 use super::succession::{self, adopt_tuns};
-use crate::{BindError, Carrier, PathChange, UnknownPath, carrier};
+use crate::error::UnknownPath;
+use crate::path_table::PathChange;
+use crate::{BindError, Carrier, carrier};
 
 /// Maximum number of announced addresses: of the ids in one byte, 0 is that of the initial subflow.
 const MAX_ADDRESSES: usize = 254;

@@ -18,6 +18,7 @@ const MAX_SHARDS: usize = 128;
 /// Further address of a server besides the listening ones, or an address to announce (ADD_ADDR, RFC 8684 section
 /// 3.4.1).
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct ServerAddress {
     /// Address of this machine; port 0 stands for that of the first listening address.
     pub address: SocketAddr,

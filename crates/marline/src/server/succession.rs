@@ -10,7 +10,8 @@ use std::sync::{Mutex, PoisonError};
 
 use super::builder::same_port;
 use super::{Server, ServerBuilder};
-use crate::{BindError, TunPath};
+use crate::BindError;
+use crate::carrier::TunPath;
 use core::net::SocketAddr;
 
 /// TCP listeners in parallel to datagrams.

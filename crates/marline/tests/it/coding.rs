@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use super::support::machines::on_two_machines;
 use super::support::*;
-use marline::{Carrier, Client, ClientBuilder, Extensions, Stream};
+use marline::monitor::Extensions;
+use marline::{Carrier, Client, ClientBuilder, Stream};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 const BURST: usize = 8_000;

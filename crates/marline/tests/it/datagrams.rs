@@ -5,10 +5,11 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::support::*;
+use marline::Stream;
 use marline::datagrams::{
     Arrivals, Datagrams, FlowClass, FlowId, LaneConfig, LaneIds, PathNumbers, SendError,
 };
-use marline::{PathChange, Stream};
+use marline::paths::PathChange;
 use marline_datagram::TestCipher;
 use tokio::net::UdpSocket;
 use tokio::time::{Instant, timeout};
@@ -16,7 +17,7 @@ use tokio::time::{Instant, timeout};
 const FLOW: FlowId = FlowId(2);
 
 fn config(policy: &str) -> LaneConfig {
-    let registry = marline::Registry::default();
+    let registry = marline::algos::Registry::default();
     let policy = registry.datagram_policy(policy).unwrap();
     LaneConfig::new(policy, registry.congestion("cubic-westwood").unwrap())
 }

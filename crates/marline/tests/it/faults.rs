@@ -158,7 +158,7 @@ async fn paths_can_be_taken_down_and_up_by_hand() {
     let client = client(&["127.0.0.1", "127.0.0.2"]).await;
     let (mut near, mut far) = pair(&client, &listener).await;
     wait_for_subflows(&near, 2).await;
-    client.set_path("1", marline::PathChange::Down).unwrap();
+    client.set_path("1", marline::paths::PathChange::Down).unwrap();
     within(async {
         while near.info().unwrap().subflows.len() > 1 {
             tokio::time::sleep(Duration::from_millis(2)).await;
@@ -167,12 +167,12 @@ async fn paths_can_be_taken_down_and_up_by_hand() {
     .await;
     let paths = client.paths();
     assert!(paths[0].up && !paths[1].up);
-    client.set_path("127.0.0.2", marline::PathChange::Up).unwrap();
+    client.set_path("127.0.0.2", marline::paths::PathChange::Up).unwrap();
     wait_for_subflows(&near, 2).await;
     near.write_all(b"still here").await.unwrap();
     let mut buf = [0; 10];
     within(far.read_exact(&mut buf)).await.unwrap();
-    let error = client.set_path("wlan9", marline::PathChange::Down).unwrap_err().to_string();
+    let error = client.set_path("wlan9", marline::paths::PathChange::Down).unwrap_err().to_string();
     assert!(error.contains("wlan9"), "{error}");
 }
 

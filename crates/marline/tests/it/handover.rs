@@ -7,7 +7,10 @@ use std::time::Duration;
 use super::support::machines::on_two_machines;
 use super::support::*;
 use marline::advanced::interactive;
-use marline::{Carrier, Client, Counters, Extensions, Interactive, PathChange, Stream};
+use marline::config::Interactive;
+use marline::monitor::{Counters, Extensions};
+use marline::paths::PathChange;
+use marline::{Carrier, Client, Stream};
 use marline_policy::Role;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 

@@ -233,7 +233,7 @@ async fn wait_for_paths(name: &str) {
         client
             .paths()
             .iter()
-            .all(|path| !path.up && path.health == marline::PathHealth::Unreachable)
+            .all(|path| !path.up && path.health == marline::paths::PathHealth::Unreachable)
     );
     assert!(client.connect("10.9.0.1:7000").await.is_err());
     cable(&server, 1);
@@ -284,7 +284,7 @@ fn a_named_path_without_route_is_a_loud_error() {
             assert!(error.to_string().contains("left"), "{error}");
             // The path table shows it after a short delay.
             within(async {
-                while client.paths()[0].health != marline::PathHealth::Unreachable {
+                while client.paths()[0].health != marline::paths::PathHealth::Unreachable {
                     tokio::time::sleep(Duration::from_millis(5)).await;
                 }
             })

@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use super::support::machines::{can_make_machines, done, name_of_test, role, run_this_test};
 use super::support::*;
-use marline::{Carrier, CarrierCounters, Client, CloseReason, ConnectError, PathHealth, Server};
+use marline::monitor::{CarrierCounters, CloseReason};
+use marline::paths::PathHealth;
+use marline::{Carrier, Client, ConnectError, Server};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 /// First bytes of a Marline client.

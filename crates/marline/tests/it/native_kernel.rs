@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use super::support::machines::{Far, bytes_sent, near_counter, near_ip, on_two_machines};
 use super::support::*;
-use marline::{
-    Carrier, Client, FallbackReason, Server, ServerAddress, ServerBuilder, Stream, SubflowState,
-};
+use marline::config::ServerAddress;
+use marline::monitor::{FallbackReason, SubflowState};
+use marline::{Carrier, Client, Server, ServerBuilder, Stream};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 const BYTES: usize = 6_000_000;

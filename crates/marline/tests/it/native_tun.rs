@@ -5,7 +5,8 @@ use std::net::{IpAddr, SocketAddr};
 
 use super::support::machines::{Far, near_counter, near_ip, on_two_machines};
 use super::support::*;
-use marline::{Carrier, Server, ServerAddress, TunPath};
+use marline::config::{ServerAddress, TunPath};
+use marline::{Carrier, Server};
 use marline_testkit::need;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -28,7 +29,7 @@ fn tuns(far: &Far) -> Option<Vec<TunPath>> {
         near_ip(&format!("route add default via 10.{n}.0.2 table 10{n}"));
         far.ip(&format!("route add 10.9.{n}.0/24 via 10.{n}.0.1"));
         let address: IpAddr = format!("10.9.{n}.2").parse().unwrap();
-        paths.push(TunPath { interface: format!("tun{n}"), address });
+        paths.push(TunPath::new(format!("tun{n}"), address));
     }
     std::fs::write("/proc/sys/net/ipv4/ip_forward", "1").unwrap();
     Some(paths)
@@ -45,7 +46,7 @@ fn a_host_behind_tun_speaks_to_the_kernel_in_both_roles() {
             {
                 let client = client_with(&[], |config| {
                     config.carrier(carrier.clone());
-                    config.transport_mut().time_wait(marline::Duration::from_millis(200));
+                    config.transport_mut().time_wait(marline::time::Duration::from_millis(200));
                 })
                 .await;
                 let mut stream = within(client.connect(server)).await.unwrap();

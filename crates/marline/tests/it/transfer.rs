@@ -9,8 +9,10 @@ use std::time::Duration;
 use super::support::*;
 use marline::advanced::{Direction, FastOpen, ObservedPath, ObservedSegments, PacketObserver};
 use marline::algos::schedulers::Auto;
+use marline::config::TransportConfig;
+use marline::monitor::MonitorKind;
+use marline::paths::RadioKind;
 use marline::policy::Reason;
-use marline::{MonitorKind, RadioKind, TransportConfig};
 use tokio::io::{AsyncReadExt, AsyncWrite as _, AsyncWriteExt};
 
 #[tokio::test]
@@ -220,7 +222,8 @@ async fn connections_and_their_joins_land_in_the_right_shard() {
         held.push((near, far));
     }
     let counters = listener.counters();
-    let sum = |f: fn(&marline::Counters) -> u64| counters.iter().map(|(c, _)| f(c)).sum::<u64>();
+    let sum =
+        |f: fn(&marline::monitor::Counters) -> u64| counters.iter().map(|(c, _)| f(c)).sum::<u64>();
     assert_eq!(sum(|c| c.mp_join_no_token), 0, "no join reached a shard that knows no such token");
     assert_eq!(sum(|c| c.mp_join_ack_rx), 32);
     let busy = counters.iter().filter(|(c, _)| c.mp_capable_syn_rx > 0).count();
@@ -359,7 +362,7 @@ impl PacketObserver for Tally {
         *packets += observed.packet_bytes();
     }
 
-    fn path(&mut self, _at: marline::Instant, path: &ObservedPath<'_>) {
+    fn path(&mut self, _at: marline::time::Instant, path: &ObservedPath<'_>) {
         self.paths.insert(path.number, (path.spec.radio, path.addresses.to_vec()));
     }
 }

@@ -1,6 +1,6 @@
 //! Calibration of forecasts: how well a path's forecast quantiles of its answer times held.
 
-use marline::ForecastScore;
+use marline::monitor::ForecastScore;
 use serde::{Deserialize, Serialize};
 
 /// Nominal shares of p50, p90 and p99.

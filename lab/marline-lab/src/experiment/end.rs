@@ -9,8 +9,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::Context;
+use marline::config::Interactive;
+use marline::monitor::ConnectionInfo;
 use marline::policy::Role;
-use marline::{Carrier, Client, ConnectionInfo, Interactive, Server};
+use marline::{Carrier, Client, Server};
 use marline_qlog::Vantage;
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use marline::advanced::EventObserver;
-use marline::{ConnectionId, MonitorEvent, MonitorKind};
+use marline::monitor::{ConnectionId, MonitorEvent, MonitorKind};
 use marline_qlog::{Header, Trace, Vantage};
 use marline_sim::Paths;
 use marline_time::Instant;

@@ -1,8 +1,8 @@
 //! Simulated runs: an experiment in virtual time.
 
 use anyhow::Context;
+use marline::monitor::{FourTuple, SubflowInfo};
 use marline::policy::Role;
-use marline::{FourTuple, SubflowInfo};
 use marline_emulator::{LinkCommand, Side};
 use marline_sim::{Paths, PathsConfig, Report};
 use marline_time::{Duration, Instant, SeedTree};

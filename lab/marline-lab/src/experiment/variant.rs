@@ -1,8 +1,10 @@
 //! Variants of a contestant: policies, paths and buffers.
 
 use marline::advanced::ConnectionConfig;
+use marline::algos::default_policies;
+use marline::config::{BufferTuning, Interactive};
+use marline::monitor::Extensions;
 use marline::policy::{PolicySet, Role};
-use marline::{BufferTuning, Extensions, Interactive, default_policies};
 use serde::{Deserialize, Serialize};
 
 use crate::policies;
@@ -42,10 +44,10 @@ pub struct Variant {
     #[serde(default)]
     pub unpaced: bool,
     /// Detection of a dead download path by the client, from the path's silence: a
-    /// [`ReceiveTimer`](marline::ReceiveTimer) as text. The server helps if it can.
+    /// [`ReceiveTimer`](marline::config::ReceiveTimer) as text. The server helps if it can.
     #[serde(default)]
     pub receive_timer: Option<String>,
-    /// Keepalive of an idle connection's only subflow at the client: a [`LoneKeepalive`](marline::LoneKeepalive)
+    /// Keepalive of an idle connection's only subflow at the client: a [`LoneKeepalive`](marline::config::LoneKeepalive)
     /// as text.
     #[serde(default)]
     pub lone_keepalive: Option<String>,

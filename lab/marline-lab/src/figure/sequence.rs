@@ -138,8 +138,8 @@ impl<'a> SequencePlot<'a> {
             let area = [(hole.began_ms, place.start), (hole.ended_ms, place.end)];
             chart.plotting_area().draw(&Rectangle::new(area, shade()))?;
             let lasted = hole.ended_ms - hole.began_ms;
-            let cause = hole.silent.as_ref().map_or(String::new(), |(subflow, cause)| {
-                format!(", subflow {subflow} silent: {}", cause.replace('_', " "))
+            let cause = hole.unreachable.as_ref().map_or(String::new(), |(subflow, cause)| {
+                format!(", subflow {subflow} unreachable: {}", cause.replace('_', " "))
             });
             let text = format!("{lasted:.0} ms{cause}");
             let begin = chart.backend_coord(&(hole.began_ms, place.end)).0;
@@ -256,8 +256,11 @@ mod tests {
     }
 
     fn course() -> Course {
-        let hole =
-            Hole { began_ms: 20.0, ended_ms: 240.0, silent: Some((0, "probe_timeout".into())) };
+        let hole = Hole {
+            began_ms: 20.0,
+            ended_ms: 240.0,
+            unreachable: Some((0, "probe_timeout".into())),
+        };
         Course {
             carried: vec![
                 carried(0.0, 0, 0, Manner::New),
@@ -287,7 +290,7 @@ mod tests {
         // Two segments of one time are one bar; then the two strokes of a cross.
         assert_eq!(svg.matches("fill=\"#0072B2\"").count(), 2, "a bar, and the legend: {svg}");
         assert_eq!(svg.matches("<line opacity=\"1\" stroke=\"#0072B2\"").count(), 2, "{svg}");
-        assert!(svg.contains("220 ms, subflow 0 silent: probe timeout"), "{svg}");
+        assert!(svg.contains("220 ms, subflow 0 unreachable: probe timeout"), "{svg}");
         assert_eq!(svg, SequencePlot::new("x", &course()).svg());
     }
 

@@ -144,7 +144,7 @@ pub(super) fn list(samples: &Samples<Cells>, pairs: &[Pair]) -> Grid {
 
 #[cfg(test)]
 mod tests {
-    use marline::ForecastScore;
+    use marline::monitor::ForecastScore;
 
     use super::*;
 

@@ -2,7 +2,7 @@
 //! mostly idle ones move.
 
 use anyhow::Context as _;
-use marline::MonitorKind;
+use marline::monitor::MonitorKind;
 use marline_lab::figure::{Figure, Plot, cdf};
 use marline_sim::{ExchangeSizes, Pace, Paths, ResponseServer, Units};
 use marline_time::{Duration, Instant, Rng};

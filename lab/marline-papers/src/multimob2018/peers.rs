@@ -1,7 +1,7 @@
 //! Peers without extensions, and middleboxes that remove the extensions. Nothing may break, and all features that
 //! need no help from the peer still work.
 
-use marline::MonitorKind;
+use marline::monitor::MonitorKind;
 use marline_lab::figure::Segment;
 use marline_time::{Duration, Instant, Rng};
 use marline_wire::TcpFlags;

@@ -311,7 +311,9 @@ pub(super) fn opened(paths: &Paths, path: usize) -> usize {
     let monitor = paths.world.node(paths.client).monitor().iter();
     monitor
         .filter(|event| match &event.kind {
-            marline::MonitorKind::SubflowEstablished { path, .. } => path.local.ip() == address,
+            marline::monitor::MonitorKind::SubflowEstablished { path, .. } => {
+                path.local.ip() == address
+            }
             _ => false,
         })
         .count()

@@ -1,6 +1,6 @@
 //! Download whose WiFi goes silent. The client detects it by itself and fetches the rest over LTE.
 
-use marline::MonitorKind;
+use marline::monitor::MonitorKind;
 use marline_lab::figure::{Fate, Figure, Plot, Point, Segment};
 use marline_sim::Paths;
 use marline_time::{Duration, Instant};
@@ -134,7 +134,7 @@ fn hole(paths: &Paths, segments: &[Segment]) -> Hole {
         let judged = matches!(
             event.kind,
             MonitorKind::SubflowSilent { .. }
-                | MonitorKind::SubflowSuspected { suspected: true, .. }
+                | MonitorKind::SubflowReachability { reachable: false, .. }
         );
         judged && event.at > dead
     });

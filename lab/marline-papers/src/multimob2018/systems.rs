@@ -1,8 +1,9 @@
 //! Systems under comparison.
 
 use marline::advanced::{ConnectionConfig, interactive};
+use marline::config::{Interactive, LoneKeepalive};
+use marline::monitor::Extensions;
 use marline::policy::Role;
-use marline::{Extensions, Interactive, LoneKeepalive};
 use marline_lab::experiment::Variant;
 use marline_sim::Paths;
 use marline_time::Duration;

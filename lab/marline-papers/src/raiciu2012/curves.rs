@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::Context as _;
-use marline::BufferTuning;
+use marline::config::BufferTuning;
 use marline_lab::bound::{self, Bound};
 use marline_lab::experiment::{Experiment, Variant, simulate};
 use marline_lab::workload::Workload;

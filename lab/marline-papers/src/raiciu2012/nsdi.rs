@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use marline::BufferTuning;
+use marline::config::BufferTuning;
 
 use super::curves::{
     self, CELLULAR, CODE, Curve, Jobs, KERNEL, NONE, PAPER, SEND_AS_LINUX, SEND_AS_SAID, SHIPPED,

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use marline::BufferTuning;
+use marline::config::BufferTuning;
 
 use super::Published;
 use super::curves::{

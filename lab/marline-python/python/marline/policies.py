@@ -26,13 +26,13 @@ class SubflowView:
     metered: bool = False
     wake_share: float = 0.0
     """Share of a radio's wake-up that a packet on it costs now."""
-    health: str = "fine"
-    """``fine``, ``doubtful`` or ``silent``."""
+    health: str = "usable"
+    """``usable``, ``degraded`` or ``unreachable``."""
     health_cause: str | None = None
     phase: str = "open"
     """Of congestion: ``open``, ``recovery`` or ``loss``."""
     eligibility: str = "ready"
-    """``ready``, ``cwnd-limited``, ``pacing-limited`` or ``not-usable``."""
+    """``ready``, ``cwnd-limited``, ``pacing-limited`` or ``not-active``."""
     room_bytes: int = 0
     """Bytes it takes now; 0 unless it is ready."""
     opens_at_us: float | None = None
@@ -68,9 +68,9 @@ class SubflowView:
         return self.eligibility == "ready" and self.room_bytes > 0
 
     @property
-    def usable(self) -> bool:
+    def active(self) -> bool:
         """It is established and not closing, though it may be full."""
-        return self.eligibility != "not-usable"
+        return self.eligibility != "not-active"
 
 
 @dataclass(slots=True)
@@ -168,7 +168,7 @@ class Reinject:
 
 @dataclass(slots=True)
 class Suspect:
-    """Treat the subflow as silent until something is received on it."""
+    """Treat the subflow as unreachable until something is received on it."""
 
     subflow: int
 
@@ -285,7 +285,7 @@ class PathContext:
 @dataclass(slots=True)
 class PathEvent:
     """``established``, ``local-up``, ``local-down``, ``announced``, ``removed``, ``subflow-up``, ``subflow-down``,
-    ``priority``, ``suspected``, ``stuck``, ``heard-again``, ``address-pair``, ``fading`` or ``silent``."""
+    ``priority``, ``unreachable``, ``stuck``, ``reachable``, ``address-pair``, ``fading`` or ``silent``."""
 
     kind: str
     subflow: int | None = None

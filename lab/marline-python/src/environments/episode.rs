@@ -3,10 +3,10 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::{Context, ensure};
-use marline::Registry;
 use marline::algos::NamedScheduler;
+use marline::algos::Registry;
 use marline::policy::{Quantile, SubflowView};
-use marline::{Duration, Instant};
+use marline::time::{Duration, Instant};
 use marline_lab::experiment::{Experiment, START, Variant, reinjected_bytes, stage};
 use marline_lab::policies;
 use marline_lab::workload::Workload;
@@ -21,8 +21,8 @@ const STEERED: &str = "steered";
 const EARLY: Duration = Duration::from_micros(1);
 /// What is seen of each path; nothing of it is negative, and all is 0 while the path has no subflow.
 pub(super) const FEATURES_OF_PATH: [&str; 15] = [
+    "active",
     "usable",
-    "fine",
     "backup",
     "room_64kib",
     "cwnd_64kib",
@@ -259,8 +259,8 @@ fn seen(view: &SubflowView) -> [f32; FEATURES_OF_PATH.len()] {
     };
     let forecast = &view.forecast;
     [
-        flag(view.is_usable()),
-        flag(view.health.is_fine()),
+        flag(view.is_active()),
+        flag(view.health.is_usable()),
         flag(view.backup),
         room as f32 / KIB_64,
         view.cwnd as f32 / KIB_64,

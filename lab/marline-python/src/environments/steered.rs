@@ -57,7 +57,7 @@ impl Scheduler for SteeredScheduler {
         }
         let Some(class) = classes::best_class(cx.subflows) else { return Decision::Wait };
         let works =
-            |view: &&SubflowView| class.is_fine() && view.is_usable() && view.health.is_fine();
+            |view: &&SubflowView| class.is_usable() && view.is_active() && view.health.is_usable();
         let weighted =
             || cx.subflows.iter().filter(works).filter(|view| weight(&orders, view) > 0.0);
         let all_alike = weighted().next().is_none();

@@ -3,8 +3,8 @@
 use std::fmt;
 use std::sync::Arc;
 
-use marline::Instant;
 use marline::policy::{AckSample, CongestionController, CongestionSignal, SubflowId, SubflowView};
+use marline::time::Instant;
 use marline_time::Rate;
 use pyo3::prelude::*;
 use pyo3::types::PyList;

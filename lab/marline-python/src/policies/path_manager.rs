@@ -5,8 +5,8 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use marline::Instant;
 use marline::policy::{AddressId, PathAction, PathContext, PathEvent, PathManager, Role};
+use marline::time::Instant;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyTuple};
@@ -119,7 +119,7 @@ fn context<'py>(py: Python<'py>, cx: &PathContext<'_>) -> PyResult<Bound<'py, Py
     ))
 }
 
-/// `marline.PathEvent`: kind, subflow, address id, and whether it is so (backup, bad, established before).
+/// `marline.PathEvent`: kind, subflow, address id, and whether it is so (backup, degraded, established before).
 fn path_event<'py>(py: Python<'py>, event: &PathEvent) -> PyResult<Bound<'py, PyAny>> {
     let (kind, subflow, address, flag) = match *event {
         PathEvent::Established => ("established", None, None, None),
@@ -132,10 +132,12 @@ fn path_event<'py>(py: Python<'py>, event: &PathEvent) -> PyResult<Bound<'py, Py
             ("subflow-down", Some(id.0), Some(local.0), Some(was_established))
         }
         PathEvent::Priority { id, backup } => ("priority", Some(id.0), None, Some(backup)),
-        PathEvent::Suspected(id) => ("suspected", Some(id.0), None, None),
+        PathEvent::Unreachable(id) => ("unreachable", Some(id.0), None, None),
         PathEvent::Stuck(id) => ("stuck", Some(id.0), None, None),
-        PathEvent::HeardAgain(id) => ("heard-again", Some(id.0), None, None),
-        PathEvent::AddressPair { id, bad } => ("address-pair", Some(id.0), None, Some(bad)),
+        PathEvent::Reachable(id) => ("reachable", Some(id.0), None, None),
+        PathEvent::AddressPair { id, degraded } => {
+            ("address-pair", Some(id.0), None, Some(degraded))
+        }
         PathEvent::Fading { id, fading } => ("fading", Some(id.0), None, Some(fading)),
         PathEvent::Silent { id, .. } => ("silent", Some(id.0), None, None),
         _ => ("other", None, None, None),

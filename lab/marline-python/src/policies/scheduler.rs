@@ -8,7 +8,7 @@ use marline::policy::{
     DataRange, Decision, Dsn, Penalty, Reinjection, Scheduler, SchedulerAction, SchedulerContext,
     SchedulerEvent,
 };
-use marline::{Duration, Instant};
+use marline::time::{Duration, Instant};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyInt, PyTuple};

@@ -1,9 +1,9 @@
 //! Views as Python objects: the dataclasses of `marline.policies`, filled with what the core shows.
 
-use marline::Instant;
 use marline::policy::{
-    DataRange, Eligibility, Health, Phase, SchedulerContext, SubflowId, SubflowSet, SubflowView,
+    DataRange, Eligibility, Phase, SchedulerContext, SubflowId, SubflowSet, SubflowView,
 };
+use marline::time::Instant;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyList, PyTuple};
@@ -35,17 +35,9 @@ pub(super) fn ids(set: SubflowSet) -> Vec<u8> {
     set.iter().map(|id| id.0).collect()
 }
 
-fn health(health: Health) -> (&'static str, Option<String>) {
-    match health {
-        Health::Fine => ("fine", None),
-        Health::Doubtful { cause, .. } => ("doubtful", Some(cause.to_string())),
-        Health::Silent { cause, .. } => ("silent", Some(cause.to_string())),
-    }
-}
-
 /// `marline.SubflowView`, its fields in their order.
 pub(super) fn subflow<'py>(py: Python<'py>, view: &SubflowView) -> PyResult<Bound<'py, PyAny>> {
-    let (word, cause) = health(view.health);
+    let (word, cause) = (view.health.path_health().word(), view.health.cause());
     let phase = match view.phase {
         Phase::Open => intern!(py, "open"),
         Phase::Recovery => intern!(py, "recovery"),
@@ -55,7 +47,7 @@ pub(super) fn subflow<'py>(py: Python<'py>, view: &SubflowView) -> PyResult<Boun
         Eligibility::Ready { room } => (intern!(py, "ready"), room, None),
         Eligibility::CwndLimited => (intern!(py, "cwnd-limited"), 0, None),
         Eligibility::PacingLimited(at) => (intern!(py, "pacing-limited"), 0, Some(instant_us(at))),
-        Eligibility::NotUsable => (intern!(py, "not-usable"), 0, None),
+        Eligibility::NotActive => (intern!(py, "not-active"), 0, None),
     };
     let ssthresh = (view.ssthresh < u64::MAX).then_some(view.ssthresh);
     let fields = [

@@ -6,7 +6,7 @@ use marline_core::{
     AddressPairFault, CloseReason, ConnectionId, Extensions, FallbackReason, Purpose,
     StreamDirection, Timer,
 };
-use marline_policy::{AddressId, Dsn, Phase, ReinjectionCause, SilenceCause};
+use marline_policy::{AddressId, Dsn, Phase, ReinjectionCause, UnreachableCause};
 use marline_time::Rate;
 use marline_wire::{SeqNum, TcpFlags};
 
@@ -72,8 +72,8 @@ fn all() -> Vec<MonitorEvent> {
         MonitorKind::Removed(AddressId(3)),
         MonitorKind::SubflowEstablished { id: ON, path: path(), backup: true },
         MonitorKind::SubflowPriority { id: ON, backup: false },
-        MonitorKind::SubflowSilent { id: ON, cause: SilenceCause::ReceiveTimer },
-        MonitorKind::SubflowSuspected { id: ON, suspected: true },
+        MonitorKind::SubflowSilent { id: ON, cause: UnreachableCause::ReceiveTimer },
+        MonitorKind::SubflowReachability { id: ON, reachable: false },
         MonitorKind::AddressPair { id: ON, fault: Some(AddressPairFault::Loss) },
         MonitorKind::AddressPair { id: ON, fault: None },
         MonitorKind::SubflowClosed { id: ON, path: path(), reason: CloseReason::PeerReset },
@@ -82,7 +82,7 @@ fn all() -> Vec<MonitorEvent> {
             direction: StreamDirection::Sent,
             since: ms(2),
             ended_by: SubflowId(0),
-            silent: Some((ON, SilenceCause::ProbeTimeout)),
+            unreachable: Some((ON, UnreachableCause::ProbeTimeout)),
         },
         MonitorKind::Closed(CloseReason::Finished),
     ];
@@ -177,7 +177,7 @@ fn a_hole_and_a_course_are_read_back_as_they_were() {
     assert_eq!(course.acked, [(1_000.0, 1_000)]);
     let hole = &course.holes[0];
     assert_eq!((hole.began_ms, hole.ended_ms), (2.0, 1_000.0));
-    assert_eq!(hole.silent, Some((1, "probe_timeout".to_owned())));
+    assert_eq!(hole.unreachable, Some((1, "probe_timeout".to_owned())));
     assert_eq!(course.subflows, [(1, "10.0.0.1".to_owned())]);
 }
 

@@ -3,7 +3,7 @@
 
 use crate::cases::dead_download::{Hole, Setting, false_alarms, run};
 use marline_core::ReceiveTimer;
-use marline_policy::SilenceCause;
+use marline_policy::UnreachableCause;
 use marline_time::{Duration, Instant};
 
 const MS: fn(u64) -> Duration = Duration::from_millis;
@@ -39,7 +39,7 @@ fn holes(setting: Setting) -> Vec<Hole> {
 /// has no room for a DATA_ACK, so the server first repeats a window of data that arrived long ago and
 /// whose DATA_ACKs died with WiFi.
 #[track_caller]
-fn check(setting: Setting, timer: Duration, cause: SilenceCause) {
+fn check(setting: Setting, timer: Duration, cause: UnreachableCause) {
     let round_trips = if setting.fast { 2 } else { 3 };
     for hole in holes(setting) {
         assert_eq!(hole.cause, cause);
@@ -55,7 +55,7 @@ fn check(setting: Setting, timer: Duration, cause: SilenceCause) {
 fn multimobs_receive_timer_opens_lte() {
     for fast in [false, true] {
         let setting = Setting { timer: ReceiveTimer::multimob(), helped: true, fast };
-        check(setting, MS(500), SilenceCause::ReceiveTimer);
+        check(setting, MS(500), UnreachableCause::ReceiveTimer);
     }
 }
 
@@ -65,7 +65,7 @@ fn multimobs_receive_timer_opens_lte() {
 fn probes_open_lte_sooner() {
     for fast in [false, true] {
         let setting = Setting { timer: ReceiveTimer::probing(), helped: true, fast };
-        check(setting, MS(350), SilenceCause::UnansweredProbes);
+        check(setting, MS(350), UnreachableCause::UnansweredProbes);
     }
 }
 
@@ -73,7 +73,7 @@ fn probes_open_lte_sooner() {
 #[test]
 fn a_server_without_extensions_costs_a_second_more() {
     let setting = Setting { timer: ReceiveTimer::probing(), helped: false, fast: false };
-    check(setting, MS(1_800), SilenceCause::UnansweredProbes);
+    check(setting, MS(1_800), UnreachableCause::UnansweredProbes);
 }
 
 /// A path that loses, delays at random, or stands still for a tenth of a second now and then is no dead

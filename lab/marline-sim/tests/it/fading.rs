@@ -208,7 +208,7 @@ fn seen_by_server(paths: &Paths) -> (String, bool) {
 
 #[test]
 fn a_peer_gets_the_hint_by_path_cost_or_mp_prio() {
-    for (agreed, said) in [(true, ("doubtful (fading)", false)), (false, ("fine", true))] {
+    for (agreed, said) in [(true, ("degraded (fading)", false)), (false, ("usable", true))] {
         let mut config = connection("full-mesh");
         if !agreed {
             config.extensions = config.extensions.without(Extensions::PATH_COST);
@@ -219,12 +219,12 @@ fn a_peer_gets_the_hint_by_path_cost_or_mp_prio() {
         paths.listen(Box::new(|_| Box::new(EchoServer::new(7))));
         let echo = Echo::new(300, Duration::from_millis(50), 100, 7);
         paths.connect(0, Box::new(echo)).expect("a connection");
-        let fine = ("fine".to_owned(), false);
+        let usable = ("usable".to_owned(), false);
         for (second, fading) in [(1, false), (2, true), (3, false)] {
             paths.world.run_until(Instant::from_secs(second));
             tell(&mut paths, true, fading);
             paths.world.run_until(Instant::from_millis(1_000 * second + 500));
-            let wanted = if fading { (said.0.to_owned(), said.1) } else { fine.clone() };
+            let wanted = if fading { (said.0.to_owned(), said.1) } else { usable.clone() };
             assert_eq!(seen_by_server(&paths), wanted, "agreed: {agreed}, second {second}");
         }
     }

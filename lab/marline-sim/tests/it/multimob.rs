@@ -4,10 +4,10 @@
 use crate::cases::link;
 use marline_algos::Registry;
 use marline_core::{
-    AddressPairHealth, ConnectionConfig, ConnectionId, Extensions, LoneKeepalive, MonitorKind,
-    PathHealthMonitor, ReceiveTimer,
+    ConnectionConfig, ConnectionId, Extensions, LoneKeepalive, MonitorKind, PathHealthMonitor,
+    ReceiveTimer,
 };
-use marline_policy::PathHealthConfig;
+use marline_policy::{PathHealth, PathHealthConfig};
 use marline_sim::{Echo, EchoServer, Paths, PathsConfig, UDP_CAPABILITIES};
 use marline_time::{Duration, Instant, SeedTree};
 
@@ -232,10 +232,9 @@ fn the_path_health_table_is_exposed_and_runs_are_repeatable() {
     let monitor = one.world.node(one.client).endpoint().path_health_monitor().expect("set").clone();
     let table = monitor.table();
     assert_eq!(table.len(), 2, "{table:?}");
-    let verdicts: Vec<bool> =
-        table.iter().map(|line| matches!(line.health, AddressPairHealth::Bad { .. })).collect();
+    let verdicts: Vec<bool> = table.iter().map(|line| line.health != PathHealth::Usable).collect();
     assert_eq!(verdicts, [true, false], "{table:?}");
-    assert!(monitor.is_bad(Paths::address(0, 0), Paths::server_address()));
+    assert!(monitor.is_degraded(Paths::address(0, 0), Paths::server_address()));
 }
 
 /// When the server pushes, after five minutes of silence.

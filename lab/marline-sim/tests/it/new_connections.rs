@@ -97,7 +97,8 @@ fn sent(paths: &Paths, path: usize, from: Instant, to: Instant) -> Vec<Sent> {
 /// Where a new connection starts: WiFi first, unless the path health monitor considers it bad.
 fn start(paths: &Paths) -> usize {
     let monitor = paths.world.node(paths.client).endpoint().path_health_monitor().expect("set");
-    let good = |path: &usize| !monitor.is_bad(Paths::address(*path, 0), Paths::server_address());
+    let good =
+        |path: &usize| !monitor.is_degraded(Paths::address(*path, 0), Paths::server_address());
     [WIFI, LTE].into_iter().find(good).unwrap_or(WIFI)
 }
 
@@ -134,7 +135,7 @@ fn on_wifi(paths: &Paths, id: ConnectionId) -> (usize, u64) {
 /// when that is back, and sends nothing there before the clean period is over; the next one starts on
 /// WiFi and never wakes LTE.
 #[test]
-fn a_new_connection_leaves_a_bad_address_pair_alone_until_a_clean_period() {
+fn a_new_connection_leaves_a_degraded_address_pair_alone_until_a_clean_period() {
     let (dies, returns) = (at(5_030), at(9_000));
     let run = |until: Instant| {
         let mut paths = phone("rate=30M,delay=10ms");

@@ -1,4 +1,4 @@
-use marline_policy::{AddressPairFault, Forecast, Health, SilenceCause};
+use marline_policy::{AddressPairFault, Forecast, Health, UnreachableCause};
 
 use super::*;
 use crate::datagrams::testing::{NOW, context, flow, path};
@@ -67,7 +67,7 @@ fn backups_and_metered_paths_are_spared() {
     paths[0].last_trouble_at = Some(NOW);
     assert_eq!(route(&paths, &class(FlowClass::Sparse)), (0, Some(1)));
     paths[1].backup = true;
-    paths[0].health = Health::Silent { since: NOW, cause: SilenceCause::ProbeTimeout };
+    paths[0].health = Health::Unreachable { since: NOW, cause: UnreachableCause::ProbeTimeout };
     assert_eq!(route(&paths, &class(FlowClass::Sparse)).0, 1);
 }
 
@@ -94,7 +94,7 @@ fn a_fading_or_doubtful_path_is_left_for_a_healthy_one() {
     paths[0].fading = true;
     assert_eq!(route(&paths, &flow()).0, 1);
     paths[0].fading = false;
-    paths[0].health = Health::Doubtful { since: NOW, cause: AddressPairFault::Loss };
+    paths[0].health = Health::Degraded { since: NOW, cause: AddressPairFault::Loss };
     assert_eq!(route(&paths, &flow()).0, 1);
 }
 
@@ -127,12 +127,12 @@ fn bulk_is_where_it_is_fast_and_changes_with_hesitation() {
     // Much faster is worth it at once.
     assert_eq!(route(&[with(0, 5), with(1, 20)], &on(NOW)).0, 1);
     // It waits for a path that has just fallen silent.
-    let silent = |since| {
-        let health = Health::Silent { since, cause: SilenceCause::ProbeTimeout };
+    let unreachable = |since| {
+        let health = Health::Unreachable { since, cause: UnreachableCause::ProbeTimeout };
         [DatagramPathView { health, ..with(0, 20) }, with(1, 20)]
     };
-    assert_eq!(route(&silent(Instant::from_millis(99_500)), &on(NOW)).0, 0);
-    assert_eq!(route(&silent(Instant::from_millis(98_500)), &on(NOW)).0, 1);
+    assert_eq!(route(&unreachable(Instant::from_millis(99_500)), &on(NOW)).0, 0);
+    assert_eq!(route(&unreachable(Instant::from_millis(98_500)), &on(NOW)).0, 1);
 }
 
 #[test]

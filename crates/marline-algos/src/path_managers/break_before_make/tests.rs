@@ -1,5 +1,5 @@
-use marline_policy::{Health, SilenceCause};
-use marline_testkit::views::{DOUBTFUL, SILENT, SILENT_ON_BAD_PAIR};
+use marline_policy::{Health, UnreachableCause};
+use marline_testkit::views::{DEGRADED, UNREACHABLE, UNREACHABLE_ON_DEGRADED_PAIR};
 
 use super::*;
 use crate::path_managers::testing::{Harness, addr, local, open};
@@ -34,8 +34,8 @@ fn id(slot: u8) -> SubflowId {
 /// WiFi's address pair is bad, and cellular is in use.
 fn on_cellular() -> Harness<BreakBeforeMake> {
     let mut w = phone();
-    w.views[0].health = DOUBTFUL;
-    let actions = w.event(PathEvent::AddressPair { id: id(0), bad: true });
+    w.views[0].health = DEGRADED;
+    let actions = w.event(PathEvent::AddressPair { id: id(0), degraded: true });
     assert_eq!(actions, [fast(CELL)]);
     assert!(w.up(1, actions[0]).is_empty());
     w
@@ -45,7 +45,7 @@ fn on_cellular() -> Harness<BreakBeforeMake> {
 fn nothing_is_sent_on_cellular_while_wifi_does() {
     let mut w = phone();
     w.data_waits = true;
-    for event in [PathEvent::HeardAgain(id(0)), PathEvent::LocalUp(AddressId(CELL))] {
+    for event in [PathEvent::Reachable(id(0)), PathEvent::LocalUp(AddressId(CELL))] {
         assert!(w.event(event).is_empty());
     }
     assert_eq!(w.manager.next_timeout(), None, "nor is there anything to wait for");
@@ -56,12 +56,12 @@ fn failure_signs_open_cellular_at_once() {
     type Change = fn(&mut Harness<BreakBeforeMake>) -> PathEvent;
     let reasons: [(&str, Change); 5] = [
         ("what path health says", |w| {
-            w.views[0].health = DOUBTFUL;
-            PathEvent::AddressPair { id: id(0), bad: true }
+            w.views[0].health = DEGRADED;
+            PathEvent::AddressPair { id: id(0), degraded: true }
         }),
         ("the receive timer", |w| {
-            w.views[0].health = SILENT;
-            PathEvent::Silent { id: id(0), cause: SilenceCause::ReceiveTimer }
+            w.views[0].health = UNREACHABLE;
+            PathEvent::Silent { id: id(0), cause: UnreachableCause::ReceiveTimer }
         }),
         ("MP_PRIO", |w| {
             w.views[0].backup = true;
@@ -91,18 +91,18 @@ fn failure_signs_open_cellular_at_once() {
 #[test]
 fn silence_is_given_some_time() {
     let mut w = phone();
-    w.views[0].health = SILENT;
-    assert!(w.event(PathEvent::Suspected(id(0))).is_empty());
+    w.views[0].health = UNREACHABLE;
+    assert!(w.event(PathEvent::Unreachable(id(0))).is_empty());
     assert_eq!(w.fire(), (at(75), vec![PathAction::Probe(id(0))]), "asked once");
     w.now += at(74);
     assert!(w.event(PathEvent::LocalUp(AddressId(CELL))).is_empty(), "a moment before");
     assert_eq!(w.fire(), (at(1), vec![fast(CELL)]));
 
     let mut w = phone();
-    w.views[0].health = SILENT;
-    w.event(PathEvent::Suspected(id(0)));
-    w.views[0].health = Health::Fine;
-    assert!(w.event(PathEvent::HeardAgain(id(0))).is_empty());
+    w.views[0].health = UNREACHABLE;
+    w.event(PathEvent::Unreachable(id(0)));
+    w.views[0].health = Health::Usable;
+    assert!(w.event(PathEvent::Reachable(id(0))).is_empty());
     assert_eq!(w.manager.next_timeout(), None, "it was nothing");
 }
 
@@ -111,14 +111,14 @@ fn silence_is_given_some_time() {
 fn a_path_heard_only_briefly_has_not_recovered() {
     for (healthy_ms, opens_after_ms) in [(60, 100), (199, 100), (200, 150), (300, 150)] {
         let mut w = phone();
-        w.views[0].health = SILENT;
-        w.event(PathEvent::Suspected(id(0)));
+        w.views[0].health = UNREACHABLE;
+        w.event(PathEvent::Unreachable(id(0)));
         w.now += at(50);
-        w.views[0].health = Health::Fine;
-        assert!(w.event(PathEvent::HeardAgain(id(0))).is_empty());
+        w.views[0].health = Health::Usable;
+        assert!(w.event(PathEvent::Reachable(id(0))).is_empty());
         w.now += at(healthy_ms);
-        w.views[0].health = SILENT;
-        assert!(w.event(PathEvent::Suspected(id(0))).is_empty());
+        w.views[0].health = UNREACHABLE;
+        assert!(w.event(PathEvent::Unreachable(id(0))).is_empty());
         let failed_at = w.now;
         assert_eq!(w.fire().1, [PathAction::Probe(id(0))]);
         assert_eq!(w.fire().1, [fast(CELL)]);
@@ -133,10 +133,10 @@ fn another_primary_path_is_enough() {
     let wired = w.event(PathEvent::LocalUp(AddressId(3)));
     assert_eq!(wired, [open(3, 0, false)]);
     w.up(1, wired[0]);
-    w.views[0].health = DOUBTFUL;
-    assert!(w.event(PathEvent::AddressPair { id: id(0), bad: true }).is_empty());
-    w.views[1].health = DOUBTFUL;
-    assert_eq!(w.event(PathEvent::AddressPair { id: id(1), bad: true }), [fast(CELL)]);
+    w.views[0].health = DEGRADED;
+    assert!(w.event(PathEvent::AddressPair { id: id(0), degraded: true }).is_empty());
+    w.views[1].health = DEGRADED;
+    assert_eq!(w.event(PathEvent::AddressPair { id: id(1), degraded: true }), [fast(CELL)]);
 }
 
 #[test]
@@ -144,29 +144,32 @@ fn back_on_wifi_cellular_is_closed_after_a_quiet_time() {
     let mut w = on_cellular();
     w.now += at(5_000);
     w.views[1].last_new_at = w.now;
-    w.views[0].health = Health::Fine;
-    assert!(w.event(PathEvent::AddressPair { id: id(0), bad: false }).is_empty(), "not at once");
+    w.views[0].health = Health::Usable;
+    assert!(
+        w.event(PathEvent::AddressPair { id: id(0), degraded: false }).is_empty(),
+        "not at once"
+    );
     let (slept, actions) = w.fire();
     assert_eq!((slept, actions), (at(2_000), vec![PathAction::CloseSubflow(id(1))]));
     assert!(w.down(1).is_empty());
     // It is opened again at once, although the subflow did not live long.
-    w.views[0].health = DOUBTFUL;
-    assert_eq!(w.event(PathEvent::AddressPair { id: id(0), bad: true }), [fast(CELL)]);
+    w.views[0].health = DEGRADED;
+    assert_eq!(w.event(PathEvent::AddressPair { id: id(0), degraded: true }), [fast(CELL)]);
 }
 
 #[test]
 fn cellular_is_not_closed_while_it_is_used_nor_before_wifi_has_settled() {
     let mut w = on_cellular();
     w.now += at(60_000);
-    w.views[0].health = Health::Fine;
-    assert!(w.event(PathEvent::AddressPair { id: id(0), bad: false }).is_empty());
+    w.views[0].health = Health::Usable;
+    assert!(w.event(PathEvent::AddressPair { id: id(0), degraded: false }).is_empty());
     w.views[1].bytes_in_flight = 1_000;
     assert_eq!(w.fire(), (at(1_000), vec![]), "quiet for long, but something is under way");
     w.views[1].bytes_in_flight = 0;
-    w.views[0].health = SILENT;
-    w.event(PathEvent::Suspected(id(0)));
-    w.views[0].health = Health::Fine;
-    w.event(PathEvent::HeardAgain(id(0)));
+    w.views[0].health = UNREACHABLE;
+    w.event(PathEvent::Unreachable(id(0)));
+    w.views[0].health = Health::Usable;
+    w.event(PathEvent::Reachable(id(0)));
     let (slept, actions) = w.fire();
     assert_eq!((slept, actions), (at(1_000), vec![PathAction::CloseSubflow(id(1))]));
 }
@@ -191,8 +194,8 @@ fn wifi_that_comes_back_is_joined_from_at_once() {
 #[test]
 fn a_failed_path_is_probed_less_and_less_often() {
     let mut w = phone();
-    w.views[0].health = SILENT;
-    let silent = PathEvent::Silent { id: id(0), cause: SilenceCause::UnansweredProbes };
+    w.views[0].health = UNREACHABLE;
+    let silent = PathEvent::Silent { id: id(0), cause: UnreachableCause::UnansweredProbes };
     let cell = w.event(silent)[0];
     w.up(1, cell);
     let mut waits = Vec::new();
@@ -202,30 +205,34 @@ fn a_failed_path_is_probed_less_and_less_often() {
         waits.push(slept.as_millis());
     }
     assert_eq!(waits, [200, 400, 800, 1_600, 3_200, 3_200, 3_200]);
-    w.views[0].health = SILENT_ON_BAD_PAIR;
-    w.event(PathEvent::AddressPair { id: id(0), bad: true });
-    assert_eq!(w.manager.next_timeout(), None, "path health monitoring asks on bad address pairs");
+    w.views[0].health = UNREACHABLE_ON_DEGRADED_PAIR;
+    w.event(PathEvent::AddressPair { id: id(0), degraded: true });
+    assert_eq!(
+        w.manager.next_timeout(),
+        None,
+        "path health monitoring asks on degraded address pairs"
+    );
 }
 
 #[test]
 fn a_peer_that_does_not_follow_the_client_gets_mp_prio() {
     let mut w = phone();
     w.followed = false;
-    w.views[0].health = DOUBTFUL;
-    let cell = w.event(PathEvent::AddressPair { id: id(0), bad: true })[0];
+    w.views[0].health = DEGRADED;
+    let cell = w.event(PathEvent::AddressPair { id: id(0), degraded: true })[0];
     let prio = |backup| PathAction::SetBackup { id: id(1), backup };
     assert_eq!(w.up(1, cell), [prio(false)]);
     w.views[1].backup = false;
-    w.views[0].health = Health::Fine;
-    assert_eq!(w.event(PathEvent::AddressPair { id: id(0), bad: false }), [prio(true)]);
+    w.views[0].health = Health::Usable;
+    assert_eq!(w.event(PathEvent::AddressPair { id: id(0), degraded: false }), [prio(true)]);
 }
 
 #[test]
 fn a_join_that_fails_leaves_the_next_address_its_turn() {
     let mut w = phone();
     w.local.push(LocalAddress { backup: true, ..local(4, "203.0.113.9:0") });
-    w.views[0].health = DOUBTFUL;
-    assert_eq!(w.event(PathEvent::AddressPair { id: id(0), bad: true }), [fast(CELL)]);
+    w.views[0].health = DEGRADED;
+    assert_eq!(w.event(PathEvent::AddressPair { id: id(0), degraded: true }), [fast(CELL)]);
     assert_eq!(w.failed(CELL, 0), [fast(4)]);
     assert!(w.failed(4, 0).is_empty(), "the first one again, when its time has come");
     assert_eq!(w.fire().1, [fast(CELL)]);
@@ -244,7 +251,7 @@ fn a_connection_started_on_cellular_moves_to_wifi() {
     assert_eq!(join, [open(1, 0, false)]);
     assert!(w.up(1, join[0]).is_empty(), "WiFi has to settle first");
     w.now += at(60_000);
-    assert_eq!(w.event(PathEvent::HeardAgain(id(1))), [PathAction::CloseSubflow(id(0))]);
+    assert_eq!(w.event(PathEvent::Reachable(id(1))), [PathAction::CloseSubflow(id(0))]);
 }
 
 #[test]
@@ -252,15 +259,15 @@ fn the_module_waits_for_a_verdict_and_never_closes() {
     let mut w = phone();
     w.manager = BreakBeforeMake::new(BreakBeforeMakeConfig::multimob());
     w.event(PathEvent::Established);
-    w.views[0].health = SILENT;
-    w.event(PathEvent::Suspected(id(0)));
+    w.views[0].health = UNREACHABLE;
+    w.event(PathEvent::Unreachable(id(0)));
     assert_eq!(w.manager.next_timeout(), Some(w.now + at(1_800_000)), "as good as never");
-    w.views[0].health = SILENT_ON_BAD_PAIR;
-    let cell = w.event(PathEvent::AddressPair { id: id(0), bad: true })[0];
+    w.views[0].health = UNREACHABLE_ON_DEGRADED_PAIR;
+    let cell = w.event(PathEvent::AddressPair { id: id(0), degraded: true })[0];
     w.up(1, cell);
-    w.views[0].health = Health::Fine;
+    w.views[0].health = Health::Usable;
     w.now += at(100_000);
-    assert!(w.event(PathEvent::AddressPair { id: id(0), bad: false }).is_empty());
+    assert!(w.event(PathEvent::AddressPair { id: id(0), degraded: false }).is_empty());
     assert_eq!(w.manager.next_timeout(), None);
 }
 
@@ -278,8 +285,8 @@ fn if_every_address_is_a_backup_all_are_used() {
 fn a_server_opens_nothing() {
     let mut w = phone();
     w.role = Role::Server;
-    w.views[0].health = DOUBTFUL;
-    assert!(w.event(PathEvent::AddressPair { id: id(0), bad: true }).is_empty());
+    w.views[0].health = DEGRADED;
+    assert!(w.event(PathEvent::AddressPair { id: id(0), degraded: true }).is_empty());
     assert!(w.accepts_join());
     assert_eq!(w.remote[0].address, addr("10.0.0.1:443"));
 }

@@ -54,7 +54,7 @@ fn a_balancer_is_left_once_the_server_is_reached_without_it() {
     assert_eq!(actions, [open(2, 5, false), open(1, 5, false)]);
     assert!(w.up(2, actions[0]).is_empty(), "from the other interface: no substitute");
     assert_eq!(w.up(1, actions[1]), [PathAction::CloseSubflow(SubflowId(0))]);
-    assert!(w.event(PathEvent::HeardAgain(SubflowId(1))).is_empty());
+    assert!(w.event(PathEvent::Reachable(SubflowId(1))).is_empty());
     assert!(w.event(PathEvent::LocalUp(AddressId(2))).is_empty(), "said once");
     assert!(w.down(0).is_empty(), "and not opened again");
     assert_eq!(w.manager.next_timeout().map(|_| w.fire().1), Some(vec![]));
@@ -293,9 +293,9 @@ fn a_pair_whose_only_subflow_is_stuck_gets_another_until_it_is_heard() {
     assert!(w.up(1, actions[0]).is_empty(), "one is enough");
     let mut w: Harness<FullMesh> = Harness::client(&only, "192.0.2.7:40000");
     w.event(PathEvent::Established);
-    w.event(PathEvent::Suspected(SubflowId(0)));
+    w.event(PathEvent::Unreachable(SubflowId(0)));
     w.event(PathEvent::Stuck(SubflowId(0)));
-    w.event(PathEvent::HeardAgain(SubflowId(0)));
+    w.event(PathEvent::Reachable(SubflowId(0)));
     w.now += Duration::from_secs(60);
     assert!(w.event(PathEvent::LocalUp(AddressId(9))).is_empty(), "it was only slow");
 }

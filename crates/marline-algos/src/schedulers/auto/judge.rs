@@ -81,7 +81,7 @@ impl<'a> Judge<'a> {
     /// Places new data: the subflow that delivers it first, and the amount for which that holds.
     fn place_new(self, class: Class, cx: &SchedulerContext<'_>) -> Verdict {
         let candidates = || members(cx.subflows, class);
-        if !class.is_fine() {
+        if !class.is_usable() {
             let decision = classes::choose_latest_heard(class, cx);
             let path = decision.data().map(|(id, _)| id);
             let rule = if path.is_some() { Rule::HeardLast } else { Rule::NoRoom };

@@ -1,4 +1,4 @@
-use marline_policy::{Forecast, Health, Quantile, Rule, SilenceCause, SubflowId, SubflowView};
+use marline_policy::{Forecast, Health, Quantile, Rule, SubflowId, SubflowView, UnreachableCause};
 use marline_testkit::views::{Stream, backup, drain, full, ms, send, view};
 
 use marline_time::{Instant, Rate};
@@ -173,9 +173,9 @@ fn backups_carry_no_copies_and_a_silent_path_is_not_chosen() {
     let mut stream = Stream::new(500);
     let sent = drain(&mut Auto::default(), &mut stream, &[path(0, 20), backup(path(1, 40))]);
     assert_eq!(sent, [(0, 0, 500)]);
-    let cause = SilenceCause::ProbeTimeout;
+    let cause = UnreachableCause::ProbeTimeout;
     let silent =
-        SubflowView { health: Health::Silent { since: Instant::ZERO, cause }, ..path(0, 20) };
+        SubflowView { health: Health::Unreachable { since: Instant::ZERO, cause }, ..path(0, 20) };
     let mut stream = Stream::new(500);
     let sent = drain(&mut Auto::default(), &mut stream, &[silent, path(1, 40)]);
     assert_eq!(sent, [(1, 0, 500)]);

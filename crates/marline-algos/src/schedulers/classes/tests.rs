@@ -1,7 +1,7 @@
 use marline_policy::SubflowId;
 use marline_testkit::views::{
-    SILENT_ON_BAD_PAIR, Stream, backup, doubtful, full, gone, paced, range, send as sends, set,
-    silent, view,
+    Stream, UNREACHABLE_ON_DEGRADED_PAIR, backup, degraded, full, gone, paced, range,
+    send as sends, set, unreachable, view,
 };
 use marline_time::Instant;
 
@@ -16,14 +16,14 @@ fn the_best_class_that_has_members_is_used() {
         (&[gone(regular)], None),
         (&[regular, spare], Some(Class::Regular)),
         (&[full(regular), spare], Some(Class::Regular)),
-        (&[silent(regular, 5), spare], Some(Class::Backup)),
+        (&[unreachable(regular, 5), spare], Some(Class::Backup)),
         (&[gone(regular), spare], Some(Class::Backup)),
-        (&[silent(regular, 5), silent(spare, 9)], Some(Class::Silent)),
+        (&[unreachable(regular, 5), unreachable(spare, 9)], Some(Class::Unreachable)),
         (
-            &[SubflowView { health: SILENT_ON_BAD_PAIR, ..regular }, doubtful(spare)],
-            Some(Class::Doubtful),
+            &[SubflowView { health: UNREACHABLE_ON_DEGRADED_PAIR, ..regular }, degraded(spare)],
+            Some(Class::Degraded),
         ),
-        (&[gone(regular), silent(spare, 9)], Some(Class::Silent)),
+        (&[gone(regular), unreachable(spare, 9)], Some(Class::Unreachable)),
     ];
     for (subflows, expected) in table {
         assert_eq!(best_class(subflows), *expected, "{subflows:?}");
@@ -40,8 +40,8 @@ fn unknown_rtts_come_last_and_ties_go_to_the_lower_slot() {
 
 #[test]
 fn the_silent_subflow_heard_last_is_picked() {
-    let all = [silent(view(0, 10), 100), silent(view(1, 90), 200)];
-    assert_eq!(pick(all.iter(), Class::Silent).map(|v| v.id), Some(SubflowId(1)));
+    let all = [unreachable(view(0, 10), 100), unreachable(view(1, 90), 200)];
+    assert_eq!(pick(all.iter(), Class::Unreachable).map(|v| v.id), Some(SubflowId(1)));
 }
 
 #[test]
@@ -63,7 +63,7 @@ fn item(carried_by: &[u8], cause: ReinjectionCause) -> Reinjection {
 #[test]
 fn reinjection_table() {
     use ReinjectionCause::{DataRto, SubflowClosed, SubflowRto, UnansweredProbe};
-    let wifi = silent(view(0, 20), 100);
+    let wifi = unreachable(view(0, 20), 100);
     let (lte, dsl, sat) = (view(1, 60), view(2, 40), backup(view(3, 600)));
     let to = |id| sends(id, 3_000, 4_000);
     let open = Decision::WaitUntil(Instant::from_millis(2));
@@ -76,16 +76,16 @@ fn reinjection_table() {
         ("no regular left", &[wifi, sat], item(&[0], UnansweredProbe), to(3)),
         ("closed, only a backup", &[gone(wifi), sat], item(&[], SubflowClosed), to(3)),
         ("backup has it", &[wifi, sat], item(&[0, 3], SubflowRto), Decision::Wait),
-        ("another silent one", &[wifi, silent(lte, 5)], item(&[0], SubflowRto), to(1)),
+        ("another silent one", &[wifi, unreachable(lte, 5)], item(&[0], SubflowRto), to(1)),
         (
             "silent ones: heard of last, whoever pays",
-            &[wifi, silent(lte, 5), silent(dsl, 9), silent(sat, 50)],
+            &[wifi, unreachable(lte, 5), unreachable(dsl, 9), unreachable(sat, 50)],
             item(&[0], SubflowRto),
             to(3),
         ),
         (
-            "a bad address pair that is heard, rather than silence",
-            &[wifi, silent(lte, 5), doubtful(sat)],
+            "a degraded address pair that is heard, rather than silence",
+            &[wifi, unreachable(lte, 5), degraded(sat)],
             item(&[0], SubflowRto),
             to(3),
         ),

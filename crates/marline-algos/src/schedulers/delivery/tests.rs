@@ -1,5 +1,5 @@
 use marline_policy::Forecast;
-use marline_testkit::views::{MSS, SILENT, Stream, full, ms, paced, view};
+use marline_testkit::views::{MSS, Stream, UNREACHABLE, full, ms, paced, view};
 
 use super::*;
 
@@ -81,7 +81,7 @@ mod blocking {
             blocks(&pair, 1_000)
         };
         assert!(with(|_| ()));
-        assert!(!with(|fast| fast.health = SILENT));
+        assert!(!with(|fast| fast.health = UNREACHABLE));
         assert!(!with(|fast| fast.bytes_in_flight = 0), "nothing would wake who waits");
         assert!(!with(|fast| fast.overdue_at = Some(Instant::from_millis(999))));
         // For schedulers without copies to repair a wrong choice.

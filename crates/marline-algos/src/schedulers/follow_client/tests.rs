@@ -1,7 +1,7 @@
 use marline_policy::{Health, SubflowId, SubflowSet};
 use marline_testkit::views::{
-    DOUBTFUL, SILENT, SILENT_ON_BAD_PAIR, Stream, backup, doubtful, full, gone, paced, range, send,
-    set, silent, view,
+    DEGRADED, Stream, UNREACHABLE, UNREACHABLE_ON_DEGRADED_PAIR, backup, degraded, full, gone,
+    paced, range, send, set, unreachable, view,
 };
 use proptest::prelude::*;
 
@@ -32,14 +32,18 @@ fn decision_table() {
         ("newer than one, but not than all", &[wifi(5), cell(6), other(7)], send(2, 0, 5_000)),
         ("followed and full: waited for", &[wifi(5), full(other(6))], Decision::Wait),
         ("followed and paced: until then", &[wifi(5), paced(cell(6), 3)], pacer),
-        ("silent: last", &[silent(wifi(9), 9), cell(1)], send(1, 0, 5_000)),
-        ("bad address pair: last", &[doubtful(wifi(9)), cell(1)], send(1, 0, 5_000)),
+        ("silent: last", &[unreachable(wifi(9), 9), cell(1)], send(1, 0, 5_000)),
+        ("degraded address pair: last", &[degraded(wifi(9)), cell(1)], send(1, 0, 5_000)),
         (
             "bad but heard before timed out",
-            &[silent(wifi(9), 99), doubtful(cell(1))],
+            &[unreachable(wifi(9), 99), degraded(cell(1))],
             send(1, 0, 5_000),
         ),
-        ("all failed: heard of last", &[silent(wifi(9), 3), silent(cell(1), 4)], send(1, 0, 5_000)),
+        (
+            "all failed: heard of last",
+            &[unreachable(wifi(9), 3), unreachable(cell(1), 4)],
+            send(1, 0, 5_000),
+        ),
         ("gone", &[gone(other(9)), wifi(1)], send(0, 0, 5_000)),
     ];
     for (name, subflows, expected) in table {
@@ -63,7 +67,7 @@ fn multimob_spills_over_to_a_path_with_room_but_not_an_older_backup() {
             send(0, 0, 5_000),
         ),
         ("a newer backup before a regular one", &[full(wifi(5)), cell(6)], send(1, 0, 5_000)),
-        ("nobody doubtful", &[full(wifi(6)), doubtful(other(5))], Decision::Wait),
+        ("nobody degraded", &[full(wifi(6)), degraded(other(5))], Decision::Wait),
     ];
     for (name, subflows, expected) in table {
         assert_eq!(decide(FollowClientConfig::MULTIMOB, subflows), *expected, "{name}");
@@ -85,7 +89,7 @@ fn repeats_go_where_the_client_is() {
     assert_eq!(reinject(&[wifi, cell], set(&[1]), probe), Decision::Wait, "on its way there");
     let all = set(&[0, 1]);
     assert_eq!(reinject(&[wifi, cell], all, ReinjectionCause::DataRto), send(1, 0, 1_000));
-    let dead = [silent(wifi, 3), silent(cell, 4)];
+    let dead = [unreachable(wifi, 3), unreachable(cell, 4)];
     assert_eq!(
         reinject(&dead, set(&[1]), probe),
         send(0, 0, 1_000),
@@ -96,8 +100,12 @@ fn repeats_go_where_the_client_is() {
 }
 
 fn any_view(id: u8) -> impl Strategy<Value = SubflowView> {
-    let health =
-        prop_oneof![Just(Health::Fine), Just(DOUBTFUL), Just(SILENT), Just(SILENT_ON_BAD_PAIR)];
+    let health = prop_oneof![
+        Just(Health::Usable),
+        Just(DEGRADED),
+        Just(UNREACHABLE),
+        Just(UNREACHABLE_ON_DEGRADED_PAIR)
+    ];
     let state = (any::<bool>(), health, 0..4u8);
     (state, 0..9u64, 0..9u64).prop_map(move |((is_backup, health, room), new, heard)| {
         let view = SubflowView {
@@ -126,7 +134,7 @@ proptest! {
         if let Decision::Send { subflow: SubflowId(id), .. } = decide(config, &subflows) {
             let taken = subflows[usize::from(id)];
             prop_assert!(taken.is_ready());
-            let healthy = |view: &SubflowView| view.is_usable() && view.health.is_fine();
+            let healthy = |view: &SubflowView| view.is_active() && view.health.is_usable();
             prop_assert!(healthy(&taken) || !subflows.iter().any(healthy));
             let newer = |v: &&SubflowView| healthy(v) && !v.backup && v.last_new_at >= taken.last_new_at;
             prop_assert!(!taken.backup || !healthy(&taken) || !subflows.iter().any(|v| newer(&v)));

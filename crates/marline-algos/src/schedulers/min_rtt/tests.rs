@@ -1,12 +1,12 @@
 use marline_policy::{DataRange, Dsn, Forecast, SubflowId, SubflowView};
-use marline_testkit::views::{DOUBTFUL, Stream, backup, full, gone, ms, paced, silent, view};
+use marline_testkit::views::{DEGRADED, Stream, backup, full, gone, ms, paced, unreachable, view};
 use marline_time::Instant;
 
 use super::*;
 
-/// On a bad address pair, and heard at this time.
-fn doubtful(view: SubflowView, heard_ms: u64) -> SubflowView {
-    SubflowView { health: DOUBTFUL, last_heard_at: Instant::from_millis(heard_ms), ..view }
+/// On a degraded address pair, and heard at this time.
+fn degraded(view: SubflowView, heard_ms: u64) -> SubflowView {
+    SubflowView { health: DEGRADED, last_heard_at: Instant::from_millis(heard_ms), ..view }
 }
 
 /// Full, with something on its way.
@@ -32,13 +32,13 @@ fn decision_table() {
         ("waits for its pacer, likewise", &[paced(fast, 3), slow], pacer),
         ("all full: never the backup", &[full(fast), full(slow), spare], Decision::Wait),
         ("all wait", &[full(slow), paced(fast, 3), spare], pacer),
-        ("silent: not used", &[silent(fast, 9), slow], run(1, 0, 5_000)),
-        ("silent and full: wait", &[silent(fast, 9), full(slow)], Decision::Wait),
-        ("all silent: the backup", &[silent(fast, 9), spare], run(2, 0, 5_000)),
-        ("alone and silent: still used", &[silent(fast, 9)], run(0, 0, 5_000)),
+        ("silent: not used", &[unreachable(fast, 9), slow], run(1, 0, 5_000)),
+        ("silent and full: wait", &[unreachable(fast, 9), full(slow)], Decision::Wait),
+        ("all silent: the backup", &[unreachable(fast, 9), spare], run(2, 0, 5_000)),
+        ("alone and silent: still used", &[unreachable(fast, 9)], run(0, 0, 5_000)),
         ("full, and nothing would wake who waits", &[full(fast), slow], run(1, 0, 5_000)),
         // To wait for the faster one, which has nothing to do, would be to wait forever.
-        ("in doubt: the one heard last", &[doubtful(fast, 3), doubtful(slow, 9)], run(1, 0, 5_000)),
+        ("in doubt: the one heard last", &[degraded(fast, 3), degraded(slow, 9)], run(1, 0, 5_000)),
         ("gone", &[gone(fast)], Decision::Wait),
     ];
     let stream = Stream::new(5_000);

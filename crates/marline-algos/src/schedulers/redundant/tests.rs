@@ -1,4 +1,6 @@
-use marline_testkit::views::{Stream, backup, drain, full, gone, paced, range, set, silent, view};
+use marline_testkit::views::{
+    Stream, backup, drain, full, gone, paced, range, set, unreachable, view,
+};
 use marline_time::Instant;
 
 use super::*;
@@ -74,11 +76,11 @@ fn backups_carry_no_copies_and_new_data_only_in_need() {
 #[test]
 fn silent_ones_get_no_copies_unless_all_are_silent() {
     let mut stream = Stream::new(2_000);
-    let (wifi, lte) = (silent(view(0, 20), 5), view(1, 50));
+    let (wifi, lte) = (unreachable(view(0, 20), 5), view(1, 50));
     let sent = drain(&mut Redundant::default(), &mut stream, &[wifi, lte]);
     assert_eq!((bytes_on(&sent, 0), bytes_on(&sent, 1)), (0, 2_000));
     let mut stream = Stream::new(2_000);
-    let sent = drain(&mut Redundant::default(), &mut stream, &[wifi, silent(lte, 9)]);
+    let sent = drain(&mut Redundant::default(), &mut stream, &[wifi, unreachable(lte, 9)]);
     assert_eq!((bytes_on(&sent, 0), bytes_on(&sent, 1)), (2_000, 2_000));
 }
 

@@ -1,4 +1,4 @@
-use marline_testkit::views::{Stream, backup, drain, full, silent, view};
+use marline_testkit::views::{Stream, backup, drain, full, unreachable, view};
 
 use super::*;
 
@@ -35,7 +35,7 @@ fn data_acknowledged_meanwhile_is_not_repeated() {
 
 #[test]
 fn backups_and_silent_ones_carry_no_copies() {
-    for other in [backup(view(1, 30)), silent(view(1, 30), 5)] {
+    for other in [backup(view(1, 30)), unreachable(view(1, 30), 5)] {
         let mut stream = Stream::new(1_000);
         let sent = drain(&mut RedundantIdle::default(), &mut stream, &[view(0, 20), other]);
         assert_eq!(sent, [(0, 0, 1000)]);

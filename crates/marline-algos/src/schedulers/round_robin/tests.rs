@@ -1,4 +1,4 @@
-use marline_testkit::views::{Stream, backup, full, gone, silent, view};
+use marline_testkit::views::{Stream, backup, full, gone, unreachable, view};
 
 use super::*;
 
@@ -33,9 +33,9 @@ fn turns_go_round_in_slot_order() {
 fn full_gone_silent_and_backup_subflows_are_passed_over() {
     let all = [view(0, 10), full(view(1, 10)), view(2, 10), gone(view(3, 10))];
     assert_eq!(turns(&all, 4), [0, 2, 0, 2]);
-    let all = [view(0, 10), silent(view(1, 10), 5), backup(view(2, 10))];
+    let all = [view(0, 10), unreachable(view(1, 10), 5), backup(view(2, 10))];
     assert_eq!(turns(&all, 3), [0, 0, 0]);
-    let all = [silent(view(0, 10), 5), backup(view(1, 10)), backup(view(2, 10))];
+    let all = [unreachable(view(0, 10), 5), backup(view(1, 10)), backup(view(2, 10))];
     assert_eq!(turns(&all, 4), [1, 2, 1, 2]);
 }
 

@@ -4,7 +4,8 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use marline::{Client, FallbackReason, Stream};
+use marline::monitor::FallbackReason;
+use marline::{Client, Stream};
 use marline_io::Tapped;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::time::{sleep, timeout};

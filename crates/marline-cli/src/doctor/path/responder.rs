@@ -10,7 +10,8 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use marline::{Linger, Server, ServerBuilder, Stream};
+use marline::config::Linger;
+use marline::{Server, ServerBuilder, Stream};
 use marline_io::{SegmentLog, Tapped};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::Semaphore;

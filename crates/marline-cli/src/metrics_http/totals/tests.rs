@@ -103,21 +103,22 @@ fn address_pairs_have_the_words_of_path_health() {
         members: 3,
         loss: 0.25,
         rto_us: 1_500_000,
-        health: "bad".into(),
-        times_bad: 2,
+        health: PathHealth::Degraded,
+        times_degraded: 2,
         ..AddressPair::default()
     };
     let many = (0..100).map(|n| AddressPair { local: format!("10.0.0.{n}"), ..wifi.clone() });
-    let good = many.map(|n| AddressPair { health: "good".into(), ..n });
+    let good = many.map(|n| AddressPair { health: PathHealth::Usable, ..n });
     totals.address_pairs(&good.chain([wifi.clone()]).collect::<Vec<_>>());
     let text = totals.render();
     let of = |name: &str| {
         let label = "{address_pair=\"192.0.2.7=198.51.100.1\"}";
         value(&text, &format!("marline_address_pair_{name}{label}"))
     };
-    assert_eq!((of("bad"), of("loss_ratio"), of("members")), (1.0, 0.25, 3.0));
-    assert_eq!((of("rto_seconds"), of("bad_total")), (1.5, 2.0));
-    let lines = text.lines().filter(|line| line.starts_with("marline_address_pair_bad{")).count();
+    assert_eq!((of("degraded"), of("loss_ratio"), of("members")), (1.0, 0.25, 3.0));
+    assert_eq!((of("rto_seconds"), of("degraded_total")), (1.5, 2.0));
+    let lines =
+        text.lines().filter(|line| line.starts_with("marline_address_pair_degraded{")).count();
     assert_eq!(lines, MAX_PATHS);
 }
 
@@ -159,7 +160,7 @@ fn histograms_count_events_and_used_paths() {
     totals.sample(&[used(5)]);
     totals.sample(&[used(5)]);
     totals.sample(&[used(6)]);
-    let path = marline::FourTuple {
+    let path = marline::monitor::FourTuple {
         local: "10.0.0.1:443".parse().unwrap(),
         remote: "192.0.2.7:9".parse().unwrap(),
     };
@@ -179,7 +180,7 @@ fn histograms_count_events_and_used_paths() {
             direction: StreamDirection::Received,
             since: Instant::ZERO + Duration::from_millis(500),
             ended_by: marline::policy::SubflowId(0),
-            silent: None,
+            unreachable: None,
         },
     ));
     let mut delivery = DelayHistogram::default();

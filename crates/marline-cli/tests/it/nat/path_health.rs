@@ -67,7 +67,7 @@ fn a_network_that_drops_or_forbids_udp_is_named_once_and_taken_back() {
     assert!(listed.contains("wlan0  up,unreachable"), "{listed}");
     assert!(listed.contains("wwan0  9.9.9.1:7777  answers (heard"), "{listed}");
     let json = testbed.run("client", "marline path --control c --json");
-    assert!(json.contains(r#""health":"no-answer""#) && json.contains(r#""tries":"#), "{json}");
+    assert!(json.contains(r#""reach":"no-answer""#) && json.contains(r#""tries":"#), "{json}");
     assert_eq!(warnings(&testbed, client, silent), 1, "{}", testbed.log(client));
     router(&testbed, "accept");
     ask_until(&testbed, "marline path --control c | grep -q 'wlan0  up,usable'");
@@ -80,7 +80,7 @@ fn a_network_that_drops_or_forbids_udp_is_named_once_and_taken_back() {
     assert_eq!(warnings(&testbed, client, portal), 1, "{}", testbed.log(client));
     let events = testbed.log(events);
     let names =
-        ["PATH_FAILED paths=wlan0 health=no-answer", "PATH_WORKS paths=wlan0", "=prohibited"];
+        ["PATH_FAILED paths=wlan0 reach=no-answer", "PATH_WORKS paths=wlan0", "=prohibited"];
     for name in names {
         assert!(events.contains(name), "{name} is missing in {events}");
     }

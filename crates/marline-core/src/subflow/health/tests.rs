@@ -6,19 +6,19 @@ const MS: fn(u64) -> Duration = Duration::from_millis;
 /// Health after a retransmission timeout at this time.
 fn timed_out(ms: u64) -> SubflowHealth {
     let mut health = SubflowHealth::default();
-    health.on_overdue(T(ms), SilenceCause::RetransmissionTimeout);
+    health.on_overdue(T(ms), UnreachableCause::RetransmissionTimeout);
     health
 }
 
 #[test]
 fn the_first_cause_sets_the_silence_and_a_segment_ends_it() {
     let mut health = timed_out(5);
-    health.on_overdue(T(9), SilenceCause::ReceiveTimer);
-    let cause = SilenceCause::RetransmissionTimeout;
-    assert_eq!(health.get(), Health::Silent { since: T(5), cause });
+    health.on_overdue(T(9), UnreachableCause::ReceiveTimer);
+    let cause = UnreachableCause::RetransmissionTimeout;
+    assert_eq!(health.get(), Health::Unreachable { since: T(5), cause });
     assert_eq!(health.on_heard(MS(3)), Some(EndOfSilence { was_rescued: false, unheard: MS(3) }));
-    assert!(health.is_fine() && health.on_heard(MS(5)).is_none());
-    assert!(health.facts.used().is_none(), "a fine one keeps nothing");
+    assert!(health.is_usable() && health.on_heard(MS(5)).is_none());
+    assert!(health.facts.used().is_none(), "a usable one keeps nothing");
 }
 
 #[test]
@@ -35,12 +35,12 @@ fn a_rescue_starts_once_until_something_is_heard() {
 fn the_scheduler_patience_limits_a_probe_timeout() {
     let mut health = SubflowHealth::default();
     health.on_probe_timeout(T(10), Duration::ZERO);
-    assert!(health.is_silent() && health.next_timeout().is_none());
+    assert!(health.is_unreachable() && health.next_timeout().is_none());
     health.on_probe_timeout(T(20), MS(7));
     health.on_probe_timeout(T(25), MS(7));
     assert_eq!(health.next_timeout(), Some(T(27)), "the first one counts");
     assert!(!health.is_patience_over(T(26)) && health.is_patience_over(T(27)));
-    assert!(!health.is_patience_over(T(28)) && health.is_silent(), "once");
+    assert!(!health.is_patience_over(T(28)) && health.is_unreachable(), "once");
     health.on_probe_timeout(T(30), MS(7));
     health.on_heard(MS(5));
     assert!(health.next_timeout().is_none() && !health.is_patience_over(T(99)));
@@ -50,8 +50,8 @@ fn the_scheduler_patience_limits_a_probe_timeout() {
 fn a_scheduler_verdict_waits_for_its_rescue() {
     let mut health = SubflowHealth::default();
     health.on_suspected_dead(T(3));
-    let cause = SilenceCause::Scheduler;
-    assert_eq!(health.get(), Health::Silent { since: T(3), cause });
+    let cause = UnreachableCause::Scheduler;
+    assert_eq!(health.get(), Health::Unreachable { since: T(3), cause });
     assert!(health.awaits_rescue() && !health.is_rescued());
     assert!(health.start_rescue() && !health.awaits_rescue());
     health.on_suspected_dead(T(4));
@@ -70,29 +70,29 @@ fn doubt_lasts_as_long_as_the_path_health_verdict() {
     let change = health.on_verdict(T(4), Some(loss)).expect("news");
     assert!(!change.turned && change.reinjects_outstanding());
     assert_eq!(health.on_heard(MS(5)), None);
-    assert_eq!(health.get(), Health::Doubtful { since: T(2), cause: loss });
+    assert_eq!(health.get(), Health::Degraded { since: T(2), cause: loss });
     assert!(health.needs_rescue());
     let change = health.on_verdict(T(5), None).expect("news");
     assert!(change.turned && !change.reinjects_outstanding() && change.fault.is_none());
-    assert!(health.facts.used().is_none(), "a fine one keeps nothing");
+    assert!(health.facts.used().is_none(), "a usable one keeps nothing");
 }
 
 #[test]
 fn silence_outranks_doubt_and_names_the_monitor_as_its_cause() {
     let mut health = timed_out(5);
     health.on_verdict(T(6), Some(AddressPairFault::Rto));
-    let silent = |since, cause| Health::Silent { since: T(since), cause };
-    assert_eq!(health.get(), silent(5, SilenceCause::BadAddressPair));
-    assert!(health.get().has_bad_address_pair());
+    let silent = |since, cause| Health::Unreachable { since: T(since), cause };
+    assert_eq!(health.get(), silent(5, UnreachableCause::DegradedAddressPair));
+    assert!(health.get().has_degraded_address_pair());
     health.on_verdict(T(7), None);
-    assert_eq!(health.get(), silent(5, SilenceCause::RetransmissionTimeout));
-    assert!(!health.get().has_bad_address_pair());
+    assert_eq!(health.get(), silent(5, UnreachableCause::RetransmissionTimeout));
+    assert!(!health.get().has_degraded_address_pair());
 
     let mut health = SubflowHealth::default();
     health.on_verdict(T(6), Some(AddressPairFault::Unanswered));
-    health.on_overdue(T(8), SilenceCause::BadAddressPair);
-    assert_eq!(health.get(), silent(8, SilenceCause::BadAddressPair));
+    health.on_overdue(T(8), UnreachableCause::DegradedAddressPair);
+    assert_eq!(health.get(), silent(8, UnreachableCause::DegradedAddressPair));
     health.on_verdict(T(9), None);
-    assert_eq!(health.get(), silent(8, SilenceCause::LiftedVerdict));
-    assert!(!health.get().has_bad_address_pair());
+    assert_eq!(health.get(), silent(8, UnreachableCause::LiftedVerdict));
+    assert!(!health.get().has_degraded_address_pair());
 }

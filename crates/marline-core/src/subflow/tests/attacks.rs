@@ -124,13 +124,13 @@ fn rejected_segments_do_not_end_silence() {
     pair.set_filter(|_, _| super::pair::Fate::Drop);
     pair.client.written += 1_000;
     pair.run_for(MS(400));
-    assert!(pair.client.tcp.health().is_silent());
+    assert!(pair.client.tcp.health().is_unreachable());
     pair.inject(0, moved(header, 7, TcpFlags::RST), &[]);
     pair.inject(0, moved(header, 1 << 30, TcpFlags::ACK), &[1; 50]);
     pair.inject(0, TcpHeader { ack: header.ack.add(1 << 20), ..header }, &[]);
-    assert!(pair.client.tcp.health().is_silent());
+    assert!(pair.client.tcp.health().is_unreachable());
     pair.inject(0, header, &[]);
-    assert!(!pair.client.tcp.health().is_silent());
+    assert!(!pair.client.tcp.health().is_unreachable());
 }
 
 #[test]

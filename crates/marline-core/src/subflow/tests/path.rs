@@ -125,7 +125,7 @@ fn keepalives_keep_a_living_peer_and_end_a_dead_one() {
     let keepalive = Some(times);
     let mut pair = Pair::established(SubflowConfig { keepalive, ..config() });
     pair.run_for(Duration::from_secs(3_600));
-    assert!(pair.client.tcp.is_established() && !pair.client.tcp.health().is_silent());
+    assert!(pair.client.tcp.is_established() && !pair.client.tcp.health().is_unreachable());
     assert!((100..400).contains(&pair.sent[0]), "{:?}", pair.sent);
     pair.set_filter(|_, _| Fate::Drop);
     pair.run_for(Duration::from_secs(3_600));

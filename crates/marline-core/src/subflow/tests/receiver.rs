@@ -1,4 +1,4 @@
-use marline_policy::{SilenceCause, Ssn};
+use marline_policy::{Ssn, UnreachableCause};
 use marline_time::Duration;
 use marline_wire::TcpFlags;
 
@@ -43,17 +43,17 @@ fn overlaps_are_trimmed_and_reported() {
 fn a_duplicate_segment_counts_as_a_sign_of_life() {
     let mut pair = Pair::established(config());
     give(&mut pair, 0, 100, TcpFlags(0));
-    pair.client.tcp.health_mut().on_overdue(pair.now, SilenceCause::ProbeTimeout);
+    pair.client.tcp.health_mut().on_overdue(pair.now, UnreachableCause::ProbeTimeout);
     pair.run_for(MS(500));
     give(&mut pair, 0, 100, TcpFlags(0));
-    assert!(pair.client.tcp.health.is_fine() && pair.client.tcp.last_heard_at() == pair.now);
+    assert!(pair.client.tcp.health.is_usable() && pair.client.tcp.last_heard_at() == pair.now);
     // A segment that acknowledges data never sent is not from the peer.
-    pair.client.tcp.health_mut().on_overdue(pair.now, SilenceCause::ProbeTimeout);
+    pair.client.tcp.health_mut().on_overdue(pair.now, UnreachableCause::ProbeTimeout);
     let mut header = pair.header_of(1);
     header.seq = pair.server().tcp.to_wire(Ssn(1));
     header.ack = pair.client.tcp.to_wire(pair.client.tcp.tx.nxt.plus(1));
     let ingress = pair.inject(0, header, &bytes(0, 100));
-    assert!(!ingress.repeated && pair.client.tcp.health.is_silent());
+    assert!(!ingress.repeated && pair.client.tcp.health.is_unreachable());
 }
 
 #[test]

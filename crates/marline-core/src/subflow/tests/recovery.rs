@@ -87,7 +87,7 @@ fn a_probe_takes_new_data_if_there_is_any() {
     let timeout = pair.client.tcp.next_timeout().unwrap();
     pair.now = timeout;
     pair.client.tcp.on_timeout(timeout);
-    assert!(pair.client.tcp.wants_new_data_probe() && !pair.client.tcp.health().is_silent());
+    assert!(pair.client.tcp.wants_new_data_probe() && !pair.client.tcp.health().is_unreachable());
     pair.client.written = 2_000;
     pair.run_for(Duration::from_secs(1));
     assert_eq!(pair.log[0].1.ssn, 1_001);
@@ -177,7 +177,7 @@ fn after_an_outage_of_both_directions_the_peer_s_word_brings_the_repeat_forward(
     while sent(&pair).len() < 5 {
         pair.run_for(MS(1));
     }
-    assert!(pair.client.tcp.health.is_silent());
+    assert!(pair.client.tcp.health.is_unreachable());
     pair.server().written = 100;
     pair.run_for(Duration::from_secs(1));
     assert_eq!((pair.server().received, pair.client.received), (1_000, 100));
@@ -198,7 +198,7 @@ fn after_an_outage_everything_is_repaired() {
     pair.run_for(Duration::from_secs(10));
     assert_eq!(pair.server().received, 3_000_000);
     let info = pair.client.tcp.info(marline_policy::SubflowId(0), false);
-    assert!(info.rtos >= 2 && info.health.is_fine());
+    assert!(info.rtos >= 2 && info.health.is_usable());
     assert!(pair.client.was_heard_again());
     // Part of the flight had arrived and only its ACKs were lost: the timeout is undone, and the real losses are a
     // separate episode.

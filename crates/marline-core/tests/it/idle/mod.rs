@@ -11,7 +11,7 @@ use crate::two_hosts::{second_unused, served};
 use marline_core::{
     ConnectionConfig, EndpointConfig, Event, Extensions, MonitorKind, ReceiveTimer,
 };
-use marline_policy::SilenceCause;
+use marline_policy::UnreachableCause;
 use marline_testkit::fixtures::calling;
 use marline_testkit::{Peer, Script, Seg, config, endpoint_config};
 use marline_wire::mptcp::{DataAck, ExperimentalMessage, MptcpOption, WireDsn};
@@ -105,6 +105,6 @@ fn judged_after(script: &mut Script) -> Option<u64> {
     let first = silent.next();
     assert_eq!(silent.next(), None, "one silence, one verdict");
     let (at, cause) = first?;
-    assert_eq!(cause, SilenceCause::ReceiveTimer);
+    assert_eq!(cause, UnreachableCause::ReceiveTimer);
     Some(at.since(start).as_millis() as u64)
 }

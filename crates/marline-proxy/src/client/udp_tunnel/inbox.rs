@@ -3,7 +3,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use marline::{MemoryAccount, MemoryCharge, MemoryKind};
+use marline::memory::{MemoryAccount, MemoryCharge, MemoryKind};
 use tokio::sync::mpsc;
 
 /// Limits of data that waits in an inbox: items, and bytes.
@@ -110,7 +110,7 @@ pub(super) fn inbox<T>(account: &MemoryAccount) -> (Delivery<T>, Inbox<T>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use marline::MemoryBudget;
+    use marline::memory::MemoryBudget;
 
     #[tokio::test]
     async fn an_inbox_is_bounded_in_number_and_bytes_and_charged() {

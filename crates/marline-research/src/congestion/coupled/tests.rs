@@ -1,6 +1,6 @@
 //! Tests of the properties common to all coupled controllers.
 
-use marline_testkit::views::{MSS, ack, gone, ms, silent, view};
+use marline_testkit::views::{MSS, ack, gone, ms, unreachable, view};
 
 use super::*;
 
@@ -69,8 +69,11 @@ fn a_lone_subflow_grows_like_reno_and_one_of_two_by_a_quarter() {
 
 #[test]
 fn idle_siblings_do_not_count() {
-    let silent =
-        [silent(view(1, 100), 0), gone(view(1, 100)), SubflowView { srtt: None, ..view(1, 100) }];
+    let silent = [
+        unreachable(view(1, 100), 0),
+        gone(view(1, 100)),
+        SubflowView { srtt: None, ..view(1, 100) },
+    ];
     for other in silent {
         for mut cc in controllers() {
             let grown = growth(cc.as_mut(), &[views([10, 10])[0], other]);

@@ -1,7 +1,7 @@
 //! Tests of eMPTCP: which subflows it opens, suspends and resumes at which rates.
 
 use marline_policy::{AddressId, Health, RemoteAddress, SubflowPath};
-use marline_testkit::views::{SILENT, view};
+use marline_testkit::views::{UNREACHABLE, view};
 
 use super::*;
 
@@ -154,12 +154,12 @@ fn a_rate_that_rises_suspends_cellular_and_one_that_falls_resumes_it() {
 #[test]
 fn wifi_that_fails_has_cellular_at_once() {
     let mut client = Client::new();
-    client.views[0].health = SILENT;
-    assert_eq!(client.event(&PathEvent::Suspected(SubflowId(0))), [JOIN]);
+    client.views[0].health = UNREACHABLE;
+    assert_eq!(client.event(&PathEvent::Unreachable(SubflowId(0))), [JOIN]);
     client.add(1);
     client.event(&PathEvent::SubflowUp(SubflowId(1)));
-    client.views[0].health = Health::Fine;
-    client.event(&PathEvent::HeardAgain(SubflowId(0)));
+    client.views[0].health = Health::Usable;
+    client.event(&PathEvent::Reachable(SubflowId(0)));
     assert_eq!(client.passes(3_000, [0, 0]), [set_backup(1, true)]);
 }
 

@@ -105,7 +105,7 @@ impl Model {
             })
         };
         if silent
-            || !view.health.is_fine()
+            || !view.health.is_usable()
             || view.phase == Phase::Loss
             || risen(2.0 * (RISE - 1.0))
         {
@@ -177,7 +177,7 @@ pub(super) fn due_at(view: &SubflowView, now: Instant) -> Option<Instant> {
 
 #[cfg(test)]
 mod tests {
-    use marline_testkit::views::{ms, silent, view};
+    use marline_testkit::views::{ms, unreachable, view};
 
     use super::*;
 
@@ -205,7 +205,7 @@ mod tests {
         for bad in [
             SubflowView { srtt: Some(ms(41)), ..steady },
             SubflowView { phase: Phase::Loss, ..steady },
-            silent(steady, 3),
+            unreachable(steady, 3),
         ] {
             assert_eq!(state(bad), State::Bad, "{bad:?}");
         }

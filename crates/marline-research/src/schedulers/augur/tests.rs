@@ -1,5 +1,5 @@
 use marline_policy::Phase;
-use marline_testkit::views::{Stream, backup, full, gone, ms, send, silent, view};
+use marline_testkit::views::{Stream, backup, full, gone, ms, send, unreachable, view};
 
 use super::*;
 
@@ -123,7 +123,7 @@ fn an_overdue_answer_is_a_reason_by_itself() {
     play.now_ms = 1_025;
     assert_eq!(play.ask(), send(1, 0, 1_000));
     let mut rich = Play::new(AugurConfig { worth: Duration::ZERO, ..AugurConfig::default() });
-    rich.second = silent(rich.second, 3);
+    rich.second = unreachable(rich.second, 3);
     rich.stream.written = 1_000;
     rich.send();
     rich.now_ms = 1_025;
@@ -180,10 +180,10 @@ fn backups_and_odd_paths() {
     assert_eq!(copied(SubflowView { srtt: None, ..view(1, 30) }, true), 0);
     assert_eq!(copied(SubflowView { mss: 0, ..view(1, 0) }, true), 2_000);
     let mut play = Play::new(AugurConfig::default());
-    play.primary = silent(view(0, 20), 3);
+    play.primary = unreachable(view(0, 20), 3);
     play.stream.written = 1_000;
     assert_eq!(play.ask().data().map(|(id, _)| id), Some(SubflowId(1)), "failed over");
-    play.second = silent(view(1, 30), 2);
+    play.second = unreachable(view(1, 30), 2);
     assert_eq!(play.ask().data().map(|(id, _)| id), Some(SubflowId(0)), "heard of last");
     assert_eq!(Augur::default().next_send(&Stream::new(9).context(&[])), Decision::Wait);
     let young = [SubflowView { srtt: None, min_rtt: None, ..view(0, 0) }];

@@ -1,4 +1,4 @@
-use marline_testkit::views::{MSS, Stream, backup, full, ms, send, silent, view};
+use marline_testkit::views::{MSS, Stream, backup, full, ms, send, unreachable, view};
 
 use super::*;
 
@@ -78,7 +78,7 @@ fn the_fast_one_and_lone_classes_never_wait() {
     spare[0] = backup(spare[0]);
     assert_eq!(decide(&mut steady(1.0), &spare, 1), send(1, 0, 1_000), "no waiting for a backup");
     let mut dead = pair();
-    dead[0] = silent(dead[0], 3);
+    dead[0] = unreachable(dead[0], 3);
     assert_eq!(decide(&mut steady(1.0), &dead, 1), send(1, 0, 1_000), "nor for a silent one");
 }
 

@@ -1,4 +1,4 @@
-use marline_testkit::views::{MSS, Stream, full, ms, send, silent, view};
+use marline_testkit::views::{MSS, Stream, full, ms, send, unreachable, view};
 
 use super::*;
 
@@ -61,6 +61,6 @@ fn unknown_and_silent_paths_are_not_waited_for() {
     young[0].srtt = None;
     assert_eq!(decide(&mut Ecf::default(), &young, 1_000), send(1, 0, 1_000));
     let mut dead = pair();
-    dead[0] = silent(dead[0], 3);
+    dead[0] = unreachable(dead[0], 3);
     assert_eq!(decide(&mut Ecf::default(), &dead, 1_000), send(1, 0, 1_000));
 }

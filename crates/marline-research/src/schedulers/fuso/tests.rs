@@ -1,5 +1,5 @@
 use marline_algos::schedulers::{MinRtt, MinRttConfig};
-use marline_testkit::views::{Stream, backup, full, range, send, silent, view};
+use marline_testkit::views::{Stream, backup, full, range, send, unreachable, view};
 
 use super::*;
 
@@ -66,7 +66,7 @@ fn a_lossy_path_is_not_the_better_one() {
 #[test]
 fn only_a_healthy_regular_path_with_room_repairs() {
     let [fast, slow] = pair();
-    for other in [full(fast), backup(fast), silent(fast, 5)] {
+    for other in [full(fast), backup(fast), unreachable(fast, 5)] {
         assert_eq!(repairs(&mut fuso(true, true), 1, range(0, 1_000), &[other, slow]), []);
     }
     assert_eq!(repairs(&mut fuso(false, true), 1, range(0, 1_000), &pair()), []);

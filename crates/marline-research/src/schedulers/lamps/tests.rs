@@ -1,5 +1,5 @@
 use marline_policy::{Phase, SubflowId};
-use marline_testkit::views::{Stream, backup, drain, full, range, silent, view};
+use marline_testkit::views::{Stream, backup, drain, full, range, unreachable, view};
 
 use super::*;
 
@@ -81,14 +81,14 @@ fn the_loss_chance_is_the_lost_share_of_sent_segments() {
 #[test]
 fn backups_silent_and_full_ones_carry_no_copies() {
     let (fast, other) = (view(0, 20), view(1, 20));
-    for other in [backup(other), silent(other, 5), full(other)] {
+    for other in [backup(other), unreachable(other, 5), full(other)] {
         let mut lamps = knowing(LampsConfig::default(), &[10.0, 10.0]);
         assert_eq!(sent(&mut lamps, 500, &[fast, other]), [(0, 0, 500)], "{other:?}");
     }
     // Only backups are left: each byte once.
     let mut lamps = knowing(LampsConfig::default(), &[10.0, 10.0]);
     assert_eq!(sent(&mut lamps, 500, &[backup(fast), backup(other)]), [(0, 0, 500)]);
-    let silent = [silent(fast, 3), silent(other, 5)];
+    let silent = [unreachable(fast, 3), unreachable(other, 5)];
     let decision = Lamps::default().next_send(&Stream::new(500).context(&silent));
     assert_eq!(decision.data(), Some((SubflowId(1), range(0, 500))), "the one heard of last");
 }

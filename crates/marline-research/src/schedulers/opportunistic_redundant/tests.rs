@@ -1,5 +1,5 @@
 use marline_policy::{SubflowId, SubflowView};
-use marline_testkit::views::{Stream, backup, drain, full, set, silent, view};
+use marline_testkit::views::{Stream, backup, drain, full, set, unreachable, view};
 
 use super::*;
 
@@ -42,7 +42,7 @@ fn a_path_that_fills_up_in_between_is_passed_over() {
 
 #[test]
 fn backups_and_silent_ones_carry_no_copies() {
-    for other in [backup(view(1, 30)), silent(view(1, 30), 5)] {
+    for other in [backup(view(1, 30)), unreachable(view(1, 30), 5)] {
         let mut stream = Stream::new(1_000);
         assert_eq!(sent(&mut stream, &[view(0, 20), other]), [(0, 0, 1000)]);
     }

@@ -1,4 +1,6 @@
-use marline_testkit::views::{Stream, backup, drain, full, gone, ms, paced, send, silent, view};
+use marline_testkit::views::{
+    Stream, backup, drain, full, gone, ms, paced, send, unreachable, view,
+};
 use marline_time::Rate;
 
 use super::*;
@@ -122,9 +124,9 @@ fn a_timeout_is_a_sign_and_a_primary_that_fails_is_replaced() {
     let event = SchedulerEvent::ProbeTimeout(SubflowId(0));
     scheduler.on_event(event, &stream.context(&subflows), &mut Vec::new());
     assert!(is_warned(&mut scheduler, steady(), 1_001));
-    let views = [silent(steady(), 3), view(1, 50), view(2, 60)];
+    let views = [unreachable(steady(), 3), view(1, 50), view(2, 60)];
     assert_eq!(sent(&mut paaf(), &views, 2_000, 1_001), [(1, 0), (1, 1_000)]);
-    let views = [silent(steady(), 3), silent(view(1, 50), 4)];
+    let views = [unreachable(steady(), 3), unreachable(view(1, 50), 4)];
     assert_eq!(sent(&mut paaf(), &views, 1_000, 1_001), [(1, 0)], "the one heard of last");
 }
 
@@ -135,7 +137,7 @@ fn a_backup_helps_only_if_it_may() {
     assert_eq!(sent(&mut paaf(), &views, 2_000, 1_001), ON_FIRST);
     let mut may = Paaf::new(PaafConfig { with_backups: true, ..PaafConfig::default() });
     assert_eq!(sent(&mut may, &views, 2_000, 1_001).len(), 4);
-    for other in [gone(view(1, 50)), silent(view(1, 50), 2)] {
+    for other in [gone(view(1, 50)), unreachable(view(1, 50), 2)] {
         assert_eq!(sent(&mut paaf(), &[warned, other], 2_000, 1_001), ON_FIRST);
     }
     assert_eq!(sent(&mut paaf(), &[warned], 2_000, 1_001), ON_FIRST, "alone");

@@ -1,6 +1,6 @@
 //! Tests of the scheduling decisions in each mode.
 
-use marline_testkit::views::{MSS, Stream, full, ms, send, silent, view};
+use marline_testkit::views::{MSS, Stream, full, ms, send, unreachable, view};
 
 use super::*;
 
@@ -143,7 +143,7 @@ fn a_silent_best_path_is_not_waited_for_and_a_fallen_one_is_measured_again() {
     asked.pass(2_420, 10_000, &views);
     assert_eq!(asked.papd.alone(&asked.stream.context(&views)), Some(SubflowId(0)));
     let mut failed = views;
-    failed[0] = silent(failed[0], 0);
+    failed[0] = unreachable(failed[0], 0);
     assert_eq!(asked.send(&failed), Some((1, true)), "at once");
     // It comes back, but brings a third of what it did: within two windows all carry again.
     asked.pass(1_200, 3_000, &views);
@@ -208,7 +208,7 @@ fn waits_never_end_in_the_past() {
     views[1].ssthresh = u64::MAX;
     asked.ask(&views);
     // The second path goes silent, and the start's end passes.
-    views[1] = silent(views[1], 0);
+    views[1] = unreachable(views[1], 0);
     asked.now += Duration::from_secs(60);
     for view in [full(views[0]), marline_testkit::views::paced(views[0], 70_000)] {
         match asked.ask(&[view, views[1]]) {

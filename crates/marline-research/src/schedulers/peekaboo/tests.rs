@@ -1,4 +1,4 @@
-use marline_testkit::views::{Stream, backup, full, gone, ms, paced, send, silent, view};
+use marline_testkit::views::{Stream, backup, full, gone, ms, paced, send, unreachable, view};
 
 use super::*;
 
@@ -153,8 +153,8 @@ fn odd_paths_are_used_as_lowest_rtt_would() {
         [young(fast), young(next)],
         [empty(fast), empty(next)],
         [gone(fast), next],
-        [silent(fast, 3), next],
-        [silent(fast, 5), silent(next, 3)],
+        [unreachable(fast, 3), next],
+        [unreachable(fast, 5), unreachable(next, 3)],
         [backup(fast), next],
     ] {
         let decision = ask(&mut Peekaboo::default(), &views, &stream, 1_000);

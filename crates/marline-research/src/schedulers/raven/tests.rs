@@ -1,4 +1,4 @@
-use marline_testkit::views::{Stream, backup, drain, full, ms, silent, view};
+use marline_testkit::views::{Stream, backup, drain, full, ms, unreachable, view};
 
 use super::*;
 
@@ -69,7 +69,7 @@ fn bulk_is_not_copied() {
 #[test]
 fn backups_silent_and_full_ones_carry_no_copies() {
     let (fast, other) = (path(0, 20, 2, 1_000), path(1, 20, 2, 1_000));
-    for other in [backup(other), silent(other, 5), full(other)] {
+    for other in [backup(other), unreachable(other, 5), full(other)] {
         assert_eq!(sent(&[fast, other], 500), [(0, 0, 500)], "{other:?}");
     }
 }

@@ -1,7 +1,7 @@
 use marline_algos::schedulers::MinRtt;
 use marline_policy::Health;
 use marline_testkit::views::{
-    SILENT, Stream, backup, full, gone, ms, paced, range, send, set, silent, view,
+    Stream, UNREACHABLE, backup, full, gone, ms, paced, range, send, set, unreachable, view,
 };
 use proptest::prelude::*;
 
@@ -61,7 +61,7 @@ fn the_probed_segment_goes_once_on_every_healthy_subflow_with_room() {
         view(0, 13),
         view(1, 85),
         full(view(2, 40)),
-        silent(view(3, 20), 10),
+        unreachable(view(3, 20), 10),
         gone(view(4, 20)),
         backup(view(5, 20)),
         view(6, 300),
@@ -235,11 +235,11 @@ proptest! {
                 },
                 Step::Hear(id) => {
                     let view = &mut views[usize::from(id)];
-                    (view.last_heard_at, view.health) = (NOW + ms(1), Health::Fine);
+                    (view.last_heard_at, view.health) = (NOW + ms(1), Health::Usable);
                     probed[usize::from(id)] = false;
                 }
                 Step::Timeout(id) => {
-                    views[usize::from(id)].health = SILENT;
+                    views[usize::from(id)].health = UNREACHABLE;
                     let event = SchedulerEvent::SubflowRto(SubflowId(id));
                     tell(&mut scheduler, event, &stream, &views);
                 }
@@ -253,13 +253,13 @@ proptest! {
             for action in out {
                 let SchedulerAction::Suspect(id) = action else { continue };
                 prop_assert!(probed[usize::from(id.0)], "{id} was heard, or never probed");
-                views[usize::from(id.0)].health = SILENT;
+                views[usize::from(id.0)].health = UNREACHABLE;
             }
-            let any_healthy = views.iter().any(|view| view.health.is_fine());
+            let any_healthy = views.iter().any(|view| view.health.is_usable());
             while let Some((subflow, range)) = scheduler.next_send(&stream.context(&views)).data() {
                 let view = &views[usize::from(subflow.0)];
                 prop_assert!(view.is_ready());
-                prop_assert!(!any_healthy || view.health.is_fine(), "{subflow} is silent");
+                prop_assert!(!any_healthy || view.health.is_usable(), "{subflow} is silent");
                 stream.apply(subflow, range);
             }
         }

@@ -1,5 +1,5 @@
 use marline_policy::{Scheduler as _, SubflowId};
-use marline_testkit::views::{MSS, Stream, backup, drain, full, gone, ms, send, silent, view};
+use marline_testkit::views::{MSS, Stream, backup, drain, full, gone, ms, send, unreachable, view};
 
 use super::*;
 
@@ -85,7 +85,7 @@ fn without_rates_or_round_trips_no_time_is_left() {
 #[test]
 fn classes_are_respected() {
     let [fast, slow] = pair(10, 10);
-    for other in [backup(fast), gone(fast), full(fast), silent(fast, 3)] {
+    for other in [backup(fast), gone(fast), full(fast), unreachable(fast, 3)] {
         assert_eq!(asked(&[other, slow], 5), Decision::Wait, "{other:?}");
     }
     assert_eq!(asked(&[slow], 5), Decision::Wait, "alone");

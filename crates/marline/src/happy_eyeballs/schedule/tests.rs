@@ -82,7 +82,7 @@ fn without_a_backup_path_no_path_is_tried_twice() {
 }
 
 #[test]
-fn a_bad_address_pair_comes_last_and_late() {
+fn a_degraded_address_pair_comes_last_and_late() {
     let on_wifi = |candidate: &Candidate| candidate.path == "if1";
     let schedule = AttemptSchedule::order_by_health(vec![wifi(), lte()], STAGGER, on_wifi);
     assert_eq!(run(schedule, never), names(&[(0, "if2"), (1_000, "if1")]));

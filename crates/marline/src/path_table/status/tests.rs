@@ -55,17 +55,17 @@ struct World<'a> {
     contacts: &'a [Contact],
     servers: &'a [&'a str],
     rejection: Option<&'a str>,
-    doubted: bool,
+    impaired: bool,
     tcp: (bool, Option<&'a str>),
 }
 
 const QUIET: World<'_> =
-    World { contacts: &[], servers: &[], rejection: None, doubted: false, tcp: (false, None) };
+    World { contacts: &[], servers: &[], rejection: None, impaired: false, tcp: (false, None) };
 
 /// Health of the only path, in words.
 fn judged(table: &PathTable, world: &World<'_>) -> String {
     let servers: Vec<SocketAddr> = world.servers.iter().map(|s| s.parse().unwrap()).collect();
-    let doubted = [(LOCAL[0].parse().unwrap(), V4.parse().unwrap())];
+    let impaired = [(LOCAL[0].parse().unwrap(), V4.parse().unwrap())];
     let tcp = |_, _| (world.tcp.0, world.tcp.1.map(str::to_owned));
     let status = table.status(&Evidence {
         now: at(60_000),
@@ -73,7 +73,7 @@ fn judged(table: &PathTable, world: &World<'_>) -> String {
         transport: "UDP",
         servers: &servers,
         rejection: world.rejection,
-        doubted: if world.doubted { &doubted } else { &[] },
+        impaired: if world.impaired { &impaired } else { &[] },
         rates: &[],
         tcp: &tcp,
     });
@@ -150,7 +150,7 @@ fn a_server_that_rejects_the_client_leaves_no_path_usable() {
 fn a_path_that_is_doubted_or_fades_or_is_gone_says_so() {
     let mut both = table(&LOCAL);
     let heard = [heard(59_000)];
-    let world = World { contacts: &heard, doubted: true, ..QUIET };
+    let world = World { contacts: &heard, impaired: true, ..QUIET };
     assert_eq!(judged(&both, &world), "degraded: answers are overdue");
     both.entries[0].fading = true;
     assert_eq!(judged(&both, &world), "degraded: its signal fades");

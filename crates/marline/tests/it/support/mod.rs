@@ -88,7 +88,7 @@ pub async fn wait_for_subflows(stream: &Stream, count: usize) {
         loop {
             let info = stream.info().expect("the connection lives");
             let up = info.subflows.iter();
-            let up = up.filter(|s| s.state == marline::SubflowState::Established).count();
+            let up = up.filter(|s| s.state == marline::monitor::SubflowState::Established).count();
             if up >= count {
                 return;
             }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fmt::Display;
 use std::time::Duration;
 
-use marline::{LoneKeepalive, ReceiveTimer};
+use marline::config::{LoneKeepalive, ReceiveTimer};
 
 use super::diagnostic::{Diagnostic, KeyPath};
 use super::document::{Contestant, ExperimentFile};

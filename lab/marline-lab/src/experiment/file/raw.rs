@@ -1,6 +1,6 @@
 //! Serde schema of an experiment file.
 
-use marline::BufferTuning;
+use marline::config::BufferTuning;
 use serde::Deserialize;
 
 use super::values::{Bytes, Span, Time};

@@ -1,7 +1,7 @@
 //! Samples of the subflows of both ends.
 
-use marline::policy::{Health, Quantile, SubflowView};
-use marline::{FourTuple, SubflowInfo, SubflowState};
+use marline::monitor::{FourTuple, SubflowInfo, SubflowState};
+use marline::policy::{Quantile, SubflowView};
 use marline_sim::{LinkId, NodeId, Paths, World};
 use marline_time::{Duration, Instant};
 
@@ -159,11 +159,7 @@ struct Sample<'a> {
 impl Sample<'_> {
     fn append_to(&self, rows: &mut Table) {
         let Sample { time_us, end, path, queued_bytes, subflow, view } = *self;
-        let (health, cause) = match subflow.health {
-            Health::Fine => ("fine", None),
-            Health::Doubtful { cause, .. } => ("doubtful", Some(cause.to_string())),
-            Health::Silent { cause, .. } => ("silent", Some(cause.to_string())),
-        };
+        let (health, cause) = (subflow.health.path_health().word(), subflow.health.cause());
         let forecast = view.map(|view| view.forecast).filter(|forecast| forecast.is_known());
         let answer = |quantile| forecast.and_then(|forecast| forecast.answer(quantile)).map(us);
         let row: [Cell<'_>; 22] = [

@@ -3,7 +3,7 @@
 use crate::cases::oracle::stream;
 use marline_algos::Registry;
 use marline_core::{ConnectionConfig, Extensions, MonitorEvent, MonitorKind, ReceiveTimer};
-use marline_policy::SilenceCause;
+use marline_policy::UnreachableCause;
 use marline_sim::{Amount, Bulk, Paths, PathsConfig};
 use marline_time::{Duration, Instant, SeedTree};
 
@@ -29,7 +29,7 @@ pub struct Hole {
     /// Last byte before to the verdict.
     pub notice: Duration,
     /// Why.
-    pub cause: SilenceCause,
+    pub cause: UnreachableCause,
     /// Verdict to the established cellular subflow: promotion and a round trip.
     pub open: Duration,
     /// From there to the first new byte.
@@ -84,7 +84,7 @@ fn download(setting: Setting, wifi: &str, dies_at: Option<Instant>, seed: u64) -
 }
 
 /// Verdicts of the receive timer on a path that is bad but alive.
-pub fn false_alarms(setting: Setting, wifi: &str, seed: u64) -> Vec<(Instant, SilenceCause)> {
+pub fn false_alarms(setting: Setting, wifi: &str, seed: u64) -> Vec<(Instant, UnreachableCause)> {
     let (paths, _) = download(setting, wifi, None, seed);
     let events = paths.world.node(paths.client).monitor().iter();
     let silent = events.filter_map(|event| match event.kind {

@@ -2,7 +2,7 @@ use marline_policy::{
     BudgetState, Decision, Forecast, Rule, Scheduler, SchedulerContext, SubflowId, SubflowView,
     Terms,
 };
-use marline_testkit::views::{Stream, backup, full, ms, range, set, silent, view};
+use marline_testkit::views::{Stream, backup, full, ms, range, set, unreachable, view};
 use marline_time::{Instant, Rate};
 
 use crate::schedulers::auto::judge::{Judge, Verdict};
@@ -61,7 +61,7 @@ fn a_metered_path_gets_new_data_only_if_the_others_are_too_slow() {
     assert_eq!(placed(300, &[overdue(busy, 200), lte]), (Some(LTE), Rule::First));
     let stuck = SubflowView { bytes_in_flight: 0, ..busy };
     assert_eq!(placed(300, &[stuck, lte]), (Some(LTE), Rule::First));
-    assert_eq!(placed(300, &[silent(path(WIFI, 40), 500), lte]), (Some(LTE), Rule::First));
+    assert_eq!(placed(300, &[unreachable(path(WIFI, 40), 500), lte]), (Some(LTE), Rule::First));
 }
 
 #[test]
@@ -199,7 +199,7 @@ fn a_rescue_goes_where_it_costs_least() {
         since: Instant::ZERO,
     };
     let stream = Stream::new(1_000);
-    let dead = silent(path(WIFI, 40), 100);
+    let dead = unreachable(path(WIFI, 40), 100);
     let goes = |paths: &[SubflowView]| {
         let cx: SchedulerContext<'_> = stream.context(paths);
         Auto::default().next_reinjection(&item, &cx).data().map(|(id, _)| id.0)

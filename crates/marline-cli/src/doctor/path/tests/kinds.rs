@@ -1,6 +1,6 @@
 //! Diagnosis tests, one for every kind of middlebox in docs/concepts/middleboxes.md.
 
-use marline::FallbackReason;
+use marline::monitor::FallbackReason;
 
 use super::super::exchange::ExchangeResult;
 use super::super::responder::{began, told};

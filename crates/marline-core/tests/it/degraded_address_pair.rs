@@ -1,4 +1,4 @@
-//! Tests of data on a bad address pair, segment by segment: it is sent on the other subflow, and a segment
+//! Tests of data on a degraded address pair, segment by segment: it is sent on the other subflow, and a segment
 //! received on the bad one cancels only the data that it acknowledged.
 
 use std::collections::BTreeMap;
@@ -92,7 +92,7 @@ impl Setup {
             self.hear_second();
             let monitor = self.script.endpoint.path_health_monitor();
             let (ours, theirs) = (self.first.path.local.ip(), self.first.path.remote.ip());
-            let condemned = monitor.is_some_and(|monitor| monitor.is_bad(ours, theirs));
+            let condemned = monitor.is_some_and(|monitor| monitor.is_degraded(ours, theirs));
             if condemned || (!bad && !self.carried.is_empty()) {
                 return;
             }
@@ -135,20 +135,20 @@ fn suspected_data_stays_on_its_path_once_that_is_heard() {
     setup.fall_silent(false);
     let before = setup.total();
     setup.first_is_heard(0);
-    assert!(setup.health(0).is_fine());
+    assert!(setup.health(0).is_usable());
     assert_eq!(setup.open_second(), 0, "after {before} bytes");
 }
 
-/// Data on a bad address pair stays suspected although segments are received there: at the edge of a cell they are
+/// Data on a degraded address pair stays suspected although segments are received there: at the edge of a cell they are
 /// received all along, without data getting through.
 #[test]
-fn data_on_a_bad_address_pair_moves_although_it_is_heard() {
+fn data_on_a_degraded_address_pair_moves_although_it_is_heard() {
     let mut setup = Setup::new(Some(PathHealthConfig::prompt()));
     setup.fall_silent(true);
     let before = setup.total();
     assert!(before < HELD, "the second path's window leaves some of it in the queue");
     setup.first_is_heard(0);
-    assert!(setup.health(0).is_doubtful(), "heard, and yet");
+    assert!(setup.health(0).is_degraded(), "heard, and yet");
     while setup.total() < HELD {
         assert!(setup.open_second() > 0, "stuck after {}", setup.total());
         setup.first_is_heard(0);
@@ -158,7 +158,7 @@ fn data_on_a_bad_address_pair_moves_although_it_is_heard() {
 
 /// Data acknowledged there meanwhile is not sent again.
 #[test]
-fn data_delivered_by_a_bad_address_pair_is_not_resent() {
+fn data_delivered_by_a_degraded_address_pair_is_not_resent() {
     let mut setup = Setup::new(Some(PathHealthConfig::prompt()));
     setup.fall_silent(true);
     let before = setup.total();
@@ -194,5 +194,5 @@ fn the_cost_of_timeouts_grows_linearly_with_connections() {
     let looked_at = script.endpoint.counters().connections_looked_at - before;
     assert!(looked_at <= 70 * CONNECTIONS, "{looked_at} looks, {timeouts} timeouts");
     let monitor = script.endpoint.path_health_monitor().unwrap();
-    assert!(monitor.is_bad([10, 0, 0, 1].into(), [10, 0, 0, 2].into()));
+    assert!(monitor.is_degraded([10, 0, 0, 1].into(), [10, 0, 0, 2].into()));
 }

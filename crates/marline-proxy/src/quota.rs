@@ -49,8 +49,8 @@ pub struct Period {
 /// Error in the text of a quota.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "quota {text:?}: {why} (write BYTES[,soft=PERCENT][,day=DAY] with a unit of B, kB, MB, GB or TB, as \
-     50GB,soft=80%,day=1)"
+    "quota {text:?}: {why} (write BYTES[,soft=PERCENT][,day=DAY] with a unit of B, kB, MB, GB or TB, for \
+     example 50GB,soft=80%,day=1)"
 )]
 pub struct BadQuota {
     text: String,
@@ -101,18 +101,18 @@ impl FromStr for ByteQuota {
         let wrong = |why| BadQuota { text: text.to_owned(), why };
         let mut parts = text.split(',');
         let bytes = parts.next().and_then(parse_bytes);
-        let bytes = bytes.ok_or_else(|| wrong("not a number of bytes above 0"))?;
+        let bytes = bytes.ok_or_else(|| wrong("expected a number of bytes above 0"))?;
         let mut quota = ByteQuota { bytes, soft_percent: SOFT_PERCENT, day: 1 };
         for part in parts {
             match part.split_once('=') {
                 Some(("soft", share)) => {
                     let share = share.strip_suffix('%').and_then(|share| share.parse().ok());
                     let share = share.filter(|share| (1..=100).contains(share));
-                    quota.soft_percent = share.ok_or_else(|| wrong("soft is 1% to 100%"))?;
+                    quota.soft_percent = share.ok_or_else(|| wrong("soft must be 1% to 100%"))?;
                 }
                 Some(("day", day)) => {
                     let day = day.parse().ok().filter(|day| (1..=31).contains(day));
-                    quota.day = day.ok_or_else(|| wrong("day is 1 to 31"))?;
+                    quota.day = day.ok_or_else(|| wrong("day must be 1 to 31"))?;
                 }
                 _ => return Err(wrong("expected soft= or day= after the comma")),
             }

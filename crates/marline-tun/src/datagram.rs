@@ -96,12 +96,12 @@ impl DatagramWriter {
         let header = ip_header_len(from.ip());
         let whole = header + UDP_HEADER_LEN + payload.len();
         if whole > MTU as usize {
-            return Err(invalid("the datagram does not fit the interface's MTU"));
+            return Err(invalid("the datagram exceeds the interface's MTU"));
         }
         let mut packet = vec![0; header + UDP_HEADER_LEN];
         let ends = (from.ip(), to.ip());
         let udp_len = UDP_HEADER_LEN + payload.len();
-        let unfit = |_| invalid("the ends are of two families");
+        let unfit = |_| invalid("the two addresses are of different families");
         emit_ip(ends, PROTOCOL_UDP, 0, udp_len, &mut packet).map_err(unfit)?;
         let udp = &mut packet[header..];
         emit_udp(from.port(), to.port(), payload.len(), udp).map_err(unfit)?;

@@ -115,7 +115,7 @@ impl Answers {
                 && let Err(error) = self.writer.send(from, self.to, &inbound.payload)
             {
                 // The datagram is lost for lack of buffer space, as on any link.
-                tracing::debug!(%from, "datagram lost: {error}");
+                tracing::debug!(%from, "datagram dropped: {error}");
             }
         }
     }

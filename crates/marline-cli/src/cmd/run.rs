@@ -379,7 +379,7 @@ mod tests {
             ("--share", ClientOptions { share: true, ..none }),
         ] {
             let error = options.refuse_ports().unwrap_err().to_string();
-            assert!(error.starts_with(&format!("{flag} does not apply here")), "{error}");
+            assert!(error.starts_with(&format!("{flag} applies only to")), "{error}");
         }
     }
 }

@@ -234,6 +234,6 @@ async fn ended(signals: &mut Signals, live: &mut dyn Reload) {
 
 /// Prints to standard output, and notifies the service manager.
 fn announce(addresses: &Addresses) {
-    println!("up: {} and DNS go through the server", addresses.host_v4);
+    println!("up: {} goes through the server, including DNS", addresses.host_v4);
     crate::service::ready();
 }

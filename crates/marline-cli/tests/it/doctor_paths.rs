@@ -136,7 +136,7 @@ const BOXES: &[(&str, &[&str])] = &[
     (",coalesce=3ms", &[RIGHT, "coalesces segments"]),
     (",thin=8", &["Multipath TCP, 157200", "thins out acknowledgments"]),
     (",thin=8,loss=1%", &["Multipath TCP, 157200", "thins out acknowledgments"]),
-    (",rebind=2s", &["Multipath TCP, 157200", "forgets address translations"]),
+    (",rebind=2s", &["Multipath TCP, 157200", "drops NAT mappings"]),
     (",up.swallow=2%", &[RIGHT, "acknowledges data that it does not deliver"]),
     (",swallow=2%", &["acknowledges data that it does not deliver"]),
     (",swallow=100%", &["FAILS", "data is acknowledged, but nothing comes back"]),

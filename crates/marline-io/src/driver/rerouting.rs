@@ -162,7 +162,7 @@ impl Shard {
                     tracing::warn!(
                         local = %ends.0,
                         server = %ends.1,
-                        "no answer over UDP: connections use TCP until there is one"
+                        "no answer over UDP: connections use TCP until UDP is answered"
                     );
                     state.move_flows_to_link(now, ends, link);
                 }
@@ -189,7 +189,7 @@ impl Shard {
                         Leaving::NextComparison => tracing::info!(
                             local = %ends.0,
                             server = %ends.1,
-                            "UDP was slower than TCP: connections try it again"
+                            "UDP was slower than TCP; trying UDP again"
                         ),
                         Leaving::LinkEnded | Leaving::NotFaster => {}
                     }

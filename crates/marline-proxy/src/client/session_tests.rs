@@ -378,7 +378,7 @@ async fn a_connection_without_datagram_support_is_refused_a_lane() {
     let end = LaneEnd { generation: [1; 16], lane: 1 };
     // The server does not offer datagrams, ...
     let refused = way.datagrams(|_| Ok(end)).await.err().unwrap().to_string();
-    assert!(refused.contains("carries no datagrams"), "{refused}");
+    assert!(refused.contains("does not support datagrams"), "{refused}");
     // ... or the connection is not a multipath stream over UDP.
     bench.server.offer_datagrams(crate::testing::lane_config(), Default::default());
     let refused = way.datagrams(|_| Ok(end)).await.err().unwrap().to_string();

@@ -46,7 +46,9 @@ fn bind_one(address: SocketAddr) -> io::Result<std::net::TcpListener> {
             socket.set_ip_transparent_v4(true)
         };
         if let Err(error) = transparent {
-            tracing::debug!("no TPROXY ({error}): only redirected connections are accepted");
+            tracing::debug!(
+                "TPROXY is not available ({error}); accepting only redirected connections"
+            );
         }
         Ok(())
     })

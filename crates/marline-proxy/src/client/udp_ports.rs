@@ -68,7 +68,7 @@ impl UdpForward {
     async fn serve(self, udp: Arc<UdpTunnel>) {
         let socket = match UdpSocket::from_std(self.socket) {
             Ok(socket) => Arc::new(socket),
-            Err(error) => return tracing::error!("a UDP forward: {error}"),
+            Err(error) => return tracing::error!("UDP forward failed: {error}"),
         };
         let (sources, datagrams) = (UdpSources::start(udp), Received::default());
         Forward { socket, target: self.target, sources, datagrams }.run().await;
@@ -122,7 +122,7 @@ impl Forward {
         loop {
             let readable = self.socket.readable().await;
             if let Err(error) = readable.and_then(|()| self.drain()) {
-                tracing::debug!("a UDP forward: {error}");
+                tracing::debug!("cannot read UDP forward; retrying: {error}");
                 sleep(PAUSE).await;
             }
             tokio::task::yield_now().await;
@@ -202,7 +202,7 @@ impl<O: Open> SocksListener<O> {
         let association = match self.udp() {
             None => Err(Reply::CommandNotSupported),
             Some(udp) => Association::open(&control, udp, port).await.map_err(|error| {
-                tracing::warn!("a UDP association: {error}");
+                tracing::warn!("UDP association failed: {error}");
                 Reply::GeneralFailure
             }),
         };
@@ -272,7 +272,7 @@ impl Association {
                 }
             };
             if let Err(error) = readable.and_then(|()| self.drain()) {
-                tracing::debug!("a UDP association: {error}");
+                tracing::debug!("cannot read UDP association; retrying: {error}");
                 sleep(PAUSE).await;
             }
             tokio::task::yield_now().await;
@@ -286,7 +286,7 @@ impl Association {
             let from = SocketAddr::new(from.ip().to_canonical(), from.port());
             let known = self.application.port();
             if from.ip() != self.application.ip() || known != 0 && from.port() != known {
-                tracing::debug!(%from, "a datagram that is not of the association's application");
+                tracing::debug!(%from, "datagram dropped: it is not from the association's application");
                 continue;
             }
             match datagram::parse(bytes) {
@@ -296,7 +296,7 @@ impl Association {
                     self.application = from;
                     batch.send(&self.sender, &peer, payload);
                 }
-                Err(error) => tracing::debug!(%from, "a datagram is dropped: {error}"),
+                Err(error) => tracing::debug!(%from, "datagram dropped: {error}"),
             }
         }
         result

@@ -173,7 +173,7 @@ impl State {
                     tracing::warn!(client = %name, "quota: {}, beyond the soft limit", used.words);
                 }
                 (Some(used), Standing::Hard) => {
-                    tracing::warn!(client = %name, "quota used up: {}: refused until then", used.words);
+                    tracing::warn!(client = %name, "quota used up: {}; client refused until then", used.words);
                 }
                 _ => tracing::info!(client = %name, "quota: within limit again"),
             }

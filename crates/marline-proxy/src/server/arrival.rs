@@ -250,7 +250,7 @@ impl Server {
         let token = match Message::read(&mut stream).await? {
             Message::Hello { version, token } if version == VERSION => Ok(token),
             Message::Hello { version, .. } => {
-                let text = format!("version {version} is not supported, {VERSION} is");
+                let text = format!("version {version} is not supported (expected {VERSION})");
                 Err(Failure::new(ErrorCode::UnsupportedVersion, text))
             }
             other => {

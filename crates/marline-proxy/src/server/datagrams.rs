@@ -87,7 +87,7 @@ impl DatagramService {
     ) -> Result<(Datagrams, LaneEnd, UdpFiltering), Failure> {
         let no = |text: &str| Failure::new(ErrorCode::UnsupportedMessage, text);
         let (config, filtering) =
-            self.config().ok_or_else(|| no("this server carries no datagrams"))?;
+            self.config().ok_or_else(|| no("this server does not support datagrams"))?;
         let below = stream.multipath().and_then(|below| Some((below, below.draw_lane_id()?)));
         let (below, lane) = below.ok_or_else(|| no("datagrams need the UDP carrier"))?;
         let binding =
@@ -127,7 +127,7 @@ impl Server {
     ) {
         let service = &self.datagrams;
         let Ok(_place) = service.lanes.enter(Arc::clone(&client.name)) else {
-            let text = format!("too many lanes: {LANES_PER_CLIENT} of a client");
+            let text = format!("too many lanes: at most {LANES_PER_CLIENT} per client");
             self.refusals.note(RefusalReason::ClientLimit, &client.name, &text);
             return unsaid.refuse(stream, Failure::new(ErrorCode::ResourceExceeded, text)).await;
         };
@@ -192,7 +192,7 @@ async fn carry(nat: &Nat) -> End {
             received = nat.lane().recv(&mut arrivals) => match received {
                 Ok(()) => nat.on_arrivals(&arrivals),
                 Err(error) => {
-                    tracing::debug!("datagrams: {error}");
+                    tracing::debug!("lane failed: {error}");
                     return End::Broken;
                 }
             },

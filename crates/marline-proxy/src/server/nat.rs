@@ -307,7 +307,7 @@ impl Nat {
         match self.way_to(address) {
             Ok(way) => Flow::Open { address, way, named: false },
             Err(refused) => {
-                tracing::warn!(client = %self.client, "datagrams to {address}: {refused}");
+                tracing::warn!(client = %self.client, "datagrams to {address} refused: {refused}");
                 Flow::Refused(refused.code())
             }
         }
@@ -358,7 +358,7 @@ impl Nat {
                 }
             }
             Err(failure) => {
-                tracing::warn!(client = %self.client, "datagrams to {}: {}", key.1, failure.text);
+                tracing::warn!(client = %self.client, "datagrams to {} refused: {}", key.1, failure.text);
                 *entry = Flow::Refused(failure.code);
                 count(&self.counters.refused);
                 state.outbox.push(flow, &Item::Refused(failure.code));
@@ -420,7 +420,7 @@ impl Nat {
         payload: &[u8],
     ) {
         if let Err(code) = self.map(state, now, socket) {
-            tracing::debug!(client = %self.client, "datagrams: no socket ({})", code.to_u8());
+            tracing::debug!(client = %self.client, "datagram dropped: no socket (code {})", code.to_u8());
             return count(&self.counters.dropped);
         }
         let Some(mapping) = state.sockets.get_mut(&socket) else { return };
@@ -566,7 +566,7 @@ async fn read(nat: Weak<Nat>, socket: Arc<UdpSocket>, number: u32) {
         match drained {
             Ok(()) => tokio::task::yield_now().await,
             Err(error) => {
-                tracing::debug!("datagrams: a UDP socket: {error}");
+                tracing::debug!("cannot read a UDP socket; retrying: {error}");
                 tokio::time::sleep(PAUSE).await;
             }
         }

@@ -37,8 +37,7 @@ pub(super) fn addresses(rules: &Rules) -> Result<Vec<SocketAddr>, Failure> {
         (false, _) => Ok(allowed),
         (true, Some(refused)) => Err(Failure::new(refused.code(), refused.to_string())),
         (true, None) => {
-            let text =
-                format!("the server has no resolver that has a plain address ({RESOLV_CONF})");
+            let text = format!("no usable resolver in {RESOLV_CONF}");
             Err(Failure::new(ErrorCode::DestinationUnreachable, text))
         }
     }

@@ -198,8 +198,9 @@ impl Remotes {
         wanted: SocketAddr,
     ) -> Result<(Held, TcpListener), Failure> {
         let _place = self.places.enter(Arc::clone(&client.name)).map_err(|_| {
-            let text =
-                format!("too many remote forwards: {PER_CLIENT} of a client, {TOTAL} in all");
+            let text = format!(
+                "too many remote forwards: at most {PER_CLIENT} per client and {TOTAL} in total"
+            );
             Failure::new(ErrorCode::ResourceExceeded, text)
         })?;
         let listener = TcpListener::bind(wanted).await.map_err(|error| {
@@ -257,7 +258,7 @@ impl Visitors {
                 Ok((socket, from)) => return (socket, from, place),
                 Err(error) => {
                     // Out of descriptors, or the visitor left while queued.
-                    tracing::warn!("accept: {error}");
+                    tracing::warn!("cannot accept a connection: {error}");
                     sleep(Duration::from_millis(100)).await;
                 }
             }
@@ -303,7 +304,7 @@ impl Drop for Visitors {
 
 fn dismiss_visitor(state: &Mutex<State>, id: VisitorId) {
     if let Some(visitor) = lock(state).waiting.remove(&id) {
-        tracing::debug!(from = %visitor.from, "visitor not accepted");
+        tracing::debug!(from = %visitor.from, "client did not accept the connection");
         visitor.socket.abort();
     }
 }
@@ -435,7 +436,7 @@ impl Server {
     ) -> Option<Channel<T>> {
         unsaid.add(&Message::Working);
         let Some(visitor) = self.remotes.take(id, client) else {
-            let text = "no visitor waits under this name";
+            let text = "no connection is waiting under this id";
             let failure = Failure::new(ErrorCode::DestinationUnreachable, text);
             unsaid.refuse(stream, failure).await;
             return None;

@@ -113,7 +113,7 @@ impl DirectNames {
                     return Some(whole.ok().and_then(Result::ok).unwrap_or(answer));
                 }
                 Ok(Ok(answer)) => return Some(answer),
-                Ok(Err(error)) => tracing::debug!(%resolver, "not asked directly: {error}"),
+                Ok(Err(error)) => tracing::debug!(%resolver, "direct DNS query failed: {error}"),
                 Err(_) => tracing::debug!(%resolver, "no answer"),
             }
         }

@@ -62,9 +62,9 @@ pub fn split() -> anyhow::Result<Half> {
     }
     let kind = SocketType::SEQPACKET;
     let pair = rustix::net::socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None);
-    let (ours, theirs) = pair.context("no socket for the other half")?;
+    let (ours, theirs) = pair.context("cannot create a socket pair")?;
     let me = rustix::process::getpid();
-    let between = match fork().context("no other process")? {
+    let between = match fork().context("cannot start another process")? {
         Fork::Parent(between) => between,
         // Intermediate process: its exit leaves the half outside without a parent that must wait for it.
         Fork::Child => {
@@ -74,7 +74,7 @@ pub fn split() -> anyhow::Result<Half> {
     };
     drop(theirs);
     let ended = rustix::process::waitpid(Some(between), WaitOptions::empty());
-    ended.context("the other half was not started")?;
+    ended.context("cannot start the carrying process")?;
     Ok(Half::Program(Program { other: ours }))
 }
 

@@ -39,8 +39,8 @@ impl ResolverFile {
             Ok(()) => self.failed = None,
             Err(error) if self.failed.replace(error.kind()) == Some(error.kind()) => {}
             Err(error) => tracing::warn!(
-                "cannot write {RESOLV_CONF} ({error}): programs ask the network's resolver, and names do not resolve \
-                 where queries to it cannot go through the tunnel"
+                "cannot write {RESOLV_CONF} ({error}): programs use the network's resolver, and names do \
+                 not resolve if it cannot be reached through the tunnel"
             ),
         }
     }

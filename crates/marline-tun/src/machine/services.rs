@@ -29,8 +29,8 @@ pub(super) fn inbound_at_most() -> Vec<Inbound> {
     let mut found = inbound();
     if found.len() > MOST {
         tracing::warn!(
-            "{} connections from other machines: the first {MOST} continue outside the tunnel; \
-             --reachable keeps a service",
+            "{} connections from other machines: the first {MOST} continue outside the tunnel; use \
+             --reachable to keep a service reachable",
             found.len()
         );
         found.truncate(MOST);

@@ -23,7 +23,7 @@ pub(super) fn stream_to(way: PortalOpener, resolver: SocketAddr) -> PortalStream
     let (ours, theirs) = duplex(BUFFER);
     tokio::spawn(async move {
         if let Err(error) = answer_all(&way, resolver, ours).await {
-            tracing::debug!(%resolver, "names: {error}");
+            tracing::debug!(%resolver, "DNS failed: {error}");
         }
     });
     PortalStream::Names(theirs)

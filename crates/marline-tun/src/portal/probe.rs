@@ -36,7 +36,7 @@ pub struct BadProbe;
 
 impl fmt::Display for BadProbe {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a probe is http://HOST[:PORT]/PATH (not https, which a portal cannot answer)")
+        f.write_str("expected http://HOST[:PORT]/PATH (not https, which a portal cannot answer)")
     }
 }
 
@@ -126,7 +126,7 @@ impl Probe {
         let mut found = Vec::new();
         let mut failed = io::Error::new(
             io::ErrorKind::NotFound,
-            format!("no resolver of {} is known (--dns names one)", way.interface),
+            format!("no DNS resolver known for {}: give one with --dns", way.interface),
         );
         for resolver in &way.resolvers {
             for kind in [DNS_A, DNS_AAAA] {

@@ -61,7 +61,7 @@ impl Answers {
                 && let Err(error) = self.writer.write(&packet)
             {
                 // The reply is lost for lack of buffer space, as on any link.
-                tracing::debug!("an answer to an echo request is lost: {error}");
+                tracing::debug!("echo reply dropped: {error}");
             }
         }
     }

@@ -208,7 +208,7 @@ fn tell(
         let (path, reach) = (look.path, &look.reach);
         let text = if working.is_empty() {
             let idle = idle.join(", ");
-            format!("path {path} to {server}: {reach}; nothing was asked over {idle} since")
+            format!("path {path} to {server}: {reach}; no requests were sent over {idle} since")
         } else {
             let was_heard = look.contact.heard_at.is_some();
             let why = suspicion(transport, server, reach, was_heard);

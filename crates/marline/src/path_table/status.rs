@@ -22,7 +22,7 @@ use crate::health::{self, Reach, ServerReach, span};
 pub enum PathHealth {
     /// A server has answered over it, and nothing has contradicted that since.
     Usable,
-    /// A server answers over it, but answers are overdue or its signal fades: data is sent elsewhere if possible.
+    /// A server answers over it, but answers are overdue or its signal is fading: data is sent elsewhere if possible.
     Degraded,
     /// It reaches no server that serves this client.
     Unreachable,
@@ -71,7 +71,7 @@ pub struct PathStatus {
     pub interface: Option<String>,
     /// Addresses in use: usually one, or one per family.
     pub addresses: Vec<IpAddr>,
-    /// True if the interface exists and is up, and the path was not taken down by hand: new subflows may start here.
+    /// True if the interface exists and is up, and the path was not disabled by hand: new subflows may start here.
     /// For reachability, see `health`.
     pub up: bool,
     /// True if it carries data only if no other path can.
@@ -171,7 +171,9 @@ impl PathTable {
         (contacts, problem): (&[&Contact], Option<String>),
     ) -> (PathHealth, Option<String>) {
         if !entry.is_up() || entry.error.is_some() {
-            let cause = entry.current_obstacle().unwrap_or_else(|| "it has no address".to_owned());
+            let cause = entry
+                .current_obstacle()
+                .unwrap_or_else(|| "the interface has no address".to_owned());
             return (PathHealth::Unreachable, Some(cause));
         }
         let reaches = |contact: &&Contact| Reach::of(contact, evidence.now);
@@ -189,7 +191,7 @@ impl PathTable {
             pinned && entry.ends.iter().any(|end| end.address == *local)
         };
         match () {
-            () if entry.fading => (PathHealth::Degraded, Some("its signal fades".to_owned())),
+            () if entry.fading => (PathHealth::Degraded, Some("its signal is fading".to_owned())),
             () if evidence.doubted.iter().any(is_doubted) => {
                 (PathHealth::Degraded, Some("answers are overdue".to_owned()))
             }
@@ -229,7 +231,7 @@ fn untried(contacts: &[&Contact], now: Instant) -> String {
     match asked.min_by_key(|question| question.since) {
         Some(question) => {
             let since: Duration = now.since(question.since);
-            format!("asked {} ago for the first time, no answer yet", span(since))
+            format!("first tried {} ago, no answer yet", span(since))
         }
         None => "not tried yet".to_owned(),
     }

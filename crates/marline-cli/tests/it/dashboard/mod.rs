@@ -441,7 +441,7 @@ fn an_invalid_dashboard_token_is_reported_at_startup() {
         &name,
     ];
     write_private(&file, "short");
-    assert!(run_err(dir, &args).contains("a token is 16 to 256 letters"));
+    assert!(run_err(dir, &args).contains("a token must be 16 to 256 letters"));
     std::fs::write(&file, "0123456789abcdef0123").expect("write");
     std::fs::set_permissions(&file, std::os::unix::fs::PermissionsExt::from_mode(0o644))
         .expect("mode");

@@ -26,7 +26,7 @@ impl Nat {
             Ok(()) => self.ask(state, now, request),
             Err(refused) => {
                 count(&self.counters.refused);
-                tracing::warn!(client = %self.client, "ping to {to}: {refused}");
+                tracing::warn!(client = %self.client, "ping to {to} refused: {refused}");
                 Err(prohibited(to))
             }
         };
@@ -75,7 +75,7 @@ impl Nat {
         if error.kind() == io::ErrorKind::PermissionDenied {
             if !self.echoes_told.swap(true, Ordering::Relaxed) {
                 tracing::warn!(
-                    "clients cannot ping: this system lets the server's group open no ICMP socket (sysctl \
+                    "clients cannot ping: the server may not open ICMP sockets (sysctl \
                      net.ipv4.ping_group_range)"
                 );
             }

@@ -413,7 +413,7 @@ fn the_page_supports_phones_dark_mode_keyboard_and_screen_readers() {
     let says =
         |role: &str, text: &str| aloud.iter().any(|(r, name)| r == role && name.contains(text));
     assert!(says("heading", "Marline client") && says("heading", "Holes in delivery"), "{aloud:?}");
-    assert!(says("columnheader", "round trip") && says("rowheader", "WiFi"), "{aloud:?}");
+    assert!(says("columnheader", "RTT") && says("rowheader", "WiFi"), "{aloud:?}");
     assert!(
         says("image", "Round trip. WiFi: now ") || says("img", "Round trip. WiFi: now "),
         "{aloud:?}"

@@ -127,7 +127,7 @@ impl RelayReport {
         let mut doubts = Vec::new();
         if self.kernel_drops > 0 {
             doubts.push(format!(
-                "the kernel dropped {} packets before the link saw them (overload)",
+                "the kernel dropped {} packets before they reached the link (overload)",
                 self.kernel_drops
             ));
         }
@@ -149,7 +149,10 @@ impl RelayReport {
                 doubts.push(format!("a packet {name} left {} us late", way.late.max_us));
             }
             if way.send_blocked > 0 {
-                doubts.push(format!("{} packets {name} found a full socket", way.send_blocked));
+                doubts.push(format!(
+                    "{} packets {name} were lost at a full socket buffer",
+                    way.send_blocked
+                ));
             }
         }
         doubts

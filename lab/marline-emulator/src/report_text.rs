@@ -37,10 +37,14 @@ pub fn text(report: &RelayReport) -> String {
         );
     }
     if report.flows_refused > 0 {
-        let _ = writeln!(text, "  {} datagrams of too many clients refused", report.flows_refused);
+        let _ = writeln!(
+            text,
+            "  {} datagrams refused, as there were too many clients",
+            report.flows_refused
+        );
     }
     for doubt in report.doubts() {
-        let _ = writeln!(text, "  WARNING: do not trust results of this run: {doubt}");
+        let _ = writeln!(text, "  WARNING: unreliable results: {doubt}");
     }
     text
 }
@@ -64,17 +68,17 @@ fn counts(way: &WayReport, seconds: f64) -> String {
         (stats.dropped_mtu, "larger than the MTU"),
         (stats.dropped_blocked, "blocked by a middlebox"),
         (stats.stripped, "stripped of options"),
-        (stats.dropped_swallowed, "acknowledged by a box and dropped"),
-        (stats.dropped_thinned, "acknowledgments left out"),
-        (stats.dropped_forgotten, "to a forgotten translation"),
+        (stats.dropped_swallowed, "acknowledged by a middlebox and dropped"),
+        (stats.dropped_thinned, "acknowledgments dropped"),
+        (stats.dropped_forgotten, "to an expired NAT mapping"),
         (stats.split, "cut"),
-        (stats.coalesced, "put together"),
+        (stats.coalesced, "coalesced"),
         (stats.duplicated, "duplicated"),
         (stats.corrupted, "corrupted"),
         (stats.rewritten, "rewritten"),
         (stats.reordered, "reordered"),
         (way.send_errors, "refused by the system"),
-        (way.send_blocked, "lost at a full socket"),
+        (way.send_blocked, "lost at a full socket buffer"),
     ] {
         if count > 0 {
             let _ = write!(text, ", {count} {what}");

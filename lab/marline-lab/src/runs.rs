@@ -212,13 +212,12 @@ pub struct Progress<'a> {
 pub(crate) fn check_real_time() -> anyhow::Result<()> {
     ensure!(
         rustix::process::geteuid().is_root(),
-        "the stacks live, tcp, mptcp and duplicate run real programs in network namespaces, and \
-         that needs root. Run it with sudo, or stay in virtual time (`--stack sim`), which needs \
-         nothing"
+        "the stacks live, tcp, mptcp and duplicate run real programs in network namespaces, which needs \
+         root: use sudo, or virtual time (`--stack sim`)"
     );
     let swept = crate::net::sweep();
     if !swept.is_empty() {
-        eprintln!("removed what earlier runs left: {}", swept.join(", "));
+        eprintln!("removed remains of earlier runs: {}", swept.join(", "));
     }
     Ok(())
 }

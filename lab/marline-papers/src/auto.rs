@@ -48,7 +48,8 @@ impl Paper for Auto {
         on_generated(context, &setup, &limits, &mut result)?;
         let (share, ms) = limits.margins;
         result.notes.push(format!(
-            "A case is a pair from one place of its recordings. Worse than the best path alone is more than {} % and, \
+            "A case is a pair from one place of its recordings. Worse than the best path alone is more than \
+             {} % and, \
              of latencies, more than {} ms, for each of five figures (median and 99th percentile of echoes and \
              of 100 kB bursts, goodput) beside the better of TCP alone on either path.",
             number(100.0 * share),
@@ -88,7 +89,7 @@ fn on_recorded(
     let calibrated = calibration::rows(&view(Half::Judged), &samples);
     judged.truncate(judged.len() - calibrated.len());
     let count = |half| pairs.iter().filter(|pair| Half::of(&pair.name) == half).count();
-    let title = format!("{} recorded pairs that nobody looked at", count(Half::Judged));
+    let title = format!("{} recorded pairs held out", count(Half::Judged));
     result.tables.push(Table::new("recorded", title, judged));
     let title = format!("{} recorded pairs on which it was tuned", count(Half::Tuned));
     let tuned = view(Half::Tuned).rows(&samples);

@@ -105,7 +105,7 @@ pub fn find(key: &str) -> anyhow::Result<&'static dyn Paper> {
     let meant = ALIASES.iter().find(|(alias, _)| *alias == key).map_or(key, |(_, key)| *key);
     all().into_iter().find(|paper| paper.key() == meant).with_context(|| {
         let keys: Vec<&str> = all().iter().map(|paper| paper.key()).collect();
-        format!("no paper `{key}`; there are {}", keys.join(", "))
+        format!("unknown paper `{key}`; known: {}", keys.join(", "))
     })
 }
 

@@ -112,14 +112,14 @@ impl KeptVerdicts {
     /// # Errors
     /// The text is not one that [`text`](Self::text) wrote.
     pub fn parse(text: &str) -> anyhow::Result<KeptVerdicts> {
-        toml::from_str(text).context("not a file of verdicts")
+        toml::from_str(text).context("not a valid file of verdicts")
     }
 
     /// Text of the file, with one line for each row.
     #[must_use]
     pub fn text(&self) -> String {
         let mut text = format!(
-            "# Made by `marline-lab report --docs`: what, paper, ours, asked, verdict of each row.\n\
+            "# Made by `marline-lab report --docs`: what, paper, ours, goal, verdict of each row.\n\
              master = {}\neffort = {}\nprocessor_minutes = {}\n",
             self.master,
             quoted(&self.effort),
@@ -176,7 +176,7 @@ impl KeptRow {
     fn change(&self, row: &Row) -> Option<String> {
         let now = KeptRow::of(row);
         if now.asked != self.asked {
-            return Some(format!("asks `{}`, not `{}`", now.asked, self.asked));
+            return Some(format!("the goal is `{}`, not `{}`", now.asked, self.asked));
         }
         let same = row.verdict == Verdict::NotJudged || self.is(row.verdict);
         (!same)

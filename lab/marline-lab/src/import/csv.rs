@@ -91,9 +91,8 @@ pub fn read(file: &str, text: &str, reading: &Reading) -> anyhow::Result<Measure
     if times != usize::from(every.is_none()) || !values {
         let of = |known: &[&str]| known.join(", ");
         bail!(
-            "{file} needs one column of times ({}), or --every and none, and at least one of {}, each perhaps with \
-             up_ or down_ in front; \
-             it has {}. Say which is which with --column THEIRS=OURS",
+            "{file} needs a column of times ({}) or --every, and at least one of {}, optionally prefixed \
+             with up_ or down_; it has {}. Map columns with --column THEIRS=OURS",
             of(&TIMES.map(|(name, _)| name)),
             of(&VALUES.map(|(name, ..)| name)),
             names.join(", ")
@@ -132,13 +131,13 @@ fn sample(line: &str, names: &[&str], columns: &[Column]) -> anyhow::Result<Samp
         let number = || {
             let number =
                 field.trim_matches('"').parse::<f64>().ok().filter(|number| number.is_finite());
-            number.with_context(|| format!("`{field}` in column `{name}` is no number"))
+            number.with_context(|| format!("`{field}` in column `{name}` is not a number"))
         };
         match *column {
             Column::Time(scale) => {
                 let at = Duration::try_from_secs_f64(number()? * scale);
                 sample.at =
-                    at.with_context(|| format!("`{field}` in column `{name}` is no time"))?;
+                    at.with_context(|| format!("`{field}` in column `{name}` is not a time"))?;
             }
             Column::Value(way, quantity, scale) if !field.is_empty() => {
                 let value = number()? * scale;

@@ -63,7 +63,7 @@ struct Sum {
 /// invalid: all of them are reported at once.
 pub fn read(file: &str, text: &str) -> anyhow::Result<Measurement> {
     let output: Output = serde_json::from_str(text)
-        .with_context(|| format!("{file} is no output of `iperf3 --json`"))?;
+        .with_context(|| format!("{file} is not output of `iperf3 --json`"))?;
     if let Some(error) = output.error {
         anyhow::bail!("{file}: iperf3 failed: {error}");
     }
@@ -73,8 +73,8 @@ pub fn read(file: &str, text: &str) -> anyhow::Result<Measurement> {
     let intervals = match server_output_json {
         Some(server) if only_sent => server.intervals,
         None if only_sent => anyhow::bail!(
-            "{file} tells what was sent by UDP, not what arrived: measure with -R, or with --get-server-output from a \
-             server with --json, or take what such a server writes"
+            "{file} has what was sent by UDP, not what arrived: measure with -R, or with \
+             --get-server-output from a server with --json, or use the output of such a server"
         ),
         _ => intervals,
     };

@@ -114,13 +114,13 @@ pub fn round_trips(file: &str, bytes: &[u8]) -> anyhow::Result<RoundTrips> {
     }
     ensure!(
         known > 0,
-        "{file}: no handshake of TCP in it tells at which end it was made: the capture has to begin before the \
-         connection, at the end that sends the data. Captures of both ends (CLIENT,SERVER) need none; UDP needs \
-         both"
+        "{file}: no TCP handshake, which shows at which end the capture was made: start the capture before \
+         the connection, at the end that sends the data, or give captures of both ends (CLIENT,SERVER), \
+         which UDP always needs"
     );
     ensure!(
         !sent.is_empty(),
-        "{file}: the end at which it was made sent no data that was acknowledged; make it at the one that does"
+        "{file}: the capturing end sent no data that was acknowledged: capture at the end that sends data"
     );
     sent.sort_by_key(|passage| passage.at_ns);
     Ok(RoundTrips { sent, untold })

@@ -43,7 +43,7 @@ fn all_errors_of_a_csv_are_reported_at_once() {
     };
     let said = wrong("time_s,delay_ms,loss\n0,10,0\n1,ten,0\n2,10,3\n1,10,0\n3,10\n");
     for wanted in [
-        "line 3: `ten` in column `delay_ms` is no number",
+        "line 3: `ten` in column `delay_ms` is not a number",
         "line 4: 3 in column `loss`: must be from 0 to 1",
         "line 6: 2 fields, and the heading has 3",
     ] {
@@ -154,7 +154,7 @@ fn captures_at_both_ends_yield_delay_and_loss() {
         |bytes: &[u8]| read_pcaps(("a", bytes), ("b", &server.bytes), Duration::from_secs(1), 0);
     assert!(of(b"time_s,loss\n").expect_err("text").to_string().contains("a: it is no pcap"));
     let cut = of(&client.bytes[..client.bytes.len() / 2 + 1]).expect_err("cut");
-    assert!(cut.to_string().contains("a: it is cut off"), "{cut}");
+    assert!(cut.to_string().contains("a: the file is cut off"), "{cut}");
 }
 
 /// Captures of two paths, each used alone, predict a redundant run over both.

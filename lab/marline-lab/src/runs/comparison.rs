@@ -44,7 +44,7 @@ pub enum Outcome {
     /// Both are equal in every seed.
     Equal,
     /// Not significant; about this many seeds would be enough, if any number is.
-    NotToldApart(Option<u64>),
+    Inconclusive(Option<u64>),
     /// Fewer seeds than an interval needs.
     TooFew,
 }
@@ -64,7 +64,7 @@ impl Compared {
             () => {
                 // The number of seeds that would move the nearer end of the interval to the value's side of 1.
                 let asked = if value > 1.0 { Asked::at_least(1.0) } else { Asked::at_most(1.0) };
-                return Outcome::NotToldApart(match self.ratio.stands(asked) {
+                return Outcome::Inconclusive(match self.ratio.stands(asked) {
                     Standing::Undecided { needed } => needed,
                     Standing::Inside | Standing::Outside => None,
                 });
@@ -92,14 +92,14 @@ impl Compared {
             Outcome::Better => format!("better {}", by()),
             Outcome::Worse => format!("worse {}", by()),
             Outcome::Equal => "equal in every seed".to_owned(),
-            Outcome::TooFew => format!("not judged: at least {MIN_RUNS} seeds of both"),
-            Outcome::NotToldApart(needed) => {
+            Outcome::TooFew => format!("not judged: needs at least {MIN_RUNS} seeds of both"),
+            Outcome::Inconclusive(needed) => {
                 let signed = between(100.0 * (low - 1.0), 100.0 * (high - 1.0));
                 let tell = match needed {
-                    Some(needed) => format!("about {needed} seeds would tell"),
-                    None => "no number of seeds would tell".to_owned(),
+                    Some(needed) => format!("about {needed} seeds would decide"),
+                    None => "no number of seeds would decide".to_owned(),
                 };
-                format!("not told apart: {signed} %; {tell}")
+                format!("inconclusive: {signed} %; {tell}")
             }
         }
     }
@@ -123,7 +123,7 @@ impl Comparison {
             let names: Vec<&str> = lanes.iter().map(|lane| lane.variant.as_str()).collect();
             let there = wanted.is_none_or(|wanted| names.contains(&wanted));
             let wanted = wanted.unwrap_or_default();
-            ensure!(there, "no variant `{wanted}`; there are {}", unique(&names).join(", "));
+            ensure!(there, "no variant `{wanted}`; known: {}", unique(&names).join(", "));
         }
         let mut all = Vec::new();
         for first in lanes_a.iter().filter(|lane| mine(lane, of_a)) {
@@ -218,17 +218,17 @@ mod tests {
             (
                 Measure::P50,
                 [0.75, 0.875, 1.125],
-                "not told apart: [-25, 12.5] %; about 80 seeds would tell",
+                "inconclusive: [-25, 12.5] %; about 80 seeds would decide",
             ),
             (
                 Measure::P50,
                 [0.875, 1.125, 1.25],
-                "not told apart: [-12.5, 25] %; about 80 seeds would tell",
+                "inconclusive: [-12.5, 25] %; about 80 seeds would decide",
             ),
         ] {
             assert_eq!(compared(measure, low, value, high), wanted);
         }
         let none = compared(Measure::P50, f64::NAN, 1.1, f64::NAN);
-        assert_eq!(none, "not judged: at least 10 seeds of both");
+        assert_eq!(none, "not judged: needs at least 10 seeds of both");
     }
 }

@@ -111,7 +111,7 @@ impl Kept {
         let runs: Vec<Run> =
             serde_json::from_str(&text).with_context(|| file.display().to_string())?;
         let named = |run: &Run| run.key.bytes().all(|byte| byte.is_ascii_hexdigit());
-        ensure!(runs.iter().all(named), "{}: a run's name is no hash", file.display());
+        ensure!(runs.iter().all(named), "{}: a run's name is not a hash", file.display());
         Ok(Kept { place: place.to_owned(), runs })
     }
 

@@ -17,7 +17,7 @@ const SMALL: usize = 1;
 
 /// Results of every pair from one root.
 pub(super) type Cells = Vec<RecordedPairResult>;
-/// Name of a quantile, its ratio to the bound, and the limit on the median ratio.
+/// Name of a quantile, its ratio to bound, and the limit on the median ratio.
 type BoundRatioRow = (&'static str, fn(&Quantiles) -> f64, f64);
 
 /// A half of the pairs.
@@ -237,12 +237,12 @@ impl View<'_> {
     pub(super) fn contestants(&self, samples: &Samples<Cells>) -> Grid {
         let columns = [
             ("contestant", ""),
-            ("echo p99, ratio to the bound", ""),
+            ("echo p99, ratio to bound", ""),
             ("small p99", "ms"),
-            ("10 kB p99, ratio to the bound", ""),
-            ("100 kB p50, ratio to the bound", ""),
-            ("100 kB p99, ratio to the bound", ""),
-            ("1 MB p50, ratio to the bound", ""),
+            ("10 kB p99, ratio to bound", ""),
+            ("100 kB p50, ratio to bound", ""),
+            ("100 kB p99, ratio to bound", ""),
+            ("1 MB p50, ratio to bound", ""),
             ("goodput over the best path's", ""),
             ("any of the five worse", "%"),
             ("extra bytes of small messages", "%"),
@@ -309,10 +309,10 @@ pub(super) fn by_pair(samples: &Samples<Cells>, pairs: &[Pair], margins: (f64, f
     let columns = [
         ("pair", ""),
         ("half", ""),
-        ("echo p99, ratio to the bound", ""),
+        ("echo p99, ratio to bound", ""),
         ("small p99 over full duplication's", ""),
-        ("100 kB p50, ratio to the bound", ""),
-        ("100 kB p99, ratio to the bound", ""),
+        ("100 kB p50, ratio to bound", ""),
+        ("100 kB p99, ratio to bound", ""),
         ("goodput over the best path's", ""),
         ("figures that are worse than on the best path", "%"),
     ];

@@ -150,7 +150,7 @@ impl Captured {
             let next = paths.world.now() + STEP;
             paths.world.run_until(next);
         }
-        anyhow::ensure!(read(&paths) == count, "{}: messages did not come", variant.name);
+        anyhow::ensure!(read(&paths) == count, "{}: messages did not arrive", variant.name);
         let Some((report, log)) = paths.client_report(0).zip(paths.world.observer::<SegmentLog>())
         else {
             anyhow::bail!("{}: nothing was captured", variant.name)

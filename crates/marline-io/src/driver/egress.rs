@@ -6,10 +6,11 @@ use marline_core::{Ecn, FourTuple, NetworkError as CoreError, Transmit};
 use marline_time::{Duration, Instant};
 
 use super::carrier::Carrier;
-use super::observer::{Direction, ObservedSegments};
+use super::observers::{Direction, ObservedSegments};
+use super::outgoing::SendError;
 use super::outgoing::{Outgoing, Sender};
-use super::send_error::SendError;
-use super::socket::{Kind, Stalled};
+use super::socket::Kind;
+use super::stalled::Stalled;
 use super::state::State;
 use crate::carrier::{Framed, Outer, SHORT_HEADER};
 use crate::links::DataDirection;
@@ -157,7 +158,7 @@ impl State {
     /// Hands bytes to the kernel.
     pub(super) fn send(&mut self, now: Instant, out: &Outgoing<'_>) {
         if !matches!(out.sender, Sender::Subflow(..)) {
-            self.observers.frames(Direction::Out, &out.outer, (out.bytes.len(), out.stride));
+            self.observers.frames(Direction::Out, &out.outer, out.bytes.len(), out.stride);
         }
         if out.outer.is_link() {
             self.send_by_link(now, out);
@@ -280,11 +281,8 @@ impl State {
             let ends = (path.local.ip(), error.remote);
             // A late error about datagrams does not concern a server that is reached by TCP.
             if !self.rerouting.routes.is_by_link(&ends) {
-                self.observers.contacts.record_icmp_error(
-                    now,
-                    (path.local.ip(), path.remote),
-                    error,
-                );
+                let (local, remote) = (path.local.ip(), path.remote);
+                self.observers.contacts.record_icmp_error(now, local, remote, error);
             }
             if self.rerouting.routes.refused(now, ends) {
                 return;

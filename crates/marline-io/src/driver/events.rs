@@ -6,10 +6,10 @@ use std::sync::PoisonError;
 use marline_core::{ConnectionId, Event, MonitorEvent, MonitorKind};
 use marline_time::Instant;
 
-use super::accept::Incoming;
-use super::connections::{Slot, wake};
 use super::shard::Shard;
 use super::state::State;
+use super::streams::Incoming;
+use super::streams::{Slot, wake};
 
 impl Shard {
     /// Dispatches all pending events of the core. Returns true if a task was woken.

@@ -13,12 +13,11 @@ use marline_time::Instant;
 use marline_wire::SeqNum;
 use tokio::sync::mpsc;
 
-use super::connections::Slot;
-use super::packet_sink::PacketSink;
 use super::shard::ShardHandle;
 use super::socket::Sock;
 use super::state::State;
 use super::stream::Stream;
+use super::streams::{PacketSink, Slot};
 use crate::sys::tun::Tun;
 
 /// Requests of the hosts behind a gateway, in order of arrival.

@@ -2,7 +2,7 @@
 //! (docs/decisions/upgrades-and-shards.md).
 //!
 //! This module covers a process that has a successor: it stops receiving, gets its packets from the newest process,
-//! and sends on the shared sockets. The part of the newest process is in `elders.rs`. Links are TCP connections, and
+//! and sends on the shared sockets. The part of the newest process is in `older.rs`. Links are TCP connections, and
 //! only one process can write to one: their frames are relayed (`relayed_links.rs`).
 
 use core::net::{IpAddr, SocketAddr};
@@ -15,14 +15,15 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::net::UnixStream;
 
-use super::connections::wake;
-use super::elders::OlderProcesses;
 use super::ingress::Origin;
+use super::link::LinkStream;
+use super::link_table::{Links, count};
 use super::link_tasks::{self, Shards, owner};
-use super::links::{LinkStream, Links, count};
+use super::older_processes::OlderProcesses;
 use super::shard::{Shard, ShardHandle};
 use super::socket::Kind;
 use super::state::{SocketEntry, Watch};
+use super::streams::wake;
 use crate::carrier::Outer;
 use crate::links::FrameDecoder;
 use crate::native;
@@ -33,7 +34,7 @@ use crate::succession::{Channel, Message, Passed, channel};
 pub struct Generations {
     shards: Vec<Weak<Shard>>,
     links: Arc<Links>,
-    elders: Arc<OlderProcesses>,
+    older: Arc<OlderProcesses>,
     /// Task that receives the packets that the successor passes on.
     heard: Mutex<Option<Watch>>,
 }
@@ -57,16 +58,16 @@ impl Generations {
                 home.on_returned_segment(generation, path, ecn, segment);
             }
         });
-        let elders = OlderProcesses::new(own, knows_token, returned);
-        links.set_older_processes(&elders);
+        let older = OlderProcesses::new(own, knows_token, returned);
+        links.set_older_processes(&older);
         let links = Arc::clone(links);
-        Arc::new(Generations { shards, links, elders, heard: Mutex::default() })
+        Arc::new(Generations { shards, links, older, heard: Mutex::default() })
     }
 
     /// Generation of this process.
     #[must_use]
     pub fn own(&self) -> u8 {
-        self.elders.own()
+        self.older.own()
     }
 
     /// Adds a process that keeps its connections while this one receives.
@@ -74,15 +75,15 @@ impl Generations {
     /// # Errors
     /// The system's.
     pub fn add_older_process(&self, generation: u8, channel: Channel) -> io::Result<()> {
-        self.elders.add(generation, channel)
+        self.older.add(generation, channel)
     }
 
     /// Returns the older processes with duplicated channel descriptors, in the order in which they must be added.
     ///
     /// # Errors
     /// The system has no descriptors left.
-    pub fn elders(&self) -> io::Result<Vec<(u8, OwnedFd)>> {
-        self.elders.copies()
+    pub fn older_processes(&self) -> io::Result<Vec<(u8, OwnedFd)>> {
+        self.older.copies()
     }
 
     /// Hands receiving over to `successor`, which passes on our packets from now on.
@@ -97,7 +98,7 @@ impl Generations {
         let channel =
             begun.and_then(|()| crate::sys::watch(successor.into_fd(), Interest::READABLE));
         let channel = channel.inspect_err(|_| self.receive_again())?;
-        self.elders.forget_all();
+        self.older.forget_all();
         for shard in self.shards.iter().filter_map(Weak::upgrade) {
             shard.ignore_unknown();
         }
@@ -131,7 +132,7 @@ impl Generations {
             }
             (Ok((Message::Frames(passed), frames)), _) => self.take_frames(&passed, frames),
             (Ok((Message::Link { local, remote, port }, _)), Some(fd)) => {
-                self.take_link(fd, (local, remote), port);
+                self.take_link(fd, local, remote, port);
             }
             _ => return false,
         }
@@ -140,7 +141,7 @@ impl Generations {
 
     fn take_frames(&self, passed: &Passed, run: &[u8]) {
         let stride = usize::from(passed.stride).max(1);
-        let frames = run.chunks(stride).filter(|frame| self.elders.takes(frame));
+        let frames = run.chunks(stride).filter(|frame| self.older.takes(frame));
         let frames: Vec<&[u8]> = frames.collect();
         let count = self.shards.len();
         for same in frames.chunk_by(|one, other| owner(one, count) == owner(other, count)) {
@@ -152,16 +153,16 @@ impl Generations {
     }
 
     /// Takes over one end of a link that the successor relays.
-    fn take_link(&self, fd: OwnedFd, ends: (IpAddr, SocketAddr), port: u16) {
+    fn take_link(&self, fd: OwnedFd, local: IpAddr, remote: SocketAddr, port: u16) {
         let stream = std::os::unix::net::UnixStream::from(fd);
         let Ok(stream) = UnixStream::from_std(stream) else { return };
-        count(&self.links.counters.accepted);
-        match self.links.insert(LinkStream::Unix(stream), ends, port, false) {
+        count(&self.links.counters().accepted);
+        match self.links.insert(LinkStream::Unix(stream), local, remote, port, false) {
             Some(link) => {
                 let shards: Shards = self.shards.as_slice().into();
                 link_tasks::start(&self.links, link, shards, FrameDecoder::greeted(), true);
             }
-            None => count(&self.links.counters.refused),
+            None => count(&self.links.counters().refused),
         }
     }
 }

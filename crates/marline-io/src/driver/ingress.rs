@@ -5,10 +5,10 @@ use core::net::SocketAddr;
 
 use super::carrier::Carrier;
 use super::native_shards::OtherShardPackets;
-use super::observer::{Direction, ObservedSegments};
-use super::receive_buffer::{ReceiveBuffer, UdpBuffer, local_ip, plain};
+use super::observers::{Direction, ObservedSegments};
+use super::reception::{ReceiveBuffer, UdpBuffer, local_ip};
 use super::shard::Shard;
-use super::socket::ecn_of;
+use super::socket::{ecn_of, plain};
 use super::state::{Handover, State};
 use crate::carrier::{Datagram, Outer, Received, SHORT_HEADER};
 use crate::links::DataDirection;
@@ -117,7 +117,7 @@ impl Shard {
         received: Received<'_>,
     ) {
         if !matches!(received, Received::Segment(..)) {
-            state.observers.frames(Direction::In, &datagram.outer, (datagram.bytes.len(), 0));
+            state.observers.frames(Direction::In, &datagram.outer, datagram.bytes.len(), 0);
         }
         match received {
             Received::Segment(meta, segment) => {
@@ -158,7 +158,7 @@ impl Shard {
     pub(super) fn on_handover(&self, state: &mut State, now: Instant, handover: &Handover) {
         let outer = &handover.outer;
         let port = if outer.is_link() {
-            state.links.at(outer).map(|link| link.port)
+            state.links.at(outer).map(|link| link.port())
         } else {
             let entry = state.sockets.get(usize::from(outer.socket)).and_then(Option::as_ref);
             entry.map(|entry| entry.socket.local.port())

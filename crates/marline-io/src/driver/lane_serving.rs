@@ -7,8 +7,8 @@ use marline_datagram::PathId;
 use marline_time::Instant;
 
 use super::carrier::Carrier;
-use super::frame_batch::FrameBatch;
 use super::outgoing::{Outgoing, Sender};
+use super::sending::FrameBatch;
 use super::socket::payload_of_mtu;
 use super::state::State;
 use crate::carrier::{Datagram, Outer};
@@ -90,7 +90,7 @@ impl State {
                 continue;
             };
             let to = (outer, path.id);
-            if !batch.takes(to, (0, frame.len())) {
+            if !batch.takes(to, 0, frame.len()) {
                 self.send_frames(id, now, &mut batch);
             }
             batch.push(to, 0, &frame);

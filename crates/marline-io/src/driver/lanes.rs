@@ -18,7 +18,7 @@ use marline_core::{ConnectionId, MemoryCharge, Shard, SubflowPlace};
 use marline_datagram::{Event, FlowId, Lane, LaneStats, PathId, Transmit};
 use marline_time::{Duration, Instant, Rng};
 
-use super::connections::{register, wake};
+use super::streams::{register, wake};
 use crate::carrier::IdHasher;
 use crate::random::SecretRng;
 use carried::Carried;

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::links::Link;
+use super::link::Link;
 use crate::carrier::{Carried, FlowEnds, Outer};
 use crate::links::Routes;
 
@@ -50,7 +50,7 @@ impl Rerouting {
 
     /// Records that a flow has validated itself on a link. Returns true if it is the first of this shard there.
     pub(super) fn prove(&mut self, flow: u64, link: &Arc<Link>) -> bool {
-        let Some(flows) = self.links.get_mut(&link.outer.socket) else { return false };
+        let Some(flows) = self.links.get_mut(&link.outer().socket) else { return false };
         flows.proven.insert(flow);
         // `proven_link` may be an earlier link of this index, which has ended.
         let known = flows.proven_link.as_ref().is_some_and(|known| Arc::ptr_eq(known, link));
@@ -88,7 +88,7 @@ impl Rerouting {
     pub(super) fn vacate(&mut self, outer: &Outer) {
         let Some(link) = self.links.get_mut(&outer.socket) else { return };
         // The next link may have validated flows already.
-        if link.proven_link.as_ref().is_none_or(|proven| proven.outer == *outer) {
+        if link.proven_link.as_ref().is_none_or(|proven| proven.outer() == outer) {
             link.full = false;
             link.proven.clear();
             link.proven_link = None;

@@ -1,7 +1,12 @@
 //! Tasks of links: one accepts, one opens, and each link has one that reads and one that writes.
+//!
+//! A TCP connection carries all flows of a client between two addresses, including flows of older processes, and only
+//! one process can write to it. The newest process owns the links. For each older process that frames on a link
+//! belong to, it creates a pair of unix sockets, keeps one end and sends the other to that process, with the
+//! addresses of the link. There it is treated as any other link: same framing, same limits, and a full socket makes
+//! its shards wait. The newest process writes the frames that come back to the TCP connection, frame by frame.
 
 use core::net::SocketAddr;
-use core::sync::atomic::Ordering;
 use std::cell::RefCell;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -9,17 +14,18 @@ use std::sync::{Arc, Weak};
 
 use marline_core::Shard as Part;
 use marline_time::{Duration, PAUSE};
-use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream, UnixStream};
 use tokio::time::{Instant, timeout, timeout_at};
 
-use super::links::{Link, LinkStream, Links, count};
-use super::relayed_links;
+use super::link::{Link, LinkStream, Sent};
+use super::link_table::{self, Links, count};
+use super::older_processes::{OlderProcess, OlderProcesses};
 use super::shard::{Shard, ShardHandle};
-use super::socket::SocketOptions;
-use super::stalled_links;
+use super::socket::{SocketOptions, plain};
 use super::state::Watch;
 use crate::carrier::FlowEnds;
 use crate::links::{Failure, ForeignData, FrameDecoder, PREAMBLE};
+use crate::succession::Message;
 use crate::sys;
 use crate::sys::link::Segments;
 
@@ -168,14 +174,14 @@ async fn accept(listener: TcpListener, port: u16, shards: Shards) {
         match listener.accept().await {
             Ok((stream, remote)) => {
                 let Ok(local) = stream.local_addr() else { continue };
-                let ends = (local.ip(), super::receive_buffer::plain(remote));
-                count(&links.counters.accepted);
+                let remote = plain(remote);
+                count(&links.counters().accepted);
                 sys::link::prepare(&stream);
-                match links.insert(LinkStream::Tcp(stream), ends, port, false) {
+                match links.insert(LinkStream::Tcp(stream), local.ip(), remote, port, false) {
                     Some(link) => {
                         start(&links, link, Arc::clone(&shards), FrameDecoder::default(), true);
                     }
-                    None => count(&links.counters.refused),
+                    None => count(&links.counters().refused),
                 }
             }
             Err(error) => {
@@ -194,7 +200,7 @@ pub(super) fn start(
     unpacker: FrameDecoder,
     accepted: bool,
 ) {
-    stalled_links::start(links);
+    link_table::start_watch(links);
     let (links, writer) = (Arc::clone(links), Arc::clone(&link));
     let write = tokio::spawn(write(writer, Arc::clone(&links), Arc::clone(&shards)));
     let write = Watch(write.abort_handle());
@@ -208,17 +214,17 @@ pub(super) fn start(
 fn finish(links: &Links, link: &Link, shards: &Shards, end: &End) {
     match end {
         End::Closed(_) => {}
-        End::ForeignData(_) => count(&links.counters.malformed),
-        End::Silent => count(&links.counters.silent),
+        End::ForeignData(_) => count(&links.counters().malformed),
+        End::Silent => count(&links.counters().silent),
     }
-    tracing::debug!(remote = %link.outer.remote, "TCP link closed: {end}");
+    tracing::debug!(remote = %link.outer().remote, "TCP link closed: {end}");
     link.close();
     links.remove(link);
     let is_reset =
         matches!(end, End::Closed(Some(e)) if e.kind() == io::ErrorKind::ConnectionReset);
-    let stalled = is_reset || link.progress.was_stalled();
+    let stalled = is_reset || link.progress().was_stalled();
     for shard in shards.iter().filter_map(Weak::upgrade) {
-        shard.on_link_closed(&link.outer, stalled);
+        shard.on_link_closed(link.outer(), stalled);
     }
 }
 
@@ -234,13 +240,13 @@ async fn read(
     let begun = Instant::now();
     let mut heard = begun;
     loop {
-        let proven = link.proven.load(Ordering::Relaxed) || link.is_relayed();
+        let proven = link.is_proven() || link.is_relayed();
         let patience = match (accepted, proven) {
             (false, _) => None,
             (true, true) => Some(heard + IDLE),
             (true, false) => Some(begun + VALIDATION_TIMEOUT),
         };
-        let ready = link.stream.readable();
+        let ready = link.stream().readable();
         let ready = match patience {
             Some(until) => match timeout_at(until, ready).await {
                 Ok(ready) => ready,
@@ -259,7 +265,7 @@ async fn read(
         let greeted = unpacker.has_preamble();
         match take(link, links, shards, &mut unpacker) {
             Ok(true) => {
-                link.progress.on_read();
+                link.progress().on_read();
                 heard = Instant::now();
             }
             Ok(false) => {}
@@ -285,7 +291,7 @@ fn take(
 ) -> Result<bool, End> {
     BUFFER.with_borrow_mut(|buffer| {
         let kept = unpacker.restore(buffer);
-        let len = match link.stream.try_read(&mut buffer[kept..]) {
+        let len = match link.stream().try_read(&mut buffer[kept..]) {
             Ok(0) => return Err(End::Closed(None)),
             Ok(len) => kept + len,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => kept,
@@ -295,8 +301,8 @@ fn take(
         let end = unpacker.unpack(&buffer[..len], |frame| frames.push(frame));
         let came = !frames.is_empty();
         if let Some(elders) = links.connected_older_processes() {
-            frames = relayed_links::sift(links, elders, link, frames);
-        } else if let (LinkStream::Unix(_), Some(elders)) = (&link.stream, links.elders()) {
+            frames = sift(links, elders, link, frames);
+        } else if let (LinkStream::Unix(_), Some(elders)) = (link.stream(), links.elders()) {
             frames.retain(|frame| elders.takes(frame));
         }
         let owner = |frame: &[u8]| owner(frame, shards.len());
@@ -326,16 +332,16 @@ pub(super) fn owner(frame: &[u8], shards: usize) -> usize {
 /// Writes waiting frames whenever the kernel has room.
 async fn write(link: Arc<Link>, links: Arc<Links>, shards: Shards) {
     loop {
-        link.work.notified().await;
+        link.has_work().await;
         loop {
             if link.is_broken() {
                 return;
             }
-            match timeout(BLOCKED_LINK_TIMEOUT, link.stream.writable()).await {
+            match timeout(BLOCKED_LINK_TIMEOUT, link.stream().writable()).await {
                 Ok(Ok(())) => {}
                 Ok(Err(_)) => return,
                 Err(_) => {
-                    count(&links.counters.stuck);
+                    count(&links.counters().stuck);
                     link.close();
                     return;
                 }
@@ -346,7 +352,7 @@ async fn write(link: Arc<Link>, links: Arc<Links>, shards: Shards) {
                     let told = |at: usize| waiting & (1 << (at & 127)) != 0;
                     let shards = shards.iter().enumerate().filter(|(at, _)| told(*at));
                     for shard in shards.filter_map(|(_, shard)| shard.upgrade()) {
-                        shard.on_link_room(&link.outer);
+                        shard.on_link_room(link.outer());
                     }
                     break;
                 }
@@ -372,11 +378,11 @@ pub(super) async fn open(
     let port = options.local.port();
     let link = opened.and_then(|stream| {
         let full = || LinkOpenError::Io(io::Error::other("too many links"));
-        shard.links.insert(LinkStream::Tcp(stream), ends, port, true).ok_or_else(full)
+        shard.links.insert(LinkStream::Tcp(stream), ends.0, ends.1, port, true).ok_or_else(full)
     });
     match link {
         Ok(link) => {
-            shard.on_link_opened(ends, link.outer.socket);
+            shard.on_link_opened(ends, link.outer().socket);
             // From here on the link may end, and the shard is notified.
             let shards: Shards = [Arc::downgrade(&shard)].into();
             start(&shard.links, link, shards, FrameDecoder::greeted(), false);
@@ -442,4 +448,104 @@ pub(super) fn close_later(links: &Arc<Links>, index: u16) {
         tokio::time::sleep(CLOSING_TIME).await;
         link.close();
     });
+}
+
+/// Delay before a full link is tried again.
+const LOOK_AGAIN: Duration = Duration::from_millis(1);
+/// Bytes per read from a relay.
+const RELAY_READ_BYTES: usize = 16 << 10;
+/// Stands for no shard: a relay notifies none when it has room.
+const NO_SHARD: u8 = 127;
+
+/// Passes on the frames of a link that belong to older processes. Returns the rest.
+fn sift<'a>(
+    links: &Links,
+    elders: &OlderProcesses,
+    link: &Arc<Link>,
+    frames: Vec<&'a [u8]>,
+) -> Vec<&'a [u8]> {
+    let all = elders.all();
+    let mut ours = Vec::new();
+    for frame in frames {
+        let (receivers, keep) = elders.receivers(&all, frame);
+        for elder in receivers {
+            if let Some(relay) = relay_to(link, elder)
+                && relay.send(NO_SHARD, false, 0, frame) == Sent::Dropped
+            {
+                count(&links.counters().dropped);
+            }
+        }
+        if keep {
+            ours.push(frame);
+        }
+    }
+    ours
+}
+
+/// Returns the relay to an older process for the frames of a link, and creates it if needed.
+fn relay_to(link: &Arc<Link>, elder: &OlderProcess) -> Option<Arc<Link>> {
+    if let Some(known) = link.relay_of(elder.generation()) {
+        return Some(known);
+    }
+    let (here, there) = UnixStream::pair().ok()?;
+    let there = OwnedFd::from(there.into_std().ok()?);
+    let (local, remote, port) = (link.outer().local, link.outer().remote, link.port());
+    let message = Message::Link { local, remote, port }.to_bytes();
+    // If the process is busy, the next frame tries again.
+    elder.send(&[&message], Some(&there)).ok()?;
+    let relay = Arc::new(Link::relay(LinkStream::Unix(here), link));
+    link.add_relay(elder.generation(), &relay);
+    tokio::spawn(write_relay(Arc::clone(&relay)));
+    tokio::spawn(write_back(Arc::clone(link), Arc::clone(&relay), elder.generation()));
+    Some(relay)
+}
+
+/// Writes waiting frames to an older process whenever its socket has room.
+async fn write_relay(relay: Arc<Link>) {
+    loop {
+        relay.has_work().await;
+        loop {
+            if relay.is_broken() || relay.stream().writable().await.is_err() {
+                return;
+            }
+            match relay.flush() {
+                Ok(None) => {}
+                Ok(Some(_)) => break,
+                Err(_) => return relay.close(),
+            }
+        }
+    }
+}
+
+/// Writes frames of an older process to the link, until one of them ends.
+async fn write_back(link: Arc<Link>, relay: Arc<Link>, generation: u8) {
+    let mut unpacker = FrameDecoder::greeted();
+    let mut buffer = vec![0; RELAY_READ_BYTES];
+    while relay.stream().readable().await.is_ok() && !link.is_broken() {
+        let kept = unpacker.restore(&mut buffer);
+        let len = match relay.stream().try_read(&mut buffer[kept..]) {
+            Ok(0) => break,
+            Ok(len) => kept + len,
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => kept,
+            Err(_) => break,
+        };
+        let mut sent = Sent::All;
+        let write = |frame: &[u8]| {
+            if link.send(NO_SHARD, false, 0, frame) != Sent::All {
+                sent = Sent::Full;
+            }
+        };
+        if unpacker.unpack(&buffer[..len], write).is_err() {
+            break;
+        }
+        while sent == Sent::Full && link.is_waiting() && !link.is_broken() {
+            tokio::time::sleep(LOOK_AGAIN).await;
+        }
+    }
+    relay.close();
+    let was_last = link.remove_relay(generation, &relay);
+    // The older process has closed its end. If no flow was validated on the link by any process, it is closed.
+    if was_last && !link.is_proven() {
+        link.close();
+    }
 }

@@ -217,7 +217,7 @@ impl State {
         };
         let believed = self.endpoint.network_error(now, &path, seq, said);
         if believed && said == NetworkError::Unreachable {
-            self.observers.contacts.record_icmp_error(now, (path.local.ip(), path.remote), error);
+            self.observers.contacts.record_icmp_error(now, local, path.remote, error);
         }
         tracing::debug!(local = %path.local, remote = %path.remote, ?said, believed, "ICMP");
     }

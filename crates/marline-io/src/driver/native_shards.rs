@@ -21,9 +21,9 @@ use marline_core::{Asks, PacketMeta, Shard as Part};
 use marline_time::Instant;
 
 use super::carrier::Carrier;
-use super::connections::wake;
 use super::shard::Shard;
 use super::state::State;
+use super::streams::wake;
 use crate::native;
 use crate::sys::error_queue::NetworkError;
 

@@ -1,16 +1,281 @@
-//! Observers of a shard's packets: capture files, the segment log, the contact book and the
-//! application's own.
+//! Observers of a shard: capture files, the segment log, the contact book, the application's own, and subscribers of
+//! events.
 //!
-//! Each of them sees every segment once: an outgoing one before the carrier's header is written, an incoming one
-//! after it was removed. None of them can change or delay it.
+//! Each observer of segments sees every segment once: an outgoing one before the carrier's header is written, an
+//! incoming one after it was removed. None of them can change or delay it.
 
-use core::net::IpAddr;
+use core::fmt;
+use core::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, Mutex, PoisonError};
 
-use super::contacts::ContactBook;
-use super::observer::{Direction, ObservedSegments, PacketObserver, SharedObserver};
+use marline_core::{Ecn, FourTuple, MonitorEvent, PacketMeta, Transmit};
+use marline_time::Instant;
+use tokio::sync::Notify;
+
+use super::carrier::Carrier;
 use crate::capture::Captures;
 use crate::carrier::Outer;
+use crate::contacts::{Contact, Contacts, DeliveryErrorKind};
+use crate::path_spec::PathSpec;
+use crate::sys::error_queue::NetworkError;
 use crate::tap::SegmentLog;
+
+/// Direction in which segments pass.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum Direction {
+    /// To the peer.
+    Out,
+    /// From the peer.
+    In,
+}
+
+/// Segments of one path that are sent or received together.
+#[derive(Debug)]
+pub struct ObservedSegments<'a> {
+    /// Time by the clock of the drivers ([`Clock`](crate::Clock)).
+    pub at: Instant,
+    /// Direction.
+    pub direction: Direction,
+    /// Local and remote address.
+    pub path: &'a FourTuple,
+    pub(super) ecn: Ecn,
+    datagrams: &'a [u8],
+    stride: usize,
+    /// Bytes before each segment.
+    headroom: usize,
+    /// Length of the carrier's headers between the IP header and the segment.
+    carrier_header: usize,
+}
+
+impl<'a> ObservedSegments<'a> {
+    /// Batch of the core, with headroom for the carrier's header before each segment.
+    pub(super) fn out(
+        now: Instant,
+        batch: &'a Transmit,
+        bytes: &'a [u8],
+        carrier: &Carrier,
+    ) -> Self {
+        ObservedSegments {
+            at: now,
+            direction: Direction::Out,
+            path: &batch.path,
+            ecn: batch.ecn,
+            datagrams: bytes,
+            stride: batch.stride,
+            headroom: carrier.headroom(),
+            carrier_header: carrier.header(),
+        }
+    }
+
+    /// Incoming segment, with the length of the carrier's headers.
+    pub(super) fn came(
+        now: Instant,
+        meta: &'a PacketMeta,
+        segment: &'a [u8],
+        carrier_header: usize,
+    ) -> Self {
+        ObservedSegments {
+            at: now,
+            direction: Direction::In,
+            path: &meta.path,
+            ecn: meta.ecn,
+            datagrams: segment,
+            stride: segment.len(),
+            headroom: 0,
+            carrier_header,
+        }
+    }
+
+    /// TCP segments, each from its header on.
+    pub fn segments(&self) -> impl Iterator<Item = &'a [u8]> {
+        let headroom = self.headroom;
+        let datagrams = self.datagrams.chunks(self.stride.max(1));
+        datagrams.map(move |datagram| datagram.get(headroom..).unwrap_or_default())
+    }
+
+    /// Local address.
+    #[must_use]
+    pub const fn local_ip(&self) -> IpAddr {
+        self.path.local.ip()
+    }
+
+    /// Total length of the IP packets of all segments, including the carrier's headers.
+    #[must_use]
+    pub fn packet_bytes(&self) -> u64 {
+        let ip = if self.path.local.is_ipv4() { 20 } else { 40 };
+        let header = ip + self.carrier_header;
+        let bytes: usize = self.segments().map(|segment| segment.len() + header).sum();
+        bytes as u64
+    }
+}
+
+/// State of a client's path, as reported to observers.
+#[derive(Copy, Clone, Debug)]
+pub struct ObservedPath<'a> {
+    /// Number among the client's paths, starting at 0.
+    pub number: usize,
+    /// Spec of the path, as configured or discovered.
+    pub spec: &'a PathSpec,
+    /// Interface that the path uses now, if known.
+    pub interface: Option<&'a str>,
+    /// Current addresses; empty if the path cannot be used.
+    pub addresses: &'a [IpAddr],
+}
+
+/// Observer of every segment of a driver: outgoing ones before the carrier's header is written, incoming ones after
+/// it was removed. An observer can neither change nor delay them.
+///
+/// The driver is locked during the call: an observer must return quickly and must not call anything that sends.
+pub trait PacketObserver: fmt::Debug + Send {
+    /// Called for segments that are sent or received.
+    fn observe(&mut self, observed: &ObservedSegments<'_>);
+
+    /// Called for frames without segments: those of lanes, and the carrier's own. `bytes` is the approximate length
+    /// of the IP packets.
+    fn frames(&mut self, _direction: Direction, _local: IpAddr, _remote: SocketAddr, _bytes: u64) {}
+
+    /// Called with the state of a client's path from `at` on. All paths are reported whenever one of them may have
+    /// changed.
+    fn path(&mut self, _at: Instant, _path: &ObservedPath<'_>) {}
+}
+
+/// Observer that its owner can also query.
+pub type SharedObserver = Arc<Mutex<dyn PacketObserver>>;
+
+impl PacketObserver for SharedObserver {
+    fn observe(&mut self, observed: &ObservedSegments<'_>) {
+        self.lock().unwrap_or_else(PoisonError::into_inner).observe(observed);
+    }
+
+    fn frames(&mut self, direction: Direction, local: IpAddr, remote: SocketAddr, bytes: u64) {
+        let mut observer = self.lock().unwrap_or_else(PoisonError::into_inner);
+        observer.frames(direction, local, remote, bytes);
+    }
+
+    fn path(&mut self, at: Instant, path: &ObservedPath<'_>) {
+        self.lock().unwrap_or_else(PoisonError::into_inner).path(at, path);
+    }
+}
+
+/// Observer of all events of a driver's connections: monitor events, and the traffic of all connections
+/// ([`MonitorKind::Traffic`](marline_core::MonitorKind::Traffic)). Decisions are included only while they have a
+/// subscriber.
+///
+/// The driver is locked during the call, so an observer must return quickly. Unlike receivers of monitor events, it
+/// misses nothing, and it costs time for each segment.
+pub trait EventObserver: fmt::Debug + Send {
+    /// Called for each event. Connection ids are those that applications use.
+    fn event(&mut self, event: &MonitorEvent);
+
+    /// Returns true if more events are wanted. Called after each event; after false, no more events follow.
+    fn is_open(&self) -> bool {
+        true
+    }
+}
+
+/// Event observer that several drivers can share.
+pub type SharedEventObserver = Arc<Mutex<dyn EventObserver>>;
+
+/// Contacts of a client, and notification of their changes.
+#[derive(Debug, Default)]
+pub(super) struct ContactBook {
+    /// `None` in a shard that accepts connections: it has as many peers as there are clients.
+    contacts: Option<Contacts>,
+    news: Arc<Notify>,
+}
+
+impl ContactBook {
+    pub(super) fn new(opens_connections: bool) -> Self {
+        let contacts = opens_connections.then(Contacts::default);
+        ContactBook { contacts, news: Arc::default() }
+    }
+
+    fn note(&mut self, what: impl FnOnce(&mut Contacts) -> bool) {
+        if let Some(contacts) = &mut self.contacts
+            && what(contacts)
+        {
+            self.news.notify_one();
+        }
+    }
+
+    /// Records that there is no route from `local` to `remote`; nothing was sent.
+    pub(super) fn unroutable(
+        &mut self,
+        now: Instant,
+        local: IpAddr,
+        remote: SocketAddr,
+        errno: i32,
+    ) {
+        self.note(|contacts| contacts.unroutable(now, (local, remote), errno));
+    }
+
+    /// Returns all contacts.
+    pub(super) fn all(&self) -> Vec<Contact> {
+        self.contacts.as_ref().map_or_else(Vec::new, |contacts| contacts.all().to_vec())
+    }
+
+    /// Requests one notification: the next change wakes the waiter, and later changes do not until the next request.
+    pub(super) fn await_news(&mut self) -> Arc<Notify> {
+        if let Some(contacts) = &mut self.contacts {
+            contacts.await_news();
+        }
+        Arc::clone(&self.news)
+    }
+
+    /// Discards everything learned over this local address.
+    pub(super) fn forget(&mut self, local: IpAddr) {
+        if let Some(contacts) = &mut self.contacts {
+            contacts.forget(local);
+        }
+    }
+
+    /// Records an ICMP error for a packet from `local` to `remote`.
+    pub(super) fn record_icmp_error(
+        &mut self,
+        now: Instant,
+        local: IpAddr,
+        remote: SocketAddr,
+        error: &NetworkError,
+    ) {
+        let kind = match error.icmp {
+            Some((kind, code)) => DeliveryErrorKind::of_icmp(remote.is_ipv6(), kind, code),
+            None => DeliveryErrorKind::NotSent(error.errno),
+        };
+        self.note(|contacts| {
+            contacts.record_delivery_error(now, (local, remote), (error.offender, kind))
+        });
+    }
+
+    /// Records that the server's machine reset a TCP connection for traffic from `local`.
+    pub(super) fn refused(&mut self, now: Instant, local: IpAddr, remote: SocketAddr) {
+        let said = (Some(remote.ip()), DeliveryErrorKind::PortClosed);
+        self.note(|contacts| contacts.record_delivery_error(now, (local, remote), said));
+    }
+
+    /// Records that this machine refused to send.
+    pub(super) fn record_send_refusal(&mut self, now: Instant, path: &FourTuple, errno: i32) {
+        let said = (None, DeliveryErrorKind::NotSent(errno));
+        self.note(|contacts| {
+            contacts.record_delivery_error(now, (path.local.ip(), path.remote), said)
+        });
+    }
+}
+
+impl PacketObserver for ContactBook {
+    fn observe(&mut self, observed: &ObservedSegments<'_>) {
+        let (now, ends) = (observed.at, (observed.local_ip(), observed.path.remote));
+        self.note(|contacts| match observed.direction {
+            Direction::Out => contacts.sent(now, ends, observed.segments()),
+            Direction::In => {
+                let mut news = false;
+                for segment in observed.segments() {
+                    news |= contacts.came(now, ends, segment);
+                }
+                news
+            }
+        });
+    }
+}
 
 impl PacketObserver for Captures {
     fn observe(&mut self, observed: &ObservedSegments<'_>) {
@@ -51,7 +316,8 @@ impl Observers {
         &mut self,
         direction: Direction,
         outer: &Outer,
-        (bytes, stride): (usize, usize),
+        bytes: usize,
+        stride: usize,
     ) {
         if self.others.is_empty() {
             return;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use marline_time::Instant;
 use tokio::sync::Notify;
 
-use super::observer::{ObservedPath, PacketObserver};
+use super::observers::{ObservedPath, PacketObserver};
 use super::shard::Shard;
 use crate::contacts::Contact;
 
@@ -35,7 +35,7 @@ impl Shard {
     pub fn note_unroutable(&self, local: IpAddr, remote: SocketAddr, error: &std::io::Error) {
         let now = self.clock.now();
         let errno = error.raw_os_error().unwrap_or(libc::ENETUNREACH);
-        self.lock().observers.contacts.unroutable(now, (local, remote), errno);
+        self.lock().observers.contacts.unroutable(now, local, remote, errno);
     }
 
     /// Requests one notification: the next change of a contact wakes the waiter (an unanswered packet, an error

@@ -7,11 +7,11 @@ use std::sync::Arc;
 use tokio::io::Interest;
 
 use super::carrier::Carrier;
-use super::connections::wake;
 use super::error_watch;
 use super::shard::Shard;
 use super::socket::{Sock, SocketOptions};
 use super::state::SocketEntry;
+use super::streams::wake;
 
 impl Shard {
     /// Makes the shard open sockets without receiving until [`begin_receiving`](Self::begin_receiving).

@@ -7,14 +7,15 @@ use marline_core::{Ecn, NetworkError};
 use marline_time::Instant;
 
 use super::carrier::Carrier;
-use super::connections::wake;
 use super::ingress::Origin;
+use super::link::{Link, Sent};
+use super::link_table::count;
 use super::link_tasks::{self, LinkOpenError};
-use super::links::{Link, Sent, count};
 use super::outgoing::{Outgoing, Sender};
 use super::shard::Shard;
 use super::socket::Kind;
 use super::state::State;
+use super::streams::wake;
 use crate::carrier::{FlowEnds, Outer};
 use crate::links::{CarrierRates, Failure, Leaving, Order};
 
@@ -32,14 +33,14 @@ impl State {
             }
             // The link has ended and its flows have been notified. Its index may belong to another link now.
             None => {
-                count(&self.links.counters.dropped);
+                count(&self.links.counters().dropped);
                 return;
             }
         };
         match sent {
             Sent::All => return,
             Sent::Full => {}
-            Sent::Dropped => count(&self.links.counters.dropped),
+            Sent::Dropped => count(&self.links.counters().dropped),
         }
         for flow in self.rerouting.set_full(out.outer.socket, true) {
             self.endpoint.set_flow_full(now, flow, true);
@@ -239,7 +240,7 @@ impl Shard {
         let mut refused = state.rerouting.routes.take_held_error(&ends);
         if !state.rerouting.routes.sends_datagrams() && why.is_refusal() {
             // Without datagrams, this reset is the server's answer, as an ICMP error is for datagrams.
-            state.observers.contacts.refused(now, ends);
+            state.observers.contacts.refused(now, ends.0, ends.1);
             refused = true;
         }
         if state.rerouting.routes.on_link_failure(now, ends, why.kind()) {
@@ -306,7 +307,7 @@ impl Shard {
             link.close();
             return;
         }
-        let origin = Origin { outer: link.outer, local_port: link.port, ecn: Ecn::NotEct };
+        let origin = Origin { outer: *link.outer(), local_port: link.port(), ecn: Ecn::NotEct };
         self.on_frames(&mut state, now, &origin, frames.iter().copied());
         if self.tell(&mut state, now) {
             wake(state.driver.take());

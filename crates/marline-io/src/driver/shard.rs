@@ -12,13 +12,13 @@ use marline_core::{
 use marline_time::{DelayHistogram, Duration, Instant};
 use tokio::sync::{broadcast, mpsc};
 
-use super::accept::AcceptQueue;
 use super::carrier::Carrier;
-use super::connections::wake;
-use super::links::Links;
-use super::observer::{SharedEventObserver, SharedObserver};
+use super::link_table::Links;
+use super::observers::{SharedEventObserver, SharedObserver};
 use super::reception::Receiving;
 use super::state::{CarrierKind, Handover, State};
+use super::streams::AcceptQueue;
+use super::streams::wake;
 use crate::capture::Captures;
 use crate::carrier::CarrierCounters;
 use crate::clock::{Alarm, Clock};

@@ -1,7 +1,7 @@
 //! Socket of a shard, and the results of sending on it.
 
 use core::net::{IpAddr, SocketAddr};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,17 +13,15 @@ use quinn_udp::{EcnCodepoint, UdpSockRef, UdpSocketState};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-use super::send_error::SendError;
-use super::super_packets::{CombinedSender, send_each};
+use super::combined_packet;
+use super::combined_sender::{CombinedSender, send_each};
+use super::outgoing::SendError;
 use crate::carrier::Outer;
 use crate::native::{OpenedFamily, ecn_bits};
 use crate::sys::error_queue::{self, NetworkError};
 use crate::sys::raw::{self, RawDestination};
 use crate::sys::socket::{self, PortSharing, SocketSpec};
 use crate::sys::tun::Tun;
-
-/// Maximum number of batches that wait for room in the kernel. Further ones are dropped, as in a router.
-const STALLED_CAPACITY: usize = 32;
 
 /// Options for opening a socket.
 #[derive(Clone, Debug)]
@@ -103,7 +101,7 @@ struct Ways {
     /// Sockets that are not bound yet.
     spare: Vec<OwnedFd>,
     /// Sender of combined packets, if there is one.
-    super_packets: Option<CombinedSender>,
+    combined: Option<CombinedSender>,
 }
 
 impl Sock {
@@ -149,9 +147,9 @@ impl Sock {
             core::net::Ipv4Addr::UNSPECIFIED.into()
         };
         let fd = crate::sys::watch(receiver, Interest::READABLE | Interest::ERROR)?;
-        let super_packets = offload.map(CombinedSender::new);
+        let combined = offload.map(CombinedSender::new);
         let (interfaces, senders) = (BTreeMap::new(), BTreeMap::new());
-        let ways = Ways { interfaces, senders, spare, super_packets };
+        let ways = Ways { interfaces, senders, spare, combined };
         let kind = Kind::Raw(RawKind { ways: Arc::new(Mutex::new(ways)) });
         Ok(Sock { fd, local: SocketAddr::new(any, 0), kind })
     }
@@ -198,9 +196,20 @@ impl Sock {
     ) -> Result<(), SendError> {
         match &self.kind {
             Kind::Udp(udp) => Ok(udp.send(self.as_fd(), outer, ecn, stride, bytes)?),
-            Kind::Raw(raw) => raw.send(now, self.as_fd(), (outer, ecn), stride, bytes),
+            Kind::Raw(raw) => raw.send(
+                now,
+                self.as_fd(),
+                RawDestination {
+                    local: outer.local,
+                    remote: outer.remote,
+                    interface: 0,
+                    ecn: ecn_bits(ecn),
+                },
+                stride,
+                bytes,
+            ),
             Kind::Gateway { offloads: true } => {
-                super::joined::send(self.as_fd(), outer.local.is_ipv6(), stride, bytes)
+                combined_packet::write_batch(self.as_fd(), outer.local.is_ipv6(), stride, bytes)
             }
             Kind::Tun | Kind::Gateway { .. } => send_to_tun(self.as_fd(), outer, stride, bytes),
         }
@@ -315,7 +324,7 @@ impl RawKind {
     /// Duplicates the sockets for combined packets.
     pub(super) fn copy_offload(&self, ipv6: bool) -> io::Result<Vec<(String, OwnedFd)>> {
         let ways = self.lock();
-        ways.super_packets.as_ref().map_or(Ok(Vec::new()), |packets| packets.copies(ipv6))
+        ways.combined.as_ref().map_or(Ok(Vec::new()), |combined| combined.copies(ipv6))
     }
 
     /// Sets the outgoing interface for packets from this address (0: according to the routing table), or removes the
@@ -336,19 +345,18 @@ impl RawKind {
         &self,
         now: Instant,
         fd: BorrowedFd<'_>,
-        (outer, ecn): (&Outer, Ecn),
+        to: RawDestination,
         stride: usize,
         bytes: &[u8],
     ) -> Result<(), SendError> {
         let mut ways = self.lock();
-        let Ways { interfaces, senders, super_packets, .. } = &mut *ways;
-        let interface = interfaces.get(&outer.local).copied().unwrap_or(0);
+        let Ways { interfaces, senders, combined, .. } = &mut *ways;
+        let interface = interfaces.get(&to.local).copied().unwrap_or(0);
         let fd = senders.get(&interface).map_or(fd, AsFd::as_fd);
-        let (local, remote, ecn) = (outer.local, outer.remote, ecn_bits(ecn));
-        let to = RawDestination { local, remote, interface, ecn };
-        match super_packets {
-            Some(super_packets) if stride > 0 && bytes.len() > stride => {
-                super_packets.send_batch(now, fd, &to, stride, bytes)
+        let to = RawDestination { interface, ..to };
+        match combined {
+            Some(combined) if stride > 0 && bytes.len() > stride => {
+                combined.send_batch(now, fd, &to, stride, bytes)
             }
             _ => send_each(fd, &to, stride, bytes),
         }
@@ -409,51 +417,13 @@ pub(crate) fn ecn_of(codepoint: Option<EcnCodepoint>) -> Ecn {
     }
 }
 
-/// Batch for which the kernel had no room.
-#[derive(Debug)]
-pub(crate) struct Stalled {
-    pub(crate) outer: Outer,
-    pub(crate) ecn: Ecn,
-    pub(crate) stride: usize,
-    pub(crate) bytes: Vec<u8>,
-}
-
-/// Batches that wait for room, in order, by source address: a slow network does not hold up the others.
-#[derive(Debug, Default)]
-pub(crate) struct StalledQueue {
-    batches: BTreeMap<IpAddr, VecDeque<Stalled>>,
-}
-
-impl StalledQueue {
-    /// Returns true if a batch from this address already waits.
-    pub(crate) fn holds(&self, local: IpAddr) -> bool {
-        self.batches.contains_key(&local)
-    }
-
-    pub(crate) fn push(&mut self, batch: Stalled) {
-        let queue = self.batches.entry(batch.outer.local).or_default();
-        // A batch that does not fit is lost, as in a router.
-        if queue.len() < STALLED_CAPACITY {
-            queue.push_back(batch);
+/// Removes the flow label, which may differ between datagrams of one peer. The scope of a link-local address is
+/// kept: without it no answer can be sent.
+pub(super) fn plain(address: SocketAddr) -> SocketAddr {
+    match address {
+        SocketAddr::V6(v6) if v6.flowinfo() != 0 => {
+            core::net::SocketAddrV6::new(*v6.ip(), v6.port(), 0, v6.scope_id()).into()
         }
-    }
-
-    /// Tries all batches again. Returns true if some still wait.
-    pub(crate) fn retry(&mut self, now: Instant, socket: &Sock) -> bool {
-        self.batches.retain(|_, queue| {
-            while let Some(batch) = queue.front_mut() {
-                let sent = socket.send(now, &batch.outer, batch.ecn, batch.stride, &batch.bytes);
-                match sent {
-                    Err(failed) if failed.would_block() => {
-                        batch.bytes.drain(..failed.sent.min(batch.bytes.len()));
-                        return true;
-                    }
-                    // On any other error the batch is lost, like any datagram.
-                    _ => queue.pop_front(),
-                };
-            }
-            false
-        });
-        !self.batches.is_empty()
+        other => other,
     }
 }

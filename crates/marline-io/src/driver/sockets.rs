@@ -4,11 +4,12 @@ use core::net::{IpAddr, SocketAddr};
 use std::io;
 use std::sync::Arc;
 
-use super::connections::wake;
 use super::error_watch;
 use super::shard::Shard;
-use super::socket::{Kind, Sock, SocketOptions, StalledQueue};
+use super::socket::{Kind, Sock, SocketOptions};
+use super::stalled::StalledQueue;
 use super::state::SocketEntry;
+use super::streams::wake;
 
 impl Shard {
     /// Opens a socket at the next free index, or at the index of a closed one. On native carriers, whose sockets

@@ -13,10 +13,10 @@ use marline_core::{
 };
 use tokio::io::ReadBuf;
 
-use super::accept::Incoming;
-use super::connections::{Slot, register};
 use super::shard::{Shard, ShardHandle, StartError};
 use super::state::State;
+use super::streams::Incoming;
+use super::streams::{Slot, register};
 use crate::error_kind;
 
 /// Connection of the application. Dropping it releases the connection: written data is still sent; unread or further

@@ -12,10 +12,10 @@ use std::sync::Arc;
 use marline_time::{Duration, Instant};
 use tokio::sync::mpsc;
 
-use super::connections::register;
 use super::reception::{NotingWaker, Reception};
 use super::shard::Shard;
 use super::state::Handover;
+use super::streams::register;
 
 /// Receive calls before other tasks get their turn.
 const RECEIVES_PER_TURN: usize = 4;

@@ -10,10 +10,10 @@ use quinn_udp::{RecvMeta, UdpSocketState};
 use tokio::io::Interest;
 use tokio::net::UdpSocket;
 
-use super::accept::AcceptQueue;
 use super::shard::{Shard, ShardConfig, ShardHandle};
 use super::socket::SocketOptions;
 use super::state::CarrierKind;
+use super::streams::AcceptQueue;
 use crate::links::UdpUse;
 use crate::sys::socket::PortSharing;
 

@@ -2,7 +2,7 @@
 //! (docs/spec/tcp-carrier.md, docs/decisions/wire-and-carriers.md).
 //!
 //! This module has the parts without sockets: encoding of frames in a stream, and the choice between datagrams and a
-//! link. The driver has the sockets (`driver/links.rs`).
+//! link. The driver has the sockets (`driver/link_tasks.rs`).
 
 mod fallback;
 mod framing;

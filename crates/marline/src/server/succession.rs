@@ -45,7 +45,7 @@ impl Server {
     pub fn estate(&self) -> Result<HandoverState, BindError> {
         let io = |error| BindError::io("copy the sockets", error);
         let place = &self.inner.place;
-        let elders = place.generations.elders().map_err(io)?;
+        let elders = place.generations.older_processes().map_err(io)?;
         let own = place.generations.own();
         let numbers: Vec<u8> = elders.iter().map(|(number, _)| *number).collect();
         let Some(generation) = next_generation(own, &numbers) else {

@@ -6,7 +6,7 @@ use marline_core::FourTuple;
 use marline_time::Duration;
 
 use super::*;
-use crate::driver::socket::Stalled;
+use crate::driver::stalled::Stalled;
 use crate::driver::testing::{Target, shard};
 
 const LOCAL: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);

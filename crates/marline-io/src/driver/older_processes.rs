@@ -24,11 +24,15 @@ use crate::succession::{Channel, Message, Passed, channel};
 /// Older process, and the channel to it.
 #[derive(Debug)]
 pub(super) struct OlderProcess {
-    pub(super) generation: u8,
+    generation: u8,
     channel: AsyncFd<OwnedFd>,
 }
 
 impl OlderProcess {
+    pub(super) const fn generation(&self) -> u8 {
+        self.generation
+    }
+
     pub(super) fn send(&self, parts: &[&[u8]], fd: Option<&OwnedFd>) -> io::Result<()> {
         channel::send(self.channel.get_ref().as_fd(), parts, fd.map(AsFd::as_fd))
     }
@@ -37,7 +41,7 @@ impl OlderProcess {
 /// Older process, and the task that waits for its end.
 #[derive(Debug)]
 struct Known {
-    elder: Arc<OlderProcess>,
+    process: Arc<OlderProcess>,
     watch: AbortHandle,
 }
 
@@ -93,10 +97,10 @@ impl OlderProcesses {
     pub(super) fn add(self: &Arc<Self>, generation: u8, channel: Channel) -> io::Result<()> {
         channel.set_blocking(false)?;
         let channel = crate::sys::watch(channel.into_fd(), Interest::READABLE)?;
-        let elder = Arc::new(OlderProcess { generation, channel });
-        let task = tokio::spawn(receive_until_end(Arc::downgrade(self), Arc::clone(&elder)));
+        let process = Arc::new(OlderProcess { generation, channel });
+        let task = tokio::spawn(receive_until_end(Arc::downgrade(self), Arc::clone(&process)));
         let mut known = self.lock();
-        known.insert(0, Known { elder, watch: task.abort_handle() });
+        known.insert(0, Known { process, watch: task.abort_handle() });
         self.has_any.store(true, Ordering::Release);
         Ok(())
     }
@@ -104,8 +108,8 @@ impl OlderProcesses {
     /// Duplicates the descriptors of the channels, in the order in which the processes were added.
     pub(super) fn copies(&self) -> io::Result<Vec<(u8, OwnedFd)>> {
         let copy = |known: &Known| {
-            let fd = known.elder.channel.get_ref().try_clone()?;
-            Ok((known.elder.generation, fd))
+            let fd = known.process.channel.get_ref().try_clone()?;
+            Ok((known.process.generation, fd))
         };
         self.lock().iter().rev().map(copy).collect()
     }
@@ -126,9 +130,9 @@ impl OlderProcesses {
     /// the segment is ours.
     pub(super) fn ask_path_owner(&self, path: &FourTuple, ecn: Ecn, segment: &[u8]) -> bool {
         let all = self.all();
-        let numbers = all.iter().map(|elder| elder.generation).collect::<Vec<_>>();
+        let numbers = all.iter().map(|process| process.generation).collect::<Vec<_>>();
         let owner = self.lock_paths().owner(*path, &numbers);
-        pass(&all, owner, (path, ecn), segment)
+        pass(&all, owner, path, ecn, segment)
     }
 
     /// Passes on a segment that process `generation` returned; the next older process is asked. Returns false if
@@ -141,14 +145,14 @@ impl OlderProcesses {
         segment: &[u8],
     ) -> bool {
         let all = self.all();
-        let numbers = all.iter().map(|elder| elder.generation).collect::<Vec<_>>();
+        let numbers = all.iter().map(|process| process.generation).collect::<Vec<_>>();
         let owner = self.lock_paths().next_owner(*path, generation, &numbers);
-        pass(&all, owner, (path, ecn), segment)
+        pass(&all, owner, path, ecn, segment)
     }
 
     fn forget(&self, generation: u8) {
         let mut known = self.lock();
-        known.retain(|known| known.elder.generation != generation);
+        known.retain(|known| known.process.generation != generation);
         self.has_any.store(!known.is_empty(), Ordering::Release);
     }
 
@@ -159,7 +163,7 @@ impl OlderProcesses {
 
     /// Returns all older processes, youngest first.
     pub(super) fn all(&self) -> Vec<Arc<OlderProcess>> {
-        self.lock().iter().map(|known| Arc::clone(&known.elder)).collect()
+        self.lock().iter().map(|known| Arc::clone(&known.process)).collect()
     }
 
     /// Returns the processes among `all` that receive a frame, and true if this process handles it, too.
@@ -175,7 +179,7 @@ impl OlderProcesses {
             Addressee::Token(token) if !(self.knows_token)(token) => (all, false),
             Addressee::Token(_) => (&[], true),
             Addressee::Generation(number) => {
-                match all.iter().position(|elder| elder.generation == number) {
+                match all.iter().position(|process| process.generation == number) {
                     Some(at) if number != self.own => (&all[at..=at], false),
                     // The process has ended. Its frames are rejected here.
                     _ => (&[], true),
@@ -191,7 +195,7 @@ impl OlderProcesses {
         let stride = usize::from(from.stride).max(1);
         let receivers: Vec<_> =
             run.chunks(stride).map(|frame| self.receivers(&all, frame)).collect();
-        if receivers.iter().all(|(elders, _)| elders.is_empty()) {
+        if receivers.iter().all(|(older, _)| older.is_empty()) {
             return None;
         }
         let header = Message::Frames(*from).to_bytes();
@@ -203,10 +207,10 @@ impl OlderProcesses {
             let end = run.len().min((at + same.len()).saturating_mul(stride));
             let bytes = run.get(at * stride..end).unwrap_or_default();
             at += same.len();
-            let (elders, is_ours) = same[0];
-            for elder in elders {
+            let (older, is_ours) = same[0];
+            for process in older {
                 // A full channel drops, as a full socket does.
-                let _ = elder.send(&[&header, bytes], None);
+                let _ = process.send(&[&header, bytes], None);
             }
             if is_ours {
                 ours.extend_from_slice(bytes);
@@ -230,26 +234,27 @@ impl OlderProcesses {
 fn pass(
     all: &[Arc<OlderProcess>],
     owner: Option<u8>,
-    (path, ecn): (&FourTuple, Ecn),
+    path: &FourTuple,
+    ecn: Ecn,
     segment: &[u8],
 ) -> bool {
-    let Some(elder) = all.iter().find(|elder| Some(elder.generation) == owner) else {
+    let Some(process) = all.iter().find(|process| Some(process.generation) == owner) else {
         return false;
     };
     let header = Message::Segment { path: *path, ecn }.to_bytes();
-    let _ = elder.send(&[&header, segment], None);
+    let _ = process.send(&[&header, segment], None);
     true
 }
 
 /// Receives segments that an older process returns, until that process ends.
-async fn receive_until_end(elders: Weak<OlderProcesses>, elder: Arc<OlderProcess>) {
+async fn receive_until_end(older: Weak<OlderProcesses>, process: Arc<OlderProcess>) {
     let mut buffer = vec![0; channel::MAX_MESSAGE_LEN].into_boxed_slice();
     loop {
-        let Ok(mut guard) = elder.channel.readable().await else { return };
-        match channel::receive(elder.channel.get_ref().as_fd(), &mut buffer) {
+        let Ok(mut guard) = process.channel.readable().await else { return };
+        match channel::receive(process.channel.get_ref().as_fd(), &mut buffer) {
             Ok(Some((len, _))) => {
-                let Some(elders) = elders.upgrade() else { return };
-                (elders.returned)(elder.generation, buffer.get(..len).unwrap_or_default());
+                let Some(older) = older.upgrade() else { return };
+                (older.returned)(process.generation, buffer.get(..len).unwrap_or_default());
                 drop(guard);
                 tokio::task::coop::consume_budget().await;
             }
@@ -257,8 +262,8 @@ async fn receive_until_end(elders: Weak<OlderProcesses>, elder: Arc<OlderProcess
             Ok(None) | Err(_) => break,
         }
     }
-    if let Some(elders) = elders.upgrade() {
-        elders.forget(elder.generation);
+    if let Some(older) = older.upgrade() {
+        older.forget(process.generation);
     }
 }
 
@@ -297,34 +302,34 @@ mod tests {
 
     #[tokio::test]
     async fn a_run_is_taken_apart_and_each_gets_its_own_in_order() {
-        let elders = OlderProcesses::new(3, Box::new(|_| false), Box::new(|_, _| {}));
+        let older = OlderProcesses::new(3, Box::new(|_| false), Box::new(|_, _| {}));
         let run = |numbers: &[u8]| -> Vec<u8> {
             numbers.iter().enumerate().flat_map(|(at, number)| frame(*number, at as u8)).collect()
         };
-        assert!(elders.sift(&passed(), &run(&[1, 2, 3])).is_none(), "there is nobody else");
+        assert!(older.sift(&passed(), &run(&[1, 2, 3])).is_none(), "there is nobody else");
         let (to_one, one) = Channel::pair().expect("a channel");
         let (to_two, two) = Channel::pair().expect("a channel");
-        elders.add(1, to_one).expect("an elder");
-        elders.add(2, to_two).expect("an elder");
-        assert!(elders.has_any());
-        assert!(elders.sift(&passed(), &run(&[3, 3])).is_none(), "all of it is ours");
+        older.add(1, to_one).expect("an process");
+        older.add(2, to_two).expect("an process");
+        assert!(older.has_any());
+        assert!(older.sift(&passed(), &run(&[3, 3])).is_none(), "all of it is ours");
         // The last frame of a run may be shorter than the others. Generation 9 does not exist any more.
         let mut mixed = run(&[1, 1, 3, 2, 9, 1]);
         mixed.truncate(mixed.len() - 10);
-        let ours = elders.sift(&passed(), &mixed).expect("some is for others");
+        let ours = older.sift(&passed(), &mixed).expect("some is for others");
         assert_eq!(ours, [frame(3, 2), frame(9, 4)].concat());
         assert_eq!(heard(&one), [mixed[..80].to_vec(), mixed[200..].to_vec()]);
         assert_eq!(heard(&two), [frame(2, 3)]);
         // A reset carries the peer's id, which may be known to any process.
         let mut reset = frame(1, 0);
         reset[0] = 0x25;
-        assert_eq!(elders.sift(&passed(), &reset), Some(reset.clone()));
+        assert_eq!(older.sift(&passed(), &reset), Some(reset.clone()));
         assert_eq!((heard(&one), heard(&two)), (vec![reset.clone()], vec![reset]));
         // A process that has ended receives nothing any more.
         drop(one);
-        while elders.all().len() > 1 {
+        while older.all().len() > 1 {
             tokio::task::yield_now().await;
         }
-        assert!(elders.sift(&passed(), &run(&[1])).is_none());
+        assert!(older.sift(&passed(), &run(&[1])).is_none());
     }
 }

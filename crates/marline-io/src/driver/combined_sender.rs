@@ -21,8 +21,8 @@ use std::path::Path;
 use marline_time::{Duration, Instant};
 use marline_wire::{IPV4_HEADER_LEN, IPV6_HEADER_LEN, Ipv4Header, Ipv6Header, PROTOCOL_TCP};
 
-use super::joining::{CHECKSUM, Group, HEADERS, LONGEST};
-use super::send_error::SendError;
+use super::combined_packet::{CHECKSUM, Group, HEADERS, LONGEST};
+use super::outgoing::SendError;
 use crate::native::Offload;
 use crate::net::{ETHERNET_HEADER_LEN, Outlet, OutletFinder};
 use crate::sys::raw::{self, RawDestination};
@@ -187,12 +187,12 @@ impl CombinedSender {
         to: &RawDestination,
         group: &Group<'_>,
     ) -> io::Result<()> {
-        let ends = (to.local, to.remote.ip());
+        let (local, remote) = (to.local, to.remote.ip());
         let mut headers = [0; HEADERS];
         match outlet {
             Outlet::Loopback { .. } => {
                 let tcp = &mut headers[..group.headers_len()];
-                group.finished_header(ends, tcp);
+                group.finished_header(local, remote, tcp);
                 let (parts, count) = group.parts([&[], tcp]);
                 raw::send_parts(raw, to, &parts[..count])
             }
@@ -201,7 +201,7 @@ impl CombinedSender {
                 let limit = hop_limit.unwrap_or(HOP_LIMIT);
                 let ip = write_ip(to, limit, group.segment_len(), &mut headers)?;
                 let len = ip + group.headers_len();
-                group.unfinished_header(ends, &mut headers[ip..len]);
+                group.unfinished_header(local, remote, &mut headers[ip..len]);
                 let virtio = VirtioHeader {
                     checksum: ((ETHERNET_HEADER_LEN + ip) as u16, CHECKSUM as u16),
                     segments: Some((group.size() as u16, ip == IPV6_HEADER_LEN)),

@@ -143,7 +143,7 @@ pub struct BudgetState {
     /// Copies cost nothing.
     pub unlimited: bool,
     /// Spent share for each path with its own budget for copies.
-    pub purses: Vec<(SubflowId, f32)>,
+    pub path_budgets: Vec<(SubflowId, f32)>,
     /// Time savings required to use paths that cost something.
     pub terms: Terms,
     /// Repairs still to be sent for the current burst.
@@ -162,8 +162,8 @@ pub struct RepairsDue {
 impl BudgetState {
     /// Spent share of a path's own budget; `None` if it has none.
     #[must_use]
-    pub fn purse(&self, id: SubflowId) -> Option<f32> {
-        self.purses.iter().find(|(of, _)| *of == id).map(|(_, spent)| *spent)
+    pub fn path_budget(&self, id: SubflowId) -> Option<f32> {
+        self.path_budgets.iter().find(|(of, _)| *of == id).map(|(_, spent)| *spent)
     }
 }
 
@@ -221,7 +221,7 @@ pub enum MappingQuery {
 
 /// Health of a subflow, without causes.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub enum Standing {
+pub enum HealthState {
     /// [`Health::Fine`].
     Fine,
     /// [`Health::Doubtful`].
@@ -242,7 +242,7 @@ pub struct PathInputs {
     /// Share of a radio wake-up that a packet on it costs.
     pub wake_share: f32,
     /// Health of the subflow.
-    pub standing: Standing,
+    pub standing: HealthState,
     /// Congestion phase.
     pub phase: Phase,
     /// Whether it can take data.
@@ -281,9 +281,9 @@ impl From<&SubflowView> for PathInputs {
             metered: view.metered,
             wake_share: view.wake_share,
             standing: match view.health {
-                Health::Fine => Standing::Fine,
-                Health::Doubtful { .. } => Standing::Doubtful,
-                Health::Silent { .. } => Standing::Silent,
+                Health::Fine => HealthState::Fine,
+                Health::Doubtful { .. } => HealthState::Doubtful,
+                Health::Silent { .. } => HealthState::Silent,
             },
             phase: view.phase,
             eligibility: view.eligibility,
@@ -316,11 +316,11 @@ impl PathInputs {
             metered: self.metered,
             wake_share: self.wake_share,
             health: match self.standing {
-                Standing::Fine => Health::Fine,
-                Standing::Doubtful => {
+                HealthState::Fine => Health::Fine,
+                HealthState::Doubtful => {
                     Health::Doubtful { since, cause: AddressPairFault::Unanswered }
                 }
-                Standing::Silent => Health::Silent { since, cause: SilenceCause::ProbeTimeout },
+                HealthState::Silent => Health::Silent { since, cause: SilenceCause::ProbeTimeout },
             },
             phase: self.phase,
             eligibility: self.eligibility,

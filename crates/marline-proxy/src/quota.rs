@@ -27,7 +27,7 @@ pub struct ByteQuota {
 
 /// Usage relative to a quota.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Standing {
+pub enum QuotaState {
     /// Below the soft limit.
     #[default]
     Within,
@@ -60,14 +60,14 @@ pub struct BadQuota {
 impl ByteQuota {
     /// Compares the usage with the quota.
     #[must_use]
-    pub fn standing(&self, used_bytes: u64) -> Standing {
+    pub fn standing(&self, used_bytes: u64) -> QuotaState {
         let share = u128::from(used_bytes) * 100;
         if used_bytes >= self.bytes {
-            Standing::Hard
+            QuotaState::Hard
         } else if share >= u128::from(self.bytes) * u128::from(self.soft_percent) {
-            Standing::Soft
+            QuotaState::Soft
         } else {
-            Standing::Within
+            QuotaState::Within
         }
     }
 
@@ -345,17 +345,17 @@ mod tests {
     fn limits_are_reached_at_their_byte() {
         let quota: ByteQuota = "1000B,soft=80%".parse().unwrap();
         for (used, standing) in [
-            (0, Standing::Within),
-            (799, Standing::Within),
-            (800, Standing::Soft),
-            (999, Standing::Soft),
-            (1_000, Standing::Hard),
-            (u64::MAX, Standing::Hard),
+            (0, QuotaState::Within),
+            (799, QuotaState::Within),
+            (800, QuotaState::Soft),
+            (999, QuotaState::Soft),
+            (1_000, QuotaState::Hard),
+            (u64::MAX, QuotaState::Hard),
         ] {
             assert_eq!(quota.standing(used), standing, "{used}");
         }
         let never_soft: ByteQuota = "1000B,soft=100%".parse().unwrap();
-        assert_eq!(never_soft.standing(999), Standing::Within);
+        assert_eq!(never_soft.standing(999), QuotaState::Within);
     }
 
     #[test]

@@ -5,7 +5,7 @@
 //! [`PATIENCE`] and was repeated counts as unanswered, and the sender of an ICMP error is named. The first packet
 //! that arrives restores the path.
 
-mod shared_fate;
+mod common_failures;
 #[cfg(test)]
 mod tests;
 mod watcher;

@@ -68,7 +68,7 @@ pub struct Starved {
 
 /// One direction of a link.
 #[derive(Clone, Debug)]
-pub struct WayReport {
+pub struct DirectionReport {
     /// Counters of the link model.
     pub stats: marline_link::LinkStats,
     /// True if the link is up now.
@@ -106,9 +106,9 @@ pub struct RelayReport {
     /// Processor starvation of the emulator's thread, which all links share.
     pub starved: Starved,
     /// From the client.
-    pub up: WayReport,
+    pub up: DirectionReport,
     /// To the client.
-    pub down: WayReport,
+    pub down: DirectionReport,
     /// Energy drawn by the link's radio, if it has one.
     pub radio: Option<RadioReading>,
 }
@@ -163,10 +163,10 @@ impl RelayReport {
 mod tests {
     use super::*;
 
-    fn way(late_us: &[u64]) -> WayReport {
+    fn way(late_us: &[u64]) -> DirectionReport {
         let mut late = Micros::new();
         late_us.iter().for_each(|us| late.record(Duration::from_micros(*us)));
-        WayReport {
+        DirectionReport {
             stats: marline_link::LinkStats::default(),
             up: true,
             queued_bytes: 0,

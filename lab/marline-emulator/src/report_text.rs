@@ -5,7 +5,7 @@ use std::fmt::Write;
 use marline_link::radio::RadioReading;
 use serde_json::{Value, json};
 
-use crate::{Lateness, RelayReport, WayReport};
+use crate::{DirectionReport, Lateness, RelayReport};
 
 /// The report as several lines of text.
 #[must_use]
@@ -49,7 +49,7 @@ pub fn text(report: &RelayReport) -> String {
     text
 }
 
-fn counts(way: &WayReport, seconds: f64) -> String {
+fn counts(way: &DirectionReport, seconds: f64) -> String {
     let stats = &way.stats;
     let rate = stats.delivered_bytes as f64 * 8.0 / seconds.max(1e-9) / 1e6;
     let mut text = format!(
@@ -125,7 +125,7 @@ pub fn radio_json(RadioReading { kind, energy, .. }: &RadioReading) -> Value {
     })
 }
 
-fn way_json(way: &WayReport) -> Value {
+fn way_json(way: &DirectionReport) -> Value {
     let stats = &way.stats;
     json!({
         "is_up": way.up,

@@ -8,7 +8,7 @@ use anyhow::ensure;
 use marline_lab::compare::{Bench, Extent, Row, Sample, report, rows};
 use marline_lab::keep::write_between_markers;
 use marline_lab::parallel::available;
-use marline_lab::runs::{Comparison, Kept, KeptLane};
+use marline_lab::runs::{Comparison, StoredLane, StoredRuns};
 
 use super::paper::aligned;
 use marline_cli::cmd::monitor::print;
@@ -104,17 +104,17 @@ impl<'a> Results<'a> {
     /// Returns true if a word is one side of a comparison and not the name of a row.
     fn is_side_word(word: &str) -> bool {
         let of = Results::of(word);
-        of.place.is_dir() && (Kept::is_there(of.place) || word.contains(['/', ':']))
+        of.place.is_dir() && (StoredRuns::is_there(of.place) || word.contains(['/', ':']))
     }
 
-    fn name(&self, lane: &KeptLane) -> String {
+    fn name(&self, lane: &StoredLane) -> String {
         format!("{} {} in {}", lane.stack, lane.variant, self.place.display())
     }
 }
 
 /// Prints the comparison of two results.
 fn results(a: &Results<'_>, b: &Results<'_>) -> anyhow::Result<ExitCode> {
-    let (kept_a, kept_b) = (Kept::open(a.place)?, Kept::open(b.place)?);
+    let (kept_a, kept_b) = (StoredRuns::open(a.place)?, StoredRuns::open(b.place)?);
     let all = Comparison::of_all((&kept_a, a.variant), (&kept_b, b.variant))?;
     for (number, comparison) in all.iter().enumerate() {
         let Comparison { a: first, b: second, seeds, missing, .. } = comparison;

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use anyhow::Context as _;
 use marline_lab::keep;
 use marline_papers::report::{Drawing, Section, html};
-use marline_papers::{KeptVerdicts, page_with_summary, page_with_verdicts};
+use marline_papers::{StoredVerdicts, page_with_summary, page_with_verdicts};
 
 use super::paper;
 use super::plot::draw;
@@ -96,7 +96,7 @@ fn write_docs(docs: &Path, sections: &[Section]) -> anyhow::Result<()> {
                 judges,
                 "{key}: these results have no verdicts, so they are not stored"
             );
-            let text = KeptVerdicts::of(result, run).text();
+            let text = StoredVerdicts::of(result, run).text();
             std::fs::write(&file, text).with_context(|| file.display().to_string())?;
         }
         let kept = kept(docs, key)?;
@@ -126,10 +126,10 @@ fn verdicts_file(docs: &Path, key: &str) -> PathBuf {
     docs.join("verdicts").join(format!("{key}.toml"))
 }
 
-fn kept(docs: &Path, key: &str) -> anyhow::Result<KeptVerdicts> {
+fn kept(docs: &Path, key: &str) -> anyhow::Result<StoredVerdicts> {
     let file = verdicts_file(docs, key);
     let named = || file.display().to_string();
-    KeptVerdicts::parse(&std::fs::read_to_string(&file).with_context(named)?).with_context(named)
+    StoredVerdicts::parse(&std::fs::read_to_string(&file).with_context(named)?).with_context(named)
 }
 
 fn rewrite(path: &Path, change: impl Fn(&str) -> anyhow::Result<String>) -> anyhow::Result<()> {

@@ -11,8 +11,8 @@ use marline_lab::figure::number;
 use marline_lab::parallel::available;
 use marline_lab::results::Format;
 use marline_lab::runs::{
-    Agreement, Captures, Figures, Job, Kept, QlogFiles, Qlogs, RealTimeFiles, Record, Series,
-    Shard, Store, Summary, Timelines,
+    Agreement, Captures, Figures, Job, QlogFiles, Qlogs, RealTimeFiles, Record, Series, Shard,
+    Store, StoredRuns, Summary, Timelines,
 };
 
 use super::paper::aligned;
@@ -328,7 +328,7 @@ impl How {
         let bar = ahead.begin();
         let records = series.run(jobs, &|progress| bar.note(progress));
         bar.end();
-        Kept::note(out, &store, jobs)?;
+        StoredRuns::note(out, &store, jobs)?;
         records
     }
 

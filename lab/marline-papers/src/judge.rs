@@ -7,7 +7,7 @@
 use marline_lab::figure::number;
 use serde::{Deserialize, Serialize};
 
-use crate::estimate::{Asked, Estimate, MIN_ROOTS, Standing};
+use crate::estimate::{Asked, Estimate, MIN_ROOTS, RangePosition};
 use crate::value::Value;
 
 /// Verdict on a row.
@@ -169,7 +169,7 @@ impl Row {
     /// Adds a requirement without a number. `met` is true if every run meets it.
     #[must_use]
     pub fn holds(self, met: bool, requirement: impl Into<String>) -> Row {
-        let standing = if met { Standing::Inside } else { Standing::Outside };
+        let standing = if met { RangePosition::Inside } else { RangePosition::Outside };
         self.combined(standing, requirement.into())
     }
 
@@ -192,7 +192,7 @@ impl Row {
         self.combined(standing, requirement.into())
     }
 
-    fn combined(mut self, standing: Standing, requirement: String) -> Row {
+    fn combined(mut self, standing: RangePosition, requirement: String) -> Row {
         if !self.requirement.is_empty() {
             self.requirement.push_str(", ");
         }
@@ -202,15 +202,17 @@ impl Row {
         }
         match (self.verdict, standing) {
             (Verdict::NotAccepted, _) => {}
-            (_, Standing::Outside) => (self.verdict, self.needed) = (Verdict::NotAccepted, None),
-            (Verdict::Inconclusive, Standing::Undecided { needed }) => {
+            (_, RangePosition::Outside) => {
+                (self.verdict, self.needed) = (Verdict::NotAccepted, None)
+            }
+            (Verdict::Inconclusive, RangePosition::Undecided { needed }) => {
                 self.needed = self.needed.zip(needed).map(|(a, b)| a.max(b));
             }
-            (_, Standing::Undecided { needed }) => {
+            (_, RangePosition::Undecided { needed }) => {
                 (self.verdict, self.needed) = (Verdict::Inconclusive, needed);
             }
-            (Verdict::Shown, Standing::Inside) => self.verdict = Verdict::Accepted,
-            (_, Standing::Inside) => {}
+            (Verdict::Shown, RangePosition::Inside) => self.verdict = Verdict::Accepted,
+            (_, RangePosition::Inside) => {}
         }
         self
     }

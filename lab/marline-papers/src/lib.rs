@@ -50,7 +50,7 @@ pub use paper::{Context, Effort, Paper, Spent, trace_directory};
 pub use roots::{Part, Root, forget};
 pub use table::{Column, Counts, Grid, Reproduction, Table};
 pub use value::Value;
-pub use verdicts::{KeptRow, KeptTable, KeptVerdicts};
+pub use verdicts::{StoredRow, StoredTable, StoredVerdicts};
 
 /// All papers, in the order in which they are run and shown.
 #[must_use]

@@ -6,10 +6,10 @@
 //! The handover state and the passed packets go through one [`Channel`] between the two.
 
 pub(crate) mod channel;
-mod estate;
+mod handover_state;
 mod message;
 
 pub use channel::Channel;
-pub use estate::{HandoverState, PROTOCOL, PendingSuccessor};
+pub use handover_state::{HandoverState, PROTOCOL, PendingSuccessor};
 pub use message::NativePart;
 pub(crate) use message::{Message, Passed};

@@ -1,6 +1,6 @@
 //! Describes each [`Reason`] in a sentence: why this path, why a copy, why nothing.
 
-use super::{Question, Reason, Rule, Standing};
+use super::{HealthState, Question, Reason, Rule};
 use crate::{Decision, ReinjectionCause, SubflowId};
 
 impl Reason {
@@ -15,7 +15,7 @@ impl Reason {
             Rule::Spared => self.spared(name),
             Rule::HeardLast => {
                 let state = match self.grounds.path.and_then(|id| self.inputs.path(id)) {
-                    Some(path) if path.standing == Standing::Doubtful => "answers, but poorly",
+                    Some(path) if path.standing == HealthState::Doubtful => "answers, but poorly",
                     _ => "received data last",
                 };
                 format!(
@@ -183,7 +183,7 @@ impl Reason {
         } else {
             "there is no budget".to_owned()
         };
-        match self.grounds.path.and_then(|id| Some((name(id), spending.purse(id)?))) {
+        match self.grounds.path.and_then(|id| Some((name(id), spending.path_budget(id)?))) {
             Some((path, spent)) if spent.is_finite() => {
                 format!("{all}, and {:.0} % of what may be copied to {path}", spent * 100.0)
             }

@@ -184,7 +184,7 @@ fn the_text_of_a_spared_path_names_the_time_lost() {
     );
     let mut copy = reason(send(1, 0, 1_000), by(Rule::Explore, LTE));
     copy.grounds.rule = Rule::End;
-    copy.inputs.spending.purses = vec![(LTE, 0.5)];
+    copy.inputs.spending.path_budgets = vec![(LTE, 0.5)];
     let text = copy.words(&name);
     assert!(
         text.ends_with("36 % of the budget spent, and 50 % of what may be copied to lte"),
@@ -224,8 +224,9 @@ fn a_record_is_read_as_it_was_written() {
     ];
     let terms = Terms { patience: ms(100), metered_rate: Rate::from_mbit(1), wake: ms(7) };
     let repairs_due = Some(RepairsDue { range: range(3, 9), count: 2 });
-    let purses = vec![(LTE, 2.0 / 3.0), (SubflowId(3), f32::INFINITY)];
-    let spending = BudgetState { spent: 1.0 / 3.0, unlimited: false, purses, terms, repairs_due };
+    let path_budgets = vec![(LTE, 2.0 / 3.0), (SubflowId(3), f32::INFINITY)];
+    let spending =
+        BudgetState { spent: 1.0 / 3.0, unlimited: false, path_budgets, terms, repairs_due };
     let ask = |cx: &SchedulerContext<'_>| {
         let index = cx.mappings;
         let next = [index.next_not_on(LTE, Dsn(0)), index.next_not_on(LTE, Dsn(1_000))];

@@ -14,7 +14,7 @@ use crate::http::exchange::Exchange;
 use crate::http::pac;
 use crate::http::request::{Forward, MAX_HEAD, Request, parse};
 use crate::message::Failure;
-use crate::rewound::PrefixedStream;
+use crate::prefixed_stream::PrefixedStream;
 use crate::target::Target;
 use crate::transport::Transport;
 

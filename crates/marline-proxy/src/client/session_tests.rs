@@ -18,9 +18,9 @@ use crate::target::Target;
 use crate::testing::{Bench, BenchConnector, Bound, Pipe, echo_target};
 use crate::transport::Transport;
 
-type Way = Arc<Tunnel<Bound>>;
+type SharedTunnel = Arc<Tunnel<Bound>>;
 
-fn tunnel_to(bench: &Arc<Bench>) -> (Way, Arc<AtomicUsize>) {
+fn tunnel_to(bench: &Arc<Bench>) -> (SharedTunnel, Arc<AtomicUsize>) {
     let connects = Arc::new(AtomicUsize::new(0));
     let connect = Bound { bench: Arc::clone(bench), connects: Arc::clone(&connects) };
     let (pin, token) = (bench.key.pin(), bench.token.clone());

@@ -24,7 +24,7 @@ use crate::target::Target;
 use crate::udp::{MAX_APPLICATION_DATAGRAM, send_to};
 
 /// Largest number of datagrams read from a socket in one turn.
-const AT_ONCE: usize = 32;
+const DATAGRAMS_PER_TURN: usize = 32;
 /// Pause after an error of a socket, so that a lasting error does not cause a busy loop.
 const PAUSE: Duration = Duration::from_millis(20);
 /// Time limit for sending the answer to an application's request.
@@ -96,7 +96,7 @@ impl Received {
         self.ends.clear();
         // One byte more than the limit, so that a longer datagram is detected.
         let mut buffer = [0; MAX_APPLICATION_DATAGRAM + MAX_HEADER_LEN + 1];
-        while self.ends.len() < AT_ONCE {
+        while self.ends.len() < DATAGRAMS_PER_TURN {
             match socket.try_recv_from(&mut buffer) {
                 Ok((len, from)) => {
                     self.bytes.extend_from_slice(&buffer[..len]);

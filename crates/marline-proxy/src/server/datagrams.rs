@@ -15,7 +15,7 @@ use tokio::sync::mpsc;
 use tokio::time::{interval, timeout};
 
 use super::admission::Quota;
-use super::nat::echo_mapping::Told;
+use super::nat::echo_mapping::PermissionLogged;
 use super::nat::filter::UdpFiltering;
 use super::nat::mapped_ports::MappedPorts;
 use super::nat::{Nat, SWEEP_EVERY};
@@ -47,7 +47,7 @@ pub(super) struct DatagramService {
     sockets: Arc<Quota<Arc<str>>>,
     ports: MappedPorts,
     counters: Arc<UdpCounters>,
-    echoes_told: Told,
+    echoes_permission_logged: PermissionLogged,
 }
 
 impl Default for DatagramService {
@@ -59,7 +59,7 @@ impl Default for DatagramService {
             sockets: Arc::new(Quota::new(SOCKETS_PER_CLIENT, SOCKETS_TOTAL)),
             ports: MappedPorts::default(),
             counters: Arc::default(),
-            echoes_told: Told::default(),
+            echoes_permission_logged: PermissionLogged::default(),
         }
     }
 }
@@ -111,7 +111,7 @@ enum End {
     /// No error.
     Orderly,
     /// The client receives the failure.
-    Told(Failure),
+    Refused(Failure),
     /// The client does not answer, or must not be answered.
     Broken,
 }
@@ -146,7 +146,8 @@ impl Server {
         let rules = (self.rules.subscribe(), filtering);
         let whose = (Arc::clone(&client.name), Arc::clone(&client.account.traffic));
         let sockets = (Arc::clone(&service.sockets), service.ports.clone());
-        let counted = (Arc::clone(&service.counters), Arc::clone(&service.echoes_told));
+        let counted =
+            (Arc::clone(&service.counters), Arc::clone(&service.echoes_permission_logged));
         let nat = Nat::new(lane, whose, rules, sockets, counted);
         let end = {
             let (reader, writer) = split(&mut stream);
@@ -158,14 +159,14 @@ impl Server {
                 end = carry(&nat) => end,
                 () = self.stop.draining() => End::Orderly,
                 () = self.unused(&nat) => End::Orderly,
-                ended = self.wait_until_revoked(client) => ended.map_or(End::Broken, End::Told),
+                ended = self.wait_until_revoked(client) => ended.map_or(End::Broken, End::Refused),
             }
         };
         drop(nat);
         tracing::debug!(client = %client.name, "lane closed");
         match end {
             End::Orderly => drop(timeout(PATIENCE, stream.shutdown()).await),
-            End::Told(failure) => super::refuse(stream, failure).await,
+            End::Refused(failure) => super::refuse(stream, failure).await,
             End::Broken => stream.abort(),
         }
     }
@@ -213,10 +214,10 @@ async fn hear(mut reader: impl AsyncRead + Unpin, ask: mpsc::Sender<()>, nat: &N
             Ok(Ok(Message::Path { number, flow })) => nat.lane().add_path(PathId(number), flow),
             Ok(Ok(other)) => {
                 let text = format!("expected Alive or Path, not {other}");
-                return End::Told(Failure::new(ErrorCode::UnsupportedMessage, text));
+                return End::Refused(Failure::new(ErrorCode::UnsupportedMessage, text));
             }
             Ok(Err(error)) if error.kind() == io::ErrorKind::InvalidData => {
-                return End::Told(Failure::new(ErrorCode::Malformed, error.to_string()));
+                return End::Refused(Failure::new(ErrorCode::Malformed, error.to_string()));
             }
             Ok(Err(error)) if error.kind() == io::ErrorKind::UnexpectedEof => return End::Orderly,
             Ok(Err(_)) | Err(_) => return End::Broken,

@@ -34,10 +34,10 @@ use crate::udp::{
     FlowTable, Item, MAX_APPLICATION_DATAGRAM, MAX_FLOWS, MAX_UNSOLICITED_FLOWS, Outbox,
     UdpCounters, count,
 };
-use echo_mapping::{Echoes, Request, Told};
+use echo_mapping::{Echoes, PermissionLogged, Request};
 use filter::{UdpFiltering, UnsolicitedRates};
 use mapped_ports::MappedPorts;
-use mapping::{Mapping, Way};
+use mapping::{Mapping, PeerRoute};
 
 /// Interval between two checks for idle sockets.
 pub(super) const SWEEP_EVERY: Duration = Duration::from_secs(5);
@@ -48,7 +48,7 @@ const WAITING: usize = 8;
 /// Largest number of datagrams kept for flows whose Open has not arrived.
 const EARLY: usize = 16;
 /// Largest number of datagrams read from a socket in one turn.
-const AT_ONCE: usize = 32;
+const DATAGRAMS_PER_TURN: usize = 32;
 
 /// State of a flow that the client opened.
 #[derive(Debug)]
@@ -56,7 +56,7 @@ enum Flow {
     /// Its name is being looked up. These datagrams wait.
     LookedUp(Vec<Vec<u8>>),
     /// Address of the peer, how it is reached, and whether the client named it by host name.
-    Open { address: SocketAddr, way: Way, named: bool },
+    Open { address: SocketAddr, way: PeerRoute, named: bool },
     /// The flow is not allowed or not possible.
     Refused(ErrorCode),
 }
@@ -65,7 +65,7 @@ enum Flow {
 #[derive(Copy, Clone, Debug)]
 struct UnsolicitedFlow {
     known: UnsolicitedReaction,
-    way: Way,
+    way: PeerRoute,
 }
 
 /// The client's reaction to a flow that the server opened.
@@ -102,7 +102,7 @@ pub(super) struct Nat {
     counters: Arc<UdpCounters>,
     /// Traffic counters of the client's credential.
     traffic: Arc<Traffic>,
-    echoes_told: Told,
+    echoes_permission_logged: PermissionLogged,
     state: Mutex<State>,
     me: Weak<Nat>,
 }
@@ -115,7 +115,7 @@ impl Nat {
         (client, traffic): (Arc<str>, Arc<Traffic>),
         (rules, filtering): (watch::Receiver<Arc<Rules>>, UdpFiltering),
         (places, ports): (Arc<Quota<Arc<str>>>, MappedPorts),
-        (counters, echoes_told): (Arc<UdpCounters>, Told),
+        (counters, echoes_permission_logged): (Arc<UdpCounters>, PermissionLogged),
     ) -> Arc<Nat> {
         let state = Mutex::new(State {
             sockets: BTreeMap::new(),
@@ -139,7 +139,7 @@ impl Nat {
                 lookups,
                 counters,
                 traffic,
-                echoes_told,
+                echoes_permission_logged,
                 state,
                 me,
             }
@@ -293,11 +293,11 @@ impl Nat {
     }
 
     /// How the rules allow a peer to be reached.
-    fn way_to(&self, address: SocketAddr) -> Result<Way, Refused> {
+    fn way_to(&self, address: SocketAddr) -> Result<PeerRoute, Refused> {
         let checked = self.rules.borrow().check(address.ip());
         match checked {
-            Ok(()) => Ok(Way::Allowed),
-            Err(Refused::Own { .. }) if self.ports.contains(address) => Ok(Way::Hairpin),
+            Ok(()) => Ok(PeerRoute::Allowed),
+            Err(Refused::Own { .. }) if self.ports.contains(address) => Ok(PeerRoute::Hairpin),
             Err(refused) => Err(refused),
         }
     }
@@ -349,7 +349,7 @@ impl Nat {
         match found {
             Ok(addresses) => {
                 let Some(address) = best(&addresses) else { return };
-                let way = Way::Allowed;
+                let way = PeerRoute::Allowed;
                 *entry = Flow::Open { address, way, named: true };
                 state.flows.alias(flow, address.into());
                 state.outbox.push(flow, &Item::Known(Some(address)));
@@ -416,7 +416,7 @@ impl Nat {
         &self,
         state: &mut State,
         now: Instant,
-        (socket, (to, way)): (u32, (SocketAddr, Way)),
+        (socket, (to, way)): (u32, (SocketAddr, PeerRoute)),
         payload: &[u8],
     ) {
         if let Err(code) = self.map(state, now, socket) {
@@ -448,7 +448,7 @@ impl Nat {
         let mut state = self.lock();
         state.outbox.set_largest(self.lane.largest());
         let mut result = Ok(());
-        for _ in 0..AT_ONCE {
+        for _ in 0..DATAGRAMS_PER_TURN {
             match socket.try_recv_from(&mut buffer) {
                 Ok((len, _)) if len > MAX_APPLICATION_DATAGRAM => count(&self.counters.too_big),
                 Ok((len, from)) => {
@@ -513,7 +513,7 @@ impl Nat {
         state: &mut State,
         now: Instant,
         peer: (u32, SocketAddr),
-    ) -> Option<Way> {
+    ) -> Option<PeerRoute> {
         let (socket, from) = peer;
         let is_expected = match self.filtering {
             UdpFiltering::AddressDependent => state.flows.has_peer(socket, from.ip()),

@@ -228,14 +228,14 @@ enum End {
     /// No error.
     Orderly,
     /// The client receives the failure.
-    Told(Failure),
+    Refused(Failure),
     /// The client does not answer, or must not be answered.
     Broken,
 }
 
 impl From<Failure> for End {
     fn from(failure: Failure) -> End {
-        End::Told(failure)
+        End::Refused(failure)
     }
 }
 
@@ -342,14 +342,14 @@ impl Server {
                 failure = held.displaced() => failure.into(),
                 failure = self.remotes.forbidden(client, wanted) => failure.into(),
                 () = self.stop.handed_over() => End::Orderly,
-                ended = self.wait_until_revoked(client) => ended.map_or(End::Broken, End::Told),
+                ended = self.wait_until_revoked(client) => ended.map_or(End::Broken, End::Refused),
             }
         };
         drop((listener, held));
         tracing::info!(client = %name, %address, "remote forward closed");
         match end {
             End::Orderly => drop(timeout(HANDOVER, stream.shutdown()).await),
-            End::Told(failure) => super::refuse(stream, failure).await,
+            End::Refused(failure) => super::refuse(stream, failure).await,
             End::Broken => stream.abort(),
         }
     }

@@ -21,7 +21,7 @@ const TEXT: usize = 4_096;
 
 /// One half of the process.
 #[derive(Debug)]
-pub enum Half {
+pub enum ProcessRole {
     /// Half that becomes the program.
     Program(Program),
     /// Half that carries the program's traffic.
@@ -55,7 +55,7 @@ pub struct ProgramInterface {
 ///
 /// # Errors
 /// There are more threads, or the system cannot create another process.
-pub fn split() -> anyhow::Result<Half> {
+pub fn split() -> anyhow::Result<ProcessRole> {
     let threads = std::fs::read_dir("/proc/self/task").context("/proc is not mounted")?.count();
     if threads != 1 {
         bail!("the process has {threads} threads: it can be split only while it has one");
@@ -75,10 +75,10 @@ pub fn split() -> anyhow::Result<Half> {
     drop(theirs);
     let ended = rustix::process::waitpid(Some(between), WaitOptions::empty());
     ended.context("cannot start the carrying process")?;
-    Ok(Half::Program(Program { other: ours }))
+    Ok(ProcessRole::Program(Program { other: ours }))
 }
 
-fn run_outer_half(other: OwnedFd, program: Pid) -> anyhow::Result<Half> {
+fn run_outer_half(other: OwnedFd, program: Pid) -> anyhow::Result<ProcessRole> {
     // A process group leader cannot create a session, but a child never is one.
     let _ = rustix::process::setsid();
     // The parent is waiting for this process, so it still exists.
@@ -94,7 +94,7 @@ fn run_outer_half(other: OwnedFd, program: Pid) -> anyhow::Result<Half> {
     let nowhere = File::options().read(true).write(true).open("/dev/null")?;
     rustix::stdio::dup2_stdin(&nowhere)?;
     rustix::stdio::dup2_stdout(&nowhere)?;
-    Ok(Half::Outside(Outside { other, program }))
+    Ok(ProcessRole::Outside(Outside { other, program }))
 }
 
 impl Program {

@@ -18,7 +18,7 @@ use crate::dns::message;
 /// Maximum duration of a probe.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Maximum length of the response's status and fields, in bytes.
-const LONGEST: usize = 16 << 10;
+const MAX_HEAD_BYTES: usize = 16 << 10;
 /// Maximum length of a displayed URL.
 const MAX_URL_LEN: usize = 2_048;
 
@@ -107,7 +107,7 @@ impl Probe {
                         format!("GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
                     stream.write_all(request.as_bytes()).await?;
                     let mut head = Vec::new();
-                    let mut limited = stream.take(LONGEST as u64);
+                    let mut limited = stream.take(MAX_HEAD_BYTES as u64);
                     while !head.windows(4).any(|four| four == b"\r\n\r\n")
                         && limited.read_buf(&mut head).await? > 0
                     {}

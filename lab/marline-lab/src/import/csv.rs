@@ -13,13 +13,13 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
 
-use super::{Measurement, Mistakes, Quantity, Sample, Way, from_zero};
+use super::{Measurement, Mistakes, PathDirection, Quantity, Sample, from_zero};
 
 /// Meaning of a column, and the factor of its numbers.
 #[derive(Copy, Clone, Debug)]
 enum Column {
     Time(f64),
-    Value(Way, Quantity, f64),
+    Value(PathDirection, Quantity, f64),
     Ignored,
 }
 
@@ -41,9 +41,9 @@ fn column(name: &str) -> Column {
         return Column::Time(*scale);
     }
     let (way, rest) = match (name.strip_prefix("up_"), name.strip_prefix("down_")) {
-        (Some(rest), _) => (Way::Up, rest),
-        (_, Some(rest)) => (Way::Down, rest),
-        _ => (Way::Both, name),
+        (Some(rest), _) => (PathDirection::Up, rest),
+        (_, Some(rest)) => (PathDirection::Down, rest),
+        _ => (PathDirection::Both, name),
     };
     match VALUES.iter().find(|(known, ..)| *known == rest) {
         Some((_, quantity, scale)) => Column::Value(way, *quantity, *scale),

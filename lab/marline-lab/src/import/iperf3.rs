@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use serde::Deserialize;
 
-use super::{Measurement, Mistakes, Quantity, Sample, Way, from_zero};
+use super::{Measurement, Mistakes, PathDirection, Quantity, Sample, from_zero};
 
 #[derive(Debug, Deserialize)]
 struct Output {
@@ -68,7 +68,7 @@ pub fn read(file: &str, text: &str) -> anyhow::Result<Measurement> {
         anyhow::bail!("{file}: iperf3 failed: {error}");
     }
     let Output { start: Start { test_start }, intervals, server_output_json, .. } = output;
-    let way = if test_start.reverse == 1 { Way::Down } else { Way::Up };
+    let way = if test_start.reverse == 1 { PathDirection::Down } else { PathDirection::Up };
     let only_sent = test_start.protocol == "UDP" && intervals.iter().any(|i| i.sum.sender);
     let intervals = match server_output_json {
         Some(server) if only_sent => server.intervals,

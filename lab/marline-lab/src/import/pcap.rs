@@ -15,7 +15,7 @@ use marline_wire::{IpPacket, PROTOCOL_TCP, PROTOCOL_UDP, TcpSegment, UdpDatagram
 use pcap_parser::pcapng::Block;
 use pcap_parser::{Linktype, PcapBlockOwned, PcapError, create_reader};
 
-use super::{Measurement, Quantity, Sample, Way, from_zero};
+use super::{Measurement, PathDirection, Quantity, Sample, from_zero};
 
 /// Smallest share of packets that both ends saw.
 const MIN_SHARED_PACKETS: f64 = 0.3;
@@ -169,7 +169,11 @@ struct Bin {
 
 fn sample(every: Duration, number: i64, ways: &[Bin; 2]) -> Sample {
     let mut values = Vec::new();
-    for (way, bin) in [Way::Up, Way::Down].into_iter().zip(ways).filter(|(_, bin)| bin.sent > 0) {
+    for (way, bin) in [PathDirection::Up, PathDirection::Down]
+        .into_iter()
+        .zip(ways)
+        .filter(|(_, bin)| bin.sent > 0)
+    {
         // Rounded to 0.1 ms, so that clock noise does not become an event.
         let ms = |ns: i64| (ns as f64 / 1e5).round() / 10.0;
         values.extend(bin.least_ns.map(|ns| (way, Quantity::Delay, ms(ns))));

@@ -138,13 +138,16 @@ fn captures_at_both_ends_yield_delay_and_loss() {
         measured.samples[at].values.iter().find(of).map(|value| value.2)
     };
     // The workload begins after a second.
-    assert_eq!(value(3, Way::Up, Quantity::Delay), Some(12.0));
-    assert_eq!(value(8, Way::Up, Quantity::Delay), Some(30.0));
-    assert_eq!(value(3, Way::Down, Quantity::Delay), Some(20.1));
+    assert_eq!(value(3, PathDirection::Up, Quantity::Delay), Some(12.0));
+    assert_eq!(value(8, PathDirection::Up, Quantity::Delay), Some(30.0));
+    assert_eq!(value(3, PathDirection::Down, Quantity::Delay), Some(20.1));
     let lost: f64 =
-        (2..10).filter_map(|at| value(at, Way::Down, Quantity::Loss)).sum::<f64>() / 8.0;
+        (2..10).filter_map(|at| value(at, PathDirection::Down, Quantity::Loss)).sum::<f64>() / 8.0;
     assert!((0.05..0.11).contains(&lost), "{lost}");
-    assert!((2..10).all(|at| value(at, Way::Up, Quantity::Loss) == Some(0.0)), "{measured:?}");
+    assert!(
+        (2..10).all(|at| value(at, PathDirection::Up, Quantity::Loss) == Some(0.0)),
+        "{measured:?}"
+    );
     let toml = measured.toml("wifi", None).expect("a path");
     assert!(toml.contains("up.delay=12000us") && toml.contains("up.delay=30000us"), "{toml}");
     // Clocks that differ by more than the delay, and captures that do not match.

@@ -2,19 +2,19 @@
 
 use anyhow::ensure;
 
-use super::kept::{Kept, KeptLane};
 use super::measured::{MIN_RUNS, Measure, Measured};
 use super::record::Record;
-use crate::estimate::{Asked, Estimate, Standing};
+use super::stored_runs::{StoredLane, StoredRuns};
+use crate::estimate::{Asked, Estimate, RangePosition};
 use crate::figure::number;
 
 /// Comparison of a lane of one series with a lane of another, or of the same one.
 #[derive(Clone, Debug)]
 pub struct Comparison {
     /// First lane.
-    pub a: KeptLane,
+    pub a: StoredLane,
     /// Second lane.
-    pub b: KeptLane,
+    pub b: StoredLane,
     /// Number of seeds that ran in both.
     pub seeds: usize,
     /// Messages that did not arrive, in each lane.
@@ -65,8 +65,8 @@ impl Compared {
                 // The number of seeds that would move the nearer end of the interval to the value's side of 1.
                 let asked = if value > 1.0 { Asked::at_least(1.0) } else { Asked::at_most(1.0) };
                 return Outcome::Inconclusive(match self.ratio.stands(asked) {
-                    Standing::Undecided { needed } => needed,
-                    Standing::Inside | Standing::Outside => None,
+                    RangePosition::Undecided { needed } => needed,
+                    RangePosition::Inside | RangePosition::Outside => None,
                 });
             }
         };
@@ -112,10 +112,10 @@ impl Comparison {
     /// # Errors
     /// No lanes match, a result cannot be read, or two lanes have no seed in common.
     pub fn of_all(
-        (a, of_a): (&Kept, Option<&str>),
-        (b, of_b): (&Kept, Option<&str>),
+        (a, of_a): (&StoredRuns, Option<&str>),
+        (b, of_b): (&StoredRuns, Option<&str>),
     ) -> anyhow::Result<Vec<Comparison>> {
-        let mine = |lane: &&KeptLane, wanted: Option<&str>| {
+        let mine = |lane: &&StoredLane, wanted: Option<&str>| {
             wanted.is_none_or(|wanted| wanted == lane.variant)
         };
         let (lanes_a, lanes_b) = (a.lanes(), b.lanes());
@@ -140,8 +140,8 @@ impl Comparison {
     }
 
     fn of(
-        (a, first): (&Kept, &KeptLane),
-        (b, second): (&Kept, &KeptLane),
+        (a, first): (&StoredRuns, &StoredLane),
+        (b, second): (&StoredRuns, &StoredLane),
     ) -> anyhow::Result<Comparison> {
         let (of_a, of_b) = (a.records(first)?, b.records(second)?);
         let pair = |(seed, record): &'_ (u64, Record)| {

@@ -12,7 +12,7 @@ use std::sync::{Arc, Weak};
 use marline_io::{EchoAnswer, EchoSocket};
 use tokio::time::Instant;
 
-use super::echo_mapping::{Echoes, Half, Request};
+use super::echo_mapping::{EchoReader, Echoes, Request};
 use super::{Nat, State};
 use crate::server::admission::Permit;
 use crate::udp::{EchoError, Item, count};
@@ -49,7 +49,7 @@ impl Nat {
             None => {
                 let opened = Arc::new(EchoSocket::open(to.is_ipv6()).map_err(|e| unable(&e))?);
                 let read = read(Weak::clone(&self.me), Arc::clone(&opened), socket);
-                half.insert(Half::new(opened, tokio::spawn(read).abort_handle()))
+                half.insert(EchoReader::new(opened, tokio::spawn(read).abort_handle()))
             }
         };
         half.socket().send(to, hops, sequence, payload).map_err(|error| unable(&error))
@@ -73,7 +73,7 @@ impl Nat {
     /// The error that the client receives when the system cannot send.
     fn unable(&self, to: IpAddr, error: &io::Error) -> EchoError {
         if error.kind() == io::ErrorKind::PermissionDenied {
-            if !self.echoes_told.swap(true, Ordering::Relaxed) {
+            if !self.echoes_permission_logged.swap(true, Ordering::Relaxed) {
                 tracing::warn!(
                     "clients cannot ping: the server may not open ICMP sockets (sysctl \
                      net.ipv4.ping_group_range)"

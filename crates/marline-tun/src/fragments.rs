@@ -1,9 +1,9 @@
 //! Reassembly of IP fragments from the interface, so that packets of programs and of devices behind this machine are
 //! carried as a whole.
 //!
-//! *Bounds.* At most [`MAX_INCOMPLETE`] packets at a time with [`MAX_PAYLOAD_LEN`] bytes each. The oldest is evicted for a new one,
-//! and each expires after [`AGE`]. Packets with overlapping or contradictory fragments are dropped, as RFC 8200
-//! section 4.5 requires for IPv6 and as is safe for IPv4.
+//! *Bounds.* At most [`MAX_INCOMPLETE`] packets at a time with [`MAX_PAYLOAD_LEN`] bytes each. The oldest is
+//! evicted for a new one, and each expires after [`AGE`]. Packets with overlapping or contradictory fragments are
+//! dropped, as RFC 8200 section 4.5 requires for IPv6 and as is safe for IPv4.
 
 use std::collections::HashMap;
 use std::net::IpAddr;

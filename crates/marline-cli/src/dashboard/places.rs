@@ -1,8 +1,8 @@
 //! Positions in the streams of the connection that a viewer of the dashboard selected, from the core's traffic
 //! events.
 //!
-//! Positions are collected only on request, and only for that connection. A message has at most [`MAX_ENTRIES`] entries,
-//! and a contiguous piece is one entry. The viewer keeps what it needs for its picture.
+//! Positions are collected only on request, and only for that connection. A message has at most [`MAX_ENTRIES`]
+//! entries, and a contiguous piece is one entry. The viewer keeps what it needs for its picture.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -155,8 +155,8 @@ impl<'a> Group<'a> {
         (same && in_sequence && fits).then_some(payload)
     }
 
-    /// Writes the TCP header of the combined packet. Its checksum covers only the pseudo-header between these addresses; the
-    /// receiver of the packet completes it.
+    /// Writes the TCP header of the combined packet. Its checksum covers only the pseudo-header between these
+    /// addresses; the receiver of the packet completes it.
     pub(super) fn unfinished_header(&self, local: IpAddr, remote: IpAddr, tcp: &mut [u8]) {
         self.header(tcp);
         let bare = !tcp_pseudo_header(Some((local, remote)), self.segment_len()).finish();

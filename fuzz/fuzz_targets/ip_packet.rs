@@ -19,7 +19,7 @@ fuzz_target!(|bytes: &[u8]| {
     }
     let (src, dst, ecn) = (packet.src, packet.dst, packet.ecn);
     let mut header = [0; 40];
-    let len = emit_ip((src, dst), packet.protocol, ecn, packet.payload.len(), &mut header);
+    let len = emit_ip(src, dst, packet.protocol, ecn, packet.payload.len(), &mut header);
     let mut again = header[..len.expect("it fitted before")].to_vec();
     again.extend_from_slice(packet.payload);
     if let Ok(again) = IpPacket::parse(&again) {

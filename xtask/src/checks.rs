@@ -1,5 +1,7 @@
 //! Rules that `tidy` applies to one file: each takes the file's text and returns its findings.
 
+use std::iter;
+
 use crate::source;
 
 /// Longest source file, lines: a longer one covers two subjects.
@@ -167,7 +169,7 @@ pub(crate) fn anchors(text: &str) -> Vec<String> {
             continue;
         }
         // For a link in a heading, its text counts.
-        let shown: String = heading.trim().split("](").enumerate().map(text_of_link).collect();
+        let shown = text_of_links(heading.trim());
         let kept = shown.chars().filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'));
         let name = kept.collect::<String>().to_lowercase().replace(' ', "-");
         let again = found.iter().filter(|known| **known == name).count();
@@ -176,8 +178,12 @@ pub(crate) fn anchors(text: &str) -> Vec<String> {
     found
 }
 
-fn text_of_link((index, piece): (usize, &str)) -> &str {
-    if index == 0 { piece } else { piece.split_once(')').map_or(piece, |(_, after)| after) }
+/// A heading without the targets of its links.
+fn text_of_links(heading: &str) -> String {
+    let mut pieces = heading.split("](");
+    let first = pieces.next().unwrap_or_default();
+    let behind = pieces.map(|piece| piece.split_once(')').map_or(piece, |(_, after)| after));
+    iter::once(first).chain(behind).collect()
 }
 
 /// Lines outside of code blocks, with their numbers.

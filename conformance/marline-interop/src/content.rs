@@ -84,9 +84,8 @@ pub(crate) async fn send(
 
 /// Reads to the end, orderly or not, and compares.
 pub(crate) async fn receive(from: &mut (impl AsyncRead + Unpin), content: Content) -> Received {
-    let (mut got, mut wanted) = (vec![0; CHUNK], vec![0; CHUNK]);
-    let (mut filled, mut offset, mut matches) = (0, 0u64, true);
-    let mut hash = Sha256::new();
+    let (mut got, mut filled) = (vec![0; CHUNK], 0);
+    let mut comparison = Comparison::with(content);
     let end = loop {
         match from.read(&mut got[filled..]).await {
             Ok(0) => break End::Eof,
@@ -94,13 +93,13 @@ pub(crate) async fn receive(from: &mut (impl AsyncRead + Unpin), content: Conten
             Err(error) => break End::Error(error.kind().to_string()),
         }
         if filled == CHUNK {
-            judge(content, offset, &got, &mut wanted, (&mut hash, &mut matches));
-            offset += CHUNK as u64;
+            comparison.take(&got);
             filled = 0;
         }
     };
-    judge(content, offset, &got[..filled], &mut wanted, (&mut hash, &mut matches));
-    Received { bytes: offset + filled as u64, sha256: hexadecimal(hash), matches, end }
+    comparison.take(&got[..filled]);
+    let Comparison { bytes, hash, matches, .. } = comparison;
+    Received { bytes, sha256: hexadecimal(hash), matches, end }
 }
 
 fn hexadecimal(hash: Sha256) -> String {
@@ -112,17 +111,28 @@ fn hexadecimal(hash: Sha256) -> String {
     text
 }
 
-fn judge(
+/// Received bytes beside those of the content.
+struct Comparison {
     content: Content,
-    offset: u64,
-    got: &[u8],
-    wanted: &mut [u8],
-    (hash, matches): (&mut Sha256, &mut bool),
-) {
-    let wanted = &mut wanted[..got.len()];
-    content.fill(offset, wanted);
-    *matches &= got == wanted;
-    hash.update(got);
+    wanted: Vec<u8>,
+    /// Number of bytes compared.
+    bytes: u64,
+    matches: bool,
+    hash: Sha256,
+}
+
+impl Comparison {
+    fn with(content: Content) -> Self {
+        Comparison { content, wanted: Vec::new(), bytes: 0, matches: true, hash: Sha256::new() }
+    }
+
+    fn take(&mut self, got: &[u8]) {
+        self.wanted.resize(got.len(), 0);
+        self.content.fill(self.bytes, &mut self.wanted);
+        self.matches &= got == self.wanted;
+        self.hash.update(got);
+        self.bytes += got.len() as u64;
+    }
 }
 
 #[cfg(test)]

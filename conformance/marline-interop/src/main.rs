@@ -9,6 +9,7 @@ mod cell_setup;
 mod content;
 mod exchange;
 mod judge;
+mod kernel_log;
 mod peer;
 mod play;
 mod results;

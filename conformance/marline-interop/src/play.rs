@@ -6,8 +6,9 @@ use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
+use crate::kernel_log::KernelLog;
 use anyhow::{Context, bail};
-use marline_lab::net::{KernelLog, Net};
+use marline_lab::net::Net;
 use marline_lab::scenario::Side;
 use rustix::process::{Pid, Signal, kill_process};
 

@@ -3,8 +3,9 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use crate::kernel_log::KernelLog;
 use anyhow::Context;
-use marline_lab::net::{KernelLog, Net, Options};
+use marline_lab::net::{Net, Options};
 use marline_lab::scenario::Side;
 
 use crate::cell::{Cell, Condition};

@@ -14,13 +14,15 @@ mod priority;
 mod servers;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::ops::Range;
 use std::path::Path as FilePath;
 use std::process::{Command, Stdio};
 use std::sync::LazyLock;
 use std::time::Duration;
 
+use crate::kernel_log::KernelLog;
 use anyhow::{Context, ensure};
-use marline_lab::net::{Counters, KernelLog, Net, Options, RelayReport};
+use marline_lab::net::{Counters, Net, Options, RelayReport};
 use marline_lab::scenario::{Endpoint, EndpointFlag, Path, Scenario, Side};
 use marline_testkit::wiretap::Findings;
 
@@ -180,10 +182,10 @@ impl Found<'_> {
     }
 
     /// Requires that payload flowed on a path in this direction between two notes, or did not.
-    fn carried(&mut self, path: &str, (from, to): (usize, usize), way: Direction, wanted: bool) {
+    fn carried(&mut self, path: &str, notes: Range<usize>, way: Direction, wanted: bool) {
         // Traffic without data: acknowledgments, handshakes, probes.
         const IDLE: u64 = 60_000;
-        let (up, down) = self.between(path, from, to);
+        let (up, down) = self.between(path, notes.start, notes.end);
         let bytes = if way == Direction::Up { up } else { down };
         if (bytes > IDLE) != wanted {
             let word = if wanted { "only " } else { "" };

@@ -49,48 +49,57 @@ pub fn right64(hmac: [u8; 32]) -> u64 {
     hmac[24..].iter().fold(0, |n, &byte| n << 8 | u64::from(byte))
 }
 
-/// The HMAC of a Fast JOIN's SYN (docs/spec/experimental.md): `message` is the option's third byte,
-/// `point` the full DSN or DATA_ACK.
-#[must_use]
-pub fn fast_syn_hmac(
-    (own_key, other_key): (u64, u64),
-    (message, address_id): (u8, u8),
-    token: u32,
-    point: u64,
-    data: &[u8],
-) -> u64 {
-    let mut covered = b"Marline FastJoin".to_vec();
-    covered.extend([message, address_id]);
-    covered.extend(token.to_be_bytes());
-    covered.extend(point.to_be_bytes());
-    covered.extend(data);
-    left64(hmac(own_key, other_key, &covered))
+/// A Fast JOIN's SYN, as its HMACs cover it (docs/spec/experimental.md).
+#[derive(Copy, Clone, Debug)]
+pub struct FastJoinSyn<'a> {
+    /// Key of the opener.
+    pub own_key: u64,
+    /// Key of the other side.
+    pub other_key: u64,
+    /// Third byte of the option.
+    pub message: u8,
+    /// Address ID of the opener.
+    pub address_id: u8,
+    /// Token of the other side.
+    pub token: u32,
+    /// The full DSN or DATA_ACK.
+    pub point: u64,
+    /// Payload of the SYN.
+    pub data: &'a [u8],
 }
 
-/// The value in the place of the HMAC in the opener's Fast JOIN SYN number `count`, when they are numbered.
-#[must_use]
-pub fn counted_syn_hmac(
-    (own_key, other_key): (u64, u64),
-    (message, address_id): (u8, u8),
-    token: u32,
-    (point, count): (u64, u64),
-    data: &[u8],
-) -> u64 {
-    let mut covered = b"Marline FastNth ".to_vec();
-    covered.extend([message, address_id]);
-    covered.extend(token.to_be_bytes());
-    covered.extend(point.to_be_bytes());
-    covered.extend(count.to_be_bytes());
-    covered.extend(data);
-    count << 56 | left64(hmac(own_key, other_key, &covered)) >> 8
+impl FastJoinSyn<'_> {
+    /// The HMAC of a SYN that is not numbered.
+    #[must_use]
+    pub fn hmac(&self) -> u64 {
+        self.hmac_over(b"Marline FastJoin", None)
+    }
+
+    /// The value in the place of the HMAC in the opener's SYN number `count`, when they are numbered.
+    #[must_use]
+    pub fn counted_hmac(&self, count: u64) -> u64 {
+        count << 56 | self.hmac_over(b"Marline FastNth ", Some(count)) >> 8
+    }
+
+    fn hmac_over(&self, label: &[u8; 16], count: Option<u64>) -> u64 {
+        let mut covered = label.to_vec();
+        covered.extend([self.message, self.address_id]);
+        covered.extend(self.token.to_be_bytes());
+        covered.extend(self.point.to_be_bytes());
+        covered.extend(count.into_iter().flat_map(u64::to_be_bytes));
+        covered.extend(self.data);
+        left64(hmac(self.own_key, self.other_key, &covered))
+    }
 }
 
-/// The HMAC of the SYN/ACK that answers a Fast JOIN: `flags` is the option's fourth byte, `answered`
-/// the SYN's HMAC.
+/// The HMAC of the SYN/ACK that answers a Fast JOIN: `message` and `flags` are the option's third and fourth byte,
+/// `answered` the SYN's HMAC.
 #[must_use]
 pub fn fast_ack_hmac(
-    (own_key, other_key): (u64, u64),
-    (message, flags): (u8, u8),
+    own_key: u64,
+    other_key: u64,
+    message: u8,
+    flags: u8,
     point: u64,
     answered: u64,
 ) -> u64 {

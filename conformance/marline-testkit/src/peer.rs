@@ -91,7 +91,7 @@ impl Peer {
     pub fn inject(&self, script: &mut Script, seg: Seg) {
         let (ours, theirs) = self.flows;
         let told = if seg.header.flags.contains(TcpFlags::SYN) { ours } else { 0 };
-        script.inject_to(self.path, (theirs, told), seg);
+        script.inject_to(self.path, theirs, told, seg);
     }
 
     /// A segment with the next numbers, for a test to modify and [`inject`](Self::inject). The peer's state does not

@@ -134,14 +134,14 @@ impl Script {
 
     /// Delivers a segment that arrives on `path` (local is the endpoint's side). Fills in ports and the checksum.
     pub fn inject(&mut self, path: FourTuple, seg: Seg) {
-        self.inject_to(path, (0, 0), seg);
+        self.inject_to(path, 0, 0, seg);
     }
 
-    /// Delivers a segment with the endpoint's flow id and the peer's (0 for none).
-    pub fn inject_to(&mut self, path: FourTuple, flows: (u64, u64), seg: Seg) {
+    /// Delivers a segment with the endpoint's flow id and the peer's, 0 for none.
+    pub fn inject_to(&mut self, path: FourTuple, flow: u64, peer_flow: u64, seg: Seg) {
         let seg = seg.ports(path.remote.port(), path.local.port());
         let bytes = seg.bytes(self.scope(path.remote.ip(), path.local.ip()));
-        let ((flow, peer_flow), ecn) = (flows, Ecn::NotEct);
+        let ecn = Ecn::NotEct;
         let meta = PacketMeta { path, ecn, flow, peer_flow, checksum_verified: false };
         self.endpoint.handle_packet(self.now, &meta, &bytes);
         self.gather();

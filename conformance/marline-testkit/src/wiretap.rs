@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::net::SocketAddr;
 
-use marline_wire::mptcp::{AddAddr, ExperimentalMessage, MpCapableForm, MpJoin, MptcpOption};
+use marline_wire::mptcp::{AddAddr, MpCapableForm, MpJoin, MptcpOption};
 use marline_wire::{
     IpPacket, PROTOCOL_TCP, TcpFlags, TcpSegment, tcp_pseudo_header, verify_tcp_checksum,
 };
@@ -201,7 +201,7 @@ impl<'a> Wiretap<'a> {
                     self.flows[flow].listener_key = Some(listener_key);
                 }
                 if let MpCapableForm::Ack { initiator_key, listener_key, data } = capable.form {
-                    self.capable_ack(flow, (initiator_key, listener_key), at);
+                    self.capable_ack(flow, initiator_key, listener_key, at);
                     let number = self.flows[flow].connection;
                     if let (Some(data), Some(number)) = (data, number) {
                         let first = self.connections[number].first_dsn(0);
@@ -222,9 +222,7 @@ impl<'a> Wiretap<'a> {
             MptcpOption::Prio(_) => self.findings.see("MP_PRIO"),
             MptcpOption::Experimental(option) => {
                 self.findings.see("MP_EXPERIMENTAL");
-                if let Some(message) = ExperimentalMessage::parse(option) {
-                    self.fast_join(flow, side, (&message, option.flags), segment, at);
-                }
+                self.fast_join(flow, side, option, segment, at);
             }
         }
         if segment.header.flags.contains(TcpFlags::SYN) && side == 0 {
@@ -238,14 +236,14 @@ impl<'a> Wiretap<'a> {
         Some((&self.connections[flow.connection?], flow.sender(side)))
     }
 
-    fn capable_ack(&mut self, flow: usize, (initiator, listener): (u64, u64), at: FrameRef) {
+    fn capable_ack(&mut self, flow: usize, initiator_key: u64, listener_key: u64, at: FrameRef) {
         if self.flows[flow].connection.is_some() {
             return;
         }
-        let right = self.flows[flow].listener_key == Some(listener);
+        let right = self.flows[flow].listener_key == Some(listener_key);
         self.findings.check("keys echoed", right, at);
         let number = self.connections.len();
-        let connection = Connection::new([initiator, listener]);
+        let connection = Connection::new([initiator_key, listener_key]);
         for (whose, token) in connection.tokens().into_iter().enumerate() {
             self.tokens.insert(token, (number, whose));
         }

@@ -143,7 +143,7 @@ extern "C" fn set_option(
     }
     // SAFETY: not null, so `len` bytes may be read.
     let bytes = unsafe { std::slice::from_raw_parts(value.cast::<u8>(), len as usize) };
-    status(machine.call(|state| state.set_option_bytes(fd, (level, name), bytes)))
+    status(machine.call(|state| state.set_option_bytes(fd, level, name, bytes)))
 }
 
 extern "C" fn get_option(
@@ -155,7 +155,7 @@ extern "C" fn get_option(
     len: *mut socklen_t,
 ) -> c_int {
     let Some(machine) = machine() else { return status(Err(libc::ENOSYS)) };
-    status(get(&machine, fd, (level, name), value, len))
+    status(get(&machine, fd, level, name, value, len))
 }
 
 /// `getsockopt` of one of our sockets. `None` for other descriptors.
@@ -168,13 +168,14 @@ pub(crate) fn preloaded_getsockopt(
 ) -> Option<c_int> {
     let machine = machine()?;
     let ours = machine.call(|state| state.sockets.by_fd.contains_key(&fd));
-    ours.then(|| status(get(&machine, fd, (level, name), value, len)))
+    ours.then(|| status(get(&machine, fd, level, name, value, len)))
 }
 
 fn get(
     machine: &Machine,
     fd: c_int,
-    (level, name): (c_int, c_int),
+    level: c_int,
+    name: c_int,
     value: *mut c_void,
     len: *mut socklen_t,
 ) -> Result<(), c_int> {

@@ -319,12 +319,12 @@ impl State {
     /// Collects packets and events of the endpoint.
     pub(crate) fn gather(&mut self) {
         while let Some(transmit) = self.endpoint.poll_transmit(self.now, &mut self.buf) {
-            let marks = self.sockets.marks(&transmit.path);
+            let (tos, hops) = self.sockets.marks(&transmit.path);
             let segments: Vec<Vec<u8>> = self
                 .buf
                 .bytes()
                 .chunks(transmit.stride.max(1))
-                .map(|segment| ip_packet(&transmit.path, transmit.ecn, marks, segment))
+                .map(|segment| ip_packet(&transmit.path, transmit.ecn, tos, hops, segment))
                 .collect();
             for packet in segments {
                 self.record(Direction::Outbound, &packet);
@@ -411,7 +411,7 @@ fn quoted_segment(quoted: &[u8], v6: bool) -> Option<(FourTuple, SeqNum)> {
 }
 
 /// Adds an IP header before a segment.
-fn ip_packet(path: &FourTuple, ecn: Ecn, (tos, hops): (u8, Option<u8>), segment: &[u8]) -> Vec<u8> {
+fn ip_packet(path: &FourTuple, ecn: Ecn, tos: u8, hops: Option<u8>, segment: &[u8]) -> Vec<u8> {
     let ecn = match ecn {
         Ecn::NotEct => tos & 3,
         Ecn::Ect1 => 1,

@@ -158,12 +158,7 @@ impl Table {
 }
 
 /// A packet from the client.
-fn packet(
-    flags: TcpFlags,
-    (seq, ack): (u32, u32),
-    options: &TcpOptions,
-    payload: &[u8],
-) -> Vec<u8> {
+fn packet(flags: TcpFlags, seq: u32, ack: u32, options: &TcpOptions, payload: &[u8]) -> Vec<u8> {
     let header = TcpHeader {
         src_port: 40_000,
         dst_port: PORT,
@@ -178,7 +173,7 @@ fn packet(
     segment[at..].copy_from_slice(payload);
     fill_tcp_checksum(Some((CLIENT.into(), SERVER.into())), &mut segment);
     let mut packet = vec![0; 20];
-    emit_ip((CLIENT.into(), SERVER.into()), PROTOCOL_TCP, 0, segment.len(), &mut packet)
+    emit_ip(CLIENT.into(), SERVER.into(), PROTOCOL_TCP, 0, segment.len(), &mut packet)
         .expect("a packet");
     packet.extend_from_slice(&segment);
     packet
@@ -195,7 +190,7 @@ fn sent(table: &Table) -> (i64, TcpHeader, TcpOptions, Vec<u8>) {
 
 /// Handshake of plain TCP. Returns the numbers to continue with.
 fn handshake(table: &Table, offer: &TcpOptions) -> (u32, TcpOptions) {
-    table.send(&packet(TcpFlags::SYN, (100, 0), offer, &[]));
+    table.send(&packet(TcpFlags::SYN, 100, 0, offer, &[]));
     let (_, header, options, _) = sent(table);
     assert_eq!(header.flags, TcpFlags::SYN.with(TcpFlags::ACK));
     assert_eq!(header.ack, SeqNum(101));
@@ -225,10 +220,10 @@ fn echo_and_close() {
         (Some(1_460), true, None)
     );
     let none = TcpOptions::default();
-    table.send(&packet(TcpFlags::ACK, (101, seq), &none, &[]));
+    table.send(&packet(TcpFlags::ACK, 101, seq, &none, &[]));
     let conn = table.accept(fd);
     assert!(conn >= 0 && conn != fd);
-    table.send(&packet(TcpFlags::ACK.with(TcpFlags::PSH), (101, seq), &none, b"hello"));
+    table.send(&packet(TcpFlags::ACK.with(TcpFlags::PSH), 101, seq, &none, b"hello"));
     let (_, header, _, payload) = sent(&table);
     assert_eq!((header.ack, payload.len()), (SeqNum(106), 0), "acknowledged at once");
     let mut out = [0; 16];
@@ -242,7 +237,7 @@ fn echo_and_close() {
     assert_eq!((header.seq, payload.as_slice()), (SeqNum(seq), &b"hello"[..]));
     assert!((100_000..2_000_000).contains(&(again_at - first_at)), "{}", again_at - first_at);
     assert!(real.elapsed() < Duration::from_secs(1), "virtual time does not wait");
-    table.send(&packet(TcpFlags::ACK, (106, seq + 5), &none, &[]));
+    table.send(&packet(TcpFlags::ACK, 106, seq + 5, &none, &[]));
     assert_eq!(call!(table, CLOSE, (c_int) -> c_int, conn), 0);
     let (_, header, _, _) = sent(&table);
     assert_eq!(header.flags, TcpFlags::FIN.with(TcpFlags::ACK));
@@ -265,7 +260,7 @@ fn a_blocking_call_waits_on_its_own_thread() {
         let offer = TcpOptions { mss: Some(1_000), ..TcpOptions::default() };
         let (seq, _) = handshake(&table, &offer);
         table.sleep(100_000);
-        table.send(&packet(TcpFlags::ACK, (101, seq), &TcpOptions::default(), &[]));
+        table.send(&packet(TcpFlags::ACK, 101, seq, &TcpOptions::default(), &[]));
         table.sleep(500_000);
         let (conn, at) = accepted.join().expect("it came back");
         assert!(conn >= 0);
@@ -305,7 +300,7 @@ fn connected(table: &Table) -> (c_int, u32) {
     assert_eq!(table.set_option(fd, libc::SOL_SOCKET, libc::SO_ZEROCOPY, 1), 0);
     let offer = TcpOptions { mss: Some(1_000), sack_permitted: true, ..TcpOptions::default() };
     let (seq, _) = handshake(table, &offer);
-    table.send(&packet(TcpFlags::ACK, (101, seq), &TcpOptions::default(), &[]));
+    table.send(&packet(TcpFlags::ACK, 101, seq, &TcpOptions::default(), &[]));
     (table.accept(fd), seq)
 }
 
@@ -327,7 +322,7 @@ fn what_waits_can_be_asked_peeked_at_and_watched() {
     assert_eq!(news(), (1, libc::EPOLLOUT));
     assert_eq!(news(), (0, 0), "an edge is told once");
     let none = TcpOptions::default();
-    table.send(&packet(TcpFlags::ACK, (101, seq), &none, b"abcdef"));
+    table.send(&packet(TcpFlags::ACK, 101, seq, &none, b"abcdef"));
     assert_eq!(news(), (1, libc::EPOLLIN | libc::EPOLLOUT));
     assert_eq!(news(), (0, 0));
     let mut waits: c_int = -1;
@@ -339,7 +334,7 @@ fn what_waits_can_be_asked_peeked_at_and_watched() {
     assert_eq!((peeked, &out), (4, b"abcd"));
     assert_eq!((table.read(conn, &mut out), &out), (4, b"abcd"), "it is still there");
     assert_eq!(news(), (0, 0), "what was read is no news");
-    table.send(&packet(TcpFlags::ACK, (107, seq), &none, b"g"));
+    table.send(&packet(TcpFlags::ACK, 107, seq, &none, b"g"));
     assert_eq!(news(), (1, libc::EPOLLIN | libc::EPOLLOUT));
     assert_eq!(call!(table, CLOSE, (c_int) -> c_int, epoll), 0);
 }
@@ -366,7 +361,7 @@ fn buffers_that_are_free_are_told() {
     assert_eq!(report().0, -1, "nothing is acknowledged");
     // The second write waits for an answer to the first (Nagle).
     for acked in [4, 8] {
-        table.send(&packet(TcpFlags::ACK, (101, seq + acked), &TcpOptions::default(), &[]));
+        table.send(&packet(TcpFlags::ACK, 101, seq + acked, &TcpOptions::default(), &[]));
     }
     let (got, flags, which) = report();
     assert_eq!((got, flags), (0, libc::MSG_ERRQUEUE));

@@ -55,73 +55,46 @@ impl Registry {
             datagrams: Table::new(PolicyKind::Datagrams, None),
         }
     }
-
-    /// Adds a scheduler under its factory's name.
-    ///
-    /// # Errors
-    /// If another scheduler has the name, or if the name is invalid.
-    pub fn register_scheduler(
-        &mut self,
-        factory: impl SchedulerFactory + 'static,
-    ) -> Result<(), RegisterError> {
-        let name = factory.name().to_owned();
-        self.schedulers.insert(&name, Arc::new(factory))
-    }
-
-    /// Adds a path manager under its factory's name.
-    ///
-    /// # Errors
-    /// If another path manager has the name, or if the name is invalid.
-    pub fn register_path_manager(
-        &mut self,
-        factory: impl PathManagerFactory + 'static,
-    ) -> Result<(), RegisterError> {
-        let name = factory.name().to_owned();
-        self.path_managers.insert(&name, Arc::new(factory))
-    }
-
-    /// Adds a congestion control under its factory's name.
-    ///
-    /// # Errors
-    /// If another congestion control has the name, or if the name is invalid.
-    pub fn register_congestion(
-        &mut self,
-        factory: impl CongestionFactory + 'static,
-    ) -> Result<(), RegisterError> {
-        let name = factory.name().to_owned();
-        self.congestions.insert(&name, Arc::new(factory))
-    }
-
-    /// Adds a loss recovery under its factory's name.
-    ///
-    /// # Errors
-    /// If another loss recovery has the name, or if the name is invalid.
-    pub fn register_recovery(
-        &mut self,
-        factory: impl RecoveryFactory + 'static,
-    ) -> Result<(), RegisterError> {
-        let name = factory.name().to_owned();
-        self.recoveries.insert(&name, Arc::new(factory))
-    }
-
-    /// Adds a datagram policy under its factory's name.
-    ///
-    /// # Errors
-    /// If another datagram policy has the name, or if the name is invalid.
-    pub fn register_datagram_policy(
-        &mut self,
-        factory: impl DatagramPolicyFactory + 'static,
-    ) -> Result<(), RegisterError> {
-        let name = factory.name().to_owned();
-        self.datagrams.insert(&name, Arc::new(factory))
-    }
 }
 
-/// Registration of policies with parameters, and of wrappers. `read` is called when a spec is looked up. It reads the
-/// parameters and returns a closure that builds one policy per connection or subflow.
-impl Registry {
-    /// Adds a scheduler with parameters.
-    ///
+/// Defines the two methods that register policies of a kind: without and with parameters.
+macro_rules! registration {
+    ($(#[$doc:meta])* $what:literal, $table:ident, $plain:ident($factory:ident),
+     $with:ident($named:ident), Fn($($argument:ty),*) -> $made:ty) => {
+        impl Registry {
+            #[doc = concat!("Adds a ", $what, " under its factory's name.")]
+            ///
+            /// # Errors
+            /// If another one has the name, or if the name is invalid.
+            pub fn $plain(&mut self, factory: impl $factory + 'static) -> Result<(), RegisterError> {
+                let name = factory.name().to_owned();
+                self.$table.insert(&name, Arc::new(factory))
+            }
+
+            #[doc = concat!("Adds a ", $what, " with parameters. `read` is called when a spec is looked up. It reads")]
+            /// the parameters and returns a closure that builds one policy per connection or subflow.
+            ///
+            $(#[$doc])*
+            /// # Errors
+            /// If another one has the name, or if the name is invalid.
+            pub fn $with<B>(
+                &mut self,
+                name: &str,
+                read: impl Fn(&mut Parameters<'_>) -> B + Send + Sync + 'static,
+            ) -> Result<(), RegisterError>
+            where
+                B: Fn($($argument),*) -> $made + Send + Sync + 'static,
+            {
+                self.$table.insert_parametric(name, move |parameters| {
+                    let build = read(parameters);
+                    Box::new(|text| Arc::new($named::new(text, build)))
+                })
+            }
+        }
+    };
+}
+
+registration!(
     /// ```
     /// # use marline_algos::Registry;
     /// # use marline_algos::schedulers::MinRtt;
@@ -137,22 +110,30 @@ impl Registry {
     /// # Ok::<(), marline_algos::RegisterError>(())
     /// ```
     ///
-    /// # Errors
-    /// If another scheduler has the name, or if the name is invalid.
-    pub fn register_scheduler_with<B>(
-        &mut self,
-        name: &str,
-        read: impl Fn(&mut Parameters<'_>) -> B + Send + Sync + 'static,
-    ) -> Result<(), RegisterError>
-    where
-        B: Fn() -> Box<dyn Scheduler> + Send + Sync + 'static,
-    {
-        self.schedulers.insert_parametric(name, move |parameters| {
-            let build = read(parameters);
-            Box::new(|text| Arc::new(NamedScheduler::new(text, build)))
-        })
-    }
+    "scheduler", schedulers, register_scheduler(SchedulerFactory),
+    register_scheduler_with(NamedScheduler), Fn() -> Box<dyn Scheduler>
+);
+registration!(
+    "path manager", path_managers, register_path_manager(PathManagerFactory),
+    register_path_manager_with(NamedPathManager), Fn() -> Box<dyn PathManager>
+);
+registration!(
+    /// The closure's arguments are MSS, initial window (bytes) and time.
+    ///
+    "congestion control", congestions, register_congestion(CongestionFactory),
+    register_congestion_with(NamedCongestion), Fn(u32, u64, Instant) -> Box<dyn CongestionController>
+);
+registration!(
+    "loss recovery", recoveries, register_recovery(RecoveryFactory),
+    register_recovery_with(NamedRecovery), Fn() -> Box<dyn LossRecovery>
+);
+registration!(
+    "datagram policy", datagrams, register_datagram_policy(DatagramPolicyFactory),
+    register_datagram_policy_with(NamedDatagramPolicy), Fn() -> Box<dyn DatagramPolicy>
+);
 
+/// Registration of wrappers, and of rules for copies.
+impl Registry {
     /// Adds a wrapper, which builds a scheduler around another one. Users choose it by `scheduler+name,key=value`.
     ///
     /// # Errors
@@ -194,42 +175,6 @@ impl Registry {
         })
     }
 
-    /// Adds a path manager with parameters.
-    ///
-    /// # Errors
-    /// If another path manager has the name, or if the name is invalid.
-    pub fn register_path_manager_with<B>(
-        &mut self,
-        name: &str,
-        read: impl Fn(&mut Parameters<'_>) -> B + Send + Sync + 'static,
-    ) -> Result<(), RegisterError>
-    where
-        B: Fn() -> Box<dyn PathManager> + Send + Sync + 'static,
-    {
-        self.path_managers.insert_parametric(name, move |parameters| {
-            let build = read(parameters);
-            Box::new(|text| Arc::new(NamedPathManager::new(text, build)))
-        })
-    }
-
-    /// Adds a congestion control with parameters. `read` returns a closure over MSS, initial window (bytes) and time.
-    ///
-    /// # Errors
-    /// If another congestion control has the name, or if the name is invalid.
-    pub fn register_congestion_with<B>(
-        &mut self,
-        name: &str,
-        read: impl Fn(&mut Parameters<'_>) -> B + Send + Sync + 'static,
-    ) -> Result<(), RegisterError>
-    where
-        B: Fn(u32, u64, Instant) -> Box<dyn CongestionController> + Send + Sync + 'static,
-    {
-        self.congestions.insert_parametric(name, move |parameters| {
-            let build = read(parameters);
-            Box::new(|text| Arc::new(NamedCongestion::new(text, build)))
-        })
-    }
-
     /// Adds a wrapper around congestion controls. `read` returns a closure over the inner one and the MSS. Users choose
     /// it by `cubic+name,key=value`.
     ///
@@ -253,42 +198,6 @@ impl Registry {
                     wrap(inner.build(mss, window, now), mss)
                 }))
             })
-        })
-    }
-
-    /// Adds a loss recovery with parameters.
-    ///
-    /// # Errors
-    /// If another loss recovery has the name, or if the name is invalid.
-    pub fn register_recovery_with<B>(
-        &mut self,
-        name: &str,
-        read: impl Fn(&mut Parameters<'_>) -> B + Send + Sync + 'static,
-    ) -> Result<(), RegisterError>
-    where
-        B: Fn() -> Box<dyn LossRecovery> + Send + Sync + 'static,
-    {
-        self.recoveries.insert_parametric(name, move |parameters| {
-            let build = read(parameters);
-            Box::new(|text| Arc::new(NamedRecovery::new(text, build)))
-        })
-    }
-
-    /// Adds a datagram policy with parameters.
-    ///
-    /// # Errors
-    /// If another datagram policy has the name, or if the name is invalid.
-    pub fn register_datagram_policy_with<B>(
-        &mut self,
-        name: &str,
-        read: impl Fn(&mut Parameters<'_>) -> B + Send + Sync + 'static,
-    ) -> Result<(), RegisterError>
-    where
-        B: Fn() -> Box<dyn DatagramPolicy> + Send + Sync + 'static,
-    {
-        self.datagrams.insert_parametric(name, move |parameters| {
-            let build = read(parameters);
-            Box::new(|text| Arc::new(NamedDatagramPolicy::new(text, build)))
         })
     }
 }

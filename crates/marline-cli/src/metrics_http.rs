@@ -176,8 +176,8 @@ fn look(totals: &Totals, handle: &dyn Handle) {
     totals.paths(&handle.paths());
     totals.sample(&connections);
     totals.address_pairs(&handle.address_pairs().unwrap_or_default());
-    if let Some(counts) = handle.datagrams() {
-        totals.datagrams(&counts);
+    if let Some((lanes, udp)) = handle.datagrams() {
+        totals.datagrams(&lanes, &udp);
     }
     totals.service(&handle.service());
 }

@@ -137,7 +137,8 @@ impl Traces {
     /// The directory cannot be created.
     pub fn in_dir(
         directory: &Path,
-        (role, vantage): (&'static str, Vantage),
+        role: &'static str,
+        vantage: Vantage,
         numbers: ConnectionNumbers,
         bounds: Bounds,
     ) -> anyhow::Result<Traces> {
@@ -390,7 +391,7 @@ mod tests {
 
     fn in_dir(directory: &Path, bounds: Bounds) -> Traces {
         let numbers = ConnectionNumbers::default();
-        Traces::in_dir(directory, ("client", Vantage::Client), numbers, bounds).expect("traces")
+        Traces::in_dir(directory, "client", Vantage::Client, numbers, bounds).expect("traces")
     }
 
     fn files(directory: &Path) -> Vec<PathBuf> {

@@ -104,13 +104,13 @@ use crate::subflow::{
 };
 use crate::tables::Context;
 use crate::tables::fast_open_memory::{Answer as FastOpenAnswer, Plan, syn_room};
-use crate::tables::silent_paths::{PathAddresses, Prober, addresses_of};
+use crate::tables::silent_paths::Prober;
 use crate::tables::time_wait::{Answer, Ended, RESET_MEMORY};
 use crate::traffic::LostSegments;
 use crate::{
     CloseReason, ConnectionConfig, ConnectionId, ConnectionInfo, Ecn, Event, FallbackReason,
-    FourTuple, LoneKeepalive, MemoryAccount, MemoryKind, MonitorKind, NetworkError, Purpose,
-    ReadError, SegmentReceived, SegmentSent, SocketOption, StreamDirection, SubflowPlace,
+    FourTuple, LoneKeepalive, MemoryAccount, MemoryKind, MonitorKind, NetworkError, PathAddresses,
+    Purpose, ReadError, SegmentReceived, SegmentSent, SocketOption, StreamDirection, SubflowPlace,
     SubflowState, Timer, Traffic, Transmit, TransmitBuf, WriteError,
 };
 
@@ -2444,7 +2444,7 @@ impl Connection {
         if !subflow_cost.is_none() {
             self.report_cost(cx, id);
         }
-        cx.silent_paths.on_answer(now, addresses_of(&path));
+        cx.silent_paths.on_answer(now, path.addresses());
         self.rescue(now, |_| true);
         self.scheduler_event(now, SchedulerEvent::SubflowUp(id));
         self.path_event(cx, PathEvent::SubflowUp(id));
@@ -3413,9 +3413,10 @@ impl Connection {
         }
         let Some(subflow) = self.paths.get(id) else { return };
         let path = subflow.path();
-        let ends = (path.local.ip(), path.remote.ip());
         let plan = match subflow.tcp().syns_sent() {
-            0 | 1 if fast.is_on(path.remote.port()) => cx.fast_opens.plan(cx.now, ends, fast),
+            0 | 1 if fast.is_on(path.remote.port()) => {
+                cx.fast_opens.plan(cx.now, path.addresses(), fast)
+            }
             _ => Plan::Ordinary,
         };
         let (option, mss) = match plan {
@@ -3481,7 +3482,7 @@ impl Connection {
             multipath,
             took: subflow.tcp().syn_data_answer().map(|(taken, _)| taken > 0),
         };
-        cx.fast_opens.on_answer(cx.now, (path.local.ip(), path.remote.ip()), &answer);
+        cx.fast_opens.on_answer(cx.now, path.addresses(), &answer);
     }
 
     /// Client: settles the SYN's data once the first subflow is established: it was accepted, or is sent again first.
@@ -4213,11 +4214,11 @@ impl Connection {
         if !self.probes_silent_paths() {
             return None;
         }
-        let on = |s: &&SubflowContext| addresses_of(&s.path()) == path;
+        let on = |s: &&SubflowContext| s.path().addresses() == path;
         let waits = |s: &SubflowContext| !s.was_joined() || s.is_usable() && s.health().is_silent();
         let mut there = self.paths.iter().filter(on);
         let may = match there.next() {
-            None => self.unopened_at(path.0).is_some(),
+            None => self.unopened_at(path.local).is_some(),
             Some(first) => waits(first) || there.any(waits),
         };
         let unanswered = self.sender.una() < self.sender.written();
@@ -4242,7 +4243,7 @@ impl Connection {
     /// Probes a silent path with an empty segment, a repeated SYN, or a new subflow.
     pub(crate) fn probe_path(&mut self, cx: &mut Context<'_>, path: PathAddresses) {
         let mut asked = false;
-        for id in self.paths.those(|s| addresses_of(&s.path()) == path).iter() {
+        for id in self.paths.those(|s| s.path().addresses() == path).iter() {
             let Some(subflow) = self.paths.get_mut(id) else { continue };
             if !subflow.was_joined() {
                 subflow.tcp_mut().repeat_syn();
@@ -4253,7 +4254,7 @@ impl Connection {
         }
         if asked {
             cx.out.counters.path_probes += 1;
-        } else if let Some(local) = self.unopened_at(path.0) {
+        } else if let Some(local) = self.unopened_at(path.local) {
             cx.out.counters.path_probes += 1;
             self.path_event(cx, PathEvent::LocalUp(local));
         }
@@ -4265,7 +4266,7 @@ impl Connection {
             return;
         }
         let mut owes = false;
-        for id in self.paths.those(|s| addresses_of(&s.path()) == path).iter() {
+        for id in self.paths.those(|s| s.path().addresses() == path).iter() {
             let Some(subflow) = self.paths.get_mut(id) else { continue };
             owes = true;
             if !subflow.was_joined() {
@@ -4278,7 +4279,7 @@ impl Connection {
                 }
             }
         }
-        if let Some(local) = self.unopened_at(path.0).filter(|_| !owes) {
+        if let Some(local) = self.unopened_at(path.local).filter(|_| !owes) {
             self.path_event(cx, PathEvent::LocalUp(local));
         }
     }
@@ -4321,7 +4322,7 @@ impl Connection {
         let Some(subflow) = self.paths.get_mut(id) else { return };
         if prompt {
             subflow.tcp_mut().retry_soon(cx.now, end.unheard);
-            cx.silent_paths.on_answer(cx.now, addresses_of(&subflow.path()));
+            cx.silent_paths.on_answer(cx.now, subflow.path().addresses());
         }
         let bad = subflow.health().has_bad_address_pair();
         if !end.was_rescued {

@@ -75,6 +75,17 @@ pub enum StreamDirection {
     Received,
 }
 
+impl StreamDirection {
+    /// Name of the direction in records and messages.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            StreamDirection::Sent => "sent",
+            StreamDirection::Received => "received",
+        }
+    }
+}
+
 /// Kinds of monitor events.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]

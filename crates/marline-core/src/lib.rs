@@ -51,4 +51,6 @@ pub use stats::{
     ConnectionInfo, Counters, ForecastScore, SubflowInfo, SubflowPlace, SubflowState, TcpDetail,
 };
 pub use traffic::{Metrics, Purpose, SegmentReceived, SegmentSent, Timer, Traffic, TrafficFilter};
-pub use transmit::{Ecn, FourTuple, NetworkError, PacketMeta, Transmit, TransmitBuf};
+pub use transmit::{
+    Ecn, FourTuple, NetworkError, PacketMeta, PathAddresses, Transmit, TransmitBuf,
+};

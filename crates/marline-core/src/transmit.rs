@@ -1,6 +1,6 @@
 //! Types exchanged between the core and a carrier.
 
-use core::net::SocketAddr;
+use core::net::{IpAddr, SocketAddr};
 
 /// Both addresses of a subflow in the core. On native TCP these are the addresses of the packets. On the UDP
 /// carrier the ports are the inner TCP ports and the addresses are the initial ones; a NAT rebinding is handled by
@@ -11,6 +11,23 @@ pub struct FourTuple {
     pub local: SocketAddr,
     /// Remote address.
     pub remote: SocketAddr,
+}
+
+impl FourTuple {
+    /// The addresses without ports.
+    #[must_use]
+    pub const fn addresses(&self) -> PathAddresses {
+        PathAddresses { local: self.local.ip(), remote: self.remote.ip() }
+    }
+}
+
+/// Addresses of a path, which several subflows may use.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct PathAddresses {
+    /// Local address.
+    pub local: IpAddr,
+    /// Remote address.
+    pub remote: IpAddr,
 }
 
 /// The ECN field of the IP header.

@@ -477,14 +477,6 @@ impl Path {
         Some(rtt)
     }
 
-    /// Uses a round trip that a stream of the session measured on the path.
-    pub(crate) fn on_stream_sample(&mut self, rtt: Duration, now: Instant) {
-        self.patience.set(None);
-        let expected = self.forecaster.on_sent(now, 0);
-        self.rtt.on_sample(rtt, now);
-        self.forecaster.on_answer(now, rtt, Duration::ZERO, &expected);
-    }
-
     fn detect_losses(&mut self, now: Instant, in_flight: u64, outcome: &mut Outcome) -> u64 {
         let rtt = self.rtt.latest().max(self.srtt());
         let (lost, next) = self.outstanding.take_lost(now, rtt);

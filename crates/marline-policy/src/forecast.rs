@@ -446,13 +446,6 @@ impl Forecast {
         }
     }
 
-    /// The same forecast, `time` after the last trouble.
-    #[must_use]
-    pub fn after_untroubled_time(self, time: Duration) -> Forecast {
-        let untroubled_ms = u32::try_from(time.as_millis()).unwrap_or(u32::MAX);
-        Forecast { troubles: self.troubles / trouble_decay(untroubled_ms), untroubled_ms, ..self }
-    }
-
     /// The same forecast for a path that stays busy for `time` with bytes sent before.
     #[must_use]
     pub fn busy_for(self, time: Duration) -> Forecast {

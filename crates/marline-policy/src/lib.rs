@@ -45,8 +45,8 @@ pub use path_manager::{
 };
 pub use range::{DataRange, Dsn, Ssn};
 pub use reason::{
-    BadRecord, BudgetState, Grounds, HealthState, Inputs, MappingQuery, PathInputs, Question,
-    Reason, RepairsDue, Rule, Terms,
+    BadRecord, BudgetState, Grounds, Inputs, MappingQuery, Question, Reason, RepairsDue, Rule,
+    Terms,
 };
 pub use recovery::{
     AckOutcome, AckSummary, DeliveredSegment, LimitedTransmit, LossRecovery, RecoveryContext,

@@ -17,8 +17,8 @@ use core::cell::RefCell;
 use marline_time::{Duration, Instant, Rate};
 
 use crate::{
-    AddressId, AddressPairFault, DataRange, Decision, Dsn, Eligibility, Forecast, Health, Mapping,
-    MappingIndex, Phase, Reinjection, SchedulerContext, SilenceCause, SubflowId, SubflowView,
+    AddressId, AddressPairFault, DataRange, Decision, Dsn, Health, Mapping, MappingIndex,
+    Reinjection, SchedulerContext, SilenceCause, SubflowId, SubflowView,
 };
 
 mod record;
@@ -198,8 +198,8 @@ pub struct Inputs {
     pub repairs: bool,
     /// The scheduler's budget.
     pub spending: BudgetState,
-    /// The subflows, in slot order.
-    pub paths: Vec<PathInputs>,
+    /// The subflows, in slot order. Health without causes; fields that are not recorded have the values of a new subflow.
+    pub paths: Vec<SubflowView>,
     /// Queries about outstanding data and their answers, in order.
     pub asked: Vec<(MappingQuery, Option<Mapping>)>,
 }
@@ -219,131 +219,30 @@ pub enum MappingQuery {
     LastNotOn(SubflowId, Dsn),
 }
 
-/// Health of a subflow, without causes.
-#[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub enum HealthState {
-    /// [`Health::Fine`].
-    Fine,
-    /// [`Health::Doubtful`].
-    Doubtful,
-    /// [`Health::Silent`].
-    Silent,
-}
+/// Health of a doubtful subflow in a record.
+const DOUBTFUL: Health =
+    Health::Doubtful { since: Instant::ZERO, cause: AddressPairFault::Unanswered };
+/// Health of a silent subflow in a record.
+const SILENT: Health = Health::Silent { since: Instant::ZERO, cause: SilenceCause::ProbeTimeout };
 
-/// What a scheduler knew about one subflow: the recorded fields of its [`SubflowView`].
-#[derive(Copy, Clone, Debug, PartialEq)]
-pub struct PathInputs {
-    /// Slot of the subflow.
-    pub id: SubflowId,
-    /// Marked as a backup.
-    pub backup: bool,
-    /// Bytes on it cost money.
-    pub metered: bool,
-    /// Share of a radio wake-up that a packet on it costs.
-    pub wake_share: f32,
-    /// Health of the subflow.
-    pub standing: HealthState,
-    /// Congestion phase.
-    pub phase: Phase,
-    /// Whether it can take data.
-    pub eligibility: Eligibility,
-    /// Payload bytes of a full segment.
-    pub mss: u32,
-    /// Congestion window in bytes.
-    pub cwnd: u64,
-    /// Slow-start threshold in bytes, `u64::MAX` while unknown.
-    pub ssthresh: u64,
-    /// Bytes in the network.
-    pub bytes_in_flight: u64,
-    /// Bytes lost and not yet retransmitted.
-    pub bytes_queued: u64,
-    /// Smoothed RTT.
-    pub srtt: Option<Duration>,
-    /// Smallest RTT.
-    pub min_rtt: Option<Duration>,
-    /// Delivery rate.
-    pub delivery_rate: Option<Rate>,
-    /// Forecast of answers: quantiles, own delay and probability of trouble.
-    pub forecast: Forecast,
-    /// When the answer to the oldest segment becomes overdue.
-    pub overdue_at: Option<Instant>,
-    /// When anything was last sent on it.
-    pub last_sent_at: Instant,
-    /// When a segment last arrived on it.
-    pub last_heard_at: Instant,
-}
-
-impl From<&SubflowView> for PathInputs {
-    fn from(view: &SubflowView) -> Self {
-        PathInputs {
-            id: view.id,
-            backup: view.backup,
-            metered: view.metered,
-            wake_share: view.wake_share,
-            standing: match view.health {
-                Health::Fine => HealthState::Fine,
-                Health::Doubtful { .. } => HealthState::Doubtful,
-                Health::Silent { .. } => HealthState::Silent,
-            },
-            phase: view.phase,
-            eligibility: view.eligibility,
-            mss: view.mss,
-            cwnd: view.cwnd,
-            ssthresh: view.ssthresh,
-            bytes_in_flight: view.bytes_in_flight,
-            bytes_queued: view.bytes_queued,
-            srtt: view.srtt,
-            min_rtt: view.min_rtt,
-            delivery_rate: view.delivery_rate,
-            forecast: view.forecast,
-            overdue_at: view.overdue_at,
-            last_sent_at: view.last_sent_at,
-            last_heard_at: view.last_heard_at,
-        }
-    }
-}
-
-impl PathInputs {
-    /// The recorded view. Fields that are not recorded have the values of a new subflow.
-    #[must_use]
-    pub const fn view(&self) -> SubflowView {
-        let since = Instant::ZERO;
-        SubflowView {
-            id: self.id,
-            local_id: AddressId(0),
-            remote_id: AddressId(0),
-            backup: self.backup,
-            metered: self.metered,
-            wake_share: self.wake_share,
-            health: match self.standing {
-                HealthState::Fine => Health::Fine,
-                HealthState::Doubtful => {
-                    Health::Doubtful { since, cause: AddressPairFault::Unanswered }
-                }
-                HealthState::Silent => Health::Silent { since, cause: SilenceCause::ProbeTimeout },
-            },
-            phase: self.phase,
-            eligibility: self.eligibility,
-            mss: self.mss,
-            cwnd: self.cwnd,
-            ssthresh: self.ssthresh,
-            bytes_in_flight: self.bytes_in_flight,
-            bytes_queued: self.bytes_queued,
-            bytes_copied: 0,
-            bytes_sent: 0,
-            bytes_received: 0,
-            srtt: self.srtt,
-            rttvar: Duration::ZERO,
-            min_rtt: self.min_rtt,
-            delivery_rate: self.delivery_rate,
-            forecast: self.forecast,
-            overdue_at: self.overdue_at,
-            bytes_since_loss: 0,
-            bytes_between_losses: 0,
-            last_sent_at: self.last_sent_at,
-            last_heard_at: self.last_heard_at,
-            last_new_at: since,
-        }
+/// A view as a record keeps it: without causes of its health, addresses, and counters that no rule reads.
+fn recorded(view: &SubflowView) -> SubflowView {
+    SubflowView {
+        local_id: AddressId(0),
+        remote_id: AddressId(0),
+        health: match view.health {
+            Health::Fine => Health::Fine,
+            Health::Doubtful { .. } => DOUBTFUL,
+            Health::Silent { .. } => SILENT,
+        },
+        bytes_copied: 0,
+        bytes_sent: 0,
+        bytes_received: 0,
+        rttvar: Duration::ZERO,
+        bytes_since_loss: 0,
+        bytes_between_losses: 0,
+        last_new_at: Instant::ZERO,
+        ..*view
     }
 }
 
@@ -365,7 +264,7 @@ impl Inputs {
             send_limit: cx.send_limit,
             repairs: cx.repairs,
             spending: spending.clone(),
-            paths: cx.subflows.iter().map(PathInputs::from).collect(),
+            paths: cx.subflows.iter().map(recorded).collect(),
             asked: listening.asked.into_inner(),
         };
         (decided, inputs)
@@ -374,10 +273,9 @@ impl Inputs {
     /// Runs `decide` again from the record alone. A query about outstanding data that was not recorded gets the answer
     /// `None`. The number of repeated bytes is not recorded, because it is part of the [spending](Self::spending).
     pub fn replay<T>(&self, decide: impl FnOnce(&SchedulerContext<'_>) -> T) -> T {
-        let subflows: Vec<SubflowView> = self.paths.iter().map(PathInputs::view).collect();
         decide(&SchedulerContext {
             now: self.now,
-            subflows: &subflows,
+            subflows: &self.paths,
             unsent: self.unsent,
             written: self.written,
             data_una: self.data_una,
@@ -391,7 +289,7 @@ impl Inputs {
 
     /// The recorded inputs of a path.
     #[must_use]
-    pub fn path(&self, id: SubflowId) -> Option<&PathInputs> {
+    pub fn path(&self, id: SubflowId) -> Option<&SubflowView> {
         self.paths.iter().find(|path| path.id == id)
     }
 

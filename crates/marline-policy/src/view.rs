@@ -16,6 +16,18 @@ pub enum Phase {
     Loss,
 }
 
+impl Phase {
+    /// Name of the phase in records and tables.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Phase::Open => "open",
+            Phase::Recovery => "recovery",
+            Phase::Loss => "loss",
+        }
+    }
+}
+
 /// Whether a subflow can take data now and, if not, why.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Eligibility {
@@ -34,7 +46,7 @@ pub enum Eligibility {
 
 /// A read-only snapshot of one subflow, shared by scheduler, path manager and coupled congestion control. The core
 /// takes it just before it consults a policy.
-#[derive(Copy, Clone, Debug)]
+#[derive(Copy, Clone, Debug, PartialEq)]
 pub struct SubflowView {
     /// Slot of the subflow in the connection.
     pub id: SubflowId,

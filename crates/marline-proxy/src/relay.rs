@@ -23,7 +23,7 @@ use marline::MemoryAccount;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use self::pump::Pump;
-use self::socket_buffers::SocketBuffers;
+use self::socket_buffers::{BlockedDirections, SocketBuffers};
 use self::standstill::Standstill;
 use self::turns::{AccountTurns, Turn};
 use crate::memory_trim::Carried;
@@ -187,9 +187,9 @@ where
         let memory = local.traffic.memory();
         // Bytes buffered in the encryption of the remote side are flushed first, so only this side needs a check.
         let has_room = !pump::is_short(memory) || local.inner.poll_room(cx).is_ready();
-        let out_ended = out.poll(cx, (local, remote), memory, true)?;
-        let back_ended = back.poll(cx, (remote, local), memory, has_room)?;
-        let blocked = (out.is_blocked(), back.is_blocked());
+        let out_ended = out.poll(cx, local, remote, memory, true)?;
+        let back_ended = back.poll(cx, remote, local, memory, has_room)?;
+        let blocked = BlockedDirections { from: out.is_blocked(), to: back.is_blocked() };
         buffers.note_blocked(local.inner.socket(), memory, blocked);
         // Independent of blocking: the rest of a record may take long to arrive.
         buffers.note_kept(memory, remote.buffered(socket_buffers::is_memory_tight(memory)));
@@ -198,7 +198,7 @@ where
         }
         if out.is_blocked() || back.is_blocked() || out.is_done() || back.is_done() {
             let looked = || (local.traffic.counts(), local.inner.peer_state(), remote.peer_state());
-            standstill.poll(cx, (&out, &back), looked)?;
+            standstill.poll(cx, &out, &back, looked)?;
         }
         Poll::Pending
     })

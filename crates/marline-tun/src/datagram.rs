@@ -104,10 +104,9 @@ impl DatagramWriter {
             return Err(invalid("the datagram exceeds the interface's MTU"));
         }
         let mut packet = vec![0; header + UDP_HEADER_LEN];
-        let ends = (from.ip(), to.ip());
         let udp_len = UDP_HEADER_LEN + payload.len();
         let unfit = |_| invalid("the two addresses are of different families");
-        emit_ip(ends, PROTOCOL_UDP, 0, udp_len, &mut packet).map_err(unfit)?;
+        emit_ip(from.ip(), to.ip(), PROTOCOL_UDP, 0, udp_len, &mut packet).map_err(unfit)?;
         let udp = &mut packet[header..];
         emit_udp(from.port(), to.port(), payload.len(), udp).map_err(unfit)?;
         packet.extend_from_slice(payload);

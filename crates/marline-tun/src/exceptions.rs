@@ -20,26 +20,15 @@ pub enum Destination {
 }
 
 /// Text that is not a destination.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadDestination {
     /// The text has a slash but is not a network.
+    #[error("{0}")]
     Network(BadCidr),
     /// The text is not a name either.
+    #[error("expected ADDRESS, ADDRESS/BITS or a domain: {0}")]
     Domain(BadTarget),
 }
-
-impl fmt::Display for BadDestination {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            BadDestination::Network(error) => error.fmt(f),
-            BadDestination::Domain(error) => {
-                write!(f, "expected ADDRESS, ADDRESS/BITS or a domain: {error}")
-            }
-        }
-    }
-}
-
-impl std::error::Error for BadDestination {}
 
 impl FromStr for Destination {
     type Err = BadDestination;

@@ -97,7 +97,7 @@ fn write_packet(ip: &IpPacket<'_>, payload: &[u8]) -> Option<Vec<u8>> {
     let header = ip_header_len(ip.src);
     let mut packet = vec![0; header];
     packet.extend_from_slice(payload);
-    emit_ip((ip.src, ip.dst), ip.protocol, ip.ecn, payload.len(), &mut packet[..header]).ok()?;
+    emit_ip(ip.src, ip.dst, ip.protocol, ip.ecn, payload.len(), &mut packet[..header]).ok()?;
     Some(packet)
 }
 

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use marline_wire::{Checksum, EmitError, PROTOCOL_TCP, SeqNum, emit_ip, ip_header_len};
+use marline_wire::{Checksum, EmitError, IpPacket, PROTOCOL_TCP, SeqNum, emit_ip, ip_header_len};
 
 pub(crate) const PROTOCOL_ICMP: u8 = 1;
 pub(crate) const PROTOCOL_ICMPV6: u8 = 58;
@@ -43,14 +43,14 @@ impl Unreachable {
 }
 
 /// Returns true if the checksum of an ICMP message is correct.
-pub(crate) fn is_intact(ends: (IpAddr, IpAddr), message: &[u8]) -> bool {
-    sum(ends, message).is_valid()
+pub(crate) fn is_intact(packet: &IpPacket<'_>) -> bool {
+    sum(packet.src, packet.dst, packet.payload).is_valid()
 }
 
-fn sum(ends: (IpAddr, IpAddr), message: &[u8]) -> Checksum {
+fn sum(from: IpAddr, to: IpAddr, message: &[u8]) -> Checksum {
     let mut sum = Checksum::new();
-    if ends.0.is_ipv6() {
-        sum.add_pseudo_header(ends.0, ends.1, PROTOCOL_ICMPV6, message.len() as u32);
+    if from.is_ipv6() {
+        sum.add_pseudo_header(from, to, PROTOCOL_ICMPV6, message.len() as u32);
     }
     sum.add_bytes(message);
     sum
@@ -71,10 +71,10 @@ pub(crate) fn is_error(ipv6: bool, message: &[u8]) -> bool {
     }
 }
 
-/// Writes the reply to an echo request as a whole packet from `ends.0` to `ends.1`.
-pub(crate) fn write_echo_reply(ends: (IpAddr, IpAddr), request: &[u8], out: &mut Vec<u8>) {
-    let kind = if ends.0.is_ipv6() { 129 } else { 0 };
-    write(ends, out, |message| {
+/// Writes the reply to an echo request as a whole packet from `from` to `to`.
+pub(crate) fn write_echo_reply(from: IpAddr, to: IpAddr, request: &[u8], out: &mut Vec<u8>) {
+    let kind = if from.is_ipv6() { 129 } else { 0 };
+    write(from, to, out, |message| {
         message.extend_from_slice(&[kind, 0, 0, 0]);
         message.extend_from_slice(request.get(4..).unwrap_or_default());
     });
@@ -86,18 +86,26 @@ pub(crate) fn echo_fields(request: &[u8]) -> Option<(u16, u16, &[u8])> {
     Some((u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d]), data))
 }
 
-/// Writes the reply that another host sent to an echo request, as a whole packet from `ends.0` to `ends.1`.
+/// Numbers by which a program recognizes the reply to its echo request.
+#[derive(Copy, Clone, Debug)]
+pub(crate) struct EchoNumbers {
+    pub(crate) identifier: u16,
+    pub(crate) sequence: u16,
+}
+
+/// Writes the reply that another host sent to an echo request, as a whole packet from `from` to `to`.
 pub(crate) fn write_echo_answer(
-    ends: (IpAddr, IpAddr),
-    (identifier, sequence): (u16, u16),
+    from: IpAddr,
+    to: IpAddr,
+    echo: EchoNumbers,
     data: &[u8],
     out: &mut Vec<u8>,
 ) {
-    let kind = if ends.0.is_ipv6() { 129 } else { 0 };
-    write(ends, out, |message| {
+    let kind = if from.is_ipv6() { 129 } else { 0 };
+    write(from, to, out, |message| {
         message.extend_from_slice(&[kind, 0, 0, 0]);
-        message.extend_from_slice(&identifier.to_be_bytes());
-        message.extend_from_slice(&sequence.to_be_bytes());
+        message.extend_from_slice(&echo.identifier.to_be_bytes());
+        message.extend_from_slice(&echo.sequence.to_be_bytes());
         message.extend_from_slice(data);
     });
 }
@@ -124,61 +132,66 @@ impl EchoFailure {
     }
 }
 
-/// Writes the failure of an echo request between `asked`, as a whole packet from `by` to the request's source.
+/// Writes the failure of an echo request from `source` to `destination`, as a whole packet from `by` to `source`.
 pub(crate) fn write_echo_failure(
     by: IpAddr,
-    asked: (IpAddr, IpAddr),
-    (identifier, sequence): (u16, u16),
+    source: IpAddr,
+    destination: IpAddr,
+    echo: EchoNumbers,
     why: EchoFailure,
     out: &mut Vec<u8>,
 ) {
-    let ipv6 = asked.0.is_ipv6();
+    let ipv6 = source.is_ipv6();
     let mut quoted = [0; 40 + HEADER_LEN];
     let protocol = if ipv6 { PROTOCOL_ICMPV6 } else { PROTOCOL_ICMP };
-    let Ok(len) = emit_ip(asked, protocol, 0, HEADER_LEN, &mut quoted) else { return out.clear() };
+    let Ok(len) = emit_ip(source, destination, protocol, 0, HEADER_LEN, &mut quoted) else {
+        return out.clear();
+    };
     // The request's checksum covered the data, which was not kept.
     let message = &mut quoted[len..len + HEADER_LEN];
     message[0] = if ipv6 { 128 } else { 8 };
-    message[4..6].copy_from_slice(&identifier.to_be_bytes());
-    message[6..].copy_from_slice(&sequence.to_be_bytes());
-    write_error((by, asked.0), why.beginning(ipv6), &quoted[..len + HEADER_LEN], out);
+    message[4..6].copy_from_slice(&echo.identifier.to_be_bytes());
+    message[6..].copy_from_slice(&echo.sequence.to_be_bytes());
+    write_error(by, source, why.beginning(ipv6), &quoted[..len + HEADER_LEN], out);
 }
 
 /// Writes a time exceeded message as a whole packet to the source of `packet`.
-pub(crate) fn write_time_exceeded(ends: (IpAddr, IpAddr), packet: &[u8], out: &mut Vec<u8>) {
-    let kind = if ends.0.is_ipv6() { 3 } else { 11 };
-    write_error(ends, [kind, 0, 0, 0, 0, 0, 0, 0], packet, out);
+pub(crate) fn write_time_exceeded(from: IpAddr, to: IpAddr, packet: &[u8], out: &mut Vec<u8>) {
+    let kind = if from.is_ipv6() { 3 } else { 11 };
+    write_error(from, to, [kind, 0, 0, 0, 0, 0, 0, 0], packet, out);
 }
 
 /// Writes a destination unreachable message from `from` as a whole packet to the source of `refused`.
 pub(crate) fn write_unreachable(
-    (from, to): (IpAddr, IpAddr),
+    from: IpAddr,
+    to: IpAddr,
     why: Unreachable,
     refused: &[u8],
     out: &mut Vec<u8>,
 ) {
     let ipv6 = from.is_ipv6();
     let kind = if ipv6 { 1 } else { 3 };
-    write_error((from, to), [kind, why.code(ipv6), 0, 0, 0, 0, 0, 0], refused, out);
+    write_error(from, to, [kind, why.code(ipv6), 0, 0, 0, 0, 0, 0], refused, out);
 }
 
 /// Writes a message from `from` that a packet exceeds `mtu`, the limit of its path, as a whole packet to its source
 /// (RFC 1191, RFC 4443 section 3.2).
 pub(crate) fn write_too_big(
-    (from, to): (IpAddr, IpAddr),
+    from: IpAddr,
+    to: IpAddr,
     mtu: usize,
     refused: &[u8],
     out: &mut Vec<u8>,
 ) {
     let (kind, code) = if from.is_ipv6() { (2, 0) } else { (3, 4) };
     let [high, low] = u16::try_from(mtu).unwrap_or(u16::MAX).to_be_bytes();
-    write_error((from, to), [kind, code, 0, 0, 0, 0, high, low], refused, out);
+    write_error(from, to, [kind, code, 0, 0, 0, 0, high, low], refused, out);
 }
 
 /// Writes an error message with this beginning and a quote of the refused packet.
-fn write_error(ends: (IpAddr, IpAddr), beginning: [u8; 8], refused: &[u8], out: &mut Vec<u8>) {
-    let most = if ends.0.is_ipv6() { QUOTED_V6 } else { QUOTED_V4 };
-    write(ends, out, |message| {
+fn write_error(from: IpAddr, to: IpAddr, beginning: [u8; 8], refused: &[u8], out: &mut Vec<u8>) {
+    let most = if from.is_ipv6() { QUOTED_V6 } else { QUOTED_V4 };
+    write(from, to, out, |message| {
         message.extend_from_slice(&beginning);
         message.extend_from_slice(&refused[..refused.len().min(most)]);
     });
@@ -187,34 +200,35 @@ fn write_error(ends: (IpAddr, IpAddr), beginning: [u8; 8], refused: &[u8], out: 
 /// Writes that a SYN with this sequence number did not reach its target, as a whole packet to its sender.
 pub(crate) fn write_syn_unreachable(
     from: IpAddr,
-    (asker, target): (SocketAddr, SocketAddr),
+    asker: SocketAddr,
+    target: SocketAddr,
     seq: SeqNum,
     why: Unreachable,
     out: &mut Vec<u8>,
 ) -> Result<(), EmitError> {
     let mut quoted = [0; 40 + QUOTED_TCP];
-    let len = emit_ip((asker.ip(), target.ip()), PROTOCOL_TCP, 0, 20, &mut quoted)?;
+    let len = emit_ip(asker.ip(), target.ip(), PROTOCOL_TCP, 0, 20, &mut quoted)?;
     let tcp = &mut quoted[len..len + QUOTED_TCP];
     tcp[..2].copy_from_slice(&asker.port().to_be_bytes());
     tcp[2..4].copy_from_slice(&target.port().to_be_bytes());
     tcp[4..].copy_from_slice(&seq.0.to_be_bytes());
-    write_unreachable((from, asker.ip()), why, &quoted[..len + QUOTED_TCP], out);
+    write_unreachable(from, asker.ip(), why, &quoted[..len + QUOTED_TCP], out);
     Ok(())
 }
 
 /// Writes the IP header, the message that `fill` appends, and its checksum. Leaves `out` empty if the message does
 /// not fit a packet.
-fn write(ends: (IpAddr, IpAddr), out: &mut Vec<u8>, fill: impl FnOnce(&mut Vec<u8>)) {
-    let header = ip_header_len(ends.0);
+fn write(from: IpAddr, to: IpAddr, out: &mut Vec<u8>, fill: impl FnOnce(&mut Vec<u8>)) {
+    let header = ip_header_len(from);
     out.clear();
     out.resize(header, 0);
     fill(out);
     let len = out.len() - header;
-    let protocol = if ends.0.is_ipv6() { PROTOCOL_ICMPV6 } else { PROTOCOL_ICMP };
-    if emit_ip(ends, protocol, 0, len, &mut out[..header]).is_err() {
+    let protocol = if from.is_ipv6() { PROTOCOL_ICMPV6 } else { PROTOCOL_ICMP };
+    if emit_ip(from, to, protocol, 0, len, &mut out[..header]).is_err() {
         out.clear();
         return;
     }
-    let sum = sum(ends, &out[header..]).finish();
+    let sum = sum(from, to, &out[header..]).finish();
     out[header + 2..header + 4].copy_from_slice(&sum.to_be_bytes());
 }

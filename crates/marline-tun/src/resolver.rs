@@ -1,6 +1,5 @@
 //! Choice of the resolver for queries from inside, and the resolver configuration that programs see.
 
-use std::fmt;
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -15,17 +14,9 @@ pub(crate) const RESOLV_CONF: &str = "/etc/resolv.conf";
 const RESOLVED: &str = "/run/systemd/resolve/resolv.conf";
 
 /// Text that is not a resolver's address.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is not a resolver: expected ADDRESS or ADDRESS:PORT (IPv6 in brackets)")]
 pub struct BadResolver(String);
-
-impl fmt::Display for BadResolver {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let text = &self.0;
-        write!(f, "`{text}` is not a resolver: expected ADDRESS or ADDRESS:PORT (IPv6 in brackets)")
-    }
-}
-
-impl std::error::Error for BadResolver {}
 
 /// Parses a resolver's address: `ADDRESS` or `ADDRESS:PORT`, with IPv6 in brackets if there is a port.
 ///

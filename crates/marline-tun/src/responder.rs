@@ -135,8 +135,8 @@ impl Responder {
     }
 
     fn take_icmp<'a>(&self, ip: &IpPacket<'a>, packet: &[u8], answer: &mut Vec<u8>) -> Taken<'a> {
-        let (ends, ipv6) = ((ip.src, ip.dst), ip.src.is_ipv6());
-        if !icmp::is_intact(ends, ip.payload) {
+        let ipv6 = ip.src.is_ipv6();
+        if !icmp::is_intact(ip) {
             count(&self.counters.malformed);
             return Taken::Dropped;
         }
@@ -148,7 +148,7 @@ impl Responder {
         };
         if self.addresses.is_gateway(ip.dst) {
             count(&self.counters.echoes);
-            icmp::write_echo_reply((ip.dst, ip.src), ip.payload, answer);
+            icmp::write_echo_reply(ip.dst, ip.src, ip.payload, answer);
             return Taken::Answered;
         }
         count(&self.counters.pings);
@@ -156,10 +156,10 @@ impl Responder {
         let hops = hop_limit(packet);
         if hops <= 1 {
             let from = self.addresses.gateway_for(ip.src);
-            icmp::write_time_exceeded((from, ip.src), packet, answer);
+            icmp::write_time_exceeded(from, ip.src, packet, answer);
             return Taken::Answered;
         }
-        let (source, destination) = ends;
+        let (source, destination) = (ip.src, ip.dst);
         Taken::Echo(Echo { source, destination, identifier, sequence, hops: hops - 1, payload })
     }
 
@@ -173,7 +173,7 @@ impl Responder {
         }
         let from = self.addresses.gateway_for(ip.src);
         let mtu = ip_header_len(ip.src) + UDP_HEADER_LEN + most;
-        icmp::write_too_big((from, ip.src), mtu, packet, answer);
+        icmp::write_too_big(from, ip.src, mtu, packet, answer);
         Taken::Answered
     }
 
@@ -189,7 +189,7 @@ impl Responder {
         }
         count(&self.counters.refused);
         let from = self.addresses.gateway_for(ip.src);
-        icmp::write_unreachable((from, ip.src), why, packet, answer);
+        icmp::write_unreachable(from, ip.src, why, packet, answer);
         Taken::Answered
     }
 }

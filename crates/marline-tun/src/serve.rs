@@ -217,8 +217,8 @@ impl<O: Open> Service<O> {
         let Some(seq) = request.forget() else { return };
         let from = self.addresses.gateway_for(path.remote.ip());
         let mut packet = Vec::new();
-        let ends = (path.remote, path.local);
-        if icmp::write_syn_unreachable(from, ends, seq, why, &mut packet).is_ok() {
+        let (asker, target) = (path.remote, path.local);
+        if icmp::write_syn_unreachable(from, asker, target, seq, why, &mut packet).is_ok() {
             // If the interface no longer exists, no response is needed.
             let _ = self.tun.write(&packet);
         }

@@ -232,32 +232,13 @@ pub fn store_tcp_checksum(segment: &mut [u8], checksum: u16) {
 /// included), then the payload of the whole mapping.
 #[must_use]
 pub fn dss_checksum(dsn: u64, ssn: u32, length: u16, payload: Checksum) -> u16 {
-    dss_sum(dsn, ssn, length, payload).finish()
-}
-
-/// Whether a mapping's payload matches its checksum.
-#[must_use]
-pub fn verify_dss_checksum(
-    dsn: u64,
-    ssn: u32,
-    length: u16,
-    payload: Checksum,
-    received: u16,
-) -> bool {
-    let mut sum = Checksum::new();
-    sum.add_u16(received);
-    sum.append(dss_sum(dsn, ssn, length, payload));
-    sum.is_valid()
-}
-
-fn dss_sum(dsn: u64, ssn: u32, length: u16, payload: Checksum) -> Checksum {
     let mut sum = Checksum::new();
     sum.add_u64(dsn);
     sum.add_u32(ssn);
     sum.add_u16(length);
     // The field of the checksum itself counts as zero.
     sum.append(payload);
-    sum
+    sum.finish()
 }
 
 #[cfg(test)]

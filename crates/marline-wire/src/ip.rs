@@ -66,19 +66,20 @@ pub const fn ip_header_len(src: IpAddr) -> usize {
     if src.is_ipv4() { IPV4_HEADER_LEN } else { IPV6_HEADER_LEN }
 }
 
-/// Writes the IP header for `payload_len` bytes of `protocol` between two addresses of the same family. Returns the
+/// Writes the IP header for `payload_len` bytes of `protocol` from `src` to `dst`, which have the same family. Returns the
 /// header's length. `ecn` holds the two bits of the ECN field.
 ///
 /// # Errors
 /// If the families differ, `out` is too short, or the packet would be too long.
 pub fn emit_ip(
-    ends: (IpAddr, IpAddr),
+    src: IpAddr,
+    dst: IpAddr,
     protocol: u8,
     ecn: u8,
     payload_len: usize,
     out: &mut [u8],
 ) -> Result<usize, EmitError> {
-    match ends {
+    match (src, dst) {
         (IpAddr::V4(src), IpAddr::V4(dst)) => {
             Ipv4Header { ecn, ..Ipv4Header::new(src, dst, protocol) }.emit(payload_len, out)
         }

@@ -29,7 +29,7 @@ mod udp;
 pub use assembly::{Assembly, BadPiece};
 pub use checksum::{
     Checksum, dss_checksum, fill_tcp_checksum, store_tcp_checksum, tcp_checksum, tcp_pseudo_header,
-    verify_dss_checksum, verify_tcp_checksum,
+    verify_tcp_checksum,
 };
 pub use dns::{
     DNS_A, DNS_AAAA, DNS_HEADER_LEN, DnsRecord, dns_after_name, dns_after_questions, dns_answers,

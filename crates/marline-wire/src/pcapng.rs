@@ -175,7 +175,7 @@ impl Capture {
         let header_len = ip_header_len(segment.src);
         self.packet.clear();
         self.packet.resize(header_len, 0);
-        emit_ip(ends, PROTOCOL_TCP, segment.ecn, segment.bytes.len(), &mut self.packet)?;
+        emit_ip(ends.0, ends.1, PROTOCOL_TCP, segment.ecn, segment.bytes.len(), &mut self.packet)?;
         self.packet.extend_from_slice(segment.bytes);
         let original_len = self.packet.len();
 

@@ -58,7 +58,17 @@ impl Tap {
         ((0..links as u32).map(tap).collect(), Tapped { packets, bound })
     }
 
-    pub(crate) fn see(&self, at: Duration, (at_client, sent): (bool, bool), bytes: &[u8]) {
+    /// Copies a packet that an end sends.
+    pub(crate) fn on_sent(&self, at: Duration, at_client: bool, bytes: &[u8]) {
+        self.copy(at, at_client, true, bytes);
+    }
+
+    /// Copies a packet that is delivered to an end.
+    pub(crate) fn on_delivered(&self, at: Duration, at_client: bool, bytes: &[u8]) {
+        self.copy(at, at_client, false, bytes);
+    }
+
+    fn copy(&self, at: Duration, at_client: bool, sent: bool, bytes: &[u8]) {
         // One thread writes; readers only need the values for a report.
         let end = usize::from(at_client);
         let room = &self.bound.room[end];
@@ -95,10 +105,10 @@ mod tests {
     fn each_end_of_a_capture_has_its_own_limit() {
         let (taps, tapped) = Tap::new(2, 100);
         let at = Duration::from_millis(1);
-        taps[0].see(at, (true, true), &[1; 60]);
-        taps[1].see(at, (true, false), &[2; 60]);
-        taps[1].see(at, (false, false), &[3; 60]);
-        taps[0].see(at, (true, false), &[4; 40]);
+        taps[0].on_sent(at, true, &[1; 60]);
+        taps[1].on_delivered(at, true, &[2; 60]);
+        taps[1].on_delivered(at, false, &[3; 60]);
+        taps[0].on_delivered(at, true, &[4; 40]);
         let seen: Vec<(u32, bool, bool, u8)> =
             tapped.packets().map(|p| (p.link, p.at_client, p.sent, p.bytes[0])).collect();
         assert_eq!(seen, [(0, true, true, 1), (1, false, false, 3), (0, true, false, 4)]);

@@ -134,7 +134,7 @@ impl Tunnel {
             // The arrival time is unknown, but a running thread reads a packet within microseconds.
             let now = clock.now();
             if let Some(tap) = tap {
-                tap.see(now.since(Instant::ZERO), (end == End::Client, true), &bytes);
+                tap.on_sent(now.since(Instant::ZERO), end == End::Client, &bytes);
             }
             lane.offer(now, None, parcel(bytes));
             while let Some(answer) = lane.take_answer() {
@@ -158,7 +158,7 @@ impl Tunnel {
                     Ok(()) => {
                         lane.sent(due, clock.now());
                         if let Some(tap) = tap {
-                            tap.see(handed.since(Instant::ZERO), (at_client, false), &parcel.bytes);
+                            tap.on_delivered(handed.since(Instant::ZERO), at_client, &parcel.bytes);
                         }
                     }
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => {

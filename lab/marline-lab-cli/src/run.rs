@@ -343,17 +343,26 @@ impl How {
         let records = series.run(&jobs, &|progress| bar.note(progress));
         bar.end();
         records?;
-        report_shard(shard, (bar.failed(), jobs.len(), all), &store)
+        ShardReport { shard, runs: jobs.len(), all_runs: all, failed: bar.failed() }.print(&store)
     }
 }
 
-/// Prints the directory of a shard's runs, their number, and the number of failures.
-pub(crate) fn report_shard(
-    shard: Shard,
-    (failed, made, all): (usize, usize, usize),
-    store: &Store,
-) -> anyhow::Result<ExitCode> {
-    let place = store.place().display();
-    print(&format!("shard {shard}: {made} of {all} runs, in {place}\n"))?;
-    Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+/// What came of a shard.
+pub(crate) struct ShardReport {
+    pub(crate) shard: Shard,
+    /// Runs of the shard.
+    pub(crate) runs: usize,
+    /// Runs of all shards.
+    pub(crate) all_runs: usize,
+    pub(crate) failed: usize,
+}
+
+impl ShardReport {
+    /// Prints the directory of the runs and their number. The exit code says whether any failed.
+    pub(crate) fn print(&self, store: &Store) -> anyhow::Result<ExitCode> {
+        let ShardReport { shard, runs, all_runs, failed } = *self;
+        let place = store.place().display();
+        print(&format!("shard {shard}: {runs} of {all_runs} runs, in {place}\n"))?;
+        Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    }
 }

@@ -10,7 +10,7 @@ use marline_lab::runs::{Seeds, Sweep};
 use super::engine::{Engine, run_on_ray};
 use super::paper::aligned;
 use super::progress::Ahead;
-use super::run::{How, report_shard, warn};
+use super::run::{How, ShardReport, warn};
 use marline_cli::cmd::monitor::print;
 
 /// Arguments of `marline-lab sweep`.
@@ -77,7 +77,8 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     bar.end();
     made?;
     if let Some(shard) = args.how.shard {
-        return report_shard(shard, (bar.failed(), mine, sweep.runs()), &store);
+        let (runs, all_runs, failed) = (mine, sweep.runs(), bar.failed());
+        return ShardReport { shard, runs, all_runs, failed }.print(&store);
     }
     let swept = sweep.collect(&store, &out, &args.how.formats())?;
     print(&aligned(&swept.table()))?;

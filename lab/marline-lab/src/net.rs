@@ -22,7 +22,7 @@ use marline_emulator::{Tapped, netns};
 use crate::emulation::script::Order;
 use crate::scenario::{Event, Scenario, Side};
 pub use claim::{Claim, Owner, claims, release, sweep};
-pub use counters::{Counters, KernelLog};
+pub use counters::Counters;
 pub use links::{LinkOptions, Links, Scheduled};
 pub use marline_emulator::RelayReport;
 

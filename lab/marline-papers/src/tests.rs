@@ -32,7 +32,9 @@ fn every_paper_has_a_file_that_can_be_read_and_a_name_of_its_own() {
         assert!(seen.insert(paper.key()), "two papers are called {}", paper.key());
     }
     assert_eq!(find("cs244").unwrap().key(), "raiciu2012");
-    assert!(find("no-such-paper").is_err_and(|e| e.to_string().starts_with("no paper `no-such")));
+    assert!(
+        find("no-such-paper").is_err_and(|e| e.to_string().starts_with("unknown paper `no-such"))
+    );
 }
 
 #[test]

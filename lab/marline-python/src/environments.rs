@@ -10,6 +10,7 @@ mod workers;
 use std::sync::{Mutex, PoisonError};
 
 use marline_lab::parallel;
+use marline_time::Duration;
 use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
@@ -58,8 +59,8 @@ impl Environments {
             }
         };
         let variant = plan.variant(variant)?;
-        let scene =
-            Scene::new(plan.experiment(), &variant, plan.registry(), (step_us, reward, at_client));
+        let (experiment, step) = (plan.experiment(), Duration::from_micros(step_us));
+        let scene = Scene::new(experiment, &variant, plan.registry(), step, reward, at_client);
         let scene = scene.map_err(|error| experiment_error(&error))?;
         let paths = scene.paths();
         let threads = if threads == 0 { parallel::available() } else { threads }.min(count);

@@ -12,7 +12,7 @@ use pyo3::prelude::*;
 
 use crate::experiment_error;
 use crate::policies::{self, PolicyClass};
-use crate::running::{Files, Running};
+use crate::running::{Outputs, Running};
 
 /// An experiment that has been read and checked.
 #[pyclass(frozen, module = "marline._native")]
@@ -98,8 +98,8 @@ impl Plan {
         let jobs_at_once = if jobs == 0 { parallel::available() } else { jobs };
         let jobs = Job::with_seeds(&self.file.experiment, &lanes, seeds.iter().copied());
         let (pcap, qlog) = files;
-        let also = (config, Files { pcap, qlog });
-        Ok(Running::start(jobs, jobs_at_once, also, self.registry.clone()))
+        let outputs = Outputs { timelines: config, pcap, qlog, store: None };
+        Ok(Running::start(jobs, jobs_at_once, outputs, self.registry.clone()))
     }
 }
 

@@ -21,22 +21,24 @@ use crate::results::{Made, Results};
 struct Shared {
     jobs: Vec<Job>,
     registry: Registry,
-    timelines: Option<TimelineConfig>,
-    files: Files,
+    outputs: Outputs,
     at_once: usize,
-    /// Where runs go; what is there is not made again. Without one they are held for [`Running::results`].
-    store: Option<Store>,
     next: AtomicUsize,
     cancelled: Arc<AtomicBool>,
     state: Mutex<State>,
     changed: Condvar,
 }
 
-/// Where the files of runs go, as `marline-lab run` writes them.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Files {
+/// Results of runs beside their measurements, and where they go.
+#[derive(Debug, Default)]
+pub(crate) struct Outputs {
+    pub(crate) timelines: Option<TimelineConfig>,
+    /// Directory of captures, as `marline-lab run` writes them.
     pub(crate) pcap: Option<PathBuf>,
+    /// Directory of traces, likewise.
     pub(crate) qlog: Option<PathBuf>,
+    /// Where runs go; what is there is not made again. Without one they are held for [`Running::results`].
+    pub(crate) store: Option<Store>,
 }
 
 struct State {
@@ -59,26 +61,7 @@ impl Running {
     pub(crate) fn start(
         jobs: Vec<Job>,
         at_once: usize,
-        (timelines, files): (Option<TimelineConfig>, Files),
-        registry: Registry,
-    ) -> Running {
-        Running::begin(jobs, at_once, (timelines, files, None), registry)
-    }
-
-    /// Starts so many threads, which put what they make into a store.
-    pub(crate) fn start_into(
-        jobs: Vec<Job>,
-        at_once: usize,
-        store: Store,
-        registry: Registry,
-    ) -> Running {
-        Running::begin(jobs, at_once, (None, Files::default(), Some(store)), registry)
-    }
-
-    fn begin(
-        jobs: Vec<Job>,
-        at_once: usize,
-        (timelines, files, store): (Option<TimelineConfig>, Files, Option<Store>),
+        outputs: Outputs,
         registry: Registry,
     ) -> Running {
         let threads = at_once.clamp(1, jobs.len().max(1));
@@ -87,10 +70,8 @@ impl Running {
         let shared = Arc::new(Shared {
             jobs,
             registry,
-            timelines,
-            files,
+            outputs,
             at_once: threads,
-            store,
             next: AtomicUsize::new(0),
             cancelled: Arc::default(),
             state: Mutex::new(state),
@@ -115,7 +96,7 @@ impl Shared {
             && let at = self.next.fetch_add(1, Ordering::Relaxed)
             && let Some(job) = self.jobs.get(at)
         {
-            let result = match &self.store {
+            let result = match &self.outputs.store {
                 Some(store) => self.make_into(store, job).map(|()| None),
                 None => self.guarded(job).map(Some),
             };
@@ -153,11 +134,11 @@ impl Shared {
     fn write_files(&self) -> anyhow::Result<Vec<String>> {
         let go_on = || !self.cancelled.load(Ordering::Relaxed);
         let mut cut = Vec::new();
-        if let Some(directory) = &self.files.pcap {
+        if let Some(directory) = &self.outputs.pcap {
             let captures = Captures { jobs: self.at_once, max_bytes: Captures::MAX_BYTES };
             cut.extend(captures.write_while(&self.jobs, directory, &go_on)?.cut());
         }
-        if let Some(directory) = &self.files.qlog {
+        if let Some(directory) = &self.outputs.qlog {
             let qlogs = Qlogs { jobs: self.at_once, config: QlogConfig::default() };
             cut.extend(qlogs.write_while(&self.jobs, directory, &go_on)?.cut());
         }
@@ -199,7 +180,7 @@ impl Shared {
 
     fn simulated(&self, job: &Job) -> anyhow::Result<(Record, Timeline)> {
         let (experiment, variant, seed) = (&job.experiment, &job.lane.variant, job.seed);
-        let (outcome, timeline) = match self.timelines {
+        let (outcome, timeline) = match self.outputs.timelines {
             Some(config) => simulate_recorded(experiment, variant, seed, config)?,
             None => (simulate(experiment, variant, seed)?, Timeline::empty()),
         };

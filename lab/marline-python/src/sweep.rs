@@ -11,7 +11,7 @@ use pyo3::prelude::*;
 
 use crate::experiment;
 use crate::experiment_error;
-use crate::running::Running;
+use crate::running::{Outputs, Running};
 
 /// What tells this module from one that was built of other sources. The interpreter's file, which is the running
 /// program's, would not.
@@ -81,7 +81,8 @@ impl Sweep {
     fn start(&self, start: usize, end: usize, jobs: usize) -> PyResult<Running> {
         let at_once = if jobs == 0 { parallel::available() } else { jobs };
         let plan = self.plan.jobs(start..end);
-        Ok(Running::start_into(plan, at_once, self.store()?, self.registry.clone()))
+        let outputs = Outputs { store: Some(self.store()?), ..Outputs::default() };
+        Ok(Running::start(plan, at_once, outputs, self.registry.clone()))
     }
 
     /// Writes the tables of all runs, in these formats; what they show in short.

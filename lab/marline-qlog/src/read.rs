@@ -1,7 +1,5 @@
 //! Reads traces: parses records from a file and checks them against format and schema.
 
-use core::fmt;
-
 use serde_json::{Map, Value};
 
 use crate::header::{Header, Vantage};
@@ -52,7 +50,8 @@ impl Record {
 }
 
 /// Error in a trace and its position.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("record {record}: {what}")]
 pub struct ReadError {
     /// Number of the record, from 1; the header is the first.
     pub record: usize,
@@ -60,16 +59,8 @@ pub struct ReadError {
     pub what: String,
 }
 
-impl fmt::Display for ReadError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "record {}: {}", self.record, self.what)
-    }
-}
-
-impl core::error::Error for ReadError {}
-
-/// Parses a trace. Events of other namespaces are skipped. An incomplete last record is ignored, because a
-/// program may still be writing it.
+/// Parses a trace. Events of other namespaces are skipped. An incomplete last record is ignored, because a program may
+/// still be writing it.
 ///
 /// # Errors
 /// If the text is not a JSON text sequence, its header names another format, or an event has a name or field that is

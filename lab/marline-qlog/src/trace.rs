@@ -94,7 +94,7 @@ impl Trace {
             }
             MonitorKind::Hole { direction, since, ended_by, silent } => {
                 self.begin_line(event.at, "delivery_hole", out)
-                    .word("direction", words::direction(*direction))
+                    .word("direction", direction.name())
                     .time("began", after(*since, self.zero))
                     .time("duration", after(event.at, *since))
                     .number("subflow", ended_by.0)
@@ -240,8 +240,7 @@ impl Trace {
         let ssthresh = known(now.ssthresh_bytes);
         let ssthresh = ssthresh.filter(|_| before.as_ref().map(|m| m.ssthresh_bytes) != ssthresh);
         let mut line = self.begin_line(at, "metrics_updated", out).number("subflow", now.on.0);
-        line =
-            line.maybe(phase.then_some(now.phase), |line, p| line.word("phase", words::phase(p)));
+        line = line.maybe(phase.then_some(now.phase), |line, p| line.word("phase", p.name()));
         line = line.maybe(ssthresh, |line, bytes| line.number("ssthresh_bytes", bytes));
         for (name, of) in fields {
             let fresh = of(now).filter(|value| before.as_ref().and_then(of) != Some(*value));

@@ -1,7 +1,7 @@
 //! Words of the core's values in records: stable, in small letters, joined by underscores.
 
-use marline_core::{CloseReason, FallbackReason, Purpose, StreamDirection, Timer};
-use marline_policy::{AddressPairFault, Phase, ReinjectionCause, SilenceCause};
+use marline_core::{CloseReason, FallbackReason, Purpose, Timer};
+use marline_policy::{AddressPairFault, ReinjectionCause, SilenceCause};
 use marline_wire::TcpFlags;
 
 pub(crate) const fn purpose(purpose: Purpose) -> &'static str {
@@ -44,21 +44,6 @@ pub(crate) const fn timer(timer: Timer) -> &'static str {
         Timer::Retransmission => "retransmission",
         Timer::DataRetransmission => "data_retransmission",
         Timer::Persist => "persist",
-    }
-}
-
-pub(crate) const fn phase(phase: Phase) -> &'static str {
-    match phase {
-        Phase::Open => "open",
-        Phase::Recovery => "recovery",
-        Phase::Loss => "loss",
-    }
-}
-
-pub(crate) const fn direction(direction: StreamDirection) -> &'static str {
-    match direction {
-        StreamDirection::Sent => "sent",
-        StreamDirection::Received => "received",
     }
 }
 

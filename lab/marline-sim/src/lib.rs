@@ -23,7 +23,6 @@ mod host;
 mod lane;
 mod measure;
 mod node;
-pub mod oracle;
 mod packet;
 mod placement;
 mod scenario;

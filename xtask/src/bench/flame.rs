@@ -36,7 +36,10 @@ pub(super) fn print(root: &Path, counts: &Counts) -> TaskResult {
             println!("flame graph: {}", graph.strip_prefix(root).unwrap_or(&graph).display());
         }
         let modules = summed(&costs, module);
-        let largest: Vec<String> = modules.iter().take(3).map(|row| shown(row, total)).collect();
+        let shown = |(name, instructions): &(String, f64)| {
+            format!("{name} {:.0} %", instructions * 100.0 / total)
+        };
+        let largest: Vec<String> = modules.iter().take(3).map(shown).collect();
         println!("largest: {}", largest.join(", "));
         println!("by module, with what was inlined into its functions:");
         print_rows(&modules, total);
@@ -89,10 +92,6 @@ fn summed(costs: &[Cost<'_>], key: impl Fn(&Cost<'_>) -> String) -> Vec<(String,
     let mut rows: Vec<(String, f64)> = sums.into_iter().collect();
     rows.sort_by(|a, b| b.1.total_cmp(&a.1));
     rows
-}
-
-fn shown((name, instructions): &(String, f64), total: f64) -> String {
-    format!("{name} {:.0} %", instructions * 100.0 / total)
 }
 
 fn print_rows(rows: &[(String, f64)], total: f64) {

@@ -20,9 +20,9 @@ fn dies(name: &'static str, client: Stack, server: Stack, check: fn(&mut Found<'
 /// WiFi carried everything, and then LTE did.
 fn check_switch_to_lte(found: &mut Found<'_>) {
     for way in [Direction::Up, Direction::Down] {
-        found.carried(WIFI, (0, 1), way, true);
-        found.carried(LTE, (0, 1), way, false);
-        found.carried(LTE, (1, 2), way, true);
+        found.carried(WIFI, 0..1, way, true);
+        found.carried(LTE, 0..1, way, false);
+        found.carried(LTE, 1..2, way, true);
     }
     // HELLO, and further options if it is answered.
     found.seen("MP_EXPERIMENTAL", 1);

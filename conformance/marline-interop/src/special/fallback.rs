@@ -17,7 +17,8 @@ const FALLBACKS: &[&str] = &[
 
 fn plain(
     name: &'static str,
-    (client, server): (Stack, Stack),
+    client: Stack,
+    server: Stack,
     box_on_the_way: Option<&'static str>,
     check: fn(&mut Found<'_>),
 ) -> Special {
@@ -31,12 +32,12 @@ fn plain(
 
 fn client_fell_back(found: &mut Found<'_>) {
     found.fell_back(Side::Client, true);
-    found.carried(LTE, (0, 1), Direction::Down, false);
+    found.carried(LTE, 0..1, Direction::Down, false);
 }
 
 fn server_fell_back(found: &mut Found<'_>) {
     found.fell_back(Side::Server, true);
-    found.carried(LTE, (0, 1), Direction::Down, false);
+    found.carried(LTE, 0..1, Direction::Down, false);
 }
 
 fn both_fell_back(found: &mut Found<'_>) {
@@ -48,7 +49,8 @@ fn both_fell_back(found: &mut Found<'_>) {
 /// detects it. The subflow ends, the connection continues, and no wrong byte is delivered.
 fn rewritten(
     name: &'static str,
-    (client, server): (Stack, Stack),
+    client: Stack,
+    server: Stack,
     order: &'static str,
     check: fn(&mut Found<'_>),
 ) -> Special {
@@ -68,44 +70,44 @@ fn rewritten(
 
 fn check_only_wifi_used(found: &mut Found<'_>) {
     found.seen("MP_FAIL", 1);
-    found.carried(WIFI, (0, 1), Direction::Up, true);
-    found.carried(WIFI, (0, 1), Direction::Down, true);
+    found.carried(WIFI, 0..1, Direction::Up, true);
+    found.carried(WIFI, 0..1, Direction::Down, true);
 }
 
 pub(super) fn cases() -> Vec<Special> {
     let (syn, synack, rest) =
         ("set strip=mptcp:syn", "set strip=mptcp:synack", "set strip=mptcp:rest");
     let mut cases = vec![
-        plain("mk-plain-server", (Marline, Tcp), None, client_fell_back),
-        plain("km-plain-client", (Tcp, Marline), None, server_fell_back),
+        plain("mk-plain-server", Marline, Tcp, None, client_fell_back),
+        plain("km-plain-client", Tcp, Marline, None, server_fell_back),
         Special {
             before: vec![Act::Run(Side::Server, "sysctl -q -w net.mptcp.enabled=0")],
-            ..plain("mk-disabled", (Marline, Tcp), None, client_fell_back)
+            ..plain("mk-disabled", Marline, Tcp, None, client_fell_back)
         },
-        plain("mk-strip-syn", (Marline, Kernel), Some(syn), client_fell_back),
-        plain("mk-strip-synack", (Marline, Kernel), Some(synack), client_fell_back),
-        plain("mk-strip-data", (Marline, Kernel), Some(rest), client_fell_back),
-        plain("km-strip-syn", (Kernel, Marline), Some(syn), server_fell_back),
-        plain("km-strip-synack", (Kernel, Marline), Some(synack), server_fell_back),
-        plain("km-strip-data", (Kernel, Marline), Some(rest), server_fell_back),
-        plain("mm-strip-syn", (Marline, Marline), Some(syn), both_fell_back),
-        plain("mm-strip-synack", (Marline, Marline), Some(synack), both_fell_back),
-        plain("mm-strip-data", (Marline, Marline), Some(rest), both_fell_back),
+        plain("mk-strip-syn", Marline, Kernel, Some(syn), client_fell_back),
+        plain("mk-strip-synack", Marline, Kernel, Some(synack), client_fell_back),
+        plain("mk-strip-data", Marline, Kernel, Some(rest), client_fell_back),
+        plain("km-strip-syn", Kernel, Marline, Some(syn), server_fell_back),
+        plain("km-strip-synack", Kernel, Marline, Some(synack), server_fell_back),
+        plain("km-strip-data", Kernel, Marline, Some(rest), server_fell_back),
+        plain("mm-strip-syn", Marline, Marline, Some(syn), both_fell_back),
+        plain("mm-strip-synack", Marline, Marline, Some(synack), both_fell_back),
+        plain("mm-strip-data", Marline, Marline, Some(rest), both_fell_back),
     ];
     cases.extend([
-        rewritten("mk-rewrite-down", (Marline, Kernel), "set down.rewrite=100%", |found| {
+        rewritten("mk-rewrite-down", Marline, Kernel, "set down.rewrite=100%", |found| {
             found.at_least(Side::Server, "MPFailRx", 1);
             check_only_wifi_used(found);
         }),
-        rewritten("mk-rewrite-up", (Marline, Kernel), "set up.rewrite=100%", |found| {
+        rewritten("mk-rewrite-up", Marline, Kernel, "set up.rewrite=100%", |found| {
             found.at_least(Side::Server, "DataCsumErr", 1);
             check_only_wifi_used(found);
         }),
-        rewritten("km-rewrite-down", (Kernel, Marline), "set down.rewrite=100%", |found| {
+        rewritten("km-rewrite-down", Kernel, Marline, "set down.rewrite=100%", |found| {
             found.at_least(Side::Client, "DataCsumErr", 1);
             check_only_wifi_used(found);
         }),
-        rewritten("km-rewrite-up", (Kernel, Marline), "set up.rewrite=100%", |found| {
+        rewritten("km-rewrite-up", Kernel, Marline, "set up.rewrite=100%", |found| {
             found.at_least(Side::Client, "MPFailRx", 1);
             check_only_wifi_used(found);
         }),
@@ -116,7 +118,7 @@ pub(super) fn cases() -> Vec<Special> {
         Special {
             before: vec![Act::Path(LTE, "set strip=mptcp")],
             ..case(name, Marline, server, |found| {
-                found.carried(LTE, (0, 1), Direction::Down, false);
+                found.carried(LTE, 0..1, Direction::Down, false);
             })
         }
     }));
@@ -127,8 +129,8 @@ pub(super) fn cases() -> Vec<Special> {
 fn one_way() -> Vec<Special> {
     let (up, down) = ("set up.strip=mptcp:rest", "set down.strip=mptcp:rest");
     vec![
-        plain("mk-strip-data-up", (Marline, Kernel), Some(up), client_fell_back),
-        plain("km-strip-data-up", (Kernel, Marline), Some(up), server_fell_back),
-        plain("km-strip-data-down", (Kernel, Marline), Some(down), server_fell_back),
+        plain("mk-strip-data-up", Marline, Kernel, Some(up), client_fell_back),
+        plain("km-strip-data-up", Kernel, Marline, Some(up), server_fell_back),
+        plain("km-strip-data-down", Kernel, Marline, Some(down), server_fell_back),
     ]
 }

@@ -31,8 +31,8 @@ fn check_third_path_joined(found: &mut Found<'_>) {
     if used[0] == used[1] {
         found.problems.push(format!("with room for one of two more paths, used: {used:?}"));
     }
-    found.carried(THIRD, (2, 3), Direction::Down, true);
-    found.carried(LTE, (2, 3), Direction::Down, false);
+    found.carried(THIRD, 2..3, Direction::Down, true);
+    found.carried(LTE, 2..3, Direction::Down, false);
 }
 
 pub(super) fn cases() -> Vec<Special> {

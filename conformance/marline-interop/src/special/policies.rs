@@ -43,8 +43,8 @@ fn joining(mut scenario: Scenario) -> Scenario {
 
 fn check_both_paths_used(found: &mut Found<'_>) {
     let way = if found.is_marline_client_case() { Direction::Up } else { Direction::Down };
-    found.carried(WIFI, (0, 1), way, true);
-    found.carried(LTE, (0, 1), way, true);
+    found.carried(WIFI, 0..1, way, true);
+    found.carried(LTE, 0..1, way, true);
 }
 
 /// At least this many copies, on two paths.

@@ -49,8 +49,8 @@ fn our_server(changes: &[(u64, &str)]) -> Extra {
 /// LTE carried nothing before WiFi was cut, and everything afterwards.
 fn took_over(found: &mut Found<'_>) {
     for way in [Direction::Up, Direction::Down] {
-        found.carried(LTE, (0, 1), way, false);
-        found.carried(LTE, (1, 2), way, true);
+        found.carried(LTE, 0..1, way, false);
+        found.carried(LTE, 1..2, way, true);
     }
 }
 
@@ -94,9 +94,9 @@ fn backups() -> Vec<Special> {
 /// LTE carried data, stopped, and continued, in both directions.
 fn paused(found: &mut Found<'_>) {
     for way in [Direction::Up, Direction::Down] {
-        found.carried(LTE, (0, 1), way, true);
-        found.carried(LTE, (2, 3), way, false);
-        found.carried(LTE, (3, 4), way, true);
+        found.carried(LTE, 0..1, way, true);
+        found.carried(LTE, 2..3, way, false);
+        found.carried(LTE, 3..4, way, true);
     }
 }
 
@@ -203,7 +203,7 @@ fn announcing() -> Vec<Special> {
         ..case("mm-signal-v6-port", Marline, Marline, |found| {
             found.seen("HMACs of ADD_ADDR", 1);
             found.seen("ADD_ADDR echoes", 1);
-            found.carried(LTE, (0, 1), Direction::Down, true);
+            found.carried(LTE, 0..1, Direction::Down, true);
         })
     }]
 }

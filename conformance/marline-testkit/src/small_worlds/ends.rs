@@ -156,12 +156,12 @@ impl<'a> Ends<'a> {
         };
         let (sent, acted) = self.give(&mut end, now, input);
         let events = end.take_events();
-        let to = self.state_of(&end, (from, now, input));
+        let to = self.state_of(&end, from, now, input);
         self.live[side] = Some((to, end));
         Step { to, sent, acted, events: if self.keeps_events { events } else { Vec::new() } }
     }
 
-    fn state_of(&mut self, end: &End, before: (StateId, Instant, Input)) -> StateId {
+    fn state_of(&mut self, end: &End, from: StateId, now: Instant, input: Input) -> StateId {
         let next = StateId(self.states.len() as u32);
         if self.merges {
             let id = *self.ids.entry(end.state()).or_insert(next);
@@ -169,8 +169,8 @@ impl<'a> Ends<'a> {
                 return id;
             }
         }
-        let side = self.states[before.0.0 as usize].side;
-        self.states.push(State { side, facts: end.facts(), before: Some(before) });
+        let side = self.states[from.0 as usize].side;
+        self.states.push(State { side, facts: end.facts(), before: Some((from, now, input)) });
         next
     }
 

@@ -302,8 +302,8 @@ impl Subflows {
     #[must_use]
     pub fn add_addr(&self, address_id: u8, address: IpAddr, port: Option<u16>) -> AddAddr {
         let Peer { key, their_key, .. } = self.peers[0];
-        let hmac = Some(address_hmac((key, their_key), address_id, address, port));
-        AddAddr { address_id, address, port, hmac }
+        let plain = AddAddr { address_id, address, port, hmac: None };
+        AddAddr { hmac: Some(address_hmac(key, their_key, &plain)), ..plain }
     }
 
     /// Writes this many bytes as the application.
@@ -391,26 +391,26 @@ pub fn with_sum(mut seg: Seg) -> Seg {
     if let Some(mapping) = seg.options.dss.as_mut().and_then(|dss| dss.mapping.as_mut())
         && let WireDsn::Long(dsn) = mapping.dsn
     {
-        mapping.checksum = Some(sum((dsn, mapping.ssn, mapping.length), &seg.payload));
+        mapping.checksum = Some(sum(dsn, mapping.ssn, mapping.length, &seg.payload));
     }
     seg
 }
 
-/// The checksum of a mapping (DSN, subflow number, length) and its data.
+/// The checksum of a mapping and its data.
 #[must_use]
-pub fn sum((dsn, ssn, length): (u64, u32, u16), payload: &[u8]) -> u16 {
+pub fn sum(dsn: u64, ssn: u32, length: u16, payload: &[u8]) -> u16 {
     let mut data = Checksum::new();
     data.add_bytes(payload);
     dss_checksum(dsn, ssn, length, data)
 }
 
 /// The HMAC of an announcement: id, address, port (two zero octets if there is none).
-fn address_hmac(keys: (u64, u64), id: u8, address: IpAddr, port: Option<u16>) -> u64 {
-    let mut message = vec![id];
-    match address {
+fn address_hmac(own_key: u64, other_key: u64, add: &AddAddr) -> u64 {
+    let mut message = vec![add.address_id];
+    match add.address {
         IpAddr::V4(address) => message.extend(address.octets()),
         IpAddr::V6(address) => message.extend(address.octets()),
     }
-    message.extend(port.unwrap_or(0).to_be_bytes());
-    keys::right64(keys::hmac(keys.0, keys.1, &message))
+    message.extend(add.port.unwrap_or(0).to_be_bytes());
+    keys::right64(keys::hmac(own_key, other_key, &message))
 }

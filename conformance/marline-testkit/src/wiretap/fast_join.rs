@@ -1,23 +1,27 @@
 //! Checks of Fast JOIN in a capture: its HMACs, and that its data matches the stream.
 
 use marline_wire::TcpSegment;
-use marline_wire::mptcp::{DataAck, ExperimentalMessage, FastJoinForm, WireDsn, WireMapping};
+use marline_wire::mptcp::{
+    DataAck, ExperimentalMessage, FastJoinForm, MpExperimental, WireDsn, WireMapping,
+};
 
 use super::{FrameRef, Wiretap};
 use crate::keys;
 
 impl<'a> Wiretap<'a> {
-    /// Processes one message on a SYN or SYN/ACK. `byte` is the low half of the option's third byte.
+    /// Processes one message, if it is on a SYN or SYN/ACK.
     pub(super) fn fast_join(
         &mut self,
         flow: usize,
         side: usize,
-        (message, nibble): (&ExperimentalMessage, u8),
+        option: &MpExperimental,
         segment: &TcpSegment<'a>,
         at: FrameRef,
     ) {
-        let byte = 0xf0 | nibble;
-        match *message {
+        let Some(parsed) = ExperimentalMessage::parse(option) else { return };
+        // The option's third byte.
+        let message = 0xf0 | option.flags;
+        match parsed {
             ExperimentalMessage::FastJoinSyn { form, address_id, token, point, hmac, .. } => {
                 let known = self.tokens.get(&token).copied();
                 self.findings.check("tokens of joins", known.is_some(), at);
@@ -28,14 +32,19 @@ impl<'a> Wiretap<'a> {
                 joined.fast_syn = Some((form, hmac));
                 let Some(full) = self.full(number, opener, form, point) else { return };
                 let connection = &mut self.connections[number];
-                let pair = (connection.keys[opener], connection.keys[1 - opener]);
                 let data = segment.payload;
-                let right = keys::fast_syn_hmac(pair, (byte, address_id), token, full, data);
+                let syn = keys::FastJoinSyn {
+                    own_key: connection.keys[opener],
+                    other_key: connection.keys[1 - opener],
+                    message,
+                    address_id,
+                    token,
+                    point: full,
+                    data,
+                };
                 // No run opens more than a byte can count.
-                let at_count = (full, hmac >> 56);
-                let counted =
-                    keys::counted_syn_hmac(pair, (byte, address_id), token, at_count, data);
-                self.findings.check("HMACs of Fast JOINs", right == hmac || counted == hmac, at);
+                let right = syn.hmac() == hmac || syn.counted_hmac(hmac >> 56) == hmac;
+                self.findings.check("HMACs of Fast JOINs", right, at);
                 if form == FastJoinForm::Out {
                     let mapping = WireMapping {
                         dsn: WireDsn::Long(full),
@@ -61,8 +70,9 @@ impl<'a> Wiretap<'a> {
                 };
                 let Some(full) = point else { return };
                 let connection = &self.connections[number];
-                let pair = (connection.keys[answerer], connection.keys[opener]);
-                let right = keys::fast_ack_hmac(pair, (byte, u8::from(backup)), full, asked);
+                let (own_key, other_key) = (connection.keys[answerer], connection.keys[opener]);
+                let flags = u8::from(backup);
+                let right = keys::fast_ack_hmac(own_key, other_key, message, flags, full, asked);
                 self.findings.check("HMACs of Fast JOINs", right == hmac, at);
             }
             _ => {}

@@ -126,7 +126,7 @@ fn packets() -> Vec<Vec<u8>> {
 fn packet(protocol: u8, payload: &[u8]) -> Vec<u8> {
     let ends = ([10, 0, 0, 1].into(), [10, 0, 0, 2].into());
     let mut packet = vec![0; 20];
-    emit_ip(ends, protocol, 0, payload.len(), &mut packet).expect("fits");
+    emit_ip(ends.0, ends.1, protocol, 0, payload.len(), &mut packet).expect("fits");
     packet.extend(payload);
     packet
 }

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use marline_testkit::keys;
+use marline_testkit::keys::{self, FastJoinSyn};
 use marline_wire::mptcp::{
     ExperimentalMessage as Message, Extensions, FastJoinForm, MpExperimental, MpRepair,
     MptcpOption, repair_checksum,
@@ -83,23 +83,34 @@ impl Ends {
         );
         Ends { a, b, token: keys::token(b) }
     }
+
+    /// A Fast JOIN of A from its address with ID 2.
+    const fn fast_join_syn<'a>(&self, message: u8, point: u64, data: &'a [u8]) -> FastJoinSyn<'a> {
+        let Ends { a: own_key, b: other_key, token } = *self;
+        FastJoinSyn { own_key, other_key, message, address_id: 2, token, point, data }
+    }
 }
 
 /// A Fast JOIN and its answer, both plain and with the backup flag.
-fn check_fast_join(v: &mut Vectors, ends: &Ends, form: FastJoinForm, points: (u64, u64)) {
+fn check_fast_join(
+    v: &mut Vectors,
+    ends: &Ends,
+    form: FastJoinForm,
+    syn_point: u64,
+    answer_point: u64,
+) {
     let (name, data, third) = match form {
         FastJoinForm::Out => ("out", v.take("out data"), [0xf6, 0xf9]),
         FastJoinForm::In => ("in", Vec::new(), [0xf4, 0xf8]),
     };
     for (backup, suffix) in [(false, ""), (true, " backup")] {
         let flag = u8::from(backup);
-        let (pair, message) = ((ends.a, ends.b), (third[0] | flag, 2));
-        let hmac = keys::fast_syn_hmac(pair, message, ends.token, points.0, &data);
-        let (address_id, token, point) = (2, ends.token, points.0 as u32);
+        let hmac = ends.fast_join_syn(third[0] | flag, syn_point, &data).hmac();
+        let (address_id, token, point) = (2, ends.token, syn_point as u32);
         let expected = Message::FastJoinSyn { form, backup, address_id, token, point, hmac };
         assert_eq!(v.take_message(&format!("{name}{suffix}")), expected);
-        let answer = keys::fast_ack_hmac((ends.b, ends.a), (third[1], flag), points.1, hmac);
-        let point = points.1 as u32;
+        let answer = keys::fast_ack_hmac(ends.b, ends.a, third[1], flag, answer_point, hmac);
+        let point = answer_point as u32;
         let expected = Message::FastJoinSynAck { form, backup, hmac: answer, point };
         assert_eq!(v.take_message(&format!("{name}{suffix} answer")), expected);
     }
@@ -111,8 +122,7 @@ fn counted_fast_joins() {
     let ends = Ends::read(&mut v);
     let (data, point) = (v.take("out data"), v.take_u64("out point"));
     for (name, count) in [("out 3rd", 3), ("out 259th", 259)] {
-        let (pair, at) = ((ends.a, ends.b), (point, count));
-        let hmac = keys::counted_syn_hmac(pair, (0xf6, 2), ends.token, at, &data);
+        let hmac = ends.fast_join_syn(0xf6, point, &data).counted_hmac(count);
         let (form, token, point) = (FastJoinForm::Out, ends.token, point as u32);
         let expected =
             Message::FastJoinSyn { form, backup: false, address_id: 2, token, point, hmac };
@@ -168,11 +178,11 @@ fn fast_join_in_both_forms() {
     let ends = Ends::read(&mut v);
     let out = v.take_u64("out point");
     assert_eq!(out, keys::idsn(ends.a).wrapping_add(1_001));
-    check_fast_join(&mut v, &ends, FastJoinForm::Out, (out, out + 5));
-    let points = (v.take_u64("in point"), v.take_u64("in next"));
+    check_fast_join(&mut v, &ends, FastJoinForm::Out, out, out + 5);
+    let (point, next) = (v.take_u64("in point"), v.take_u64("in next"));
     let idsn = keys::idsn(ends.b);
-    assert_eq!(points, (idsn.wrapping_add(2_001), idsn.wrapping_add(5_001)));
-    check_fast_join(&mut v, &ends, FastJoinForm::In, points);
+    assert_eq!((point, next), (idsn.wrapping_add(2_001), idsn.wrapping_add(5_001)));
+    check_fast_join(&mut v, &ends, FastJoinForm::In, point, next);
 }
 
 #[test]

@@ -20,7 +20,7 @@ const HEADER: usize = 16;
 pub(super) struct Control(Vec<u8>);
 
 impl Control {
-    fn push(&mut self, (level, kind): (c_int, c_int), data: &[u8]) {
+    fn push(&mut self, level: c_int, kind: c_int, data: &[u8]) {
         self.0.extend_from_slice(&(HEADER + data.len()).to_ne_bytes());
         self.0.extend_from_slice(&level.to_ne_bytes());
         self.0.extend_from_slice(&kind.to_ne_bytes());
@@ -29,7 +29,7 @@ impl Control {
     }
 
     pub(super) fn number(&mut self, level: c_int, kind: c_int, value: c_int) {
-        self.push((level, kind), &value.to_ne_bytes());
+        self.push(level, kind, &value.to_ne_bytes());
     }
 
     /// Adds an entry of the error queue. Returns the flags of its message.
@@ -45,7 +45,7 @@ impl Control {
             let mut times = vec![0u8; 3 * size_of::<timespec>()];
             times[..8].copy_from_slice(&(ns / 1_000_000_000).to_ne_bytes());
             times[8..16].copy_from_slice(&(ns % 1_000_000_000).to_ne_bytes());
-            self.push((libc::SOL_SOCKET, TIMESTAMPING), &times);
+            self.push(libc::SOL_SOCKET, TIMESTAMPING, &times);
             // There was no room for the payload.
             flags = if payload { libc::MSG_TRUNC } else { 0 };
         }
@@ -55,13 +55,13 @@ impl Control {
         error.extend_from_slice(&info.to_ne_bytes());
         error.extend_from_slice(&data.to_ne_bytes());
         // Followed by the address of the error's sender, which is unspecified.
-        let (option, address) = if v6 {
-            ((libc::SOL_IPV6, libc::IPV6_RECVERR), size_of::<libc::sockaddr_in6>())
+        let (level, kind, address) = if v6 {
+            (libc::SOL_IPV6, libc::IPV6_RECVERR, size_of::<libc::sockaddr_in6>())
         } else {
-            ((libc::SOL_IP, libc::IP_RECVERR), size_of::<libc::sockaddr_in>())
+            (libc::SOL_IP, libc::IP_RECVERR, size_of::<libc::sockaddr_in>())
         };
         error.resize(error.len() + address, 0);
-        self.push(option, &error);
+        self.push(level, kind, &error);
         flags
     }
 

@@ -143,16 +143,8 @@ impl Sockets {
 }
 
 impl State {
-    /// Handles an option that was set on a connected socket and may concern timestamps.
-    pub(super) fn apply_timestamping_option(
-        &mut self,
-        fd: c_int,
-        option: (c_int, c_int),
-        value: c_int,
-    ) {
-        if option != (libc::SOL_SOCKET, libc::SO_TIMESTAMPING) {
-            return;
-        }
+    /// Applies `SO_TIMESTAMPING` to a connected socket.
+    pub(super) fn set_timestamping(&mut self, fd: c_int, value: c_int) {
         let Ok(id) = self.sockets.stream(fd) else { return };
         let acked = self.endpoint.info(id).map_or(0, |info| info.bytes_acked);
         if let Ok(socket) = self.sockets.get(fd) {

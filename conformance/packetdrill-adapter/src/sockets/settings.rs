@@ -52,7 +52,8 @@ impl State {
     pub(crate) fn set_option_bytes(
         &mut self,
         fd: c_int,
-        option: (c_int, c_int),
+        level: c_int,
+        name: c_int,
         bytes: &[u8],
     ) -> Result<(), c_int> {
         let socket = self.sockets.get(fd)?;
@@ -64,12 +65,12 @@ impl State {
             let word = bytes.get(at..at + 4).and_then(|word| word.try_into().ok());
             word.map(c_int::from_ne_bytes)
         };
-        match option {
+        match (level, name) {
             (libc::SOL_SOCKET, libc::SO_SNDTIMEO | libc::SO_RCVTIMEO) => {
                 let (seconds, us) = long(0).zip(long(8)).ok_or(libc::EINVAL)?;
                 let timeout = Duration::from_secs(seconds) + Duration::from_micros(us);
                 let timeout = (!timeout.is_zero()).then_some(timeout);
-                if option.1 == libc::SO_SNDTIMEO {
+                if name == libc::SO_SNDTIMEO {
                     socket.options.send_timeout = timeout;
                 } else {
                     socket.options.receive_timeout = timeout;
@@ -82,7 +83,7 @@ impl State {
                 Ok(())
             }
             (libc::SOL_TCP, TCP_FASTOPEN_KEY) => {
-                State::may_set_fast_open(socket, option.1)?;
+                State::may_set_fast_open(socket, name)?;
                 self.set_fast_open_key(fd, bytes)
             }
             (libc::SOL_TCP, libc::TCP_CONGESTION) => {
@@ -94,7 +95,7 @@ impl State {
             }
             _ => {
                 let value = int(0).or_else(|| bytes.first().map(|byte| c_int::from(*byte)));
-                self.set_option(fd, option, value.ok_or(libc::EINVAL)?)
+                self.set_option(fd, level, name, value.ok_or(libc::EINVAL)?)
             }
         }
     }
@@ -117,7 +118,8 @@ impl State {
     fn set_option(
         &mut self,
         fd: c_int,
-        (level, name): (c_int, c_int),
+        level: c_int,
+        name: c_int,
         value: c_int,
     ) -> Result<(), c_int> {
         if (level, name) == (libc::SOL_TCP, TCP_MD5SIG) {
@@ -174,7 +176,9 @@ impl State {
                 self.gather();
             }
             self.apply_socket_settings(fd, id);
-            self.apply_timestamping_option(fd, (level, name), value);
+            if (level, name) == (libc::SOL_SOCKET, libc::SO_TIMESTAMPING) {
+                self.set_timestamping(fd, value);
+            }
         }
         Ok(())
     }

@@ -10,11 +10,20 @@ use crate::support::nginx::page;
 use crate::support::{Running, start_server};
 
 const ROUNDS: usize = 9;
-/// Concurrent clients, and requests per round.
-const CROWDS: [(usize, usize); 2] = [(25, 4_000), (1, 1_000)];
+const CROWDS: [Crowd; 2] =
+    [Crowd { clients: 25, requests: 4_000 }, Crowd { clients: 1, requests: 1_000 }];
+
+#[derive(Copy, Clone)]
+struct Crowd {
+    /// Number of concurrent clients.
+    clients: usize,
+    /// Number of requests per round.
+    requests: usize,
+}
 
 /// Requests per second.
-fn rate(ab: &Path, port: u16, (clients, requests): (usize, usize)) -> f64 {
+fn rate(ab: &Path, port: u16, crowd: Crowd) -> f64 {
+    let Crowd { clients, requests } = crowd;
     let mut command = Command::new(ab);
     command.args(["-q", "-c", &clients.to_string(), "-n", &requests.to_string()]);
     let output = command.arg(format!("http://127.0.0.1:{port}/")).output().expect("ab");
@@ -41,7 +50,7 @@ pub(crate) fn measure() {
     let args = ["client", "--invite-file", invite, "--path", &path, "-L", &forward];
     let mut client = Running::start(dir.path(), &args);
     let through = client.address_after("forward listening on ").port();
-    rate(&ab, through, (25, 500));
+    rate(&ab, through, Crowd { clients: 25, requests: 500 });
     println!("HTTP without keep-alive over loopback, requests/s (median, least, most of {ROUNDS})");
     for crowd in CROWDS {
         let (mut direct, mut proxied) = (Vec::new(), Vec::new());
@@ -51,7 +60,7 @@ pub(crate) fn measure() {
         }
         println!(
             "{:>3} at once: direct {:.0}, through {:.0}, ratio {:.3}",
-            crowd.0,
+            crowd.clients,
             Spread::of(direct.clone()),
             Spread::of(proxied.clone()),
             ratios(&proxied, &direct)

@@ -69,7 +69,7 @@ pub struct Prepared {
 pub fn prepare(args: Args) -> anyhow::Result<Prepared> {
     let (settings, mut plan) = Settings::read(args.options, args.config)?;
     // Ports first, because they are the most likely error, which should not cost a handshake.
-    let ports = wanted(&plan).into_iter().map(|each| Ok((each.clone(), bind(each.0)?)));
+    let ports = wanted(&plan).into_iter().map(|each| Ok((each.clone(), bind(each.address)?)));
     let ports = ports.collect::<anyhow::Result<_>>()?;
     let transparent = plan.transparent.map(transparent::bind).transpose()?;
     let transparent = transparent.into_iter().flatten().collect();
@@ -83,8 +83,12 @@ pub fn prepare(args: Args) -> anyhow::Result<Prepared> {
 
 /// The configured ports for SOCKS5 and forwards.
 fn wanted(plan: &ClientPlan) -> Vec<Wanted> {
-    let socks5 = plan.socks5.iter().map(|address| (*address, Service::Socks5));
-    let forward = |forward: &Forward| (forward.listen, Service::Forward(forward.target.clone()));
+    let socks5 = plan.socks5.iter();
+    let socks5 = socks5.map(|address| Wanted { address: *address, service: Service::Socks5 });
+    let forward = |forward: &Forward| Wanted {
+        address: forward.listen,
+        service: Service::Forward(forward.target.clone()),
+    };
     socks5.chain(plan.forwards.iter().map(forward)).collect()
 }
 
@@ -129,7 +133,7 @@ impl Running<'_> {
         let also = |front: &Arc<Front>, serving: &mut JoinSet<()>| {
             maintain_remotes(remotes, front, serving);
             if let Some(lanes) = renewal.lanes() {
-                carry_udp(lanes, (Arc::clone(&opened.udp), udp_ports), front, serving)?;
+                carry_udp(lanes, &opened.udp, udp_ports, front, serving)?;
             }
             Ok(())
         };
@@ -161,7 +165,7 @@ impl Running<'_> {
         also(&front, &mut serving)?;
         let (mut ports, begun) = Ports::new();
         for (wanted, socket) in bound {
-            announce(socket.local_addr()?, &wanted.1);
+            announce(socket.local_addr()?, &wanted.service);
             ports.open(wanted, socket)?;
         }
         for listener in transparent {
@@ -213,16 +217,17 @@ async fn serve_ports<O: Open>(
 /// Carries UDP of applications, for associations and these forwards.
 fn carry_udp(
     config: watch::Receiver<LaneConfig>,
-    (udp, ports): (Arc<UdpTunnel>, Vec<UdpForward>),
+    udp: &Arc<UdpTunnel>,
+    ports: Vec<UdpForward>,
     front: &Arc<Front>,
     serving: &mut JoinSet<()>,
 ) -> anyhow::Result<()> {
-    front.carry_udp(Arc::clone(&udp));
-    serving.spawn(Arc::clone(front).keep_udp(Arc::clone(&udp), config));
+    front.carry_udp(Arc::clone(udp));
+    serving.spawn(Arc::clone(front).keep_udp(Arc::clone(udp), config));
     for port in ports {
         let (address, target) = (port.local_addr()?, port.target());
         say(&format!("udp forward listening on {address} to {target}"));
-        serving.spawn(Arc::clone(front).forward_udp(Arc::clone(&udp), port));
+        serving.spawn(Arc::clone(front).forward_udp(Arc::clone(udp), port));
     }
     Ok(())
 }

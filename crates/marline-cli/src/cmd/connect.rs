@@ -143,8 +143,8 @@ async fn carry(prepared: Prepared) -> anyhow::Result<ExitCode> {
         Route::Direct => join(&Direct::new(client.clone(), deadlines), &target).await,
         Route::Through(invite) => {
             let dialer = Dialer::new(client.clone(), invite.servers, plan.carrier.transport());
-            let by = (Patience::default(), deadlines);
-            let tunnel = Tunnel::in_time(dialer, invite.pin, invite.token, by, 0)?;
+            let patience = Patience::default();
+            let tunnel = Tunnel::in_time(dialer, invite.pin, invite.token, patience, deadlines, 0)?;
             join(&*tunnel, &target).await
         }
     };

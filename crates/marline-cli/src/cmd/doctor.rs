@@ -80,8 +80,8 @@ pub fn prepare(args: Args) -> anyhow::Result<Prepared> {
 /// The invite does not exist, or the result cannot be serialized.
 pub async fn run(prepared: Prepared) -> anyhow::Result<ExitCode> {
     let Prepared { args, responder } = prepared;
-    if let Some(responder) = responder {
-        path::respond(responder, |address| println!("listening on {address}")).await?;
+    if let Some((server, log)) = responder {
+        path::respond(server, log, |address| println!("listening on {address}")).await?;
         return Ok(ExitCode::SUCCESS);
     }
     let report = match (&args.invite_file, &args.server) {

@@ -21,12 +21,21 @@ use crate::config::client::{ClientPlan, Route};
 pub(super) type Step<'a> = Box<dyn FnOnce() + 'a>;
 
 /// Settings from which a way is made.
-type Made = (Invite, usize, String);
+#[derive(PartialEq)]
+struct WaySettings {
+    invite: Invite,
+    /// Number of connections that are kept ready.
+    warm: usize,
+    behaviour: String,
+}
 
-/// The settings in this plan. `None`: it uses no server.
-fn made(plan: &ClientPlan) -> Option<Made> {
-    let Route::Through(invite) = &plan.route else { return None };
-    Some((invite.clone(), plan.warm, plan.behaviour.clone()))
+impl WaySettings {
+    /// The settings in this plan. `None`: it uses no server.
+    fn of(plan: &ClientPlan) -> Option<WaySettings> {
+        let Route::Through(invite) = &plan.route else { return None };
+        let (invite, behaviour) = (invite.clone(), plan.behaviour.clone());
+        Some(WaySettings { invite, warm: plan.warm, behaviour })
+    }
 }
 
 /// The way through a server, which can be replaced.
@@ -36,7 +45,7 @@ pub(super) struct Renewal<'a> {
     names: NameLookup,
     pub(super) way: CurrentTunnel,
     transport: &'static str,
-    used: RefCell<Made>,
+    used: RefCell<WaySettings>,
     /// Settings of new lanes for datagrams. `None`: the carrier does not support lanes.
     lanes: Option<watch::Sender<LaneConfig>>,
 }
@@ -52,14 +61,11 @@ impl<'a> Renewal<'a> {
         deadlines: &Deadlines,
         plan: &ClientPlan,
     ) -> anyhow::Result<Renewal<'a>> {
-        let Some(used) = made(plan) else { bail!("no server configured") };
+        let Some(used) = WaySettings::of(plan) else { bail!("no server configured") };
         let transport = plan.carrier.transport();
-        let way = Arc::new(Current::new(tunnel(
-            (client, deadlines, &plan.names),
-            &used.0,
-            transport,
-            used.1,
-        )?));
+        let dialer = dialer(client, &used.invite, &plan.names, transport);
+        let way = tunnel(dialer, &used.invite, deadlines, used.warm)?;
+        let way = Arc::new(Current::new(way));
         let used = RefCell::new(used);
         let lanes = plan.datagrams.clone().map(watch::Sender::new);
         let (deadlines, names) = (deadlines.clone(), plan.names.clone());
@@ -76,10 +82,10 @@ impl<'a> Renewal<'a> {
     /// # Errors
     /// The invite is not usable. Nothing has changed.
     pub(super) fn prepare(&self, plan: &ClientPlan) -> anyhow::Result<Step<'_>> {
-        let wanted = made(plan).filter(|wanted| *wanted != *self.used.borrow());
-        if let Some((invite, ..)) = &wanted {
+        let wanted = WaySettings::of(plan).filter(|wanted| *wanted != *self.used.borrow());
+        if let Some(wanted) = &wanted {
             // Fails here if it would fail below.
-            connector(invite.pin)?;
+            connector(wanted.invite.pin)?;
         }
         let config = plan.datagrams.clone();
         Ok(Box::new(move || {
@@ -93,19 +99,29 @@ impl<'a> Renewal<'a> {
     }
 
     /// Replaces the way. Also needed for other connection settings, because waiting connections have the old ones.
-    fn replace(&self, wanted: Made) {
-        let of = (self.client, &self.deadlines, &self.names);
+    fn replace(&self, wanted: WaySettings) {
+        let dialer = dialer(self.client, &wanted.invite, &self.names, self.transport);
         // The rejection was by the previous server or for the previous invite.
         self.client.set_rejection(None);
-        match tunnel(of, &wanted.0, self.transport, wanted.1) {
+        match tunnel(dialer, &wanted.invite, &self.deadlines, wanted.warm) {
             Ok(tunnel) => self.way.replace(tunnel).close(),
             Err(error) => return tracing::error!("keeping current server: {error:#}"),
         }
-        if wanted.0 != self.used.borrow().0 {
+        if wanted.invite != self.used.borrow().invite {
             tracing::info!("invite changed; new connections use it");
         }
         self.used.replace(wanted);
     }
+}
+
+/// Connects to the server of this invite.
+pub(super) fn dialer(
+    client: &Client,
+    invite: &Invite,
+    names: &NameLookup,
+    transport: &'static str,
+) -> Dialer {
+    Dialer::new(client.clone(), invite.servers.clone(), transport).resolving(names.clone())
 }
 
 /// A tunnel to the server of this invite.
@@ -113,13 +129,11 @@ impl<'a> Renewal<'a> {
 /// # Errors
 /// The invite is not usable.
 pub(super) fn tunnel(
-    (client, deadlines, names): (&Client, &Deadlines, &NameLookup),
+    dialer: Dialer,
     invite: &Invite,
-    transport: &'static str,
+    deadlines: &Deadlines,
     warm: usize,
 ) -> anyhow::Result<Arc<Tunnel<Dialer>>> {
-    let dialer = Dialer::new(client.clone(), invite.servers.clone(), transport);
-    let dialer = dialer.resolving(names.clone());
-    let by = (Patience::default(), deadlines.clone());
-    Tunnel::in_time(dialer, invite.pin, invite.token.clone(), by, warm)
+    let (token, patience) = (invite.token.clone(), Patience::default());
+    Tunnel::in_time(dialer, invite.pin, token, patience, deadlines.clone(), warm)
 }

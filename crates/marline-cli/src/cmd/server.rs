@@ -211,9 +211,8 @@ pub async fn run(prepared: Option<Prepared>) -> anyhow::Result<ExitCode> {
     }
     let (stopper, signals) = (Stopper::default(), Signals::new()?);
     memory::set_limit(plan.runtime.memory);
-    let admitted = (credentials, plan.rules);
-    let budget = memory::budget().clone();
-    let server = Server::within(budget, acceptor, admitted, plan.limits, stopper.listen());
+    let (budget, stop) = (memory::budget().clone(), stopper.listen());
+    let server = Server::within(budget, acceptor, credentials, plan.rules, plan.limits, stop);
     let server = server.advertise(network.advertised().to_vec());
     server.allow_remote(plan.remote_rules);
     server.offer_datagrams(plan.datagrams, plan.udp_filtering);

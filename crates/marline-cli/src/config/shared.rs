@@ -268,7 +268,7 @@ impl Recording {
     ) -> anyhow::Result<Option<SharedEventObserver>> {
         let Some(directory) = &self.qlog else { return Ok(None) };
         let vantage = if role == "client" { Vantage::Client } else { Vantage::Server };
-        let traces = Traces::in_dir(directory, (role, vantage), numbers, Bounds::default())?;
+        let traces = Traces::in_dir(directory, role, vantage, numbers, Bounds::default())?;
         Ok(Some(traces.observer()))
     }
 }

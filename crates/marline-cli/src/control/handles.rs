@@ -205,7 +205,7 @@ impl Handle for ClientHandle {
     }
 
     fn set_scheduler(&self, connection: Option<u64>, name: &str) -> Result<u64, String> {
-        change_each(&self.client.connections(), (connection, &self.labels.numbers), |id| {
+        change_each(&self.client.connections(), connection, &self.labels.numbers, |id| {
             self.client.set_scheduler(id, name)
         })
     }
@@ -292,7 +292,7 @@ impl Handle for ServerHandle {
     }
 
     fn set_scheduler(&self, connection: Option<u64>, name: &str) -> Result<u64, String> {
-        change_each(&self.listener.connections(), (connection, &self.labels.numbers), |id| {
+        change_each(&self.listener.connections(), connection, &self.labels.numbers, |id| {
             self.listener.set_scheduler(id, name)
         })
     }
@@ -321,7 +321,8 @@ fn numbered(all: &[ConnectionInfo], numbers: &ConnectionNumbers) -> Vec<Connecti
 /// Applies `change` to the connection with this number, or to all.
 fn change_each(
     all: &[ConnectionInfo],
-    (wanted, numbers): (Option<u64>, &ConnectionNumbers),
+    wanted: Option<u64>,
+    numbers: &ConnectionNumbers,
     change: impl Fn(ConnectionId) -> Result<(), PolicyError>,
 ) -> Result<u64, String> {
     let mut changed = 0;

@@ -2,10 +2,10 @@
 
 use std::time::{Duration, SystemTime};
 
-use marline::policy::{Phase, SubflowId};
+use marline::policy::SubflowId;
 use marline::{
     AddressPairHealth, AddressPairInfo, ConnectionInfo, FourTuple, MonitorEvent, MonitorKind,
-    PathEvent, PathStatus, Reach, ServerReach, StreamDirection, SubflowInfo, SubflowState,
+    PathEvent, PathStatus, Reach, ServerReach, SubflowInfo, SubflowState,
 };
 use marline_proxy::quota::QuotaState;
 use marline_proxy::server::allowances::QuotaUse;
@@ -59,132 +59,73 @@ pub(crate) fn quota(used: &QuotaUse) -> Quota {
 
 impl From<&ConnectionInfo> for Connection {
     fn from(info: &ConnectionInfo) -> Self {
-        let ConnectionInfo {
-            id,
-            fallback,
-            extensions,
-            scheduler,
-            path_manager,
-            bytes_written,
-            bytes_read,
-            bytes_acked,
-            unsent: _,
-            readable: _,
-            buffered,
-            bookkeeping: _,
-            ack_due_since,
-            data_due_since,
-            subflows,
-            gone,
-            ..
-        } = info;
         Connection {
-            connection: id.0,
-            fallback: fallback.map(|reason| reason.to_string()),
-            extensions: extensions.to_string(),
-            scheduler: scheduler.clone(),
-            path_manager: path_manager.clone(),
-            bytes_written: *bytes_written,
-            bytes_read: *bytes_read,
-            bytes_acked: *bytes_acked,
-            buffered: *buffered,
-            ack_due_since_us: ack_due_since.map(|since| since.as_micros()),
-            data_due_since_us: data_due_since.map(|since| since.as_micros()),
-            subflows: subflows.iter().map(Subflow::from).collect(),
-            gone: gone.iter().map(Subflow::from).collect(),
+            connection: info.id.0,
+            fallback: info.fallback.map(|reason| reason.to_string()),
+            extensions: info.extensions.to_string(),
+            scheduler: info.scheduler.clone(),
+            path_manager: info.path_manager.clone(),
+            bytes_written: info.bytes_written,
+            bytes_read: info.bytes_read,
+            bytes_acked: info.bytes_acked,
+            buffered: info.buffered,
+            ack_due_since_us: info.ack_due_since.map(|since| since.as_micros()),
+            data_due_since_us: info.data_due_since.map(|since| since.as_micros()),
+            subflows: info.subflows.iter().map(Subflow::from).collect(),
+            gone: info.gone.iter().map(Subflow::from).collect(),
         }
     }
 }
 
 impl From<&SubflowInfo> for Subflow {
     fn from(info: &SubflowInfo) -> Self {
-        let SubflowInfo {
-            id,
-            path,
-            state,
-            phase,
-            backup,
-            health,
-            srtt,
-            rttvar,
-            min_rtt,
-            cwnd,
-            ssthresh: _,
-            in_flight,
-            repeats_in_flight: _,
-            sacked: _,
-            lost: _,
-            mss,
-            delivery_rate,
-            bytes_sent,
-            bytes_received,
-            bytes_retransmitted,
-            bytes_reinjected,
-            bytes_duplicate,
-            rtos,
-            probes,
-            undone,
-            last_heard_at: _,
-            tcp: _,
-            ..
-        } = info;
         Subflow {
-            subflow: id.0.into(),
-            local: path.local.to_string(),
-            remote: path.remote.to_string(),
-            state: state_name(*state).to_owned(),
-            phase: phase_name(*phase).to_owned(),
-            backup: *backup,
-            potentially_failed: health.is_silent(),
-            health: health.to_string(),
-            srtt_us: srtt.map(micros),
-            rttvar_us: micros(*rttvar),
-            min_rtt_us: min_rtt.map(micros),
-            cwnd: *cwnd,
-            in_flight: *in_flight,
-            mss: *mss,
-            rate_bits_per_s: delivery_rate.map(|rate| rate.bits_per_s()),
-            bytes_sent: *bytes_sent,
-            bytes_received: *bytes_received,
-            bytes_retransmitted: *bytes_retransmitted,
-            bytes_reinjected: *bytes_reinjected,
-            bytes_duplicate: *bytes_duplicate,
-            rtos: *rtos,
-            probes: *probes,
-            undone: *undone,
+            subflow: info.id.0.into(),
+            local: info.path.local.to_string(),
+            remote: info.path.remote.to_string(),
+            state: state_name(info.state).to_owned(),
+            phase: info.phase.name().to_owned(),
+            backup: info.backup,
+            potentially_failed: info.health.is_silent(),
+            health: info.health.to_string(),
+            srtt_us: info.srtt.map(micros),
+            rttvar_us: micros(info.rttvar),
+            min_rtt_us: info.min_rtt.map(micros),
+            cwnd: info.cwnd,
+            in_flight: info.in_flight,
+            mss: info.mss,
+            rate_bits_per_s: info.delivery_rate.map(|rate| rate.bits_per_s()),
+            bytes_sent: info.bytes_sent,
+            bytes_received: info.bytes_received,
+            bytes_retransmitted: info.bytes_retransmitted,
+            bytes_reinjected: info.bytes_reinjected,
+            bytes_duplicate: info.bytes_duplicate,
+            rtos: info.rtos,
+            probes: info.probes,
+            undone: info.undone,
         }
     }
 }
 
 impl From<&AddressPairInfo> for AddressPair {
     fn from(info: &AddressPairInfo) -> Self {
-        let AddressPairInfo {
-            address_pair,
-            members,
-            loss,
-            retransmissions,
-            rto,
-            health,
-            times_bad,
-            ..
-        } = info;
-        let (health, fault) = match health {
+        let (health, fault) = match info.health {
             AddressPairHealth::Good => ("good", None),
             AddressPairHealth::Watched => ("watched", None),
             AddressPairHealth::Bad { fault, since: _ } => ("bad", Some(fault.to_string())),
         };
         AddressPair {
-            local: address_pair.local.to_string(),
-            remote: address_pair.remote.to_string(),
-            interface: address_pair.interface,
+            local: info.address_pair.local.to_string(),
+            remote: info.address_pair.remote.to_string(),
+            interface: info.address_pair.interface,
             interface_name: None,
-            members: *members,
-            loss: *loss,
-            retransmissions: *retransmissions,
-            rto_us: micros(*rto),
+            members: info.members,
+            loss: info.loss,
+            retransmissions: info.retransmissions,
+            rto_us: micros(info.rto),
             health: health.to_owned(),
             fault,
-            times_bad: *times_bad,
+            times_bad: info.times_bad,
         }
     }
 }
@@ -323,7 +264,7 @@ impl Event {
             }
             MonitorKind::Hole { direction, since, ended_by, silent } => Event {
                 since_us: Some(since.as_micros()),
-                direction: Some(direction_name(*direction).to_owned()),
+                direction: Some(direction.name().to_owned()),
                 subflow: Some(ended_by.0.into()),
                 silent: silent.map(|(id, _)| id.0.into()),
                 reason: silent.map(|(_, cause)| cause.to_string()),
@@ -335,13 +276,6 @@ impl Event {
             }
             _ => named(base, "OTHER"),
         }
-    }
-}
-
-const fn direction_name(direction: StreamDirection) -> &'static str {
-    match direction {
-        StreamDirection::Sent => "sent",
-        StreamDirection::Received => "received",
     }
 }
 
@@ -374,13 +308,5 @@ const fn state_name(state: SubflowState) -> &'static str {
         SubflowState::Closing => "CLOSING",
         SubflowState::LastAck => "LAST-ACK",
         SubflowState::TimeWait => "TIME-WAIT",
-    }
-}
-
-const fn phase_name(phase: Phase) -> &'static str {
-    match phase {
-        Phase::Open => "open",
-        Phase::Recovery => "recovery",
-        Phase::Loss => "loss",
     }
 }

@@ -97,11 +97,11 @@ impl Gathered {
                     Purpose::Retransmission { .. } | Purpose::Probe => Manner::Repeat,
                     _ => return,
                 };
-                self.carried(at_us, (sent.on, true, manner), sent.data);
+                self.carried(at_us, sent.on, true, manner, sent.data);
             }
             Traffic::DataReceived { on, data, duplicate_bytes } => {
                 let manner = if *duplicate_bytes > 0 { Manner::Duplicate } else { Manner::New };
-                self.carried(at_us, (*on, false, manner), *data);
+                self.carried(at_us, *on, false, manner, *data);
             }
             Traffic::DataAcked { to, .. } if self.places.acked.len() < MAX_ENTRIES => {
                 self.places.acked.push((at_us, to.0));
@@ -110,12 +110,7 @@ impl Gathered {
         }
     }
 
-    fn carried(
-        &mut self,
-        at_us: u64,
-        (on, sent, manner): (SubflowId, bool, Manner),
-        data: DataRange,
-    ) {
+    fn carried(&mut self, at_us: u64, on: SubflowId, sent: bool, manner: Manner, data: DataRange) {
         if data.is_empty() {
             return;
         }

@@ -162,7 +162,7 @@ async fn start_ways(
         let (way, port) = (*way, *port);
         let traces = plan.qlog.clone().filter(|_| way.shows_dashboard());
         let traces = traces.map(|directory| ["--qlog".to_owned(), directory.display().to_string()]);
-        let start = async move { start_way(way, port, (&client, traces), &place).await };
+        let start = async move { start_way(way, port, &client, traces, &place).await };
         starting.push(tokio::spawn(start));
     }
     let mut running = Vec::new();
@@ -176,7 +176,8 @@ async fn start_ways(
 async fn start_way(
     way: Setup,
     port: SocketAddr,
-    (options, traces): (&str, Option<[String; 2]>),
+    options: &str,
+    traces: Option<[String; 2]>,
     place: &Path,
 ) -> anyhow::Result<Running> {
     let file = |name: &str| place.join(name).display().to_string();

@@ -158,7 +158,8 @@ pub(super) fn set(counted: &mut Exposition, service: &ServiceCounts) {
 /// A histogram in the Prometheus text format, with its counts for each set of labels.
 pub(super) fn write_histogram(
     out: &mut String,
-    (name, about): (&str, &str),
+    name: &str,
+    about: &str,
     series: &[(Labels, DelayHistogram)],
 ) {
     // Writing to a string cannot fail.
@@ -192,7 +193,7 @@ mod tests {
         }
         let mut out = String::new();
         let series = [(vec![("path", "a\"b".to_owned())], histogram), (Vec::new(), histogram)];
-        write_histogram(&mut out, ("x_seconds", "Something"), &series);
+        write_histogram(&mut out, "x_seconds", "Something", &series);
         for line in [
             "# TYPE x_seconds histogram",
             "x_seconds_bucket{path=\"a\\\"b\",le=\"0.002\"} 0",

@@ -245,7 +245,7 @@ impl Totals {
     }
 
     /// Updates the counts of datagrams.
-    pub fn datagrams(&self, (lanes, udp): &(LaneCounters, UdpCounts)) {
+    pub fn datagrams(&self, lanes: &LaneCounters, udp: &UdpCounts) {
         let mut state = self.state();
         state.datagram_delivery = Some(lanes.stats.delays);
         state.counted.set(datagrams::LANES, Vec::new(), lanes.lanes as f64);
@@ -349,25 +349,25 @@ impl State {
         const RTT: &str = "marline_path_rtt_seconds";
         let alone = |histogram| [(Vec::new(), histogram)];
         let about = "Time from a write to its DATA_ACK, for one write of a connection at a time";
-        write_histogram(text, (DELIVERY, about), &alone(self.delivery));
+        write_histogram(text, DELIVERY, about, &alone(self.delivery));
         if let Some(delays) = self.datagram_delivery {
             let about =
                 "Time from sending to the first acknowledgment, for datagrams that may be copied";
-            write_histogram(text, (DATAGRAMS, about), &alone(delays));
+            write_histogram(text, DATAGRAMS, about, &alone(delays));
         }
         let about = "Holes: times of 100 ms or more in which due data was not delivered";
         let [sent, received] = self.holes;
         let named = [("sent", sent), ("received", received)];
         let holes = named.map(|(way, holes)| (vec![("direction", way.to_owned())], holes));
-        write_histogram(text, ("marline_hole_seconds", about), &holes);
+        write_histogram(text, "marline_hole_seconds", about, &holes);
         let about = "Time from the first SYN to the established connection";
-        write_histogram(text, (HANDSHAKE, about), &alone(self.handshakes));
+        write_histogram(text, HANDSHAKE, about, &alone(self.handshakes));
         let labelled = |(path, rtts): (&String, &DelayHistogram)| {
             (labels(self.side, &self.interfaces, path), *rtts)
         };
         let named: Vec<_> = self.rtts.iter().map(labelled).collect();
         let about = "Smoothed RTTs of subflows that carried data, sampled about once a second";
-        write_histogram(text, (RTT, about), &named);
+        write_histogram(text, RTT, about, &named);
     }
 
     fn gauges(&mut self, connections: &[Connection]) {

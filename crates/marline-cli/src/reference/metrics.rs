@@ -44,7 +44,7 @@ fn scrape(side: Side, role: &'static str) -> String {
     };
     totals.sample(&[Connection { subflows: vec![subflow], ..Connection::default() }]);
     totals.address_pairs(&[AddressPair::default()]);
-    totals.datagrams(&(LaneCounters::default(), UdpCounts::default()));
+    totals.datagrams(&LaneCounters::default(), &UdpCounts::default());
     let carrier = vec![Default::default()];
     let service = ServiceCounts {
         carrier,

@@ -39,58 +39,70 @@ fn written(setting: Setting) -> Pair {
     pair
 }
 
-fn all_sent((_, segments): (Pair, usize)) {
-    assert_eq!(segments, SEGMENTS);
+/// A pair and how many segments it has sent.
+struct Sent {
+    _pair: Pair,
+    segments: usize,
+}
+
+fn all_sent(sent: Sent) {
+    assert_eq!(sent.segments, SEGMENTS);
 }
 
 #[library_benchmark(teardown = all_sent)]
 #[bench::one_88_segments(args = (ONE), setup = written)]
 #[bench::by_turns_88_segments(args = (BY_TURNS), setup = written)]
-fn segment_out(mut pair: Pair) -> (Pair, usize) {
+fn segment_out(mut pair: Pair) -> Sent {
     let segments = pair.send_to_nowhere(SEGMENTS);
-    (pair, segments)
+    Sent { _pair: pair, segments }
+}
+
+/// A pair and segments that are on their way.
+struct OnTheWay {
+    pair: Pair,
+    segments: Captured,
 }
 
 /// All of it is on its way.
-fn sent(setting: Setting) -> (Pair, Captured) {
+fn sent(setting: Setting) -> OnTheWay {
     let mut pair = written(setting);
     let data = pair.capture_data(SEGMENTS);
     assert_eq!(data.segments(), SEGMENTS);
-    (pair, data)
+    OnTheWay { pair, segments: data }
 }
 
-fn all_received((pair, data): (Pair, Captured)) {
-    let bytes = data.payload_bytes();
-    assert_eq!(pair.readable_and_unacknowledged(), (bytes, bytes));
+fn all_received(state: OnTheWay) {
+    let bytes = state.segments.payload_bytes();
+    assert_eq!(state.pair.readable_and_unacknowledged(), (bytes, bytes));
 }
 
 #[library_benchmark(teardown = all_received)]
 #[bench::one_88_segments(args = (ONE), setup = sent)]
 #[bench::by_turns_88_segments(args = (BY_TURNS), setup = sent)]
-fn segment_in((mut pair, data): (Pair, Captured)) -> (Pair, Captured) {
-    pair.server_takes(&data);
-    (pair, data)
+fn segment_in(mut state: OnTheWay) -> OnTheWay {
+    state.pair.server_takes(&state.segments);
+    state
 }
 
 /// Two segments each.
-fn acknowledged(setting: Setting) -> (Pair, Captured) {
-    let (mut pair, data) = sent(setting);
+fn acknowledged(setting: Setting) -> OnTheWay {
+    let OnTheWay { mut pair, segments: data } = sent(setting);
     let acks = pair.capture_acks(&data);
     // A turn that ends with an odd segment leaves that to be acknowledged later.
     assert!(acks.segments().abs_diff(SEGMENTS / 2) <= 1, "{}", acks.segments());
-    (pair, acks)
+    OnTheWay { pair, segments: acks }
 }
 
-fn all_acknowledged((pair, _): (Pair, Captured)) {
-    assert_eq!(pair.readable_and_unacknowledged().1, 0);
+fn all_acknowledged(state: OnTheWay) {
+    assert_eq!(state.pair.readable_and_unacknowledged().1, 0);
 }
 
 #[library_benchmark(teardown = all_acknowledged)]
 #[bench::one_44_acks(args = (ONE), setup = acknowledged)]
 #[bench::by_turns_44_acks(args = (BY_TURNS), setup = acknowledged)]
-fn ack_in((mut pair, acks): (Pair, Captured)) -> (Pair, Captured) {
-    pair.client_takes(&acks);
-    (pair, acks)
+fn ack_in(mut state: OnTheWay) -> OnTheWay {
+    state.pair.client_takes(&state.segments);
+    state
 }
 
 // All of a transfer: write, segments out and in, read, ACKs out and in.
@@ -123,6 +135,8 @@ struct Choice {
     scheduler: Box<dyn Scheduler>,
     subflows: Vec<SubflowView>,
     stream: Stream,
+    /// Decisions that named data.
+    chosen: usize,
 }
 
 fn choice(name: &str, subflows: u8) -> Choice {
@@ -131,11 +145,12 @@ fn choice(name: &str, subflows: u8) -> Choice {
         (0..subflows).map(|id| full(view(id, 10 + 5 * u64::from(id)))).collect();
     let last = subflows - 1;
     views[usize::from(last)] = view(last, 10 + 5 * u64::from(last));
-    Choice { scheduler: scheduler.build(), subflows: views, stream: Stream::new(10_000_000) }
+    let stream = Stream::new(10_000_000);
+    Choice { scheduler: scheduler.build(), subflows: views, stream, chosen: 0 }
 }
 
-fn all_chosen((choice, chosen): (Choice, usize)) {
-    assert_eq!(chosen, CALLS, "{:?}", choice.scheduler);
+fn all_chosen(choice: Choice) {
+    assert_eq!(choice.chosen, CALLS, "{:?}", choice.scheduler);
 }
 
 #[library_benchmark(teardown = all_chosen)]
@@ -143,32 +158,40 @@ fn all_chosen((choice, chosen): (Choice, usize)) {
 #[bench::min_rtt_of_8_100_decisions(args = ("min-rtt", 8), setup = choice)]
 #[bench::auto_of_2_100_decisions(args = ("auto", 2), setup = choice)]
 #[bench::auto_of_8_100_decisions(args = ("auto", 8), setup = choice)]
-fn schedule(mut choice: Choice) -> (Choice, usize) {
+fn schedule(mut choice: Choice) -> Choice {
     let mut chosen = 0;
     for _ in 0..CALLS {
         let context = choice.stream.context(black_box(&choice.subflows));
         let decision = choice.scheduler.next_send(&context);
         chosen += usize::from(black_box(decision).data().is_some());
     }
-    (choice, chosen)
+    choice.chosen = chosen;
+    choice
+}
+
+/// A segment, as fields and as bytes.
+struct OnWire {
+    header: TcpHeader,
+    options: TcpOptions,
+    bytes: Vec<u8>,
 }
 
 /// A segment of a bulk transfer.
-fn data() -> (TcpHeader, TcpOptions, Vec<u8>) {
+fn data() -> OnWire {
     let mapping = WireMapping { dsn: WireDsn::Short(77), ssn: 5, length: 1428, checksum: None };
     let dss = Dss { data_ack: Some(DataAck::Short(77)), mapping: Some(mapping), ..Dss::default() };
     on_wire(TcpOptions { dss: Some(dss), ..TcpOptions::default() }, 1428)
 }
 
 /// An ACK while something is missing.
-fn ack() -> (TcpHeader, TcpOptions, Vec<u8>) {
+fn ack() -> OnWire {
     let dss = Dss { data_ack: Some(DataAck::Short(77)), ..Dss::default() };
     let mut options = TcpOptions { dss: Some(dss), ..TcpOptions::default() };
     options.sack.push(SackBlock { left: SeqNum(10), right: SeqNum(20) });
     on_wire(options, 0)
 }
 
-fn on_wire(options: TcpOptions, payload: usize) -> (TcpHeader, TcpOptions, Vec<u8>) {
+fn on_wire(options: TcpOptions, payload: usize) -> OnWire {
     let options = TcpOptions { timestamps: Some(Timestamps { value: 123, echo: 456 }), ..options };
     let header = TcpHeader {
         src_port: 40_000,
@@ -182,15 +205,15 @@ fn on_wire(options: TcpOptions, payload: usize) -> (TcpHeader, TcpOptions, Vec<u
     let mut bytes = vec![0x5a; 60 + payload];
     let length = header.emit(&options, &mut bytes).expect("it fits");
     bytes.truncate(length + payload);
-    (header, options, bytes)
+    OnWire { header, options, bytes }
 }
 
 #[library_benchmark]
 #[bench::data_100_calls(setup = data)]
 #[bench::ack_100_calls(setup = ack)]
-fn parse(segment: (TcpHeader, TcpOptions, Vec<u8>)) -> (TcpHeader, TcpOptions, Vec<u8>) {
+fn parse(segment: OnWire) -> OnWire {
     for _ in 0..CALLS {
-        let parsed = TcpSegment::parse(black_box(&segment.2)).expect("it is well-formed");
+        let parsed = TcpSegment::parse(black_box(&segment.bytes)).expect("it is well-formed");
         black_box(&parsed);
     }
     segment
@@ -199,10 +222,11 @@ fn parse(segment: (TcpHeader, TcpOptions, Vec<u8>)) -> (TcpHeader, TcpOptions, V
 #[library_benchmark]
 #[bench::data_100_calls(setup = data)]
 #[bench::ack_100_calls(setup = ack)]
-fn emit(segment: (TcpHeader, TcpOptions, Vec<u8>)) -> (TcpHeader, TcpOptions, Vec<u8>) {
+fn emit(segment: OnWire) -> OnWire {
     let mut out = [0; 60];
     for _ in 0..CALLS {
-        let length = black_box(&segment.0).emit(black_box(&segment.1), black_box(&mut out));
+        let length =
+            black_box(&segment.header).emit(black_box(&segment.options), black_box(&mut out));
         black_box(length.expect("it fits"));
     }
     segment

@@ -138,11 +138,10 @@ impl Endpoint {
         path: &FourTuple,
     ) -> Option<usize> {
         let fast = config.fast_open.as_ref()?;
-        let ends = (path.local.ip(), path.remote.ip());
         if !fast.is_on(path.remote.port()) {
             return None;
         }
-        let plan = self.fast_opens.plan(now, ends, fast);
+        let plan = self.fast_opens.plan(now, path.addresses(), fast);
         let capabilities = self.config.capabilities.on(*path);
         let (limits, syn) = (&self.config.limits, SynRetries::first(config));
         let ours = SubflowConfig::new(config, &capabilities, limits, syn).base_segment;

@@ -109,7 +109,8 @@ fn create_cookie(
     initial: &InitialNumbers,
     path: FourTuple,
     theirs: SeqNum,
-    (size, slot): (u8, u8),
+    size: u8,
+    slot: u8,
 ) -> CookieAndKey {
     let octets = |ip: IpAddr| match ip {
         IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
@@ -154,7 +155,8 @@ impl Endpoint {
             self.flows.initial(),
             meta.path,
             segment.header.seq,
-            (said.size, slot_of(now)),
+            said.size,
+            slot_of(now),
         );
         // The chance of a token collision is one in four thousand million for each connection.
         if self.out.replies() >= MAX_REPLIES
@@ -250,7 +252,7 @@ impl Endpoint {
         let asks = segment.payload.is_empty() && !segment.options.has_mptcp();
         asks && self.accept.is_some()
             && self.may_show_cookie(now, segment)
-            && self.cookie_and_key(now, meta, (segment.header.seq, segment.header.ack)).is_some()
+            && self.cookie_and_key(now, meta, segment.header.seq, segment.header.ack).is_some()
     }
 
     /// Returns true if a segment without a flow belongs to a handshake that was answered with a cookie: its last ACK,
@@ -277,7 +279,8 @@ impl Endpoint {
         &self,
         now: Instant,
         meta: &PacketMeta,
-        (theirs, ack): (SeqNum, SeqNum),
+        theirs: SeqNum,
+        ack: SeqNum,
     ) -> Option<(CookieAndKey, u8)> {
         let isn = SeqNum(ack.0.wrapping_sub(1));
         let (size, slot) = ((isn.0 >> 29) as u8, (isn.0 >> 24) as u8 % SLOTS);
@@ -285,7 +288,7 @@ impl Endpoint {
             return None;
         }
         let cookie_and_key =
-            create_cookie(self.config.shard, self.flows.initial(), meta.path, theirs, (size, slot));
+            create_cookie(self.config.shard, self.flows.initial(), meta.path, theirs, size, slot);
         (cookie_and_key.isn == isn).then_some((cookie_and_key, size))
     }
 
@@ -297,8 +300,7 @@ impl Endpoint {
         segment: &TcpSegment<'_>,
     ) -> Option<(CookieAndKey, TcpSegment<'static>)> {
         let theirs = SeqNum(segment.header.seq.0.wrapping_sub(1));
-        let (cookie_and_key, size) =
-            self.cookie_and_key(now, meta, (theirs, segment.header.ack))?;
+        let (cookie_and_key, size) = self.cookie_and_key(now, meta, theirs, segment.header.ack)?;
         let timestamps = segment.options.timestamps;
         let bits = timestamps.map_or(NO_SCALE, |stamps| (stamps.echo & OPTION_BITS) as u8);
         let scale = bits & NO_SCALE;

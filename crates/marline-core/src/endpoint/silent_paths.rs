@@ -1,31 +1,30 @@
 //! Probes of silent paths: which connection sends the next one, and which connections an answer wakes. The table is
 //! in `tables/silent_paths.rs`.
 
-use core::net::IpAddr;
 use std::collections::BTreeSet;
 
 use marline_time::Instant;
 
 use super::Endpoint;
-use crate::ConnectionId;
-use crate::tables::silent_paths::{Due, PathAddresses, Prober};
+use crate::tables::silent_paths::{Due, Prober};
+use crate::{ConnectionId, PathAddresses};
 
 impl Endpoint {
     /// Reports an answer, outside the endpoint's connections, to a packet from our address to the peer's: connections
     /// that wait for that path retry.
-    pub fn on_path_answer(&mut self, now: Instant, local: IpAddr, remote: IpAddr) {
-        self.silent_paths.on_answer(now, (local, remote));
+    pub fn on_path_answer(&mut self, now: Instant, path: PathAddresses) {
+        self.silent_paths.on_answer(now, path);
     }
 
     /// Pairs of our address and the peer's that were silent and have answered since the last call.
-    pub fn take_answered_paths(&mut self) -> BTreeSet<(IpAddr, IpAddr)> {
+    pub fn take_answered_paths(&mut self) -> BTreeSet<PathAddresses> {
         self.silent_paths.take_answered()
     }
 
     /// Whether the path between our address and the peer's is silent and is probed at the pace of one in use.
     #[must_use]
-    pub fn is_path_probed(&self, local: IpAddr, remote: IpAddr) -> bool {
-        self.silent_paths.is_probed((local, remote))
+    pub fn is_path_probed(&self, path: PathAddresses) -> bool {
+        self.silent_paths.is_probed(path)
     }
 
     /// Reports that a connection is in use although its stream may be idle, for example by its datagrams.

@@ -18,6 +18,10 @@ fn path(local: &str, remote: &str) -> FourTuple {
     FourTuple { local: SocketAddr::new(ip(local), 9), remote: SocketAddr::new(ip(remote), 443) }
 }
 
+/// Number of segments, and the number of which they are a part.
+#[derive(Copy, Clone)]
+struct Share(u64, u64);
+
 /// A table, its clock, and one address pair.
 struct Fixture {
     table: HealthTable,
@@ -40,9 +44,9 @@ impl Fixture {
 
     /// A period of MultiMob's monitor with this many segments lost, of those outstanding, and retransmitted, of
     /// those sent.
-    fn period(&mut self, loss: (u64, u64), repeats: (u64, u64), rto: Duration) {
-        let (lost, outstanding) = loss;
-        let (retransmitted, sent) = repeats;
+    fn period(&mut self, loss: Share, repeats: Share, rto: Duration) {
+        let Share(lost, outstanding) = loss;
+        let Share(retransmitted, sent) = repeats;
         let at_risk = outstanding;
         let part =
             Contribution { members: 1, lost, outstanding, at_risk, retransmitted, sent, rto };
@@ -53,7 +57,7 @@ impl Fixture {
     }
 
     fn clean_period(&mut self) {
-        self.period((0, 10), (0, 10), ms(200));
+        self.period(Share(0, 10), Share(0, 10), ms(200));
     }
 
     /// A member's timer fires; the maximum answer time is 30 ms.
@@ -90,23 +94,23 @@ impl Fixture {
 fn the_three_thresholds() {
     let mut fixture = Fixture::new(PathHealthConfig::multimob());
     fixture.clean_period();
-    fixture.period((10, 10), (0, 10), ms(200));
+    fixture.period(Share(10, 10), Share(0, 10), ms(200));
     // 0.5 x 10 of 0.5 x 10 + 0.25 x 10.
     assert_eq!(fixture.fault(), Some(AddressPairFault::Loss));
 
     let mut fixture = Fixture::new(PathHealthConfig::multimob());
     fixture.clean_period();
-    fixture.period((1, 10), (10, 10), ms(200));
+    fixture.period(Share(1, 10), Share(10, 10), ms(200));
     assert_eq!(fixture.fault(), Some(AddressPairFault::Retransmissions));
     let line = &fixture.table.table()[0];
     assert!((line.retransmissions - 2.0 / 3.0).abs() < 1e-9, "{line:?}");
 
     let mut fixture = Fixture::new(PathHealthConfig::multimob());
-    fixture.period((0, 10), (0, 10), ms(1_499));
+    fixture.period(Share(0, 10), Share(0, 10), ms(1_499));
     assert_eq!(fixture.fault(), None);
-    fixture.period((0, 10), (0, 10), ms(1_500));
+    fixture.period(Share(0, 10), Share(0, 10), ms(1_500));
     assert_eq!(fixture.fault(), Some(AddressPairFault::Rto));
-    fixture.period((10, 10), (0, 10), ms(1_500));
+    fixture.period(Share(10, 10), Share(0, 10), ms(1_500));
     assert_eq!(fixture.fault(), Some(AddressPairFault::Loss), "the graver reason takes over");
     assert_eq!(fixture.table.table()[0].times_bad, 1);
 }
@@ -114,16 +118,16 @@ fn the_three_thresholds() {
 #[test]
 fn shares_that_fall_do_not_trigger_and_thin_ones_neither() {
     let mut fixture = Fixture::new(PathHealthConfig { loss: 0.5, ..PathHealthConfig::multimob() });
-    fixture.period((9, 20), (0, 20), ms(200));
+    fixture.period(Share(9, 20), Share(0, 20), ms(200));
     assert_eq!(fixture.fault(), None, "45 %");
     fixture.table.contribute(fixture.now, fixture.wifi, &Contribution::default());
-    fixture.period((0, 0), (0, 0), ms(200));
+    fixture.period(Share(0, 0), Share(0, 0), ms(200));
     assert_eq!(fixture.fault(), None, "silence raises nothing");
 
     let mut fixture = Fixture::new(PathHealthConfig::prompt());
-    fixture.period((1, 2), (1, 2), ms(200));
+    fixture.period(Share(1, 2), Share(1, 2), ms(200));
     assert_eq!(fixture.fault(), None, "one segment of two is no judgement");
-    fixture.period((8, 10), (8, 10), ms(200));
+    fixture.period(Share(8, 10), Share(8, 10), ms(200));
     assert_eq!(fixture.fault(), Some(AddressPairFault::Loss));
 }
 

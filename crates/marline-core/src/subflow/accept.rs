@@ -92,7 +92,7 @@ impl Subflow {
             Err(Check::Challenge) => return self.challenge(now, segment),
             Err(_) => return Ingress::default(),
         };
-        self.take_accepted(now, segment, ecn, (span, ack))
+        self.take_accepted(now, segment, ecn, span, ack)
     }
 
     /// Accepts a reset that is known to be from the peer.
@@ -106,7 +106,8 @@ impl Subflow {
         now: Instant,
         segment: &TcpSegment<'_>,
         ecn: Ecn,
-        (span, ack): (SegmentSpan, Ssn),
+        span: SegmentSpan,
+        ack: Ssn,
     ) -> Ingress {
         let header = &segment.header;
         let is_syn = header.flags.contains(TcpFlags::SYN);
@@ -167,7 +168,7 @@ impl Subflow {
             ..Ingress::default()
         };
         let start = if is_syn { span.start.plus(1) } else { span.start };
-        self.receive(now, segment, (start, span.edge), &mut ingress);
+        self.receive(now, segment, start, span.edge, &mut ingress);
         ingress
     }
 

@@ -164,8 +164,7 @@ impl Subflow {
             // (RFC 9937: with all data that was neither acknowledged nor SACKed).
             self.enter_recovery(now, prior_in_flight + prior_lost);
         }
-        let counted =
-            self.count_delivered(input.duplicate, (tally.delivered, tally.cumulative > 0));
+        let counted = self.count_delivered(tally.delivered, tally.cumulative > 0, input.duplicate);
         if tally.delivered > 0 || lost > 0 {
             // Without SACK, duplicate ACKs have been counted in advance.
             let delivered = tally.delivered;
@@ -221,10 +220,10 @@ impl Subflow {
                 .find(|&(l, r)| left <= l && r <= right && l < r);
             match known {
                 Some((l, r)) => {
-                    self.sack_part((left, right), left, l, tally);
-                    self.sack_part((left, right), r, right, tally);
+                    self.sack_part(left, right, left, l, tally);
+                    self.sack_part(left, right, r, right, tally);
                 }
-                None => self.sack_part((left, right), left, right, tally),
+                None => self.sack_part(left, right, left, right, tally),
             }
         }
         self.tx.sack_cache.0 = sack.blocks;
@@ -233,8 +232,8 @@ impl Subflow {
         }
     }
 
-    /// Marks the segments that are completely in `block` and belong to entries that touch `from..to`.
-    fn sack_part(&mut self, block: (Ssn, Ssn), from: Ssn, to: Ssn, tally: &mut Tally) {
+    /// Marks the segments that are completely in the block `left..right` and belong to entries that touch `from..to`.
+    fn sack_part(&mut self, left: Ssn, right: Ssn, from: Ssn, to: Ssn, tally: &mut Tally) {
         if from >= to {
             return;
         }
@@ -243,7 +242,7 @@ impl Subflow {
             if entry.start >= to {
                 break;
             }
-            let (first, last) = entry.whole_segments_within(block.0, block.1);
+            let (first, last) = entry.whole_segments_within(left, right);
             if !entry.sacked && first < last {
                 index += usize::from(self.tx.cut(index, first));
                 self.tx.cut(index, last);
@@ -263,8 +262,8 @@ impl Subflow {
         }
         tally.delivered += segment.len();
         tally.untimed |= segment.untimed;
-        let stamp = (segment.sent_at, segment.rate);
-        self.tx.rate.on_delivered(segment.len(), stamp, &mut tally.newest);
+        let (sent_at, stamp) = (segment.sent_at, segment.rate);
+        self.tx.rate.on_delivered(segment.len(), sent_at, stamp, &mut tally.newest);
         if !retransmitted {
             tally.original |= segment.end <= self.tx.recovery_point;
             if tally.newest_original <= Some(segment.sent_at) {

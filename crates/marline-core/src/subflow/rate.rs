@@ -90,7 +90,8 @@ impl RateSampler {
     pub(super) fn on_delivered(
         &mut self,
         bytes: u64,
-        (sent_at, stamp): (Instant, RateStamp),
+        sent_at: Instant,
+        stamp: RateStamp,
         newest: &mut Newest,
     ) {
         self.delivered += bytes;
@@ -182,7 +183,7 @@ mod tests {
                 let mut newest = None;
                 for i in t - 15..t - 10 {
                     let (sent_at, stamp) = stamps[i as usize];
-                    sampler.on_delivered(1_000, (sent_at, stamp), &mut newest);
+                    sampler.on_delivered(1_000, sent_at, stamp, &mut newest);
                 }
                 last = sampler.sample(ms(t), newest, Some(Duration::from_millis(5))).or(last);
             }
@@ -198,7 +199,7 @@ mod tests {
         sampler.set_app_limited(0);
         let stamp = sampler.stamp(ms(0), 0);
         let mut newest = None;
-        sampler.on_delivered(100, (ms(0), stamp), &mut newest);
+        sampler.on_delivered(100, ms(0), stamp, &mut newest);
         let sample = sampler.sample(ms(10), newest, None).unwrap();
         assert!(sample.app_limited);
         let stamp = sampler.stamp(ms(20), 0);

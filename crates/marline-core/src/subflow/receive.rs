@@ -64,7 +64,8 @@ impl Subflow {
         &mut self,
         now: Instant,
         segment: &TcpSegment<'_>,
-        (start, edge): (Ssn, Ssn),
+        start: Ssn,
+        edge: Ssn,
         ingress: &mut Ingress,
     ) {
         let len = segment.payload.len();

@@ -18,7 +18,7 @@ use std::collections::VecDeque;
 use marline_time::{Duration, Instant};
 use marline_wire::{FastOpenOption, MAX_OPTIONS, TCP_HEADER_LEN};
 
-use crate::FastOpen;
+use crate::{FastOpen, PathAddresses};
 
 /// Limit on remembered pairs of addresses; the least recently used one is evicted.
 const MAX_ENTRIES: usize = 256;
@@ -42,8 +42,7 @@ enum Form {
 /// State of a pair of addresses.
 #[derive(Copy, Clone, Debug)]
 struct Entry {
-    local: IpAddr,
-    remote: IpAddr,
+    path: PathAddresses,
     cookie: Option<FastOpenOption>,
     /// Payload bytes of the server's segments, in its last answer with Fast Open.
     mss: u16,
@@ -98,13 +97,8 @@ pub(crate) struct FastOpenMemory {
 
 impl FastOpenMemory {
     /// Fast Open in a SYN between these addresses, with these settings.
-    pub(crate) fn plan(
-        &self,
-        now: Instant,
-        (local, remote): (IpAddr, IpAddr),
-        settings: &FastOpen,
-    ) -> Plan {
-        let entry = self.entries.iter().find(|e| (e.local, e.remote) == (local, remote));
+    pub(crate) fn plan(&self, now: Instant, path: PathAddresses, settings: &FastOpen) -> Plan {
+        let entry = self.entries.iter().find(|e| e.path == path);
         if entry.is_some_and(|entry| entry.spared_until > now) {
             return Plan::Ordinary;
         }
@@ -128,17 +122,11 @@ impl FastOpenMemory {
     }
 
     /// Handles the answer to a SYN with Fast Open between these addresses.
-    pub(crate) fn on_answer(
-        &mut self,
-        now: Instant,
-        (local, remote): (IpAddr, IpAddr),
-        answer: &Answer,
-    ) {
-        let known = self.entries.iter().position(|e| (e.local, e.remote) == (local, remote));
+    pub(crate) fn on_answer(&mut self, now: Instant, path: PathAddresses, answer: &Answer) {
+        let known = self.entries.iter().position(|e| e.path == path);
         let known = known.and_then(|index| self.entries.remove(index));
         let mut entry = known.unwrap_or(Entry {
-            local,
-            remote,
+            path,
             cookie: None,
             mss: answer.mss,
             multipath: None,
@@ -169,7 +157,7 @@ impl FastOpenMemory {
 
     /// Forgets a local address that came (back): it may belong to another network.
     pub(crate) fn forget(&mut self, local: IpAddr) {
-        self.entries.retain(|entry| entry.local != local);
+        self.entries.retain(|entry| entry.path.local != local);
     }
 
     /// Drops all entries.
@@ -190,8 +178,9 @@ mod tests {
         FastOpen { without_cookie: true, ..WITH_COOKIE }
     }
 
-    fn pair(last: u8) -> (IpAddr, IpAddr) {
-        (IpAddr::from([10, 0, 0, 1]), IpAddr::from([192, 0, 2, last]))
+    fn pair(last: u8) -> PathAddresses {
+        let (local, remote) = ([10, 0, 0, 1].into(), [192, 0, 2, last].into());
+        PathAddresses { local, remote }
     }
 
     fn cookie(byte: u8) -> FastOpenOption {
@@ -214,7 +203,7 @@ mod tests {
         let took = Answer { asked: Some(cookie(7)), took: Some(true), mss: 900, ..asked() };
         memory.on_answer(NOW, pair(1), &took);
         assert_eq!(memory.plan(NOW, pair(1), &WITH_COOKIE), Plan::Send(Some(cookie(7)), 900));
-        memory.forget(pair(1).0);
+        memory.forget(pair(1).local);
         assert_eq!(memory.plan(NOW, pair(1), &WITH_COOKIE), Plan::Ask(FastOpenOption::REQUEST));
     }
 
@@ -270,7 +259,7 @@ mod tests {
             assert_eq!(memory.plan(NOW, pair(1), &spares), plan, "{multipath:?}");
             assert_eq!(memory.plan(NOW, pair(1), &WITH_COOKIE), send, "{multipath:?}");
         }
-        memory.forget(pair(1).0);
+        memory.forget(pair(1).local);
         assert_eq!(memory.plan(NOW, pair(1), &spares), ask);
     }
 
@@ -290,7 +279,10 @@ mod tests {
     #[test]
     fn the_table_is_bounded_and_keeps_the_latest_entries() {
         let mut memory = FastOpenMemory::default();
-        let at = |n: u32| (pair(1).0, IpAddr::from((0x0a00_0000 + n).to_be_bytes()));
+        let at = |n: u32| {
+            let remote = IpAddr::from((0x0a00_0000 + n).to_be_bytes());
+            PathAddresses { remote, ..pair(1) }
+        };
         for number in 0..1_000 {
             memory.on_answer(NOW, at(number), &Answer { cookie: Some(cookie(7)), ..asked() });
         }

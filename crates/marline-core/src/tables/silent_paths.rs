@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use marline_time::{Duration, Instant};
 
-use crate::{ConnectionId, FourTuple};
+use crate::{ConnectionId, FourTuple, PathAddresses};
 
 /// Interval of a client's probes on a path in use. With an empty segment of 81 bytes both sides send 193 B/s,
 /// which leaves room for the probes of lanes, including those of another shard.
@@ -36,16 +36,11 @@ const WAKE_GAP: Duration = Duration::from_millis(5);
 /// Limit on silent paths. Connections on others use their retransmission timers.
 const MAX_PATHS: usize = 4_096;
 
-/// Local and remote address.
-pub(crate) type PathAddresses = (IpAddr, IpAddr);
-
 /// Lowest value in the order of pairs.
-const FIRST_PATH: PathAddresses =
-    (IpAddr::V4(Ipv4Addr::UNSPECIFIED), IpAddr::V4(Ipv4Addr::UNSPECIFIED));
-
-pub(crate) fn addresses_of(path: &FourTuple) -> PathAddresses {
-    (path.local.ip(), path.remote.ip())
-}
+const FIRST_PATH: PathAddresses = PathAddresses {
+    local: IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+    remote: IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+};
 
 /// A due action.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -107,7 +102,7 @@ impl SilentPaths {
 
     /// Registers a connection with a silent subflow on this path. Returns true if the path is probed.
     pub(crate) fn on_silent(&mut self, now: Instant, path: &FourTuple, id: ConnectionId) -> bool {
-        let addresses = addresses_of(path);
+        let addresses = path.addresses();
         if self.join_path_waiters(path, id) {
             return true;
         }
@@ -136,7 +131,7 @@ impl SilentPaths {
 
     /// Registers a connection for this path if others wait for it. Returns true if they do.
     pub(crate) fn join_path_waiters(&mut self, path: &FourTuple, id: ConnectionId) -> bool {
-        let addresses = addresses_of(path);
+        let addresses = path.addresses();
         let Some(known) = self.paths.get_mut(&addresses) else { return false };
         known.members.insert(id);
         self.waits.insert((id, addresses));
@@ -318,7 +313,7 @@ mod tests {
             let end = START + Duration::from_secs(60);
             while let Some(now) = silent.next_timeout().filter(|at| *at <= end) {
                 let prober = prober(1, true).map(|prober| Prober { is_client: false, ..prober });
-                silent.on_probed(now, addresses_of(&path(1)), prober);
+                silent.on_probed(now, path(1).addresses(), prober);
                 sent += usize::from(shards);
             }
             sent
@@ -347,7 +342,7 @@ mod tests {
             silent.on_silent(START, &path(1), ConnectionId(id));
         }
         silent.on_silent(START, &path(2), ConnectionId(500));
-        silent.on_answer(START + MS(100), addresses_of(&path(1)));
+        silent.on_answer(START + MS(100), path(1).addresses());
         let mut woken = Vec::new();
         let mut at_once = 0;
         while let Some(now) = silent.next_timeout().filter(|at| *at < START + MS(500)) {
@@ -359,10 +354,7 @@ mod tests {
         }
         assert_eq!(woken, (0..100).collect::<Vec<_>>());
         assert_eq!(at_once, WAKE_BATCH as usize);
-        assert_eq!(
-            silent.take_answered().into_iter().collect::<Vec<_>>(),
-            [addresses_of(&path(1))]
-        );
+        assert_eq!(silent.take_answered().into_iter().collect::<Vec<_>>(), [path(1).addresses()]);
     }
 
     #[test]

@@ -134,21 +134,21 @@ fn unknown_and_guessed_flow_ids() {
     let right = peer.flows.1;
     assert_ne!(right, 0);
     for wrong in [right ^ 1, right ^ (1 << 63), 1, u64::MAX] {
-        script.inject_to(peer.path, (wrong, 0), peer.stamp(peer.mapped(b"evil")));
+        script.inject_to(peer.path, wrong, 0, peer.stamp(peer.mapped(b"evil")));
         let reset = script.expect(&Expect::any().flags(TcpFlags::RST).at(peer.expected));
         assert_eq!((reset.path, reset.flows), (peer.path, (wrong, 0)));
     }
     // Without an id it belongs to no subflow, regardless of its addresses.
-    script.inject_to(peer.path, (0, 0), peer.stamp(peer.mapped(b"evil")));
+    script.inject_to(peer.path, 0, 0, peer.stamp(peer.mapped(b"evil")));
     script.expect(&Expect::any().flags(TcpFlags::RST));
     // The right id in a segment with wrong numbers is handled like any blind attack.
-    script.inject_to(peer.path, (right, 0), Seg::rst().at(peer.next.add(9)));
+    script.inject_to(peer.path, right, 0, Seg::rst().at(peer.next.add(9)));
     script.expect(&challenge(&peer));
     // A flow id announced in mid-connection does not redirect the answers.
-    script.inject_to(peer.path, (right, 0xdead), peer.stamp(Seg::ack()).at(peer.next.add(1 << 30)));
+    script.inject_to(peer.path, right, 0xdead, peer.stamp(Seg::ack()).at(peer.next.add(1 << 30)));
     let _ = script.take_sent();
     // Neither do foreign addresses: the carrier validates the destination of a flow's segments.
-    script.inject_to(path(0, 66, 6_666), (right, 0), Seg::rst().at(peer.next.add(9)));
+    script.inject_to(path(0, 66, 6_666), right, 0, Seg::rst().at(peer.next.add(9)));
     for sent in script.take_sent() {
         assert_eq!((sent.path, sent.flows), (peer.path, (right, 0x7777)));
     }

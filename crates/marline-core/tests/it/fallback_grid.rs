@@ -103,7 +103,7 @@ impl Middlebox {
             return MiddleboxAction::Pass;
         }
         match case.fault {
-            Fault::Join { count, keeps, again } => self.join(p, (count, keeps, again)),
+            Fault::Join { count, keeps, again } => self.join(p, count, keeps, again),
             Fault::Cut { keeps, overtakes, again } if data && (again || self.done == 0) => {
                 self.cut(p, keeps, overtakes)
             }
@@ -145,7 +145,9 @@ impl Middlebox {
     fn join(
         &mut self,
         p: &mut Packet<'_>,
-        (count, keeps, again): (usize, Keeps, bool),
+        count: usize,
+        keeps: Keeps,
+        again: bool,
     ) -> MiddleboxAction {
         let data = !p.seg.payload.is_empty();
         if let Some(held) = self.held.take() {

@@ -57,10 +57,19 @@ fn claim(message: u8, point: u64, data: &[u8]) -> Claim {
 
 impl Claim {
     fn hmac(&self, first: &Peer) -> u64 {
-        let token = keys::token(first.their_key);
-        let keys = (first.key, first.their_key);
-        let hmac = keys::fast_syn_hmac(keys, (self.message, 3), token, self.point, &self.data);
-        hmac ^ self.spoil_hmac
+        self.covered(first).hmac() ^ self.spoil_hmac
+    }
+
+    fn covered(&self, first: &Peer) -> keys::FastJoinSyn<'_> {
+        keys::FastJoinSyn {
+            own_key: first.key,
+            other_key: first.their_key,
+            message: self.message,
+            address_id: 3,
+            token: keys::token(first.their_key),
+            point: self.point,
+            data: &self.data,
+        }
     }
 
     fn syn(&self, first: &Peer) -> Seg {
@@ -95,8 +104,8 @@ fn take_answer(script: &mut Script, second: &mut Peer, claim: &Claim, point: u64
     let sent = script.expect(&Expect::any().flags(SYN_ACK));
     let first = Peer { their_key: second.their_key, ..Peer::new(second.path, second.key) };
     let nibble = if claim.message & 2 == 0 { 0xf8 } else { 0xf9 };
-    let pair = (second.their_key, second.key);
-    let hmac = keys::fast_ack_hmac(pair, (nibble, 0), point, claim.hmac(&first));
+    let asked = claim.hmac(&first);
+    let hmac = keys::fast_ack_hmac(second.their_key, second.key, nibble, 0, point, asked);
     let said: Vec<_> = sent.seg.options.mptcp.experimental().collect();
     let form = if claim.message & 2 == 0 { FastJoinForm::In } else { FastJoinForm::Out };
     let point = point as u32;
@@ -375,10 +384,7 @@ fn where_they_are_counted_all_that_are_fresh_are_taken_once() {
     let (mut taken, mut replayed) = (0, 0);
     for n in 1..=300u64 {
         let mut one = claim(OUT, first.next_dsn, &[n as u8; 10]);
-        let keys = (first.key, first.their_key);
-        let token = keys::token(first.their_key);
-        let at = (one.point, n);
-        let counted = keys::counted_syn_hmac(keys, (one.message, 3), token, at, &one.data);
+        let counted = one.covered(&first).counted_hmac(n);
         one.spoil_hmac = one.hmac(&first) ^ counted;
         for (again, port) in [(false, 50_000), (true, 51_000)] {
             let second = one.send(&mut script, &first, port + n as u16);

@@ -65,9 +65,17 @@ fn take_syn(script: &mut Script, first: &Peer, point: u64) -> (Asked, Peer) {
     assert_eq!((backup, address_id, token), (false, 2, keys::token(first.key)));
     assert_eq!(low, point as u32);
     let byte = if form == FastJoinForm::In { 0xf4 } else { 0xf6 };
-    let pair = (first.their_key, first.key);
     let data = sent.seg.payload.clone();
-    assert_eq!(hmac, keys::fast_syn_hmac(pair, (byte, 2), token, point, &data));
+    let covered = keys::FastJoinSyn {
+        own_key: first.their_key,
+        other_key: first.key,
+        message: byte,
+        address_id: 2,
+        token,
+        point,
+        data: &data,
+    };
+    assert_eq!(hmac, covered.hmac());
     // In addition to all ordinary options of a SYN.
     let options = &sent.seg.options;
     assert!(options.mss.is_some() && options.timestamps.is_some() && options.sack_permitted);
@@ -82,8 +90,8 @@ fn take_syn(script: &mut Script, first: &Peer, point: u64) -> (Asked, Peer) {
 /// A valid answer that acknowledges the SYN, and its data if `takes`.
 fn answer(asked: &Asked, second: &mut Peer, point: u64, takes: bool) -> Seg {
     let byte = if asked.form == FastJoinForm::In { 0xf8 } else { 0xf9 };
-    let pair = (second.key, second.their_key);
-    let hmac = keys::fast_ack_hmac(pair, (byte, 0), point, asked.hmac);
+    let (own_key, other_key) = (second.key, second.their_key);
+    let hmac = keys::fast_ack_hmac(own_key, other_key, byte, 0, point, asked.hmac);
     let option = ExperimentalMessage::FastJoinSynAck {
         form: asked.form,
         backup: false,

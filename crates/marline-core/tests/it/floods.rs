@@ -252,7 +252,7 @@ fn a_flood_of_syns_from_one_source_evicts_no_handshake_of_another() {
     let mut script = Script::new(endpoint, 1);
     let mut syn_from = |host: u8, port: u16, id: u64| {
         let peer = Peer::new(path(0, host, port), 0);
-        script.inject_to(peer.path, (0, id), peer.capable_syn().at(SeqNum(1)));
+        script.inject_to(peer.path, 0, id, peer.capable_syn().at(SeqNum(1)));
         script.endpoint.connections()
     };
     let slow = syn_from(2, 7_000, 1)[0];

@@ -111,7 +111,8 @@ fn rounds(
     script: &mut Script,
     subflows: &mut [Withheld],
     count: u32,
-    (honest, drips): (&[bool], bool),
+    honest: &[bool],
+    drips: bool,
 ) -> Held {
     let mut held = Held::default();
     let before = info(script).expect("a connection").bytes_acked;
@@ -150,8 +151,8 @@ fn a_peer_that_withholds_the_acks_of_the_only_subflow_pins_one_send_buffer() {
     for drips in [false, true] {
         let (mut script, peer) = served(sending(), 7, 1);
         let mut subflows = [Withheld::new(peer)];
-        rounds(&mut script, &mut subflows, 30, (&[true], false));
-        let held = rounds(&mut script, &mut subflows, 200, (&[false], drips));
+        rounds(&mut script, &mut subflows, 30, &[true], false);
+        let held = rounds(&mut script, &mut subflows, 200, &[false], drips);
         assert_bounded(&held);
         if !drips {
             continue;
@@ -162,8 +163,8 @@ fn a_peer_that_withholds_the_acks_of_the_only_subflow_pins_one_send_buffer() {
         let refused = script.run(|e, now| e.write(now, id, b"more"));
         assert_eq!(refused, Err(WriteError::Blocked));
         let _ = script.take_events();
-        rounds(&mut script, &mut subflows, 1, (&[true], false));
-        let held = rounds(&mut script, &mut subflows, 30, (&[true], false));
+        rounds(&mut script, &mut subflows, 1, &[true], false);
+        let held = rounds(&mut script, &mut subflows, 30, &[true], false);
         assert!(held.acked > SEND_BUFFER, "{held:?}: the connection goes on");
         assert_bounded(&held);
     }
@@ -180,7 +181,7 @@ fn two_subflows() -> (Script, [Withheld; 2]) {
     let (mut script, mut first) = first_subflow();
     let second = join(&mut script, &mut first, 1);
     let mut subflows = [first, second];
-    rounds(&mut script, &mut subflows, 30, (&[true, true], false));
+    rounds(&mut script, &mut subflows, 30, &[true, true], false);
     (script, subflows)
 }
 
@@ -204,13 +205,13 @@ fn join(script: &mut Script, first: &mut Withheld, n: u8) -> Withheld {
 fn a_subflow_that_keeps_too_much_is_reset_and_the_other_goes_on() {
     for drips in [false, true] {
         let (mut script, mut subflows) = two_subflows();
-        let held = rounds(&mut script, &mut subflows, 400, (&[true, false], drips));
+        let held = rounds(&mut script, &mut subflows, 400, &[true, false], drips);
         assert_bounded(&held);
         assert!(held.acked > 20 * SEND_BUFFER, "{held:?}: the first subflow goes on");
         let info = info(&script).expect("a connection");
         assert_eq!(info.subflows.len(), 1, "{:?}", info.subflows);
         // The kept data is released.
-        let held = rounds(&mut script, &mut subflows, 1, (&[true, false], false));
+        let held = rounds(&mut script, &mut subflows, 1, &[true, false], false);
         assert!(held.buffered <= SEND_BUFFER + 2 * 16_384, "{held:?}");
     }
 }
@@ -247,9 +248,9 @@ fn subflows_that_close_with_their_acks_withheld_pin_no_more_together() {
         let joined = join(&mut script, first, n);
         subflows.push(joined);
         let honest: Vec<bool> = (0..=n).map(|number| number == 0 || number == n).collect();
-        assert_bounded(&rounds(&mut script, &mut subflows, 10, (&honest, true)));
+        assert_bounded(&rounds(&mut script, &mut subflows, 10, &honest, true));
         let honest: Vec<bool> = (0..=n).map(|number| number == 0).collect();
-        assert_bounded(&rounds(&mut script, &mut subflows, 10, (&honest, true)));
+        assert_bounded(&rounds(&mut script, &mut subflows, 10, &honest, true));
         if let Some(last) = subflows.last_mut() {
             let fin = last.peer.stamp(Seg::fin()).acking(last.acked);
             last.peer.inject(&mut script, fin);
@@ -257,7 +258,7 @@ fn subflows_that_close_with_their_acks_withheld_pin_no_more_together() {
         }
     }
     let honest: Vec<bool> = (0..7).map(|number| number == 0).collect();
-    let held = rounds(&mut script, &mut subflows, 200, (&honest, true));
+    let held = rounds(&mut script, &mut subflows, 200, &honest, true);
     assert_bounded(&held);
     assert!(held.acked > 10 * SEND_BUFFER, "{held:?}: the first subflow goes on");
 }

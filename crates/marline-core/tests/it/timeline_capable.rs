@@ -65,7 +65,7 @@ fn the_keys_data_has_a_checksum_if_that_was_agreed_on() {
     for right in [true, false] {
         let (mut line, answer) = half_open(MpCapable { checksum_required: true, ..capable(SYN) });
         assert_eq!(answer, ["a: S ack capable key A"]);
-        let told = sum((line.dsn(1), 1, 5), b"hello") ^ u16::from(!right);
+        let told = sum(line.dsn(1), 1, 5, b"hello") ^ u16::from(!right);
         let data = keys_and_data(&line, b"hello", Some(told));
         line.send(0, data);
         line.id = line.script.take_incoming();

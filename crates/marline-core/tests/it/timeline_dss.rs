@@ -23,7 +23,7 @@ fn dss(line: &Subflows, form: &Form, bytes: &[u8], fin: bool) -> Seg {
         dsn: if form.long_dsn { WireDsn::Long(dsn) } else { WireDsn::Short(dsn as u32) },
         ssn,
         length,
-        checksum: form.checksum.then(|| sum((dsn, ssn, length), bytes)),
+        checksum: form.checksum.then(|| sum(dsn, ssn, length, bytes)),
     };
     let data_ack = form.long_ack.map(|long| match long {
         true => DataAck::Long(ack),
@@ -250,7 +250,7 @@ fn cut_and_joined(options_on_all: bool, checksums: bool) -> (Subflows, Vec<Strin
             let dsn = line.dsn(u64::from(at));
             let mut seg = Seg::ack().mapping(dsn, at, 10).payload(bytes);
             if checksums {
-                let sum = sum((dsn, at, 10), bytes);
+                let sum = sum(dsn, at, 10, bytes);
                 let dss = seg.options.dss.as_mut();
                 dss.and_then(|dss| dss.mapping.as_mut()).expect("mapped").checksum = Some(sum);
             }

@@ -316,7 +316,7 @@ fn with_multipath_the_first_mapping_begins_behind_the_syns_data() {
         let idsn = keys::idsn(initiator_key);
         script.run(|endpoint, now| endpoint.write(now, id, b"hello")).expect("written");
         let first = script.take_sent().remove(0);
-        let wanted = checksum.then(|| sum((idsn.wrapping_add(1), 1, 5), b"hello"));
+        let wanted = checksum.then(|| sum(idsn.wrapping_add(1), 1, 5, b"hello"));
         let MpCapableForm::Ack { data, .. } = mp_capable(&first.seg) else {
             panic!("no keys: {first:?}")
         };
@@ -331,7 +331,7 @@ fn with_multipath_the_first_mapping_begins_behind_the_syns_data() {
         let mapping = next.seg.dss().mapping.expect("a mapping");
         assert_eq!(mapping.dsn, WireDsn::Short(idsn.wrapping_add(6) as u32));
         assert_eq!((mapping.ssn, mapping.length), (6, 5));
-        let wanted = checksum.then(|| sum((idsn.wrapping_add(6), 6, 5), b"world"));
+        let wanted = checksum.then(|| sum(idsn.wrapping_add(6), 6, 5, b"world"));
         assert_eq!(mapping.checksum, wanted);
     }
 }
@@ -351,7 +351,7 @@ fn with_multipath_refused_data_is_mapped_as_if_it_had_never_gone() {
         };
         let idsn = keys::idsn(initiator_key);
         let length = rest.len() as u16;
-        let wanted = checksum.then(|| sum((idsn.wrapping_add(1), 1, length), rest));
+        let wanted = checksum.then(|| sum(idsn.wrapping_add(1), 1, length, rest));
         assert_eq!(data, Some(CapableData { length, checksum: wanted }));
     }
 }
@@ -371,7 +371,7 @@ fn a_server_counts_the_clients_mappings_from_behind_the_syns_data() {
         assert_eq!(script.read_all(id), b"12345678901234567890");
         let first = syn_ack.seg.header.seq.add(1);
         let idsn = keys::idsn(KEY);
-        let told = checksum.then(|| sum((idsn.wrapping_add(1), 1, 5), b"hello"));
+        let told = checksum.then(|| sum(idsn.wrapping_add(1), 1, 5, b"hello"));
         let data = Some(CapableData { length: 5, checksum: told });
         let form = MpCapableForm::Ack { initiator_key: KEY, listener_key, data };
         let seg = Seg::ack().mptcp(capable_option(form, checksum)).payload(b"hello");

@@ -83,13 +83,6 @@ impl Lane {
         }
     }
 
-    /// Reports a round trip that a stream of the session measured on the path.
-    pub fn on_stream_rtt(&mut self, id: PathId, rtt: Duration, now: Instant) {
-        if let Some(path) = self.path_mut(id) {
-            path.on_stream_sample(rtt, now);
-        }
-    }
-
     /// Sets the class of a flow, which is then no longer derived from its rate.
     pub fn set_flow_class(&mut self, flow: FlowId, class: FlowClass, now: Instant) {
         self.flows.tell(now, flow.0, class);

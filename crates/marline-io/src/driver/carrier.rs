@@ -3,13 +3,32 @@
 
 use core::net::SocketAddr;
 
-use marline_core::{Capabilities, ChecksumScope, FourTuple};
+use marline_core::{Capabilities, ChecksumScope, FourTuple, Shard as Part};
 use marline_time::Instant;
 
 use crate::carrier::{BASE_DATAGRAM, CarrierCounters, LARGEST_DATAGRAM, SHORT_HEADER, UdpCarrier};
+use crate::links::UdpUse;
 use crate::native::{self, NativeCarrier, native_capabilities};
 
 const UDP_HEADER: usize = 8;
+
+/// Carrier of a shard.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum CarrierKind {
+    /// UDP datagrams.
+    Udp {
+        /// Idle time after which a flow that we opened sends a keepalive.
+        keepalive: marline_time::Duration,
+        /// Condition for moving our flows to links (TCP connections).
+        udp: UdpUse,
+    },
+    /// IP packets on raw sockets.
+    Raw,
+    /// IP packets on TUN interfaces.
+    Tun,
+    /// IP packets on a TUN interface, as the gateway of the hosts behind it.
+    Gateway,
+}
 
 /// Capabilities of the UDP carrier.
 #[must_use]
@@ -32,6 +51,14 @@ pub(super) enum Carrier {
 }
 
 impl Carrier {
+    /// Position among the shards that share the ports.
+    pub(super) const fn part(&self) -> Part {
+        match self {
+            Carrier::Native(carrier) => carrier.shard(),
+            Carrier::Udp(_) => Part::ALONE,
+        }
+    }
+
     pub(super) const fn is_native(&self) -> bool {
         matches!(self, Carrier::Native(_))
     }

@@ -389,7 +389,7 @@ mod tests {
         let mut bytes = vec![0; IPV6_HEADER_LEN + 32];
         bytes.extend((0..payload).map(|at| (sequence as usize + at) as u8));
         let free = IPV6_HEADER_LEN - ip_header;
-        emit_ip(ends, PROTOCOL_TCP, 0, 32 + payload, &mut bytes[free..]).unwrap();
+        emit_ip(ends.0, ends.1, PROTOCOL_TCP, 0, 32 + payload, &mut bytes[free..]).unwrap();
         let tcp = &mut bytes[IPV6_HEADER_LEN..];
         tcp[..4].copy_from_slice(&[0, 80, 0x9c, 0x40]);
         tcp[4..8].copy_from_slice(&sequence.to_be_bytes());

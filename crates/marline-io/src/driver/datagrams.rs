@@ -11,7 +11,7 @@ use marline_policy::FlowClass;
 use marline_time::Instant;
 
 use super::carrier::Carrier;
-use super::lanes::{Arrivals, LaneCounters, LanePath, PathNumbers};
+use super::lane_traffic::{Arrivals, LanePath, PathNumbers};
 use super::shard::{Shard, ShardHandle};
 use super::stream::Stream;
 
@@ -74,7 +74,7 @@ impl Datagrams {
     ) -> Option<R> {
         let mut state = self.shard.lock();
         let now = self.shard.now(&mut state);
-        let last = state.lanes.with(self.id, |lane| {
+        let last = state.lanes().with(self.id, |lane| {
             let sent = datagrams.map(|(flow, payload)| note(flow, lane.send(now, flow, payload)));
             sent.last()
         });
@@ -85,13 +85,13 @@ impl Datagrams {
     /// Returns the maximum length of a datagram that is accepted now, in bytes; 0 without a path.
     #[must_use]
     pub fn largest(&self) -> usize {
-        self.shard.lock().lanes.with(self.id, |lane| lane.largest_datagram()).unwrap_or(0)
+        self.shard.lock().lanes().with(self.id, |lane| lane.largest_datagram()).unwrap_or(0)
     }
 
     /// Sets the class of a flow, which is then no longer derived from its rate.
     pub fn set_class(&self, flow: FlowId, class: FlowClass) {
-        let now = self.shard.clock.now();
-        self.shard.lock().lanes.with(self.id, |lane| lane.set_flow_class(flow, class, now));
+        let now = self.shard.clock().now();
+        self.shard.lock().lanes().with(self.id, |lane| lane.set_flow_class(flow, class, now));
     }
 
     /// Assigns the peer's path number to a subflow, which is given by our id. The path is used once the subflow is
@@ -99,7 +99,7 @@ impl Datagrams {
     pub fn add_path(&self, path: PathId, local_flow: u64) {
         let mut state = self.shard.lock();
         let now = self.shard.now(&mut state);
-        state.lanes.assign_path_number(self.id, LanePath { id: path, flow: local_flow }, now);
+        state.lanes().assign_path_number(self.id, LanePath { id: path, flow: local_flow }, now);
         self.shard.serve(&mut state, now);
     }
 
@@ -123,16 +123,16 @@ impl Datagrams {
         let budget = ready!(tokio::task::coop::poll_proceed(cx));
         let mut state = self.shard.lock();
         let now = self.shard.now(&mut state);
-        if state.stopped {
+        if state.wakeups().is_stopped() {
             return Poll::Ready(Err(LaneEnded));
         }
-        let Some(silent) = state.lanes.take(self.id, cx, arrivals) else {
+        let Some(silent) = state.lanes().take(self.id, cx, arrivals) else {
             return Poll::Ready(Err(LaneEnded));
         };
         if arrivals.is_empty() {
             return Poll::Pending;
         }
-        if let (Carrier::Udp(carrier), [_, ..]) = (&mut state.carrier, &silent[..]) {
+        if let (Carrier::Udp(carrier), [_, ..]) = (state.carrier(), &silent[..]) {
             // A NAT may have assigned a new address. The peer learns it from a frame of the subflow.
             silent.iter().for_each(|flow| carrier.keep_open(now, *flow));
             self.shard.serve(&mut state, now);
@@ -144,21 +144,21 @@ impl Datagrams {
     /// Counters since the lane was opened.
     #[must_use]
     pub fn stats(&self) -> LaneStats {
-        self.shard.lock().lanes.with(self.id, |lane| lane.stats()).unwrap_or_default()
+        self.shard.lock().lanes().with(self.id, |lane| lane.stats()).unwrap_or_default()
     }
 
     /// State of each path.
     #[must_use]
     pub fn paths(&self) -> Vec<PathInfo> {
-        let now = self.shard.clock.now();
+        let now = self.shard.clock().now();
         let paths = |lane: &mut Lane| lane.paths(now).collect();
-        self.shard.lock().lanes.with(self.id, paths).unwrap_or_default()
+        self.shard.lock().lanes().with(self.id, paths).unwrap_or_default()
     }
 }
 
 impl Drop for Datagrams {
     fn drop(&mut self) {
-        self.shard.lock().lanes.remove(self.id);
+        self.shard.lock().lanes().remove(self.id);
     }
 }
 
@@ -167,7 +167,8 @@ impl Stream {
     /// connection uses native TCP, which cannot have lanes.
     #[must_use]
     pub fn draw_lane_id(&self) -> Option<u64> {
-        self.shard().draw_lane_id()
+        let mut state = self.shard().lock();
+        (!state.carrier().is_native()).then(|| state.lanes().draw_id())
     }
 
     /// Opens a lane whose paths are the subflows of this connection. `ids` are our id, as drawn, and the peer's. The
@@ -185,39 +186,28 @@ impl Stream {
         let shard = Arc::clone(self.shard());
         let connection = self.own_id();
         let make = |now| Lane::new(config, ids, keys, now);
-        shard.open_lane(ids, make, connection, numbers)?;
+        open_lane(&shard, ids.0, ids.1, make, connection, numbers)?;
         Ok(Datagrams { shard, id: ids.0 })
     }
 }
 
-impl Shard {
-    fn draw_lane_id(&self) -> Option<u64> {
-        let mut state = self.lock();
-        (!state.carrier.is_native()).then(|| state.lanes.draw_id())
+fn open_lane(
+    shard: &Shard,
+    id: u64,
+    peer: u64,
+    make: impl FnOnce(Instant) -> Lane,
+    connection: ConnectionId,
+    numbers: PathNumbers,
+) -> Result<(), LaneError> {
+    let mut state = shard.lock();
+    let now = shard.now(&mut state);
+    if state.carrier().is_native() {
+        return Err(LaneError::Native);
     }
-
-    fn open_lane(
-        &self,
-        ids: (u64, u64),
-        make: impl FnOnce(Instant) -> Lane,
-        connection: ConnectionId,
-        numbers: PathNumbers,
-    ) -> Result<(), LaneError> {
-        let mut state = self.lock();
-        let now = self.now(&mut state);
-        if state.carrier.is_native() {
-            return Err(LaneError::Native);
-        }
-        if !state.lanes.admits(ids) {
-            return Err(LaneError::Refused);
-        }
-        state.lanes.insert(ids, make(now), connection, numbers);
-        self.serve(&mut state, now);
-        Ok(())
+    if !state.lanes().admits(id, peer) {
+        return Err(LaneError::Refused);
     }
-
-    /// Counters of this shard's lanes.
-    pub fn lane_counters(&self) -> LaneCounters {
-        self.lock().lanes.counters()
-    }
+    state.lanes().insert(id, peer, make(now), connection, numbers);
+    shard.serve(&mut state, now);
+    Ok(())
 }

@@ -1,19 +1,19 @@
 //! Egress of a shard, from the core to the sockets: batches, control frames, and send errors.
 
+use core::net::SocketAddr;
 use std::io;
 
 use marline_core::{Ecn, FourTuple, NetworkError as CoreError, Transmit};
-use marline_time::{Duration, Instant};
+use marline_datagram::PathId;
+use marline_time::Instant;
+use marline_wire::SeqNum;
 
 use super::carrier::Carrier;
-use super::observers::{Direction, ObservedSegments};
-use super::outgoing::SendError;
+use super::observers::Direction;
 use super::outgoing::{Outgoing, Sender};
-use super::socket::Kind;
-use super::stalled::Stalled;
+use super::socket::payload_of_mtu;
 use super::state::State;
 use crate::carrier::{Framed, Outer, SHORT_HEADER};
-use crate::links::DataDirection;
 use crate::sys::error_queue::NetworkError;
 
 /// Bytes sent under one lock before others get their turn: 16 of the largest batches.
@@ -23,284 +23,284 @@ const MIN_COUNTED_BYTES: usize = BYTES_PER_TURN / 64;
 /// Length of the largest batch that is copied to be sent with others, in bytes. Longer ones are worth their own
 /// system call.
 const MAX_GATHERED_BYTES: usize = 4 << 10;
-/// Delay before a batch for which the kernel had no room is sent again. Writability would be more precise, but a
-/// send buffer of megabytes takes longer than this to drain.
-const STALL_RETRY: Duration = Duration::from_micros(500);
 
-impl State {
-    /// Sends what the core and the carrier have to send. Returns true if there is more.
-    pub(super) fn transmit(&mut self, now: Instant) -> bool {
-        self.retry_stalled(now);
-        let (mut more, mut bytes) = (true, 0);
-        while more && bytes < BYTES_PER_TURN {
-            match self.endpoint.poll_transmit(now, &mut self.out) {
-                Some(batch) => {
-                    bytes += self.out.bytes().len().max(MIN_COUNTED_BYTES);
-                    self.send_batch(now, &batch);
-                }
-                None => more = false,
+/// Sends what the core and the carrier have to send. Returns true if there is more.
+pub(super) fn transmit(state: &mut State, now: Instant) -> bool {
+    state.sockets().retry_stalled(now);
+    let (mut more, mut bytes) = (true, 0);
+    while more && bytes < BYTES_PER_TURN {
+        match state.poll_transmit(now) {
+            Some(batch) => bytes += send_batch(state, now, &batch).max(MIN_COUNTED_BYTES),
+            None => more = false,
+        }
+    }
+    send_gathered(state, now);
+    while let Carrier::Udp(carrier) = state.carrier()
+        && let Some((outer, frame)) = carrier.poll_control()
+    {
+        let (bytes, sender) = (frame.as_bytes(), Sender::Carrier);
+        send(state, now, &Outgoing { outer, ecn: Ecn::NotEct, stride: 0, bytes, sender });
+    }
+    more
+}
+
+/// Sends the core's batch and returns its length.
+fn send_batch(state: &mut State, now: Instant, batch: &Transmit) -> usize {
+    let mut out = state.sending().take_batch();
+    let framed = state.frame(now, batch, out.bytes_mut());
+    match framed {
+        Some(Framed::Ready(outer)) => {
+            let (ecn, stride, bytes) = (batch.ecn, batch.stride, out.bytes());
+            let sender = Sender::Subflow(batch.path, batch.local_flow);
+            gather(state, now, &Outgoing { outer, ecn, stride, bytes, sender });
+        }
+        Some(Framed::Handshake { outer, header }) => {
+            send_gathered(state, now);
+            for datagram in out.bytes().chunks(batch.stride.max(1)) {
+                let segment = datagram.get(SHORT_HEADER..).unwrap_or_default();
+                send_handshake(state, now, &outer, batch, [header.as_bytes(), segment]);
             }
         }
-        self.send_gathered(now);
-        while let Carrier::Udp(carrier) = &mut self.carrier
-            && let Some((outer, frame)) = carrier.poll_control()
-        {
-            let (bytes, sender) = (frame.as_bytes(), Sender::Carrier);
-            self.send(now, &Outgoing { outer, ecn: Ecn::NotEct, stride: 0, bytes, sender });
-        }
-        more
+        None => {}
     }
+    let len = out.bytes().len();
+    state.sending().give_batch_back(out);
+    len
+}
 
-    fn send_batch(&mut self, now: Instant, batch: &Transmit) {
-        let mut out = core::mem::replace(&mut self.out, self.spare.take());
-        let observed = ObservedSegments::out(now, batch, out.bytes(), &self.carrier);
-        self.observers.observe(&observed);
-        if self.rerouting.routes.compares() {
-            let (ends, flow) =
-                ((batch.path.local.ip(), batch.path.remote), (batch.local_flow, DataDirection::Up));
-            self.rerouting.routes.on_segments(now, ends, flow, observed.segments());
-        }
-        let framed = match &mut self.carrier {
-            Carrier::Udp(carrier) => carrier.frame(now, batch, out.bytes_mut()),
-            Carrier::Native(carrier) => {
-                carrier.frame(batch, out.bytes_mut());
-                self.native_outer(&batch.path).map(Framed::Ready)
-            }
-        };
-        match framed {
-            Some(Framed::Ready(outer)) => {
-                let (ecn, stride, bytes) = (batch.ecn, batch.stride, out.bytes());
-                let sender = Sender::Subflow(batch.path, batch.local_flow);
-                self.gather(now, &Outgoing { outer, ecn, stride, bytes, sender });
-            }
-            Some(Framed::Handshake { outer, header }) => {
-                self.send_gathered(now);
-                for datagram in out.bytes().chunks(batch.stride.max(1)) {
-                    let segment = datagram.get(SHORT_HEADER..).unwrap_or_default();
-                    self.send_handshake(now, &outer, batch, header.as_bytes(), segment);
-                }
-            }
-            None => {}
-        }
-        self.spare.give_back(core::mem::replace(&mut self.out, out));
+fn send_handshake(
+    state: &mut State,
+    now: Instant,
+    outer: &Outer,
+    batch: &Transmit,
+    parts: [&[u8]; 2],
+) {
+    let mut bytes = state.sending().take_scratch();
+    bytes.clear();
+    parts.into_iter().for_each(|part| bytes.extend_from_slice(part));
+    let (outer, ecn) = (*outer, batch.ecn);
+    let sender = Sender::Subflow(batch.path, batch.local_flow);
+    send(state, now, &Outgoing { outer, ecn, stride: 0, bytes: &bytes, sender });
+    state.sending().give_scratch_back(bytes);
+    // An error from this machine is already queued, so there is no need to wait for the retransmission.
+    drain_errors(state, now, usize::from(outer.socket));
+}
+
+/// Hands segments to the kernel: at once, or together with following ones, at the latest in [`send_gathered`].
+fn gather(state: &mut State, now: Instant, out: &Outgoing<'_>) {
+    if !state.sending().gathered().takes(out) {
+        send_gathered(state, now);
     }
-
-    /// Finds the socket for native packets of a path.
-    fn native_outer(&self, path: &FourTuple) -> Option<Outer> {
-        let fits = |entry: &Option<super::state::SocketEntry>| {
-            let socket = &entry.as_ref()?.socket;
-            if matches!(socket.kind, Kind::Gateway { .. }) {
-                return Some(());
-            }
-            let local = socket.local.ip();
-            let family = local.is_unspecified() && local.is_ipv6() == path.local.is_ipv6();
-            (family || local == path.local.ip()).then_some(())
-        };
-        let socket = self.sockets.iter().position(|entry| fits(entry).is_some())?;
-        Some(Outer { socket: socket as u16, local: path.local.ip(), remote: path.remote })
+    if out.bytes.len() > MAX_GATHERED_BYTES || !state.sockets().sends_runs(&out.outer) {
+        send_gathered(state, now);
+        send(state, now, out);
+    } else if state.routing().may_send_datagram(now, out) {
+        state.sending().gather(out);
     }
+}
 
-    fn send_handshake(
-        &mut self,
-        now: Instant,
-        outer: &Outer,
-        batch: &Transmit,
-        header: &[u8],
-        segment: &[u8],
-    ) {
-        let mut bytes = core::mem::take(&mut self.scratch);
-        bytes.clear();
-        bytes.extend_from_slice(header);
-        bytes.extend_from_slice(segment);
-        let (outer, ecn) = (*outer, batch.ecn);
-        let sender = Sender::Subflow(batch.path, batch.local_flow);
-        self.send(now, &Outgoing { outer, ecn, stride: 0, bytes: &bytes, sender });
-        self.scratch = bytes;
-        // An error from this machine is already queued, so there is no need to wait for the retransmission.
-        self.drain_errors(now, usize::from(outer.socket));
-    }
-
-    /// Hands segments to the kernel: at once, or together with following ones, at the latest in
-    /// [`send_gathered`](Self::send_gathered).
-    pub(super) fn gather(&mut self, now: Instant, out: &Outgoing<'_>) {
-        if !self.gathered.takes(out) {
-            self.send_gathered(now);
+/// Hands the gathered segments to the kernel.
+fn send_gathered(state: &mut State, now: Instant) {
+    let gathered = state.sending().take_gathered();
+    match gathered.together() {
+        Some((out, 1)) => hand_over(state, now, &out),
+        // Sending each batch alone shows which one failed.
+        Some((out, _)) if state.sockets().send(now, &out).is_err() => {
+            gathered.each().for_each(|out| hand_over(state, now, &out));
         }
-        if out.bytes.len() > MAX_GATHERED_BYTES || !self.sends_runs(&out.outer) {
-            self.send_gathered(now);
-            self.send(now, out);
-        } else if self.may_send_datagram(now, out) {
-            self.gathered.push(out);
+        _ => {}
+    }
+    state.sending().give_gathered_back(gathered);
+}
+
+/// Hands bytes to a link or to the kernel.
+pub(super) fn send(state: &mut State, now: Instant, out: &Outgoing<'_>) {
+    if !matches!(out.sender, Sender::Subflow(..)) {
+        state.observers().frames(Direction::Out, &out.outer, out.bytes.len(), out.stride);
+    }
+    if out.outer.is_link() {
+        for flow in state.routing().send(out) {
+            state.endpoint().set_flow_full(now, flow, true);
+        }
+        return;
+    }
+    if state.routing().may_send_datagram(now, out) {
+        hand_over(state, now, out);
+    }
+}
+
+/// Hands datagrams of one sender to the kernel and reports to the sender if they were not sent.
+fn hand_over(state: &mut State, now: Instant, out: &Outgoing<'_>) {
+    let Err(failed) = state.sockets().send(now, out) else { return };
+    let mut error = failed.error;
+    // A pending error may belong to an earlier datagram, but it also stopped this one.
+    if drain_errors(state, now, usize::from(out.outer.socket)) {
+        match state.sockets().send_rest(now, out, failed.sent) {
+            Some(again) => error = again,
+            None => return,
         }
     }
-
-    /// Returns true for a UDP socket on which the kernel takes several datagrams in one call.
-    fn sends_runs(&self, outer: &Outer) -> bool {
-        let entry = self.sockets.get(usize::from(outer.socket)).and_then(Option::as_ref);
-        !outer.is_link() && entry.is_some_and(|entry| entry.socket.sends_runs())
-    }
-
-    /// Hands the gathered segments to the kernel.
-    pub(super) fn send_gathered(&mut self, now: Instant) {
-        let mut gathered = core::mem::take(&mut self.gathered);
-        match gathered.together() {
-            Some((out, 1)) => self.hand_over(now, &out),
-            // Sending each batch alone shows which one failed.
-            Some((out, _)) if self.try_send(now, &out).is_err() => {
-                gathered.each().for_each(|out| self.hand_over(now, &out));
-            }
-            _ => {}
+    match out.sender {
+        Sender::Carrier => {}
+        Sender::Subflow(path, flow) => on_send_error(state, now, &out.outer, &path, flow, &error),
+        Sender::Lane(lane, path) => {
+            on_frame_not_sent(state, now, &out.outer, lane, path, &error);
         }
-        gathered.clear();
-        self.gathered = gathered;
     }
+}
 
-    /// Hands bytes to the kernel.
-    pub(super) fn send(&mut self, now: Instant, out: &Outgoing<'_>) {
-        if !matches!(out.sender, Sender::Subflow(..)) {
-            self.observers.frames(Direction::Out, &out.outer, out.bytes.len(), out.stride);
-        }
-        if out.outer.is_link() {
-            self.send_by_link(now, out);
+fn on_send_error(
+    state: &mut State,
+    now: Instant,
+    outer: &Outer,
+    path: &FourTuple,
+    local_flow: u64,
+    error: &io::Error,
+) {
+    let what = if error.raw_os_error() == Some(libc::EMSGSIZE) {
+        let mtu = state.sockets().route_mtu(outer);
+        CoreError::TooBig { max_segment: state.carrier().segment_of_mtu(mtu, path) }
+    } else {
+        tracing::debug!(remote = %outer.remote, %error, "datagram not sent");
+
+        let errno = error.raw_os_error().unwrap_or(libc::EIO);
+        state.observers().contacts().record_send_refusal(now, path, errno);
+        // EPERM and EACCES come from a packet filter of this machine.
+        let filtered = matches!(errno, libc::EPERM | libc::EACCES);
+        let ends = (outer.local, outer.remote);
+        if filtered && state.routing().routes().refused(now, ends) {
             return;
         }
-        if self.may_send_datagram(now, out) {
-            self.hand_over(now, out);
-        }
+        CoreError::Unreachable
+    };
+    state.endpoint().send_failed(now, path, local_flow, what);
+}
+
+/// Handles the errors that ICMP caused on a socket. Returns true if there were any.
+pub(super) fn drain_errors(state: &mut State, now: Instant, index: usize) -> bool {
+    /// Errors handled in one call: a flood of them must not hold the lock.
+    const AT_ONCE: usize = 64;
+    let mut any = false;
+    for _ in 0..AT_ONCE {
+        let Some(error) = state.sockets().next_error(index) else { return any };
+        any = true;
+        on_network_error(state, now, &error);
     }
+    any
+}
 
-    /// Hands bytes to the kernel. If the kernel has no room, they wait.
-    fn try_send(&mut self, now: Instant, out: &Outgoing<'_>) -> Result<(), SendError> {
-        let index = usize::from(out.outer.socket);
-        let Some(Some(entry)) = self.sockets.get_mut(index) else { return Ok(()) };
-        let result = if !entry.stalled.holds(out.outer.local) {
-            entry.socket.send(now, &out.outer, out.ecn, out.stride, out.bytes)
-        } else {
-            Err(io::Error::from(io::ErrorKind::WouldBlock).into())
-        };
-        let Err(failed) = result else { return Ok(()) };
-        if !failed.would_block() {
-            return Err(failed);
-        }
-        let bytes = out.bytes.get(failed.sent..).unwrap_or_default().to_vec();
-        let (outer, ecn, stride) = (out.outer, out.ecn, out.stride);
-        entry.stalled.push(Stalled { outer, ecn, stride, bytes });
-        self.stall_retry_at = Some(now + STALL_RETRY);
-        Ok(())
+/// Accepts ICMP errors only if they quote the id of a flow to that address, which an off-path attacker does not
+/// know. Errors of this machine are ignored here: the send call reports them, too.
+fn on_network_error(state: &mut State, now: Instant, error: &NetworkError) {
+    let Carrier::Udp(carrier) = state.carrier() else {
+        on_native_error(state, now, error);
+        return;
+    };
+    let quoted = carrier.quoted_flow(error.remote, &error.quoted);
+    if quoted.is_none() && on_frame_error(state, now, error) {
+        return;
     }
-
-    /// Hands datagrams of one sender to the kernel and reports to the sender if they were not sent.
-    fn hand_over(&mut self, now: Instant, out: &Outgoing<'_>) {
-        let Err(failed) = self.try_send(now, out) else { return };
-        let index = usize::from(out.outer.socket);
-        let rest = out.bytes.get(failed.sent..).unwrap_or_default();
-        let mut error = failed.error;
-        // A pending error may belong to an earlier datagram, but it also stopped this one.
-        if self.drain_errors(now, index)
-            && let Some(Some(entry)) = self.sockets.get_mut(index)
-        {
-            match entry.socket.send(now, &out.outer, out.ecn, out.stride, rest) {
-                Err(again) if !again.would_block() => error = again.error,
-                // The kernel has no room now: the datagram is lost, as in any queue.
-                _ => return,
-            }
+    let Some((flow, path)) = quoted.filter(|_| !error.ours) else { return };
+    let what = match error.mtu {
+        Some(mtu) => {
+            CoreError::TooBig { max_segment: state.carrier().trusted_segment_len(mtu, &path) }
         }
-        match out.sender {
-            Sender::Carrier => {}
-            Sender::Subflow(path, flow) => {
-                self.on_send_error(now, &out.outer, (path, flow), &error);
-            }
-            Sender::Lane(lane, path) => {
-                self.on_frame_not_sent(now, &out.outer, (lane, path), &error);
-            }
+        // Without the size, the error adds nothing that probing does not find.
+        None if error.errno == libc::EMSGSIZE => return,
+        None => CoreError::Unreachable,
+    };
+    if what == CoreError::Unreachable {
+        let ends = (path.local.ip(), error.remote);
+        // A late error about datagrams does not concern a server that is reached by TCP.
+        if !state.routing().routes().is_by_link(&ends) {
+            let (local, remote) = (path.local.ip(), path.remote);
+            state.observers().contacts().record_icmp_error(now, local, remote, error);
         }
-    }
-
-    fn on_send_error(
-        &mut self,
-        now: Instant,
-        outer: &Outer,
-        (path, local_flow): (FourTuple, u64),
-        error: &io::Error,
-    ) {
-        let what = if error.raw_os_error() == Some(libc::EMSGSIZE) {
-            let Some(Some(entry)) = self.sockets.get(usize::from(outer.socket)) else { return };
-            let mtu = entry.socket.route_mtu(outer.remote, outer.local);
-            CoreError::TooBig { max_segment: self.carrier.segment_of_mtu(mtu, &path) }
-        } else {
-            tracing::debug!(remote = %outer.remote, %error, "datagram not sent");
-
-            let errno = error.raw_os_error().unwrap_or(libc::EIO);
-            self.observers.contacts.record_send_refusal(now, &path, errno);
-            // EPERM and EACCES come from a packet filter of this machine.
-            let filtered = matches!(errno, libc::EPERM | libc::EACCES);
-            let ends = (outer.local, outer.remote);
-            if filtered && self.rerouting.routes.refused(now, ends) {
-                return;
-            }
-            CoreError::Unreachable
-        };
-        self.endpoint.send_failed(now, &path, local_flow, what);
-    }
-
-    /// Handles the errors that ICMP caused on a socket. Returns true if there were any.
-    pub(super) fn drain_errors(&mut self, now: Instant, index: usize) -> bool {
-        /// Errors handled in one call: a flood of them must not hold the lock.
-        const AT_ONCE: usize = 64;
-        let mut any = false;
-        for _ in 0..AT_ONCE {
-            let Some(Some(entry)) = self.sockets.get(index) else { return any };
-            let Some(error) = entry.socket.next_error() else { return any };
-            any = true;
-            self.on_network_error(now, &error);
-        }
-        any
-    }
-
-    /// Accepts ICMP errors only if they quote the id of a flow to that address, which an off-path attacker does not
-    /// know. Errors of this machine are ignored here: the send call reports them, too.
-    fn on_network_error(&mut self, now: Instant, error: &NetworkError) {
-        let Carrier::Udp(carrier) = &self.carrier else {
-            self.on_native_error(now, error);
-            return;
-        };
-        let quoted = carrier.quoted_flow(error.remote, &error.quoted);
-        if quoted.is_none() && self.on_frame_error(now, error) {
+        if state.routing().routes().refused(now, ends) {
             return;
         }
-        let Some((flow, path)) = quoted.filter(|_| !error.ours) else { return };
-        let what = match error.mtu {
-            Some(mtu) => {
-                CoreError::TooBig { max_segment: self.carrier.trusted_segment_len(mtu, &path) }
-            }
-            // Without the size, the error adds nothing that probing does not find.
-            None if error.errno == libc::EMSGSIZE => return,
-            None => CoreError::Unreachable,
-        };
-        if what == CoreError::Unreachable {
-            let ends = (path.local.ip(), error.remote);
-            // A late error about datagrams does not concern a server that is reached by TCP.
-            if !self.rerouting.routes.is_by_link(&ends) {
-                let (local, remote) = (path.local.ip(), path.remote);
-                self.observers.contacts.record_icmp_error(now, local, remote, error);
-            }
-            if self.rerouting.routes.refused(now, ends) {
-                return;
-            }
-        }
-        self.endpoint.flow_error(now, flow, what);
     }
+    state.endpoint().flow_error(now, flow, what);
+}
 
-    fn retry_stalled(&mut self, now: Instant) {
-        if self.stall_retry_at.is_none_or(|at| at > now) {
-            return;
-        }
-        let mut still = false;
-        for entry in self.sockets.iter_mut().flatten() {
-            still |= entry.stalled.retry(now, &entry.socket);
-        }
-        self.stall_retry_at = still.then_some(now + STALL_RETRY);
+/// Handles an ICMP error about a segment, or an error of this machine. A process with a raw socket receives all
+/// ICMP messages of the machine, and most of them do not concern it.
+pub(super) fn on_native_error(state: &mut State, now: Instant, error: &NetworkError) {
+    let at = |port: usize| u16::from_be_bytes([error.quoted[port], error.quoted[port + 1]]);
+    let mut remote = error.remote;
+    if error.ours {
+        // The send call has reported this error, too.
+        return;
     }
+    let Some(local) = error.local else { return };
+    remote.set_port(at(2));
+    let path = FourTuple { local: SocketAddr::new(local, at(0)), remote };
+    let [_, _, _, _, a, b, c, d, ..] = error.quoted;
+    let seq = SeqNum(u32::from_be_bytes([a, b, c, d]));
+    let said = match error.mtu {
+        Some(_) => {
+            let max_segment = state.carrier().segment_of_mtu(error.mtu, &path);
+            CoreError::TooBig { max_segment }
+        }
+        // Without the size, the error adds nothing that probing does not find.
+        None if error.errno == libc::EMSGSIZE => return,
+        None => CoreError::Unreachable,
+    };
+    let believed = state.endpoint().network_error(now, &path, seq, said);
+    if believed && said == CoreError::Unreachable {
+        state.observers().contacts().record_icmp_error(now, local, path.remote, error);
+    }
+    tracing::debug!(local = %path.local, remote = %path.remote, ?said, believed, "ICMP");
+}
+
+/// Handles a lane's frame that this machine did not send.
+fn on_frame_not_sent(
+    state: &mut State,
+    now: Instant,
+    outer: &Outer,
+    id: u64,
+    path: PathId,
+    error: &io::Error,
+) {
+    match error.raw_os_error() {
+        Some(libc::EMSGSIZE) => {
+            let mtu = state.sockets().route_mtu(outer);
+            if let Some(bytes) = mtu.and_then(|mtu| payload_of_mtu(mtu, outer.remote)) {
+                state.lanes().with(id, |lane| lane.set_path_mtu(path, bytes, now));
+            }
+        }
+        Some(libc::ENETUNREACH | libc::EHOSTUNREACH | libc::ENETDOWN | libc::EADDRNOTAVAIL) => {
+            state.lanes().with(id, |lane| lane.set_path_unreachable(path, now));
+        }
+        // There was no room, or a firewall rejected it, which may be temporary: the frame is lost, like any
+        // datagram.
+        _ => tracing::debug!(remote = %outer.remote, %error, "frame of a lane not sent"),
+    }
+}
+
+/// Handles an ICMP error that quotes a lane's frame. Returns false if no frame of ours is quoted.
+fn on_frame_error(state: &mut State, now: Instant, error: &NetworkError) -> bool {
+    let quoted = quoted_lane(&error.quoted);
+    let Some(id) = quoted.and_then(|peer| state.lanes().of_peer(peer)) else { return false };
+    let path = state.lane_path_to(id, error.remote);
+    let Some(path) = path.filter(|_| !error.ours) else { return true };
+    match error.mtu {
+        Some(mtu) => {
+            if let Some(bytes) = payload_of_mtu(mtu, error.remote) {
+                state.lanes().with(id, |lane| lane.set_path_mtu(path, bytes, now));
+            }
+        }
+        None if error.errno == libc::EMSGSIZE => {}
+        None => drop(state.lanes().with(id, |lane| lane.set_path_unreachable(path, now))),
+    }
+    true
+}
+
+/// Returns the peer's lane id in a datagram that starts with these bytes.
+fn quoted_lane(beginning: &[u8]) -> Option<u64> {
+    let (first, rest) = beginning.split_first()?;
+    let id = rest.first_chunk()?;
+    (*first == 0x20 | marline_datagram::FRAME_TYPE).then(|| u64::from_be_bytes(*id))
 }
 
 #[cfg(test)]

@@ -5,14 +5,15 @@ use std::sync::{Arc, Weak};
 
 use tokio::io::{Interest, Ready};
 
+use super::egress::drain_errors;
 use super::shard::Shard;
 use super::socket::Sock;
-use super::state::{SocketEntry, Watch};
+use super::sockets::Watch;
 
 /// Starts the error watch of a shard's socket.
 pub(super) fn start(shard: &Arc<Shard>, socket: &Arc<Sock>) -> Watch {
     let task = tokio::spawn(watch(Arc::downgrade(shard), Arc::clone(socket)));
-    Watch(task.abort_handle())
+    Watch::new(task.abort_handle())
 }
 
 async fn watch(shard: Weak<Shard>, socket: Arc<Sock>) {
@@ -20,21 +21,15 @@ async fn watch(shard: Weak<Shard>, socket: Arc<Sock>) {
         guard.clear_ready_matching(Ready::ERROR);
         drop(guard);
         let Some(shard) = shard.upgrade() else { return };
-        shard.on_socket_error(&socket);
+        on_socket_error(&shard, &socket);
     }
 }
 
-impl Shard {
-    fn on_socket_error(&self, socket: &Arc<Sock>) {
-        let mut state = self.lock();
-        let now = self.now(&mut state);
-        let same = |entry: &Option<SocketEntry>| {
-            entry.as_ref().is_some_and(|entry| Arc::ptr_eq(&entry.socket, socket))
-        };
-        if let Some(index) = state.sockets.iter().position(same)
-            && state.drain_errors(now, index)
-        {
-            self.serve(&mut state, now);
-        }
+fn on_socket_error(shard: &Shard, socket: &Arc<Sock>) {
+    let mut state = shard.lock();
+    let now = shard.now(&mut state);
+    let index = state.sockets().index_of(socket);
+    if index.is_some_and(|index| drain_errors(&mut state, now, index)) {
+        shard.serve(&mut state, now);
     }
 }

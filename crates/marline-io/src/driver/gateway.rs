@@ -9,15 +9,13 @@ use std::io;
 use std::sync::Arc;
 
 use marline_core::FourTuple;
-use marline_time::Instant;
 use marline_wire::SeqNum;
 use tokio::sync::mpsc;
 
 use super::shard::ShardHandle;
 use super::socket::Sock;
-use super::state::State;
 use super::stream::Stream;
-use super::streams::{PacketSink, Slot};
+use super::streams::PacketSink;
 use crate::sys::tun::Tun;
 
 /// Requests of the hosts behind a gateway, in order of arrival.
@@ -52,7 +50,7 @@ impl ShardHandle {
         let (asked, waiting) = mpsc::unbounded_channel();
         let socket = Sock::gateway(tun)?;
         let mut state = self.lock();
-        (state.requests, state.sink) = (Some(asked), Some(sink));
+        state.streams().set_gateway(asked, sink);
         drop(state);
         self.add_socket(socket)?;
         Ok(Requests { shard: Arc::clone(self), waiting })
@@ -81,9 +79,9 @@ impl Request {
         self.answered = true;
         let mut state = self.shard.lock();
         let now = self.shard.now(&mut state);
-        let id = state.endpoint.admit(now, &self.path);
+        let id = state.endpoint().admit(now, &self.path);
         if let Some(id) = id {
-            state.slots.insert(id, Slot::default());
+            state.streams().add(id);
         }
         self.shard.serve(&mut state, now);
         drop(state);
@@ -109,16 +107,6 @@ impl Drop for Request {
     fn drop(&mut self) {
         if !self.answered {
             self.shard.with_endpoint(|endpoint, now| endpoint.refuse(now, &self.path));
-        }
-    }
-}
-
-impl State {
-    /// Passes on a connection request of a host behind the gateway.
-    pub(super) fn on_connection_request(&mut self, now: Instant, path: FourTuple) {
-        let told = self.requests.as_ref().is_some_and(|requests| requests.send(path).is_ok());
-        if !told {
-            self.endpoint.refuse(now, &path);
         }
     }
 }

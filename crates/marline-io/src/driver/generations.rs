@@ -2,8 +2,8 @@
 //! (docs/decisions/upgrades-and-shards.md).
 //!
 //! This module covers a process that has a successor: it stops receiving, gets its packets from the newest process,
-//! and sends on the shared sockets. The part of the newest process is in `older.rs`. Links are TCP connections, and
-//! only one process can write to one: their frames are relayed (`relayed_links.rs`).
+//! and sends on the shared sockets. The part of the newest process is in `older_processes.rs`. Links are TCP connections, and
+//! only one process can write to one: their frames are relayed (`link_tasks.rs`).
 
 use core::net::{IpAddr, SocketAddr};
 use std::io;
@@ -15,15 +15,15 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::net::UnixStream;
 
-use super::ingress::Origin;
+use super::ingress::{self, Origin};
 use super::link::LinkStream;
+use super::link_events::{Shards, users_of};
 use super::link_table::{Links, count};
-use super::link_tasks::{self, Shards, owner};
+use super::link_tasks::{self, owner};
+use super::native_shards;
 use super::older_processes::OlderProcesses;
 use super::shard::{Shard, ShardHandle};
-use super::socket::Kind;
-use super::state::{SocketEntry, Watch};
-use super::streams::wake;
+use super::sockets::Watch;
 use crate::carrier::Outer;
 use crate::links::FrameDecoder;
 use crate::native;
@@ -43,7 +43,7 @@ impl Generations {
     /// Creates the generations of shards without older processes.
     #[must_use]
     pub fn new(own: u8, shards: &[Arc<ShardHandle>], links: &Arc<Links>) -> Arc<Self> {
-        let shards: Vec<_> = shards.iter().map(|handle| Arc::downgrade(&handle.shard)).collect();
+        let shards: Vec<_> = shards.iter().map(|handle| handle.downgrade()).collect();
         let (asked, returned_to) = (shards.clone(), shards.clone());
         let knows_token = Box::new(move |token| knows_token(&asked, token));
         let returned = Box::new(move |generation: u8, bytes: &[u8]| {
@@ -52,10 +52,12 @@ impl Generations {
             };
             // Earlier packets may have moved the connection to another shard.
             let (home, others) = home_and_other_shards(&returned_to, &path);
-            if !others.iter().any(|other| other.on_passed_segment(path, ecn, segment))
+            if !others
+                .iter()
+                .any(|other| native_shards::on_passed_segment(other, path, ecn, segment))
                 && let Some(home) = home
             {
-                home.on_returned_segment(generation, path, ecn, segment);
+                native_shards::on_returned_segment(&home, generation, path, ecn, segment);
             }
         });
         let older = OlderProcesses::new(own, knows_token, returned);
@@ -92,7 +94,7 @@ impl Generations {
     /// The successor is gone; nothing has changed.
     pub fn hand_over(self: &Arc<Self>, successor: Channel) -> io::Result<()> {
         for shard in self.shards.iter().filter_map(Weak::upgrade) {
-            shard.stop_receiving();
+            shard.reregister_sockets(false);
         }
         let begun = successor.set_blocking(false).and_then(|()| successor.permit_start());
         let channel =
@@ -104,7 +106,7 @@ impl Generations {
         }
         self.links.hand_over_tcp(true);
         let task = tokio::spawn(hear(Arc::downgrade(self), channel));
-        *self.lock_heard() = Some(Watch(task.abort_handle()));
+        *self.lock_heard() = Some(Watch::new(task.abort_handle()));
         Ok(())
     }
 
@@ -115,7 +117,7 @@ impl Generations {
     fn receive_again(&self) {
         self.links.hand_over_tcp(false);
         for shard in self.shards.iter().filter_map(Weak::upgrade) {
-            shard.receive_again();
+            shard.reregister_sockets(true);
         }
     }
 
@@ -125,7 +127,7 @@ impl Generations {
             (Ok((Message::Segment { path, ecn }, segment)), _) => {
                 let (home, others) = home_and_other_shards(&self.shards, &path);
                 let mut asked = home.iter().chain(&others);
-                if !asked.any(|shard| shard.on_passed_segment(path, ecn, segment)) {
+                if !asked.any(|shard| native_shards::on_passed_segment(shard, path, ecn, segment)) {
                     // If the channel has no room, the segment is lost, as in a full queue.
                     let _ = channel::send(back, &[bytes], None);
                 }
@@ -147,7 +149,7 @@ impl Generations {
         for same in frames.chunk_by(|one, other| owner(one, count) == owner(other, count)) {
             let index = same.first().map_or(0, |frame| owner(frame, count));
             if let Some(shard) = self.shards.get(index).and_then(Weak::upgrade) {
-                shard.on_passed_frames(passed, same);
+                on_passed_frames(&shard, passed, same);
             }
         }
     }
@@ -160,7 +162,13 @@ impl Generations {
         match self.links.insert(LinkStream::Unix(stream), local, remote, port, false) {
             Some(link) => {
                 let shards: Shards = self.shards.as_slice().into();
-                link_tasks::start(&self.links, link, shards, FrameDecoder::greeted(), true);
+                link_tasks::start(
+                    &self.links,
+                    link,
+                    users_of(&shards),
+                    FrameDecoder::greeted(),
+                    true,
+                );
             }
             None => count(&self.links.counters().refused),
         }
@@ -186,7 +194,7 @@ fn shard_count(shards: &[Weak<Shard>]) -> u8 {
 fn knows_token(shards: &[Weak<Shard>], token: u32) -> bool {
     let index = usize::from(Part::of_token(token, shard_count(shards)));
     let shard = shards.get(index).and_then(Weak::upgrade);
-    shard.is_some_and(|shard| shard.lock().endpoint.knows_token(token))
+    shard.is_some_and(|shard| shard.lock().endpoint().knows_token(token))
 }
 
 /// Receives what the successor passes on until the successor is gone. Then only this process can receive.
@@ -214,35 +222,14 @@ async fn hear(generations: Weak<Generations>, channel: AsyncFd<OwnedFd>) {
     }
 }
 
-impl Shard {
-    /// Gives frames that the newest process received to the carrier and the core.
-    fn on_passed_frames(&self, passed: &Passed, frames: &[&[u8]]) {
-        let mut state = self.lock();
-        let now = self.now(&mut state);
-        let bound = |entry: &Option<SocketEntry>| {
-            entry.as_ref().is_some_and(|entry| entry.socket.local == passed.bound)
-        };
-        let Some(index) = state.sockets.iter().position(bound) else { return };
-        let outer = Outer { socket: index as u16, local: passed.local, remote: passed.remote };
-        let origin = Origin { outer, local_port: passed.bound.port(), ecn: passed.ecn };
-        self.on_frames(&mut state, now, &origin, frames.iter().copied());
-        if self.tell(&mut state, now) {
-            wake(state.driver.take());
-        } else {
-            self.serve(&mut state, now);
-        }
-    }
-
-    /// Duplicates the descriptors of this shard's UDP sockets.
-    ///
-    /// # Errors
-    /// The system has no descriptors left.
-    pub fn copy_sockets(&self) -> io::Result<Vec<(SocketAddr, OwnedFd)>> {
-        let state = self.lock();
-        let sockets = state.sockets.iter().flatten();
-        sockets
-            .filter(|entry| matches!(entry.socket.kind, Kind::Udp(_)))
-            .map(|entry| Ok((entry.socket.local, entry.socket.as_fd().try_clone_to_owned()?)))
-            .collect()
-    }
+/// Gives frames that the newest process received to the carrier and the core.
+fn on_passed_frames(shard: &Shard, passed: &Passed, frames: &[&[u8]]) {
+    let mut state = shard.lock();
+    let now = shard.now(&mut state);
+    let index = state.sockets().position(|socket| socket.local == passed.bound);
+    let Some(index) = index else { return };
+    let outer = Outer { socket: index as u16, local: passed.local, remote: passed.remote };
+    let origin = Origin { outer, local_port: passed.bound.port(), ecn: passed.ecn };
+    ingress::on_frames(shard, &mut state, now, &origin, frames.iter().copied());
+    shard.finish_foreign_access(&mut state, now);
 }

@@ -3,182 +3,183 @@
 
 use core::net::SocketAddr;
 
+use marline_core::{Asks, PacketMeta};
+use marline_time::Instant;
+
 use super::carrier::Carrier;
-use super::native_shards::OtherShardPackets;
-use super::observers::{Direction, ObservedSegments};
+use super::egress::on_native_error;
+use super::observers::Direction;
+use super::path_owners::OtherShardPackets;
 use super::reception::{ReceiveBuffer, UdpBuffer, local_ip};
-use super::shard::Shard;
+use super::shard::{Handover, Shard};
 use super::socket::{ecn_of, plain};
-use super::state::{Handover, State};
+use super::sockets::OpenSocket;
+use super::state::State;
 use crate::carrier::{Datagram, Outer, Received, SHORT_HEADER};
 use crate::links::DataDirection;
 use crate::native::{self, Arrived};
 use crate::sys::raw::RawMeta;
-use marline_core::PacketMeta;
-use marline_time::Instant;
 
 /// Origin of frames that arrived together.
 #[derive(Copy, Clone, Debug)]
 pub(super) struct Origin {
-    pub(super) outer: Outer,
+    pub(crate) outer: Outer,
     /// The port of the socket.
-    pub(super) local_port: u16,
-    pub(super) ecn: marline_core::Ecn,
+    pub(crate) local_port: u16,
+    pub(crate) ecn: marline_core::Ecn,
 }
 
-impl Shard {
-    /// Gives a batch to the carrier and the core. Returns the native TCP packets that may belong to other shards.
-    pub(super) fn on_batch<'a>(
-        &self,
-        state: &mut State,
-        now: Instant,
-        (index, local): (u16, SocketAddr),
-        buffer: &'a ReceiveBuffer,
-    ) -> OtherShardPackets<'a> {
-        let mut others = OtherShardPackets::default();
-        match buffer {
-            ReceiveBuffer::Udp(buffer) => self.on_datagrams(state, now, (index, local), buffer),
-            ReceiveBuffer::Raw(buffer) => {
-                for (meta, bytes) in buffer.packets() {
-                    state.on_raw_packet(now, meta, bytes, &mut others);
-                }
-            }
-            ReceiveBuffer::Tun(buffer) => {
-                for packet in buffer.packets() {
-                    state.on_tun_packet(now, packet, &mut others);
-                }
+/// Gives a batch to the carrier and the core. Returns the native TCP packets that may belong to other shards.
+pub(super) fn on_batch<'a>(
+    shard: &Shard,
+    state: &mut State,
+    now: Instant,
+    socket: &OpenSocket,
+    buffer: &'a ReceiveBuffer,
+) -> OtherShardPackets<'a> {
+    let mut others = OtherShardPackets::default();
+    match buffer {
+        ReceiveBuffer::Udp(buffer) => on_datagrams(shard, state, now, socket, buffer),
+        ReceiveBuffer::Raw(buffer) => {
+            for (meta, bytes) in buffer.packets() {
+                on_raw_packet(state, now, meta, bytes, &mut others);
             }
         }
-        others
-    }
-
-    fn on_datagrams(
-        &self,
-        state: &mut State,
-        now: Instant,
-        (index, local): (u16, SocketAddr),
-        buffer: &UdpBuffer,
-    ) {
-        for (meta, bytes) in buffer.messages() {
-            let outer = Outer {
-                socket: index,
-                local: local_ip(meta.dst_ip, local),
-                remote: plain(meta.addr),
-            };
-            state.rerouting.routes.heard(now, (outer.local, outer.remote));
-            let run = bytes.get(..meta.len).unwrap_or_default();
-            let origin = Origin { outer, local_port: local.port(), ecn: ecn_of(meta.ecn) };
-            self.on_frames(state, now, &origin, run.chunks(meta.stride.max(1)));
-        }
-    }
-
-    /// Gives frames that arrived together to the carrier and the core.
-    pub(super) fn on_frames<'a>(
-        &self,
-        state: &mut State,
-        now: Instant,
-        origin: &Origin,
-        frames: impl Iterator<Item = &'a [u8]>,
-    ) {
-        let Origin { outer, local_port, ecn } = *origin;
-        let mut segments = SegmentRun::default();
-        for bytes in frames {
-            let pressed = state.endpoint.is_under_pressure();
-            let handed_over = false;
-            let datagram = Datagram { outer, local_port, ecn, handed_over, pressed, bytes };
-            let Carrier::Udp(carrier) = &mut state.carrier else { return };
-            match carrier.receive(now, &datagram) {
-                Received::Segment(meta, segment) => {
-                    state.observe_arrival(now, &meta, segment);
-                    segments.add(state, now, &meta, segment);
-                }
-                other => {
-                    segments.hand_over(state, now);
-                    self.on_received(state, now, &datagram, other);
-                }
+        ReceiveBuffer::Tun(buffer) => {
+            for packet in buffer.packets() {
+                on_tun_packet(state, now, packet, &mut others);
             }
         }
-        segments.hand_over(state, now);
     }
+    others
+}
 
-    /// Gives one datagram to the carrier and the core.
-    pub(super) fn on_datagram(&self, state: &mut State, now: Instant, datagram: &Datagram<'_>) {
-        let Carrier::Udp(carrier) = &mut state.carrier else { return };
-        let received = carrier.receive(now, datagram);
-        self.on_received(state, now, datagram, received);
+fn on_datagrams(
+    shard: &Shard,
+    state: &mut State,
+    now: Instant,
+    socket: &OpenSocket,
+    buffer: &UdpBuffer,
+) {
+    for (meta, bytes) in buffer.messages() {
+        let outer = Outer {
+            socket: socket.index,
+            local: local_ip(meta.dst_ip, socket.local),
+            remote: plain(meta.addr),
+        };
+        state.routing().routes().heard(now, (outer.local, outer.remote));
+        let run = bytes.get(..meta.len).unwrap_or_default();
+        let origin = Origin { outer, local_port: socket.local.port(), ecn: ecn_of(meta.ecn) };
+        on_frames(shard, state, now, &origin, run.chunks(meta.stride.max(1)));
     }
+}
 
-    /// Handles a datagram according to the carrier's verdict.
-    fn on_received(
-        &self,
-        state: &mut State,
-        now: Instant,
-        datagram: &Datagram<'_>,
-        received: Received<'_>,
-    ) {
-        if !matches!(received, Received::Segment(..)) {
-            state.observers.frames(Direction::In, &datagram.outer, datagram.bytes.len(), 0);
-        }
-        match received {
+/// Gives frames that arrived together to the carrier and the core.
+pub(super) fn on_frames<'a>(
+    shard: &Shard,
+    state: &mut State,
+    now: Instant,
+    origin: &Origin,
+    frames: impl Iterator<Item = &'a [u8]>,
+) {
+    let Origin { outer, local_port, ecn } = *origin;
+    let mut segments = SegmentRun::default();
+    for bytes in frames {
+        let pressed = state.endpoint().is_under_pressure();
+        let handed_over = false;
+        let datagram = Datagram { outer, local_port, ecn, handed_over, pressed, bytes };
+        let Carrier::Udp(carrier) = state.carrier() else { return };
+        match carrier.receive(now, &datagram) {
             Received::Segment(meta, segment) => {
                 state.observe_arrival(now, &meta, segment);
-                state.endpoint.handle_packet(now, &meta, segment);
+                segments.add(state, now, &meta, segment);
             }
-            Received::Elsewhere(owner) => self.hand_over(usize::from(owner), datagram),
-            Received::Anywhere => {
-                let shards = self.peers.get().map_or(0, Vec::len);
-                for shard in 0..shards {
-                    self.hand_over(shard, datagram);
-                }
+            other => {
+                segments.hand_over(state, now);
+                on_received(shard, state, now, &datagram, other);
             }
-            Received::Reset(flow) => state.endpoint.flow_reset(now, flow),
-            Received::Moved { flow, new_host } => state.endpoint.path_moved(now, flow, new_host),
-            Received::Lane(lane) => state.on_lane_frame(lane, now, datagram),
-            Received::Repeat(flow) => state.endpoint.repeat_syn(now, flow),
-            Received::UnknownFlow(id) => {
-                let ends = (datagram.outer.local, datagram.outer.remote);
-                if !datagram.outer.is_link() {
-                    state.rerouting.routes.answered(now, ends, id);
-                }
-            }
-            Received::Nothing => {}
         }
     }
+    segments.hand_over(state, now);
+}
 
-    /// Hands a datagram to another shard. This is rare: only first SYNs of joins, or all datagrams if the kernel
-    /// does not distribute them by flow id.
-    fn hand_over(&self, shard: usize, datagram: &Datagram<'_>) {
-        let Some(peer) = self.peers.get().and_then(|peers| peers.get(shard)) else { return };
-        let bytes = datagram.bytes.to_vec();
-        // A full queue drops it, as a full socket buffer would; TCP repeats it.
-        let _ = peer.try_send(Handover { outer: datagram.outer, ecn: datagram.ecn, bytes });
-    }
+/// Gives one datagram to the carrier and the core.
+fn on_datagram(shard: &Shard, state: &mut State, now: Instant, datagram: &Datagram<'_>) {
+    let Carrier::Udp(carrier) = state.carrier() else { return };
+    let received = carrier.receive(now, datagram);
+    on_received(shard, state, now, datagram, received);
+}
 
-    /// Handles a datagram that another shard received.
-    pub(super) fn on_handover(&self, state: &mut State, now: Instant, handover: &Handover) {
-        let outer = &handover.outer;
-        let port = if outer.is_link() {
-            state.links.at(outer).map(|link| link.port())
-        } else {
-            let entry = state.sockets.get(usize::from(outer.socket)).and_then(Option::as_ref);
-            entry.map(|entry| entry.socket.local.port())
-        };
-        let Some(local_port) = port else { return };
-        debug_assert!(handover.bytes.len() >= SHORT_HEADER);
-        let pressed = state.endpoint.is_under_pressure();
-        self.on_datagram(
-            state,
-            now,
-            &Datagram {
-                outer: handover.outer,
-                local_port,
-                ecn: handover.ecn,
-                handed_over: true,
-                pressed,
-                bytes: &handover.bytes,
-            },
-        );
+/// Handles a datagram according to the carrier's verdict.
+fn on_received(
+    shard: &Shard,
+    state: &mut State,
+    now: Instant,
+    datagram: &Datagram<'_>,
+    received: Received<'_>,
+) {
+    if !matches!(received, Received::Segment(..)) {
+        state.observers().frames(Direction::In, &datagram.outer, datagram.bytes.len(), 0);
     }
+    match received {
+        Received::Segment(meta, segment) => {
+            state.observe_arrival(now, &meta, segment);
+            state.endpoint().handle_packet(now, &meta, segment);
+        }
+        Received::Elsewhere(owner) => hand_over(shard, usize::from(owner), datagram),
+        Received::Anywhere => {
+            for other in 0..shard.peers().len() {
+                hand_over(shard, other, datagram);
+            }
+        }
+        Received::Reset(flow) => state.endpoint().flow_reset(now, flow),
+        Received::Moved { flow, new_host } => state.endpoint().path_moved(now, flow, new_host),
+        Received::Lane(lane) => state.on_lane_frame(lane, now, datagram),
+        Received::Repeat(flow) => state.endpoint().repeat_syn(now, flow),
+        Received::UnknownFlow(id) => {
+            let ends = (datagram.outer.local, datagram.outer.remote);
+            if !datagram.outer.is_link() {
+                state.routing().routes().answered(now, ends, id);
+            }
+        }
+        Received::Nothing => {}
+    }
+}
+
+/// Hands a datagram to another shard. This is rare: only first SYNs of joins, or all datagrams if the kernel
+/// does not distribute them by flow id.
+fn hand_over(shard: &Shard, to: usize, datagram: &Datagram<'_>) {
+    let Some(peer) = shard.peers().get(to) else { return };
+    let bytes = datagram.bytes.to_vec();
+    // A full queue drops it, as a full socket buffer would; TCP repeats it.
+    let _ = peer.try_send(Handover { outer: datagram.outer, ecn: datagram.ecn, bytes });
+}
+
+/// Handles a datagram that another shard received.
+pub(super) fn on_handover(shard: &Shard, state: &mut State, now: Instant, handover: &Handover) {
+    let outer = &handover.outer;
+    let port = if outer.is_link() {
+        state.routing().links().at(outer).map(|link| link.port())
+    } else {
+        let socket = state.sockets().at(usize::from(outer.socket));
+        socket.map(|socket| socket.local.port())
+    };
+    let Some(local_port) = port else { return };
+    debug_assert!(handover.bytes.len() >= SHORT_HEADER);
+    let pressed = state.endpoint().is_under_pressure();
+    on_datagram(
+        shard,
+        state,
+        now,
+        &Datagram {
+            outer: handover.outer,
+            local_port,
+            ecn: handover.ecn,
+            handed_over: true,
+            pressed,
+            bytes: &handover.bytes,
+        },
+    );
 }
 
 /// Segments of one received message with equal metadata: the core gets them in one call.
@@ -201,110 +202,113 @@ impl<'a> SegmentRun<'a> {
     /// Gives the segments to the core and clears the run.
     fn hand_over(&mut self, state: &mut State, now: Instant) {
         if let Some(meta) = self.meta.take() {
-            let routes = &mut state.rerouting.routes;
+            let routes = state.routing().routes();
             if routes.compares() {
                 let ends = (meta.path.local.ip(), meta.path.remote);
                 let segments = self.segments.iter().copied();
                 routes.on_segments(now, ends, (meta.flow, DataDirection::Down), segments);
             }
-            state.endpoint.handle_packets(now, &meta, self.segments.drain(..));
+            state.endpoint().handle_packets(now, &meta, self.segments.drain(..));
         }
     }
 }
 
-impl State {
-    /// Shows an incoming segment to the observers.
-    fn observe_arrival(&mut self, now: Instant, meta: &PacketMeta, segment: &[u8]) {
-        let header = self.carrier.header();
-        self.observers.observe(&ObservedSegments::came(now, meta, segment, header));
-    }
+/// Handles a packet from a raw socket.
+fn on_raw_packet<'a>(
+    state: &mut State,
+    now: Instant,
+    meta: &RawMeta,
+    bytes: &'a [u8],
+    others: &mut OtherShardPackets<'a>,
+) {
+    let Carrier::Native(carrier) = state.carrier() else { return };
+    let arrived = match meta.source {
+        _ if meta.truncated => None,
+        SocketAddr::V4(_) => native::tcp_of(bytes).filter(|arrived| {
+            // For a broadcast, the kernel reports a local address that differs from the packet's destination.
+            meta.taken_for.is_none_or(|taken_for| taken_for == arrived.destination)
+        }),
+        SocketAddr::V6(_) => meta.destination.map(|destination| Arrived {
+            source: plain(meta.source),
+            destination,
+            ecn: native::ecn_of_bits(meta.class),
+            segment: bytes,
+        }),
+    };
+    let Some(arrived) = arrived else {
+        carrier.malformed();
+        return;
+    };
+    on_arrived(state, now, &arrived, others);
+}
 
-    /// Handles a packet from a raw socket.
-    fn on_raw_packet<'a>(
-        &mut self,
-        now: Instant,
-        meta: &RawMeta,
-        bytes: &'a [u8],
-        others: &mut OtherShardPackets<'a>,
-    ) {
-        let Carrier::Native(carrier) = &mut self.carrier else { return };
-        let arrived = match meta.source {
-            _ if meta.truncated => None,
-            SocketAddr::V4(_) => native::tcp_of(bytes).filter(|arrived| {
-                // For a broadcast, the kernel reports a local address that differs from the packet's destination.
-                meta.taken_for.is_none_or(|taken_for| taken_for == arrived.destination)
-            }),
-            SocketAddr::V6(_) => meta.destination.map(|destination| Arrived {
-                source: plain(meta.source),
-                destination,
-                ecn: native::ecn_of_bits(meta.class),
-                segment: bytes,
-            }),
-        };
-        let Some(arrived) = arrived else {
-            carrier.malformed();
-            return;
-        };
-        self.on_arrived(now, &arrived, others);
+/// Handles a packet from a TUN interface: a segment or an ICMP error.
+fn on_tun_packet<'a>(
+    state: &mut State,
+    now: Instant,
+    packet: &'a [u8],
+    others: &mut OtherShardPackets<'a>,
+) {
+    if let Some(arrived) = native::tcp_of(packet) {
+        on_arrived(state, now, &arrived, others);
+    } else if state.streams().sink_packet(packet) {
+        // The sink has it.
+    } else if let Some(error) = native::error_of(packet) {
+        on_native_error(state, now, &error);
+        others.errors.push(error);
+    } else if let Carrier::Native(carrier) = state.carrier() {
+        carrier.malformed();
     }
+}
 
-    /// Handles a packet from a TUN interface: a segment or an ICMP error.
-    fn on_tun_packet<'a>(
-        &mut self,
-        now: Instant,
-        packet: &'a [u8],
-        others: &mut OtherShardPackets<'a>,
-    ) {
-        if let Some(arrived) = native::tcp_of(packet) {
-            self.on_arrived(now, &arrived, others);
-        } else if let Some(sink) = &mut self.sink {
-            sink.on_packet(packet);
-        } else if let Some(error) = native::error_of(packet) {
-            self.on_native_error(now, &error);
-            others.errors.push(error);
-        } else if let Carrier::Native(carrier) = &mut self.carrier {
-            carrier.malformed();
-        }
+/// Gives a segment from an IP packet to the core if this shard may handle it.
+pub(super) fn on_arrived<'a>(
+    state: &mut State,
+    now: Instant,
+    arrived: &Arrived<'a>,
+    others: &mut OtherShardPackets<'a>,
+) {
+    let Carrier::Native(carrier) = state.carrier() else { return };
+    let (shard, ignores_unknown) = (carrier.shard(), carrier.ignores_unknown());
+    let Some((meta, segment)) = carrier.receive(arrived) else { return };
+    let may_be_others = shard.count > 1
+        || ignores_unknown
+        || state.routing().links().connected_older_processes().is_some();
+    if !may_be_others || state.endpoint().claims(now, &meta, segment) {
+        take_segment(state, now, &meta, segment);
+        return;
     }
+    match state.path_owners().first_shard_to_ask(now, shard, meta, segment) {
+        Some(stray) => {
+            if stray.asks != Asks::Nothing {
+                state.endpoint().release_address_pair(&meta.path);
+            }
+            others.strays.push(stray);
+        }
+        None => on_unclaimed_segment(state, now, &meta, segment),
+    }
+}
 
-    /// Gives a segment from an IP packet to the core if this shard may handle it.
-    pub(super) fn on_arrived<'a>(
-        &mut self,
-        now: Instant,
-        arrived: &Arrived<'a>,
-        others: &mut OtherShardPackets<'a>,
-    ) {
-        let Carrier::Native(carrier) = &mut self.carrier else { return };
-        let (shard, ignores_unknown) = (carrier.shard(), carrier.ignores_unknown());
-        let Some((meta, segment)) = carrier.receive(arrived) else { return };
-        let may_be_others =
-            shard.count > 1 || ignores_unknown || self.links.connected_older_processes().is_some();
-        if !may_be_others || self.endpoint.claims(now, &meta, segment) {
-            self.take_segment(now, &meta, segment);
-            return;
-        }
-        match self.first_shard_to_ask(now, shard, meta, segment) {
-            Some(stray) => others.strays.push(stray),
-            None => self.on_unclaimed_segment(now, &meta, segment),
-        }
+/// Handles a segment that no shard of this process claims, unless another process may own it.
+pub(super) fn on_unclaimed_segment(
+    state: &mut State,
+    now: Instant,
+    meta: &PacketMeta,
+    segment: &[u8],
+) {
+    if matches!(state.carrier(), Carrier::Native(carrier) if carrier.ignores_unknown()) {
+        return;
     }
+    if let Some(older) = state.routing().links().connected_older_processes()
+        && older.ask_path_owner(&meta.path, meta.ecn, segment)
+    {
+        return;
+    }
+    take_segment(state, now, meta, segment);
+}
 
-    /// Handles a segment that no shard of this process claims, unless another process may own it.
-    pub(super) fn on_unclaimed_segment(&mut self, now: Instant, meta: &PacketMeta, segment: &[u8]) {
-        if matches!(&self.carrier, Carrier::Native(carrier) if carrier.ignores_unknown()) {
-            return;
-        }
-        if let Some(elders) = self.links.connected_older_processes()
-            && elders.ask_path_owner(&meta.path, meta.ecn, segment)
-        {
-            return;
-        }
-        self.take_segment(now, meta, segment);
-    }
-
-    /// Gives a segment of native TCP to the core.
-    pub(super) fn take_segment(&mut self, now: Instant, meta: &PacketMeta, segment: &[u8]) {
-        self.observe_arrival(now, meta, segment);
-        self.endpoint.handle_packet(now, meta, segment);
-    }
+/// Gives a segment of native TCP to the core.
+pub(super) fn take_segment(state: &mut State, now: Instant, meta: &PacketMeta, segment: &[u8]) {
+    state.observe_arrival(now, meta, segment);
+    state.endpoint().handle_packet(now, meta, segment);
 }

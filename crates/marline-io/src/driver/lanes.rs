@@ -4,24 +4,21 @@
 //! for it each time, so that a path moves with its subflow. A lane causes work only when the application sends, a
 //! frame arrives or a timer fires. Lanes with pending work are in a queue.
 
-mod carried;
-mod memory;
-mod silence;
-mod timers;
-
-use core::net::IpAddr;
 use core::task::{Context, Waker};
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::hash::BuildHasherDefault;
 
-use marline_core::{ConnectionId, MemoryCharge, Shard, SubflowPlace};
-use marline_datagram::{Event, FlowId, Lane, LaneStats, PathId, Transmit};
+use marline_core::{
+    ConnectionId, MemoryAccount, MemoryCharge, MemoryKind, PathAddresses, Shard, SubflowPlace,
+};
+use marline_datagram::{Event, Lane, PathId, Transmit};
 use marline_time::{Duration, Instant, Rng};
 
+use super::lane_traffic::{Arrivals, Carried, LaneCounters, LanePath, NamedPath, PathNumbers};
 use super::streams::{register, wake};
 use crate::carrier::IdHasher;
+use crate::links::{DataDirection, LaneBytes};
 use crate::random::SecretRng;
-use carried::Carried;
 
 /// Maximum number of lanes of a shard; each belongs to an authenticated peer.
 const MAX_LANES: usize = 16_384;
@@ -37,118 +34,13 @@ const LOOK_AGAIN: Duration = Duration::from_millis(20);
 const AWAIT_PATH: Duration = Duration::from_secs(10);
 /// Minimum timer delay: a bug in one lane must not stop the others.
 const MIN_TIMER_DELAY: Duration = Duration::from_micros(100);
-/// Maximum number of datagrams handed to an application in one call.
-const MAX_DATAGRAM_BATCH: usize = 64;
+
+/// Step in which the charge follows the memory in use, in bytes: an active lane seldom touches its account.
+const CHARGE_STEP: u64 = 16 << 10;
+/// Minimum limit of a queue, in bytes, even if little memory is free.
+const MIN_LIMIT: u64 = 16 << 10;
 
 type LaneMap<T> = HashMap<u64, T, BuildHasherDefault<IdHasher>>;
-
-/// Counters of a shard's lanes since its start.
-#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct LaneCounters {
-    /// Current number of lanes.
-    pub lanes: u64,
-    /// Frames for unknown lanes.
-    pub unknown: u64,
-    /// Frames for a lane from an address that no subflow of its connection has validated.
-    pub strangers: u64,
-    /// Frames that were not sent because their path had no address.
-    pub unroutable: u64,
-    /// Sums over all lanes, including those that have ended.
-    pub stats: LaneStats,
-}
-
-impl core::ops::AddAssign for LaneCounters {
-    fn add_assign(&mut self, other: LaneCounters) {
-        self.lanes += other.lanes;
-        self.unknown += other.unknown;
-        self.strangers += other.strangers;
-        self.unroutable += other.unroutable;
-        self.stats += other.stats;
-    }
-}
-
-/// Side that numbers the paths of a lane.
-#[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub enum PathNumbers {
-    /// This side: each established subflow is a path, which [`Arrivals::paths`] reports.
-    Ours,
-    /// The peer, which names them ([`Datagrams::add_path`](super::Datagrams::add_path)). The oldest subflow is
-    /// number 0 until the peer reassigns it.
-    Peers,
-}
-
-/// Path that this side has numbered and must announce to the peer.
-#[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub struct NamedPath {
-    /// Number of the path.
-    pub path: PathId,
-    /// The peer's id of the subflow.
-    pub peer_flow: u64,
-}
-
-/// Data received on a lane, in reusable memory.
-#[derive(Debug, Default)]
-pub struct Arrivals {
-    bytes: Vec<u8>,
-    datagrams: Vec<(FlowId, usize)>,
-    paths: Vec<NamedPath>,
-    spent: bool,
-    silent: bool,
-}
-
-impl Arrivals {
-    /// Datagrams in order of arrival.
-    pub fn datagrams(&self) -> impl Iterator<Item = (FlowId, &[u8])> {
-        let mut start = 0;
-        self.datagrams.iter().map(move |(flow, end)| {
-            let payload = &self.bytes[core::mem::replace(&mut start, *end)..*end];
-            (*flow, payload)
-        })
-    }
-
-    /// Paths that were numbered here and must be announced to the peer.
-    #[must_use]
-    pub fn paths(&self) -> &[NamedPath] {
-        &self.paths
-    }
-
-    /// True if only an eighth of the key's usage limit is left, or if too many forged frames have failed with it.
-    /// Another lane is needed then.
-    #[must_use]
-    pub const fn needs_replacement(&self) -> bool {
-        self.spent
-    }
-
-    /// True if a path became silent. The peer may be gone, or a NAT may have assigned a new address.
-    #[must_use]
-    pub const fn is_silent(&self) -> bool {
-        self.silent
-    }
-
-    /// True if there is nothing to report.
-    pub(super) fn is_empty(&self) -> bool {
-        self.datagrams.is_empty() && self.paths.is_empty() && !self.spent && !self.silent
-    }
-
-    fn clear(&mut self) {
-        self.bytes.clear();
-        self.datagrams.clear();
-        self.paths.clear();
-        (self.spent, self.silent) = (false, false);
-    }
-}
-
-/// Path of a lane, and its subflow.
-#[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub(super) struct LanePath {
-    pub(super) id: PathId,
-    /// Our id of the subflow.
-    pub(super) flow: u64,
-}
-
-/// Our address and the peer's.
-type PathAddresses = (IpAddr, IpAddr);
 
 #[derive(Debug)]
 struct Entry {
@@ -235,7 +127,7 @@ impl Lanes {
     }
 
     /// Returns true if a lane with these ids, ours and the peer's, may be added.
-    pub(super) fn admits(&self, (id, peer): (u64, u64)) -> bool {
+    pub(super) fn admits(&self, id: u64, peer: u64) -> bool {
         let known = self.entries.contains_key(&id) || self.by_peer.contains_key(&peer);
         !known && id != 0 && peer != 0 && self.entries.len() < MAX_LANES
     }
@@ -243,7 +135,8 @@ impl Lanes {
     /// Adds a lane that [`admits`](Self::admits) accepts.
     pub(super) fn insert(
         &mut self,
-        (id, peer): (u64, u64),
+        id: u64,
+        peer: u64,
         lane: Lane,
         connection: ConnectionId,
         numbers: PathNumbers,
@@ -397,8 +290,7 @@ impl Lanes {
         entry.addresses.clear();
         for path in &entry.paths {
             if let Some(subflow) = known(path.flow) {
-                let addresses = (subflow.path.local.ip(), subflow.path.remote.ip());
-                entry.addresses.push((path.flow, addresses));
+                entry.addresses.push((path.flow, subflow.path.addresses()));
                 entry.lane.set_path_cost(path.id, subflow.backup, subflow.cost);
                 entry.lane.set_path_fading(path.id, subflow.cost.fading);
             }
@@ -564,27 +456,143 @@ impl Lanes {
         arrivals.clear();
         let mut silent = Vec::new();
         let entry = self.entries.get_mut(&id)?;
-        arrivals.paths.append(&mut entry.named);
-        while arrivals.datagrams.len() < MAX_DATAGRAM_BATCH {
+        arrivals.add_paths(&mut entry.named);
+        while !arrivals.is_full() {
             match entry.lane.poll_event() {
                 Some(Event::Datagram { flow, payload }) => {
-                    arrivals.bytes.extend_from_slice(payload);
-                    arrivals.datagrams.push((flow, arrivals.bytes.len()));
+                    arrivals.push(flow, payload);
                 }
                 Some(Event::PathSilent(path)) => {
-                    arrivals.silent = true;
+                    arrivals.set_silent();
                     silent.extend(entry.paths.iter().find(|p| p.id == path).map(|p| p.flow));
                 }
-                Some(Event::KeysSpent | Event::Forged) => arrivals.spent = true,
+                Some(Event::KeysSpent | Event::Forged) => arrivals.set_spent(),
                 Some(Event::PathAnswers(_) | Event::PathMtu { .. }) => {}
                 None => break,
             }
         }
-        let nothing = arrivals.datagrams.is_empty() && arrivals.paths.is_empty();
-        if nothing && !arrivals.spent && !arrivals.silent {
+        if arrivals.is_empty() {
             register(&mut entry.reader, cx);
         }
         Some(silent)
+    }
+}
+
+/// Memory, comparison of carriers, silent paths, and timers.
+impl Lanes {
+    /// Charges the memory of a lane to this account, which also limits it.
+    pub(super) fn charge_to(&mut self, id: u64, account: &MemoryAccount) {
+        let Some(entry) = self.entries.get_mut(&id) else { return };
+        let charged = entry.charge.as_ref().map(|charge| charge.account());
+        if charged.is_none_or(|charged| !charged.is_same(account)) {
+            entry.charge = Some(account.charge(MemoryKind::Datagram, 0));
+            entry.charge_held();
+        }
+        let most = account.allowance().max(MIN_LIMIT);
+        entry.lane.limit_memory(usize::try_from(most).unwrap_or(usize::MAX));
+    }
+
+    /// Takes what a lane carried since the last check, by our ids of its subflows. Returns nothing if that check was
+    /// recent.
+    pub(super) fn take_carried(
+        &mut self,
+        id: u64,
+        now: Instant,
+    ) -> Vec<(u64, DataDirection, LaneBytes)> {
+        let Some(entry) = self.entries.get_mut(&id) else { return Vec::new() };
+        if entry.carried.as_ref().is_some_and(|carried| carried.is_recent(now)) {
+            return Vec::new();
+        }
+        let next = Carried::new(now, &entry.lane);
+        let Some(last) = entry.carried.replace(next) else { return Vec::new() };
+        let flow = |id: PathId| Some(entry.paths.iter().find(|path| path.id == id)?.flow);
+        let carried = last.until(now, &entry.lane).into_iter();
+        carried.filter_map(|(id, heading, bytes)| Some((flow(id)?, heading, bytes))).collect()
+    }
+
+    /// Marks the silent paths of a lane that are already probed for connections of the shard.
+    pub(super) fn note_probed(&mut self, id: u64, is_probed: impl Fn(PathAddresses) -> bool) {
+        let Some(entry) = self.entries.get_mut(&id) else { return };
+        for (path, addresses) in &entry.silent {
+            entry.lane.set_path_probed(*path, is_probed(*addresses));
+        }
+    }
+
+    /// Handles an answer between these addresses: lanes with a silent path there probe at once.
+    pub(super) fn on_path_answer(&mut self, addresses: PathAddresses) {
+        let waiting = self.silent.range((addresses, 0)..=(addresses, u64::MAX));
+        let waiting: Vec<u64> = waiting.map(|(_, id)| *id).collect();
+        for id in waiting {
+            let Some(entry) = self.entries.get_mut(&id) else { continue };
+            for (path, _) in entry.silent.iter().filter(|(_, there)| *there == addresses) {
+                entry.lane.on_path_answer(*path);
+            }
+            self.touch(id);
+        }
+    }
+
+    /// Takes the addresses of silent paths that have been answered since the last call.
+    pub(super) fn take_answered(&mut self) -> BTreeSet<PathAddresses> {
+        core::mem::take(&mut self.answered)
+    }
+
+    /// Updates the set of silent paths after a lane was served.
+    fn note_silence(&mut self, id: u64) {
+        let Some(entry) = self.entries.get_mut(&id) else { return };
+        let silent = entry.current_silent_paths();
+        if silent != entry.silent {
+            let before = core::mem::replace(&mut entry.silent, silent);
+            let known = |path: &PathId| entry.paths.iter().any(|known| known.id == *path);
+            for (path, addresses) in &before {
+                self.silent.remove(&(*addresses, id));
+                let is_silent = entry.silent.iter().any(|(silent, _)| silent == path);
+                if !is_silent && known(path) {
+                    self.answered.insert(*addresses);
+                }
+            }
+            self.silent.extend(entry.silent.iter().map(|(_, addresses)| (*addresses, id)));
+        }
+    }
+
+    /// Records that the process did not run for some time.
+    pub(super) fn note_pause(&mut self) {
+        self.entries.values_mut().for_each(|entry| entry.lane.note_pause());
+    }
+
+    pub(super) fn next_timeout(&self) -> Option<Instant> {
+        self.deadlines.first().map(|(at, _)| *at)
+    }
+
+    pub(super) fn on_timeout(&mut self, now: Instant) {
+        while let Some((at, id)) = self.deadlines.first().copied()
+            && at <= now
+        {
+            self.deadlines.pop_first();
+            if let Some(entry) = self.entries.get_mut(&id) {
+                entry.deadline = None;
+                entry.lane.handle_timeout(now);
+                self.touch(id);
+            }
+        }
+    }
+}
+
+impl Entry {
+    /// Updates the charge.
+    fn charge_held(&mut self) {
+        if let Some(charge) = &mut self.charge {
+            charge.follow(self.lane.held_bytes() as u64, CHARGE_STEP);
+        }
+    }
+
+    /// Silent paths of the lane, with their addresses.
+    fn current_silent_paths(&self) -> Vec<(PathId, PathAddresses)> {
+        let with_addresses = |id: PathId| {
+            let path = self.paths.iter().find(|path| path.id == id)?;
+            let known = self.addresses.iter().find(|(flow, _)| *flow == path.flow)?;
+            Some((id, known.1))
+        };
+        self.lane.silent_paths().filter_map(with_addresses).collect()
     }
 }
 

@@ -116,7 +116,7 @@ pub struct Links {
     table: Mutex<Table>,
     counters: LinkCounters,
     /// Older processes that share the port.
-    elders: OnceLock<Arc<OlderProcesses>>,
+    older: OnceLock<Arc<OlderProcesses>>,
     /// Wakes the task that checks for stalled links.
     watch: Arc<Notify>,
     /// That task, which ends with the links.
@@ -140,19 +140,19 @@ impl Links {
         &self.counters
     }
 
-    pub(super) fn set_older_processes(&self, elders: &Arc<OlderProcesses>) {
+    pub(super) fn set_older_processes(&self, older: &Arc<OlderProcesses>) {
         // This is called only once, so an error cannot occur.
-        let _ = self.elders.set(Arc::clone(elders));
+        let _ = self.older.set(Arc::clone(older));
     }
 
     /// Older processes that may share the port. The set may be empty.
-    pub(super) fn elders(&self) -> Option<&Arc<OlderProcesses>> {
-        self.elders.get()
+    pub(super) fn older_processes(&self) -> Option<&Arc<OlderProcesses>> {
+        self.older.get()
     }
 
     /// The older processes, if there are any.
     pub(super) fn connected_older_processes(&self) -> Option<&Arc<OlderProcesses>> {
-        self.elders.get().filter(|elders| elders.has_any())
+        self.older.get().filter(|older| older.has_any())
     }
 
     /// Adds a connection. One that is not `trusted` is pending until a flow has validated itself on it, and another

@@ -1,4 +1,4 @@
-//! Tasks of links: one accepts, one opens, and each link has one that reads and one that writes.
+//! Tasks of links: one opens, and each link has one that reads and one that writes.
 //!
 //! A TCP connection carries all flows of a client between two addresses, including flows of older processes, and only
 //! one process can write to it. The newest process owns the links. For each older process that frames on a link
@@ -10,20 +10,19 @@ use core::net::SocketAddr;
 use std::cell::RefCell;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
 use marline_core::Shard as Part;
 use marline_time::{Duration, PAUSE};
-use tokio::net::{TcpListener, TcpSocket, TcpStream, UnixStream};
+use tokio::net::{TcpSocket, TcpStream, UnixStream};
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::link::{Link, LinkStream, Sent};
 use super::link_table::{self, Links, count};
 use super::older_processes::{OlderProcess, OlderProcesses};
-use super::shard::{Shard, ShardHandle};
-use super::socket::{SocketOptions, plain};
-use super::state::Watch;
-use crate::carrier::FlowEnds;
+use super::socket::SocketOptions;
+use super::sockets::Watch;
+use crate::carrier::Outer;
 use crate::links::{Failure, ForeignData, FrameDecoder, PREAMBLE};
 use crate::succession::Message;
 use crate::sys;
@@ -43,8 +42,6 @@ const CLOSING_TIME: Duration = Duration::from_secs(5);
 const AT_ONCE: Duration = Duration::from_millis(900);
 /// Bytes per read.
 const READ_BYTES: usize = 64 << 10;
-/// Pause of a listener that cannot accept (no descriptors left).
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 thread_local! {
     /// Read buffer of all links of a thread; a link itself keeps less than a frame.
@@ -114,104 +111,52 @@ impl core::fmt::Display for LinkOpenError {
     }
 }
 
-/// Listener for links. Dropping it stops accepting; accepted links continue.
-#[derive(Debug)]
-pub struct LinkListener {
-    /// Local address.
-    pub local: SocketAddr,
-    copy: OwnedFd,
-    _task: Watch,
+/// What shards are notified of.
+#[derive(Copy, Clone, Debug)]
+pub(super) enum LinkEvent<'a> {
+    /// Frames have arrived.
+    Frames(&'a Link, &'a [&'a [u8]]),
+    /// The link has room again.
+    Room(&'a Outer),
+    /// The link has ended. The flag means that nothing sent on it was acknowledged.
+    Closed(&'a Outer, bool),
 }
 
-impl LinkListener {
-    /// Duplicates the descriptor.
-    ///
-    /// # Errors
-    /// The system has no descriptors left.
-    pub fn copy(&self) -> io::Result<OwnedFd> {
-        self.copy.try_clone()
-    }
-}
-
-impl Shard {
-    /// Accepts links on this address, which is that of a UDP socket of these shards. They share
-    /// [`ShardConfig::links`](super::ShardConfig::links).
-    ///
-    /// # Errors
-    /// The system's, for example if another program listens there.
-    pub fn listen_links(
-        shards: &[Arc<ShardHandle>],
-        local: SocketAddr,
-    ) -> io::Result<LinkListener> {
-        Shard::accept_links(shards, OwnedFd::from(sys::link::listen(local)?))
-    }
-
-    /// Accepts links on a socket that already listens.
-    ///
-    /// # Errors
-    /// The system's.
-    pub fn accept_links(
-        shards: &[Arc<ShardHandle>],
-        listening: OwnedFd,
-    ) -> io::Result<LinkListener> {
-        let copy = listening.try_clone()?;
-        let listener = TcpListener::from_std(std::net::TcpListener::from(listening))?;
-        let local = listener.local_addr()?;
-        let shards: Vec<_> = shards.iter().map(|handle| Arc::downgrade(&handle.shard)).collect();
-        let task = tokio::spawn(accept(listener, local.port(), shards.into()));
-        Ok(LinkListener { local, copy, _task: Watch(task.abort_handle()) })
-    }
-}
-
-pub(super) type Shards = Arc<[Weak<Shard>]>;
-
-async fn accept(listener: TcpListener, port: u16, shards: Shards) {
-    loop {
-        let Some(links) = shards.first().and_then(Weak::upgrade).map(|s| Arc::clone(&s.links))
-        else {
-            return;
-        };
-        match listener.accept().await {
-            Ok((stream, remote)) => {
-                let Ok(local) = stream.local_addr() else { continue };
-                let remote = plain(remote);
-                count(&links.counters().accepted);
-                sys::link::prepare(&stream);
-                match links.insert(LinkStream::Tcp(stream), local.ip(), remote, port, false) {
-                    Some(link) => {
-                        start(&links, link, Arc::clone(&shards), FrameDecoder::default(), true);
-                    }
-                    None => count(&links.counters().refused),
-                }
-            }
-            Err(error) => {
-                tracing::debug!(%error, "cannot accept a TCP connection");
-                tokio::time::sleep(ACCEPT_PAUSE).await;
-            }
-        }
-    }
+/// Shards that use a link.
+#[derive(Clone)]
+pub(super) struct LinkUsers<N> {
+    pub(crate) count: usize,
+    /// Notifies the shard of this index. Returns false if it has ended.
+    pub(crate) notify: N,
 }
 
 /// Starts the tasks of a link.
-pub(super) fn start(
+pub(super) fn start<N>(
     links: &Arc<Links>,
     link: Arc<Link>,
-    shards: Shards,
+    users: LinkUsers<N>,
     unpacker: FrameDecoder,
     accepted: bool,
-) {
+) where
+    N: Fn(usize, LinkEvent<'_>) -> bool + Clone + Send + Sync + 'static,
+{
     link_table::start_watch(links);
     let (links, writer) = (Arc::clone(links), Arc::clone(&link));
-    let write = tokio::spawn(write(writer, Arc::clone(&links), Arc::clone(&shards)));
-    let write = Watch(write.abort_handle());
+    let write = tokio::spawn(write(writer, Arc::clone(&links), users.clone()));
+    let write = Watch::new(write.abort_handle());
     tokio::spawn(async move {
-        let end = read(&link, &links, &shards, unpacker, accepted).await;
+        let end = read(&link, &links, &users, unpacker, accepted).await;
         drop(write);
-        finish(&links, &link, &shards, &end);
+        finish(&links, &link, &users, &end);
     });
 }
 
-fn finish(links: &Links, link: &Link, shards: &Shards, end: &End) {
+fn finish(
+    links: &Links,
+    link: &Link,
+    users: &LinkUsers<impl Fn(usize, LinkEvent<'_>) -> bool>,
+    end: &End,
+) {
     match end {
         End::Closed(_) => {}
         End::ForeignData(_) => count(&links.counters().malformed),
@@ -223,8 +168,8 @@ fn finish(links: &Links, link: &Link, shards: &Shards, end: &End) {
     let is_reset =
         matches!(end, End::Closed(Some(e)) if e.kind() == io::ErrorKind::ConnectionReset);
     let stalled = is_reset || link.progress().was_stalled();
-    for shard in shards.iter().filter_map(Weak::upgrade) {
-        shard.on_link_closed(link.outer(), stalled);
+    for at in 0..users.count {
+        (users.notify)(at, LinkEvent::Closed(link.outer(), stalled));
     }
 }
 
@@ -233,7 +178,7 @@ fn finish(links: &Links, link: &Link, shards: &Shards, end: &End) {
 async fn read(
     link: &Arc<Link>,
     links: &Links,
-    shards: &Shards,
+    users: &LinkUsers<impl Fn(usize, LinkEvent<'_>) -> bool>,
     mut unpacker: FrameDecoder,
     accepted: bool,
 ) -> End {
@@ -263,7 +208,7 @@ async fn read(
             return End::Closed(Some(error));
         }
         let greeted = unpacker.has_preamble();
-        match take(link, links, shards, &mut unpacker) {
+        match take(link, links, users, &mut unpacker) {
             Ok(true) => {
                 link.progress().on_read();
                 heard = Instant::now();
@@ -286,7 +231,7 @@ async fn read(
 fn take(
     link: &Arc<Link>,
     links: &Links,
-    shards: &Shards,
+    users: &LinkUsers<impl Fn(usize, LinkEvent<'_>) -> bool>,
     unpacker: &mut FrameDecoder,
 ) -> Result<bool, End> {
     BUFFER.with_borrow_mut(|buffer| {
@@ -300,17 +245,17 @@ fn take(
         let mut frames: Vec<&[u8]> = Vec::new();
         let end = unpacker.unpack(&buffer[..len], |frame| frames.push(frame));
         let came = !frames.is_empty();
-        if let Some(elders) = links.connected_older_processes() {
-            frames = sift(links, elders, link, frames);
-        } else if let (LinkStream::Unix(_), Some(elders)) = (link.stream(), links.elders()) {
-            frames.retain(|frame| elders.takes(frame));
+        if let Some(older) = links.connected_older_processes() {
+            frames = sift(links, older, link, frames);
+        } else if let (LinkStream::Unix(_), Some(older)) = (link.stream(), links.older_processes())
+        {
+            frames.retain(|frame| older.takes(frame));
         }
-        let owner = |frame: &[u8]| owner(frame, shards.len());
+        let owner = |frame: &[u8]| owner(frame, users.count);
         for run in frames.chunk_by(|one, other| owner(one) == owner(other)) {
-            let shard = run.first().and_then(|frame| shards.get(owner(frame))?.upgrade());
-            match shard {
-                Some(shard) => shard.on_link_frames(link, run),
-                None => return Err(End::Closed(None)),
+            let shard = run.first().map_or(0, |frame| owner(frame));
+            if !(users.notify)(shard, LinkEvent::Frames(link, run)) {
+                return Err(End::Closed(None));
             }
         }
         end.map_err(End::ForeignData)?;
@@ -330,7 +275,11 @@ pub(super) fn owner(frame: &[u8], shards: usize) -> usize {
 }
 
 /// Writes waiting frames whenever the kernel has room.
-async fn write(link: Arc<Link>, links: Arc<Links>, shards: Shards) {
+async fn write(
+    link: Arc<Link>,
+    links: Arc<Links>,
+    users: LinkUsers<impl Fn(usize, LinkEvent<'_>) -> bool>,
+) {
     loop {
         link.has_work().await;
         loop {
@@ -350,9 +299,8 @@ async fn write(link: Arc<Link>, links: Arc<Links>, shards: Shards) {
                 Ok(None) => {}
                 Ok(Some(waiting)) => {
                     let told = |at: usize| waiting & (1 << (at & 127)) != 0;
-                    let shards = shards.iter().enumerate().filter(|(at, _)| told(*at));
-                    for shard in shards.filter_map(|(_, shard)| shard.upgrade()) {
-                        shard.on_link_room(link.outer());
+                    for at in (0..users.count).filter(|at| told(*at)) {
+                        (users.notify)(at, LinkEvent::Room(link.outer()));
                     }
                     break;
                 }
@@ -362,32 +310,15 @@ async fn write(link: Arc<Link>, links: Arc<Links>, shards: Shards) {
     }
 }
 
-/// Opens a link for a client's shard and reports the result to it. `stalled` means that the previous link was
-/// stalled a moment ago.
+/// Opens a link for a client's shard. `stalled` means that the previous link was stalled a moment ago.
 pub(super) async fn open(
-    shard: Weak<Shard>,
-    options: SocketOptions,
-    ends: FlowEnds,
+    options: &SocketOptions,
+    remote: SocketAddr,
     stalled: bool,
-) {
-    let opened = match timeout(PREAMBLE_TIMEOUT, connect(&options, ends.1, stalled)).await {
+) -> Result<TcpStream, LinkOpenError> {
+    match timeout(PREAMBLE_TIMEOUT, connect(options, remote, stalled)).await {
         Ok(opened) => opened,
         Err(_) => Err(LinkOpenError::Io(io::ErrorKind::TimedOut.into())),
-    };
-    let Some(shard) = shard.upgrade() else { return };
-    let port = options.local.port();
-    let link = opened.and_then(|stream| {
-        let full = || LinkOpenError::Io(io::Error::other("too many links"));
-        shard.links.insert(LinkStream::Tcp(stream), ends.0, ends.1, port, true).ok_or_else(full)
-    });
-    match link {
-        Ok(link) => {
-            shard.on_link_opened(ends, link.outer().socket);
-            // From here on the link may end, and the shard is notified.
-            let shards: Shards = [Arc::downgrade(&shard)].into();
-            start(&shard.links, link, shards, FrameDecoder::greeted(), false);
-        }
-        Err(why) => shard.on_link_not_opened(ends, &why),
     }
 }
 
@@ -460,16 +391,16 @@ const NO_SHARD: u8 = 127;
 /// Passes on the frames of a link that belong to older processes. Returns the rest.
 fn sift<'a>(
     links: &Links,
-    elders: &OlderProcesses,
+    older: &OlderProcesses,
     link: &Arc<Link>,
     frames: Vec<&'a [u8]>,
 ) -> Vec<&'a [u8]> {
-    let all = elders.all();
+    let all = older.all();
     let mut ours = Vec::new();
     for frame in frames {
-        let (receivers, keep) = elders.receivers(&all, frame);
-        for elder in receivers {
-            if let Some(relay) = relay_to(link, elder)
+        let (receivers, keep) = older.receivers(&all, frame);
+        for process in receivers {
+            if let Some(relay) = relay_to(link, process)
                 && relay.send(NO_SHARD, false, 0, frame) == Sent::Dropped
             {
                 count(&links.counters().dropped);
@@ -483,8 +414,8 @@ fn sift<'a>(
 }
 
 /// Returns the relay to an older process for the frames of a link, and creates it if needed.
-fn relay_to(link: &Arc<Link>, elder: &OlderProcess) -> Option<Arc<Link>> {
-    if let Some(known) = link.relay_of(elder.generation()) {
+fn relay_to(link: &Arc<Link>, process: &OlderProcess) -> Option<Arc<Link>> {
+    if let Some(known) = link.relay_of(process.generation()) {
         return Some(known);
     }
     let (here, there) = UnixStream::pair().ok()?;
@@ -492,11 +423,11 @@ fn relay_to(link: &Arc<Link>, elder: &OlderProcess) -> Option<Arc<Link>> {
     let (local, remote, port) = (link.outer().local, link.outer().remote, link.port());
     let message = Message::Link { local, remote, port }.to_bytes();
     // If the process is busy, the next frame tries again.
-    elder.send(&[&message], Some(&there)).ok()?;
+    process.send(&[&message], Some(&there)).ok()?;
     let relay = Arc::new(Link::relay(LinkStream::Unix(here), link));
-    link.add_relay(elder.generation(), &relay);
+    link.add_relay(process.generation(), &relay);
     tokio::spawn(write_relay(Arc::clone(&relay)));
-    tokio::spawn(write_back(Arc::clone(link), Arc::clone(&relay), elder.generation()));
+    tokio::spawn(write_back(Arc::clone(link), Arc::clone(&relay), process.generation()));
     Some(relay)
 }
 

@@ -6,206 +6,154 @@
 //! a TUN interface are chosen by the kernel.
 //!
 //! A shard that receives a segment which its core does not claim asks the other shards, as processes ask each other
-//! (`native_succession.rs`). First comes the shard that the token names or that owned the path before. Otherwise all
+//! (below). First comes the shard that the token names or that owned the path before. Otherwise all
 //! are asked, starting with the home shard. The shard that claims the segment takes it. The home shard takes what no
 //! shard claims: a new connection, or a stray segment that must be answered. Asking means a lookup in the other
 //! shard's tables by the receiving thread. Nothing is copied or queued, and no two shards are locked at the same
 //! time.
 //!
 //! Because each shard receives segments of the others, all of them run until the last one has ended.
+//!
+//! Between processes, the core of the newest process recognizes its own segments. The others are passed from the
+//! youngest of the older processes to the oldest. Each takes what its core claims and returns the rest. Segments that
+//! no process claims belong to the newest. The owner of each path is cached, so that this search happens only once.
 
-use core::sync::atomic::Ordering;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
-use marline_core::{Asks, PacketMeta, Shard as Part};
-use marline_time::Instant;
+use marline_core::{Asks, Ecn, FourTuple, PacketMeta};
 
 use super::carrier::Carrier;
+use super::egress::on_native_error;
+use super::ingress;
+use super::path_owners::{OtherShardPackets, Stray};
 use super::shard::Shard;
-use super::state::State;
-use super::streams::wake;
-use crate::native;
 use crate::sys::error_queue::NetworkError;
 
-/// Packets of a batch that may belong to other shards.
-#[derive(Default)]
-pub(super) struct OtherShardPackets<'a> {
-    pub(super) strays: Vec<Stray<'a>>,
-    /// ICMP errors.
-    pub(super) errors: Vec<NetworkError>,
-}
-
-/// Segment that the receiving shard does not claim.
-pub(super) struct Stray<'a> {
-    asks: Asks,
-    meta: PacketMeta,
-    segment: &'a [u8],
-    /// Shard that is asked now.
-    asked: u8,
-    /// No other shard is asked: this one takes the segment in any case.
-    is_last: bool,
-}
-
-impl State {
-    /// Returns the segment with the first shard to ask for it; `None` if it belongs to this shard.
-    pub(super) fn first_shard_to_ask<'a>(
-        &mut self,
-        now: Instant,
-        shard: Part,
-        meta: PacketMeta,
-        segment: &'a [u8],
-    ) -> Option<Stray<'a>> {
-        if shard.count <= 1 {
-            return None;
+/// Passes packets of a batch on to the shards that own them. No shard may be locked.
+pub(super) fn pass_on(shard: &Shard, others: OtherShardPackets<'_>) {
+    let OtherShardPackets { mut strays, errors } = others;
+    while let Some(asked) = strays.first().map(|stray| stray.asked) {
+        let (theirs, rest): (Vec<_>, Vec<_>) =
+            strays.into_iter().partition(|stray| stray.asked == asked);
+        strays = rest;
+        let Some(sibling) = shard.sibling(asked) else { continue };
+        let left = claim_strays(&sibling, theirs);
+        if !left.is_empty() {
+            let mut state = shard.lock();
+            let part = state.carrier().part();
+            let owners = state.path_owners();
+            strays.extend(left.into_iter().map(|stray| owners.next_shard_to_ask(part, stray)));
         }
-        self.owners.age(now);
-        let (asks, path) = (Asks::of(segment), meta.path);
-        let home = native::home(path.remote, shard.count);
-        let (asked, is_last) = match asks {
-            Asks::ToJoin(token) => {
-                let owner = Part::of_token(token, shard.count);
-                let others = Some(owner).filter(|owner| *owner != shard.index);
-                self.owners.set(path, others);
-                (owner, true)
-            }
-            Asks::ToOpen => self.owners.known(&path).map_or((home, true), |owner| (owner, false)),
-            Asks::Nothing => match self.owners.known(&path) {
-                Some(owner) => (owner, false),
-                None => (self.owners.owner(path, &others(shard, home))?, false),
-            },
-        };
-        if asked == shard.index {
-            return None;
-        }
-        if asks != Asks::Nothing {
-            self.endpoint.release_address_pair(&path);
-        }
-        Some(Stray { asks, meta, segment, asked, is_last })
     }
-
-    /// Selects the next shard after the asked one has not claimed the segment.
-    fn next_shard_to_ask<'a>(&mut self, shard: Part, stray: Stray<'a>) -> Stray<'a> {
-        let path = stray.meta.path;
-        let home = native::home(path.remote, shard.count);
-        let next = match stray.asks {
-            Asks::Nothing => self.owners.next_owner(path, stray.asked, &others(shard, home)),
-            Asks::ToOpen | Asks::ToJoin(_) => {
-                self.owners.set(path, None);
-                None
-            }
-        };
-        Stray { asked: next.unwrap_or(home), is_last: next.is_none(), ..stray }
+    if !errors.is_empty() {
+        pass_errors_to_shards(shard, &errors);
     }
 }
 
-/// All other shards, in the order in which they are asked.
-fn others(shard: Part, home: u8) -> Vec<u8> {
-    let home_and_other_shards =
-        (0..shard.count).map(|more| home.wrapping_add(more) & (shard.count - 1));
-    home_and_other_shards.filter(|other| *other != shard.index).collect()
+/// Returns the shards that depend on each other's reception, including this one; nothing if the ports are not
+/// shared.
+fn group(shard: &Shard) -> impl Iterator<Item = Arc<Shard>> {
+    let is_shared = shard.lock().carrier().part().count > 1;
+    shard.siblings().filter(move |_| is_shared)
 }
 
-impl Shard {
-    /// Passes packets of a batch on to the shards that own them. No shard may be locked.
-    pub(super) fn pass_on(&self, others: OtherShardPackets<'_>) {
-        let OtherShardPackets { mut strays, errors } = others;
-        while let Some(asked) = strays.first().map(|stray| stray.asked) {
-            let (theirs, rest): (Vec<_>, Vec<_>) =
-                strays.into_iter().partition(|stray| stray.asked == asked);
-            strays = rest;
-            let Some(sibling) = self.sibling(asked) else { continue };
-            let left = sibling.claim_strays(theirs);
-            if !left.is_empty() {
-                let mut state = self.lock();
-                let shard = state.part();
-                strays.extend(left.into_iter().map(|stray| state.next_shard_to_ask(shard, stray)));
+/// Returns true if neither this shard nor one that receives some of its packets has a handle left.
+pub(super) fn is_abandoned(shard: &Shard) -> bool {
+    shard.is_orphaned() && group(shard).all(|shard| shard.is_orphaned())
+}
+
+/// Returns two flags, also for shards that receive some of its packets: connections are left, and connections in
+/// TIME-WAIT still answer late segments.
+pub(super) fn remains(shard: &Shard) -> (bool, bool) {
+    let of = |shard: &Shard| {
+        let mut state = shard.lock();
+        let stragglers = state.carrier().is_native() && state.endpoint().in_time_wait();
+        (!state.endpoint().connections().is_empty(), stragglers)
+    };
+    group(shard)
+        .map(|shard| of(&shard))
+        .fold(of(shard), |all, one| (all.0 || one.0, all.1 || one.1))
+}
+
+/// Takes the segments that this shard claims or that no other shard is asked for. Returns the rest.
+fn claim_strays<'a>(shard: &Shard, strays: Vec<Stray<'a>>) -> Vec<Stray<'a>> {
+    let mut left = Vec::new();
+    let mut state = shard.lock();
+    let now = shard.now(&mut state);
+    let asked = strays.len();
+    for stray in strays {
+        let Stray { asks, meta, segment, .. } = &stray;
+        if state.endpoint().claims(now, meta, segment) {
+            if let Carrier::Native(carrier) = state.carrier() {
+                carrier.count_foreign(matches!(asks, Asks::ToJoin(_)));
             }
-        }
-        if !errors.is_empty() {
-            self.pass_errors_to_shards(&errors);
-        }
-    }
-
-    /// Returns the shards that depend on each other's reception, including this one; nothing if the ports are not
-    /// shared.
-    fn group(&self) -> impl Iterator<Item = Arc<Shard>> {
-        let is_shared = self.lock().part().count > 1;
-        let others = self.siblings.get().filter(|_| is_shared);
-        others.into_iter().flatten().filter_map(Weak::upgrade)
-    }
-
-    /// Returns true if neither this shard nor one that receives some of its packets has a handle left.
-    pub(super) fn is_abandoned(&self) -> bool {
-        let orphaned = |shard: &Shard| shard.orphaned.load(Ordering::Acquire);
-        orphaned(self) && self.group().all(|shard| orphaned(&shard))
-    }
-
-    /// Returns two flags, also for shards that receive some of its packets: connections are left, and connections in
-    /// TIME-WAIT still answer late segments.
-    pub(super) fn remains(&self) -> (bool, bool) {
-        let remains = |shard: &Shard| {
-            let state = shard.lock();
-            let stragglers = state.carrier.is_native() && state.endpoint.in_time_wait();
-            (!state.endpoint.connections().is_empty(), stragglers)
-        };
-        self.group()
-            .map(|shard| remains(&shard))
-            .fold(remains(self), |all, one| (all.0 || one.0, all.1 || one.1))
-    }
-
-    fn sibling(&self, index: u8) -> Option<Arc<Shard>> {
-        self.siblings.get()?.get(usize::from(index))?.upgrade()
-    }
-
-    /// Takes the segments that this shard claims or that no other shard is asked for. Returns the rest.
-    fn claim_strays<'a>(&self, strays: Vec<Stray<'a>>) -> Vec<Stray<'a>> {
-        let mut left = Vec::new();
-        let mut state = self.lock();
-        let now = self.now(&mut state);
-        let asked = strays.len();
-        for stray in strays {
-            let Stray { asks, meta, segment, .. } = &stray;
-            if state.endpoint.claims(now, meta, segment) {
-                if let Carrier::Native(carrier) = &mut state.carrier {
-                    carrier.count_foreign(matches!(asks, Asks::ToJoin(_)));
-                }
-                state.take_segment(now, meta, segment);
-            } else if stray.is_last {
-                state.on_unclaimed_segment(now, meta, segment);
-            } else {
-                if stray.asks != Asks::Nothing {
-                    state.endpoint.release_address_pair(&meta.path);
-                }
-                left.push(stray);
-            }
-        }
-        if left.len() < asked {
-            self.finish_foreign_access(&mut state, now);
-        }
-        left
-    }
-
-    /// Passes ICMP errors on: one that arrived in one queue of an interface may concern any shard.
-    fn pass_errors_to_shards(&self, errors: &[NetworkError]) {
-        for sibling in self.siblings.get().into_iter().flatten().filter_map(Weak::upgrade) {
-            if core::ptr::eq(&raw const *sibling, self) {
-                continue;
-            }
-            let mut state = sibling.lock();
-            let now = sibling.now(&mut state);
-            errors.iter().for_each(|error| state.on_native_error(now, error));
-            sibling.serve(&mut state, now);
-        }
-    }
-
-    /// Finishes an access by a thread other than the shard's own that delivered segments.
-    pub(super) fn finish_foreign_access(&self, state: &mut State, now: Instant) {
-        if self.tell(state, now) {
-            wake(state.driver.take());
+            ingress::take_segment(&mut state, now, meta, segment);
+        } else if stray.is_last {
+            ingress::on_unclaimed_segment(&mut state, now, meta, segment);
         } else {
-            self.serve(state, now);
+            if stray.asks != Asks::Nothing {
+                state.endpoint().release_address_pair(&meta.path);
+            }
+            left.push(stray);
         }
     }
+    if left.len() < asked {
+        shard.finish_foreign_access(&mut state, now);
+    }
+    left
+}
+
+/// Passes ICMP errors on: one that arrived in one queue of an interface may concern any shard.
+fn pass_errors_to_shards(shard: &Shard, errors: &[NetworkError]) {
+    for sibling in shard.siblings() {
+        if core::ptr::eq(&raw const *sibling, shard) {
+            continue;
+        }
+        let mut state = sibling.lock();
+        let now = sibling.now(&mut state);
+        errors.iter().for_each(|error| on_native_error(&mut state, now, error));
+        sibling.serve(&mut state, now);
+    }
+}
+
+const fn meta(path: FourTuple, ecn: Ecn) -> PacketMeta {
+    PacketMeta { path, ecn, flow: 0, peer_flow: 0, checksum_verified: true }
+}
+
+/// Takes a segment that the newest process passed on. Returns false if the core does not claim it.
+pub(super) fn on_passed_segment(shard: &Shard, path: FourTuple, ecn: Ecn, segment: &[u8]) -> bool {
+    let meta = meta(path, ecn);
+    let mut state = shard.lock();
+    let now = shard.now(&mut state);
+    if !state.endpoint().claims(now, &meta, segment) {
+        return false;
+    }
+    ingress::take_segment(&mut state, now, &meta, segment);
+    shard.finish_foreign_access(&mut state, now);
+    true
+}
+
+/// Takes a segment that an older process returned and no other shard claims, unless another older process has to
+/// be asked.
+pub(super) fn on_returned_segment(
+    shard: &Shard,
+    generation: u8,
+    path: FourTuple,
+    ecn: Ecn,
+    segment: &[u8],
+) {
+    let meta = meta(path, ecn);
+    let mut state = shard.lock();
+    let now = shard.now(&mut state);
+    // An earlier segment may have made it ours.
+    if !state.endpoint().claims(now, &meta, segment)
+        && let Some(older) = state.routing().links().connected_older_processes()
+        && older.ask_next_process(generation, &path, ecn, segment)
+    {
+        return;
+    }
+    ingress::take_segment(&mut state, now, &meta, segment);
+    shard.serve(&mut state, now);
 }
 
 #[cfg(test)]
@@ -219,9 +167,11 @@ mod tests {
     use marline_wire::mptcp::{MpJoin, MptcpOption};
 
     use super::*;
+    use crate::driver::carrier::CarrierKind;
     use crate::driver::shard::ShardHandle;
-    use crate::driver::state::CarrierKind;
     use crate::driver::testing::start_one_of_several;
+    use crate::native;
+    use marline_core::Shard as Part;
 
     /// Two shards that accept connections and have no sockets.
     fn two() -> [Arc<ShardHandle>; 2] {
@@ -255,14 +205,14 @@ mod tests {
         };
         let mut others = OtherShardPackets::default();
         let mut state = shard.lock();
-        if let Carrier::Native(carrier) = &mut state.carrier {
+        if let Carrier::Native(carrier) = state.carrier() {
             carrier.own_address(path.local.ip());
         }
         let now = shard.now(&mut state);
-        state.on_arrived(now, &arrived, &mut others);
+        ingress::on_arrived(&mut state, now, &arrived, &mut others);
         drop(state);
         let asked = !others.strays.is_empty();
-        shard.pass_on(others);
+        pass_on(shard, others);
         asked
     }
 
@@ -293,7 +243,7 @@ mod tests {
         // Later segments find it: first all shards are asked, then the path is known.
         let data = || Seg::ack().at(SeqNum(6)).acking(SeqNum(1)).payload(b"late");
         assert!(arrives(&shards[0], there, data()));
-        assert_eq!(shards[0].lock().owners.known(&there), Some(1));
+        assert_eq!(shards[0].lock().path_owners().known(&there), Some(1));
         let (_, carrier) = shards[1].counters();
         assert_eq!((carrier.foreign_segments, carrier.foreign_joins), (1, 0));
         // A stray segment is answered only by its home shard and is not remembered.
@@ -306,18 +256,18 @@ mod tests {
                 let answered = after[index].0 - before[index].0;
                 assert_eq!(answered, u64::from(index == usize::from(home)), "{home}: {index}");
             }
-            assert_eq!(shards[0].lock().owners.known(&stranger), None);
+            assert_eq!(shards[0].lock().path_owners().known(&stranger), None);
         }
         // A join goes to the shard in the token's bits, from any source.
         let (ours, theirs) = (0x0200_0001, 0x0300_0001);
         assert!(!arrives(&shards[0], path(0, 40), join(ours)));
         assert!(arrives(&shards[0], path(0, 41), join(theirs)));
         assert_eq!(refused(&shards).map(|(_, unknown)| unknown), [1, 1]);
-        assert_eq!(shards[0].lock().owners.known(&path(0, 41)), Some(1));
+        assert_eq!(shards[0].lock().path_owners().known(&path(0, 41)), Some(1));
         // A new connection between the same addresses: the previous owner does not claim it.
         assert!(arrives(&shards[0], path(0, 41), Seg::syn().at(SeqNum(9)).mss(1_400)));
         assert_eq!(shards[0].connections().len(), 2);
-        assert_eq!(shards[0].lock().owners.known(&path(0, 41)), None);
+        assert_eq!(shards[0].lock().path_owners().known(&path(0, 41)), None);
     }
 
     #[tokio::test]
@@ -329,11 +279,11 @@ mod tests {
             assert!(arrives(&shards[0], path, join(0x0300_0001)));
         }
         let mut state = shards[0].lock();
-        assert_eq!(state.owners.len(), 500);
-        let now = shards[0].clock.now();
+        assert_eq!(state.path_owners().len(), 500);
+        let now = shards[0].clock().now();
         for later in 1..4u64 {
-            state.owners.age(now + Duration::from_secs(200 * later));
+            state.path_owners().age(now + Duration::from_secs(200 * later));
         }
-        assert_eq!(state.owners.len(), 0);
+        assert_eq!(state.path_owners().len(), 0);
     }
 }

@@ -8,9 +8,11 @@ use core::fmt;
 use core::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use marline_core::{Ecn, FourTuple, MonitorEvent, PacketMeta, Transmit};
+use marline_core::{
+    ConnectionId, Ecn, FourTuple, MonitorEvent, PacketMeta, TrafficFilter, Transmit,
+};
 use marline_time::Instant;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, broadcast};
 
 use super::carrier::Carrier;
 use crate::capture::Captures;
@@ -38,7 +40,7 @@ pub struct ObservedSegments<'a> {
     pub direction: Direction,
     /// Local and remote address.
     pub path: &'a FourTuple,
-    pub(super) ecn: Ecn,
+    ecn: Ecn,
     datagrams: &'a [u8],
     stride: usize,
     /// Bytes before each segment.
@@ -303,14 +305,55 @@ const fn headers(local: IpAddr) -> usize {
 /// All observers of a shard.
 #[derive(Debug)]
 pub(super) struct Observers {
-    pub(super) captures: Option<Captures>,
-    pub(super) log: Option<SegmentLog>,
-    pub(super) contacts: ContactBook,
+    captures: Option<Captures>,
+    log: Option<SegmentLog>,
+    contacts: ContactBook,
     /// Observers that the application has registered.
-    pub(super) others: Vec<SharedObserver>,
+    others: Vec<SharedObserver>,
+    monitor: Option<broadcast::Sender<MonitorEvent>>,
+    /// Receivers of decisions, while there may be any.
+    decisions: Option<broadcast::Sender<MonitorEvent>>,
+    /// Observer of all events and all traffic.
+    events: Option<SharedEventObserver>,
+    /// Connection whose traffic events are sent, and their receivers, while there may be any.
+    traffic: Option<(ConnectionId, broadcast::Sender<MonitorEvent>)>,
 }
 
+/// Observers of segments.
 impl Observers {
+    pub(super) fn new(opens_connections: bool, others: Vec<SharedObserver>) -> Observers {
+        Observers {
+            captures: None,
+            log: None,
+            contacts: ContactBook::new(opens_connections),
+            others,
+            monitor: None,
+            decisions: None,
+            events: None,
+            traffic: None,
+        }
+    }
+
+    pub(super) fn set_log(&mut self, log: Option<SegmentLog>) {
+        self.log = log;
+    }
+
+    /// Replaces the capture files.
+    pub(super) fn set_captures(&mut self, captures: Option<Captures>) {
+        // Flush the previous files first: they may be the same ones.
+        self.captures = None;
+        self.captures = captures;
+    }
+
+    pub(super) const fn contacts(&mut self) -> &mut ContactBook {
+        &mut self.contacts
+    }
+
+    /// Reports the state of a path to the application's observers.
+    pub(super) fn show_path(&mut self, now: Instant, path: &ObservedPath<'_>) {
+        self.others.iter_mut().for_each(|observer| observer.path(now, path));
+    }
+
     /// Notifies the application's observers of frames without segments, `stride` bytes each (0 for a single frame).
     pub(super) fn frames(
         &mut self,
@@ -338,5 +381,89 @@ impl Observers {
         ];
         own.into_iter().flatten().for_each(|observer| observer.observe(observed));
         self.others.iter_mut().for_each(|observer| observer.observe(observed));
+    }
+}
+
+/// Receivers of events. Each method returns what the core has to report from now on, if that has changed.
+impl Observers {
+    pub(super) fn set_monitor(&mut self, monitor: Option<broadcast::Sender<MonitorEvent>>) {
+        self.monitor = monitor;
+    }
+
+    /// Traffic events that have subscribers.
+    pub(super) fn traffic_filter(&self) -> TrafficFilter {
+        match (&self.events, &self.traffic) {
+            (Some(_), _) => TrafficFilter::All,
+            (None, Some((id, _))) => TrafficFilter::One(*id),
+            (None, None) => TrafficFilter::Nobody,
+        }
+    }
+
+    /// Replaces the event observer. Returns the previous one.
+    pub(super) fn set_event_observer(
+        &mut self,
+        observer: Option<SharedEventObserver>,
+    ) -> Option<SharedEventObserver> {
+        core::mem::replace(&mut self.events, observer)
+    }
+
+    /// Sets the receivers of decisions.
+    pub(super) fn set_decision_listeners(&mut self, listeners: broadcast::Sender<MonitorEvent>) {
+        self.decisions = Some(listeners);
+    }
+
+    /// Sets the connection whose traffic events are sent, and their receivers.
+    pub(super) fn set_traffic_listeners(
+        &mut self,
+        of: ConnectionId,
+        listeners: broadcast::Sender<MonitorEvent>,
+    ) {
+        self.traffic = Some((of, listeners));
+    }
+
+    /// Passes an event to the observer of all events, if there is one, and removes the observer once it is closed.
+    pub(super) fn show(&mut self, event: &MonitorEvent) -> Option<TrafficFilter> {
+        let events = self.events.as_ref()?;
+        let mut observer = events.lock().unwrap_or_else(PoisonError::into_inner);
+        observer.event(event);
+        let open = observer.is_open();
+        drop(observer);
+        if open {
+            return None;
+        }
+        self.events = None;
+        Some(self.traffic_filter())
+    }
+
+    /// Sends a traffic event to the subscribers of this connection. The first failed send ends these events.
+    pub(super) fn pass_traffic(
+        &mut self,
+        id: ConnectionId,
+        event: MonitorEvent,
+    ) -> Option<TrafficFilter> {
+        let (of, listeners) = self.traffic.as_ref()?;
+        if *of != id || listeners.send(event).is_ok() {
+            return None;
+        }
+        self.traffic = None;
+        Some(self.traffic_filter())
+    }
+
+    /// Sends a decision event to the subscribers. The first failed send ends these events: the result is then false.
+    pub(super) fn pass_decision(&mut self, event: MonitorEvent) -> bool {
+        let is_heard =
+            self.decisions.as_ref().is_some_and(|listeners| listeners.send(event).is_ok());
+        if !is_heard {
+            self.decisions = None;
+        }
+        is_heard
+    }
+
+    /// Sends any other event to the subscribers.
+    pub(super) fn pass_event(&self, event: MonitorEvent) {
+        if let Some(monitor) = &self.monitor {
+            // Having no subscriber is not an error.
+            let _ = monitor.send(event);
+        }
     }
 }

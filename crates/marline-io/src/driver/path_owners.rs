@@ -3,8 +3,11 @@
 
 use std::collections::HashMap;
 
-use marline_core::FourTuple;
+use marline_core::{Asks, FourTuple, PacketMeta, Shard as Part};
 use marline_time::{Duration, Instant};
+
+use crate::native;
+use crate::sys::error_queue::NetworkError;
 
 /// Maximum number of cached owners. Beyond it, all are dropped and found again by asking: unknown peers can fill the
 /// cache.
@@ -12,6 +15,25 @@ const PATH_LIMIT: usize = 1 << 16;
 
 /// Age at which an unused entry is dropped; it may reach twice that.
 const UNUSED: Duration = Duration::from_secs(120);
+
+/// Packets of a batch that may belong to other shards.
+#[derive(Default)]
+pub(super) struct OtherShardPackets<'a> {
+    pub(crate) strays: Vec<Stray<'a>>,
+    /// ICMP errors.
+    pub(crate) errors: Vec<NetworkError>,
+}
+
+/// Segment that the receiving shard does not claim.
+pub(super) struct Stray<'a> {
+    pub(crate) asks: Asks,
+    pub(crate) meta: PacketMeta,
+    pub(crate) segment: &'a [u8],
+    /// Shard that is asked now.
+    pub(crate) asked: u8,
+    /// No other shard is asked: this one takes the segment in any case.
+    pub(crate) is_last: bool,
+}
 
 /// Cache of path owners. Processes or shards are given as numbers, in the order in which they have to be asked. A
 /// dropped entry is found again by asking, so correctness does not depend on the cache.
@@ -58,25 +80,77 @@ impl PathOwners {
     }
 
     /// Returns the process that receives a segment of this path.
-    pub(super) fn owner(&mut self, path: FourTuple, elders: &[u8]) -> Option<u8> {
-        let known = self.known(&path).filter(|known| elders.contains(known));
-        let owner = known.or_else(|| elders.first().copied());
+    pub(super) fn owner(&mut self, path: FourTuple, processes: &[u8]) -> Option<u8> {
+        let known = self.known(&path).filter(|known| processes.contains(known));
+        let owner = known.or_else(|| processes.first().copied());
         self.keep(path, owner)
     }
 
     /// Returns the next process after `asked` has returned a segment.
-    pub(super) fn next_owner(&mut self, path: FourTuple, asked: u8, elders: &[u8]) -> Option<u8> {
+    pub(super) fn next_owner(
+        &mut self,
+        path: FourTuple,
+        asked: u8,
+        processes: &[u8],
+    ) -> Option<u8> {
         // Another owner may have been found meanwhile, because several segments may have been in transit.
         let found = self.known(&path).filter(|found| *found != asked);
-        let found = found.filter(|found| elders.contains(found));
+        let found = found.filter(|found| processes.contains(found));
         let older = || {
-            let behind = elders.iter().skip_while(|elder| **elder != asked).nth(1);
+            let behind = processes.iter().skip_while(|process| **process != asked).nth(1);
             // `asked` has ended meanwhile, so its position is unknown: ask the others, starting with the youngest.
-            let is_gone = !elders.contains(&asked);
-            behind.or_else(|| elders.first().filter(|_| is_gone)).copied()
+            let is_gone = !processes.contains(&asked);
+            behind.or_else(|| processes.first().filter(|_| is_gone)).copied()
         };
         let owner = found.or_else(older);
         self.keep(path, owner)
+    }
+
+    /// Returns the segment with the first shard to ask for it; `None` if it belongs to this shard.
+    pub(super) fn first_shard_to_ask<'a>(
+        &mut self,
+        now: Instant,
+        shard: Part,
+        meta: PacketMeta,
+        segment: &'a [u8],
+    ) -> Option<Stray<'a>> {
+        if shard.count <= 1 {
+            return None;
+        }
+        self.age(now);
+        let (asks, path) = (Asks::of(segment), meta.path);
+        let home = native::home(path.remote, shard.count);
+        let (asked, is_last) = match asks {
+            Asks::ToJoin(token) => {
+                let owner = Part::of_token(token, shard.count);
+                let others = Some(owner).filter(|owner| *owner != shard.index);
+                self.set(path, others);
+                (owner, true)
+            }
+            Asks::ToOpen => self.known(&path).map_or((home, true), |owner| (owner, false)),
+            Asks::Nothing => match self.known(&path) {
+                Some(owner) => (owner, false),
+                None => (self.owner(path, &others(shard, home))?, false),
+            },
+        };
+        if asked == shard.index {
+            return None;
+        }
+        Some(Stray { asks, meta, segment, asked, is_last })
+    }
+
+    /// Selects the next shard after the asked one has not claimed the segment.
+    pub(super) fn next_shard_to_ask<'a>(&mut self, shard: Part, stray: Stray<'a>) -> Stray<'a> {
+        let path = stray.meta.path;
+        let home = native::home(path.remote, shard.count);
+        let next = match stray.asks {
+            Asks::Nothing => self.next_owner(path, stray.asked, &others(shard, home)),
+            Asks::ToOpen | Asks::ToJoin(_) => {
+                self.set(path, None);
+                None
+            }
+        };
+        Stray { asked: next.unwrap_or(home), is_last: next.is_none(), ..stray }
     }
 
     fn keep(&mut self, path: FourTuple, owner: Option<u8>) -> Option<u8> {
@@ -94,6 +168,13 @@ impl PathOwners {
     }
 }
 
+/// All other shards, in the order in which they are asked.
+fn others(shard: Part, home: u8) -> Vec<u8> {
+    let home_and_other_shards =
+        (0..shard.count).map(|more| home.wrapping_add(more) & (shard.count - 1));
+    home_and_other_shards.filter(|other| *other != shard.index).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use core::net::SocketAddr;
@@ -108,17 +189,17 @@ mod tests {
     #[test]
     fn the_way_goes_from_the_youngest_to_the_oldest_and_is_kept() {
         let mut owners = PathOwners::default();
-        let elders = [5, 4, 2];
-        assert_eq!(owners.owner(path(1), &elders), Some(5));
-        assert_eq!(owners.next_owner(path(1), 5, &elders), Some(4));
-        assert_eq!(owners.owner(path(1), &elders), Some(4), "4 did not give it back");
+        let processes = [5, 4, 2];
+        assert_eq!(owners.owner(path(1), &processes), Some(5));
+        assert_eq!(owners.next_owner(path(1), 5, &processes), Some(4));
+        assert_eq!(owners.owner(path(1), &processes), Some(4), "4 did not give it back");
         // A second segment was in transit to 5.
-        assert_eq!(owners.next_owner(path(1), 5, &elders), Some(4));
-        assert_eq!(owners.next_owner(path(1), 4, &elders), Some(2));
-        assert_eq!(owners.next_owner(path(1), 2, &elders), None, "nobody's: ours");
-        assert_eq!(owners.owner(path(1), &elders), Some(5), "asked for again");
+        assert_eq!(owners.next_owner(path(1), 5, &processes), Some(4));
+        assert_eq!(owners.next_owner(path(1), 4, &processes), Some(2));
+        assert_eq!(owners.next_owner(path(1), 2, &processes), None, "nobody's: ours");
+        assert_eq!(owners.owner(path(1), &processes), Some(5), "asked for again");
         // 4 has ended: the others are asked for its segments.
-        assert_eq!(owners.next_owner(path(2), 5, &elders), Some(4));
+        assert_eq!(owners.next_owner(path(2), 5, &processes), Some(4));
         assert_eq!(owners.owner(path(2), &[5, 2]), Some(5));
         assert_eq!(
             owners.next_owner(path(3), 9, &[5, 2]),

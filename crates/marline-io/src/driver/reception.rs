@@ -13,9 +13,10 @@ use marline_time::{Duration, Instant};
 use marline_wire::Checksum;
 use quinn_udp::{RecvMeta, UdpSockRef};
 
+use super::carrier::CarrierKind;
 use super::older_processes::OlderProcesses;
 use super::socket::{Kind, Sock, UdpKind, ecn_of, plain};
-use super::state::{CarrierKind, State};
+use super::sockets::OpenSocket;
 use crate::clock::Clock;
 use crate::native;
 use crate::succession::Passed;
@@ -33,7 +34,7 @@ const MAX_CONSECUTIVE_ERRORS: u32 = 8;
 
 /// Sockets and the receive buffer.
 pub(super) struct Reception {
-    sockets: Vec<(u16, SocketAddr, Arc<Sock>)>,
+    sockets: Vec<OpenSocket>,
     buffer: ReceiveBuffer,
     /// Consecutive receive errors.
     errors: u32,
@@ -58,16 +59,8 @@ impl Reception {
     }
 
     /// Applies a change of the sockets.
-    pub(super) fn refresh(&mut self, state: &mut State) {
-        if !core::mem::take(&mut state.sockets_changed) {
-            return;
-        }
-        let open = state.sockets.iter().enumerate().filter(|_| state.receiving);
-        let open = open.filter_map(|(index, entry)| {
-            let socket = &entry.as_ref()?.socket;
-            Some((index as u16, socket.local, Arc::clone(socket)))
-        });
-        self.sockets = open.collect();
+    pub(super) fn set_sockets(&mut self, sockets: Vec<OpenSocket>) {
+        self.sockets = sockets;
         self.next = 0;
     }
 
@@ -88,7 +81,7 @@ impl Reception {
         at: usize,
         may_busy_poll: bool,
     ) -> io::Result<Looked> {
-        let (_, _, socket) = &self.sockets[at];
+        let socket = &self.sockets[at].socket;
         let mut guard = match socket.fd.poll_read_ready(cx) {
             Poll::Ready(guard) => Some(guard?),
             Poll::Pending if may_busy_poll => None,
@@ -124,7 +117,7 @@ impl Reception {
     /// Returns `None` if nothing was received; errors are left to the task.
     pub(super) fn receive_in_turn(&mut self) -> Option<(usize, bool)> {
         let at = self.next % self.sockets.len();
-        let received = self.buffer.receive(&self.sockets[at].2);
+        let received = self.buffer.receive(&self.sockets[at].socket);
         if !matches!(received, Ok(false)) {
             self.next += 1;
         }
@@ -133,13 +126,12 @@ impl Reception {
 
     /// Passes on the datagrams of a batch that belong to other processes.
     pub(super) fn sift(&mut self, at: usize, elders: &OlderProcesses) {
-        self.buffer.sift(elders, self.sockets[at].1);
+        self.buffer.sift(elders, self.sockets[at].local);
     }
 
     /// Returns the socket of the last batch and the batch.
-    pub(super) fn batch(&self, at: usize) -> ((u16, SocketAddr), &ReceiveBuffer) {
-        let (index, local, _) = &self.sockets[at];
-        ((*index, *local), &self.buffer)
+    pub(super) fn batch(&self, at: usize) -> (&OpenSocket, &ReceiveBuffer) {
+        (&self.sockets[at], &self.buffer)
     }
 }
 
@@ -230,13 +222,17 @@ impl NotingWaker {
 /// Receiving half of a shard.
 pub(super) struct Receiving {
     reception: Mutex<Reception>,
-    pub(super) readiness: Arc<Readiness>,
+    readiness: Arc<Readiness>,
 }
 
 impl Receiving {
     pub(super) fn new(kind: CarrierKind, clock: Clock) -> Receiving {
         let readiness = Arc::new(Readiness::new(clock));
         Receiving { reception: Mutex::new(Reception::new(kind)), readiness }
+    }
+
+    pub(super) const fn readiness(&self) -> &Arc<Readiness> {
+        &self.readiness
     }
 
     /// Locks the reception. It must be locked before the state, never while the state is locked.

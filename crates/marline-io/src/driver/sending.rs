@@ -1,9 +1,14 @@
 //! Buffers of what a shard sends: segments, frames of lanes, and batches of several senders for one system call.
 
-use marline_core::Ecn;
+use marline_core::{Ecn, Endpoint, Transmit, TransmitBuf};
+use marline_datagram::PathId;
+use marline_time::Instant;
 
 use super::outgoing::{Outgoing, Sender};
 use crate::carrier::{LARGEST_DATAGRAM, Outer};
+
+/// Maximum number of datagrams in one batch: those of a 64 KiB GSO send.
+const BATCH_DATAGRAMS: usize = 44;
 
 /// Datagrams and bytes of one batch: the content of a 64 KiB GSO send.
 const BATCH_FRAMES: usize = 44;
@@ -12,7 +17,7 @@ const BATCH_BYTES: usize = BATCH_FRAMES * LARGEST_DATAGRAM as usize;
 /// Datagrams to one destination that the kernel takes in one call. All have the same length, but the last may be
 /// shorter.
 #[derive(Debug)]
-pub(super) struct FrameBatch<To> {
+struct FrameBatch<To> {
     to: Option<To>,
     stride: usize,
     closed: bool,
@@ -27,19 +32,19 @@ impl<To> Default for FrameBatch<To> {
 
 impl<To: Copy + PartialEq> FrameBatch<To> {
     /// Destination of the batch; `None` if it is empty.
-    pub(super) const fn to(&self) -> Option<To> {
+    const fn to(&self) -> Option<To> {
         self.to
     }
 
     /// Offset from one datagram to the next (0 if there is only one), and the datagrams.
-    pub(super) fn bytes(&self) -> (usize, &[u8]) {
+    fn bytes(&self) -> (usize, &[u8]) {
         let stride = if self.bytes.len() > self.stride { self.stride } else { 0 };
         (stride, &self.bytes)
     }
 
     /// Returns true if datagrams may be appended: `len` bytes, with `stride` from one to the next (0 for a single
     /// datagram).
-    pub(super) fn takes(&self, to: To, stride: usize, len: usize) -> bool {
+    fn takes(&self, to: To, stride: usize, len: usize) -> bool {
         let Some(known) = self.to else { return true };
         let one = stride == 0 || len <= stride;
         let fits = if one { len <= self.stride } else { stride == self.stride };
@@ -48,7 +53,7 @@ impl<To: Copy + PartialEq> FrameBatch<To> {
     }
 
     /// Appends datagrams.
-    pub(super) fn push(&mut self, to: To, stride: usize, datagrams: &[u8]) {
+    fn push(&mut self, to: To, stride: usize, datagrams: &[u8]) {
         if self.to.is_none() {
             let one = stride == 0 || datagrams.len() <= stride;
             (self.to, self.stride) = (Some(to), if one { datagrams.len() } else { stride });
@@ -57,7 +62,7 @@ impl<To: Copy + PartialEq> FrameBatch<To> {
         self.closed = !self.bytes.len().is_multiple_of(self.stride);
     }
 
-    pub(super) fn clear(&mut self) {
+    fn clear(&mut self) {
         self.bytes.clear();
         (self.to, self.closed) = (None, false);
     }
@@ -86,7 +91,7 @@ impl Gathered {
         self.batch.takes((out.outer, out.ecn), out.stride, out.bytes.len())
     }
 
-    pub(super) fn push(&mut self, out: &Outgoing<'_>) {
+    fn push(&mut self, out: &Outgoing<'_>) {
         self.batch.push((out.outer, out.ecn), out.stride, out.bytes);
         let (sender, stride, len) = (out.sender, out.stride, out.bytes.len());
         self.parts.push(Part { sender, stride, len });
@@ -112,10 +117,133 @@ impl Gathered {
         })
     }
 
-    pub(super) fn clear(&mut self) {
+    fn clear(&mut self) {
         self.batch.clear();
         self.parts.clear();
     }
+}
+
+/// Frames of one lane for one system call.
+#[derive(Debug, Default)]
+pub(super) struct LaneBatch(FrameBatch<(Outer, PathId)>);
+
+impl LaneBatch {
+    /// Returns true if a frame of this length may be appended.
+    pub(super) fn takes(&self, outer: Outer, path: PathId, len: usize) -> bool {
+        self.0.takes((outer, path), 0, len)
+    }
+
+    pub(super) fn push(&mut self, outer: Outer, path: PathId, frame: &[u8]) {
+        self.0.push((outer, path), 0, frame);
+    }
+
+    /// Returns the frames of lane `id` as one batch; `None` if it is empty.
+    pub(super) fn together(&self, id: u64) -> Option<Outgoing<'_>> {
+        let (outer, path) = self.0.to()?;
+        let (stride, bytes) = self.0.bytes();
+        Some(Outgoing { outer, ecn: Ecn::NotEct, stride, bytes, sender: Sender::Lane(id, path) })
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.0.clear();
+    }
+}
+
+/// Buffers of a shard for what it sends. A buffer in use is taken out and given back, so that nothing is allocated
+/// per batch.
+pub(super) struct Sending {
+    /// Batch that the core fills, and a second one for use while the first is being sent.
+    out: TransmitBuf,
+    spare: Option<TransmitBuf>,
+    headroom: usize,
+    /// Set if segments may be combined in one packet.
+    joins_runs: bool,
+    /// Segments for one system call.
+    gathered: Gathered,
+    /// Frames of a lane that are being sent.
+    frames: LaneBatch,
+    scratch: Vec<u8>,
+}
+
+impl Sending {
+    pub(super) fn new(headroom: usize) -> Sending {
+        Sending {
+            out: transmit_buffer(headroom, false),
+            spare: None,
+            headroom,
+            joins_runs: false,
+            gathered: Gathered::default(),
+            frames: LaneBatch::default(),
+            scratch: Vec::new(),
+        }
+    }
+
+    /// Sets if segments may be combined in one packet.
+    pub(super) fn join_runs(&mut self, joins_runs: bool) {
+        self.out.join_runs(joins_runs);
+        self.joins_runs = joins_runs;
+        self.spare = None;
+    }
+
+    /// Lets the core write its next batch.
+    pub(super) fn fill(&mut self, endpoint: &mut Endpoint, now: Instant) -> Option<Transmit> {
+        endpoint.poll_transmit(now, &mut self.out)
+    }
+
+    /// Takes the batch; the core can fill the other buffer meanwhile.
+    pub(super) fn take_batch(&mut self) -> TransmitBuf {
+        let (headroom, joins_runs) = (self.headroom, self.joins_runs);
+        let spare = self.spare.take();
+        let spare = spare.unwrap_or_else(|| transmit_buffer(headroom, joins_runs));
+        core::mem::replace(&mut self.out, spare)
+    }
+
+    /// Gives the buffer of a batch back.
+    pub(super) fn give_batch_back(&mut self, batch: TransmitBuf) {
+        self.spare = Some(core::mem::replace(&mut self.out, batch));
+    }
+
+    pub(super) fn gathered(&self) -> &Gathered {
+        &self.gathered
+    }
+
+    /// Adds a batch to those for one system call.
+    pub(super) fn gather(&mut self, out: &Outgoing<'_>) {
+        self.gathered.push(out);
+    }
+
+    /// Takes the batches for one system call.
+    pub(super) fn take_gathered(&mut self) -> Gathered {
+        core::mem::take(&mut self.gathered)
+    }
+
+    pub(super) fn give_gathered_back(&mut self, mut gathered: Gathered) {
+        gathered.clear();
+        self.gathered = gathered;
+    }
+
+    pub(super) fn take_frames(&mut self) -> LaneBatch {
+        core::mem::take(&mut self.frames)
+    }
+
+    pub(super) fn give_frames_back(&mut self, frames: LaneBatch) {
+        self.frames = frames;
+    }
+
+    pub(super) fn take_scratch(&mut self) -> Vec<u8> {
+        core::mem::take(&mut self.scratch)
+    }
+
+    pub(super) fn give_scratch_back(&mut self, scratch: Vec<u8>) {
+        self.scratch = scratch;
+    }
+}
+
+/// Creates an empty buffer for one batch. With `joins_runs`, its segments may be combined in one packet.
+fn transmit_buffer(headroom: usize, joins_runs: bool) -> TransmitBuf {
+    let mut buffer = TransmitBuf::new(headroom, BATCH_DATAGRAMS);
+    buffer.join_runs(joins_runs);
+    buffer
 }
 
 #[cfg(test)]

@@ -1,33 +1,37 @@
-//! Shard: endpoint, carrier and sockets behind one mutex, with the work due after every access: send, set the timer,
-//! wake waiters.
+//! Shard: endpoint, carrier and sockets behind one mutex, and what applications ask of it. `driving.rs` has the work
+//! due after every access.
 
 use core::fmt;
+use core::net::{IpAddr, SocketAddr};
 use core::sync::atomic::{AtomicBool, Ordering};
+use std::io;
+use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use marline_core::{
-    ConnectError, ConnectionConfig, ConnectionId, ConnectionInfo, Endpoint, Limits, MonitorEvent,
+    ConnectError, ConnectionConfig, ConnectionId, ConnectionInfo, Ecn, Limits, MonitorEvent,
     PathHealthMonitor,
 };
 use marline_time::{DelayHistogram, Duration, Instant};
-use tokio::sync::{broadcast, mpsc};
+use tokio::sync::{Notify, broadcast, mpsc};
 
-use super::carrier::Carrier;
+use super::carrier::{Carrier, CarrierKind};
 use super::link_table::Links;
-use super::observers::{SharedEventObserver, SharedObserver};
+use super::local_ports;
+use super::observers::{ObservedPath, SharedEventObserver, SharedObserver};
 use super::reception::Receiving;
-use super::state::{CarrierKind, Handover, State};
+use super::socket::{Sock, SocketOptions};
+use super::state::State;
 use super::streams::AcceptQueue;
-use super::streams::wake;
 use crate::capture::Captures;
-use crate::carrier::CarrierCounters;
+use crate::carrier::{CarrierCounters, Outer};
 use crate::clock::{Alarm, Clock};
+use crate::contacts::Contact;
+use crate::native::RawSockets;
 use crate::random::ResetSeed;
+use crate::succession::NativePart;
 use crate::sys::timer::FineTimer;
 use crate::tap::SegmentLog;
-
-/// A timer that is due within this time is reset if its deadline has moved by at least as much.
-const SOON: Duration = Duration::from_millis(1);
 
 /// Configuration of a shard.
 #[derive(Debug)]
@@ -70,21 +74,29 @@ pub enum StartError {
     Stopped,
 }
 
+/// Datagram for another shard.
+#[derive(Debug)]
+pub(super) struct Handover {
+    pub(crate) outer: Outer,
+    pub(crate) ecn: Ecn,
+    pub(crate) bytes: Vec<u8>,
+}
+
 /// One endpoint with its carrier and sockets.
 pub struct Shard {
     state: Mutex<State>,
-    pub(super) timer: FineTimer,
-    pub(super) clock: Clock,
+    timer: FineTimer,
+    clock: Clock,
     /// Time at which the timer fires.
-    pub(super) alarm: Alarm,
-    pub(super) links: Arc<Links>,
-    pub(super) receiving: Receiving,
-    pub(super) inbox: mpsc::Sender<Handover>,
-    pub(super) peers: OnceLock<Vec<mpsc::Sender<Handover>>>,
+    alarm: Alarm,
+    links: Arc<Links>,
+    receiving: Receiving,
+    inbox: mpsc::Sender<Handover>,
+    peers: OnceLock<Vec<mpsc::Sender<Handover>>>,
     /// All shards that share the ports, including this one.
-    pub(super) siblings: OnceLock<Vec<Weak<Shard>>>,
+    siblings: OnceLock<Vec<Weak<Shard>>>,
     /// Set when the last handle is dropped. The shard ends after its connections.
-    pub(super) orphaned: AtomicBool,
+    orphaned: AtomicBool,
     index: u8,
     handle: OnceLock<Weak<ShardHandle>>,
 }
@@ -99,7 +111,7 @@ impl fmt::Debug for Shard {
 /// connections have closed.
 #[derive(Debug)]
 pub struct ShardHandle {
-    pub(super) shard: Arc<Shard>,
+    shard: Arc<Shard>,
 }
 
 impl Drop for ShardHandle {
@@ -120,11 +132,12 @@ impl Drop for ShardHandle {
 impl ShardHandle {
     /// Creates a shard whose task does not run yet, and a handle to it.
     pub(super) fn new(
+        links: Arc<Links>,
         state: State,
-        (kind, index): (CarrierKind, u8),
+        kind: CarrierKind,
+        index: u8,
         inbox: mpsc::Sender<Handover>,
     ) -> std::io::Result<Arc<Self>> {
-        let links = Arc::clone(&state.links);
         let clock = Clock::start();
         let shard = Arc::new(Shard {
             links,
@@ -155,34 +168,37 @@ impl core::ops::Deref for ShardHandle {
 }
 
 impl ShardHandle {
+    pub(super) const fn shard(&self) -> &Arc<Shard> {
+        &self.shard
+    }
+
     /// Reference to the shard that does not keep it running.
     pub(crate) fn downgrade(&self) -> Weak<Shard> {
         Arc::downgrade(&self.shard)
     }
 }
 
+/// Access, and observation.
 impl Shard {
     /// Registers the shard's connections with this path health monitor.
     pub fn set_path_health_monitor(&self, monitor: PathHealthMonitor) {
-        self.lock().endpoint.set_path_health_monitor(monitor);
+        self.lock().endpoint().set_path_health_monitor(monitor);
     }
 
     /// Replaces the capture files of the shard; `None` stops capturing.
     pub fn set_captures(&self, mut captures: Option<Captures>) {
         let mut state = self.lock();
-        if let (Carrier::Native(_), Some(captures)) = (&state.carrier, &mut captures) {
+        if let (Carrier::Native(_), Some(captures)) = (state.carrier(), &mut captures) {
             captures.set_native();
         }
-        // Flush the previous files first: they may be the same ones.
-        state.observers.captures = None;
-        state.observers.captures = captures;
+        state.observers().set_captures(captures);
     }
 
     /// Replaces the event observer; `None` removes it. It receives monitor events only if the shard was started with
     /// receivers or an observer of them.
     pub fn set_event_observer(&self, observer: Option<SharedEventObserver>) {
         let mut state = self.lock();
-        let before = core::mem::replace(&mut state.events, observer);
+        let before = state.observers().set_event_observer(observer);
         state.update_traffic_filter();
         drop(state);
         // Dropping the last reference may write buffered data.
@@ -193,8 +209,8 @@ impl Shard {
     /// events, which would be lost among many decisions. This ends when there is no subscriber any more.
     pub fn tell_decisions(&self, listeners: broadcast::Sender<MonitorEvent>) {
         let mut state = self.lock();
-        state.decisions = Some(listeners);
-        state.endpoint.tell_decisions(true);
+        state.observers().set_decision_listeners(listeners);
+        state.endpoint().tell_decisions(true);
     }
 
     /// Sends traffic events of one connection of this shard to these subscribers. This ends when there is no
@@ -202,7 +218,7 @@ impl Shard {
     pub fn tell_traffic(&self, of: ConnectionId, listeners: broadcast::Sender<MonitorEvent>) {
         let (_, of) = Shard::split_id(of);
         let mut state = self.lock();
-        state.traffic = Some((of, listeners));
+        state.observers().set_traffic_listeners(of, listeners);
         state.update_traffic_filter();
     }
 
@@ -235,21 +251,54 @@ impl Shard {
         now
     }
 
-    /// Runs a command on the endpoint, then sends, sets the timer and wakes waiters.
-    pub fn with_endpoint<R>(&self, command: impl FnOnce(&mut Endpoint, Instant) -> R) -> R {
-        self.stand_in();
-        let mut state = self.lock();
-        let now = self.now(&mut state);
-        let result = command(&mut state.endpoint, now);
-        self.serve(&mut state, now);
-        result
+    /// Clock of the shard.
+    pub(super) const fn clock(&self) -> &Clock {
+        &self.clock
+    }
+
+    /// Links of this shard and of those that share its ports.
+    pub(super) const fn links(&self) -> &Arc<Links> {
+        &self.links
+    }
+
+    pub(super) const fn timer(&self) -> &FineTimer {
+        &self.timer
+    }
+
+    /// Time at which the timer fires.
+    pub(super) const fn alarm(&self) -> &Alarm {
+        &self.alarm
+    }
+
+    pub(super) const fn receiving(&self) -> &Receiving {
+        &self.receiving
+    }
+
+    /// Inboxes of all shards that share the ports, by index.
+    pub(super) fn peers(&self) -> &[mpsc::Sender<Handover>] {
+        self.peers.get().map_or(&[], Vec::as_slice)
+    }
+
+    /// All shards that share the ports, including this one.
+    pub(super) fn siblings(&self) -> impl Iterator<Item = Arc<Shard>> {
+        self.siblings.get().into_iter().flatten().filter_map(Weak::upgrade)
+    }
+
+    /// Returns the shard of this index among those that share the ports.
+    pub(super) fn sibling(&self, index: u8) -> Option<Arc<Shard>> {
+        self.siblings.get()?.get(usize::from(index))?.upgrade()
+    }
+
+    /// Returns true if the last handle was dropped.
+    pub(super) fn is_orphaned(&self) -> bool {
+        self.orphaned.load(Ordering::Acquire)
     }
 
     /// Snapshots of all connections. The ids contain the shard in their top byte.
     pub fn connections(&self) -> Vec<ConnectionInfo> {
-        let state = self.lock();
-        let ids = state.endpoint.connections();
-        let mut infos: Vec<_> = ids.iter().filter_map(|id| state.endpoint.info(*id)).collect();
+        let mut state = self.lock();
+        let ids = state.endpoint().connections();
+        let mut infos: Vec<_> = ids.iter().filter_map(|id| state.endpoint().info(*id)).collect();
         for info in &mut infos {
             info.id = self.public_id(info.id);
         }
@@ -261,7 +310,7 @@ impl Shard {
         const CHECK_INTERVAL: marline_time::Duration = marline_time::Duration::from_millis(5);
         let deadline = self.clock.now() + patience;
         loop {
-            if self.lock().endpoint.connections().is_empty() {
+            if self.lock().endpoint().connections().is_empty() {
                 return true;
             }
             if self.clock.now() >= deadline {
@@ -273,18 +322,18 @@ impl Shard {
 
     /// Counters of the core and of the carrier.
     pub fn counters(&self) -> (marline_core::Counters, CarrierCounters) {
-        let state = self.lock();
-        let mut carrier = state.carrier.counters();
+        let mut state = self.lock();
+        let mut carrier = state.carrier().counters();
         if self.index == 0 {
             self.links.add_to(&mut carrier);
         }
-        (state.endpoint.counters(), carrier)
+        (state.endpoint().counters(), carrier)
     }
 
     /// Histogram of the time from a write to its DATA_ACK
     /// ([`Endpoint::delivery_delays`](marline_core::Endpoint::delivery_delays)).
     pub fn delivery_delays(&self) -> DelayHistogram {
-        self.lock().endpoint.delivery_delays()
+        self.lock().endpoint().delivery_delays()
     }
 
     /// Id of a connection for applications, unique over all shards.
@@ -298,84 +347,231 @@ impl Shard {
         ((id.0 >> 56) as u8, ConnectionId(id.0 & (u64::MAX >> 8)))
     }
 
-    /// Releases a connection without a stream ([`AcceptQueue::close`]).
-    pub fn release(&self, id: ConnectionId) {
-        let (_, id) = Shard::split_id(id);
-        self.stand_in();
-        let mut state = self.lock();
-        let now = self.now(&mut state);
-        state.slots.remove(&id);
-        state.endpoint.release(now, id);
-        self.serve(&mut state, now);
+    /// Reports the current state of a path to the observers.
+    pub fn show_path(&self, path: &ObservedPath<'_>) {
+        let now = self.clock.now();
+        self.lock().observers().show_path(now, path);
     }
 
-    /// Finishes an access to the endpoint: sends, sets the timer, wakes waiting tasks. Must be called after each
-    /// access. Returns true if a task was woken.
-    pub(super) fn serve(&self, state: &mut State, now: Instant) -> bool {
-        self.execute_route_orders(state, now);
-        state.turns.on_sent();
-        if state.transmit(now) {
-            wake(state.driver.take());
-        }
-        state.apply_carrier_changes(now);
-        state.reserve_missing_ports();
-        let woken = self.tell(state, now);
-        state.wake_lanes();
-        if state.serve_lanes(now) {
-            wake(state.driver.take());
-        }
-        state.wake_connections(now);
-        self.arm(state, now);
-        woken
+    /// Current time of the shard's clock, and the contacts with each peer. There are none in a shard that accepts
+    /// connections.
+    pub fn contacts(&self) -> (Instant, Vec<Contact>) {
+        let now = self.clock.now();
+        (now, self.lock().observers().contacts().all())
     }
 
-    /// Sends what a connection wrote, and everything else that is due. This happens now, or together with the writes
-    /// of other connections in this turn of the runtime.
-    pub(super) fn serve_write(
-        &self,
-        state: &mut State,
-        now: Instant,
-        id: ConnectionId,
-        len: usize,
-    ) {
-        if state.busy_poll.on_exchange(now) {
-            wake(state.driver.take());
-        }
-        let may_wait = matches!(state.carrier, Carrier::Udp(_)) && !state.stopped;
-        if !may_wait || !state.turns.on_write(now, id, len) {
-            self.serve(state, now);
-        }
+    /// Local address and peer of each established subflow that is doubtful or silent.
+    #[must_use]
+    pub fn doubted_paths(&self) -> Vec<(IpAddr, SocketAddr)> {
+        let doubted = self.lock().endpoint().doubted_paths();
+        doubted.into_iter().map(|path| (path.local.ip(), path.remote)).collect()
     }
 
-    /// Sets the timer, unless it is set to an earlier time already: deadlines mostly move away, and one needless
-    /// wake-up is cheaper than a system call each time. A timer that would fire soon without need is moved while the
-    /// task is awake: in a dialogue this costs a tenth of the wake-up.
-    pub(super) fn arm(&self, state: &mut State, now: Instant) {
-        let fires_soon = state.armed.is_some_and(|armed| armed.since(now) < SOON);
-        if fires_soon {
-            state.endpoint.postpone_timeouts(now + SOON);
+    /// Records that there is no route from `local` to `remote`, and that nothing was sent.
+    pub fn note_unroutable(&self, local: IpAddr, remote: SocketAddr, error: &io::Error) {
+        let now = self.clock.now();
+        let errno = error.raw_os_error().unwrap_or(libc::ENETUNREACH);
+        self.lock().observers().contacts().unroutable(now, local, remote, errno);
+    }
+
+    /// Requests one notification: the next change of a contact wakes the waiter (an unanswered packet, an error
+    /// report, or a late answer). Later changes are not reported until this is called again.
+    pub fn await_contacts(&self) -> Arc<Notify> {
+        self.lock().observers().contacts().await_news()
+    }
+}
+
+/// Sockets.
+impl Shard {
+    /// Opens a socket at the next free index, or at the index of a closed one. On native carriers, whose sockets
+    /// serve all addresses, this only records the interface of the address.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn open_socket(&self, options: SocketOptions) -> io::Result<SocketAddr> {
+        if let (Some((_, index)), Some(monitor)) =
+            (&options.interface, self.lock().endpoint().path_health_monitor())
+        {
+            monitor.set_interface(options.alias.unwrap_or(options.local.ip()), *index);
         }
-        let candidates = [
-            state.endpoint.poll_timeout(),
-            state.carrier.next_timeout(),
-            state.lanes.next_timeout(),
-            state.rerouting.routes.next_timeout(),
-            state.stall_retry_at,
-        ];
-        let Some(next) = candidates.into_iter().flatten().min() else { return };
-        let is_kept = |armed: Instant| {
-            let in_vain = fires_soon && next.since(armed) >= SOON;
-            armed <= next && !in_vain
-        };
-        if state.armed.is_some_and(is_kept) {
-            return;
-        }
-        match self.timer.set(next.since(now)) {
-            Ok(()) => {
-                state.armed = Some(next);
-                self.alarm.set(next);
+        if self.lock().carrier().is_native() {
+            if options.alias.is_some() {
+                // The segments carry the address, and the paths differ in nothing else.
+                return Err(io::Error::new(
+                    io::ErrorKind::Unsupported,
+                    "another interface has the same address: only the carriers auto, udp and tcp can use both",
+                ));
             }
-            Err(error) => tracing::error!(%error, "cannot set the timer"),
+            let interface = options.interface.map_or(0, |(_, index)| index);
+            self.lock().sockets().set_interface(options.local.ip(), Some(interface));
+            return Ok(options.local);
         }
+        self.add_socket(Sock::udp(options)?)
+    }
+
+    /// Closes the socket bound to this address.
+    pub fn close_socket(&self, local: IpAddr) {
+        let mut state = self.lock();
+        state.sockets().set_interface(local, None);
+        state.observers().contacts().forget(local);
+        state.routing().routes().forget(local);
+        if let Some(index) = state.sockets().close(local) {
+            state.carrier().set_socket(index, None);
+            state.wakeups().wake_task();
+        }
+    }
+
+    /// Local addresses of the sockets.
+    pub fn local_addrs(&self) -> Vec<SocketAddr> {
+        self.lock().sockets().iter().map(|socket| socket.local).collect()
+    }
+
+    /// Makes the kernel distribute datagrams over all shards that share the ports.
+    ///
+    /// # Errors
+    /// The kernel rejects the program.
+    pub fn distribute_over_shards(&self, shards: u8) -> io::Result<()> {
+        for socket in self.lock().sockets().iter() {
+            crate::sys::socket::spread_by_flow_id(socket.as_fd(), shards)?;
+        }
+        Ok(())
+    }
+
+    /// Makes the shard open sockets without receiving until [`begin_receiving`](Self::begin_receiving).
+    pub fn defer_receiving(&self) {
+        self.lock().sockets().set_receiving(false);
+    }
+
+    /// Starts receiving.
+    pub fn begin_receiving(&self) {
+        let mut state = self.lock();
+        state.sockets().begin_receiving();
+        state.wakeups().wake_task();
+    }
+
+    /// Stops answering packets that may belong to another process.
+    pub(super) fn ignore_unknown(&self) {
+        match self.lock().carrier() {
+            Carrier::Udp(carrier) => carrier.ignore_foreign_ids(),
+            Carrier::Native(carrier) => carrier.ignore_unknown(),
+        }
+    }
+
+    /// Duplicates the descriptors of a native carrier. Returns nothing for other carriers.
+    ///
+    /// # Errors
+    /// The system has no descriptors left.
+    pub fn copy_native(&self) -> io::Result<Vec<(NativePart, SocketAddr, OwnedFd)>> {
+        self.lock().copy_native()
+    }
+
+    /// Duplicates the sockets for combined packets; each comes with its name.
+    ///
+    /// # Errors
+    /// The system has no descriptors left.
+    pub fn copy_offload(&self) -> io::Result<Vec<(String, OwnedFd)>> {
+        self.lock().sockets().copy_offload()
+    }
+
+    /// Duplicates the descriptors of this shard's UDP sockets.
+    ///
+    /// # Errors
+    /// The system has no descriptors left.
+    pub fn copy_sockets(&self) -> io::Result<Vec<(SocketAddr, OwnedFd)>> {
+        self.lock().sockets().copy_udp()
+    }
+}
+
+/// Native carriers: raw sockets, guards, and local ports.
+impl Shard {
+    /// Takes over raw sockets and the ports reserved with them.
+    ///
+    /// # Errors
+    /// The sockets are already in use, or the system refuses.
+    pub fn use_raw(&self, sockets: &RawSockets) -> io::Result<()> {
+        Shard::share_raw(&[self], sockets)
+    }
+
+    /// Takes over raw sockets for all the shards of a listener.
+    ///
+    /// # Errors
+    /// See [`use_raw`](Self::use_raw). Also fails if the sockets are not for this number of shards.
+    pub fn share_raw(shards: &[&Shard], sockets: &RawSockets) -> io::Result<()> {
+        let opened = sockets.take(shards.len())?;
+        let joins_runs = opened.joins_runs();
+        for shard in shards {
+            let mut state = shard.lock();
+            if let Carrier::Native(carrier) = state.carrier() {
+                carrier.adopt(&opened);
+            }
+            state.sending().join_runs(joins_runs);
+        }
+        for (shard, families) in shards.iter().zip(opened.sockets()) {
+            for (ipv6, family) in [false, true].into_iter().zip(families) {
+                if let Some(family) = family {
+                    shard.add_socket(Sock::raw(family, ipv6)?)?;
+                }
+            }
+            shard.lock().install_port_filter()?;
+        }
+        Ok(())
+    }
+
+    /// Opens a TUN interface, behind which this shard is the host with the address `local`. With `several`, other
+    /// shards share that role, each with its own queue of the interface.
+    ///
+    /// # Errors
+    /// The system's. Creating an interface needs CAP_NET_ADMIN; using a persistent one that belongs to the user does
+    /// not.
+    pub fn open_tun(&self, interface: &str, local: IpAddr, several: bool) -> io::Result<()> {
+        self.add_socket(Sock::tun(interface, local, several)?)?;
+        if let Carrier::Native(carrier) = self.lock().carrier() {
+            carrier.own_address(local);
+        }
+        Ok(())
+    }
+
+    /// Takes over a TUN interface that another process has opened, instead of [opening](Self::open_tun) one.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn adopt_tun(&self, tun: OwnedFd, local: IpAddr) -> io::Result<()> {
+        self.add_socket(Sock::adopted_tun(tun, local)?)?;
+        if let Carrier::Native(carrier) = self.lock().carrier() {
+            carrier.own_address(local);
+        }
+        Ok(())
+    }
+
+    /// Reserves a port for these shards to listen on; port 0 lets the system choose. Returns the address with its
+    /// port.
+    ///
+    /// # Errors
+    /// The system's: the port may be in use or privileged.
+    pub fn guard(shards: &[&Shard], mut local: SocketAddr) -> io::Result<SocketAddr> {
+        let mut guard = None;
+        for shard in shards {
+            let mut state = shard.lock();
+            let Carrier::Native(carrier) = state.carrier() else { continue };
+            (local, guard) = carrier.guard(local, guard)?;
+            state.install_port_filter()?;
+        }
+        Ok(local)
+    }
+
+    /// Reserves the first local ports for connections that this shard opens.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn reserve_local_ports(&self) -> io::Result<()> {
+        local_ports::grow_pool(&mut self.lock()).map(|_| ())
+    }
+
+    /// Declares that this shard opens no connections. No ports are reserved for them, and packets leave according to
+    /// the routing table: sockets that are only for sending are closed.
+    pub fn disable_connecting(&self) {
+        let mut state = self.lock();
+        local_ports::disable_port_pool(&mut state);
+        state.sockets().close_spare();
     }
 }

@@ -1,159 +1,124 @@
-//! State of a shard, guarded by its mutex.
+//! State of a shard, guarded by its mutex: the hub of the driver.
+//!
+//! Two machines of other modules do the work: the endpoint (the core) and the carrier. The driver's own data belongs
+//! to owners, one struct and one file each, whose fields are private. This file alone holds two of them at a time, in
+//! the order of [`State`]'s fields. Other files borrow one after the other by name, change it with its methods, and
+//! pass on what these return.
 
-use core::task::Waker;
-use std::sync::Arc;
+use core::net::SocketAddr;
+use std::io;
+use std::os::fd::OwnedFd;
 
-use marline_core::{ConnectionId, Endpoint, FourTuple, MonitorEvent, TrafficFilter, TransmitBuf};
+use marline_core::{Endpoint, PacketMeta, Transmit};
 use marline_datagram::PathId;
 use marline_time::Instant;
-use tokio::sync::{broadcast, mpsc};
-use tokio::task::AbortHandle;
 
-use super::busy_poll::BusyPoll;
 use super::carrier::Carrier;
 use super::lanes::Lanes;
-use super::link_flows::Rerouting;
-use super::link_table::Links;
-use super::observers::Observers;
-use super::observers::SharedEventObserver;
+use super::observers::{ObservedSegments, Observers};
 use super::path_owners::PathOwners;
-use super::sending::FrameBatch;
-use super::sending::Gathered;
-use super::socket::Sock;
-use super::stalled::StalledQueue;
-use super::streams::AcceptQueue;
-use super::streams::PacketSink;
-use super::streams::Slots;
-use super::turns::Turns;
-use crate::carrier::Outer;
-use crate::links::UdpUse;
+use super::routing::Routing;
+use super::sending::Sending;
+use super::socket::Kind;
+use super::sockets::Sockets;
+use super::streams::Streams;
+use super::wakeups::Wakeups;
+use crate::carrier::{Datagram, Framed, Outer};
+use crate::links::DataDirection;
+use crate::succession::NativePart;
 
-/// Maximum number of datagrams in one batch: those of a 64 KiB GSO send.
-const BATCH_DATAGRAMS: usize = 44;
-/// Carrier of a shard.
-#[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub enum CarrierKind {
-    /// UDP datagrams.
-    Udp {
-        /// Idle time after which a flow that we opened sends a keepalive.
-        keepalive: marline_time::Duration,
-        /// Condition for moving our flows to links (TCP connections).
-        udp: UdpUse,
-    },
-    /// IP packets on raw sockets.
-    Raw,
-    /// IP packets on TUN interfaces.
-    Tun,
-    /// IP packets on a TUN interface, as the gateway of the hosts behind it.
-    Gateway,
-}
-
-/// Datagram for another shard.
-#[derive(Debug)]
-pub(super) struct Handover {
-    pub(super) outer: crate::carrier::Outer,
-    pub(super) ecn: marline_core::Ecn,
-    pub(super) bytes: Vec<u8>,
-}
-
-/// Open socket, with its waiting batches and its error watch.
-#[derive(Debug)]
-pub(super) struct SocketEntry {
-    pub(super) socket: Arc<Sock>,
-    pub(super) stalled: StalledQueue,
-    pub(super) _error_watch: Option<Watch>,
-}
-
-/// Auxiliary task of a shard, which is aborted when this is dropped.
-#[derive(Debug)]
-pub(super) struct Watch(pub(super) AbortHandle);
-
-impl Drop for Watch {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
-}
-
-/// Second transmit buffer, for use while the first one is being sent.
-pub(super) struct Spare {
-    buffer: Option<TransmitBuf>,
-    headroom: usize,
-    joined: bool,
-}
-
-impl Spare {
-    pub(super) const fn new(headroom: usize) -> Spare {
-        Spare { buffer: None, headroom, joined: false }
-    }
-
-    pub(super) fn take(&mut self) -> TransmitBuf {
-        self.buffer.take().unwrap_or_else(|| transmit_buffer(self.headroom, self.joined))
-    }
-
-    /// Sets if segments may be combined in one packet.
-    pub(super) fn join_runs(&mut self, joined: bool) {
-        self.joined = joined;
-        self.buffer = None;
-    }
-
-    pub(super) fn give_back(&mut self, buffer: TransmitBuf) {
-        self.buffer = Some(buffer);
-    }
-}
-
-/// Data guarded by the mutex.
+/// Endpoint, carrier and owners of a shard.
 pub(super) struct State {
-    pub(super) endpoint: Endpoint,
-    /// Number of process pauses that endpoint and lanes have been notified of.
-    pub(super) pauses: u64,
-    pub(super) carrier: Carrier,
-    pub(super) sockets: Vec<Option<SocketEntry>>,
-    pub(super) slots: Slots,
-    pub(super) lanes: Lanes,
-    /// Index of the shard.
-    pub(super) index: u8,
-    pub(super) links: Arc<Links>,
-    pub(super) rerouting: Rerouting,
-    /// Shards that own native TCP paths.
-    pub(super) owners: PathOwners,
-    /// Frames of a lane that are being sent.
-    pub(super) frames: FrameBatch<(Outer, PathId)>,
-    /// Segments for one system call.
-    pub(super) gathered: Gathered,
-    pub(super) out: TransmitBuf,
-    pub(super) spare: Spare,
-    pub(super) scratch: Vec<u8>,
-    pub(super) stall_retry_at: Option<Instant>,
-    pub(super) armed: Option<Instant>,
-    pub(super) observers: Observers,
-    pub(super) driver: Option<Waker>,
-    /// State of busy polling.
-    pub(super) busy_poll: BusyPoll,
-    pub(super) turns: Turns,
-    /// Set while this process reads the sockets.
-    pub(super) receiving: bool,
-    /// Set when the sockets have changed and the task must update its list.
-    pub(super) sockets_changed: bool,
-    /// Set when the task has ended.
-    pub(super) stopped: bool,
-    pub(super) queue: Option<Arc<AcceptQueue>>,
-    /// Receiver of a gateway's connection requests, followed by the sink of its other packets.
-    pub(super) requests: Option<mpsc::UnboundedSender<FourTuple>>,
-    pub(super) sink: Option<Box<dyn PacketSink>>,
-    pub(super) monitor: Option<broadcast::Sender<MonitorEvent>>,
-    /// Receivers of decisions, while there may be any.
-    pub(super) decisions: Option<broadcast::Sender<MonitorEvent>>,
-    /// Observer of all events and all traffic.
-    pub(super) events: Option<SharedEventObserver>,
-    /// Connection whose traffic events are sent, and their receivers, while there may be any.
-    pub(super) traffic: Option<(ConnectionId, broadcast::Sender<MonitorEvent>)>,
+    endpoint: Endpoint,
+    carrier: Carrier,
+    sockets: Sockets,
+    sending: Sending,
+    routing: Routing,
+    path_owners: PathOwners,
+    observers: Observers,
+    streams: Streams,
+    lanes: Lanes,
+    wakeups: Wakeups,
 }
 
+/// What a state is made of.
+pub(super) struct Parts {
+    pub(crate) endpoint: Endpoint,
+    pub(crate) carrier: Carrier,
+    pub(crate) routing: Routing,
+    pub(crate) observers: Observers,
+    pub(crate) streams: Streams,
+    pub(crate) lanes: Lanes,
+    pub(crate) wakeups: Wakeups,
+}
+
+/// The owners, one at a time.
+impl State {
+    pub(super) fn new(parts: Parts) -> State {
+        let Parts { endpoint, carrier, routing, observers, streams, lanes, wakeups } = parts;
+        let mut state = State {
+            sending: Sending::new(carrier.headroom()),
+            endpoint,
+            carrier,
+            sockets: Sockets::new(),
+            routing,
+            path_owners: PathOwners::default(),
+            observers,
+            streams,
+            lanes,
+            wakeups,
+        };
+        state.update_traffic_filter();
+        state
+    }
+
+    pub(super) const fn endpoint(&mut self) -> &mut Endpoint {
+        &mut self.endpoint
+    }
+
+    pub(super) const fn carrier(&mut self) -> &mut Carrier {
+        &mut self.carrier
+    }
+
+    pub(super) const fn sockets(&mut self) -> &mut Sockets {
+        &mut self.sockets
+    }
+
+    pub(super) const fn sending(&mut self) -> &mut Sending {
+        &mut self.sending
+    }
+
+    pub(super) const fn routing(&mut self) -> &mut Routing {
+        &mut self.routing
+    }
+
+    pub(super) const fn path_owners(&mut self) -> &mut PathOwners {
+        &mut self.path_owners
+    }
+
+    pub(super) const fn observers(&mut self) -> &mut Observers {
+        &mut self.observers
+    }
+
+    pub(super) const fn streams(&mut self) -> &mut Streams {
+        &mut self.streams
+    }
+
+    pub(super) const fn lanes(&mut self) -> &mut Lanes {
+        &mut self.lanes
+    }
+
+    pub(super) const fn wakeups(&mut self) -> &mut Wakeups {
+        &mut self.wakeups
+    }
+}
+
+/// Several owners at a time.
 impl State {
     /// Compares the number of process pauses and notifies endpoint and lanes of new ones. Data in transit during a
     /// pause says nothing about the network.
     pub(super) fn note_pauses(&mut self, pauses: u64) {
-        if core::mem::replace(&mut self.pauses, pauses) != pauses {
+        if self.wakeups.note_pauses(pauses) {
             self.endpoint.note_pause();
             self.lanes.note_pause();
         }
@@ -161,17 +126,158 @@ impl State {
 
     /// Limits the core's traffic events to those that have subscribers.
     pub(super) fn update_traffic_filter(&mut self) {
-        self.endpoint.tell_traffic(match (&self.events, &self.traffic) {
-            (Some(_), _) => TrafficFilter::All,
-            (None, Some((id, _))) => TrafficFilter::One(*id),
-            (None, None) => TrafficFilter::Nobody,
-        });
+        self.endpoint.tell_traffic(self.observers.traffic_filter());
     }
-}
 
-/// Creates an empty buffer for one batch. With `joined`, its segments may be combined in one packet.
-pub(super) fn transmit_buffer(headroom: usize, joined: bool) -> TransmitBuf {
-    let mut buffer = TransmitBuf::new(headroom, BATCH_DATAGRAMS);
-    buffer.join_runs(joined);
-    buffer
+    /// Lets the core write its next batch into the buffer for it.
+    pub(super) fn poll_transmit(&mut self, now: Instant) -> Option<Transmit> {
+        self.sending.fill(&mut self.endpoint, now)
+    }
+
+    /// Shows a batch to the observers and to the client's routes, and adds the carrier's headers. Returns nothing if
+    /// it cannot be sent now.
+    pub(super) fn frame(
+        &mut self,
+        now: Instant,
+        batch: &Transmit,
+        out: &mut [u8],
+    ) -> Option<Framed> {
+        let observed = ObservedSegments::out(now, batch, out, &self.carrier);
+        self.observers.observe(&observed);
+        let routes = self.routing.routes();
+        if routes.compares() {
+            let ends = (batch.path.local.ip(), batch.path.remote);
+            let flow = (batch.local_flow, DataDirection::Up);
+            routes.on_segments(now, ends, flow, observed.segments());
+        }
+        match &mut self.carrier {
+            Carrier::Udp(carrier) => carrier.frame(now, batch, out),
+            Carrier::Native(carrier) => {
+                carrier.frame(batch, out);
+                self.sockets.native_outer(&batch.path).map(Framed::Ready)
+            }
+        }
+    }
+
+    /// Shows an incoming segment to the observers.
+    pub(super) fn observe_arrival(&mut self, now: Instant, meta: &PacketMeta, segment: &[u8]) {
+        let header = self.carrier.header();
+        self.observers.observe(&ObservedSegments::came(now, meta, segment, header));
+    }
+
+    /// Updates the paths of a lane, its memory limit, and its silent paths, before it sends.
+    pub(super) fn prepare_lane(&mut self, id: u64, now: Instant) {
+        let Carrier::Udp(carrier) = &self.carrier else { return };
+        if let Some(connection) = self.lanes.looks_at(id, now) {
+            let subflows = self.endpoint.subflow_places(connection);
+            self.lanes.look(id, now, &subflows, |flow| carrier.place(flow));
+            if let Some(account) = self.endpoint.memory_account(connection) {
+                self.lanes.charge_to(id, account);
+            }
+            self.endpoint.note_in_use(now, connection);
+        }
+        let endpoint = &self.endpoint;
+        self.lanes.note_probed(id, |path| endpoint.is_path_probed(path));
+    }
+
+    /// Reports the bytes that a lane carried to the client's routes.
+    pub(super) fn compare_lane(&mut self, id: u64, now: Instant) {
+        let routes = self.routing.routes();
+        if !routes.compares() {
+            return;
+        }
+        let Carrier::Udp(carrier) = &self.carrier else { return };
+        for (flow, heading, bytes) in self.lanes.take_carried(id, now) {
+            if let Some(Outer { local, remote, .. }) = carrier.place(flow) {
+                routes.on_lane(now, (local, remote), heading, bytes);
+            }
+        }
+    }
+
+    /// Gives a frame to its lane.
+    pub(super) fn on_lane_frame(&mut self, id: u64, now: Instant, datagram: &Datagram<'_>) {
+        let Carrier::Udp(carrier) = &self.carrier else { return };
+        let from = |flow| carrier.place(flow) == Some(datagram.outer);
+        self.lanes.arrive(id, now, datagram.bytes, from);
+    }
+
+    /// Returns the path of a lane to this address.
+    pub(super) fn lane_path_to(&self, id: u64, remote: SocketAddr) -> Option<PathId> {
+        let Carrier::Udp(carrier) = &self.carrier else { return None };
+        let goes_there = |flow| carrier.place(flow).is_some_and(|outer| outer.remote == remote);
+        let path = self.lanes.paths(id).iter().find(|path| goes_there(path.flow));
+        path.map(|path| path.id)
+    }
+
+    /// Makes all raw sockets accept the carrier's packets.
+    pub(super) fn install_port_filter(&self) -> io::Result<()> {
+        let Carrier::Native(carrier) = &self.carrier else { return Ok(()) };
+        for socket in self.sockets.iter() {
+            if let Kind::Raw(_) = socket.kind {
+                carrier.install_port_filter(socket.as_fd(), socket.local.is_ipv6())?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Duplicates the descriptors of a native carrier. Returns nothing for other carriers.
+    pub(super) fn copy_native(&self) -> io::Result<Vec<(NativePart, SocketAddr, OwnedFd)>> {
+        let Carrier::Native(carrier) = &self.carrier else { return Ok(Vec::new()) };
+        let mut parts = Vec::new();
+        for socket in self.sockets.iter() {
+            let part = match socket.kind {
+                Kind::Raw(_) => NativePart::Receiver,
+                Kind::Tun => NativePart::Tun,
+                Kind::Udp(_) | Kind::Gateway { .. } => continue,
+            };
+            parts.push((part, socket.local, socket.as_fd().try_clone_to_owned()?));
+        }
+        let guards = carrier.copy_guards()?.into_iter();
+        parts.extend(guards.map(|(local, fd)| (NativePart::Guard, local, fd)));
+        Ok(parts)
+    }
+
+    /// Notifies lanes of silent paths on which connections were answered.
+    pub(super) fn wake_lanes(&mut self) {
+        for addresses in self.endpoint.take_answered_paths() {
+            self.lanes.on_path_answer(addresses);
+        }
+    }
+
+    /// Notifies connections of silent paths on which lanes were answered.
+    pub(super) fn wake_connections(&mut self, now: Instant) {
+        for path in self.lanes.take_answered() {
+            self.endpoint.on_path_answer(now, path);
+        }
+    }
+
+    /// Earliest deadline of everything but the timer itself.
+    pub(super) fn next_timeout(&mut self) -> Option<Instant> {
+        let candidates = [
+            self.endpoint.poll_timeout(),
+            self.carrier.next_timeout(),
+            self.lanes.next_timeout(),
+            self.routing.routes().next_timeout(),
+            self.sockets.next_timeout(),
+        ];
+        candidates.into_iter().flatten().min()
+    }
+
+    /// Handles the timers that are due.
+    pub(super) fn on_timeout(&mut self, now: Instant) {
+        if self.endpoint.poll_timeout().is_some_and(|at| at <= now) {
+            self.endpoint.handle_timeout(now);
+        }
+        self.carrier.on_timeout(now);
+        self.lanes.on_timeout(now);
+        self.routing.routes().on_timeout(now);
+    }
+
+    /// Ends everything when the task ends.
+    pub(super) fn stop(&mut self) {
+        self.wakeups.stop();
+        self.sockets.clear();
+        self.streams.wake_all();
+        self.lanes.wake_all();
+    }
 }

@@ -2,21 +2,19 @@
 //! the data of other connections at the end of the runtime's turn.
 
 use core::future::poll_fn;
-use core::net::{IpAddr, SocketAddr};
+use core::net::SocketAddr;
 use core::task::{Context, Poll, ready};
 use std::io::{self, IoSlice};
 use std::sync::Arc;
 
 use marline_core::{
-    CloseReason, ConnectionConfig, ConnectionId, ConnectionInfo, FallbackReason, FourTuple,
-    ReadError, WriteError,
+    CloseReason, ConnectionId, ConnectionInfo, FallbackReason, ReadError, WriteError,
 };
 use tokio::io::ReadBuf;
 
-use super::shard::{Shard, ShardHandle, StartError};
+use super::shard::{Shard, ShardHandle};
 use super::state::State;
-use super::streams::Incoming;
-use super::streams::{Slot, register};
+use super::streams::{Handshake, Incoming, Waiting};
 use crate::error_kind;
 
 /// Connection of the application. Dropping it releases the connection: written data is still sent; unread or further
@@ -75,16 +73,14 @@ impl Stream {
         cx: &mut Context<'_>,
     ) -> Poll<Result<Option<FallbackReason>, CloseReason>> {
         let mut state = self.shard.lock();
-        let stopped = state.stopped;
-        let Some(slot) = state.slots.get_mut(&self.id) else {
-            return Poll::Ready(Err(CloseReason::Aborted));
-        };
-        match (slot.connected, slot.closed) {
-            (Some(fallback), _) => Poll::Ready(Ok(fallback)),
-            (None, Some(reason)) => Poll::Ready(Err(reason)),
-            (None, None) if stopped => Poll::Ready(Err(CloseReason::Aborted)),
-            (None, None) => {
-                register(&mut slot.connecting, cx);
+        let stopped = state.wakeups().is_stopped();
+        match state.streams().handshake(self.id) {
+            None => Poll::Ready(Err(CloseReason::Aborted)),
+            Some(Handshake::Done(fallback)) => Poll::Ready(Ok(fallback)),
+            Some(Handshake::Failed(reason)) => Poll::Ready(Err(reason)),
+            Some(Handshake::Pending) if stopped => Poll::Ready(Err(CloseReason::Aborted)),
+            Some(Handshake::Pending) => {
+                state.streams().wait(self.id, Waiting::Connecting, cx);
                 Poll::Pending
             }
         }
@@ -103,7 +99,7 @@ impl Stream {
     /// Snapshot of the connection; `None` when nothing is left of it.
     #[must_use]
     pub fn info(&self) -> Option<ConnectionInfo> {
-        let mut info = self.shard.lock().endpoint.info(self.id)?;
+        let mut info = self.shard.lock().endpoint().info(self.id)?;
         info.id = self.id();
         Some(info)
     }
@@ -112,7 +108,7 @@ impl Stream {
     /// ([`Endpoint::export_binding`](marline_core::Endpoint::export_binding)).
     #[must_use]
     pub fn export_binding(&self, label: &[u8]) -> Option<[u8; 32]> {
-        self.shard.lock().endpoint.export_binding(self.id, label)
+        self.shard.lock().endpoint().export_binding(self.id, label)
     }
 
     /// Ends the connection at once on both sides (MP_FASTCLOSE).
@@ -128,8 +124,8 @@ impl Stream {
         self.shard.with_endpoint(|endpoint, now| command(endpoint, now, self.id))
     }
 
-    fn gone(&self, state: &State) -> io::Error {
-        match state.slots.get(&self.id).and_then(|slot| slot.closed) {
+    fn gone(&self, state: &mut State) -> io::Error {
+        match state.streams().closed(self.id) {
             Some(reason) => closed(reason),
             None => io::ErrorKind::NotConnected.into(),
         }
@@ -144,63 +140,13 @@ fn stopped() -> io::Error {
     io::Error::new(io::ErrorKind::NotConnected, "the network driver has stopped")
 }
 
-impl Shard {
-    /// Opens a connection; [`Stream::connected`] waits for the handshake. Connections that share a configuration (an
-    /// `Arc`) store it once.
-    ///
-    /// # Errors
-    /// The core refuses, or the driver has stopped.
-    pub fn connect(
-        &self,
-        config: impl Into<Arc<ConnectionConfig>>,
-        local: IpAddr,
-        remote: SocketAddr,
-    ) -> Result<Stream, StartError> {
-        self.connect_with(config, local, remote, &[]).map(|(stream, _)| stream)
-    }
-
-    /// Opens a connection whose SYN carries the first of these bytes by Fast Open ([`ConnectionConfig::fast_open`]).
-    /// Returns the number of bytes written: 0 if Fast Open to that server is not possible now, or the SYN has no
-    /// room.
-    ///
-    /// # Errors
-    /// See [`connect`](Self::connect).
-    pub fn connect_with(
-        &self,
-        config: impl Into<Arc<ConnectionConfig>>,
-        local: IpAddr,
-        remote: SocketAddr,
-        first: &[u8],
-    ) -> Result<(Stream, usize), StartError> {
-        let handle = self.handle().ok_or(StartError::Stopped)?;
-        self.stand_in();
-        let mut state = self.lock();
-        let now = self.now(&mut state);
-        if state.stopped {
-            return Err(StartError::Stopped);
-        }
-        let (local, config) = (SocketAddr::new(local, 0), config.into());
-        let room = match first {
-            [] => None,
-            _ => state.endpoint.fast_open_room(now, &config, &FourTuple { local, remote }),
-        };
-        let id = state.connect(now, config, local, remote).map_err(StartError::Core)?;
-        let first = &first[..room.unwrap_or(0).min(first.len())];
-        // This comes before the SYN is sent. If the connection accepts no data now, the bytes are written later.
-        let written = if first.is_empty() { Ok(0) } else { state.endpoint.write(now, id, first) };
-        state.slots.insert(id, Slot::default());
-        self.serve(&mut state, now);
-        Ok((Stream { shard: handle, id, peer: remote }, written.unwrap_or(0)))
-    }
-}
-
 impl Drop for Stream {
     fn drop(&mut self) {
-        self.shard.stand_in();
+        self.shard.drive_if_late();
         let mut state = self.shard.lock();
         let now = self.shard.now(&mut state);
-        state.slots.remove(&self.id);
-        state.endpoint.release(now, self.id);
+        state.streams().remove(self.id);
+        state.endpoint().release(now, self.id);
         self.shard.serve(&mut state, now);
     }
 }
@@ -216,30 +162,28 @@ impl Stream {
             return Poll::Ready(Ok(()));
         }
         let budget = ready!(tokio::task::coop::poll_proceed(cx));
-        self.shard.stand_in();
+        self.shard.drive_if_late();
         let mut state = self.shard.lock();
         let now = self.shard.now(&mut state);
-        match state.endpoint.read(now, self.id, buf.initialize_unfilled()) {
+        match state.endpoint().read(now, self.id, buf.initialize_unfilled()) {
             Ok(len) => {
                 buf.advance(len);
                 // New room in the receive buffer may have to be announced.
-                if !state.turns.goes_on(now) {
+                if !state.wakeups().turn_continues(now) {
                     self.shard.serve(&mut state, now);
                 }
                 budget.made_progress();
                 Poll::Ready(Ok(()))
             }
             Err(ReadError::Blocked) => {
-                if state.stopped {
+                if state.wakeups().is_stopped() {
                     return Poll::Ready(Err(stopped()));
                 }
-                if let Some(slot) = state.slots.get_mut(&self.id) {
-                    register(&mut slot.reader, cx);
-                }
+                state.streams().wait(self.id, Waiting::Reading, cx);
                 Poll::Pending
             }
             Err(ReadError::Closed(reason)) => Poll::Ready(Err(closed(reason))),
-            Err(ReadError::Unknown) => Poll::Ready(Err(self.gone(&state))),
+            Err(ReadError::Unknown) => Poll::Ready(Err(self.gone(&mut state))),
         }
     }
 
@@ -266,13 +210,13 @@ impl Stream {
         let mut pieces = pieces.iter().filter(|piece| !piece.is_empty());
         let Some(first) = pieces.next() else { return Poll::Ready(Ok(0)) };
         let budget = ready!(tokio::task::coop::poll_proceed(cx));
-        self.shard.stand_in();
+        self.shard.drive_if_late();
         let mut state = self.shard.lock();
         let now = self.shard.now(&mut state);
         let mut piece = first;
         let mut written = 0;
         let refused = loop {
-            match state.endpoint.write(now, self.id, piece) {
+            match state.endpoint().write(now, self.id, piece) {
                 Ok(len) => {
                     written += len;
                     match pieces.next() {
@@ -302,12 +246,10 @@ impl Stream {
     ) -> Poll<io::Result<usize>> {
         match error {
             WriteError::Blocked => {
-                if state.stopped {
+                if state.wakeups().is_stopped() {
                     return Poll::Ready(Err(stopped()));
                 }
-                if let Some(slot) = state.slots.get_mut(&self.id) {
-                    register(&mut slot.writer, cx);
-                }
+                state.streams().wait(self.id, Waiting::Writing, cx);
                 Poll::Pending
             }
             WriteError::Shutdown => Poll::Ready(Err(io::ErrorKind::BrokenPipe.into())),

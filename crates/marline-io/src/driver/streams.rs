@@ -7,24 +7,24 @@ use std::collections::{HashMap, VecDeque};
 use std::hash::BuildHasherDefault;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use marline_core::{CloseReason, ConnectionId, FallbackReason};
-use tokio::sync::Notify;
+use marline_core::{CloseReason, ConnectionId, FallbackReason, FourTuple};
+use tokio::sync::{Notify, mpsc};
 
 use crate::carrier::IdHasher;
 
 /// Driver state of a connection that an application holds.
 #[derive(Debug, Default)]
-pub(crate) struct Slot {
-    pub(crate) reader: Option<Waker>,
-    pub(crate) writer: Option<Waker>,
-    pub(crate) connecting: Option<Waker>,
-    pub(crate) connected: Option<Option<FallbackReason>>,
-    pub(crate) closed: Option<CloseReason>,
+struct Slot {
+    reader: Option<Waker>,
+    writer: Option<Waker>,
+    connecting: Option<Waker>,
+    connected: Option<Option<FallbackReason>>,
+    closed: Option<CloseReason>,
 }
 
 impl Slot {
     /// Wakes all tasks that wait for this connection.
-    pub(crate) fn wake_all(&mut self) {
+    fn wake_all(&mut self) {
         for waker in [self.reader.take(), self.writer.take(), self.connecting.take()] {
             wake(waker);
         }
@@ -48,7 +48,7 @@ pub(crate) fn register(place: &mut Option<Waker>, cx: &Context<'_>) {
 }
 
 /// Slots by connection id.
-pub(crate) type Slots = HashMap<ConnectionId, Slot, BuildHasherDefault<IdHasher>>;
+type Slots = HashMap<ConnectionId, Slot, BuildHasherDefault<IdHasher>>;
 
 /// Receiver of the packets from a gateway's interface that are not TCP, including malformed packets and fragments.
 pub trait PacketSink: Send {
@@ -130,6 +130,142 @@ impl AcceptQueue {
             core::mem::take(&mut *self.waiting.lock().unwrap_or_else(PoisonError::into_inner));
         self.notify.notify_waiters();
         all.into()
+    }
+}
+
+/// What a task waits for on a connection.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(super) enum Waiting {
+    /// The end of the handshake.
+    Connecting,
+    /// Data.
+    Reading,
+    /// Room for data.
+    Writing,
+}
+
+/// Outcome of a connection's handshake, as far as it is known.
+#[derive(Copy, Clone, Debug)]
+pub(super) enum Handshake {
+    Pending,
+    Done(Option<FallbackReason>),
+    Failed(CloseReason),
+}
+
+/// Streams of a shard, and where its new connections go.
+pub(super) struct Streams {
+    slots: Slots,
+    queue: Option<Arc<AcceptQueue>>,
+    /// Receiver of a gateway's connection requests.
+    requests: Option<mpsc::UnboundedSender<FourTuple>>,
+    /// Sink of a gateway's other packets.
+    sink: Option<Box<dyn PacketSink>>,
+}
+
+impl Streams {
+    pub(super) fn new(queue: Option<Arc<AcceptQueue>>) -> Streams {
+        Streams { slots: Slots::default(), queue, requests: None, sink: None }
+    }
+
+    /// Becomes a gateway.
+    pub(super) fn set_gateway(
+        &mut self,
+        requests: mpsc::UnboundedSender<FourTuple>,
+        sink: Box<dyn PacketSink>,
+    ) {
+        (self.requests, self.sink) = (Some(requests), Some(sink));
+    }
+
+    /// Passes a gateway's connection request to the application. Returns false if nobody receives it.
+    pub(super) fn request(&self, path: FourTuple) -> bool {
+        self.requests.as_ref().is_some_and(|requests| requests.send(path).is_ok())
+    }
+
+    /// Gives a gateway's packet to its sink. Returns false if there is none.
+    pub(super) fn sink_packet(&mut self, packet: &[u8]) -> bool {
+        self.sink.as_mut().map(|sink| sink.on_packet(packet)).is_some()
+    }
+
+    /// Adds a connection that the application holds.
+    pub(super) fn add(&mut self, id: ConnectionId) {
+        self.slots.insert(id, Slot::default());
+    }
+
+    pub(super) fn remove(&mut self, id: ConnectionId) {
+        self.slots.remove(&id);
+    }
+
+    /// Queues an incoming connection. Returns false if the application does not accept it.
+    pub(super) fn accept(&mut self, id: ConnectionId, incoming: Incoming) -> bool {
+        let is_accepted = self.queue.as_ref().is_some_and(|queue| queue.push(incoming));
+        if is_accepted {
+            self.slots.insert(id, Slot { connected: Some(None), ..Slot::default() });
+        }
+        is_accepted
+    }
+
+    /// Stores the waker of a task that waits.
+    pub(super) fn wait(&mut self, id: ConnectionId, waiting: Waiting, cx: &Context<'_>) {
+        let Some(slot) = self.slots.get_mut(&id) else { return };
+        let place = match waiting {
+            Waiting::Connecting => &mut slot.connecting,
+            Waiting::Reading => &mut slot.reader,
+            Waiting::Writing => &mut slot.writer,
+        };
+        register(place, cx);
+    }
+
+    /// Outcome of the handshake; `None` if the connection is unknown.
+    pub(super) fn handshake(&self, id: ConnectionId) -> Option<Handshake> {
+        let slot = self.slots.get(&id)?;
+        Some(match (slot.connected, slot.closed) {
+            (Some(fallback), _) => Handshake::Done(fallback),
+            (None, Some(reason)) => Handshake::Failed(reason),
+            (None, None) => Handshake::Pending,
+        })
+    }
+
+    /// Reason for the end of a connection that has ended.
+    pub(super) fn closed(&self, id: ConnectionId) -> Option<CloseReason> {
+        self.slots.get(&id).and_then(|slot| slot.closed)
+    }
+
+    /// Wakes the reader. Returns false if there is none.
+    pub(super) fn on_readable(&mut self, id: ConnectionId) -> bool {
+        self.slots.get_mut(&id).is_some_and(|slot| wake(slot.reader.take()))
+    }
+
+    /// Wakes the writer. Returns false if there is none.
+    pub(super) fn on_writable(&mut self, id: ConnectionId) -> bool {
+        self.slots.get_mut(&id).is_some_and(|slot| wake(slot.writer.take()))
+    }
+
+    /// Records the end of the handshake. Returns false if the connection is unknown.
+    pub(super) fn on_connected(
+        &mut self,
+        id: ConnectionId,
+        fallback: Option<FallbackReason>,
+    ) -> bool {
+        let Some(slot) = self.slots.get_mut(&id) else { return false };
+        slot.connected = Some(fallback);
+        slot.wake_all();
+        true
+    }
+
+    /// Records the end of a connection. Returns false if it is unknown.
+    pub(super) fn on_closed(&mut self, id: ConnectionId, reason: CloseReason) -> bool {
+        let Some(slot) = self.slots.get_mut(&id) else { return false };
+        slot.closed = Some(reason);
+        slot.wake_all();
+        true
+    }
+
+    /// Wakes all tasks that wait for a connection.
+    pub(super) fn wake_all(&mut self) {
+        #[expect(clippy::iter_over_hash_type, reason = "everybody is woken")]
+        for slot in self.slots.values_mut() {
+            slot.wake_all();
+        }
     }
 }
 

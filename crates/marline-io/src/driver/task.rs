@@ -12,10 +12,10 @@ use std::sync::Arc;
 use marline_time::{Duration, Instant};
 use tokio::sync::mpsc;
 
+use super::ingress;
+use super::native_shards;
 use super::reception::{NotingWaker, Reception};
-use super::shard::Shard;
-use super::state::Handover;
-use super::streams::register;
+use super::shard::{Handover, Shard};
 
 /// Receive calls before other tasks get their turn.
 const RECEIVES_PER_TURN: usize = 4;
@@ -43,24 +43,18 @@ struct StopGuard(Arc<Shard>);
 
 impl Drop for StopGuard {
     fn drop(&mut self) {
-        self.0.receiving.lock().close();
+        self.0.receiving().lock().close();
         let mut state = self.0.lock();
-        state.stopped = true;
-        state.sockets.clear();
-        #[expect(clippy::iter_over_hash_type, reason = "everybody is woken")]
-        for slot in state.slots.values_mut() {
-            slot.wake_all();
-        }
-        state.lanes.wake_all();
+        state.stop();
         drop(state);
-        self.0.links.close_all();
+        self.0.links().close_all();
     }
 }
 
 /// Runs a shard until it is no longer needed.
 pub(super) async fn run(shard: Arc<Shard>, handed_over: mpsc::Receiver<Handover>) {
     let _guard = StopGuard(Arc::clone(&shard));
-    let may_busy_poll = shard.lock().busy_poll.is_enabled();
+    let may_busy_poll = shard.lock().wakeups().may_busy_poll();
     let mut task = Task {
         shard,
         handed_over,
@@ -77,10 +71,10 @@ pub(super) async fn run(shard: Arc<Shard>, handed_over: mpsc::Receiver<Handover>
 impl Task {
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let shard = Arc::clone(&self.shard);
-        let waker = self.waker.of(&shard.receiving.readiness, cx.waker());
+        let waker = self.waker.of(shard.receiving().readiness(), cx.waker());
         let cx = &mut Context::from_waker(&waker);
-        let mut reception = shard.receiving.lock();
-        shard.receiving.readiness.note_polled();
+        let mut reception = shard.receiving().lock();
+        shard.receiving().readiness().note_polled();
         if self.prepare(cx, &mut reception) {
             return Poll::Ready(Ok(()));
         }
@@ -110,7 +104,7 @@ impl Task {
         self.postponed = 0;
         drop(reception);
         self.poll_timer(cx)?;
-        if self.is_over(self.shard.clock.now()) { Poll::Ready(Ok(())) } else { Poll::Pending }
+        if self.is_over(self.shard.clock().now()) { Poll::Ready(Ok(())) } else { Poll::Pending }
     }
 
     /// Returns true if the task polls its sockets again at once, with or without data received.
@@ -118,38 +112,39 @@ impl Task {
         let mut state = self.shard.lock();
         let now = self.shard.now(&mut state);
         if received {
-            state.busy_poll.on_exchange(now);
+            state.wakeups().on_exchange(now);
         }
-        state.busy_poll.is_on(now)
+        state.wakeups().is_busy_polling(now)
     }
 
     /// Does the work that comes first in each poll. Returns true if the task must end.
     fn prepare(&mut self, cx: &Context<'_>, reception: &mut Reception) -> bool {
         let mut state = self.shard.lock();
         let now = self.shard.now(&mut state);
-        register(&mut state.driver, cx);
-        reception.refresh(&mut state);
-        state.turns.set_driver(cx.waker());
-        if !state.turns.goes_on(now) {
+        state.wakeups().set_task(cx);
+        if let Some(sockets) = state.sockets().take_change() {
+            reception.set_sockets(sockets);
+        }
+        if !state.wakeups().turn_continues(now) {
             self.shard.serve(&mut state, now);
         }
-        let nothing_armed = state.armed.is_none();
+        let nothing_armed = state.wakeups().armed().is_none();
         drop(state);
         let over = self.is_over(now);
         if self.orphaned_at.is_some() && !over && nothing_armed {
             // Nothing else would wake the task.
-            let _ = self.shard.timer.set(LINGER);
+            let _ = self.shard.timer().set(LINGER);
         }
         over
     }
 
     /// Returns true if the shard has no handle left and nothing to do.
     fn is_over(&mut self, now: Instant) -> bool {
-        if !self.shard.is_abandoned() {
+        if !native_shards::is_abandoned(&self.shard) {
             return false;
         }
         let since = *self.orphaned_at.get_or_insert(now);
-        let (connections, stragglers) = self.shard.remains();
+        let (connections, stragglers) = native_shards::remains(&self.shard);
         if connections {
             return now >= since + LINGER;
         }
@@ -157,7 +152,7 @@ impl Task {
     }
 
     fn poll_timer(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
-        while let Poll::Ready(fired) = self.shard.timer.poll_fired(cx) {
+        while let Poll::Ready(fired) = self.shard.timer().poll_fired(cx) {
             fired?;
             let mut state = self.shard.lock();
             let now = self.shard.now(&mut state);
@@ -170,7 +165,7 @@ impl Task {
         while let Poll::Ready(Some(handover)) = self.handed_over.poll_recv(cx) {
             let mut state = self.shard.lock();
             let now = self.shard.now(&mut state);
-            self.shard.on_handover(&mut state, now, &handover);
+            ingress::on_handover(&self.shard, &mut state, now, &handover);
             self.shard.serve(&mut state, now);
         }
     }

@@ -10,9 +10,9 @@ use quinn_udp::{RecvMeta, UdpSocketState};
 use tokio::io::Interest;
 use tokio::net::UdpSocket;
 
+use super::carrier::CarrierKind;
 use super::shard::{Shard, ShardConfig, ShardHandle};
 use super::socket::SocketOptions;
-use super::state::CarrierKind;
 use super::streams::AcceptQueue;
 use crate::links::UdpUse;
 use crate::sys::socket::PortSharing;
@@ -47,7 +47,8 @@ pub(super) fn without_sockets(
     carrier: CarrierKind,
     accept: Option<(ConnectionConfig, Arc<AcceptQueue>)>,
 ) -> Arc<ShardHandle> {
-    start(carrier, Part::ALONE, accept.unzip())
+    let (accept, queue) = accept.unzip();
+    start(carrier, Part::ALONE, accept, queue)
 }
 
 /// Starts one of several shards without sockets. It accepts connections, but has no queue.
@@ -56,13 +57,14 @@ pub(super) fn start_one_of_several(
     part: Part,
     accept: ConnectionConfig,
 ) -> Arc<ShardHandle> {
-    start(carrier, part, (Some(accept), None))
+    start(carrier, part, Some(accept), None)
 }
 
 fn start(
     carrier: CarrierKind,
     shard: Part,
-    (accept, queue): (Option<ConnectionConfig>, Option<Arc<AcceptQueue>>),
+    accept: Option<ConnectionConfig>,
+    queue: Option<Arc<AcceptQueue>>,
 ) -> Arc<ShardHandle> {
     let shard = Shard::start(ShardConfig {
         carrier,

@@ -92,7 +92,7 @@ mod tests {
         let (us, them) = (ip(us), ip(them));
         let protocol = if us.is_ipv4() { PROTOCOL_ICMP } else { PROTOCOL_ICMPV6 };
         let mut quoted = vec![0; 40];
-        let len = emit_ip((us, them), PROTOCOL_TCP, 0, 1_000, &mut quoted).unwrap();
+        let len = emit_ip(us, them, PROTOCOL_TCP, 0, 1_000, &mut quoted).unwrap();
         quoted.truncate(len);
         quoted.extend([0x12, 0x34, 0, 80, 1, 2, 3, 4]);
         let mut body = vec![kind, code, 0, 0];
@@ -106,7 +106,7 @@ mod tests {
         let sum = sum.finish().to_be_bytes();
         body[2..4].copy_from_slice(&sum);
         let mut packet = vec![0; 40];
-        let len = emit_ip((them, us), protocol, 0, body.len(), &mut packet).unwrap();
+        let len = emit_ip(them, us, protocol, 0, body.len(), &mut packet).unwrap();
         packet.truncate(len);
         packet.extend(body);
         packet

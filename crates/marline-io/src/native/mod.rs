@@ -327,7 +327,7 @@ impl NativeCarrier {
             let len = datagram.len().saturating_sub(IPV6_HEADER_LEN);
             let header = datagram.get_mut(free..).unwrap_or_default();
             // The core's segments fit, and their addresses are of one family.
-            let written = emit_ip(ends, PROTOCOL_TCP, ecn_bits(batch.ecn), len, header);
+            let written = emit_ip(ends.0, ends.1, PROTOCOL_TCP, ecn_bits(batch.ecn), len, header);
             debug_assert!(written.is_ok(), "{written:?}");
         }
     }

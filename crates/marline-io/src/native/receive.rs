@@ -184,7 +184,7 @@ mod tests {
         let (us, them) = (at(US), at(THEM));
         let segment = segment(them, us, 100);
         let mut packet = vec![0; 20];
-        emit_ip((them.ip(), us.ip()), PROTOCOL_TCP, 2, segment.len(), &mut packet).unwrap();
+        emit_ip(them.ip(), us.ip(), PROTOCOL_TCP, 2, segment.len(), &mut packet).unwrap();
         packet.extend(&segment);
         let arrived = tcp_of(&packet).unwrap();
         assert_eq!((arrived.segment, arrived.ecn), (&segment[..], Ecn::Ect0));

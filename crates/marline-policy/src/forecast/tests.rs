@@ -174,14 +174,18 @@ fn a_bad_time_is_over_when_trouble_stays_away_for_longer_than_it_did() {
         let now = forecast(troubles);
         assert!((now.ongoing_trouble_risk(MS(100)) - risk).abs() < 1e-5);
     }
+    let untroubled = |troubles, untroubled_ms| {
+        let troubles = troubles / trouble_decay(untroubled_ms);
+        Forecast { untroubled_ms, ..forecast(troubles) }
+    };
     let after = |troubles, ms| {
-        let later = forecast(troubles).after_untroubled_time(MS(ms));
+        let later = untroubled(troubles, ms);
         (later.ongoing_trouble_risk(MS(100)), later.risk(MS(100)))
     };
     // Five seconds are ten times the usual distance between episodes, or half of it.
     let ((often, often_risk), (seldom, seldom_risk)) = (after(2.0, 5_000), after(0.1, 5_000));
     assert!(often < 0.001 && often_risk > 0.1, "{often} {often_risk}");
     assert!(seldom > 0.0055 && seldom_risk > 0.005, "{seldom} {seldom_risk}");
-    assert_eq!(forecast(0.0).after_untroubled_time(MS(1)).ongoing_trouble_risk(MS(100)), 0.0);
+    assert_eq!(untroubled(0.0, 1).ongoing_trouble_risk(MS(100)), 0.0);
     assert_eq!(forecast(50.0).ongoing_trouble_risk(MS(100)), 1.0);
 }

@@ -10,12 +10,12 @@ use core::str::FromStr;
 use marline_time::{Duration, Instant, Rate, nanos};
 
 use super::{
-    BudgetState, Grounds, HealthState, Inputs, MappingQuery, PathInputs, Question, Reason,
-    RepairsDue, Rule, Terms,
+    BudgetState, DOUBTFUL, Grounds, Inputs, MappingQuery, Question, Reason, RepairsDue, Rule,
+    SILENT, Terms,
 };
 use crate::{
-    DataRange, Decision, Dsn, Eligibility, Forecast, Mapping, Phase, Reinjection, ReinjectionCause,
-    SubflowId, SubflowSet,
+    AddressId, DataRange, Decision, Dsn, Eligibility, Forecast, Health, Mapping, Phase,
+    Reinjection, ReinjectionCause, SubflowId, SubflowSet, SubflowView,
 };
 
 /// Error for an invalid record: the name of the missing or wrong field.
@@ -56,13 +56,9 @@ const CAUSES: [(ReinjectionCause, &str); 6] = [
     (ReinjectionCause::Policy, "policy"),
     (ReinjectionCause::Loss, "loss"),
 ];
-const STANDINGS: [(HealthState, &str); 3] = [
-    (HealthState::Fine, "fine"),
-    (HealthState::Doubtful, "doubtful"),
-    (HealthState::Silent, "silent"),
-];
-const PHASES: [(Phase, &str); 3] =
-    [(Phase::Open, "open"), (Phase::Recovery, "recovery"), (Phase::Loss, "loss")];
+const HEALTHS: [(Health, &str); 3] =
+    [(Health::Fine, "fine"), (DOUBTFUL, "doubtful"), (SILENT, "silent")];
+const PHASES: [Phase; 3] = [Phase::Open, Phase::Recovery, Phase::Loss];
 
 fn name_of<T: PartialEq>(names: &[(T, &'static str)], value: &T) -> &'static str {
     names.iter().find(|(of, _)| of == value).map_or("", |(_, name)| name)
@@ -176,14 +172,14 @@ impl Line {
         self.put_list("asked", &asked);
     }
 
-    fn put_path(&mut self, path: &PathInputs) {
+    fn put_path(&mut self, path: &SubflowView) {
         let forecast = &path.forecast;
         self.put("id", path.id.0);
         self.put("backup", u8::from(path.backup));
         self.put("metered", u8::from(path.metered));
         self.put("wake_share", path.wake_share);
-        self.put("health", name_of(&STANDINGS, &path.standing));
-        self.put("phase", name_of(&PHASES, &path.phase));
+        self.put("health", name_of(&HEALTHS, &path.health));
+        self.put("phase", path.phase.name());
         self.put("takes", eligibility_text(path.eligibility));
         self.put("mss", path.mss);
         self.put("cwnd", path.cwnd);
@@ -461,23 +457,30 @@ impl<'a> Fields<'a> {
         })
     }
 
-    fn path(self) -> Result<PathInputs, BadRecord> {
+    fn path(self) -> Result<SubflowView, BadRecord> {
         let multiples = self.list("multiples", read_fraction)?;
-        Ok(PathInputs {
+        Ok(SubflowView {
             id: self.with("id", read_id)?,
+            local_id: AddressId(0),
+            remote_id: AddressId(0),
             backup: self.with("backup", read_flag)?,
             // Older records have no paths that cost anything.
             metered: self.some("metered", read_flag)?.unwrap_or(false),
             wake_share: self.some("wake_share", read_fraction)?.unwrap_or(0.0),
-            standing: self.with("health", |text| named(&STANDINGS, text))?,
-            phase: self.with("phase", |text| named(&PHASES, text))?,
+            health: self.with("health", |text| named(&HEALTHS, text))?,
+            phase: self
+                .with("phase", |text| PHASES.into_iter().find(|phase| phase.name() == text))?,
             eligibility: self.with("takes", read_eligibility)?,
             mss: self.number("mss")?,
             cwnd: self.number("cwnd")?,
             ssthresh: self.parse_optional_number("ssthresh")?.unwrap_or(u64::MAX),
             bytes_in_flight: self.number("in_flight")?,
             bytes_queued: self.number("lost")?,
+            bytes_copied: 0,
+            bytes_sent: 0,
+            bytes_received: 0,
             srtt: self.some("srtt_ns", read_time)?,
+            rttvar: Duration::ZERO,
             min_rtt: self.some("min_rtt_ns", read_time)?,
             delivery_rate: self.some("delivery_bits_per_s", read_rate)?,
             forecast: Forecast {
@@ -494,8 +497,11 @@ impl<'a> Fields<'a> {
                 rate: self.some("train_bits_per_s", read_rate)?,
             },
             overdue_at: self.some("overdue_ns", read_instant)?,
+            bytes_since_loss: 0,
+            bytes_between_losses: 0,
             last_sent_at: self.with("sent_ns", read_instant)?,
             last_heard_at: self.with("heard_ns", read_instant)?,
+            last_new_at: Instant::ZERO,
         })
     }
 }

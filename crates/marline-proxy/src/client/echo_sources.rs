@@ -14,8 +14,14 @@ use super::udp_tunnel::echoes::EchoSender;
 use super::udp_tunnel::{TooBig, UdpTunnel};
 use crate::udp::{ECHO_IDLE, MAX_ECHOES};
 
-/// Source of echo requests: an address and an identifier.
-pub type EchoSource = (IpAddr, u16);
+/// Source of echo requests.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct EchoSource {
+    /// Address of the application.
+    pub address: IpAddr,
+    /// Identifier in its requests.
+    pub identifier: u16,
+}
 
 /// Sources of one way in. Dropping them closes all.
 #[derive(Debug)]
@@ -94,7 +100,7 @@ mod tests {
         let sources = EchoSources::new(Arc::clone(&udp));
         let mut inboxes = Vec::new();
         for identifier in 0..10_000 {
-            let from = (Ipv4Addr::LOCALHOST.into(), identifier);
+            let from = EchoSource { address: Ipv4Addr::LOCALHOST.into(), identifier };
             for sequence in 0..2 {
                 let sent = sources.send(from, request(sequence), b"x", |inbox| inboxes.push(inbox));
                 assert_eq!(sent, Ok(()));

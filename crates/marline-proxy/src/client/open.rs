@@ -1,6 +1,5 @@
 //! Ways to a target: through a server, or directly.
 
-use std::fmt;
 use std::io;
 use std::time::Duration;
 
@@ -31,30 +30,21 @@ pub trait Open: Send + Sync + 'static {
 }
 
 /// Error of opening a target.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// The server refused.
+    #[error("{}", .0.text)]
     Refused(Failure),
     /// The server has another key than the invite's.
+    #[error(
+        "the server has another key than the invite names: it was set up again, or another machine \
+         answers in its place (nothing secret was sent); ask the server's owner for a new invite"
+    )]
     Pin,
     /// The server was not reached, or the connection to it was lost.
+    #[error("{0:#}")]
     Server(anyhow::Error),
 }
-
-impl fmt::Display for OpenError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            OpenError::Refused(failure) => f.write_str(&failure.text),
-            OpenError::Pin => f.write_str(
-                "the server has another key than the invite names: it was set up again, or another machine \
-                 answers in its place (nothing secret was sent); ask the server's owner for a new invite",
-            ),
-            OpenError::Server(error) => write!(f, "{error:#}"),
-        }
-    }
-}
-
-impl std::error::Error for OpenError {}
 
 impl OpenError {
     /// Code of the error in RFC 8803.

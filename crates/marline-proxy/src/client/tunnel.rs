@@ -91,7 +91,7 @@ impl<C: Connect> Tunnel<C> {
         patience: Patience,
         warm: usize,
     ) -> anyhow::Result<Arc<Tunnel<C>>> {
-        Tunnel::in_time(connect, pin, token, (patience, Deadlines::default()), warm)
+        Tunnel::in_time(connect, pin, token, patience, Deadlines::default(), warm)
     }
 
     /// Like [`new`](Self::new), with latency requirements of applications.
@@ -102,7 +102,8 @@ impl<C: Connect> Tunnel<C> {
         connect: C,
         pin: [u8; 32],
         token: Secret,
-        (patience, deadlines): (Patience, Deadlines),
+        patience: Patience,
+        deadlines: Deadlines,
         warm: usize,
     ) -> anyhow::Result<Arc<Tunnel<C>>> {
         let tls = tls::connector(pin)?;

@@ -25,8 +25,8 @@ use self::inbox::{Delivery, inbox};
 use crate::message::ErrorCode;
 use crate::target::{Host, Target};
 use crate::udp::{
-    FlowTable, Item, MAX_FLOWS, MAX_UNSOLICITED_FLOWS, Outbox, SOCKET_NUMBERS, UdpCounters,
-    UdpCounts, count,
+    FlowKey, FlowTable, Item, MAX_FLOWS, MAX_UNSOLICITED_FLOWS, Outbox, SOCKET_NUMBERS,
+    UdpCounters, UdpCounts, count,
 };
 
 /// Largest number of application sockets.
@@ -166,7 +166,7 @@ impl Batch<'_> {
         count(&self.tunnel.counters.from_local);
         let socket = from.number;
         if self.lane.is_some() {
-            return self.tunnel.put(&mut self.state, self.now, (socket, peer), payload);
+            return self.tunnel.put(&mut self.state, self.now, socket, peer, payload);
         }
         self.keep_early(socket, Sent::Datagram(peer.clone()), payload);
     }
@@ -317,8 +317,8 @@ impl UdpTunnel {
     }
 
     /// Puts a datagram into the outbox.
-    fn put(&self, state: &mut State, now: Instant, (socket, peer): (u32, &Target), payload: &[u8]) {
-        let key = (socket, peer.clone());
+    fn put(&self, state: &mut State, now: Instant, socket: u32, peer: &Target, payload: &[u8]) {
+        let key = FlowKey { socket, peer: peer.clone() };
         // A peer that the server announced first already has a flow, but one of our own works equally well.
         let flow = match state.own.find(&key) {
             Some(flow) => flow,
@@ -387,7 +387,7 @@ impl UdpTunnel {
             } else if state.sockets.contains_key(&early.socket) {
                 match early.what {
                     Sent::Datagram(peer) => {
-                        self.put(state, now, (early.socket, &peer), &early.payload);
+                        self.put(state, now, early.socket, &peer, &early.payload);
                     }
                     Sent::Echo(request) => request.put(state, early.socket, &early.payload),
                 }
@@ -424,8 +424,8 @@ impl UdpTunnel {
         match item {
             Item::Data(payload) if ours => self.on_answer(state, now, flow, payload),
             Item::Data(payload) => match state.unasked.touch(flow, now) {
-                Some(((socket, from), ..)) => {
-                    let (socket, from) = (*socket, from.clone());
+                Some((key, ..)) => {
+                    let (socket, from) = (key.socket, key.peer.clone());
                     self.deliver(state, socket, Inbound::new(from, payload, false));
                 }
                 None => {
@@ -434,11 +434,11 @@ impl UdpTunnel {
                 }
             },
             Item::Open { socket, peer, payload } if !ours => {
-                self.on_unsolicited(state, now, flow, (socket, peer.clone()));
+                self.on_unsolicited(state, now, flow, FlowKey { socket, peer: peer.clone() });
                 self.deliver(state, socket, Inbound::new(peer, payload, false));
             }
             Item::Announce { socket, peer } if !ours => {
-                self.on_unsolicited(state, now, flow, (socket, peer));
+                self.on_unsolicited(state, now, flow, FlowKey { socket, peer });
             }
             Item::Known(address) => {
                 if let Some((_, own)) = state.own.get(flow) {
@@ -459,19 +459,19 @@ impl UdpTunnel {
     }
 
     fn on_answer(&self, state: &mut State, now: Instant, flow: u64, payload: &[u8]) {
-        let Some(((socket, peer), own, _)) = state.own.touch(flow, now) else {
+        let Some((key, own, _)) = state.own.touch(flow, now) else {
             return count(&self.counters.unknown);
         };
         let from = match own.address {
             Some(address) => Target { host: Host::from(address.ip()), port: address.port() },
-            None => peer.clone(),
+            None => key.peer.clone(),
         };
-        let socket = *socket;
+        let socket = key.socket;
         self.deliver(state, socket, Inbound::new(from, payload, true));
     }
 
     /// Handles the server's announcement of a peer that sent first.
-    fn on_unsolicited(&self, state: &mut State, now: Instant, flow: u64, key: (u32, Target)) {
+    fn on_unsolicited(&self, state: &mut State, now: Instant, flow: u64, key: FlowKey) {
         if state.unasked.find(&key) != Some(flow) {
             count(&self.counters.flows);
             if state.unasked.insert(flow, key, (), now) {
@@ -482,7 +482,7 @@ impl UdpTunnel {
     }
 
     fn on_refused(&self, state: &mut State, now: Instant, flow: u64, code: ErrorCode) {
-        let Some(((_, peer), own)) = state.own.get(flow) else { return };
+        let Some((FlowKey { peer, .. }, own)) = state.own.get(flow) else { return };
         if own.refused_until.is_none() {
             count(&self.counters.refused);
             let code = code.to_u8();

@@ -30,7 +30,7 @@ impl Refusal {
     pub fn to_bytes(&self) -> Vec<u8> {
         let text = format!("{}\n", self.text);
         let more = if self.status == 405 { "Allow: GET, HEAD, OPTIONS\r\n" } else { "" };
-        document(self.status, ("text/plain; charset=utf-8", more), &text, false)
+        document(self.status, "text/plain; charset=utf-8", more, &text, false)
     }
 }
 
@@ -45,11 +45,15 @@ pub fn status_of(code: ErrorCode) -> u16 {
     }
 }
 
-/// An answer with a document. `kind` is its media type and further fields, `without_body` is for HEAD. The fields
-/// prevent a page of another origin from loading it as a script.
+/// An answer with a document. `more` are further fields, `without_body` is for HEAD. The fields prevent a page of another origin from loading it as a script.
 #[must_use]
-pub fn document(status: u16, kind: (&str, &str), text: &str, without_body: bool) -> Vec<u8> {
-    let (media_type, more) = kind;
+pub fn document(
+    status: u16,
+    media_type: &str,
+    more: &str,
+    text: &str,
+    without_body: bool,
+) -> Vec<u8> {
     let body = if without_body { "" } else { text };
     let answer = format!(
         "HTTP/1.1 {status} {reason}\r\n\
@@ -121,7 +125,7 @@ mod tests {
 
     #[test]
     fn a_head_answer_still_has_its_content_length() {
-        let bytes = document(200, ("text/plain", ""), "four", true);
+        let bytes = document(200, "text/plain", "", "four", true);
         let text = String::from_utf8(bytes).unwrap();
         assert!(text.contains("Content-Length: 4\r\n") && text.ends_with("\r\n\r\n"), "{text}");
     }

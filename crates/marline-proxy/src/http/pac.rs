@@ -26,7 +26,7 @@ pub fn answer(asked: &Own, local: std::net::SocketAddr) -> Result<Vec<u8>, Refus
         None => local.to_string(),
     };
     if asked.method == "OPTIONS" {
-        return Ok(document(200, ("text/plain", "Allow: GET, HEAD, OPTIONS\r\n"), "", false));
+        return Ok(document(200, "text/plain", "Allow: GET, HEAD, OPTIONS\r\n", "", false));
     }
     let path = asked.path.split('?').next().unwrap_or_default();
     if !PATHS.contains(&path) {
@@ -37,7 +37,7 @@ pub fn answer(asked: &Own, local: std::net::SocketAddr) -> Result<Vec<u8>, Refus
         return Err(Refusal::new(405, "read the PAC file with GET"));
     }
     let is_head = asked.method == "HEAD";
-    Ok(document(200, (MEDIA_TYPE, ""), &script(&authority), is_head))
+    Ok(document(200, MEDIA_TYPE, "", &script(&authority), is_head))
 }
 
 /// The authority in the request, if it cannot be the name of a site.

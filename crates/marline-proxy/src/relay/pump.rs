@@ -100,7 +100,8 @@ impl Pump {
     pub(super) fn poll<R, W>(
         &mut self,
         cx: &mut Context<'_>,
-        (reader, writer): (&mut R, &mut W),
+        reader: &mut R,
+        writer: &mut W,
         memory: &MemoryAccount,
         has_room: bool,
     ) -> Poll<io::Result<()>>
@@ -194,7 +195,7 @@ impl Pump {
             true => (allowed.max(MIN_READ_BYTES), 1),
             false => (buffer.len(), FILLS_PER_TURN),
         };
-        let result = self.copy_with(cx, (&mut buffer[..most], fills), reader, writer);
+        let result = self.copy_with(cx, &mut buffer[..most], fills, reader, writer);
         if self.written < self.filled && result.is_pending() {
             if allowed < BUFFER_LEN {
                 let rest = buffer[self.unwritten()].into();
@@ -212,7 +213,8 @@ impl Pump {
     fn copy_with<R, W>(
         &mut self,
         cx: &mut Context<'_>,
-        (buffer, fills): (&mut [u8], usize),
+        buffer: &mut [u8],
+        fills: usize,
         reader: &mut R,
         writer: &mut W,
     ) -> Poll<io::Result<()>>
@@ -301,7 +303,7 @@ mod tests {
         let (mut pump, memory) = (Pump::default(), MemoryAccount::default());
         let mut cx = Context::from_waker(Waker::noop());
         let mut poll =
-            |pump: &mut Pump| pump.poll(&mut cx, (&mut reader, &mut writer), &memory, true);
+            |pump: &mut Pump| pump.poll(&mut cx, &mut reader, &mut writer, &memory, true);
         assert!(poll(&mut pump).is_pending() && !pump.holds_memory());
         source.write_all(&[1; 600]).await.unwrap();
         assert!(poll(&mut pump).is_pending() && !pump.holds_memory());
@@ -325,17 +327,17 @@ mod tests {
         let mut cx = Context::from_waker(Waker::noop());
         source.write_all(&[1; 100_000]).await.unwrap();
         for held in [MIN_READ_BYTES - 1_000, MIN_READ_BYTES - 2_000] {
-            assert!(pump.poll(&mut cx, (&mut reader, &mut writer), &memory, true).is_pending());
+            assert!(pump.poll(&mut cx, &mut reader, &mut writer, &memory, true).is_pending());
             assert_eq!(memory.used(), held as u64);
             sink.read_exact(&mut [0; 1_000]).await.unwrap();
         }
         budget.set_limit(None);
         let (mut got, mut part) = (2_000, [0; 1_000]);
         while got < 100_000 {
-            let _ = pump.poll(&mut cx, (&mut reader, &mut writer), &memory, true);
+            let _ = pump.poll(&mut cx, &mut reader, &mut writer, &memory, true);
             got += sink.read(&mut part).await.unwrap();
         }
-        let _ = pump.poll(&mut cx, (&mut reader, &mut writer), &memory, true);
+        let _ = pump.poll(&mut cx, &mut reader, &mut writer, &memory, true);
         assert!(!pump.holds_memory() && memory.used() == 0);
     }
 
@@ -350,17 +352,14 @@ mod tests {
         let mut pump = Pump::default();
         let mut cx = Context::from_waker(Waker::noop());
         source.write_all(&[1; 2_000]).await.unwrap();
-        let ends = (&mut reader, &mut writer);
-        assert!(pump.poll(&mut cx, ends, &memory, false).is_pending());
+        assert!(pump.poll(&mut cx, &mut reader, &mut writer, &memory, false).is_pending());
         assert!(pump.is_blocked() && !pump.holds_memory() && memory.used() == 0);
         for _ in 0..2 {
-            let ends = (&mut reader, &mut writer);
-            assert!(pump.poll(&mut cx, ends, &memory, true).is_pending());
+            assert!(pump.poll(&mut cx, &mut reader, &mut writer, &memory, true).is_pending());
         }
         assert!(pump.is_blocked() && !pump.holds_memory() && memory.used() == 0);
         sink.read_exact(&mut [0; 1_000]).await.unwrap();
-        let ends = (&mut reader, &mut writer);
-        assert!(pump.poll(&mut cx, ends, &memory, true).is_pending());
+        assert!(pump.poll(&mut cx, &mut reader, &mut writer, &memory, true).is_pending());
         assert!(!pump.is_blocked() && memory.used() == 0);
     }
 
@@ -374,7 +373,7 @@ mod tests {
         let (mut reader, mut taken) = (tokio::io::repeat(1), Vec::new());
         let (mut pump, memory) = (Pump::default(), MemoryAccount::default());
         for turn in 1..4 {
-            assert!(pump.poll(&mut cx, (&mut reader, &mut taken), &memory, true).is_pending());
+            assert!(pump.poll(&mut cx, &mut reader, &mut taken, &memory, true).is_pending());
             assert_eq!(taken.len(), turn * FILLS_PER_TURN * BUFFER_LEN);
             assert_eq!(woken.0.load(Ordering::Relaxed), turn);
             assert!(!pump.holds_memory());
@@ -404,8 +403,7 @@ mod tests {
             source.shutdown().await.unwrap();
         };
         let mut got = Vec::new();
-        let run =
-            std::future::poll_fn(|cx| pump.poll(cx, (&mut reader, &mut writer), &memory, true));
+        let run = std::future::poll_fn(|cx| pump.poll(cx, &mut reader, &mut writer, &memory, true));
         let (_, ended, read) = tokio::join!(feed, run, sink.read_to_end(&mut got));
         ended.unwrap();
         read.unwrap();

@@ -37,12 +37,20 @@ const AMPLE_ALLOWANCE: u64 = 1024 * 1_024;
 #[derive(Debug, Default)]
 pub(super) struct SocketBuffers {
     charge: Option<Box<Charges>>,
-    /// Blocked directions: from the socket, and to it.
-    blocked: (bool, bool),
+    blocked: BlockedDirections,
     /// True if the receive buffer does not grow.
     is_fixed: bool,
     /// Limit of unsent bytes. 0: the kernel's default.
     unsent: u32,
+}
+
+/// Directions of a relay that wait for their writer.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct BlockedDirections {
+    /// From the socket.
+    pub(super) from: bool,
+    /// To the socket.
+    pub(super) to: bool,
 }
 
 #[derive(Debug)]
@@ -75,12 +83,12 @@ impl SocketBuffers {
         }
     }
 
-    /// Records which directions are blocked: from the socket, and to it.
+    /// Records which directions are blocked.
     pub(super) fn note_blocked(
         &mut self,
         socket: Option<BorrowedFd<'_>>,
         memory: &MemoryAccount,
-        blocked: (bool, bool),
+        blocked: BlockedDirections,
     ) {
         let Some(socket) = socket else { return };
         if self.is_fixed && memory.allowance() > AMPLE_ALLOWANCE {
@@ -100,7 +108,7 @@ impl SocketBuffers {
         if receive > allowance {
             self.fix(socket);
         }
-        let (from, to) = self.blocked;
+        let BlockedDirections { from, to } = self.blocked;
         if to {
             self.limit_unsent(socket, allowance);
         }
@@ -168,6 +176,8 @@ mod tests {
     use super::*;
     use crate::outgoing::to_address;
 
+    const FROM: BlockedDirections = BlockedDirections { from: true, to: false };
+
     async fn connection() -> (TcpStream, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let near = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
@@ -183,18 +193,18 @@ mod tests {
         let mut buffers = SocketBuffers::begin(socket, &memory);
         assert_eq!(memory.used(), 0);
         let receive = SockRef::from(&near).recv_buffer_size().unwrap();
-        buffers.note_blocked(socket, &memory, (true, false));
+        buffers.note_blocked(socket, &memory, FROM);
         assert_eq!(memory.used(), receive as u64);
-        buffers.note_blocked(socket, &memory, (true, true));
+        buffers.note_blocked(socket, &memory, BlockedDirections { from: true, to: true });
         assert!(memory.used() > receive as u64);
         buffers.note_kept(&memory, 77);
-        buffers.note_blocked(socket, &memory, (false, false));
+        buffers.note_blocked(socket, &memory, BlockedDirections::default());
         assert_eq!(memory.used(), 77, "the encryption's");
         buffers.note_kept(&memory, 0);
         assert_eq!(memory.used(), 0);
         // Memory is short from here on.
         budget.set_limit(Some(0));
-        buffers.note_blocked(socket, &memory, (true, false));
+        buffers.note_blocked(socket, &memory, FROM);
         assert_eq!(memory.used(), receive as u64, "what was promised is kept");
         drop(buffers);
         assert_eq!(memory.used(), 0);
@@ -213,7 +223,7 @@ mod tests {
         };
         assert_eq!(sizes(), (MIN_BUFFER_BYTES, MIN_BUFFER_BYTES));
         budget.set_limit(Some(1 << 30));
-        buffers.note_blocked(Some(near.as_fd()), &memory, (false, false));
+        buffers.note_blocked(Some(near.as_fd()), &memory, BlockedDirections::default());
         assert_eq!(sizes().0, USUAL);
     }
 }

@@ -51,7 +51,8 @@ impl Standstill {
     pub(super) fn poll(
         &mut self,
         cx: &mut Context<'_>,
-        (out, back): (&Pump, &Pump),
+        out: &Pump,
+        back: &Pump,
         looked: impl FnOnce() -> ((u64, u64), PeerState, PeerState),
     ) -> io::Result<()> {
         if self.0.as_ref().is_some_and(|watch| !watch.timer.is_elapsed()) {

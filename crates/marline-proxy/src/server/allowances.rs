@@ -119,7 +119,7 @@ impl Allowances {
             return Ok(None);
         };
         let counts_for = lifetime * 3 / 4;
-        let seat = self.seats.enter(name, session, (most, counts_for)).ok_or(most)?;
+        let seat = self.seats.enter(name, session, most, counts_for).ok_or(most)?;
         Ok(Some(Box::new(seat)))
     }
 }
@@ -286,7 +286,8 @@ impl SessionPlaces {
         &self,
         name: &Arc<str>,
         session: SessionId,
-        (most, counts_for): (usize, Duration),
+        most: usize,
+        counts_for: Duration,
     ) -> Option<ConnectionPlace> {
         let now = Instant::now();
         let mut seated = seated(&self.0);
@@ -328,20 +329,21 @@ mod tests {
     async fn sessions_are_counted_by_those_that_have_connections_and_are_young() {
         let (seats, name) = (SessionPlaces::default(), Arc::<str>::from("laptop"));
         let id = |number| SessionId::from_bytes([number; SessionId::LEN]);
-        let rule = (2, Duration::from_secs(2_700));
-        let first = seats.enter(&name, id(1), rule).unwrap();
-        let again = seats.enter(&name, id(1), rule).unwrap();
-        let second = seats.enter(&name, id(2), rule).unwrap();
-        assert!(seats.enter(&name, id(3), rule).is_none());
-        assert!(seats.enter(&Arc::from("phone"), id(3), rule).is_some(), "each for itself");
+        let counts_for = Duration::from_secs(2_700);
+        let enter = |name: &Arc<str>, session| seats.enter(name, session, 2, counts_for);
+        let first = enter(&name, id(1)).unwrap();
+        let again = enter(&name, id(1)).unwrap();
+        let second = enter(&name, id(2)).unwrap();
+        assert!(enter(&name, id(3)).is_none());
+        assert!(enter(&Arc::from("phone"), id(3)).is_some(), "each for itself");
         drop(first);
-        assert!(seats.enter(&name, id(3), rule).is_none(), "it has another connection");
+        assert!(enter(&name, id(3)).is_none(), "it has another connection");
         drop(again);
-        let third = seats.enter(&name, id(3), rule).unwrap();
+        let third = enter(&name, id(3)).unwrap();
         // By now both would have begun other sessions.
-        tokio::time::advance(rule.1).await;
-        let renewed = [4, 5].map(|number| seats.enter(&name, id(number), rule).unwrap());
-        assert!(seats.enter(&name, id(6), rule).is_none());
+        tokio::time::advance(counts_for).await;
+        let renewed = [4, 5].map(|number| enter(&name, id(number)).unwrap());
+        assert!(enter(&name, id(6)).is_none());
         drop((second, third, renewed));
         assert!(seated(&seats.0).is_empty(), "nothing is left behind");
     }

@@ -15,17 +15,15 @@ use tokio::sync::mpsc;
 use tokio::time::{interval, timeout};
 
 use super::admission::Quota;
-use super::nat::echo_mapping::PermissionLogged;
 use super::nat::filter::UdpFiltering;
-use super::nat::mapped_ports::MappedPorts;
-use super::nat::{Nat, SWEEP_EVERY};
+use super::nat::{Nat, NatShared, SWEEP_EVERY};
 use super::{Client, PendingMessages, RefusalReason, Server};
 use crate::channel::Channel;
 use crate::message::{ErrorCode, Failure, Message};
 use crate::session::Session;
 use crate::session::datagram_keys::{Generation, LaneEnd, Side};
 use crate::transport::Transport;
-use crate::udp::{UdpCounters, UdpCounts};
+use crate::udp::UdpCounts;
 
 /// UDP sockets per credential, and in total.
 const SOCKETS_PER_CLIENT: usize = 1_024;
@@ -44,10 +42,7 @@ pub(super) struct DatagramService {
     config: Mutex<Option<(LaneConfig, UdpFiltering)>>,
     generation: Generation,
     lanes: Quota<Arc<str>>,
-    sockets: Arc<Quota<Arc<str>>>,
-    ports: MappedPorts,
-    counters: Arc<UdpCounters>,
-    echoes_permission_logged: PermissionLogged,
+    shared: NatShared,
 }
 
 impl Default for DatagramService {
@@ -56,10 +51,7 @@ impl Default for DatagramService {
             config: Mutex::default(),
             generation: Generation::default(),
             lanes: Quota::new(LANES_PER_CLIENT, LANES_TOTAL),
-            sockets: Arc::new(Quota::new(SOCKETS_PER_CLIENT, SOCKETS_TOTAL)),
-            ports: MappedPorts::default(),
-            counters: Arc::default(),
-            echoes_permission_logged: PermissionLogged::default(),
+            shared: NatShared::new(Quota::new(SOCKETS_PER_CLIENT, SOCKETS_TOTAL)),
         }
     }
 }
@@ -71,7 +63,7 @@ impl DatagramService {
     }
 
     pub(super) fn counts(&self) -> UdpCounts {
-        self.counters.now()
+        self.shared.counts()
     }
 
     fn config(&self) -> Option<(LaneConfig, UdpFiltering)> {
@@ -122,7 +114,8 @@ impl Server {
         &self,
         mut stream: Channel<T>,
         mut unsaid: PendingMessages,
-        (client, session): (&Client, &Session),
+        client: &Client,
+        session: &Session,
         end: LaneEnd,
     ) {
         let service = &self.datagrams;
@@ -143,12 +136,8 @@ impl Server {
             return stream.abort();
         }
         tracing::debug!(client = %client.name, "lane opened");
-        let rules = (self.rules.subscribe(), filtering);
-        let whose = (Arc::clone(&client.name), Arc::clone(&client.account.traffic));
-        let sockets = (Arc::clone(&service.sockets), service.ports.clone());
-        let counted =
-            (Arc::clone(&service.counters), Arc::clone(&service.echoes_permission_logged));
-        let nat = Nat::new(lane, whose, rules, sockets, counted);
+        let (rules, shared) = (self.rules.subscribe(), service.shared.clone());
+        let nat = Nat::new(lane, client.clone(), rules, filtering, shared);
         let end = {
             let (reader, writer) = split(&mut stream);
             // One pending answer serves for all keepalives.

@@ -121,7 +121,12 @@ impl HandshakeQueue {
     }
 }
 
-type Admitted = (PendingId, oneshot::Receiver<()>);
+/// A handshake that may run.
+struct Admitted {
+    id: PendingId,
+    /// Ends when the handshake is evicted.
+    evicted: oneshot::Receiver<()>,
+}
 
 impl Table {
     fn places_of(&self, source: Source) -> Arc<Semaphore> {
@@ -148,15 +153,16 @@ impl Table {
         }
         let (evict, evicted) = oneshot::channel();
         let (id, _) = running.admit(source, Running { since: Instant::now(), _evict: evict });
-        Some((id, evicted))
+        Some(Admitted { id, evicted })
     }
 
     fn ticket(
         table: &Arc<Table>,
         source: Source,
-        (id, evicted): Admitted,
+        admitted: Admitted,
         place: OwnedSemaphorePermit,
     ) -> HandshakePermit {
+        let Admitted { id, evicted } = admitted;
         HandshakePermit { table: Arc::clone(table), source, id, evicted, _of_source: place }
     }
 

@@ -164,7 +164,7 @@ impl Server {
         limits: ServerLimits,
         stop: Stop,
     ) -> Server {
-        Server::within(MemoryBudget::new(None), acceptor, (credentials, rules), limits, stop)
+        Server::within(MemoryBudget::new(None), acceptor, credentials, rules, limits, stop)
     }
 
     /// Like [`new`](Self::new), with a budget that all clients share. Each credential has an account of its own.
@@ -172,7 +172,8 @@ impl Server {
     pub fn within(
         budget: MemoryBudget,
         acceptor: TlsAcceptor,
-        (credentials, rules): (watch::Receiver<Arc<Credentials>>, Rules),
+        credentials: watch::Receiver<Arc<Credentials>>,
+        rules: Rules,
         limits: ServerLimits,
         stop: Stop,
     ) -> Server {
@@ -318,7 +319,7 @@ impl Server {
                     let dialing = Box::pin(self.dial(stream, unsaid, &client, &target));
                     let Some((stream, unsaid, socket)) = dialing.await else { return };
                     let usual = self.deadlines.begin(&stream, target.port);
-                    let again = self.join(stream, unsaid, &client, (socket, &target)).await;
+                    let again = self.join(stream, unsaid, &client, socket, &target).await;
                     again.filter(|again| usual.is_none_or(|usual| usual.again(again)))
                 }
                 Some(Ok(ClientRequest::Visitor(id))) => {
@@ -329,8 +330,8 @@ impl Server {
                     return Box::pin(self.listen(stream, unsaid, &client, wanted)).await;
                 }
                 Some(Ok(ClientRequest::Datagrams(end))) => {
-                    let of = (&client, &*session);
-                    return Box::pin(self.carry_datagrams(stream, unsaid, of, end)).await;
+                    let carried = self.carry_datagrams(stream, unsaid, &client, &session, end);
+                    return Box::pin(carried).await;
                 }
                 Some(Err(failure)) => return unsaid.refuse(stream, failure).await,
                 // Ended without a request: close in an orderly way.
@@ -432,7 +433,8 @@ impl Server {
         mut stream: Channel<T>,
         mut unsaid: PendingMessages,
         client: &Client,
-        (socket, target): (TcpStream, &Target),
+        socket: TcpStream,
+        target: &Target,
     ) -> Option<Channel<T>> {
         let name = &client.name;
         unsaid.add(&Message::Connected);

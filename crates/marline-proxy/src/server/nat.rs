@@ -24,20 +24,20 @@ use tokio::net::UdpSocket;
 use tokio::sync::{Semaphore, watch};
 use tokio::time::Instant;
 
+use super::Client;
 use super::admission::Quota;
 use super::dial::allowed;
 use crate::message::{ErrorCode, Failure};
-use crate::relay::Traffic;
 use crate::rules::{Refused, Rules};
 use crate::target::Target;
 use crate::udp::{
-    FlowTable, Item, MAX_APPLICATION_DATAGRAM, MAX_FLOWS, MAX_UNSOLICITED_FLOWS, Outbox,
-    UdpCounters, count,
+    FlowKey, FlowTable, Item, MAX_APPLICATION_DATAGRAM, MAX_FLOWS, MAX_UNSOLICITED_FLOWS, Outbox,
+    UdpCounters, UdpCounts, count,
 };
 use echo_mapping::{Echoes, PermissionLogged, Request};
 use filter::{UdpFiltering, UnsolicitedRates};
 use mapped_ports::MappedPorts;
-use mapping::{Mapping, PeerRoute};
+use mapping::{Mapping, Peer, PeerRoute};
 
 /// Interval between two checks for idle sockets.
 pub(super) const SWEEP_EVERY: Duration = Duration::from_secs(5);
@@ -55,8 +55,8 @@ const DATAGRAMS_PER_TURN: usize = 32;
 enum Flow {
     /// Its name is being looked up. These datagrams wait.
     LookedUp(Vec<Vec<u8>>),
-    /// Address of the peer, how it is reached, and whether the client named it by host name.
-    Open { address: SocketAddr, way: PeerRoute, named: bool },
+    /// The peer, and whether the client named it by host name.
+    Open { peer: Peer, named: bool },
     /// The flow is not allowed or not possible.
     Refused(ErrorCode),
 }
@@ -89,20 +89,38 @@ struct State {
     echoes: Echoes,
 }
 
+/// State shared by the translations of all clients.
+#[derive(Clone, Debug)]
+pub(super) struct NatShared {
+    /// Sockets of each client.
+    places: Arc<Quota<Arc<str>>>,
+    ports: MappedPorts,
+    counters: Arc<UdpCounters>,
+    echoes_told: PermissionLogged,
+}
+
+impl NatShared {
+    /// State of a server whose clients may have this many sockets.
+    pub(super) fn new(places: Quota<Arc<str>>) -> NatShared {
+        let (ports, counters, echoes_told) = Default::default();
+        NatShared { places: Arc::new(places), ports, counters, echoes_told }
+    }
+
+    /// Counts of relayed UDP.
+    pub(super) fn counts(&self) -> UdpCounts {
+        self.counters.now()
+    }
+}
+
 /// UDP translation for one client.
 #[derive(Debug)]
 pub(super) struct Nat {
     lane: Datagrams,
-    client: Arc<str>,
+    client: Client,
     rules: watch::Receiver<Arc<Rules>>,
     filtering: UdpFiltering,
-    places: Arc<Quota<Arc<str>>>,
-    ports: MappedPorts,
+    shared: NatShared,
     lookups: Arc<Semaphore>,
-    counters: Arc<UdpCounters>,
-    /// Traffic counters of the client's credential.
-    traffic: Arc<Traffic>,
-    echoes_permission_logged: PermissionLogged,
     state: Mutex<State>,
     me: Weak<Nat>,
 }
@@ -112,10 +130,10 @@ impl Nat {
     /// A translation without sockets.
     pub(super) fn new(
         lane: Datagrams,
-        (client, traffic): (Arc<str>, Arc<Traffic>),
-        (rules, filtering): (watch::Receiver<Arc<Rules>>, UdpFiltering),
-        (places, ports): (Arc<Quota<Arc<str>>>, MappedPorts),
-        (counters, echoes_permission_logged): (Arc<UdpCounters>, PermissionLogged),
+        client: Client,
+        rules: watch::Receiver<Arc<Rules>>,
+        filtering: UdpFiltering,
+        shared: NatShared,
     ) -> Arc<Nat> {
         let state = Mutex::new(State {
             sockets: BTreeMap::new(),
@@ -129,20 +147,7 @@ impl Nat {
         let lookups = Arc::new(Semaphore::new(LOOKUPS));
         Arc::new_cyclic(|me| {
             let me = Weak::clone(me);
-            Nat {
-                lane,
-                client,
-                rules,
-                filtering,
-                places,
-                ports,
-                lookups,
-                counters,
-                traffic,
-                echoes_permission_logged,
-                state,
-                me,
-            }
+            Nat { lane, client, rules, filtering, shared, lookups, state, me }
         })
     }
 
@@ -162,10 +167,10 @@ impl Nat {
         for (flow, bytes) in arrivals.datagrams() {
             match Item::decode(bytes) {
                 Ok(item) => self.on_item(&mut state, now, flow.0, item),
-                Err(_) => count(&self.counters.unknown),
+                Err(_) => count(&self.shared.counters.unknown),
             }
         }
-        state.outbox.flush(&self.lane, &self.counters);
+        state.outbox.flush(&self.lane, &self.shared.counters);
     }
 
     fn on_item(&self, state: &mut State, now: Instant, flow: u64, item: Item<'_>) {
@@ -174,10 +179,10 @@ impl Nat {
             Item::Data(payload) if clients => self.on_data(state, now, flow, payload),
             Item::Data(payload) => self.on_answer(state, now, flow, payload),
             Item::Open { socket, peer, payload } if clients => {
-                self.on_open(state, now, flow, (socket, peer), Some(payload));
+                self.on_open(state, now, flow, FlowKey { socket, peer }, Some(payload));
             }
             Item::Announce { socket, peer } if clients => {
-                self.on_open(state, now, flow, (socket, peer), None);
+                self.on_open(state, now, flow, FlowKey { socket, peer }, None);
             }
             Item::Known(_) => set_unsolicited(state, flow, UnsolicitedReaction::Known),
             Item::Unknown => set_unsolicited(state, flow, UnsolicitedReaction::New),
@@ -189,22 +194,22 @@ impl Nat {
             Item::Open { .. }
             | Item::Announce { .. }
             | Item::Replied { .. }
-            | Item::Failed { .. } => count(&self.counters.unknown),
+            | Item::Failed { .. } => count(&self.shared.counters.unknown),
         }
     }
 
     /// A datagram of a flow that the client opened.
     fn on_data(&self, state: &mut State, now: Instant, flow: u64, payload: &[u8]) {
         match state.flows.touch(flow, now) {
-            Some(((socket, _), Flow::Open { address, way, .. }, _)) => {
-                let (socket, peer) = (*socket, (*address, *way));
-                self.forward(state, now, (socket, peer), payload);
+            Some((key, Flow::Open { peer, .. }, _)) => {
+                let (socket, peer) = (key.socket, *peer);
+                self.forward(state, now, socket, peer, payload);
             }
             Some((_, Flow::LookedUp(waiting), _)) => {
                 if waiting.len() < WAITING {
                     waiting.push(payload.to_vec());
                 } else {
-                    count(&self.counters.dropped);
+                    count(&self.shared.counters.dropped);
                 }
             }
             Some((_, Flow::Refused(code), _)) => {
@@ -212,7 +217,7 @@ impl Nat {
                 state.outbox.push(flow, &Item::Refused(code));
             }
             None => {
-                count(&self.counters.unknown);
+                count(&self.shared.counters.unknown);
                 if state.early.len() >= EARLY {
                     state.early.pop_front();
                 }
@@ -225,12 +230,14 @@ impl Nat {
     /// Handles the client's answer to a peer that had sent first.
     fn on_answer(&self, state: &mut State, now: Instant, flow: u64, payload: &[u8]) {
         let known = state.unasked.touch(flow, now);
-        let peer = known
-            .and_then(|((socket, peer), flow, _)| Some((*socket, (address_of(peer)?, flow.way))));
-        match peer {
-            Some(to) => self.forward(state, now, to, payload),
+        let to = known.and_then(|(key, flow, _)| {
+            let peer = Peer { address: address_of(&key.peer)?, way: flow.way };
+            Some((key.socket, peer))
+        });
+        match to {
+            Some((socket, peer)) => self.forward(state, now, socket, peer, payload),
             None => {
-                count(&self.counters.unknown);
+                count(&self.shared.counters.unknown);
                 state.outbox.push(flow, &Item::Unknown);
             }
         }
@@ -242,7 +249,7 @@ impl Nat {
         state: &mut State,
         now: Instant,
         flow: u64,
-        key: (u32, Target),
+        key: FlowKey,
         payload: Option<&[u8]>,
     ) {
         let known = state.flows.find(&key) == Some(flow);
@@ -250,8 +257,8 @@ impl Nat {
             self.begin(state, now, flow, key);
         }
         match state.flows.get(flow).map(|(_, flow)| flow) {
-            Some(Flow::Open { address, named, .. }) => {
-                let address = named.then_some(*address);
+            Some(Flow::Open { peer, named }) => {
+                let address = named.then_some(peer.address);
                 state.outbox.push(flow, &Item::Known(address));
             }
             Some(Flow::Refused(code)) => {
@@ -275,20 +282,20 @@ impl Nat {
         }
     }
 
-    fn begin(&self, state: &mut State, now: Instant, flow: u64, key: (u32, Target)) {
-        count(&self.counters.flows);
-        let begun = match self.map(state, now, key.0) {
+    fn begin(&self, state: &mut State, now: Instant, flow: u64, key: FlowKey) {
+        count(&self.shared.counters.flows);
+        let begun = match self.map(state, now, key.socket) {
             Err(code) => Flow::Refused(code),
-            Ok(()) => match address_of(&key.1) {
+            Ok(()) => match address_of(&key.peer) {
                 Some(address) => self.judge(address),
                 None => self.look_up(flow, &key),
             },
         };
         if let Flow::Refused(_) = begun {
-            count(&self.counters.refused);
+            count(&self.shared.counters.refused);
         }
         if state.flows.insert(flow, key, begun, now) {
-            count(&self.counters.flows_forgotten);
+            count(&self.shared.counters.flows_forgotten);
         }
     }
 
@@ -297,7 +304,9 @@ impl Nat {
         let checked = self.rules.borrow().check(address.ip());
         match checked {
             Ok(()) => Ok(PeerRoute::Allowed),
-            Err(Refused::Own { .. }) if self.ports.contains(address) => Ok(PeerRoute::Hairpin),
+            Err(Refused::Own { .. }) if self.shared.ports.contains(address) => {
+                Ok(PeerRoute::Hairpin)
+            }
             Err(refused) => Err(refused),
         }
     }
@@ -305,23 +314,23 @@ impl Nat {
     /// Applies the rules to an address.
     fn judge(&self, address: SocketAddr) -> Flow {
         match self.way_to(address) {
-            Ok(way) => Flow::Open { address, way, named: false },
+            Ok(way) => Flow::Open { peer: Peer { address, way }, named: false },
             Err(refused) => {
-                tracing::warn!(client = %self.client, "datagrams to {address} refused: {refused}");
+                tracing::warn!(client = %self.client.name, "datagrams to {address} refused: {refused}");
                 Flow::Refused(refused.code())
             }
         }
     }
 
     /// Starts the lookup of a name.
-    fn look_up(&self, flow: u64, key: &(u32, Target)) -> Flow {
+    fn look_up(&self, flow: u64, key: &FlowKey) -> Flow {
         let Ok(place) = Arc::clone(&self.lookups).try_acquire_owned() else {
             return Flow::Refused(ErrorCode::ResourceExceeded);
         };
         let (nat, key) = (Weak::clone(&self.me), key.clone());
         let rules = Arc::clone(&self.rules.borrow());
         tokio::spawn(async move {
-            let found = allowed(&rules, &key.1).await;
+            let found = allowed(&rules, &key.peer).await;
             drop(place);
             if let Some(nat) = nat.upgrade() {
                 nat.on_looked_up(flow, &key, found);
@@ -330,12 +339,7 @@ impl Nat {
         Flow::LookedUp(Vec::new())
     }
 
-    fn on_looked_up(
-        &self,
-        flow: u64,
-        key: &(u32, Target),
-        found: Result<Vec<SocketAddr>, Failure>,
-    ) {
+    fn on_looked_up(&self, flow: u64, key: &FlowKey, found: Result<Vec<SocketAddr>, Failure>) {
         let now = Instant::now();
         let mut state = self.lock();
         let state = &mut *state;
@@ -349,22 +353,22 @@ impl Nat {
         match found {
             Ok(addresses) => {
                 let Some(address) = best(&addresses) else { return };
-                let way = PeerRoute::Allowed;
-                *entry = Flow::Open { address, way, named: true };
+                let peer = Peer { address, way: PeerRoute::Allowed };
+                *entry = Flow::Open { peer, named: true };
                 state.flows.alias(flow, address.into());
                 state.outbox.push(flow, &Item::Known(Some(address)));
                 for payload in waiting {
-                    self.forward(state, now, (key.0, (address, way)), &payload);
+                    self.forward(state, now, key.socket, peer, &payload);
                 }
             }
             Err(failure) => {
-                tracing::warn!(client = %self.client, "datagrams to {} refused: {}", key.1, failure.text);
+                tracing::warn!(client = %self.client.name, "datagrams to {} refused: {}", key.peer, failure.text);
                 *entry = Flow::Refused(failure.code);
-                count(&self.counters.refused);
+                count(&self.shared.counters.refused);
                 state.outbox.push(flow, &Item::Refused(failure.code));
             }
         }
-        state.outbox.flush(&self.lane, &self.counters);
+        state.outbox.flush(&self.lane, &self.shared.counters);
     }
 }
 
@@ -376,14 +380,14 @@ impl Nat {
             return Ok(());
         }
         let place = loop {
-            match self.places.enter(Arc::clone(&self.client)) {
+            match self.shared.places.enter(Arc::clone(&self.client.name)) {
                 Ok(place) => break place,
                 Err(_) if self.forget_oldest(state) => {}
                 Err(_) => return Err(ErrorCode::ResourceExceeded),
             }
         };
-        count(&self.counters.sockets);
-        state.sockets.insert(socket, Mapping::new(now, self.ports.clone(), place));
+        count(&self.shared.counters.sockets);
+        state.sockets.insert(socket, Mapping::new(now, self.shared.ports.clone(), place));
         Ok(())
     }
 
@@ -391,7 +395,7 @@ impl Nat {
     fn forget_oldest(&self, state: &mut State) -> bool {
         let oldest = state.sockets.iter().min_by_key(|(_, mapping)| mapping.used_at());
         let Some(oldest) = oldest.map(|(socket, _)| *socket) else { return false };
-        count(&self.counters.sockets_forgotten);
+        count(&self.shared.counters.sockets_forgotten);
         forget(state, oldest);
         true
     }
@@ -412,30 +416,24 @@ impl Nat {
     }
 
     /// Sends a datagram to a peer.
-    fn forward(
-        &self,
-        state: &mut State,
-        now: Instant,
-        (socket, (to, way)): (u32, (SocketAddr, PeerRoute)),
-        payload: &[u8],
-    ) {
+    fn forward(&self, state: &mut State, now: Instant, socket: u32, peer: Peer, payload: &[u8]) {
         if let Err(code) = self.map(state, now, socket) {
-            tracing::debug!(client = %self.client, "datagram dropped: no socket (code {})", code.to_u8());
-            return count(&self.counters.dropped);
+            tracing::debug!(client = %self.client.name, "datagram dropped: no socket (code {})", code.to_u8());
+            return count(&self.shared.counters.dropped);
         }
         let Some(mapping) = state.sockets.get_mut(&socket) else { return };
         let read =
             |opened| tokio::spawn(read(Weak::clone(&self.me), opened, socket)).abort_handle();
-        match mapping.send(now, (to, way), payload, read) {
+        match mapping.send(now, peer, payload, read) {
             Ok(()) => {
-                self.traffic.count(0, payload.len() as u64);
-                count(&self.counters.to_local);
+                self.client.account.traffic.count(0, payload.len() as u64);
+                count(&self.shared.counters.to_local);
             }
             // 90 is EMSGSIZE, for which there is no error kind.
-            Err(error) if error.raw_os_error() == Some(90) => count(&self.counters.too_big),
+            Err(error) if error.raw_os_error() == Some(90) => count(&self.shared.counters.too_big),
             Err(error) => {
-                tracing::debug!(client = %self.client, %to, "datagram not sent: {error}");
-                count(&self.counters.dropped);
+                tracing::debug!(client = %self.client.name, to = %peer.address, "datagram not sent: {error}");
+                count(&self.shared.counters.dropped);
             }
         }
     }
@@ -450,10 +448,12 @@ impl Nat {
         let mut result = Ok(());
         for _ in 0..DATAGRAMS_PER_TURN {
             match socket.try_recv_from(&mut buffer) {
-                Ok((len, _)) if len > MAX_APPLICATION_DATAGRAM => count(&self.counters.too_big),
+                Ok((len, _)) if len > MAX_APPLICATION_DATAGRAM => {
+                    count(&self.shared.counters.too_big)
+                }
                 Ok((len, from)) => {
                     let from = SocketAddr::new(from.ip().to_canonical(), from.port());
-                    self.on_inbound(&mut state, now, (number, from), &buffer[..len]);
+                    self.on_inbound(&mut state, now, number, from, &buffer[..len]);
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                 Err(error) => {
@@ -462,7 +462,7 @@ impl Nat {
                 }
             }
         }
-        state.outbox.flush(&self.lane, &self.counters);
+        state.outbox.flush(&self.lane, &self.shared.counters);
         result
     }
 
@@ -471,39 +471,43 @@ impl Nat {
         &self,
         state: &mut State,
         now: Instant,
-        (socket, from): (u32, SocketAddr),
+        socket: u32,
+        from: SocketAddr,
         payload: &[u8],
     ) {
-        count(&self.counters.from_local);
-        let key = (socket, Target { host: from.ip().into(), port: from.port() });
+        count(&self.shared.counters.from_local);
+        let peer = Target { host: from.ip().into(), port: from.port() };
+        let key = FlowKey { socket, peer };
         if let Some(flow) = state.flows.find(&key) {
-            self.traffic.count(payload.len() as u64, 0);
+            self.client.account.traffic.count(payload.len() as u64, 0);
             state.flows.touch(flow, now);
             if let Some(mapping) = state.sockets.get_mut(&socket) {
                 mapping.answered(now);
             }
             return state.outbox.push(flow, &Item::Data(payload));
         }
-        let Some(way) = self.admit_unsolicited(state, now, (socket, from)) else {
-            return count(&self.counters.filtered);
+        let Some(way) = self.admit_unsolicited(state, now, socket, from) else {
+            return count(&self.shared.counters.filtered);
         };
-        self.traffic.count(payload.len() as u64, 0);
+        self.client.account.traffic.count(payload.len() as u64, 0);
         let flow = match state.unasked.find(&key) {
             Some(flow) => flow,
             None => {
                 let new = UnsolicitedFlow { known: UnsolicitedReaction::New, way };
                 let (flow, full) = state.unasked.open(key.clone(), new, now);
-                count(&self.counters.flows);
+                count(&self.shared.counters.flows);
                 if full {
-                    count(&self.counters.flows_forgotten);
+                    count(&self.shared.counters.flows_forgotten);
                 }
                 flow
             }
         };
         match state.unasked.touch(flow, now).map(|(_, flow, _)| flow.known) {
             Some(UnsolicitedReaction::Known) => state.outbox.push(flow, &Item::Data(payload)),
-            Some(UnsolicitedReaction::Unwanted) | None => count(&self.counters.dropped),
-            Some(UnsolicitedReaction::New) => state.outbox.describe(flow, socket, &key.1, payload),
+            Some(UnsolicitedReaction::Unwanted) | None => count(&self.shared.counters.dropped),
+            Some(UnsolicitedReaction::New) => {
+                state.outbox.describe(flow, socket, &key.peer, payload)
+            }
         }
     }
 
@@ -512,9 +516,9 @@ impl Nat {
         &self,
         state: &mut State,
         now: Instant,
-        peer: (u32, SocketAddr),
+        socket: u32,
+        from: SocketAddr,
     ) -> Option<PeerRoute> {
-        let (socket, from) = peer;
         let is_expected = match self.filtering {
             UdpFiltering::AddressDependent => state.flows.has_peer(socket, from.ip()),
             UdpFiltering::EndpointIndependent => true,

@@ -443,7 +443,7 @@ impl Server {
         };
         let Waiting { socket, from, _place, .. } = visitor;
         drop(_place);
-        self.join(stream, unsaid, client, (socket, &from.into())).await
+        self.join(stream, unsaid, client, socket, &from.into()).await
     }
 }
 

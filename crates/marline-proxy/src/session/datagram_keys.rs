@@ -68,7 +68,9 @@ pub enum Side {
 
 /// The keys of a lane, from the view of one side.
 pub(super) fn keys(
-    (cipher, base, binding): (Cipher, &[u8; 32], &[u8; 32]),
+    cipher: Cipher,
+    base: &[u8; 32],
+    binding: &[u8; 32],
     side: Side,
     client: &LaneEnd,
     server: &LaneEnd,

@@ -157,8 +157,7 @@ impl Session {
         client: &LaneEnd,
         server: &LaneEnd,
     ) -> marline::datagrams::Keys {
-        let sources = (self.cipher, &*self.datagrams, binding);
-        datagram_keys::keys(sources, side, client, server)
+        datagram_keys::keys(self.cipher, &self.datagrams, binding, side, client, server)
     }
 
     fn keys(&self, binding: &Binding, header: &[u8; HEADER_LEN]) -> (Direction, Direction) {

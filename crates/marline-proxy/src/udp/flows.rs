@@ -7,8 +7,14 @@ use tokio::time::Instant;
 
 use crate::target::{Host, Target};
 
-/// Key of a flow: an application's socket, and its peer.
-pub(crate) type FlowKey = (u32, Target);
+/// Key of a flow.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct FlowKey {
+    /// Number of the application's socket.
+    pub(crate) socket: u32,
+    /// The other end.
+    pub(crate) peer: Target,
+}
 
 #[derive(Debug)]
 struct Entry<T> {
@@ -58,7 +64,10 @@ impl<T> FlowTable<T> {
 
     /// True if a flow of this socket leads to `address`, at any port.
     pub(crate) fn has_peer(&self, socket: u32, address: IpAddr) -> bool {
-        let at = |port| (socket, Target { host: address.into(), port });
+        let at = |port| {
+            let peer = Target { host: address.into(), port };
+            FlowKey { socket, peer }
+        };
         self.by_key.range(at(0)..=at(u16::MAX)).next().is_some()
     }
 
@@ -111,7 +120,7 @@ impl<T> FlowTable<T> {
     /// Adds a second key with another peer, unless a flow has that key already.
     pub(crate) fn alias(&mut self, number: u64, peer: Target) {
         let Some(entry) = self.entries.get_mut(&number) else { return };
-        let key = (entry.key.0, peer);
+        let key = FlowKey { socket: entry.key.socket, peer };
         if !self.by_key.contains_key(&key) {
             self.by_key.insert(key.clone(), number);
             if let Some(before) = entry.alias.replace(key) {
@@ -133,8 +142,8 @@ impl<T> FlowTable<T> {
     /// Removes all flows of a socket.
     pub(crate) fn remove_socket(&mut self, socket: u32) {
         let least = Target { host: Host::V4(Ipv4Addr::UNSPECIFIED), port: 0 };
-        let of_socket = self.by_key.range((socket, least)..);
-        let of_socket = of_socket.take_while(|((other, _), _)| *other == socket);
+        let of_socket = self.by_key.range(FlowKey { socket, peer: least }..);
+        let of_socket = of_socket.take_while(|(key, _)| key.socket == socket);
         let numbers: Vec<u64> = of_socket.map(|(_, number)| *number).collect();
         numbers.into_iter().for_each(|number| self.remove(number));
     }
@@ -159,7 +168,8 @@ mod tests {
     use super::*;
 
     fn key(socket: u32, port: u16) -> FlowKey {
-        (socket, Target { host: Host::V4(Ipv4Addr::new(192, 0, 2, 1)), port })
+        let peer = Target { host: Host::V4(Ipv4Addr::new(192, 0, 2, 1)), port };
+        FlowKey { socket, peer }
     }
 
     #[test]
@@ -206,8 +216,8 @@ mod tests {
         let now = Instant::now();
         let mut table = FlowTable::new(2, 8);
         let name: Target = "example.org:7".parse().unwrap();
-        let (number, _) = table.open((3, name), (), now);
-        table.alias(number, key(0, 7).1);
+        let (number, _) = table.open(FlowKey { socket: 3, peer: name }, (), now);
+        table.alias(number, key(0, 7).peer);
         assert_eq!(table.find(&key(3, 7)), Some(number));
         let (other, _) = table.open(key(4, 7), (), now);
         table.remove_socket(3);

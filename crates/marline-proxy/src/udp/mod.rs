@@ -10,7 +10,7 @@ mod flows;
 mod item;
 mod outbox;
 
-pub(crate) use flows::FlowTable;
+pub(crate) use flows::{FlowKey, FlowTable};
 pub use item::{BadItem, EchoError, Item};
 pub(crate) use item::{ECHO_OVERHEAD, SOCKET_NUMBERS};
 pub(crate) use outbox::Outbox;

@@ -64,7 +64,7 @@ impl Member {
 
 /// All subflows that count, including the controller's own.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Group {
+pub struct Group {
     members: Vec<Member>,
 }
 
@@ -99,7 +99,7 @@ impl Group {
 }
 
 /// A coupling rule.
-pub(crate) trait Coupling: Debug + Send + Default {
+pub trait Coupling: Debug + Send + Default {
     /// Change of the window in segments per segment acknowledged in congestion avoidance.
     fn increase(group: &Group) -> f64;
 
@@ -111,14 +111,16 @@ pub(crate) trait Coupling: Debug + Send + Default {
 
 /// A coupled controller of one subflow with its rule.
 #[derive(Debug)]
-pub(crate) struct Coupled<C> {
+pub struct Coupled<C> {
     window: Window,
     group: Group,
     rule: core::marker::PhantomData<C>,
 }
 
 impl<C: Coupling> Coupled<C> {
-    fn new(mss: u32, initial_window: u64) -> Self {
+    /// A controller that starts with `initial_window` bytes.
+    #[must_use]
+    pub fn new(mss: u32, initial_window: u64) -> Self {
         Coupled {
             window: Window::new(mss, initial_window, SlowStartKind::Classic),
             group: Group::default(),
@@ -177,61 +179,6 @@ impl<C: Coupling> CongestionController for Coupled<C> {
         true
     }
 }
-
-/// Defines a public controller for a rule.
-macro_rules! controller {
-    ($(#[$doc:meta])* $name:ident, $rule:ty) => {
-        $(#[$doc])*
-        #[derive(Debug)]
-        pub struct $name(super::Coupled<$rule>);
-
-        impl $name {
-            /// A controller that starts with `initial_window` bytes.
-            #[must_use]
-            pub fn new(mss: u32, initial_window: u64) -> Self {
-                $name(super::Coupled::new(mss, initial_window))
-            }
-        }
-
-        impl marline_policy::CongestionController for $name {
-            fn on_ack(
-                &mut self,
-                ack: &marline_policy::AckSample,
-                me: marline_policy::SubflowId,
-                group: &[marline_policy::SubflowView],
-            ) {
-                self.0.on_ack(ack, me, group);
-            }
-
-            fn on_signal(
-                &mut self,
-                signal: marline_policy::CongestionSignal,
-                now: marline_time::Instant,
-                me: marline_policy::SubflowId,
-                group: &[marline_policy::SubflowView],
-            ) {
-                self.0.on_signal(signal, now, me, group);
-            }
-
-            fn window(&self) -> u64 {
-                self.0.window()
-            }
-
-            fn ssthresh(&self) -> u64 {
-                self.0.ssthresh()
-            }
-
-            fn on_mss_change(&mut self, mss: u32) {
-                self.0.on_mss_change(mss);
-            }
-
-            fn wants_group(&self) -> bool {
-                self.0.wants_group()
-            }
-        }
-    };
-}
-use controller;
 
 #[cfg(test)]
 mod tests;

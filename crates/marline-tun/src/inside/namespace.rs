@@ -126,12 +126,12 @@ fn install_resolver_file(names: &Names) -> io::Result<()> {
     let services: Vec<&Path> =
         NAME_SERVICES.iter().map(Path::new).filter(|path| path.exists()).collect();
     let target = fs::canonicalize(RESOLV_CONF)?;
-    let target = descriptor_path(&target)?;
+    let (_target, target_path) = descriptor_path(&target)?;
     let services: Vec<_> =
         services.into_iter().filter_map(|path| descriptor_path(path).ok()).collect();
     let options = Some(c"mode=0755,size=64k");
     rustix::mount::mount("tmpfs", workplace, "tmpfs", MountFlags::NOSUID, options)?;
-    let placed = place(names, workplace, &target, &services);
+    let placed = place(names, workplace, &target_path, &services);
     let _ = rustix::mount::unmount(workplace, UnmountFlags::DETACH);
     placed
 }
@@ -139,13 +139,13 @@ fn install_resolver_file(names: &Names) -> io::Result<()> {
 fn place(
     names: &Names,
     workplace: &Path,
-    target: &(OwnedFd, String),
+    target: &str,
     services: &[(OwnedFd, String)],
 ) -> io::Result<()> {
     let (file, nothing) = (workplace.join("resolv.conf"), workplace.join("nothing"));
     fs::write(&file, &names.resolv_conf)?;
     fs::write(&nothing, "")?;
-    rustix::mount::mount_bind(&file, &target.1)?;
+    rustix::mount::mount_bind(&file, target)?;
     for (_, path) in services {
         rustix::mount::mount_bind(&nothing, path)?;
     }

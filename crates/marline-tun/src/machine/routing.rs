@@ -84,16 +84,9 @@ pub struct Service {
 }
 
 /// Text that is not a service.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is not a service: expected PORT, PORT/tcp or PORT/udp (1 to 65535)")]
 pub struct BadService(String);
-
-impl fmt::Display for BadService {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "`{}` is not a service: expected PORT, PORT/tcp or PORT/udp (1 to 65535)", self.0)
-    }
-}
-
-impl std::error::Error for BadService {}
 
 impl FromStr for Service {
     type Err = BadService;

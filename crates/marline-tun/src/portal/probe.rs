@@ -31,16 +31,9 @@ pub struct Probe {
 }
 
 /// Text that is not a probe's URL.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("expected http://HOST[:PORT]/PATH (not https, which a portal cannot answer)")]
 pub struct BadProbe;
-
-impl fmt::Display for BadProbe {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("expected http://HOST[:PORT]/PATH (not https, which a portal cannot answer)")
-    }
-}
-
-impl std::error::Error for BadProbe {}
 
 /// Result of a probe.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -4,13 +4,13 @@ use std::net::IpAddr;
 use std::sync::Weak;
 use std::time::Duration;
 
-use marline_proxy::client::echo_sources::EchoSources;
+use marline_proxy::client::echo_sources::{EchoSource, EchoSources};
 use marline_proxy::client::udp_tunnel::echo::{EchoAnswer, EchoInbox, EchoRequest};
 use tokio::time::interval;
 
 use crate::addresses::Addresses;
 use crate::datagram::{DatagramOutcome, DatagramWriter, Echo};
-use crate::icmp::{self, EchoFailure};
+use crate::icmp::{self, EchoFailure, EchoNumbers};
 
 /// Interval of searches for idle identifiers.
 const SWEEP_EVERY: Duration = Duration::from_secs(5);
@@ -28,7 +28,7 @@ pub(super) fn send(
         drop(tokio::spawn(answers.pass(inbox)));
     };
     let request = EchoRequest { to, hops, sequence };
-    match sources.send((source, identifier), request, payload, serve) {
+    match sources.send(EchoSource { address: source, identifier }, request, payload, serve) {
         Ok(()) => DatagramOutcome::Carried,
         Err(too_big) => DatagramOutcome::TooBig(too_big.most),
     }
@@ -70,17 +70,17 @@ impl Answers {
         packet.clear();
         match answer {
             EchoAnswer::Replied { from, sequence, payload } => {
-                let ids = (self.identifier, *sequence);
-                icmp::write_echo_answer((*from, self.to), ids, payload, packet);
+                let echo = EchoNumbers { identifier: self.identifier, sequence: *sequence };
+                icmp::write_echo_answer(*from, self.to, echo, payload, packet);
             }
             EchoAnswer::Failed { to, sequence, error } => {
-                let ids = (self.identifier, *sequence);
+                let echo = EchoNumbers { identifier: self.identifier, sequence: *sequence };
                 let why = EchoFailure { icmp: error.icmp, mtu: error.mtu };
                 // Errors from the server itself are sent by the gateway.
                 let by = error.by.unwrap_or_else(|| self.addresses.gateway_for(self.to));
                 let one_family = to.is_ipv4() == self.to.is_ipv4();
                 if one_family && why.is_known(to.is_ipv6()) {
-                    icmp::write_echo_failure(by, (self.to, *to), ids, why, packet);
+                    icmp::write_echo_failure(by, self.to, *to, echo, why, packet);
                 }
             }
         }

@@ -175,7 +175,7 @@ fn sound(rng: &mut PcgRng) -> Vec<u8> {
             }
             sum.add_bytes(&message);
             message[2..4].copy_from_slice(&sum.finish().to_be_bytes());
-            in_ip(ends, protocol, &message)
+            in_ip(ends.0, ends.1, protocol, &message)
         }
     }
 }

@@ -135,7 +135,7 @@ pub(crate) fn path(target: &str, port: u16) -> FourTuple {
 pub(crate) fn tcp(path: FourTuple, seg: Seg) -> Vec<u8> {
     let ends = (path.local.ip(), path.remote.ip());
     let segment = seg.ports(path.local.port(), path.remote.port()).bytes(Some(ends));
-    in_ip(ends, PROTOCOL_TCP, &segment)
+    in_ip(ends.0, ends.1, PROTOCOL_TCP, &segment)
 }
 
 /// Encodes a datagram of the host in a packet.
@@ -144,12 +144,12 @@ pub(crate) fn udp(from: SocketAddr, to: SocketAddr, payload: &[u8]) -> Vec<u8> {
     emit_udp(from.port(), to.port(), payload.len(), &mut bytes).expect("it fits");
     bytes.extend(payload);
     fill_udp_checksum(from.ip(), to.ip(), &mut bytes);
-    in_ip((from.ip(), to.ip()), PROTOCOL_UDP, &bytes)
+    in_ip(from.ip(), to.ip(), PROTOCOL_UDP, &bytes)
 }
 
-pub(crate) fn in_ip(ends: (IpAddr, IpAddr), protocol: u8, payload: &[u8]) -> Vec<u8> {
-    let mut packet = vec![0; ip_header_len(ends.0)];
-    emit_ip(ends, protocol, 0, payload.len(), &mut packet).expect("one family");
+pub(crate) fn in_ip(src: IpAddr, dst: IpAddr, protocol: u8, payload: &[u8]) -> Vec<u8> {
+    let mut packet = vec![0; ip_header_len(src)];
+    emit_ip(src, dst, protocol, 0, payload.len(), &mut packet).expect("one family");
     packet.extend(payload);
     packet
 }
@@ -254,6 +254,6 @@ pub(crate) fn meta_of(ip: &IpPacket<'_>) -> PacketMeta {
 async fn send_all(world: &World, transmit: &Transmit, bytes: &[u8]) {
     let ends = (transmit.path.local.ip(), transmit.path.remote.ip());
     for segment in bytes.chunks(transmit.stride.max(1)) {
-        world.send(&in_ip(ends, PROTOCOL_TCP, segment)).await;
+        world.send(&in_ip(ends.0, ends.1, PROTOCOL_TCP, segment)).await;
     }
 }

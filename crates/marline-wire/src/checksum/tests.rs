@@ -117,12 +117,10 @@ fn dss_checksum_covers_pseudo_header_and_payload() {
             .concat();
     let checksum = dss_checksum(dsn, ssn, length, Checksum::of(&payload));
     assert_eq!(checksum, !slow(&bytes));
-    assert!(verify_dss_checksum(dsn, ssn, length, Checksum::of(&payload), checksum));
-    assert!(!verify_dss_checksum(dsn, ssn + 1, length, Checksum::of(&payload), checksum));
+    assert_ne!(checksum, dss_checksum(dsn, ssn + 1, length, Checksum::of(&payload)));
 }
 
 #[test]
 fn an_all_zero_mapping_has_checksum_ffff() {
     assert_eq!(dss_checksum(0, 0, 0, Checksum::new()), 0xffff);
-    assert!(verify_dss_checksum(0, 0, 0, Checksum::new(), 0xffff));
 }

@@ -4,8 +4,8 @@ use crate::{IpPacket, PROTOCOL_UDP, TcpHeader, TcpOptions, TcpSegment};
 
 const KEY_A: u64 = 0xa1a2_a3a4_a5a6_a7a8;
 const KEY_B: u64 = 0xb1b2_b3b4_b5b6_b7b8;
-const V4: (&str, &str) = ("192.0.2.1", "198.51.100.7");
-const V6: (&str, &str) = ("2001:db8::1", "2001:db8::2");
+const V4: [&str; 2] = ["192.0.2.1", "198.51.100.7"];
+const V6: [&str; 2] = ["2001:db8::1", "2001:db8::2"];
 
 /// The blocks of a capture: type and body.
 fn blocks(mut bytes: &[u8]) -> Vec<(u32, Vec<u8>)> {
@@ -50,13 +50,13 @@ fn segment(options: &TcpOptions, scope: Option<(IpAddr, IpAddr)>) -> Vec<u8> {
     bytes
 }
 
-fn ends(texts: (&str, &str)) -> (IpAddr, IpAddr) {
-    (texts.0.parse().expect("address"), texts.1.parse().expect("address"))
+fn ends([src, dst]: [&str; 2]) -> (IpAddr, IpAddr) {
+    (src.parse().expect("address"), dst.parse().expect("address"))
 }
 
 /// Captures one segment and returns the packet in the capture and its original length.
 fn captured(
-    texts: (&str, &str),
+    texts: [&str; 2],
     checksum: SegmentChecksum,
     bytes: &[u8],
     reveal_keys: bool,
@@ -158,7 +158,7 @@ fn mixed_families_write_nothing() {
     let before = out.len();
     let info =
         PacketInfo { interface: 0, time_ns: 0, direction: Direction::Inbound, comment: None };
-    let (src, dst) = ends((V4.0, V6.0));
+    let (src, dst) = ends([V4[0], V6[0]]);
     let segment =
         CapturedSegment { src, dst, ecn: 0, checksum: SegmentChecksum::Unknown, bytes: &[0; 20] };
     assert_eq!(capture.segment(&mut out, &info, &segment), Err(EmitError::FamilyMismatch));
@@ -169,7 +169,7 @@ fn mixed_families_write_nothing() {
 fn of_ip(reveal_keys: bool, protocol: u8, payload: &[u8]) -> Vec<u8> {
     let (src, dst) = ends(V4);
     let mut bytes = vec![0; 20];
-    emit_ip((src, dst), protocol, 0, payload.len(), &mut bytes).expect("a header");
+    emit_ip(src, dst, protocol, 0, payload.len(), &mut bytes).expect("a header");
     bytes.extend_from_slice(payload);
     let mut out = Vec::new();
     let mut capture = Capture::begin(&mut out, "test", &["tun"], reveal_keys);

@@ -190,11 +190,11 @@ fn a_udp_checksum_of_zero_is_sent_as_ones() {
 fn emit_ip_refuses_mixed_families_and_bad_lengths() {
     let (v4, v6): (IpAddr, IpAddr) = ([1, 2, 3, 4].into(), [1; 16].into());
     let mut out = [0; 40];
-    assert_eq!(emit_ip((v4, v6), 6, 0, 1, &mut out), Err(EmitError::FamilyMismatch));
+    assert_eq!(emit_ip(v4, v6, 6, 0, 1, &mut out), Err(EmitError::FamilyMismatch));
     for ends in [(v4, v4), (v6, v6)] {
-        let long = emit_ip(ends, 6, 0, 65_536, &mut out);
+        let long = emit_ip(ends.0, ends.1, 6, 0, 65_536, &mut out);
         assert!(matches!(long, Err(EmitError::PayloadTooLong { len: 65_536 })));
-        let short = emit_ip(ends, 6, 0, 1, &mut out[..19]);
+        let short = emit_ip(ends.0, ends.1, 6, 0, 1, &mut out[..19]);
         assert!(matches!(short, Err(EmitError::BufferTooShort { available: 19, .. })));
     }
 }

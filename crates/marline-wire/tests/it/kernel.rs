@@ -6,7 +6,7 @@
 use marline_wire::mptcp::{
     AddAddr, DataAck, Dss, MpCapable, MpCapableForm, MpJoin, MptcpOption, WireDsn, WireMapping,
 };
-use marline_wire::{Checksum, IpPacket, PROTOCOL_TCP, TcpFlags, TcpSegment, verify_dss_checksum};
+use marline_wire::{Checksum, IpPacket, PROTOCOL_TCP, TcpFlags, TcpSegment, dss_checksum};
 
 const SYN: &str = "\
     450000404f2140004006d5820a0901010a090102b00c13880d72dbef00000000b002faf016470000\
@@ -144,8 +144,8 @@ fn the_kernels_data_and_its_checksum() {
     with_segment(DATA, |segment| {
         assert_eq!(segment.payload, b"hello");
         let sum = Checksum::of(segment.payload);
-        assert!(verify_dss_checksum(dsn, ssn, length, sum, checksum));
-        assert!(!verify_dss_checksum(dsn + 1, ssn, length, sum, checksum));
+        assert_eq!(dss_checksum(dsn, ssn, length, sum), checksum);
+        assert_ne!(dss_checksum(dsn + 1, ssn, length, sum), checksum);
     });
     let data_ack = Some(DataAck::Long(dsn + 5));
     assert_dss(DATA_ACK, Dss { data_ack, ..Dss::default() });

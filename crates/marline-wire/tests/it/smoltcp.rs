@@ -129,7 +129,7 @@ proptest! {
     fn smoltcp_reads_our_ip_headers(len in 0usize..2000, ecn in 0u8..4, six in any::<bool>()) {
         let ends = if six { V6 } else { V4 };
         let mut bytes = vec![0; 40];
-        let header_len = emit_ip(ends, PROTOCOL_TCP, ecn, len, &mut bytes).unwrap_or(0);
+        let header_len = emit_ip(ends.0, ends.1, PROTOCOL_TCP, ecn, len, &mut bytes).unwrap_or(0);
         bytes.truncate(header_len);
         bytes.resize(header_len + len, 0x5a);
         if six {

@@ -92,7 +92,9 @@ impl Scene {
         experiment: &Experiment,
         variant: &Variant,
         registry: &Registry,
-        (step_us, reward, at_client): (u64, Reward, bool),
+        step: Duration,
+        reward: Reward,
+        at_client: bool,
     ) -> anyhow::Result<Scene> {
         ensure!(
             !matches!(experiment.workload, Workload::Exchange { .. }),
@@ -106,7 +108,6 @@ impl Scene {
         experiment.used(variant)?;
         let variant = Variant { scheduler: Some(STEERED.to_owned()), ..variant.clone() };
         let (experiment, registry) = (experiment.clone(), registry.clone());
-        let step = Duration::from_micros(step_us);
         Ok(Scene { experiment, variant, registry, step, reward, at_client })
     }
 

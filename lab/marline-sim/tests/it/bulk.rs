@@ -59,8 +59,8 @@ fn both_directions_at_once_end_with_equal_bytes() {
     paths.connect(0, Box::new(Bulk::new(bytes, 2, 1))).expect("a connection");
     paths.world.run_until(Instant::from_secs(20));
     let (client, server) = (paths.client_report(0).unwrap(), paths.server_report(0).unwrap());
-    marline_sim::oracle::stream::complete(client, server).unwrap();
-    marline_sim::oracle::stream::complete(server, client).unwrap();
+    crate::cases::oracle::stream::complete(client, server).unwrap();
+    crate::cases::oracle::stream::complete(server, client).unwrap();
     assert!(client.eof_at < Some(Instant::from_secs(3)), "{:?}", client.eof_at);
 }
 

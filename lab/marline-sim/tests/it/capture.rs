@@ -3,8 +3,9 @@
 use std::path::Path;
 use std::process::Command;
 
+use crate::cases::oracle::stream;
 use crate::cases::{connection, link};
-use marline_sim::{Amount, Bulk, Capture, Paths, PathsConfig, oracle::stream};
+use marline_sim::{Amount, Bulk, Capture, Paths, PathsConfig};
 use marline_testkit::wiretap;
 use marline_time::{Instant, SeedTree};
 

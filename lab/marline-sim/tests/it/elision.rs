@@ -2,7 +2,8 @@
 
 use core::any::Any;
 
-use marline_sim::{Amount, Bulk, Observer, Packet, Paths, Sighting, WorldStats, oracle::stream};
+use crate::cases::oracle::stream;
+use marline_sim::{Amount, Bulk, Observer, Packet, Paths, Sighting, WorldStats};
 use marline_time::Instant;
 
 use crate::cases::{connection, scene};

@@ -1,7 +1,8 @@
 //! Tests of links that take no large packets, with and without the router's message to the sender.
 
+use crate::cases::oracle::stream;
 use crate::cases::{connection, link};
-use marline_sim::{Amount, Bulk, Paths, PathsConfig, oracle::stream};
+use marline_sim::{Amount, Bulk, Paths, PathsConfig};
 use marline_time::{Instant, SeedTree};
 
 const FAST: &str = "rate=20M,delay=10ms";

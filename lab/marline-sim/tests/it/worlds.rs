@@ -1,8 +1,8 @@
 //! Tests of random worlds: `SEED=n` replays one, and `CAPTURE=file` keeps its packets;
 //! `MARLINE_WORLDS=n` sets their number, and `MARLINE_WORLDS_FROM=n` the first seed (1).
 
+use crate::cases::oracle::stream;
 use marline_core::CloseReason;
-use marline_sim::oracle::stream;
 use marline_time::Duration;
 
 use crate::cases::worlds::Family;

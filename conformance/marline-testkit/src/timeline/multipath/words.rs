@@ -114,7 +114,7 @@ impl Subflows {
                 let to =
                     port.map_or(address.to_string(), |p| SocketAddr::new(address, p).to_string());
                 let Some(hmac) = hmac else { return format!("echo {address_id} {to}") };
-                let right = address_hmac((peer.their_key, peer.key), address_id, address, port);
+                let right = address_hmac(peer.their_key, peer.key, add);
                 format!("add {address_id} {to}{}", doubt(hmac == right))
             }
             MptcpOption::RemoveAddr(remove) => {
@@ -150,7 +150,8 @@ impl Subflows {
                 if let Some(data) = data {
                     words.push_str(&format!("+{}", data.length));
                     let dsn = keys::idsn(peer.their_key).wrapping_add(1);
-                    words.push_str(&sum_words((dsn, 1, data.length), data.checksum, &seg.payload));
+                    let right = sum(dsn, 1, data.length, &seg.payload);
+                    words.push_str(&sum_words(data.checksum, right));
                 }
             }
         }
@@ -206,7 +207,7 @@ impl Subflows {
             let whole = length == 0 || usize::from(length) == seg.payload.len() || dss.data_fin;
             let sum = match checksum {
                 Some(0) if length == 0 => " sum 0".to_owned(),
-                _ if whole => sum_words((full, ssn, length), checksum, &seg.payload),
+                _ if whole => sum_words(checksum, sum(full, ssn, length, &seg.payload)),
                 _ => checksum.map_or(String::new(), |_| " sum of more".to_owned()),
             };
             words.push(format!("{name} {at}+{len}{place}{sum}"));
@@ -218,8 +219,8 @@ impl Subflows {
     }
 }
 
-fn sum_words(mapping: (u64, u32, u16), checksum: Option<u16>, payload: &[u8]) -> String {
-    checksum.map_or(String::new(), |told| format!(" sum{}", doubt(told == sum(mapping, payload))))
+fn sum_words(checksum: Option<u16>, right: u16) -> String {
+    checksum.map_or(String::new(), |told| format!(" sum{}", doubt(told == right)))
 }
 
 const fn doubt(right: bool) -> &'static str {

@@ -10,8 +10,13 @@ use marline_proxy::client::socks_listener::{Service, bind};
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, oneshot};
 
-/// A port to serve: the configured address, and the service.
-pub(super) type Wanted = (SocketAddr, Service);
+/// A port to serve.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Wanted {
+    /// Configured address.
+    pub(super) address: SocketAddr,
+    pub(super) service: Service,
+}
 
 /// A port that is to be served until `closed` resolves.
 pub(super) struct Opened {
@@ -64,7 +69,7 @@ impl Ports {
         let listener = TcpListener::from_std(socket.try_clone().context("a listening port")?)?;
         let (open, closed) = oneshot::channel();
         // Without a receiver, the program is stopping.
-        let _ = self.begin.send(Opened { listener, service: wanted.1.clone(), closed });
+        let _ = self.begin.send(Opened { listener, service: wanted.service.clone(), closed });
         self.open.push(Port { wanted, socket, _open: open });
         Ok(())
     }
@@ -84,10 +89,11 @@ impl Ports {
                 continue;
             }
             // Port 0 is a different port each time.
-            let there = |port: &&Port| port.wanted.0 == each.0 && each.0.port() != 0;
+            let there =
+                |port: &&Port| port.wanted.address == each.address && each.address.port() != 0;
             let socket = match self.open.iter().find(there) {
                 Some(port) => port.socket.try_clone().context("a listening port")?,
-                None => bind(each.0)?,
+                None => bind(each.address)?,
             };
             steps.push(Step::Open(each.clone(), socket));
         }
@@ -103,7 +109,7 @@ impl Ports {
             match step {
                 Step::Keep(at) => self.open.extend(before[at].take()),
                 Step::Open(wanted, socket) => {
-                    let (address, service) = (socket.local_addr(), wanted.1.clone());
+                    let (address, service) = (socket.local_addr(), wanted.service.clone());
                     match self.open(wanted, socket) {
                         Ok(()) => new.extend(address.ok().map(|address| (address, service))),
                         Err(error) => tracing::error!("{error:#}"),
@@ -122,7 +128,7 @@ mod tests {
     fn wanted(address: &str, target: Option<&str>) -> Wanted {
         let service =
             target.map_or(Service::Socks5, |target| Service::Forward(target.parse().unwrap()));
-        (address.parse().unwrap(), service)
+        Wanted { address: address.parse().unwrap(), service }
     }
 
     #[tokio::test]

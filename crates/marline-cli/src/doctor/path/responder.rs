@@ -58,7 +58,8 @@ pub fn responder(listen: SocketAddr) -> (ServerBuilder, SegmentLog) {
 /// # Errors
 /// The server cannot listen at the address.
 pub async fn respond(
-    (server, log): (ServerBuilder, SegmentLog),
+    server: ServerBuilder,
+    log: SegmentLog,
     ready: impl FnOnce(SocketAddr),
 ) -> anyhow::Result<()> {
     let server = server.bind().await?;

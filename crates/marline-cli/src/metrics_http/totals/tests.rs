@@ -69,7 +69,7 @@ fn datagrams_are_counted_once_they_are_carried() {
     let (mut lanes, mut udp) = (LaneCounters::default(), UdpCounts::default());
     (lanes.lanes, lanes.stats.forged, udp.refused) = (2, 7, 3);
     for _ in 0..2 {
-        totals.datagrams(&(lanes, udp));
+        totals.datagrams(&lanes, &udp);
     }
     let text = totals.render();
     for (name, count) in [

@@ -8,6 +8,7 @@
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
+use std::ops::Range;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -254,7 +255,7 @@ fn call(way: Transport, seed: u64) -> Outcome {
     for (sender, receiver) in [("near", "far"), ("far", "near")] {
         let sent = numbers::<2>(&dir.path().join(format!("{sender}.sent")));
         let came = numbers::<3>(&dir.path().join(format!("{receiver}.came")));
-        judge(&mut outcome, &sent, &came, (from, to), &deaths);
+        judge(&mut outcome, &sent, &came, &(from..to), &deaths);
     }
     outcome.delays_ms.sort_by(f64::total_cmp);
     outcome
@@ -265,14 +266,14 @@ fn judge(
     outcome: &mut Outcome,
     sent: &[[u64; 2]],
     came: &[[u64; 3]],
-    (from, to): (u64, u64),
+    during: &Range<u64>,
     deaths: &[u64],
 ) {
     let mut first = BTreeMap::new();
     for [number, sent_ns, came_ns] in came {
         first.entry(*number).or_insert((came_ns - sent_ns) as f64 / 1e6);
     }
-    for [number, _] in sent.iter().filter(|[_, at]| (from..to).contains(at)) {
+    for [number, _] in sent.iter().filter(|[_, at]| during.contains(at)) {
         outcome.delays_ms.push(first.get(number).copied().unwrap_or(f64::INFINITY));
     }
     let dead_ns = DEAD.as_nanos() as u64;

@@ -135,8 +135,8 @@ fn play(run: RunParameters) -> Pair {
     pair
 }
 
-fn check(mut pair: Pair, bytes: (u64, u64)) {
-    assert_eq!((pair.server().received, pair.client.received), bytes);
+fn check(mut pair: Pair, from_client: u64, from_server: u64) {
+    assert_eq!((pair.server().received, pair.client.received), (from_client, from_server));
     for end in [&pair.client, pair.server.as_ref().unwrap()] {
         assert!(end.saw(SubflowEvent::PeerFin) && end.saw(SubflowEvent::Finished));
         assert_eq!(end.tcp.state(), SubflowState::Closed);
@@ -150,7 +150,7 @@ proptest! {
 
     #[test]
     fn every_byte_arrives_once_and_both_ends_close(run in run_parameters()) {
-        let bytes = run.bytes;
-        check(play(run), bytes);
+        let (from_client, from_server) = run.bytes;
+        check(play(run), from_client, from_server);
     }
 }

@@ -6,7 +6,6 @@ use marline_core::FourTuple;
 use marline_time::Duration;
 
 use super::*;
-use crate::driver::stalled::Stalled;
 use crate::driver::testing::{Target, shard};
 
 const LOCAL: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
@@ -31,18 +30,22 @@ async fn come(target: &Target, count: usize) -> Vec<(usize, Vec<u8>)> {
 #[tokio::test]
 async fn equal_segments_of_several_senders_are_one_message() {
     let ((shard, _), target, other) = (shard(None), Target::new(), Target::new());
-    let now = shard.clock.now();
+    let now = shard.clock().now();
     {
         let mut state = shard.lock();
         for (mark, len) in [(1, 100), (2, 100), (3, 60), (4, 100), (5, 120)] {
-            state.gather(now, &of(mark, target.address(), Ecn::Ect0, &vec![mark; len]));
+            gather(&mut state, now, &of(mark, target.address(), Ecn::Ect0, &vec![mark; len]));
         }
-        state.gather(now, &of(6, target.address(), Ecn::NotEct, &[6; 120]));
-        state.gather(now, &of(7, other.address(), Ecn::NotEct, &[7; 120]));
+        gather(&mut state, now, &of(6, target.address(), Ecn::NotEct, &[6; 120]));
+        gather(&mut state, now, &of(7, other.address(), Ecn::NotEct, &[7; 120]));
         let run = Outgoing { stride: 50, ..of(8, target.address(), Ecn::NotEct, &[8; 120]) };
-        state.gather(now, &run);
-        state.gather(now, &of(9, target.address(), Ecn::NotEct, &[9; MAX_GATHERED_BYTES + 1]));
-        state.send_gathered(now);
+        gather(&mut state, now, &run);
+        gather(
+            &mut state,
+            now,
+            &of(9, target.address(), Ecn::NotEct, &[9; MAX_GATHERED_BYTES + 1]),
+        );
+        send_gathered(&mut state, now);
     }
     let first = [vec![1; 100], vec![2; 100], vec![3; 60]].concat();
     let rest = [(100, 4, 100), (120, 5, 120), (120, 6, 120), (50, 8, 120), (4_097, 9, 4_097)];
@@ -55,20 +58,19 @@ async fn equal_segments_of_several_senders_are_one_message() {
 #[tokio::test]
 async fn segments_the_kernel_cannot_take_wait_and_none_is_lost() {
     let ((shard, _), target) = (shard(None), Target::new());
-    let now = shard.clock.now();
+    let now = shard.clock().now();
     let later = now + Duration::from_secs(1);
     {
         let mut state = shard.lock();
         let outer = Outer { socket: 0, local: LOCAL, remote: target.address() };
-        let stalled = Stalled { outer, ecn: Ecn::Ect0, stride: 0, bytes: vec![0; 100] };
-        state.sockets[0].as_mut().expect("open").stalled.push(stalled);
+        state.sockets().stall(outer, Ecn::Ect0, 0, vec![0; 100]);
         for mark in 1..=40 {
-            state.gather(now, &of(mark, target.address(), Ecn::Ect0, &[mark; 100]));
+            gather(&mut state, now, &of(mark, target.address(), Ecn::Ect0, &[mark; 100]));
         }
-        state.send_gathered(now);
-        assert!(state.stall_retry_at.is_some(), "they wait");
-        state.transmit(later);
-        assert_eq!(state.stall_retry_at, None);
+        send_gathered(&mut state, now);
+        assert!(state.sockets().next_timeout().is_some(), "they wait");
+        transmit(&mut state, later);
+        assert_eq!(state.sockets().next_timeout(), None);
     }
     let run: Vec<u8> = (1..=40).flat_map(|mark| [mark; 100]).collect();
     assert!(come(&target, 2).await == [(100, vec![0; 100]), (100, run)], "forty of forty senders");
@@ -78,16 +80,24 @@ async fn segments_the_kernel_cannot_take_wait_and_none_is_lost() {
 async fn an_earlier_send_error_does_not_stop_other_senders() {
     let ((shard, _), target) = (shard(None), Target::new());
     let nobody = Target::new().address();
-    let now = shard.clock.now();
+    let now = shard.clock().now();
     {
         let mut state = shard.lock();
-        state.gather(now, &of(1, nobody, Ecn::Ect0, &[1; 100]));
+        gather(&mut state, now, &of(1, nobody, Ecn::Ect0, &[1; 100]));
         // On this machine, the error of the first segment arrives before the next one is sent.
         for mark in 2..=4 {
-            state.gather(now, &of(mark, target.address(), Ecn::Ect0, &[mark; 100]));
+            gather(&mut state, now, &of(mark, target.address(), Ecn::Ect0, &[mark; 100]));
         }
-        state.send_gathered(now);
+        send_gathered(&mut state, now);
     }
     let wanted = [2, 3, 4].map(|mark| (100, vec![mark; 100]));
     assert!(come(&target, 3).await == wanted, "each for itself, so that its sender would be told");
+}
+
+#[test]
+fn an_icmp_quote_names_a_lane_only_in_a_lane_frame() {
+    let frame = [0x28, 0, 0, 0, 0, 0, 0, 0, 9, 1];
+    assert_eq!(quoted_lane(&frame), Some(9));
+    assert_eq!(quoted_lane(&frame[..8]), None);
+    assert_eq!(quoted_lane(&[0x20, 0, 0, 0, 0, 0, 0, 0, 9]), None);
 }

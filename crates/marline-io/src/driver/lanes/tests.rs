@@ -1,8 +1,8 @@
 use core::net::SocketAddr;
 
 use marline_algos::Registry;
-use marline_core::FourTuple;
-use marline_datagram::{LaneConfig, TestCipher};
+use marline_core::{FourTuple, PathAddresses};
+use marline_datagram::{FlowId, LaneConfig, TestCipher};
 
 use super::*;
 
@@ -19,9 +19,9 @@ fn lanes(numbers: PathNumbers) -> Lanes {
     let [keys, _] = TestCipher::pair(1);
     let lane = Lane::new(config(), (ID, 8), keys, Instant::ZERO);
     let mut lanes = Lanes::new(ALONE, SecretRng::from_os().unwrap());
-    assert!(lanes.admits((ID, 8)));
-    lanes.insert((ID, 8), lane, ConnectionId(3), numbers);
-    assert!(!lanes.admits((ID, 9)) && !lanes.admits((9, 8)) && !lanes.admits((0, 9)));
+    assert!(lanes.admits(ID, 8));
+    lanes.insert(ID, 8, lane, ConnectionId(3), numbers);
+    assert!(!lanes.admits(ID, 9) && !lanes.admits(9, 8) && !lanes.admits(0, 9));
     lanes
 }
 
@@ -146,13 +146,13 @@ fn a_silent_lane_path_is_probed_when_its_addresses_answer() {
     let now = Instant::from_secs(1);
     peer.add_path(PathId(0), now);
     let subflows = subflows(&[10]);
-    let addresses = (subflows[0].path.local.ip(), subflows[0].path.remote.ip());
+    let addresses = subflows[0].path.addresses();
     lanes.look(ID, now, &subflows, Some);
     lanes.with(ID, |lane| lane.set_path_unreachable(PathId(0), now));
     let mut frame = Vec::new();
     while lanes.transmit(ID, now, &mut frame).is_some() {}
     lanes.settle(ID, now);
-    let elsewhere = (addresses.0, IpAddr::from([9, 9, 9, 9]));
+    let elsewhere = PathAddresses { remote: [9, 9, 9, 9].into(), ..addresses };
     lanes.on_path_answer(elsewhere);
     assert!(lanes.transmit(ID, now, &mut frame).is_none(), "another path");
     lanes.on_path_answer(addresses);

@@ -217,7 +217,7 @@ async fn writes_of_one_runtime_turn_leave_in_one_call_and_in_order() {
 async fn waiting_writes_leave_with_the_next_write_of_a_busy_task() {
     let world = World::new().await;
     let (last, others) = world.near.split_last().expect("there are some");
-    let waiting = || last.shard().lock().turns.waiting;
+    let waiting = || last.shard().lock().wakeups().turns().waiting;
     let mut waited = 0;
     for _ in 0..20 {
         core::future::poll_fn(|cx| {

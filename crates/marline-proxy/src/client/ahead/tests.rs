@@ -52,8 +52,8 @@ impl Connect for Wired {
                 biased;
                 _ = cut.wait_for(|now| *now == (number, Wire::Cut)) => {}
                 _ = async { tokio::join!(
-                    carry(near_out, far_in, wire.clone(), (number, Wire::HeldThere)),
-                    carry(far_out, near_in, wire, (number, Wire::HeldBack)),
+                    carry(near_out, far_in, wire.clone(), number, Wire::HeldThere),
+                    carry(far_out, near_in, wire, number, Wire::HeldBack),
                 ) } => {}
             }
         });
@@ -61,17 +61,18 @@ impl Connect for Wired {
     }
 }
 
-/// Carries bytes in one direction, unless that is held.
+/// Carries bytes in one direction of a connection, unless that is held.
 async fn carry(
     mut from: impl AsyncReadExt + Unpin,
     mut to: impl AsyncWriteExt + Unpin,
     mut wire: watch::Receiver<(usize, Wire)>,
-    held: (usize, Wire),
+    number: usize,
+    held: Wire,
 ) {
     let mut buffer = [0; 1_024];
     loop {
         let count = from.read(&mut buffer).await.unwrap_or(0);
-        let _ = wire.wait_for(|now| *now != held).await;
+        let _ = wire.wait_for(|now| *now != (number, held)).await;
         if count == 0 {
             let _ = to.shutdown().await;
             return;
@@ -99,8 +100,8 @@ impl World {
         let bound = Bound { bench: Arc::clone(&bench), connects: Arc::clone(&connects) };
         let patience = Patience { warm: Duration::from_millis(200), ..Patience::default() };
         let (pin, token) = (bench.key.pin(), bench.token.clone());
-        let way =
-            Tunnel::in_time(Wired { bound, wire: sees }, pin, token, (patience, deadlines), 0);
+        let wired = Wired { bound, wire: sees };
+        let way = Tunnel::in_time(wired, pin, token, patience, deadlines, 0);
         let target = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let world = World { way: way.unwrap(), connects, wire, target };
         let echo = echo_target().await;

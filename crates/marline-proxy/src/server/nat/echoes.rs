@@ -25,13 +25,13 @@ impl Nat {
         let asked = match checked {
             Ok(()) => self.ask(state, now, request),
             Err(refused) => {
-                count(&self.counters.refused);
-                tracing::warn!(client = %self.client, "ping to {to} refused: {refused}");
+                count(&self.shared.counters.refused);
+                tracing::warn!(client = %self.client.name, "ping to {to} refused: {refused}");
                 Err(prohibited(to))
             }
         };
         match asked {
-            Ok(()) => count(&self.counters.to_local),
+            Ok(()) => count(&self.shared.counters.to_local),
             Err(error) => state.outbox.push(0, &Item::Failed { socket, sequence, to, error }),
         }
     }
@@ -62,7 +62,7 @@ impl Nat {
             echoes.forget_oldest();
         }
         loop {
-            match self.places.enter(Arc::clone(&self.client)) {
+            match self.shared.places.enter(Arc::clone(&self.client.name)) {
                 Ok(place) => return Some(place),
                 Err(_) if echoes.forget_oldest() => {}
                 Err(_) => return None,
@@ -73,7 +73,7 @@ impl Nat {
     /// The error that the client receives when the system cannot send.
     fn unable(&self, to: IpAddr, error: &io::Error) -> EchoError {
         if error.kind() == io::ErrorKind::PermissionDenied {
-            if !self.echoes_permission_logged.swap(true, Ordering::Relaxed) {
+            if !self.shared.echoes_told.swap(true, Ordering::Relaxed) {
                 tracing::warn!(
                     "clients cannot ping: the server may not open ICMP sockets (sysctl \
                      net.ipv4.ping_group_range)"
@@ -81,7 +81,7 @@ impl Nat {
             }
             return prohibited(to);
         }
-        tracing::debug!(client = %self.client, %to, "echo request not sent: {error}");
+        tracing::debug!(client = %self.client.name, %to, "echo request not sent: {error}");
         // Usually there is no route.
         let icmp = if to.is_ipv4() { (3, 0) } else { (1, 0) };
         EchoError { icmp, mtu: 0, by: None }
@@ -93,7 +93,7 @@ impl Nat {
             EchoAnswer::Reply { from, sequence, data } => {
                 let from = from.to_canonical();
                 if self.rules.borrow().check(from).is_err() {
-                    return count(&self.counters.refused);
+                    return count(&self.shared.counters.refused);
                 }
                 Item::Replied { socket, sequence, from, payload: data }
             }
@@ -102,10 +102,10 @@ impl Nat {
                 Item::Failed { socket, sequence, to, error: EchoError { icmp, mtu, by } }
             }
         };
-        count(&self.counters.from_local);
+        count(&self.shared.counters.from_local);
         let mut state = self.lock();
         state.outbox.push(0, &item);
-        state.outbox.flush(&self.lane, &self.counters);
+        state.outbox.flush(&self.lane, &self.shared.counters);
     }
 }
 

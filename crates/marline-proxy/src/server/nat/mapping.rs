@@ -31,6 +31,13 @@ pub(super) enum PeerRoute {
     Hairpin,
 }
 
+/// A peer, by its address.
+#[derive(Copy, Clone, Debug)]
+pub(super) struct Peer {
+    pub(super) address: SocketAddr,
+    pub(super) way: PeerRoute,
+}
+
 impl Drop for FamilySocket {
     fn drop(&mut self) {
         self.reader.abort();
@@ -82,10 +89,11 @@ impl Mapping {
     pub(super) fn send(
         &mut self,
         now: Instant,
-        (to, way): (SocketAddr, PeerRoute),
+        peer: Peer,
         payload: &[u8],
         read: impl FnOnce(Arc<UdpSocket>) -> AbortHandle,
     ) -> io::Result<()> {
+        let Peer { address: to, way } = peer;
         self.sends(now, to);
         let half = if to.is_ipv4() { &mut self.ipv4 } else { &mut self.ipv6 };
         let half = match half {

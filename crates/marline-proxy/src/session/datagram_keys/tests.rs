@@ -12,7 +12,7 @@ fn end(byte: u8) -> LaneEnd {
 }
 
 fn of(cipher: Cipher, side: Side, client: u8, server: u8, binding: u8) -> Keys {
-    keys((cipher, &[1; 32], &[binding; 32]), side, &end(client), &end(server))
+    keys(cipher, &[1; 32], &[binding; 32], side, &end(client), &end(server))
 }
 
 /// A sealed frame followed by its tag.

@@ -10,14 +10,14 @@
 //! draft-walid-mptcp-congestion-control. The out-of-tree kernel truncates a_r to an integer, which makes every
 //! reduction 1/2 or 3/4. Here the fraction is kept.
 
-use super::{Coupling, Group};
+use super::{Coupled, Coupling, Group};
 
 /// Upper limit of `a` in a decrease.
 const MAX_DECREASE: f64 = 1.5;
 
 /// The rule of BALIA.
 #[derive(Debug, Default)]
-pub(crate) struct Balanced;
+pub struct Balanced;
 
 impl Coupling for Balanced {
     fn increase(group: &Group) -> f64 {
@@ -37,11 +37,8 @@ fn ratio(group: &Group) -> f64 {
     group.me().map_or(1.0, |me| largest / me.rate())
 }
 
-super::controller!(
-    /// BALIA congestion control of one subflow.
-    Balia,
-    Balanced
-);
+/// BALIA congestion control of one subflow.
+pub type Balia = Coupled<Balanced>;
 
 #[cfg(test)]
 mod tests {

@@ -12,11 +12,11 @@
 //! *Differences.* alpha is computed for each ACK instead of once per window. This costs two divisions per subflow, and
 //! alpha is never outdated.
 
-use super::{Coupling, Group, Member};
+use super::{Coupled, Coupling, Group, Member};
 
 /// The rule of RFC 6356.
 #[derive(Debug, Default)]
-pub(crate) struct LiaRule;
+pub struct LiaRule;
 
 impl Coupling for LiaRule {
     fn increase(group: &Group) -> f64 {
@@ -37,11 +37,8 @@ fn speed(member: &Member) -> f64 {
     member.window / (member.rtt * member.rtt)
 }
 
-super::controller!(
-    /// LIA congestion control (RFC 6356) of one subflow.
-    Lia,
-    LiaRule
-);
+/// LIA congestion control (RFC 6356) of one subflow.
+pub type Lia = Coupled<LiaRule>;
 
 #[cfg(test)]
 mod tests {

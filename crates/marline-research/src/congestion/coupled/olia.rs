@@ -13,11 +13,11 @@
 //! out-of-tree kernel: the larger of the bytes since the last loss and the bytes between the last two. A loss halves
 //! the window. A decrease by e never goes below one segment.
 
-use super::{Coupling, Group, Member};
+use super::{Coupled, Coupling, Group, Member};
 
 /// The rule of OLIA.
 #[derive(Debug, Default)]
-pub(crate) struct Opportunistic;
+pub struct Opportunistic;
 
 impl Coupling for Opportunistic {
     fn increase(group: &Group) -> f64 {
@@ -58,11 +58,8 @@ fn shift(group: &Group, me: &Member) -> f64 {
     }
 }
 
-super::controller!(
-    /// OLIA congestion control of one subflow.
-    Olia,
-    Opportunistic
-);
+/// OLIA congestion control of one subflow.
+pub type Olia = Coupled<Opportunistic>;
 
 #[cfg(test)]
 mod tests {

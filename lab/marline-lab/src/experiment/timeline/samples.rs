@@ -1,6 +1,6 @@
 //! Samples of the subflows of both ends.
 
-use marline::policy::{Health, Phase, Quantile, SubflowView};
+use marline::policy::{Health, Quantile, SubflowView};
 use marline::{FourTuple, SubflowInfo, SubflowState};
 use marline_sim::{LinkId, NodeId, Paths, World};
 use marline_time::{Duration, Instant};
@@ -151,11 +151,6 @@ fn push(
         Health::Doubtful { cause, .. } => ("doubtful", Some(cause.to_string())),
         Health::Silent { cause, .. } => ("silent", Some(cause.to_string())),
     };
-    let phase = match subflow.phase {
-        Phase::Open => "open",
-        Phase::Recovery => "recovery",
-        Phase::Loss => "loss",
-    };
     let forecast = view.map(|view| view.forecast).filter(|forecast| forecast.is_known());
     let answer = |quantile| forecast.and_then(|forecast| forecast.answer(quantile)).map(us);
     let row: [Cell<'_>; 22] = [
@@ -166,7 +161,7 @@ fn push(
         word(subflow.state).into(),
         health.into(),
         cause.as_deref().into(),
-        phase.into(),
+        subflow.phase.name().into(),
         subflow.backup.into(),
         subflow.cwnd.into(),
         subflow.in_flight.into(),

@@ -1,8 +1,9 @@
 //! Bulk transfer to the client over links that do not change.
 
+use crate::cases::oracle::stream;
 use marline_core::ConnectionConfig;
 use marline_link::DuplexConfig;
-use marline_sim::{Amount, Bulk, Paths, PathsConfig, link_goodput, oracle::stream};
+use marline_sim::{Amount, Bulk, Paths, PathsConfig, link_goodput};
 use marline_time::{Duration, Instant, Rate, SeedTree};
 
 use super::connection;

@@ -1,9 +1,10 @@
 //! Download whose only path dies: the client opens the cellular one because it hears nothing.
 
+use crate::cases::oracle::stream;
 use marline_algos::Registry;
 use marline_core::{ConnectionConfig, Extensions, MonitorEvent, MonitorKind, ReceiveTimer};
 use marline_policy::SilenceCause;
-use marline_sim::{Amount, Bulk, Paths, PathsConfig, oracle::stream};
+use marline_sim::{Amount, Bulk, Paths, PathsConfig};
 use marline_time::{Duration, Instant, SeedTree};
 
 use super::{connection, link};

@@ -1,6 +1,7 @@
 //! Death of one of two paths in the middle of a transfer, without notification.
 
-use marline_sim::{Amount, Bulk, Paths, PathsConfig, oracle::stream};
+use crate::cases::oracle::stream;
+use marline_sim::{Amount, Bulk, Paths, PathsConfig};
 use marline_time::{Duration, Instant, SeedTree};
 
 use super::{connection, link};

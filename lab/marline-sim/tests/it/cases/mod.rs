@@ -10,6 +10,7 @@ pub mod bursts;
 pub mod crowd;
 pub mod dead_download;
 pub mod death;
+pub mod oracle;
 pub mod pairs;
 pub mod rows;
 pub mod sleep;

@@ -1,7 +1,8 @@
 //! Laptop sleep: all paths are gone for a while and both addresses have changed when it wakes.
 
+use crate::cases::oracle::stream;
 use marline_core::Linger;
-use marline_sim::{Echo, EchoServer, Paths, PathsConfig, oracle::stream};
+use marline_sim::{Echo, EchoServer, Paths, PathsConfig};
 use marline_time::{Duration, Instant, SeedTree};
 
 use super::{connection, link};

@@ -6,9 +6,9 @@ mod heard;
 mod mobile;
 mod plan;
 
+use crate::cases::oracle::{Conservation, Liveness, StreamState, Windows, stream};
 use marline_core::{CloseReason, MonitorEvent, MonitorKind, PathHealthMonitor};
 use marline_link::{LinkConfig, MiddleboxConfig};
-use marline_sim::oracle::{Conservation, Liveness, StreamState, Windows, stream};
 use marline_sim::{Amount, App, Bulk, Capture, Paths, Report};
 use marline_time::{Duration, Instant, SeedTree};
 

@@ -3,12 +3,11 @@
 
 #![allow(unreachable_pub, reason = "a module of a test binary")]
 
+use crate::cases::oracle::stream;
 use marline_algos::Registry;
 use marline_core::{CloseReason, ConnectionConfig, FallbackReason, MonitorKind};
 use marline_link::DuplexConfig;
-use marline_sim::{
-    Amount, Bulk, EchoServer, Host, Pace, Paths, PathsConfig, Report, Units, oracle::stream,
-};
+use marline_sim::{Amount, Bulk, EchoServer, Host, Pace, Paths, PathsConfig, Report, Units};
 use marline_time::{Duration, Instant, SeedTree};
 
 use crate::cases;

@@ -36,24 +36,31 @@ fn clients_of_one_server_reach_each_other_at_their_mapped_ports_and_no_service_b
     assert!(output.status.success() && out.contains("1 passed"), "{out}\n{err}");
 }
 
-/// An application, and the address at which others reach it.
-fn application(socks: SocketAddr, own: IpAddr) -> (Association, SocketAddr) {
-    let app = Association::open(socks);
-    // It has one port for all destinations.
-    let mapped = binding(&app, stun_server(), [1; 12]);
-    (app, SocketAddr::new(own, mapped.port()))
+struct Application {
+    udp: Association,
+    /// Address at which others reach it.
+    address: SocketAddr,
 }
 
-/// Sends from this address until the datagram arrives.
-fn pass((from, seen_at): (&Association, SocketAddr), to: (&Association, SocketAddr), text: &[u8]) {
+impl Application {
+    fn start(socks: SocketAddr, own: IpAddr) -> Application {
+        let udp = Association::open(socks);
+        // It has one port for all destinations.
+        let mapped = binding(&udp, stun_server(), [1; 12]);
+        Application { udp, address: SocketAddr::new(own, mapped.port()) }
+    }
+}
+
+/// Sends until the datagram arrives.
+fn pass(from: &Application, to: &Application, text: &[u8]) {
     let until = Instant::now() + PATIENCE;
     while Instant::now() < until {
-        from.send(to.1, text);
-        if let Some(arrived) = to.0.recv(Duration::from_millis(500)) {
-            return assert_eq!(arrived, (seen_at, text.to_vec()));
+        from.udp.send(to.address, text);
+        if let Some(arrived) = to.udp.recv(Duration::from_millis(500)) {
+            return assert_eq!(arrived, (from.address, text.to_vec()));
         }
     }
-    panic!("{:?} did not arrive at {}", str::from_utf8(text), to.1);
+    panic!("{:?} did not arrive at {}", str::from_utf8(text), to.address);
 }
 
 #[test]
@@ -71,24 +78,25 @@ fn behind_one_server() {
     let path = format!("127.0.0.1={}", server.address);
     let (_one, at_one) = start_client(dir.path(), &server.invite_file, &["--path", &path]);
     let (_two, at_two) = start_client(dir.path(), &second, &["--path", &path]);
-    let ((a, a_at), (b, b_at)) = (application(at_one, own), application(at_two, own));
+    let (a, b) = (Application::start(at_one, own), Application::start(at_two, own));
+    let b_at = b.address;
 
     // B has not sent to that address, so its filter drops A's datagrams.
     for _ in 0..5 {
-        a.send(b_at, b"unasked");
-        assert_eq!(b.recv(Duration::from_millis(50)), None);
+        a.udp.send(b_at, b"unasked");
+        assert_eq!(b.udp.recv(Duration::from_millis(50)), None);
     }
     // A has sent to B's address, so B reaches A, and A reaches B from then on.
-    pass((&b, b_at), (&a, a_at), b"from B");
-    pass((&a, a_at), (&b, b_at), b"from A");
+    pass(&b, &a, b"from B");
+    pass(&a, &b, b"from A");
     // Two applications of one client.
-    let (c, c_at) = application(at_one, own);
-    c.send(a_at, b"ring");
-    pass((&a, a_at), (&c, c_at), b"from A to C");
+    let c = Application::start(at_one, own);
+    c.udp.send(a.address, b"ring");
+    pass(&a, &c, b"from A to C");
 
     // A service of the server at that address stays unreachable, ...
     let service = UdpSocket::bind((own, 0)).unwrap();
-    a.send(service.local_addr().unwrap(), b"to a service");
+    a.udp.send(service.local_addr().unwrap(), b"to a service");
     assert!(server.process.line_with("server itself").contains(OWN));
     // ... and so does one at a port that was mapped before.
     drop(b);
@@ -101,11 +109,11 @@ fn behind_one_server() {
         std::thread::sleep(Duration::from_millis(50));
     };
     for _ in 0..5 {
-        a.send(b_at, b"to B's old port");
+        a.udp.send(b_at, b"to B's old port");
     }
     // Later datagrams arrive, so the earlier ones were delivered or dropped.
-    while a.recv(Duration::from_millis(1)).is_some() {}
-    pass((&c, c_at), (&a, a_at), b"from C");
+    while a.udp.recv(Duration::from_millis(1)).is_some() {}
+    pass(&c, &a, b"from C");
     for socket in [&service, &late] {
         socket.set_nonblocking(true).unwrap();
         assert!(socket.recv_from(&mut [0; 64]).is_err(), "a service was reached");

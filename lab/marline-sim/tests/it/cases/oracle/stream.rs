@@ -1,6 +1,6 @@
 //! Stream check: one side read exactly what the other wrote, in order and once.
 
-use crate::Report;
+use marline_sim::Report;
 
 /// Checks one direction: no wrong and no additional bytes.
 ///

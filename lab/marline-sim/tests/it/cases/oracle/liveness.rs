@@ -3,7 +3,7 @@
 
 use marline_time::{Duration, Instant};
 
-use crate::Report;
+use marline_sim::Report;
 
 /// Current state of one direction of a connection.
 #[derive(Copy, Clone, Debug)]

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use marline_time::Instant;
 
-use crate::{Digest, LinkId, Observer, Packet, Sighting};
+use marline_sim::{Digest, LinkId, Observer, Packet, Sighting};
 
 /// Watches all links of a world. Stores a number per segment: for runs of up to a few million packets.
 #[derive(Debug, Default)]

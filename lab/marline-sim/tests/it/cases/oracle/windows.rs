@@ -12,7 +12,7 @@ use marline_time::Instant;
 use marline_wire::mptcp::{DataAck, Dss, ExperimentalMessage, WireDsn};
 use marline_wire::{TcpFlags, TcpSegment};
 
-use crate::{NodeId, Observer, Packet, Sighting};
+use marline_sim::{NodeId, Observer, Packet, Sighting};
 
 /// Watches one connection between two hosts.
 #[derive(Debug, Default)]

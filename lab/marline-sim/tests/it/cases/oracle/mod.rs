@@ -1,5 +1,5 @@
 //! Invariant checks of a run, one file each. [`Conservation`] and [`Windows`] watch every packet
-//! ([`World::observe`](crate::World::observe)); [`Liveness`] is given the streams at intervals;
+//! ([`World::observe`](marline_sim::World::observe)); [`Liveness`] is given the streams at intervals;
 //! [`stream`] checks two reports at the end.
 
 mod conservation;
@@ -8,5 +8,5 @@ pub mod stream;
 mod windows;
 
 pub use conservation::Conservation;
-pub use liveness::{Liveness, Stall, StreamState};
+pub use liveness::{Liveness, StreamState};
 pub use windows::Windows;

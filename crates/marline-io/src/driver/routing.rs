@@ -1,16 +1,27 @@
-//! Flows of a shard and the links that carry them, and the routes of a client.
+//! Routing of a shard's flows: the links that carry them, and the routes of a client.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::link::Link;
-use crate::carrier::{Carried, FlowEnds, Outer};
+use marline_time::Instant;
+
+use super::link::{Link, Sent};
+use super::link_table::{Links, count};
+use super::outgoing::{Outgoing, Sender};
+use crate::carrier::{Carried, FlowEnds, Outer, SHORT_HEADER};
 use crate::links::Routes;
+
+/// Maximum length of a frame without payload. Longer ones elicit an answer.
+const MAX_ACK_FRAME: usize = SHORT_HEADER + 60;
 
 /// Links of a shard's flows, and the routes of a client.
 #[derive(Debug, Default)]
-pub(super) struct Rerouting {
-    pub(super) routes: Routes,
+pub(super) struct Routing {
+    /// Links of all shards that share the ports.
+    all: Arc<Links>,
+    /// Index of the shard.
+    index: u8,
+    routes: Routes,
     links: BTreeMap<u16, LinkFlows>,
     by_flow: BTreeMap<u64, u16>,
     /// Reasons of failed link attempts, for routes whose last attempt failed.
@@ -29,9 +40,48 @@ struct LinkFlows {
     full: bool,
 }
 
-impl Rerouting {
-    pub(super) fn new(routes: Routes) -> Self {
-        Rerouting { routes, ..Rerouting::default() }
+impl Routing {
+    pub(super) fn new(all: Arc<Links>, index: u8, routes: Routes) -> Self {
+        Routing { all, index, routes, ..Routing::default() }
+    }
+
+    /// Links of all shards that share the ports.
+    pub(super) const fn links(&self) -> &Arc<Links> {
+        &self.all
+    }
+
+    /// Routes of a client.
+    pub(super) const fn routes(&mut self) -> &mut Routes {
+        &mut self.routes
+    }
+
+    /// Sends bytes on a link. Returns the flows that must pause because the link is full now.
+    pub(super) fn send(&mut self, out: &Outgoing<'_>) -> Vec<u64> {
+        let dropped = &self.all.counters().dropped;
+        // A link that has ended has notified its flows. Its index may belong to another link now.
+        let Some(link) = self.all.at(&out.outer) else {
+            count(dropped);
+            return Vec::new();
+        };
+        let lane = matches!(out.sender, Sender::Lane(..));
+        match link.send(self.index, lane, out.stride, out.bytes) {
+            Sent::All => return Vec::new(),
+            Sent::Full => {}
+            Sent::Dropped => count(dropped),
+        }
+        self.set_full(out.outer.socket, true)
+    }
+
+    /// Records that a client sends a datagram. Returns false if it must not be sent.
+    pub(super) fn may_send_datagram(&mut self, now: Instant, out: &Outgoing<'_>) -> bool {
+        if !self.routes.uses_links() {
+            return true;
+        }
+        let length = if out.stride == 0 { out.bytes.len() } else { out.stride };
+        if length > MAX_ACK_FRAME {
+            self.routes.sent(now, (out.outer.local, out.outer.remote));
+        }
+        self.routes.sends_datagrams()
     }
 
     /// Returns true if this link carries the flow; `None` stands for datagrams.
@@ -48,22 +98,28 @@ impl Rerouting {
         link.full
     }
 
-    /// Records that a flow has validated itself on a link. Returns true if it is the first of this shard there.
-    pub(super) fn prove(&mut self, flow: u64, link: &Arc<Link>) -> bool {
-        let Some(flows) = self.links.get_mut(&link.outer().socket) else { return false };
+    /// Records that a flow has validated itself on the link of this index.
+    pub(super) fn prove(&mut self, flow: u64, index: u16) {
+        let Some(link) = self.all.by_index(index) else { return };
+        let Some(flows) = self.links.get_mut(&link.outer().socket) else { return };
         flows.proven.insert(flow);
         // `proven_link` may be an earlier link of this index, which has ended.
-        let known = flows.proven_link.as_ref().is_some_and(|known| Arc::ptr_eq(known, link));
+        let known = flows.proven_link.as_ref().is_some_and(|known| Arc::ptr_eq(known, &link));
         if !known {
-            flows.proven_link = Some(Arc::clone(link));
+            flows.proven_link = Some(Arc::clone(&link));
+            self.all.prove(&link);
         }
-        !known
     }
 
-    /// Removes a flow that the core no longer needs or that is carried otherwise now. Returns the link on which it
-    /// was the last validated flow of this shard, if it was.
-    #[must_use]
-    pub(super) fn forget_flow(&mut self, flow: u64) -> Option<Arc<Link>> {
+    /// Removes a flow that has ended or is carried otherwise now from its link.
+    pub(super) fn forget_flow(&mut self, flow: u64) {
+        if let Some(link) = self.remove_flow(flow) {
+            self.all.remove_validated_flow(&link);
+        }
+    }
+
+    /// Removes a flow. Returns the link on which it was the last validated flow of this shard, if it was.
+    fn remove_flow(&mut self, flow: u64) -> Option<Arc<Link>> {
         let index = self.by_flow.remove(&flow)?;
         let link = self.links.get_mut(&index)?;
         link.flows.remove(&flow);
@@ -97,7 +153,7 @@ impl Rerouting {
 
     /// Records why a link was not established.
     pub(super) fn note_failure(&mut self, ends: FlowEnds, why: String) {
-        let Rerouting { routes, failures, .. } = self;
+        let Routing { routes, failures, .. } = self;
         failures.retain(|ends, _| routes.knows(ends));
         failures.insert(ends, why);
     }

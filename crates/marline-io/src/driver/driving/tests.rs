@@ -11,9 +11,12 @@ use tokio::io::ReadBuf;
 
 use super::*;
 use crate::driver::reception::BUSY_RUNTIME_CALLS;
-use crate::driver::testing::{connecting_shard, shard};
+use crate::driver::socket::Kind;
+use crate::driver::testing::{connecting_shard, shard, without_sockets};
 use crate::driver::{AcceptQueue, ShardHandle, Stream};
 use crate::links::UdpUse;
+use crate::native::RawSockets;
+use marline_testkit::need;
 
 /// Connections that end at the same time: their last data is several batches, and fits into a socket's buffer even
 /// if each connection sends its own datagram.
@@ -59,7 +62,7 @@ impl World {
 /// Wakes the task of a shard, which is not polled before the caller yields.
 fn wake_task(shard: &ShardHandle) {
     // Without a waker, it is woken already.
-    let driver = shard.lock().driver.clone();
+    let driver = shard.lock().wakeups().task();
     if let Some(driver) = driver {
         driver.wake();
     }
@@ -118,7 +121,7 @@ async fn a_read_receives_datagrams_only_if_the_task_is_late() {
 fn compute(shard: &ShardHandle, for_ms: u64) {
     for _ in 0..for_ms / 20 {
         std::thread::sleep(core::time::Duration::from_millis(20));
-        let _ = shard.clock.now();
+        let _ = shard.clock().now();
     }
 }
 
@@ -139,10 +142,10 @@ async fn no_timer_fires_for_an_answer_that_lies_in_the_socket() {
         // All timers of the question have expired.
         wake_task(&world.client);
         compute(&world.client, 500);
-        let overdue = world.client.clock.now();
-        assert!(world.client.lock().armed.is_some_and(|at| at < overdue));
+        let overdue = world.client.clock().now();
+        assert!(world.client.lock().wakeups().armed().is_some_and(|at| at < overdue));
         assert_eq!(read_now(&world.near[0], cx).as_deref(), Some(&b"answer"[..]));
-        let armed = world.client.lock().armed;
+        let armed = world.client.lock().wakeups().armed();
         assert!(armed.is_none_or(|at| at > overdue), "the caller has seen to the timers");
         assert_eq!(world.near[0].info().map(|info| repeats(&info)), Some(0));
     })
@@ -160,13 +163,13 @@ async fn udp_is_not_taken_for_blocked_while_its_answer_lies_in_the_socket() {
     at_once(|_| {
         let local = IpAddr::from(Ipv4Addr::LOCALHOST);
         let _stream = client.connect(Arc::clone(&config), local, at).expect("started");
-        let asked = |shard: &ShardHandle| shard.lock().rerouting.routes.next_timeout();
+        let asked = |shard: &ShardHandle| shard.lock().routing().routes().next_timeout();
         assert!(asked(&client).is_some(), "a SYN wants an answer");
         wake_task(&server);
         be_late();
-        server.stand_in();
+        server.drive_if_late();
         compute(&client, 600);
-        let now = client.clock.now();
+        let now = client.clock().now();
         client.with_endpoint(|_, _| ());
         assert!(asked(&client).is_some_and(|at| at < now), "overdue, and not judged");
         wake_task(&client);
@@ -213,4 +216,25 @@ async fn many_calls_receive_without_a_wakeup_of_the_task() {
         assert_eq!(read_now(&world.far[0], cx).as_deref(), Some(&b"question"[..]));
     })
     .await;
+}
+
+/// Number of send-only sockets that are not bound to an interface.
+fn spare(shard: &Shard) -> usize {
+    let raw = |socket: &Sock| match &socket.kind {
+        Kind::Raw(raw) => raw.spare(),
+        _ => 0,
+    };
+    shard.lock().sockets().iter().map(raw).sum()
+}
+
+#[tokio::test]
+async fn a_server_without_outgoing_connections_has_no_send_sockets() {
+    if !need::root() {
+        return;
+    }
+    let shard = without_sockets(CarrierKind::Raw, None);
+    shard.use_raw(&RawSockets::open().unwrap()).unwrap();
+    assert!(spare(&shard) > 0);
+    shard.disable_connecting();
+    assert_eq!(spare(&shard), 0);
 }

@@ -1,0 +1,231 @@
+//! What lanes report: datagrams and paths to the application, counters, and the bytes carried on each path, for the
+//! comparison of UDP with TCP (`links/fallback/comparing.rs`).
+//!
+//! Frames that the peer does not acknowledge were lost on the way to it. For the peer's frames, only the missing
+//! numbers are known and not their paths: they are attributed to the path that delivered nearly everything.
+
+use marline_datagram::{FlowId, Lane, LaneStats, PathId};
+use marline_time::{Duration, Instant};
+
+use crate::links::{DataDirection, LaneBytes};
+
+/// Maximum number of datagrams handed to an application in one call.
+const MAX_DATAGRAM_BATCH: usize = 64;
+/// Interval between two checks.
+const LOOK: Duration = Duration::from_millis(500);
+/// Share, in percent, from which a path counts as having delivered nearly everything.
+const NEARLY_ALL_PERCENT: u64 = 80;
+
+/// Counters since the last check, and their values at that time.
+#[derive(Debug)]
+pub(super) struct Carried {
+    looked_at: Instant,
+    paths: Vec<OnPath>,
+    /// Frames that the peer sent, and frames that arrived.
+    arrived: (u64, u64),
+}
+
+#[derive(Copy, Clone, Debug)]
+struct OnPath {
+    id: PathId,
+    sent_bytes: u64,
+    arrived_bytes: u64,
+    /// Ack-eliciting frames and lost frames at the last check.
+    frames: (u64, u64),
+}
+
+impl Carried {
+    pub(super) fn new(now: Instant, lane: &Lane) -> Self {
+        let on_path = |info: marline_datagram::PathInfo| OnPath {
+            id: info.id,
+            sent_bytes: 0,
+            arrived_bytes: 0,
+            frames: (info.frames, info.lost_frames),
+        };
+        let paths = lane.paths(now).map(on_path).collect();
+        Carried { looked_at: now, paths, arrived: lane.arrived_frames() }
+    }
+
+    /// Returns true if the last check was a moment ago.
+    pub(super) fn is_recent(&self, now: Instant) -> bool {
+        now < self.looked_at + LOOK
+    }
+
+    fn on(&mut self, path: PathId) -> Option<&mut OnPath> {
+        self.paths.iter_mut().find(|on| on.id == path)
+    }
+
+    pub(super) fn on_sent(&mut self, path: PathId, bytes: usize) {
+        if let Some(on) = self.on(path) {
+            on.sent_bytes += bytes as u64;
+        }
+    }
+
+    pub(super) fn on_arrived(&mut self, path: PathId, bytes: usize) {
+        if let Some(on) = self.on(path) {
+            on.arrived_bytes += bytes as u64;
+        }
+    }
+
+    /// Returns what each path carried until now, in both directions.
+    pub(super) fn until(
+        &self,
+        now: Instant,
+        lane: &Lane,
+    ) -> Vec<(PathId, DataDirection, LaneBytes)> {
+        let mut found = Vec::new();
+        for info in lane.paths(now) {
+            let Some(on) = self.paths.iter().find(|on| on.id == info.id) else { continue };
+            let frames = info.frames.saturating_sub(on.frames.0);
+            let lost = share(on.sent_bytes, info.lost_frames.saturating_sub(on.frames.1), frames);
+            let up = LaneBytes { delivered: on.sent_bytes - lost, lost };
+            found.push((info.id, DataDirection::Up, up));
+        }
+        let (next, arrived) = lane.arrived_frames();
+        let sent = next.saturating_sub(self.arrived.0);
+        let came = arrived.saturating_sub(self.arrived.1).min(sent);
+        let all: u64 = self.paths.iter().map(|on| on.arrived_bytes).sum();
+        for on in &self.paths {
+            let is_nearly_all = on.arrived_bytes * 100 >= all * NEARLY_ALL_PERCENT;
+            // A missing frame counts as many bytes as the average frame that arrived.
+            let lost =
+                if is_nearly_all { (sent - came) * on.arrived_bytes / came.max(1) } else { 0 };
+            let down = LaneBytes { delivered: on.arrived_bytes, lost };
+            found.push((on.id, DataDirection::Down, down));
+        }
+        found
+    }
+}
+
+/// Scales `bytes` by the fraction `part / whole`.
+fn share(bytes: u64, part: u64, whole: u64) -> u64 {
+    (bytes * part.min(whole)).checked_div(whole).unwrap_or_default()
+}
+
+/// Counters of a shard's lanes since its start.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LaneCounters {
+    /// Current number of lanes.
+    pub lanes: u64,
+    /// Frames for unknown lanes.
+    pub unknown: u64,
+    /// Frames for a lane from an address that no subflow of its connection has validated.
+    pub strangers: u64,
+    /// Frames that were not sent because their path had no address.
+    pub unroutable: u64,
+    /// Sums over all lanes, including those that have ended.
+    pub stats: LaneStats,
+}
+
+impl core::ops::AddAssign for LaneCounters {
+    fn add_assign(&mut self, other: LaneCounters) {
+        self.lanes += other.lanes;
+        self.unknown += other.unknown;
+        self.strangers += other.strangers;
+        self.unroutable += other.unroutable;
+        self.stats += other.stats;
+    }
+}
+
+/// Side that numbers the paths of a lane.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum PathNumbers {
+    /// This side: each established subflow is a path, which [`Arrivals::paths`] reports.
+    Ours,
+    /// The peer, which names them ([`Datagrams::add_path`](super::Datagrams::add_path)). The oldest subflow is
+    /// number 0 until the peer reassigns it.
+    Peers,
+}
+
+/// Path that this side has numbered and must announce to the peer.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct NamedPath {
+    /// Number of the path.
+    pub path: PathId,
+    /// The peer's id of the subflow.
+    pub peer_flow: u64,
+}
+
+/// Data received on a lane, in reusable memory.
+#[derive(Debug, Default)]
+pub struct Arrivals {
+    bytes: Vec<u8>,
+    datagrams: Vec<(FlowId, usize)>,
+    paths: Vec<NamedPath>,
+    spent: bool,
+    silent: bool,
+}
+
+impl Arrivals {
+    /// Datagrams in order of arrival.
+    pub fn datagrams(&self) -> impl Iterator<Item = (FlowId, &[u8])> {
+        let mut start = 0;
+        self.datagrams.iter().map(move |(flow, end)| {
+            let payload = &self.bytes[core::mem::replace(&mut start, *end)..*end];
+            (*flow, payload)
+        })
+    }
+
+    /// Paths that were numbered here and must be announced to the peer.
+    #[must_use]
+    pub fn paths(&self) -> &[NamedPath] {
+        &self.paths
+    }
+
+    /// True if only an eighth of the key's usage limit is left, or if too many forged frames have failed with it.
+    /// Another lane is needed then.
+    #[must_use]
+    pub const fn needs_replacement(&self) -> bool {
+        self.spent
+    }
+
+    /// True if a path became silent. The peer may be gone, or a NAT may have assigned a new address.
+    #[must_use]
+    pub const fn is_silent(&self) -> bool {
+        self.silent
+    }
+
+    /// True if there is nothing to report.
+    pub(super) fn is_empty(&self) -> bool {
+        self.datagrams.is_empty() && self.paths.is_empty() && !self.spent && !self.silent
+    }
+
+    /// Adds paths that were numbered here.
+    pub(super) fn add_paths(&mut self, paths: &mut Vec<NamedPath>) {
+        self.paths.append(paths);
+    }
+
+    pub(super) fn push(&mut self, flow: FlowId, payload: &[u8]) {
+        self.bytes.extend_from_slice(payload);
+        self.datagrams.push((flow, self.bytes.len()));
+    }
+
+    /// Returns true if one call takes no more datagrams.
+    pub(super) fn is_full(&self) -> bool {
+        self.datagrams.len() >= MAX_DATAGRAM_BATCH
+    }
+
+    pub(super) const fn set_spent(&mut self) {
+        self.spent = true;
+    }
+
+    pub(super) const fn set_silent(&mut self) {
+        self.silent = true;
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.bytes.clear();
+        self.datagrams.clear();
+        self.paths.clear();
+        (self.spent, self.silent) = (false, false);
+    }
+}
+
+/// Path of a lane, and its subflow.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(super) struct LanePath {
+    pub(crate) id: PathId,
+    /// Our id of the subflow.
+    pub(crate) flow: u64,
+}

@@ -2,7 +2,7 @@
 //!
 //! An owner is a field of `Connection` whose type is a struct in the connection's folder. The compiler protects
 //! private fields; this check makes sure that they are private, that no other file has a way around that, and that
-//! only one file, the hub, holds two owners at a time.
+//! only the hub holds two owners at a time, and listed structs, each the ones that the list states.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -20,10 +20,21 @@ use crate::manifest;
 struct Area {
     /// Struct whose fields are the owners.
     state: &'static str,
-    /// The file of that struct, which alone may hold two owners.
+    /// The file of that struct, which may hold any owners.
     hub: &'static str,
     /// Folder of the owners.
     folder: &'static str,
+    /// Structs that borrow several owners from the hub for a call.
+    borrowers: &'static [Borrower],
+}
+
+/// A struct of references to several owners.
+struct Borrower {
+    name: &'static str,
+    /// Owners that it borrows mutably.
+    owners: &'static [&'static str],
+    /// Why one call changes all of them.
+    reason: &'static str,
 }
 
 const AREAS: &[Area] = &[
@@ -31,11 +42,85 @@ const AREAS: &[Area] = &[
         state: "Connection",
         hub: "crates/marline-core/src/connection.rs",
         folder: "crates/marline-core/src/connection",
+        borrowers: &[
+            Borrower {
+                name: "SegmentBuilder",
+                owners: &[
+                    "Session",
+                    "PathSet",
+                    "Sender",
+                    "Receiver",
+                    "Scheduling",
+                    "Closing",
+                    "DeliveryWatch",
+                    "MemoryTrim",
+                    "FastOpening",
+                    "ReplayGuard",
+                ],
+                reason: "a segment carries data, acknowledgments and options of all parts",
+            },
+            Borrower {
+                name: "Assignment",
+                owners: &[
+                    "PathSet",
+                    "Sender",
+                    "Scheduling",
+                    "Closing",
+                    "DeliveryWatch",
+                    "MemoryTrim",
+                ],
+                reason: "the scheduler's decisions move data of the sender to subflows",
+            },
+            Borrower {
+                name: "Joins",
+                owners: &["PathSet", "Sender", "Receiver", "ReplayGuard"],
+                reason: "the SYN of a Fast JOIN carries data or a DATA_ACK",
+            },
+            Borrower {
+                name: "FastOpenHandshake",
+                owners: &["Session", "PathSet", "Sender", "Receiver", "FastOpening"],
+                reason: "data of the first SYN shifts the positions of both streams",
+            },
+            Borrower {
+                name: "Opening",
+                owners: &["PathSet", "Attempts", "Sender", "Receiver"],
+                reason: "a new subflow needs a place in each part",
+            },
+            Borrower {
+                name: "Reception",
+                owners: &["Session", "PathSet", "Receiver"],
+                reason: "a mapping relates positions of a subflow to the stream",
+            },
+            Borrower {
+                name: "Silence",
+                owners: &["PathSet", "Receiver", "Closing", "Liveness"],
+                reason: "missing data of the stream is a sign of a silent path",
+            },
+            Borrower {
+                name: "PeerMessages",
+                owners: &["Session", "PathSet", "RtoExchange"],
+                reason: "messages wait among the paths' signals until they are sent",
+            },
+            Borrower {
+                name: "Ending",
+                owners: &[
+                    "PathSet",
+                    "Attempts",
+                    "Sender",
+                    "Receiver",
+                    "Closing",
+                    "Scheduling",
+                    "Liveness",
+                ],
+                reason: "each part forgets a subflow whose slot may be reused",
+            },
+        ],
     },
     Area {
         state: "State",
         hub: "crates/marline-io/src/driver/state.rs",
         folder: "crates/marline-io/src/driver",
+        borrowers: &[],
     },
 ];
 /// Crates whose files may import each other circularly: a program that plays the kernel for packetdrill's scripts.
@@ -150,6 +235,11 @@ impl Owners {
             let mut looker =
                 FileVisitor { owners: self, file: name, owned: &mut owned, wrong: &mut wrong };
             looker.visit_file(file);
+        }
+        for Borrower { name, .. } in self.area.borrowers {
+            if !self.structs.contains_key(*name) {
+                wrong.push(format!("{}: there is no borrower `{name}`", self.area.folder));
+            }
         }
         for name in &owned {
             let Some((file, public)) = self.structs.get(name) else { continue };
@@ -272,6 +362,37 @@ impl<'a> Visit<'a> for FileVisitor<'_> {
             if let ImplItem::Fn(function) = item {
                 self.function(name.as_deref(), &function.sig);
             }
+        }
+    }
+
+    fn visit_item_struct(&mut self, found: &'a syn::ItemStruct) {
+        let mut held = BTreeSet::new();
+        for field in &found.fields {
+            if let Type::Reference(reference) = &field.ty
+                && reference.mutability.is_some()
+            {
+                held.extend(named(&reference.elem));
+            }
+        }
+        held.retain(|name| self.owners.names.contains(name) || name == self.owners.area.state);
+        let name = found.ident.to_string();
+        let listed = self.owners.area.borrowers.iter().find(|borrower| borrower.name == name);
+        let stated: BTreeSet<String> =
+            listed.into_iter().flat_map(|b| b.owners).map(ToString::to_string).collect();
+        let file = self.file;
+        let list = |names: &BTreeSet<String>| names.iter().cloned().collect::<Vec<_>>().join(", ");
+        match listed {
+            None if held.len() > 1 && file != self.owners.area.hub => self.wrong.push(format!(
+                "{file}: {name} borrows {} mutably, but is not a listed borrower",
+                list(&held)
+            )),
+            Some(borrower) if held != stated => self.wrong.push(format!(
+                "{file}: {name} borrows {} mutably, but the list states {} ({})",
+                list(&held),
+                list(&stated),
+                borrower.reason
+            )),
+            _ => {}
         }
     }
 
@@ -409,10 +530,22 @@ mod tests {
         assert!(graph(&[("a", &["b", "c"]), ("b", &["c"]), ("c", &[])]).circles().is_empty());
     }
 
+    const AREA: Area = Area {
+        state: "Connection",
+        hub: "connection.rs",
+        folder: "connection",
+        borrowers: &[Borrower { name: "Pair", owners: &["A", "B"], reason: "a test" }],
+    };
+    const PAIR: (&str, &str) = ("pair", "struct Pair<'a> { a: &'a mut A, b: &'a mut B, c: &'a C }");
+
     fn findings(holder: &str, others: &[(&str, &str)]) -> Vec<String> {
-        let area = &AREAS[0];
+        let area = &AREA;
+        let others: Vec<_> = match others.iter().any(|(_, text)| text.contains("Pair")) {
+            true => others.to_vec(),
+            false => [others, &[PAIR]].concat(),
+        };
         let mut files = vec![(area.hub.to_owned(), syn::parse_file(holder).expect("Rust"))];
-        for (name, text) in others {
+        for (name, text) in &others {
             let name = format!("{}/{name}.rs", area.folder);
             files.push((name, syn::parse_file(text).expect("Rust")));
         }
@@ -442,12 +575,23 @@ mod tests {
     }
 
     #[test]
-    fn one_file_alone_holds_two_owners() {
+    fn only_the_hub_holds_two_owners_in_a_function() {
         let both = "struct A {} impl A { fn f(&mut self, b: &mut B) {} fn g(&mut self, b: &B) {} }";
         let found = findings("", &[("a", both)]);
         assert_eq!(found.len(), 1, "{found:?}");
         assert!(found[0].contains("fn f holds A and B mutably"));
         assert_eq!(findings("fn f(a: &mut A, b: &mut B) {}", &[]), [""; 0]);
         assert!(findings("", &[("a", "impl Connection {}")])[0].contains("impl Connection"));
+    }
+
+    #[test]
+    fn a_listed_struct_borrows_what_the_list_states() {
+        assert_eq!(findings("", &[PAIR]), [""; 0]);
+        let other = findings("", &[("other", "struct Other<'a> { a: &'a mut A, c: &'a mut C }")]);
+        assert!(other[0].contains("Other borrows A, C mutably, but is not a listed"), "{other:?}");
+        let more = "struct Pair<'a> { a: &'a mut A, b: &'a mut B, c: &'a mut C }";
+        let more = findings("", &[("pair", more)]);
+        assert!(more[0].contains("A, B, C mutably, but the list states A, B"), "{more:?}");
+        assert!(findings("", &[("pair", "struct Pairs;")])[0].contains("no borrower `Pair`"));
     }
 }

@@ -30,7 +30,6 @@ use crate::subflow::Workspace;
 use crate::tables::Context;
 use crate::tables::cookie_keys::CookieKeys;
 use crate::tables::demux::FlowRef;
-use crate::tables::desk::Desk;
 use crate::tables::fast_join_memory::FastJoinMemory;
 use crate::tables::fast_open_memory::FastOpenMemory;
 use crate::tables::flow_table::FlowTable;
@@ -39,6 +38,7 @@ use crate::tables::outbox::Outbox;
 use crate::tables::path_faults::PathFaults;
 use crate::tables::reply_budget::ReplyBudget;
 use crate::tables::requests::Requests;
+use crate::tables::scheduler_scratch::SchedulerScratch;
 use crate::tables::silent_paths::SilentPaths;
 use crate::tables::subflow_settings::SubflowSettings;
 use crate::tables::time_wait::TIME_WAIT_BIT;
@@ -65,7 +65,7 @@ pub struct Endpoint {
     rng: Box<dyn Rng>,
     account: MemoryAccount,
     settings: SubflowSettings,
-    desk: OnDemand<Desk>,
+    scheduler_scratch: OnDemand<SchedulerScratch>,
     workspace: Workspace,
     flows: FlowTable,
     networks: NetworkMemory,
@@ -105,7 +105,7 @@ impl Endpoint {
         Endpoint {
             accept: config.accept.take().map(Arc::new),
             settings: SubflowSettings::default(),
-            desk: OnDemand::new(),
+            scheduler_scratch: OnDemand::new(),
             workspace: Workspace::default(),
             flows,
             rng,
@@ -141,7 +141,7 @@ impl Endpoint {
             rng: self.rng.as_mut(),
             account: &self.account,
             settings: &mut self.settings,
-            desk: &mut self.desk,
+            scheduler_scratch: &mut self.scheduler_scratch,
             workspace: &mut self.workspace,
             flows: &mut self.flows,
             networks: &mut self.networks,

@@ -8,7 +8,7 @@ use anyhow::ensure;
 use marline_lab::compare::{Bench, Extent, Row, Sample, report, rows};
 use marline_lab::keep::write_between_markers;
 use marline_lab::parallel::available;
-use marline_lab::runs::{Comparison, StoredLane, StoredRuns};
+use marline_lab::runs::{Comparison, Kept, KeptLane, Selection};
 
 use super::paper::aligned;
 use marline_cli::cmd::monitor::print;
@@ -114,8 +114,11 @@ impl<'a> Results<'a> {
 
 /// Prints the comparison of two results.
 fn results(a: &Results<'_>, b: &Results<'_>) -> anyhow::Result<ExitCode> {
-    let (kept_a, kept_b) = (StoredRuns::open(a.place)?, StoredRuns::open(b.place)?);
-    let all = Comparison::of_all((&kept_a, a.variant), (&kept_b, b.variant))?;
+    let (kept_a, kept_b) = (Kept::open(a.place)?, Kept::open(b.place)?);
+    let all = Comparison::of_all(
+        Selection { results: &kept_a, variant: a.variant },
+        Selection { results: &kept_b, variant: b.variant },
+    )?;
     for (number, comparison) in all.iter().enumerate() {
         let Comparison { a: first, b: second, seeds, missing, .. } = comparison;
         let mut text = if number > 0 { "\n".to_owned() } else { String::new() };

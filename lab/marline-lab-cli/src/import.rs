@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
-use marline_lab::import::{Measurement, Reading, read_csv, read_iperf3, read_pcaps};
+use marline_lab::import::{CaptureFile, Measurement, Reading, read_csv, read_iperf3, read_pcaps};
 use marline_lab::scenario::name_from;
 
 use marline_cli::cmd::monitor::print;
@@ -95,8 +95,8 @@ fn measured(args: &Args) -> anyhow::Result<Measurement> {
         let names = [client, server].map(|file| file.display().to_string());
         let bytes = [bytes(client)?, bytes(server)?];
         let every = args.every.unwrap_or(Duration::from_millis(100));
-        let ends = ((names[0].as_str(), &bytes[0][..]), (names[1].as_str(), &bytes[1][..]));
-        return read_pcaps(ends.0, ends.1, every, (ms * 1e6) as i64);
+        let [client, server] = [0, 1].map(|n| CaptureFile { name: &names[n], bytes: &bytes[n] });
+        return read_pcaps(client, server, every, (ms * 1e6) as i64);
     }
     let file = args.files[0].display().to_string();
     let text = String::from_utf8(bytes(&args.files[0])?).with_context(|| {

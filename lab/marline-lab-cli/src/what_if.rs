@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use marline_lab::estimate::Estimate;
-use marline_lab::import::{Passage, passages, round_trips};
+use marline_lab::import::{CaptureFile, Passage, passages, round_trips};
 use marline_lab::what_if::{Delay, Sending, WhatIf, what_if};
 
 use super::import::bytes;
@@ -88,9 +88,10 @@ fn read(args: &Args, delay: Delay, files: &str) -> anyhow::Result<Vec<Passage>> 
     let ends = files.split_once(',');
     let (client, server) =
         ends.with_context(|| format!("{files}: two captures of each path, CLIENT,SERVER"))?;
-    let captures = [bytes(Path::new(client))?, bytes(Path::new(server))?];
-    let ends = ((client, &captures[0][..]), (server, &captures[1][..]));
-    let [up, down] = passages(ends.0, ends.1, (args.clock_ahead * 1e6) as i64)
+    let (client_bytes, server_bytes) = (bytes(Path::new(client))?, bytes(Path::new(server))?);
+    let client = CaptureFile { name: client, bytes: &client_bytes };
+    let server = CaptureFile { name: server, bytes: &server_bytes };
+    let [up, down] = passages(client, server, (args.clock_ahead * 1e6) as i64)
         .with_context(|| format!("the captures {files}"))?;
     Ok(if args.way == Some(Direction::Up) { up } else { down })
 }

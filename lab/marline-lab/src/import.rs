@@ -21,7 +21,7 @@ use crate::scenario::check_name;
 
 pub use csv::{Reading, read as read_csv};
 pub use iperf3::read as read_iperf3;
-pub use pcap::{Passage, passages, read as read_pcaps};
+pub use pcap::{CaptureFile, Passage, passages, read as read_pcaps};
 pub use round_trips::{RoundTrips, round_trips};
 
 /// Largest number of samples of a file.

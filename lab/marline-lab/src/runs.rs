@@ -30,7 +30,7 @@ use crate::experiment::file::Lane;
 use crate::experiment::{Experiment, Stack, Watch, Watched, run_live_watched, simulate, weight};
 
 pub use captures::{CaptureFiles, Captures};
-pub use comparison::{Compared, Comparison, Outcome};
+pub use comparison::{Compared, Comparison, Outcome, Selection};
 pub use figures::Figures;
 pub use measured::{MIN_RUNS, Measure, Measured};
 pub use qlogs::{QlogFiles, Qlogs};
@@ -108,7 +108,7 @@ impl Job {
             let made = match stack {
                 Stack::Sim => simulate(experiment, variant, self.seed)
                     .map(|outcome| (outcome, Watched::default())),
-                _ => run_live_watched(experiment, (stack, variant), self.seed, instance, watch),
+                _ => run_live_watched(experiment, stack, variant, self.seed, instance, watch),
             };
             let looked_at =
                 made.and_then(|(outcome, seen)| Ok((Record::of(experiment, &outcome)?, seen)));

@@ -70,7 +70,7 @@ impl StreamPlaces {
         let subflow_offset = relative(self.subflow_starts.get(&flow), tcp.header.seq);
         let acked = relative(self.subflow_starts.get(&(flow.1, flow.0)), tcp.header.ack);
         let placed = self.placement.place(flow, tcp);
-        let (stream_offset, data_acked) = self.data(from_client, (subflow_offset, placed), tcp);
+        let (stream_offset, data_acked) = self.data(from_client, subflow_offset, placed, tcp);
         Place { subflow_offset, stream_offset, acked, data_acked }
     }
 
@@ -79,7 +79,8 @@ impl StreamPlaces {
     fn data(
         &mut self,
         from_client: bool,
-        (offset, placed): (u32, Option<u32>),
+        offset: u32,
+        placed: Option<u32>,
         tcp: &TcpSegment<'_>,
     ) -> (Option<u64>, Option<u64>) {
         let capable = |option: MptcpOption| matches!(option, MptcpOption::Capable(_));

@@ -17,6 +17,7 @@ use marline_lab::figure::number;
 
 use crate::file::PaperFile;
 use crate::paper::{Context, Effort, Paper};
+use crate::recorded::figures::Margins;
 use crate::recorded::pairs::{Pair, pairs};
 use crate::recorded::setup::{Setup as RecordedSetup, TEXT as RECORDED_TEXT};
 use crate::roots::Part;
@@ -46,7 +47,7 @@ impl Paper for Auto {
         let mut result = Reproduction::default();
         on_recorded(context, &setup, &limits, &mut result)?;
         on_generated(context, &setup, &limits, &mut result)?;
-        let (share, ms) = limits.margins;
+        let Margins { share, ms } = limits.margins;
         result.notes.push(format!(
             "A case is a pair from one place of its recordings. Worse than the best path alone is more than \
              {} % and, \

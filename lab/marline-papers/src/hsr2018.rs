@@ -197,7 +197,7 @@ fn goodputs(rides: &Samples<Vec<Ride>>) -> Grid {
     for (number, class) in CLASSES.iter().enumerate() {
         let mean = |of: &dyn Fn(&Ride) -> f64| {
             let estimate = rides.mean(|root| of(&root[number]));
-            Value::between(estimate.value, (estimate.low, estimate.high), "")
+            Value::estimated(&estimate, "")
         };
         let mut row = vec![Value::Text(class.name.to_owned())];
         row.extend((0..SCHEDULERS.len()).map(|s| mean(&|ride: &Ride| ride.two[s])));

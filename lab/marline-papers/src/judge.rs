@@ -130,7 +130,7 @@ impl Row {
         let Estimate { value, low, high, roots } = *estimate;
         self.ours = Some(match roots {
             0 => Value::new(value, unit),
-            _ => Value::between(value, (low, high), unit),
+            _ => Value::between(value, low, high, unit),
         });
         self.roots = Some(roots);
         self

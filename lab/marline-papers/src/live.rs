@@ -46,7 +46,7 @@ impl Paper for Live {
 
     fn run(&self, context: &Context<'_>) -> anyhow::Result<Reproduction> {
         let file = PaperFile::<Nothing>::parse(TEXT)?;
-        let tolerances = (file.tolerance("median")?, file.tolerance("p95")?);
+        let (median, p95) = (file.tolerance("median")?, file.tolerance("p95")?);
         let store = Store::open(&context.results.join("runs"), false)?;
         let instance = format!("agree-{}", std::process::id());
         let series = Series { store: &store, jobs: context.jobs, instance, files: None };
@@ -88,7 +88,7 @@ impl Paper for Live {
             for warning in summary.warnings() {
                 anyhow::ensure!(!warning.contains("FAILED"), "{warning}");
             }
-            rows.extend(judged(title, &summary, tolerances));
+            rows.extend(judged(title, &summary, median, p95));
             figures.push(curves(title, &jobs[these.clone()], &records[these]));
             for lane in &summary.lanes {
                 let names = [
@@ -128,7 +128,7 @@ fn curves(title: &str, jobs: &[Job], records: &[Record]) -> Figure {
         .figure(&name.to_lowercase(), "The same experiment with the same seeds.")
 }
 
-fn judged(title: &str, summary: &Summary<'_>, (median, p95): (f64, f64)) -> Vec<Row> {
+fn judged(title: &str, summary: &Summary<'_>, median: f64, p95: f64) -> Vec<Row> {
     let mut rows = Vec::new();
     for agreement in summary.agreement() {
         for (what, (sim, live), tolerance) in

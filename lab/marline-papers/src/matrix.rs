@@ -103,8 +103,11 @@ impl Paper for Matrix {
         let (below, least) = (file.tolerance("rides_below")?, file.tolerance("rides_least")?);
         let title = "Rides by train at 150 to 310 km/h: the default's goodput over that of the best carrier alone";
         result.tables.push(Table::new("rides", title, ride_rows(&rides, below, least)));
-        let fair = (file.tolerance("share_least")?, file.tolerance("share_most")?);
-        let ever = (file.tolerance("share_never_below")?, file.tolerance("share_never_above")?);
+        let range = |least: &str, most: &str| {
+            anyhow::Ok(Asked { least: file.tolerance(least)?, most: file.tolerance(most)? })
+        };
+        let fair = range("share_least", "share_most")?;
+        let ever = range("share_never_below", "share_never_above")?;
         let (rows, shares) = beside::judge(context, &variants[AUTO], fair, ever)?;
         let title = "Beside others: a bottleneck of 10 or 50 Mbit/s, 20 or 80 ms, with a buffer of \
              1, 2 or 4 bandwidth-delay products";
@@ -145,7 +148,8 @@ impl View<'_> {
     /// Factor by which this contestant's mean is worse than the best of the others. 1: none is better.
     fn worse(
         picked: &[&Vec<SceneCells>],
-        (scene, measure): (usize, usize),
+        scene: usize,
+        measure: usize,
         contestant: usize,
         among: &[usize],
     ) -> f64 {
@@ -175,9 +179,9 @@ impl View<'_> {
             frugal.push(AUTO);
             for (place, measure) in measures.iter().enumerate() {
                 let mut row = |who: &str, contestant: usize, among: &[usize]| {
-                    let at = (number, place);
-                    let worse =
-                        |picked: &[&Vec<SceneCells>]| View::worse(picked, at, contestant, among);
+                    let worse = |picked: &[&Vec<SceneCells>]| {
+                        View::worse(picked, number, place, contestant, among)
+                    };
                     let estimate = self.samples.estimate(worse);
                     let what = format!("{name}, {}: {who}", measure.name());
                     rows.push(Row::new(what).estimate(&estimate, "").at_most(1.0 + margin));

@@ -115,12 +115,12 @@ fn details(
     runs: &density::Runs,
 ) -> crate::table::Grid {
     let mut grid = shown::grid("details", "The judged curves", &["jitter", "curve"]);
-    shown::push(&mut grid, &["any", WIFI.name], runs, (context.master, AT_WIFI));
+    shown::push(&mut grid, &["any", WIFI.name], runs, context.master, AT_WIFI);
     for (place, at) in file.published.at.iter().enumerate() {
         let jitter = format!("{} ms", at.jitter_ms);
         for (number, curve) in study::EACH.iter().enumerate() {
-            let at = (context.master, job(place, number));
-            shown::push(&mut grid, &[&jitter, curve.name], runs, at);
+            let words = [&jitter, curve.name];
+            shown::push(&mut grid, &words, runs, context.master, job(place, number));
         }
     }
     grid

@@ -125,7 +125,7 @@ fn numbers_have_the_digits_that_matter() {
     let told = [1234.5, 12.34, 1.234, 0.0999, 0.0, -3.0, 1e-5].map(number);
     assert_eq!(told, ["1234", "12.3", "1.23", "0.0999", "0", "-3", "1.00e-5"]);
     assert_eq!(number(f64::NAN), "-");
-    assert_eq!(Value::between(10.0, (9.0, 11.0), "ms").to_string(), "10 [9, 11] ms");
+    assert_eq!(Value::between(10.0, 9.0, 11.0, "ms").to_string(), "10 [9, 11] ms");
 }
 
 fn result() -> Reproduction {

@@ -16,7 +16,7 @@ use crate::file::PaperFile;
 use crate::judge::Row;
 use crate::paper::{Context, Paper};
 use crate::recorded;
-use crate::recorded::figures::Figure as Measure;
+use crate::recorded::figures::{Figure as Measure, Margins};
 use crate::recorded::pairs::{self, Pair};
 use crate::recorded::setup::{Setup, TEXT};
 use crate::roots::{Part, Root};
@@ -47,7 +47,7 @@ impl Paper for Traces {
         let mut pairs = pairs::pairs(directory, &file.published)?;
         anyhow::ensure!(!pairs.is_empty(), "no pair of traces in {}", directory.display());
         pairs.truncate(context.count(pairs.len()));
-        let margins = (file.tolerance("single_path")?, file.tolerance("single_path_ms")?);
+        let margins = Margins::of(&file)?;
         let never = file.tolerance("never_worse")?;
         let default = [shipped()];
         let (_, rows) = context.judge(
@@ -59,7 +59,8 @@ impl Paper for Traces {
         let shown = context
             .sample(SHOWN, |root| measure(context, &file.published, &pairs, &variants, root))?;
         let names = variants.iter().map(|variant| variant.name.clone()).collect();
-        Ok(show(rows, &Measured { pairs, schedulers: names, roots: shown.all().to_vec() }, margins))
+        let roots = shown.all().to_vec();
+        Ok(show(rows, &Measured { pairs, schedulers: names, roots, margins }))
     }
 }
 
@@ -110,13 +111,13 @@ fn measure(
 }
 
 /// True if a scheduler is worse than the better of the two paths alone.
-fn is_worse(cells: &[Cell], scheduler: usize, measure: Measure, margins: (f64, f64)) -> bool {
+fn is_worse(cells: &[Cell], scheduler: usize, measure: Measure, margins: Margins) -> bool {
     let best = measure.better(cells[0].figure(measure), cells[1].figure(measure));
-    measure.is_worse(cells[2 + scheduler].figure(measure), best, margins.0, margins.1)
+    measure.is_worse(cells[2 + scheduler].figure(measure), best, margins)
 }
 
 /// Shares of the pairs and places in which the default is not worse, by measure and in all measures.
-fn never_worse(samples: &Samples<Cells>, margins: (f64, f64), never: f64) -> Vec<Row> {
+fn never_worse(samples: &Samples<Cells>, margins: Margins, never: f64) -> Vec<Row> {
     let share = |measures: &[Measure]| {
         samples.share(|cells| {
             let fine = |cells: &&Vec<Cell>| {
@@ -149,6 +150,7 @@ struct Measured {
     pairs: Vec<Pair>,
     schedulers: Vec<String>,
     roots: Vec<Cells>,
+    margins: Margins,
 }
 
 impl Measured {
@@ -172,26 +174,22 @@ impl Measured {
     }
 
     /// Number of roots in which a scheduler is worse on a pair than the best single path.
-    fn worse(&self, pair: usize, scheduler: usize, measure: Measure, margins: (f64, f64)) -> usize {
-        let worse = |cells: &&Cells| is_worse(&cells[pair], scheduler, measure, margins);
+    fn worse(&self, pair: usize, scheduler: usize, measure: Measure) -> usize {
+        let worse = |cells: &&Cells| is_worse(&cells[pair], scheduler, measure, self.margins);
         self.roots.iter().filter(worse).count()
     }
 
     /// Number of roots in which it is not worse in any measure.
-    fn never_worse(&self, pair: usize, scheduler: usize, margins: (f64, f64)) -> usize {
+    fn never_worse(&self, pair: usize, scheduler: usize) -> usize {
         let fine = |cells: &&Cells| {
-            !Measure::ALL.iter().any(|m| is_worse(&cells[pair], scheduler, *m, margins))
+            !Measure::ALL.iter().any(|m| is_worse(&cells[pair], scheduler, *m, self.margins))
         };
         self.roots.iter().filter(fine).count()
     }
 }
 
-fn show(rows: Vec<Row>, measured: &Measured, margins: (f64, f64)) -> Reproduction {
-    let grids = vec![
-        schedulers_grid(measured, margins),
-        cells_grid(measured, margins),
-        violations_grid(measured, margins),
-    ];
+fn show(rows: Vec<Row>, measured: &Measured) -> Reproduction {
+    let grids = vec![schedulers_grid(measured), cells_grid(measured), violations_grid(measured)];
     Reproduction {
         tables: vec![Table::new("never-worse", TITLE, rows)],
         grids,
@@ -201,14 +199,14 @@ fn show(rows: Vec<Row>, measured: &Measured, margins: (f64, f64)) -> Reproductio
              of bursts and in goodput, for each the better of TCP alone on either path (which a user \
              cannot know beforehand, and which may be a different one for each figure); by more than \
              {} % and {} ms it counts as worse.",
-            number(100.0 * margins.0),
-            number(margins.1)
+            number(100.0 * measured.margins.share),
+            number(measured.margins.ms)
         )],
     }
 }
 
 /// Grid of all results, with a row for each cell.
-fn cells_grid(measured: &Measured, margins: (f64, f64)) -> Grid {
+fn cells_grid(measured: &Measured) -> Grid {
     let columns = [
         ("pair", ""),
         ("scheduler", ""),
@@ -235,7 +233,7 @@ fn cells_grid(measured: &Measured, margins: (f64, f64)) -> Grid {
             let (name, judged) = match index.checked_sub(2) {
                 None => (format!("TCP {}", of.paths[index]), String::new()),
                 Some(scheduler) => {
-                    let fine = measured.never_worse(pair, scheduler, margins);
+                    let fine = measured.never_worse(pair, scheduler);
                     let judged = format!("{fine} of {}", measured.roots.len());
                     (measured.schedulers[scheduler].clone(), judged)
                 }
@@ -261,7 +259,7 @@ fn cells_grid(measured: &Measured, margins: (f64, f64)) -> Grid {
 }
 
 /// A row for each scheduler: medians over the pairs.
-fn schedulers_grid(measured: &Measured, margins: (f64, f64)) -> Grid {
+fn schedulers_grid(measured: &Measured) -> Grid {
     let columns = [
         ("scheduler", ""),
         ("never worse than the best path, pairs and places", "%"),
@@ -285,7 +283,7 @@ fn schedulers_grid(measured: &Measured, margins: (f64, f64)) -> Grid {
                 (0..pairs).map(|pair| measured.mean(pair, 2 + number, of)).collect();
             marline_sim::median(&values)
         };
-        let fine: usize = (0..pairs).map(|p| measured.never_worse(p, number, margins)).sum();
+        let fine: usize = (0..pairs).map(|p| measured.never_worse(p, number)).sum();
         let gains: Vec<f64> = (0..pairs).map(|pair| measured.gain(pair, number)).collect();
         let numbers = [
             100.0 * fine as f64 / (pairs * measured.roots.len()) as f64,
@@ -303,7 +301,7 @@ fn schedulers_grid(measured: &Measured, margins: (f64, f64)) -> Grid {
 }
 
 /// Every pair on which a scheduler is worse somewhere, a row for each measure.
-fn violations_grid(measured: &Measured, margins: (f64, f64)) -> Grid {
+fn violations_grid(measured: &Measured) -> Grid {
     let columns = [
         ("scheduler", ""),
         ("pair", ""),
@@ -318,7 +316,7 @@ fn violations_grid(measured: &Measured, margins: (f64, f64)) -> Grid {
     for (index, scheduler) in measured.schedulers.iter().enumerate() {
         for (number, pair) in measured.pairs.iter().enumerate() {
             for measure in Measure::ALL {
-                let places = measured.worse(number, index, measure, margins);
+                let places = measured.worse(number, index, measure);
                 if places > 0 {
                     let mean = |of: usize| measured.mean(number, of, |cell| cell.figure(measure));
                     let words = [scheduler.as_str(), &pair.name, measure.name()];

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use marline_lab::estimate::Estimate;
 use marline_lab::figure::number;
 use serde::{Deserialize, Deserializer, Serialize};
 
@@ -35,11 +36,17 @@ impl Value {
         Value::Number { value, interval: None, unit: unit.to_owned() }
     }
 
+    /// An estimate with its interval, as [`Value::between`].
+    #[must_use]
+    pub fn estimated(estimate: &Estimate, unit: &str) -> Value {
+        Value::between(estimate.value, estimate.low, estimate.high, unit)
+    }
+
     /// A number with an interval and its unit. An interval with a non-finite end is left out.
     #[must_use]
-    pub fn between(value: f64, interval: (f64, f64), unit: &str) -> Value {
-        let real = interval.0.is_finite() && interval.1.is_finite();
-        Value::Number { value, interval: real.then_some(interval), unit: unit.to_owned() }
+    pub fn between(value: f64, low: f64, high: f64, unit: &str) -> Value {
+        let real = low.is_finite() && high.is_finite();
+        Value::Number { value, interval: real.then_some((low, high)), unit: unit.to_owned() }
     }
 }
 

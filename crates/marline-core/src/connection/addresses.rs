@@ -14,6 +14,7 @@ use marline_wire::mptcp::{AddAddr, MptcpOption, RemoveAddr};
 
 use super::keys::Keys;
 use crate::on_demand::{OnDemand, Unused};
+use crate::tables::Context;
 use crate::{ConnectionConfig, FourTuple};
 
 /// Ids of peer addresses that were learned from another source than the peer. They never appear on the wire, and
@@ -136,6 +137,11 @@ impl Addresses {
         })
     }
 
+    /// As [`Self::first_pairs`], for joins.
+    pub(super) fn join_pairs(&self) -> impl Iterator<Item = JoinAddresses> {
+        self.first_pairs().map(|(local, remote)| JoinAddresses { local, remote })
+    }
+
     pub(super) fn find_local(&self, id: AddressId) -> Option<LocalAddress> {
         self.local().iter().find(|l| l.id == id).copied()
     }
@@ -226,7 +232,7 @@ impl Addresses {
     }
 
     /// Drops all pending messages: plain TCP sends none about addresses.
-    pub(super) fn fall_silent(&mut self) {
+    pub(super) fn drop_messages(&mut self) {
         self.unsaid.retire();
     }
 
@@ -367,5 +373,23 @@ impl Addresses {
         if !self.remote.iter().all(stays) {
             self.remote = self.remote.iter().copied().filter(stays).collect();
         }
+    }
+}
+
+/// Two addresses between which a subflow is to be opened.
+#[derive(Copy, Clone, Debug)]
+pub(super) struct JoinAddresses {
+    pub(super) local: LocalAddress,
+    pub(super) remote: SocketAddr,
+}
+
+impl JoinAddresses {
+    /// A free pair of addresses and ports between the two; `None` if no port is free.
+    pub(super) fn free_path(&self, cx: &mut Context<'_>) -> Option<FourTuple> {
+        let JoinAddresses { local: LocalAddress { address: mut from, .. }, remote } = *self;
+        if from.port() == 0 || cx.flows.has_tuple(&FourTuple { local: from, remote }) {
+            from.set_port(cx.flows.free_port(cx.rng, from, remote)?);
+        }
+        Some(FourTuple { local: from, remote })
     }
 }

@@ -159,7 +159,8 @@ impl Attempts {
         &mut self,
         now: Instant,
         on: SubflowId,
-        (answer, ecn): (&TcpSegment<'_>, Ecn),
+        answer: &TcpSegment<'_>,
+        ecn: Ecn,
         config: &ConnectionConfig,
     ) {
         self.plain.insert(on);

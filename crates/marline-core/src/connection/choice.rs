@@ -39,7 +39,7 @@ pub(super) enum Kind {
 
 /// Constraints of the connection during a scheduling decision.
 #[derive(Copy, Clone, Debug)]
-pub(super) struct Terms {
+pub(super) struct Constraints {
     pub(super) now: Instant,
     /// Repairs may be sent and are useful.
     pub(super) repairs: bool,

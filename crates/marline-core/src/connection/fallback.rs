@@ -6,7 +6,7 @@
 //! also requires that the peer falls back, too. A peer that still speaks Multipath TCP repeats unacknowledged data
 //! under new numbers, and plain TCP takes that for more data.
 //!
-//! *How.* An event that suggests a fallback is a [`Trigger`]. The facts about both directions are a [`Standing`].
+//! *How.* An event that suggests a fallback is a [`Trigger`]. The facts about both directions are a [`StreamFacts`].
 //! [`judge`] implements the table of `docs/spec/fallback.md`: it returns a [`Verdict`], which the connection
 //! carries out. If no fallback is possible, the subflow is reset or the connection is aborted. The application
 //! then gets an error and never an end of stream with bytes missing.
@@ -76,7 +76,7 @@ pub(super) enum Others {
 
 /// State of both directions when a trigger occurs.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub(super) struct Standing {
+pub(super) struct StreamFacts {
     /// The trigger came on the first subflow.
     pub(super) initial: bool,
     pub(super) others: Others,
@@ -96,7 +96,7 @@ pub(super) struct Standing {
     pub(super) unheard: bool,
 }
 
-impl Standing {
+impl StreamFacts {
     const fn is_whole(&self) -> bool {
         self.initial && self.sent_whole && self.received_whole
     }
@@ -114,7 +114,7 @@ pub(super) enum Verdict {
     /// No change.
     Stay,
     /// Plain TCP from the first byte on.
-    FromFirstByte { reason: FallbackReason, says_so: bool },
+    FromFirstByte { reason: FallbackReason, announces: bool },
     /// Plain TCP from the first byte that is not DATA_ACKed.
     FromHere(FallbackReason),
     /// MP_FAIL is sent to the peer. Received data is kept until the answer.
@@ -128,11 +128,11 @@ pub(super) enum Verdict {
 }
 
 /// Implements the table of `docs/spec/fallback.md`.
-pub(super) fn judge(trigger: Trigger, at: &Standing) -> Verdict {
+pub(super) fn judge(trigger: Trigger, at: &StreamFacts) -> Verdict {
     let reason = trigger.reason();
     let alone = at.others == Others::None;
     let none_carries = at.others != Others::Usable;
-    let from_first_byte = |says_so| Verdict::FromFirstByte { reason, says_so };
+    let from_first_byte = |announces| Verdict::FromFirstByte { reason, announces };
     match trigger {
         Trigger::Handshake(_) => from_first_byte(false),
         Trigger::UnmappedData if alone && at.is_whole() && at.may_peer_be_plain() => {
@@ -164,7 +164,25 @@ pub(super) fn judge(trigger: Trigger, at: &Standing) -> Verdict {
 }
 
 /// Corresponding positions of a subflow and the stream, from which they map one to one.
-pub(super) type Point = (Ssn, Dsn);
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(super) struct Point {
+    pub(super) ssn: Ssn,
+    pub(super) dsn: Dsn,
+}
+
+impl Point {
+    /// Start of plain TCP from the first byte.
+    pub(super) const FIRST: Point = Point { ssn: Ssn(1), dsn: Dsn(0) };
+}
+
+/// An infinite mapping to announce.
+#[derive(Copy, Clone, Debug)]
+pub(super) struct InfiniteMapping {
+    /// First position whose data has no mapping of its own.
+    pub(super) first: Ssn,
+    /// Point in the mapping.
+    pub(super) point: Point,
+}
 
 /// Answered repeats, without an acknowledgment of the infinite mapping's data, that show that options do not pass.
 const MIN_ANSWERS: u8 = 2;
@@ -198,9 +216,8 @@ pub(super) struct Fallback {
 }
 
 impl Fallback {
-    /// Announces the fallback to a peer that may have understood mappings: data from `first` on has the infinite
-    /// mapping, with `point`.
-    pub(super) fn announce(&mut self, first: Ssn, point: Point) {
+    /// Announces the fallback to a peer that may have understood mappings.
+    pub(super) fn announce(&mut self, InfiniteMapping { first, point }: InfiniteMapping) {
         self.infinite = Some(Box::new(Infinite { first, point, repeated_at: None, answers: 0 }));
     }
 

@@ -31,6 +31,17 @@ pub(super) struct KeepaliveDue {
     unanswered: u32,
 }
 
+/// Data of a received segment.
+#[derive(Copy, Clone, Debug)]
+pub(super) struct Content {
+    /// First missing byte of the stream after it.
+    pub(super) next: Dsn,
+    /// The data was in order.
+    pub(super) moved: bool,
+    /// End of data that the peer marked as the last.
+    pub(super) marked: Option<Dsn>,
+}
+
 /// Liveness state of a connection.
 #[derive(Debug, Default)]
 pub(super) struct Liveness {
@@ -88,17 +99,18 @@ impl Liveness {
         self.announced = self.announced.max(next).max(mapped.unwrap_or(next));
     }
 
-    /// Inputs of the receive timer: `told` is the peer's timeout, `heard_at` the last segment on a usable subflow,
+    /// Inputs of the receive timer: `peer_rto` is the peer's timeout, `heard_at` the last segment on a usable subflow,
     /// `round_trip` the likely maximum round trip, `marks` is true if the peer marks its last data.
     pub(super) fn conditions(
         &self,
         config: &ReceiveTimer,
-        told: Option<Duration>,
-        (heard_at, round_trip): (Instant, Duration),
+        peer_rto: Option<Duration>,
+        heard_at: Instant,
+        round_trip: Duration,
         marks: bool,
     ) -> Conditions {
-        let told = told.unwrap_or(config.unknown_rto);
-        let wait = told.max(config.floor).min(config.ceiling.max(config.floor));
+        let peer_rto = peer_rto.unwrap_or(config.unknown_rto);
+        let wait = peer_rto.max(config.floor).min(config.ceiling.max(config.floor));
         let stall = (marks && self.speaks()).then_some(wait);
         let probing = config.probing.map(|probing| {
             let shortest = if stall.is_some() { probing.after } else { wait };
@@ -111,15 +123,15 @@ impl Liveness {
         Conditions { stall, probing, heard_at }
     }
 
-    /// Handles data on a subflow. `moved`: it was in order. `marked`: end of data marked as the last. Returns true
-    /// if the timer runs. Without conditions the timer is not needed.
+    /// Handles data on a subflow. Returns true if the timer runs. Without conditions the timer is not needed.
     pub(super) fn on_content(
         &mut self,
         now: Instant,
         id: SubflowId,
-        (next, moved, marked): (Dsn, bool, Option<Dsn>),
+        content: Content,
         conditions: Option<Conditions>,
     ) -> bool {
+        let Content { next, moved, marked } = content;
         if let Some(end) = marked {
             self.clock.on_idle(end);
         }

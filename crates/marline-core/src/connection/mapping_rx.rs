@@ -304,7 +304,8 @@ impl MappingRx {
     /// segment are torn. Returns true if there are any.
     pub(crate) fn note_segment(
         &mut self,
-        (start, end): (Ssn, Ssn),
+        start: Ssn,
+        end: Ssn,
         mapped: bool,
         delivered: Ssn,
     ) -> bool {

@@ -4,15 +4,20 @@
 use std::sync::Arc;
 
 use marline_policy::{
-    AddressId, Dsn, LocalAddress, SentSegment, SubflowId, SubflowPath, SubflowSet, SubflowView,
+    AddressId, AddressPair, Dsn, LocalAddress, SentSegment, SubflowId, SubflowPath, SubflowSet,
+    SubflowView,
 };
 use marline_time::{Duration, Instant, Rate};
 
 use super::addresses::Addresses;
-use super::subflow_context::{Ends, Membership, SubflowContext};
+use super::subflow_context::{ClosingOption, Ends, Membership, SubflowContext};
+use crate::PathAddresses;
 use crate::on_demand::OnDemand;
 use crate::subflow::Subflow;
-use crate::{BufferTuning, ConnectionConfig, FourTuple, Keepalive, SubflowInfo, SubflowPlace};
+use crate::traffic::LostSegments;
+use crate::{
+    BufferTuning, ConnectionConfig, FourTuple, Keepalive, SubflowInfo, SubflowPlace, SubflowState,
+};
 
 /// Round trip assumed if none was measured.
 const UNKNOWN_RTT: Duration = Duration::from_millis(100);
@@ -91,7 +96,7 @@ impl PathSet {
     }
 
     /// Subflows that satisfy this condition.
-    pub(super) fn those(&self, holds: impl Fn(&SubflowContext) -> bool) -> SubflowSet {
+    pub(super) fn matching(&self, holds: impl Fn(&SubflowContext) -> bool) -> SubflowSet {
         let mut set = SubflowSet::EMPTY;
         let fitting = self.with_ids().filter(|(_, subflow)| holds(subflow));
         fitting.for_each(|(id, _)| set.insert(id));
@@ -100,7 +105,7 @@ impl PathSet {
 
     /// Slots in use, in order.
     pub(super) fn ids(&self) -> impl Iterator<Item = SubflowId> + use<> {
-        self.those(|_| true).iter()
+        self.matching(|_| true).iter()
     }
 
     /// Number of subflows.
@@ -118,7 +123,7 @@ impl PathSet {
     }
 
     pub(super) fn usable_set(&self) -> SubflowSet {
-        self.those(SubflowContext::is_usable)
+        self.matching(SubflowContext::is_usable)
     }
 
     pub(super) fn usable_count(&self) -> usize {
@@ -152,7 +157,7 @@ impl PathSet {
 
     /// Subflows that carry data and have no known problem.
     pub(super) fn healthy(&self) -> SubflowSet {
-        self.those(SubflowContext::is_healthy)
+        self.matching(SubflowContext::is_healthy)
     }
 
     pub(super) fn is_initial(&self, id: SubflowId) -> bool {
@@ -271,7 +276,8 @@ impl PathSet {
         limit: usize,
         mut tcp: Subflow,
         ends: Ends,
-        (membership, backup): (Membership, bool),
+        membership: Membership,
+        backup: bool,
     ) -> Option<SubflowId> {
         let limit = limit.clamp(1, MAX_SUBFLOWS);
         let free = self.slots.iter().position(Option::is_none).unwrap_or(self.slots.len());
@@ -337,6 +343,96 @@ impl PathSet {
     pub(super) fn out_of_order_room(&self, window: u64) -> u64 {
         let held: u64 = self.iter().map(|subflow| subflow.tcp().held_out_of_order()).sum();
         window.saturating_sub(held)
+    }
+
+    /// The address of this subflow is gone, and another address is up.
+    pub(super) fn is_cut_off(&self, subflow: &SubflowContext) -> bool {
+        let ip = subflow.path().local.ip();
+        let is_gone = |local: LocalAddress| {
+            let known = local.address.ip();
+            !local.up || known != ip && !known.is_unspecified()
+        };
+        self.addresses.find_local(subflow.local_id()).is_some_and(is_gone)
+            && self.addresses.first_pairs().any(|(local, _)| local.address.ip() != ip)
+    }
+
+    /// Probes the peer on the first subflow between these addresses.
+    pub(super) fn probe_address_pair(&mut self, pair: &AddressPair) {
+        let on = |path: FourTuple| (path.local.ip(), path.remote.ip()) == (pair.local, pair.remote);
+        let member = |s: &&mut SubflowContext| s.is_usable() && on(s.path());
+        if let Some(subflow) = self.iter_mut().find(member) {
+            subflow.tcp_mut().request_probe();
+        }
+    }
+
+    /// Announces the window to the peer on the subflow heard last.
+    pub(super) fn announce_window(&mut self) {
+        let latest = self.iter_mut().filter(|subflow| subflow.is_usable());
+        if let Some(subflow) = latest.max_by_key(|subflow| subflow.tcp().last_heard_at()) {
+            subflow.tcp_mut().ack_now();
+        }
+    }
+
+    /// Sends an empty segment that the peer answers, on this subflow, or on the best one if it is gone.
+    pub(super) fn probe_subflow_or_best(&mut self, id: Option<SubflowId>) {
+        let there = id.filter(|id| self.is_usable(*id));
+        let on = there.or_else(|| self.best());
+        if let Some(subflow) = on.and_then(|id| self.get_mut(id)) {
+            subflow.tcp_mut().request_probe();
+        }
+    }
+
+    /// Resets all subflows, the first one first.
+    pub(super) fn reset_all(&mut self, option: ClosingOption) {
+        self.restart_turns();
+        self.iter_mut().for_each(|subflow| subflow.reset_with(option));
+    }
+
+    /// Plain TCP: our FIN is acknowledged, or the subflow is already gone with it.
+    pub(super) fn is_plain_fin_acked(&self) -> bool {
+        let done = |state| {
+            matches!(state, SubflowState::FinWait2 | SubflowState::TimeWait | SubflowState::Closed)
+        };
+        self.iter().all(|subflow| done(subflow.tcp().state()))
+    }
+
+    /// Segments of a subflow that are marked as lost.
+    pub(super) fn lost_segments_of(&self, id: SubflowId) -> LostSegments {
+        self.get(id).map(|subflow| subflow.tcp().lost_segments()).unwrap_or_default()
+    }
+
+    /// Probes a silent path on the subflows there. `false` if there is none.
+    pub(super) fn probe_path_members(&mut self, path: PathAddresses) -> bool {
+        let mut asked = false;
+        for id in self.matching(|s| s.path().addresses() == path).iter() {
+            let Some(subflow) = self.get_mut(id) else { continue };
+            if !subflow.was_joined() {
+                subflow.tcp_mut().repeat_syn();
+            } else if subflow.is_usable() && subflow.health().is_silent() {
+                subflow.tcp_mut().request_probe();
+            }
+            asked = true;
+        }
+        asked
+    }
+
+    /// Retries pending transmissions on the subflows of a path. `false` if there is none.
+    pub(super) fn retry_path_members(&mut self, now: Instant, path: PathAddresses) -> bool {
+        let mut owes = false;
+        for id in self.matching(|s| s.path().addresses() == path).iter() {
+            let Some(subflow) = self.get_mut(id) else { continue };
+            owes = true;
+            if !subflow.was_joined() {
+                subflow.tcp_mut().repeat_syn();
+            } else if subflow.is_usable() && subflow.health().is_silent() {
+                if subflow.tcp().has_retransmission_timeout() {
+                    subflow.tcp_mut().retry_now(now);
+                } else {
+                    subflow.tcp_mut().request_probe();
+                }
+            }
+        }
+        owes
     }
 
     /// Releases unused memory.

@@ -25,6 +25,7 @@ use marline_policy::{DataRange, Dsn, Ssn, SubflowId};
 use marline_time::{Duration, Instant};
 
 use super::delivery_watch::DeliveryWatch;
+use super::fallback::Point;
 use super::mapping_rx::{MappingError, MappingRx, RxMapping};
 use super::receive_buffer::ReceiveBuffer;
 use super::window_updates::WindowUpdates;
@@ -274,7 +275,7 @@ impl Receiver {
     }
 
     /// True if the application has to be notified: once, until it found nothing to read.
-    pub(super) const fn tell(&mut self) -> bool {
+    pub(super) const fn take_readable(&mut self) -> bool {
         !core::mem::replace(&mut self.told, true)
     }
 
@@ -323,7 +324,7 @@ impl Receiver {
 
     /// An infinite mapping with this point leaves no hole. Bytes before it that are still to come have mappings of
     /// their own.
-    pub(super) fn fits(&self, id: SubflowId, (ssn, dsn): (Ssn, Dsn)) -> bool {
+    pub(super) fn fits(&self, id: SubflowId, Point { ssn, dsn }: Point) -> bool {
         let delivered = self.delivered(id);
         delivered < ssn || dsn.plus(delivered.since(ssn)) <= self.next()
     }
@@ -371,10 +372,16 @@ impl Receiver {
 
     /// Records segment boundaries to detect a middlebox that merged segments and kept the options of only one.
     /// Returns true if it did.
-    pub(super) fn note_segment(&mut self, id: SubflowId, range: (Ssn, Ssn), mapped: bool) -> bool {
+    pub(super) fn note_segment(
+        &mut self,
+        id: SubflowId,
+        start: Ssn,
+        end: Ssn,
+        mapped: bool,
+    ) -> bool {
         let Some(subflow) = self.subflow_mut(id) else { return false };
         let delivered = subflow.delivered;
-        subflow.mappings.note_segment(range, mapped, delivered)
+        subflow.mappings.note_segment(start, end, mapped, delivered)
     }
 
     /// Puts in-order bytes of a subflow at their places in the stream.
@@ -443,7 +450,7 @@ impl Receiver {
 
     /// Switches a subflow to plain TCP from this point on and delivers the data that waited for it. Returns true
     /// if the stream advanced.
-    pub(super) fn receive_plain(&mut self, id: SubflowId, (ssn, dsn): (Ssn, Dsn)) -> bool {
+    pub(super) fn receive_plain(&mut self, id: SubflowId, Point { ssn, dsn }: Point) -> bool {
         let waiting =
             self.subflow_mut(id).and_then(|subflow| subflow.mappings.set_infinite(ssn, dsn));
         self.buffer.set_held(0);

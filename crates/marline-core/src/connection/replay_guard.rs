@@ -16,11 +16,20 @@ const FORGIVE_AFTER: Duration = Duration::from_secs(10);
 /// Limit on accepted SYNs that a connection remembers while they are recent.
 const MAX_REMEMBERED: usize = 32;
 
+/// An accepted SYN.
+#[derive(Copy, Clone, Debug)]
+pub(super) struct SeenSyn {
+    pub(super) form: FastJoinForm,
+    pub(super) hmac: u64,
+    /// Position to which it refers.
+    pub(super) at: Dsn,
+}
+
 /// State of the answerer that prevents replays and limits guesses.
 #[derive(Debug, Default)]
 pub(super) struct ReplayGuard {
     /// HMACs of accepted SYNs, with the position in each.
-    seen: Vec<(FastJoinForm, u64, Dsn)>,
+    seen: Vec<SeenSyn>,
     /// Accepted numbers, for numbered SYNs.
     counted: Counted,
     /// Number of Fast JOINs that we opened.
@@ -111,11 +120,11 @@ impl ReplayGuard {
     /// replay of this one would not be detected.
     pub(super) fn admit(
         &mut self,
-        syn: (FastJoinForm, u64, Dsn),
+        syn: SeenSyn,
         is_stale: impl Fn(FastJoinForm, Dsn) -> bool,
     ) -> bool {
-        self.seen.retain(|(form, _, point)| !is_stale(*form, *point));
-        let known = self.seen.iter().any(|(form, hmac, _)| (*form, *hmac) == (syn.0, syn.1));
+        self.seen.retain(|seen| !is_stale(seen.form, seen.at));
+        let known = self.seen.iter().any(|seen| seen.form == syn.form && seen.hmac == syn.hmac);
         if known || self.seen.len() >= MAX_REMEMBERED {
             return false;
         }

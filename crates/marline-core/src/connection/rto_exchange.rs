@@ -28,7 +28,7 @@ const MAX_BACKOFF: u32 = 6;
 #[derive(Copy, Clone, Debug, Default)]
 pub(super) struct RtoExchange {
     /// The peer's timeout, and when it was received.
-    told: Option<(Duration, Instant)>,
+    peer_rto: Option<(Duration, Instant)>,
     /// Time of the last request, and number of unanswered ones.
     asked: Option<(Instant, u32)>,
     /// A request is not answered yet.
@@ -39,18 +39,18 @@ pub(super) struct RtoExchange {
 
 impl Unused for RtoExchange {
     const UNUSED: &'static Self =
-        &RtoExchange { told: None, asked: None, open: false, answered_at: None };
+        &RtoExchange { peer_rto: None, asked: None, open: false, answered_at: None };
 }
 
 impl RtoExchange {
     /// Last timeout reported by the peer.
-    pub(super) fn told(&self) -> Option<Duration> {
-        self.told.map(|(rto, _)| rto)
+    pub(super) fn peer_rto(&self) -> Option<Duration> {
+        self.peer_rto.map(|(rto, _)| rto)
     }
 
     /// True if a request is due: the known value is older than `refresh`.
     pub(super) fn is_due(&self, now: Instant, refresh: Duration) -> bool {
-        let old = self.told.is_none_or(|(_, at)| now.since(at) >= refresh);
+        let old = self.peer_rto.is_none_or(|(_, at)| now.since(at) >= refresh);
         let rested = self.asked.is_none_or(|(at, in_vain)| {
             now.since(at) >= QUESTIONS * (1 << in_vain.min(MAX_BACKOFF))
         });
@@ -68,7 +68,7 @@ impl RtoExchange {
     pub(super) fn on_reported(&mut self, now: Instant, rto: Duration) -> bool {
         let wanted = core::mem::take(&mut self.open);
         if wanted {
-            self.told = Some((rto, now));
+            self.peer_rto = Some((rto, now));
             self.asked = self.asked.map(|(at, _)| (at, 0));
         }
         wanted
@@ -125,7 +125,7 @@ mod tests {
         exchange.note_rto_request(at(0));
         assert!(exchange.on_reported(at(10), Duration::from_millis(300)));
         assert!(!exchange.on_reported(at(11), Duration::ZERO), "one answer for one question");
-        assert_eq!(exchange.told, Some((Duration::from_millis(300), at(10))));
+        assert_eq!(exchange.peer_rto, Some((Duration::from_millis(300), at(10))));
     }
 
     #[test]

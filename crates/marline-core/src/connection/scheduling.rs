@@ -10,11 +10,11 @@ use marline_policy::{
 };
 use marline_time::{Duration, Instant};
 
-use super::choice::{Choice, Kind, Terms};
+use super::choice::{Choice, Constraints, Kind};
 use super::reinjection::Queued;
 use super::sender::Sender;
 use crate::on_demand::OnDemand;
-use crate::tables::desk::Desk;
+use crate::tables::scheduler_scratch::SchedulerScratch;
 
 /// Queued reinjections that are examined before new data.
 const LOOK_AHEAD: usize = 8;
@@ -23,7 +23,7 @@ const LOOK_AHEAD: usize = 8;
 #[derive(Debug)]
 pub(super) struct Scheduling {
     scheduler: Box<dyn Scheduler>,
-    desk: OnDemand<Desk>,
+    scratch: OnDemand<SchedulerScratch>,
     /// A decision made while the batch was for another subflow, or the rest of a run, with its time.
     decided: Option<(Instant, Choice)>,
     /// Time at which the scheduler wants to be called again.
@@ -34,7 +34,7 @@ impl Scheduling {
     pub(super) fn new(factory: &dyn SchedulerFactory) -> Self {
         Scheduling {
             scheduler: factory.build(),
-            desk: OnDemand::new(),
+            scratch: OnDemand::new(),
             decided: None,
             wake_at: None,
         }
@@ -47,42 +47,42 @@ impl Scheduling {
     }
 
     pub(super) fn views(&self) -> &[SubflowView] {
-        &self.desk.views
+        &self.scratch.views
     }
 
-    /// Exchanges the desk for the endpoint's, before and after a call. It is then empty, because its views belong
+    /// Exchanges the buffers for the endpoint's, before and after a call. They are then empty, because the views belong
     /// to another connection.
-    pub(super) fn swap_scratch(&mut self, lent: &mut OnDemand<Desk>) {
-        core::mem::swap(&mut self.desk, lent);
-        if let Some(desk) = self.desk.if_used() {
-            desk.views.clear();
+    pub(super) fn swap_scratch(&mut self, lent: &mut OnDemand<SchedulerScratch>) {
+        core::mem::swap(&mut self.scratch, lent);
+        if let Some(scratch) = self.scratch.if_used() {
+            scratch.views.clear();
         }
     }
 
     /// Records the reasons of decisions until they are taken.
     pub(super) fn note_reasons(&mut self) {
-        self.desk.reasons = Some(Vec::new());
+        self.scratch.reasons = Some(Vec::new());
     }
 
     /// Takes the recorded reasons and stops recording.
     pub(super) fn take_reasons(&mut self) -> Vec<Reason> {
-        self.desk.if_used().and_then(|desk| desk.reasons.take()).unwrap_or_default()
+        self.scratch.if_used().and_then(|scratch| scratch.reasons.take()).unwrap_or_default()
     }
 
     /// Releases unused memory.
     pub(super) fn shrink(&mut self) {
-        self.desk.retire();
+        self.scratch.retire();
     }
 
     /// Refreshes the views of all subflows that carry data.
     pub(super) fn refresh(&mut self, views: impl Iterator<Item = SubflowView>) {
-        self.desk.views.clear();
-        self.desk.views.extend(views);
+        self.scratch.views.clear();
+        self.scratch.views.extend(views);
     }
 
     /// Refreshes the view of one subflow after it was given data.
     pub(super) fn refresh_one(&mut self, view: SubflowView) {
-        if let Some(old) = self.desk.views.iter_mut().find(|old| old.id == view.id) {
+        if let Some(old) = self.scratch.views.iter_mut().find(|old| old.id == view.id) {
             *old = view;
         }
     }
@@ -118,31 +118,32 @@ impl Scheduling {
     }
 
     /// Discards decisions for a subflow that is silent or carries no more data.
-    pub(super) fn void(&mut self, id: SubflowId) {
+    pub(super) fn discard_for(&mut self, id: SubflowId) {
         self.decided = self.decided.filter(|(_, choice)| choice.subflow != id);
     }
 
     /// Discards all decisions.
-    pub(super) const fn void_all(&mut self) {
+    pub(super) const fn discard_all(&mut self) {
         self.decided = None;
     }
 
     fn is_ready(&self, id: SubflowId) -> bool {
-        self.desk.views.iter().any(|view| view.id == id && view.is_ready())
+        self.scratch.views.iter().any(|view| view.id == id && view.is_ready())
     }
 
     /// Next data to send, if any may be sent now. Views must be fresh.
-    pub(super) fn choose(&mut self, terms: Terms, sender: &Sender) -> Option<Choice> {
+    pub(super) fn choose(&mut self, constraints: Constraints, sender: &Sender) -> Option<Choice> {
         if let Some((at, choice)) = self.decided.take()
-            && (at == terms.now || !choice.run)
-            && self.is_choice_valid(&choice, terms, sender)
+            && (at == constraints.now || !choice.run)
+            && self.is_choice_valid(&choice, constraints, sender)
         {
             return Some(choice);
         }
-        if !self.desk.views.iter().any(SubflowView::is_ready) {
+        if !self.scratch.views.iter().any(SubflowView::is_ready) {
             return None;
         }
-        self.choose_reinjection(terms, sender).or_else(|| self.choose_by_scheduler(terms, sender))
+        self.choose_reinjection(constraints, sender)
+            .or_else(|| self.choose_by_scheduler(constraints, sender))
     }
 
     /// Keeps a decision for the next batch.
@@ -150,30 +151,39 @@ impl Scheduling {
         self.decided = Some((now, choice));
     }
 
-    fn is_choice_valid(&self, choice: &Choice, terms: Terms, sender: &Sender) -> bool {
+    fn is_choice_valid(&self, choice: &Choice, constraints: Constraints, sender: &Sender) -> bool {
         let fresh = match choice.kind {
             Kind::New => {
                 let first = !choice.run || sender.reinjections().is_empty();
                 choice.range.start == sender.sent() && first && !sender.is_mapping_limit_reached()
             }
             Kind::Repeat => choice.range.start >= sender.una(),
-            Kind::Repair => choice.range.start >= sender.una() && terms.repairs,
+            Kind::Repair => choice.range.start >= sender.una() && constraints.repairs,
         };
         self.is_ready(choice.subflow) && fresh && choice.range.end <= sender.written()
     }
 
     /// Queued data to send again, on the subflow that the scheduler picks.
-    pub(super) fn choose_reinjection(&mut self, terms: Terms, sender: &Sender) -> Option<Choice> {
+    pub(super) fn choose_reinjection(
+        &mut self,
+        constraints: Constraints,
+        sender: &Sender,
+    ) -> Option<Choice> {
         let queue = sender.reinjections();
         if queue.is_empty() {
             return None;
         }
-        queue.iter().take(LOOK_AHEAD).find_map(|item| self.place(terms, sender, item))
+        queue.iter().take(LOOK_AHEAD).find_map(|item| self.place(constraints, sender, item))
     }
 
-    fn place(&mut self, terms: Terms, sender: &Sender, queued: &Queued) -> Option<Choice> {
+    fn place(
+        &mut self,
+        constraints: Constraints,
+        sender: &Sender,
+        queued: &Queued,
+    ) -> Option<Choice> {
         let fit = |view: &&SubflowView| view.is_usable() && view.health.is_fine();
-        let named = self.desk.views.iter().find(|view| Some(view.id) == queued.on);
+        let named = self.scratch.views.iter().find(|view| Some(view.id) == queued.on);
         // If the chosen subflow cannot carry it, any other may: the peer may be waiting for the data.
         if let Some(on) = named.filter(|view| view.is_ready() || fit(view)) {
             let choice = Choice::once(on.id, queued.range, Kind::Repeat);
@@ -187,11 +197,13 @@ impl Scheduling {
         };
         let item =
             Reinjection { range: part.range, carried_by, cause: queued.cause, since: queued.since };
-        let decision = match self.desk.if_used() {
-            Some(Desk { views, reasons: Some(reasons) }) => {
-                self.scheduler.explain_reinjection(&item, &sender.context(terms, views), reasons)
-            }
-            _ => self.scheduler.next_reinjection(&item, &sender.context(terms, &self.desk.views)),
+        let decision = match self.scratch.if_used() {
+            Some(SchedulerScratch { views, reasons: Some(reasons) }) => self
+                .scheduler
+                .explain_reinjection(&item, &sender.context(constraints, views), reasons),
+            _ => self
+                .scheduler
+                .next_reinjection(&item, &sender.context(constraints, &self.scratch.views)),
         };
         let Decision::Send { subflow, range } = decision else { return None };
         let range = range.intersection(&part.range);
@@ -200,26 +212,28 @@ impl Scheduling {
         allowed.then_some(Choice::once(subflow, range, Kind::Repeat))
     }
 
-    fn choose_by_scheduler(&mut self, terms: Terms, sender: &Sender) -> Option<Choice> {
-        let decision = match self.desk.if_used() {
-            Some(Desk { views, reasons: Some(reasons) }) => {
-                self.scheduler.explain_send(&sender.context(terms, views), reasons)
+    fn choose_by_scheduler(&mut self, constraints: Constraints, sender: &Sender) -> Option<Choice> {
+        let decision = match self.scratch.if_used() {
+            Some(SchedulerScratch { views, reasons: Some(reasons) }) => {
+                self.scheduler.explain_send(&sender.context(constraints, views), reasons)
             }
-            _ => self.scheduler.next_send(&sender.context(terms, &self.desk.views)),
+            _ => self.scheduler.next_send(&sender.context(constraints, &self.scratch.views)),
         };
         match decision {
             Decision::Wait => None,
             Decision::WaitUntil(at) => {
                 // A time in the past would cause a busy loop.
-                self.wake_at = Some(at).filter(|at| *at > terms.now);
+                self.wake_at = Some(at).filter(|at| *at > constraints.now);
                 None
             }
-            Decision::Send { subflow, range } => self.check(subflow, range, terms, sender),
+            Decision::Send { subflow, range } => self.check(subflow, range, constraints, sender),
             Decision::SendRun { subflow, range } => {
-                let choice = self.check(subflow, range, terms, sender)?;
+                let choice = self.check(subflow, range, constraints, sender)?;
                 Some(Choice { run: true, ..choice })
             }
-            Decision::Repair { subflow, range } => self.check_repair(subflow, range, terms, sender),
+            Decision::Repair { subflow, range } => {
+                self.check_repair(subflow, range, constraints, sender)
+            }
         }
     }
 
@@ -227,7 +241,7 @@ impl Scheduling {
         &self,
         subflow: SubflowId,
         range: DataRange,
-        terms: Terms,
+        constraints: Constraints,
         sender: &Sender,
     ) -> Option<Choice> {
         let ready = self.is_ready(subflow);
@@ -241,7 +255,7 @@ impl Scheduling {
         let sent = DataRange::new(sender.una(), next);
         let part = sender.mappings().next_not_on(subflow, range.start)?;
         let range = range.intersection(&sent).intersection(&part.range);
-        let allowed = ready && !range.is_empty() && terms.repeats;
+        let allowed = ready && !range.is_empty() && constraints.repeats;
         debug_assert!(allowed, "{subflow} {range:?}");
         allowed.then_some(Choice::once(subflow, range, Kind::Repeat))
     }
@@ -250,12 +264,12 @@ impl Scheduling {
         &self,
         subflow: SubflowId,
         range: DataRange,
-        terms: Terms,
+        constraints: Constraints,
         sender: &Sender,
     ) -> Option<Choice> {
         let sent = DataRange::new(sender.una(), sender.sent());
         let range = range.intersection(&sent);
-        let allowed = self.is_ready(subflow) && !range.is_empty() && terms.repairs;
+        let allowed = self.is_ready(subflow) && !range.is_empty() && constraints.repairs;
         debug_assert!(allowed, "a repair of {range:?} on {subflow}");
         allowed.then_some(Choice::once(subflow, range, Kind::Repair))
     }
@@ -264,17 +278,17 @@ impl Scheduling {
     pub(super) fn on_event(
         &mut self,
         event: SchedulerEvent,
-        terms: Terms,
+        constraints: Constraints,
         sender: &Sender,
     ) -> Vec<SchedulerAction> {
         let mut actions = Vec::new();
-        match self.desk.if_used() {
-            Some(Desk { views, reasons: Some(reasons) }) => {
-                let context = sender.context(terms, views);
+        match self.scratch.if_used() {
+            Some(SchedulerScratch { views, reasons: Some(reasons) }) => {
+                let context = sender.context(constraints, views);
                 self.scheduler.explain_event(event, &context, &mut actions, reasons);
             }
             _ => {
-                let context = sender.context(terms, &self.desk.views);
+                let context = sender.context(constraints, &self.scratch.views);
                 self.scheduler.on_event(event, &context, &mut actions);
             }
         }
@@ -283,7 +297,7 @@ impl Scheduling {
 
     /// Reason why data waits although a subflow has room, if it does.
     pub(super) fn blocked(&self, sender: &Sender) -> Option<SchedulerEvent> {
-        let fastest = self.desk.views.iter().filter(|v| v.is_ready()).min_by_key(|v| v.srtt);
+        let fastest = self.scratch.views.iter().filter(|v| v.is_ready()).min_by_key(|v| v.srtt);
         let (picked, mss) = fastest.map(|v| (v.id, v.mss))?;
         let unsent = sender.written() > sender.sent();
         // A window smaller than a segment counts as no window (silly window).

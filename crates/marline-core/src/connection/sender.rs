@@ -14,7 +14,8 @@ use marline_time::{Duration, Instant};
 use marline_wire::Checksum;
 
 use super::asked::Asked;
-use super::choice::Terms;
+use super::choice::Constraints;
+use super::fallback::Point;
 use super::fec_tx::{RepairTx, SentRepair};
 use super::mapping_tx::MappingTx;
 use super::nagle::Nagle;
@@ -48,7 +49,7 @@ struct Outgoing {
     /// The last ACK had no option.
     bare: bool,
     /// Start of the contiguous data that ends at the last byte sent on it.
-    run: (Ssn, Dsn),
+    run: Point,
     /// Unacknowledged repairs sent on it, oldest first.
     repairs: OnDemand<VecDeque<SentRepair>>,
 }
@@ -143,7 +144,7 @@ impl Sender {
             let there = core::mem::take(&mut self.subflows).into_iter();
             self.subflows = there.chain([const { None }]).collect();
         }
-        let (keyed, run, repairs) = (Ssn(1), (Ssn(1), Dsn(0)), OnDemand::new());
+        let (keyed, run, repairs) = (Ssn(1), Point::FIRST, OnDemand::new());
         self.subflows[slot] = Some(Outgoing { keyed, proven: false, bare: false, run, repairs });
     }
 
@@ -245,11 +246,11 @@ impl Sender {
     /// Context of a scheduler decision.
     pub(super) fn context<'a>(
         &'a self,
-        terms: Terms,
+        constraints: Constraints,
         subflows: &'a [SubflowView],
     ) -> SchedulerContext<'a> {
         SchedulerContext {
-            now: terms.now,
+            now: constraints.now,
             subflows,
             unsent: self.unsent(),
             written: self.written(),
@@ -257,7 +258,7 @@ impl Sender {
             window_end: self.window_end,
             send_limit: self.buffer.max_space(),
             repeated: self.repeated,
-            repairs: terms.repairs,
+            repairs: constraints.repairs,
             mappings: &self.mappings,
         }
     }
@@ -412,20 +413,20 @@ impl Sender {
     /// Extends or restarts the contiguous range after data was sent on a subflow.
     fn note_run(&mut self, id: SubflowId, ssn: Ssn, dsn: Dsn) {
         let Some(subflow) = self.subflow_mut(id) else { return };
-        let (from, first) = subflow.run;
+        let Point { ssn: from, dsn: first } = subflow.run;
         if dsn < first || dsn.since(first) != ssn.since(from) {
-            subflow.run = (ssn, dsn);
+            subflow.run = Point { ssn, dsn };
         }
     }
 
     /// Start of the contiguous data that ends at the last byte sent on a subflow.
-    pub(super) fn run(&self, id: SubflowId) -> (Ssn, Dsn) {
-        self.subflow(id).map_or((Ssn(1), Dsn(0)), |subflow| subflow.run)
+    pub(super) fn run(&self, id: SubflowId) -> Point {
+        self.subflow(id).map_or(Point::FIRST, |subflow| subflow.run)
     }
 
     /// All data on the subflow is contiguous from the first byte on.
     pub(super) fn is_contiguous(&self, id: SubflowId) -> bool {
-        self.run(id) == (Ssn(1), Dsn(0))
+        self.run(id) == Point::FIRST
     }
 
     /// Records that data up to `end` was sent with the keys.
@@ -530,7 +531,8 @@ impl Sender {
         &mut self,
         now: Instant,
         range: DataRange,
-        (from, cause): (SubflowId, ReinjectionCause),
+        from: SubflowId,
+        cause: ReinjectionCause,
         healthy: SubflowSet,
     ) {
         let lonely = |mapping: &Mapping| {
@@ -579,7 +581,7 @@ impl Sender {
 
     /// Overdue data: queued reinjections, data that only failed subflows carry, and new data if no healthy subflow
     /// can take it.
-    pub(super) fn hurried(&self, healthy: SubflowSet) -> Option<DataRange> {
+    pub(super) fn urgent_range(&self, healthy: SubflowSet) -> Option<DataRange> {
         let stranded = || {
             let sent = DataRange::new(self.una(), self.sent());
             let lonely = |m: &Mapping| !m.carried_by.iter().any(|id| healthy.contains(id));

@@ -9,7 +9,7 @@ use marline_wire::mptcp::{
 };
 use marline_wire::{TcpOptions, Timestamps, unwrap32};
 
-use super::fallback::{Fallback, Point};
+use super::fallback::{Fallback, InfiniteMapping, Point};
 use super::keys::Keys;
 use super::negotiation::{HelloOutcome, Negotiation};
 use super::option_blackhole::{OptionBlackhole, TimeoutOutcome};
@@ -31,7 +31,7 @@ pub(super) enum Mode {
     /// Multipath TCP. `confirmed` once the peer proved it with a DSS: joins are allowed from then on.
     Multipath { confirmed: bool },
     /// Plain TCP on the one subflow. Positions map one to one from these points on.
-    Plain { reason: Option<FallbackReason>, tx: (Ssn, Dsn) },
+    Plain { reason: Option<FallbackReason>, tx: Point },
 }
 
 /// Negotiated state and knowledge about the peer.
@@ -242,10 +242,10 @@ impl Session {
         &mut self,
         reason: FallbackReason,
         tx: Point,
-        announced: Option<(Ssn, Point)>,
+        announced: Option<InfiniteMapping>,
     ) {
-        if let Some((first, point)) = announced {
-            self.fallback.announce(first, point);
+        if let Some(infinite) = announced {
+            self.fallback.announce(infinite);
         }
         self.mode = Mode::Plain { reason: Some(reason), tx };
         self.blackhole.retire();
@@ -409,7 +409,7 @@ impl Session {
     /// peer that does not learn of the fallback takes a FIN for the end of only a subflow. Its point is the first
     /// byte that was not DATA_ACKed then: from there on, positions map one to one.
     fn infinite_mapping(&self, segment: &SentSegment) -> Option<Dss> {
-        let (ssn, dsn) = self.fallback.point_at(segment.start)?;
+        let Point { ssn, dsn } = self.fallback.point_at(segment.start)?;
         let wire = WireDsn::Long(self.keys.local_wire(dsn));
         let checksum = self.checksum.then_some(0);
         let mapping = WireMapping { dsn: wire, ssn: self.wire_ssn(true, ssn), length: 0, checksum };
@@ -425,7 +425,7 @@ impl Session {
         &self,
         config: &ConnectionConfig,
         initial: bool,
-        (dsn, ssn): (Dsn, Ssn),
+        Point { ssn, dsn }: Point,
         timestamps: bool,
     ) -> TcpOptions {
         let template = SentSegment {

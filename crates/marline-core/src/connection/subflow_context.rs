@@ -674,6 +674,14 @@ impl SubflowContext {
         true
     }
 
+    /// Repeats the fourth ACK: the peer still sends its third ACK, so the fourth did not arrive, and the peer must
+    /// not send data before it (RFC 8684 section 3.2). TCP itself does not answer a repeated pure ACK.
+    pub(super) fn repeat_fourth_ack(&mut self) {
+        if matches!(self.membership(), Membership::Joined(joined) if joined.is_verified()) {
+            self.tcp_mut().ack_now();
+        }
+    }
+
     /// Repeats the third ACK if the fourth does not come. Returns true if the join is to be given up.
     pub(super) fn repeat_third_ack(&mut self, now: Instant) -> bool {
         let Membership::Joining(joining) = &mut self.membership else { return false };

@@ -295,7 +295,7 @@ impl Endpoint {
         let Some(flow) = self.flows.find(path, 0, 0) else { return false };
         let (slots, mut cx) = self.lend(now);
         let Some(connection) = slots.get_mut(flow.slot) else { return false };
-        let fits = connection.on_network_error(&mut cx, flow.subflow, (seq, error));
+        let fits = connection.on_network_error(&mut cx, flow.subflow, seq, error);
         self.after(now, flow.slot);
         fits
     }

@@ -5,7 +5,6 @@ use marline_time::{Instant, Rng};
 
 use super::chunks::ChunkSource;
 use super::demux::{FlowKey, FlowRef};
-use super::desk::Desk;
 use super::fast_join_memory::FastJoinMemory;
 use super::fast_open_memory::FastOpenMemory;
 use super::flow_table::FlowTable;
@@ -13,6 +12,7 @@ use super::network_memory::NetworkMemory;
 use super::outbox::Outbox;
 use super::path_faults::PathFaults;
 use super::reply_budget::ReplyBudget;
+use super::scheduler_scratch::SchedulerScratch;
 use super::silent_paths::SilentPaths;
 use super::subflow_settings::SubflowSettings;
 use crate::on_demand::OnDemand;
@@ -29,7 +29,7 @@ pub(crate) struct Context<'a> {
     pub(crate) account: &'a MemoryAccount,
     pub(crate) settings: &'a mut SubflowSettings,
     /// Buffers for its scheduler.
-    pub(crate) desk: &'a mut OnDemand<Desk>,
+    pub(crate) scheduler_scratch: &'a mut OnDemand<SchedulerScratch>,
     /// Buffers for the active subflow.
     pub(crate) workspace: &'a mut Workspace,
     pub(crate) flows: &'a mut FlowTable,

@@ -22,7 +22,7 @@ use marline_time::{Duration, Instant};
 use marline_wire::{IPV4_HEADER_LEN, IPV6_HEADER_LEN, Ipv4Header, Ipv6Header, PROTOCOL_TCP};
 
 use super::combined_packet::{CHECKSUM, Group, HEADERS, LONGEST};
-use super::outgoing::SendError;
+use super::sending::SendError;
 use crate::native::Offload;
 use crate::net::{ETHERNET_HEADER_LEN, Outlet, OutletFinder};
 use crate::sys::raw::{self, RawDestination};

@@ -16,18 +16,17 @@ use core::net::{IpAddr, SocketAddr};
 use core::task::Context;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use marline_core::{ConnectionConfig, ConnectionId, Endpoint, EndpointConfig, FourTuple};
 use marline_time::{Duration, Instant};
+use tokio::io::{Interest, Ready};
 use tokio::sync::mpsc;
 
 use super::carrier::{Carrier, CarrierKind};
-use super::egress::transmit;
-use super::error_watch;
+use super::egress::{drain_errors, serve_lanes, transmit};
 use super::events::dispatch_events;
 use super::ingress;
-use super::lane_serving::serve_lanes;
 use super::lane_traffic::LaneCounters;
 use super::lanes::Lanes;
 use super::link_events::{self, LinkListener};
@@ -38,6 +37,7 @@ use super::reception::{Looked, Reception};
 use super::routing::Routing;
 use super::shard::{Shard, ShardConfig, ShardHandle, StartError};
 use super::socket::{Sock, SocketOptions};
+use super::sockets::Watch;
 use super::state::{Parts, State};
 use super::stream::Stream;
 use super::streams::Streams;
@@ -203,7 +203,7 @@ impl Shard {
         let local = socket.local;
         let handle = self.handle().ok_or_else(|| io::Error::from(io::ErrorKind::NotConnected))?;
         let watched = socket.has_errors();
-        let watch = watched.then(|| error_watch::start(handle.shard(), &socket));
+        let watch = watched.then(|| watch_errors(handle.shard(), &socket));
         let mut state = self.lock();
         let index = state.sockets().add(socket, watch);
         state.carrier().set_socket(index, Some(local));
@@ -226,7 +226,7 @@ impl Shard {
         let handle = self.handle();
         state.sockets().reregister(receiving, |socket| {
             let handle = handle.as_ref().filter(|_| receiving);
-            handle.map(|handle| error_watch::start(handle.shard(), socket))
+            handle.map(|handle| watch_errors(handle.shard(), socket))
         });
         state.wakeups().wake_task();
     }
@@ -440,6 +440,31 @@ impl Shard {
         then(&mut state, now);
         drop(state);
         native_shards::pass_on(self, others);
+    }
+}
+
+/// Starts the error watch of a socket: a small task waits for ICMP errors, so that a refused SYN or a failed path is
+/// detected at once and not at the next timeout.
+fn watch_errors(shard: &Arc<Shard>, socket: &Arc<Sock>) -> Watch {
+    let task = tokio::spawn(report_errors(Arc::downgrade(shard), Arc::clone(socket)));
+    Watch::new(task.abort_handle())
+}
+
+async fn report_errors(shard: Weak<Shard>, socket: Arc<Sock>) {
+    while let Ok(mut guard) = socket.fd.ready(Interest::ERROR).await {
+        guard.clear_ready_matching(Ready::ERROR);
+        drop(guard);
+        let Some(shard) = shard.upgrade() else { return };
+        on_socket_error(&shard, &socket);
+    }
+}
+
+fn on_socket_error(shard: &Shard, socket: &Arc<Sock>) {
+    let mut state = shard.lock();
+    let now = shard.now(&mut state);
+    let index = state.sockets().index_of(socket);
+    if index.is_some_and(|index| drain_errors(&mut state, now, index)) {
+        shard.serve(&mut state, now);
     }
 }
 

@@ -1,4 +1,4 @@
-//! Egress of a shard, from the core to the sockets: batches, control frames, and send errors.
+//! Egress of a shard, from the core to the sockets: batches, frames of lanes, control frames, and send errors.
 
 use core::net::SocketAddr;
 use std::io;
@@ -10,7 +10,8 @@ use marline_wire::SeqNum;
 
 use super::carrier::Carrier;
 use super::observers::Direction;
-use super::outgoing::{Outgoing, Sender};
+use super::sending::LaneBatch;
+use super::sending::{Outgoing, Sender};
 use super::socket::payload_of_mtu;
 use super::state::State;
 use crate::carrier::{Framed, Outer, SHORT_HEADER};
@@ -23,6 +24,10 @@ const MIN_COUNTED_BYTES: usize = BYTES_PER_TURN / 64;
 /// Length of the largest batch that is copied to be sent with others, in bytes. Longer ones are worth their own
 /// system call.
 const MAX_GATHERED_BYTES: usize = 4 << 10;
+/// Lanes served under one lock before others get their turn.
+const LANES_PER_TURN: usize = 64;
+/// Frames of one lane per turn.
+const FRAMES_PER_TURN: usize = 64;
 
 /// Sends what the core and the carrier have to send. Returns true if there is more.
 pub(super) fn transmit(state: &mut State, now: Instant) -> bool {
@@ -113,8 +118,58 @@ fn send_gathered(state: &mut State, now: Instant) {
     state.sending().give_gathered_back(gathered);
 }
 
+/// Serves the lanes that have something to do. Returns true if there are more.
+pub(super) fn serve_lanes(state: &mut State, now: Instant) -> bool {
+    let Carrier::Udp(carrier) = state.carrier() else { return false };
+    let changes = carrier.changes();
+    state.lanes().on_changes(changes);
+    for _ in 0..LANES_PER_TURN {
+        let Some(id) = state.lanes().next_ready() else { return false };
+        state.prepare_lane(id, now);
+        transmit_lane(state, id, now);
+        state.lanes().settle(id, now);
+        state.compare_lane(id, now);
+    }
+    true
+}
+
+fn transmit_lane(state: &mut State, id: u64, now: Instant) {
+    let mut batch = state.sending().take_frames();
+    let mut frame = state.sending().take_scratch();
+    let mut is_drained = false;
+    for _ in 0..FRAMES_PER_TURN {
+        let Some(path) = state.lanes().transmit(id, now, &mut frame) else {
+            is_drained = true;
+            break;
+        };
+        let Carrier::Udp(carrier) = state.carrier() else { break };
+        let Some(outer) = carrier.place(path.flow) else {
+            state.lanes().unroutable();
+            continue;
+        };
+        if !batch.takes(outer, path.id, frame.len()) {
+            send_frames(state, id, now, &mut batch);
+        }
+        batch.push(outer, path.id, &frame);
+    }
+    send_frames(state, id, now, &mut batch);
+    state.sending().give_frames_back(batch);
+    state.sending().give_scratch_back(frame);
+    if !is_drained {
+        // The lane may have more frames.
+        state.lanes().touch(id);
+    }
+}
+
+fn send_frames(state: &mut State, id: u64, now: Instant, batch: &mut LaneBatch) {
+    if let Some(out) = batch.together(id) {
+        send(state, now, &out);
+    }
+    batch.clear();
+}
+
 /// Hands bytes to a link or to the kernel.
-pub(super) fn send(state: &mut State, now: Instant, out: &Outgoing<'_>) {
+fn send(state: &mut State, now: Instant, out: &Outgoing<'_>) {
     if !matches!(out.sender, Sender::Subflow(..)) {
         state.observers().frames(Direction::Out, &out.outer, out.bytes.len(), out.stride);
     }

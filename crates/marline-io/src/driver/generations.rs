@@ -2,8 +2,8 @@
 //! (docs/decisions/upgrades-and-shards.md).
 //!
 //! This module covers a process that has a successor: it stops receiving, gets its packets from the newest process,
-//! and sends on the shared sockets. The part of the newest process is in `older_processes.rs`. Links are TCP connections, and
-//! only one process can write to one: their frames are relayed (`link_tasks.rs`).
+//! and sends on the shared sockets. The part of the newest process is in `older_processes.rs`. Links are TCP
+//! connections, and only one process can write to one: their frames are relayed (`link_tasks.rs`).
 
 use core::net::{IpAddr, SocketAddr};
 use std::io;

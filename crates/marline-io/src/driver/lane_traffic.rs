@@ -1,4 +1,4 @@
-//! What lanes report: datagrams and paths to the application, counters, and the bytes carried on each path, for the
+//! Reports of lanes: datagrams and paths to the application, counters, and the bytes carried on each path, for the
 //! comparison of UDP with TCP (`links/fallback/comparing.rs`).
 //!
 //! Frames that the peer does not acknowledge were lost on the way to it. For the peer's frames, only the missing

@@ -7,7 +7,7 @@ use marline_time::Instant;
 
 use super::link::{Link, Sent};
 use super::link_table::{Links, count};
-use super::outgoing::{Outgoing, Sender};
+use super::sending::{Outgoing, Sender};
 use crate::carrier::{Carried, FlowEnds, Outer, SHORT_HEADER};
 use crate::links::Routes;
 

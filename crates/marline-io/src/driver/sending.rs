@@ -1,11 +1,61 @@
-//! Buffers of what a shard sends: segments, frames of lanes, and batches of several senders for one system call.
+//! Bytes on their way to the kernel: senders and errors, and the buffers for segments, frames of lanes, and batches of
+//! several senders for one system call.
 
-use marline_core::{Ecn, Endpoint, Transmit, TransmitBuf};
+use std::io;
+
+use marline_core::{Ecn, Endpoint, FourTuple, Transmit, TransmitBuf};
 use marline_datagram::PathId;
 use marline_time::Instant;
 
-use super::outgoing::{Outgoing, Sender};
 use crate::carrier::{LARGEST_DATAGRAM, Outer};
+
+/// Bytes for the kernel.
+#[derive(Copy, Clone)]
+pub(crate) struct Outgoing<'a> {
+    pub(crate) outer: Outer,
+    pub(crate) ecn: Ecn,
+    /// Offset from one datagram to the next; 0 for a single datagram.
+    pub(crate) stride: usize,
+    pub(crate) bytes: &'a [u8],
+    pub(crate) sender: Sender,
+}
+
+/// Sender that is notified if bytes are not sent.
+#[derive(Copy, Clone, Debug)]
+pub(crate) enum Sender {
+    /// The carrier itself, which needs no notification.
+    Carrier,
+    /// Subflow: path, and our flow id.
+    Subflow(FourTuple, u64),
+    /// Path of a lane, with our id of the lane.
+    Lane(u64, PathId),
+}
+
+/// Failure to send a batch, or part of it.
+#[derive(Debug)]
+pub(crate) struct SendError {
+    pub(crate) error: io::Error,
+    /// Bytes of the batch that were sent.
+    pub(crate) sent: usize,
+}
+
+impl From<io::Error> for SendError {
+    fn from(error: io::Error) -> Self {
+        SendError { error, sent: 0 }
+    }
+}
+
+impl SendError {
+    /// Adds `before` bytes of the batch that were sent earlier.
+    pub(crate) fn after(self, before: usize) -> SendError {
+        SendError { sent: self.sent + before, ..self }
+    }
+
+    /// Returns true if the kernel has no room now.
+    pub(crate) fn would_block(&self) -> bool {
+        self.error.kind() == io::ErrorKind::WouldBlock
+    }
+}
 
 /// Maximum number of datagrams in one batch: those of a 64 KiB GSO send.
 const BATCH_DATAGRAMS: usize = 44;

@@ -15,7 +15,7 @@ use tokio::io::unix::AsyncFd;
 
 use super::combined_packet;
 use super::combined_sender::{CombinedSender, send_each};
-use super::outgoing::SendError;
+use super::sending::SendError;
 use crate::carrier::Outer;
 use crate::native::{OpenedFamily, ecn_bits};
 use crate::sys::error_queue::{self, NetworkError};

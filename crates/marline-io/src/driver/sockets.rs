@@ -11,7 +11,7 @@ use marline_time::{Duration, Instant};
 use tokio::io::Interest;
 use tokio::task::AbortHandle;
 
-use super::outgoing::{Outgoing, SendError};
+use super::sending::{Outgoing, SendError};
 use super::socket::{Kind, Sock, SocketOptions};
 use crate::carrier::Outer;
 use crate::sys::error_queue::NetworkError;

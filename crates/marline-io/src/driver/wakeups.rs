@@ -1,4 +1,4 @@
-//! When a shard's task runs: its waker and timer, and busy polling.
+//! Wake-ups of a shard's task: its waker and timer, and busy polling.
 //!
 //! With busy polling, a shard polls its sockets continuously for some time after each write or receive, instead of
 //! sleeping until the system wakes it. Waking a thread costs more than the processing of a short message, most of all

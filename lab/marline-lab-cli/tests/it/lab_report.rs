@@ -50,7 +50,7 @@ fn result() -> Reproduction {
             .group("g", &[(1.0, None), (2.0, None)])
             .figure("c", ""),
         HeatMap::new("d", "times", &["a", "b"]).row("r", &[1.0, f64::NAN]).figure("d", ""),
-        TimingDiagram::new("e", &["WLAN", "4G"], (0.0, 9.0)).figure("e", ""),
+        TimingDiagram::new("e", &["WLAN", "4G"], 0.0, 9.0).figure("e", ""),
     ];
     let tables = vec![Table::new("t", "A table", rows)];
     Reproduction { tables, grids: vec![grid], figures, notes: vec!["A note & more".into()] }

@@ -83,9 +83,27 @@ pub fn rows(extent: Extent) -> Vec<Row> {
         echo("2a-a", "no jitter", "", ""),
         echo("2a-b", "jitter 5 / 12 ms", ",jitter=normal:5ms", ",jitter=normal:12ms"),
         blocks(),
-        bursts("2c-docs", 400, (300.0, 1_000.0), 8, Moment::AroundBurst(8)),
-        bursts("2c-maps", 100_000, (1_000.0, 1_000.0), 6, Moment::InBurst(6, 0.0, 45.0)),
-        bursts("2c-netflix", 1_000_000, (2_000.0, 2_000.0), 4, Moment::InBurst(4, 0.0, 180.0)),
+        bursts(
+            "2c-docs",
+            400,
+            Gap { least_ms: 300.0, most_ms: 1_000.0 },
+            8,
+            Moment::AroundBurst(8),
+        ),
+        bursts(
+            "2c-maps",
+            100_000,
+            Gap { least_ms: 1_000.0, most_ms: 1_000.0 },
+            6,
+            Moment::InBurst(6, 0.0, 45.0),
+        ),
+        bursts(
+            "2c-netflix",
+            1_000_000,
+            Gap { least_ms: 2_000.0, most_ms: 2_000.0 },
+            4,
+            Moment::InBurst(4, 0.0, 180.0),
+        ),
         handover(),
         bulk(),
         loss(),
@@ -157,8 +175,7 @@ const FAILING: [(&str, &str); 2] =
 /// Bursts after the one that the fault hits.
 const AFTER: u32 = 4;
 
-fn bursts(key: &str, bytes: u32, gap: (f64, f64), hit: u32, moment: Moment) -> Row {
-    let gap = Gap { least_ms: gap.0, most_ms: gap.1 };
+fn bursts(key: &str, bytes: u32, gap: Gap, hit: u32, moment: Moment) -> Row {
     let workload = Workload::Bursts { bytes, gap, count: hit + AFTER + 1 };
     let title = format!("bursts of {bytes} bytes, WiFi dies");
     // A one-packet message is worth a copy; a longer one depends on how fast its last bytes arrive.

@@ -48,7 +48,7 @@ pub fn simulate_captured(
             ends.push((node, vantage));
         }
     })?;
-    let outcome = run_staged(&mut paths, (experiment, variant, seed))?;
+    let outcome = run_staged(&mut paths, experiment, variant, seed)?;
     let capture = |(node, vantage): &(_, Vantage)| {
         let capture = paths.world.observers::<Capture>().find(|capture| capture.node() == *node)?;
         let (bytes, left_out) = (capture.bytes().to_vec(), capture.left_out());

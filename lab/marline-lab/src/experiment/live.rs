@@ -65,7 +65,7 @@ pub fn run_live(
     instance: &str,
 ) -> anyhow::Result<Outcome> {
     let watch = Watch::default();
-    Ok(run_live_watched(experiment, (stack, variant), seed, instance, &watch)?.0)
+    Ok(run_live_watched(experiment, stack, variant, seed, instance, &watch)?.0)
 }
 
 /// As [`run_live`], with captures and traces. They cost the links' thread a copy of each packet, and a Marline end
@@ -75,7 +75,8 @@ pub fn run_live(
 /// As [`run_live`].
 pub fn run_live_watched(
     experiment: &Experiment,
-    (stack, variant): (Stack, &Variant),
+    stack: Stack,
+    variant: &Variant,
     seed: u64,
     instance: &str,
     watch: &Watch,
@@ -90,7 +91,7 @@ pub fn run_live_watched(
     ensure!(left >= CONNECTING, "creating the hosts took {:?}", net.started().elapsed());
     let start_ns = now_ns() + left.as_nanos() as u64;
     let job = |side| {
-        let job = job(experiment, &scenario, (stack, variant), (start_ns, seed), side)?;
+        let job = job(experiment, &scenario, stack, variant, start_ns, side)?;
         anyhow::Ok(Job { traces: watch.traces, ..job })
     };
     let mut server = End::start(&net, &job(Side::Server)?)?;
@@ -218,8 +219,9 @@ fn client_address(scenario: &Scenario, path: &str) -> anyhow::Result<IpAddr> {
 fn job(
     experiment: &Experiment,
     scenario: &Scenario,
-    (stack, variant): (Stack, &Variant),
-    (start_ns, seed): (u64, u64),
+    stack: Stack,
+    variant: &Variant,
+    start_ns: u64,
     side: Side,
 ) -> anyhow::Result<Job> {
     let used = experiment.used(variant)?;
@@ -241,7 +243,7 @@ fn job(
         paths,
         workload: experiment.workload,
         start_ns,
-        seed,
+        seed: scenario.seed,
         patience: experiment.patience,
         traces: None,
     })
@@ -282,7 +284,7 @@ mod tests {
         let one = Variant { paths: vec!["lte".to_owned()], ..Variant::new("one") };
         assert!(hosts(Stack::Mptcp, &one).client.mptcp.endpoints.is_empty());
         let scenario = hosts(Stack::Tcp, &one);
-        let job = job(&experiment(), &scenario, (Stack::Tcp, &one), (1, 7), Side::Client);
+        let job = job(&experiment(), &scenario, Stack::Tcp, &one, 1, Side::Client);
         let job = job.expect("job");
         assert_eq!(job.address.to_string(), "10.0.2.1:7100");
         assert_eq!(job.paths.len(), 1);

@@ -112,12 +112,14 @@ pub fn simulate_traced(
     seed: u64,
     config: QlogConfig,
 ) -> anyhow::Result<(Outcome, Vec<EndTrace>)> {
-    let (_, outcome, traces) = run_traced((experiment, variant, seed), config)?;
+    let (_, outcome, traces) = run_traced(experiment, variant, seed, config)?;
     Ok((outcome, traces))
 }
 
 fn run_traced(
-    (experiment, variant, seed): (&Experiment, &Variant, u64),
+    experiment: &Experiment,
+    variant: &Variant,
+    seed: u64,
     config: QlogConfig,
 ) -> anyhow::Result<(Paths, Outcome, Vec<EndTrace>)> {
     let title = format!("{}, seed {seed}", variant.name);
@@ -130,7 +132,7 @@ fn run_traced(
             paths.world.node_mut(node).watch(watcher);
         }
     })?;
-    let outcome = run_staged(&mut paths, (experiment, variant, seed))?;
+    let outcome = run_staged(&mut paths, experiment, variant, seed)?;
     let traces = both.iter().flat_map(|traces| traces.borrow_mut().finish()).collect();
     Ok((paths, outcome, traces))
 }

@@ -24,7 +24,7 @@ const STEP: Duration = Duration::from_millis(500);
 /// missing. Missing messages are reported in the outcome.
 pub fn simulate(experiment: &Experiment, variant: &Variant, seed: u64) -> anyhow::Result<Outcome> {
     let mut paths = stage(experiment, variant, seed)?;
-    run(&mut paths, (experiment, variant, seed), &mut None)
+    run(&mut paths, experiment, variant, seed, &mut None)
 }
 
 /// As [`simulate`], with time lines. The outcome is that of [`simulate`], bit for bit.
@@ -38,8 +38,8 @@ pub fn simulate_recorded(
     config: TimelineConfig,
 ) -> anyhow::Result<(Outcome, Timeline)> {
     let mut paths = stage(experiment, variant, seed)?;
-    let mut recorder = Some(Recorder::begin(&mut paths, (experiment, variant, seed), config)?);
-    let outcome = run(&mut paths, (experiment, variant, seed), &mut recorder)?;
+    let mut recorder = Some(Recorder::begin(&mut paths, experiment, variant, seed, config)?);
+    let outcome = run(&mut paths, experiment, variant, seed, &mut recorder)?;
     let timeline = recorder.map_or_else(Timeline::empty, |recorder| recorder.finish(&paths));
     Ok((outcome, timeline))
 }
@@ -47,9 +47,11 @@ pub fn simulate_recorded(
 /// Runs a staged world, without time lines.
 pub(super) fn run_staged(
     paths: &mut Paths,
-    of: (&Experiment, &Variant, u64),
+    experiment: &Experiment,
+    variant: &Variant,
+    seed: u64,
 ) -> anyhow::Result<Outcome> {
-    run(paths, of, &mut None)
+    run(paths, experiment, variant, seed, &mut None)
 }
 
 /// Advances the world, with or without time lines.
@@ -63,7 +65,9 @@ fn advance(paths: &mut Paths, recorder: &mut Option<Recorder>, until: Instant) {
 /// Runs a staged world.
 fn run(
     paths: &mut Paths,
-    (experiment, variant, seed): (&Experiment, &Variant, u64),
+    experiment: &Experiment,
+    variant: &Variant,
+    seed: u64,
     recorder: &mut Option<Recorder>,
 ) -> anyhow::Result<Outcome> {
     let workload = &experiment.workload;

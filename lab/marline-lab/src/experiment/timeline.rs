@@ -94,7 +94,9 @@ impl Recorder {
     /// Starts recording a staged run.
     pub(super) fn begin(
         paths: &mut Paths,
-        (experiment, variant, seed): (&Experiment, &Variant, u64),
+        experiment: &Experiment,
+        variant: &Variant,
+        seed: u64,
         config: TimelineConfig,
     ) -> anyhow::Result<Recorder> {
         TimelineConfig::with_interval(config.interval)?;
@@ -114,9 +116,9 @@ impl Recorder {
     /// Returns the time lines.
     pub(super) fn finish(mut self, paths: &Paths) -> Timeline {
         self.samples.last(&paths.world);
-        let reports = (paths.client_report(0), paths.server_report(0));
+        let (client, server) = (paths.client_report(0), paths.server_report(0));
         let (mut copies, mut copies_left_out) = match paths.world.observer::<Copies>() {
-            Some(copies) => (copies.rows(self.samples.names(), reports), copies.left_out()),
+            Some(copies) => (copies.rows(self.samples.names(), client, server), copies.left_out()),
             None => (copies::table(), 0),
         };
         // Messages without a copy have a row, too.

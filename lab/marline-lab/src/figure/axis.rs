@@ -40,18 +40,18 @@ impl Axis {
     /// An axis over all finite values, on a logarithmic axis over the positive ones. A logarithmic axis ends at
     /// powers of ten.
     pub(super) fn over(values: impl Iterator<Item = f64>, log: bool) -> Axis {
-        let range = match extent(values, log) {
+        let (from, to) = match extent(values, log) {
             Some((from, to)) if log => (decade(from, f64::floor), decade(to, f64::ceil)),
             Some(range) => range,
             None if log => (1.0, 10.0),
             None => (0.0, 1.0),
         };
-        Axis::between(range, log)
+        Axis::between(from, to, log)
     }
 
     /// An axis from one value to another. A range without extent is widened.
-    pub(super) fn between((from, to): (f64, f64), log: bool) -> Axis {
-        let least = if log { MIN_LOGARITHMIC } else { -LARGEST };
+    pub(super) fn between(from: f64, to: f64, log: bool) -> Axis {
+        let least = if log { LEAST } else { -LARGEST };
         // `max` replaces NaN by the other operand.
         let (from, to) = (from.max(least).min(LARGEST), to.min(10.0 * LARGEST));
         let one = if from == 0.0 { 1.0 } else { from.abs() };

@@ -5,7 +5,7 @@ use plotters::prelude::*;
 use super::axis::Axis;
 use super::chart::{Chart, Frame, reference};
 use super::drawing::Figure;
-use super::sheet::{Area, Drawn, INK, px, series};
+use super::sheet::{Area, Drawn, INK, Size, px, series};
 
 /// Layout, pixels: width between the axes, height of a bar, and space of a group around its bars.
 const WIDTH: i32 = 560;
@@ -88,8 +88,9 @@ impl Bars {
         let values = Axis::over(bars().flat_map(ends).chain(marked).chain(zero), self.log);
         let names = Axis::names(self.groups.iter().map(|group| group.0.as_str()));
         let group = GAP + BAR * self.series.len() as i32;
-        let size = (WIDTH, group * self.groups.len().max(1) as i32);
-        let mut frame = Frame::new(&self.title, (values.with_room(), names), size);
+        let height = group * self.groups.len().max(1) as i32;
+        let size = Size { width: WIDTH, height };
+        let mut frame = Frame::new(&self.title, values.with_room(), names, size);
         for (number, name) in self.series.iter().enumerate() {
             let sample = move |area: &Area<'_>, (x, y)| {
                 let ends = [(x + px(7), y - px(6)), (x + px(19), y + px(6))];

@@ -5,7 +5,7 @@ use plotters::prelude::*;
 use super::axis::Axis;
 use super::chart::Frame;
 use super::drawing::Figure;
-use super::sheet::{INK, px, series};
+use super::sheet::{INK, Size, px, series};
 
 /// Pixels between the axes, and for each contestant.
 const WIDTH: i32 = 560;
@@ -80,8 +80,8 @@ impl Boxes {
         let ends = shown().flat_map(|(_, (_, of))| [of.low, of.high]);
         let values = Axis::over(ends.chain((!self.log).then_some(0.0)), self.log);
         let names = Axis::names(self.boxes.iter().map(|(name, _)| name.as_str()));
-        let size = (WIDTH, EACH * self.boxes.len().max(2) as i32);
-        let frame = Frame::new(&self.title, (values.with_room(), names), size);
+        let size = Size { width: WIDTH, height: EACH * self.boxes.len().max(2) as i32 };
+        let frame = Frame::new(&self.title, values.with_room(), names, size);
         let empty = shown().count() == 0;
         Frame { labels: (&self.label, ""), empty, ..frame }.draw(|chart| {
             for (number, (_, of)) in shown() {

@@ -6,7 +6,8 @@ use plotters::style::text_anchor::{HPos, VPos};
 
 use super::axis::Axis;
 use super::sheet::{
-    Area, Drawn, FRAME, GRID, INK, MUTE, REFERENCE, held, px, series, sheet, text_width, widest,
+    Area, Drawn, FRAME, GRID, INK, MUTE, REFERENCE, Size, held, px, series, sheet, text_width,
+    widest,
 };
 
 /// Drawing context for the contents.
@@ -34,8 +35,8 @@ pub(super) struct Frame<'a> {
     pub(super) axes: (Axis, Axis),
     /// Labels of the axes, with units.
     pub(super) labels: (&'a str, &'a str),
-    /// Width and height between the axes, pixels.
-    pub(super) size: (i32, i32),
+    /// Size of the area between the axes.
+    pub(super) size: Size,
     pub(super) legend: Vec<(&'a str, Sample<'a>)>,
     /// Free space above and below, pixels.
     pub(super) free: (i32, i32),
@@ -46,8 +47,8 @@ pub(super) struct Frame<'a> {
 }
 
 impl<'a> Frame<'a> {
-    pub(super) fn new(title: &'a str, axes: (Axis, Axis), size: (i32, i32)) -> Frame<'a> {
-        let (labels, legend) = (("", ""), Vec::new());
+    pub(super) fn new(title: &'a str, x: Axis, y: Axis, size: Size) -> Frame<'a> {
+        let (axes, labels, legend) = ((x, y), ("", ""), Vec::new());
         Frame { title, axes, labels, size, legend, free: (0, 0), wide: 0, empty: false }
     }
 
@@ -64,12 +65,15 @@ impl<'a> Frame<'a> {
         let (left, foot) = (self.left(), if self.labels.0.is_empty() { 8 } else { 46 });
         let names = widest(self.legend.iter().map(|entry| entry.0));
         let legend = if names > 0 { SAMPLE + 4 * SPACE + names } else { 22 };
-        let height = self.size.1.max(LINE * self.legend.len() as i32 + SPACE);
+        let height = self.size.height.max(LINE * self.legend.len() as i32 + SPACE);
         // The heading is bold and a little larger.
         let heading = text_width(self.title) * 6 / 5 + 24;
-        let right = legend.max(heading.max(left + self.wide) - left - self.size.0);
+        let right = legend.max(heading.max(left + self.wide) - left - self.size.width);
         let top = HEAD + self.free.0;
-        let all = (left + self.size.0 + right, top + height + foot + self.free.1);
+        let all = Size {
+            width: left + self.size.width + right,
+            height: top + height + foot + self.free.1,
+        };
         sheet(self.title, all, |area| {
             area.draw_text(self.title, &INK.font(14.0, FontStyle::Bold), (px(12), px(8)))?;
             let mut chart = ChartBuilder::on(area)
@@ -101,12 +105,12 @@ impl<'a> Frame<'a> {
             fill(&mut chart)?;
             if self.empty {
                 let style = held(&MUTE.font(14.0, FontStyle::Normal), HPos::Center, VPos::Center);
-                let middle = (px(left + self.size.0 / 2), px(top + height / 2));
+                let middle = (px(left + self.size.width / 2), px(top + height / 2));
                 area.draw_text("nothing to show", &style, middle)?;
             }
             let style = held(&INK.text(), HPos::Left, VPos::Center);
             for (line, (name, sample)) in self.legend.iter().enumerate() {
-                let x = left + self.size.0 + SPACE;
+                let x = left + self.size.width + SPACE;
                 let y = px(top + SPACE + LINE * line as i32);
                 sample(area, (px(x), y))?;
                 area.draw_text(name, &style, (px(x + SAMPLE + SPACE), y))?;
@@ -116,16 +120,23 @@ impl<'a> Frame<'a> {
     }
 }
 
-/// Text at a distance in pixels from a point.
-pub(super) fn words(
-    chart: &Chart<'_>,
-    at: (f64, f64),
-    (right, down): (i32, i32),
-    text: &str,
-    style: TextStyle<'static>,
-) -> Drawn {
-    let text = Text::new(text.to_owned(), (px(right), px(down)), style);
-    chart.plotting_area().draw(&(EmptyElement::at(at) + text))
+/// Text beside a point of a chart.
+pub(super) struct Label<'a> {
+    pub(super) text: &'a str,
+    pub(super) style: TextStyle<'static>,
+    /// The point, in the chart's coordinates.
+    pub(super) x: f64,
+    pub(super) y: f64,
+    /// Distance of the text from the point, pixels.
+    pub(super) right: i32,
+    pub(super) down: i32,
+}
+
+impl Label<'_> {
+    pub(super) fn draw(self, chart: &Chart<'_>) -> Drawn {
+        let text = Text::new(self.text.to_owned(), (px(self.right), px(self.down)), self.style);
+        chart.plotting_area().draw(&(EmptyElement::at((self.x, self.y)) + text))
+    }
 }
 
 /// A labeled dashed line across the chart, at a value of the horizontal axis (`at_x`) or the vertical one.
@@ -144,15 +155,16 @@ pub(super) fn reference(chart: &Chart<'_>, at_x: bool, value: f64, text: &str) -
     // On a downward axis the end is at the bottom.
     let height = |y: f64| chart.backend_coord(&(x.start, y)).1;
     let top = if height(y.end) < height(y.start) { y.end } else { y.start };
-    let (place, right) = match at_x {
+    let ((x, y), fits) = match at_x {
         true => {
             ((value, top), chart.backend_coord(&(value, top)).0 + px(4 + text_width(text)) < edge)
         }
         false => ((x.end, value), false),
     };
-    let (h, aside) = if right { (HPos::Left, 4) } else { (HPos::Right, -4) };
+    let (h, right) = if fits { (HPos::Left, 4) } else { (HPos::Right, -4) };
     let (v, down) = if at_x { (VPos::Top, 3) } else { (VPos::Bottom, -3) };
-    words(chart, place, (aside, down), text, held(&MUTE.text(), h, v))
+    let style = held(&MUTE.text(), h, v);
+    Label { text, style, x, y, right, down }.draw(chart)
 }
 
 /// The marker of a series at a point.

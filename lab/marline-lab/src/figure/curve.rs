@@ -20,7 +20,7 @@ pub fn cdf(values: &[f64]) -> Vec<(f64, f64)> {
 /// Density of the values from `from` to `to` at 200 points, by Gaussian kernels of the standard deviation
 /// `bandwidth`, all in the unit of the values: `(value, density)`. The area is 1 if all values lie well inside.
 #[must_use]
-pub fn density(values: &[f64], (from, to): (f64, f64), bandwidth: f64) -> Vec<(f64, f64)> {
+pub fn density(values: &[f64], from: f64, to: f64, bandwidth: f64) -> Vec<(f64, f64)> {
     const PLACES: u32 = 200;
     let weight = 1.0 / (values.len().max(1) as f64 * bandwidth * std::f64::consts::TAU.sqrt());
     (0..PLACES)
@@ -73,11 +73,11 @@ mod tests {
 
     #[test]
     fn a_density_has_the_area_one_and_its_peak_at_the_values() {
-        let points = density(&[40.0, 50.0, 60.0], (0.0, 100.0), 4.0);
+        let points = density(&[40.0, 50.0, 60.0], 0.0, 100.0, 4.0);
         let step = points[1].0 - points[0].0;
         let area: f64 = points.iter().map(|point| point.1 * step).sum();
         assert!((area - 1.0).abs() < 0.01, "{area}");
-        let single = density(&[40.0], (0.0, 100.0), 4.0);
+        let single = density(&[40.0], 0.0, 100.0, 4.0);
         let peak = single.iter().max_by(|a, b| a.1.total_cmp(&b.1)).unwrap().0;
         assert!((peak - 40.0).abs() < step, "{peak}");
     }

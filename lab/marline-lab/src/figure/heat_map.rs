@@ -4,10 +4,10 @@ use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, VPos};
 
 use super::axis::{Axis, extent};
-use super::chart::{Chart, Frame, words};
+use super::chart::{Chart, Frame, Label};
 use super::drawing::Figure;
 use super::label::number;
-use super::sheet::{Drawn, INK, MUTE, NONE, Tone, held, px, text_width, widest};
+use super::sheet::{Drawn, INK, MUTE, NONE, Size, Tone, held, px, text_width, widest};
 
 /// Color scale from good to bad, light to dark, distinguishable without color, too: five stops between pale yellow
 /// and dark violet.
@@ -88,26 +88,27 @@ impl HeatMap {
         // Column names are vertical, above the map.
         let above = widest(self.columns.iter().map(String::as_str)) + 4;
         let scale = STEPS * STEP + 12 + text_width(&self.unit);
-        let size =
-            ((FIELD.0 * self.columns.len() as i32).max(1), FIELD.1 * self.rows.len().max(1) as i32);
-        let frame = Frame::new(&self.title, (Axis::bare(columns), rows), size);
+        let width = (FIELD.0 * self.columns.len() as i32).max(1);
+        let size = Size { width, height: FIELD.1 * self.rows.len().max(1) as i32 };
+        let frame = Frame::new(&self.title, Axis::bare(columns), rows, size);
         let empty = self.rows.is_empty() || self.columns.is_empty();
         Frame { free: (above, 40), wide: scale, empty, ..frame }.draw(|chart| {
             let upright = held(&INK.text(), HPos::Left, VPos::Center);
             let upright = upright.transform(FontTransform::Rotate270);
             for (column, name) in self.columns.iter().enumerate() {
-                words(chart, (column as f64 + 0.5, 0.0), (0, -6), name, upright.clone())?;
+                let (x, style) = (column as f64 + 0.5, upright.clone());
+                Label { text: name, style, x, y: 0.0, right: 0, down: -6 }.draw(chart)?;
             }
             for (row, (_, values)) in self.rows.iter().enumerate() {
                 for (column, value) in values.iter().enumerate() {
-                    self.field(chart, (column as f64, row as f64), *value)?;
+                    self.field(chart, column as f64, row as f64, *value)?;
                 }
             }
             self.legend(chart)
         })
     }
 
-    fn field(&self, chart: &Chart<'_>, (x, y): (f64, f64), value: f64) -> Drawn {
+    fn field(&self, chart: &Chart<'_>, x: f64, y: f64, value: f64) -> Drawn {
         let known = !value.is_nan();
         let (fill, ink) = match colour(self.share(value)) {
             _ if !known => (NONE.fill(), INK),
@@ -118,7 +119,8 @@ impl HeatMap {
         field.set_margin(5, 5, 5, 5);
         chart.plotting_area().draw(&field)?;
         let style = held(&ink.text(), HPos::Center, VPos::Center);
-        words(chart, (x + 0.5, y + 0.5), (0, 0), &number(value), style)
+        let (x, y) = (x + 0.5, y + 0.5);
+        Label { text: &number(value), style, x, y, right: 0, down: 0 }.draw(chart)
     }
 
     fn ends(&self) -> (f64, f64) {
@@ -149,7 +151,8 @@ impl HeatMap {
         }
         let (from, to) = self.ends();
         let say = |right: i32, down: i32, h: HPos, text: &str, tone: Tone| {
-            words(chart, (0.0, foot), (right, down), text, held(&tone.text(), h, VPos::Center))
+            let style = held(&tone.text(), h, VPos::Center);
+            Label { text, style, x: 0.0, y: foot, right, down }.draw(chart)
         };
         say(0, 30, HPos::Left, &number(from), MUTE)?;
         say(STEPS * STEP, 30, HPos::Right, &number(to), MUTE)?;

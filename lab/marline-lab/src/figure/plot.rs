@@ -5,10 +5,10 @@ use plotters::prelude::*;
 use super::axis::Axis;
 use super::chart::{Chart, Frame, mark, reference};
 use super::drawing::Figure;
-use super::sheet::{Area, Drawn, px, series};
+use super::sheet::{Area, Drawn, Size, px, series};
 
 /// Width and height between the axes, pixels.
-const SIZE: (i32, i32) = (620, 300);
+const SIZE: Size = Size { width: 620, height: 300 };
 /// Opacity of a shaded area.
 const SHADE: f64 = 0.15;
 
@@ -157,9 +157,9 @@ impl Plot {
     pub fn svg(&self) -> String {
         let (x, y) = self.axes();
         let places = self.series.iter().map(|series| series.real().count()).sum::<usize>();
-        let mut frame = Frame::new(&self.title, (x, y), SIZE);
+        let mut frame = Frame::new(&self.title, x, y, SIZE);
         for (number, of) in self.series.iter().enumerate() {
-            let sample = move |area: &Area<'_>, at| of.sample(area, at, number);
+            let sample = move |area: &Area<'_>, (x, y)| of.sample(area, x, y, number);
             frame.legend.push((&of.name, Box::new(sample)));
         }
         let labels = (self.labels.0.as_str(), self.labels.1.as_str());
@@ -188,8 +188,8 @@ impl Plot {
             Axis::over(values, self.logs.1).with_room()
         };
         (
-            self.x_range.map_or_else(x, |range| Axis::between(range, self.logs.0)),
-            self.y_range.map_or_else(y, |range| Axis::between(range, self.logs.1)),
+            self.x_range.map_or_else(x, |(from, to)| Axis::between(from, to, self.logs.0)),
+            self.y_range.map_or_else(y, |(from, to)| Axis::between(from, to, self.logs.1)),
         )
     }
 }
@@ -220,7 +220,7 @@ impl Series {
     }
 
     /// The legend's sample of the series.
-    fn sample(&self, area: &Area<'_>, (x, y): (i32, i32), number: usize) -> Drawn {
+    fn sample(&self, area: &Area<'_>, x: i32, y: i32, number: usize) -> Drawn {
         area.draw(&PathElement::new([(x, y), (x + px(26), y)], series(number).line(20)))?;
         let marked = self.style == Style::Points;
         if marked { area.draw(&mark(number, (x + px(13), y))) } else { Ok(()) }

@@ -17,11 +17,11 @@ use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, VPos};
 
 use super::axis::{Axis, extent};
-use super::chart::{Chart, Element, Frame, Sample, words};
-use super::sheet::{Drawn, INK, MUTE, Tone, held, no_series, px, series, text_width};
+use super::chart::{Chart, Element, Frame, Label, Sample};
+use super::sheet::{Drawn, INK, MUTE, Size, Tone, held, no_series, px, series, text_width};
 
 /// Width and height between the axes, pixels.
-const SIZE: (i32, i32) = (840, 420);
+const SIZE: Size = Size { width: 840, height: 420 };
 /// Opacity of a shaded time without delivery.
 const SHADE: f64 = 0.15;
 /// Resolution, units: half a pixel. Elements within it are drawn once.
@@ -66,15 +66,15 @@ impl<'a> SequencePlot<'a> {
     pub fn svg(&self) -> String {
         let (time, place) = self.axes();
         let (unit, name) = unit(place.range().end);
-        let place = Axis::between((place.range().start / unit, place.range().end / unit), false);
-        let label = format!("position in the stream ({name})");
+        let place = Axis::between(place.range().start / unit, place.range().end / unit, false);
+        let label = format!("place in the stream ({name})");
         let name = |(subflow, address): &(u64, String)| {
             (*subflow as usize, format!("subflow {subflow} ({address})"))
         };
         let subflows: Vec<(usize, String)> = self.course.subflows.iter().map(name).collect();
         let legend = self.legend(&subflows);
         let (labels, empty) = (("time (ms)", label.as_str()), self.course.carried.is_empty());
-        let frame = Frame::new(&self.title, (time, place), SIZE);
+        let frame = Frame::new(&self.title, time, place, SIZE);
         Frame { labels, legend, empty, ..frame }.draw(|chart| {
             self.holes(chart)?;
             self.acked(chart, unit)?;
@@ -96,7 +96,7 @@ impl<'a> SequencePlot<'a> {
         for manner in Manner::ALL.into_iter().filter(seen) {
             let sample: Sample<'_> = Box::new(move |area, (x, y)| match manner {
                 Manner::New => area.draw(&field((x, y), 1, no_series().fill())),
-                _ => area.draw(&shape(manner, (x + px(13), y), no_series())),
+                _ => area.draw(&shape(manner, x + px(13), y, no_series())),
             });
             legend.push((manner.name(), sample));
         }
@@ -119,8 +119,8 @@ impl<'a> SequencePlot<'a> {
             let acked = self.course.acked.iter().map(|(time_ms, _)| *time_ms);
             carried().map(|carried| carried.time_ms).chain(acked)
         };
-        let range = self.range_ms.or_else(|| extent(times(), false)).unwrap_or((0.0, 1.0));
-        let time = Axis::between(range, false);
+        let (from, to) = self.range_ms.or_else(|| extent(times(), false)).unwrap_or((0.0, 1.0));
+        let time = Axis::between(from, to, false);
         let Range { start, end } = time.range();
         let shown = carried().filter(|carried| (start..=end).contains(&carried.time_ms));
         let ends = shown.flat_map(|c| [c.dsn as f64, (c.dsn + c.bytes) as f64]);
@@ -143,12 +143,12 @@ impl<'a> SequencePlot<'a> {
             });
             let text = format!("{lasted:.0} ms{cause}");
             let begin = chart.backend_coord(&(hole.began_ms, place.end)).0;
-            let (h, at, right) = match begin + px(4 + text_width(&text)) > edge {
+            let (h, x, right) = match begin + px(4 + text_width(&text)) > edge {
                 true => (HPos::Right, hole.ended_ms, -4),
                 false => (HPos::Left, hole.began_ms, 4),
             };
             let style = held(&MUTE.text(), h, VPos::Top);
-            words(chart, (at, place.end), (right, 4), &text, style)?;
+            Label { text: &text, style, x, y: place.end, right, down: 4 }.draw(chart)?;
         }
         Ok(())
     }
@@ -210,19 +210,21 @@ impl<'a> SequencePlot<'a> {
                 continue;
             }
             seen.insert((at, carried.subflow, carried.manner));
-            screen.draw(&shape(carried.manner, at, series(carried.subflow as usize)))?;
+            screen.draw(&shape(carried.manner, at.0, at.1, series(carried.subflow as usize)))?;
         }
         if left_out == 0 {
             return Ok(());
         }
-        let text = format!("{left_out} marks do not fit and are left out: draw a shorter time");
-        let corner = (time.end, chart.y_range().start);
-        words(chart, corner, (0, -4), &text, held(&MUTE.text(), HPos::Right, VPos::Bottom))
+        let text = format!("{left_out} more marks than fit are left out: draw fewer milliseconds");
+        let style = held(&MUTE.text(), HPos::Right, VPos::Bottom);
+        let (x, y) = (time.end, chart.y_range().start);
+        Label { text: &text, style, x, y, right: 0, down: -4 }.draw(chart)
     }
 }
 
 /// The marker of data sent again in this manner.
-fn shape<'a>(manner: Manner, at: (i32, i32), tone: Tone) -> Element<'a, (i32, i32)> {
+fn shape<'a>(manner: Manner, x: i32, y: i32, tone: Tone) -> Element<'a, (i32, i32)> {
+    let at = (x, y);
     match manner {
         Manner::New | Manner::Copy => Circle::new(at, px(3), tone.line(15)).into_dyn(),
         Manner::Reinjection => TriangleMarker::new(at, px(4), tone.fill()).into_dyn(),

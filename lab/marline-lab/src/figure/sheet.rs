@@ -119,12 +119,16 @@ pub(super) fn widest<'a>(texts: impl IntoIterator<Item = &'a str>) -> i32 {
     texts.into_iter().map(text_width).max().unwrap_or(0)
 }
 
-/// An `<svg>` element of this size, pixels, with the contents that `draw` draws.
-pub(super) fn sheet(
-    title: &str,
-    (width, height): (i32, i32),
-    draw: impl FnOnce(&Area<'_>) -> Drawn,
-) -> String {
+/// Size of a drawing, pixels.
+#[derive(Copy, Clone, Debug)]
+pub(super) struct Size {
+    pub(super) width: i32,
+    pub(super) height: i32,
+}
+
+/// An `<svg>` element of this size with the contents that `draw` draws.
+pub(super) fn sheet(title: &str, size: Size, draw: impl FnOnce(&Area<'_>) -> Drawn) -> String {
+    let Size { width, height } = size;
     let mut svg = String::new();
     let (w, h) = (px(width), px(height));
     let area = SVGBackend::with_string(&mut svg, (w as u32, h as u32)).into_drawing_area();

@@ -30,7 +30,7 @@ fn elements(svg: &str, wanted: &str) -> usize {
 fn a_plot_draws_every_series_and_escapes_its_text() {
     let svg = Plot::new("a < b & \"c\"", "time (ms)", "share")
         .steps("<script>", &cdf(&[1.0, 2.0, 300.0]))
-        .area("density", &density(&[5.0, 9.0], (0.0, 20.0), 2.0))
+        .area("density", &density(&[5.0, 9.0], 0.0, 20.0, 2.0))
         .line("broken", &[(1.0, f64::NAN), (2.0, 0.5), (f64::INFINITY, 0.7)])
         .points("points", &[Point { x: 3.0, y: 0.2, interval: Some((0.1, 0.4)) }])
         .mark_x(10.0, "RTO")
@@ -62,7 +62,7 @@ fn a_plot_of_nothing_is_a_plot() {
         Bars::new("t", "y", &["a"]).log().group("g", &[(f64::NAN, None)]).svg(),
         HeatMap::new("t", "ms", &[]).svg(),
         HeatMap::new("t", "ms", &["a"]).log().row("r", &[f64::NAN]).svg(),
-        TimingDiagram::new("t", &[], (0.0, 0.0)).svg(),
+        TimingDiagram::new("t", &[], 0.0, 0.0).svg(),
     ] {
         assert_eq!(elements(&svg, "svg"), 1);
         assert!(
@@ -91,7 +91,7 @@ fn values_of_every_size_have_a_place() {
                 plain.x_range(*from, *to).y_range(*to, *from).mark_x(*to, "m").svg(),
                 Bars::new("t", "y", &["a"]).group("g", &[(*from, interval)]).svg(),
                 HeatMap::new("t", "ms", &["a", "b"]).log().row("r", &[*from, *to]).svg(),
-                TimingDiagram::new("t", &["p"], (*from, *to)).note(0, true, *to, "n").svg(),
+                TimingDiagram::new("t", &["p"], *from, *to).note(0, true, *to, "n").svg(),
             ];
             for svg in drawn {
                 assert!(elements(&svg, "svg") == 1 && svg.len() < 40_000, "{from} {to}");
@@ -238,10 +238,10 @@ fn a_segment_log_shows_paths_and_losses() {
 #[test]
 fn a_timing_diagram_shows_arrows_crosses_and_words() {
     let (segments, start) = log();
-    let diagram = TimingDiagram::new("One burst", &["WLAN"], (0.0, 60.0))
+    let diagram = TimingDiagram::new("One burst", &["WLAN"], 0.0, 60.0)
         .segments(&segments, start, |segment| Some(segment.describe()))
         .note(0, false, 10.0, "probe")
-        .span(0, (20.0, 30.0), "down");
+        .span(0, 20.0, 30.0, "down");
     let svg = diagram.svg();
     elements(&svg, "line");
     // The arrow of the lost segment, and the two strokes of a cross.
@@ -249,7 +249,6 @@ fn a_timing_diagram_shows_arrows_crosses_and_words() {
     assert!(svg.contains("\n0+") && svg.contains("probe") && svg.contains("down"), "{svg}");
     assert_eq!(svg, diagram.svg(), "the same data is the same text");
     let none =
-        TimingDiagram::new("One burst", &["WLAN"], (0.0, 60.0))
-            .segments(&segments, start, |_| None);
+        TimingDiagram::new("One burst", &["WLAN"], 0.0, 60.0).segments(&segments, start, |_| None);
     assert!(!none.svg().contains(" stroke=\"#C03000\""));
 }

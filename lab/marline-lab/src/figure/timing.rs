@@ -6,10 +6,10 @@ use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, VPos};
 
 use super::axis::Axis;
-use super::chart::{Chart, Frame, words};
+use super::chart::{Chart, Frame, Label};
 use super::drawing::Figure;
-use super::segment_log::{Delivery, Segment};
-use super::sheet::{Drawn, FRAME, INK, LOST, MUTE, TEXT, held, px, series};
+use super::segment_log::{Fate, Segment};
+use super::sheet::{Drawn, FRAME, INK, LOST, MUTE, Size, TEXT, held, px, series};
 
 /// Distance between the two lines of a path, pixels.
 const LANE: f64 = 230.0;
@@ -30,6 +30,14 @@ struct Arrow {
 }
 
 #[derive(Clone, Debug)]
+struct Span {
+    path: usize,
+    from_ms: f64,
+    to_ms: f64,
+    text: String,
+}
+
+#[derive(Clone, Debug)]
 struct Note {
     path: usize,
     at_client: bool,
@@ -44,21 +52,23 @@ struct Note {
 pub struct TimingDiagram {
     title: String,
     paths: Vec<String>,
-    range: (f64, f64),
+    from_ms: f64,
+    to_ms: f64,
     height: f64,
     arrows: Vec<Arrow>,
     notes: Vec<Note>,
-    spans: Vec<(usize, f64, f64, String)>,
+    spans: Vec<Span>,
 }
 
 impl TimingDiagram {
     /// Creates an empty diagram of paths of these names, from `from_ms` to `to_ms`.
     #[must_use]
-    pub fn new(title: &str, paths: &[&str], (from_ms, to_ms): (f64, f64)) -> TimingDiagram {
+    pub fn new(title: &str, paths: &[&str], from_ms: f64, to_ms: f64) -> TimingDiagram {
         TimingDiagram {
             title: title.to_owned(),
             paths: paths.iter().map(|name| (*name).to_owned()).collect(),
-            range: (from_ms, to_ms),
+            from_ms,
+            to_ms,
             height: 520.0,
             arrows: Vec::new(),
             notes: Vec::new(),
@@ -85,8 +95,8 @@ impl TimingDiagram {
         let ms = |at: Instant| (at.as_nanos() as f64 - zero.as_nanos() as f64) / 1e6;
         for segment in segments {
             let sent_ms = ms(segment.sent);
-            if sent_ms < self.range.0 || sent_ms > self.range.1 || segment.path >= self.paths.len()
-            {
+            let is_within = (self.from_ms..=self.to_ms).contains(&sent_ms);
+            if !is_within || segment.path >= self.paths.len() {
                 continue;
             }
             let Some(label) = label(segment) else { continue };
@@ -109,8 +119,8 @@ impl TimingDiagram {
 
     /// Adds a labeled time span of a path, such as an outage.
     #[must_use]
-    pub fn span(mut self, path: usize, (from_ms, to_ms): (f64, f64), text: &str) -> TimingDiagram {
-        self.spans.push((path, from_ms, to_ms, text.to_owned()));
+    pub fn span(mut self, path: usize, from_ms: f64, to_ms: f64, text: &str) -> TimingDiagram {
+        self.spans.push(Span { path, from_ms, to_ms, text: text.to_owned() });
         self
     }
 
@@ -124,9 +134,9 @@ impl TimingDiagram {
     #[must_use]
     pub fn svg(&self) -> String {
         let width = GAP + self.paths.len() as f64 * (LANE + GAP);
-        let time = Axis::between(self.range, false).downwards();
-        let size = (width as i32, self.height as i32);
-        let frame = Frame::new(&self.title, (Axis::bare(width), time), size);
+        let time = Axis::between(self.from_ms, self.to_ms, false).downwards();
+        let size = Size { width: width as i32, height: self.height as i32 };
+        let frame = Frame::new(&self.title, Axis::bare(width), time, size);
         let (labels, empty) = (("", "time (ms)"), self.paths.is_empty());
         Frame { labels, free: (40, 0), empty, ..frame }.draw(|chart| {
             self.lanes(chart)?;
@@ -149,9 +159,11 @@ impl TimingDiagram {
         for (path, name) in self.paths.iter().enumerate() {
             let ends = [(self.x(path, true), "client"), (self.x(path, false), "server")];
             let title = middle(INK.font(14.0, FontStyle::Bold));
-            words(chart, ((ends[0].0 + ends[1].0) / 2.0, time.start), (0, -22), name, title)?;
+            let (x, y) = ((ends[0].0 + ends[1].0) / 2.0, time.start);
+            Label { text: name, style: title, x, y, right: 0, down: -22 }.draw(chart)?;
             for (x, side) in ends {
-                words(chart, (x, time.start), (0, -4), side, middle(MUTE.text()))?;
+                let style = middle(MUTE.text());
+                Label { text: side, style, x, y, right: 0, down: -4 }.draw(chart)?;
                 let line = vec![(x, time.start), (x, time.end)];
                 chart.plotting_area().draw(&PathElement::new(line, FRAME.line(10)))?;
             }
@@ -159,17 +171,18 @@ impl TimingDiagram {
         Ok(())
     }
 
-    fn draw_span(&self, chart: &Chart<'_>, span: &(usize, f64, f64, String)) -> Drawn {
-        let (path, from_ms, to_ms, text) = span;
-        if *path >= self.paths.len() {
+    fn draw_span(&self, chart: &Chart<'_>, span: &Span) -> Drawn {
+        let Span { path, from_ms, to_ms, ref text } = *span;
+        if path >= self.paths.len() {
             return Ok(());
         }
-        let (client, server) = (self.x(*path, true), self.x(*path, false));
+        let (client, server) = (self.x(path, true), self.x(path, false));
         let shade = INK.colour().mix(SHADE).filled();
-        let area = Rectangle::new([(client, *from_ms), (server, *to_ms)], shade);
+        let area = Rectangle::new([(client, from_ms), (server, to_ms)], shade);
         chart.plotting_area().draw(&area)?;
         let style = held(&MUTE.text(), HPos::Center, VPos::Top);
-        words(chart, ((client + server) / 2.0, *from_ms), (0, 3), text, style)
+        let (x, y) = ((client + server) / 2.0, from_ms);
+        Label { text, style, x, y, right: 0, down: 3 }.draw(chart)
     }
 
     fn draw_arrow(&self, chart: &Chart<'_>, arrow: &Arrow) -> Drawn {
@@ -187,8 +200,8 @@ impl TimingDiagram {
             return screen.draw(&Cross::new(end, px(4), LOST.line(15)));
         };
         // A segment that arrives after the diagram's end is drawn up to that end.
-        let share = match arrived_ms > self.range.1 {
-            true => (self.range.1 - arrow.sent_ms) / (arrived_ms - arrow.sent_ms).max(1e-9),
+        let share = match arrived_ms > self.to_ms {
+            true => (self.to_ms - arrow.sent_ms) / (arrived_ms - arrow.sent_ms).max(1e-9),
             false => 1.0,
         };
         let tone = series(arrow.path);
@@ -198,7 +211,8 @@ impl TimingDiagram {
             return Ok(());
         }
         let (begin, end) = (area.map_coordinate(&from), area.map_coordinate(&to));
-        area.use_screen_coord().draw(&Polygon::new(head(begin, end), tone.fill()))
+        area.use_screen_coord()
+            .draw(&Polygon::new(head(end.0, end.1, end.0 - begin.0, end.1 - begin.1), tone.fill()))
     }
 
     /// Draws labels at the senders' ends, outside of the lane; those of one burst are merged.
@@ -214,12 +228,13 @@ impl TimingDiagram {
                         _ => shown.push((y, arrow.sent_ms, &arrow.label, 0)),
                     }
                 }
-                let (h, aside) = if client { (HPos::Right, -6) } else { (HPos::Left, 6) };
+                let (h, right) = if client { (HPos::Right, -6) } else { (HPos::Left, 6) };
                 for (_, sent_ms, label, more) in shown {
                     let more = if more > 0 { format!(" (and {more})") } else { String::new() };
-                    let at = (self.x(path, client), sent_ms);
+                    let text = format!("{label}{more}");
+                    let (x, y) = (self.x(path, client), sent_ms);
                     let style = held(&INK.text(), h, VPos::Center);
-                    words(chart, at, (aside, 0), &format!("{label}{more}"), style)?;
+                    Label { text: &text, style, x, y, right, down: 0 }.draw(chart)?;
                 }
             }
         }
@@ -231,24 +246,24 @@ impl TimingDiagram {
         if note.path >= self.paths.len() || !(time.start..=time.end).contains(&note.at_ms) {
             return Ok(());
         }
-        let at = (self.x(note.path, note.at_client), note.at_ms);
-        chart.plotting_area().draw(&Circle::new(at, px(3), series(0).fill()))?;
+        let (x, y) = (self.x(note.path, note.at_client), note.at_ms);
+        chart.plotting_area().draw(&Circle::new((x, y), px(3), series(0).fill()))?;
         // Notes are inside the lane, because labels are outside.
-        let (h, aside) = if note.at_client { (HPos::Left, 8) } else { (HPos::Right, -8) };
+        let (h, right) = if note.at_client { (HPos::Left, 8) } else { (HPos::Right, -8) };
         let style = held(&INK.font(TEXT, FontStyle::Bold), h, VPos::Bottom);
-        words(chart, at, (aside, -2), &note.text, style)
+        Label { text: &note.text, style, x, y, right, down: -2 }.draw(chart)
     }
 }
 
-/// The corners of an arrow's head.
-fn head(from: (i32, i32), to: (i32, i32)) -> [(i32, i32); 3] {
+/// The corners of the head of an arrow of this extent that ends at a point.
+fn head(x: i32, y: i32, width: i32, height: i32) -> [(i32, i32); 3] {
     let (long, wide) = (f64::from(px(7)), f64::from(px(3)));
-    let (dx, dy) = (f64::from(to.0 - from.0), f64::from(to.1 - from.1));
+    let (dx, dy) = (f64::from(width), f64::from(height));
     let length = dx.hypot(dy).max(1.0);
     let (ux, uy) = (dx / length, dy / length);
     let at = |back: f64, aside: f64| {
-        let (x, y) = (back * ux + aside * uy, back * uy - aside * ux);
-        (to.0 - x.round() as i32, to.1 - y.round() as i32)
+        let (left, up) = (back * ux + aside * uy, back * uy - aside * ux);
+        (x - left.round() as i32, y - up.round() as i32)
     };
-    [to, at(long, wide), at(long, -wide)]
+    [(x, y), at(long, wide), at(long, -wide)]
 }

@@ -38,6 +38,15 @@ struct Seen {
     carries: bool,
 }
 
+/// A capture in pcap or pcapng format.
+#[derive(Copy, Clone, Debug)]
+pub struct CaptureFile<'a> {
+    /// Name for errors.
+    pub name: &'a str,
+    /// Contents.
+    pub bytes: &'a [u8],
+}
+
 /// A packet with payload on a path.
 #[derive(Copy, Clone, Debug, PartialEq)]
 pub struct Passage {
@@ -53,8 +62,8 @@ pub struct Passage {
 /// # Errors
 /// Those of [`read`].
 pub fn passages(
-    client: (&str, &[u8]),
-    server: (&str, &[u8]),
+    client: CaptureFile<'_>,
+    server: CaptureFile<'_>,
     ahead_ns: i64,
 ) -> anyhow::Result<[Vec<Passage>; 2]> {
     let mut ways = [Vec::new(), Vec::new()];
@@ -74,14 +83,14 @@ struct Sent {
     took_ns: Option<i64>,
 }
 
-/// Delays and losses of a path from the captures of its two ends, each in pcap or pcapng format. `every` is the
+/// Delays and losses of a path from the captures of its two ends. `every` is the
 /// length of an interval; `ahead_ns` is the time by which the server's clock is ahead of the client's.
 ///
 /// # Errors
 /// A file is not a capture, the captures show different traffic, or the clocks differ by more than the delay.
 pub fn read(
-    client: (&str, &[u8]),
-    server: (&str, &[u8]),
+    client: CaptureFile<'_>,
+    server: CaptureFile<'_>,
     every: Duration,
     ahead_ns: i64,
 ) -> anyhow::Result<Measurement> {
@@ -97,18 +106,19 @@ pub fn read(
         bin.least_ns = bin.least_ns.into_iter().chain(took_ns).min();
     }
     let samples = bins.into_iter().map(|(number, ways)| sample(every, number, &ways)).collect();
-    Ok(Measurement { samples: from_zero(client.0, samples)?, ignored: Vec::new() })
+    Ok(Measurement { samples: from_zero(client.name, samples)?, ignored: Vec::new() })
 }
 
 /// The fate of each packet of two captures of one path that is `wanted`.
 fn transfers(
-    (client_file, client): (&str, &[u8]),
-    (server_file, server): (&str, &[u8]),
+    client_file: CaptureFile<'_>,
+    server_file: CaptureFile<'_>,
     ahead_ns: i64,
     wanted: impl Fn(&Seen) -> bool,
 ) -> anyhow::Result<Vec<Sent>> {
-    let mut client = packets(client_file, client)?;
-    let mut server = packets(server_file, server)?;
+    let mut client = packets(client_file.name, client_file.bytes)?;
+    let mut server = packets(server_file.name, server_file.bytes)?;
+    let (client_name, server_name) = (client_file.name, server_file.name);
     client.retain(&wanted);
     server.retain(&wanted);
     server.iter_mut().for_each(|seen| seen.at_ns -= ahead_ns);
@@ -116,8 +126,7 @@ fn transfers(
     let both = pairs.len() as f64 / client.len().min(server.len()).max(1) as f64;
     ensure!(
         both >= MIN_SHARED_PACKETS,
-        "{client_file} and {server_file}: {:.0} % of the packets are in both. Do they contain the same \
-         traffic, with whole packets \
+        "{client_name} and {server_name}: {:.0} % of the packets are in both. Are they of the same traffic, whole \
          (`tcpdump -s 0`), and with offloads off (`ethtool -K IF tso off gso off gro off`)?",
         100.0 * both
     );
@@ -140,8 +149,7 @@ fn transfers(
     };
     ensure!(
         odd * MAX_REVERSED_PAIRS <= count && !pairs.iter().any(turned),
-        "{client_file} and {server_file}: the clocks differ by more than the delay; give the difference \
-         with --clock-ahead"
+        "{client_name} and {server_name}: the clocks differ by more than the delay; say by how much with --clock-ahead"
     );
     let mut sent = Vec::new();
     for (at_client, at_server) in &pairs {

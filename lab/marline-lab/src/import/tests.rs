@@ -5,6 +5,10 @@ use crate::scenario::Event;
 use crate::what_if::{Delay, Sending, what_if};
 use crate::workload::{Gap, Workload};
 
+const fn file<'a>(name: &'a str, bytes: &'a [u8]) -> CaptureFile<'a> {
+    CaptureFile { name, bytes }
+}
+
 const WORKLOAD: &str = "\n[workload]\nkind = 'bulk'\nlasts = '6s'\n";
 
 #[test]
@@ -129,7 +133,7 @@ fn captures_at_both_ends_yield_delay_and_loss() {
     let captured = simulate_captured(&experiment, &Variant::alone("wifi", "wifi"), 3, 64 << 20);
     let [client, server] = &captured.expect("a run").1[..] else { panic!("two ends") };
     let read = |ahead_ns| {
-        let (client, server) = (("client", &client.bytes[..]), ("server", &server.bytes[..]));
+        let (client, server) = (file("client", &client.bytes), file("server", &server.bytes));
         read_pcaps(client, server, Duration::from_secs(1), ahead_ns)
     };
     let measured = read(0).expect("a measurement");
@@ -153,8 +157,9 @@ fn captures_at_both_ends_yield_delay_and_loss() {
     // Clocks that differ by more than the delay, and captures that do not match.
     let said = read(1_000_000_000).expect_err("a second").to_string();
     assert!(said.contains("--clock-ahead"), "{said}");
-    let of =
-        |bytes: &[u8]| read_pcaps(("a", bytes), ("b", &server.bytes), Duration::from_secs(1), 0);
+    let of = |bytes: &[u8]| {
+        read_pcaps(file("a", bytes), file("b", &server.bytes), Duration::from_secs(1), 0)
+    };
     assert!(of(b"time_s,loss\n").expect_err("text").to_string().contains("a: it is no pcap"));
     let cut = of(&client.bytes[..client.bytes.len() / 2 + 1]).expect_err("cut");
     assert!(cut.to_string().contains("a: the file is cut off"), "{cut}");
@@ -172,7 +177,7 @@ fn captures_of_two_paths_predict_a_redundant_run() {
     let alone = ["wifi", "lte"].map(|name| captured(&Variant::alone(name, name)));
     let ways = [&alone[0], &alone[1]].map(|(_, ends)| {
         let [client, server] = &ends[..] else { panic!("two ends") };
-        passages(("client", &client.bytes), ("server", &server.bytes), 0).expect("passages")
+        passages(file("client", &client.bytes), file("server", &server.bytes), 0).expect("passages")
     });
     // Answers are sent when their requests have arrived: by one path up to 8 ms later than by the other.
     let [up, down] = [(0, 1), (1, 17)].map(|(way, within_ms)| {
@@ -227,8 +232,8 @@ fn one_capture_at_the_sender_yields_rtts_and_losses() {
     let drops = wifi.sent.iter().filter(|passage| passage.took_ns.is_none()).count();
     // Both ends for comparison: some losses are those of acknowledgments, or cannot be determined.
     let [client, server] = &ends[0][..] else { panic!("two ends") };
-    let [up, _] =
-        passages(("client", &client.bytes), ("server", &server.bytes), 0).expect("passages");
+    let [up, _] = passages(file("client", &client.bytes), file("server", &server.bytes), 0)
+        .expect("passages");
     let truth = up.iter().filter(|passage| passage.took_ns.is_none()).count();
     println!("{drops} losses told of {truth}");
     assert!(drops.abs_diff(truth) * 10 <= truth, "{drops} of {truth}");

@@ -105,33 +105,43 @@ impl Compared {
     }
 }
 
+/// Lanes of a series.
+#[derive(Copy, Clone, Debug)]
+pub struct Selection<'a> {
+    /// Results of the series.
+    pub results: &'a Kept,
+    /// Variant of the lanes; all if `None`.
+    pub variant: Option<&'a str>,
+}
+
+impl Selection<'_> {
+    fn lanes(self) -> anyhow::Result<Vec<KeptLane>> {
+        let mut lanes = self.results.lanes();
+        if let Some(wanted) = self.variant {
+            let names: Vec<&str> = lanes.iter().map(|lane| lane.variant.as_str()).collect();
+            let there = names.contains(&wanted);
+            ensure!(there, "no variant `{wanted}`; there are {}", unique(&names).join(", "));
+            lanes.retain(|lane| lane.variant == wanted);
+        }
+        Ok(lanes)
+    }
+}
+
 impl Comparison {
     /// Compares the matching lanes of two series: those with equal point and stack, and with the given variants,
     /// or with equal variants if none is given.
     ///
     /// # Errors
     /// No lanes match, a result cannot be read, or two lanes have no seed in common.
-    pub fn of_all(
-        (a, of_a): (&StoredRuns, Option<&str>),
-        (b, of_b): (&StoredRuns, Option<&str>),
-    ) -> anyhow::Result<Vec<Comparison>> {
-        let mine = |lane: &&StoredLane, wanted: Option<&str>| {
-            wanted.is_none_or(|wanted| wanted == lane.variant)
-        };
-        let (lanes_a, lanes_b) = (a.lanes(), b.lanes());
-        for (lanes, wanted) in [(&lanes_a, of_a), (&lanes_b, of_b)] {
-            let names: Vec<&str> = lanes.iter().map(|lane| lane.variant.as_str()).collect();
-            let there = wanted.is_none_or(|wanted| names.contains(&wanted));
-            let wanted = wanted.unwrap_or_default();
-            ensure!(there, "no variant `{wanted}`; known: {}", unique(&names).join(", "));
-        }
+    pub fn of_all(a: Selection<'_>, b: Selection<'_>) -> anyhow::Result<Vec<Comparison>> {
+        let (lanes_a, lanes_b) = (a.lanes()?, b.lanes()?);
+        let named = a.variant.is_some() && b.variant.is_some();
         let mut all = Vec::new();
-        for first in lanes_a.iter().filter(|lane| mine(lane, of_a)) {
-            for second in lanes_b.iter().filter(|lane| mine(lane, of_b)) {
-                let named = of_a.is_some() && of_b.is_some();
+        for first in &lanes_a {
+            for second in &lanes_b {
                 let same = first.point == second.point && first.stack == second.stack;
                 if same && (named || first.variant == second.variant) {
-                    all.push(Comparison::of((a, first), (b, second))?);
+                    all.push(Comparison::of(a.results, first, b.results, second)?);
                 }
             }
         }
@@ -139,10 +149,7 @@ impl Comparison {
         Ok(all)
     }
 
-    fn of(
-        (a, first): (&StoredRuns, &StoredLane),
-        (b, second): (&StoredRuns, &StoredLane),
-    ) -> anyhow::Result<Comparison> {
+    fn of(a: &Kept, first: &KeptLane, b: &Kept, second: &KeptLane) -> anyhow::Result<Comparison> {
         let (of_a, of_b) = (a.records(first)?, b.records(second)?);
         let pair = |(seed, record): &'_ (u64, Record)| {
             let other = of_b.iter().find(|(other, _)| other == seed)?;

@@ -206,7 +206,7 @@ impl Sweep {
         }
         messages.close()?;
         noting.end()?;
-        self.write_runs(store, (place, formats), &columns, &paths)?;
+        self.write_runs(store, place, formats, &columns, &paths)?;
         Ok(swept)
     }
 
@@ -214,7 +214,8 @@ impl Sweep {
     fn write_runs(
         &self,
         store: &Store,
-        (place, formats): (&Path, &[Format]),
+        place: &Path,
+        formats: &[Format],
         columns: &RunColumns,
         paths: &[String],
     ) -> anyhow::Result<()> {

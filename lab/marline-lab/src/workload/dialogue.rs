@@ -33,15 +33,16 @@ impl Workload {
         else {
             return None;
         };
+        let (least, most) = pieces;
         let mut rng = SeedTree::new(seed).stream("pieces");
         let times = self.times_ns(seed).into_iter();
-        let requests = times.map(|at| (at, cut(request_bytes, pieces, &mut rng))).collect();
+        let requests = times.map(|at| (at, cut(request_bytes, least, most, &mut rng))).collect();
         Some(Dialogue { requests, request_bytes, answer_bytes, unanswered_bytes })
     }
 }
 
 /// Cuts a request into pieces of random length; the last piece is the remainder.
-fn cut(bytes: u32, (least, most): (u32, u32), rng: &mut impl Rng) -> Vec<u32> {
+fn cut(bytes: u32, least: u32, most: u32, rng: &mut impl Rng) -> Vec<u32> {
     let (mut left, mut pieces) = (bytes, Vec::new());
     while left > 0 {
         let span = u64::from(most.saturating_sub(least)) + 1;

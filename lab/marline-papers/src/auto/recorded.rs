@@ -8,7 +8,7 @@ use super::setup::{Limits, Messages, Setup};
 use super::violations::{self, percent, violations};
 use crate::estimate::{Asked, Estimate, Samples};
 use crate::judge::Row;
-use crate::recorded::figures::{Figure, Quantiles};
+use crate::recorded::figures::{Figure, Margins, Quantiles};
 use crate::recorded::pairs::Pair;
 use crate::table::Grid;
 
@@ -288,7 +288,7 @@ impl View<'_> {
 }
 
 /// List of every violation in either half.
-pub(super) fn list(samples: &Samples<Cells>, pairs: &[Pair], margins: (f64, f64)) -> Grid {
+pub(super) fn list(samples: &Samples<Cells>, pairs: &[Pair], margins: Margins) -> Grid {
     let title = "Recorded pairs: where a figure is worse than on the best path alone";
     let mut grid = violations::grid("violations-recorded", title, "half");
     for half in [PairSubset::Judged, PairSubset::Tuned] {
@@ -308,7 +308,7 @@ pub(super) fn list(samples: &Samples<Cells>, pairs: &[Pair], margins: (f64, f64)
 }
 
 /// Results of every pair: means over the places.
-pub(super) fn by_pair(samples: &Samples<Cells>, pairs: &[Pair], margins: (f64, f64)) -> Grid {
+pub(super) fn by_pair(samples: &Samples<Cells>, pairs: &[Pair], margins: Margins) -> Grid {
     let columns = [
         ("pair", ""),
         ("half", ""),

@@ -6,6 +6,7 @@ use serde::Deserialize;
 
 use crate::file::PaperFile;
 use crate::paper::{Context, Effort};
+use crate::recorded::figures::Margins;
 
 /// Text of the paper file.
 pub(super) const TEXT: &str = include_str!("../../papers/auto.toml");
@@ -119,8 +120,7 @@ impl Budget {
 /// Limits on the distance of a figure from the ideal. Shares are fractions of one.
 #[derive(Copy, Clone, Debug)]
 pub(super) struct Limits {
-    /// Share and ms by which a figure must exceed the best single path to count as worse.
-    pub(super) margins: (f64, f64),
+    pub(super) margins: Margins,
     pub(super) violations: f64,
     pub(super) generated_violations: f64,
     pub(super) echo_p99: f64,
@@ -142,7 +142,7 @@ impl Limits {
     pub(super) fn of(file: &PaperFile<Setup>) -> anyhow::Result<Limits> {
         let of = |name: &str| file.tolerance(name);
         Ok(Limits {
-            margins: (of("single_path")?, of("single_path_ms")?),
+            margins: Margins::of(file)?,
             violations: of("violations")?,
             generated_violations: of("generated_violations")?,
             echo_p99: of("echo_p99")?,

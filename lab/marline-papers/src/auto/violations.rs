@@ -1,7 +1,7 @@
 //! Violations of the guarantee: figures in which the judged contestant is worse than the best single path.
 
 use crate::estimate::{CONFIDENCE, Estimate, Samples};
-use crate::recorded::figures::{Figure, Five};
+use crate::recorded::figures::{Figure, Five, Margins};
 use crate::table::Grid;
 
 /// A figure that is worse than on the best single path.
@@ -12,13 +12,12 @@ pub(super) struct Violation {
     pub(super) best: f64,
 }
 
-/// Figures that are worse than on the better of the two paths alone by more than the margins, a share and a time
-/// in ms.
-pub(super) fn violations(alone: &[Five; 2], ours: &Five, margins: (f64, f64)) -> Vec<Violation> {
+/// Figures that are worse than on the better of the two paths alone by more than the margins.
+pub(super) fn violations(alone: &[Five; 2], ours: &Five, margins: Margins) -> Vec<Violation> {
     let worse = |figure: Figure| {
         let best = figure.better(alone[0].figure(figure), alone[1].figure(figure));
         let ours = ours.figure(figure);
-        let is_worse = figure.is_worse(ours, best, margins.0, margins.1);
+        let is_worse = figure.is_worse(ours, best, margins);
         is_worse.then_some(Violation { figure, ours, best })
     };
     Figure::ALL.into_iter().filter_map(worse).collect()
@@ -70,6 +69,8 @@ mod tests {
     use crate::recorded::figures::Quantiles;
     use crate::value::Value;
 
+    const MARGINS: Margins = Margins { share: 0.05, ms: 1.0 };
+
     fn five(echo_ms: f64, burst_ms: f64, goodput: f64) -> Five {
         let quantiles = |ms: f64| Quantiles::flat(ms);
         Five { echo: quantiles(echo_ms), burst: quantiles(burst_ms), goodput }
@@ -78,9 +79,8 @@ mod tests {
     #[test]
     fn a_violation_is_found_and_listed() {
         let alone = [five(20.0, 300.0, 8.0), five(40.0, 100.0, 20.0)];
-        let margins = (0.05, 1.0);
-        assert_eq!(violations(&alone, &five(20.9, 104.0, 19.1), margins), []);
-        let found = violations(&alone, &five(20.0, 106.0, 18.9), margins);
+        assert_eq!(violations(&alone, &five(20.9, 104.0, 19.1), MARGINS), []);
+        let found = violations(&alone, &five(20.0, 106.0, 18.9), MARGINS);
         let figures: Vec<Figure> = found.iter().map(|violation| violation.figure).collect();
         assert_eq!(figures, [Figure::BurstP50, Figure::BurstP99, Figure::Goodput]);
         assert_eq!(found[2], Violation { figure: Figure::Goodput, ours: 18.9, best: 20.0 });
@@ -95,7 +95,7 @@ mod tests {
     #[test]
     fn messages_that_never_came_are_a_violation_where_a_path_alone_brings_them() {
         let alone = [five(20.0, f64::INFINITY, 8.0), five(40.0, f64::INFINITY, 20.0)];
-        let found = violations(&alone, &five(f64::INFINITY, f64::INFINITY, 20.0), (0.05, 1.0));
+        let found = violations(&alone, &five(f64::INFINITY, f64::INFINITY, 20.0), MARGINS);
         assert!(found.iter().all(|violation| violation.best == 20.0), "{found:?}");
         assert_eq!(found.len(), 2);
     }

@@ -105,7 +105,7 @@ pub(super) fn means(sets: &[(String, &Efficiencies)]) -> Grid {
             let mean = samples.mean(|rides| over(rides, |u| u));
             let lack = samples.mean(|rides| over(rides, |u| (1.0 - u).max(0.0))).percent();
             let text = |words: &str| Value::Text(words.to_owned());
-            let number = |e: Estimate| Value::between(e.value, (e.low, e.high), "");
+            let number = |e: Estimate| Value::estimated(&e, "");
             grid.rows.push(vec![text(set), text(name), number(mean), number(lack)]);
         }
     }

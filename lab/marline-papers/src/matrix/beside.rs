@@ -58,12 +58,12 @@ pub(super) struct Shares {
     two: Vec<f64>,
 }
 
-/// Rows, and the shares at each place.
+/// Rows, and the shares at each place: `fair` is the range of the medians, `ever` that of all shares.
 pub(super) fn judge(
     context: &Context<'_>,
     judged: &Variant,
-    (least, most): (f64, f64),
-    (never_below, never_above): (f64, f64),
+    fair: Asked,
+    ever: Asked,
 ) -> anyhow::Result<(Vec<Row>, Grid)> {
     let part = if context.effort == Effort::Quick { Part::fixed(PART.name, 2) } else { PART };
     let lasts = context.length(LASTS);
@@ -76,21 +76,20 @@ pub(super) fn judge(
     };
     let smallest = |all: &[f64]| all.iter().copied().fold(f64::INFINITY, f64::min);
     let largest = |all: &[f64]| all.iter().copied().fold(0.0, f64::max);
-    let between = Asked { least, most };
-    let words = format!("{least} to {most}");
+    let words = format!("{} to {}", fair.least, fair.most);
     let row = |name: &str| Row::new(format!("{name}, share of fair"));
     let middle = over(|root| &root.one, median);
     let rows = vec![
-        row("beside one CUBIC flow, median").estimate(&middle, "").asked(between, words.clone()),
+        row("beside one CUBIC flow, median").estimate(&middle, "").asked(fair, words.clone()),
         row("beside one CUBIC flow, least")
             .estimate(&over(|root| &root.one, smallest), "")
-            .at_least(never_below),
+            .at_least(ever.least),
         row("beside one CUBIC flow, most")
             .estimate(&over(|root| &root.one, largest), "")
-            .at_most(never_above),
+            .at_most(ever.most),
         row("two subflows through the bottleneck beside one CUBIC flow, median")
             .estimate(&over(|root| &root.two, median), "")
-            .asked(between, words),
+            .asked(fair, words),
     ];
     Ok((rows, grid(&samples)))
 }

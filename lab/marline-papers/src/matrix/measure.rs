@@ -6,7 +6,7 @@ use marline_sim::quantile;
 use marline_time::Duration;
 use serde::{Deserialize, Serialize};
 
-use super::scenes::{Kind, PATIENCE_MS, SCENES, Scene, Stage, Staged};
+use super::scenes::{Buffers, Kind, PATIENCE_MS, SCENES, Scene, Stage, Staged};
 use crate::hsr2018;
 use crate::paper::Context;
 use crate::plain::tcp;
@@ -53,8 +53,8 @@ pub(super) fn all(
         let Staged { stage, buffers } = (scene.stage)(context, root)?;
         let cell = |variant: &Variant| {
             let mut variant = variant.clone();
-            if let Some((send, receive)) = buffers {
-                variant = variant.buffers(Some(send), Some(receive));
+            if let Some(Buffers { send_bytes, receive_bytes }) = buffers {
+                variant = variant.buffers(Some(send_bytes), Some(receive_bytes));
             }
             match &stage {
                 Stage::Messages(experiment) => messages(experiment, scene.measures, &variant, root),

@@ -45,10 +45,16 @@ pub(super) enum Stage {
     Download(Download),
 }
 
-/// Workload with its buffers: payload to send and to receive, bytes. `None`: autotuned.
+/// Payload that an end holds, to send and received.
+pub(super) struct Buffers {
+    pub(super) send_bytes: u64,
+    pub(super) receive_bytes: u64,
+}
+
+/// Workload with its buffers; `None`: autotuned.
 pub(super) struct Staged {
     pub(super) stage: Stage,
-    pub(super) buffers: Option<(u64, u64)>,
+    pub(super) buffers: Option<Buffers>,
 }
 
 /// A scene.
@@ -151,7 +157,11 @@ pub(super) const SCENES: &[Scene] = &[
             let wifi = "rate=30M,delay=6ms,loss=0.75%,queue=1500kB";
             let cellular =
                 "rate=3M,delay=31ms,jitter=uniform:100ms,overtaking=yes,loss=0.1%,queue=1500kB";
-            Ok(blocks([wifi, cellular], (253_866, 30_720), context))
+            Ok(blocks(
+                [wifi, cellular],
+                Buffers { send_bytes: 253_866, receive_bytes: 30_720 },
+                context,
+            ))
         },
     },
     Scene {
@@ -161,7 +171,11 @@ pub(super) const SCENES: &[Scene] = &[
         stage: |context, _| {
             let wifi = "rate=8M,delay=10ms,queue=80ms";
             let cellular = "rate=2M,delay=75ms,queue=2s";
-            Ok(blocks([wifi, cellular], (204_800, 204_800), context))
+            Ok(blocks(
+                [wifi, cellular],
+                Buffers { send_bytes: 204_800, receive_bytes: 204_800 },
+                context,
+            ))
         },
     },
 ];
@@ -208,7 +222,7 @@ fn walk() -> Staged {
     messages(Experiment::over(&[("wifi", LEAVING), ("lte", STAYING)], workload))
 }
 
-fn blocks(links: [&str; 2], buffers: (u64, u64), context: &Context<'_>) -> Staged {
+fn blocks(links: [&str; 2], buffers: Buffers, context: &Context<'_>) -> Staged {
     let lasts = context.length(marline_time::Duration::from_millis(BLOCKS_MS));
     let workload = Workload::Blocks { bytes: 8_192, lasts_ms: lasts.as_nanos() as u64 / 1_000_000 };
     let experiment = Experiment::over(&[("wifi", links[0]), ("cellular", links[1])], workload);
@@ -223,11 +237,17 @@ fn wires(
 ) -> anyhow::Result<Staged> {
     let paths = papd2017::wires(rtt_ms, loss)?;
     let download = Download { paths, length: context.length(DOWNLOAD) };
-    Ok(Staged { stage: Stage::Download(download), buffers: Some((buffer, buffer)) })
+    Ok(Staged {
+        stage: Stage::Download(download),
+        buffers: Some(Buffers { send_bytes: buffer, receive_bytes: buffer }),
+    })
 }
 
 fn phone(scenario: usize, context: &Context<'_>, root: &Root) -> anyhow::Result<Staged> {
     let download = papd2017::phone(scenario, context.length(DOWNLOAD), root.seed)?;
     let buffer = papd2017::SMALL_BUFFER;
-    Ok(Staged { stage: Stage::Download(download), buffers: Some((buffer, buffer)) })
+    Ok(Staged {
+        stage: Stage::Download(download),
+        buffers: Some(Buffers { send_bytes: buffer, receive_bytes: buffer }),
+    })
 }

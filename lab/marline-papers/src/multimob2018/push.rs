@@ -124,12 +124,12 @@ fn measure(root: &Root, contestants: &[Contestant]) -> anyhow::Result<Pause> {
     let lasts_s = (PAUSE_S.1 - PAUSE_S.0).mul_add(rng.unit(), PAUSE_S.0);
     // Uniform in the logarithm, because only the relation to the keepalive interval matters.
     let dead_s = MIN_DEAD_S * ((lasts_s / MIN_DEAD_S).ln() * rng.unit()).exp();
-    let push = |contestant: &Contestant| push(&contestant.system, root, (lasts_s, dead_s));
+    let push = |contestant: &Contestant| push(&contestant.system, root, lasts_s, dead_s);
     let pushes = contestants.iter().map(push).collect::<anyhow::Result<_>>()?;
     Ok(Pause { lasts_s, dead_s, pushes })
 }
 
-fn push(system: &System, root: &Root, (lasts_s, dead_s): (f64, f64)) -> anyhow::Result<PushResult> {
+fn push(system: &System, root: &Root, lasts_s: f64, dead_s: f64) -> anyhow::Result<PushResult> {
     let links = DrawnLinks::of(root);
     let scenario = PhoneScenario::of(&links.wifi, &links.lte, None, root.seed)?;
     let mut paths = scenario.stage(system, root.seed)?;

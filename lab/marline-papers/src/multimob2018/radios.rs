@@ -171,7 +171,7 @@ pub(super) fn percent(of: Estimate) -> Estimate {
 
 /// A cell of a grid.
 pub(super) fn cell(of: Estimate) -> Value {
-    Value::between(of.value, (of.low, of.high), "")
+    Value::estimated(&of, "")
 }
 
 /// Energy of full mesh and MultiMob's share of it, with each constant lowered, unchanged and raised.

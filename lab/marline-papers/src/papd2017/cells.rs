@@ -204,7 +204,7 @@ impl BufferTable<'_> {
         ];
         let mut grid = Grid::new(&format!("{}-cells", self.name), self.title, &columns);
         for (cell, ours) in self.cells.iter().zip(estimates) {
-            let ours = ours.map(|one| Value::between(one.value, (one.low, one.high), ""));
+            let ours = ours.map(|one| Value::estimated(&one, ""));
             let [min_rtt, papd, ruled, best] = ours;
             let papers = [cell.min_rtt, cell.papd, cell.best].map(|value| Value::new(value, ""));
             let [paper_min_rtt, paper_papd, paper_best] = papers;

@@ -123,7 +123,7 @@ fn grid(samples: &Samples<Vec<At>>) -> Grid {
     for (place, buffer) in megabytes().enumerate() {
         let between = |of: fn(&At) -> f64| {
             let estimate = samples.mean(|root| of(&root[place]));
-            Value::between(estimate.value, (estimate.low, estimate.high), "")
+            Value::estimated(&estimate, "")
         };
         grid.rows.push(vec![
             Value::new(buffer, ""),

@@ -71,7 +71,7 @@ pub(super) fn peak(runs: &Runs, master: u64, job: usize) -> Estimate {
 }
 
 /// Ratio of the peaks of two jobs, paired by root.
-pub(super) fn peak_ratio(runs: &Runs, master: u64, (of, over): (usize, usize)) -> Estimate {
+pub(super) fn peak_ratio(runs: &Runs, master: u64, of: usize, over: usize) -> Estimate {
     let (of, over) = (Density::of(runs, of), Density::of(runs, over));
     let both: Vec<_> = of.heights.iter().cloned().zip(over.heights.iter().cloned()).collect();
     Samples::new(both, master).estimate(|picked| {
@@ -86,7 +86,7 @@ pub(super) fn median(runs: &Runs, job: usize) -> Estimate {
 }
 
 /// Ratio of the medians of two jobs, paired by root.
-pub(super) fn median_ratio(runs: &Runs, (of, over): (usize, usize)) -> Estimate {
+pub(super) fn median_ratio(runs: &Runs, of: usize, over: usize) -> Estimate {
     runs.ratio(|root| (root[of].p50_ms, root[over].p50_ms))
 }
 
@@ -162,7 +162,7 @@ mod tests {
         let found = peak(&runs, 1, 0);
         assert!((found.value - 105.0).abs() <= BIN_MS, "{found:?}");
         assert_eq!((found.low, found.high), (found.value, found.value));
-        let ratio = peak_ratio(&runs, 1, (0, 0));
+        let ratio = peak_ratio(&runs, 1, 0, 0);
         assert_eq!((ratio.value, ratio.low, ratio.high), (1.0, 1.0, 1.0));
         assert!((peak(&of(&[7.0], 2), 1, 0).value - 7.5).abs() < 1e-9);
     }

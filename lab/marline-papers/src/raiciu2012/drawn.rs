@@ -59,17 +59,18 @@ pub(super) fn judge(
     let same = 1.0 + file.tolerance("same")?;
     let most = [(same, "about as fast, or faster"), (1.0, "faster")];
     let all = |runs: &Runs| -> Vec<Row> {
-        (0..FAMILIES.len()).flat_map(|family| rows(runs, family, most[family])).collect()
+        let of_family = |(family, (most, says))| rows(runs, family, most, says);
+        most.into_iter().enumerate().flat_map(of_family).collect()
     };
     let (_, rows) =
         context.judge(PART, |root| measure(&jobs(root), long, root.seed), |runs| Ok(all(runs)))?;
     Ok(rows)
 }
 
-fn rows(runs: &Runs, family: usize, (most, says): (f64, &str)) -> Vec<Row> {
+fn rows(runs: &Runs, family: usize, most: f64, says: &str) -> Vec<Row> {
     let from = family * EACH.len();
     let row = |what: String| Row::new(format!("{}: {what}", FAMILIES[family]));
-    let none = geometric(runs, (from + AT_NONE, from));
+    let none = geometric(runs, from + AT_NONE, from);
     let mut rows = vec![
         row("no M over TCP WiFi, p50".to_owned())
             .paper_claim("slower")
@@ -78,7 +79,7 @@ fn rows(runs: &Runs, family: usize, (most, says): (f64, &str)) -> Vec<Row> {
     ];
     for curve in RULES {
         let (name, job) = (EACH[curve].name, from + curve);
-        let over_wifi = geometric(runs, (job, from));
+        let over_wifi = geometric(runs, job, from);
         rows.push(
             row(format!("{name} over TCP WiFi, p50"))
                 .paper_claim(says)
@@ -88,7 +89,7 @@ fn rows(runs: &Runs, family: usize, (most, says): (f64, &str)) -> Vec<Row> {
         rows.push(
             row(format!("no M over {name}, p50"))
                 .paper_claim("slower without")
-                .estimate(&geometric(runs, (from + AT_NONE, job)), "")
+                .estimate(&geometric(runs, from + AT_NONE, job), "")
                 .at_least(1.0),
         );
         let as_good = runs.share(|root| {
@@ -103,7 +104,7 @@ fn rows(runs: &Runs, family: usize, (most, says): (f64, &str)) -> Vec<Row> {
 
 /// Geometric mean of the ratio of two medians. Each root has its own links, and slow links must not have more
 /// weight.
-fn geometric(runs: &Runs, (of, over): (usize, usize)) -> Estimate {
+fn geometric(runs: &Runs, of: usize, over: usize) -> Estimate {
     let Estimate { value, low, high, roots } =
         runs.mean(|root| (root[of].p50_ms / root[over].p50_ms).ln());
     Estimate { value: value.exp(), low: low.exp(), high: high.exp(), roots }

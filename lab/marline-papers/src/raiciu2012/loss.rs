@@ -49,7 +49,7 @@ pub(super) fn judge(
     let title = "Losses, jitter of 3G as in figure 7";
     let mut grid = shown::grid("losses", title, &["losses", "curve"]);
     for (number, (setting, curve)) in jobs.iter().enumerate() {
-        shown::push(&mut grid, &[setting.name, curve.name], &runs, (context.master, number));
+        shown::push(&mut grid, &[setting.name, curve.name], &runs, context.master, number);
     }
     Ok((rows, grid))
 }
@@ -58,7 +58,7 @@ fn rows(runs: &Runs, losses: usize, least: f64) -> Vec<Row> {
     let name = LOSSES[losses].1;
     // The index of the lossy link is that of its curve.
     let lossy = losses - 1;
-    let slower = median_ratio(runs, (job(losses, lossy), job(0, lossy)));
+    let slower = median_ratio(runs, job(losses, lossy), job(0, lossy));
     let mut rows = vec![
         Row::new(format!("{name}: {} over that without, p50", EACH[lossy].name))
             .paper_claim("affects latency significantly")
@@ -78,7 +78,7 @@ fn rows(runs: &Runs, losses: usize, least: f64) -> Vec<Row> {
             rows.push(
                 Row::new(what)
                     .paper_claim("amplifies the benefits")
-                    .estimate(&amplified(runs, losses, (*other, rule)), "")
+                    .estimate(&amplified(runs, losses, *other, rule), "")
                     .at_least(1.0),
             );
         }
@@ -87,7 +87,7 @@ fn rows(runs: &Runs, losses: usize, least: f64) -> Vec<Row> {
 }
 
 /// Ratio of two curves' medians, relative to that with the study's losses.
-fn amplified(runs: &Runs, losses: usize, (slow, fast): (usize, usize)) -> Estimate {
+fn amplified(runs: &Runs, losses: usize, slow: usize, fast: usize) -> Estimate {
     runs.estimate(|roots: &[&Vec<Seen>]| {
         let sum = |job: usize| roots.iter().map(|root| root[job].p50_ms).sum::<f64>();
         let gain = |losses| sum(job(losses, slow)) / sum(job(losses, fast));

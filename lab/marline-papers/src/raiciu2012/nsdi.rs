@@ -87,7 +87,7 @@ pub(super) fn judge(
     let mut grid = shown::grid("nsdi", title, &["buffers", "curve"]);
     let exact = jobs(&Setting::nsdi(NAMES[0], |value| value.round() as u64));
     for (number, (setting, curve)) in exact.iter().enumerate() {
-        shown::push(&mut grid, &[setting.name, curve.name], &runs, (context.master, number));
+        shown::push(&mut grid, &[setting.name, curve.name], &runs, context.master, number);
     }
     let mut all = exact;
     let said = Setting::nsdi(NAMES[0], |value| value.round() as u64);
@@ -142,7 +142,7 @@ fn rows(runs: &Runs, place: usize, share: f64) -> Vec<Row> {
         rows.push(
             named(format!("{name} over TCP WiFi, p50"))
                 .paper_claim("lower than TCP over WiFi")
-                .estimate(&median_ratio(runs, (job, wifi)), "")
+                .estimate(&median_ratio(runs, job, wifi), "")
                 .at_most(1.0),
         );
         rows.push(

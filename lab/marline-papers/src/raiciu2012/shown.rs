@@ -49,11 +49,11 @@ pub(super) fn grid(name: &str, title: &str, words: &[&str]) -> Grid {
 }
 
 fn cell(estimate: &Estimate) -> Value {
-    Value::between(estimate.value, (estimate.low, estimate.high), "")
+    Value::estimated(estimate, "")
 }
 
 /// Adds the results of a job.
-pub(super) fn push(grid: &mut Grid, words: &[&str], runs: &Runs, (master, job): (u64, usize)) {
+pub(super) fn push(grid: &mut Grid, words: &[&str], runs: &Runs, master: u64, job: usize) {
     let numbers = [
         density::peak(runs, master, job),
         runs.mean(|root| root[job].p5_ms),
@@ -95,7 +95,7 @@ pub(super) fn plots(runs: &Runs, master: u64, published: &Published) -> Grid {
             let words = [format!("{} ms", at.jitter_ms), curve.name.to_owned()];
             let numbers = [
                 Value::new(100.0 * shape.highest, ""),
-                Value::between(100.0 * value, (100.0 * low, 100.0 * high), ""),
+                Value::between(100.0 * value, 100.0 * low, 100.0 * high, ""),
                 Value::new(shape.until_ms, ""),
                 cell(&reach),
                 Value::new(shape.p95_ms, ""),
@@ -166,7 +166,7 @@ fn fill(context: &Context<'_>, part: Part, jobs: &Jobs, mut grid: Grid) -> anyho
     let long = lasts(context, LASTS);
     let runs = context.sample(part, |root| measure(jobs, long, root.seed))?;
     for (number, (setting, curve)) in jobs.iter().enumerate() {
-        push(&mut grid, &[setting.name, curve.name], &runs, (context.master, number));
+        push(&mut grid, &[setting.name, curve.name], &runs, context.master, number);
     }
     Ok(grid)
 }
@@ -202,7 +202,7 @@ pub(super) fn doubled(
                 None => row.paper_claim(&at.cellular.peak),
             });
         }
-        let over = density::median_ratio(&runs, (from, 0));
+        let over = density::median_ratio(&runs, from, 0);
         rows.push(
             Row::new(format!("jitter {} ms: {} over TCP WiFi, p50", at.jitter_ms, KERNEL.name))
                 .paper((100.0 * at.both.p50_ms / at.wifi.p50_ms).round() / 100.0, "")

@@ -191,7 +191,7 @@ impl Made<'_> {
                     .paper(rounded(published), "")
                     .estimate(ratio, "")
             };
-            let ratio = median_ratio(self.runs, (job, AT_WIFI));
+            let ratio = median_ratio(self.runs, job, AT_WIFI);
             let published = at.both.p50_ms / at.wifi.p50_ms;
             let same = row("p50", published, &ratio)
                 .asked(Asked::at_most(about), approximate_requirement(about));
@@ -234,15 +234,15 @@ impl Made<'_> {
                 .remark(held),
             row("no M over TCP WiFi, p50".to_owned())
                 .paper(rounded(at.none.p50_ms / at.wifi.p50_ms), "")
-                .estimate(&median_ratio(self.runs, (none, AT_WIFI)), "")
+                .estimate(&median_ratio(self.runs, none, AT_WIFI), "")
                 .at_least(1.0),
             row("TCP 3G over no M, p50".to_owned())
                 .paper_claim("WiFi and M1+M2, no M, 3G: in this order")
-                .estimate(&median_ratio(self.runs, (job(place, AT_CELLULAR), none)), "")
+                .estimate(&median_ratio(self.runs, job(place, AT_CELLULAR), none), "")
                 .at_least(1.0),
         ];
         for curve in self.rules(place) {
-            let ratio = peak_ratio(self.runs, self.master, (none, job(place, curve)));
+            let ratio = peak_ratio(self.runs, self.master, none, job(place, curve));
             let over = row(format!("no M over {}, peak", EACH[curve].name))
                 .paper(rounded(at.none.peak_ms / at.both.peak_ms), "")
                 .estimate(&ratio, "")
@@ -264,7 +264,7 @@ impl Made<'_> {
         let mut rows = Vec::new();
         for (place, at) in self.at().skip(1) {
             for curve in self.rules(place) {
-                let ratio = median_ratio(self.runs, (job(place, curve), job(0, curve)));
+                let ratio = median_ratio(self.runs, job(place, curve), job(0, curve));
                 let (name, from) = (EACH[curve].name, all[0].jitter_ms);
                 let row = Row::new(format!("{name}: {} over {from} ms, p50", at.jitter_ms))
                     .paper(rounded(at.both.p50_ms / all[0].both.p50_ms), "")
@@ -275,11 +275,11 @@ impl Made<'_> {
         }
         for (place, at) in self.at().skip(1) {
             let before = &all[place - 1];
-            let steps = (job(place, AT_NONE), job(place - 1, AT_NONE));
+            let (job, job_before) = (job(place, AT_NONE), job(place - 1, AT_NONE));
             rows.push(
                 Row::new(format!("no M: {} over {} ms, p50", at.jitter_ms, before.jitter_ms))
                     .paper(rounded(at.none.p50_ms / before.none.p50_ms), "")
-                    .estimate(&median_ratio(self.runs, steps), "")
+                    .estimate(&median_ratio(self.runs, job, job_before), "")
                     .at_least(1.0),
             );
         }
@@ -305,7 +305,7 @@ impl Made<'_> {
         let share = self.file.tolerance("median")?;
         let mut rows = Vec::new();
         for (place, at) in self.at() {
-            let ratio = median_ratio(self.runs, (job(place, AT_CELLULAR), AT_WIFI));
+            let ratio = median_ratio(self.runs, job(place, AT_CELLULAR), AT_WIFI);
             let row = Row::new(format!("jitter {} ms: TCP 3G over TCP WiFi, p50", at.jitter_ms));
             let row = row.estimate(&ratio, "");
             rows.push(match at.cellular.p50_ms {

@@ -10,6 +10,27 @@ use marline_lab::experiment::{Experiment, Message, Outcome};
 use marline_sim::quantile;
 use serde::{Deserialize, Serialize};
 
+use crate::file::PaperFile;
+
+/// Difference from the best single path above which a figure counts as worse.
+#[derive(Copy, Clone, Debug)]
+pub(crate) struct Margins {
+    /// Share of the best path's figure.
+    pub(crate) share: f64,
+    /// Least difference of latencies, ms.
+    pub(crate) ms: f64,
+}
+
+impl Margins {
+    /// The margins among a file's tolerances.
+    ///
+    /// # Errors
+    /// One is missing.
+    pub(crate) fn of<P>(file: &PaperFile<P>) -> anyhow::Result<Margins> {
+        Ok(Margins { share: file.tolerance("single_path")?, ms: file.tolerance("single_path_ms")? })
+    }
+}
+
 /// Latency bounds of an experiment's messages. Each is computed once, because all contestants write at the same
 /// times.
 #[derive(Debug)]
@@ -141,12 +162,12 @@ impl Figure {
         if self == Figure::Goodput { a.max(b) } else { a.min(b) }
     }
 
-    /// True if `value` is worse than `best` by more than a share of it and, for latencies, by more than
-    /// `least_ms`.
-    pub(crate) fn is_worse(self, value: f64, best: f64, share: f64, least_ms: f64) -> bool {
+    /// True if `value` is worse than `best` by more than the margins.
+    pub(crate) fn is_worse(self, value: f64, best: f64, margins: Margins) -> bool {
+        let Margins { share, ms } = margins;
         match self {
             Figure::Goodput => value < best * (1.0 - share),
-            _ => value > best * (1.0 + share) && value > best + least_ms,
+            _ => value > best * (1.0 + share) && value > best + ms,
         }
     }
 }

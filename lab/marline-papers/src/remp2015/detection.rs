@@ -245,7 +245,7 @@ fn degrees(context: &Context<'_>, count: usize, result: &mut Reproduction) -> an
     let all = context.sample(part, |root| {
         shown.iter().map(|case| Degrees::of(case, count, root, &SCHEDULERS)).collect()
     })?;
-    let cell = |of: &Estimate| Value::between(of.value, (of.low, of.high), "");
+    let cell = |of: &Estimate| Value::estimated(of, "");
     for (number, case) in shown.iter().enumerate() {
         let samples = measure::mapped(&all, context.master, |root: &Vec<Degrees>| Degrees {
             runs: root[number].runs.clone(),

@@ -419,9 +419,7 @@ fn coincidence_row(grid: &mut Grid, name: &str, samples: &Samples<Scene>, master
         over(&moments, left),
         over(&moments, sigma_factor),
     ];
-    let cell = |estimate: &crate::estimate::Estimate| {
-        Value::between(estimate.value, (estimate.low, estimate.high), "")
-    };
+    let cell = |estimate: &crate::estimate::Estimate| Value::estimated(estimate, "");
     let words = [Value::Text(name.to_owned())];
     grid.rows.push(words.into_iter().chain(estimates.iter().map(cell)).collect());
 }

@@ -236,7 +236,7 @@ fn grid(samples: &Samples<Shares>) -> Grid {
     let title = "Shares of a bottleneck of 10 Mbit/s: a multipath connection with both paths through \
                  it, and a TCP (Reno); intervals of 99 %";
     let mut grid = Grid::new("shares", title, &columns);
-    let cell = |of: Estimate| Value::between(of.value, (of.low, of.high), "");
+    let cell = |of: Estimate| Value::estimated(&of, "");
     let mut push = |names: [&str; 3], of: &dyn Fn(&Shares) -> Rates| {
         let words = names.map(|name| Value::Text(name.to_owned()));
         let numbers = [

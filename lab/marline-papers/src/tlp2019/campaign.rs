@@ -74,7 +74,8 @@ impl Case {
     pub(super) fn spot(
         &self,
         root: &Root,
-        (number, repetition): (usize, usize),
+        number: usize,
+        repetition: usize,
         windows: Windows,
         death: Duration,
     ) -> anyhow::Result<Spot> {
@@ -84,7 +85,7 @@ impl Case {
         let mut rng = root.rng(&format!("{}/{number}/{repetition}", self.app.name()));
         let (seed, at) = (rng.next_u64(), rng.unit());
         let dies = match part {
-            Some(part) => time_of_share(&trace, seed, &standard(windows), (death, part * at))?,
+            Some(part) => time_of_share(&trace, seed, &standard(windows), death, part * at)?,
             None => millis(death.as_secs_f64().mul_add(1e3, 200.0 * at - 100.0)),
         };
         Ok(Spot { trace, repetition: Repetition { seed, dies } })
@@ -119,7 +120,7 @@ pub(super) fn measure(
     let of_setting = |setting: &Setting| {
         let mut pairs = Vec::new();
         for number in 0..context.count(setting.case.traces) {
-            let spot = setting.case.spot(root, (number, 0), setting.windows, death(context))?;
+            let spot = setting.case.spot(root, number, 0, setting.windows, death(context))?;
             pairs.push(spot.pair(setting.windows)?);
         }
         Ok(pairs)

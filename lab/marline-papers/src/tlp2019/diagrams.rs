@@ -73,10 +73,10 @@ fn diagram(drawn: &DiagramSpec, variant: &Variant) -> anyhow::Result<marline_lab
     let from_ms = dead_ms.min(0.0);
     let title = format!("{}: {} when WLAN dies", variant.name, drawn.title);
     let before = drawn.bytes * u64::from(BEFORE);
-    let mut diagram = TimingDiagram::new(&title, &["WLAN", "4G"], (from_ms, drawn.until_ms))
+    let mut diagram = TimingDiagram::new(&title, &["WLAN", "4G"], from_ms, drawn.until_ms)
         .height(640.0)
         .segments(log.segments(), zero, |segment| Some(label(segment, before)))
-        .span(WLAN, (dead_ms, drawn.until_ms), "dead");
+        .span(WLAN, dead_ms, drawn.until_ms, "dead");
     // On a dead path, the first retransmission is the probe and the second is due to the timer.
     for (at, timer) in repeats(log.segments(), before).into_iter().zip(["PTO", "RTO"]) {
         let at_ms = at.since(zero).as_secs_f64() * 1e3;

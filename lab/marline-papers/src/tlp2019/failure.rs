@@ -118,7 +118,7 @@ fn completion(file: &PaperFile<Published>, of: &Of<'_>) -> anyhow::Result<Vec<Ro
             .at_least(least)
             .remark(format!(
                 "{}; faster in {:.1} % of the runs",
-                Value::between(saved.value, (saved.low, saved.high), "ms"),
+                Value::estimated(&saved, "ms"),
                 100.0 * faster.value
             )),
     ])
@@ -210,7 +210,7 @@ fn handover(context: &Context<'_>, file: &PaperFile<Published>) -> anyhow::Resul
         let time = |app| {
             let case = Case::new(app, Place::AsItComes, 1);
             let death = super::campaign::death(context);
-            let spot = case.spot(root, (0, 0), Windows::Restarted, death)?;
+            let spot = case.spot(root, 0, 0, Windows::Restarted, death)?;
             reconnect(&spot.trace, &spot.repetition, &variant)
         };
         App::THREE.into_iter().map(time).collect::<anyhow::Result<Vec<f64>>>()

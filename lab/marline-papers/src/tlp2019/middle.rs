@@ -1,6 +1,8 @@
 //! Losses in the middle of a burst, which the study left for future work: TLP-MP compared with TLP-STD, and RACK
 //! compared with the stack of the time.
 
+use std::ops::RangeInclusive;
+
 use marline_lab::experiment::Variant;
 use serde::{Deserialize, Serialize};
 
@@ -22,7 +24,7 @@ const RECOVERY: Part = Part::fixed("recovery", 20);
 const REORDERING: Part = Part::fixed("reordering", 20);
 const APPS: [App; 3] = [App::Maps, App::NetflixSmall, App::NetflixLarge];
 /// Range of the shares of a burst that count as its middle.
-const MIDDLE: (f64, f64) = (0.1, 0.9);
+const MIDDLE: RangeInclusive<f64> = 0.1..=0.9;
 
 /// Packets that are lost at a position.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -69,8 +71,8 @@ pub(super) fn reproduce(
         JUDGED,
         |root| {
             let mut all = Vec::new();
-            for setting in &settings {
-                all.extend(episodes(context, root, *setting)?);
+            for (app, windows) in &settings {
+                all.extend(episodes(context, root, *app, *windows)?);
             }
             Ok(all)
         },
@@ -90,7 +92,8 @@ pub(super) fn reproduce(
 fn episodes(
     context: &Context<'_>,
     root: &Root,
-    (app, windows): (App, Windows),
+    app: App,
+    windows: Windows,
 ) -> anyhow::Result<Vec<Episode>> {
     let mut rng = root.rng(&format!("middle/{}", app.name()));
     let drill = BurstExperiment::new(context, between(&mut rng, app.sizes()) as u64, root.seed);
@@ -141,7 +144,7 @@ fn row(samples: &Samples<Vec<Episode>>, index: usize, name: &str, slower: f64) -
 }
 
 fn unit(of: &Estimate, unit: &str) -> Value {
-    Value::between(of.value, (of.low, of.high), unit)
+    Value::estimated(of, unit)
 }
 
 fn cell(of: &Estimate) -> Value {

@@ -46,10 +46,14 @@ pub(super) fn reproduce(
     let always = file.tolerance("always")?;
     let (_, rows) = context.judge(
         PART,
-        |root| settings.iter().map(|setting| episode(context, root, *setting)).collect(),
+        |root| {
+            settings.iter().map(|(app, windows)| episode(context, root, *app, *windows)).collect()
+        },
         |samples: &Samples<Sample>| {
             let of = settings.iter().enumerate();
-            Ok(of.map(|(index, setting)| row(samples, index, *setting, always)).collect())
+            Ok(of
+                .map(|(index, (app, windows))| row(samples, index, *app, *windows, always))
+                .collect())
         },
     )?;
     let title = "The last 1 to 10 packets on WLAN are lost once, both paths live (99 % intervals)";
@@ -60,7 +64,8 @@ pub(super) fn reproduce(
 fn episode(
     context: &Context<'_>,
     root: &Root,
-    (app, windows): (App, Windows),
+    app: App,
+    windows: Windows,
 ) -> anyhow::Result<Episode> {
     let mut rng = root.rng(&format!("ordinary/{}", app.name()));
     let drill = BurstExperiment::new(context, between(&mut rng, app.sizes()) as u64, root.seed);
@@ -82,12 +87,7 @@ pub(super) fn more(one: &Done, other: &Done, of: impl Fn(&Done) -> u64) -> f64 {
     of(one) as f64 - of(other) as f64
 }
 
-fn row(
-    samples: &Samples<Sample>,
-    index: usize,
-    (app, windows): (App, Windows),
-    always: f64,
-) -> Row {
+fn row(samples: &Samples<Sample>, index: usize, app: App, windows: Windows, always: f64) -> Row {
     let packets = samples.mean(|episodes| episodes[index].more_packets);
     let bytes = samples.mean(|episodes| episodes[index].more_bytes);
     let no_more = samples.share(|episodes| (u64::from(episodes[index].more_packets <= 1.0), 1));
@@ -103,8 +103,8 @@ fn row(
         .also(&no_more, Asked::at_least(always), words)
         .remark(format!(
             "{}; no more than one packet in {:.1} %; TLP-MP saves {} of the time",
-            Value::between(bytes.value, (bytes.low, bytes.high), "B"),
+            Value::estimated(&bytes, "B"),
             100.0 * no_more.value,
-            Value::between(saved.value, (saved.low, saved.high), "%")
+            Value::estimated(&saved, "%")
         ))
 }

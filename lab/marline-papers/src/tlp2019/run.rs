@@ -110,7 +110,7 @@ pub(super) fn run(
     let position = if START + at >= dies { 1.0 } else { first_lost as f64 / bytes as f64 };
     Ok(Hit {
         completion_ms: rounded(read.since(START + at)),
-        bound_ms: bound_ms(trace, repetition, (at, bytes))?,
+        bound_ms: bound_ms(trace, repetition, at, bytes)?,
         position: (position * 1e4).round() / 1e4,
         air_packets,
         air_bytes,
@@ -128,7 +128,8 @@ pub(super) fn time_of_share(
     trace: &Trace,
     seed: u64,
     variant: &Variant,
-    (begins, share): (Duration, f64),
+    begins: Duration,
+    share: f64,
 ) -> anyhow::Result<Duration> {
     let near = |at: Duration| at.abs_diff(begins) < Duration::from_millis(1);
     let number = trace.bursts.iter().position(|(at, _)| near(*at)).context("no burst begins")?;
@@ -145,8 +146,12 @@ pub(super) fn time_of_share(
 }
 
 /// Lower bound of the completion time of a burst, ms.
-fn bound_ms(trace: &Trace, repetition: &Repetition, burst: (Duration, u64)) -> anyhow::Result<f64> {
-    let (at, bytes) = burst;
+fn bound_ms(
+    trace: &Trace,
+    repetition: &Repetition,
+    at: Duration,
+    bytes: u64,
+) -> anyhow::Result<f64> {
     let mut experiment = trace.experiment(repetition.dies);
     if at >= repetition.dies {
         // A path that has failed for good is removed, so that the bound does not search it.

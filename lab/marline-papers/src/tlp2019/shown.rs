@@ -45,8 +45,7 @@ fn traces(context: &Context<'_>) -> anyhow::Result<Vec<Figure>> {
             let case = Case::new(app, Place::AsObserved, 1);
             let mut pairs: Vec<Pair> = Vec::new();
             for repetition in 0..context.count(REPETITIONS) {
-                let at = (number, repetition);
-                let spot = case.spot(root, at, Windows::Kept, death(context))?;
+                let spot = case.spot(root, number, repetition, Windows::Kept, death(context))?;
                 pairs.extend(spot.pair(Windows::Kept)?);
             }
             Ok(pairs)
@@ -111,7 +110,7 @@ type Cells = Vec<Option<(f64, f64)>>;
 fn cells(context: &Context<'_>, root: &Root, list: &[Variant]) -> anyhow::Result<Cells> {
     let mut cells = Vec::new();
     for case in &CASES {
-        let spot = case.spot(root, (0, 0), Windows::Kept, death(context))?;
+        let spot = case.spot(root, 0, 0, Windows::Kept, death(context))?;
         let hits =
             list.iter().map(|variant| spot.run(variant)).collect::<anyhow::Result<Vec<_>>>()?;
         // All stacks must be hit for a trace to count.
@@ -164,7 +163,7 @@ fn name(case: &Case) -> String {
 }
 
 fn interval(of: &Estimate) -> Value {
-    Value::between(of.value, (of.low, of.high), "")
+    Value::estimated(of, "")
 }
 
 /// Results with the router's nominal rate, and with an assumed rate on the air.
@@ -178,7 +177,7 @@ fn rates(context: &Context<'_>) -> anyhow::Result<Grid> {
     let samples = context.sample(RATES, |root| {
         let times = |(case, wlan_mbit, windows): &(Case, f64, Windows)| {
             let case = Case { wlan_mbit: *wlan_mbit, ..*case };
-            let spot = case.spot(root, (0, 0), *windows, death(context))?;
+            let spot = case.spot(root, 0, 0, *windows, death(context))?;
             let pair = spot.pair(*windows)?;
             Ok(pair.map(|pair| (pair.standard.completion_ms, pair.multipath.completion_ms)))
         };

@@ -47,7 +47,10 @@ pub(super) fn reproduce(context: &Context<'_>, all: &mut Reproduction) -> anyhow
     let cases: Vec<(Loss, u64)> =
         Loss::ALL.into_iter().flat_map(|loss| (1..=LONGEST).map(move |k| (loss, k))).collect();
     let samples = context.sample(PART, |root| {
-        cases.iter().map(|case| times(context, root, *case)).collect::<anyhow::Result<Vec<Times>>>()
+        cases
+            .iter()
+            .map(|(loss, k)| times(context, root, *loss, *k))
+            .collect::<anyhow::Result<Vec<Times>>>()
     })?;
     let columns = [
         ("lost", ""),
@@ -60,7 +63,7 @@ pub(super) fn reproduce(context: &Context<'_>, all: &mut Reproduction) -> anyhow
     let title = "The last k packets of 20 are lost, windows kept (99 % intervals)";
     let mut grid = Grid::new("tail", title, &columns);
     for (index, (loss, k)) in cases.iter().enumerate() {
-        let cell = |of: Estimate| Value::between(of.value, (of.low, of.high), "");
+        let cell = |of: Estimate| Value::estimated(&of, "");
         let mean = |which: usize| cell(samples.mean(|cases| cases[index][which]));
         let saved = cell(samples.mean(|cases| cases[index][1] - cases[index][2]));
         let (words, k) = (Value::Text(loss.words().to_owned()), Value::new(*k as f64, ""));
@@ -71,7 +74,7 @@ pub(super) fn reproduce(context: &Context<'_>, all: &mut Reproduction) -> anyhow
     Ok(())
 }
 
-fn times(context: &Context<'_>, root: &Root, (loss, k): (Loss, u64)) -> anyhow::Result<Times> {
+fn times(context: &Context<'_>, root: &Root, loss: Loss, k: u64) -> anyhow::Result<Times> {
     let end = if loss == Loss::Once { SEGMENTS } else { SEGMENTS + PERMANENT_LOSS };
     let lost: Vec<u64> = (SEGMENTS + 1 - k..=end).collect();
     let drill = BurstExperiment::new(context, BYTES, root.seed);

@@ -39,7 +39,7 @@ fn a_trace_is_the_same_for_the_same_seed_and_has_the_sizes_of_its_application() 
 fn wlan_dies_where_it_is_meant_to() {
     let dies = |place, app, repetition| {
         let case = Case::new(app, place, 1);
-        case.spot(&ROOT, (0, repetition), KEPT, SOON).unwrap().repetition.dies
+        case.spot(&ROOT, 0, repetition, KEPT, SOON).unwrap().repetition.dies
     };
     let free = [0, 1].map(|number| dies(Place::AsItComes, App::Maps, number));
     assert_ne!(free[0], free[1]);
@@ -47,7 +47,7 @@ fn wlan_dies_where_it_is_meant_to() {
     for windows in Windows::ALL {
         for (place, most) in [(Place::Within, 1.0), (Place::AsObserved, 0.1)] {
             let case = Case::new(App::Netflix, place, 1);
-            let spot = case.spot(&ROOT, (0, 0), windows, SOON).unwrap();
+            let spot = case.spot(&ROOT, 0, 0, windows, SOON).unwrap();
             assert!(spot.repetition.dies > SOON);
             let hit = spot.run(&multipath(windows)).unwrap();
             assert!(hit.position <= most, "{place:?}: {hit:?}");
@@ -57,7 +57,7 @@ fn wlan_dies_where_it_is_meant_to() {
 
 #[test]
 fn a_lone_packet_costs_tlp_std_one_timeout_more() {
-    let spot = Case::new(App::Docs, Place::AsItComes, 1).spot(&ROOT, (1, 0), KEPT, SOON).unwrap();
+    let spot = Case::new(App::Docs, Place::AsItComes, 1).spot(&ROOT, 1, 0, KEPT, SOON).unwrap();
     let [slow, fast] = both(KEPT).map(|variant| spot.run(&variant).unwrap());
     assert!(slow.lost && fast.lost);
     let saved = slow.completion_ms - fast.completion_ms;
@@ -71,7 +71,7 @@ fn a_lone_packet_costs_tlp_std_one_timeout_more() {
 
 #[test]
 fn a_burst_of_maps_is_hit_as_a_whole_between_two() {
-    let spot = Case::new(App::Maps, Place::AsItComes, 1).spot(&ROOT, (2, 1), KEPT, SOON).unwrap();
+    let spot = Case::new(App::Maps, Place::AsItComes, 1).spot(&ROOT, 2, 1, KEPT, SOON).unwrap();
     let hit = spot.run(&multipath(KEPT)).unwrap();
     assert!(hit.lost && hit.position == 1.0, "{hit:?}");
 }
@@ -96,7 +96,7 @@ fn a_drill_drops_the_given_packets() {
 fn restarted_windows_leave_no_room_for_a_copy_on_4g() {
     let case = Case::new(App::Maps, Place::AsItComes, 1);
     let hits = Windows::ALL.map(|windows| {
-        let spot = case.spot(&ROOT, (0, 0), windows, SOON).unwrap();
+        let spot = case.spot(&ROOT, 0, 0, windows, SOON).unwrap();
         both(windows).map(|variant| spot.run(&variant).unwrap())
     });
     let [[kept_slow, kept_fast], [slow, fast]] = hits;

@@ -4,6 +4,7 @@
 //! position in a burst at which WLAN dies depends on the gaps, so it is varied: unplaced, anywhere within a burst,
 //! or as the paper observed it ([`Place`]).
 
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use marline_lab::experiment::{Experiment, Fault, Moment};
@@ -47,22 +48,22 @@ impl App {
     }
 
     /// Minimum and maximum bytes of a burst.
-    pub(super) const fn sizes(self) -> (f64, f64) {
+    pub(super) const fn sizes(self) -> RangeInclusive<f64> {
         match self {
-            App::Docs => (300.0, 500.0),
-            App::Maps => (80_000.0, 120_000.0),
-            App::Netflix => (500_000.0, 1_500_000.0),
-            App::NetflixSmall => (500_000.0, 500_000.0),
-            App::NetflixLarge => (1_500_000.0, 1_500_000.0),
+            App::Docs => 300.0..=500.0,
+            App::Maps => 80_000.0..=120_000.0,
+            App::Netflix => 500_000.0..=1_500_000.0,
+            App::NetflixSmall => 500_000.0..=500_000.0,
+            App::NetflixLarge => 1_500_000.0..=1_500_000.0,
         }
     }
 
     /// Minimum and maximum ms between the starts of two bursts.
-    const fn gap_ms(self) -> (f64, f64) {
+    const fn gap_ms(self) -> RangeInclusive<f64> {
         match self {
-            App::Docs => (500.0, 1_500.0),
-            App::Maps => (2_000.0, 4_000.0),
-            App::Netflix | App::NetflixSmall | App::NetflixLarge => (3_000.0, 5_000.0),
+            App::Docs => 500.0..=1_500.0,
+            App::Maps => 2_000.0..=4_000.0,
+            App::Netflix | App::NetflixSmall | App::NetflixLarge => 3_000.0..=5_000.0,
         }
     }
 }
@@ -163,10 +164,11 @@ impl Trace {
 
 /// Round trips of WLAN and 4G as the paper measured them, ms.
 pub(super) fn round_trips_ms(rng: &mut impl Rng) -> (f64, f64) {
-    (between(rng, (10.0, 15.0)), between(rng, (70.0, 100.0)))
+    (between(rng, 10.0..=15.0), between(rng, 70.0..=100.0))
 }
 
-pub(super) fn between(rng: &mut impl Rng, (least, most): (f64, f64)) -> f64 {
+pub(super) fn between(rng: &mut impl Rng, range: RangeInclusive<f64>) -> f64 {
+    let (least, most) = range.into_inner();
     (most - least).mul_add(rng.unit(), least)
 }
 

@@ -33,10 +33,9 @@ pub struct Dialogue {
 }
 
 impl Dialogue {
-    /// Sends requests at the times in `requests`, and expects an answer of `sizes` to each. In the report,
-    /// `sent` contains the time at which writing of each request began, `received` the time at which the last
-    /// byte of each answer had been read, and `skipped` the number of skipped requests. Never shuts down by
-    /// itself.
+    /// Sends requests at the times in `requests`, and expects an answer of `sizes` to each. In the
+    /// report, `sent` contains the time at which writing of each request began, `received` the time at which the last
+    /// byte of each answer had been read, and `skipped` the number of skipped requests. Never shuts down by itself.
     #[must_use]
     pub fn new(
         requests: Vec<Request>,

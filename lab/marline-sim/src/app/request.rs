@@ -28,8 +28,8 @@ pub struct RequestResponse {
 }
 
 impl RequestResponse {
-    /// Sends `requests` requests of `sizes`, with a pause of `think` after each answer. The report's
-    /// latencies are those of the answers.
+    /// Sends `requests` requests of `sizes`, with a pause of `think` after each answer. The report's latencies
+    /// are those of the answers.
     #[must_use]
     pub fn new(
         requests: u64,

@@ -8,7 +8,7 @@ use super::Verdict::{
 use super::*;
 
 /// Both directions are contiguous on the first subflow, which is alone, and nothing is proven to either side.
-const FRESH: Standing = Standing {
+const FRESH: StreamFacts = StreamFacts {
     initial: true,
     others: Others::None,
     sent_whole: true,
@@ -31,11 +31,11 @@ const ALL: [Trigger; 8] = [
     InfiniteMapping,
 ];
 
-const fn first(reason: FallbackReason, says_so: bool) -> Verdict {
-    FromFirstByte { reason, says_so }
+const fn first(reason: FallbackReason, announces: bool) -> Verdict {
+    FromFirstByte { reason, announces }
 }
 
-fn verdicts(at: &Standing) -> [Verdict; 8] {
+fn verdicts(at: &StreamFacts) -> [Verdict; 8] {
     ALL.map(|trigger| judge(trigger, at))
 }
 
@@ -57,35 +57,35 @@ fn a_fresh_connection_falls_back_by_every_trigger_but_a_bad_checksum() {
 
 #[test]
 fn nothing_leads_to_plain_tcp_on_a_subflow_that_is_not_the_only_one() {
-    let beside = Standing { others: Others::Usable, ..FRESH };
+    let beside = StreamFacts { others: Others::Usable, ..FRESH };
     let expected =
         [ResetSubflow, ResetSubflow, Stay, Stay, ResetWithMpFail, ResetSubflow, ResetSubflow, Stay];
     assert_eq!(verdicts(&beside), expected);
-    let joined = Standing { initial: false, ..FRESH };
+    let joined = StreamFacts { initial: false, ..FRESH };
     assert_eq!(verdicts(&joined)[..4], [ResetSubflow, ResetSubflow, Stay, Stay]);
-    let closing = Standing { others: Others::Closing, ..FRESH };
+    let closing = StreamFacts { others: Others::Closing, ..FRESH };
     assert_eq!(verdicts(&closing)[..4], [ResetSubflow, ResetSubflow, Stay, Stay]);
     assert_eq!(verdicts(&closing)[4..], verdicts(&FRESH)[4..]);
-    let opening = Standing { others: Others::Opening, ..FRESH };
+    let opening = StreamFacts { others: Others::Opening, ..FRESH };
     assert_eq!(judge(UnmappedData, &opening), ResetSubflow, "the other path may let options pass");
     assert_eq!(judge(BareAck, &opening), judge(BareAck, &FRESH));
 }
 
 #[test]
 fn a_peer_to_which_multipath_is_proven_would_not_follow() {
-    let acknowledged = Standing { proven_to_peer: true, unheard: false, ..FRESH };
+    let acknowledged = StreamFacts { proven_to_peer: true, unheard: false, ..FRESH };
     assert_eq!(judge(UnmappedData, &acknowledged), ResetSubflow);
-    let perhaps = Standing { unheard: true, ..acknowledged };
+    let perhaps = StreamFacts { unheard: true, ..acknowledged };
     assert_eq!(judge(UnmappedData, &perhaps), judge(UnmappedData, &FRESH), "it may be plain TCP");
-    let proven = Standing { proven: true, ..FRESH };
+    let proven = StreamFacts { proven: true, ..FRESH };
     assert_eq!(judge(UnmappedData, &proven), ResetSubflow);
     assert_eq!(judge(BareAck, &proven), Stay);
 }
 
 #[test]
 fn a_hole_in_either_direction_forbids_plain_tcp() {
-    let sent = Standing { sent_whole: false, sent_tail: false, ..FRESH };
-    let received = Standing { received_whole: false, received_tail: false, ..FRESH };
+    let sent = StreamFacts { sent_whole: false, sent_tail: false, ..FRESH };
+    let received = StreamFacts { received_whole: false, received_tail: false, ..FRESH };
     for (at, expected) in [
         (
             sent,
@@ -122,9 +122,10 @@ fn a_hole_in_either_direction_forbids_plain_tcp() {
 fn the_infinite_mapping_goes_with_the_first_data_behind_the_fallback() {
     let mut fallback = Fallback::default();
     assert!(!fallback.is_announced() && !fallback.precedes(Ssn(1)));
-    fallback.announce(Ssn(11), (Ssn(6), Dsn(5)));
+    let point = Point { ssn: Ssn(6), dsn: Dsn(5) };
+    fallback.announce(super::InfiniteMapping { first: Ssn(11), point });
     assert!(fallback.is_announced() && fallback.precedes(Ssn(10)) && !fallback.precedes(Ssn(11)));
-    assert_eq!(fallback.point_at(Ssn(11)), Some((Ssn(6), Dsn(5))));
+    assert_eq!(fallback.point_at(Ssn(11)), Some(point));
     assert_eq!([10, 12].map(|at| fallback.point_at(Ssn(at))), [None, None]);
 }
 
@@ -139,7 +140,7 @@ fn after_timeouts(fallback: &mut Fallback, count: u64, una: Ssn, heard: bool) {
 
 fn announced() -> Fallback {
     let mut fallback = Fallback::default();
-    fallback.announce(Ssn(1), (Ssn(1), Dsn(0)));
+    fallback.announce(super::InfiniteMapping { first: Ssn(1), point: Point::FIRST });
     fallback
 }
 

@@ -15,7 +15,7 @@ fn bursts() -> Workload {
 
 fn traced(variant: &Variant, seed: u64) -> (Paths, Outcome, Vec<EndTrace>) {
     let experiment = Experiment::over(&LINKS, bursts());
-    run_traced((&experiment, variant, seed), QlogConfig::default()).expect("a run")
+    run_traced(&experiment, variant, seed, QlogConfig::default()).expect("a run")
 }
 
 fn recordings(traces: &[EndTrace]) -> Vec<Recording> {
@@ -87,7 +87,7 @@ fn a_dead_path_leaves_a_hole_and_its_data_moves_in_the_trace() {
     // enough.
     let variant = Variant::new("linux").scheduler("linux");
     let (_, _, traces) =
-        run_traced((&experiment, &variant, 3), QlogConfig::default()).expect("a run");
+        run_traced(&experiment, &variant, 3, QlogConfig::default()).expect("a run");
     let recordings = recordings(&traces);
     let (client, server) = (&recordings[0], &recordings[1]);
     let course = Course::of(server);
@@ -119,7 +119,7 @@ fn a_dead_path_leaves_a_hole_and_its_data_moves_in_the_trace() {
     };
     assert!(!decided(client), "that scheduler gives no reasons");
     let auto = Variant::new("auto").scheduler("auto");
-    let (_, _, traces) = run_traced((&experiment, &auto, 3), QlogConfig::default()).expect("a run");
+    let (_, _, traces) = run_traced(&experiment, &auto, 3, QlogConfig::default()).expect("a run");
     assert!(read(&traces[1].text).is_ok_and(|recording| decided(&recording)));
 }
 

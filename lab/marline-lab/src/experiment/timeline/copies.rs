@@ -137,7 +137,8 @@ impl Copies {
             return;
         }
         let bytes = tcp.payload.len() as u64;
-        let Some(stream) = self.stream_offset(flow, &place) else { return };
+        let inbox = self.inboxes.entry(flow).or_default();
+        let Some(stream) = inbox.stream_offset(&place) else { return };
         let messages = self.direction(from_client).messages(stream..stream + bytes);
         let rows = self.to_client.copies.len() + self.to_server.copies.len();
         if rows + messages.len() > self.max_rows {
@@ -163,18 +164,6 @@ impl Copies {
         self.under_way.insert(packet.number, held);
     }
 
-    /// The segment's place in the stream. Data without a mapping is plain TCP: it continues the mapped data, or
-    /// begins the stream.
-    fn stream_offset(&mut self, flow: (SocketAddr, SocketAddr), place: &Place) -> Option<u64> {
-        let inbox = self.inboxes.entry(flow).or_default();
-        let in_subflow = i64::from(place.subflow_offset);
-        let Some(stream) = place.stream_offset else {
-            return u64::try_from(in_subflow + inbox.shift.unwrap_or(0)).ok();
-        };
-        inbox.shift = Some(stream as i64 - in_subflow);
-        Some(stream)
-    }
-
     fn delivered(&mut self, now: Instant, packet: &Packet) {
         let addresses = (packet.path.local.ip(), packet.path.remote.ip());
         if !verify_tcp_checksum(Some(addresses), &packet.segment) {
@@ -196,7 +185,8 @@ impl Copies {
     pub(super) fn rows(
         &self,
         names: &[String],
-        (client, server): (Option<&Report>, Option<&Report>),
+        client: Option<&Report>,
+        server: Option<&Report>,
     ) -> Table {
         let sent = |report: Option<&Report>| report.map_or(Vec::new(), |r| r.sent.clone());
         let read = |report: Option<&Report>| report.map_or(Vec::new(), |r| r.received.clone());
@@ -275,6 +265,17 @@ impl MessageCopy {
 }
 
 impl Inbox {
+    /// A segment's place in the stream. Data without a mapping is plain TCP: it continues the mapped data, or
+    /// begins the stream.
+    fn stream_offset(&mut self, place: &Place) -> Option<u64> {
+        let in_subflow = i64::from(place.subflow_offset);
+        let Some(stream) = place.stream_offset else {
+            return u64::try_from(in_subflow + self.shift.unwrap_or(0)).ok();
+        };
+        self.shift = Some(stream as i64 - in_subflow);
+        Some(stream)
+    }
+
     /// The next segment in order, and the place in the subflow from which it is new.
     fn pass_on(&mut self) -> Option<(Held, u64)> {
         let next = self.next;

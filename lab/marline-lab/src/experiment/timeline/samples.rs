@@ -106,9 +106,15 @@ impl Samples {
                 let Some(path) = path_of(subflow.path, self.names.len()) else { continue };
                 let view = endpoint.subflow_view(at, id, subflow.id);
                 let queued = world.link(end.links[path]).queued_bytes();
-                let time_us = after_start_us(at);
-                let name = self.names[path].as_str();
-                push(&mut self.rows, (time_us, end.word, name, queued), subflow, view.as_ref());
+                let sample = Sample {
+                    time_us: after_start_us(at),
+                    end: end.word,
+                    path: &self.names[path],
+                    queued_bytes: queued,
+                    subflow,
+                    view: view.as_ref(),
+                };
+                sample.append_to(&mut self.rows);
             }
         }
     }
@@ -139,45 +145,53 @@ const fn word(state: SubflowState) -> &'static str {
     }
 }
 
-/// Appends a sample: time, end, path, and the queue of the path's link.
-fn push(
-    rows: &mut Table,
-    (time_us, end, path, queued): (i64, &str, &str, u64),
-    subflow: &SubflowInfo,
-    view: Option<&SubflowView>,
-) {
-    let (health, cause) = match subflow.health {
-        Health::Fine => ("fine", None),
-        Health::Doubtful { cause, .. } => ("doubtful", Some(cause.to_string())),
-        Health::Silent { cause, .. } => ("silent", Some(cause.to_string())),
-    };
-    let forecast = view.map(|view| view.forecast).filter(|forecast| forecast.is_known());
-    let answer = |quantile| forecast.and_then(|forecast| forecast.answer(quantile)).map(us);
-    let row: [Cell<'_>; 22] = [
-        time_us.into(),
-        end.into(),
-        path.into(),
-        Cell::Count(subflow.id.0.into()),
-        word(subflow.state).into(),
-        health.into(),
-        cause.as_deref().into(),
-        subflow.phase.name().into(),
-        subflow.backup.into(),
-        subflow.cwnd.into(),
-        subflow.in_flight.into(),
-        subflow.lost.into(),
-        subflow.srtt.map(us).into(),
-        subflow.srtt.map(|_| us(subflow.rttvar)).into(),
-        answer(Quantile::P50).into(),
-        answer(Quantile::P90).into(),
-        answer(Quantile::P99).into(),
-        forecast.map(|forecast| us(forecast.queued())).into(),
-        subflow.delivery_rate.map(|rate| rate.bits_per_s()).into(),
-        subflow.mss.into(),
-        subflow.bytes_sent.into(),
-        queued.into(),
-    ];
-    rows.push(row);
+/// A subflow at a time.
+struct Sample<'a> {
+    time_us: i64,
+    end: &'a str,
+    path: &'a str,
+    /// Queue of the path's link.
+    queued_bytes: u64,
+    subflow: &'a SubflowInfo,
+    view: Option<&'a SubflowView>,
+}
+
+impl Sample<'_> {
+    fn append_to(&self, rows: &mut Table) {
+        let Sample { time_us, end, path, queued_bytes, subflow, view } = *self;
+        let (health, cause) = match subflow.health {
+            Health::Fine => ("fine", None),
+            Health::Doubtful { cause, .. } => ("doubtful", Some(cause.to_string())),
+            Health::Silent { cause, .. } => ("silent", Some(cause.to_string())),
+        };
+        let forecast = view.map(|view| view.forecast).filter(|forecast| forecast.is_known());
+        let answer = |quantile| forecast.and_then(|forecast| forecast.answer(quantile)).map(us);
+        let row: [Cell<'_>; 22] = [
+            time_us.into(),
+            end.into(),
+            path.into(),
+            Cell::Count(subflow.id.0.into()),
+            word(subflow.state).into(),
+            health.into(),
+            cause.as_deref().into(),
+            subflow.phase.name().into(),
+            subflow.backup.into(),
+            subflow.cwnd.into(),
+            subflow.in_flight.into(),
+            subflow.lost.into(),
+            subflow.srtt.map(us).into(),
+            subflow.srtt.map(|_| us(subflow.rttvar)).into(),
+            answer(Quantile::P50).into(),
+            answer(Quantile::P90).into(),
+            answer(Quantile::P99).into(),
+            forecast.map(|forecast| us(forecast.queued())).into(),
+            subflow.delivery_rate.map(|rate| rate.bits_per_s()).into(),
+            subflow.mss.into(),
+            subflow.bytes_sent.into(),
+            queued_bytes.into(),
+        ];
+        rows.push(row);
+    }
 }
 
 fn us(time: Duration) -> u64 {

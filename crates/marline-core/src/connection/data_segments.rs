@@ -1,0 +1,545 @@
+//! Data segments: batches by the scheduler's decisions, runs of full segments under one mapping, and repairs.
+
+use marline_policy::{DataRange, Dsn, ReinjectionCause, RunLayout, SentSegment, Ssn, SubflowId};
+use marline_time::{Duration, Instant};
+use marline_wire::{HeaderTemplate, TCP_HEADER_LEN, TcpFlags, TcpHeader, TcpOptions, dss_checksum};
+
+use super::choice::{Choice, Kind};
+use super::fallback::Point;
+use super::fec_tx::{self, SentRepair};
+use super::segment_builder::{Batch, Emitted, SegmentBuilder, SegmentHead};
+use super::segment_options::mp_idle_option;
+use super::subflow_context::SubflowContext;
+use crate::subflow::HeaderFor;
+use crate::tables::Context;
+use crate::{Ecn, Event, Purpose, SegmentSent, Traffic, Transmit, TransmitBuf};
+
+/// Maximum bytes of a mapping: the range of its length field, less one for a FIN.
+pub(super) const MAX_MAPPING: u64 = 0xffff - 1;
+/// Every eighth segment of a run repeats the mapping. If segments arrived as they were sent, the first would be
+/// enough. But a middlebox that merges segments may drop the options of the appended ones.
+const MAPPING_REPEAT_INTERVAL: u16 = 8;
+
+/// Position of a segment in the batch that is being filled.
+#[derive(Copy, Clone, Debug)]
+struct BatchSlot {
+    /// Number of segments before it.
+    number: usize,
+    /// Size of the largest segment that still fits.
+    limit: usize,
+}
+
+impl BatchSlot {
+    const FIRST: BatchSlot = BatchSlot { number: 0, limit: usize::MAX };
+}
+
+/// Full segments that are sent together under one mapping.
+#[derive(Copy, Clone, Debug)]
+struct Run {
+    range: DataRange,
+    layout: RunLayout,
+    segments: usize,
+    /// Scheduling decision that this run is part of.
+    rest: Choice,
+}
+
+/// Headers of a run's segments.
+#[derive(Debug)]
+struct RunHeaders {
+    /// Header of the first segment, if it reports that the congestion window was reduced.
+    with_cwr: Option<HeaderTemplate>,
+    mapped: HeaderTemplate,
+    plain: HeaderTemplate,
+}
+
+impl RunHeaders {
+    fn of(&self, number: u64, layout: RunLayout) -> &HeaderTemplate {
+        match &self.with_cwr {
+            Some(first) if number == 0 => first,
+            _ if layout.is_mapped(number) => &self.mapped,
+            _ => &self.plain,
+        }
+    }
+}
+
+/// Layout of a data segment, before its payload is known.
+#[derive(Copy, Clone, Debug)]
+struct Frame {
+    /// Bytes of header and options.
+    overhead: usize,
+    /// Room for payload in bytes.
+    room: usize,
+    /// This segment ends the data to send and carries MP_IDLE.
+    idle: bool,
+}
+
+/// Batches of data segments.
+impl SegmentBuilder<'_> {
+    fn largest_rto(&self) -> Duration {
+        self.paths.largest_rto(self.config.rtt.initial_rto)
+    }
+
+    /// Sends data by the scheduler's decisions, as long as they stay on one subflow.
+    pub(super) fn emit_batch(
+        &mut self,
+        cx: &mut Context<'_>,
+        buf: &mut TransmitBuf,
+    ) -> Option<Batch> {
+        let now = cx.now;
+        if self.closing.is_closed() || self.session.is_offered() {
+            return None;
+        }
+        if !self.sender.has_data() {
+            self.assignment().note_nothing_to_send(now);
+            return None;
+        }
+        self.assignment().refresh_views(now);
+        let first = self.assignment().choose(now);
+        let sent = first.and_then(|choice| self.emit_chosen(cx, &choice, BatchSlot::FIRST, buf));
+        let (id, sent) = match (first, sent) {
+            (Some(choice), Some(sent)) => (choice.subflow, sent),
+            (first, _) => {
+                match first {
+                    None => self.assignment().note_nothing_to_send(now),
+                    // The rest of the peer's window is not worth a segment.
+                    Some(_) => self.assignment().report_blocked(now),
+                }
+                // The scheduler may have requested a repetition.
+                let constraints = self.assignment().constraints(now);
+                let repeat = self.scheduling.choose_reinjection(constraints, self.sender)?;
+                (repeat.subflow, self.emit_data(cx, &repeat, BatchSlot::FIRST, buf)?)
+            }
+        };
+        let stride = sent.size + buf.headroom();
+        let count = self.fill_batch(cx, id, sent, buf);
+        self.assignment().rearm_after_sending(now);
+        self.assignment().watch_progress(now);
+        if self.sender.take_writable_for_sent(now) && !self.closing.is_released() {
+            cx.out.event(Event::Writable(self.id));
+        }
+        Some(Batch { id, count, stride, ecn: sent.ecn })
+    }
+
+    /// Adds segments of the same size for the same subflow. Returns the total number.
+    fn fill_batch(
+        &mut self,
+        cx: &mut Context<'_>,
+        id: SubflowId,
+        first: Emitted,
+        buf: &mut TransmitBuf,
+    ) -> usize {
+        let Emitted { size, mut count, .. } = first;
+        while count < buf.max_datagrams() {
+            self.assignment().refresh_view(cx.now, id);
+            let Some(next) = self.assignment().choose(cx.now) else { break };
+            if next.subflow != id {
+                self.scheduling.defer(cx.now, next);
+                break;
+            }
+            let place = BatchSlot { number: count, limit: size };
+            let Some(next) = self.emit_chosen(cx, &next, place, buf) else { break };
+            count += next.count;
+            if next.size != size {
+                break;
+            }
+        }
+        count
+    }
+
+    fn emit_chosen(
+        &mut self,
+        cx: &mut Context<'_>,
+        choice: &Choice,
+        place: BatchSlot,
+        buf: &mut TransmitBuf,
+    ) -> Option<Emitted> {
+        if let Some(run) = self.plan_run(cx.now, choice, place, buf) {
+            return self.emit_run(cx, choice.subflow, run, buf);
+        }
+        match choice.kind {
+            Kind::Repair => self.emit_repair(cx, choice, place.limit, buf),
+            Kind::New if choice.run => self.emit_data(cx, &self.whole(choice), place, buf),
+            Kind::New | Kind::Repeat => self.emit_data(cx, choice, place, buf),
+        }
+    }
+
+    /// Sends one segment of new data on this subflow, regardless of the scheduler.
+    pub(super) fn emit_new_segment(
+        &mut self,
+        cx: &mut Context<'_>,
+        id: SubflowId,
+        buf: &mut TransmitBuf,
+    ) -> Option<Transmit> {
+        let range = self.sender.unsent();
+        let is_full = self.paths.get(id).is_none_or(|subflow| subflow.tcp().is_full());
+        if range.is_empty() || is_full {
+            return None;
+        }
+        self.scheduling.discard_all();
+        self.assignment().refresh_views(cx.now);
+        let choice = Choice::once(id, range, Kind::New);
+        let Emitted { size, ecn, .. } = self.emit_data(cx, &choice, BatchSlot::FIRST, buf)?;
+        self.transmit(Batch { id, count: 1, stride: size + buf.headroom(), ecn })
+    }
+
+    /// Extends the end of a run of new data to a full segment with following data. It is short because the
+    /// segments before it had more room than the MSS.
+    fn whole(&self, choice: &Choice) -> Choice {
+        let mss = self.paths.get(choice.subflow).map_or(0, |subflow| subflow.tcp().mss());
+        let range = choice.range;
+        let least = range.start.plus(u64::from(mss)).min(self.sender.unsent().end);
+        Choice { range: DataRange::new(range.start, range.end.max(least)), ..*choice }
+    }
+
+    /// True if new data may be sent in runs of segments under one mapping.
+    fn sends_runs(&self) -> bool {
+        self.session.maps_runs(self.config)
+            && !self.sender.nagle().has_records()
+            && !self.sender.may_repair()
+    }
+
+    /// Plans the full segments that may be sent at once under one mapping, if there are several. The last byte
+    /// written is excluded: its segment may carry marks, wait for more data, or take the FIN along.
+    fn plan_run(
+        &self,
+        now: Instant,
+        choice: &Choice,
+        place: BatchSlot,
+        buf: &TransmitBuf,
+    ) -> Option<Run> {
+        // Until the peer has shown that options pass on the subflow, every segment carries its mapping: a
+        // middlebox that drops segments with options and passes the others must not create a different stream.
+        let proven = self.session.is_plain() || self.sender.is_proven(choice.subflow);
+        let runs = match choice.kind {
+            Kind::New => choice.run,
+            Kind::Repeat => true,
+            Kind::Repair => false,
+        };
+        if !runs || !proven || !self.sends_runs() {
+            return None;
+        }
+        let subflow = self.paths.get(choice.subflow)?;
+        let tcp = subflow.tcp();
+        let (size, mss) = (tcp.settled_segment(), u64::from(tcp.mss().max(1)));
+        let begun = place.number > 0;
+        if begun && place.limit != size {
+            return None;
+        }
+        let most = tcp.run_segments(now, buf.max_datagrams() - place.number);
+        if most < 2 {
+            return None;
+        }
+        let room =
+            self.payload_room(subflow, Point { ssn: tcp.snd_nxt(), dsn: choice.range.start });
+        let (mapped, plain) = (room.mapped as u16, room.plain as u16);
+        // New data uses as many full segments as the scheduler decided, although those without the mapping have
+        // more room than the MSS.
+        let last = self.sender.written().0 - 1;
+        let (end, decided) = match choice.kind {
+            Kind::New => (self.sender.unsent().end.0.min(last), choice.range.len().div_ceil(mss)),
+            Kind::Repeat | Kind::Repair => (choice.range.end.0.min(last), u64::MAX),
+        };
+        let start = choice.range.start;
+        let bytes = end.saturating_sub(start.0).min(MAX_MAPPING);
+        let count = |layout: RunLayout| layout.segments_within(bytes).min(most as u64).min(decided);
+        let layout = RunLayout { mapped, plain, group: MAPPING_REPEAT_INTERVAL };
+        let layout = match buf.joins_runs() && count(layout) > u64::from(MAPPING_REPEAT_INTERVAL) {
+            true => RunLayout { mapped, plain: mapped, group: 1 },
+            false => layout,
+        };
+        let fits = count(layout);
+        let range = DataRange::new(start, start.plus(layout.len_of(fits)));
+        (fits > 1).then_some(Run { range, layout, segments: fits as usize, rest: *choice })
+    }
+
+    /// Sends a run.
+    fn emit_run(
+        &mut self,
+        cx: &mut Context<'_>,
+        id: SubflowId,
+        run: Run,
+        buf: &mut TransmitBuf,
+    ) -> Option<Emitted> {
+        let Run { range, layout, segments, rest } = run;
+        self.session.watch_dsn_speed(cx.now, self.sender.sent());
+        self.sender.on_segment();
+        let tcp = self.paths.get_mut(id)?.tcp_mut();
+        let size = tcp.settled_segment();
+        let ssn = tcp.snd_nxt();
+        let sent = tcp.push_run(cx.now, range.start, range.len() as u16, layout);
+        let repeat = rest.kind == Kind::Repeat;
+        if repeat {
+            tcp.stats_mut().trouble.bytes_reinjected += range.len();
+        }
+        if cx.out.traces_traffic(self.id) {
+            let (seq, purpose) = (tcp.to_wire(ssn), self.purpose_of_choice(&rest, range.start));
+            let (payload_bytes, segments) = (range.len(), segments as u32);
+            let sent = SegmentSent { on: id, purpose, seq, data: range, payload_bytes, segments };
+            cx.out.traffic(cx.now, self.id, Traffic::Sent(sent));
+        }
+        self.sender.carry(id, ssn, range, repeat);
+        if let Some(rest) = rest.rest(range.end) {
+            self.scheduling.defer(cx.now, rest);
+        }
+        let (headers, ecn) = self.run_headers(cx, id, &sent, size)?;
+        let tcp = self.paths.get(id)?.tcp();
+        for number in 0..segments as u64 {
+            let template = headers.of(number, layout);
+            let at = layout.len_of(number);
+            let segment = buf.grow(size);
+            let payload = &mut segment[template.header_len()..];
+            let sum = self.sender.copy(range.start.plus(at), payload)?;
+            template.write(tcp.to_wire(ssn.plus(at)), sum, segment);
+        }
+        cx.out.counters.segments_out += segments as u64;
+        cx.out.counters.bytes_out += range.len();
+        Some(Emitted { size, count: segments, ecn })
+    }
+
+    /// Headers of a run's segments.
+    fn run_headers(
+        &mut self,
+        cx: &Context<'_>,
+        id: SubflowId,
+        sent: &SentSegment,
+        size: usize,
+    ) -> Option<(RunHeaders, Ecn)> {
+        let mut options = TcpOptions::default();
+        self.mapping_options(id, sent, &mut options);
+        let window = self.receiver.advertise();
+        let subflow = self.paths.get_mut(id)?;
+        let what = HeaderFor::Data(sent);
+        let (first, ecn) = subflow.tcp_mut().fill_header(cx.now, what, window, &mut options);
+        let addresses = subflow.tcp().checksum_addresses(cx.config.capabilities.checksum);
+        let template = |header: &TcpHeader, options: &TcpOptions| {
+            let template = HeaderTemplate::new(header, options, addresses, size);
+            debug_assert!(template.is_ok(), "{template:?}");
+            template.ok()
+        };
+        let flags = first.flags.without(TcpFlags::CWR);
+        let other = TcpHeader { flags, ..first };
+        let with_cwr = match flags == first.flags {
+            true => None,
+            false => Some(template(&first, &options)?),
+        };
+        let mapped = template(&other, &options)?;
+        options.dss = None;
+        Some((RunHeaders { with_cwr, mapped, plain: template(&other, &options)? }, ecn))
+    }
+
+    /// Sends the chosen data. `None` if it must wait.
+    fn emit_data(
+        &mut self,
+        cx: &mut Context<'_>,
+        choice: &Choice,
+        place: BatchSlot,
+        buf: &mut TransmitBuf,
+    ) -> Option<Emitted> {
+        let id = choice.subflow;
+        self.session.watch_dsn_speed(cx.now, self.sender.sent());
+        let subflow = self.paths.get(id)?;
+        let ssn = subflow.tcp().snd_nxt();
+        let timestamps = subflow.tcp().uses_timestamps();
+        let (choice, frame) = self.frame(choice, ssn, timestamps)?;
+        let Frame { overhead, room, idle } = frame;
+        let dsn = choice.range.start;
+        let most = (choice.range.len() as usize).min(room);
+        let (len, ends_record) = self.sender.nagle().within_record(dsn, most);
+        let is_last = dsn.plus(len as u64) == self.sender.written();
+        let is_stub = len < room && !ends_record && choice.kind != Kind::Repeat;
+        let too_long = overhead + len > place.limit;
+        if len == 0 || too_long || is_stub && is_last && self.is_held(cx.now) {
+            return None;
+        }
+        if (!ends_record || is_last) && self.is_silly(cx.now, &choice, len, room) {
+            return None;
+        }
+        self.sender.on_segment();
+        let start = buf.bytes().len() + buf.headroom();
+        let segment = buf.grow(overhead + len);
+        let sum = self.sender.copy(dsn, &mut segment[overhead..])?;
+        let checksum = match self.session.uses_checksum() {
+            true => {
+                let wire = self.session.keys().local_wire(dsn);
+                let at = self.session.wire_ssn(self.paths.is_initial(id), ssn);
+                dss_checksum(wire, at, len as u16, sum)
+            }
+            false => 0,
+        };
+        let tcp = self.paths.get_mut(id)?.tcp_mut();
+        let sent = tcp.push_data(cx.now, dsn, len as u16, checksum);
+        if choice.kind == Kind::Repeat {
+            tcp.stats_mut().trouble.bytes_reinjected += len as u64;
+        }
+        let range = choice.range.prefix(len as u64);
+        if cx.out.traces_traffic(self.id) {
+            let (seq, purpose) = (tcp.to_wire(ssn), self.purpose_of_choice(&choice, dsn));
+            let (payload_bytes, data) = (range.len(), range);
+            let sent = SegmentSent { on: id, purpose, seq, data, payload_bytes, segments: 1 };
+            cx.out.traffic(cx.now, self.id, Traffic::Sent(sent));
+        }
+        self.sender.carry(id, ssn, range, choice.kind == Kind::Repeat);
+        if let Some(rest) = choice.rest(range.end) {
+            self.scheduling.defer(cx.now, rest);
+        }
+        let mut options = TcpOptions::default();
+        self.mapping_options(id, &sent, &mut options);
+        if options.dss.is_none() && self.session.is_multipath() {
+            self.sender.note_keyed(id, sent.end);
+        }
+        if idle && options.mptcp.push(mp_idle_option()) {
+            cx.out.counters.mp_idle_tx += 1;
+        }
+        self.mark_push(id, ends_record, is_last);
+        let window = self.receiver.advertise();
+        let tcp = self.paths.get_mut(id)?.tcp_mut();
+        let what = HeaderFor::Data(&sent);
+        let (header, ecn) = tcp.fill_header(cx.now, what, window, &mut options);
+        debug_assert_eq!(TCP_HEADER_LEN + options.encoded_len(), overhead);
+        let bytes = &mut buf.bytes_mut()[start..];
+        self.finish_segment(cx, id, &SegmentHead::new(&header, &options), sum, bytes)?;
+        Some(Emitted { size: overhead + len, count: 1, ecn })
+    }
+
+    /// Sets or withholds PSH on a data segment, which asks the peer to deliver at once.
+    fn mark_push(&mut self, id: SubflowId, ends_record: bool, is_last: bool) {
+        let released = !is_last || self.sender.take_release();
+        let Some(subflow) = self.paths.get_mut(id) else { return };
+        if ends_record || is_last && released {
+            subflow.tcp_mut().mark_message_end();
+        } else if !released {
+            subflow.tcp_mut().withhold_push();
+        }
+    }
+
+    /// Computes the layout of a segment for the choice, and the choice cut or extended to it. A full segment is
+    /// filled to its real capacity: more than the MSS while a larger size is tried, or if options are shorter than
+    /// usual.
+    fn frame(&self, choice: &Choice, ssn: Ssn, timestamps: bool) -> Option<(Choice, Frame)> {
+        let subflow = self.paths.get(choice.subflow)?;
+        let options =
+            self.data_options(subflow, Point { ssn, dsn: choice.range.start }, timestamps);
+        let overhead = TCP_HEADER_LEN + options.encoded_len();
+        let most = subflow.tcp().max_segment().checked_sub(overhead)?;
+        let room = most.min(usize::from(u16::MAX));
+        let mss = u64::from(subflow.tcp().mss());
+        let full = choice.kind == Kind::New && choice.range.len() >= mss;
+        let choice = match full && choice.range.len() < room as u64 {
+            true => Choice { range: self.sender.unsent().prefix(room as u64), ..*choice },
+            false => *choice,
+        };
+        let frame = Frame { overhead, room, idle: false };
+        Some((choice, self.frame_with_mark(subflow, &choice, frame, ssn)))
+    }
+
+    /// Makes room for MP_IDLE if the chosen data ends the data to send.
+    ///
+    /// MP_IDLE states that no data follows, so that a receiver can distinguish the end of a burst from a dead path
+    /// (docs/spec/experimental.md). MultiMob sets a bit of DSS on a segment that is the last of the connection's
+    /// send queue when it is scheduled. Version 1 of the protocol has no such bit, so a separate option beside DSS
+    /// is used.
+    ///
+    /// The source leaves some cases open. The mark belongs to the *mapping*, not to the segment. It states that
+    /// the stream written so far ends where the mapping ends. All segments with these bytes carry it: the first
+    /// transmission, a copy on another subflow, a reinjection, and each part of a mapping that was split to be
+    /// repeated. A repetition after more was written does not carry it. A second repetition on a subflow does not
+    /// carry it either: a middlebox that drops segments with unknown options must not block the bytes. (The first
+    /// repetition does: a lost tail is common, and a lost mark causes an alarm.) If a burst's last segment would
+    /// be full except for the mark's four bytes, those bytes are sent in one more segment: a missing mark costs
+    /// the receiver a false alarm, a small segment costs almost nothing. Only if the 40 bytes of options are used
+    /// up (64-bit sequence numbers both ways, with timestamps) is the mark left out. Only the server sends marks,
+    /// because it cannot open paths and does not need them itself.
+    fn frame_with_mark(
+        &self,
+        subflow: &SubflowContext,
+        choice: &Choice,
+        frame: Frame,
+        ssn: Ssn,
+    ) -> Frame {
+        let last = choice.range.end == self.sender.written() && self.session.marks_idle();
+        if !last || choice.range.len() > frame.room as u64 {
+            return frame;
+        }
+        let Some(marked) = self.marked_overhead(subflow, choice.range.start, ssn) else {
+            return frame;
+        };
+        let room = frame.room.saturating_sub(marked - frame.overhead);
+        if choice.range.len() <= room as u64 {
+            return Frame { overhead: marked, room, idle: true };
+        }
+        Frame { room, ..frame }
+    }
+
+    /// The last bytes, fewer than a segment, wait for more data.
+    fn is_held(&mut self, now: Instant) -> bool {
+        let rto = self.largest_rto();
+        !self.closing.is_shut_down() && self.sender.holds_back(now, rto)
+    }
+
+    /// A segment cut short by the peer's window is not worth sending while more data waits (RFC 9293 section
+    /// 3.8.6.2.1). If data is in flight, its ACK will bring a window update. Otherwise half of the largest window
+    /// the peer ever had is worth sending, and less than that after a while. A segment that the scheduler wants
+    /// short has the right length, and one that is full by the size in use does not wait for a larger size that is
+    /// being tried.
+    fn is_silly(&mut self, now: Instant, choice: &Choice, len: usize, room: usize) -> bool {
+        let id = choice.subflow;
+        let mss = self.paths.get(id).map_or(room, |subflow| subflow.tcp().mss() as usize);
+        if choice.kind != Kind::New || len >= room.min(mss) {
+            return false;
+        }
+        let end = choice.range.start.plus(len as u64);
+        let is_last = end == self.sender.written();
+        let cut = !is_last && end == self.sender.window_end();
+        let nagle = is_last && self.sender.nagle().is_on() && !self.closing.is_shut_down();
+        let views = self.scheduling.views();
+        let in_flight =
+            views.iter().any(|v| v.bytes_in_flight > 0 && (v.id == id || !v.health.is_silent()));
+        if in_flight {
+            return cut || nagle;
+        }
+        let largest = self.paths.get(id).map_or(0, |s| s.tcp().largest_peer_window());
+        let rto = self.largest_rto();
+        cut && (len as u64) < largest / 2 && self.sender.waits_for_window(now, rto)
+    }
+
+    /// Sends a chosen repair. `None` if it must wait. `limit` is the largest segment that still fits the batch.
+    fn emit_repair(
+        &mut self,
+        cx: &mut Context<'_>,
+        choice: &Choice,
+        limit: usize,
+        buf: &mut TransmitBuf,
+    ) -> Option<Emitted> {
+        let id = choice.subflow;
+        let tcp = self.paths.get(id)?.tcp();
+        let ssn = tcp.snd_nxt();
+        let checksum = self.session.uses_checksum();
+        let options = fec_tx::option_len(checksum, tcp.uses_timestamps());
+        let overhead = TCP_HEADER_LEN + options;
+        let room = tcp.settled_segment().checked_sub(overhead)?;
+        let repair = self.sender.next_repair(id, choice.range, room)?;
+        if overhead + usize::from(repair.symbol) > limit {
+            return None;
+        }
+        let sum = self.sender.sum_of(&repair)?;
+        let sent = SentRepair::new(ssn, repair, sum, self.session);
+        let tcp = self.paths.get_mut(id)?.tcp_mut();
+        let segment = tcp.push_repair(cx.now, repair.symbol, sent.checksum());
+        self.sender.keep_repair(id, sent);
+        cx.out.counters.repair_tx += 1;
+        self.write_repair(cx, id, HeaderFor::Data(&segment), buf)
+    }
+
+    /// Reason for sending the chosen data, whose first byte is at this position.
+    fn purpose_of_choice(&self, choice: &Choice, at: Dsn) -> Purpose {
+        match choice.kind {
+            Kind::New => Purpose::New,
+            Kind::Repair => Purpose::Repair,
+            // A repetition that a policy requested on a specific subflow counts as its copy, queued or not.
+            Kind::Repeat => match self.sender.reinjections().cause_at(at) {
+                None | Some(ReinjectionCause::Policy) => Purpose::Copy,
+                Some(cause) => Purpose::Reinjection(cause),
+            },
+        }
+    }
+}

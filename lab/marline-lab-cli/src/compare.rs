@@ -8,7 +8,7 @@ use anyhow::ensure;
 use marline_lab::compare::{Bench, Extent, Row, Sample, report, rows};
 use marline_lab::keep::write_between_markers;
 use marline_lab::parallel::available;
-use marline_lab::runs::{Comparison, Kept, KeptLane, Selection};
+use marline_lab::runs::{Comparison, Selection, StoredLane, StoredRuns};
 
 use super::paper::aligned;
 use marline_cli::cmd::monitor::print;
@@ -114,7 +114,7 @@ impl<'a> Results<'a> {
 
 /// Prints the comparison of two results.
 fn results(a: &Results<'_>, b: &Results<'_>) -> anyhow::Result<ExitCode> {
-    let (kept_a, kept_b) = (Kept::open(a.place)?, Kept::open(b.place)?);
+    let (kept_a, kept_b) = (StoredRuns::open(a.place)?, StoredRuns::open(b.place)?);
     let all = Comparison::of_all(
         Selection { results: &kept_a, variant: a.variant },
         Selection { results: &kept_b, variant: b.variant },

@@ -51,7 +51,7 @@ impl Axis {
 
     /// An axis from one value to another. A range without extent is widened.
     pub(super) fn between(from: f64, to: f64, log: bool) -> Axis {
-        let least = if log { LEAST } else { -LARGEST };
+        let least = if log { MIN_LOGARITHMIC } else { -LARGEST };
         // `max` replaces NaN by the other operand.
         let (from, to) = (from.max(least).min(LARGEST), to.min(10.0 * LARGEST));
         let one = if from == 0.0 { 1.0 } else { from.abs() };

@@ -67,7 +67,7 @@ impl<'a> SequencePlot<'a> {
         let (time, place) = self.axes();
         let (unit, name) = unit(place.range().end);
         let place = Axis::between(place.range().start / unit, place.range().end / unit, false);
-        let label = format!("place in the stream ({name})");
+        let label = format!("position in the stream ({name})");
         let name = |(subflow, address): &(u64, String)| {
             (*subflow as usize, format!("subflow {subflow} ({address})"))
         };
@@ -215,7 +215,7 @@ impl<'a> SequencePlot<'a> {
         if left_out == 0 {
             return Ok(());
         }
-        let text = format!("{left_out} more marks than fit are left out: draw fewer milliseconds");
+        let text = format!("{left_out} marks do not fit and are left out: draw a shorter time");
         let style = held(&MUTE.text(), HPos::Right, VPos::Bottom);
         let (x, y) = (time.end, chart.y_range().start);
         Label { text: &text, style, x, y, right: 0, down: -4 }.draw(chart)

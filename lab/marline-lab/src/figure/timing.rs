@@ -8,7 +8,7 @@ use plotters::style::text_anchor::{HPos, VPos};
 use super::axis::Axis;
 use super::chart::{Chart, Frame, Label};
 use super::drawing::Figure;
-use super::segment_log::{Fate, Segment};
+use super::segment_log::{Delivery, Segment};
 use super::sheet::{Drawn, FRAME, INK, LOST, MUTE, Size, TEXT, held, px, series};
 
 /// Distance between the two lines of a path, pixels.

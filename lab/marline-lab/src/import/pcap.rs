@@ -126,7 +126,8 @@ fn transfers(
     let both = pairs.len() as f64 / client.len().min(server.len()).max(1) as f64;
     ensure!(
         both >= MIN_SHARED_PACKETS,
-        "{client_name} and {server_name}: {:.0} % of the packets are in both. Are they of the same traffic, whole \
+        "{client_name} and {server_name}: {:.0} % of the packets are in both. Do they contain the same \
+         traffic, with whole packets \
          (`tcpdump -s 0`), and with offloads off (`ethtool -K IF tso off gso off gro off`)?",
         100.0 * both
     );
@@ -149,7 +150,8 @@ fn transfers(
     };
     ensure!(
         odd * MAX_REVERSED_PAIRS <= count && !pairs.iter().any(turned),
-        "{client_name} and {server_name}: the clocks differ by more than the delay; say by how much with --clock-ahead"
+        "{client_name} and {server_name}: the clocks differ by more than the delay; give the difference \
+         with --clock-ahead"
     );
     let mut sent = Vec::new();
     for (at_client, at_server) in &pairs {

@@ -109,18 +109,18 @@ impl Compared {
 #[derive(Copy, Clone, Debug)]
 pub struct Selection<'a> {
     /// Results of the series.
-    pub results: &'a Kept,
+    pub results: &'a StoredRuns,
     /// Variant of the lanes; all if `None`.
     pub variant: Option<&'a str>,
 }
 
 impl Selection<'_> {
-    fn lanes(self) -> anyhow::Result<Vec<KeptLane>> {
+    fn lanes(self) -> anyhow::Result<Vec<StoredLane>> {
         let mut lanes = self.results.lanes();
         if let Some(wanted) = self.variant {
             let names: Vec<&str> = lanes.iter().map(|lane| lane.variant.as_str()).collect();
             let there = names.contains(&wanted);
-            ensure!(there, "no variant `{wanted}`; there are {}", unique(&names).join(", "));
+            ensure!(there, "no variant `{wanted}`; known: {}", unique(&names).join(", "));
             lanes.retain(|lane| lane.variant == wanted);
         }
         Ok(lanes)
@@ -149,7 +149,12 @@ impl Comparison {
         Ok(all)
     }
 
-    fn of(a: &Kept, first: &KeptLane, b: &Kept, second: &KeptLane) -> anyhow::Result<Comparison> {
+    fn of(
+        a: &StoredRuns,
+        first: &StoredLane,
+        b: &StoredRuns,
+        second: &StoredLane,
+    ) -> anyhow::Result<Comparison> {
         let (of_a, of_b) = (a.records(first)?, b.records(second)?);
         let pair = |(seed, record): &'_ (u64, Record)| {
             let other = of_b.iter().find(|(other, _)| other == seed)?;

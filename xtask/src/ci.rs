@@ -6,8 +6,8 @@ use std::time::Instant;
 
 use crate::run::{command, run, run_and_report_failure, tested};
 use crate::{
-    TaskResult, alone, bench, dashboard, deps, manifest, ownership, packages, python, readme, size,
-    spec, test, tidy,
+    TaskResult, alone, bench, dashboard, deps, manifest, ownership, packages, portable, python,
+    readme, size, spec, test, tidy,
 };
 
 const FUZZ_SECONDS: u64 = 5;
@@ -20,7 +20,7 @@ type Step<'a> = (&'a str, &'a dyn Fn(&Path) -> TaskResult);
 /// Runs the named steps, or all, in order. After a failure the other steps run, too, so that the log shows all
 /// failures.
 pub(crate) fn all(root: &Path, wanted: &[String]) -> TaskResult {
-    let steps: [Step<'_>; 20] = [
+    let steps: [Step<'_>; 21] = [
         ("format", &|root| cargo(root, &["fmt", "--all", "--check"])),
         ("tidy", &tidy::check),
         ("size", &size::check),
@@ -31,6 +31,7 @@ pub(crate) fn all(root: &Path, wanted: &[String]) -> TaskResult {
         ("deny", &|root| cargo(root, &["deny", "check", "licenses", "bans", "sources"])),
         ("dashboard", &dashboard::check),
         ("clippy", &clippy),
+        ("portable", &portable::check),
         ("doc", &doc),
         ("alone", &alone::check),
         ("test", &|root| test::run_all(root, &[])),

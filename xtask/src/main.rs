@@ -20,6 +20,7 @@ mod manifest;
 mod nightly;
 mod ownership;
 mod packages;
+mod portable;
 mod python;
 mod readme;
 mod reference;

@@ -87,15 +87,15 @@ impl Served {
     /// # Errors
     /// The socket is not a TCP socket. Nothing has changed.
     pub fn move_to(&mut self, listener: TcpListener, access: Access) -> io::Result<()> {
-        let at = (listener.local_addr()?, Arc::new(listener));
-        self.door = Door::open(at, access, &self.dashboard, &self.source);
+        let (address, listener) = (listener.local_addr()?, Arc::new(listener));
+        self.door = Door::open(address, listener, access, &self.dashboard, &self.source);
         Ok(())
     }
 
     /// Changes the access policy on the same socket. Current viewers are disconnected.
     pub fn admit(&mut self, access: Access) {
-        let at = (self.door.address, Arc::clone(&self.door.listener));
-        self.door = Door::open(at, access, &self.dashboard, &self.source);
+        let (address, listener) = (self.door.address, Arc::clone(&self.door.listener));
+        self.door = Door::open(address, listener, access, &self.dashboard, &self.source);
     }
 }
 
@@ -109,7 +109,8 @@ struct Door {
 
 impl Door {
     fn open(
-        (address, listener): (SocketAddr, Arc<TcpListener>),
+        address: SocketAddr,
+        listener: Arc<TcpListener>,
         access: Access,
         dashboard: &Dashboard,
         source: &Arc<dyn Source>,
@@ -145,8 +146,8 @@ pub fn serve_on(
     source: Arc<dyn Source>,
 ) -> io::Result<Served> {
     let dashboard = Dashboard::default();
-    let at = (listener.local_addr()?, Arc::new(listener));
-    let door = Door::open(at, access, &dashboard, &source);
+    let (address, listener) = (listener.local_addr()?, Arc::new(listener));
+    let door = Door::open(address, listener, access, &dashboard, &source);
     let mut watching = JoinSet::new();
     watching.spawn(dashboard.clone().watch(Arc::clone(&source)));
     Ok(Served { door, dashboard, source, _watching: watching })

@@ -66,6 +66,15 @@ pub struct LaneConfig {
     pub limits: Limits,
 }
 
+/// Ids of a lane, by which its two ends address each other.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct LaneIds {
+    /// Our id, in frames that we receive. The top byte contains our shard.
+    pub ours: u64,
+    /// The peer's id, in frames that we send.
+    pub peers: u64,
+}
+
 impl LaneConfig {
     /// Creates the default settings with these policies.
     #[must_use]

@@ -22,7 +22,7 @@ use marline_policy::{
 };
 use marline_time::{Duration, Instant};
 
-use crate::config::LaneConfig;
+use crate::config::{LaneConfig, LaneIds};
 use crate::event::{LaneStats, PathInfo};
 use crate::flows::{Flow, Flows};
 use crate::frame::{
@@ -60,8 +60,7 @@ struct Copy {
 pub struct Lane {
     config: LaneConfig,
     keys: Keys,
-    /// Our id, in frames that we receive, and the peer's, in frames that we send.
-    ids: (u64, u64),
+    ids: LaneIds,
     next_number: u64,
     window: ReplayWindow,
     /// Ordered by number.
@@ -91,10 +90,9 @@ pub struct Lane {
 
 /// Creation and state.
 impl Lane {
-    /// Creates a lane without paths. `ids` are ours, which the peer writes into its frames, and the peer's; the top
-    /// byte of ours contains our shard. The keys must never have sealed a packet before.
+    /// Creates a lane without paths. The keys must never have sealed a packet before.
     #[must_use]
-    pub fn new(config: LaneConfig, ids: (u64, u64), keys: Keys, now: Instant) -> Self {
+    pub fn new(config: LaneConfig, ids: LaneIds, keys: Keys, now: Instant) -> Self {
         Lane {
             keys,
             ids,
@@ -449,17 +447,16 @@ impl Lane {
         }
         frame::write_datagram(frame, current.flow, &current.payload, true);
         self.reuse(current.payload);
+        let payload_bytes = payload_bytes as u32;
+        let keeping = FrameToKeep { flow, class, payload_bytes, deadline, path: id };
         if grouped {
             let part = &frame[start..];
-            self.coding.on_sent(self.next_number, part, (flow, id, deadline), now);
+            self.coding.on_sent(self.next_number, part, &keeping, now);
         }
         let number = self.seal(frame);
         self.paths[at].on_sent(number, frame.len(), false, now);
         if class != FlowClass::Bulk || copy.is_some() {
-            let payload_bytes = payload_bytes as u32;
-            let keeping = FrameToKeep { flow, class, payload_bytes, deadline, path: id };
-            let most = self.kept_limits();
-            self.kept.keep((number, frame), &keeping, most, now);
+            self.kept.keep(number, frame, &keeping, self.kept_limits(), now);
         }
         if let Some(path) = copy {
             self.copy(Copy { number, path, rescue: false });
@@ -561,7 +558,7 @@ impl Lane {
         let number = self.next_number;
         // A long frame counts as several packets.
         self.next_number += 1 + (frame.len() / LONG_SEALED_BYTES) as u64;
-        let header = Header { lane: self.ids.1, packet_number: number }.bytes();
+        let header = Header { lane: self.ids.peers, packet_number: number }.bytes();
         let (start, body) = frame.split_at_mut(HEADER_BYTES);
         start.copy_from_slice(&header);
         let tag = self.keys.seal.seal(number, &header, body);

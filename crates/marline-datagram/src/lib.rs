@@ -40,7 +40,7 @@ mod replay;
 mod seal;
 mod stand_in;
 
-pub use config::{LaneConfig, Limits};
+pub use config::{LaneConfig, LaneIds, Limits};
 pub use event::{Event, LaneStats, PathInfo};
 pub use frame::{FRAME_TYPE, HEADER_BYTES, Header, LARGEST_FRAME, SMALLEST_FRAME, TAG_BYTES};
 pub use lane::{FlowId, Lane, SendError, Transmit};

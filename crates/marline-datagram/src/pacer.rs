@@ -23,11 +23,16 @@ impl Pacer {
     }
 
     /// Sets the rate: the controller's own, or a window per round trip.
-    pub(crate) fn set(&mut self, own: Option<Rate>, window: (u64, Duration), slow_start: bool) {
-        let (bytes, srtt) = window;
+    pub(crate) fn set(
+        &mut self,
+        own: Option<Rate>,
+        window_bytes: u64,
+        srtt: Duration,
+        slow_start: bool,
+    ) {
         let percent = if slow_start { 200 } else { 125 };
         self.rate = own.or_else(|| {
-            (!srtt.is_zero()).then(|| Rate::over(bytes.saturating_mul(percent) / 100, srtt))
+            (!srtt.is_zero()).then(|| Rate::over(window_bytes.saturating_mul(percent) / 100, srtt))
         });
     }
 

@@ -13,12 +13,12 @@ mod timers;
 use core::cell::Cell;
 
 use marline_policy::{
-    AckSample, CongestionController, CongestionFactory, CongestionSignal, DatagramPathView,
-    Forecaster, Health, PathCost, PathId, Quantile, RateSample, RttConfig, RttEstimator,
-    SilenceCause, SubflowId,
+    AckSample, CongestionController, CongestionSignal, DatagramPathView, Forecaster, Health,
+    PathCost, PathId, Quantile, RateSample, RttConfig, RttEstimator, SilenceCause, SubflowId,
 };
 use marline_time::{Duration, Instant, Rate};
 
+use crate::config::LaneConfig;
 use crate::event::PathInfo;
 use crate::frame::{Ack, HEADER_BYTES, TAG_BYTES, datagram_overhead};
 use crate::outstanding::{Outstanding, Sending, Sent};
@@ -122,13 +122,9 @@ pub(crate) struct Path {
 
 /// Creation.
 impl Path {
-    pub(crate) fn new(
-        id: PathId,
-        congestion: &dyn CongestionFactory,
-        (outstanding, sizes): (usize, (u16, u16)),
-        now: Instant,
-    ) -> Self {
-        let mtu = Mtu::new(sizes);
+    pub(crate) fn new(id: PathId, config: &LaneConfig, now: Instant) -> Self {
+        let (safe, most) = config.frame_bytes;
+        let mtu = Mtu::new(safe, most);
         let segment = u32::from(mtu.frame_bytes());
         Path {
             id,
@@ -137,9 +133,9 @@ impl Path {
             rtt: RttEstimator::new(RttConfig::default()),
             forecaster: Forecaster::default(),
             patience: Cell::new(None),
-            congestion: congestion.build(segment, 10 * u64::from(segment), now),
+            congestion: config.congestion.build(segment, 10 * u64::from(segment), now),
             pacer: Pacer::new(),
-            outstanding: Outstanding::new(outstanding),
+            outstanding: Outstanding::new(config.limits.outstanding),
             received: Received::default(),
             queues: Queues::default(),
             mtu,
@@ -524,7 +520,7 @@ impl Path {
     fn pace(&mut self) {
         let window = self.congestion.window();
         let slow_start = window < self.congestion.ssthresh();
-        self.pacer.set(self.congestion.pacing_rate(), (window, self.srtt()), slow_start);
+        self.pacer.set(self.congestion.pacing_rate(), window, self.srtt(), slow_start);
     }
 
     /// Reports that nothing passes there (an ICMP error, an interface that is gone).

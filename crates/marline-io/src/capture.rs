@@ -101,23 +101,15 @@ impl Captures {
     }
 
     pub(crate) fn sent(&mut self, path: &FourTuple, ecn: Ecn, segment: &[u8]) {
-        let ends = (path.local.ip(), path.remote.ip());
-        self.write(path.local.ip(), Direction::Outbound, ends, ecn, segment);
+        self.write(Direction::Outbound, path, ecn, segment);
     }
 
     pub(crate) fn received(&mut self, path: &FourTuple, ecn: Ecn, segment: &[u8]) {
-        let ends = (path.remote.ip(), path.local.ip());
-        self.write(path.local.ip(), Direction::Inbound, ends, ecn, segment);
+        self.write(Direction::Inbound, path, ecn, segment);
     }
 
-    fn write(
-        &mut self,
-        local: IpAddr,
-        direction: Direction,
-        (src, dst): (IpAddr, IpAddr),
-        ecn: Ecn,
-        bytes: &[u8],
-    ) {
+    fn write(&mut self, direction: Direction, path: &FourTuple, ecn: Ecn, bytes: &[u8]) {
+        let (local, remote) = (path.local.ip(), path.remote.ip());
         let is_to_be_opened = match self.files.get(&local) {
             Some(Slot::Open(_)) => false,
             Some(Slot::Failed(at)) => at.elapsed() >= AGAIN,
@@ -143,9 +135,9 @@ impl Captures {
             Ecn::Ect0 => 2,
             Ecn::Ce => 3,
         };
-        let checksum = match direction {
-            Direction::Outbound => self.sent,
-            Direction::Inbound => self.received,
+        let (src, dst, checksum) = match direction {
+            Direction::Outbound => (local, remote, self.sent),
+            Direction::Inbound => (remote, local, self.received),
         };
         let segment = CapturedSegment { src, dst, ecn, checksum, bytes };
         if file.capture.segment(&mut file.gathered, &info, &segment).is_err() {

@@ -12,7 +12,8 @@ use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-use crate::sys::{error_queue, watch};
+use crate::edge::descriptor::watch;
+use crate::sys::error_queue;
 
 /// Length of the ICMP header.
 const HEADER: usize = 8;

@@ -7,18 +7,34 @@ mod clock;
 mod contacts;
 mod driver;
 mod echo_socket;
+#[cfg_attr(
+    not(target_os = "linux"),
+    expect(dead_code, reason = "some values come only from Linux")
+)]
+mod edge;
 mod links;
+#[cfg(target_os = "linux")]
+mod linux;
+#[cfg(test)]
+mod mutation;
 mod native;
 mod net;
 mod path_radio;
 mod path_resolve;
 mod path_spec;
 mod pending_table;
+#[cfg(not(target_os = "linux"))]
+mod portable;
 mod privileges;
 mod random;
 pub mod succession;
-mod sys;
 mod tap;
+
+// The edge to the operating system: the only place that depends on which one it is.
+#[cfg(target_os = "linux")]
+use linux as sys;
+#[cfg(not(target_os = "linux"))]
+use portable as sys;
 
 pub use capture::{Captures, packets_not_captured};
 pub use clock::Clock;
@@ -31,24 +47,29 @@ pub use driver::{
     StartError, Stream, udp_capabilities,
 };
 pub use echo_socket::{EchoAnswer, EchoSocket};
+pub use edge::capabilities::KeptCapabilities;
+pub use edge::interface::Interface;
+pub use edge::socket_spec::PortSharing;
 pub use links::{CarrierRates, UdpUse};
 pub use marline_core::{PendingId, PendingLimits, PendingPeers, Source};
 pub use marline_wire::{Pref64, Prefix64};
 pub use native::{RawSockets, native_capabilities};
 pub use net::resolv_conf;
 pub use net::{
-    GATEWAY_INTERFACE, Interface, InterfaceSetup, Interfaces, Pref64Listener, PrefixAnswer,
-    Watcher, discover_nat64, dns_query, is_local_address, lookup_over, resolvers_of,
+    GATEWAY_INTERFACE, Interfaces, PrefixAnswer, Watcher, discover_nat64, dns_query, lookup_over,
+    resolvers_of,
 };
 pub use path_radio::RadioKind;
 pub use path_resolve::{LocalEnd, ResolveError};
 pub use path_spec::{LocalSpec, PathSpec, PathSpecError};
 pub use pending_table::{PendingPlace, PendingTable};
-pub use privileges::{
-    KeptCapabilities, drop_capabilities, has_net_admin, keep_capabilities, port_help,
-};
+pub use privileges::{drop_capabilities, port_help};
 pub use random::{ResetSeed, SecretRng};
-pub use sys::socket::{PortSharing, restore_receive_buffer, set_initial_receive_buffer};
+pub use sys::netlink::is_local_address;
+pub use sys::pref64::Pref64Listener;
+pub use sys::privileges::{has_net_admin, keep_capabilities};
+pub use sys::setup::InterfaceSetup;
+pub use sys::socket::{restore_receive_buffer, set_initial_receive_buffer};
 pub use sys::tun::Tun;
 pub use tap::{SegmentLog, Tapped};
 

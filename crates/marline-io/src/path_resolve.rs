@@ -4,8 +4,11 @@ use core::fmt;
 use core::net::{IpAddr, SocketAddr};
 use std::io;
 
-use crate::net::{GATEWAY_INTERFACE, Interface, Interfaces, route_exists};
-use crate::{LocalSpec, PathSpec, PortSharing, SocketOptions};
+use crate::edge::interface::Interface;
+use crate::edge::socket_spec::PortSharing;
+use crate::net::{GATEWAY_INTERFACE, Interfaces};
+use crate::sys::netlink::route_exists;
+use crate::{LocalSpec, PathSpec, SocketOptions};
 
 /// Local address of a path.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,44 +1,10 @@
-//! Dropping of capabilities once the sockets are open.
-//!
-//! Linux keeps capabilities per thread. A thread inherits them from the one that starts it, so they must be dropped
-//! after the sockets are open and before the runtime starts its threads. This is checked: a thread that still has
-//! capabilities is an error.
+//! Privileges of the process, and advice where one is missing.
 
 use core::net::SocketAddr;
 use std::io;
-use std::path::Path;
 
-use rustix::thread::{
-    CapabilitySet, CapabilitySets, capabilities, capability_is_in_bounding_set,
-    clear_ambient_capability_set, remove_capability_from_bounding_set, set_capabilities,
-    set_no_new_privs,
-};
-
-/// Capabilities that a process keeps while it runs, if it has them.
-#[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub enum KeptCapabilities {
-    /// No capability.
-    Nothing,
-    /// Change of the network configuration and packet marks (CAP_NET_ADMIN).
-    NetAdmin,
-    /// Listening on ports below 1024 (CAP_NET_BIND_SERVICE).
-    LowPorts,
-    /// Network diagnosis: raw sockets, ports below 1024 and reading the firewall's rules.
-    Diagnosis,
-}
-
-impl KeptCapabilities {
-    const fn set(self) -> CapabilitySet {
-        match self {
-            KeptCapabilities::Nothing => CapabilitySet::empty(),
-            KeptCapabilities::NetAdmin => CapabilitySet::NET_ADMIN,
-            KeptCapabilities::LowPorts => CapabilitySet::NET_BIND_SERVICE,
-            KeptCapabilities::Diagnosis => CapabilitySet::NET_ADMIN
-                .union(CapabilitySet::NET_RAW)
-                .union(CapabilitySet::NET_BIND_SERVICE),
-        }
-    }
-}
+use crate::edge::capabilities::KeptCapabilities;
+use crate::sys::privileges::keep_capabilities;
 
 /// Drops all capabilities of this process permanently; no program it executes can regain them. Open
 /// sockets stay open, and raw ones can still send.
@@ -47,31 +13,6 @@ impl KeptCapabilities {
 /// The system's, or other threads are already running and still have capabilities.
 pub fn drop_capabilities() -> io::Result<()> {
     keep_capabilities(KeptCapabilities::Nothing)
-}
-
-/// Drops all capabilities of this process except these, permanently.
-///
-/// # Errors
-/// The system's, or other threads have more capabilities.
-pub fn keep_capabilities(kept: KeptCapabilities) -> io::Result<()> {
-    set_no_new_privs(true)?;
-    let kept = capabilities(None)?.permitted & kept.set();
-    shrink_bounding_set(kept);
-    clear_ambient_capability_set()?;
-    let none = CapabilitySet::empty();
-    set_capabilities(None, CapabilitySets { effective: kept, permitted: kept, inheritable: none })?;
-    match privileged_thread(Path::new("/proc/self/task"), kept)? {
-        None => Ok(()),
-        Some(thread) => Err(io::Error::other(format!(
-            "thread {thread} still has capabilities: drop them before threads are started"
-        ))),
-    }
-}
-
-/// Returns true if the calling thread may change the network configuration, and false if that is unknown.
-#[must_use]
-pub fn has_net_admin() -> bool {
-    capabilities(None).is_ok_and(|sets| sets.effective.contains(CapabilitySet::NET_ADMIN))
 }
 
 /// Returns advice if a port could not be bound because a privilege is missing; `None` for other errors.
@@ -85,70 +26,9 @@ pub fn port_help(address: SocketAddr, error: &io::Error) -> Option<&'static str>
     )
 }
 
-/// Removes all other capabilities from the bounding set, which limits the capabilities that a program can gain. That
-/// needs CAP_SETPCAP. A process without it cannot gain any capabilities, because "no new privileges" is set.
-fn shrink_bounding_set(kept: CapabilitySet) {
-    for bit in (0..u64::BITS).map(|number| CapabilitySet::from_bits_retain(1 << number)) {
-        match capability_is_in_bounding_set(bit) {
-            Ok(true) if !kept.contains(bit) => {
-                if remove_capability_from_bounding_set(bit).is_err() {
-                    return;
-                }
-            }
-            Ok(_) => {}
-            // The number is beyond the system's last capability.
-            Err(_) => return,
-        }
-    }
-}
-
-/// Finds a thread of the process that has other capabilities.
-fn privileged_thread(tasks: &Path, kept: CapabilitySet) -> io::Result<Option<String>> {
-    for task in std::fs::read_dir(tasks)? {
-        let task = task?;
-        let status = match std::fs::read_to_string(task.path().join("status")) {
-            Ok(status) => status,
-            // The thread has ended meanwhile.
-            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
-            Err(error) if error.raw_os_error() == Some(libc::ESRCH) => continue,
-            Err(error) => return Err(error),
-        };
-        if has_capabilities(&status, kept) {
-            return Ok(Some(task.file_name().to_string_lossy().into_owned()));
-        }
-    }
-    Ok(None)
-}
-
-/// Returns true if a `/proc/PID/status` contains permitted or effective capabilities other than these.
-fn has_capabilities(status: &str, kept: CapabilitySet) -> bool {
-    status.lines().any(|line| {
-        let set = line.strip_prefix("CapPrm:").or_else(|| line.strip_prefix("CapEff:"));
-        // An unreadable value counts as all capabilities.
-        let bits = set.map(|set| u64::from_str_radix(set.trim(), 16).unwrap_or(u64::MAX));
-        bits.is_some_and(|bits| bits & !kept.bits() != 0)
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_thread_with_capabilities_is_noticed() {
-        let none = "Name:\tx\nCapInh:\t0000000000000000\nCapPrm:\t0000000000000000\n\
-                    CapEff:\t0000000000000000\nCapBnd:\t000001ffffffffff\n";
-        let nothing = CapabilitySet::empty();
-        assert!(!has_capabilities(none, nothing));
-        for set in ["CapPrm:\t00000", "CapEff:\t00000"] {
-            let more = none.replace(set, &set.replace("\t00000", "\t00002"));
-            assert!(has_capabilities(&more, nothing));
-            assert!(has_capabilities(&more, CapabilitySet::NET_ADMIN));
-        }
-        let net_admin = none.replace("CapEff:\t0000000000000000", "CapEff:\t0000000000001000");
-        assert!(has_capabilities(&net_admin, nothing));
-        assert!(!has_capabilities(&net_admin, CapabilitySet::NET_ADMIN));
-    }
 
     #[test]
     fn a_low_port_that_is_denied_names_the_capability_and_nothing_else_does() {
@@ -157,17 +37,5 @@ mod tests {
         assert!(help("0.0.0.0:443", &denied).unwrap().contains("CAP_NET_BIND_SERVICE"));
         assert_eq!(help("0.0.0.0:4430", &denied), None);
         assert_eq!(help("[::]:443", &io::ErrorKind::AddrInUse.into()), None);
-    }
-
-    #[test]
-    fn other_threads_are_looked_at() {
-        // Other threads drop their capabilities one by one; this one keeps its own.
-        let dropped = std::thread::spawn(drop_capabilities).join().unwrap();
-        let ours = std::fs::read_to_string("/proc/thread-self/status").unwrap();
-        assert_eq!(
-            dropped.is_err(),
-            has_capabilities(&ours, CapabilitySet::empty()),
-            "{dropped:?}"
-        );
     }
 }

@@ -6,7 +6,8 @@ use std::io;
 use chacha20::ChaCha12Rng;
 use chacha20::rand_core::{Rng as _, SeedableRng as _};
 use marline_time::Rng;
-use rustix::rand::{GetRandomFlags, getrandom};
+
+use crate::sys;
 
 /// Random number generator for secrets. Its state is secret, so `Debug` shows nothing.
 pub struct SecretRng(ChaCha12Rng);
@@ -18,8 +19,7 @@ impl SecretRng {
     /// The operating system cannot provide randomness.
     pub fn from_os() -> io::Result<Self> {
         let mut seed = [0; 32];
-        // Up to 256 bytes are never partial. A signal can interrupt only the wait for the first entropy after boot.
-        rustix::io::retry_on_intr(|| getrandom(&mut seed[..], GetRandomFlags::empty()))?;
+        sys::random::fill(&mut seed)?;
         Ok(SecretRng(ChaCha12Rng::from_seed(seed)))
     }
 

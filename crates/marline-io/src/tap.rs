@@ -62,7 +62,7 @@ impl SegmentLog {
     pub(crate) fn note(&self, sent: bool, path: &FourTuple, segment: &[u8]) {
         let at_us = self.now_us();
         let (local, remote) = (path.local, path.remote);
-        let Some(entry) = Tapped::of(at_us, sent, (local, remote), segment) else { return };
+        let Some(entry) = Tapped::of(at_us, sent, local, remote, segment) else { return };
         let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
         if entries.len() >= self.most {
             entries.pop_front();
@@ -77,7 +77,8 @@ impl Tapped {
     pub fn of(
         at_us: u64,
         sent: bool,
-        (local, remote): (SocketAddr, SocketAddr),
+        local: SocketAddr,
+        remote: SocketAddr,
         segment: &[u8],
     ) -> Option<Tapped> {
         let end = usize::from(segment.get(12)? >> 4) * 4;

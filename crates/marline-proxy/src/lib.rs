@@ -13,11 +13,14 @@ pub mod deadlines;
 pub mod http;
 pub mod invite;
 pub mod ledger;
+#[cfg(target_os = "linux")]
+mod linux;
 pub mod memory_trim;
 mod memory_wait;
 pub mod message;
 mod outgoing;
-pub mod prefixed_stream;
+#[cfg(not(target_os = "linux"))]
+mod portable;
 pub mod private_file;
 pub mod quota;
 pub mod rate;
@@ -39,3 +42,9 @@ mod testing;
 pub mod tls;
 pub mod transport;
 pub mod udp;
+
+// The edge to the operating system: the only place that depends on which one it is.
+#[cfg(target_os = "linux")]
+use linux as sys;
+#[cfg(not(target_os = "linux"))]
+use portable as sys;

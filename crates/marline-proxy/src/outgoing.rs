@@ -8,10 +8,10 @@ use std::io;
 use std::net::SocketAddr;
 
 use marline::MemoryAccount;
-use socket2::{Domain, Protocol, Socket, Type};
 use tokio::net::{TcpStream, lookup_host};
 
 use crate::relay::socket_buffers;
+use crate::sys;
 use crate::target::Target;
 
 /// Connects to an address. Ready at once if the handshake has already finished. Sets TCP_NODELAY, so that small
@@ -24,8 +24,7 @@ pub(crate) async fn to_address(
     address: SocketAddr,
     memory: &MemoryAccount,
 ) -> io::Result<TcpStream> {
-    let kind = Type::STREAM.nonblocking();
-    let socket = Socket::new(Domain::for_address(address), kind, Some(Protocol::TCP))?;
+    let socket = sys::tcp_socket(address)?;
     let _ = socket.set_tcp_nodelay(true);
     socket_buffers::prepare(&socket, memory);
     match socket.connect(&address.into()) {

@@ -8,21 +8,17 @@ use std::io;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// Signals to ignore, by number where `SignalKind` has no name for them.
-fn meaningless() -> Vec<SignalKind> {
-    let mut kinds = vec![
+use crate::sys;
+
+/// Signals to ignore.
+fn meaningless() -> impl Iterator<Item = SignalKind> {
+    let named = [
         SignalKind::user_defined1(),
         SignalKind::user_defined2(),
         SignalKind::alarm(),
         SignalKind::io(),
     ];
-    #[cfg(target_os = "linux")]
-    {
-        // SIGVTALRM, SIGPROF, SIGPWR, and the real-time signals.
-        kinds.extend([26, 27, 30].map(SignalKind::from_raw));
-        kinds.extend((34..=64).map(SignalKind::from_raw));
-    }
-    kinds
+    named.into_iter().chain(sys::unnamed_signals())
 }
 
 /// Lets only SIGTERM, SIGINT and SIGQUIT end the process from now on. SIGHUP is ignored until [`Signals`] exists.

@@ -53,8 +53,12 @@ fn options(mut args: impl Iterator<Item = String>) -> Result<Options> {
                 match (text.as_str(), text.split_once('='), &mut options.carrier) {
                     ("udp", ..) => options.carrier = Carrier::Udp,
                     ("raw", ..) => options.carrier = Carrier::Raw,
-                    (_, Some(tun), Carrier::Tun(tuns)) => tuns.push(tun_path(tun)?),
-                    (_, Some(tun), carrier) => *carrier = Carrier::Tun(vec![tun_path(tun)?]),
+                    (_, Some((interface, address)), Carrier::Tun(tuns)) => {
+                        tuns.push(tun_path(interface, address)?);
+                    }
+                    (_, Some((interface, address)), carrier) => {
+                        *carrier = Carrier::Tun(vec![tun_path(interface, address)?]);
+                    }
                     (other, ..) => return Err(format!("no carrier `{other}`").into()),
                 }
             }
@@ -72,7 +76,7 @@ fn options(mut args: impl Iterator<Item = String>) -> Result<Options> {
     Ok(options)
 }
 
-fn tun_path((interface, address): (&str, &str)) -> Result<TunPath> {
+fn tun_path(interface: &str, address: &str) -> Result<TunPath> {
     Ok(TunPath { interface: interface.to_owned(), address: address.parse()? })
 }
 

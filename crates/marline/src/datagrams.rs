@@ -9,7 +9,8 @@
 //! Needs the UDP carrier.
 
 pub use marline_datagram::{
-    FlowId, Keys, LaneConfig, LaneStats, Limits, Open, PathId, PathInfo, Seal, SendError, TAG_BYTES,
+    FlowId, Keys, LaneConfig, LaneIds, LaneStats, Limits, Open, PathId, PathInfo, Seal, SendError,
+    TAG_BYTES,
 };
 pub use marline_io::{
     Arrivals, Datagrams, LaneCounters, LaneEnded, LaneError, NamedPath, PathNumbers,
@@ -26,7 +27,7 @@ impl Stream {
         self.inner().draw_lane_id()
     }
 
-    /// Opens a lane whose paths are the subflows of this connection. `ids` are our id, as drawn, and the peer's. The
+    /// Opens a lane whose paths are the subflows of this connection. Our id must have been drawn, and the
     /// keys must never have sealed a packet before.
     ///
     /// # Errors
@@ -34,7 +35,7 @@ impl Stream {
     pub fn open_lane(
         &self,
         config: LaneConfig,
-        ids: (u64, u64),
+        ids: LaneIds,
         keys: Keys,
         numbers: PathNumbers,
     ) -> Result<Datagrams, LaneError> {

@@ -222,14 +222,15 @@ pub(crate) fn fault<'a>(
 pub(crate) fn problem(
     path: &str,
     fault: &ServerReach,
-    (now, all): (Instant, &[Known<'_>]),
+    all: &[Known<'_>],
     transport: &str,
+    now: Instant,
 ) -> String {
     let ServerReach { server, reach, .. } = fault;
     let own = all.iter().find(|(name, _)| name == path);
     let contact = own.and_then(|(_, own)| own.iter().find(|contact| contact.remote == *server));
     let since = contact.and_then(|contact| began(contact));
-    match since.map(|since| elsewhere(all, *server, (since, now))) {
+    match since.map(|since| elsewhere(all, *server, since, now)) {
         Some(working) if !working.is_empty() => {
             let was_heard = contact.is_some_and(|contact| contact.heard_at.is_some());
             let why = suspicion(transport, *server, reach, was_heard);
@@ -243,7 +244,8 @@ pub(crate) fn problem(
 fn elsewhere<'a>(
     all: &'a [Known<'_>],
     server: SocketAddr,
-    (since, now): (Instant, Instant),
+    since: Instant,
+    now: Instant,
 ) -> Vec<&'a str> {
     let answers = |c: &&Contact| {
         let heard = c.heard_at.is_some_and(|at| at >= since);

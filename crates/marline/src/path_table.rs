@@ -49,7 +49,11 @@ pub(crate) struct Candidate {
 const MAX_VANISHED_PATHS: usize = 16;
 
 /// Address of a path, which has an address id. Two paths may share an address and differ in their server.
-type Key = (IpAddr, Option<SocketAddr>);
+#[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Key {
+    address: IpAddr,
+    server: Option<SocketAddr>,
+}
 
 /// All paths of a client.
 #[derive(Debug)]
@@ -215,7 +219,7 @@ impl PathTable {
                     continue;
                 }
                 let entry = &self.entries[at];
-                let key = (end.address, entry.spec.remote);
+                let key = Key { address: end.address, server: entry.spec.remote };
                 let (backup, up, cost) = (entry.backup, entry.may_be_used(), entry.cost());
                 let (nat64, link) = (entry.nat64(&self.prefixes), entry.link(&end));
                 let Some(id) = self.id(key) else { continue };
@@ -249,7 +253,7 @@ impl PathTable {
             .sockets
             .keys()
             .copied()
-            .filter(|ip| !wanted.keys().any(|(address, _)| address == ip))
+            .filter(|ip| !wanted.keys().any(|key| key.address == *ip))
             .collect();
         for ip in unused {
             self.sockets.remove(&ip);
@@ -471,7 +475,7 @@ fn missing_path_reason(entry: &Entry, interfaces: &Interfaces) -> &'static str {
 }
 
 fn local_address(id: AddressId, key: Key, backup: bool, up: bool) -> LocalAddress {
-    let (address, remote) = (SocketAddr::new(key.0, 0), key.1);
+    let (address, remote) = (SocketAddr::new(key.address, 0), key.server);
     LocalAddress { remote, backup, up, ..LocalAddress::new(id, address) }
 }
 

@@ -97,7 +97,7 @@ impl Server {
             config.own.reset_seed = Some(drawn);
         }
         for index in 0..config.own.shards {
-            shards.push(start_shard(&config, index as u8, (&queue, &links), &monitor)?);
+            shards.push(start_shard(&config, index as u8, &queue, &links, &monitor)?);
         }
         if config.carrier.is_native() {
             let (listen, place) = open_native(&config, &shards, &links)?;
@@ -372,7 +372,8 @@ fn capture_name(config: &ServerBuilder, index: u8) -> String {
 fn start_shard(
     config: &ServerBuilder,
     index: u8,
-    (queue, links): (&Arc<AcceptQueue>, &Arc<Links>),
+    queue: &Arc<AcceptQueue>,
+    links: &Arc<Links>,
     monitor: &broadcast::Sender<MonitorEvent>,
 ) -> Result<Arc<ShardHandle>, BindError> {
     let name = capture_name(config, index);

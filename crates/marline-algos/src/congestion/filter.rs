@@ -40,30 +40,36 @@ impl Rounds {
 #[derive(Copy, Clone, Debug)]
 pub(super) struct MaxRate {
     window: u64,
-    best: [(u64, Rate); 3],
+    best: [Sample; 3],
+}
+
+#[derive(Copy, Clone, Debug)]
+struct Sample {
+    round: u64,
+    rate: Rate,
 }
 
 impl MaxRate {
     pub(super) const fn new(window: u64) -> Self {
-        MaxRate { window, best: [(0, Rate::ZERO); 3] }
+        MaxRate { window, best: [Sample { round: 0, rate: Rate::ZERO }; 3] }
     }
 
     pub(super) const fn get(&self) -> Rate {
-        self.best[0].1
+        self.best[0].rate
     }
 
     /// Adds a sample of `round`. Rounds must not decrease.
     pub(super) fn on_sample(&mut self, round: u64, rate: Rate) {
-        let new = (round, rate);
-        let all_old = round.saturating_sub(self.best[2].0) > self.window;
-        if rate >= self.best[0].1 || all_old {
+        let new = Sample { round, rate };
+        let all_old = round.saturating_sub(self.best[2].round) > self.window;
+        if rate >= self.best[0].rate || all_old {
             self.best = [new; 3];
             return;
         }
-        if rate >= self.best[1].1 {
+        if rate >= self.best[1].rate {
             self.best[1] = new;
             self.best[2] = new;
-        } else if rate >= self.best[2].1 {
+        } else if rate >= self.best[2].rate {
             self.best[2] = new;
         }
         self.forget(new);
@@ -71,17 +77,17 @@ impl MaxRate {
 
     /// Replaces a maximum that is too old by the next best, and ensures that a best of every third of the window is
     /// known.
-    fn forget(&mut self, new: (u64, Rate)) {
-        let age = new.0 - self.best[0].0;
+    fn forget(&mut self, new: Sample) {
+        let age = new.round - self.best[0].round;
         if age > self.window {
             self.best = [self.best[1], self.best[2], new];
-            if new.0 - self.best[0].0 > self.window {
+            if new.round - self.best[0].round > self.window {
                 self.best = [self.best[1], new, new];
             }
-        } else if self.best[1].0 == self.best[0].0 && age > self.window / 4 {
+        } else if self.best[1].round == self.best[0].round && age > self.window / 4 {
             self.best[1] = new;
             self.best[2] = new;
-        } else if self.best[2].0 == self.best[1].0 && age > self.window / 2 {
+        } else if self.best[2].round == self.best[1].round && age > self.window / 2 {
             self.best[2] = new;
         }
     }

@@ -116,7 +116,7 @@ pub fn prepare(args: Args) -> anyhow::Result<Option<Prepared>> {
 fn way(args: &Args) -> anyhow::Result<PortalOpener> {
     let interfaces = Interfaces::now().context("cannot list interfaces")?;
     let interface = choose(&interfaces, args.interface.as_deref())?;
-    let found = || resolvers_of((&interface.name, interface.index));
+    let found = || resolvers_of(&interface.name, interface.index);
     let resolvers = args.dns.map_or_else(found, |dns| vec![dns]);
     Ok(PortalOpener::new(interface.name.clone(), MARK, resolvers))
 }

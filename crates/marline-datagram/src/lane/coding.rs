@@ -19,6 +19,7 @@ use marline_policy::{Group, PathId, Repairs};
 use marline_time::{Duration, Instant};
 use marline_wire::repair_code::coefficient;
 
+use super::kept::FrameToKeep;
 use crate::frame::{LEN_BYTES, MAX_GROUP_FRAMES, Repair, add_part};
 
 /// Pause and age after which a group ends.
@@ -108,9 +109,10 @@ impl Coding {
         &mut self,
         number: u64,
         part: &[u8],
-        (flow, on, deadline): (u64, PathId, Instant),
+        keeping: &FrameToKeep,
         now: Instant,
     ) {
+        let FrameToKeep { flow, deadline, path: on, .. } = *keeping;
         self.end_groups_if(|open| open.on != on || open.ends_at() <= now);
         let mut bytes = self.spare.pop().unwrap_or_default();
         bytes.clear();

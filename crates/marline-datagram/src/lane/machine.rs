@@ -2,7 +2,7 @@
 //! time.
 
 use marline_policy::{FlowClass, PathCost, PathId};
-use marline_time::{Duration, Instant};
+use marline_time::Instant;
 
 use super::{FlowId, Lane};
 use crate::path::{Outcome, Path};
@@ -16,8 +16,7 @@ impl Lane {
             return false;
         }
         let Err(at) = self.paths.binary_search_by_key(&id, Path::id) else { return false };
-        let bounds = (limits.outstanding, self.config.frame_bytes);
-        let path = Path::new(id, &*self.config.congestion, bounds, now);
+        let path = Path::new(id, &self.config, now);
         self.paths.insert(at, path);
         true
     }

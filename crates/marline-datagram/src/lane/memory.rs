@@ -1,6 +1,7 @@
 //! Memory that a lane uses for datagrams, and an external limit for it, which belongs to a budget.
 
 use super::Lane;
+use super::kept::KeptLimits;
 
 impl Lane {
     /// Bytes that wait to be sent for the first time, on all paths.
@@ -33,8 +34,9 @@ impl Lane {
     }
 
     /// Limits of frames kept for retransmission, and of their bytes.
-    pub(super) fn kept_limits(&self) -> (usize, usize) {
+    pub(super) fn kept_limits(&self) -> KeptLimits {
         let limits = &self.config.limits;
-        (limits.kept_frames, limits.kept_bytes.min(self.most_held))
+        let bytes = limits.kept_bytes.min(self.most_held);
+        KeptLimits { frames: limits.kept_frames, bytes }
     }
 }

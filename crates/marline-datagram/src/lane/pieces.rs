@@ -242,8 +242,7 @@ impl Lane {
             let bytes = frame.len();
             self.paths[at].on_sent(number, bytes, false, now);
             if keeping.class != FlowClass::Bulk || copy.is_some() {
-                let most = self.kept_limits();
-                self.kept.keep((number, frame), &keeping, most, now);
+                self.kept.keep(number, frame, &keeping, self.kept_limits(), now);
             }
             if let Some(path) = copy {
                 self.copy(Copy { number, path, rescue: false });

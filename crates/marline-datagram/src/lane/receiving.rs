@@ -14,7 +14,7 @@ impl Lane {
     /// Handles a datagram with a frame of this lane that arrived on a path, from the validated address of the
     /// session's subflow with that number. Any content is safe. The frame is decrypted in place.
     pub fn handle(&mut self, now: Instant, path: PathId, datagram: &mut [u8]) {
-        let header = Header::parse(datagram).filter(|header| header.lane == self.ids.0);
+        let header = Header::parse(datagram).filter(|header| header.lane == self.ids.ours);
         let at = self.paths.binary_search_by_key(&path, Path::id);
         let (Some(Header { packet_number, .. }), Ok(at)) = (header, at) else {
             self.stats.foreign += 1;
@@ -72,7 +72,7 @@ impl Lane {
                 return;
             }
         };
-        let ours = Header { lane: self.ids.0, packet_number: piece.number };
+        let ours = Header { lane: self.ids.ours, packet_number: piece.number };
         let is_ours = Header::parse_whole(&whole) == Some(ours);
         let (start, rest) = whole.split_at_mut(HEADER_BYTES);
         let Some((body, tag)) = rest.split_last_chunk_mut::<TAG_BYTES>() else { return };

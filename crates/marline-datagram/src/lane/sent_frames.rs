@@ -54,7 +54,16 @@ pub(super) struct FrameToKeep {
     pub(super) path: PathId,
 }
 
-impl SentFrames {
+/// Limits of the frames.
+#[derive(Copy, Clone, Debug)]
+pub(super) struct KeptLimits {
+    /// Number of frames.
+    pub(super) frames: usize,
+    /// Total number of bytes.
+    pub(super) bytes: usize,
+}
+
+impl KeptFrames {
     pub(super) const fn new() -> Self {
         SentFrames { frames: BTreeMap::new(), spare: Vec::new(), bytes: 0 }
     }
@@ -64,17 +73,18 @@ impl SentFrames {
         self.bytes
     }
 
-    /// Stores a frame within these limits of number and bytes.
+    /// Stores a frame within these limits.
     pub(super) fn keep(
         &mut self,
-        (number, frame): (u64, &[u8]),
+        number: u64,
+        frame: &[u8],
         keeping: &FrameToKeep,
-        (most, most_bytes): (usize, usize),
+        limits: KeptLimits,
         now: Instant,
     ) {
         while let Some((oldest, kept)) = self.frames.first_key_value()
-            && (self.frames.len() >= most
-                || self.bytes + frame.len() > most_bytes
+            && (self.frames.len() >= limits.frames
+                || self.bytes + frame.len() > limits.bytes
                 || kept.deadline <= now)
         {
             let oldest = *oldest;

@@ -2,6 +2,7 @@ mod pieces;
 mod repairs;
 
 use std::collections::BTreeSet;
+use std::ops::Range;
 use std::sync::{Arc, Mutex};
 
 use marline_algos::Registry;
@@ -31,8 +32,8 @@ fn config(policy: &str) -> LaneConfig {
 fn lanes_of(config: &LaneConfig, keys: [Keys; 2]) -> [Lane; 2] {
     let [ours, theirs] = keys;
     let mut both = [
-        Lane::new(config.clone(), (0x0101, 0x0202), ours, at(0)),
-        Lane::new(config.clone(), (0x0202, 0x0101), theirs, at(0)),
+        Lane::new(config.clone(), LaneIds { ours: 0x0101, peers: 0x0202 }, ours, at(0)),
+        Lane::new(config.clone(), LaneIds { ours: 0x0202, peers: 0x0101 }, theirs, at(0)),
     ];
     for lane in &mut both {
         assert!(lane.add_path(A, at(0)) && lane.add_path(B, at(0)));
@@ -88,19 +89,19 @@ fn acquainted(policy: &str) -> [Lane; 2] {
 
 /// Runs both lanes over paths of 10 ms.
 fn exchange(a: &mut Lane, b: &mut Lane, from_ms: u64, until_ms: u64) {
-    exchange_over([a, b], (from_ms, until_ms), |_, _, _| {}, |_, _, _| true);
+    exchange_over([a, b], from_ms..until_ms, |_, _, _| {}, |_, _, _| true);
 }
 
 /// Runs both lanes over paths of 10 ms that deliver a frame if `passes(ms, path, bytes)`.
 fn exchange_over(
     lanes: [&mut Lane; 2],
-    (from_ms, until_ms): (u64, u64),
+    span_ms: Range<u64>,
     mut each_ms: impl FnMut(u64, &mut Lane, &mut Lane),
     passes: impl Fn(u64, PathId, usize) -> bool,
 ) {
     let [a, b] = lanes;
     let mut under_way: Vec<(u64, bool, PathId, Vec<u8>)> = Vec::new();
-    for ms in from_ms..until_ms {
+    for ms in span_ms {
         let (due, later): (Vec<_>, Vec<_>) =
             under_way.drain(..).partition(|(arrives, ..)| *arrives <= ms);
         under_way = later;

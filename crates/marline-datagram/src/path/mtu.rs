@@ -49,7 +49,7 @@ pub(crate) struct Mtu {
 }
 
 impl Mtu {
-    pub(crate) fn new((safe, most): (u16, u16)) -> Self {
+    pub(crate) fn new(safe: u16, most: u16) -> Self {
         let most = most.max(safe);
         Mtu {
             frame_bytes: safe,
@@ -215,7 +215,7 @@ mod tests {
     }
 
     fn found(most: u16) -> (u16, u32) {
-        let mut mtu = Mtu::new((INITIAL_FRAME_BYTES, 1_472));
+        let mut mtu = Mtu::new(INITIAL_FRAME_BYTES, 1_472);
         let probes = search(&mut mtu, most);
         (mtu.frame_bytes(), probes)
     }
@@ -230,7 +230,7 @@ mod tests {
 
     #[test]
     fn a_black_hole_and_a_router_take_it_back() {
-        let mut mtu = Mtu::new((INITIAL_FRAME_BYTES, 1_472));
+        let mut mtu = Mtu::new(INITIAL_FRAME_BYTES, 1_472);
         mtu.on_probe(1);
         assert!(mtu.wanted(Instant::ZERO).is_none() && mtu.on_answered(1, 0, 1_472));
         assert_eq!((mtu.take_unannounced_size(), mtu.take_unannounced_size()), (Some(1_472), None));
@@ -254,7 +254,7 @@ mod tests {
 
     #[test]
     fn a_path_narrower_than_the_safe_size_is_found_by_its_losses() {
-        let mut mtu = Mtu::new((INITIAL_FRAME_BYTES, 1_472));
+        let mut mtu = Mtu::new(INITIAL_FRAME_BYTES, 1_472);
         assert_eq!(mtu.frame_bytes(), INITIAL_FRAME_BYTES);
         assert!((0..4).any(|_| mtu.on_lost(1, INITIAL_FRAME_BYTES.into())));
         assert_eq!(
@@ -268,7 +268,7 @@ mod tests {
 
     #[test]
     fn a_silent_path_uses_safe_frames_until_a_larger_one_passes() {
-        let mut mtu = Mtu::new((INITIAL_FRAME_BYTES, 1_472));
+        let mut mtu = Mtu::new(INITIAL_FRAME_BYTES, 1_472);
         search(&mut mtu, 1_472);
         assert_eq!(mtu.take_unannounced_size(), Some(1_472));
         mtu.suspect();
@@ -286,7 +286,7 @@ mod tests {
 
     #[test]
     fn losses_among_frames_that_pass_say_nothing_of_the_size() {
-        let mut mtu = Mtu::new((INITIAL_FRAME_BYTES, 1_472));
+        let mut mtu = Mtu::new(INITIAL_FRAME_BYTES, 1_472);
         search(&mut mtu, 1_472);
         mtu.on_answered(99, 50, 1_472);
         assert!((0..50).all(|place| !mtu.on_lost(place, 1_472)));
@@ -295,7 +295,7 @@ mod tests {
 
     #[test]
     fn the_two_way_mtu_is_the_smaller_of_both() {
-        let mut mtu = Mtu::new((INITIAL_FRAME_BYTES, 1_472));
+        let mut mtu = Mtu::new(INITIAL_FRAME_BYTES, 1_472);
         assert!(!mtu.on_reported(1_472));
         mtu.on_probe(1);
         mtu.on_answered(1, 0, 1_472);

@@ -244,7 +244,8 @@ impl PendingSyns {
         &mut self,
         now: Instant,
         sender: u64,
-        (outer, path): (Outer, FourTuple),
+        outer: Outer,
+        path: FourTuple,
         introduction: Introduction,
     ) -> &mut Pending {
         let key = (sender, outer.remote.ip());

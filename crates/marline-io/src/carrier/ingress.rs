@@ -19,15 +19,13 @@ impl UdpCarrier {
             return Received::Nothing;
         };
         match frame {
-            Frame::Data { flow, segment } => {
-                self.receive_segment(now, datagram, (flow, 0), segment)
-            }
+            Frame::Data { flow, segment } => self.receive_segment(now, datagram, flow, 0, segment),
             Frame::Handshake { flow: 0, sender, more, segment } => {
-                self.receive_syn(now, datagram, (sender, more), segment)
+                self.receive_syn(now, datagram, sender, more, segment)
             }
             Frame::Handshake { flow, sender, more, segment } => {
                 self.note_answer(flow, sender, more);
-                self.receive_segment(now, datagram, (flow, sender), segment)
+                self.receive_segment(now, datagram, flow, sender, segment)
             }
             Frame::Challenge { flow, nonce } => self.on_challenge(datagram, flow, &nonce),
             Frame::Response { flow, proof } => self.on_response(now, datagram, flow, &proof),
@@ -48,7 +46,8 @@ impl UdpCarrier {
         &mut self,
         now: Instant,
         datagram: &Datagram<'a>,
-        (flow, peer_flow): (u64, u64),
+        flow: u64,
+        peer_flow: u64,
         segment: &'a [u8],
     ) -> Received<'a> {
         if let Some(known) = self.flows.get_mut(&flow) {
@@ -135,7 +134,8 @@ impl UdpCarrier {
         &mut self,
         now: Instant,
         datagram: &Datagram<'a>,
-        (sender, more): (u64, More),
+        sender: u64,
+        more: More,
         segment: &'a [u8],
     ) -> Received<'a> {
         if !self.config.accept || sender == 0 || !is_first_syn(segment) {
@@ -158,9 +158,8 @@ impl UdpCarrier {
         let path = path_of(datagram, segment);
         // The entry was evicted and returns: the flow that was created from it still counts.
         let flow = self.flow_of(sender, datagram);
-        let places = (datagram.outer, path);
         self.arm_sweep(now);
-        let entry = self.pending.saw(now, sender, places, more.introduction);
+        let entry = self.pending.saw(now, sender, datagram.outer, path, more.introduction);
         entry.allowance.received(datagram.bytes.len());
         if let Some((id, path)) = flow
             && entry.flow.is_none()

@@ -136,7 +136,8 @@ impl Keyring {
     pub(super) fn response(
         &mut self,
         bond: &mut Bond,
-        (challenger, responder): (u64, u64),
+        challenger: u64,
+        responder: u64,
         nonce: &Nonce,
     ) -> Option<Proof> {
         let key = self.path_key(bond, challenger ^ responder)?;
@@ -268,16 +269,16 @@ mod tests {
         (bonds[0].peer, bonds[1].peer, bonds[2].peer) =
             (Some(told[1]), Some(told[0]), Some(told[0]));
         let proofs: [Option<Proof>; 3] =
-            core::array::from_fn(|n| rings[n].response(&mut bonds[n], (5, 6), &[4; 16]));
+            core::array::from_fn(|n| rings[n].response(&mut bonds[n], 5, 6, &[4; 16]));
         assert!(proofs[0].is_some());
         assert_eq!(proofs[0], proofs[1]);
         assert_ne!(proofs[0], proofs[2], "an observer with a key pair of its own");
-        let turned = rings[0].response(&mut bonds[0], (6, 5), &[4; 16]);
+        let turned = rings[0].response(&mut bonds[0], 6, 5, &[4; 16]);
         assert_ne!(turned, proofs[0], "a challenge cannot be sent back as its own answer");
         // A hundred flows between the same two sides cost one agreement.
         for flow in 100..200 {
             let mut bond = rings[0].bond(now, Some(told[1]));
-            assert!(rings[0].response(&mut bond, (flow, 6), &[4; 16]).is_some());
+            assert!(rings[0].response(&mut bond, flow, 6, &[4; 16]).is_some());
         }
         assert_eq!(rings[0].agreements(), 1);
     }
@@ -287,7 +288,7 @@ mod tests {
         let mut ring = Keyring::new([1; 32], [1; 32]);
         let peer = Introduction { key: [0; KEY_LEN], commitment: [0; 16] };
         let mut bond = ring.bond(Instant::from_secs(1), Some(peer));
-        assert_eq!(ring.response(&mut bond, (5, 6), &[4; 16]), None);
+        assert_eq!(ring.response(&mut bond, 5, 6, &[4; 16]), None);
     }
 
     #[test]

@@ -36,8 +36,8 @@ fn carrier(accept: bool, shard: Shard) -> UdpCarrier {
 
 const ALONE: Shard = Shard::ALONE;
 
-fn outer(local: u8, remote: (u8, u16)) -> Outer {
-    Outer { socket: 0, local: ip(local), remote: SocketAddr::new(ip(remote.0), remote.1) }
+fn outer(local: u8, host: u8, port: u16) -> Outer {
+    Outer { socket: 0, local: ip(local), remote: SocketAddr::new(ip(host), port) }
 }
 
 fn segment(flags: u8, len: usize) -> Vec<u8> {
@@ -52,12 +52,18 @@ fn datagram(outer: Outer, bytes: &[u8]) -> Datagram<'_> {
     Datagram { outer, local_port: 443, ecn: Ecn::NotEct, handed_over: false, pressed: false, bytes }
 }
 
-fn batch(path: FourTuple, flows: (u64, u64), handshake: bool, bytes: &[u8]) -> Transmit {
+fn batch(
+    path: FourTuple,
+    local_flow: u64,
+    peer_flow: u64,
+    handshake: bool,
+    bytes: &[u8],
+) -> Transmit {
     Transmit {
         path,
         ecn: Ecn::NotEct,
-        local_flow: flows.0,
-        peer_flow: flows.1,
+        local_flow,
+        peer_flow,
         handshake,
         datagrams: 1,
         stride: bytes.len(),
@@ -89,8 +95,7 @@ fn data(flow: u64, len: usize) -> Vec<u8> {
 fn half_open(now: Instant) -> UdpCarrier {
     let mut server = carrier(true, ALONE);
     let syn = syn(CLIENT_FLOW, 44);
-    let Received::Segment(meta, _) = server.receive(now, &datagram(outer(1, (9, 7000)), &syn))
-    else {
+    let Received::Segment(meta, _) = server.receive(now, &datagram(outer(1, 9, 7000), &syn)) else {
         panic!("a SYN goes to the core");
     };
     assert_eq!((meta.path, meta.flow, meta.peer_flow), (server_path(), 0, CLIENT_FLOW));
@@ -98,14 +103,14 @@ fn half_open(now: Instant) -> UdpCarrier {
     let Framed::Handshake { outer: to, header, .. } = framed else {
         panic!("SYN/ACK has the long header")
     };
-    assert_eq!(to, outer(1, (9, 7000)));
+    assert_eq!(to, outer(1, 9, 7000));
     assert_eq!(header.as_bytes().len(), HANDSHAKE_LEN);
     server
 }
 
 fn answer(server: &mut UdpCarrier, now: Instant, segment_len: usize) -> Option<Framed> {
     let mut bytes = vec![0; SHORT_HEADER + segment_len];
-    let syn_ack = batch(server_path(), (SERVER_FLOW, CLIENT_FLOW), true, &bytes);
+    let syn_ack = batch(server_path(), SERVER_FLOW, CLIENT_FLOW, true, &bytes);
     server.frame(now, &syn_ack, &mut bytes)
 }
 
@@ -113,7 +118,7 @@ fn established(now: Instant) -> UdpCarrier {
     let mut server = half_open(now);
     let ack = data(SERVER_FLOW, 20);
     assert!(matches!(
-        server.receive(now, &datagram(outer(1, (9, 7000)), &ack)),
+        server.receive(now, &datagram(outer(1, 9, 7000), &ack)),
         Received::Segment(meta, _) if meta.path == server_path() && meta.flow == SERVER_FLOW
     ));
     server
@@ -133,15 +138,15 @@ fn an_unproven_address_gets_at_most_three_times_what_it_sent() {
         assert!(sent <= 3 * received, "{sent} of {received}");
         assert!(sent + HANDSHAKE_LEN + 60 > 3 * received, "the allowance is used");
         let again = syn(CLIENT_FLOW, 44);
-        server.receive(now + Duration::from_secs(round), &datagram(outer(1, (9, 7000)), &again));
+        server.receive(now + Duration::from_secs(round), &datagram(outer(1, 9, 7000), &again));
         received += syn_bytes;
     }
     assert_eq!(server.counters().withheld, 50);
     // Once the client is validated, nothing is withheld.
-    server.receive(now, &datagram(outer(1, (9, 7000)), &data(SERVER_FLOW, 20)));
+    server.receive(now, &datagram(outer(1, 9, 7000), &data(SERVER_FLOW, 20)));
     for _ in 0..100 {
         let mut bytes = vec![0; 1400];
-        let batch = batch(server_path(), (SERVER_FLOW, CLIENT_FLOW), false, &bytes);
+        let batch = batch(server_path(), SERVER_FLOW, CLIENT_FLOW, false, &bytes);
         assert!(server.frame(now, &batch, &mut bytes).is_some());
     }
 }
@@ -151,10 +156,10 @@ fn a_syn_from_another_port_moves_the_answer_and_its_allowance() {
     let now = Instant::from_secs(1);
     let mut server = half_open(now);
     let again = syn(CLIENT_FLOW, 44);
-    server.receive(now, &datagram(outer(1, (9, 7001)), &again));
+    server.receive(now, &datagram(outer(1, 9, 7001), &again));
     assert!(matches!(
         answer(&mut server, now, 60),
-        Some(Framed::Handshake { outer: to, .. }) if to == outer(1, (9, 7001))
+        Some(Framed::Handshake { outer: to, .. }) if to == outer(1, 9, 7001)
     ));
     assert!(answer(&mut server, now, 60).is_some());
     assert!(answer(&mut server, now, 60).is_none(), "what the old port sent does not count");
@@ -167,13 +172,13 @@ fn a_client_keeps_its_mapping_open() {
     let path =
         FourTuple { local: SocketAddr::new(ip(2), 4242), remote: SocketAddr::new(ip(1), 443) };
     let mut bytes = vec![0; SHORT_HEADER + 40];
-    let first = batch(path, (CLIENT_FLOW, 0), true, &bytes);
+    let first = batch(path, CLIENT_FLOW, 0, true, &bytes);
     let Some(Framed::Handshake { outer: to, .. }) = client.frame(now, &first, &mut bytes) else {
         panic!("a SYN opens a flow");
     };
-    let here = outer(2, (1, 443));
+    let here = outer(2, 1, 443);
     assert_eq!(to, here);
-    let third = batch(path, (CLIENT_FLOW, SERVER_FLOW), false, &bytes);
+    let third = batch(path, CLIENT_FLOW, SERVER_FLOW, false, &bytes);
     assert!(client.frame(now, &third, &mut bytes).is_some());
 
     let mut last = now;
@@ -208,10 +213,10 @@ fn a_client_that_only_receives_asks_when_it_grows_quiet() {
     let path =
         FourTuple { local: SocketAddr::new(ip(2), 4242), remote: SocketAddr::new(ip(1), 443) };
     let mut bytes = vec![0; SHORT_HEADER + 40];
-    client.frame(start, &batch(path, (CLIENT_FLOW, 0), true, &bytes), &mut bytes);
-    client.frame(start, &batch(path, (CLIENT_FLOW, SERVER_FLOW), false, &bytes), &mut bytes);
+    client.frame(start, &batch(path, CLIENT_FLOW, 0, true, &bytes), &mut bytes);
+    client.frame(start, &batch(path, CLIENT_FLOW, SERVER_FLOW, false, &bytes), &mut bytes);
     let heard = start + Duration::from_secs(5);
-    client.receive(heard, &datagram(outer(2, (1, 443)), &data(CLIENT_FLOW, 20)));
+    client.receive(heard, &datagram(outer(2, 1, 443), &data(CLIENT_FLOW, 20)));
     let mut asked = Vec::new();
     while asked.len() < 6 {
         let now = client.next_timeout().expect("a keepalive is due some time");
@@ -224,10 +229,10 @@ fn a_client_that_only_receives_asks_when_it_grows_quiet() {
 
     // TCP segments serve the same purpose: no keepalive then.
     let heard = heard + Duration::from_secs(60);
-    client.receive(heard, &datagram(outer(2, (1, 443)), &data(CLIENT_FLOW, 20)));
+    client.receive(heard, &datagram(outer(2, 1, 443), &data(CLIENT_FLOW, 20)));
     for tenth in 1..40 {
         let now = heard + Duration::from_millis(100 * tenth);
-        client.frame(now, &batch(path, (CLIENT_FLOW, SERVER_FLOW), false, &bytes), &mut bytes);
+        client.frame(now, &batch(path, CLIENT_FLOW, SERVER_FLOW, false, &bytes), &mut bytes);
         client.on_timeout(now);
         assert!(client.poll_control().is_none());
     }
@@ -242,14 +247,14 @@ fn joins_and_foreign_ids_are_handed_to_the_shard_that_owns_them() {
     tcp[12] = 8 << 4;
     tcp[20..32].copy_from_slice(&[30, 12, 0x10, 0, 1, 2, 3, 4, 0, 0, 0, 0]);
     join.extend(&tcp);
-    let mut arrived = datagram(outer(1, (9, 7000)), &join);
+    let mut arrived = datagram(outer(1, 9, 7000), &join);
     assert!(matches!(shard.receive(now, &arrived), Received::Elsewhere(1)));
     arrived.handed_over = true;
     assert!(matches!(shard.receive(now, &arrived), Received::Nothing), "never round in circles");
     let mut owner = carrier(true, Shard { index: 1, count: 2, generation: None });
     assert!(matches!(owner.receive(now, &arrived), Received::Segment(..)));
     let foreign = data(SERVER_FLOW, 20);
-    let arrived = datagram(outer(1, (9, 7000)), &foreign);
+    let arrived = datagram(outer(1, 9, 7000), &foreign);
     assert!(matches!(shard.receive(now, &arrived), Received::Elsewhere(1)));
     assert!(matches!(owner.receive(now, &arrived), Received::Nothing));
     assert_eq!((shard.counters().resets, owner.counters().resets), (0, 1), "the owner disowns it");
@@ -263,18 +268,18 @@ fn a_flood_of_syns_leaves_tables_bounded_and_proven_flows_alone() {
         now += Duration::from_micros(100);
         let sender = 0x5000 + n;
         let bytes = syn(sender, 44);
-        let from = outer(1, ((n % 200) as u8, 1000 + n as u16));
+        let from = outer(1, (n % 200) as u8, 1000 + n as u16);
         let Received::Segment(meta, _) = server.receive(now, &datagram(from, &bytes)) else {
             panic!("a SYN goes to the core, which has limits of its own");
         };
         let mut out = vec![0; SHORT_HEADER + 60];
-        let syn_ack = batch(meta.path, (0x9000_0000 + n, sender), true, &out);
+        let syn_ack = batch(meta.path, 0x9000_0000 + n, sender, true, &out);
         assert!(server.frame(now, &syn_ack, &mut out).is_some());
         let (flows, pending) = server.table_sizes();
         assert!(flows <= 16 && pending <= PENDING_CAPACITY, "{flows} {pending}");
     }
     let ack = data(SERVER_FLOW, 20);
-    let got = server.receive(now, &datagram(outer(1, (9, 7000)), &ack));
+    let got = server.receive(now, &datagram(outer(1, 9, 7000), &ack));
     assert!(matches!(got, Received::Segment(meta, _) if meta.path == server_path()));
     // Minutes later, only the validated flow is left, and no timer runs.
     for _ in 0..100 {
@@ -299,7 +304,7 @@ fn noise_never_panics_and_is_never_answered_by_more() {
         if let Some(first) = bytes.first_mut() {
             *first = ((1 + (*first >> 7)) << 4) | (*first & 7);
         }
-        server.receive(now, &datagram(outer(1, (9, 7000)), &bytes));
+        server.receive(now, &datagram(outer(1, 9, 7000), &bytes));
         let answered = core::iter::from_fn(|| server.poll_control());
         let answered: usize = answered.map(|(_, frame)| frame.as_bytes().len()).sum();
         assert!(answered <= len);

@@ -55,7 +55,7 @@ impl UdpCarrier {
         if flow.peer_flow == 0 || !asked_by_peer {
             return Received::Nothing;
         }
-        if let Some(proof) = self.keys.response(&mut flow.bond, (flow.peer_flow, id), nonce) {
+        if let Some(proof) = self.keys.response(&mut flow.bond, flow.peer_flow, id, nonce) {
             let frame = ControlFrame::response(flow.peer_flow, &proof);
             self.push_control(datagram.outer, frame);
         }
@@ -79,7 +79,7 @@ impl UdpCarrier {
         let nonce = self.keys.nonce(id, flow.moves, &datagram.outer);
         let expected = match flow.peer_flow {
             0 => None,
-            peer_flow => self.keys.response(&mut flow.bond, (id, peer_flow), &nonce),
+            peer_flow => self.keys.response(&mut flow.bond, id, peer_flow, &nonce),
         };
         if !expected.is_some_and(|expected| equal_in_constant_time(&expected, proof)) {
             self.counters.bad_responses += 1;

@@ -12,7 +12,7 @@ use std::os::fd::BorrowedFd;
 use marline_wire::{Checksum, IPV4_HEADER_LEN, IPV6_HEADER_LEN, tcp_pseudo_header};
 
 use super::sending::SendError;
-use crate::sys::tun::VirtioHeader;
+use crate::edge::virtio::VirtioHeader;
 
 /// Maximum number of segments in a packet.
 const MOST: usize = 64;

@@ -23,10 +23,12 @@ use marline_wire::{IPV4_HEADER_LEN, IPV6_HEADER_LEN, Ipv4Header, Ipv6Header, PRO
 
 use super::combined_packet::{CHECKSUM, Group, HEADERS, LONGEST};
 use super::sending::SendError;
+use crate::edge::outlet::{ETHERNET_HEADER_LEN, Outlet};
+use crate::edge::raw_packet::RawDestination;
+use crate::edge::virtio::VirtioHeader;
 use crate::native::Offload;
-use crate::net::{ETHERNET_HEADER_LEN, Outlet, OutletFinder};
-use crate::sys::raw::{self, RawDestination};
-use crate::sys::tun::VirtioHeader;
+use crate::sys::outlet::OutletFinder;
+use crate::sys::raw;
 use crate::sys::{packet, socket};
 
 /// Validity of a route that the kernel reported.

@@ -6,7 +6,9 @@ use std::fmt;
 use std::sync::Arc;
 
 use marline_core::ConnectionId;
-use marline_datagram::{FlowId, Keys, Lane, LaneConfig, LaneStats, PathId, PathInfo, SendError};
+use marline_datagram::{
+    FlowId, Keys, Lane, LaneConfig, LaneIds, LaneStats, PathId, PathInfo, SendError,
+};
 use marline_policy::FlowClass;
 use marline_time::Instant;
 
@@ -171,7 +173,7 @@ impl Stream {
         (!state.carrier().is_native()).then(|| state.lanes().draw_id())
     }
 
-    /// Opens a lane whose paths are the subflows of this connection. `ids` are our id, as drawn, and the peer's. The
+    /// Opens a lane whose paths are the subflows of this connection. Our id must have been drawn, and the
     /// keys must never have sealed a packet before.
     ///
     /// # Errors
@@ -179,15 +181,15 @@ impl Stream {
     pub fn open_lane(
         &self,
         config: LaneConfig,
-        ids: (u64, u64),
+        ids: LaneIds,
         keys: Keys,
         numbers: PathNumbers,
     ) -> Result<Datagrams, LaneError> {
         let shard = Arc::clone(self.shard());
         let connection = self.own_id();
         let make = |now| Lane::new(config, ids, keys, now);
-        open_lane(&shard, ids.0, ids.1, make, connection, numbers)?;
-        Ok(Datagrams { shard, id: ids.0 })
+        open_lane(&shard, ids.ours, ids.peers, make, connection, numbers)?;
+        Ok(Datagrams { shard, id: ids.ours })
     }
 }
 

@@ -15,7 +15,7 @@ use super::sending::{Outgoing, Sender};
 use super::socket::payload_of_mtu;
 use super::state::State;
 use crate::carrier::{Framed, Outer, SHORT_HEADER};
-use crate::sys::error_queue::NetworkError;
+use crate::edge::network_error::NetworkError;
 
 /// Bytes sent under one lock before others get their turn: 16 of the largest batches.
 const BYTES_PER_TURN: usize = 1 << 20;

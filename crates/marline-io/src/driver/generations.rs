@@ -25,9 +25,11 @@ use super::older_processes::OlderProcesses;
 use super::shard::{Shard, ShardHandle};
 use super::sockets::Watch;
 use crate::carrier::Outer;
+use crate::edge::descriptor::watch;
 use crate::links::FrameDecoder;
 use crate::native;
-use crate::succession::{Channel, Message, Passed, channel};
+use crate::succession::{Channel, MAX_MESSAGE_LEN, Message, Passed};
+use crate::sys::channel;
 
 /// Processes that share the sockets of these shards, as seen from one of them.
 #[derive(Debug)]
@@ -97,8 +99,7 @@ impl Generations {
             shard.reregister_sockets(false);
         }
         let begun = successor.set_blocking(false).and_then(|()| successor.permit_start());
-        let channel =
-            begun.and_then(|()| crate::sys::watch(successor.into_fd(), Interest::READABLE));
+        let channel = begun.and_then(|()| watch(successor.into_fd(), Interest::READABLE));
         let channel = channel.inspect_err(|_| self.receive_again())?;
         self.older.forget_all();
         for shard in self.shards.iter().filter_map(Weak::upgrade) {
@@ -199,7 +200,7 @@ fn knows_token(shards: &[Weak<Shard>], token: u32) -> bool {
 
 /// Receives what the successor passes on until the successor is gone. Then only this process can receive.
 async fn hear(generations: Weak<Generations>, channel: AsyncFd<OwnedFd>) {
-    let mut buffer = vec![0; channel::MAX_MESSAGE_LEN].into_boxed_slice();
+    let mut buffer = vec![0; MAX_MESSAGE_LEN].into_boxed_slice();
     loop {
         let Ok(mut guard) = channel.readable().await else { return };
         match channel::receive(channel.get_ref().as_fd(), &mut buffer) {

@@ -16,9 +16,9 @@ use super::socket::{ecn_of, plain};
 use super::sockets::OpenSocket;
 use super::state::State;
 use crate::carrier::{Datagram, Outer, Received, SHORT_HEADER};
+use crate::edge::raw_packet::RawMeta;
 use crate::links::DataDirection;
 use crate::native::{self, Arrived};
-use crate::sys::raw::RawMeta;
 
 /// Origin of frames that arrived together.
 #[derive(Copy, Clone, Debug)]

@@ -16,8 +16,8 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::carrier::Outer;
+use crate::edge::tcp::TcpInfo;
 use crate::links::{FramedBytes, PREAMBLE, enclose};
-use crate::sys::link::TcpInfo;
 
 /// Maximum backlog of a link, in bytes.
 const BACKLOG: usize = 1 << 20;

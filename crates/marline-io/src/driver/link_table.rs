@@ -22,7 +22,7 @@ use tokio::time::Instant;
 use super::link::{Link, LinkStream, lock};
 use super::older_processes::OlderProcesses;
 use crate::carrier::{CarrierCounters, FIRST_LINK, Outer};
-use crate::sys::link::TcpInfo;
+use crate::edge::tcp::TcpInfo;
 
 /// Maximum number of links.
 const MAX_LINKS: usize = 8_192;

@@ -23,10 +23,10 @@ use super::older_processes::{OlderProcess, OlderProcesses};
 use super::socket::SocketOptions;
 use super::sockets::Watch;
 use crate::carrier::Outer;
+use crate::edge::tcp::Segments;
 use crate::links::{Failure, ForeignData, FrameDecoder, PREAMBLE};
 use crate::succession::Message;
 use crate::sys;
-use crate::sys::link::Segments;
 
 /// Time that a client waits for the server's preamble.
 const PREAMBLE_TIMEOUT: Duration = Duration::from_secs(8);

@@ -27,7 +27,7 @@ use super::egress::on_native_error;
 use super::ingress;
 use super::path_owners::{OtherShardPackets, Stray};
 use super::shard::Shard;
-use crate::sys::error_queue::NetworkError;
+use crate::edge::network_error::NetworkError;
 
 /// Passes packets of a batch on to the shards that own them. No shard may be locked.
 pub(super) fn pass_on(shard: &Shard, others: OtherShardPackets<'_>) {

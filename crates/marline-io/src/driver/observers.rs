@@ -18,8 +18,8 @@ use super::carrier::Carrier;
 use crate::capture::Captures;
 use crate::carrier::Outer;
 use crate::contacts::{Contact, Contacts, DeliveryErrorKind};
+use crate::edge::network_error::NetworkError;
 use crate::path_spec::PathSpec;
-use crate::sys::error_queue::NetworkError;
 use crate::tap::SegmentLog;
 
 /// Direction in which segments pass.

@@ -19,7 +19,9 @@ use tokio::task::AbortHandle;
 
 use super::path_owners::PathOwners;
 use crate::carrier::Addressee;
-use crate::succession::{Channel, Message, Passed, channel};
+use crate::edge::descriptor::watch;
+use crate::succession::{Channel, MAX_MESSAGE_LEN, Message, Passed};
+use crate::sys::channel;
 
 /// Older process, and the channel to it.
 #[derive(Debug)]
@@ -96,7 +98,7 @@ impl OlderProcesses {
     /// Adds a process that keeps its connections while this process receives.
     pub(super) fn add(self: &Arc<Self>, generation: u8, channel: Channel) -> io::Result<()> {
         channel.set_blocking(false)?;
-        let channel = crate::sys::watch(channel.into_fd(), Interest::READABLE)?;
+        let channel = watch(channel.into_fd(), Interest::READABLE)?;
         let process = Arc::new(OlderProcess { generation, channel });
         let task = tokio::spawn(receive_until_end(Arc::downgrade(self), Arc::clone(&process)));
         let mut known = self.lock();
@@ -248,7 +250,7 @@ fn pass(
 
 /// Receives segments that an older process returns, until that process ends.
 async fn receive_until_end(older: Weak<OlderProcesses>, process: Arc<OlderProcess>) {
-    let mut buffer = vec![0; channel::MAX_MESSAGE_LEN].into_boxed_slice();
+    let mut buffer = vec![0; MAX_MESSAGE_LEN].into_boxed_slice();
     loop {
         let Ok(mut guard) = process.channel.readable().await else { return };
         match channel::receive(process.channel.get_ref().as_fd(), &mut buffer) {
@@ -288,7 +290,7 @@ mod tests {
 
     /// Receives everything from a channel: the frames of each message.
     fn heard(channel: &Channel) -> Vec<Vec<u8>> {
-        let mut buffer = vec![0; channel::MAX_MESSAGE_LEN];
+        let mut buffer = vec![0; MAX_MESSAGE_LEN];
         let next = || match channel.receive(&mut buffer) {
             Ok(Some((len, None))) => {
                 let (message, frames) = Message::parse(&buffer[..len]).expect("a message");

@@ -6,8 +6,8 @@ use std::collections::HashMap;
 use marline_core::{Asks, FourTuple, PacketMeta, Shard as Part};
 use marline_time::{Duration, Instant};
 
+use crate::edge::network_error::NetworkError;
 use crate::native;
-use crate::sys::error_queue::NetworkError;
 
 /// Maximum number of cached owners. Beyond it, all are dropped and found again by asking: unknown peers can fill the
 /// cache.

@@ -18,10 +18,11 @@ use super::older_processes::OlderProcesses;
 use super::socket::{Kind, Sock, UdpKind, ecn_of, plain};
 use super::sockets::OpenSocket;
 use crate::clock::Clock;
+use crate::edge::raw_packet;
+use crate::edge::virtio::VirtioHeader;
 use crate::native;
 use crate::succession::Passed;
-use crate::sys::raw::{self, RawBuffer};
-use crate::sys::tun::VirtioHeader;
+use crate::sys::raw::RawBuffer;
 
 /// Time in the ready state after which a task counts as late: a turn of a runtime that is not overloaded takes less.
 const LATE: Duration = Duration::from_millis(1);
@@ -314,7 +315,7 @@ impl ReceiveBuffer {
                 buffer.receive(UdpSockRef::from(&socket.as_fd()), udp)
             }
             (ReceiveBuffer::Raw(buffer), Kind::Raw(_)) => {
-                Ok(buffer.receive(socket.as_fd())? < raw::MESSAGES)
+                Ok(buffer.receive(socket.as_fd())? < raw_packet::MESSAGES)
             }
             (ReceiveBuffer::Tun(buffer), Kind::Tun) => buffer.receive(socket.as_fd(), false),
             (ReceiveBuffer::Tun(buffer), Kind::Gateway { offloads }) => {

@@ -17,10 +17,14 @@ use super::combined_packet;
 use super::combined_sender::{CombinedSender, send_each};
 use super::sending::SendError;
 use crate::carrier::Outer;
+use crate::edge::descriptor::watch;
+use crate::edge::network_error::NetworkError;
+use crate::edge::raw_packet::RawDestination;
+use crate::edge::socket_spec::{PortSharing, SocketSpec};
 use crate::native::{OpenedFamily, ecn_bits};
-use crate::sys::error_queue::{self, NetworkError};
-use crate::sys::raw::{self, RawDestination};
-use crate::sys::socket::{self, PortSharing, SocketSpec};
+use crate::sys::error_queue;
+use crate::sys::raw;
+use crate::sys::socket;
 use crate::sys::tun::Tun;
 
 /// Options for opening a socket.
@@ -118,7 +122,7 @@ impl Sock {
         if let Some(alias) = options.alias {
             local.set_ip(alias);
         }
-        let fd = crate::sys::watch(OwnedFd::from(socket), Interest::READABLE | Interest::ERROR)?;
+        let fd = watch(OwnedFd::from(socket), Interest::READABLE | Interest::ERROR)?;
         Ok(Sock { fd, local, kind: Kind::Udp(UdpKind { state, options, wildcard }) })
     }
 
@@ -135,7 +139,7 @@ impl Sock {
             Kind::Tun => Kind::Tun,
             Kind::Gateway { offloads } => Kind::Gateway { offloads: *offloads },
         };
-        let fd = crate::sys::watch(copy, interest)?;
+        let fd = watch(copy, interest)?;
         Ok(Sock { fd, local: self.local, kind })
     }
 
@@ -146,7 +150,7 @@ impl Sock {
         } else {
             core::net::Ipv4Addr::UNSPECIFIED.into()
         };
-        let fd = crate::sys::watch(receiver, Interest::READABLE | Interest::ERROR)?;
+        let fd = watch(receiver, Interest::READABLE | Interest::ERROR)?;
         let combined = offload.map(CombinedSender::new);
         let (interfaces, senders) = (BTreeMap::new(), BTreeMap::new());
         let ways = Ways { interfaces, senders, spare, combined };
@@ -158,20 +162,20 @@ impl Sock {
     pub(crate) fn tun(interface: &str, local: IpAddr, several: bool) -> io::Result<Self> {
         let open = if several { Tun::open_queue } else { Tun::open };
         let tun = OwnedFd::from(open(interface)?);
-        let fd = crate::sys::watch(tun, Interest::READABLE)?;
+        let fd = watch(tun, Interest::READABLE)?;
         Ok(Sock { fd, local: SocketAddr::new(local, 0), kind: Kind::Tun })
     }
 
     /// Wraps a TUN interface that another process has opened.
     pub(crate) fn adopted_tun(tun: OwnedFd, local: IpAddr) -> io::Result<Self> {
-        let fd = crate::sys::watch(tun, Interest::READABLE)?;
+        let fd = watch(tun, Interest::READABLE)?;
         Ok(Sock { fd, local: SocketAddr::new(local, 0), kind: Kind::Tun })
     }
 
     /// A gateway is not bound to an address: it has all except those behind it.
     pub(crate) fn gateway(tun: Tun) -> io::Result<Self> {
         let offloads = tun.offloads();
-        let fd = crate::sys::watch(OwnedFd::from(tun), Interest::READABLE)?;
+        let fd = watch(OwnedFd::from(tun), Interest::READABLE)?;
         let any = core::net::Ipv4Addr::UNSPECIFIED.into();
         Ok(Sock { fd, local: SocketAddr::new(any, 0), kind: Kind::Gateway { offloads } })
     }

@@ -14,7 +14,7 @@ use tokio::task::AbortHandle;
 use super::sending::{Outgoing, SendError};
 use super::socket::{Kind, Sock, SocketOptions};
 use crate::carrier::Outer;
-use crate::sys::error_queue::NetworkError;
+use crate::edge::network_error::NetworkError;
 
 /// Delay before a batch for which the kernel had no room is sent again. Writability would be more precise, but a
 /// send buffer of megabytes takes longer than this to drain.
@@ -166,8 +166,11 @@ impl Sockets {
         receiving: bool,
         watch: impl Fn(&Arc<Sock>) -> Option<Watch>,
     ) {
-        let interest =
-            if receiving { Interest::READABLE | Interest::ERROR } else { Interest::PRIORITY };
+        let interest = if receiving {
+            Interest::READABLE | Interest::ERROR
+        } else {
+            crate::sys::WITHOUT_INPUT
+        };
         for entry in self.entries.iter_mut().flatten() {
             match entry.socket.duplicate_with_interest(interest) {
                 Ok(socket) => {

@@ -14,8 +14,8 @@ use super::carrier::CarrierKind;
 use super::shard::{Shard, ShardConfig, ShardHandle};
 use super::socket::SocketOptions;
 use super::streams::AcceptQueue;
+use crate::edge::socket_spec::PortSharing;
 use crate::links::UdpUse;
-use crate::sys::socket::PortSharing;
 
 /// Starts a shard with one socket and returns its address. With a queue it accepts connections.
 pub(super) fn shard(

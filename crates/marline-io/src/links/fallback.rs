@@ -37,7 +37,7 @@ const PATIENCE: Duration = Duration::from_millis(1_500);
 /// A link is opened only if a datagram was sent within this time.
 const RECENT_SEND_TIME: Duration = Duration::from_secs(30);
 /// First and longest pause after a failed link attempt.
-const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
+const RETRY: Backoff = Backoff { first: Duration::from_secs(1), longest: Duration::from_secs(30) };
 /// Unanswered attempts after which a client that sends no datagrams tries less often: about five minutes.
 const MAX_LINK_ONLY_ATTEMPTS: u32 = 37;
 
@@ -56,7 +56,7 @@ const PROBE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs
 const ANSWERS: u8 = 3;
 /// Minimum time that a route stays on its link: the first value, doubled after each mistaken return, up to the
 /// second.
-const STAY: (Duration, Duration) = (Duration::from_secs(3), Duration::from_secs(300));
+const STAY: Backoff = Backoff { first: Duration::from_secs(3), longest: Duration::from_secs(300) };
 /// Time after which a return to datagrams no longer counts as mistaken.
 const SETTLED: Duration = Duration::from_secs(120);
 /// Bounds of the time that datagrams get after a link has been established: as long again as the link took.
@@ -198,9 +198,18 @@ impl Route {
     }
 }
 
-/// Doubles the first duration `times` times, up to the second.
-fn doubled((first, longest): (Duration, Duration), times: u32) -> Duration {
-    first.saturating_mul(1 << times.min(16)).min(longest)
+/// Time that doubles after each failure.
+#[derive(Copy, Clone, Debug)]
+struct Backoff {
+    first: Duration,
+    longest: Duration,
+}
+
+impl Backoff {
+    /// Doubles the first time `times` times.
+    fn after(self, times: u32) -> Duration {
+        self.first.saturating_mul(1 << times.min(16)).min(self.longest)
+    }
 }
 
 /// Routes of a client.
@@ -340,7 +349,7 @@ impl Routes {
             route.way = TransportChoice::Datagrams;
         }
         if route.comparison.take().is_some() {
-            route.compare_at = now + doubled(COMPARE, route.in_vain);
+            route.compare_at = now + COMPARE.after(route.in_vain);
             route.in_vain = route.in_vain.saturating_add(1);
             return false;
         }
@@ -350,9 +359,9 @@ impl Routes {
         route.retry_at = match failure {
             // The kernel's SYNs are sent at this pace, too.
             Failure::Unanswered if is_alone && route.failures < MAX_LINK_ONLY_ATTEMPTS => {
-                now.max(route.asked_for_link_at + RETRY.0)
+                now.max(route.asked_for_link_at + RETRY.first)
             }
-            Failure::Unanswered | Failure::Answered => now + doubled(RETRY, route.failures),
+            Failure::Unanswered | Failure::Answered => now + RETRY.after(route.failures),
         };
         route.failures = route.failures.saturating_add(1);
         route.failures == 1
@@ -374,7 +383,7 @@ impl Routes {
     /// Returns true if the previous link stalled a moment ago.
     pub(crate) fn take_stall(&mut self, now: Instant, ends: &FlowEnds) -> bool {
         let stalled_at = self.routes.get_mut(ends).and_then(|route| route.stalled_at.take());
-        stalled_at.is_some_and(|at| now.since(at) < RETRY.0)
+        stalled_at.is_some_and(|at| now.since(at) < RETRY.first)
     }
 
     /// Handles the end of a link. If it was in use, flows use datagrams until there is another one.
@@ -406,7 +415,7 @@ impl Routes {
         route.probe.answers = route.probe.answers.saturating_add(1);
         route.probe.pause = PROBE.0;
         route.probe.at = Some(now + PROBE.0);
-        if route.probe.answers < ANSWERS || now < route.since + doubled(STAY, route.mistakes) {
+        if route.probe.answers < ANSWERS || now < route.since + STAY.after(route.mistakes) {
             return;
         }
         route.take(now, TransportChoice::Datagrams);

@@ -5,7 +5,7 @@ use core::net::{IpAddr, SocketAddr};
 
 use marline_wire::{Checksum, IpPacket, PROTOCOL_TCP};
 
-use crate::sys::error_queue::{NetworkError, QUOTED};
+use crate::edge::network_error::{NetworkError, QUOTED};
 
 const PROTOCOL_ICMP: u8 = 1;
 const PROTOCOL_ICMPV6: u8 = 58;

@@ -6,16 +6,12 @@
 //! these, and received segments are checked before the core sees them.
 
 mod arrived;
-mod filter;
-mod guard;
 mod icmp;
-mod instructions;
 mod ports;
 mod receive;
-mod spread;
+pub(crate) mod spread;
 
 use core::net::SocketAddr;
-use core::ops::RangeInclusive;
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -25,13 +21,13 @@ use marline_core::{Capabilities, ChecksumScope, Ecn, Shard, Transmit};
 use marline_wire::{IPV6_HEADER_LEN, PROTOCOL_TCP, emit_ip, ip_header_len};
 
 pub(crate) use self::arrived::{Arrived, ecn_of_bits, tcp_of};
-pub(crate) use self::guard::Guard;
 pub(crate) use self::icmp::error_of;
 use self::ports::PortSet;
 pub(crate) use self::spread::home;
 use crate::carrier::CarrierCounters;
 use crate::succession::NativePart;
-use crate::sys::{filter as socket_filter, packet, raw};
+use crate::sys::guard::Guard;
+use crate::sys::{packet, port_filter, raw};
 
 /// Segment that passes on nearly all paths (the minimum IPv6 MTU less its header).
 const BASE_SEGMENT: u16 = 1_240;
@@ -424,14 +420,7 @@ impl NativeCarrier {
 
     /// Installs a filter that passes only our ports.
     pub(crate) fn install_port_filter(&self, socket: BorrowedFd<'_>, ipv6: bool) -> io::Result<()> {
-        let ranges: Vec<RangeInclusive<u16>> = filter::ranges(self.ports.of_family(ipv6));
-        let mut program = filter::program(ipv6, self.shard, &ranges);
-        if program.len() > filter::LONGEST {
-            // The filter passes more than our packets: the rest is dropped after reception.
-            let all = core::slice::from_ref(&(0..=u16::MAX));
-            program = filter::program(ipv6, self.shard, all);
-        }
-        socket_filter::attach(socket, &program)
+        port_filter::install(socket, ipv6, self.shard, self.ports.of_family(ipv6))
     }
 
     /// Counts a segment of this shard that another shard received.

@@ -46,7 +46,7 @@ impl NativeCarrier {
             return None;
         }
         let ends = (arrived.source.ip(), arrived.destination);
-        if is_unfinished(ends, segment) {
+        if is_unfinished(arrived.source.ip(), arrived.destination, segment) {
             self.counters.unfinished_checksums += 1;
         } else if !verify_tcp_checksum(Some(ends), segment) {
             self.counters.bad_checksums += 1;
@@ -61,10 +61,10 @@ impl NativeCarrier {
 }
 
 /// Returns true if the checksum field contains only the sum of the pseudo-header.
-pub(crate) fn is_unfinished(ends: (IpAddr, IpAddr), segment: &[u8]) -> bool {
+fn is_unfinished(source: IpAddr, destination: IpAddr, segment: &[u8]) -> bool {
     const CHECKSUM_AT: usize = 16;
     let Some(&[high, low]) = segment.get(CHECKSUM_AT..CHECKSUM_AT + 2) else { return false };
-    let bare = !tcp_pseudo_header(Some(ends), segment.len()).finish();
+    let bare = !tcp_pseudo_header(Some((source, destination)), segment.len()).finish();
     u16::from_be_bytes([high, low]) == bare
 }
 

@@ -8,27 +8,8 @@
 
 use core::net::{IpAddr, SocketAddr};
 
-use marline_core::Shard;
-
-use super::instructions::{
-    A_TO_X, DROP, JUMP_IF_EQUAL, LOAD_HALF, LOAD_HALF_INDEXED, LOAD_HEADER_LEN, LOAD_WORD, LOAD_X,
-    MULTIPLY, RETURN, SHIFT_RIGHT, STORE, XOR, op,
-};
-use crate::sys::filter::Instruction;
-
 /// 2^32 divided by the golden ratio, odd: its multiples are as far apart as possible.
-const MULTIPLIER: u32 = 0x9e37_79b1;
-
-/// Offset of the source port in a TCP header.
-const SOURCE_PORT: u32 = 0;
-/// Offset of the source address in an IPv4 packet, which begins with its header.
-const SOURCE_V4: u32 = 12;
-/// Offsets of the source address words in an IPv6 header. It is not part of the filter's packet, but the kernel
-/// provides access to it.
-const SOURCE_V6: [u32; 4] = {
-    let header = libc::SKF_NET_OFF as u32;
-    [header + 8, header + 12, header + 16, header + 20]
-};
+pub(crate) const MULTIPLIER: u32 = 0x9e37_79b1;
 
 /// Returns the shard among `count`, a power of two, that receives packets from this address, except for joins to a
 /// connection of another shard.
@@ -46,31 +27,8 @@ pub(crate) fn home(remote: SocketAddr, count: u8) -> u8 {
 }
 
 /// Low bits of the product that do not count.
-const fn idle_bits(count: u8) -> u32 {
+pub(crate) const fn idle_bits(count: u8) -> u32 {
     u32::BITS - count.trailing_zeros()
-}
-
-/// Builds the beginning of a filter, which drops packets of other shards. Empty for a single shard.
-pub(super) fn program(ipv6: bool, shard: Shard) -> Vec<Instruction> {
-    if shard.count <= 1 {
-        return Vec::new();
-    }
-    let mut program = Vec::new();
-    if ipv6 {
-        program.push(op(LOAD_WORD, SOURCE_V6[0]));
-        for word in &SOURCE_V6[1..] {
-            program.extend([op(A_TO_X, 0), op(LOAD_WORD, *word), op(XOR, 0)]);
-        }
-        program.extend([op(STORE, 0), op(LOAD_HALF, SOURCE_PORT)]);
-    } else {
-        program.extend([op(LOAD_WORD, SOURCE_V4), op(STORE, 0)]);
-        program.extend([op(LOAD_HEADER_LEN, 0), op(LOAD_HALF_INDEXED, SOURCE_PORT)]);
-    }
-    program.extend([op(LOAD_X, 0), op(XOR, 0), op(MULTIPLY, MULTIPLIER)]);
-    program.push(op(SHIFT_RIGHT, idle_bits(shard.count)));
-    program.push(Instruction { code: JUMP_IF_EQUAL, jt: 1, jf: 0, k: u32::from(shard.index) });
-    program.push(op(RETURN, DROP));
-    program
 }
 
 #[cfg(test)]

@@ -42,7 +42,7 @@ const ERROR_PAUSE: Duration = Duration::from_millis(50);
 /// # Errors
 /// The name is not valid, or no socket can be opened there.
 pub async fn lookup_over(end: &LocalEnd, host: &str) -> io::Result<Vec<IpAddr>> {
-    let resolvers = resolvers_of((end.interface.0.as_str(), end.interface.1));
+    let resolvers = resolvers_of(&end.interface.0, end.interface.1);
     let reachable = |to: &&SocketAddr| to.is_ipv4() == end.bound.is_ipv4();
     let resolvers: Vec<SocketAddr> = resolvers.iter().filter(reachable).copied().collect();
     let [a, b, c, d, ..] = SecretRng::from_os()?.next_u32().to_ne_bytes();
@@ -157,8 +157,9 @@ pub fn dns_query(id: [u8; 2], host: &str, kind: u16) -> io::Result<Vec<u8>> {
 /// Opens a UDP socket whose packets use the interface of `end`.
 pub(super) fn open_socket(end: &LocalEnd) -> io::Result<UdpSocket> {
     let options = end.socket_options();
-    let kind = Type::DGRAM.nonblocking().cloexec();
-    let socket = Socket::new(Domain::for_address(options.local), kind, Some(Protocol::UDP))?;
+    let domain = Domain::for_address(options.local);
+    let socket = Socket::new(domain, Type::DGRAM, Some(Protocol::UDP))?;
+    socket.set_nonblocking(true)?;
     if let Some((name, index)) = &options.interface {
         socket::bind_to_interface(&socket, name, *index, options.local.is_ipv6())?;
     }
@@ -233,7 +234,7 @@ mod tests {
         let good = answer(&question(DNS_A), 0, &[(5, &[3; 40]), (DNS_A, &[1, 2, 3, 4])]);
         let mut rng = marline_time::PcgRng::new(13, 1);
         for _ in 0..20_000 {
-            let bytes = crate::net::message::tests::mutated(&mut rng, &good);
+            let bytes = crate::mutation::mutated(&mut rng, &good);
             question(DNS_A).take(&bytes);
         }
     }

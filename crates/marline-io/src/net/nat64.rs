@@ -44,8 +44,7 @@ pub enum PrefixAnswer {
 /// # Errors
 /// No socket can be opened there.
 pub async fn discover_nat64(end: &LocalEnd) -> io::Result<PrefixAnswer> {
-    let interface = (end.interface.0.as_str(), end.interface.1);
-    let resolvers = resolvers_of(interface);
+    let resolvers = resolvers_of(&end.interface.0, end.interface.1);
     let reachable = |to: &&SocketAddr| to.is_ipv6() && end.address.is_ipv6();
     let resolvers: Vec<SocketAddr> = resolvers.iter().filter(reachable).copied().collect();
     if resolvers.is_empty() {

@@ -22,11 +22,11 @@ const SHARED_RESOLVER_FILES: [&str; 3] =
 /// Resolvers to ask over an interface (name and index), most likely first, at most four: those of its link, or else
 /// all that this machine knows. Resolvers on loopback are left out: they forward queries over routes of their own.
 #[must_use]
-pub fn resolvers_of(interface: (&str, u32)) -> Vec<SocketAddr> {
-    resolvers_below(Path::new("/"), interface)
+pub fn resolvers_of(name: &str, index: u32) -> Vec<SocketAddr> {
+    resolvers_below(Path::new("/"), name, index)
 }
 
-fn resolvers_below(root: &Path, (name, index): (&str, u32)) -> Vec<SocketAddr> {
+fn resolvers_below(root: &Path, name: &str, index: u32) -> Vec<SocketAddr> {
     let read = |path: &str| {
         std::fs::read_to_string(root.join(path.trim_start_matches('/'))).unwrap_or_default()
     };
@@ -35,7 +35,7 @@ fn resolvers_below(root: &Path, (name, index): (&str, u32)) -> Vec<SocketAddr> {
         let text = read(&format!("{directory}/{index}"));
         let words = text.lines().filter_map(|line| line.strip_prefix(key));
         found.extend(
-            words.flat_map(str::split_ascii_whitespace).filter_map(|w| resolver(w, (name, index))),
+            words.flat_map(str::split_ascii_whitespace).filter_map(|w| resolver(w, name, index)),
         );
     }
     if found.is_empty() {
@@ -43,7 +43,7 @@ fn resolvers_below(root: &Path, (name, index): (&str, u32)) -> Vec<SocketAddr> {
             let text = read(path);
             let text = resolv_conf::of_network(&text);
             let words = resolv_conf::resolvers(&text);
-            found.extend(words.filter_map(|word| resolver(word, (name, index))));
+            found.extend(words.filter_map(|word| resolver(word, name, index)));
         }
     }
     let mut distinct: Vec<SocketAddr> = Vec::new();
@@ -57,7 +57,7 @@ fn resolvers_below(root: &Path, (name, index): (&str, u32)) -> Vec<SocketAddr> {
 }
 
 /// Parses one resolver: `ADDRESS`, optionally with `%INTERFACE`, `#NAME` or a port, as systemd writes them.
-fn resolver(word: &str, (name, index): (&str, u32)) -> Option<SocketAddr> {
+fn resolver(word: &str, name: &str, index: u32) -> Option<SocketAddr> {
     let word = word.split('#').next().unwrap_or_default();
     if let Ok(address) = word.parse::<SocketAddr>() {
         return Some(address).filter(|address| !address.ip().is_loopback());
@@ -92,7 +92,7 @@ mod tests {
     fn a_links_own_resolvers_come_before_those_of_all() {
         let root = tempfile::tempdir().unwrap();
         let of = |name, index| {
-            resolvers_below(root.path(), (name, index))
+            resolvers_below(root.path(), name, index)
                 .iter()
                 .map(ToString::to_string)
                 .collect::<Vec<_>>()
@@ -116,6 +116,6 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let many: String = (0..200).map(|n| format!("nameserver 192.0.2.{n}\n")).collect();
         write(root.path(), "etc/resolv.conf", &many);
-        assert_eq!(resolvers_below(root.path(), ("eth0", 2)).len(), MAX_RESOLVERS);
+        assert_eq!(resolvers_below(root.path(), "eth0", 2).len(), MOST);
     }
 }

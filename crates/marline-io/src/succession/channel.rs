@@ -1,18 +1,12 @@
 //! Channel between two processes of one server: complete messages in order, some of them with a descriptor.
 //!
-//! It is a pair of connected unix sockets (SOCK_SEQPACKET) without a name. No other process can reach it, and its
+//! It is a pair of connected sockets without a name. No other process can reach it, and its
 //! messages, which include secrets, do not appear in any file, log, argument or environment.
 
-use std::io::{self, IoSlice, IoSliceMut};
-use std::mem::MaybeUninit;
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
-};
-
-use crate::sys::socket::raise_buffers;
+use crate::sys::channel::{pair, receive, send};
 
 /// Maximum message length: a run of datagrams that the kernel coalesced, with its origin.
 pub(crate) const MAX_MESSAGE_LEN: usize = (64 << 10) + 256;
@@ -27,12 +21,7 @@ impl Channel {
     /// # Errors
     /// The system has no descriptors left.
     pub fn pair() -> io::Result<(Channel, Channel)> {
-        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let (one, other) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
-        // The channel replaces the queue of a UDP socket, so it needs the same buffer.
-        for end in [&one, &other] {
-            raise_buffers(&socket2::SockRef::from(end));
-        }
+        let (one, other) = pair()?;
         Ok((Channel(one), Channel(other)))
     }
 
@@ -75,49 +64,6 @@ impl Channel {
         buffer: &mut [u8],
     ) -> io::Result<Option<(usize, Option<OwnedFd>)>> {
         receive(self.0.as_fd(), buffer)
-    }
-}
-
-/// Sends a message in parts, optionally with a descriptor.
-pub(crate) fn send(
-    to: BorrowedFd<'_>,
-    parts: &[&[u8]],
-    fd: Option<BorrowedFd<'_>>,
-) -> io::Result<()> {
-    let parts: Vec<IoSlice<'_>> = parts.iter().map(|part| IoSlice::new(part)).collect();
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-    let mut ancillary = SendAncillaryBuffer::new(&mut space);
-    let fds = fd.map(|fd| [fd]);
-    if let Some(fds) = &fds
-        && !ancillary.push(SendAncillaryMessage::ScmRights(fds))
-    {
-        return Err(io::ErrorKind::InvalidInput.into());
-    }
-    sendmsg(to, &parts, &mut ancillary, SendFlags::NOSIGNAL)?;
-    Ok(())
-}
-
-/// Receives the next message and its descriptor; `None` if the other end is closed.
-pub(crate) fn receive(
-    from: BorrowedFd<'_>,
-    buffer: &mut [u8],
-) -> io::Result<Option<(usize, Option<OwnedFd>)>> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
-    let mut slices = [IoSliceMut::new(buffer)];
-    let received = rustix::io::retry_on_intr(|| {
-        recvmsg(from, &mut slices, &mut ancillary, RecvFlags::CMSG_CLOEXEC)
-    })?;
-    let mut fd = None;
-    for message in ancillary.drain() {
-        if let RecvAncillaryMessage::ScmRights(fds) = message {
-            // Only one descriptor is sent; any others would be closed here.
-            fds.for_each(|received| fd = Some(received));
-        }
-    }
-    match (received.bytes, &fd) {
-        (0, None) => Ok(None),
-        (len, _) => Ok(Some((len, fd))),
     }
 }
 

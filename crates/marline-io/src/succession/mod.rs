@@ -5,11 +5,12 @@
 //! that drew them (its *generation*), so the newest passes on the packets of others. Each process sends by itself.
 //! The handover state and the passed packets go through one [`Channel`] between the two.
 
-pub(crate) mod channel;
-mod handover_state;
+mod channel;
+mod estate;
 mod message;
 
 pub use channel::Channel;
-pub use handover_state::{HandoverState, PROTOCOL, PendingSuccessor};
+pub(crate) use channel::MAX_MESSAGE_LEN;
+pub use estate::{HandoverState, PROTOCOL, PendingSuccessor};
 pub use message::NativePart;
 pub(crate) use message::{Message, Passed};

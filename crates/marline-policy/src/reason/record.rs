@@ -168,7 +168,8 @@ impl Line {
             "due",
             due.map(|due| format!("{}:{}", range_text(&due.range), due.count)),
         );
-        let asked: Vec<String> = inputs.asked.iter().map(query_text).collect();
+        let asked: Vec<String> =
+            inputs.asked.iter().map(|(query, answer)| query_text(query, answer.as_ref())).collect();
         self.put_list("asked", &asked);
     }
 
@@ -287,7 +288,7 @@ fn read_eligibility(text: &str) -> Option<Eligibility> {
     })
 }
 
-fn query_text((query, answer): &(MappingQuery, Option<Mapping>)) -> String {
+fn query_text(query: &MappingQuery, answer: Option<&Mapping>) -> String {
     let on = |name, subflow: &SubflowId, at: &Dsn| format!("{name}:{}:{}", subflow.0, at.0);
     let query = match query {
         MappingQuery::Oldest => "oldest".to_owned(),

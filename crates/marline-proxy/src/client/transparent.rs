@@ -13,10 +13,8 @@ use socket2::SockRef;
 use tokio::net::TcpStream;
 
 use super::listening::{listen_error, listening};
+use crate::sys;
 use crate::target::Target;
-
-/// Linux's EAFNOSUPPORT.
-const NO_SUCH_FAMILY: i32 = 97;
 
 /// Binds a port of all addresses, of both families if the system has them. It is served once there is a runtime.
 /// Without CAP_NET_ADMIN it accepts connections by REDIRECT but not by TPROXY.
@@ -31,7 +29,7 @@ pub fn bind(port: u16) -> anyhow::Result<Vec<std::net::TcpListener>> {
     let port = v4.local_addr().with_context(what)?.port();
     let v6 = match bind_one((Ipv6Addr::UNSPECIFIED, port).into()) {
         Ok(v6) => Some(v6),
-        Err(error) if error.raw_os_error() == Some(NO_SUCH_FAMILY) => None,
+        Err(error) if error.raw_os_error() == Some(libc::EAFNOSUPPORT) => None,
         Err(error) => return Err(error).with_context(what),
     };
     Ok(std::iter::once(v4).chain(v6).collect())
@@ -39,16 +37,11 @@ pub fn bind(port: u16) -> anyhow::Result<Vec<std::net::TcpListener>> {
 
 fn bind_one(address: SocketAddr) -> io::Result<std::net::TcpListener> {
     listening(address, |socket| {
-        let transparent = if address.is_ipv6() {
+        if address.is_ipv6() {
             socket.set_only_v6(true)?;
-            socket.set_ip_transparent_v6(true)
-        } else {
-            socket.set_ip_transparent_v4(true)
-        };
-        if let Err(error) = transparent {
-            tracing::debug!(
-                "TPROXY is not available ({error}); accepting only redirected connections"
-            );
+        }
+        if let Err(error) = sys::set_transparent(socket, address.is_ipv6()) {
+            tracing::debug!("no TPROXY ({error}): only redirected connections are accepted");
         }
         Ok(())
     })
@@ -60,8 +53,7 @@ fn bind_one(address: SocketAddr) -> io::Result<std::net::TcpListener> {
 /// The connection is to this port itself, or has been closed.
 pub(super) fn target(socket: &TcpStream) -> io::Result<Target> {
     let local = canonical(socket.local_addr()?);
-    let socket = SockRef::from(socket);
-    let before = if local.is_ipv6() { socket.original_dst_v6() } else { socket.original_dst_v4() };
+    let before = sys::original_destination(&SockRef::from(socket), local.is_ipv6());
     // There is none without connection tracking.
     let meant = before.ok().and_then(|address| address.as_socket()).map_or(local, canonical);
     if meant == local && is_local_machine(local.ip()) {

@@ -5,7 +5,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use marline::datagrams::{Arrivals, Datagrams, LaneConfig, LaneError, PathNumbers};
+use marline::datagrams::{Arrivals, Datagrams, LaneConfig, LaneError, LaneIds, PathNumbers};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, split};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, interval, sleep, timeout_at};
@@ -175,7 +175,7 @@ impl Keeper {
         let none = || anyhow::anyhow!("the connection has no secret to derive keys from");
         let binding = stream.binding().ok_or_else(none)?;
         let keys = session.datagram_keys(&binding, Side::Client, client, server);
-        let ids = (client.lane, server.lane);
+        let ids = LaneIds { ours: client.lane, peers: server.lane };
         let below = stream.multipath().ok_or(LaneError::Native)?;
         Ok(below.open_lane(self.config.borrow().clone(), ids, keys, PathNumbers::Ours)?)
     }

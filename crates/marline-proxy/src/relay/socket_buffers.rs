@@ -20,6 +20,8 @@ use marline::{MemoryAccount, MemoryCharge, MemoryKind};
 use marline_io::{restore_receive_buffer, set_initial_receive_buffer};
 use socket2::{SockRef, Socket};
 
+use crate::sys;
+
 /// Limit of unsent bytes that the kernel holds for a socket.
 const UNSENT: u32 = 128 * 1_024;
 /// Limit of unsent bytes when no memory is left.
@@ -78,8 +80,7 @@ impl SocketBuffers {
         let unsent = u32::try_from(allowance).unwrap_or(UNSENT).clamp(MIN_UNSENT_LIMIT, UNSENT);
         if unsent != self.unsent {
             self.unsent = unsent;
-            // Not supported by a Unix socket.
-            let _ = socket.set_tcp_notsent_lowat(unsent);
+            let _ = sys::limit_unsent(socket, unsent);
         }
     }
 

@@ -9,7 +9,7 @@ use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use marline::datagrams::{Arrivals, Datagrams, LaneConfig, PathId, PathNumbers};
+use marline::datagrams::{Arrivals, Datagrams, LaneConfig, LaneIds, PathId, PathNumbers};
 use tokio::io::{AsyncRead, AsyncWriteExt, WriteHalf, split};
 use tokio::sync::mpsc;
 use tokio::time::{interval, timeout};
@@ -90,7 +90,7 @@ impl DatagramService {
             .map_err(|error| Failure::new(ErrorCode::ResourceExceeded, error.to_string()))?;
         let server = LaneEnd { generation, lane };
         let keys = session.datagram_keys(&binding, Side::Server, &client, &server);
-        let ids = (lane, client.lane);
+        let ids = LaneIds { ours: lane, peers: client.lane };
         let opened = below.open_lane(config, ids, keys, PathNumbers::Peers);
         let lane =
             opened.map_err(|error| Failure::new(ErrorCode::ResourceExceeded, error.to_string()))?;

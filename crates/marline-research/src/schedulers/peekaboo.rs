@@ -210,7 +210,7 @@ impl Peekaboo {
     ) -> Action {
         let (Some(fast_rtt), Some(next_rtt)) = (fast.srtt, next.srtt) else { return Action::Next };
         let (fast_rtt, next_rtt) = (fast_rtt.max(RTT_FLOOR), next_rtt.max(RTT_FLOOR));
-        let Some((context, scale)) = see((fast, fast_rtt), (next, next_rtt), cx) else {
+        let Some((context, scale)) = see(fast, fast_rtt, next, next_rtt, cx) else {
             return Action::Next;
         };
         let hoped = |arm: &Arm| {
@@ -272,8 +272,10 @@ fn variation(view: &SubflowView) -> f64 {
 
 /// The context, and the rate of both windows in bytes per second; `None` if it is zero.
 fn see(
-    (fast, fast_rtt): (&SubflowView, Duration),
-    (next, next_rtt): (&SubflowView, Duration),
+    fast: &SubflowView,
+    fast_rtt: Duration,
+    next: &SubflowView,
+    next_rtt: Duration,
     cx: &SchedulerContext<'_>,
 ) -> Option<(Context, f64)> {
     let per = |bytes: u64, rtt: Duration| bytes as f64 / rtt.as_secs_f64();

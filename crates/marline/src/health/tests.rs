@@ -182,7 +182,7 @@ fn one_line_reports_that_no_path_works() {
     let wwan = Contact { heard_at: Some(at(200)), ..wwan };
     let known = [("wlan0".to_owned(), vec![&wlan]), ("wwan0".to_owned(), vec![&wwan])];
     let (_, found) = fault(&known[0].1, at(3_300)).expect("a fault");
-    let words = problem("wlan0", &found, (at(3_300), &known), "UDP");
+    let words = problem("wlan0", &found, &known, "UDP", at(3_300));
     assert_eq!(words, "9.9.9.1:7777: no answer for 3 s (tried 3 times)", "it answers nowhere now");
     // The last one fails later than the first.
     let mut watcher = HealthWatcher::new("UDP");

@@ -106,7 +106,7 @@ impl HealthWatcher {
             if paths.iter().any(|(path, _)| !bad.iter().any(|look| look.path == path)) {
                 self.notices.extend(self.fate.on_failure(&failed));
             }
-            news.extend(tell(now, self.transport, (&fresh, &bad), paths));
+            news.extend(tell(now, self.transport, &fresh, &bad, paths));
             for look in fresh {
                 let word = look.reach.word();
                 self.told.insert(look.path.to_owned(), LastReport { word, since: now, server });
@@ -186,13 +186,14 @@ fn may_wait(now: Instant, look: &Look<'_>, paths: &[Known<'_>]) -> bool {
 fn tell(
     now: Instant,
     transport: &str,
-    (fresh, bad): (&[&Look<'_>], &[&Look<'_>]),
+    fresh: &[&Look<'_>],
+    bad: &[&Look<'_>],
     paths: &[Known<'_>],
 ) -> Vec<PathEvent> {
     let Some(first) = fresh.first() else { return Vec::new() };
     let server = first.contact.remote;
     let began = fresh.iter().filter_map(|look| super::began(look.contact)).min().unwrap_or(now);
-    let working = elsewhere(paths, server, (began, now));
+    let working = elsewhere(paths, server, began, now);
     let failing = |path: &str| bad.iter().any(|look| look.path == path);
     let all = paths.iter().map(|(path, _)| path.as_str());
     let idle: Vec<&str> = all.filter(|path| !failing(path)).collect();

@@ -9,8 +9,13 @@ use std::collections::BTreeMap;
 
 use marline_io::LocalEnd;
 
-/// Local address, and the index of its interface.
-type Place = (IpAddr, u32);
+/// End of a path at this machine.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Place {
+    bound: IpAddr,
+    /// Index of the interface.
+    interface: u32,
+}
 
 /// Addresses by which the paths are identified.
 #[derive(Debug, Default)]
@@ -22,13 +27,13 @@ impl Identities {
     /// Assigns each end its address or an alias. An end keeps its assignment while it exists.
     pub(super) fn assign<'a>(&mut self, ends: impl Iterator<Item = &'a mut LocalEnd>) {
         let ends: Vec<&mut LocalEnd> = ends.filter(|end| !end.behind_tun).collect();
-        let place = |end: &LocalEnd| (end.bound, end.interface.1);
+        let place = |end: &LocalEnd| Place { bound: end.bound, interface: end.interface.1 };
         self.by_place.retain(|known, _| ends.iter().any(|end| place(end) == *known));
         for end in ends {
             let place = place(end);
             if !self.by_place.contains_key(&place) {
                 let free = |address: &IpAddr| !self.by_place.values().any(|taken| taken == address);
-                let aliases = (0..=u8::MAX).map(|nth| alias(place, nth));
+                let aliases = (0..=u8::MAX).map(|nth| place.alias(nth));
                 let chosen = core::iter::once(end.bound).chain(aliases).find(free);
                 self.by_place.insert(place, chosen.unwrap_or(end.bound));
             }
@@ -37,15 +42,17 @@ impl Identities {
     }
 }
 
-/// Returns an address of "this network" (RFC 791), or of the discard prefix (RFC 6666).
-fn alias((bound, interface): Place, nth: u8) -> IpAddr {
-    let [_, high, middle, low] = interface.to_be_bytes();
-    match bound {
-        IpAddr::V4(_) if nth == 0 => Ipv4Addr::new(0, high, middle, low).into(),
-        IpAddr::V4(_) => Ipv4Addr::new(0, 255 - nth, middle, low).into(),
-        IpAddr::V6(_) => {
-            let low = u16::from_be_bytes([middle, low]);
-            Ipv6Addr::new(0x100, 0, 0, 0, 0, u16::from(nth), u16::from(high), low).into()
+impl Place {
+    /// Returns an address of "this network" (RFC 791), or of the discard prefix (RFC 6666).
+    fn alias(self, nth: u8) -> IpAddr {
+        let [_, high, middle, low] = self.interface.to_be_bytes();
+        match self.bound {
+            IpAddr::V4(_) if nth == 0 => Ipv4Addr::new(0, high, middle, low).into(),
+            IpAddr::V4(_) => Ipv4Addr::new(0, 255 - nth, middle, low).into(),
+            IpAddr::V6(_) => {
+                let low = u16::from_be_bytes([middle, low]);
+                Ipv6Addr::new(0x100, 0, 0, 0, 0, u16::from(nth), u16::from(high), low).into()
+            }
         }
     }
 }

@@ -137,7 +137,7 @@ impl PathTable {
             server.carrier_rates = evidence.rates.iter().find(measured).map(|(_, rates)| *rates);
         }
         let problem = fault.as_ref().map(|fault| {
-            let words = health::problem(&entry.called(), fault, (now, known), evidence.transport);
+            let words = health::problem(&entry.called(), fault, known, evidence.transport, now);
             match (evidence.tcp)(fault.local, fault.server).1 {
                 // Without datagrams, the refusal was that of TCP.
                 Some(_) if fault.reach == Reach::Refused && evidence.transport == "TCP" => words,
@@ -145,7 +145,7 @@ impl PathTable {
                 None => words,
             }
         });
-        let (health, cause) = self.judge(entry, evidence, (&contacts, problem));
+        let (health, cause) = self.judge(entry, evidence, &contacts, problem);
         PathStatus {
             spec: entry.spec.clone(),
             interface: entry.interface().map(str::to_owned),
@@ -168,7 +168,8 @@ impl PathTable {
         &self,
         entry: &Entry,
         evidence: &Evidence<'_>,
-        (contacts, problem): (&[&Contact], Option<String>),
+        contacts: &[&Contact],
+        problem: Option<String>,
     ) -> (PathHealth, Option<String>) {
         if !entry.is_up() || entry.error.is_some() {
             let cause = entry

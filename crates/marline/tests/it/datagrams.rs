@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::support::*;
 use marline::datagrams::{
-    Arrivals, Datagrams, FlowClass, FlowId, LaneConfig, PathNumbers, SendError,
+    Arrivals, Datagrams, FlowClass, FlowId, LaneConfig, LaneIds, PathNumbers, SendError,
 };
 use marline::{PathChange, Stream};
 use marline_datagram::TestCipher;
@@ -25,15 +25,21 @@ fn config(policy: &str) -> LaneConfig {
 struct Lanes {
     near: Datagrams,
     far: Datagrams,
-    ids: (u64, u64),
+    ids: LaneIds,
 }
 
 impl Lanes {
-    fn beside((near, far): (&Stream, &Stream), policy: &str) -> Lanes {
-        let ids = (near.draw_lane_id().unwrap(), far.draw_lane_id().unwrap());
-        let [ours, theirs] = TestCipher::pair(ids.0);
-        let far = far.open_lane(config(policy), (ids.1, ids.0), theirs, PathNumbers::Peers);
-        let near = near.open_lane(config(policy), ids, ours, PathNumbers::Ours);
+    fn beside(near: &Stream, far: &Stream, policy: &str) -> Lanes {
+        let [ours, peers] = [near, far].map(|stream| stream.draw_lane_id().unwrap());
+        let ids = LaneIds { ours, peers };
+        let [key, far_key] = TestCipher::pair(ids.ours);
+        let far = far.open_lane(
+            config(policy),
+            LaneIds { ours: peers, peers: ours },
+            far_key,
+            PathNumbers::Peers,
+        );
+        let near = near.open_lane(config(policy), ids, key, PathNumbers::Ours);
         Lanes { near: near.unwrap(), far: far.unwrap(), ids }
     }
 
@@ -100,7 +106,7 @@ async fn all_subflows_are_paths_and_those_that_come_and_go_are_followed() {
     let listener = server(4).await;
     let client = client(&["127.0.0.1", "127.0.0.2"]).await;
     let (near, far) = pair(&client, &listener).await;
-    let lanes = Lanes::beside((&near, &far), "duplicate");
+    let lanes = Lanes::beside(&near, &far, "duplicate");
     lanes.near.set_class(FLOW, FlowClass::Sparse);
     // Before the second subflow is established: the first is a path without being announced.
     lanes.echo(0, 1).await;
@@ -129,7 +135,7 @@ async fn a_client_that_a_translator_moves_is_followed() {
     let path = format!("127.0.0.1={}", relay.address);
     let client = client(&[&path]).await;
     let (near, far) = pair_at(&client, &listener, relay.address).await;
-    let lanes = Lanes::beside((&near, &far), "auto");
+    let lanes = Lanes::beside(&near, &far, "auto");
     lanes.echo(0, 20).await;
     relay.rebind();
     // Like a call: data sent before the server has the new address is lost.
@@ -159,7 +165,7 @@ async fn a_path_that_is_cut_is_left_and_one_that_is_back_is_used() {
     let paths = [format!("127.0.0.1={}", one.address), format!("127.0.0.2={}", two.address)];
     let client = client(&[&paths[0], &paths[1]]).await;
     let (near, far) = pair_at(&client, &listener, one.address).await;
-    let lanes = Lanes::beside((&near, &far), "auto");
+    let lanes = Lanes::beside(&near, &far, "auto");
     lanes.paths(2).await;
     let (mut sent, mut back) = (0u32, 0);
     for cut in [&one, &two] {
@@ -182,11 +188,11 @@ async fn frames_of_strangers_are_counted_and_not_read() {
     let listener = server(1).await;
     let client = client(&["127.0.0.1"]).await;
     let (near, far) = pair(&client, &listener).await;
-    let lanes = Lanes::beside((&near, &far), "auto");
+    let lanes = Lanes::beside(&near, &far, "auto");
     lanes.echo(0, 5).await;
     let stranger = UdpSocket::bind("127.0.0.1:0").await.unwrap();
     let before = listener.lane_counters();
-    for lane in [lanes.ids.1, lanes.ids.1 ^ 1] {
+    for lane in [lanes.ids.peers, lanes.ids.peers ^ 1] {
         let mut frame = marline_datagram::Header { lane, packet_number: 1 << 40 }.bytes().to_vec();
         frame.resize(100, 0);
         stranger.send_to(&frame, listener.local_addr()).await.unwrap();
@@ -212,7 +218,7 @@ async fn a_lane_without_its_connection_has_no_path() {
     let listener = server(1).await;
     let client = client(&["127.0.0.1"]).await;
     let (near, far) = pair(&client, &listener).await;
-    let lanes = Lanes::beside((&near, &far), "auto");
+    let lanes = Lanes::beside(&near, &far, "auto");
     lanes.echo(0, 5).await;
     let most = lanes.near.largest();
     match lanes.near.send(FLOW, &[0; 9_000]) {

@@ -7,7 +7,7 @@
 
 use core::any::Any;
 
-use marline_datagram::{Event, FlowId, Lane, LaneConfig, PathId, TestCipher};
+use marline_datagram::{Event, FlowId, Lane, LaneConfig, LaneIds, PathId, TestCipher};
 use marline_policy::FlowClass;
 use marline_time::Instant;
 
@@ -56,7 +56,9 @@ impl QuicLike {
             let (packet, payload) = (Vec::new(), vec![0; PAYLOAD_BYTES]);
             QuicLike { flow, inner, sends, report: QuicReport::default(), packet, payload }
         };
-        [end((1, 2), there, Some((from, until))), end((2, 1), back, None)]
+        let near = LaneIds { ours: 1, peers: 2 };
+        let far = LaneIds { ours: 2, peers: 1 };
+        [end(near, there, Some((from, until))), end(far, back, None)]
     }
 
     /// Its observations so far.

@@ -3,7 +3,7 @@
 use core::net::SocketAddr;
 
 use marline_core::FourTuple;
-use marline_datagram::{Lane, LaneConfig, PathId, TestCipher};
+use marline_datagram::{Lane, LaneConfig, LaneIds, PathId, TestCipher};
 use marline_link::DuplexConfig;
 use marline_policy::PathCost;
 use marline_time::{Instant, SeedTree};
@@ -66,7 +66,8 @@ impl LanePaths {
         let start = Instant::ZERO;
         let mut host = |client: bool, keys| {
             let lane = if client { &config.client } else { &config.server };
-            let ids = if client { (1, 2) } else { (2, 1) };
+            let (ours, peers) = if client { (1, 2) } else { (2, 1) };
+            let ids = LaneIds { ours, peers };
             let mut lane =
                 LaneHost::new(Lane::new(lane.clone(), ids, keys, start), paths(client), start);
             for (number, backup) in config.backup.iter().enumerate() {

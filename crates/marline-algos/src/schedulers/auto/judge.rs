@@ -109,7 +109,7 @@ impl<'a> Judge<'a> {
             arrives: Some(arrives),
             ..Verdict::by(Rule::First, Decision::Wait)
         };
-        let waits = self.should_wait(first, arrives, (class, spared), cx);
+        let waits = self.should_wait(first, arrives, class, spared, cx);
         if let Some((rule, other, other_arrives)) = waits {
             let decision = classes::wait(candidates());
             return Verdict { decision, rule, other, other_arrives, ..judged };
@@ -159,7 +159,8 @@ impl<'a> Judge<'a> {
         self,
         view: &SubflowView,
         arrives: Duration,
-        (class, spared): (Class, SubflowSet),
+        class: Class,
+        spared: SubflowSet,
         cx: &SchedulerContext<'_>,
     ) -> Option<(Rule, Option<SubflowId>, Option<Duration>)> {
         let rivals = Rivals::of(view, class, Overdue::LeftOut, cx)?.without(spared);

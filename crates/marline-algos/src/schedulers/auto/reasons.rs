@@ -17,8 +17,19 @@ use crate::schedulers::classes::{self, Class, members};
 use crate::schedulers::delivery::arrival_by;
 use crate::schedulers::opportunistic::Opportunistic;
 
-/// A decision, further data that it covers, and why.
-type Answer = (Decision, Vec<DataRange>, Grounds);
+/// A decision, and why.
+struct Answer {
+    decision: Decision,
+    /// Further data that the decision covers.
+    also: Vec<DataRange>,
+    grounds: Grounds,
+}
+
+impl Answer {
+    const fn new(decision: Decision, grounds: Grounds) -> Answer {
+        Answer { decision, also: Vec::new(), grounds }
+    }
+}
 
 impl Auto {
     /// Recomputes `auto`'s decision for a question and its recorded inputs. The result equals the recorded reason.
@@ -33,7 +44,7 @@ impl Auto {
 /// Answers a question and gives the reason.
 pub(super) fn of(question: Question, spending: &BudgetState, cx: &SchedulerContext<'_>) -> Reason {
     let (given, inputs) = Inputs::of(cx, spending, |cx| answer(&question, spending, cx));
-    let nothing = || (Decision::Wait, Vec::new(), Grounds::of(Rule::Nothing));
+    let nothing = || Answer::new(Decision::Wait, Grounds::of(Rule::Nothing));
     reason(question, given.unwrap_or_else(nothing), inputs)
 }
 
@@ -53,10 +64,11 @@ pub(super) fn of_actions(
     // Records the actual actions, not the recomputed ones. Both are the same, as recomputing confirms.
     let (_, inputs) = Inputs::of(cx, spending, |cx| answer(&question, spending, cx));
     let decision = Decision::Send { subflow: on, range: first };
-    Some(reason(question, (decision, also, unblocked(on, cx)), inputs))
+    Some(reason(question, Answer { decision, also, grounds: unblocked(on, cx) }, inputs))
 }
 
-fn reason(question: Question, (decision, also, grounds): Answer, inputs: Inputs) -> Reason {
+fn reason(question: Question, answer: Answer, inputs: Inputs) -> Reason {
+    let Answer { decision, also, grounds } = answer;
     Reason { question, decision, also, grounds, inputs }
 }
 
@@ -70,11 +82,11 @@ fn answer(
     let event = match question {
         Question::Next => {
             let verdict = Judge(spending).decide(cx);
-            return Some((verdict.decision, Vec::new(), grounds(&verdict, spending, cx)));
+            return Some(Answer::new(verdict.decision, grounds(&verdict, spending, cx)));
         }
         Question::Again(item) => {
             let decision = classes::reinject(item, cx);
-            return Some((decision, Vec::new(), rescue_grounds(decision, item, cx)));
+            return Some(Answer::new(decision, rescue_grounds(decision, item, cx)));
         }
         Question::WindowBlocked(picked) => SchedulerEvent::PeerWindowBlocked { picked: *picked },
         Question::BufferBlocked => SchedulerEvent::SendBufferBlocked,
@@ -83,7 +95,8 @@ fn answer(
     Opportunistic::new(OPPORTUNISTIC).on_event(event, cx, &mut actions);
     Costs(spending).drop_costly_repeats(&mut actions, 0, cx);
     let (on, first, also) = repeats(&actions)?;
-    Some((Decision::Send { subflow: on, range: first }, also, unblocked(on, cx)))
+    let decision = Decision::Send { subflow: on, range: first };
+    Some(Answer { decision, also, grounds: unblocked(on, cx) })
 }
 
 /// The data that actions send again, all on one path.

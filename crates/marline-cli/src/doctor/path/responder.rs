@@ -190,7 +190,7 @@ mod tests {
         let segment = |at_us, sent, remote: SocketAddr, flags: u8| {
             let mut header = [0; 20];
             (header[12], header[13]) = (0x50, flags);
-            Tapped::of(at_us, sent, (here, remote), &header).expect("a segment")
+            Tapped::of(at_us, sent, here, remote, &header).expect("a segment")
         };
         let peer = SocketAddr::new(other.ip(), 2222);
         let entries = [

@@ -30,7 +30,7 @@ fn each_path_gets_frames_of_its_own_mtu() {
         let (mut sent, mut arrived) = (0, 0);
         exchange_over(
             [&mut a, &mut b],
-            (0, 4_000),
+            0..4_000,
             |ms, a, b| {
                 if ms % 10 == 0 && ms < 3_900 {
                     let bytes = [200, 1_200, 1_316, 8_192][ms as usize / 10 % 4];
@@ -59,7 +59,7 @@ fn a_path_that_becomes_narrower_leaves_no_gap_of_a_second() {
             let (mut last_ms, mut longest_ms) = (0, 0);
             exchange_over(
                 [&mut a, &mut b],
-                (0, 6_000),
+                0..6_000,
                 |ms, a, b| {
                     if ms % 20 == 0 {
                         a.send(at(ms), FLOW, &[7; 1_316]).unwrap();
@@ -86,7 +86,7 @@ fn a_frame_that_left_whole_follows_in_pieces_where_the_other_path_is_narrower() 
     let (mut sent, mut arrived) = (0, 0);
     exchange_over(
         [&mut a, &mut b],
-        (400, 2_000),
+        400..2_000,
         |ms, a, b| {
             if ms % 20 == 0 && ms < 1_800 {
                 sent += u32::from(a.send(at(ms), FLOW, &pattern(1_316, ms)).is_ok());

@@ -56,12 +56,13 @@ fn burst(a: &mut Lane, ms: u64, count: u8) -> [Vec<(PathId, Vec<u8>)>; 2] {
     assert!(ends <= at(ms + 1) || usize::from(count) == MAX_GROUP_FRAMES, "{ends:?}");
     a.handle_timeout(at(ms + 1));
     sent.extend(frames(a, at(ms + 1)));
-    let (sent, again) = sent.into_iter().filter(large).partition(|(path, _)| *path == A);
+    let (sent, again) =
+        sent.into_iter().filter(|(_, frame)| large(frame)).partition(|(path, _)| *path == A);
     [sent, again]
 }
 
 /// Returns true for a frame with datagrams, and not for ACKs and probes.
-fn large((_, frame): &(PathId, Vec<u8>)) -> bool {
+fn large(frame: &[u8]) -> bool {
     (401..1_400).contains(&frame.len())
 }
 
@@ -83,7 +84,7 @@ fn settle(a: &mut Lane, b: &mut Lane, from_ms: u64) -> usize {
         hand_over(a, at(ms), &acks);
         a.handle_timeout(at(ms));
         let rescued = frames(a, at(ms));
-        copies += rescued.iter().filter(|frame| large(frame)).count();
+        copies += rescued.iter().filter(|(_, frame)| large(frame)).count();
         hand_over(b, at(ms), &rescued);
     }
     copies

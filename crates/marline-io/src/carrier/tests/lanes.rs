@@ -14,10 +14,10 @@ fn a_frame_is_its_lanes_or_another_shards() {
     let now = Instant::from_secs(1);
     let mut carrier = carrier(true, Shard { index: 1, count: 4, generation: None });
     let ours = lane_frame(0x0500_0000_0000_0009);
-    let got = carrier.receive(now, &datagram(outer(1, (9, 7000)), &ours));
+    let got = carrier.receive(now, &datagram(outer(1, 9, 7000), &ours));
     assert!(matches!(got, Received::Lane(0x0500_0000_0000_0009)), "{got:?}");
     let other = lane_frame(0x0600_0000_0000_0009);
-    let mut datagram = datagram(outer(1, (9, 7000)), &other);
+    let mut datagram = datagram(outer(1, 9, 7000), &other);
     assert!(matches!(carrier.receive(now, &datagram), Received::Elsewhere(2)));
     datagram.handed_over = true;
     let got = carrier.receive(now, &datagram);
@@ -37,7 +37,7 @@ fn a_frame_is_its_lanes_or_another_shards() {
 fn the_address_of_a_flow_changes_only_after_validation() {
     let mut pair = Pair::connected();
     let now = pair.now;
-    let (here, there) = (outer(1, (9, 7000)), outer(1, (8, 7001)));
+    let (here, there) = (outer(1, 9, 7000), outer(1, 8, 7001));
     assert_eq!(pair.server.place(SERVER_FLOW), Some(here));
     assert_eq!(pair.server.place(CLIENT_FLOW), None, "no flow of the server's");
     let changes = pair.server.changes();
@@ -63,11 +63,11 @@ fn the_address_of_a_flow_changes_only_after_validation() {
 fn an_unproven_address_is_not_recorded_for_its_flow() {
     let now = Instant::from_secs(1);
     let mut server = carrier(true, ALONE);
-    server.receive(now, &datagram(outer(1, (9, 7000)), &syn(CLIENT_FLOW, 44)));
+    server.receive(now, &datagram(outer(1, 9, 7000), &syn(CLIENT_FLOW, 44)));
     let mut bytes = vec![0; SHORT_HEADER + 60];
-    let answer = batch(server_path(), (SERVER_FLOW, CLIENT_FLOW), true, &bytes);
+    let answer = batch(server_path(), SERVER_FLOW, CLIENT_FLOW, true, &bytes);
     assert!(server.frame(now, &answer, &mut bytes).is_some());
     assert_eq!(server.place(SERVER_FLOW), None);
-    server.receive(now, &datagram(outer(1, (9, 7000)), &data(SERVER_FLOW, 20)));
-    assert_eq!(server.place(SERVER_FLOW), Some(outer(1, (9, 7000))));
+    server.receive(now, &datagram(outer(1, 9, 7000), &data(SERVER_FLOW, 20)));
+    assert_eq!(server.place(SERVER_FLOW), Some(outer(1, 9, 7000)));
 }

@@ -2,7 +2,9 @@
 
 use super::*;
 
-const HERE: (u8, u16) = (9, 7000);
+fn here() -> Outer {
+    outer(1, 9, 7000)
+}
 
 /// Client and server with a flow between them, and all datagrams that were exchanged.
 pub(super) struct Pair {
@@ -18,7 +20,7 @@ fn client_path() -> FourTuple {
 
 /// Server address as seen by a client.
 pub(super) fn at_client() -> Outer {
-    outer(2, (1, 443))
+    outer(2, 1, 443)
 }
 
 fn sent(framed: Option<Framed>, segment: &[u8]) -> Vec<u8> {
@@ -32,13 +34,13 @@ fn first_syn(client: &mut UdpCarrier, now: Instant) -> Vec<u8> {
 
 fn first_syn_of(client: &mut UdpCarrier, now: Instant, flow: u64) -> Vec<u8> {
     let mut bytes = vec![0; SHORT_HEADER + 44];
-    let framed = client.frame(now, &batch(client_path(), (flow, 0), true, &bytes), &mut bytes);
+    let framed = client.frame(now, &batch(client_path(), flow, 0, true, &bytes), &mut bytes);
     sent(framed, &segment(0x02, 44))
 }
 
 fn syn_ack(server: &mut UdpCarrier, now: Instant) -> Vec<u8> {
     let mut bytes = vec![0; SHORT_HEADER + 60];
-    let out = batch(server_path(), (SERVER_FLOW, CLIENT_FLOW), true, &bytes);
+    let out = batch(server_path(), SERVER_FLOW, CLIENT_FLOW, true, &bytes);
     sent(server.frame(now, &out, &mut bytes), &segment(0x12, 60))
 }
 
@@ -46,14 +48,14 @@ fn syn_ack(server: &mut UdpCarrier, now: Instant) -> Vec<u8> {
 fn client_sends(client: &mut UdpCarrier, now: Instant) -> Vec<u8> {
     let mut bytes = vec![0; SHORT_HEADER];
     bytes.extend(segment(0x10, 20));
-    let out = batch(client_path(), (CLIENT_FLOW, SERVER_FLOW), false, &bytes);
+    let out = batch(client_path(), CLIENT_FLOW, SERVER_FLOW, false, &bytes);
     assert!(client.frame(now, &out, &mut bytes).is_some());
     bytes
 }
 
 fn goes_to(server: &mut UdpCarrier, now: Instant) -> Outer {
     let mut bytes = vec![0; 200];
-    let out = batch(server_path(), (SERVER_FLOW, CLIENT_FLOW), false, &bytes);
+    let out = batch(server_path(), SERVER_FLOW, CLIENT_FLOW, false, &bytes);
     match server.frame(now, &out, &mut bytes) {
         Some(Framed::Ready(to)) => to,
         other => panic!("{other:?}"),
@@ -68,13 +70,13 @@ impl Pair {
     fn between(mut client: UdpCarrier, mut server: UdpCarrier) -> Pair {
         let now = Instant::from_secs(1);
         let syn = first_syn(&mut client, now);
-        let got = server.receive(now, &datagram(outer(1, HERE), &syn));
+        let got = server.receive(now, &datagram(here(), &syn));
         assert!(matches!(got, Received::Segment(meta, _) if meta.peer_flow == CLIENT_FLOW));
         let answer = syn_ack(&mut server, now);
         let got = client.receive(now, &datagram(at_client(), &answer));
         assert!(matches!(got, Received::Segment(meta, _) if meta.peer_flow == SERVER_FLOW));
         let third = client_sends(&mut client, now);
-        let got = server.receive(now, &datagram(outer(1, HERE), &third));
+        let got = server.receive(now, &datagram(here(), &third));
         assert!(matches!(got, Received::Segment(meta, _) if meta.flow == SERVER_FLOW));
         Pair { client, server, now, seen: vec![syn, answer, third] }
     }
@@ -94,7 +96,7 @@ impl Pair {
 fn a_moving_client_is_followed_and_the_core_notified() {
     let mut pair = Pair::connected();
     let now = pair.now;
-    for (moved, other_host) in [(outer(1, (9, 7001)), false), (outer(1, (8, 7001)), true)] {
+    for (moved, other_host) in [(outer(1, 9, 7001), false), (outer(1, 8, 7001), true)] {
         let challenge = pair.challenged_at(moved);
         pair.client.receive(now, &datagram(at_client(), &challenge));
         let (_, response) = pair.client.poll_control().expect("a response");
@@ -112,7 +114,7 @@ fn a_moving_client_is_followed_and_the_core_notified() {
 fn a_new_address_gets_only_challenges_until_it_answers() {
     let mut pair = Pair::connected();
     let now = pair.now;
-    let moved = outer(1, (8, 9000));
+    let moved = outer(1, 8, 9000);
     let bytes = data(SERVER_FLOW, 20);
     let (mut received, mut sent) = (0, 0);
     let mut challenge = None;
@@ -126,7 +128,7 @@ fn a_new_address_gets_only_challenges_until_it_answers() {
             sent += frame.as_bytes().len();
             challenge = Some(frame);
         }
-        assert_eq!(goes_to(&mut pair.server, at), outer(1, HERE));
+        assert_eq!(goes_to(&mut pair.server, at), here());
     }
     assert!(sent <= 3 * received, "{sent} of {received}");
     assert_eq!(pair.server.counters().challenges, 20, "one per 10 ms");
@@ -135,7 +137,7 @@ fn a_new_address_gets_only_challenges_until_it_answers() {
     pair.client.receive(now, &datagram(at_client(), challenge.as_bytes()));
     let (_, response) = pair.client.poll_control().expect("a response");
     // From another address, the answer is worthless.
-    pair.server.receive(now, &datagram(outer(1, (7, 9000)), response.as_bytes()));
+    pair.server.receive(now, &datagram(outer(1, 7, 9000), response.as_bytes()));
     assert_eq!((pair.server.counters().bad_responses, pair.server.counters().moves), (1, 0));
     pair.server.receive(now, &datagram(moved, response.as_bytes()));
     assert_eq!(pair.server.counters().moves, 1);
@@ -143,7 +145,7 @@ fn a_new_address_gets_only_challenges_until_it_answers() {
     // A response is valid for one move: replayed after the flow has moved on, it is worthless.
     pair.server.receive(now, &datagram(moved, response.as_bytes()));
     assert_eq!((pair.server.counters().bad_responses, pair.server.counters().moves), (1, 1));
-    let next = outer(1, (6, 6000));
+    let next = outer(1, 6, 6000);
     let challenge = pair.challenged_at(next);
     pair.client.receive(now, &datagram(at_client(), &challenge));
     let (_, answer) = pair.client.poll_control().expect("a response");
@@ -156,7 +158,7 @@ fn a_new_address_gets_only_challenges_until_it_answers() {
 fn an_observer_of_everything_cannot_steal_a_flow() {
     let mut pair = Pair::connected();
     let now = pair.now;
-    let thief = outer(1, (66, 6666));
+    let thief = outer(1, 66, 6666);
     // The attacker sends with the id that it has seen, and gets the challenge.
     let keepalive = ControlFrame::keepalive(SERVER_FLOW);
     pair.server.receive(now, &datagram(thief, keepalive.as_bytes()));
@@ -172,8 +174,7 @@ fn an_observer_of_everything_cannot_steal_a_flow() {
         if let Some(Frame::Handshake { more, .. }) = Frame::parse(seen) {
             tries.push(more.introduction.commitment);
             let mut bond = own.bond(now, Some(more.introduction));
-            let ids = (SERVER_FLOW, CLIENT_FLOW);
-            tries.extend(own.response(&mut bond, ids, &nonce));
+            tries.extend(own.response(&mut bond, SERVER_FLOW, CLIENT_FLOW, &nonce));
         }
     }
     assert_eq!(tries.len(), 5);
@@ -184,16 +185,16 @@ fn an_observer_of_everything_cannot_steal_a_flow() {
     }
     assert_eq!(pair.server.counters().bad_responses, 5);
     // It sends the challenge to the true peer, which answers only the server.
-    let got = pair.client.receive(now, &datagram(outer(2, (66, 6666)), challenge.as_bytes()));
+    let got = pair.client.receive(now, &datagram(outer(2, 66, 6666), challenge.as_bytes()));
     assert!(matches!(got, Received::Nothing));
     assert!(pair.client.poll_control().is_none());
     // It makes the true peer move, and uses what it sees then.
-    let moved = outer(1, (8, 9000));
+    let moved = outer(1, 8, 9000);
     let true_challenge = pair.challenged_at(moved);
     pair.client.receive(now, &datagram(at_client(), &true_challenge));
     let (_, response) = pair.client.poll_control().expect("a response");
     pair.server.receive(now, &datagram(thief, response.as_bytes()));
-    assert_eq!(goes_to(&mut pair.server, now), outer(1, HERE));
+    assert_eq!(goes_to(&mut pair.server, now), here());
     pair.server.receive(now, &datagram(moved, response.as_bytes()));
     assert_eq!(goes_to(&mut pair.server, now), moved);
     pair.server.receive(now, &datagram(thief, response.as_bytes()));
@@ -217,10 +218,10 @@ fn only_a_restarted_server_can_prove_a_reset() {
     for asked in [&data[..], keepalive.as_bytes()] {
         let mut answers = Vec::new();
         for server in [&mut other, &mut restarted] {
-            let got = server.receive(now, &datagram(outer(1, HERE), asked));
+            let got = server.receive(now, &datagram(here(), asked));
             assert!(matches!(got, Received::Nothing));
             let (to, reset) = server.poll_control().expect("a reset");
-            assert_eq!(to, outer(1, HERE));
+            assert_eq!(to, here());
             assert!(reset.as_bytes().len() <= asked.len());
             answers.push(reset);
         }
@@ -261,9 +262,9 @@ fn icmp_is_believed_if_it_quotes_an_id_that_goes_there() {
     let syn = first_syn(&mut opening, now);
     assert!(opening.quoted_flow(there, &quoted(&syn)).is_some());
     let mut out = vec![0; 200];
-    let sending = batch(server_path(), (SERVER_FLOW, CLIENT_FLOW), false, &out);
+    let sending = batch(server_path(), SERVER_FLOW, CLIENT_FLOW, false, &out);
     pair.server.frame(now, &sending, &mut out);
-    let found = pair.server.quoted_flow(outer(1, HERE).remote, &quoted(&out));
+    let found = pair.server.quoted_flow(here().remote, &quoted(&out));
     assert_eq!(found, Some((SERVER_FLOW, server_path())));
 }
 
@@ -275,7 +276,7 @@ fn resets_are_limited_per_second() {
         let now = Instant::from_secs(10) + Duration::from_millis(ms);
         for n in 1..6 {
             let bytes = ControlFrame::keepalive(ms * 10 + n);
-            server.receive(now, &datagram(outer(1, HERE), bytes.as_bytes()));
+            server.receive(now, &datagram(here(), bytes.as_bytes()));
             while server.poll_control().is_some() {
                 sent[(ms / 1_000) as usize] += 1;
             }
@@ -290,7 +291,7 @@ fn future_versions_are_answered_with_the_supported_one() {
     let mut server = carrier(true, ALONE);
     let mut newer = syn(CLIENT_FLOW, 44);
     newer[0] = 0x31;
-    server.receive(now, &datagram(outer(1, HERE), &newer));
+    server.receive(now, &datagram(here(), &newer));
     let (_, told) = server.poll_control().expect("the list");
     assert_eq!(told, ControlFrame::versions(CLIENT_FLOW));
     assert!(told.as_bytes().len() <= newer.len());
@@ -300,13 +301,13 @@ fn future_versions_are_answered_with_the_supported_one() {
 fn a_loaded_server_sends_retries_and_keeps_no_state() {
     let now = Instant::from_secs(1);
     let (mut client, mut server) = (carrier(false, ALONE), carrier(true, ALONE));
-    let pressed = |bytes| Datagram { pressed: true, ..datagram(outer(1, HERE), bytes) };
+    let pressed = |bytes| Datagram { pressed: true, ..datagram(here(), bytes) };
     let syn = first_syn(&mut client, now);
     assert!(matches!(server.receive(now, &pressed(&syn)), Received::Nothing));
     assert_eq!(server.table_sizes(), (0, 0));
     let (_, retry) = server.poll_control().expect("a cookie");
     assert!(retry.as_bytes().len() <= syn.len());
-    let thief = client.receive(now, &datagram(outer(2, (66, 443)), retry.as_bytes()));
+    let thief = client.receive(now, &datagram(outer(2, 66, 443), retry.as_bytes()));
     assert!(matches!(thief, Received::Nothing));
     let got = client.receive(now, &datagram(at_client(), retry.as_bytes()));
     assert!(matches!(got, Received::Repeat(CLIENT_FLOW)));
@@ -318,7 +319,7 @@ fn a_loaded_server_sends_retries_and_keeps_no_state() {
     let next = first_syn_of(&mut client, now, CLIENT_FLOW + 1);
     assert!(matches!(server.receive(now, &pressed(&next)), Received::Segment(..)));
     // The cookie is worthless elsewhere.
-    let elsewhere = Datagram { outer: outer(1, (9, 7001)), ..pressed(&second) };
+    let elsewhere = Datagram { outer: outer(1, 9, 7001), ..pressed(&second) };
     let mut fresh = carrier(true, ALONE);
     assert!(matches!(fresh.receive(now, &elsewhere), Received::Nothing));
 }
@@ -329,10 +330,10 @@ fn a_syn_that_made_room_for_others_still_counts_for_its_flow() {
     let mut server = half_open(now);
     while answer(&mut server, now, 60).is_some() {}
     for n in 0..PENDING_CAPACITY as u64 {
-        server.receive(now, &datagram(outer(1, (9, 1)), &syn(0x5000 + n, 44)));
+        server.receive(now, &datagram(outer(1, 9, 1), &syn(0x5000 + n, 44)));
     }
     assert!(!server.pending.knows(CLIENT_FLOW, ip(9)));
-    server.receive(now, &datagram(outer(1, HERE), &syn(CLIENT_FLOW, 44)));
+    server.receive(now, &datagram(here(), &syn(CLIENT_FLOW, 44)));
     assert!(answer(&mut server, now, 60).is_some(), "the client is there, and gets its answer");
 }
 
@@ -343,7 +344,7 @@ fn tables_that_a_flood_filled_shrink_when_it_is_over() {
     client.config.max_flows = 20_000;
     let mut bytes = vec![0; SHORT_HEADER + 40];
     for n in 1..=10_000u64 {
-        client.frame(now, &batch(client_path(), (n, 0), true, &bytes), &mut bytes);
+        client.frame(now, &batch(client_path(), n, 0, true, &bytes), &mut bytes);
     }
     assert!(client.flows.capacity() >= 10_000);
     for n in 1..=9_990 {
@@ -364,8 +365,8 @@ fn ten_thousand_idle_flows_are_all_kept_open() {
     client.config.max_flows = 20_000;
     let mut bytes = vec![0; SHORT_HEADER + 40];
     for n in 1..=10_000u64 {
-        client.frame(start, &batch(client_path(), (n, 0), true, &bytes), &mut bytes);
-        client.frame(start, &batch(client_path(), (n, 1 << 40 | n), false, &bytes), &mut bytes);
+        client.frame(start, &batch(client_path(), n, 0, true, &bytes), &mut bytes);
+        client.frame(start, &batch(client_path(), n, 1 << 40 | n, false, &bytes), &mut bytes);
     }
     let mut last = std::collections::BTreeMap::new();
     let end = start + Duration::from_secs(61);

@@ -2,7 +2,7 @@ use core::net::SocketAddr;
 
 use marline_algos::Registry;
 use marline_core::{FourTuple, PathAddresses};
-use marline_datagram::{FlowId, LaneConfig, TestCipher};
+use marline_datagram::{FlowId, LaneConfig, LaneIds, TestCipher};
 
 use super::*;
 
@@ -17,7 +17,7 @@ fn config() -> LaneConfig {
 
 fn lanes(numbers: PathNumbers) -> Lanes {
     let [keys, _] = TestCipher::pair(1);
-    let lane = Lane::new(config(), (ID, 8), keys, Instant::ZERO);
+    let lane = Lane::new(config(), LaneIds { ours: ID, peers: 8 }, keys, Instant::ZERO);
     let mut lanes = Lanes::new(ALONE, SecretRng::from_os().unwrap());
     assert!(lanes.admits(ID, 8));
     lanes.insert(ID, 8, lane, ConnectionId(3), numbers);
@@ -142,7 +142,7 @@ fn frames_come_from_a_path_or_are_counted() {
 fn a_silent_lane_path_is_probed_when_its_addresses_answer() {
     let mut lanes = lanes(PathNumbers::Ours);
     let [_, keys] = TestCipher::pair(1);
-    let mut peer = Lane::new(config(), (8, ID), keys, Instant::ZERO);
+    let mut peer = Lane::new(config(), LaneIds { ours: 8, peers: ID }, keys, Instant::ZERO);
     let now = Instant::from_secs(1);
     peer.add_path(PathId(0), now);
     let subflows = subflows(&[10]);

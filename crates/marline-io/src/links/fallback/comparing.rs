@@ -8,7 +8,7 @@
 
 use marline_time::{Duration, Instant};
 
-use super::{Leaving, Order, Routes, TransportChoice, UdpUse, doubled};
+use super::{Backoff, Leaving, Order, Routes, UdpUse, Way};
 use crate::carrier::FlowEnds;
 use crate::links::pace::{DataDirection, LaneBytes, Policed};
 
@@ -18,8 +18,8 @@ pub(super) const TRIAL: Duration = Duration::from_secs(4);
 /// Minimum rate of a faster link, in percent of the rate of datagrams.
 const FASTER_PERCENT: u64 = 150;
 /// First and longest time until the next comparison.
-pub(super) const COMPARE: (Duration, Duration) =
-    (Duration::from_secs(600), Duration::from_secs(7_200));
+pub(super) const COMPARE: Backoff =
+    Backoff { first: Duration::from_secs(600), longest: Duration::from_secs(7_200) };
 /// Time until the next comparison after one without a result.
 pub(super) const COMPARE_AFTER_NOTHING: Duration = Duration::from_secs(60);
 
@@ -98,7 +98,7 @@ impl Routes {
                 if link_rate >= bits_per_s.saturating_mul(FASTER_PERCENT) / 100 {
                     let rates =
                         CarrierRates { udp_bits_per_s: bits_per_s, tcp_bits_per_s: link_rate };
-                    let until = now + doubled(COMPARE, route.slower);
+                    let until = now + COMPARE.after(route.slower);
                     route.slower = route.slower.saturating_add(1);
                     route.comparison = Some(Comparison::Faster { rates, until });
                     self.orders.push_back(Order::Keep(ends, rates));
@@ -106,7 +106,7 @@ impl Routes {
                 }
                 let pause = match rate {
                     None => COMPARE_AFTER_NOTHING,
-                    Some(_) => doubled(COMPARE, route.in_vain),
+                    Some(_) => COMPARE.after(route.in_vain),
                 };
                 route.in_vain = route.in_vain.saturating_add(u32::from(rate.is_some()));
                 route.compare_at = now + pause;

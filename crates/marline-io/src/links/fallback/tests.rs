@@ -73,7 +73,7 @@ fn datagrams_are_given_as_long_again_as_the_link_took() {
 }
 
 /// Sends segments of 1,000 bytes at this rate for some seconds; one in ten is repeated.
-fn download(routes: &mut Routes, (from, bits_per_s): (Instant, u64), seconds: u64) -> Instant {
+fn download(routes: &mut Routes, from: Instant, bits_per_s: u64, seconds: u64) -> Instant {
     let gap = Duration::from_nanos(8_000_000_000_000 / bits_per_s);
     let (mut now, mut seq) = (from, 0_u32);
     while now < from + Duration::from_secs(seconds) {
@@ -94,12 +94,12 @@ fn where_datagrams_are_policed_a_faster_link_is_kept_and_datagrams_have_a_chance
     let mut routes = Routes::new(UdpUse::Preferred);
     routes.sent(ms(0), ends());
     routes.heard(ms(10), ends());
-    let now = download(&mut routes, (ms(10), 1_000_000), 5);
+    let now = download(&mut routes, ms(10), 1_000_000, 5);
     assert_eq!(orders(&mut routes), [Order::Open(ends())]);
     routes.opened(now, ends(), LINK);
     assert_eq!(orders(&mut routes), [Order::Compare(ends(), LINK)]);
     assert!(routes.by_link().is_empty(), "nothing is decided");
-    let now = download(&mut routes, (now, 40_000_000), 5);
+    let now = download(&mut routes, now, 40_000_000, 5);
     let [Order::Keep(_, rates)] = orders(&mut routes)[..] else { panic!("not kept") };
     assert!(rates.udp_bits_per_s < 1_100_000 && rates.tcp_bits_per_s > 30_000_000, "{rates:?}");
     assert_eq!(routes.routes_faster_by_tcp(), [(ends(), rates)]);
@@ -110,9 +110,9 @@ fn where_datagrams_are_policed_a_faster_link_is_kept_and_datagrams_have_a_chance
     };
     assert!(left >= now + Duration::from_secs(590), "{left:?}");
     // Still policed: the link is kept for twice as long.
-    let now = download(&mut routes, (left, 1_000_000), 5);
+    let now = download(&mut routes, left, 1_000_000, 5);
     routes.opened(now, ends(), LINK);
-    let now = download(&mut routes, (now, 40_000_000), 5);
+    let now = download(&mut routes, now, 40_000_000, 5);
     assert!(matches!(
         orders(&mut routes)[..],
         [Order::Open(_), Order::Compare(..), Order::Keep(..)]
@@ -129,9 +129,9 @@ fn a_transfer_that_ends_while_it_is_compared_decides_as_well() {
     let mut routes = Routes::new(UdpUse::Preferred);
     routes.sent(ms(0), ends());
     routes.heard(ms(10), ends());
-    let now = download(&mut routes, (ms(10), 1_000_000), 5);
+    let now = download(&mut routes, ms(10), 1_000_000, 5);
     routes.opened(now, ends(), LINK);
-    let now = download(&mut routes, (now, 100_000_000), 1);
+    let now = download(&mut routes, now, 100_000_000, 1);
     assert!(routes.routes_faster_by_tcp().is_empty(), "not yet");
     run(&mut routes, now + Duration::from_secs(4), false);
     let slower = routes.routes_faster_by_tcp();
@@ -143,14 +143,14 @@ fn a_link_that_is_not_faster_is_closed_and_not_soon_retried() {
     let mut routes = Routes::new(UdpUse::Preferred);
     routes.sent(ms(0), ends());
     routes.heard(ms(10), ends());
-    let now = download(&mut routes, (ms(10), 5_000_000), 5);
+    let now = download(&mut routes, ms(10), 5_000_000, 5);
     routes.opened(now, ends(), LINK);
-    let now = download(&mut routes, (now, 6_000_000), 5);
+    let now = download(&mut routes, now, 6_000_000, 5);
     let said = orders(&mut routes);
     let [.., Order::Leave(_, Leaving::NotFaster), Order::Close(LINK)] = said[..] else {
         panic!("{said:?}")
     };
-    download(&mut routes, (now, 5_000_000), 300);
+    download(&mut routes, now, 5_000_000, 300);
     assert_eq!(orders(&mut routes), []);
 }
 
@@ -159,10 +159,10 @@ fn a_comparison_whose_link_does_not_come_about_changes_nothing() {
     let mut routes = Routes::new(UdpUse::Preferred);
     routes.sent(ms(0), ends());
     routes.heard(ms(10), ends());
-    let now = download(&mut routes, (ms(10), 1_000_000), 5);
+    let now = download(&mut routes, ms(10), 1_000_000, 5);
     assert!(!routes.on_link_failure(now, ends(), Failure::Answered), "no news");
     assert_eq!(orders(&mut routes), [Order::Open(ends())]);
-    download(&mut routes, (now, 1_000_000), 60);
+    download(&mut routes, now, 1_000_000, 60);
     assert_eq!(orders(&mut routes), []);
 }
 
@@ -269,7 +269,7 @@ fn answers_in_a_row_bring_datagrams_back() {
     else {
         panic!("{log:?}")
     };
-    assert!(left >= ms(640) + STAY.0 && left < ms(6_000), "{left:?}");
+    assert!(left >= ms(640) + STAY.first && left < ms(6_000), "{left:?}");
     assert_eq!(routes.next_timeout(), None);
 }
 
@@ -318,7 +318,7 @@ fn a_network_that_goes_back_and_forth_stays_on_the_link_longer_each_time() {
         began = opened + CONFIRMATION_TIME.0;
         goes_over(&mut routes, began);
     }
-    assert!(last >= STAY.0 * 8, "{last:?}");
+    assert!(last >= STAY.first * 8, "{last:?}");
 }
 
 #[test]

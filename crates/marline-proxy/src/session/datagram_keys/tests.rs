@@ -1,5 +1,5 @@
 use marline::datagrams::{FlowId, Keys, PathId};
-use marline_datagram::{Event, Lane};
+use marline_datagram::{Event, Lane, LaneIds};
 use marline_time::{Instant, Rng, SeedTree};
 
 use super::*;
@@ -93,8 +93,9 @@ const PATH: PathId = PathId(0);
 /// Two ends of a lane with one path.
 fn lanes(cipher: Cipher) -> [Lane; 2] {
     let [client, server] = [end(3), end(4)];
-    [(Side::Client, (client.lane, server.lane)), (Side::Server, (server.lane, client.lane))].map(
-        |(side, ids)| {
+    [(Side::Client, client.lane, server.lane), (Side::Server, server.lane, client.lane)].map(
+        |(side, ours, peers)| {
+            let ids = LaneIds { ours, peers };
             let keys = of(cipher, side, 3, 4, 5);
             let mut lane = Lane::new(lane_config(), ids, keys, Instant::ZERO);
             assert!(lane.add_path(PATH, Instant::ZERO));

@@ -16,13 +16,24 @@ fn ask(peekaboo: &mut Peekaboo, pair: &[SubflowView], stream: &Stream, at_ms: u6
     peekaboo.next_send(&SchedulerContext { now, ..stream.context(pair) })
 }
 
-/// Asks 200 times. After each decision so many milliseconds pass and so many segments of 1,000 bytes are
-/// DATA_ACKed: the first if it waited, the second if it sent. Returns which waited.
+/// What follows a decision.
+#[derive(Copy, Clone)]
+struct Outcome {
+    passed_ms: u64,
+    /// Number of segments of 1,000 bytes that are DATA_ACKed.
+    segments: u64,
+}
+
+const fn outcome(passed_ms: u64, segments: u64) -> Outcome {
+    Outcome { passed_ms, segments }
+}
+
+/// Asks 200 times, with these outcomes if it waits and if it sends. Returns which waited.
 fn train(
     peekaboo: &mut Peekaboo,
     pair: &[SubflowView],
-    waited: (u64, u64),
-    sent: (u64, u64),
+    waited: Outcome,
+    sent: Outcome,
 ) -> Vec<bool> {
     let (mut now_ms, mut acked) = (START_MS, 0);
     let mut waits = Vec::new();
@@ -30,7 +41,7 @@ fn train(
         let unsent = |data_una| Stream { data_una, ..Stream::new(data_una + 100_000) };
         let decision = ask(peekaboo, pair, &unsent(acked), now_ms);
         waits.push(decision.data().is_none());
-        let (passed_ms, segments) = if decision.data().is_none() { waited } else { sent };
+        let Outcome { passed_ms, segments } = if decision.data().is_none() { waited } else { sent };
         now_ms += passed_ms;
         acked += segments * 1_000;
         // The fast path has room again, which ends the waiting.
@@ -57,26 +68,26 @@ fn the_fastest_path_with_room_takes_everything() {
 
 #[test]
 fn peekaboo_learns_to_wait_if_the_next_path_blocks() {
-    let waits = train(&mut Peekaboo::default(), &pair(), (20, 10), (200, 10));
+    let waits = train(&mut Peekaboo::default(), &pair(), outcome(20, 10), outcome(200, 10));
     assert!(waits[..10].contains(&true) && waits[..10].contains(&false), "both are tried");
     assert!(last_waits(&waits) >= 90, "{}", last_waits(&waits));
 }
 
 #[test]
 fn peekaboo_learns_to_send_if_both_paths_are_faster() {
-    let waits = train(&mut Peekaboo::default(), &pair(), (20, 10), (20, 25));
+    let waits = train(&mut Peekaboo::default(), &pair(), outcome(20, 10), outcome(20, 25));
     assert!(last_waits(&waits) <= 10, "{}", last_waits(&waits));
 }
 
 #[test]
 fn peekaboo_forgets_a_network_that_is_gone() {
     let mut peekaboo = Peekaboo::new(PeekabooConfig { memory: 50, ..PeekabooConfig::default() });
-    train(&mut peekaboo, &pair(), (20, 10), (200, 10));
+    train(&mut peekaboo, &pair(), outcome(20, 10), outcome(200, 10));
     let stream = Stream::new(0);
     let cx = stream.context(&[]);
     peekaboo.on_event(SchedulerEvent::SubflowUp(SubflowId(2)), &cx, &mut Vec::new());
     peekaboo.acked = None;
-    let waits = train(&mut peekaboo, &pair(), (200, 10), (20, 10));
+    let waits = train(&mut peekaboo, &pair(), outcome(200, 10), outcome(20, 10));
     assert!(last_waits(&waits) <= 10, "{}", last_waits(&waits));
 }
 
@@ -85,7 +96,7 @@ fn varying_delays_reverse_some_decisions_the_same_ones_with_the_same_seed() {
     let varying = pair().map(|view| SubflowView { rttvar: ms(60), ..view });
     let run = |seed, adjusts| {
         let config = PeekabooConfig { seed, adjusts, ..PeekabooConfig::default() };
-        train(&mut Peekaboo::new(config), &varying, (20, 10), (200, 10))
+        train(&mut Peekaboo::new(config), &varying, outcome(20, 10), outcome(200, 10))
     };
     let (first, again, other) = (run(1, true), run(1, true), run(2, true));
     assert_eq!(first, again);
@@ -98,7 +109,7 @@ fn varying_delays_reverse_some_decisions_the_same_ones_with_the_same_seed() {
 #[test]
 fn peekaboo_waits_for_at_most_two_round_trips() {
     let mut peekaboo = Peekaboo::default();
-    let waits = train(&mut peekaboo, &pair(), (20, 10), (200, 10));
+    let waits = train(&mut peekaboo, &pair(), outcome(20, 10), outcome(200, 10));
     assert!(last_waits(&waits) >= 90);
     let acked = peekaboo.acked.expect("it looked").0;
     let stream = Stream { data_una: acked, ..Stream::new(acked + 9_000) };

@@ -33,10 +33,11 @@ fn acked(
     scheduler: &mut TailProbes,
     stream: &Stream,
     views: &[SubflowView],
-    (on, start, end): (u8, u64, u64),
+    on: u8,
+    acked: DataRange,
 ) -> Vec<SchedulerAction> {
     let mut out = Vec::new();
-    let event = SchedulerEvent::Acked { on: SubflowId(on), range: range(start, end) };
+    let event = SchedulerEvent::Acked { on: SubflowId(on), range: acked };
     scheduler.on_event(event, &stream.context(views), &mut out);
     out
 }
@@ -114,9 +115,9 @@ fn an_answered_copy_of_a_silent_original_raises_suspicion_once() {
         probe(&mut scheduler, &stream, &views, range(2_000, 3_000));
         drain(&mut scheduler, &mut stream, &views);
         // Other data that this subflow delivers is not evidence.
-        assert_eq!(acked(&mut scheduler, &stream, &views, (1, 0, 1_000)), []);
-        assert_eq!(acked(&mut scheduler, &stream, &views, (1, 2_000, 3_000)), expected);
-        assert_eq!(acked(&mut scheduler, &stream, &views, (1, 2_000, 3_000)), []);
+        assert_eq!(acked(&mut scheduler, &stream, &views, 1, range(0, 1_000)), []);
+        assert_eq!(acked(&mut scheduler, &stream, &views, 1, range(2_000, 3_000)), expected);
+        assert_eq!(acked(&mut scheduler, &stream, &views, 1, range(2_000, 3_000)), []);
         assert!(!scheduler.watches_acks(), "{after:?}");
     }
 }
@@ -128,7 +129,7 @@ fn an_original_path_that_was_heard_is_not_suspected() {
     probe(&mut scheduler, &stream, &views, range(2_000, 3_000));
     drain(&mut scheduler, &mut stream, &views);
     views[0].last_heard_at = NOW + ms(1);
-    assert_eq!(acked(&mut scheduler, &stream, &views, (1, 2_000, 3_000)), []);
+    assert_eq!(acked(&mut scheduler, &stream, &views, 1, range(2_000, 3_000)), []);
     assert!(!scheduler.watches_acks());
     // A later silence is a new episode. The segment was carried there, so it is not copied.
     probe(&mut scheduler, &stream, &views, range(2_000, 3_000));
@@ -159,7 +160,7 @@ fn the_timer_and_the_end_of_a_subflow_end_an_episode() {
         drain(&mut scheduler, &mut stream, &views);
         scheduler.on_event(event, &stream.context(&views), &mut Vec::new());
         assert!(!scheduler.watches_acks());
-        assert_eq!(acked(&mut scheduler, &stream, &views, (1, 0, 1_000)), []);
+        assert_eq!(acked(&mut scheduler, &stream, &views, 1, range(0, 1_000)), []);
     }
 }
 

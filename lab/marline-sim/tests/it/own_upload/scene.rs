@@ -11,7 +11,7 @@ use marline_algos::Registry;
 use marline_core::{
     ConnectionConfig, EndpointConfig, FourTuple, Limits, MonitorKind, Purpose, Shard, Traffic,
 };
-use marline_datagram::{FlowId, Lane, LaneConfig, PathId, TestCipher};
+use marline_datagram::{FlowId, Lane, LaneConfig, LaneIds, PathId, TestCipher};
 use marline_policy::{AddressId, LocalAddress};
 use marline_sim::{
     Amount, Bulk, Echo, EchoServer, Host, HostConfig, LaneHost, LinkId, Node, NodeId, Observer,
@@ -232,7 +232,8 @@ fn machine(plan: &Plan, client: bool, seeds: &SeedTree) -> Machine {
     let paths = addresses(plan).iter().enumerate().map(path).collect();
     let policy = Registry::default().datagram_policy("auto").expect("built in");
     let [ours, theirs] = TestCipher::pair(1);
-    let (ids, keys) = if client { ((1, 2), ours) } else { ((2, 1), theirs) };
+    let (id, peers, keys) = if client { (1, 2, ours) } else { (2, 1, theirs) };
+    let ids = LaneIds { ours: id, peers };
     let lane =
         Lane::new(LaneConfig::new(policy, config.policies.congestion), ids, keys, Instant::ZERO);
     Machine { streams, datagrams: LaneHost::new(lane, paths, Instant::ZERO) }

@@ -9,31 +9,7 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 use super::set_option;
-
-/// Length of the quoted payload that is read. For TCP, RFC 792 guarantees the first bytes of this; for UDP, it is
-/// the first byte of a frame and two ids, which routers quote as well (RFC 1812 section 4.3.2.3).
-pub(crate) const QUOTED: usize = 17;
-
-/// Error that the network or this machine reported.
-#[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub(crate) struct NetworkError {
-    /// Destination of the datagram.
-    pub(crate) remote: SocketAddr,
-    /// Local address that the ICMP message was sent to, if the socket requests it (IP_PKTINFO).
-    pub(crate) local: Option<IpAddr>,
-    /// True if this machine reported the error itself.
-    pub(crate) ours: bool,
-    /// Beginning of the datagram's payload as quoted by ICMP, padded with zeros.
-    pub(crate) quoted: [u8; QUOTED],
-    /// Error number.
-    pub(crate) errno: i32,
-    /// MTU of the path (IP packet length), for "packet too big" errors.
-    pub(crate) mtu: Option<u32>,
-    /// ICMP type and code, for ICMP errors.
-    pub(crate) icmp: Option<(u8, u8)>,
-    /// Sender of the error.
-    pub(crate) offender: Option<IpAddr>,
-}
+use crate::edge::network_error::{NetworkError, QUOTED};
 
 /// Enables the error queue.
 pub(crate) fn enable(fd: BorrowedFd<'_>, ipv6: bool) -> io::Result<()> {

@@ -61,16 +61,22 @@ pub(super) fn dump_request(kind: u16, sequence: u32) -> Vec<u8> {
     request(kind, libc::NLM_F_DUMP as u16, sequence, &body)
 }
 
-/// Builds a request for the route to `dst` from `src` through the interface `oif` (0 for any), for packets with this
-/// mark (0 for none). The answer is the entry of the routing table.
-pub(super) fn route_request(
-    dst: IpAddr,
-    src: Option<IpAddr>,
-    (oif, mark): (u32, u32),
-    sequence: u32,
-) -> Vec<u8> {
+/// Packet whose route is requested.
+#[derive(Copy, Clone, Debug)]
+pub(super) struct RouteRequest {
+    pub(super) dst: IpAddr,
+    pub(super) src: Option<IpAddr>,
+    /// Outgoing interface; 0 for any.
+    pub(super) oif: u32,
+    /// Mark of the packet; 0 for none.
+    pub(super) mark: u32,
+}
+
+/// Builds a request for the route of a packet. The answer is the entry of the routing table.
+pub(super) fn route_request(packet: &RouteRequest, sequence: u32) -> Vec<u8> {
     /// Answer from the table, and fail if it has no entry (Linux 4.15).
     const FIB_MATCH: u32 = 0x2000;
+    let RouteRequest { dst, src, oif, mark } = *packet;
     let bits = |ip: IpAddr| if ip.is_ipv4() { 32 } else { 128 };
     let mut body = vec![0; ROUTE_LEN];
     body[0] = if dst.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 } as u8;
@@ -324,10 +330,11 @@ pub(super) fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
 }
 
 #[cfg(test)]
-pub(in crate::net) mod tests {
-    use marline_time::{PcgRng, Rng as _};
+mod tests {
+    use marline_time::PcgRng;
 
     use super::*;
+    use crate::mutation::mutated;
 
     fn route(attributes: &[(u16, &[u8])]) -> Vec<u8> {
         let mut body = vec![0; ROUTE_LEN];
@@ -388,16 +395,6 @@ pub(in crate::net) mod tests {
         let mut longer = whole.clone();
         longer[HEADER_LEN + 2..HEADER_LEN + 4].copy_from_slice(&60_u16.to_ne_bytes());
         assert_eq!(parse(&longer), vec![(0, Message::Other)], "longer than the message");
-    }
-
-    /// Copies the message with up to three bytes changed.
-    pub(in crate::net) fn mutated(rng: &mut PcgRng, whole: &[u8]) -> Vec<u8> {
-        let mut bytes = whole.to_vec();
-        for _ in 0..3 {
-            let at = rng.below(bytes.len() as u64) as usize;
-            bytes[at] = rng.next_u32() as u8;
-        }
-        bytes
     }
 
     #[test]

@@ -23,26 +23,26 @@ use std::os::fd::{AsFd as _, OwnedFd};
 
 use socket2::{Domain, Protocol, Socket, Type};
 
-use crate::sys::{filter, ttl};
+use super::{filter, ttl};
 
 /// Guard of a port, on one address or on all.
 #[derive(Debug)]
 pub(crate) struct Guard {
     socket: Socket,
     /// Address and port; an unspecified address stands for all of the family.
-    pub(super) local: SocketAddr,
+    pub(crate) local: SocketAddr,
     /// True if it guards the port on all IPv4 addresses as well.
-    pub(super) both_families: bool,
+    pub(crate) both_families: bool,
 }
 
 impl Guard {
     /// Guards a port on one address, or on all addresses of its family. With port 0, the system chooses one.
-    pub(super) fn on(local: SocketAddr) -> io::Result<Self> {
+    pub(crate) fn on(local: SocketAddr) -> io::Result<Self> {
         Guard::open(local, local.port() != 0, Some(true))
     }
 
     /// Guards a port on all addresses of both families, or only of IPv4 if there is no IPv6.
-    pub(super) fn everywhere(port: u16) -> io::Result<Self> {
+    pub(crate) fn everywhere(port: u16) -> io::Result<Self> {
         let v6 = SocketAddr::new(IpAddr::V6(Ipv6Addr::UNSPECIFIED), port);
         match Guard::open(v6, false, Some(false)) {
             Err(error) if matches!(error.raw_os_error(), Some(libc::EAFNOSUPPORT)) => {}
@@ -53,7 +53,7 @@ impl Guard {
     }
 
     /// Wraps a guard that another process has opened. It lasts until both have closed it.
-    pub(super) fn inherited(socket: OwnedFd) -> io::Result<Self> {
+    pub(crate) fn inherited(socket: OwnedFd) -> io::Result<Self> {
         let socket = Socket::from(socket);
         let local = address_of(&socket)?;
         let both_families = local.is_ipv6() && local.ip().is_unspecified() && !socket.only_v6()?;
@@ -61,12 +61,12 @@ impl Guard {
     }
 
     /// Duplicates the descriptor.
-    pub(super) fn copy(&self) -> io::Result<OwnedFd> {
+    pub(crate) fn copy(&self) -> io::Result<OwnedFd> {
         self.socket.as_fd().try_clone_to_owned()
     }
 
     /// Returns true if it guards this address and port.
-    pub(super) fn covers(&self, local: SocketAddr) -> bool {
+    pub(crate) fn covers(&self, local: SocketAddr) -> bool {
         let same_port = self.local.port() == local.port();
         same_port && local.port() != 0 && self.local.ip() == local.ip()
     }

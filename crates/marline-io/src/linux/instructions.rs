@@ -1,6 +1,6 @@
 //! Classic BPF instructions of the receive filters.
 
-use crate::sys::filter::Instruction;
+use super::filter::Instruction;
 
 pub(super) const LOAD_HALF: u16 = (libc::BPF_LD | libc::BPF_H | libc::BPF_ABS) as u16;
 pub(super) const LOAD_HALF_INDEXED: u16 = (libc::BPF_LD | libc::BPF_H | libc::BPF_IND) as u16;

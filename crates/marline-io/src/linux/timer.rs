@@ -14,6 +14,8 @@ use rustix::time::{
 };
 use tokio::io::unix::AsyncFd;
 
+use crate::edge::descriptor::watch;
+
 /// One-shot timer.
 #[derive(Debug)]
 pub(crate) struct FineTimer {
@@ -25,7 +27,7 @@ impl FineTimer {
     pub(crate) fn new() -> io::Result<Self> {
         let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
         let fd = timerfd_create(TimerfdClockId::Monotonic, flags)?;
-        Ok(FineTimer { fd: crate::sys::watch(fd, tokio::io::Interest::READABLE)? })
+        Ok(FineTimer { fd: watch(fd, tokio::io::Interest::READABLE)? })
     }
 
     /// Sets the timer to fire after `delay` (zero: at once), instead of at the time set before.

@@ -4,28 +4,58 @@
 //! A raw socket gets a copy of every TCP segment of the machine. Copying a busy web server's traffic to a process
 //! that does not need it would be expensive and a privacy risk. The program is a decision tree over the sorted port
 //! ranges, so that many ports cost few steps. With several shards, each accepts only its own packets
-//! ([`spread`](super::spread)). The filter's input begins with the IP header on IPv4 and with the TCP header on
+//! ([`home`](crate::native::home)). The filter's input begins with the IP header on IPv4 and with the TCP header on
 //! IPv6.
 
 use core::ops::RangeInclusive;
+use std::io;
+use std::os::fd::BorrowedFd;
 
 use marline_core::Shard;
 
+use super::filter::{self, Instruction};
 use super::instructions::{
-    DROP, JUMP, JUMP_IF_AT_LEAST, JUMP_IF_EQUAL, JUMP_IF_GREATER, LOAD_HALF, LOAD_HALF_INDEXED,
-    LOAD_HEADER_LEN, RETURN, op,
+    A_TO_X, DROP, JUMP, JUMP_IF_AT_LEAST, JUMP_IF_EQUAL, JUMP_IF_GREATER, LOAD_HALF,
+    LOAD_HALF_INDEXED, LOAD_HEADER_LEN, LOAD_WORD, LOAD_X, MULTIPLY, RETURN, SHIFT_RIGHT, STORE,
+    XOR, op,
 };
-use super::spread;
-use crate::sys::filter::Instruction;
+use crate::native::spread::{MULTIPLIER, idle_bits};
 
 /// Offset of the destination port in a TCP header.
 const DESTINATION_PORT: u32 = 2;
+/// Offset of the source port in a TCP header.
+const SOURCE_PORT: u32 = 0;
+/// Offset of the source address in an IPv4 packet, which begins with its header.
+const SOURCE_V4: u32 = 12;
+/// Offsets of the source address words in an IPv6 header. It is not part of the filter's packet, but the kernel
+/// provides access to it.
+const SOURCE_V6: [u32; 4] = {
+    let header = libc::SKF_NET_OFF as u32;
+    [header + 8, header + 12, header + 16, header + 20]
+};
+
 /// Maximum number of instructions.
-pub(crate) const LONGEST: usize = 4_096;
+const LONGEST: usize = 4_096;
+
+/// Installs the filter that passes only packets to these ports whose home is this shard.
+pub(crate) fn install(
+    socket: BorrowedFd<'_>,
+    ipv6: bool,
+    shard: Shard,
+    ports: impl IntoIterator<Item = u16>,
+) -> io::Result<()> {
+    let mut instructions = program(ipv6, shard, &ranges(ports));
+    if instructions.len() > LONGEST {
+        // The filter passes more than our packets: the rest is dropped after reception.
+        let all = core::slice::from_ref(&(0..=u16::MAX));
+        instructions = program(ipv6, shard, all);
+    }
+    filter::attach(socket, &instructions)
+}
 
 /// Builds the program that accepts packets to these sorted, disjoint ports if this shard is their home.
-pub(super) fn program(ipv6: bool, shard: Shard, ports: &[RangeInclusive<u16>]) -> Vec<Instruction> {
-    let mut program = spread::program(ipv6, shard);
+fn program(ipv6: bool, shard: Shard, ports: &[RangeInclusive<u16>]) -> Vec<Instruction> {
+    let mut program = shard_program(ipv6, shard);
     if ipv6 {
         program.push(op(LOAD_HALF, DESTINATION_PORT));
     } else {
@@ -36,8 +66,31 @@ pub(super) fn program(ipv6: bool, shard: Shard, ports: &[RangeInclusive<u16>]) -
     program
 }
 
+/// Builds the beginning of a filter, which drops packets of other shards. Empty for a single shard.
+fn shard_program(ipv6: bool, shard: Shard) -> Vec<Instruction> {
+    if shard.count <= 1 {
+        return Vec::new();
+    }
+    let mut program = Vec::new();
+    if ipv6 {
+        program.push(op(LOAD_WORD, SOURCE_V6[0]));
+        for word in &SOURCE_V6[1..] {
+            program.extend([op(A_TO_X, 0), op(LOAD_WORD, *word), op(XOR, 0)]);
+        }
+        program.extend([op(STORE, 0), op(LOAD_HALF, SOURCE_PORT)]);
+    } else {
+        program.extend([op(LOAD_WORD, SOURCE_V4), op(STORE, 0)]);
+        program.extend([op(LOAD_HEADER_LEN, 0), op(LOAD_HALF_INDEXED, SOURCE_PORT)]);
+    }
+    program.extend([op(LOAD_X, 0), op(XOR, 0), op(MULTIPLY, MULTIPLIER)]);
+    program.push(op(SHIFT_RIGHT, idle_bits(shard.count)));
+    program.push(Instruction { code: JUMP_IF_EQUAL, jt: 1, jf: 0, k: u32::from(shard.index) });
+    program.push(op(RETURN, DROP));
+    program
+}
+
 /// Merges consecutive ports to ranges.
-pub(super) fn ranges(ports: impl IntoIterator<Item = u16>) -> Vec<RangeInclusive<u16>> {
+fn ranges(ports: impl IntoIterator<Item = u16>) -> Vec<RangeInclusive<u16>> {
     let mut sorted: Vec<u16> = ports.into_iter().collect();
     sorted.sort_unstable();
     sorted.dedup();
@@ -86,8 +139,9 @@ fn tree(ports: &[RangeInclusive<u16>], program: &mut Vec<Instruction>) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::instructions;
+    use super::super::{instructions, raw};
     use super::*;
+    use crate::native::home as home_of;
 
     /// Interprets a program like the kernel, with the few instructions used here.
     fn run(program: &[Instruction], ip: &[u8], packet: &[u8]) -> u32 {
@@ -198,8 +252,7 @@ mod tests {
                     let (ip, packet) = if ipv6 { (&ip, &segment) } else { (&packet, &packet) };
                     run(&program, ip, packet) != 0
                 };
-                let home =
-                    [(v4, port).into(), (v6, port).into()].map(|end| spread::home(end, count));
+                let home = [(v4, port).into(), (v6, port).into()].map(|end| home_of(end, count));
                 for index in (0..count).filter(|n| count < 128 || *n < 4 || home.contains(n)) {
                     assert_eq!(passes(false, index), index == home[0], "{v4} {port} {count}");
                     assert_eq!(passes(true, index), index == home[1], "{v6} {port} {count}");
@@ -234,8 +287,6 @@ mod tests {
 
         use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-        use crate::sys::{filter as socket_filter, raw};
-
         const COUNT: u8 = 4;
         if !marline_testkit::need::root() {
             return;
@@ -249,7 +300,7 @@ mod tests {
                     let socket = raw::open(ipv6).unwrap();
                     let shard = Shard { index, count: COUNT, generation: None };
                     let program = program(ipv6, shard, &[port..=port]);
-                    socket_filter::attach(socket.as_fd(), &program).unwrap();
+                    filter::attach(socket.as_fd(), &program).unwrap();
                     socket
                 })
                 .collect();
@@ -271,7 +322,7 @@ mod tests {
                         let port = u16::from_be_bytes([segment[0], segment[1]]);
                         let from = SocketAddr::new(meta.source.ip(), port);
                         assert!(clients.contains(&from), "{from}");
-                        assert_eq!(usize::from(spread::home(from, COUNT)), index, "{from}");
+                        assert_eq!(usize::from(home_of(from, COUNT)), index, "{from}");
                         // The first packet of each connection is a SYN without ACK.
                         heard += usize::from(segment[13] & 0x12 == 0x02);
                     }

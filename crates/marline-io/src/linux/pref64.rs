@@ -9,6 +9,7 @@ use tokio::io::unix::AsyncFd;
 
 use super::message::{self, Message};
 use super::netlink::Netlink;
+use crate::edge::descriptor::watch;
 
 /// Multicast group of RTM_NEWNDUSEROPT (RTNLGRP_ND_USEROPT, 20), as a mask.
 const ND_USEROPT: u32 = 1 << (20 - 1);
@@ -28,7 +29,7 @@ impl Pref64Listener {
     /// Netlink is not available.
     pub fn start() -> io::Result<Self> {
         let netlink = Netlink::open(ND_USEROPT)?;
-        Ok(Pref64Listener { netlink: crate::sys::watch(netlink, Interest::READABLE)? })
+        Ok(Pref64Listener { netlink: watch(netlink, Interest::READABLE)? })
     }
 
     /// Waits for the next advertised options. Returns at least one, with the index of the interface on which it

@@ -7,8 +7,10 @@ use std::time::Duration;
 
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
-use super::socket::{SocketSpec, bind_to_interface, mark};
+use super::socket::{bind_to_interface, mark};
 use super::{check, set_option};
+use crate::edge::socket_spec::SocketSpec;
+use crate::edge::tcp::{Segments, TcpInfo};
 
 /// Unsent bytes in the kernel: a quarter of a millisecond at 1 Gbit/s, and 26 ms at 10 Mbit/s.
 const UNSENT_BYTES: u32 = 32 << 10;
@@ -28,15 +30,6 @@ fn new(local: SocketAddr) -> io::Result<Socket> {
         socket.set_only_v6(true)?;
     }
     Ok(socket)
-}
-
-/// Segment size of a link.
-#[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Segments {
-    /// MSS of the interface.
-    Usual,
-    /// MSS that any path carries, in both directions.
-    Small,
 }
 
 /// MSS of small segments, in bytes: packets of 1,200 bytes on IPv4, and of less than 1,280 on IPv6.
@@ -89,17 +82,6 @@ pub(crate) fn prepare(stream: &tokio::net::TcpStream) {
     if let Err(error) = prepared {
         tracing::debug!(%error, "cannot set an option of a TCP connection");
     }
-}
-
-/// State of a TCP connection in the kernel.
-#[derive(Copy, Clone, Debug)]
-pub(crate) struct TcpInfo {
-    /// Consecutive timeouts without a new acknowledgment.
-    pub(crate) timeouts: u8,
-    /// Number of segments that were sent and are not acknowledged.
-    pub(crate) unacknowledged: u32,
-    pub(crate) acknowledged_bytes: u64,
-    pub(crate) rtt: Duration,
 }
 
 /// Beginning of the kernel's `tcp_info`, which `libc` defines only partly.

@@ -10,6 +10,7 @@ use rustix::net::sockopt;
 use socket2::{Domain, Protocol, Socket, Type};
 
 use super::{error_queue, set_option};
+use crate::edge::socket_spec::{PortSharing, SocketSpec};
 
 /// Requested kernel buffer in each direction, in bytes. A receive buffer must hold the packets that arrive while the
 /// application thread has the CPU: 4 MiB are 5 ms at 6 Gbit/s.
@@ -19,31 +20,6 @@ const BUFFER_BYTES: usize = 8 << 20;
 const FLOW_ID_OFFSET: u32 = 1;
 /// Offset of the last byte of the sender's own id in a HANDSHAKE frame.
 const SENDER_ID_LAST_BYTE: u32 = 16;
-
-/// Port sharing of a socket with others of the same server.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PortSharing {
-    /// No sharing.
-    Alone,
-    /// First of several sockets. The port must not be in use by others: sockets that share one are a single group to
-    /// the kernel, and a second server would receive every other datagram of the first.
-    First,
-    /// Further socket on the port of the first.
-    Further,
-}
-
-/// Parameters of a new socket.
-#[derive(Clone, Debug)]
-pub(crate) struct SocketSpec<'a> {
-    /// Address and port to bind.
-    pub(crate) local: SocketAddr,
-    /// Interface to bind to, by name and index.
-    pub(crate) interface: Option<(&'a str, u32)>,
-    /// Port sharing.
-    pub(crate) port: PortSharing,
-    /// Mark of the packets for the routing rules (SO_MARK); 0 for none.
-    pub(crate) mark: u32,
-}
 
 /// Opens and binds a UDP socket.
 pub(crate) fn open(spec: &SocketSpec<'_>) -> io::Result<UdpSocket> {

@@ -9,7 +9,8 @@ use rustix::net::netlink::SocketAddrNetlink;
 use rustix::net::sockopt::{self, Timeout};
 use rustix::net::{self, AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 
-use super::message::{self, Message};
+use super::message::{self, Message, RouteRequest};
+use crate::edge::descriptor::Owned;
 
 /// Bytes per read; the kernel fills at most 32 KiB per message of a dump.
 const READ_BYTES: usize = 64 << 10;
@@ -38,7 +39,7 @@ impl AsFd for Netlink {
     }
 }
 
-impl crate::sys::Owned for Netlink {}
+impl Owned for Netlink {}
 
 impl Netlink {
     /// Opens a socket for requests (`groups` 0, blocking) or for change notifications (non-blocking).
@@ -118,7 +119,7 @@ pub(crate) fn route_exists(
     mark: u32,
 ) -> io::Result<()> {
     let netlink = Netlink::open(0)?;
-    netlink.send(&message::route_request(dst, src, (oif, mark), SEQUENCE))?;
+    netlink.send(&message::route_request(&RouteRequest { dst, src, oif, mark }, SEQUENCE))?;
     let mut buffer = vec![0; READ_BYTES];
     let len = netlink.read(&mut buffer)?;
     match message::parse(&buffer[..len]).into_iter().next() {
@@ -139,7 +140,8 @@ pub(crate) fn route_exists(
 /// this machine. A missing route is not an error, but a negative answer.
 pub fn is_local_address(address: IpAddr) -> io::Result<bool> {
     let answer = Netlink::open(0).and_then(|netlink| {
-        let request = message::route_request(address, None, (0, 0), SEQUENCE);
+        let request = RouteRequest { dst: address, src: None, oif: 0, mark: 0 };
+        let request = message::route_request(&request, SEQUENCE);
         netlink.ask(&request, libc::RTM_NEWROUTE)
     });
     match answer {

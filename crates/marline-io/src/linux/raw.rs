@@ -14,11 +14,10 @@ use rustix::net::RecvFlags;
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
 use super::{check, error_queue, filter, set_option, socket};
+use crate::edge::raw_packet::{MESSAGES, RawDestination, RawMeta};
 
-/// Messages per system call, in each direction.
-pub(crate) const MESSAGES: usize = 32;
 /// Length of each receive buffer: the maximum that the kernel coalesces.
-pub(crate) const MESSAGE_BYTES: usize = 64 << 10;
+const MESSAGE_BYTES: usize = 64 << 10;
 /// Option for automatic flow labels, which libc does not define for all targets.
 const IPV6_AUTOFLOWLABEL: libc::c_int = 70;
 /// Length of the control messages: a destination and a traffic class.
@@ -31,36 +30,6 @@ const OFF: libc::c_int = 0;
 /// (RFC 2365, RFC 4291 section 2.7).
 const UNUSED_DESTINATION_V4: Ipv4Addr = Ipv4Addr::new(239, 192, 255, 254);
 const UNUSED_DESTINATION_V6: Ipv6Addr = Ipv6Addr::new(0xff18, 0, 0, 0, 0, 0, 0, 0xfffe);
-
-/// Destination of a batch of segments.
-#[derive(Copy, Clone, Debug)]
-pub(crate) struct RawDestination {
-    /// Source address, one of ours.
-    pub(crate) local: IpAddr,
-    /// Destination address; the port is not used.
-    pub(crate) remote: SocketAddr,
-    /// Outgoing interface; 0 leaves the choice to the routing table.
-    pub(crate) interface: u32,
-    /// ECN bits.
-    pub(crate) ecn: u8,
-}
-
-/// Metadata of a received packet.
-#[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub(crate) struct RawMeta {
-    /// Length of the packet in the buffer; the rest of a longer one is lost.
-    pub(crate) len: usize,
-    /// True if the packet was longer than its buffer.
-    pub(crate) truncated: bool,
-    /// Source address; the port is 0.
-    pub(crate) source: SocketAddr,
-    /// Destination address in the packet's header.
-    pub(crate) destination: Option<IpAddr>,
-    /// Local address to which the kernel delivered the packet (IPv4; differs from the destination for broadcasts).
-    pub(crate) taken_for: Option<IpAddr>,
-    /// TOS or traffic class, if it is not in the bytes.
-    pub(crate) class: u8,
-}
 
 /// Opens a raw socket for TCP that receives nothing yet: its filter drops everything, and packets that arrived
 /// before are discarded.

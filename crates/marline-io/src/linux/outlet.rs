@@ -10,9 +10,8 @@ use std::io;
 
 use super::message::{self, attributes, ip, push_attribute, push_ip, u16_at, u32_at};
 use super::netlink::Netlink;
+use crate::edge::outlet::{ETHERNET_HEADER_LEN, Outlet};
 
-/// Length of an Ethernet header: two addresses and a type.
-pub(crate) const ETHERNET_HEADER_LEN: usize = 14;
 /// Length of an Ethernet address.
 const ADDRESS: usize = 6;
 /// Length of `ndmsg`: family, three padding bytes, interface (i32), state (u16), flags, type.
@@ -34,27 +33,6 @@ const NDA_DST: u16 = 1;
 const NDA_LLADDR: u16 = 2;
 /// States in which the kernel itself sends to a neighbor's address: reachable, stale, delay, probe, permanent.
 const NUD_VALID: u16 = 0x02 | 0x04 | 0x08 | 0x10 | 0x80;
-
-/// Exit of packets to a peer.
-#[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Outlet {
-    /// The packets stay on this machine.
-    Loopback {
-        /// Maximum packet length in bytes.
-        mtu: u32,
-    },
-    /// Ethernet frames.
-    Ethernet {
-        /// Interface index.
-        interface: u32,
-        /// Maximum packet length of the route, in bytes.
-        mtu: u32,
-        /// Header of the frames.
-        header: [u8; ETHERNET_HEADER_LEN],
-        /// TTL that the route specifies; `None` for the system's default.
-        hop_limit: Option<u8>,
-    },
-}
 
 /// Relevant fields of a route.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -102,7 +80,7 @@ impl OutletFinder {
             Some(netlink) => netlink,
             None => Netlink::open(0)?,
         };
-        let found = find_by(&netlink, (local, remote), interface);
+        let found = find_by(&netlink, local, remote, interface);
         // After an error, an answer may still be pending: the next request uses a new socket.
         if found.is_ok() {
             self.netlink = Some(netlink);
@@ -113,7 +91,8 @@ impl OutletFinder {
 
 fn find_by(
     netlink: &Netlink,
-    (local, remote): (SocketAddr, SocketAddr),
+    local: SocketAddr,
+    remote: SocketAddr,
     interface: u32,
 ) -> io::Result<Option<Outlet>> {
     let route = netlink.ask(&route_request(local, remote, interface), libc::RTM_NEWROUTE)?;
@@ -331,7 +310,7 @@ mod tests {
     fn mutated_answers_do_not_panic() {
         use marline_time::Rng as _;
 
-        use crate::net::message::tests::mutated;
+        use crate::mutation::mutated;
         let whole =
             route(libc::RTN_UNICAST, &[OIF, (libc::RTA_METRICS, &[8; 24]), (RTA_VIA, &[2; 6])]);
         let mut rng = marline_time::PcgRng::new(3, 1);

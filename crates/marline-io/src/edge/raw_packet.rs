@@ -1,0 +1,36 @@
+//! Packets on raw IP sockets: where they go, and what is known of received ones.
+
+use core::net::{IpAddr, SocketAddr};
+
+/// Messages per system call, in each direction.
+pub(crate) const MESSAGES: usize = 32;
+
+/// Destination of a batch of segments.
+#[derive(Copy, Clone, Debug)]
+pub(crate) struct RawDestination {
+    /// Source address, one of ours.
+    pub(crate) local: IpAddr,
+    /// Destination address; the port is not used.
+    pub(crate) remote: SocketAddr,
+    /// Outgoing interface; 0 leaves the choice to the routing table.
+    pub(crate) interface: u32,
+    /// ECN bits.
+    pub(crate) ecn: u8,
+}
+
+/// Metadata of a received packet.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(crate) struct RawMeta {
+    /// Length of the packet in the buffer; the rest of a longer one is lost.
+    pub(crate) len: usize,
+    /// True if the packet was longer than its buffer.
+    pub(crate) truncated: bool,
+    /// Source address; the port is 0.
+    pub(crate) source: SocketAddr,
+    /// Destination address in the packet's header.
+    pub(crate) destination: Option<IpAddr>,
+    /// Local address to which the kernel delivered the packet (IPv4; differs from the destination for broadcasts).
+    pub(crate) taken_for: Option<IpAddr>,
+    /// TOS or traffic class, if it is not in the bytes.
+    pub(crate) class: u8,
+}

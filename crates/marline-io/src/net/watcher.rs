@@ -1,0 +1,31 @@
+//! Watcher of this machine's interfaces.
+
+use std::io;
+
+use super::Interfaces;
+use crate::sys::interfaces::Changes;
+
+/// Watcher of changes of interfaces, addresses and routes.
+#[derive(Debug)]
+pub struct Watcher {
+    changes: Changes,
+}
+
+impl Watcher {
+    /// Starts the watcher. Needs a tokio runtime with I/O and time.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn start() -> io::Result<Self> {
+        Ok(Watcher { changes: Changes::watch()? })
+    }
+
+    /// Waits until a change has settled, then returns the new state.
+    ///
+    /// # Errors
+    /// The system's.
+    pub async fn changed(&mut self) -> io::Result<Interfaces> {
+        self.changes.settled().await?;
+        Interfaces::now()
+    }
+}

@@ -1,0 +1,28 @@
+//! Channels between processes: none, and so no handover.
+
+use std::io;
+use std::os::fd::{BorrowedFd, OwnedFd};
+
+use super::unsupported;
+
+/// Fails: there are no channels.
+pub(crate) fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
+    Err(unsupported("upgrades without interruption"))
+}
+
+/// Fails: there are no channels.
+pub(crate) fn send(
+    _to: BorrowedFd<'_>,
+    _parts: &[&[u8]],
+    _fd: Option<BorrowedFd<'_>>,
+) -> io::Result<()> {
+    Err(unsupported("upgrades without interruption"))
+}
+
+/// Fails: there are no channels.
+pub(crate) fn receive(
+    _from: BorrowedFd<'_>,
+    _buffer: &mut [u8],
+) -> io::Result<Option<(usize, Option<OwnedFd>)>> {
+    Err(unsupported("upgrades without interruption"))
+}

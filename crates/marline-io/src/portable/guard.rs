@@ -1,0 +1,41 @@
+//! Port guards of native carriers: none.
+
+use core::net::SocketAddr;
+use std::io;
+use std::os::fd::OwnedFd;
+
+use super::unsupported;
+
+/// Guard of a port, which is never created.
+#[derive(Debug)]
+pub(crate) struct Guard {
+    pub(crate) local: SocketAddr,
+    pub(crate) both_families: bool,
+}
+
+impl Guard {
+    /// Fails: there are no guards.
+    pub(crate) fn on(_local: SocketAddr) -> io::Result<Self> {
+        Err(unsupported("native carriers"))
+    }
+
+    /// Fails: there are no guards.
+    pub(crate) fn everywhere(_port: u16) -> io::Result<Self> {
+        Err(unsupported("native carriers"))
+    }
+
+    /// Fails: there are no guards.
+    pub(crate) fn inherited(_socket: OwnedFd) -> io::Result<Self> {
+        Err(unsupported("native carriers"))
+    }
+
+    /// Fails: there are no guards.
+    pub(crate) fn copy(&self) -> io::Result<OwnedFd> {
+        Err(unsupported("native carriers"))
+    }
+
+    /// Returns true if it guards this address and port.
+    pub(crate) fn covers(&self, local: SocketAddr) -> bool {
+        self.local == local
+    }
+}

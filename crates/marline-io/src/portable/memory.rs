@@ -1,0 +1,7 @@
+//! Return of freed heap memory to the operating system: left to the allocator.
+
+/// Returns false: there is no such call.
+#[must_use]
+pub(crate) const fn release_free() -> bool {
+    false
+}

@@ -1,0 +1,24 @@
+//! Outlets for Ethernet frames: none.
+
+use core::net::SocketAddr;
+use std::io;
+
+use crate::edge::outlet::Outlet;
+
+/// Finder of outlets, which finds none.
+#[derive(Debug, Default)]
+pub(crate) struct OutletFinder;
+
+impl OutletFinder {
+    /// Returns `None`: packets are left to the kernel.
+    #[expect(clippy::unnecessary_wraps, reason = "the signature of the edge")]
+    #[expect(clippy::needless_pass_by_ref_mut, reason = "the signature of the edge")]
+    pub(crate) const fn find(
+        &mut self,
+        _local: SocketAddr,
+        _remote: SocketAddr,
+        _interface: u32,
+    ) -> io::Result<Option<Outlet>> {
+        Ok(None)
+    }
+}

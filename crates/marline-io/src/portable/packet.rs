@@ -1,0 +1,21 @@
+//! Packet sockets: none.
+
+use std::io::{self, IoSlice};
+use std::os::fd::{BorrowedFd, OwnedFd};
+
+use super::unsupported;
+
+/// Fails: there are no packet sockets.
+pub(crate) fn open() -> io::Result<OwnedFd> {
+    Err(unsupported("packet sockets"))
+}
+
+/// Fails: there are no packet sockets.
+pub(crate) fn send(
+    _fd: BorrowedFd<'_>,
+    _interface: u32,
+    _ipv6: bool,
+    _parts: &[IoSlice<'_>],
+) -> io::Result<()> {
+    Err(unsupported("packet sockets"))
+}

@@ -1,0 +1,18 @@
+//! Filter of the native carrier's ports: none.
+
+use std::io;
+use std::os::fd::BorrowedFd;
+
+use marline_core::Shard;
+
+use super::unsupported;
+
+/// Fails: there are no raw sockets.
+pub(crate) fn install(
+    _socket: BorrowedFd<'_>,
+    _ipv6: bool,
+    _shard: Shard,
+    _ports: impl IntoIterator<Item = u16>,
+) -> io::Result<()> {
+    Err(unsupported("native carriers"))
+}

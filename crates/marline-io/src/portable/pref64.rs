@@ -1,0 +1,29 @@
+//! NAT64 prefixes that routers advertise: not available.
+
+use std::io;
+
+use marline_wire::Pref64;
+
+use super::unsupported;
+
+/// Listener for prefixes that routers advertise.
+#[derive(Debug)]
+pub struct Pref64Listener(());
+
+impl Pref64Listener {
+    /// Fails: the system does not pass the options on.
+    ///
+    /// # Errors
+    /// Always `Unsupported`.
+    pub fn start() -> io::Result<Self> {
+        Err(unsupported("NAT64 prefixes from routers"))
+    }
+
+    /// Waits for the next advertised options: forever.
+    ///
+    /// # Errors
+    /// None.
+    pub async fn heard(&mut self) -> io::Result<Vec<(u32, Pref64)>> {
+        core::future::pending().await
+    }
+}

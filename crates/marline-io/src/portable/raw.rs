@@ -1,0 +1,65 @@
+//! Raw IP sockets for TCP segments: none.
+
+use std::io::{self, IoSlice};
+use std::os::fd::{BorrowedFd, OwnedFd};
+
+use super::unsupported;
+use crate::edge::raw_packet::{RawDestination, RawMeta};
+
+/// Fails: there are no raw sockets for TCP.
+pub(crate) fn open(_ipv6: bool) -> io::Result<OwnedFd> {
+    Err(unsupported("native carriers"))
+}
+
+/// Fails: there are no raw sockets for TCP.
+pub(crate) fn open_sender(_ipv6: bool) -> io::Result<OwnedFd> {
+    Err(unsupported("native carriers"))
+}
+
+/// Fails: there are no raw sockets for TCP.
+pub(crate) fn bind_to_interface(_fd: BorrowedFd<'_>, _index: u32) -> io::Result<()> {
+    Err(unsupported("native carriers"))
+}
+
+/// Fails: there are no raw sockets for TCP.
+pub(crate) fn send(
+    _fd: BorrowedFd<'_>,
+    _to: &RawDestination,
+    _stride: usize,
+    _bytes: &[u8],
+) -> io::Result<usize> {
+    Err(unsupported("native carriers"))
+}
+
+/// Fails: there are no raw sockets for TCP.
+pub(crate) fn send_parts(
+    _fd: BorrowedFd<'_>,
+    _to: &RawDestination,
+    _parts: &[IoSlice<'_>],
+) -> io::Result<()> {
+    Err(unsupported("native carriers"))
+}
+
+/// Fails: there are no raw sockets for TCP.
+pub(crate) fn kernel_mtu(_fd: BorrowedFd<'_>, _to: &RawDestination) -> io::Result<u32> {
+    Err(unsupported("native carriers"))
+}
+
+/// Receive buffer for packets, which stays empty.
+pub(crate) struct RawBuffer;
+
+impl RawBuffer {
+    pub(crate) const fn new() -> Self {
+        RawBuffer
+    }
+
+    /// Fails: there are no raw sockets for TCP.
+    pub(crate) fn receive(&mut self, _fd: BorrowedFd<'_>) -> io::Result<usize> {
+        Err(unsupported("native carriers"))
+    }
+
+    /// Returns no packets.
+    pub(crate) fn packets(&self) -> impl Iterator<Item = (&RawMeta, &[u8])> {
+        core::iter::empty()
+    }
+}

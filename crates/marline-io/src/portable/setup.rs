@@ -1,0 +1,50 @@
+//! Setup of interfaces: not available.
+
+use core::net::IpAddr;
+use std::io;
+
+use super::unsupported;
+
+/// Interface that this process sets up, which is never found.
+#[derive(Debug)]
+pub struct InterfaceSetup(());
+
+impl InterfaceSetup {
+    /// Fails: interfaces cannot be set up.
+    ///
+    /// # Errors
+    /// Always `Unsupported`.
+    pub fn named(_name: &str) -> io::Result<InterfaceSetup> {
+        Err(unsupported("TUN interfaces"))
+    }
+
+    /// Interface index.
+    #[must_use]
+    pub const fn index(&self) -> u32 {
+        0
+    }
+
+    /// Fails: interfaces cannot be set up.
+    ///
+    /// # Errors
+    /// Always `Unsupported`.
+    pub fn up(&self, _mtu: Option<u32>) -> io::Result<()> {
+        Err(unsupported("TUN interfaces"))
+    }
+
+    /// Fails: interfaces cannot be set up.
+    ///
+    /// # Errors
+    /// Always `Unsupported`.
+    pub fn add_address(&self, _address: IpAddr, _prefix: u8) -> io::Result<()> {
+        Err(unsupported("TUN interfaces"))
+    }
+
+    /// Fails: interfaces cannot be set up.
+    ///
+    /// # Errors
+    /// Always `Unsupported`.
+    pub fn add_default_route(&self, _ipv6: bool) -> io::Result<()> {
+        Err(unsupported("TUN interfaces"))
+    }
+}

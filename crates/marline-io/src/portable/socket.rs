@@ -1,0 +1,105 @@
+//! UDP sockets of the driver, with the options that every system has.
+
+use core::net::{IpAddr, SocketAddr};
+use std::io;
+use std::net::UdpSocket;
+use std::os::fd::BorrowedFd;
+
+use socket2::{Domain, Protocol, Socket, Type};
+
+use super::unsupported;
+use crate::edge::socket_spec::{PortSharing, SocketSpec};
+
+/// Requested kernel buffer in each direction, in bytes.
+const BUFFER_BYTES: usize = 4 << 20;
+
+/// Opens and binds a UDP socket.
+pub(crate) fn open(spec: &SocketSpec<'_>) -> io::Result<UdpSocket> {
+    if spec.port != PortSharing::Alone {
+        return Err(unsupported("several shards"));
+    }
+    let domain = Domain::for_address(spec.local);
+    let socket = Socket::new(domain, Type::DGRAM, Some(Protocol::UDP))?;
+    socket.set_nonblocking(true)?;
+    if spec.local.is_ipv6() {
+        socket.set_only_v6(true)?;
+    }
+    if let Some((name, index)) = spec.interface {
+        bind_to_interface(&socket, name, index, spec.local.is_ipv6())?;
+    }
+    mark(&socket, spec.mark)?;
+    raise_buffers(&socket);
+    socket.bind(&spec.local.into())?;
+    Ok(socket.into())
+}
+
+/// Fails if there is a mark: there are no marks.
+pub(crate) fn mark(_socket: &Socket, mark: u32) -> io::Result<()> {
+    if mark == 0 { Ok(()) } else { Err(unsupported("marks of packets")) }
+}
+
+/// Binds a socket to an interface, where the system can. Elsewhere the source address selects the path.
+pub(crate) fn bind_to_interface(
+    socket: &Socket,
+    _name: &str,
+    index: u32,
+    ipv6: bool,
+) -> io::Result<()> {
+    #[cfg(target_vendor = "apple")]
+    {
+        let index = core::num::NonZeroU32::new(index);
+        if ipv6 {
+            socket.bind_device_by_index_v6(index)
+        } else {
+            socket.bind_device_by_index_v4(index)
+        }
+    }
+    #[cfg(not(target_vendor = "apple"))]
+    {
+        let _ = (socket, index, ipv6);
+        Ok(())
+    }
+}
+
+/// Requests large buffers.
+fn raise_buffers(socket: &Socket) {
+    let received = socket.set_recv_buffer_size(BUFFER_BYTES);
+    if received.and(socket.set_send_buffer_size(BUFFER_BYTES)).is_err() {
+        tracing::debug!("cannot enlarge socket buffers");
+    }
+}
+
+/// Fails: the kernel would not tune the buffer any more.
+///
+/// # Errors
+/// Always `Unsupported`.
+pub fn set_initial_receive_buffer(_socket: BorrowedFd<'_>, _bytes: usize) -> io::Result<()> {
+    Err(unsupported("initial sizes of buffers"))
+}
+
+/// Fails: the kernel would not tune the buffer any more.
+///
+/// # Errors
+/// Always `Unsupported`.
+pub fn restore_receive_buffer(_socket: BorrowedFd<'_>) -> io::Result<()> {
+    Err(unsupported("initial sizes of buffers"))
+}
+
+/// Fails: the kernel does not select sockets by the content of datagrams.
+pub(crate) fn spread_by_flow_id(_socket: BorrowedFd<'_>, _shards: u8) -> io::Result<()> {
+    Err(unsupported("several shards"))
+}
+
+/// Fails: the MTU of a route is not known, and is found by probes.
+pub(crate) fn route_mtu(_spec: &SocketSpec<'_>, _remote: SocketAddr) -> io::Result<u32> {
+    Err(unsupported("MTUs of routes"))
+}
+
+/// Fails: the MTU of a route is not known.
+pub(crate) fn route_mtu_by_index(
+    _local: IpAddr,
+    _interface: u32,
+    _remote: SocketAddr,
+) -> io::Result<u32> {
+    Err(unsupported("MTUs of routes"))
+}

@@ -1,0 +1,88 @@
+//! TUN interfaces: none.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use super::unsupported;
+
+/// TUN interface of this process, which is never opened.
+#[derive(Debug)]
+pub struct Tun {
+    descriptor: OwnedFd,
+}
+
+impl Tun {
+    /// Fails: there are no TUN interfaces.
+    ///
+    /// # Errors
+    /// Always `Unsupported`.
+    pub fn open(_name: &str) -> io::Result<Tun> {
+        Err(unsupported("TUN interfaces"))
+    }
+
+    /// Fails: there are no TUN interfaces.
+    ///
+    /// # Errors
+    /// Always `Unsupported`.
+    pub fn open_queue(_name: &str) -> io::Result<Tun> {
+        Err(unsupported("TUN interfaces"))
+    }
+
+    /// Fails: there are no TUN interfaces.
+    ///
+    /// # Errors
+    /// Always `Unsupported`.
+    pub fn open_offloading(_name: &str) -> io::Result<Tun> {
+        Err(unsupported("TUN interfaces"))
+    }
+
+    /// Fails: there are no TUN interfaces.
+    ///
+    /// # Errors
+    /// Always `Unsupported`.
+    pub fn adopt(_descriptor: OwnedFd) -> io::Result<Tun> {
+        Err(unsupported("TUN interfaces"))
+    }
+
+    /// Creates a second handle to the same interface.
+    ///
+    /// # Errors
+    /// No descriptor is left.
+    pub fn try_clone(&self) -> io::Result<Tun> {
+        Ok(Tun { descriptor: self.descriptor.try_clone()? })
+    }
+
+    /// Returns false: packets have no virtio header.
+    #[must_use]
+    pub const fn offloads(&self) -> bool {
+        false
+    }
+
+    /// Fails: there are no TUN interfaces.
+    ///
+    /// # Errors
+    /// Always `Unsupported`.
+    pub fn read(&self, _buffer: &mut [u8]) -> io::Result<usize> {
+        Err(unsupported("TUN interfaces"))
+    }
+
+    /// Fails: there are no TUN interfaces.
+    ///
+    /// # Errors
+    /// Always `Unsupported`.
+    pub fn write(&self, _packet: &[u8]) -> io::Result<()> {
+        Err(unsupported("TUN interfaces"))
+    }
+}
+
+impl From<Tun> for OwnedFd {
+    fn from(tun: Tun) -> OwnedFd {
+        tun.descriptor
+    }
+}
+
+impl AsFd for Tun {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.descriptor.as_fd()
+    }
+}

@@ -1,0 +1,42 @@
+//! Check that the library and the proxy compile for another system than Linux.
+//!
+//! Only macOS is checked: its standard library is a download of rustup, and the substitutes in
+//! `crates/marline-io/src/portable` are for any Unix. Nothing is linked, so no SDK and no C compiler for macOS is
+//! needed: the build script of `ring`, which has the only C code, gets a compiler and an archiver that do nothing.
+
+use std::path::Path;
+
+use crate::TaskResult;
+use crate::run::{command, output, run};
+
+const TARGET: &str = "x86_64-apple-darwin";
+const CRATES: [&str; 4] = ["-p", "marline", "-p", "marline-proxy"];
+/// Program that does nothing, successfully.
+const NOTHING: &str = "true";
+
+/// Runs the check. Without the target's standard library it prints what is missing, and fails only if nothing may be
+/// skipped.
+pub(crate) fn check(root: &Path) -> TaskResult {
+    if !is_installed(root)? {
+        let missing = format!(
+            "the standard library for {TARGET} is missing: `rustup target add {TARGET}` installs it"
+        );
+        if std::env::var("MARLINE_REQUIRE_ALL").is_ok_and(|value| value == "1") {
+            return Err(missing);
+        }
+        println!("SKIPPED portable: {missing}");
+        return Ok(());
+    }
+    let arguments = ["check", "--target", TARGET, "--locked", "--quiet"];
+    let mut cargo = command(root, "cargo", &[&arguments[..], &CRATES].concat());
+    let of_target = |tool: &str| format!("{tool}_{}", TARGET.replace('-', "_"));
+    run(cargo.env(of_target("CC"), NOTHING).env(of_target("AR"), NOTHING))?;
+    println!("portable: marline and marline-proxy compile for {TARGET}");
+    Ok(())
+}
+
+fn is_installed(root: &Path) -> Result<bool, String> {
+    let arguments = ["--print", "target-libdir", "--target", TARGET];
+    let directory = output(&mut command(root, "rustc", &arguments))?;
+    Ok(Path::new(directory.trim()).is_dir())
+}

@@ -63,7 +63,7 @@ pub(super) struct KeptLimits {
     pub(super) bytes: usize,
 }
 
-impl KeptFrames {
+impl SentFrames {
     pub(super) const fn new() -> Self {
         SentFrames { frames: BTreeMap::new(), spare: Vec::new(), bytes: 0 }
     }

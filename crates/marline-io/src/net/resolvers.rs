@@ -116,6 +116,6 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let many: String = (0..200).map(|n| format!("nameserver 192.0.2.{n}\n")).collect();
         write(root.path(), "etc/resolv.conf", &many);
-        assert_eq!(resolvers_below(root.path(), "eth0", 2).len(), MOST);
+        assert_eq!(resolvers_below(root.path(), "eth0", 2).len(), MAX_RESOLVERS);
     }
 }

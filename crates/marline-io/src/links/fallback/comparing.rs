@@ -8,7 +8,7 @@
 
 use marline_time::{Duration, Instant};
 
-use super::{Backoff, Leaving, Order, Routes, UdpUse, TransportChoice};
+use super::{Backoff, Leaving, Order, Routes, TransportChoice, UdpUse};
 use crate::carrier::FlowEnds;
 use crate::links::pace::{DataDirection, LaneBytes, Policed};
 

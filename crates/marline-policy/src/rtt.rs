@@ -41,7 +41,9 @@ pub struct RttEstimator {
     latest: u64,
     min: u64,
     min_at: Instant,
-    samples: u64,
+    samples: u32,
+    /// The first sample may be far too long.
+    is_first_doubtful: bool,
 }
 
 impl RttEstimator {
@@ -56,14 +58,17 @@ impl RttEstimator {
             min: u64::MAX,
             min_at: Instant::ZERO,
             samples: 0,
+            is_first_doubtful: false,
         }
     }
 
     /// Adds a sample from a segment that was sent once (Karn's algorithm) or whose transmission timestamps identify.
     pub fn on_sample(&mut self, rtt: Duration, now: Instant) {
         let rtt = u64::try_from(rtt.as_nanos()).unwrap_or(u64::MAX / 8).min(u64::MAX / 8);
-        let first = self.samples == 0;
-        self.samples += 1;
+        let was_wrong = self.is_first_doubtful && rtt < self.srtt / 2;
+        let first = self.samples == 0 || was_wrong;
+        self.is_first_doubtful = false;
+        self.samples = self.samples.saturating_add(1);
         self.latest = rtt;
         if rtt <= self.min || now.since(self.min_at) > self.config.min_rtt_window {
             self.min = rtt;
@@ -75,6 +80,13 @@ impl RttEstimator {
             self.rttvar = (self.rttvar * 3 + self.srtt.abs_diff(rtt)) / 4;
             self.srtt = (self.srtt * 7 + rtt) / 8;
         }
+    }
+
+    /// Adds the sample of a handshake whose last segment may be a repetition. If the next sample is shorter than half
+    /// of it, that one counts as the first.
+    pub fn on_doubtful_handshake(&mut self, rtt: Duration, now: Instant) {
+        self.on_sample(rtt, now);
+        self.is_first_doubtful = true;
     }
 
     /// Smoothed RTT; `None` before the first sample.
@@ -104,7 +116,7 @@ impl RttEstimator {
     /// Number of samples so far.
     #[must_use]
     pub const fn samples(&self) -> u64 {
-        self.samples
+        self.samples as u64
     }
 
     /// The retransmission timeout, without backoff.
@@ -150,6 +162,19 @@ mod tests {
         assert_eq!(rtt.srtt(), Some(MS(100)));
         assert_eq!(rtt.rttvar(), MS(50));
         assert_eq!(rtt.rto(), MS(300));
+    }
+
+    #[test]
+    fn a_handshake_that_waited_for_a_repetition_is_forgotten_after_a_shorter_sample() {
+        let after = |next_ms: u64| {
+            let mut rtt = RttEstimator::new(RttConfig::default());
+            rtt.on_doubtful_handshake(MS(1_000), Instant::from_secs(1));
+            rtt.on_sample(MS(next_ms), Instant::from_secs(2));
+            rtt.on_sample(MS(100), Instant::from_secs(3));
+            rtt.srtt()
+        };
+        assert_eq!(after(100), Some(MS(100)));
+        assert!(after(600) > Some(MS(800)), "a path may be that slow");
     }
 
     #[test]

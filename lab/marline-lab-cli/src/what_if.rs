@@ -109,7 +109,7 @@ fn called(args: &Args, way: Sending) -> &str {
 fn table(args: &Args, result: &WhatIf) -> String {
     let mut rows = vec![["", "lost (%)", "p50 (ms)", "p95 (ms)", "p99 (ms)"].map(str::to_owned)];
     for way in Sending::ALL {
-        let mut row = vec![called(args, way).to_owned(), shown(percent(result.lost(way)))];
+        let mut row = vec![called(args, way).to_owned(), shown(result.lost(way).percent())];
         row.extend(SHARES.map(|(share, _)| shown(result.quantile(way, share))));
         rows.extend(<[String; 5]>::try_from(row));
     }
@@ -142,7 +142,7 @@ fn csv(args: &Args, result: &WhatIf) -> String {
         text += &format!("{way},{measure},{}\n", cells.join(","));
     };
     for way in Sending::ALL {
-        line(called(args, way), "lost_percent", percent(result.lost(way)));
+        line(called(args, way), "lost_percent", result.lost(way).percent());
         for (share, name) in SHARES {
             line(called(args, way), &name.replace(" (ms)", "_ms"), result.quantile(way, share));
         }
@@ -154,11 +154,6 @@ fn csv(args: &Args, result: &WhatIf) -> String {
         }
     }
     text
-}
-
-fn percent(share: Estimate) -> Estimate {
-    let Estimate { value, low, high, roots } = share;
-    Estimate { value: 100.0 * value, low: 100.0 * low, high: 100.0 * high, roots }
 }
 
 /// A value and its interval.

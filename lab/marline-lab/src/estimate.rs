@@ -97,6 +97,13 @@ impl Estimate {
         Estimate { value, low: value, high: value, roots: 0 }
     }
 
+    /// A share in percent.
+    #[must_use]
+    pub fn percent(self) -> Estimate {
+        let Estimate { value, low, high, roots } = self;
+        Estimate { value: 100.0 * value, low: 100.0 * low, high: 100.0 * high, roots }
+    }
+
     /// Compares the estimate with a required range.
     #[must_use]
     pub fn stands(&self, asked: Asked) -> RangePosition {

@@ -16,13 +16,11 @@ pub(crate) mod violations;
 use marline_lab::figure::number;
 
 use crate::file::PaperFile;
-use crate::paper::{Context, Effort, Paper};
+use crate::paper::{Context, Paper};
 use crate::recorded::figures::Margins;
-use crate::recorded::pairs::{Pair, pairs};
-use crate::recorded::setup::{Setup as RecordedSetup, TEXT as RECORDED_TEXT};
 use crate::roots::Part;
 use crate::table::{Reproduction, Table};
-use recorded::{PairSubset, View};
+use recorded::{Half, View, recorded_pairs};
 use setup::{Limits, Setup, TEXT};
 
 const RECORDED: Part = Part::new("recorded", 20, 40);
@@ -66,17 +64,7 @@ fn on_recorded(
     limits: &Limits,
     result: &mut Reproduction,
 ) -> anyhow::Result<()> {
-    let Some(directory) = context.traces else {
-        let row = crate::recorded::skipped("auto")?;
-        result.tables.push(Table::new("recorded", "Recorded pairs", vec![row]));
-        return Ok(());
-    };
-    let links = PaperFile::<RecordedSetup>::parse(RECORDED_TEXT)?.published;
-    let mut pairs: Vec<Pair> = pairs(directory, &links)?;
-    anyhow::ensure!(!pairs.is_empty(), "no pair of traces in {}", directory.display());
-    if context.effort == Effort::Quick {
-        pairs = recorded::pick_one_per_half(pairs);
-    }
+    let Some(pairs) = recorded_pairs(context, "auto", result)? else { return Ok(()) };
     let view = |half| View { setup, limits, pairs: &pairs, half };
     let (samples, mut judged) = context.judge(
         RECORDED,

@@ -8,11 +8,9 @@ mod lossy;
 mod rows;
 mod setup;
 
-use crate::auto::recorded::{PairSubset, pick_one_per_half};
+use crate::auto::recorded::{Half, recorded_pairs};
 use crate::file::PaperFile;
-use crate::paper::{Context, Effort, Paper};
-use crate::recorded::pairs::{Pair, pairs};
-use crate::recorded::setup::{Setup as RecordedSetup, TEXT as RECORDED_TEXT};
+use crate::paper::{Context, Paper};
 use crate::roots::Part;
 use crate::table::{Reproduction, Table};
 use rows::View;
@@ -62,17 +60,7 @@ fn on_recorded(
     limits: &Limits,
     result: &mut Reproduction,
 ) -> anyhow::Result<()> {
-    let Some(directory) = context.traces else {
-        let row = crate::recorded::skipped("datagrams")?;
-        result.tables.push(Table::new("recorded", "Recorded pairs", vec![row]));
-        return Ok(());
-    };
-    let links = PaperFile::<RecordedSetup>::parse(RECORDED_TEXT)?.published;
-    let mut pairs: Vec<Pair> = pairs(directory, &links)?;
-    anyhow::ensure!(!pairs.is_empty(), "no pair of traces in {}", directory.display());
-    if context.effort == Effort::Quick {
-        pairs = pick_one_per_half(pairs);
-    }
+    let Some(pairs) = recorded_pairs(context, "datagrams", result)? else { return Ok(()) };
     let view = |half| View { setup, limits, pairs: &pairs, half };
     let (samples, judged) = context.judge(
         RECORDED,

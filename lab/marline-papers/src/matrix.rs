@@ -11,7 +11,7 @@ mod scenes;
 use marline_lab::experiment::Variant;
 use serde::Deserialize;
 
-use crate::estimate::{Asked, Estimate, Samples};
+use crate::estimate::{Asked, Samples};
 use crate::file::PaperFile;
 use crate::judge::Row;
 use crate::paper::{Context, Effort, Paper};
@@ -120,9 +120,8 @@ impl Paper for Matrix {
 
 fn ride_rows(rides: &Samples<Ride>, below: f64, least: f64) -> Vec<Row> {
     let share = rides.share(|ride| (u64::from(ride.of_best() < 1.0), 1));
-    let Estimate { value, low, high, roots } = share;
-    let percent = Estimate { value: 100.0 * value, low: 100.0 * low, high: 100.0 * high, roots };
-    let row = Row::new("rides on which it is below the best carrier").estimate(&percent, "%");
+    let row =
+        Row::new("rides on which it is below the best carrier").estimate(&share.percent(), "%");
     let asked = format!("at most {} %", 100.0 * below);
     let shares = row.also(&share, Asked::at_most(below), asked);
     let worst = rides

@@ -128,10 +128,7 @@ fn never_worse(samples: &Samples<Cells>, margins: Margins, never: f64) -> Vec<Ro
     };
     let row = |what: String, measures: &[Measure]| {
         let text = format!("at least {} %", number(100.0 * never));
-        let mut share = share(measures);
-        for value in [&mut share.value, &mut share.low, &mut share.high] {
-            *value *= 100.0;
-        }
+        let share = share(measures).percent();
         let row = Row::new(what).paper_claim("never worse, which is our own promise");
         row.estimate(&share, "%").asked(Asked::at_least(100.0 * never), text)
     };

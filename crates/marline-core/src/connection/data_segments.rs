@@ -272,10 +272,7 @@ impl SegmentBuilder<'_> {
             tcp.stats_mut().trouble.bytes_reinjected += range.len();
         }
         if cx.out.traces_traffic(self.id) {
-            let (seq, purpose) = (tcp.to_wire(ssn), self.purpose_of_choice(&rest, range.start));
-            let (payload_bytes, segments) = (range.len(), segments as u32);
-            let sent = SegmentSent { on: id, purpose, seq, data: range, payload_bytes, segments };
-            cx.out.traffic(cx.now, self.id, Traffic::Sent(sent));
+            self.trace_data(cx, &rest, ssn, range, segments as u32);
         }
         self.sender.carry(id, ssn, range, repeat);
         if let Some(rest) = rest.rest(range.end) {
@@ -373,10 +370,7 @@ impl SegmentBuilder<'_> {
         }
         let range = choice.range.prefix(len as u64);
         if cx.out.traces_traffic(self.id) {
-            let (seq, purpose) = (tcp.to_wire(ssn), self.purpose_of_choice(&choice, dsn));
-            let (payload_bytes, data) = (range.len(), range);
-            let sent = SegmentSent { on: id, purpose, seq, data, payload_bytes, segments: 1 };
-            cx.out.traffic(cx.now, self.id, Traffic::Sent(sent));
+            self.trace_data(cx, &choice, ssn, range, 1);
         }
         self.sender.carry(id, ssn, range, choice.kind == Kind::Repeat);
         if let Some(rest) = choice.rest(range.end) {
@@ -528,6 +522,24 @@ impl SegmentBuilder<'_> {
         self.sender.keep_repair(id, sent);
         cx.out.counters.repair_tx += 1;
         self.write_repair(cx, id, HeaderFor::Data(&segment), buf)
+    }
+
+    /// Reports sent data. `ssn` is its position on the subflow.
+    #[cold]
+    fn trace_data(
+        &self,
+        cx: &mut Context<'_>,
+        choice: &Choice,
+        ssn: Ssn,
+        data: DataRange,
+        segments: u32,
+    ) {
+        let on = choice.subflow;
+        let Some(subflow) = self.paths.get(on) else { return };
+        let purpose = self.purpose_of_choice(choice, data.start);
+        let (seq, payload_bytes) = (subflow.tcp().to_wire(ssn), data.len());
+        let sent = SegmentSent { on, purpose, seq, data, payload_bytes, segments };
+        cx.out.traffic(cx.now, self.id, Traffic::Sent(sent));
     }
 
     /// Reason for sending the chosen data, whose first byte is at this position.

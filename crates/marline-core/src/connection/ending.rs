@@ -116,7 +116,7 @@ impl Ending<'_> {
             }
         };
         let has_pending_ack = answer == Answer::Ack && subflow.tcp().has_pending_ack();
-        let owes_word = final_segment == FinalSegment::ResetOwed || has_pending_ack;
+        let has_final_segment = final_segment == FinalSegment::ResetPending || has_pending_ack;
         let is_gone = |local: LocalAddress| !local.up;
         let local = self.paths.addresses().find_local(subflow.local_id());
         let unsent = answer == Answer::Rst && local.is_some_and(is_gone);
@@ -132,7 +132,7 @@ impl Ending<'_> {
         let (header, _) = subflow.tcp_mut().fill_header(now, what, 0, &mut options);
         let data_ack = Some(self.session.data_ack(self.receiver.data_ack()));
         let dss = Dss { data_ack, mapping: None, data_fin: false };
-        let tells_dss = self.session.is_multipath();
+        let multipath = self.session.is_multipath();
         let key = self.session.keys().remote().filter(|_| fastclosed);
         let ended = Ended {
             key: subflow.key(),
@@ -140,12 +140,12 @@ impl Ending<'_> {
             peer_isn: subflow.tcp().peer_to_wire(Ssn(0)),
             header,
             timestamps: options.timestamps,
-            dss: (answer == Answer::Ack && tells_dss).then_some(dss),
+            dss: (answer == Answer::Ack && multipath).then_some(dss),
             fastclose: key.map(|key| MpFastclose { receiver_key: key.0 }),
             unsent,
             until,
         };
-        if owes_word && !unsent {
+        if has_final_segment && !unsent {
             cx.out.reply(ended.final_segment());
         }
         cx.flows.retire(ended, cx.out);

@@ -45,10 +45,11 @@ impl FallbackFacts<'_> {
             sent_tail = first <= una && end.since(first) == next.since(from);
             (usable, initial) = (subflow.is_usable(), subflow.is_initial() && subflow.is_up());
         }
+        let was_alone = !self.paths.has_lost_joins();
         // A DATA_ACK on another subflow proves the same, and this subflow may be the only one since.
         let proven = self.sender.is_proven(id) || initial && self.sender.was_mapped_acked(id);
         StreamFacts {
-            initial,
+            initial: initial && was_alone,
             others: self.others(id),
             sent_whole,
             sent_tail,

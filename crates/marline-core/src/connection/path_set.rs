@@ -35,6 +35,7 @@ pub(super) struct PathSet {
     addresses: Addresses,
     /// Start of the round-robin search for pending segments.
     next: u8,
+    has_lost_joins: bool,
     /// Keepalive setting of the application, if there is one.
     keepalive: Option<Arc<Option<Keepalive>>>,
     /// Totals of subflows that ended, by address pair.
@@ -47,6 +48,7 @@ impl PathSet {
             slots: Box::default(),
             addresses: Addresses::new(Arc::clone(config), path),
             next: 0,
+            has_lost_joins: false,
             keepalive: None,
             gone: OnDemand::new(),
         }
@@ -460,6 +462,11 @@ impl PathSet {
         (self.with_ids().map(info).collect(), self.gone.to_vec())
     }
 
+    /// Joins that were established have ended.
+    pub(super) const fn has_lost_joins(&self) -> bool {
+        self.has_lost_joins
+    }
+
     /// The established subflows.
     pub(super) fn places(&self) -> Vec<SubflowPlace> {
         let established = |subflow: &&SubflowContext| subflow.was_joined() || subflow.is_initial();
@@ -480,6 +487,7 @@ impl PathSet {
         if !subflow.was_joined() && !subflow.is_initial() {
             return;
         }
+        self.has_lost_joins |= !subflow.is_initial();
         let last = subflow.tcp().info(id, subflow.is_backup());
         let same = |g: &SubflowInfo| {
             g.path.local.ip() == last.path.local.ip() && g.path.remote == last.path.remote

@@ -181,7 +181,7 @@ pub(super) enum FinalSegment {
     /// A RST was sent on it, and is repeated for late segments.
     Reset,
     /// All retries went unanswered: a RST is sent at its end, and repeated for late segments.
-    ResetOwed,
+    ResetPending,
 }
 
 /// Option of a RST.
@@ -500,7 +500,7 @@ impl SubflowContext {
     /// forever, and a RST needs only one direction.
     pub(super) const fn give_up(&mut self) {
         if self.was_joined() {
-            self.final_segment = FinalSegment::ResetOwed;
+            self.final_segment = FinalSegment::ResetPending;
         }
     }
 

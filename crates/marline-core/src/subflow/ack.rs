@@ -325,7 +325,6 @@ impl Subflow {
     /// 5.3: a segment outside the window does not change the echo). The sample would be as long as the silence.
     /// After an outage the timeout would be seconds, and a scheduler that uses the RTT would avoid the path, which
     /// is then never measured again. Data in flight while the process did not run gives no sample either.
-    /// the process did not run.
     fn sample_rtt(&mut self, now: Instant, input: &AckInput, tally: &Tally) -> Option<Duration> {
         if tally.untimed || input.sack.dsack.is_some() || self.proves_spurious_timeout(input, tally)
         {
@@ -338,7 +337,11 @@ impl Subflow {
         // A segment that was sent once and is acknowledged together with a repair may have arrived long ago: few
         // SACK blocks fit beside a DSS, and some are lost.
         let sent_at = match tally.newest_original {
-            Some(sent_at) if !tally.retransmitted => sent_at,
+            Some(sent_at)
+                if !tally.retransmitted && !self.is_reported_late(now, input, sent_at) =>
+            {
+                sent_at
+            }
             _ if tally.cumulative > 0 => {
                 let tick_end = self.timestamps.sent_at(now, input.echo?)?;
                 tick_end - WITHIN_TICK
@@ -367,6 +370,13 @@ impl Subflow {
         let most_own = rtt.saturating_sub(self.tx.rtt.min().unwrap_or(rtt));
         self.tx.forecaster.on_answer(now, rtt, own_delay.min(most_own), &expected);
         Some(rtt)
+    }
+
+    /// True if the peer has received in order a segment that was sent after this one. So this one had arrived before,
+    /// and its own ACK was lost: until now took longer than a round trip, perhaps an outage longer.
+    fn is_reported_late(&self, now: Instant, input: &AckInput, sent_at: Instant) -> bool {
+        let echoed = input.echo.and_then(|echo| self.timestamps.sent_at(now, echo));
+        echoed.is_some_and(|tick_end| tick_end - WITHIN_TICK > sent_at)
     }
 
     /// True if the sample may be the length of a silence: after a timeout, a segment that the peer sends by itself

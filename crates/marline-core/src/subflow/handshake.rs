@@ -164,7 +164,14 @@ impl Subflow {
         let Some(sent_at) = sent_at else { return };
         let rtt = now.since(sent_at);
         if !rtt.is_zero() {
-            self.tx.rtt.on_sample(rtt, now);
+            // A client's data that ends the handshake may be repeated, because its ACK before was lost.
+            let is_data =
+                !segment.header.flags.contains(TcpFlags::SYN) && !segment.payload.is_empty();
+            if is_data {
+                self.tx.rtt.on_doubtful_handshake(rtt, now);
+            } else {
+                self.tx.rtt.on_sample(rtt, now);
+            }
             self.tx.forecaster.on_answer(now, rtt, Duration::ZERO, &Expected::default());
         }
     }

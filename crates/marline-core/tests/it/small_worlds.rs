@@ -220,7 +220,7 @@ fn two_segments_each_way_on_two_paths_with_any_fault() {
 }
 
 /// Lists of choices that broke a rule in the past.
-const FIXED: [(&str, &str); 10] = [
+const FIXED: [(&str, &str); 11] = [
     // an unanswered DATA_FIN is sent again without end, also after the peer's came
     ("one path", "d0 d0 d0 d0 d0 d0 d0 p0"),
     // the server falls back alone after its client has lost a mapping
@@ -241,6 +241,8 @@ const FIXED: [(&str, &str); 10] = [
     ("at once", "d0 d0 d0 d0 t d0 s4"),
     // the DATA_ACK that answers the third ACK is lost, and neither side sends data
     ("join first", "d0 d0 d0 l0"),
+    // the server falls back after it has reset the join that carried the bytes before: wrong bytes
+    ("reinjection", "d0 d0 d0 d0 d0 d0 d1 d1 d1 d1 d0 s0 d0 s0"),
 ];
 
 #[test]

@@ -10,7 +10,7 @@ use marline_time::Instant;
 
 use super::flow::{Flow, Opening, trim};
 use super::frame::{self, ControlFrame, HandshakeHeader, More};
-use super::{CONTROL_CAPACITY, Framed, Outer, SHORT_HEADER, UdpCarrier};
+use super::{CONTROL_CAPACITY, FlowEnds, Framed, Outer, SHORT_HEADER, UdpCarrier};
 
 impl UdpCarrier {
     /// Writes the headers of a batch into its headroom and returns its destination. Returns `None` if it must not or
@@ -136,7 +136,7 @@ impl UdpCarrier {
 
     fn outer_from(&self, path: FourTuple) -> Option<Outer> {
         let (local, remote) = (path.local.ip(), path.remote);
-        let link = self.preferred.get(&(local, remote)).copied();
+        let link = self.preferred.get(&FlowEnds::new(local, remote)).copied();
         let socket = link.or_else(|| self.datagram_socket(local))?;
         Some(Outer { socket, local, remote })
     }

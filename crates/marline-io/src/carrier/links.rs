@@ -41,24 +41,19 @@ pub struct Carried {
 
 impl UdpCarrier {
     /// Sets the link for flows that are opened between these addresses; `None` for datagrams.
-    pub fn prefer(&mut self, (local, remote): (IpAddr, SocketAddr), link: Option<u16>) {
+    pub fn prefer(&mut self, ends: FlowEnds, link: Option<u16>) {
         match link {
-            Some(index) => self.preferred.insert((local, remote), index),
-            None => self.preferred.remove(&(local, remote)),
+            Some(index) => self.preferred.insert(ends, index),
+            None => self.preferred.remove(&ends),
         };
     }
 
     /// Moves the flows that we opened between these addresses to another socket, and notifies the peer. Returns our
     /// flow ids: established flows, and those whose SYN has not been answered.
-    pub fn reroute(
-        &mut self,
-        now: Instant,
-        (local, remote): (IpAddr, SocketAddr),
-        socket: u16,
-    ) -> (Vec<u64>, Vec<u64>) {
-        let to = Outer { socket, local, remote };
+    pub fn reroute(&mut self, now: Instant, ends: FlowEnds, socket: u16) -> (Vec<u64>, Vec<u64>) {
+        let to = Outer { socket, local: ends.local, remote: ends.remote };
         let (mut open, mut opening) = (Vec::new(), Vec::new());
-        for id in self.flows_between((local, remote)) {
+        for id in self.flows_between(ends) {
             // A link that replaces another may have its index, but is a different address to the peer.
             let moves = |flow: &&mut Flow| {
                 flow.opened_here && (flow.outer.socket != socket || to.is_link())
@@ -80,7 +75,7 @@ impl UdpCarrier {
     }
 
     /// Our ids of the flows between these addresses, in order.
-    pub fn flows_between(&self, (local, remote): FlowEnds) -> Vec<u64> {
+    pub fn flows_between(&self, FlowEnds { local, remote }: FlowEnds) -> Vec<u64> {
         let here = |flow: &Flow| flow.outer.local == local && flow.outer.remote == remote;
         let flows = self.flows.iter().filter(|(_, flow)| here(flow));
         let mut ids: Vec<u64> = flows.map(|(id, _)| *id).collect();
@@ -90,7 +85,7 @@ impl UdpCarrier {
 
     /// Our ids of the flows at this end of a link.
     pub fn flows_at(&self, outer: &Outer) -> Vec<u64> {
-        let mut ids = self.flows_between((outer.local, outer.remote));
+        let mut ids = self.flows_between(FlowEnds::new(outer.local, outer.remote));
         ids.retain(|id| self.flows.get(id).is_some_and(|flow| flow.outer == *outer));
         ids
     }

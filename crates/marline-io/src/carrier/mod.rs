@@ -110,7 +110,19 @@ pub struct Datagram<'a> {
 }
 
 /// Addresses of a flow: ours, and the peer's with its port.
-pub type FlowEnds = (IpAddr, SocketAddr);
+#[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct FlowEnds {
+    /// Our address.
+    pub local: IpAddr,
+    /// The peer's address.
+    pub remote: SocketAddr,
+}
+
+impl FlowEnds {
+    pub(crate) const fn new(local: IpAddr, remote: SocketAddr) -> FlowEnds {
+        FlowEnds { local, remote }
+    }
+}
 
 /// Result of receiving a datagram.
 #[derive(Debug)]

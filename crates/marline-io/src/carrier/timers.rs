@@ -6,7 +6,9 @@ use marline_time::Instant;
 
 use super::flow::Flow;
 use super::frame::ControlFrame;
-use super::{CONTROL_CAPACITY, QUIET_CAPACITY, SWEEP_INTERVAL, UNPROVEN_LIFETIME, UdpCarrier};
+use super::{
+    CONTROL_CAPACITY, FlowEnds, QUIET_CAPACITY, SWEEP_INTERVAL, UNPROVEN_LIFETIME, UdpCarrier,
+};
 
 impl UdpCarrier {
     /// Time at which [`UdpCarrier::on_timeout`] must be called.
@@ -56,7 +58,7 @@ impl UdpCarrier {
         let next = (flow.sent_at + interval).max(now + interval / 16);
         flow.alarm_at = flow.quiet_due().map_or(next, |quiet| quiet.min(next));
         self.alarms.push(Reverse((flow.alarm_at, id)));
-        let ends = (outer.local, outer.remote);
+        let ends = FlowEnds::new(outer.local, outer.remote);
         if quiet && self.quiet.len() < QUIET_CAPACITY && !self.quiet.contains(&ends) {
             self.quiet.push_back(ends);
         }

@@ -239,19 +239,21 @@ impl Shard {
     /// Returns why the last link attempt from this address to this server failed, if it did.
     #[must_use]
     pub fn link_failure(&self, local: IpAddr, server: SocketAddr) -> Option<String> {
-        self.lock().routing().failure(&(local, server)).map(str::to_owned)
+        self.lock().routing().failure(&FlowEnds::new(local, server)).map(str::to_owned)
     }
 
     /// Returns the address pairs whose connections use TCP because it is faster there, with the measured rates.
     #[must_use]
-    pub fn routes_faster_by_tcp(&self) -> Vec<(FlowEnds, CarrierRates)> {
-        self.lock().routing().routes().routes_faster_by_tcp()
+    pub fn routes_faster_by_tcp(&self) -> Vec<((IpAddr, SocketAddr), CarrierRates)> {
+        let routes = self.lock().routing().routes().routes_faster_by_tcp().into_iter();
+        routes.map(|(ends, rates)| ((ends.local, ends.remote), rates)).collect()
     }
 
     /// Returns the address pairs whose connections use TCP now.
     #[must_use]
-    pub fn routes_by_link(&self) -> Vec<FlowEnds> {
-        self.lock().routing().routes().by_link()
+    pub fn routes_by_link(&self) -> Vec<(IpAddr, SocketAddr)> {
+        let routes = self.lock().routing().routes().by_link().into_iter();
+        routes.map(|ends| (ends.local, ends.remote)).collect()
     }
 }
 

@@ -14,7 +14,7 @@ use super::sending::LaneBatch;
 use super::sending::{Outgoing, Sender};
 use super::socket::payload_of_mtu;
 use super::state::State;
-use crate::carrier::{Framed, Outer, SHORT_HEADER};
+use crate::carrier::{FlowEnds, Framed, Outer, SHORT_HEADER};
 use crate::edge::network_error::NetworkError;
 
 /// Bytes sent under one lock before others get their turn: 16 of the largest batches.
@@ -222,7 +222,7 @@ fn on_send_error(
         state.observers().contacts().record_send_refusal(now, path, errno);
         // EPERM and EACCES come from a packet filter of this machine.
         let filtered = matches!(errno, libc::EPERM | libc::EACCES);
-        let ends = (outer.local, outer.remote);
+        let ends = FlowEnds::new(outer.local, outer.remote);
         if filtered && state.routing().routes().refused(now, ends) {
             return;
         }
@@ -265,7 +265,7 @@ fn on_network_error(state: &mut State, now: Instant, error: &NetworkError) {
         None => CoreError::Unreachable,
     };
     if what == CoreError::Unreachable {
-        let ends = (path.local.ip(), error.remote);
+        let ends = FlowEnds::new(path.local.ip(), error.remote);
         // A late error about datagrams does not concern a server that is reached by TCP.
         if !state.routing().routes().is_by_link(&ends) {
             let (local, remote) = (path.local.ip(), path.remote);

@@ -15,7 +15,7 @@ use super::shard::{Handover, Shard};
 use super::socket::{ecn_of, plain};
 use super::sockets::OpenSocket;
 use super::state::State;
-use crate::carrier::{Datagram, Outer, Received, SHORT_HEADER};
+use crate::carrier::{Datagram, FlowEnds, Outer, Received, SHORT_HEADER};
 use crate::edge::raw_packet::RawMeta;
 use crate::links::DataDirection;
 use crate::native::{self, Arrived};
@@ -67,7 +67,7 @@ fn on_datagrams(
             local: local_ip(meta.dst_ip, socket.local),
             remote: plain(meta.addr),
         };
-        state.routing().routes().heard(now, (outer.local, outer.remote));
+        state.routing().routes().heard(now, FlowEnds::new(outer.local, outer.remote));
         let run = bytes.get(..meta.len).unwrap_or_default();
         let origin = Origin { outer, local_port: socket.local.port(), ecn: ecn_of(meta.ecn) };
         on_frames(shard, state, now, &origin, run.chunks(meta.stride.max(1)));
@@ -137,7 +137,7 @@ fn on_received(
         Received::Lane(lane) => state.on_lane_frame(lane, now, datagram),
         Received::Repeat(flow) => state.endpoint().repeat_syn(now, flow),
         Received::UnknownFlow(id) => {
-            let ends = (datagram.outer.local, datagram.outer.remote);
+            let ends = FlowEnds::new(datagram.outer.local, datagram.outer.remote);
             if !datagram.outer.is_link() {
                 state.routing().routes().answered(now, ends, id);
             }
@@ -204,7 +204,7 @@ impl<'a> SegmentRun<'a> {
         if let Some(meta) = self.meta.take() {
             let routes = state.routing().routes();
             if routes.compares() {
-                let ends = (meta.path.local.ip(), meta.path.remote);
+                let ends = FlowEnds::new(meta.path.local.ip(), meta.path.remote);
                 let segments = self.segments.iter().copied();
                 routes.on_segments(now, ends, (meta.flow, DataDirection::Down), segments);
             }

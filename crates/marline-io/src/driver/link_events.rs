@@ -161,15 +161,15 @@ fn move_flows_to_link(state: &mut State, now: Instant, ends: FlowEnds, link: u16
 fn probe(state: &mut State, ends: FlowEnds) -> Option<u64> {
     let id = state.lanes().draw_id();
     let Carrier::Udp(carrier) = state.carrier() else { return None };
-    let socket = carrier.datagram_socket(ends.0)?;
-    carrier.probe(Outer { socket, local: ends.0, remote: ends.1 }, id);
+    let socket = carrier.datagram_socket(ends.local)?;
+    carrier.probe(Outer { socket, local: ends.local, remote: ends.remote }, id);
     Some(id)
 }
 
 fn leave_link(state: &mut State, now: Instant, ends: FlowEnds) {
     let Carrier::Udp(carrier) = state.carrier() else { return };
     carrier.prefer(ends, None);
-    let socket = carrier.datagram_socket(ends.0);
+    let socket = carrier.datagram_socket(ends.local);
     if state.routing().routes().sends_datagrams() {
         let Some(socket) = socket else { return };
         if reroute(state, now, ends, socket) == 0 {
@@ -199,20 +199,20 @@ pub(super) fn execute_route_orders(shard: &Shard, state: &mut State, now: Instan
             Order::Open(ends) => open_link(shard, state, now, ends),
             Order::Use(ends, link) => {
                 tracing::warn!(
-                    local = %ends.0,
-                    server = %ends.1,
-                    "no answer over UDP: connections use TCP until UDP is answered"
+                    local = %ends.local,
+                    server = %ends.remote,
+                    "no answer over UDP: connections use TCP until there is one"
                 );
                 move_flows_to_link(state, now, ends, link);
             }
             Order::Compare(ends, link) => {
-                tracing::debug!(local = %ends.0, server = %ends.1, "UDP appears rate-limited: trying TCP");
+                tracing::debug!(local = %ends.local, server = %ends.remote, "UDP appears rate-limited: trying TCP");
                 move_flows_to_link(state, now, ends, link);
             }
             Order::Keep(ends, CarrierRates { udp_bits_per_s, tcp_bits_per_s }) => {
                 tracing::warn!(
-                    local = %ends.0,
-                    server = %ends.1,
+                    local = %ends.local,
+                    server = %ends.remote,
                     udp_bits_per_s,
                     tcp_bits_per_s,
                     "UDP is rate-limited and slower than TCP: connections use TCP"
@@ -221,14 +221,14 @@ pub(super) fn execute_route_orders(shard: &Shard, state: &mut State, now: Instan
             Order::Leave(ends, why) => {
                 match why {
                     Leaving::DatagramsWork => tracing::info!(
-                        local = %ends.0,
-                        server = %ends.1,
+                        local = %ends.local,
+                        server = %ends.remote,
                         "UDP is answered again: connections use it"
                     ),
                     Leaving::NextComparison => tracing::info!(
-                        local = %ends.0,
-                        server = %ends.1,
-                        "UDP was slower than TCP; trying UDP again"
+                        local = %ends.local,
+                        server = %ends.remote,
+                        "UDP was slower than TCP: connections try it again"
                     ),
                     Leaving::LinkEnded | Leaving::NotFaster => {}
                 }
@@ -246,7 +246,7 @@ pub(super) fn execute_route_orders(shard: &Shard, state: &mut State, now: Instan
 
 fn open_link(shard: &Shard, state: &mut State, now: Instant, ends: FlowEnds) {
     let Carrier::Udp(carrier) = state.carrier() else { return };
-    let socket = carrier.datagram_socket(ends.0);
+    let socket = carrier.datagram_socket(ends.local);
     let options = socket.and_then(|index| state.sockets().udp_options(index));
     match (options, shard.handle()) {
         (Some(options), Some(handle)) => {
@@ -274,11 +274,11 @@ fn on_link_not_opened(shard: &Shard, ends: FlowEnds, why: &LinkOpenError) {
     let mut refused = state.routing().routes().take_held_error(&ends);
     if !state.routing().routes().sends_datagrams() && why.is_refusal() {
         // Without datagrams, this reset is the server's answer, as an ICMP error is for datagrams.
-        state.observers().contacts().refused(now, ends.0, ends.1);
+        state.observers().contacts().refused(now, ends.local, ends.remote);
         refused = true;
     }
     if state.routing().routes().on_link_failure(now, ends, why.kind()) {
-        tracing::warn!(local = %ends.0, server = %ends.1, "no answer over UDP, and {why}");
+        tracing::warn!(local = %ends.local, server = %ends.remote, "no answer over UDP, and {why}");
     }
     state.routing().note_failure(ends, why.to_string());
     let flows = match state.carrier() {
@@ -303,7 +303,7 @@ fn on_link_not_opened(shard: &Shard, ends: FlowEnds, why: &LinkOpenError) {
 fn on_link_closed(shard: &Shard, outer: &Outer, stalled: bool) {
     let mut state = shard.lock();
     let now = shard.now(&mut state);
-    let ends = (outer.local, outer.remote);
+    let ends = FlowEnds::new(outer.local, outer.remote);
     if stalled {
         state.routing().routes().stalled(now, ends, outer.socket);
     }
@@ -349,13 +349,13 @@ fn on_link_frames(shard: &Shard, link: &Link, frames: &[&[u8]]) {
 
 /// Opens a link for a client's shard. `stalled` means that the previous link was stalled a moment ago.
 async fn open(shard: Weak<Shard>, options: SocketOptions, ends: FlowEnds, stalled: bool) {
-    let opened = link_tasks::open(&options, ends.1, stalled).await;
+    let opened = link_tasks::open(&options, ends.remote, stalled).await;
     let Some(shard) = shard.upgrade() else { return };
     let port = options.local.port();
     let link = opened.and_then(|stream| {
         let full = || LinkOpenError::Io(io::Error::other("too many links"));
         let stream = LinkStream::Tcp(stream);
-        shard.links().insert(stream, ends.0, ends.1, port, true).ok_or_else(full)
+        shard.links().insert(stream, ends.local, ends.remote, port, true).ok_or_else(full)
     });
     match link {
         Ok(link) => {

@@ -79,7 +79,7 @@ impl Routing {
         }
         let length = if out.stride == 0 { out.bytes.len() } else { out.stride };
         if length > MAX_ACK_FRAME {
-            self.routes.sent(now, (out.outer.local, out.outer.remote));
+            self.routes.sent(now, FlowEnds::new(out.outer.local, out.outer.remote));
         }
         self.routes.sends_datagrams()
     }

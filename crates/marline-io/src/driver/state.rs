@@ -23,7 +23,7 @@ use super::socket::Kind;
 use super::sockets::Sockets;
 use super::streams::Streams;
 use super::wakeups::Wakeups;
-use crate::carrier::{Datagram, Framed, Outer};
+use crate::carrier::{Datagram, FlowEnds, Framed, Outer};
 use crate::links::DataDirection;
 use crate::succession::NativePart;
 
@@ -146,7 +146,7 @@ impl State {
         self.observers.observe(&observed);
         let routes = self.routing.routes();
         if routes.compares() {
-            let ends = (batch.path.local.ip(), batch.path.remote);
+            let ends = FlowEnds::new(batch.path.local.ip(), batch.path.remote);
             let flow = (batch.local_flow, DataDirection::Up);
             routes.on_segments(now, ends, flow, observed.segments());
         }
@@ -189,7 +189,7 @@ impl State {
         let Carrier::Udp(carrier) = &self.carrier else { return };
         for (flow, heading, bytes) in self.lanes.take_carried(id, now) {
             if let Some(Outer { local, remote, .. }) = carrier.place(flow) {
-                routes.on_lane(now, (local, remote), heading, bytes);
+                routes.on_lane(now, FlowEnds::new(local, remote), heading, bytes);
             }
         }
     }

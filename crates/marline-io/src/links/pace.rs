@@ -242,7 +242,7 @@ mod tests {
     const FLOW: (u64, DataDirection) = (7, DataDirection::Down);
 
     fn ends() -> FlowEnds {
-        ([192, 0, 2, 9].into(), ([203, 0, 113, 7], 7_777).into())
+        FlowEnds::new([192, 0, 2, 9].into(), ([203, 0, 113, 7], 7_777).into())
     }
 
     fn segment(seq: u32) -> Vec<u8> {
@@ -304,7 +304,7 @@ mod tests {
     fn the_pace_table_is_bounded_and_short_segments_are_ignored() {
         let (mut paces, bytes) = (Paces::default(), segment(1));
         for flow in 0..2_000_u16 {
-            let ends = (ends().0, ([203, 0, 113, 7], flow).into());
+            let ends = FlowEnds::new(ends().local, ([203, 0, 113, 7], flow).into());
             let flow = (u64::from(flow), DataDirection::Up);
             let segments = [&bytes[..]].into_iter();
             assert_eq!(paces.note(Instant::from_millis(1), ends, flow, segments), None);

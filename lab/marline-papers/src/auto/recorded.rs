@@ -7,10 +7,13 @@ use super::cell::{Cell, Extra, JUDGED, RecordedPairResult};
 use super::setup::{Limits, Messages, Setup};
 use super::violations::{self, percent, violations};
 use crate::estimate::{Asked, Estimate, Samples};
+use crate::file::PaperFile;
 use crate::judge::Row;
+use crate::paper::{Context, Effort};
 use crate::recorded::figures::{Figure, Margins, Quantiles};
-use crate::recorded::pairs::Pair;
-use crate::table::Grid;
+use crate::recorded::pairs::{Pair, pairs};
+use crate::recorded::setup::{Setup as RecordedSetup, TEXT as RECORDED_TEXT};
+use crate::table::{Grid, Reproduction, Table};
 
 /// Index of small messages in [`Cell::extra`].
 const SMALL: usize = 1;
@@ -53,10 +56,25 @@ impl PairSubset {
     }
 }
 
-/// The first pair of each half.
-pub(crate) fn pick_one_per_half(pairs: Vec<Pair>) -> Vec<Pair> {
-    let first = |half| pairs.iter().find(|pair| PairSubset::of(&pair.name) == half);
-    [PairSubset::Tuned, PairSubset::Judged].into_iter().filter_map(first).cloned().collect()
+/// All pairs, and in quick runs the first of each half. Without traces `None`, which `result` says.
+pub(crate) fn recorded_pairs(
+    context: &Context<'_>,
+    key: &str,
+    result: &mut Reproduction,
+) -> anyhow::Result<Option<Vec<Pair>>> {
+    let Some(directory) = context.traces else {
+        let row = crate::recorded::skipped(key)?;
+        result.tables.push(Table::new("recorded", "Recorded pairs", vec![row]));
+        return Ok(None);
+    };
+    let links = PaperFile::<RecordedSetup>::parse(RECORDED_TEXT)?.published;
+    let pairs = pairs(directory, &links)?;
+    anyhow::ensure!(!pairs.is_empty(), "no pair of traces in {}", directory.display());
+    if context.effort != Effort::Quick {
+        return Ok(Some(pairs));
+    }
+    let first = |half| pairs.iter().find(|pair| Half::of(&pair.name) == half);
+    Ok(Some([Half::Tuned, Half::Judged].into_iter().filter_map(first).cloned().collect()))
 }
 
 /// Inputs to the judgment of one half.

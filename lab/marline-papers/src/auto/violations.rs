@@ -57,10 +57,7 @@ pub(crate) fn percent<T>(samples: &Samples<T>, of: impl Fn(&T) -> (u64, u64)) ->
     } else if cases > 0 && share.value == 1.0 {
         share.low = alone;
     }
-    for value in [&mut share.value, &mut share.low, &mut share.high] {
-        *value *= 100.0;
-    }
-    share
+    share.percent()
 }
 
 #[cfg(test)]

@@ -80,18 +80,6 @@ fn asked(mut row: Row, samples: &Efficiencies, scheduler: usize, most: f64) -> R
     row
 }
 
-/// Conversion of a share to percent.
-pub(super) trait Percent {
-    fn percent(self) -> Self;
-}
-
-impl Percent for Estimate {
-    fn percent(self) -> Self {
-        let Self { value, low, high, roots } = self;
-        Self { value: 100.0 * value, low: 100.0 * low, high: 100.0 * high, roots }
-    }
-}
-
 /// Mean efficiency, and the mean shortfall where it is below 1, of several sets of rides.
 pub(super) fn means(sets: &[(String, &Efficiencies)]) -> Grid {
     let columns = [("rides", ""), ("scheduler", ""), ("mean U_c", ""), ("lacking to 1, mean", "%")];

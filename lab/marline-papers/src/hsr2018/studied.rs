@@ -3,7 +3,6 @@
 
 use super::contestants::{STUDIED, StudiedRide};
 use super::ride::CLASSES;
-use super::rows::Percent as _;
 use crate::estimate::{Estimate, Samples};
 use crate::judge::Row;
 use crate::table::Table;

@@ -9,7 +9,7 @@ use marline_wire::mptcp::ExperimentalMessage;
 use serde::{Deserialize, Serialize};
 
 use super::phone_scenario::{Download, DrawnLinks, Fetched, LTE, PhoneScenario, ms};
-use super::radios::{cell, percent};
+use super::radios::cell;
 use super::systems::{self, System};
 use crate::estimate::Samples;
 use crate::judge::Row;
@@ -134,7 +134,7 @@ fn verdicts(cases: &[Case], downloads: &Samples<Downloads>) -> Vec<Row> {
             .filter(|root| !met(root))
             .map(|root| root.seed.to_string())
             .collect();
-        let row = Row::new(case.name.clone()).estimate(&percent(share), "%");
+        let row = Row::new(case.name.clone()).estimate(&share.percent(), "%");
         let row = row.asked(crate::estimate::Asked::at_least(95.0), case.ask.words());
         match failed.len() {
             0 => row,

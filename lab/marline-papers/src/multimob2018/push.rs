@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::phone_scenario::{DrawnLinks, LTE, PhoneScenario, WIFI, joules, ms};
 use super::published::Published;
 use super::quantiles::{Ranked, counted};
-use super::radios::{CONSTANTS, cell, percent};
+use super::radios::{CONSTANTS, cell};
 use super::systems::{self, System};
 use crate::estimate::{Asked, Estimate, Samples};
 use crate::file::PaperFile;
@@ -175,7 +175,7 @@ fn quantile(pauses: &Samples<Pause>, master: u64, place: usize, share: f64) -> E
 /// Share of the pushes that arrive within this time.
 fn within(pauses: &Samples<Pause>, place: usize, limit_s: f64) -> Estimate {
     let came = |pause: &Pause| pause.pushes[place].after_s.is_some_and(|s| s <= limit_s);
-    percent(pauses.share(|pause| (u64::from(came(pause)), 1)))
+    pauses.share(|pause| (u64::from(came(pause)), 1)).percent()
 }
 
 /// Longest delay of a push that arrived.
@@ -249,7 +249,7 @@ fn grid(pauses: &Samples<Pause>, contestants: &[Contestant], master: u64) -> Gri
         let limits_s = [1.0, 5.0, 15.0, 60.0, PATIENCE.as_secs_f64()];
         cells.extend(limits_s.map(|limit_s| cell(within(pauses, place, limit_s))));
         let closed = pauses.share(|pause| (u64::from(pause.pushes[place].closed), 1));
-        cells.extend([cell(percent(closed)), cell(wifi), cell(lte)]);
+        cells.extend([cell(closed.percent()), cell(wifi), cell(lte)]);
         grid.rows.push(cells);
     }
     grid

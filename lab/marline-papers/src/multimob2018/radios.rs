@@ -150,7 +150,7 @@ pub(super) fn rows<T>(
     );
     let row = |constants: &str, estimate: Estimate| {
         let what = format!("{}: cellular joules over full mesh's, {constants}", system.name);
-        let row = Row::new(what).paper_claim("much less").estimate(&percent(estimate), "%");
+        let row = Row::new(what).paper_claim("much less").estimate(&estimate.percent(), "%");
         match most {
             Some(most) => row.at_most(100.0 * most),
             None => row,
@@ -161,12 +161,6 @@ pub(super) fn rows<T>(
         row("constants of ARO", over_mesh(samples, drawn, place, |m| m.aro))
             .remark("AT&T's Application Resource Optimizer, lte.conf: a published source"),
     ]
-}
-
-/// A share in percent.
-pub(super) fn percent(of: Estimate) -> Estimate {
-    let Estimate { value, low, high, roots } = of;
-    Estimate { value: 100.0 * value, low: 100.0 * low, high: 100.0 * high, roots }
 }
 
 /// A cell of a grid.
@@ -194,7 +188,7 @@ pub(super) fn sensitivity<T>(
         let mut cells = vec![Value::Text(what), cell(joules)];
         for system in [systems::tuned(), systems::authors()] {
             let ratio = over_mesh(samples, drawn, systems::place(&system), of);
-            cells.push(cell(percent(ratio)));
+            cells.push(cell(ratio.percent()));
         }
         grid.rows.push(cells);
     };

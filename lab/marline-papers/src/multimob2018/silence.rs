@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::phone_scenario::{Download, DrawnLinks, Fetched, LTE, NAMES, PhoneScenario, WIFI, ms};
 use super::published::Published;
 use super::quantiles::{Ranked, counted};
-use super::radios::{cell, percent};
+use super::radios::cell;
 use super::systems::{self, System};
 use crate::estimate::{Estimate, Samples};
 use crate::file::PaperFile;
@@ -182,7 +182,7 @@ fn verdicts(links: &Samples<Links>, master: u64, file: &PaperFile<Published>) ->
         let share = |what: &str, of: &dyn Fn(&Links, &Fetch) -> bool| {
             let met = |links: &Links| of(links, &links.fetches[place]);
             let share = links.share(|links| (u64::from(met(links)), 1));
-            Row::new(format!("{name}: {what}")).estimate(&percent(share), "%").at_least(95.0)
+            Row::new(format!("{name}: {what}")).estimate(&share.percent(), "%").at_least(95.0)
         };
         let opened = share("opened by the client's receive timer", &|_, fetch| {
             fetch.hole.by_client && fetch.hole.timer.is_some_and(|ms| ms <= timer_ms + 1.0)

@@ -96,7 +96,7 @@ fn verdicts(runs: &Samples<Stay>, file: &PaperFile<Published>) -> anyhow::Result
         rows.extend(radios::rows(runs, drawn, &system, Some(most)));
         let opened = runs.share(|run| (u64::from(run.systems[place].opened > 0), 1));
         let what = format!("{}: runs that open a cellular subflow", system.name);
-        let row = Row::new(what).estimate(&radios::percent(opened), "%").at_most(5.0);
+        let row = Row::new(what).estimate(&opened.percent(), "%").at_most(5.0);
         let count: usize = runs.all().iter().map(|run| run.systems[place].opened).sum();
         rows.push(row.remark(format!("{count} subflows in all runs")));
     }

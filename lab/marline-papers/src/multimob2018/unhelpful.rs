@@ -8,7 +8,7 @@ use super::loads::ASSISTANT;
 use super::phone_scenario::{PhoneScenario, Talk};
 use super::published::Published;
 use super::quantiles::{Ranked, counted};
-use super::radios::{CONSTANTS, cell, percent};
+use super::radios::{CONSTANTS, cell};
 use super::systems::{self, System};
 use crate::estimate::{Estimate, Samples};
 use crate::file::PaperFile;
@@ -119,7 +119,7 @@ fn verdicts(runs: &Samples<Run>, file: &PaperFile<Published>) -> anyhow::Result<
 pub(super) fn not_always_row(later: &Estimate) -> Row {
     let what = "full mesh: runs in which the longest delay is no shorter than WiFi alone's";
     let row = Row::new(what).paper_claim("multiple paths are not always beneficial");
-    row.estimate(&percent(*later), "%").at_least(5.0)
+    row.estimate(&later.percent(), "%").at_least(5.0)
 }
 
 fn grid(runs: &Samples<Run>, master: u64) -> Grid {

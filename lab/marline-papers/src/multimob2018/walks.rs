@@ -236,7 +236,7 @@ impl<'a> Deciles<'a> {
         let what = format!("{}: walks with no longer delay than full mesh", system.name);
         let row = Row::new(what).paper_claim("not worse, of distributions");
         rows.push(
-            row.estimate(&radios::percent(share), "%")
+            row.estimate(&share.percent(), "%")
                 .at_least(95.0)
                 .remark("walk by walk, which is more than the figure of the slides says"),
         );

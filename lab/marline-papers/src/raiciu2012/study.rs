@@ -151,7 +151,7 @@ impl Made<'_> {
             rows.push(
                 Row::new(what)
                     .paper(100.0 * at.cellular.within_3_s, "%")
-                    .estimate(&percent(&within), "%"),
+                    .estimate(&within.percent(), "%"),
             );
         }
         Ok(rows)
@@ -337,9 +337,4 @@ fn approximate_requirement(about: f64) -> String {
 
 fn rounded(ratio: f64) -> f64 {
     (100.0 * ratio).round() / 100.0
-}
-
-fn percent(share: &Estimate) -> Estimate {
-    let Estimate { value, low, high, roots } = *share;
-    Estimate { value: 100.0 * value, low: 100.0 * low, high: 100.0 * high, roots }
 }

@@ -247,12 +247,6 @@ fn link_rows(
     let lost = |place: usize| samples.mean(move |root| 100.0 * root.runs[place].lost);
     let later = over(moments, |[wifi, lte, _]| lte.average() - wifi.average());
     let first = samples.share(|root| root.pair.first_sooner());
-    let first_percent = crate::estimate::Estimate {
-        value: 100.0 * first.value,
-        low: 100.0 * first.low,
-        high: 100.0 * first.high,
-        ..first
-    };
     let correlation = samples.mean(|root| root.pair.correlation());
     vec![
         Row::new("WiFi alone: packets lost")
@@ -273,7 +267,7 @@ fn link_rows(
             )),
         Row::new("messages that are sooner over WiFi than over LTE")
             .paper_claim("almost always")
-            .estimate(&first_percent, "%"),
+            .estimate(&first.percent(), "%"),
         Row::new("correlation of WiFi's and LTE's round trips")
             .paper_claim("very low")
             .estimate(&correlation, "")

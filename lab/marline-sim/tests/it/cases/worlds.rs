@@ -6,14 +6,17 @@ mod heard;
 mod mobile;
 mod plan;
 
-use crate::cases::oracle::{Conservation, Liveness, StreamState, Windows, stream};
+use core::net::IpAddr;
+
 use marline_core::{CloseReason, MonitorEvent, MonitorKind, PathHealthMonitor};
 use marline_link::{LinkConfig, MiddleboxConfig};
 use marline_sim::{Amount, App, Bulk, Capture, Paths, Report};
 use marline_time::{Duration, Instant, SeedTree};
 
 use self::heard::Heard;
+use self::mobile::is_of;
 use self::plan::{Outage, OutageKind, Plan};
+use crate::cases::oracle::{Conservation, Liveness, StreamState, Windows, stream};
 
 /// Faults happen before this time only.
 const FAULTS_END: Instant = Instant::from_secs(15);
@@ -345,25 +348,30 @@ fn judge(paths: &Paths, plan: &Plan, finished: bool) -> Option<String> {
     paths.world.verdict().and(conserved(paths)).err()
 }
 
-/// A connection never came in as the keys went with the client's address, which nobody can make good. The client
-/// knows of the address, and another one is up, from which its application can begin again: that is why it gave up,
-/// and it did so soon. Without another address it waits for this one instead.
-fn is_lost(paths: &Paths, plan: &Plan, index: usize) -> bool {
+/// The client's address that a connection began with, and since when. The SYN/ACK may have come on another path than
+/// the first SYN went out on.
+fn first_address(paths: &Paths, index: usize) -> Option<(Instant, IpAddr)> {
     let client = paths.world.node(paths.client);
-    let closed = paths.client_report(index).and_then(|report| report.closed);
-    let Some((at, CloseReason::Unreachable)) = closed else { return false };
-    let Some((id, _)) = client.connections().nth(index) else { return false };
-    // The SYN/ACK may have come on another path than the first SYN went out on.
+    let (id, _) = client.connections().nth(index)?;
     let mut first = client.monitor().iter().filter_map(|event| match event.kind {
         MonitorKind::Created(path) | MonitorKind::Established(path) if event.connection == id => {
             Some((event.at, path.local.ip()))
         }
         _ => None,
     });
-    let Some((begun_at, from)) = first.next_back() else { return false };
+    first.next_back()
+}
+
+/// A connection never came in as the keys went with the client's address, which nobody can make good. The client
+/// knows of the address, and another one is up, from which its application can begin again: that is why it gave up,
+/// and it did so soon. Without another address it waits for this one instead.
+fn is_lost(paths: &Paths, plan: &Plan, index: usize) -> bool {
+    let closed = paths.client_report(index).and_then(|report| report.closed);
+    let Some((at, CloseReason::Unreachable)) = closed else { return false };
+    let Some((begun_at, from)) = first_address(paths, index) else { return false };
     let told = || plan.outages.iter().filter(|outage| outage.kind != OutageKind::Silent);
     let gone_at = |path: usize| told().any(|o| o.path == path && (o.from..o.to).contains(&at));
-    let is_from = |path: usize| (0..8).any(|number| Paths::address(path, number) == from);
+    let is_from = |path: usize| is_of(from, path);
     let went = told().filter(|o| is_from(o.path) && o.from >= begun_at && o.from <= at);
     let went = went.map(|outage| outage.from).max();
     let other = (0..plan.paths.links.len()).any(|path| !is_from(path) && !gone_at(path));
@@ -388,12 +396,13 @@ fn is_cut(paths: &Paths, plan: &Plan, index: usize) -> bool {
     // As plain as TCP is before the server has answered.
     let plain = fell_back || server.is_none();
     // Who only listens behind an address that is gone hears nothing more, and no error.
-    let silenced = plan.renumbers_first() && plain;
-    let gone = plan.may_end_plain_tcp() && plain && here;
+    let from = first_address(paths, index).map(|(_, from)| from);
+    let silenced = plan.renumbers(from) && plain;
+    let gone = (plan.rebinds() || plan.renumbers(from)) && plain && here;
     // Its address came back too late, and another one was up: both ends hear of it.
     let unreachable =
         matches!(ours.and_then(|ours| ours.closed), Some((_, CloseReason::Unreachable)));
-    let left = plan.loses_first() && fell_back && unreachable && told(server);
+    let left = plan.loses(from) && fell_back && unreachable && told(server);
     // The client never heard that its keys arrived, and a middlebox on the other path takes what a join needs.
     let stranded = plan.has_boxes() && is_lost(paths, plan, index) && told(server);
     let heard = paths.world.observer::<Heard>();

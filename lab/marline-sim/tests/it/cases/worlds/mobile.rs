@@ -10,6 +10,8 @@
 //! 3.7), and plain TCP ends with its address. Both applications must know, and what they have read
 //! must be right.
 
+use core::net::IpAddr;
+
 use marline_algos::Registry;
 use marline_core::{Extensions, LoneKeepalive, ReceiveTimer};
 use marline_link::radio::{RadioKind, RadioParameters};
@@ -18,7 +20,7 @@ use marline_link::{
     Segments, Split, SplitOptions, TcpOption,
 };
 use marline_policy::PathHealthConfig;
-use marline_sim::{RandomPlan, UDP_CAPABILITIES};
+use marline_sim::{Paths, RandomPlan, UDP_CAPABILITIES};
 use marline_time::{Duration, PcgRng, Rng, SeedTree};
 
 use super::plan::{OutageKind, Plan, between, often, random_link};
@@ -188,19 +190,21 @@ impl Plan {
         self.paths.links.iter().any(|link| link.up.middlebox.rebind.is_some())
     }
 
-    /// Plain TCP may lose its ends.
-    pub(super) fn may_end_plain_tcp(&self) -> bool {
-        self.rebinds() || self.renumbers_first()
-    }
-
     /// The first path's address goes for good.
-    pub(super) fn renumbers_first(&self) -> bool {
+    fn renumbers_first(&self) -> bool {
         self.outages.iter().any(|o| o.path == 0 && o.kind == OutageKind::Renumbered)
     }
 
-    /// The client hears that the first path's address goes, for some time or for good.
-    pub(super) fn loses_first(&self) -> bool {
-        self.outages.iter().any(|o| o.path == 0 && o.kind != OutageKind::Silent)
+    /// This address of the client, or the first path's, goes for good.
+    pub(super) fn renumbers(&self, address: Option<IpAddr>) -> bool {
+        let gone = self.outages.iter().filter(|o| o.kind == OutageKind::Renumbered);
+        gone.into_iter().any(|o| o.path == 0 || address.is_some_and(|from| is_of(from, o.path)))
+    }
+
+    /// The client hears that this address, or the first path's, goes, for some time or for good.
+    pub(super) fn loses(&self, address: Option<IpAddr>) -> bool {
+        let gone = self.outages.iter().filter(|o| o.kind != OutageKind::Silent);
+        gone.into_iter().any(|o| o.path == 0 || address.is_some_and(|from| is_of(from, o.path)))
     }
 
     /// A middlebox joins segments, and keeps the mapping of one.
@@ -285,4 +289,9 @@ fn put_box(rng: &mut PcgRng, link: &mut DuplexConfig) {
             }
         }
     }
+}
+
+/// One of the addresses that the client has on this path, one after another.
+pub(super) fn is_of(address: IpAddr, path: usize) -> bool {
+    (0..8).any(|number| Paths::address(path, number) == address)
 }

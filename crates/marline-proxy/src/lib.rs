@@ -21,6 +21,7 @@ pub mod message;
 mod outgoing;
 #[cfg(not(target_os = "linux"))]
 mod portable;
+pub mod prefixed_stream;
 pub mod private_file;
 pub mod quota;
 pub mod rate;

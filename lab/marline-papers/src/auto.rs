@@ -20,7 +20,7 @@ use crate::paper::{Context, Paper};
 use crate::recorded::figures::Margins;
 use crate::roots::Part;
 use crate::table::{Reproduction, Table};
-use recorded::{Half, View, recorded_pairs};
+use recorded::{PairSubset, View, recorded_pairs};
 use setup::{Limits, Setup, TEXT};
 
 const RECORDED: Part = Part::new("recorded", 20, 40);

@@ -8,7 +8,7 @@ mod lossy;
 mod rows;
 mod setup;
 
-use crate::auto::recorded::{Half, recorded_pairs};
+use crate::auto::recorded::{PairSubset, recorded_pairs};
 use crate::file::PaperFile;
 use crate::paper::{Context, Paper};
 use crate::roots::Part;

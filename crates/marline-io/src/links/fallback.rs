@@ -461,7 +461,7 @@ impl Routes {
     /// Drops the routes of a local address that is gone.
     pub(crate) fn forget(&mut self, local: IpAddr) {
         for (_, route) in self.routes.extract_if(.., |ends, _| ends.local == local) {
-            if let Way::Link(link) | Way::Confirming(link, _) = route.way {
+            if let TransportChoice::Link(link) | TransportChoice::Confirming(link, _) = route.way {
                 self.orders.push_back(Order::Close(link));
             }
         }

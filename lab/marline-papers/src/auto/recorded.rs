@@ -73,8 +73,10 @@ pub(crate) fn recorded_pairs(
     if context.effort != Effort::Quick {
         return Ok(Some(pairs));
     }
-    let first = |half| pairs.iter().find(|pair| Half::of(&pair.name) == half);
-    Ok(Some([Half::Tuned, Half::Judged].into_iter().filter_map(first).cloned().collect()))
+    let first = |half| pairs.iter().find(|pair| PairSubset::of(&pair.name) == half);
+    Ok(Some(
+        [PairSubset::Tuned, PairSubset::Judged].into_iter().filter_map(first).cloned().collect(),
+    ))
 }
 
 /// Inputs to the judgment of one half.

@@ -1,4 +1,4 @@
 if [ -d /run/systemd/system ]; then
-    # The units are known from now on. Nothing is started: without an invite, or a key, nothing could be.
+    # Only make the units known: without an invite or a key, none could start.
     systemctl daemon-reload || true
 fi

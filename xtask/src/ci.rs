@@ -49,7 +49,7 @@ pub(crate) fn all(root: &Path, wanted: &[String]) -> TaskResult {
         ("interop", &interop),
     ];
     if let Some(unknown) = wanted.iter().find(|name| steps.iter().all(|(step, _)| step != name)) {
-        return Err(format!("no step `{unknown}`; there are {}", steps.map(|s| s.0).join(", ")));
+        return Err(format!("unknown step `{unknown}`; known: {}", steps.map(|s| s.0).join(", ")));
     }
     let mut summary = Vec::new();
     let mut failed = Vec::new();

@@ -49,7 +49,7 @@ pub(crate) fn measure(root: &Path, wanted: &[String]) -> TaskResult {
         known.dedup();
         let (system, rows) = (SYSTEM.0, SYSTEM.1.join(" "));
         let known = known.join(", ");
-        return Err(format!("no row `{unknown}`; there are {known}, and {system} for {rows}"));
+        return Err(format!("unknown row `{unknown}`; known: {known}, and {system} for {rows}"));
     }
     let is_system = wanted.iter().any(|word| word == SYSTEM.0);
     let mut failed = Vec::new();

@@ -45,7 +45,7 @@ const SHOWN_FUNCTIONS: usize = 12;
 pub(crate) fn draw(root: &Path, wanted: &[String]) -> TaskResult {
     if let Some(unknown) = wanted.iter().find(|name| ROWS.iter().all(|(row, ..)| row != name)) {
         let known: Vec<&str> = ROWS.iter().map(|(name, ..)| *name).collect();
-        return Err(format!("no row `{unknown}`; there are {}", known.join(", ")));
+        return Err(format!("unknown row `{unknown}`; known: {}", known.join(", ")));
     }
     for (program, whence) in [
         ("perf", "Debian's linux-perf"),

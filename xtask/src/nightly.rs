@@ -99,7 +99,7 @@ const ACTIONLINT: &str = "github.com/rhysd/actionlint/cmd/actionlint@v1.7.12";
 pub(crate) fn all(root: &Path, wanted: &[String]) -> TaskResult {
     if let Some(unknown) = wanted.iter().find(|name| STEPS.iter().all(|(step, ..)| step != name)) {
         return Err(format!(
-            "no step `{unknown}`; there are {}",
+            "unknown step `{unknown}`; known: {}",
             STEPS.map(|step| step.0).join(", ")
         ));
     }

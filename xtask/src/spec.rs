@@ -51,7 +51,7 @@ struct Requirement {
 
 /// Status of a row.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-enum Standing {
+enum RowStatus {
     Covered,
     /// Deviation, with a reason.
     Excepted,
@@ -60,13 +60,13 @@ enum Standing {
 }
 
 impl Requirement {
-    fn standing(&self) -> Standing {
+    fn standing(&self) -> RowStatus {
         if self.source.iter().all(|source| source == "memory") {
-            Standing::Memory
+            RowStatus::Memory
         } else if self.reason.is_some() {
-            Standing::Excepted
+            RowStatus::Excepted
         } else {
-            Standing::Covered
+            RowStatus::Covered
         }
     }
 }
@@ -104,9 +104,9 @@ pub(crate) fn print(root: &Path, arguments: &[String]) -> TaskResult {
         println!("{name}: {}", table.title);
         for line in &table.requirement {
             let mark = match line.standing() {
-                Standing::Covered => "covered",
-                Standing::Excepted => "EXCEPT",
-                Standing::Memory => "memory",
+                RowStatus::Covered => "covered",
+                RowStatus::Excepted => "EXCEPT",
+                RowStatus::Memory => "memory",
             };
             let Requirement { id, level, text, source, reason, .. } = line;
             println!("  {mark:<7} {id:<22} {level:<6} {text} [{}]", source.join(", "));
@@ -296,9 +296,9 @@ fn totals(table: &Table) -> Totals {
     let mut totals = Totals { lines: table.requirement.len(), ..Totals::default() };
     for line in &table.requirement {
         match line.standing() {
-            Standing::Covered => totals.covered += 1,
-            Standing::Excepted => totals.excepted += 1,
-            Standing::Memory => totals.memory += 1,
+            RowStatus::Covered => totals.covered += 1,
+            RowStatus::Excepted => totals.excepted += 1,
+            RowStatus::Memory => totals.memory += 1,
         }
     }
     totals
@@ -337,10 +337,10 @@ mod tests {
         let with = |source: &str, more: &str| {
             line(&format!("id='a'\nlevel='MUST'\ntext='t'\nsource=[{source}]\n{more}"))
         };
-        assert_eq!(with("'kernel'", "").standing(), Standing::Covered);
-        assert_eq!(with("'kernel'", "reason='so'").standing(), Standing::Excepted);
-        assert_eq!(with("'memory'", "reason='so'").standing(), Standing::Memory);
-        assert_eq!(with("'memory','tshark'", "").standing(), Standing::Covered);
+        assert_eq!(with("'kernel'", "").standing(), RowStatus::Covered);
+        assert_eq!(with("'kernel'", "reason='so'").standing(), RowStatus::Excepted);
+        assert_eq!(with("'memory'", "reason='so'").standing(), RowStatus::Memory);
+        assert_eq!(with("'memory','tshark'", "").standing(), RowStatus::Covered);
     }
 
     #[test]

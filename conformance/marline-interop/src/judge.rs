@@ -153,11 +153,11 @@ fn one(
 /// Requires that every working path was used.
 fn paths(cell: Cell, evidence: &Evidence<'_>, problems: &mut Vec<String>) -> anyhow::Result<()> {
     // A handshake and an acknowledgment.
-    const LEAST: u64 = 2;
+    const MIN_REPEATS: u64 = 2;
     let dead = usize::from(cell.condition == Condition::FirstDead);
     for report in evidence.net.report()?.iter().skip(dead) {
         let (up, down) = (report.up.stats.delivered_packets, report.down.stats.delivered_packets);
-        if up < LEAST || down == 0 {
+        if up < MIN_REPEATS || down == 0 {
             problems.push(format!("path {}: {up} packets up, {down} down", report.name));
         }
     }

@@ -124,7 +124,7 @@ fn matrix(args: &Args) -> anyhow::Result<bool> {
     println!("{} cells, {} of them green already", tasks.len(), tasks.len() - waiting.len());
     let swept = marline_lab::net::sweep();
     if !swept.is_empty() {
-        println!("removed what earlier runs left: {}", swept.join(", "));
+        println!("removed remains of earlier runs: {}", swept.join(", "));
     }
     let (total, waiting) = (waiting.len(), Mutex::new(waiting));
     std::thread::scope(|scope| {

@@ -16,7 +16,7 @@ use crate::run::Task;
 
 /// Stored result of a cell.
 #[derive(Debug, Serialize, Deserialize)]
-struct Kept {
+struct StoredResult {
     /// Identity of the program.
     program: String,
     /// Name of the cell, and the amount of data.
@@ -63,7 +63,7 @@ impl Results {
 
     fn read(&self, task: &Task) -> Option<CellResult> {
         let text = fs::read_to_string(self.directory(task).join("verdict.json")).ok()?;
-        let kept: Kept = serde_json::from_str(&text).ok()?;
+        let kept: StoredResult = serde_json::from_str(&text).ok()?;
         (kept.program == self.program && kept.name == name(task)).then_some(kept.result)
     }
 
@@ -71,7 +71,7 @@ impl Results {
     pub(crate) fn keep(&self, task: &Task, result: &CellResult, total: usize) {
         let directory = self.directory(task);
         let (program, name) = (self.program.clone(), name(task));
-        let kept = Kept { program, name, result: result.clone() };
+        let kept = StoredResult { program, name, result: result.clone() };
         let text = serde_json::to_string_pretty(&kept).unwrap_or_default();
         if let Err(error) = fs::write(directory.join("verdict.json"), text) {
             eprintln!("{}: {error}", directory.display());

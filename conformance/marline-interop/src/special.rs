@@ -182,11 +182,11 @@ impl Found<'_> {
     }
 
     /// Requires that payload flowed on a path in this direction between two notes, or did not.
-    fn carried(&mut self, path: &str, notes: Range<usize>, way: Way, wanted: bool) {
+    fn carried(&mut self, path: &str, notes: Range<usize>, way: Direction, wanted: bool) {
         // Traffic without data: acknowledgments, handshakes, probes.
         const IDLE: u64 = 60_000;
         let (up, down) = self.between(path, notes.start, notes.end);
-        let bytes = if way == Way::Up { up } else { down };
+        let bytes = if way == Direction::Up { up } else { down };
         if (bytes > IDLE) != wanted {
             let word = if wanted { "only " } else { "" };
             self.problems.push(format!("{path} carried {word}{bytes} bytes {way:?}"));
@@ -209,7 +209,7 @@ impl Found<'_> {
 
 /// Direction: from the client, or to it.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-enum Way {
+enum Direction {
     Up,
     Down,
 }

@@ -42,9 +42,9 @@ pub struct Flight {
     pub bytes: Vec<u8>,
 }
 
-/// Fate of a segment.
+/// Treatment of a segment by the network.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub enum Fate {
+pub enum SegmentOutcome {
     /// It arrives after this time.
     Arrive(Duration),
     /// It is lost.
@@ -130,7 +130,10 @@ impl Pair {
     ///
     /// # Panics
     /// If an endpoint never stops sending.
-    pub fn gather(&mut self, judge: &mut dyn FnMut(&mut Flight) -> Fate) -> Vec<(Side, Event)> {
+    pub fn gather(
+        &mut self,
+        judge: &mut dyn FnMut(&mut Flight) -> SegmentOutcome,
+    ) -> Vec<(Side, Event)> {
         let mut events = Vec::new();
         for side in [Side::A, Side::B] {
             for burst in 0.. {
@@ -159,11 +162,15 @@ impl Pair {
         Some(datagrams.map(flight).collect())
     }
 
-    fn dispatch(&mut self, mut flight: Flight, judge: &mut dyn FnMut(&mut Flight) -> Fate) {
+    fn dispatch(
+        &mut self,
+        mut flight: Flight,
+        judge: &mut dyn FnMut(&mut Flight) -> SegmentOutcome,
+    ) {
         match judge(&mut flight) {
-            Fate::Lose => {}
-            Fate::Arrive(after) => self.launch(flight, after),
-            Fate::Twice(first, second) => {
+            SegmentOutcome::Lose => {}
+            SegmentOutcome::Arrive(after) => self.launch(flight, after),
+            SegmentOutcome::Twice(first, second) => {
                 self.launch(flight.clone(), first);
                 self.launch(flight, second);
             }

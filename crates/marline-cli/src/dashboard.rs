@@ -1,7 +1,7 @@
 //! Dashboard of a running client, server or front: a page with the data of the control socket.
 //! docs/operate/dashboard.md describes the page.
 
-mod happenings;
+mod dashboard_events;
 mod looks;
 mod places;
 
@@ -18,7 +18,7 @@ use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 
 use crate::control::Handle;
-use happenings::DashboardEvents;
+use dashboard_events::DashboardEvents;
 use looks::Looks;
 
 /// A dashboard that is being served. Dropping it ends the service.

@@ -5,11 +5,11 @@
 //! Multipath TCP. System settings that degrade performance are read and reported. Nothing is changed, and no packet
 //! leaves the machine unless a server is named.
 
+mod candidate;
 pub mod invite;
 mod native;
 pub mod path;
 mod settings;
-mod way;
 
 use std::net::{Ipv4Addr, UdpSocket};
 

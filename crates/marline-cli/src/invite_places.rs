@@ -29,7 +29,7 @@ const MACHINE: &str = "/etc/marline";
 /// Name of an invite's file.
 const FILE: &str = "invite";
 /// Bytes read from a file: the longest invite, and white space.
-const LONGEST: u64 = 16 * 1_024;
+const MAX_INVITE_BYTES: u64 = 16 * 1_024;
 
 /// Owner of a place.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -324,7 +324,7 @@ fn is_absent(error: &io::Error) -> bool {
 /// Reads an invite, and at most the length of an invite.
 fn read_invite(file: File) -> anyhow::Result<Invite> {
     let mut text = String::new();
-    file.take(LONGEST).read_to_string(&mut text)?;
+    file.take(MAX_INVITE_BYTES).read_to_string(&mut text)?;
     Ok(text.parse()?)
 }
 

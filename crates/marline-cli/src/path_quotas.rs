@@ -17,7 +17,7 @@ use marline::advanced::{
 use marline::paths::{PathRestriction, PathSpec, PathStatus};
 use marline::time::Instant;
 use marline_proxy::ledger::{Counted, Ledger};
-use marline_proxy::quota::Standing;
+use marline_proxy::quota::QuotaState;
 use marline_proxy::server::allowances::{QuotaUse, moment, unix_s};
 
 use crate::config::PathQuota;
@@ -64,7 +64,7 @@ struct State {
     /// Counts already added to the ledger.
     noted: BTreeMap<Key, (u64, u64)>,
     /// Restriction applied to each path.
-    applied: BTreeMap<Key, Standing>,
+    applied: BTreeMap<Key, QuotaState>,
     /// Usage by path number.
     uses: BTreeMap<usize, QuotaUse>,
 }
@@ -192,7 +192,7 @@ impl State {
                 let tally = self.ledger.as_ref()?.tally(&path, moment(Some(&quota), now_unix_s));
                 Some(QuotaUse::of(quota, &tally, now_unix_s))
             });
-            let standing = used.as_ref().map_or(Standing::Within, |used| used.standing);
+            let standing = used.as_ref().map_or(QuotaState::Within, |used| used.standing);
             let key = key(&path.spec);
             let before = self.applied.get(&key).copied().unwrap_or_default();
             if before != standing {
@@ -224,22 +224,22 @@ impl State {
     }
 }
 
-fn restriction(used: Option<&QuotaUse>, standing: Standing, now_unix_s: u64) -> PathRestriction {
+fn restriction(used: Option<&QuotaUse>, standing: QuotaState, now_unix_s: u64) -> PathRestriction {
     match (used, standing) {
-        (_, Standing::Within) | (None, _) => PathRestriction::None,
-        (Some(_), Standing::Soft) => PathRestriction::Metered,
-        (Some(used), Standing::Hard) => PathRestriction::Unusable(used.quota.refusal(now_unix_s)),
+        (_, QuotaState::Within) | (None, _) => PathRestriction::None,
+        (Some(_), QuotaState::Soft) => PathRestriction::Metered,
+        (Some(used), QuotaState::Hard) => PathRestriction::Unusable(used.quota.refusal(now_unix_s)),
     }
 }
 
-fn tell(path: &str, used: Option<&QuotaUse>, standing: Standing) {
+fn tell(path: &str, used: Option<&QuotaUse>, standing: QuotaState) {
     let words = used.map_or_else(String::new, |used| used.words.clone());
     match standing {
-        Standing::Within => tracing::info!("path {path}: within its quota again"),
-        Standing::Soft => {
+        QuotaState::Within => tracing::info!("path {path}: within its quota again"),
+        QuotaState::Soft => {
             tracing::warn!("path {path}: quota {words}, beyond the soft limit: path is now metered")
         }
-        Standing::Hard => {
+        QuotaState::Hard => {
             tracing::warn!("path {path}: quota {words}, used up: path is not used until then")
         }
     }

@@ -118,10 +118,10 @@ pub(crate) fn begin(successor: Option<Successor>, server: &Server) -> anyhow::Re
 struct Request {
     program: Option<String>,
     patience: Duration,
-    answer: oneshot::Sender<Result<Told, String>>,
+    answer: oneshot::Sender<Result<UpgradeReply, String>>,
 }
 
-type Told = (Upgraded, oneshot::Sender<()>);
+type UpgradeReply = (Upgraded, oneshot::Sender<()>);
 
 /// Sender of upgrade requests.
 #[derive(Clone, Debug)]
@@ -140,7 +140,7 @@ pub(crate) fn upgrades() -> (UpgradeSender, Upgrades) {
 
 /// A requested upgrade, which may take a while.
 #[derive(Debug)]
-pub struct PendingUpgrade(Result<oneshot::Receiver<Result<Told, String>>, String>);
+pub struct PendingUpgrade(Result<oneshot::Receiver<Result<UpgradeReply, String>>, String>);
 
 impl UpgradeSender {
     /// Requests an upgrade.

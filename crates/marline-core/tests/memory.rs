@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use counting::LIVE_BYTES;
 use marline_core::{ConnectionConfig, ConnectionId, Event, ReadError};
-use marline_testkit::{Fate, Pair, Side, config, endpoint_config};
+use marline_testkit::{Pair, SegmentOutcome, Side, config, endpoint_config};
 
 /// This number leaves the same spare room in doubling lists as ten thousand do, and all are open before the first
 /// is idle for long.
@@ -95,7 +95,8 @@ impl Bench {
     fn run(&mut self, time: Duration, mut hear: impl FnMut((Side, Event))) {
         let end = self.pair.now() + time;
         loop {
-            let events = self.pair.gather(&mut |_| Fate::Arrive(Duration::from_millis(1)));
+            let events =
+                self.pair.gather(&mut |_| SegmentOutcome::Arrive(Duration::from_millis(1)));
             events.into_iter().for_each(&mut hear);
             if !self.pair.step(end) {
                 return;

@@ -39,10 +39,12 @@ impl Token {
         let text = text.trim();
         let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte);
         if text.len() < 16 || text.len() > 256 || !text.bytes().all(fits) {
-            return Err("a token is 16 to 256 letters, digits, `-`, `_`, `.` or `~`".to_owned());
+            return Err(
+                "a token must be 16 to 256 letters, digits, `-`, `_`, `.` or `~`".to_owned()
+            );
         }
         let key = hmac::Key::generate(hmac::HMAC_SHA256, &SystemRandom::new())
-            .map_err(|_| "the system has no randomness".to_owned())?;
+            .map_err(|_| "the system provides no random bytes".to_owned())?;
         let tag = hmac::sign(&key, text.as_bytes());
         Ok(Token { key, tag })
     }
@@ -55,7 +57,7 @@ impl Token {
         let mut bytes = [0; TOKEN_BYTES];
         SystemRandom::new()
             .fill(&mut bytes)
-            .map_err(|_| "the system has no randomness".to_owned())?;
+            .map_err(|_| "the system provides no random bytes".to_owned())?;
         let text: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
         Ok((Token::new(&text)?, text))
     }
@@ -120,7 +122,11 @@ impl Access {
     pub(crate) fn refuses<T>(&self, request: &Request<T>) -> Option<(StatusCode, &'static str)> {
         let token = self.token.as_ref()?;
         let Some(shown) = request.headers().get(AUTHORIZATION) else {
-            return Some((StatusCode::UNAUTHORIZED, "the address ends in #token=...\n"));
+            return Some((
+                StatusCode::UNAUTHORIZED,
+                "the token is missing: open the full address, which ends \
+                in #token=...\n",
+            ));
         };
         match shown.as_bytes().strip_prefix(b"Bearer ") {
             Some(text) if token.is(text) => None,

@@ -7,13 +7,13 @@
 
 mod coding;
 mod inbox;
-mod kept;
 mod machine;
 mod memory;
 mod pieces;
 mod receiving;
 mod repairing;
 mod sending;
+mod sent_frames;
 
 use std::collections::VecDeque;
 
@@ -35,10 +35,10 @@ use crate::replay::ReplayWindow;
 use crate::seal::Keys;
 use coding::{Coded, Coding};
 use inbox::{Inbox, Notice};
-use kept::{FrameToKeep, KeptFrames};
-use pieces::{Cut, FragmentedFrames, Halves};
+use pieces::{Cut, FragmentedFrames, PartialFrames};
 use repairing::Repairing;
 pub use sending::{FlowId, SendError, Transmit};
+use sent_frames::{FrameToKeep, SentFrames};
 
 /// Time after the last datagram during which round trips and MTUs of paths are probed.
 const ACTIVE_TIME: Duration = Duration::from_secs(10);
@@ -67,10 +67,10 @@ pub struct Lane {
     paths: Vec<Path>,
     flows: Flows,
     policy: Box<dyn DatagramPolicy>,
-    kept: KeptFrames,
+    kept: SentFrames,
     copies: VecDeque<Copy>,
     cutting: FragmentedFrames,
-    halves: Halves,
+    halves: PartialFrames,
     coding: Coding,
     /// True if the peer has announced that it understands repairs.
     peer_repairs: bool,
@@ -101,10 +101,10 @@ impl Lane {
             paths: Vec::new(),
             flows: Flows::new(config.limits.flows),
             policy: config.policy.build(),
-            kept: KeptFrames::new(),
+            kept: SentFrames::new(),
             copies: VecDeque::new(),
             cutting: FragmentedFrames::default(),
-            halves: Halves::default(),
+            halves: PartialFrames::default(),
             coding: Coding::default(),
             peer_repairs: false,
             repairing: Repairing::default(),

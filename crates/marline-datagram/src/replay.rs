@@ -14,7 +14,7 @@ use marline_time::{Duration, Instant};
 /// Minimum time that the window spans, within the caller's maximum.
 pub(crate) const SPAN: Duration = Duration::from_secs(2);
 /// Size of the smallest window, in numbers.
-const LEAST: u64 = 1_024;
+const MIN_WINDOW: u64 = 1_024;
 
 /// Set of received numbers.
 #[derive(Clone, Debug)]
@@ -34,9 +34,9 @@ impl ReplayWindow {
     /// Creates a window that grows to `most` numbers, rounded up to a power of two and to at least 1,024.
     #[must_use]
     pub fn new(most: u64, now: Instant) -> Self {
-        let most = most.clamp(LEAST, 1 << 40).next_power_of_two();
+        let most = most.clamp(MIN_WINDOW, 1 << 40).next_power_of_two();
         ReplayWindow {
-            words: vec![0; (LEAST / 64) as usize],
+            words: vec![0; (MIN_WINDOW / 64) as usize],
             next: 0,
             seen: 0,
             most,
@@ -206,6 +206,6 @@ mod tests {
         for number in 0..100_000u64 {
             window.note(number, Instant::from_millis(number * 10));
         }
-        assert_eq!(window.len(), LEAST);
+        assert_eq!(window.len(), MIN_WINDOW);
     }
 }

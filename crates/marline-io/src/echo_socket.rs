@@ -18,9 +18,9 @@ use crate::sys::error_queue;
 /// Length of the ICMP header.
 const HEADER: usize = 8;
 /// Maximum message length: the data of the largest datagram that a tunnel carries. Longer messages are truncated.
-const LONGEST: usize = HEADER + 8_192;
+const MAX_MESSAGE_LEN: usize = HEADER + 8_192;
 /// Answers handled before other tasks get their turn.
-const AT_ONCE: usize = 32;
+const ANSWERS_PER_TURN: usize = 32;
 const ECHO_V4: u8 = 8;
 const ECHO_V6: u8 = 128;
 const REPLY_V4: u8 = 0;
@@ -106,7 +106,7 @@ impl EchoSocket {
     /// The runtime is shutting down.
     pub async fn answers(&self, mut tell: impl FnMut(&EchoAnswer<'_>)) -> io::Result<()> {
         let mut ready = self.fd.ready(Interest::READABLE | Interest::ERROR).await?;
-        let mut left = AT_ONCE;
+        let mut left = ANSWERS_PER_TURN;
         while left > 0
             && let Some(error) = error_queue::next(self.fd.as_fd())
         {
@@ -123,7 +123,7 @@ impl EchoSocket {
                 });
             }
         }
-        let mut buffer = [0; LONGEST];
+        let mut buffer = [0; MAX_MESSAGE_LEN];
         while left > 0 {
             left -= 1;
             match self.fd.get_ref().recv_from(&mut buffer) {

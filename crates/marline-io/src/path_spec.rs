@@ -130,7 +130,7 @@ impl FromStr for PathSpec {
                 ("metered", "") => metered = true,
                 ("radio", kind) => radio = Some(kind.parse().map_err(fail)?),
                 ("nat64", prefix) => {
-                    let wrong = |_| fail("`nat64=` is a prefix of IPv6 such as 64:ff9b::/96");
+                    let wrong = |_| fail("`nat64=` needs an IPv6 prefix such as 64:ff9b::/96");
                     nat64 = Some(prefix.parse().map_err(wrong)?);
                 }
                 ("name", given) => name = Some(parse_name(given).map_err(fail)?),
@@ -145,7 +145,7 @@ impl FromStr for PathSpec {
             None => (ends, None),
             Some((local, remote)) => {
                 let remote: SocketAddr =
-                    remote.parse().map_err(|_| fail("after `=` comes ADDRESS:PORT"))?;
+                    remote.parse().map_err(|_| fail("expected ADDRESS:PORT after `=`"))?;
                 if remote.port() == 0 || remote.ip().is_unspecified() {
                     return Err(fail("the remote address and port must not be zero"));
                 }
@@ -165,7 +165,7 @@ impl FromStr for PathSpec {
 fn parse_name(text: &str) -> Result<String, &'static str> {
     let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
     if !(1..=LONGEST_NAME).contains(&text.len()) || !text.bytes().all(fits) {
-        return Err("a name is 1 to 20 letters, digits, `-`, `_` or `.`");
+        return Err("a name must be 1 to 20 letters, digits, `-`, `_` or `.`");
     }
     Ok(text.to_owned())
 }
@@ -183,13 +183,13 @@ fn parse_local(text: &str) -> Result<LocalSpec, &'static str> {
     }
     let dotted = text.bytes().all(|b| b.is_ascii_digit() || b == b'.');
     if dotted || text.contains(':') {
-        return Err("that is neither an address nor an interface name");
+        return Err("it is neither an address nor an interface name");
     }
     if text.len() > MAX_INTERFACE_NAME {
         return Err("an interface name has at most 15 bytes");
     }
     if text.bytes().any(|b| b == b'/' || b.is_ascii_whitespace() || b == 0) {
-        return Err("an interface name has no slash and no blank");
+        return Err("an interface name must not contain a slash or a space");
     }
     Ok(LocalSpec::Interface(text.to_owned()))
 }
@@ -227,10 +227,10 @@ mod tests {
             ("=1.2.3.4:5", "missing"),
             ("wlan0,fast", "backup"),
             ("wlan0,radio=5g", "radios are"),
-            ("wlan0,name=", "a name is"),
-            ("wlan0,name=<b>", "a name is"),
+            ("wlan0,name=", "a name must be"),
+            ("wlan0,name=<b>", "a name must be"),
             ("wlan0,backup=x", "flags are"),
-            ("wlan0,nat64=64:ff9b::1/96", "a prefix of IPv6"),
+            ("wlan0,nat64=64:ff9b::1/96", "an IPv6 prefix"),
             ("wlan0=nowhere", "ADDRESS:PORT"),
             ("wlan0=1.2.3.4:0", "zero"),
             ("0.0.0.0", "own"),

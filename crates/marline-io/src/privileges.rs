@@ -20,8 +20,9 @@ pub fn drop_capabilities() -> io::Result<()> {
 pub fn port_help(address: SocketAddr, error: &io::Error) -> Option<&'static str> {
     let is_denied = error.kind() == io::ErrorKind::PermissionDenied;
     (is_denied && (1..1_024).contains(&address.port())).then_some(
-        "ports below 1024 take root or CAP_NET_BIND_SERVICE: choose a higher port, use sudo, or give the program the \
-         capability: sudo setcap cap_net_bind_service+ep FILE, or AmbientCapabilities=CAP_NET_BIND_SERVICE in its unit",
+        "ports below 1024 need root or CAP_NET_BIND_SERVICE: choose a higher port, use sudo, or give the program the \
+         capability: sudo setcap cap_net_bind_service+ep FILE, or AmbientCapabilities=CAP_NET_BIND_SERVICE \
+         in its unit",
     )
 }
 

@@ -44,7 +44,7 @@ const START: [f32; 3] = [0.0, 2.0, 5.0];
 /// Learning steps, in spreads.
 const STEPS: [f32; 3] = [0.025, 0.06, 0.3];
 /// Largest multiple. The retransmission timer covers anything later.
-const MOST: f32 = 60.0;
+const MAX_MULTIPLE: f32 = 60.0;
 /// Relative uncertainty of the delay from the sender's own bytes, per spread.
 const OWN_SPREAD_SHARE: f32 = 0.25;
 const MAX_OWN_DELAY_UNCERTAINTY: f32 = 4.0;
@@ -309,7 +309,7 @@ impl Forecaster {
             }
             let late = if answer_us > forecast_us { SHARES[index] } else { SHARES[index] - 1.0 };
             let multiple = self.multiples[index] + late * STEPS[index];
-            self.multiples[index] = multiple.clamp(-2.0, MOST);
+            self.multiples[index] = multiple.clamp(-2.0, MAX_MULTIPLE);
         }
         self.multiples[0] = self.multiples[0].clamp(-1.0, 1.0);
         for index in 1..self.multiples.len() {

@@ -143,7 +143,7 @@ pub struct BudgetState {
     /// Copies cost nothing.
     pub unlimited: bool,
     /// Spent share for each path with its own budget for copies.
-    pub purses: Vec<(SubflowId, f32)>,
+    pub path_budgets: Vec<(SubflowId, f32)>,
     /// Time savings required to use paths that cost something.
     pub terms: Terms,
     /// Repairs still to be sent for the current burst.
@@ -162,8 +162,8 @@ pub struct RepairsDue {
 impl BudgetState {
     /// Spent share of a path's own budget; `None` if it has none.
     #[must_use]
-    pub fn purse(&self, id: SubflowId) -> Option<f32> {
-        self.purses.iter().find(|(of, _)| *of == id).map(|(_, spent)| *spent)
+    pub fn path_budget(&self, id: SubflowId) -> Option<f32> {
+        self.path_budgets.iter().find(|(of, _)| *of == id).map(|(_, spent)| *spent)
     }
 }
 

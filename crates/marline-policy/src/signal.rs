@@ -80,7 +80,7 @@ impl FromStr for SignalThresholds {
             let (key, value) = part.split_once('=').ok_or_else(|| wrong("a value is missing"))?;
             let (least, most) = Self::RANGE;
             let level = value.parse::<f32>().ok().filter(|level| (least..=most).contains(level));
-            let level = level.ok_or_else(|| wrong("a level is out of range, or no number"))?;
+            let level = level.ok_or_else(|| wrong("a level is out of range, or not a number"))?;
             match key {
                 "fading" => thresholds.fading_dbm = level,
                 "steady" => thresholds.steady_dbm = level,
@@ -122,7 +122,8 @@ impl SignalMonitor {
         self.fading
     }
 
-    /// Adds a reading in dBm, or `None` if there is none. Returns the new state (`true` if fading) when it has changed.
+    /// Adds a reading in dBm, or `None` if there is none. Returns the new state (`true` if fading) when it
+    /// has changed.
     pub fn read(&mut self, now: Instant, level_dbm: Option<f32>) -> Option<bool> {
         let SignalThresholds { fading_dbm, steady_dbm, calm, memory } = self.thresholds;
         let before = self.fading;

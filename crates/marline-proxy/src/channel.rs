@@ -9,7 +9,7 @@ use marline::memory::MemoryAccount;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio_rustls::TlsStream;
 
-use crate::record::Sized;
+use crate::record::RecordStream;
 use crate::session::Binding;
 use crate::session::sealed::Sealed;
 use crate::transport::{PeerState, Transport};
@@ -18,7 +18,7 @@ use crate::transport::{PeerState, Transport};
 pub enum Channel<T> {
     /// Fully authenticated on this connection. Boxed, since it is several times as large as the
     /// other variant.
-    Tls(Box<Sized<TlsStream<T>>>),
+    Tls(Box<RecordStream<TlsStream<T>>>),
     /// Authenticated by a session.
     Session(Box<Sealed<T>>),
 }
@@ -35,7 +35,7 @@ impl<T> fmt::Debug for Channel<T> {
 impl<T> Channel<T> {
     /// A stream after its TLS handshake.
     pub fn tls(stream: impl Into<TlsStream<T>>) -> Channel<T> {
-        Channel::Tls(Box::new(Sized::new(stream.into())))
+        Channel::Tls(Box::new(RecordStream::new(stream.into())))
     }
 
     /// The client's TLS connection, if this is one.

@@ -118,10 +118,10 @@ impl Credentials {
             bail!("{name:?} is not a valid name: 1 to 64 letters, digits, '-', '_' or '.'");
         }
         if self.list.iter().any(|c| &*c.name == name) {
-            bail!("the credential {name:?} exists already");
+            bail!("the credential {name:?} already exists");
         }
         if self.list.len() >= MAX_CREDENTIALS {
-            bail!("there are {MAX_CREDENTIALS} credentials already");
+            bail!("the limit of {MAX_CREDENTIALS} credentials is reached");
         }
         let name = Arc::from(name);
         self.list.push(Credential { name, token_sha256: digest, created_unix_s });

@@ -60,7 +60,7 @@ impl Deadlines {
         match stream.set_deadline(Some(within)) {
             Ok(()) => Some(Usual(usual.into())),
             Err(error) => {
-                tracing::warn!("no deadline for port {port}: {error}");
+                tracing::warn!("cannot set a deadline for port {port}: {error}");
                 None
             }
         }

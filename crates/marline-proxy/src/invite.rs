@@ -46,7 +46,7 @@ pub enum BadInvite {
     #[error("the invite has version {0:?}, this program reads version 1")]
     Version(char),
     /// A character outside the alphabet.
-    #[error("the invite has {character:?} at position {position}: it was damaged in transit")]
+    #[error("invalid character {character:?} at position {position} of the invite: copy it again")]
     Character {
         /// The character.
         character: char,
@@ -62,10 +62,10 @@ pub enum BadInvite {
         want: usize,
     },
     /// The checksum does not match.
-    #[error("the invite is damaged (its checksum does not fit): copy it again")]
+    #[error("the invite is damaged (its checksum does not match): copy it again")]
     Checksum,
     /// The contents are invalid although the checksum matches.
-    #[error("the invite's contents are wrong: {0}")]
+    #[error("invalid contents of the invite: {0}")]
     Contents(String),
 }
 
@@ -156,7 +156,7 @@ impl FromStr for Invite {
 }
 
 fn parse_contents(bytes: &[u8]) -> Result<Invite, BadInvite> {
-    let short = || BadInvite::Contents("they end too early".into());
+    let short = || BadInvite::Contents("it ends too early".into());
     let (&count, mut rest) = bytes.split_first().ok_or_else(short)?;
     if count == 0 || usize::from(count) > MAX_NAMES {
         return Err(BadInvite::Contents(format!("{count} servers, expected 1 to {MAX_NAMES}")));

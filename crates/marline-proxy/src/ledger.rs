@@ -178,7 +178,7 @@ fn read_or_set_aside(path: &Path) -> Tallies {
     let aside = private_file::with_suffix(path, ".bad");
     match std::fs::rename(path, &aside) {
         Ok(()) => tracing::warn!("{error:#}: moved to {}, counting starts again", aside.display()),
-        Err(moved) => tracing::warn!("{error:#}; nor can it be moved aside ({moved})"),
+        Err(moved) => tracing::warn!("{error:#}; cannot move the file aside either ({moved})"),
     }
     Tallies::new()
 }

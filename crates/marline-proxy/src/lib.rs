@@ -21,6 +21,7 @@ pub mod message;
 mod outgoing;
 #[cfg(not(target_os = "linux"))]
 mod portable;
+pub mod prefixed_stream;
 pub mod private_file;
 pub mod quota;
 pub mod rate;
@@ -28,7 +29,6 @@ pub mod record;
 pub mod relay;
 pub mod remote_rules;
 pub mod resolve;
-pub mod rewound;
 pub mod rules;
 pub mod secret;
 pub mod serve;

@@ -215,7 +215,7 @@ pub enum BadMessage {
     #[error("message type {0} is unknown")]
     Type(u8),
     /// An invalid body length.
-    #[error("a body of {length} bytes does not fit message type {kind}")]
+    #[error("invalid length of message type {kind}: {length} bytes")]
     Length {
         /// The type.
         kind: u8,

@@ -27,7 +27,7 @@ pub struct ByteQuota {
 
 /// Usage relative to a quota.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Standing {
+pub enum QuotaState {
     /// Below the soft limit.
     #[default]
     Within,
@@ -49,8 +49,8 @@ pub struct Period {
 /// Error in the text of a quota.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "quota {text:?}: {why} (write BYTES[,soft=PERCENT][,day=DAY] with a unit of B, kB, MB, GB or TB, as \
-     50GB,soft=80%,day=1)"
+    "quota {text:?}: {why} (write BYTES[,soft=PERCENT][,day=DAY] with a unit of B, kB, MB, GB or TB, for \
+     example 50GB,soft=80%,day=1)"
 )]
 pub struct BadQuota {
     text: String,
@@ -60,14 +60,14 @@ pub struct BadQuota {
 impl ByteQuota {
     /// Compares the usage with the quota.
     #[must_use]
-    pub fn standing(&self, used_bytes: u64) -> Standing {
+    pub fn standing(&self, used_bytes: u64) -> QuotaState {
         let share = u128::from(used_bytes) * 100;
         if used_bytes >= self.bytes {
-            Standing::Hard
+            QuotaState::Hard
         } else if share >= u128::from(self.bytes) * u128::from(self.soft_percent) {
-            Standing::Soft
+            QuotaState::Soft
         } else {
-            Standing::Within
+            QuotaState::Within
         }
     }
 
@@ -101,18 +101,18 @@ impl FromStr for ByteQuota {
         let wrong = |why| BadQuota { text: text.to_owned(), why };
         let mut parts = text.split(',');
         let bytes = parts.next().and_then(parse_bytes);
-        let bytes = bytes.ok_or_else(|| wrong("not a number of bytes above 0"))?;
+        let bytes = bytes.ok_or_else(|| wrong("expected a number of bytes above 0"))?;
         let mut quota = ByteQuota { bytes, soft_percent: SOFT_PERCENT, day: 1 };
         for part in parts {
             match part.split_once('=') {
                 Some(("soft", share)) => {
                     let share = share.strip_suffix('%').and_then(|share| share.parse().ok());
                     let share = share.filter(|share| (1..=100).contains(share));
-                    quota.soft_percent = share.ok_or_else(|| wrong("soft is 1% to 100%"))?;
+                    quota.soft_percent = share.ok_or_else(|| wrong("soft must be 1% to 100%"))?;
                 }
                 Some(("day", day)) => {
                     let day = day.parse().ok().filter(|day| (1..=31).contains(day));
-                    quota.day = day.ok_or_else(|| wrong("day is 1 to 31"))?;
+                    quota.day = day.ok_or_else(|| wrong("day must be 1 to 31"))?;
                 }
                 _ => return Err(wrong("expected soft= or day= after the comma")),
             }
@@ -345,17 +345,17 @@ mod tests {
     fn limits_are_reached_at_their_byte() {
         let quota: ByteQuota = "1000B,soft=80%".parse().unwrap();
         for (used, standing) in [
-            (0, Standing::Within),
-            (799, Standing::Within),
-            (800, Standing::Soft),
-            (999, Standing::Soft),
-            (1_000, Standing::Hard),
-            (u64::MAX, Standing::Hard),
+            (0, QuotaState::Within),
+            (799, QuotaState::Within),
+            (800, QuotaState::Soft),
+            (999, QuotaState::Soft),
+            (1_000, QuotaState::Hard),
+            (u64::MAX, QuotaState::Hard),
         ] {
             assert_eq!(quota.standing(used), standing, "{used}");
         }
         let never_soft: ByteQuota = "1000B,soft=100%".parse().unwrap();
-        assert_eq!(never_soft.standing(999), Standing::Within);
+        assert_eq!(never_soft.standing(999), QuotaState::Within);
     }
 
     #[test]

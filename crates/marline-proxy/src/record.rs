@@ -63,15 +63,15 @@ impl RecordSizer {
 /// A TLS stream that turns every write into records of the right size. A write makes one record. At the largest
 /// size, a long write makes several, which are passed to the stream below together.
 #[derive(Debug)]
-pub struct Sized<S> {
+pub struct RecordStream<S> {
     inner: S,
     sizer: RecordSizer,
 }
 
-impl<S> Sized<S> {
+impl<S> RecordStream<S> {
     /// Sizes the records of `inner`.
     pub fn new(inner: S) -> Self {
-        Sized { inner, sizer: RecordSizer::default() }
+        RecordStream { inner, sizer: RecordSizer::default() }
     }
 
     /// The stream inside.
@@ -85,7 +85,7 @@ impl<S> Sized<S> {
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Sized<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for RecordStream<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -95,7 +95,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Sized<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Sized<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for RecordStream<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,

@@ -162,7 +162,7 @@ pub(crate) fn log_end<R>(
     let seconds = begun.elapsed().as_secs_f64();
     let how = match end {
         Ok(_) => "normally".to_owned(),
-        Err(error) => format!("broken: {error}"),
+        Err(error) => format!("with an error: {error}"),
     };
     tracing::info!(
         target: CONNECTIONS, %who, seconds, from_local_bytes, to_local_bytes, "connection closed {how}"

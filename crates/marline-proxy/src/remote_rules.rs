@@ -62,7 +62,7 @@ impl FromStr for RemoteRule {
         let address: IpAddr =
             bare.unwrap_or(address).parse().map_err(|_| wrong("not a valid address"))?;
         if address.is_ipv6() != bare.is_some() {
-            return Err(wrong("brackets are for IPv6, and needed there"));
+            return Err(wrong("use brackets for IPv6 addresses, and only for these"));
         }
         let port = |text: &str| text.parse::<u16>().map_err(|_| wrong("not a valid port"));
         let (first, last) = match ports.split_once('-') {

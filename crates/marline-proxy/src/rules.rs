@@ -38,7 +38,7 @@ pub enum BadCidr {
     #[error("{0:?} is not a prefix length of this address family")]
     Prefix(String),
     /// Bits are set after the prefix.
-    #[error("bits are set behind the prefix: did you mean {0}?")]
+    #[error("bits are set beyond the prefix: did you mean {0}?")]
     HostBits(Cidr),
 }
 
@@ -137,7 +137,7 @@ pub enum Refused {
         address: IpAddr,
     },
     /// In a block of `--deny`.
-    #[error("{address} is in {block}, which the server's --deny names")]
+    #[error("{address} is not allowed (the server's flag --deny {block} forbids it)")]
     Denied {
         /// The address.
         address: IpAddr,
@@ -145,7 +145,7 @@ pub enum Refused {
         block: Cidr,
     },
     /// The address may be the server's own.
-    #[error("{address} is not allowed while the server cannot tell whether it is its own: {why}")]
+    #[error("{address} is not allowed, as the server cannot list its own addresses: {why}")]
     Unknown {
         /// The address.
         address: IpAddr,

@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::signals::{Signals, Told};
+use super::signals::{SignalRequest, Signals};
 
 /// Phase of the shutdown.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -103,12 +103,12 @@ impl Stopper {
                 told = told(&mut signals, running) => told,
                 () = self.outlived() => {
                     tracing::warn!("connections have outlived the upgrade's limit");
-                    Told::End
+                    SignalRequest::End
                 }
             };
             match told {
-                Told::Reload => running.reload(),
-                Told::End => break,
+                SignalRequest::Reload => running.reload(),
+                SignalRequest::End => break,
             }
         }
         let patience = running.patience();
@@ -118,7 +118,7 @@ impl Stopper {
             "stopping; waiting for connections to finish (signal again to stop now)"
         );
         self.drain();
-        let hurried = async { while signals.next().await != Told::End {} };
+        let hurried = async { while signals.next().await != SignalRequest::End {} };
         tokio::select! {
             result = &mut work => return result,
             () = tokio::time::sleep(patience) => {}
@@ -131,10 +131,10 @@ impl Stopper {
 }
 
 /// The next request to the program: a signal, or another request to reload the configuration.
-pub async fn told(signals: &mut Signals, running: &mut dyn Reload) -> Told {
+pub async fn told(signals: &mut Signals, running: &mut dyn Reload) -> SignalRequest {
     tokio::select! {
         told = signals.next() => told,
-        () = poll_fn(|cx| running.poll_reload_request(cx)) => Told::Reload,
+        () = poll_fn(|cx| running.poll_reload_request(cx)) => SignalRequest::Reload,
     }
 }
 

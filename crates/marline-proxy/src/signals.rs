@@ -39,7 +39,7 @@ pub fn survive() -> io::Result<()> {
 
 /// Request by a signal.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub enum Told {
+pub enum SignalRequest {
     /// End the program.
     End,
     /// Reload the configuration.
@@ -74,13 +74,13 @@ impl Signals {
     }
 
     /// Waits for the next handled signal. Cancel safe.
-    pub async fn next(&mut self) -> Told {
+    pub async fn next(&mut self) -> SignalRequest {
         loop {
             let name = tokio::select! {
-                _ = self.interrupt.recv() => return Told::End,
-                _ = self.terminate.recv() => return Told::End,
-                _ = self.quit.recv() => return Told::End,
-                _ = self.hangup.recv() => return Told::Reload,
+                _ = self.interrupt.recv() => return SignalRequest::End,
+                _ = self.terminate.recv() => return SignalRequest::End,
+                _ = self.quit.recv() => return SignalRequest::End,
+                _ = self.hangup.recv() => return SignalRequest::Reload,
                 _ = self.user1.recv() => "SIGUSR1",
                 _ = self.user2.recv() => "SIGUSR2",
             };

@@ -88,7 +88,7 @@ pub enum SocksError {
     #[error("{}", not_socks(*.0))]
     Version(u8),
     /// Only methods with authentication were offered.
-    #[error("the application offers no SOCKS method without authentication")]
+    #[error("the application requires SOCKS authentication, which is not supported")]
     Method,
     /// BIND or an unknown command.
     #[error("{}", unsupported(*.0, *.1))]

@@ -41,7 +41,7 @@ pub struct Echo<'a> {
 
 /// Outcome for a datagram.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub enum Fate {
+pub enum DatagramOutcome {
     /// The datagram is on its way, or lost like any other.
     Carried,
     /// The datagram is not sent, and the program is notified (ICMP port unreachable, or administratively prohibited
@@ -54,12 +54,13 @@ pub enum Fate {
 /// Carrier of datagrams.
 pub trait Datagrams: Send {
     /// Accepts a datagram. Replies are written to `answers`, now or later. Must not block or take long.
-    fn on_datagram(&mut self, datagram: &Datagram<'_>, answers: &DatagramWriter) -> Fate;
+    fn on_datagram(&mut self, datagram: &Datagram<'_>, answers: &DatagramWriter)
+    -> DatagramOutcome;
 
     /// Accepts an echo request, like [`Datagrams::on_datagram`]. The default refuses it.
-    fn on_echo(&mut self, echo: &Echo<'_>, answers: &DatagramWriter) -> Fate {
+    fn on_echo(&mut self, echo: &Echo<'_>, answers: &DatagramWriter) -> DatagramOutcome {
         let _ = (echo, answers);
-        Fate::Refused
+        DatagramOutcome::Refused
     }
 }
 
@@ -68,8 +69,12 @@ pub trait Datagrams: Send {
 pub struct NoDatagrams;
 
 impl Datagrams for NoDatagrams {
-    fn on_datagram(&mut self, _datagram: &Datagram<'_>, _answers: &DatagramWriter) -> Fate {
-        Fate::Refused
+    fn on_datagram(
+        &mut self,
+        _datagram: &Datagram<'_>,
+        _answers: &DatagramWriter,
+    ) -> DatagramOutcome {
+        DatagramOutcome::Refused
     }
 }
 
@@ -96,11 +101,11 @@ impl DatagramWriter {
         let header = ip_header_len(from.ip());
         let whole = header + UDP_HEADER_LEN + payload.len();
         if whole > MTU as usize {
-            return Err(invalid("the datagram does not fit the interface's MTU"));
+            return Err(invalid("the datagram exceeds the interface's MTU"));
         }
         let mut packet = vec![0; header + UDP_HEADER_LEN];
         let udp_len = UDP_HEADER_LEN + payload.len();
-        let unfit = |_| invalid("the ends are of two families");
+        let unfit = |_| invalid("the two addresses are of different families");
         emit_ip(from.ip(), to.ip(), PROTOCOL_UDP, 0, udp_len, &mut packet).map_err(unfit)?;
         let udp = &mut packet[header..];
         emit_udp(from.port(), to.port(), payload.len(), udp).map_err(unfit)?;

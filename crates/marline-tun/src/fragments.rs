@@ -1,9 +1,9 @@
 //! Reassembly of IP fragments from the interface, so that packets of programs and of devices behind this machine are
 //! carried as a whole.
 //!
-//! *Bounds.* At most [`MOST`] packets at a time with [`LONGEST`] bytes each. The oldest is evicted for a new one,
-//! and each expires after [`AGE`]. Packets with overlapping or contradictory fragments are dropped, as RFC 8200
-//! section 4.5 requires for IPv6 and as is safe for IPv4.
+//! *Bounds.* At most [`MAX_INCOMPLETE`] packets at a time with [`MAX_PAYLOAD_LEN`] bytes each. The oldest is
+//! evicted for a new one, and each expires after [`AGE`]. Packets with overlapping or contradictory fragments are
+//! dropped, as RFC 8200 section 4.5 requires for IPv6 and as is safe for IPv4.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -15,9 +15,9 @@ use marline_wire::{Assembly, IpPacket, PROTOCOL_UDP, UDP_HEADER_LEN, emit_ip, ip
 use crate::icmp::PROTOCOL_ICMPV6;
 
 /// Maximum number of incomplete packets.
-const MOST: usize = 64;
+const MAX_INCOMPLETE: usize = 64;
 /// Maximum length of a packet's payload, in bytes.
-const LONGEST: usize = UDP_HEADER_LEN + MAX_APPLICATION_DATAGRAM;
+const MAX_PAYLOAD_LEN: usize = UDP_HEADER_LEN + MAX_APPLICATION_DATAGRAM;
 /// Maximum time to wait for the other fragments. Linux waits 30 s, but fragments that far apart are of no use.
 const AGE: Duration = Duration::from_secs(5);
 
@@ -67,12 +67,12 @@ impl Fragments {
         let fragment = ip.fragment?;
         let key = (ip.src, ip.dst, ip.protocol, fragment.identification);
         self.packets.retain(|_, parts| now.duration_since(parts.began_at) < AGE);
-        if !self.packets.contains_key(&key) && self.packets.len() >= MOST {
+        if !self.packets.contains_key(&key) && self.packets.len() >= MAX_INCOMPLETE {
             self.drop_oldest();
         }
         let new = || Parts { assembly: Assembly::default(), began_at: now };
         let parts = self.packets.entry(key).or_insert_with(new);
-        let too_long = fragment.offset + ip.payload.len() > LONGEST;
+        let too_long = fragment.offset + ip.payload.len() > MAX_PAYLOAD_LEN;
         let taken = parts.assembly.take(fragment.offset, ip.payload, !fragment.more);
         if too_long || taken.is_err() {
             self.packets.remove(&key);
@@ -149,7 +149,7 @@ mod tests {
         let (mut fragments, now) = (Fragments::default(), Instant::now());
         assert_eq!(fragments.take(&part(1, 0, &[1; 800], true), now), Some(Part::Kept));
         assert_eq!(
-            fragments.take(&part(1, LONGEST / 8 * 8, &[1; 80], false), now),
+            fragments.take(&part(1, MAX_PAYLOAD_LEN / 8 * 8, &[1; 80], false), now),
             Some(Part::Refused)
         );
         assert_eq!(fragments.take(&part(2, 800, &[1; 8], false), now), Some(Part::Kept));
@@ -163,7 +163,7 @@ mod tests {
         for identification in 0..5_000 {
             fragments.take(&part(identification, 0, &[1; 1_480], true), now);
         }
-        assert_eq!(fragments.packets.len(), MOST);
+        assert_eq!(fragments.packets.len(), MAX_INCOMPLETE);
         let later = now + SECOND;
         assert_eq!(fragments.take(&part(9_999, 0, &[1; 8], true), later), Some(Part::Kept));
         let last = fragments.take(&part(9_999, 8, &[1; 8], false), later);

@@ -105,7 +105,7 @@ impl Gateway {
                     (true, false) => GatewayQueries::Private,
                     (false, false) => GatewayQueries::Own,
                     (false, true) => {
-                        let text = "exceptions for names need names to go through the tunnel";
+                        let text = "exceptions for domains need DNS to go through the tunnel";
                         return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
                     }
                 };

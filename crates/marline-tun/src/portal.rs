@@ -84,7 +84,7 @@ impl Open for PortalOpener {
 
     async fn open(&self, target: &Target) -> Result<PortalStream, OpenError> {
         let Err(ip) = target.host.as_name() else {
-            let text = format!("{target}: names are resolved before");
+            let text = format!("{target}: expected an address, not a name");
             return Err(OpenError::Refused(Failure::new(ErrorCode::DestinationUnreachable, text)));
         };
         let to = SocketAddr::new(ip, target.port);

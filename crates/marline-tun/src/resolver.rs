@@ -112,7 +112,7 @@ pub fn first_of_host() -> anyhow::Result<SocketAddr> {
 /// There is none, or only this machine can reach it.
 fn of_host(text: &str) -> anyhow::Result<SocketAddr> {
     let Some(word) = resolv_conf::resolvers(text).next() else {
-        bail!("/etc/resolv.conf names no resolver: say which one to ask with --dns ADDRESS");
+        bail!("no resolver in /etc/resolv.conf: give one with --dns ADDRESS");
     };
     let link_local = |address: &IpAddr| match address {
         IpAddr::V4(v4) => v4.is_link_local(),
@@ -123,9 +123,8 @@ fn of_host(text: &str) -> anyhow::Result<SocketAddr> {
             Ok(SocketAddr::new(address, DNS_PORT))
         }
         _ => bail!(
-            "this machine's resolver is {word}, which only this machine can reach, and names are to be \
-             asked for at the server's side: say which resolver to ask with --dns ADDRESS (the network's \
-             own, as `resolvectl dns` shows it, or a public one)"
+            "this machine's resolver is {word}, which the server cannot reach: give another with --dns \
+             ADDRESS (the network's own, as `resolvectl dns` shows it, or a public one)"
         ),
     }
 }

@@ -192,7 +192,7 @@ impl<O: Open> Service<O> {
         let over = pin!(self.stop.over());
         match relay(ProgramStream(stream), remote, &traffic, over).await {
             Ok(remote) => remote.finish(),
-            Err(error) => tracing::debug!(%target, "broken: {error}"),
+            Err(error) => tracing::debug!(%target, "connection failed: {error}"),
         }
     }
 

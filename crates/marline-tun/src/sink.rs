@@ -8,7 +8,7 @@ use marline_proxy::udp::DNS_PORT;
 use tokio::sync::mpsc;
 
 use crate::addresses::GatewayQueries;
-use crate::datagram::{DatagramWriter, Datagrams, Fate};
+use crate::datagram::{DatagramOutcome, DatagramWriter, Datagrams};
 use crate::dns::Query;
 use crate::exceptions::Destinations;
 use crate::fragments::{Fragments, Part, may_be_fragment};
@@ -80,33 +80,37 @@ impl Sink {
             Taken::Datagram(datagram) => {
                 let answer = &mut self.answer;
                 match self.datagrams.on_datagram(&datagram, &self.writer) {
-                    Fate::Carried => {}
+                    DatagramOutcome::Carried => {}
                     // Without a lane, DNS queries to other resolvers are also answered, by the resolver used for all
                     // names.
-                    Fate::Refused
+                    DatagramOutcome::Refused
                         if self.destinations.queries != GatewayQueries::Own
                             && datagram.destination.port() == DNS_PORT =>
                     {
                         let _ = self.queries.try_send(Query::of(&datagram));
                     }
-                    Fate::Refused => {
+                    DatagramOutcome::Refused => {
                         taken = self.responder.refuse(packet, Unreachable::Port, answer)
                     }
-                    Fate::TooBig(most) => taken = self.responder.too_big(packet, most, answer),
+                    DatagramOutcome::TooBig(most) => {
+                        taken = self.responder.too_big(packet, most, answer)
+                    }
                 }
             }
             Taken::Echo(echo) => {
                 let answer = &mut self.answer;
                 let fate = match self.destinations.exceptions.blocks(echo.destination) {
-                    true => Fate::Refused,
+                    true => DatagramOutcome::Refused,
                     false => self.datagrams.on_echo(&echo, &self.writer),
                 };
                 match fate {
-                    Fate::Carried => {}
-                    Fate::Refused => {
+                    DatagramOutcome::Carried => {}
+                    DatagramOutcome::Refused => {
                         taken = self.responder.refuse(packet, Unreachable::Prohibited, answer);
                     }
-                    Fate::TooBig(most) => taken = self.responder.too_big(packet, most, answer),
+                    DatagramOutcome::TooBig(most) => {
+                        taken = self.responder.too_big(packet, most, answer)
+                    }
                 }
             }
             Taken::Answered | Taken::Dropped => {}

@@ -14,7 +14,7 @@ use marline_proxy::client::udp_tunnel::{Inbound, UdpInbox, UdpTunnel};
 use marline_proxy::target::Target;
 
 use crate::addresses::Addresses;
-use crate::datagram::{Datagram, DatagramWriter, Datagrams, Echo, Fate};
+use crate::datagram::{Datagram, DatagramOutcome, DatagramWriter, Datagrams, Echo};
 
 /// Senders whose datagrams are carried.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -53,27 +53,31 @@ impl TunnelDatagrams {
 }
 
 impl Datagrams for TunnelDatagrams {
-    fn on_datagram(&mut self, datagram: &Datagram<'_>, answers: &DatagramWriter) -> Fate {
+    fn on_datagram(
+        &mut self,
+        datagram: &Datagram<'_>,
+        answers: &DatagramWriter,
+    ) -> DatagramOutcome {
         let Datagram { source: from, destination, payload } = *datagram;
         if !self.takes(from.ip()) || !may_pass(&self.addresses, from, destination) {
-            return Fate::Refused;
+            return DatagramOutcome::Refused;
         }
         let serve = |inbox| {
             let sources = Arc::downgrade(&self.sources);
             tokio::spawn(Answers { writer: answers.clone(), to: from, sources }.pass(inbox));
         };
         if !self.sources.admit(from, destination.port(), serve) {
-            return Fate::Refused;
+            return DatagramOutcome::Refused;
         }
         match self.sources.send(from, &Target::from(destination), payload) {
-            Ok(()) => Fate::Carried,
-            Err(too_big) => Fate::TooBig(too_big.most),
+            Ok(()) => DatagramOutcome::Carried,
+            Err(too_big) => DatagramOutcome::TooBig(too_big.most),
         }
     }
 
-    fn on_echo(&mut self, echo: &Echo<'_>, answers: &DatagramWriter) -> Fate {
+    fn on_echo(&mut self, echo: &Echo<'_>, answers: &DatagramWriter) -> DatagramOutcome {
         if !self.takes(echo.source) || !hosts(&self.addresses, echo.source, echo.destination) {
-            return Fate::Refused;
+            return DatagramOutcome::Refused;
         }
         echoes::send(&self.echoes, self.addresses, echo, answers)
     }
@@ -115,7 +119,7 @@ impl Answers {
                 && let Err(error) = self.writer.send(from, self.to, &inbound.payload)
             {
                 // The datagram is lost for lack of buffer space, as on any link.
-                tracing::debug!(%from, "datagram lost: {error}");
+                tracing::debug!(%from, "datagram dropped: {error}");
             }
         }
     }

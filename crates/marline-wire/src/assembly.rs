@@ -24,15 +24,15 @@ pub struct BadPiece;
 
 impl core::fmt::Display for BadPiece {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.write_str("a piece contradicts the others, or there are too many gaps")
+        f.write_str("a fragment contradicts the others, or there are too many gaps")
     }
 }
 
 impl core::error::Error for BadPiece {}
 
 impl Assembly {
-    /// Adds a piece. `ends` means that it is the last one, which determines the length. Where pieces overlap, the bytes
-    /// that arrived first are kept.
+    /// Adds a piece. `ends` means that it is the last one, which determines the length. Where pieces overlap,
+    /// the bytes that arrived first are kept.
     ///
     /// # Errors
     /// [`BadPiece`]; the assembly is then unchanged.

@@ -94,7 +94,7 @@ impl fmt::Display for EmitError {
                 write!(f, "{needed} bytes are needed, the buffer has {available}")
             }
             EmitError::PayloadTooLong { len } => {
-                write!(f, "a payload of {len} bytes exceeds what the length field can say")
+                write!(f, "a payload of {len} bytes does not fit the length field")
             }
             EmitError::FamilyMismatch => {
                 f.write_str("source and destination address are of different families")

@@ -5,7 +5,7 @@
 //! [`PATIENCE`] and was repeated counts as unanswered, and the sender of an ICMP error is named. The first packet
 //! that arrives restores the path.
 
-mod shared_fate;
+mod common_failures;
 #[cfg(test)]
 mod tests;
 mod watcher;
@@ -108,7 +108,7 @@ impl fmt::Display for Reach {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Reach::Unknown => f.write_str("not known yet"),
-            Reach::Answers { heard } => write!(f, "answers (heard {} ago)", span(*heard)),
+            Reach::Answers { heard } => write!(f, "answers (last received {} ago)", span(*heard)),
             Reach::NoAnswer { since, tries } => {
                 write!(f, "no answer for {} (tried {tries} times)", span(*since))
             }
@@ -116,8 +116,8 @@ impl fmt::Display for Reach {
             Reach::Blocked { by, kind } => {
                 let said = DeliveryErrorText(*kind);
                 match by {
-                    Some(by) => write!(f, "{by} says: {said}"),
-                    None => write!(f, "this machine says: {said}"),
+                    Some(by) => write!(f, "{by} reports: {said}"),
+                    None => write!(f, "this machine reports: {said}"),
                 }
             }
         }
@@ -266,10 +266,10 @@ fn suspicion(transport: &str, server: SocketAddr, reach: &Reach, was_heard: bool
         Reach::Blocked { by: Some(_), .. } => {
             format!("a captive portal or a firewall there blocks {transport} port {port}")
         }
-        Reach::Blocked { by: None, .. } => {
-            "this machine's routes or firewall keep it back".to_owned()
+        Reach::Blocked { by: None, .. } => "this machine's routes or firewall block it".to_owned(),
+        _ if was_heard => {
+            "nothing arrives on this path any more, so the line seems dead".to_owned()
         }
-        _ if was_heard => "nothing arrives from there any more, so the line seems dead".to_owned(),
         _ => format!("the network there seems to block {transport} port {port}, or is dead"),
     }
 }

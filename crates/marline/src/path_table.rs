@@ -34,7 +34,7 @@ pub enum PathRestriction {
     None,
     /// Traffic is treated as charged, regardless of other settings.
     Metered,
-    /// The path is not used, as if it was taken down by hand, for this reason.
+    /// The path is not used, as if it was disabled by hand, for this reason.
     Unusable(String),
 }
 
@@ -460,10 +460,10 @@ fn missing_path_reason(entry: &Entry, interfaces: &Interfaces) -> &'static str {
     };
     match interface {
         Some(interface) if interface.tunnel && interface.default_addresses().next().is_some() => {
-            "a tunnel that leads over another path"
+            "a tunnel over another path"
         }
         Some(interface) if interfaces.uses_shared_network(interface) => {
-            "it shares the wire of another path"
+            "it shares the link of another path"
         }
         _ => "no default route",
     }

@@ -16,7 +16,7 @@ use marline_io::LocalEnd;
 /// Lifetime of an answer. Changes of policy rules are not notified.
 const FRESH: Duration = Duration::from_secs(1);
 /// Maximum number of cached answers.
-const MOST: usize = 256;
+const MAX_CACHED_ANSWERS: usize = 256;
 
 /// Source, interface index, destination.
 type Key = (IpAddr, u32, IpAddr);
@@ -51,7 +51,7 @@ impl Routes {
         }
         ask(end, remote)?;
         let mut known = self.lock();
-        if known.len() >= MOST {
+        if known.len() >= MAX_CACHED_ANSWERS {
             known.clear();
         }
         known.insert(key, now);
@@ -103,6 +103,6 @@ mod tests {
             let remote = IpAddr::from(host.to_be_bytes());
             routes.check_at(now, &end, remote, |_, _| Ok(())).unwrap();
         }
-        assert!(routes.lock().len() <= MOST);
+        assert!(routes.lock().len() <= MAX_CACHED_ANSWERS);
     }
 }

@@ -5,7 +5,7 @@ use marline_link::{Link, LinkConfig, Packet};
 use marline_time::{Duration, Instant, SeedTree};
 use quinn_udp::EcnCodepoint;
 
-use crate::report::{Micros, WayReport};
+use crate::report::{DirectionReport, Micros};
 
 /// Key of a client's flow; the generation distinguishes it from a later flow in the same slot.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -133,8 +133,8 @@ impl Lane {
         self.late.record(now.since(due));
     }
 
-    pub(crate) fn report(&self) -> WayReport {
-        WayReport {
+    pub(crate) fn report(&self) -> DirectionReport {
+        DirectionReport {
             stats: *self.link.stats(),
             up: self.link.is_up(),
             queued_bytes: self.link.queued_bytes(),

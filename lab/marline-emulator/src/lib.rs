@@ -37,7 +37,7 @@ mod tunnel;
 
 pub use command::{LinkCommand, Side};
 pub use config::{LinkEnds, RelayConfig};
-pub use report::{Lateness, RelayReport, Starved, WayReport};
+pub use report::{DirectionReport, Lateness, RelayReport, Starved};
 pub use tap::{Tap, Tapped, TappedPacket};
 pub use tunnel::{TunnelConfig, TunnelEnd};
 

@@ -68,7 +68,7 @@ pub struct Starved {
 
 /// One direction of a link.
 #[derive(Clone, Debug)]
-pub struct WayReport {
+pub struct DirectionReport {
     /// Counters of the link model.
     pub stats: marline_link::LinkStats,
     /// True if the link is up now.
@@ -106,9 +106,9 @@ pub struct RelayReport {
     /// Processor starvation of the emulator's thread, which all links share.
     pub starved: Starved,
     /// From the client.
-    pub up: WayReport,
+    pub up: DirectionReport,
     /// To the client.
-    pub down: WayReport,
+    pub down: DirectionReport,
     /// Energy drawn by the link's radio, if it has one.
     pub radio: Option<RadioReading>,
 }
@@ -127,7 +127,7 @@ impl RelayReport {
         let mut doubts = Vec::new();
         if self.kernel_drops > 0 {
             doubts.push(format!(
-                "the kernel dropped {} packets before the link saw them (overload)",
+                "the kernel dropped {} packets before they reached the link (overload)",
                 self.kernel_drops
             ));
         }
@@ -149,7 +149,10 @@ impl RelayReport {
                 doubts.push(format!("a packet {name} left {} us late", way.late.max_us));
             }
             if way.send_blocked > 0 {
-                doubts.push(format!("{} packets {name} found a full socket", way.send_blocked));
+                doubts.push(format!(
+                    "{} packets {name} were lost at a full socket buffer",
+                    way.send_blocked
+                ));
             }
         }
         doubts
@@ -160,10 +163,10 @@ impl RelayReport {
 mod tests {
     use super::*;
 
-    fn way(late_us: &[u64]) -> WayReport {
+    fn way(late_us: &[u64]) -> DirectionReport {
         let mut late = Micros::new();
         late_us.iter().for_each(|us| late.record(Duration::from_micros(*us)));
-        WayReport {
+        DirectionReport {
             stats: marline_link::LinkStats::default(),
             up: true,
             queued_bytes: 0,

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use marline_link::radio::RadioReading;
 use serde_json::{Value, json};
 
-use crate::{Lateness, RelayReport, WayReport};
+use crate::{DirectionReport, Lateness, RelayReport};
 
 /// The report as several lines of text.
 #[must_use]
@@ -37,15 +37,19 @@ pub fn text(report: &RelayReport) -> String {
         );
     }
     if report.flows_refused > 0 {
-        let _ = writeln!(text, "  {} datagrams of too many clients refused", report.flows_refused);
+        let _ = writeln!(
+            text,
+            "  {} datagrams refused, as there were too many clients",
+            report.flows_refused
+        );
     }
     for doubt in report.doubts() {
-        let _ = writeln!(text, "  WARNING: do not trust results of this run: {doubt}");
+        let _ = writeln!(text, "  WARNING: unreliable results: {doubt}");
     }
     text
 }
 
-fn counts(way: &WayReport, seconds: f64) -> String {
+fn counts(way: &DirectionReport, seconds: f64) -> String {
     let stats = &way.stats;
     let rate = stats.delivered_bytes as f64 * 8.0 / seconds.max(1e-9) / 1e6;
     let mut text = format!(
@@ -64,17 +68,17 @@ fn counts(way: &WayReport, seconds: f64) -> String {
         (stats.dropped_mtu, "larger than the MTU"),
         (stats.dropped_blocked, "blocked by a middlebox"),
         (stats.stripped, "stripped of options"),
-        (stats.dropped_swallowed, "acknowledged by a box and dropped"),
-        (stats.dropped_thinned, "acknowledgments left out"),
-        (stats.dropped_forgotten, "to a forgotten translation"),
+        (stats.dropped_swallowed, "acknowledged by a middlebox and dropped"),
+        (stats.dropped_thinned, "acknowledgments dropped"),
+        (stats.dropped_forgotten, "to an expired NAT mapping"),
         (stats.split, "cut"),
-        (stats.coalesced, "put together"),
+        (stats.coalesced, "coalesced"),
         (stats.duplicated, "duplicated"),
         (stats.corrupted, "corrupted"),
         (stats.rewritten, "rewritten"),
         (stats.reordered, "reordered"),
         (way.send_errors, "refused by the system"),
-        (way.send_blocked, "lost at a full socket"),
+        (way.send_blocked, "lost at a full socket buffer"),
     ] {
         if count > 0 {
             let _ = write!(text, ", {count} {what}");
@@ -121,7 +125,7 @@ pub fn radio_json(RadioReading { kind, energy, .. }: &RadioReading) -> Value {
     })
 }
 
-fn way_json(way: &WayReport) -> Value {
+fn way_json(way: &DirectionReport) -> Value {
     let stats = &way.stats;
     json!({
         "is_up": way.up,

@@ -25,11 +25,11 @@ impl Rest {
     const REST_STEP: Duration = Duration::from_micros(60);
     /// Largest debt. Rounds at full load take half a millisecond, and their debt is paid at once; a greater debt
     /// is dropped, or a stall would be followed by another.
-    const LONGEST: Duration = Duration::from_micros(300);
+    const MAX_DEBT: Duration = Duration::from_micros(300);
 
     /// Returns the time to sleep now, if any, after a round of length `round` with `slept` of sleep.
     pub(crate) fn after(&mut self, round: Duration, slept: Duration) -> Option<Duration> {
-        self.debt = (self.debt + round / Self::SHARE).saturating_sub(slept).min(Self::LONGEST);
+        self.debt = (self.debt + round / Self::SHARE).saturating_sub(slept).min(Self::MAX_DEBT);
         (self.debt >= Self::REST_STEP).then(|| std::mem::take(&mut self.debt))
     }
 }
@@ -49,7 +49,7 @@ mod tests {
 
     #[test]
     fn a_stall_is_not_paid_in_full() {
-        assert_eq!(Rest::default().after(US(40_000), US(0)), Some(Rest::LONGEST));
+        assert_eq!(Rest::default().after(US(40_000), US(0)), Some(Rest::MAX_DEBT));
     }
 
     #[test]

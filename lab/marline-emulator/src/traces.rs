@@ -24,8 +24,8 @@ pub fn resolve(
     let places = directory.as_deref().map(places).unwrap_or_default();
     let mut read = |name: &str| places.iter().find_map(|place| read_file(&place.join(name)));
     spec.resolve(seeds, &mut read).with_context(|| match &directory {
-        Some(directory) => format!("traces are looked for in {}", directory.display()),
-        None => "say where traces are with --trace-dir DIR".to_owned(),
+        Some(directory) => format!("searched for traces in {}", directory.display()),
+        None => "give the directory of traces with --trace-dir DIR".to_owned(),
     })
 }
 

@@ -249,7 +249,7 @@ fn open(end: &TunnelEnd) -> io::Result<OpenEnd> {
         Some(namespace) => netns::within(namespace, open),
     };
     opened.map_err(|error| {
-        let what = format!("cannot make the interface {}: {error}", end.interface);
+        let what = format!("cannot create the interface {}: {error}", end.interface);
         io::Error::new(error.kind(), what)
     })
 }

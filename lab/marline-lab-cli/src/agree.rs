@@ -48,7 +48,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let agreement = agreement(&all);
     let mut text = String::new();
     for (what, rows) in [
-        ("accepted by one root, refused by another", &agreement.contradictions),
+        ("accepted under one root, not accepted under another", &agreement.contradictions),
         ("undecided under some root", &agreement.open),
     ] {
         text.push_str(&format!("{what}: {}\n", rows.len()));
@@ -56,7 +56,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
     let (undecided, judged) = agreement.undecided;
     text.push_str(&format!(
-        "{} rows judged under all {} roots; {undecided} of {judged} verdicts undecided ({} %, asked at most 10)\n",
+        "{} rows judged under all {} roots; {undecided} of {judged} verdicts undecided ({} %, at most 10 allowed)\n",
         agreement.rows,
         all.len(),
         number(agreement.undecided_percent())

@@ -8,7 +8,7 @@ use anyhow::ensure;
 use marline_lab::compare::{Bench, Extent, Row, Sample, report, rows};
 use marline_lab::keep::write_between_markers;
 use marline_lab::parallel::available;
-use marline_lab::runs::{Comparison, Kept, KeptLane, Selection};
+use marline_lab::runs::{Comparison, Selection, StoredLane, StoredRuns};
 
 use super::paper::aligned;
 use marline_cli::cmd::monitor::print;
@@ -17,8 +17,8 @@ use marline_cli::cmd::monitor::print;
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Two results, A and B, each a directory that `run` or `sweep` has written, with :VARIANT or without:
-    /// every measure of A beside that of B, seed by seed, and whether it is better. Or rows of the comparison
-    /// with the kernel: only those whose names begin with one of these.
+    /// each measure of A next to that of B, paired by seed, and whether it is better. Or names of rows of the
+    /// comparison with the kernel: run only rows that begin with one of them.
     #[arg(value_name = "A B | ROW..")]
     pub rows: Vec<String>,
     /// Ten runs of everything, including the slow rows.
@@ -33,13 +33,13 @@ pub struct Args {
     /// Directory of results; existing results of this program are not run again.
     #[arg(long, value_name = "DIR", default_value = "target/compare")]
     pub results: PathBuf,
-    /// Run everything again.
+    /// Repeat runs that already have results.
     #[arg(long)]
     pub fresh: bool,
-    /// Only list the rows.
+    /// List the rows and exit.
     #[arg(long)]
     pub list: bool,
-    /// Only print the table of existing results.
+    /// Print the table of existing results and exit.
     #[arg(long)]
     pub table: bool,
     /// Also write the table into this file, between its markers.
@@ -104,17 +104,17 @@ impl<'a> Results<'a> {
     /// Returns true if a word is one side of a comparison and not the name of a row.
     fn is_side_word(word: &str) -> bool {
         let of = Results::of(word);
-        of.place.is_dir() && (Kept::is_there(of.place) || word.contains(['/', ':']))
+        of.place.is_dir() && (StoredRuns::is_there(of.place) || word.contains(['/', ':']))
     }
 
-    fn name(&self, lane: &KeptLane) -> String {
+    fn name(&self, lane: &StoredLane) -> String {
         format!("{} {} in {}", lane.stack, lane.variant, self.place.display())
     }
 }
 
 /// Prints the comparison of two results.
 fn results(a: &Results<'_>, b: &Results<'_>) -> anyhow::Result<ExitCode> {
-    let (kept_a, kept_b) = (Kept::open(a.place)?, Kept::open(b.place)?);
+    let (kept_a, kept_b) = (StoredRuns::open(a.place)?, StoredRuns::open(b.place)?);
     let all = Comparison::of_all(
         Selection { results: &kept_a, variant: a.variant },
         Selection { results: &kept_b, variant: b.variant },
@@ -132,7 +132,7 @@ fn results(a: &Results<'_>, b: &Results<'_>) -> anyhow::Result<ExitCode> {
         );
         if *missing != (0, 0) {
             text += &format!(
-                "MISSING messages: {} of A, {} of B; no latency has them\n",
+                "MISSING messages: {} of A, {} of B; latencies do not include them\n",
                 missing.0, missing.1
             );
         }
@@ -148,7 +148,7 @@ fn chosen(args: &Args) -> anyhow::Result<Vec<Row>> {
     };
     let names: Vec<String> = all.iter().map(|row| row.key.clone()).collect();
     let mut rows: Vec<Row> = all.into_iter().filter(wanted).collect();
-    ensure!(!rows.is_empty(), "no such row; there are {}", names.join(", "));
+    ensure!(!rows.is_empty(), "unknown row; known: {}", names.join(", "));
     if let Some(repeats) = args.repeats {
         rows.iter_mut().for_each(|row| row.repeats = repeats);
     }

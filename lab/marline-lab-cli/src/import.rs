@@ -20,25 +20,26 @@ pub struct Args {
     /// the client's end and of the server's (docs/research/import.md).
     #[arg(required = true, num_args = 1..=2, value_name = "FILE")]
     pub files: Vec<PathBuf>,
-    /// What the file is [default: by its ending, .csv or .json; two files are captures].
+    /// Kind of the file [default: by its extension, .csv or .json; two files are captures].
     #[arg(long, value_enum)]
     pub kind: Option<Kind>,
-    /// Name of the path [default: that of the file, its first 15 letters, digits, `-` and `_`].
+    /// Name of the path [default: the file's name, its first 15 letters, digits, `-` and `_`].
     #[arg(long, value_name = "NAME")]
     pub path: Option<String>,
-    /// Queue of the link (docs/research/link.md), which no measurement tells.
+    /// Queue of the link, which measurements do not contain (docs/research/link.md).
     #[arg(long, value_name = "QUEUE")]
     pub queue: Option<String>,
-    /// A column of the file that is called otherwise here: timestamp=time_s; may be repeated.
+    /// Column name of the file and the name it stands for: THEIRS=OURS, for example timestamp=time_s; may be
+    /// repeated.
     #[arg(long = "column", value_name = "THEIRS=OURS", value_parser = pair)]
     pub columns: Vec<(String, String)>,
-    /// Of CSV without a column of times: rows are so far apart. Of captures: length of an interval [default: 100ms].
+    /// CSV without a column of times: time between rows. Captures: length of an interval [default: 100ms].
     #[arg(long, value_name = "TIME", value_parser = marline_lab::emulation::script::duration)]
     pub every: Option<Duration>,
-    /// Of captures: the server's clock is ahead of the client's by so many milliseconds, or behind: negative.
+    /// Captures: milliseconds by which the server's clock is ahead of the client's; negative if it is behind.
     #[arg(long, value_name = "MS", allow_negative_numbers = true, default_value_t = 0.0)]
     pub clock_ahead: f64,
-    /// Write here instead of printing.
+    /// Write to this file instead of printing.
     #[arg(long, value_name = "FILE")]
     pub out: Option<PathBuf>,
 }
@@ -89,7 +90,7 @@ fn measured(args: &Args) -> anyhow::Result<Measurement> {
     if let [client, server] = &args.files[..] {
         ensure!(
             args.kind.is_none() && args.columns.is_empty(),
-            "two files are captures: no --kind, no --column"
+            "--kind and --column do not apply to two files, which are captures"
         );
         let names = [client, server].map(|file| file.display().to_string());
         let bytes = [bytes(client)?, bytes(server)?];
@@ -99,10 +100,13 @@ fn measured(args: &Args) -> anyhow::Result<Measurement> {
     }
     let file = args.files[0].display().to_string();
     let text = String::from_utf8(bytes(&args.files[0])?).with_context(|| {
-        format!("{file} is no text; of captures two are needed, the client's and the server's")
+        format!(
+            "{file} is not text; captures are needed from both ends, the client's and the server's"
+        )
     })?;
     let kind = args.kind.or_else(|| by_ending(&args.files[0]));
-    let kind = kind.with_context(|| format!("say what {file} is: --kind csv or --kind iperf3"))?;
+    let kind =
+        kind.with_context(|| format!("unknown kind of {file}: give --kind csv or --kind iperf3"))?;
     match kind {
         Kind::Csv => {
             let reading = Reading { renamed: args.columns.clone(), every: args.every };
@@ -111,7 +115,7 @@ fn measured(args: &Args) -> anyhow::Result<Measurement> {
         Kind::Iperf3 => {
             ensure!(
                 args.columns.is_empty() && args.every.is_none(),
-                "--column and --every are for CSV"
+                "--column and --every apply only to CSV"
             );
             read_iperf3(&file, &text)
         }

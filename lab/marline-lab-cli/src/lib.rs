@@ -53,11 +53,11 @@ pub enum Command {
     /// Compare two results seed by seed, or (as root) Marline with the kernel's TCP and Multipath TCP over
     /// emulated links.
     Compare(compare::Args),
-    /// Make a path of an experiment file from what was measured of one: CSV, or iperf3's JSON.
+    /// Convert a measurement (CSV, or iperf3's JSON) into a path of an experiment file.
     Import(import::Args),
-    /// Say what redundancy would have done, from captures of two paths.
+    /// Estimate the effect of redundancy from captures of two paths.
     WhatIf(what_if::Args),
-    /// Reproduce published measurements in virtual time: published value, ours, verdict.
+    /// Reproduce published measurements in virtual time, with the published value, ours and a verdict.
     Paper(paper::Args),
     /// Compare the verdicts of `paper` under several master roots.
     Agree(agree::Args),

@@ -25,8 +25,8 @@ pub struct Args {
     /// Address to which their datagrams are forwarded.
     #[arg(long, value_name = "ADDR:PORT", requires = "listen")]
     pub to: Option<SocketAddr>,
-    /// Join two network namespaces instead (the client's and the server's, by the names `ip netns`
-    /// knows): each path is an interface in both. Needs root.
+    /// Connect two network namespaces instead, the client's and the server's, by their names in `ip netns`:
+    /// each path is an interface in both. Needs root.
     #[arg(
         long, num_args = 2, value_names = ["CLIENT-NS", "SERVER-NS"],
         conflicts_with_all = ["listen", "to", "spec", "uplink", "downlink", "name"],

@@ -31,11 +31,10 @@ pub struct SupervisorArgs {
     /// Also accept commands on this unix socket: one command per line, answered by one JSON object.
     #[arg(long, value_name = "PATH")]
     pub control: Option<PathBuf>,
-    /// End after this many seconds instead of running until interrupted.
+    /// Seconds to run [default: until interrupted].
     #[arg(long = "for", visible_alias = "seconds", value_name = "SECONDS")]
     pub seconds: Option<f64>,
-    /// Spin at most this long before a packet is due instead of sleeping, which trades processor
-    /// time for precision.
+    /// Time to spin before a packet is due instead of sleeping: costs processor time, gains precision.
     #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u64).range(0..=10_000))]
     pub spin_us: u64,
     /// Print the final statistics as JSON.

@@ -24,14 +24,14 @@ pub struct Args {
 /// The subcommands.
 #[derive(Debug, clap::Subcommand)]
 pub enum Command {
-    /// Create a scenario's hosts and links; they exist until this is interrupted.
+    /// Create a scenario's hosts and links, which exist until this command is interrupted.
     Up(Up),
-    /// End a network, whichever process holds it, and remove its remains.
+    /// End a network and the process that runs it, and remove its remains.
     Down {
-        /// Its name, as `status` lists it.
+        /// Name of the network, as listed by `status`.
         name: String,
     },
-    /// Remove the remains of networks whose process is gone; those in use are not touched.
+    /// Remove the remains of networks whose process has ended.
     Sweep,
     /// List the networks of this machine.
     Status {
@@ -89,8 +89,8 @@ fn status(json: bool) -> String {
         return format!("{}\n", nets.into_iter().map(describe).collect::<serde_json::Value>());
     }
     let line = |(name, owner): (String, Owner)| match owner.is_alive() {
-        true => format!("{name}: held by process {}\n", owner.pid),
-        false => format!("{name}: its process {} is gone; `sweep` removes it\n", owner.pid),
+        true => format!("{name}: used by process {}\n", owner.pid),
+        false => format!("{name}: process {} has ended; `sweep` removes the network\n", owner.pid),
     };
     nets.into_iter().map(line).collect()
 }
@@ -101,7 +101,7 @@ async fn stand(args: Up) -> anyhow::Result<()> {
         Some(name) => name.clone(),
         None => {
             let stem = args.file.file_stem().and_then(|stem| stem.to_str());
-            stem.context("the file's name cannot name a net: say --name")?.to_owned()
+            stem.context("the file's name is not a valid network name: give --name")?.to_owned()
         }
     };
     let mut options = Options::new(&name);
@@ -125,7 +125,7 @@ fn welcome(net: &Net) -> String {
             let nets = path.addresses(side).iter().map(|net| net.addr().to_string());
             nets.collect::<Vec<String>>().join(", ")
         };
-        let link = if path.link.is_empty() { "a wire" } else { &path.link };
+        let link = if path.link.is_empty() { "an ideal link" } else { &path.link };
         let (name, client, server) = (&path.name, list(Side::Client), list(Side::Server));
         text += &format!("path {name}: {client} - {server}: {link}\n");
     }

@@ -45,17 +45,16 @@ pub struct Runs {
     /// Master root, from which the roots of all runs are drawn. Develop with one, judge with another.
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub master: u64,
-    /// Two roots and shorter runs, for a quick look. Judges nothing.
+    /// Use two roots and shorter runs, without verdicts.
     #[arg(long, conflicts_with = "roots")]
     pub quick: bool,
-    /// Exactly this many roots of each part, instead of as many as verdicts need. Fewer than 20 judge
-    /// nothing.
+    /// Number of roots of each part [default: as many as the verdicts need]. Fewer than 20 give no verdicts.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub roots: Option<u16>,
-    /// Measure all roots again, instead of going on with those that an earlier run of this build kept.
+    /// Measure all roots again, instead of reusing those that an earlier run of this build stored.
     #[arg(long)]
     pub fresh: bool,
-    /// Fraction of the full number of runs, of keys that run in real time.
+    /// Fraction of the full number of runs, for keys that run in real time.
     #[arg(long, value_name = "SHARE", default_value_t = 1.0)]
     pub scale: f64,
     /// Directory of traces [default: MARLINE_TRACE_DIR, or ../shared/traces].
@@ -100,7 +99,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
     print(&summary(&all))?;
     if !failed.is_empty() {
-        print(&format!("could not be run: {}\n", failed.join(", ")))?;
+        print(&format!("could not run: {}\n", failed.join(", ")))?;
         return Ok(ExitCode::from(2));
     }
     let met = |(_, verdict, _): &(&str, Verdict, Counts)| {
@@ -111,11 +110,11 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
 
 /// A line for each key with its numbers of rows per verdict.
 fn summary(all: &[(&str, Verdict, Counts)]) -> String {
-    let head = ["key", "accepted", "not accepted", "not told apart", "fitted", "verdict"];
+    let head = ["key", "accepted", "not accepted", "inconclusive", "fitted", "verdict"];
     let mut rows = vec![head.map(str::to_owned).to_vec()];
     for (key, verdict, counts) in all {
-        let Counts { accepted, not_accepted, not_told_apart, fitted, .. } = counts;
-        let numbers = [accepted, not_accepted, not_told_apart, fitted].map(usize::to_string);
+        let Counts { accepted, not_accepted, inconclusive, fitted, .. } = counts;
+        let numbers = [accepted, not_accepted, inconclusive, fitted].map(usize::to_string);
         let words = [(*key).to_owned()].into_iter().chain(numbers);
         rows.push(words.chain([verdict.word().to_owned()]).collect());
     }
@@ -204,10 +203,10 @@ pub(crate) fn reproduce(paper: &dyn Paper, args: &Runs) -> anyhow::Result<(Repro
 
 fn effort_words(effort: Effort) -> String {
     match effort {
-        Effort::Full => "as many roots as verdicts need".to_owned(),
-        Effort::Quick => "a quick look, which judges nothing".to_owned(),
+        Effort::Full => "as many roots as the verdicts need".to_owned(),
+        Effort::Quick => "a quick look without verdicts".to_owned(),
         Effort::Roots(count) if count < MIN_ROOTS => {
-            format!("{count} roots of each part, which judge nothing")
+            format!("{count} roots of each part, without verdicts")
         }
         Effort::Roots(count) => format!("{count} roots of each part"),
     }
@@ -225,7 +224,7 @@ fn bar(key: &str) -> ProgressBar {
         false => ProgressBar::hidden(),
     };
     let style = ProgressStyle::with_template(
-        "{prefix} {bar:30} {pos}/{len} {msg}, {elapsed} gone, {eta} to go",
+        "{prefix} {bar:30} {pos}/{len} {msg}, {elapsed} elapsed, {eta} left",
     );
     if let Ok(style) = style {
         bar.set_style(style);
@@ -247,7 +246,7 @@ fn told(paper: &dyn Paper, result: &Reproduction, info: &RunInfo) -> anyhow::Res
         let (shown, left) = cells.split_at(cells.len().min(MAX_PRINTED_ROWS + 1));
         write!(text, "\n{}\n{}", grid.title, aligned(shown))?;
         if !left.is_empty() {
-            writeln!(text, "  and {} rows more in {}.csv", left.len(), grid.name)?;
+            writeln!(text, "  and {} more rows in {}.csv", left.len(), grid.name)?;
         }
     }
     for note in &result.notes {
@@ -267,7 +266,7 @@ fn told(paper: &dyn Paper, result: &Reproduction, info: &RunInfo) -> anyhow::Res
 
 fn table_cells(table: &Table) -> Vec<Vec<String>> {
     let bound = table.rows.iter().any(|row| row.bound_ratio.is_some());
-    let head = ["what", "paper", "ours", "ratio to the bound", "asked", "verdict"];
+    let head = ["what", "paper", "ours", "ratio to bound", "asked", "verdict"];
     let keep = |cells: Vec<String>| -> Vec<String> {
         cells.into_iter().enumerate().filter(|(at, _)| bound || *at != 3).map(|c| c.1).collect()
     };
@@ -326,7 +325,7 @@ mod tests {
         let text = aligned(&table_cells(&plain));
         assert!(!text.contains("bound"), "{text}");
         let text = aligned(&table_cells(&with));
-        assert!(text.contains("ratio to the bound") && text.contains("1.25"), "{text}");
+        assert!(text.contains("ratio to bound") && text.contains("1.25"), "{text}");
         let line = text.lines().nth(1).unwrap();
         assert!(line.ends_with("within 15 % of the paper  accepted"), "{line}");
     }

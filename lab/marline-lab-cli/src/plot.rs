@@ -12,16 +12,16 @@ use marline_cli::cmd::monitor::print;
 /// Arguments of `marline-lab plot`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Traces (.sqlog), of `--qlog` or of `marline-lab run --qlog`; one that is being written may be read, too.
+    /// Traces (.sqlog) from `--qlog` or `marline-lab run --qlog`, also while they are being written.
     #[arg(required = true, value_name = "FILE.sqlog")]
     pub files: Vec<PathBuf>,
-    /// Write the drawing here [default: beside the trace, with ending .svg]
+    /// File of the drawing [default: next to the trace, with extension .svg]
     #[arg(long, value_name = "FILE")]
     pub out: Option<PathBuf>,
-    /// Draw from here on, in milliseconds of the trace.
+    /// Start of the drawing, in milliseconds of the trace.
     #[arg(long, value_name = "MS")]
     pub from: Option<f64>,
-    /// Draw up to here.
+    /// End of the drawing, in milliseconds of the trace.
     #[arg(long, value_name = "MS")]
     pub to: Option<f64>,
 }
@@ -31,7 +31,7 @@ pub struct Args {
 /// # Errors
 /// A file is not a trace of Multipath TCP, nothing was sent in that time, or the drawing cannot be written.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    ensure!(args.out.is_none() || args.files.len() == 1, "--out is for one trace");
+    ensure!(args.out.is_none() || args.files.len() == 1, "--out applies to one trace only");
     for file in &args.files {
         let out = args.out.clone().unwrap_or_else(|| file.with_extension("svg"));
         let line = plot(args, file, &out).with_context(|| file.display().to_string())?;
@@ -62,13 +62,13 @@ pub(crate) fn draw(file: &Path, from: Option<f64>, to: Option<f64>) -> anyhow::R
     let text = std::fs::read_to_string(file)?;
     let recording = read(&text).map_err(|error| anyhow!(error))?;
     let course = Course::of(&recording);
-    ensure!(!course.carried.is_empty(), "this end sent nothing: try the trace of the other end");
+    ensure!(!course.carried.is_empty(), "this end sent no data: use the trace of the other end");
     let times = || course.carried.iter().map(|carried| carried.time_ms);
     let (first, last) = (times().fold(f64::MAX, f64::min), times().fold(0.0, f64::max));
     let (from, to) = (from.unwrap_or(first.min(last)), to.unwrap_or(last));
     ensure!(
         times().any(|time| time >= from && time <= to),
-        "nothing was sent from {from} to {to} ms: the trace has {first} to {last}"
+        "no data was sent from {from} to {to} ms: the trace covers {first} to {last}"
     );
     let end = recording.vantage.name();
     let title = format!("{}, sent by the {end}", recording.title);

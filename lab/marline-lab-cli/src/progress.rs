@@ -31,7 +31,7 @@ impl Ahead {
     pub(crate) fn begin(self) -> Bar {
         let there = self.runs - self.missing;
         if there > 0 {
-            eprintln!("{there} of {} runs are there already", self.runs);
+            eprintln!("{there} of {} runs already exist", self.runs);
         }
         Bar { bar: bar(self.cost_s), total: self.missing, so_far: Mutex::default() }
     }
@@ -85,7 +85,7 @@ fn bar(cost_s: f64) -> ProgressBar {
         false => ProgressBar::hidden(),
     };
     let style =
-        ProgressStyle::with_template("{bar:30} {percent} % {msg}, {elapsed} gone, {eta} to go");
+        ProgressStyle::with_template("{bar:30} {percent} % {msg}, {elapsed} elapsed, {eta} left");
     if let Ok(style) = style {
         bar.set_style(style);
     }

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use anyhow::Context as _;
 use marline_lab::keep;
 use marline_papers::report::{Drawing, Section, html};
-use marline_papers::{KeptVerdicts, page_with_summary, page_with_verdicts};
+use marline_papers::{StoredVerdicts, page_with_summary, page_with_verdicts};
 
 use super::paper;
 use super::plot::draw;
@@ -18,18 +18,18 @@ pub struct Args {
     /// File of the page.
     #[arg(long, value_name = "FILE", default_value = "target/report.html")]
     pub page: PathBuf,
-    /// Keep the verdicts in `verdicts/KEY.toml` of this directory, and write the pages KEY.md and README.md beside
-    /// them anew, between their marks. Of a key without results, what is kept stays.
+    /// Store the verdicts in `verdicts/KEY.toml` of this directory, and rewrite the generated parts of KEY.md
+    /// and README.md. Keys without results stay unchanged.
     #[arg(long, value_name = "DIR")]
     pub docs: Option<PathBuf>,
-    /// Compare the results with the verdicts that this directory keeps, and fail where rows or verdicts differ.
+    /// Compare the results with the verdicts stored in this directory, and fail if rows or verdicts differ.
     #[arg(long, value_name = "DIR")]
     pub check: Option<PathBuf>,
-    /// Run the keys that have no results yet and need no privileges; the rest is shown as not run.
+    /// Run the keys that have no results yet and need no privileges; others are shown as not run.
     #[arg(long)]
     pub run_missing: bool,
-    /// Show the drawing of this trace, too: where each byte of the stream went, copies and reinjections included; of
-    /// `marline-lab run --qlog` or any `--qlog`. May be repeated.
+    /// Also draw this trace (from `--qlog`): the path of each byte of the stream, with copies and
+    /// reinjections. May be repeated.
     #[arg(long, value_name = "FILE.sqlog")]
     pub trace: Vec<PathBuf>,
     /// Options of the runs, and the directory of results.
@@ -78,7 +78,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
     anyhow::ensure!(
         changes.is_empty(),
-        "{} rows differ from the kept verdicts; `report --docs` keeps those of a full run",
+        "{} rows differ from the stored verdicts; `report --docs` stores those of a full run",
         changes.len()
     );
     Ok(ExitCode::SUCCESS)
@@ -92,8 +92,11 @@ fn write_docs(docs: &Path, sections: &[Section]) -> anyhow::Result<()> {
         let file = verdicts_file(docs, key);
         if let Some((result, run)) = &section.results {
             let judges = result.counts().not_judged == 0;
-            anyhow::ensure!(judges, "{key}: these results judge nothing, so they are not kept");
-            let text = KeptVerdicts::of(result, run).text();
+            anyhow::ensure!(
+                judges,
+                "{key}: these results have no verdicts, so they are not stored"
+            );
+            let text = StoredVerdicts::of(result, run).text();
             std::fs::write(&file, text).with_context(|| file.display().to_string())?;
         }
         let kept = kept(docs, key)?;
@@ -123,10 +126,10 @@ fn verdicts_file(docs: &Path, key: &str) -> PathBuf {
     docs.join("verdicts").join(format!("{key}.toml"))
 }
 
-fn kept(docs: &Path, key: &str) -> anyhow::Result<KeptVerdicts> {
+fn kept(docs: &Path, key: &str) -> anyhow::Result<StoredVerdicts> {
     let file = verdicts_file(docs, key);
     let named = || file.display().to_string();
-    KeptVerdicts::parse(&std::fs::read_to_string(&file).with_context(named)?).with_context(named)
+    StoredVerdicts::parse(&std::fs::read_to_string(&file).with_context(named)?).with_context(named)
 }
 
 fn rewrite(path: &Path, change: impl Fn(&str) -> anyhow::Result<String>) -> anyhow::Result<()> {

@@ -11,8 +11,8 @@ use marline_lab::figure::number;
 use marline_lab::parallel::available;
 use marline_lab::results::Format;
 use marline_lab::runs::{
-    Agreement, Captures, Figures, Job, Kept, QlogFiles, Qlogs, RealTimeFiles, Record, Series,
-    Shard, Store, Summary, Timelines,
+    Agreement, Captures, Figures, Job, QlogFiles, Qlogs, RealTimeFiles, Record, Series, Shard,
+    Store, StoredRuns, Summary, Timelines,
 };
 
 use super::paper::aligned;
@@ -27,8 +27,8 @@ pub struct Args {
     /// Options of the runs.
     #[command(flatten)]
     pub how: How,
-    /// Write time lines of the runs on stack sim: the table subflows, samples of each subflow so often
-    /// (without a value: 10ms), and copies, where each copy of a message went and which of them won.
+    /// Write time lines of the runs on stack sim: table subflows (samples of each subflow at this interval;
+    /// without a value: 10ms) and table copies (path of each copy of a message, and the winner).
     #[arg(
         long,
         value_name = "INTERVAL",
@@ -39,22 +39,22 @@ pub struct Args {
         conflicts_with = "shard"
     )]
     pub timelines: Option<Duration>,
-    /// Write traces into DIR/qlog: a qlog for each connection and end that is Marline's (docs/spec/qlog.md), and a
-    /// drawing of it. The kernel's ends have none.
+    /// Write a qlog and a drawing of it for each connection and Marline end into DIR/qlog
+    /// (docs/spec/qlog.md).
     #[arg(long, conflicts_with = "shard")]
     pub qlog: bool,
     /// Write a capture (pcapng) of each end of the runs, on any stack, into DIR/pcap. Keys of MPTCP are zeros in
     /// those of real packets.
     #[arg(long, conflicts_with = "shard")]
     pub pcap: bool,
-    /// Leave MPTCP keys in the captures of real packets: Wireshark then tells which connection a subflow belongs to.
+    /// Keep MPTCP keys in the captures of real packets, so that Wireshark can assign subflows to connections.
     #[arg(long, requires = "pcap")]
     pub pcap_secrets: bool,
     /// Draw figures into DIR: the latencies of all variants (cdf.svg, boxes.svg), and windows and delays of the
     /// subflows in the first run of each variant on stack sim.
     #[arg(long, conflicts_with = "shard")]
     pub plot: bool,
-    /// Print what would be run, and run nothing.
+    /// Print the planned runs and exit.
     #[arg(long)]
     pub dry_run: bool,
 }
@@ -88,8 +88,8 @@ pub struct How {
     /// Repeat runs that already have results.
     #[arg(long)]
     pub fresh: bool,
-    /// Make only the I-th of N parts of the runs, and no tables. For several machines that share DIR; the same command
-    /// without this writes the tables, once all parts are made.
+    /// Make only the I-th of N parts of the runs, and no tables, for several machines that share DIR. When
+    /// all parts are done, the same command without this option writes the tables.
     #[arg(long, value_name = "I/N")]
     pub shard: Option<Shard>,
     /// Directory of traces [default: MARLINE_TRACE_DIR].
@@ -106,14 +106,11 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let lanes = file.lanes(&args.how.stacks)?;
     let jobs = Job::series(&file.experiment, &lanes, args.how.seeds);
     let simulated = lanes.iter().any(|lane| lane.stack == Stack::Sim);
-    ensure!(
-        args.timelines.is_none() || simulated,
-        "time lines are of stack sim, and none of these is: add it to --stack"
-    );
+    ensure!(args.timelines.is_none() || simulated, "time lines need stack sim: add it to --stack");
     let ours = lanes.iter().any(|lane| lane.stack.is_marline());
     ensure!(
         !args.qlog || ours,
-        "--qlog is of ends that are Marline's, and the kernel writes no traces: add sim or live to --stack"
+        "--qlog needs a Marline end, as the kernel writes no traces: add sim or live to --stack"
     );
     // A file may enable time lines for all stacks; only simulated runs have them.
     let timelines = args.timelines.or(file.timelines).filter(|_| simulated);
@@ -150,7 +147,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if let Some(RealTimeFiles { captures, traces, .. }) = &files {
         let both = [("pcap/", captures.is_some()), ("qlog/", traces.is_some() && ours)];
         for (directory, _) in both.iter().filter(|(_, written)| *written) {
-            names.push_str(&format!(", {directory} with those of the runs in real time"));
+            names.push_str(&format!(", {directory} with those of runs in real time"));
         }
     }
     if args.plot {
@@ -198,7 +195,7 @@ impl Args {
         let most = Captures::MAX_RUNS;
         ensure!(
             runs <= most,
-            "captures and traces are of at most {most} runs in real time, and these are {runs}: take fewer --seeds"
+            "captures and traces are limited to {most} runs in real time, and there are {runs}: use fewer --seeds"
         );
         Ok(Some(RealTimeFiles { directory: out.to_owned(), captures, traces }))
     }
@@ -284,7 +281,7 @@ fn write(out: &Path, name: &str, text: &str) -> anyhow::Result<()> {
 impl How {
     /// The directory of results.
     pub(crate) fn place(&self, file: &Path) -> anyhow::Result<PathBuf> {
-        let stem = file.file_stem().context("the file has no name")?;
+        let stem = file.file_stem().context("the file name is missing")?;
         let out = self.out.clone().unwrap_or_else(|| Path::new("target/lab").join(stem));
         std::fs::create_dir_all(&out).with_context(|| out.display().to_string())?;
         Ok(out)
@@ -331,7 +328,7 @@ impl How {
         let bar = ahead.begin();
         let records = series.run(jobs, &|progress| bar.note(progress));
         bar.end();
-        Kept::note(out, &store, jobs)?;
+        StoredRuns::note(out, &store, jobs)?;
         records
     }
 

@@ -21,8 +21,8 @@ pub struct Args {
     /// Options of the runs.
     #[command(flatten)]
     pub how: How,
-    /// Who makes the runs: local, this process, or ray[=ADDRESS], a Ray cluster through the Python package
-    /// (docs/research/python.md); without an address the one that Ray finds, else this machine.
+    /// Engine for the runs: local (this process) or ray[=ADDRESS] (a Ray cluster through the Python package,
+    /// docs/research/python.md); without an address, the cluster that Ray finds, or this machine.
     #[arg(
         long,
         value_name = "ENGINE",
@@ -31,7 +31,7 @@ pub struct Args {
         conflicts_with_all = ["shard", "fresh", "jobs"]
     )]
     pub engine: Engine,
-    /// Print the combinations, and run nothing.
+    /// Print the combinations and exit.
     #[arg(long)]
     pub dry_run: bool,
 }
@@ -46,7 +46,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let sweep = Sweep::of(&file, &args.how.stacks, Seeds::Own(args.how.seeds))?;
     ensure!(
         sweep.points().all(|values| !values.is_empty()),
-        "{}: nothing to sweep. For example:\n\n    [sweep]\n    \"path.{}.delay\" = [\"10ms\", \
+        "{}: the table `sweep` is missing. For example:\n\n    [sweep]\n    \"path.{}.delay\" = [\"10ms\", \
          \"50ms\"]",
         args.file.display(),
         file.experiment.scenario.paths[0].name

@@ -19,21 +19,20 @@ const SHARES: [(f64, &str); 3] = [(0.5, "p50 (ms)"), (0.95, "p95 (ms)"), (0.99, 
 /// Arguments of `marline-lab what-if`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Captures (pcap, pcapng) of the first path's ends, CLIENT,SERVER; or one, of TCP from its
-    /// handshake on, at the end that sends: delays are round trips then.
+    /// Captures (pcap, pcapng) of both ends of the first path, CLIENT,SERVER; or one TCP capture from the
+    /// handshake on, at the sending end, whose delays are round trips.
     #[arg(value_name = "FILE[,FILE]")]
     pub first: String,
-    /// The same of the second path, made at the same time by the same clocks.
+    /// The same for the second path, captured at the same time by the same clocks.
     #[arg(value_name = "FILE[,FILE]")]
     pub second: String,
-    /// Which way packets went that are looked at: down without it. One capture has what its end sent.
+    /// Direction of the evaluated packets [default: down]. A single capture has what its end sent.
     #[arg(long, value_enum)]
     pub way: Option<Direction>,
-    /// Packets of both paths are a pair if they were sent no further apart.
+    /// Largest time between the sending of two packets that form a pair.
     #[arg(long, value_name = "TIME", value_parser = marline_lab::emulation::script::duration, default_value = "5ms")]
     pub within: Duration,
-    /// The server's clock is ahead of the client's by so many milliseconds, or behind:
-    /// negative.
+    /// Milliseconds by which the server's clock is ahead of the client's; negative if it is behind.
     #[arg(long, value_name = "MS", allow_negative_numbers = true, default_value_t = 0.0)]
     pub clock_ahead: f64,
     /// Print CSV instead of a table: way, measure, value, low, high.
@@ -60,14 +59,15 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let both_ends = [&args.first, &args.second].map(|files| files.contains(','));
     ensure!(
         both_ends[0] == both_ends[1],
-        "{} and {}: for both paths the captures of both ends, CLIENT,SERVER, or one for each",
+        "{} and {}: give captures of both ends (CLIENT,SERVER) for both paths, or one capture for each path",
         args.first,
         args.second
     );
     let delay = if both_ends[0] { Delay::OneWay } else { Delay::RoundTrip };
     ensure!(
         delay == Delay::OneWay || args.way.is_none() && ms == 0.0,
-        "--way and --clock-ahead are of captures at both ends; one capture has the round trips of what its end sent"
+        "--way and --clock-ahead need captures of both ends; a single capture gives the round trips of its \
+         own end's packets"
     );
     let [first, second] = [read(args, delay, &args.first)?, read(args, delay, &args.second)?];
     let result = what_if(&first, &second, args.within, delay)?;
@@ -81,10 +81,7 @@ fn read(args: &Args, delay: Delay, files: &str) -> anyhow::Result<Vec<Passage>> 
     if delay == Delay::RoundTrip {
         let read = round_trips(files, &bytes(Path::new(files))?)?;
         if read.untold > 0 {
-            eprintln!(
-                "{files}: nothing can be told of {} transmissions; they are left out",
-                read.untold
-            );
+            eprintln!("{files}: {} transmissions are ambiguous and left out", read.untold);
         }
         return Ok(read.sent);
     }

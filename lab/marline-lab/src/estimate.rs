@@ -78,7 +78,7 @@ impl Asked {
 
 /// Position of an estimate relative to the required range.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub enum Standing {
+pub enum RangePosition {
     /// The whole interval lies inside.
     Inside,
     /// The whole interval lies outside, or nothing was measured.
@@ -106,16 +106,16 @@ impl Estimate {
 
     /// Compares the estimate with a required range.
     #[must_use]
-    pub fn stands(&self, asked: Asked) -> Standing {
+    pub fn stands(&self, asked: Asked) -> RangePosition {
         let Asked { least, most } = asked;
         if !(self.low.is_finite() && self.high.is_finite() && self.value.is_finite()) {
-            return Standing::Outside;
+            return RangePosition::Outside;
         }
         if self.low >= least && self.high <= most {
-            return Standing::Inside;
+            return RangePosition::Inside;
         }
         if self.high < least || self.low > most {
-            return Standing::Outside;
+            return RangePosition::Outside;
         }
         // Half the interval shrinks with the square root of the number of roots.
         let told = |half: f64, limit: f64| {
@@ -132,7 +132,7 @@ impl Estimate {
                 needed = needed.zip(told(half, limit)).map(|(a, b)| a.max(b));
             }
         }
-        Standing::Undecided { needed }
+        RangePosition::Undecided { needed }
     }
 }
 
@@ -347,18 +347,21 @@ mod tests {
     fn standing_is_that_of_the_whole_interval() {
         let of = |low, value, high| Estimate { value, low, high, roots: 20 };
         let asked = Asked::at_most(10.0);
-        assert_eq!(of(8.0, 9.0, 10.0).stands(asked), Standing::Inside);
-        assert_eq!(of(10.1, 11.0, 12.0).stands(asked), Standing::Outside);
+        assert_eq!(of(8.0, 9.0, 10.0).stands(asked), RangePosition::Inside);
+        assert_eq!(of(10.1, 11.0, 12.0).stands(asked), RangePosition::Outside);
         // Half the interval is 2 and the distance 1: four times as many roots are needed.
         let near = of(7.0, 9.0, 11.0).stands(asked);
-        assert_eq!(near, Standing::Undecided { needed: Some(80) });
-        assert_eq!(of(9.0, 10.0, 11.0).stands(asked), Standing::Undecided { needed: None });
-        assert_eq!(of(f64::NAN, 9.0, f64::NAN).stands(asked), Standing::Outside);
+        assert_eq!(near, RangePosition::Undecided { needed: Some(80) });
+        assert_eq!(of(9.0, 10.0, 11.0).stands(asked), RangePosition::Undecided { needed: None });
+        assert_eq!(of(f64::NAN, 9.0, f64::NAN).stands(asked), RangePosition::Outside);
         let both = Asked::within(0.1, 100.0);
-        assert_eq!(of(89.0, 100.0, 111.0).stands(both), Standing::Undecided { needed: Some(25) });
-        assert_eq!(of(60.0, 70.0, 80.0).stands(both), Standing::Outside);
-        assert_eq!(Estimate::exact(10.0).stands(asked), Standing::Inside);
-        assert_eq!(Estimate::exact(f64::NAN).stands(asked), Standing::Outside);
+        assert_eq!(
+            of(89.0, 100.0, 111.0).stands(both),
+            RangePosition::Undecided { needed: Some(25) }
+        );
+        assert_eq!(of(60.0, 70.0, 80.0).stands(both), RangePosition::Outside);
+        assert_eq!(Estimate::exact(10.0).stands(asked), RangePosition::Inside);
+        assert_eq!(Estimate::exact(f64::NAN).stands(asked), RangePosition::Outside);
     }
 
     #[test]

@@ -34,7 +34,7 @@ pub use drawing::Figure;
 pub use heat_map::HeatMap;
 pub use label::{escape, number};
 pub use plot::{Plot, Point};
-pub use segment_log::{Fate, Segment, SegmentLog};
+pub use segment_log::{Delivery, Segment, SegmentLog};
 pub use sequence::SequencePlot;
 pub use timing::TimingDiagram;
 

@@ -31,7 +31,7 @@ const MAX_REPORTED_MISTAKES: usize = 8;
 
 /// A direction of a path, or both.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Way {
+pub enum PathDirection {
     /// Both.
     Both,
     /// From the client.
@@ -70,7 +70,7 @@ pub struct Measurement {
 }
 
 /// A value of a direction: Mbit/s, ms, or a share.
-pub type Value = (Way, Quantity, f64);
+pub type Value = (PathDirection, Quantity, f64);
 
 /// Returns true if the rate is zero.
 fn is_stalled_link((_, quantity, value): &Value) -> bool {
@@ -81,9 +81,9 @@ fn is_stalled_link((_, quantity, value): &Value) -> bool {
 fn item(value: &Value) -> Option<String> {
     let (way, quantity, number) = *value;
     let way = match way {
-        Way::Both => "",
-        Way::Up => "up.",
-        Way::Down => "down.",
+        PathDirection::Both => "",
+        PathDirection::Up => "up.",
+        PathDirection::Down => "down.",
     };
     (!is_stalled_link(value)).then(|| match quantity {
         Quantity::Rate => format!("{way}rate={:.0}", number * 1e6),
@@ -99,9 +99,9 @@ fn orders(values: &[Value], before: &[Value]) -> anyhow::Result<Vec<String>> {
         let stood =
             before.iter().any(|old| (old.0, old.1) == (value.0, value.1) && is_stalled_link(old));
         let side = match value.0 {
-            Way::Both => "",
-            Way::Up => " uplink",
-            Way::Down => " downlink",
+            PathDirection::Both => "",
+            PathDirection::Up => " uplink",
+            PathDirection::Down => " downlink",
         };
         match (stood, is_stalled_link(value)) {
             (false, true) => orders.push(format!("down{side}")),

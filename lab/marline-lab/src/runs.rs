@@ -10,7 +10,6 @@ mod apart;
 mod captures;
 mod comparison;
 mod figures;
-mod kept;
 mod measured;
 mod qlogs;
 mod queue;
@@ -18,6 +17,7 @@ mod real_time;
 mod record;
 mod shard;
 mod store;
+mod stored_runs;
 mod summary;
 mod sweep;
 #[cfg(test)]
@@ -32,7 +32,6 @@ use crate::experiment::{Experiment, Stack, Watch, Watched, run_live_watched, sim
 pub use captures::{CaptureFiles, Captures};
 pub use comparison::{Compared, Comparison, Outcome, Selection};
 pub use figures::Figures;
-pub use kept::{Kept, KeptLane};
 pub use measured::{MIN_RUNS, Measure, Measured};
 pub use qlogs::{QlogFiles, Qlogs};
 pub use queue::weighted;
@@ -40,6 +39,7 @@ pub use real_time::RealTimeFiles;
 pub use record::{PathBytes, RadioJoules, Record, Statistics};
 pub use shard::Shard;
 pub use store::Store;
+pub use stored_runs::{StoredLane, StoredRuns};
 pub use summary::{Agreement, LaneSummary, Summary};
 pub use sweep::{PointSummary, Seeds, Sweep, Swept};
 pub use timelines::{Timelines, Written};
@@ -212,13 +212,12 @@ pub struct Progress<'a> {
 pub(crate) fn check_real_time() -> anyhow::Result<()> {
     ensure!(
         rustix::process::geteuid().is_root(),
-        "the stacks live, tcp, mptcp and duplicate run real programs in network namespaces, and \
-         that needs root. Run it with sudo, or stay in virtual time (`--stack sim`), which needs \
-         nothing"
+        "the stacks live, tcp, mptcp and duplicate run real programs in network namespaces, which needs \
+         root: use sudo, or virtual time (`--stack sim`)"
     );
     let swept = crate::net::sweep();
     if !swept.is_empty() {
-        eprintln!("removed what earlier runs left: {}", swept.join(", "));
+        eprintln!("removed remains of earlier runs: {}", swept.join(", "));
     }
     Ok(())
 }

@@ -297,7 +297,7 @@ impl Scenario {
         let mut seen = BTreeSet::new();
         for path in &self.paths {
             check_name(&path.name)?;
-            ensure!(seen.insert(&path.name), "two paths are called `{}`", path.name);
+            ensure!(seen.insert(&path.name), "two paths are named `{}`", path.name);
             path.spec()?;
             for side in [Side::Client, Side::Server] {
                 let some = !path.addresses(side).is_empty();
@@ -337,7 +337,7 @@ impl Scenario {
                 self.path_number(path)?;
             }
             if endpoint.port.is_some() && !endpoint.flags.contains(&EndpointFlag::Signal) {
-                bail!("endpoint {address}: only one that signals has a port");
+                bail!("endpoint {address}: only endpoints with `signal` may have a port");
             }
         }
         Ok(())
@@ -349,7 +349,7 @@ pub(crate) fn path_number(paths: &[Path], name: &str) -> anyhow::Result<usize> {
     let found = paths.iter().position(|path| path.name == name);
     found.with_context(|| {
         let names: Vec<&str> = paths.iter().map(|path| path.name.as_str()).collect();
-        format!("no path is called `{name}`; there are {}", names.join(", "))
+        format!("no path is named `{name}`; known: {}", names.join(", "))
     })
 }
 
@@ -358,7 +358,11 @@ pub(crate) fn path_number(paths: &[Path], name: &str) -> anyhow::Result<usize> {
 fn check_sysctl(key: &str) -> anyhow::Result<()> {
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
     let own = key.starts_with("net.") && key.chars().all(plain);
-    ensure!(own, "sysctl `{key}`: a host's own begin with `net.`, such as net.ipv4.tcp_timestamps");
+    ensure!(
+        own,
+        "sysctl `{key}`: only keys that begin with `net.` belong to a host, such as \
+        net.ipv4.tcp_timestamps"
+    );
     Ok(())
 }
 
@@ -376,7 +380,7 @@ pub fn name_from(text: &str) -> String {
 pub(crate) fn check_name(name: &str) -> anyhow::Result<()> {
     let fits = !name.is_empty() && name.len() <= MAX_NAME;
     let plain = name.chars().all(is_plain);
-    ensure!(fits && plain && name != "lo", "`{name}` cannot be the name of an interface");
+    ensure!(fits && plain && name != "lo", "`{name}` is not a valid interface name");
     Ok(())
 }
 

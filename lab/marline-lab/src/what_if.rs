@@ -86,8 +86,8 @@ pub fn what_if(
     let least = BLOCKS * MIN_BLOCK_PAIRS;
     ensure!(
         pairs.len() >= least,
-        "{} and {} packets make {} pairs that were sent within {within:?}; at least {least} are needed. Were both \
-         captured at the same time, by one clock? (--within allows more)",
+        "{} and {} packets give {} pairs that were sent within {within:?}; at least {least} are needed. \
+         Were both captured at the same time, by one clock? (--within sets a longer time)",
         first.len(),
         second.len(),
         pairs.len()

@@ -155,7 +155,7 @@ impl MobilityRun {
     pub fn away(&self) -> anyhow::Result<Vec<(Duration, Option<Duration>)>> {
         let spec: DuplexSpec = self.wifi.parse()?;
         let RateSpec::PhoneMobility(phone) = spec.down.rate else {
-            anyhow::bail!("`{}` is no walk", self.wifi)
+            anyhow::bail!("unknown walk `{}`", self.wifi)
         };
         Ok(self.profile(phone).away)
     }

@@ -326,7 +326,7 @@ impl Workload {
 }
 
 fn one(streams: Vec<Stream>) -> io::Result<[Stream; 1]> {
-    streams.try_into().map_err(|_| io::Error::other("this workload has one stream"))
+    streams.try_into().map_err(|_| io::Error::other("this workload has only one stream"))
 }
 
 async fn ask(

@@ -2,7 +2,7 @@
 
 use marline::config::BufferTuning;
 use marline_lab::experiment::{Experiment, START, Variant, stage};
-use marline_lab::figure::{Fate, Segment, SegmentLog};
+use marline_lab::figure::{Delivery, Segment, SegmentLog};
 use marline_lab::workload::{Gap, Workload};
 use marline_sim::Paths;
 use marline_time::{Duration, Instant};
@@ -74,8 +74,8 @@ fn sent(segments: &[Segment]) -> Vec<Sent> {
         .iter()
         .filter(|segment| segment.from_client)
         .filter_map(|segment| match segment.fate {
-            Fate::Arrived(at) => Some((at, segment.data_acked?)),
-            Fate::Lost => None,
+            Delivery::Arrived(at) => Some((at, segment.data_acked?)),
+            Delivery::Lost => None,
         })
         .collect();
     acks.sort_by_key(|(at, _)| *at);

@@ -56,7 +56,7 @@ pub fn agreement(of: &[BTreeMap<String, Reproduction>]) -> Agreement {
     let mut all = Agreement::default();
     for (name, rows) in by_row {
         let with = |verdict| rows.iter().filter(|row| row.verdict == verdict).count();
-        let undecided = with(Verdict::NotToldApart);
+        let undecided = with(Verdict::Inconclusive);
         let told = || {
             let one = |row: &&Row| {
                 let ours = row.ours.as_ref().map_or("-".to_owned(), ToString::to_string);

@@ -20,7 +20,7 @@ use crate::paper::{Context, Paper};
 use crate::recorded::figures::Margins;
 use crate::roots::Part;
 use crate::table::{Reproduction, Table};
-use recorded::{Half, View, recorded_pairs};
+use recorded::{PairSubset, View, recorded_pairs};
 use setup::{Limits, Setup, TEXT};
 
 const RECORDED: Part = Part::new("recorded", 20, 40);
@@ -47,7 +47,8 @@ impl Paper for Auto {
         on_generated(context, &setup, &limits, &mut result)?;
         let Margins { share, ms } = limits.margins;
         result.notes.push(format!(
-            "A case is a pair from one place of its recordings. Worse than the best path alone is more than {} % and, \
+            "A case is a pair from one place of its recordings. Worse than the best path alone is more than \
+             {} % and, \
              of latencies, more than {} ms, for each of five figures (median and 99th percentile of echoes and \
              of 100 kB bursts, goodput) beside the better of TCP alone on either path.",
             number(100.0 * share),
@@ -69,25 +70,25 @@ fn on_recorded(
         RECORDED,
         |root| pairs.iter().map(|pair| cell::on_recorded(context, setup, pair, root)).collect(),
         |samples| {
-            let view = view(Half::Judged);
+            let view = view(PairSubset::Judged);
             Ok([view.rows(samples), calibration::rows(&view, samples)].concat())
         },
     )?;
     // All these rows together decide how many roots are run.
-    let calibrated = calibration::rows(&view(Half::Judged), &samples);
+    let calibrated = calibration::rows(&view(PairSubset::Judged), &samples);
     judged.truncate(judged.len() - calibrated.len());
-    let count = |half| pairs.iter().filter(|pair| Half::of(&pair.name) == half).count();
-    let title = format!("{} recorded pairs that nobody looked at", count(Half::Judged));
+    let count = |half| pairs.iter().filter(|pair| PairSubset::of(&pair.name) == half).count();
+    let title = format!("{} recorded pairs held out", count(PairSubset::Judged));
     result.tables.push(Table::new("recorded", title, judged));
-    let title = format!("{} recorded pairs on which it was tuned", count(Half::Tuned));
-    let tuned = view(Half::Tuned).rows(&samples);
+    let title = format!("{} recorded pairs on which it was tuned", count(PairSubset::Tuned));
+    let tuned = view(PairSubset::Tuned).rows(&samples);
     result.tables.push(Table::new("recorded-tuned", title, tuned));
-    result.tables.push(calibration::table(&view(Half::Judged), calibrated));
-    let calibrated = calibration::rows(&view(Half::Tuned), &samples);
-    result.tables.push(calibration::table(&view(Half::Tuned), calibrated));
+    result.tables.push(calibration::table(&view(PairSubset::Judged), calibrated));
+    let calibrated = calibration::rows(&view(PairSubset::Tuned), &samples);
+    result.tables.push(calibration::table(&view(PairSubset::Tuned), calibrated));
     result.grids.extend([
-        view(Half::Judged).contestants(&samples),
-        view(Half::Tuned).contestants(&samples),
+        view(PairSubset::Judged).contestants(&samples),
+        view(PairSubset::Tuned).contestants(&samples),
         recorded::by_pair(&samples, &pairs, limits.margins),
         recorded::list(&samples, &pairs, limits.margins),
         calibration::by_pair(&samples, &pairs),

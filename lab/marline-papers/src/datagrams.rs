@@ -8,7 +8,7 @@ mod lossy;
 mod rows;
 mod setup;
 
-use crate::auto::recorded::{Half, recorded_pairs};
+use crate::auto::recorded::{PairSubset, recorded_pairs};
 use crate::file::PaperFile;
 use crate::paper::{Context, Paper};
 use crate::roots::Part;
@@ -65,17 +65,17 @@ fn on_recorded(
     let (samples, judged) = context.judge(
         RECORDED,
         |root| pairs.iter().map(|pair| cell::on_pair(context, setup, pair, root)).collect(),
-        |samples| Ok(view(Half::Judged).rows(samples)),
+        |samples| Ok(view(PairSubset::Judged).rows(samples)),
     )?;
-    let count = |half| pairs.iter().filter(|pair| Half::of(&pair.name) == half).count();
-    let title = format!("{} recorded pairs on which nothing was tuned", count(Half::Judged));
+    let count = |half| pairs.iter().filter(|pair| PairSubset::of(&pair.name) == half).count();
+    let title = format!("{} recorded pairs on which nothing was tuned", count(PairSubset::Judged));
     result.tables.push(Table::new("recorded", title, judged));
-    let title = format!("{} recorded pairs on which it was tuned", count(Half::Tuned));
-    let tuned = view(Half::Tuned).rows(&samples);
+    let title = format!("{} recorded pairs on which it was tuned", count(PairSubset::Tuned));
+    let tuned = view(PairSubset::Tuned).rows(&samples);
     result.tables.push(Table::new("recorded-tuned", title, tuned));
     result.grids.extend([
-        view(Half::Judged).contestants(&samples),
-        view(Half::Tuned).contestants(&samples),
+        view(PairSubset::Judged).contestants(&samples),
+        view(PairSubset::Tuned).contestants(&samples),
         rows::by_pair(&samples, &pairs),
     ]);
     Ok(())

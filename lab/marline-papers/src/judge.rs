@@ -7,7 +7,7 @@
 use marline_lab::figure::number;
 use serde::{Deserialize, Serialize};
 
-use crate::estimate::{Asked, Estimate, MIN_ROOTS, Standing};
+use crate::estimate::{Asked, Estimate, MIN_ROOTS, RangePosition};
 use crate::value::Value;
 
 /// Verdict on a row.
@@ -19,7 +19,7 @@ pub enum Verdict {
     /// A requirement is not met.
     NotAccepted,
     /// No requirement is missed, but the roots do not decide at least one.
-    NotToldApart,
+    Inconclusive,
     /// There is a requirement, but too few roots for a verdict.
     NotJudged,
     /// The required value was used to choose a parameter of this scene. The row is shown, not judged.
@@ -35,7 +35,7 @@ impl Verdict {
         match self {
             Verdict::Accepted => "accepted",
             Verdict::NotAccepted => "not accepted",
-            Verdict::NotToldApart => "not told apart",
+            Verdict::Inconclusive => "inconclusive",
             Verdict::NotJudged => "not judged",
             Verdict::Fitted => "fitted",
             Verdict::Shown => "",
@@ -45,7 +45,7 @@ impl Verdict {
     /// True for verdicts of judged rows.
     #[must_use]
     pub const fn is_judged(self) -> bool {
-        matches!(self, Verdict::Accepted | Verdict::NotAccepted | Verdict::NotToldApart)
+        matches!(self, Verdict::Accepted | Verdict::NotAccepted | Verdict::Inconclusive)
     }
 }
 
@@ -169,7 +169,7 @@ impl Row {
     /// Adds a requirement without a number. `met` is true if every run meets it.
     #[must_use]
     pub fn holds(self, met: bool, requirement: impl Into<String>) -> Row {
-        let standing = if met { Standing::Inside } else { Standing::Outside };
+        let standing = if met { RangePosition::Inside } else { RangePosition::Outside };
         self.combined(standing, requirement.into())
     }
 
@@ -192,7 +192,7 @@ impl Row {
         self.combined(standing, requirement.into())
     }
 
-    fn combined(mut self, standing: Standing, requirement: String) -> Row {
+    fn combined(mut self, standing: RangePosition, requirement: String) -> Row {
         if !self.requirement.is_empty() {
             self.requirement.push_str(", ");
         }
@@ -202,15 +202,17 @@ impl Row {
         }
         match (self.verdict, standing) {
             (Verdict::NotAccepted, _) => {}
-            (_, Standing::Outside) => (self.verdict, self.needed) = (Verdict::NotAccepted, None),
-            (Verdict::NotToldApart, Standing::Undecided { needed }) => {
+            (_, RangePosition::Outside) => {
+                (self.verdict, self.needed) = (Verdict::NotAccepted, None)
+            }
+            (Verdict::Inconclusive, RangePosition::Undecided { needed }) => {
                 self.needed = self.needed.zip(needed).map(|(a, b)| a.max(b));
             }
-            (_, Standing::Undecided { needed }) => {
-                (self.verdict, self.needed) = (Verdict::NotToldApart, needed);
+            (_, RangePosition::Undecided { needed }) => {
+                (self.verdict, self.needed) = (Verdict::Inconclusive, needed);
             }
-            (Verdict::Shown, Standing::Inside) => self.verdict = Verdict::Accepted,
-            (_, Standing::Inside) => {}
+            (Verdict::Shown, RangePosition::Inside) => self.verdict = Verdict::Accepted,
+            (_, RangePosition::Inside) => {}
         }
         self
     }
@@ -248,10 +250,12 @@ impl Row {
     #[must_use]
     pub fn verdict_words(&self) -> String {
         match (self.verdict, self.needed) {
-            (Verdict::NotToldApart, Some(needed)) => {
-                format!("not told apart (about {} roots would tell)", rounded(needed))
+            (Verdict::Inconclusive, Some(needed)) => {
+                format!("inconclusive (about {} roots would decide)", rounded(needed))
             }
-            (Verdict::NotToldApart, None) => "not told apart (it lies on the limit)".to_owned(),
+            (Verdict::Inconclusive, None) => {
+                "inconclusive (the estimate lies on the limit)".to_owned()
+            }
             (Verdict::Fitted, _) => format!("not judged: fitted ({})", self.fitted),
             (verdict, _) if self.fitted.is_empty() => verdict.word().to_owned(),
             _ => format!("fitted ({})", self.fitted),

@@ -283,7 +283,7 @@ const GRID: [(&str, &str); 8] = [
     ("runs", ""),
     ("value", ""),
     ("ratio to kernel MPTCP", ""),
-    ("ratio to the bound", ""),
+    ("ratio to bound", ""),
     ("kernel MPTCP before", ""),
 ];
 

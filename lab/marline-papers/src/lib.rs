@@ -50,7 +50,7 @@ pub use paper::{Context, Effort, Paper, Spent, trace_directory};
 pub use roots::{Part, Root, forget};
 pub use table::{Column, Counts, Grid, Reproduction, Table};
 pub use value::Value;
-pub use verdicts::{KeptRow, KeptTable, KeptVerdicts};
+pub use verdicts::{StoredRow, StoredTable, StoredVerdicts};
 
 /// All papers, in the order in which they are run and shown.
 #[must_use]
@@ -105,7 +105,7 @@ pub fn find(key: &str) -> anyhow::Result<&'static dyn Paper> {
     let meant = ALIASES.iter().find(|(alias, _)| *alias == key).map_or(key, |(_, key)| *key);
     all().into_iter().find(|paper| paper.key() == meant).with_context(|| {
         let keys: Vec<&str> = all().iter().map(|paper| paper.key()).collect();
-        format!("no paper `{key}`; there are {}", keys.join(", "))
+        format!("unknown paper `{key}`; known: {}", keys.join(", "))
     })
 }
 

@@ -83,8 +83,8 @@ pub fn store(directory: &Path, result: &Reproduction, run: &RunInfo) -> anyhow::
     let mut seen = std::collections::BTreeSet::new();
     for (name, ending, text) in tables.chain(grids).chain(figures) {
         let plain = |c: char| c.is_ascii_alphanumeric() || c == '-';
-        ensure!(!name.is_empty() && name.chars().all(plain), "`{name}` is no name of a file");
-        ensure!(seen.insert((name, ending)), "two results are called {name}.{ending}");
+        ensure!(!name.is_empty() && name.chars().all(plain), "`{name}` is not a valid file name");
+        ensure!(seen.insert((name, ending)), "two results are named {name}.{ending}");
         write(&directory.join(format!("{name}.{ending}")), &text)?;
     }
     write(&directory.join("result.json"), &serde_json::to_string_pretty(result)?)?;

@@ -40,7 +40,7 @@ pub(crate) fn wires(
 /// Download of a phone in one of the scenarios, counted from 0.
 pub(crate) fn phone(scenario: usize, length: Duration, seed: u64) -> anyhow::Result<Download> {
     let scenarios = PaperFile::<Published>::parse(TEXT)?.published.mobile;
-    let scenario = scenarios.get(scenario).context("there is no such scenario")?;
+    let scenario = scenarios.get(scenario).context("unknown scenario")?;
     mobile::download(scenario, length, seed)
 }
 

@@ -56,7 +56,7 @@ const NOTES: [&str; 3] = [
     "A receive window of which less than a segment is left did not count as blocked in Marline \
      before this experiment was run, and M1 and M2 hardly ever acted under small windows; mended in \
      the core.",
-    "The ratio to the bound says little here: the bound is that of a block that finds nothing \
+    "The ratio to bound says little here: the bound is that of a block that finds nothing \
      queued before it, and a full send buffer is what is measured. With jitter that is cut at 0 some \
      packet of 3G takes no time at all, and the bound believes in luck.",
     "A send buffer that is always full holds its size over the goodput: whoever is slower here has \
@@ -84,7 +84,7 @@ impl Paper for Raiciu {
         let doubled = shown::doubled(context, &file)?;
         let tables = vec![
             Table::new("peaks", "CS244: peaks of the density of block latencies", peaks),
-            Table::new("medians", "CS244: medians; ratio to the bound: of the medians", medians),
+            Table::new("medians", "CS244: medians; ratio to bound: of the medians", medians),
             Table::new("claims", "CS244: what the study says of its curves", claims),
             Table::new("loss", "CS244: what the study says of losses, by medians", losses),
             Table::new("nsdi-claims", "NSDI: what the paper says, on its links", nsdi),

@@ -98,7 +98,7 @@ impl Page {
     fn summary(&mut self, sections: &[Section]) {
         self.add(format_args!(
             "<div class=\"scroll\"><table id=\"summary\">\n<tr><th>key</th><th>what</th>\
-             <th>verdict</th><th>rows accepted</th><th>not accepted</th><th>not told apart</th>\
+             <th>verdict</th><th>rows accepted</th><th>not accepted</th><th>inconclusive</th>\
              <th>fitted</th><th>shown</th><th>time</th></tr>\n"
         ));
         for Section { key, file, results } in sections {
@@ -114,7 +114,7 @@ impl Page {
                     for count in [
                         counts.accepted,
                         counts.not_accepted,
-                        counts.not_told_apart,
+                        counts.inconclusive,
                         counts.fitted,
                         counts.shown,
                     ] {
@@ -208,9 +208,9 @@ impl Page {
         let remarks = table.rows.iter().any(|row| !row.remark.is_empty());
         self.add(format_args!(
             "<div class=\"scroll\"><table>\n<caption>{}</caption>\n\
-             <tr><th></th><th>paper</th><th>ours</th>{}<th>asked</th><th>verdict</th>{}</tr>\n",
+             <tr><th></th><th>paper</th><th>ours</th>{}<th>goal</th><th>verdict</th>{}</tr>\n",
             escape(&table.title),
-            if bound { "<th>ratio to the bound</th>" } else { "" },
+            if bound { "<th>ratio to bound</th>" } else { "" },
             if remarks { "<th></th>" } else { "" }
         ));
         for row in &table.rows {
@@ -305,7 +305,7 @@ fn verdict_cell(verdict: Verdict, words: &str) -> String {
     let (class, mark) = match verdict {
         Verdict::Accepted => ("good", "✓ "),
         Verdict::NotAccepted => ("bad", "✗ "),
-        Verdict::NotToldApart => ("open", "? "),
+        Verdict::Inconclusive => ("open", "? "),
         Verdict::NotJudged | Verdict::Fitted | Verdict::Shown => ("mute", ""),
     };
     format!("<td class=\"{class}\">{mark}{}</td>", escape(words))
@@ -373,7 +373,7 @@ mod tests {
         );
         assert!(page.contains("<td class=\"good\">✓ accepted</td>"));
         assert!(page.contains("<td class=\"bad\">✗ not accepted</td><td>why not</td>"));
-        assert!(page.contains("<th>ratio to the bound</th>") && page.contains(">1.25</td>"));
+        assert!(page.contains("<th>ratio to bound</th>") && page.contains(">1.25</td>"));
         assert!(page.contains("&lt;script&gt;") && page.contains("&lt;b&gt;T&lt;/b&gt;"));
         assert!(!page.contains("<script") && !page.contains("href=\"javascript"));
         assert!(page.contains("<td class=\"bad\">not run</td>"));

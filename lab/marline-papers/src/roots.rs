@@ -182,7 +182,7 @@ impl Context<'_> {
 
 /// Number of roots to continue with. `None`: everything is decided, or more roots would not help.
 fn next(rows: &[Row], count: usize, most: usize) -> Option<usize> {
-    let undecided = rows.iter().filter(|row| row.verdict == Verdict::NotToldApart);
+    let undecided = rows.iter().filter(|row| row.verdict == Verdict::Inconclusive);
     let hope = MAX_ROOT_FACTOR * most as u64;
     let wanted = undecided.filter_map(|row| row.needed).filter(|needed| *needed <= hope).max()?;
     let more = (wanted + wanted / 4).clamp(count as u64 * 3 / 2, count as u64 * 4) as usize;

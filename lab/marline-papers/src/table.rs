@@ -91,8 +91,8 @@ pub struct Counts {
     pub accepted: usize,
     /// [`Verdict::NotAccepted`].
     pub not_accepted: usize,
-    /// [`Verdict::NotToldApart`].
-    pub not_told_apart: usize,
+    /// [`Verdict::Inconclusive`].
+    pub inconclusive: usize,
     /// [`Verdict::NotJudged`].
     pub not_judged: usize,
     /// [`Verdict::Fitted`].
@@ -110,7 +110,7 @@ impl Reproduction {
             *match row.verdict {
                 Verdict::Accepted => &mut counts.accepted,
                 Verdict::NotAccepted => &mut counts.not_accepted,
-                Verdict::NotToldApart => &mut counts.not_told_apart,
+                Verdict::Inconclusive => &mut counts.inconclusive,
                 Verdict::NotJudged => &mut counts.not_judged,
                 Verdict::Fitted => &mut counts.fitted,
                 Verdict::Shown => &mut counts.shown,
@@ -119,14 +119,14 @@ impl Reproduction {
         counts
     }
 
-    /// Combined verdict of the rows. It is `NotAccepted` if any row is, else `NotToldApart` if any row is, else
+    /// Combined verdict of the rows. It is `NotAccepted` if any row is, else `Inconclusive` if any row is, else
     /// `Accepted` if any row is, and `NotJudged` otherwise.
     #[must_use]
     pub fn verdict(&self) -> Verdict {
         let counts = self.counts();
         match counts {
             Counts { not_accepted: 1.., .. } => Verdict::NotAccepted,
-            Counts { not_told_apart: 1.., .. } => Verdict::NotToldApart,
+            Counts { inconclusive: 1.., .. } => Verdict::Inconclusive,
             Counts { accepted: 1.., .. } => Verdict::Accepted,
             _ => Verdict::NotJudged,
         }

@@ -32,7 +32,9 @@ fn every_paper_has_a_file_that_can_be_read_and_a_name_of_its_own() {
         assert!(seen.insert(paper.key()), "two papers are called {}", paper.key());
     }
     assert_eq!(find("cs244").unwrap().key(), "raiciu2012");
-    assert!(find("no-such-paper").is_err_and(|e| e.to_string().starts_with("no paper `no-such")));
+    assert!(
+        find("no-such-paper").is_err_and(|e| e.to_string().starts_with("unknown paper `no-such"))
+    );
 }
 
 #[test]
@@ -70,11 +72,11 @@ fn a_verdict_is_that_of_the_whole_interval() {
     assert_eq!(row().at_most(110.0).verdict, Verdict::Accepted);
     assert_eq!(row().at_most(90.0).verdict, Verdict::NotAccepted);
     let open = row().at_most(100.0);
-    assert_eq!(open.verdict, Verdict::NotToldApart);
-    assert!(open.verdict_words().starts_with("not told apart (about "), "{}", open.verdict_words());
+    assert_eq!(open.verdict, Verdict::Inconclusive);
+    assert!(open.verdict_words().starts_with("inconclusive (about "), "{}", open.verdict_words());
     // A missed requirement is missed, even if another one is undecided or met.
     assert_eq!(open.clone().at_least(110.0).verdict, Verdict::NotAccepted);
-    assert_eq!(open.clone().at_least(0.0).verdict, Verdict::NotToldApart);
+    assert_eq!(open.clone().at_least(0.0).verdict, Verdict::Inconclusive);
     assert_eq!(row().at_most(90.0).at_most(100.0).verdict, Verdict::NotAccepted);
     // Fitted rows and rows with too few roots have no verdict.
     assert_eq!(row().at_most(90.0).fitted("y").verdict, Verdict::Fitted);
@@ -181,7 +183,7 @@ fn results_come_back_from_disk_and_old_ones_go() {
         let mut twice = result();
         twice.grids[0].name = "main".into();
         let error = store(directory, &twice, &info()).unwrap_err();
-        assert_eq!(error.to_string(), "two results are called main.csv");
+        assert_eq!(error.to_string(), "two results are named main.csv");
     });
 }
 

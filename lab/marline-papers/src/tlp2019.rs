@@ -67,7 +67,7 @@ const NOTES: [&str; 4] = [
      paper) it gains next to nothing.",
     "A tail that is lost once on a path that lives is repaired by the probe on its own path: \
      TLP-MP gains nothing and costs one packet.",
-    "With windows that start anew after a pause, which is Linux's default, TLP-MP gains nothing \
+    "With windows that restart after a pause, which is Linux's default, TLP-MP gains nothing \
      on Maps, nor on Netflix unless a burst is well under way: 4G's window is full when the probe \
      is sent, and there is no room for the copy.",
 ];

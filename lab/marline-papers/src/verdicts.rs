@@ -17,7 +17,7 @@ use crate::table::Reproduction;
 /// Verdicts of one paper.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct KeptVerdicts {
+pub struct StoredVerdicts {
     /// Master root of the run.
     pub master: u64,
     /// Amount of work, in words.
@@ -25,25 +25,25 @@ pub struct KeptVerdicts {
     /// Processor time of the run, minutes.
     pub processor_minutes: u64,
     /// Tables with at least one row.
-    pub tables: Vec<KeptTable>,
+    pub tables: Vec<StoredTable>,
 }
 
 /// Rows of one table.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct KeptTable {
+pub struct StoredTable {
     /// Name of the table, as [`Table::name`](crate::Table).
     pub name: String,
     /// Title of the table.
     pub title: String,
     /// Rows with a requirement.
-    pub rows: Vec<KeptRow>,
+    pub rows: Vec<StoredRow>,
 }
 
 /// A row: metric, the paper's value, ours, requirement, verdict.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(from = "[String; 5]")]
-pub struct KeptRow {
+pub struct StoredRow {
     /// Metric.
     pub what: String,
     /// The paper's value with its unit. Empty: it has none.
@@ -56,18 +56,18 @@ pub struct KeptRow {
     pub verdict: String,
 }
 
-impl From<[String; 5]> for KeptRow {
-    fn from([what, paper, ours, asked, verdict]: [String; 5]) -> KeptRow {
-        KeptRow { what, paper, ours, asked, verdict }
+impl From<[String; 5]> for StoredRow {
+    fn from([what, paper, ours, asked, verdict]: [String; 5]) -> StoredRow {
+        StoredRow { what, paper, ours, asked, verdict }
     }
 }
 
-impl KeptRow {
-    fn of(row: &Row) -> KeptRow {
+impl StoredRow {
+    fn of(row: &Row) -> StoredRow {
         let text = |value: Option<&crate::value::Value>| {
             value.map_or_else(String::new, ToString::to_string)
         };
-        KeptRow {
+        StoredRow {
             what: row.what.clone(),
             paper: text(row.paper.as_ref()),
             ours: text(row.ours.as_ref()),
@@ -87,19 +87,19 @@ impl KeptRow {
     }
 }
 
-impl KeptVerdicts {
+impl StoredVerdicts {
     /// Verdicts of a result.
     #[must_use]
-    pub fn of(result: &Reproduction, run: &RunInfo) -> KeptVerdicts {
+    pub fn of(result: &Reproduction, run: &RunInfo) -> StoredVerdicts {
         let tables = result.tables.iter().map(|table| {
             let asked = table.rows.iter().filter(|row| row.verdict != Verdict::Shown);
-            KeptTable {
+            StoredTable {
                 name: table.name.clone(),
                 title: table.title.clone(),
-                rows: asked.map(KeptRow::of).collect(),
+                rows: asked.map(StoredRow::of).collect(),
             }
         });
-        KeptVerdicts {
+        StoredVerdicts {
             master: run.master,
             effort: run.effort.clone(),
             processor_minutes: (run.cpu_s / 60.0).round() as u64,
@@ -111,24 +111,24 @@ impl KeptVerdicts {
     ///
     /// # Errors
     /// The text is not one that [`text`](Self::text) wrote.
-    pub fn parse(text: &str) -> anyhow::Result<KeptVerdicts> {
-        toml::from_str(text).context("not a file of verdicts")
+    pub fn parse(text: &str) -> anyhow::Result<StoredVerdicts> {
+        toml::from_str(text).context("not a valid file of verdicts")
     }
 
     /// Text of the file, with one line for each row.
     #[must_use]
     pub fn text(&self) -> String {
         let mut text = format!(
-            "# Made by `marline-lab report --docs`: what, paper, ours, asked, verdict of each row.\n\
+            "# Made by `marline-lab report --docs`: what, paper, ours, goal, verdict of each row.\n\
              master = {}\neffort = {}\nprocessor_minutes = {}\n",
             self.master,
             quoted(&self.effort),
             self.processor_minutes
         );
-        for KeptTable { name, title, rows } in &self.tables {
+        for StoredTable { name, title, rows } in &self.tables {
             let (name, title) = (quoted(name), quoted(title));
             let _ = writeln!(text, "\n[[tables]]\nname = {name}\ntitle = {title}\nrows = [");
-            for KeptRow { what, paper, ours, asked, verdict } in rows {
+            for StoredRow { what, paper, ours, asked, verdict } in rows {
                 let cells = [what, paper, ours, asked, verdict].map(|cell| quoted(cell));
                 let _ = writeln!(text, "  [{}],", cells.join(", "));
             }
@@ -171,12 +171,12 @@ impl KeptVerdicts {
     }
 }
 
-impl KeptRow {
+impl StoredRow {
     /// Difference of a row with the same name. Values alone may differ.
     fn change(&self, row: &Row) -> Option<String> {
-        let now = KeptRow::of(row);
+        let now = StoredRow::of(row);
         if now.asked != self.asked {
-            return Some(format!("asks `{}`, not `{}`", now.asked, self.asked));
+            return Some(format!("the goal is `{}`, not `{}`", now.asked, self.asked));
         }
         let same = row.verdict == Verdict::NotJudged || self.is(row.verdict);
         (!same)
@@ -205,8 +205,8 @@ mod tests {
 
     #[test]
     fn a_changed_verdict_a_changed_goal_and_rows_that_come_and_go_are_found() {
-        let kept = KeptVerdicts::of(&result(3.0), &crate::tests::info());
-        assert_eq!(KeptVerdicts::parse(&kept.text()).expect("its own text"), kept);
+        let kept = StoredVerdicts::of(&result(3.0), &crate::tests::info());
+        assert_eq!(StoredVerdicts::parse(&kept.text()).expect("its own text"), kept);
         assert_eq!((kept.count(Verdict::Accepted), kept.count(Verdict::Fitted)), (1, 1));
         assert_eq!(kept.changes(&result(3.0)), Vec::<String>::new());
         let mut quick = result(3.0);

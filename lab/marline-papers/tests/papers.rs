@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use marline_papers::{
-    Context, Effort, KeptVerdicts, Paper, Reproduction, Spent, Verdict, all, page_with_summary,
+    Context, Effort, Paper, Reproduction, Spent, StoredVerdicts, Verdict, all, page_with_summary,
     page_with_verdicts,
 };
 use marline_testkit::need;
@@ -104,7 +104,7 @@ fn pages_are_made_of_the_kept_verdicts() {
     let mut all_kept = Vec::new();
     for key in all().into_iter().filter(|paper| paper.in_virtual_time()).map(Paper::key) {
         let text = read(format!("verdicts/{key}.toml"));
-        let kept = KeptVerdicts::parse(&text).unwrap_or_else(|error| panic!("{key}: {error:#}"));
+        let kept = StoredVerdicts::parse(&text).unwrap_or_else(|error| panic!("{key}: {error:#}"));
         assert_eq!(kept.text(), text, "{key}.toml");
         let page = read(format!("{key}.md"));
         same(&page, page_with_verdicts(&page, &kept), key);

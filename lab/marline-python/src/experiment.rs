@@ -72,8 +72,8 @@ impl Plan {
         Ok(self.lanes()?.into_iter().map(|lane| lane.variant.name).collect())
     }
 
-    /// Starts the runs on threads of their own: all seeds of the first variant, then of the next. `files`: directories
-    /// for captures and for traces.
+    /// Starts the runs on threads of their own: all seeds of the first variant, then of the next. `files`:
+    /// directories for captures and for traces.
     #[pyo3(signature = (seeds, jobs=0, variants=None, timelines_us=None, files=(None, None)))]
     fn start(
         &self,
@@ -87,8 +87,7 @@ impl Plan {
         if let Some(wanted) = variants {
             let known: Vec<&str> = lanes.iter().map(|lane| &*lane.variant.name).collect();
             if let Some(unknown) = wanted.iter().find(|name| !known.contains(&name.as_str())) {
-                let error =
-                    anyhow::anyhow!("no variant `{unknown}`; there are {}", known.join(", "));
+                let error = anyhow::anyhow!("no variant `{unknown}`; known: {}", known.join(", "));
                 return Err(experiment_error(&error));
             }
             lanes.retain(|lane| wanted.contains(&lane.variant.name));

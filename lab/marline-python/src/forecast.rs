@@ -26,7 +26,7 @@ fn quantile(share: f64) -> PyResult<Quantile> {
         .into_iter()
         .find_map(|(known, quantile)| (known == share).then_some(quantile))
         .ok_or_else(|| {
-            PyValueError::new_err(format!("quantile {share}: 0.5, 0.9 and 0.99 are forecast"))
+            PyValueError::new_err(format!("quantile {share}: expected 0.5, 0.9 or 0.99"))
         })
 }
 

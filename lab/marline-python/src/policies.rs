@@ -15,8 +15,8 @@ use pyo3::types::PyDict;
 
 use crate::guard;
 
-/// A class: kind (`scheduler`, `path_manager`, `congestion`), name, class, and of each parameter its name, the text of
-/// its default, and the word for its type (`int`, `float`, `bool`, `str`).
+/// A class: kind (`scheduler`, `path_manager`, `congestion`), name, class, and of each parameter its name,
+/// the text of its default, and the word for its type (`int`, `float`, `bool`, `str`).
 pub(crate) type PolicyClass = (String, String, Py<PyAny>, Vec<(String, String, String)>);
 
 /// What builds objects of a class.
@@ -104,7 +104,7 @@ pub(crate) fn register(registry: &mut Registry, class: PolicyClass) -> PyResult<
             let (maker, values) = (Arc::clone(&maker), maker.read(parameters));
             move |mss, window, _| congestion::build(&maker, &values, mss, window)
         }),
-        other => return Err(PyValueError::new_err(format!("no kind of policy `{other}`"))),
+        other => return Err(PyValueError::new_err(format!("unknown kind of policy `{other}`"))),
     };
     added.map_err(|error| PyValueError::new_err(error.to_string()))
 }

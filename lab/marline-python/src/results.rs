@@ -69,7 +69,7 @@ impl Results {
             "copies" => self.copies.clone(),
             other => {
                 let what =
-                    format!("no table `{other}`; there are messages, runs, subflows, copies");
+                    format!("unknown table `{other}`; known: messages, runs, subflows, copies");
                 return Err(PyKeyError::new_err(what));
             }
         })

@@ -223,7 +223,7 @@ impl Running {
     fn results(&self) -> PyResult<Results> {
         let mut state = self.shared.lock();
         let made: Option<Vec<Made>> = state.made.iter_mut().map(Option::take).collect();
-        let made = made.ok_or_else(|| PyRuntimeError::new_err("not all runs are made"))?;
+        let made = made.ok_or_else(|| PyRuntimeError::new_err("some runs are missing"))?;
         Ok(Results::new(self.shared.jobs.clone(), made))
     }
 }

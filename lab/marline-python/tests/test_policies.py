@@ -96,7 +96,7 @@ class Schedulers(unittest.TestCase):
         for answer, wrong in [
             ("wifi", "not 'wifi'"),
             (77, "no subflow 77"),
-            (9, "no subflow 9; there are 0"),
+            (9, "no subflow 9; known: 0"),
             (-1, "negative|unsigned"),
         ]:
             class Odd(marline.Scheduler):

@@ -99,8 +99,8 @@ fn object(text: &str) -> Result<Map<String, Value>, String> {
     }
     match serde_json::from_str(text) {
         Ok(Value::Object(object)) => Ok(object),
-        Ok(_) => Err("is no object".to_owned()),
-        Err(error) => Err(format!("is no JSON: {error}")),
+        Ok(_) => Err("is not an object".to_owned()),
+        Err(error) => Err(format!("is not valid JSON: {error}")),
     }
 }
 
@@ -115,7 +115,7 @@ fn header(text: &str) -> Result<(String, Vantage), String> {
     let ours = Value::from(Header::EVENT_SCHEMA);
     let schemas = trace.get("event_schemas").and_then(Value::as_array);
     if !schemas.is_some_and(|schemas| schemas.contains(&ours)) {
-        return Err(format!("event_schemas lack {ours}: no trace of Multipath TCP"));
+        return Err(format!("event_schemas lack {ours}: not a trace of Multipath TCP"));
     }
     let common = trace.get("common_fields");
     let format = common.and_then(|common| common.get("time_format")).and_then(Value::as_str);

@@ -62,7 +62,7 @@ pub const SCHEMA: &[EventKind] = &[
     },
     EventKind {
         name: "fallback",
-        about: "The connection goes on as plain TCP.",
+        about: "The connection continues as plain TCP.",
         fields: &[field("reason", "word", "why: `syn_ack_without_a_usable_mp_capable`, ...")],
     },
     EventKind {
@@ -101,7 +101,7 @@ pub const SCHEMA: &[EventKind] = &[
     EventKind {
         name: "subflow_closed",
         about: "A subflow that was established is gone.",
-        fields: &[SUBFLOW, LOCAL, REMOTE, field("reason", "word", "as of `connection_closed`")],
+        fields: &[SUBFLOW, LOCAL, REMOTE, field("reason", "word", "as for `connection_closed`")],
     },
     EventKind {
         name: "subflow_priority_changed",
@@ -110,35 +110,31 @@ pub const SCHEMA: &[EventKind] = &[
     },
     EventKind {
         name: "subflow_health_changed",
-        about: "What is held of a subflow's path changed.",
+        about: "The health of a subflow's path changed.",
         fields: &[
             SUBFLOW,
             field(
                 "health",
                 "word",
-                "`silent`: something is due and does not come; `unreachable`: its data goes out on others; \
-                 `reachable`: something came on it again; `address_pair_degraded`, `address_pair_usable`: the path \
-                 health monitor's verdict",
+                "`silent`: something is due and does not arrive; `unreachable`: its data is sent on other \
+                 subflows; `reachable`: it received something again; `address_pair_degraded`, \
+                 `address_pair_usable`: the path health monitor's verdict",
             ),
-            maybe(
-                "cause",
-                "word",
-                "what showed it: `receive_timer`, `unanswered_probes`, `loss`, ...",
-            ),
+            maybe("cause", "word", "the cause: `receive_timer`, `unanswered_probes`, `loss`, ..."),
         ],
     },
     EventKind {
         name: "segment_sent",
-        about: "A segment was built, or several under one mapping; they go out next.",
+        about: "A segment was built, or several under one mapping; they are sent next.",
         fields: &[
             SUBFLOW,
             field(
                 "purpose",
                 "word",
-                "`new`: data for the first time; `copy`: data that another subflow carries, twice because the \
-                 scheduler wants it; `reinjection`: data of a subflow in trouble; `retransmission`: what this \
-                 subflow lost; `probe`: its last data once more (tail loss probe); `repair`: a sum of data; \
-                 `handshake`, `ack`, `ask` (nothing, to be answered), `data_fin`, `fin`, `reset`",
+                "`new`: data for the first time; `copy`: data that another subflow carries, by the \
+                 scheduler's decision; `reinjection`: data of a subflow in trouble; `retransmission`: data that this \
+                 subflow lost; `probe`: its last data again (tail loss probe); `repair`: a sum of data; `handshake`, \
+                 `ack`, `ask` (empty, requests an answer), `data_fin`, `fin`, `reset`",
             ),
             maybe(
                 "cause",
@@ -149,12 +145,12 @@ pub const SCHEMA: &[EventKind] = &[
             field("seq", "number", "sequence number of the first, as on the wire"),
             maybe("dsn", "bytes", "place of the payload in the stream; a repair has none"),
             field("length", "bytes", "payload"),
-            maybe("segments", "count", "how many segments it is in, if more than one"),
+            maybe("segments", "count", "number of segments, if more than one"),
         ],
     },
     EventKind {
         name: "segment_received",
-        about: "A segment came in, before it is looked at.",
+        about: "A segment was received, before it is processed.",
         fields: &[
             SUBFLOW,
             field("seq", "number", "sequence number, as on the wire"),
@@ -165,12 +161,8 @@ pub const SCHEMA: &[EventKind] = &[
                 "control bits but ACK: `fin`, `syn`, `rst`, `psh`, `ece`, `cwr`",
             ),
             field("length", "bytes", "payload"),
-            maybe(
-                "mapping_dsn",
-                "bytes",
-                "where the mapping begins that it announces, place in the stream",
-            ),
-            maybe("mapping_length", "bytes", "how long that is"),
+            maybe("mapping_dsn", "bytes", "start of the announced mapping, place in the stream"),
+            maybe("mapping_length", "bytes", "length of the announced mapping"),
         ],
     },
     EventKind {
@@ -179,8 +171,8 @@ pub const SCHEMA: &[EventKind] = &[
         fields: &[
             SUBFLOW,
             DSN,
-            field("length", "bytes", "how many"),
-            maybe("duplicate_length", "bytes", "how many of them were here before"),
+            field("length", "bytes", "number of bytes"),
+            maybe("duplicate_length", "bytes", "number of them that are duplicates"),
         ],
     },
     EventKind {
@@ -193,7 +185,7 @@ pub const SCHEMA: &[EventKind] = &[
         about: "A segment is believed lost.",
         fields: &[
             SUBFLOW,
-            maybe("dsn", "bytes", "place of what it carried; a repair and a FIN have none"),
+            maybe("dsn", "bytes", "place of its payload; a repair and a FIN have none"),
             field("length", "bytes", "of the subflow's sequence numbers"),
             field("trigger", "word", "`ack`: acknowledgments showed it; `timer`: a timer expired"),
         ],
@@ -208,18 +200,18 @@ pub const SCHEMA: &[EventKind] = &[
                 "word",
                 "`probe`, `retransmission`; of the connection `data_retransmission`, `persist`",
             ),
-            field("count", "count", "how many times in a row, where that is counted; else 1"),
+            field("count", "count", "number of times in a row, where that is counted; else 1"),
         ],
     },
     EventKind {
         name: "metrics_updated",
-        about: "How a subflow stands, after it was heard or a timer of it expired: what changed since the last time.",
+        about: "The state of a subflow after it received something or its timer expired: the fields that changed.",
         fields: &[
             SUBFLOW,
             maybe("phase", "word", "`open`, `recovery`, `loss`"),
             maybe("cwnd_bytes", "bytes", "congestion window"),
             maybe("ssthresh_bytes", "bytes", "slow-start threshold, once it is known"),
-            maybe("in_flight_bytes", "bytes", "in the network"),
+            maybe("in_flight_bytes", "bytes", "in flight"),
             maybe("srtt_us", "µs", "smoothed RTT"),
             maybe("rttvar_us", "µs", "RTT variation"),
             maybe("min_rtt_us", "µs", "smallest RTT"),
@@ -229,19 +221,19 @@ pub const SCHEMA: &[EventKind] = &[
     },
     EventKind {
         name: "delivery_hole",
-        about: "Delivery went on after a pause of 100 ms or more in which it was due. Written when it is over.",
+        about: "A hole ended: for 100 ms or more, due data was not delivered. Written at the end of the hole.",
         fields: &[
             field("direction", "word", "`sent` or `received`, seen from here"),
-            field("began", "ms", "when, in the trace's time"),
-            field("duration", "ms", "how long"),
-            field("subflow", "number", "slot of the subflow on which it went on"),
+            field("began", "ms", "its start, in the trace's time"),
+            field("duration", "ms", "its length"),
+            field("subflow", "number", "slot of the subflow that delivered next"),
             maybe("unreachable_subflow", "number", "slot of a subflow that was unreachable then"),
-            maybe("cause", "word", "what showed that"),
+            maybe("cause", "word", "the cause of that verdict"),
         ],
     },
     EventKind {
         name: "scheduler_decided",
-        about: "The scheduler decided where data goes, or that it waits. Only where decisions are asked for.",
+        about: "The scheduler decided where data goes, or that it waits. Only if decisions are requested.",
         fields: &[
             field("rule", "word", "which of its rules: `first`, `rescue`, `late`, `no_room`, ..."),
             maybe(
@@ -250,20 +242,24 @@ pub const SCHEMA: &[EventKind] = &[
                 "slot of the subflow that data goes on, or should not go on",
             ),
             maybe("other_subflow", "number", "slot of the subflow that it was compared with"),
-            maybe("arrives_us", "µs", "until the data is there"),
-            maybe("other_us", "µs", "the same on the other, or until its answer is due"),
+            maybe("arrives_us", "µs", "time until the data arrives"),
+            maybe(
+                "other_us",
+                "µs",
+                "the same on the other subflow, or time until its answer is due",
+            ),
             maybe("gain_us", "µs", "what a copy is expected to save"),
-            maybe("price_us", "µs", "least gain that is paid for"),
+            maybe("price_us", "µs", "smallest gain worth its price"),
         ],
     },
     EventKind {
         name: "events_missed",
-        about: "Events before the next are not here: more waited than there was room for, in memory or on the disk.",
-        fields: &[field("count", "count", "how many")],
+        about: "Events before the next are missing, because memory or disk could not hold them.",
+        fields: &[field("count", "count", "number of missing events")],
     },
     EventKind {
         name: "trace_cut",
         about: "The last event of a file that has its full size.",
-        fields: &[field("limit_bytes", "bytes", "that size")],
+        fields: &[field("limit_bytes", "bytes", "the size")],
     },
 ];

@@ -194,7 +194,7 @@ fn loss_row() {
 
 fn death_row() {
     let mut worst = 0.0f64;
-    for way in [death::Way::Upload, death::Way::Download] {
+    for way in [death::Transfer::Upload, death::Transfer::Download] {
         for dying in [0, 1] {
             for (seed, at_ms) in (1..=5).zip([1_000, 1_733, 2_011, 2_507, 3_000]) {
                 let outcome = death::run(way, dying, Instant::from_millis(at_ms), "min-rtt", seed);

@@ -3,7 +3,7 @@
 
 use marline_lab::scenario::Side;
 
-use super::{Act, Found, LONG, LTE, Special, WIFI, Way, case};
+use super::{Act, Direction, Found, LONG, LTE, Special, WIFI, case};
 use crate::peer::Extra;
 use crate::peer::Stack::{self, Kernel, Marline};
 
@@ -19,7 +19,7 @@ fn dies(name: &'static str, client: Stack, server: Stack, check: fn(&mut Found<'
 
 /// WiFi carried everything, and then LTE did.
 fn check_switch_to_lte(found: &mut Found<'_>) {
-    for way in [Way::Up, Way::Down] {
+    for way in [Direction::Up, Direction::Down] {
         found.carried(WIFI, 0..1, way, true);
         found.carried(LTE, 0..1, way, false);
         found.carried(LTE, 1..2, way, true);

@@ -3,7 +3,7 @@
 use marline_lab::scenario::EndpointFlag::Subflow;
 use marline_lab::scenario::Side;
 
-use super::{Act, Found, LTE, Special, WIFI, Way, case, dual_stack, endpoint, v4};
+use super::{Act, Direction, Found, LTE, Special, WIFI, case, dual_stack, endpoint, v4};
 use crate::peer::Stack::{self, Kernel, Marline, Tcp};
 
 /// Counters of the kernel for fallbacks to plain TCP.
@@ -32,12 +32,12 @@ fn plain(
 
 fn client_fell_back(found: &mut Found<'_>) {
     found.fell_back(Side::Client, true);
-    found.carried(LTE, 0..1, Way::Down, false);
+    found.carried(LTE, 0..1, Direction::Down, false);
 }
 
 fn server_fell_back(found: &mut Found<'_>) {
     found.fell_back(Side::Server, true);
-    found.carried(LTE, 0..1, Way::Down, false);
+    found.carried(LTE, 0..1, Direction::Down, false);
 }
 
 fn both_fell_back(found: &mut Found<'_>) {
@@ -70,8 +70,8 @@ fn rewritten(
 
 fn check_only_wifi_used(found: &mut Found<'_>) {
     found.seen("MP_FAIL", 1);
-    found.carried(WIFI, 0..1, Way::Up, true);
-    found.carried(WIFI, 0..1, Way::Down, true);
+    found.carried(WIFI, 0..1, Direction::Up, true);
+    found.carried(WIFI, 0..1, Direction::Down, true);
 }
 
 pub(super) fn cases() -> Vec<Special> {
@@ -118,7 +118,7 @@ pub(super) fn cases() -> Vec<Special> {
         Special {
             before: vec![Act::Path(LTE, "set strip=mptcp")],
             ..case(name, Marline, server, |found| {
-                found.carried(LTE, 0..1, Way::Down, false);
+                found.carried(LTE, 0..1, Direction::Down, false);
             })
         }
     }));

@@ -3,7 +3,9 @@
 use marline_lab::scenario::EndpointFlag::Subflow;
 use marline_lab::scenario::{Path, Scenario, Side};
 
-use super::{Act, Found, LINKS, LONG, LTE, Special, WIFI, Way, case, dual_stack, endpoint, v4};
+use super::{
+    Act, Direction, Found, LINKS, LONG, LTE, Special, WIFI, case, dual_stack, endpoint, v4,
+};
 use crate::cell_setup::ipnet;
 use crate::peer::Extra;
 use crate::peer::Stack::{Kernel, Marline};
@@ -29,8 +31,8 @@ fn check_third_path_joined(found: &mut Found<'_>) {
     if used[0] == used[1] {
         found.problems.push(format!("with room for one of two more paths, used: {used:?}"));
     }
-    found.carried(THIRD, 2..3, Way::Down, true);
-    found.carried(LTE, 2..3, Way::Down, false);
+    found.carried(THIRD, 2..3, Direction::Down, true);
+    found.carried(LTE, 2..3, Direction::Down, false);
 }
 
 pub(super) fn cases() -> Vec<Special> {

@@ -6,7 +6,7 @@ use marline_lab::scenario::EndpointFlag::{Fullmesh, Signal, Subflow};
 use marline_lab::scenario::{Endpoint, Scenario, Side};
 
 use super::{
-    Act, LONG, LTE, Special, WIFI, Way, announced, at, case, dual_stack, endpoint, v4, v6,
+    Act, Direction, LONG, LTE, Special, WIFI, announced, at, case, dual_stack, endpoint, v4, v6,
 };
 use crate::cell_setup::OTHER_PORT;
 use crate::peer::Stack::{Kernel, Marline};
@@ -95,7 +95,7 @@ fn announcing_kernel() -> Vec<Special> {
             ..case("mk-mixed", Marline, Kernel, |found| {
                 found.at_least(Side::Server, "EchoAdd", 1);
                 found.at_least(Side::Server, "MPJoinAckRx", 1);
-                found.carried(LTE, 0..1, Way::Down, true);
+                found.carried(LTE, 0..1, Direction::Down, true);
             })
         },
     ]
@@ -162,7 +162,7 @@ fn distant_announcement_cases() -> Vec<Special> {
             ..case("km-mixed", Kernel, Marline, |found| {
                 found.at_least(Side::Client, "AddAddr", 1);
                 found.at_least(Side::Client, "MPJoinSynAckRx", 1);
-                found.carried(LTE, 0..1, Way::Down, true);
+                found.carried(LTE, 0..1, Direction::Down, true);
             })
         },
         Special {
@@ -200,7 +200,7 @@ fn distant_announcement_cases() -> Vec<Special> {
             ..case("km-advertised", Kernel, Marline, |found| {
                 found.at_least(Side::Client, "AddAddr", 1);
                 found.at_least(Side::Client, "MPJoinSynAckRx", 1);
-                found.carried(LTE, 0..1, Way::Down, true);
+                found.carried(LTE, 0..1, Direction::Down, true);
             })
         },
     ]
@@ -240,7 +240,7 @@ fn refusing() -> Vec<Special> {
             ..case("mk-refused", Marline, Kernel, |found| {
                 found.at_least(Side::Server, "MPJoinSynRx", 1);
                 found.exactly(Side::Server, "MPJoinAckRx", 0);
-                found.carried(LTE, 0..1, Way::Down, false);
+                found.carried(LTE, 0..1, Direction::Down, false);
             })
         },
         Special {
@@ -272,8 +272,8 @@ fn removing() -> Vec<Special> {
             ..case("km-removed", Kernel, Marline, |found| {
                 found.at_least(Side::Client, "RmAddrTx", 1);
                 found.seen("REMOVE_ADDR", 1);
-                found.carried(LTE, 0..1, Way::Down, true);
-                found.carried(LTE, 2..3, Way::Down, false);
+                found.carried(LTE, 0..1, Direction::Down, true);
+                found.carried(LTE, 2..3, Direction::Down, false);
             })
         },
         Special {
@@ -297,8 +297,8 @@ fn removing() -> Vec<Special> {
             ],
             ..case("mk-address-lost", Marline, Kernel, |found| {
                 found.at_least(Side::Server, "RmAddr", 1);
-                found.carried(LTE, 0..1, Way::Down, true);
-                found.carried(LTE, 2..3, Way::Down, false);
+                found.carried(LTE, 0..1, Direction::Down, true);
+                found.carried(LTE, 2..3, Direction::Down, false);
             })
         },
         Special {
@@ -310,8 +310,8 @@ fn removing() -> Vec<Special> {
             acts: vec![(1_400, Act::Note), (2_300, Act::Note)],
             ..case("mk-removed", Marline, Kernel, |found| {
                 found.at_least(Side::Server, "RmAddr", 1);
-                found.carried(LTE, 0..1, Way::Down, true);
-                found.carried(LTE, 2..3, Way::Down, false);
+                found.carried(LTE, 0..1, Direction::Down, true);
+                found.carried(LTE, 2..3, Direction::Down, false);
             })
         },
     ]

@@ -7,7 +7,7 @@
 use marline_lab::experiment::Variant;
 use marline_lab::scenario::{EndpointFlag, Scenario};
 
-use super::{Act, Found, LTE, SHORT, Special, WIFI, Way, case, dual_stack};
+use super::{Act, Direction, Found, LTE, SHORT, Special, WIFI, case, dual_stack};
 use crate::peer::Extra;
 use crate::peer::Stack::{Kernel, Marline};
 
@@ -42,7 +42,7 @@ fn joining(mut scenario: Scenario) -> Scenario {
 }
 
 fn check_both_paths_used(found: &mut Found<'_>) {
-    let way = if found.is_marline_client_case() { Way::Up } else { Way::Down };
+    let way = if found.is_marline_client_case() { Direction::Up } else { Direction::Down };
     found.carried(WIFI, 0..1, way, true);
     found.carried(LTE, 0..1, way, true);
 }

@@ -3,7 +3,7 @@
 use marline_lab::scenario::EndpointFlag::{Backup, Subflow};
 use marline_lab::scenario::{Scenario, Side};
 
-use super::{Act, Found, LONG, LTE, Special, WIFI, Way, case, dual_stack, endpoint, v4};
+use super::{Act, Direction, Found, LONG, LTE, Special, WIFI, case, dual_stack, endpoint, v4};
 use crate::peer::Extra;
 use crate::peer::Stack::{Kernel, Marline};
 
@@ -23,7 +23,7 @@ fn cut() -> Vec<(u64, Act)> {
 
 /// The backup carried nothing before, and everything afterwards.
 fn took_over(found: &mut Found<'_>) {
-    for way in [Way::Up, Way::Down] {
+    for way in [Direction::Up, Direction::Down] {
         found.carried(LTE, 0..1, way, false);
         found.carried(LTE, 1..2, way, true);
     }
@@ -68,9 +68,9 @@ pub(super) fn cases() -> Vec<Special> {
             acts: notes.clone(),
             ..case("mk-prio", Marline, Kernel, |found| {
                 found.at_least(Side::Server, "MPPrioRx", 2);
-                found.carried(LTE, 0..1, Way::Down, true);
-                found.carried(LTE, 2..3, Way::Down, false);
-                found.carried(LTE, 3..4, Way::Down, true);
+                found.carried(LTE, 0..1, Direction::Down, true);
+                found.carried(LTE, 2..3, Direction::Down, false);
+                found.carried(LTE, 3..4, Direction::Down, true);
             })
         },
         Special {
@@ -79,8 +79,8 @@ pub(super) fn cases() -> Vec<Special> {
             acts: notes,
             ..case("mm-prio", Marline, Marline, |found| {
                 found.seen("MP_PRIO", 2);
-                found.carried(LTE, 2..3, Way::Down, false);
-                found.carried(LTE, 3..4, Way::Down, true);
+                found.carried(LTE, 2..3, Direction::Down, false);
+                found.carried(LTE, 3..4, Direction::Down, true);
             })
         },
         // From the kernel's client to our server.
@@ -96,9 +96,9 @@ pub(super) fn cases() -> Vec<Special> {
             ],
             ..case("km-prio", Kernel, Marline, |found| {
                 found.at_least(Side::Client, "MPPrioTx", 2);
-                found.carried(LTE, 0..1, Way::Down, true);
-                found.carried(LTE, 2..3, Way::Down, false);
-                found.carried(LTE, 3..4, Way::Down, true);
+                found.carried(LTE, 0..1, Direction::Down, true);
+                found.carried(LTE, 2..3, Direction::Down, false);
+                found.carried(LTE, 3..4, Direction::Down, true);
             })
         },
     ]

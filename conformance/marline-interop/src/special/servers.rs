@@ -7,7 +7,8 @@ use marline_lab::scenario::EndpointFlag::{self, Backup, Signal};
 use marline_lab::scenario::{Scenario, Side};
 
 use super::{
-    Act, Found, LONG, LTE, Special, WIFI, Way, announced, at, case, dual_stack, endpoint, v4, v6,
+    Act, Direction, Found, LONG, LTE, Special, WIFI, announced, at, case, dual_stack, endpoint, v4,
+    v6,
 };
 use crate::cell_setup::OTHER_PORT;
 use crate::peer::Extra;
@@ -47,7 +48,7 @@ fn our_server(changes: &[(u64, &str)]) -> Extra {
 
 /// LTE carried nothing before WiFi was cut, and everything afterwards.
 fn took_over(found: &mut Found<'_>) {
-    for way in [Way::Up, Way::Down] {
+    for way in [Direction::Up, Direction::Down] {
         found.carried(LTE, 0..1, way, false);
         found.carried(LTE, 1..2, way, true);
     }
@@ -92,7 +93,7 @@ fn backups() -> Vec<Special> {
 
 /// LTE carried data, stopped, and continued, in both directions.
 fn paused(found: &mut Found<'_>) {
-    for way in [Way::Up, Way::Down] {
+    for way in [Direction::Up, Direction::Down] {
         found.carried(LTE, 0..1, way, true);
         found.carried(LTE, 2..3, way, false);
         found.carried(LTE, 3..4, way, true);
@@ -202,7 +203,7 @@ fn announcing() -> Vec<Special> {
         ..case("mm-signal-v6-port", Marline, Marline, |found| {
             found.seen("HMACs of ADD_ADDR", 1);
             found.seen("ADD_ADDR echoes", 1);
-            found.carried(LTE, 0..1, Way::Down, true);
+            found.carried(LTE, 0..1, Direction::Down, true);
         })
     }]
 }

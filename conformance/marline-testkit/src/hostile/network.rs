@@ -6,7 +6,7 @@ use marline_core::{ChecksumScope, Event, FourTuple};
 
 use super::trick::Trick;
 use super::{Run, Script, address, index};
-use crate::{Fate, Flight, Seg, Side, fixtures};
+use crate::{Flight, Seg, SegmentOutcome, Side, fixtures};
 
 /// One-way delay of the network.
 const DELAY: Duration = Duration::from_millis(10);
@@ -111,21 +111,21 @@ impl Run {
             }
             seen.push(flight.clone());
             match tricks.pop() {
-                None => Fate::Arrive(DELAY),
-                Some(Trick::Lose) => Fate::Lose,
-                Some(Trick::Repeat(after)) => Fate::Twice(DELAY, DELAY + after),
-                Some(Trick::Late(by)) => Fate::Arrive(DELAY + by),
+                None => SegmentOutcome::Arrive(DELAY),
+                Some(Trick::Lose) => SegmentOutcome::Lose,
+                Some(Trick::Repeat(after)) => SegmentOutcome::Twice(DELAY, DELAY + after),
+                Some(Trick::Late(by)) => SegmentOutcome::Arrive(DELAY + by),
                 Some(Trick::Break { at, with }) => {
                     // The checksum always detects a single changed byte.
                     let at = usize::from(at) % flight.bytes.len();
                     flight.bytes[at] ^= with.max(1);
-                    Fate::Arrive(DELAY)
+                    SegmentOutcome::Arrive(DELAY)
                 }
                 Some(Trick::Forge { at, with }) => {
                     let at = usize::from(at) % flight.bytes.len();
                     flight.bytes[at] ^= with;
                     forged.push(flight.clone());
-                    Fate::Lose
+                    SegmentOutcome::Lose
                 }
             }
         };

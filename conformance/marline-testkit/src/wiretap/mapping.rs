@@ -7,7 +7,7 @@ use marline_wire::{Checksum, dss_checksum};
 use super::{Findings, FrameRef};
 
 /// Longest mapping: its length has 16 bits.
-const LONGEST: u64 = 65_535;
+const MAX_MAPPING_LEN: u64 = 65_535;
 
 /// A mapping with its full number.
 #[derive(Copy, Clone, Debug)]
@@ -74,7 +74,7 @@ impl Mapping {
         let end = self.dsn + body.len() as u64;
         let mut again = false;
         let mut equal = true;
-        for (start, piece) in pieces.range(self.dsn.saturating_sub(LONGEST)..end) {
+        for (start, piece) in pieces.range(self.dsn.saturating_sub(MAX_MAPPING_LEN)..end) {
             let from = self.dsn.max(*start);
             let to = end.min(*start + piece.len() as u64);
             if from < to {
@@ -113,7 +113,7 @@ fn body(bytes: &BTreeMap<u32, &[u8]>, first: u32, length: usize) -> Option<Vec<u
         let next = first.wrapping_add(body.len() as u32);
         // Retransmissions may start at other positions: uses the piece with the last start before `first` that
         // reaches it.
-        let earliest = next.saturating_sub(LONGEST as u32);
+        let earliest = next.saturating_sub(MAX_MAPPING_LEN as u32);
         let mut before = bytes.range(earliest..=next).rev();
         let (start, piece) = before.find(|(start, p)| ((next - **start) as usize) < p.len())?;
         let rest = &piece[(next - start) as usize..];

@@ -9,7 +9,7 @@ use super::{answer, length, machine, status};
 use crate::abi::Userdata;
 
 /// Largest number of bytes that one call moves between a file and a socket.
-const MOST: usize = 1 << 20;
+const MAX_CALL_BYTES: usize = 1 << 20;
 
 /// Writes the answer to the caller's address by a system call, which checks the address: `ioctl` may be called with
 /// fewer arguments, and then the address is an arbitrary register value.
@@ -131,7 +131,7 @@ pub(super) extern "C" fn splice(
     let ours = |fd| machine.call(|state| state.sockets.by_fd.contains_key(&fd));
     let (wait, no_wait) = (0, libc::MSG_DONTWAIT);
     let how = if flags & libc::SPLICE_F_NONBLOCK != 0 { no_wait } else { wait };
-    let mut bytes = vec![0u8; count.min(MOST)];
+    let mut bytes = vec![0u8; count.min(MAX_CALL_BYTES)];
     let place = iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
     length(match (ours(from), ours(to)) {
         (true, false) => receive_parts(from, &[place], how).and_then(|len| put(to, &bytes[..len])),
@@ -174,7 +174,7 @@ pub(crate) fn preloaded_sendfile(
     }
     // SAFETY: null, or a number that may be read.
     let at = (!offset.is_null()).then(|| unsafe { offset.read_unaligned() });
-    let mut bytes = vec![0u8; count.min(MOST)];
+    let mut bytes = vec![0u8; count.min(MAX_CALL_BYTES)];
     let sent = take(from, &mut bytes, at).and_then(|len| {
         let place = iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: len };
         if len == 0 { Ok(0) } else { send_parts(to, &[place], 0) }

@@ -16,7 +16,7 @@ use crate::options::TCP_INQ;
 use crate::sockets::{Reading, Writing};
 
 /// Largest number of bytes of one call, so that an error in a script cannot exhaust the machine.
-const MOST: usize = 64 << 20;
+const MAX_CALL_BYTES: usize = 64 << 20;
 
 /// A plain buffer as a single part. The caller must not write through it if it may only be read.
 const fn part(buffer: *const c_void, len: usize) -> iovec {
@@ -78,7 +78,7 @@ fn receive(machine: &Machine, fd: c_int, vector: &[iovec], flags: c_int) -> Resu
         return Err(libc::EFAULT);
     }
     let room = vector.iter().fold(0usize, |sum, part| sum.saturating_add(part.iov_len));
-    let mut bytes = vec![0u8; room.min(MOST)];
+    let mut bytes = vec![0u8; room.min(MAX_CALL_BYTES)];
     let mut reading = Reading { out: &mut bytes, done: 0, flags, deadline: None };
     let len = machine.wait(|state| state.read(fd, &mut reading))?;
     if flags & libc::MSG_TRUNC == 0 {

@@ -83,7 +83,7 @@ impl fmt::Display for RegisterError {
             }
             RegisterError::BadName { kind, name } => write!(
                 f,
-                "`{name}` cannot name a {kind}: use lower-case letters, digits and `-`, and begin \
+                "`{name}` is not a valid name for a {kind}: use lower-case letters, digits and `-`, and begin \
                  with a letter"
             ),
         }

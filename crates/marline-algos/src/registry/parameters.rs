@@ -5,8 +5,8 @@
 //!
 //! *How.* The policy's reader requests each of its keys, with the default. So the known keys are recorded, the error
 //! for an unknown key can list them, and [`Registry::parameters`](super::Registry::parameters) can list keys and
-//! defaults without a second table that would become outdated. Errors are collected until all keys are read, so that a
-//! reader is a plain struct literal without a `?`.
+//! defaults without a second table that would become outdated. Errors are collected until all keys are read,
+//! so that a reader is a plain struct literal without a `?`.
 
 use core::fmt;
 use core::ops::RangeInclusive;
@@ -68,14 +68,14 @@ impl fmt::Display for ParameterError {
         let ParameterError { kind, policy, key, problem } = self;
         match problem {
             ParameterProblem::Unknown { known } if known.is_empty() => {
-                write!(f, "{kind} `{policy}` has no parameter `{key}`; it has none at all")
+                write!(f, "{kind} `{policy}` has no parameter `{key}`; it takes no parameters")
             }
             ParameterProblem::Unknown { known } => {
                 let known = known.join(", ");
                 write!(f, "{kind} `{policy}` has no parameter `{key}`; known: {known}")
             }
             ParameterProblem::Gone { instead } => {
-                write!(f, "{kind} `{policy}` has no parameter `{key}` any more: {instead}")
+                write!(f, "{kind} `{policy}` no longer has the parameter `{key}`: {instead}")
             }
             ParameterProblem::Repeated => {
                 write!(f, "{kind} `{policy}`: parameter `{key}` is given twice")

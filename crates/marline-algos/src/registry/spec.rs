@@ -5,8 +5,8 @@
 //! blest,lambda=1.2,adapt=off                 with parameters
 //! min-rtt+orp,penalise=paper                 with a wrapper around it (schedulers, congestion control)
 //! ```
-//! Wrappers apply from left to right: the last one is the outermost. A spec contains no spaces, so that it is one word
-//! on a command line.
+//! Wrappers apply from left to right: the last one is the outermost. A spec contains no spaces, so that it is
+//! one word on a command line.
 
 use core::fmt;
 
@@ -66,7 +66,7 @@ pub(super) struct Part<'a> {
 pub(super) fn parse(kind: PolicyKind, text: &str) -> Result<Vec<Part<'_>>, PolicyError> {
     let wrong = |problem| PolicyError::Syntax { kind, text: text.to_owned(), problem };
     if text.contains(char::is_whitespace) {
-        return Err(wrong("a spec has no blanks"));
+        return Err(wrong("spaces are not allowed"));
     }
     text.split('+').map(|part| part_of(part).map_err(wrong)).collect()
 }

@@ -174,21 +174,21 @@ fn an_invalid_policy_spec_has_a_precise_error() {
     assert!(scheduler("min-rtt+").starts_with("unknown scheduler wrapper ``; known: "));
     assert_eq!(
         scheduler("plain,x=1"),
-        "scheduler `plain` has no parameter `x`; it has none at all"
+        "scheduler `plain` has no parameter `x`; it takes no parameters"
     );
     assert_eq!(
         scheduler("min-rtt+around,x=1"),
         "scheduler wrapper `around` has no parameter `x`; known: after"
     );
     let blanks = scheduler("min-rtt, x=1");
-    assert_eq!(blanks, "scheduler `min-rtt, x=1`: a spec has no blanks");
+    assert_eq!(blanks, "scheduler `min-rtt, x=1`: spaces are not allowed");
     for unreadable in ["min-rtt,x", "min-rtt,=1", "min-rtt,x=", "min-rtt,"] {
         let problem = scheduler(unreadable);
         assert!(problem.ends_with("after the name come parameters: `name,key=value,key=value`"));
     }
     assert!(scheduler("x=1").ends_with("begin with a name: `name,key=value`"));
     let recovery = registry.recovery("rack-tlp+around").unwrap_err().to_string();
-    assert_eq!(recovery, "loss recovery `rack-tlp+around`: nothing can be put around it with `+`");
+    assert_eq!(recovery, "loss recovery `rack-tlp+around`: it cannot be wrapped with `+`");
 }
 
 #[test]

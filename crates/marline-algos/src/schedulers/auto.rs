@@ -24,7 +24,7 @@
 //!   copies (`auto/repairs.rs`).
 //! - *Costs* of a path other than time are converted to time (`auto/costs.rs`). New data avoids metered paths and
 //!   sleeping radios if other paths deliver it soon enough, and copies there have their own budget per path
-//!   (`auto/purses.rs`).
+//!   (`auto/path_budgets.rs`).
 //! - A path that has not been used for [`EXPLORE_AFTER`] gets a copy of the newest segment. Only copies explore paths,
 //!   so that no message depends on it.
 //!
@@ -63,14 +63,14 @@ use crate::budget::{Budget, BudgetConfig};
 mod arrivals;
 mod costs;
 mod judge;
-mod purses;
+mod path_budgets;
 mod reasons;
 mod repairs;
 mod worth;
 
 use costs::Costs;
 use judge::Judge;
-use purses::PathBudgets;
+use path_budgets::PathBudgets;
 use repairs::Repairs;
 
 /// Settings of [`Auto`].
@@ -79,7 +79,7 @@ pub struct AutoConfig {
     /// Budget for copies on all paths together.
     pub budget: BudgetConfig,
     /// Additional budget for copies on each path that is metered or a backup.
-    pub purse: BudgetConfig,
+    pub path_budget: BudgetConfig,
     /// Time savings that costs other than time require.
     pub terms: Terms,
 }
@@ -90,7 +90,7 @@ impl Default for AutoConfig {
     fn default() -> Self {
         AutoConfig {
             budget: BudgetConfig::default(),
-            purse: BudgetConfig { share: 0.05, rate: Rate::from_bytes_per_s(2_000) },
+            path_budget: BudgetConfig { share: 0.05, rate: Rate::from_bytes_per_s(2_000) },
             terms: Terms {
                 patience: Duration::from_millis(100),
                 metered_rate: Rate::from_mbit(1),
@@ -121,7 +121,7 @@ pub struct Auto {
     limits: (BudgetConfig, BudgetConfig),
     opportunistic: Opportunistic,
     budget: Budget,
-    purses: PathBudgets,
+    path_budgets: PathBudgets,
     repairs: Repairs,
     /// Spent shares of the budgets. Not updated with a single path, where they are not needed.
     spending: BudgetState,
@@ -135,10 +135,10 @@ impl Auto {
     #[must_use]
     pub fn new(config: AutoConfig) -> Self {
         Auto {
-            limits: (config.budget, config.purse),
+            limits: (config.budget, config.path_budget),
             opportunistic: Opportunistic::new(OPPORTUNISTIC),
             budget: Budget::default(),
-            purses: PathBudgets::default(),
+            path_budgets: PathBudgets::default(),
             repairs: Repairs::default(),
             spending: BudgetState {
                 unlimited: config.budget.is_unlimited(),
@@ -161,11 +161,11 @@ impl Auto {
             self.budget.on_copy(cx.now, cx.repeated - self.repeated);
             self.repeated = cx.repeated;
         }
-        self.purses.count(new, cx);
+        self.path_budgets.count(new, cx);
         if cx.subflows.len() > 1 {
-            let (budget, purse) = &self.limits;
+            let (budget, path_budget) = &self.limits;
             self.spending.spent = self.budget.spent(cx.now, budget);
-            self.purses.spent(cx.now, purse, &mut self.spending.purses);
+            self.path_budgets.spent(cx.now, path_budget, &mut self.spending.path_budgets);
         }
         self.repairs.plan(cx, &mut self.spending.repairs_due);
     }
@@ -175,7 +175,7 @@ impl Auto {
         let Decision::Repair { subflow, .. } = decision else { return };
         let bytes = cx.subflow(subflow).map_or(0, |view| view.mss.into());
         self.budget.on_copy(cx.now, bytes);
-        self.purses.on_repair(cx.now, subflow, bytes);
+        self.path_budgets.on_repair(cx.now, subflow, bytes);
         if let Some(due) = &mut self.spending.repairs_due {
             due.count = due.count.saturating_sub(1);
         }

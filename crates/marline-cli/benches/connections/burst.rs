@@ -20,7 +20,7 @@ use tokio::task::JoinSet;
 use crate::spread::Spread;
 use crate::support::{run_ok, write_private};
 
-const AT_ONCE: usize = 500;
+const CONCURRENT_OPENINGS: usize = 500;
 const ROUNDS: usize = 5;
 /// Round-trip time of both paths.
 const RTT_MS: f64 = 60.0;
@@ -167,7 +167,7 @@ async fn through(mut stream: TcpStream, to: SocketAddr, begin: Instant) -> io::R
 }
 
 fn sockets(namespace: &str) -> Vec<TcpSocket> {
-    let make = || (0..AT_ONCE).map(|_| TcpSocket::new_v4()).collect();
+    let make = || (0..CONCURRENT_OPENINGS).map(|_| TcpSocket::new_v4()).collect();
     netns::within(namespace, make).expect("sockets")
 }
 
@@ -282,13 +282,15 @@ async fn rounds(testbed: &Testbed, title: &str) -> f64 {
                 0 => direct_round(testbed, to).await,
                 _ => proxied_round(testbed, to).await,
             };
-            failed[way] += AT_ONCE - came.len();
+            failed[way] += CONCURRENT_OPENINGS - came.len();
             all[way][0].push(percentile(&came, 0.5));
             all[way][1].push(percentile(&came, 0.99));
             tokio::time::sleep(Duration::from_millis(300)).await;
         }
     }
-    println!("{title}: {AT_ONCE} at once, ms to the first byte (median of {ROUNDS} rounds)");
+    println!(
+        "{title}: {CONCURRENT_OPENINGS} at once, ms to the first byte (median of {ROUNDS} rounds)"
+    );
     let mut p99 = [0.0; 2];
     for (way, name) in ["direct", "through"].into_iter().enumerate() {
         let [half, most] = all[way].clone().map(Spread::of);

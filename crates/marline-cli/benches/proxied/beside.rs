@@ -16,7 +16,7 @@ use crate::support::nginx::nginx;
 use crate::support::{Beside, free_address, listens};
 
 /// Environment variable with another role of this program: an end of the relay over QUIC, `near ADDRESS` or `far
-/// ADDRESS`, or `echo ADDRESS`, or a share of the idle streams, `silent STREAMS AT_ONCE`.
+/// ADDRESS`, or `echo ADDRESS`, or a share of the idle streams, `silent STREAMS CONCURRENT_STREAMS`.
 pub(crate) const ROLE: &str = "MARLINE_BENCH_ROLE";
 
 /// Runs in this role until killed, or until the end of the input. Prints its listening address on a line.

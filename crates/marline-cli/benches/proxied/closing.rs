@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
 
 use crate::beside::Echo;
-use crate::silent::{self, AT_ONCE};
+use crate::silent::{self, CONCURRENT_STREAMS};
 use crate::support::{
     Running, free_address, free_port, processor_time, resident_kib, run_ok, write_private,
 };
@@ -161,7 +161,7 @@ async fn probe(forward: SocketAddr, over: Arc<AtomicBool>) -> Probed {
 }
 
 async fn one_round(ends: &mut [End; 2], forward: SocketAddr, count: usize, busy: usize) {
-    let (streams, unopened) = silent::open_all(&[forward], count, AT_ONCE).await;
+    let (streams, unopened) = silent::open_all(&[forward], count, CONCURRENT_STREAMS).await;
     tokio::time::sleep(Duration::from_secs(2)).await;
     let ids = [ends[0].process.id(), ends[1].process.id()];
     let (before, held) = ([0, 1].map(|end| ends[end].counted()), ids.map(resident_kib));

@@ -24,7 +24,7 @@ const CLIENTS: usize = 4;
 /// Connections from one address to another, limited by the number of ports.
 const PER_TARGET: usize = 12_500;
 /// Total number of streams that are being opened or closed concurrently.
-pub(crate) const AT_ONCE: usize = 32;
+pub(crate) const CONCURRENT_STREAMS: usize = 32;
 /// Descriptors of a process in addition to those of its streams.
 const OTHER_DESCRIPTORS: u64 = 500;
 /// Role of a share's process.
@@ -278,7 +278,7 @@ pub(crate) fn measure(what: &str) {
     let servers = servers(count);
     let each = count.div_ceil(servers);
     let counts = (0..servers).map(|share| each.min(count - share * each));
-    let at_once = AT_ONCE.div_ceil(servers);
+    let at_once = CONCURRENT_STREAMS.div_ceil(servers);
     let mut shares = Shares(counts.map(|count| Share::start(count, at_once)).collect());
     let begin = shares.held_kib();
     println!(

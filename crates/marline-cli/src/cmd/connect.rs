@@ -70,11 +70,11 @@ pub struct Args {
 #[derive(Debug)]
 pub struct Prepared {
     target: Target,
-    way: Way,
+    way: ConnectVia,
 }
 
 #[derive(Debug)]
-enum Way {
+enum ConnectVia {
     Socks5(SocketAddr),
     Own(Box<ClientPlan>),
 }
@@ -100,7 +100,7 @@ fn prepare_way(args: Args) -> anyhow::Result<Prepared> {
     let target = Target::new(Host::parse(&args.host)?, args.port)?;
     if let Some(address) = args.socks5 {
         drop_privileges(KeptCapabilities::Nothing)?;
-        return Ok(Prepared { target, way: Way::Socks5(address) });
+        return Ok(Prepared { target, way: ConnectVia::Socks5(address) });
     }
     let flags = ClientOptions {
         invite_file: args.invite_file,
@@ -116,7 +116,7 @@ fn prepare_way(args: Args) -> anyhow::Result<Prepared> {
     options.remote_forward.clear();
     let mut plan = options.plan()?;
     plan.network.carrier(plan.carrier.clone().open(KeptCapabilities::Nothing)?);
-    Ok(Prepared { target, way: Way::Own(Box::new(plan)) })
+    Ok(Prepared { target, way: ConnectVia::Own(Box::new(plan)) })
 }
 
 /// Runs the connection. Only the final error is written to standard error, unless the log is enabled (`-v`).
@@ -130,8 +130,8 @@ pub async fn run(prepared: Prepared) -> anyhow::Result<ExitCode> {
 async fn carry(prepared: Prepared) -> anyhow::Result<ExitCode> {
     let target = prepared.target;
     let plan = match prepared.way {
-        Way::Own(plan) => plan,
-        Way::Socks5(address) => {
+        ConnectVia::Own(plan) => plan,
+        ConnectVia::Socks5(address) => {
             pass(connect_by_socks(address, &target).await?).await?;
             return Ok(ExitCode::SUCCESS);
         }

@@ -12,7 +12,7 @@ use super::monitor::print;
 use crate::invite_places::{InvitePlaces, Stored, servers};
 
 /// Largest number of bytes read: an invite, and text that was copied with it.
-const LONGEST: u64 = 64 * 1_024;
+const MAX_INPUT_BYTES: u64 = 64 * 1_024;
 /// The argument that means standard input.
 const INPUT: &str = "-";
 
@@ -78,7 +78,7 @@ fn read_file(path: &Path) -> anyhow::Result<String> {
 
 fn read(from: impl Read) -> io::Result<String> {
     let mut text = String::new();
-    from.take(LONGEST).read_to_string(&mut text)?;
+    from.take(MAX_INPUT_BYTES).read_to_string(&mut text)?;
     Ok(text)
 }
 
@@ -92,7 +92,7 @@ fn read_input() -> anyhow::Result<String> {
     io::stderr().flush()?;
     let hidden = HiddenInput::begin();
     let mut line = String::new();
-    let ended = input.lock().take(LONGEST).read_line(&mut line);
+    let ended = input.lock().take(MAX_INPUT_BYTES).read_line(&mut line);
     drop(hidden);
     eprintln!();
     ended.context("cannot read the terminal")?;

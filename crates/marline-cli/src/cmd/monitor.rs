@@ -92,12 +92,12 @@ impl ShownDecisions {
     /// Interval between two shown decisions of the same kind.
     const EVERY_US: u64 = 1_000_000;
     /// Largest number of remembered kinds. Beyond it, old ones are removed.
-    const MOST: usize = 1_000;
+    const MAX_KINDS: usize = 1_000;
 
     /// The line to show for this event. `None` for a decision whose kind was shown less than a second ago.
     fn line(&mut self, event: &Event) -> Option<String> {
         let Some(rule) = event.rule.clone() else { return Some(event.to_line()) };
-        if self.shown.len() > Self::MOST {
+        if self.shown.len() > Self::MAX_KINDS {
             self.shown.clear();
         }
         let key = (event.connection, rule, event.subflow);
@@ -197,6 +197,6 @@ mod tests {
         for connection in 0..2_000 {
             alike.line(&Event { connection: Some(connection), ..decision(4_000, "late") });
         }
-        assert!(alike.shown.len() <= ShownDecisions::MOST + 1);
+        assert!(alike.shown.len() <= ShownDecisions::MAX_KINDS + 1);
     }
 }

@@ -208,16 +208,21 @@ mod tests {
                 server("no-answer", silent),
                 Some(format!("9.9.9.1:7777: {silent}")),
             ),
-            path("wwan0", PathHealth::Usable, server("answers", "answers (heard 80 ms ago)"), None),
+            path(
+                "wwan0",
+                PathHealth::Usable,
+                server("answers", "answers (last received 80 ms ago)"),
+                None,
+            ),
         ]);
         let expected = "\
 #  path   state           local  remote  cause
 0  wlan0  up,unreachable  -      -       9.9.9.1:7777: no answer for 12 s (tried 5 times)
 1  wwan0  up,usable       -      -       -
 
-path   server        known of it
+path   server        reachability
 wlan0  9.9.9.1:7777  no answer for 12 s (tried 5 times)
-wwan0  9.9.9.1:7777  answers (heard 80 ms ago)
+wwan0  9.9.9.1:7777  answers (last received 80 ms ago)
 ";
         assert_eq!(text, expected);
     }

@@ -17,7 +17,7 @@ use marline_proxy::shutdown::Stopper;
 use marline_tun::addresses::Addresses;
 use marline_tun::datagram::NoDatagrams;
 use marline_tun::gateway::{Gateway, GatewaySettings, Served};
-use marline_tun::inside::{self, Half, Names, Outside, Program, ProgramInterface};
+use marline_tun::inside::{self, Names, Outside, ProcessRole, Program, ProgramInterface};
 use marline_tun::machine::routing::MARK;
 use marline_tun::portal::{Finding, PortalOpener, Probe};
 use marline_tun::resolver::{self, Resolvers};
@@ -88,8 +88,8 @@ pub fn prepare(args: Args) -> anyhow::Result<Option<Prepared>> {
     let addresses = Addresses::default();
     let half = Names::use_gateway_dns(&addresses).and_then(|names| Ok((names, inside::split()?)));
     let outside = match half {
-        Ok((_, Half::Outside(outside))) => outside,
-        Ok((names, Half::Program(program))) => {
+        Ok((_, ProcessRole::Outside(outside))) => outside,
+        Ok((names, ProcessRole::Program(program))) => {
             match become_program(program, &args, &addresses, &names) {
                 Ok(never) => match never {},
                 Err(error) => end(&error),

@@ -19,7 +19,7 @@ use marline_proxy::shutdown::{Reload, Stopper};
 use marline_tun::addresses::Addresses;
 use marline_tun::datagram::{Datagrams, NoDatagrams};
 use marline_tun::gateway::{Gateway, GatewaySettings, Served};
-use marline_tun::inside::{self, Half, Names, Outside, Program, ProgramInterface};
+use marline_tun::inside::{self, Names, Outside, ProcessRole, Program, ProgramInterface};
 use marline_tun::resolver::Resolvers;
 use marline_tun::tunnel_datagrams::{Senders, TunnelDatagrams};
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -126,11 +126,13 @@ fn begin(args: Args, addresses: Addresses) -> anyhow::Result<Begun> {
     let resolvers = resolvers(&plan)?;
     let names = Names::use_gateway_dns(&addresses)?;
     match inside::split()? {
-        Half::Outside(outside) => Ok(Begun { plan, settings, resolvers, outside }),
-        Half::Program(program) => match become_program(program, &command, &addresses, &names) {
-            Ok(never) => match never {},
-            Err(error) => end(&error),
-        },
+        ProcessRole::Outside(outside) => Ok(Begun { plan, settings, resolvers, outside }),
+        ProcessRole::Program(program) => {
+            match become_program(program, &command, &addresses, &names) {
+                Ok(never) => match never {},
+                Err(error) => end(&error),
+            }
+        }
     }
 }
 
@@ -379,7 +381,7 @@ mod tests {
             ("--share", ClientOptions { share: true, ..none }),
         ] {
             let error = options.refuse_ports().unwrap_err().to_string();
-            assert!(error.starts_with(&format!("{flag} does not apply here")), "{error}");
+            assert!(error.starts_with(&format!("{flag} applies only to")), "{error}");
         }
     }
 }

@@ -204,7 +204,7 @@ fn format_memory(memory: &Memory) -> String {
 
 /// A row for each path, and additional remarks.
 fn format_paths(paths: &[PathSummary]) -> String {
-    let head = ["path", "state", "local", "heard", "srtt", "again", "sent", "copies", "received"];
+    let head = ["path", "state", "local", "last rx", "srtt", "retx", "sent", "copies", "recv"];
     let mut rows = vec![head.map(str::to_owned)];
     rows.extend(paths.iter().map(row));
     let mut text = align(&rows, &[0, 1, 2]);
@@ -429,11 +429,11 @@ mod tests {
         let text = shown(&status(hello(), &connections(), &paths, Clients::default()));
         let expected = "\
 marline client 0.2.0, process 42, mode balanced: 2 connections, by auto
-new data by wlan0 75 %, wwan0 25 %; copies 0.3 % of it; none by eth0: unreachable
-path   state            local         heard  srtt  again   sent  copies  received
-wlan0  usable           192.0.2.7      1.2s  28ms   1.5%  6.0MB    15kB     3.0kB
-wwan0  degraded,backup  2001:db8::7    1.2s  90ms   1.5%  2.0MB   5.0kB      999B
-eth0   unreachable      198.51.100.9   1.2s     -      -     0B      0B        0B
+new data: wlan0 75 %, wwan0 25 %; copies: 0.3 %; eth0 unused: unreachable
+path   state            local         last rx  srtt  retx   sent  copies   recv
+wlan0  usable           192.0.2.7        1.2s  28ms  1.5%  6.0MB    15kB  3.0kB
+wwan0  degraded,backup  2001:db8::7      1.2s  90ms  1.5%  2.0MB   5.0kB   999B
+eth0   unreachable      198.51.100.9     1.2s     -     -     0B      0B     0B
 wwan0: answers are overdue
 eth0: 9.9.9.1:7777: no answer for 12 s (tried 5 times)
 ";
@@ -449,30 +449,30 @@ eth0: 9.9.9.1:7777: no answer for 12 s (tried 5 times)
         };
         let two = |lte: PathSummary| policy(&[path("wifi", 20_000, 1_000_000), lte]).unwrap();
         let lte = || path("lte", 80_000, 100);
-        let head = "new data by wifi 100 %; copies 0.0 % of it; none by lte: ";
+        let head = "new data: wifi 100 %; copies: 0.0 %; lte unused: ";
         assert_eq!(two(lte()), format!("{head}slower than wifi"));
-        assert_eq!(two(PathSummary { backup: true, ..lte() }), format!("{head}a backup"));
+        assert_eq!(two(PathSummary { backup: true, ..lte() }), format!("{head}backup"));
         let degraded = PathSummary { state: PathHealth::Degraded, ..lte() };
         assert_eq!(two(degraded), format!("{head}degraded"));
         let used_up = Some(Quota { standing: "hard".into(), ..Quota::default() });
-        assert_eq!(two(PathSummary { quota: used_up, ..lte() }), format!("{head}its quota"));
+        assert_eq!(two(PathSummary { quota: used_up, ..lte() }), format!("{head}quota used up"));
         assert_eq!(two(path("lte", 10_000, 0)), format!("{head}not needed so far"));
         // No policy line.
         assert_eq!(policy(&[path("wifi", 20_000, 1_000_000)]), None);
         assert_eq!(
             policy(&[path("wifi", 20_000, 0), lte()]).as_deref(),
-            Some("new data by lte 100 %; copies 0.0 % of it; none by wifi: not needed so far")
+            Some("new data: lte 100 %; copies: 0.0 %; wifi unused: not needed so far")
         );
         assert_eq!(policy(&[path("wifi", 20_000, 0), path("lte", 80_000, 0)]), None);
     }
 
     #[test]
     fn a_path_that_was_taken_down_says_so_and_json_has_words() {
-        let cause = Some("taken down by hand".to_owned());
+        let cause = Some("disabled by hand".to_owned());
         let down = Path { up: false, cause, ..path("wlan0", "192.0.2.7", PathHealth::Unreachable) };
         let status = status(hello(), &[], &[down], Clients::default());
         assert_eq!(status.paths[0].state, PathHealth::Unreachable);
-        assert_eq!(status.paths[0].reason.as_deref(), Some("taken down by hand"));
+        assert_eq!(status.paths[0].reason.as_deref(), Some("disabled by hand"));
         let json = serde_json::to_value(&status).unwrap();
         assert_eq!(json["paths"][0]["state"], "unreachable");
         assert_eq!(json["connections"], 0);
@@ -568,7 +568,7 @@ eth0: 9.9.9.1:7777: no answer for 12 s (tried 5 times)
         let now = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000);
         let text = format_clients(&Clients { clients, refusals }, now);
         let expected = "\
-client  open  so far  to targets  from targets   last came
+client  open  so far  to targets  from targets   last seen
 busy       2       7        12kB         3.4MB    10 s ago
 idle       0       7        12kB         3.4MB  16 min ago
 idle: quota: 1.0GB of 1GB (100 %) until 2026-12-01 UTC: used up

@@ -9,7 +9,7 @@ use marline::advanced::KeptCapabilities;
 use marline_proxy::client::dialer::NameLookup;
 use marline_proxy::client::udp_keeper::keep_lane;
 use marline_proxy::shutdown::{Reload, Stopper, told};
-use marline_proxy::signals::{Signals, Told};
+use marline_proxy::signals::{SignalRequest, Signals};
 use marline_tun::addresses::Addresses;
 use marline_tun::dns::DirectNames;
 use marline_tun::exceptions::Exceptions;
@@ -220,20 +220,20 @@ fn unreached_server_error(error: &anyhow::Error, held: bool) -> anyhow::Error {
 /// Waits for a request to end, before the machine's traffic uses the tunnel. Reload requests from the control
 /// socket wait.
 async fn wait_for_early_end(signals: &mut Signals) {
-    while signals.next().await == Told::Reload {
+    while signals.next().await == SignalRequest::Reload {
         tracing::info!("SIGHUP ignored: still starting, with the configuration just read");
     }
 }
 
 /// Waits for a request to end. Reloads the configuration on request in the meantime.
 async fn ended(signals: &mut Signals, live: &mut dyn Reload) {
-    while told(signals, live).await == Told::Reload {
+    while told(signals, live).await == SignalRequest::Reload {
         live.reload();
     }
 }
 
 /// Prints to standard output, and notifies the service manager.
 fn announce(addresses: &Addresses) {
-    println!("up: {} and DNS go through the server", addresses.host_v4);
+    println!("up: {} goes through the server, including DNS", addresses.host_v4);
     crate::service::ready();
 }

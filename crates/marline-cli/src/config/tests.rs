@@ -374,7 +374,7 @@ fn invite_files_must_be_private() {
     std::fs::write(&config, format!("invite = \"{}\"\n", invite().to_word())).unwrap();
     std::fs::set_permissions(&config, std::fs::Permissions::from_mode(0o644)).unwrap();
     let error = error_of(ClientOptions::default().with_file(Some(&config)));
-    assert!(error.contains("holds the invite") && error.contains("chmod 600"), "{error}");
+    assert!(error.contains("contains the invite") && error.contains("chmod 600"), "{error}");
 }
 
 #[test]

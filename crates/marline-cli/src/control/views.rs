@@ -7,7 +7,7 @@ use marline::monitor::{
 };
 use marline::paths::{AddressPairInfo, PathEvent, PathStatus, Reach, ServerReach};
 use marline::policy::SubflowId;
-use marline_proxy::quota::Standing;
+use marline_proxy::quota::QuotaState;
 use marline_proxy::server::allowances::QuotaUse;
 
 use super::protocol::{
@@ -43,9 +43,9 @@ impl From<&ServiceCounts> for Clients {
 pub(crate) fn quota(used: &QuotaUse) -> Quota {
     let QuotaUse { quota, used_bytes, until_unix_s, standing, words } = used;
     let standing = match standing {
-        Standing::Within => "within",
-        Standing::Soft => "soft",
-        Standing::Hard => "hard",
+        QuotaState::Within => "within",
+        QuotaState::Soft => "soft",
+        QuotaState::Hard => "hard",
     };
     Quota {
         bytes: quota.bytes,

@@ -1,8 +1,8 @@
 //! Positions in the streams of the connection that a viewer of the dashboard selected, from the core's traffic
 //! events.
 //!
-//! Positions are collected only on request, and only for that connection. A message has at most [`MOST`] entries,
-//! and a contiguous piece is one entry. The viewer keeps what it needs for its picture.
+//! Positions are collected only on request, and only for that connection. A message has at most [`MAX_ENTRIES`]
+//! entries, and a contiguous piece is one entry. The viewer keeps what it needs for its picture.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,7 +20,7 @@ use crate::control::path_names::PathNames;
 /// Interval between messages.
 const PAUSE: Duration = Duration::from_millis(200);
 /// Largest number of entries in a message. Further ones are only counted.
-const MOST: usize = 2_000;
+const MAX_ENTRIES: usize = 2_000;
 /// Entries within this time are merged into one piece.
 const MERGE_WINDOW_US: u64 = 10_000;
 
@@ -103,7 +103,7 @@ impl Gathered {
                 let manner = if *duplicate_bytes > 0 { Manner::Duplicate } else { Manner::New };
                 self.carried(at_us, *on, false, manner, *data);
             }
-            Traffic::DataAcked { to, .. } if self.places.acked.len() < MOST => {
+            Traffic::DataAcked { to, .. } if self.places.acked.len() < MAX_ENTRIES => {
                 self.places.acked.push((at_us, to.0));
             }
             _ => {}
@@ -126,7 +126,7 @@ impl Gathered {
         let list = &mut self.places.carried;
         if let Some(before) = list.last_mut().filter(goes_on) {
             before.bytes += data.len();
-        } else if list.len() < MOST {
+        } else if list.len() < MAX_ENTRIES {
             let (dsn, bytes) = (data.start.0, data.len());
             list.push(Carried { at_us, subflow: on.0, sent, manner, dsn, bytes });
         } else {
@@ -161,7 +161,7 @@ mod tests {
         let bytes: Vec<u64> = gathered.places.carried.iter().map(|carried| carried.bytes).collect();
         assert_eq!((bytes, gathered.slots.clone()), (vec![20, 10, 10], vec![0, 1]));
         (0..5_000).for_each(|n| gathered.take(&came(60_000, 0, n * 100, n * 100 + 10)));
-        assert_eq!(gathered.places.carried.len(), MOST);
-        assert_eq!(gathered.places.missed, 5_000 + 3 - MOST as u64);
+        assert_eq!(gathered.places.carried.len(), MAX_ENTRIES);
+        assert_eq!(gathered.places.missed, 5_000 + 3 - MAX_ENTRIES as u64);
     }
 }

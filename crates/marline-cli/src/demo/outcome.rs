@@ -6,14 +6,14 @@ use serde_json::{Value, json};
 
 use super::application::{Download, EchoResult};
 use super::columns::wrap;
-use super::plan::Way;
+use super::plan::Setup;
 use crate::path_table::{align, bytes};
 
 /// Results of one compared way.
 #[derive(Clone, Debug)]
 pub struct Outcome {
     /// The compared way.
-    pub way: Way,
+    pub way: Setup,
     /// Result of the echo.
     pub echo: EchoResult,
     /// Result of the download.

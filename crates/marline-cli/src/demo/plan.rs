@@ -65,7 +65,7 @@ impl DemoPlan {
 
 /// One of the compared ways to use the links.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub struct Way {
+pub struct Setup {
     /// Name in the table.
     pub name: &'static str,
     /// True if it uses the WiFi-like link.
@@ -76,7 +76,7 @@ pub struct Way {
     pub scheduler: &'static str,
 }
 
-impl Way {
+impl Setup {
     /// True if its client has the dashboard: Marline with default settings.
     #[must_use]
     pub fn shows_dashboard(&self) -> bool {
@@ -96,9 +96,9 @@ const REDUNDANT: &str = Mode::Redundant.policies(Side::Client).0;
 
 /// The compared ways. A single path is Marline with one path, with the same TCP, TLS and proxy, so that the paths
 /// are the only difference.
-pub const WAYS: [Way; 4] = [
-    Way { name: "WiFi alone", wifi: true, lte: false, scheduler: DEFAULT },
-    Way { name: "LTE alone", wifi: false, lte: true, scheduler: DEFAULT },
-    Way { name: "Marline", wifi: true, lte: true, scheduler: DEFAULT },
-    Way { name: "redundant", wifi: true, lte: true, scheduler: REDUNDANT },
+pub const WAYS: [Setup; 4] = [
+    Setup { name: "WiFi alone", wifi: true, lte: false, scheduler: DEFAULT },
+    Setup { name: "LTE alone", wifi: false, lte: true, scheduler: DEFAULT },
+    Setup { name: "Marline", wifi: true, lte: true, scheduler: DEFAULT },
+    Setup { name: "redundant", wifi: true, lte: true, scheduler: REDUNDANT },
 ];

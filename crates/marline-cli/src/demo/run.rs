@@ -16,7 +16,7 @@ use super::child::{self, Process};
 use super::content::Content;
 use super::origin::{File, Origin};
 use super::outcome::Outcome;
-use super::plan::{DemoPlan, WAYS, Way};
+use super::plan::{DemoPlan, Setup, WAYS};
 use super::progress::Progress;
 use marline_emulator::traces;
 
@@ -29,7 +29,7 @@ const OPENING: Duration = Duration::from_secs(8);
 /// Processes and links of one way.
 #[derive(Debug)]
 struct Running {
-    way: Way,
+    way: Setup,
     server: Process,
     client: Process,
     socks5: SocketAddr,
@@ -174,7 +174,7 @@ async fn start_ways(
 
 /// The steps of a user: create a server, start it, start a client with its invite.
 async fn start_way(
-    way: Way,
+    way: Setup,
     port: SocketAddr,
     options: &str,
     traces: Option<[String; 2]>,

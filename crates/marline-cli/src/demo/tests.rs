@@ -11,7 +11,7 @@ use super::columns::COLUMNS;
 use super::content::Content;
 use super::origin::{File, Origin};
 use super::outcome::{self, Latency, Outcome};
-use super::plan::{WAYS, Way};
+use super::plan::{Setup, WAYS};
 use super::verdict;
 
 const FILE: File = File { seed: 3, length: 300_000, pace: None };
@@ -125,7 +125,7 @@ async fn an_echo_that_comes_back_changed_is_noticed() {
     assert_eq!(result.error.as_deref(), Some("echo 0 was corrupted"));
 }
 
-fn outcome(way: Way, hole_ms: u64, intact: Option<bool>) -> Outcome {
+fn outcome(way: Setup, hole_ms: u64, intact: Option<bool>) -> Outcome {
     let ms = Duration::from_millis;
     Outcome {
         way,

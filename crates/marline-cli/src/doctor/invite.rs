@@ -15,7 +15,7 @@ use marline_proxy::target::Target;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 
-use super::way::{Credential, End, Gone, Transport, Way, go};
+use super::candidate::{Candidate, Credential, End, Gone, Transport, go};
 use super::{Finding, PathVerdict};
 
 const NAME: &str = "name";
@@ -78,7 +78,7 @@ async fn check_all(
         let to = path.remote.map_or_else(|| addresses.clone(), |remote| vec![remote]);
         for (nth, server) in to.iter().take(MAX_SERVERS).enumerate() {
             for transport in [Transport::Udp, Transport::Tcp] {
-                let way = Way { path: path.clone(), server: *server, transport };
+                let way = Candidate { path: path.clone(), server: *server, transport };
                 let (servers, credential) = (to.clone(), credential.clone());
                 running.spawn(async move {
                     let gone = go(way, &servers, credential, deadline).await;

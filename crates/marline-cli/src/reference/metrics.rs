@@ -5,7 +5,7 @@ use std::time::SystemTime;
 
 use marline::datagrams::LaneCounters;
 use marline::memory::MemoryBudget;
-use marline_proxy::quota::{ByteQuota, Standing};
+use marline_proxy::quota::{ByteQuota, QuotaState};
 use marline_proxy::server::allowances::QuotaUse;
 use marline_proxy::server::{ClientCounts, RefusalReason};
 use marline_proxy::udp::UdpCounts;
@@ -64,7 +64,7 @@ fn client() -> ClientCounts {
         quota: ByteQuota { bytes: 1, soft_percent: 80, day: 1 },
         used_bytes: 0,
         until_unix_s: 0,
-        standing: Standing::Within,
+        standing: QuotaState::Within,
         words: String::new(),
     };
     ClientCounts {

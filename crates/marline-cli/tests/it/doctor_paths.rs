@@ -11,7 +11,7 @@ use marline_testkit::need;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_marline");
 /// Number of concurrent diagnoses, which mostly wait.
-const AT_ONCE: usize = 8;
+const CONCURRENT_DIAGNOSES: usize = 8;
 /// Numbers of concurrent diagnoses in further attempts. Some middleboxes act at random, and a busy machine changes
 /// their timing, so a diagnosis that failed is repeated with less load and another seed.
 const AGAIN: [usize; 2] = [2, 1];
@@ -136,7 +136,7 @@ const BOXES: &[(&str, &[&str])] = &[
     (",coalesce=3ms", &[RIGHT, "coalesces segments"]),
     (",thin=8", &["Multipath TCP, 157200", "thins out acknowledgments"]),
     (",thin=8,loss=1%", &["Multipath TCP, 157200", "thins out acknowledgments"]),
-    (",rebind=2s", &["Multipath TCP, 157200", "forgets address translations"]),
+    (",rebind=2s", &["Multipath TCP, 157200", "drops NAT mappings"]),
     (",up.swallow=2%", &[RIGHT, "acknowledges data that it does not deliver"]),
     (",swallow=2%", &["acknowledges data that it does not deliver"]),
     (",swallow=100%", &["FAILS", "data is acknowledged, but nothing comes back"]),
@@ -150,7 +150,7 @@ fn each_box_is_named_and_bytes_are_right_or_an_error_is_said() {
         return;
     }
     let all: Vec<usize> = (0..BOXES.len()).collect();
-    let mut complaints = examine_all(&all, AT_ONCE, 1);
+    let mut complaints = examine_all(&all, CONCURRENT_DIAGNOSES, 1);
     for (at_once, seed) in AGAIN.into_iter().zip(2..) {
         let missed: Vec<usize> = complaints.iter().map(|(number, _)| *number).collect();
         for (_, words) in &complaints {

@@ -248,11 +248,11 @@ fn echo_twice(open: &mut [TcpStream]) {
 
 /// Opens `count` streams through the proxy, eight at a time.
 pub(crate) fn open_all(socks: SocketAddr, target: SocketAddr, count: usize) -> Vec<TcpStream> {
-    const AT_ONCE: usize = 8;
+    const WORKERS: usize = 8;
     let mut open = Vec::with_capacity(count);
     std::thread::scope(|scope| {
-        let share = count.div_ceil(AT_ONCE);
-        let work: Vec<_> = (0..AT_ONCE)
+        let share = count.div_ceil(WORKERS);
+        let work: Vec<_> = (0..WORKERS)
             .map(|worker| {
                 let mine = share.min(count.saturating_sub(worker * share));
                 let some = (0..mine).map(move |_| through(socks, target, PATIENCE));

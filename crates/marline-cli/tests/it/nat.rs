@@ -217,5 +217,5 @@ fn the_doctor_names_a_rebinding_nat() {
         asking.join().expect("no panic")
     });
     assert!(said.contains("157200 bytes echoed correctly"), "{said}");
-    assert!(said.contains("forgets address translations of live connections"), "{said}");
+    assert!(said.contains("drops NAT mappings of live connections"), "{said}");
 }

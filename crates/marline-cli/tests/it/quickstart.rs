@@ -102,7 +102,7 @@ fn the_page_works_word_for_word() {
         let Some(_) = need::program(program) else { return };
     }
     if !namespaces_work() {
-        return need::skip("making network namespaces needs root");
+        return need::skip("creating network namespaces needs root");
     }
     let page = std::fs::read_to_string(PAGE).unwrap();
     let blocks = blocks(&page);

@@ -23,7 +23,7 @@ const OLD: &str = "marline-released";
 
 /// Transport between client and server.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-enum Way {
+enum Transport {
     /// Frames over UDP, sealed.
     Udp,
     /// The same frames over TCP, in a network that drops UDP.
@@ -69,14 +69,14 @@ const WIFI: [(&str, &str); 2] = [("net", "c0"), ("client", "wlan0")];
 
 struct World {
     testbed: Testbed,
-    way: Way,
+    way: Transport,
     server: usize,
     client: usize,
 }
 
 impl World {
     /// Both programs in all PATHs, a server that one of them set up and runs, and the other as its client.
-    fn start(dir: &Path, way: Way, client: &str, server: &str) -> Option<World> {
+    fn start(dir: &Path, way: Transport, client: &str, server: &str) -> Option<World> {
         let released = released();
         let mut testbed = Testbed::of_marline(dir, SCRIPT, &["nft", "curl", "python3"])?;
         std::fs::copy(released, dir.join("bin").join(OLD)).expect("the released program");
@@ -88,9 +88,9 @@ impl World {
         testbed.start("server", SERVICES, Until::Says("ready"));
         testbed.run("client", "mkdir page; echo a page > page/page");
         testbed.start("client", CLIENTS_PAGE, Until::Listens(8090));
-        testbed.run("net", if way == Way::Tcp { "udp drop c0 c1" } else { "udp pass" });
+        testbed.run("net", if way == Transport::Tcp { "udp drop c0 c1" } else { "udp pass" });
         let mut world = World { testbed, way, server: 0, client: 0 };
-        if way != Way::Front {
+        if way != Transport::Front {
             let init = format!(
                 "{server} server --init --config s.toml --listen 9.9.9.1:7777 --public 9.9.9.1:7777"
             );
@@ -99,11 +99,11 @@ impl World {
         }
         world.serve(server);
         let to = match way {
-            Way::Udp | Way::Tcp => {
+            Transport::Udp | Transport::Tcp => {
                 "--invite-file invite -U 127.0.0.1:5353:127.0.0.1:8053 -R 9000:127.0.0.1:8090"
             }
-            Way::Raw => "--invite-file invite --carrier raw -R 9000:127.0.0.1:8090",
-            Way::Front => "--direct",
+            Transport::Raw => "--invite-file invite --carrier raw -R 9000:127.0.0.1:8090",
+            Transport::Front => "--direct",
         };
         let command = format!(
             "{client} -v client {to} --path wlan0 --path wwan0 --socks5 127.0.0.1:1080 --control ./c.sock"
@@ -115,10 +115,10 @@ impl World {
     /// Starts this program as the server, with the existing configuration.
     fn serve(&mut self, program: &str) {
         let command = match self.way {
-            Way::Front => "serve --listen 9.9.9.1:8080 --to 127.0.0.1:8080".to_owned(),
+            Transport::Front => "serve --listen 9.9.9.1:8080 --to 127.0.0.1:8080".to_owned(),
             way => format!(
                 "server --config s.toml --allow 127.0.0.0/8 --allow-remote 127.0.0.1:9000{}",
-                if way == Way::Raw { " --carrier raw" } else { "" }
+                if way == Transport::Raw { " --carrier raw" } else { "" }
             ),
         };
         let command = format!("{program} -v {command} --control ./s.sock");
@@ -143,7 +143,7 @@ impl World {
     }
 
     fn host(&self) -> &'static str {
-        if self.way == Way::Front { "http://9.9.9.1:8080" } else { "http://127.0.0.1:8080" }
+        if self.way == Transport::Front { "http://9.9.9.1:8080" } else { "http://127.0.0.1:8080" }
     }
 
     /// The fetched file at the client.
@@ -218,11 +218,11 @@ impl World {
     /// Checks everything that a client carries: streams, datagrams by both ways in, and remote streams.
     fn carries_everything(&self) {
         self.download(20_000_000, || {});
-        if matches!(self.way, Way::Udp | Way::Tcp) {
+        if matches!(self.way, Transport::Udp | Transport::Tcp) {
             let came = self.testbed.run("client", DATAGRAMS);
             assert_eq!(came, "associated\nforwarded\n", "{}", self.client_log());
         }
-        if self.way != Way::Front {
+        if self.way != Transport::Front {
             let visit = "for attempt in {1..80}; do
                     curl -sS --fail --max-time 5 http://127.0.0.1:9000/page && exit
                     sleep 0.25
@@ -243,7 +243,7 @@ fn released() -> PathBuf {
     named.expect("MARLINE_RELEASED: `cargo xtask nightly releases` runs this").into()
 }
 
-fn together(way: Way, client: &str, server: &str) {
+fn together(way: Transport, client: &str, server: &str) {
     let _alone = support::alone();
     let dir = tempfile::tempdir().expect("a folder");
     let Some(mut world) = World::start(dir.path(), way, client, server) else { return };
@@ -271,13 +271,13 @@ macro_rules! both {
         #[test]
         #[ignore = "the last release is to be built: cargo xtask nightly releases"]
         fn the_last_releases_client_works_with_this_server() {
-            together(Way::$way, OLD, NEW);
+            together(Transport::$way, OLD, NEW);
         }
 
         #[test]
         #[ignore = "the last release is to be built: cargo xtask nightly releases"]
         fn this_client_works_with_the_last_releases_server() {
-            together(Way::$way, NEW, OLD);
+            together(Transport::$way, NEW, OLD);
         }
     })* };
 }

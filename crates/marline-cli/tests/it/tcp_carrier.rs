@@ -205,7 +205,7 @@ fn figures() {
 /// Worlds of the comparison of tails, echoes per world, and concurrent worlds.
 const WORLDS: u64 = 9;
 const ECHOES: u64 = 4_000;
-const AT_ONCE: usize = 3;
+const CONCURRENT_TRANSFERS: usize = 3;
 
 /// Times of echoes in one world, in microseconds: over plain TCP, and with the TCP carrier over the same link at
 /// the same time.
@@ -241,7 +241,7 @@ fn tails() {
     for congestion in ["cubic", "bbr"] {
         let seeds: Vec<u64> = (51..51 + WORLDS).collect();
         let mut all: Vec<[Vec<u64>; 2]> = Vec::new();
-        for some in seeds.chunks(AT_ONCE) {
+        for some in seeds.chunks(CONCURRENT_TRANSFERS) {
             std::thread::scope(|scope| {
                 let started: Vec<_> =
                     some.iter().map(|seed| scope.spawn(|| times(congestion, *seed))).collect();

@@ -103,7 +103,7 @@ impl World {
 const STARVED_ROUNDS: usize = 4;
 const STARVED_AT_ONCE: usize = 8;
 
-const TO_TCP: &str = "no answer over UDP: connections use TCP until there is one";
+const TO_TCP: &str = "no answer over UDP: connections use TCP until UDP is answered";
 const TO_UDP: &str = "UDP is answered again";
 
 /// Bytes that would take five minutes at the rate to which datagrams are limited.

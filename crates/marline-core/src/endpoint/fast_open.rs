@@ -7,7 +7,7 @@ use marline_wire::{FastOpenOption, TcpSegment};
 
 use super::Endpoint;
 use crate::connection::FastOpenVerdict;
-use crate::tables::cookie_keys::{CookieKeys, Standing};
+use crate::tables::cookie_keys::{CookieKeys, CookieValidity};
 use crate::{ConnectionConfig, PacketMeta};
 
 impl Endpoint {
@@ -47,14 +47,14 @@ impl Endpoint {
         let rng = self.rng.as_mut();
         let keys = self.cookie_keys.get_or_insert_with(|| CookieKeys::draw(rng));
         let standing = match option.is_request() {
-            true => Standing::Wrong,
+            true => CookieValidity::Wrong,
             false => keys.judge(option.as_bytes(), &meta.path),
         };
         let fresh = FastOpenOption::cookie(&keys.cookie(&meta.path));
         let fresh = fresh.map(|cookie| cookie.with_form(option.is_experimental()));
         FastOpenVerdict {
-            opens: standing != Standing::Wrong,
-            answer: fresh.filter(|_| standing != Standing::Good),
+            opens: standing != CookieValidity::Wrong,
+            answer: fresh.filter(|_| standing != CookieValidity::Good),
         }
     }
 }

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use crate::ConnectionId;
 
 /// Number of entries below which sweeping is not worthwhile.
-const LEAST: usize = 16;
+const MIN_SWEPT_ENTRIES: usize = 16;
 
 /// Connections of one kind, oldest first; entries that no longer belong are skipped.
 #[derive(Debug, Default)]
@@ -30,7 +30,7 @@ impl OldestFirst {
     /// Subtracts a connection. Its entry stays until stale entries are the majority and are swept out.
     pub(super) fn remove(&mut self, still_is: impl Fn(ConnectionId) -> bool) {
         self.count -= 1;
-        if self.queue.len() > 2 * self.count + LEAST {
+        if self.queue.len() > 2 * self.count + MIN_SWEPT_ENTRIES {
             self.queue.retain(|id| still_is(*id));
         }
     }

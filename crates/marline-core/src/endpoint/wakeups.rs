@@ -10,7 +10,7 @@ use std::collections::BinaryHeap;
 use marline_time::Instant;
 
 /// Number of alarms below which sweeping is not worthwhile.
-const LEAST: usize = 64;
+const MIN_SWEPT_ALARMS: usize = 64;
 
 /// Alarms, earliest first; equal times in the order they were set.
 #[derive(Debug, Default)]
@@ -40,13 +40,13 @@ impl Wakeups {
 
     /// Returns true if most alarms must be stale, given this many live connections.
     pub(super) fn needs_sweep(&self, connections: usize) -> bool {
-        self.heap.len() > 2 * connections + LEAST
+        self.heap.len() > 2 * connections + MIN_SWEPT_ALARMS
     }
 
     /// Keeps only the alarms that `is_set` confirms.
     pub(super) fn sweep(&mut self, is_set: impl Fn(Instant, u32) -> bool) {
         self.heap.retain(|Reverse((at, _, slot))| is_set(*at, *slot));
-        self.heap.shrink_to(2 * self.heap.len() + LEAST);
+        self.heap.shrink_to(2 * self.heap.len() + MIN_SWEPT_ALARMS);
     }
 }
 

@@ -23,8 +23,8 @@ impl Display for BadSilenceSpec {
 
 impl core::error::Error for BadSilenceSpec {}
 
-const TIMER: &str = "`multimob` or `probing`, then perhaps `,unknown-rto=1500ms`, `,floor=500ms`, \
-                     `,ceiling=10s`, `,refresh=10s`, and of probing `,after=50ms`, `,wait=50ms`, \
+const TIMER: &str = "`multimob` or `probing`, optionally with `,unknown-rto=1500ms`, `,floor=500ms`, \
+                     `,ceiling=10s`, `,refresh=10s`, and for probing `,after=50ms`, `,wait=50ms`, \
                      `,count=3`; times are 1ms to 1h, counts 1 to 20";
 const KEEPALIVE: &str = "`idle=10s,interval=1s,count=2` or some of these; times are 1ms to 1h, \
                          the count is 1 to 20";

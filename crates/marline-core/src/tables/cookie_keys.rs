@@ -31,7 +31,7 @@ impl fmt::Debug for CookieKeys {
 
 /// Validity of a cookie.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Standing {
+pub(crate) enum CookieValidity {
     Good,
     /// Made with the previous key.
     Old,
@@ -70,12 +70,12 @@ impl CookieKeys {
     }
 
     /// Checks a cookie of the client on this path.
-    pub(crate) fn judge(&self, cookie: &[u8], path: &FourTuple) -> Standing {
+    pub(crate) fn judge(&self, cookie: &[u8], path: &FourTuple) -> CookieValidity {
         let is_of = |key: &[u8; 16]| equal_in_constant_time(cookie, &Self::cookie_of(key, path));
         match &self.backup {
-            _ if is_of(&self.primary) => Standing::Good,
-            Some(backup) if is_of(backup) => Standing::Old,
-            _ => Standing::Wrong,
+            _ if is_of(&self.primary) => CookieValidity::Good,
+            Some(backup) if is_of(backup) => CookieValidity::Old,
+            _ => CookieValidity::Wrong,
         }
     }
 }
@@ -120,12 +120,12 @@ mod tests {
         let here = path([10, 0, 0, 2], [10, 0, 0, 1]);
         let cookie = CookieKeys::cookie_of(&first, &here);
         let keys = CookieKeys { primary: first, backup: None };
-        assert_eq!(keys.judge(&cookie, &here), Standing::Good);
+        assert_eq!(keys.judge(&cookie, &here), CookieValidity::Good);
         let elsewhere = path([10, 0, 0, 3], [10, 0, 0, 1]);
-        assert_eq!(keys.judge(&cookie, &elsewhere), Standing::Wrong);
-        assert_eq!(keys.judge(&cookie[..6], &here), Standing::Wrong, "a part of it");
+        assert_eq!(keys.judge(&cookie, &elsewhere), CookieValidity::Wrong);
+        assert_eq!(keys.judge(&cookie[..6], &here), CookieValidity::Wrong, "a part of it");
         let renewed = CookieKeys { primary: second, backup: Some(first) };
-        assert_eq!(renewed.judge(&cookie, &here), Standing::Old);
+        assert_eq!(renewed.judge(&cookie, &here), CookieValidity::Old);
         assert_eq!(format!("{renewed:?}"), "CookieKeys(..)");
     }
 }

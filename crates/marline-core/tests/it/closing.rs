@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use marline_core::{CloseReason, ConnectionConfig, ConnectionId, Event};
-use marline_testkit::{Fate, Flight, Pair, Side, config, endpoint_config};
+use marline_testkit::{Flight, Pair, SegmentOutcome, Side, config, endpoint_config};
 use marline_wire::{TcpFlags, TcpSegment};
 
 /// A client (A) and a server (B) with one connection, and the ids on both sides.
@@ -33,7 +33,7 @@ fn run(
     loop {
         let events = pair.gather(&mut |flight: &mut Flight| {
             see(&TcpSegment::parse(&flight.bytes).expect("a segment"));
-            Fate::Arrive(Duration::from_millis(10))
+            SegmentOutcome::Arrive(Duration::from_millis(10))
         });
         events.into_iter().for_each(&mut *hear);
         if !pair.step(end) {
@@ -82,7 +82,7 @@ fn an_abort_reaches_the_peer_even_if_its_reset_is_lost() {
     let (mut pair, client, server) = connected(2);
     let now = pair.now();
     pair.endpoint(Side::A).abort(now, client);
-    let _ = pair.gather(&mut |_| Fate::Lose);
+    let _ = pair.gather(&mut |_| SegmentOutcome::Lose);
     pair.endpoint(Side::B).write(now, server, b"anybody there?").expect("room");
     let mut closed = None;
     run(&mut pair, Duration::from_secs(1), &mut |_| {}, &mut |event| {
@@ -135,9 +135,9 @@ fn an_abort_behind_a_hole_ends_the_peer_too() {
             }
             if !segment.payload.is_empty() && holes > 0 {
                 holes -= 1;
-                return Fate::Lose;
+                return SegmentOutcome::Lose;
             }
-            Fate::Arrive(Duration::from_millis(10))
+            SegmentOutcome::Arrive(Duration::from_millis(10))
         });
         closed = events.into_iter().fold(closed, |closed, event| match event {
             (Side::B, Event::Closed { connection, reason }) if connection == server => Some(reason),

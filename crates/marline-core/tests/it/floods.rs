@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use marline_core::{ConnectionId, Event, FourTuple, PacketMeta};
 use marline_testkit::fixtures::{flow_capabilities, path, serve};
-use marline_testkit::{Fate, Pair, Peer, Script, Seg, Side, config, endpoint_config, keys};
+use marline_testkit::{
+    Pair, Peer, Script, Seg, SegmentOutcome, Side, config, endpoint_config, keys,
+};
 use marline_time::{Rng, SeedTree};
 use marline_wire::mptcp::{MpJoin, MptcpOption};
 use marline_wire::{SeqNum, TcpFlags};
@@ -101,7 +103,7 @@ impl Setup {
                 {
                     *keys = (initiator_key, listener_key);
                 }
-                Fate::Arrive(Duration::from_millis(5))
+                SegmentOutcome::Arrive(Duration::from_millis(5))
             });
             for (side, event) in events {
                 if let (Side::B, Event::Incoming(id)) = (side, event) {
@@ -172,7 +174,11 @@ impl Setup {
             let net = flight.meta.path.local;
             let own = net.ip() == std::net::IpAddr::from([10, 9, 0, 2])
                 || net.ip() == std::net::IpAddr::from([10, 9, 0, 1]);
-            if own { Fate::Arrive(Duration::from_millis(5)) } else { Fate::Lose }
+            if own {
+                SegmentOutcome::Arrive(Duration::from_millis(5))
+            } else {
+                SegmentOutcome::Lose
+            }
         });
     }
 

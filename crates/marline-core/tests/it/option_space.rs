@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use marline_core::{ConnectionConfig, Event, Extensions, ReceiveTimer, SubflowState};
 use marline_policy::{AddressId, LocalAddress};
-use marline_testkit::{Fate, Pair, Seg, Side, config, endpoint_config};
+use marline_testkit::{Pair, Seg, SegmentOutcome, Side, config, endpoint_config};
 use marline_time::{Rng, SeedTree};
 use marline_wire::TcpFlags;
 use marline_wire::mptcp::{ExperimentalMessage, MptcpOption};
@@ -91,8 +91,8 @@ fn nothing_beyond_forty_bytes_leaves_and_nothing_is_lost_for_lack_of_room() {
             let len = seen.entry(kinds(&seg)).or_default();
             *len = (*len).max(header - 20);
             match rng.below(50) {
-                0 => Fate::Lose,
-                late => Fate::Arrive(Duration::from_millis(10 + late % 7)),
+                0 => SegmentOutcome::Lose,
+                late => SegmentOutcome::Arrive(Duration::from_millis(10 + late % 7)),
             }
         });
         for (side, event) in events {

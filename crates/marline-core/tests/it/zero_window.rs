@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::two_hosts::{MiddleboxAction, Packet, TwoHosts, bytes, two_paths};
 use marline_core::{ConnectionConfig, ConnectionId, Event, MemoryBudget};
 use marline_testkit::fixtures::{listening, served};
-use marline_testkit::{Fate, Pair, Seg, Side, config, endpoint_config};
+use marline_testkit::{Pair, Seg, SegmentOutcome, Side, config, endpoint_config};
 use marline_wire::TcpSegment;
 
 const BUFFERS: u64 = (6 << 20) + (4 << 20) + (1 << 20);
@@ -55,7 +55,7 @@ impl Stalled {
             events.extend(self.pair.gather(&mut |flight| {
                 let payload = TcpSegment::parse(&flight.bytes).expect("a segment").payload.len();
                 sent.push(payload);
-                Fate::Arrive(Duration::from_millis(10))
+                SegmentOutcome::Arrive(Duration::from_millis(10))
             }));
             if !self.pair.step(end) {
                 return (sent, events);
@@ -168,7 +168,7 @@ fn a_lost_window_update_is_found_by_a_probe() {
         stalled.run(Duration::from_secs(1));
     }
     stalled.read_all();
-    let _ = stalled.pair.gather(&mut |_| Fate::Lose);
+    let _ = stalled.pair.gather(&mut |_| SegmentOutcome::Lose);
     for _ in 0..130 {
         stalled.run(Duration::from_secs(1));
         stalled.read_all();
@@ -188,7 +188,7 @@ fn a_lost_window_update_is_repeated_before_a_late_probe() {
     let mut lost = 0;
     let _ = stalled.pair.gather(&mut |_| {
         lost += 1;
-        Fate::Lose
+        SegmentOutcome::Lose
     });
     assert_eq!(lost, 1, "the update");
     let before = stalled.read;

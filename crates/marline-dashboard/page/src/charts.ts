@@ -17,7 +17,7 @@ const KINDS: Kind[] = [
   { title: "Health", of: (p) => p.health, show: (v) => ["unreachable", "degraded", "usable"][v] ?? "", stepped: true },
   { title: "Received", of: (p) => p.receives_bits_per_s, show: rate },
   { title: "Sent", of: (p) => p.sends_bits_per_s, show: rate },
-  { title: "Loss (share sent again)", of: (p) => p.repeated_percent, show: (v) => `${v.toFixed(v < 10 ? 1 : 0)} %` },
+  { title: "Loss (share retransmitted)", of: (p) => p.repeated_percent, show: (v) => `${v.toFixed(v < 10 ? 1 : 0)} %` },
 ];
 
 /** Colors that color-blind users can distinguish, and dashes for users who see no colors. */

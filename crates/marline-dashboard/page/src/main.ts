@@ -37,11 +37,11 @@ function draw(): void {
     at("no-holes").hidden = history.holes.length > 0;
     at("hole-rows").hidden = history.holes.length === 0;
     at("waiting").hidden = totals.waiting === null;
-    if (totals.waiting) at("waiting").textContent = `Connection ${totals.waiting[1]} waits now, for ${time(totals.waiting[0])}.`;
+    if (totals.waiting) at("waiting").textContent = `Connection ${totals.waiting[1]} has been waiting for ${time(totals.waiting[0])}.`;
     if (connections) {
       tables.connections(at("connections"), connections);
       places.offer(connections);
-      at("listed").textContent = connections.length < totals.connections ? `the ${connections.length} busiest of ${totals.connections}` : "";
+      at("listed").textContent = connections.length < totals.connections ? `${connections.length} busiest of ${totals.connections}` : "";
     }
     document.body.dataset.atUs = String(at_us);
   });

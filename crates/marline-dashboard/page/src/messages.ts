@@ -92,7 +92,7 @@ export async function followPlaces(connection: number, signal: AbortSignal, told
     const answer = await ask(`places?connection=${connection}`, signal);
     if (!answer.ok || !answer.body) return `${answer.status}: ${(await answer.text()).trim()}`;
     await read(answer.body, (message) => told(JSON.parse(field(message, "data") ?? "null") as Places));
-    return "the connection is over, or another page asked for one";
+    return "the connection has ended, or another page shows one";
   } catch {
     return signal.aborted ? "" : "the program does not answer";
   }
@@ -106,12 +106,12 @@ export async function follow(listener: Listener): Promise<never> {
       if (answer.ok && answer.body) {
         wait_ms = 500;
         await read(answer.body, (message) => take(message, listener));
-        listener.link("the program has ended, or let this page go: what is shown is not new", false);
+        listener.link("disconnected from the program: the data shown is not current", false);
       } else {
         listener.link(`${answer.status}: ${(await answer.text()).trim()}`, false);
       }
     } catch {
-      listener.link("the program does not answer: what is shown is not new", false);
+      listener.link("the program does not answer: the data shown is not current", false);
     }
     await new Promise((done) => setTimeout(done, wait_ms));
   }

@@ -12,7 +12,7 @@ const KEPT = 8000;
 const [LEFT, BOTTOM, TOP] = [76, 22, 8];
 
 const MANNERS: [Manner, string][] = [
-  ["new", "new"], ["copy", "copies"], ["reinjection", "reinjected"], ["repeat", "retransmitted"], ["duplicate", "here before"],
+  ["new", "new"], ["copy", "copies"], ["reinjection", "reinjected"], ["repeat", "retransmitted"], ["duplicate", "duplicate"],
 ];
 
 export class PlacesView {

@@ -46,13 +46,13 @@ export function paths(table: HTMLTableElement, history: History): void {
     const cells: Cells = [
       ["path", path.name],
       ["state", state(path)],
-      ["round trip", time(path.srtt_us)],
+      ["RTT", time(path.srtt_us)],
       ["receives", rate(last?.receives_bits_per_s ?? 0)],
       ["sends", rate(last?.sends_bits_per_s ?? 0)],
       ["received", bytes(path.bytes_received)],
       ["sent, new", bytes(Math.max(path.bytes_sent - again, 0))],
       ["copies", `${bytes(path.bytes_copied)}, ${share(path.bytes_copied, path.bytes_sent)}`],
-      ["repeated", `${bytes(path.bytes_repeated)}, ${share(path.bytes_repeated, path.bytes_sent)}`],
+      ["retransmitted", `${bytes(path.bytes_repeated)}, ${share(path.bytes_repeated, path.bytes_sent)}`],
     ];
     return { key: path.name, cells, data: { path: path.name, state: path.state } };
   });
@@ -69,13 +69,13 @@ export function price(paths: PathSummary[], totals: Totals): string {
   const [sent, copied, repeated] = [sum((p) => p.bytes_sent), sum((p) => p.bytes_copied), sum((p) => p.bytes_repeated)];
   const fresh = Math.max(sent - copied - repeated, 0);
   let text = `Of ${bytes(sent)} sent, ${bytes(fresh)} were new, ${bytes(copied)} copies (${share(copied, sent)}) and ` +
-    `${bytes(repeated)} repeated (${share(repeated, sent)}). Received twice: ${bytes(sum((p) => p.bytes_duplicate))}.`;
+    `${bytes(repeated)} retransmitted (${share(repeated, sent)}). Duplicates received: ${bytes(sum((p) => p.bytes_duplicate))}.`;
   if (totals.repairs_sent > 0 || totals.bytes_repaired > 0) {
     text += ` Coding: ${totals.repairs_sent} repairs sent, ${bytes(totals.bytes_repaired)} computed from the peer's.`;
   }
   if (totals.memory_limit_bytes !== null) {
     text += ` Memory: ${bytes(totals.memory_bytes)} of ${bytes(totals.memory_limit_bytes)}`;
-    text += totals.memory_waits > 0 ? `, ${totals.memory_waits} waits for it.` : ".";
+    text += totals.memory_waits > 0 ? `, ${totals.memory_waits} waits for memory.` : ".";
   }
   return text;
 }
@@ -89,7 +89,7 @@ export function holes(table: HTMLTableElement, history: History): void {
       ["connection", String(hole.connection ?? "–")],
       ["direction", hole.direction ?? "–"],
       ["cause", hole.cause ?? "unknown"],
-      ["what was done", done(hole, history)],
+      ["action", done(hole, history)],
     ];
     const data = { sinceUs: String(since_us), atUs: String(hole.at_us), connection: String(hole.connection ?? "") };
     return { key: `${hole.connection}/${hole.direction}/${since_us}`, cells, data };
@@ -99,7 +99,7 @@ export function holes(table: HTMLTableElement, history: History): void {
 
 function done(hole: Happening, history: History): string {
   const since_us = hole.since_us ?? hole.at_us;
-  const copies = [...history.copied(since_us, hole.at_us)].map(([name, count]) => `${bytes(count)} sent again on ${name}`);
+  const copies = [...history.copied(since_us, hole.at_us)].map(([name, count]) => `${bytes(count)} copied to ${name}`);
   return [hole.policy ?? "", ...copies].filter(Boolean).join("; ");
 }
 
@@ -109,7 +109,7 @@ export function connections(table: HTMLTableElement, all: Connection[]): void {
       ["connection", String(one.connection)],
       ["scheduler", one.fallback ? `plain TCP: ${one.fallback}` : one.scheduler],
       ["subflows", one.unreachable > 0 ? `${one.subflows} (${one.unreachable} unreachable)` : String(one.subflows)],
-      ["round trip", time(one.srtt_us)],
+      ["RTT", time(one.srtt_us)],
       ["read", bytes(one.bytes_read)],
       ["written", bytes(one.bytes_written)],
       ["copies", bytes(one.bytes_copied)],
@@ -120,12 +120,12 @@ export function connections(table: HTMLTableElement, all: Connection[]): void {
 }
 
 const WORDS: Record<string, string> = {
-  SF_UNREACHABLE: "is unreachable: its data is sent on other paths",
-  SF_REACHABLE: "answers again",
+  SF_UNREACHABLE: "is unreachable: its data is sent on other subflows",
+  SF_REACHABLE: "receives again",
   SF_CLOSED: "subflow closed",
-  PATH_FAILED: "does not reach the server",
+  PATH_FAILED: "cannot reach the server",
   PATH_WORKS: "reaches the server again",
-  FALLBACK: "plain TCP from here on",
+  FALLBACK: "falls back to plain TCP",
 };
 
 export function event(happening: Happening): string {

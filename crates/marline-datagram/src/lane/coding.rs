@@ -19,7 +19,7 @@ use marline_policy::{Group, PathId, Repairs};
 use marline_time::{Duration, Instant};
 use marline_wire::repair_code::coefficient;
 
-use super::kept::FrameToKeep;
+use super::sent_frames::FrameToKeep;
 use crate::frame::{LEN_BYTES, MAX_GROUP_FRAMES, Repair, add_part};
 
 /// Pause and age after which a group ends.

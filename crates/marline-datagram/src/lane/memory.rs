@@ -1,7 +1,7 @@
 //! Memory that a lane uses for datagrams, and an external limit for it, which belongs to a budget.
 
 use super::Lane;
-use super::kept::KeptLimits;
+use super::sent_frames::KeptLimits;
 
 impl Lane {
     /// Bytes that wait to be sent for the first time, on all paths.

@@ -18,7 +18,7 @@ use marline_policy::{FlowClass, PathId};
 use marline_time::{Duration, Instant};
 use marline_wire::Assembly;
 
-use super::kept::FrameToKeep;
+use super::sent_frames::FrameToKeep;
 use super::{Copy, Lane, Transmit};
 use crate::frame::{self, HEADER_BYTES, MAX_WHOLE_FRAME, PIECE_OVERHEAD, Piece, SMALLEST_FRAME};
 use crate::path::Path;
@@ -114,14 +114,14 @@ impl FragmentedFrames {
 
 /// Frames of which pieces have arrived.
 #[derive(Debug, Default)]
-pub(super) struct Halves {
-    halves: BTreeMap<u64, Half>,
+pub(super) struct PartialFrames {
+    halves: BTreeMap<u64, PartialFrame>,
     bytes: usize,
     dropped: u64,
 }
 
 #[derive(Debug)]
-struct Half {
+struct PartialFrame {
     assembly: Assembly,
     total: usize,
     began_at: Instant,
@@ -131,7 +131,7 @@ struct Half {
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(super) struct BadPiece;
 
-impl Halves {
+impl PartialFrames {
     /// Stores a piece of an incomplete frame. Returns the frame if it was the last missing piece.
     pub(super) fn take(
         &mut self,
@@ -149,7 +149,7 @@ impl Halves {
                 self.drop_oldest();
             }
             self.bytes += total;
-            let half = Half { assembly: Assembly::default(), total, began_at: now };
+            let half = PartialFrame { assembly: Assembly::default(), total, began_at: now };
             self.halves.insert(number, half);
         }
         let half = self.halves.get_mut(&number).ok_or(BadPiece)?;
@@ -172,7 +172,7 @@ impl Halves {
 
     /// Drops frames that have been incomplete for too long.
     pub(super) fn expire(&mut self, now: Instant) {
-        let old = |half: &Half| now.since(half.began_at) > AGE;
+        let old = |half: &PartialFrame| now.since(half.began_at) > AGE;
         while self.halves.values().any(old) {
             self.drop_oldest();
         }
@@ -196,7 +196,7 @@ impl Halves {
         }
     }
 
-    fn forget(&mut self, number: u64) -> Option<Half> {
+    fn forget(&mut self, number: u64) -> Option<PartialFrame> {
         let half = self.halves.remove(&number)?;
         self.bytes -= half.total;
         Some(half)
@@ -270,7 +270,7 @@ mod tests {
 
     #[test]
     fn halves_are_bounded_in_number_in_bytes_and_in_time() {
-        let mut halves = Halves::default();
+        let mut halves = PartialFrames::default();
         for number in 0..1_000 {
             assert_eq!(halves.take(&piece(number, 100, 0, &[1; 50]), Instant::ZERO), Ok(None));
         }
@@ -293,8 +293,9 @@ mod tests {
 
     #[test]
     fn pieces_that_break_the_rules_are_refused() {
-        let mut halves = Halves::default();
-        let take = |halves: &mut Halves, piece: Piece<'_>| halves.take(&piece, Instant::ZERO);
+        let mut halves = PartialFrames::default();
+        let take =
+            |halves: &mut PartialFrames, piece: Piece<'_>| halves.take(&piece, Instant::ZERO);
         assert_eq!(take(&mut halves, piece(1, 20, 0, &[1; 9])), Err(BadPiece));
         assert_eq!(take(&mut halves, piece(1, MAX_WHOLE_FRAME + 1, 0, &[1; 9])), Err(BadPiece));
         assert_eq!(take(&mut halves, piece(1, 100, 95, &[1; 9])), Err(BadPiece));

@@ -30,12 +30,12 @@ impl core::fmt::Display for SendError {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         match self {
             SendError::TooBig { most_bytes } => {
-                write!(f, "the datagram is too big: the paths take {most_bytes} bytes")
+                write!(f, "the datagram is too big: the paths carry at most {most_bytes} bytes")
             }
-            SendError::QueueFull => f.write_str("too many datagrams wait to be sent"),
-            SendError::NoPath => f.write_str("there is no path"),
-            SendError::KeysSpent => f.write_str("the keys have sealed as many packets as they may"),
-            SendError::BadFlow => f.write_str("a flow id is at most 2^62 - 1"),
+            SendError::QueueFull => f.write_str("the send queue is full"),
+            SendError::NoPath => f.write_str("no path is available"),
+            SendError::KeysSpent => f.write_str("the key usage limit is reached"),
+            SendError::BadFlow => f.write_str("a flow id must be at most 2^62 - 1"),
         }
     }
 }

@@ -14,7 +14,7 @@ use marline_time::{Duration, Instant};
 /// Initial frame size: a path MTU of 1,200 bytes, less than that of tunnels and mobile networks.
 pub(crate) const INITIAL_FRAME_BYTES: u16 = 1_172;
 /// Frame size that passes everywhere: an IPv4 packet of 576 bytes (RFC 791) without its headers.
-const LEAST: u16 = 548;
+const MIN_FRAME_BYTES: u16 = 548;
 /// Sizes to probe, the largest first: Ethernet with IPv4 and IPv6, PPPoE, IPv6 in IPv4, and usual tunnels.
 const SIZES: [u16; 8] = [1_472, 1_452, 1_432, 1_392, 1_332, 1_252, INITIAL_FRAME_BYTES, 972];
 /// Number of probes per size.
@@ -174,7 +174,7 @@ impl Mtu {
 
     /// If no sizes are probed, the size is fixed.
     fn least(&self) -> u16 {
-        if self.safe == self.most { self.safe } else { LEAST.min(self.safe) }
+        if self.safe == self.most { self.safe } else { MIN_FRAME_BYTES.min(self.safe) }
     }
 
     /// Size to use when the present one no longer passes.
@@ -247,7 +247,7 @@ mod tests {
         assert_eq!(mtu.wanted(Instant::ZERO), Some(1_392));
         // A report cannot reduce it below the size that passes everywhere.
         assert!(mtu.on_too_big(100, Instant::ZERO));
-        assert_eq!(mtu.frame_bytes(), LEAST);
+        assert_eq!(mtu.frame_bytes(), MIN_FRAME_BYTES);
         assert_eq!(mtu.wanted(Instant::ZERO), None);
         assert_eq!(mtu.wanted(Instant::ZERO + AGAIN), Some(1_472));
     }
@@ -257,8 +257,11 @@ mod tests {
         let mut mtu = Mtu::new(INITIAL_FRAME_BYTES, 1_472);
         assert_eq!(mtu.frame_bytes(), INITIAL_FRAME_BYTES);
         assert!((0..4).any(|_| mtu.on_lost(1, INITIAL_FRAME_BYTES.into())));
-        assert_eq!((mtu.frame_bytes(), mtu.take_unannounced_size()), (LEAST, Some(LEAST)));
-        assert!((0..20).all(|_| !mtu.on_lost(1, LEAST.into())));
+        assert_eq!(
+            (mtu.frame_bytes(), mtu.take_unannounced_size()),
+            (MIN_FRAME_BYTES, Some(MIN_FRAME_BYTES))
+        );
+        assert!((0..20).all(|_| !mtu.on_lost(1, MIN_FRAME_BYTES.into())));
         search(&mut mtu, 1_000);
         assert_eq!(mtu.frame_bytes(), 972);
     }

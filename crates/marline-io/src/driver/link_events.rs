@@ -104,7 +104,7 @@ async fn accept(listener: TcpListener, port: u16, shards: Shards) {
                 }
             }
             Err(error) => {
-                tracing::debug!(%error, "a TCP connection could not be accepted");
+                tracing::debug!(%error, "cannot accept a TCP connection");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
             }
         }
@@ -201,7 +201,7 @@ pub(super) fn execute_route_orders(shard: &Shard, state: &mut State, now: Instan
                 tracing::warn!(
                     local = %ends.local,
                     server = %ends.remote,
-                    "no answer over UDP: connections use TCP until there is one"
+                    "no answer over UDP: connections use TCP until UDP is answered"
                 );
                 move_flows_to_link(state, now, ends, link);
             }
@@ -228,7 +228,7 @@ pub(super) fn execute_route_orders(shard: &Shard, state: &mut State, now: Instan
                     Leaving::NextComparison => tracing::info!(
                         local = %ends.local,
                         server = %ends.remote,
-                        "UDP was slower than TCP: connections try it again"
+                        "UDP was slower than TCP; trying UDP again"
                     ),
                     Leaving::LinkEnded | Leaving::NotFaster => {}
                 }

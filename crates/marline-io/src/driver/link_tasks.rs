@@ -63,9 +63,11 @@ impl core::fmt::Display for End {
         match self {
             End::Closed(None) => f.write_str("closed"),
             End::Closed(Some(error)) => write!(f, "{error}"),
-            End::ForeignData(ForeignData::Length(length)) => write!(f, "a frame of {length} bytes"),
-            End::ForeignData(_) => f.write_str("not Marline"),
-            End::Silent => f.write_str("nothing came in time"),
+            End::ForeignData(ForeignData::Length(length)) => {
+                write!(f, "invalid frame of {length} bytes")
+            }
+            End::ForeignData(_) => f.write_str("the peer does not speak Marline's protocol"),
+            End::Silent => f.write_str("no data before the timeout"),
         }
     }
 }
@@ -160,7 +162,7 @@ fn finish(
         End::ForeignData(_) => count(&links.counters().malformed),
         End::Silent => count(&links.counters().silent),
     }
-    tracing::debug!(remote = %link.outer().remote, "a link has ended: {end}");
+    tracing::debug!(remote = %link.outer().remote, "TCP link closed: {end}");
     link.close();
     links.remove(link);
     let is_reset =
@@ -330,7 +332,7 @@ async fn connect(
     let begun = Instant::now();
     let mut stream = connect_with(options, remote, Segments::Usual).await?;
     if stalled && begun.elapsed() < AT_ONCE {
-        tracing::debug!(server = %remote, "large TCP segments seem to be lost here: using small ones");
+        tracing::debug!(server = %remote, "large TCP segments seem to be lost; using small ones");
         stream = connect_with(options, remote, Segments::Small).await?;
     }
     sys::link::prepare(&stream);

@@ -113,7 +113,7 @@ pub(crate) enum Leaving {
 }
 
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-enum Way {
+enum TransportChoice {
     Datagrams,
     /// A link is being opened.
     Opening,
@@ -124,7 +124,7 @@ enum Way {
 
 #[derive(Clone, Debug)]
 struct Route {
-    way: Way,
+    way: TransportChoice,
     /// Times of the oldest and the newest datagram without answer.
     asked: Option<(Instant, Instant)>,
     /// Time of the last answer to a datagram here.
@@ -164,7 +164,7 @@ struct Probe {
 impl Route {
     fn new(now: Instant) -> Self {
         Route {
-            way: Way::Datagrams,
+            way: TransportChoice::Datagrams,
             asked: None,
             heard_at: None,
             suspect: false,
@@ -185,7 +185,7 @@ impl Route {
 
     /// Time at which a link will be opened if nothing changes.
     fn open_at(&self, udp: UdpUse) -> Option<Instant> {
-        let (since, latest) = self.asked.filter(|_| self.way == Way::Datagrams)?;
+        let (since, latest) = self.asked.filter(|_| self.way == TransportChoice::Datagrams)?;
         let patience = match () {
             () if self.suspect || udp == UdpUse::Never => Duration::ZERO,
             () if self.heard_at.is_some() => PATIENCE,
@@ -199,7 +199,7 @@ impl Route {
         (at <= latest + recent).then_some(at)
     }
 
-    fn take(&mut self, now: Instant, way: Way) {
+    fn take(&mut self, now: Instant, way: TransportChoice) {
         (self.way, self.since) = (way, now);
         self.asked = None;
     }
@@ -267,12 +267,12 @@ impl Routes {
         let Some(route) = self.routes.get_mut(&ends) else { return };
         route.heard_at = Some(now);
         match route.way {
-            Way::Link(_) => return,
-            Way::Confirming(link, _) => {
-                route.way = Way::Datagrams;
+            TransportChoice::Link(_) => return,
+            TransportChoice::Confirming(link, _) => {
+                route.way = TransportChoice::Datagrams;
                 self.orders.push_back(Order::Close(link));
             }
-            Way::Datagrams | Way::Opening => {}
+            TransportChoice::Datagrams | TransportChoice::Opening => {}
         }
         (route.asked, route.suspect) = (None, false);
     }
@@ -282,13 +282,13 @@ impl Routes {
     pub(crate) fn refused(&mut self, now: Instant, ends: FlowEnds) -> bool {
         let Some(route) = self.routes.get_mut(&ends) else { return false };
         match route.way {
-            Way::Link(_) => true,
-            Way::Opening | Way::Confirming(..) => {
+            TransportChoice::Link(_) => true,
+            TransportChoice::Opening | TransportChoice::Confirming(..) => {
                 route.refused = true;
                 true
             }
-            Way::Datagrams if route.failures > 0 => false,
-            Way::Datagrams => {
+            TransportChoice::Datagrams if route.failures > 0 => false,
+            TransportChoice::Datagrams => {
                 (route.suspect, route.refused) = (true, true);
                 route.asked.get_or_insert((now, now));
                 true
@@ -298,14 +298,14 @@ impl Routes {
 
     /// Handles an established link.
     pub(crate) fn opened(&mut self, now: Instant, ends: FlowEnds, link: u16) {
-        let wanted = |route: &&mut Route| route.way == Way::Opening;
+        let wanted = |route: &&mut Route| route.way == TransportChoice::Opening;
         let Some(route) = self.routes.get_mut(&ends).filter(wanted) else {
             self.orders.push_back(Order::Close(link));
             return;
         };
         (route.failures, route.refused) = (0, false);
         if let Some(Comparison::Running { datagrams, .. }) = route.comparison {
-            route.take(now, Way::Link(link));
+            route.take(now, TransportChoice::Link(link));
             let measured_at = Some(now + TRIAL);
             route.comparison = Some(Comparison::Running { datagrams, measured_at });
             self.paces.begin_trial(now, ends);
@@ -315,14 +315,16 @@ impl Routes {
         }
         if route.asked.is_none() {
             // A datagram was answered meanwhile.
-            route.way = Way::Datagrams;
+            route.way = TransportChoice::Datagrams;
             self.orders.push_back(Order::Close(link));
             return;
         }
         if self.udp == UdpUse::Preferred && !route.suspect {
             let took = now.since(route.asked_for_link_at);
-            route.way =
-                Way::Confirming(link, now + took.clamp(CONFIRMATION_TIME.0, CONFIRMATION_TIME.1));
+            route.way = TransportChoice::Confirming(
+                link,
+                now + took.clamp(CONFIRMATION_TIME.0, CONFIRMATION_TIME.1),
+            );
             self.orders.push_back(Order::Probe(ends));
             return;
         }
@@ -334,7 +336,7 @@ impl Routes {
         let Some(route) = self.routes.get_mut(&ends) else { return };
         let mistake = route.mistakes > 0 && now < route.since + SETTLED;
         route.mistakes = if mistake { route.mistakes } else { 0 };
-        route.take(now, Way::Link(link));
+        route.take(now, TransportChoice::Link(link));
         route.suspect = true;
         let at = (self.udp == UdpUse::Preferred).then_some(now + PROBE.0);
         route.probe = Probe { at, pause: PROBE.0, ..Probe::default() };
@@ -350,8 +352,8 @@ impl Routes {
     ) -> bool {
         let sends_datagrams = self.sends_datagrams();
         let Some(route) = self.routes.get_mut(&ends) else { return false };
-        if route.way == Way::Opening {
-            route.way = Way::Datagrams;
+        if route.way == TransportChoice::Opening {
+            route.way = TransportChoice::Datagrams;
         }
         if route.comparison.take().is_some() {
             route.compare_at = now + COMPARE.after(route.in_vain);
@@ -379,7 +381,7 @@ impl Routes {
 
     /// Records that the link in use has stalled and is being closed.
     pub(crate) fn stalled(&mut self, now: Instant, ends: FlowEnds, link: u16) {
-        let used = |route: &&mut Route| route.way == Way::Link(link);
+        let used = |route: &&mut Route| route.way == TransportChoice::Link(link);
         if let Some(route) = self.routes.get_mut(&ends).filter(used) {
             route.stalled_at = Some(now);
         }
@@ -395,14 +397,16 @@ impl Routes {
     pub(crate) fn closed(&mut self, now: Instant, ends: FlowEnds, link: u16) {
         let Some(route) = self.routes.get_mut(&ends) else { return };
         match route.way {
-            Way::Link(used) if used == link => {
+            TransportChoice::Link(used) if used == link => {
                 if route.comparison.take().is_some() {
                     route.compare_at = now + COMPARE_AFTER_NOTHING;
                 }
-                route.take(now, Way::Datagrams);
+                route.take(now, TransportChoice::Datagrams);
                 self.orders.push_back(Order::Leave(ends, Leaving::LinkEnded));
             }
-            Way::Confirming(known, _) if known == link => route.way = Way::Datagrams,
+            TransportChoice::Confirming(known, _) if known == link => {
+                route.way = TransportChoice::Datagrams
+            }
             _ => {}
         }
     }
@@ -411,7 +415,7 @@ impl Routes {
     pub(crate) fn answered(&mut self, now: Instant, ends: FlowEnds, id: u64) {
         let udp = self.udp;
         let Some(route) = self.routes.get_mut(&ends) else { return };
-        let Way::Link(link) = route.way else { return };
+        let TransportChoice::Link(link) = route.way else { return };
         if route.probe.id.take_if(|asked| *asked == id).is_none() || udp != UdpUse::Preferred {
             return;
         }
@@ -421,7 +425,7 @@ impl Routes {
         if route.probe.answers < ANSWERS || now < route.since + STAY.after(route.mistakes) {
             return;
         }
-        route.take(now, Way::Datagrams);
+        route.take(now, TransportChoice::Datagrams);
         (route.suspect, route.heard_at) = (false, Some(now));
         route.mistakes = route.mistakes.saturating_add(1);
         self.orders.push_back(Order::Leave(ends, Leaving::DatagramsWork));
@@ -442,13 +446,14 @@ impl Routes {
 
     /// Returns true if flows between these addresses use a link.
     pub(crate) fn is_by_link(&self, ends: &FlowEnds) -> bool {
-        self.routes.get(ends).is_some_and(|route| matches!(route.way, Way::Link(_)))
+        self.routes.get(ends).is_some_and(|route| matches!(route.way, TransportChoice::Link(_)))
     }
 
     /// Routes that use a link, except for a comparison.
     pub(crate) fn by_link(&self) -> Vec<FlowEnds> {
         let compared = |route: &Route| matches!(route.comparison, Some(Comparison::Running { .. }));
-        let linked = |route: &Route| matches!(route.way, Way::Link(_)) && !compared(route);
+        let linked =
+            |route: &Route| matches!(route.way, TransportChoice::Link(_)) && !compared(route);
         let linked = self.routes.iter().filter(|(_, route)| linked(route));
         linked.map(|(ends, _)| *ends).collect()
     }
@@ -456,7 +461,7 @@ impl Routes {
     /// Drops the routes of a local address that is gone.
     pub(crate) fn forget(&mut self, local: IpAddr) {
         for (_, route) in self.routes.extract_if(.., |ends, _| ends.local == local) {
-            if let Way::Link(link) | Way::Confirming(link, _) = route.way {
+            if let TransportChoice::Link(link) | TransportChoice::Confirming(link, _) = route.way {
                 self.orders.push_back(Order::Close(link));
             }
         }
@@ -469,10 +474,10 @@ impl Routes {
 
     fn due(&self, route: &Route) -> Option<Instant> {
         match route.way {
-            Way::Datagrams => route.open_at(self.udp),
-            Way::Opening => None,
-            Way::Confirming(_, until) => Some(until),
-            Way::Link(_) => match route.comparison {
+            TransportChoice::Datagrams => route.open_at(self.udp),
+            TransportChoice::Opening => None,
+            TransportChoice::Confirming(_, until) => Some(until),
+            TransportChoice::Link(_) => match route.comparison {
                 Some(Comparison::Running { measured_at, .. }) => measured_at,
                 Some(Comparison::Faster { until, .. }) => Some(until),
                 None => route.probe.at,
@@ -484,24 +489,27 @@ impl Routes {
     pub(crate) fn on_timeout(&mut self, now: Instant) {
         let due =
             self.routes.iter().filter(|(_, route)| self.due(route).is_some_and(|at| at <= now));
-        let due: Vec<(FlowEnds, Way)> = due.map(|(ends, route)| (*ends, route.way)).collect();
+        let due: Vec<(FlowEnds, TransportChoice)> =
+            due.map(|(ends, route)| (*ends, route.way)).collect();
         for (ends, way) in due {
             match way {
-                Way::Confirming(link, _) => self.move_route_to_link(now, ends, link),
-                Way::Link(_) => self.on_comparison_due(now, ends),
-                Way::Datagrams | Way::Opening => {}
+                TransportChoice::Confirming(link, _) => self.move_route_to_link(now, ends, link),
+                TransportChoice::Link(_) => self.on_comparison_due(now, ends),
+                TransportChoice::Datagrams | TransportChoice::Opening => {}
             }
         }
         for (ends, route) in &mut self.routes {
             match route.way {
-                Way::Datagrams if route.open_at(self.udp).is_some_and(|at| at <= now) => {
-                    (route.way, route.asked_for_link_at) = (Way::Opening, now);
+                TransportChoice::Datagrams
+                    if route.open_at(self.udp).is_some_and(|at| at <= now) =>
+                {
+                    (route.way, route.asked_for_link_at) = (TransportChoice::Opening, now);
                     self.orders.push_back(Order::Open(*ends));
                     if self.udp == UdpUse::Preferred {
                         self.orders.push_back(Order::Probe(*ends));
                     }
                 }
-                Way::Link(_)
+                TransportChoice::Link(_)
                     if route.comparison.is_none() && route.probe.at.is_some_and(|at| at <= now) =>
                 {
                     let probe = &mut route.probe;
@@ -526,7 +534,7 @@ impl Routes {
             return;
         }
         let used = |route: &Route| route.asked.map_or(route.since, |(_, latest)| latest);
-        let idle = self.routes.iter().filter(|(_, route)| route.way == Way::Datagrams);
+        let idle = self.routes.iter().filter(|(_, route)| route.way == TransportChoice::Datagrams);
         if let Some(oldest) = idle.min_by_key(|(_, route)| used(route)).map(|(ends, _)| *ends) {
             self.routes.remove(&oldest);
         }

@@ -41,13 +41,13 @@ impl ForeignData {
     pub(crate) const fn meaning(self) -> &'static str {
         match self {
             ForeignData::Http => {
-                "a web page came in the server's place: is a login wanted in this network?"
+                "received a web page instead of the server's answer: does this network require a login?"
             }
             ForeignData::Tls => {
-                "TLS came in the server's place: something in this network answers for it"
+                "received TLS instead of the server's answer: something in this network intercepts connections"
             }
-            ForeignData::Other => "what came is no answer of a Marline server",
-            ForeignData::Length(_) => "what came is no frame",
+            ForeignData::Other => "the answer is not from a Marline server",
+            ForeignData::Length(_) => "the peer sent an invalid frame",
         }
     }
 }

@@ -255,7 +255,7 @@ impl Offload {
 }
 
 fn in_use() -> io::Error {
-    io::Error::new(io::ErrorKind::ResourceBusy, "these raw sockets are in use already")
+    io::Error::new(io::ErrorKind::ResourceBusy, "these raw sockets are already in use")
 }
 
 /// Ports that belong to this carrier, and counters.

@@ -11,7 +11,7 @@ use super::resolv_conf;
 
 const DNS_PORT: u16 = 53;
 /// Maximum number of resolvers per network.
-const MOST: usize = 4;
+const MAX_RESOLVERS: usize = 4;
 /// Files with the resolvers of each link: of systemd-resolved, then of systemd-networkd.
 const LINK_RESOLVER_FILES: [(&str, &str); 2] =
     [("/run/systemd/resolve/netif", "SERVERS="), ("/run/systemd/netif/links", "DNS=")];
@@ -52,7 +52,7 @@ fn resolvers_below(root: &Path, name: &str, index: u32) -> Vec<SocketAddr> {
             distinct.push(resolver);
         }
     }
-    distinct.truncate(MOST);
+    distinct.truncate(MAX_RESOLVERS);
     distinct
 }
 
@@ -116,6 +116,6 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let many: String = (0..200).map(|n| format!("nameserver 192.0.2.{n}\n")).collect();
         write(root.path(), "etc/resolv.conf", &many);
-        assert_eq!(resolvers_below(root.path(), "eth0", 2).len(), MOST);
+        assert_eq!(resolvers_below(root.path(), "eth0", 2).len(), MAX_RESOLVERS);
     }
 }

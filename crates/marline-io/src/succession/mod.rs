@@ -6,11 +6,11 @@
 //! The handover state and the passed packets go through one [`Channel`] between the two.
 
 mod channel;
-mod estate;
+mod handover_state;
 mod message;
 
 pub use channel::Channel;
 pub(crate) use channel::MAX_MESSAGE_LEN;
-pub use estate::{HandoverState, PROTOCOL, PendingSuccessor};
+pub use handover_state::{HandoverState, PROTOCOL, PendingSuccessor};
 pub use message::NativePart;
 pub(crate) use message::{Message, Passed};

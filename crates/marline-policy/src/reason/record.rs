@@ -156,9 +156,10 @@ impl Line {
         self.put("repairs", u8::from(inputs.repairs));
         self.put("spent", inputs.spending.spent);
         self.put("unlimited", u8::from(inputs.spending.unlimited));
-        let purse = |(id, spent): &(SubflowId, f32)| format!("{}:{spent}", id.0);
-        let purses: Vec<String> = inputs.spending.purses.iter().map(purse).collect();
-        self.put_list("purses", &purses);
+        let path_budget = |(id, spent): &(SubflowId, f32)| format!("{}:{spent}", id.0);
+        let path_budgets: Vec<String> =
+            inputs.spending.path_budgets.iter().map(path_budget).collect();
+        self.put_list("purses", &path_budgets);
         self.put("patience_ns", nanos(inputs.spending.terms.patience));
         self.put("metered_bits_per_s", inputs.spending.terms.metered_rate.bits_per_s());
         self.put("wake_ns", nanos(inputs.spending.terms.wake));
@@ -444,7 +445,7 @@ impl<'a> Fields<'a> {
             spending: BudgetState {
                 spent: self.with("spent", read_fraction)?,
                 unlimited: self.with("unlimited", read_flag)?,
-                purses: self.list("purses", read_path_budget)?,
+                path_budgets: self.list("purses", read_path_budget)?,
                 terms: Terms {
                     patience: self.some("patience_ns", read_time)?.unwrap_or_default(),
                     metered_rate: self.some("metered_bits_per_s", read_rate)?.unwrap_or(Rate::ZERO),

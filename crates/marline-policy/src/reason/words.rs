@@ -16,9 +16,9 @@ impl Reason {
             Rule::HeardLast => {
                 let state = match self.grounds.path.and_then(|id| self.inputs.path(id)) {
                     Some(path) if matches!(path.health, Health::Degraded { .. }) => {
-                        "answers, though badly"
+                        "answers, but poorly"
                     }
-                    _ => "was heard of last",
+                    _ => "received data last",
                 };
                 format!(
                     "{size} of new data on {path}: every path is in trouble, and this one {state}"
@@ -29,15 +29,15 @@ impl Reason {
                 let (full, all) = (self.other(name), time(self.grounds.other_us));
                 let here = time(self.grounds.arrives_us);
                 format!(
-                    "new data waits for {full}, which is full now but brings all of it within {all}; \
+                    "new data waits for {full}, which is full now but delivers all of it within {all}; \
                      on {path} a segment would take {here}"
                 )
             }
             Rule::WouldBlock => {
                 let here = time(self.grounds.arrives_us);
                 format!(
-                    "new data waits: {path} would bring it within {here}, and faster paths would have to stop \
-                     for it before, behind the window or the buffer"
+                    "new data waits: {path} would deliver it within {here}, and faster paths would have to \
+                     wait for it, as window or buffer would be full"
                 )
             }
             Rule::Late => format!("copy of {size} on {path}: {}", self.cost_reason_text(name)),
@@ -47,7 +47,7 @@ impl Reason {
             Rule::Repair => {
                 let budget = self.budget(name);
                 format!(
-                    "repair of {size} on {path}: whichever segment of it {} loses is computed from it; {budget}",
+                    "repair of {size} on {path}: it replaces any one of these segments that {} loses; {budget}",
                     self.other(name)
                 )
             }
@@ -58,13 +58,13 @@ impl Reason {
                 });
                 let unused = time(unused);
                 format!(
-                    "copy of {size} on {path}, which has carried nothing for {unused}: it shows how the path is"
+                    "copy of {size} on {path} to measure it, as it has carried nothing for {unused}"
                 )
             }
             Rule::LookAgain => self.recheck_text(),
-            Rule::Nothing => "there is nothing to send, and nothing worth a copy".to_owned(),
-            Rule::NoPath => "nothing is sent: no path can carry anything".to_owned(),
-            Rule::Rescue => format!("{size} again on {path}: {}", self.cause(name)),
+            Rule::Nothing => "there is no data to send, and none worth a copy".to_owned(),
+            Rule::NoPath => "nothing is sent: no path can send".to_owned(),
+            Rule::Rescue => format!("reinjection of {size} on {path}: {}", self.cause(name)),
             Rule::RescueWaits => self.rescue_waits(name),
             Rule::Unblock => {
                 let full = match self.question {
@@ -73,7 +73,7 @@ impl Reason {
                 };
                 let slow = self.other(name);
                 format!(
-                    "{size} again on {path}: {full}, and {slow} holds the data that everything waits for"
+                    "reinjection of {size} on {path}: {full}, and {slow} holds the oldest missing data"
                 )
             }
         }
@@ -86,7 +86,7 @@ impl Reason {
             }
             _ => None,
         };
-        format!("no copy is worth its price yet; looked at again in {}", time(after))
+        format!("no copy is worth its price yet; next check in {}", time(after))
     }
 
     /// Number of bytes covered by the decision.
@@ -108,13 +108,13 @@ impl Reason {
         let grounds = &self.grounds;
         let here = match grounds.arrives_us {
             Some(us) if us < UNKNOWN_US => format!("where it arrives within {}", time(Some(us))),
-            _ => "of which nothing is known yet".to_owned(),
+            _ => "which has no forecast yet".to_owned(),
         };
         match (grounds.other, grounds.other_us) {
             (Some(other), Some(us)) if us < UNKNOWN_US => {
                 format!("{here}; on {} it would be {}", name(other), time(Some(us)))
             }
-            (Some(other), _) => format!("{here}; of {} nothing is known yet", name(other)),
+            (Some(other), _) => format!("{here}; {} has no forecast yet", name(other)),
             (None, _) if self.inputs.paths.len() > 1 => format!("{here}; no other path has room"),
             (None, _) => format!("{here}; there is no other path"),
         }
@@ -126,7 +126,7 @@ impl Reason {
         let (other, takes) = (self.other(name), time(grounds.arrives_us));
         let owed = match (grounds.other_us, grounds.other_late_us) {
             (None, _) if self.is_known(grounds.other) => format!("{other} is not late"),
-            (None, _) => format!("nothing is known of {other} yet"),
+            (None, _) => format!("{other} has no forecast yet"),
             (Some(0), Some(0)) => format!("{other}'s answer is late"),
             (Some(0), late) => format!("{other}'s answer is due (p90 in {})", time(late)),
             (due, late) => format!("{other}'s answer is due in {} (p90 {})", time(due), time(late)),
@@ -148,14 +148,14 @@ impl Reason {
             Some(other) if other.metered && other.wake_share > 0.0 => "is metered and has a radio",
             Some(other) if other.metered => "is metered",
             Some(other) if other.wake_share >= 1.0 => "has a radio that sleeps",
-            _ => "has a radio that is to fall asleep",
+            _ => "has a radio that should go to sleep",
         };
         let (here, other) = (time(self.grounds.arrives_us), self.other(name));
         let spared = match self.grounds.other_us {
             Some(us) if us < UNKNOWN_US => {
                 format!("{other} would take {} for a segment, but {why}", time(Some(us)))
             }
-            _ => format!("{other}, of which nothing is known yet, {why}"),
+            _ => format!("{other}, which has no forecast yet, {why}"),
         };
         match self.decision.data() {
             Some(_) => {
@@ -163,7 +163,9 @@ impl Reason {
                 format!("{size} of new data on {path}, where it arrives within {here}; {spared}")
             }
             None => {
-                format!("new data waits for {path}, which brings all of it within {here}; {spared}")
+                format!(
+                    "new data waits for {path}, which delivers all of it within {here}; {spared}"
+                )
             }
         }
     }
@@ -183,7 +185,7 @@ impl Reason {
         } else {
             "there is no budget".to_owned()
         };
-        match self.grounds.path.and_then(|id| Some((name(id), spending.purse(id)?))) {
+        match self.grounds.path.and_then(|id| Some((name(id), spending.path_budget(id)?))) {
             Some((path, spent)) if spent.is_finite() => {
                 format!("{all}, and {:.0} % of what may be copied to {path}", spent * 100.0)
             }
@@ -193,7 +195,7 @@ impl Reason {
 
     /// Why data is sent again.
     fn cause(&self, name: &dyn Fn(SubflowId) -> String) -> String {
-        let Question::Again(item) = self.question else { return "it was asked for".to_owned() };
+        let Question::Again(item) = self.question else { return "it was requested".to_owned() };
         let carriers: Vec<String> = item.carried_by.iter().map(name).collect();
         let carriers =
             if carriers.is_empty() { "a path".to_owned() } else { carriers.join(" and ") };
@@ -204,7 +206,7 @@ impl Reason {
             }
             ReinjectionCause::SubflowClosed => "the path that carried it is gone".to_owned(),
             ReinjectionCause::DataRto => "the connection's own timer expired".to_owned(),
-            ReinjectionCause::Policy => "the scheduler asked for it".to_owned(),
+            ReinjectionCause::Policy => "the scheduler requested it".to_owned(),
             ReinjectionCause::Loss => format!("{carriers} lost it"),
         }
     }
@@ -217,10 +219,10 @@ impl Reason {
         let cause = self.cause(name);
         match self.grounds.path {
             Some(on) => {
-                format!("{size} to be repeated ({cause}) waits: {} carries it already", name(on))
+                format!("reinjection of {size} ({cause}) waits: {} already carries it", name(on))
             }
             None => {
-                format!("{size} to be repeated ({cause}) waits: no path that may have it has room")
+                format!("reinjection of {size} ({cause}) waits: no allowed path has room")
             }
         }
     }

@@ -49,14 +49,14 @@ fn new_data_is_said_to_go_where_it_arrives_first() {
     let unknown = Grounds { arrives_us: Some(u64::MAX), ..first };
     assert_eq!(
         words(run, Grounds { other: Some(LTE), other_us: Some(u64::MAX), ..unknown }),
-        "14 kB of new data on wifi, of which nothing is known yet; of lte nothing is known yet"
+        "14 kB of new data on wifi, which has no forecast yet; lte has no forecast yet"
     );
     let mut alone = reason(run, first);
     alone.inputs.paths.pop();
     assert!(alone.words(&name).ends_with("; there is no other path"));
     assert_eq!(
         words(run, by(Rule::HeardLast, WIFI)),
-        "14 kB of new data on wifi: every path is in trouble, and this one was heard of last"
+        "14 kB of new data on wifi: every path is in trouble, and this one received data last"
     );
 }
 
@@ -66,24 +66,24 @@ fn the_text_of_a_wait_names_its_cause() {
     let judged = Grounds { arrives_us: Some(80_000), ..by(Rule::FullIsSooner, LTE) };
     assert_eq!(
         waits(Grounds { other: Some(WIFI), other_us: Some(30_000), ..judged }),
-        "new data waits for wifi, which is full now but brings all of it within 30 ms; on lte a segment \
+        "new data waits for wifi, which is full now but delivers all of it within 30 ms; on lte a segment \
          would take 80 ms"
     );
     assert_eq!(
         waits(Grounds { rule: Rule::WouldBlock, ..judged }),
-        "new data waits: lte would bring it within 80 ms, and faster paths would have to stop for it before, behind \
-         the window or the buffer"
+        "new data waits: lte would deliver it within 80 ms, and faster paths would have to wait for it, as \
+         window or buffer would be full"
     );
     assert_eq!(waits(Grounds::of(Rule::NoRoom)), "new data waits: no path has room");
-    assert_eq!(waits(Grounds::of(Rule::NoPath)), "nothing is sent: no path can carry anything");
+    assert_eq!(waits(Grounds::of(Rule::NoPath)), "nothing is sent: no path can send");
     assert_eq!(
         waits(Grounds::of(Rule::Nothing)),
-        "there is nothing to send, and nothing worth a copy"
+        "there is no data to send, and none worth a copy"
     );
     let later = Decision::WaitUntil(Instant::from_millis(1_012));
     assert_eq!(
         words(later, Grounds::of(Rule::LookAgain)),
-        "no copy is worth its price yet; looked at again in 12 ms"
+        "no copy is worth its price yet; next check in 12 ms"
     );
 }
 
@@ -118,10 +118,10 @@ fn the_text_of_a_copy_names_savings_and_limit() {
     assert!(words(copy, not_late).contains(": wifi is not late, a copy"));
     let mut unknown = reason(copy, not_late);
     unknown.inputs.paths[0].forecast = Forecast::default();
-    assert!(unknown.words(&name).contains(": nothing is known of wifi yet, a copy"));
+    assert!(unknown.words(&name).contains(": wifi has no forecast yet, a copy"));
     assert_eq!(
         words(send(1, 0, 500), by(Rule::Explore, LTE)),
-        "copy of 500 bytes on lte, which has carried nothing for 1.0 s: it shows how the path is"
+        "copy of 500 bytes on lte to measure it, as it has carried nothing for 1.0 s"
     );
 }
 
@@ -136,11 +136,11 @@ fn the_text_of_a_reinjection_names_its_cause() {
     let again =
         |decision, grounds| Reason { question: Question::Again(item), ..reason(decision, grounds) };
     let rescue = again(send(1, 0, 1_400), by(Rule::Rescue, LTE));
-    assert_eq!(rescue.words(&name), "1.4 kB again on lte: a probe on wifi had no answer");
+    assert_eq!(rescue.words(&name), "reinjection of 1.4 kB on lte: a probe on wifi had no answer");
     let waits = again(Decision::Wait, by(Rule::RescueWaits, LTE));
     assert_eq!(
         waits.words(&name),
-        "1.4 kB to be repeated (a probe on wifi had no answer) waits: lte carries it already"
+        "reinjection of 1.4 kB (a probe on wifi had no answer) waits: lte already carries it"
     );
     let unblock = Grounds { other: Some(LTE), ..by(Rule::Unblock, WIFI) };
     let mut blocked = reason(send(0, 0, 1_000), unblock);
@@ -148,7 +148,7 @@ fn the_text_of_a_reinjection_names_its_cause() {
     blocked.also = vec![range(1_000, 2_000)];
     assert_eq!(
         blocked.words(&name),
-        "2.0 kB again on wifi: the peer's window is full, and lte holds the data that everything waits for"
+        "reinjection of 2.0 kB on wifi: the peer's window is full, and lte holds the oldest missing data"
     );
 }
 
@@ -173,18 +173,18 @@ fn the_text_of_a_spared_path_names_the_time_lost() {
     (spared.inputs.paths[1].metered, spared.inputs.paths[1].wake_share) = (false, 1.0);
     assert_eq!(
         spared.words(&name),
-        "new data waits for wifi, which brings all of it within 70 ms; lte would take 30 ms for a segment, \
+        "new data waits for wifi, which delivers all of it within 70 ms; lte would take 30 ms for a segment, \
          but has a radio that sleeps"
     );
     let sum = Decision::Repair { subflow: LTE, range: range(0, 28_000) };
     let repair = reason(sum, Grounds { other: Some(WIFI), ..by(Rule::Repair, LTE) });
     assert_eq!(
         repair.words(&name),
-        "repair of 28 kB on lte: whichever segment of it wifi loses is computed from it; 36 % of the budget spent"
+        "repair of 28 kB on lte: it replaces any one of these segments that wifi loses; 36 % of the budget spent"
     );
     let mut copy = reason(send(1, 0, 1_000), by(Rule::Explore, LTE));
     copy.grounds.rule = Rule::End;
-    copy.inputs.spending.purses = vec![(LTE, 0.5)];
+    copy.inputs.spending.path_budgets = vec![(LTE, 0.5)];
     let text = copy.words(&name);
     assert!(
         text.ends_with("36 % of the budget spent, and 50 % of what may be copied to lte"),
@@ -224,8 +224,9 @@ fn a_record_is_read_as_it_was_written() {
     ];
     let terms = Terms { patience: ms(100), metered_rate: Rate::from_mbit(1), wake: ms(7) };
     let repairs_due = Some(RepairsDue { range: range(3, 9), count: 2 });
-    let purses = vec![(LTE, 2.0 / 3.0), (SubflowId(3), f32::INFINITY)];
-    let spending = BudgetState { spent: 1.0 / 3.0, unlimited: false, purses, terms, repairs_due };
+    let path_budgets = vec![(LTE, 2.0 / 3.0), (SubflowId(3), f32::INFINITY)];
+    let spending =
+        BudgetState { spent: 1.0 / 3.0, unlimited: false, path_budgets, terms, repairs_due };
     let ask = |cx: &SchedulerContext<'_>| {
         let index = cx.mappings;
         let next = [index.next_not_on(LTE, Dsn(0)), index.next_not_on(LTE, Dsn(1_000))];

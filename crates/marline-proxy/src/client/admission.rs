@@ -14,7 +14,7 @@ use tokio::time::{Instant, sleep_until};
 use crate::session::{LIFETIME, Session, SessionId};
 
 /// Largest number of concurrent handshakes. A server admits 16 per source, and other clients may share our address.
-const MOST: usize = 8;
+const MAX_HANDSHAKES: usize = 8;
 /// While the first handshake may still give a session, the next one starts after this delay.
 const HANDSHAKE_HEDGE_DELAY: Duration = Duration::from_secs(1);
 
@@ -81,7 +81,7 @@ impl State {
     fn next_turn(&self, now: Instant, alone: bool) -> Option<Instant> {
         match (self.shaking, self.last_begun) {
             (0, _) | (_, None) => Some(now),
-            (shaking, _) if shaking >= MOST => None,
+            (shaking, _) if shaking >= MAX_HANDSHAKES => None,
             (_, Some(_)) if alone => Some(now),
             (_, Some(begun)) => Some(begun + HANDSHAKE_HEDGE_DELAY),
         }

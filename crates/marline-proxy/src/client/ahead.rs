@@ -22,7 +22,7 @@ use tokio::time::{sleep, timeout};
 
 /// Largest number of bytes sent ahead. It is below what a session's stream seals without waiting for room, and
 /// below a server's receive window, because the server reads the bytes only after reaching the target.
-const MOST: usize = 4 * 1_024;
+const MAX_BYTES_AHEAD: usize = 4 * 1_024;
 
 /// Bytes of an application that are sent ahead.
 #[derive(Debug)]
@@ -80,7 +80,7 @@ impl<'a> Ahead<'a> {
     async fn take(&mut self) {
         loop {
             let readable = self.application.readable().await;
-            self.taken.reserve_exact(MOST - self.taken.len());
+            self.taken.reserve_exact(MAX_BYTES_AHEAD - self.taken.len());
             match readable.and_then(|()| self.application.try_read_buf(&mut self.taken)) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 Err(error) => return self.error = Some(error),
@@ -102,7 +102,7 @@ impl<'a> Ahead<'a> {
         loop {
             let before = self.taken.len();
             let (goes_on, waits) =
-                (!self.ended && self.error.is_none() && before < MOST, before > 0);
+                (!self.ended && self.error.is_none() && before < MAX_BYTES_AHEAD, before > 0);
             tokio::select! {
                 biased;
                 answer = &mut answer => return Ok(Some(answer)),

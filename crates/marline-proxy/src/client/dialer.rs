@@ -116,8 +116,8 @@ impl Dialer {
         let stream = self.connect_by_name().await?;
         let asked = self.client.expect_answer(own, RECEIVE_IDLE_LIMIT);
         tracing::info!(
-            "the server's own address {} does not answer: through {} for {} s; connections to it: {asked}, which end \
-             if it stays silent for {} s",
+            "no answer from the server's own address {}: using {} for {} s; {asked} connections to it end \
+             unless it answers within {} s",
             own[0],
             names(&self.names.servers),
             MEMBER_RETRY_PAUSE.as_secs(),

@@ -14,7 +14,7 @@ use crate::http::exchange::Exchange;
 use crate::http::pac;
 use crate::http::request::{Forward, MAX_HEAD, Request, parse};
 use crate::message::Failure;
-use crate::rewound::PrefixedStream;
+use crate::prefixed_stream::PrefixedStream;
 use crate::target::Target;
 use crate::transport::Transport;
 
@@ -37,11 +37,11 @@ impl<O: Open> SocksListener<O> {
             Ok(Ok(Ok(read))) => return Some(read),
             Ok(Ok(Err(refusal))) => refusal,
             Ok(Err(error)) => {
-                tracing::info!("HTTP: {error}");
+                tracing::info!("cannot read HTTP request: {error}");
                 return None;
             }
             Err(_) => {
-                let text = format!("no whole request within {} s", HEAD_TIMEOUT.as_secs());
+                let text = format!("incomplete request after {} s", HEAD_TIMEOUT.as_secs());
                 Refusal::new(408, text)
             }
         };
@@ -105,7 +105,7 @@ impl<O: Open> SocksListener<O> {
             OpenError::Refused(failure) => return Self::answer_refusal(&mut socket, failure).await,
             // The reason names the server and its paths, and a web page may be able to read the answer.
             OpenError::Pin | OpenError::Server(_) => {
-                Refusal::new(502, "the Marline server cannot be used: the client's log says why")
+                Refusal::new(502, "the Marline server cannot be reached: see the client's log")
             }
         };
         say(&mut socket, &refusal.to_bytes()).await;
@@ -149,7 +149,7 @@ fn is_head_end(bytes: &[u8]) -> bool {
 }
 
 async fn refuse(socket: &mut TcpStream, refusal: &Refusal) {
-    tracing::info!("HTTP: {refusal}");
+    tracing::info!("HTTP request refused: {refusal}");
     say(socket, &refusal.to_bytes()).await;
 }
 

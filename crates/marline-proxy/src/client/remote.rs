@@ -96,8 +96,13 @@ impl<C: Connect> SocksListener<Current<Tunnel<C>>> {
                     // Logged once at a visible level. Repetitions are for debugging.
                     let text = error.to_string();
                     match text == told {
-                        true => tracing::debug!(address = %forward.listen, "still: {text}"),
-                        false => tracing::error!(address = %forward.listen, "-R: {text}"),
+                        true => {
+                            tracing::debug!(address = %forward.listen, "remote forward still fails: {text}")
+                        }
+                        false => {
+                            tracing::error!(address = %forward.listen, "remote forward (-R) failed; \
+                            retrying: {text}")
+                        }
                     }
                     told = text;
                     if needs_owner_action(&error) {
@@ -106,7 +111,7 @@ impl<C: Connect> SocksListener<Current<Tunnel<C>>> {
                     }
                 }
                 Next::Displaced(failure) => {
-                    tracing::error!(address = %forward.listen, "-R: {}; this forward stops", failure.text);
+                    tracing::error!(address = %forward.listen, "remote forward (-R) stopped: {}", failure.text);
                     return std::future::pending().await;
                 }
             }
@@ -151,7 +156,7 @@ impl<C: Connect> SocksListener<Current<Tunnel<C>>> {
             Ok(failure) if failure.code == ErrorCode::ConnectionReset => Next::Displaced(failure),
             Ok(failure) => Next::Failed(OpenError::Refused(failure)),
             Err(error) => {
-                tracing::debug!("the control connection of a remote forward: {error}");
+                tracing::debug!("control connection of a remote forward lost: {error}");
                 Next::Again
             }
         }
@@ -161,14 +166,14 @@ impl<C: Connect> SocksListener<Current<Tunnel<C>>> {
     async fn visit(&self, tunnel: &Tunnel<C>, visit: Visit) -> io::Result<()> {
         let Visit { id, from, target } = visit;
         let Ok(_place) = self.places.try_take() else {
-            tracing::debug!(%target, "visitor {from} refused: limit reached");
+            tracing::debug!(%target, "connection from {from} refused: limit reached");
             return Err(io::ErrorKind::ResourceBusy.into());
         };
         let connecting =
             timeout(CONNECT_TIMEOUT, outgoing::to_target(&target, self.traffic.memory()));
         let connected = connecting.await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
         let socket = connected.inspect_err(|error| {
-            tracing::warn!(%target, "visitor {from} refused: {error}");
+            tracing::warn!(%target, "connection from {from} refused: {error}");
         })?;
         // Boxed, because handshakes take several times the memory of a relay that runs for hours.
         let opened = tokio::select! {
@@ -181,7 +186,7 @@ impl<C: Connect> SocksListener<Current<Tunnel<C>>> {
         match opened {
             Ok(stream) => self.pass(socket, stream, &target).await,
             Err(error) => {
-                tracing::warn!(%target, "visitor {from} has left: {error}");
+                tracing::warn!(%target, "connection from {from} lost: {error}");
                 socket.abort();
             }
         }

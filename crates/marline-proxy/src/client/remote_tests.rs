@@ -233,7 +233,7 @@ async fn listeners_of_a_client_are_bounded() {
         held.push(way.listen("127.0.0.1:0".parse().unwrap()).await.unwrap());
     }
     let refused = way.listen("127.0.0.1:0".parse().unwrap()).await.err().unwrap().to_string();
-    assert!(refused.contains("16 of a client"), "{refused}");
+    assert!(refused.contains("at most 16 per client"), "{refused}");
     drop(held.pop());
     let again = async {
         while way.listen("127.0.0.1:0".parse().unwrap()).await.is_err() {

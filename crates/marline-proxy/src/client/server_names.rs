@@ -162,7 +162,7 @@ impl ServerNames {
         }
         tracing::info!(
             connections = moved,
-            "the server does not answer, and its name has other addresses now: connections go to {}",
+            "the server does not answer and its name has new addresses; connecting to {}",
             now.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
         );
         Some(now)

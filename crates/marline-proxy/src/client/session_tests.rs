@@ -18,9 +18,9 @@ use crate::target::Target;
 use crate::testing::{Bench, BenchConnector, Bound, Pipe, echo_target};
 use crate::transport::Transport;
 
-type Way = Arc<Tunnel<Bound>>;
+type SharedTunnel = Arc<Tunnel<Bound>>;
 
-fn tunnel_to(bench: &Arc<Bench>) -> (Way, Arc<AtomicUsize>) {
+fn tunnel_to(bench: &Arc<Bench>) -> (SharedTunnel, Arc<AtomicUsize>) {
     let connects = Arc::new(AtomicUsize::new(0));
     let connect = Bound { bench: Arc::clone(bench), connects: Arc::clone(&connects) };
     let (pin, token) = (bench.key.pin(), bench.token.clone());
@@ -378,7 +378,7 @@ async fn a_connection_without_datagram_support_is_refused_a_lane() {
     let end = LaneEnd { generation: [1; 16], lane: 1 };
     // The server does not offer datagrams, ...
     let refused = way.datagrams(|_| Ok(end)).await.err().unwrap().to_string();
-    assert!(refused.contains("carries no datagrams"), "{refused}");
+    assert!(refused.contains("does not support datagrams"), "{refused}");
     // ... or the connection is not a multipath stream over UDP.
     bench.server.offer_datagrams(crate::testing::lane_config(), Default::default());
     let refused = way.datagrams(|_| Ok(end)).await.err().unwrap().to_string();

@@ -145,7 +145,7 @@ impl<O: Open> SocksListener<O> {
                 Ok((socket, remote)) => return (socket, remote, turn),
                 Err(error) => {
                     // Out of descriptors, or the application disconnected while queued.
-                    tracing::warn!("accept: {error}");
+                    tracing::warn!("cannot accept a connection: {error}");
                     sleep(Duration::from_millis(100)).await;
                 }
             }
@@ -171,7 +171,7 @@ impl<O: Open> SocksListener<O> {
         let asked = tokio::select! {
             asked = Box::pin(read_application_request::<O>(&mut socket)) => asked,
             () = asking.evicted() => {
-                tracing::info!("idle application disconnected without a request: others were waiting");
+                tracing::info!("idle application disconnected before its request, as others are waiting");
                 return socket.abort();
             }
         };
@@ -272,10 +272,10 @@ impl<O: Open> SocksListener<O> {
         log_end(&"an application", begun, &traffic, &end);
         match end {
             Ok(remote) => {
-                tracing::debug!(%target, "done");
+                tracing::debug!(%target, "connection closed");
                 remote.finish();
             }
-            Err(error) => tracing::debug!(%target, "broken: {error}"),
+            Err(error) => tracing::debug!(%target, "connection failed: {error}"),
         }
     }
 }

@@ -41,7 +41,9 @@ fn bind_one(address: SocketAddr) -> io::Result<std::net::TcpListener> {
             socket.set_only_v6(true)?;
         }
         if let Err(error) = sys::set_transparent(socket, address.is_ipv6()) {
-            tracing::debug!("no TPROXY ({error}): only redirected connections are accepted");
+            tracing::debug!(
+                "TPROXY is not available ({error}); accepting only redirected connections"
+            );
         }
         Ok(())
     })

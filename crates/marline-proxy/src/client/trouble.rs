@@ -58,10 +58,10 @@ impl TroubleKind {
             TroubleKind::Credential => "the server's owner can admit this client again",
             TroubleKind::Key => "ask the server's owner for a new invite",
             TroubleKind::Protocol => {
-                "check that the invite's address and port lead to `marline server`, of a version that fits"
+                "check that the invite's address and port lead to a `marline server` of a compatible version"
             }
-            TroubleKind::Busy => "the client tries again by itself",
-            TroubleKind::Unreached => "see the causes at the paths; `marline doctor` checks each",
+            TroubleKind::Busy => "the client retries automatically",
+            TroubleKind::Unreached => "see the cause of each path; `marline doctor` tests them",
         }
     }
 }

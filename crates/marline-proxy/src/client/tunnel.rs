@@ -554,7 +554,7 @@ async fn keep_pool_filled<C: Connect>(tunnel: Weak<Tunnel<C>>) {
                 // Logged once per outage at a visible level. Repetitions are for debugging.
                 match pause == FIRST_PAUSE {
                     true => tracing::warn!("{error}"),
-                    false => tracing::debug!("still: {error}"),
+                    false => tracing::debug!("the server is still not reachable: {error}"),
                 }
                 sleep(pause).await;
                 pause = (pause * 2).min(LONGEST_PAUSE);

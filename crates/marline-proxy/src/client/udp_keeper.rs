@@ -106,7 +106,7 @@ impl Keeper {
             drop(tunnel);
             match next {
                 Next::Unused => {
-                    tracing::debug!("datagrams: no application sends any; lane closed");
+                    tracing::debug!("lane closed, as no application sends datagrams");
                     continue;
                 }
                 Next::Again => {
@@ -120,8 +120,10 @@ impl Keeper {
                     // Logged once at a visible level. Repetitions are for debugging.
                     let text = error.to_string();
                     match text == told {
-                        true => tracing::debug!("datagrams, still: {text}"),
-                        false => tracing::error!("datagrams: {text}"),
+                        true => tracing::debug!("cannot open a lane yet: {text}"),
+                        false => {
+                            tracing::error!("cannot open a lane for datagrams; retrying: {text}")
+                        }
                     }
                     told = text;
                     if needs_owner_action(&error) {
@@ -153,7 +155,7 @@ impl Keeper {
             Err(error) => return Next::Failed(OpenError::Server(error)),
         };
         self.udp.attach(Arc::clone(&lane));
-        tracing::debug!("datagrams: lane opened");
+        tracing::debug!("lane for datagrams opened");
         let (reader, writer) = split(control.stream);
         let (say, said) = mpsc::channel(MAX_UNSENT_MESSAGES);
         let ended = tokio::select! {
@@ -163,14 +165,14 @@ impl Keeper {
             () = self.unused() => return Next::Unused,
         };
         if let Err(error) = ended {
-            tracing::debug!("the control connection of datagrams: {error}");
+            tracing::debug!("control connection of the lane lost: {error}");
         }
         Next::Again
     }
 
     fn begin<T: Transport>(&self, control: &Control<T>) -> anyhow::Result<Datagrams> {
         let Control { stream, session, client, server } = control;
-        let none = || anyhow::anyhow!("the connection has nothing to bind keys to");
+        let none = || anyhow::anyhow!("the connection has no secret to derive keys from");
         let binding = stream.binding().ok_or_else(none)?;
         let keys = session.datagram_keys(&binding, Side::Client, client, server);
         let ids = LaneIds { ours: client.lane, peers: server.lane };

@@ -24,7 +24,7 @@ use crate::target::Target;
 use crate::udp::{MAX_APPLICATION_DATAGRAM, send_to};
 
 /// Largest number of datagrams read from a socket in one turn.
-const AT_ONCE: usize = 32;
+const DATAGRAMS_PER_TURN: usize = 32;
 /// Pause after an error of a socket, so that a lasting error does not cause a busy loop.
 const PAUSE: Duration = Duration::from_millis(20);
 /// Time limit for sending the answer to an application's request.
@@ -68,7 +68,7 @@ impl UdpForward {
     async fn serve(self, udp: Arc<UdpTunnel>) {
         let socket = match UdpSocket::from_std(self.socket) {
             Ok(socket) => Arc::new(socket),
-            Err(error) => return tracing::error!("a UDP forward: {error}"),
+            Err(error) => return tracing::error!("UDP forward failed: {error}"),
         };
         let (sources, datagrams) = (UdpSources::start(udp), Received::default());
         Forward { socket, target: self.target, sources, datagrams }.run().await;
@@ -96,7 +96,7 @@ impl Received {
         self.ends.clear();
         // One byte more than the limit, so that a longer datagram is detected.
         let mut buffer = [0; MAX_APPLICATION_DATAGRAM + MAX_HEADER_LEN + 1];
-        while self.ends.len() < AT_ONCE {
+        while self.ends.len() < DATAGRAMS_PER_TURN {
             match socket.try_recv_from(&mut buffer) {
                 Ok((len, from)) => {
                     self.bytes.extend_from_slice(&buffer[..len]);
@@ -122,7 +122,7 @@ impl Forward {
         loop {
             let readable = self.socket.readable().await;
             if let Err(error) = readable.and_then(|()| self.drain()) {
-                tracing::debug!("a UDP forward: {error}");
+                tracing::debug!("cannot read UDP forward; retrying: {error}");
                 sleep(PAUSE).await;
             }
             tokio::task::yield_now().await;
@@ -202,7 +202,7 @@ impl<O: Open> SocksListener<O> {
         let association = match self.udp() {
             None => Err(Reply::CommandNotSupported),
             Some(udp) => Association::open(&control, udp, port).await.map_err(|error| {
-                tracing::warn!("a UDP association: {error}");
+                tracing::warn!("UDP association failed: {error}");
                 Reply::GeneralFailure
             }),
         };
@@ -272,7 +272,7 @@ impl Association {
                 }
             };
             if let Err(error) = readable.and_then(|()| self.drain()) {
-                tracing::debug!("a UDP association: {error}");
+                tracing::debug!("cannot read UDP association; retrying: {error}");
                 sleep(PAUSE).await;
             }
             tokio::task::yield_now().await;
@@ -286,7 +286,7 @@ impl Association {
             let from = SocketAddr::new(from.ip().to_canonical(), from.port());
             let known = self.application.port();
             if from.ip() != self.application.ip() || known != 0 && from.port() != known {
-                tracing::debug!(%from, "a datagram that is not of the association's application");
+                tracing::debug!(%from, "datagram dropped: it is not from the association's application");
                 continue;
             }
             match datagram::parse(bytes) {
@@ -296,7 +296,7 @@ impl Association {
                     self.application = from;
                     batch.send(&self.sender, &peer, payload);
                 }
-                Err(error) => tracing::debug!(%from, "a datagram is dropped: {error}"),
+                Err(error) => tracing::debug!(%from, "datagram dropped: {error}"),
             }
         }
         result

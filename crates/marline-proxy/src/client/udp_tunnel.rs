@@ -121,7 +121,7 @@ pub struct UdpSender {
 
 /// A datagram is larger than the paths currently carry.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the paths take datagrams of {most} bytes at most")]
+#[error("datagram too big: the paths carry at most {most} bytes")]
 pub struct TooBig {
     /// Largest size that they carry, in bytes.
     pub most: usize,

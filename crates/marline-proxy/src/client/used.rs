@@ -17,7 +17,7 @@ use tokio::time::{Instant, sleep, timeout};
 use crate::transport::Transport;
 
 /// Largest number of waiting connections. Beyond it, the oldest is closed.
-const MOST: usize = 64;
+const MAX_WAITING: usize = 64;
 /// Waiting time of a connection. It is below the inactivity timers of cellular radios, so that closing does not
 /// wake one.
 const MAX_LIFETIME: Duration = Duration::from_secs(5);
@@ -68,7 +68,7 @@ impl<S: Transport> Used<S> {
         if waiting.closed {
             return close_gracefully(stream);
         }
-        if waiting.streams.len() == MOST {
+        if waiting.streams.len() == MAX_WAITING {
             close_gracefully(waiting.streams.remove(0).0);
         }
         waiting.streams.push((stream, Instant::now()));
@@ -167,8 +167,8 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn the_oldest_makes_room_and_a_closed_store_takes_none() {
         let used = Used::default();
-        let mut far: Vec<_> = (0..=MOST).map(|_| put(&used)).collect();
-        assert_eq!((used.count(), far[0].read(&mut [0]).await.unwrap()), (MOST, 0));
+        let mut far: Vec<_> = (0..=MAX_WAITING).map(|_| put(&used)).collect();
+        assert_eq!((used.count(), far[0].read(&mut [0]).await.unwrap()), (MAX_WAITING, 0));
         used.close();
         let mut refused = put(&used);
         assert_eq!((used.count(), refused.read(&mut [0]).await.unwrap()), (0, 0));

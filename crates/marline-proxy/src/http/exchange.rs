@@ -97,9 +97,9 @@ impl<S> Exchange<S> {
 
     /// Answers the application with an error because the target's answer is invalid.
     fn fail(&mut self, why: &str) {
-        tracing::info!("HTTP: the target gave {why}");
+        tracing::info!("invalid HTTP response: the target sent {why}");
         self.answer = Answer::Bad;
-        let refusal = Refusal::new(502, format!("the target gave {why}"));
+        let refusal = Refusal::new(502, format!("the target sent {why}"));
         self.unwritten.extend_from_slice(&refusal.to_bytes());
     }
 }

@@ -43,11 +43,11 @@ impl fmt::Display for BadFields {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             BadFields::Nominated(name) => write!(f, "Connection names {name}"),
-            BadFields::Length => f.write_str("Content-Length is not one decimal number"),
+            BadFields::Length => f.write_str("Content-Length is not a single decimal number"),
             BadFields::Framing => f.write_str(
                 "Transfer-Encoding does not end in `chunked`, or comes with Content-Length or in HTTP/1.0",
             ),
-            BadFields::Coding => f.write_str("a transfer coding that is not `chunked`"),
+            BadFields::Coding => f.write_str("unsupported transfer coding (only `chunked` is supported)"),
         }
     }
 }

@@ -30,11 +30,11 @@ pub fn answer(asked: &Own, local: std::net::SocketAddr) -> Result<Vec<u8>, Refus
     }
     let path = asked.path.split('?').next().unwrap_or_default();
     if !PATHS.contains(&path) {
-        let text = "this is a proxy: its PAC file is /proxy.pac, and nothing else is here";
+        let text = "this is a proxy; its PAC file is at /proxy.pac";
         return Err(Refusal::new(404, text));
     }
     if !matches!(asked.method.as_str(), "GET" | "HEAD") {
-        return Err(Refusal::new(405, "a PAC file is read by GET"));
+        return Err(Refusal::new(405, "read the PAC file with GET"));
     }
     let is_head = asked.method == "HEAD";
     Ok(document(200, MEDIA_TYPE, "", &script(&authority), is_head))
@@ -43,8 +43,7 @@ pub fn answer(asked: &Own, local: std::net::SocketAddr) -> Result<Vec<u8>, Refus
 /// The authority in the request, if it cannot be the name of a site.
 fn own_authority(host: &str) -> Result<String, Refusal> {
     let strange = || {
-        let text = "this port answers only to its address or localhost (another name may be a site's that was \
-                    made to lead here)";
+        let text = "use this port's address or localhost: other host names are refused";
         Refusal::new(421, text)
     };
     let (name, port) = match host.rsplit_once(':') {
@@ -65,7 +64,7 @@ fn own_authority(host: &str) -> Result<String, Refusal> {
 /// The script. `isInNet` is called for addresses only, so that nothing is resolved.
 fn script(authority: &str) -> String {
     format!(
-        r#"// Everything through Marline, but for this machine and its own network.
+        r#"// Everything through Marline, except this machine and its own network.
 function FindProxyForURL(url, host) {{
   host = host.toLowerCase().replace(/^\[|\]$/g, "").replace(/\.$/, "");
   if (isPlainHostName(host) && host.indexOf(":") < 0) return "DIRECT";

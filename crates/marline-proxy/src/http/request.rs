@@ -74,7 +74,7 @@ pub fn parse(bytes: &[u8]) -> Result<Option<(Request, usize)>, Refusal> {
         Ok(Status::Partial) if bytes.len() < MAX_HEAD => return Ok(None),
         Ok(_) | Err(Error::TooManyHeaders) => {
             let most = fields::MOST;
-            let text = format!("a head has {MAX_HEAD} bytes and {most} fields at most");
+            let text = format!("the head is larger than {MAX_HEAD} bytes or {most} fields");
             return Err(Refusal::new(431, text));
         }
         Err(Error::Version) => {
@@ -108,7 +108,7 @@ struct Absolute<'a> {
 impl Head<'_> {
     fn request(&self) -> Result<Request, Refusal> {
         if !self.uri.is_ascii() {
-            return Err(Refusal::bad_request("the request's target has bytes beyond ASCII"));
+            return Err(Refusal::bad_request("the request's target has non-ASCII bytes"));
         }
         let host = self.host()?;
         if self.method == "CONNECT" {
@@ -145,12 +145,12 @@ impl Head<'_> {
         let host = match (values.next(), values.next()) {
             (Some(host), None) => host,
             (None, _) if self.minor == 0 => return Ok(None),
-            (None, _) => return Err(Refusal::bad_request("the field Host is missing")),
-            (Some(_), Some(_)) => return Err(Refusal::bad_request("duplicate field Host")),
+            (None, _) => return Err(Refusal::bad_request("the Host field is missing")),
+            (Some(_), Some(_)) => return Err(Refusal::bad_request("duplicate Host field")),
         };
         match str::from_utf8(host) {
             Ok(host) if host.is_ascii() => Ok(Some(host.to_owned())),
-            _ => Err(Refusal::bad_request("the field Host has bytes beyond ASCII")),
+            _ => Err(Refusal::bad_request("the Host field has non-ASCII bytes")),
         }
     }
 

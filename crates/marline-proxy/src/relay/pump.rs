@@ -31,7 +31,7 @@ pub(super) const BUFFER_LEN: usize = 59 * 1_024;
 const FILLS_PER_TURN: usize = 2;
 
 /// Smallest number of bytes read at a time when memory is short.
-const LEAST: usize = 4 * 1_024;
+const MIN_READ_BYTES: usize = 4 * 1_024;
 
 const _: () = assert!(BUFFER_LEN <= u16::MAX as usize, "places in it are small numbers");
 
@@ -192,7 +192,7 @@ impl Pump {
         let (most, fills) = match allowed < BUFFER_LEN {
             // Held bytes are written before more is read, and each read waits for room.
             true if self.filled > 0 => (self.filled.into(), 1),
-            true => (allowed.max(LEAST), 1),
+            true => (allowed.max(MIN_READ_BYTES), 1),
             false => (buffer.len(), FILLS_PER_TURN),
         };
         let result = self.copy_with(cx, &mut buffer[..most], fills, reader, writer);
@@ -326,7 +326,7 @@ mod tests {
         let mut pump = Pump::default();
         let mut cx = Context::from_waker(Waker::noop());
         source.write_all(&[1; 100_000]).await.unwrap();
-        for held in [LEAST - 1_000, LEAST - 2_000] {
+        for held in [MIN_READ_BYTES - 1_000, MIN_READ_BYTES - 2_000] {
             assert!(pump.poll(&mut cx, &mut reader, &mut writer, &memory, true).is_pending());
             assert_eq!(memory.used(), held as u64);
             sink.read_exact(&mut [0; 1_000]).await.unwrap();

@@ -27,7 +27,7 @@ const UNSENT: u32 = 128 * 1_024;
 /// Limit of unsent bytes when no memory is left.
 const MIN_UNSENT_LIMIT: u32 = 4 * 1_024;
 /// Size of a buffer when no memory is left. Half of a receive buffer is its window.
-const LEAST: usize = 8 * 1_024;
+const MIN_BUFFER_BYTES: usize = 8 * 1_024;
 /// Default size of a receive buffer (`tcp_rmem`).
 const USUAL: usize = 128 * 1_024;
 /// Larger receive buffers cannot be fixed at their size without privileges (`rmem_max`): they would become smaller.
@@ -157,7 +157,7 @@ pub(super) fn is_memory_tight(memory: &MemoryAccount) -> bool {
 /// Initial size of a buffer for an allowance. With [`AMPLE_ALLOWANCE`], the kernel's default.
 fn size_of(allowance: u64) -> usize {
     let share = allowance / (AMPLE_ALLOWANCE / USUAL as u64);
-    usize::try_from(share).unwrap_or(usize::MAX).clamp(LEAST, USUAL)
+    usize::try_from(share).unwrap_or(usize::MAX).clamp(MIN_BUFFER_BYTES, USUAL)
 }
 
 /// Prepares a socket that is not connected yet. When memory is short, it will advertise a small window.
@@ -222,7 +222,7 @@ mod tests {
             let socket = SockRef::from(&near);
             (socket.recv_buffer_size().unwrap(), socket.send_buffer_size().unwrap())
         };
-        assert_eq!(sizes(), (LEAST, LEAST));
+        assert_eq!(sizes(), (MIN_BUFFER_BYTES, MIN_BUFFER_BYTES));
         budget.set_limit(Some(1 << 30));
         buffers.note_blocked(Some(near.as_fd()), &memory, BlockedDirections::default());
         assert_eq!(sizes().0, USUAL);

@@ -69,7 +69,8 @@ impl Standstill {
             && (has_undeliverable_rest(out, local, remote)
                 || has_undeliverable_rest(back, remote, local))
         {
-            let text = format!("ended, and nothing was taken for {} s", LIMIT.as_secs());
+            let text =
+                format!("one end has closed, and the other took no data for {} s", LIMIT.as_secs());
             return Err(io::Error::new(io::ErrorKind::TimedOut, text));
         }
         let mut timer = Box::pin(sleep(LIMIT));

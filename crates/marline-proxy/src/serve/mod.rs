@@ -117,7 +117,7 @@ impl ServiceFront {
         let mut place = match self.places.enter(Source::of(peer.ip()), &traffic) {
             Ok(place) => place,
             Err(full) => {
-                let scope = if full == Full::Key { "from this source" } else { "in all" };
+                let scope = if full == Full::Key { "from this source" } else { "in total" };
                 tracing::warn!(%peer, "too many connections {scope}: reset");
                 return stream.abort();
             }
@@ -180,8 +180,10 @@ impl ServiceFront {
         log_end(&peer, begun, &traffic, &result);
         let (up_bytes, down_bytes) = traffic.counts();
         match result {
-            Ok(_) => tracing::debug!(%peer, up_bytes, down_bytes, "done"),
-            Err(error) => tracing::debug!(%peer, up_bytes, down_bytes, "broken: {error}"),
+            Ok(_) => tracing::debug!(%peer, up_bytes, down_bytes, "connection closed"),
+            Err(error) => {
+                tracing::debug!(%peer, up_bytes, down_bytes, "connection failed: {error}")
+            }
         }
     }
 }

@@ -15,7 +15,7 @@ use tokio::time::{Instant, interval};
 use super::{ClientCounts, Server};
 use crate::credentials::{Suspended, Suspensions};
 use crate::ledger::{Counted, Ledger, Moment, Tally};
-use crate::quota::{ByteQuota, ForClient, Standing, period};
+use crate::quota::{ByteQuota, ForClient, QuotaState, period};
 use crate::session::SessionId;
 
 /// Interval at which counts are read.
@@ -40,7 +40,7 @@ pub struct QuotaUse {
     /// End of this month, in seconds since 1970.
     pub until_unix_s: u64,
     /// Usage relative to the quota.
-    pub standing: Standing,
+    pub standing: QuotaState,
     /// Usage as text.
     pub words: String,
 }
@@ -88,7 +88,7 @@ struct State {
     /// Counts already added to the ledger: connections, bytes to targets, bytes from targets.
     noted: BTreeMap<Arc<str>, (u64, u64, u64)>,
     /// Last logged standing of each client.
-    told: BTreeMap<Arc<str>, Standing>,
+    told: BTreeMap<Arc<str>, QuotaState>,
 }
 
 impl Allowances {
@@ -157,23 +157,23 @@ impl State {
         let mut suspended = Suspended::new();
         for name in names {
             let used = self.quota_use(name, now_unix_s);
-            let standing = used.as_ref().map_or(Standing::Within, |used| used.standing);
-            if let (Some(used), Standing::Hard) = (&used, standing) {
+            let standing = used.as_ref().map_or(QuotaState::Within, |used| used.standing);
+            if let (Some(used), QuotaState::Hard) = (&used, standing) {
                 let why =
                     format!("the server refuses this client: {}", used.quota.refusal(now_unix_s));
                 suspended.insert(Arc::clone(name), why.into());
             }
             let before = match standing {
-                Standing::Within => self.told.remove(name).unwrap_or_default(),
+                QuotaState::Within => self.told.remove(name).unwrap_or_default(),
                 _ => self.told.insert(Arc::clone(name), standing).unwrap_or_default(),
             };
             match (&used, standing) {
                 _ if before == standing => {}
-                (Some(used), Standing::Soft) => {
+                (Some(used), QuotaState::Soft) => {
                     tracing::warn!(client = %name, "quota: {}, beyond the soft limit", used.words);
                 }
-                (Some(used), Standing::Hard) => {
-                    tracing::warn!(client = %name, "quota used up: {}: refused until then", used.words);
+                (Some(used), QuotaState::Hard) => {
+                    tracing::warn!(client = %name, "quota used up: {}; client refused until then", used.words);
                 }
                 _ => tracing::info!(client = %name, "quota: within limit again"),
             }

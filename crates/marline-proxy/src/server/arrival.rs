@@ -20,7 +20,7 @@ use super::refusals::RefusalReason;
 use super::{Client, Server, refuse};
 use crate::channel::Channel;
 use crate::message::{ErrorCode, Failure, Message, Offer, VERSION};
-use crate::rewound::PrefixedStream;
+use crate::prefixed_stream::PrefixedStream;
 use crate::secret::Secret;
 use crate::session::sealed::Sealed;
 use crate::session::{Answer, MAGIC, OPENING_LEN, Opening, Session, SessionId};
@@ -250,7 +250,7 @@ impl Server {
         let token = match Message::read(&mut stream).await? {
             Message::Hello { version, token } if version == VERSION => Ok(token),
             Message::Hello { version, .. } => {
-                let text = format!("version {version} is not supported, {VERSION} is");
+                let text = format!("version {version} is not supported (expected {VERSION})");
                 Err(Failure::new(ErrorCode::UnsupportedVersion, text))
             }
             other => {

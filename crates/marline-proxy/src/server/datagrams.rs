@@ -79,7 +79,7 @@ impl DatagramService {
     ) -> Result<(Datagrams, LaneEnd, UdpFiltering), Failure> {
         let no = |text: &str| Failure::new(ErrorCode::UnsupportedMessage, text);
         let (config, filtering) =
-            self.config().ok_or_else(|| no("this server carries no datagrams"))?;
+            self.config().ok_or_else(|| no("this server does not support datagrams"))?;
         let below = stream.multipath().and_then(|below| Some((below, below.draw_lane_id()?)));
         let (below, lane) = below.ok_or_else(|| no("datagrams need the UDP carrier"))?;
         let binding =
@@ -103,7 +103,7 @@ enum End {
     /// No error.
     Orderly,
     /// The client receives the failure.
-    Told(Failure),
+    Refused(Failure),
     /// The client does not answer, or must not be answered.
     Broken,
 }
@@ -120,7 +120,7 @@ impl Server {
     ) {
         let service = &self.datagrams;
         let Ok(_place) = service.lanes.enter(Arc::clone(&client.name)) else {
-            let text = format!("too many lanes: {LANES_PER_CLIENT} of a client");
+            let text = format!("too many lanes: at most {LANES_PER_CLIENT} per client");
             self.refusals.note(RefusalReason::ClientLimit, &client.name, &text);
             return unsaid.refuse(stream, Failure::new(ErrorCode::ResourceExceeded, text)).await;
         };
@@ -148,14 +148,14 @@ impl Server {
                 end = carry(&nat) => end,
                 () = self.stop.draining() => End::Orderly,
                 () = self.unused(&nat) => End::Orderly,
-                ended = self.wait_until_revoked(client) => ended.map_or(End::Broken, End::Told),
+                ended = self.wait_until_revoked(client) => ended.map_or(End::Broken, End::Refused),
             }
         };
         drop(nat);
         tracing::debug!(client = %client.name, "lane closed");
         match end {
             End::Orderly => drop(timeout(PATIENCE, stream.shutdown()).await),
-            End::Told(failure) => super::refuse(stream, failure).await,
+            End::Refused(failure) => super::refuse(stream, failure).await,
             End::Broken => stream.abort(),
         }
     }
@@ -182,7 +182,7 @@ async fn carry(nat: &Nat) -> End {
             received = nat.lane().recv(&mut arrivals) => match received {
                 Ok(()) => nat.on_arrivals(&arrivals),
                 Err(error) => {
-                    tracing::debug!("datagrams: {error}");
+                    tracing::debug!("lane failed: {error}");
                     return End::Broken;
                 }
             },
@@ -203,10 +203,10 @@ async fn hear(mut reader: impl AsyncRead + Unpin, ask: mpsc::Sender<()>, nat: &N
             Ok(Ok(Message::Path { number, flow })) => nat.lane().add_path(PathId(number), flow),
             Ok(Ok(other)) => {
                 let text = format!("expected Alive or Path, not {other}");
-                return End::Told(Failure::new(ErrorCode::UnsupportedMessage, text));
+                return End::Refused(Failure::new(ErrorCode::UnsupportedMessage, text));
             }
             Ok(Err(error)) if error.kind() == io::ErrorKind::InvalidData => {
-                return End::Told(Failure::new(ErrorCode::Malformed, error.to_string()));
+                return End::Refused(Failure::new(ErrorCode::Malformed, error.to_string()));
             }
             Ok(Err(error)) if error.kind() == io::ErrorKind::UnexpectedEof => return End::Orderly,
             Ok(Err(_)) | Err(_) => return End::Broken,

@@ -458,11 +458,11 @@ impl Server {
         log_end(name, begun, &traffic, &end);
         match end {
             Ok(mut stream) => {
-                tracing::debug!(client = %name, %target, "done");
+                tracing::debug!(client = %name, %target, "connection closed");
                 stream.renew().then_some(stream)
             }
             Err(error) => {
-                tracing::debug!(client = %name, %target, "broken: {error}");
+                tracing::debug!(client = %name, %target, "connection failed: {error}");
                 None
             }
         }

@@ -34,10 +34,10 @@ use crate::udp::{
     FlowKey, FlowTable, Item, MAX_APPLICATION_DATAGRAM, MAX_FLOWS, MAX_UNSOLICITED_FLOWS, Outbox,
     UdpCounters, UdpCounts, count,
 };
-use echo_mapping::{Echoes, Request, Told};
+use echo_mapping::{Echoes, PermissionLogged, Request};
 use filter::{UdpFiltering, UnsolicitedRates};
 use mapped_ports::MappedPorts;
-use mapping::{Mapping, Peer, Way};
+use mapping::{Mapping, Peer, PeerRoute};
 
 /// Interval between two checks for idle sockets.
 pub(super) const SWEEP_EVERY: Duration = Duration::from_secs(5);
@@ -48,7 +48,7 @@ const WAITING: usize = 8;
 /// Largest number of datagrams kept for flows whose Open has not arrived.
 const EARLY: usize = 16;
 /// Largest number of datagrams read from a socket in one turn.
-const AT_ONCE: usize = 32;
+const DATAGRAMS_PER_TURN: usize = 32;
 
 /// State of a flow that the client opened.
 #[derive(Debug)]
@@ -65,7 +65,7 @@ enum Flow {
 #[derive(Copy, Clone, Debug)]
 struct UnsolicitedFlow {
     known: UnsolicitedReaction,
-    way: Way,
+    way: PeerRoute,
 }
 
 /// The client's reaction to a flow that the server opened.
@@ -96,7 +96,7 @@ pub(super) struct NatShared {
     places: Arc<Quota<Arc<str>>>,
     ports: MappedPorts,
     counters: Arc<UdpCounters>,
-    echoes_told: Told,
+    echoes_told: PermissionLogged,
 }
 
 impl NatShared {
@@ -300,11 +300,13 @@ impl Nat {
     }
 
     /// How the rules allow a peer to be reached.
-    fn way_to(&self, address: SocketAddr) -> Result<Way, Refused> {
+    fn way_to(&self, address: SocketAddr) -> Result<PeerRoute, Refused> {
         let checked = self.rules.borrow().check(address.ip());
         match checked {
-            Ok(()) => Ok(Way::Allowed),
-            Err(Refused::Own { .. }) if self.shared.ports.contains(address) => Ok(Way::Hairpin),
+            Ok(()) => Ok(PeerRoute::Allowed),
+            Err(Refused::Own { .. }) if self.shared.ports.contains(address) => {
+                Ok(PeerRoute::Hairpin)
+            }
             Err(refused) => Err(refused),
         }
     }
@@ -314,7 +316,7 @@ impl Nat {
         match self.way_to(address) {
             Ok(way) => Flow::Open { peer: Peer { address, way }, named: false },
             Err(refused) => {
-                tracing::warn!(client = %self.client.name, "datagrams to {address}: {refused}");
+                tracing::warn!(client = %self.client.name, "datagrams to {address} refused: {refused}");
                 Flow::Refused(refused.code())
             }
         }
@@ -351,7 +353,7 @@ impl Nat {
         match found {
             Ok(addresses) => {
                 let Some(address) = best(&addresses) else { return };
-                let peer = Peer { address, way: Way::Allowed };
+                let peer = Peer { address, way: PeerRoute::Allowed };
                 *entry = Flow::Open { peer, named: true };
                 state.flows.alias(flow, address.into());
                 state.outbox.push(flow, &Item::Known(Some(address)));
@@ -360,7 +362,7 @@ impl Nat {
                 }
             }
             Err(failure) => {
-                tracing::warn!(client = %self.client.name, "datagrams to {}: {}", key.peer, failure.text);
+                tracing::warn!(client = %self.client.name, "datagrams to {} refused: {}", key.peer, failure.text);
                 *entry = Flow::Refused(failure.code);
                 count(&self.shared.counters.refused);
                 state.outbox.push(flow, &Item::Refused(failure.code));
@@ -416,7 +418,7 @@ impl Nat {
     /// Sends a datagram to a peer.
     fn forward(&self, state: &mut State, now: Instant, socket: u32, peer: Peer, payload: &[u8]) {
         if let Err(code) = self.map(state, now, socket) {
-            tracing::debug!(client = %self.client.name, "datagrams: no socket ({})", code.to_u8());
+            tracing::debug!(client = %self.client.name, "datagram dropped: no socket (code {})", code.to_u8());
             return count(&self.shared.counters.dropped);
         }
         let Some(mapping) = state.sockets.get_mut(&socket) else { return };
@@ -444,7 +446,7 @@ impl Nat {
         let mut state = self.lock();
         state.outbox.set_largest(self.lane.largest());
         let mut result = Ok(());
-        for _ in 0..AT_ONCE {
+        for _ in 0..DATAGRAMS_PER_TURN {
             match socket.try_recv_from(&mut buffer) {
                 Ok((len, _)) if len > MAX_APPLICATION_DATAGRAM => {
                     count(&self.shared.counters.too_big)
@@ -516,7 +518,7 @@ impl Nat {
         now: Instant,
         socket: u32,
         from: SocketAddr,
-    ) -> Option<Way> {
+    ) -> Option<PeerRoute> {
         let is_expected = match self.filtering {
             UdpFiltering::AddressDependent => state.flows.has_peer(socket, from.ip()),
             UdpFiltering::EndpointIndependent => true,
@@ -568,7 +570,7 @@ async fn read(nat: Weak<Nat>, socket: Arc<UdpSocket>, number: u32) {
         match drained {
             Ok(()) => tokio::task::yield_now().await,
             Err(error) => {
-                tracing::debug!("datagrams: a UDP socket: {error}");
+                tracing::debug!("cannot read a UDP socket; retrying: {error}");
                 tokio::time::sleep(PAUSE).await;
             }
         }

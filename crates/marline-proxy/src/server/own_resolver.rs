@@ -15,7 +15,7 @@ use marline_io::resolv_conf;
 const RESOLV_CONF: &str = "/etc/resolv.conf";
 
 /// Number of resolvers in a `resolv.conf` that the C library uses (MAXNS).
-const MOST: usize = 3;
+const MAX_RESOLVERS: usize = 3;
 
 /// Addresses of the resolvers, in order.
 ///
@@ -37,8 +37,7 @@ pub(super) fn addresses(rules: &Rules) -> Result<Vec<SocketAddr>, Failure> {
         (false, _) => Ok(allowed),
         (true, Some(refused)) => Err(Failure::new(refused.code(), refused.to_string())),
         (true, None) => {
-            let text =
-                format!("the server has no resolver that has a plain address ({RESOLV_CONF})");
+            let text = format!("no usable resolver in {RESOLV_CONF}");
             Err(Failure::new(ErrorCode::DestinationUnreachable, text))
         }
     }
@@ -46,7 +45,7 @@ pub(super) fn addresses(rules: &Rules) -> Result<Vec<SocketAddr>, Failure> {
 
 /// Resolvers listed in a `resolv.conf`, up to the number that the C library uses.
 fn listed(text: &str) -> Vec<IpAddr> {
-    resolv_conf::addresses(text).take(MOST).collect()
+    resolv_conf::addresses(text).take(MAX_RESOLVERS).collect()
 }
 
 #[cfg(test)]

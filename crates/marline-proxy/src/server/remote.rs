@@ -198,8 +198,9 @@ impl Remotes {
         wanted: SocketAddr,
     ) -> Result<(Held, TcpListener), Failure> {
         let _place = self.places.enter(Arc::clone(&client.name)).map_err(|_| {
-            let text =
-                format!("too many remote forwards: {PER_CLIENT} of a client, {TOTAL} in all");
+            let text = format!(
+                "too many remote forwards: at most {PER_CLIENT} per client and {TOTAL} in total"
+            );
             Failure::new(ErrorCode::ResourceExceeded, text)
         })?;
         let listener = TcpListener::bind(wanted).await.map_err(|error| {
@@ -227,14 +228,14 @@ enum End {
     /// No error.
     Orderly,
     /// The client receives the failure.
-    Told(Failure),
+    Refused(Failure),
     /// The client does not answer, or must not be answered.
     Broken,
 }
 
 impl From<Failure> for End {
     fn from(failure: Failure) -> End {
-        End::Told(failure)
+        End::Refused(failure)
     }
 }
 
@@ -257,7 +258,7 @@ impl Visitors {
                 Ok((socket, from)) => return (socket, from, place),
                 Err(error) => {
                     // Out of descriptors, or the visitor left while queued.
-                    tracing::warn!("accept: {error}");
+                    tracing::warn!("cannot accept a connection: {error}");
                     sleep(Duration::from_millis(100)).await;
                 }
             }
@@ -303,7 +304,7 @@ impl Drop for Visitors {
 
 fn dismiss_visitor(state: &Mutex<State>, id: VisitorId) {
     if let Some(visitor) = lock(state).waiting.remove(&id) {
-        tracing::debug!(from = %visitor.from, "visitor not accepted");
+        tracing::debug!(from = %visitor.from, "client did not accept the connection");
         visitor.socket.abort();
     }
 }
@@ -341,14 +342,14 @@ impl Server {
                 failure = held.displaced() => failure.into(),
                 failure = self.remotes.forbidden(client, wanted) => failure.into(),
                 () = self.stop.handed_over() => End::Orderly,
-                ended = self.wait_until_revoked(client) => ended.map_or(End::Broken, End::Told),
+                ended = self.wait_until_revoked(client) => ended.map_or(End::Broken, End::Refused),
             }
         };
         drop((listener, held));
         tracing::info!(client = %name, %address, "remote forward closed");
         match end {
             End::Orderly => drop(timeout(HANDOVER, stream.shutdown()).await),
-            End::Told(failure) => super::refuse(stream, failure).await,
+            End::Refused(failure) => super::refuse(stream, failure).await,
             End::Broken => stream.abort(),
         }
     }
@@ -435,7 +436,7 @@ impl Server {
     ) -> Option<Channel<T>> {
         unsaid.add(&Message::Working);
         let Some(visitor) = self.remotes.take(id, client) else {
-            let text = "no visitor waits under this name";
+            let text = "no connection is waiting under this id";
             let failure = Failure::new(ErrorCode::DestinationUnreachable, text);
             unsaid.refuse(stream, failure).await;
             return None;

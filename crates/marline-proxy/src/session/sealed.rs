@@ -53,14 +53,14 @@ impl Incoming {
         };
         let length = usize::from(u16::from_be_bytes([*high, *low]));
         if !(TAG_LEN..=MAX_RECORD - LENGTH_LEN).contains(&length) {
-            return Err(damaged("a record of a length that none has"));
+            return Err(damaged("record with an invalid length"));
         }
         let (from, to) = (start + LENGTH_LEN, start + LENGTH_LEN + length);
         if to > end {
             return Ok(false);
         }
         let opened = keys.open.open_record(&mut buffer[from..to]);
-        let plain = opened.ok_or_else(|| damaged("a record that the peer did not seal"))?.len();
+        let plain = opened.ok_or_else(|| damaged("record with an invalid tag"))?.len();
         self.ended = plain == 0;
         self.plain = (from, from + plain);
         self.sealed.0 = to;

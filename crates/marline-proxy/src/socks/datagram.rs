@@ -15,10 +15,10 @@ pub const MAX_HEADER_LEN: usize = 4 + 1 + 255 + 2;
 #[derive(Copy, Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadDatagram {
     /// The datagram is a fragment. Fragments would have to be reassembled, and applications do not send them.
-    #[error("it is a fragment")]
+    #[error("fragments are not supported")]
     Fragment,
     /// The header is missing, or its address is invalid.
-    #[error("it has no SOCKS header")]
+    #[error("the SOCKS header is missing")]
     Header,
 }
 

@@ -112,7 +112,7 @@ pub(crate) const ECHO_OVERHEAD: usize = 1 + 4 + 1 + 2 + 17;
 
 /// A datagram of the lane that does not contain a valid item.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("no item of a flow of datagrams")]
+#[error("invalid item in a lane")]
 pub struct BadItem;
 
 impl<'a> Item<'a> {

@@ -51,7 +51,7 @@ const EPISODE_RTTS: u32 = 4;
 /// Maximum time to wait, in RTTs of the path waited for.
 const PATIENCE_RTTS: u32 = 2;
 /// Upper limit of features and rewards.
-const MOST: f64 = 4.0;
+const MAX_FEATURE: f64 = 4.0;
 /// Number of round trips after which the discount no longer grows.
 const MAX_ROUNDS: u128 = 64;
 /// Lower limit of an RTT.
@@ -139,7 +139,7 @@ impl Episode {
     /// Discounted throughput relative to the rate of both windows.
     fn reward(&self, now: Instant) -> f64 {
         let length = self.acked_at.unwrap_or(now).since(self.begun_at).max(self.horizon);
-        (self.gained / length.as_secs_f64() / self.scale).clamp(0.0, MOST)
+        (self.gained / length.as_secs_f64() / self.scale).clamp(0.0, MAX_FEATURE)
     }
 }
 
@@ -292,7 +292,7 @@ fn see(
         per(next.bytes_in_flight, next_rtt),
         per(window, next_rtt),
     ];
-    Some((context.map(|rate| (rate / scale).min(MOST)), scale))
+    Some((context.map(|rate| (rate / scale).min(MAX_FEATURE)), scale))
 }
 
 impl Default for Peekaboo {

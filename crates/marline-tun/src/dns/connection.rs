@@ -10,7 +10,7 @@ use tokio::time::timeout;
 use super::query::Query;
 
 /// Maximum number of concurrent queries of a connection. Further ones are not read until others are answered.
-const AT_ONCE: usize = 16;
+const MAX_CONCURRENT_QUERIES: usize = 16;
 /// Idle time after which a connection is closed.
 const IDLE: Duration = Duration::from_secs(10);
 /// Maximum time for a program to accept an answer.
@@ -23,7 +23,7 @@ pub(crate) async fn answer_queries<S: AsyncRead + AsyncWrite>(
     service: mpsc::Sender<Query>,
 ) {
     let (mut from, mut to) = tokio::io::split(stream);
-    let (answers, mut answered) = mpsc::channel(AT_ONCE);
+    let (answers, mut answered) = mpsc::channel(MAX_CONCURRENT_QUERIES);
     let read = async move {
         while let Ok(place) = answers.clone().reserve_owned().await
             && let Some(message) = next_message(&mut from).await
@@ -108,12 +108,12 @@ mod tests {
         tokio::spawn(answer_queries(gateway, ask.clone()));
         let (mut read, mut write) = tokio::io::split(program);
         let query = framed(&query("a.example", 1));
-        write.write_all(&query.repeat(3 * AT_ONCE)).await.unwrap();
+        write.write_all(&query.repeat(3 * MAX_CONCURRENT_QUERIES)).await.unwrap();
         tokio::time::sleep(Duration::from_millis(10)).await;
-        assert_eq!(asked.len(), AT_ONCE);
+        assert_eq!(asked.len(), MAX_CONCURRENT_QUERIES);
         while asked.try_recv().is_ok() {}
         tokio::time::sleep(Duration::from_millis(10)).await;
-        assert_eq!(asked.len(), AT_ONCE, "those that were lost make room");
+        assert_eq!(asked.len(), MAX_CONCURRENT_QUERIES, "those that were lost make room");
         asked.close();
         while asked.try_recv().is_ok() {}
         let mut rest = Vec::new();

@@ -23,13 +23,13 @@ use crate::exceptions::Exceptions;
 use crate::resolver;
 
 /// Maximum number of concurrent queries.
-const MOST: usize = 64;
+const MAX_CONCURRENT_QUERIES: usize = 64;
 /// Time to wait for a resolver's answer before the next attempt.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// Attempts per resolver.
 const TIMES: usize = 2;
 /// Maximum length of a DNS message over UDP.
-const LONGEST: usize = 4_096;
+const MAX_MESSAGE_LEN: usize = 4_096;
 /// Maximum number of addresses of one answer that are made direct.
 const ADDRESSES: usize = 16;
 /// Minimum lifetime. Programs continue to use an address after its TTL, for instance on open connections.
@@ -73,7 +73,12 @@ impl DirectNames {
     /// direct.
     #[must_use]
     pub fn new(mark: u32, gateway: IpAddr, routes: mpsc::Sender<DirectAddresses>) -> DirectNames {
-        DirectNames { mark, gateway, routes, places: Arc::new(Semaphore::new(MOST)) }
+        DirectNames {
+            mark,
+            gateway,
+            routes,
+            places: Arc::new(Semaphore::new(MAX_CONCURRENT_QUERIES)),
+        }
     }
 
     /// Answers a query for this name, now or later. It is dropped if there are too many: programs retry.
@@ -113,7 +118,7 @@ impl DirectNames {
                     return Some(whole.ok().and_then(Result::ok).unwrap_or(answer));
                 }
                 Ok(Ok(answer)) => return Some(answer),
-                Ok(Err(error)) => tracing::debug!(%resolver, "not asked directly: {error}"),
+                Ok(Err(error)) => tracing::debug!(%resolver, "direct DNS query failed: {error}"),
                 Err(_) => tracing::debug!(%resolver, "no answer"),
             }
         }
@@ -125,7 +130,7 @@ impl DirectNames {
         socket.connect(&resolver.into())?;
         let socket = UdpSocket::from_std(socket.into())?;
         socket.send(query).await?;
-        let mut answer = vec![0; LONGEST];
+        let mut answer = vec![0; MAX_MESSAGE_LEN];
         loop {
             let len = socket.recv(&mut answer).await?;
             // The socket is connected, so it receives only from the resolver. The number shows that this answers the

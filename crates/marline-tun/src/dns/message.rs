@@ -10,9 +10,9 @@ use marline_wire::{
 use crate::exceptions::{Exceptions, Treatment};
 
 /// Maximum UDP answer length for a program that does not advertise more.
-const LEAST: usize = 512;
+const DEFAULT_ANSWER_LEN: usize = 512;
 /// Maximum UDP answer length, regardless of what the program advertises.
-const MOST: usize = 1_232;
+const MAX_ANSWER_LEN: usize = 1_232;
 /// Type of the record with the program's maximum UDP answer length.
 const OPT: u16 = 41;
 /// Maximum number of records searched for it. A query has one or two.
@@ -58,7 +58,9 @@ pub(crate) fn is_truncated(answer: &[u8]) -> bool {
 
 /// Maximum length of a UDP answer that the program accepts.
 pub(super) fn limit(query: &[u8]) -> usize {
-    udp_size(query).map_or(LEAST, |size| usize::from(size).clamp(LEAST, MOST))
+    udp_size(query).map_or(DEFAULT_ANSWER_LEN, |size| {
+        usize::from(size).clamp(DEFAULT_ANSWER_LEN, MAX_ANSWER_LEN)
+    })
 }
 
 /// Size in the query's OPT record.

@@ -112,8 +112,8 @@ impl<O: Open> Forwarder<O> {
 
     fn warn(&self, resolver: &Target, error: &OpenError) {
         let text = format!(
-            "names do not resolve: the resolver {resolver} is not reached through the server: {error} \
-             (another one: --dns ADDRESS)"
+            "DNS queries fail: the resolver {resolver} cannot be reached through the server: {error} \
+             (choose another with --dns ADDRESS)"
         );
         if self.warnings.admits(&text) {
             tracing::warn!("{text}");

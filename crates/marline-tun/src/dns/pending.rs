@@ -8,7 +8,7 @@ use super::message;
 use super::query::{LENGTH_BYTES, Query};
 
 /// Maximum number of queries on a connection at a time.
-const MOST: usize = 256;
+const MAX_QUERIES: usize = 256;
 /// Maximum number of connections on which a query is sent. A broken connection may merely be an idle one closed by
 /// the resolver.
 const ATTEMPTS: u32 = 2;
@@ -35,7 +35,7 @@ impl Pending {
     }
 
     pub(super) fn has_room(&self) -> bool {
-        self.asked.len() < MOST
+        self.asked.len() < MAX_QUERIES
     }
 
     /// Adds a query. A message that is not a query is dropped.

@@ -53,7 +53,7 @@ impl Query {
                 message::fit(&mut message, message::limit(&self.message));
                 // The interface may no longer exist.
                 if let Err(error) = writer.send(service, program, &message) {
-                    tracing::debug!("a DNS answer was not delivered: {error}");
+                    tracing::debug!("cannot deliver a DNS answer: {error}");
                 }
             }
             Reply::Connection(place) => drop(place.send(message)),

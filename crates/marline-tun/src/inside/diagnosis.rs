@@ -22,16 +22,16 @@ pub(super) fn explain(
     read: impl Fn(&str) -> Option<String>,
 ) -> String {
     let doing = match step {
-        Step::Namespaces => "cannot make user, network and mount namespaces",
-        Step::Identity => "cannot say who we are in a user namespace",
-        Step::Interface => "cannot make a TUN interface",
+        Step::Namespaces => "cannot create user, network and mount namespaces",
+        Step::Identity => "cannot map the user into a user namespace",
+        Step::Interface => "cannot create a TUN interface",
         Step::Setup => "cannot set up the namespace",
     };
     let is = |path: &str, value: &str| read(path).is_some_and(|text| text.trim() == value);
     let mut help = Vec::new();
     if is("/proc/sys/kernel/unprivileged_userns_clone", "0") {
         help.push(
-            "this system allows them to root only: sudo sysctl kernel.unprivileged_userns_clone=1",
+            "this system allows them for root only: sudo sysctl kernel.unprivileged_userns_clone=1",
         );
     }
     if is("/proc/sys/user/max_user_namespaces", "0") {
@@ -55,14 +55,12 @@ pub(super) fn explain(
         }
         (Step::Interface, Some(libc::EACCES)) => {
             help = vec![
-                "/dev/net/tun does not let this user in, though on most systems it lets everybody, for \
-                 an interface takes a right of its own: sudo chmod 0666 /dev/net/tun",
+                "this user may not open /dev/net/tun (creating an interface needs another permission, so \
+                 opening it is harmless): sudo chmod 0666 /dev/net/tun",
             ];
         }
         (Step::Namespaces, Some(libc::ENOSPC)) if help.is_empty() => {
-            help.push(
-                "there are as many as user.max_user_namespaces and user.max_net_namespaces allow",
-            );
+            help.push("the limit user.max_user_namespaces or user.max_net_namespaces is reached");
         }
         _ => {}
     }

@@ -51,7 +51,7 @@ impl Names {
 /// The file does not exist.
 pub(crate) fn host_resolv_conf() -> anyhow::Result<String> {
     fs::read_to_string(RESOLV_CONF).map_err(|error| {
-        anyhow!("{RESOLV_CONF}: {error}: programs inside need this file to mount another over it: create it")
+        anyhow!("{RESOLV_CONF}: {error}: create this file, as another is mounted over it for the program")
     })
 }
 

@@ -21,7 +21,7 @@ const TEXT: usize = 4_096;
 
 /// One half of the process.
 #[derive(Debug)]
-pub enum Half {
+pub enum ProcessRole {
     /// Half that becomes the program.
     Program(Program),
     /// Half that carries the program's traffic.
@@ -55,16 +55,16 @@ pub struct ProgramInterface {
 ///
 /// # Errors
 /// There are more threads, or the system cannot create another process.
-pub fn split() -> anyhow::Result<Half> {
+pub fn split() -> anyhow::Result<ProcessRole> {
     let threads = std::fs::read_dir("/proc/self/task").context("/proc is not mounted")?.count();
     if threads != 1 {
         bail!("the process has {threads} threads: it can be split only while it has one");
     }
     let kind = SocketType::SEQPACKET;
     let pair = rustix::net::socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None);
-    let (ours, theirs) = pair.context("no socket for the other half")?;
+    let (ours, theirs) = pair.context("cannot create a socket pair")?;
     let me = rustix::process::getpid();
-    let between = match fork().context("no other process")? {
+    let between = match fork().context("cannot start another process")? {
         Fork::Parent(between) => between,
         // Intermediate process: its exit leaves the half outside without a parent that must wait for it.
         Fork::Child => {
@@ -74,11 +74,11 @@ pub fn split() -> anyhow::Result<Half> {
     };
     drop(theirs);
     let ended = rustix::process::waitpid(Some(between), WaitOptions::empty());
-    ended.context("the other half was not started")?;
-    Ok(Half::Program(Program { other: ours }))
+    ended.context("cannot start the carrying process")?;
+    Ok(ProcessRole::Program(Program { other: ours }))
 }
 
-fn run_outer_half(other: OwnedFd, program: Pid) -> anyhow::Result<Half> {
+fn run_outer_half(other: OwnedFd, program: Pid) -> anyhow::Result<ProcessRole> {
     // A process group leader cannot create a session, but a child never is one.
     let _ = rustix::process::setsid();
     // The parent is waiting for this process, so it still exists.
@@ -94,7 +94,7 @@ fn run_outer_half(other: OwnedFd, program: Pid) -> anyhow::Result<Half> {
     let nowhere = File::options().read(true).write(true).open("/dev/null")?;
     rustix::stdio::dup2_stdin(&nowhere)?;
     rustix::stdio::dup2_stdout(&nowhere)?;
-    Ok(Half::Outside(Outside { other, program }))
+    Ok(ProcessRole::Outside(Outside { other, program }))
 }
 
 impl Program {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 /// Maximum number of hosts. Beyond it, the host that expires first uses the tunnel again.
-const MOST: usize = 4_096;
+const MAX_HOSTS: usize = 4_096;
 /// Maximum number of hosts per name, which may have other addresses in each answer.
 const MAX_HOSTS_PER_NAME: usize = 64;
 /// Extension for an expired host that is in use, after which it is checked again.
@@ -45,7 +45,7 @@ impl DirectHosts {
         let evicted =
             if self.hosts.values().filter(|host| of_name(host)).count() >= MAX_HOSTS_PER_NAME {
                 self.first_to_expire(of_name)
-            } else if self.hosts.len() >= MOST {
+            } else if self.hosts.len() >= MAX_HOSTS {
                 self.first_to_expire(|_| true)
             } else {
                 None
@@ -132,13 +132,13 @@ mod tests {
         }
         let further = hosts.open("many.example", address(5_000), until(5_000));
         assert_eq!(further, Opening { is_new: true, evicted: Some(address(0)) });
-        for number in MAX_HOSTS_PER_NAME as u32..MOST as u32 {
+        for number in MAX_HOSTS_PER_NAME as u32..MAX_HOSTS as u32 {
             let name = format!("{number}.example");
             assert_eq!(hosts.open(&name, address(number), until(number)).evicted, None);
         }
-        assert_eq!(hosts.hosts.len(), MOST);
+        assert_eq!(hosts.hosts.len(), MAX_HOSTS);
         let further = hosts.open("one.example", address(6_000), until(6_000));
         assert_eq!(further.evicted, Some(address(1)));
-        assert_eq!(hosts.hosts.len(), MOST);
+        assert_eq!(hosts.hosts.len(), MAX_HOSTS);
     }
 }

@@ -60,17 +60,17 @@ pub fn make_interface() -> anyhow::Result<OwnedFd> {
         }
         Err(error) if matches!(error.raw_os_error(), Some(libc::EPERM | libc::EACCES)) => {
             Err(error).context(
-                "cannot make a TUN interface: it takes CAP_NET_ADMIN (`sudo marline up`), and a /dev/net/tun that a \
-                 container or a sandbox does not close",
+                "cannot create a TUN interface: this needs CAP_NET_ADMIN (`sudo marline up`) and access to \
+                 /dev/net/tun, which a container or sandbox may deny",
             )
         }
         Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENODEV | libc::ENXIO)) => {
             Err(anyhow!(
-                "cannot make a TUN interface: /dev/net/tun is missing: type `sudo modprobe tun`, or give it to the \
+                "cannot create a TUN interface: /dev/net/tun is missing: run `sudo modprobe tun`, or give it to the \
                  container (--device /dev/net/tun)"
             ))
         }
-        Err(error) => Err(error).context("cannot make a TUN interface"),
+        Err(error) => Err(error).context("cannot create a TUN interface"),
     }
 }
 
@@ -108,7 +108,7 @@ impl Machine {
         if routing.is_taken().await? {
             let tables = routing::TABLES.map(|table| table.to_string()).join(", ");
             bail!(
-                "one of the routing tables {tables} has routes of another program (ip route show table all)"
+                "another program uses one of the routing tables {tables} (see ip route show table all)"
             );
         }
         let inbound = services::inbound_at_most();
@@ -148,7 +148,7 @@ impl Machine {
         let routing = &self.switch.routing;
         let left = routing.clear(Part::Lead).await?;
         if left > 0 {
-            tracing::info!("removed {left} rules and routes that an earlier `marline up` has left");
+            tracing::info!("removed {left} leftover rules and routes of an earlier `marline up`");
         }
         if !self.switch.settings.kill_switch {
             self.switch.add_routes().await;
@@ -325,8 +325,8 @@ impl Machine {
                 self.undo.disarm();
                 if cleaned.held {
                     tracing::warn!(
-                        "the kill switch holds: nothing leaves this machine directly. `sudo marline up` resumes, \
-                         `sudo marline down` removes the kill switch"
+                        "the kill switch stays on: all traffic outside the tunnel is blocked. `sudo marline \
+                         up` restores the tunnel, `sudo marline down` removes the kill switch"
                     );
                 }
             }

@@ -100,7 +100,7 @@ impl Routing {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
             added => added.with_context(|| {
                 let family = if ipv6 { "IPv6" } else { "IPv4" };
-                format!("the {family} routing rule {} was not made", rule.priority)
+                format!("cannot create the {family} routing rule {}", rule.priority)
             }),
         }
     }
@@ -134,14 +134,16 @@ impl Routing {
             .map_err(system_error)
         {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
-            other => other.with_context(|| format!("the route to {} was not made", route.to)),
+            other => other.with_context(|| format!("cannot create the route to {}", route.to)),
         }
     }
 
     /// Removes a route from one of our tables if it exists.
     pub(super) async fn remove_route(&self, route: Route) -> anyhow::Result<()> {
         let removed = self.handle.route().del(message(route, 0)?).execute().await;
-        removed.map_err(system_error).with_context(|| format!("the route to {} stays", route.to))
+        removed
+            .map_err(system_error)
+            .with_context(|| format!("cannot remove the route to {}", route.to))
     }
 
     /// Returns true if another program has routes in one of our tables.

@@ -29,9 +29,9 @@ pub(super) fn tell(interface: &str, resolver: IpAddr) -> Option<bool> {
             Err(error) => error.to_string(),
         };
         tracing::warn!(
-            "systemd-resolved does not ask the tunnel's resolver (resolvectl {}: {failed}): programs that use \
-             systemd-resolved cannot resolve names, since queries to the network's resolver may not leave \
-             around the tunnel",
+            "systemd-resolved does not use the tunnel's resolver (resolvectl {}: {failed}): programs that use \
+             systemd-resolved cannot resolve names, as queries to the network's resolver must not bypass \
+             the tunnel",
             arguments.join(" ")
         );
         return Some(false);

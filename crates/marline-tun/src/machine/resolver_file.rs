@@ -15,7 +15,7 @@ use marline_io::resolv_conf;
 use crate::resolver::{RESOLV_CONF, inside};
 
 /// Maximum length of the file, in bytes.
-const LONGEST: u64 = 1 << 16;
+const MAX_FILE_BYTES: u64 = 1 << 16;
 
 /// Managed resolver file.
 #[derive(Debug)]
@@ -39,8 +39,8 @@ impl ResolverFile {
             Ok(()) => self.failed = None,
             Err(error) if self.failed.replace(error.kind()) == Some(error.kind()) => {}
             Err(error) => tracing::warn!(
-                "cannot write {RESOLV_CONF} ({error}): programs ask the network's resolver, and names do not resolve \
-                 where queries to it cannot go through the tunnel"
+                "cannot write {RESOLV_CONF} ({error}): programs use the network's resolver, and names do \
+                 not resolve if it cannot be reached through the tunnel"
             ),
         }
     }
@@ -76,11 +76,11 @@ pub(super) fn is_local() -> bool {
 fn read() -> io::Result<String> {
     let mut text = String::new();
     match File::open(RESOLV_CONF) {
-        Ok(file) => file.take(LONGEST).read_to_string(&mut text)?,
+        Ok(file) => file.take(MAX_FILE_BYTES).read_to_string(&mut text)?,
         Err(error) if error.kind() == io::ErrorKind::NotFound => 0,
         Err(error) => return Err(error),
     };
-    if text.len() as u64 == LONGEST {
+    if text.len() as u64 == MAX_FILE_BYTES {
         return Err(io::Error::new(io::ErrorKind::InvalidData, "it is too long"));
     }
     Ok(text)

@@ -32,11 +32,11 @@ pub(super) fn loosen_filter() {
     }
     match set(LOOSE) {
         Ok(()) => tracing::info!(
-            "the reverse path filter is loose (net.ipv4.conf.all.rp_filter) meanwhile"
+            "reverse path filter set to loose (net.ipv4.conf.all.rp_filter) until `marline up` ends"
         ),
         Err(error) => tracing::warn!(
-            "the reverse path filter is strict and cannot be changed ({error}): answers of the server may be \
-             dropped; sysctl net.ipv4.conf.all.rp_filter=2"
+            "the reverse path filter is strict and cannot be changed ({error}): answers from the server may \
+             be dropped; run sysctl -w net.ipv4.conf.all.rp_filter=2"
         ),
     }
 }

@@ -10,7 +10,7 @@ use std::net::{IpAddr, Ipv6Addr};
 use super::routing::Inbound;
 
 /// Maximum number of such connections. For more, use `--reachable` with the service.
-const MOST: usize = 256;
+const MAX_CONNECTIONS: usize = 256;
 
 /// States of `/proc/net/tcp`.
 const LISTENING: &str = "0A";
@@ -27,13 +27,13 @@ pub(super) fn inbound() -> Vec<Inbound> {
 /// Currently open inbound connections, up to the maximum.
 pub(super) fn inbound_at_most() -> Vec<Inbound> {
     let mut found = inbound();
-    if found.len() > MOST {
+    if found.len() > MAX_CONNECTIONS {
         tracing::warn!(
-            "{} connections from other machines: the first {MOST} continue outside the tunnel; \
-             --reachable keeps a service",
+            "{} connections from other machines: the first {MAX_CONNECTIONS} continue outside the tunnel; use \
+             --reachable to keep a service reachable",
             found.len()
         );
-        found.truncate(MOST);
+        found.truncate(MAX_CONNECTIONS);
     }
     found
 }

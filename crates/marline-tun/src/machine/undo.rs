@@ -38,8 +38,8 @@ impl UndoProcess {
     /// # Errors
     /// The system cannot create another process.
     pub fn start() -> anyhow::Result<UndoProcess> {
-        let (theirs, ours) = pipe_with(PipeFlags::CLOEXEC).context("no pipe")?;
-        match fork().context("no process that would undo the changes")? {
+        let (theirs, ours) = pipe_with(PipeFlags::CLOEXEC).context("cannot create a pipe")?;
+        match fork().context("cannot start the cleanup process")? {
             Fork::Parent(_) => Ok(UndoProcess { pipe: ours.into() }),
             Fork::Child => {
                 drop(ours);
@@ -93,8 +93,8 @@ fn wait_and_undo(pipe: OwnedFd) -> anyhow::Result<()> {
     let cleaned = runtime.block_on(clean_up(extent))?;
     if cleaned.held {
         eprintln!(
-            "marline: `marline up` has ended, and its kill switch holds: nothing leaves this machine directly. \
-             `sudo marline up` resumes, `sudo marline down` removes the kill switch"
+            "marline: `marline up` has ended, and its kill switch stays on: all traffic outside the tunnel \
+             is blocked. `sudo marline up` restores the tunnel, `sudo marline down` removes the kill switch"
         );
     }
     Ok(())

@@ -14,7 +14,7 @@ use crate::dns::message;
 const PATIENCE: Duration = Duration::from_secs(1);
 const TIMES: usize = 3;
 /// Maximum length of a DNS message, in bytes.
-const LONGEST: usize = 65_535;
+const MAX_MESSAGE_BYTES: usize = 65_535;
 /// Maximum number of buffered bytes in each direction.
 const BUFFER: usize = 16 << 10;
 
@@ -23,7 +23,7 @@ pub(super) fn stream_to(way: PortalOpener, resolver: SocketAddr) -> PortalStream
     let (ours, theirs) = duplex(BUFFER);
     tokio::spawn(async move {
         if let Err(error) = answer_all(&way, resolver, ours).await {
-            tracing::debug!(%resolver, "names: {error}");
+            tracing::debug!(%resolver, "DNS failed: {error}");
         }
     });
     PortalStream::Names(theirs)
@@ -56,7 +56,7 @@ pub(super) async fn ask(
     query: &[u8],
 ) -> io::Result<Vec<u8>> {
     let socket = way.datagrams(resolver).await?;
-    let mut buffer = vec![0; LONGEST];
+    let mut buffer = vec![0; MAX_MESSAGE_BYTES];
     for _ in 0..TIMES {
         socket.send(query).await?;
         let answered = timeout(PATIENCE, async {

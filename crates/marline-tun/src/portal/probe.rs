@@ -18,7 +18,7 @@ use crate::dns::message;
 /// Maximum duration of a probe.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Maximum length of the response's status and fields, in bytes.
-const LONGEST: usize = 16 << 10;
+const MAX_HEAD_BYTES: usize = 16 << 10;
 /// Maximum length of a displayed URL.
 const MAX_URL_LEN: usize = 2_048;
 
@@ -32,7 +32,7 @@ pub struct Probe {
 
 /// Text that is not a probe's URL.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("a probe is http://HOST[:PORT]/PATH (not https, which a portal cannot answer)")]
+#[error("expected http://HOST[:PORT]/PATH (not https, which a portal cannot answer)")]
 pub struct BadProbe;
 
 /// Result of a probe.
@@ -100,7 +100,7 @@ impl Probe {
                         format!("GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
                     stream.write_all(request.as_bytes()).await?;
                     let mut head = Vec::new();
-                    let mut limited = stream.take(LONGEST as u64);
+                    let mut limited = stream.take(MAX_HEAD_BYTES as u64);
                     while !head.windows(4).any(|four| four == b"\r\n\r\n")
                         && limited.read_buf(&mut head).await? > 0
                     {}
@@ -119,7 +119,7 @@ impl Probe {
         let mut found = Vec::new();
         let mut failed = io::Error::new(
             io::ErrorKind::NotFound,
-            format!("no resolver of {} is known (--dns names one)", way.interface),
+            format!("no DNS resolver known for {}: give one with --dns", way.interface),
         );
         for resolver in &way.resolvers {
             for kind in [DNS_A, DNS_AAAA] {

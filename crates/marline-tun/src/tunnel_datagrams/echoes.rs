@@ -9,7 +9,7 @@ use marline_proxy::client::udp_tunnel::echo::{EchoAnswer, EchoInbox, EchoRequest
 use tokio::time::interval;
 
 use crate::addresses::Addresses;
-use crate::datagram::{DatagramWriter, Echo, Fate};
+use crate::datagram::{DatagramOutcome, DatagramWriter, Echo};
 use crate::icmp::{self, EchoFailure, EchoNumbers};
 
 /// Interval of searches for idle identifiers.
@@ -21,7 +21,7 @@ pub(super) fn send(
     addresses: Addresses,
     echo: &Echo<'_>,
     answers: &DatagramWriter,
-) -> Fate {
+) -> DatagramOutcome {
     let Echo { source, destination: to, identifier, sequence, hops, payload } = *echo;
     let serve = |inbox| {
         let answers = Answers { writer: answers.clone(), addresses, to: source, identifier };
@@ -29,8 +29,8 @@ pub(super) fn send(
     };
     let request = EchoRequest { to, hops, sequence };
     match sources.send(EchoSource { address: source, identifier }, request, payload, serve) {
-        Ok(()) => Fate::Carried,
-        Err(too_big) => Fate::TooBig(too_big.most),
+        Ok(()) => DatagramOutcome::Carried,
+        Err(too_big) => DatagramOutcome::TooBig(too_big.most),
     }
 }
 
@@ -61,7 +61,7 @@ impl Answers {
                 && let Err(error) = self.writer.write(&packet)
             {
                 // The reply is lost for lack of buffer space, as on any link.
-                tracing::debug!("an answer to an echo request is lost: {error}");
+                tracing::debug!("echo reply dropped: {error}");
             }
         }
     }

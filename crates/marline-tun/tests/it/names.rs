@@ -4,7 +4,7 @@
 use std::net::SocketAddr;
 
 use marline_proxy::client::open::OpenError;
-use marline_tun::datagram::{Datagram, DatagramWriter, Datagrams, Fate, NoDatagrams};
+use marline_tun::datagram::{Datagram, DatagramOutcome, DatagramWriter, Datagrams, NoDatagrams};
 use marline_wire::{IpPacket, PROTOCOL_UDP, UdpDatagram, verify_udp_checksum};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 
@@ -152,18 +152,22 @@ async fn queries_by_tcp_are_relayed_to_the_resolver() {
 struct Echo;
 
 impl Datagrams for Echo {
-    fn on_datagram(&mut self, datagram: &Datagram<'_>, answers: &DatagramWriter) -> Fate {
+    fn on_datagram(
+        &mut self,
+        datagram: &Datagram<'_>,
+        answers: &DatagramWriter,
+    ) -> DatagramOutcome {
         let Datagram { source, destination, payload } = *datagram;
         match destination.port() {
             7 => {}
-            9 => return Fate::TooBig(1_200),
-            _ => return Fate::Refused,
+            9 => return DatagramOutcome::TooBig(1_200),
+            _ => return DatagramOutcome::Refused,
         }
         for _ in 0..2 {
             answers.send(destination, source, payload).expect("it fits");
         }
         assert!(answers.send(destination, source, &[0; 8_300]).is_err(), "beyond the MTU");
-        Fate::Carried
+        DatagramOutcome::Carried
     }
 }
 

@@ -26,9 +26,7 @@ impl Inner {
                     "{name}: IPv6 only, IPv4 servers are reached by NAT64 prefix {prefix}"
                 );
             }
-            None => tracing::info!(
-                "{name}: IPv6 only, and its network does not translate (NAT64) any more"
-            ),
+            None => tracing::info!("{name}: IPv6 only, and its network no longer provides NAT64"),
         }
     }
 

@@ -48,7 +48,7 @@ fn contact_states_have_texts() {
     assert_eq!(says(&open, 2_900), "not known yet");
     assert_eq!(says(&open, 3_000), "no answer for 3 s (tried 2 times)");
     assert_eq!(says(&asked(new.clone(), 0, 0, 1), 9_000), "not known yet", "one may get lost");
-    assert_eq!(says(&heard(open.clone(), 500), 800), "answers (heard 300 ms ago)");
+    assert_eq!(says(&heard(open.clone(), 500), 800), "answers (last received 300 ms ago)");
     let closed = DeliveryErrorKind::PortClosed;
     let refused = record_delivery_error(open.clone(), 1_000, Some("9.9.9.1"), closed);
     assert_eq!(says(&refused, 1_400), "refused by the server: nothing listens on this port");
@@ -65,9 +65,9 @@ fn contact_states_have_texts() {
     // The kernel's own error, for a neighbor that does not answer.
     let alone =
         record_delivery_error(open.clone(), 1_000, Some(WLAN), DeliveryErrorKind::HostUnreachable);
-    assert_eq!(says(&alone, 1_400), "this machine says: host unreachable (ICMP)");
+    assert_eq!(says(&alone, 1_400), "this machine reports: host unreachable (ICMP)");
     let kept = record_delivery_error(open, 1_000, None, DeliveryErrorKind::NotSent(1));
-    assert!(says(&kept, 1_400).starts_with("this machine says: Operation not permitted"));
+    assert!(says(&kept, 1_400).starts_with("this machine reports: Operation not permitted"));
 }
 
 #[test]
@@ -115,7 +115,7 @@ fn a_path_that_worked_and_falls_silent_is_a_dead_line_and_does_not_block_udp() {
     let mut watcher = HealthWatcher::new("UDP");
     let wlan = asked(heard(contact(WLAN, SERVER), 500), 1_000, 3_000, 3);
     let expected = "path wlan0 to 9.9.9.1:7777: no answer for 3 s (tried 3 times), while it answers over \
-                    wwan0: nothing arrives from there any more, so the line seems dead";
+                    wwan0: nothing arrives on this path any more, so the line seems dead";
     let wwan = heard(contact(WWAN, SERVER), 4_000);
     assert_eq!(told(&mut watcher, 4_100, &[wlan, wwan]), [expected]);
 }
@@ -154,8 +154,8 @@ fn paths_that_fail_together_while_another_works_are_noticed() {
 #[test]
 fn an_unused_path_is_not_reported_as_failing() {
     let wlan = asked(contact(WLAN, SERVER), 1_000, 4_000, 3);
-    let expected = "path wlan0 to 9.9.9.1:7777: no answer for 4 s (tried 3 times); nothing was asked over \
-                    wwan0 since";
+    let expected = "path wlan0 to 9.9.9.1:7777: no answer for 4 s (tried 3 times); no requests were sent \
+        over wwan0 since";
     let idle = heard(contact(WWAN, SERVER), 900);
     assert_eq!(told(&mut HealthWatcher::new("UDP"), 5_100, &[wlan.clone(), idle]), [expected]);
     assert_eq!(told(&mut HealthWatcher::new("UDP"), 5_100, &[wlan]), [expected]);

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use marline_io::Contact;
 use marline_time::{Duration, Instant};
 
-use super::shared_fate::CommonFailures;
+use super::common_failures::CommonFailures;
 use super::{Known, PATIENCE, Reach, SETTLE, elsewhere, fault, span, suspicion};
 
 /// Maximum delay of the report about a failed path if another one is about to fail as well: both are reported as one
@@ -41,7 +41,7 @@ impl fmt::Display for PathEvent {
 
 /// Last report about a path.
 #[derive(Clone, Debug)]
-struct Told {
+struct LastReport {
     word: &'static str,
     since: Instant,
     server: SocketAddr,
@@ -52,7 +52,7 @@ struct Told {
 pub(crate) struct HealthWatcher {
     /// Name of the transport in terms of firewalls.
     transport: &'static str,
-    told: BTreeMap<String, Told>,
+    told: BTreeMap<String, LastReport>,
     fate: CommonFailures,
     /// Notices about paths that fail together.
     notices: Vec<String>,
@@ -109,7 +109,7 @@ impl HealthWatcher {
             news.extend(tell(now, self.transport, &fresh, &bad, paths));
             for look in fresh {
                 let word = look.reach.word();
-                self.told.insert(look.path.to_owned(), Told { word, since: now, server });
+                self.told.insert(look.path.to_owned(), LastReport { word, since: now, server });
             }
         }
         self.forget_oldest();
@@ -209,7 +209,7 @@ fn tell(
         let (path, reach) = (look.path, &look.reach);
         let text = if working.is_empty() {
             let idle = idle.join(", ");
-            format!("path {path} to {server}: {reach}; nothing was asked over {idle} since")
+            format!("path {path} to {server}: {reach}; no requests were sent over {idle} since")
         } else {
             let was_heard = look.contact.heard_at.is_some();
             let why = suspicion(transport, server, reach, was_heard);

@@ -48,7 +48,11 @@ impl Entry {
                 if was_absent {
                     let addresses: Vec<_> =
                         self.ends.iter().map(|end| end.address.to_string()).collect();
-                    tracing::info!("path {}: now here, at {}", self.called(), addresses.join(", "));
+                    tracing::info!(
+                        "path {}: available, at {}",
+                        self.called(),
+                        addresses.join(", ")
+                    );
                 }
             }
             Err(reason) => {
@@ -67,7 +71,7 @@ impl Entry {
 
     /// Obstacle for connections that start here.
     pub(super) fn current_obstacle(&self) -> Option<String> {
-        let by_hand = || self.taken_down.then(|| "taken down by hand".to_owned());
+        let by_hand = || self.taken_down.then(|| "disabled by hand".to_owned());
         let restricted = || match &self.restriction {
             PathRestriction::Unusable(why) => Some(why.clone()),
             _ => None,
@@ -79,7 +83,7 @@ impl Entry {
         !self.ends.is_empty() && self.may_be_used()
     }
 
-    /// Returns true unless the path is taken down by hand or restricted as unusable.
+    /// Returns true unless the path is disabled by hand or restricted as unusable.
     pub(super) const fn may_be_used(&self) -> bool {
         !self.taken_down && !matches!(self.restriction, PathRestriction::Unusable(_))
     }

@@ -22,7 +22,7 @@ pub struct PathStatus {
     pub interface: Option<String>,
     /// Addresses in use: usually one, or one per family.
     pub addresses: Vec<IpAddr>,
-    /// True if the interface exists and is up, and the path was not taken down by hand: new subflows may start here.
+    /// True if the interface exists and is up, and the path was not disabled by hand: new subflows may start here.
     /// For reachability, see `health`.
     pub up: bool,
     /// True if it carries data only if no other path can.
@@ -123,7 +123,9 @@ impl PathTable {
         problem: Option<String>,
     ) -> (PathHealth, Option<String>) {
         if !entry.is_up() || entry.error.is_some() {
-            let cause = entry.current_obstacle().unwrap_or_else(|| "it has no address".to_owned());
+            let cause = entry
+                .current_obstacle()
+                .unwrap_or_else(|| "the interface has no address".to_owned());
             return (PathHealth::Unreachable, Some(cause));
         }
         let reaches = |contact: &&Contact| Reach::of(contact, evidence.now);
@@ -141,7 +143,7 @@ impl PathTable {
             pinned && entry.ends.iter().any(|end| end.address == *local)
         };
         match () {
-            () if entry.fading => (PathHealth::Degraded, Some("its signal fades".to_owned())),
+            () if entry.fading => (PathHealth::Degraded, Some("its signal is fading".to_owned())),
             () if evidence.impaired.iter().any(is_impaired) => {
                 (PathHealth::Degraded, Some("answers are overdue".to_owned()))
             }
@@ -181,7 +183,7 @@ fn untried(contacts: &[&Contact], now: Instant) -> String {
     match asked.min_by_key(|question| question.since) {
         Some(question) => {
             let since: Duration = now.since(question.since);
-            format!("asked {} ago for the first time, no answer yet", span(since))
+            format!("first tried {} ago, no answer yet", span(since))
         }
         None => "not tried yet".to_owned(),
     }

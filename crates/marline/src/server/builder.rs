@@ -168,8 +168,8 @@ impl ServerBuilder {
         }
         if let Some(address) = sockets.left_over() {
             return Err(BindError::Config(format!(
-                "an upgrade takes over the addresses: the running process has {address}, which is not in the \
-                 configuration, and needs a restart"
+                "an upgrade keeps the addresses: the running process has {address}, and removing it needs a \
+                 restart"
             )));
         }
         self.carrier = Carrier::Opened(sockets);
@@ -245,14 +245,16 @@ impl ServerBuilder {
         if self.own.advertised.len() > MAX_OWN_ADDRESSES {
             let count = self.own.advertised.len();
             return wrong(&format!(
-                "{count} own addresses to advertise; at most {MAX_OWN_ADDRESSES}"
+                "{count} addresses to advertise; at most {MAX_OWN_ADDRESSES} are allowed"
             ));
         }
         let aims = |at: &SocketAddr| {
             at.port() != 0 && !at.ip().is_unspecified() && !at.ip().is_multicast()
         };
         if let Some(aimless) = self.own.advertised.iter().find(|at| !aims(at)) {
-            return wrong(&format!("{aimless} cannot be advertised: not a port of one machine"));
+            return wrong(&format!(
+                "{aimless} cannot be advertised: expected a unicast address and a port"
+            ));
         }
         let mut config = self.clone();
         config.own.listen = on_both_families(&config.own.listen);

@@ -173,8 +173,8 @@ pub(super) fn adopt_sockets(
 pub(super) fn changed(config: &ServerBuilder) -> BindError {
     let listen: Vec<String> = config.own.listen.iter().map(ToString::to_string).collect();
     BindError::Config(format!(
-        "an upgrade takes over the addresses and the number of threads: {} with {} is not what the running process \
-         has, and needs a restart",
+        "an upgrade keeps the addresses and the number of threads: {} with {} differs from the running \
+         process and needs a restart",
         listen.join(" "),
         config.own.shards
     ))
@@ -203,7 +203,7 @@ fn other_interfaces(paths: &[TunPath]) -> BindError {
     let paths: Vec<String> =
         paths.iter().map(|path| format!("{}={}", path.interface, path.address)).collect();
     BindError::Config(format!(
-        "an upgrade takes over the TUN interfaces and the number of threads: {} is not what the running process has, \
+        "an upgrade keeps the TUN interfaces and the number of threads: {} differs from the running process \
          and needs a restart",
         paths.join(" ")
     ))

@@ -124,7 +124,7 @@ impl AsyncWrite for OwnedWriteHalf {
 
 impl fmt::Display for ReuniteError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the halves are not of one stream")
+        f.write_str("the halves belong to different streams")
     }
 }
 

@@ -46,7 +46,7 @@ fn master_roots_that_contradict_each_other_fail() {
     assert!(status == Some(0) && said.contains("1 rows judged under all 2 roots"), "{said}");
     let (status, said) = agree(&[&one, &two, &three]);
     assert_eq!(status, Some(1), "{said}");
-    assert!(said.contains("accepted by one root, refused by another: 1\n"), "{said}");
+    assert!(said.contains("accepted under one root, not accepted under another: 1\n"), "{said}");
     assert!(said.contains("main: mean (at most 10 ms): 4.95 ["), "{said}");
     // The same master root twice is an error.
     results(&two, 1, 5.0);

@@ -147,7 +147,7 @@ fn a_net_obeys_commands_reports_and_ends_on_request() {
     let count = |what: &str| report[0]["up"][what].as_u64().expect(what);
     assert!(count("delivered_packets") >= 1 && count("dropped_outage") >= 1, "{report}");
     let unknown = marline(&["net", "down", &name]).output().expect("run");
-    assert!(String::from_utf8_lossy(&unknown.stderr).contains("there is no net"));
+    assert!(String::from_utf8_lossy(&unknown.stderr).contains("no network"));
 }
 
 /// Namespaces that are removed even if the test fails.

@@ -72,7 +72,7 @@ fn the_first_experiment_runs_as_the_page_says() {
     assert!(compared.contains("10 seeds in both, 95 %, paired by seed"), "{compared}");
     let row = compared.lines().find(|line| line.trim_start().starts_with("p99 ms")).expect("a row");
     assert!(
-        ["better by", "worse by", "not told apart"].iter().any(|word| row.contains(word)),
+        ["better by", "worse by", "inconclusive"].iter().any(|word| row.contains(word)),
         "{row}"
     );
     let same = ["compare", "target/lab/first", "target/lab/first"];
@@ -81,7 +81,7 @@ fn the_first_experiment_runs_as_the_page_says() {
     let wrong = ["compare", "target/lab/first:default", "target/lab/first:thrice"];
     let refused = marline(dir.path(), &wrong);
     let said = String::from_utf8_lossy(&refused.stderr);
-    assert!(said.contains("no variant `thrice`; there are default, twice"), "{said}");
+    assert!(said.contains("no variant `thrice`; known: default, twice"), "{said}");
     // The mistake of step 3, with the message on the page.
     let text = std::fs::read_to_string(&file).expect("text");
     std::fs::write(&file, text.replace("\"redundant\"", "\"redundnat\"")).expect("write");
@@ -221,7 +221,7 @@ fn real_packets_are_captured_and_our_ends_traced() {
     let again = marline(dir.path(), &run);
     good(&again);
     let said = String::from_utf8_lossy(&again.stderr);
-    assert!(said.contains("2 of 2 runs are there already"), "{said}");
+    assert!(said.contains("2 of 2 runs already exist"), "{said}");
 }
 
 #[test]
@@ -260,7 +260,7 @@ fn a_sweep_that_is_killed_goes_on_and_ends_as_if_nothing_had_been() {
     let output = marline(dir.path(), &again);
     good(&output);
     let said = String::from_utf8_lossy(&output.stderr);
-    assert!(said.contains("of 120 runs are there already"), "{said}");
+    assert!(said.contains("of 120 runs already exist"), "{said}");
     // The files are the same to the byte, interrupted or not, with one thread or four.
     assert_eq!(csv("part").expect("csv"), csv("whole").expect("csv"));
 }
@@ -280,9 +280,9 @@ fn shards_of_several_processes_add_up_to_the_result_of_one() {
         [&args[..], more].concat()
     };
     for (shard, wanted) in [
-        ("0/4", "no shard 0: of 4 they are 1/4 to 4/4"),
-        ("5/4", "no shard 5: of 4 they are 1/4 to 4/4"),
-        ("x", "expected NUMBER/SHARDS with two whole numbers, as in 1/4"),
+        ("0/4", "no shard 0 of 4: expected 1/4 to 4/4"),
+        ("5/4", "no shard 5 of 4: expected 1/4 to 4/4"),
+        ("x", "expected NUMBER/SHARDS with two whole numbers, for example 1/4"),
     ] {
         let refused = marline(dir.path(), &sweep("none", &["--shard", shard]));
         let said = String::from_utf8_lossy(&refused.stderr);
@@ -319,7 +319,7 @@ fn shards_of_several_processes_add_up_to_the_result_of_one() {
     let collected = marline(dir.path(), &sweep("part", &[]));
     assert_eq!(good(&collected).replace(" in part", " in whole"), whole);
     let said = String::from_utf8_lossy(&collected.stderr);
-    assert!(said.contains("24 of 24 runs are there already"), "{said}");
+    assert!(said.contains("24 of 24 runs already exist"), "{said}");
     for name in ["messages.csv", "runs.csv", "sweep.csv", "runs.parquet", "series.json"] {
         let read = |out: &str| std::fs::read(dir.path().join(out).join(name)).expect(name);
         assert!(read("part") == read("whole"), "{name}");

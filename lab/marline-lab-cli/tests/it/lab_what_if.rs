@@ -45,8 +45,8 @@ fn one_capture_per_path_yields_rtts_and_two_one_way_delays() {
     let one_way = median(&[&both[0], &both[1], "--way", "up"], "both");
     assert!((10.0..10.5).contains(&one_way), "{one_way} ms");
     for (args, said) in [
-        ([wifi.as_str(), both[1].as_str()].as_slice(), "for both paths the captures of both ends"),
-        (&[&wifi, &lte, "--way", "up"], "--way and --clock-ahead are of captures at both ends"),
+        ([wifi.as_str(), both[1].as_str()].as_slice(), "give captures of both ends"),
+        (&[&wifi, &lte, "--way", "up"], "--way and --clock-ahead need captures of both ends"),
     ] {
         let error = run_err(at, &[&["what-if"], args].concat());
         assert!(error.contains(said), "{error}");

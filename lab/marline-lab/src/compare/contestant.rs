@@ -67,7 +67,7 @@ impl fmt::Display for Contestant {
         f.write_str(match self {
             Contestant::FirstPath => "TCP, first path",
             Contestant::SecondPath => "TCP, second path",
-            Contestant::Duplicate => "two TCP, first answer counts",
+            Contestant::Duplicate => "two TCP connections, first answer counts",
             Contestant::Kernel => "kernel MPTCP",
             Contestant::Marline => "Marline",
             Contestant::Best => "Marline, best policies",

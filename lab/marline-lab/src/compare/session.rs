@@ -43,7 +43,7 @@ pub struct Made<'a> {
 }
 
 #[derive(Serialize, Deserialize)]
-struct Kept {
+struct StoredSample {
     program: String,
     sample: Sample,
 }
@@ -70,7 +70,7 @@ impl Bench {
         self.place.join(format!("{}-{}-{repeat}.json", row.key, contestant.key()))
     }
 
-    fn read(&self, row: &Row, contestant: Contestant, repeat: u32) -> Option<Kept> {
+    fn read(&self, row: &Row, contestant: Contestant, repeat: u32) -> Option<StoredSample> {
         let text = std::fs::read_to_string(self.file(row, contestant, repeat)).ok()?;
         serde_json::from_str(&text).ok()
     }
@@ -150,7 +150,7 @@ impl Bench {
                 break;
             }
         }
-        let kept = Kept { program: self.program.clone(), sample };
+        let kept = StoredSample { program: self.program.clone(), sample };
         let file = self.file(row, contestant, repeat);
         std::fs::write(&file, serde_json::to_string(&kept)?)
             .with_context(|| file.display().to_string())?;

@@ -149,7 +149,7 @@ fn columns(measure: Measure) -> &'static [&'static str] {
 const fn unit(measure: Measure) -> &'static str {
     match measure {
         Measure::Answers => "ms from request to answer",
-        Measure::Blocks => "ms from taken to read; Mbit/s",
+        Measure::Blocks => "ms from write to read; Mbit/s",
         Measure::Bursts => "ms from the start of writing to the end of reading; median (range)",
         Measure::Handover => "ms; median (range)",
         Measure::Goodput => "Mbit/s; median (range)",

@@ -42,10 +42,10 @@ impl std::str::FromStr for Order {
             "rebind" => Order::Rebind,
             "stats" => Order::Stats,
             "quit" => Order::Quit,
-            _ => bail!("`{word}` is no command; there are {WORDS}"),
+            _ => bail!("unknown command `{word}`; known: {WORDS}"),
         };
         if !rest.is_empty() {
-            bail!("`{word}` stands alone, but `{rest}` follows");
+            bail!("`{word}` takes no argument, but `{rest}` follows");
         }
         Ok(order)
     }
@@ -56,7 +56,7 @@ fn side(text: &str) -> anyhow::Result<Side> {
         "" | "both" => Side::Both,
         "uplink" => Side::Up,
         "downlink" => Side::Down,
-        _ => bail!("`{text}` is no direction; there are uplink, downlink"),
+        _ => bail!("`{text}` is not a valid direction; expected uplink or downlink"),
     })
 }
 
@@ -89,7 +89,7 @@ impl std::str::FromStr for Line {
         let rest: Vec<&str> = words.collect();
         let order: Order = format!("{word} {}", rest.join(" ")).parse()?;
         if matches!(order, Order::Stats | Order::Quit) {
-            bail!("`{word}` stands alone, but `{path}` follows");
+            bail!("`{word}` takes no argument, but `{path}` follows");
         }
         Ok(Line::Path(path.to_owned(), order))
     }
@@ -139,10 +139,11 @@ pub fn duration(text: &str) -> anyhow::Result<Duration> {
         "s" => 1.0,
         "min" => 60.0,
         "h" => 3_600.0,
-        _ => bail!("`{text}` is no time; write a number and one of us, ms, s, min, h"),
+        _ => bail!("`{text}` is not a valid time; write a number and one of us, ms, s, min, h"),
     };
-    let number: f64 = number.parse().with_context(|| format!("`{text}` is no time"))?;
-    Duration::try_from_secs_f64(number * scale).with_context(|| format!("`{text}` is no time"))
+    let number: f64 = number.parse().with_context(|| format!("`{text}` is not a valid time"))?;
+    Duration::try_from_secs_f64(number * scale)
+        .with_context(|| format!("`{text}` is not a valid time"))
 }
 
 /// Changes some items of a description: later items win.
@@ -175,8 +176,8 @@ mod tests {
         assert_eq!(order("set rate=5M"), Order::Set("rate=5M".into()));
         assert_eq!(at("1.5s rebind").expect("at"), (Duration::from_millis(1_500), Order::Rebind));
         for (text, word) in [
-            ("", "no command"),
-            ("sideways", "no command"),
+            ("", "unknown command"),
+            ("sideways", "unknown command"),
             ("set", "what"),
             ("down left", "direction"),
             ("rebind now", "alone"),
@@ -200,7 +201,7 @@ mod tests {
         let at = line_at("7.5s down wifi").expect("at");
         assert_eq!(at, (Duration::from_millis(7_500), "wifi".into(), Order::Break(Side::Both)));
         for (text, word) in [
-            ("", "no command"),
+            ("", "unknown command"),
             ("down", "which path"),
             ("set", "set wifi"),
             ("set wifi", "what"),

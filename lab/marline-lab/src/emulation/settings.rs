@@ -84,7 +84,7 @@ impl Settings {
                 self.specs.insert(past, (at, spec));
                 LinkCommand::Set(Box::new(config))
             }
-            Order::Stats | Order::Quit => bail!("this is not for a link alone"),
+            Order::Stats | Order::Quit => bail!("this does not apply to a single link"),
         })
     }
 
@@ -124,6 +124,6 @@ mod tests {
         let later = settings.command(5 * SECOND, &set("down.delay=7ms")).expect("command");
         assert_eq!(delays(&later), (4, 7));
         settings.command(6 * SECOND, &set("speed=9")).expect_err("no such item");
-        settings.command(6 * SECOND, &Order::Quit).expect_err("not for a link");
+        settings.command(6 * SECOND, &Order::Quit).expect_err("does not apply to a single link");
     }
 }

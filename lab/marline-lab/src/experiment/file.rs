@@ -132,7 +132,7 @@ impl ExperimentFile {
         };
         if let Some(other) = self.contestants.iter().find(bounded) {
             bail!(
-                "{}: variant `{}` has buffers of its own; say which the kernel gets: add\n\n    \
+                "{}: variant `{}` has its own buffers; give the kernel's: add\n\n    \
                  [[variant]]\n    name = \"kernel\"\n    stacks = [\"{stack}\"]\n    send_buffer = \
                  \"100kB\"    # SO_SNDBUF; the kernel doubles it for its own needs",
                 self.name,

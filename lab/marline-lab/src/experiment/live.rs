@@ -88,7 +88,7 @@ pub fn run_live_watched(
     options.tap_bytes = watch.captures.map(|captures| captures.max_bytes);
     let net = Net::up(&scenario, &options)?;
     let left = LEAD.saturating_sub(net.started().elapsed());
-    ensure!(left >= CONNECTING, "making the hosts took {:?}", net.started().elapsed());
+    ensure!(left >= CONNECTING, "creating the hosts took {:?}", net.started().elapsed());
     let start_ns = now_ns() + left.as_nanos() as u64;
     let job = |side| {
         let job = job(experiment, &scenario, stack, variant, start_ns, side)?;
@@ -118,7 +118,7 @@ pub fn run_live_watched(
     let came = outcome.messages(&experiment.workload).len();
     let wanted = experiment.workload.count().map_or(0, |count| count as usize);
     let missing = wanted.saturating_sub(came + outcome.client.skipped as usize);
-    outcome.incomplete = (missing > 0).then(|| format!("{missing} messages did not come"));
+    outcome.incomplete = (missing > 0).then(|| format!("{missing} messages did not arrive"));
     let reveal_keys = watch.captures.is_some_and(|captures| captures.reveal_keys);
     let traces = [(Vantage::Client, of_client), (Vantage::Server, of_server)];
     let traces = traces.into_iter().flat_map(|(vantage, texts)| {

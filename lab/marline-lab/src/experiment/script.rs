@@ -109,9 +109,10 @@ fn bounds(moment: Moment, times_ns: &[u64]) -> anyhow::Result<(u64, u64)> {
     let ns = |ms: f64| (ms * 1e6) as u64;
     let burst = |number: usize| {
         let count = times_ns.len();
-        times_ns.get(number).copied().with_context(|| {
-            format!("there is no burst {number}: they are counted from 0, and there are {count}")
-        })
+        times_ns
+            .get(number)
+            .copied()
+            .with_context(|| format!("unknown burst {number}: there are {count}, counted from 0"))
     };
     Ok(match moment {
         Moment::Between(from_ms, to_ms) => (ns(from_ms), ns(to_ms)),

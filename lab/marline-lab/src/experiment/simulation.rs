@@ -217,7 +217,7 @@ fn outcome(
         faults_ns: faults.map(|fault| (START + fault.at).as_nanos()).collect(),
         paths: totals,
         reinjected_bytes: reinjected_bytes(paths),
-        incomplete: (missing > 0).then(|| format!("{missing} messages did not come")),
+        incomplete: (missing > 0).then(|| format!("{missing} messages did not arrive")),
         doubts: Vec::new(),
     })
 }

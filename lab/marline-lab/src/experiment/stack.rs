@@ -90,7 +90,7 @@ impl std::str::FromStr for Stack {
     fn from_str(word: &str) -> anyhow::Result<Stack> {
         Stack::ALL.into_iter().find(|stack| stack.word() == word).ok_or_else(|| {
             let words = Stack::ALL.map(Stack::word).join(", ");
-            anyhow::anyhow!("there is no stack `{word}`; there are {words}")
+            anyhow::anyhow!("unknown stack `{word}`; known: {words}")
         })
     }
 }

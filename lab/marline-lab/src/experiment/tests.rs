@@ -97,7 +97,7 @@ fn events_count_from_the_start_of_the_workload() {
     let alone = simulate(&experiment, &Variant::alone("wifi", "wifi"), 1).expect("run");
     let messages = alone.messages(&experiment.workload);
     assert!(messages.iter().all(|message| message.sent_ms < 2_000.0), "{messages:?}");
-    assert!(alone.incomplete.is_some_and(|why| why.contains("did not come")));
+    assert!(alone.incomplete.is_some_and(|why| why.contains("did not arrive")));
 }
 
 #[test]
@@ -132,7 +132,7 @@ fn a_fault_strikes_inside_its_burst_at_a_moment_of_the_seeds() {
     }
     assert!(moments[0] != moments[1] && moments[1] != moments[2], "{moments:?}");
     experiment.faults = vec![Fault::down("wifi", Moment::AroundBurst(19))];
-    let error = format!("{:#}", experiment.script(1).expect_err("there is no burst 20"));
+    let error = format!("{:#}", experiment.script(1).expect_err("unknown burst 20"));
     assert!(error.contains("counted from 0, and there are 20"), "{error}");
 }
 

@@ -49,7 +49,7 @@ impl TimelineConfig {
         let least = TimelineConfig::MIN_INTERVAL;
         anyhow::ensure!(
             interval >= least,
-            "a sample each {interval:?}: must be at least {least:?}"
+            "interval of samples {interval:?}: must be at least {least:?}"
         );
         Ok(TimelineConfig { interval, ..TimelineConfig::default() })
     }

@@ -155,7 +155,7 @@ impl Variant {
             Some("interactive") => Some(Interactive::Prompt),
             Some("multimob") => Some(Interactive::Multimob),
             Some(other) => {
-                anyhow::bail!("unknown mode `{other}`; there are interactive and multimob")
+                anyhow::bail!("unknown mode `{other}`; expected interactive or multimob")
             }
         })
     }

@@ -9,9 +9,9 @@ use marline_wire::{TcpFlags, TcpHeader, TcpOptions, TcpSegment};
 
 use crate::stream_places::StreamPlaces;
 
-/// Fate of a segment.
+/// Arrival or loss of a segment.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub enum Fate {
+pub enum Delivery {
     /// Arrived at this time.
     Arrived(Instant),
     /// Not arrived when the run ended: lost, or under way.
@@ -28,7 +28,7 @@ pub struct Segment {
     /// Time of sending.
     pub sent: Instant,
     /// Fate.
-    pub fate: Fate,
+    pub fate: Delivery,
     /// TCP header, as sent.
     pub header: TcpHeader,
     /// TCP options.
@@ -127,7 +127,7 @@ impl SegmentLog {
             path,
             from_client,
             sent: now,
-            fate: Fate::Lost,
+            fate: Delivery::Lost,
             header: tcp.header,
             options: tcp.options.clone(),
             payload: tcp.payload.len() as u32,
@@ -148,7 +148,7 @@ impl SegmentLog {
         if let Some(at) = pending.iter().position(|(hash, _)| *hash == wanted) {
             let index = pending[at].1;
             pending.remove(at);
-            self.segments[index].fate = Fate::Arrived(now);
+            self.segments[index].fate = Delivery::Arrived(now);
         }
     }
 }

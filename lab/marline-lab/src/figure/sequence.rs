@@ -1,5 +1,5 @@
 //! Plots of the stream's bytes over time: the subflow and time of each segment, retransmitted bytes with the
-//! cause, what the peer had received, and times when delivery stood still.
+//! cause, what the peer had received, and times when delivery stalled.
 //!
 //! *Problem.* tcptrace's plot of a TCP connection has one path. With several paths, the same bytes may be sent on
 //! two, as a copy or because the first path is in trouble. The plot shows which of these it was.
@@ -67,7 +67,7 @@ impl<'a> SequencePlot<'a> {
         let (time, place) = self.axes();
         let (unit, name) = unit(place.range().end);
         let place = Axis::between(place.range().start / unit, place.range().end / unit, false);
-        let label = format!("place in the stream ({name})");
+        let label = format!("position in the stream ({name})");
         let name = |(subflow, address): &(u64, String)| {
             (*subflow as usize, format!("subflow {subflow} ({address})"))
         };
@@ -108,7 +108,7 @@ impl<'a> SequencePlot<'a> {
         legend.push(("the peer has", acked));
         if !self.course.holes.is_empty() {
             let sample: Sample<'_> = Box::new(move |area, at| area.draw(&field(at, 8, shade())));
-            legend.push(("delivery stood still", sample));
+            legend.push(("delivery stalled", sample));
         }
         legend
     }
@@ -215,7 +215,7 @@ impl<'a> SequencePlot<'a> {
         if left_out == 0 {
             return Ok(());
         }
-        let text = format!("{left_out} more marks than fit are left out: draw fewer milliseconds");
+        let text = format!("{left_out} marks do not fit and are left out: draw a shorter time");
         let style = held(&MUTE.text(), HPos::Right, VPos::Bottom);
         let (x, y) = (time.end, chart.y_range().start);
         Label { text: &text, style, x, y, right: 0, down: -4 }.draw(chart)

@@ -8,7 +8,7 @@ use plotters::style::text_anchor::{HPos, VPos};
 use super::axis::Axis;
 use super::chart::{Chart, Frame, Label};
 use super::drawing::Figure;
-use super::segment_log::{Fate, Segment};
+use super::segment_log::{Delivery, Segment};
 use super::sheet::{Drawn, FRAME, INK, LOST, MUTE, Size, TEXT, held, px, series};
 
 /// Distance between the two lines of a path, pixels.
@@ -101,8 +101,8 @@ impl TimingDiagram {
             }
             let Some(label) = label(segment) else { continue };
             let arrived_ms = match segment.fate {
-                Fate::Arrived(at) => Some(ms(at)),
-                Fate::Lost => None,
+                Delivery::Arrived(at) => Some(ms(at)),
+                Delivery::Lost => None,
             };
             let (path, from_client) = (segment.path, segment.from_client);
             self.arrows.push(Arrow { path, from_client, sent_ms, arrived_ms, label });

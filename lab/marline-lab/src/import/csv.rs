@@ -13,13 +13,13 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
 
-use super::{Measurement, Mistakes, Quantity, Sample, Way, from_zero};
+use super::{Measurement, Mistakes, PathDirection, Quantity, Sample, from_zero};
 
 /// Meaning of a column, and the factor of its numbers.
 #[derive(Copy, Clone, Debug)]
 enum Column {
     Time(f64),
-    Value(Way, Quantity, f64),
+    Value(PathDirection, Quantity, f64),
     Ignored,
 }
 
@@ -41,9 +41,9 @@ fn column(name: &str) -> Column {
         return Column::Time(*scale);
     }
     let (way, rest) = match (name.strip_prefix("up_"), name.strip_prefix("down_")) {
-        (Some(rest), _) => (Way::Up, rest),
-        (_, Some(rest)) => (Way::Down, rest),
-        _ => (Way::Both, name),
+        (Some(rest), _) => (PathDirection::Up, rest),
+        (_, Some(rest)) => (PathDirection::Down, rest),
+        _ => (PathDirection::Both, name),
     };
     match VALUES.iter().find(|(known, ..)| *known == rest) {
         Some((_, quantity, scale)) => Column::Value(way, *quantity, *scale),
@@ -91,9 +91,8 @@ pub fn read(file: &str, text: &str, reading: &Reading) -> anyhow::Result<Measure
     if times != usize::from(every.is_none()) || !values {
         let of = |known: &[&str]| known.join(", ");
         bail!(
-            "{file} needs one column of times ({}), or --every and none, and at least one of {}, each perhaps with \
-             up_ or down_ in front; \
-             it has {}. Say which is which with --column THEIRS=OURS",
+            "{file} needs a column of times ({}) or --every, and at least one of {}, optionally prefixed \
+             with up_ or down_; it has {}. Map columns with --column THEIRS=OURS",
             of(&TIMES.map(|(name, _)| name)),
             of(&VALUES.map(|(name, ..)| name)),
             names.join(", ")
@@ -132,13 +131,13 @@ fn sample(line: &str, names: &[&str], columns: &[Column]) -> anyhow::Result<Samp
         let number = || {
             let number =
                 field.trim_matches('"').parse::<f64>().ok().filter(|number| number.is_finite());
-            number.with_context(|| format!("`{field}` in column `{name}` is no number"))
+            number.with_context(|| format!("`{field}` in column `{name}` is not a number"))
         };
         match *column {
             Column::Time(scale) => {
                 let at = Duration::try_from_secs_f64(number()? * scale);
                 sample.at =
-                    at.with_context(|| format!("`{field}` in column `{name}` is no time"))?;
+                    at.with_context(|| format!("`{field}` in column `{name}` is not a time"))?;
             }
             Column::Value(way, quantity, scale) if !field.is_empty() => {
                 let value = number()? * scale;

@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use serde::Deserialize;
 
-use super::{Measurement, Mistakes, Quantity, Sample, Way, from_zero};
+use super::{Measurement, Mistakes, PathDirection, Quantity, Sample, from_zero};
 
 #[derive(Debug, Deserialize)]
 struct Output {
@@ -63,18 +63,18 @@ struct Sum {
 /// invalid: all of them are reported at once.
 pub fn read(file: &str, text: &str) -> anyhow::Result<Measurement> {
     let output: Output = serde_json::from_str(text)
-        .with_context(|| format!("{file} is no output of `iperf3 --json`"))?;
+        .with_context(|| format!("{file} is not output of `iperf3 --json`"))?;
     if let Some(error) = output.error {
         anyhow::bail!("{file}: iperf3 failed: {error}");
     }
     let Output { start: Start { test_start }, intervals, server_output_json, .. } = output;
-    let way = if test_start.reverse == 1 { Way::Down } else { Way::Up };
+    let way = if test_start.reverse == 1 { PathDirection::Down } else { PathDirection::Up };
     let only_sent = test_start.protocol == "UDP" && intervals.iter().any(|i| i.sum.sender);
     let intervals = match server_output_json {
         Some(server) if only_sent => server.intervals,
         None if only_sent => anyhow::bail!(
-            "{file} tells what was sent by UDP, not what arrived: measure with -R, or with --get-server-output from a \
-             server with --json, or take what such a server writes"
+            "{file} has what was sent by UDP, not what arrived: measure with -R, or with \
+             --get-server-output from a server with --json, or use the output of such a server"
         ),
         _ => intervals,
     };

@@ -15,7 +15,7 @@ use marline_wire::{IpPacket, PROTOCOL_TCP, PROTOCOL_UDP, TcpSegment, UdpDatagram
 use pcap_parser::pcapng::Block;
 use pcap_parser::{Linktype, PcapBlockOwned, PcapError, create_reader};
 
-use super::{Measurement, Quantity, Sample, Way, from_zero};
+use super::{Measurement, PathDirection, Quantity, Sample, from_zero};
 
 /// Smallest share of packets that both ends saw.
 const MIN_SHARED_PACKETS: f64 = 0.3;
@@ -126,7 +126,8 @@ fn transfers(
     let both = pairs.len() as f64 / client.len().min(server.len()).max(1) as f64;
     ensure!(
         both >= MIN_SHARED_PACKETS,
-        "{client_name} and {server_name}: {:.0} % of the packets are in both. Are they of the same traffic, whole \
+        "{client_name} and {server_name}: {:.0} % of the packets are in both. Do they contain the same \
+         traffic, with whole packets \
          (`tcpdump -s 0`), and with offloads off (`ethtool -K IF tso off gso off gro off`)?",
         100.0 * both
     );
@@ -149,7 +150,8 @@ fn transfers(
     };
     ensure!(
         odd * MAX_REVERSED_PAIRS <= count && !pairs.iter().any(turned),
-        "{client_name} and {server_name}: the clocks differ by more than the delay; say by how much with --clock-ahead"
+        "{client_name} and {server_name}: the clocks differ by more than the delay; give the difference \
+         with --clock-ahead"
     );
     let mut sent = Vec::new();
     for (at_client, at_server) in &pairs {
@@ -177,7 +179,11 @@ struct Bin {
 
 fn sample(every: Duration, number: i64, ways: &[Bin; 2]) -> Sample {
     let mut values = Vec::new();
-    for (way, bin) in [Way::Up, Way::Down].into_iter().zip(ways).filter(|(_, bin)| bin.sent > 0) {
+    for (way, bin) in [PathDirection::Up, PathDirection::Down]
+        .into_iter()
+        .zip(ways)
+        .filter(|(_, bin)| bin.sent > 0)
+    {
         // Rounded to 0.1 ms, so that clock noise does not become an event.
         let ms = |ns: i64| (ns as f64 / 1e5).round() / 10.0;
         values.extend(bin.least_ns.map(|ns| (way, Quantity::Delay, ms(ns))));
@@ -296,7 +302,7 @@ fn packets(file: &str, bytes: &[u8]) -> anyhow::Result<Vec<Seen>> {
         each_frame(file, bytes, |at_ns, link, frame| found.extend(seen(at_ns, link, frame)))?;
     ensure!(
         !found.is_empty(),
-        "{file}: of {frames} frames none is a whole TCP or UDP packet over IP"
+        "{file}: none of its {frames} frames is a whole TCP or UDP packet over IP"
     );
     Ok(found)
 }
@@ -308,7 +314,7 @@ pub(super) fn each_frame(
     bytes: &[u8],
     mut look: impl FnMut(i64, Linktype, &[u8]),
 ) -> anyhow::Result<usize> {
-    const BAD_CAPTURE: &str = "it is no pcap or pcapng, or damaged";
+    const BAD_CAPTURE: &str = "not a valid pcap or pcapng file";
     let mut reader =
         create_reader(BUFFER, bytes).map_err(|_| anyhow::anyhow!("{file}: {BAD_CAPTURE}"))?;
     let mut interfaces = Interfaces::default();
@@ -325,15 +331,12 @@ pub(super) fn each_frame(
             }
             Err(PcapError::Eof) => break,
             // More data was needed, and the file ended.
-            Err(PcapError::Incomplete(_)) if waits => bail!("{file}: it is cut off"),
+            Err(PcapError::Incomplete(_)) if waits => bail!("{file}: the file is cut off"),
             Err(PcapError::Incomplete(_)) => {
                 waits = true;
-                ensure!(
-                    reader.refill().is_ok(),
-                    "{file}: it has a block of more than {BUFFER} bytes"
-                );
+                ensure!(reader.refill().is_ok(), "{file}: a block has more than {BUFFER} bytes");
             }
-            Err(PcapError::UnexpectedEof) => bail!("{file}: it is cut off"),
+            Err(PcapError::UnexpectedEof) => bail!("{file}: the file is cut off"),
             Err(_) => bail!("{file}: {BAD_CAPTURE}"),
         }
     }

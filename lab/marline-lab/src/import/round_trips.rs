@@ -42,11 +42,11 @@ struct Transmission {
     end: u32,
     at_ns: i64,
     timestamp: Option<u32>,
-    fate: Fate,
+    fate: TransmissionOutcome,
 }
 
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-enum Fate {
+enum TransmissionOutcome {
     /// Not covered by an ACK.
     Open,
     /// Acknowledged after this time, ns.
@@ -106,21 +106,23 @@ pub fn round_trips(file: &str, bytes: &[u8]) -> anyhow::Result<RoundTrips> {
         known += 1;
         for one in &conversation.flows[end].all {
             match one.fate {
-                Fate::Took(ns) => sent.push(Passage { at_ns: one.at_ns, took_ns: Some(ns) }),
-                Fate::Lost => sent.push(Passage { at_ns: one.at_ns, took_ns: None }),
-                Fate::Open | Fate::Untold => untold += 1,
+                TransmissionOutcome::Took(ns) => {
+                    sent.push(Passage { at_ns: one.at_ns, took_ns: Some(ns) })
+                }
+                TransmissionOutcome::Lost => sent.push(Passage { at_ns: one.at_ns, took_ns: None }),
+                TransmissionOutcome::Open | TransmissionOutcome::Untold => untold += 1,
             }
         }
     }
     ensure!(
         known > 0,
-        "{file}: no handshake of TCP in it tells at which end it was made: the capture has to begin before the \
-         connection, at the end that sends the data. Captures of both ends (CLIENT,SERVER) need none; UDP needs \
-         both"
+        "{file}: no TCP handshake, which shows at which end the capture was made: start the capture before \
+         the connection, at the end that sends the data, or give captures of both ends (CLIENT,SERVER), \
+         which UDP always needs"
     );
     ensure!(
         !sent.is_empty(),
-        "{file}: the end at which it was made sent no data that was acknowledged; make it at the one that does"
+        "{file}: the capturing end sent no data that was acknowledged: capture at the end that sends data"
     );
     sent.sort_by_key(|passage| passage.at_ns);
     Ok(RoundTrips { sent, untold })
@@ -183,14 +185,16 @@ impl Flow {
         let start = segment.header.seq.0;
         let end = start.wrapping_add(segment.payload.len() as u32);
         let timestamp = segment.options.timestamps.map(|timestamps| timestamps.value);
-        let mut one = Transmission { start, end, at_ns, timestamp, fate: Fate::Open };
+        let mut one =
+            Transmission { start, end, at_ns, timestamp, fate: TransmissionOutcome::Open };
         // If data is sent again after its acknowledgment, another ACK shows nothing about the repetition.
         let repeats = self.sent_to.is_some_and(|to| !reaches(start, to));
         let there = |earlier: &Transmission| {
-            matches!(earlier.fate, Fate::Took(_) | Fate::Untold) && overlap(earlier, &one)
+            matches!(earlier.fate, TransmissionOutcome::Took(_) | TransmissionOutcome::Untold)
+                && overlap(earlier, &one)
         };
         if repeats && self.recent(at_ns).any(|n| there(&self.all[n])) {
-            one.fate = Fate::Untold;
+            one.fate = TransmissionOutcome::Untold;
         } else {
             self.open.push(self.all.len());
         }
@@ -213,10 +217,11 @@ impl Flow {
             });
             if reaches(ack, first.right.0) || inner {
                 let twice = |one: &Transmission| {
-                    one.fate == Fate::Lost && within(one, first.left.0, first.right.0)
+                    one.fate == TransmissionOutcome::Lost
+                        && within(one, first.left.0, first.right.0)
                 };
                 let found: Vec<_> = self.recent(at_ns).filter(|n| twice(&self.all[*n])).collect();
-                found.into_iter().for_each(|n| self.all[n].fate = Fate::Untold);
+                found.into_iter().for_each(|n| self.all[n].fate = TransmissionOutcome::Untold);
             }
         }
         let covered = |one: &Transmission| {
@@ -235,9 +240,9 @@ impl Flow {
             .collect();
         let repaired = groups.iter().any(|group| group.len() > 1);
         for (n, group) in now.iter().zip(&groups) {
-            let took = Fate::Took(at_ns - self.all[*n].at_ns);
+            let took = TransmissionOutcome::Took(at_ns - self.all[*n].at_ns);
             self.all[*n].fate = match group.len() {
-                1 if repaired && !sack => Fate::Untold,
+                1 if repaired && !sack => TransmissionOutcome::Untold,
                 1 => took,
                 _ => self.outcome_of_repeated(*n, group, echo).unwrap_or(took),
             };
@@ -245,14 +250,27 @@ impl Flow {
     }
 
     /// The fate of a transmission of data that was sent several times; `None` for the acknowledged one.
-    fn outcome_of_repeated(&self, one: usize, group: &[usize], echo: Option<u32>) -> Option<Fate> {
+    fn outcome_of_repeated(
+        &self,
+        one: usize,
+        group: &[usize],
+        echo: Option<u32>,
+    ) -> Option<TransmissionOutcome> {
         let echoed = |n: &&usize| echo.is_some() && self.all[**n].timestamp == echo;
         let mut found = group.iter().filter(echoed);
         let last = group.iter().max().copied().unwrap_or(one);
         match (found.next().copied(), found.next()) {
             (Some(hit), None) if hit == one => None,
-            (Some(hit), None) => Some(if one < hit { Fate::Lost } else { Fate::Untold }),
-            _ => Some(if one < last { Fate::Lost } else { Fate::Untold }),
+            (Some(hit), None) => Some(if one < hit {
+                TransmissionOutcome::Lost
+            } else {
+                TransmissionOutcome::Untold
+            }),
+            _ => Some(if one < last {
+                TransmissionOutcome::Lost
+            } else {
+                TransmissionOutcome::Untold
+            }),
         }
     }
 }

@@ -47,7 +47,7 @@ fn all_errors_of_a_csv_are_reported_at_once() {
     };
     let said = wrong("time_s,delay_ms,loss\n0,10,0\n1,ten,0\n2,10,3\n1,10,0\n3,10\n");
     for wanted in [
-        "line 3: `ten` in column `delay_ms` is no number",
+        "line 3: `ten` in column `delay_ms` is not a number",
         "line 4: 3 in column `loss`: must be from 0 to 1",
         "line 6: 2 fields, and the heading has 3",
     ] {
@@ -142,13 +142,16 @@ fn captures_at_both_ends_yield_delay_and_loss() {
         measured.samples[at].values.iter().find(of).map(|value| value.2)
     };
     // The workload begins after a second.
-    assert_eq!(value(3, Way::Up, Quantity::Delay), Some(12.0));
-    assert_eq!(value(8, Way::Up, Quantity::Delay), Some(30.0));
-    assert_eq!(value(3, Way::Down, Quantity::Delay), Some(20.1));
+    assert_eq!(value(3, PathDirection::Up, Quantity::Delay), Some(12.0));
+    assert_eq!(value(8, PathDirection::Up, Quantity::Delay), Some(30.0));
+    assert_eq!(value(3, PathDirection::Down, Quantity::Delay), Some(20.1));
     let lost: f64 =
-        (2..10).filter_map(|at| value(at, Way::Down, Quantity::Loss)).sum::<f64>() / 8.0;
+        (2..10).filter_map(|at| value(at, PathDirection::Down, Quantity::Loss)).sum::<f64>() / 8.0;
     assert!((0.05..0.11).contains(&lost), "{lost}");
-    assert!((2..10).all(|at| value(at, Way::Up, Quantity::Loss) == Some(0.0)), "{measured:?}");
+    assert!(
+        (2..10).all(|at| value(at, PathDirection::Up, Quantity::Loss) == Some(0.0)),
+        "{measured:?}"
+    );
     let toml = measured.toml("wifi", None).expect("a path");
     assert!(toml.contains("up.delay=12000us") && toml.contains("up.delay=30000us"), "{toml}");
     // Clocks that differ by more than the delay, and captures that do not match.
@@ -159,7 +162,7 @@ fn captures_at_both_ends_yield_delay_and_loss() {
     };
     assert!(of(b"time_s,loss\n").expect_err("text").to_string().contains("a: it is no pcap"));
     let cut = of(&client.bytes[..client.bytes.len() / 2 + 1]).expect_err("cut");
-    assert!(cut.to_string().contains("a: it is cut off"), "{cut}");
+    assert!(cut.to_string().contains("a: the file is cut off"), "{cut}");
 }
 
 /// Captures of two paths, each used alone, predict a redundant run over both.

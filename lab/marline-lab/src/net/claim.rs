@@ -79,13 +79,16 @@ impl Claim {
     pub fn claim_instance(instance: &str) -> anyhow::Result<Claim> {
         let plain = |c: char| c.is_ascii_alphanumeric() || c == '-';
         let fits = (1..=MAX_INSTANCE).contains(&instance.len()) && instance.chars().all(plain);
-        ensure!(fits, "`{instance}` cannot name a net: 1 to {MAX_INSTANCE} letters, digits and -");
-        ensure!(rustix::process::geteuid().is_root(), "making network namespaces needs root");
-        fs::create_dir_all(PLACE).with_context(|| format!("cannot make {PLACE}"))?;
+        ensure!(
+            fits,
+            "`{instance}` is not a valid network name: 1 to {MAX_INSTANCE} letters, digits and -"
+        );
+        ensure!(rustix::process::geteuid().is_root(), "creating network namespaces needs root");
+        fs::create_dir_all(PLACE).with_context(|| format!("cannot create {PLACE}"))?;
         let file = Path::new(PLACE).join(format!("{instance}.json"));
         if let Some(found) = read(&file) {
             let pid = found.owner.pid;
-            ensure!(!found.owner.is_alive(), "the net `{instance}` belongs to process {pid}");
+            ensure!(!found.owner.is_alive(), "the network `{instance}` belongs to process {pid}");
             remove(instance);
             let _ = fs::remove_file(&file);
         }
@@ -170,7 +173,7 @@ pub fn release(instance: &str) -> anyhow::Result<()> {
     let (_, owner) = claims()
         .into_iter()
         .find(|(name, _)| name == instance)
-        .with_context(|| format!("there is no net `{instance}`; `marline-lab net status`"))?;
+        .with_context(|| format!("no network `{instance}`; `marline-lab net status` lists all"))?;
     let held = || claims().iter().any(|(name, by)| name == instance && *by == owner);
     if owner.is_alive() {
         let pid = Pid::from_raw(i32::try_from(owner.pid)?).context("no process has the id 0")?;
@@ -180,7 +183,10 @@ pub fn release(instance: &str) -> anyhow::Result<()> {
     let start = Instant::now();
     while owner.is_alive() && held() {
         let pid = owner.pid;
-        ensure!(start.elapsed() < OWNER_TIMEOUT, "process {pid} does not end; kill it and sweep");
+        ensure!(
+            start.elapsed() < OWNER_TIMEOUT,
+            "process {pid} does not end; kill it, then run `sweep`"
+        );
         std::thread::sleep(Duration::from_millis(10));
     }
     if held() {

@@ -26,7 +26,7 @@ pub(super) fn make_namespace(name: &str) -> anyhow::Result<()> {
     let output = Command::new("ip").args(["netns", "add", name]).output();
     let output = output.context("cannot run `ip` (package iproute2)")?;
     if !output.status.success() {
-        bail!("cannot make the namespace {name}: {}", String::from_utf8_lossy(&output.stderr));
+        bail!("cannot create the namespace {name}: {}", String::from_utf8_lossy(&output.stderr));
     }
     // These are set before interfaces exist, because an interface takes the defaults of its creation time.
     for (key, value) in EARLY {

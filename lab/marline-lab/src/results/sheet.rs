@@ -47,7 +47,7 @@ impl FromStr for Format {
     fn from_str(word: &str) -> anyhow::Result<Format> {
         Format::ALL.into_iter().find(|format| format.word() == word).with_context(|| {
             let words = Format::ALL.map(Format::word).join(", ");
-            format!("there is no format `{word}`; there are {words}")
+            format!("unknown format `{word}`; known: {words}")
         })
     }
 }

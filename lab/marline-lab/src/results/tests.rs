@@ -169,5 +169,5 @@ fn files_have_a_bound_and_groups_are_whole() {
 #[test]
 fn a_format_that_does_not_exist_is_an_error_that_says_which_do() {
     let error = "excel".parse::<Format>().expect_err("no such format");
-    assert_eq!(error.to_string(), "there is no format `excel`; there are csv, parquet");
+    assert_eq!(error.to_string(), "unknown format `excel`; known: csv, parquet");
 }

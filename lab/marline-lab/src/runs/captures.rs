@@ -37,10 +37,12 @@ impl CaptureFiles {
     #[must_use]
     pub fn cut(&self) -> Vec<String> {
         let (mib, most) = (Captures::MAX_BYTES >> 20, Captures::MAX_RUNS);
-        let packets =
-            format!("{} packets are left out of captures: each has {mib} MiB", self.left_out);
+        let packets = format!(
+            "{} packets are left out of captures, which are limited to {mib} MiB each",
+            self.left_out
+        );
         let runs =
-            format!("{} runs have no captures: a series has those of {most}", self.runs_left_out);
+            format!("{} runs have no captures: a series is limited to {most}", self.runs_left_out);
         let both = [(self.left_out > 0, packets), (self.runs_left_out > 0, runs)];
         both.into_iter().filter(|(is_so, _)| *is_so).map(|(_, text)| text).collect()
     }

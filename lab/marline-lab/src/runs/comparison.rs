@@ -2,19 +2,19 @@
 
 use anyhow::ensure;
 
-use super::kept::{Kept, KeptLane};
 use super::measured::{MIN_RUNS, Measure, Measured};
 use super::record::Record;
-use crate::estimate::{Asked, Estimate, Standing};
+use super::stored_runs::{StoredLane, StoredRuns};
+use crate::estimate::{Asked, Estimate, RangePosition};
 use crate::figure::number;
 
 /// Comparison of a lane of one series with a lane of another, or of the same one.
 #[derive(Clone, Debug)]
 pub struct Comparison {
     /// First lane.
-    pub a: KeptLane,
+    pub a: StoredLane,
     /// Second lane.
-    pub b: KeptLane,
+    pub b: StoredLane,
     /// Number of seeds that ran in both.
     pub seeds: usize,
     /// Messages that did not arrive, in each lane.
@@ -44,7 +44,7 @@ pub enum Outcome {
     /// Both are equal in every seed.
     Equal,
     /// Not significant; about this many seeds would be enough, if any number is.
-    NotToldApart(Option<u64>),
+    Inconclusive(Option<u64>),
     /// Fewer seeds than an interval needs.
     TooFew,
 }
@@ -64,9 +64,9 @@ impl Compared {
             () => {
                 // The number of seeds that would move the nearer end of the interval to the value's side of 1.
                 let asked = if value > 1.0 { Asked::at_least(1.0) } else { Asked::at_most(1.0) };
-                return Outcome::NotToldApart(match self.ratio.stands(asked) {
-                    Standing::Undecided { needed } => needed,
-                    Standing::Inside | Standing::Outside => None,
+                return Outcome::Inconclusive(match self.ratio.stands(asked) {
+                    RangePosition::Undecided { needed } => needed,
+                    RangePosition::Inside | RangePosition::Outside => None,
                 });
             }
         };
@@ -92,14 +92,14 @@ impl Compared {
             Outcome::Better => format!("better {}", by()),
             Outcome::Worse => format!("worse {}", by()),
             Outcome::Equal => "equal in every seed".to_owned(),
-            Outcome::TooFew => format!("not judged: at least {MIN_RUNS} seeds of both"),
-            Outcome::NotToldApart(needed) => {
+            Outcome::TooFew => format!("not judged: needs at least {MIN_RUNS} seeds of both"),
+            Outcome::Inconclusive(needed) => {
                 let signed = between(100.0 * (low - 1.0), 100.0 * (high - 1.0));
                 let tell = match needed {
-                    Some(needed) => format!("about {needed} seeds would tell"),
-                    None => "no number of seeds would tell".to_owned(),
+                    Some(needed) => format!("about {needed} seeds would decide"),
+                    None => "no number of seeds would decide".to_owned(),
                 };
-                format!("not told apart: {signed} %; {tell}")
+                format!("inconclusive: {signed} %; {tell}")
             }
         }
     }
@@ -109,18 +109,18 @@ impl Compared {
 #[derive(Copy, Clone, Debug)]
 pub struct Selection<'a> {
     /// Results of the series.
-    pub results: &'a Kept,
+    pub results: &'a StoredRuns,
     /// Variant of the lanes; all if `None`.
     pub variant: Option<&'a str>,
 }
 
 impl Selection<'_> {
-    fn lanes(self) -> anyhow::Result<Vec<KeptLane>> {
+    fn lanes(self) -> anyhow::Result<Vec<StoredLane>> {
         let mut lanes = self.results.lanes();
         if let Some(wanted) = self.variant {
             let names: Vec<&str> = lanes.iter().map(|lane| lane.variant.as_str()).collect();
             let there = names.contains(&wanted);
-            ensure!(there, "no variant `{wanted}`; there are {}", unique(&names).join(", "));
+            ensure!(there, "no variant `{wanted}`; known: {}", unique(&names).join(", "));
             lanes.retain(|lane| lane.variant == wanted);
         }
         Ok(lanes)
@@ -149,7 +149,12 @@ impl Comparison {
         Ok(all)
     }
 
-    fn of(a: &Kept, first: &KeptLane, b: &Kept, second: &KeptLane) -> anyhow::Result<Comparison> {
+    fn of(
+        a: &StoredRuns,
+        first: &StoredLane,
+        b: &StoredRuns,
+        second: &StoredLane,
+    ) -> anyhow::Result<Comparison> {
         let (of_a, of_b) = (a.records(first)?, b.records(second)?);
         let pair = |(seed, record): &'_ (u64, Record)| {
             let other = of_b.iter().find(|(other, _)| other == seed)?;
@@ -225,17 +230,17 @@ mod tests {
             (
                 Measure::P50,
                 [0.75, 0.875, 1.125],
-                "not told apart: [-25, 12.5] %; about 80 seeds would tell",
+                "inconclusive: [-25, 12.5] %; about 80 seeds would decide",
             ),
             (
                 Measure::P50,
                 [0.875, 1.125, 1.25],
-                "not told apart: [-12.5, 25] %; about 80 seeds would tell",
+                "inconclusive: [-12.5, 25] %; about 80 seeds would decide",
             ),
         ] {
             assert_eq!(compared(measure, low, value, high), wanted);
         }
         let none = compared(Measure::P50, f64::NAN, 1.1, f64::NAN);
-        assert_eq!(none, "not judged: at least 10 seeds of both");
+        assert_eq!(none, "not judged: needs at least 10 seeds of both");
     }
 }

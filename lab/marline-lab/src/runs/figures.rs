@@ -114,11 +114,11 @@ fn subflows(job: &Job, timeline: &Timeline) -> [Figure; 2] {
     [
         plot(&windows, 1e3, "kB").figure(
             &format!("windows-{file}"),
-            "Congestion window and bytes on their way, of each subflow.",
+            "Congestion window and bytes in flight, of each subflow.",
         ),
         plot(&delays, 1e3, "ms").figure(
             &format!("delays-{file}"),
-            "Smoothed round trips, and the answer that is forecast, of each subflow.",
+            "Smoothed round trip and forecast answer time of each subflow.",
         ),
     ]
 }

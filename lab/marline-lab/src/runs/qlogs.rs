@@ -38,7 +38,9 @@ impl QlogFiles {
     #[must_use]
     pub fn cut(&self) -> Vec<String> {
         let (left_out, most) = (self.left_out, Qlogs::MAX_FILES);
-        let text = format!("{left_out} traces are left out: a series has {most}. Take fewer seeds");
+        let text = format!(
+            "{left_out} traces are left out: a series is limited to {most}. Use fewer seeds"
+        );
         if left_out > 0 { vec![text] } else { Vec::new() }
     }
 }

@@ -40,14 +40,14 @@ impl FromStr for Shard {
     type Err = anyhow::Error;
 
     fn from_str(text: &str) -> anyhow::Result<Shard> {
-        let form = "expected NUMBER/SHARDS with two whole numbers, as in 1/4";
+        let form = "expected NUMBER/SHARDS with two whole numbers, for example 1/4";
         let (number, of) = text.split_once('/').context(form)?;
         let number: usize = number.parse().ok().context(form)?;
         let of: usize = of.parse().ok().context(form)?;
-        ensure!(of > 0, "there is at least one shard: 1/1");
+        ensure!(of > 0, "there must be at least one shard: 1/1");
         ensure!(
             (1..=of).contains(&number),
-            "there is no shard {number}: of {of} they are 1/{of} to {of}/{of}"
+            "no shard {number} of {of}: expected 1/{of} to {of}/{of}"
         );
         Ok(Shard { at: number - 1, of })
     }
@@ -73,13 +73,13 @@ mod tests {
     #[test]
     fn an_invalid_shard_is_an_error() {
         for (text, wanted) in [
-            ("x", "as in 1/4"),
-            ("1", "as in 1/4"),
-            ("1/", "as in 1/4"),
-            ("-1/4", "as in 1/4"),
-            ("1/2/3", "as in 1/4"),
-            ("0/4", "no shard 0: of 4 they are 1/4 to 4/4"),
-            ("5/4", "no shard 5: of 4 they are 1/4 to 4/4"),
+            ("x", "for example 1/4"),
+            ("1", "for example 1/4"),
+            ("1/", "for example 1/4"),
+            ("-1/4", "for example 1/4"),
+            ("1/2/3", "for example 1/4"),
+            ("0/4", "no shard 0 of 4: expected 1/4 to 4/4"),
+            ("5/4", "no shard 5 of 4: expected 1/4 to 4/4"),
             ("0/0", "at least one"),
         ] {
             let said = text.parse::<Shard>().expect_err(text).to_string();

@@ -7,7 +7,7 @@ use std::path::Path;
 use anyhow::bail;
 
 use super::apart::Apart;
-use super::kept::Noting;
+use super::stored_runs::Noting;
 use super::{Job, LaneSummary, Progress, Record, Series, Shard, Store, Summary};
 use crate::experiment::file::{ExperimentFile, Lane};
 use crate::experiment::{Experiment, Stack};
@@ -16,7 +16,7 @@ use crate::results::{self, Format, RunColumns, Sheets};
 
 /// Runs that are scheduled at once: each needs a few kilobytes of memory, and at the end of a batch some
 /// processors may be idle.
-const AT_ONCE: usize = 4_096;
+const RUNS_PER_BATCH: usize = 4_096;
 /// Largest number of stored warnings.
 const WARNINGS: usize = 100;
 
@@ -153,7 +153,7 @@ impl Sweep {
         let all = 0..self.runs();
         let mut mine = all.filter(|place| shard.is_none_or(|shard| shard.has(*place))).peekable();
         while mine.peek().is_some() {
-            let places = mine.by_ref().take(AT_ONCE);
+            let places = mine.by_ref().take(RUNS_PER_BATCH);
             each(&places.filter_map(|place| self.job(place)).collect::<Vec<Job>>())?;
         }
         Ok(())
@@ -250,8 +250,8 @@ impl Sweep {
             let (point, lane) = (values.collect::<String>(), &job.lane);
             let which = format!("{point}{} {} seed {}", lane.stack, lane.variant.name, job.seed);
             bail!(
-                "{missing} runs of this combination are not in {}, the first: {which}. Were they made by another \
-                 build, or into another directory?",
+                "{missing} runs of this combination are not in {}, the first: {which}. Were they produced \
+                 by another build, or in another directory?",
                 store.place().display()
             );
         }

@@ -158,7 +158,7 @@ fn a_sweep_that_is_collected_bit_by_bit_is_the_one_that_is_held_whole() {
     let records = series.run(&jobs, &|_| {}).expect("runs");
     let summary = Summary::of(&jobs, &records);
     summary.write(&whole, &both).expect("files");
-    Kept::note(&whole, &whole_store, &jobs).expect("file");
+    StoredRuns::note(&whole, &whole_store, &jobs).expect("file");
     let names =
         "messages.csv runs.csv sweep.csv messages.parquet runs.parquet sweep.parquet series.json";
     for name in names.split(' ') {

@@ -78,7 +78,7 @@ impl Written {
         let (run, file) = (TimelineConfig::MAX_ROWS, Timelines::MAX_FILE_ROWS);
         (!cut.is_empty()).then(|| {
             format!(
-                "TIME LINES ARE CUT: {cut}a run may have {run} rows of each, a file {file}. Take \
+                "TIME LINES ARE CUT: {cut}the limits are {run} rows for a run and {file} for a file. Use \
                  fewer seeds, shorter runs or a longer interval"
             )
         })

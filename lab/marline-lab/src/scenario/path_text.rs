@@ -39,7 +39,7 @@ impl FromStr for Path {
 }
 
 fn address(text: &str) -> anyhow::Result<IpNet> {
-    text.parse().with_context(|| format!("`{text}` is no address such as 10.0.1.2/24"))
+    text.parse().with_context(|| format!("`{text}` is not an address such as 10.0.1.2/24"))
 }
 
 #[cfg(test)]
@@ -61,11 +61,11 @@ mod tests {
         assert_eq!(path("a,rate=0s:1M+1s:2M/3s").client.len(), 0);
         assert_eq!(path("wire").link, "");
         for (text, word) in [
-            ("", "name of an interface"),
-            ("a b", "name of an interface"),
+            ("", "a valid interface name"),
+            ("a b", "a valid interface name"),
             ("wifi,10.0.1.2/24", "server's address is missing"),
-            ("wifi,10.0.1.2/24,delay=1ms", "no address such as"),
-            ("wifi,10.0.1.2/33,10.0.1.1/24", "no address such as"),
+            ("wifi,10.0.1.2/24,delay=1ms", "not an address such as"),
+            ("wifi,10.0.1.2/33,10.0.1.1/24", "not an address such as"),
             ("wifi,mtu=9", "not in"),
             ("wifi,speed=3", "speed"),
         ] {

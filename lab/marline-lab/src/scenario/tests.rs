@@ -44,7 +44,7 @@ fn scenario_errors_name_the_cause() {
         (format!("{WIFI}[client.mptcp]\nsubflows = 9"), "at most 8"),
         // Settings of the whole machine, in any spelling.
         (format!("{WIFI}[client.sysctl]\n'kernel.panic' = '0'"), "`kernel.panic`: a host's own"),
-        (format!("{WIFI}[server.sysctl]\n'net.../vm/swappiness' = '9'"), "a host's own"),
+        (format!("{WIFI}[server.sysctl]\n'net.../vm/swappiness' = '9'"), "belong to a host"),
         (
             format!(
                 "{WIFI}[server.mptcp]\nendpoints = [{{ address = '10.0.9.9', flags = ['signal'] }}]"

@@ -1,13 +1,13 @@
 //! Parameters of a radio: power and dwell time of each state.
 //!
-//! Source: Huang, Qian, Gerber, Mao, Sen, Spatscheck, "A close examination of performance and power characteristics of
-//! 4G LTE networks", MobiSys 2012 (tables 3 and 4). **The values could not be checked against the full paper**: only
-//! its abstract was available. So every figure in joules comes with runs in which each value is 20 % lower and higher
-//! ([`RadioParameters::varied`]).
+//! Source: Huang, Qian, Gerber, Mao, Sen, Spatscheck, "A close examination of performance and power
+//! characteristics of 4G LTE networks", MobiSys 2012 (tables 3 and 4). **The values could not be checked
+//! against the full paper**: only its abstract was available. So every figure in joules comes with runs in
+//! which each value is 20 % lower and higher ([`RadioParameters::varied`]).
 //!
-//! Ours, because the paper's tables do not contain them: `transfer_hold`, the time after a packet that still counts as
-//! transfer (for LTE the paper's timer of continuous reception, 100 ms); and that packets do not wait for a sleeping
-//! WiFi station, which wakes itself to send within a millisecond.
+//! Ours, because the paper's tables do not contain them: `transfer_hold`, the time after a packet that still
+//! counts as transfer (for LTE the paper's timer of continuous reception, 100 ms); and that packets do not
+//! wait for a sleeping WiFi station, which wakes itself to send within a millisecond.
 
 use core::fmt;
 use core::str::FromStr;
@@ -80,7 +80,7 @@ impl FromStr for RadioKind {
             "lte" | "4g" => Ok(RadioKind::Lte),
             "umts" | "3g" => Ok(RadioKind::Umts),
             "wifi" => Ok(RadioKind::Wifi),
-            _ => Err(format!("unknown radio `{text}`; there are lte, umts, wifi")),
+            _ => Err(format!("unknown radio `{text}`; known: lte, umts, wifi")),
         }
     }
 }

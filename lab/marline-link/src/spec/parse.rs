@@ -44,8 +44,8 @@ fn no_value(item: &str, index: usize) -> String {
     let presets = preset::PRESETS.map(|(name, _)| name).join(", ");
     match (item, index) {
         ("", _) => "an item is missing between two commas".to_owned(),
-        (_, 0) => format!("neither `key=value` nor a preset; presets are {presets}"),
-        _ => "must be `key=value` (a preset can only stand first)".to_owned(),
+        (_, 0) => format!("neither `key=value` nor a preset; presets: {presets}"),
+        _ => "must be `key=value` (a preset can only be first)".to_owned(),
     }
 }
 
@@ -115,7 +115,7 @@ impl LinkSpec {
                 self.outage.mode = choice(value, modes)?;
             }
             "radio" => self.radio = radio(value)?,
-            _ => return Err(format!("unknown key `{key}`; there are {KEYS}")),
+            _ => return Err(format!("unknown key `{key}`; known: {KEYS}")),
         }
         Ok(())
     }
@@ -141,7 +141,7 @@ fn split(value: &str) -> Words<Split> {
     };
     match u16::try_from(bytes(size)?) {
         Ok(bytes @ 1..) => Ok(Split { bytes, options }),
-        _ => Err("pieces have from 1 to 65535 bytes".to_owned()),
+        _ => Err("pieces must have 1 to 65535 bytes".to_owned()),
     }
 }
 
@@ -221,7 +221,7 @@ fn jitter(value: &str) -> Words<Jitter> {
         None => duration(value).map(Jitter::Uniform),
         Some(("uniform", most)) => duration(most).map(Jitter::Uniform),
         Some(("normal", deviation)) => duration(deviation).map(Jitter::Normal),
-        Some((other, _)) => Err(format!("unknown jitter `{other}`; there are uniform, normal")),
+        Some((other, _)) => Err(format!("unknown jitter `{other}`; known: uniform, normal")),
     }
 }
 

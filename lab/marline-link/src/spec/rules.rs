@@ -64,12 +64,12 @@ fn rule(text: &str) -> Result<OptionRule, String> {
     let numbered = || option.parse().ok().filter(|kind| *kind > 1).map(TcpOption::Kind);
     let option = named.or_else(numbered).ok_or_else(|| {
         let names = OPTIONS.map(|(name, _)| name).join(", ");
-        format!("`{option}` is no TCP option; there are {names}, or a kind from 2 to 255")
+        format!("unknown TCP option `{option}`; known: {names}, or a kind from 2 to 255")
     })?;
     let found = SEGMENTS.iter().find(|(name, _)| *name == segments);
     let (_, segments) = found.ok_or_else(|| {
         let names = SEGMENTS.map(|(name, _)| name).join(", ");
-        format!("`{segments}` are no segments; there are {names}")
+        format!("unknown segments `{segments}`; known: {names}")
     })?;
     Ok(OptionRule { option, segments: *segments, from })
 }

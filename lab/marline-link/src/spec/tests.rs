@@ -67,12 +67,12 @@ fn mistakes_are_named_exactly() {
     let error = |text: &str| text.parse::<DuplexSpec>().unwrap_err().to_string();
     assert_eq!(
         error("delay=1ms,rate=20Q"),
-        "link description: `rate=20Q`: unknown unit `Q`; there are G, M, k"
+        "link description: `rate=20Q`: unknown unit `Q`; known: G, M, k"
     );
-    assert!(error("wfi").contains("presets are wifi, lte, umts, walkout"));
-    assert!(error("delay=1ms,lte").contains("can only stand first"));
+    assert!(error("wfi").contains("presets: wifi, lte, umts, walkout"));
+    assert!(error("delay=1ms,lte").contains("can only be first"));
     assert!(error("delay=1ms,,loss=1%").contains("an item is missing"));
-    assert!(error("up.speed=3").contains("unknown key `speed`; there are rate, trace,"));
+    assert!(error("up.speed=3").contains("unknown key `speed`; known: rate, trace,"));
     assert!(error("loss=1.5").contains("not between 0 and 100 %"));
     assert!(error("down=5s-3s").contains("ends before it begins"));
     assert!(error("down=1s-3s+2s-4s").contains("begins before the outage ahead"));
@@ -84,10 +84,10 @@ fn mistakes_are_named_exactly() {
     assert!(error("ge=1s").contains("GOOD:BAD"));
     assert!(error("drop=0").contains("from 1"));
     assert!(error("queue=12").contains("neither a time"));
-    assert!(error("strip=mtcp").contains("no TCP option; there are mptcp, mp_capable,"));
-    assert!(error("strip=1").contains("no TCP option"));
-    assert!(error("block=dss:first").contains("there are all, syn, synack, rest"));
-    assert!(error("split=0B").contains("from 1 to 65535"));
+    assert!(error("strip=mtcp").contains("unknown TCP option `mtcp`; known: mptcp, mp_capable,"));
+    assert!(error("strip=1").contains("unknown TCP option"));
+    assert!(error("block=dss:first").contains("known: all, syn, synack, rest"));
+    assert!(error("split=0B").contains("must have 1 to 65535"));
     assert!(error("split=9B:last").contains("must be `first`"));
     assert!(error("thin=1").contains("from 2 to 1000"));
     assert!(error("strip=dss@soon").contains("unknown unit"));

@@ -31,7 +31,7 @@ fn scaled(text: &str, units: &[(&str, u64)]) -> Words<u64> {
             _ if text.starts_with('-') => format!("`{text}` is negative"),
             "" if digits.is_empty() => format!("a number is missing; units: {names}"),
             "" => format!("`{text}` needs a unit: {names}"),
-            _ => format!("unknown unit `{unit}`; there are {names}"),
+            _ => format!("unknown unit `{unit}`; known: {names}"),
         });
     };
     let (whole, fraction) = digits.split_once('.').unwrap_or((digits, ""));
@@ -44,7 +44,7 @@ fn scaled(text: &str, units: &[(&str, u64)]) -> Words<u64> {
     let mut place = *scale;
     for digit in fraction.bytes().map(|byte| u64::from(byte - b'0')) {
         if place % 10 != 0 && digit != 0 {
-            return Err(format!("`{text}` is finer than the smallest unit"));
+            return Err(format!("`{text}` is smaller than the smallest unit"));
         }
         place /= 10;
         value = value.checked_add(place * digit).ok_or_else(too_large)?;
@@ -150,10 +150,10 @@ mod tests {
 
     #[test]
     fn invalid_numbers_have_precise_errors() {
-        assert_eq!(rate("20Q").unwrap_err(), "unknown unit `Q`; there are G, M, k");
+        assert_eq!(rate("20Q").unwrap_err(), "unknown unit `Q`; known: G, M, k");
         assert_eq!(duration("10").unwrap_err(), "`10` needs a unit: h, min, s, ms, us, ns");
         assert_eq!(duration("").unwrap_err(), "a number is missing; units: h, min, s, ms, us, ns");
-        assert_eq!(duration("0.5ns").unwrap_err(), "`0.5ns` is finer than the smallest unit");
+        assert_eq!(duration("0.5ns").unwrap_err(), "`0.5ns` is smaller than the smallest unit");
         assert_eq!(rate("1.2.3M").unwrap_err(), "`1.2.3` is not a number");
         assert_eq!(rate("99999999999G").unwrap_err(), "`99999999999G` is too large");
         assert_eq!(rate("-1M").unwrap_err(), "`-1M` is negative");

@@ -1,5 +1,5 @@
-//! Ping traces: round-trip times and losses of a path over time, as measured by probes (`carrier,seq,t_send_ms,rtt_ms`;
-//! an empty RTT is a lost probe).
+//! Ping traces: round-trip times and losses of a path over time, as measured by probes
+//! (`carrier,seq,t_send_ms,rtt_ms`; an empty RTT is a lost probe).
 
 use std::collections::BTreeMap;
 
@@ -41,7 +41,7 @@ impl PingTrace {
             return Ok(trace);
         }
         let known: Vec<&str> = all.keys().map(String::as_str).collect();
-        let why = format!("no carrier `{carrier}`; there are: {}", known.join(", "));
+        let why = format!("no carrier `{carrier}`; known: {}", known.join(", "));
         Err(TraceError::of_file(file, why))
     }
 

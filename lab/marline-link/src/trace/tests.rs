@@ -74,7 +74,7 @@ fn bad_ping_files_are_named_with_line_and_reason() {
     assert_eq!(row("a,1,5,4\na,2,5,4\n"), "p:3: t_send_ms is not after that of the probe before");
     assert_eq!(row("a,1,5,\na,2,7,\n"), "p: carrier `a`: no probe was answered");
     assert_eq!(row("a,1,5,1\n"), "p: carrier `a`: at least two probes are needed");
-    assert_eq!(row("b,1,5,1\nb,2,6,1\n"), "p: no carrier `a`; there are: b");
+    assert_eq!(row("b,1,5,1\nb,2,6,1\n"), "p: no carrier `a`; known: b");
 }
 
 #[test]

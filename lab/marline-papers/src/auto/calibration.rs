@@ -9,7 +9,7 @@ use marline_lab::experiment::Calibration;
 use marline_lab::figure::number;
 
 use super::cell::{Forecasts, RecordedPairResult};
-use super::recorded::{Cells, Half, View, judged};
+use super::recorded::{Cells, PairSubset, View, judged};
 use crate::estimate::Samples;
 use crate::judge::Row;
 use crate::recorded::pairs::Pair;
@@ -81,8 +81,8 @@ pub(super) fn rows(view: &View<'_>, samples: &Samples<Cells>) -> Vec<Row> {
 /// Table of a half.
 pub(super) fn table(view: &View<'_>, rows: Vec<Row>) -> Table {
     let (name, of) = match view.half {
-        Half::Judged => ("calibration", "that nobody looked at"),
-        Half::Tuned => ("calibration-tuned", "on which it was tuned"),
+        PairSubset::Judged => ("calibration", "that nobody looked at"),
+        PairSubset::Tuned => ("calibration-tuned", "on which it was tuned"),
     };
     Table::new(name, format!("Forecasts of answers on the recorded pairs {of}"), rows)
 }
@@ -118,7 +118,7 @@ pub(super) fn by_pair(samples: &Samples<Cells>, pairs: &[Pair]) -> Grid {
     for (number, pair) in pairs.iter().enumerate() {
         let cases = samples.all().iter().map(|root| of_case(&root[number]));
         let all: Vec<Calibration> = cases.flat_map(|forecasts| each(&forecasts)).collect();
-        let words = [&*pair.name, Half::of(&pair.name).name()];
+        let words = [&*pair.name, PairSubset::of(&pair.name).name()];
         grid.push(&words, &reliability(&Calibration::sum(&all)));
     }
     grid
@@ -134,7 +134,7 @@ pub(super) fn list(samples: &Samples<Cells>, pairs: &[Pair]) -> Grid {
             for (workload, of) in WORKLOADS {
                 let cases = samples.all().iter().map(|root| of_case(&root[number]));
                 let all: Vec<Calibration> = cases.map(|forecasts| of(&forecasts)[path]).collect();
-                let words = [&*pair.name, Half::of(&pair.name).name(), path_name, workload];
+                let words = [&*pair.name, PairSubset::of(&pair.name).name(), path_name, workload];
                 grid.push(&words, &reliability(&Calibration::sum(&all)));
             }
         }

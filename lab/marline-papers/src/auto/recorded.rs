@@ -20,36 +20,38 @@ const SMALL: usize = 1;
 
 /// Results of every pair from one root.
 pub(super) type Cells = Vec<RecordedPairResult>;
-/// Name of a quantile, its ratio to the bound, and the limit on the median ratio.
+/// Name of a quantile, its ratio to bound, and the limit on the median ratio.
 type BoundRatioRow = (&'static str, fn(&Quantiles) -> f64, f64);
 
 /// A half of the pairs.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Half {
+pub(crate) enum PairSubset {
     /// The scheduler was tuned on it.
     Tuned,
     /// Not looked at before the test.
     Judged,
 }
 
-impl Half {
+impl PairSubset {
     /// Half to which the pair of this name belongs.
-    pub(crate) fn of(pair: &str) -> Half {
-        if fnv1a(pair).is_multiple_of(2) { Half::Tuned } else { Half::Judged }
+    pub(crate) fn of(pair: &str) -> PairSubset {
+        if fnv1a(pair).is_multiple_of(2) { PairSubset::Tuned } else { PairSubset::Judged }
     }
 
     /// Rows of this half. Those of the tuned half are not judged.
     pub(crate) fn judge(self, rows: Vec<Row>) -> Vec<Row> {
         match self {
-            Half::Judged => rows,
-            Half::Tuned => rows.into_iter().map(|row| row.fitted("tuned on these pairs")).collect(),
+            PairSubset::Judged => rows,
+            PairSubset::Tuned => {
+                rows.into_iter().map(|row| row.fitted("tuned on these pairs")).collect()
+            }
         }
     }
 
     pub(crate) const fn name(self) -> &'static str {
         match self {
-            Half::Tuned => "tuned",
-            Half::Judged => "judged",
+            PairSubset::Tuned => "tuned",
+            PairSubset::Judged => "judged",
         }
     }
 }
@@ -71,8 +73,10 @@ pub(crate) fn recorded_pairs(
     if context.effort != Effort::Quick {
         return Ok(Some(pairs));
     }
-    let first = |half| pairs.iter().find(|pair| Half::of(&pair.name) == half);
-    Ok(Some([Half::Tuned, Half::Judged].into_iter().filter_map(first).cloned().collect()))
+    let first = |half| pairs.iter().find(|pair| PairSubset::of(&pair.name) == half);
+    Ok(Some(
+        [PairSubset::Tuned, PairSubset::Judged].into_iter().filter_map(first).cloned().collect(),
+    ))
 }
 
 /// Inputs to the judgment of one half.
@@ -81,7 +85,7 @@ pub(super) struct View<'a> {
     pub(super) setup: &'a Setup,
     pub(super) limits: &'a Limits,
     pub(super) pairs: &'a [Pair],
-    pub(super) half: Half,
+    pub(super) half: PairSubset,
 }
 
 impl View<'_> {
@@ -90,7 +94,8 @@ impl View<'_> {
         &'a self,
         root: &'a Cells,
     ) -> impl Iterator<Item = &'a RecordedPairResult> {
-        let mine = |(pair, _): &(&Pair, &RecordedPairResult)| Half::of(&pair.name) == self.half;
+        let mine =
+            |(pair, _): &(&Pair, &RecordedPairResult)| PairSubset::of(&pair.name) == self.half;
         self.pairs.iter().zip(root).filter(mine).map(|(_, of)| of)
     }
 
@@ -255,12 +260,12 @@ impl View<'_> {
     pub(super) fn contestants(&self, samples: &Samples<Cells>) -> Grid {
         let columns = [
             ("contestant", ""),
-            ("echo p99, ratio to the bound", ""),
+            ("echo p99, ratio to bound", ""),
             ("small p99", "ms"),
-            ("10 kB p99, ratio to the bound", ""),
-            ("100 kB p50, ratio to the bound", ""),
-            ("100 kB p99, ratio to the bound", ""),
-            ("1 MB p50, ratio to the bound", ""),
+            ("10 kB p99, ratio to bound", ""),
+            ("100 kB p50, ratio to bound", ""),
+            ("100 kB p99, ratio to bound", ""),
+            ("1 MB p50, ratio to bound", ""),
             ("goodput over the best path's", ""),
             ("any of the five worse", "%"),
             ("extra bytes of small messages", "%"),
@@ -306,13 +311,13 @@ impl View<'_> {
 pub(super) fn list(samples: &Samples<Cells>, pairs: &[Pair], margins: Margins) -> Grid {
     let title = "Recorded pairs: where a figure is worse than on the best path alone";
     let mut grid = violations::grid("violations-recorded", title, "half");
-    for half in [Half::Judged, Half::Tuned] {
+    for half in [PairSubset::Judged, PairSubset::Tuned] {
         for (number, pair) in pairs.iter().enumerate() {
             for (root, cells) in samples.all().iter().enumerate() {
                 let case = &cells[number];
                 let words = [&*pair.name, half.name(), &root.to_string()];
                 let found = violations(&case.alone, &judged(case).five, margins);
-                let found = found.iter().filter(|_| Half::of(&pair.name) == half);
+                let found = found.iter().filter(|_| PairSubset::of(&pair.name) == half);
                 for violation in found {
                     violations::push(&mut grid, words, violation, &case.contestants[1].five);
                 }
@@ -327,10 +332,10 @@ pub(super) fn by_pair(samples: &Samples<Cells>, pairs: &[Pair], margins: Margins
     let columns = [
         ("pair", ""),
         ("half", ""),
-        ("echo p99, ratio to the bound", ""),
+        ("echo p99, ratio to bound", ""),
         ("small p99 over full duplication's", ""),
-        ("100 kB p50, ratio to the bound", ""),
-        ("100 kB p99, ratio to the bound", ""),
+        ("100 kB p50, ratio to bound", ""),
+        ("100 kB p99, ratio to bound", ""),
         ("goodput over the best path's", ""),
         ("figures that are worse than on the best path", "%"),
     ];
@@ -353,7 +358,7 @@ pub(super) fn by_pair(samples: &Samples<Cells>, pairs: &[Pair], margins: Margins
                 100.0 * violations(&case.alone, &judged(case).five, margins).len() as f64 / figures
             }),
         ];
-        grid.push(&[&pair.name, Half::of(&pair.name).name()], &numbers);
+        grid.push(&[&pair.name, PairSubset::of(&pair.name).name()], &numbers);
     }
     grid
 }
@@ -397,10 +402,10 @@ mod tests {
     #[test]
     fn a_pair_is_assigned_to_its_half_by_its_name() {
         for name in ["s042 tmobile + verizon", "att-lte + verizon-lte"] {
-            assert_eq!(Half::of(name), Half::Tuned, "{name}");
+            assert_eq!(PairSubset::of(name), PairSubset::Tuned, "{name}");
         }
         for name in ["s050 tmobile + verizon", "att-lte + tmobile-lte", "train m3 + u4"] {
-            assert_eq!(Half::of(name), Half::Judged, "{name}");
+            assert_eq!(PairSubset::of(name), PairSubset::Judged, "{name}");
         }
         // Test vectors of FNV-1a.
         assert_eq!(fnv1a(""), 0xcbf2_9ce4_8422_2325);

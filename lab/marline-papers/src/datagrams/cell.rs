@@ -109,7 +109,7 @@ fn pulses(
     let mut bounds: Option<Vec<f64>> = None;
     for contestant in setup.contestants() {
         let outcome = experiment.run(&setup.policies(contestant))?;
-        anyhow::ensure!(outcome.wrong == 0, "{}: a datagram came twice", contestant.name);
+        anyhow::ensure!(outcome.wrong == 0, "{}: a datagram arrived twice", contestant.name);
         let after = |(sent, _): &&(f64, f64)| *sent >= from_ms;
         let datagrams: Vec<(f64, f64)> = outcome.datagrams.iter().filter(after).copied().collect();
         // All contestants send at the same times.

@@ -48,7 +48,7 @@ pub(super) fn measure(setup: &Setup, root: &Root) -> anyhow::Result<Scenes> {
         let experiment = DatagramExperiment::over(&links, None, workload, lasts, root.seed)?;
         let shown = setup.contestants_of_lossy().map(|contestant| {
             let outcome = experiment.run(&setup.policies(contestant))?;
-            anyhow::ensure!(outcome.wrong == 0, "{}: a datagram came twice", contestant.name);
+            anyhow::ensure!(outcome.wrong == 0, "{}: a datagram arrived twice", contestant.name);
             let from_ms = f64::from(setup.warm_up_seconds) * 1e3;
             let after: Vec<(f64, f64)> =
                 outcome.datagrams.iter().filter(|(sent, _)| *sent >= from_ms).copied().collect();

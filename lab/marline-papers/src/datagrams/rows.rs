@@ -4,7 +4,7 @@ use marline_lab::figure::number;
 
 use super::cell::{Cell, RecordedPairResult};
 use super::setup::{DUPLICATION, JUDGED, Limits, MIN_RTT, ONE_PATH, Pulses, Setup};
-use crate::auto::recorded::Half;
+use crate::auto::recorded::PairSubset;
 use crate::auto::violations::percent;
 use crate::estimate::{Asked, Estimate, Samples};
 use crate::judge::Row;
@@ -23,12 +23,13 @@ pub(super) struct View<'a> {
     pub(super) setup: &'a Setup,
     pub(super) limits: &'a Limits,
     pub(super) pairs: &'a [Pair],
-    pub(super) half: Half,
+    pub(super) half: PairSubset,
 }
 
 impl View<'_> {
     fn cases<'a>(&'a self, root: &'a Cells) -> impl Iterator<Item = &'a RecordedPairResult> {
-        let mine = |(pair, _): &(&Pair, &RecordedPairResult)| Half::of(&pair.name) == self.half;
+        let mine =
+            |(pair, _): &(&Pair, &RecordedPairResult)| PairSubset::of(&pair.name) == self.half;
         self.pairs.iter().zip(root).filter(mine).map(|(_, of)| of)
     }
 
@@ -251,7 +252,7 @@ pub(super) fn by_pair(samples: &Samples<Cells>, pairs: &[Pair]) -> Grid {
             mean(&|case| case.quic[ONE_PATH + 1]),
             mean(&|case| case.quic[JUDGED]),
         ];
-        grid.push(&[&pair.name, Half::of(&pair.name).name()], &numbers);
+        grid.push(&[&pair.name, PairSubset::of(&pair.name).name()], &numbers);
     }
     grid
 }

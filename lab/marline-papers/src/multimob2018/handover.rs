@@ -29,12 +29,12 @@ const UNIT: u64 = 1_000;
 const UNITS: u32 = 500;
 
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-enum Way {
+enum Transfer {
     Up,
     Down,
 }
 
-const WAYS: [(Way, &str); 2] = [(Way::Up, "upload"), (Way::Down, "download")];
+const WAYS: [(Transfer, &str); 2] = [(Transfer::Up, "upload"), (Transfer::Down, "download")];
 
 /// Handovers that start at the same moment of the stream.
 #[derive(Serialize, Deserialize)]
@@ -74,7 +74,7 @@ pub(super) fn reproduce(
 fn measure(root: &Root) -> anyhow::Result<Handovers> {
     let gone = Instant::ZERO + GONE + GAP.mul_f64(root.rng("gone").unit());
     let systems = [systems::tuned_with_plain_join(), systems::tuned()];
-    let both = |way: Way, rtt: u32| -> anyhow::Result<[f64; 2]> {
+    let both = |way: Transfer, rtt: u32| -> anyhow::Result<[f64; 2]> {
         let [plain, fast] = systems.each_ref().map(|s| handover_ms(s, rtt, way, gone, root.seed));
         Ok([plain?, fast?])
     };
@@ -91,7 +91,7 @@ fn verdicts(
         let saved = handovers.mean(|handovers| handovers.saved(way));
         let row = Row::new(format!("{name}: round trips saved by Fast JOIN"));
         let row = row.estimate(&saved, "RTT");
-        if which == Way::Down {
+        if which == Transfer::Down {
             rows.push(row.remark(
                 "the server may send when its SYN/ACK is acknowledged, as after a plain join; the \
                  DATA_ACK in the SYN tells it what to send again",
@@ -152,7 +152,7 @@ fn times(handovers: &Samples<Handovers>) -> Grid {
 fn handover_ms(
     system: &System,
     rtt_ms: u32,
-    way: Way,
+    way: Transfer,
     gone: Instant,
     seed: u64,
 ) -> anyhow::Result<f64> {
@@ -166,8 +166,8 @@ fn handover_ms(
         Some(Units::new(Pace::Never, UNIT, 6, 5)),
     );
     let (client, mut server) = match way {
-        Way::Up => (writer.take(), reader.take()),
-        Way::Down => (reader.take(), writer.take()),
+        Transfer::Up => (writer.take(), reader.take()),
+        Transfer::Down => (reader.take(), writer.take()),
     };
     let silent = || Units::new(Pace::Never, 1, 6, 5);
     paths.listen(Box::new(move |_| Box::new(server.take().unwrap_or_else(silent))));
@@ -177,8 +177,8 @@ fn handover_ms(
     paths.at_set_address(gone, WIFI, false);
     paths.world.run_until(gone + Duration::from_secs(5));
     let report = match way {
-        Way::Up => paths.server_report(0),
-        Way::Down => paths.client_report(0),
+        Transfer::Up => paths.server_report(0),
+        Transfer::Down => paths.client_report(0),
     };
     let report = report.context("no connection")?;
     anyhow::ensure!(report.wrong_at.is_none(), "a wrong byte at {:?}", report.wrong_at);

@@ -160,7 +160,7 @@ impl PhoneScenario {
         }
         let report = paths.client_report(0).context("no connection")?.clone();
         anyhow::ensure!(report.wrong_at.is_none(), "a wrong byte at {:?}", report.wrong_at);
-        let log = paths.world.observer::<SegmentLog>().context("nobody watched")?;
+        let log = paths.world.observer::<SegmentLog>().context("no observer was set")?;
         Ok(Fetched {
             segments: log.segments().to_vec(),
             came: report.read == bytes,

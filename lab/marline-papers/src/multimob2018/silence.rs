@@ -1,7 +1,7 @@
 //! Download whose WiFi goes silent. The client detects it by itself and fetches the rest over LTE.
 
 use marline::monitor::MonitorKind;
-use marline_lab::figure::{Fate, Figure, Plot, Point, Segment};
+use marline_lab::figure::{Delivery, Figure, Plot, Point, Segment};
 use marline_sim::Paths;
 use marline_time::{Duration, Instant};
 use marline_wire::TcpFlags;
@@ -112,8 +112,8 @@ fn measure(root: &Root, download: Download) -> anyhow::Result<Links> {
 /// Time of arrival of a segment.
 fn arrived(segment: &Segment) -> Option<Instant> {
     match segment.fate {
-        Fate::Arrived(at) => Some(at),
-        Fate::Lost => None,
+        Delivery::Arrived(at) => Some(at),
+        Delivery::Lost => None,
     }
 }
 

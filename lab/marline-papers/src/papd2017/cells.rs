@@ -20,7 +20,7 @@ const SHARE: &str = "share=0.1: derived from this column of both tables";
 const BUFFER: &str = "buffer of 700 kB: derived from minRTT's throughput in this table";
 
 /// One of the tables.
-struct Half<'a> {
+struct BufferTable<'a> {
     name: &'static str,
     title: &'static str,
     cells: &'a [Cell],
@@ -38,7 +38,7 @@ pub(super) fn run(
     all: &mut Reproduction,
 ) -> anyhow::Result<()> {
     let halves = [
-        Half {
+        BufferTable {
             name: "large-buffer",
             title: "Buffer large enough: minRTT is good enough, PAPD performs equally well",
             cells: &file.published.large_buffer,
@@ -47,7 +47,7 @@ pub(super) fn run(
             start: Duration::from_secs(2),
             degrades: false,
         },
-        Half {
+        BufferTable {
             name: "small-buffer",
             title: "Small buffer: minRTT falls behind the best path, PAPD outperforms it",
             cells: &file.published.small_buffer,
@@ -79,7 +79,7 @@ fn name(cell: &Cell) -> String {
 /// Estimates of a cell: minRTT, both PAPDs, the best path.
 type Estimates = [Estimate; 4];
 
-impl Half<'_> {
+impl BufferTable<'_> {
     fn scene(&self, context: &Context<'_>, cell: &Cell) -> anyhow::Result<Scene> {
         let path = |number: usize| {
             let (delay, loss) = (cell.rtt_ms[number] / 2.0, cell.loss[number] * 100.0);

@@ -17,7 +17,7 @@ use crate::roots::Part;
 use crate::table::{Reproduction, Table};
 
 const PART: Part = Part::new("mobile", 20, 50);
-/// Half the time that 380 MB take, at 60 Mbit/s in the scenarios before [`VARYING`] and at 30 Mbit/s in the
+/// BufferTable the time that 380 MB take, at 60 Mbit/s in the scenarios before [`VARYING`] and at 30 Mbit/s in the
 /// others. The start counts, as in a real download.
 const LENGTHS: [Duration; 2] = [Duration::from_secs(30), Duration::from_secs(60)];
 /// Time for which an RTT lasts.

@@ -106,7 +106,7 @@ pub(super) fn around(rng: &mut impl Rng, spread: f64, value: f64) -> u64 {
 pub(super) struct Curve {
     /// Name in tables.
     pub(super) name: &'static str,
-    pub(super) way: Way,
+    pub(super) way: PathUse,
     /// Congestion control.
     pub(super) congestion: &'static str,
     /// Tuning of the buffer sizes within their bounds.
@@ -117,7 +117,7 @@ pub(super) struct Curve {
 
 /// Paths of a curve, and their use.
 #[derive(Copy, Clone, Debug)]
-pub(super) enum Way {
+pub(super) enum PathUse {
     /// Plain TCP on this path.
     Alone(&'static str),
     /// Both paths with this scheduler.
@@ -148,20 +148,20 @@ pub(super) const WIDE_FITTED: &str =
 impl Curve {
     /// Plain TCP on one path.
     const fn alone(name: &'static str, path: &'static str) -> Curve {
-        let (way, tuning) = (Way::Alone(path), BufferTuning::Fixed);
+        let (way, tuning) = (PathUse::Alone(path), BufferTuning::Fixed);
         Curve { name, way, congestion: CONGESTION, tuning, recovery: None }
     }
 
     /// Both paths with this scheduler.
     pub(super) const fn with(name: &'static str, scheduler: &'static str) -> Curve {
-        let (way, tuning) = (Way::Both(scheduler), BufferTuning::Fixed);
+        let (way, tuning) = (PathUse::Both(scheduler), BufferTuning::Fixed);
         Curve { name, way, congestion: CONGESTION, tuning, recovery: None }
     }
 
     fn variant(&self, setting: &Setting) -> Variant {
         let variant = match self.way {
-            Way::Alone(path) => plain::tcp(self.name, path),
-            Way::Both(scheduler) => plain::mptcp(self.name).scheduler(scheduler),
+            PathUse::Alone(path) => plain::tcp(self.name, path),
+            PathUse::Both(scheduler) => plain::mptcp(self.name).scheduler(scheduler),
         };
         let variant = match self.recovery {
             Some(recovery) => variant.recovery(recovery),

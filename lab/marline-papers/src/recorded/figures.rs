@@ -65,7 +65,7 @@ pub(crate) struct Latencies {
     bounds_ms: Vec<f64>,
 }
 
-/// Quantiles of latencies, ms, and for some of them the ratio to the bound.
+/// Quantiles of latencies, ms, and for some of them the ratio to bound.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Quantiles {
     p50_ms: Option<f64>,

@@ -12,7 +12,7 @@
 use std::collections::BTreeMap;
 
 use marline_lab::experiment::{Experiment, START, Variant, stage};
-use marline_lab::figure::{Fate, Segment, SegmentLog};
+use marline_lab::figure::{Delivery, Segment, SegmentLog};
 use marline_time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 
@@ -57,8 +57,8 @@ fn in_order<'a>(
 ) -> Vec<Option<f64>> {
     let mut arrived: Vec<(Instant, &Segment)> = segments
         .filter_map(|segment| match segment.fate {
-            Fate::Arrived(at) => Some((at, segment)),
-            Fate::Lost => None,
+            Delivery::Arrived(at) => Some((at, segment)),
+            Delivery::Lost => None,
         })
         .collect();
     arrived.sort_by_key(|(at, _)| *at);
@@ -150,7 +150,7 @@ impl Captured {
             let next = paths.world.now() + STEP;
             paths.world.run_until(next);
         }
-        anyhow::ensure!(read(&paths) == count, "{}: messages did not come", variant.name);
+        anyhow::ensure!(read(&paths) == count, "{}: messages did not arrive", variant.name);
         let Some((report, log)) = paths.client_report(0).zip(paths.world.observer::<SegmentLog>())
         else {
             anyhow::bail!("{}: nothing was captured", variant.name)

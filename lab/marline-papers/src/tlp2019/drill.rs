@@ -73,9 +73,9 @@ impl BurstExperiment {
         while read(&paths).is_none() && paths.world.now() < limit {
             paths.world.run_until(paths.world.now() + Duration::from_millis(50));
         }
-        let read = read(&paths).context("the burst never came")?;
+        let read = read(&paths).context("the burst never arrived")?;
         paths.world.run_until(Instant::max(read, begins) + Duration::from_secs(2));
-        let watch = paths.world.observer::<Watch>().context("nobody watched")?;
+        let watch = paths.world.observer::<Watch>().context("no observer was set")?;
         Ok(Done {
             completion_ms: rounded(read.since(begins)),
             sent: watch.sent().to_vec(),

@@ -19,7 +19,7 @@ use crate::value::Value;
 const PART: Part = Part::new("ordinary-loss", 110, 220);
 const APPS: [App; 4] = [App::Docs, App::Maps, App::NetflixSmall, App::NetflixLarge];
 /// Maximum number of lost packets.
-const LONGEST: u64 = 10;
+const MAX_LOST_PACKETS: u64 = 10;
 
 /// Results of both contestants in an episode.
 #[derive(Serialize, Deserialize)]
@@ -71,7 +71,7 @@ fn episode(
     let drill = BurstExperiment::new(context, between(&mut rng, app.sizes()) as u64, root.seed);
     let [standard, multipath] = both(windows);
     let segments = drill.run(&standard, &[])?.segments();
-    let length = (1 + rng.below(LONGEST)).min(segments);
+    let length = (1 + rng.below(MAX_LOST_PACKETS)).min(segments);
     let lost: Vec<u64> = (segments + 1 - length..=segments).collect();
     let (standard, multipath) = (drill.run(&standard, &lost)?, drill.run(&multipath, &lost)?);
     Ok(Episode {

@@ -74,7 +74,7 @@ fn until_read(paths: &mut Paths, number: usize, limit: Instant) -> anyhow::Resul
         if let Some(read) = report.received.get(number) {
             return Ok(*read);
         }
-        anyhow::ensure!(paths.world.now() < limit, "the burst that was hit never came");
+        anyhow::ensure!(paths.world.now() < limit, "the affected burst never arrived");
         paths.world.run_until(paths.world.now() + Duration::from_millis(100));
     }
 }
@@ -103,7 +103,7 @@ pub(super) fn run(
     paths.world.run_until(read.max(from + COUNTED));
     let report = paths.client_report(0).context("no connection")?;
     anyhow::ensure!(report.wrong_at.is_none(), "a wrong byte at {:?}", report.wrong_at);
-    let watch = paths.world.observer::<Watch>().context("nobody watched")?;
+    let watch = paths.world.observer::<Watch>().context("no observer was set")?;
     let before: u64 = trace.bursts[last..hit].iter().map(|(_, bytes)| *bytes).sum();
     let first_lost = watch.first_lost(before, bytes);
     let (air_packets, air_bytes) = watch.sent_on_air_until(before, bytes, from + COUNTED);
@@ -140,9 +140,9 @@ pub(super) fn time_of_share(
     let watch = Watch::of(&paths);
     paths.world.observe(Box::new(watch));
     until_read(&mut paths, number, START + at + PATIENCE)?;
-    let watch = paths.world.observer::<Watch>().context("nobody watched")?;
+    let watch = paths.world.observer::<Watch>().context("no observer was set")?;
     let wanted = (share * bytes as f64).ceil().max(1.0) as u64;
-    Ok(watch.time_of(wanted).context("the burst never came")?.since(START))
+    Ok(watch.time_of(wanted).context("the burst never arrived")?.since(START))
 }
 
 /// Lower bound of the completion time of a burst, ms.
@@ -192,6 +192,6 @@ pub(super) fn reconnect(
     paths.connect(LTE, Box::new(Units::new(Pace::Never, bytes, 8, 7)))?;
     paths.world.run_until(again.max(START + at) + PATIENCE);
     let report = paths.client_report(1).context("no second connection")?;
-    let read = report.received.first().context("the burst never came")?;
+    let read = report.received.first().context("the burst never arrived")?;
     Ok(rounded(read.since(START + at)))
 }

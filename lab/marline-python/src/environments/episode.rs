@@ -98,11 +98,11 @@ impl Scene {
     ) -> anyhow::Result<Scene> {
         ensure!(
             !matches!(experiment.workload, Workload::Exchange { .. }),
-            "an exchange has no messages to learn from: take echo, ask, dialogue, bursts, blocks or bulk"
+            "an exchange has no messages to learn from: use echo, ask, dialogue, bursts, blocks or bulk"
         );
         ensure!(
             variant.mode.is_none() && !variant.plain,
-            "variant `{}` has a mode, or plain TCP, and no scheduler to be steered",
+            "variant `{}` has a mode or plain TCP, and no scheduler to steer",
             variant.name
         );
         experiment.used(variant)?;

@@ -165,7 +165,7 @@ fn action(asked: &Bound<'_, PyAny>) -> PyResult<PathAction> {
         "Withdraw" => PathAction::Withdraw(address("address")?),
         _ => {
             let shown = asked.repr()?;
-            let what = format!("a path manager answers a list of its actions, not of {shown}");
+            let what = format!("a path manager must return a list of actions, not of {shown}");
             return Err(PyTypeError::new_err(what));
         }
     })

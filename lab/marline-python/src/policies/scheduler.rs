@@ -183,14 +183,14 @@ fn decision(answer: &Bound<'_, PyAny>, all: DataRange) -> PyResult<Decision> {
             Ok(Decision::WaitUntil(Instant::ZERO + duration(at_us)))
         }
         _ => Err(PyTypeError::new_err(format!(
-            "a scheduler answers None, the number of a subflow, Send, Repair or WaitUntil, not {}",
+            "a scheduler must return None, a subflow number, Send, Repair or WaitUntil, not {}",
             answer.repr()?
         ))),
     }
 }
 
-/// What of a decision the core takes: a subflow that takes nothing now is waited for, and with nothing to send nothing
-/// is sent.
+/// What of a decision the core takes: a subflow that takes nothing now is waited for, and with nothing to
+/// send nothing is sent.
 ///
 /// # Errors
 /// There is no such subflow, or it can not carry that data.
@@ -206,7 +206,7 @@ fn allowed(decision: Decision, cx: &SchedulerContext<'_>) -> PyResult<Decision> 
     let wrong = |what: String| Err(PyValueError::new_err(what));
     let Some(view) = cx.subflow(subflow) else {
         let there: Vec<String> = cx.subflows.iter().map(|view| view.id.0.to_string()).collect();
-        return wrong(format!("there is no subflow {}; there are {}", subflow.0, there.join(", ")));
+        return wrong(format!("no subflow {}; known: {}", subflow.0, there.join(", ")));
     };
     if !view.is_ready() {
         return Ok(classes::wait(core::iter::once(view)));
@@ -226,7 +226,7 @@ fn allowed(decision: Decision, cx: &SchedulerContext<'_>) -> PyResult<Decision> 
     if fresh || repair {
         return Ok(decision);
     }
-    wrong(format!("subflow {} carried {} to {} already", subflow.0, start.0, range.end.0))
+    wrong(format!("subflow {} has already carried {} to {}", subflow.0, start.0, range.end.0))
 }
 
 /// One of `marline.Reinject`, `Suspect`, `Penalise`.
@@ -246,7 +246,7 @@ fn action(asked: &Bound<'_, PyAny>) -> PyResult<SchedulerAction> {
             Ok(SchedulerAction::Penalise { subflow: id()?, penalty })
         }
         _ => Err(PyTypeError::new_err(format!(
-            "on_event answers a list of Reinject, Suspect and Penalise, not of {}",
+            "on_event must return a list of Reinject, Suspect and Penalise, not of {}",
             asked.repr()?
         ))),
     }

@@ -138,5 +138,5 @@ pub(super) fn id(number: u64) -> PyResult<SubflowId> {
     if number < u64::from(SubflowSet::CAPACITY) {
         return Ok(SubflowId(number as u8));
     }
-    Err(pyo3::exceptions::PyValueError::new_err(format!("there is no subflow {number}")))
+    Err(pyo3::exceptions::PyValueError::new_err(format!("no subflow {number}")))
 }

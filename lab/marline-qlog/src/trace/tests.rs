@@ -213,7 +213,7 @@ fn an_invalid_trace_is_refused_with_the_reason() {
     let said = |text: &str| read(text).expect_err("bad").to_string();
     assert_eq!(said("{}"), "record 1: does not begin with a record separator (RFC 7464)");
     assert!(said("\x1e{}\n").contains("file_schema"));
-    assert!(said("\x1enonsense\n").contains("is no JSON"));
+    assert!(said("\x1enonsense\n").contains("is not valid JSON"));
     assert!(said(&good.replace("112026/mptcp", "112026/quic")).contains("event_schemas"));
     assert!(
         said(&good.replace("mptcp:connection_started", "mptcp:sneezed")).contains("is unknown")

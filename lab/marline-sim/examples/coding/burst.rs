@@ -14,12 +14,12 @@ const HEDGE_AFTER: Duration = Duration::from_millis(108);
 const PROBE_AFTER: Duration = Duration::from_millis(120);
 /// Later acknowledged segments that show a loss at once.
 const DUPTHRESH: usize = 3;
-/// Bursts after one with losses that are sent twice by [`Way::Selective`].
+/// Bursts after one with losses that are sent twice by [`Protection::Selective`].
 const REMEMBERED: u32 = 3;
 
 /// What is done beyond recovery.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Way {
+pub(crate) enum Protection {
     /// Nothing.
     Plain,
     /// A copy over the other path of what is overdue.
@@ -104,7 +104,7 @@ struct Outstanding {
 
 /// One burst on its way.
 pub(crate) struct Burst {
-    way: Way,
+    way: Protection,
     start: Instant,
     death: Option<Instant>,
     outstanding: Vec<Outstanding>,
@@ -120,9 +120,14 @@ pub(crate) struct Burst {
 
 impl Burst {
     /// A burst of this many packets. The first path dies at `death`, until the next burst.
-    pub(crate) fn new(packets: usize, way: Way, start: Instant, death: Option<Instant>) -> Self {
+    pub(crate) fn new(
+        packets: usize,
+        way: Protection,
+        start: Instant,
+        death: Option<Instant>,
+    ) -> Self {
         let repairs = match way {
-            Way::Xor(extra) | Way::Ideal(extra) => extra,
+            Protection::Xor(extra) | Protection::Ideal(extra) => extra,
             _ => 0,
         };
         Burst {
@@ -181,10 +186,10 @@ impl Burst {
             self.send(self.start, paths, 0, Unit::Data(number));
         }
         match self.way {
-            Way::Selective if paths.risky > 0 => self.copy_tail(count, paths),
-            Way::Plain | Way::Hedged | Way::Selective => {}
-            Way::Tail(extra) => self.copy_tail(extra, paths),
-            Way::Xor(extra) | Way::Ideal(extra) => {
+            Protection::Selective if paths.risky > 0 => self.copy_tail(count, paths),
+            Protection::Plain | Protection::Hedged | Protection::Selective => {}
+            Protection::Tail(extra) => self.copy_tail(extra, paths),
+            Protection::Xor(extra) | Protection::Ideal(extra) => {
                 (0..extra).for_each(|n| self.send(self.start, paths, 1, Unit::Repair(n)));
             }
         }
@@ -225,14 +230,14 @@ impl Burst {
 
     fn decode(&mut self) {
         match self.way {
-            Way::Ideal(_) => {
+            Protection::Ideal(_) => {
                 let missing = self.known.iter().filter(|known| !**known).count();
                 let repairs = self.repairs.iter().filter(|has| **has).count();
                 if missing <= repairs {
                     self.known.fill(true);
                 }
             }
-            Way::Xor(groups) => {
+            Protection::Xor(groups) => {
                 for group in (0..groups).filter(|group| self.repairs[*group]) {
                     let members = (group..self.known.len()).step_by(groups);
                     let missing: Vec<usize> = members.filter(|n| !self.known[*n]).collect();
@@ -288,7 +293,7 @@ impl Burst {
                 }
                 wake(at);
             }
-            let hedged = matches!(self.way, Way::Hedged | Way::Selective);
+            let hedged = matches!(self.way, Protection::Hedged | Protection::Selective);
             let patience = if hedged { HEDGE_AFTER } else { PROBE_AFTER };
             let since = if hedged { sent_at } else { sent_at.max(self.heard_at) };
             if copied {

@@ -15,7 +15,7 @@ mod burst;
 use std::env;
 use std::fmt::Write as _;
 
-use burst::{Burst, Paths, Way};
+use burst::{Burst, Paths, Protection};
 use marline_link::DuplexSpec;
 use marline_sim::quantile;
 use marline_time::{Duration, Instant, SeedTree};
@@ -76,21 +76,24 @@ fn table((name, first, second, dies): &Setup, bursts: u32) -> String {
     text
 }
 
-fn ways(packets: usize) -> Vec<(String, Way)> {
-    let mut ways = vec![("reinjection".to_owned(), Way::Plain), ("hedged".to_owned(), Way::Hedged)];
-    ways.push(("redundant after losses".to_owned(), Way::Selective));
+fn ways(packets: usize) -> Vec<(String, Protection)> {
+    let mut ways = vec![
+        ("reinjection".to_owned(), Protection::Plain),
+        ("hedged".to_owned(), Protection::Hedged),
+    ];
+    ways.push(("redundant after losses".to_owned(), Protection::Selective));
     for share in SHARES {
         let extra = ((packets as f64 * share).round() as usize).max(1);
         let told = |what: &str| format!("{what}, {extra} of {packets}");
-        ways.push((told("copies of the tail"), Way::Tail(extra)));
-        ways.push((told("parities (XOR)"), Way::Xor(extra)));
-        ways.push((told("ideal code"), Way::Ideal(extra)));
+        ways.push((told("copies of the tail"), Protection::Tail(extra)));
+        ways.push((told("parities (XOR)"), Protection::Xor(extra)));
+        ways.push((told("ideal code"), Protection::Ideal(extra)));
     }
-    ways.push(("full redundancy".to_owned(), Way::Tail(packets)));
+    ways.push(("full redundancy".to_owned(), Protection::Tail(packets)));
     ways
 }
 
-fn run(links: [&str; 2], dies: bool, packets: usize, way: Way, bursts: u32) -> Tally {
+fn run(links: [&str; 2], dies: bool, packets: usize, way: Protection, bursts: u32) -> Tally {
     let seeds = SeedTree::new(1);
     let specs = links.map(|text| text.parse::<DuplexSpec>().expect("a link"));
     let mut paths = Paths::new(specs, &seeds);

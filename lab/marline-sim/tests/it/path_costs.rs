@@ -1,4 +1,4 @@
-//! Tests of paths that cost more than time: bytes on a metered one stay within its purse, a radio sleeps while another
+//! Tests of paths that cost more than time: bytes on a metered one stay within its budget, a radio sleeps while another
 //! path brings what there is, and both are there when that path dies.
 
 use marline_core::ConnectionConfig;

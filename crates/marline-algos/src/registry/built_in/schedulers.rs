@@ -38,10 +38,12 @@ fn auto(parameters: &mut Parameters<'_>) -> AutoConfig {
     let share = parameters.number_or_unlimited("budget", default.share, 0.0..=10.0);
     let free = parameters.bytes("free", default.rate.bytes_per_s());
     let rate = Rate::from_bytes_per_s(free);
-    let AutoConfig { purse, terms, .. } = AutoConfig::default();
-    let purse = BudgetConfig {
-        share: parameters.number_or_unlimited("purse", purse.share, 0.0..=10.0),
-        rate: Rate::from_bytes_per_s(parameters.bytes("purse-free", purse.rate.bytes_per_s())),
+    let AutoConfig { path_budget, terms, .. } = AutoConfig::default();
+    let path_budget = BudgetConfig {
+        share: parameters.number_or_unlimited("purse", path_budget.share, 0.0..=10.0),
+        rate: Rate::from_bytes_per_s(
+            parameters.bytes("purse-free", path_budget.rate.bytes_per_s()),
+        ),
     };
     let terms = Terms {
         patience: parameters.duration("patience", terms.patience),
@@ -50,7 +52,7 @@ fn auto(parameters: &mut Parameters<'_>) -> AutoConfig {
         ),
         wake: parameters.duration("wake", terms.wake),
     };
-    AutoConfig { budget: BudgetConfig { share, rate }, purse, terms }
+    AutoConfig { budget: BudgetConfig { share, rate }, path_budget, terms }
 }
 
 fn hedged(parameters: &mut Parameters<'_>) -> HedgedConfig {

@@ -73,7 +73,7 @@ fn an_unknown_parameter_is_an_error_that_lists_the_known_ones() {
     let error = ask("wait=off,wait=off").unwrap_err();
     assert_eq!(error, "scheduler `thing`: parameter `wait` is given twice");
     let error = read("wait=off", |_| ()).unwrap_err();
-    assert_eq!(error, "scheduler `thing` has no parameter `wait`; it has none at all");
+    assert_eq!(error, "scheduler `thing` has no parameter `wait`; it takes no parameters");
 }
 
 #[test]
@@ -88,10 +88,10 @@ fn a_removed_parameter_is_refused_and_names_its_replacement() {
     let error = ask("seconds=3,memory=5").unwrap_err();
     assert_eq!(
         error,
-        "scheduler `thing` has no parameter `memory` any more: `seconds` is what it was"
+        "scheduler `thing` no longer has the parameter `memory`: `seconds` is what it was"
     );
     let error = ask("memory=5,secs=3").unwrap_err();
-    assert!(error.contains("`memory` any more"), "{error}");
+    assert!(error.contains("no longer has the parameter `memory`"), "{error}");
     assert!(ask("secs=3").unwrap_err().ends_with("known: seconds"));
 }
 

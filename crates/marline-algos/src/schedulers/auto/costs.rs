@@ -96,11 +96,11 @@ impl Costs<'_> {
     pub(super) fn price_on(self, view: &SubflowView, class: Class) -> Option<Price> {
         // Without a limit, a copy is made even if no gain is expected.
         let common = if self.0.unlimited { -1.0 } else { price(self.0.spent) };
-        let purse = self.purse(view, class).unwrap_or(0.0);
-        if purse >= MAX_SPENDING {
+        let path_budget = self.path_budget(view, class).unwrap_or(0.0);
+        if path_budget >= MAX_SPENDING {
             return None;
         }
-        let least = if purse > 0.0 { common.max(price(purse)) } else { common };
+        let least = if path_budget > 0.0 { common.max(price(path_budget)) } else { common };
         let spares = view.wake_share > 0.0 && !self.0.unlimited;
         let wake = if spares { self.0.terms.wake.mul_f32(view.wake_share) } else { Duration::ZERO };
         Some(Price { least, wake })
@@ -113,7 +113,7 @@ impl Costs<'_> {
         class: Class,
         up_to: f32,
     ) -> bool {
-        self.purse(view, class).is_none_or(|spent| spent < up_to)
+        self.path_budget(view, class).is_none_or(|spent| spent < up_to)
     }
 
     /// Drops the repeats requested by an event that would go on a path to be avoided.
@@ -149,9 +149,9 @@ impl Costs<'_> {
     }
 
     /// Spent share of the path's own budget. A backup's budget counts only while backups carry data.
-    fn purse(self, view: &SubflowView, class: Class) -> Option<f32> {
+    fn path_budget(self, view: &SubflowView, class: Class) -> Option<f32> {
         let counts = view.metered || class == Class::Backup;
-        if counts { self.0.purse(view.id) } else { None }
+        if counts { self.0.path_budget(view.id) } else { None }
     }
 }
 

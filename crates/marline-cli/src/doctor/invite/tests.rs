@@ -15,7 +15,8 @@ fn silent() -> End {
 }
 
 fn gone(path: &str, transport: Transport, end: End) -> Gone {
-    let way = Way { path: spec(path), server: SERVER.parse().expect("an address"), transport };
+    let way =
+        Candidate { path: spec(path), server: SERVER.parse().expect("an address"), transport };
     Gone { way, end, took: Duration::from_millis(12), findings: Vec::new() }
 }
 

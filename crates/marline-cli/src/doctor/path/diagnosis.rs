@@ -162,7 +162,7 @@ pub(super) fn diagnose(ours: &[Tapped], theirs: Option<&[Tapped]>) -> Vec<Behavi
     let isn = |segments: &[Seen]| End::isn(segments);
     for (towards_server, sent, came) in ways {
         let Some(isns) = isn(sent).zip(isn(came)) else { continue };
-        let way = Way { towards_server, sent, came, isns };
+        let way = OneWay { towards_server, sent, came, isns };
         // Segments made up by a middlebox do not have our options.
         if !has_middlebox_acks {
             way.options(&mut found);
@@ -226,14 +226,14 @@ fn handshake(client: &End, server: &End, found: &mut Vec<Behaviour>) {
 }
 
 /// One direction: sent and received segments, relative to the SYN of each end.
-struct Way<'a> {
+struct OneWay<'a> {
     towards_server: bool,
     sent: &'a [Seen],
     came: &'a [Seen],
     isns: (u32, u32),
 }
 
-impl Way<'_> {
+impl OneWay<'_> {
     fn sent_from(&self, seen: &Seen) -> u32 {
         seen.seq.wrapping_sub(self.isns.0)
     }

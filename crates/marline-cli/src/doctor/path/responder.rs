@@ -23,7 +23,7 @@ use super::seen::{self, Seen};
 /// Largest number of recorded segments.
 const LOG: usize = 65_536;
 /// Largest number of concurrent connections.
-const AT_ONCE: usize = 32;
+const MAX_CONNECTIONS: usize = 32;
 /// Largest number of connections for which reports can be requested.
 const KNOWN: usize = 256;
 /// Largest duration of a connection.
@@ -66,7 +66,7 @@ pub async fn respond(
     let server = server.bind().await?;
     ready(server.local_addr());
     let responder = Arc::new(Responder { log, known: Mutex::default() });
-    let room = Arc::new(Semaphore::new(AT_ONCE));
+    let room = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     while let Some((stream, peer)) = server.accept().await {
         let Ok(place) = Arc::clone(&room).try_acquire_owned() else {
             stream.abort();
@@ -157,9 +157,9 @@ pub(super) fn began(entries: &[Tapped], peer: SocketAddr, earliest_us: u64) -> O
 }
 
 async fn first_line(stream: &mut Stream) -> io::Result<String> {
-    const LONGEST: usize = 64;
+    const MAX_LINE: usize = 64;
     let mut line = Vec::new();
-    while line.len() < LONGEST {
+    while line.len() < MAX_LINE {
         let byte = stream.read_u8().await?;
         if byte == b'\n' {
             return String::from_utf8(line).map_err(io::Error::other);

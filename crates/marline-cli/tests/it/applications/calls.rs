@@ -168,7 +168,7 @@ fn far_copies() {
 
 /// Transport of WireGuard's datagrams.
 #[derive(Copy, Clone, Debug)]
-enum Way {
+enum Transport {
     /// Copies of all datagrams on these paths, or one path alone.
     Copies(&'static str),
     /// `-U` with this datagram policy.
@@ -209,7 +209,7 @@ fn bytes_on_links(hosts: &TwoUplinks) -> u64 {
 }
 
 /// Runs a call over this way, on links with this seed.
-fn call(way: Way, seed: u64) -> Outcome {
+fn call(way: Transport, seed: u64) -> Outcome {
     let dir = tempfile::tempdir().expect("a folder");
     let scenario = format!("seed = {seed}\n{}", two_uplinks::wifi_and_lte(WIFI, LTE));
     let mut hosts = TwoUplinks::set(&scenario, "calls", dir.path());
@@ -217,11 +217,11 @@ fn call(way: Way, seed: u64) -> Outcome {
         hosts.shell(side, "ip link set lo up");
     }
     match way {
-        Way::Copies(paths) => {
+        Transport::Copies(paths) => {
             hear(&hosts.role(Side::Server, "", far_copies), "ready");
             hear(&hosts.role(Side::Client, &format!("env 'PATHS={paths}'"), near_copies), "ready");
         }
-        Way::Lane(policy) => {
+        Transport::Lane(policy) => {
             hosts.marline_server(&format!("udp --allow 10.0.1.1/32 --datagram-policy {policy}"));
             let flags = format!(
                 "--datagram-policy {policy} -U 127.0.0.1:{WIREGUARD_PORT}:10.0.1.1:{WIREGUARD_PORT}"
@@ -296,12 +296,12 @@ fn beside_a_duplicator() {
         return;
     }
     let ways = [
-        ("WiFi alone", Way::Copies("10.0.1.2>10.0.1.1")),
-        ("LTE alone", Way::Copies("10.0.2.2>10.0.2.1")),
-        ("duplicator, as engarde", Way::Copies(BOTH)),
-        ("-U, auto", Way::Lane("auto")),
-        ("-U, min-rtt", Way::Lane("min-rtt")),
-        ("-U, duplicate", Way::Lane("duplicate")),
+        ("WiFi alone", Transport::Copies("10.0.1.2>10.0.1.1")),
+        ("LTE alone", Transport::Copies("10.0.2.2>10.0.2.1")),
+        ("duplicator, as engarde", Transport::Copies(BOTH)),
+        ("-U, auto", Transport::Lane("auto")),
+        ("-U, min-rtt", Transport::Lane("min-rtt")),
+        ("-U, duplicate", Transport::Lane("duplicate")),
     ];
     for seed in [71, 72] {
         for (name, way) in ways {

@@ -413,7 +413,7 @@ fn the_page_supports_phones_dark_mode_keyboard_and_screen_readers() {
     let says =
         |role: &str, text: &str| aloud.iter().any(|(r, name)| r == role && name.contains(text));
     assert!(says("heading", "Marline client") && says("heading", "Holes in delivery"), "{aloud:?}");
-    assert!(says("columnheader", "round trip") && says("rowheader", "WiFi"), "{aloud:?}");
+    assert!(says("columnheader", "RTT") && says("rowheader", "WiFi"), "{aloud:?}");
     assert!(
         says("image", "Round trip. WiFi: now ") || says("img", "Round trip. WiFi: now "),
         "{aloud:?}"
@@ -441,7 +441,7 @@ fn an_invalid_dashboard_token_is_reported_at_startup() {
         &name,
     ];
     write_private(&file, "short");
-    assert!(run_err(dir, &args).contains("a token is 16 to 256 letters"));
+    assert!(run_err(dir, &args).contains("a token must be 16 to 256 letters"));
     std::fs::write(&file, "0123456789abcdef0123").expect("write");
     std::fs::set_permissions(&file, std::os::unix::fs::PermissionsExt::from_mode(0o644))
         .expect("mode");

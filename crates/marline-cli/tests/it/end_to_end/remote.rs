@@ -122,7 +122,7 @@ fn the_server_says_which_flag_allows_it_and_sighup_does() {
     };
     change(&format!("first@{remote}"));
     server.process.signal("HUP");
-    server.process.line_with("new: allow-remote");
+    server.process.line_with("changed: allow-remote");
     drop(client);
     let (mut client, _) = start_client(dir.path(), &server.invite_file, &flags);
     let address = client.address_after("remote forward listening on ");
@@ -130,6 +130,6 @@ fn the_server_says_which_flag_allows_it_and_sighup_does() {
     // A forward whose permission is removed ends at once.
     change("other@127.0.0.1:1");
     server.process.signal("HUP");
-    assert!(client.line_with("-R: ").contains(&flag));
+    assert!(client.line_with("remote forward (-R) ").contains(&flag));
     assert!(TcpStream::connect(address).is_err());
 }

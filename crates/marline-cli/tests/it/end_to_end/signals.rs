@@ -48,7 +48,7 @@ fn a_server_takes_over_new_rules_limits_and_log_level_and_refuses_a_bad_file() {
     let change = |more: &str| std::fs::write(&file, format!("{made}{more}\n")).unwrap();
     change("allow = [\"127.0.0.0/8\"]\nlog = \"debug\"\nshards = 2");
     server.process.signal("HUP");
-    server.process.line_with("configuration reloaded, new: allow, log");
+    server.process.line_with("configuration reloaded; changed: allow, log");
     server.process.line_with("need a restart: shards");
     let mut stream = open(socks, target).unwrap();
     server.process.line_with("DEBUG");
@@ -63,7 +63,7 @@ fn a_server_takes_over_new_rules_limits_and_log_level_and_refuses_a_bad_file() {
     // Rules apply to new streams.
     change("deny = [\"127.0.0.0/8\"]");
     server.process.signal("HUP");
-    server.process.line_with("new: allow, deny, log");
+    server.process.line_with("changed: allow, deny, log");
     assert_eq!(open(socks, target).unwrap_err(), 2);
     echo(&mut stream, b"the old one goes on");
 }
@@ -105,7 +105,7 @@ fn a_front_takes_over_another_service() {
     front.signal("USR1");
     front.line_with("SIGUSR1 ignored");
     front.signal("HUP");
-    front.line_with("configuration reloaded, new: to");
+    front.line_with("configuration reloaded; changed: to");
     front.signal("INT");
     assert!(front.wait(Duration::from_secs(30)), "SIGINT is an orderly end");
 }

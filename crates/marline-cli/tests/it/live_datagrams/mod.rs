@@ -68,9 +68,9 @@ fn hosts_of(carrier: &str, wifi: &str, lte: &str, name: &str, dir: &Path) -> Two
     hosts
 }
 
-/// Way of the program's datagrams into Marline.
+/// Capture of the program's datagrams into Marline.
 #[derive(Copy, Clone, Debug)]
-enum Way {
+enum Capture {
     Socks,
     Run,
     Up,
@@ -84,27 +84,27 @@ fn wifi(mtu: u16) -> String {
 const LTE: &str = "rate=20M,delay=30ms,queue=100ms,mtu=1430B:silent";
 
 /// Runs `sizes.py` to its end. Returns its output.
-fn sizes(hosts: &mut TwoUplinks, way: Way, between: impl FnOnce(&TwoUplinks)) -> Vec<String> {
+fn sizes(hosts: &mut TwoUplinks, way: Capture, between: impl FnOnce(&TwoUplinks)) -> Vec<String> {
     let options = "--invite-file invite --path wifi --path lte";
     let twice = |socks: &str| {
         let once = format!("python3 sizes.py {TARGET} 9009 5 {socks}");
         format!("{once}; echo half; until [ -e changed ]; do sleep 0.05; done; {once}; echo end")
     };
     let program = match way {
-        Way::Socks => twice("1080"),
-        Way::Run => format!("marline run {options} -- bash -euc '{}'", twice("")),
-        Way::Up => twice(""),
+        Capture::Socks => twice("1080"),
+        Capture::Run => format!("marline run {options} -- bash -euc '{}'", twice("")),
+        Capture::Up => twice(""),
     };
     match way {
-        Way::Socks => {
+        Capture::Socks => {
             let client = format!("marline client {options} --socks5 127.0.0.1:1080");
             hear(&hosts.program(Side::Client, &client), "listening on");
         }
-        Way::Up => {
+        Capture::Up => {
             let up = format!("marline up {options}");
             hear(&hosts.program(Side::Client, &up), "goes through the server");
         }
-        Way::Run => {}
+        Capture::Run => {}
     }
     let _ = std::fs::remove_file(hosts.dir.join("changed"));
     std::fs::write(hosts.dir.join("program.sh"), program).expect("write");
@@ -125,7 +125,7 @@ fn sizes(hosts: &mut TwoUplinks, way: Way, between: impl FnOnce(&TwoUplinks)) ->
     said
 }
 
-fn arrive(way: Way, before: u16, after: u16) {
+fn arrive(way: Capture, before: u16, after: u16) {
     if !two_uplinks::possible(&["python3"]) {
         return;
     }
@@ -147,7 +147,7 @@ fn arrive(way: Way, before: u16, after: u16) {
 #[ignore = "minutes: cargo xtask nightly live-datagrams"]
 fn datagrams_of_any_size_survive_any_change_of_the_path_mtu() {
     let _alone = support::alone();
-    for way in [Way::Socks, Way::Run, Way::Up] {
+    for way in [Capture::Socks, Capture::Run, Capture::Up] {
         for (before, after) in [(1_500, 1_200), (1_200, 1_280), (1_280, 1_500)] {
             arrive(way, before, after);
         }

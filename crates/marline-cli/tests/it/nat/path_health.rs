@@ -65,7 +65,7 @@ fn a_network_that_drops_or_forbids_udp_is_named_once_and_taken_back() {
     ask_until(&testbed, "marline path --control c | grep -q 'block UDP port 7777'");
     let listed = testbed.run("client", "marline path --control c");
     assert!(listed.contains("wlan0  up,unreachable"), "{listed}");
-    assert!(listed.contains("wwan0  9.9.9.1:7777  answers (heard"), "{listed}");
+    assert!(listed.contains("wwan0  9.9.9.1:7777  answers (last received"), "{listed}");
     let json = testbed.run("client", "marline path --control c --json");
     assert!(json.contains(r#""reach":"no-answer""#) && json.contains(r#""tries":"#), "{json}");
     assert_eq!(warnings(&testbed, client, silent), 1, "{}", testbed.log(client));

@@ -194,7 +194,7 @@ fn a_router_advertisement_is_enough_where_no_resolver_answers() {
     world.testbed.log_with(world.client, FOUND);
     world.download(20_000_000, || {});
     world.advertise("2001:db8:64::/96", 0);
-    let gone = "wwan0: IPv6 only, and its network does not translate (NAT64) any more";
+    let gone = "wwan0: IPv6 only, and its network no longer provides NAT64";
     world.testbed.log_with(world.client, gone);
     world.advertise("2001:db8:64::/96", 8);
     world.wait_for(&["wwan0: IPv6 only, by NAT64 prefix 2001:db8:64::/96"]);

@@ -127,7 +127,7 @@ fn goes_elsewhere(
     // Without these settings.
     write(&format!("control = \"{}\"\n", place("second.sock")));
     process.signal("HUP");
-    process.line_with("new: dashboard, dashboard-token-file, metrics");
+    process.line_with("changed: dashboard, dashboard-token-file, metrics");
     until("both are closed", || {
         [new_metrics, new_page].iter().all(|at| TcpStream::connect(at).is_err())
     });

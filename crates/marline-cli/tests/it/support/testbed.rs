@@ -35,7 +35,7 @@ impl Testbed {
             need::program(program)?;
         }
         if !namespaces_work() {
-            need::skip("making network namespaces needs root");
+            need::skip("creating network namespaces needs root");
             return None;
         }
         std::fs::create_dir_all(dir.join("bin")).expect("a folder");

@@ -29,7 +29,7 @@ pub(crate) fn possible(programs: &[&str]) -> bool {
         }
     }
     if !namespaces_work() {
-        need::skip("making network namespaces needs root");
+        need::skip("creating network namespaces needs root");
         return false;
     }
     true

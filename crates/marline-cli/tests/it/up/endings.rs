@@ -93,7 +93,7 @@ fn a_kill_switch_lets_nothing_past_until_down() {
         let output = world.output(&format!("./seen-from {TARGET_V4} 9010 0.0.0.0 1"));
         assert!(!output.status.success(), "it leaks: {output:?}");
     }
-    assert!(world.run("marline down").contains("kill switch that was left"));
+    assert!(world.run("marline down").contains("leftover kill switch"));
     assert!(world.goes_directly());
     assert_eq!(world.left(), "");
 }

@@ -185,7 +185,7 @@ fn names_that_are_direct_are_asked_of_the_links_resolver_and_their_hosts_pass_th
     assert!(world.fetches(&page("www.example.test", 100)));
     world.run(&format!("kill -KILL $(cat /proc/{pid}/task/{pid}/children) {pid}"));
     world.wait_until("it is gone", || !world.run("ip link show").contains("marline0"));
-    assert!(text().contains("nameserver 198.18.0.1"), "the kill switch holds");
+    assert!(text().contains("nameserver 198.18.0.1"), "the kill switch stays on");
     world.run("marline down");
     assert_eq!(text(), "nameserver 10.0.1.77\n");
     assert!(world.goes_directly());
@@ -198,7 +198,7 @@ fn a_failure_while_it_runs_leaves_the_kill_switch() {
     let (lines, _) = world.start("--path wifi --path lte --kill-switch");
     hear(&lines, "goes through the server");
     world.run("ip link del marline0");
-    hear(&lines, "the kill switch holds");
+    hear(&lines, "the kill switch stays on");
     let output = world.output(&format!("./seen-from {TARGET_V4} {} 0.0.0.0 1", MIRRORS[0]));
     assert!(!output.status.success(), "it leaks: {output:?}");
     // A later `up` without a kill switch takes over the existing one, and `down` then removes it.

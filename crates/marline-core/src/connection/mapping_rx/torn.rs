@@ -19,7 +19,7 @@ use marline_policy::Ssn;
 use crate::on_demand::OnDemand;
 
 /// Maximum length of a mapping: a longer range has lost more than one.
-const LONGEST: u64 = u16::MAX as u64;
+const MAX_MAPPING_LEN: u64 = u16::MAX as u64;
 
 /// Torn parts of one subflow's receiving side.
 #[derive(Debug, Default)]
@@ -33,9 +33,9 @@ impl Torn {
     pub(super) fn reaches(&self, at: Ssn) -> bool {
         let Some(parts) = self.parts.used() else { return false };
         let index = parts.partition_point(|(_, end)| *end < at);
-        parts
-            .get(index)
-            .is_some_and(|(start, end)| *start <= at && (at < *end || end.since(*start) < LONGEST))
+        parts.get(index).is_some_and(|(start, end)| {
+            *start <= at && (at < *end || end.since(*start) < MAX_MAPPING_LEN)
+        })
     }
 
     /// Adds a part, if there are fewer than `limit`.
@@ -114,7 +114,7 @@ mod tests {
 
     #[test]
     fn a_part_grows_no_longer_than_a_mapping() {
-        let known = torn(&[(1, 1 + LONGEST)]);
-        assert!(known.reaches(Ssn(LONGEST)) && !known.reaches(Ssn(1 + LONGEST)));
+        let known = torn(&[(1, 1 + MAX_MAPPING_LEN)]);
+        assert!(known.reaches(Ssn(MAX_MAPPING_LEN)) && !known.reaches(Ssn(1 + MAX_MAPPING_LEN)));
     }
 }

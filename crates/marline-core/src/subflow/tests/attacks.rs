@@ -121,7 +121,7 @@ fn an_old_timestamp_is_answered_and_dropped() {
 #[test]
 fn rejected_segments_do_not_end_silence() {
     let (mut pair, header) = ready();
-    pair.set_filter(|_, _| super::pair::Fate::Drop);
+    pair.set_filter(|_, _| super::pair::WireEffect::Drop);
     pair.client.written += 1_000;
     pair.run_for(MS(400));
     assert!(pair.client.tcp.health().is_unreachable());

@@ -1,7 +1,7 @@
 use marline_time::Duration;
 use marline_wire::TcpFlags;
 
-use super::pair::{Fate, Pair, config};
+use super::pair::{Pair, WireEffect, config};
 use crate::SubflowState;
 use crate::subflow::SubflowEvent;
 
@@ -58,7 +58,7 @@ fn lost_fins_and_acks_are_repeated() {
         let mut n = 0;
         pair.set_filter(move |_, _| {
             n += 1;
-            if n == lost + 1 { Fate::Drop } else { Fate::Pass }
+            if n == lost + 1 { WireEffect::Drop } else { WireEffect::Pass }
         });
         pair.client.tcp.close();
         pair.run_for(MS(5));
@@ -75,9 +75,9 @@ fn a_fin_ahead_of_its_data_waits_for_it() {
     pair.set_filter(move |_, packet| {
         if !packet.payload.is_empty() && !dropped {
             dropped = true;
-            return Fate::Drop;
+            return WireEffect::Drop;
         }
-        Fate::Pass
+        WireEffect::Pass
     });
     pair.client.written = 3_000;
     pair.client.close_after = true;
@@ -98,7 +98,7 @@ fn a_repeated_fin_in_time_wait_is_answered() {
     let mut acks = 0;
     pair.set_filter(move |_, packet| {
         acks += usize::from(packet.to == 1);
-        if packet.to == 1 && acks == 1 { Fate::Drop } else { Fate::Pass }
+        if packet.to == 1 && acks == 1 { WireEffect::Drop } else { WireEffect::Pass }
     });
     pair.run_for(Duration::from_secs(2));
     assert_finished(&mut pair);

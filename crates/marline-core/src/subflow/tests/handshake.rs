@@ -1,7 +1,7 @@
 use marline_time::{Duration, Instant};
 use marline_wire::{SeqNum, TcpFlags, TcpHeader, TcpOptions};
 
-use super::pair::{Fate, Pair, ROOM, config, new_client};
+use super::pair::{Pair, ROOM, WireEffect, config, new_client};
 use crate::subflow::{HeaderFor, SubflowEvent};
 use crate::{Ecn, SubflowState};
 
@@ -29,7 +29,7 @@ fn three_segments_open_both_ends_and_give_a_first_rtt() {
 fn a_lost_syn_is_repeated_with_backoff_until_the_attempt_ends() {
     let mut pair = Pair::new(config());
     pair.logging = true;
-    pair.set_filter(|_, _| Fate::Drop);
+    pair.set_filter(|_, _| WireEffect::Drop);
     pair.run_for(Duration::from_secs(300));
     let start = pair.log[0].0;
     let at: Vec<u64> = pair.log.iter().map(|(t, _)| t.since(start).as_secs()).collect();
@@ -47,9 +47,9 @@ fn a_lost_syn_ack_is_repeated_by_the_server() {
         let syn_ack = TcpFlags::SYN.with(TcpFlags::ACK);
         if packet.has(syn_ack) && dropped < 2 {
             dropped += 1;
-            return Fate::Drop;
+            return WireEffect::Drop;
         }
-        Fate::Pass
+        WireEffect::Pass
     });
     pair.client.written = 1;
     pair.run_for(Duration::from_secs(4));
@@ -62,7 +62,7 @@ fn data_stands_in_for_a_lost_third_ack() {
     let mut acks = 0;
     pair.set_filter(move |_, packet| {
         acks += usize::from(packet.to == 1 && !packet.has(TcpFlags::SYN));
-        if packet.to == 1 && acks == 1 { Fate::Drop } else { Fate::Pass }
+        if packet.to == 1 && acks == 1 { WireEffect::Drop } else { WireEffect::Pass }
     });
     pair.run_for(MS(30));
     pair.client.written = 5_000;
@@ -76,7 +76,7 @@ fn the_server_repeats_its_syn_ack_when_the_third_ack_is_lost() {
     let mut acks = 0;
     pair.set_filter(move |_, packet| {
         acks += usize::from(packet.to == 1 && !packet.has(TcpFlags::SYN));
-        if packet.to == 1 && acks == 1 { Fate::Drop } else { Fate::Pass }
+        if packet.to == 1 && acks == 1 { WireEffect::Drop } else { WireEffect::Pass }
     });
     pair.run_for(Duration::from_secs(2));
     assert!(pair.server().tcp.is_established(), "the challenge ACK to it completes the handshake");
@@ -88,7 +88,7 @@ fn the_server_repeats_its_syn_ack_when_the_third_ack_is_lost() {
 #[test]
 fn refused() {
     let mut pair = Pair::new(config());
-    pair.set_filter(|_, _| Fate::Drop);
+    pair.set_filter(|_, _| WireEffect::Drop);
     pair.run_for(MS(1));
     let header = TcpHeader {
         ack: SeqNum(1_001),
@@ -105,7 +105,9 @@ fn refused() {
 #[test]
 fn an_ack_of_nothing_in_syn_sent_is_reset_without_harm() {
     let mut pair = Pair::new(config());
-    pair.set_filter(|_, packet| if packet.has(TcpFlags::RST) { Fate::Drop } else { Fate::Pass });
+    pair.set_filter(
+        |_, packet| if packet.has(TcpFlags::RST) { WireEffect::Drop } else { WireEffect::Pass },
+    );
     pair.logging = true;
     pair.transmit();
     let header = TcpHeader { ack: SeqNum(77), flags: TcpFlags::ACK, ..TcpHeader::default() };

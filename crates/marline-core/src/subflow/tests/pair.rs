@@ -46,7 +46,7 @@ pub(super) const DSS: usize = 20;
 
 /// Effect of the wire on a packet.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub(super) enum Fate {
+pub(super) enum WireEffect {
     Pass,
     Drop,
     /// Arrives later by this time.
@@ -102,7 +102,7 @@ impl End {
     }
 }
 
-type Filter = Box<dyn FnMut(Instant, &Packet) -> Fate>;
+type Filter = Box<dyn FnMut(Instant, &Packet) -> WireEffect>;
 
 pub(super) struct Pair {
     pub(super) now: Instant,
@@ -196,7 +196,7 @@ impl Pair {
             delay: Duration::from_millis(10),
             wire: BTreeMap::new(),
             order: 0,
-            filter: Box::new(|_, _| Fate::Pass),
+            filter: Box::new(|_, _| WireEffect::Pass),
             config,
             server_isn: server,
             log: Vec::new(),
@@ -217,7 +217,10 @@ impl Pair {
         self.server.as_mut().expect("a server")
     }
 
-    pub(super) fn set_filter(&mut self, filter: impl FnMut(Instant, &Packet) -> Fate + 'static) {
+    pub(super) fn set_filter(
+        &mut self,
+        filter: impl FnMut(Instant, &Packet) -> WireEffect + 'static,
+    ) {
         self.filter = Box::new(filter);
     }
 
@@ -301,14 +304,14 @@ impl Pair {
         }
         let at = self.now + self.delay;
         match (self.filter)(self.now, &packet) {
-            Fate::Pass => self.schedule(at, packet),
-            Fate::Drop => {}
-            Fate::Late(by) => self.schedule(at + by, packet),
-            Fate::Twice(by) => {
+            WireEffect::Pass => self.schedule(at, packet),
+            WireEffect::Drop => {}
+            WireEffect::Late(by) => self.schedule(at + by, packet),
+            WireEffect::Twice(by) => {
                 self.schedule(at, packet.clone());
                 self.schedule(at + by, packet);
             }
-            Fate::Mark => {
+            WireEffect::Mark => {
                 let ecn = if packet.ecn == Ecn::NotEct { Ecn::NotEct } else { Ecn::Ce };
                 self.schedule(at, Packet { ecn, ..packet });
             }

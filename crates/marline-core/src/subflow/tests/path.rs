@@ -3,7 +3,7 @@
 use marline_time::Duration;
 
 use super::doubles::Reno;
-use super::pair::{Fate, Pair, config};
+use super::pair::{Pair, WireEffect, config};
 use crate::Keepalive;
 use crate::subflow::{SubflowConfig, SubflowEvent};
 
@@ -29,7 +29,9 @@ fn the_larger_size_is_found_with_one_probe() {
 #[test]
 fn a_lost_mtu_probe_is_not_congestion_and_its_bytes_are_resent() {
     let mut pair = Pair::established(small_base());
-    pair.set_filter(|_, packet| if packet.size() > 1_300 { Fate::Drop } else { Fate::Pass });
+    pair.set_filter(
+        |_, packet| if packet.size() > 1_300 { WireEffect::Drop } else { WireEffect::Pass },
+    );
     pair.logging = true;
     pair.client.written = 2_000_000;
     pair.run_for(Duration::from_secs(20));
@@ -49,7 +51,9 @@ fn a_black_hole_falls_back_to_the_base_size() {
     pair.client.written = 300_000;
     pair.run_for(Duration::from_secs(1));
     assert_eq!(pair.client.tcp.max_segment(), 1_452);
-    pair.set_filter(|_, packet| if packet.size() > 1_300 { Fate::Drop } else { Fate::Pass });
+    pair.set_filter(
+        |_, packet| if packet.size() > 1_300 { WireEffect::Drop } else { WireEffect::Pass },
+    );
     pair.client.written += 300_000;
     pair.run_for(Duration::from_secs(20));
     assert_eq!(pair.server().received, 600_000);
@@ -77,11 +81,11 @@ fn after_a_rebinding_lost_data_is_probed_at_once() {
         pair.client.written = 4_000_000;
         pair.run_for(MS(60));
         let info = |pair: &Pair| pair.client.tcp.info(marline_policy::SubflowId(0), false);
-        pair.set_filter(
-            |_, packet| if !packet.payload.is_empty() { Fate::Drop } else { Fate::Pass },
-        );
+        pair.set_filter(|_, packet| {
+            if !packet.payload.is_empty() { WireEffect::Drop } else { WireEffect::Pass }
+        });
         pair.run_for(MS(silent_ms));
-        pair.set_filter(|_, _| Fate::Pass);
+        pair.set_filter(|_, _| WireEffect::Pass);
         pair.logging = true;
         let (now, before) = (pair.now, info(&pair));
         if new_host {
@@ -127,7 +131,7 @@ fn keepalives_keep_a_living_peer_and_end_a_dead_one() {
     pair.run_for(Duration::from_secs(3_600));
     assert!(pair.client.tcp.is_established() && !pair.client.tcp.health().is_unreachable());
     assert!((100..400).contains(&pair.sent[0]), "{:?}", pair.sent);
-    pair.set_filter(|_, _| Fate::Drop);
+    pair.set_filter(|_, _| WireEffect::Drop);
     pair.run_for(Duration::from_secs(3_600));
     assert!(pair.client.saw(SubflowEvent::Dead));
     assert!(pair.server().saw(SubflowEvent::Dead));

@@ -5,7 +5,7 @@ use marline_time::Duration;
 use marline_wire::SeqNum;
 use proptest::prelude::*;
 
-use super::pair::{Fate, Pair, config};
+use super::pair::{Pair, WireEffect, config};
 use crate::SubflowState;
 use crate::subflow::{SubflowConfig, SubflowEvent, SynRetries};
 
@@ -104,21 +104,21 @@ fn play(run: RunParameters) -> Pair {
     pair.set_filter(move |now, packet| {
         let age = now.since(start);
         if packet.size() > largest {
-            return Fate::Drop;
+            return WireEffect::Drop;
         }
         if age >= MS(faults.last_ms) {
-            return Fate::Pass;
+            return WireEffect::Pass;
         }
         let (from, length) = faults.outage_ms;
         if age >= MS(from) && age < MS(from + length) {
-            return Fate::Drop;
+            return WireEffect::Drop;
         }
         match draw() {
-            n if n < faults.drop => Fate::Drop,
-            n if n < faults.drop + faults.late => Fate::Late(late),
-            n if n < faults.drop + faults.late + faults.twice => Fate::Twice(late),
-            n if n < faults.drop + faults.late + faults.twice + faults.mark => Fate::Mark,
-            _ => Fate::Pass,
+            n if n < faults.drop => WireEffect::Drop,
+            n if n < faults.drop + faults.late => WireEffect::Late(late),
+            n if n < faults.drop + faults.late + faults.twice => WireEffect::Twice(late),
+            n if n < faults.drop + faults.late + faults.twice + faults.mark => WireEffect::Mark,
+            _ => WireEffect::Pass,
         }
     });
     pair.client.written = bytes.0;

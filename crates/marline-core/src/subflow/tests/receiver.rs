@@ -2,7 +2,7 @@ use marline_policy::{Ssn, UnreachableCause};
 use marline_time::Duration;
 use marline_wire::TcpFlags;
 
-use super::pair::{Fate, Pair, byte_at, config};
+use super::pair::{Pair, WireEffect, byte_at, config};
 use crate::Ecn;
 use crate::subflow::SubflowConfig;
 
@@ -126,7 +126,7 @@ fn a_mark_is_echoed_until_the_sender_says_it_slowed_down() {
     let mut n = 0;
     pair.set_filter(move |_, packet| {
         n += usize::from(packet.to == 1 && !packet.payload.is_empty());
-        if packet.to == 1 && (n == 20 || n == 21) { Fate::Mark } else { Fate::Pass }
+        if packet.to == 1 && (n == 20 || n == 21) { WireEffect::Mark } else { WireEffect::Pass }
     });
     pair.logging = true;
     pair.client.written = 200_000;
@@ -150,9 +150,9 @@ fn a_mark_in_the_round_trip_of_a_loss_reduces_once() {
     pair.set_filter(move |_, packet| {
         n += usize::from(packet.to == 1 && !packet.payload.is_empty());
         match n {
-            30 if packet.to == 1 => Fate::Drop,
-            31..=36 if packet.to == 1 => Fate::Mark,
-            _ => Fate::Pass,
+            30 if packet.to == 1 => WireEffect::Drop,
+            31..=36 if packet.to == 1 => WireEffect::Mark,
+            _ => WireEffect::Pass,
         }
     });
     pair.logging = true;

@@ -2,22 +2,22 @@ use marline_policy::CongestionSignal;
 use marline_time::{Duration, Instant};
 use marline_wire::TcpFlags;
 
-use super::pair::{Fate, Packet, Pair, config};
+use super::pair::{Packet, Pair, WireEffect, config};
 use crate::subflow::{SubflowConfig, SubflowEvent};
 
 const MS: fn(u64) -> Duration = Duration::from_millis;
 
 /// Drops the first transmission of the data segments with these numbers.
-fn drop_data(numbers: &'static [u64]) -> impl FnMut(Instant, &Packet) -> Fate {
+fn drop_data(numbers: &'static [u64]) -> impl FnMut(Instant, &Packet) -> WireEffect {
     let mut seen = 0;
     let mut highest = 0;
     move |_, packet: &Packet| {
         if packet.to == 0 || packet.payload.is_empty() || packet.ssn <= highest {
-            return Fate::Pass;
+            return WireEffect::Pass;
         }
         highest = packet.ssn;
         seen += 1;
-        if numbers.contains(&(seen - 1)) { Fate::Drop } else { Fate::Pass }
+        if numbers.contains(&(seen - 1)) { WireEffect::Drop } else { WireEffect::Pass }
     }
 }
 
@@ -98,7 +98,7 @@ fn a_probe_takes_new_data_if_there_is_any() {
 fn a_dead_path_backs_off_and_ends() {
     let mut pair = Pair::established(config());
     pair.client.answer_probes_with_data = false;
-    pair.set_filter(|_, packet| if packet.to == 1 { Fate::Drop } else { Fate::Pass });
+    pair.set_filter(|_, packet| if packet.to == 1 { WireEffect::Drop } else { WireEffect::Pass });
     pair.logging = true;
     pair.client.written = 20_000;
     pair.run_for(Duration::from_secs(600));
@@ -132,7 +132,7 @@ fn hearing_the_peer_cuts_the_backoff_short() {
     let start = pair.now;
     pair.set_filter(move |now, packet| {
         let out = now.since(start) < MS(5_000) && packet.to == 1;
-        if out { Fate::Drop } else { Fate::Pass }
+        if out { WireEffect::Drop } else { WireEffect::Pass }
     });
     pair.logging = true;
     pair.client.written = 1_000;
@@ -166,7 +166,7 @@ fn after_an_outage_of_both_directions_the_peer_s_word_brings_the_repeat_forward(
     pair.set_filter(move |_, packet| {
         let dead = lost < 5;
         lost += usize::from(dead && packet.to == 1 && !packet.payload.is_empty());
-        if dead { Fate::Drop } else { Fate::Pass }
+        if dead { WireEffect::Drop } else { WireEffect::Pass }
     });
     pair.logging = true;
     pair.client.written = 1_000;
@@ -192,7 +192,7 @@ fn after_an_outage_everything_is_repaired() {
     let start = pair.now;
     pair.set_filter(move |now, _| {
         let age = now.since(start);
-        if age > MS(100) && age < MS(1_500) { Fate::Drop } else { Fate::Pass }
+        if age > MS(100) && age < MS(1_500) { WireEffect::Drop } else { WireEffect::Pass }
     });
     pair.client.written = 3_000_000;
     pair.run_for(Duration::from_secs(10));
@@ -215,9 +215,9 @@ fn delay_spike(config: SubflowConfig) -> Pair {
     pair.set_filter(move |now, packet| {
         let age = now.since(start);
         if packet.to == 1 && age > MS(60) && age < MS(500) {
-            return Fate::Late(MS(500) - age);
+            return WireEffect::Late(MS(500) - age);
         }
-        Fate::Pass
+        WireEffect::Pass
     });
     pair.client.written = 2_000_000;
     pair.run_for(Duration::from_secs(5));
@@ -248,9 +248,9 @@ fn spurious_retransmissions_are_taken_back_by_dsack() {
     pair.set_filter(move |_, packet| {
         if packet.ssn > 30_000 && !done {
             done = true;
-            return Fate::Late(MS(29));
+            return WireEffect::Late(MS(29));
         }
-        Fate::Pass
+        WireEffect::Pass
     });
     pair.logging = true;
     pair.client.written = 300_000;
@@ -272,7 +272,7 @@ fn a_lost_ack_does_not_make_the_path_look_slow() {
     pair.set_filter(move |_, packet| {
         let ack = packet.to == 0 && packet.payload.is_empty();
         lost += u32::from(ack);
-        if ack && lost == 1 { Fate::Drop } else { Fate::Pass }
+        if ack && lost == 1 { WireEffect::Drop } else { WireEffect::Pass }
     });
     pair.client.written = 200;
     pair.run_for(Duration::from_secs(3));
@@ -316,10 +316,10 @@ fn heavy_reordering_and_duplication_deliver_every_byte_once() {
     pair.set_filter(move |_, _| {
         n += 1;
         match (n * 7_919) % 11 {
-            0 => Fate::Twice(MS(n % 13)),
-            1 | 2 => Fate::Late(MS(n % 17)),
-            3 => Fate::Drop,
-            _ => Fate::Pass,
+            0 => WireEffect::Twice(MS(n % 13)),
+            1 | 2 => WireEffect::Late(MS(n % 17)),
+            3 => WireEffect::Drop,
+            _ => WireEffect::Pass,
         }
     });
     pair.client.written = 500_000;

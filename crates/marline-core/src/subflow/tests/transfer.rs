@@ -1,7 +1,7 @@
 use marline_time::{Duration, Rate};
 use marline_wire::{SeqNum, TcpFlags};
 
-use super::pair::{Fate, Pair, config};
+use super::pair::{Pair, WireEffect, config};
 use crate::subflow::SubflowEvent;
 
 const MS: fn(u64) -> Duration = Duration::from_millis;
@@ -69,7 +69,7 @@ fn the_sequence_space_wraps_in_both_directions() {
     let mut n = 0_u32;
     pair.set_filter(move |_, _| {
         n += 1;
-        if n.is_multiple_of(41) { Fate::Drop } else { Fate::Pass }
+        if n.is_multiple_of(41) { WireEffect::Drop } else { WireEffect::Pass }
     });
     pair.client.written = 400_000;
     pair.run_for(MS(50));
@@ -93,7 +93,7 @@ fn positions_beyond_four_gibibytes() {
     let mut n = 0_u32;
     pair.set_filter(move |_, _| {
         n += 1;
-        if n.is_multiple_of(29) { Fate::Drop } else { Fate::Pass }
+        if n.is_multiple_of(29) { WireEffect::Drop } else { WireEffect::Pass }
     });
     pair.run_for(Duration::from_secs(20));
     assert_eq!(pair.server().received, 3 * (1_u64 << 32) + 80_000);
@@ -137,10 +137,10 @@ fn the_rate_sampler_finds_the_bottleneck() {
     let mut free_at = pair.now;
     pair.set_filter(move |now, packet| {
         if packet.to == 0 {
-            return Fate::Pass;
+            return WireEffect::Pass;
         }
         free_at = free_at.max(now) + Rate::from_mbit(20).time_for(packet.size() as u64);
-        Fate::Late(free_at.since(now))
+        WireEffect::Late(free_at.since(now))
     });
     pair.client.written = 4_000_000;
     pair.run_for(Duration::from_secs(1));

@@ -8,14 +8,14 @@ use marline_wire::TcpFlags;
 use crate::two_hosts::{MiddleboxAction, Packet, TwoHosts, bytes, local_address, two_paths};
 
 /// Behavior of a path.
-type Way = fn(&mut Packet<'_>) -> MiddleboxAction;
+type PathBehavior = fn(&mut Packet<'_>) -> MiddleboxAction;
 
-const PASS: Way = |_| MiddleboxAction::Pass;
-const RESET: Way = |_| MiddleboxAction::Refuse;
-const SWALLOW: Way = |_| MiddleboxAction::Drop;
+const PASS: PathBehavior = |_| MiddleboxAction::Pass;
+const RESET: PathBehavior = |_| MiddleboxAction::Refuse;
+const SWALLOW: PathBehavior = |_| MiddleboxAction::Drop;
 
 /// A client with two addresses. Until `from_ms` both paths pass everything; from then on each behaves as in `later`.
-fn hosts_whose_paths_turn(from_ms: u64, later: [Way; 2]) -> TwoHosts {
+fn hosts_whose_paths_turn(from_ms: u64, later: [PathBehavior; 2]) -> TwoHosts {
     let mut hosts = TwoHosts::new(two_paths(config()), config(), PASS, 1);
     hosts.run_ms(from_ms);
     hosts.middlebox = Box::new(move |packet| later[packet.path](packet));

@@ -11,7 +11,7 @@ use marline_core::{
 };
 use marline_policy::{AddressId, LocalAddress};
 use marline_testkit::{
-    Fate, Flight, Pair, Peer, Script, Seg, Side, capable, config, endpoint_config, keys,
+    Flight, Pair, Peer, Script, Seg, SegmentOutcome, Side, capable, config, endpoint_config, keys,
 };
 use marline_wire::mptcp::{MpCapableForm, MptcpOption};
 use marline_wire::{SeqNum, TcpFlags};
@@ -306,12 +306,12 @@ impl TwoHosts {
             }
             match action {
                 MiddleboxAction::Pass => {
-                    Fate::Arrive(Duration::from_millis(10 * (path as u64 + 1)))
+                    SegmentOutcome::Arrive(Duration::from_millis(10 * (path as u64 + 1)))
                 }
-                MiddleboxAction::Drop => Fate::Lose,
+                MiddleboxAction::Drop => SegmentOutcome::Lose,
                 MiddleboxAction::Refuse => {
                     refused.push(bare_reset(flight, &seg));
-                    Fate::Lose
+                    SegmentOutcome::Lose
                 }
             }
         });

@@ -8,7 +8,7 @@
 
 use marline_time::{Duration, Instant};
 
-use super::{Backoff, Leaving, Order, Routes, UdpUse, Way};
+use super::{Backoff, Leaving, Order, Routes, TransportChoice, UdpUse};
 use crate::carrier::FlowEnds;
 use crate::links::pace::{DataDirection, LaneBytes, Policed};
 
@@ -75,9 +75,12 @@ impl Routes {
     fn compare_where(&mut self, now: Instant, ends: FlowEnds, policed: Option<Policed>) {
         let Some(datagrams) = policed else { return };
         let Some(route) = self.routes.get_mut(&ends) else { return };
-        if route.way == Way::Datagrams && route.comparison.is_none() && route.compare_at <= now {
+        if route.way == TransportChoice::Datagrams
+            && route.comparison.is_none()
+            && route.compare_at <= now
+        {
             route.comparison = Some(Comparison::Running { datagrams, measured_at: None });
-            (route.way, route.asked_for_link_at) = (Way::Opening, now);
+            (route.way, route.asked_for_link_at) = (TransportChoice::Opening, now);
             self.orders.push_back(Order::Open(ends));
         }
     }
@@ -85,7 +88,7 @@ impl Routes {
     /// Performs the due step of a comparison.
     pub(super) fn on_comparison_due(&mut self, now: Instant, ends: FlowEnds) {
         let Some(route) = self.routes.get_mut(&ends) else { return };
-        let Way::Link(link) = route.way else { return };
+        let TransportChoice::Link(link) = route.way else { return };
         let leaving = match route.comparison.take() {
             None => return,
             Some(Comparison::Running { datagrams, .. }) => {
@@ -114,7 +117,7 @@ impl Routes {
                 Leaving::NextComparison
             }
         };
-        route.take(now, Way::Datagrams);
+        route.take(now, TransportChoice::Datagrams);
         route.heard_at = Some(now);
         self.paces.forget(&ends);
         self.orders.push_back(Order::Leave(ends, leaving));

@@ -13,19 +13,19 @@ use crate::server::admission::Permit;
 use crate::udp::{ECHO_IDLE, MAX_ECHOES};
 
 /// True if the missing permission has been logged.
-pub(in crate::server) type Told = Arc<AtomicBool>;
+pub(in crate::server) type PermissionLogged = Arc<AtomicBool>;
 
 /// A socket, and the task that reads it.
 #[derive(Debug)]
-pub(super) struct Half {
+pub(super) struct EchoReader {
     socket: Arc<EchoSocket>,
     reader: AbortHandle,
 }
 
-impl Half {
+impl EchoReader {
     /// A socket and the task that reads it.
-    pub(super) const fn new(socket: Arc<EchoSocket>, reader: AbortHandle) -> Half {
-        Half { socket, reader }
+    pub(super) const fn new(socket: Arc<EchoSocket>, reader: AbortHandle) -> EchoReader {
+        EchoReader { socket, reader }
     }
 
     pub(super) fn socket(&self) -> &EchoSocket {
@@ -33,7 +33,7 @@ impl Half {
     }
 }
 
-impl Drop for Half {
+impl Drop for EchoReader {
     fn drop(&mut self) {
         self.reader.abort();
     }
@@ -42,8 +42,8 @@ impl Drop for Half {
 /// The sockets of one identifier.
 #[derive(Debug)]
 struct Mapping {
-    ipv4: Option<Half>,
-    ipv6: Option<Half>,
+    ipv4: Option<EchoReader>,
+    ipv6: Option<EchoReader>,
     used_at: Instant,
     _place: Permit<Arc<str>>,
 }
@@ -87,7 +87,7 @@ impl Echoes {
         socket: u32,
         now: Instant,
         ipv6: bool,
-    ) -> Option<&mut Option<Half>> {
+    ) -> Option<&mut Option<EchoReader>> {
         let mapping = self.by_socket.get_mut(&socket)?;
         mapping.used_at = now;
         Some(if ipv6 { &mut mapping.ipv6 } else { &mut mapping.ipv4 })

@@ -12,7 +12,7 @@ use std::sync::{Arc, Weak};
 use marline_io::{EchoAnswer, EchoSocket};
 use tokio::time::Instant;
 
-use super::echo_mapping::{Echoes, Half, Request};
+use super::echo_mapping::{EchoReader, Echoes, Request};
 use super::{Nat, State};
 use crate::server::admission::Permit;
 use crate::udp::{EchoError, Item, count};
@@ -26,7 +26,7 @@ impl Nat {
             Ok(()) => self.ask(state, now, request),
             Err(refused) => {
                 count(&self.shared.counters.refused);
-                tracing::warn!(client = %self.client.name, "ping to {to}: {refused}");
+                tracing::warn!(client = %self.client.name, "ping to {to} refused: {refused}");
                 Err(prohibited(to))
             }
         };
@@ -49,7 +49,7 @@ impl Nat {
             None => {
                 let opened = Arc::new(EchoSocket::open(to.is_ipv6()).map_err(|e| unable(&e))?);
                 let read = read(Weak::clone(&self.me), Arc::clone(&opened), socket);
-                half.insert(Half::new(opened, tokio::spawn(read).abort_handle()))
+                half.insert(EchoReader::new(opened, tokio::spawn(read).abort_handle()))
             }
         };
         half.socket().send(to, hops, sequence, payload).map_err(|error| unable(&error))
@@ -75,7 +75,7 @@ impl Nat {
         if error.kind() == io::ErrorKind::PermissionDenied {
             if !self.shared.echoes_told.swap(true, Ordering::Relaxed) {
                 tracing::warn!(
-                    "clients cannot ping: this system lets the server's group open no ICMP socket (sysctl \
+                    "clients cannot ping: the server may not open ICMP sockets (sysctl \
                      net.ipv4.ping_group_range)"
                 );
             }

@@ -15,7 +15,7 @@ use crate::udp::{DNS_PORT, idle_limit, send_to};
 
 /// A UDP socket of one family, and the task that reads it.
 #[derive(Debug)]
-struct Half {
+struct FamilySocket {
     /// First field: dropped before the socket.
     _port: MappedPort,
     socket: Arc<UdpSocket>,
@@ -24,7 +24,7 @@ struct Half {
 
 /// How a peer is reached.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub(super) enum Way {
+pub(super) enum PeerRoute {
     /// At an address that the rules allow.
     Allowed,
     /// At an address of the server itself, while its port is mapped to a client's socket.
@@ -35,10 +35,10 @@ pub(super) enum Way {
 #[derive(Copy, Clone, Debug)]
 pub(super) struct Peer {
     pub(super) address: SocketAddr,
-    pub(super) way: Way,
+    pub(super) way: PeerRoute,
 }
 
-impl Drop for Half {
+impl Drop for FamilySocket {
     fn drop(&mut self) {
         self.reader.abort();
     }
@@ -47,8 +47,8 @@ impl Drop for Half {
 /// Sockets of the server for one socket of an application.
 #[derive(Debug)]
 pub(super) struct Mapping {
-    ipv4: Option<Half>,
-    ipv6: Option<Half>,
+    ipv4: Option<FamilySocket>,
+    ipv6: Option<FamilySocket>,
     used_at: Instant,
     only_dns: bool,
     ports: MappedPorts,
@@ -102,13 +102,13 @@ impl Mapping {
                 let socket = Arc::new(open(to.is_ipv6())?);
                 let _port = self.ports.add(socket.local_addr()?);
                 let reader = read(Arc::clone(&socket));
-                half.insert(Half { _port, socket, reader })
+                half.insert(FamilySocket { _port, socket, reader })
             }
         };
         let send = || send_to(&half.socket, payload, to).map(drop);
         match way {
-            Way::Allowed => send(),
-            Way::Hairpin => {
+            PeerRoute::Allowed => send(),
+            PeerRoute::Hairpin => {
                 self.ports.send(to, send).unwrap_or(Err(io::ErrorKind::ConnectionRefused.into()))
             }
         }

@@ -13,7 +13,7 @@
 use super::{Coupled, Coupling, Group};
 
 /// Upper limit of `a` in a decrease.
-const MOST: f64 = 1.5;
+const MAX_DECREASE: f64 = 1.5;
 
 /// The rule of BALIA.
 #[derive(Debug, Default)]
@@ -27,7 +27,7 @@ impl Coupling for Balanced {
     }
 
     fn keeps(group: &Group) -> f64 {
-        1.0 - ratio(group).min(MOST) / 2.0
+        1.0 - ratio(group).min(MAX_DECREASE) / 2.0
     }
 }
 

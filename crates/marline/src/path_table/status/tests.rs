@@ -87,7 +87,7 @@ fn a_path_is_usable_on_evidence_only() {
     let by = |contacts: &[Contact]| judged(&both, &World { contacts, servers: &[V4], ..QUIET });
     assert_eq!(judged(&both, &QUIET), "untried: not tried yet");
     assert_eq!(by(&[]), "untried: not tried yet");
-    assert_eq!(by(&[asked(59_000, 1)]), "untried: asked 1 s ago for the first time, no answer yet");
+    assert_eq!(by(&[asked(59_000, 1)]), "untried: first tried 1 s ago, no answer yet");
     assert_eq!(by(&[heard(59_000)]), "usable");
     let silent = "unreachable: 9.9.9.1:7777: no answer for 10 s (tried 3 times)";
     assert_eq!(by(&[asked(50_000, 3)]), silent);
@@ -153,12 +153,12 @@ fn a_path_that_is_doubted_or_fades_or_is_gone_says_so() {
     let world = World { contacts: &heard, impaired: true, ..QUIET };
     assert_eq!(judged(&both, &world), "degraded: answers are overdue");
     both.entries[0].fading = true;
-    assert_eq!(judged(&both, &world), "degraded: its signal fades");
+    assert_eq!(judged(&both, &world), "degraded: its signal is fading");
     both.entries[0].restriction = PathRestriction::Unusable("its quota is used up".to_owned());
     assert_eq!(judged(&both, &world), "unreachable: its quota is used up");
     both.entries[0].restriction = PathRestriction::None;
     both.entries[0].taken_down = true;
-    assert_eq!(judged(&both, &world), "unreachable: taken down by hand");
+    assert_eq!(judged(&both, &world), "unreachable: disabled by hand");
     both.entries[0].ends.clear();
     both.entries[0].error = Some("the interface is down".to_owned());
     assert_eq!(judged(&both, &world), "unreachable: the interface is down");

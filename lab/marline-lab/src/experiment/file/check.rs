@@ -133,7 +133,7 @@ fn paths(checker: &mut Checker<'_>, paths: &[Path]) {
         let key_path = KeyPath::top("path").at(number);
         checker.ok(&key_path.key("name"), check_name(&path.name));
         if !seen.insert(&path.name) {
-            checker.report(&key_path.key("name"), format!("two paths are called `{}`", path.name));
+            checker.report(&key_path.key("name"), format!("two paths are named `{}`", path.name));
         }
         let spec: Result<marline_link::DuplexSpec, _> = path.link.parse();
         if let Err(error) = spec {
@@ -141,7 +141,7 @@ fn paths(checker: &mut Checker<'_>, paths: &[Path]) {
             checker.report(&key_path.key("link"), shown);
         }
         if path.client.is_empty() != path.server.is_empty() {
-            checker.report(&key_path, "addresses of both hosts, or of none (then they are chosen)");
+            checker.report(&key_path, "give addresses of both hosts, or none to have them chosen");
         }
     }
 }
@@ -159,7 +159,7 @@ fn gap(checker: &mut Checker<'_>, key_path: &KeyPath, gap: Option<Span<Time>>) -
     let gap = checker.need(key_path, "gap", "\"100ms\" or [\"100ms\", \"200ms\"]", gap)?;
     let (least_ms, most_ms) = (gap.least.ms(), gap.most.ms());
     if least_ms > most_ms {
-        checker.report(&key_path.key("gap"), "the least comes first");
+        checker.report(&key_path.key("gap"), "the smaller value comes first");
     }
     Some(Gap { least_ms, most_ms })
 }
@@ -197,17 +197,17 @@ fn workload(checker: &mut Checker<'_>, raw: &RawWorkload) -> Option<Workload> {
     let kind = raw.kind.as_str();
     if !matches!(kind, "ask" | "dialogue") {
         for (key, value) in [("request", &raw.request), ("answer", &raw.answer)] {
-            let why = "only kind = \"ask\" and kind = \"dialogue\" have this";
+            let why = "only kind = \"ask\" and kind = \"dialogue\" have this key";
             checker.refuse(&key_path, key, why, value.as_ref());
         }
     }
     if kind != "dialogue" {
-        let why = "only kind = \"dialogue\" has this";
+        let why = "only kind = \"dialogue\" has this key";
         checker.refuse(&key_path, "pieces", why, raw.pieces.as_ref());
         checker.refuse(&key_path, "unanswered", why, raw.unanswered.as_ref());
     }
     if matches!(kind, "blocks" | "bulk") {
-        let why = "a stream has no messages: it has `lasts`";
+        let why = "a stream has no messages: use `lasts`";
         checker.refuse(&key_path, "gap", why, raw.gap.as_ref());
         checker.refuse(&key_path, "count", why, raw.count.as_ref());
     } else if kind == "exchange" {
@@ -216,7 +216,8 @@ fn workload(checker: &mut Checker<'_>, raw: &RawWorkload) -> Option<Workload> {
         checker.refuse(&key_path, "count", why, raw.count.as_ref());
         checker.refuse(&key_path, "lasts", why, raw.lasts.as_ref());
     } else {
-        let why = "this ends after `count` messages; only blocks and bulk have a time";
+        let why =
+            "this workload ends after `count` messages; only blocks and bulk have a time limit";
         checker.refuse(&key_path, "lasts", why, raw.lasts.as_ref());
     }
     let workload = match kind {
@@ -249,7 +250,7 @@ fn workload(checker: &mut Checker<'_>, raw: &RawWorkload) -> Option<Workload> {
             Workload::Blocks { bytes: bytes?, lasts_ms: lasts.0.as_millis() as u64 }
         }
         other => {
-            let what = format!("unknown workload `{other}`; there are {KINDS}");
+            let what = format!("unknown workload `{other}`; known: {KINDS}");
             checker.report(&key_path.key("kind"), what);
             return None;
         }
@@ -277,7 +278,7 @@ fn questions(checker: &mut Checker<'_>, raw: &RawWorkload) -> Option<Workload> {
     let pieces = match raw.pieces {
         None => (request_bytes, request_bytes),
         Some(span) if span.least.0 > span.most.0 => {
-            checker.report(&at_pieces, "the least comes first");
+            checker.report(&at_pieces, "the smaller value comes first");
             return None;
         }
         Some(span) => {
@@ -299,7 +300,7 @@ fn bursts(
     let (least, most) =
         (size(checker, key_path, bytes.least)?, size(checker, key_path, bytes.most)?);
     if least > most {
-        checker.report(key_path, "the least comes first");
+        checker.report(key_path, "the smaller value comes first");
     }
     Some(match least == most {
         true => Workload::Bursts { bytes: least, gap, count },
@@ -317,7 +318,7 @@ fn fault(
     checker.ok(&key_path.key("path"), path_number(paths, &raw.path));
     let order: Option<Order> = checker.ok(&key_path.key("command"), raw.command.parse());
     if raw.lasts.is_some() && order.is_some_and(|order| !can_be_restored(&order)) {
-        checker.report(&key_path.key("lasts"), "only a `down` ends by itself");
+        checker.report(&key_path.key("lasts"), "only `down` ends by itself");
     }
     for (key, span) in [("after", raw.after), ("between", raw.between)] {
         if span.is_some_and(|span| span.least.0 > span.most.0) {
@@ -332,14 +333,14 @@ fn fault(
         (None, Some(burst), None) => Moment::AroundBurst(burst),
         (None, None, Some(at)) => Moment::Between(at.least.ms(), at.most.ms()),
         _ => {
-            let what = "say when, one of: burst = 6 (with after = [\"0ms\", \"45ms\"]), \
+            let what = "the time is missing, give one of: burst = 6 (with after = [\"0ms\", \"45ms\"]), \
                         around_burst = 6, between = [\"7s\", \"8s\"]";
             checker.report(&key_path, what);
             return None;
         }
     };
     if raw.after.is_some() && raw.burst.is_none() {
-        checker.report(&key_path.key("after"), "this belongs to `burst`");
+        checker.report(&key_path.key("after"), "this key needs `burst`");
     }
     let (path, command) = (raw.path.clone(), raw.command.clone());
     Some(Fault { path, moment, command, lasts: raw.lasts.map(|time| time.0) })
@@ -361,7 +362,7 @@ fn contestants(
         let key_path = KeyPath::top("variant").at(number);
         let name = raw.name.trim();
         if name.is_empty() || !seen.insert(name.to_owned()) {
-            checker.report(&key_path.key("name"), "every variant has a name of its own");
+            checker.report(&key_path.key("name"), "every variant needs a unique name");
         }
         for (key, names) in [("paths", &raw.paths), ("backup", &raw.backup)] {
             for path in names {
@@ -415,18 +416,13 @@ fn policies(checker: &mut Checker<'_>, key_path: &KeyPath, raw: &RawVariant, sta
         checker.refuse(key_path, "recovery", &why, raw.recovery.as_ref());
         checker.refuse(key_path, "receive_timer", &why, raw.receive_timer.as_ref());
         checker.refuse(key_path, "lone_keepalive", &why, raw.lone_keepalive.as_ref());
-        checker.refuse(
-            key_path,
-            "plain",
-            "for that there is stack `tcp`",
-            raw.plain.then_some(&()),
-        );
+        checker.refuse(key_path, "plain", "use stack `tcp` for that", raw.plain.then_some(&()));
     }
     if !stacks.iter().any(|stack| stack.is_marline()) {
         return;
     }
     if let Some(mode) = &raw.mode {
-        let why = format!("mode = \"{mode}\" brings its own: take one of the two out");
+        let why = format!("mode = \"{mode}\" sets its own: remove one of the two");
         checker.refuse(key_path, "scheduler", &why, raw.scheduler.as_ref());
         checker.refuse(key_path, "path_manager", &why, raw.path_manager.as_ref());
         checker.refuse(key_path, "receive_timer", &why, raw.receive_timer.as_ref());

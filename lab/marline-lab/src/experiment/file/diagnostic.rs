@@ -181,7 +181,7 @@ mod tests {
         let meant = |message: &str| suggestion(message);
         let field = "unknown field `nmae`, expected one of `name`, `link`, `mtu`";
         assert_eq!(meant(field).as_deref(), Some("name"));
-        assert_eq!(meant("no path is called `lta`; there are wifi, lte").as_deref(), Some("lte"));
+        assert_eq!(meant("no path is named `lta`; known: wifi, lte").as_deref(), Some("lte"));
         assert_eq!(meant("unknown field `colour`, expected `name` or `link`"), None);
         assert_eq!(meant("nothing to see"), None);
     }

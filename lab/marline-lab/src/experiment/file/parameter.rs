@@ -28,7 +28,8 @@ pub(super) fn set(
     value: &str,
 ) -> anyhow::Result<()> {
     let entry = POLICIES.iter().find(|(name, ..)| *name == policy);
-    let (_, kind, wrapper, shipped) = *entry.with_context(|| format!("`{policy}` is no policy"))?;
+    let (_, kind, wrapper, shipped) =
+        *entry.with_context(|| format!("unknown policy `{policy}`"))?;
     let spec = variant.get(policy).and_then(Value::as_str).unwrap_or(shipped).to_owned();
     let mut parts: Vec<String> = spec.split('+').map(str::to_owned).collect();
     let name = |part: &str| part.split(',').next().unwrap_or_default().to_owned();
@@ -50,7 +51,7 @@ pub(super) fn set(
         }
         _ => anyhow::bail!("expected `{policy}.KEY` or `{policy}.PART.KEY`"),
     };
-    ensure!(!key.is_empty() && !value.is_empty(), "`{policy}.{key}`: a key and a value");
+    ensure!(!key.is_empty() && !value.is_empty(), "`{policy}.{key}`: expected a key and a value");
     let given = format!("{key}=");
     let kept: Vec<&str> = parts[at].split(',').filter(|word| !word.starts_with(&given)).collect();
     parts[at] = format!("{},{given}{value}", kept.join(","));

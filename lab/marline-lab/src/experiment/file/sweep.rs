@@ -96,17 +96,17 @@ fn measured(value: &Value) -> anyhow::Result<(f64, String)> {
         Value::String(text) => {
             let unit = |c: char| c.is_ascii_alphabetic() || c == '%';
             let (number, unit) = text.split_at(text.find(unit).unwrap_or(text.len()));
-            let number = number.parse().with_context(|| format!("`{text}` is no number"))?;
+            let number = number.parse().with_context(|| format!("`{text}` is not a number"))?;
             (number, unit.to_owned())
         }
-        other => bail!("`{other}` is no number"),
+        other => bail!("`{other}` is not a number"),
     })
 }
 
 impl Range {
     fn values(&self) -> anyhow::Result<Vec<Value>> {
         let ((from, unit), (to, other)) = (measured(&self.from)?, measured(&self.to)?);
-        ensure!(unit == other, "`{unit}` and `{other}`: both ends have the same unit");
+        ensure!(unit == other, "`{unit}` and `{other}`: both ends need the same unit");
         ensure!((2..=VALUES_MAX).contains(&self.steps), "steps: from 2 to {VALUES_MAX}");
         let log = self.scale == Scale::Log;
         ensure!(!log || (from > 0.0 && to > 0.0), "a logarithmic scale begins above 0");
@@ -208,7 +208,7 @@ fn replace(document: &mut Table, key: &str, value: &Value) -> anyhow::Result<()>
             let entries = document.get_mut(list).and_then(Value::as_array_mut);
             let entry = number.parse::<usize>().ok().and_then(|at| entries?.get_mut(at));
             let entry = entry.and_then(Value::as_table_mut);
-            let what = || format!("`{key}`: there is no such {list}; they are counted from 0");
+            let what = || format!("`{key}`: no such {list}; they are counted from 0");
             set(entry.with_context(what)?, item, value)
         }
         _ => bail!(
@@ -224,7 +224,7 @@ fn set(table: &mut Table, words: &[&str], value: &Value) -> anyhow::Result<()> {
     let mut table = table;
     for word in way {
         let next = table.entry((*word).to_owned()).or_insert_with(|| Value::Table(Table::new()));
-        table = next.as_table_mut().with_context(|| format!("`{word}` is no table"))?;
+        table = next.as_table_mut().with_context(|| format!("unknown table `{word}`"))?;
     }
     table.insert((*last).to_owned(), value.clone());
     Ok(())
@@ -253,6 +253,6 @@ fn named<'a>(
     let names: Vec<String> = tables.iter().map(|table| title(table)).collect();
     let mine: Vec<&mut Table> =
         tables.into_iter().filter(|table| name == "*" || title(table) == name).collect();
-    ensure!(!mine.is_empty(), "no {list} is called `{name}`; there are {}", names.join(", "));
+    ensure!(!mine.is_empty(), "no {list} is named `{name}`; known: {}", names.join(", "));
     Ok(mine)
 }

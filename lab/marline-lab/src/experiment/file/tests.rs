@@ -77,9 +77,9 @@ fn a_dialogue_has_pieces_and_a_limit() {
     let plain = text.replace("pieces = [85, 500]\nunanswered = '22.5kB'\n", "");
     assert_eq!(read(&plain).experiment.workload, expected((2_500, 2_500), u32::MAX));
     for (from, to, wanted) in [
-        ("[85, 500]", "[500, 85]", "x.toml:11:10: the least comes first"),
+        ("[85, 500]", "[500, 85]", "x.toml:11:10: the smaller value comes first"),
         ("'22.5kB'", "0", "0 bytes: must be from 1"),
-        ("'dialogue'", "'ask'", "only kind = \"dialogue\" has this"),
+        ("'dialogue'", "'ask'", "only kind = \"dialogue\" has this key"),
         ("answer = 750", "bytes = 750", "this has `request` and `answer`"),
     ] {
         let error = refused(&text.replacen(from, to, 1));
@@ -90,21 +90,25 @@ fn a_dialogue_has_pieces_and_a_limit() {
 #[test]
 fn file_errors_name_the_line_and_suggest_a_fix() {
     for (from, to, wanted) in [
-        ("delay=5ms", "delya=5ms", "x.toml:3:18: `delya=5ms`: unknown key `delya`; there are rate"),
+        ("delay=5ms", "delya=5ms", "x.toml:3:18: `delya=5ms`: unknown key `delya`; known: rate"),
         ("delay=5ms", "delya=5ms", "did you mean `delay`?"),
         ("link = 'rate=20M", "lnik = 'rate=20M", "x.toml:3:1: unknown field `lnik`"),
         ("link = 'rate=20M", "lnik = 'rate=20M", "did you mean `link`?"),
         ("'redundant'", "'redundnat'", "x.toml:20:14: unknown scheduler `redundnat`"),
         ("'redundant'", "'redundnat'", "did you mean `redundant`?\n   20 | scheduler"),
         ("'bursts'", "'burst'", "x.toml:8:9: unknown workload `burst`"),
-        ("path = 'wifi'", "path = 'wfii'", "x.toml:13:9: no path is called `wfii`"),
-        ("gap = '300ms'", "gap = '300'", "x.toml:10:7: `300` is no time; write a number and one"),
+        ("path = 'wifi'", "path = 'wfii'", "x.toml:13:9: no path is named `wfii`"),
+        (
+            "gap = '300ms'",
+            "gap = '300'",
+            "x.toml:10:7: `300` is not a valid time; write a number and one",
+        ),
         ("count = 8", "", "x.toml:7:1: `count` is missing, for example count = 200"),
-        ("count = 8", "count = 5", "there is no burst 5: they are counted from 0"),
-        ("burst = 5", "", "x.toml:12:1: say when, one of: burst = 6"),
+        ("count = 8", "count = 5", "unknown burst 5: they are counted from 0"),
+        ("burst = 5", "", "x.toml:12:1: the time is missing, give one of: burst = 6"),
         ("['0ms', '8ms']", "['9ms', '8ms']", "x.toml:15:9: the earlier time comes first"),
-        ("name = 'both'", "name = 'default'", "x.toml:19:8: every variant has a name of its own"),
-        ("name = 'lte'", "name = 'wifi'", "x.toml:5:9: two paths are called `wifi`"),
+        ("name = 'both'", "name = 'default'", "x.toml:19:8: every variant needs a unique name"),
+        ("name = 'lte'", "name = 'wifi'", "x.toml:5:9: two paths are named `wifi`"),
         ("'200kB'", "'200 potatoes'", "x.toml:21:15: 200 potatoes is no number of bytes"),
         ("'200kB'", "'200kB'\nstacks = ['mtcp']", "did you mean `mptcp`?"),
         ("'200kB'", "0", "x.toml:21:15: 0 bytes: must be from 1 to 1073741824"),
@@ -149,13 +153,13 @@ fn a_sweep_is_every_combination() {
     let buffers = last.contestants.iter().map(|each| each.variant.send_buffer);
     assert!(buffers.eq([Some(1_600_000); 2]));
     for (line, wanted) in [
-        ("'path.umts.delay' = ['1ms']", "x.toml:23:21: no path is called `umts`; there are wifi"),
+        ("'path.umts.delay' = ['1ms']", "x.toml:23:21: no path is named `umts`; known: wifi"),
         ("'path.lte.delya' = ['1ms']", "did you mean `delay`?"),
         ("'variant.both.scheduler' = ['min-rtt', 'fast']", "unknown scheduler `fast`"),
         ("'colour' = ['red']", "unknown field `colour`"),
         ("'fault.3.burst' = [1]", "there is no such fault"),
         ("'workload.count' = { from = 1, to = 2 }", "steps"),
-        ("'path.lte.delay' = { from = '1ms', to = '2s', steps = 2 }", "have the same unit"),
+        ("'path.lte.delay' = { from = '1ms', to = '2s', steps = 2 }", "need the same unit"),
         ("'path.lte.delay' = []", "0 values"),
     ] {
         let error = refused(&format!("{GOOD}[sweep]\n{line}\n"));
@@ -197,7 +201,7 @@ fn a_scenario_alone_is_refused_as_well() {
     assert_eq!(hosts(&file).expect("a scenario").events.len(), 1);
     std::fs::write(&file, text.replace("path = 'wifi'\n", "path = 'wfii'\n")).expect("write");
     let error = format!("{:#}", hosts(&file).expect_err("no such path"));
-    assert!(error.contains("net.toml:8:9: no path is called `wfii`; there are wifi"), "{error}");
+    assert!(error.contains("net.toml:8:9: no path is named `wfii`; known: wifi"), "{error}");
     std::fs::write(&file, format!("{text}[workload]\nkind = 'bulk'\nlasts = '1s'\n"))
         .expect("write");
     assert_eq!(hosts(&file).expect("an experiment").paths[0].name, "wifi");

@@ -31,7 +31,7 @@ impl<'de> Deserialize<'de> for Time {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         let text = match toml::Value::deserialize(from)? {
             toml::Value::String(text) => text,
-            other => return Err(Error::custom(format!("{other} is no time such as \"45ms\""))),
+            other => return Err(Error::custom(format!("{other} is not a time such as \"45ms\""))),
         };
         script::duration(&text).map(Time).map_err(|error| Error::custom(format!("{error:#}")))
     }
@@ -40,7 +40,7 @@ impl<'de> Deserialize<'de> for Time {
 impl<'de> Deserialize<'de> for Bytes {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         let wrong = |given: &dyn std::fmt::Display| {
-            Error::custom(format!("{given} is no number of bytes such as 8192 or \"200kB\""))
+            Error::custom(format!("{given} is not a number of bytes such as 8192 or \"200kB\""))
         };
         match toml::Value::deserialize(from)? {
             toml::Value::Integer(bytes) => bytes.try_into().map(Bytes).map_err(|_| wrong(&bytes)),

@@ -21,7 +21,7 @@ pub struct Outcome {
 
 /// Which way the bytes go.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum Transfer {
     /// To the server.
     Upload,
     /// To the client.
@@ -35,10 +35,10 @@ pub const LINKS: [&str; 2] = ["rate=20M,delay=10ms,queue=20ms", "rate=20M,delay=
 ///
 /// # Panics
 /// If bytes are wrong or do not all arrive within two minutes.
-pub fn run(way: Way, dying: usize, at: Instant, scheduler: &str, seed: u64) -> Outcome {
+pub fn run(way: Transfer, dying: usize, at: Instant, scheduler: &str, seed: u64) -> Outcome {
     let amounts = match way {
-        Way::Upload => (Amount::Bytes(20_000_000), Amount::Nothing),
-        Way::Download => (Amount::Nothing, Amount::Bytes(20_000_000)),
+        Transfer::Upload => (Amount::Bytes(20_000_000), Amount::Nothing),
+        Transfer::Download => (Amount::Nothing, Amount::Bytes(20_000_000)),
     };
     let links = LINKS.map(link).to_vec();
     let mut paths =
@@ -46,7 +46,7 @@ pub fn run(way: Way, dying: usize, at: Instant, scheduler: &str, seed: u64) -> O
     paths.listen(Box::new(move |_| Box::new(Bulk::new(amounts.1, 1, 2))));
     paths.connect(0, Box::new(Bulk::new(amounts.0, 2, 1))).expect("a connection");
     paths.world.run_until(at);
-    let sender = if way == Way::Upload { paths.client } else { paths.server };
+    let sender = if way == Transfer::Upload { paths.client } else { paths.server };
     let host = paths.world.node(sender);
     let (id, _) = host.connections().next().expect("one connection");
     let info = host.endpoint().info(id).expect("it is open");
@@ -71,7 +71,8 @@ pub fn run(way: Way, dying: usize, at: Instant, scheduler: &str, seed: u64) -> O
     });
     let reports = (paths.client_report(0), paths.server_report(0));
     let (client, server) = (reports.0.expect("connected"), reports.1.expect("accepted"));
-    let (writer, reader) = if way == Way::Upload { (client, server) } else { (server, client) };
+    let (writer, reader) =
+        if way == Transfer::Upload { (client, server) } else { (server, client) };
     let complete = stream::complete(writer, reader);
     assert!(finished && complete.is_ok(), "{way:?}, path {dying}, seed {seed}: {complete:?}");
     let finished = reader.arrived.expect("bytes arrived").1;

@@ -12,7 +12,7 @@ use world::{Outcome, Run, run, seconds};
 
 /// How a connection through a middlebox must come out.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-enum Fate {
+enum ExpectedOutcome {
     /// Multipath TCP to the end.
     Multipath,
     /// Falls back to plain TCP, and all bytes arrive.
@@ -25,14 +25,14 @@ enum Fate {
     AsPlain,
 }
 
-use Fate::{Arrives, AsPlain, Error, Multipath, Plain};
+use ExpectedOutcome::{Arrives, AsPlain, Error, Multipath, Plain};
 
 /// A middlebox, and what becomes of a connection whose only path it is on, and of one that has another.
 struct Case {
     name: &'static str,
     boxes: &'static str,
-    alone: Fate,
-    beside: Fate,
+    alone: ExpectedOutcome,
+    beside: ExpectedOutcome,
     /// How much later than plain TCP the end may be, ms: timers that show that options do not pass.
     later_ms: u64,
 }
@@ -40,8 +40,8 @@ struct Case {
 const fn case(
     name: &'static str,
     boxes: &'static str,
-    alone: Fate,
-    beside: Fate,
+    alone: ExpectedOutcome,
+    beside: ExpectedOutcome,
     later_ms: u64,
 ) -> Case {
     Case { name, boxes, alone, beside, later_ms }
@@ -105,7 +105,12 @@ const BOXES: &[Case] = &[
 
 impl Case {
     /// What is wrong with an outcome.
-    fn judge(&self, fate: Fate, outcome: &Outcome, plain: &Outcome) -> Result<(), String> {
+    fn judge(
+        &self,
+        fate: ExpectedOutcome,
+        outcome: &Outcome,
+        plain: &Outcome,
+    ) -> Result<(), String> {
         let fell_back = outcome.fallback.iter().any(Option::is_some);
         match fate {
             AsPlain => {

@@ -108,7 +108,7 @@ fn copied(spending: &BudgetState, paths: &[SubflowView]) -> Option<(SubflowId, R
 #[test]
 fn copies_on_a_metered_path_use_its_own_budget_too() {
     let paths = [path(WIFI, 100), metered(path(LTE, 20))];
-    let with = |purse| BudgetState { purses: vec![(LTE, purse)], ..spending() };
+    let with = |spent| BudgetState { path_budgets: vec![(LTE, spent)], ..spending() };
     assert_eq!(copied(&with(0.0), &paths), Some((LTE, Rule::End)));
     assert_eq!(copied(&with(1.0), &paths), None);
     // Late data may overdraw the budget up to twice, also if the common budget is unlimited.
@@ -121,7 +121,9 @@ fn copies_on_a_metered_path_use_its_own_budget_too() {
         Some((LTE, Rule::End))
     );
     // Another path's budget does not matter.
-    assert!(copied(&BudgetState { purses: vec![(WIFI, 2.0)], ..spending() }, &paths).is_some());
+    assert!(
+        copied(&BudgetState { path_budgets: vec![(WIFI, 2.0)], ..spending() }, &paths).is_some()
+    );
 }
 
 #[test]
@@ -154,13 +156,16 @@ fn a_sleeping_radio_is_woken_for_a_dying_path_but_not_to_explore() {
         Judge(spending).decide(&cx).rule
     };
     assert_eq!(late(&spent), Rule::Explore);
-    assert_ne!(late(&BudgetState { purses: vec![(LTE, 0.6)], ..spent.clone() }), Rule::Explore);
+    assert_ne!(
+        late(&BudgetState { path_budgets: vec![(LTE, 0.6)], ..spent.clone() }),
+        Rule::Explore
+    );
 }
 
 #[test]
 fn backups_have_budgets_if_there_is_no_regular_path() {
     let paths = [backup(path(WIFI, 100)), backup(path(LTE, 20))];
-    let with = |purse| BudgetState { purses: vec![(LTE, purse)], ..spending() };
+    let with = |spent| BudgetState { path_budgets: vec![(LTE, spent)], ..spending() };
     assert_eq!(copied(&with(0.2), &paths), Some((LTE, Rule::End)));
     assert_eq!(copied(&with(1.0), &paths), None);
     // Beside a regular path, backups carry nothing.
@@ -174,9 +179,9 @@ fn blocked_data_is_not_repeated_on_a_path_that_costs_too_much() {
         stream.apply(WIFI, range(segment * 1_000, segment * 1_000 + 1_000));
     });
     let slow = SubflowView { cwnd: 4_000, ..full(path(WIFI, 300)) };
-    let repeats = |lte: SubflowView, purse: f32| {
+    let repeats = |lte: SubflowView, spent: f32| {
         let mut auto = Auto::default();
-        auto.spending.purses = vec![(LTE, purse)];
+        auto.spending.path_budgets = vec![(LTE, spent)];
         let (paths, mut out) = ([slow, lte], Vec::new());
         let event = marline_policy::SchedulerEvent::PeerWindowBlocked { picked: LTE };
         auto.on_event(event, &stream.context(&paths), &mut out);
@@ -214,7 +219,7 @@ fn a_rescue_goes_where_it_costs_least() {
 #[test]
 fn the_path_budget_is_a_share_of_all_new_data() {
     let config = AutoConfig {
-        purse: BudgetConfig { share: 0.5, rate: Rate::ZERO },
+        path_budget: BudgetConfig { share: 0.5, rate: Rate::ZERO },
         ..AutoConfig::default()
     };
     let mut auto = Auto::new(config);
@@ -224,6 +229,6 @@ fn the_path_budget_is_a_share_of_all_new_data() {
     sent.ack(64_000);
     paths[1].bytes_copied = 16_000;
     auto.count(&sent.context(&paths));
-    assert_eq!(auto.spending.purse(LTE), Some(0.5));
-    assert_eq!(auto.spending.purse(WIFI), None);
+    assert_eq!(auto.spending.path_budget(LTE), Some(0.5));
+    assert_eq!(auto.spending.path_budget(WIFI), None);
 }

@@ -31,10 +31,12 @@ impl Conservation {
         // Checked at the end, because the same segment may be sent again after its duplicate arrived.
         let extra: i64 = self.balance.values().map(|balance| (-balance).max(0)).sum();
         if unknown > corrupted {
-            return Err(format!("{unknown} segments came that nobody sent ({corrupted} damaged)"));
+            return Err(format!(
+                "{unknown} segments arrived that were never sent ({corrupted} damaged)"
+            ));
         }
         if extra > duplicated as i64 {
-            return Err(format!("{extra} segments came again ({duplicated} duplicated)"));
+            return Err(format!("{extra} segments arrived twice ({duplicated} duplicated)"));
         }
         Ok(())
     }

@@ -26,7 +26,7 @@ struct Run {
 
 /// A lane of a series: the runs of a variant on a stack, at a point of a sweep.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct KeptLane {
+pub struct StoredLane {
     /// Values of the sweep; empty without a sweep.
     pub point: Vec<(String, String)>,
     /// Stack.
@@ -37,7 +37,7 @@ pub struct KeptLane {
 
 /// A stored series.
 #[derive(Clone, Debug)]
-pub struct Kept {
+pub struct StoredRuns {
     place: PathBuf,
     runs: Vec<Run>,
 }
@@ -81,7 +81,7 @@ impl Noting {
     }
 }
 
-impl Kept {
+impl StoredRuns {
     /// Writes a list of these runs into a directory of results.
     ///
     /// # Errors
@@ -102,7 +102,7 @@ impl Kept {
     ///
     /// # Errors
     /// There is no series, or its list cannot be read.
-    pub fn open(place: &Path) -> anyhow::Result<Kept> {
+    pub fn open(place: &Path) -> anyhow::Result<StoredRuns> {
         let file = place.join(FILE);
         let text = std::fs::read_to_string(&file).with_context(|| {
             let place = place.display();
@@ -111,23 +111,23 @@ impl Kept {
         let runs: Vec<Run> =
             serde_json::from_str(&text).with_context(|| file.display().to_string())?;
         let named = |run: &Run| run.key.bytes().all(|byte| byte.is_ascii_hexdigit());
-        ensure!(runs.iter().all(named), "{}: a run's name is no hash", file.display());
-        Ok(Kept { place: place.to_owned(), runs })
+        ensure!(runs.iter().all(named), "{}: a run's name is not a hash", file.display());
+        Ok(StoredRuns { place: place.to_owned(), runs })
     }
 
     /// Lanes of the series, in the order of the plan.
     #[must_use]
-    pub fn lanes(&self) -> Vec<KeptLane> {
-        let mut lanes: Vec<KeptLane> = Vec::new();
+    pub fn lanes(&self) -> Vec<StoredLane> {
+        let mut lanes: Vec<StoredLane> = Vec::new();
         for Run { point, stack, variant, .. } in &self.runs {
             let last = lanes.last();
-            let same = |lane: &KeptLane| {
+            let same = |lane: &StoredLane| {
                 lane.stack == *stack && lane.variant == *variant && lane.point == *point
             };
             // Runs of a lane are adjacent.
             if !last.is_some_and(same) {
                 let (point, variant) = (point.clone(), variant.clone());
-                lanes.push(KeptLane { point, stack: *stack, variant });
+                lanes.push(StoredLane { point, stack: *stack, variant });
             }
         }
         lanes
@@ -137,7 +137,7 @@ impl Kept {
     ///
     /// # Errors
     /// A run is missing or cannot be read.
-    pub fn records(&self, lane: &KeptLane) -> anyhow::Result<Vec<(u64, Record)>> {
+    pub fn records(&self, lane: &StoredLane) -> anyhow::Result<Vec<(u64, Record)>> {
         let mine = self.runs.iter().filter(|run| {
             run.stack == lane.stack && run.variant == lane.variant && run.point == lane.point
         });

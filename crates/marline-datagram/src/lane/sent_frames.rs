@@ -7,7 +7,7 @@ use marline_time::Instant;
 
 /// Frame that has been sent.
 #[derive(Clone, Debug)]
-pub(super) struct Kept {
+pub(super) struct SentFrame {
     pub(super) bytes: Vec<u8>,
     /// Flow of the first datagram in it.
     pub(super) flow: u64,
@@ -20,14 +20,14 @@ pub(super) struct Kept {
     on: u32,
 }
 
-impl Kept {
+impl SentFrame {
     pub(super) const fn went_on(&self, path: PathId) -> bool {
         self.on & 1 << (path.0 & 31) != 0
     }
 
     /// Returns the data given when it was stored. The first path is no longer known.
     pub(super) const fn keeping(&self) -> FrameToKeep {
-        let Kept { flow, class, payload_bytes, deadline, .. } = *self;
+        let SentFrame { flow, class, payload_bytes, deadline, .. } = *self;
         FrameToKeep { flow, class, payload_bytes, deadline, path: PathId(0) }
     }
 
@@ -38,8 +38,8 @@ impl Kept {
 
 /// Frames by number; the oldest are replaced by the newest.
 #[derive(Debug)]
-pub(super) struct KeptFrames {
-    frames: BTreeMap<u64, Kept>,
+pub(super) struct SentFrames {
+    frames: BTreeMap<u64, SentFrame>,
     spare: Vec<Vec<u8>>,
     bytes: usize,
 }
@@ -63,9 +63,9 @@ pub(super) struct KeptLimits {
     pub(super) bytes: usize,
 }
 
-impl KeptFrames {
+impl SentFrames {
     pub(super) const fn new() -> Self {
-        KeptFrames { frames: BTreeMap::new(), spare: Vec::new(), bytes: 0 }
+        SentFrames { frames: BTreeMap::new(), spare: Vec::new(), bytes: 0 }
     }
 
     /// Bytes of the frames.
@@ -94,13 +94,14 @@ impl KeptFrames {
         bytes.clear();
         bytes.extend_from_slice(frame);
         let FrameToKeep { flow, class, payload_bytes, deadline, path } = *keeping;
-        let mut kept = Kept { bytes, flow, class, payload_bytes, deadline, sent_at: now, on: 0 };
+        let mut kept =
+            SentFrame { bytes, flow, class, payload_bytes, deadline, sent_at: now, on: 0 };
         kept.goes_on(path);
         self.bytes += frame.len();
         self.frames.insert(number, kept);
     }
 
-    pub(super) fn find(&mut self, number: u64) -> Option<&mut Kept> {
+    pub(super) fn find(&mut self, number: u64) -> Option<&mut SentFrame> {
         self.frames.get_mut(&number)
     }
 

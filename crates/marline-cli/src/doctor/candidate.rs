@@ -65,13 +65,13 @@ pub(super) struct Credential {
 
 /// The combination to try.
 #[derive(Clone, Debug)]
-pub(super) struct Way {
+pub(super) struct Candidate {
     pub(super) path: PathSpec,
     pub(super) server: SocketAddr,
     pub(super) transport: Transport,
 }
 
-impl fmt::Display for Way {
+impl fmt::Display for Candidate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} to {}", self.path, self.server)
     }
@@ -91,7 +91,7 @@ pub(super) enum End {
 /// A way that was tried, with its result.
 #[derive(Clone, Debug)]
 pub(super) struct Gone {
-    pub(super) way: Way,
+    pub(super) way: Candidate,
     pub(super) end: End,
     pub(super) took: Duration,
     /// Findings after the first answer.
@@ -121,7 +121,7 @@ impl Gone {
 /// Tries the way. `servers`: all addresses of the server. `None`: a client would not try this address, because
 /// another one has the path's family.
 pub(super) async fn go(
-    way: Way,
+    way: Candidate,
     servers: &[SocketAddr],
     credential: Option<Credential>,
     deadline: Instant,
@@ -175,7 +175,7 @@ pub(super) async fn go(
 
 /// The reason why a server did not answer, in the words of a running client, and a remedy. `error`: result of the
 /// attempt.
-async fn unreached(client: &Client, way: &Way, error: Option<String>) -> End {
+async fn unreached(client: &Client, way: &Candidate, error: Option<String>) -> End {
     let judged = async {
         loop {
             let status = client.paths().into_iter().next();
@@ -200,7 +200,7 @@ async fn unreached(client: &Client, way: &Way, error: Option<String>) -> End {
 }
 
 /// Remedy for a path that reaches no server.
-fn help(status: &PathStatus, way: &Way) -> String {
+fn help(status: &PathStatus, way: &Candidate) -> String {
     let fault = status.fault.as_ref().map(|fault| &fault.reach);
     match fault {
         Some(Reach::Refused) => {
@@ -219,7 +219,7 @@ fn help(status: &PathStatus, way: &Way) -> String {
     }
 }
 
-fn open_port_hint(way: &Way) -> String {
+fn open_port_hint(way: &Candidate) -> String {
     let (transport, port) = (way.transport.name(), way.server.port());
     format!(
         "is the server running, is {transport} port {port} open in its firewall and its provider's, and does this \

@@ -35,8 +35,8 @@ impl CommonFailures {
                     continue;
                 }
                 let text = format!(
-                    "paths {} and {} have failed together {TIMES} times: they probably share a line, so that neither \
-                     protects the other",
+                    "paths {} and {} have failed together {TIMES} times: they probably share a line, so \
+                     neither is a backup for the other",
                     pair.0, pair.1
                 );
                 let times = self.times.entry(pair).or_default();

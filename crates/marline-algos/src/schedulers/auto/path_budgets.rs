@@ -37,7 +37,7 @@ impl PathBudgets {
         if self.0.is_empty() && !cx.subflows.iter().any(has_one) {
             return;
         }
-        self.0.retain(|purse| cx.subflow(purse.of).is_some_and(has_one));
+        self.0.retain(|entry| cx.subflow(entry.of).is_some_and(has_one));
         for view in cx.subflows.iter().filter(|view| has_one(view)) {
             self.of(view).count(cx.now, new, view.bytes_copied);
         }
@@ -45,13 +45,13 @@ impl PathBudgets {
 
     /// Counts a repair sent on a path.
     pub(super) fn on_repair(&mut self, now: Instant, on: SubflowId, bytes: u64) {
-        if let Some(purse) = self.0.iter_mut().find(|purse| purse.of == on) {
-            purse.budget.on_copy(now, bytes);
+        if let Some(entry) = self.0.iter_mut().find(|entry| entry.of == on) {
+            entry.budget.on_copy(now, bytes);
         }
     }
 
     fn of(&mut self, view: &SubflowView) -> &mut PathBudget {
-        let at = self.0.iter().position(|purse| purse.of == view.id).unwrap_or_else(|| {
+        let at = self.0.iter().position(|entry| entry.of == view.id).unwrap_or_else(|| {
             let budget = Budget::default();
             self.0.push(PathBudget { of: view.id, budget, copied: view.bytes_copied });
             self.0.len() - 1
@@ -67,7 +67,7 @@ impl PathBudgets {
         out: &mut Vec<(SubflowId, f32)>,
     ) {
         out.clear();
-        out.extend(self.0.iter_mut().map(|purse| (purse.of, purse.budget.spent(now, config))));
+        out.extend(self.0.iter_mut().map(|entry| (entry.of, entry.budget.spent(now, config))));
     }
 }
 
@@ -95,32 +95,32 @@ mod tests {
 
     use super::*;
 
-    fn spent(purses: &mut PathBudgets) -> Vec<(SubflowId, f32)> {
+    fn spent(budgets: &mut PathBudgets) -> Vec<(SubflowId, f32)> {
         let config = BudgetConfig { share: 0.1, rate: Rate::from_bytes_per_s(1_000) };
         let mut out = Vec::new();
-        purses.spent(Instant::from_secs(1), &config, &mut out);
+        budgets.spent(Instant::from_secs(1), &config, &mut out);
         out
     }
 
     #[test]
     fn only_costly_paths_have_a_budget_of_their_own() {
-        let (stream, mut purses) = (Stream::new(0), PathBudgets::default());
+        let (stream, mut budgets) = (Stream::new(0), PathBudgets::default());
         let plain = [view(0, 20), view(1, 30)];
-        purses.count(50_000, &stream.context(&plain));
-        assert_eq!(spent(&mut purses), []);
+        budgets.count(50_000, &stream.context(&plain));
+        assert_eq!(spent(&mut budgets), []);
         let metered = |copied| SubflowView { metered: true, bytes_copied: copied, ..view(1, 30) };
         // Copies made before the path had a budget do not count.
         let mut paths = [view(0, 20), metered(7_000), backup(view(2, 40))];
-        purses.count(0, &stream.context(&paths));
+        budgets.count(0, &stream.context(&paths));
         paths[1] = metered(9_000);
-        purses.count(200_000, &stream.context(&paths));
+        budgets.count(200_000, &stream.context(&paths));
         // 10 kB are free, and a tenth of 200 kB is more: 2,000 bytes of 20,000, counted in units of 64.
-        assert_eq!(spent(&mut purses), [(SubflowId(1), 0.1024), (SubflowId(2), 0.0)]);
+        assert_eq!(spent(&mut budgets), [(SubflowId(1), 0.1024), (SubflowId(2), 0.0)]);
         // Another subflow in the slot that carried 640 bytes.
         paths[1] = metered(640);
-        purses.count(0, &stream.context(&paths));
-        assert_eq!(spent(&mut purses)[0], (SubflowId(1), 0.1344));
-        purses.count(0, &stream.context(&plain));
-        assert_eq!(spent(&mut purses), []);
+        budgets.count(0, &stream.context(&paths));
+        assert_eq!(spent(&mut budgets)[0], (SubflowId(1), 0.1344));
+        budgets.count(0, &stream.context(&plain));
+        assert_eq!(spent(&mut budgets), []);
     }
 }

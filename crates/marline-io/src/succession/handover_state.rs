@@ -86,7 +86,8 @@ impl HandoverState {
             return Err(other("the predecessor did not send its version first"));
         };
         if protocol != PROTOCOL {
-            let text = format!("the predecessor hands over in version {protocol}, not {PROTOCOL}");
+            let text =
+                format!("the predecessor uses handover version {protocol} (expected {PROTOCOL})");
             return Err(other(text));
         }
         let mut estate = HandoverState {
@@ -152,7 +153,7 @@ impl PendingSuccessor {
         self.channel.send(&[&ready.to_bytes()], None)?;
         match next(&self.channel, &mut [0; 256])? {
             (Message::Go, _) => Ok(()),
-            _ => Err(other("the predecessor does not hand over")),
+            _ => Err(other("the predecessor refused the handover")),
         }
     }
 

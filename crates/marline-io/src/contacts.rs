@@ -10,6 +10,8 @@ use std::collections::VecDeque;
 
 use marline_time::{Duration, Instant};
 
+use crate::carrier::FlowEnds;
+
 /// Maximum number of contacts. A client has a few servers. One that connects directly to its targets has many, and
 /// the least recently contacted ones are dropped.
 const CAPACITY: usize = 64;
@@ -133,13 +135,13 @@ impl Contacts {
     pub(crate) fn sent<'a>(
         &mut self,
         now: Instant,
-        (local, remote): (IpAddr, SocketAddr),
+        ends: FlowEnds,
         mut segments: impl Iterator<Item = &'a [u8]>,
     ) -> bool {
         if !segments.any(elicits_answer) {
             return false;
         }
-        self.entry(local, remote).ask(now);
+        self.entry(ends.local, ends.remote).ask(now);
         core::mem::take(&mut self.awaited)
     }
 
@@ -154,23 +156,15 @@ impl Contacts {
     }
 
     /// Records an incoming segment: an answer, or the refusal of a SYN.
-    pub(crate) fn came(
-        &mut self,
-        now: Instant,
-        (local, remote): (IpAddr, SocketAddr),
-        segment: &[u8],
-    ) -> bool {
+    pub(crate) fn came(&mut self, now: Instant, ends: FlowEnds, segment: &[u8]) -> bool {
+        let FlowEnds { local, remote } = ends;
         if !refuses_syn(segment) {
             let asked =
                 self.position(local, remote).is_some_and(|at| self.known[at].question.is_some());
             // A peer that repeats its acknowledgment does not receive our packets: only one direction works.
             return (self.is_new(remote, segment) || !asked) && self.heard(now, local, remote);
         }
-        self.record_delivery_error(
-            now,
-            (local, remote),
-            (Some(remote.ip()), DeliveryErrorKind::PortClosed),
-        )
+        self.record_delivery_error(now, ends, Some(remote.ip()), DeliveryErrorKind::PortClosed)
     }
 
     /// Returns true if a segment acknowledges something new.
@@ -199,10 +193,11 @@ impl Contacts {
     pub(crate) fn record_delivery_error(
         &mut self,
         now: Instant,
-        (local, remote): (IpAddr, SocketAddr),
-        (by, kind): (Option<IpAddr>, DeliveryErrorKind),
+        ends: FlowEnds,
+        by: Option<IpAddr>,
+        kind: DeliveryErrorKind,
     ) -> bool {
-        let Some(at) = self.position(local, remote) else { return false };
+        let Some(at) = self.position(ends.local, ends.remote) else { return false };
         let error = &mut self.known[at].delivery_error;
         let since = error.map_or(now, |before| before.since);
         *error = Some(DeliveryError { since, last_at: now, by, kind });
@@ -210,14 +205,9 @@ impl Contacts {
     }
 
     /// Records that this machine has no route to a peer.
-    pub(crate) fn unroutable(
-        &mut self,
-        now: Instant,
-        (local, remote): (IpAddr, SocketAddr),
-        errno: i32,
-    ) -> bool {
-        self.entry(local, remote).ask(now);
-        self.record_delivery_error(now, (local, remote), (None, DeliveryErrorKind::NotSent(errno)))
+    pub(crate) fn unroutable(&mut self, now: Instant, ends: FlowEnds, errno: i32) -> bool {
+        self.entry(ends.local, ends.remote).ask(now);
+        self.record_delivery_error(now, ends, None, DeliveryErrorKind::NotSent(errno))
     }
 
     /// Discards everything learned over this local address, which belongs to another network now.
@@ -267,7 +257,7 @@ fn refuses_syn(segment: &[u8]) -> bool {
 mod tests {
     use super::*;
 
-    const ENDS: (IpAddr, SocketAddr) = (
+    const ENDS: FlowEnds = FlowEnds::new(
         IpAddr::V4(core::net::Ipv4Addr::new(10, 0, 0, 2)),
         SocketAddr::new(IpAddr::V4(core::net::Ipv4Addr::new(9, 9, 9, 1)), 7_777),
     );
@@ -298,7 +288,7 @@ mod tests {
         }
         let open = Question { since: at(10), last_at: at(3_010), tries: 3 };
         assert_eq!(contacts.all()[0].question, Some(open));
-        contacts.heard(at(3_050), ENDS.0, ENDS.1);
+        contacts.heard(at(3_050), ENDS.local, ENDS.remote);
         assert_eq!(contacts.all()[0].question, None);
         assert_eq!(contacts.all()[0].heard_at, Some(at(3_050)));
         send(&mut contacts, 4_000, &segment(ACK, 1, 5));
@@ -331,16 +321,15 @@ mod tests {
     fn an_objection_lasts_until_an_answer_and_says_since_when() {
         let mut contacts = Contacts::default();
         let router: IpAddr = "192.168.1.1".parse().unwrap();
-        let said = (Some(router), DeliveryErrorKind::Prohibited);
-        contacts.record_delivery_error(at(0), ENDS, said);
+        let (by, kind) = (Some(router), DeliveryErrorKind::Prohibited);
+        contacts.record_delivery_error(at(0), ENDS, by, kind);
         assert!(contacts.all().is_empty(), "of a stranger");
         send(&mut contacts, 0, &segment(SYN, 1, 0));
-        contacts.record_delivery_error(at(5), ENDS, said);
-        contacts.record_delivery_error(at(900), ENDS, said);
-        let (by, kind) = said;
+        contacts.record_delivery_error(at(5), ENDS, by, kind);
+        contacts.record_delivery_error(at(900), ENDS, by, kind);
         let expected = DeliveryError { since: at(5), last_at: at(900), by, kind };
         assert_eq!(contacts.all()[0].delivery_error, Some(expected));
-        contacts.heard(at(1_000), ENDS.0, ENDS.1);
+        contacts.heard(at(1_000), ENDS.local, ENDS.remote);
         assert_eq!(contacts.all()[0].delivery_error, None);
     }
 
@@ -354,7 +343,7 @@ mod tests {
         let objection = contacts.all()[0].delivery_error.expect("refused");
         assert_eq!(
             (objection.by, objection.kind),
-            (Some(ENDS.1.ip()), DeliveryErrorKind::PortClosed)
+            (Some(ENDS.remote.ip()), DeliveryErrorKind::PortClosed)
         );
     }
 
@@ -367,23 +356,23 @@ mod tests {
         assert!(send(&mut contacts, 1, &syn));
         assert!(!send(&mut contacts, 2, &syn));
         contacts.await_news();
-        assert!(!contacts.heard(at(20), ENDS.0, ENDS.1), "an answer like any other");
+        assert!(!contacts.heard(at(20), ENDS.local, ENDS.remote), "an answer like any other");
         send(&mut contacts, 30, &syn);
         contacts.await_news();
-        assert!(contacts.heard(at(4_000), ENDS.0, ENDS.1), "a late one");
+        assert!(contacts.heard(at(4_000), ENDS.local, ENDS.remote), "a late one");
     }
 
     #[test]
     fn the_table_is_bounded_and_evicts_the_least_recent_contact() {
         let mut contacts = Contacts::default();
-        let remote = |port| SocketAddr::new(ENDS.1.ip(), port);
+        let remote = |port| SocketAddr::new(ENDS.remote.ip(), port);
         for port in 0..200 {
-            let ends = (ENDS.0, remote(port));
+            let ends = FlowEnds::new(ENDS.local, remote(port));
             contacts.sent(at(u64::from(port)), ends, [&segment(SYN, 1, 0)[..]].into_iter());
         }
         assert_eq!(contacts.all().len(), CAPACITY);
         assert!(contacts.all().iter().all(|c| c.remote.port() >= 136), "{contacts:?}");
-        contacts.forget(ENDS.0);
+        contacts.forget(ENDS.local);
         assert!(contacts.all().is_empty());
     }
 

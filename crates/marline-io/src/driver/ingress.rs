@@ -206,7 +206,7 @@ impl<'a> SegmentRun<'a> {
             if routes.compares() {
                 let ends = FlowEnds::new(meta.path.local.ip(), meta.path.remote);
                 let segments = self.segments.iter().copied();
-                routes.on_segments(now, ends, (meta.flow, DataDirection::Down), segments);
+                routes.on_segments(now, ends, meta.flow, DataDirection::Down, segments);
             }
             state.endpoint().handle_packets(now, &meta, self.segments.drain(..));
         }

@@ -16,7 +16,7 @@ use tokio::sync::{Notify, broadcast};
 
 use super::carrier::Carrier;
 use crate::capture::Captures;
-use crate::carrier::Outer;
+use crate::carrier::{FlowEnds, Outer};
 use crate::contacts::{Contact, Contacts, DeliveryErrorKind};
 use crate::edge::network_error::NetworkError;
 use crate::path_spec::PathSpec;
@@ -208,7 +208,7 @@ impl ContactBook {
         remote: SocketAddr,
         errno: i32,
     ) {
-        self.note(|contacts| contacts.unroutable(now, (local, remote), errno));
+        self.note(|contacts| contacts.unroutable(now, FlowEnds::new(local, remote), errno));
     }
 
     /// Returns all contacts.
@@ -244,28 +244,31 @@ impl ContactBook {
             None => DeliveryErrorKind::NotSent(error.errno),
         };
         self.note(|contacts| {
-            contacts.record_delivery_error(now, (local, remote), (error.offender, kind))
+            contacts.record_delivery_error(now, FlowEnds::new(local, remote), error.offender, kind)
         });
     }
 
     /// Records that the server's machine reset a TCP connection for traffic from `local`.
     pub(super) fn refused(&mut self, now: Instant, local: IpAddr, remote: SocketAddr) {
-        let said = (Some(remote.ip()), DeliveryErrorKind::PortClosed);
-        self.note(|contacts| contacts.record_delivery_error(now, (local, remote), said));
+        let ends = FlowEnds::new(local, remote);
+        self.note(|contacts| {
+            let kind = DeliveryErrorKind::PortClosed;
+            contacts.record_delivery_error(now, ends, Some(remote.ip()), kind)
+        });
     }
 
     /// Records that this machine refused to send.
     pub(super) fn record_send_refusal(&mut self, now: Instant, path: &FourTuple, errno: i32) {
-        let said = (None, DeliveryErrorKind::NotSent(errno));
+        let ends = FlowEnds::new(path.local.ip(), path.remote);
         self.note(|contacts| {
-            contacts.record_delivery_error(now, (path.local.ip(), path.remote), said)
+            contacts.record_delivery_error(now, ends, None, DeliveryErrorKind::NotSent(errno))
         });
     }
 }
 
 impl PacketObserver for ContactBook {
     fn observe(&mut self, observed: &ObservedSegments<'_>) {
-        let (now, ends) = (observed.at, (observed.local_ip(), observed.path.remote));
+        let (now, ends) = (observed.at, FlowEnds::new(observed.local_ip(), observed.path.remote));
         self.note(|contacts| match observed.direction {
             Direction::Out => contacts.sent(now, ends, observed.segments()),
             Direction::In => {

@@ -147,8 +147,8 @@ impl State {
         let routes = self.routing.routes();
         if routes.compares() {
             let ends = FlowEnds::new(batch.path.local.ip(), batch.path.remote);
-            let flow = (batch.local_flow, DataDirection::Up);
-            routes.on_segments(now, ends, flow, observed.segments());
+            let (flow, segments) = (batch.local_flow, observed.segments());
+            routes.on_segments(now, ends, flow, DataDirection::Up, segments);
         }
         match &mut self.carrier {
             Carrier::Udp(carrier) => carrier.frame(now, batch, out),

@@ -161,7 +161,8 @@ impl Paces {
         &mut self,
         now: Instant,
         ends: FlowEnds,
-        (flow, heading): (u64, DataDirection),
+        flow: u64,
+        heading: DataDirection,
         segments: impl Iterator<Item = &'a [u8]>,
     ) -> Option<Policed> {
         let mut carried = Carried::default();
@@ -239,8 +240,6 @@ fn bulk(segment: &[u8]) -> Option<(u32, u32)> {
 mod tests {
     use super::*;
 
-    const FLOW: (u64, DataDirection) = (7, DataDirection::Down);
-
     fn ends() -> FlowEnds {
         FlowEnds::new([192, 0, 2, 9].into(), ([203, 0, 113, 7], 7_777).into())
     }
@@ -262,7 +261,7 @@ mod tests {
             if number % repeats_each == 0 {
                 segments.push(&bytes);
             }
-            let policed = paces.note(now, ends(), FLOW, segments.into_iter());
+            let policed = paces.note(now, ends(), 7, DataDirection::Down, segments.into_iter());
             found.extend(policed.map(|policed| (now.as_millis(), policed)));
         }
         found
@@ -305,9 +304,10 @@ mod tests {
         let (mut paces, bytes) = (Paces::default(), segment(1));
         for flow in 0..2_000_u16 {
             let ends = FlowEnds::new(ends().local, ([203, 0, 113, 7], flow).into());
-            let flow = (u64::from(flow), DataDirection::Up);
+            let (flow, heading) = (u64::from(flow), DataDirection::Up);
             let segments = [&bytes[..]].into_iter();
-            assert_eq!(paces.note(Instant::from_millis(1), ends, flow, segments), None);
+            let policed = paces.note(Instant::from_millis(1), ends, flow, heading, segments);
+            assert_eq!(policed, None);
         }
         assert!(paces.routes.len() <= MAX_ROUTES && paces.seen.len() <= MAX_FLOWS);
         assert_eq!(bulk(&bytes[..200]), None);

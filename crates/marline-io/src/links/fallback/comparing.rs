@@ -52,10 +52,11 @@ impl Routes {
         &mut self,
         now: Instant,
         ends: FlowEnds,
-        flow: (u64, DataDirection),
+        flow: u64,
+        heading: DataDirection,
         segments: impl Iterator<Item = &'a [u8]>,
     ) {
-        let policed = self.paces.note(now, ends, flow, segments);
+        let policed = self.paces.note(now, ends, flow, heading, segments);
         self.compare_where(now, ends, policed);
     }
 

@@ -83,7 +83,8 @@ fn download(routes: &mut Routes, from: Instant, bits_per_s: u64, seconds: u64) -
         let times = if seq.is_multiple_of(10_000) { 2 } else { 1 };
         let segments = core::iter::repeat_n(&bytes[..], times);
         routes.on_timeout(now);
-        routes.on_segments(now, ends(), (from.as_millis(), DataDirection::Down), segments);
+        let flow = from.as_millis();
+        routes.on_segments(now, ends(), flow, DataDirection::Down, segments);
         (now, seq) = (now + gap, seq + 1_000);
     }
     now

@@ -169,7 +169,7 @@ impl Sample<'_> {
             Cell::Count(subflow.id.0.into()),
             word(subflow.state).into(),
             health.into(),
-            cause.as_deref().into(),
+            cause.into(),
             subflow.phase.name().into(),
             subflow.backup.into(),
             subflow.cwnd.into(),

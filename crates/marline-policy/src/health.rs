@@ -1,11 +1,11 @@
 //! Health of a path: whether data sent on it is expected to arrive. Policies, `status`, metrics, traces and the
 //! dashboard use the same words.
 //!
-//! *Usable*: no fault is known. *Degraded*: the peer answers, but the path health monitor found a fault of the address
-//! pair, based on observations of all connections of the process (MultiMob, De Coninck and Bonaventure), or the signal
-//! of its radio fades ([`PathCost::fading`](crate::PathCost::fading)). *Unreachable*: something timed out on it, or was
-//! due and did not arrive, and nothing has been answered on it since (Linux schedulers have called this potentially
-//! failed since 2013).
+//! *Usable*: no fault is known. *Degraded*: the peer answers, but the path health monitor found a fault of
+//! the address pair, based on observations of all connections of the process (MultiMob, De Coninck and
+//! Bonaventure), or the signal of its radio fades ([`PathCost::fading`](crate::PathCost::fading)).
+//! *Unreachable*: something timed out on it, or was due and did not arrive, and nothing has been answered on
+//! it since (Linux schedulers have called this potentially failed since 2013).
 //!
 //! The core derives the [health](Health) of each subflow from these facts. A subflow is no longer unreachable when
 //! something that was sent is acknowledged; if nothing is outstanding, any segment suffices. It is no longer degraded
@@ -27,7 +27,8 @@ use crate::AddressPairFault;
 pub enum PathHealth {
     /// The other end has answered over it, and nothing has contradicted that since.
     Usable,
-    /// The other end answers, but the path has a known fault or its signal fades: data is sent elsewhere if possible.
+    /// The other end answers, but the path has a known fault or its signal is fading: data is sent elsewhere
+    /// if possible.
     Degraded,
     /// Something is overdue, and nothing has been received since. A client's path reaches no server that serves it.
     Unreachable,
@@ -118,7 +119,7 @@ impl Health {
         matches!(self, Health::Usable)
     }
 
-    /// Whether the peer answers although the address pair has a fault or its signal fades.
+    /// Whether the peer answers although the address pair has a fault or its signal is fading.
     #[must_use]
     pub const fn is_degraded(self) -> bool {
         matches!(self, Health::Degraded { .. })

@@ -165,8 +165,8 @@ pub enum PathEvent {
         /// The subflow is now a backup.
         backup: bool,
     },
-    /// A subflow is [unreachable](crate::Health::Unreachable). Until something is received on it, its outstanding data is sent on
-    /// other subflows.
+    /// A subflow is [unreachable](crate::Health::Unreachable). Until something is received on it, its outstanding data
+    /// is sent on other subflows.
     Unreachable(SubflowId),
     /// The retransmissions of the only subflow stay unanswered, too. The path may still work with other ports, for
     /// example behind a NAT that has lost this translation and drops unknown packets.
@@ -189,7 +189,8 @@ pub enum PathEvent {
         fading: bool,
     },
     /// Data or an answer is due from the peer, but nothing arrives on this subflow. Reported only while some local
-    /// address has no subflow. The subflow is [unreachable](crate::Health::Unreachable) until something is received on it.
+    /// address has no subflow. The subflow is [unreachable](crate::Health::Unreachable) until something is received on
+    /// it.
     Silent {
         /// The subflow.
         id: SubflowId,

@@ -286,8 +286,8 @@ impl Client {
     }
 
     /// Receives the decisions of schedulers and their reasons
-    /// ([`MonitorKind::Decided`](crate::monitor::MonitorKind::Decided)), even if monitor events are disabled. There may be
-    /// thousands per second, and each costs time and memory while a receiver exists. A slow receiver misses some.
+    /// ([`MonitorKind::Decided`](crate::monitor::MonitorKind::Decided)), even if monitor events are disabled. There may
+    /// be thousands per second, and each costs time and memory while a receiver exists. A slow receiver misses some.
     #[must_use]
     pub fn decisions(&self) -> broadcast::Receiver<MonitorEvent> {
         self.inner.decisions.of(core::slice::from_ref(&self.inner.shard))
@@ -309,9 +309,9 @@ impl Client {
         self.inner.shard.set_event_observer(observer.cloned());
     }
 
-    /// Receives traffic events of a connection ([`MonitorKind::Traffic`](crate::monitor::MonitorKind::Traffic)), segment by
-    /// segment, while the receiver exists. A slow receiver misses some. This works for one connection at a time: the
-    /// receiver of another one gets no further events.
+    /// Receives traffic events of a connection ([`MonitorKind::Traffic`](crate::monitor::MonitorKind::Traffic)),
+    /// segment by segment, while the receiver exists. A slow receiver misses some. This works for one connection at a
+    /// time: the receiver of another one gets no further events.
     #[must_use]
     pub fn traffic(&self, of: ConnectionId) -> broadcast::Receiver<MonitorEvent> {
         traffic_of(&self.inner.shard, of)
@@ -411,8 +411,8 @@ impl Client {
         Ok(table)
     }
 
-    /// Charges the memory of new connections to this account of a [`MemoryBudget`](crate::memory::MemoryBudget). Without an
-    /// account, only the buffer sizes limit it.
+    /// Charges the memory of new connections to this account of a [`MemoryBudget`](crate::memory::MemoryBudget).
+    /// Without an account, only the buffer sizes limit it.
     pub fn set_memory_account(&self, account: &MemoryAccount) {
         self.inner.shard.with_endpoint(|endpoint, _| endpoint.set_memory_account(account.clone()));
     }

@@ -163,8 +163,8 @@ impl Server {
         }
     }
 
-    /// Charges the memory of new connections to this account of a [`MemoryBudget`](crate::memory::MemoryBudget). Without an
-    /// account, only the buffer sizes limit it.
+    /// Charges the memory of new connections to this account of a [`MemoryBudget`](crate::memory::MemoryBudget).
+    /// Without an account, only the buffer sizes limit it.
     pub fn set_memory_account(&self, account: &MemoryAccount) {
         for shard in &self.inner.shards {
             shard.with_endpoint(|endpoint, _| endpoint.set_memory_account(account.clone()));
@@ -201,8 +201,8 @@ impl Server {
     }
 
     /// Receives the decisions of schedulers and their reasons
-    /// ([`MonitorKind::Decided`](crate::monitor::MonitorKind::Decided)), even if monitor events are disabled. There may be
-    /// thousands per second, and each costs time and memory while a receiver exists. A slow receiver misses some.
+    /// ([`MonitorKind::Decided`](crate::monitor::MonitorKind::Decided)), even if monitor events are disabled. There may
+    /// be thousands per second, and each costs time and memory while a receiver exists. A slow receiver misses some.
     #[must_use]
     pub fn decisions(&self) -> broadcast::Receiver<MonitorEvent> {
         self.inner.decisions.of(&self.inner.shards)
@@ -230,9 +230,9 @@ impl Server {
         self.inner.shards.iter().for_each(|shard| shard.set_event_observer(observer.cloned()));
     }
 
-    /// Receives traffic events of a connection ([`MonitorKind::Traffic`](crate::monitor::MonitorKind::Traffic)), segment by
-    /// segment, while the receiver exists. A slow receiver misses some. This works for one connection at a time: the
-    /// receiver of another one gets no further events. Returns `None` if no shard has such a connection.
+    /// Receives traffic events of a connection ([`MonitorKind::Traffic`](crate::monitor::MonitorKind::Traffic)),
+    /// segment by segment, while the receiver exists. A slow receiver misses some. This works for one connection at a
+    /// time: the receiver of another one gets no further events. Returns `None` if no shard has such a connection.
     #[must_use]
     pub fn traffic(&self, of: ConnectionId) -> Option<broadcast::Receiver<MonitorEvent>> {
         Some(traffic_of(self.inner.shard_of(of)?, of))

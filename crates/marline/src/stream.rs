@@ -90,8 +90,8 @@ impl Stream {
         self.inner.command(|endpoint, now, id| endpoint.set(now, id, SocketOption::KnownPeer));
     }
 
-    /// Charges the memory of the connection to another account of a [`MemoryBudget`](crate::memory::MemoryBudget) from now
-    /// on, for example because the peer is authenticated and its window may grow.
+    /// Charges the memory of the connection to another account of a [`MemoryBudget`](crate::memory::MemoryBudget) from
+    /// now on, for example because the peer is authenticated and its window may grow.
     pub fn charge_memory_to(&self, account: &MemoryAccount) {
         self.inner.command(|endpoint, now, id| endpoint.charge_memory_to(now, id, account));
     }

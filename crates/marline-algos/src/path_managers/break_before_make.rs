@@ -6,8 +6,8 @@
 //!
 //! *How.* Subflows from addresses without the `backup` flag (*primary*: WiFi) are kept as a mesh (`mesh.rs`). Nothing
 //! is sent from an address flagged `backup` until no primary subflow works any more:
-//! - at once, if each has a degraded address pair according to the path health monitor, fades, is silent (receive timer,
-//!   keepalives), or was made a backup by the peer (MP_PRIO);
+//! - at once, if each has a degraded address pair according to the path health monitor, fades, is silent (receive
+//! timer,   keepalives), or was made a backup by the peer (MP_PRIO);
 //! - at once, if the last one disappeared with its address (ours lost, the peer's withdrawn), or if data waits and
 //!   there is none;
 //! - after `patience`, if each is silent or none is left.
@@ -17,11 +17,11 @@
 //! that a stock server understands.
 //!
 //! *Return.* Potentially failed subflows are probed every `probe`, with an interval that doubles up to sixteen times
-//! that. The path health monitor probes degraded address pairs. An address that becomes available again is joined from at
-//! once. Data returns as soon as the schedulers see a healthy regular subflow. A degraded address pair becomes healthy only
-//! after the monitor's clean period, which provides the hysteresis. When a primary subflow has been healthy for
-//! `settle` without interruption, and the backup subflow has carried nothing new for `quiet`, the backup subflow is
-//! closed. A shorter `quiet` saves battery, because the two packets of the close restart the radio's tail.
+//! that. The path health monitor probes degraded address pairs. An address that becomes available again is joined from
+//! at once. Data returns as soon as the schedulers see a healthy regular subflow. A degraded address pair becomes
+//! healthy only after the monitor's clean period, which provides the hysteresis. When a primary subflow has been
+//! healthy for `settle` without interruption, and the backup subflow has carried nothing new for `quiet`, the backup
+//! subflow is closed. A shorter `quiet` saves battery, because the two packets of the close restart the radio's tail.
 //!
 //! *Source.* De Coninck and Bonaventure's MultiMob: the behavior of its kernel module with `open_bup=0`, reimplemented.
 //! Users of the kernel's stack have asked for the return to WiFi that lets cellular sleep again.

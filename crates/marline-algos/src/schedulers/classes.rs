@@ -4,10 +4,10 @@
 //! *Backup* (RFC 8684 section 3.3.8): a subflow with the backup flag carries data only if no regular one is usable. A
 //! full window changes nothing: data waits for it instead of moving to a metered path.
 //!
-//! *Unreachable* ("potentially failed" in the Linux schedulers since 2013): a subflow whose probe or retransmission timed
-//! out gets no data until something is received on it, so a backup takes over at once. If *every* active subflow is
-//! unreachable (always so with a single one), data is still sent, because the path may work, and plain TCP would send, too.
-//! Then the subflow heard from last is the best choice, even if it is a backup.
+//! *Unreachable* ("potentially failed" in the Linux schedulers since 2013): a subflow whose probe or retransmission
+//! timed out gets no data until something is received on it, so a backup takes over at once. If *every* active subflow
+//! is unreachable (always so with a single one), data is still sent, because the path may work, and plain TCP would
+//! send, too. Then the subflow heard from last is the best choice, even if it is a backup.
 //!
 //! *Unknown RTT*: a subflow without a sample comes after all others of its class. (The old Linux
 //! scheduler treated it as zero, so that every new subflow attracted a burst.)
@@ -25,8 +25,8 @@ pub enum Class {
     Regular,
     /// Backup and healthy.
     Backup,
-    /// Regular or backup: answers, but its address pair has a fault. If every path is in trouble, one that answers is better
-    /// than an unreachable one, whatever it costs.
+    /// Regular or backup: answers, but its address pair has a fault. If every path is in trouble, one that answers is
+    /// better than an unreachable one, whatever it costs.
     Degraded,
     /// Regular or backup: nothing was heard since a timeout.
     Unreachable,
@@ -71,8 +71,8 @@ pub fn rank(view: &SubflowView) -> (bool, Duration) {
     (view.srtt.is_none(), view.srtt.unwrap_or(Duration::MAX))
 }
 
-/// The subflow of a class that can take data now: the fastest, or in a class of degraded or unreachable ones the one heard
-/// from last. `None` if all are full.
+/// The subflow of a class that can take data now: the fastest, or in a class of degraded or unreachable ones the one
+/// heard from last. `None` if all are full.
 #[must_use]
 pub fn pick<'a>(
     candidates: impl Iterator<Item = &'a SubflowView>,

@@ -91,9 +91,9 @@ impl Prr {
 
 impl Subflow {
     /// Bytes that PRR counts as delivered by an ACK that delivered these bytes and `moved` SND.UNA. Without SACK a
-    /// duplicate ACK stands for an unidentified segment, and the later ACK that covers it does not count it again; that ACK has delivered at least one
-    /// segment, the repair of the hole. Duplicates stand for at most the data in flight at the first loss: ACKs
-    /// are easy to forge.
+    /// duplicate ACK stands for an unidentified segment, and the later ACK that covers it does not count it again; that
+    /// ACK has delivered at least one segment, the repair of the hole. Duplicates stand for at most the data in flight
+    /// at the first loss: ACKs are easy to forge.
     pub(super) fn count_delivered(&mut self, delivered: u64, moved: bool, duplicate: bool) -> u64 {
         if self.tx.sack_enabled {
             return delivered;

@@ -10,8 +10,8 @@ use super::{
 use crate::queue::Room;
 
 impl Path {
-    /// Time to wait for an acknowledgment before the path counts as unreachable. This is called whenever a frame is sent
-    /// or received on any path.
+    /// Time to wait for an acknowledgment before the path counts as unreachable. This is called whenever a frame is
+    /// sent or received on any path.
     fn patience(&self) -> Duration {
         let patience = self.patience.get().unwrap_or_else(|| self.compute_patience());
         self.patience.set(Some(patience));

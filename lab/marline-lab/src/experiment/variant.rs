@@ -47,8 +47,8 @@ pub struct Variant {
     /// [`ReceiveTimer`](marline::config::ReceiveTimer) as text. The server helps if it can.
     #[serde(default)]
     pub receive_timer: Option<String>,
-    /// Keepalive of an idle connection's only subflow at the client: a [`LoneKeepalive`](marline::config::LoneKeepalive)
-    /// as text.
+    /// Keepalive of an idle connection's only subflow at the client: a
+    /// [`LoneKeepalive`](marline::config::LoneKeepalive) as text.
     #[serde(default)]
     pub lone_keepalive: Option<String>,
     /// Enables repair by coding, which the scheduler `coded` needs.

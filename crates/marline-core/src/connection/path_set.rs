@@ -4,8 +4,8 @@
 use std::sync::Arc;
 
 use marline_policy::{
-    AddressId, AddressPair, Dsn, LocalAddress, SentSegment, SubflowId, SubflowPath, SubflowSet,
-    SubflowView,
+    AddressId, AddressPair, Dsn, LocalAddress, SentSegment, Ssn, SubflowId, SubflowPath,
+    SubflowSet, SubflowView,
 };
 use marline_time::{Duration, Instant, Rate};
 
@@ -462,7 +462,7 @@ impl PathSet {
         (self.with_ids().map(info).collect(), self.gone.to_vec())
     }
 
-    /// Joins that were established have ended.
+    /// Joins that had received payload have ended.
     pub(super) const fn has_lost_joins(&self) -> bool {
         self.has_lost_joins
     }
@@ -487,7 +487,8 @@ impl PathSet {
         if !subflow.was_joined() && !subflow.is_initial() {
             return;
         }
-        self.has_lost_joins |= !subflow.is_initial();
+        // Without payload nothing of the stream can be missing, and the peer may have fallen back.
+        self.has_lost_joins |= !subflow.is_initial() && subflow.tcp().rcv_nxt() > Ssn(1);
         let last = subflow.tcp().info(id, subflow.is_backup());
         let same = |g: &SubflowInfo| {
             g.path.local.ip() == last.path.local.ip() && g.path.remote == last.path.remote

@@ -237,7 +237,7 @@ mod tests {
             ("300.1.2.3", "neither"),
             ("127.0.0.1=[::1]:7", "families"),
             ("averylonginterfacename", "15"),
-            ("a b", "blank"),
+            ("a b", "a slash or a space"),
         ] {
             let error = text.parse::<PathSpec>().unwrap_err().to_string();
             assert!(error.contains(word), "{text}: {error}");

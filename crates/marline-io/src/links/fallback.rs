@@ -38,7 +38,7 @@ const PATIENCE: Duration = Duration::from_millis(1_500);
 const RECENT_SEND_TIME: Duration = Duration::from_secs(30);
 /// ... or, after a failed attempt, within this one: while a path is in use it is probed more often, and while it is
 /// idle each rare probe is worth one or two attempts.
-const RECENT_SEND_TIME_AFTER_FAILURE: Duration = Duration::from_secs(2);
+const RECENT_SEND_TIME_AFTER_FAILURE: Duration = Duration::from_millis(1_200);
 /// First and longest pause after a failed link attempt.
 const RETRY: Backoff = Backoff { first: Duration::from_secs(1), longest: Duration::from_secs(30) };
 /// Unanswered attempts after which a client that sends no datagrams tries less often: about five minutes.

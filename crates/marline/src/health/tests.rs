@@ -53,14 +53,14 @@ fn contact_states_have_texts() {
     let refused = record_delivery_error(open.clone(), 1_000, Some("9.9.9.1"), closed);
     assert_eq!(says(&refused, 1_400), "refused by the server: nothing listens on this port");
     let portal = record_delivery_error(open.clone(), 1_000, Some("192.168.1.1"), closed);
-    assert_eq!(says(&portal, 1_400), "192.168.1.1 says: port unreachable (ICMP)");
+    assert_eq!(says(&portal, 1_400), "192.168.1.1 reports: port unreachable (ICMP)");
     let portal = record_delivery_error(
         open.clone(),
         1_000,
         Some("192.168.1.1"),
         DeliveryErrorKind::Prohibited,
     );
-    assert_eq!(says(&portal, 1_400), "192.168.1.1 says: administratively prohibited (ICMP)");
+    assert_eq!(says(&portal, 1_400), "192.168.1.1 reports: administratively prohibited (ICMP)");
     assert_eq!(Reach::of(&portal, at(1_400)).word(), "prohibited");
     // The kernel's own error, for a neighbor that does not answer.
     let alone =
@@ -211,7 +211,7 @@ fn a_dead_server_and_a_portal_are_distinguished() {
         record_delivery_error(open, 10, Some("192.168.1.1"), DeliveryErrorKind::Prohibited);
     let mut watcher = HealthWatcher::new("UDP");
     let said = told(&mut watcher, 500, &[portal.clone(), heard(contact(WWAN, SERVER), 400)]);
-    let expected = "path wlan0 to 9.9.9.1:7777: 192.168.1.1 says: administratively prohibited (ICMP), \
+    let expected = "path wlan0 to 9.9.9.1:7777: 192.168.1.1 reports: administratively prohibited (ICMP), \
                     while it answers over wwan0: a captive portal or a firewall there blocks UDP port \
                     7777";
     assert_eq!(said, [expected]);

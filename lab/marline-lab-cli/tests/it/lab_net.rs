@@ -137,7 +137,7 @@ fn a_net_obeys_commands_reports_and_ends_on_request() {
     net.tell("down wifi uplink");
     net.tell("set lte rate=1M");
     net.tell("set umts rate=1M");
-    assert!(net.wait_for("umts").contains("there are wifi, lte"));
+    assert!(net.wait_for("umts").contains("known: wifi, lte"));
     here.send_to(b"two", "10.0.1.1:5000").expect("send");
     output(&mut marline(&["net", "down", &name]));
     assert!(net.child.wait().expect("end").success());

@@ -180,7 +180,7 @@ mod tests {
             ("sideways", "unknown command"),
             ("set", "what"),
             ("down left", "direction"),
-            ("rebind now", "alone"),
+            ("rebind now", "takes no argument"),
         ] {
             let error = text.parse::<Order>().expect_err("no order").to_string();
             assert!(error.contains(word), "{text}: {error}");
@@ -205,7 +205,7 @@ mod tests {
             ("down", "which path"),
             ("set", "set wifi"),
             ("set wifi", "what"),
-            ("quit wifi", "alone"),
+            ("quit wifi", "takes no argument"),
             ("down wifi left", "direction"),
         ] {
             let error = text.parse::<Line>().expect_err("no line").to_string();

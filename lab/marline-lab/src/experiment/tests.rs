@@ -106,7 +106,7 @@ fn unknown_paths_and_policies_are_named() {
     let error = |variant: &Variant| {
         format!("{:#}", simulate(&experiment, variant, 1).expect_err("refused"))
     };
-    assert!(error(&Variant::alone("x", "umts")).contains("there are wifi, lte"));
+    assert!(error(&Variant::alone("x", "umts")).contains("known: wifi, lte"));
     assert!(error(&Variant::new("x").scheduler("fastest")).contains("min-rtt"));
 }
 
@@ -133,7 +133,7 @@ fn a_fault_strikes_inside_its_burst_at_a_moment_of_the_seeds() {
     assert!(moments[0] != moments[1] && moments[1] != moments[2], "{moments:?}");
     experiment.faults = vec![Fault::down("wifi", Moment::AroundBurst(19))];
     let error = format!("{:#}", experiment.script(1).expect_err("unknown burst 20"));
-    assert!(error.contains("counted from 0, and there are 20"), "{error}");
+    assert!(error.contains("there are 20, counted from 0"), "{error}");
 }
 
 #[test]

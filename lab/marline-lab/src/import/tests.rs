@@ -55,7 +55,7 @@ fn all_errors_of_a_csv_are_reported_at_once() {
     }
     let said = wrong("when,delay_ms\n0,10\n");
     assert!(
-        said.contains("one column of times (time_s,") && said.contains("it has when, delay_ms"),
+        said.contains("a column of times (time_s,") && said.contains("it has when, delay_ms"),
         "{said}"
     );
     assert!(wrong("time_s,loss\n1,0\n0,0\n").contains("line 3: the time is before"));
@@ -160,7 +160,7 @@ fn captures_at_both_ends_yield_delay_and_loss() {
     let of = |bytes: &[u8]| {
         read_pcaps(file("a", bytes), file("b", &server.bytes), Duration::from_secs(1), 0)
     };
-    assert!(of(b"time_s,loss\n").expect_err("text").to_string().contains("a: it is no pcap"));
+    assert!(of(b"time_s,loss\n").expect_err("text").to_string().contains("a: not a valid pcap"));
     let cut = of(&client.bytes[..client.bytes.len() / 2 + 1]).expect_err("cut");
     assert!(cut.to_string().contains("a: the file is cut off"), "{cut}");
 }
@@ -252,7 +252,7 @@ fn a_capture_without_a_round_trip_is_refused() {
     let (_, ends) = simulate_captured(&experiment, &variant, 1, 1 << 20).expect("a run");
     // Interface and section only.
     let said = round_trips("x", &ends[0].bytes[..0]).expect_err("nothing").to_string();
-    assert!(said.contains("x: it is no pcap"), "{said}");
+    assert!(said.contains("x: not a valid pcap"), "{said}");
     let mut late = Vec::new();
     let mut rest = &ends[0].bytes[..];
     let mut packets = 0;

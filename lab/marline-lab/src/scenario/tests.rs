@@ -43,7 +43,7 @@ fn scenario_errors_name_the_cause() {
         (format!("{WIFI}mtu = 100"), "mtu"),
         (format!("{WIFI}[client.mptcp]\nsubflows = 9"), "at most 8"),
         // Settings of the whole machine, in any spelling.
-        (format!("{WIFI}[client.sysctl]\n'kernel.panic' = '0'"), "`kernel.panic`: a host's own"),
+        (format!("{WIFI}[client.sysctl]\n'kernel.panic' = '0'"), "`kernel.panic`: only keys"),
         (format!("{WIFI}[server.sysctl]\n'net.../vm/swappiness' = '9'"), "belong to a host"),
         (
             format!(

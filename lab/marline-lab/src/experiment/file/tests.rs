@@ -50,7 +50,7 @@ fn a_file_becomes_an_experiment() {
     assert_eq!(names(&[Stack::Sim]), [(Stack::Sim, default), (Stack::Sim, both)]);
     // The kernel's buffers are not guessed.
     let error = format!("{:#}", file.lanes(&[Stack::Mptcp]).expect_err("buffers"));
-    assert!(error.contains("variant `both` has buffers") && error.contains("SO_SNDBUF"), "{error}");
+    assert!(error.contains("variant `both` has its own buffers") && error.contains("SO_SNDBUF"), "{error}");
     let unbounded = read(&GOOD.replace("send_buffer = '200kB'\n", ""));
     let lanes = unbounded.lanes(&[Stack::Tcp, Stack::Mptcp]).expect("lanes");
     let names: Vec<&str> = lanes.iter().map(|lane| lane.variant.name.as_str()).collect();
@@ -104,12 +104,12 @@ fn file_errors_name_the_line_and_suggest_a_fix() {
             "x.toml:10:7: `300` is not a valid time; write a number and one",
         ),
         ("count = 8", "", "x.toml:7:1: `count` is missing, for example count = 200"),
-        ("count = 8", "count = 5", "unknown burst 5: they are counted from 0"),
+        ("count = 8", "count = 5", "unknown burst 5: there are 5, counted from 0"),
         ("burst = 5", "", "x.toml:12:1: the time is missing, give one of: burst = 6"),
         ("['0ms', '8ms']", "['9ms', '8ms']", "x.toml:15:9: the earlier time comes first"),
         ("name = 'both'", "name = 'default'", "x.toml:19:8: every variant needs a unique name"),
         ("name = 'lte'", "name = 'wifi'", "x.toml:5:9: two paths are named `wifi`"),
-        ("'200kB'", "'200 potatoes'", "x.toml:21:15: 200 potatoes is no number of bytes"),
+        ("'200kB'", "'200 potatoes'", "x.toml:21:15: 200 potatoes is not a number of bytes"),
         ("'200kB'", "'200kB'\nstacks = ['mtcp']", "did you mean `mptcp`?"),
         ("'200kB'", "0", "x.toml:21:15: 0 bytes: must be from 1 to 1073741824"),
         (
@@ -157,7 +157,7 @@ fn a_sweep_is_every_combination() {
         ("'path.lte.delya' = ['1ms']", "did you mean `delay`?"),
         ("'variant.both.scheduler' = ['min-rtt', 'fast']", "unknown scheduler `fast`"),
         ("'colour' = ['red']", "unknown field `colour`"),
-        ("'fault.3.burst' = [1]", "there is no such fault"),
+        ("'fault.3.burst' = [1]", "`fault.3.burst`: no such fault"),
         ("'workload.count' = { from = 1, to = 2 }", "steps"),
         ("'path.lte.delay' = { from = '1ms', to = '2s', steps = 2 }", "need the same unit"),
         ("'path.lte.delay' = []", "0 values"),

@@ -103,8 +103,8 @@ mod tests {
         for (text, word) in [
             ("at = 45\nsize = 1", "such as \"45ms\""),
             ("at = '45'\nsize = 1", "one of us, ms, s"),
-            ("at = '1s'\nsize = -1", "-1 is no number of bytes"),
-            ("at = '1s'\nsize = '1XB'", "1XB is no number"),
+            ("at = '1s'\nsize = -1", "-1 is not a number of bytes"),
+            ("at = '1s'\nsize = '1XB'", "1XB is not a number"),
             ("at = ['1s']\nsize = 1", "not 1"),
         ] {
             let error = read(text).expect_err(text);

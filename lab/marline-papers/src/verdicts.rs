@@ -213,7 +213,7 @@ mod tests {
         quick.clear_verdicts();
         assert_eq!(kept.changes(&quick), Vec::<String>::new());
         let asks = kept.changes(&result(1.0));
-        assert_eq!(asks, ["t: a \"b\" \\: asks `at most 1 ms`, not `at most 3 ms`"]);
+        assert_eq!(asks, ["t: a \"b\" \\: the goal is `at most 1 ms`, not `at most 3 ms`"]);
         let mut slower = result(3.0);
         slower.tables[0].rows[0] = Row::new("a \"b\" \\").ours(4.0, "ms").at_most(3.0);
         let flipped = kept.changes(&slower);

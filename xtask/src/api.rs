@@ -19,13 +19,14 @@ use surface::Documented;
 
 const CRATE: &str = "marline";
 /// Crates whose items are re-exported.
-const BELOW: [&str; 6] = [
+const BELOW: [&str; 7] = [
     "marline-algos",
     "marline-core",
     "marline-datagram",
     "marline-io",
     "marline-policy",
     "marline-time",
+    "marline-wire",
 ];
 const SNAPSHOT: &str = "crates/marline/public-api.txt";
 /// Largest number of names at the root of the crate.
@@ -161,10 +162,7 @@ fn check_version(root: &Path, now: &BTreeSet<String>) -> TaskResult {
 
 /// The part of the workspace's version that a breaking change raises: the first number above zero, and its place.
 fn version(manifest: &toml::Table) -> Result<(u64, u64), String> {
-    let version = manifest.get("workspace").and_then(|workspace| {
-        workspace.get("package")?.get("version")?.as_str().map(str::to_owned)
-    });
-    let version = version.ok_or("Cargo.toml: no workspace.package.version")?;
+    let version = manifest::version(manifest)?;
     let mut numbers = version.split(['.', '-']).map(|number| number.parse().unwrap_or(0));
     let (major, minor) = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
     Ok(if major > 0 { (major, 0) } else { (0, minor) })

@@ -120,9 +120,7 @@ fn release_sums(release: &Release) -> TaskResult {
 /// The version of the workspace.
 pub(crate) fn version(root: &Path) -> Result<String, String> {
     let manifest = crate::manifest::read_toml(&root.join("Cargo.toml"))?;
-    let version = manifest.get("workspace").and_then(|table| table.get("package"));
-    let version = version.and_then(|package| package.get("version")).and_then(toml::Value::as_str);
-    version.map(str::to_owned).ok_or_else(|| "Cargo.toml: no workspace.package.version".to_owned())
+    crate::manifest::version(&manifest).map(str::to_owned)
 }
 
 /// The commit's time, unless the environment sets another one.

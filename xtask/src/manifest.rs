@@ -77,3 +77,10 @@ fn collect(table: &toml::Table, into: &mut Vec<String>) {
         }
     }
 }
+
+/// Version of the workspace, from its root manifest.
+pub(crate) fn version(manifest: &toml::Table) -> Result<&str, String> {
+    let package = manifest.get("workspace").and_then(|workspace| workspace.get("package"));
+    let version = package.and_then(|package| package.get("version")?.as_str());
+    version.ok_or_else(|| "Cargo.toml: no workspace.package.version".to_owned())
+}

@@ -186,6 +186,11 @@ struct Owners {
 }
 
 impl Owners {
+    /// True for a part of the state, and for the state itself.
+    fn is_owner(&self, name: &str) -> bool {
+        self.names.contains(name) || name == self.area.state
+    }
+
     fn read(root: &Path, area: &'static Area) -> Result<Self, String> {
         let hub = root.join(area.hub);
         let mut paths = vec![hub.clone()];
@@ -330,17 +335,11 @@ impl FileVisitor<'_> {
                 FnArg::Receiver(receiver) if is_mutable(&receiver.kind) => {
                     held.extend(of.map(str::to_owned));
                 }
-                FnArg::Typed(typed) => {
-                    if let Type::Reference(reference) = &*typed.ty
-                        && reference.mutability.is_some()
-                    {
-                        held.extend(named(&reference.elem));
-                    }
-                }
+                FnArg::Typed(typed) => held.extend(mutably_borrowed(&typed.ty)),
                 FnArg::Receiver(_) => {}
             }
         }
-        held.retain(|name| self.owners.names.contains(name) || name == self.owners.area.state);
+        held.retain(|name| self.owners.is_owner(name));
         if self.file != self.owners.area.hub && held.len() > 1 {
             let held: Vec<&str> = held.iter().map(String::as_str).collect();
             let (file, name) = (self.file, &signature.ident);
@@ -348,6 +347,16 @@ impl FileVisitor<'_> {
         }
         let lent = lent_mutably(&signature.output);
         self.owned.extend(lent.into_iter().filter(|name| self.owners.structs.contains_key(name)));
+    }
+}
+
+/// Types behind a mutable reference; none for another type.
+fn mutably_borrowed(of: &Type) -> Vec<String> {
+    match of {
+        Type::Reference(reference) if reference.mutability.is_some() => {
+            named(&reference.elem).into_iter().collect()
+        }
+        _ => Vec::new(),
     }
 }
 
@@ -366,15 +375,9 @@ impl<'a> Visit<'a> for FileVisitor<'_> {
     }
 
     fn visit_item_struct(&mut self, found: &'a syn::ItemStruct) {
-        let mut held = BTreeSet::new();
-        for field in &found.fields {
-            if let Type::Reference(reference) = &field.ty
-                && reference.mutability.is_some()
-            {
-                held.extend(named(&reference.elem));
-            }
-        }
-        held.retain(|name| self.owners.names.contains(name) || name == self.owners.area.state);
+        let fields = found.fields.iter();
+        let mut held: BTreeSet<_> = fields.flat_map(|field| mutably_borrowed(&field.ty)).collect();
+        held.retain(|name| self.owners.is_owner(name));
         let name = found.ident.to_string();
         let listed = self.owners.area.borrowers.iter().find(|borrower| borrower.name == name);
         let stated: BTreeSet<String> =

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use crate::TaskResult;
 use crate::dist::{Release, files, link_static_program, stripped};
-use crate::run::{command, run, run_and_report_failure, tested};
+use crate::run::{command, run, run_and_report_failure, skip, tested};
 
 const SCRIPT: &str = "packaging/check/fresh_machine.sh";
 /// Debian root file system, made by `.ci/install-tools`.
@@ -62,11 +62,7 @@ fn debian() -> Result<Option<PathBuf>, String> {
         (false, _) => "it needs root".to_owned(),
         (true, false) => format!("{} is missing: .ci/install-tools makes it", tar.display()),
     };
-    if std::env::var("MARLINE_REQUIRE_ALL").is_ok_and(|value| value == "1") {
-        return Err(why);
-    }
-    println!("SKIPPED packages: {why}");
-    Ok(None)
+    skip("packages", why).map(|()| None)
 }
 
 /// Returns true for root, by the owner of a file: this needs no further crate.

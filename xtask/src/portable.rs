@@ -7,7 +7,7 @@
 use std::path::Path;
 
 use crate::TaskResult;
-use crate::run::{command, output, run};
+use crate::run::{command, output, run, skip};
 
 const TARGET: &str = "x86_64-apple-darwin";
 const CRATES: [&str; 4] = ["-p", "marline", "-p", "marline-proxy"];
@@ -21,11 +21,7 @@ pub(crate) fn check(root: &Path) -> TaskResult {
         let missing = format!(
             "the standard library for {TARGET} is missing: `rustup target add {TARGET}` installs it"
         );
-        if std::env::var("MARLINE_REQUIRE_ALL").is_ok_and(|value| value == "1") {
-            return Err(missing);
-        }
-        println!("SKIPPED portable: {missing}");
-        return Ok(());
+        return skip("portable", missing);
     }
     let arguments = ["check", "--target", TARGET, "--locked", "--quiet"];
     let mut cargo = command(root, "cargo", &[&arguments[..], &CRATES].concat());

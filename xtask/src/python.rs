@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use crate::TaskResult;
-use crate::run::{command, output, run};
+use crate::run::{command, output, run, skip};
 
 /// Directory of the package.
 const PACKAGE: &str = "lab/marline-python";
@@ -129,9 +129,5 @@ fn has_python(root: &Path) -> Result<bool, String> {
         return Ok(true);
     }
     let why = "it needs python3 from 3.11 on with venv (Debian: python3-venv)".to_owned();
-    if std::env::var("MARLINE_REQUIRE_ALL").is_ok_and(|value| value == "1") {
-        return Err(why);
-    }
-    println!("SKIPPED python: {why}");
-    Ok(false)
+    skip("python", why).map(|()| false)
 }

@@ -131,6 +131,15 @@ pub(crate) fn shown(command: &Command) -> String {
     words.join(" ")
 }
 
+/// Leaves a step out and prints why. Fails if nothing may be skipped.
+pub(crate) fn skip(step: &str, why: String) -> Result<(), String> {
+    if std::env::var("MARLINE_REQUIRE_ALL").is_ok_and(|value| value == "1") {
+        return Err(why);
+    }
+    println!("SKIPPED {step}: {why}");
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -60,7 +60,7 @@ enum RowStatus {
 }
 
 impl Requirement {
-    fn standing(&self) -> RowStatus {
+    fn status(&self) -> RowStatus {
         if self.source.iter().all(|source| source == "memory") {
             RowStatus::Memory
         } else if self.reason.is_some() {
@@ -103,7 +103,7 @@ pub(crate) fn print(root: &Path, arguments: &[String]) -> TaskResult {
     for (name, table) in &tables {
         println!("{name}: {}", table.title);
         for line in &table.requirement {
-            let mark = match line.standing() {
+            let mark = match line.status() {
                 RowStatus::Covered => "covered",
                 RowStatus::Excepted => "EXCEPT",
                 RowStatus::Memory => "memory",
@@ -295,7 +295,7 @@ fn tests_of(root: &Path) -> Result<BTreeSet<String>, String> {
 fn totals(table: &Table) -> Totals {
     let mut totals = Totals { lines: table.requirement.len(), ..Totals::default() };
     for line in &table.requirement {
-        match line.standing() {
+        match line.status() {
             RowStatus::Covered => totals.covered += 1,
             RowStatus::Excepted => totals.excepted += 1,
             RowStatus::Memory => totals.memory += 1,
@@ -337,10 +337,10 @@ mod tests {
         let with = |source: &str, more: &str| {
             line(&format!("id='a'\nlevel='MUST'\ntext='t'\nsource=[{source}]\n{more}"))
         };
-        assert_eq!(with("'kernel'", "").standing(), RowStatus::Covered);
-        assert_eq!(with("'kernel'", "reason='so'").standing(), RowStatus::Excepted);
-        assert_eq!(with("'memory'", "reason='so'").standing(), RowStatus::Memory);
-        assert_eq!(with("'memory','tshark'", "").standing(), RowStatus::Covered);
+        assert_eq!(with("'kernel'", "").status(), RowStatus::Covered);
+        assert_eq!(with("'kernel'", "reason='so'").status(), RowStatus::Excepted);
+        assert_eq!(with("'memory'", "reason='so'").status(), RowStatus::Memory);
+        assert_eq!(with("'memory','tshark'", "").status(), RowStatus::Covered);
     }
 
     #[test]

@@ -234,7 +234,7 @@ mod tests {
         let ends: Vec<usize> = lines[1..4].iter().map(|l| l.rfind("B").expect("unit")).collect();
         assert!(ends.windows(2).all(|w| w[0] == w[1]), "{text}");
         assert!(lines[1].contains("20.3 ms") && lines[1].contains("19.4 Mbit/s"), "{text}");
-        assert!(lines[2].contains("up,backup,suspect,loss"), "{text}");
+        assert!(lines[2].contains("up,backup,unreachable,loss"), "{text}");
         assert!(lines[3].contains("gone") && lines[3].contains("1.45 kB"), "{text}");
         assert!(lines[4].starts_with("  12") && lines[4].contains("(no path)"), "{text}");
         assert_eq!(

@@ -53,7 +53,7 @@ pub(crate) fn report_to_predecessor(why: &str) {
 /// A process that replaces another one.
 #[derive(Debug)]
 pub(crate) struct Successor {
-    heir: PendingSuccessor,
+    successor: PendingSuccessor,
     predecessor: u8,
     /// Listening sockets of the program.
     pub(crate) further: Vec<(String, OwnedFd)>,
@@ -86,16 +86,16 @@ impl Successor {
         let Some(channel) = predecessor().as_ref().map(Channel::duplicate).transpose()? else {
             return Ok(None);
         };
-        let (heir, estate) =
+        let (successor, handover) =
             PendingSuccessor::take(channel).context("cannot take over from another process")?;
-        let predecessor = estate.predecessor;
-        let further = network.inherit(estate);
-        Ok(Some(Successor { heir, predecessor, further }))
+        let predecessor = handover.predecessor;
+        let further = network.inherit(handover);
+        Ok(Some(Successor { successor, predecessor, further }))
     }
 
     /// Takes over from the predecessor. Everything must be open.
     pub(crate) fn begin(self, server: &Server) -> anyhow::Result<()> {
-        server.begin(self.heir, self.predecessor, crate::VERSION)?;
+        server.begin(self.successor, self.predecessor, crate::VERSION)?;
         predecessor().take();
         Ok(())
     }
@@ -234,13 +234,13 @@ async fn replace(
     program: Option<String>,
     patience: Duration,
 ) -> anyhow::Result<(String, u32)> {
-    let mut estate = server.estate()?;
-    estate.further.extend(aside.copies().context("cannot copy listening sockets")?);
+    let mut handover = server.handover_state()?;
+    handover.further.extend(aside.copies().context("cannot copy listening sockets")?);
     let (channel, other_end) = Channel::pair().context("cannot create a channel")?;
     let program = program.map_or_else(program_path, |program| Ok(PathBuf::from(program)))?;
     let mut child = start(&program, other_end)
         .with_context(|| format!("cannot start {}", program.display()))?;
-    let ready = wait_until_ready(estate, &channel, &mut child, patience).await;
+    let ready = wait_until_ready(handover, &channel, &mut child, patience).await;
     let begun = ready.and_then(|version| {
         let pid = child.id().context("the new process exited")?;
         server.hand_over(channel)?;
@@ -290,14 +290,14 @@ fn start(program: &Path, other_end: Channel) -> io::Result<Child> {
 
 /// Passes the state to a successor, and waits until it is ready. Returns its version.
 async fn wait_until_ready(
-    estate: HandoverState,
+    handover: HandoverState,
     channel: &Channel,
     child: &mut Child,
     patience: Duration,
 ) -> anyhow::Result<String> {
     let giving = channel.duplicate()?;
     // Ends with the child at the latest.
-    let given = tokio::task::spawn_blocking(move || estate.give(&giving));
+    let given = tokio::task::spawn_blocking(move || handover.give(&giving));
     let until = Instant::now() + patience;
     loop {
         // Checked first: a message from the child is more informative than its exit status.

@@ -10,7 +10,7 @@ pub use marline_io::{
     keep_capabilities,
 };
 
-/// Handover of a server to another process: see [`Server::estate`](crate::Server::estate).
+/// Handover of a server to another process: see [`Server::handover_state`](crate::Server::handover_state).
 pub use marline_io::succession;
 
 pub use crate::multimob::interactive;

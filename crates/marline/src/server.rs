@@ -312,16 +312,16 @@ fn open_framed(
     if config.own.shards > 1 {
         Shard::connect_shards(shards);
     }
-    if let Some(estate) = config.take_inherited() {
+    if let Some(handover) = config.take_inherited() {
         shards.iter().for_each(|shard| shard.defer_receiving());
-        let listen = succession::adopt_sockets(config, shards, estate.sockets)?;
-        let listeners = Mutex::new(succession::waiting(estate.listeners));
-        let elders = Mutex::new(estate.elders);
-        return Ok((listen, Place { generations, listeners, elders }));
+        let listen = succession::adopt_sockets(config, shards, handover.sockets)?;
+        let listeners = Mutex::new(succession::waiting(handover.listeners));
+        let older_processes = Mutex::new(handover.older_processes);
+        return Ok((listen, Place { generations, listeners, older_processes }));
     }
     let (listen, listeners) = ports::open(config, shards)?;
     let listeners = Mutex::new(succession::accepting(listeners));
-    Ok((listen, Place { generations, listeners, elders: Mutex::default() }))
+    Ok((listen, Place { generations, listeners, older_processes: Mutex::default() }))
 }
 
 /// Opens the sockets and ports of shards with a native carrier.
@@ -331,19 +331,19 @@ fn open_native(
     links: &Arc<Links>,
 ) -> Result<(Vec<SocketAddr>, Place), BindError> {
     let generations = Generations::new(config.own.generation, shards, links);
-    let (mut elders, mut inherited) = (Vec::new(), None);
+    let (mut older_processes, mut inherited) = (Vec::new(), None);
     if shards.len() > 1 {
         Shard::connect_shards(shards);
         share_fast_open_keys(shards)?;
     }
-    if let Some(estate) = config.take_inherited() {
+    if let Some(handover) = config.take_inherited() {
         shards.iter().for_each(|shard| shard.defer_receiving());
-        (elders, inherited) = (estate.elders, Some(estate.native));
+        (older_processes, inherited) = (handover.older_processes, Some(handover.native));
     }
     let each: Vec<&Shard> = shards.iter().map(|shard| &***shard).collect();
     let listen = announced::listen(config, &each, inherited)?;
-    let (listeners, elders) = (Mutex::default(), Mutex::new(elders));
-    Ok((listen, Place { generations, listeners, elders }))
+    let (listeners, older_processes) = (Mutex::default(), Mutex::new(older_processes));
+    Ok((listen, Place { generations, listeners, older_processes }))
 }
 
 /// Draws the keys of Fast Open cookies, which all shards share because a client with a cookie may reach any of them.

@@ -14,6 +14,10 @@ pub(super) struct Documented {
 }
 
 impl Documented {
+    const fn renderer(&self) -> Renderer<'_> {
+        Renderer { paths: &self.paths }
+    }
+
     pub(super) fn new(json: Value) -> Self {
         let (mut paths, mut own) = (BTreeMap::new(), BTreeMap::new());
         for (id, entry) in json["paths"].as_object().into_iter().flatten() {
@@ -148,7 +152,7 @@ struct Lister<'a> {
 impl Lister<'_> {
     fn item(&mut self, item: &Value, path: &str) {
         let documented = self.documented;
-        let renderer = Renderer { paths: &documented.paths };
+        let renderer = documented.renderer();
         let open = if is_non_exhaustive(item) { " #[non_exhaustive]" } else { "" };
         let Some((kind, inner)) = item["inner"].as_object().and_then(|inner| inner.iter().next())
         else {
@@ -187,7 +191,7 @@ impl Lister<'_> {
     }
 
     fn function(&mut self, inner: &Value, path: &str, word: &str) {
-        let renderer = Renderer { paths: &self.documented.paths };
+        let renderer = self.documented.renderer();
         let header = &inner["header"];
         let flag = |name: &str, word: &'static str| if header[name] == true { word } else { "" };
         let (constant, asynchronous) = (flag("is_const", "const "), flag("is_async", "async "));
@@ -212,7 +216,7 @@ impl Lister<'_> {
     }
 
     fn field(&mut self, field: &Value, path: &str) {
-        let renderer = Renderer { paths: &self.documented.paths };
+        let renderer = self.documented.renderer();
         let of = renderer.of_type(&field["inner"]["struct_field"]);
         self.put(format!("field {path}.{}: {of}", text(&field["name"])));
     }
@@ -237,7 +241,7 @@ impl Lister<'_> {
     /// from the rest.
     fn impls(&mut self, impls: &Value, path: &str) {
         let documented = self.documented;
-        let renderer = Renderer { paths: &documented.paths };
+        let renderer = documented.renderer();
         for id in list(impls) {
             let Some(found) = documented.item(&id.to_string()) else { continue };
             let inner = &found["inner"]["impl"];
@@ -261,7 +265,7 @@ impl Lister<'_> {
     /// Members of a trait (`of_trait`) or of an inherent implementation.
     fn members(&mut self, items: &Value, path: &str, of_trait: bool) {
         let documented = self.documented;
-        let renderer = Renderer { paths: &documented.paths };
+        let renderer = documented.renderer();
         for id in list(items) {
             let Some(member) = documented.item(&id.to_string()) else { continue };
             if !of_trait && member["visibility"] != "public" {
@@ -286,7 +290,7 @@ impl Lister<'_> {
     }
 }
 
-/// Whether other crates must expect more variants or fields.
+/// Returns true if other crates must expect more variants or fields.
 fn is_non_exhaustive(item: &Value) -> bool {
     list(&item["attrs"]).any(|attribute| {
         attribute == "non_exhaustive" || text(&attribute["other"]).contains("non_exhaustive")

@@ -186,7 +186,7 @@ fn udp_is_carried_over_the_udp_carrier_alone_by_the_policy_that_was_chosen() {
     assert_eq!(plan.datagrams.unwrap().policy.name(), "min-rtt");
     assert!(plan.socks5.is_empty(), "a forward is enough");
     let native = ClientOptions { carrier: Some(CarrierChoice::Raw), ..options.clone() };
-    assert!(error_of(native.clone().plan()).contains("`auto`, `udp` or `tcp`"));
+    assert!(error_of(native.clone().plan()).contains("--carrier auto, udp or tcp"));
     let native = ClientOptions { udp_forward: Vec::new(), ..native }.plan().unwrap();
     assert!(native.datagrams.is_none());
     let open = ClientOptions { udp_forward: forward("*:53:host:53"), ..options.clone() };

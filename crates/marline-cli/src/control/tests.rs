@@ -213,7 +213,7 @@ async fn invalid_requests_are_refused_and_endless_lines_cut_off() {
     stream.write_all(b"hello?\n{\"cmd\":\"hello\",\"id\":9}\n").await.expect("write");
     let mut line = String::new();
     stream.read_line(&mut line).await.expect("refusal");
-    assert!(line.contains("\"error\":\"not a request"), "{line}");
+    assert!(line.contains("\"error\":\"invalid request"), "{line}");
     line.clear();
     stream.read_line(&mut line).await.expect("answer");
     assert!(line.starts_with("{\"id\":9,\"ok\":{\"hello\":"), "{line}");

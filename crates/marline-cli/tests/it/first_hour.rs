@@ -149,7 +149,7 @@ fn sudo_marline_up_takes_the_callers_invite_waits_for_a_path_and_can_be_reloaded
                 for try in {{1..400}}; do grep -q "$1" up.log && return; sleep 0.1; done
                 echo "no $1 in"; cat up.log; marline down; exit 1
             }}
-            saw "path lte9: there is no interface"
+            saw "path lte9: interface `lte9` not found"
             saw "goes through the server"
             curl -sS --fail --max-time 20 {url} | wc -c
             # It has given up the right to read what is the user's.
@@ -205,7 +205,7 @@ fn a_path_that_is_not_there_is_waited_for_while_the_program_runs() {
                   --path 10.7.0.9 --socks5 127.0.0.1:1080 --control absent.sock";
     let lines = world.hosts.program(Side::Client, client);
     // For a user who has mistyped the name.
-    let said = hear(&lines, "path lte9: there is no interface");
+    let said = hear(&lines, "path lte9: interface `lte9` not found");
     assert!(said.contains("waiting") && said.contains("wifi") && said.contains("lte"), "{said}");
     hear(&lines, "path 10.7.0.9: no interface of this machine has the address");
     hear(&lines, "socks5 listening");

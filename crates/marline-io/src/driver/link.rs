@@ -358,7 +358,7 @@ impl Progress {
 
     /// Returns true if there was no progress for too long, according to the kernel's current data.
     pub(super) fn is_stalled(&self, now: Instant, info: &TcpInfo) -> bool {
-        let mut known = self.acknowledged.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = lock(&self.acknowledged);
         if info.unacknowledged == 0 {
             *known = None;
             return false;

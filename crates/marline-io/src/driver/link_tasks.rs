@@ -111,7 +111,7 @@ impl core::fmt::Display for LinkOpenError {
     }
 }
 
-/// What shards are notified of.
+/// Event of a link, for the shards that use it.
 #[derive(Copy, Clone, Debug)]
 pub(super) enum LinkEvent<'a> {
     /// Frames have arrived.
@@ -263,7 +263,7 @@ fn take(
     })
 }
 
-/// Returns the index of the shard that owns a frame, as the kernel's program for datagrams does (`sys/socket.rs`).
+/// Returns the index of the shard that owns a frame, as the kernel's program for datagrams does (`linux/socket.rs`).
 pub(super) fn owner(frame: &[u8], shards: usize) -> usize {
     const SENDER_ID_LAST_BYTE: usize = 16;
     let Some(id) = frame.get(1..).and_then(|rest| rest.first_chunk::<8>()) else { return 0 };

@@ -387,7 +387,8 @@ impl Observers {
     }
 }
 
-/// Receivers of events. Each method returns what the core has to report from now on, if that has changed.
+/// Receivers of events. [`show`](Self::show) and [`pass_traffic`](Self::pass_traffic) return the traffic that the core
+/// has to report from now on, if that has changed.
 impl Observers {
     pub(super) fn set_monitor(&mut self, monitor: Option<broadcast::Sender<MonitorEvent>>) {
         self.monitor = monitor;

@@ -311,8 +311,8 @@ mod tests {
         assert!(older.sift(&passed(), &run(&[1, 2, 3])).is_none(), "there is nobody else");
         let (to_one, one) = Channel::pair().expect("a channel");
         let (to_two, two) = Channel::pair().expect("a channel");
-        older.add(1, to_one).expect("an process");
-        older.add(2, to_two).expect("an process");
+        older.add(1, to_one).expect("a runtime");
+        older.add(2, to_two).expect("a runtime");
         assert!(older.has_any());
         assert!(older.sift(&passed(), &run(&[3, 3])).is_none(), "all of it is ours");
         // The last frame of a run may be shorter than the others. Generation 9 does not exist any more.

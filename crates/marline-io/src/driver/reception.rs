@@ -126,8 +126,8 @@ impl Reception {
     }
 
     /// Passes on the datagrams of a batch that belong to other processes.
-    pub(super) fn sift(&mut self, at: usize, elders: &OlderProcesses) {
-        self.buffer.sift(elders, self.sockets[at].local);
+    pub(super) fn sift(&mut self, at: usize, older: &OlderProcesses) {
+        self.buffer.sift(older, self.sockets[at].local);
     }
 
     /// Returns the socket of the last batch and the batch.
@@ -302,9 +302,9 @@ impl ReceiveBuffer {
     }
 
     /// Passes on datagrams of other processes that share the socket.
-    pub(super) fn sift(&mut self, elders: &OlderProcesses, bound: SocketAddr) {
+    pub(super) fn sift(&mut self, older: &OlderProcesses, bound: SocketAddr) {
         if let ReceiveBuffer::Udp(buffer) = self {
-            buffer.sift(elders, bound);
+            buffer.sift(older, bound);
         }
     }
 
@@ -386,7 +386,7 @@ impl UdpBuffer {
     }
 
     /// Passes on datagrams of other processes and keeps the rest.
-    fn sift(&mut self, elders: &OlderProcesses, bound: SocketAddr) {
+    fn sift(&mut self, older: &OlderProcesses, bound: SocketAddr) {
         let messages = self.metas.iter_mut().zip(self.bytes.chunks_mut(MESSAGE_BYTES));
         for (meta, bytes) in messages.take(self.messages) {
             let stride = meta.stride.clamp(1, usize::from(u16::MAX));
@@ -398,7 +398,7 @@ impl UdpBuffer {
                 stride: stride as u16,
             };
             let run = bytes.get(..meta.len).unwrap_or_default();
-            if let Some(ours) = elders.sift(&from, run) {
+            if let Some(ours) = older.sift(&from, run) {
                 meta.len = ours.len();
                 bytes[..ours.len()].copy_from_slice(&ours);
             }

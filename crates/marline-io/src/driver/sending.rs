@@ -60,9 +60,8 @@ impl SendError {
 /// Maximum number of datagrams in one batch: those of a 64 KiB GSO send.
 const BATCH_DATAGRAMS: usize = 44;
 
-/// Datagrams and bytes of one batch: the content of a 64 KiB GSO send.
-const BATCH_FRAMES: usize = 44;
-const BATCH_BYTES: usize = BATCH_FRAMES * LARGEST_DATAGRAM as usize;
+/// Maximum length of one batch, in bytes.
+const BATCH_BYTES: usize = BATCH_DATAGRAMS * LARGEST_DATAGRAM as usize;
 
 /// Datagrams to one destination that the kernel takes in one call. All have the same length, but the last may be
 /// shorter.
@@ -98,7 +97,7 @@ impl<To: Copy + PartialEq> FrameBatch<To> {
         let Some(known) = self.to else { return true };
         let one = stride == 0 || len <= stride;
         let fits = if one { len <= self.stride } else { stride == self.stride };
-        let room = self.bytes.len() + len <= BATCH_BYTES.min(BATCH_FRAMES * self.stride);
+        let room = self.bytes.len() + len <= BATCH_BYTES.min(BATCH_DATAGRAMS * self.stride);
         known == to && !self.closed && fits && room
     }
 
@@ -335,7 +334,7 @@ mod tests {
             while batch.takes('a', 0, len) {
                 batch.push('a', 0, &vec![0; len]);
             }
-            assert_eq!(batch.bytes.len(), BATCH_FRAMES * len);
+            assert_eq!(batch.bytes.len(), BATCH_DATAGRAMS * len);
         }
     }
 }

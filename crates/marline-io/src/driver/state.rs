@@ -41,7 +41,7 @@ pub(super) struct State {
     wakeups: Wakeups,
 }
 
-/// What a state is made of.
+/// Endpoint, carrier and owners that a new state gets; it creates the others itself.
 pub(super) struct Parts {
     pub(crate) endpoint: Endpoint,
     pub(crate) carrier: Carrier,

@@ -133,7 +133,7 @@ impl AcceptQueue {
     }
 }
 
-/// What a task waits for on a connection.
+/// Event of a connection that a task waits for.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(super) enum Waiting {
     /// The end of the handshake.

@@ -34,11 +34,8 @@ use comparing::{COMPARE, COMPARE_AFTER_NOTHING, Comparison, TRIAL};
 const INITIAL_ANSWER_TIMEOUT: Duration = Duration::from_millis(500);
 /// Patience with a server that has.
 const PATIENCE: Duration = Duration::from_millis(1_500);
-/// A link is opened only if a datagram was sent within this time, ...
+/// A link is opened only if a datagram was sent within this time.
 const RECENT_SEND_TIME: Duration = Duration::from_secs(30);
-/// ... or, after a failed attempt, within this one: while a path is in use it is probed more often, and while it is
-/// idle each rare probe is worth one or two attempts.
-const RECENT_SEND_TIME_AFTER_FAILURE: Duration = Duration::from_millis(1_200);
 /// First and longest pause after a failed link attempt.
 const RETRY: Backoff = Backoff { first: Duration::from_secs(1), longest: Duration::from_secs(30) };
 /// Unanswered attempts after which a client that sends no datagrams tries less often: about five minutes.
@@ -192,11 +189,7 @@ impl Route {
             () => INITIAL_ANSWER_TIMEOUT,
         };
         let at = (since + patience).max(self.retry_at);
-        let recent = match self.failures {
-            0 => RECENT_SEND_TIME,
-            _ => RECENT_SEND_TIME_AFTER_FAILURE,
-        };
-        (at <= latest + recent).then_some(at)
+        (at <= latest + RECENT_SEND_TIME).then_some(at)
     }
 
     fn take(&mut self, now: Instant, way: TransportChoice) {

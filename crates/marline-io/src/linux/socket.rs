@@ -21,10 +21,14 @@ const FLOW_ID_OFFSET: u32 = 1;
 /// Offset of the last byte of the sender's own id in a HANDSHAKE frame.
 const SENDER_ID_LAST_BYTE: u32 = 16;
 
+/// Opens a nonblocking UDP socket.
+pub(crate) fn udp_socket(domain: Domain) -> io::Result<Socket> {
+    Socket::new(domain, Type::DGRAM.nonblocking(), Some(Protocol::UDP))
+}
+
 /// Opens and binds a UDP socket.
 pub(crate) fn open(spec: &SocketSpec<'_>) -> io::Result<UdpSocket> {
-    let domain = Domain::for_address(spec.local);
-    let socket = Socket::new(domain, Type::DGRAM.nonblocking(), Some(Protocol::UDP))?;
+    let socket = udp_socket(Domain::for_address(spec.local))?;
     if spec.local.is_ipv6() {
         socket.set_only_v6(true)?;
     }

@@ -9,7 +9,7 @@ use std::io;
 
 use marline_time::Rng as _;
 use marline_wire::{DNS_A, DNS_AAAA, DNS_HEADER_LEN, dns_answers};
-use socket2::{Domain, Protocol, Socket, Type};
+use socket2::Domain;
 use tokio::net::UdpSocket;
 use tokio::time::{Instant, timeout_at};
 
@@ -157,9 +157,7 @@ pub fn dns_query(id: [u8; 2], host: &str, kind: u16) -> io::Result<Vec<u8>> {
 /// Opens a UDP socket whose packets use the interface of `end`.
 pub(super) fn open_socket(end: &LocalEnd) -> io::Result<UdpSocket> {
     let options = end.socket_options();
-    let domain = Domain::for_address(options.local);
-    let socket = Socket::new(domain, Type::DGRAM, Some(Protocol::UDP))?;
-    socket.set_nonblocking(true)?;
+    let socket = socket::udp_socket(Domain::for_address(options.local))?;
     if let Some((name, index)) = &options.interface {
         socket::bind_to_interface(&socket, name, *index, options.local.is_ipv6())?;
     }

@@ -13,14 +13,19 @@ use crate::edge::socket_spec::{PortSharing, SocketSpec};
 /// Requested kernel buffer in each direction, in bytes.
 const BUFFER_BYTES: usize = 4 << 20;
 
+/// Opens a nonblocking UDP socket.
+pub(crate) fn udp_socket(domain: Domain) -> io::Result<Socket> {
+    let socket = Socket::new(domain, Type::DGRAM, Some(Protocol::UDP))?;
+    socket.set_nonblocking(true)?;
+    Ok(socket)
+}
+
 /// Opens and binds a UDP socket.
 pub(crate) fn open(spec: &SocketSpec<'_>) -> io::Result<UdpSocket> {
     if spec.port != PortSharing::Alone {
         return Err(unsupported("several shards"));
     }
-    let domain = Domain::for_address(spec.local);
-    let socket = Socket::new(domain, Type::DGRAM, Some(Protocol::UDP))?;
-    socket.set_nonblocking(true)?;
+    let socket = udp_socket(Domain::for_address(spec.local))?;
     if spec.local.is_ipv6() {
         socket.set_only_v6(true)?;
     }

@@ -31,7 +31,7 @@ pub struct HandoverState {
     /// Listening TCP sockets.
     pub listeners: Vec<(SocketAddr, OwnedFd)>,
     /// Older processes that still have connections: generation, and the channel for their packets.
-    pub elders: Vec<(u8, OwnedFd)>,
+    pub older_processes: Vec<(u8, OwnedFd)>,
     /// Further descriptors of the program, by name.
     pub further: Vec<(String, OwnedFd)>,
 }
@@ -69,7 +69,7 @@ impl HandoverState {
         for (local, fd) in &self.listeners {
             put(Message::Listener { local: *local }, Some(fd))?;
         }
-        for (generation, fd) in &self.elders {
+        for (generation, fd) in &self.older_processes {
             put(Message::OlderProcess { generation: *generation }, Some(fd))?;
         }
         for (name, fd) in &self.further {
@@ -90,28 +90,28 @@ impl HandoverState {
                 format!("the predecessor uses handover version {protocol} (expected {PROTOCOL})");
             return Err(other(text));
         }
-        let mut estate = HandoverState {
+        let mut handover = HandoverState {
             generation,
             predecessor,
             seed: ResetSeed::new(seed),
             sockets: Vec::new(),
             native: Vec::new(),
             listeners: Vec::new(),
-            elders: Vec::new(),
+            older_processes: Vec::new(),
             further: Vec::new(),
         };
         loop {
             let (message, fd) = next()?;
             if message == Message::End {
-                return Ok(estate);
+                return Ok(handover);
             }
             let fd = fd.ok_or_else(|| other("a descriptor is missing"))?;
             match message {
-                Message::Socket { shard, local } => estate.sockets.push((shard, local, fd)),
-                Message::Native { part, local } => estate.native.push((part, local, fd)),
-                Message::Listener { local } => estate.listeners.push((local, fd)),
-                Message::OlderProcess { generation } => estate.elders.push((generation, fd)),
-                Message::Further { name } => estate.further.push((name, fd)),
+                Message::Socket { shard, local } => handover.sockets.push((shard, local, fd)),
+                Message::Native { part, local } => handover.native.push((part, local, fd)),
+                Message::Listener { local } => handover.listeners.push((local, fd)),
+                Message::OlderProcess { generation } => handover.older_processes.push((generation, fd)),
+                Message::Further { name } => handover.further.push((name, fd)),
                 _ => return Err(other("unexpected message from the predecessor")),
             }
         }
@@ -139,8 +139,8 @@ impl PendingSuccessor {
     /// The predecessor does not send it, or uses another version.
     pub fn take(channel: Channel) -> io::Result<(PendingSuccessor, HandoverState)> {
         channel.set_blocking(true)?;
-        let estate = HandoverState::take(&channel)?;
-        Ok((PendingSuccessor { channel }, estate))
+        let handover = HandoverState::take(&channel)?;
+        Ok((PendingSuccessor { channel }, handover))
     }
 
     /// Reports that everything has arrived, and waits for the predecessor's answer. The predecessor has stopped

@@ -181,8 +181,8 @@ impl ServerBuilder {
     /// # Errors
     /// The state does not contain valid raw sockets.
     pub fn inherited_raw(&self) -> Result<Option<Arc<RawSockets>>, BindError> {
-        let mut estate = self.lock_inherited();
-        estate.as_mut().map_or(Ok(None), inherited_raw)
+        let mut handover = self.lock_inherited();
+        handover.as_mut().map_or(Ok(None), inherited_raw)
     }
 
     /// Returns true if this server succeeds another process.
@@ -195,13 +195,13 @@ impl ServerBuilder {
     /// nothing is received before [`Server::begin`].
     ///
     /// Returns the descriptors that the program itself has handed over ([`HandoverState::further`]).
-    pub fn inherit(&mut self, mut estate: HandoverState) -> Vec<(String, OwnedFd)> {
+    pub fn inherit(&mut self, mut handover: HandoverState) -> Vec<(String, OwnedFd)> {
         let is_own = |(name, _): &(String, OwnedFd)| RawSockets::takes(name);
-        let (own, further) = std::mem::take(&mut estate.further).into_iter().partition(is_own);
-        estate.further = own;
-        self.own.reset_seed = Some(estate.seed);
-        self.own.generation = estate.generation;
-        *self.lock_inherited() = Some(estate);
+        let (own, further) = std::mem::take(&mut handover.further).into_iter().partition(is_own);
+        handover.further = own;
+        self.own.reset_seed = Some(handover.seed);
+        self.own.generation = handover.generation;
+        *self.lock_inherited() = Some(handover);
         further
     }
 
@@ -264,11 +264,11 @@ impl ServerBuilder {
 }
 
 /// Creates a carrier from a predecessor's native parts: raw sockets with their guards. Other parts remain in the
-/// estate.
-fn inherited_raw(estate: &mut HandoverState) -> Result<Option<Arc<RawSockets>>, BindError> {
+/// state.
+fn inherited_raw(handover: &mut HandoverState) -> Result<Option<Arc<RawSockets>>, BindError> {
     let is_raw = |part: &(NativePart, SocketAddr, OwnedFd)| part.0 != NativePart::Tun;
-    let raw: Vec<_> = estate.native.extract_if(.., |part| is_raw(part)).collect();
-    let opened = RawSockets::inherit(raw, std::mem::take(&mut estate.further));
+    let raw: Vec<_> = handover.native.extract_if(.., |part| is_raw(part)).collect();
+    let opened = RawSockets::inherit(raw, std::mem::take(&mut handover.further));
     let opened =
         opened.map_err(|error| BindError::io("take the predecessor's raw sockets", error))?;
     Ok(opened.map(Arc::new))

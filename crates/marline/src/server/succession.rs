@@ -31,7 +31,7 @@ pub(super) struct Place {
     pub(super) generations: Arc<Generations>,
     pub(super) listeners: Mutex<Listeners>,
     /// Older processes, to which the predecessor passes packets until this one begins.
-    pub(super) elders: Mutex<OlderProcessChannels>,
+    pub(super) older_processes: Mutex<OlderProcessChannels>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
@@ -43,14 +43,14 @@ impl Server {
     ///
     /// # Errors
     /// Too many older processes are alive, or the system has no descriptors left.
-    pub fn estate(&self) -> Result<HandoverState, BindError> {
+    pub fn handover_state(&self) -> Result<HandoverState, BindError> {
         let io = |error| BindError::io("copy the sockets", error);
         let place = &self.inner.place;
-        let elders = place.generations.older_processes().map_err(io)?;
+        let older_processes = place.generations.older_processes().map_err(io)?;
         let own = place.generations.own();
-        let numbers: Vec<u8> = elders.iter().map(|(number, _)| *number).collect();
+        let numbers: Vec<u8> = older_processes.iter().map(|(number, _)| *number).collect();
         let Some(generation) = next_generation(own, &numbers) else {
-            let text = format!("{} older processes still have connections", elders.len());
+            let text = format!("{} older processes still have connections", older_processes.len());
             return Err(BindError::Config(text));
         };
         let (mut sockets, mut native, mut further) = (Vec::new(), Vec::new(), Vec::new());
@@ -76,7 +76,7 @@ impl Server {
             sockets,
             native,
             listeners: copies,
-            elders,
+            older_processes,
             further,
         })
     }
@@ -103,17 +103,17 @@ impl Server {
     /// The predecessor is gone, or does not hand over.
     pub fn begin(
         &self,
-        heir: PendingSuccessor,
+        successor: PendingSuccessor,
         predecessor: u8,
         version: &str,
     ) -> Result<(), BindError> {
         let io = |error| BindError::io("take the predecessor's place", error);
         let place = &self.inner.place;
-        heir.ask_to_begin(version).map_err(io)?;
-        for (generation, elder) in std::mem::take(&mut *lock(&place.elders)) {
-            place.generations.add_older_process(generation, Channel::of(elder)).map_err(io)?;
+        successor.ask_to_begin(version).map_err(io)?;
+        for (generation, channel) in std::mem::take(&mut *lock(&place.older_processes)) {
+            place.generations.add_older_process(generation, Channel::of(channel)).map_err(io)?;
         }
-        place.generations.add_older_process(predecessor, heir.into_channel()).map_err(io)?;
+        place.generations.add_older_process(predecessor, successor.into_channel()).map_err(io)?;
         self.inner.shards.iter().for_each(|shard| shard.begin_receiving());
         let mut listeners = lock(&place.listeners);
         for waiting in std::mem::take(&mut listeners.waiting) {
@@ -125,9 +125,9 @@ impl Server {
 }
 
 /// Generation of the next process: it must not be in use, and a recent one is avoided.
-fn next_generation(own: u8, elders: &[u8]) -> Option<u8> {
+fn next_generation(own: u8, older_processes: &[u8]) -> Option<u8> {
     let following = (1..Part::GENERATIONS).map(|more| (own + more) % Part::GENERATIONS);
-    following.into_iter().find(|number| !elders.contains(number))
+    following.into_iter().find(|number| !older_processes.contains(number))
 }
 
 /// Passes a predecessor's sockets to the shards. Returns their addresses.

@@ -256,7 +256,7 @@ fn the_page_shows_a_scripted_outage_as_it_was() {
     let news = "document.querySelector('#news').textContent";
     browser.wait_for(&page, &format!("{news}.startsWith('WiFi is unreachable')"));
     let happened = "document.querySelector('#events').innerText";
-    browser.wait_for(&page, &format!("{happened}.includes('WiFi is silent')"));
+    browser.wait_for(&page, &format!("{happened}.includes('WiFi is unreachable')"));
     wait_until(|| told.lock().expect("unpoisoned").iter().any(|e| e["event"] == "SF_UNREACHABLE"));
     world.wifi.tell("up");
     browser.wait_for(&page, &state("WiFi", "usable"));

@@ -74,7 +74,7 @@ fn a_network_that_drops_or_forbids_udp_is_named_once_and_taken_back() {
     testbed.log_with(client, "path wlan0 works again: 9.9.9.1:7777 answers");
     router(&testbed, PORTAL);
     ask_until(&testbed, "marline path --control c | grep -q 'up,unreachable.*prohibited'");
-    let portal = "192.168.1.1 says: administratively prohibited (ICMP)";
+    let portal = "192.168.1.1 reports: administratively prohibited (ICMP)";
     testbed.log_with(client, portal);
     testbed.run("client", ASK);
     assert_eq!(warnings(&testbed, client, portal), 1, "{}", testbed.log(client));
@@ -194,7 +194,7 @@ fn the_doctor_goes_the_way_of_an_invite_and_says_where_it_ends() {
     router(&testbed, PORTAL);
     let (said, well) = doctor(&testbed, "invite");
     assert!(
-        well && said.contains("192.168.1.1 says: administratively prohibited (ICMP)"),
+        well && said.contains("192.168.1.1 reports: administratively prohibited (ICMP)"),
         "{said}"
     );
     router(&testbed, "ip saddr 192.168.1.0/24 drop");

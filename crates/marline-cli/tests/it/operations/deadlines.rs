@@ -61,7 +61,7 @@ fn a_stream_to_such_a_port_has_the_deadline_at_both_ends_and_the_next_on_its_con
     // A changed rule applies from the next request on.
     write(&format!("{}-{0}=1s", usual.port()));
     let told = ask(dir.path(), &["reload", "--control", at_client], true);
-    assert!(told.contains("for new connections: deadline"), "{told}");
+    assert!(told.contains("applied to new connections: deadline"), "{told}");
     let mut fourth = open(socks, usual).unwrap();
     echo(&mut fourth, b"within a second");
     assert_eq!(schedulers(at_client).1, serde_json::json!(["deadline,within=1000000us"]));

@@ -40,7 +40,7 @@ fn a_client_opens_and_closes_ports_and_paths_or_changes_nothing() {
     let (free_port, taken_too) = (format!("\"{second}\""), format!("\"{second}\", \"{taken}\""));
     for (socks5, more, says) in [
         (&free_port, "mode = \"psychic\"", "psychic"),
-        (&free_port, "path-quota = [\"wifi=1GB\", \"wifi=2GB\"]", "has two"),
+        (&free_port, "path-quota = [\"wifi=1GB\", \"wifi=2GB\"]", "given twice for the path wifi"),
         (&taken_too, &path, "cannot listen"),
         (&free_port, "nonsense = 1", "line 4"),
     ] {
@@ -64,7 +64,7 @@ fn a_client_opens_and_closes_ports_and_paths_or_changes_nothing() {
     );
     let told = reload(true);
     assert!(told.contains("applied: log-connections, path, socks5"), "{told}");
-    assert!(told.contains("for new connections: datagram-policy, mode, scheduler"), "{told}");
+    assert!(told.contains("applied to new connections: datagram-policy, mode, scheduler"), "{told}");
     assert!(told.contains("used by other commands only: dns"), "{told}");
     let line = "needs a restart: keepalive (running: \"15s\", configured: \"14s\")";
     assert!(told.contains(line), "{told}");

@@ -324,8 +324,10 @@ const KINDS: &[Kind] = &[
         says: &["strips the options of Multipath TCP after the handshake, from the server"] },
     Kind { name: "options stripped in mid-stream", live: Some(",strip=mptcp:rest@2s"),
         notes: || strips_later(true, true),
-        says: &["strips the options of Multipath TCP in mid-stream, towards the server: a subflow there is reset",
-            "strips the options of Multipath TCP in mid-stream, from the server: a subflow there is reset"] },
+        says: &["strips the options of Multipath TCP in mid-stream, towards the server: subflows on this path \
+                are reset when that begins",
+            "strips the options of Multipath TCP in mid-stream, from the server: subflows on this path are \
+                reset when that begins"] },
     Kind { name: "the same towards the server", live: Some(",up.strip=mptcp:rest@2s"),
         notes: || strips_later(true, false),
         says: &["strips the options of Multipath TCP in mid-stream, towards the server"] },
@@ -341,7 +343,7 @@ const KINDS: &[Kind] = &[
         live: Some(",strip=mptcp+sack_permitted+sack+timestamps+window_scale"), notes: strips_syn,
         says: &["strips the options of Multipath TCP from SYNs"] },
     Kind { name: "SYN with options dropped", live: Some(",up.block=mptcp:syn"), notes: drops_syn,
-        says: &["drops SYNs with the options of Multipath TCP: a first connection waits seven seconds"] },
+        says: &["drops SYNs with the options of Multipath TCP: the first connection waits seven seconds"] },
     Kind { name: "SYN/ACK with options dropped", live: Some(",down.block=mptcp:synack"), notes: drops_syn_ack,
         says: &["drops SYN/ACKs with the options of Multipath TCP"] },
     Kind { name: "segments with options dropped", live: Some(",block=mptcp:rest"),
@@ -391,7 +393,7 @@ const KINDS: &[Kind] = &[
 #[rustfmt::skip]
 const OTHERS: &[Kind] = &[
     Kind { name: "payload changed", live: Some(",up.rewrite=5%"), notes: changes_payload,
-        says: &["changes payload: ask for DSS checksums there"] },
+        says: &["changes payload: enable DSS checksums there"] },
     Kind { name: "NAT", live: Some("translates addresses or ports (NAT)"), notes: translates,
         says: &["translates addresses or ports (NAT): harmless to Multipath TCP", NOTHING] },
     Kind { name: "a server without Multipath TCP",

@@ -7,7 +7,7 @@
 //! *How.* Subflows from addresses without the `backup` flag (*primary*: WiFi) are kept as a mesh (`mesh.rs`). Nothing
 //! is sent from an address flagged `backup` until no primary subflow works any more:
 //! - at once, if each has a degraded address pair according to the path health monitor, fades, is silent (receive
-//! timer,   keepalives), or was made a backup by the peer (MP_PRIO);
+//!   timer, keepalives), or was made a backup by the peer (MP_PRIO);
 //! - at once, if the last one disappeared with its address (ours lost, the peer's withdrawn), or if data waits and
 //!   there is none;
 //! - after `patience`, if each is silent or none is left.

@@ -149,7 +149,7 @@ fn sudo_marline_up_takes_the_callers_invite_waits_for_a_path_and_can_be_reloaded
                 for try in {{1..400}}; do grep -q "$1" up.log && return; sleep 0.1; done
                 echo "no $1 in"; cat up.log; marline down; exit 1
             }}
-            saw "path lte9: interface `lte9` not found"
+            saw 'path lte9: interface `lte9` not found'
             saw "goes through the server"
             curl -sS --fail --max-time 20 {url} | wc -c
             # It has given up the right to read what is the user's.
@@ -158,7 +158,7 @@ fn sudo_marline_up_takes_the_callers_invite_waits_for_a_path_and_can_be_reloaded
             saw "configuration reloaded"
             ip link set lte down; ip link set lte name lte9; ip link set lte9 up
             ip addr replace 10.0.2.2/24 dev lte9
-            saw "path lte9: now here"
+            saw "path lte9: available, at"
             marline down; wait; echo "that is all""#
         ),
     );
@@ -219,7 +219,7 @@ fn a_path_that_is_not_there_is_waited_for_while_the_program_runs() {
          ip link add other type veth peer name else; ip link set else up
          ip addr add 10.7.0.9/24 dev other; ip link set other up",
     );
-    hear(&lines, "path lte9: now here");
+    hear(&lines, "path lte9: available, at");
     hear(&lines, "path 10.7.0.9: now here");
     // This path alone carries the following data.
     world.hosts.net.command("wifi", "down").expect("WiFi dies");

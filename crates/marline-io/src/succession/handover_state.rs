@@ -110,7 +110,9 @@ impl HandoverState {
                 Message::Socket { shard, local } => handover.sockets.push((shard, local, fd)),
                 Message::Native { part, local } => handover.native.push((part, local, fd)),
                 Message::Listener { local } => handover.listeners.push((local, fd)),
-                Message::OlderProcess { generation } => handover.older_processes.push((generation, fd)),
+                Message::OlderProcess { generation } => {
+                    handover.older_processes.push((generation, fd))
+                }
                 Message::Further { name } => handover.further.push((name, fd)),
                 _ => return Err(other("unexpected message from the predecessor")),
             }

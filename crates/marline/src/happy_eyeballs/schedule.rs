@@ -10,7 +10,7 @@
 //! - a backup path starts after the first regular path was asked twice, [`RESERVE_WAIT`] apart, and the same time
 //!   has passed again: a single lost SYN wakes no radio;
 //! - a degraded address pair starts last, [`DEGRADED_PAIR_DELAY`] after everything else: by then, the others' first SYN
-//! counts as   lost by RFC 6298.
+//!   counts as lost by RFC 6298.
 //!
 //! A late attempt starts at once when no other is left in the race.
 //!

@@ -50,7 +50,10 @@ fn a_file_becomes_an_experiment() {
     assert_eq!(names(&[Stack::Sim]), [(Stack::Sim, default), (Stack::Sim, both)]);
     // The kernel's buffers are not guessed.
     let error = format!("{:#}", file.lanes(&[Stack::Mptcp]).expect_err("buffers"));
-    assert!(error.contains("variant `both` has its own buffers") && error.contains("SO_SNDBUF"), "{error}");
+    assert!(
+        error.contains("variant `both` has its own buffers") && error.contains("SO_SNDBUF"),
+        "{error}"
+    );
     let unbounded = read(&GOOD.replace("send_buffer = '200kB'\n", ""));
     let lanes = unbounded.lanes(&[Stack::Tcp, Stack::Mptcp]).expect("lanes");
     let names: Vec<&str> = lanes.iter().map(|lane| lane.variant.name.as_str()).collect();

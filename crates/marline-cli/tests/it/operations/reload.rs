@@ -6,6 +6,14 @@ use super::support::socks::{echo, echo_target, open};
 use super::support::{self, Running, start_server};
 use super::{ask, until};
 
+/// Lines of the report on a reload that changes each kind of setting.
+const REPORTED: [&str; 4] = [
+    "applied: log-connections, path, socks5",
+    "applied to new connections: datagram-policy, mode, scheduler",
+    "used by other commands only: dns",
+    "needs a restart: keepalive (running: \"15s\", configured: \"14s\")",
+];
+
 #[test]
 fn a_client_opens_and_closes_ports_and_paths_or_changes_nothing() {
     let _others = support::among_others();
@@ -63,12 +71,7 @@ fn a_client_opens_and_closes_ports_and_paths_or_changes_nothing() {
         ),
     );
     let told = reload(true);
-    for line in [
-        "applied: log-connections, path, socks5",
-        "applied to new connections: datagram-policy, mode, scheduler",
-        "used by other commands only: dns",
-        "needs a restart: keepalive (running: \"15s\", configured: \"14s\")",
-    ] {
+    for line in REPORTED {
         assert!(told.contains(line), "{line}: {told}");
     }
     client.line_with("reload: changed settings that need a restart: keepalive");

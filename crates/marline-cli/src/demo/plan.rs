@@ -31,9 +31,9 @@ pub struct DemoPlan {
     pub pace: Option<u64>,
     /// Length of the file in bytes.
     pub file_bytes: u64,
-    /// Address of the dashboard for the way [that is shown](Way::shows_dashboard).
+    /// Address of the dashboard for the setup [that is shown](Setup::shows_dashboard).
     pub dashboard: Option<SocketAddr>,
-    /// Directory for the traces of that way.
+    /// Directory for the traces of that setup.
     pub qlog: Option<PathBuf>,
 }
 

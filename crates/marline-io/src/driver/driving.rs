@@ -114,7 +114,7 @@ impl Shard {
         result
     }
 
-    /// Releases a connection without a stream ([`AcceptQueue::close`]).
+    /// Releases a connection without a stream ([`AcceptQueue::close`](super::AcceptQueue::close)).
     pub fn release(&self, id: ConnectionId) {
         let (_, id) = Shard::split_id(id);
         self.drive_if_late();

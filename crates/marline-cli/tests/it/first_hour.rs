@@ -220,7 +220,7 @@ fn a_path_that_is_not_there_is_waited_for_while_the_program_runs() {
          ip addr add 10.7.0.9/24 dev other; ip link set other up",
     );
     hear(&lines, "path lte9: available, at");
-    hear(&lines, "path 10.7.0.9: now here");
+    hear(&lines, "path 10.7.0.9: available, at");
     // This path alone carries the following data.
     world.hosts.net.command("wifi", "down").expect("WiFi dies");
     until("the path that came late carries data", || {

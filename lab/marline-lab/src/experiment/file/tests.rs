@@ -118,10 +118,14 @@ fn file_errors_name_the_line_and_suggest_a_fix() {
         (
             "'200kB'",
             "'200kB'\nmode = 'interactive'",
-            "x.toml:20:13: mode = \"interactive\" brings its",
+            "x.toml:20:13: mode = \"interactive\" sets its own",
         ),
         ("'200kB'", "'200kB'\nstacks = ['mptcp']", "the kernel's: it has a congestion control"),
-        ("kind = 'bursts'", "kind = 'bursts'\nlasts = '3s'", "x.toml:9:9: this ends after `count`"),
+        (
+            "kind = 'bursts'",
+            "kind = 'bursts'\nlasts = '3s'",
+            "x.toml:9:9: this workload ends after `count`",
+        ),
         ("[workload]", "[worklod]", "unknown field `worklod`"),
         ("burst = 5", "burst = = 5", "x.toml:14:9"),
     ] {

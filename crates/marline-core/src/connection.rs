@@ -2077,7 +2077,7 @@ impl Connection {
         self.paths.places()
     }
 
-    /// Addresses of established subflows that are doubtful or silent.
+    /// Addresses of established subflows that are degraded or unreachable.
     pub(crate) fn impaired_paths(&self) -> impl Iterator<Item = FourTuple> {
         self.paths.impaired()
     }

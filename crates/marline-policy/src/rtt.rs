@@ -65,8 +65,8 @@ impl RttEstimator {
     /// Adds a sample from a segment that was sent once (Karn's algorithm) or whose transmission timestamps identify.
     pub fn on_sample(&mut self, rtt: Duration, now: Instant) {
         let rtt = u64::try_from(rtt.as_nanos()).unwrap_or(u64::MAX / 8).min(u64::MAX / 8);
-        let was_wrong = self.is_first_doubtful && rtt < self.srtt / 2;
-        let first = self.samples == 0 || was_wrong;
+        let replaces_first = self.is_first_doubtful && rtt < self.srtt / 2;
+        let first = self.samples == 0 || replaces_first;
         self.is_first_doubtful = false;
         self.samples = self.samples.saturating_add(1);
         self.latest = rtt;

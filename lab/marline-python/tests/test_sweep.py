@@ -176,7 +176,7 @@ class Sweeps(unittest.TestCase):
         ]:
             with self.assertRaisesRegex(ValueError, wanted):
                 marline.sweep(self.file, store=place, **arguments)
-        with self.assertRaisesRegex(marline.ExperimentError, "no format `xls`"):
+        with self.assertRaisesRegex(marline.ExperimentError, "unknown format `xls`"):
             marline.sweep(self.file, seeds=1, store=place, formats=["xls"])
         with mock.patch.dict(sys.modules, {"ray": None}):
             with self.assertRaisesRegex(ImportError, r"pip install './lab/marline-python\[ray\]'"):

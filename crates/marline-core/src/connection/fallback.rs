@@ -77,7 +77,7 @@ pub(super) enum Others {
 /// State of both directions when a trigger occurs.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(super) struct StreamFacts {
-    /// The trigger came on the first subflow, and no other one was ever established.
+    /// The trigger came on the first subflow, and no join that brought payload has ended.
     pub(super) initial: bool,
     pub(super) others: Others,
     /// Our data maps one to one onto the subflow since the first byte.

@@ -100,8 +100,8 @@ impl FallbackFacts<'_> {
         fallback::judge(trigger, &self.gather(id))
     }
 
-    /// None of our data was ever DATA_ACKed, there was no other subflow, both directions are contiguous from their
-    /// first byte on, and the peer has sent at most the window that needs no answer, and probes.
+    /// None of our data was ever DATA_ACKed, no other subflow exists or has brought payload, both directions are
+    /// contiguous from their first byte on, and the peer has sent at most the window that needs no answer, and probes.
     fn was_never_heard(&self, id: SubflowId) -> bool {
         matches!(self.judge(id, Trigger::FirstByteAgain), Verdict::FromFirstByte { .. })
     }
@@ -199,8 +199,7 @@ impl FallbackFacts<'_> {
 
     /// A segment without payload on an established subflow has no MPTCP option.
     pub(super) fn lacks_options(&self, id: SubflowId, segment: &TcpSegment<'_>) -> bool {
-        let options = !segment.options.mptcp.is_empty() || segment.options.mptcp.malformed;
-        let bare = !options && segment.payload.is_empty();
+        let bare = !segment.options.has_mptcp() && segment.payload.is_empty();
         bare && !segment.header.flags.contains(TcpFlags::SYN)
             && self.paths.get(id).is_some_and(SubflowContext::is_up)
     }

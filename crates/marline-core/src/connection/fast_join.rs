@@ -12,7 +12,7 @@
 //!                                            <-  SYN/ACK   OUT: HMAC, DATA_ACK; IN: HMAC, DSN
 //!   ACK, and data at once                    ->            data from here on, too
 //! ```
-//! There is no HMAC in the third ACK, and there is no wait for a fourth ACK: each side has authenticated itself
+//! The third ACK carries no HMAC, and nobody waits for a fourth ACK, because each side has authenticated itself
 //! with its first segment. In contrast to the original, the HMAC also covers the SYN's data, so that an attacker
 //! on the path cannot replace it, and the answer's HMAC covers the HMAC of the request. The original does not
 //! define the handling of a lost or refused Fast JOIN. Here the next SYN of the attempt is an ordinary MP_JOIN

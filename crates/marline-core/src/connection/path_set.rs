@@ -207,7 +207,7 @@ impl PathSet {
 
     /// Time of the last segment received or sent on any subflow.
     pub(super) fn last_active_at(&self) -> Option<Instant> {
-        let all = self.with_ids().map(|(_, s)| s.tcp().last_heard_at().max(s.tcp().last_sent_at()));
+        let all = self.iter().map(|s| s.tcp().last_heard_at().max(s.tcp().last_sent_at()));
         all.max()
     }
 
@@ -470,14 +470,13 @@ impl PathSet {
     /// The established subflows.
     pub(super) fn places(&self) -> Vec<SubflowPlace> {
         let established = |subflow: &&SubflowContext| subflow.was_joined() || subflow.is_initial();
-        let subflows = self.with_ids().map(|(_, subflow)| subflow).filter(established);
+        let subflows = self.iter().filter(established);
         subflows.filter_map(SubflowContext::place).collect()
     }
 
-    /// Addresses of established subflows that are doubtful or silent.
+    /// Addresses of established subflows that are degraded or unreachable.
     pub(super) fn impaired(&self) -> impl Iterator<Item = FourTuple> {
-        let places = self.with_ids().map(|(_, subflow)| subflow);
-        let impaired = places.filter(|subflow| !subflow.health().is_usable());
+        let impaired = self.iter().filter(|subflow| !subflow.health().is_usable());
         impaired.filter_map(|subflow| subflow.place().map(|place| place.path))
     }
 

@@ -334,18 +334,16 @@ impl Subflow {
             self.tx.rto.doubted = true;
             return None;
         }
-        // A segment that was sent once and is acknowledged together with a repair may have arrived long ago: few
-        // SACK blocks fit beside a DSS, and some are lost.
+        let echoed = input.echo.and_then(|echo| self.timestamps.sent_at(now, echo));
+        let echoed = echoed.map(|tick_end| tick_end - WITHIN_TICK);
+        // A segment that was sent once may have arrived long ago: if it is acknowledged together with a repair (few
+        // SACK blocks fit beside a DSS, and some are lost), or if the peer already echoes a later segment (its own ACK
+        // was lost).
         let sent_at = match tally.newest_original {
-            Some(sent_at)
-                if !tally.retransmitted && !self.is_reported_late(now, input, sent_at) =>
-            {
+            Some(sent_at) if !tally.retransmitted && echoed.is_none_or(|at| at <= sent_at) => {
                 sent_at
             }
-            _ if tally.cumulative > 0 => {
-                let tick_end = self.timestamps.sent_at(now, input.echo?)?;
-                tick_end - WITHIN_TICK
-            }
+            _ if tally.cumulative > 0 => echoed?,
             _ => return None,
         };
         let rtt = now.since(sent_at).max(RTT_FLOOR);
@@ -370,13 +368,6 @@ impl Subflow {
         let most_own = rtt.saturating_sub(self.tx.rtt.min().unwrap_or(rtt));
         self.tx.forecaster.on_answer(now, rtt, own_delay.min(most_own), &expected);
         Some(rtt)
-    }
-
-    /// True if the peer has received in order a segment that was sent after this one. So this one had arrived before,
-    /// and its own ACK was lost: until now took longer than a round trip, perhaps an outage longer.
-    fn is_reported_late(&self, now: Instant, input: &AckInput, sent_at: Instant) -> bool {
-        let echoed = input.echo.and_then(|echo| self.timestamps.sent_at(now, echo));
-        echoed.is_some_and(|tick_end| tick_end - WITHIN_TICK > sent_at)
     }
 
     /// True if the sample may be the length of a silence: after a timeout, a segment that the peer sends by itself

@@ -18,7 +18,7 @@ pub(crate) struct PathFaults {
     present: bool,
     /// Timeouts since the last visit, by addresses: the worst one of each address pair.
     troubles: BTreeMap<(IpAddr, IpAddr), (FourTuple, Trouble)>,
-    /// Bad address pairs, by addresses.
+    /// Degraded address pairs, by addresses.
     degraded: BTreeMap<(IpAddr, IpAddr), AddressPairFault>,
 }
 

@@ -1,7 +1,7 @@
 //! Describes each [`Reason`] in a sentence: why this path, why a copy, why nothing.
 
 use super::{Question, Reason, Rule};
-use crate::{Decision, Health, ReinjectionCause, SubflowId};
+use crate::{Decision, ReinjectionCause, SubflowId};
 
 impl Reason {
     /// One sentence without a final period about what was decided and why. `name` maps a subflow to the name of its
@@ -15,9 +15,7 @@ impl Reason {
             Rule::Spared => self.spared(name),
             Rule::HeardLast => {
                 let state = match self.grounds.path.and_then(|id| self.inputs.path(id)) {
-                    Some(path) if matches!(path.health, Health::Degraded { .. }) => {
-                        "answers, but poorly"
-                    }
+                    Some(path) if path.health.is_degraded() => "answers, but poorly",
                     _ => "received data last",
                 };
                 format!(

@@ -1051,7 +1051,9 @@ impl Connection {
         if ingress.accepted {
             if self.paths.is_initial(id) {
                 self.on_first_answer(cx, id, segment);
-                self.fast_opening().on_fast_open_answer(cx, id, segment);
+                if segment.header.flags.contains(TcpFlags::SYN) {
+                    self.fast_opening().on_fast_open_answer(cx, id, segment);
+                }
                 self.on_capable(cx, id, segment);
             }
             self.on_closing_options(cx, id, segment);

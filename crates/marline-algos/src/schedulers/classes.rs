@@ -110,6 +110,7 @@ pub fn choose_latest_heard(class: Class, cx: &SchedulerContext<'_>) -> Decision 
 /// Sends new data on a subflow for which `takes` holds. If it also holds for the last segment that fits, with the
 /// others in flight by then, sends a run of all of them, otherwise one segment. For schedulers whose choice does not
 /// change by sending, and whose condition, if it holds for a segment, also holds for all earlier ones.
+#[inline]
 pub fn run_while(
     view: &SubflowView,
     cx: &SchedulerContext<'_>,

@@ -96,6 +96,7 @@ pub(super) struct Rivals<'a> {
 
 impl<'a> Rivals<'a> {
     /// The rivals of this path; `None` if there are none.
+    #[inline]
     pub(super) fn of(
         view: &'a SubflowView,
         class: Class,

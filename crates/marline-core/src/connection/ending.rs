@@ -152,6 +152,7 @@ impl Ending<'_> {
     }
 
     /// Records that the peer acknowledged the FIN with which we closed our half of a subflow.
+    #[inline]
     pub(super) fn note_half_closed(&mut self, now: Instant, id: SubflowId) {
         if let Some(subflow) = self.paths.get_mut(id).filter(|_| !self.session.is_plain()) {
             subflow.note_half_closed(now);

@@ -3,7 +3,7 @@
 
 use marline_policy::{DataRange, Dsn, Ssn, SubflowId};
 use marline_time::Instant;
-use marline_wire::{TcpFlags, TcpOptions, TcpSegment, Timestamps, dss_checksum};
+use marline_wire::{TcpOptions, TcpSegment, Timestamps, dss_checksum};
 
 use super::fast_open::FastOpening;
 use super::handshake::mp_capable;
@@ -90,8 +90,7 @@ impl FastOpenHandshake<'_> {
         id: SubflowId,
         segment: &TcpSegment<'_>,
     ) {
-        let syn = segment.header.flags.contains(TcpFlags::SYN);
-        if !syn || !self.session.is_client() || !self.fast_open.was_tried() {
+        if !self.session.is_client() || !self.fast_open.was_tried() {
             return;
         }
         let Some(subflow) = self.paths.get(id) else { return };

@@ -269,6 +269,7 @@ impl Reception<'_> {
 
     /// True for a repair that arrives before the answer that agrees to repairs (reordered or lost). The server may
     /// send repairs from its answer on, so a repair implies the answer.
+    #[inline]
     pub(super) fn is_early_repair(&self, segment: &TcpSegment<'_>) -> bool {
         if !self.session.awaits_extension_answer(self.config, Extensions::REPAIR) {
             return false;

@@ -120,12 +120,12 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
     let _locked = PidFile::lock(&PidFile::path()?)?;
     let left = clean_up(Extent::Everything).await.context(cleaning)?;
     match (was_up, left.had_switch, left.removed) {
-        (true, false, _) => println!("down"),
-        (true, true, _) => println!("down; kill switch removed"),
-        (false, true, _) => println!("was not up; removed a leftover kill switch"),
-        (false, false, 0) => println!("was not up"),
+        (true, false, _) => println!("stopped"),
+        (true, true, _) => println!("stopped; kill switch removed"),
+        (false, true, _) => println!("`marline up` was not running; removed a leftover kill switch"),
+        (false, false, 0) => println!("`marline up` was not running"),
         (false, false, left) => {
-            println!("was not up; removed {left} leftover rules and routes")
+            println!("`marline up` was not running; removed {left} leftover rules and routes")
         }
     }
     Ok(ExitCode::SUCCESS)

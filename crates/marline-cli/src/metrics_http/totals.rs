@@ -101,7 +101,7 @@ const GAUGES: [(&str, &str, Of); 5] = [
     ("marline_path_subflows", "Subflows", |_| 1),
     (
         "marline_path_unreachable_subflows",
-        "Subflows on which nothing was heard since a timeout",
+        "Subflows that received nothing since a timeout",
         |s| (s.health == PathHealth::Unreachable).into(),
     ),
     ("marline_path_cwnd_bytes", "Congestion windows", |s| s.cwnd),

@@ -138,7 +138,7 @@ impl Sender {
 
     /// Adds a subflow in this slot.
     pub(super) fn add_subflow(&mut self, id: SubflowId) {
-        debug_assert!(!self.reinjections.names(id), "{id} still stands for another subflow");
+        debug_assert!(!self.reinjections.names(id), "{id} is still used by another subflow");
         let slot = usize::from(id.0);
         if self.subflows.len() <= slot {
             let there = core::mem::take(&mut self.subflows).into_iter();

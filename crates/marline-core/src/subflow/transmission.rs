@@ -277,7 +277,7 @@ impl Transmission {
                 return Some(index);
             }
         }
-        debug_assert!(false, "a lost segment is not in line");
+        debug_assert!(false, "a lost segment is not queued for retransmission");
         self.board.iter().position(|segment| segment.lost)
     }
 

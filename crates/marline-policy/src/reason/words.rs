@@ -15,7 +15,7 @@ impl Reason {
             Rule::Spared => self.spared(name),
             Rule::HeardLast => {
                 let state = match self.grounds.path.and_then(|id| self.inputs.path(id)) {
-                    Some(path) if path.health.is_degraded() => "answers, but poorly",
+                    Some(path) if path.health.is_degraded() => "is degraded",
                     _ => "received data last",
                 };
                 format!(

@@ -75,7 +75,7 @@ use handshake::Handshake;
 use mtu::MtuSearch;
 use pacer::Pacer;
 use receive::Reception;
-use rto::Repeats;
+use rto::RetransmissionMode;
 use segment::{DSS_OPTION, HEADER, TIMESTAMP_OPTION};
 use state::State;
 use syn_data::SynData;
@@ -94,7 +94,7 @@ enum Rst {
 
 /// Pending segments that have no other trigger.
 #[derive(Copy, Clone, Debug, Default)]
-struct Owed {
+struct PendingSegments {
     syn: bool,
     probe: bool,
     plain: Option<PlainSegment>,
@@ -145,7 +145,7 @@ pub(crate) struct Subflow {
     /// See [`Subflow::acknowledge_syn_alone`].
     syn_alone: bool,
     fast_open: FastOpen,
-    owed: Owed,
+    owed: PendingSegments,
     rst_to_fill: Option<Rst>,
     false_acks: OnDemand<FalseAcks>,
     /// `close` was called and the FIN is not sent yet.
@@ -163,7 +163,7 @@ pub(crate) struct Subflow {
     push_end: Ssn,
     last_heard_at: Instant,
     /// State of retransmissions.
-    repeats: Repeats,
+    repeats: RetransmissionMode,
     /// The last RTT sample if it was implausibly long, otherwise 0.
     doubted_rtt_ms: u32,
     /// Time at which the closed pacer opens, for a caller that found it closed. A cell, because the eligibility
@@ -218,7 +218,7 @@ impl Subflow {
             syn_data: None,
             syn_alone: false,
             fast_open: FastOpen::default(),
-            owed: Owed::default(),
+            owed: PendingSegments::default(),
             rst_to_fill: None,
             false_acks: OnDemand::new(),
             fin_wanted: false,
@@ -229,7 +229,7 @@ impl Subflow {
             answered_at: None,
             push_end: Ssn(0),
             last_heard_at: now,
-            repeats: Repeats::default(),
+            repeats: RetransmissionMode::default(),
             doubted_rtt_ms: 0,
             pacer_wait: Cell::new(None),
             time_wait_until: None,
@@ -394,7 +394,7 @@ impl Subflow {
 
     /// Bytes that wait behind a hole.
     pub(crate) fn held_out_of_order(&self) -> u64 {
-        self.rx.queue.held()
+        self.rx.queue.held_bytes()
     }
 
     /// Sets the number of further bytes that may wait behind holes.
@@ -552,7 +552,7 @@ impl Subflow {
 
     fn finish_silently(&mut self) {
         self.state.move_to_closed();
-        self.owed = Owed::default();
+        self.owed = PendingSegments::default();
         self.stop_timers();
     }
 

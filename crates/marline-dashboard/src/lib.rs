@@ -26,24 +26,24 @@ mod pace;
 mod page;
 
 pub use access::{Access, Token, names_another_site};
-pub use http::{Served, listen, serve, serve_on};
+pub use http::{RunningServer, listen, serve, serve_on};
 pub use hub::{Dashboard, MAX_VIEWERS, RECENT};
 pub use model::{
-    About, Carried, Connection, Happening, Manner, PathSummary, Places, Quota, Sample, Totals,
+    Description, CarriedBytes, Connection, TimedEvent, TransmissionKind, PathSummary, Places, Quota, Sample, Totals,
 };
 pub use pace::Pace;
 
 /// Program shown by a dashboard.
 pub trait Source: Send + Sync + 'static {
     /// Description of the program.
-    fn about(&self) -> About;
+    fn describe(&self) -> Description;
 
     /// Current counters. Includes the connections if `detailed`.
     fn sample(&self, detailed: bool) -> Sample;
 
     /// Reports the positions of a connection's bytes from now on, until the receiver is dropped or another caller
     /// requests the same. Returns `None` if there is no such connection, or it cannot report them.
-    fn places(&self, _connection: u64) -> Option<tokio::sync::mpsc::Receiver<Places>> {
+    fn watch_places(&self, _connection: u64) -> Option<tokio::sync::mpsc::Receiver<Places>> {
         None
     }
 }

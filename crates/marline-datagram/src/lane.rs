@@ -30,13 +30,13 @@ use crate::frame::{
     datagram_overhead,
 };
 use crate::path::Path;
-use crate::queue::Waiting;
+use crate::queue::WaitingDatagram;
 use crate::replay::ReplayWindow;
 use crate::seal::Keys;
 use coding::{Coded, Coding};
 use inbox::{Inbox, Notice};
-use pieces::{Cut, FragmentedFrames, PartialFrames};
-use repairing::Repairing;
+use pieces::{FrameInPieces, FragmentedFrames, PartialFrames};
+use repairing::RepairState;
 pub use sending::{FlowId, SendError, Transmit};
 use sent_frames::{FrameToKeep, SentFrames};
 
@@ -74,7 +74,7 @@ pub struct Lane {
     coding: Coding,
     /// True if the peer has announced that it understands repairs.
     peer_repairs: bool,
-    repairing: Repairing,
+    repairing: RepairState,
     inbox: Inbox,
     stats: LaneStats,
     active_until: Instant,
@@ -107,7 +107,7 @@ impl Lane {
             halves: PartialFrames::default(),
             coding: Coding::default(),
             peer_repairs: false,
-            repairing: Repairing::default(),
+            repairing: RepairState::default(),
             inbox: Inbox::default(),
             stats: LaneStats::default(),
             active_until: now,
@@ -188,7 +188,7 @@ impl Lane {
         bytes.extend_from_slice(payload);
         self.stats.sent_datagrams += 1;
         self.stats.sent_bytes += payload.len() as u64;
-        let waiting = Waiting {
+        let waiting = WaitingDatagram {
             flow: flow.0,
             class,
             payload: bytes,
@@ -217,7 +217,7 @@ impl Lane {
     }
 
     /// Asks the policy and puts the datagram into the queue of its path.
-    fn route(&mut self, mut waiting: Waiting, now: Instant) -> bool {
+    fn route(&mut self, mut waiting: WaitingDatagram, now: Instant) -> bool {
         self.update_path_views(0, None, now);
         let Some(first) = self.views.first().map(|view| view.id) else {
             self.drop_datagram(waiting, true);
@@ -231,7 +231,7 @@ impl Lane {
         waiting.copy = copy.filter(|copy| *copy != path && context.path(*copy).is_some());
         waiting.grouped = grouped && waiting.copy.is_none() && self.peer_repairs;
         if let Some(flow) = self.flows.known(waiting.flow) {
-            flow.goes(now, path);
+            flow.record_path(now, path);
         }
         let most = self.max_queued_bytes();
         let Some(chosen) = self.path_mut(path) else { return false };
@@ -244,7 +244,7 @@ impl Lane {
         }
     }
 
-    fn choose_path_again(&mut self, waiting: Waiting, now: Instant) {
+    fn choose_path_again(&mut self, waiting: WaitingDatagram, now: Instant) {
         if waiting.deadline > now {
             self.route(waiting, now);
         } else {
@@ -272,7 +272,7 @@ impl Lane {
         FlowView { id, class, rate, mean_bytes, burst, bytes: bytes as u32, deadline, last }
     }
 
-    fn drop_datagram(&mut self, waiting: Waiting, full: bool) {
+    fn drop_datagram(&mut self, waiting: WaitingDatagram, full: bool) {
         if let Some(flow) = self.flows.known(waiting.flow) {
             flow.record_wait(None);
         }
@@ -320,9 +320,9 @@ impl Lane {
             }
             kept.goes_on(id);
             if bytes > path.frame_bytes().into() {
-                let keeping = FrameToKeep { path: id, ..kept.keeping() };
+                let keeping = FrameToKeep { path: id, ..kept.frame_to_keep() };
                 let mut cut =
-                    Cut::new(number, kept.bytes.clone(), keeping, path.frame_bytes().into());
+                    FrameInPieces::new(number, kept.bytes.clone(), keeping, path.frame_bytes().into());
                 (cut.again, cut.rescue) = (true, rescue);
                 self.cutting.push(cut);
                 return self.transmit_piece(now, frame);
@@ -339,11 +339,11 @@ impl Lane {
 
     /// Sends a repair of a group that has ended, or the copy of its only frame.
     fn transmit_repair(&mut self, now: Instant, frame: &mut Vec<u8>) -> Option<Transmit> {
-        while self.coding.leaving().is_none() {
+        while self.coding.next_repair().is_none() {
             let group = self.coding.take_ended(now)?;
-            match (self.repairs_of(&group, now), group.only()) {
+            match (self.repairs_of(&group, now), group.only_frame()) {
                 (None, _) => self.coding.let_go(group),
-                (Some(repairs), None) => self.coding.leave(group, repairs),
+                (Some(repairs), None) => self.coding.start_repairs(group, repairs),
                 (Some(Repairs { path, .. }), Some(number)) => {
                     self.coding.let_go(group);
                     self.copy(Copy { number, path, rescue: false });
@@ -353,7 +353,7 @@ impl Lane {
                 }
             }
         }
-        let (group, id, row) = self.coding.leaving()?;
+        let (group, id, row) = self.coding.next_repair()?;
         frame.resize(HEADER_BYTES, 0);
         group.write(row, frame);
         let bytes = frame.len() + TAG_BYTES;
@@ -412,7 +412,7 @@ impl Lane {
     fn send_datagrams(
         &mut self,
         at: usize,
-        first: Waiting,
+        first: WaitingDatagram,
         now: Instant,
         frame: &mut Vec<u8>,
     ) -> Option<Transmit> {
@@ -433,7 +433,7 @@ impl Lane {
         loop {
             let len = current.payload.len();
             let so_far = frame.len() + datagram_overhead(current.flow, Some(len)) + len + TAG_BYTES;
-            let fits = |next: &Waiting| {
+            let fits = |next: &WaitingDatagram| {
                 let more = datagram_overhead(next.flow, None) + next.payload.len();
                 let alike = next.copy == copy && next.grouped == grouped;
                 class != FlowClass::Bulk && alike && so_far + more <= most
@@ -456,7 +456,7 @@ impl Lane {
         let number = self.seal(frame);
         self.paths[at].on_sent(number, frame.len(), false, now);
         if class != FlowClass::Bulk || copy.is_some() {
-            self.kept.keep(number, frame, &keeping, self.kept_limits(), now);
+            self.kept.store(number, frame, &keeping, self.kept_limits(), now);
         }
         if let Some(path) = copy {
             self.copy(Copy { number, path, rescue: false });
@@ -522,7 +522,7 @@ impl Lane {
             if active
                 && !silent
                 && !self.paths[at].srtt().is_zero()
-                && let Some(size) = self.paths[at].mtu().wanted(now)
+                && let Some(size) = self.paths[at].mtu().probe_size(now)
             {
                 frame.resize(HEADER_BYTES, 0);
                 frame::write_ping(frame);
@@ -566,7 +566,7 @@ impl Lane {
         let most = self.packets_at_most();
         if self.next_number >= most - most / 8 && !self.key_limit_reported {
             self.key_limit_reported = true;
-            self.inbox.notice(Notice::KeysSpent);
+            self.inbox.push_notice(Notice::KeysSpent);
         }
         number
     }

@@ -38,7 +38,7 @@ pub use health::{Health, PathHealth, UnreachableCause};
 pub use ids::{AddressId, SubflowId, SubflowSet, Token};
 pub use path_cost::PathCost;
 pub use path_health::{
-    AddressPair, AddressPairFault, BadPathHealthSpec, Clean, LossBase, PathHealthConfig, Watch,
+    AddressPair, AddressPairFault, BadPathHealthSpec, RecoveryRule, LossBase, PathHealthConfig, PairProbing,
 };
 pub use path_manager::{
     LocalAddress, PathAction, PathContext, PathEvent, PathManager, RemoteAddress, Role, SubflowPath,

@@ -86,7 +86,7 @@ pub(super) enum Overdue {
 /// A path with room, and the other paths of its class for which data may wait instead. Each of these has data in flight
 /// or paced, so that an answer or its pacer ends the wait.
 #[derive(Copy, Clone)]
-pub(super) struct Rivals<'a> {
+pub(super) struct Alternatives<'a> {
     of: &'a SubflowView,
     class: Class,
     overdue: Overdue,
@@ -94,22 +94,22 @@ pub(super) struct Rivals<'a> {
     cx: &'a SchedulerContext<'a>,
 }
 
-impl<'a> Rivals<'a> {
+impl<'a> Alternatives<'a> {
     /// The rivals of this path; `None` if there are none.
     #[inline]
-    pub(super) fn of(
+    pub(super) fn find(
         view: &'a SubflowView,
         class: Class,
         overdue: Overdue,
         cx: &'a SchedulerContext<'a>,
     ) -> Option<Self> {
-        let rivals = Rivals { of: view, class, overdue, without: SubflowSet::EMPTY, cx };
+        let rivals = Alternatives { of: view, class, overdue, without: SubflowSet::EMPTY, cx };
         rivals.all().next().map(|_| rivals)
     }
 
     /// Excludes these paths, which get nothing.
     pub(super) fn without(self, spared: SubflowSet) -> Self {
-        Rivals { without: spared, ..self }
+        Alternatives { without: spared, ..self }
     }
 
     fn all(self) -> impl Iterator<Item = &'a SubflowView> {
@@ -128,7 +128,7 @@ impl<'a> Rivals<'a> {
         if arrives == Duration::MAX {
             return false;
         }
-        let Rivals { of, cx, .. } = self;
+        let Alternatives { of, cx, .. } = self;
         let back = self.all().map(return_delay).min().unwrap_or_default();
         let until = arrives.saturating_add(back);
         let faster = self.all().filter(|other| arrival(other, other.mss.into()) < arrives);

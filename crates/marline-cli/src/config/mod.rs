@@ -22,7 +22,7 @@ use serde::de::DeserializeOwned;
 
 pub use values::{
     Bytes, ClientQuota, Forward, InviteWord, PathQuota, PortDeadline, Resolver, SessionLimit,
-    Signal, Span, Tun, Watch, Word,
+    SignalAddress, DurationValue, Tun, OrOff, StringValue,
 };
 
 /// Reads a file. Relative paths in it are relative to the file.
@@ -45,7 +45,7 @@ pub fn parse<T: DeserializeOwned>(text: &str) -> anyhow::Result<T> {
 
 /// `path` as seen from the directory of the file that names it.
 #[must_use]
-pub fn beside(file: &Path, path: &Path) -> PathBuf {
+pub fn resolve_relative(file: &Path, path: &Path) -> PathBuf {
     file.parent().unwrap_or(Path::new("")).join(path)
 }
 

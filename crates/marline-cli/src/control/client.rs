@@ -34,7 +34,7 @@ impl ControlClient {
     ///
     /// # Errors
     /// The other side refused (with its message) or disconnected.
-    pub async fn ask(&mut self, command: Command) -> anyhow::Result<Answer> {
+    pub async fn request(&mut self, command: Command) -> anyhow::Result<Answer> {
         let id = self.next_id;
         self.next_id += 1;
         let mut line = serde_json::to_vec(&Request { id: Some(id), command })?;
@@ -54,7 +54,7 @@ impl ControlClient {
     /// # Errors
     /// Same as [`Self::ask`].
     pub async fn connections(&mut self) -> anyhow::Result<Vec<Connection>> {
-        match self.ask(Command::Connections).await? {
+        match self.request(Command::Connections).await? {
             Answer::Connections(all) => Ok(all),
             other => bail!("unexpected answer to the request for connections: {other:?}"),
         }
@@ -65,7 +65,7 @@ impl ControlClient {
     /// # Errors
     /// Same as [`Self::ask`].
     pub async fn paths(&mut self) -> anyhow::Result<Vec<protocol::Path>> {
-        match self.ask(Command::Paths).await? {
+        match self.request(Command::Paths).await? {
             Answer::Paths(paths) => Ok(paths),
             other => bail!("unexpected answer to the request for paths: {other:?}"),
         }
@@ -76,7 +76,7 @@ impl ControlClient {
     /// # Errors
     /// Same as [`Self::ask`].
     pub async fn address_pairs(&mut self) -> anyhow::Result<Vec<protocol::AddressPair>> {
-        match self.ask(Command::AddressPairs).await? {
+        match self.request(Command::AddressPairs).await? {
             Answer::AddressPairs(address_pairs) => Ok(address_pairs),
             other => bail!("unexpected answer to the request for address pairs: {other:?}"),
         }

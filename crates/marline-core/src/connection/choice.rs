@@ -15,12 +15,12 @@ pub(super) struct Choice {
 
 impl Choice {
     /// Creates a decision for one segment.
-    pub(super) const fn once(subflow: SubflowId, range: DataRange, kind: Kind) -> Self {
+    pub(super) const fn single(subflow: SubflowId, range: DataRange, kind: Kind) -> Self {
         Choice { subflow, range, kind, run: false }
     }
 
     /// Remaining part of a run after all data before `end` was sent.
-    pub(super) fn rest(&self, end: Dsn) -> Option<Choice> {
+    pub(super) fn remaining(&self, end: Dsn) -> Option<Choice> {
         let range = DataRange::new(end.max(self.range.start), self.range.end.max(end));
         (self.run && !range.is_empty()).then_some(Choice { range, ..*self })
     }

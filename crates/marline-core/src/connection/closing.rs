@@ -8,7 +8,7 @@
 use marline_policy::{Dsn, SubflowId, SubflowSet};
 use marline_time::{Duration, Instant};
 
-use super::asked::Asked;
+use super::asked::UnansweredProbes;
 use super::wait::Wait;
 use crate::on_demand::{OnDemand, Unused};
 use crate::{CloseReason, Linger};
@@ -59,12 +59,12 @@ struct DataFin {
     /// Subflows on which it was sent last.
     went_on: SubflowSet,
     /// Counts unanswered transmissions.
-    asked: Asked,
+    asked: UnansweredProbes,
 }
 
 /// State of closing, once it began.
 #[derive(Copy, Clone, Debug, Default)]
-struct Leaving {
+struct ClosingState {
     fin: DataFin,
     /// Time at which the connection ended or the application released it.
     since: Option<Instant>,
@@ -72,8 +72,8 @@ struct Leaving {
     una: Dsn,
 }
 
-impl Unused for Leaving {
-    const UNUSED: &'static Self = &Leaving {
+impl Unused for ClosingState {
+    const UNUSED: &'static Self = &ClosingState {
         fin: DataFin {
             sent: false,
             acked: false,
@@ -82,7 +82,7 @@ impl Unused for Leaving {
             probed: false,
             on: SubflowSet::EMPTY,
             went_on: SubflowSet::EMPTY,
-            asked: Asked::NEVER,
+            asked: UnansweredProbes::NEVER,
         },
         since: None,
         una: Dsn(0),
@@ -94,7 +94,7 @@ impl Unused for Leaving {
 pub(super) struct Closing {
     /// The application finished writing.
     shutdown: bool,
-    leaving: OnDemand<Leaving>,
+    leaving: OnDemand<ClosingState>,
     /// The application released the connection.
     released: bool,
     /// Data arrived that the application will not read.
@@ -195,7 +195,7 @@ impl Closing {
 
     /// Handles a DATA_ACK. `beyond`: it covers more than the data.
     pub(super) fn on_data_ack(&mut self, beyond: bool) {
-        if let Some(Leaving { fin, .. }) = self.leaving.if_used() {
+        if let Some(ClosingState { fin, .. }) = self.leaving.if_used() {
             fin.acked |= fin.sent && beyond;
         }
     }
@@ -208,7 +208,7 @@ impl Closing {
 
     /// Reduces the DATA_FIN's backoff: a peer that accepts data does not ignore the end of data.
     pub(super) fn on_data_taken(&mut self) {
-        if let Some(Leaving { fin, .. }) = self.leaving.if_used() {
+        if let Some(ClosingState { fin, .. }) = self.leaving.if_used() {
             fin.count = fin.count.min(1);
         }
     }
@@ -218,14 +218,14 @@ impl Closing {
     pub(super) fn resume(&mut self, now: Instant, id: SubflowId) {
         if self.fin_outstanding() {
             (self.leaving.fin.count, self.leaving.fin.probed) = (0, false);
-            self.leaving.fin.on = SubflowSet::of(id);
+            self.leaving.fin.on = SubflowSet::single(id);
             self.leaving.fin.due = Due::At(now);
         }
     }
 
     /// Time of the last DATA_FIN in flight, and the subflows on which it was sent.
     pub(super) fn data_fin_in_flight(&self) -> Option<(Instant, SubflowSet)> {
-        let sent_at = self.leaving.fin.asked.at().filter(|_| self.fin_outstanding())?;
+        let sent_at = self.leaving.fin.asked.last_probe_at().filter(|_| self.fin_outstanding())?;
         Some((sent_at, self.leaving.fin.went_on))
     }
 
@@ -236,7 +236,7 @@ impl Closing {
 
     /// Stops the DATA_FIN.
     pub(super) fn stop_fin(&mut self) {
-        if let Some(Leaving { fin, .. }) = self.leaving.if_used() {
+        if let Some(ClosingState { fin, .. }) = self.leaving.if_used() {
             fin.due = Due::Never;
         }
     }
@@ -254,7 +254,7 @@ impl Closing {
                 let FinTimeouts { rto, probe } = timeouts();
                 let wait = rto * backoff;
                 let wait = probe.filter(|_| !fin.probed).map_or(wait, |probe| probe.min(wait));
-                Some(fin.asked.at()? + wait)
+                Some(fin.asked.last_probe_at()? + wait)
             }
         }
     }
@@ -271,7 +271,7 @@ impl Closing {
             return left;
         }
         let first = self.leaving.fin.count == 0;
-        let on = if first { SubflowSet::of(best?) } else { usable };
+        let on = if first { SubflowSet::single(best?) } else { usable };
         (self.leaving.fin.on, self.leaving.fin.went_on) = (on, SubflowSet::EMPTY);
         on.iter().next()
     }
@@ -288,7 +288,7 @@ impl Closing {
     /// unanswered ones.
     pub(super) fn rearm_fin(&mut self, now: Instant, heard_at: Option<Instant>) -> u32 {
         let fin = &mut self.leaving.fin;
-        let silent = fin.asked.again(now, heard_at);
+        let silent = fin.asked.record_probe(now, heard_at);
         // After the first one, the probe is next, which is not a backoff.
         if fin.count == 1 && !fin.probed {
             fin.probed = true;
@@ -308,7 +308,7 @@ impl Closing {
     /// Handles a segment of the peer.
     pub(super) fn heard(&mut self, now: Instant) {
         if let Some(wait) = self.wait.if_used() {
-            wait.heard(now);
+            wait.on_heard(now);
         }
     }
 
@@ -343,7 +343,7 @@ impl Closing {
     /// The wait for a peer for which the application has not vouched.
     pub(super) fn is_unvouched_peer_waiting(&self, linger: Linger) -> bool {
         let strange = linger.stranger.is_some() && !self.peer_known;
-        self.closed.is_none() && strange && self.wait.since().is_some()
+        self.closed.is_none() && strange && self.wait.started_at().is_some()
     }
 
     /// End of the wait for a path, or for any segment of the peer.
@@ -351,7 +351,7 @@ impl Closing {
         let Linger { timeout, stranger } = linger;
         let strange = server && !self.peer_known && self.wait.is_by_reset();
         let timeout = stranger.filter(|_| strange).map_or(timeout, |short| short.min(timeout));
-        let lingers_until = self.wait.since().map(|since| since + timeout);
+        let lingers_until = self.wait.started_at().map(|since| since + timeout);
         lingers_until.into_iter().chain(self.wait.answer_by()).min()
     }
 

@@ -19,7 +19,7 @@
 
 use marline_time::{Duration, Instant};
 
-use super::asked::Asked;
+use super::asked::UnansweredProbes;
 use crate::ReceiveProbes;
 
 /// Number of probes on a reserve path (a cellular radio), sent in the seconds in which the radio is awake anyway.
@@ -35,16 +35,16 @@ pub(super) struct ProbeTimer {
     look_at: Option<Instant>,
     /// Number of probes since then.
     count: u32,
-    asked: Asked,
+    asked: UnansweredProbes,
 }
 
 impl ProbeTimer {
     /// A timer that is not running.
     pub(super) const STOPPED: ProbeTimer =
-        ProbeTimer { since: Instant::ZERO, look_at: None, count: 0, asked: Asked::NEVER };
+        ProbeTimer { since: Instant::ZERO, look_at: None, count: 0, asked: UnansweredProbes::NEVER };
 
     /// Starts the timer: data may come.
-    pub(super) fn begin(&mut self, now: Instant, probes: ReceiveProbes) {
+    pub(super) fn start(&mut self, now: Instant, probes: ReceiveProbes) {
         if self.look_at.is_none() {
             self.on_data(now, probes);
         }
@@ -75,9 +75,9 @@ impl ProbeTimer {
 
     /// True if a probe is due; otherwise the next check is scheduled.
     pub(super) fn is_due(&mut self, now: Instant, probes: ReceiveProbes) -> bool {
-        let due_at = match self.asked.at() {
+        let due_at = match self.asked.last_probe_at() {
             None => self.since + probes.first,
-            Some(at) => at + pause(probes, self.count),
+            Some(at) => at + probe_interval(probes, self.count),
         };
         if due_at > now {
             self.look_at = Some(due_at);
@@ -86,19 +86,19 @@ impl ProbeTimer {
     }
 
     /// Records a probe. The peer was last heard at `heard_at`. Returns the number of consecutive unanswered probes.
-    pub(super) fn ask(&mut self, now: Instant, heard_at: Option<Instant>) -> u32 {
+    pub(super) fn record_probe(&mut self, now: Instant, heard_at: Option<Instant>) -> u32 {
         self.count = self.count.saturating_add(1);
-        self.asked.again(now, heard_at)
+        self.asked.record_probe(now, heard_at)
     }
 
     /// Schedules the next check after a probe.
     pub(super) fn rearm(&mut self, now: Instant, probes: ReceiveProbes) {
-        self.look_at = Some(now + pause(probes, self.count));
+        self.look_at = Some(now + probe_interval(probes, self.count));
     }
 }
 
 /// Time from probe number `count` to the next: as long as the silence so far, within limits.
-fn pause(probes: ReceiveProbes, count: u32) -> Duration {
+fn probe_interval(probes: ReceiveProbes, count: u32) -> Duration {
     let doubled = probes.first * (1 << count.saturating_sub(1).min(16));
     doubled.min(probes.longest.max(probes.first))
 }

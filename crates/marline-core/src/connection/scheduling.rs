@@ -173,10 +173,10 @@ impl Scheduling {
         if queue.is_empty() {
             return None;
         }
-        queue.iter().take(LOOK_AHEAD).find_map(|item| self.place(constraints, sender, item))
+        queue.iter().take(LOOK_AHEAD).find_map(|item| self.choose_for_queued(constraints, sender, item))
     }
 
-    fn place(
+    fn choose_for_queued(
         &mut self,
         constraints: Constraints,
         sender: &Sender,
@@ -186,7 +186,7 @@ impl Scheduling {
         let named = self.scratch.views.iter().find(|view| Some(view.id) == queued.on);
         // If the chosen subflow cannot carry it, any other may: the peer may be waiting for the data.
         if let Some(on) = named.filter(|view| view.is_ready() || fit(view)) {
-            let choice = Choice::once(on.id, queued.range, Kind::Repeat);
+            let choice = Choice::single(on.id, queued.range, Kind::Repeat);
             return on.is_ready().then_some(choice);
         }
         let part = sender.mappings().run(queued.range)?;
@@ -209,7 +209,7 @@ impl Scheduling {
         let range = range.intersection(&part.range);
         let allowed = self.is_ready(subflow) && !range.is_empty();
         debug_assert!(allowed, "{decision:?} for {item:?}");
-        allowed.then_some(Choice::once(subflow, range, Kind::Repeat))
+        allowed.then_some(Choice::single(subflow, range, Kind::Repeat))
     }
 
     fn choose_by_scheduler(&mut self, constraints: Constraints, sender: &Sender) -> Option<Choice> {
@@ -250,14 +250,14 @@ impl Scheduling {
             let range = range.intersection(&sender.unsent());
             let allowed = ready && !range.is_empty();
             debug_assert!(allowed, "{subflow} {range:?}");
-            return allowed.then_some(Choice::once(subflow, range, Kind::New));
+            return allowed.then_some(Choice::single(subflow, range, Kind::New));
         }
         let sent = DataRange::new(sender.una(), next);
         let part = sender.mappings().next_not_on(subflow, range.start)?;
         let range = range.intersection(&sent).intersection(&part.range);
         let allowed = ready && !range.is_empty() && constraints.repeats;
         debug_assert!(allowed, "{subflow} {range:?}");
-        allowed.then_some(Choice::once(subflow, range, Kind::Repeat))
+        allowed.then_some(Choice::single(subflow, range, Kind::Repeat))
     }
 
     fn check_repair(
@@ -271,7 +271,7 @@ impl Scheduling {
         let range = range.intersection(&sent);
         let allowed = self.is_ready(subflow) && !range.is_empty() && constraints.repairs;
         debug_assert!(allowed, "a repair of {range:?} on {subflow}");
-        allowed.then_some(Choice::once(subflow, range, Kind::Repair))
+        allowed.then_some(Choice::single(subflow, range, Kind::Repair))
     }
 
     /// Passes an event to the scheduler. The caller executes actions outside this component.

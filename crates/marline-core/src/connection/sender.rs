@@ -13,7 +13,7 @@ use marline_policy::{
 use marline_time::{Duration, Instant};
 use marline_wire::Checksum;
 
-use super::asked::Asked;
+use super::asked::UnansweredProbes;
 use super::choice::Constraints;
 use super::fallback::Point;
 use super::fec_tx::{RepairTx, SentRepair};
@@ -92,11 +92,11 @@ struct Persist {
     at: Option<Instant>,
     count: u32,
     /// Unanswered probes since the window was shut.
-    asked: Asked,
+    asked: UnansweredProbes,
 }
 
 impl Unused for Persist {
-    const UNUSED: &'static Self = &Persist { at: None, count: 0, asked: Asked::NEVER };
+    const UNUSED: &'static Self = &Persist { at: None, count: 0, asked: UnansweredProbes::NEVER };
 }
 
 /// Sending half of a connection.
@@ -150,13 +150,13 @@ impl Sender {
 
     /// Stops data on this subflow. It no longer counts among the carriers of data.
     pub(super) fn stop_carrying(&mut self, id: SubflowId) {
-        self.reinjections.bury(id);
-        self.mappings.forget(id);
+        self.reinjections.drop_subflow(id);
+        self.mappings.forget_subflow(id);
     }
 
     /// Removes a subflow from the carriers of its data, which never got through.
     pub(super) fn forget_mappings(&mut self, id: SubflowId) {
-        self.mappings.forget(id);
+        self.mappings.forget_subflow(id);
     }
 
     /// Removes all references to a subflow, because its slot may be reused.
@@ -266,7 +266,7 @@ impl Sender {
     /// Accepts bytes to send. Returns how many fit.
     pub(super) fn write(&mut self, now: Instant, bytes: Written<'_>) -> usize {
         let unsent = self.written().since(self.sent());
-        let room = self.nagle.room(bytes.len(), unsent);
+        let room = self.nagle.writable_bytes(bytes.len(), unsent);
         let taken = self.buffer.write(now, bytes, room);
         if taken < bytes.len() {
             self.buffer.refuse();
@@ -347,7 +347,7 @@ impl Sender {
 
     /// True if the last bytes, fewer than a segment, wait for more.
     pub(super) fn holds_back(&mut self, now: Instant, rto: Duration) -> bool {
-        self.nagle.holds(now, rto)
+        self.nagle.holds_back(now, rto)
     }
 
     /// Only a small part of the peer's window is left: returns true while the sender should wait for more.
@@ -386,7 +386,7 @@ impl Sender {
     }
 
     /// Records data sent on a subflow, at `ssn` there. `repeat`: the data was sent before.
-    pub(super) fn carry(&mut self, id: SubflowId, ssn: Ssn, range: DataRange, repeat: bool) {
+    pub(super) fn record_sent(&mut self, id: SubflowId, ssn: Ssn, range: DataRange, repeat: bool) {
         self.buffer.pin(range);
         if repeat {
             self.repeated += range.len();
@@ -488,7 +488,7 @@ impl Sender {
         self.reinjections.ack(to);
         self.rto.count = 0;
         if let Some(persist) = self.persist.if_used() {
-            (persist.count, persist.asked) = (0, Asked::default());
+            (persist.count, persist.asked) = (0, UnansweredProbes::default());
         }
         self.nagle.on_ack(self.buffer.una(), self.mappings.end() < self.buffer.end());
     }
@@ -548,7 +548,7 @@ impl Sender {
 
     /// Queues data that only this subflow carries, from `first` on.
     pub(super) fn reinject_carried_alone(&mut self, now: Instant, first: Dsn, id: SubflowId) {
-        let (alone, cause) = (SubflowSet::of(id), ReinjectionCause::SubflowClosed);
+        let (alone, cause) = (SubflowSet::single(id), ReinjectionCause::SubflowClosed);
         for part in self.mappings.parts(DataRange::new(first, self.mappings.end())) {
             if part.carried_by == alone {
                 let (range, from) = (part.range, Some(id));
@@ -704,7 +704,7 @@ impl Sender {
 
     /// Time of the last window probe.
     pub(super) fn probed_at(&self) -> Option<Instant> {
-        self.persist.asked.at()
+        self.persist.asked.last_probe_at()
     }
 
     /// Postpones the next probe.
@@ -714,7 +714,7 @@ impl Sender {
 
     /// Records a window probe; the peer was last heard at `heard_at`. Returns the consecutive unanswered probes.
     pub(super) fn on_probe(&mut self, now: Instant, heard_at: Option<Instant>) -> u32 {
-        let silent = self.persist.asked.again(now, heard_at);
+        let silent = self.persist.asked.record_probe(now, heard_at);
         if silent == 1 {
             // Lost, or the peer is gone: unanswered probes are repeated like data.
             self.persist.count = self.persist.count.min(1);
@@ -794,7 +794,7 @@ impl Sender {
         }
         self.nagle.shrink();
         let Persist { at, count, asked } = *self.persist;
-        if at.is_none() && count == 0 && asked.at().is_none() {
+        if at.is_none() && count == 0 && asked.last_probe_at().is_none() {
             self.persist.retire();
         }
         self.mappings.shrink();

@@ -57,7 +57,7 @@ pub(super) struct AckInput {
 
 /// Deliveries of one ACK.
 #[derive(Copy, Clone, Debug, Default)]
-struct Tally {
+struct AckTally {
     /// Bytes delivered cumulatively or selectively, not counted before.
     delivered: u64,
     /// Octets by which SND.UNA advanced.
@@ -129,7 +129,7 @@ impl Subflow {
             return 0;
         }
         self.scratch.delivered.clear();
-        let mut tally = Tally::default();
+        let mut tally = AckTally::default();
         if input.ack > prior_una {
             self.take_cumulative(input.ack, &mut tally);
         }
@@ -139,7 +139,7 @@ impl Subflow {
         self.note_reordering(&tally);
         let rtt = self.sample_rtt(now, input, &tally);
         let rate = if tally.untimed {
-            self.tx.rate.skip(now, tally.newest);
+            self.tx.rate.skip_sample(now, tally.newest);
             None
         } else {
             self.tx.rate.sample(now, tally.newest, self.tx.rtt.min())
@@ -190,7 +190,7 @@ impl Subflow {
         );
     }
 
-    fn take_cumulative(&mut self, ack: Ssn, tally: &mut Tally) {
+    fn take_cumulative(&mut self, ack: Ssn, tally: &mut AckTally) {
         tally.cumulative = ack.since(self.tx.una);
         self.tx.una = ack;
         while let Some(segment) = self.tx.board.pop_acked(ack) {
@@ -209,7 +209,7 @@ impl Subflow {
         self.mtu.on_delivered_up_to(ack);
     }
 
-    fn take_selective(&mut self, sack: &SackInput, tally: &mut Tally) {
+    fn take_selective(&mut self, sack: &SackInput, tally: &mut AckTally) {
         for &(left, right) in sack.as_slice() {
             let known = self
                 .tx
@@ -233,7 +233,7 @@ impl Subflow {
     }
 
     /// Marks the segments that are completely in the block `left..right` and belong to entries that touch `from..to`.
-    fn sack_part(&mut self, left: Ssn, right: Ssn, from: Ssn, to: Ssn, tally: &mut Tally) {
+    fn sack_part(&mut self, left: Ssn, right: Ssn, from: Ssn, to: Ssn, tally: &mut AckTally) {
         if from >= to {
             return;
         }
@@ -244,8 +244,8 @@ impl Subflow {
             }
             let (first, last) = entry.whole_segments_within(left, right);
             if !entry.sacked && first < last {
-                index += usize::from(self.tx.cut(index, first));
-                self.tx.cut(index, last);
+                index += usize::from(self.tx.split_entry(index, first));
+                self.tx.split_entry(index, last);
                 if let Some(part) = self.tx.board.get(index).copied() {
                     self.tx.board.mark_sacked(index);
                     self.deliver(&part, true, tally);
@@ -255,7 +255,7 @@ impl Subflow {
         }
     }
 
-    fn deliver(&mut self, segment: &SentSegment, by_sack: bool, tally: &mut Tally) {
+    fn deliver(&mut self, segment: &SentSegment, by_sack: bool, tally: &mut AckTally) {
         let retransmitted = segment.retransmitted();
         if !by_sack {
             tally.acked_segments = tally.acked_segments.saturating_add(segment.segments() as u32);
@@ -309,7 +309,7 @@ impl Subflow {
     }
 
     /// Records the degree of reordering, for monitoring: loss recovery is based on time.
-    fn note_reordering(&mut self, tally: &Tally) {
+    fn note_reordering(&mut self, tally: &AckTally) {
         let Some(lowest) = tally.overtaken else { return };
         let distance = self.tx.highest_sacked.0.saturating_sub(lowest.0);
         let mss = u64::from(self.tx.mss.max(1));
@@ -325,7 +325,7 @@ impl Subflow {
     /// 5.3: a segment outside the window does not change the echo). The sample would be as long as the silence.
     /// After an outage the timeout would be seconds, and a scheduler that uses the RTT would avoid the path, which
     /// is then never measured again. Data in flight while the process did not run gives no sample either.
-    fn sample_rtt(&mut self, now: Instant, input: &AckInput, tally: &Tally) -> Option<Duration> {
+    fn sample_rtt(&mut self, now: Instant, input: &AckInput, tally: &AckTally) -> Option<Duration> {
         if tally.untimed || input.sack.dsack.is_some() || self.proves_spurious_timeout(input, tally)
         {
             return None;
@@ -388,8 +388,8 @@ impl Subflow {
     /// True if a single ACK after a timeout acknowledges more segments than a delayed ACK does, all sent before
     /// the timeout: their own ACKs were lost, as after an outage. On a path that only became slow the ACKs arrive
     /// one by one.
-    fn proves_spurious_timeout(&self, input: &AckInput, tally: &Tally) -> bool {
-        let before = |undo: &super::undo::Undo| input.echo.is_none_or(|e| undo.is_echo_older(e));
+    fn proves_spurious_timeout(&self, input: &AckInput, tally: &AckTally) -> bool {
+        let before = |undo: &super::undo::UndoState| input.echo.is_none_or(|e| undo.is_echo_older(e));
         self.tx.phase == Phase::Loss
             && tally.acked_segments > 2
             && self.tx.undo.as_deref().is_some_and(before)
@@ -399,7 +399,7 @@ impl Subflow {
     /// the peer's process did not run, and everything waited for the end of that. If the next answer takes as
     /// long, the path is slow.
     fn is_end_of_outage(&self, input: &AckInput) -> bool {
-        let before = |undo: &super::undo::Undo| input.echo.is_none_or(|e| undo.is_echo_older(e));
+        let before = |undo: &super::undo::UndoState| input.echo.is_none_or(|e| undo.is_echo_older(e));
         self.tx.rto.count >= OUTAGE_TIMEOUTS
             && !self.tx.rto.doubted
             && self.tx.undo.as_deref().is_some_and(before)
@@ -416,7 +416,7 @@ impl Subflow {
     }
 
     /// Evaluates the three mechanisms that detect a spurious reduction.
-    fn judge_reduction(&mut self, now: Instant, input: &AckInput, tally: &Tally) {
+    fn judge_reduction(&mut self, now: Instant, input: &AckInput, tally: &AckTally) {
         let Some(undo) = self.tx.undo.as_mut() else { return };
         let repeated =
             input.sack.dsack.is_some_and(|(start, end)| undo.on_dsack(start, end.since(start)));

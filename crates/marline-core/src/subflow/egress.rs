@@ -13,7 +13,7 @@ use marline_time::Instant;
 
 use super::config::outstanding_limit;
 use super::reliable::SegmentCarrier;
-use super::rto::{Frto, Repeats};
+use super::rto::{Frto, RetransmissionMode};
 use super::segment::{HEADER, TIMESTAMP_OPTION};
 use super::transmission::Probe;
 use super::{Egress, PayloadRoom, PlainSegment, Rst, Subflow, SubflowEvent};
@@ -83,8 +83,8 @@ impl Subflow {
     }
 
     fn next_ack(&mut self) -> Option<Egress> {
-        let open = !self.dead && !self.state.is_handshake() && !self.state.is(SubflowState::Closed);
-        (open && self.ack.owed()).then_some(Egress::Ack)
+        let open = !self.dead && !self.state.is_handshake() && !self.state.matches_state(SubflowState::Closed);
+        (open && self.ack.is_owed()).then_some(Egress::Ack)
     }
 
     fn next_syn(&mut self, now: Instant) -> Option<Egress> {
@@ -92,12 +92,12 @@ impl Subflow {
             return None;
         }
         self.on_syn_sent(now);
-        Some(if self.state.is(SubflowState::SynSent) { Egress::Syn } else { Egress::SynAck })
+        Some(if self.state.matches_state(SubflowState::SynSent) { Egress::Syn } else { Egress::SynAck })
     }
 
     /// Lowest lost segment, if window and pacer allow it.
     fn next_retransmission(&mut self, now: Instant, room: PayloadRoom) -> Option<SentSegment> {
-        if self.tx.board.bytes_lost() == 0 || self.repeats == Repeats::Rests {
+        if self.tx.board.bytes_lost() == 0 || self.repeats == RetransmissionMode::Rests {
             return None;
         }
         let forced = self.tx.force.take();
@@ -125,7 +125,7 @@ impl Subflow {
         };
         if let Some(limit) = self.payload_limit(segment, room, most) {
             let at = segment.start.plus(limit);
-            self.tx.cut(index, at);
+            self.tx.split_entry(index, at);
         }
         self.retransmit(now, index, forced.unwrap_or(SentKind::Retransmission))
     }
@@ -135,13 +135,13 @@ impl Subflow {
         self.tx.probe.clear();
         let mut index = self.tx.board.iter().rposition(|segment| !segment.sacked)?;
         let at = self.tx.board.get(index)?.last_segment_start();
-        index += usize::from(self.tx.cut(index, at));
+        index += usize::from(self.tx.split_entry(index, at));
         let last = self.tx.board.get(index)?;
         if let Some(limit) = self.payload_limit(last, room, self.mtu.current())
             && last.len() > limit
         {
             let at = Ssn(last.end.0 - limit);
-            index += usize::from(self.tx.cut(index, at));
+            index += usize::from(self.tx.split_entry(index, at));
         }
         self.retransmit(now, index, SentKind::ProbeRepeat)
     }
@@ -345,7 +345,7 @@ impl Subflow {
 
     /// Appends a new segment with this content to the scoreboard.
     fn push(&mut self, now: Instant, content: SentSegment) -> SentSegment {
-        self.repeats = Repeats::Always;
+        self.repeats = RetransmissionMode::Always;
         let start = self.tx.nxt;
         let end = start.plus(u64::from(content.mapping_len) + u64::from(content.fin));
         let segment = SentSegment {
@@ -432,7 +432,7 @@ impl Subflow {
 
     /// An ACK is pending now.
     pub(crate) fn has_pending_ack(&self) -> bool {
-        self.ack.owed()
+        self.ack.is_owed()
     }
 
     /// Requests a probe as soon as possible: the peer answers it with an ACK.
@@ -469,7 +469,7 @@ impl Subflow {
 
     /// As [`close`](Self::close), but an unanswered SYN is not abandoned: the FIN follows the answer.
     pub(crate) fn close_after_answer(&mut self) {
-        if self.state.is(SubflowState::SynSent) {
+        if self.state.matches_state(SubflowState::SynSent) {
             self.fin_wanted = true;
         } else {
             self.close();

@@ -9,7 +9,7 @@ use marline_time::Instant;
 
 use super::prr::Prr;
 use super::rto::Frto;
-use super::undo::Undo;
+use super::undo::UndoState;
 use super::{Subflow, SubflowEvent};
 
 /// Bytes acknowledged between losses, for OLIA.
@@ -71,7 +71,7 @@ impl Subflow {
                 &self.group,
             );
             self.ecn.on_reduction(self.tx.nxt);
-            self.tx.undo = Some(Box::new(Undo::new(self.tx.una)));
+            self.tx.undo = Some(Box::new(UndoState::new(self.tx.una)));
         }
         let mss = u64::from(self.tx.mss);
         *self.tx.prr = Prr::start(prior_in_flight, self.congestion.ssthresh(), mss);

@@ -24,7 +24,7 @@ use marline_policy::{CongestionSignal, Phase, SentKind, UnreachableCause};
 use marline_time::{Duration, Instant};
 
 use super::reliable::SegmentCarrier;
-use super::undo::Undo;
+use super::undo::UndoState;
 use super::{Subflow, SubflowEvent};
 
 /// The timer and its backoff.
@@ -48,7 +48,7 @@ impl RtoTimer {
 
 /// Retransmission mode of a subflow.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
-pub(super) enum Repeats {
+pub(super) enum RetransmissionMode {
     /// Retransmits as window and timer allow.
     #[default]
     Always,
@@ -139,14 +139,14 @@ impl Subflow {
 
     /// Selects the mode after an expiry. `may_rest`: others carry the unacknowledged data, and the path is probed.
     pub(crate) fn rest_or_repeat(&mut self, may_rest: bool) {
-        let rests = may_rest && self.repeats != Repeats::Once;
-        self.repeats = if rests { Repeats::Rests } else { Repeats::Always };
+        let rests = may_rest && self.repeats != RetransmissionMode::Once;
+        self.repeats = if rests { RetransmissionMode::Rests } else { RetransmissionMode::Always };
     }
 
     /// Fires the timer now because the path is back. Lost retransmissions during the outage prove nothing about
     /// the path, and the backoff could last as long as the outage.
     pub(crate) fn retry_now(&mut self, now: Instant) {
-        self.repeats = Repeats::Once;
+        self.repeats = RetransmissionMode::Once;
         let rto = &mut self.tx.rto;
         if !self.dead && rto.count > 0 && rto.deadline.is_some_and(|at| at > now) {
             rto.deadline = Some(now);
@@ -163,7 +163,7 @@ impl Subflow {
     /// outage. Then the backoff is over, and the oldest segment is retransmitted at once. If it was already sent
     /// after the path came back, that costs a segment; without the retransmission it could cost a timeout.
     pub(crate) fn retry_soon(&mut self, now: Instant, unheard: Duration) {
-        self.repeats = Repeats::Once;
+        self.repeats = RetransmissionMode::Once;
         if self.dead || self.tx.rto.count == 0 || self.refuses_payload() {
             return;
         }
@@ -226,7 +226,7 @@ impl Subflow {
             if !was_recovery {
                 self.recovery.on_recovery(true, &self.tx.context(now));
             }
-            self.tx.undo = Some(Box::new(Undo::new(self.tx.una)));
+            self.tx.undo = Some(Box::new(UndoState::new(self.tx.una)));
             self.ecn.on_reduction(self.tx.nxt);
             self.tx.losses.on_episode();
         }

@@ -224,7 +224,7 @@ impl Subflow {
 
     /// True if a pending ACK has SACK blocks to report.
     pub(crate) fn owes_sack(&self) -> bool {
-        self.ack.owed() && self.tx.sack_enabled && self.has_sack_blocks()
+        self.ack.is_owed() && self.tx.sack_enabled && self.has_sack_blocks()
     }
 
     /// True if there are SACK blocks to report.

@@ -17,7 +17,7 @@ use super::path_health::Tally;
 use super::prr::Prr;
 use super::rate::RateSampler;
 use super::rto::{Frto, RtoTimer};
-use super::undo::Undo;
+use super::undo::UndoState;
 use crate::on_demand::{OnDemand, Unused};
 
 /// Limit on outdated entries in the retransmission queue, beyond the number of scoreboard entries.
@@ -103,7 +103,7 @@ pub(super) struct Transmission {
     /// Peer's window in its last acceptable segment, and the largest ever.
     pub(super) window: u64,
     pub(super) max_window: u64,
-    pub(super) undo: Option<Box<Undo>>,
+    pub(super) undo: Option<Box<UndoState>>,
     pub(super) frto: Frto,
     /// One retransmission of this kind may be sent regardless of the window.
     pub(super) force: Option<SentKind>,
@@ -228,7 +228,7 @@ impl Transmission {
     }
 
     /// Splits the entry at `index` at `at`, if that is inside. Returns true if it was split.
-    pub(super) fn cut(&mut self, index: usize, at: Ssn) -> bool {
+    pub(super) fn split_entry(&mut self, index: usize, at: Ssn) -> bool {
         let before = self.board.len();
         self.board.split(index, at);
         let cut = self.board.len() > before;
@@ -242,7 +242,7 @@ impl Transmission {
     pub(super) fn cut_off_segment(&mut self, index: usize) {
         if let Some(entry) = self.board.get(index) {
             let at = entry.segment_end(entry.start);
-            self.cut(index, at);
+            self.split_entry(index, at);
         }
     }
 

@@ -4,7 +4,7 @@ use marline_policy::Ssn;
 
 /// Evidence about the last reduction.
 #[derive(Copy, Clone, Debug)]
-pub(super) struct Undo {
+pub(super) struct UndoState {
     /// SND.UNA when the window was reduced.
     pub(super) marker: Ssn,
     /// Bytes retransmitted since, not yet reported by a DSACK.
@@ -13,9 +13,9 @@ pub(super) struct Undo {
     pub(super) first_retransmission: Option<u32>,
 }
 
-impl Undo {
+impl UndoState {
     pub(super) const fn new(marker: Ssn) -> Self {
-        Undo { marker, unproven: 0, first_retransmission: None }
+        UndoState { marker, unproven: 0, first_retransmission: None }
     }
 
     /// Records a retransmission of `bytes`, with this timestamp.

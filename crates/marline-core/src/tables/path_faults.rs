@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use marline_policy::AddressPairFault;
 
 use crate::FourTuple;
-use crate::path_health::Trouble;
+use crate::path_health::PathTrouble;
 
 /// Limit on address pairs with unreported timeouts.
 const MAX_TROUBLES: usize = 64;
@@ -17,14 +17,14 @@ pub(crate) struct PathFaults {
     /// There is a path health monitor.
     present: bool,
     /// Timeouts since the last visit, by addresses: the worst one of each address pair.
-    troubles: BTreeMap<(IpAddr, IpAddr), (FourTuple, Trouble)>,
+    troubles: BTreeMap<(IpAddr, IpAddr), (FourTuple, PathTrouble)>,
     /// Degraded address pairs, by addresses.
     degraded: BTreeMap<(IpAddr, IpAddr), AddressPairFault>,
 }
 
 impl PathFaults {
     /// Records a timeout on a subflow.
-    pub(crate) fn report(&mut self, path: FourTuple, trouble: Trouble) {
+    pub(crate) fn report(&mut self, path: FourTuple, trouble: PathTrouble) {
         let key = (path.local.ip(), path.remote.ip());
         if let Some((_, before)) = self.troubles.get_mut(&key) {
             *before = before.worse_of(trouble);
@@ -39,7 +39,7 @@ impl PathFaults {
     }
 
     /// Starts with a new path health monitor; earlier verdicts are dropped.
-    pub(crate) fn begin(&mut self) {
+    pub(crate) fn reset(&mut self) {
         *self = PathFaults { present: true, ..PathFaults::default() };
     }
 
@@ -47,7 +47,7 @@ impl PathFaults {
         !self.troubles.is_empty()
     }
 
-    pub(crate) fn take_troubles(&mut self) -> Vec<(FourTuple, Trouble)> {
+    pub(crate) fn take_troubles(&mut self) -> Vec<(FourTuple, PathTrouble)> {
         core::mem::take(&mut self.troubles).into_values().collect()
     }
 

@@ -24,7 +24,7 @@ impl Lane {
             return;
         }
         let new = self.window.is_new(packet_number);
-        if !new && self.paths[at].received().knows(packet_number) {
+        if !new && self.paths[at].received().is_known(packet_number) {
             // A repeated packet costs us nothing and gets no answer.
             self.stats.replays += 1;
             return;
@@ -35,7 +35,7 @@ impl Lane {
             self.on_forged();
             return;
         }
-        self.window.note(packet_number, now);
+        self.window.record(packet_number, now);
         self.halves.forget_frame(packet_number);
         let body: &[u8] = body;
         let wants_ack =
@@ -64,7 +64,7 @@ impl Lane {
             self.stats.duplicates += 1;
             return;
         }
-        let mut whole = match self.halves.take(piece, now) {
+        let mut whole = match self.halves.add_piece(piece, now) {
             Ok(Some(whole)) => whole,
             Ok(None) => return,
             Err(BadPiece) => {
@@ -82,7 +82,7 @@ impl Lane {
             self.stats.malformed += 1;
             return;
         }
-        self.window.note(piece.number, now);
+        self.window.record(piece.number, now);
         self.stats.assembled_datagrams += 1;
         self.take_body(piece.number, body, now);
     }
@@ -91,7 +91,7 @@ impl Lane {
         self.stats.forged += 1;
         if self.stats.forged >= self.keys.open.forgeries_at_most() {
             self.closed = true;
-            self.inbox.notice(Notice::Forged);
+            self.inbox.push_notice(Notice::Forged);
         }
     }
 
@@ -102,7 +102,7 @@ impl Lane {
             if !self.window.is_new(number) {
                 continue;
             }
-            self.window.note(number, now);
+            self.window.record(number, now);
             for item in Items::new(&part) {
                 match item {
                     Ok(Item::Datagram { flow, payload }) => {
@@ -117,7 +117,7 @@ impl Lane {
 
     fn deliver(&mut self, flow: u64, payload: &[u8]) {
         let most = self.max_received_bytes();
-        if self.inbox.take(flow, payload, most) {
+        if self.inbox.store(flow, payload, most) {
             self.stats.delivered_datagrams += 1;
         } else {
             self.stats.dropped_inbox += 1;
@@ -136,7 +136,7 @@ impl Lane {
                 Ok(Item::Ack(ack)) => {
                     if let Ok(at) = self.paths.binary_search_by_key(&ack.path, Path::id) {
                         let outcome = self.paths[at].on_ack(&ack, now);
-                        self.apply(at, outcome, now);
+                        self.apply_outcome(at, outcome, now);
                     }
                 }
                 Ok(Item::Size { path, bytes }) => {
@@ -164,11 +164,11 @@ impl Lane {
     }
 
     /// Applies the results of a path to the lane.
-    pub(super) fn apply(&mut self, at: usize, outcome: Outcome, now: Instant) {
+    pub(super) fn apply_outcome(&mut self, at: usize, outcome: Outcome, now: Instant) {
         let id = self.paths[at].id();
         for number in &outcome.answered {
             self.coding.on_answered(*number);
-            if let Some(sent_at) = self.kept.forget(*number) {
+            if let Some(sent_at) = self.kept.remove_acked(*number) {
                 self.stats.delays.record(now.since(sent_at));
             }
         }
@@ -178,14 +178,14 @@ impl Lane {
         }
         if outcome.mtu_changed {
             // The peer is notified at once.
-            self.paths[at].ask();
+            self.paths[at].request_probe();
             self.notice_mtu(at);
         }
         if outcome.answers {
-            self.inbox.notice(Notice::Answers(id));
+            self.inbox.push_notice(Notice::Answers(id));
         }
         if outcome.unreachable {
-            self.inbox.notice(Notice::Unreachable(id));
+            self.inbox.push_notice(Notice::Unreachable(id));
             let mut waiting = Vec::new();
             while let Some(next) = self.paths[at].queues().take_any() {
                 waiting.push(next);
@@ -199,7 +199,7 @@ impl Lane {
     fn notice_mtu(&mut self, at: usize) {
         let path = &mut self.paths[at];
         let (id, frame_bytes) = (path.id(), path.mtu().both_ways());
-        self.inbox.notice(Notice::Mtu(id, frame_bytes));
+        self.inbox.push_notice(Notice::Mtu(id, frame_bytes));
     }
 
     /// Handles a frame that is lost on a path or whose acknowledgment is overdue: it may be useful on another path.

@@ -68,7 +68,10 @@ impl BoundDashboard {
     }
 
     /// Access to the dashboard.
-    fn dashboard_access(at: SocketAddr, token_file: Option<&Path>) -> anyhow::Result<BoundDashboard> {
+    fn dashboard_access(
+        at: SocketAddr,
+        token_file: Option<&Path>,
+    ) -> anyhow::Result<BoundDashboard> {
         let (token, shown) = match token_file {
             Some(file) => (Some(read_token(file)?.0), None),
             None if at.ip().to_canonical().is_loopback() => (None, None),
@@ -117,7 +120,7 @@ impl RunningDashboard {
     /// The dashboard for a changed address or token file. `None` if nothing changes.
     ///
     /// # Errors
-    /// Same as [`Opening::at`].
+    /// Same as [`BoundDashboard::bind`].
     pub fn differs(
         &self,
         at: SocketAddr,

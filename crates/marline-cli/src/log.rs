@@ -351,7 +351,8 @@ mod tests {
         let mut sink = Sink::new(Disk { room: 0, has: Vec::new() });
         sink.format = LogFormat::Json;
         assert!(!sink.line(b"{}\n"));
-        let json: serde_json::Value = serde_json::from_str(&sink.notice_line(1, LOST_LINES)).unwrap();
+        let json: serde_json::Value =
+            serde_json::from_str(&sink.notice_line(1, LOST_LINES)).unwrap();
         assert_eq!(
             (json["fields"]["lines"].as_u64(), json["level"].as_str()),
             (Some(1), Some("WARN"))

@@ -91,7 +91,11 @@ fn setting(argument: &Arg, effect: &str) -> String {
     let value = value_of(argument);
     let kind = if value.is_empty() { " true".to_owned() } else { value };
     let list = if matches!(argument.get_action(), ArgAction::Append) { ", list" } else { "" };
-    format!("- **{name}** `{}`{list} *({effect})*: {}\n", kind.trim(), help_summary(argument.get_help()))
+    format!(
+        "- **{name}** `{}`{list} *({effect})*: {}\n",
+        kind.trim(),
+        help_summary(argument.get_help())
+    )
 }
 
 fn effect_in(effects: Effects, name: &str) -> Option<Effect> {

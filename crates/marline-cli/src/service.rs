@@ -27,7 +27,9 @@ pub fn status(text: &str) {
 
 /// Extends the start: the next message about it follows within this time.
 pub fn extend_start(time: Duration) {
-    send_states(&[NotifyState::ExtendTimeoutUsec(u32::try_from(time.as_micros()).unwrap_or(u32::MAX))]);
+    send_states(&[NotifyState::ExtendTimeoutUsec(
+        u32::try_from(time.as_micros()).unwrap_or(u32::MAX),
+    )]);
 }
 
 /// Reports that the service is ready.
@@ -35,7 +37,7 @@ pub fn notify_ready() {
     send_states(&[NotifyState::Ready]);
 }
 
-/// Reports that a reload has started. [`ready`] reports its end.
+/// Reports that a reload has started. [`notify_ready`] reports its end.
 pub fn reloading() {
     match NotifyState::monotonic_usec_now() {
         Ok(now) => send_states(&[NotifyState::Reloading, now]),

@@ -82,7 +82,9 @@ impl Successor {
     ///
     /// # Errors
     /// The predecessor violates the protocol.
-    pub(crate) fn receive_handover(network: &mut ServerBuilder) -> anyhow::Result<Option<Successor>> {
+    pub(crate) fn receive_handover(
+        network: &mut ServerBuilder,
+    ) -> anyhow::Result<Option<Successor>> {
         let Some(channel) = predecessor().as_ref().map(Channel::duplicate).transpose()? else {
             return Ok(None);
         };

@@ -55,7 +55,8 @@ pub(crate) enum CompactPath {
 
 impl From<FourTuple> for CompactPath {
     fn from(path: FourTuple) -> Self {
-        Ipv4Tuple::from_path(&path).map_or_else(|| CompactPath::Other(Box::new(path)), CompactPath::Ipv4)
+        Ipv4Tuple::from_path(&path)
+            .map_or_else(|| CompactPath::Other(Box::new(path)), CompactPath::Ipv4)
     }
 }
 

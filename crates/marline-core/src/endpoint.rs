@@ -180,8 +180,8 @@ impl Endpoint {
         }
     }
 
-    /// Handles one segment, of the flow `known` if given. Returns its flow if only [`after`](Self::after) remains to
-    /// be called for it.
+    /// Handles one segment, of the flow `known` if given. Returns its flow if only
+    /// [`update_after_call`](Self::update_after_call) remains to be called for it.
     fn take_packet(
         &mut self,
         now: Instant,

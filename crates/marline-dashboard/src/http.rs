@@ -31,7 +31,7 @@ use crate::{Access, Source, page};
 /// connections is closed.
 const PENDING: PendingLimits = PendingLimits { total: 64, per_source: 32 };
 
-/// Maximum number of viewers of single connections ([`Source::places`]).
+/// Maximum number of viewers of single connections ([`Source::watch_places`]).
 const MAX_PLACES: usize = 32;
 
 /// Timeout for a request's headers.
@@ -88,14 +88,16 @@ impl RunningServer {
     /// The socket is not a TCP socket. Nothing has changed.
     pub fn move_to(&mut self, listener: TcpListener, access: Access) -> io::Result<()> {
         let (address, listener) = (listener.local_addr()?, Arc::new(listener));
-        self.door = DashboardListener::open(address, listener, access, &self.dashboard, &self.source);
+        self.door =
+            DashboardListener::open(address, listener, access, &self.dashboard, &self.source);
         Ok(())
     }
 
     /// Changes the access policy on the same socket. Current viewers are disconnected.
     pub fn admit(&mut self, access: Access) {
         let (address, listener) = (self.door.address, Arc::clone(&self.door.listener));
-        self.door = DashboardListener::open(address, listener, access, &self.dashboard, &self.source);
+        self.door =
+            DashboardListener::open(address, listener, access, &self.dashboard, &self.source);
     }
 }
 
@@ -252,7 +254,11 @@ async fn serve_visit(stream: TcpStream, shown: &SharedState, place: PendingPlace
 
 type Answer = Response<Either<Full<Bytes>, Events>>;
 
-fn answer(request: &Request<Incoming>, shown: &SharedState, visit: &ConnectionState) -> Result<Answer, Infallible> {
+fn answer(
+    request: &Request<Incoming>,
+    shown: &SharedState,
+    visit: &ConnectionState,
+) -> Result<Answer, Infallible> {
     if let Some((status, why)) = Access::refuses_site(request) {
         return Ok(refusal(status, why));
     }
@@ -293,7 +299,11 @@ fn answer(request: &Request<Incoming>, shown: &SharedState, visit: &ConnectionSt
 }
 
 /// Sends the byte positions of one connection: `?connection=NUMBER`.
-fn serve_places(request: &Request<Incoming>, shown: &SharedState, visit: &ConnectionState) -> Answer {
+fn serve_places(
+    request: &Request<Incoming>,
+    shown: &SharedState,
+    visit: &ConnectionState,
+) -> Answer {
     let number = request.uri().query().and_then(|query| query.strip_prefix("connection="));
     let Some(number) = number.and_then(|number| number.parse().ok()) else {
         return refusal(StatusCode::BAD_REQUEST, "missing parameter: ?connection=NUMBER\n");

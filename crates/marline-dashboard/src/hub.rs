@@ -10,7 +10,7 @@ use serde::Serialize;
 use tokio::sync::{Notify, mpsc};
 use tokio::time::Instant;
 
-use crate::{TimedEvent, Pace, Source};
+use crate::{Pace, Source, TimedEvent};
 
 /// Maximum number of viewers.
 pub const MAX_VIEWERS: usize = 16;

@@ -8,8 +8,8 @@
 //! viewers, it is sampled four times per second, or less often if a sample takes long ([`Pace`]), and the result is
 //! sent to all viewers as server-sent events. The page draws lines from differences of counters. Only the last
 //! [`RECENT`] messages are stored here, so that a reloaded page does not start empty. The program reports events
-//! between two samples with [`Dashboard::tell`]. The positions of a single connection's bytes are only collected for
-//! a viewer that requests them ([`Source::places`]).
+//! between two samples with [`Dashboard::report`]. The positions of a single connection's bytes are only collected for
+//! a viewer that requests them ([`Source::watch_places`]).
 //!
 //! *Limits.* [`MAX_VIEWERS`] viewers, 64 other connections of which the oldest is closed for the next, and 16 KiB of
 //! headers within five seconds. A viewer that does not read is disconnected. *Trust.* Only hosts that cannot be
@@ -29,7 +29,8 @@ pub use access::{Access, Token, names_another_site};
 pub use http::{RunningServer, listen, serve, serve_on};
 pub use hub::{Dashboard, MAX_VIEWERS, RECENT};
 pub use model::{
-    Description, CarriedBytes, Connection, TimedEvent, TransmissionKind, PathSummary, Places, Quota, Sample, Totals,
+    CarriedBytes, Connection, Description, PathSummary, Places, Quota, Sample, TimedEvent, Totals,
+    TransmissionKind,
 };
 pub use pace::Pace;
 

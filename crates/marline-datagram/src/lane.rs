@@ -35,7 +35,7 @@ use crate::replay::ReplayWindow;
 use crate::seal::Keys;
 use coding::{Coded, Coding};
 use inbox::{Inbox, Notice};
-use pieces::{FrameInPieces, FragmentedFrames, PartialFrames};
+use pieces::{FragmentedFrames, FrameInPieces, PartialFrames};
 use repairing::RepairState;
 pub use sending::{FlowId, SendError, Transmit};
 use sent_frames::{FrameToKeep, SentFrames};
@@ -321,8 +321,12 @@ impl Lane {
             kept.goes_on(id);
             if bytes > path.frame_bytes().into() {
                 let keeping = FrameToKeep { path: id, ..kept.frame_to_keep() };
-                let mut cut =
-                    FrameInPieces::new(number, kept.bytes.clone(), keeping, path.frame_bytes().into());
+                let mut cut = FrameInPieces::new(
+                    number,
+                    kept.bytes.clone(),
+                    keeping,
+                    path.frame_bytes().into(),
+                );
                 (cut.again, cut.rescue) = (true, rescue);
                 self.cutting.push(cut);
                 return self.transmit_piece(now, frame);

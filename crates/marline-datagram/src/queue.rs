@@ -78,7 +78,11 @@ pub(crate) enum Room {
 
 impl Queues {
     /// Queues a datagram. Returns it if the queue would exceed `most_bytes`.
-    pub(crate) fn push(&mut self, datagram: WaitingDatagram, most_bytes: usize) -> Result<(), WaitingDatagram> {
+    pub(crate) fn push(
+        &mut self,
+        datagram: WaitingDatagram,
+        most_bytes: usize,
+    ) -> Result<(), WaitingDatagram> {
         let fifo = match datagram.class {
             FlowClass::Bulk => &mut self.bulk,
             FlowClass::Sparse | FlowClass::Steady => &mut self.urgent,
@@ -100,7 +104,12 @@ impl Queues {
     }
 
     /// Takes the next datagram that is still useful.
-    pub(crate) fn pop(&mut self, now: Instant, room: Room, rtt: Duration) -> Option<WaitingDatagram> {
+    pub(crate) fn pop(
+        &mut self,
+        now: Instant,
+        room: Room,
+        rtt: Duration,
+    ) -> Option<WaitingDatagram> {
         let bulk_first = room == Room::Any && self.urgent_in_a_row >= MAX_CONSECUTIVE_URGENT;
         if bulk_first && let Some(datagram) = self.pop_bulk(now, rtt) {
             return Some(datagram);

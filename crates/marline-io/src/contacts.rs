@@ -162,7 +162,8 @@ impl Contacts {
             let asked =
                 self.position(local, remote).is_some_and(|at| self.known[at].question.is_some());
             // A peer that repeats its acknowledgment does not receive our packets: only one direction works.
-            return (self.is_new(remote, segment) || !asked) && self.record_answer(now, local, remote);
+            return (self.is_new(remote, segment) || !asked)
+                && self.record_answer(now, local, remote);
         }
         self.record_delivery_error(now, ends, Some(remote.ip()), DeliveryErrorKind::PortClosed)
     }
@@ -356,7 +357,10 @@ mod tests {
         assert!(send(&mut contacts, 1, &syn));
         assert!(!send(&mut contacts, 2, &syn));
         contacts.await_news();
-        assert!(!contacts.record_answer(at(20), ENDS.local, ENDS.remote), "an answer like any other");
+        assert!(
+            !contacts.record_answer(at(20), ENDS.local, ENDS.remote),
+            "an answer like any other"
+        );
         send(&mut contacts, 30, &syn);
         contacts.await_news();
         assert!(contacts.record_answer(at(4_000), ENDS.local, ENDS.remote), "a late one");

@@ -3,13 +3,13 @@
 //! *Problem.* The packets sent do not show why a path was chosen or a copy made, because the forecasts have changed by
 //! then. A log written separately from the decision code eventually disagrees with it.
 //!
-//! *How.* [`Inputs`] is the scheduler's context as a value. [`Inputs::of`] runs the scheduler with a mapping index that
-//! records each query and its answer. [`Inputs::replay`] runs the same code again, from the record alone. So the same
-//! function makes a decision and recomputes it. [`Grounds`] holds the rule that decided and the times it compared, for
-//! people to read. They are recomputed with the decision.
+//! *How.* [`Inputs`] is the scheduler's context as a value. [`Inputs::record`] runs the scheduler with a mapping index
+//! that records each query and its answer. [`Inputs::replay`] runs the same code again, from the record alone. So the
+//! same function makes a decision and recomputes it. [`Grounds`] holds the rule that decided and the times it compared,
+//! for people to read. They are recomputed with the decision.
 //!
 //! A [`Reason`] is logged as a line of text ([`Reason::record`]) that can be parsed without loss ([`Reason::parse`]),
-//! and can be described in a sentence ([`Reason::words`]). Neither contains keys, tokens or payload. Positions count
+//! and can be described in a sentence ([`Reason::text`]). Neither contains keys, tokens or payload. Positions count
 //! from the start of the stream.
 
 use core::cell::RefCell;
@@ -212,7 +212,7 @@ pub enum MappingQuery {
     Oldest,
     /// [`MappingIndex::newest`].
     Newest,
-    /// [`MappingIndex::at`].
+    /// [`MappingIndex::mapping_at`].
     At(Dsn),
     /// [`MappingIndex::next_not_on`].
     NextNotOn(SubflowId, Dsn),

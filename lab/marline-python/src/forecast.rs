@@ -44,7 +44,11 @@ impl Forecast {
     ) -> Forecast {
         let answers = [p50_us, p90_us, p99_us].map(duration);
         Forecast {
-            core: Core::with_quantiles(answers, troubles_per_s, rate_bits_per_s.map(Rate::from_bits_per_s)),
+            core: Core::with_quantiles(
+                answers,
+                troubles_per_s,
+                rate_bits_per_s.map(Rate::from_bits_per_s),
+            ),
         }
     }
 

@@ -59,7 +59,8 @@ impl MissedDeadlines {
     fn may_wait(&self, on: &SubflowView, cx: &SchedulerContext<'_>) -> bool {
         let Some(overdue) = overdue_after(on, self.deviations, cx) else { return false };
         let class = Class::from_view(on);
-        let others = cx.subflows.iter().filter(|view| view.id != on.id && Class::from_view(view) == class);
+        let others =
+            cx.subflows.iter().filter(|view| view.id != on.id && Class::from_view(view) == class);
         let arrives = others.filter_map(|view| arrival_by(view, view.mss.into(), Quantile::P90));
         arrives.min().is_some_and(|arrives| overdue.saturating_add(arrives) <= self.within)
     }

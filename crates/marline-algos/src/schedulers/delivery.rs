@@ -10,14 +10,14 @@
 //!
 //! *How.* The arrival of a segment on a slow path S is S's forecast behind the sender's own queue on S, minus the way
 //! back. `min-rtt` uses the p90. `auto`, which repairs wrong choices with copies, uses the p50 plus the risk of
-//! trouble. This is compared with its [`Rivals`]: the paths of S's class with something in flight or paced, so that an
-//! event ends the wait for them.
-//! - [`Rivals::would_block`]: until the segment's DATA_ACK, which returns on the quickest of them, the faster ones
-//!   deliver their rate times that time. If that and S's outstanding data exceed the buffers, S gets nothing now. The
-//!   DATA_ACK is later the longer S's queue is, so S is only kept as full as the buffers allow;
-//! - [`Rivals::sooner_full_path`]: a full path has delivered all unsent data once its window has released the last byte
-//!   and its queue has transmitted it. If that is before the segment arrives, S gets nothing now. While the send buffer
-//!   is nearly full, the application has more to write, and nothing is held back.
+//! trouble. This is compared with its [`Alternatives`]: the paths of S's class with something in flight or paced, so
+//! that an event ends the wait for them.
+//! - [`Alternatives::would_block`]: until the segment's DATA_ACK, which returns on the quickest of them, the faster
+//!   ones deliver their rate times that time. If that and S's outstanding data exceed the buffers, S gets nothing now.
+//!   The DATA_ACK is later the longer S's queue is, so S is only kept as full as the buffers allow;
+//! - [`Alternatives::sooner_full_path`]: a full path has delivered all unsent data once its window has released the
+//!   last byte and its queue has transmitted it. If that is before the segment arrives, S gets nothing now. While the
+//!   send buffer is nearly full, the application has more to write, and nothing is held back.
 //!
 //! Each segment is decided separately from the amount of unsent data, so under load there is always more.
 //!

@@ -119,8 +119,11 @@ impl Linux {
         let silence = self.silence(view.id);
         if silence.marks == 0 || silence.heard_at != view.last_heard_at {
             let again = silence.marks > 0;
-            *silence =
-                SilenceMarks { marks: u32::from(!again), heard_at: view.last_heard_at, stale: false };
+            *silence = SilenceMarks {
+                marks: u32::from(!again),
+                heard_at: view.last_heard_at,
+                stale: false,
+            };
         } else {
             silence.marks += 1;
         }

@@ -32,7 +32,7 @@ use marline_policy::{
 use marline_time::Duration;
 
 use super::classes::{self, Class};
-use super::delivery::{Overdue, Alternatives, arrival_by, send_time_by_answers};
+use super::delivery::{Alternatives, Overdue, arrival_by, send_time_by_answers};
 use super::opportunistic::{Opportunistic, OpportunisticRules};
 
 /// Behavior of a [`MinRtt`] beyond choosing the lowest RTT.
@@ -122,8 +122,8 @@ impl Scheduler for MinRtt {
             return classes::choose_latest_heard(class, cx);
         }
         let candidates = || classes::members(cx.subflows, class);
-        let picked =
-            classes::pick(candidates(), class).filter(|view| self.accepts_segment(view, 0, class, cx));
+        let picked = classes::pick(candidates(), class)
+            .filter(|view| self.accepts_segment(view, 0, class, cx));
         let Some(picked) = picked else { return classes::wait(candidates()) };
         classes::run_while(picked, cx, |last, cx| {
             self.accepts_segment(last, last.bytes_in_flight - picked.bytes_in_flight, class, cx)

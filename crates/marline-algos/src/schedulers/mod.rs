@@ -32,5 +32,5 @@ pub use min_rtt::{MinRtt, MinRttConfig};
 pub use opportunistic::{Opportunistic, OpportunisticRules, Penalize, Retransmit};
 pub use probing::{IdlePaths, Probing, ProbingConfig};
 pub use redundant::Redundant;
-pub use redundant_idle::{RedundantIdle, IdleCopies};
+pub use redundant_idle::{IdleCopies, RedundantIdle};
 pub use round_robin::{RoundRobin, RoundRobinConfig};

@@ -191,7 +191,9 @@ impl RunningClient<'_> {
             watched.commit(shown);
             Ok(())
         };
-        stopper.run_until_signal(signals, &mut LiveSettings::new(settings, reloads, apply), work).await
+        stopper
+            .run_until_signal(signals, &mut LiveSettings::new(settings, reloads, apply), work)
+            .await
     }
 }
 
@@ -233,7 +235,11 @@ fn carry_udp(
 }
 
 /// Maintains the remote forwards. Each prints a line to standard output whenever the server starts to listen.
-fn maintain_remotes(forwards: Vec<Forward>, front: &Arc<ClientListener>, serving: &mut JoinSet<()>) {
+fn maintain_remotes(
+    forwards: Vec<Forward>,
+    front: &Arc<ClientListener>,
+    serving: &mut JoinSet<()>,
+) {
     for Forward { listen, target } in forwards {
         let to = target.clone();
         let announce =

@@ -12,7 +12,7 @@ use serde_json::json;
 
 use super::monitor::print;
 use crate::demo::columns::wrap_line;
-use crate::demo::{DemoPlan, outcome, run_demo, plan, verdict};
+use crate::demo::{DemoPlan, outcome, plan, run_demo, verdict};
 use crate::path_table::bytes;
 use marline_emulator::report_text;
 

@@ -122,7 +122,9 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
     match (was_up, left.had_switch, left.removed) {
         (true, false, _) => println!("stopped"),
         (true, true, _) => println!("stopped; kill switch removed"),
-        (false, true, _) => println!("`marline up` was not running; removed a leftover kill switch"),
+        (false, true, _) => {
+            println!("`marline up` was not running; removed a leftover kill switch")
+        }
         (false, false, 0) => println!("`marline up` was not running"),
         (false, false, left) => {
             println!("`marline up` was not running; removed {left} leftover rules and routes")

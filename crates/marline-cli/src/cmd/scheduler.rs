@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::bail;
 
-use super::monitor::{print, connect_control};
+use super::monitor::{connect_control, print};
 use crate::control::protocol::{Answer, Command};
 
 /// Arguments of `marline scheduler`.

@@ -77,7 +77,9 @@ async fn check_admission(way: &CurrentTunnel) -> Result<(), StartFailure> {
                 OpenError::Pin => StartFailure::ForGood(failed),
                 OpenError::Refused(_) if kind.is_rejection() => StartFailure::ForGood(failed),
                 // The server is overloaded or unreachable, or a network's login page answers instead of it.
-                OpenError::Refused(_) | OpenError::Server(_) => StartFailure::ForNow(anyhow!("{text}")),
+                OpenError::Refused(_) | OpenError::Server(_) => {
+                    StartFailure::ForNow(anyhow!("{text}"))
+                }
             })
         }
         Err(_) => {

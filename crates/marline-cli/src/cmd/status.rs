@@ -10,7 +10,7 @@ use marline::paths::PathHealth;
 use marline_dashboard::PathSummary;
 use serde::Serialize;
 
-use super::monitor::{print, connect_control};
+use super::monitor::{connect_control, print};
 use crate::control::protocol::{
     Answer, Client, Clients, Command, Connection, Hello, OpenTarget, Path, Trouble,
 };
@@ -111,7 +111,8 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
         },
     };
     let status = Status { targets, ..status(hello, &connections, &paths, clients) };
-    let text = if args.json { serde_json::to_string(&status)? + "\n" } else { status_text(&status) };
+    let text =
+        if args.json { serde_json::to_string(&status)? + "\n" } else { status_text(&status) };
     // A closed output is ignored.
     let _ = print(&text);
     Ok(if status.has_working_path() { ExitCode::SUCCESS } else { ExitCode::from(NO_PATH) })
@@ -173,7 +174,8 @@ fn status_text(status: &Status) -> String {
         text += &format!("{policy}\n");
     }
     if let Some(Trouble { text: why, help, .. }) = &status.trouble {
-        let what = if status.has_working_path() { "the latest attempt failed" } else { "not working" };
+        let what =
+            if status.has_working_path() { "the latest attempt failed" } else { "not working" };
         text += &format!("{what}: {why}; {help}\n");
     }
     if status.repairs_sent + status.bytes_repaired > 0 {
@@ -509,7 +511,8 @@ eth0: 9.9.9.1:7777: no answer for 12 s (tried 5 times)
             ]
         );
         assert!(
-            status_text(&Status { targets: Some(vec![]), ..all.clone() }).ends_with("no open streams\n")
+            status_text(&Status { targets: Some(vec![]), ..all.clone() })
+                .ends_with("no open streams\n")
         );
         let json = serde_json::to_value(&all).unwrap();
         assert_eq!(json["paths"][1]["bytes_duplicate"], 12_000);

@@ -139,7 +139,8 @@ fn at_once<T>(work: impl Future<Output = T>) -> anyhow::Result<T> {
 /// # Errors
 /// An error message for the user.
 pub async fn run(prepared: PreparedTunnel) -> anyhow::Result<ExitCode> {
-    let PreparedTunnel { plan, settings, routing, exceptions, tun, undo, held, pid_file } = prepared;
+    let PreparedTunnel { plan, settings, routing, exceptions, tun, undo, held, pid_file } =
+        prepared;
     let mut signals = Signals::new()?;
     let (ask_reload, reloads) = reloads();
     let opened = OpenedClient::open(&plan, Some(ask_reload)).await?;

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, bail};
 
-use super::monitor::{print, connect_control};
+use super::monitor::{connect_control, print};
 use crate::control::protocol::{Answer, Command};
 use crate::control::socket_path;
 

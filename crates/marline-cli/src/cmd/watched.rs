@@ -44,7 +44,7 @@ struct ViewState {
     is_left: bool,
 }
 
-/// Listening sockets of the previous process, with the names from [`Watched::copies`].
+/// Listening sockets of the previous process, with the names from [`ServedViews::copies`].
 pub(super) type Inherited = Vec<(String, OwnedFd)>;
 
 /// Change of one view.
@@ -284,7 +284,11 @@ impl ServedViews {
         captured.context("captures")
     }
 
-    fn commit_dashboard(&self, shown: &mut ViewState, step: Step<BoundDashboard>) -> anyhow::Result<()> {
+    fn commit_dashboard(
+        &self,
+        shown: &mut ViewState,
+        step: Step<BoundDashboard>,
+    ) -> anyhow::Result<()> {
         match step {
             Step::Keep => {}
             Step::End => shown.dashboard = None,

@@ -18,7 +18,10 @@ use marline_proxy::private_file;
 use super::policies::{Choice, Side, registry};
 use super::shared::{RuntimeOptions, busy_poll, connections, options, seconds};
 use super::up::UpOptions;
-use super::{Forward, InviteWord, PathQuota, PortDeadline, Resolver, DurationValue, OrOff, StringValue, resolve_relative};
+use super::{
+    DurationValue, Forward, InviteWord, OrOff, PathQuota, PortDeadline, Resolver, StringValue,
+    resolve_relative,
+};
 use crate::invite_places::{FoundInvite, LastInvite};
 use crate::native::{CarrierChoice, CarrierPlan};
 use crate::state_file;
@@ -330,7 +333,8 @@ impl ClientOptions {
         let chosen = [&self.scheduler, &self.path_manager, &self.datagram_policy];
         let own_policies = chosen.into_iter().any(Option::is_some);
         let options = self.effective();
-        let words = |list: &[StringValue<Forward>]| list.iter().map(|word| word.0.clone()).collect();
+        let words =
+            |list: &[StringValue<Forward>]| list.iter().map(|word| word.0.clone()).collect();
         let forwards: Vec<Forward> = words(&options.local_forward);
         if options.direct && !options.remote_forward.is_empty() {
             bail!("-R needs a server, and --direct uses none");

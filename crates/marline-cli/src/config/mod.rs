@@ -1,6 +1,6 @@
 //! Configuration: TOML files whose keys are the flags' names; flags override files.
 //!
-//! One struct per command serves both: clap fills it from flags, serde from a file, and `over` merges the two.
+//! One struct per command serves both: clap fills it from flags, serde from a file, and `layered_over` merges the two.
 //! Options common to several commands are in [`shared`]. Every value is parsed where it is read, so that an error
 //! in a file names line and column. An unknown key is an error.
 
@@ -21,8 +21,8 @@ use anyhow::Context;
 use serde::de::DeserializeOwned;
 
 pub use values::{
-    Bytes, ClientQuota, Forward, InviteWord, PathQuota, PortDeadline, Resolver, SessionLimit,
-    SignalAddress, DurationValue, Tun, OrOff, StringValue,
+    Bytes, ClientQuota, DurationValue, Forward, InviteWord, OrOff, PathQuota, PortDeadline,
+    Resolver, SessionLimit, SignalAddress, StringValue, Tun,
 };
 
 /// Reads a file. Relative paths in it are relative to the file.

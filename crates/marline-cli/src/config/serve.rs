@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::policies::{Side, registry};
 use super::shared::{RuntimeOptions, UPGRADE_LIMIT_S, connections, options, seconds, shards};
-use super::{SignalAddress, DurationValue, StringValue, resolve_relative};
+use super::{DurationValue, SignalAddress, StringValue, resolve_relative};
 use crate::native::{CarrierChoice, CarrierPlan};
 
 options! {
@@ -116,7 +116,9 @@ impl ServeOptions {
     pub fn with_file(self, file: Option<&Path>) -> anyhow::Result<ServeOptions> {
         let Some(file) = file else { return Ok(self) };
         let mut lower: ServeOptions = super::load(file)?;
-        let here = |path: &mut Option<PathBuf>| *path = path.take().map(|path| resolve_relative(file, &path));
+        let here = |path: &mut Option<PathBuf>| {
+            *path = path.take().map(|path| resolve_relative(file, &path))
+        };
         here(&mut lower.pcap);
         here(&mut lower.qlog);
         here(&mut lower.control);

@@ -19,7 +19,9 @@ use super::policies::{Side, registry};
 use super::shared::{
     RuntimeOptions, UPGRADE_LIMIT_S, busy_poll, connections, options, seconds, shards,
 };
-use super::{ClientQuota, PortDeadline, SessionLimit, DurationValue, StringValue, resolve_relative};
+use super::{
+    ClientQuota, DurationValue, PortDeadline, SessionLimit, StringValue, resolve_relative,
+};
 use crate::native::{CarrierChoice, CarrierPlan};
 
 options! {

@@ -15,7 +15,7 @@ use marline::policy::PathHealthConfig;
 use marline_qlog::Vantage;
 
 use super::policies::{Choice, Mode, Side};
-use super::{Bytes, DurationValue, Tun, OrOff, StringValue};
+use super::{Bytes, DurationValue, OrOff, StringValue, Tun};
 use crate::control::ConnectionNumbers;
 use crate::log::LogLevel;
 use crate::native::{CarrierChoice, CarrierPlan};

@@ -142,7 +142,8 @@ mod tests {
         };
         let (routing, _) = options.clone().plan().unwrap();
         assert_eq!(routing.direct.len(), 1);
-        let only = UpOptions { only: vec![StringValue("192.0.2.0/24".parse().unwrap())], ..options };
+        let only =
+            UpOptions { only: vec![StringValue("192.0.2.0/24".parse().unwrap())], ..options };
         assert!(only.plan().unwrap_err().to_string().contains("intranet.example"));
     }
 

@@ -52,7 +52,7 @@ impl ControlClient {
     /// Snapshot of all connections.
     ///
     /// # Errors
-    /// Same as [`Self::ask`].
+    /// Same as [`Self::request`].
     pub async fn connections(&mut self) -> anyhow::Result<Vec<Connection>> {
         match self.request(Command::Connections).await? {
             Answer::Connections(all) => Ok(all),
@@ -63,7 +63,7 @@ impl ControlClient {
     /// Snapshot of the paths.
     ///
     /// # Errors
-    /// Same as [`Self::ask`].
+    /// Same as [`Self::request`].
     pub async fn paths(&mut self) -> anyhow::Result<Vec<protocol::Path>> {
         match self.request(Command::Paths).await? {
             Answer::Paths(paths) => Ok(paths),
@@ -74,7 +74,7 @@ impl ControlClient {
     /// Snapshot of the path health monitor's table.
     ///
     /// # Errors
-    /// Same as [`Self::ask`].
+    /// Same as [`Self::request`].
     pub async fn address_pairs(&mut self) -> anyhow::Result<Vec<protocol::AddressPair>> {
         match self.request(Command::AddressPairs).await? {
             Answer::AddressPairs(address_pairs) => Ok(address_pairs),

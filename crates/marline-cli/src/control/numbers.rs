@@ -152,7 +152,8 @@ mod tests {
     fn ended_connections_keep_their_number_for_late_events() {
         let numbers = ConnectionNumbers::default();
         let ended = |generation| id(1, generation, 1);
-        let told: Vec<u64> = (0..8_000).map(|generation| numbers.number_of(ended(generation))).collect();
+        let told: Vec<u64> =
+            (0..8_000).map(|generation| numbers.number_of(ended(generation))).collect();
         assert_eq!(numbers.of_all(&[]), [0; 0]);
         assert_eq!(numbers.number_of(ended(7_999)), told[7_999]);
         // Without calls that list the open connections.

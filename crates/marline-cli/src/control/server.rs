@@ -345,5 +345,6 @@ async fn forward(
 fn decided(event: &MonitorEvent, names: &mut PathNames, handle: &dyn Handle) -> Event {
     let (number, names) = (handle.number(event.connection), RefCell::new(names));
     let name = |id| names.borrow_mut().name(number, id, handle);
-    views::decision(event, number, &name).unwrap_or_else(|| Event::from_monitor_event(event, number))
+    views::decision(event, number, &name)
+        .unwrap_or_else(|| Event::from_monitor_event(event, number))
 }

@@ -12,7 +12,7 @@ use std::time::Duration;
 use marline::monitor::{MonitorEvent, MonitorKind};
 use marline::paths::PathEvent;
 use marline::policy::SubflowId;
-use marline_dashboard::{Dashboard, TimedEvent, Pace};
+use marline_dashboard::{Dashboard, Pace, TimedEvent};
 use marline_io::Clock;
 use tokio::sync::broadcast;
 use tokio::time::Instant;

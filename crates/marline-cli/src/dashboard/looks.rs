@@ -207,7 +207,8 @@ impl DashboardSource {
             for (lane, on) in lanes.iter().zip(&mut on_lanes) {
                 let mut sum = PayloadBytes::default();
                 let all = connection.subflows.iter().chain(&connection.gone);
-                all.filter(|subflow| lane.has(subflow)).for_each(|s| sum.add(PayloadBytes::from_subflow(s)));
+                all.filter(|subflow| lane.has(subflow))
+                    .for_each(|s| sum.add(PayloadBytes::from_subflow(s)));
                 let name = &lane.path.name;
                 let then = last.paths.iter().find(|(of, _)| of == name).map(|(_, moved)| *moved);
                 let fresh = sum.since(then.unwrap_or_default());
@@ -392,8 +393,9 @@ mod tests {
     fn counters_grow_although_connections_end() {
         let (server, looks) =
             looks(vec![connection(1, "10.0.0.1", 500), connection(2, "10.0.0.1", 70)]);
-        let sent =
-            |looks: &DashboardSource| looks.sample(false).paths.iter().map(|p| p.bytes_sent).sum::<u64>();
+        let sent = |looks: &DashboardSource| {
+            looks.sample(false).paths.iter().map(|p| p.bytes_sent).sum::<u64>()
+        };
         assert_eq!(sent(&looks), 570);
         *server.0.lock().expect("unpoisoned") = vec![connection(2, "10.0.0.1", 100)];
         assert_eq!(sent(&looks), 600);

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use marline::monitor::{MonitorEvent, MonitorKind, Purpose, Traffic};
 use marline::policy::{DataRange, SubflowId};
-use marline_dashboard::{CarriedBytes, TransmissionKind, Places};
+use marline_dashboard::{CarriedBytes, Places, TransmissionKind};
 use marline_io::Clock;
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::{broadcast, mpsc};
@@ -25,7 +25,10 @@ const MAX_ENTRIES: usize = 2_000;
 const MERGE_WINDOW_US: u64 = 10_000;
 
 /// Starts to report the traffic of a connection's streams.
-pub(super) fn start_reporting(handle: Arc<dyn Handle>, connection: u64) -> Option<mpsc::Receiver<Places>> {
+pub(super) fn start_reporting(
+    handle: Arc<dyn Handle>,
+    connection: u64,
+) -> Option<mpsc::Receiver<Places>> {
     if !handle.connections().iter().any(|one| one.connection == connection) {
         return None;
     }
@@ -100,7 +103,11 @@ impl PendingMessage {
                 self.carried(at_us, sent.on, true, manner, sent.data);
             }
             Traffic::DataReceived { on, data, duplicate_bytes } => {
-                let manner = if *duplicate_bytes > 0 { TransmissionKind::Duplicate } else { TransmissionKind::New };
+                let manner = if *duplicate_bytes > 0 {
+                    TransmissionKind::Duplicate
+                } else {
+                    TransmissionKind::New
+                };
                 self.carried(at_us, *on, false, manner, *data);
             }
             Traffic::DataAcked { to, .. } if self.places.acked.len() < MAX_ENTRIES => {
@@ -110,7 +117,14 @@ impl PendingMessage {
         }
     }
 
-    fn carried(&mut self, at_us: u64, on: SubflowId, sent: bool, manner: TransmissionKind, data: DataRange) {
+    fn carried(
+        &mut self,
+        at_us: u64,
+        on: SubflowId,
+        sent: bool,
+        manner: TransmissionKind,
+        data: DataRange,
+    ) {
         if data.is_empty() {
             return;
         }

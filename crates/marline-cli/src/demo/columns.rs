@@ -46,7 +46,11 @@ mod tests {
             assert_eq!(bare(&text), bare(line));
         }
         assert_eq!(wrap_line(words.trim()).split_whitespace().count(), 60, "words stay whole");
-        assert_eq!(wrap_line(&spec).lines().next().map(str::len), Some(COLUMNS), "broken at a comma");
+        assert_eq!(
+            wrap_line(&spec).lines().next().map(str::len),
+            Some(COLUMNS),
+            "broken at a comma"
+        );
     }
 
     #[test]

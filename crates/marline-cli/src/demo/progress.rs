@@ -58,7 +58,12 @@ impl Progress {
     }
 
     /// Updates the display until dropped.
-    pub(super) async fn update_display(&self, plan: &DemoPlan, start: Instant, live: &[Arc<LiveProgress>]) {
+    pub(super) async fn update_display(
+        &self,
+        plan: &DemoPlan,
+        start: Instant,
+        live: &[Arc<LiveProgress>],
+    ) {
         if self.plain {
             eprintln!("{}", plain_line("time", "WiFi", &WAYS.map(|way| way.name.to_owned())));
         }

@@ -57,7 +57,8 @@ pub async fn run_demo(plan: &DemoPlan) -> anyhow::Result<(Vec<Outcome>, Vec<Rela
     let progress = Progress::new();
     let directory = tempfile::Builder::new().prefix("marline-demo-").tempdir()?;
     let file = File { seed: plan.seed, length: plan.file_bytes, pace: plan.pace };
-    let origin = OriginServers::start(file).await.context("cannot start the HTTP and echo servers")?;
+    let origin =
+        OriginServers::start(file).await.context("cannot start the HTTP and echo servers")?;
     progress.print_line("starting servers, links and clients");
     let ports = server_ports()?;
     let (emulator, links) = start_links(plan, &ports)?;

@@ -127,7 +127,8 @@ pub(super) async fn try_candidate(
     deadline: Instant,
 ) -> Option<TriedCandidate> {
     let begun = Instant::now();
-    let gone = |way, end, findings| Some(TriedCandidate { way, end, took: begun.elapsed(), findings });
+    let gone =
+        |way, end, findings| Some(TriedCandidate { way, end, took: begun.elapsed(), findings });
     let mut builder = Client::builder();
     let client = match builder.carrier(way.transport.carrier()).path(way.path.clone()).bind().await
     {
@@ -166,7 +167,9 @@ pub(super) async fn try_candidate(
             let (greeted, refused) = greet(&client, stream, &credential, deadline).await;
             let named = |f: Finding| Finding { text: format!("{way}: {}", f.text), ..f };
             findings.extend(greeted.into_iter().map(named));
-            refused.map_or(CandidateResult::Served, |error| CandidateResult::TurnedAway(Trouble::from(&error)))
+            refused.map_or(CandidateResult::Served, |error| {
+                CandidateResult::TurnedAway(Trouble::from(&error))
+            })
         }
     };
     client.drained(CLOSING_TIME).await;
@@ -194,7 +197,10 @@ async fn unreached_end(client: &Client, way: &Candidate, error: Option<String>) 
         }
         Err(_) => {
             let silent = || format!("no answer within {:.1} s", ANSWERING.as_secs_f64());
-            CandidateResult::Unreached { cause: error.unwrap_or_else(silent), help: open_port_hint(way) }
+            CandidateResult::Unreached {
+                cause: error.unwrap_or_else(silent),
+                help: open_port_hint(way),
+            }
         }
     }
 }

@@ -15,7 +15,9 @@ use marline_proxy::target::Target;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 
-use super::candidate::{Candidate, Credential, CandidateResult, TriedCandidate, Transport, try_candidate};
+use super::candidate::{
+    Candidate, CandidateResult, Credential, Transport, TriedCandidate, try_candidate,
+};
 use super::{Finding, PathVerdict};
 
 const NAME: &str = "name";
@@ -102,15 +104,20 @@ async fn check_all(
 }
 
 /// Findings and verdicts about paths for which these ways were tried.
-fn conclude(mut findings: Vec<Finding>, paths: &[(&PathSpec, Vec<&TriedCandidate>)]) -> Examination {
+fn conclude(
+    mut findings: Vec<Finding>,
+    paths: &[(&PathSpec, Vec<&TriedCandidate>)],
+) -> Examination {
     for (_, ways) in paths {
         for gone in ways {
-            let same = |other: &&&TriedCandidate| other.way.server == gone.way.server && other.answered();
+            let same =
+                |other: &&&TriedCandidate| other.way.server == gone.way.server && other.answered();
             findings.push(gone.first_line(ways.iter().any(|other| same(&other))));
             findings.extend(gone.findings.iter().cloned());
         }
     }
-    let verdicts: Vec<PathVerdict> = paths.iter().map(|(path, ways)| judge_path(path, ways)).collect();
+    let verdicts: Vec<PathVerdict> =
+        paths.iter().map(|(path, ways)| judge_path(path, ways)).collect();
     for (verdict, (_, ways)) in verdicts.iter().zip(paths) {
         let PathVerdict { path, state, cause } = verdict;
         let cause = cause.as_deref().map(|cause| format!(": {cause}")).unwrap_or_default();

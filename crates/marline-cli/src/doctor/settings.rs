@@ -176,7 +176,10 @@ mod tests {
         ]});
         assert_eq!(dropping(&listing), ["t in"]);
         assert_eq!(judge_input_rules("firewall", &dropping(&listing)).status, FindingStatus::Note);
-        assert_eq!(judge_input_rules("firewall", &dropping(&json!({}))).status, FindingStatus::Works);
+        assert_eq!(
+            judge_input_rules("firewall", &dropping(&json!({}))).status,
+            FindingStatus::Works
+        );
     }
 
     #[test]

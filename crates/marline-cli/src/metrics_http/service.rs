@@ -148,7 +148,11 @@ pub(super) fn set(counted: &mut Exposition, service: &ServiceCounts) {
         let seen = client.seen_at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         counted.set(CLIENT_SEEN, vec![("credential", name())], seen.as_secs_f64());
         counted.set(CLIENT_MEMORY, vec![("credential", name())], client.memory as f64);
-        counted.raise_counter(CLIENT_MEMORY_WAITS, vec![("credential", name())], client.memory_waits);
+        counted.raise_counter(
+            CLIENT_MEMORY_WAITS,
+            vec![("credential", name())],
+            client.memory_waits,
+        );
         if let Some(used) = &client.quota {
             counted.set(CLIENT_QUOTA, vec![("credential", name())], used.quota.bytes as f64);
             counted.set(CLIENT_QUOTA_USED, vec![("credential", name())], used.used_bytes as f64);

@@ -99,11 +99,9 @@ const COUNTERS: [(&str, &str, CountFn); 7] = [
 /// Gauges per path, summed over its subflows: name, help text, source.
 const GAUGES: [(&str, &str, CountFn); 5] = [
     ("marline_path_subflows", "Subflows", |_| 1),
-    (
-        "marline_path_unreachable_subflows",
-        "Subflows that received nothing since a timeout",
-        |s| (s.health == PathHealth::Unreachable).into(),
-    ),
+    ("marline_path_unreachable_subflows", "Subflows that received nothing since a timeout", |s| {
+        (s.health == PathHealth::Unreachable).into()
+    }),
     ("marline_path_cwnd_bytes", "Congestion windows", |s| s.cwnd),
     ("marline_path_in_flight_bytes", "Bytes in flight", |s| s.in_flight),
     ("marline_path_rate_bytes_per_second", "Delivery rates", |s| {

@@ -158,7 +158,9 @@ impl SegmentBuilder<'_> {
         }
         match choice.kind {
             Kind::Repair => self.emit_repair(cx, choice, place.limit, buf),
-            Kind::New if choice.run => self.emit_data(cx, &self.extend_to_segment(choice), place, buf),
+            Kind::New if choice.run => {
+                self.emit_data(cx, &self.extend_to_segment(choice), place, buf)
+            }
             Kind::New | Kind::Repeat => self.emit_data(cx, choice, place, buf),
         }
     }

@@ -9,7 +9,7 @@
 use marline_policy::{Dsn, SubflowId};
 use marline_time::{Duration, Instant};
 
-use super::receive_clock::{Conditions, ClockAction, ReceiveClock};
+use super::receive_clock::{ClockAction, Conditions, ReceiveClock};
 use super::receive_probes::ProbeTimer;
 use crate::on_demand::Unused;
 use crate::{LoneKeepalive, Probing, ReceiveProbes, ReceiveTimer};

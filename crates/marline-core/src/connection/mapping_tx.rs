@@ -290,7 +290,10 @@ mod tests {
         assert_eq!(parts, expected);
         // A repeated part counts as not delivered, and a run ends where the state changes.
         index.add(range(100, 300), B);
-        assert!(index.mapping_at(Dsn(250)).unwrap().delivered && !index.mapping_at(Dsn(150)).unwrap().delivered);
+        assert!(
+            index.mapping_at(Dsn(250)).unwrap().delivered
+                && !index.mapping_at(Dsn(150)).unwrap().delivered
+        );
         assert_eq!(index.next_not_on(B, Dsn(0)).unwrap().range, range(0, 100));
         assert_eq!(index.run(range(300, 1_100)).unwrap().range, range(300, 1_000));
         // Delivery twice, or after acknowledgment, has no effect.
@@ -299,7 +302,10 @@ mod tests {
         assert_eq!(index.oldest().unwrap().range, range(500, 980));
         // The deliveries of a subflow that is gone are unknown.
         index.forget_subflow(B);
-        assert!(index.mapping_at(Dsn(600)).unwrap().delivered && !index.mapping_at(Dsn(1_010)).unwrap().delivered);
+        assert!(
+            index.mapping_at(Dsn(600)).unwrap().delivered
+                && !index.mapping_at(Dsn(1_010)).unwrap().delivered
+        );
     }
 
     #[test]

@@ -122,7 +122,8 @@ impl Negotiation {
         match role {
             Role::Client => {
                 let awaited = self.count > 0 && !self.settled;
-                let settled = awaited.then(|| self.agree_on(features.and(requested_extensions(config))));
+                let settled =
+                    awaited.then(|| self.agree_on(features.and(requested_extensions(config))));
                 HelloOutcome { settled, answer: None }
             }
             Role::Server if self.count >= MAX_ANSWERS => {

@@ -208,8 +208,13 @@ impl ReceiveClock {
     /// Starts or restarts the timer. The next check stays at its time unless it must be sooner: a wake-up a second
     /// costs less than moving it with each segment.
     fn start(&mut self, now: Instant, cond: &Conditions) {
-        let mut running =
-            RunningClock { since: now, look_at: now, probed: None, answered: false, grace: (now, 0) };
+        let mut running = RunningClock {
+            since: now,
+            look_at: now,
+            probed: None,
+            answered: false,
+            grace: (now, 0),
+        };
         let looks_at = self.running.take().map(|running| running.look_at);
         if let Some(at) = self.due(&running, cond) {
             running.look_at = looks_at.map_or(at, |looks_at| at.min(looks_at));

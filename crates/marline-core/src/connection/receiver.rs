@@ -355,7 +355,9 @@ impl Receiver {
 
     /// Stream positions of this many bytes from this position on, as far as mappings are known.
     pub(super) fn stream_ranges(&self, id: SubflowId, ssn: Ssn, bytes: u64) -> Vec<DataRange> {
-        self.subflow(id).map(|subflow| subflow.mappings.stream_ranges(ssn, bytes)).unwrap_or_default()
+        self.subflow(id)
+            .map(|subflow| subflow.mappings.stream_ranges(ssn, bytes))
+            .unwrap_or_default()
     }
 
     /// Number of bytes of a range that were received before.

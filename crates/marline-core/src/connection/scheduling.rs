@@ -173,7 +173,10 @@ impl Scheduling {
         if queue.is_empty() {
             return None;
         }
-        queue.iter().take(LOOK_AHEAD).find_map(|item| self.choose_for_queued(constraints, sender, item))
+        queue
+            .iter()
+            .take(LOOK_AHEAD)
+            .find_map(|item| self.choose_for_queued(constraints, sender, item))
     }
 
     fn choose_for_queued(

@@ -7,7 +7,7 @@ use marline_wire::TcpSegment;
 use super::closing::Closing;
 use super::liveness::{Content, KeepaliveDue, Liveness};
 use super::path_set::PathSet;
-use super::receive_clock::{Conditions, ClockAction};
+use super::receive_clock::{ClockAction, Conditions};
 use super::receiver::Receiver;
 use super::rto_exchange::RtoExchange;
 use super::segment_options::mp_idle_option;

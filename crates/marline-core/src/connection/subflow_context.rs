@@ -868,7 +868,8 @@ mod tests {
     fn a_cost_is_kept_in_two_bytes() {
         for (told, kept) in [(0, 0), (1, 4), (11_576, 11_576), (65_532, 65_532), (65_535, 65_532)] {
             for (metered, fading) in [(false, false), (true, false), (false, true), (true, true)] {
-                let cost = CompactCost::from_cost(PathCost { metered, fading, tail_ms: told }).get();
+                let cost =
+                    CompactCost::from_cost(PathCost { metered, fading, tail_ms: told }).get();
                 assert_eq!(cost, PathCost { metered, fading, tail_ms: kept });
             }
         }

@@ -123,7 +123,8 @@ impl Endpoint {
         id: ConnectionId,
         bytes: Written<'_>,
     ) -> Result<usize, WriteError> {
-        self.with_connection(now, id, |c, _| c.write(now, bytes)).unwrap_or(Err(WriteError::Unknown))
+        self.with_connection(now, id, |c, _| c.write(now, bytes))
+            .unwrap_or(Err(WriteError::Unknown))
     }
 
     /// Number of bytes that a connection of this configuration can send with its SYN by Fast Open

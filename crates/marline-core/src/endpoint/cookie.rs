@@ -171,7 +171,8 @@ impl Endpoint {
         let capabilities = self.config.capabilities.for_path(meta.path);
         let start = Start { isn: cookie_and_key.isn, ts_offset: offset.wrapping_sub(lag) };
         let limits = &self.config.limits;
-        let with = self.settings.for_subflow(config, capabilities, limits, SynRetries::first(config));
+        let with =
+            self.settings.for_subflow(config, capabilities, limits, SynRetries::first(config));
         let (congestion, recovery) = (&*config.policies.congestion, &*config.policies.recovery);
         let mut tcp =
             Subflow::accept(now, with, meta.path, start, &syn, meta.ecn, congestion, recovery);

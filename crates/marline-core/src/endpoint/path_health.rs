@@ -15,7 +15,7 @@ use marline_time::{Duration, Instant};
 use super::Endpoint;
 use crate::ConnectionId;
 use crate::connection::Connection;
-use crate::path_health::{MemberActivity, HealthTable, PathHealthMonitor};
+use crate::path_health::{HealthTable, MemberActivity, PathHealthMonitor};
 use crate::tables::Context;
 
 /// Least time between two visits that timeouts cause.

@@ -45,7 +45,8 @@ impl Endpoint {
             self.refuse_request(now, request);
             return None;
         };
-        let (ecn, peer_flow, after) = (request.ecn(), request.meta().peer_flow, request.expected_ack());
+        let (ecn, peer_flow, after) =
+            (request.ecn(), request.meta().peer_flow, request.expected_ack());
         let segment = request.into_segment();
         let fast_open = FastOpenVerdict::default();
         let syn = Accepted { segment: &segment, ecn, peer_flow, after, isn: None, fast_open };

@@ -1,9 +1,9 @@
 use core::net::SocketAddr;
 
-use marline_policy::{RecoveryRule, PairProbing};
+use marline_policy::{PairProbing, RecoveryRule};
 use marline_time::Instant;
 
-use super::table::{MemberActivity, HealthTable, PathTrouble};
+use super::table::{HealthTable, MemberActivity, PathTrouble};
 use super::*;
 use crate::FourTuple;
 
@@ -191,7 +191,11 @@ fn a_timer_that_fires_late_proves_nothing() {
 #[test]
 fn a_long_round_trip_is_waited_for() {
     let mut fixture = Fixture::new(PathHealthConfig::prompt());
-    fixture.table.record_trouble(fixture.now, fixture.wifi, PathTrouble::TimedOut { wait: ms(400) });
+    fixture.table.record_trouble(
+        fixture.now,
+        fixture.wifi,
+        PathTrouble::TimedOut { wait: ms(400) },
+    );
     assert_eq!(fixture.next(), (ms(400), true));
 }
 

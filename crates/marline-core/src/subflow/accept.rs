@@ -193,7 +193,8 @@ impl Subflow {
             };
         }
         if flags.contains(TcpFlags::SYN) {
-            let opening = self.state.matches_state(SubflowState::SynReceived) && span.start == Ssn(0);
+            let opening =
+                self.state.matches_state(SubflowState::SynReceived) && span.start == Ssn(0);
             return match (opening, flags.contains(TcpFlags::ACK)) {
                 (true, true) => Check::Accept,
                 (true, false) => {

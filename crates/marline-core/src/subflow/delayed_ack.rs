@@ -246,7 +246,10 @@ mod tests {
         ack.on_arrival(now, arrival(1_460, false), SRTT);
         assert!(!ack.is_owed());
         ack.on_arrival(now, arrival(1_460, false), SRTT);
-        assert!(ack.is_owed(), "a full segment is no larger than our MSS, whatever was joined before");
+        assert!(
+            ack.is_owed(),
+            "a full segment is no larger than our MSS, whatever was joined before"
+        );
     }
 
     #[test]

@@ -83,7 +83,9 @@ impl Subflow {
     }
 
     fn next_ack(&mut self) -> Option<Egress> {
-        let open = !self.dead && !self.state.is_handshake() && !self.state.matches_state(SubflowState::Closed);
+        let open = !self.dead
+            && !self.state.is_handshake()
+            && !self.state.matches_state(SubflowState::Closed);
         (open && self.ack.is_owed()).then_some(Egress::Ack)
     }
 
@@ -92,7 +94,11 @@ impl Subflow {
             return None;
         }
         self.on_syn_sent(now);
-        Some(if self.state.matches_state(SubflowState::SynSent) { Egress::Syn } else { Egress::SynAck })
+        Some(if self.state.matches_state(SubflowState::SynSent) {
+            Egress::Syn
+        } else {
+            Egress::SynAck
+        })
     }
 
     /// Lowest lost segment, if window and pacer allow it.

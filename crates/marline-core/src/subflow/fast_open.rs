@@ -40,6 +40,7 @@ impl Subflow {
 
     /// New data may be sent as far as the state goes.
     pub(super) fn may_send(&self) -> bool {
-        self.state.may_send() || self.fast_open.open && self.state.matches_state(SubflowState::SynReceived)
+        self.state.may_send()
+            || self.fast_open.open && self.state.matches_state(SubflowState::SynReceived)
     }
 }

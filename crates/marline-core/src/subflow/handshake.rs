@@ -201,7 +201,8 @@ impl Subflow {
 
     /// Repeats our SYN on request. It does not prolong the attempt.
     pub(crate) fn repeat_syn(&mut self) {
-        self.owed.syn |= self.state.matches_state(SubflowState::SynSent) && self.handshake.transmissions > 0;
+        self.owed.syn |=
+            self.state.matches_state(SubflowState::SynSent) && self.handshake.transmissions > 0;
     }
 
     /// Handles a missing answer to our SYN or SYN/ACK.

@@ -58,7 +58,12 @@ impl Subflow {
     }
 
     /// First position of the segment, if it is exactly the predicted one.
-    fn predicted_start(&self, now: Instant, segment: &TcpSegment<'_>, accept_window: u64) -> Option<Ssn> {
+    fn predicted_start(
+        &self,
+        now: Instant,
+        segment: &TcpSegment<'_>,
+        accept_window: u64,
+    ) -> Option<Ssn> {
         let (header, options) = (&segment.header, &segment.options);
         let start = self.rx.nxt;
         let usual = header.flags.without(TcpFlags::PSH) == TcpFlags::ACK

@@ -113,7 +113,13 @@ impl Subflow {
         }
     }
 
-    fn store(&mut self, payload: &[u8], start: Ssn, edge: Ssn, ingress: &mut Ingress) -> StoreOutcome {
+    fn store(
+        &mut self,
+        payload: &[u8],
+        start: Ssn,
+        edge: Ssn,
+        ingress: &mut Ingress,
+    ) -> StoreOutcome {
         let end = start.plus(payload.len() as u64);
         let limit = self.rx.fin.map_or(edge, |fin| edge.min(fin));
         let from = start.max(self.rx.nxt);

@@ -302,7 +302,12 @@ impl Chunks {
 
     /// As [`write`](Self::write) for the first `count` of these bytes; a chunk filled by them and the following
     /// bytes refers to them.
-    pub(crate) fn refer_to(&mut self, mut position: u64, mut bytes: &'static [u8], mut count: usize) {
+    pub(crate) fn refer_to(
+        &mut self,
+        mut position: u64,
+        mut bytes: &'static [u8],
+        mut count: usize,
+    ) {
         debug_assert!(position >= self.released);
         while count > 0 {
             let (number, offset) = (position / CHUNK, (position % CHUNK) as usize);

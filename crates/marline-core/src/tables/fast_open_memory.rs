@@ -147,7 +147,11 @@ impl FastOpenMemory {
             (entry.lost, entry.spared_until) = (0, now + AVOID_TIME);
         }
         if answer.asked.is_some() && !answer.repeated && answer.took.is_none() && cookie.is_none() {
-            entry.form = if entry.form == RequestForm::First { RequestForm::Experimental } else { RequestForm::Settled };
+            entry.form = if entry.form == RequestForm::First {
+                RequestForm::Experimental
+            } else {
+                RequestForm::Settled
+            };
         }
         if self.entries.len() >= MAX_ENTRIES {
             self.entries.pop_front();

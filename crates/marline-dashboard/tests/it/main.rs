@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use marline_dashboard::{
-    Description, Access, CarriedBytes, TimedEvent, MAX_VIEWERS, TransmissionKind, PathSummary, Places, Sample, RunningServer,
-    Source, Token,
+    Access, CarriedBytes, Description, MAX_VIEWERS, PathSummary, Places, RunningServer, Sample,
+    Source, TimedEvent, Token, TransmissionKind,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
@@ -144,7 +144,11 @@ async fn a_viewer_gets_about_sample_and_happening_events() {
         heard.contains("text/event-stream")
             && heard.contains("event: about\ndata: {\"role\":\"client\"")
     );
-    served.dashboard().report(&TimedEvent { event: "HOLE".into(), at_us: 9, ..TimedEvent::default() });
+    served.dashboard().report(&TimedEvent {
+        event: "HOLE".into(),
+        at_us: 9,
+        ..TimedEvent::default()
+    });
     let heard = hear(&mut stream, Some("\"event\":\"HOLE\"")).await;
     assert!(heard.contains("event: happening"), "{heard}");
     assert_eq!(served.dashboard().viewers(), 1);

@@ -207,7 +207,8 @@ impl Coding {
     /// not compensate for, with their path: the frame itself, or all missing frames of its group.
     pub(super) fn on_missed(&mut self, number: u64, on: PathId) -> (PathId, Vec<u64>) {
         // Before the repairs of its group are sent, the frame is treated alone.
-        let Some(group) = self.remembered.iter_mut().find(|group| group.contains_frame(number)) else {
+        let Some(group) = self.remembered.iter_mut().find(|group| group.contains_frame(number))
+        else {
             return (on, vec![number]);
         };
         if group.repairs.contains(&number) {

@@ -9,7 +9,7 @@ use marline_core::{FourTuple, Source, Transmit};
 use marline_time::Instant;
 
 use super::flow::{Flow, OpeningState, shrink_table};
-use super::frame::{self, ControlFrame, HandshakeHeader, HandshakeBody};
+use super::frame::{self, ControlFrame, HandshakeBody, HandshakeHeader};
 use super::{CONTROL_CAPACITY, FlowEnds, Framed, Outer, SHORT_HEADER, UdpCarrier};
 
 impl UdpCarrier {
@@ -129,7 +129,8 @@ impl UdpCarrier {
     /// Creates a flow that sends a SYN.
     fn opening(&mut self, now: Instant, path: FourTuple, outer: Outer) -> Flow {
         let flow = Flow::new(now, path, outer, self.keys.bind_flow(now, None));
-        let opening = OpeningState { cookie: self.cookies.get(now, &outer), ..OpeningState::default() };
+        let opening =
+            OpeningState { cookie: self.cookies.get(now, &outer), ..OpeningState::default() };
         let (opening, alarm_at) = (Some(Box::new(opening)), now + self.config.keepalive);
         Flow { opened_here: true, kept_open: true, validated: true, opening, alarm_at, ..flow }
     }

@@ -32,7 +32,9 @@ impl UdpCarrier {
             Frame::Keepalive { flow } => self.on_keepalive(now, datagram, flow),
             Frame::Reset { unknown, token } => self.on_reset(datagram, unknown, &token),
             Frame::Retry { flow, cookie } => self.on_retry(now, datagram, flow, cookie),
-            Frame::Lane { lane } => self.foreign_owner(datagram, lane).unwrap_or(Received::Lane(lane)),
+            Frame::Lane { lane } => {
+                self.foreign_owner(datagram, lane).unwrap_or(Received::Lane(lane))
+            }
             Frame::Unspoken { sender } => {
                 if self.config.accept {
                     self.push_control(datagram.outer, ControlFrame::versions(sender));
@@ -124,7 +126,11 @@ impl UdpCarrier {
     }
 
     /// Returns the owner of a flow id that another shard may have drawn.
-    pub(super) fn foreign_owner(&self, datagram: &Datagram<'_>, flow: u64) -> Option<Received<'static>> {
+    pub(super) fn foreign_owner(
+        &self,
+        datagram: &Datagram<'_>,
+        flow: u64,
+    ) -> Option<Received<'static>> {
         let owner = Shard::of_flow(flow, self.config.shard.count);
         let foreign = flow != 0 && owner != self.config.shard.index && !datagram.handed_over;
         foreign.then_some(Received::Elsewhere(owner))
@@ -181,7 +187,13 @@ impl UdpCarrier {
 
     /// Returns true if a SYN may create a half-open connection. If there are many already, its sender must have a
     /// cookie for its address, which costs us no memory and the sender a round trip.
-    fn admits(&mut self, now: Instant, datagram: &Datagram<'_>, sender: u64, more: &HandshakeBody) -> bool {
+    fn admits(
+        &mut self,
+        now: Instant,
+        datagram: &Datagram<'_>,
+        sender: u64,
+        more: &HandshakeBody,
+    ) -> bool {
         let outer = &datagram.outer;
         let known = self.pending.contains(sender, outer.remote.ip());
         if !datagram.pressed || known {

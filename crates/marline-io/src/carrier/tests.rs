@@ -3,7 +3,7 @@ use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 use marline_core::{Ecn, FourTuple, Shard, Transmit};
 use marline_time::{Duration, Instant};
 
-use super::frame::{Frame, Introduction, HandshakeBody};
+use super::frame::{Frame, HandshakeBody, Introduction};
 use super::*;
 
 mod generations;

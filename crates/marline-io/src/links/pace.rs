@@ -209,7 +209,12 @@ impl Paces {
     }
 
     /// Rate of fresh data since the start of a trial; `None` if there is not enough data.
-    pub(crate) fn trial_rate(&self, now: Instant, ends: &FlowEnds, of: &PolicedRoute) -> Option<u64> {
+    pub(crate) fn trial_rate(
+        &self,
+        now: Instant,
+        ends: &FlowEnds,
+        of: &PolicedRoute,
+    ) -> Option<u64> {
         let (since, sums) = self.routes.get(ends)?.trial?;
         let fresh = sums[usize::from(of.by_lanes)][of.heading as usize];
         let rate = bits_per_s(fresh, since, now)?;

@@ -448,7 +448,9 @@ impl<'a> Fields<'a> {
                 path_budgets: self.list("purses", read_path_budget)?,
                 terms: Terms {
                     patience: self.read_optional("patience_ns", read_time)?.unwrap_or_default(),
-                    metered_rate: self.read_optional("metered_bits_per_s", read_rate)?.unwrap_or(Rate::ZERO),
+                    metered_rate: self
+                        .read_optional("metered_bits_per_s", read_rate)?
+                        .unwrap_or(Rate::ZERO),
                     wake: self.read_optional("wake_ns", read_time)?.unwrap_or_default(),
                 },
                 repairs_due: self.read_optional("due", read_due)?,
@@ -469,8 +471,9 @@ impl<'a> Fields<'a> {
             metered: self.read_optional("metered", read_flag)?.unwrap_or(false),
             wake_share: self.read_optional("wake_share", read_fraction)?.unwrap_or(0.0),
             health: self.read_field("health", |text| named(&HEALTHS, text))?,
-            phase: self
-                .read_field("phase", |text| PHASES.into_iter().find(|phase| phase.name() == text))?,
+            phase: self.read_field("phase", |text| {
+                PHASES.into_iter().find(|phase| phase.name() == text)
+            })?,
             eligibility: self.read_field("takes", read_eligibility)?,
             mss: self.number("mss")?,
             cwnd: self.number("cwnd")?,

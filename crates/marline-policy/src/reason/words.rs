@@ -105,7 +105,9 @@ impl Reason {
     fn compared(&self, name: &dyn Fn(SubflowId) -> String) -> String {
         let grounds = &self.grounds;
         let here = match grounds.arrives_us {
-            Some(us) if us < UNKNOWN_US => format!("where it arrives within {}", time_text(Some(us))),
+            Some(us) if us < UNKNOWN_US => {
+                format!("where it arrives within {}", time_text(Some(us)))
+            }
             _ => "which has no forecast yet".to_owned(),
         };
         match (grounds.other, grounds.other_us) {
@@ -127,12 +129,18 @@ impl Reason {
             (None, _) => format!("{other} has no forecast yet"),
             (Some(0), Some(0)) => format!("{other}'s answer is late"),
             (Some(0), late) => format!("{other}'s answer is due (p90 in {})", time_text(late)),
-            (due, late) => format!("{other}'s answer is due in {} (p90 {})", time_text(due), time_text(late)),
+            (due, late) => {
+                format!("{other}'s answer is due in {} (p90 {})", time_text(due), time_text(late))
+            }
         };
         let gain = match (grounds.gain_us, grounds.price_us) {
             (gain, None) => format!("is expected to save {}", time_text(gain)),
             (gain, Some(price)) => {
-                format!("is expected to save {}, at a price of {}", time_text(gain), time_text(Some(price)))
+                format!(
+                    "is expected to save {}, at a price of {}",
+                    time_text(gain),
+                    time_text(Some(price))
+                )
             }
         };
         format!("{owed}, a copy arrives in {takes} and {gain}; {}", self.budget(name))

@@ -17,7 +17,7 @@
 //! *Extra bytes:* for small messages as with `redundant`. In bulk, the slower path copies what its window allows, about
 //! as much as it could carry of new data. *p99 of a small message:* as with `redundant` while no path is full.
 
-use marline_algos::schedulers::copies::{default_base, copying_class};
+use marline_algos::schedulers::copies::{copying_class, default_base};
 use marline_algos::schedulers::{MinRtt, classes};
 use marline_policy::{
     Decision, Reinjection, Scheduler, SchedulerAction, SchedulerContext, SchedulerEvent, SubflowSet,

@@ -23,7 +23,10 @@ fn all_but_the_primary_stand_by() {
 fn if_another_path_won_the_race_priorities_are_put_right() {
     let mut w = harness("198.51.100.7:40000");
     assert_eq!(w.event(PathEvent::Established), [open(1, 0, false), prio(0, true)]);
-    assert!(w.report_established(1, open(1, 0, false)).is_empty(), "asked once, even if the view is old");
+    assert!(
+        w.report_established(1, open(1, 0, false)).is_empty(),
+        "asked once, even if the view is old"
+    );
     w.views[0].backup = true;
     w.down(0);
     let (_, actions) = w.fire_timeout();

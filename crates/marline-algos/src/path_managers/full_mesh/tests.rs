@@ -52,7 +52,10 @@ fn a_balancer_is_left_once_the_server_is_reached_without_it() {
     w.remote.push(RemoteAddress { id: AddressId(5), address: addr("10.0.0.2:443") });
     let actions = w.event(PathEvent::Announced(AddressId(5)));
     assert_eq!(actions, [open(2, 5, false), open(1, 5, false)]);
-    assert!(w.report_established(2, actions[0]).is_empty(), "from the other interface: no substitute");
+    assert!(
+        w.report_established(2, actions[0]).is_empty(),
+        "from the other interface: no substitute"
+    );
     assert_eq!(w.report_established(1, actions[1]), [PathAction::CloseSubflow(SubflowId(0))]);
     assert!(w.event(PathEvent::Reachable(SubflowId(1))).is_empty());
     assert!(w.event(PathEvent::LocalUp(AddressId(2))).is_empty(), "said once");
@@ -134,7 +137,8 @@ fn from_a_network_with_ipv6_alone_each_ipv4_address_is_reached_below_its_prefix(
     w.remote.push(RemoteAddress { id: AddressId(5), address: addr("10.0.0.2:443") });
     let announced = w.event(PathEvent::Announced(AddressId(5)));
     assert_eq!(announced, [open(1, 5, false), open(2, 5, false)]);
-    let left = [w.report_established(2, announced[0]), w.report_established(3, announced[1])].concat();
+    let left =
+        [w.report_established(2, announced[0]), w.report_established(3, announced[1])].concat();
     assert!(left.is_empty(), "{left:?}");
     assert_eq!(way(&w.paths[3]), addr("10.0.0.2:443"));
 }

@@ -3,8 +3,8 @@
 use super::{RegisterError, Registry, baselines};
 use crate::schedulers::{
     Auto, AutoConfig, AutoRedundantConfig, BudgetConfig, BurstEndConfig, CodedConfig,
-    DeadlineConfig, HedgeRule, HedgedConfig, IdlePaths, MissedDeadlines, ProbingConfig, Redundant,
-    Repairs, RiskyPaths, Tail, IdleCopies, WithoutRepairs,
+    DeadlineConfig, HedgeRule, HedgedConfig, IdleCopies, IdlePaths, MissedDeadlines, ProbingConfig,
+    Redundant, Repairs, RiskyPaths, Tail, WithoutRepairs,
 };
 use marline_policy::Terms;
 use marline_time::Rate;
@@ -71,7 +71,8 @@ fn auto_redundant(parameters: &mut Parameters<'_>) -> AutoRedundantConfig {
         stale: parameters.duration("stale", default.stale),
     };
     for key in ["memory", "most"] {
-        parameters.declare_removed(key, "the forecast knows how often there was trouble, by the clock");
+        parameters
+            .declare_removed(key, "the forecast knows how often there was trouble, by the clock");
     }
     config
 }

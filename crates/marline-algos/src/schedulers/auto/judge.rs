@@ -3,7 +3,7 @@
 //! *Problem.* A decision that depends on a scheduler's memory can be neither explained nor repeated from what was known
 //! when it was made.
 //!
-//! *How.* The only memory of `auto` is what its budgets have spent. So a [`Judge`] consists of that and decides by it
+//! *How.* The only memory of `auto` is what its budgets have spent. So a [`Decider`] consists of that and decides by it
 //! and the context. It makes decisions for the connection and recomputes earlier ones ([`reasons`](super::reasons)).
 
 use marline_policy::{
@@ -19,7 +19,7 @@ use super::worth::{self, OutstandingAnswer, Price};
 use super::{MAX_EXAMINED_MAPPINGS, MAX_SPENDING};
 use crate::schedulers::classes::{self, Class, members};
 use crate::schedulers::copies::{copying_class, queue_is_empty};
-use crate::schedulers::delivery::{Overdue, Alternatives, arrival_by, send_time_by_windows};
+use crate::schedulers::delivery::{Alternatives, Overdue, arrival_by, send_time_by_windows};
 
 /// A decision, the rule that made it, and what it compared.
 #[derive(Copy, Clone, Debug)]
@@ -102,7 +102,10 @@ impl<'a> Decider<'a> {
             let decision = classes::wait(candidates());
             let spared =
                 soonest_spared().map(|(at, view)| self.wait_for_cheaper_path(view, at, class, cx));
-            return Verdict { decision, ..spared.unwrap_or(Verdict::without_comparison(Rule::NoRoom, decision)) };
+            return Verdict {
+                decision,
+                ..spared.unwrap_or(Verdict::without_comparison(Rule::NoRoom, decision))
+            };
         };
         let judged = Verdict {
             path: Some(first.id),
@@ -226,7 +229,8 @@ impl<'a> Decider<'a> {
         }
         let copy = self.best_copy(class, cx).or_else(|| self.explore(class, cx));
         copy.unwrap_or_else(|| {
-            let owed = cx.subflows.iter().filter_map(|view| OutstandingAnswer::oldest(view, cx.now));
+            let owed =
+                cx.subflows.iter().filter_map(|view| OutstandingAnswer::oldest(view, cx.now));
             let again = owed.filter_map(|owed| owed.next_evaluation(cx.now)).min();
             let again = again.map_or(Decision::Wait, Decision::WaitUntil);
             Verdict::without_comparison(Rule::LookAgain, again)
@@ -285,7 +289,8 @@ fn judge_last_segment(
     let carriers = mapping.carried_by.iter().filter_map(|id| cx.subflow(id));
     let mut least: Option<(f32, SubflowId)> = None;
     for other in carriers {
-        let gain = OutstandingAnswer::for_data_before(other, behind, cx.now).paid_gain(view, price)?;
+        let gain =
+            OutstandingAnswer::for_data_before(other, behind, cx.now).paid_gain(view, price)?;
         if least.is_none_or(|(so_far, _)| gain < so_far) {
             least = Some((gain, other.id));
         }

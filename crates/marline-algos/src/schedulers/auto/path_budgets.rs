@@ -67,7 +67,9 @@ impl PathBudgets {
         out: &mut Vec<(SubflowId, f32)>,
     ) {
         out.clear();
-        out.extend(self.0.iter_mut().map(|entry| (entry.of, entry.budget.spent_share(now, config))));
+        out.extend(
+            self.0.iter_mut().map(|entry| (entry.of, entry.budget.spent_share(now, config))),
+        );
     }
 }
 

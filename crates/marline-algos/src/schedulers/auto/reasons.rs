@@ -42,7 +42,11 @@ impl Auto {
 }
 
 /// Answers a question and gives the reason.
-pub(super) fn answer_question(question: Question, spending: &BudgetState, cx: &SchedulerContext<'_>) -> Reason {
+pub(super) fn answer_question(
+    question: Question,
+    spending: &BudgetState,
+    cx: &SchedulerContext<'_>,
+) -> Reason {
     let (given, inputs) = Inputs::record(cx, spending, |cx| answer(&question, spending, cx));
     let nothing = || Answer::new(Decision::Wait, Grounds::without_times(Rule::Nothing));
     reason(question, given.unwrap_or_else(nothing), inputs)

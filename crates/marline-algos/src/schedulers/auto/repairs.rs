@@ -132,7 +132,8 @@ mod tests {
     /// Sends a whole stream on the first path and returns what is sent in addition, until nothing more is.
     fn beside(auto: &mut Auto, stream: &mut Stream) -> Vec<(bool, u8)> {
         let last_sent_at = Instant::from_millis(995);
-        let forecast = |p50, p99| marline_policy::Forecast::with_quantiles([p50, p50, p99].map(ms), 1.0, None);
+        let forecast =
+            |p50, p99| marline_policy::Forecast::with_quantiles([p50, p50, p99].map(ms), 1.0, None);
         let wifi = SubflowView {
             last_sent_at,
             forecast: forecast(40, 60),

@@ -8,7 +8,8 @@ use super::*;
 /// A path with this answer time and 8 Mbit/s, which is 1,000 bytes per millisecond.
 fn path(id: u8, answer_ms: u64) -> SubflowView {
     let rate = Some(Rate::from_mbit(8));
-    let forecast = Forecast::with_quantiles([ms(answer_ms), ms(answer_ms), ms(answer_ms + 20)], 0.0, rate);
+    let forecast =
+        Forecast::with_quantiles([ms(answer_ms), ms(answer_ms), ms(answer_ms + 20)], 0.0, rate);
     SubflowView { forecast, delivery_rate: rate, ..view(id, answer_ms) }
 }
 
@@ -16,7 +17,10 @@ fn path(id: u8, answer_ms: u64) -> SubflowView {
 fn risky(view: SubflowView, troubles: f32) -> SubflowView {
     let answer = |quantile| view.forecast.answer(quantile).unwrap();
     let answers = [answer(Quantile::P50), answer(Quantile::P90), answer(Quantile::P99)];
-    SubflowView { forecast: Forecast::with_quantiles(answers, troubles, Some(Rate::from_mbit(8))), ..view }
+    SubflowView {
+        forecast: Forecast::with_quantiles(answers, troubles, Some(Rate::from_mbit(8))),
+        ..view
+    }
 }
 
 fn overdue(view: SubflowView) -> SubflowView {

@@ -5,10 +5,11 @@
 //! second late, every copy is worth it. If that path answers steadily, none is. In between it depends on both paths.
 //!
 //! *How.* The forecast of the original's path gives the probability that the answer is still outstanding at any later
-//! time, given how long it has been awaited. The other path's forecast gives the arrival time of a copy. [`Owed::gain`]
-//! is the time that the copy is expected to save, in multiples of its own trip time and limited to [`MAX_GAIN`]. It
-//! is zero for a copy that arrives second, and one half if the original is equally likely to take twice as long.
-//! [`price`] is the smallest gain worth paying for, which grows with the spent share of the budget.
+//! time, given how long it has been awaited. The other path's forecast gives the arrival time of a copy.
+//! [`OutstandingAnswer::gain`] is the time that the copy is expected to save, in multiples of its own trip time and
+//! limited to [`MAX_GAIN`]. It is zero for a copy that arrives second, and one half if the original is equally likely
+//! to take twice as long. [`price`] is the smallest gain worth paying for, which grows with the spent share of the
+//! budget.
 //!
 //! *Source.* Hedged requests (Dean and Barroso, CACM 2013) wait for a quantile and then repeat. This is the same
 //! without a threshold. Ours: the gain per byte, and a price that depends on the budget.
@@ -211,7 +212,8 @@ mod tests {
     fn only_queued_bytes_ahead_of_the_message_delay_it() {
         let rate = Some(marline_time::Rate::from_mbit(8));
         let busy = SubflowView {
-            forecast: Forecast::with_quantiles([ms(40), ms(42), ms(50)], 0.0, rate).busy_for(ms(30)),
+            forecast: Forecast::with_quantiles([ms(40), ms(42), ms(50)], 0.0, rate)
+                .busy_for(ms(30)),
             ..path([40, 42, 50], 0.0)
         };
         let now = busy.last_sent_at;

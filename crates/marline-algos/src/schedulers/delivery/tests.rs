@@ -15,7 +15,8 @@ fn steady(answer_ms: u64, rate: Option<Rate>) -> Forecast {
 
 #[test]
 fn arrival_counts_queued_bytes_but_not_the_return_path() {
-    let forecast = Forecast::with_quantiles([ms(100), ms(120), ms(150)], 0.0, Some(Rate::from_mbit(8)));
+    let forecast =
+        Forecast::with_quantiles([ms(100), ms(120), ms(150)], 0.0, Some(Rate::from_mbit(8)));
     let path = SubflowView { forecast, ..view(0, 100) };
     // 8 Mbit/s are 1,000 bytes a millisecond; 50 ms are the way back. At p90 what the sender adds is unsure by half.
     assert_eq!(arrival_by(&path, 10_000, Quantile::P50), Some(ms(60)));

@@ -79,7 +79,13 @@ fn the_paths_together_show_where_the_fault_is() {
         "{one:?}"
     );
     assert!(of(&[("wlan0", silent(), silent()), ("wwan0", silent(), silent())]).is_empty());
-    assert!(of(&[("wlan0", CandidateResult::Served, silent()), ("wwan0", silent(), CandidateResult::Served)]).is_empty());
+    assert!(
+        of(&[
+            ("wlan0", CandidateResult::Served, silent()),
+            ("wwan0", silent(), CandidateResult::Served)
+        ])
+        .is_empty()
+    );
 }
 
 #[tokio::test]

@@ -190,7 +190,8 @@ pub(super) fn diagnose(ours: &[TappedSegment], theirs: Option<&[TappedSegment]>)
 fn local_behaviors(client: &EndRecord) -> Vec<Behavior> {
     let answered = client.down.iter().find(|seen| seen.is_syn());
     let asked = client.up.iter().filter(|seen| seen.is_syn());
-    let (with, without): (Vec<&SeenSegment>, Vec<&SeenSegment>) = asked.partition(|seen| seen.mptcp);
+    let (with, without): (Vec<&SeenSegment>, Vec<&SeenSegment>) =
+        asked.partition(|seen| seen.mptcp);
     match answered {
         Some(_) if !without.is_empty() && !with.is_empty() => vec![Behavior::DropsSyn],
         Some(answer) if !answer.mptcp => vec![Behavior::NoMultipath],
@@ -254,7 +255,8 @@ impl OneWay<'_> {
     fn options(&self, found: &mut Vec<Behavior>) {
         let towards_server = self.towards_server;
         let rest = |seen: &&SeenSegment| !seen.is_syn() && !seen.is_rst();
-        let with: Vec<&SeenSegment> = self.sent.iter().filter(rest).filter(|seen| seen.mptcp).collect();
+        let with: Vec<&SeenSegment> =
+            self.sent.iter().filter(rest).filter(|seen| seen.mptcp).collect();
         if with.is_empty() {
             return;
         }
@@ -331,8 +333,10 @@ impl OneWay<'_> {
         let count = |segments: &[SeenSegment], which: fn(&SeenSegment) -> bool| {
             segments.iter().filter(|seen| which(seen)).count()
         };
-        let (sent, came) =
-            (count(self.sent, SeenSegment::is_pure_ack), count(self.came, SeenSegment::is_pure_ack));
+        let (sent, came) = (
+            count(self.sent, SeenSegment::is_pure_ack),
+            count(self.came, SeenSegment::is_pure_ack),
+        );
         let with_data = |seen: &SeenSegment| seen.len > 0;
         let (data, data_came) = (count(self.sent, with_data), count(self.came, with_data));
         let lossy = data_came * 10 < data * 8;
@@ -359,8 +363,16 @@ fn has_middlebox_acks(client: &EndRecord, server: &EndRecord) -> bool {
     };
     // A middlebox that swallows data causes holes: the acknowledgments go beyond the data that the other end has in
     // order.
-    let up = made_up(&client.down, &server.down, (EndRecord::isn(&client.up), EndRecord::isn(&server.up)));
-    let down = made_up(&server.up, &client.up, (EndRecord::isn(&server.down), EndRecord::isn(&client.down)));
+    let up = made_up(
+        &client.down,
+        &server.down,
+        (EndRecord::isn(&client.up), EndRecord::isn(&server.up)),
+    );
+    let down = made_up(
+        &server.up,
+        &client.up,
+        (EndRecord::isn(&server.down), EndRecord::isn(&client.down)),
+    );
     let early = has_premature_acks(client, server);
     up || down || early
 }

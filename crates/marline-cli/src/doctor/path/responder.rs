@@ -116,7 +116,8 @@ impl Responder {
             known.pop_front();
         }
         let earliest_us = self.log.now_us().saturating_sub(OPENING_US);
-        let since_us = connection_start(&self.log.entries(), peer, earliest_us).unwrap_or(earliest_us);
+        let since_us =
+            connection_start(&self.log.entries(), peer, earliest_us).unwrap_or(earliest_us);
         known.push_back(KnownConnection { nonce, peer, since_us });
     }
 
@@ -149,10 +150,15 @@ pub(super) fn report_entries(
 
 /// Time of the first SYN of the connection from `peer`. Earlier segments belong to an earlier diagnosis, or to one
 /// over another path behind the same NAT.
-pub(super) fn connection_start(entries: &[TappedSegment], peer: SocketAddr, earliest_us: u64) -> Option<u64> {
+pub(super) fn connection_start(
+    entries: &[TappedSegment],
+    peer: SocketAddr,
+    earliest_us: u64,
+) -> Option<u64> {
     let mut candidates = entries.iter().filter(|entry| entry.at_us >= earliest_us);
-    let is_first =
-        |entry: &&TappedSegment| !entry.sent && entry.remote == peer && SeenSegment::from_entry(entry, false).is_syn();
+    let is_first = |entry: &&TappedSegment| {
+        !entry.sent && entry.remote == peer && SeenSegment::from_entry(entry, false).is_syn()
+    };
     candidates.find(is_first).map(|syn| syn.at_us)
 }
 

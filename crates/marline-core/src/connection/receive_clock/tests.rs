@@ -222,7 +222,11 @@ fn a_late_verdict_waits_for_segments_in_the_socket() {
     // No segment was waiting.
     data(&mut clock, 2_000, 3_000, &seed(2_000));
     assert_eq!(clock.on_timeout(at(3_000), &seed(2_000)), ClockAction::Nothing);
-    assert_eq!(clock.on_timeout(at(3_010), &seed(2_000)), ClockAction::Nothing, "before the grace is over");
+    assert_eq!(
+        clock.on_timeout(at(3_010), &seed(2_000)),
+        ClockAction::Nothing,
+        "before the grace is over"
+    );
     assert_eq!(clock.on_timeout(at(3_020), &seed(2_000)), ClockAction::Stalled);
 }
 

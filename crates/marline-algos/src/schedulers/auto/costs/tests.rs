@@ -14,7 +14,8 @@ const LTE: SubflowId = SubflowId(1);
 /// A path with this answer time and 8 Mbit/s that was used a moment ago.
 fn path(id: SubflowId, answer_ms: u64) -> SubflowView {
     let rate = Some(Rate::from_mbit(8));
-    let forecast = Forecast::with_quantiles([ms(answer_ms), ms(answer_ms), ms(answer_ms + 20)], 0.0, rate);
+    let forecast =
+        Forecast::with_quantiles([ms(answer_ms), ms(answer_ms), ms(answer_ms + 20)], 0.0, rate);
     let last_sent_at = Instant::from_millis(990);
     SubflowView { forecast, delivery_rate: rate, last_sent_at, ..view(id.0, answer_ms) }
 }

@@ -74,7 +74,15 @@ impl Segment {
         let (local, remote) = if by_client { (client, server) } else { (server, client) };
         let payload_len = self.len as u16;
         let (at_us, payload_sum) = (self.at_us, self.sum);
-        TappedSegment { at_us, sent, local, remote, header: self.header(), payload_len, payload_sum }
+        TappedSegment {
+            at_us,
+            sent,
+            local,
+            remote,
+            header: self.header(),
+            payload_len,
+            payload_sum,
+        }
     }
 }
 

@@ -16,8 +16,8 @@ use crate::workload::{Mark, Workload};
 pub type Flows = Rc<RefCell<Vec<Flow>>>;
 
 /// Seeds of the verifiable bytes that the client and the server write.
-const UP_FIRST: (u64, u64) = (5, 6);
-const DOWN_FIRST: (u64, u64) = (8, 7);
+const UP_FIRST: [u64; 2] = [5, 6];
+const DOWN_FIRST: [u64; 2] = [8, 7];
 
 /// Starts workloads: the server listens, and the client connects over the first path. Workloads with the same
 /// connection share it.
@@ -52,8 +52,8 @@ pub fn begin(paths: &mut Paths, loads: &[Load], seed: u64) -> anyhow::Result<Flo
         let first = &loads[usize::from(group[0])].workload;
         let both = matches!(first, Workload::Exchange { .. });
         let seeds = if both || first.is_from_client() { UP_FIRST } else { DOWN_FIRST };
-        let [client, server] = ends.map(|end| Box::new(end.in_order()));
-        let [client, server] = Messages::pair(client, server, seeds);
+        let plans = ends.map(|end| -> Box<dyn Plan> { Box::new(end.in_order()) });
+        let [client, server] = Messages::pair(plans, seeds);
         servers.insert(port, Box::new(server));
         clients.push((port, client));
     }

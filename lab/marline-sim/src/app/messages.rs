@@ -87,11 +87,12 @@ pub struct Messages {
 }
 
 impl Messages {
-    /// Both ends of a connection with these plans: the one that opens it, and the one that accepts it.
+    /// Both ends of a connection with these plans: the one that opens it, and the one that accepts it. Each writes
+    /// the bytes of its seed.
     #[must_use]
-    pub fn pair(opens: Box<dyn Plan>, accepts: Box<dyn Plan>, seeds: (u64, u64)) -> [Messages; 2] {
+    pub fn pair(plans: [Box<dyn Plan>; 2], seeds: [u64; 2]) -> [Messages; 2] {
         let (forth, back) = (Ledger::default(), Ledger::default());
-        let end = |plan, sends: &Ledger, reads: &Ledger, (write_seed, read_seed)| Messages {
+        let end = |plan, sends: &Ledger, reads: &Ledger, write_seed, read_seed| Messages {
             plan,
             sends: sends.clone(),
             reads: reads.clone(),
@@ -101,8 +102,8 @@ impl Messages {
             blocked: false,
             stream: Stream::new(write_seed, read_seed),
         };
-        let (a, b) = seeds;
-        [end(opens, &forth, &back, (a, b)), end(accepts, &back, &forth, (b, a))]
+        let ([opens, accepts], [a, b]) = (plans, seeds);
+        [end(opens, &forth, &back, a, b), end(accepts, &back, &forth, b, a)]
     }
 
     fn read(&mut self, socket: &mut Socket<'_>) {

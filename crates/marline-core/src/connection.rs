@@ -11,12 +11,9 @@
 //! segments out ([`Connection::poll_transmit`]), timers ([`Connection::handle_timeout`]), fallback, and the end.
 
 mod addresses;
-mod asked;
 mod assignment;
 mod attempts;
-mod choice;
 mod closing;
-mod data_acks;
 mod data_segments;
 mod delivery_delay;
 mod delivery_watch;
@@ -85,7 +82,6 @@ use self::addresses::{JoinAddresses, Signal};
 use self::assignment::Assignment;
 use self::attempts::Attempts;
 use self::closing::{Closing, FinTimeouts};
-use self::data_acks::{acked_end, sent_end};
 use self::delivery_delay::DeliveryDelay;
 use self::delivery_watch::DeliveryWatch;
 use self::ending::Ending;
@@ -1398,9 +1394,9 @@ impl Connection {
         let capable = mp_capable(segment);
         if let Some(dss) = segment.options.dss {
             if let Some(ack) = dss.data_ack {
-                let before = acked_end(&self.sender, &self.closing);
+                let before = self.closing.acked_end(&self.sender);
                 self.on_data_ack(cx, id, ack, ingress.window);
-                let advanced = acked_end(&self.sender, &self.closing) > before;
+                let advanced = self.closing.acked_end(&self.sender) > before;
                 if let Some(subflow) = self.paths.get_mut(id) {
                     if advanced {
                         subflow.note_news(cx.now);
@@ -1464,9 +1460,9 @@ impl Connection {
 
     /// Handles a DATA_ACK: the data received by the peer, and its receive window (RFC 8684 sections 3.3.2 and 3.3.5).
     fn on_data_ack(&mut self, cx: &mut Context<'_>, id: SubflowId, ack: DataAck, window: u64) {
-        match self.session.unwrap_ack(ack, acked_end(&self.sender, &self.closing)) {
+        match self.session.unwrap_ack(ack, self.closing.acked_end(&self.sender)) {
             // An ACK of data that was never sent is ignored, as in TCP.
-            Some(acked) if acked <= sent_end(&self.sender, &self.closing) => {
+            Some(acked) if acked <= self.closing.sent_end(&self.sender) => {
                 self.advance_una(cx, id, acked, window)
             }
             _ => cx.out.counters.dss_not_matching += 1,
@@ -1482,9 +1478,8 @@ impl Connection {
         let known = self.session.announces_fallback().then_some(data_ack);
         if let Some(data_ack) = known {
             let asks = self.session.note_peer_mode(data_ack.is_some());
-            let has = data_ack.and_then(|ack| {
-                self.session.unwrap_ack(ack, acked_end(&self.sender, &self.closing))
-            });
+            let has = data_ack
+                .and_then(|ack| self.session.unwrap_ack(ack, self.closing.acked_end(&self.sender)));
             acked = has.map_or(acked, |has| acked.min(has));
             if asks {
                 self.announce_fallback(cx, id, cx.now + rto);
@@ -1493,14 +1488,14 @@ impl Connection {
         self.advance_una(cx, id, acked, window);
         // RFC 9293 section 3.8.6 (SHLD-15): a shrinking window lets no new data out. The window of Multipath TCP
         // does not shrink, because ACKs of different subflows may be reordered (RFC 8684 section 3.3.5).
-        let end = acked_end(&self.sender, &self.closing).min(self.sender.written()).plus(window);
+        let end = self.closing.acked_end(&self.sender).min(self.sender.written()).plus(window);
         self.sender.set_window(end);
     }
 
     fn advance_una(&mut self, cx: &mut Context<'_>, id: SubflowId, acked: Dsn, window: u64) {
         let now = cx.now;
         self.sender.raise_window(acked.plus(window));
-        if acked <= acked_end(&self.sender, &self.closing) {
+        if acked <= self.closing.acked_end(&self.sender) {
             return;
         }
         self.closing.on_data_ack(acked > self.sender.written());

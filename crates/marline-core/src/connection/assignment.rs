@@ -10,14 +10,13 @@ use marline_policy::{
 use marline_time::{Duration, Instant};
 use marline_wire::mptcp::{Extensions, MpFail};
 
-use super::choice::{Choice, Constraints};
 use super::closing::Closing;
 use super::delivery_watch::DeliveryWatch;
 use super::handshake::reason;
 use super::memory_trim::MemoryTrim;
 use super::path_set::PathSet;
-use super::scheduling::Scheduling;
-use super::sender::{DataTimeout, Sender};
+use super::scheduling::{Choice, Scheduling};
+use super::sender::{Constraints, DataTimeout, Sender};
 use super::session::Session;
 use super::subflow_context::SubflowContext;
 use crate::{CloseReason, ConnectionConfig};

@@ -13,8 +13,8 @@ use marline_time::{Duration, Instant};
 use marline_wire::{SackBlocks, TcpFlags};
 
 use super::Subflow;
+use super::loss::Frto;
 use super::rate::Newest;
-use super::rto::Frto;
 
 /// Limit on the reordering that is reported (Linux: tcp_max_reordering).
 const MAX_REORDERING: u64 = 300;
@@ -389,7 +389,7 @@ impl Subflow {
     /// the timeout: their own ACKs were lost, as after an outage. On a path that only became slow the ACKs arrive
     /// one by one.
     fn proves_spurious_timeout(&self, input: &AckInput, tally: &Tally) -> bool {
-        let before = |undo: &super::undo::Undo| input.echo.is_none_or(|e| undo.is_echo_older(e));
+        let before = |undo: &super::loss::Undo| input.echo.is_none_or(|e| undo.is_echo_older(e));
         self.tx.phase == Phase::Loss
             && tally.acked_segments > 2
             && self.tx.undo.as_deref().is_some_and(before)
@@ -399,7 +399,7 @@ impl Subflow {
     /// the peer's process did not run, and everything waited for the end of that. If the next answer takes as
     /// long, the path is slow.
     fn is_end_of_outage(&self, input: &AckInput) -> bool {
-        let before = |undo: &super::undo::Undo| input.echo.is_none_or(|e| undo.is_echo_older(e));
+        let before = |undo: &super::loss::Undo| input.echo.is_none_or(|e| undo.is_echo_older(e));
         self.tx.rto.count >= OUTAGE_TIMEOUTS
             && !self.tx.rto.doubted
             && self.tx.undo.as_deref().is_some_and(before)

@@ -16,11 +16,10 @@ use marline_time::{DelayHistogram, Duration, Instant};
 use tokio::sync::{Notify, broadcast, mpsc};
 
 use super::carrier::{Carrier, CarrierKind};
-use super::link_table::Links;
-use super::local_ports;
 use super::observers::{ObservedPath, SharedEventObserver, SharedObserver};
 use super::reception::Receiving;
-use super::socket::{Sock, SocketOptions};
+use super::routing::Links;
+use super::sockets::{Sock, SocketOptions};
 use super::state::State;
 use super::streams::AcceptQueue;
 use crate::capture::Captures;
@@ -564,14 +563,14 @@ impl Shard {
     /// # Errors
     /// The system's.
     pub fn reserve_local_ports(&self) -> io::Result<()> {
-        local_ports::grow_pool(&mut self.lock()).map(|_| ())
+        self.lock().grow_port_pool().map(|_| ())
     }
 
     /// Declares that this shard opens no connections. No ports are reserved for them, and packets leave according to
     /// the routing table: sockets that are only for sending are closed.
     pub fn disable_connecting(&self) {
         let mut state = self.lock();
-        local_ports::disable_port_pool(&mut state);
+        state.disable_port_pool();
         state.sockets().close_spare();
     }
 }

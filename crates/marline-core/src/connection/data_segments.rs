@@ -2,7 +2,7 @@
 //! of all segments.
 
 use marline_policy::{DataRange, Dsn, ReinjectionCause, RunLayout, SentSegment, Ssn, SubflowId};
-use marline_time::{Duration, Instant};
+use marline_time::Instant;
 use marline_wire::{
     Checksum, HeaderTemplate, TCP_HEADER_LEN, TcpFlags, TcpHeader, TcpOptions, dss_checksum,
     store_tcp_checksum, tcp_pseudo_header,
@@ -67,10 +67,6 @@ impl RunHeaders {
 
 /// Batches of data segments.
 impl SegmentBuilder<'_> {
-    fn largest_rto(&self) -> Duration {
-        self.paths.largest_rto(self.config.rtt.initial_rto)
-    }
-
     /// Sends data by the scheduler's decisions, as long as they stay on one subflow.
     pub(super) fn emit_batch(
         &mut self,
@@ -420,7 +416,7 @@ impl SegmentBuilder<'_> {
 
     /// The last bytes, fewer than a segment, wait for more data.
     fn is_held(&mut self, now: Instant) -> bool {
-        let rto = self.largest_rto();
+        let rto = self.paths.largest_rto(self.config);
         !self.closing.is_shut_down() && self.sender.holds_back(now, rto)
     }
 
@@ -447,7 +443,7 @@ impl SegmentBuilder<'_> {
             return cut || nagle;
         }
         let largest = self.paths.get(id).map_or(0, |s| s.tcp().largest_peer_window());
-        let rto = self.largest_rto();
+        let rto = self.paths.largest_rto(self.config);
         cut && (len as u64) < largest / 2 && self.sender.waits_for_window(now, rto)
     }
 

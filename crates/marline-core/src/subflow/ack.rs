@@ -493,6 +493,41 @@ impl Subflow {
         }
     }
 
+    /// Bytes that PRR counts as delivered by an ACK that delivered these bytes and `moved` SND.UNA. Without SACK a
+    /// duplicate ACK stands for an unidentified segment, and the later ACK that covers it does not count it again; that
+    /// ACK has delivered at least one segment, the repair of the hole. Duplicates stand for at most the data in flight
+    /// at the first loss: ACKs are easy to forge.
+    fn count_delivered(&mut self, delivered: u64, moved: bool, duplicate: bool) -> u64 {
+        if self.tx.sack_enabled {
+            return delivered;
+        }
+        let mss = u64::from(self.tx.mss);
+        if moved {
+            let unnamed = core::mem::take(&mut self.tx.unnamed);
+            if self.tx.phase == Phase::Recovery {
+                self.tx.unnamed = unnamed.saturating_sub(delivered.saturating_sub(mss));
+            }
+            return delivered.saturating_sub(unnamed).max(delivered.min(mss));
+        }
+        let most = match self.tx.phase {
+            Phase::Open => self.tx.board.bytes_in_flight(),
+            Phase::Recovery | Phase::Loss => self.tx.recovery_point.since(self.tx.una),
+        };
+        let counts = duplicate && !self.tx.board.is_empty();
+        let counted = if counts { mss.min(most.saturating_sub(self.tx.unnamed)) } else { 0 };
+        self.tx.unnamed += counted;
+        counted
+    }
+
+    /// Updates the allowance in recovery. `safe`: SND.UNA advanced and no further loss was detected.
+    fn reduce(&mut self, delivered: u64, safe: bool) {
+        if self.tx.phase != Phase::Recovery {
+            return;
+        }
+        let in_flight = self.tx.board.bytes_in_flight().saturating_sub(self.tx.unnamed);
+        self.tx.prr.on_ack(delivered, in_flight, safe, u64::from(self.tx.mss));
+    }
+
     /// Sets the pacer's rate from the current window.
     pub(super) fn set_pace(&mut self) {
         let segment = self.segment_size().largest;

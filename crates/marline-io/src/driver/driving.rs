@@ -242,16 +242,14 @@ impl Shard {
 
     /// Returns the address pairs whose connections use TCP because it is faster there, with the measured rates.
     #[must_use]
-    pub fn routes_faster_by_tcp(&self) -> Vec<((IpAddr, SocketAddr), CarrierRates)> {
-        let routes = self.lock().routing().routes().routes_faster_by_tcp().into_iter();
-        routes.map(|(ends, rates)| ((ends.local, ends.remote), rates)).collect()
+    pub fn routes_faster_by_tcp(&self) -> Vec<(FlowEnds, CarrierRates)> {
+        self.lock().routing().routes().routes_faster_by_tcp()
     }
 
     /// Returns the address pairs whose connections use TCP now.
     #[must_use]
-    pub fn routes_by_link(&self) -> Vec<(IpAddr, SocketAddr)> {
-        let routes = self.lock().routing().routes().by_link().into_iter();
-        routes.map(|ends| (ends.local, ends.remote)).collect()
+    pub fn routes_by_link(&self) -> Vec<FlowEnds> {
+        self.lock().routing().routes().by_link()
     }
 }
 

@@ -23,7 +23,7 @@ use super::sockets::{Sock, SocketOptions};
 use super::state::State;
 use super::streams::AcceptQueue;
 use crate::capture::Captures;
-use crate::carrier::{CarrierCounters, Outer};
+use crate::carrier::{CarrierCounters, FlowEnds, Outer};
 use crate::clock::{Alarm, Clock};
 use crate::contacts::Contact;
 use crate::native::RawSockets;
@@ -359,11 +359,11 @@ impl Shard {
         (now, self.lock().observers().contacts().all())
     }
 
-    /// Local address and peer of each established subflow that is degraded or unreachable.
+    /// Ends of each established subflow that is degraded or unreachable.
     #[must_use]
-    pub fn impaired_paths(&self) -> Vec<(IpAddr, SocketAddr)> {
+    pub fn impaired_paths(&self) -> Vec<FlowEnds> {
         let impaired = self.lock().endpoint().impaired_paths();
-        impaired.into_iter().map(|path| (path.local.ip(), path.remote)).collect()
+        impaired.into_iter().map(|path| FlowEnds::new(path.local.ip(), path.remote)).collect()
     }
 
     /// Records that there is no route from `local` to `remote`, and that nothing was sent.

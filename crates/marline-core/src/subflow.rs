@@ -8,7 +8,7 @@
 //! segment for each), and `push_data` as long as `eligibility` allows.
 //!
 //! One file per phase of a segment: [`handshake`], [`accept`] (acceptability), [`receive`], [`ack`],
-//! [`false_acks`], [`loss`] and [`rto`] (repair), [`egress`], [`segment`] (headers), [`timers`], [`health`]. Parts
+//! [`false_acks`], [`loss`] (repair), [`egress`], [`segment`] (other headers), [`timers`], [`health`]. Parts
 //! that do not depend on the subflow are types of their own.
 
 mod accept;
@@ -33,7 +33,6 @@ mod rate;
 mod receive;
 mod reliable;
 mod reorder;
-mod rto;
 mod segment;
 mod state;
 mod syn_data;
@@ -41,7 +40,6 @@ mod timers;
 mod timestamps;
 mod transmission;
 mod types;
-mod undo;
 mod view;
 
 pub(crate) use config::{Start, SubflowConfig, SynRetries};
@@ -72,10 +70,10 @@ use ecn::EcnState;
 use false_acks::FalseAcks;
 use fast_open::FastOpen;
 use handshake::Handshake;
+use loss::Repeats;
 use mtu::MtuSearch;
 use pacer::Pacer;
 use receive::Reception;
-use rto::Repeats;
 use segment::{DSS_OPTION, HEADER, TIMESTAMP_OPTION};
 use state::State;
 use syn_data::SynData;

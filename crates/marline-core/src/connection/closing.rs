@@ -8,7 +8,8 @@
 use marline_policy::{Dsn, SubflowId, SubflowSet};
 use marline_time::{Duration, Instant};
 
-use super::asked::Asked;
+use super::repeats::Asked;
+use super::sender::Sender;
 use super::wait::Wait;
 use crate::on_demand::{OnDemand, Unused};
 use crate::{CloseReason, Linger};
@@ -185,6 +186,16 @@ impl Closing {
     /// Our DATA_FIN is sent and not acknowledged.
     pub(super) fn fin_outstanding(&self) -> bool {
         self.leaving.fin.sent && !self.leaving.fin.acked
+    }
+
+    /// First DSN that is not DATA_ACKed, including our DATA_FIN.
+    pub(super) fn acked_end(&self, sender: &Sender) -> Dsn {
+        if self.fin_acked() { sender.una().plus(1) } else { sender.una() }
+    }
+
+    /// One past the highest DSN sent, including our DATA_FIN.
+    pub(super) fn sent_end(&self, sender: &Sender) -> Dsn {
+        if self.fin_sent() { sender.written().plus(1) } else { sender.sent() }
     }
 
     /// Schedules the first DATA_FIN for now: all data was handed to subflows.

@@ -19,7 +19,7 @@
 
 use marline_time::{Duration, Instant};
 
-use super::asked::Asked;
+use super::repeats::Asked;
 use crate::ReceiveProbes;
 
 /// Number of probes on a reserve path (a cellular radio), sent in the seconds in which the radio is awake anyway.

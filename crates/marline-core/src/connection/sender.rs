@@ -13,13 +13,12 @@ use marline_policy::{
 use marline_time::{Duration, Instant};
 use marline_wire::Checksum;
 
-use super::asked::Asked;
-use super::choice::Constraints;
 use super::fallback::Point;
 use super::fec_tx::{RepairTx, SentRepair};
 use super::mapping_tx::MappingTx;
 use super::nagle::Nagle;
 use super::reinjection::{Queued, ReinjectionQueue};
+use super::repeats::Asked;
 use super::send_buffer::{SendBuffer, Written};
 use crate::fec::Repair;
 use crate::on_demand::{OnDemand, Unused};
@@ -97,6 +96,16 @@ struct Persist {
 
 impl Unused for Persist {
     const UNUSED: &'static Self = &Persist { at: None, count: 0, asked: Asked::NEVER };
+}
+
+/// Constraints of the connection during a scheduling decision.
+#[derive(Copy, Clone, Debug)]
+pub(super) struct Constraints {
+    pub(super) now: Instant,
+    /// Repairs may be sent and are useful.
+    pub(super) repairs: bool,
+    /// Data may be sent twice: not on plain TCP.
+    pub(super) repeats: bool,
 }
 
 /// Sending half of a connection.

@@ -13,8 +13,8 @@ use marline_time::{Duration, Instant};
 use marline_wire::{SackBlocks, TcpFlags};
 
 use super::Subflow;
+use super::loss::Frto;
 use super::rate::Newest;
-use super::rto::Frto;
 
 /// Limit on the reordering that is reported (Linux: tcp_max_reordering).
 const MAX_REORDERING: u64 = 300;
@@ -389,7 +389,7 @@ impl Subflow {
     /// the timeout: their own ACKs were lost, as after an outage. On a path that only became slow the ACKs arrive
     /// one by one.
     fn proves_spurious_timeout(&self, input: &AckInput, tally: &Tally) -> bool {
-        let before = |undo: &super::undo::Undo| input.echo.is_none_or(|e| undo.is_echo_older(e));
+        let before = |undo: &super::loss::Undo| input.echo.is_none_or(|e| undo.is_echo_older(e));
         self.tx.phase == Phase::Loss
             && tally.acked_segments > 2
             && self.tx.undo.as_deref().is_some_and(before)
@@ -399,7 +399,7 @@ impl Subflow {
     /// the peer's process did not run, and everything waited for the end of that. If the next answer takes as
     /// long, the path is slow.
     fn is_end_of_outage(&self, input: &AckInput) -> bool {
-        let before = |undo: &super::undo::Undo| input.echo.is_none_or(|e| undo.is_echo_older(e));
+        let before = |undo: &super::loss::Undo| input.echo.is_none_or(|e| undo.is_echo_older(e));
         self.tx.rto.count >= OUTAGE_TIMEOUTS
             && !self.tx.rto.doubted
             && self.tx.undo.as_deref().is_some_and(before)
@@ -491,6 +491,41 @@ impl Subflow {
         if self.tx.phase == Phase::Open && self.tx.rate.delivered() > PROBE_MTU_AFTER * mss {
             self.mtu.consider(now);
         }
+    }
+
+    /// Bytes that PRR counts as delivered by an ACK that delivered these bytes and `moved` SND.UNA. Without SACK a
+    /// duplicate ACK stands for an unidentified segment, and the later ACK that covers it does not count it again; that
+    /// ACK has delivered at least one segment, the repair of the hole. Duplicates stand for at most the data in flight
+    /// at the first loss: ACKs are easy to forge.
+    fn count_delivered(&mut self, delivered: u64, moved: bool, duplicate: bool) -> u64 {
+        if self.tx.sack_enabled {
+            return delivered;
+        }
+        let mss = u64::from(self.tx.mss);
+        if moved {
+            let unnamed = core::mem::take(&mut self.tx.unnamed);
+            if self.tx.phase == Phase::Recovery {
+                self.tx.unnamed = unnamed.saturating_sub(delivered.saturating_sub(mss));
+            }
+            return delivered.saturating_sub(unnamed).max(delivered.min(mss));
+        }
+        let most = match self.tx.phase {
+            Phase::Open => self.tx.board.bytes_in_flight(),
+            Phase::Recovery | Phase::Loss => self.tx.recovery_point.since(self.tx.una),
+        };
+        let counts = duplicate && !self.tx.board.is_empty();
+        let counted = if counts { mss.min(most.saturating_sub(self.tx.unnamed)) } else { 0 };
+        self.tx.unnamed += counted;
+        counted
+    }
+
+    /// Updates the allowance in recovery. `safe`: SND.UNA advanced and no further loss was detected.
+    fn reduce(&mut self, delivered: u64, safe: bool) {
+        if self.tx.phase != Phase::Recovery {
+            return;
+        }
+        let in_flight = self.tx.board.bytes_in_flight().saturating_sub(self.tx.unnamed);
+        self.tx.prr.on_ack(delivered, in_flight, safe, u64::from(self.tx.mss));
     }
 
     /// Sets the pacer's rate from the current window.

@@ -6,7 +6,7 @@ use marline_time::{Duration, Instant};
 
 use marline_policy::{Phase, SentKind, TimeoutAction, UnreachableCause};
 
-use super::rto::Repeats;
+use super::loss::Repeats;
 use super::transmission::Probe;
 use super::{Subflow, SubflowEvent};
 use crate::SubflowState;

@@ -12,12 +12,10 @@ use marline_time::{Duration, Instant};
 
 use super::SubflowConfig;
 use super::forecast_score::Scorer;
-use super::loss::LossHistory;
+use super::loss::{Frto, LossHistory, RtoTimer, Undo};
 use super::path_health::Tally;
 use super::prr::Prr;
 use super::rate::RateSampler;
-use super::rto::{Frto, RtoTimer};
-use super::undo::Undo;
 use crate::on_demand::{OnDemand, Unused};
 
 /// Limit on outdated entries in the retransmission queue, beyond the number of scoreboard entries.

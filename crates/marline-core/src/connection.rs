@@ -11,12 +11,9 @@
 //! segments out ([`Connection::poll_transmit`]), timers ([`Connection::handle_timeout`]), fallback, and the end.
 
 mod addresses;
-mod asked;
 mod assignment;
 mod attempts;
-mod choice;
 mod closing;
-mod data_acks;
 mod data_segments;
 mod delivery_delay;
 mod delivery_watch;
@@ -81,11 +78,10 @@ use marline_wire::mptcp::{
 };
 use marline_wire::{SeqNum, TcpFlags, TcpSegment};
 
-use self::addresses::{JoinAddresses, Signal};
+use self::addresses::JoinAddresses;
 use self::assignment::Assignment;
 use self::attempts::Attempts;
 use self::closing::{Closing, FinTimeouts};
-use self::data_acks::{acked_end, sent_end};
 use self::delivery_delay::DeliveryDelay;
 use self::delivery_watch::DeliveryWatch;
 use self::ending::Ending;
@@ -124,7 +120,7 @@ use crate::PathAddresses;
 use crate::crypto::Key;
 use crate::on_demand::OnDemand;
 use crate::subflow::{
-    Egress, EndOfSilence, Ingress, PayloadRoom, Subflow, SubflowEvent, SynRetries, VerdictChange,
+    Egress, EndOfSilence, Ingress, Subflow, SubflowEvent, SynRetries, VerdictChange,
 };
 use crate::tables::Context;
 use crate::tables::silent_paths::Prober;
@@ -356,7 +352,7 @@ impl Connection {
         if window_opened {
             self.paths.announce_window();
             if was_shut {
-                self.receiver.on_window_reopened(now, self.largest_rto());
+                self.receiver.on_window_reopened(now, self.paths.largest_rto(&self.config));
             }
         }
         Ok(n)
@@ -383,7 +379,7 @@ impl Connection {
 
     /// Repeats the update that reopened a shut window, because it may be lost.
     fn repeat_window_update(&mut self, now: Instant) {
-        let rto = self.largest_rto();
+        let rto = self.paths.largest_rto(&self.config);
         if self.receiver.is_window_update_due(now, rto) {
             self.paths.announce_window();
         }
@@ -391,7 +387,7 @@ impl Connection {
 
     /// Requests the DATA_ACK that a client waits for, because it may be lost.
     fn ask_for_data_ack(&mut self, now: Instant) {
-        let (busy, rto) = (self.paths.has_pending_acks(), self.largest_rto());
+        let (busy, rto) = (self.paths.has_pending_acks(), self.paths.largest_rto(&self.config));
         if self.session.is_data_ack_request_due(now, rto, busy) {
             self.paths.probe_all_subflows();
         }
@@ -510,9 +506,7 @@ impl Connection {
             return;
         }
         cx.out.counters.mp_prio_tx += 1;
-        self.paths
-            .addresses_mut()
-            .signal(Signal { on: Some(id), option: MptcpOption::Prio(MpPrio { backup }) });
+        self.messages().signal(Some(id), MptcpOption::Prio(MpPrio { backup }));
         cx.out.monitor(cx.now, self.id, MonitorKind::SubflowPriority { id, backup });
         self.path_event(cx, PathEvent::Priority { id, backup });
     }
@@ -682,8 +676,7 @@ impl Connection {
 
     /// Falls back because no segment with options was answered since the handshake.
     fn abandon_options(&mut self, cx: &mut Context<'_>) {
-        let initial = self.paths.with_ids().find(|(_, subflow)| subflow.is_initial());
-        if let Some((id, _)) = initial {
+        if let Some(id) = self.paths.initial_id() {
             self.consider_fallback(cx, id, Trigger::OptionsUnanswered);
         }
     }
@@ -882,8 +875,7 @@ impl Connection {
             return;
         }
         self.fast_open.answer(verdict);
-        let first = self.paths.with_ids().find(|(_, subflow)| subflow.is_initial());
-        let Some(id) = first.map(|(id, _)| id).filter(|_| verdict.opens) else { return };
+        let Some(id) = self.paths.initial_id().filter(|_| verdict.opens) else { return };
         self.fast_opening().take_first_data(id, syn.segment.payload);
         let Some(subflow) = self.paths.get_mut(id) else { return };
         let path = subflow.path();
@@ -1398,9 +1390,9 @@ impl Connection {
         let capable = mp_capable(segment);
         if let Some(dss) = segment.options.dss {
             if let Some(ack) = dss.data_ack {
-                let before = acked_end(&self.sender, &self.closing);
+                let before = self.closing.acked_end(&self.sender);
                 self.on_data_ack(cx, id, ack, ingress.window);
-                let advanced = acked_end(&self.sender, &self.closing) > before;
+                let advanced = self.closing.acked_end(&self.sender) > before;
                 if let Some(subflow) = self.paths.get_mut(id) {
                     if advanced {
                         subflow.note_news(cx.now);
@@ -1464,9 +1456,9 @@ impl Connection {
 
     /// Handles a DATA_ACK: the data received by the peer, and its receive window (RFC 8684 sections 3.3.2 and 3.3.5).
     fn on_data_ack(&mut self, cx: &mut Context<'_>, id: SubflowId, ack: DataAck, window: u64) {
-        match self.session.unwrap_ack(ack, acked_end(&self.sender, &self.closing)) {
+        match self.session.unwrap_ack(ack, self.closing.acked_end(&self.sender)) {
             // An ACK of data that was never sent is ignored, as in TCP.
-            Some(acked) if acked <= sent_end(&self.sender, &self.closing) => {
+            Some(acked) if acked <= self.closing.sent_end(&self.sender) => {
                 self.advance_una(cx, id, acked, window)
             }
             _ => cx.out.counters.dss_not_matching += 1,
@@ -1482,25 +1474,24 @@ impl Connection {
         let known = self.session.announces_fallback().then_some(data_ack);
         if let Some(data_ack) = known {
             let asks = self.session.note_peer_mode(data_ack.is_some());
-            let has = data_ack.and_then(|ack| {
-                self.session.unwrap_ack(ack, acked_end(&self.sender, &self.closing))
-            });
+            let has = data_ack
+                .and_then(|ack| self.session.unwrap_ack(ack, self.closing.acked_end(&self.sender)));
             acked = has.map_or(acked, |has| acked.min(has));
             if asks {
-                self.announce_fallback(cx, id, cx.now + rto);
+                self.send_mp_fail_from(cx, id, cx.now + rto);
             }
         }
         self.advance_una(cx, id, acked, window);
         // RFC 9293 section 3.8.6 (SHLD-15): a shrinking window lets no new data out. The window of Multipath TCP
         // does not shrink, because ACKs of different subflows may be reordered (RFC 8684 section 3.3.5).
-        let end = acked_end(&self.sender, &self.closing).min(self.sender.written()).plus(window);
+        let end = self.closing.acked_end(&self.sender).min(self.sender.written()).plus(window);
         self.sender.set_window(end);
     }
 
     fn advance_una(&mut self, cx: &mut Context<'_>, id: SubflowId, acked: Dsn, window: u64) {
         let now = cx.now;
         self.sender.raise_window(acked.plus(window));
-        if acked <= acked_end(&self.sender, &self.closing) {
+        if acked <= self.closing.acked_end(&self.sender) {
             return;
         }
         self.closing.on_data_ack(acked > self.sender.written());
@@ -1863,9 +1854,7 @@ impl Connection {
             && !self.session.agreed_on(Extensions::PATH_COST)
         {
             cx.out.counters.mp_prio_tx += 1;
-            self.paths
-                .addresses_mut()
-                .signal(Signal { on: Some(id), option: MptcpOption::Prio(MpPrio { backup }) });
+            self.messages().signal(Some(id), MptcpOption::Prio(MpPrio { backup }));
         }
         self.path_event(cx, PathEvent::Fading { id, fading });
     }
@@ -1878,7 +1867,7 @@ impl Connection {
         if !self.session.is_multipath() {
             return;
         }
-        let (rto, keys) = (self.largest_rto(), self.session.keys());
+        let (rto, keys) = (self.paths.largest_rto(&self.config), self.session.keys());
         if self.paths.addresses_mut().announce(cx.now, id, keys, rto) {
             cx.out.counters.add_addr_tx += 1;
         }
@@ -2368,15 +2357,7 @@ impl Connection {
     fn emit_pending(&mut self, cx: &mut Context<'_>, buf: &mut TransmitBuf) -> Option<Transmit> {
         for _ in 0..self.paths.turns() {
             let id = self.paths.turn();
-            let pending = self.paths.get(id).is_some_and(|s| s.tcp().has_pending_besides_ack());
-            let room =
-                if pending { self.segments().repeat_room(id) } else { PayloadRoom::default() };
-            let egress = self
-                .paths
-                .get_mut(id)
-                .filter(|_| pending)
-                .and_then(|subflow| subflow.tcp_mut().next_egress_but_ack(cx.now, room));
-            if let Some(egress) = egress {
+            if let Some(egress) = self.next_pending(cx.now, id) {
                 let transmit = self.send_segment(cx, id, &egress, buf);
                 self.drain_subflow_events(cx, id);
                 self.drop_if_reset(cx, id, &egress);
@@ -2387,6 +2368,13 @@ impl Connection {
             self.paths.end_turn();
         }
         None
+    }
+
+    /// Next segment that TCP has pending on a subflow, besides an ACK.
+    fn next_pending(&mut self, now: Instant, id: SubflowId) -> Option<Egress> {
+        self.paths.get(id).filter(|subflow| subflow.tcp().has_pending_besides_ack())?;
+        let room = self.segments().repeat_room(id);
+        self.paths.get_mut(id)?.tcp_mut().next_egress_but_ack(now, room)
     }
 
     /// Drops a subflow after its RST was sent, unless the RST only answered a bogus ACK.
@@ -2490,7 +2478,7 @@ impl Connection {
     /// Time of the next DATA_FIN transmission, by the current timeouts.
     fn next_data_fin_at(&self) -> Option<Instant> {
         self.closing.next_data_fin_at(|| FinTimeouts {
-            rto: self.largest_rto(),
+            rto: self.paths.largest_rto(&self.config),
             probe: self.paths.tail_probe_timeout(),
         })
     }
@@ -2603,7 +2591,7 @@ impl Connection {
             self.apply_path_actions(cx);
         }
         if due(self.paths.addresses().next_timeout()) {
-            let rto = self.largest_rto();
+            let rto = self.paths.largest_rto(&self.config);
             let repeated = self.paths.addresses_mut().repeat_announcements(now, rto);
             cx.out.counters.add_addr_tx += repeated;
         }
@@ -2636,11 +2624,6 @@ impl Connection {
         self.drop_long_cut_off_subflow(cx, id);
         self.repeat_third_ack(cx, id);
         self.repeat_mp_fail(cx, id);
-    }
-
-    /// RTO that data-level timers build on.
-    fn largest_rto(&self) -> Duration {
-        self.paths.largest_rto(self.config.rtt.initial_rto)
     }
 
     /// Handles expired hold times of small segments, and data unacknowledged for longer than the application allows.
@@ -2959,7 +2942,7 @@ impl Connection {
         self.carry_out(cx, id, fallback::judge(trigger, &facts));
         if facts.proven_to_peer && self.session.is_plain() {
             // The peer does not detect the fallback by itself.
-            self.announce_fallback(cx, id, cx.now);
+            self.send_mp_fail_from(cx, id, cx.now);
         }
     }
 
@@ -2973,8 +2956,7 @@ impl Connection {
 
     /// Falls back to plain TCP from the first byte because the first handshake ended without the option.
     fn fall_back_in_handshake(&mut self, cx: &mut Context<'_>, reason: FallbackReason) {
-        let initial = self.paths.with_ids().find(|(_, subflow)| subflow.is_initial());
-        let id = initial.map_or(SubflowId(0), |(id, _)| id);
+        let id = self.paths.initial_id().unwrap_or(SubflowId(0));
         let verdict = self.fallback_facts().judge(id, Trigger::Handshake(reason));
         self.carry_out(cx, id, verdict);
     }
@@ -3025,7 +3007,7 @@ impl Connection {
         if infinite.is_some()
             && let Some(rto) = self.paths.get(id).map(|subflow| subflow.tcp().rto())
         {
-            self.announce_fallback(cx, id, cx.now + rto);
+            self.send_mp_fail_from(cx, id, cx.now + rto);
         }
     }
 
@@ -3052,8 +3034,9 @@ impl Connection {
         cx.out.monitor(cx.now, self.id, MonitorKind::Fallback(reason));
     }
 
-    /// Sends MP_FAIL from this time on: without data from us, the peer would not learn of the fallback otherwise.
-    fn announce_fallback(&mut self, cx: &mut Context<'_>, id: SubflowId, at: Instant) {
+    /// Sends MP_FAIL from this time on, until the peer shows that it arrived. It reports a bad checksum, or a fallback,
+    /// of which the peer would not learn otherwise without data from us.
+    fn send_mp_fail_from(&mut self, cx: &mut Context<'_>, id: SubflowId, at: Instant) {
         let Some(subflow) = self.paths.get_mut(id) else { return };
         subflow.expect_mp_fail(at);
         self.repeat_mp_fail(cx, id);
@@ -3117,11 +3100,8 @@ impl Connection {
         let facts = StreamFacts { received_tail, ..self.fallback_facts().gather(id) };
         let verdict = fallback::judge(Trigger::BadChecksum, &facts);
         self.carry_out(cx, id, verdict);
-        if verdict == Verdict::AskPeer
-            && let Some(subflow) = self.paths.get_mut(id)
-        {
-            subflow.expect_mp_fail(cx.now);
-            self.repeat_mp_fail(cx, id);
+        if verdict == Verdict::AskPeer {
+            self.send_mp_fail_from(cx, id, cx.now);
         }
     }
 
@@ -3163,7 +3143,7 @@ impl Connection {
     fn signal_mp_fail(&mut self, cx: &mut Context<'_>, id: SubflowId, dsn: Dsn) {
         cx.out.counters.mp_fail_tx += 1;
         let fail = MpFail { dsn: self.session.keys().remote_wire(dsn) };
-        self.paths.addresses_mut().signal(Signal { on: Some(id), option: MptcpOption::Fail(fail) });
+        self.messages().signal(Some(id), MptcpOption::Fail(fail));
     }
 
     /// Handles MP_FAIL: the peer detected a bad checksum in our data, fell back, or answers our own MP_FAIL.

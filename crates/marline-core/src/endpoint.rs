@@ -1,4 +1,5 @@
-//! Endpoint: the five calls of a driver, and the application's commands.
+//! Endpoint: the five calls of a driver, and the application's reads and writes. Its other commands are in
+//! `endpoint/commands.rs`.
 
 mod commands;
 mod cookie;
@@ -24,7 +25,7 @@ use self::half_open::HalfOpen;
 use self::oldest_first::OldestFirst;
 use self::slots::Slots;
 use self::wakeups::Wakeups;
-use crate::connection::Connection;
+use crate::connection::{Connection, Written};
 use crate::on_demand::OnDemand;
 use crate::subflow::Workspace;
 use crate::tables::Context;
@@ -44,7 +45,7 @@ use crate::tables::subflow_settings::SubflowSettings;
 use crate::tables::time_wait::TIME_WAIT_BIT;
 use crate::{
     ChecksumScope, ConnectionConfig, ConnectionId, Counters, EndpointConfig, Event, MemoryAccount,
-    PacketMeta, TrafficFilter, Transmit, TransmitBuf,
+    PacketMeta, ReadError, TrafficFilter, Transmit, TransmitBuf, WriteError,
 };
 
 /// Outdated deadlines updated per call at most. With many busy connections the wake-up has work to do anyway.
@@ -154,6 +155,72 @@ impl Endpoint {
             out: &mut self.out,
         };
         (&mut self.slots, cx)
+    }
+
+    /// Takes bytes into the send buffer; returns how many, at least one.
+    ///
+    /// # Errors
+    /// `Blocked` if none fit ([`Event::Writable`](crate::Event::Writable) follows), or the reason
+    /// why the connection accepts no more data.
+    pub fn write(
+        &mut self,
+        now: Instant,
+        id: ConnectionId,
+        bytes: &[u8],
+    ) -> Result<usize, WriteError> {
+        self.take_written(now, id, Written::Copied(bytes))
+    }
+
+    /// As [`write`](Self::write), for bytes with static lifetime: constants or leaked memory. Where they fill a chunk
+    /// of the send buffer (16 KiB), the chunk refers to them instead of holding a copy, which saves memory and a pass
+    /// over the bytes. Peers see no difference.
+    ///
+    /// # Errors
+    /// As [`write`](Self::write).
+    pub fn write_static(
+        &mut self,
+        now: Instant,
+        id: ConnectionId,
+        bytes: &'static [u8],
+    ) -> Result<usize, WriteError> {
+        self.take_written(now, id, Written::Lasting(bytes))
+    }
+
+    fn take_written(
+        &mut self,
+        now: Instant,
+        id: ConnectionId,
+        bytes: Written<'_>,
+    ) -> Result<usize, WriteError> {
+        self.with_connection(now, id, |c, _| c.write(now, bytes))
+            .unwrap_or(Err(WriteError::Unknown))
+    }
+
+    /// Copies received bytes out; `Ok(0)` is the end of the stream.
+    ///
+    /// # Errors
+    /// `Blocked` if there are none yet ([`Event::Readable`](crate::Event::Readable) follows), or
+    /// the reason why none will follow.
+    pub fn read(
+        &mut self,
+        now: Instant,
+        id: ConnectionId,
+        out: &mut [u8],
+    ) -> Result<usize, ReadError> {
+        self.with_connection(now, id, |c, _| c.read(now, out)).unwrap_or(Err(ReadError::Unknown))
+    }
+
+    /// Copies received bytes like [`read`](Self::read), without consuming them (`MSG_PEEK`).
+    ///
+    /// # Errors
+    /// As `read`.
+    pub fn peek(
+        &mut self,
+        now: Instant,
+        id: ConnectionId,
+        out: &mut [u8],
+    ) -> Result<usize, ReadError> {
+        self.with_connection(now, id, |c, _| c.peek(out)).unwrap_or(Err(ReadError::Unknown))
     }
 
     /// Handles an incoming segment (from the TCP header on). Never panics on malformed input;

@@ -8,7 +8,7 @@
 //! segment for each), and `push_data` as long as `eligibility` allows.
 //!
 //! One file per phase of a segment: [`handshake`], [`accept`] (acceptability), [`receive`], [`ack`],
-//! [`false_acks`], [`loss`] and [`rto`] (repair), [`egress`], [`segment`] (headers), [`timers`], [`health`]. Parts
+//! [`false_acks`], [`loss`] (repair), [`egress`], [`segment`] (other headers), [`timers`], [`health`]. Parts
 //! that do not depend on the subflow are types of their own.
 
 mod accept;
@@ -33,7 +33,6 @@ mod rate;
 mod receive;
 mod reliable;
 mod reorder;
-mod rto;
 mod segment;
 mod state;
 mod syn_data;
@@ -41,7 +40,6 @@ mod timers;
 mod timestamps;
 mod transmission;
 mod types;
-mod undo;
 mod view;
 
 pub(crate) use config::{Start, SubflowConfig, SynRetries};
@@ -72,10 +70,10 @@ use ecn::EcnState;
 use false_acks::FalseAcks;
 use fast_open::FastOpen;
 use handshake::Handshake;
+use loss::Repeats;
 use mtu::MtuSearch;
 use pacer::Pacer;
 use receive::Reception;
-use rto::RetransmissionMode;
 use segment::{DSS_OPTION, HEADER, TIMESTAMP_OPTION};
 use state::State;
 use syn_data::SynData;
@@ -94,7 +92,7 @@ enum Rst {
 
 /// Pending segments that have no other trigger.
 #[derive(Copy, Clone, Debug, Default)]
-struct PendingSegments {
+struct Owed {
     syn: bool,
     probe: bool,
     plain: Option<PlainSegment>,
@@ -145,7 +143,7 @@ pub(crate) struct Subflow {
     /// See [`Subflow::acknowledge_syn_alone`].
     syn_alone: bool,
     fast_open: FastOpen,
-    owed: PendingSegments,
+    owed: Owed,
     rst_to_fill: Option<Rst>,
     false_acks: OnDemand<FalseAcks>,
     /// `close` was called and the FIN is not sent yet.
@@ -163,7 +161,7 @@ pub(crate) struct Subflow {
     push_end: Ssn,
     last_heard_at: Instant,
     /// State of retransmissions.
-    repeats: RetransmissionMode,
+    repeats: Repeats,
     /// The last RTT sample if it was implausibly long, otherwise 0.
     doubted_rtt_ms: u32,
     /// Time at which the closed pacer opens, for a caller that found it closed. A cell, because the eligibility
@@ -218,7 +216,7 @@ impl Subflow {
             syn_data: None,
             syn_alone: false,
             fast_open: FastOpen::default(),
-            owed: PendingSegments::default(),
+            owed: Owed::default(),
             rst_to_fill: None,
             false_acks: OnDemand::new(),
             fin_wanted: false,
@@ -229,7 +227,7 @@ impl Subflow {
             answered_at: None,
             push_end: Ssn(0),
             last_heard_at: now,
-            repeats: RetransmissionMode::default(),
+            repeats: Repeats::default(),
             doubted_rtt_ms: 0,
             pacer_wait: Cell::new(None),
             time_wait_until: None,
@@ -552,7 +550,7 @@ impl Subflow {
 
     fn finish_silently(&mut self) {
         self.state.move_to_closed();
-        self.owed = PendingSegments::default();
+        self.owed = Owed::default();
         self.stop_timers();
     }
 

@@ -6,11 +6,12 @@
 //! path (round trip, losses, window, MTU) belongs to that path.
 
 mod coding;
+mod control;
+mod copies;
 mod inbox;
 mod machine;
 mod memory;
 mod pieces;
-mod receiving;
 mod repairing;
 mod sending;
 mod sent_frames;
@@ -18,42 +19,32 @@ mod sent_frames;
 use std::collections::VecDeque;
 
 use marline_policy::{
-    DatagramContext, DatagramPathView, DatagramPolicy, FlowClass, FlowView, PathId, Repairs, Route,
+    DatagramContext, DatagramPathView, DatagramPolicy, FlowClass, FlowView, PathId, Route,
 };
 use marline_time::{Duration, Instant};
 
 use crate::config::{LaneConfig, LaneIds};
-use crate::event::{LaneStats, PathInfo};
+use crate::event::{Event, LaneStats, PathInfo};
 use crate::flows::{Flow, Flows};
 use crate::frame::{
-    self, HEADER_BYTES, Header, LARGEST_DATAGRAM, LARGEST_NUMBER, LONG_SEALED_BYTES, TAG_BYTES,
-    datagram_overhead,
+    self, HEADER_BYTES, Header, Item, Items, LARGEST_DATAGRAM, LARGEST_NUMBER, LONG_SEALED_BYTES,
+    TAG_BYTES, datagram_overhead,
 };
 use crate::path::Path;
 use crate::queue::WaitingDatagram;
 use crate::replay::ReplayWindow;
 use crate::seal::Keys;
-use coding::{Coded, Coding};
+use coding::Coding;
 use inbox::{Inbox, Notice};
-use pieces::{FragmentedFrames, FrameInPieces, PartialFrames};
+use pieces::{FragmentedFrames, PartialFrames};
 use repairing::RepairState;
 pub use sending::{FlowId, SendError, Transmit};
-use sent_frames::{FrameToKeep, SentFrames};
+use sent_frames::{Copy, FrameToKeep, SentFrames};
 
 /// Time after the last datagram during which round trips and MTUs of paths are probed.
 const ACTIVE_TIME: Duration = Duration::from_secs(10);
 /// Maximum number of payload buffers kept for reuse.
 const MAX_SPARE_BUFFERS: usize = 64;
-/// Maximum number of copies that wait to be sent; further ones are not made.
-const MAX_COPIES: usize = 1_024;
-
-/// Frame that has to be sent again.
-#[derive(Copy, Clone, Debug)]
-struct Copy {
-    number: u64,
-    path: PathId,
-    rescue: bool,
-}
 
 /// One end of a session's datagrams.
 #[derive(Debug)]
@@ -308,91 +299,6 @@ impl Lane {
             .or_else(|| self.transmit_control(now, frame))
     }
 
-    /// Sends a frame again on another path as it was sealed, with the same number and bytes.
-    fn transmit_copy(&mut self, now: Instant, frame: &mut Vec<u8>) -> Option<Transmit> {
-        while let Some(Copy { number, path: id, rescue }) = self.copies.pop_front() {
-            let Some(kept) = self.kept.find(number) else { continue };
-            let Some(path) = self.paths.iter_mut().find(|path| path.id() == id) else { continue };
-            let bytes = kept.bytes.len();
-            let useless = kept.deadline <= now || kept.went_on(id);
-            if useless || !path.has_room_for_copy(bytes) {
-                continue;
-            }
-            kept.goes_on(id);
-            if bytes > path.frame_bytes().into() {
-                let keeping = FrameToKeep { path: id, ..kept.frame_to_keep() };
-                let mut cut = FrameInPieces::new(
-                    number,
-                    kept.bytes.clone(),
-                    keeping,
-                    path.frame_bytes().into(),
-                );
-                (cut.again, cut.rescue) = (true, rescue);
-                self.cutting.push(cut);
-                return self.transmit_piece(now, frame);
-            }
-            frame.extend_from_slice(&kept.bytes);
-            path.on_sent(number, bytes, false, now);
-            self.stats.copied_frame_bytes += bytes as u64;
-            self.stats.rescued_frame_bytes += if rescue { bytes as u64 } else { 0 };
-            self.policy.on_sent(now, bytes as u64, true);
-            return Some(Transmit { path: id, bytes });
-        }
-        None
-    }
-
-    /// Sends a repair of a group that has ended, or the copy of its only frame.
-    fn transmit_repair(&mut self, now: Instant, frame: &mut Vec<u8>) -> Option<Transmit> {
-        while self.coding.next_repair().is_none() {
-            let group = self.coding.take_ended(now)?;
-            match (self.repairs_of(&group, now), group.only_frame()) {
-                (None, _) => self.coding.let_go(group),
-                (Some(repairs), None) => self.coding.start_repairs(group, repairs),
-                (Some(Repairs { path, .. }), Some(number)) => {
-                    self.coding.let_go(group);
-                    self.copy(Copy { number, path, rescue: false });
-                    if let Some(transmit) = self.transmit_copy(now, frame) {
-                        return Some(transmit);
-                    }
-                }
-            }
-        }
-        let (group, id, row) = self.coding.next_repair()?;
-        frame.resize(HEADER_BYTES, 0);
-        group.write(row, frame);
-        let bytes = frame.len() + TAG_BYTES;
-        let fits = |path: &&mut Path| {
-            path.id() == id && bytes <= path.frame_bytes().into() && path.has_room_for_copy(bytes)
-        };
-        let Some(at) = self.paths.iter_mut().position(|path| fits(&path)) else {
-            self.coding.on_repair(None);
-            frame.clear();
-            return None;
-        };
-        let number = self.seal(frame);
-        self.coding.on_repair(Some(number));
-        self.paths[at].on_sent(number, bytes, false, now);
-        self.stats.copied_frame_bytes += bytes as u64;
-        self.stats.repair_frame_bytes += bytes as u64;
-        self.policy.on_sent(now, bytes as u64, true);
-        Some(Transmit { path: id, bytes })
-    }
-
-    fn repairs_of(&mut self, group: &Coded, now: Instant) -> Option<Repairs> {
-        if group.deadline <= now {
-            return None;
-        }
-        let bytes = group.repair_bytes().saturating_sub(datagram_overhead(u64::MAX, None));
-        self.update_path_views(bytes, None, now);
-        let class = self.flows.known(group.flow).map_or(FlowClass::Steady, |flow| flow.class);
-        let flow = self.flow_view(group.flow, class, bytes, group.deadline);
-        let context = DatagramContext { now, paths: &self.views, repairs: self.peer_repairs };
-        let frames = group.view().frames;
-        let repairs = self.policy.repairs(&context, &flow, group.view())?;
-        let count = repairs.count.clamp(1, frames);
-        context.path(repairs.path).map(|path| Repairs { path: path.id, count })
-    }
-
     fn transmit_datagram(&mut self, now: Instant, frame: &mut Vec<u8>) -> Option<Transmit> {
         for at in 0..self.paths.len() {
             let path = &mut self.paths[at];
@@ -470,93 +376,6 @@ impl Lane {
         Some(Transmit { path: id, bytes: frame.len() })
     }
 
-    fn copy(&mut self, copy: Copy) {
-        if self.copies.len() < MAX_COPIES {
-            self.copies.push_back(copy);
-        }
-    }
-
-    /// Adds optional items if there is room: a pending ACK, and the MTU if it has changed.
-    fn write_optional_items(&mut self, at: usize, room: usize, now: Instant, frame: &mut Vec<u8>) {
-        const SIZE_BYTES: usize = 4;
-        let path = &mut self.paths[at];
-        let id = path.id();
-        let before = frame.len();
-        if path.received().is_waiting() && path.received().ack(id, now).write(frame, room) {
-            path.received().on_acked();
-        }
-        if frame.len() - before + SIZE_BYTES <= room
-            && let Some(bytes) = path.mtu().take_unannounced_size()
-        {
-            frame::write_size(frame, id, bytes);
-        }
-    }
-
-    /// Sends frames without datagrams: due ACKs, round-trip probes and MTU probes.
-    fn transmit_control(&mut self, now: Instant, frame: &mut Vec<u8>) -> Option<Transmit> {
-        let active = now < self.active_until;
-        for at in 0..self.paths.len() {
-            let path = &mut self.paths[at];
-            let (id, silent) = (path.id(), path.health().is_unreachable());
-            let most = usize::from(path.frame_bytes()) - HEADER_BYTES - TAG_BYTES - 3;
-            if path.take_ping(now) {
-                frame.resize(HEADER_BYTES, 0);
-                self.write_optional_items(at, most, now, frame);
-                frame::write_ping(frame);
-                frame::write_reads(frame);
-                return Some(self.send_control(at, id, Some(false), now, frame));
-            }
-            if path.take_train() {
-                let full = usize::from(path.frame_bytes()) - TAG_BYTES;
-                frame.resize(HEADER_BYTES, 0);
-                frame::write_ping(frame);
-                frame.resize(full, 0);
-                return Some(self.send_control(at, id, Some(false), now, frame));
-            }
-            if path.received().due_at().is_some_and(|due| due <= now) {
-                frame.resize(HEADER_BYTES, 0);
-                path.received().ack(id, now).write(frame, most);
-                path.received().on_acked();
-                // If the peer does not acknowledge our frames on this path, it does not receive the ACK there
-                // either.
-                let other = self.paths.iter().find(|path| !path.health().is_unreachable());
-                let way = other.filter(|_| silent).map_or(id, Path::id);
-                return Some(self.send_control(at, way, None, now, frame));
-            }
-            if active
-                && !silent
-                && !self.paths[at].srtt().is_zero()
-                && let Some(size) = self.paths[at].mtu().probe_size(now)
-            {
-                frame.resize(HEADER_BYTES, 0);
-                frame::write_ping(frame);
-                frame.resize(usize::from(size) - TAG_BYTES, 0);
-                return Some(self.send_control(at, id, Some(true), now, frame));
-            }
-        }
-        None
-    }
-
-    /// `asks`: `Some` for an ack-eliciting frame; true for an MTU probe.
-    fn send_control(
-        &mut self,
-        at: usize,
-        way: PathId,
-        asks: Option<bool>,
-        now: Instant,
-        frame: &mut Vec<u8>,
-    ) -> Transmit {
-        let number = self.seal(frame);
-        if let Some(probes_mtu) = asks {
-            self.paths[at].on_sent(number, frame.len(), probes_mtu, now);
-            if probes_mtu {
-                self.paths[at].mtu().on_probe(number);
-            }
-        }
-        self.stats.control_frame_bytes += frame.len() as u64;
-        Transmit { path: way, bytes: frame.len() }
-    }
-
     /// Assigns a number to a frame and seals it. `frame` contains room for the header, and the body.
     fn seal(&mut self, frame: &mut Vec<u8>) -> u64 {
         let number = self.next_number;
@@ -573,6 +392,104 @@ impl Lane {
             self.inbox.push_notice(Notice::KeysSpent);
         }
         number
+    }
+}
+
+/// Receiving.
+impl Lane {
+    /// Handles a datagram with a frame of this lane that arrived on a path, from the validated address of the
+    /// session's subflow with that number. Any content is safe. The frame is decrypted in place.
+    pub fn handle(&mut self, now: Instant, path: PathId, datagram: &mut [u8]) {
+        let header = Header::parse(datagram).filter(|header| header.lane == self.ids.ours);
+        let at = self.paths.binary_search_by_key(&path, Path::id);
+        let (Some(Header { packet_number, .. }), Ok(at)) = (header, at) else {
+            self.stats.foreign += 1;
+            return;
+        };
+        if self.closed {
+            return;
+        }
+        let new = self.window.is_new(packet_number);
+        if !new && self.paths[at].received().is_known(packet_number) {
+            // A repeated packet costs us nothing and gets no answer.
+            self.stats.replays += 1;
+            return;
+        }
+        let (start, rest) = datagram.split_at_mut(HEADER_BYTES);
+        let Some((body, tag)) = rest.split_last_chunk_mut::<TAG_BYTES>() else { return };
+        if !self.keys.open.open(packet_number, start, body, tag) {
+            self.on_forged();
+            return;
+        }
+        self.window.record(packet_number, now);
+        self.halves.forget_frame(packet_number);
+        let body: &[u8] = body;
+        let wants_ack =
+            Items::new(body).any(|item| !matches!(item, Ok(Item::Ack(_)) | Err(frame::Malformed)));
+        self.paths[at].received().on_frame(packet_number, wants_ack, now);
+        if new {
+            self.take_body(packet_number, body, now);
+        } else {
+            self.stats.duplicates += 1;
+        }
+    }
+
+    /// Processes a frame that has arrived whole or in pieces.
+    fn take_body(&mut self, number: u64, body: &[u8], now: Instant) {
+        self.take_items(body, now);
+        if self.repairing.is_active(now) {
+            let part = frame::datagram_part(body);
+            let found = self.repairing.on_frame(number, part, now);
+            self.take_repaired(found, now);
+        }
+    }
+
+    fn deliver(&mut self, flow: u64, payload: &[u8]) {
+        let most = self.max_received_bytes();
+        if self.inbox.store(flow, payload, most) {
+            self.stats.delivered_datagrams += 1;
+        } else {
+            self.stats.dropped_inbox += 1;
+        }
+    }
+
+    fn take_items(&mut self, body: &[u8], now: Instant) {
+        for item in Items::new(body) {
+            match item {
+                Ok(Item::Datagram { flow, payload }) => self.deliver(flow, payload),
+                Ok(Item::Repair(repair)) => {
+                    let found = self.repairing.on_repair(&repair, now);
+                    self.take_repaired(found, now);
+                }
+                Ok(Item::Reads { kind }) => self.peer_repairs = frame::supports_repairs(kind),
+                Ok(Item::Ack(ack)) => {
+                    if let Ok(at) = self.paths.binary_search_by_key(&ack.path, Path::id) {
+                        let outcome = self.paths[at].on_ack(&ack, now);
+                        self.apply_outcome(at, outcome, now);
+                    }
+                }
+                Ok(Item::Size { path, bytes }) => {
+                    if let Ok(at) = self.paths.binary_search_by_key(&path, Path::id)
+                        && self.paths[at].mtu().on_reported(bytes)
+                    {
+                        self.notice_mtu(at);
+                    }
+                }
+                Ok(Item::Piece(piece)) => self.take_piece(&piece, now),
+                Ok(Item::Ping) => {}
+                Err(frame::Malformed) => self.stats.malformed += 1,
+            }
+        }
+    }
+
+    /// Returns true if events can be polled.
+    pub fn has_events(&self) -> bool {
+        !self.inbox.is_empty()
+    }
+
+    /// Takes the next event.
+    pub fn poll_event(&mut self) -> Option<Event<'_>> {
+        self.inbox.pop()
     }
 }
 

@@ -28,7 +28,6 @@ pub mod rate;
 pub mod record;
 pub mod relay;
 pub mod remote_rules;
-pub mod resolve;
 pub mod rules;
 pub mod secret;
 pub mod serve;

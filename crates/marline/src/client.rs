@@ -14,6 +14,7 @@ use marline_core::{
     CloseReason, ConnectionConfig, ConnectionId, ConnectionInfo, FourTuple, MemoryAccount,
     MonitorEvent, PathHealthMonitor, SocketOption,
 };
+use marline_io::carrier::FlowEnds;
 use marline_io::{Interfaces, PathSpec, Shard, ShardConfig, ShardHandle, SharedEventObserver};
 use marline_time::{DelayHistogram, Duration};
 use tokio::io::AsyncWriteExt;
@@ -342,8 +343,9 @@ impl Client {
         let (now, contacts) = shard.contacts();
         let (by_tcp, impaired) = (shard.routes_by_link(), shard.impaired_paths());
         let asked = lock(&self.inner.asked).clone();
-        let tcp =
-            |local, server| (by_tcp.contains(&(local, server)), shard.link_failure(local, server));
+        let tcp = |local, remote| {
+            (by_tcp.contains(&FlowEnds { local, remote }), shard.link_failure(local, remote))
+        };
         lock(&self.inner.paths).status(&Evidence {
             now,
             contacts: &contacts,

@@ -1,19 +1,37 @@
 //! Race of first SYNs over the paths, after "happy eyeballs" (RFC 8305).
 //!
 //! A path may have failed unnoticed, so the next attempt starts a stagger after the previous one, or at once when
-//! that one fails. The first handshake that completes wins; the others are closed without an error. The order and
-//! the times are in `schedule.rs`.
-
-mod schedule;
+//! that one fails. The first handshake that completes wins; the others are closed without an error.
+//!
+//! # Schedule
+//!
+//! *Problem.* Happy eyeballs (RFC 8305) tries the next path shortly after the previous one, answered or not. That
+//! wakes a cellular radio whenever a server is further away than the stagger. It also starts on a path that other
+//! connections of the process know to be bad, and that path sometimes wins because it is the shorter one.
+//!
+//! *Solution.* Without a path health monitor, every attempt waits for the stagger. With a monitor:
+//! - paths that it considers good come first, regular paths before backup paths, even if another path won last time:
+//!   its verdicts are newer than that memory;
+//! - a backup path starts after the first regular path was asked twice, [`RESERVE_WAIT`] apart, and the same time
+//!   has passed again: a single lost SYN wakes no radio;
+//! - a degraded address pair starts last, [`DEGRADED_PAIR_DELAY`] after everything else: by then, the others' first SYN
+//!   counts as lost by RFC 6298.
+//!
+//! A late attempt starts at once when no other is left in the race.
+//!
+//! *Source.* MultiMob's path health monitor "prevents primary use when bad" (slides). The waiting times and the
+//! second request on a path are ours.
 
 use core::future::poll_fn;
 use core::net::{IpAddr, SocketAddr};
 use core::pin::pin;
 use core::task::Poll;
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use marline_core::{CloseReason, ConnectionConfig};
 use marline_io::{Shard, StartError, Stream};
+use marline_time::Duration;
 use tokio::time::Instant;
 
 use crate::ConnectError;
@@ -21,7 +39,11 @@ use crate::error::Attempt;
 use crate::health::{self, Reach};
 use crate::path_table::Candidate;
 use crate::routes::Routes;
-pub(crate) use schedule::AttemptSchedule;
+
+/// Delay between the two requests on a regular path, and from the second one to the first on a backup path.
+const RESERVE_WAIT: Duration = Duration::from_millis(250);
+/// Delay from the last of the others to the first attempt on a degraded address pair.
+const DEGRADED_PAIR_DELAY: Duration = Duration::from_millis(1_000);
 
 /// Parameters of a race.
 pub(crate) struct HappyEyeballs<'a> {
@@ -31,7 +53,7 @@ pub(crate) struct HappyEyeballs<'a> {
     /// Name of the transport in terms of firewalls.
     pub(crate) transport: &'static str,
     /// Time after which an attempt without an answer fails.
-    pub(crate) patience: core::time::Duration,
+    pub(crate) patience: Duration,
     /// Data for the first SYN, if Fast Open is allowed. Later SYNs belong to other connections, which would deliver
     /// it again.
     pub(crate) first_bytes: &'a [u8],
@@ -213,6 +235,89 @@ impl HappyEyeballs<'_> {
     }
 }
 
+/// Attempt in the schedule.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct ScheduledAttempt {
+    candidate: Candidate,
+    /// Delay after the start of the previous attempt.
+    wait: Duration,
+    /// If true, it does not start earlier when another attempt fails, unless that was the last.
+    held: bool,
+}
+
+/// Attempts that have not started.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct AttemptSchedule {
+    waiting: VecDeque<ScheduledAttempt>,
+    /// Start time of the first of them, since the beginning of the race.
+    due: Duration,
+}
+
+impl AttemptSchedule {
+    /// Starts all attempts in this order, a stagger apart.
+    pub(crate) fn staggered(candidates: Vec<Candidate>, stagger: Duration) -> AttemptSchedule {
+        let entrant = |candidate| ScheduledAttempt { candidate, wait: stagger, held: false };
+        AttemptSchedule {
+            waiting: candidates.into_iter().map(entrant).collect(),
+            due: Duration::ZERO,
+        }
+    }
+
+    /// Orders the attempts by the verdicts of a path health monitor.
+    pub(crate) fn order_by_health(
+        mut candidates: Vec<Candidate>,
+        stagger: Duration,
+        is_bad: impl Fn(&Candidate) -> bool,
+    ) -> AttemptSchedule {
+        // The sort is stable: equal candidates keep their order.
+        candidates.sort_by_key(|candidate| candidate.backup);
+        let (bad, good): (Vec<_>, Vec<_>) = candidates.into_iter().partition(is_bad);
+        let (reserve, regular): (Vec<_>, Vec<_>) = good.into_iter().partition(|c| c.backup);
+        let again = regular.first().filter(|_| !reserve.is_empty()).cloned();
+        let mut schedule = AttemptSchedule::staggered(regular, stagger);
+        for late in [again.into_iter().collect(), reserve] {
+            schedule.append(late, RESERVE_WAIT, stagger);
+        }
+        schedule.append(bad, DEGRADED_PAIR_DELAY, stagger);
+        schedule
+    }
+
+    /// Appends attempts: the first starts after `wait`, the rest a stagger apart.
+    fn append(&mut self, candidates: Vec<Candidate>, wait: Duration, stagger: Duration) {
+        for (number, candidate) in candidates.into_iter().enumerate() {
+            let (wait, held) = if number == 0 { (wait, true) } else { (stagger, false) };
+            self.waiting.push_back(ScheduledAttempt { candidate, wait, held });
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
+    /// Start time of the next attempt, since the beginning of the race.
+    fn due(&self) -> Option<Duration> {
+        (!self.is_empty()).then_some(self.due)
+    }
+
+    /// Takes the attempt that starts now, if any. `alone`: no attempt is in progress.
+    fn take(&mut self, now: Duration, alone: bool) -> Option<Candidate> {
+        if now < self.due && !alone {
+            return None;
+        }
+        let entrant = self.waiting.pop_front()?;
+        self.due = now + self.waiting.front().map_or(Duration::ZERO, |next| next.wait);
+        Some(entrant.candidate)
+    }
+
+    /// Removes a failed attempt, which is not repeated, and advances the next one.
+    fn failed(&mut self, now: Duration, candidate: &Candidate) {
+        self.waiting.retain(|entrant| entrant.candidate != *candidate);
+        if self.waiting.front().is_some_and(|next| !next.held) {
+            self.due = self.due.min(now);
+        }
+    }
+}
+
 /// Waits for the first attempt with a result. Returns `None` when the next one must start, or when it is time to
 /// give up.
 async fn first(running: &[Running], next: Instant) -> Option<(usize, Result<(), CloseReason>)> {
@@ -256,3 +361,6 @@ pub(crate) fn connect_error(mut failures: Vec<Failure>) -> ConnectError {
     }
     ConnectError::Unreachable { attempts: failures.into_iter().map(Attempt::from).collect() }
 }
+
+#[cfg(test)]
+mod tests;

@@ -3,7 +3,6 @@
 mod change;
 mod entry;
 mod identity;
-mod servers;
 mod status;
 
 use core::net::{IpAddr, SocketAddr};
@@ -299,7 +298,7 @@ impl PathTable {
         servers: &[SocketAddr],
         winner: Option<(IpAddr, SocketAddr)>,
     ) -> Vec<Candidate> {
-        let servers = servers::in_order(servers, &self.prefixes_in_use());
+        let servers = in_order(servers, &self.prefixes_in_use());
         let mut found = Vec::new();
         let usable = self.entries.iter().filter(|entry| entry.may_be_used());
         for (turn, entry) in usable.enumerate() {
@@ -333,8 +332,8 @@ impl PathTable {
         reached: SocketAddr,
     ) -> Option<SocketAddr> {
         let prefixes = self.prefixes_in_use();
-        let reached = *servers::in_order(&[reached], &prefixes).first()?;
-        let servers = servers::in_order(servers, &prefixes);
+        let reached = *in_order(&[reached], &prefixes).first()?;
+        let servers = in_order(servers, &prefixes);
         servers.into_iter().find(|server| server.is_ipv4() != reached.is_ipv4())
     }
 
@@ -467,6 +466,34 @@ fn missing_path_reason(entry: &Entry, interfaces: &Interfaces) -> &'static str {
         }
         _ => "no default route",
     }
+}
+
+/// Returns the addresses in the order of attempts, without translation: with DNS64, a resolver synthesizes addresses
+/// with one of these prefixes, which are valid only in its own network.
+fn in_order(servers: &[SocketAddr], prefixes: &[Prefix64]) -> Vec<SocketAddr> {
+    let mut plain: Vec<SocketAddr> = Vec::with_capacity(servers.len());
+    for server in servers {
+        let mut back = prefixes.iter().map(|prefix| prefix.translate_back(*server));
+        let server = back.find(SocketAddr::is_ipv4).unwrap_or(*server);
+        if !plain.contains(&server) {
+            plain.push(server);
+        }
+    }
+    interleave_families(&plain)
+}
+
+/// Orders the servers as in RFC 8305 section 4: the families take turns, beginning with that of the first server.
+fn interleave_families(servers: &[SocketAddr]) -> Vec<SocketAddr> {
+    let first = servers.first().is_some_and(SocketAddr::is_ipv4);
+    let (some, others): (Vec<_>, Vec<_>) =
+        servers.iter().copied().partition(|server| server.is_ipv4() == first);
+    let (mut some, mut others) = (some.into_iter(), others.into_iter());
+    let mut mixed = Vec::with_capacity(servers.len());
+    while mixed.len() < servers.len() {
+        mixed.extend(some.next());
+        mixed.extend(others.next());
+    }
+    mixed
 }
 
 fn local_address(id: AddressId, key: Key, backup: bool, up: bool) -> LocalAddress {

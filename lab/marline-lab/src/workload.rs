@@ -72,6 +72,13 @@ pub enum Workload {
         /// Duration, ms.
         lasts_ms: u64,
     },
+    /// The client writes blocks as fast as the stack accepts them.
+    Upload {
+        /// Block size, bytes.
+        bytes: u32,
+        /// Duration, ms.
+        lasts_ms: u64,
+    },
     /// Both ends write this amount at the start, at the same time.
     Exchange {
         /// Size in each direction, bytes.
@@ -148,12 +155,18 @@ pub struct Log {
     pub sent: Vec<Mark>,
     /// End of each message's reading.
     pub received: Vec<Mark>,
-    /// Payload that this end sent again on another subflow, bytes, if known.
-    #[serde(default)]
-    pub reinjected_bytes: u64,
     /// Due requests that were skipped.
     #[serde(default)]
     pub skipped: u64,
+}
+
+/// Logs of one end's workloads.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EndLogs {
+    /// A log for each workload, in their order.
+    pub flows: Vec<Log>,
+    /// Payload that this end sent again on another subflow, bytes, if known.
+    pub reinjected_bytes: u64,
 }
 
 /// The monotonic clock, ns.
@@ -181,7 +194,9 @@ impl Workload {
             | Workload::Dialogue { gap, count, .. }
             | Workload::Bursts { gap, count, .. }
             | Workload::RandomBursts { gap, count, .. } => (gap, count),
-            Workload::Blocks { .. } | Workload::Exchange { .. } => return Vec::new(),
+            Workload::Blocks { .. } | Workload::Upload { .. } | Workload::Exchange { .. } => {
+                return Vec::new();
+            }
         };
         let mut rng = SeedTree::new(seed).stream("workload");
         let mut at_ms = 0.0;
@@ -202,8 +217,14 @@ impl Workload {
             | Workload::Bursts { count, .. }
             | Workload::RandomBursts { count, .. } => Some(count),
             Workload::Exchange { .. } => Some(2),
-            Workload::Blocks { .. } => None,
+            Workload::Blocks { .. } | Workload::Upload { .. } => None,
         }
+    }
+
+    /// Returns true if its messages begin at the client: requests, or what it uploads.
+    #[must_use]
+    pub const fn is_from_client(&self) -> bool {
+        matches!(self, Workload::Ask { .. } | Workload::Dialogue { .. } | Workload::Upload { .. })
     }
 
     /// Sizes of answers, blocks or bursts. Random ones are uniform, from the seed.
@@ -213,6 +234,7 @@ impl Workload {
             Workload::Ask { answer_bytes: bytes, .. }
             | Workload::Dialogue { answer_bytes: bytes, .. }
             | Workload::Blocks { bytes, .. }
+            | Workload::Upload { bytes, .. }
             | Workload::Exchange { bytes }
             | Workload::Bursts { bytes, .. } => Sizes::Even(bytes),
             Workload::RandomBursts { least_bytes, most_bytes, count, .. } => {
@@ -227,7 +249,9 @@ impl Workload {
     #[must_use]
     pub fn lasts(&self, seed: u64) -> Duration {
         match *self {
-            Workload::Blocks { lasts_ms, .. } => Duration::from_millis(lasts_ms),
+            Workload::Blocks { lasts_ms, .. } | Workload::Upload { lasts_ms, .. } => {
+                Duration::from_millis(lasts_ms)
+            }
             _ => Duration::from_nanos(self.times_ns(seed).last().copied().unwrap_or(0)),
         }
     }
@@ -251,6 +275,12 @@ impl Workload {
         let deadline_ns = start_ns + (self.lasts(seed) + patience).as_nanos() as u64;
         let (sizes, count) = (self.sizes(seed), self.count());
         let end_ns = start_ns + self.lasts(seed).as_nanos() as u64;
+        if let Workload::Upload { bytes, .. } = *self {
+            let [writer] = &mut writers[..] else { return Err(several()) };
+            until(start_ns).await;
+            write_blocks(writer, bytes, end_ns, &mut log.sent).await?;
+            return Ok(log);
+        }
         let mut reading = tokio::task::JoinSet::new();
         for (number, reader) in readers.into_iter().enumerate() {
             let until_ns = if count.is_some() { deadline_ns } else { end_ns };
@@ -296,6 +326,12 @@ impl Workload {
                 let [mut stream] = one(streams)?;
                 write_blocks(&mut stream, bytes, end_ns, &mut log.sent).await?;
             }
+            Workload::Upload { bytes, .. } => {
+                let [stream] = one(streams)?;
+                let end_ns = start_ns + self.lasts(seed).as_nanos() as u64;
+                let (reader, _writer) = split(stream);
+                log.received = read_units(reader, 0, Sizes::Even(bytes), None, end_ns).await?;
+            }
             Workload::Exchange { bytes } => {
                 let [stream] = one(streams)?;
                 log = exchange::server(stream, bytes, run).await?;
@@ -326,7 +362,11 @@ impl Workload {
 }
 
 fn one(streams: Vec<Stream>) -> io::Result<[Stream; 1]> {
-    streams.try_into().map_err(|_| io::Error::other("this workload has only one stream"))
+    streams.try_into().map_err(|_| several())
+}
+
+fn several() -> io::Error {
+    io::Error::other("this workload has only one stream")
 }
 
 async fn ask(
@@ -366,7 +406,7 @@ async fn answer(mut stream: Stream, request_bytes: u32, answer_bytes: u32) -> io
 
 /// Writes blocks until a time. Data under way at that time is not waited for.
 async fn write_blocks(
-    stream: &mut Stream,
+    stream: &mut (impl AsyncWrite + Unpin),
     bytes: u32,
     end_ns: u64,
     sent: &mut Vec<Mark>,

@@ -10,14 +10,13 @@ use marline_policy::{
 use marline_time::{Duration, Instant};
 use marline_wire::mptcp::{Extensions, MpFail};
 
-use super::choice::{Choice, Constraints};
 use super::closing::Closing;
 use super::delivery_watch::DeliveryWatch;
 use super::handshake::reason;
 use super::memory_trim::MemoryTrim;
 use super::path_set::PathSet;
-use super::scheduling::Scheduling;
-use super::sender::{DataTimeout, Sender};
+use super::scheduling::{Choice, Scheduling};
+use super::sender::{Constraints, DataTimeout, Sender};
 use super::session::Session;
 use super::subflow_context::SubflowContext;
 use crate::{CloseReason, ConnectionConfig};
@@ -55,10 +54,6 @@ pub(super) struct Assignment<'a> {
 }
 
 impl Assignment<'_> {
-    fn largest_rto(&self) -> Duration {
-        self.paths.largest_rto(self.config.rtt.initial_rto)
-    }
-
     /// Refreshes the views of all subflows that carry data.
     pub(super) fn refresh_views(&mut self, now: Instant) {
         self.scheduling.refresh(self.paths.views(now));
@@ -243,8 +238,7 @@ impl Assignment<'_> {
     /// The peer has not yet shown that it speaks Multipath TCP or that it has any data of ours, and there is no
     /// other subflow. A copy on the same subflow would prevent a fallback.
     pub(super) fn may_still_fall_back(&self) -> bool {
-        let initial = self.paths.with_ids().find(|(_, subflow)| subflow.is_initial());
-        let proven = initial.is_some_and(|(id, _)| self.sender.is_proven(id));
+        let proven = self.paths.initial_id().is_some_and(|id| self.sender.is_proven(id));
         let unheard = !self.session.is_confirmed() || self.sender.una() == Dsn(0) && !proven;
         // Only the first subflow can fall back, and only while it exists.
         unheard && self.paths.is_initial_alone()
@@ -255,7 +249,7 @@ impl Assignment<'_> {
         if self.session.is_plain() {
             self.sender.disarm_rto();
         } else {
-            let rto = self.largest_rto();
+            let rto = self.paths.largest_rto(self.config);
             self.sender.rearm_rto(now, rto);
         }
     }
@@ -295,7 +289,7 @@ impl Assignment<'_> {
 
     /// Arms the persist timer: the peer's window is shut, and no data in flight would bring an update.
     fn rearm_persist(&mut self, now: Instant) {
-        let (usable, rto) = (self.paths.active_count() > 0, self.largest_rto());
+        let (usable, rto) = (self.paths.active_count() > 0, self.paths.largest_rto(self.config));
         self.sender.rearm_persist(now, usable, rto);
     }
 
@@ -307,7 +301,7 @@ impl Assignment<'_> {
     /// asleep.
     pub(super) fn on_persist(&mut self, now: Instant) {
         self.sender.stop_persist();
-        let rto = self.largest_rto();
+        let rto = self.paths.largest_rto(self.config);
         let best = self.paths.best();
         let heard_since = |at: Instant| {
             let best = best.and_then(|id| self.paths.get(id));
@@ -378,7 +372,7 @@ impl Assignment<'_> {
         if timeout.covered || self.may_still_fall_back() {
             return;
         }
-        let (rto, paths) = (self.largest_rto(), &self.paths);
+        let (rto, paths) = (self.paths.largest_rto(self.config), &self.paths);
         let sizes = paths.iter().map(|subflow| subflow.tcp().segment_size());
         let size = sizes.max_by_key(|size| size.usual).unwrap_or_default();
         let held = |part: &Mapping| {

@@ -8,7 +8,8 @@
 use marline_policy::{Dsn, SubflowId, SubflowSet};
 use marline_time::{Duration, Instant};
 
-use super::asked::UnansweredProbes;
+use super::repeats::Asked;
+use super::sender::Sender;
 use super::wait::Wait;
 use crate::on_demand::{OnDemand, Unused};
 use crate::{CloseReason, Linger};
@@ -59,12 +60,12 @@ struct DataFin {
     /// Subflows on which it was sent last.
     went_on: SubflowSet,
     /// Counts unanswered transmissions.
-    asked: UnansweredProbes,
+    asked: Asked,
 }
 
 /// State of closing, once it began.
 #[derive(Copy, Clone, Debug, Default)]
-struct ClosingState {
+struct Leaving {
     fin: DataFin,
     /// Time at which the connection ended or the application released it.
     since: Option<Instant>,
@@ -72,8 +73,8 @@ struct ClosingState {
     una: Dsn,
 }
 
-impl Unused for ClosingState {
-    const UNUSED: &'static Self = &ClosingState {
+impl Unused for Leaving {
+    const UNUSED: &'static Self = &Leaving {
         fin: DataFin {
             sent: false,
             acked: false,
@@ -82,7 +83,7 @@ impl Unused for ClosingState {
             probed: false,
             on: SubflowSet::EMPTY,
             went_on: SubflowSet::EMPTY,
-            asked: UnansweredProbes::NEVER,
+            asked: Asked::NEVER,
         },
         since: None,
         una: Dsn(0),
@@ -94,7 +95,7 @@ impl Unused for ClosingState {
 pub(super) struct Closing {
     /// The application finished writing.
     shutdown: bool,
-    leaving: OnDemand<ClosingState>,
+    leaving: OnDemand<Leaving>,
     /// The application released the connection.
     released: bool,
     /// Data arrived that the application will not read.
@@ -187,6 +188,16 @@ impl Closing {
         self.leaving.fin.sent && !self.leaving.fin.acked
     }
 
+    /// First DSN that is not DATA_ACKed, including our DATA_FIN.
+    pub(super) fn acked_end(&self, sender: &Sender) -> Dsn {
+        if self.fin_acked() { sender.una().plus(1) } else { sender.una() }
+    }
+
+    /// One past the highest DSN sent, including our DATA_FIN.
+    pub(super) fn sent_end(&self, sender: &Sender) -> Dsn {
+        if self.fin_sent() { sender.written().plus(1) } else { sender.sent() }
+    }
+
     /// Schedules the first DATA_FIN for now: all data was handed to subflows.
     pub(super) fn send_fin(&mut self, now: Instant) {
         self.leaving.fin.sent = true;
@@ -195,7 +206,7 @@ impl Closing {
 
     /// Handles a DATA_ACK. `beyond`: it covers more than the data.
     pub(super) fn on_data_ack(&mut self, beyond: bool) {
-        if let Some(ClosingState { fin, .. }) = self.leaving.if_used() {
+        if let Some(Leaving { fin, .. }) = self.leaving.if_used() {
             fin.acked |= fin.sent && beyond;
         }
     }
@@ -208,7 +219,7 @@ impl Closing {
 
     /// Reduces the DATA_FIN's backoff: a peer that accepts data does not ignore the end of data.
     pub(super) fn on_data_taken(&mut self) {
-        if let Some(ClosingState { fin, .. }) = self.leaving.if_used() {
+        if let Some(Leaving { fin, .. }) = self.leaving.if_used() {
             fin.count = fin.count.min(1);
         }
     }
@@ -225,7 +236,7 @@ impl Closing {
 
     /// Time of the last DATA_FIN in flight, and the subflows on which it was sent.
     pub(super) fn data_fin_in_flight(&self) -> Option<(Instant, SubflowSet)> {
-        let sent_at = self.leaving.fin.asked.last_probe_at().filter(|_| self.fin_outstanding())?;
+        let sent_at = self.leaving.fin.asked.at().filter(|_| self.fin_outstanding())?;
         Some((sent_at, self.leaving.fin.went_on))
     }
 
@@ -236,7 +247,7 @@ impl Closing {
 
     /// Stops the DATA_FIN.
     pub(super) fn stop_fin(&mut self) {
-        if let Some(ClosingState { fin, .. }) = self.leaving.if_used() {
+        if let Some(Leaving { fin, .. }) = self.leaving.if_used() {
             fin.due = Due::Never;
         }
     }
@@ -254,7 +265,7 @@ impl Closing {
                 let FinTimeouts { rto, probe } = timeouts();
                 let wait = rto * backoff;
                 let wait = probe.filter(|_| !fin.probed).map_or(wait, |probe| probe.min(wait));
-                Some(fin.asked.last_probe_at()? + wait)
+                Some(fin.asked.at()? + wait)
             }
         }
     }
@@ -288,7 +299,7 @@ impl Closing {
     /// unanswered ones.
     pub(super) fn rearm_fin(&mut self, now: Instant, heard_at: Option<Instant>) -> u32 {
         let fin = &mut self.leaving.fin;
-        let silent = fin.asked.record_probe(now, heard_at);
+        let silent = fin.asked.again(now, heard_at);
         // After the first one, the probe is next, which is not a backoff.
         if fin.count == 1 && !fin.probed {
             fin.probed = true;

@@ -1,16 +1,19 @@
-//! Data segments: batches by the scheduler's decisions, runs of full segments under one mapping, and repairs.
+//! Data segments: batches by the scheduler's decisions, and runs of full segments under one mapping; and the completion
+//! of all segments.
 
 use marline_policy::{DataRange, Dsn, ReinjectionCause, RunLayout, SentSegment, Ssn, SubflowId};
-use marline_time::{Duration, Instant};
-use marline_wire::{HeaderTemplate, TCP_HEADER_LEN, TcpFlags, TcpHeader, TcpOptions, dss_checksum};
+use marline_time::Instant;
+use marline_wire::{
+    Checksum, HeaderTemplate, TCP_HEADER_LEN, TcpFlags, TcpHeader, TcpOptions, dss_checksum,
+    store_tcp_checksum, tcp_pseudo_header,
+};
 
-use super::choice::{Choice, Kind};
 use super::fallback::Point;
-use super::fec_tx::{self, SentRepair};
+use super::scheduling::{Choice, Kind};
 use super::segment_builder::{Batch, Emitted, SegmentBuilder, SegmentHead};
-use super::segment_options::mp_idle_option;
+use super::segment_options::{Frame, mp_idle_option};
 use super::subflow_context::SubflowContext;
-use crate::subflow::HeaderFor;
+use crate::subflow::{HeaderFor, PayloadRoom};
 use crate::tables::Context;
 use crate::{Ecn, Event, Purpose, SegmentSent, Traffic, Transmit, TransmitBuf};
 
@@ -62,23 +65,8 @@ impl RunHeaders {
     }
 }
 
-/// Layout of a data segment, before its payload is known.
-#[derive(Copy, Clone, Debug)]
-struct Frame {
-    /// Bytes of header and options.
-    overhead: usize,
-    /// Room for payload in bytes.
-    room: usize,
-    /// This segment ends the data to send and carries MP_IDLE.
-    idle: bool,
-}
-
 /// Batches of data segments.
 impl SegmentBuilder<'_> {
-    fn largest_rto(&self) -> Duration {
-        self.paths.largest_rto(self.config.rtt.initial_rto)
-    }
-
     /// Sends data by the scheduler's decisions, as long as they stay on one subflow.
     pub(super) fn emit_batch(
         &mut self,
@@ -428,47 +416,9 @@ impl SegmentBuilder<'_> {
         Some((choice, self.frame_with_mark(subflow, &choice, frame, ssn)))
     }
 
-    /// Makes room for MP_IDLE if the chosen data ends the data to send.
-    ///
-    /// MP_IDLE states that no data follows, so that a receiver can distinguish the end of a burst from a dead path
-    /// (docs/spec/experimental.md). MultiMob sets a bit of DSS on a segment that is the last of the connection's
-    /// send queue when it is scheduled. Version 1 of the protocol has no such bit, so a separate option beside DSS
-    /// is used.
-    ///
-    /// The source leaves some cases open. The mark belongs to the *mapping*, not to the segment. It states that
-    /// the stream written so far ends where the mapping ends. All segments with these bytes carry it: the first
-    /// transmission, a copy on another subflow, a reinjection, and each part of a mapping that was split to be
-    /// repeated. A repetition after more was written does not carry it. A second repetition on a subflow does not
-    /// carry it either: a middlebox that drops segments with unknown options must not block the bytes. (The first
-    /// repetition does: a lost tail is common, and a lost mark causes an alarm.) If a burst's last segment would
-    /// be full except for the mark's four bytes, those bytes are sent in one more segment: a missing mark costs
-    /// the receiver a false alarm, a small segment costs almost nothing. Only if the 40 bytes of options are used
-    /// up (64-bit sequence numbers both ways, with timestamps) is the mark left out. Only the server sends marks,
-    /// because it cannot open paths and does not need them itself.
-    fn frame_with_mark(
-        &self,
-        subflow: &SubflowContext,
-        choice: &Choice,
-        frame: Frame,
-        ssn: Ssn,
-    ) -> Frame {
-        let last = choice.range.end == self.sender.written() && self.session.marks_idle();
-        if !last || choice.range.len() > frame.room as u64 {
-            return frame;
-        }
-        let Some(marked) = self.marked_overhead(subflow, choice.range.start, ssn) else {
-            return frame;
-        };
-        let room = frame.room.saturating_sub(marked - frame.overhead);
-        if choice.range.len() <= room as u64 {
-            return Frame { overhead: marked, room, idle: true };
-        }
-        Frame { room, ..frame }
-    }
-
     /// The last bytes, fewer than a segment, wait for more data.
     fn is_held(&mut self, now: Instant) -> bool {
-        let rto = self.largest_rto();
+        let rto = self.paths.largest_rto(self.config);
         !self.closing.is_shut_down() && self.sender.holds_back(now, rto)
     }
 
@@ -495,36 +445,8 @@ impl SegmentBuilder<'_> {
             return cut || nagle;
         }
         let largest = self.paths.get(id).map_or(0, |s| s.tcp().largest_peer_window());
-        let rto = self.largest_rto();
+        let rto = self.paths.largest_rto(self.config);
         cut && (len as u64) < largest / 2 && self.sender.waits_for_window(now, rto)
-    }
-
-    /// Sends a chosen repair. `None` if it must wait. `limit` is the largest segment that still fits the batch.
-    fn emit_repair(
-        &mut self,
-        cx: &mut Context<'_>,
-        choice: &Choice,
-        limit: usize,
-        buf: &mut TransmitBuf,
-    ) -> Option<Emitted> {
-        let id = choice.subflow;
-        let tcp = self.paths.get(id)?.tcp();
-        let ssn = tcp.snd_nxt();
-        let checksum = self.session.uses_checksum();
-        let options = fec_tx::option_len(checksum, tcp.uses_timestamps());
-        let overhead = TCP_HEADER_LEN + options;
-        let room = tcp.settled_segment().checked_sub(overhead)?;
-        let repair = self.sender.next_repair(id, choice.range, room)?;
-        if overhead + usize::from(repair.symbol) > limit {
-            return None;
-        }
-        let sum = self.sender.sum_of(&repair)?;
-        let sent = SentRepair::new(ssn, repair, sum, self.session);
-        let tcp = self.paths.get_mut(id)?.tcp_mut();
-        let segment = tcp.push_repair(cx.now, repair.symbol, sent.checksum());
-        self.sender.keep_repair(id, sent);
-        cx.out.counters.repair_tx += 1;
-        self.write_repair(cx, id, HeaderFor::Data(&segment), buf)
     }
 
     /// Reports sent data. `ssn` is its position on the subflow.
@@ -556,5 +478,75 @@ impl SegmentBuilder<'_> {
                 Some(cause) => Purpose::Reinjection(cause),
             },
         }
+    }
+}
+
+/// Completion of segments, with data or without.
+impl SegmentBuilder<'_> {
+    /// Room for payload of a full segment with data from `at` on.
+    pub(super) fn payload_room(&self, subflow: &SubflowContext, at: Point) -> PayloadRoom {
+        let tcp = subflow.tcp();
+        let mut options = self.data_options(subflow, at, tcp.uses_timestamps());
+        let room = |options: &TcpOptions| {
+            tcp.settled_segment().saturating_sub(TCP_HEADER_LEN + options.encoded_len())
+        };
+        let mapped = room(&options);
+        if self.session.maps_runs(self.config) {
+            options.dss = None;
+        }
+        PayloadRoom { mapped, plain: room(&options) }
+    }
+
+    /// Description of a batch for the driver. `None` if the subflow is gone.
+    pub(super) fn transmit(&self, batch: Batch) -> Option<Transmit> {
+        let Batch { id, count, stride, ecn } = batch;
+        let key = self.paths.get(id)?.key();
+        Some(Transmit {
+            path: key.path,
+            ecn,
+            local_flow: key.local_flow,
+            peer_flow: key.peer_flow,
+            handshake: false,
+            datagrams: count,
+            stride,
+        })
+    }
+
+    /// Writes the header before a payload that is already in place.
+    pub(super) fn finish_segment(
+        &self,
+        cx: &mut Context<'_>,
+        id: SubflowId,
+        head: &SegmentHead<'_>,
+        payload: Checksum,
+        segment: &mut [u8],
+    ) -> Option<()> {
+        let SegmentHead { header, options, fast_open } = head;
+        let written = match fast_open {
+            None => header.emit(options, segment),
+            Some(fast_open) => header.emit_with(options, fast_open, segment),
+        };
+        debug_assert!(written.is_ok(), "{written:?} for {head:?}");
+        self.complete_segment(cx, id, written.ok()?, payload, segment)
+    }
+
+    /// Puts the checksum into a segment whose header and payload are in place.
+    fn complete_segment(
+        &self,
+        cx: &mut Context<'_>,
+        id: SubflowId,
+        header_len: usize,
+        payload: Checksum,
+        segment: &mut [u8],
+    ) -> Option<()> {
+        let tcp = self.paths.get(id)?.tcp();
+        let addresses = tcp.checksum_addresses(cx.config.capabilities.checksum);
+        let mut sum = tcp_pseudo_header(addresses, segment.len());
+        sum.add_bytes(&segment[..header_len]);
+        sum.append(payload);
+        store_tcp_checksum(segment, sum.finish());
+        cx.out.counters.segments_out += 1;
+        cx.out.counters.bytes_out += (segment.len() - header_len) as u64;
+        Some(())
     }
 }

@@ -27,7 +27,6 @@ use marline_wire::mptcp::{
 use marline_wire::{MAX_OPTIONS, TCP_HEADER_LEN, TcpSegment, dss_checksum};
 
 use super::addresses::JoinAddresses;
-use super::data_acks::{acked_end, sent_end};
 use super::handshake::reason;
 use super::joins::{JoinCheck, Joins};
 use super::origin::Accepted;
@@ -156,7 +155,7 @@ impl Joins<'_> {
             FastJoinForm::Out => {
                 let at = self
                     .session
-                    .unwrap_ack(DataAck::Short(point), acked_end(self.sender, self.closing));
+                    .unwrap_ack(DataAck::Short(point), self.closing.acked_end(self.sender));
                 at.map(|at| keys.local_wire(at))
             }
             FastJoinForm::In => {
@@ -231,7 +230,7 @@ impl Joins<'_> {
                 self.session.unwrap_dsn(WireDsn::Short(point), self.receiver.next())
             }
             FastJoinForm::In => {
-                self.session.unwrap_ack(DataAck::Short(point), acked_end(self.sender, self.closing))
+                self.session.unwrap_ack(DataAck::Short(point), self.closing.acked_end(self.sender))
             }
         };
         let counted = self.session.agreed_on(Extensions::COUNTED_JOIN);
@@ -258,8 +257,8 @@ impl Joins<'_> {
             receive_buffer: self.config.receive_buffer,
             send_buffer: self.config.send_buffer,
             received: self.receiver.next(),
-            sent: sent_end(self.sender, self.closing),
-            acked: acked_end(self.sender, self.closing),
+            sent: self.closing.sent_end(self.sender),
+            acked: self.closing.acked_end(self.sender),
         }
     }
 

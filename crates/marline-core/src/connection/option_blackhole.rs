@@ -10,7 +10,7 @@
 //! time because of its options. Silence shows that the path is dead, and the data is still repeated with its
 //! options.
 //!
-//! The retransmission timer does not back off while the peer is heard (`subflow/rto.rs`), so that the third
+//! The retransmission timer does not back off while the peer is heard (`subflow/loss.rs`), so that the third
 //! timeout of a working path comes as early as the second one of a dead path.
 //!
 //! A Marline server answers such a segment with an ACK without options, so that the answer passes a middlebox that

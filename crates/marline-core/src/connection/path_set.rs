@@ -171,6 +171,11 @@ impl PathSet {
         self.iter().find(|subflow| subflow.is_initial())
     }
 
+    /// Slot of the first subflow, while it exists.
+    pub(super) fn initial_id(&self) -> Option<SubflowId> {
+        self.with_ids().find(|(_, subflow)| subflow.is_initial()).map(|(id, _)| id)
+    }
+
     /// The first subflow is the only one, and may carry data.
     pub(super) fn is_initial_alone(&self) -> bool {
         let mut all = self.iter();
@@ -192,9 +197,9 @@ impl PathSet {
         self.active().filter_map(|s| s.tcp().srtt()).max().unwrap_or(UNKNOWN_RTT)
     }
 
-    /// RTO that data-level timers build on: the largest of the usable subflows.
-    pub(super) fn largest_rto(&self, unknown: Duration) -> Duration {
-        self.active().map(|s| s.tcp().rto()).max().unwrap_or(unknown)
+    /// RTO that data-level timers build on: the largest of the usable subflows. `config` has the one for none.
+    pub(super) fn largest_rto(&self, config: &ConnectionConfig) -> Duration {
+        self.active().map(|s| s.tcp().rto()).max().unwrap_or(config.rtt.initial_rto)
     }
 
     /// Tail probe timeout for data that any usable subflow may have carried (RFC 8985 section 7.2); `None` if no
@@ -403,11 +408,15 @@ impl PathSet {
         self.get(id).map(|subflow| subflow.tcp().lost_segments()).unwrap_or_default()
     }
 
+    /// Subflows of a path.
+    fn members_mut(&mut self, path: PathAddresses) -> impl Iterator<Item = &mut SubflowContext> {
+        self.iter_mut().filter(move |subflow| subflow.path().addresses() == path)
+    }
+
     /// Probes a silent path on the subflows there. `false` if there is none.
     pub(super) fn probe_path_members(&mut self, path: PathAddresses) -> bool {
         let mut asked = false;
-        for id in self.matching(|s| s.path().addresses() == path).iter() {
-            let Some(subflow) = self.get_mut(id) else { continue };
+        for subflow in self.members_mut(path) {
             if !subflow.was_joined() {
                 subflow.tcp_mut().repeat_syn();
             } else if subflow.is_active() && subflow.health().is_unreachable() {
@@ -421,8 +430,7 @@ impl PathSet {
     /// Retries pending transmissions on the subflows of a path. `false` if there is none.
     pub(super) fn retry_path_members(&mut self, now: Instant, path: PathAddresses) -> bool {
         let mut owes = false;
-        for id in self.matching(|s| s.path().addresses() == path).iter() {
-            let Some(subflow) = self.get_mut(id) else { continue };
+        for subflow in self.members_mut(path) {
             owes = true;
             if !subflow.was_joined() {
                 subflow.tcp_mut().repeat_syn();

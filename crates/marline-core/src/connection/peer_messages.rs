@@ -21,13 +21,9 @@ pub(super) struct PeerMessages<'a> {
 }
 
 impl PeerMessages<'_> {
-    fn largest_rto(&self) -> Duration {
-        self.paths.largest_rto(self.config.rtt.initial_rto)
-    }
-
     /// Sends HELLO after the connection is confirmed, if the client requests extensions.
     pub(super) fn send_first_hello(&mut self, cx: &mut Context<'_>) {
-        let rto = self.largest_rto();
+        let rto = self.paths.largest_rto(self.config);
         if let Some(asked) = self.session.first_hello(cx.now, self.config, rto) {
             self.send_hello(cx, None, asked);
         }
@@ -35,7 +31,7 @@ impl PeerMessages<'_> {
 
     /// Repeats HELLO when it is due.
     pub(super) fn repeat_hello(&mut self, cx: &mut Context<'_>) {
-        let rto = self.largest_rto();
+        let rto = self.paths.largest_rto(self.config);
         if let Some(asked) = self.session.repeated_hello(cx.now, self.config, rto) {
             self.send_hello(cx, None, asked);
         }
@@ -106,7 +102,8 @@ impl PeerMessages<'_> {
         }
         cx.out.counters.rto_request_rx += 1;
         if self.rto_exchange.may_answer(cx.now) {
-            let rto_us = u32::try_from(self.largest_rto().as_micros()).unwrap_or(u32::MAX);
+            let rto_us =
+                u32::try_from(self.paths.largest_rto(self.config).as_micros()).unwrap_or(u32::MAX);
             cx.out.counters.rto_info_tx += 1;
             self.signal_message(Some(on), &ExperimentalMessage::RtoInfo { rto_us });
         }

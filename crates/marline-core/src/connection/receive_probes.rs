@@ -19,7 +19,7 @@
 
 use marline_time::{Duration, Instant};
 
-use super::asked::UnansweredProbes;
+use super::repeats::Asked;
 use crate::ReceiveProbes;
 
 /// Number of probes on a reserve path (a cellular radio), sent in the seconds in which the radio is awake anyway.
@@ -35,17 +35,13 @@ pub(super) struct ProbeTimer {
     look_at: Option<Instant>,
     /// Number of probes since then.
     count: u32,
-    asked: UnansweredProbes,
+    asked: Asked,
 }
 
 impl ProbeTimer {
     /// A timer that is not running.
-    pub(super) const STOPPED: ProbeTimer = ProbeTimer {
-        since: Instant::ZERO,
-        look_at: None,
-        count: 0,
-        asked: UnansweredProbes::NEVER,
-    };
+    pub(super) const STOPPED: ProbeTimer =
+        ProbeTimer { since: Instant::ZERO, look_at: None, count: 0, asked: Asked::NEVER };
 
     /// Starts the timer: data may come.
     pub(super) fn start(&mut self, now: Instant, probes: ReceiveProbes) {
@@ -79,9 +75,9 @@ impl ProbeTimer {
 
     /// True if a probe is due; otherwise the next check is scheduled.
     pub(super) fn is_due(&mut self, now: Instant, probes: ReceiveProbes) -> bool {
-        let due_at = match self.asked.last_probe_at() {
+        let due_at = match self.asked.at() {
             None => self.since + probes.first,
-            Some(at) => at + probe_interval(probes, self.count),
+            Some(at) => at + pause(probes, self.count),
         };
         if due_at > now {
             self.look_at = Some(due_at);
@@ -92,17 +88,17 @@ impl ProbeTimer {
     /// Records a probe. The peer was last heard at `heard_at`. Returns the number of consecutive unanswered probes.
     pub(super) fn record_probe(&mut self, now: Instant, heard_at: Option<Instant>) -> u32 {
         self.count = self.count.saturating_add(1);
-        self.asked.record_probe(now, heard_at)
+        self.asked.again(now, heard_at)
     }
 
     /// Schedules the next check after a probe.
     pub(super) fn rearm(&mut self, now: Instant, probes: ReceiveProbes) {
-        self.look_at = Some(now + probe_interval(probes, self.count));
+        self.look_at = Some(now + pause(probes, self.count));
     }
 }
 
 /// Time from probe number `count` to the next: as long as the silence so far, within limits.
-fn probe_interval(probes: ReceiveProbes, count: u32) -> Duration {
+fn pause(probes: ReceiveProbes, count: u32) -> Duration {
     let doubled = probes.first * (1 << count.saturating_sub(1).min(16));
     doubled.min(probes.longest.max(probes.first))
 }

@@ -1,4 +1,5 @@
-//! Repeats of a segment that no other timer repeats, with growing pauses.
+//! Repeats of segments that have no TCP timer of their own: with growing pauses, or counted until the peer is heard
+//! (window probes, DATA_FINs, a receiver's probes).
 
 use marline_time::{Duration, Instant};
 
@@ -32,6 +33,33 @@ impl Repeats {
         let more = wanted && count + 1 < MAX_REPEATS;
         self.next = more.then(|| (now + rto * (2 << count), count + 1));
         wanted
+    }
+}
+
+/// Time of the last probe, and number of unanswered ones.
+#[derive(Copy, Clone, Debug, Default)]
+pub(super) struct Asked {
+    at: Option<Instant>,
+    /// Consecutive probes without any segment from the peer after them.
+    unanswered: u32,
+}
+
+impl Asked {
+    /// No probe was sent.
+    pub(super) const NEVER: Asked = Asked { at: None, unanswered: 0 };
+
+    /// Time of the last probe.
+    pub(super) const fn at(&self) -> Option<Instant> {
+        self.at
+    }
+
+    /// Records a new probe. The peer was last heard at `heard_at`. Returns the number of consecutive unanswered
+    /// probes.
+    pub(super) fn again(&mut self, now: Instant, heard_at: Option<Instant>) -> u32 {
+        let silent = self.at.is_some_and(|at| heard_at.is_none_or(|heard| heard <= at));
+        self.unanswered = if silent { self.unanswered.saturating_add(1) } else { 0 };
+        self.at = Some(now);
+        self.unanswered
     }
 }
 

@@ -5,19 +5,52 @@
 //! wrong answer is a bug of the policy: an assertion in debug builds, a `Wait` otherwise.
 
 use marline_policy::{
-    DataRange, Decision, MappingIndex as _, Reason, Reinjection, ReinjectionCause, Scheduler,
+    DataRange, Decision, Dsn, MappingIndex as _, Reason, Reinjection, ReinjectionCause, Scheduler,
     SchedulerAction, SchedulerEvent, SchedulerFactory, SubflowId, SubflowSet, SubflowView,
 };
 use marline_time::{Duration, Instant};
 
-use super::choice::{Choice, Constraints, Kind};
 use super::reinjection::Queued;
-use super::sender::Sender;
+use super::sender::{Constraints, Sender};
 use crate::on_demand::OnDemand;
 use crate::tables::scheduler_scratch::SchedulerScratch;
 
 /// Queued reinjections that are examined before new data.
 const LOOK_AHEAD: usize = 8;
+
+/// A validated decision: the next data and its subflow.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(super) struct Choice {
+    pub(super) subflow: SubflowId,
+    pub(super) range: DataRange,
+    pub(super) kind: Kind,
+    /// The decision applies to all segments of the range instead of only the first.
+    pub(super) run: bool,
+}
+
+impl Choice {
+    /// Creates a decision for one segment.
+    pub(super) const fn single(subflow: SubflowId, range: DataRange, kind: Kind) -> Self {
+        Choice { subflow, range, kind, run: false }
+    }
+
+    /// Remaining part of a run after all data before `end` was sent.
+    pub(super) fn remaining(&self, end: Dsn) -> Option<Choice> {
+        let range = DataRange::new(end.max(self.range.start), self.range.end.max(end));
+        (self.run && !range.is_empty()).then_some(Choice { range, ..*self })
+    }
+}
+
+/// Kind of data that a decision sends.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// Data for the first time.
+    New,
+    /// Data that was sent before.
+    Repeat,
+    /// A repair of data that was sent before.
+    Repair,
+}
 
 /// The scheduler, its views, and its decisions.
 #[derive(Debug)]

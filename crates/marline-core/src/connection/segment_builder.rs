@@ -1,11 +1,9 @@
-//! Construction of segments: header, options and payload are written once, directly into the batch.
+//! Construction of segments: header, options and payload are written once, directly into the batch. This file has the
+//! segments that TCP or a signal requests, and repairs; `data_segments.rs` has data, and completes every segment.
 
 use marline_policy::{DataRange, Dsn, Phase, SubflowId};
 use marline_wire::mptcp::MptcpOption;
-use marline_wire::{
-    Checksum, FastOpenOption, TCP_HEADER_LEN, TcpHeader, TcpOptions, store_tcp_checksum,
-    tcp_pseudo_header,
-};
+use marline_wire::{Checksum, FastOpenOption, TCP_HEADER_LEN, TcpHeader, TcpOptions};
 
 use super::assignment::Assignment;
 use super::closing::Closing;
@@ -13,15 +11,15 @@ use super::delivery_watch::DeliveryWatch;
 use super::fallback::Point;
 use super::fast_open::FastOpening;
 use super::fast_open_handshake::FastOpenHandshake;
+use super::fec_tx::{self, SentRepair};
 use super::joins::Joins;
 use super::memory_trim::MemoryTrim;
 use super::path_set::PathSet;
 use super::receiver::Receiver;
 use super::replay_guard::ReplayGuard;
-use super::scheduling::Scheduling;
+use super::scheduling::{Choice, Scheduling};
 use super::sender::Sender;
 use super::session::Session;
-use super::subflow_context::SubflowContext;
 use super::traffic_trace::report_traffic;
 use crate::on_demand::OnDemand;
 use crate::subflow::{Egress, HeaderFor, PayloadRoom};
@@ -251,34 +249,6 @@ impl SegmentBuilder<'_> {
         self.payload_room(subflow, Point { ssn: subflow.tcp().snd_una(), dsn: Dsn(1) })
     }
 
-    /// Room for payload of a full segment with data from `at` on.
-    pub(super) fn payload_room(&self, subflow: &SubflowContext, at: Point) -> PayloadRoom {
-        let tcp = subflow.tcp();
-        let mut options = self.data_options(subflow, at, tcp.uses_timestamps());
-        let room = |options: &TcpOptions| {
-            tcp.settled_segment().saturating_sub(TCP_HEADER_LEN + options.encoded_len())
-        };
-        let mapped = room(&options);
-        if self.session.maps_runs(self.config) {
-            options.dss = None;
-        }
-        PayloadRoom { mapped, plain: room(&options) }
-    }
-
-    pub(super) fn transmit(&self, batch: Batch) -> Option<Transmit> {
-        let Batch { id, count, stride, ecn } = batch;
-        let key = self.paths.get(id)?.key();
-        Some(Transmit {
-            path: key.path,
-            ecn,
-            local_flow: key.local_flow,
-            peer_flow: key.peer_flow,
-            handshake: false,
-            datagrams: count,
-            stride,
-        })
-    }
-
     /// Reason for sending a segment that TCP or a signal requested.
     #[cold]
     fn purpose_of(&self, id: SubflowId, egress: &Egress) -> Option<Purpose> {
@@ -317,42 +287,32 @@ impl SegmentBuilder<'_> {
         self.finish_segment(cx, id, head, sum, &mut buf.bytes_mut()[start..])
     }
 
-    /// Writes the header before a payload that is already in place.
-    pub(super) fn finish_segment(
-        &self,
+    /// Sends a chosen repair. `None` if it must wait. `limit` is the largest segment that still fits the batch.
+    pub(super) fn emit_repair(
+        &mut self,
         cx: &mut Context<'_>,
-        id: SubflowId,
-        head: &SegmentHead<'_>,
-        payload: Checksum,
-        segment: &mut [u8],
-    ) -> Option<()> {
-        let SegmentHead { header, options, fast_open } = head;
-        let written = match fast_open {
-            None => header.emit(options, segment),
-            Some(fast_open) => header.emit_with(options, fast_open, segment),
-        };
-        debug_assert!(written.is_ok(), "{written:?} for {head:?}");
-        self.complete_segment(cx, id, written.ok()?, payload, segment)
-    }
-
-    /// Puts the checksum into a segment whose header and payload are in place.
-    fn complete_segment(
-        &self,
-        cx: &mut Context<'_>,
-        id: SubflowId,
-        header_len: usize,
-        payload: Checksum,
-        segment: &mut [u8],
-    ) -> Option<()> {
+        choice: &Choice,
+        limit: usize,
+        buf: &mut TransmitBuf,
+    ) -> Option<Emitted> {
+        let id = choice.subflow;
         let tcp = self.paths.get(id)?.tcp();
-        let addresses = tcp.checksum_addresses(cx.config.capabilities.checksum);
-        let mut sum = tcp_pseudo_header(addresses, segment.len());
-        sum.add_bytes(&segment[..header_len]);
-        sum.append(payload);
-        store_tcp_checksum(segment, sum.finish());
-        cx.out.counters.segments_out += 1;
-        cx.out.counters.bytes_out += (segment.len() - header_len) as u64;
-        Some(())
+        let ssn = tcp.snd_nxt();
+        let checksum = self.session.uses_checksum();
+        let options = fec_tx::option_len(checksum, tcp.uses_timestamps());
+        let overhead = TCP_HEADER_LEN + options;
+        let room = tcp.settled_segment().checked_sub(overhead)?;
+        let repair = self.sender.next_repair(id, choice.range, room)?;
+        if overhead + usize::from(repair.symbol) > limit {
+            return None;
+        }
+        let sum = self.sender.sum_of(&repair)?;
+        let sent = SentRepair::new(ssn, repair, sum, self.session);
+        let tcp = self.paths.get_mut(id)?.tcp_mut();
+        let segment = tcp.push_repair(cx.now, repair.symbol, sent.checksum());
+        self.sender.keep_repair(id, sent);
+        cx.out.counters.repair_tx += 1;
+        self.write_repair(cx, id, HeaderFor::Data(&segment), buf)
     }
 
     /// Repeats a repair, or a part of one.

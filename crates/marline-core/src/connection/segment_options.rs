@@ -5,6 +5,7 @@
 
 use super::fallback::Point;
 use super::handshake::reason;
+use super::scheduling::Choice;
 use super::segment_builder::SegmentBuilder;
 use super::subflow_context::{ClosingOption, Membership, SubflowContext};
 use crate::crypto::left_64;
@@ -19,6 +20,17 @@ use marline_wire::{Checksum, FastOpenOption, TCP_HEADER_LEN, TcpOptions, dss_che
 
 /// Transmissions of a segment on one subflow that may carry MP_IDLE.
 const MARKED_TRANSMISSIONS: u16 = 2;
+
+/// Layout of a data segment, before its payload is known.
+#[derive(Copy, Clone, Debug)]
+pub(super) struct Frame {
+    /// Bytes of header and options.
+    pub(super) overhead: usize,
+    /// Room for payload in bytes.
+    pub(super) room: usize,
+    /// This segment ends the data to send and carries MP_IDLE.
+    pub(super) idle: bool,
+}
 
 /// Options.
 impl SegmentBuilder<'_> {
@@ -220,6 +232,44 @@ impl SegmentBuilder<'_> {
         if options.dss.is_some() && fits && options.mptcp.push(mp_idle_option()) {
             cx.out.counters.mp_idle_tx += 1;
         }
+    }
+
+    /// Makes room for MP_IDLE if the chosen data ends the data to send.
+    ///
+    /// MP_IDLE states that no data follows, so that a receiver can distinguish the end of a burst from a dead path
+    /// (docs/spec/experimental.md). MultiMob sets a bit of DSS on a segment that is the last of the connection's
+    /// send queue when it is scheduled. Version 1 of the protocol has no such bit, so a separate option beside DSS
+    /// is used.
+    ///
+    /// The source leaves some cases open. The mark belongs to the *mapping*, not to the segment. It states that
+    /// the stream written so far ends where the mapping ends. All segments with these bytes carry it: the first
+    /// transmission, a copy on another subflow, a reinjection, and each part of a mapping that was split to be
+    /// repeated. A repetition after more was written does not carry it. A second repetition on a subflow does not
+    /// carry it either: a middlebox that drops segments with unknown options must not block the bytes. (The first
+    /// repetition does: a lost tail is common, and a lost mark causes an alarm.) If a burst's last segment would
+    /// be full except for the mark's four bytes, those bytes are sent in one more segment: a missing mark costs
+    /// the receiver a false alarm, a small segment costs almost nothing. Only if the 40 bytes of options are used
+    /// up (64-bit sequence numbers both ways, with timestamps) is the mark left out. Only the server sends marks,
+    /// because it cannot open paths and does not need them itself.
+    pub(super) fn frame_with_mark(
+        &self,
+        subflow: &SubflowContext,
+        choice: &Choice,
+        frame: Frame,
+        ssn: Ssn,
+    ) -> Frame {
+        let last = choice.range.end == self.sender.written() && self.session.marks_idle();
+        if !last || choice.range.len() > frame.room as u64 {
+            return frame;
+        }
+        let Some(marked) = self.marked_overhead(subflow, choice.range.start, ssn) else {
+            return frame;
+        };
+        let room = frame.room.saturating_sub(marked - frame.overhead);
+        if choice.range.len() <= room as u64 {
+            return Frame { overhead: marked, room, idle: true };
+        }
+        Frame { room, ..frame }
     }
 
     /// Bytes of header and options of a data segment with MP_IDLE; `None` if there is no room for it.

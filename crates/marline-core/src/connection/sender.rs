@@ -13,13 +13,12 @@ use marline_policy::{
 use marline_time::{Duration, Instant};
 use marline_wire::Checksum;
 
-use super::asked::UnansweredProbes;
-use super::choice::Constraints;
 use super::fallback::Point;
 use super::fec_tx::{RepairTx, SentRepair};
 use super::mapping_tx::MappingTx;
 use super::nagle::Nagle;
 use super::reinjection::{Queued, ReinjectionQueue};
+use super::repeats::Asked;
 use super::send_buffer::{SendBuffer, Written};
 use crate::fec::Repair;
 use crate::on_demand::{OnDemand, Unused};
@@ -92,11 +91,21 @@ struct Persist {
     at: Option<Instant>,
     count: u32,
     /// Unanswered probes since the window was shut.
-    asked: UnansweredProbes,
+    asked: Asked,
 }
 
 impl Unused for Persist {
-    const UNUSED: &'static Self = &Persist { at: None, count: 0, asked: UnansweredProbes::NEVER };
+    const UNUSED: &'static Self = &Persist { at: None, count: 0, asked: Asked::NEVER };
+}
+
+/// Constraints of the connection during a scheduling decision.
+#[derive(Copy, Clone, Debug)]
+pub(super) struct Constraints {
+    pub(super) now: Instant,
+    /// Repairs may be sent and are useful.
+    pub(super) repairs: bool,
+    /// Data may be sent twice: not on plain TCP.
+    pub(super) repeats: bool,
 }
 
 /// Sending half of a connection.
@@ -138,7 +147,7 @@ impl Sender {
 
     /// Adds a subflow in this slot.
     pub(super) fn add_subflow(&mut self, id: SubflowId) {
-        debug_assert!(!self.reinjections.names(id), "{id} is still used by another subflow");
+        debug_assert!(!self.reinjections.names(id), "{id} still stands for another subflow");
         let slot = usize::from(id.0);
         if self.subflows.len() <= slot {
             let there = core::mem::take(&mut self.subflows).into_iter();
@@ -488,7 +497,7 @@ impl Sender {
         self.reinjections.ack(to);
         self.rto.count = 0;
         if let Some(persist) = self.persist.if_used() {
-            (persist.count, persist.asked) = (0, UnansweredProbes::default());
+            (persist.count, persist.asked) = (0, Asked::default());
         }
         self.nagle.on_ack(self.buffer.una(), self.mappings.end() < self.buffer.end());
     }
@@ -704,7 +713,7 @@ impl Sender {
 
     /// Time of the last window probe.
     pub(super) fn probed_at(&self) -> Option<Instant> {
-        self.persist.asked.last_probe_at()
+        self.persist.asked.at()
     }
 
     /// Postpones the next probe.
@@ -714,7 +723,7 @@ impl Sender {
 
     /// Records a window probe; the peer was last heard at `heard_at`. Returns the consecutive unanswered probes.
     pub(super) fn on_probe(&mut self, now: Instant, heard_at: Option<Instant>) -> u32 {
-        let silent = self.persist.asked.record_probe(now, heard_at);
+        let silent = self.persist.asked.again(now, heard_at);
         if silent == 1 {
             // Lost, or the peer is gone: unanswered probes are repeated like data.
             self.persist.count = self.persist.count.min(1);
@@ -794,7 +803,7 @@ impl Sender {
         }
         self.nagle.shrink();
         let Persist { at, count, asked } = *self.persist;
-        if at.is_none() && count == 0 && asked.last_probe_at().is_none() {
+        if at.is_none() && count == 0 && asked.at().is_none() {
             self.persist.retire();
         }
         self.mappings.shrink();

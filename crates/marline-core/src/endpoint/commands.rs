@@ -1,4 +1,4 @@
-//! Commands of applications and drivers to an endpoint.
+//! Commands of applications and drivers to an endpoint, besides reads and writes.
 
 use core::net::SocketAddr;
 use std::sync::Arc;
@@ -11,12 +11,12 @@ use marline_time::Instant;
 use marline_wire::SeqNum;
 
 use super::Endpoint;
-use crate::connection::{Connection, Origin, Written};
+use crate::connection::{Connection, Origin};
 use crate::subflow::{SubflowConfig, SynRetries};
 use crate::tables::fast_open_memory::{Plan, syn_room};
 use crate::{
     ConnectError, ConnectionConfig, ConnectionId, ConnectionInfo, FourTuple, MemoryAccount,
-    NetworkError, ReadError, SocketOption, SubflowPlace, WriteError,
+    NetworkError, SocketOption, SubflowPlace,
 };
 
 impl Endpoint {
@@ -88,45 +88,6 @@ impl Endpoint {
         self.flows.take_port_shortage()
     }
 
-    /// Takes bytes into the send buffer; returns how many, at least one.
-    ///
-    /// # Errors
-    /// `Blocked` if none fit ([`Event::Writable`](crate::Event::Writable) follows), or the reason
-    /// why the connection accepts no more data.
-    pub fn write(
-        &mut self,
-        now: Instant,
-        id: ConnectionId,
-        bytes: &[u8],
-    ) -> Result<usize, WriteError> {
-        self.take_written(now, id, Written::Copied(bytes))
-    }
-
-    /// As [`write`](Self::write), for bytes with static lifetime: constants or leaked memory. Where they fill a chunk
-    /// of the send buffer (16 KiB), the chunk refers to them instead of holding a copy, which saves memory and a pass
-    /// over the bytes. Peers see no difference.
-    ///
-    /// # Errors
-    /// As [`write`](Self::write).
-    pub fn write_static(
-        &mut self,
-        now: Instant,
-        id: ConnectionId,
-        bytes: &'static [u8],
-    ) -> Result<usize, WriteError> {
-        self.take_written(now, id, Written::Lasting(bytes))
-    }
-
-    fn take_written(
-        &mut self,
-        now: Instant,
-        id: ConnectionId,
-        bytes: Written<'_>,
-    ) -> Result<usize, WriteError> {
-        self.with_connection(now, id, |c, _| c.write(now, bytes))
-            .unwrap_or(Err(WriteError::Unknown))
-    }
-
     /// Number of bytes that a connection of this configuration can send with its SYN by Fast Open
     /// ([`ConnectionConfig::fast_open`]), if they are written between [`connect`](Self::connect) and the next
     /// [`poll_transmit`](Self::poll_transmit). Further bytes follow after the server's answer. `None`: Fast Open is
@@ -150,33 +111,6 @@ impl Endpoint {
             Plan::Send(_, mss) => Some(syn_room(ours.into(), mss)),
             Plan::Ask(_) | Plan::Ordinary => None,
         }
-    }
-
-    /// Copies received bytes out; `Ok(0)` is the end of the stream.
-    ///
-    /// # Errors
-    /// `Blocked` if there are none yet ([`Event::Readable`](crate::Event::Readable) follows), or
-    /// the reason why none will follow.
-    pub fn read(
-        &mut self,
-        now: Instant,
-        id: ConnectionId,
-        out: &mut [u8],
-    ) -> Result<usize, ReadError> {
-        self.with_connection(now, id, |c, _| c.read(now, out)).unwrap_or(Err(ReadError::Unknown))
-    }
-
-    /// Copies received bytes like [`read`](Self::read), without consuming them (`MSG_PEEK`).
-    ///
-    /// # Errors
-    /// As `read`.
-    pub fn peek(
-        &mut self,
-        now: Instant,
-        id: ConnectionId,
-        out: &mut [u8],
-    ) -> Result<usize, ReadError> {
-        self.with_connection(now, id, |c, _| c.peek(out)).unwrap_or(Err(ReadError::Unknown))
     }
 
     /// Charges this account for connections that are opened or accepted from now on. Without an account their memory

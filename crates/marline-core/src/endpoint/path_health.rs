@@ -6,17 +6,16 @@
 //! answer is due, but never per packet. Between visits an endpoint only compares the generation of the verdicts, one
 //! atomic load.
 
-use core::net::IpAddr;
 use std::collections::BTreeMap;
 
 use marline_policy::{AddressPair, AddressPairFault};
 use marline_time::{Duration, Instant};
 
 use super::Endpoint;
-use crate::ConnectionId;
 use crate::connection::Connection;
 use crate::path_health::{HealthTable, MemberActivity, PathHealthMonitor};
 use crate::tables::Context;
+use crate::{ConnectionId, PathAddresses};
 
 /// Least time between two visits that timeouts cause.
 const TROUBLE_GAP: Duration = Duration::from_millis(10);
@@ -53,7 +52,7 @@ impl PathHealthReporter {
 
 /// Results of a visit.
 struct Findings {
-    degraded: Option<BTreeMap<(IpAddr, IpAddr), AddressPairFault>>,
+    degraded: Option<BTreeMap<PathAddresses, AddressPairFault>>,
     questions: Vec<(ConnectionId, AddressPair)>,
 }
 
@@ -128,8 +127,9 @@ impl Endpoint {
         let changed = table.generation() != reporter.seen;
         reporter.seen = table.generation();
         monitor.publish(&table);
-        let by_addresses =
-            |(n, fault): (AddressPair, AddressPairFault)| ((n.local, n.remote), fault);
+        let by_addresses = |(pair, fault): (AddressPair, AddressPairFault)| {
+            (PathAddresses { local: pair.local, remote: pair.remote }, fault)
+        };
         let degraded = changed.then(|| table.degraded().map(by_addresses).collect());
         let questions = self.choose_probes(&mut table);
         drop(table);

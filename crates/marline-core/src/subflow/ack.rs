@@ -13,8 +13,8 @@ use marline_time::{Duration, Instant};
 use marline_wire::{SackBlocks, TcpFlags};
 
 use super::Subflow;
+use super::loss::Frto;
 use super::rate::Newest;
-use super::rto::Frto;
 
 /// Limit on the reordering that is reported (Linux: tcp_max_reordering).
 const MAX_REORDERING: u64 = 300;
@@ -57,7 +57,7 @@ pub(super) struct AckInput {
 
 /// Deliveries of one ACK.
 #[derive(Copy, Clone, Debug, Default)]
-struct AckTally {
+struct Tally {
     /// Bytes delivered cumulatively or selectively, not counted before.
     delivered: u64,
     /// Octets by which SND.UNA advanced.
@@ -129,7 +129,7 @@ impl Subflow {
             return 0;
         }
         self.scratch.delivered.clear();
-        let mut tally = AckTally::default();
+        let mut tally = Tally::default();
         if input.ack > prior_una {
             self.take_cumulative(input.ack, &mut tally);
         }
@@ -190,7 +190,7 @@ impl Subflow {
         );
     }
 
-    fn take_cumulative(&mut self, ack: Ssn, tally: &mut AckTally) {
+    fn take_cumulative(&mut self, ack: Ssn, tally: &mut Tally) {
         tally.cumulative = ack.since(self.tx.una);
         self.tx.una = ack;
         while let Some(segment) = self.tx.board.pop_acked(ack) {
@@ -209,7 +209,7 @@ impl Subflow {
         self.mtu.on_delivered_up_to(ack);
     }
 
-    fn take_selective(&mut self, sack: &SackInput, tally: &mut AckTally) {
+    fn take_selective(&mut self, sack: &SackInput, tally: &mut Tally) {
         for &(left, right) in sack.as_slice() {
             let known = self
                 .tx
@@ -233,7 +233,7 @@ impl Subflow {
     }
 
     /// Marks the segments that are completely in the block `left..right` and belong to entries that touch `from..to`.
-    fn sack_part(&mut self, left: Ssn, right: Ssn, from: Ssn, to: Ssn, tally: &mut AckTally) {
+    fn sack_part(&mut self, left: Ssn, right: Ssn, from: Ssn, to: Ssn, tally: &mut Tally) {
         if from >= to {
             return;
         }
@@ -244,8 +244,8 @@ impl Subflow {
             }
             let (first, last) = entry.whole_segments_within(left, right);
             if !entry.sacked && first < last {
-                index += usize::from(self.tx.split_entry(index, first));
-                self.tx.split_entry(index, last);
+                index += usize::from(self.tx.cut(index, first));
+                self.tx.cut(index, last);
                 if let Some(part) = self.tx.board.get(index).copied() {
                     self.tx.board.mark_sacked(index);
                     self.deliver(&part, true, tally);
@@ -255,7 +255,7 @@ impl Subflow {
         }
     }
 
-    fn deliver(&mut self, segment: &SentSegment, by_sack: bool, tally: &mut AckTally) {
+    fn deliver(&mut self, segment: &SentSegment, by_sack: bool, tally: &mut Tally) {
         let retransmitted = segment.retransmitted();
         if !by_sack {
             tally.acked_segments = tally.acked_segments.saturating_add(segment.segments() as u32);
@@ -309,7 +309,7 @@ impl Subflow {
     }
 
     /// Records the degree of reordering, for monitoring: loss recovery is based on time.
-    fn note_reordering(&mut self, tally: &AckTally) {
+    fn note_reordering(&mut self, tally: &Tally) {
         let Some(lowest) = tally.overtaken else { return };
         let distance = self.tx.highest_sacked.0.saturating_sub(lowest.0);
         let mss = u64::from(self.tx.mss.max(1));
@@ -325,7 +325,7 @@ impl Subflow {
     /// 5.3: a segment outside the window does not change the echo). The sample would be as long as the silence.
     /// After an outage the timeout would be seconds, and a scheduler that uses the RTT would avoid the path, which
     /// is then never measured again. Data in flight while the process did not run gives no sample either.
-    fn sample_rtt(&mut self, now: Instant, input: &AckInput, tally: &AckTally) -> Option<Duration> {
+    fn sample_rtt(&mut self, now: Instant, input: &AckInput, tally: &Tally) -> Option<Duration> {
         if tally.untimed || input.sack.dsack.is_some() || self.proves_spurious_timeout(input, tally)
         {
             return None;
@@ -388,9 +388,8 @@ impl Subflow {
     /// True if a single ACK after a timeout acknowledges more segments than a delayed ACK does, all sent before
     /// the timeout: their own ACKs were lost, as after an outage. On a path that only became slow the ACKs arrive
     /// one by one.
-    fn proves_spurious_timeout(&self, input: &AckInput, tally: &AckTally) -> bool {
-        let before =
-            |undo: &super::undo::UndoState| input.echo.is_none_or(|e| undo.is_echo_older(e));
+    fn proves_spurious_timeout(&self, input: &AckInput, tally: &Tally) -> bool {
+        let before = |undo: &super::loss::Undo| input.echo.is_none_or(|e| undo.is_echo_older(e));
         self.tx.phase == Phase::Loss
             && tally.acked_segments > 2
             && self.tx.undo.as_deref().is_some_and(before)
@@ -400,8 +399,7 @@ impl Subflow {
     /// the peer's process did not run, and everything waited for the end of that. If the next answer takes as
     /// long, the path is slow.
     fn is_end_of_outage(&self, input: &AckInput) -> bool {
-        let before =
-            |undo: &super::undo::UndoState| input.echo.is_none_or(|e| undo.is_echo_older(e));
+        let before = |undo: &super::loss::Undo| input.echo.is_none_or(|e| undo.is_echo_older(e));
         self.tx.rto.count >= OUTAGE_TIMEOUTS
             && !self.tx.rto.doubted
             && self.tx.undo.as_deref().is_some_and(before)
@@ -418,7 +416,7 @@ impl Subflow {
     }
 
     /// Evaluates the three mechanisms that detect a spurious reduction.
-    fn judge_reduction(&mut self, now: Instant, input: &AckInput, tally: &AckTally) {
+    fn judge_reduction(&mut self, now: Instant, input: &AckInput, tally: &Tally) {
         let Some(undo) = self.tx.undo.as_mut() else { return };
         let repeated =
             input.sack.dsack.is_some_and(|(start, end)| undo.on_dsack(start, end.since(start)));
@@ -493,6 +491,41 @@ impl Subflow {
         if self.tx.phase == Phase::Open && self.tx.rate.delivered() > PROBE_MTU_AFTER * mss {
             self.mtu.consider(now);
         }
+    }
+
+    /// Bytes that PRR counts as delivered by an ACK that delivered these bytes and `moved` SND.UNA. Without SACK a
+    /// duplicate ACK stands for an unidentified segment, and the later ACK that covers it does not count it again; that
+    /// ACK has delivered at least one segment, the repair of the hole. Duplicates stand for at most the data in flight
+    /// at the first loss: ACKs are easy to forge.
+    fn count_delivered(&mut self, delivered: u64, moved: bool, duplicate: bool) -> u64 {
+        if self.tx.sack_enabled {
+            return delivered;
+        }
+        let mss = u64::from(self.tx.mss);
+        if moved {
+            let unnamed = core::mem::take(&mut self.tx.unnamed);
+            if self.tx.phase == Phase::Recovery {
+                self.tx.unnamed = unnamed.saturating_sub(delivered.saturating_sub(mss));
+            }
+            return delivered.saturating_sub(unnamed).max(delivered.min(mss));
+        }
+        let most = match self.tx.phase {
+            Phase::Open => self.tx.board.bytes_in_flight(),
+            Phase::Recovery | Phase::Loss => self.tx.recovery_point.since(self.tx.una),
+        };
+        let counts = duplicate && !self.tx.board.is_empty();
+        let counted = if counts { mss.min(most.saturating_sub(self.tx.unnamed)) } else { 0 };
+        self.tx.unnamed += counted;
+        counted
+    }
+
+    /// Updates the allowance in recovery. `safe`: SND.UNA advanced and no further loss was detected.
+    fn reduce(&mut self, delivered: u64, safe: bool) {
+        if self.tx.phase != Phase::Recovery {
+            return;
+        }
+        let in_flight = self.tx.board.bytes_in_flight().saturating_sub(self.tx.unnamed);
+        self.tx.prr.on_ack(delivered, in_flight, safe, u64::from(self.tx.mss));
     }
 
     /// Sets the pacer's rate from the current window.

@@ -1,4 +1,4 @@
-//! Output of a subflow: the segments it must send, and the data it accepts from the connection.
+//! Output of a subflow: the segments it must send, the data it accepts from the connection, and their headers.
 //!
 //! Retransmissions come before new data: a hole on a subflow makes all later data useless until it is filled. A
 //! pure ACK comes last, because any other segment carries it, too.
@@ -10,14 +10,15 @@ use marline_policy::{
     SentNotice, SentSegment, Ssn,
 };
 use marline_time::Instant;
+use marline_wire::{TcpFlags, TcpHeader, TcpOptions};
 
 use super::config::outstanding_limit;
+use super::loss::{Frto, Repeats};
 use super::reliable::SegmentCarrier;
-use super::rto::{Frto, RetransmissionMode};
 use super::segment::{HEADER, TIMESTAMP_OPTION};
 use super::transmission::Probe;
-use super::{Egress, PayloadRoom, PlainSegment, Rst, Subflow, SubflowEvent};
-use crate::SubflowState;
+use super::{Egress, HeaderFor, PayloadRoom, PlainSegment, Rst, Subflow, SubflowEvent};
+use crate::{Ecn, SubflowState};
 
 impl Subflow {
     /// Next pending segment; it counts as sent now. `room` bounds retransmissions.
@@ -103,7 +104,7 @@ impl Subflow {
 
     /// Lowest lost segment, if window and pacer allow it.
     fn next_retransmission(&mut self, now: Instant, room: PayloadRoom) -> Option<SentSegment> {
-        if self.tx.board.bytes_lost() == 0 || self.repeats == RetransmissionMode::Rests {
+        if self.tx.board.bytes_lost() == 0 || self.repeats == Repeats::Rests {
             return None;
         }
         let forced = self.tx.force.take();
@@ -131,7 +132,7 @@ impl Subflow {
         };
         if let Some(limit) = self.payload_limit(segment, room, most) {
             let at = segment.start.plus(limit);
-            self.tx.split_entry(index, at);
+            self.tx.cut(index, at);
         }
         self.retransmit(now, index, forced.unwrap_or(SentKind::Retransmission))
     }
@@ -141,13 +142,13 @@ impl Subflow {
         self.tx.probe.clear();
         let mut index = self.tx.board.iter().rposition(|segment| !segment.sacked)?;
         let at = self.tx.board.get(index)?.last_segment_start();
-        index += usize::from(self.tx.split_entry(index, at));
+        index += usize::from(self.tx.cut(index, at));
         let last = self.tx.board.get(index)?;
         if let Some(limit) = self.payload_limit(last, room, self.mtu.current())
             && last.len() > limit
         {
             let at = Ssn(last.end.0 - limit);
-            index += usize::from(self.tx.split_entry(index, at));
+            index += usize::from(self.tx.cut(index, at));
         }
         self.retransmit(now, index, SentKind::ProbeRepeat)
     }
@@ -351,7 +352,7 @@ impl Subflow {
 
     /// Appends a new segment with this content to the scoreboard.
     fn push(&mut self, now: Instant, content: SentSegment) -> SentSegment {
-        self.repeats = RetransmissionMode::Always;
+        self.repeats = Repeats::Always;
         let start = self.tx.nxt;
         let end = start.plus(u64::from(content.mapping_len) + u64::from(content.fin));
         let segment = SentSegment {
@@ -493,5 +494,101 @@ impl Subflow {
                 self.stop_timers();
             }
         }
+    }
+}
+
+/// Headers of segments.
+impl Subflow {
+    /// Fills header and TCP's own options of a segment; `rcv_window` is the window to offer, in bytes. Any segment
+    /// with ACK counts as the pending ACK.
+    pub(crate) fn fill_header(
+        &mut self,
+        now: Instant,
+        what: HeaderFor<'_>,
+        rcv_window: u64,
+        options: &mut TcpOptions,
+    ) -> (TcpHeader, Ecn) {
+        let (src_port, dst_port) = self.path.ports();
+        let mut header = TcpHeader { src_port, dst_port, ..TcpHeader::default() };
+        let mut codepoint = Ecn::NotEct;
+        let mut owes_sack = false;
+        match what {
+            HeaderFor::Egress(Egress::Syn) => {
+                return (self.syn_header(now, header, rcv_window, options), codepoint);
+            }
+            HeaderFor::Egress(Egress::SynAck) => {
+                return (self.syn_ack_header(now, header, rcv_window, options), codepoint);
+            }
+            HeaderFor::Egress(Egress::Rst) => {
+                return (self.rst_header(now, header, options), codepoint);
+            }
+            HeaderFor::Egress(Egress::Plain(plain)) => {
+                return (self.plain_header(now, *plain, header, rcv_window, options), codepoint);
+            }
+            HeaderFor::Egress(Egress::Ack) => header.seq = self.to_wire(self.tx.nxt),
+            HeaderFor::Egress(Egress::Probe) => {
+                header.seq = self.to_wire(Ssn(self.tx.una.0.saturating_sub(1)));
+            }
+            HeaderFor::Egress(Egress::Fin) => {
+                header.seq = self.to_wire(Ssn(self.tx.nxt.0.saturating_sub(1)));
+                header.flags = TcpFlags::FIN;
+            }
+            HeaderFor::Egress(Egress::Retransmit(segment)) => {
+                owes_sack = self.owes_sack();
+                self.data_header(segment, &mut header);
+            }
+            HeaderFor::Data(segment) => {
+                owes_sack = self.owes_sack();
+                self.data_header(segment, &mut header);
+                let (flags, ect) = self.ecn.data_marks();
+                header.flags = header.flags.with(flags);
+                codepoint = ect;
+            }
+        }
+        self.acknowledge(now, &mut header, rcv_window, options);
+        if owes_sack {
+            // Data has no room for SACK, and does not count as a duplicate ACK.
+            self.ack.demand();
+        }
+        (header, codepoint)
+    }
+
+    fn data_header(&self, segment: &SentSegment, header: &mut TcpHeader) {
+        header.seq = self.to_wire(segment.start);
+        if segment.fin {
+            header.flags = TcpFlags::FIN;
+        }
+        let last = segment.end == self.tx.nxt && segment.retransmitted();
+        let repeats_push = segment.push && segment.retransmitted();
+        if segment.end == self.push_end || repeats_push || last && segment.payload_len() > 0 {
+            header.flags = header.flags.with(TcpFlags::PSH);
+        }
+    }
+
+    /// Fills the acknowledging part of a segment.
+    fn acknowledge(
+        &mut self,
+        now: Instant,
+        header: &mut TcpHeader,
+        rcv_window: u64,
+        options: &mut TcpOptions,
+    ) {
+        header.ack = self.irs.add(self.rx.nxt.0 as u32);
+        header.flags = header.flags.with(TcpFlags::ACK).with(self.ecn.ack_flags());
+        let shift = self.rx.window_shift;
+        header.window = u16::try_from(rcv_window >> shift).unwrap_or(u16::MAX);
+        let offered = u64::from(header.window) << shift;
+        self.rx.edge = self.rx.edge.max(self.rx.nxt.plus(offered));
+        self.rx.max_offered = self.rx.max_offered.max(offered);
+        if self.timestamps.enabled {
+            options.timestamps = Some(self.timestamps.option(now, true));
+        }
+        self.timestamps.on_ack_sent(self.rx.nxt);
+        self.ack.on_ack_sent();
+    }
+
+    /// True if a pending ACK has SACK blocks to report.
+    pub(crate) fn owes_sack(&self) -> bool {
+        self.ack.is_owed() && self.tx.sack_enabled && self.has_sack_blocks()
     }
 }

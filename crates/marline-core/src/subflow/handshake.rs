@@ -7,7 +7,7 @@ use marline_time::{Duration, Instant};
 use marline_wire::{TcpFlags, TcpSegment};
 
 use super::ecn::EcnState;
-use super::rto::RtoTimer;
+use super::loss::RtoTimer;
 use super::state::State;
 use super::{Ingress, Rst, Start, Subflow, SubflowConfig, SubflowEvent};
 use crate::{Ecn, FourTuple, SubflowState};

@@ -9,7 +9,7 @@ use marline_policy::{CongestionFactory, RttEstimator, SentKind};
 use marline_time::Instant;
 
 use super::Subflow;
-use super::rto::Frto;
+use super::loss::Frto;
 use super::transmission::Probe;
 
 impl Subflow {

@@ -12,9 +12,6 @@
 //! the first retransmission. Linux 6.12 does the same, and packetdrill's scripts of recovery check it segment by
 //! segment. It starts from the window in Linux, and from the bytes in flight in the RFC (and here).
 
-use marline_policy::Phase;
-
-use super::Subflow;
 use crate::on_demand::Unused;
 
 /// The state of one recovery episode, in bytes.
@@ -86,43 +83,6 @@ impl Prr {
     /// Bytes that may be sent now.
     pub(super) const fn allowance(&self) -> u64 {
         self.allowance
-    }
-}
-
-impl Subflow {
-    /// Bytes that PRR counts as delivered by an ACK that delivered these bytes and `moved` SND.UNA. Without SACK a
-    /// duplicate ACK stands for an unidentified segment, and the later ACK that covers it does not count it again; that
-    /// ACK has delivered at least one segment, the repair of the hole. Duplicates stand for at most the data in flight
-    /// at the first loss: ACKs are easy to forge.
-    pub(super) fn count_delivered(&mut self, delivered: u64, moved: bool, duplicate: bool) -> u64 {
-        if self.tx.sack_enabled {
-            return delivered;
-        }
-        let mss = u64::from(self.tx.mss);
-        if moved {
-            let unnamed = core::mem::take(&mut self.tx.unnamed);
-            if self.tx.phase == Phase::Recovery {
-                self.tx.unnamed = unnamed.saturating_sub(delivered.saturating_sub(mss));
-            }
-            return delivered.saturating_sub(unnamed).max(delivered.min(mss));
-        }
-        let most = match self.tx.phase {
-            Phase::Open => self.tx.board.bytes_in_flight(),
-            Phase::Recovery | Phase::Loss => self.tx.recovery_point.since(self.tx.una),
-        };
-        let counts = duplicate && !self.tx.board.is_empty();
-        let counted = if counts { mss.min(most.saturating_sub(self.tx.unnamed)) } else { 0 };
-        self.tx.unnamed += counted;
-        counted
-    }
-
-    /// Updates the allowance in recovery. `safe`: SND.UNA advanced and no further loss was detected.
-    pub(super) fn reduce(&mut self, delivered: u64, safe: bool) {
-        if self.tx.phase != Phase::Recovery {
-            return;
-        }
-        let in_flight = self.tx.board.bytes_in_flight().saturating_sub(self.tx.unnamed);
-        self.tx.prr.on_ack(delivered, in_flight, safe, u64::from(self.tx.mss));
     }
 }
 

@@ -1,11 +1,11 @@
-//! Header construction: all fields of a segment that belong to plain TCP.
+//! Headers of segments without data: SYN, SYN/ACK, RST and plain ACKs, and the SACK option.
 
-use marline_policy::{SentSegment, Ssn};
+use marline_policy::Ssn;
 use marline_time::Instant;
 use marline_wire::{SackBlock, SackBlocks, TcpFlags, TcpHeader, TcpOptions};
 
-use super::{Egress, HeaderFor, PlainSegment, Rst, Subflow};
-use crate::{Ecn, SubflowState};
+use super::{PlainSegment, Rst, Subflow};
+use crate::SubflowState;
 
 /// Bytes of a header without options.
 pub(super) const HEADER: usize = 20;
@@ -15,95 +15,7 @@ pub(super) const TIMESTAMP_OPTION: usize = 12;
 pub(super) const DSS_OPTION: usize = 20;
 
 impl Subflow {
-    /// Fills header and TCP's own options of a segment; `rcv_window` is the window to offer, in bytes. Any segment
-    /// with ACK counts as the pending ACK.
-    pub(crate) fn fill_header(
-        &mut self,
-        now: Instant,
-        what: HeaderFor<'_>,
-        rcv_window: u64,
-        options: &mut TcpOptions,
-    ) -> (TcpHeader, Ecn) {
-        let (src_port, dst_port) = self.path.ports();
-        let mut header = TcpHeader { src_port, dst_port, ..TcpHeader::default() };
-        let mut codepoint = Ecn::NotEct;
-        let mut owes_sack = false;
-        match what {
-            HeaderFor::Egress(Egress::Syn) => {
-                return (self.syn_header(now, header, rcv_window, options), codepoint);
-            }
-            HeaderFor::Egress(Egress::SynAck) => {
-                return (self.syn_ack_header(now, header, rcv_window, options), codepoint);
-            }
-            HeaderFor::Egress(Egress::Rst) => {
-                return (self.rst_header(now, header, options), codepoint);
-            }
-            HeaderFor::Egress(Egress::Plain(plain)) => {
-                return (self.plain_header(now, *plain, header, rcv_window, options), codepoint);
-            }
-            HeaderFor::Egress(Egress::Ack) => header.seq = self.to_wire(self.tx.nxt),
-            HeaderFor::Egress(Egress::Probe) => {
-                header.seq = self.to_wire(Ssn(self.tx.una.0.saturating_sub(1)));
-            }
-            HeaderFor::Egress(Egress::Fin) => {
-                header.seq = self.to_wire(Ssn(self.tx.nxt.0.saturating_sub(1)));
-                header.flags = TcpFlags::FIN;
-            }
-            HeaderFor::Egress(Egress::Retransmit(segment)) => {
-                owes_sack = self.owes_sack();
-                self.data_header(segment, &mut header);
-            }
-            HeaderFor::Data(segment) => {
-                owes_sack = self.owes_sack();
-                self.data_header(segment, &mut header);
-                let (flags, ect) = self.ecn.data_marks();
-                header.flags = header.flags.with(flags);
-                codepoint = ect;
-            }
-        }
-        self.acknowledge(now, &mut header, rcv_window, options);
-        if owes_sack {
-            // Data has no room for SACK, and does not count as a duplicate ACK.
-            self.ack.demand();
-        }
-        (header, codepoint)
-    }
-
-    fn data_header(&self, segment: &SentSegment, header: &mut TcpHeader) {
-        header.seq = self.to_wire(segment.start);
-        if segment.fin {
-            header.flags = TcpFlags::FIN;
-        }
-        let last = segment.end == self.tx.nxt && segment.retransmitted();
-        let repeats_push = segment.push && segment.retransmitted();
-        if segment.end == self.push_end || repeats_push || last && segment.payload_len() > 0 {
-            header.flags = header.flags.with(TcpFlags::PSH);
-        }
-    }
-
-    /// Fills the acknowledging part of a segment.
-    fn acknowledge(
-        &mut self,
-        now: Instant,
-        header: &mut TcpHeader,
-        rcv_window: u64,
-        options: &mut TcpOptions,
-    ) {
-        header.ack = self.irs.add(self.rx.nxt.0 as u32);
-        header.flags = header.flags.with(TcpFlags::ACK).with(self.ecn.ack_flags());
-        let shift = self.rx.window_shift;
-        header.window = u16::try_from(rcv_window >> shift).unwrap_or(u16::MAX);
-        let offered = u64::from(header.window) << shift;
-        self.rx.edge = self.rx.edge.max(self.rx.nxt.plus(offered));
-        self.rx.max_offered = self.rx.max_offered.max(offered);
-        if self.timestamps.enabled {
-            options.timestamps = Some(self.timestamps.option(now, true));
-        }
-        self.timestamps.on_ack_sent(self.rx.nxt);
-        self.ack.on_ack_sent();
-    }
-
-    fn syn_header(
+    pub(super) fn syn_header(
         &mut self,
         now: Instant,
         mut header: TcpHeader,
@@ -125,7 +37,7 @@ impl Subflow {
         header
     }
 
-    fn syn_ack_header(
+    pub(super) fn syn_ack_header(
         &mut self,
         now: Instant,
         mut header: TcpHeader,
@@ -155,7 +67,7 @@ impl Subflow {
         header
     }
 
-    fn rst_header(
+    pub(super) fn rst_header(
         &mut self,
         now: Instant,
         mut header: TcpHeader,
@@ -178,7 +90,7 @@ impl Subflow {
         header
     }
 
-    fn plain_header(
+    pub(super) fn plain_header(
         &mut self,
         now: Instant,
         plain: PlainSegment,
@@ -220,11 +132,6 @@ impl Subflow {
             }
             room -= 1;
         }
-    }
-
-    /// True if a pending ACK has SACK blocks to report.
-    pub(crate) fn owes_sack(&self) -> bool {
-        self.ack.is_owed() && self.tx.sack_enabled && self.has_sack_blocks()
     }
 
     /// True if there are SACK blocks to report.

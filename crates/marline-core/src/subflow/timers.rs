@@ -6,7 +6,7 @@ use marline_time::{Duration, Instant};
 
 use marline_policy::{Phase, SentKind, TimeoutAction, UnreachableCause};
 
-use super::rto::RetransmissionMode;
+use super::loss::Repeats;
 use super::transmission::Probe;
 use super::{Subflow, SubflowEvent};
 use crate::SubflowState;
@@ -172,7 +172,7 @@ impl Subflow {
 
     /// Ends a silence. `unheard`: time without a segment before.
     pub(crate) fn end_silence(&mut self, unheard: Duration) {
-        self.repeats = RetransmissionMode::Always;
+        self.repeats = Repeats::Always;
         if let Some(end) = self.health.on_heard(unheard) {
             self.events.push_back(SubflowEvent::HeardAgain(end));
         }

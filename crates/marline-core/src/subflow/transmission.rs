@@ -12,12 +12,10 @@ use marline_time::{Duration, Instant};
 
 use super::SubflowConfig;
 use super::forecast_score::Scorer;
-use super::loss::LossHistory;
+use super::loss::{Frto, LossHistory, RtoTimer, Undo};
 use super::path_health::Tally;
 use super::prr::Prr;
 use super::rate::RateSampler;
-use super::rto::{Frto, RtoTimer};
-use super::undo::UndoState;
 use crate::on_demand::{OnDemand, Unused};
 
 /// Limit on outdated entries in the retransmission queue, beyond the number of scoreboard entries.
@@ -103,7 +101,7 @@ pub(super) struct Transmission {
     /// Peer's window in its last acceptable segment, and the largest ever.
     pub(super) window: u64,
     pub(super) max_window: u64,
-    pub(super) undo: Option<Box<UndoState>>,
+    pub(super) undo: Option<Box<Undo>>,
     pub(super) frto: Frto,
     /// One retransmission of this kind may be sent regardless of the window.
     pub(super) force: Option<SentKind>,
@@ -228,7 +226,7 @@ impl Transmission {
     }
 
     /// Splits the entry at `index` at `at`, if that is inside. Returns true if it was split.
-    pub(super) fn split_entry(&mut self, index: usize, at: Ssn) -> bool {
+    pub(super) fn cut(&mut self, index: usize, at: Ssn) -> bool {
         let before = self.board.len();
         self.board.split(index, at);
         let cut = self.board.len() > before;
@@ -242,7 +240,7 @@ impl Transmission {
     pub(super) fn cut_off_segment(&mut self, index: usize) {
         if let Some(entry) = self.board.get(index) {
             let at = entry.segment_end(entry.start);
-            self.split_entry(index, at);
+            self.cut(index, at);
         }
     }
 
@@ -277,7 +275,7 @@ impl Transmission {
                 return Some(index);
             }
         }
-        debug_assert!(false, "a lost segment is not queued for retransmission");
+        debug_assert!(false, "a lost segment is not in line");
         self.board.iter().position(|segment| segment.lost)
     }
 

@@ -1,13 +1,12 @@
 //! Path faults passed between an endpoint and its path health monitor: timeouts to report, and
 //! verdicts.
 
-use core::net::IpAddr;
 use std::collections::BTreeMap;
 
 use marline_policy::AddressPairFault;
 
-use crate::FourTuple;
 use crate::path_health::PathTrouble;
+use crate::{FourTuple, PathAddresses};
 
 /// Limit on address pairs with unreported timeouts.
 const MAX_TROUBLES: usize = 64;
@@ -17,25 +16,24 @@ pub(crate) struct PathFaults {
     /// There is a path health monitor.
     present: bool,
     /// Timeouts since the last visit, by addresses: the worst one of each address pair.
-    troubles: BTreeMap<(IpAddr, IpAddr), (FourTuple, PathTrouble)>,
+    troubles: BTreeMap<PathAddresses, (FourTuple, PathTrouble)>,
     /// Degraded address pairs, by addresses.
-    degraded: BTreeMap<(IpAddr, IpAddr), AddressPairFault>,
+    degraded: BTreeMap<PathAddresses, AddressPairFault>,
 }
 
 impl PathFaults {
     /// Records a timeout on a subflow.
     pub(crate) fn report(&mut self, path: FourTuple, trouble: PathTrouble) {
-        let key = (path.local.ip(), path.remote.ip());
-        if let Some((_, before)) = self.troubles.get_mut(&key) {
+        if let Some((_, before)) = self.troubles.get_mut(&path.addresses()) {
             *before = before.worse_of(trouble);
         } else if self.present && self.troubles.len() < MAX_TROUBLES {
-            self.troubles.insert(key, (path, trouble));
+            self.troubles.insert(path.addresses(), (path, trouble));
         }
     }
 
     /// Fault of the path; `None` if there is none.
     pub(crate) fn fault(&self, path: &FourTuple) -> Option<AddressPairFault> {
-        self.degraded.get(&(path.local.ip(), path.remote.ip())).copied()
+        self.degraded.get(&path.addresses()).copied()
     }
 
     /// Starts with a new path health monitor; earlier verdicts are dropped.
@@ -52,7 +50,7 @@ impl PathFaults {
     }
 
     /// Sets changed verdicts.
-    pub(crate) fn set_degraded(&mut self, degraded: BTreeMap<(IpAddr, IpAddr), AddressPairFault>) {
+    pub(crate) fn set_degraded(&mut self, degraded: BTreeMap<PathAddresses, AddressPairFault>) {
         self.degraded = degraded;
     }
 }

@@ -15,12 +15,16 @@
 
 use std::collections::VecDeque;
 
-use marline_policy::{Group, PathId, Repairs};
+use marline_policy::{DatagramContext, FlowClass, Group, PathId, Repairs};
 use marline_time::{Duration, Instant};
 use marline_wire::repair_code::coefficient;
 
-use super::sent_frames::FrameToKeep;
-use crate::frame::{LEN_BYTES, MAX_GROUP_FRAMES, Repair, add_part};
+use super::sent_frames::{Copy, FrameToKeep};
+use super::{Lane, Transmit};
+use crate::frame::{
+    HEADER_BYTES, LEN_BYTES, MAX_GROUP_FRAMES, Repair, TAG_BYTES, add_part, datagram_overhead,
+};
+use crate::path::Path;
 
 /// Pause and age after which a group ends.
 const PAUSE: Duration = Duration::from_millis(1);
@@ -235,5 +239,63 @@ impl Coding {
 impl EndedGroup {
     fn contains_frame(&self, number: u64) -> bool {
         self.numbers.contains(&number) || self.repairs.contains(&number)
+    }
+}
+
+impl Lane {
+    /// Sends a repair of a group that has ended, or the copy of its only frame.
+    pub(super) fn transmit_repair(
+        &mut self,
+        now: Instant,
+        frame: &mut Vec<u8>,
+    ) -> Option<Transmit> {
+        while self.coding.next_repair().is_none() {
+            let group = self.coding.take_ended(now)?;
+            match (self.repairs_of(&group, now), group.only_frame()) {
+                (None, _) => self.coding.let_go(group),
+                (Some(repairs), None) => self.coding.start_repairs(group, repairs),
+                (Some(Repairs { path, .. }), Some(number)) => {
+                    self.coding.let_go(group);
+                    self.copy(Copy { number, path, rescue: false });
+                    if let Some(transmit) = self.transmit_copy(now, frame) {
+                        return Some(transmit);
+                    }
+                }
+            }
+        }
+        let (group, id, row) = self.coding.next_repair()?;
+        frame.resize(HEADER_BYTES, 0);
+        group.write(row, frame);
+        let bytes = frame.len() + TAG_BYTES;
+        let fits = |path: &&mut Path| {
+            path.id() == id && bytes <= path.frame_bytes().into() && path.has_room_for_copy(bytes)
+        };
+        let Some(at) = self.paths.iter_mut().position(|path| fits(&path)) else {
+            self.coding.on_repair(None);
+            frame.clear();
+            return None;
+        };
+        let number = self.seal(frame);
+        self.coding.on_repair(Some(number));
+        self.paths[at].on_sent(number, bytes, false, now);
+        self.stats.copied_frame_bytes += bytes as u64;
+        self.stats.repair_frame_bytes += bytes as u64;
+        self.policy.on_sent(now, bytes as u64, true);
+        Some(Transmit { path: id, bytes })
+    }
+
+    fn repairs_of(&mut self, group: &Coded, now: Instant) -> Option<Repairs> {
+        if group.deadline <= now {
+            return None;
+        }
+        let bytes = group.repair_bytes().saturating_sub(datagram_overhead(u64::MAX, None));
+        self.update_path_views(bytes, None, now);
+        let class = self.flows.known(group.flow).map_or(FlowClass::Steady, |flow| flow.class);
+        let flow = self.flow_view(group.flow, class, bytes, group.deadline);
+        let context = DatagramContext { now, paths: &self.views, repairs: self.peer_repairs };
+        let frames = group.view().frames;
+        let repairs = self.policy.repairs(&context, &flow, group.view())?;
+        let count = repairs.count.clamp(1, frames);
+        context.path(repairs.path).map(|path| Repairs { path: path.id, count })
     }
 }

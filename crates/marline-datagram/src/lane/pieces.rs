@@ -18,9 +18,12 @@ use marline_policy::{FlowClass, PathId};
 use marline_time::{Duration, Instant};
 use marline_wire::Assembly;
 
-use super::sent_frames::FrameToKeep;
-use super::{Copy, Lane, Transmit};
-use crate::frame::{self, HEADER_BYTES, MAX_WHOLE_FRAME, PIECE_OVERHEAD, Piece, SMALLEST_FRAME};
+use super::sent_frames::{Copy, FrameToKeep};
+use super::{Lane, Transmit};
+use crate::frame::{
+    self, HEADER_BYTES, Header, Item, Items, MAX_WHOLE_FRAME, PIECE_OVERHEAD, Piece,
+    SMALLEST_FRAME, TAG_BYTES,
+};
 use crate::path::Path;
 use crate::queue::WaitingDatagram;
 
@@ -257,6 +260,35 @@ impl Lane {
             self.policy.on_sent(now, counted, again);
             return Some(Transmit { path: keeping.path, bytes });
         }
+    }
+
+    /// Processes a piece. Its frame is processed once all pieces have arrived.
+    pub(super) fn take_piece(&mut self, piece: &Piece<'_>, now: Instant) {
+        if !self.window.is_new(piece.number) {
+            self.stats.duplicates += 1;
+            return;
+        }
+        let mut whole = match self.halves.add_piece(piece, now) {
+            Ok(Some(whole)) => whole,
+            Ok(None) => return,
+            Err(BadPiece) => {
+                self.stats.malformed += 1;
+                return;
+            }
+        };
+        let ours = Header { lane: self.ids.ours, packet_number: piece.number };
+        let is_ours = Header::parse_whole(&whole) == Some(ours);
+        let (start, rest) = whole.split_at_mut(HEADER_BYTES);
+        let Some((body, tag)) = rest.split_last_chunk_mut::<TAG_BYTES>() else { return };
+        let opened = is_ours && self.keys.open.open(piece.number, start, body, tag);
+        let nested = Items::new(body).any(|item| matches!(item, Ok(Item::Piece(_))));
+        if !opened || nested {
+            self.stats.malformed += 1;
+            return;
+        }
+        self.window.record(piece.number, now);
+        self.stats.assembled_datagrams += 1;
+        self.take_body(piece.number, body, now);
     }
 }
 

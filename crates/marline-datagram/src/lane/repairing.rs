@@ -14,7 +14,8 @@ use std::collections::{BTreeMap, VecDeque};
 use marline_time::{Duration, Instant};
 use marline_wire::repair_code::{add_multiple, coefficient, inverse};
 
-use crate::frame::{LEN_BYTES, MAX_GROUP_FRAMES, Repair, add_part};
+use super::Lane;
+use crate::frame::{self, Item, Items, LEN_BYTES, MAX_GROUP_FRAMES, Repair, add_part};
 
 /// Time after the last repair during which frames are kept.
 const FOR: Duration = Duration::from_secs(10);
@@ -190,6 +191,28 @@ fn eliminate(rows: &mut [(Vec<u8>, Vec<u8>)]) -> bool {
         }
     }
     true
+}
+
+impl Lane {
+    /// Processes frames that were computed from repairs.
+    pub(super) fn take_repaired(&mut self, found: Vec<(u64, Vec<u8>)>, now: Instant) {
+        for (number, part) in found {
+            // The frame may have arrived before any were kept, or long ago.
+            if !self.window.is_new(number) {
+                continue;
+            }
+            self.window.record(number, now);
+            for item in Items::new(&part) {
+                match item {
+                    Ok(Item::Datagram { flow, payload }) => {
+                        self.stats.repaired_datagrams += 1;
+                        self.deliver(flow, payload);
+                    }
+                    Ok(_) | Err(frame::Malformed) => self.stats.malformed += 1,
+                }
+            }
+        }
+    }
 }
 
 #[cfg(test)]

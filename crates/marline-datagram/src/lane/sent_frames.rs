@@ -5,6 +5,14 @@ use std::collections::BTreeMap;
 use marline_policy::{FlowClass, PathId};
 use marline_time::Instant;
 
+/// Frame that has to be sent again.
+#[derive(Copy, Clone, Debug)]
+pub(super) struct Copy {
+    pub(super) number: u64,
+    pub(super) path: PathId,
+    pub(super) rescue: bool,
+}
+
 /// Frame that has been sent.
 #[derive(Clone, Debug)]
 pub(super) struct SentFrame {

@@ -137,7 +137,7 @@ impl Carrier {
         let ipv6 = path.remote.is_ipv6();
         match self {
             Carrier::Udp(_) => {
-                let payload = mtu.and_then(|mtu| super::socket::payload_of_mtu(mtu, path.remote));
+                let payload = mtu.and_then(|mtu| payload_of_mtu(mtu, path.remote));
                 let payload = payload.unwrap_or(BASE_DATAGRAM).min(LARGEST_DATAGRAM);
                 payload.saturating_sub(SHORT_HEADER as u16)
             }
@@ -147,4 +147,11 @@ impl Carrier {
             }
         }
     }
+}
+
+/// Maximum UDP payload of an IP packet of `mtu` bytes.
+pub(super) fn payload_of_mtu(mtu: u32, remote: SocketAddr) -> Option<u16> {
+    let ip_header = if remote.is_ipv6() { 40 } else { 20 };
+    let payload = mtu.checked_sub(ip_header + UDP_HEADER as u32)?;
+    Some(u16::try_from(payload).unwrap_or(u16::MAX))
 }

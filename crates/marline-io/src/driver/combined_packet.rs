@@ -1,4 +1,4 @@
-//! Segments of one connection that are combined into a single packet, and its writing to a TUN interface.
+//! Packets for a TUN interface, one by one or combined: segments of one connection become a single packet.
 //!
 //! The kernel takes such a packet as if a network card had coalesced it (GRO): one header, all payloads, and the
 //! segment size beside it. Only segments that a card would coalesce are combined: they are in sequence and differ
@@ -9,9 +9,10 @@ use core::net::IpAddr;
 use std::io::IoSlice;
 use std::os::fd::BorrowedFd;
 
-use marline_wire::{Checksum, IPV4_HEADER_LEN, IPV6_HEADER_LEN, tcp_pseudo_header};
+use marline_wire::{Checksum, IPV4_HEADER_LEN, IPV6_HEADER_LEN, ip_header_len, tcp_pseudo_header};
 
 use super::sending::SendError;
+use crate::carrier::Outer;
 use crate::edge::virtio::VirtioHeader;
 
 /// Maximum number of segments in a packet.
@@ -205,8 +206,28 @@ const fn ends_group(flags: u8) -> bool {
     flags & (PUSH | FIN) != 0
 }
 
-/// Writes the packets of a batch. Their headers are in the room in front of each segment; an IPv4 header is at the
-/// end of that room.
+/// Writes packets one by one. Their headers are in the room in front of each segment; an IPv4 header is at the end
+/// of that room.
+pub(super) fn write_each(
+    fd: BorrowedFd<'_>,
+    outer: &Outer,
+    stride: usize,
+    bytes: &[u8],
+) -> Result<(), SendError> {
+    let free = IPV6_HEADER_LEN - ip_header_len(outer.local);
+    let mut sent = 0;
+    for datagram in bytes.chunks(if stride == 0 { bytes.len().max(1) } else { stride }) {
+        let packet = datagram.get(free..).unwrap_or_default();
+        if let Err(error) = rustix::io::write(fd, packet) {
+            return Err(SendError { error: error.into(), sent });
+        }
+        sent += datagram.len();
+    }
+    Ok(())
+}
+
+/// Writes the packets of a batch, combined where that is possible. Their headers are in the room in front of each
+/// segment; an IPv4 header is at the end of that room.
 pub(super) fn write_batch(
     fd: BorrowedFd<'_>,
     ipv6: bool,

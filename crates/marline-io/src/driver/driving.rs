@@ -18,29 +18,28 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Weak};
 
-use marline_core::{ConnectionConfig, ConnectionId, Endpoint, EndpointConfig, FourTuple};
+use marline_core::{
+    ConnectionConfig, ConnectionId, Endpoint, EndpointConfig, Event, FourTuple, MonitorKind,
+};
 use marline_time::{Duration, Instant};
 use tokio::io::{Interest, Ready};
 use tokio::sync::mpsc;
 
 use super::carrier::{Carrier, CarrierKind};
 use super::egress::{drain_errors, serve_lanes, transmit};
-use super::events::dispatch_events;
+use super::generations;
 use super::ingress;
 use super::lane_traffic::LaneCounters;
 use super::lanes::Lanes;
 use super::link_events::{self, LinkListener};
-use super::local_ports;
-use super::native_shards;
 use super::observers::Observers;
 use super::reception::{Looked, Reception};
 use super::routing::Routing;
 use super::shard::{Shard, ShardConfig, ShardHandle, StartError};
-use super::socket::{Sock, SocketOptions};
-use super::sockets::Watch;
+use super::sockets::{Sock, SocketOptions, Watch};
 use super::state::{Parts, State};
 use super::stream::Stream;
-use super::streams::Streams;
+use super::streams::{Incoming, Streams};
 use super::task;
 use super::wakeups::Wakeups;
 use crate::carrier::{CarrierConfig, FlowEnds, UdpCarrier};
@@ -164,8 +163,7 @@ impl Shard {
             [] => None,
             _ => state.endpoint().fast_open_room(now, &config, &FourTuple { local, remote }),
         };
-        let id = local_ports::connect(&mut state, now, config, local, remote)
-            .map_err(StartError::Core)?;
+        let id = state.connect(now, &config, local, remote).map_err(StartError::Core)?;
         let first = &first[..room.unwrap_or(0).min(first.len())];
         // This comes before the SYN is sent. If the connection accepts no data now, the bytes are written later.
         let written = if first.is_empty() { Ok(0) } else { state.endpoint().write(now, id, first) };
@@ -244,16 +242,14 @@ impl Shard {
 
     /// Returns the address pairs whose connections use TCP because it is faster there, with the measured rates.
     #[must_use]
-    pub fn routes_faster_by_tcp(&self) -> Vec<((IpAddr, SocketAddr), CarrierRates)> {
-        let routes = self.lock().routing().routes().routes_faster_by_tcp().into_iter();
-        routes.map(|(ends, rates)| ((ends.local, ends.remote), rates)).collect()
+    pub fn routes_faster_by_tcp(&self) -> Vec<(FlowEnds, CarrierRates)> {
+        self.lock().routing().routes().routes_faster_by_tcp()
     }
 
     /// Returns the address pairs whose connections use TCP now.
     #[must_use]
-    pub fn routes_by_link(&self) -> Vec<(IpAddr, SocketAddr)> {
-        let routes = self.lock().routing().routes().by_link().into_iter();
-        routes.map(|ends| (ends.local, ends.remote)).collect()
+    pub fn routes_by_link(&self) -> Vec<FlowEnds> {
+        self.lock().routing().routes().by_link()
     }
 }
 
@@ -268,7 +264,7 @@ impl Shard {
             state.wakeups().wake_task();
         }
         link_events::apply_carrier_changes(state, now);
-        local_ports::reserve_missing_ports(state);
+        state.reserve_missing_ports();
         let woken = dispatch_events(self, state, now);
         state.wake_lanes();
         if serve_lanes(state, now) {
@@ -441,7 +437,85 @@ impl Shard {
         let others = ingress::on_batch(self, &mut state, now, socket, buffer);
         then(&mut state, now);
         drop(state);
-        native_shards::pass_on(self, others);
+        generations::pass_on(self, others);
+    }
+}
+
+/// Dispatches all pending events of the core. Returns true if a task was woken.
+fn dispatch_events(shard: &Shard, state: &mut State, now: Instant) -> bool {
+    let mut woken = false;
+    while let Some(event) = state.endpoint().poll_event() {
+        woken |= on_event(shard, state, now, event);
+    }
+    woken
+}
+
+fn on_event(shard: &Shard, state: &mut State, now: Instant, event: Event) -> bool {
+    match event {
+        Event::Readable(id) => state.streams().on_readable(id),
+        Event::Writable(id) => state.streams().on_writable(id),
+        Event::Connected { connection, fallback } => {
+            state.streams().on_connected(connection, fallback)
+        }
+        Event::Closed { connection, reason } => state.streams().on_closed(connection, reason),
+        Event::Requested(path) => {
+            if !state.streams().request(path) {
+                state.endpoint().refuse(now, &path);
+            }
+            false
+        }
+        Event::Incoming(id) => {
+            on_incoming(shard, state, now, id);
+            true
+        }
+        Event::FlowEnded { local_flow } => {
+            state.carrier().retire(local_flow);
+            state.lanes().on_flow_ended(local_flow);
+            false
+        }
+        Event::FlowGone { local_flow, .. } => {
+            state.carrier().forget(local_flow);
+            state.routing().forget_flow(local_flow);
+            state.lanes().on_flow_ended(local_flow);
+            false
+        }
+        Event::Monitor(mut event) => {
+            let id = event.connection;
+            event.connection = shard.public_id(id);
+            let filter = state.observers().show(&event);
+            let filter = match event.kind {
+                MonitorKind::Decided { .. } => {
+                    if !state.observers().pass_decision(event) {
+                        state.endpoint().tell_decisions(false);
+                    }
+                    filter
+                }
+                MonitorKind::Traffic { .. } => state.observers().pass_traffic(id, event).or(filter),
+                _ => {
+                    state.observers().pass_event(event);
+                    filter
+                }
+            };
+            if let Some(filter) = filter {
+                state.endpoint().tell_traffic(filter);
+            }
+            false
+        }
+    }
+}
+
+fn on_incoming(shard: &Shard, state: &mut State, now: Instant, id: ConnectionId) {
+    // A gateway has admitted it.
+    if state.streams().on_connected(id, None) {
+        return;
+    }
+    let peer = state.endpoint().info(id).and_then(|info| info.subflows.first().map(|s| s.path));
+    let unknown = SocketAddr::new(core::net::Ipv4Addr::UNSPECIFIED.into(), 0);
+    let peer = peer.map_or(unknown, |path| path.remote);
+    let incoming = Incoming { id: shard.public_id(id), peer };
+    if !state.streams().accept(id, incoming) {
+        state.endpoint().abort(now, id);
+        state.endpoint().release(now, id);
     }
 }
 

@@ -8,11 +8,10 @@ use marline_datagram::PathId;
 use marline_time::Instant;
 use marline_wire::SeqNum;
 
-use super::carrier::Carrier;
+use super::carrier::{Carrier, payload_of_mtu};
 use super::observers::Direction;
 use super::sending::LaneBatch;
 use super::sending::{Outgoing, Sender};
-use super::socket::payload_of_mtu;
 use super::state::State;
 use crate::carrier::{FlowEnds, Framed, Outer, SHORT_HEADER};
 use crate::edge::network_error::NetworkError;

@@ -1,35 +1,183 @@
-//! Generations of a server: processes that share its sockets, of which the newest receives
-//! (docs/decisions/upgrades-and-shards.md).
+//! Packets for other receivers: between the shards of a server, and between its generations, which are processes that
+//! share its sockets and of which the newest receives (docs/decisions/upgrades-and-shards.md).
 //!
-//! This module covers a process that has a successor: it stops receiving, gets its packets from the newest process,
-//! and sends on the shared sockets. The part of the newest process is in `older_processes.rs`. Links are TCP
-//! connections, and only one process can write to one: their frames are relayed (`link_tasks.rs`).
+//! *Problem.* A segment has no id of the shard that it belongs to. The kernel distributes packets by their source: a
+//! connection belongs to the shard that receives its first SYN, its home shard. But a join belongs to the shard
+//! whose connection has the token, from any source address, and so do all later segments on its path. The queues of
+//! a TUN interface are chosen by the kernel.
+//!
+//! A shard that receives a segment which its core does not claim asks the other shards, as processes ask each other
+//! (below). First comes the shard that the token names or that owned the path before. Otherwise all
+//! are asked, starting with the home shard. The shard that claims the segment takes it. The home shard takes what no
+//! shard claims: a new connection, or a stray segment that must be answered. Asking means a lookup in the other
+//! shard's tables by the receiving thread. Nothing is copied or queued, and no two shards are locked at the same
+//! time.
+//!
+//! Because each shard receives segments of the others, all of them run until the last one has ended.
+//!
+//! Between processes, the core of the newest process recognizes its own segments. The others are passed from the
+//! youngest of the older processes to the oldest. Each takes what its core claims and returns the rest. Segments that
+//! no process claims belong to the newest. The owner of each path is cached, so that this search happens only once.
+//!
+//! A process that has a successor stops receiving, gets its packets from the newest process, and sends on the shared
+//! sockets. The part of the newest process is in `older_processes.rs`. Links are TCP connections, and only one process
+//! can write to one: their frames are relayed (`link_tasks.rs`).
 
 use core::net::{IpAddr, SocketAddr};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use marline_core::{FourTuple, Shard as Part};
+use marline_core::{Asks, Ecn, FourTuple, PacketMeta, Shard as Part};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::net::UnixStream;
 
+use super::carrier::Carrier;
+use super::egress::on_native_error;
 use super::ingress::{self, Origin};
 use super::link::LinkStream;
 use super::link_events::{Shards, users_of};
-use super::link_table::{Links, count};
 use super::link_tasks::{self, owner};
-use super::native_shards;
 use super::older_processes::OlderProcesses;
+use super::path_owners::{OtherShardPackets, Stray};
+use super::routing::{Links, count};
 use super::shard::{Shard, ShardHandle};
 use super::sockets::Watch;
 use crate::carrier::Outer;
 use crate::edge::descriptor::watch;
+use crate::edge::network_error::NetworkError;
 use crate::links::FrameDecoder;
 use crate::native;
 use crate::succession::{Channel, MAX_MESSAGE_LEN, Message, Passed};
 use crate::sys::channel;
+
+/// Passes packets of a batch on to the shards that own them. No shard may be locked.
+pub(super) fn pass_on(shard: &Shard, others: OtherShardPackets<'_>) {
+    let OtherShardPackets { mut strays, errors } = others;
+    while let Some(asked) = strays.first().map(|stray| stray.asked) {
+        let (theirs, rest): (Vec<_>, Vec<_>) =
+            strays.into_iter().partition(|stray| stray.asked == asked);
+        strays = rest;
+        let Some(sibling) = shard.sibling(asked) else { continue };
+        let left = claim_strays(&sibling, theirs);
+        if !left.is_empty() {
+            let mut state = shard.lock();
+            let part = state.carrier().part();
+            let owners = state.path_owners();
+            strays.extend(left.into_iter().map(|stray| owners.next_shard_to_ask(part, stray)));
+        }
+    }
+    if !errors.is_empty() {
+        pass_errors_to_shards(shard, &errors);
+    }
+}
+
+/// Returns the shards that depend on each other's reception, including this one; nothing if the ports are not
+/// shared.
+fn group(shard: &Shard) -> impl Iterator<Item = Arc<Shard>> {
+    let is_shared = shard.lock().carrier().part().count > 1;
+    shard.siblings().filter(move |_| is_shared)
+}
+
+/// Returns true if neither this shard nor one that receives some of its packets has a handle left.
+pub(super) fn is_abandoned(shard: &Shard) -> bool {
+    shard.is_orphaned() && group(shard).all(|shard| shard.is_orphaned())
+}
+
+/// Returns two flags, also for shards that receive some of its packets: connections are left, and connections in
+/// TIME-WAIT still answer late segments.
+pub(super) fn remains(shard: &Shard) -> (bool, bool) {
+    let of = |shard: &Shard| {
+        let mut state = shard.lock();
+        let stragglers = state.carrier().is_native() && state.endpoint().in_time_wait();
+        (!state.endpoint().connections().is_empty(), stragglers)
+    };
+    group(shard)
+        .map(|shard| of(&shard))
+        .fold(of(shard), |all, one| (all.0 || one.0, all.1 || one.1))
+}
+
+/// Takes the segments that this shard claims or that no other shard is asked for. Returns the rest.
+fn claim_strays<'a>(shard: &Shard, strays: Vec<Stray<'a>>) -> Vec<Stray<'a>> {
+    let mut left = Vec::new();
+    let mut state = shard.lock();
+    let now = shard.now(&mut state);
+    let asked = strays.len();
+    for stray in strays {
+        let Stray { asks, meta, segment, .. } = &stray;
+        if state.endpoint().claims(now, meta, segment) {
+            if let Carrier::Native(carrier) = state.carrier() {
+                carrier.count_foreign(matches!(asks, Asks::ToJoin(_)));
+            }
+            ingress::take_segment(&mut state, now, meta, segment);
+        } else if stray.is_last {
+            ingress::on_unclaimed_segment(&mut state, now, meta, segment);
+        } else {
+            if stray.asks != Asks::Nothing {
+                state.endpoint().release_address_pair(&meta.path);
+            }
+            left.push(stray);
+        }
+    }
+    if left.len() < asked {
+        shard.finish_foreign_access(&mut state, now);
+    }
+    left
+}
+
+/// Passes ICMP errors on: one that arrived in one queue of an interface may concern any shard.
+fn pass_errors_to_shards(shard: &Shard, errors: &[NetworkError]) {
+    for sibling in shard.siblings() {
+        if core::ptr::eq(&raw const *sibling, shard) {
+            continue;
+        }
+        let mut state = sibling.lock();
+        let now = sibling.now(&mut state);
+        errors.iter().for_each(|error| on_native_error(&mut state, now, error));
+        sibling.serve(&mut state, now);
+    }
+}
+
+const fn meta(path: FourTuple, ecn: Ecn) -> PacketMeta {
+    PacketMeta { path, ecn, flow: 0, peer_flow: 0, checksum_verified: true }
+}
+
+/// Takes a segment that the newest process passed on. Returns false if the core does not claim it.
+pub(super) fn on_passed_segment(shard: &Shard, path: FourTuple, ecn: Ecn, segment: &[u8]) -> bool {
+    let meta = meta(path, ecn);
+    let mut state = shard.lock();
+    let now = shard.now(&mut state);
+    if !state.endpoint().claims(now, &meta, segment) {
+        return false;
+    }
+    ingress::take_segment(&mut state, now, &meta, segment);
+    shard.finish_foreign_access(&mut state, now);
+    true
+}
+
+/// Takes a segment that an older process returned and no other shard claims, unless another older process has to
+/// be asked.
+pub(super) fn on_returned_segment(
+    shard: &Shard,
+    generation: u8,
+    path: FourTuple,
+    ecn: Ecn,
+    segment: &[u8],
+) {
+    let meta = meta(path, ecn);
+    let mut state = shard.lock();
+    let now = shard.now(&mut state);
+    // An earlier segment may have made it ours.
+    if !state.endpoint().claims(now, &meta, segment)
+        && let Some(older) = state.routing().links().connected_older_processes()
+        && older.ask_next_process(generation, &path, ecn, segment)
+    {
+        return;
+    }
+    ingress::take_segment(&mut state, now, &meta, segment);
+    shard.serve(&mut state, now);
+}
 
 /// Processes that share the sockets of these shards, as seen from one of them.
 #[derive(Debug)]
@@ -54,12 +202,10 @@ impl Generations {
             };
             // Earlier packets may have moved the connection to another shard.
             let (home, others) = home_and_other_shards(&returned_to, &path);
-            if !others
-                .iter()
-                .any(|other| native_shards::on_passed_segment(other, path, ecn, segment))
+            if !others.iter().any(|other| on_passed_segment(other, path, ecn, segment))
                 && let Some(home) = home
             {
-                native_shards::on_returned_segment(&home, generation, path, ecn, segment);
+                on_returned_segment(&home, generation, path, ecn, segment);
             }
         });
         let older = OlderProcesses::new(own, knows_token, returned);
@@ -128,7 +274,7 @@ impl Generations {
             (Ok((Message::Segment { path, ecn }, segment)), _) => {
                 let (home, others) = home_and_other_shards(&self.shards, &path);
                 let mut asked = home.iter().chain(&others);
-                if !asked.any(|shard| native_shards::on_passed_segment(shard, path, ecn, segment)) {
+                if !asked.any(|shard| on_passed_segment(shard, path, ecn, segment)) {
                     // If the channel has no room, the segment is lost, as in a full queue.
                     let _ = channel::send(back, &[bytes], None);
                 }
@@ -234,3 +380,6 @@ fn on_passed_frames(shard: &Shard, passed: &Passed, frames: &[&[u8]]) {
     ingress::on_frames(shard, &mut state, now, &origin, frames.iter().copied());
     shard.finish_foreign_access(&mut state, now);
 }
+
+#[cfg(test)]
+mod tests;

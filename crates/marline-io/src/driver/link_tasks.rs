@@ -18,10 +18,9 @@ use tokio::net::{TcpSocket, TcpStream, UnixStream};
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::link::{Link, LinkStream, Sent};
-use super::link_table::{self, Links, count};
 use super::older_processes::{OlderProcess, OlderProcesses};
-use super::socket::SocketOptions;
-use super::sockets::Watch;
+use super::routing::{self, Links, count};
+use super::sockets::{SocketOptions, Watch};
 use crate::carrier::Outer;
 use crate::edge::tcp::Segments;
 use crate::links::{Failure, ForeignData, FrameDecoder, PREAMBLE};
@@ -140,7 +139,7 @@ pub(super) fn start<N>(
 ) where
     N: Fn(usize, LinkEvent<'_>) -> bool + Clone + Send + Sync + 'static,
 {
-    link_table::start_watch(links);
+    routing::start_watch(links);
     let (links, writer) = (Arc::clone(links), Arc::clone(&link));
     let write = tokio::spawn(write(writer, Arc::clone(&links), users.clone()));
     let write = Watch::new(write.abort_handle());

@@ -7,30 +7,24 @@
 
 mod carrier;
 mod combined_packet;
-mod combined_sender;
 mod datagrams;
 mod driving;
 mod egress;
-mod events;
-mod gateway;
 mod generations;
 mod ingress;
 mod lane_traffic;
 mod lanes;
 mod link;
 mod link_events;
-mod link_table;
 mod link_tasks;
-mod local_ports;
-mod native_shards;
 mod observers;
 mod older_processes;
 mod path_owners;
+mod raw_sender;
 mod reception;
 mod routing;
 mod sending;
 mod shard;
-mod socket;
 mod sockets;
 mod state;
 mod stream;
@@ -38,22 +32,20 @@ mod streams;
 mod task;
 #[cfg(test)]
 mod testing;
-mod turns;
 mod wakeups;
 
 pub use carrier::{CarrierKind, udp_capabilities};
 pub use datagrams::{Datagrams, LaneEnded, LaneError};
-pub use gateway::{Request, Requests};
 pub use generations::Generations;
 pub use lane_traffic::{Arrivals, LaneCounters, NamedPath, PathNumbers};
 pub use link_events::LinkListener;
-pub use link_table::Links;
 pub use observers::{
     Direction, EventObserver, ObservedPath, ObservedSegments, PacketObserver, SharedEventObserver,
     SharedObserver,
 };
+pub use routing::Links;
 pub use shard::{Shard, ShardConfig, ShardHandle, StartError};
-pub use socket::SocketOptions;
-pub use stream::Stream;
+pub use sockets::SocketOptions;
+pub use stream::{Request, Requests, Stream};
 pub use streams::{AcceptQueue, Incoming, PacketSink};
 pub use wakeups::MAX_BUSY_POLL;

@@ -15,8 +15,7 @@ use quinn_udp::{RecvMeta, UdpSockRef};
 
 use super::carrier::CarrierKind;
 use super::older_processes::OlderProcesses;
-use super::socket::{Kind, Sock, UdpKind, ecn_of, plain};
-use super::sockets::OpenSocket;
+use super::sockets::{Kind, OpenSocket, Sock, UdpKind, ecn_of, plain};
 use crate::clock::Clock;
 use crate::edge::raw_packet;
 use crate::edge::virtio::VirtioHeader;

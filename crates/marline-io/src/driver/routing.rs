@@ -1,18 +1,310 @@
-//! Routing of a shard's flows: the links that carry them, and the routes of a client.
+//! Routing of flows: the links of a driver, the flows of a shard that they carry, and the routes of a client. A watch
+//! over the links closes those whose peer does not acknowledge.
+//!
+//! *Problem.* A failed network loses everything that a link sends, and the kernel retransmits it: a full segment per
+//! second, on both sides, until TCP_USER_TIMEOUT. If only large packets are lost, because the path MTU has decreased
+//! without an ICMP error, the kernel retransmits them forever.
+//!
+//! *Solution.* While data was sent on a link and nothing is read, the kernel's statistics are checked a few times
+//! per second (`link.rs`). A link without progress is reset. The data in it is sent on other paths, and a client
+//! connects again: with one SYN of 60 bytes per second, which is answered within a second after the network
+//! recovers. If it is answered at once, segments were too large (`link_tasks.rs`).
 
+use core::net::{IpAddr, SocketAddr};
+use core::sync::atomic::{AtomicU64, Ordering};
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 
-use marline_time::Instant;
+use marline_core::{PendingId, PendingLimits, PendingPeers, Source};
+use marline_time::{Duration, Instant};
+use tokio::sync::Notify;
+use tokio::task::AbortHandle;
 
-use super::link::{Link, Sent};
-use super::link_table::{Links, count};
+use super::link::{Link, LinkStream, Sent, lock};
+use super::older_processes::OlderProcesses;
 use super::sending::{Outgoing, Sender};
-use crate::carrier::{Carried, FlowEnds, Outer, SHORT_HEADER};
+use crate::carrier::{Carried, CarrierCounters, FIRST_LINK, FlowEnds, Outer, SHORT_HEADER};
+use crate::edge::tcp::TcpInfo;
 use crate::links::Routes;
 
+/// Maximum number of links.
+const MAX_LINKS: usize = 8_192;
+/// Limits of accepted links that carry no validated flow. Validation ends with the flow: a link whose last validated
+/// flow has ended is pending again.
+const PENDING: PendingLimits = PendingLimits { total: 512, per_source: 128 };
+/// Interval of the checks.
+const LOOK: Duration = Duration::from_millis(250);
 /// Maximum length of a frame without payload. Longer ones elicit an answer.
 const MAX_ACK_FRAME: usize = SHORT_HEADER + 60;
+
+#[derive(Debug)]
+struct Table {
+    slots: Vec<Option<Slot>>,
+    /// Accepted links without a validated flow, by index.
+    pending: PendingPeers<u16>,
+    /// Set while another process handles TCP connections.
+    elsewhere: bool,
+}
+
+#[derive(Debug)]
+struct Slot {
+    link: Arc<Link>,
+    /// The link was opened by another process or by a client's own shard, and is never evicted.
+    trusted: bool,
+    /// Entry among the pending links.
+    pending: Option<PendingId>,
+}
+
+impl Default for Table {
+    fn default() -> Self {
+        Table { slots: Vec::new(), pending: PendingPeers::new(PENDING), elsewhere: false }
+    }
+}
+
+impl Table {
+    /// Returns the index of a free slot, or `None` if all links are in use.
+    fn free_slot(&mut self) -> Option<usize> {
+        match self.slots.iter().position(Option::is_none) {
+            Some(free) => Some(free),
+            None if self.slots.len() < MAX_LINKS => {
+                self.slots.push(None);
+                Some(self.slots.len() - 1)
+            }
+            None => None,
+        }
+    }
+
+    fn slot_of(&mut self, link: &Link) -> Option<&mut Slot> {
+        let index = usize::from(link.outer().socket.checked_sub(FIRST_LINK)?);
+        let slot = self.slots.get_mut(index)?.as_mut()?;
+        core::ptr::eq(Arc::as_ptr(&slot.link), link).then_some(slot)
+    }
+
+    /// Adds a link to the pending ones. Returns the link that must be closed for it.
+    fn add_pending_link(&mut self, link: &Link) -> Option<Arc<Link>> {
+        let index = link.outer().socket;
+        let source = Source::of(link.outer().remote.ip());
+        if self.slot_of(link).is_none_or(|slot| slot.trusted || slot.pending.is_some()) {
+            return None;
+        }
+        let (id, evicted) = self.pending.admit(source, index);
+        if let Some(slot) = self.slot_of(link) {
+            slot.pending = Some(id);
+        }
+        let slot = self.slots.get_mut(usize::from(evicted? - FIRST_LINK))?.as_mut()?;
+        slot.pending = None;
+        Some(Arc::clone(&slot.link))
+    }
+
+    /// Removes a link from the pending ones.
+    fn settle(&mut self, link: &Link) {
+        let Some(id) = self.slot_of(link).and_then(|slot| slot.pending.take()) else { return };
+        self.pending.remove(Source::of(link.outer().remote.ip()), id);
+    }
+}
+
+/// Counters of links.
+#[derive(Debug, Default)]
+pub(super) struct LinkCounters {
+    pub(crate) accepted: AtomicU64,
+    pub(crate) refused: AtomicU64,
+    pub(crate) evicted: AtomicU64,
+    pub(crate) malformed: AtomicU64,
+    pub(crate) silent: AtomicU64,
+    pub(crate) stuck: AtomicU64,
+    pub(crate) dropped: AtomicU64,
+}
+
+/// Links of all shards that share a port.
+#[derive(Debug, Default)]
+pub struct Links {
+    table: Mutex<Table>,
+    counters: LinkCounters,
+    /// Older processes that share the port.
+    older: OnceLock<Arc<OlderProcesses>>,
+    /// Wakes the task that checks for stalled links.
+    watch: Arc<Notify>,
+    /// That task, which ends with the links.
+    watcher: OnceLock<AbortHandle>,
+}
+
+impl Drop for Links {
+    fn drop(&mut self) {
+        if let Some(watcher) = self.watcher.get() {
+            watcher.abort();
+        }
+    }
+}
+
+pub(super) fn count(counter: &AtomicU64) {
+    counter.fetch_add(1, Ordering::Relaxed);
+}
+
+impl Links {
+    pub(super) const fn counters(&self) -> &LinkCounters {
+        &self.counters
+    }
+
+    pub(super) fn set_older_processes(&self, older: &Arc<OlderProcesses>) {
+        // This is called only once, so an error cannot occur.
+        let _ = self.older.set(Arc::clone(older));
+    }
+
+    /// Older processes that may share the port. The set may be empty.
+    pub(super) fn older_processes(&self) -> Option<&Arc<OlderProcesses>> {
+        self.older.get()
+    }
+
+    /// The older processes, if there are any.
+    pub(super) fn connected_older_processes(&self) -> Option<&Arc<OlderProcesses>> {
+        self.older.get().filter(|older| older.has_any())
+    }
+
+    /// Adds a connection. One that is not `trusted` is pending until a flow has validated itself on it, and another
+    /// pending link may be closed for it. Returns `None` if all links are in use or another process handles TCP
+    /// connections.
+    pub(super) fn insert(
+        &self,
+        stream: LinkStream,
+        local: IpAddr,
+        remote: SocketAddr,
+        port: u16,
+        trusted: bool,
+    ) -> Option<Arc<Link>> {
+        let mut table = lock(&self.table);
+        if table.elsewhere && matches!(stream, LinkStream::Tcp(_)) {
+            return None;
+        }
+        let slot = table.free_slot()?;
+        let outer = Outer { socket: FIRST_LINK + slot as u16, local, remote };
+        let link = Arc::new(Link::new(stream, outer, port, trusted, &self.watch));
+        table.slots[slot] = Some(Slot { link: Arc::clone(&link), trusted, pending: None });
+        let evicted = table.add_pending_link(&link);
+        drop(table);
+        self.evict(evicted);
+        Some(link)
+    }
+
+    fn evict(&self, evicted: Option<Arc<Link>>) {
+        if let Some(link) = evicted {
+            count(&self.counters.evicted);
+            tracing::debug!(remote = %link.outer().remote, "idle link evicted: others are waiting");
+            link.close();
+        }
+    }
+
+    /// Finds a link by index.
+    pub(super) fn by_index(&self, index: u16) -> Option<Arc<Link>> {
+        let slot = usize::from(index.checked_sub(FIRST_LINK)?);
+        let table = lock(&self.table);
+        table.slots.get(slot)?.as_ref().map(|slot| Arc::clone(&slot.link))
+    }
+
+    /// Finds the link with exactly these ends: another link may have the index now.
+    pub(super) fn at(&self, outer: &Outer) -> Option<Arc<Link>> {
+        self.by_index(outer.socket).filter(|link| *link.outer() == *outer)
+    }
+
+    /// Records that the first flow of a shard has validated itself on the link.
+    pub(super) fn prove(&self, link: &Link) {
+        let mut table = lock(&self.table);
+        link.add_user();
+        table.settle(link);
+    }
+
+    /// Records the end of a shard's last validated flow on the link.
+    pub(super) fn remove_validated_flow(&self, link: &Link) {
+        let mut table = lock(&self.table);
+        if link.remove_user() {
+            let evicted = table.add_pending_link(link);
+            drop(table);
+            self.evict(evicted);
+        }
+    }
+
+    /// Links on which data was sent after the last read.
+    pub(super) fn unheard(&self) -> Vec<Arc<Link>> {
+        let table = lock(&self.table);
+        let links = table.slots.iter().flatten().map(|slot| &slot.link);
+        links.filter(|link| link.progress().is_unheard()).map(Arc::clone).collect()
+    }
+
+    /// Removes a link that has ended.
+    pub(super) fn remove(&self, link: &Link) {
+        let mut table = lock(&self.table);
+        table.settle(link);
+        if table.slot_of(link).is_some() {
+            table.slots[usize::from(link.outer().socket - FIRST_LINK)] = None;
+        }
+    }
+
+    /// Leaves TCP connections to another process, or takes them back. Existing links are closed: clients open others
+    /// at once.
+    pub(super) fn hand_over_tcp(&self, elsewhere: bool) {
+        lock(&self.table).elsewhere = elsewhere;
+        if elsewhere {
+            self.close_all();
+        }
+    }
+
+    /// Closes all links.
+    pub(super) fn close_all(&self) {
+        for slot in lock(&self.table).slots.iter().flatten() {
+            slot.link.close();
+        }
+    }
+
+    /// Adds these counters to those of the carrier.
+    pub(super) fn add_to(&self, counters: &mut CarrierCounters) {
+        let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        counters.links = of(&self.counters.accepted);
+        counters.links_refused = of(&self.counters.refused);
+        counters.links_evicted = of(&self.counters.evicted);
+        counters.links_malformed = of(&self.counters.malformed);
+        counters.links_silent = of(&self.counters.silent);
+        counters.links_stuck = of(&self.counters.stuck);
+        counters.link_frames_dropped = of(&self.counters.dropped);
+    }
+}
+
+/// Starts the watch over these links, unless it already runs.
+pub(super) fn start_watch(links: &Arc<Links>) {
+    links.watcher.get_or_init(|| {
+        tokio::spawn(watch(Arc::downgrade(links), Arc::clone(&links.watch))).abort_handle()
+    });
+}
+
+async fn watch(links: Weak<Links>, sent: Arc<Notify>) {
+    loop {
+        sent.notified().await;
+        loop {
+            tokio::time::sleep(LOOK).await;
+            let Some(links) = links.upgrade() else { return };
+            if !end_stalled(&links) {
+                break;
+            }
+        }
+    }
+}
+
+/// Closes stalled links. Returns true if others may become stalled.
+fn end_stalled(links: &Links) -> bool {
+    let mut waiting = false;
+    for link in links.unheard() {
+        let LinkStream::Tcp(stream) = link.stream() else { continue };
+        // Data sent from here on counts again.
+        link.progress().on_read();
+        let Ok(info) = TcpInfo::of(stream) else { continue };
+        if link.progress().is_stalled(tokio::time::Instant::now(), &info) {
+            count(&links.counters.silent);
+            link.abort();
+        } else if info.unacknowledged > 0 {
+            link.progress().on_sent();
+            waiting = true;
+        }
+    }
+    waiting
+}
 
 /// Links of a shard's flows, and the routes of a client.
 #[derive(Debug, Default)]
@@ -166,5 +458,61 @@ impl Routing {
     /// Returns why the last link attempt between these addresses failed, if it did.
     pub(super) fn failure(&self, ends: &FlowEnds) -> Option<&str> {
         self.failures.get(ends).map(String::as_str)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::net::UnixStream;
+
+    use super::*;
+
+    /// Accepts a link from `remote` and returns it with its other end.
+    fn accept(links: &Links, remote: [u8; 4]) -> (Arc<Link>, UnixStream) {
+        let (near, far) = UnixStream::pair().unwrap();
+        let (local, remote) = (IpAddr::from([192, 0, 2, 1]), SocketAddr::from((remote, 1_000)));
+        (links.insert(LinkStream::Unix(near), local, remote, 443, false).unwrap(), far)
+    }
+
+    #[tokio::test]
+    async fn a_link_is_safe_while_it_carries_a_proven_flow_and_not_after_that() {
+        let links = Links::default();
+        let (used, _used_end) = accept(&links, [198, 51, 100, 1]);
+        links.prove(&used);
+        let of_one = PENDING.per_source;
+        let first = (0..of_one).map(|_| accept(&links, [198, 51, 100, 1])).collect::<Vec<_>>();
+        assert!(first.iter().all(|(link, _)| !link.is_broken()) && !used.is_broken());
+        // A second shard's flow is validated and the first one's ends: the link is still in use.
+        links.prove(&used);
+        links.remove_validated_flow(&used);
+        assert_eq!(lock(&links.table).pending.len(), of_one);
+        links.remove_validated_flow(&used);
+        assert!(
+            first[0].0.is_broken() && !used.is_broken(),
+            "it is the youngest of those that wait"
+        );
+        let next = (0..of_one).map(|_| accept(&links, [198, 51, 100, 1])).collect::<Vec<_>>();
+        assert!(used.is_broken());
+        for (link, _) in first.iter().chain(&next) {
+            links.remove(link);
+        }
+        links.remove(&used);
+        let table = lock(&links.table);
+        assert!(table.pending.is_empty() && table.slots.iter().all(Option::is_none));
+    }
+
+    #[tokio::test]
+    async fn a_flood_from_one_network_does_not_evict_the_links_of_others() {
+        let links = Links::default();
+        let (honest, _honest_end) = accept(&links, [203, 0, 113, 1]);
+        let mut kept = Vec::new();
+        for network in 1..=8 {
+            for _ in 0..PENDING.per_source {
+                kept.push(accept(&links, [198, 51, 100, network]));
+            }
+        }
+        assert!(!honest.is_broken());
+        assert_eq!(lock(&links.table).pending.len(), PENDING.total);
+        assert_eq!(links.counters.refused.load(Ordering::Relaxed), 0);
     }
 }

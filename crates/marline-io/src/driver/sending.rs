@@ -1,6 +1,8 @@
-//! Bytes on their way to the kernel: senders and errors, and the buffers for segments, frames of lanes, and batches of
-//! several senders for one system call.
+//! Bytes on their way to the kernel: senders and errors, and the buffers for segments, frames of lanes, batches of
+//! several senders for one system call, and batches for which the kernel had no room.
 
+use core::net::IpAddr;
+use std::collections::{BTreeMap, VecDeque};
 use std::io;
 
 use marline_core::{Ecn, Endpoint, FourTuple, Transmit, TransmitBuf};
@@ -56,6 +58,9 @@ impl SendError {
         self.error.kind() == io::ErrorKind::WouldBlock
     }
 }
+
+/// Maximum number of batches that wait for room in the kernel. Further ones are dropped, as in a router.
+const STALLED_CAPACITY: usize = 32;
 
 /// Maximum number of datagrams in one batch: those of a 64 KiB GSO send.
 const BATCH_DATAGRAMS: usize = 44;
@@ -195,6 +200,54 @@ impl LaneBatch {
 
     pub(super) fn clear(&mut self) {
         self.0.clear();
+    }
+}
+
+/// Batch for which the kernel had no room.
+#[derive(Debug)]
+pub(super) struct Stalled {
+    pub(crate) outer: Outer,
+    pub(crate) ecn: Ecn,
+    pub(crate) stride: usize,
+    pub(crate) bytes: Vec<u8>,
+}
+
+/// Batches that wait for room, in order, by source address: a slow network does not hold up the others.
+#[derive(Debug, Default)]
+pub(super) struct StalledQueue {
+    batches: BTreeMap<IpAddr, VecDeque<Stalled>>,
+}
+
+impl StalledQueue {
+    /// Returns true if a batch from this address already waits.
+    pub(super) fn holds(&self, local: IpAddr) -> bool {
+        self.batches.contains_key(&local)
+    }
+
+    pub(super) fn push(&mut self, batch: Stalled) {
+        let queue = self.batches.entry(batch.outer.local).or_default();
+        // A batch that does not fit is lost, as in a router.
+        if queue.len() < STALLED_CAPACITY {
+            queue.push_back(batch);
+        }
+    }
+
+    /// Tries all batches again. Returns true if some still wait.
+    pub(super) fn retry(&mut self, send: impl Fn(&Stalled) -> Result<(), SendError>) -> bool {
+        self.batches.retain(|_, queue| {
+            while let Some(batch) = queue.front_mut() {
+                match send(batch) {
+                    Err(failed) if failed.would_block() => {
+                        batch.bytes.drain(..failed.sent.min(batch.bytes.len()));
+                        return true;
+                    }
+                    // On any other error the batch is lost, like any datagram.
+                    _ => queue.pop_front(),
+                };
+            }
+            false
+        });
+        !self.batches.is_empty()
     }
 }
 

@@ -16,15 +16,14 @@ use marline_time::{DelayHistogram, Duration, Instant};
 use tokio::sync::{Notify, broadcast, mpsc};
 
 use super::carrier::{Carrier, CarrierKind};
-use super::link_table::Links;
-use super::local_ports;
 use super::observers::{ObservedPath, SharedEventObserver, SharedObserver};
 use super::reception::Receiving;
-use super::socket::{Sock, SocketOptions};
+use super::routing::Links;
+use super::sockets::{Sock, SocketOptions};
 use super::state::State;
 use super::streams::AcceptQueue;
 use crate::capture::Captures;
-use crate::carrier::{CarrierCounters, Outer};
+use crate::carrier::{CarrierCounters, FlowEnds, Outer};
 use crate::clock::{Alarm, Clock};
 use crate::contacts::Contact;
 use crate::native::RawSockets;
@@ -360,11 +359,11 @@ impl Shard {
         (now, self.lock().observers().contacts().all())
     }
 
-    /// Local address and peer of each established subflow that is degraded or unreachable.
+    /// Ends of each established subflow that is degraded or unreachable.
     #[must_use]
-    pub fn impaired_paths(&self) -> Vec<(IpAddr, SocketAddr)> {
+    pub fn impaired_paths(&self) -> Vec<FlowEnds> {
         let impaired = self.lock().endpoint().impaired_paths();
-        impaired.into_iter().map(|path| (path.local.ip(), path.remote)).collect()
+        impaired.into_iter().map(|path| FlowEnds::new(path.local.ip(), path.remote)).collect()
     }
 
     /// Records that there is no route from `local` to `remote`, and that nothing was sent.
@@ -564,14 +563,14 @@ impl Shard {
     /// # Errors
     /// The system's.
     pub fn reserve_local_ports(&self) -> io::Result<()> {
-        local_ports::grow_pool(&mut self.lock()).map(|_| ())
+        self.lock().grow_port_pool().map(|_| ())
     }
 
     /// Declares that this shard opens no connections. No ports are reserved for them, and packets leave according to
     /// the routing table: sockets that are only for sending are closed.
     pub fn disable_connecting(&self) {
         let mut state = self.lock();
-        local_ports::disable_port_pool(&mut state);
+        state.disable_port_pool();
         state.sockets().close_spare();
     }
 }

@@ -1,26 +1,269 @@
-//! Open sockets of a shard, and the batches for which the kernel had no room.
+//! Sockets of a shard: their kinds, how each sends, and the set of open ones.
 
 use core::net::{IpAddr, SocketAddr};
-use std::collections::{BTreeMap, VecDeque};
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use marline_core::{Ecn, FourTuple};
 use marline_time::{Duration, Instant};
+use quinn_udp::{EcnCodepoint, UdpSockRef, UdpSocketState};
 use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
 use tokio::task::AbortHandle;
 
-use super::sending::{Outgoing, SendError};
-use super::socket::{Kind, Sock, SocketOptions};
+use super::combined_packet;
+use super::raw_sender::RawSender;
+use super::sending::{Outgoing, SendError, Stalled, StalledQueue};
 use crate::carrier::Outer;
+use crate::edge::descriptor::watch;
 use crate::edge::network_error::NetworkError;
+use crate::edge::raw_packet::RawDestination;
+use crate::edge::socket_spec::{PortSharing, SocketSpec};
+use crate::native::{OpenedFamily, ecn_bits};
+use crate::sys::error_queue;
+use crate::sys::socket;
+use crate::sys::tun::Tun;
 
 /// Delay before a batch for which the kernel had no room is sent again. Writability would be more precise, but a
 /// send buffer of megabytes takes longer than this to drain.
 const STALL_RETRY: Duration = Duration::from_micros(500);
-/// Maximum number of batches that wait for room in the kernel. Further ones are dropped, as in a router.
-const STALLED_CAPACITY: usize = 32;
+/// Options for opening a socket.
+#[derive(Clone, Debug)]
+pub struct SocketOptions {
+    /// Address and port to bind; port 0 lets the system choose.
+    pub local: SocketAddr,
+    /// Address by which the driver identifies the socket, if it differs from the bound one: another socket is bound
+    /// to the same address on another interface.
+    pub alias: Option<IpAddr>,
+    /// Interface to bind to: name and index.
+    pub interface: Option<(String, u32)>,
+    /// Port sharing with other sockets of the server.
+    pub port: PortSharing,
+    /// Mark of the packets for the machine's routing rules (`fwmark`), which needs CAP_NET_ADMIN; 0 for none.
+    pub mark: u32,
+}
+
+impl SocketOptions {
+    pub(super) fn spec(&self) -> SocketSpec<'_> {
+        SocketSpec {
+            local: self.local,
+            interface: self.interface.as_ref().map(|(name, index)| (name.as_str(), *index)),
+            port: self.port,
+            mark: self.mark,
+        }
+    }
+}
+
+/// Open socket.
+#[derive(Debug)]
+pub(crate) struct Sock {
+    pub(crate) fd: AsyncFd<OwnedFd>,
+    /// Bound address, or its alias.
+    pub(crate) local: SocketAddr,
+    pub(crate) kind: Kind,
+}
+
+/// Kind of a socket, with the state that its carrier needs.
+#[derive(Debug)]
+pub(crate) enum Kind {
+    /// UDP, bound to an address.
+    Udp(UdpKind),
+    /// Raw IP, for all addresses of a family.
+    Raw(RawSender),
+    /// TUN interface: `local` is the address of this host.
+    Tun,
+    /// TUN interface of a gateway: this process answers for all addresses. With `offloads`, up to 64 kB of a
+    /// connection are one packet, with a virtio header in front.
+    Gateway {
+        /// True if packets have a virtio header.
+        offloads: bool,
+    },
+}
+
+#[derive(Debug)]
+pub(crate) struct UdpKind {
+    pub(crate) state: UdpSocketState,
+    options: SocketOptions,
+    /// Set if the socket is bound to all addresses: replies must name their source address.
+    wildcard: bool,
+}
+
+impl Sock {
+    pub(crate) fn udp(options: SocketOptions) -> io::Result<Self> {
+        Sock::adopted(OwnedFd::from(socket::open(&options.spec())?), options)
+    }
+
+    /// Wraps a socket with these options that another process has opened.
+    pub(crate) fn adopted(socket: OwnedFd, options: SocketOptions) -> io::Result<Self> {
+        let socket = std::net::UdpSocket::from(socket);
+        let state = UdpSocketState::new(UdpSockRef::from(&socket))?;
+        let mut local = socket.local_addr()?;
+        let wildcard = local.ip().is_unspecified();
+        if let Some(alias) = options.alias {
+            local.set_ip(alias);
+        }
+        let fd = watch(OwnedFd::from(socket), Interest::READABLE | Interest::ERROR)?;
+        Ok(Sock { fd, local, kind: Kind::Udp(UdpKind { state, options, wildcard }) })
+    }
+
+    /// Duplicates the socket, with another interest.
+    pub(crate) fn duplicate_with_interest(&self, interest: Interest) -> io::Result<Self> {
+        let copy = self.as_fd().try_clone_to_owned()?;
+        let kind = match &self.kind {
+            Kind::Udp(udp) => {
+                let state = UdpSocketState::new(UdpSockRef::from(&copy))?;
+                let (options, wildcard) = (udp.options.clone(), udp.wildcard);
+                Kind::Udp(UdpKind { state, options, wildcard })
+            }
+            Kind::Raw(raw) => Kind::Raw(raw.clone()),
+            Kind::Tun => Kind::Tun,
+            Kind::Gateway { offloads } => Kind::Gateway { offloads: *offloads },
+        };
+        let fd = watch(copy, interest)?;
+        Ok(Sock { fd, local: self.local, kind })
+    }
+
+    pub(crate) fn raw(opened: OpenedFamily, ipv6: bool) -> io::Result<Self> {
+        let OpenedFamily { receiver, senders: spare, offload } = opened;
+        let any: IpAddr = if ipv6 {
+            core::net::Ipv6Addr::UNSPECIFIED.into()
+        } else {
+            core::net::Ipv4Addr::UNSPECIFIED.into()
+        };
+        let fd = watch(receiver, Interest::READABLE | Interest::ERROR)?;
+        let kind = Kind::Raw(RawSender::new(spare, offload));
+        Ok(Sock { fd, local: SocketAddr::new(any, 0), kind })
+    }
+
+    /// With `several`, opens one of several queues of the interface.
+    pub(crate) fn tun(interface: &str, local: IpAddr, several: bool) -> io::Result<Self> {
+        let open = if several { Tun::open_queue } else { Tun::open };
+        let tun = OwnedFd::from(open(interface)?);
+        let fd = watch(tun, Interest::READABLE)?;
+        Ok(Sock { fd, local: SocketAddr::new(local, 0), kind: Kind::Tun })
+    }
+
+    /// Wraps a TUN interface that another process has opened.
+    pub(crate) fn adopted_tun(tun: OwnedFd, local: IpAddr) -> io::Result<Self> {
+        let fd = watch(tun, Interest::READABLE)?;
+        Ok(Sock { fd, local: SocketAddr::new(local, 0), kind: Kind::Tun })
+    }
+
+    /// A gateway is not bound to an address: it has all except those behind it.
+    pub(crate) fn gateway(tun: Tun) -> io::Result<Self> {
+        let offloads = tun.offloads();
+        let fd = watch(OwnedFd::from(tun), Interest::READABLE)?;
+        let any = core::net::Ipv4Addr::UNSPECIFIED.into();
+        Ok(Sock { fd, local: SocketAddr::new(any, 0), kind: Kind::Gateway { offloads } })
+    }
+
+    /// Returns true for sockets with an error queue; TUN interfaces have none.
+    pub(crate) const fn has_errors(&self) -> bool {
+        !matches!(self.kind, Kind::Tun | Kind::Gateway { .. })
+    }
+
+    pub(crate) fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.get_ref().as_fd()
+    }
+
+    /// Sends one batch. `stride` 0 means a single datagram.
+    pub(crate) fn send(
+        &self,
+        now: Instant,
+        outer: &Outer,
+        ecn: Ecn,
+        stride: usize,
+        bytes: &[u8],
+    ) -> Result<(), SendError> {
+        match &self.kind {
+            Kind::Udp(udp) => Ok(udp.send(self.as_fd(), outer, ecn, stride, bytes)?),
+            Kind::Raw(raw) => raw.send(
+                now,
+                self.as_fd(),
+                RawDestination {
+                    local: outer.local,
+                    remote: outer.remote,
+                    interface: 0,
+                    ecn: ecn_bits(ecn),
+                },
+                stride,
+                bytes,
+            ),
+            Kind::Gateway { offloads: true } => {
+                combined_packet::write_batch(self.as_fd(), outer.local.is_ipv6(), stride, bytes)
+            }
+            Kind::Tun | Kind::Gateway { .. } => {
+                combined_packet::write_each(self.as_fd(), outer, stride, bytes)
+            }
+        }
+    }
+
+    /// Returns true if the kernel takes several datagrams of one length in one call.
+    pub(crate) fn sends_runs(&self) -> bool {
+        matches!(&self.kind, Kind::Udp(udp) if udp.state.max_gso_segments() > 1)
+    }
+
+    /// Takes the next ICMP error from the kernel's queue.
+    pub(crate) fn next_error(&self) -> Option<NetworkError> {
+        if !self.has_errors() {
+            return None;
+        }
+        error_queue::next(self.as_fd())
+    }
+
+    /// MTU of the route to `remote`, if known.
+    pub(crate) fn route_mtu(&self, remote: SocketAddr, local: IpAddr) -> Option<u32> {
+        match &self.kind {
+            Kind::Udp(udp) => {
+                let mut spec = udp.options.spec();
+                spec.local = SocketAddr::new(udp.bound_ip(local), 0);
+                socket::route_mtu(&spec, remote).ok()
+            }
+            Kind::Raw(raw) => raw.route_mtu(remote, local),
+            Kind::Tun | Kind::Gateway { .. } => None,
+        }
+    }
+}
+
+impl UdpKind {
+    /// Options of the socket, with the address that it got.
+    pub(super) fn options_at(&self, local: SocketAddr) -> SocketOptions {
+        let local = SocketAddr::new(self.bound_ip(local.ip()), local.port());
+        SocketOptions { local, ..self.options.clone() }
+    }
+
+    /// Returns the bound address for an address by which the driver identifies the socket.
+    fn bound_ip(&self, local: IpAddr) -> IpAddr {
+        if self.options.alias.is_some() { self.options.local.ip() } else { local }
+    }
+
+    fn send(
+        &self,
+        fd: BorrowedFd<'_>,
+        outer: &Outer,
+        ecn: Ecn,
+        stride: usize,
+        bytes: &[u8],
+    ) -> io::Result<()> {
+        let mut transmit = quinn_udp::Transmit {
+            destination: outer.remote,
+            ecn: codepoint(ecn),
+            contents: bytes,
+            segment_size: (stride > 0 && stride < bytes.len()).then_some(stride),
+            src_ip: self.wildcard.then_some(outer.local),
+        };
+        if transmit.segment_size.is_none() || self.state.max_gso_segments() > 1 {
+            return self.state.try_send(UdpSockRef::from(&fd), &transmit);
+        }
+        transmit.segment_size = None;
+        for datagram in bytes.chunks(stride) {
+            transmit.contents = datagram;
+            self.state.try_send(UdpSockRef::from(&fd), &transmit)?;
+        }
+        Ok(())
+    }
+}
 
 /// Auxiliary task of a shard, which is aborted when this is dropped.
 #[derive(Debug)]
@@ -35,55 +278,6 @@ impl Watch {
 impl Drop for Watch {
     fn drop(&mut self) {
         self.0.abort();
-    }
-}
-
-/// Batch for which the kernel had no room.
-#[derive(Debug)]
-struct Stalled {
-    outer: Outer,
-    ecn: Ecn,
-    stride: usize,
-    bytes: Vec<u8>,
-}
-
-/// Batches that wait for room, in order, by source address: a slow network does not hold up the others.
-#[derive(Debug, Default)]
-struct StalledQueue {
-    batches: BTreeMap<IpAddr, VecDeque<Stalled>>,
-}
-
-impl StalledQueue {
-    /// Returns true if a batch from this address already waits.
-    fn holds(&self, local: IpAddr) -> bool {
-        self.batches.contains_key(&local)
-    }
-
-    fn push(&mut self, batch: Stalled) {
-        let queue = self.batches.entry(batch.outer.local).or_default();
-        // A batch that does not fit is lost, as in a router.
-        if queue.len() < STALLED_CAPACITY {
-            queue.push_back(batch);
-        }
-    }
-
-    /// Tries all batches again. Returns true if some still wait.
-    fn retry(&mut self, now: Instant, socket: &Sock) -> bool {
-        self.batches.retain(|_, queue| {
-            while let Some(batch) = queue.front_mut() {
-                let sent = socket.send(now, &batch.outer, batch.ecn, batch.stride, &batch.bytes);
-                match sent {
-                    Err(failed) if failed.would_block() => {
-                        batch.bytes.drain(..failed.sent.min(batch.bytes.len()));
-                        return true;
-                    }
-                    // On any other error the batch is lost, like any datagram.
-                    _ => queue.pop_front(),
-                };
-            }
-            false
-        });
-        !self.batches.is_empty()
     }
 }
 
@@ -327,7 +521,9 @@ impl Sockets {
         }
         let mut still = false;
         for entry in self.entries.iter_mut().flatten() {
-            still |= entry.stalled.retry(now, &entry.socket);
+            still |= entry.stalled.retry(|batch| {
+                entry.socket.send(now, &batch.outer, batch.ecn, batch.stride, &batch.bytes)
+            });
         }
         self.stall_retry_at = still.then_some(now + STALL_RETRY);
     }
@@ -352,5 +548,35 @@ impl Sockets {
         if let Some(Some(entry)) = self.entries.get_mut(usize::from(outer.socket)) {
             entry.stalled.push(Stalled { outer, ecn, stride, bytes });
         }
+    }
+}
+
+fn codepoint(ecn: Ecn) -> Option<EcnCodepoint> {
+    match ecn {
+        Ecn::NotEct => None,
+        Ecn::Ect0 => Some(EcnCodepoint::Ect0),
+        Ecn::Ect1 => Some(EcnCodepoint::Ect1),
+        Ecn::Ce => Some(EcnCodepoint::Ce),
+    }
+}
+
+/// Converts an ECN codepoint of `quinn_udp`.
+pub(crate) fn ecn_of(codepoint: Option<EcnCodepoint>) -> Ecn {
+    match codepoint {
+        None => Ecn::NotEct,
+        Some(EcnCodepoint::Ect0) => Ecn::Ect0,
+        Some(EcnCodepoint::Ect1) => Ecn::Ect1,
+        Some(EcnCodepoint::Ce) => Ecn::Ce,
+    }
+}
+
+/// Removes the flow label, which may differ between datagrams of one peer. The scope of a link-local address is
+/// kept: without it no answer can be sent.
+pub(super) fn plain(address: SocketAddr) -> SocketAddr {
+    match address {
+        SocketAddr::V6(v6) if v6.flowinfo() != 0 => {
+            core::net::SocketAddrV6::new(*v6.ip(), v6.port(), 0, v6.scope_id()).into()
+        }
+        other => other,
     }
 }

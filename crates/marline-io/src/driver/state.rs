@@ -8,8 +8,9 @@
 use core::net::SocketAddr;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 
-use marline_core::{Endpoint, PacketMeta, Transmit};
+use marline_core::{ConnectError, ConnectionConfig, ConnectionId, Endpoint, PacketMeta, Transmit};
 use marline_datagram::PathId;
 use marline_time::Instant;
 
@@ -19,8 +20,7 @@ use super::observers::{ObservedSegments, Observers};
 use super::path_owners::PathOwners;
 use super::routing::Routing;
 use super::sending::Sending;
-use super::socket::Kind;
-use super::sockets::Sockets;
+use super::sockets::{Kind, Sockets};
 use super::streams::Streams;
 use super::wakeups::Wakeups;
 use crate::carrier::{Datagram, FlowEnds, Framed, Outer};
@@ -279,5 +279,60 @@ impl State {
         self.sockets.clear();
         self.streams.wake_all();
         self.lanes.wake_all();
+    }
+}
+
+/// Local ports of connections on native carriers, which are reserved before the core may use them.
+impl State {
+    /// Declares that no connections are opened, so that no ports are reserved for them.
+    pub(super) fn disable_port_pool(&mut self) {
+        if let Carrier::Native(carrier) = &mut self.carrier {
+            carrier.disable_port_pool();
+            self.endpoint.set_local_ports(Some(Vec::new()));
+        }
+    }
+
+    /// Reserves more local ports. First come the guards, then the filter, and then the core may use them.
+    pub(super) fn grow_port_pool(&mut self) -> io::Result<bool> {
+        let Carrier::Native(carrier) = &mut self.carrier else { return Ok(false) };
+        if !carrier.needs_pool() {
+            return Ok(false);
+        }
+        let grown = carrier.grow_pool();
+        let ports = carrier.pool().to_vec();
+        self.install_port_filter()?;
+        self.endpoint.set_local_ports(Some(ports));
+        grown
+    }
+
+    /// Reserves local ports after a join found none, for its next attempt.
+    pub(super) fn reserve_missing_ports(&mut self) {
+        if self.carrier.is_native() && self.endpoint.take_port_shortage() {
+            // If this fails, the shortage is reported again.
+            let _ = self.grow_port_pool();
+        }
+    }
+
+    /// Opens a connection, and reserves more local ports if none is free.
+    pub(super) fn connect(
+        &mut self,
+        now: Instant,
+        config: &Arc<ConnectionConfig>,
+        local: SocketAddr,
+        remote: SocketAddr,
+    ) -> Result<ConnectionId, ConnectError> {
+        loop {
+            match self.endpoint.connect(now, Arc::clone(config), local, remote) {
+                Err(ConnectError::AddressInUse) => match self.grow_port_pool() {
+                    Ok(true) => {}
+                    Ok(false) => return Err(ConnectError::AddressInUse),
+                    Err(error) => {
+                        tracing::warn!(%error, "no more local ports can be reserved");
+                        return Err(ConnectError::AddressInUse);
+                    }
+                },
+                other => return other,
+            }
+        }
     }
 }

@@ -12,8 +12,8 @@ use std::sync::Arc;
 use marline_time::{Duration, Instant};
 use tokio::sync::mpsc;
 
+use super::generations;
 use super::ingress;
-use super::native_shards;
 use super::reception::{NotingWaker, Reception};
 use super::shard::{Handover, Shard};
 
@@ -140,11 +140,11 @@ impl Task {
 
     /// Returns true if the shard has no handle left and nothing to do.
     fn is_over(&mut self, now: Instant) -> bool {
-        if !native_shards::is_abandoned(&self.shard) {
+        if !generations::is_abandoned(&self.shard) {
             return false;
         }
         let since = *self.orphaned_at.get_or_insert(now);
-        let (connections, stragglers) = native_shards::remains(&self.shard);
+        let (connections, stragglers) = generations::remains(&self.shard);
         if connections {
             return now >= since + LINGER;
         }

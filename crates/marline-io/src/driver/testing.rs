@@ -12,7 +12,7 @@ use tokio::net::UdpSocket;
 
 use super::carrier::CarrierKind;
 use super::shard::{Shard, ShardConfig, ShardHandle};
-use super::socket::SocketOptions;
+use super::sockets::SocketOptions;
 use super::streams::AcceptQueue;
 use crate::edge::socket_spec::PortSharing;
 use crate::links::UdpUse;

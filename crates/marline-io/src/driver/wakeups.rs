@@ -1,21 +1,44 @@
-//! Wake-ups of a shard's task: its waker and timer, and busy polling.
+//! Wake-ups of a shard's task: its waker and timer, busy polling, and turns of the runtime.
 //!
-//! With busy polling, a shard polls its sockets continuously for some time after each write or receive, instead of
+//! *Busy polling.* A shard polls its sockets continuously for some time after each write or receive, instead of
 //! sleeping until the system wakes it. Waking a thread costs more than the processing of a short message, most of all
 //! if the processor has entered a sleep state meanwhile. An application that expects answers within that time can get
 //! them sooner, at the cost of a busy processor, so this is off by default. Other tasks of the runtime still have
 //! their turns, and timers fire.
+//!
+//! *Turns.* Short writes of several connections within one turn of the runtime are sent together at its end. A send
+//! call costs more than everything else that this driver does for a short message. While a runtime has many
+//! applications to poll, most of its turns contain writes of several connections. But a single message must not wait
+//! for others, and it is unknown in advance if others follow: this is predicted from earlier turns.
 
+use core::future::Future as _;
+use core::pin::pin;
+use core::sync::atomic::{AtomicBool, Ordering};
 use core::task::{Context, Waker};
+use std::sync::Arc;
+use std::task::Wake;
 
 use marline_core::ConnectionId;
 use marline_time::{Duration, Instant};
 
 use super::streams::{register, wake};
-use super::turns::Turns;
 
 /// Upper limit of the polling time after the last exchange.
 pub const MAX_BUSY_POLL: Duration = Duration::from_millis(10);
+
+/// Maximum length of a write that waits, in bytes. Longer ones are worth their own system call.
+const LONGEST_DELAYED_WRITE: usize = 4 << 10;
+/// Maximum number of waiting writes: the datagrams of one batch.
+const MOST_DELAYED_WRITES: u32 = 44;
+/// Minimum number of writes in a turn that justifies waiting: the end of a turn costs about as much as one system
+/// call.
+const MIN_TURN_WRITES: u32 = 3;
+/// Maximum time between writes of two connections that are likely to belong to one turn.
+const NEAR_WRITES: Duration = Duration::from_micros(50);
+/// Time after which the next caller sends waiting writes, if the polled task takes long.
+const MAX_TURN: Duration = Duration::from_micros(200);
+/// Maximum number of such pairs of writes that are needed before a write waits again, after waiting did not pay off.
+const MAX_PAIRS: u32 = 64;
 
 /// State of a shard's busy polling.
 #[derive(Copy, Clone, Debug)]
@@ -148,26 +171,122 @@ impl Wakeups {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+/// Prediction from past turns if the next short write should wait for the end of the turn.
+#[derive(Debug)]
+pub(super) struct Turns {
+    /// Connection and time of the last write.
+    last: Option<(ConnectionId, Instant)>,
+    /// Set if turns are expected to have writes of several connections.
+    expects_several: bool,
+    /// Pairs of close writes counted so far, and the number needed to expect several.
+    pairs: u32,
+    pairs_needed: u32,
+    /// Writes that wait for the end of this turn.
+    waiting: u32,
+    /// Set if they belong to several connections.
+    several: bool,
+    /// Time of the first waiting write.
+    since: Instant,
+    /// Detects the end of the turn.
+    end: Option<Arc<End>>,
+}
 
-    const US: fn(u64) -> Instant = Instant::from_micros;
+/// End of a turn, which wakes the driver's task.
+#[derive(Debug)]
+struct End {
+    has_come: AtomicBool,
+    driver: Waker,
+}
 
-    #[test]
-    fn busy_polling_continues_briefly_after_an_exchange() {
-        let mut polls = BusyPoll::new(Duration::from_micros(50));
-        assert!(!polls.is_on(US(100)));
-        assert!(polls.on_exchange(US(100)) && !polls.on_exchange(US(130)));
-        assert!(polls.is_on(US(179)) && !polls.is_on(US(180)));
-        assert!(polls.on_exchange(US(180)), "it begins anew");
+impl Wake for End {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
     }
 
-    #[test]
-    fn busy_polling_is_off_by_default_and_bounded() {
-        let mut polls = BusyPoll::new(Duration::ZERO);
-        assert!(!polls.on_exchange(US(100)) && !polls.is_on(US(100)));
-        let mut polls = BusyPoll::new(Duration::from_secs(9));
-        assert!(polls.on_exchange(US(0)) && !polls.is_on(US(10_000)));
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.has_come.store(true, Ordering::Release);
+        self.driver.wake_by_ref();
     }
 }
+
+impl Turns {
+    pub(super) const fn new() -> Turns {
+        Turns {
+            last: None,
+            expects_several: false,
+            pairs: 0,
+            pairs_needed: 1,
+            waiting: 0,
+            several: false,
+            since: Instant::ZERO,
+            end: None,
+        }
+    }
+
+    /// Returns true if writes wait for the end of this turn. Everything else can then wait with them.
+    pub(super) fn goes_on(&self, now: Instant) -> bool {
+        let ended = |end: &Arc<End>| end.has_come.load(Ordering::Acquire);
+        self.waiting > 0 && now.since(self.since) < MAX_TURN && !self.end.as_ref().is_none_or(ended)
+    }
+
+    /// Records a write of `len` bytes. Returns true if it waits for the end of the turn.
+    pub(super) fn on_write(&mut self, now: Instant, id: ConnectionId, len: usize) -> bool {
+        let before = self.last.replace((id, now));
+        let Some(end) = &self.end else { return false };
+        let over = self.waiting > 0 && now.since(self.since) >= MAX_TURN;
+        if len > LONGEST_DELAYED_WRITE || self.waiting >= MOST_DELAYED_WRITES || over {
+            return false;
+        }
+        let other = before.is_some_and(|(last, _)| last != id);
+        if self.waiting == 0 && !self.expects_several {
+            if !other || before.is_none_or(|(_, at)| now.since(at) > NEAR_WRITES) {
+                return false;
+            }
+            self.pairs += 1;
+            if self.pairs < self.pairs_needed {
+                return false;
+            }
+            self.expects_several = true;
+        }
+        if self.waiting == 0 {
+            self.since = now;
+            wake_at_end_of_turn(end);
+        }
+        self.several |= self.waiting > 0 && other;
+        self.waiting += 1;
+        true
+    }
+
+    /// Sets the driver's task, which is woken at the end of turns.
+    pub(super) fn set_driver(&mut self, driver: &Waker) {
+        if self.end.as_ref().is_none_or(|end| !end.driver.will_wake(driver)) {
+            self.end = Some(Arc::new(End { has_come: true.into(), driver: driver.clone() }));
+        }
+    }
+
+    /// Records that everything has been sent, and updates the prediction for the next turn.
+    pub(super) fn on_sent(&mut self) {
+        if self.waiting == 0 {
+            return;
+        }
+        if self.several && self.waiting >= MIN_TURN_WRITES {
+            self.pairs_needed = 1;
+        } else {
+            self.expects_several = false;
+            self.pairs_needed = (self.pairs_needed * 2).min(MAX_PAIRS);
+        }
+        (self.pairs, self.waiting, self.several) = (0, 0, false);
+    }
+}
+
+/// Wakes `end` when the runtime has polled the ready tasks and checked its sockets again, or at once on a thread
+/// outside the runtime.
+fn wake_at_end_of_turn(end: &Arc<End>) {
+    end.has_come.store(false, Ordering::Relaxed);
+    // Yields on behalf of another task; the future has no other purpose.
+    let waker = Waker::from(Arc::clone(end));
+    let _ = pin!(tokio::task::yield_now()).poll(&mut Context::from_waker(&waker));
+}
+
+#[cfg(test)]
+mod tests;

@@ -21,6 +21,7 @@
 mod comparing;
 
 use core::net::IpAddr;
+use core::ops::RangeInclusive;
 use std::collections::{BTreeMap, VecDeque};
 
 use marline_time::{Duration, Instant};
@@ -51,7 +52,7 @@ pub(crate) enum Failure {
 }
 
 /// First and longest pause between probes with datagrams while a link is in use.
-const PROBE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
+const PROBE: Backoff = Backoff { first: Duration::from_secs(1), longest: Duration::from_secs(30) };
 /// Consecutive answers that bring a route back to datagrams.
 const ANSWERS: u8 = 3;
 /// Minimum time that a route stays on its link: the first value, doubled after each mistaken return, up to the
@@ -60,8 +61,8 @@ const STAY: Backoff = Backoff { first: Duration::from_secs(3), longest: Duration
 /// Time after which a return to datagrams no longer counts as mistaken.
 const SETTLED: Duration = Duration::from_secs(120);
 /// Bounds of the time that datagrams get after a link has been established: as long again as the link took.
-const CONFIRMATION_TIME: (Duration, Duration) =
-    (Duration::from_millis(100), Duration::from_secs(2));
+const CONFIRMATION_TIME: RangeInclusive<Duration> =
+    Duration::from_millis(100)..=Duration::from_secs(2);
 /// Maximum number of routes; the least recently used one is dropped.
 const MAX_ROUTES: usize = 64;
 
@@ -316,7 +317,7 @@ impl Routes {
             let took = now.since(route.asked_for_link_at);
             route.way = TransportChoice::Confirming(
                 link,
-                now + took.clamp(CONFIRMATION_TIME.0, CONFIRMATION_TIME.1),
+                now + took.clamp(*CONFIRMATION_TIME.start(), *CONFIRMATION_TIME.end()),
             );
             self.orders.push_back(Order::Probe(ends));
             return;
@@ -331,8 +332,8 @@ impl Routes {
         route.mistakes = if mistake { route.mistakes } else { 0 };
         route.choose_transport(now, TransportChoice::Link(link));
         route.suspect = true;
-        let at = (self.udp == UdpUse::Preferred).then_some(now + PROBE.0);
-        route.probe = Probe { at, pause: PROBE.0, ..Probe::default() };
+        let at = (self.udp == UdpUse::Preferred).then_some(now + PROBE.first);
+        route.probe = Probe { at, pause: PROBE.first, ..Probe::default() };
         self.orders.push_back(Order::Use(ends, link));
     }
 
@@ -413,8 +414,8 @@ impl Routes {
             return;
         }
         route.probe.answers = route.probe.answers.saturating_add(1);
-        route.probe.pause = PROBE.0;
-        route.probe.at = Some(now + PROBE.0);
+        route.probe.pause = PROBE.first;
+        route.probe.at = Some(now + PROBE.first);
         if route.probe.answers < ANSWERS || now < route.since + STAY.delay_after(route.mistakes) {
             return;
         }
@@ -508,7 +509,7 @@ impl Routes {
                     let probe = &mut route.probe;
                     if probe.id.is_some() {
                         probe.answers = 0;
-                        probe.pause = probe.pause.saturating_mul(2).min(PROBE.1);
+                        probe.pause = probe.pause.saturating_mul(2).min(PROBE.longest);
                     }
                     probe.at = Some(now + probe.pause);
                     self.orders.push_back(Order::Probe(*ends));

@@ -18,7 +18,7 @@ use super::ahead::Ahead;
 use super::open::{Open, OpenError};
 use crate::deadlines::Deadlines;
 use crate::message::{ErrorCode, Failure};
-use crate::resolve::resolve;
+use crate::outgoing::resolve;
 use crate::target::Target;
 
 /// Time after which a target that has not answered on any path counts as unreachable.

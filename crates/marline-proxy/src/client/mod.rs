@@ -19,7 +19,6 @@ mod patience;
 pub mod places;
 pub mod pool;
 pub mod remote;
-mod server_names;
 pub mod socks_listener;
 pub mod transparent;
 pub mod trouble;
@@ -28,7 +27,6 @@ pub mod udp_keeper;
 pub mod udp_ports;
 pub mod udp_sources;
 pub mod udp_tunnel;
-mod used;
 
 #[cfg(test)]
 mod http_listener_tests;

@@ -1,20 +1,39 @@
-//! Pool of warm connections: authenticated and idle, so that a request costs one round trip instead of three.
+//! Connections that wait for a request: warm ones, which have carried none yet, and used ones.
 //!
-//! A keeper task holds each connection and reads from it: a byte, an end or an error before the request makes it
-//! unusable. The keeper closes old connections before the server does. A connection may have failed unnoticed. In
-//! this case the server does not send `Working`, and the request is repeated on a new connection (no application
-//! data has been sent by then).
+//! *Warm.* An authenticated connection is kept idle, so that a request costs one round trip instead of three. A keeper
+//! task holds it and reads from it: a byte, an end or an error before the request makes it unusable. The keeper closes
+//! old connections before the server does.
+//!
+//! *Used.* Another request needs no handshake and starts on all paths, with the state of their congestion controllers.
+//! These connections wait for a few seconds, because most further requests follow quickly (the files of a page, the
+//! next call of a program), and their number is bounded. No task reads from them: a connection is checked when it is
+//! taken.
+//!
+//! A connection may have failed unnoticed. In this case the server does not send `Working`, and the request is
+//! repeated on another one, unless the application's first bytes were sent ahead (`ahead.rs`).
 
 use std::collections::VecDeque;
+use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Waker};
 use std::time::Duration;
 
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt, ReadBuf};
 use tokio::sync::{Notify, oneshot};
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 use crate::transport::Transport;
+
+/// Largest number of waiting connections. Beyond it, the oldest is closed.
+const MAX_WAITING: usize = 64;
+/// Waiting time of a connection. It is below the inactivity timers of cellular radios, so that closing does not
+/// wake one.
+const MAX_WAIT: Duration = Duration::from_secs(5);
+/// Interval of checks for expired connections.
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
+/// Time limit for an orderly end.
+const CLOSING_TIME: Duration = Duration::from_secs(5);
 
 type Order<S> = oneshot::Sender<S>;
 
@@ -33,7 +52,7 @@ impl<S: Transport> Pool<S> {
         Pool { size: AtomicUsize::new(size), keepers: Mutex::default(), changed: Arc::default() }
     }
 
-    fn keepers(&self) -> std::sync::MutexGuard<'_, VecDeque<oneshot::Sender<Order<S>>>> {
+    fn keepers(&self) -> MutexGuard<'_, VecDeque<oneshot::Sender<Order<S>>>> {
         self.keepers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -89,7 +108,6 @@ impl<S: Transport> Pool<S> {
 }
 
 async fn keep<S: Transport>(mut stream: S, mut order: oneshot::Receiver<Order<S>>, life: Duration) {
-    const CLOSING_TIME: Duration = Duration::from_secs(5);
     let mut byte = [0];
     tokio::select! {
         biased;
@@ -109,68 +127,103 @@ async fn keep<S: Transport>(mut stream: S, mut order: oneshot::Receiver<Order<S>
     let _ = timeout(CLOSING_TIME, stream.shutdown()).await;
 }
 
-#[cfg(test)]
-mod tests {
-    use tokio::io::{DuplexStream, duplex};
-    use tokio::task::yield_now;
+/// Waiting connections, the oldest first.
+#[derive(Debug)]
+struct Waiting<S> {
+    streams: Vec<(S, Instant)>,
+    /// True if a task checks for expired ones.
+    watched: bool,
+    /// True if no further connections are accepted.
+    closed: bool,
+}
 
-    use super::*;
+/// Used connections in waiting.
+#[derive(Debug)]
+pub(super) struct Used<S>(Arc<Mutex<Waiting<S>>>);
 
-    const MAX_LIFETIME: Duration = Duration::from_secs(100);
-
-    fn pool_with(count: usize) -> (Pool<DuplexStream>, Vec<DuplexStream>) {
-        let pool = Pool::new(count);
-        let far = (0..count).map(|_| {
-            let (near, far) = duplex(64);
-            pool.put(near, MAX_LIFETIME);
-            far
-        });
-        let far = far.collect();
-        (pool, far)
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_pooled_connection_is_taken_once() {
-        let (pool, mut far) = pool_with(2);
-        assert_eq!(pool.wanted(), 0);
-        let mut stream = pool.take().await.unwrap();
-        assert_eq!(pool.wanted(), 1);
-        stream.write_all(b"x").await.unwrap();
-        assert_eq!(far[1].read_u8().await.unwrap(), b'x', "the youngest first");
-        assert!(pool.take().await.is_some());
-        assert!(pool.take().await.is_none());
-        assert_eq!(pool.wanted(), 2);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn dead_and_talking_pooled_connections_are_dropped() {
-        let (pool, mut far) = pool_with(3);
-        far.remove(2);
-        far[1].write_all(b"unasked").await.unwrap();
-        pool.changed().await;
-        sleep(Duration::from_millis(1)).await;
-        assert_eq!(pool.wanted(), 2);
-        assert!(pool.take().await.is_some());
-        assert!(pool.take().await.is_none());
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn expired_pooled_connections_are_closed_cleanly() {
-        let (pool, mut far) = pool_with(1);
-        sleep(MAX_LIFETIME + Duration::from_secs(1)).await;
-        assert_eq!(pool.wanted(), 1);
-        assert!(pool.take().await.is_none());
-        assert_eq!(far[0].read(&mut [0]).await.unwrap(), 0);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_cleared_pool_closes_its_connections() {
-        let (pool, mut far) = pool_with(2);
-        pool.clear();
-        yield_now().await;
-        for stream in &mut far {
-            assert_eq!(stream.read(&mut [0]).await.unwrap(), 0);
-        }
-        assert_eq!(pool.wanted(), 2);
+impl<S> Default for Used<S> {
+    fn default() -> Self {
+        Used(Arc::new(Mutex::new(Waiting { streams: Vec::new(), watched: false, closed: false })))
     }
 }
+
+fn lock<S>(waiting: &Mutex<Waiting<S>>) -> MutexGuard<'_, Waiting<S>> {
+    waiting.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl<S: Transport> Used<S> {
+    /// Takes the most recently used connection that still works, with the time since its use.
+    pub(super) fn take(&self) -> Option<(S, Duration)> {
+        loop {
+            let (mut stream, since) = lock(&self.0).streams.pop()?;
+            if is_silent(&mut stream) {
+                return Some((stream, since.elapsed()));
+            }
+            close_gracefully(stream);
+        }
+    }
+
+    /// Adds a waiting connection. Needs a runtime.
+    pub(super) fn put(&self, stream: S) {
+        let mut waiting = lock(&self.0);
+        if waiting.closed {
+            return close_gracefully(stream);
+        }
+        if waiting.streams.len() == MAX_WAITING {
+            close_gracefully(waiting.streams.remove(0).0);
+        }
+        waiting.streams.push((stream, Instant::now()));
+        if !std::mem::replace(&mut waiting.watched, true) {
+            tokio::spawn(watch(Arc::clone(&self.0)));
+        }
+    }
+
+    /// Closes all connections. To be called when one has failed, because the others may have as well.
+    pub(super) fn clear(&self) {
+        let streams = std::mem::take(&mut lock(&self.0).streams);
+        streams.into_iter().for_each(|(stream, _)| close_gracefully(stream));
+    }
+
+    /// Closes all connections and accepts no more.
+    pub(super) fn close(&self) {
+        lock(&self.0).closed = true;
+        self.clear();
+    }
+
+    /// Number of waiting connections.
+    #[cfg(test)]
+    pub(super) fn count(&self) -> usize {
+        lock(&self.0).streams.len()
+    }
+}
+
+/// True if nothing was received. Between requests the server sends nothing, so a byte, an end or an error makes the
+/// connection unusable.
+fn is_silent(stream: &mut (impl AsyncRead + Unpin)) -> bool {
+    let mut byte = [0];
+    let mut cx = Context::from_waker(Waker::noop());
+    Pin::new(stream).poll_read(&mut cx, &mut ReadBuf::new(&mut byte)).is_pending()
+}
+
+/// Closes a connection properly.
+fn close_gracefully<S: Transport>(mut stream: S) {
+    tokio::spawn(async move { timeout(CLOSING_TIME, stream.shutdown()).await });
+}
+
+/// Closes expired connections until none are left.
+async fn watch<S: Transport>(waiting: Arc<Mutex<Waiting<S>>>) {
+    loop {
+        sleep(CHECK_INTERVAL).await;
+        let mut now = lock(&waiting);
+        let old = now.streams.partition_point(|(_, since)| since.elapsed() >= MAX_WAIT);
+        now.streams.drain(..old).for_each(|(stream, _)| close_gracefully(stream));
+        if now.streams.is_empty() {
+            now.streams = Vec::new();
+            now.watched = false;
+            return;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

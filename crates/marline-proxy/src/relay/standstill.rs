@@ -16,7 +16,6 @@ use std::time::Duration;
 
 use tokio::time::{Sleep, sleep};
 
-use super::pump::Pump;
 use crate::transport::PeerState;
 
 /// Time without progress after which such a relay ends. The actual end comes within twice that time.
@@ -42,6 +41,19 @@ struct Progress {
     unacknowledged: u64,
 }
 
+/// State of one direction of a relay.
+#[derive(Copy, Clone, Debug)]
+pub(super) struct Direction {
+    /// Bytes of the buffer that are written. The number changes with each step while a writer takes only a part.
+    pub(super) written: usize,
+    /// The sender's end has been read.
+    pub(super) read_all: bool,
+    /// The direction waits for the receiver to accept bytes or the end.
+    pub(super) is_blocked: bool,
+    /// The end has been passed on.
+    pub(super) is_done: bool,
+}
+
 impl Standstill {
     /// Checks a relay from the local side (`out`) and back, in which a direction is blocked or has ended. `looked`
     /// gives its bytes to the local side and from it, and the state of the two peers.
@@ -51,8 +63,8 @@ impl Standstill {
     pub(super) fn poll(
         &mut self,
         cx: &mut Context<'_>,
-        out: &Pump,
-        back: &Pump,
+        out: Direction,
+        back: Direction,
         looked: impl FnOnce() -> ((u64, u64), PeerState, PeerState),
     ) -> io::Result<()> {
         if self.0.as_ref().is_some_and(|watch| !watch.timer.is_elapsed()) {
@@ -61,7 +73,7 @@ impl Standstill {
         let (counts, local, remote) = looked();
         let is = Progress {
             local: counts,
-            written: (out.written(), back.written()),
+            written: (out.written, back.written),
             unacknowledged: local.unacknowledged + remote.unacknowledged,
         };
         let waited = self.0.as_ref().is_some_and(|watch| watch.was == is);
@@ -82,11 +94,11 @@ impl Standstill {
 }
 
 /// True if the sender of a direction has finished and its receiver does not accept the remaining bytes.
-fn has_undeliverable_rest(direction: &Pump, sender: PeerState, receiver: PeerState) -> bool {
-    let finished = direction.has_read_all() || sender.finished;
-    let left = match direction.is_done() {
+fn has_undeliverable_rest(direction: Direction, sender: PeerState, receiver: PeerState) -> bool {
+    let finished = direction.read_all || sender.finished;
+    let left = match direction.is_done {
         true => receiver.unacknowledged > 0,
-        false => direction.is_blocked(),
+        false => direction.is_blocked,
     };
     finished && left && receiver.refuses_data
 }

@@ -1,3 +1,5 @@
+mod pump;
+
 use std::future::pending;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};

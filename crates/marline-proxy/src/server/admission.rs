@@ -6,7 +6,7 @@
 //! the source that has most of them is evicted ([`PendingTable`](marline_io::PendingTable)), and
 //! never one that has just arrived. A *TLS handshake* costs time, and several times the memory. Few
 //! per source and a bounded number in all run at once, and a bounded number waits in the
-//! queue (`handshakes.rs`). The multipath handshake below has shown that the source answers at its
+//! queue (`arrival.rs`). The multipath handshake below has shown that the source answers at its
 //! address, so a source's share cannot be spent by forging it.
 
 use std::collections::BTreeMap;

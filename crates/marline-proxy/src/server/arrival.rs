@@ -3,19 +3,26 @@
 //! The first byte selects the kind of authentication. An opening of a session is checked in microseconds and is not
 //! subject to the limits on unauthenticated clients. TLS waits in the handshake queue. If the session is unknown or
 //! the opening does not authenticate, the answer makes the client continue with TLS on the same connection.
+//!
+//! *Queue.* A bounded number of TLS handshakes runs at once, with a limit per source and in total. The others wait, in
+//! order of arrival within their source, and can be evicted by newcomers like silent connections. A running handshake
+//! is protected, because evicting it wastes the work of both sides: in a crowd of honest clients, all would evict each
+//! other. It is evicted only if another source has fewer handshakes running, or if it has stalled.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use marline::memory::MemoryKind;
-use marline_io::PendingPlace;
+use marline_io::{PendingId, PendingLimits, PendingPeers, PendingPlace, PendingTable, Source};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::time::timeout;
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, oneshot};
+use tokio::time::{Instant, sleep, timeout};
 
-use super::admission::Permit;
+use super::admission::{AdmissionLimits, Permit};
 use super::allowances::ConnectionPlace;
-use super::handshakes::Evicted;
 use super::refusals::RefusalReason;
 use super::{Client, Server, refuse};
 use crate::channel::Channel;
@@ -28,6 +35,11 @@ use crate::transport::Transport;
 
 /// Memory of a TLS handshake with its certificate and buffers, in bytes.
 const HANDSHAKE_BYTES: u64 = 32 * 1_024;
+
+/// Duration after which a handshake counts as stalled and can be evicted for any other.
+const STALL_TIME: Duration = Duration::from_secs(3);
+/// Interval of checks for stalled handshakes while others wait.
+const CHECK_INTERVAL: Duration = Duration::from_millis(250);
 
 /// An authenticated connection.
 pub(super) struct Arrived<T> {
@@ -275,3 +287,188 @@ impl Server {
         }
     }
 }
+
+/// Handshakes that run or wait.
+#[derive(Clone, Debug)]
+pub(super) struct HandshakeQueue {
+    waiting: PendingTable,
+    table: Arc<Table>,
+}
+
+#[derive(Debug)]
+struct Table {
+    limits: PendingLimits,
+    running: Mutex<PendingPeers<Running>>,
+    /// Notified when a running handshake has ended.
+    freed: Notify,
+    /// Semaphores for running handshakes per source. Only sources with running or waiting handshakes have one.
+    sources: Mutex<BTreeMap<Source, Arc<Semaphore>>>,
+}
+
+/// A running handshake. Dropping `_evict` evicts it.
+#[derive(Debug)]
+struct Running {
+    since: Instant,
+    _evict: oneshot::Sender<()>,
+}
+
+/// Permission to make a TLS handshake.
+#[derive(Debug)]
+struct HandshakePermit {
+    table: Arc<Table>,
+    source: Source,
+    id: PendingId,
+    evicted: oneshot::Receiver<()>,
+    _of_source: OwnedSemaphorePermit,
+}
+
+/// A connection was evicted to make room for others.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+struct Evicted;
+
+impl HandshakeQueue {
+    /// A queue with these limits.
+    #[must_use]
+    pub(super) fn new(limits: AdmissionLimits) -> HandshakeQueue {
+        let total = limits.total.max(1);
+        let running = PendingLimits { total, per_source: limits.per_source.max(1) };
+        let waiting =
+            PendingLimits { total: limits.waiting_total, per_source: limits.waiting_per_source };
+        let table = Table {
+            limits: running,
+            running: Mutex::new(PendingPeers::new(running)),
+            freed: Notify::new(),
+            sources: Mutex::default(),
+        };
+        HandshakeQueue { waiting: PendingTable::new(waiting), table: Arc::new(table) }
+    }
+
+    /// Waits for permission to run a handshake.
+    ///
+    /// # Errors
+    /// The handshake was evicted while it waited.
+    async fn enter(&self, address: IpAddr) -> Result<HandshakePermit, Evicted> {
+        let source = Source::of(address);
+        let places = self.table.places_of(source);
+        if let Ok(place) = Arc::clone(&places).try_acquire_owned()
+            && let Some(admitted) = self.table.admit(source)
+        {
+            return Ok(Table::ticket(&self.table, source, admitted, place));
+        }
+        let mut waiting = self.waiting.admit(address);
+        tokio::select! {
+            ticket = self.wait(source, places) => Ok(ticket),
+            () = waiting.evicted() => Err(Evicted),
+        }
+    }
+
+    async fn wait(&self, source: Source, places: Arc<Semaphore>) -> HandshakePermit {
+        let table = &self.table;
+        let place = tokio::select! {
+            // The semaphore is never closed.
+            Ok(place) = places.acquire_owned() => place,
+            () = table.evict_stalled_of(source) => unreachable!("it never ends"),
+        };
+        loop {
+            let freed = table.freed.notified();
+            if let Some(admitted) = table.admit(source) {
+                return Table::ticket(table, source, admitted, place);
+            }
+            tokio::select! {
+                () = freed => {}
+                () = sleep(CHECK_INTERVAL) => {}
+            }
+        }
+    }
+
+    /// Number of handshakes under way.
+    #[must_use]
+    pub(super) fn count(&self) -> usize {
+        lock(&self.table.running).len()
+    }
+}
+
+/// A handshake that may run.
+struct Admitted {
+    id: PendingId,
+    /// Ends when the handshake is evicted.
+    evicted: oneshot::Receiver<()>,
+}
+
+impl Table {
+    fn places_of(&self, source: Source) -> Arc<Semaphore> {
+        const FEW: usize = 64;
+        let mut sources = lock(&self.sources);
+        // Unused entries: the only pointer to them is in this map.
+        if sources.len() >= FEW.max(2 * lock(&self.running).len()) {
+            sources.retain(|_, places| Arc::strong_count(places) > 1);
+        }
+        let new = || Arc::new(Semaphore::new(self.limits.per_source));
+        Arc::clone(sources.entry(source).or_insert_with(new))
+    }
+
+    /// Lets a handshake run if there is room, or if another one can be evicted.
+    fn admit(&self, source: Source) -> Option<Admitted> {
+        let mut running = lock(&self.running);
+        if running.len() >= self.limits.total {
+            let (victims, victim) = running.next_victim(source)?;
+            let has_more = running.count_of(victims) > running.count_of(source) + 1;
+            if !has_more && !victim.is_stalled() {
+                return None;
+            }
+            running.make_room(source);
+        }
+        let (evict, evicted) = oneshot::channel();
+        let (id, _) = running.admit(source, Running { since: Instant::now(), _evict: evict });
+        Some(Admitted { id, evicted })
+    }
+
+    fn ticket(
+        table: &Arc<Table>,
+        source: Source,
+        admitted: Admitted,
+        place: OwnedSemaphorePermit,
+    ) -> HandshakePermit {
+        let Admitted { id, evicted } = admitted;
+        HandshakePermit { table: Arc::clone(table), source, id, evicted, _of_source: place }
+    }
+
+    /// Evicts handshakes of a source when they stall. Never returns.
+    async fn evict_stalled_of(&self, source: Source) {
+        loop {
+            sleep(CHECK_INTERVAL).await;
+            let mut running = lock(&self.running);
+            if running.oldest_of(source).is_some_and(Running::is_stalled) {
+                running.evict_oldest_of(source);
+            }
+        }
+    }
+}
+
+impl Running {
+    fn is_stalled(&self) -> bool {
+        self.since.elapsed() >= STALL_TIME
+    }
+}
+
+impl HandshakePermit {
+    /// Resolves when the handshake has to make room for another one. Cancel safe.
+    async fn evicted(&mut self) {
+        // Nothing is ever sent. The sender is dropped.
+        let _ = (&mut self.evicted).await;
+    }
+}
+
+impl Drop for HandshakePermit {
+    fn drop(&mut self) {
+        lock(&self.table.running).remove(self.source, self.id);
+        self.table.freed.notify_one();
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests;

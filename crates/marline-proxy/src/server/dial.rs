@@ -18,8 +18,7 @@ use tokio::time::timeout;
 
 use super::own_resolver;
 use crate::message::{ErrorCode, Failure};
-use crate::outgoing;
-use crate::resolve::resolve;
+use crate::outgoing::{self, resolve};
 use crate::rules::Rules;
 use crate::target::Target;
 

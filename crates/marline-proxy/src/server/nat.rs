@@ -11,7 +11,7 @@ pub(super) mod echo_mapping;
 mod echoes;
 pub(super) mod filter;
 pub(super) mod mapped_ports;
-mod mapping;
+mod names;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -20,35 +20,138 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use marline::datagrams::{Arrivals, Datagrams};
+use socket2::{Domain, Socket, Type};
 use tokio::net::UdpSocket;
 use tokio::sync::{Semaphore, watch};
+use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
 use super::Client;
-use super::admission::Quota;
-use super::dial::allowed;
-use crate::message::{ErrorCode, Failure};
+use super::admission::{Permit, Quota};
+use crate::message::ErrorCode;
 use crate::rules::{Refused, Rules};
 use crate::target::Target;
 use crate::udp::{
-    FlowKey, FlowTable, Item, MAX_APPLICATION_DATAGRAM, MAX_FLOWS, MAX_UNSOLICITED_FLOWS, Outbox,
-    UdpCounters, UdpCounts, count,
+    DNS_PORT, FlowKey, FlowTable, Item, MAX_APPLICATION_DATAGRAM, MAX_FLOWS, MAX_UNSOLICITED_FLOWS,
+    Outbox, UdpCounters, UdpCounts, count, idle_limit, send_to,
 };
 use echo_mapping::{Echoes, PermissionLogged, Request};
-use filter::{UdpFiltering, UnsolicitedRates};
-use mapped_ports::MappedPorts;
-use mapping::{Mapping, Peer, PeerRoute};
+use filter::{
+    UdpFiltering, UnsolicitedFlow, UnsolicitedRates, UnsolicitedReaction, set_unsolicited,
+};
+use mapped_ports::{MappedPort, MappedPorts};
+use names::LOOKUPS;
 
 /// Interval between two checks for idle sockets.
 pub(super) const SWEEP_EVERY: Duration = Duration::from_secs(5);
-/// Largest number of concurrent name lookups for one client.
-const LOOKUPS: usize = 64;
 /// Largest number of datagrams of a flow that wait for the lookup of its name.
 const WAITING: usize = 8;
 /// Largest number of datagrams kept for flows whose Open has not arrived.
 const EARLY: usize = 16;
 /// Largest number of datagrams read from a socket in one turn.
 const DATAGRAMS_PER_TURN: usize = 32;
+
+/// A UDP socket of one family, and the task that reads it.
+#[derive(Debug)]
+struct FamilySocket {
+    /// First field: dropped before the socket.
+    _port: MappedPort,
+    socket: Arc<UdpSocket>,
+    reader: AbortHandle,
+}
+
+/// How a peer is reached.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+enum PeerRoute {
+    /// At an address that the rules allow.
+    Allowed,
+    /// At an address of the server itself, while its port is mapped to a client's socket.
+    Hairpin,
+}
+
+/// A peer, by its address.
+#[derive(Copy, Clone, Debug)]
+struct Peer {
+    address: SocketAddr,
+    way: PeerRoute,
+}
+
+impl Drop for FamilySocket {
+    fn drop(&mut self) {
+        self.reader.abort();
+    }
+}
+
+/// Sockets of the server for one socket of an application.
+#[derive(Debug)]
+struct Mapping {
+    ipv4: Option<FamilySocket>,
+    ipv6: Option<FamilySocket>,
+    used_at: Instant,
+    only_dns: bool,
+    ports: MappedPorts,
+    _place: Permit<Arc<str>>,
+}
+
+impl Mapping {
+    /// A mapping without sockets that occupies `place`.
+    fn new(now: Instant, ports: MappedPorts, place: Permit<Arc<str>>) -> Mapping {
+        Mapping { ipv4: None, ipv6: None, used_at: now, only_dns: true, ports, _place: place }
+    }
+
+    /// Time of the last use.
+    const fn used_at(&self) -> Instant {
+        self.used_at
+    }
+
+    /// Records an answer of a peer.
+    const fn answered(&mut self, now: Instant) {
+        self.used_at = now;
+    }
+
+    /// True if the mapping has not been used for its idle limit.
+    fn is_idle(&self, now: Instant) -> bool {
+        self.used_at + idle_limit(self.only_dns) <= now
+    }
+
+    fn sends(&mut self, now: Instant, to: SocketAddr) {
+        self.used_at = now;
+        self.only_dns &= to.port() == DNS_PORT;
+    }
+
+    /// Sends a datagram. `read` starts a task that reads a new socket.
+    ///
+    /// # Errors
+    /// The error of the system: no socket could be opened, or sending failed. `ConnectionRefused`: a port of the
+    /// server itself that is no longer mapped.
+    fn send(
+        &mut self,
+        now: Instant,
+        peer: Peer,
+        payload: &[u8],
+        read: impl FnOnce(Arc<UdpSocket>) -> AbortHandle,
+    ) -> io::Result<()> {
+        let Peer { address: to, way } = peer;
+        self.sends(now, to);
+        let half = if to.is_ipv4() { &mut self.ipv4 } else { &mut self.ipv6 };
+        let half = match half {
+            Some(half) => half,
+            None => {
+                let socket = Arc::new(open_socket(to.is_ipv6())?);
+                let _port = self.ports.add(socket.local_addr()?);
+                let reader = read(Arc::clone(&socket));
+                half.insert(FamilySocket { _port, socket, reader })
+            }
+        };
+        let send = || send_to(&half.socket, payload, to).map(drop);
+        match way {
+            PeerRoute::Allowed => send(),
+            PeerRoute::Hairpin => {
+                self.ports.send(to, send).unwrap_or(Err(io::ErrorKind::ConnectionRefused.into()))
+            }
+        }
+    }
+}
 
 /// State of a flow that the client opened.
 #[derive(Debug)]
@@ -59,23 +162,6 @@ enum Flow {
     Open { peer: Peer, named: bool },
     /// The flow is not allowed or not possible.
     Refused(ErrorCode),
-}
-
-/// State of a flow that the server opened.
-#[derive(Copy, Clone, Debug)]
-struct UnsolicitedFlow {
-    known: UnsolicitedReaction,
-    way: PeerRoute,
-}
-
-/// The client's reaction to a flow that the server opened.
-#[derive(Copy, Clone, Debug)]
-enum UnsolicitedReaction {
-    /// The client has not confirmed the flow.
-    New,
-    Known,
-    /// The client refuses the flow.
-    Unwanted,
 }
 
 #[derive(Debug)]
@@ -227,22 +313,6 @@ impl Nat {
         }
     }
 
-    /// Handles the client's answer to a peer that had sent first.
-    fn on_answer(&self, state: &mut State, now: Instant, flow: u64, payload: &[u8]) {
-        let known = state.unasked.touch(flow, now);
-        let to = known.and_then(|(key, flow, _)| {
-            let peer = Peer { address: address_of(&key.peer)?, way: flow.way };
-            Some((key.socket, peer))
-        });
-        match to {
-            Some((socket, peer)) => self.forward(state, now, socket, peer, payload),
-            None => {
-                count(&self.shared.counters.unknown);
-                state.outbox.push(flow, &Item::Unknown);
-            }
-        }
-    }
-
     /// Handles the client's announcement of what a flow stands for.
     fn on_open(
         &self,
@@ -320,55 +390,6 @@ impl Nat {
                 Flow::Refused(refused.code())
             }
         }
-    }
-
-    /// Starts the lookup of a name.
-    fn look_up(&self, flow: u64, key: &FlowKey) -> Flow {
-        let Ok(place) = Arc::clone(&self.lookups).try_acquire_owned() else {
-            return Flow::Refused(ErrorCode::ResourceExceeded);
-        };
-        let (nat, key) = (Weak::clone(&self.me), key.clone());
-        let rules = Arc::clone(&self.rules.borrow());
-        tokio::spawn(async move {
-            let found = allowed(&rules, &key.peer).await;
-            drop(place);
-            if let Some(nat) = nat.upgrade() {
-                nat.on_looked_up(flow, &key, found);
-            }
-        });
-        Flow::LookedUp(Vec::new())
-    }
-
-    fn on_looked_up(&self, flow: u64, key: &FlowKey, found: Result<Vec<SocketAddr>, Failure>) {
-        let now = Instant::now();
-        let mut state = self.lock();
-        let state = &mut *state;
-        if state.flows.find(key) != Some(flow) {
-            // Removed in the meantime.
-            return;
-        }
-        let Some((_, entry)) = state.flows.get(flow) else { return };
-        let Flow::LookedUp(waiting) = entry else { return };
-        let waiting = std::mem::take(waiting);
-        match found {
-            Ok(addresses) => {
-                let Some(address) = best(&addresses) else { return };
-                let peer = Peer { address, way: PeerRoute::Allowed };
-                *entry = Flow::Open { peer, named: true };
-                state.flows.alias(flow, address.into());
-                state.outbox.push(flow, &Item::Known(Some(address)));
-                for payload in waiting {
-                    self.forward(state, now, key.socket, peer, &payload);
-                }
-            }
-            Err(failure) => {
-                tracing::warn!(client = %self.client.name, "datagrams to {} refused: {}", key.peer, failure.text);
-                *entry = Flow::Refused(failure.code);
-                count(&self.shared.counters.refused);
-                state.outbox.push(flow, &Item::Refused(failure.code));
-            }
-        }
-        state.outbox.flush(&self.lane, &self.shared.counters);
     }
 }
 
@@ -486,45 +507,7 @@ impl Nat {
             }
             return state.outbox.push(flow, &Item::Data(payload));
         }
-        let Some(way) = self.admit_unsolicited(state, now, socket, from) else {
-            return count(&self.shared.counters.filtered);
-        };
-        self.client.account.traffic.count(payload.len() as u64, 0);
-        let flow = match state.unasked.find(&key) {
-            Some(flow) => flow,
-            None => {
-                let new = UnsolicitedFlow { known: UnsolicitedReaction::New, way };
-                let (flow, full) = state.unasked.open(key.clone(), new, now);
-                count(&self.shared.counters.flows);
-                if full {
-                    count(&self.shared.counters.flows_forgotten);
-                }
-                flow
-            }
-        };
-        match state.unasked.touch(flow, now).map(|(_, flow, _)| flow.known) {
-            Some(UnsolicitedReaction::Known) => state.outbox.push(flow, &Item::Data(payload)),
-            Some(UnsolicitedReaction::Unwanted) | None => count(&self.shared.counters.dropped),
-            Some(UnsolicitedReaction::New) => {
-                state.outbox.describe(flow, socket, &key.peer, payload)
-            }
-        }
-    }
-
-    /// How a peer without a flow is answered. `None` if it may not send to the socket now.
-    fn admit_unsolicited(
-        &self,
-        state: &mut State,
-        now: Instant,
-        socket: u32,
-        from: SocketAddr,
-    ) -> Option<PeerRoute> {
-        let is_expected = match self.filtering {
-            UdpFiltering::AddressDependent => state.flows.has_peer(socket, from.ip()),
-            UdpFiltering::EndpointIndependent => true,
-        };
-        let may_be = is_expected && from.port() != 0 && state.unasked_rates.take(from.ip(), now);
-        may_be.then(|| self.way_to(from).ok()).flatten()
+        self.on_unsolicited(state, now, key, from, payload);
     }
 }
 
@@ -535,29 +518,24 @@ fn forget(state: &mut State, socket: u32) {
     state.unasked.remove_socket(socket);
 }
 
-fn set_unsolicited(state: &mut State, flow: u64, to: UnsolicitedReaction) {
-    if let Some((_, flow)) = state.unasked.get(flow) {
-        flow.known = to;
-    }
-}
-
 /// Address of a peer that is not a name.
 fn address_of(peer: &Target) -> Option<SocketAddr> {
     let address = peer.host.as_name().err()?;
     Some(SocketAddr::new(address.to_canonical(), peer.port))
 }
 
-/// The first address with a route, or else the first.
-fn best(addresses: &[SocketAddr]) -> Option<SocketAddr> {
-    let has_route = |to: &&SocketAddr| {
-        let any: SocketAddr = match to {
-            SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
-            SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),
-        };
-        // Connecting a UDP socket sends nothing and only checks the routing table.
-        std::net::UdpSocket::bind(any).is_ok_and(|socket| socket.connect(**to).is_ok())
+fn open_socket(ipv6: bool) -> io::Result<UdpSocket> {
+    let (domain, any) = match ipv6 {
+        true => (Domain::IPV6, SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0))),
+        false => (Domain::IPV4, SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0))),
     };
-    addresses.iter().find(has_route).or(addresses.first()).copied()
+    let socket = Socket::new(domain, Type::DGRAM, None)?;
+    socket.set_nonblocking(true)?;
+    if ipv6 {
+        socket.set_only_v6(true)?;
+    }
+    socket.bind(&any.into())?;
+    UdpSocket::from_std(socket.into())
 }
 
 /// Reads a socket until the client is gone.
@@ -578,13 +556,4 @@ async fn read(nat: Weak<Nat>, socket: Arc<UdpSocket>, number: u32) {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn mapped_ipv6_addresses_compare_as_ipv4() {
-        let mapped: Target = "[::ffff:192.0.2.1]:53".parse().unwrap();
-        assert_eq!(address_of(&mapped), Some("192.0.2.1:53".parse().unwrap()));
-        assert_eq!(address_of(&"example.org:53".parse().unwrap()), None);
-    }
-}
+mod tests;

@@ -5,6 +5,7 @@
 
 use core::net::{IpAddr, SocketAddr};
 
+use marline_io::carrier::FlowEnds;
 use marline_io::{CarrierRates, Contact, PathSpec, Prefix64};
 use marline_policy::PathHealth;
 use marline_time::{Duration, Instant};
@@ -55,9 +56,9 @@ pub(crate) struct Evidence<'a> {
     /// Reason why the answering server does not serve this client.
     pub(crate) rejection: Option<&'a str>,
     /// Ends of subflows with overdue answers.
-    pub(crate) impaired: &'a [(IpAddr, SocketAddr)],
+    pub(crate) impaired: &'a [FlowEnds],
     /// Ends between which connections use TCP because it is faster.
-    pub(crate) rates: &'a [((IpAddr, SocketAddr), CarrierRates)],
+    pub(crate) rates: &'a [(FlowEnds, CarrierRates)],
     /// Returns true if connections from an address to a server use TCP instead of UDP, and the reason if they could
     /// not.
     pub(crate) tcp: &'a dyn Fn(IpAddr, SocketAddr) -> (bool, Option<String>),
@@ -82,9 +83,8 @@ impl PathTable {
         let mut servers = health::servers(&contacts, now);
         for server in &mut servers {
             (server.by_tcp, server.tcp_failure) = (evidence.tcp)(server.local, server.server);
-            let measured = |(ends, _): &&((IpAddr, SocketAddr), CarrierRates)| {
-                *ends == (server.local, server.server)
-            };
+            let ends = FlowEnds { local: server.local, remote: server.server };
+            let measured = |(measured, _): &&(FlowEnds, CarrierRates)| *measured == ends;
             server.carrier_rates = evidence.rates.iter().find(measured).map(|(_, rates)| *rates);
         }
         let problem = fault.as_ref().map(|fault| {
@@ -138,9 +138,9 @@ impl PathTable {
         if !answers {
             return (PathHealth::Untried, Some(untried(contacts, evidence.now)));
         }
-        let is_impaired = |(local, remote): &(IpAddr, SocketAddr)| {
-            let pinned = entry.spec.remote.is_none_or(|pinned| pinned == *remote);
-            pinned && entry.ends.iter().any(|end| end.address == *local)
+        let is_impaired = |ends: &FlowEnds| {
+            let pinned = entry.spec.remote.is_none_or(|pinned| pinned == ends.remote);
+            pinned && entry.ends.iter().any(|end| end.address == ends.local)
         };
         match () {
             () if entry.fading => (PathHealth::Degraded, Some("its signal is fading".to_owned())),

@@ -17,13 +17,14 @@ use marline_qlog::Vantage;
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
+use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use super::qlog::Traces;
-use super::{QlogConfig, Stack, Variant};
+use super::{Load, QlogConfig, Stack, Variant};
 use crate::kernel::Kernel;
 use crate::scenario::Side;
-use crate::workload::{Log, Run, Stream, Workload, now_ns, until};
+use crate::workload::{EndLogs, Log, Run, Stream, now_ns, until};
 
 /// The server's first byte: a kernel's client does not join further subflows before it has received data.
 const GREETING: u8 = b'M';
@@ -56,11 +57,11 @@ pub(super) struct Job {
     pub(super) address: SocketAddr,
     /// The paths that are used, in order.
     pub(super) paths: Vec<PathUse>,
-    /// Workload.
-    pub(super) workload: Workload,
-    /// Start of the workload, ns of the monotonic clock.
+    /// Workloads, each on its own connection.
+    pub(super) loads: Vec<Load>,
+    /// Start of the workloads, ns of the monotonic clock.
     pub(super) start_ns: u64,
-    /// Seed of the schedule.
+    /// Seed of the run.
     pub(super) seed: u64,
     /// Time to wait for missing messages after the planned end.
     pub(super) patience: Duration,
@@ -95,9 +96,9 @@ pub fn run_end(job: &str, time_of_day: fn() -> String) -> anyhow::Result<()> {
 }
 
 impl Job {
-    /// Number of connections: one per path, or one for all paths.
+    /// Number of connections: one per path, or one per workload.
     fn connections(&self) -> usize {
-        if self.stack == Stack::Duplicate { self.paths.len() } else { 1 }
+        if self.stack == Stack::Duplicate { self.paths.len() } else { self.loads.len() }
     }
 
     /// Trace writers of an end that is Marline's.
@@ -117,26 +118,64 @@ impl Job {
         }
     }
 
-    const fn run(&self) -> Run {
-        Run { start_ns: self.start_ns, seed: self.seed, patience: self.patience }
-    }
-
-    async fn run_client(&self, mut streams: Vec<Stream>) -> anyhow::Result<Log> {
-        for stream in &mut streams {
+    async fn run_client(&self, mut streams: Vec<Stream>) -> anyhow::Result<EndLogs> {
+        for (number, stream) in (0..).zip(&mut streams) {
             let mut byte = [0];
             timeout(CONNECTING, stream.read_exact(&mut byte)).await.context("no greeting")??;
+            if self.loads.len() > 1 {
+                stream.write_all(&[number]).await?;
+                stream.flush().await?;
+            }
         }
         anyhow::ensure!(now_ns() < self.start_ns, "connected after the start");
         until(self.start_ns).await;
-        Ok(self.workload.client(streams, self.run()).await?)
+        self.run_workloads(streams).await
     }
 
-    async fn run_server(&self, mut streams: Vec<Stream>) -> anyhow::Result<Log> {
+    async fn run_server(&self, mut streams: Vec<Stream>) -> anyhow::Result<EndLogs> {
+        let mut numbers = Vec::new();
         for stream in &mut streams {
             stream.write_all(&[GREETING]).await?;
             stream.flush().await?;
+            // Connections are accepted in any order.
+            if self.loads.len() > 1 {
+                numbers.push(timeout(CONNECTING, stream.read_u8()).await.context("no number")??);
+            }
         }
-        Ok(self.workload.server(streams, self.run()).await?)
+        if self.loads.len() > 1 {
+            let mut numbered: Vec<_> = numbers.into_iter().zip(streams).collect();
+            numbered.sort_by_key(|(number, _)| *number);
+            streams = numbered.into_iter().map(|(_, stream)| stream).collect();
+        }
+        self.run_workloads(streams).await
+    }
+
+    /// Runs all workloads at once: each on its stream, or the only one on all streams.
+    async fn run_workloads(&self, mut streams: Vec<Stream>) -> anyhow::Result<EndLogs> {
+        let mut running = JoinSet::new();
+        for (number, load) in self.loads.iter().enumerate() {
+            let count = if self.loads.len() == 1 { streams.len() } else { 1 };
+            let mine: Vec<Stream> = streams.drain(..count.min(streams.len())).collect();
+            let run = Run {
+                start_ns: self.start_ns + load.from.as_nanos() as u64,
+                seed: Load::seed(self.seed, number),
+                patience: self.patience,
+            };
+            let (workload, side) = (load.workload, self.side);
+            running.spawn(async move {
+                let log = match side {
+                    Side::Client => workload.client(mine, run).await,
+                    Side::Server => workload.server(mine, run).await,
+                };
+                log.map(|log| (number, log))
+            });
+        }
+        let mut flows = vec![Log::default(); self.loads.len()];
+        while let Some(ended) = running.join_next().await {
+            let (number, log) = ended??;
+            flows[number] = log;
+        }
+        Ok(EndLogs { flows, reinjected_bytes: 0 })
     }
 }
 
@@ -145,8 +184,10 @@ fn boxed(stream: TcpStream) -> io::Result<Stream> {
     Ok(Box::new(stream))
 }
 
-async fn kernel_client(job: &Job) -> anyhow::Result<Log> {
-    let from = job.paths.iter().map(|path| path.address).take(job.connections());
+async fn kernel_client(job: &Job) -> anyhow::Result<EndLogs> {
+    let each_path = job.stack == Stack::Duplicate;
+    let path = |number| job.paths.get(if each_path { number } else { 0 });
+    let from = (0..job.connections()).filter_map(path).map(|path| path.address);
     let mut streams = Vec::new();
     for from in from {
         let connecting = job.kernel();
@@ -156,7 +197,7 @@ async fn kernel_client(job: &Job) -> anyhow::Result<Log> {
     job.run_client(streams).await
 }
 
-async fn kernel_server(job: &Job) -> anyhow::Result<Log> {
+async fn kernel_server(job: &Job) -> anyhow::Result<EndLogs> {
     let kernel = job.kernel();
     let listener = kernel.listen(job.address).context("listen")?;
     println!("ready");
@@ -168,7 +209,7 @@ async fn kernel_server(job: &Job) -> anyhow::Result<Log> {
     job.run_server(streams).await
 }
 
-async fn marline_client(job: &Job, traces: Option<Arc<Mutex<Traces>>>) -> anyhow::Result<Log> {
+async fn marline_client(job: &Job, traces: Option<Arc<Mutex<Traces>>>) -> anyhow::Result<EndLogs> {
     let mut client = Client::builder();
     if let Some(traces) = traces {
         client.event_observer(traces);
@@ -182,14 +223,17 @@ async fn marline_client(job: &Job, traces: Option<Arc<Mutex<Traces>>>) -> anyhow
         client.path(format!("{}{flags}", path.interface).parse()?);
     }
     let client = client.bind().await?;
-    let stream = client.connect(job.address).await.context("connect")?;
-    let mut log = job.run_client(vec![Box::new(stream)]).await?;
+    let mut streams: Vec<Stream> = Vec::new();
+    for _ in 0..job.connections() {
+        streams.push(Box::new(client.connect(job.address).await.context("connect")?));
+    }
+    let mut log = job.run_client(streams).await?;
     log.reinjected_bytes = reinjected(client.connections());
     client.drained(CLOSING_TIME).await;
     Ok(log)
 }
 
-async fn marline_server(job: &Job, traces: Option<Arc<Mutex<Traces>>>) -> anyhow::Result<Log> {
+async fn marline_server(job: &Job, traces: Option<Arc<Mutex<Traces>>>) -> anyhow::Result<EndLogs> {
     let mut server = Server::builder();
     if let Some(traces) = traces {
         server.event_observer(traces);
@@ -201,9 +245,12 @@ async fn marline_server(job: &Job, traces: Option<Arc<Mutex<Traces>>>) -> anyhow
         .path_health_monitor(job.variant.interactive()?.map(Interactive::path_health_monitor));
     let server = server.bind().await?;
     println!("ready");
-    let accepted = timeout(CONNECTING, server.accept()).await.context("accept")?;
-    let (stream, _) = accepted.context("accept: the server was closed")?;
-    let mut log = job.run_server(vec![Box::new(stream)]).await?;
+    let mut streams: Vec<Stream> = Vec::new();
+    for _ in 0..job.connections() {
+        let accepted = timeout(CONNECTING, server.accept()).await.context("accept")?;
+        streams.push(Box::new(accepted.context("accept: the server was closed")?.0));
+    }
+    let mut log = job.run_server(streams).await?;
     log.reinjected_bytes = reinjected(server.connections());
     server.drained(CLOSING_TIME).await;
     Ok(log)

@@ -70,7 +70,7 @@ impl Dialogue {
         let (asked, received) = tokio::join!(asking, self.read(reader, deadline_ns, &counts));
         asked.unwrap_or(Ok(()))?;
         let skipped = u64::from(counts.skipped.load(Relaxed));
-        Ok(Log { sent, received: received?, skipped, ..Log::default() })
+        Ok(Log { sent, received: received?, skipped })
     }
 
     async fn write(

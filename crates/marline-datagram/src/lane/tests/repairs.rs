@@ -1,4 +1,4 @@
-use marline_policy::{DatagramPolicyFactory, Group};
+use marline_policy::{DatagramPolicyFactory, Group, Repairs};
 
 use super::*;
 use crate::frame::{LEN_BYTES, MAX_GROUP_FRAMES, Repair};

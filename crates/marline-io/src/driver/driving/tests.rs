@@ -11,7 +11,7 @@ use tokio::io::ReadBuf;
 
 use super::*;
 use crate::driver::reception::BUSY_RUNTIME_CALLS;
-use crate::driver::socket::Kind;
+use crate::driver::sockets::Kind;
 use crate::driver::testing::{connecting_shard, shard, without_sockets};
 use crate::driver::{AcceptQueue, ShardHandle, Stream};
 use crate::links::UdpUse;

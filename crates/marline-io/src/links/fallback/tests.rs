@@ -316,7 +316,7 @@ fn a_network_that_goes_back_and_forth_stays_on_the_link_longer_each_time() {
         let opened = log[0].0;
         assert_eq!(log[0].1, Order::Open(ends()));
         routes.opened(opened, ends(), LINK);
-        began = opened + CONFIRMATION_TIME.0;
+        began = opened + *CONFIRMATION_TIME.start();
         goes_over(&mut routes, began);
     }
     assert!(last >= STAY.first * 8, "{last:?}");

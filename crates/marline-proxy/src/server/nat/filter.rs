@@ -6,14 +6,18 @@
 //! every public address, for applications whose peers send first. In both cases, datagrams without a flow are rate
 //! limited per source and in total. A peer that the application answers gets a flow of its own, which is not
 //! limited here.
+//!
+//! The server opens a flow for such a peer. The client confirms it, answers in it, or refuses it.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use marline_io::Source;
 use tokio::time::Instant;
 
+use super::{Nat, Peer, PeerRoute, State, address_of};
 use crate::rate::{Rate, RateLimit, RateLimits};
+use crate::udp::{FlowKey, Item, count};
 
 /// Policy for peers that may send to a mapped port.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
@@ -50,6 +54,97 @@ impl UnsolicitedRates {
     /// Takes one more datagram from `address`. True if it is within the limits.
     pub(super) fn take(&mut self, address: IpAddr, now: Instant) -> bool {
         self.by_source.take(Source::of(address), now) && self.in_all.take(now)
+    }
+}
+
+/// State of a flow that the server opened.
+#[derive(Copy, Clone, Debug)]
+pub(super) struct UnsolicitedFlow {
+    known: UnsolicitedReaction,
+    way: PeerRoute,
+}
+
+/// The client's reaction to a flow that the server opened.
+#[derive(Copy, Clone, Debug)]
+pub(super) enum UnsolicitedReaction {
+    /// The client has not confirmed the flow.
+    New,
+    Known,
+    /// The client refuses the flow.
+    Unwanted,
+}
+
+impl Nat {
+    /// Handles a datagram from a peer without a flow.
+    pub(super) fn on_unsolicited(
+        &self,
+        state: &mut State,
+        now: Instant,
+        key: FlowKey,
+        from: SocketAddr,
+        payload: &[u8],
+    ) {
+        let Some(way) = self.admit_unsolicited(state, now, key.socket, from) else {
+            return count(&self.shared.counters.filtered);
+        };
+        self.client.account.traffic.count(payload.len() as u64, 0);
+        let flow = match state.unasked.find(&key) {
+            Some(flow) => flow,
+            None => {
+                let new = UnsolicitedFlow { known: UnsolicitedReaction::New, way };
+                let (flow, full) = state.unasked.open(key.clone(), new, now);
+                count(&self.shared.counters.flows);
+                if full {
+                    count(&self.shared.counters.flows_forgotten);
+                }
+                flow
+            }
+        };
+        match state.unasked.touch(flow, now).map(|(_, flow, _)| flow.known) {
+            Some(UnsolicitedReaction::Known) => state.outbox.push(flow, &Item::Data(payload)),
+            Some(UnsolicitedReaction::Unwanted) | None => count(&self.shared.counters.dropped),
+            Some(UnsolicitedReaction::New) => {
+                state.outbox.describe(flow, key.socket, &key.peer, payload)
+            }
+        }
+    }
+
+    /// How a peer without a flow is answered. `None` if it may not send to the socket now.
+    fn admit_unsolicited(
+        &self,
+        state: &mut State,
+        now: Instant,
+        socket: u32,
+        from: SocketAddr,
+    ) -> Option<PeerRoute> {
+        let is_expected = match self.filtering {
+            UdpFiltering::AddressDependent => state.flows.has_peer(socket, from.ip()),
+            UdpFiltering::EndpointIndependent => true,
+        };
+        let may_be = is_expected && from.port() != 0 && state.unasked_rates.take(from.ip(), now);
+        may_be.then(|| self.way_to(from).ok()).flatten()
+    }
+
+    /// Handles the client's answer to a peer that had sent first.
+    pub(super) fn on_answer(&self, state: &mut State, now: Instant, flow: u64, payload: &[u8]) {
+        let known = state.unasked.touch(flow, now);
+        let to = known.and_then(|(key, flow, _)| {
+            let peer = Peer { address: address_of(&key.peer)?, way: flow.way };
+            Some((key.socket, peer))
+        });
+        match to {
+            Some((socket, peer)) => self.forward(state, now, socket, peer, payload),
+            None => {
+                count(&self.shared.counters.unknown);
+                state.outbox.push(flow, &Item::Unknown);
+            }
+        }
+    }
+}
+
+pub(super) fn set_unsolicited(state: &mut State, flow: u64, to: UnsolicitedReaction) {
+    if let Some((_, flow)) = state.unasked.get(flow) {
+        flow.known = to;
     }
 }
 

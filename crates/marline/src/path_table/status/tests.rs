@@ -65,7 +65,7 @@ const QUIET: World<'_> =
 /// Health of the only path, in words.
 fn judged(table: &PathTable, world: &World<'_>) -> String {
     let servers: Vec<SocketAddr> = world.servers.iter().map(|s| s.parse().unwrap()).collect();
-    let impaired = [(LOCAL[0].parse().unwrap(), V4.parse().unwrap())];
+    let impaired = [FlowEnds { local: LOCAL[0].parse().unwrap(), remote: V4.parse().unwrap() }];
     let tcp = |_, _| (world.tcp.0, world.tcp.1.map(str::to_owned));
     let status = table.status(&Evidence {
         now: at(60_000),

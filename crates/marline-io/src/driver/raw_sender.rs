@@ -1,5 +1,5 @@
-//! Sender of native TCP segments that combines up to 64 kB of them in one packet and one system call
-//! (docs/spec/native-carrier.md, section 2).
+//! Sending of native TCP segments: the interface and the socket for each source address, and the combination of up to
+//! 64 kB of segments in one packet and one system call (docs/spec/native-carrier.md, section 2).
 //!
 //! *Problem.* A raw socket takes one packet of the interface's MTU at a time, and each of these costs as much as one
 //! of 64 kB. A packet socket takes larger packets: the network card, or the kernel on its behalf, cuts them into
@@ -17,6 +17,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use marline_time::{Duration, Instant};
 use marline_wire::{IPV4_HEADER_LEN, IPV6_HEADER_LEN, Ipv4Header, Ipv6Header, PROTOCOL_TCP};
@@ -43,6 +44,128 @@ const TRACKED: &str = "/proc/sys/net/netfilter/nf_conntrack_count";
 /// that there is no connection tracking.
 const SYSCTLS: &str = "/proc/sys/net";
 
+/// Sockets that send the packets of raw sockets. Clones share them.
+#[derive(Clone, Debug)]
+pub(crate) struct RawSender {
+    ways: Arc<Mutex<Ways>>,
+}
+
+/// Outgoing interfaces and sockets of native packets.
+#[derive(Debug)]
+struct Ways {
+    /// Outgoing interface by source address.
+    interfaces: BTreeMap<IpAddr, u32>,
+    /// Sockets bound to an interface. Each has its own send buffer, so that a slow network does not hold up the
+    /// others. On IPv6, the interface given with a packet would also yield to a more specific route through another
+    /// one.
+    senders: BTreeMap<u32, OwnedFd>,
+    /// Sockets that are not bound yet.
+    spare: Vec<OwnedFd>,
+    /// Sender of combined packets, if there is one.
+    combined: Option<CombinedSender>,
+}
+
+impl RawSender {
+    /// `spare` are sockets that are not bound yet, `offload` those for combined packets.
+    pub(super) fn new(spare: Vec<OwnedFd>, offload: Option<Offload>) -> RawSender {
+        let combined = offload.map(CombinedSender::new);
+        let (interfaces, senders) = (BTreeMap::new(), BTreeMap::new());
+        let ways = Ways { interfaces, senders, spare, combined };
+        RawSender { ways: Arc::new(Mutex::new(ways)) }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Ways> {
+        self.ways.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Closes the sockets that are not bound to an interface yet: for each TCP packet, the kernel checks all of
+    /// them.
+    pub(crate) fn close_spare(&self) {
+        self.lock().spare = Vec::new();
+    }
+
+    /// Number of these sockets.
+    #[cfg(test)]
+    pub(crate) fn spare(&self) -> usize {
+        self.lock().spare.len()
+    }
+
+    /// Duplicates the sockets for combined packets.
+    pub(super) fn copy_offload(&self, ipv6: bool) -> io::Result<Vec<(String, OwnedFd)>> {
+        let ways = self.lock();
+        ways.combined.as_ref().map_or(Ok(Vec::new()), |combined| combined.copies(ipv6))
+    }
+
+    /// Sets the outgoing interface for packets from this address (0: according to the routing table), or removes the
+    /// address.
+    pub(crate) fn set_interface(&self, local: IpAddr, interface: Option<u32>) {
+        let mut ways = self.lock();
+        let Some(index) = interface else {
+            ways.interfaces.remove(&local);
+            return;
+        };
+        ways.interfaces.insert(local, index);
+        if index != 0 {
+            ways.add_sender(index, local.is_ipv6());
+        }
+    }
+
+    /// MTU of the route to `remote`, if known.
+    pub(super) fn route_mtu(&self, remote: SocketAddr, local: IpAddr) -> Option<u32> {
+        let interface = self.lock().interfaces.get(&local).copied();
+        socket::route_mtu_by_index(local, interface.unwrap_or(0), remote).ok()
+    }
+
+    /// Sends one batch. `fd` is used if the interface has no socket of its own.
+    pub(super) fn send(
+        &self,
+        now: Instant,
+        fd: BorrowedFd<'_>,
+        to: RawDestination,
+        stride: usize,
+        bytes: &[u8],
+    ) -> Result<(), SendError> {
+        let mut ways = self.lock();
+        let Ways { interfaces, senders, combined, .. } = &mut *ways;
+        let interface = interfaces.get(&to.local).copied().unwrap_or(0);
+        let fd = senders.get(&interface).map_or(fd, AsFd::as_fd);
+        let to = RawDestination { interface, ..to };
+        match combined {
+            Some(combined) if stride > 0 && bytes.len() > stride => {
+                combined.send_batch(now, fd, &to, stride, bytes)
+            }
+            _ => send_each(fd, &to, stride, bytes),
+        }
+    }
+}
+
+impl Ways {
+    /// Adds a socket for this interface. If that fails, the shared socket is used.
+    fn add_sender(&mut self, index: u32, ipv6: bool) {
+        if self.senders.contains_key(&index) {
+            return;
+        }
+        let socket = self.spare.pop().map_or_else(|| raw::open_sender(ipv6), Ok);
+        let bound = socket.and_then(|socket| {
+            raw::bind_to_interface(socket.as_fd(), index)?;
+            Ok(socket)
+        });
+        match bound {
+            Ok(socket) => {
+                // Keep one socket per interface in use. Indices are not reused.
+                let in_use = &self.interfaces;
+                self.senders.retain(|known, _| in_use.values().any(|index| index == known));
+                self.senders.insert(index, socket);
+            }
+            Err(error) => tracing::warn!(
+                index,
+                %error,
+                "this interface shares a socket with others"
+            ),
+        }
+    }
+}
+
 /// Sockets for combined packets, and a cache of outlets.
 #[derive(Debug)]
 pub(super) struct CombinedSender {
@@ -58,7 +181,7 @@ struct Known {
 }
 
 impl CombinedSender {
-    pub(super) fn new(sockets: Offload) -> CombinedSender {
+    fn new(sockets: Offload) -> CombinedSender {
         CombinedSender { sockets, finder: OutletFinder::default(), known: BTreeMap::new() }
     }
 

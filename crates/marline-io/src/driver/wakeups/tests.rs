@@ -1,4 +1,4 @@
-//! Tests of turns: which writes wait, for how long, and which are sent together.
+//! Tests of wake-ups: busy polling, and turns: which writes wait, for how long, and which are sent together.
 
 use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 use core::sync::atomic::AtomicUsize;
@@ -53,9 +53,12 @@ fn writes_of_others_close_by_wait_and_long_ones_or_far_ones_do_not() {
     let (mut turns, _) = turns();
     assert!(!turns.on_write(micros(0), id(1), 100), "nobody else has written");
     assert!(!turns.on_write(micros(60), id(2), 100), "too long ago");
-    assert!(!turns.on_write(micros(70), id(1), LONGEST + 1), "too long");
+    assert!(!turns.on_write(micros(70), id(1), LONGEST_DELAYED_WRITE + 1), "too long");
     assert!(turns.on_write(micros(80), id(2), 100));
-    assert!(!turns.on_write(micros(81), id(2), LONGEST + 1), "a long one takes all along");
+    assert!(
+        !turns.on_write(micros(81), id(2), LONGEST_DELAYED_WRITE + 1),
+        "a long one takes all along"
+    );
     assert!(turns.on_write(micros(82), id(2), 100));
     assert!(turns.on_write(micros(83), id(3), 100));
     turns.on_sent();
@@ -87,7 +90,7 @@ fn no_more_wait_than_one_batch_has_datagrams() {
     let (mut turns, _) = turns();
     assert!(!turns.on_write(micros(0), id(0), 100));
     let waited = (1..1_000).take_while(|at| turns.on_write(micros(1), id(*at), 100)).count();
-    assert_eq!(waited, MOST as usize);
+    assert_eq!(waited, MOST_DELAYED_WRITES as usize);
 }
 
 #[test]
@@ -235,4 +238,23 @@ async fn waiting_writes_leave_with_the_next_write_of_a_busy_task() {
         assert!(world.read(100).await.iter().all(|read| *read == [2; 100]));
     }
     assert!(waited > 1);
+}
+
+const US: fn(u64) -> Instant = Instant::from_micros;
+
+#[test]
+fn busy_polling_continues_briefly_after_an_exchange() {
+    let mut polls = BusyPoll::new(Duration::from_micros(50));
+    assert!(!polls.is_on(US(100)));
+    assert!(polls.on_exchange(US(100)) && !polls.on_exchange(US(130)));
+    assert!(polls.is_on(US(179)) && !polls.is_on(US(180)));
+    assert!(polls.on_exchange(US(180)), "it begins anew");
+}
+
+#[test]
+fn busy_polling_is_off_by_default_and_bounded() {
+    let mut polls = BusyPoll::new(Duration::ZERO);
+    assert!(!polls.on_exchange(US(100)) && !polls.is_on(US(100)));
+    let mut polls = BusyPoll::new(Duration::from_secs(9));
+    assert!(polls.on_exchange(US(0)) && !polls.is_on(US(10_000)));
 }

@@ -1,3 +1,5 @@
+//! Tests of the schedule of attempts.
+
 use core::net::SocketAddr;
 
 use marline_io::LocalEnd;

@@ -97,7 +97,7 @@ impl Successor {
 
     /// Takes over from the predecessor. Everything must be open.
     pub(crate) fn take_over(self, server: &Server) -> anyhow::Result<()> {
-        server.begin(self.successor, self.predecessor, crate::VERSION)?;
+        server.start_receiving(self.successor, self.predecessor, crate::VERSION)?;
         predecessor().take();
         Ok(())
     }
@@ -201,7 +201,7 @@ impl Upgrades {
                 Ok(begun) => begun,
                 Err(error) => {
                     let text = format!("{error:#}");
-                    let text = marline_proxy::secret::hide(&text);
+                    let text = marline_proxy::secret::hide_invites(&text);
                     tracing::error!("upgrade failed; this process continues: {text}");
                     let _ = request.answer.send(Err(text));
                     continue;
@@ -221,7 +221,7 @@ impl Upgrades {
                 let _ = tokio::time::timeout(ANSWER, acknowledged).await;
             }
             stopper.hand_over(limit.get());
-            marline_proxy::memory_trim::retire();
+            marline_proxy::memory_trim::mark_retired();
             break;
         }
         self.0.close();

@@ -44,7 +44,7 @@ impl Waking {
         let Waking { clock, alarms, .. } = self;
         clock.note_running(Instant::from_nanos(LAST_READING.load(Ordering::Acquire)));
         let pauses = clock.pauses();
-        let now = clock.look(system, || alarms.values().copied().min());
+        let now = clock.read(system, || alarms.values().copied().min());
         if clock.pauses() > pauses {
             // Each alarm accounts for one pause. A driver that does not run any more must not stop the clock of the
             // others.

@@ -59,7 +59,7 @@ impl Routes {
     }
 
     /// Clears the cache after a change.
-    pub(crate) fn forget(&self) {
+    pub(crate) fn clear(&self) {
         self.lock().clear();
     }
 
@@ -89,7 +89,7 @@ mod tests {
         assert_eq!(check(0, near), (true, 1));
         assert_eq!(check(999, near), (true, 1));
         assert_eq!(check(1_000, near), (true, 2));
-        routes.forget();
+        routes.clear();
         assert_eq!(check(1_001, near), (true, 3));
         assert_eq!(check(1_002, far), (false, 4));
         assert_eq!(check(1_003, far), (false, 5), "a refusal may be over at any time");

@@ -72,7 +72,7 @@ async fn check_admission(way: &CurrentTunnel) -> Result<(), StartFailure> {
         Ok(Ok(())) => Ok(()),
         Ok(Err(error)) => {
             let Trouble { kind, text } = Trouble::from(&error);
-            let failed = anyhow!("{text} ({})", kind.help());
+            let failed = anyhow!("{text} ({})", kind.advice());
             Err(match error {
                 OpenError::Pin => StartFailure::ForGood(failed),
                 OpenError::Refused(_) if kind.is_rejection() => StartFailure::ForGood(failed),

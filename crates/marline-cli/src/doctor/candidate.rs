@@ -300,7 +300,7 @@ async fn greet<S: AsyncRead + AsyncWrite + Unpin>(
 
 fn failed(what: &'static str, error: &OpenError) -> Finding {
     let trouble = Trouble::from(error);
-    Finding::fails(what, format!("{}; {}", trouble.text, trouble.kind.help()))
+    Finding::fails(what, format!("{}; {}", trouble.text, trouble.kind.advice()))
 }
 
 /// Finding about the path's MTU, as learned by the connection.

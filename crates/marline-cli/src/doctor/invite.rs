@@ -178,7 +178,7 @@ fn for_client(verdicts: &[PathVerdict], paths: &[(&PathSpec, Vec<&TriedCandidate
         CLIENT,
         match trouble {
             Some(trouble) => {
-                format!("a client cannot connect: {}; {}", trouble.text, trouble.kind.help())
+                format!("a client cannot connect: {}; {}", trouble.text, trouble.kind.advice())
             }
             None => "a client cannot connect: no path leads to the server".to_owned(),
         },

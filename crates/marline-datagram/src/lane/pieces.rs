@@ -159,8 +159,8 @@ impl PartialFrames {
         if half.total != total {
             return Err(BadPiece);
         }
-        half.assembly.take(offset, bytes, end == total).map_err(|_| BadPiece)?;
-        if half.assembly.whole().is_none() {
+        half.assembly.add_piece(offset, bytes, end == total).map_err(|_| BadPiece)?;
+        if half.assembly.complete_bytes().is_none() {
             return Ok(None);
         }
         Ok(self.remove_frame(number).and_then(|half| half.assembly.into_whole()))

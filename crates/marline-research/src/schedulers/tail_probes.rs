@@ -36,7 +36,7 @@ use marline_time::{Duration, Instant};
 
 /// Reaction when a copy was acknowledged and the original is silent.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
-pub enum After {
+pub enum SilentOriginalAction {
     /// The original is considered dead, and its data is sent elsewhere.
     #[default]
     Reinject,
@@ -60,7 +60,7 @@ struct Episode {
 pub struct TailProbes {
     base: Box<dyn Scheduler>,
     /// `None` for TLP-STD.
-    after: Option<After>,
+    after: Option<SilentOriginalAction>,
     /// Episodes by probed subflow.
     episodes: [Option<Episode>; SubflowSet::CAPACITY as usize],
     /// Number of open episodes.
@@ -70,7 +70,7 @@ pub struct TailProbes {
 impl TailProbes {
     /// TLP-MP: probes are copied to all subflows.
     #[must_use]
-    pub fn across(base: Box<dyn Scheduler>, after: After) -> Self {
+    pub fn across(base: Box<dyn Scheduler>, after: SilentOriginalAction) -> Self {
         Self::new(base, Some(after))
     }
 
@@ -80,7 +80,7 @@ impl TailProbes {
         Self::new(base, None)
     }
 
-    const fn new(base: Box<dyn Scheduler>, after: Option<After>) -> Self {
+    const fn new(base: Box<dyn Scheduler>, after: Option<SilentOriginalAction>) -> Self {
         const NONE: Option<Episode> = None;
         TailProbes { base, after, episodes: [NONE; SubflowSet::CAPACITY as usize], open: 0 }
     }
@@ -168,7 +168,7 @@ impl TailProbes {
             });
             if answered {
                 self.end(SubflowId(slot));
-                if self.after == Some(After::Reinject) {
+                if self.after == Some(SilentOriginalAction::Reinject) {
                     out.push(SchedulerAction::Suspect(SubflowId(slot)));
                 }
             }

@@ -159,7 +159,7 @@ impl Host {
     /// The time of the process, which does not advance while the world has stopped this host.
     fn look(&mut self, now: Instant) -> Instant {
         let mut clock = self.clock;
-        let now = clock.look(now, || self.due());
+        let now = clock.read(now, || self.due());
         if clock.pauses() > self.clock.pauses() {
             self.endpoint.note_pause();
         }

@@ -76,8 +76,8 @@ impl Responder {
         Arc::clone(&self.counters)
     }
 
-    /// Processes a packet, which may contain any bytes. If the result is [`Taken::Answered`], `answer` is a packet
-    /// to send back.
+    /// Processes a packet, which may contain any bytes. If the result is [`PacketResult::Answered`], `answer` is a
+    /// packet to send back.
     pub fn process_packet<'a>(&self, packet: &'a [u8], answer: &mut Vec<u8>) -> PacketResult<'a> {
         let counters = &self.counters;
         let Ok(ip) = IpPacket::parse(packet) else {

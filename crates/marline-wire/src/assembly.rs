@@ -88,7 +88,7 @@ impl Assembly {
         complete.then(|| &self.bytes[..len])
     }
 
-    /// The complete bytes as an owned vector; see [`whole`](Self::whole).
+    /// The complete bytes as an owned vector; see [`complete_bytes`](Self::complete_bytes).
     #[must_use]
     pub fn into_whole(self) -> Option<Vec<u8>> {
         self.complete_bytes()?;

@@ -98,7 +98,7 @@ impl Places {
     /// Takes a place if one is free now.
     ///
     /// # Errors
-    /// Same as [`take`](Self::take).
+    /// Same as [`take_place`](Self::take_place).
     pub fn try_take(&self) -> Result<Place, Failure> {
         Arc::clone(&self.free).try_acquire_owned().map(Place).map_err(|_| self.refuse())
     }

@@ -11,10 +11,11 @@
 //! Backups are used only if there is no regular one. The copy occupies that subflow's sequence space and window like
 //! any other data, and is not made again: for later probes of the same silence, it has been carried. What follows
 //! depends on `after`:
-//! - [`After::Reinject`]: if the copy is acknowledged while nothing has been heard on the original since the probe, the
+//! - [`SilentOriginalAction::Reinject`]: if the copy is acknowledged while nothing has been heard on the original since
+//!   the probe, the
 //!   original is considered dead. New data avoids it, and its data is sent on the others in order. It is trusted again
 //!   once a segment arrives on it.
-//! - [`After::Rto`]: the rest waits for the original's retransmission timer.
+//! - [`SilentOriginalAction::Rto`]: the rest waits for the original's retransmission timer.
 //!
 //! [`TailProbes::standard`] is TLP-STD: no copies, and no suspicion before the timer fires.
 //!

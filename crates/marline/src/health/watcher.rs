@@ -27,7 +27,7 @@ pub struct PathEvent {
     pub paths: Vec<String>,
     /// Affected server.
     pub server: SocketAddr,
-    /// Kind of problem, as in [`Reach::word`]; `None` if it works again.
+    /// Kind of problem, as in [`Reach::name`]; `None` if it works again.
     pub fault: Option<&'static str>,
     /// Description for people.
     pub text: String,

@@ -166,7 +166,7 @@ pub fn run() -> ExitCode {
         // Without the signal the process can still run.
         let _ = rustix::process::set_parent_process_death_signal(signal);
     }
-    let Begun { work, drivers } = match begin(cli.command) {
+    let ReadyCommand { work, drivers } = match begin(cli.command) {
         Ok(begun) => begun,
         Err(error) => return fail(&error),
     };
@@ -203,18 +203,18 @@ fn runtime(drivers: usize) -> std::io::Result<tokio::runtime::Runtime> {
 /// Polls of tasks after which a thread checks its sockets although tasks are ready.
 const POLLS_PER_LOOK: u32 = 4;
 
-type Work = Pin<Box<dyn Future<Output = anyhow::Result<ExitCode>>>>;
+type CommandFuture = Pin<Box<dyn Future<Output = anyhow::Result<ExitCode>>>>;
 
 /// A command that is ready to run.
-struct Begun {
-    work: Work,
+struct ReadyCommand {
+    work: CommandFuture,
     /// Number of drivers that the command will have.
     drivers: usize,
 }
 
 /// Does everything that must precede the start of threads (capabilities are per thread). The rest is in the
 /// returned work.
-fn begin(command: Command) -> anyhow::Result<Begun> {
+fn begin(command: Command) -> anyhow::Result<ReadyCommand> {
     if matches!(
         command,
         Command::Client(_) | Command::Server(_) | Command::Serve(_) | Command::Up(_)
@@ -225,12 +225,12 @@ fn begin(command: Command) -> anyhow::Result<Begun> {
         succession::find_predecessor().context("cannot take over from another process")?;
     }
     let mut drivers = 1;
-    let work: Work = match command {
+    let work: CommandFuture = match command {
         Command::Join(args) => Box::pin(cmd::join::run(args)),
         Command::Client(args) => Box::pin(cmd::client::run(cmd::client::prepare(*args)?)),
         Command::Server(args) => {
             let prepared = cmd::server::prepare(*args)?;
-            drivers = prepared.as_ref().map_or(1, cmd::server::Prepared::shards);
+            drivers = prepared.as_ref().map_or(1, cmd::server::PreparedServer::shards);
             Box::pin(cmd::server::run(prepared))
         }
         Command::Serve(args) => {
@@ -270,7 +270,7 @@ fn begin(command: Command) -> anyhow::Result<Begun> {
         Command::Completions(args) => Box::pin(cmd::completions::run(args)),
         Command::Man(args) => Box::pin(cmd::man::run(args)),
     };
-    Ok(Begun { work, drivers })
+    Ok(ReadyCommand { work, drivers })
 }
 
 fn fail(error: &anyhow::Error) -> ExitCode {

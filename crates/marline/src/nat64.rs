@@ -108,7 +108,7 @@ impl PrefixWatch {
             Err(error) => return tracing::debug!(%error, "cannot receive router advertisements"),
         };
         loop {
-            match listener.heard().await {
+            match listener.next_options().await {
                 Ok(prefixes) => {
                     for (interface, said) in prefixes {
                         self.on_advertised(interface, said);
@@ -228,7 +228,7 @@ mod tests {
     fn end(address: &str, index: u32) -> LocalEnd {
         LocalEnd {
             interface: ("wwan0".to_owned(), index),
-            ..LocalEnd::behind("", address.parse().unwrap())
+            ..LocalEnd::behind_tun("", address.parse().unwrap())
         }
     }
 

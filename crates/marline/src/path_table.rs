@@ -105,7 +105,7 @@ impl PathTable {
                 LocalSpec::Address(address) => tun.address == *address,
                 LocalSpec::Interface(name) => tun.interface == *name,
             };
-            let end = |tun: &TunPath| LocalEnd::behind(&tun.interface, tun.address);
+            let end = |tun: &TunPath| LocalEnd::behind_tun(&tun.interface, tun.address);
             entry.ends = tuns.iter().filter(named).map(end).collect();
             if entry.ends.is_empty() {
                 entry.error =

@@ -58,7 +58,7 @@ pub struct Args {
 
 /// Work to do once threads have started.
 #[derive(Debug)]
-pub enum Prepared {
+pub enum PreparedPortal {
     /// Check for a portal and report the result.
     Look(PortalOpener, Probe),
     /// Relay a program's traffic.
@@ -79,11 +79,11 @@ pub enum Prepared {
 ///
 /// # Errors
 /// The interface does not exist, or it is ambiguous.
-pub fn prepare(args: Args) -> anyhow::Result<Option<Prepared>> {
-    let way = way(&args)?;
+pub fn prepare(args: Args) -> anyhow::Result<Option<PreparedPortal>> {
+    let way = choose_opener(&args)?;
     if args.command.is_empty() {
         drop_privileges(KeptCapabilities::NetAdmin)?;
-        return Ok(Some(Prepared::Look(way, args.probe)));
+        return Ok(Some(PreparedPortal::Look(way, args.probe)));
     }
     let addresses = Addresses::default();
     let half = Names::use_gateway_dns(&addresses).and_then(|names| Ok((names, inside::split()?)));
@@ -104,7 +104,7 @@ pub fn prepare(args: Args) -> anyhow::Result<Option<Prepared>> {
     match received {
         Ok(interface) => Ok(interface.map(|interface| {
             let probe = args.probe;
-            Prepared::Carry { way, probe, outside, interface }
+            PreparedPortal::Carry { way, probe, outside, interface }
         })),
         Err(error) => {
             outside.failed(&hide(&format!("{error:#}")));
@@ -113,7 +113,7 @@ pub fn prepare(args: Args) -> anyhow::Result<Option<Prepared>> {
     }
 }
 
-fn way(args: &Args) -> anyhow::Result<PortalOpener> {
+fn choose_opener(args: &Args) -> anyhow::Result<PortalOpener> {
     let interfaces = Interfaces::now().context("cannot list interfaces")?;
     let interface = choose(&interfaces, args.interface.as_deref())?;
     let found = || resolvers_of(&interface.name, interface.index);
@@ -166,26 +166,26 @@ fn become_program(
 ///
 /// # Errors
 /// The program cannot be watched.
-pub async fn run(prepared: Prepared) -> anyhow::Result<ExitCode> {
+pub async fn run(prepared: PreparedPortal) -> anyhow::Result<ExitCode> {
     match prepared {
-        Prepared::Look(way, probe) => {
+        PreparedPortal::Look(way, probe) => {
             let finding = probe.ask(&way).await;
-            println!("{}", said(&way, &probe, &finding));
+            println!("{}", finding_text(&way, &probe, &finding));
             Ok(if finding == Finding::Open { ExitCode::SUCCESS } else { ExitCode::FAILURE })
         }
-        Prepared::Carry { way, probe, outside, interface } => {
+        PreparedPortal::Carry { way, probe, outside, interface } => {
             let finding = probe.ask(&way).await;
             if !matches!(finding, Finding::Portal { .. }) {
-                outside.failed(&said(&way, &probe, &finding));
+                outside.failed(&finding_text(&way, &probe, &finding));
                 return Ok(ExitCode::FAILURE);
             }
-            carry(way, &probe, outside, interface).await?;
+            serve_program(way, &probe, outside, interface).await?;
             Ok(ExitCode::SUCCESS)
         }
     }
 }
 
-fn said(way: &PortalOpener, probe: &Probe, finding: &Finding) -> String {
+fn finding_text(way: &PortalOpener, probe: &Probe, finding: &Finding) -> String {
     let interface = way.interface();
     match finding {
         Finding::Open => format!("{interface}: no login required: {probe} answers"),
@@ -202,7 +202,7 @@ fn said(way: &PortalOpener, probe: &Probe, finding: &Finding) -> String {
     }
 }
 
-async fn carry(
+async fn serve_program(
     way: PortalOpener,
     probe: &Probe,
     outside: Outside,
@@ -235,7 +235,7 @@ async fn carry(
     };
     tokio::select! {
         ended = used => ended?,
-        () = gone(&way, probe) => {
+        () = wait_until_logged_in(&way, probe) => {
             let interface = way.interface();
             eprintln!("marline: {interface}: logged in; the program's network access ends in 5 s");
             tokio::time::sleep(CLOSING_TIME).await;
@@ -246,7 +246,7 @@ async fn carry(
 }
 
 /// Waits until the probed page itself answers.
-async fn gone(way: &PortalOpener, probe: &Probe) {
+async fn wait_until_logged_in(way: &PortalOpener, probe: &Probe) {
     loop {
         tokio::time::sleep(CHECK_INTERVAL).await;
         if probe.ask(way).await == Finding::Open {

@@ -31,7 +31,7 @@ struct WaySettings {
 
 impl WaySettings {
     /// The settings in this plan. `None`: it uses no server.
-    fn of(plan: &ClientPlan) -> Option<WaySettings> {
+    fn from_plan(plan: &ClientPlan) -> Option<WaySettings> {
         let Route::Through(invite) = &plan.route else { return None };
         let (invite, behaviour) = (invite.clone(), plan.behaviour.clone());
         Some(WaySettings { invite, warm: plan.warm, behaviour })
@@ -61,7 +61,7 @@ impl<'a> Renewal<'a> {
         deadlines: &Deadlines,
         plan: &ClientPlan,
     ) -> anyhow::Result<Renewal<'a>> {
-        let Some(used) = WaySettings::of(plan) else { bail!("no server configured") };
+        let Some(used) = WaySettings::from_plan(plan) else { bail!("no server configured") };
         let transport = plan.carrier.transport();
         let dialer = dialer(client, &used.invite, &plan.names, transport);
         let way = tunnel(dialer, &used.invite, deadlines, used.warm)?;
@@ -82,7 +82,7 @@ impl<'a> Renewal<'a> {
     /// # Errors
     /// The invite is not usable. Nothing has changed.
     pub(super) fn prepare(&self, plan: &ClientPlan) -> anyhow::Result<Step<'_>> {
-        let wanted = WaySettings::of(plan).filter(|wanted| *wanted != *self.used.borrow());
+        let wanted = WaySettings::from_plan(plan).filter(|wanted| *wanted != *self.used.borrow());
         if let Some(wanted) = &wanted {
             // Fails here if it would fail below.
             connector(wanted.invite.pin)?;

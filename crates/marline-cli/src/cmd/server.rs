@@ -25,7 +25,7 @@ use tokio::sync::Notify;
 use super::accepting::accept;
 use super::monitor::print;
 use super::opened::CLOSING_TIME;
-use super::settings::{Live, Settings};
+use super::settings::{LiveSettings, Settings};
 use super::watched::watched_after_upgrade;
 use crate::config::server::{ServerOptions, ServerPlan};
 use crate::control::ServerHandle;
@@ -98,13 +98,13 @@ pub enum Credential {
 
 /// A server that has completed its privileged setup.
 #[derive(Debug)]
-pub struct Prepared {
+pub struct PreparedServer {
     plan: ServerPlan,
     settings: Settings<ServerOptions>,
     successor: Option<Successor>,
 }
 
-impl Prepared {
+impl PreparedServer {
     /// Number of threads that share the port, with one driver each.
     #[must_use]
     pub const fn shards(&self) -> usize {
@@ -118,7 +118,7 @@ impl Prepared {
 ///
 /// # Errors
 /// An error message for the user.
-pub fn prepare(args: Args) -> anyhow::Result<Option<Prepared>> {
+pub fn prepare(args: Args) -> anyhow::Result<Option<PreparedServer>> {
     let file = &args.config;
     if args.init {
         let (client, options) = (&args.client, args.options);
@@ -137,19 +137,19 @@ pub fn prepare(args: Args) -> anyhow::Result<Option<Prepared>> {
         );
     }
     if let Some(Command::Credential(change)) = args.command {
-        let options = args.options.over(ServerOptions::from_file(file)?);
+        let options = args.options.layered_over(ServerOptions::from_file(file)?);
         credential(file, options, change)?;
         return Ok(None);
     }
     let (settings, mut plan) = Settings::read(args.options, Some(args.config))?;
     private_file::check_mode(&plan.key_file)?;
-    let successor = Successor::arrive(&mut plan.network)?;
+    let successor = Successor::receive_handover(&mut plan.network)?;
     plan.carrier.clone().listen(
         &mut plan.network,
         false,
         capabilities_for_ports(plan.ports.clone()),
     )?;
-    Ok(Some(Prepared { plan, settings, successor }))
+    Ok(Some(PreparedServer { plan, settings, successor }))
 }
 
 fn credential(file: &Path, options: ServerOptions, change: Credential) -> anyhow::Result<()> {
@@ -193,8 +193,8 @@ fn hand_over(
 ///
 /// # Errors
 /// An error message for the user.
-pub async fn run(prepared: Option<Prepared>) -> anyhow::Result<ExitCode> {
-    let Some(Prepared { plan, settings, mut successor }) = prepared else {
+pub async fn run(prepared: Option<PreparedServer>) -> anyhow::Result<ExitCode> {
+    let Some(PreparedServer { plan, settings, mut successor }) = prepared else {
         return Ok(ExitCode::SUCCESS);
     };
     let key = ServerKey::load(&plan.key_file)?;
@@ -251,7 +251,7 @@ pub async fn run(prepared: Option<Prepared>) -> anyhow::Result<ExitCode> {
         watched.commit(shown);
         Ok(())
     };
-    let mut live = Live::new(settings, reloads, apply);
+    let mut live = LiveSettings::new(settings, reloads, apply);
     tokio::select! {
         ended = stopper.run_until_signal(signals, &mut live, work) => ended?,
         () = upgrades.serve(&listener, &stopper, &watched, &upgrade_limit) => {}

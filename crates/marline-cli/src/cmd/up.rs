@@ -26,7 +26,7 @@ use super::down::PidFile;
 use super::names::resolvers;
 use super::opened::{CLOSING_TIME, OpenedClient};
 use super::renewal::Renewal;
-use super::settings::{Live, Settings};
+use super::settings::{LiveSettings, Settings};
 use super::startup::wait_for_server;
 use super::watched::watched;
 use crate::config::client::{ClientOptions, ClientPlan};
@@ -57,7 +57,7 @@ pub struct Args {
 
 /// A tunnel for the machine, with its privileged setup completed.
 #[derive(Debug)]
-pub struct Prepared {
+pub struct PreparedTunnel {
     plan: ClientPlan,
     settings: Settings<MachineOptions>,
     routing: RoutingSettings,
@@ -74,7 +74,7 @@ pub struct Prepared {
 ///
 /// # Errors
 /// An error message for the user.
-pub fn prepare(args: Args) -> anyhow::Result<Option<Prepared>> {
+pub fn prepare(args: Args) -> anyhow::Result<Option<PreparedTunnel>> {
     let Args { config, lockdown_only, up, options } = args;
     if !marline_io::has_net_admin() {
         bail!(
@@ -111,7 +111,7 @@ pub fn prepare(args: Args) -> anyhow::Result<Option<Prepared>> {
     let tun = make_interface()?;
     plan.network.mark(MARK);
     plan.network.carrier(plan.carrier.clone().open(KeptCapabilities::NetAdmin)?);
-    Ok(Some(Prepared { plan, settings, routing, exceptions, tun, undo, held, pid_file }))
+    Ok(Some(PreparedTunnel { plan, settings, routing, exceptions, tun, undo, held, pid_file }))
 }
 
 /// Engages the lockdown, without exceptions if the configuration cannot be read, so that the machine is not left
@@ -138,8 +138,9 @@ fn at_once<T>(work: impl Future<Output = T>) -> anyhow::Result<T> {
 ///
 /// # Errors
 /// An error message for the user.
-pub async fn run(prepared: Prepared) -> anyhow::Result<ExitCode> {
-    let Prepared { plan, settings, routing, exceptions, tun, undo, held, pid_file } = prepared;
+pub async fn run(prepared: PreparedTunnel) -> anyhow::Result<ExitCode> {
+    let PreparedTunnel { plan, settings, routing, exceptions, tun, undo, held, pid_file } =
+        prepared;
     let mut signals = Signals::new()?;
     let (ask_reload, reloads) = reloads();
     let opened = OpenedClient::open(&plan, Some(ask_reload)).await?;
@@ -148,7 +149,7 @@ pub async fn run(prepared: Prepared) -> anyhow::Result<ExitCode> {
     let renewal = Renewal::begin(client, &opened.deadlines, &plan)?;
     let way = &renewal.way;
     opened.set_server_tunnel(way);
-    let mut live = Live::new(settings, reloads, |plan: &MachinePlan| {
+    let mut live = LiveSettings::new(settings, reloads, |plan: &MachinePlan| {
         // First everything that may fail, then the rest.
         let shown = watched.prepare(&plan.client.runtime)?;
         let renewed = renewal.prepare(&plan.client)?;
@@ -192,7 +193,7 @@ pub async fn run(prepared: Prepared) -> anyhow::Result<ExitCode> {
             Ok(()) => anyhow!(lost),
             Err(error) => anyhow!(error).context(lost),
         }),
-        () = ended(&mut signals, &mut live) => Ok(()),
+        () = wait_for_stop(&mut signals, &mut live) => Ok(()),
     };
     let ending = if ended.is_ok() { Ending::Requested } else { Ending::Failed };
     machine.give_back(ending).await;
@@ -226,7 +227,7 @@ async fn wait_for_early_end(signals: &mut Signals) {
 }
 
 /// Waits for a request to end. Reloads the configuration on request in the meantime.
-async fn ended(signals: &mut Signals, live: &mut dyn Reload) {
+async fn wait_for_stop(signals: &mut Signals, live: &mut dyn Reload) {
     while told(signals, live).await == SignalRequest::Reload {
         live.reload();
     }
@@ -235,5 +236,5 @@ async fn ended(signals: &mut Signals, live: &mut dyn Reload) {
 /// Prints to standard output, and notifies the service manager.
 fn announce(addresses: &Addresses) {
     println!("up: {} goes through the server, including DNS", addresses.host_v4);
-    crate::service::ready();
+    crate::service::notify_ready();
 }

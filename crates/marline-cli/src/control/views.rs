@@ -205,7 +205,7 @@ pub(super) fn decision(
         connection: Some(number),
         subflow: reason.grounds.path.map(|id| id.0.into()),
         rule: Some(reason.grounds.rule.name().to_owned()),
-        text: Some(reason.words(name)),
+        text: Some(reason.text(name)),
         record: Some(reason.record()),
         missed: Some(*missed).filter(|missed| *missed > 0),
         ..Event::default()
@@ -216,7 +216,7 @@ pub(super) fn decision(
 impl Event {
     /// The event of a connection with this number.
     #[must_use]
-    pub(crate) fn of(event: &MonitorEvent, number: u64) -> Self {
+    pub(crate) fn from_monitor_event(event: &MonitorEvent, number: u64) -> Self {
         let base =
             Event { at_us: event.at.as_micros(), connection: Some(number), ..Event::default() };
         match &event.kind {

@@ -12,7 +12,7 @@ use super::fallback::Point;
 use super::handshake::reason;
 use super::mapping_rx::{Coded, MappingError, RxMapping};
 use super::path_set::PathSet;
-use super::receiver::{Delivered, Receiver};
+use super::receiver::{DeliveryOutcome, Receiver};
 use super::session::Session;
 use crate::ConnectionConfig;
 use crate::subflow::Ingress;
@@ -47,7 +47,7 @@ pub(super) const fn reset_reason_for(error: MappingError) -> u8 {
 }
 
 impl Reception<'_> {
-    /// Handles the mapping of a DSS. `carries` is true if the segment has payload or a FIN, see [`carries`].
+    /// Handles the mapping of a DSS. `carries` is true if the segment has payload or a FIN, see [`carries_data`].
     pub(super) fn take_mapping(
         &mut self,
         cx: &mut Context<'_>,
@@ -225,7 +225,7 @@ impl Reception<'_> {
         let place = match mapping {
             Some(wire) => self.session.unwrap_dsn(wire.dsn, missing),
             None => {
-                let places = self.receiver.places(id, next, segment.payload.len() as u64);
+                let places = self.receiver.stream_ranges(id, next, segment.payload.len() as u64);
                 places.first().map(|range| range.start)
             }
         };
@@ -258,7 +258,7 @@ impl Reception<'_> {
         bytes: &[u8],
     ) -> Result<(), MappingError> {
         let Some(subflow) = self.paths.get_mut(id) else { return Ok(()) };
-        let Delivered { result, duplicate, news } = self.receiver.deliver(id, ssn, bytes);
+        let DeliveryOutcome { result, duplicate, news } = self.receiver.deliver(id, ssn, bytes);
         subflow.tcp_mut().stats_mut().count_duplicate(duplicate);
         if news {
             subflow.note_news(cx.now);

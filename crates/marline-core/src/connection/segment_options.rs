@@ -201,7 +201,7 @@ impl SegmentBuilder<'_> {
         id: SubflowId,
         egress: &Egress,
     ) -> Option<FastOpenOption> {
-        let option = self.fast_open.used()?.option()?;
+        let option = self.fast_open.get_used()?.option()?;
         let subflow = self.paths.get(id).filter(|subflow| subflow.is_initial())?;
         match egress {
             Egress::Syn => (subflow.tcp().syns_sent() == 1).then_some(option),

@@ -105,7 +105,7 @@ impl Accounts {
                 seen_at: SystemTime::UNIX_EPOCH + seen_at,
                 quota: None,
                 memory: account.memory().used(),
-                memory_waits: account.memory().waits(),
+                memory_waits: account.memory().wait_count(),
                 name,
             }
         });

@@ -1,6 +1,6 @@
 //! Registration of schedulers and their wrappers.
 
-use marline_algos::schedulers::{OpportunisticRules, Penalise, Retransmit};
+use marline_algos::schedulers::{OpportunisticRules, Penalize, Retransmit};
 use marline_algos::{NamedScheduler, Parameters, RegisterError, Registry};
 
 use crate::schedulers::{
@@ -103,10 +103,10 @@ fn orp(parameters: &mut Parameters<'_>) -> OpportunisticRules {
         ("wide", Retransmit::Wide),
     ];
     let penalise = [
-        ("off", Penalise::Off),
-        ("on", Penalise::Kernel),
-        ("paper", Penalise::Paper),
-        ("kernel", Penalise::Kernel),
+        ("off", Penalize::Off),
+        ("on", Penalize::Kernel),
+        ("paper", Penalize::Paper),
+        ("kernel", Penalize::Kernel),
     ];
     let for_send_buffer =
         [("off", (false, false)), ("retransmit", (true, false)), ("both", (true, true))];

@@ -17,7 +17,7 @@
 //! *Extra bytes:* for small messages as with `redundant`. In bulk, the slower path copies what its window allows, about
 //! as much as it could carry of new data. *p99 of a small message:* as with `redundant` while no path is full.
 
-use marline_algos::schedulers::copies::{base, copying_class};
+use marline_algos::schedulers::copies::{copying_class, default_base};
 use marline_algos::schedulers::{MinRtt, classes};
 use marline_policy::{
     Decision, Reinjection, Scheduler, SchedulerAction, SchedulerContext, SchedulerEvent, SubflowSet,
@@ -34,7 +34,7 @@ pub struct OpportunisticRedundant {
 
 impl Default for OpportunisticRedundant {
     fn default() -> Self {
-        OpportunisticRedundant { base: base(), copies: AtOnce::default() }
+        OpportunisticRedundant { base: default_base(), copies: AtOnce::default() }
     }
 }
 

@@ -40,7 +40,7 @@ pub(super) fn helper<'a>(
     with_backups: bool,
     cx: &SchedulerContext<'a>,
 ) -> Option<&'a SubflowView> {
-    let helps = |view: &&SubflowView| match Class::of(view) {
+    let helps = |view: &&SubflowView| match Class::from_view(view) {
         Some(Class::Regular) => true,
         Some(Class::Backup) => with_backups,
         _ => false,

@@ -106,7 +106,7 @@ impl TailProbes {
     fn on_probe(&mut self, on: SubflowId, range: DataRange, cx: &SchedulerContext<'_>) {
         self.end_answered_episodes(cx);
         let slot = usize::from(on.0 % SubflowSet::CAPACITY);
-        let carried = cx.mappings.at(range.start).map(|mapping| mapping.carried_by);
+        let carried = cx.mappings.mapping_at(range.start).map(|mapping| mapping.carried_by);
         // An open episode had its copies, and DATA_ACKed data needs none.
         let (None, Some(carried)) = (self.episodes[slot], carried) else { return };
         let targets = |backup: bool| {

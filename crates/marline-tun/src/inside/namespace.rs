@@ -103,7 +103,7 @@ fn unshare(what: UnshareFlags) -> io::Result<()> {
 }
 
 fn set_up_interfaces(addresses: &Addresses) -> io::Result<()> {
-    InterfaceSetup::named("lo")?.up(None)?;
+    InterfaceSetup::named("lo")?.set_up(None)?;
     ReadyInterface::set_up(addresses)?.add_default_routes()
 }
 

@@ -111,7 +111,10 @@ impl Server {
         let place = &self.inner.place;
         successor.ask_to_begin(version).map_err(io)?;
         for (generation, channel) in std::mem::take(&mut *lock(&place.older_processes)) {
-            place.generations.add_older_process(generation, Channel::of(channel)).map_err(io)?;
+            place
+                .generations
+                .add_older_process(generation, Channel::from_fd(channel))
+                .map_err(io)?;
         }
         place.generations.add_older_process(predecessor, successor.into_channel()).map_err(io)?;
         self.inner.shards.iter().for_each(|shard| shard.begin_receiving());

@@ -8,7 +8,7 @@ use marline_proxy::invite::Invite;
 use marline_proxy::private_file;
 use marline_proxy::tls::ServerKey;
 
-use crate::config::beside;
+use crate::config::resolve_relative;
 use crate::config::server::ServerOptions;
 
 /// Creates the key, the credentials file, the configuration, none of which may exist, and the first client.
@@ -21,9 +21,9 @@ pub(super) fn init(file: &Path, options: ServerOptions, client: &str) -> anyhow:
     // The paths are written into the file unchanged, so they are relative to it from the start.
     let stem = PathBuf::from(file.file_name().context("--config must name a file")?);
     let key_name = options.key_file.get_or_insert_with(|| stem.with_extension("key"));
-    let key_file = beside(file, key_name);
+    let key_file = resolve_relative(file, key_name);
     let clients = options.credentials_file.get_or_insert_with(|| stem.with_extension("clients"));
-    let store = Store::at(beside(file, clients));
+    let store = Store::at(resolve_relative(file, clients));
     if key_file == store.path() || key_file == file || store.path() == file {
         bail!("configuration, key and credentials must be three different files");
     }

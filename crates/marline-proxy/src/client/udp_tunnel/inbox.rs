@@ -140,6 +140,6 @@ mod tests {
         let (delivery, _inbox) = inbox(&account);
         let taken = (0..1_000).filter(|_| delivery.put((), 1_316)).count();
         assert_eq!(taken, 11);
-        assert!(account.used() <= FLOOR && account.waits() > 0);
+        assert!(account.used() <= FLOOR && account.wait_count() > 0);
     }
 }

@@ -14,17 +14,20 @@ use marline::monitor::ConnectionInfo;
 use marline::policy::Role;
 use marline::{Carrier, Client, Server};
 use marline_qlog::Vantage;
+use marline_time::Instant;
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tokio::task::JoinSet;
+use tokio::task::{JoinSet, LocalSet};
 use tokio::time::timeout;
 
+use super::plan::{self, End};
 use super::qlog::Traces;
-use super::{Load, QlogConfig, Stack, Variant};
+use super::talk::{self, Until};
+use super::{Flow, Load, QlogConfig, Stack, Variant};
 use crate::kernel::Kernel;
 use crate::scenario::Side;
-use crate::workload::{EndLogs, Log, Run, Stream, now_ns, until};
+use crate::workload::{EndLogs, Stream, now_ns, until};
 
 /// The server's first byte: a kernel's client does not join further subflows before it has received data.
 const GREETING: u8 = b'M';
@@ -78,14 +81,14 @@ pub fn run_end(job: &str, time_of_day: fn() -> String) -> anyhow::Result<()> {
     let job: Job = serde_json::from_str(job).context("the job")?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let traces = job.traces(time_of_day);
-    let log = runtime.block_on(async {
+    let log = runtime.block_on(LocalSet::new().run_until(async {
         match (job.stack.is_marline(), job.side) {
             (true, Side::Client) => marline_client(&job, traces.clone()).await,
             (true, Side::Server) => marline_server(&job, traces.clone()).await,
             (false, Side::Client) => kernel_client(&job).await,
             (false, Side::Server) => kernel_server(&job).await,
         }
-    })?;
+    }))?;
     println!("{}", serde_json::to_string(&log)?);
     if let Some(traces) = traces {
         let traces = traces.lock().unwrap_or_else(PoisonError::into_inner).finish();
@@ -96,9 +99,12 @@ pub fn run_end(job: &str, time_of_day: fn() -> String) -> anyhow::Result<()> {
 }
 
 impl Job {
-    /// Number of connections: one per path, or one per workload.
+    /// Number of connections: one per path, or those of the workloads.
     fn connections(&self) -> usize {
-        if self.stack == Stack::Duplicate { self.paths.len() } else { self.loads.len() }
+        match self.stack {
+            Stack::Duplicate => self.paths.len(),
+            _ => plan::connections(&self.loads).len(),
+        }
     }
 
     /// Trace writers of an end that is Marline's.
@@ -122,59 +128,61 @@ impl Job {
         for (number, stream) in (0..).zip(&mut streams) {
             let mut byte = [0];
             timeout(CONNECTING, stream.read_exact(&mut byte)).await.context("no greeting")??;
-            if self.loads.len() > 1 {
-                stream.write_all(&[number]).await?;
-                stream.flush().await?;
-            }
+            stream.write_all(&[number]).await?;
+            stream.flush().await?;
         }
         anyhow::ensure!(now_ns() < self.start_ns, "connected after the start");
         until(self.start_ns).await;
         self.run_workloads(streams).await
     }
 
-    async fn run_server(&self, mut streams: Vec<Stream>) -> anyhow::Result<EndLogs> {
-        let mut numbers = Vec::new();
-        for stream in &mut streams {
+    async fn run_server(&self, streams: Vec<Stream>) -> anyhow::Result<EndLogs> {
+        let mut numbered = Vec::new();
+        for mut stream in streams {
             stream.write_all(&[GREETING]).await?;
             stream.flush().await?;
             // Connections are accepted in any order.
-            if self.loads.len() > 1 {
-                numbers.push(timeout(CONNECTING, stream.read_u8()).await.context("no number")??);
-            }
+            let number = timeout(CONNECTING, stream.read_u8()).await.context("no number")??;
+            numbered.push((number, stream));
         }
-        if self.loads.len() > 1 {
-            let mut numbered: Vec<_> = numbers.into_iter().zip(streams).collect();
-            numbered.sort_by_key(|(number, _)| *number);
-            streams = numbered.into_iter().map(|(_, stream)| stream).collect();
-        }
-        self.run_workloads(streams).await
+        numbered.sort_by_key(|(number, _)| *number);
+        self.run_workloads(numbered.into_iter().map(|(_, stream)| stream).collect()).await
     }
 
-    /// Runs all workloads at once: each on its stream, or the only one on all streams.
-    async fn run_workloads(&self, mut streams: Vec<Stream>) -> anyhow::Result<EndLogs> {
+    /// Runs all workloads at once, each on the stream of its connection, or on all streams.
+    async fn run_workloads(&self, streams: Vec<Stream>) -> anyhow::Result<EndLogs> {
+        let start = Instant::from_nanos(self.start_ns);
+        let flows = plan::flows(&self.loads, start, self.seed);
+        let groups = plan::connections(&self.loads);
+        let ends = self.loads.iter().enumerate();
+        let ends = ends.map(|(number, load)| load.ends(Load::seed(self.seed, number)));
+        let deadline = start + ends.max().unwrap_or_default() + self.patience;
         let mut running = JoinSet::new();
-        for (number, load) in self.loads.iter().enumerate() {
-            let count = if self.loads.len() == 1 { streams.len() } else { 1 };
-            let mine: Vec<Stream> = streams.drain(..count.min(streams.len())).collect();
-            let run = Run {
-                start_ns: self.start_ns + load.from.as_nanos() as u64,
-                seed: Load::seed(self.seed, number),
-                patience: self.patience,
+        for (number, stream) in (0..).zip(streams) {
+            let twice = self.stack == Stack::Duplicate;
+            let group = groups.get(if twice { 0 } else { usize::from(number) });
+            let group = group.context("too many streams")?;
+            let [client, server] = End::both(&self.loads, group, start, self.seed, &flows);
+            let stop = Until { floods: End::floods_until(&self.loads, group, start), deadline };
+            match self.side {
+                Side::Client => {
+                    let end = client.on_stream(if twice { number } else { 0 });
+                    running.spawn_local(talk::client(stream, end, stop))
+                }
+                Side::Server => running.spawn_local(async move {
+                    talk::server(stream, server, stop).await;
+                    Ok(())
+                }),
             };
-            let (workload, side) = (load.workload, self.side);
-            running.spawn(async move {
-                let log = match side {
-                    Side::Client => workload.client(mine, run).await,
-                    Side::Server => workload.server(mine, run).await,
-                };
-                log.map(|log| (number, log))
-            });
         }
-        let mut flows = vec![Log::default(); self.loads.len()];
         while let Some(ended) = running.join_next().await {
-            let (number, log) = ended??;
-            flows[number] = log;
+            ended??;
         }
+        let side = |flow: &Flow| match self.side {
+            Side::Client => flow.client.clone(),
+            Side::Server => flow.server.clone(),
+        };
+        let flows = flows.borrow().iter().map(side).collect();
         Ok(EndLogs { flows, reinjected_bytes: 0 })
     }
 }

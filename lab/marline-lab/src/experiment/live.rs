@@ -238,8 +238,6 @@ fn job(
         stack != Stack::Duplicate || only_requests,
         "only a single workload of requests can be sent twice"
     );
-    let shares = experiment.loads.iter().any(|load| load.connection.is_some());
-    ensure!(!shares, "workloads share a connection on stack sim only: remove `connection`");
     let mut paths = Vec::new();
     for path in used {
         let backup = variant.backup.contains(&path.name);

@@ -7,7 +7,7 @@ use marline_emulator::{LinkCommand, Side};
 use marline_sim::{Paths, PathsConfig};
 use marline_time::{Duration, Instant, SeedTree};
 
-use super::apps::Flows;
+use super::plan::Flows;
 use super::timeline::{Recorder, Timeline, TimelineConfig};
 use super::{Calibration, Experiment, Happening, Outcome, PathTotals, Variant, apps};
 use crate::emulation::settings::Settings;

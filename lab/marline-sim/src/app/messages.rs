@@ -55,8 +55,8 @@ pub trait Plan: core::fmt::Debug {
     /// A message counts as sent now.
     fn on_sent(&mut self, now: Instant, message: &Message);
 
-    /// A message of the peer has been read. May wake or open other connections.
-    fn on_message(&mut self, socket: &mut Socket<'_>, message: &Message);
+    /// A message of the peer has been read.
+    fn on_message(&mut self, now: Instant, message: &Message);
 
     /// Number of messages skipped so far.
     fn skipped(&self) -> u64 {
@@ -113,7 +113,7 @@ impl Messages {
             if message.ends && message.answer_bytes == 0 {
                 self.stream.report.received.push(socket.now());
             }
-            self.plan.on_message(socket, &message);
+            self.plan.on_message(socket.now(), &message);
         }
     }
 

@@ -27,7 +27,7 @@ mod page;
 
 pub use access::{Access, Token, names_another_site};
 pub use http::{RunningServer, listen, serve, serve_on};
-pub use hub::{Dashboard, MAX_VIEWERS, RECENT};
+pub use hub::{Dashboard, MAX_REPLAYED, MAX_VIEWERS};
 pub use model::{
     CarriedBytes, Connection, Description, PathSummary, Places, Quota, Sample, TimedEvent, Totals,
     TransmissionKind,

@@ -32,7 +32,7 @@ const MEMORY: f32 = 100.0;
 const MIN_SAMPLES: u16 = 30;
 /// A sibling shares the bottleneck above the first correlation, until it falls below the second.
 const SHARED: f32 = 0.75;
-const DISTINCT: f32 = 0.4;
+const SEPARATE_BELOW: f32 = 0.4;
 /// A queueing delay with a smaller standard deviation, in seconds, is not evidence.
 const MIN_DEVIATION: f32 = 0.001;
 /// Maximum number of siblings tracked.
@@ -125,7 +125,7 @@ impl SharedBottleneck {
         };
         let sibling = &mut self.siblings[at];
         sibling.together.add(mine, theirs);
-        let limit = if sibling.shares { DISTINCT } else { SHARED };
+        let limit = if sibling.shares { SEPARATE_BELOW } else { SHARED };
         sibling.shares = sibling.together.correlation().is_some_and(|found| found > limit);
     }
 }

@@ -49,7 +49,7 @@ use crate::budget::{Budget, BudgetConfig};
 const MIN_RELATIVE_GAIN: f32 = 0.15;
 const MIN_TIME_GAIN: Duration = Duration::from_millis(3);
 /// A path that is metered, or whose radio is to sleep, is left alone for one that is later by no more than that.
-const PATIENCE: Duration = Duration::from_millis(100);
+const MAX_EXTRA_DELAY: Duration = Duration::from_millis(100);
 /// A datagram that is lost counts as if it came so much later: a path that loses one in a hundred is left for one that
 /// loses none and is later by a hundredth of this.
 const LOSS_PENALTY: Duration = Duration::from_secs(10);
@@ -212,7 +212,7 @@ fn delay(path: &DatagramPathView, flow: &FlowView) -> Duration {
 
 /// The same, later by what has to be saved where using the path costs more than time, and by what it loses.
 fn priced_delay(path: &DatagramPathView, flow: &FlowView) -> Duration {
-    let price = if is_costly(path) { PATIENCE } else { Duration::ZERO };
+    let price = if is_costly(path) { MAX_EXTRA_DELAY } else { Duration::ZERO };
     delay(path, flow) + price + LOSS_PENALTY.mul_f32(path.losses)
 }
 

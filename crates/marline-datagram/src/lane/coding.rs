@@ -28,7 +28,7 @@ use crate::path::Path;
 
 /// Pause and age after which a group ends.
 const PAUSE: Duration = Duration::from_millis(1);
-const LONGEST: Duration = Duration::from_millis(5);
+const MAX_GROUP_TIME: Duration = Duration::from_millis(5);
 /// Maximum number of groups remembered after their end.
 const MAX_REMEMBERED_GROUPS: usize = 64;
 
@@ -103,7 +103,7 @@ impl Coded {
     }
 
     fn ends_at(&self) -> Instant {
-        (self.last_at + PAUSE).min(self.started_at + LONGEST)
+        (self.last_at + PAUSE).min(self.started_at + MAX_GROUP_TIME)
     }
 }
 

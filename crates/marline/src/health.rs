@@ -2,7 +2,7 @@
 //!
 //! An interface that is up says little: it stays up with a captive portal, a firewall that drops UDP, or a failed
 //! server. Health is derived from existing traffic, without extra probes. A request that is unanswered for
-//! [`PATIENCE`] and was repeated counts as unanswered, and the sender of an ICMP error is named. The first packet
+//! [`ANSWER_TIMEOUT`] and was repeated counts as unanswered, and the sender of an ICMP error is named. The first packet
 //! that arrives restores the path.
 
 mod common_failures;
@@ -142,7 +142,7 @@ impl fmt::Display for DeliveryErrorText {
     }
 }
 
-/// Returns the error that the server's machine, this one or another host reported, without waiting for [`SETTLE`]:
+/// Returns the error that the server's machine, this one or another host reported, without waiting for [`ERROR_DELAY`]:
 /// the reason of a failed attempt.
 pub(crate) fn delivery_error(contact: &Contact) -> Option<Reach> {
     let delivery_error = contact.delivery_error?;

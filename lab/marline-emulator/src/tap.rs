@@ -1,6 +1,6 @@
 //! Tap on links between namespaces: a copy of each packet at either end, for captures.
 //!
-//! The emulator's thread has deadlines, so it only copies. The owner of the [`Tapped`] writes files from the
+//! The emulator's thread has deadlines, so it only copies. The owner of the [`TappedPackets`] writes files from the
 //! copies, ideally after the run. All links of an emulator are on one thread, so packets are in order of time.
 
 use std::sync::Arc;

@@ -3,7 +3,7 @@
 //!
 //! Sources: trace studies ask this question ("the better of the two carriers for each probe"). Here the answer is
 //! computed with the link model of the run itself: its seeds, its traces and the events of the scenario
-//! ([`Bound::of`]).
+//! ([`Bound::for_experiment`]).
 //!
 //! *One-packet messages: exact.* The bound is the earliest arrival over all paths and all times of sending, on
 //! links that carry nothing else. A request and its answer may take different paths. Random effects drawn per

@@ -2,7 +2,7 @@
 //!
 //! Names contain the instance (`ml-NAME-client`), so several nets can run side by side. The links run in this
 //! process, and the interfaces disappear with it. Everything that could remain (namespaces and processes in them)
-//! is recorded in a claim before it is created; [`sweep`] removes the remains of dead processes. See
+//! is recorded in a claim before it is created; [`remove_remains`] removes the remains of dead processes. See
 //! docs/research/lab.md.
 
 mod claim;

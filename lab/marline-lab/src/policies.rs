@@ -14,8 +14,8 @@ thread_local! {
     static THREAD_REGISTRY: RefCell<Option<Registry>> = const { RefCell::new(None) };
 }
 
-/// The registry in use: the one of [`with`] on this thread, else that of [`choose`], else the built-in policies
-/// and those of the literature.
+/// The registry in use: the one of [`with_registry`] on this thread, else that of [`choose`], else the built-in
+/// policies and those of the literature.
 #[must_use]
 pub fn registry() -> Registry {
     let chosen = || CHOSEN.get().cloned().unwrap_or_else(marline_research::registry);

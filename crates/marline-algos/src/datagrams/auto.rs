@@ -24,7 +24,7 @@
 //!   sent on another path. That is late by a round trip and not lost, and costs what was on its way. It has
 //!   the last part of the budget for itself, and may overdraw it by a quarter.
 //! - *Paths that cost* more than time (metered ones, and those whose radio is to sleep) have datagrams only where they
-//!   are earlier by [`PATIENCE`], copies only in trouble, and bulk where there is no other path.
+//!   are earlier by [`MAX_EXTRA_DELAY`], copies only in trouble, and bulk where there is no other path.
 //! - *Bulk* is on one path at a time and never copied: its own congestion control hears of reordering as of losses.
 //!   It goes where it is delivered fastest, by the rates at which the paths let trains of frames through, and
 //!   changes with more hesitation. A path that carries little is asked for its rate by a train of padded frames each

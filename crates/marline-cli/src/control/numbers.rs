@@ -96,7 +96,7 @@ impl Numbers {
         }
     }
 
-    /// Forgets all but the open ones and the latest [`KEPT`] of the others.
+    /// Forgets all but the open ones and the latest [`MAX_ENDED`] of the others.
     fn retain_open(&mut self, open: &HashSet<ConnectionId>) {
         let mut over = self.order.len().saturating_sub(open.len() + MAX_ENDED);
         let order = std::mem::take(&mut self.order);

@@ -2,7 +2,7 @@
 //! delivery, with their cause and the policy's reaction.
 //!
 //! The reaction is derived from the policy's decisions, of which there may be thousands per second. They are
-//! received only while a viewer watches a program with at most [`FEW`] connections.
+//! received only while a viewer watches a program with at most [`MAX_WATCHED_CONNECTIONS`] connections.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;

@@ -6,7 +6,7 @@
 //!
 //! *Sending*: data was sent and is not DATA_ACKed. The hole lasts from the start of this state, or from the last
 //! DATA_ACK that advanced, to the next one. A round trip of it is the normal delivery time, so a hole counts once
-//! it is [`SHORTEST`] longer than that.
+//! it is [`MIN_HOLE`] longer than that.
 //!
 //! *Receiving*: received data cannot be read because earlier data is missing, or the peer marks its last data
 //! (MP_IDLE) and the last data had no mark. The hole is the time since the last in-order byte. A peer that falls

@@ -5,9 +5,9 @@
 //! much as copies of everything, with a quarter of the bytes.
 //!
 //! *Solution.* Frames sent one after the other on a path, without copies and at the policy's request, are a *group*.
-//! It ends when nothing has been sent for [`PAUSE`], after [`LONGEST`], with [`MAX_GROUP_FRAMES`] frames, or with a
-//! frame on another path. Then the policy decides the number and path of the repairs. For a group of one frame, the
-//! repair is a copy. A frame of a group whose acknowledgment is overdue is not sent again while the repairs
+//! It ends when nothing has been sent for [`PAUSE`], after [`MAX_GROUP_TIME`], with [`MAX_GROUP_FRAMES`] frames, or
+//! with a frame on another path. Then the policy decides the number and path of the repairs. For a group of one frame,
+//! the repair is a copy. A frame of a group whose acknowledgment is overdue is not sent again while the repairs
 //! compensate for it.
 //!
 //! *Source.* The code is that of the repairs of streams (docs/decisions/coding.md). *Differs:* cells are the

@@ -9,8 +9,8 @@
 //! window. So a frame that was sent whole on one path can be repeated in pieces on a narrower one.
 //!
 //! *Limits.* The sender cuts a frame only when the previous one has been sent. The receiver has at most
-//! [`MAX_INCOMPLETE_FRAMES`] incomplete frames and [`MOST_BYTES`]; the oldest are dropped first, and each is dropped
-//! after [`AGE`].
+//! [`MAX_INCOMPLETE_FRAMES`] incomplete frames and [`MAX_INCOMPLETE_BYTES`]; the oldest are dropped first, and each is
+//! dropped after [`AGE`].
 
 use std::collections::{BTreeMap, VecDeque};
 

@@ -1,13 +1,13 @@
 //! Repair of received data: frames kept for some time, and frames computed from repairs.
 //!
-//! No frames are kept before a peer has sent a repair, or [`FOR`] after its last one. A repair over n frames, of
+//! No frames are kept before a peer has sent a repair, or [`KEEP_TIME`] after its last one. A repair over n frames, of
 //! which n - 1 are known, yields the last one. In general, k repairs over the same frames yield k of them, by
 //! elimination in the field of 256 elements. If that is not possible, the repair waits for late frames or for the
 //! next repair.
 //!
 //! *Hostile input.* A repair is as trustworthy as any other frame of the peer, and cannot have effects that the
-//! peer's own frames could not have. Its cost is limited: [`KEPT_LIMIT`] frames, [`MAX_WAITING_REPAIRS`] repairs of
-//! at most [`MAX_GROUP_FRAMES`] frames each.
+//! peer's own frames could not have. Its cost is limited: [`MAX_KEPT_FRAMES`] frames, [`MAX_WAITING_REPAIRS`] repairs
+//! of at most [`MAX_GROUP_FRAMES`] frames each.
 
 use std::collections::{BTreeMap, VecDeque};
 

@@ -1,8 +1,8 @@
 //! MTU of a path: the largest frame that passes it.
 //!
 //! As in DPLPMTUD (RFC 8899), a path begins with frames that pass on nearly all paths. Larger sizes are probed with
-//! padded frames without datagrams, the largest first. After [`TRIES`] losses, the next size is probed. Meanwhile
-//! larger datagrams are sent in pieces, so nothing waits for the search.
+//! padded frames without datagrams, the largest first. After [`PROBES_PER_SIZE`] losses, the next size is probed.
+//! Meanwhile larger datagrams are sent in pieces, so nothing waits for the search.
 //!
 //! When [`BLACK_HOLE`] frames above the safe size were lost and none arrived, the path has become narrower, and the
 //! search restarts from the safe size. If that happens to frames of the safe size, the minimum that every IPv4 path

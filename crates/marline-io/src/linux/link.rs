@@ -52,7 +52,7 @@ pub(crate) fn open(spec: &SocketSpec<'_>, segments: Segments) -> io::Result<std:
     Ok(socket.into())
 }
 
-/// Limits the kernel's retransmission pauses to [`LONGEST_PAUSE`]. Before Linux 6.15 this has no effect.
+/// Limits the kernel's retransmission pauses to [`MAX_PAUSE`]. Before Linux 6.15 this has no effect.
 fn bound_pauses(socket: &Socket) {
     let value = MAX_PAUSE.as_millis() as libc::c_int;
     let set = set_option(socket.as_fd(), libc::IPPROTO_TCP, TCP_RTO_MAX_MS, &value);

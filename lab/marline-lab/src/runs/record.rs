@@ -133,7 +133,7 @@ impl Record {
     /// Builds the record of an outcome.
     ///
     /// # Errors
-    /// Those of [`Bound::of`].
+    /// Those of [`Bound::for_experiment`].
     pub fn from_outcome(experiment: &Experiment, outcome: &Outcome) -> anyhow::Result<Record> {
         let path = |path: &PathTotals| PathBytes {
             name: path.name.clone(),

@@ -42,7 +42,7 @@ pub(crate) struct Bounds {
 
 impl Bounds {
     /// # Errors
-    /// Those of [`Bound::of`].
+    /// Those of [`Bound::for_experiment`].
     pub(crate) fn for_experiment(experiment: &Experiment, seed: u64) -> anyhow::Result<Bounds> {
         Ok(Bounds { bound: Bound::for_experiment(experiment, seed)?, known: RefCell::default() })
     }

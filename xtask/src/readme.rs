@@ -59,7 +59,7 @@ fn worse_cases(pages: &Pages) -> TaskResult {
     let one_of = (100.0 / share).round() as usize;
     let number = one_of.checked_sub(2).and_then(|index| NUMBERS.get(index));
     let number = number.map_or_else(|| one_of.to_string(), |word| (*word).to_owned());
-    expect(&pages.readme, &format!("in one case of {number} "), AUTO)
+    expect(&pages.readme, &format!("in one of {number} cases "), AUTO)
 }
 
 /// Compares every row of the README's table with the page of results.
@@ -143,7 +143,7 @@ mod tests {
         assert!(readme("| 207 ms |", "| 27 ms |").contains("27 ms"));
         assert!(readme("WiFi alone  ", "WiFi alone 1").contains("the demo's output"));
         let auto = finding(|pages| pages.auto = pages.auto.replace("10 % [7, 13]", "20 % [7, 35]"));
-        assert!(auto.contains("in one case of five "), "{auto}");
+        assert!(auto.contains("in one of five cases "), "{auto}");
         let undated = finding(|pages| pages.results = pages.results.replace("November 2026", ""));
         assert!(undated.contains("`The demo` names no command, or no date"), "{undated}");
     }

@@ -41,7 +41,7 @@ pub fn view(id: u8, srtt_ms: u64) -> SubflowView {
         rttvar: ms(1),
         min_rtt: Some(ms(srtt_ms)),
         delivery_rate: None,
-        forecast: Forecast::of([ms(srtt_ms), ms(srtt_ms), ms(srtt_ms)], 0.0, None),
+        forecast: Forecast::with_quantiles([ms(srtt_ms), ms(srtt_ms), ms(srtt_ms)], 0.0, None),
         overdue_at: None,
         bytes_since_loss: 0,
         bytes_between_losses: 0,
@@ -204,7 +204,7 @@ impl Stream {
             let cut = wanted.intersection(&self.unsent()).prefix(u64::from(MSS));
             self.mappings.push(Mapping {
                 range: cut,
-                carried_by: SubflowSet::of(id),
+                carried_by: SubflowSet::single(id),
                 delivered: false,
             });
             return cut;
@@ -237,7 +237,7 @@ impl MappingIndex for Stream {
         self.mappings.first().copied()
     }
 
-    fn at(&self, at: Dsn) -> Option<Mapping> {
+    fn mapping_at(&self, at: Dsn) -> Option<Mapping> {
         let mapping = self.mappings.iter().find(|m| m.range.start <= at && at < m.range.end)?;
         Some(Mapping { range: DataRange::new(at, mapping.range.end), ..*mapping })
     }

@@ -89,7 +89,7 @@ impl Budget {
     }
 
     /// Bytes that copies may use within the window.
-    fn whole(&mut self, now: Instant, config: &BudgetConfig) -> u64 {
+    fn allowed_bytes(&mut self, now: Instant, config: &BudgetConfig) -> u64 {
         self.advance_budget_to(now);
         let new: u64 = self.slots.iter().map(|slot| u64::from(slot.0)).sum();
         let share = ((new * UNIT) as f64 * config.share) as u64;
@@ -97,11 +97,11 @@ impl Budget {
     }
 
     /// Spent share of these bytes; may exceed 1.
-    pub(crate) fn spent(&mut self, now: Instant, config: &BudgetConfig) -> f32 {
+    pub(crate) fn spent_share(&mut self, now: Instant, config: &BudgetConfig) -> f32 {
         if config.share.is_infinite() {
             return 0.0;
         }
-        let whole = self.whole(now, config);
+        let whole = self.allowed_bytes(now, config);
         let copies: u64 = self.slots.iter().map(|slot| u64::from(slot.1)).sum();
         if whole == 0 { f32::INFINITY } else { (copies * UNIT) as f32 / whole as f32 }
     }
@@ -116,27 +116,27 @@ mod tests {
         let config = BudgetConfig::default();
         let mut budget = Budget::default();
         let at = |ms: u64| Instant::from_millis(100_000 + ms);
-        assert_eq!(budget.spent(at(0), &config), 0.0);
+        assert_eq!(budget.spent_share(at(0), &config), 0.0);
         budget.on_copy(at(500), 160_000);
-        assert_eq!(budget.spent(at(9_900), &config), 1.0);
-        assert_eq!(budget.spent(at(10_000), &config), 0.0);
+        assert_eq!(budget.spent_share(at(9_900), &config), 1.0);
+        assert_eq!(budget.spent_share(at(10_000), &config), 0.0);
         // A quarter of 1 MB, and of another one that will expire later.
         budget.on_new(at(10_000), 1_000_000);
         budget.on_new(at(13_000), 1_000_000);
         budget.on_copy(at(13_000), 250_000);
-        assert!((budget.spent(at(13_000), &config) - 0.5).abs() < 0.001);
-        assert!((budget.spent(at(20_000), &config) - 1.0).abs() < 0.001);
-        assert_eq!(budget.spent(at(1_000_000), &config), 0.0);
+        assert!((budget.spent_share(at(13_000), &config) - 0.5).abs() < 0.001);
+        assert!((budget.spent_share(at(20_000), &config) - 1.0).abs() < 0.001);
+        assert_eq!(budget.spent_share(at(1_000_000), &config), 0.0);
         let none = BudgetConfig { share: 0.0, rate: Rate::ZERO };
-        assert_eq!(budget.spent(at(1_000_000), &none), f32::INFINITY);
+        assert_eq!(budget.spent_share(at(1_000_000), &none), f32::INFINITY);
     }
 
     #[test]
     fn without_a_limit_nothing_is_ever_spent() {
         let mut budget = Budget::default();
         let now = Instant::from_millis(100_000);
-        assert_eq!(budget.spent(now, &BudgetConfig::UNLIMITED), 0.0);
+        assert_eq!(budget.spent_share(now, &BudgetConfig::UNLIMITED), 0.0);
         budget.on_copy(now, u64::MAX);
-        assert_eq!(budget.spent(now, &BudgetConfig::UNLIMITED), 0.0);
+        assert_eq!(budget.spent_share(now, &BudgetConfig::UNLIMITED), 0.0);
     }
 }

@@ -27,7 +27,7 @@ use table::Table;
 use crate::congestion::{Cubic, CubicWestwood};
 use crate::path_managers::FullMesh;
 use crate::recovery::RackTlp;
-use crate::schedulers::copies::{CopyRule, WithCopies};
+use crate::schedulers::copies::{CopyRule, CopyingScheduler};
 use crate::schedulers::{Auto, MinRtt};
 use crate::slow_start::SlowStartKind;
 
@@ -167,11 +167,11 @@ impl Registry {
     {
         self.register_scheduler_with(name, move |parameters| {
             let config = read(parameters);
-            move || Box::new(WithCopies::<R>::new(config))
+            move || Box::new(CopyingScheduler::<R>::new(config))
         })?;
         self.register_scheduler_wrapper(name, move |parameters| {
             let config = read(parameters);
-            move |inner| Box::new(WithCopies::<R>::around(inner, config))
+            move |inner| Box::new(CopyingScheduler::<R>::wrap(inner, config))
         })
     }
 

@@ -58,7 +58,7 @@ pub trait Handle: Send + Sync + 'static {
 
     /// Number of a connection for display.
     fn number(&self, connection: ConnectionId) -> u64 {
-        self.labels().map_or(connection.0, |labels| labels.numbers.of(connection))
+        self.labels().map_or(connection.0, |labels| labels.numbers.number_of(connection))
     }
 
     /// Numbers of connections for display.
@@ -148,7 +148,7 @@ pub trait Handle: Send + Sync + 'static {
 
     /// Reason why the latest request for a connection to the server failed. `None`: it succeeded, or this is not a
     /// client.
-    fn trouble(&self) -> Option<Trouble> {
+    fn last_trouble(&self) -> Option<Trouble> {
         None
     }
 

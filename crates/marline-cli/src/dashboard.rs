@@ -12,19 +12,19 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context, anyhow};
-use marline_dashboard::{Access, Served, Token};
+use marline_dashboard::{Access, RunningServer, Token};
 use marline_proxy::private_file;
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 
 use crate::control::Handle;
 use dashboard_events::DashboardEvents;
-use looks::Looks;
+use looks::DashboardSource;
 
 /// A dashboard that is being served. Dropping it ends the service.
 #[derive(Debug)]
-pub struct Running {
-    served: Served,
+pub struct RunningDashboard {
+    served: RunningServer,
     /// Configured address.
     at: SocketAddr,
     token: Option<Token>,
@@ -35,7 +35,7 @@ pub struct Running {
 
 /// A dashboard that is ready to be served. Everything that may fail has succeeded.
 #[derive(Debug)]
-pub struct Opening {
+pub struct BoundDashboard {
     at: SocketAddr,
     /// `None` if the address is served already.
     listener: Option<TcpListener>,
@@ -46,18 +46,18 @@ pub struct Opening {
     shown: Option<String>,
 }
 
-impl Opening {
+impl BoundDashboard {
     /// A dashboard at an address, on an inherited listening socket if there is one. An address other than loopback
     /// requires a token, from the file or a new one. On loopback, only a token file requires one.
     ///
     /// # Errors
     /// The address cannot be bound, or the file does not contain a token that only its owner can read.
-    pub fn at(
+    pub fn bind(
         at: SocketAddr,
         token_file: Option<&Path>,
         listening: Option<OwnedFd>,
-    ) -> anyhow::Result<Opening> {
-        let mut opening = Opening::dashboard_access(at, token_file)?;
+    ) -> anyhow::Result<BoundDashboard> {
+        let mut opening = BoundDashboard::dashboard_access(at, token_file)?;
         let listener = match listening {
             Some(socket) => TcpListener::from_std(socket.into()),
             None => marline_dashboard::listen(at),
@@ -68,7 +68,10 @@ impl Opening {
     }
 
     /// Access to the dashboard.
-    fn dashboard_access(at: SocketAddr, token_file: Option<&Path>) -> anyhow::Result<Opening> {
+    fn dashboard_access(
+        at: SocketAddr,
+        token_file: Option<&Path>,
+    ) -> anyhow::Result<BoundDashboard> {
         let (token, shown) = match token_file {
             Some(file) => (Some(read_token(file)?.0), None),
             None if at.ip().to_canonical().is_loopback() => (None, None),
@@ -79,27 +82,27 @@ impl Opening {
         };
         let access = Access::new(at, token.clone()).map_err(anyhow::Error::msg)?;
         let from_file = token_file.is_some();
-        Ok(Opening { at, listener: None, token, from_file, access, shown })
+        Ok(BoundDashboard { at, listener: None, token, from_file, access, shown })
     }
 
     /// Serves the dashboard until the result is dropped, and prints its address to standard error.
     ///
     /// # Errors
     /// The socket is not a TCP socket.
-    pub fn serve(self, handle: Arc<dyn Handle>) -> anyhow::Result<Running> {
-        let Opening { at, listener, token, from_file, access, shown } = self;
-        let looks = Looks::new(Arc::clone(&handle));
+    pub fn serve(self, handle: Arc<dyn Handle>) -> anyhow::Result<RunningDashboard> {
+        let BoundDashboard { at, listener, token, from_file, access, shown } = self;
+        let looks = DashboardSource::new(Arc::clone(&handle));
         let open = looks.open();
         let listener = listener.context("no free socket for the dashboard")?;
         let served = marline_dashboard::serve_on(listener, access, Arc::new(looks))?;
         announce(&served, shown);
         let mut telling = JoinSet::new();
-        telling.spawn(DashboardEvents::new(handle, served.dashboard(), open).tell());
-        Ok(Running { served, at, token, from_file, _telling: telling })
+        telling.spawn(DashboardEvents::new(handle, served.dashboard(), open).report_events());
+        Ok(RunningDashboard { served, at, token, from_file, _telling: telling })
     }
 }
 
-impl Running {
+impl RunningDashboard {
     /// Local address.
     #[must_use]
     pub const fn local_addr(&self) -> SocketAddr {
@@ -117,29 +120,29 @@ impl Running {
     /// The dashboard for a changed address or token file. `None` if nothing changes.
     ///
     /// # Errors
-    /// Same as [`Opening::at`].
+    /// Same as [`BoundDashboard::bind`].
     pub fn differs(
         &self,
         at: SocketAddr,
         token_file: Option<&Path>,
-    ) -> anyhow::Result<Option<Opening>> {
+    ) -> anyhow::Result<Option<BoundDashboard>> {
         if self.at != at {
-            return Opening::at(at, token_file, None).map(Some);
+            return BoundDashboard::bind(at, token_file, None).map(Some);
         }
         let same = match (token_file, &self.token) {
             (Some(file), Some(token)) => self.from_file && token.is_of(&read_token(file)?.1),
             (None, _) => !self.from_file,
             (Some(_), None) => false,
         };
-        if same { Ok(None) } else { Opening::dashboard_access(at, token_file).map(Some) }
+        if same { Ok(None) } else { BoundDashboard::dashboard_access(at, token_file).map(Some) }
     }
 
     /// Applies a changed dashboard and keeps its counters. Current viewers are disconnected.
     ///
     /// # Errors
     /// The socket is not a TCP socket, and nothing has changed.
-    pub fn change(&mut self, opening: Opening) -> io::Result<()> {
-        let Opening { at, listener, token, from_file, access, shown } = opening;
+    pub fn change(&mut self, opening: BoundDashboard) -> io::Result<()> {
+        let BoundDashboard { at, listener, token, from_file, access, shown } = opening;
         match listener {
             Some(listener) => self.served.move_to(listener, access)?,
             None => self.served.admit(access),
@@ -152,7 +155,7 @@ impl Running {
 
 /// Prints to standard error, because standard output belongs to the program started by `marline run`, and the log
 /// contains no secrets.
-fn announce(served: &Served, token: Option<String>) {
+fn announce(served: &RunningServer, token: Option<String>) {
     let fragment = token.map(|token| format!("#token={token}")).unwrap_or_default();
     eprintln!("dashboard at http://{}/{fragment}", served.local_addr());
 }

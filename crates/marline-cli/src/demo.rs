@@ -19,4 +19,4 @@ mod tests;
 
 pub(crate) use child::DIE_WITH_PARENT;
 pub use plan::DemoPlan;
-pub use run::perform;
+pub use run::run_demo;

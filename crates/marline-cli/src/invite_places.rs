@@ -68,7 +68,7 @@ pub struct FoundInvite {
 
 /// Outcome of storing an invite.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub enum Stored {
+pub enum StoreOutcome {
     /// There was no invite.
     New,
     /// The same invite was stored already.
@@ -117,7 +117,7 @@ impl InvitePlaces {
     /// # Errors
     /// There is none, or the first existing file cannot be used.
     pub fn find(&self) -> anyhow::Result<FoundInvite> {
-        self.find_stored()?.with_context(|| self.missing())
+        self.find_stored()?.with_context(|| self.missing_invite_text())
     }
 
     /// The stored invite. `None` if there is none.
@@ -147,7 +147,7 @@ impl InvitePlaces {
             && error.kind() == ErrorKind::PermissionDenied
     }
 
-    fn missing(&self) -> String {
+    fn missing_invite_text(&self) -> String {
         let looked: Vec<String> =
             self.places.iter().map(|place| place.path.display().to_string()).collect();
         let machine = self.places.iter().find(|place| place.scope == Scope::Machine);
@@ -169,7 +169,7 @@ impl InvitePlaces {
     ///
     /// # Errors
     /// The user has no home directory.
-    pub fn own(&self) -> anyhow::Result<&Path> {
+    pub fn own_place(&self) -> anyhow::Result<&Path> {
         let own = self.places.first().filter(|place| self.is_root || place.scope == Scope::User);
         let own = own.context(
             "neither HOME nor XDG_CONFIG_HOME is set: set HOME, or keep \
@@ -182,8 +182,8 @@ impl InvitePlaces {
     ///
     /// # Errors
     /// There is another invite and `replace` is not set, or the file cannot be written.
-    pub fn store(&self, invite: &Invite, replace: bool) -> anyhow::Result<Stored> {
-        let path = self.own()?;
+    pub fn store(&self, invite: &Invite, replace: bool) -> anyhow::Result<StoreOutcome> {
+        let path = self.own_place()?;
         self.make_directory(path)?;
         let _lock = private_file::lock(path)?;
         let known = match File::open(path) {
@@ -194,13 +194,13 @@ impl InvitePlaces {
             }
         };
         let stored = match known {
-            None => Stored::New,
-            Some(Some(known)) if known == *invite => Stored::Unchanged,
-            Some(_) if replace => Stored::Replaced,
+            None => StoreOutcome::New,
+            Some(Some(known)) if known == *invite => StoreOutcome::Unchanged,
+            Some(_) if replace => StoreOutcome::Replaced,
             Some(known) => bail!("{}", refusal(path, known.as_ref(), invite)),
         };
         // An unchanged file may have been readable by others.
-        if stored != Stored::Unchanged || private_file::check_mode(path).is_err() {
+        if stored != StoreOutcome::Unchanged || private_file::check_mode(path).is_err() {
             private_file::replace(path, format!("{}\n", invite.to_word()).as_bytes())?;
         }
         Ok(stored)
@@ -286,7 +286,7 @@ impl Layer for LastInvite {
         true
     }
 
-    fn over(self, _: LastInvite) -> LastInvite {
+    fn layered_over(self, _: LastInvite) -> LastInvite {
         self
     }
 }

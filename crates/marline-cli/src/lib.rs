@@ -40,7 +40,7 @@ pub use marline_algos::Registry;
 use anyhow::Context;
 use clap::{Parser, Subcommand};
 use marline::advanced::KeptCapabilities;
-use marline_proxy::secret::hide;
+use marline_proxy::secret::hide_invites;
 use marline_proxy::signals;
 
 use crate::log::LogArgs;
@@ -166,7 +166,7 @@ pub fn run() -> ExitCode {
         // Without the signal the process can still run.
         let _ = rustix::process::set_parent_process_death_signal(signal);
     }
-    let Begun { work, drivers } = match begin(cli.command) {
+    let ReadyCommand { work, drivers } = match begin(cli.command) {
         Ok(begun) => begun,
         Err(error) => return fail(&error),
     };
@@ -203,34 +203,34 @@ fn runtime(drivers: usize) -> std::io::Result<tokio::runtime::Runtime> {
 /// Polls of tasks after which a thread checks its sockets although tasks are ready.
 const POLLS_PER_LOOK: u32 = 4;
 
-type Work = Pin<Box<dyn Future<Output = anyhow::Result<ExitCode>>>>;
+type CommandFuture = Pin<Box<dyn Future<Output = anyhow::Result<ExitCode>>>>;
 
 /// A command that is ready to run.
-struct Begun {
-    work: Work,
+struct ReadyCommand {
+    work: CommandFuture,
     /// Number of drivers that the command will have.
     drivers: usize,
 }
 
 /// Does everything that must precede the start of threads (capabilities are per thread). The rest is in the
 /// returned work.
-fn begin(command: Command) -> anyhow::Result<Begun> {
+fn begin(command: Command) -> anyhow::Result<ReadyCommand> {
     if matches!(
         command,
         Command::Client(_) | Command::Server(_) | Command::Serve(_) | Command::Up(_)
     ) {
-        signals::survive().context("cannot receive signals")?;
+        signals::ignore_other_signals().context("cannot receive signals")?;
     }
     if matches!(command, Command::Server(_) | Command::Serve(_)) {
         succession::find_predecessor().context("cannot take over from another process")?;
     }
     let mut drivers = 1;
-    let work: Work = match command {
+    let work: CommandFuture = match command {
         Command::Join(args) => Box::pin(cmd::join::run(args)),
         Command::Client(args) => Box::pin(cmd::client::run(cmd::client::prepare(*args)?)),
         Command::Server(args) => {
             let prepared = cmd::server::prepare(*args)?;
-            drivers = prepared.as_ref().map_or(1, cmd::server::Prepared::shards);
+            drivers = prepared.as_ref().map_or(1, cmd::server::PreparedServer::shards);
             Box::pin(cmd::server::run(prepared))
         }
         Command::Serve(args) => {
@@ -270,12 +270,12 @@ fn begin(command: Command) -> anyhow::Result<Begun> {
         Command::Completions(args) => Box::pin(cmd::completions::run(args)),
         Command::Man(args) => Box::pin(cmd::man::run(args)),
     };
-    Ok(Begun { work, drivers })
+    Ok(ReadyCommand { work, drivers })
 }
 
 fn fail(error: &anyhow::Error) -> ExitCode {
     let text = format!("{error:#}");
-    let text = hide(&text);
+    let text = hide_invites(&text);
     succession::report_to_predecessor(&text);
     eprintln!("marline: {text}");
     ExitCode::FAILURE
@@ -284,7 +284,7 @@ fn fail(error: &anyhow::Error) -> ExitCode {
 /// Prints the requested help or version, or the error of the command line, from which invites are removed.
 fn refuse(error: &clap::Error) -> ExitCode {
     let text = error.render().to_string();
-    let shown = hide(&text);
+    let shown = hide_invites(&text);
     if shown == text || !error.use_stderr() {
         error.exit();
     }

@@ -169,30 +169,30 @@ impl<W: Write> Sink<W> {
 
     /// Writes a line, preceded by the number of lost ones. True if it was written.
     fn line(&mut self, line: &[u8]) -> bool {
-        if self.torn && !self.put(b"\n") {
+        if self.torn && !self.write_bytes(b"\n") {
             self.untold += 1;
             return false;
         }
         if self.untold > 0 {
-            let notice = self.notice(self.untold, LOST_LINES);
-            if !self.put(notice.as_bytes()) {
+            let notice = self.notice_line(self.untold, LOST_LINES);
+            if !self.write_bytes(notice.as_bytes()) {
                 self.untold += 1;
                 return false;
             }
             self.untold = 0;
         }
-        let written = self.put(line);
+        let written = self.write_bytes(line);
         self.untold += u64::from(!written);
         written
     }
 
     /// Writes how many lines like the next one were suppressed.
     fn log_suppressed_lines(&mut self, lines: u64) {
-        let notice = self.notice(lines, "lines like the next one were suppressed");
+        let notice = self.notice_line(lines, "lines like the next one were suppressed");
         let _ = self.line(notice.as_bytes());
     }
 
-    fn notice(&self, lines: u64, words: &str) -> String {
+    fn notice_line(&self, lines: u64, words: &str) -> String {
         let time = time_of_day();
         match self.format {
             LogFormat::Text => format!("{time}  WARN {lines} {words}\n"),
@@ -203,7 +203,7 @@ impl<W: Write> Sink<W> {
         }
     }
 
-    fn put(&mut self, mut bytes: &[u8]) -> bool {
+    fn write_bytes(&mut self, mut bytes: &[u8]) -> bool {
         while !bytes.is_empty() {
             match self.to.write(bytes) {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -249,7 +249,7 @@ pub fn start(flags: Option<LogLevel>, format: LogFormat, colors: bool) {
         if line.target() == CONNECTIONS {
             return LOGS_CONNECTIONS.load(Ordering::Relaxed);
         }
-        let left_out = if line.is_event() { limit.take(line) } else { Some(0) };
+        let left_out = if line.is_event() { limit.try_acquire(line) } else { Some(0) };
         if let Some(left_out @ 1..) = left_out {
             SINK.lock().unwrap_or_else(PoisonError::into_inner).log_suppressed_lines(left_out);
         }
@@ -351,7 +351,8 @@ mod tests {
         let mut sink = Sink::new(Disk { room: 0, has: Vec::new() });
         sink.format = LogFormat::Json;
         assert!(!sink.line(b"{}\n"));
-        let json: serde_json::Value = serde_json::from_str(&sink.notice(1, LOST_LINES)).unwrap();
+        let json: serde_json::Value =
+            serde_json::from_str(&sink.notice_line(1, LOST_LINES)).unwrap();
         assert_eq!(
             (json["fields"]["lines"].as_u64(), json["level"].as_str()),
             (Some(1), Some("WARN"))

@@ -18,25 +18,25 @@ const RATE: Rate = Rate { burst: 100, interval: Duration::from_secs(1) };
 
 /// Limits of a process.
 #[derive(Debug, Default)]
-pub(crate) struct RepeatLimit(Mutex<HashMap<Identifier, Place>>);
+pub(crate) struct RepeatLimit(Mutex<HashMap<Identifier, CallSite>>);
 
 /// A place in the code that writes lines.
 #[derive(Debug)]
-struct Place {
+struct CallSite {
     limit: RateLimit,
     left_out: u64,
 }
 
-impl Default for Place {
+impl Default for CallSite {
     fn default() -> Self {
-        Place { limit: RateLimit::new(RATE), left_out: 0 }
+        CallSite { limit: RateLimit::new(RATE), left_out: 0 }
     }
 }
 
-impl Place {
+impl CallSite {
     /// Takes permission for a line. Returns the number of lines suppressed since the last one.
-    fn take(&mut self, now: Instant) -> Option<u64> {
-        if !self.limit.take(now) {
+    fn try_acquire(&mut self, now: Instant) -> Option<u64> {
+        if !self.limit.try_take(now) {
             self.left_out += 1;
             return None;
         }
@@ -46,12 +46,12 @@ impl Place {
 
 impl RepeatLimit {
     /// Takes permission for this line. Returns the number of suppressed lines like it since the last one.
-    pub(crate) fn take(&self, line: &Metadata<'_>) -> Option<u64> {
+    pub(crate) fn try_acquire(&self, line: &Metadata<'_>) -> Option<u64> {
         if *line.level() > Level::INFO {
             return Some(0);
         }
         let mut places = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        places.entry(line.callsite()).or_default().take(Instant::now())
+        places.entry(line.callsite()).or_default().try_acquire(Instant::now())
     }
 }
 
@@ -61,16 +61,16 @@ mod tests {
 
     #[test]
     fn a_place_writes_a_burst_and_then_a_line_a_second_that_counts_the_rest() {
-        let (mut place, start) = (Place::default(), Instant::now());
+        let (mut place, start) = (CallSite::default(), Instant::now());
         let mut written = Vec::new();
         // 20,000 lines in five seconds
         for at in 0..20_000_u32 {
-            written.extend(place.take(start + Duration::from_micros(250) * at));
+            written.extend(place.try_acquire(start + Duration::from_micros(250) * at));
         }
         assert!((100..=106).contains(&written.len()), "{}", written.len());
         let counted: u64 = written.iter().sum::<u64>() + place.left_out;
         assert_eq!(counted + written.len() as u64, 20_000, "each is written or counted");
-        let later = place.take(start + Duration::from_secs(10));
+        let later = place.try_acquire(start + Duration::from_secs(10));
         assert!(later.is_some_and(|left_out| left_out > 0));
     }
 }

@@ -146,7 +146,7 @@ async fn sample(MetricsSource { handle, totals }: MetricsSource) {
         tokio::select! {
             () = tokio::time::sleep_until(next) => {
                 let begin = Instant::now();
-                look(&totals, &*handle);
+                take_sample(&totals, &*handle);
                 // Many connections make a sample expensive, so samples become less frequent.
                 allowed = begin + (begin.elapsed() * 20).max(SOON);
                 next = allowed.max(begin + SAMPLE);
@@ -155,7 +155,7 @@ async fn sample(MetricsSource { handle, totals }: MetricsSource) {
                 Ok(event) => {
                     totals.on_event(&event);
                     // Only the name of the event is counted, not the connection.
-                    let event = Event::of(&event, 0).event;
+                    let event = Event::from_monitor_event(&event, 0).event;
                     if event == "CLOSED" {
                         next = next.min(allowed.max(Instant::now()));
                     }
@@ -171,7 +171,7 @@ async fn sample(MetricsSource { handle, totals }: MetricsSource) {
 }
 
 /// Takes one sample.
-fn look(totals: &Totals, handle: &dyn Handle) {
+fn take_sample(totals: &Totals, handle: &dyn Handle) {
     let connections = handle.connections();
     totals.paths(&handle.paths());
     totals.sample(&connections);
@@ -222,7 +222,7 @@ async fn answer(
     let (status, text) = match (request.method(), request.uri().path()) {
         _ if refused => (StatusCode::FORBIDDEN, BY_ADDRESS.to_owned()),
         (&Method::GET, "/metrics") => {
-            look(&source.totals, &*source.handle);
+            take_sample(&source.totals, &*source.handle);
             (StatusCode::OK, source.totals.render())
         }
         (_, "/metrics") => (StatusCode::METHOD_NOT_ALLOWED, String::new()),

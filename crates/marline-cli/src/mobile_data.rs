@@ -43,7 +43,7 @@ struct Settings {
 }
 
 impl Settings {
-    fn of(plan: &ClientPlan) -> Settings {
+    fn from_plan(plan: &ClientPlan) -> Settings {
         Settings {
             mode: plan.runtime.mode,
             own_policies: plan.own_policies,
@@ -54,38 +54,38 @@ impl Settings {
 
 impl MobileDataNotice {
     pub(crate) fn new(plan: &ClientPlan) -> MobileDataNotice {
-        let state = State { settings: Settings::of(plan), logged: BTreeSet::new() };
+        let state = State { settings: Settings::from_plan(plan), logged: BTreeSet::new() };
         MobileDataNotice(Arc::new(Mutex::new(state)))
     }
 
     /// Applies another configuration.
     pub(crate) fn change(&self, plan: &ClientPlan) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).settings = Settings::of(plan);
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).settings = Settings::from_plan(plan);
     }
 
     /// Checks the client's paths.
-    pub(crate) fn look(&self, client: &Client, quotas: &PathQuotas) {
+    pub(crate) fn check_paths(&self, client: &Client, quotas: &PathQuotas) {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         for (number, path) in client.paths().iter().enumerate() {
             let has_quota = quotas.quota_use(number).is_some();
-            if let Some(line) = state.notice(path, has_quota, is_mobile_interface) {
+            if let Some(line) = state.notice_for(path, has_quota, is_mobile_interface) {
                 tracing::warn!("{line}");
             }
         }
     }
 
     /// Checks the paths repeatedly until dropped.
-    pub(crate) async fn keep(&self, client: &Client, quotas: &PathQuotas) {
+    pub(crate) async fn watch_paths(&self, client: &Client, quotas: &PathQuotas) {
         loop {
             tokio::time::sleep(CHECK_INTERVAL).await;
-            self.look(client, quotas);
+            self.check_paths(client, quotas);
         }
     }
 }
 
 impl State {
     /// The line for this path, if it needs one and has not been logged.
-    fn notice(
+    fn notice_for(
         &mut self,
         path: &PathStatus,
         has_quota: bool,
@@ -113,7 +113,7 @@ fn line(settings: &Settings, path: &str, interface: &str) -> String {
         true => format!("path {path}"),
         false => format!("path {path} ({interface})"),
     };
-    let spends = spending(settings);
+    let spends = spending_text(settings);
     let remedy = match settings.named {
         true => "add `,metered` or `,backup` to its --path to limit that".to_owned(),
         false => format!(
@@ -125,7 +125,7 @@ fn line(settings: &Settings, path: &str, interface: &str) -> String {
 }
 
 /// The amount that the mode may send over a path without a limit (docs/research/auto.md).
-fn spending(settings: &Settings) -> String {
+fn spending_text(settings: &Settings) -> String {
     if settings.own_policies {
         return "the chosen policies may send any share of the data over it".to_owned();
     }
@@ -139,7 +139,7 @@ fn spending(settings: &Settings) -> String {
         Mode::Handover => "sends all data over it whenever it is the path in use",
         Mode::Interactive => "may send all data over it at any time",
     };
-    format!("mode {} {does}", settings.mode.word())
+    format!("mode {} {does}", settings.mode.name())
 }
 
 fn is_mobile_interface(interface: &str) -> bool {

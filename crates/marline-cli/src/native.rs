@@ -127,7 +127,7 @@ impl CarrierPlan {
             CarrierPlan::Raw => {
                 let open = || RawSockets::open_for(shards).map(Arc::new);
                 let opened = inherited.map_or_else(open, Ok);
-                let sockets = opened.map_err(|error| explained(error, "a raw socket"))?;
+                let sockets = opened.map_err(|error| explain_open_error(error, "a raw socket"))?;
                 reserve(&sockets)?;
                 Ok(Carrier::Opened(sockets))
             }
@@ -178,7 +178,7 @@ pub fn capabilities_for_ports(ports: impl IntoIterator<Item = u16>) -> KeptCapab
     }
 }
 
-pub(crate) fn explained(error: io::Error, what: &str) -> anyhow::Error {
+pub(crate) fn explain_open_error(error: io::Error, what: &str) -> anyhow::Error {
     if error.kind() != io::ErrorKind::PermissionDenied {
         return anyhow::Error::new(error).context(format!("cannot open {what}"));
     }
@@ -226,7 +226,7 @@ mod tests {
     #[test]
     fn a_missing_privilege_is_named_with_its_remedies() {
         let denied = || io::Error::from(io::ErrorKind::PermissionDenied);
-        let text = explained(denied(), "a raw socket").to_string();
+        let text = explain_open_error(denied(), "a raw socket").to_string();
         for part in ["CAP_NET_RAW", "setcap cap_net_raw+ep", "AmbientCapabilities"] {
             assert!(text.contains(part), "{part} not in {text}");
         }

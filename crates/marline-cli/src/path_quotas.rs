@@ -16,7 +16,7 @@ use marline::advanced::{
 };
 use marline::paths::{PathRestriction, PathSpec, PathStatus};
 use marline::time::Instant;
-use marline_proxy::ledger::{Counted, Ledger};
+use marline_proxy::ledger::{Ledger, PendingCounts};
 use marline_proxy::quota::QuotaState;
 use marline_proxy::server::allowances::{QuotaUse, moment, unix_s};
 
@@ -35,16 +35,16 @@ fn key(spec: &PathSpec) -> Key {
 }
 
 /// State of a path that matters to a quota.
-struct Seen {
+struct PathSample {
     spec: PathSpec,
     interface: Option<String>,
     addresses: Vec<IpAddr>,
 }
 
-impl From<&PathStatus> for Seen {
+impl From<&PathStatus> for PathSample {
     fn from(path: &PathStatus) -> Self {
         let (spec, interface) = (path.spec.clone(), path.interface.clone());
-        Seen { spec, interface, addresses: path.addresses.clone() }
+        PathSample { spec, interface, addresses: path.addresses.clone() }
     }
 }
 
@@ -119,10 +119,10 @@ impl PathQuotas {
     }
 
     /// Adds new counts and restricts the client's paths accordingly.
-    pub fn look(&self, client: &Client, now_unix_s: u64) {
-        let paths: Vec<Seen> = client.paths().iter().map(Seen::from).collect();
+    pub fn add_counts(&self, client: &Client, now_unix_s: u64) {
+        let paths: Vec<PathSample> = client.paths().iter().map(PathSample::from).collect();
         let counts = lock(&self.meters).counts();
-        let changes = lock(&self.state).judge(&paths, &counts, now_unix_s);
+        let changes = lock(&self.state).apply_counts(&paths, &counts, now_unix_s);
         for (number, restriction) in changes {
             // Paths may have changed in the meantime. The next call corrects this.
             if let Err(error) = client.restrict_path(&number.to_string(), restriction) {
@@ -132,12 +132,12 @@ impl PathQuotas {
     }
 
     /// Updates the quotas and writes their file until dropped.
-    pub async fn keep(&self, client: &Client) {
+    pub async fn update_until_dropped(&self, client: &Client) {
         let mut looks = tokio::time::interval(CHECK_INTERVAL);
         loop {
             looks.tick().await;
             let now_unix_s = unix_s();
-            self.look(client, now_unix_s);
+            self.add_counts(client, now_unix_s);
             self.write(now_unix_s, false).await;
         }
     }
@@ -145,12 +145,12 @@ impl PathQuotas {
     /// Adds and writes the remaining counts at shutdown.
     pub async fn close(&self, client: &Client) {
         let now_unix_s = unix_s();
-        self.look(client, now_unix_s);
+        self.add_counts(client, now_unix_s);
         self.write(now_unix_s, true).await;
     }
 
     async fn write(&self, now_unix_s: u64, force: bool) {
-        let begin = |ledger: &mut Ledger| ledger.begin(now_unix_s, force);
+        let begin = |ledger: &mut Ledger| ledger.begin_write(now_unix_s, force);
         let Some(writing) = lock(&self.state).ledger.as_mut().and_then(begin) else { return };
         // On a blocking thread, since a disk may be slow.
         let written = tokio::task::spawn_blocking(|| writing.run()).await;
@@ -162,9 +162,9 @@ impl PathQuotas {
 
 impl State {
     /// Adds new counts. Returns changed restrictions by path number.
-    fn judge(
+    fn apply_counts(
         &mut self,
-        paths: &[Seen],
+        paths: &[PathSample],
         counts: &BTreeMap<Key, (u64, u64)>,
         now_unix_s: u64,
     ) -> Vec<(usize, PathRestriction)> {
@@ -176,11 +176,11 @@ impl State {
             let (Some(PathQuota { path, quota }), Some(ledger)) = (quota, &mut self.ledger) else {
                 continue;
             };
-            let counted = Counted {
+            let counted = PendingCounts {
                 sent_bytes: now.0.saturating_sub(before.0),
                 received_bytes: now.1.saturating_sub(before.1),
                 seen: now != before,
-                ..Counted::default()
+                ..PendingCounts::default()
             };
             ledger.count(path, counted, moment(Some(quota), now_unix_s));
         }
@@ -189,14 +189,14 @@ impl State {
         let mut changes = Vec::new();
         for (number, (path, quota)) in paths.iter().zip(quotas).enumerate() {
             let used = quota.and_then(|PathQuota { path, quota }| {
-                let tally = self.ledger.as_ref()?.tally(&path, moment(Some(&quota), now_unix_s));
-                Some(QuotaUse::of(quota, &tally, now_unix_s))
+                let tally = self.ledger.as_ref()?.tally_of(&path, moment(Some(&quota), now_unix_s));
+                Some(QuotaUse::new(quota, &tally, now_unix_s))
             });
             let standing = used.as_ref().map_or(QuotaState::Within, |used| used.standing);
             let key = key(&path.spec);
             let before = self.applied.get(&key).copied().unwrap_or_default();
             if before != standing {
-                tell(&key.0, used.as_ref(), standing);
+                log_change(&key.0, used.as_ref(), standing);
                 changes.push((number, restriction(used.as_ref(), standing, now_unix_s)));
             }
             applied.insert(key, standing);
@@ -211,7 +211,7 @@ impl State {
     }
 
     /// The quota for this path: by its name, its interface, or one of its addresses.
-    fn quota_of(&self, path: &Seen) -> Option<PathQuota> {
+    fn quota_of(&self, path: &PathSample) -> Option<PathQuota> {
         let named = |quota: &&PathQuota| {
             let name = quota.path.as_str();
             path.spec.short_name() == name
@@ -232,7 +232,7 @@ fn restriction(used: Option<&QuotaUse>, standing: QuotaState, now_unix_s: u64) -
     }
 }
 
-fn tell(path: &str, used: Option<&QuotaUse>, standing: QuotaState) {
+fn log_change(path: &str, used: Option<&QuotaUse>, standing: QuotaState) {
     let words = used.map_or_else(String::new, |used| used.words.clone());
     match standing {
         QuotaState::Within => tracing::info!("path {path}: within its quota again"),
@@ -302,10 +302,10 @@ mod tests {
     const NOVEMBER: u64 = 1_795_521_600;
     const WEEK_S: u64 = 7 * 86_400;
 
-    fn status(spec: &str, address: &str) -> Seen {
+    fn status(spec: &str, address: &str) -> PathSample {
         let spec: PathSpec = spec.parse().unwrap();
         let interface = Some(spec.local.to_string());
-        Seen { spec, interface, addresses: vec![address.parse().unwrap()] }
+        PathSample { spec, interface, addresses: vec![address.parse().unwrap()] }
     }
 
     fn quotas(texts: &[&str], file: &std::path::Path) -> PathQuotas {
@@ -325,7 +325,7 @@ mod tests {
         let lte = paths[1].spec.to_string();
         let look = |sent, received, now| {
             let counts = counts(&lte, sent, received);
-            lock(&all.state).judge(&paths, &counts, now)
+            lock(&all.state).apply_counts(&paths, &counts, now)
         };
         assert_eq!(look(100, 100, NOVEMBER), []);
         assert_eq!(look(400, 100, NOVEMBER), [(1, PathRestriction::Metered)]);
@@ -349,9 +349,9 @@ mod tests {
         let file = dir.path().join("state");
         let all = quotas(&[], &file);
         let paths = [status("wwan0", "192.0.2.2")];
-        lock(&all.state).judge(&paths, &counts("wwan0", 5_000, 0), NOVEMBER);
+        lock(&all.state).apply_counts(&paths, &counts("wwan0", 5_000, 0), NOVEMBER);
         all.change(vec!["192.0.2.2=1000B".parse().unwrap()]);
-        lock(&all.state).judge(&paths, &counts("wwan0", 5_100, 0), NOVEMBER);
+        lock(&all.state).apply_counts(&paths, &counts("wwan0", 5_100, 0), NOVEMBER);
         assert_eq!(all.quota_use(0).unwrap().used_bytes, 100);
     }
 

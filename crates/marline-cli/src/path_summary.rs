@@ -200,7 +200,7 @@ mod tests {
         };
         let said = |path: &Path| {
             let summary = summarise(path, &[]);
-            (summary.state.word(), summary.reason.unwrap_or_default())
+            (summary.state.name(), summary.reason.unwrap_or_default())
         };
         let tcp = "by TCP, as UDP gets no answer".to_owned();
         assert_eq!(said(&path(PathHealth::Usable, None)), ("usable", tcp.clone()));

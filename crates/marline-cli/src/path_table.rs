@@ -84,8 +84,8 @@ fn row(connection: &Connection, subflow: &Subflow, gone: bool) -> [String; HEADE
         live(subflow.subflow.to_string()),
         format!("{} > {}", subflow.local, subflow.remote),
         if gone { "gone".to_owned() } else { state(subflow) },
-        live(subflow.srtt_us.map_or_else(dash, time)),
-        live(time(subflow.rttvar_us)),
+        live(subflow.srtt_us.map_or_else(dash, format_time)),
+        live(format_time(subflow.rttvar_us)),
         live(bytes(subflow.cwnd)),
         live(bytes(subflow.in_flight)),
         live(subflow.rate_bits_per_s.map_or_else(dash, rate)),
@@ -113,7 +113,7 @@ fn state(subflow: &Subflow) -> String {
     }
     if let PathHealth::Degraded | PathHealth::Unreachable = subflow.health {
         text.push(',');
-        text.push_str(subflow.health.word());
+        text.push_str(subflow.health.name());
     }
     match subflow.phase.as_str() {
         "" | "open" => {}
@@ -178,7 +178,7 @@ fn scaled(count: u64, unit: &str) -> String {
 
 /// A time given in microseconds: `850 us`, `20.3 ms`, `1.50 s`.
 #[must_use]
-pub fn time(micros: u64) -> String {
+pub fn format_time(micros: u64) -> String {
     match micros {
         0..=999 => format!("{micros} us"),
         1_000..=999_949 => format!("{:.1} ms", micros as f64 / 1e3),
@@ -260,8 +260,8 @@ mod tests {
         for (count, text) in cases {
             assert_eq!(bytes(count), text);
         }
-        assert_eq!(time(0), "0 us");
-        assert_eq!(time(999_949), "999.9 ms");
-        assert_eq!(time(999_950), "1.00 s");
+        assert_eq!(format_time(0), "0 us");
+        assert_eq!(format_time(999_949), "999.9 ms");
+        assert_eq!(format_time(999_950), "1.00 s");
     }
 }

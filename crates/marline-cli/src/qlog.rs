@@ -63,18 +63,18 @@ pub struct Traces {
     /// Files of this program, the oldest first.
     files: VecDeque<PathBuf>,
     begun: u64,
-    trouble: Trouble,
+    trouble: WriteFailure,
 }
 
 /// A failure to write traces.
 #[derive(Debug, Default)]
-struct Trouble {
+struct WriteFailure {
     /// Time at which it was logged, if it is not over.
     told_at: Option<Instant>,
     last_at: Option<Instant>,
 }
 
-impl Trouble {
+impl WriteFailure {
     fn is_there(&mut self, directory: &Path, error: &io::Error) {
         let now = Instant::now();
         self.last_at = Some(now);
@@ -93,7 +93,7 @@ impl Trouble {
     /// Handles a successful write. After a period without failures, the end of the trouble is logged once.
     fn is_over(&mut self) {
         if self.told_at.is_some() && self.last_at.is_some_and(|at| at.elapsed() >= CALM) {
-            *self = Trouble::default();
+            *self = WriteFailure::default();
             tracing::info!("writing traces again: earlier events are missing");
         }
     }
@@ -154,7 +154,7 @@ impl Traces {
             open: BTreeMap::new(),
             files: VecDeque::new(),
             begun: 0,
-            trouble: Trouble::default(),
+            trouble: WriteFailure::default(),
         })
     }
 
@@ -164,7 +164,7 @@ impl Traces {
         Arc::new(Mutex::new(self))
     }
 
-    fn begin(&mut self, event: &MonitorEvent) {
+    fn begin_trace(&mut self, event: &MonitorEvent) {
         let now = Instant::now();
         let over =
             |open: &Open| open.ended_at.is_some_and(|at| now.duration_since(at) > POST_END_PERIOD);
@@ -177,7 +177,7 @@ impl Traces {
         let header = Header {
             title: format!("marline {}", self.role),
             vantage: self.vantage,
-            connection: self.numbers.of(event.connection),
+            connection: self.numbers.number_of(event.connection),
             wall_clock: Some(time_of_day()),
         };
         let mut first = String::new();
@@ -240,7 +240,7 @@ impl Traces {
 impl Open {
     /// Buffers the records of an event. While nothing can be written, events beyond a small buffer are only
     /// counted.
-    fn gather(&mut self, event: &MonitorEvent, in_trouble: bool) {
+    fn buffer_event(&mut self, event: &MonitorEvent, in_trouble: bool) {
         self.last_at = event.at;
         if in_trouble && (self.missed > 0 || self.gathered.len() >= GATHER_BYTES) {
             self.drop_buffered_records();
@@ -316,11 +316,11 @@ impl EventObserver for Traces {
     fn event(&mut self, event: &MonitorEvent) {
         let id = event.connection;
         if matches!(event.kind, MonitorKind::Created(_)) {
-            self.begin(event);
+            self.begin_trace(event);
         }
         let in_trouble = self.trouble.is_recent();
         let Some(open) = self.open.get_mut(&id) else { return };
-        open.gather(event, in_trouble);
+        open.buffer_event(event, in_trouble);
         // Rare events are written at once, for a user who watches the file.
         let seldom =
             !matches!(event.kind, MonitorKind::Traffic { .. } | MonitorKind::Decided { .. });

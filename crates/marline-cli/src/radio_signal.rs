@@ -54,18 +54,18 @@ impl SignalReader {
     }
 
     /// Gives hints to the client's paths until dropped.
-    pub async fn keep(&self, client: &Client) {
+    pub async fn watch_signals(&self, client: &Client) {
         let begun = tokio::time::Instant::now();
         let mut looks = tokio::time::interval(EVERY);
         looks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
         loop {
             looks.tick().await;
             let now = Instant::from_nanos(begun.elapsed().as_nanos() as u64);
-            self.look(client, now);
+            self.read_signals(client, now);
         }
     }
 
-    fn look(&self, client: &Client, now: Instant) {
+    fn read_signals(&self, client: &Client, now: Instant) {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if state.thresholds.is_none() && state.judges.is_empty() {
             return;

@@ -56,7 +56,7 @@ fn value_of(argument: &Arg) -> String {
 }
 
 /// First sentence of a help text, with its default, and without names of pages.
-fn about(help: Option<&clap::builder::StyledStr>) -> String {
+fn help_summary(help: Option<&clap::builder::StyledStr>) -> String {
     let text = help.map(ToString::to_string).unwrap_or_default();
     let mut line = text.split_whitespace().collect::<Vec<_>>().join(" ");
     while let Some(at) = line.find(" (docs/") {
@@ -91,7 +91,11 @@ fn setting(argument: &Arg, effect: &str) -> String {
     let value = value_of(argument);
     let kind = if value.is_empty() { " true".to_owned() } else { value };
     let list = if matches!(argument.get_action(), ArgAction::Append) { ", list" } else { "" };
-    format!("- **{name}** `{}`{list} *({effect})*: {}\n", kind.trim(), about(argument.get_help()))
+    format!(
+        "- **{name}** `{}`{list} *({effect})*: {}\n",
+        kind.trim(),
+        help_summary(argument.get_help())
+    )
 }
 
 fn effect_in(effects: Effects, name: &str) -> Option<Effect> {
@@ -102,7 +106,7 @@ fn effect_in(effects: Effects, name: &str) -> Option<Effect> {
 fn settings(arguments: &[Arg], effects: Effects) -> String {
     let row = |argument: &Arg| {
         let effect = effect_in(effects, argument.get_long()?)?;
-        Some(setting(argument, effect.words()))
+        Some(setting(argument, effect.text()))
     };
     arguments.iter().filter_map(row).collect()
 }
@@ -113,11 +117,11 @@ fn client_settings(arguments: &[Arg]) -> String {
     for argument in arguments {
         let Some(name) = argument.get_long() else { continue };
         let Some(at_client) = effect_in(ClientOptions::OWN, name) else { continue };
-        let mut effect = at_client.words().to_owned();
+        let mut effect = at_client.text().to_owned();
         for (whose, effects) in [("run", ProgramOptions::OWN), ("up", MachineOptions::OWN)] {
             let other = effect_in(effects, name).unwrap_or(at_client);
             if other != at_client {
-                let _ = write!(effect, ", {whose}: {}", other.words());
+                let _ = write!(effect, ", {whose}: {}", other.text());
             }
         }
         text += &setting(argument, &effect);
@@ -169,13 +173,13 @@ fn option(argument: &Arg) -> String {
         Some(long) => format!("{short}--{long}{}", value_of(argument)),
         None => value_of(argument).trim().to_owned(),
     };
-    format!("- `{written}`: {}\n", about(argument.get_help()))
+    format!("- `{written}`: {}\n", help_summary(argument.get_help()))
 }
 
 /// A command with its options except the settings, and its subcommands.
 fn command_text(text: &mut String, command: &Command, path: &str, settings: &BTreeSet<String>) {
     let path = format!("{path} {}", command.get_name());
-    let _ = write!(text, "\n## {}\n\n{}\n", path.trim(), about(command.get_about()));
+    let _ = write!(text, "\n## {}\n\n{}\n", path.trim(), help_summary(command.get_about()));
     let is_setting =
         |argument: &&Arg| argument.get_long().is_some_and(|long| settings.contains(long));
     let has_settings = command.get_arguments().filter(is_setting).count() >= MANY;
@@ -186,7 +190,7 @@ fn command_text(text: &mut String, command: &Command, path: &str, settings: &BTr
         // Each of them accepts the settings of the command with its name.
         let rows = command
             .get_subcommands()
-            .map(|c| format!("- `{}`: {}\n", c.get_name(), about(c.get_about())));
+            .map(|c| format!("- `{}`: {}\n", c.get_name(), help_summary(c.get_about())));
         text.push('\n');
         text.extend(rows);
         return;

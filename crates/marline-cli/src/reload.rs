@@ -35,7 +35,7 @@ pub struct PendingReload(Result<oneshot::Receiver<Answer>, String>);
 impl ReloadSender {
     /// Requests a reload.
     #[must_use]
-    pub fn ask(&self) -> PendingReload {
+    pub fn request(&self) -> PendingReload {
         let (answer, answered) = oneshot::channel();
         PendingReload(match self.0.try_send(answer) {
             Ok(()) => Ok(answered),

@@ -22,30 +22,32 @@ pub fn is_managed() -> bool {
 
 /// Sets the status text of `systemctl status`. Empty: no particular status.
 pub fn status(text: &str) {
-    tell(&[NotifyState::Status(text)]);
+    send_states(&[NotifyState::Status(text)]);
 }
 
 /// Extends the start: the next message about it follows within this time.
 pub fn extend_start(time: Duration) {
-    tell(&[NotifyState::ExtendTimeoutUsec(u32::try_from(time.as_micros()).unwrap_or(u32::MAX))]);
+    send_states(&[NotifyState::ExtendTimeoutUsec(
+        u32::try_from(time.as_micros()).unwrap_or(u32::MAX),
+    )]);
 }
 
 /// Reports that the service is ready.
-pub fn ready() {
-    tell(&[NotifyState::Ready]);
+pub fn notify_ready() {
+    send_states(&[NotifyState::Ready]);
 }
 
-/// Reports that a reload has started. [`ready`] reports its end.
+/// Reports that a reload has started. [`notify_ready`] reports its end.
 pub fn reloading() {
     match NotifyState::monotonic_usec_now() {
-        Ok(now) => tell(&[NotifyState::Reloading, now]),
+        Ok(now) => send_states(&[NotifyState::Reloading, now]),
         Err(error) => tracing::debug!("no monotonic clock: {error}"),
     }
 }
 
 /// Reports that the service is stopping.
 pub fn stopping() {
-    tell(&[NotifyState::Stopping]);
+    send_states(&[NotifyState::Stopping]);
 }
 
 /// Sends watchdog keepalives until dropped, if the manager wants any. Each follows a call of `ask`, which returns
@@ -57,13 +59,13 @@ pub async fn send_watchdog_keepalives(ask: impl Fn()) {
     loop {
         due.tick().await;
         ask();
-        tell(&[NotifyState::Watchdog]);
+        send_states(&[NotifyState::Watchdog]);
     }
 }
 
 /// Reports another process as the main one of the service.
 pub fn report_main_process(pid: u32) {
-    tell(&[NotifyState::MainPid(pid)]);
+    send_states(&[NotifyState::MainPid(pid)]);
 }
 
 fn watchdog(usec: Option<&str>) -> Option<Duration> {
@@ -71,7 +73,7 @@ fn watchdog(usec: Option<&str>) -> Option<Duration> {
     (limit >= Duration::from_millis(u64::from(KEEPALIVES_PER_TIMEOUT))).then_some(limit)
 }
 
-fn tell(what: &[NotifyState]) {
+fn send_states(what: &[NotifyState]) {
     if let Err(error) = sd_notify::notify(what) {
         tracing::debug!("cannot notify the service manager: {error}");
     }

@@ -72,7 +72,7 @@ pub(crate) fn find_predecessor() -> anyhow::Result<()> {
     // Standard input must not be mistaken for a file.
     let nothing = std::fs::File::open("/dev/null").context("/dev/null")?;
     rustix::stdio::dup2_stdin(&nothing).context("/dev/null")?;
-    *predecessor() = Some(Channel::of(end));
+    *predecessor() = Some(Channel::from_fd(end));
     Ok(())
 }
 
@@ -82,20 +82,22 @@ impl Successor {
     ///
     /// # Errors
     /// The predecessor violates the protocol.
-    pub(crate) fn arrive(network: &mut ServerBuilder) -> anyhow::Result<Option<Successor>> {
+    pub(crate) fn receive_handover(
+        network: &mut ServerBuilder,
+    ) -> anyhow::Result<Option<Successor>> {
         let Some(channel) = predecessor().as_ref().map(Channel::duplicate).transpose()? else {
             return Ok(None);
         };
         let (successor, handover) =
-            PendingSuccessor::take(channel).context("cannot take over from another process")?;
+            PendingSuccessor::receive(channel).context("cannot take over from another process")?;
         let predecessor = handover.predecessor;
         let further = network.inherit(handover);
         Ok(Some(Successor { successor, predecessor, further }))
     }
 
     /// Takes over from the predecessor. Everything must be open.
-    pub(crate) fn begin(self, server: &Server) -> anyhow::Result<()> {
-        server.begin(self.successor, self.predecessor, crate::VERSION)?;
+    pub(crate) fn take_over(self, server: &Server) -> anyhow::Result<()> {
+        server.start_receiving(self.successor, self.predecessor, crate::VERSION)?;
         predecessor().take();
         Ok(())
     }
@@ -105,9 +107,9 @@ impl Successor {
 /// is ready.
 pub(crate) fn begin(successor: Option<Successor>, server: &Server) -> anyhow::Result<()> {
     match successor {
-        Some(successor) => successor.begin(server),
+        Some(successor) => successor.take_over(server),
         None => {
-            service::ready();
+            service::notify_ready();
             Ok(())
         }
     }
@@ -145,7 +147,7 @@ pub struct PendingUpgrade(Result<oneshot::Receiver<Result<UpgradeReply, String>>
 impl UpgradeSender {
     /// Requests an upgrade.
     #[must_use]
-    pub fn ask(&self, program: Option<String>, patience_s: Option<u64>) -> PendingUpgrade {
+    pub fn request(&self, program: Option<String>, patience_s: Option<u64>) -> PendingUpgrade {
         let (answer, answered) = oneshot::channel();
         let patience = patience_s.map_or(PATIENCE, Duration::from_secs);
         let request = Request { program, patience, answer };
@@ -177,7 +179,7 @@ pub(crate) trait UpgradeResources {
     fn copies(&self) -> io::Result<Vec<(String, OwnedFd)>>;
 
     /// Gives up the sockets, which the successor now serves.
-    fn leave(&self);
+    fn release_sockets(&self);
 }
 
 impl Upgrades {
@@ -199,7 +201,7 @@ impl Upgrades {
                 Ok(begun) => begun,
                 Err(error) => {
                     let text = format!("{error:#}");
-                    let text = marline_proxy::secret::hide(&text);
+                    let text = marline_proxy::secret::hide_invites(&text);
                     tracing::error!("upgrade failed; this process continues: {text}");
                     let _ = request.answer.send(Err(text));
                     continue;
@@ -212,14 +214,14 @@ impl Upgrades {
                 connections,
                 "upgraded; existing connections stay in this process until they end"
             );
-            aside.leave();
+            aside.release_sockets();
             let (acknowledge, acknowledged) = oneshot::channel();
             let upgraded = Upgraded { version, pid, connections };
             if request.answer.send(Ok((upgraded, acknowledge))).is_ok() {
                 let _ = tokio::time::timeout(ANSWER, acknowledged).await;
             }
             stopper.hand_over(limit.get());
-            marline_proxy::memory_trim::retire();
+            marline_proxy::memory_trim::mark_retired();
             break;
         }
         self.0.close();
@@ -297,11 +299,11 @@ async fn wait_until_ready(
 ) -> anyhow::Result<String> {
     let giving = channel.duplicate()?;
     // Ends with the child at the latest.
-    let given = tokio::task::spawn_blocking(move || handover.give(&giving));
+    let given = tokio::task::spawn_blocking(move || handover.send_to(&giving));
     let until = Instant::now() + patience;
     loop {
         // Checked first: a message from the child is more informative than its exit status.
-        match channel.heard() {
+        match channel.receive_report() {
             Ok(Ok(version)) => {
                 given.await.context("cannot pass on the sockets")??;
                 return Ok(version);

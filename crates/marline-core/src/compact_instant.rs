@@ -13,13 +13,13 @@ pub(crate) struct CompactInstant(u32);
 
 impl CompactInstant {
     /// Creates it from an instant.
-    pub(crate) const fn of(instant: Instant) -> Self {
+    pub(crate) const fn from_instant(instant: Instant) -> Self {
         CompactInstant((instant.as_nanos() >> TICK_SHIFT) as u32)
     }
 
     /// Elapsed time in microseconds.
     pub(crate) const fn elapsed_us(self, now: Instant) -> u64 {
-        let ticks = CompactInstant::of(now).0.wrapping_sub(self.0);
+        let ticks = CompactInstant::from_instant(now).0.wrapping_sub(self.0);
         ((ticks as u64) << TICK_SHIFT) / 1_000
     }
 }
@@ -30,21 +30,21 @@ pub(crate) struct NonZeroCompactInstant(NonZeroU32);
 
 impl NonZeroCompactInstant {
     /// Creates it from an instant.
-    pub(crate) fn of(instant: Instant) -> Self {
+    pub(crate) fn from_instant(instant: Instant) -> Self {
         NonZeroCompactInstant(
-            NonZeroU32::new(CompactInstant::of(instant).0).unwrap_or(NonZeroU32::MIN),
+            NonZeroU32::new(CompactInstant::from_instant(instant).0).unwrap_or(NonZeroU32::MIN),
         )
     }
 
     /// True if it is less than this time ago, within a tick. Cheaper than computing the time.
     pub(crate) const fn is_within(self, nanos: u64, now: Instant) -> bool {
-        let ticks = CompactInstant::of(now).0.wrapping_sub(self.0.get()).cast_signed();
+        let ticks = CompactInstant::from_instant(now).0.wrapping_sub(self.0.get()).cast_signed();
         (ticks as i64) < (nanos >> TICK_SHIFT) as i64
     }
 
     /// Instant within 39 hours of another.
-    pub(crate) fn near(self, other: Instant) -> Instant {
-        let ticks = CompactInstant::of(other).0.wrapping_sub(self.0.get()).cast_signed();
+    pub(crate) fn to_instant_near(self, other: Instant) -> Instant {
+        let ticks = CompactInstant::from_instant(other).0.wrapping_sub(self.0.get()).cast_signed();
         let apart = Duration::from_nanos(u64::from(ticks.unsigned_abs()) << TICK_SHIFT);
         if ticks < 0 { other + apart } else { other - apart }
     }
@@ -60,7 +60,7 @@ mod tests {
         for (at, other) in [(0, 50), (50, 0), (49, 51), (0, 100_000_000), (10, 10)] {
             let [at, other] =
                 [at, other].map(|ms| wrap - Duration::from_millis(50) + Duration::from_millis(ms));
-            let found = NonZeroCompactInstant::of(at).near(other);
+            let found = NonZeroCompactInstant::from_instant(at).to_instant_near(other);
             assert!(
                 found.max(at).since(found.min(at)) <= Duration::from_micros(132),
                 "{at:?}, {other:?}"
@@ -74,7 +74,7 @@ mod tests {
         for ms in [0, 1, 100, 60_000, 200_000_000] {
             let time = Duration::from_millis(ms);
             let begun = wrap - Duration::from_millis(50);
-            let elapsed = CompactInstant::of(begun).elapsed_us(begun + time);
+            let elapsed = CompactInstant::from_instant(begun).elapsed_us(begun + time);
             let elapsed = Duration::from_micros(elapsed);
             assert!(
                 elapsed.abs_diff(time) <= Duration::from_micros(66),

@@ -16,7 +16,7 @@ pub(crate) struct Ipv4Tuple {
 
 impl Ipv4Tuple {
     /// Compact form of an IPv4 path.
-    pub(crate) const fn of(path: &FourTuple) -> Option<Self> {
+    pub(crate) const fn from_path(path: &FourTuple) -> Option<Self> {
         let (SocketAddr::V4(local), SocketAddr::V4(remote)) = (path.local, path.remote) else {
             return None;
         };
@@ -55,7 +55,8 @@ pub(crate) enum CompactPath {
 
 impl From<FourTuple> for CompactPath {
     fn from(path: FourTuple) -> Self {
-        Ipv4Tuple::of(&path).map_or_else(|| CompactPath::Other(Box::new(path)), CompactPath::Ipv4)
+        Ipv4Tuple::from_path(&path)
+            .map_or_else(|| CompactPath::Other(Box::new(path)), CompactPath::Ipv4)
     }
 }
 

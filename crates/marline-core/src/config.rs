@@ -41,7 +41,7 @@ impl Capabilities {
     }
 
     /// Capabilities on a path: an IPv6 header takes 20 bytes more of a native packet.
-    pub(crate) fn on(self, path: FourTuple) -> Self {
+    pub(crate) fn for_path(self, path: FourTuple) -> Self {
         const MORE: u16 = 20;
         let native = self.checksum == ChecksumScope::WithAddresses;
         let less = if native && path.remote.is_ipv6() { MORE } else { 0 };

@@ -135,7 +135,7 @@ impl Endpoint {
     }
 
     /// The connections, and the shared state lent to one of them for a call.
-    fn lend(&mut self, now: Instant) -> (&mut Slots, Context<'_>) {
+    fn split_context(&mut self, now: Instant) -> (&mut Slots, Context<'_>) {
         let cx = Context {
             now,
             config: &self.config,
@@ -192,7 +192,8 @@ impl Endpoint {
         id: ConnectionId,
         bytes: Written<'_>,
     ) -> Result<usize, WriteError> {
-        self.with(now, id, |c, _| c.write(now, bytes)).unwrap_or(Err(WriteError::Unknown))
+        self.with_connection(now, id, |c, _| c.write(now, bytes))
+            .unwrap_or(Err(WriteError::Unknown))
     }
 
     /// Copies received bytes out; `Ok(0)` is the end of the stream.
@@ -206,7 +207,7 @@ impl Endpoint {
         id: ConnectionId,
         out: &mut [u8],
     ) -> Result<usize, ReadError> {
-        self.with(now, id, |c, _| c.read(now, out)).unwrap_or(Err(ReadError::Unknown))
+        self.with_connection(now, id, |c, _| c.read(now, out)).unwrap_or(Err(ReadError::Unknown))
     }
 
     /// Copies received bytes like [`read`](Self::read), without consuming them (`MSG_PEEK`).
@@ -219,7 +220,7 @@ impl Endpoint {
         id: ConnectionId,
         out: &mut [u8],
     ) -> Result<usize, ReadError> {
-        self.with(now, id, |c, _| c.peek(out)).unwrap_or(Err(ReadError::Unknown))
+        self.with_connection(now, id, |c, _| c.peek(out)).unwrap_or(Err(ReadError::Unknown))
     }
 
     /// Handles an incoming segment (from the TCP header on). Never panics on malformed input;
@@ -242,12 +243,12 @@ impl Endpoint {
             known = self.take_packet(now, meta, segment, known);
         }
         if let Some(flow) = known {
-            self.after(now, flow.slot);
+            self.update_after_call(now, flow.slot);
         }
     }
 
-    /// Handles one segment, of the flow `known` if given. Returns its flow if only [`after`](Self::after) remains to
-    /// be called for it.
+    /// Handles one segment, of the flow `known` if given. Returns its flow if only
+    /// [`update_after_call`](Self::update_after_call) remains to be called for it.
     fn take_packet(
         &mut self,
         now: Instant,
@@ -279,7 +280,7 @@ impl Endpoint {
                 if self.on_segment(now, meta, &segment, flow) {
                     return Some(flow);
                 }
-                self.after(now, flow.slot);
+                self.update_after_call(now, flow.slot);
             }
             None => self.on_unknown(now, meta, &segment),
         }
@@ -294,7 +295,7 @@ impl Endpoint {
         segment: &TcpSegment<'_>,
         flow: FlowRef,
     ) -> bool {
-        let (slots, mut cx) = self.lend(now);
+        let (slots, mut cx) = self.split_context(now);
         let Some(connection) = slots.get_mut(flow.slot) else { return false };
         if meta.peer_flow != 0 {
             connection.learn_peer_flow(&mut cx, flow.subflow, meta.peer_flow, segment);
@@ -333,15 +334,15 @@ impl Endpoint {
     pub fn handle_timeout(&mut self, now: Instant) {
         self.flows.expire(now, &mut self.out);
         while let Some((at, slot)) = self.wakeups.pop_due(now) {
-            if !self.slots.ring(slot, at) {
+            if !self.slots.handle_alarm(slot, at) {
                 continue;
             }
-            let (slots, mut cx) = self.lend(now);
+            let (slots, mut cx) = self.split_context(now);
             let Some(connection) = slots.get_mut(slot) else { continue };
             if connection.next_timeout().is_some_and(|at| at <= now) {
                 connection.handle_timeout(&mut cx);
             }
-            self.touched(slot);
+            self.mark_touched(slot);
         }
         self.check_path_health(now);
         self.serve_silent_paths(now);
@@ -362,7 +363,7 @@ impl Endpoint {
             return Some(transmit);
         }
         while let Some(slot) = self.ready.front().copied() {
-            let (slots, mut cx) = self.lend(now);
+            let (slots, mut cx) = self.split_context(now);
             if let Some(connection) = slots.get_mut(slot) {
                 if let Some(transmit) = connection.poll_transmit(&mut cx, buf) {
                     if cx.silent_paths.has_idle_paths() {
@@ -376,7 +377,7 @@ impl Endpoint {
             }
             self.ready.pop_front();
             self.count(now, slot);
-            self.settle(slot);
+            self.settle_idle(slot);
         }
         None
     }
@@ -401,7 +402,7 @@ impl Endpoint {
     pub fn postpone_timeouts(&mut self, until: Instant) {
         for _ in 0..MAX_DEADLINE_UPDATES {
             let Some((at, slot)) = self.wakeups.pop_due(until) else { return };
-            if !self.slots.ring(slot, at) {
+            if !self.slots.handle_alarm(slot, at) {
                 continue;
             }
             self.set_alarm(slot);
@@ -447,13 +448,13 @@ impl Endpoint {
     }
 
     /// Updates bookkeeping after a connection was touched: it may have something to send, a new deadline, or be gone.
-    fn after(&mut self, now: Instant, slot: u32) {
-        self.touched(slot);
+    fn update_after_call(&mut self, now: Instant, slot: u32) {
+        self.mark_touched(slot);
         self.count(now, slot);
         self.check_path_health(now);
     }
 
-    fn touched(&mut self, slot: u32) {
+    fn mark_touched(&mut self, slot: u32) {
         if self.slots.enqueue(slot) {
             self.ready.push_back(slot);
         }
@@ -493,17 +494,17 @@ impl Endpoint {
             }
             self.out.counters.lingering_overflow += 1;
             // This ends the wait and calls `count` again, which subtracts the connection.
-            self.with(now, oldest, |c, cx| c.yield_place(cx));
+            self.with_connection(now, oldest, |c, cx| c.yield_place(cx));
         }
     }
 
     /// Handles a connection with nothing to send now: sets its alarm, or removes it if it has ended.
-    fn settle(&mut self, slot: u32) {
+    fn settle_idle(&mut self, slot: u32) {
         let Some(connection) = self.slots.get(slot) else { return };
         if connection.is_gone() {
             self.flows.remove_token(connection.token());
-            self.slots.vacate(slot);
-            self.account.settle(self.slots.count());
+            self.slots.free(slot);
+            self.account.limit_spare_chunks(self.slots.count());
             if self.slots.count() == 0 {
                 self.settings.forget_unused();
             }
@@ -529,17 +530,17 @@ impl Endpoint {
     }
 
     /// Runs a command on a connection, then updates the bookkeeping.
-    fn with<R>(
+    fn with_connection<R>(
         &mut self,
         now: Instant,
         id: ConnectionId,
         command: impl FnOnce(&mut Connection, &mut Context<'_>) -> R,
     ) -> Option<R> {
         let slot = id.0 as u32;
-        let (slots, mut cx) = self.lend(now);
+        let (slots, mut cx) = self.split_context(now);
         let connection = slots.get_mut(slot).filter(|connection| connection.id() == id)?;
         let result = command(connection, &mut cx);
-        self.after(now, slot);
+        self.update_after_call(now, slot);
         Some(result)
     }
 
@@ -550,7 +551,7 @@ impl Endpoint {
         make: impl FnOnce(&mut Context<'_>, ConnectionId, u32) -> Connection,
     ) -> (ConnectionId, u32) {
         let (id, slot) = self.slots.reserve();
-        let (slots, mut cx) = self.lend(now);
+        let (slots, mut cx) = self.split_context(now);
         let connection = make(&mut cx, id, slot);
         cx.flows.insert_token(connection.token(), slot);
         slots.fill(slot, connection);

@@ -122,7 +122,7 @@ display_words! {
         CloseReason::Refused => "refused by the peer",
         CloseReason::Unreachable => "unreachable, or its local address is gone",
         CloseReason::TimedOut => "timed out",
-        CloseReason::PeerMisbehaved => "the peer broke the protocol",
+        CloseReason::PeerMisbehaved => "the peer violated the protocol",
         CloseReason::ResourceLimit => "a resource limit was reached",
     }
     FallbackReason {

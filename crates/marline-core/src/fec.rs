@@ -10,4 +10,4 @@ mod code;
 mod decoder;
 
 pub(crate) use code::Repair;
-pub(crate) use decoder::{Decoder, Known};
+pub(crate) use decoder::{Decoder, KnownBytes};

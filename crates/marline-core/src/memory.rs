@@ -28,7 +28,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 mod waiting;
 
 pub use waiting::WaitForRoom;
-use waiting::Waiting;
+use waiting::WaitQueue;
 
 /// Buffers of an account may grow while it holds less than 1 / this of the process's free memory.
 const FREE_MEMORY_DIVISOR: u64 = 3;
@@ -124,7 +124,7 @@ impl FreeChunks {
         free.unwrap_or_else(new_chunk)
     }
 
-    fn give(&self, chunk: Chunk) {
+    fn give_back(&self, chunk: Chunk) {
         if let Ok(mut free) = self.0.lock()
             && free.len() < POOL
         {
@@ -136,7 +136,7 @@ impl FreeChunks {
         self.0.lock().map_or(0, |free| free.len())
     }
 
-    fn keep(&self, most: usize) {
+    fn shrink_to(&self, most: usize) {
         if let Ok(mut free) = self.0.lock()
             && free.len() > most
         {
@@ -236,7 +236,7 @@ struct Account {
     waits: AtomicU64,
     most_each: u64,
     /// New streams that wait for room, in order.
-    waiting: Mutex<Waiting>,
+    waiting: Mutex<WaitQueue>,
 }
 
 impl Default for MemoryAccount {
@@ -261,7 +261,7 @@ impl MemoryAccount {
 
     /// Number of times a writer or a new stream of this account had to wait for memory.
     #[must_use]
-    pub fn waits(&self) -> u64 {
+    pub fn wait_count(&self) -> u64 {
         self.0.waits.load(Relaxed)
     }
 
@@ -316,20 +316,20 @@ impl MemoryAccount {
     /// Keeps a free chunk for reuse, unless memory is short.
     pub(crate) fn return_chunk(&self, chunk: Chunk) {
         if self.allowance() > 0 {
-            self.0.process.free_chunks.give(chunk);
+            self.0.process.free_chunks.give_back(chunk);
         }
     }
 
     /// Frees spare chunks after a connection has become idle.
     pub(crate) fn release_spare_chunks(&self) {
         let free = &self.0.process.free_chunks;
-        free.keep(free.count().saturating_sub(KEPT_EACH).max(KEPT));
+        free.shrink_to(free.count().saturating_sub(KEPT_EACH).max(KEPT));
     }
 
     /// Frees chunks that the remaining connections of an endpoint will hardly use.
-    pub(crate) fn settle(&self, connections: usize) {
+    pub(crate) fn limit_spare_chunks(&self, connections: usize) {
         let most = connections.saturating_mul(KEPT_EACH).saturating_add(KEPT);
-        self.0.process.free_chunks.keep(most);
+        self.0.process.free_chunks.shrink_to(most);
     }
 
     /// Moves a charge to another account.
@@ -444,13 +444,13 @@ mod tests {
         let free = || account.0.process.free_chunks.count();
         let give = |count| (0..count).for_each(|_| account.return_chunk(new_chunk()));
         give(300);
-        account.settle(100);
+        account.limit_spare_chunks(100);
         assert_eq!(free(), 300);
-        account.settle(10);
+        account.limit_spare_chunks(10);
         assert_eq!(free(), KEPT + 10 * KEPT_EACH);
         account.release_spare_chunks();
         assert_eq!(free(), KEPT + 9 * KEPT_EACH);
-        account.settle(0);
+        account.limit_spare_chunks(0);
         assert_eq!(free(), KEPT);
         account.release_spare_chunks();
         assert_eq!(free(), KEPT);
@@ -491,6 +491,6 @@ mod tests {
         drop(charge);
         assert_eq!(budget.usage().used, 0);
         known.note_wait();
-        assert_eq!((strangers.waits(), known.waits(), budget.usage().waits), (0, 1, 1));
+        assert_eq!((strangers.wait_count(), known.wait_count(), budget.usage().waits), (0, 1, 1));
     }
 }

@@ -19,7 +19,7 @@ impl<T: Unused> OnDemand<T> {
     }
 
     /// The part if it was used before, for callers that would find nothing otherwise.
-    pub(crate) fn used(&self) -> Option<&T> {
+    pub(crate) fn get_used(&self) -> Option<&T> {
         self.0.as_deref()
     }
 
@@ -31,7 +31,7 @@ impl<T: Unused> OnDemand<T> {
     /// Returns to the unused state.
     pub(crate) fn retire(&mut self) {
         if self.0.is_some() {
-            self.unmake();
+            self.drop_part();
         }
     }
 
@@ -42,7 +42,7 @@ impl<T: Unused> OnDemand<T> {
     }
 
     #[cold]
-    fn unmake(&mut self) {
+    fn drop_part(&mut self) {
         self.0 = None;
     }
 }

@@ -47,7 +47,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use marline_policy::{AddressPair, AddressPairFault, PathHealth, PathHealthConfig};
 use marline_time::Duration;
 
-pub(crate) use table::{Contribution, HealthTable, Trouble};
+pub(crate) use table::{HealthTable, MemberActivity, PathTrouble};
 
 /// Path health monitor, which several endpoints may share. Clones refer to the same monitor.
 #[derive(Clone, Debug)]

@@ -239,16 +239,16 @@ impl ForecastScore {
     /// Sum with another score.
     #[must_use]
     pub fn plus(&self, other: &ForecastScore) -> ForecastScore {
-        self.with(other, u64::saturating_add)
+        self.combine(other, u64::saturating_add)
     }
 
     /// Score of the answers since `earlier`.
     #[must_use]
     pub fn since(&self, earlier: &ForecastScore) -> ForecastScore {
-        self.with(earlier, u64::saturating_sub)
+        self.combine(earlier, u64::saturating_sub)
     }
 
-    fn with(&self, other: &ForecastScore, of: impl Fn(u64, u64) -> u64) -> ForecastScore {
+    fn combine(&self, other: &ForecastScore, of: impl Fn(u64, u64) -> u64) -> ForecastScore {
         let each = |a: [u64; 3], b: [u64; 3]| core::array::from_fn(|index| of(a[index], b[index]));
         ForecastScore {
             answers: of(self.answers, other.answers),

@@ -392,7 +392,7 @@ impl Subflow {
 
     /// Bytes that wait behind a hole.
     pub(crate) fn held_out_of_order(&self) -> u64 {
-        self.rx.queue.held()
+        self.rx.queue.held_bytes()
     }
 
     /// Sets the number of further bytes that may wait behind holes.

@@ -161,7 +161,7 @@ impl TransmitBuf {
 
     /// Appends a datagram of `len` segment bytes after the headroom and returns the segment's bytes, with their
     /// previous contents.
-    pub(crate) fn grow(&mut self, len: usize) -> &mut [u8] {
+    pub(crate) fn append_datagram(&mut self, len: usize) -> &mut [u8] {
         let start = self.filled + self.headroom;
         self.filled = start + len;
         if self.memory.len() < self.filled {

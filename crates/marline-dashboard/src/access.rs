@@ -65,10 +65,10 @@ impl Token {
     /// Returns true if this text is the token. Surrounding whitespace is ignored.
     #[must_use]
     pub fn is_of(&self, text: &str) -> bool {
-        self.is(text.trim().as_bytes())
+        self.matches(text.trim().as_bytes())
     }
 
-    fn is(&self, text: &[u8]) -> bool {
+    fn matches(&self, text: &[u8]) -> bool {
         hmac::verify(&self.key, text, self.tag.as_ref()).is_ok()
     }
 }
@@ -129,7 +129,7 @@ impl Access {
             ));
         };
         match shown.as_bytes().strip_prefix(b"Bearer ") {
-            Some(text) if token.is(text) => None,
+            Some(text) if token.matches(text) => None,
             _ => Some((StatusCode::FORBIDDEN, "wrong token\n")),
         }
     }
@@ -196,15 +196,15 @@ mod tests {
     fn a_token_is_the_one_or_it_is_not_and_is_never_shown() {
         let (token, text) = Token::generate().expect("a token");
         assert_eq!(text.len(), 32);
-        assert!(token.is(text.as_bytes()));
+        assert!(token.matches(text.as_bytes()));
         assert!(
-            !token.is(&text.as_bytes()[1..])
-                && !token.is(b"")
-                && !token.is(text.to_uppercase().as_bytes())
+            !token.matches(&text.as_bytes()[1..])
+                && !token.matches(b"")
+                && !token.matches(text.to_uppercase().as_bytes())
         );
         assert!(!format!("{token:?}").contains(&text));
         assert!(Token::new("short").is_err() && Token::new(&"a b".repeat(9)).is_err());
-        assert!(Token::new(" 0123456789abcdef\n").expect("a token").is(b"0123456789abcdef"));
+        assert!(Token::new(" 0123456789abcdef\n").expect("a token").matches(b"0123456789abcdef"));
         let (_, again) = Token::generate().expect("a token");
         assert_ne!(text, again);
     }

@@ -31,7 +31,7 @@ use crate::{Access, Source, page};
 /// connections is closed.
 const PENDING: PendingLimits = PendingLimits { total: 64, per_source: 32 };
 
-/// Maximum number of viewers of single connections ([`Source::places`]).
+/// Maximum number of viewers of single connections ([`Source::watch_places`]).
 const MAX_PLACES: usize = 32;
 
 /// Timeout for a request's headers.
@@ -48,20 +48,20 @@ const MAX_HEADERS: usize = 64;
 const SEND_BUFFER: u32 = 128 * 1_024;
 
 /// A running dashboard. Dropping it stops the server.
-pub struct Served {
-    door: Door,
+pub struct RunningServer {
+    door: DashboardListener,
     dashboard: Dashboard,
     source: Arc<dyn Source>,
     _watching: JoinSet<()>,
 }
 
-impl fmt::Debug for Served {
+impl fmt::Debug for RunningServer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Served").field("door", &self.door).finish_non_exhaustive()
     }
 }
 
-impl Served {
+impl RunningServer {
     /// Address on which the server listens.
     #[must_use]
     pub const fn local_addr(&self) -> SocketAddr {
@@ -88,39 +88,41 @@ impl Served {
     /// The socket is not a TCP socket. Nothing has changed.
     pub fn move_to(&mut self, listener: TcpListener, access: Access) -> io::Result<()> {
         let (address, listener) = (listener.local_addr()?, Arc::new(listener));
-        self.door = Door::open(address, listener, access, &self.dashboard, &self.source);
+        self.door =
+            DashboardListener::open(address, listener, access, &self.dashboard, &self.source);
         Ok(())
     }
 
     /// Changes the access policy on the same socket. Current viewers are disconnected.
     pub fn admit(&mut self, access: Access) {
         let (address, listener) = (self.door.address, Arc::clone(&self.door.listener));
-        self.door = Door::open(address, listener, access, &self.dashboard, &self.source);
+        self.door =
+            DashboardListener::open(address, listener, access, &self.dashboard, &self.source);
     }
 }
 
 /// Listener of a dashboard. Dropping it ends all its connections.
 #[derive(Debug)]
-struct Door {
+struct DashboardListener {
     address: SocketAddr,
     listener: Arc<TcpListener>,
     _accepting: JoinSet<()>,
 }
 
-impl Door {
+impl DashboardListener {
     fn open(
         address: SocketAddr,
         listener: Arc<TcpListener>,
         access: Access,
         dashboard: &Dashboard,
         source: &Arc<dyn Source>,
-    ) -> Door {
+    ) -> DashboardListener {
         let source = Arc::clone(source);
         let (dashboard, places) = (dashboard.clone(), Arc::new(Semaphore::new(MAX_PLACES)));
-        let shown = Arc::new(Shown { dashboard, access, source, places });
+        let shown = Arc::new(SharedState { dashboard, access, source, places });
         let mut accepting = JoinSet::new();
         accepting.spawn(accept(Arc::clone(&listener), shown));
-        Door { address, listener, _accepting: accepting }
+        DashboardListener { address, listener, _accepting: accepting }
     }
 }
 
@@ -132,7 +134,7 @@ pub async fn serve(
     address: SocketAddr,
     access: Access,
     source: Arc<dyn Source>,
-) -> io::Result<Served> {
+) -> io::Result<RunningServer> {
     serve_on(listen(address)?, access, source)
 }
 
@@ -144,13 +146,13 @@ pub fn serve_on(
     listener: TcpListener,
     access: Access,
     source: Arc<dyn Source>,
-) -> io::Result<Served> {
+) -> io::Result<RunningServer> {
     let dashboard = Dashboard::default();
     let (address, listener) = (listener.local_addr()?, Arc::new(listener));
-    let door = Door::open(address, listener, access, &dashboard, &source);
+    let door = DashboardListener::open(address, listener, access, &dashboard, &source);
     let mut watching = JoinSet::new();
-    watching.spawn(dashboard.clone().watch(Arc::clone(&source)));
-    Ok(Served { door, dashboard, source, _watching: watching })
+    watching.spawn(dashboard.clone().run_sampling(Arc::clone(&source)));
+    Ok(RunningServer { door, dashboard, source, _watching: watching })
 }
 
 /// Creates a listening socket for a dashboard. Needs a runtime.
@@ -167,7 +169,7 @@ pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
 }
 
 /// State shared by all connections.
-struct Shown {
+struct SharedState {
     dashboard: Dashboard,
     access: Access,
     source: Arc<dyn Source>,
@@ -176,7 +178,7 @@ struct Shown {
 
 /// State of a connection.
 #[derive(Debug, Default)]
-struct Visit {
+struct ConnectionState {
     /// Signal to end the connection at once, even during a write.
     end: Arc<Notify>,
     /// Set if the connection is a viewer, without a time limit.
@@ -187,14 +189,14 @@ struct Visit {
     is_told: AtomicBool,
 }
 
-impl Visit {
+impl ConnectionState {
     fn watch(&self) {
         self.watches.store(true, Ordering::Relaxed);
         self.watching.notify_one();
     }
 }
 
-async fn accept(listener: Arc<TcpListener>, shown: Arc<Shown>) {
+async fn accept(listener: Arc<TcpListener>, shown: Arc<SharedState>) {
     let table = PendingTable::new(PENDING);
     // Ends with this task.
     let mut serving = JoinSet::new();
@@ -206,13 +208,13 @@ async fn accept(listener: Arc<TcpListener>, shown: Arc<Shown>) {
         };
         let shown = Arc::clone(&shown);
         let place = table.admit(remote.ip());
-        serving.spawn(async move { visit(stream, &shown, place).await });
+        serving.spawn(async move { serve_visit(stream, &shown, place).await });
         while serving.try_join_next().is_some() {}
     }
 }
 
-async fn visit(stream: TcpStream, shown: &Shown, place: PendingPlace) {
-    let visit = Visit::default();
+async fn serve_visit(stream: TcpStream, shown: &SharedState, place: PendingPlace) {
+    let visit = ConnectionState::default();
     let service = service_fn(|request| std::future::ready(answer(&request, shown, &visit)));
     let mut http = hyper::server::conn::http1::Builder::new();
     http.timer(TokioTimer::new())
@@ -225,7 +227,7 @@ async fn visit(stream: TcpStream, shown: &Shown, place: PendingPlace) {
         let begin = visit.is_told.load(Ordering::Relaxed).then(thread_time);
         let polled = serving.as_mut().poll(cx);
         if let Some(begin) = begin {
-            shown.dashboard.spent(thread_time().saturating_sub(begin));
+            shown.dashboard.add_processor_time(thread_time().saturating_sub(begin));
         }
         polled
     });
@@ -252,7 +254,11 @@ async fn visit(stream: TcpStream, shown: &Shown, place: PendingPlace) {
 
 type Answer = Response<Either<Full<Bytes>, Events>>;
 
-fn answer(request: &Request<Incoming>, shown: &Shown, visit: &Visit) -> Result<Answer, Infallible> {
+fn answer(
+    request: &Request<Incoming>,
+    shown: &SharedState,
+    visit: &ConnectionState,
+) -> Result<Answer, Infallible> {
     if let Some((status, why)) = Access::refuses_site(request) {
         return Ok(refusal(status, why));
     }
@@ -280,9 +286,9 @@ fn answer(request: &Request<Incoming>, shown: &Shown, visit: &Visit) -> Result<A
         return Ok(page::answer(EVENTS, Either::Left(Full::default())));
     }
     if path == "/places" {
-        return Ok(places(request, shown, visit));
+        return Ok(serve_places(request, shown, visit));
     }
-    match shown.dashboard.join(Arc::clone(&visit.end), &*shown.source) {
+    match shown.dashboard.add_viewer(Arc::clone(&visit.end), &*shown.source) {
         Some(messages) => {
             visit.watch();
             visit.is_told.store(true, Ordering::Relaxed);
@@ -293,7 +299,11 @@ fn answer(request: &Request<Incoming>, shown: &Shown, visit: &Visit) -> Result<A
 }
 
 /// Sends the byte positions of one connection: `?connection=NUMBER`.
-fn places(request: &Request<Incoming>, shown: &Shown, visit: &Visit) -> Answer {
+fn serve_places(
+    request: &Request<Incoming>,
+    shown: &SharedState,
+    visit: &ConnectionState,
+) -> Answer {
     let number = request.uri().query().and_then(|query| query.strip_prefix("connection="));
     let Some(number) = number.and_then(|number| number.parse().ok()) else {
         return refusal(StatusCode::BAD_REQUEST, "missing parameter: ?connection=NUMBER\n");
@@ -301,7 +311,7 @@ fn places(request: &Request<Incoming>, shown: &Shown, visit: &Visit) -> Answer {
     let Ok(permit) = Arc::clone(&shown.places).try_acquire_owned() else {
         return refusal(StatusCode::SERVICE_UNAVAILABLE, "too many viewers\n");
     };
-    let Some(mut told) = shown.source.places(number) else {
+    let Some(mut told) = shown.source.watch_places(number) else {
         return refusal(StatusCode::NOT_FOUND, "no such connection\n");
     };
     visit.watch();

@@ -10,7 +10,7 @@ use serde::Serialize;
 use tokio::sync::{Notify, mpsc};
 use tokio::time::Instant;
 
-use crate::{Happening, Pace, Source};
+use crate::{Pace, Source, TimedEvent};
 
 /// Maximum number of viewers.
 pub const MAX_VIEWERS: usize = 16;
@@ -86,7 +86,7 @@ impl State {
 
 impl Dashboard {
     /// Reports an event to the current viewers and, for a while, to new ones.
-    pub fn tell(&self, happening: &Happening) {
+    pub fn report(&self, happening: &TimedEvent) {
         let mut state = self.state();
         if !state.has_room(Instant::now()) {
             state.untold += 1 + happening.more;
@@ -114,17 +114,17 @@ impl Dashboard {
     }
 
     /// Adds processor time spent on sending to a viewer.
-    pub(crate) fn spent(&self, time: Duration) {
+    pub(crate) fn add_processor_time(&self, time: Duration) {
         self.spent_ns.fetch_add(time.as_nanos() as u64, Ordering::Relaxed);
     }
 
     /// Adds a viewer, whose connection ends when `end` is notified. Returns `None` if there are too many.
-    pub(crate) fn join(
+    pub(crate) fn add_viewer(
         &self,
         end: Arc<Notify>,
         source: &dyn Source,
     ) -> Option<mpsc::Receiver<Bytes>> {
-        let first = message("about", &source.about());
+        let first = message("about", &source.describe());
         let mut state = self.state();
         state.viewers.retain(|viewer| !viewer.messages.is_closed());
         if state.viewers.len() >= MAX_VIEWERS {
@@ -146,7 +146,7 @@ impl Dashboard {
     }
 
     /// Samples the program while there are viewers. Never returns.
-    pub(crate) async fn watch(self, source: Arc<dyn Source>) {
+    pub(crate) async fn run_sampling(self, source: Arc<dyn Source>) {
         let mut pace = Pace::default();
         let mut number: u32 = 0;
         loop {
@@ -155,13 +155,13 @@ impl Dashboard {
                 number = 0;
                 continue;
             }
-            let pause = self.look(&*source, number, &mut pace);
+            let pause = self.sample_connection(&*source, number, &mut pace);
             number = number.wrapping_add(1);
             tokio::time::sleep(pause).await;
         }
     }
 
-    fn look(&self, source: &dyn Source, number: u32, pace: &mut Pace) -> Duration {
+    fn sample_connection(&self, source: &dyn Source, number: u32, pace: &mut Pace) -> Duration {
         let begin = thread_time();
         let sample = source.sample(number.is_multiple_of(DETAILED));
         let at_us = sample.at_us;
@@ -171,13 +171,13 @@ impl Dashboard {
         let more = std::mem::take(&mut state.untold);
         if more > 0 {
             let left_out =
-                Happening { event: "LEFT_OUT".into(), at_us, more, ..Happening::default() };
+                TimedEvent { event: "LEFT_OUT".into(), at_us, more, ..TimedEvent::default() };
             state.send(&message("happening", &left_out));
         }
         drop(state);
         // Includes the time for the viewers of the previous sample: sixteen viewers cost as much as a sample.
         let told = Duration::from_nanos(self.spent_ns.swap(0, Ordering::Relaxed));
-        pace.after(thread_time().saturating_sub(begin) + told)
+        pace.next_delay(thread_time().saturating_sub(begin) + told)
     }
 }
 
@@ -197,13 +197,13 @@ pub(crate) fn message(kind: &str, value: &impl Serialize) -> Bytes {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{About, Sample};
+    use crate::{Description, Sample};
 
     struct Still;
 
     impl Source for Still {
-        fn about(&self) -> About {
-            About { role: "client".into(), ..About::default() }
+        fn describe(&self) -> Description {
+            Description { role: "client".into(), ..Description::default() }
         }
 
         fn sample(&self, _: bool) -> Sample {
@@ -211,18 +211,18 @@ mod tests {
         }
     }
 
-    fn happening(number: u64) -> Happening {
-        Happening { event: "HOLE".into(), at_us: number, ..Happening::default() }
+    fn happening(number: u64) -> TimedEvent {
+        TimedEvent { event: "HOLE".into(), at_us: number, ..TimedEvent::default() }
     }
 
     #[test]
     fn a_viewer_that_does_not_read_is_dropped_and_others_stay() {
         let dashboard = Dashboard::default();
         let end = Arc::new(Notify::new());
-        let slow = dashboard.join(end.clone(), &Still).expect("a place");
-        let mut quick = dashboard.join(Arc::default(), &Still).expect("a place");
+        let slow = dashboard.add_viewer(end.clone(), &Still).expect("a place");
+        let mut quick = dashboard.add_viewer(Arc::default(), &Still).expect("a place");
         for number in 0..200 {
-            dashboard.look(&Still, number, &mut Pace::default());
+            dashboard.sample_connection(&Still, number, &mut Pace::default());
             while quick.try_recv().is_ok() {}
         }
         assert_eq!(dashboard.viewers(), 1);
@@ -240,11 +240,11 @@ mod tests {
     fn viewers_are_limited_and_a_leaving_one_frees_its_place() {
         let dashboard = Dashboard::default();
         let mut all: Vec<_> = (0..MAX_VIEWERS)
-            .map(|_| dashboard.join(Arc::default(), &Still).expect("a place"))
+            .map(|_| dashboard.add_viewer(Arc::default(), &Still).expect("a place"))
             .collect();
-        assert!(dashboard.join(Arc::default(), &Still).is_none());
+        assert!(dashboard.add_viewer(Arc::default(), &Still).is_none());
         all.pop();
-        assert!(dashboard.join(Arc::default(), &Still).is_some());
+        assert!(dashboard.add_viewer(Arc::default(), &Still).is_some());
     }
 
     #[test]
@@ -252,8 +252,8 @@ mod tests {
         let (dashboard, mut pace) = (Dashboard::default(), Pace::default());
         let mut looks = |took: Duration| {
             let each = (0..40).map(|number| {
-                dashboard.spent(took);
-                dashboard.look(&Still, number, &mut pace)
+                dashboard.add_processor_time(took);
+                dashboard.sample_connection(&Still, number, &mut pace)
             });
             each.last().expect("a pause")
         };
@@ -265,9 +265,9 @@ mod tests {
     #[test]
     fn kept_events_are_bounded_and_omitted_ones_counted() {
         let dashboard = Dashboard::default();
-        (0..10_000).for_each(|number| dashboard.tell(&happening(number)));
-        dashboard.look(&Still, 0, &mut Pace::default());
-        let mut viewer = dashboard.join(Arc::default(), &Still).expect("a place");
+        (0..10_000).for_each(|number| dashboard.report(&happening(number)));
+        dashboard.sample_connection(&Still, 0, &mut Pace::default());
+        let mut viewer = dashboard.add_viewer(Arc::default(), &Still).expect("a place");
         let text = viewer.try_recv().expect("what was so far");
         let text = String::from_utf8(text.to_vec()).expect("text");
         assert!(text.starts_with("event: about\ndata: {\"role\":\"client\""), "{text}");
@@ -277,7 +277,7 @@ mod tests {
         let left_out = format!("\"more\":{}", 10_000 - told);
         assert!(text.contains("LEFT_OUT") && text.contains(&left_out), "{text}");
         (0..1_000).for_each(|number| {
-            dashboard.look(&Still, number, &mut Pace::default());
+            dashboard.sample_connection(&Still, number, &mut Pace::default());
         });
         assert_eq!(dashboard.state().recent.len(), RECENT);
     }

@@ -8,8 +8,8 @@
 //! viewers, it is sampled four times per second, or less often if a sample takes long ([`Pace`]), and the result is
 //! sent to all viewers as server-sent events. The page draws lines from differences of counters. Only the last
 //! [`RECENT`] messages are stored here, so that a reloaded page does not start empty. The program reports events
-//! between two samples with [`Dashboard::tell`]. The positions of a single connection's bytes are only collected for
-//! a viewer that requests them ([`Source::places`]).
+//! between two samples with [`Dashboard::report`]. The positions of a single connection's bytes are only collected for
+//! a viewer that requests them ([`Source::watch_places`]).
 //!
 //! *Limits.* [`MAX_VIEWERS`] viewers, 64 other connections of which the oldest is closed for the next, and 16 KiB of
 //! headers within five seconds. A viewer that does not read is disconnected. *Trust.* Only hosts that cannot be
@@ -26,24 +26,25 @@ mod pace;
 mod page;
 
 pub use access::{Access, Token, names_another_site};
-pub use http::{Served, listen, serve, serve_on};
+pub use http::{RunningServer, listen, serve, serve_on};
 pub use hub::{Dashboard, MAX_VIEWERS, RECENT};
 pub use model::{
-    About, Carried, Connection, Happening, Manner, PathSummary, Places, Quota, Sample, Totals,
+    CarriedBytes, Connection, Description, PathSummary, Places, Quota, Sample, TimedEvent, Totals,
+    TransmissionKind,
 };
 pub use pace::Pace;
 
 /// Program shown by a dashboard.
 pub trait Source: Send + Sync + 'static {
     /// Description of the program.
-    fn about(&self) -> About;
+    fn describe(&self) -> Description;
 
     /// Current counters. Includes the connections if `detailed`.
     fn sample(&self, detailed: bool) -> Sample;
 
     /// Reports the positions of a connection's bytes from now on, until the receiver is dropped or another caller
     /// requests the same. Returns `None` if there is no such connection, or it cannot report them.
-    fn places(&self, _connection: u64) -> Option<tokio::sync::mpsc::Receiver<Places>> {
+    fn watch_places(&self, _connection: u64) -> Option<tokio::sync::mpsc::Receiver<Places>> {
         None
     }
 }

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 /// Description of the program.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct About {
+pub struct Description {
     /// `client`, `server` or `serve`.
     pub role: String,
     /// Version.
@@ -36,7 +36,7 @@ pub struct Quota {
 impl Quota {
     /// Text that includes the state.
     #[must_use]
-    pub fn words(&self) -> String {
+    pub fn text(&self) -> String {
         let more = match self.standing.as_str() {
             "soft" => ": beyond the soft limit",
             "hard" => ": used up",
@@ -149,7 +149,7 @@ pub struct Sample {
 /// Kind of transmission for bytes of a stream.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Manner {
+pub enum TransmissionKind {
     /// First transmission, as far as this end knows.
     New,
     /// Copy sent at once at the scheduler's request.
@@ -164,7 +164,7 @@ pub enum Manner {
 
 /// Transmitted bytes of a stream.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Carried {
+pub struct CarriedBytes {
     /// Time, in microseconds on the process's clock.
     pub at_us: u64,
     /// Slot of the subflow.
@@ -172,7 +172,7 @@ pub struct Carried {
     /// True if sent by this end, false if received.
     pub sent: bool,
     /// Kind of transmission.
-    pub manner: Manner,
+    pub manner: TransmissionKind,
     /// Sequence number of the first byte in the stream.
     pub dsn: u64,
     /// Number of bytes.
@@ -185,7 +185,7 @@ pub struct Places {
     /// Time of the message, in microseconds on the process's clock.
     pub at_us: u64,
     /// Transmitted bytes.
-    pub carried: Vec<Carried>,
+    pub carried: Vec<CarriedBytes>,
     /// Cumulative acknowledgments by the peer: time and position in the sent stream.
     pub acked: Vec<(u64, u64)>,
     /// Slots and path names of subflows that are new to the viewer.
@@ -196,7 +196,7 @@ pub struct Places {
 
 /// Event at a point in time, such as a path's change of state or a stall in delivery.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Happening {
+pub struct TimedEvent {
     /// Name of the event.
     pub event: String,
     /// Time of its end, in microseconds on the process's clock.

@@ -21,7 +21,7 @@ impl Pace {
 
     /// Returns the time until the next sample, after a sample that took this processor time together with sending
     /// the previous one.
-    pub fn after(&mut self, took: Duration) -> Duration {
+    pub fn next_delay(&mut self, took: Duration) -> Duration {
         // A single interrupted sample should have little weight, two in a row count.
         self.cost = (self.cost * 3 + took) / 4;
         (self.cost.max(took / 4) * Self::SHARE).clamp(Self::SHORTEST, Self::LONGEST)
@@ -35,16 +35,16 @@ mod tests {
     #[test]
     fn polling_takes_less_than_a_hundredth_of_the_time() {
         let mut pace = Pace::default();
-        assert_eq!(pace.after(Duration::from_micros(100)), Pace::SHORTEST);
+        assert_eq!(pace.next_delay(Duration::from_micros(100)), Pace::SHORTEST);
         for took_us in [500, 3_000, 20_000] {
             let took = Duration::from_micros(took_us);
             let mut pause = Duration::ZERO;
             for _ in 0..40 {
-                pause = pace.after(took);
+                pause = pace.next_delay(took);
             }
             assert!(pause >= took * 99, "{took:?}: {pause:?}");
             assert!(pause <= (took * 126).max(Pace::SHORTEST), "{took:?}: {pause:?}");
         }
-        assert_eq!(pace.after(Duration::from_secs(9)), Pace::LONGEST);
+        assert_eq!(pace.next_delay(Duration::from_secs(9)), Pace::LONGEST);
     }
 }

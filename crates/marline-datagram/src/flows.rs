@@ -132,7 +132,7 @@ impl Flow {
     }
 
     /// Records the path of a datagram.
-    pub(crate) fn goes(&mut self, now: Instant, path: PathId) {
+    pub(crate) fn record_path(&mut self, now: Instant, path: PathId) {
         if self.last.is_none_or(|(last, _)| last != path) {
             self.last = Some((path, now));
         }
@@ -156,14 +156,14 @@ impl Flows {
 
     /// Records a datagram of a flow.
     pub(crate) fn on_datagram(&mut self, now: Instant, id: u64, bytes: usize) -> &mut Flow {
-        let flow = self.touch(now, id);
+        let flow = self.mark_used(now, id);
         flow.on_datagram(now, bytes);
         flow
     }
 
     /// Sets the class of a flow for the application.
-    pub(crate) fn tell(&mut self, now: Instant, id: u64, class: FlowClass) {
-        let flow = self.touch(now, id);
+    pub(crate) fn set_class(&mut self, now: Instant, id: u64, class: FlowClass) {
+        let flow = self.mark_used(now, id);
         (flow.class, flow.told) = (class, true);
     }
 
@@ -179,7 +179,7 @@ impl Flows {
         self.flows.len()
     }
 
-    fn touch(&mut self, now: Instant, id: u64) -> &mut Flow {
+    fn mark_used(&mut self, now: Instant, id: u64) -> &mut Flow {
         if let Some(flow) = self.flows.get(&id) {
             self.order.remove(&(flow.used_at, id));
         } else if self.flows.len() >= self.most.max(1)
@@ -222,7 +222,7 @@ mod tests {
         assert_eq!(send(&mut flows, 1_200, 20, 200, Some(20)), FlowClass::Bulk);
         assert_eq!(send(&mut flows, 1_200, 20, 200, Some(0)), FlowClass::Steady);
         assert_eq!(send(&mut flows, 80, 16, 200, Some(0)), FlowClass::Sparse);
-        flows.tell(Instant::from_secs(100), 1, FlowClass::Bulk);
+        flows.set_class(Instant::from_secs(100), 1, FlowClass::Bulk);
         assert_eq!(send(&mut flows, 80, 16, 200, Some(0)), FlowClass::Bulk);
     }
 

@@ -31,13 +31,13 @@ use crate::frame::{
     TAG_BYTES, datagram_overhead,
 };
 use crate::path::Path;
-use crate::queue::Waiting;
+use crate::queue::WaitingDatagram;
 use crate::replay::ReplayWindow;
 use crate::seal::Keys;
 use coding::Coding;
 use inbox::{Inbox, Notice};
 use pieces::{FragmentedFrames, PartialFrames};
-use repairing::Repairing;
+use repairing::RepairState;
 pub use sending::{FlowId, SendError, Transmit};
 use sent_frames::{Copy, FrameToKeep, SentFrames};
 
@@ -65,7 +65,7 @@ pub struct Lane {
     coding: Coding,
     /// True if the peer has announced that it understands repairs.
     peer_repairs: bool,
-    repairing: Repairing,
+    repairing: RepairState,
     inbox: Inbox,
     stats: LaneStats,
     active_until: Instant,
@@ -98,7 +98,7 @@ impl Lane {
             halves: PartialFrames::default(),
             coding: Coding::default(),
             peer_repairs: false,
-            repairing: Repairing::default(),
+            repairing: RepairState::default(),
             inbox: Inbox::default(),
             stats: LaneStats::default(),
             active_until: now,
@@ -179,7 +179,7 @@ impl Lane {
         bytes.extend_from_slice(payload);
         self.stats.sent_datagrams += 1;
         self.stats.sent_bytes += payload.len() as u64;
-        let waiting = Waiting {
+        let waiting = WaitingDatagram {
             flow: flow.0,
             class,
             payload: bytes,
@@ -208,7 +208,7 @@ impl Lane {
     }
 
     /// Asks the policy and puts the datagram into the queue of its path.
-    fn route(&mut self, mut waiting: Waiting, now: Instant) -> bool {
+    fn route(&mut self, mut waiting: WaitingDatagram, now: Instant) -> bool {
         self.update_path_views(0, None, now);
         let Some(first) = self.views.first().map(|view| view.id) else {
             self.drop_datagram(waiting, true);
@@ -222,7 +222,7 @@ impl Lane {
         waiting.copy = copy.filter(|copy| *copy != path && context.path(*copy).is_some());
         waiting.grouped = grouped && waiting.copy.is_none() && self.peer_repairs;
         if let Some(flow) = self.flows.known(waiting.flow) {
-            flow.goes(now, path);
+            flow.record_path(now, path);
         }
         let most = self.max_queued_bytes();
         let Some(chosen) = self.path_mut(path) else { return false };
@@ -235,7 +235,7 @@ impl Lane {
         }
     }
 
-    fn choose_path_again(&mut self, waiting: Waiting, now: Instant) {
+    fn choose_path_again(&mut self, waiting: WaitingDatagram, now: Instant) {
         if waiting.deadline > now {
             self.route(waiting, now);
         } else {
@@ -263,7 +263,7 @@ impl Lane {
         FlowView { id, class, rate, mean_bytes, burst, bytes: bytes as u32, deadline, last }
     }
 
-    fn drop_datagram(&mut self, waiting: Waiting, full: bool) {
+    fn drop_datagram(&mut self, waiting: WaitingDatagram, full: bool) {
         if let Some(flow) = self.flows.known(waiting.flow) {
             flow.record_wait(None);
         }
@@ -322,7 +322,7 @@ impl Lane {
     fn send_datagrams(
         &mut self,
         at: usize,
-        first: Waiting,
+        first: WaitingDatagram,
         now: Instant,
         frame: &mut Vec<u8>,
     ) -> Option<Transmit> {
@@ -343,7 +343,7 @@ impl Lane {
         loop {
             let len = current.payload.len();
             let so_far = frame.len() + datagram_overhead(current.flow, Some(len)) + len + TAG_BYTES;
-            let fits = |next: &Waiting| {
+            let fits = |next: &WaitingDatagram| {
                 let more = datagram_overhead(next.flow, None) + next.payload.len();
                 let alike = next.copy == copy && next.grouped == grouped;
                 class != FlowClass::Bulk && alike && so_far + more <= most
@@ -366,7 +366,7 @@ impl Lane {
         let number = self.seal(frame);
         self.paths[at].on_sent(number, frame.len(), false, now);
         if class != FlowClass::Bulk || copy.is_some() {
-            self.kept.keep(number, frame, &keeping, self.kept_limits(), now);
+            self.kept.store(number, frame, &keeping, self.kept_limits(), now);
         }
         if let Some(path) = copy {
             self.copy(Copy { number, path, rescue: false });
@@ -389,7 +389,7 @@ impl Lane {
         let most = self.packets_at_most();
         if self.next_number >= most - most / 8 && !self.key_limit_reported {
             self.key_limit_reported = true;
-            self.inbox.notice(Notice::KeysSpent);
+            self.inbox.push_notice(Notice::KeysSpent);
         }
         number
     }
@@ -410,7 +410,7 @@ impl Lane {
             return;
         }
         let new = self.window.is_new(packet_number);
-        if !new && self.paths[at].received().knows(packet_number) {
+        if !new && self.paths[at].received().is_known(packet_number) {
             // A repeated packet costs us nothing and gets no answer.
             self.stats.replays += 1;
             return;
@@ -421,7 +421,7 @@ impl Lane {
             self.on_forged();
             return;
         }
-        self.window.note(packet_number, now);
+        self.window.record(packet_number, now);
         self.halves.forget_frame(packet_number);
         let body: &[u8] = body;
         let wants_ack =
@@ -446,7 +446,7 @@ impl Lane {
 
     fn deliver(&mut self, flow: u64, payload: &[u8]) {
         let most = self.max_received_bytes();
-        if self.inbox.take(flow, payload, most) {
+        if self.inbox.store(flow, payload, most) {
             self.stats.delivered_datagrams += 1;
         } else {
             self.stats.dropped_inbox += 1;
@@ -465,7 +465,7 @@ impl Lane {
                 Ok(Item::Ack(ack)) => {
                     if let Ok(at) = self.paths.binary_search_by_key(&ack.path, Path::id) {
                         let outcome = self.paths[at].on_ack(&ack, now);
-                        self.apply(at, outcome, now);
+                        self.apply_outcome(at, outcome, now);
                     }
                 }
                 Ok(Item::Size { path, bytes }) => {

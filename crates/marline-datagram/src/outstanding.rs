@@ -65,7 +65,7 @@ pub(crate) struct Outstanding {
 
 /// Result of an acknowledgment.
 #[derive(Debug, Default)]
-pub(crate) struct Answered {
+pub(crate) struct AckResult {
     pub(crate) frames: Vec<(u64, Sent)>,
     pub(crate) bytes: u64,
     /// Frame with the largest number in the acknowledgment, if it was acknowledged for the first time: its RTT is
@@ -112,7 +112,7 @@ impl Outstanding {
     }
 
     /// Number of frames sent so far.
-    pub(crate) fn places(&self) -> u64 {
+    pub(crate) fn sent_count(&self) -> u64 {
         self.front + self.order.len() as u64
     }
 
@@ -122,7 +122,7 @@ impl Outstanding {
             (self.delivered_at, self.first_at) = (now, now);
         }
         let sent = Sent {
-            place: self.places(),
+            place: self.sent_count(),
             at: now,
             bytes: sending.bytes,
             expected: sending.expected,
@@ -140,7 +140,7 @@ impl Outstanding {
             && let Some(number) = self.order.front().copied()
         {
             self.remove(number);
-            self.tidy();
+            self.drop_settled();
         }
     }
 
@@ -150,7 +150,7 @@ impl Outstanding {
         Some(sent)
     }
 
-    fn tidy(&mut self) {
+    fn drop_settled(&mut self) {
         while self.order.front().is_some_and(|number| !self.sent.contains_key(number)) {
             self.order.pop_front();
             self.front += 1;
@@ -158,8 +158,8 @@ impl Outstanding {
     }
 
     /// Handles the acknowledgment of these numbers, in descending order.
-    pub(crate) fn on_answer(&mut self, ranges: &[NumberRange], now: Instant) -> Answered {
-        let mut answered = Answered::default();
+    pub(crate) fn on_answer(&mut self, ranges: &[NumberRange], now: Instant) -> AckResult {
+        let mut answered = AckResult::default();
         for range in ranges {
             // Most ranges contain only numbers that were acknowledged before. The numbers descend.
             let least = self.sent.first_key_value().map(|(least, _)| *least);
@@ -179,7 +179,7 @@ impl Outstanding {
                 answered.frames.push((number, sent));
             }
         }
-        self.tidy();
+        self.drop_settled();
         if answered.bytes > 0 {
             self.delivered += answered.bytes;
             self.delivered_at = now;
@@ -229,7 +229,7 @@ impl Outstanding {
         for (number, _) in &lost {
             self.remove(*number);
         }
-        self.tidy();
+        self.drop_settled();
         (lost, next)
     }
 

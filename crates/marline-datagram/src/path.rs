@@ -25,7 +25,7 @@ use crate::outstanding::{Outstanding, Sending, Sent};
 use crate::pacer::Pacer;
 use crate::queue::{Queues, Room};
 use crate::received::{ACK_DELAY, Received};
-use carried::Carried;
+use carried::DeliveryRates;
 use lone_losses::IsolatedLosses;
 use losses::Losses;
 use mtu::Mtu;
@@ -58,7 +58,7 @@ const FRAME_BYTES: usize = HEADER_BYTES + TAG_BYTES;
 
 /// Facts about a path from the machine.
 #[derive(Copy, Clone, Debug, Default)]
-pub(crate) struct Traits {
+pub(crate) struct PathFacts {
     pub(crate) backup: bool,
     pub(crate) cost: PathCost,
     pub(crate) fading: bool,
@@ -85,7 +85,7 @@ pub(crate) struct Outcome {
 #[derive(Debug)]
 pub(crate) struct Path {
     id: PathId,
-    traits: Traits,
+    traits: PathFacts,
     health: Health,
     rtt: RttEstimator,
     forecaster: Forecaster,
@@ -115,7 +115,7 @@ pub(crate) struct Path {
     lost_frames: u64,
     lone_losses: IsolatedLosses,
     losses: Losses,
-    carried: Carried,
+    carried: DeliveryRates,
     /// Position below which frames were in transit while the process did not run.
     untimed_below: u64,
 }
@@ -128,7 +128,7 @@ impl Path {
         let segment = u32::from(mtu.frame_bytes());
         Path {
             id,
-            traits: Traits::default(),
+            traits: PathFacts::default(),
             health: Health::Usable,
             rtt: RttEstimator::new(RttConfig::default()),
             forecaster: Forecaster::default(),
@@ -154,7 +154,7 @@ impl Path {
             lost_frames: 0,
             lone_losses: IsolatedLosses::default(),
             losses: Losses::default(),
-            carried: Carried::default(),
+            carried: DeliveryRates::default(),
             untimed_below: 0,
         }
     }
@@ -183,7 +183,7 @@ impl Path {
         &mut self.received
     }
 
-    pub(crate) const fn traits(&mut self) -> &mut Traits {
+    pub(crate) const fn facts(&mut self) -> &mut PathFacts {
         &mut self.traits
     }
 
@@ -358,7 +358,7 @@ impl Path {
     }
 
     /// Requests a probe, which also carries pending data.
-    pub(crate) const fn ask(&mut self) {
+    pub(crate) const fn request_probe(&mut self) {
         self.wants_ping = true;
     }
 
@@ -454,7 +454,7 @@ impl Path {
     /// Records that the process did not run for some time: the acknowledgment times of frames in transit are
     /// unknown.
     pub(crate) fn note_pause(&mut self) {
-        self.untimed_below = self.outstanding.places();
+        self.untimed_below = self.outstanding.sent_count();
     }
 
     /// Measures the RTT of the largest acknowledged number.
@@ -501,7 +501,7 @@ impl Path {
             self.lone_losses.on_lost(sent.place);
             self.losses.on_frame(true, now);
             if self.recovers_until.is_none_or(|until| sent.place >= until) {
-                self.recovers_until = Some(self.outstanding.places());
+                self.recovers_until = Some(self.outstanding.sent_count());
                 self.signal(CongestionSignal::Loss { bytes_in_flight: in_flight }, now);
             }
         }

@@ -25,7 +25,7 @@ const TARGET_SHARE: u32 = 10;
 
 /// Datagram that waits.
 #[derive(Clone, Debug)]
-pub(crate) struct Waiting {
+pub(crate) struct WaitingDatagram {
     pub(crate) flow: u64,
     pub(crate) class: FlowClass,
     pub(crate) payload: Vec<u8>,
@@ -45,22 +45,22 @@ pub(crate) struct Queues {
     codel: CoDel,
     urgent_in_a_row: u32,
     /// Datagrams dropped since the last query.
-    dropped: Vec<Waiting>,
+    dropped: Vec<WaitingDatagram>,
 }
 
 #[derive(Debug, Default)]
 struct Fifo {
-    waiting: VecDeque<Waiting>,
+    waiting: VecDeque<WaitingDatagram>,
     bytes: usize,
 }
 
 impl Fifo {
-    fn push(&mut self, datagram: Waiting) {
+    fn push(&mut self, datagram: WaitingDatagram) {
         self.bytes += datagram.payload.len();
         self.waiting.push_back(datagram);
     }
 
-    fn pop(&mut self) -> Option<Waiting> {
+    fn pop(&mut self) -> Option<WaitingDatagram> {
         let datagram = self.waiting.pop_front()?;
         self.bytes -= datagram.payload.len();
         Some(datagram)
@@ -78,7 +78,11 @@ pub(crate) enum Room {
 
 impl Queues {
     /// Queues a datagram. Returns it if the queue would exceed `most_bytes`.
-    pub(crate) fn push(&mut self, datagram: Waiting, most_bytes: usize) -> Result<(), Waiting> {
+    pub(crate) fn push(
+        &mut self,
+        datagram: WaitingDatagram,
+        most_bytes: usize,
+    ) -> Result<(), WaitingDatagram> {
         let fifo = match datagram.class {
             FlowClass::Bulk => &mut self.bulk,
             FlowClass::Sparse | FlowClass::Steady => &mut self.urgent,
@@ -100,7 +104,12 @@ impl Queues {
     }
 
     /// Takes the next datagram that is still useful.
-    pub(crate) fn pop(&mut self, now: Instant, room: Room, rtt: Duration) -> Option<Waiting> {
+    pub(crate) fn pop(
+        &mut self,
+        now: Instant,
+        room: Room,
+        rtt: Duration,
+    ) -> Option<WaitingDatagram> {
         let bulk_first = room == Room::Any && self.urgent_in_a_row >= MAX_CONSECUTIVE_URGENT;
         if bulk_first && let Some(datagram) = self.pop_bulk(now, rtt) {
             return Some(datagram);
@@ -117,13 +126,13 @@ impl Queues {
     pub(crate) fn pop_urgent_if(
         &mut self,
         now: Instant,
-        fits: impl Fn(&Waiting) -> bool,
-    ) -> Option<Waiting> {
+        fits: impl Fn(&WaitingDatagram) -> bool,
+    ) -> Option<WaitingDatagram> {
         let next = self.urgent.waiting.front()?;
         if next.deadline > now && fits(next) { self.urgent.pop() } else { None }
     }
 
-    fn pop_urgent(&mut self, now: Instant) -> Option<Waiting> {
+    fn pop_urgent(&mut self, now: Instant) -> Option<WaitingDatagram> {
         while let Some(datagram) = self.urgent.pop() {
             if datagram.deadline > now {
                 return Some(datagram);
@@ -133,7 +142,7 @@ impl Queues {
         None
     }
 
-    fn pop_bulk(&mut self, now: Instant, rtt: Duration) -> Option<Waiting> {
+    fn pop_bulk(&mut self, now: Instant, rtt: Duration) -> Option<WaitingDatagram> {
         self.urgent_in_a_row = 0;
         while let Some(datagram) = self.bulk.pop() {
             let waited = now.since(datagram.queued_at);
@@ -147,12 +156,12 @@ impl Queues {
     }
 
     /// Takes a dropped datagram, for counting and for reusing its memory.
-    pub(crate) fn take_dropped(&mut self) -> Option<Waiting> {
+    pub(crate) fn take_dropped(&mut self) -> Option<WaitingDatagram> {
         self.dropped.pop()
     }
 
     /// Takes everything in order, because the path is no longer usable.
-    pub(crate) fn take_any(&mut self) -> Option<Waiting> {
+    pub(crate) fn take_any(&mut self) -> Option<WaitingDatagram> {
         self.urgent.pop().or_else(|| self.bulk.pop())
     }
 }
@@ -210,8 +219,8 @@ mod tests {
 
     const MS: fn(u64) -> Instant = Instant::from_millis;
 
-    fn waiting(class: FlowClass, at: u64) -> Waiting {
-        Waiting {
+    fn waiting(class: FlowClass, at: u64) -> WaitingDatagram {
+        WaitingDatagram {
             flow: 1,
             class,
             payload: vec![0; 1_000],

@@ -43,7 +43,7 @@ impl Received {
     }
 
     /// Returns true if a number was received before, or is too old to know.
-    pub(crate) fn knows(&self, number: u64) -> bool {
+    pub(crate) fn is_known(&self, number: u64) -> bool {
         let at = self.ranges.partition_point(|range| range.least > number);
         match self.ranges.get(at) {
             Some(range) => number <= range.most,

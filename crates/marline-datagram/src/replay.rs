@@ -67,14 +67,14 @@ impl ReplayWindow {
     }
 
     /// Records a number. Returns true if it was new.
-    pub fn note(&mut self, number: u64, now: Instant) -> bool {
+    pub fn record(&mut self, number: u64, now: Instant) -> bool {
         if !self.is_new(number) {
             return false;
         }
         if number >= self.next {
-            self.slide(number + 1, now);
+            self.advance_to(number + 1, now);
         }
-        let (word, bit) = self.place(number);
+        let (word, bit) = self.bit_position(number);
         self.words[word] |= bit;
         self.seen += 1;
         true
@@ -87,7 +87,7 @@ impl ReplayWindow {
     }
 
     /// Moves the window up to `next`.
-    fn slide(&mut self, next: u64, now: Instant) {
+    fn advance_to(&mut self, next: u64, now: Instant) {
         let passed = next.saturating_sub(self.half.0);
         if passed >= self.len() / 2 {
             // A jump of numbers means losses, and does not indicate their rate.
@@ -99,7 +99,7 @@ impl ReplayWindow {
         }
         let mut number = next - (next - self.next).min(self.len());
         while number < next {
-            let (word, bit) = self.place(number);
+            let (word, bit) = self.bit_position(number);
             // A jump clears whole words at once.
             let whole = number.is_multiple_of(64) && next - number >= 64;
             self.words[word] &= if whole { 0 } else { !bit };
@@ -112,25 +112,25 @@ impl ReplayWindow {
         let mut larger = ReplayWindow { words: vec![0; self.words.len() * 2], ..self.clone() };
         for number in self.next.saturating_sub(self.len())..self.next {
             if self.bit(number) {
-                let (word, bit) = larger.place(number);
+                let (word, bit) = larger.bit_position(number);
                 larger.words[word] |= bit;
             }
         }
         // Numbers older than the smaller window are unknown, so they count as received.
         let oldest = self.next.saturating_sub(self.len());
         for number in self.next.saturating_sub(larger.len())..oldest {
-            let (word, bit) = larger.place(number);
+            let (word, bit) = larger.bit_position(number);
             larger.words[word] |= bit;
         }
         *self = larger;
     }
 
     fn bit(&self, number: u64) -> bool {
-        let (word, bit) = self.place(number);
+        let (word, bit) = self.bit_position(number);
         self.words[word] & bit != 0
     }
 
-    const fn place(&self, number: u64) -> (usize, u64) {
+    const fn bit_position(&self, number: u64) -> (usize, u64) {
         let at = number & (self.len() - 1);
         ((at / 64) as usize, 1 << (at % 64))
     }
@@ -160,7 +160,7 @@ mod tests {
                 front.saturating_sub(rng.below(50_000))
             };
             let new = window.is_new(number);
-            assert_eq!(window.note(number, now), new);
+            assert_eq!(window.record(number, now), new);
             twice += u32::from(new && !taken.insert(number));
         }
         assert_eq!(twice, 0);
@@ -178,11 +178,11 @@ mod tests {
             for index in 0..per_ms {
                 let number = ms * per_ms + index;
                 if number % 2 == 0 {
-                    assert!(window.note(number, now));
+                    assert!(window.record(number, now));
                 } else if let Some(late) = number.checked_sub(1_500 * per_ms) {
                     // The window is short while it grows: late numbers of the first moments are lost, not
                     // duplicated.
-                    assert!(window.note(late, now) || ms < 4_000, "{late} at {ms} ms");
+                    assert!(window.record(late, now) || ms < 4_000, "{late} at {ms} ms");
                 }
             }
         }
@@ -192,19 +192,19 @@ mod tests {
     fn a_jump_forgets_nothing_and_admits_nothing_twice() {
         let mut window = ReplayWindow::new(1 << 12, Instant::ZERO);
         let at = Instant::from_millis;
-        assert!(window.note(0, at(0)) && !window.note(0, at(0)));
-        assert!(window.note(1 << 40, at(1)));
+        assert!(window.record(0, at(0)) && !window.record(0, at(0)));
+        assert!(window.record(1 << 40, at(1)));
         assert!(!window.is_new(0) && !window.is_new(1 << 40));
         assert!(window.is_new((1 << 40) - 1) && !window.is_new((1 << 40) - (1 << 20)));
         assert!(!window.is_new(u64::MAX));
-        assert!(window.note(u64::MAX - 1, at(2)) && !window.note(u64::MAX - 1, at(3)));
+        assert!(window.record(u64::MAX - 1, at(2)) && !window.record(u64::MAX - 1, at(3)));
     }
 
     #[test]
     fn a_slow_lane_keeps_a_small_window() {
         let mut window = ReplayWindow::new(1 << 18, Instant::ZERO);
         for number in 0..100_000u64 {
-            window.note(number, Instant::from_millis(number * 10));
+            window.record(number, Instant::from_millis(number * 10));
         }
         assert_eq!(window.len(), MIN_WINDOW);
     }

@@ -69,12 +69,12 @@ struct CaptureFile {
     written_at: Instant,
     /// Length of the file up to the end of its last complete record.
     whole: u64,
-    trouble: Trouble,
+    trouble: WriteFailures,
 }
 
 /// Write failures, which are reported with a rate limit.
 #[derive(Debug, Default)]
-struct Trouble {
+struct WriteFailures {
     told_at: Option<Instant>,
     /// Packets missing since the last report.
     missing: u64,
@@ -173,7 +173,7 @@ impl Captures {
             packets: 0,
             written_at: Instant::now(),
             whole: 0,
-            trouble: Trouble::default(),
+            trouble: WriteFailures::default(),
         }))
     }
 }
@@ -207,7 +207,7 @@ impl CaptureFile {
     }
 }
 
-impl Trouble {
+impl WriteFailures {
     fn is_there(&mut self, packets: u64, error: &io::Error) {
         MISSING.fetch_add(packets, Ordering::Relaxed);
         self.missing += packets;

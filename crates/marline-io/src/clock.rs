@@ -40,11 +40,11 @@ impl Waking {
     }
 
     /// Reads the clock after it has not been read for some time.
-    fn look(&mut self, system: Instant) -> Instant {
+    fn read_after_pause(&mut self, system: Instant) -> Instant {
         let Waking { clock, alarms, .. } = self;
         clock.note_running(Instant::from_nanos(LAST_READING.load(Ordering::Acquire)));
         let pauses = clock.pauses();
-        let now = clock.look(system, || alarms.values().copied().min());
+        let now = clock.read(system, || alarms.values().copied().min());
         if clock.pauses() > pauses {
             // Each alarm accounts for one pause. A driver that does not run any more must not stop the clock of the
             // others.
@@ -112,7 +112,7 @@ impl Clock {
             let last = LAST_READING.load(Ordering::Acquire);
             let unseen = system.saturating_sub(last);
             if unseen > nanos(PAUSE) {
-                return Waking::lock().look(Instant::from_nanos(system));
+                return Waking::lock().read_after_pause(Instant::from_nanos(system));
             }
             if unseen > GRAIN_NANOS {
                 LAST_READING.fetch_max(system, Ordering::Release);

@@ -45,7 +45,7 @@ pub struct Contact {
 }
 
 impl Contact {
-    fn ask(&mut self, now: Instant) {
+    fn record_request(&mut self, now: Instant) {
         match &mut self.question {
             Some(question) => {
                 question.last_at = now;
@@ -141,12 +141,12 @@ impl Contacts {
         if !segments.any(elicits_answer) {
             return false;
         }
-        self.entry(ends.local, ends.remote).ask(now);
+        self.entry(ends.local, ends.remote).record_request(now);
         core::mem::take(&mut self.awaited)
     }
 
     /// Records an answer. It counts as a change if it was no longer expected.
-    fn heard(&mut self, now: Instant, local: IpAddr, remote: SocketAddr) -> bool {
+    fn record_answer(&mut self, now: Instant, local: IpAddr, remote: SocketAddr) -> bool {
         let Some(at) = self.position(local, remote) else { return false };
         let contact = &mut self.known[at];
         let (question, objection) = (contact.question.take(), contact.delivery_error.take());
@@ -162,7 +162,8 @@ impl Contacts {
             let asked =
                 self.position(local, remote).is_some_and(|at| self.known[at].question.is_some());
             // A peer that repeats its acknowledgment does not receive our packets: only one direction works.
-            return (self.is_new(remote, segment) || !asked) && self.heard(now, local, remote);
+            return (self.is_new(remote, segment) || !asked)
+                && self.record_answer(now, local, remote);
         }
         self.record_delivery_error(now, ends, Some(remote.ip()), DeliveryErrorKind::PortClosed)
     }
@@ -206,7 +207,7 @@ impl Contacts {
 
     /// Records that this machine has no route to a peer.
     pub(crate) fn unroutable(&mut self, now: Instant, ends: FlowEnds, errno: i32) -> bool {
-        self.entry(ends.local, ends.remote).ask(now);
+        self.entry(ends.local, ends.remote).record_request(now);
         self.record_delivery_error(now, ends, None, DeliveryErrorKind::NotSent(errno))
     }
 
@@ -288,7 +289,7 @@ mod tests {
         }
         let open = Question { since: at(10), last_at: at(3_010), tries: 3 };
         assert_eq!(contacts.all()[0].question, Some(open));
-        contacts.heard(at(3_050), ENDS.local, ENDS.remote);
+        contacts.record_answer(at(3_050), ENDS.local, ENDS.remote);
         assert_eq!(contacts.all()[0].question, None);
         assert_eq!(contacts.all()[0].heard_at, Some(at(3_050)));
         send(&mut contacts, 4_000, &segment(ACK, 1, 5));
@@ -329,7 +330,7 @@ mod tests {
         contacts.record_delivery_error(at(900), ENDS, by, kind);
         let expected = DeliveryError { since: at(5), last_at: at(900), by, kind };
         assert_eq!(contacts.all()[0].delivery_error, Some(expected));
-        contacts.heard(at(1_000), ENDS.local, ENDS.remote);
+        contacts.record_answer(at(1_000), ENDS.local, ENDS.remote);
         assert_eq!(contacts.all()[0].delivery_error, None);
     }
 
@@ -356,10 +357,13 @@ mod tests {
         assert!(send(&mut contacts, 1, &syn));
         assert!(!send(&mut contacts, 2, &syn));
         contacts.await_news();
-        assert!(!contacts.heard(at(20), ENDS.local, ENDS.remote), "an answer like any other");
+        assert!(
+            !contacts.record_answer(at(20), ENDS.local, ENDS.remote),
+            "an answer like any other"
+        );
         send(&mut contacts, 30, &syn);
         contacts.await_news();
-        assert!(contacts.heard(at(4_000), ENDS.local, ENDS.remote), "a late one");
+        assert!(contacts.record_answer(at(4_000), ENDS.local, ENDS.remote), "a late one");
     }
 
     #[test]

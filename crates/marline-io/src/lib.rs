@@ -71,7 +71,7 @@ pub use sys::privileges::{has_net_admin, keep_capabilities};
 pub use sys::setup::InterfaceSetup;
 pub use sys::socket::{restore_receive_buffer, set_initial_receive_buffer};
 pub use sys::tun::Tun;
-pub use tap::{SegmentLog, Tapped};
+pub use tap::{SegmentLog, TappedSegment};
 
 use marline_core::CloseReason;
 use std::io;

@@ -31,7 +31,7 @@ pub struct LocalEnd {
 impl LocalEnd {
     /// Creates the end behind a TUN interface.
     #[must_use]
-    pub fn behind(interface: &str, address: IpAddr) -> Self {
+    pub fn behind_tun(interface: &str, address: IpAddr) -> Self {
         let interface = (interface.to_owned(), 0);
         LocalEnd { address, bound: address, interface, loopback: false, behind_tun: true, mark: 0 }
     }

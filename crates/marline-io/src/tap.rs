@@ -14,7 +14,7 @@ const HEADER: usize = 20;
 
 /// Segment that was sent or received.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Tapped {
+pub struct TappedSegment {
     /// Time since the start of the log, in microseconds.
     pub at_us: u64,
     /// True if we sent it.
@@ -36,7 +36,7 @@ pub struct Tapped {
 pub struct SegmentLog {
     start: Instant,
     most: usize,
-    entries: Arc<Mutex<VecDeque<Tapped>>>,
+    entries: Arc<Mutex<VecDeque<TappedSegment>>>,
 }
 
 impl SegmentLog {
@@ -54,7 +54,7 @@ impl SegmentLog {
 
     /// Entries, oldest first.
     #[must_use]
-    pub fn entries(&self) -> Vec<Tapped> {
+    pub fn entries(&self) -> Vec<TappedSegment> {
         let entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
         entries.iter().cloned().collect()
     }
@@ -62,7 +62,7 @@ impl SegmentLog {
     pub(crate) fn note(&self, sent: bool, path: &FourTuple, segment: &[u8]) {
         let at_us = self.now_us();
         let (local, remote) = (path.local, path.remote);
-        let Some(entry) = Tapped::of(at_us, sent, local, remote, segment) else { return };
+        let Some(entry) = TappedSegment::of(at_us, sent, local, remote, segment) else { return };
         let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
         if entries.len() >= self.most {
             entries.pop_front();
@@ -71,7 +71,7 @@ impl SegmentLog {
     }
 }
 
-impl Tapped {
+impl TappedSegment {
     /// Log entry of a segment; `None` if the bytes are not a segment.
     #[must_use]
     pub fn of(
@@ -80,10 +80,10 @@ impl Tapped {
         local: SocketAddr,
         remote: SocketAddr,
         segment: &[u8],
-    ) -> Option<Tapped> {
+    ) -> Option<TappedSegment> {
         let end = usize::from(segment.get(12)? >> 4) * 4;
         let (header, payload) = segment.split_at_checked(end.max(HEADER))?;
-        Some(Tapped {
+        Some(TappedSegment {
             at_us,
             sent,
             local,

@@ -179,7 +179,7 @@ impl Forecaster {
     /// Quantiles of the answer time of a segment that leaves now with nothing ahead of it.
     fn answers_us(&self, now: Instant) -> Option<[u32; 3]> {
         let age = now.since(Instant::from_nanos(self.sampled_at?.get()));
-        let (centre, spread) = (self.centre(age), self.spread(age));
+        let (centre, spread) = (self.center(age), self.spread(age));
         Some(self.multiples.map(|multiple| (centre + multiple * spread).max(1.0) as u32))
     }
 
@@ -223,7 +223,7 @@ impl Forecaster {
         };
         let age = now.since(Instant::from_nanos(sampled_at.get()));
         let spread = self.spread(age);
-        self.centre_us = self.centre(age);
+        self.centre_us = self.center(age);
         let error = answer_us - self.centre_us;
         // The quantiles are calibrated for the time of sending, a round trip before the path's current behavior
         // is known.
@@ -232,7 +232,7 @@ impl Forecaster {
         }
         // One answer after an outage does not prove that the path is slow; several do.
         let error = error.min(MAX_ERROR_SPREADS * spread);
-        self.forget(age);
+        self.fade(age);
         let mut gain = CENTRE_GAIN;
         if age >= PAUSE {
             let age_s = age.as_secs_f32();
@@ -254,7 +254,7 @@ impl Forecaster {
     }
 
     /// Fades the learned quantiles, more after a longer pause.
-    fn forget(&mut self, age: Duration) {
+    fn fade(&mut self, age: Duration) {
         if age < PAUSE {
             return;
         }
@@ -328,7 +328,7 @@ impl Forecaster {
     }
 
     /// The center when the last answer has this age, as unusual values decay.
-    fn centre(&self, age: Duration) -> f32 {
+    fn center(&self, age: Duration) -> f32 {
         if age < PAUSE {
             return self.centre_us;
         }
@@ -433,7 +433,7 @@ pub struct Forecast {
 impl Forecast {
     /// A forecast with these quantiles on an idle path, for tests of policies.
     #[must_use]
-    pub fn of(answers: [Duration; 3], troubles: f32, rate: Option<Rate>) -> Forecast {
+    pub fn with_quantiles(answers: [Duration; 3], troubles: f32, rate: Option<Rate>) -> Forecast {
         let answers_us = answers.map(|time| micros(time) as u32);
         Forecast {
             answers_us,
@@ -469,7 +469,7 @@ impl Forecast {
     /// Time until the answer to the last of `bytes` that leave now, behind the bytes sent before.
     #[must_use]
     pub fn answer_after(&self, bytes: u64, quantile: Quantile) -> Option<Duration> {
-        self.answer_behind(self.queued() + self.passing(bytes), quantile)
+        self.answer_behind(self.queued() + self.transit_time(bytes), quantile)
     }
 
     /// Time until the answer behind `own_delay` of the sender's own bytes. The uncertainty grows with that
@@ -506,7 +506,7 @@ impl Forecast {
 
     /// Time that the path needs for these bytes; zero if its rate is not known.
     #[must_use]
-    pub fn passing(&self, bytes: u64) -> Duration {
+    pub fn transit_time(&self, bytes: u64) -> Duration {
         self.rate.filter(|rate| *rate != Rate::ZERO).map_or(Duration::ZERO, |r| r.time_for(bytes))
     }
 

@@ -45,7 +45,7 @@ impl PathHealth {
 
     /// Single word: `usable`, `degraded`, `unreachable` or `untried`.
     #[must_use]
-    pub const fn word(self) -> &'static str {
+    pub const fn name(self) -> &'static str {
         match self {
             PathHealth::Usable => "usable",
             PathHealth::Degraded => "degraded",
@@ -63,7 +63,7 @@ impl PathHealth {
 
 impl Display for PathHealth {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        f.write_str(self.word())
+        f.write_str(self.name())
     }
 }
 
@@ -108,8 +108,8 @@ impl Health {
     pub const fn cause(self) -> Option<&'static str> {
         match self {
             Health::Usable => None,
-            Health::Degraded { cause, .. } => Some(cause.words()),
-            Health::Unreachable { cause, .. } => Some(cause.words()),
+            Health::Degraded { cause, .. } => Some(cause.text()),
+            Health::Unreachable { cause, .. } => Some(cause.text()),
         }
     }
 
@@ -186,7 +186,7 @@ pub enum UnreachableCause {
 impl UnreachableCause {
     /// The cause in words, such as `probe timeout`.
     #[must_use]
-    pub const fn words(self) -> &'static str {
+    pub const fn text(self) -> &'static str {
         match self {
             UnreachableCause::ProbeTimeout => "probe timeout",
             UnreachableCause::RetransmissionTimeout => "retransmission timeout",
@@ -204,6 +204,6 @@ impl UnreachableCause {
 
 impl Display for UnreachableCause {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        f.write_str(self.words())
+        f.write_str(self.text())
     }
 }

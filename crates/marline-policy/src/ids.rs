@@ -40,24 +40,24 @@ impl SubflowSet {
 
     /// The set with one member.
     #[must_use]
-    pub const fn of(id: SubflowId) -> Self {
+    pub const fn single(id: SubflowId) -> Self {
         SubflowSet(1 << (id.0 & 31))
     }
 
     /// Whether `id` is in the set.
     #[must_use]
     pub const fn contains(self, id: SubflowId) -> bool {
-        self.0 & Self::of(id).0 != 0
+        self.0 & Self::single(id).0 != 0
     }
 
     /// Adds `id`.
     pub const fn insert(&mut self, id: SubflowId) {
-        self.0 |= Self::of(id).0;
+        self.0 |= Self::single(id).0;
     }
 
     /// Removes `id`.
     pub const fn remove(&mut self, id: SubflowId) {
-        self.0 &= !Self::of(id).0;
+        self.0 &= !Self::single(id).0;
     }
 
     /// Whether the set is empty.

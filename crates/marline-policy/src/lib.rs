@@ -38,7 +38,8 @@ pub use health::{Health, PathHealth, UnreachableCause};
 pub use ids::{AddressId, SubflowId, SubflowSet, Token};
 pub use path_cost::PathCost;
 pub use path_health::{
-    AddressPair, AddressPairFault, BadPathHealthSpec, Clean, LossBase, PathHealthConfig, Watch,
+    AddressPair, AddressPairFault, BadPathHealthSpec, LossBase, PairProbing, PathHealthConfig,
+    RecoveryRule,
 };
 pub use path_manager::{
     LocalAddress, PathAction, PathContext, PathEvent, PathManager, RemoteAddress, Role, SubflowPath,

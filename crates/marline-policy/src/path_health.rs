@@ -43,7 +43,7 @@ pub enum AddressPairFault {
 impl AddressPairFault {
     /// The fault in words.
     #[must_use]
-    pub const fn words(self) -> &'static str {
+    pub const fn text(self) -> &'static str {
         match self {
             AddressPairFault::Loss => "loss",
             AddressPairFault::Retransmissions => "retransmissions",
@@ -57,7 +57,7 @@ impl AddressPairFault {
 
 impl Display for AddressPairFault {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        f.write_str(self.words())
+        f.write_str(self.text())
     }
 }
 
@@ -80,9 +80,9 @@ pub struct PathHealthConfig {
     /// The pair is degraded if a subflow's backed-off retransmission timeout is at least this long.
     pub rto: Duration,
     /// Probe an address pair after a timeout on it. `None` relies on the statistics alone.
-    pub watch: Option<Watch>,
+    pub watch: Option<PairProbing>,
     /// Conditions that lift a verdict. With `None`, verdicts are permanent.
-    pub clean: Option<Clean>,
+    pub clean: Option<RecoveryRule>,
     /// Maximum number of address pairs. The least recently used one is evicted.
     pub address_pairs: usize,
 }
@@ -100,7 +100,7 @@ pub enum LossBase {
 
 /// Probing of an address pair after a timeout. The pair becomes degraded if nothing is received on it.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub struct Watch {
+pub struct PairProbing {
     /// Minimum wait for an answer. Longer paths use SRTT plus four times RTTVAR.
     pub wait: Duration,
     /// Number of unanswered waits that make the address pair degraded, at least 1.
@@ -109,7 +109,7 @@ pub struct Watch {
 
 /// How a degraded address pair becomes usable again.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub struct Clean {
+pub struct RecoveryRule {
     /// The period during which every probe must be answered and nothing may time out.
     pub period: Duration,
     /// Time between two probes, and the time allowed for an answer.
@@ -140,8 +140,8 @@ impl PathHealthConfig {
     /// some 150 ms unless something is received on it, and two seconds of answered probes make it usable again.
     #[must_use]
     pub const fn prompt() -> Self {
-        let watch = Watch { wait: Duration::from_millis(50), count: 3 };
-        let clean = Clean {
+        let watch = PairProbing { wait: Duration::from_millis(50), count: 3 };
+        let clean = RecoveryRule {
             period: Duration::from_secs(2),
             // Linux answers at most one empty segment per half second.
             probe: Duration::from_millis(600),

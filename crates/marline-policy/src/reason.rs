@@ -3,13 +3,13 @@
 //! *Problem.* The packets sent do not show why a path was chosen or a copy made, because the forecasts have changed by
 //! then. A log written separately from the decision code eventually disagrees with it.
 //!
-//! *How.* [`Inputs`] is the scheduler's context as a value. [`Inputs::of`] runs the scheduler with a mapping index that
-//! records each query and its answer. [`Inputs::replay`] runs the same code again, from the record alone. So the same
-//! function makes a decision and recomputes it. [`Grounds`] holds the rule that decided and the times it compared, for
-//! people to read. They are recomputed with the decision.
+//! *How.* [`Inputs`] is the scheduler's context as a value. [`Inputs::record`] runs the scheduler with a mapping index
+//! that records each query and its answer. [`Inputs::replay`] runs the same code again, from the record alone. So the
+//! same function makes a decision and recomputes it. [`Grounds`] holds the rule that decided and the times it compared,
+//! for people to read. They are recomputed with the decision.
 //!
 //! A [`Reason`] is logged as a line of text ([`Reason::record`]) that can be parsed without loss ([`Reason::parse`]),
-//! and can be described in a sentence ([`Reason::words`]). Neither contains keys, tokens or payload. Positions count
+//! and can be described in a sentence ([`Reason::text`]). Neither contains keys, tokens or payload. Positions count
 //! from the start of the stream.
 
 use core::cell::RefCell;
@@ -121,7 +121,7 @@ pub struct Grounds {
 impl Grounds {
     /// A rule without times.
     #[must_use]
-    pub const fn of(rule: Rule) -> Self {
+    pub const fn without_times(rule: Rule) -> Self {
         Grounds {
             rule,
             path: None,
@@ -212,7 +212,7 @@ pub enum MappingQuery {
     Oldest,
     /// [`MappingIndex::newest`].
     Newest,
-    /// [`MappingIndex::at`].
+    /// [`MappingIndex::mapping_at`].
     At(Dsn),
     /// [`MappingIndex::next_not_on`].
     NextNotOn(SubflowId, Dsn),
@@ -250,7 +250,7 @@ fn recorded(view: &SubflowView) -> SubflowView {
 
 impl Inputs {
     /// Runs `decide` and also returns its inputs: the whole context, and its queries about outstanding data.
-    pub fn of<T>(
+    pub fn record<T>(
         cx: &SchedulerContext<'_>,
         spending: &BudgetState,
         decide: impl FnOnce(&SchedulerContext<'_>) -> T,
@@ -305,7 +305,7 @@ impl MappingIndex for Inputs {
         self.answer(MappingQuery::Oldest)
     }
 
-    fn at(&self, at: Dsn) -> Option<Mapping> {
+    fn mapping_at(&self, at: Dsn) -> Option<Mapping> {
         self.answer(MappingQuery::At(at))
     }
 
@@ -330,7 +330,7 @@ struct Listening<'a> {
 }
 
 impl Listening<'_> {
-    fn note(&self, query: MappingQuery, answer: Option<Mapping>) -> Option<Mapping> {
+    fn record_query(&self, query: MappingQuery, answer: Option<Mapping>) -> Option<Mapping> {
         let mut asked = self.asked.borrow_mut();
         if !asked.iter().any(|(before, _)| *before == query) {
             asked.push((query, answer));
@@ -341,24 +341,24 @@ impl Listening<'_> {
 
 impl MappingIndex for Listening<'_> {
     fn oldest(&self) -> Option<Mapping> {
-        self.note(MappingQuery::Oldest, self.index.oldest())
+        self.record_query(MappingQuery::Oldest, self.index.oldest())
     }
 
-    fn at(&self, at: Dsn) -> Option<Mapping> {
-        self.note(MappingQuery::At(at), self.index.at(at))
+    fn mapping_at(&self, at: Dsn) -> Option<Mapping> {
+        self.record_query(MappingQuery::At(at), self.index.mapping_at(at))
     }
 
     fn next_not_on(&self, subflow: SubflowId, from: Dsn) -> Option<Mapping> {
         let answer = self.index.next_not_on(subflow, from);
-        self.note(MappingQuery::NextNotOn(subflow, from), answer)
+        self.record_query(MappingQuery::NextNotOn(subflow, from), answer)
     }
 
     fn last_not_on(&self, subflow: SubflowId, before: Dsn) -> Option<Mapping> {
         let answer = self.index.last_not_on(subflow, before);
-        self.note(MappingQuery::LastNotOn(subflow, before), answer)
+        self.record_query(MappingQuery::LastNotOn(subflow, before), answer)
     }
 
     fn newest(&self) -> Option<Mapping> {
-        self.note(MappingQuery::Newest, self.index.newest())
+        self.record_query(MappingQuery::Newest, self.index.newest())
     }
 }

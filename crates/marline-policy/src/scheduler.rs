@@ -24,7 +24,7 @@ pub trait MappingIndex {
     /// The oldest data that is not DATA_ACKed: the rest of a segment or of a run.
     fn oldest(&self) -> Option<Mapping>;
     /// The mapping that contains `at`, cut to start there.
-    fn at(&self, at: Dsn) -> Option<Mapping>;
+    fn mapping_at(&self, at: Dsn) -> Option<Mapping>;
     /// The first data at or after `from` that `subflow` did not carry, or a prefix of it. All of it was carried by the
     /// same other subflows, and either all or none of it was delivered.
     fn next_not_on(&self, subflow: SubflowId, from: Dsn) -> Option<Mapping>;

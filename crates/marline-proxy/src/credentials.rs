@@ -193,7 +193,7 @@ pub struct Store {
 impl Store {
     /// The store in this file.
     #[must_use]
-    pub fn at(path: PathBuf) -> Store {
+    pub fn in_file(path: PathBuf) -> Store {
         Store { path }
     }
 
@@ -244,7 +244,7 @@ impl Store {
     ///
     /// # Errors
     /// The error of [`load`](Self::load) for the current file.
-    pub fn follow(
+    pub fn watch_file(
         self,
         again: Arc<Notify>,
         suspensions: Suspensions,

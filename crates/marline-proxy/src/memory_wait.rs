@@ -39,7 +39,7 @@ mod tests {
             drop(held);
         });
         let room = waited.expect("room");
-        assert_eq!((account.waits(), account.used()), (2, FLOOR));
+        assert_eq!((account.wait_count(), account.used()), (2, FLOOR));
         drop(room);
     }
 }

@@ -54,7 +54,7 @@ impl Bench {
     /// A bench whose server advertises these addresses of its own.
     pub(crate) fn advertising(own: Vec<SocketAddr>) -> Bench {
         let bench = Bench::new(ServerLimits::default());
-        let server = Arc::into_inner(bench.server).expect("nobody else has it").advertise(own);
+        let server = Arc::into_inner(bench.server).expect("no other owner").advertise(own);
         Bench { server: Arc::new(server), ..bench }
     }
 

@@ -15,8 +15,8 @@ use marline_time::{Duration, Instant};
 use proptest::prelude::*;
 
 use crate::schedulers::{
-    After, Augur, Blest, Ecf, Fuso, FusoConfig, Lamps, OpportunisticRedundant, Orp, Paaf, Papd,
-    PapdConfig, Peekaboo, Raven, TailProbes, Xlink,
+    Augur, Blest, Ecf, Fuso, FusoConfig, Lamps, OpportunisticRedundant, Orp, Paaf, Papd,
+    PapdConfig, Peekaboo, Raven, SilentOriginalAction, TailProbes, Xlink,
 };
 
 fn any_view(id: u8) -> impl Strategy<Value = SubflowView> {
@@ -81,10 +81,10 @@ fn schedulers() -> Vec<Box<dyn Scheduler>> {
         Box::<Paaf>::default(),
         Box::<Augur>::default(),
         Box::<Peekaboo>::default(),
-        Box::new(Fuso::around(Box::<MinRtt>::default(), FusoConfig::default())),
+        Box::new(Fuso::wrap(Box::<MinRtt>::default(), FusoConfig::default())),
         Box::<Lamps>::default(),
         Box::<Raven>::default(),
-        Box::new(TailProbes::across(Box::<MinRtt>::default(), After::Reinject)),
+        Box::new(TailProbes::across(Box::<MinRtt>::default(), SilentOriginalAction::Reinject)),
     ]
 }
 
@@ -92,7 +92,7 @@ fn check(subflows: &[SubflowView], decision: Decision) {
     let Some((subflow, _)) = decision.data() else { return };
     let chosen = subflows.iter().find(|v| v.id == subflow).expect("a subflow that exists");
     assert!(chosen.is_ready(), "{chosen:?} has no room");
-    assert_eq!(Class::of(chosen), best_class(subflows), "a worse class than need be");
+    assert_eq!(Class::from_view(chosen), best_class(subflows), "a worse class than need be");
 }
 
 fn play(scheduler: &mut dyn Scheduler, steps: &[Step]) {
@@ -146,7 +146,7 @@ proptest! {
             let chosen = &subflows[usize::from(subflow.0)];
             prop_assert!(chosen.is_ready());
             prop_assert!(again || !item.carried_by.contains(subflow));
-            let healthy_regular = subflows.iter().any(|v| Class::of(v) == Some(Class::Regular));
+            let healthy_regular = subflows.iter().any(|v| Class::from_view(v) == Some(Class::Regular));
             prop_assert!(!healthy_regular || !chosen.backup, "a backup although a regular lives");
         }
     }

@@ -22,7 +22,7 @@ impl ReadyInterface {
     pub(crate) fn set_up(addresses: &Addresses) -> io::Result<ReadyInterface> {
         let setup = InterfaceSetup::named(GATEWAY_INTERFACE)?;
         prepare_ipv6();
-        setup.up(Some(MTU))?;
+        setup.set_up(Some(MTU))?;
         setup.add_address(addresses.host_v4.into(), PREFIX_V4)?;
         let added = setup.add_address(addresses.host_v6.into(), PREFIX_V6);
         if let Err(error) = &added {

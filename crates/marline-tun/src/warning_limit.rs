@@ -24,7 +24,7 @@ impl WarningLimit {
     /// Returns true if this warning is to be logged now, and records it as logged.
     pub(crate) fn admits(&self, text: &str) -> bool {
         let mut limits = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        limits.take(text.to_owned(), Instant::now())
+        limits.try_take(text.to_owned(), Instant::now())
     }
 }
 

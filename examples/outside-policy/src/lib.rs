@@ -1,12 +1,12 @@
 //! A scheduler that lives outside Marline: everything on one path until that path is in trouble.
 //!
 //! *Problem.* Min-RTT fills the second path as soon as the first one's window is full. For a remote
-//! desktop that is the wrong bargain: the stream then hops between delays, and a metered path is
-//! used without need. Here the second path is for trouble only, whatever the first one's window says.
+//! desktop this is wrong: the stream switches between delays, and a metered path is used without
+//! need. Here the second path carries data only when the first one is in trouble.
 //!
-//! *How.* Stay on the current path. Leave it when it is gone or not healthy, or when another one
-//! of its class has less than half its RTT (a path that got bad without dying). Then stay there: going
-//! back has to be worth it by the same rule, so two similar paths never make it hop.
+//! *Method.* Stay on the current path. Leave it when it is gone or not healthy, or when another one
+//! of its class has less than half its RTT. Then stay there: the same rule decides about the way
+//! back, so the scheduler does not alternate between two similar paths.
 
 #![forbid(unsafe_code)]
 
@@ -14,7 +14,7 @@ use marline_algos::schedulers::classes;
 use marline_algos::{RegisterError, Registry};
 use marline_policy::{Decision, Reinjection, Scheduler, SchedulerContext, SubflowId, SubflowView};
 
-/// The name it is chosen by.
+/// Name in the registry.
 pub const NAME: &str = "sticky";
 
 /// Adds the scheduler to a registry.
@@ -37,8 +37,7 @@ pub struct Sticky {
 }
 
 impl Sticky {
-    /// The path to be on now: only the best class (regular before backup, healthy before degraded and silent)
-    /// comes into question.
+    /// The path to use now, from the best class (regular before backup, usable before degraded and unreachable).
     fn choose<'a>(&self, cx: &SchedulerContext<'a>) -> Option<&'a SubflowView> {
         let class = classes::best_class(cx.subflows)?;
         let best = classes::members(cx.subflows, class).min_by_key(|view| classes::rank(view))?;
@@ -68,13 +67,13 @@ impl Scheduler for Sticky {
             // The core cuts the range to a segment and asks again.
             Decision::Send { subflow: path.id, range: cx.unsent }
         } else {
-            // Full is no reason to leave: wait for its window or its pacer.
+            // Do not leave a full path: wait for its window or its pacer.
             classes::wait(core::iter::once(path))
         }
     }
 
     fn next_reinjection(&mut self, item: &Reinjection, cx: &SchedulerContext<'_>) -> Decision {
-        // What a troubled path holds goes where the built-in schedulers would send it.
+        // Data of a troubled path goes where the built-in schedulers would send it.
         classes::reinject(item, cx)
     }
 }

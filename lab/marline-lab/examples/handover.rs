@@ -39,7 +39,7 @@ fn draw(experiment: &Path) -> anyhow::Result<String> {
     }
     for lane in file.lanes(&[Stack::Sim])? {
         let outcome = simulate(experiment, &lane.variant, experiment.scenario.seed)?;
-        let messages = outcome.messages(&experiment.workload);
+        let messages = outcome.messages(experiment.workload());
         let curve: Vec<(f64, f64)> =
             messages.iter().map(|message| (message.sent_ms / 1e3, message.latency_ms)).collect();
         plot = plot.line(&lane.variant.name, &curve);
@@ -63,7 +63,7 @@ mod tests {
         let (mut worst_ms, mut count) = (0.0_f64, 0);
         for job in Job::series(&file.experiment, &lanes, 100) {
             let outcome = simulate(&job.experiment, &job.lane.variant, job.seed).expect("a run");
-            for message in outcome.messages(&job.experiment.workload) {
+            for message in outcome.messages(job.experiment.workload()) {
                 worst_ms = worst_ms.max(message.latency_ms);
                 count += 1;
             }

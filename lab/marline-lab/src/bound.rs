@@ -58,8 +58,8 @@ impl Bound {
     /// A path or an event cannot be parsed, or a trace is missing.
     pub fn of(experiment: &Experiment, seed: u64) -> anyhow::Result<Bound> {
         let seeds = SeedTree::new(seed);
-        let workload = experiment.workload;
-        let until = START + workload.lasts(seed) + experiment.patience;
+        let workload = *experiment.workload();
+        let until = START + experiment.lasts(seed) + experiment.patience;
         let script = experiment.script(seed)?;
         let mut bound = Bound { workload, up: Vec::new(), down: Vec::new() };
         for path in &experiment.scenario.paths {
@@ -103,8 +103,13 @@ impl Bound {
     /// infinite if it cannot arrive before the run ends.
     #[must_use]
     pub fn latency_ms(&self, sent_ms: f64, bytes: u32) -> f64 {
+        self.least_ms(&self.workload, sent_ms, bytes)
+    }
+
+    /// As [`latency_ms`](Self::latency_ms), for a message of another workload over the same links.
+    fn least_ms(&self, workload: &Workload, sent_ms: f64, bytes: u32) -> f64 {
         let from = START + std::time::Duration::from_nanos((sent_ms * 1e6).round() as u64);
-        let arrives = match self.workload {
+        let arrives = match *workload {
             Workload::Ask { request_bytes, .. } | Workload::Dialogue { request_bytes, .. } => {
                 let asked = transfer(&self.up, from, request_bytes);
                 asked.and_then(|asked| transfer(&self.down, asked, bytes))
@@ -116,6 +121,7 @@ impl Bound {
             }
             // The last byte only.
             Workload::Blocks { .. } => transfer(&self.down, from, 1),
+            Workload::Upload { .. } => transfer(&self.up, from, 1),
             Workload::Bursts { .. } | Workload::RandomBursts { .. } => {
                 transfer(&self.down, from, bytes)
             }
@@ -126,7 +132,13 @@ impl Bound {
     /// The least latencies of these messages, ms.
     #[must_use]
     pub fn latencies_ms(&self, messages: &[Message]) -> Vec<f64> {
-        let least = |message: &Message| self.latency_ms(message.sent_ms, message.bytes);
+        self.latencies_of(&self.workload, messages)
+    }
+
+    /// As [`latencies_ms`](Self::latencies_ms), for messages of another workload over the same links.
+    #[must_use]
+    pub fn latencies_of(&self, workload: &Workload, messages: &[Message]) -> Vec<f64> {
+        let least = |message: &Message| self.least_ms(workload, message.sent_ms, message.bytes);
         messages.iter().map(least).collect()
     }
 }

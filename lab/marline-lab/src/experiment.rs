@@ -10,12 +10,15 @@ mod capture;
 mod end;
 pub mod file;
 mod live;
+mod load;
 mod outcome;
+mod plan;
 mod process;
 mod qlog;
 mod script;
 mod simulation;
 mod stack;
+mod talk;
 mod timeline;
 mod variant;
 
@@ -23,7 +26,9 @@ pub use calibration::Calibration;
 pub use capture::{CaptureConfig, EndCapture, simulate_captured};
 pub use end::run_end;
 pub use live::{Watch, Watched, run_live, run_live_watched, weight};
-pub use outcome::{Message, Outcome, PathTotals};
+pub use load::Load;
+pub use outcome::{Flow, Message, Outcome, PathTotals};
+pub use plan::Flows;
 pub use qlog::{EndTrace, QlogConfig, simulate_traced};
 pub use script::{Fault, Happening, Moment, can_be_restored};
 pub use simulation::{START, reinjected_bytes, simulate, simulate_recorded, stage};
@@ -41,13 +46,13 @@ use ipnet::IpNet;
 use crate::scenario::{Path, Scenario, path_number};
 use crate::workload::Workload;
 
-/// Paths with a workload and faults.
+/// Paths with workloads and faults.
 #[derive(Clone, Debug)]
 pub struct Experiment {
     /// Paths and events; the times of events count from the start of the workload.
     pub scenario: Scenario,
-    /// Workload.
-    pub workload: Workload,
+    /// Workloads, at least one; faults count from the bursts of the first.
+    pub loads: Vec<Load>,
     /// Path events at times that are drawn for each run.
     pub faults: Vec<Fault>,
     /// Messages that begin earlier than this after the start are not counted.
@@ -70,12 +75,29 @@ impl Experiment {
         let paths = links.iter().map(path).collect();
         Experiment {
             scenario: Scenario { seed: 1, paths, ..Scenario::default() },
-            workload,
+            loads: vec![Load::new(workload)],
             faults: Vec::new(),
             warm_up: Duration::ZERO,
             patience: Duration::from_secs(30),
             trace_dir: None,
         }
+    }
+
+    /// The first workload.
+    ///
+    /// # Panics
+    /// There is none.
+    #[must_use]
+    pub fn workload(&self) -> &Workload {
+        &self.loads[0].workload
+    }
+
+    /// Planned duration of all workloads of the run with this seed.
+    #[must_use]
+    pub fn lasts(&self, seed: u64) -> Duration {
+        let ends = self.loads.iter().enumerate();
+        let ends = ends.map(|(number, load)| load.ends(Load::seed(seed, number)));
+        ends.max().unwrap_or_default()
     }
 
     /// Runs the experiment once.

@@ -89,7 +89,7 @@ impl Job {
     #[must_use]
     pub fn cost_s(&self) -> f64 {
         // Connecting and closing take time, too; a simulation is about fifty times as fast.
-        let lasts = self.experiment.workload.lasts(self.seed).as_secs_f64();
+        let lasts = self.experiment.lasts(self.seed).as_secs_f64();
         if self.lane.stack.is_real_time() { lasts + 5.0 } else { lasts / 50.0 + 0.02 }
     }
 

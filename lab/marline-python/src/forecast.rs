@@ -44,7 +44,11 @@ impl Forecast {
     ) -> Forecast {
         let answers = [p50_us, p90_us, p99_us].map(duration);
         Forecast {
-            core: Core::of(answers, troubles_per_s, rate_bits_per_s.map(Rate::from_bits_per_s)),
+            core: Core::with_quantiles(
+                answers,
+                troubles_per_s,
+                rate_bits_per_s.map(Rate::from_bits_per_s),
+            ),
         }
     }
 
@@ -77,7 +81,7 @@ impl Forecast {
     }
 
     fn passing_us(&self, bytes: u64) -> f64 {
-        micros(self.core.passing(bytes))
+        micros(self.core.transit_time(bytes))
     }
 
     fn __repr__(&self) -> String {

@@ -29,13 +29,14 @@ mod scenario;
 mod world;
 
 pub use app::{
-    Amount, App, Bulk, Dialogue, Echo, EchoServer, ExchangeSizes, Hole, Pace, Random, RandomPlan,
-    Report, Request, RequestResponse, ResponseServer, Socket, SocketStatus, Units,
+    Amount, App, Bulk, Echo, EchoServer, ExchangeSizes, Hole, Message, Messages, Pace, Plan,
+    Random, RandomPlan, Report, RequestResponse, ResponseServer, SentAt, Socket, SocketStatus,
+    Units,
 };
 pub use capture::Capture;
 pub use content::{Content, Verifier};
 pub use digest::Digest;
-pub use host::{Host, HostConfig, Listen, Watcher};
+pub use host::{Host, HostConfig, Listen, ListenByPort, Watcher};
 pub use lane::{
     DatagramApp, LaneHost, LanePaths, LanePathsConfig, Pulse, PulsePlan, PulseReport, QuicLike,
     QuicReport,

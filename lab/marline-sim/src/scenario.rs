@@ -12,7 +12,7 @@ use marline_policy::{AddressId, LocalAddress, PathCost};
 use marline_time::{Instant, SeedTree};
 
 use crate::app::App;
-use crate::{Host, HostConfig, LinkId, Listen, NodeId, Report, World, digest};
+use crate::{Host, HostConfig, LinkId, Listen, ListenByPort, NodeId, Report, World, digest};
 
 /// The server's port.
 pub const SERVER_PORT: u16 = 443;
@@ -190,6 +190,11 @@ impl Paths {
         self.world.node_mut(self.server).listen(listen);
     }
 
+    /// Sets the server's applications by port. [`listen`](Self::listen) has those of other connections.
+    pub fn listen_by_port(&mut self, listen: ListenByPort) {
+        self.world.node_mut(self.server).listen_by_port(listen);
+    }
+
     /// Opens a connection over a path.
     ///
     /// # Errors
@@ -199,8 +204,21 @@ impl Paths {
         path: usize,
         app: Box<dyn App>,
     ) -> Result<ConnectionId, ConnectError> {
+        self.connect_to(path, SERVER_PORT, app)
+    }
+
+    /// Opens a connection to a port of the server over a path.
+    ///
+    /// # Errors
+    /// Those of the endpoint.
+    pub fn connect_to(
+        &mut self,
+        path: usize,
+        port: u16,
+        app: Box<dyn App>,
+    ) -> Result<ConnectionId, ConnectError> {
         let local = SocketAddr::new(Self::address(path, self.renumbered[path]), 0);
-        let remote = SocketAddr::new(Self::server_address(), SERVER_PORT);
+        let remote = SocketAddr::new(Self::server_address(), port);
         let (now, config) = (self.world.now(), self.connection.clone());
         self.world.node_mut(self.client).connect(now, config, local, remote, app)
     }

@@ -154,7 +154,7 @@ impl Bbr {
                 self.repair = Repair::Grow;
             }
             let bdp = self.model(1.0);
-            let was_full = self.evidence.take(self.rtt.get(), bdp, ack.total_delivered);
+            let was_full = self.evidence.end_round(self.rtt.get(), bdp, ack.total_delivered);
             if !self.app_limited || was_full {
                 self.pipe.on_round(self.rate.get());
             }
@@ -292,7 +292,7 @@ impl CongestionController for Bbr {
             CongestionSignal::Rto { first, .. } => {
                 if first {
                     self.save_window();
-                    self.pipe.reconsider();
+                    self.pipe.restart_evaluation();
                 }
                 self.repair = Repair::Grow;
                 self.window = self.mss;

@@ -87,7 +87,7 @@ impl Curve {
     }
 
     /// Advances the epoch's clock by the time since the previous ACK, unless this was a pause.
-    fn tick(&mut self, now: Instant, srtt: Duration, counts: bool) {
+    fn advance_epoch(&mut self, now: Instant, srtt: Duration, counts: bool) {
         let Some(last) = self.last_ack else { return };
         if counts {
             self.elapsed += now.since(last).min(srtt);
@@ -96,21 +96,21 @@ impl Curve {
     }
 
     /// The cubic function, in segments, `seconds` into the epoch.
-    fn at(&self, seconds: f64) -> f64 {
+    fn window_at(&self, seconds: f64) -> f64 {
         let x = seconds - self.k;
         C * self.share * x * x * x + self.origin
     }
 
     /// The window after `segments` more have been delivered.
-    fn grow(&mut self, cwnd: f64, segments: f64, rtt: f64, estimate: RenoEstimate) -> f64 {
+    fn window_after(&mut self, cwnd: f64, segments: f64, rtt: f64, estimate: RenoEstimate) -> f64 {
         let beyond = estimate == RenoEstimate::Rfc9438 && self.w_est >= self.cwnd_prior;
         let alpha = if beyond { 1.0 } else { ALPHA };
         self.w_est += self.share * alpha * segments / cwnd;
         let now = seconds(self.elapsed);
-        if self.at(now) < self.w_est {
+        if self.window_at(now) < self.w_est {
             return self.w_est;
         }
-        let target = self.at(now + rtt).clamp(cwnd, cwnd * MAX_TARGET);
+        let target = self.window_at(now + rtt).clamp(cwnd, cwnd * MAX_TARGET);
         // One ACK may deliver more than a window after a hole is filled. That is still one round.
         cwnd + (target - cwnd) * (segments / cwnd).min(1.0)
     }
@@ -193,7 +193,7 @@ impl Cubic {
             curve.start(cwnd, self.share, ack.now);
         }
         let rtt = ack.srtt.map_or(0.0, seconds);
-        let grown = curve.grow(cwnd, delivered / mss, rtt, self.estimate);
+        let grown = curve.window_after(cwnd, delivered / mss, rtt, self.estimate);
         self.window.raise_to(grown * mss);
     }
 }
@@ -202,7 +202,7 @@ impl CongestionController for Cubic {
     fn on_ack(&mut self, ack: &AckSample, _me: SubflowId, _group: &[SubflowView]) {
         let counts = !ack.in_recovery && self.window.is_limit(ack);
         if let Some(curve) = &mut self.curve {
-            curve.tick(ack.now, ack.srtt.unwrap_or(Duration::ZERO), counts);
+            curve.advance_epoch(ack.now, ack.srtt.unwrap_or(Duration::ZERO), counts);
         }
         if ack.in_recovery {
             return;

@@ -224,8 +224,8 @@ impl CubicWestwood {
             self.next_look = ack.now + sampling_interval(group);
             if group.len() > 1 {
                 let shared = self.shared.get_or_insert_with(|| Box::new(SharedBottleneck::new()));
-                shared.look(me, group);
-                self.cubic.set_growth_share(shared.share());
+                shared.take_samples(me, group);
+                self.cubic.set_growth_share(shared.growth_share());
             }
         }
         self.looks = ack.cwnd_limited

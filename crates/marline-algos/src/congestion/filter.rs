@@ -72,12 +72,12 @@ impl MaxRate {
         } else if rate >= self.best[2].rate {
             self.best[2] = new;
         }
-        self.forget(new);
+        self.drop_expired(new);
     }
 
     /// Replaces a maximum that is too old by the next best, and ensures that a best of every third of the window is
     /// known.
-    fn forget(&mut self, new: Sample) {
+    fn drop_expired(&mut self, new: Sample) {
         let age = new.round - self.best[0].round;
         if age > self.window {
             self.best = [self.best[1], self.best[2], new];

@@ -40,14 +40,14 @@ const MAX_SIBLINGS: usize = 7;
 
 /// Two delays in seconds sampled together: their exponentially weighted means, variances and covariance.
 #[derive(Copy, Clone, Debug, Default)]
-struct Together {
+struct DelayPair {
     looks: u16,
     means: [f32; 2],
     variances: [f32; 2],
     covariance: f32,
 }
 
-impl Together {
+impl DelayPair {
     fn add(&mut self, mine: f32, other: f32) {
         self.looks = self.looks.saturating_add(1);
         let weight = (1.0 / f32::from(self.looks)).max(1.0 / MEMORY);
@@ -73,7 +73,7 @@ impl Together {
 #[derive(Copy, Clone, Debug)]
 struct Sibling {
     id: SubflowId,
-    together: Together,
+    together: DelayPair,
     shares: bool,
 }
 
@@ -91,12 +91,12 @@ impl SharedBottleneck {
     }
 
     /// This subflow's share of one TCP's growth, more than 0 and at most 1.
-    pub(super) const fn share(&self) -> f64 {
+    pub(super) const fn growth_share(&self) -> f64 {
         self.share
     }
 
     /// Adds a sample of all subflows of the connection.
-    pub(super) fn look(&mut self, me: SubflowId, group: &[SubflowView]) {
+    pub(super) fn take_samples(&mut self, me: SubflowId, group: &[SubflowView]) {
         let Some(mine) = group.iter().find(|view| view.id == me) else { return };
         let Some(queueing) = queueing_delay(mine) else { return };
         let others = || group.iter().filter(|view| view.id != me && view.is_active());
@@ -105,21 +105,21 @@ impl SharedBottleneck {
         let busy = || others().filter(|view| view.bytes_in_flight > 0);
         for other in busy() {
             if let Some(theirs) = queueing_delay(other) {
-                self.note(other.id, queueing, theirs);
+                self.record_sample(other.id, queueing, theirs);
             }
         }
         let shares = |view: &&SubflowView| {
             self.siblings.iter().any(|sibling| sibling.id == view.id && sibling.shares)
         };
-        self.share = share(mine, busy().filter(shares));
+        self.share = coupled_share(mine, busy().filter(shares));
     }
 
-    fn note(&mut self, id: SubflowId, mine: f32, theirs: f32) {
+    fn record_sample(&mut self, id: SubflowId, mine: f32, theirs: f32) {
         let at = match self.siblings.iter().position(|sibling| sibling.id == id) {
             Some(at) => at,
             None if self.siblings.len() == MAX_SIBLINGS => return,
             None => {
-                self.siblings.push(Sibling { id, together: Together::default(), shares: false });
+                self.siblings.push(Sibling { id, together: DelayPair::default(), shares: false });
                 self.siblings.len() - 1
             }
         };
@@ -143,7 +143,7 @@ fn queueing_delay(view: &SubflowView) -> Option<f32> {
 }
 
 /// RFC 6356's share of growth of `mine` among the subflows that share its bottleneck.
-fn share<'a>(mine: &SubflowView, others: impl Iterator<Item = &'a SubflowView>) -> f64 {
+fn coupled_share<'a>(mine: &SubflowView, others: impl Iterator<Item = &'a SubflowView>) -> f64 {
     let window_and_rtt = |view: &SubflowView| {
         let rtt = view.srtt.filter(|srtt| !srtt.is_zero())?.as_nanos() as f64 / 1e9;
         Some((view.cwnd.max(1) as f64, rtt))
@@ -182,7 +182,7 @@ mod tests {
             let queue_ms = |period: u64, step: u64| 20 + 40 * (step % period) / period;
             let other = queue_ms(period, step + later);
             let group = [behind(0, 20, queue_ms(40, step)), behind(1, 20, other)];
-            shared.look(SubflowId(0), &group);
+            shared.take_samples(SubflowId(0), &group);
         }
     }
 
@@ -190,9 +190,9 @@ mod tests {
     fn two_whose_queues_rise_and_fall_together_take_half_of_the_growth_of_half_a_tcp_each() {
         let mut shared = SharedBottleneck::new();
         look(&mut shared, 20, 40, 0);
-        assert_eq!(shared.share(), 1.0, "before enough was seen");
+        assert_eq!(shared.growth_share(), 1.0, "before enough was seen");
         look(&mut shared, 200, 40, 0);
-        assert!((shared.share() - 0.25).abs() < 1e-9, "{}", shared.share());
+        assert!((shared.growth_share() - 0.25).abs() < 1e-9, "{}", shared.growth_share());
     }
 
     #[test]
@@ -200,7 +200,7 @@ mod tests {
         for (period, later) in [(23, 0), (67, 11), (40, 20)] {
             let mut shared = SharedBottleneck::new();
             look(&mut shared, 2_000, period, later);
-            assert_eq!(shared.share(), 1.0, "a period of {period}, {later} later");
+            assert_eq!(shared.growth_share(), 1.0, "a period of {period}, {later} later");
         }
     }
 
@@ -210,9 +210,9 @@ mod tests {
         for step in 0..500 {
             let queued = Some(ms(40) + Duration::from_micros(500 * (step % 2)));
             let group = [0, 1].map(|id| SubflowView { srtt: queued, ..behind(id, 20, 0) });
-            shared.look(SubflowId(0), &group);
+            shared.take_samples(SubflowId(0), &group);
         }
-        assert_eq!(shared.share(), 1.0);
+        assert_eq!(shared.growth_share(), 1.0);
     }
 
     #[test]
@@ -220,27 +220,27 @@ mod tests {
         let mut shared = SharedBottleneck::new();
         look(&mut shared, 200, 40, 0);
         let pausing = SubflowView { bytes_in_flight: 0, ..behind(1, 20, 30) };
-        shared.look(SubflowId(0), &[behind(0, 20, 30), pausing]);
-        assert_eq!(shared.share(), 1.0);
-        shared.look(SubflowId(0), &[behind(0, 20, 30), behind(1, 20, 30)]);
-        assert!(shared.share() < 0.3);
-        shared.look(SubflowId(0), &[behind(0, 20, 30)]);
-        shared.look(SubflowId(0), &[behind(0, 20, 30), behind(1, 20, 30)]);
-        assert_eq!(shared.share(), 1.0, "what was known of it went with it");
+        shared.take_samples(SubflowId(0), &[behind(0, 20, 30), pausing]);
+        assert_eq!(shared.growth_share(), 1.0);
+        shared.take_samples(SubflowId(0), &[behind(0, 20, 30), behind(1, 20, 30)]);
+        assert!(shared.growth_share() < 0.3);
+        shared.take_samples(SubflowId(0), &[behind(0, 20, 30)]);
+        shared.take_samples(SubflowId(0), &[behind(0, 20, 30), behind(1, 20, 30)]);
+        assert_eq!(shared.growth_share(), 1.0, "what was known of it went with it");
     }
 
     #[test]
     fn there_is_a_bound_on_siblings_that_are_remembered() {
         let mut shared = SharedBottleneck::new();
         let group: Vec<SubflowView> = (0..20).map(|id| behind(id, 20, 30)).collect();
-        shared.look(SubflowId(0), &group);
+        shared.take_samples(SubflowId(0), &group);
         assert_eq!(shared.siblings.len(), MAX_SIBLINGS);
     }
 
     #[test]
     fn the_share_is_that_of_rfc_6356() {
         let mine = behind(0, 20, 0);
-        let share = |others: &[SubflowView]| share(&mine, others.iter());
+        let share = |others: &[SubflowView]| coupled_share(&mine, others.iter());
         assert_eq!(share(&[]), 1.0);
         assert!((share(&[behind(1, 20, 0)]) - 0.25).abs() < 1e-9);
         // Three equal subflows take a ninth each. Beside one with three times the window: 20 x 60 / 80^2.

@@ -112,8 +112,8 @@ impl Auto {
         Auto { config, budget: Budget::default() }
     }
 
-    fn spent(&mut self, now: Instant) -> f32 {
-        self.budget.spent(now, &self.config.budget)
+    fn spent_share(&mut self, now: Instant) -> f32 {
+        self.budget.spent_share(now, &self.config.budget)
     }
 
     fn copy_of(
@@ -122,7 +122,7 @@ impl Auto {
         flow: &FlowView,
         main: &DatagramPathView,
     ) -> Option<PathId> {
-        let spent = self.spent(context.now);
+        let spent = self.spent_share(context.now);
         let trouble = in_trouble(context.now, main);
         let other = earliest(candidates::for_copies(context, main.id, trouble), flow)?;
         let wanted = match flow.class {
@@ -146,7 +146,7 @@ impl DatagramPolicy for Auto {
         let main = match flow.class {
             FlowClass::Bulk => fastest(context, flow),
             FlowClass::Sparse | FlowClass::Steady => {
-                earliest(best, flow).map(|best| settled(best, stays, flow))
+                earliest(best, flow).map(|best| settled_path(best, stays, flow))
             }
         };
         let Some(main) = main else { return Route::only(context.paths[0].id) };
@@ -162,7 +162,7 @@ impl DatagramPolicy for Auto {
         group: Group,
     ) -> Option<Repairs> {
         let most = REPAIR_LIMITS[usize::from(group.frames.clamp(1, 4)) - 1];
-        if self.spent(context.now) > most {
+        if self.spent_share(context.now) > most {
             return None;
         }
         let other = earliest(candidates::for_copies(context, group.on, true), flow)?;
@@ -177,7 +177,7 @@ impl DatagramPolicy for Auto {
         flow: &FlowView,
         on: PathId,
     ) -> Option<PathId> {
-        if flow.class == FlowClass::Bulk || self.spent(context.now) > RESCUE_LIMIT {
+        if flow.class == FlowClass::Bulk || self.spent_share(context.now) > RESCUE_LIMIT {
             return None;
         }
         let other = earliest(candidates::for_copies(context, on, true), flow)?;
@@ -224,7 +224,7 @@ fn earliest<'a>(
 }
 
 /// The best path, or the one on which the flow is if that is about as good.
-fn settled<'a>(
+fn settled_path<'a>(
     best: &'a DatagramPathView,
     stays: Option<&'a DatagramPathView>,
     flow: &FlowView,
@@ -263,7 +263,7 @@ fn uses_group_repair(
 fn chance_first(other: &DatagramPathView, main: &DatagramPathView, flow: &FlowView) -> f32 {
     let ahead = other.bytes_queued + u64::from(flow.bytes);
     let Some(then) = other.forecast.answer_after(ahead, Quantile::P50) else { return 1.0 };
-    let own = main.forecast.queued() + main.forecast.passing(main.bytes_queued);
+    let own = main.forecast.queued() + main.forecast.transit_time(main.bytes_queued);
     main.forecast.chance_later(then.saturating_sub(own))
 }
 

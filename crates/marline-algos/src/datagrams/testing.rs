@@ -26,7 +26,7 @@ pub(super) fn path(id: u8, rtt_ms: u64) -> DatagramPathView {
         rttvar: ms(1),
         min_rtt: Some(ms(rtt_ms)),
         delivery_rate: None,
-        forecast: Forecast::of(answers, 0.0, Some(Rate::from_mbit(20))),
+        forecast: Forecast::with_quantiles(answers, 0.0, Some(Rate::from_mbit(20))),
         overdue: Duration::ZERO,
         stalled: Duration::ZERO,
         last_trouble_at: None,

@@ -61,7 +61,7 @@ fn primary(local: &[LocalAddress]) -> Option<AddressId> {
 impl PathManager for Backup {
     fn on_event(&mut self, event: &PathEvent, cx: &PathContext<'_>) {
         if event.is_about_health() {
-            self.mesh.note(event, cx);
+            self.mesh.record_event(event, cx);
             return;
         }
         match *event {
@@ -70,7 +70,7 @@ impl PathManager for Backup {
             PathEvent::LocalUp(_) | PathEvent::LocalDown(_) => self.asked = SubflowSet::EMPTY,
             _ => {}
         }
-        self.mesh.note(event, cx);
+        self.mesh.record_event(event, cx);
         self.update(cx);
     }
 

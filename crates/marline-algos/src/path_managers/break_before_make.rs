@@ -138,7 +138,7 @@ impl BreakBeforeMake {
             self.mesh.update(cx, |local| local.backup);
             return;
         }
-        let primary = self.tally(cx);
+        let primary = self.count_paths(cx);
         self.note_health(cx, &primary);
         if cx.paths.iter().any(|path| backup_of(path, cx).is_some()) {
             self.needed = true;
@@ -160,7 +160,7 @@ impl BreakBeforeMake {
         });
     }
 
-    fn tally(&self, cx: &PathContext<'_>) -> Tally {
+    fn count_paths(&self, cx: &PathContext<'_>) -> Tally {
         let mut tally = Tally::default();
         for view in primaries(cx) {
             let bad = view.health.has_degraded_address_pair() || view.health.is_degraded();
@@ -209,7 +209,7 @@ impl BreakBeforeMake {
         if self.chosen.filter(|id| up(*id)).is_none() {
             self.chosen = used.or_else(|| backups(cx).next().map(|local| local.id));
             if let Some(id) = self.chosen {
-                self.mesh.forget(id);
+                self.mesh.forget_address(id);
             }
         }
         if !cx.followed {
@@ -266,7 +266,7 @@ impl BreakBeforeMake {
         self.wake_at = Some(self.wake_at.map_or(at, |wake| wake.min(at)));
     }
 
-    fn note(&mut self, event: &PathEvent) {
+    fn record_event(&mut self, event: &PathEvent) {
         match *event {
             PathEvent::Silent { id, .. } => self.silent.insert(id),
             PathEvent::Reachable(id) | PathEvent::SubflowUp(id) => self.silent.remove(id),
@@ -319,8 +319,8 @@ fn primaries<'a>(cx: &PathContext<'a>) -> impl Iterator<Item = &'a SubflowView> 
 
 impl PathManager for BreakBeforeMake {
     fn on_event(&mut self, event: &PathEvent, cx: &PathContext<'_>) {
-        self.note(event);
-        self.mesh.note(event, cx);
+        self.record_event(event);
+        self.mesh.record_event(event, cx);
         self.next_after(event, cx);
         let lost = matches!(event, PathEvent::LocalDown(_) | PathEvent::Removed(_));
         self.update(cx, lost);

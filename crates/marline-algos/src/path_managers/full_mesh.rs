@@ -27,10 +27,10 @@ pub struct FullMesh {
 impl PathManager for FullMesh {
     fn on_event(&mut self, event: &PathEvent, cx: &PathContext<'_>) {
         if event.is_about_health() {
-            self.mesh.note(event, cx);
+            self.mesh.record_event(event, cx);
             return;
         }
-        self.mesh.note(event, cx);
+        self.mesh.record_event(event, cx);
         self.mesh.update(cx, |local| local.backup);
     }
 

@@ -127,7 +127,7 @@ impl Mesh {
     }
 
     /// Forgets the history of all pairs for which `holds` is false.
-    fn keep(&mut self, holds: impl Fn(Pair) -> bool) {
+    fn retain_pairs(&mut self, holds: impl Fn(Pair) -> bool) {
         if let Some(work) = &mut self.work {
             work.attempts.retain(|pair, _| holds(*pair));
         }
@@ -143,18 +143,18 @@ impl Mesh {
     }
 
     /// Records an event. The caller must call [`update`](Self::update) afterwards.
-    pub(super) fn note(&mut self, event: &PathEvent, cx: &PathContext<'_>) {
+    pub(super) fn record_event(&mut self, event: &PathEvent, cx: &PathContext<'_>) {
         match *event {
             PathEvent::Established => self.established = true,
-            PathEvent::LocalUp(id) => self.keep(|pair| pair.0 != id),
+            PathEvent::LocalUp(id) => self.retain_pairs(|pair| pair.0 != id),
             PathEvent::LocalDown(id) => {
-                self.keep(|pair| pair.0 != id);
+                self.retain_pairs(|pair| pair.0 != id);
                 if self.work.as_mut().is_some_and(|work| work.announced.remove(&id)) {
                     self.push(PathAction::Withdraw(id));
                 }
             }
             PathEvent::Announced(id) | PathEvent::Removed(id) => {
-                self.keep(|pair| pair.1 != id);
+                self.retain_pairs(|pair| pair.1 != id);
             }
             PathEvent::SubflowUp(id) => {
                 let path = cx.paths.iter().find(|path| path.id == id);
@@ -207,8 +207,8 @@ impl Mesh {
     }
 
     /// Forgets the history of all pairs of a local address.
-    pub(super) fn forget(&mut self, local: AddressId) {
-        self.keep(|pair| pair.0 != local);
+    pub(super) fn forget_address(&mut self, local: AddressId) {
+        self.retain_pairs(|pair| pair.0 != local);
     }
 
     fn announce(&mut self, cx: &PathContext<'_>) {
@@ -268,9 +268,9 @@ impl Mesh {
     }
 
     fn open(&mut self, cx: &PathContext<'_>, plan: impl Fn(&LocalAddress) -> Option<Plan>) {
-        let mut wanted = wanted(cx, self.stuck);
+        let mut wanted = wanted_pairs(cx, self.stuck);
         wanted.retain(|pair| plan(pair.local).is_some());
-        self.keep(|(local, remote)| {
+        self.retain_pairs(|(local, remote)| {
             cx.local.iter().any(|l| l.id == local)
                 && (remote == AddressId(0) || cx.remote.iter().any(|r| r.id == remote))
         });
@@ -316,7 +316,7 @@ impl Mesh {
 
 /// The pairs that should have a subflow but have none, except those made unnecessary by a subflow of the same
 /// interface.
-fn wanted<'a>(cx: &PathContext<'a>, stuck: SubflowSet) -> Vec<Wanted<'a>> {
+fn wanted_pairs<'a>(cx: &PathContext<'a>, stuck: SubflowSet) -> Vec<Wanted<'a>> {
     let mut wanted = Vec::new();
     let works = |path: &SubflowPath| !stuck.contains(path.id);
     let works_for = |local: &LocalAddress| {

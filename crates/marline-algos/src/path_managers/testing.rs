@@ -76,7 +76,7 @@ impl<M: PathManager + Default> Harness<M> {
         self.views.push(SubflowView { local_id, remote_id, ..view(id.0, 50) });
     }
 
-    fn with<T>(&mut self, ask: impl FnOnce(&mut M, &PathContext<'_>) -> T) -> T {
+    fn with_context<T>(&mut self, ask: impl FnOnce(&mut M, &PathContext<'_>) -> T) -> T {
         let cx = PathContext {
             now: self.now,
             role: self.role,
@@ -97,12 +97,12 @@ impl<M: PathManager + Default> Harness<M> {
     }
 
     pub(super) fn event(&mut self, event: PathEvent) -> Vec<PathAction> {
-        self.with(|manager, cx| manager.on_event(&event, cx));
+        self.with_context(|manager, cx| manager.on_event(&event, cx));
         self.actions()
     }
 
     /// Reports that the requested subflow is established in slot `id`.
-    pub(super) fn up(&mut self, id: u8, action: PathAction) -> Vec<PathAction> {
+    pub(super) fn report_established(&mut self, id: u8, action: PathAction) -> Vec<PathAction> {
         let PathAction::OpenSubflow { local, remote, backup, .. } = action else {
             panic!("{action:?} opens nothing")
         };
@@ -135,15 +135,15 @@ impl<M: PathManager + Default> Harness<M> {
     }
 
     /// Advances to the manager's next timeout. Returns the time waited and the requested actions.
-    pub(super) fn fire(&mut self) -> (Duration, Vec<PathAction>) {
+    pub(super) fn fire_timeout(&mut self) -> (Duration, Vec<PathAction>) {
         let at = self.manager.next_timeout().expect("a timer runs");
         let slept = at - self.now;
         self.now = at;
-        self.with(|manager, cx| manager.on_timeout(cx));
+        self.with_context(|manager, cx| manager.on_timeout(cx));
         (slept, self.actions())
     }
 
     pub(super) fn accepts_join(&mut self) -> bool {
-        self.with(|manager, cx| manager.accepts_join(addr("192.0.2.9:1"), cx))
+        self.with_context(|manager, cx| manager.accepts_join(addr("192.0.2.9:1"), cx))
     }
 }

@@ -100,7 +100,7 @@ impl LossRecovery for RackTlp {
         if self.rack.timeout().is_some_and(|at| at <= cx.now) {
             self.rack.detect(cx, lost);
         }
-        if self.tlp.fires(cx) && lost.len() == before {
+        if self.tlp.is_probe_due(cx) && lost.len() == before {
             return TimeoutAction::SendProbe;
         }
         TimeoutAction::None

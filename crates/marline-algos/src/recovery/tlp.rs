@@ -284,7 +284,7 @@ impl Tlp {
     }
 
     /// Whether the timer has run out and a probe is due.
-    pub fn fires(&mut self, cx: &RecoveryContext<'_>) -> bool {
+    pub fn is_probe_due(&mut self, cx: &RecoveryContext<'_>) -> bool {
         if self.pto_at.is_none_or(|at| at > cx.now) {
             return false;
         }

@@ -222,7 +222,7 @@ impl<'a> Parameters<'a> {
     }
 
     /// Declares a key that the policy no longer has. The error for it names the replacement `instead`.
-    pub fn gone(&mut self, key: &'static str, instead: &'static str) {
+    pub fn declare_removed(&mut self, key: &'static str, instead: &'static str) {
         self.gone.push((key, instead));
     }
 

@@ -8,7 +8,7 @@ use super::spec::{self, Part};
 use super::{ParameterInfo, Parameters, PolicyError, PolicyKind, RegisterError, UnknownPolicy};
 
 /// Creates a factory with this text as its name.
-pub(super) type Make<F> = Box<dyn FnOnce(&str) -> Arc<F>>;
+pub(super) type MakeFactory<F> = Box<dyn FnOnce(&str) -> Arc<F>>;
 /// Wraps a factory. The result has this text as its name.
 pub(super) type Wrap<F> = Box<dyn FnOnce(Arc<F>, &str) -> Arc<F>>;
 type Read<T> = Arc<dyn Fn(&mut Parameters<'_>) -> T + Send + Sync>;
@@ -17,7 +17,7 @@ enum Entry<F: ?Sized> {
     /// Without parameters.
     Plain(Arc<F>),
     /// Reads parameters first.
-    Parametric(Read<Make<F>>),
+    Parametric(Read<MakeFactory<F>>),
 }
 
 impl<F: ?Sized> Clone for Entry<F> {
@@ -78,7 +78,7 @@ impl<F: ?Sized> Table<F> {
     pub(super) fn insert_parametric(
         &mut self,
         name: &str,
-        read: impl Fn(&mut Parameters<'_>) -> Make<F> + Send + Sync + 'static,
+        read: impl Fn(&mut Parameters<'_>) -> MakeFactory<F> + Send + Sync + 'static,
     ) -> Result<(), RegisterError> {
         check_name(self.kind, name, self.by_name.contains_key(name))?;
         self.by_name.insert(name.to_owned(), Entry::Parametric(Arc::new(read)));

@@ -69,7 +69,7 @@ mod repairs;
 mod worth;
 
 use costs::Costs;
-use judge::Judge;
+use judge::Decider;
 use path_budgets::PathBudgets;
 use repairs::Repairs;
 
@@ -164,10 +164,10 @@ impl Auto {
         self.path_budgets.count(new, cx);
         if cx.subflows.len() > 1 {
             let (budget, path_budget) = &self.limits;
-            self.spending.spent = self.budget.spent(cx.now, budget);
-            self.path_budgets.spent(cx.now, path_budget, &mut self.spending.path_budgets);
+            self.spending.spent = self.budget.spent_share(cx.now, budget);
+            self.path_budgets.spent_shares(cx.now, path_budget, &mut self.spending.path_budgets);
         }
-        self.repairs.plan(cx, &mut self.spending.repairs_due);
+        self.repairs.plan_repairs(cx, &mut self.spending.repairs_due);
     }
 
     /// Counts a repair, which is not among the repeated bytes.
@@ -191,7 +191,7 @@ impl Default for Auto {
 impl Scheduler for Auto {
     fn next_send(&mut self, cx: &SchedulerContext<'_>) -> Decision {
         self.count(cx);
-        let decision = Judge(&self.spending).decide(cx).decision;
+        let decision = Decider(&self.spending).decide(cx).decision;
         self.count_repair(decision, cx);
         decision
     }
@@ -213,7 +213,7 @@ impl Scheduler for Auto {
 
     fn explain_send(&mut self, cx: &SchedulerContext<'_>, reasons: &mut Vec<Reason>) -> Decision {
         self.count(cx);
-        let reason = reasons::of(Question::Next, &self.spending, cx);
+        let reason = reasons::answer_question(Question::Next, &self.spending, cx);
         let decision = reason.decision;
         reasons.push(reason);
         self.count_repair(decision, cx);
@@ -226,7 +226,7 @@ impl Scheduler for Auto {
         cx: &SchedulerContext<'_>,
         reasons: &mut Vec<Reason>,
     ) -> Decision {
-        let reason = reasons::of(Question::Again(*item), &self.spending, cx);
+        let reason = reasons::answer_question(Question::Again(*item), &self.spending, cx);
         let decision = reason.decision;
         reasons.push(reason);
         decision

@@ -32,7 +32,7 @@ use marline_policy::{Quantile, SchedulerContext, SchedulerEvent, SubflowView};
 use marline_time::{Duration, Instant};
 
 use super::classes::Class;
-use super::copies::WithCopies;
+use super::copies::CopyingScheduler;
 use super::hedged::{HedgeRule, HedgedConfig, ImmediateCopyRule};
 use super::per_subflow::PerSubflow;
 
@@ -66,16 +66,16 @@ pub struct RiskyPaths {
 impl ImmediateCopyRule for RiskyPaths {
     type Config = AutoRedundantConfig;
 
-    fn of(config: AutoRedundantConfig) -> (HedgedConfig, Self) {
+    fn from_config(config: AutoRedundantConfig) -> (HedgedConfig, Self) {
         let AutoRedundantConfig { hedged, tail, stale } = config;
         (hedged, RiskyPaths { tail, stale, known_since: PerSubflow::new() })
     }
 
     fn copies_at_once(&mut self, on: &SubflowView, cx: &SchedulerContext<'_>) -> bool {
-        let since = *self.known_since.of(on.id).get_or_insert(cx.now);
-        let class = Class::of(on);
+        let since = *self.known_since.value_mut(on.id).get_or_insert(cx.now);
+        let class = Class::from_view(on);
         let unheard = |view: &SubflowView| {
-            Class::of(view) == class && cx.now.since(view.last_heard_at) > self.stale
+            Class::from_view(view) == class && cx.now.since(view.last_heard_at) > self.stale
         };
         if cx.now.since(since) < self.stale || cx.subflows.iter().any(unheard) {
             return true;
@@ -88,13 +88,13 @@ impl ImmediateCopyRule for RiskyPaths {
 
     fn on_event(&mut self, event: SchedulerEvent) {
         if let SchedulerEvent::SubflowUp(id) | SchedulerEvent::SubflowDown(id) = event {
-            *self.known_since.of(id) = None;
+            *self.known_since.value_mut(id) = None;
         }
     }
 }
 
 /// Min-RTT; copies at once on risky paths, hedged ones on others.
-pub type AutoRedundant = WithCopies<HedgeRule<RiskyPaths>>;
+pub type AutoRedundant = CopyingScheduler<HedgeRule<RiskyPaths>>;
 
 #[cfg(test)]
 mod tests;

@@ -18,7 +18,7 @@
 use marline_policy::{Decision, Dsn, SchedulerContext};
 
 use super::classes::{self, Class};
-use super::copies::{CopyRule, WithCopies, oldest_copy, queue_is_empty};
+use super::copies::{CopyRule, CopyingScheduler, oldest_copy, queue_is_empty};
 
 /// Part of a burst that is copied.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -42,7 +42,7 @@ pub struct Tail {
 impl CopyRule for Tail {
     type Config = BurstEndConfig;
 
-    fn of(config: BurstEndConfig) -> Self {
+    fn from_config(config: BurstEndConfig) -> Self {
         Tail { config }
     }
 
@@ -57,7 +57,7 @@ impl CopyRule for Tail {
 }
 
 /// Min-RTT; the end of each burst on all subflows.
-pub type BurstEnd = WithCopies<Tail>;
+pub type BurstEnd = CopyingScheduler<Tail>;
 
 #[cfg(test)]
 mod tests;

@@ -35,7 +35,7 @@ pub enum Class {
 impl Class {
     /// The class of a subflow; `None` if it cannot carry data at all.
     #[must_use]
-    pub const fn of(view: &SubflowView) -> Option<Class> {
+    pub const fn from_view(view: &SubflowView) -> Option<Class> {
         if !view.is_active() {
             return None;
         }
@@ -57,12 +57,12 @@ impl Class {
 /// The class that new data may use now: the best one that has a member.
 #[must_use]
 pub fn best_class(subflows: &[SubflowView]) -> Option<Class> {
-    subflows.iter().filter_map(Class::of).min()
+    subflows.iter().filter_map(Class::from_view).min()
 }
 
 /// The subflows of a class, in slot order.
 pub fn members(subflows: &[SubflowView], class: Class) -> impl Iterator<Item = &SubflowView> {
-    subflows.iter().filter(move |view| Class::of(view) == Some(class))
+    subflows.iter().filter(move |view| Class::from_view(view) == Some(class))
 }
 
 /// Order of preference within a class: lower is better. Ties go to the lower slot.

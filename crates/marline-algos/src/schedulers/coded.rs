@@ -28,14 +28,14 @@
 use marline_policy::{DataRange, Decision, Dsn, SchedulerContext, SubflowView};
 
 use super::classes::{self, Class};
-use super::copies::{CopyRule, WithCopies, oldest_copy, queue_is_empty};
+use super::copies::{CopyRule, CopyingScheduler, oldest_copy, queue_is_empty};
 
 /// Maximum number of mappings examined to find which subflow carried a burst.
 const MAX_PARTS: usize = 128;
 
 /// Behavior with a peer that does not support repairs.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub enum Without {
+pub enum WithoutRepairs {
     /// Copies of the end of each burst, with the same number of bytes.
     Copies,
     /// Nothing.
@@ -52,12 +52,12 @@ pub struct CodedConfig {
     /// Whether every burst gets at least one repair.
     pub every: bool,
     /// Behavior with peers that do not support repairs.
-    pub without: Without,
+    pub without: WithoutRepairs,
 }
 
 impl Default for CodedConfig {
     fn default() -> Self {
-        CodedConfig { rate: 0.3, window: 40, every: true, without: Without::Copies }
+        CodedConfig { rate: 0.3, window: 40, every: true, without: WithoutRepairs::Copies }
     }
 }
 
@@ -117,7 +117,7 @@ impl Repairs {
     fn next_repair(&mut self, class: Class, cx: &SchedulerContext<'_>) -> Decision {
         let Some(mut plan) = self.plan.take() else { return Decision::Wait };
         let range = DataRange::new(plan.range.start.max(cx.data_una), plan.range.end);
-        if plan.segments == 0 || range.is_empty() || single(class, cx) {
+        if plan.segments == 0 || range.is_empty() || has_single_path(class, cx) {
             return Decision::Wait;
         }
         if !cx.repairs {
@@ -145,7 +145,7 @@ impl Repairs {
         class: Class,
         cx: &SchedulerContext<'_>,
     ) -> Decision {
-        if self.config.without == Without::Nothing {
+        if self.config.without == WithoutRepairs::Nothing {
             return Decision::Wait;
         }
         self.plan = Some(plan);
@@ -164,7 +164,7 @@ impl Repairs {
 }
 
 /// Whether there is only one path.
-fn single(class: Class, cx: &SchedulerContext<'_>) -> bool {
+fn has_single_path(class: Class, cx: &SchedulerContext<'_>) -> bool {
     classes::members(cx.subflows, class).count() < 2
 }
 
@@ -172,7 +172,7 @@ fn single(class: Class, cx: &SchedulerContext<'_>) -> bool {
 fn carried(view: &SubflowView, range: DataRange, cx: &SchedulerContext<'_>) -> u64 {
     let (mut at, mut bytes) = (range.start, 0);
     for _ in 0..MAX_PARTS {
-        let Some(part) = cx.mappings.at(at).filter(|_| at < range.end) else { break };
+        let Some(part) = cx.mappings.mapping_at(at).filter(|_| at < range.end) else { break };
         if part.carried_by.contains(view.id) {
             bytes += part.range.intersection(&range).len();
         }
@@ -184,7 +184,7 @@ fn carried(view: &SubflowView, range: DataRange, cx: &SchedulerContext<'_>) -> u
 impl CopyRule for Repairs {
     type Config = CodedConfig;
 
-    fn of(config: CodedConfig) -> Self {
+    fn from_config(config: CodedConfig) -> Self {
         Repairs { config, done: Dsn(0), saved: 0, plan: None }
     }
 
@@ -203,7 +203,7 @@ impl CopyRule for Repairs {
 }
 
 /// Min-RTT; repairs of each burst on the other paths.
-pub type Coded = WithCopies<Repairs>;
+pub type Coded = CopyingScheduler<Repairs>;
 
 #[cfg(test)]
 mod tests;

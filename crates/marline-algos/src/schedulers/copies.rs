@@ -32,12 +32,12 @@ pub trait CopyRule: Debug + Send {
     type Config: Copy + Debug + Default + Send + Sync;
 
     /// Creates the rule.
-    fn of(config: Self::Config) -> Self;
+    fn from_config(config: Self::Config) -> Self;
 
     /// The default scheduler for new data.
     #[must_use]
-    fn base() -> MinRtt {
-        base()
+    fn base_scheduler() -> MinRtt {
+        default_base()
     }
 
     /// Whether the rule needs to see every segment. If so, new data is sent one segment at a time, and
@@ -59,32 +59,32 @@ pub trait CopyRule: Debug + Send {
 
 /// A scheduler for new data and a rule for copies.
 #[derive(Debug)]
-pub struct WithCopies<R> {
+pub struct CopyingScheduler<R> {
     base: Box<dyn Scheduler>,
     rule: R,
 }
 
-impl<R: CopyRule> WithCopies<R> {
+impl<R: CopyRule> CopyingScheduler<R> {
     /// Copies the data sent by `base` according to `config`.
     #[must_use]
-    pub fn around(base: Box<dyn Scheduler>, config: R::Config) -> Self {
-        WithCopies { base, rule: R::of(config) }
+    pub fn wrap(base: Box<dyn Scheduler>, config: R::Config) -> Self {
+        CopyingScheduler { base, rule: R::from_config(config) }
     }
 
     /// Adds the rule to its default scheduler.
     #[must_use]
     pub fn new(config: R::Config) -> Self {
-        Self::around(Box::new(R::base()), config)
+        Self::wrap(Box::new(R::base_scheduler()), config)
     }
 }
 
-impl<R: CopyRule> Default for WithCopies<R> {
+impl<R: CopyRule> Default for CopyingScheduler<R> {
     fn default() -> Self {
         Self::new(R::Config::default())
     }
 }
 
-impl<R: CopyRule> Scheduler for WithCopies<R> {
+impl<R: CopyRule> Scheduler for CopyingScheduler<R> {
     fn next_send(&mut self, cx: &SchedulerContext<'_>) -> Decision {
         let decision = self.base.next_send(cx);
         if let Some((subflow, range)) = decision.data() {
@@ -145,7 +145,7 @@ impl<R: CopyRule> Scheduler for WithCopies<R> {
 /// at once. Redundant schedulers trade bytes for latency, and a window closed by a loss does not open within a round
 /// trip.
 #[must_use]
-pub fn base() -> MinRtt {
+pub fn default_base() -> MinRtt {
     MinRtt::new(MinRttConfig { completes_early: false, ..MinRttConfig::default() })
 }
 

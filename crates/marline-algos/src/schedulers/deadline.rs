@@ -24,7 +24,7 @@ use marline_policy::{Quantile, SchedulerContext, SubflowView};
 use marline_time::Duration;
 
 use super::classes::Class;
-use super::copies::WithCopies;
+use super::copies::CopyingScheduler;
 use super::delivery::{arrival_by, return_delay};
 use super::hedged::{HedgeRule, HedgedConfig, ImmediateCopyRule, overdue_after};
 
@@ -58,8 +58,9 @@ impl MissedDeadlines {
     /// Whether a copy that waits for an overdue answer still arrives in time on another path.
     fn may_wait(&self, on: &SubflowView, cx: &SchedulerContext<'_>) -> bool {
         let Some(overdue) = overdue_after(on, self.deviations, cx) else { return false };
-        let class = Class::of(on);
-        let others = cx.subflows.iter().filter(|view| view.id != on.id && Class::of(view) == class);
+        let class = Class::from_view(on);
+        let others =
+            cx.subflows.iter().filter(|view| view.id != on.id && Class::from_view(view) == class);
         let arrives = others.filter_map(|view| arrival_by(view, view.mss.into(), Quantile::P90));
         arrives.min().is_some_and(|arrives| overdue.saturating_add(arrives) <= self.within)
     }
@@ -68,7 +69,7 @@ impl MissedDeadlines {
 impl ImmediateCopyRule for MissedDeadlines {
     type Config = DeadlineConfig;
 
-    fn of(config: DeadlineConfig) -> (HedgedConfig, Self) {
+    fn from_config(config: DeadlineConfig) -> (HedgedConfig, Self) {
         let DeadlineConfig { hedged, within, risk } = config;
         (hedged, MissedDeadlines { deviations: hedged.deviations, within, risk })
     }
@@ -78,7 +79,7 @@ impl ImmediateCopyRule for MissedDeadlines {
             return false;
         }
         let bytes = cx.unsent.len().min(on.mss.into());
-        let ahead = on.forecast.queued().saturating_add(on.forecast.passing(bytes));
+        let ahead = on.forecast.queued().saturating_add(on.forecast.transit_time(bytes));
         let answered = self.within.saturating_add(return_delay(on));
         let late = on.forecast.chance_later(answered.saturating_sub(ahead));
         f64::from(late) > self.risk
@@ -86,7 +87,7 @@ impl ImmediateCopyRule for MissedDeadlines {
 }
 
 /// Min-RTT with copies of data that may be late.
-pub type Deadline = WithCopies<HedgeRule<MissedDeadlines>>;
+pub type Deadline = CopyingScheduler<HedgeRule<MissedDeadlines>>;
 
 #[cfg(test)]
 mod tests;

@@ -10,14 +10,14 @@
 //!
 //! *How.* The arrival of a segment on a slow path S is S's forecast behind the sender's own queue on S, minus the way
 //! back. `min-rtt` uses the p90. `auto`, which repairs wrong choices with copies, uses the p50 plus the risk of
-//! trouble. This is compared with its [`Rivals`]: the paths of S's class with something in flight or paced, so that an
-//! event ends the wait for them.
-//! - [`Rivals::would_block`]: until the segment's DATA_ACK, which returns on the quickest of them, the faster ones
-//!   deliver their rate times that time. If that and S's outstanding data exceed the buffers, S gets nothing now. The
-//!   DATA_ACK is later the longer S's queue is, so S is only kept as full as the buffers allow;
-//! - [`Rivals::sooner_full_path`]: a full path has delivered all unsent data once its window has released the last byte
-//!   and its queue has transmitted it. If that is before the segment arrives, S gets nothing now. While the send buffer
-//!   is nearly full, the application has more to write, and nothing is held back.
+//! trouble. This is compared with its [`Alternatives`]: the paths of S's class with something in flight or paced, so
+//! that an event ends the wait for them.
+//! - [`Alternatives::would_block`]: until the segment's DATA_ACK, which returns on the quickest of them, the faster
+//!   ones deliver their rate times that time. If that and S's outstanding data exceed the buffers, S gets nothing now.
+//!   The DATA_ACK is later the longer S's queue is, so S is only kept as full as the buffers allow;
+//! - [`Alternatives::sooner_full_path`]: a full path has delivered all unsent data once its window has released the
+//!   last byte and its queue has transmitted it. If that is before the segment arrives, S gets nothing now. While the
+//!   send buffer is nearly full, the application has more to write, and nothing is held back.
 //!
 //! Each segment is decided separately from the amount of unsent data, so under load there is always more.
 //!
@@ -86,7 +86,7 @@ pub(super) enum Overdue {
 /// A path with room, and the other paths of its class for which data may wait instead. Each of these has data in flight
 /// or paced, so that an answer or its pacer ends the wait.
 #[derive(Copy, Clone)]
-pub(super) struct Rivals<'a> {
+pub(super) struct Alternatives<'a> {
     of: &'a SubflowView,
     class: Class,
     overdue: Overdue,
@@ -94,22 +94,22 @@ pub(super) struct Rivals<'a> {
     cx: &'a SchedulerContext<'a>,
 }
 
-impl<'a> Rivals<'a> {
+impl<'a> Alternatives<'a> {
     /// The rivals of this path; `None` if there are none.
     #[inline]
-    pub(super) fn of(
+    pub(super) fn find(
         view: &'a SubflowView,
         class: Class,
         overdue: Overdue,
         cx: &'a SchedulerContext<'a>,
     ) -> Option<Self> {
-        let rivals = Rivals { of: view, class, overdue, without: SubflowSet::EMPTY, cx };
+        let rivals = Alternatives { of: view, class, overdue, without: SubflowSet::EMPTY, cx };
         rivals.all().next().map(|_| rivals)
     }
 
     /// Excludes these paths, which get nothing.
     pub(super) fn without(self, spared: SubflowSet) -> Self {
-        Rivals { without: spared, ..self }
+        Alternatives { without: spared, ..self }
     }
 
     fn all(self) -> impl Iterator<Item = &'a SubflowView> {
@@ -128,7 +128,7 @@ impl<'a> Rivals<'a> {
         if arrives == Duration::MAX {
             return false;
         }
-        let Rivals { of, cx, .. } = self;
+        let Alternatives { of, cx, .. } = self;
         let back = self.all().map(return_delay).min().unwrap_or_default();
         let until = arrives.saturating_add(back);
         let faster = self.all().filter(|other| arrival(other, other.mss.into()) < arrives);

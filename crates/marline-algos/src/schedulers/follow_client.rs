@@ -75,7 +75,7 @@ impl FollowClient {
         if followed.is_ready() {
             return Choice::Send(followed);
         }
-        let spilled = if self.config.spills { spill(subflows) } else { None };
+        let spilled = if self.config.spills { spill_path(subflows) } else { None };
         spilled.map_or(Choice::WaitFor(followed), Choice::Send)
     }
 }
@@ -111,7 +111,7 @@ fn newest<'a>(views: impl Iterator<Item = &'a SubflowView>) -> Option<&'a Subflo
 
 /// The module's choice when the followed subflow is full: the regular one with room and the newest stamp. A backup only
 /// if its stamp is newer than those of all regular ones, full ones included.
-fn spill(subflows: &[SubflowView]) -> Option<&SubflowView> {
+fn spill_path(subflows: &[SubflowView]) -> Option<&SubflowView> {
     let healthy = || subflows.iter().filter(|view| view.is_active() && view.health.is_usable());
     let regular = || healthy().filter(|view| !view.backup);
     let bar = regular().map(|view| view.last_new_at).max().unwrap_or(Instant::ZERO);

@@ -36,7 +36,7 @@ use marline_policy::{
 use marline_time::{Duration, Instant};
 
 use super::classes::{self, Class};
-use super::copies::{CopyRule, WithCopies, first_uncarried_range, queue_is_empty};
+use super::copies::{CopyRule, CopyingScheduler, first_uncarried_range, queue_is_empty};
 
 /// Maximum number of segments watched. Older ones are left to loss recovery.
 const MAX_WATCHED: usize = 128;
@@ -59,7 +59,7 @@ impl Default for HedgedConfig {
 
 /// A segment with an outstanding answer.
 #[derive(Copy, Clone, Debug)]
-struct Watched {
+struct WatchedSegment {
     start: Dsn,
     on: SubflowId,
     /// When it was sent.
@@ -89,7 +89,7 @@ pub trait ImmediateCopyRule: Debug + Send {
     type Config: Copy + Debug + Default + Send + Sync;
 
     /// Creates the settings of delayed copies, and the selection.
-    fn of(config: Self::Config) -> (HedgedConfig, Self)
+    fn from_config(config: Self::Config) -> (HedgedConfig, Self)
     where
         Self: Sized;
 
@@ -104,7 +104,7 @@ pub trait ImmediateCopyRule: Debug + Send {
 impl ImmediateCopyRule for () {
     type Config = HedgedConfig;
 
-    fn of(config: HedgedConfig) -> (HedgedConfig, Self) {
+    fn from_config(config: HedgedConfig) -> (HedgedConfig, Self) {
         (config, ())
     }
 
@@ -118,7 +118,7 @@ impl ImmediateCopyRule for () {
 pub struct HedgeRule<I> {
     config: HedgedConfig,
     impatience: I,
-    watched: VecDeque<Watched>,
+    watched: VecDeque<WatchedSegment>,
 }
 
 impl<I> HedgeRule<I> {
@@ -134,7 +134,7 @@ impl<I> HedgeRule<I> {
     }
 
     /// Drops answered segments.
-    fn settle(&mut self, cx: &SchedulerContext<'_>) {
+    fn drop_answered(&mut self, cx: &SchedulerContext<'_>) {
         while !self.watched.is_empty() && self.range(0, cx).end <= cx.data_una {
             self.watched.pop_front();
         }
@@ -203,8 +203,8 @@ impl<I> HedgeRule<I> {
 impl<I: ImmediateCopyRule> CopyRule for HedgeRule<I> {
     type Config = I::Config;
 
-    fn of(config: I::Config) -> Self {
-        let (config, impatience) = I::of(config);
+    fn from_config(config: I::Config) -> Self {
+        let (config, impatience) = I::from_config(config);
         HedgeRule { config, impatience, watched: VecDeque::new() }
     }
 
@@ -213,7 +213,7 @@ impl<I: ImmediateCopyRule> CopyRule for HedgeRule<I> {
     }
 
     fn on_new(&mut self, on: &SubflowView, start: Dsn, cx: &SchedulerContext<'_>) {
-        self.settle(cx);
+        self.drop_answered(cx);
         let at_once = self.impatience.copies_at_once(on, cx) || self.is_silent(on, cx.now);
         let due_at = self.due_at(on, cx);
         let copy_at = if at_once { Some(cx.now) } else { due_at };
@@ -225,11 +225,11 @@ impl<I: ImmediateCopyRule> CopyRule for HedgeRule<I> {
             self.watched.pop_front();
         }
         let (on, at) = (on.id, cx.now);
-        self.watched.push_back(Watched { start, on, at, due_at, copy_at });
+        self.watched.push_back(WatchedSegment { start, on, at, due_at, copy_at });
     }
 
     fn next_copy(&mut self, class: Class, cx: &SchedulerContext<'_>) -> Decision {
-        self.settle(cx);
+        self.drop_answered(cx);
         self.copy_silent_paths(cx);
         let copy = if queue_is_empty(cx) { self.due(class, cx) } else { None };
         copy.unwrap_or_else(|| self.next_time(cx.now).map_or(Decision::Wait, Decision::WaitUntil))
@@ -241,7 +241,7 @@ impl<I: ImmediateCopyRule> CopyRule for HedgeRule<I> {
 }
 
 /// Min-RTT with a copy elsewhere of data that is not acknowledged in time.
-pub type Hedged = WithCopies<HedgeRule<()>>;
+pub type Hedged = CopyingScheduler<HedgeRule<()>>;
 
 #[cfg(test)]
 mod tests;

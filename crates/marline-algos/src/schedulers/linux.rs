@@ -45,7 +45,7 @@ const TIMEOUT_REPEAT_BYTES: u64 = 32_768;
 
 /// Marks against a subflow.
 #[derive(Copy, Clone, Debug, Default)]
-struct Silence {
+struct SilenceMarks {
     marks: u32,
     heard_at: Instant,
     stale: bool,
@@ -63,13 +63,13 @@ struct Repeat {
 pub struct Linux {
     timer: Option<Instant>,
     una: Dsn,
-    silences: PerSubflow<Silence>,
+    silences: PerSubflow<SilenceMarks>,
     repeat: Option<Repeat>,
 }
 
 impl Linux {
-    fn silence(&mut self, id: SubflowId) -> &mut Silence {
-        self.silences.of(id)
+    fn silence(&mut self, id: SubflowId) -> &mut SilenceMarks {
+        self.silences.value_mut(id)
     }
 
     fn is_stale(&self, view: &SubflowView) -> bool {
@@ -90,15 +90,15 @@ impl Linux {
         self.una = cx.data_una;
         if self.timer.is_some_and(|at| at <= cx.now) {
             self.timer = Some(cx.now + TIMER);
-            self.fire(cx);
+            self.on_timer(cx);
         }
     }
 
-    fn fire(&mut self, cx: &SchedulerContext<'_>) {
+    fn on_timer(&mut self, cx: &SchedulerContext<'_>) {
         let holds = |view: &&SubflowView| view.bytes_in_flight + view.bytes_queued > 0;
         let mut least_marks = u32::MAX;
         for view in cx.subflows.iter().filter(|view| view.is_active()).filter(holds) {
-            least_marks = least_marks.min(self.mark(view));
+            least_marks = least_marks.min(self.add_mark(view));
         }
         for view in cx.subflows.iter().filter(|view| view.is_active()).filter(holds) {
             self.mark_stale(view, cx);
@@ -115,12 +115,15 @@ impl Linux {
 
     /// Adds a mark for a subflow that holds data when the timer fires. Returns the number of marks in its current
     /// silence.
-    fn mark(&mut self, view: &SubflowView) -> u32 {
+    fn add_mark(&mut self, view: &SubflowView) -> u32 {
         let silence = self.silence(view.id);
         if silence.marks == 0 || silence.heard_at != view.last_heard_at {
             let again = silence.marks > 0;
-            *silence =
-                Silence { marks: u32::from(!again), heard_at: view.last_heard_at, stale: false };
+            *silence = SilenceMarks {
+                marks: u32::from(!again),
+                heard_at: view.last_heard_at,
+                stale: false,
+            };
         } else {
             silence.marks += 1;
         }
@@ -202,7 +205,7 @@ impl Scheduler for Linux {
         _: &mut Vec<SchedulerAction>,
     ) {
         if let SchedulerEvent::SubflowUp(id) = event {
-            *self.silence(id) = Silence::default();
+            *self.silence(id) = SilenceMarks::default();
         }
     }
 

@@ -32,7 +32,7 @@ use marline_policy::{
 use marline_time::Duration;
 
 use super::classes::{self, Class};
-use super::delivery::{Overdue, Rivals, arrival_by, send_time_by_answers};
+use super::delivery::{Alternatives, Overdue, arrival_by, send_time_by_answers};
 use super::opportunistic::{Opportunistic, OpportunisticRules};
 
 /// Behavior of a [`MinRtt`] beyond choosing the lowest RTT.
@@ -86,7 +86,7 @@ impl MinRtt {
 
     /// Whether a segment on this subflow, after `ahead` bytes sent before it, neither blocks the faster ones nor
     /// arrives after a full one would have delivered everything. An unknown subflow always takes data.
-    fn takes(
+    fn accepts_segment(
         &self,
         view: &SubflowView,
         ahead: u64,
@@ -97,7 +97,7 @@ impl MinRtt {
         if !blocking && !completion {
             return true;
         }
-        let rivals = Rivals::of(view, class, Overdue::WaitedFor, cx);
+        let rivals = Alternatives::find(view, class, Overdue::WaitedFor, cx);
         let Some(rivals) = rivals else { return true };
         let bytes = ahead + u64::from(view.mss);
         let Some(arrives) = arrival_by(view, bytes, Quantile::P90) else { return true };
@@ -122,11 +122,11 @@ impl Scheduler for MinRtt {
             return classes::choose_latest_heard(class, cx);
         }
         let candidates = || classes::members(cx.subflows, class);
-        let picked =
-            classes::pick(candidates(), class).filter(|view| self.takes(view, 0, class, cx));
+        let picked = classes::pick(candidates(), class)
+            .filter(|view| self.accepts_segment(view, 0, class, cx));
         let Some(picked) = picked else { return classes::wait(candidates()) };
         classes::run_while(picked, cx, |last, cx| {
-            self.takes(last, last.bytes_in_flight - picked.bytes_in_flight, class, cx)
+            self.accepts_segment(last, last.bytes_in_flight - picked.bytes_in_flight, class, cx)
         })
     }
 

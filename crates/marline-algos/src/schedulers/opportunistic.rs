@@ -58,7 +58,7 @@ pub enum Retransmit {
 
 /// Which subflow is slowed down for blocking the fast one.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub enum Penalise {
+pub enum Penalize {
     /// None.
     Off,
     /// The first holder if its throughput is lower, once per RTT of its own; ends slow start.
@@ -73,7 +73,7 @@ pub struct OpportunisticRules {
     /// Retransmission (M1).
     pub retransmit: Retransmit,
     /// Penalization (M2).
-    pub penalise: Penalise,
+    pub penalise: Penalize,
     /// Retransmit also when only the send buffer is exhausted.
     pub for_send_buffer: bool,
     /// Also penalize then, if the buffer is full at its maximum size.
@@ -84,21 +84,21 @@ impl OpportunisticRules {
     /// Rules of `min-rtt`.
     pub const WIDE: Self = OpportunisticRules {
         retransmit: Retransmit::Wide,
-        penalise: Penalise::Kernel,
+        penalise: Penalize::Kernel,
         for_send_buffer: true,
         penalise_for_send_buffer: false,
     };
     /// Rules of later versions of the out-of-tree Linux scheduler.
     pub const KERNEL: Self = OpportunisticRules {
         retransmit: Retransmit::Kernel,
-        penalise: Penalise::Kernel,
+        penalise: Penalize::Kernel,
         for_send_buffer: true,
         penalise_for_send_buffer: true,
     };
     /// No rules.
     pub const OFF: Self = OpportunisticRules {
         retransmit: Retransmit::Off,
-        penalise: Penalise::Off,
+        penalise: Penalize::Off,
         for_send_buffer: false,
         penalise_for_send_buffer: false,
     };
@@ -133,7 +133,7 @@ impl Opportunistic {
     ) {
         match event {
             SchedulerEvent::SubflowUp(id) => {
-                let spared = self.rules.penalise == Penalise::Kernel;
+                let spared = self.rules.penalise == Penalize::Kernel;
                 self.set_stamp(id, spared.then_some(cx.now));
             }
             SchedulerEvent::SubflowDown(id) => self.set_stamp(id, None),
@@ -175,9 +175,9 @@ impl Opportunistic {
         let held_up = HeadOfLineBlocking { fast, fast_srtt, oldest, cx };
         if penalise {
             match self.rules.penalise {
-                Penalise::Off => {}
-                Penalise::Paper => self.penalise_trailing_holder(&held_up, out),
-                Penalise::Kernel => self.penalise_slow_holders(&held_up, out),
+                Penalize::Off => {}
+                Penalize::Paper => self.penalise_trailing_holder(&held_up, out),
+                Penalize::Kernel => self.penalise_slow_holders(&held_up, out),
             }
         }
         held_up.repeat(self.rules.retransmit, out);
@@ -258,7 +258,7 @@ impl HeadOfLineBlocking<'_> {
         };
         let fast = self.fast;
         // A backup may help only if backups carry data anyway.
-        let class = Class::of(fast);
+        let class = Class::from_view(fast);
         let may_carry = class.is_some() && class == classes::best_class(self.cx.subflows);
         if worth && may_carry && fast.is_ready() && !self.oldest.carried_by.contains(fast.id) {
             let range = self.oldest.range.prefix(u64::from(fast.mss) + MAPPING_OPTION);

@@ -18,7 +18,7 @@ impl<T: Clone + Default> PerSubflow<T> {
     }
 
     /// Mutable value of a subflow.
-    pub(super) fn of(&mut self, id: SubflowId) -> &mut T {
+    pub(super) fn value_mut(&mut self, id: SubflowId) -> &mut T {
         let at = usize::from(id.0);
         if self.0.len() <= at {
             self.0.reserve_exact(at + 1 - self.0.len());
@@ -35,7 +35,7 @@ mod tests {
     #[test]
     fn each_subflow_has_its_own_value_or_the_default() {
         let mut values = PerSubflow::new();
-        *values.of(SubflowId(2)) = 7;
+        *values.value_mut(SubflowId(2)) = 7;
         assert_eq!([0, 1, 2, 31].map(|id| values.get(SubflowId(id))), [0, 0, 7, 0]);
         assert_eq!(values.0.capacity(), 3);
     }

@@ -19,7 +19,7 @@ use marline_policy::{Decision, SchedulerContext, SubflowView};
 use marline_time::Instant;
 
 use super::classes::{self, Class};
-use super::copies::{CopyRule, WithCopies, first_uncarried_range, queue_is_empty};
+use super::copies::{CopyRule, CopyingScheduler, first_uncarried_range, queue_is_empty};
 
 /// When a path counts as idle.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -49,7 +49,7 @@ pub struct IdlePaths {
 impl CopyRule for IdlePaths {
     type Config = ProbingConfig;
 
-    fn of(config: ProbingConfig) -> Self {
+    fn from_config(config: ProbingConfig) -> Self {
         IdlePaths { config }
     }
 
@@ -66,7 +66,7 @@ impl CopyRule for IdlePaths {
 }
 
 /// Min-RTT; the end of a burst is also sent on idle subflows.
-pub type Probing = WithCopies<IdlePaths>;
+pub type Probing = CopyingScheduler<IdlePaths>;
 
 #[cfg(test)]
 mod tests;

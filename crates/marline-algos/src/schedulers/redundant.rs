@@ -40,7 +40,7 @@ pub struct Redundant {
 
 impl Redundant {
     fn cursor(&mut self, id: SubflowId) -> &mut Option<Dsn> {
-        self.cursors.of(id)
+        self.cursors.value_mut(id)
     }
 
     /// The data that a subflow would send next.

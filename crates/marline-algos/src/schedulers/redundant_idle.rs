@@ -17,17 +17,17 @@
 use marline_policy::{Decision, Dsn, SchedulerContext};
 
 use super::classes::Class;
-use super::copies::{CopyRule, WithCopies, oldest_copy, queue_is_empty};
+use super::copies::{CopyRule, CopyingScheduler, oldest_copy, queue_is_empty};
 
 /// Copies when there is no new data.
 #[derive(Clone, Debug, Default)]
-pub struct WhenIdle;
+pub struct IdleCopies;
 
-impl CopyRule for WhenIdle {
+impl CopyRule for IdleCopies {
     type Config = ();
 
-    fn of((): ()) -> Self {
-        WhenIdle
+    fn from_config((): ()) -> Self {
+        IdleCopies
     }
 
     fn next_copy(&mut self, class: Class, cx: &SchedulerContext<'_>) -> Decision {
@@ -39,7 +39,7 @@ impl CopyRule for WhenIdle {
 }
 
 /// Min-RTT; copies of all unacknowledged data when there is no new data.
-pub type RedundantIdle = WithCopies<WhenIdle>;
+pub type RedundantIdle = CopyingScheduler<IdleCopies>;
 
 #[cfg(test)]
 mod tests;

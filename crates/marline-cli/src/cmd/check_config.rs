@@ -10,12 +10,12 @@ use crate::config::server::ServerOptions;
 pub struct Args {
     /// Configuration to check.
     #[command(subcommand)]
-    pub whose: Whose,
+    pub whose: ConfigKind,
 }
 
 /// Kinds of configuration.
 #[derive(Debug, clap::Subcommand)]
-pub enum Whose {
+pub enum ConfigKind {
     /// Client configuration: the same file and flags as for `marline client`
     Client(Box<client::Args>),
     /// Server configuration: the same file and flags as for `marline server`
@@ -30,22 +30,22 @@ pub enum Whose {
 /// The errors in the configuration, with their place.
 pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
     let text = match args.whose {
-        Whose::Client(args) => {
+        ConfigKind::Client(args) => {
             let options = args.options.with_file(args.config.as_deref())?;
             let text = toml::to_string(&options.clone().effective())?;
             options.plan()?;
             text
         }
-        Whose::Serve(args) => {
+        ConfigKind::Serve(args) => {
             let options = args.options.with_file(args.config.as_deref())?;
             let text = toml::to_string(&options.clone().effective())?;
             options.plan()?;
             text
         }
-        Whose::Server(args) => {
+        ConfigKind::Server(args) => {
             let server::Args { config: file, options, .. } = *args;
             let file = &file;
-            let options = options.over(ServerOptions::from_file(file)?);
+            let options = options.layered_over(ServerOptions::from_file(file)?);
             let text = toml::to_string(&options.clone().effective(file))?;
             options.plan(file)?;
             text

@@ -28,18 +28,18 @@ use tokio::task::JoinSet;
 use super::monitor::print;
 use super::opened::OpenedClient;
 use super::renewal::{Renewal, Step};
-use super::settings::{Live, Settings};
+use super::settings::{LiveSettings, Settings};
 use super::startup::wait_for_path;
-use super::watched::{Watched, watched};
+use super::watched::{ServedViews, watched};
 use crate::config::Forward;
 use crate::config::client::{ClientOptions, ClientPlan, Route};
 use crate::memory;
 use crate::native::capabilities_for_ports;
 use crate::reload::{Reloads, reloads};
-use ports::{Opened, Ports, Wanted};
+use ports::{OpenPort, Ports, WantedPort};
 
 /// Listener of a client with a server.
-type Front = SocksListener<Current<Tunnel<Dialer>>>;
+type ClientListener = SocksListener<Current<Tunnel<Dialer>>>;
 
 /// Arguments of `marline client`.
 #[derive(Debug, clap::Args)]
@@ -54,10 +54,10 @@ pub struct Args {
 
 /// A client that has completed its privileged setup.
 #[derive(Debug)]
-pub struct Prepared {
+pub struct PreparedClient {
     plan: ClientPlan,
     settings: Settings<ClientOptions>,
-    ports: Vec<(Wanted, std::net::TcpListener)>,
+    ports: Vec<(WantedPort, std::net::TcpListener)>,
     transparent: Vec<std::net::TcpListener>,
     udp_ports: Vec<UdpForward>,
 }
@@ -66,10 +66,10 @@ pub struct Prepared {
 ///
 /// # Errors
 /// An error message for the user.
-pub fn prepare(args: Args) -> anyhow::Result<Prepared> {
+pub fn prepare(args: Args) -> anyhow::Result<PreparedClient> {
     let (settings, mut plan) = Settings::read(args.options, args.config)?;
     // Ports first, because they are the most likely error, which should not cost a handshake.
-    let ports = wanted(&plan).into_iter().map(|each| Ok((each.clone(), bind(each.address)?)));
+    let ports = wanted_ports(&plan).into_iter().map(|each| Ok((each.clone(), bind(each.address)?)));
     let ports = ports.collect::<anyhow::Result<_>>()?;
     let transparent = plan.transparent.map(transparent::bind).transpose()?;
     let transparent = transparent.into_iter().flatten().collect();
@@ -78,14 +78,14 @@ pub fn prepare(args: Args) -> anyhow::Result<Prepared> {
     let shown = [plan.runtime.metrics, plan.runtime.dashboard].into_iter().flatten();
     let kept = capabilities_for_ports(shown.map(|address| address.port()));
     plan.network.carrier(plan.carrier.clone().open(kept)?);
-    Ok(Prepared { plan, settings, ports, transparent, udp_ports })
+    Ok(PreparedClient { plan, settings, ports, transparent, udp_ports })
 }
 
 /// The configured ports for SOCKS5 and forwards.
-fn wanted(plan: &ClientPlan) -> Vec<Wanted> {
+fn wanted_ports(plan: &ClientPlan) -> Vec<WantedPort> {
     let socks5 = plan.socks5.iter();
-    let socks5 = socks5.map(|address| Wanted { address: *address, service: Service::Socks5 });
-    let forward = |forward: &Forward| Wanted {
+    let socks5 = socks5.map(|address| WantedPort { address: *address, service: Service::Socks5 });
+    let forward = |forward: &Forward| WantedPort {
         address: forward.listen,
         service: Service::Forward(forward.target.clone()),
     };
@@ -96,7 +96,7 @@ fn wanted(plan: &ClientPlan) -> Vec<Wanted> {
 ///
 /// # Errors
 /// An error message for the user.
-pub async fn run(prepared: Prepared) -> anyhow::Result<ExitCode> {
+pub async fn run(prepared: PreparedClient) -> anyhow::Result<ExitCode> {
     let (ask, reloads) = reloads();
     let opened = OpenedClient::open(&prepared.plan, Some(ask)).await?;
     let watched = watched(&prepared.plan.runtime, Arc::clone(&opened.handle) as _)?;
@@ -104,7 +104,7 @@ pub async fn run(prepared: Prepared) -> anyhow::Result<ExitCode> {
     let mut beside = JoinSet::new();
     beside.spawn(wait_for_path(opened.client.clone()));
     let is_direct = matches!(prepared.plan.route, Route::Direct);
-    let running = Running { prepared, reloads, opened: &opened, watched: &watched };
+    let running = RunningClient { prepared, reloads, opened: &opened, watched: &watched };
     if is_direct {
         let way = Arc::new(Direct::new(opened.client.clone(), opened.deadlines.clone()));
         running.serve(way, |_| Ok(Box::new(|| ())), |_, _| Ok(())).await?;
@@ -116,21 +116,21 @@ pub async fn run(prepared: Prepared) -> anyhow::Result<ExitCode> {
 }
 
 /// A client whose network is open.
-struct Running<'a> {
-    prepared: Prepared,
+struct RunningClient<'a> {
+    prepared: PreparedClient,
     reloads: Reloads,
     opened: &'a OpenedClient,
-    watched: &'a Watched,
+    watched: &'a ServedViews,
 }
 
-impl Running<'_> {
+impl RunningClient<'_> {
     async fn relay_through_server(mut self) -> anyhow::Result<()> {
         let opened = self.opened;
-        let renewal = Renewal::begin(&opened.client, &opened.deadlines, &self.prepared.plan)?;
+        let renewal = Renewal::start(&opened.client, &opened.deadlines, &self.prepared.plan)?;
         opened.set_server_tunnel(&renewal.way);
         let remotes = self.prepared.plan.remote_forwards.clone();
         let udp_ports = std::mem::take(&mut self.prepared.udp_ports);
-        let also = |front: &Arc<Front>, serving: &mut JoinSet<()>| {
+        let also = |front: &Arc<ClientListener>, serving: &mut JoinSet<()>| {
             maintain_remotes(remotes, front, serving);
             if let Some(lanes) = renewal.lanes() {
                 carry_udp(lanes, &opened.udp, udp_ports, front, serving)?;
@@ -150,8 +150,8 @@ impl Running<'_> {
         renew: impl Fn(&ClientPlan) -> anyhow::Result<Step<'s>>,
         also: impl FnOnce(&Arc<SocksListener<O>>, &mut JoinSet<()>) -> anyhow::Result<()>,
     ) -> anyhow::Result<()> {
-        let Running { prepared, reloads, opened, watched } = self;
-        let Prepared { plan, settings, ports: bound, transparent, .. } = prepared;
+        let RunningClient { prepared, reloads, opened, watched } = self;
+        let PreparedClient { plan, settings, ports: bound, transparent, .. } = prepared;
         let (stopper, signals) = (Stopper::default(), Signals::new()?);
         let front = SocksListener::new(
             way,
@@ -175,12 +175,12 @@ impl Running<'_> {
                 Arc::clone(&front).serve(listener, Service::Transparent, std::future::pending());
             serving.spawn(served);
         }
-        crate::service::ready();
+        crate::service::notify_ready();
         let work = serve_ports(Arc::clone(&front), begun, serving, stopper.listen());
         let apply = |plan: &ClientPlan| {
             // First everything that may fail, then the rest.
             let shown = watched.prepare(&plan.runtime)?;
-            let change = ports.prepare(&wanted(plan))?;
+            let change = ports.prepare(&wanted_ports(plan))?;
             let renewed = renew(plan)?;
             opened.change(plan)?;
             renewed();
@@ -191,20 +191,22 @@ impl Running<'_> {
             watched.commit(shown);
             Ok(())
         };
-        stopper.run_until_signal(signals, &mut Live::new(settings, reloads, apply), work).await
+        stopper
+            .run_until_signal(signals, &mut LiveSettings::new(settings, reloads, apply), work)
+            .await
     }
 }
 
 /// Serves the opened ports until the drain, and their connections until they end.
 async fn serve_ports<O: Open>(
     front: Arc<SocksListener<O>>,
-    mut begun: mpsc::UnboundedReceiver<Opened>,
+    mut begun: mpsc::UnboundedReceiver<OpenPort>,
     mut serving: JoinSet<()>,
     stop: Stop,
 ) -> anyhow::Result<()> {
     loop {
         tokio::select! {
-            Some(Opened { listener, service, closed }) = begun.recv() => {
+            Some(OpenPort { listener, service, closed }) = begun.recv() => {
                 let closed = async { drop(closed.await) };
                 serving.spawn(Arc::clone(&front).serve(listener, service, closed));
             }
@@ -219,25 +221,29 @@ fn carry_udp(
     config: watch::Receiver<LaneConfig>,
     udp: &Arc<UdpTunnel>,
     ports: Vec<UdpForward>,
-    front: &Arc<Front>,
+    front: &Arc<ClientListener>,
     serving: &mut JoinSet<()>,
 ) -> anyhow::Result<()> {
     front.carry_udp(Arc::clone(udp));
     serving.spawn(Arc::clone(front).keep_udp(Arc::clone(udp), config));
     for port in ports {
         let (address, target) = (port.local_addr()?, port.target());
-        say(&format!("udp forward listening on {address} to {target}"));
+        print_line(&format!("udp forward listening on {address} to {target}"));
         serving.spawn(Arc::clone(front).forward_udp(Arc::clone(udp), port));
     }
     Ok(())
 }
 
 /// Maintains the remote forwards. Each prints a line to standard output whenever the server starts to listen.
-fn maintain_remotes(forwards: Vec<Forward>, front: &Arc<Front>, serving: &mut JoinSet<()>) {
+fn maintain_remotes(
+    forwards: Vec<Forward>,
+    front: &Arc<ClientListener>,
+    serving: &mut JoinSet<()>,
+) {
     for Forward { listen, target } in forwards {
         let to = target.clone();
         let announce =
-            move |address| say(&format!("remote forward listening on {address} to {to}"));
+            move |address| print_line(&format!("remote forward listening on {address} to {to}"));
         serving.spawn(Arc::clone(front).remote(RemoteForward { listen, target }, announce));
     }
 }
@@ -249,10 +255,10 @@ fn announce(address: SocketAddr, service: &Service) {
         Service::Forward(target) => format!("forward listening on {address} to {target}"),
         Service::Transparent => format!("transparent listening on {address}"),
     };
-    say(&line);
+    print_line(&line);
 }
 
 /// Prints a line to standard output. A closed output is ignored.
-fn say(line: &str) {
+fn print_line(line: &str) {
     let _ = print(&format!("{line}\n"));
 }

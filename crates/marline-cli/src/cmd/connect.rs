@@ -12,7 +12,7 @@ use marline::paths::PathSpec;
 use marline_proxy::client::dialer::Dialer;
 use marline_proxy::client::direct::Direct;
 use marline_proxy::client::open::Open;
-use marline_proxy::client::tunnel::{Patience, Tunnel};
+use marline_proxy::client::tunnel::{Timeouts, Tunnel};
 use marline_proxy::deadlines::Deadlines;
 use marline_proxy::socks;
 use marline_proxy::target::{Host, Target};
@@ -22,7 +22,7 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use super::opened::CLOSING_TIME;
-use crate::config::Word;
+use crate::config::StringValue;
 use crate::config::client::{ClientOptions, ClientPlan, Route};
 use crate::config::policies::Mode;
 use crate::native::{CarrierChoice, drop_privileges};
@@ -50,7 +50,7 @@ pub struct Args {
     pub socks5: Option<SocketAddr>,
     /// Path, as for `marline client`; may be repeated
     #[arg(long, value_name = "LOCAL")]
-    pub path: Vec<Word<PathSpec>>,
+    pub path: Vec<StringValue<PathSpec>>,
     /// Mode: how the paths are used [default: balanced]
     #[arg(long, value_enum)]
     pub mode: Option<Mode>,
@@ -68,7 +68,7 @@ pub struct Args {
 
 /// Target and route of the connection.
 #[derive(Debug)]
-pub struct Prepared {
+pub struct PreparedConnect {
     target: Target,
     way: ConnectVia,
 }
@@ -83,7 +83,7 @@ enum ConnectVia {
 ///
 /// # Errors
 /// An error message for the user.
-pub fn prepare(args: Args) -> anyhow::Result<Prepared> {
+pub fn prepare(args: Args) -> anyhow::Result<PreparedConnect> {
     prepare_way(args).map_err(single_line_error)
 }
 
@@ -96,11 +96,11 @@ fn single_line_error(error: anyhow::Error) -> anyhow::Error {
     }
 }
 
-fn prepare_way(args: Args) -> anyhow::Result<Prepared> {
+fn prepare_way(args: Args) -> anyhow::Result<PreparedConnect> {
     let target = Target::new(Host::parse(&args.host)?, args.port)?;
     if let Some(address) = args.socks5 {
         drop_privileges(KeptCapabilities::Nothing)?;
-        return Ok(Prepared { target, way: ConnectVia::Socks5(address) });
+        return Ok(PreparedConnect { target, way: ConnectVia::Socks5(address) });
     }
     let flags = ClientOptions {
         invite_file: args.invite_file,
@@ -116,23 +116,23 @@ fn prepare_way(args: Args) -> anyhow::Result<Prepared> {
     options.remote_forward.clear();
     let mut plan = options.plan()?;
     plan.network.carrier(plan.carrier.clone().open(KeptCapabilities::Nothing)?);
-    Ok(Prepared { target, way: ConnectVia::Own(Box::new(plan)) })
+    Ok(PreparedConnect { target, way: ConnectVia::Own(Box::new(plan)) })
 }
 
 /// Runs the connection. Only the final error is written to standard error, unless the log is enabled (`-v`).
 ///
 /// # Errors
 /// An error message for the user, in one line.
-pub async fn run(prepared: Prepared) -> anyhow::Result<ExitCode> {
-    carry(prepared).await.map_err(single_line_error)
+pub async fn run(prepared: PreparedConnect) -> anyhow::Result<ExitCode> {
+    connect_and_relay(prepared).await.map_err(single_line_error)
 }
 
-async fn carry(prepared: Prepared) -> anyhow::Result<ExitCode> {
+async fn connect_and_relay(prepared: PreparedConnect) -> anyhow::Result<ExitCode> {
     let target = prepared.target;
     let plan = match prepared.way {
         ConnectVia::Own(plan) => plan,
         ConnectVia::Socks5(address) => {
-            pass(connect_by_socks(address, &target).await?).await?;
+            relay_stdio(connect_by_socks(address, &target).await?).await?;
             return Ok(ExitCode::SUCCESS);
         }
     };
@@ -140,12 +140,12 @@ async fn carry(prepared: Prepared) -> anyhow::Result<ExitCode> {
     let deadlines = Deadlines::default();
     deadlines.change(plan.deadlines);
     let result = match plan.route {
-        Route::Direct => join(&Direct::new(client.clone(), deadlines), &target).await,
+        Route::Direct => relay_streams(&Direct::new(client.clone(), deadlines), &target).await,
         Route::Through(invite) => {
             let dialer = Dialer::new(client.clone(), invite.servers, plan.carrier.transport());
-            let patience = Patience::default();
+            let patience = Timeouts::default();
             let tunnel = Tunnel::in_time(dialer, invite.pin, invite.token, patience, deadlines, 0)?;
-            join(&*tunnel, &target).await
+            relay_streams(&*tunnel, &target).await
         }
     };
     client.drained(CLOSING_TIME).await;
@@ -153,15 +153,15 @@ async fn carry(prepared: Prepared) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-async fn join<O: Open>(way: &O, target: &Target) -> anyhow::Result<()> {
-    pass(way.open(target).await?).await
+async fn relay_streams<O: Open>(way: &O, target: &Target) -> anyhow::Result<()> {
+    relay_stdio(way.open(target).await?).await
 }
 
 async fn connect_by_socks(address: SocketAddr, target: &Target) -> anyhow::Result<TcpStream> {
     let connected = TcpStream::connect(address).await;
     let mut stream = connected.with_context(|| format!("cannot connect to SOCKS5 {address}"))?;
     stream.set_nodelay(true)?;
-    let asked = timeout(SOCKS_TIMEOUT, socks::ask(&mut stream, target)).await;
+    let asked = timeout(SOCKS_TIMEOUT, socks::request_target(&mut stream, target)).await;
     match asked {
         Ok(Ok(())) => Ok(stream),
         Ok(Err(error)) => Err(error).with_context(|| format!("SOCKS5 {address}: {target}")),
@@ -171,7 +171,7 @@ async fn connect_by_socks(address: SocketAddr, target: &Target) -> anyhow::Resul
 
 /// Relays both directions until each has ended. The end of the remote side closes standard output at once, so that
 /// the reader notices. Standard input may continue.
-async fn pass<S: Transport>(mut stream: S) -> anyhow::Result<()> {
+async fn relay_stdio<S: Transport>(mut stream: S) -> anyhow::Result<()> {
     let result = {
         let (mut from, mut to) = tokio::io::split(&mut stream);
         let upload = async {

@@ -11,8 +11,8 @@ use marline_link::DuplexSpec;
 use serde_json::json;
 
 use super::monitor::print;
-use crate::demo::columns::wrap;
-use crate::demo::{DemoPlan, outcome, perform, plan, verdict};
+use crate::demo::columns::wrap_line;
+use crate::demo::{DemoPlan, outcome, plan, run_demo, verdict};
 use crate::path_table::bytes;
 use marline_emulator::report_text;
 
@@ -58,22 +58,22 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
     let plan = plan(&args)?;
     // An interrupt drops everything: processes are killed and files removed.
     let (outcomes, reports) = tokio::select! {
-        result = perform(&plan) => result?,
+        result = run_demo(&plan) => result?,
         signal = tokio::signal::ctrl_c() => {
             signal?;
             bail!("interrupted");
         }
     };
     let failures = outcome::failures(&outcomes);
-    let verdict = verdict::sentence(&outcomes, plan.returns() - plan.dies());
+    let verdict = verdict::sentence(&outcomes, plan.return_time() - plan.failure_time());
     let mut text = introduction(&plan);
     text.push_str(&outcome::table(&outcomes));
     let failed = failures.iter().map(|failure| format!("FAILED: {failure}"));
     let busy = [doubts(&reports), outcome::doubt(&outcomes)].into_iter().flatten();
-    let last = failed.chain(busy).map(|line| wrap(&line)).collect::<String>();
+    let last = failed.chain(busy).map(|line| wrap_line(&line)).collect::<String>();
     text.push_str(&last);
     if let Some(verdict) = &verdict {
-        text.push_str(&format!("\n{}", wrap(verdict)));
+        text.push_str(&format!("\n{}", wrap_line(verdict)));
     }
     // A closed output is ignored.
     let _ = print(&text);
@@ -83,8 +83,8 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
             "seed": args.seed,
             "wifi": plan.wifi.to_string(),
             "lte": plan.lte.to_string(),
-            "dies_s": plan.dies().as_secs_f64(),
-            "returns_s": plan.returns().as_secs_f64(),
+            "dies_s": plan.failure_time().as_secs_f64(),
+            "returns_s": plan.return_time().as_secs_f64(),
             "outcomes": outcomes.iter().map(outcome::to_json).collect::<Vec<_>>(),
             "links": reports.iter().map(report_text::to_json).collect::<Vec<_>>(),
             "failures": failures,
@@ -104,8 +104,8 @@ fn introduction(plan: &DemoPlan) -> String {
         format!("LTE:  {}", plan.lte),
         format!(
             "WiFi was dead from {:.1} s to {:.1} s of {} s.",
-            plan.dies().as_secs_f64(),
-            plan.returns().as_secs_f64(),
+            plan.failure_time().as_secs_f64(),
+            plan.return_time().as_secs_f64(),
             plan.run.as_secs(),
         ),
         format!(
@@ -116,7 +116,7 @@ fn introduction(plan: &DemoPlan) -> String {
         ),
         String::new(),
     ];
-    lines.iter().map(|line| wrap(line)).collect()
+    lines.iter().map(|line| wrap_line(line)).collect()
 }
 
 /// Reasons to distrust the figures, such as properties of the links, in one line.

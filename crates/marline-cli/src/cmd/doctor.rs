@@ -50,7 +50,7 @@ pub struct Args {
 
 /// A diagnosis that has dropped the privileges it does not need.
 #[derive(Debug)]
-pub struct Prepared {
+pub struct PreparedDoctor {
     args: Args,
     /// The other end of a diagnosis, with its port reserved.
     responder: Option<(ServerBuilder, SegmentLog)>,
@@ -61,7 +61,7 @@ pub struct Prepared {
 ///
 /// # Errors
 /// An error message for the user.
-pub fn prepare(args: Args) -> anyhow::Result<Prepared> {
+pub fn prepare(args: Args) -> anyhow::Result<PreparedDoctor> {
     let mut responder = None;
     if let Some(listen) = args.listen {
         let (mut server, log) = path::responder(listen);
@@ -72,15 +72,15 @@ pub fn prepare(args: Args) -> anyhow::Result<Prepared> {
     } else {
         drop_privileges(KeptCapabilities::Diagnosis)?;
     }
-    Ok(Prepared { args, responder })
+    Ok(PreparedDoctor { args, responder })
 }
 
 /// Runs the checks and prints the findings. Fails if any check fails or, with a server, if no path to it works.
 ///
 /// # Errors
 /// The invite does not exist, or the result cannot be serialized.
-pub async fn run(prepared: Prepared) -> anyhow::Result<ExitCode> {
-    let Prepared { args, responder } = prepared;
+pub async fn run(prepared: PreparedDoctor) -> anyhow::Result<ExitCode> {
+    let PreparedDoctor { args, responder } = prepared;
     if let Some((server, log)) = responder {
         path::respond(server, log, |address| println!("listening on {address}")).await?;
         return Ok(ExitCode::SUCCESS);
@@ -90,7 +90,7 @@ pub async fn run(prepared: Prepared) -> anyhow::Result<ExitCode> {
             let options =
                 ClientOptions { invite_file: Some(file.clone()), ..ClientOptions::default() };
             let found = invite::examine(&options.read_invite()?, &args.path).await;
-            Report { works: found.works(), paths: found.paths, findings: found.findings }
+            Report { works: found.can_connect(), paths: found.paths, findings: found.findings }
         }
         (None, Some(server)) => way_to(server, &args.path).await,
         (None, None) => with_stored_invite(&args.path).await?,
@@ -127,7 +127,7 @@ async fn with_stored_invite(paths: &[PathSpec]) -> anyhow::Result<Report> {
     match stored {
         Ok(Some(stored)) => {
             let found = invite::examine(&stored.invite, paths).await;
-            report.works &= found.works();
+            report.works &= found.can_connect();
             report.paths = found.paths;
             report.findings.extend(found.findings);
         }
@@ -155,7 +155,7 @@ async fn way_to(server: &Target, paths: &[PathSpec]) -> Report {
         }
     };
     let (framed, mut native) = tokio::join!(invite::probe_server(server, paths), native);
-    let framed_works = framed.works();
+    let framed_works = framed.can_connect();
     let native_works = native.iter().any(|finding| finding.status == FindingStatus::Works);
     let mut findings = framed.findings;
     let forgive = |finding: &mut Finding| {

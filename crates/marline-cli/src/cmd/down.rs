@@ -70,7 +70,7 @@ impl PidFile {
     }
 
     /// The process that wrote the file, if it is still running.
-    fn process() -> anyhow::Result<Option<rustix::fd::OwnedFd>> {
+    fn running_process() -> anyhow::Result<Option<rustix::fd::OwnedFd>> {
         let Ok(text) = fs::read_to_string(PidFile::path()?) else { return Ok(None) };
         let Some(pid) = text.trim().parse().ok().and_then(Pid::from_raw) else { return Ok(None) };
         let Ok(process) = pidfd_open(pid, PidfdFlags::empty()) else { return Ok(None) };
@@ -104,11 +104,11 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
         }
         return Ok(ExitCode::SUCCESS);
     }
-    let was_up = match PidFile::process()? {
+    let was_up = match PidFile::running_process()? {
         Some(process) => {
             pidfd_send_signal(&process, Signal::TERM)
                 .context("cannot stop `marline up`: run `sudo marline down`")?;
-            let ended = tokio::task::spawn_blocking(move || wait(&process)).await?;
+            let ended = tokio::task::spawn_blocking(move || wait_for_exit(&process)).await?;
             if !ended? {
                 bail!("`marline up` did not stop within {} s", PATIENCE.as_secs());
             }
@@ -120,19 +120,21 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
     let _locked = PidFile::lock(&PidFile::path()?)?;
     let left = clean_up(Extent::Everything).await.context(cleaning)?;
     match (was_up, left.had_switch, left.removed) {
-        (true, false, _) => println!("down"),
-        (true, true, _) => println!("down; kill switch removed"),
-        (false, true, _) => println!("was not up; removed a leftover kill switch"),
-        (false, false, 0) => println!("was not up"),
+        (true, false, _) => println!("stopped"),
+        (true, true, _) => println!("stopped; kill switch removed"),
+        (false, true, _) => {
+            println!("`marline up` was not running; removed a leftover kill switch")
+        }
+        (false, false, 0) => println!("`marline up` was not running"),
         (false, false, left) => {
-            println!("was not up; removed {left} leftover rules and routes")
+            println!("`marline up` was not running; removed {left} leftover rules and routes")
         }
     }
     Ok(ExitCode::SUCCESS)
 }
 
 /// True if the process ends in time.
-fn wait(process: &rustix::fd::OwnedFd) -> std::io::Result<bool> {
+fn wait_for_exit(process: &rustix::fd::OwnedFd) -> std::io::Result<bool> {
     let mut polled = [PollFd::new(process, PollFlags::IN)];
     let patience = Timespec { tv_sec: PATIENCE.as_secs() as i64, tv_nsec: 0 };
     Ok(poll(&mut polled, Some(&patience))? > 0)

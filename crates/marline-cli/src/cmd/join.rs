@@ -9,7 +9,7 @@ use marline_proxy::invite::Invite;
 use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcsetattr};
 
 use super::monitor::print;
-use crate::invite_places::{InvitePlaces, Stored, servers};
+use crate::invite_places::{InvitePlaces, StoreOutcome, servers};
 
 /// Largest number of bytes read: an invite, and text that was copied with it.
 const MAX_INPUT_BYTES: u64 = 64 * 1_024;
@@ -45,15 +45,15 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
     let places = InvitePlaces::of_process();
     let stored = places.store(&invite, args.replace)?;
     // A closed output is ignored.
-    let _ = print(&outcome(stored, &invite, places.own()?));
+    let _ = print(&outcome(stored, &invite, places.own_place()?));
     Ok(ExitCode::SUCCESS)
 }
 
-fn outcome(stored: Stored, invite: &Invite, path: &Path) -> String {
+fn outcome(stored: StoreOutcome, invite: &Invite, path: &Path) -> String {
     let did = match stored {
-        Stored::New => "stored the invite in",
-        Stored::Unchanged => "the same invite is already stored in",
-        Stored::Replaced => "replaced the invite in",
+        StoreOutcome::New => "stored the invite in",
+        StoreOutcome::Unchanged => "the same invite is already stored in",
+        StoreOutcome::Replaced => "replaced the invite in",
     };
     let next = match rustix::process::geteuid().is_root() {
         true => {
@@ -90,7 +90,7 @@ fn read_input() -> anyhow::Result<String> {
     }
     eprint!("Paste the invite and press Enter (it is not shown): ");
     io::stderr().flush()?;
-    let hidden = HiddenInput::begin();
+    let hidden = HiddenInput::disable_echo();
     let mut line = String::new();
     let ended = input.lock().take(MAX_INPUT_BYTES).read_line(&mut line);
     drop(hidden);
@@ -103,7 +103,7 @@ fn read_input() -> anyhow::Result<String> {
 struct HiddenInput(Option<Termios>);
 
 impl HiddenInput {
-    fn begin() -> HiddenInput {
+    fn disable_echo() -> HiddenInput {
         let before = tcgetattr(io::stdin()).ok();
         if let Some(before) = &before {
             let mut hidden = before.clone();
@@ -197,7 +197,7 @@ mod tests {
     #[test]
     fn the_join_message_names_file_and_next_command_but_no_secret() {
         let one = invite("a.example:1");
-        for stored in [Stored::New, Stored::Unchanged, Stored::Replaced] {
+        for stored in [StoreOutcome::New, StoreOutcome::Unchanged, StoreOutcome::Replaced] {
             let text = outcome(stored, &one, Path::new("/somewhere/invite"));
             assert!(text.contains("/somewhere/invite") && text.contains("a.example:1"), "{text}");
             assert!(text.contains("marline up") && text.lines().count() <= 3, "{text}");

@@ -38,7 +38,7 @@ pub struct Args {
 }
 
 /// Connects to the given socket, or to the only existing one.
-pub(super) async fn reach(control: Option<&PathBuf>) -> anyhow::Result<ControlClient> {
+pub(super) async fn connect_control(control: Option<&PathBuf>) -> anyhow::Result<ControlClient> {
     let path = match control {
         Some(path) => path.clone(),
         None => socket_path::find().map_err(anyhow::Error::msg)?,
@@ -54,12 +54,12 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
     if !(0.05..=3_600.0).contains(&args.interval) {
         bail!("--interval {}: must be 0.05 to 3600 seconds", args.interval);
     }
-    let mut client = reach(args.control.as_ref()).await?;
+    let mut client = connect_control(args.control.as_ref()).await?;
     if args.table { show_table(&mut client, &args).await } else { show_events(client, &args).await }
 }
 
 async fn show_events(mut client: ControlClient, args: &Args) -> anyhow::Result<ExitCode> {
-    match client.ask(Command::Monitor { decisions: args.decisions }).await? {
+    match client.request(Command::Monitor { decisions: args.decisions }).await? {
         Answer::Monitoring => {}
         other => bail!("unexpected answer to the request for events: {other:?}"),
     }
@@ -120,7 +120,7 @@ async fn show_table(client: &mut ControlClient, args: &Args) -> anyhow::Result<E
     let redraw = std::io::stdout().is_terminal() && !args.json && !args.once;
     let mut ticks = tokio::time::interval(Duration::from_secs_f64(args.interval));
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    let has_path_health = match client.ask(Command::Hello).await? {
+    let has_path_health = match client.request(Command::Hello).await? {
         Answer::Hello(hello) => hello.path_health,
         other => bail!("unexpected answer to the greeting: {other:?}"),
     };

@@ -51,17 +51,17 @@ impl OpenedClient {
         memory::set_limit(plan.runtime.memory);
         client.set_memory_account(memory::process_account());
         // A path whose quota is used up must not be used for the first connection either.
-        quotas.look(&client, unix_s());
+        quotas.add_counts(&client, unix_s());
         let mut keeping = JoinSet::new();
         let (kept, of) = (quotas.clone(), client.clone());
-        keeping.spawn(async move { kept.keep(&of).await });
+        keeping.spawn(async move { kept.update_until_dropped(&of).await });
         let signals = SignalReader::new(plan.wifi_signal);
         let (reader, of) = (signals.clone(), client.clone());
-        keeping.spawn(async move { reader.keep(&of).await });
+        keeping.spawn(async move { reader.watch_signals(&of).await });
         let mobile_data = MobileDataNotice::new(plan);
-        mobile_data.look(&client, &quotas);
+        mobile_data.check_paths(&client, &quotas);
         let (notice, of, limits) = (mobile_data.clone(), client.clone(), quotas.clone());
-        keeping.spawn(async move { notice.keep(&of, &limits).await });
+        keeping.spawn(async move { notice.watch_paths(&of, &limits).await });
         let (udp, way) = (UdpTunnel::charged_to(memory::process_account().clone()), Arc::default());
         let udp = Arc::new(udp);
         let handle = ClientHandle {
@@ -105,9 +105,9 @@ impl OpenedClient {
         self.deadlines.change(plan.deadlines.clone());
         self.signals.change(plan.wifi_signal);
         self.quotas.change(plan.path_quotas.clone());
-        self.quotas.look(&self.client, unix_s());
+        self.quotas.add_counts(&self.client, unix_s());
         self.mobile_data.change(plan);
-        self.mobile_data.look(&self.client, &self.quotas);
+        self.mobile_data.check_paths(&self.client, &self.quotas);
         Ok(())
     }
 

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::bail;
 
-use super::monitor::{print, reach};
+use super::monitor::{connect_control, print};
 use crate::control::protocol::{Answer, Command, Path, PathChange, Reached};
 use crate::path_summary::by_nat64;
 use crate::path_table::align;
@@ -84,12 +84,12 @@ impl Args {
 /// No process can be reached, or it rejects the request.
 pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
     let change = args.change()?;
-    let mut client = reach(args.control.as_ref()).await?;
+    let mut client = connect_control(args.control.as_ref()).await?;
     if let (Some(path), Some(change)) = (args.path, change) {
-        client.ask(Command::SetPath { path, change }).await?;
+        client.request(Command::SetPath { path, change }).await?;
         return Ok(ExitCode::SUCCESS);
     }
-    let paths = match client.ask(Command::Paths).await? {
+    let paths = match client.request(Command::Paths).await? {
         Answer::Paths(paths) => paths,
         other => bail!("unexpected answer to the request for paths: {other:?}"),
     };

@@ -12,12 +12,12 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use marline_io::{Interface, Interfaces, KeptCapabilities, resolvers_of};
 use marline_proxy::client::open_targets::OpenTargets;
-use marline_proxy::secret::hide;
+use marline_proxy::secret::hide_invites;
 use marline_proxy::shutdown::Stopper;
 use marline_tun::addresses::Addresses;
 use marline_tun::datagram::NoDatagrams;
-use marline_tun::gateway::{Gateway, GatewaySettings, Served};
-use marline_tun::inside::{self, Names, Outside, ProcessRole, Program, ProgramInterface};
+use marline_tun::gateway::{Gateway, GatewaySettings, PacketSource};
+use marline_tun::inside::{self, Names, OuterProcess, ProcessRole, Program, ProgramInterface};
 use marline_tun::machine::routing::MARK;
 use marline_tun::portal::{Finding, PortalOpener, Probe};
 use marline_tun::resolver::{self, Resolvers};
@@ -58,7 +58,7 @@ pub struct Args {
 
 /// Work to do once threads have started.
 #[derive(Debug)]
-pub enum Prepared {
+pub enum PreparedPortal {
     /// Check for a portal and report the result.
     Look(PortalOpener, Probe),
     /// Relay a program's traffic.
@@ -68,7 +68,7 @@ pub enum Prepared {
         /// Page that is requested repeatedly.
         probe: Probe,
         /// Receiver of results.
-        outside: Outside,
+        outside: OuterProcess,
         /// Network interface of the program.
         interface: ProgramInterface,
     },
@@ -79,11 +79,11 @@ pub enum Prepared {
 ///
 /// # Errors
 /// The interface does not exist, or it is ambiguous.
-pub fn prepare(args: Args) -> anyhow::Result<Option<Prepared>> {
-    let way = way(&args)?;
+pub fn prepare(args: Args) -> anyhow::Result<Option<PreparedPortal>> {
+    let way = choose_opener(&args)?;
     if args.command.is_empty() {
         drop_privileges(KeptCapabilities::NetAdmin)?;
-        return Ok(Some(Prepared::Look(way, args.probe)));
+        return Ok(Some(PreparedPortal::Look(way, args.probe)));
     }
     let addresses = Addresses::default();
     let half = Names::use_gateway_dns(&addresses).and_then(|names| Ok((names, inside::split()?)));
@@ -104,16 +104,16 @@ pub fn prepare(args: Args) -> anyhow::Result<Option<Prepared>> {
     match received {
         Ok(interface) => Ok(interface.map(|interface| {
             let probe = args.probe;
-            Prepared::Carry { way, probe, outside, interface }
+            PreparedPortal::Carry { way, probe, outside, interface }
         })),
         Err(error) => {
-            outside.failed(&hide(&format!("{error:#}")));
+            outside.failed(&hide_invites(&format!("{error:#}")));
             Ok(None)
         }
     }
 }
 
-fn way(args: &Args) -> anyhow::Result<PortalOpener> {
+fn choose_opener(args: &Args) -> anyhow::Result<PortalOpener> {
     let interfaces = Interfaces::now().context("cannot list interfaces")?;
     let interface = choose(&interfaces, args.interface.as_deref())?;
     let found = || resolvers_of(&interface.name, interface.index);
@@ -166,26 +166,26 @@ fn become_program(
 ///
 /// # Errors
 /// The program cannot be watched.
-pub async fn run(prepared: Prepared) -> anyhow::Result<ExitCode> {
+pub async fn run(prepared: PreparedPortal) -> anyhow::Result<ExitCode> {
     match prepared {
-        Prepared::Look(way, probe) => {
-            let finding = probe.ask(&way).await;
-            println!("{}", said(&way, &probe, &finding));
+        PreparedPortal::Look(way, probe) => {
+            let finding = probe.send(&way).await;
+            println!("{}", finding_text(&way, &probe, &finding));
             Ok(if finding == Finding::Open { ExitCode::SUCCESS } else { ExitCode::FAILURE })
         }
-        Prepared::Carry { way, probe, outside, interface } => {
-            let finding = probe.ask(&way).await;
+        PreparedPortal::Carry { way, probe, outside, interface } => {
+            let finding = probe.send(&way).await;
             if !matches!(finding, Finding::Portal { .. }) {
-                outside.failed(&said(&way, &probe, &finding));
+                outside.failed(&finding_text(&way, &probe, &finding));
                 return Ok(ExitCode::FAILURE);
             }
-            carry(way, &probe, outside, interface).await?;
+            serve_program(way, &probe, outside, interface).await?;
             Ok(ExitCode::SUCCESS)
         }
     }
 }
 
-fn said(way: &PortalOpener, probe: &Probe, finding: &Finding) -> String {
+fn finding_text(way: &PortalOpener, probe: &Probe, finding: &Finding) -> String {
     let interface = way.interface();
     match finding {
         Finding::Open => format!("{interface}: no login required: {probe} answers"),
@@ -202,10 +202,10 @@ fn said(way: &PortalOpener, probe: &Probe, finding: &Finding) -> String {
     }
 }
 
-async fn carry(
+async fn serve_program(
     way: PortalOpener,
     probe: &Probe,
-    outside: Outside,
+    outside: OuterProcess,
     interface: ProgramInterface,
 ) -> anyhow::Result<()> {
     let ProgramInterface { tun, program } = interface;
@@ -213,7 +213,7 @@ async fn carry(
     let settings = GatewaySettings {
         addresses: Addresses::default(),
         resolvers,
-        served: Served::Program,
+        served: PacketSource::Program,
         connections: CONNECTIONS,
         targets: OpenTargets::default(),
         memory: memory::process_account().clone(),
@@ -227,15 +227,15 @@ async fn carry(
         }
     };
     let serving = tokio::spawn(gateway.serve(Arc::new(way.clone()), stopper.listen()));
-    outside.ready();
+    outside.notify_ready();
     let used = async {
-        program.ended().await?;
-        program.left().await;
+        program.wait_for_program().await?;
+        program.wait_for_descendants().await;
         anyhow::Ok(())
     };
     tokio::select! {
         ended = used => ended?,
-        () = gone(&way, probe) => {
+        () = wait_until_logged_in(&way, probe) => {
             let interface = way.interface();
             eprintln!("marline: {interface}: logged in; the program's network access ends in 5 s");
             tokio::time::sleep(CLOSING_TIME).await;
@@ -246,10 +246,10 @@ async fn carry(
 }
 
 /// Waits until the probed page itself answers.
-async fn gone(way: &PortalOpener, probe: &Probe) {
+async fn wait_until_logged_in(way: &PortalOpener, probe: &Probe) {
     loop {
         tokio::time::sleep(CHECK_INTERVAL).await;
-        if probe.ask(way).await == Finding::Open {
+        if probe.send(way).await == Finding::Open {
             return;
         }
     }

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::bail;
 
-use super::monitor::{print, reach};
+use super::monitor::{connect_control, print};
 use crate::control::protocol::{Answer, Command, PendingSetting, Reloaded};
 
 /// Arguments of `marline reload`.
@@ -24,22 +24,22 @@ pub struct Args {
 /// # Errors
 /// No process can be reached, or the configuration is invalid. The old one then stays in force.
 pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
-    let mut client = reach(args.control.as_ref()).await?;
-    let reloaded = match client.ask(Command::Reload).await {
+    let mut client = connect_control(args.control.as_ref()).await?;
+    let reloaded = match client.request(Command::Reload).await {
         Ok(Answer::Reloaded(reloaded)) => reloaded,
         Ok(other) => bail!("unexpected answer to the reload request: {other:?}"),
         Err(error) => bail!("reload failed; keeping current configuration: {error:#}"),
     };
     let text = match args.json {
         true => serde_json::to_string(&reloaded)? + "\n",
-        false => shown(&reloaded),
+        false => reload_text(&reloaded),
     };
     // A closed output is ignored.
     let _ = print(&text);
     Ok(ExitCode::SUCCESS)
 }
 
-fn shown(reloaded: &Reloaded) -> String {
+fn reload_text(reloaded: &Reloaded) -> String {
     let Reloaded { at_once, for_new, elsewhere, restart } = reloaded;
     let mut text = String::new();
     for (words, settings) in [
@@ -52,7 +52,7 @@ fn shown(reloaded: &Reloaded) -> String {
         }
     }
     for setting in restart {
-        text += &format!("needs a restart: {}\n", PendingSetting::words(setting));
+        text += &format!("needs a restart: {}\n", PendingSetting::text(setting));
     }
     if text.is_empty() {
         text += "no changes\n";
@@ -66,7 +66,7 @@ mod tests {
 
     #[test]
     fn reloaded_settings_are_grouped_by_when_they_apply() {
-        assert_eq!(shown(&Reloaded::default()), "no changes\n");
+        assert_eq!(reload_text(&Reloaded::default()), "no changes\n");
         let reloaded = Reloaded {
             at_once: vec!["drain".into(), "log".into()],
             for_new: vec!["mode".into()],
@@ -83,6 +83,6 @@ applied to new connections: mode
 used by other commands only: dns
 needs a restart: shards (running: 1, configured: nothing)
 ";
-        assert_eq!(shown(&reloaded), expected);
+        assert_eq!(reload_text(&reloaded), expected);
     }
 }

@@ -8,7 +8,7 @@ use marline::Client;
 use marline::datagrams::LaneConfig;
 use marline_proxy::client::current::Current;
 use marline_proxy::client::dialer::{Dialer, NameLookup};
-use marline_proxy::client::tunnel::{Patience, Tunnel};
+use marline_proxy::client::tunnel::{Timeouts, Tunnel};
 use marline_proxy::deadlines::Deadlines;
 use marline_proxy::invite::Invite;
 use marline_proxy::tls::connector;
@@ -31,7 +31,7 @@ struct WaySettings {
 
 impl WaySettings {
     /// The settings in this plan. `None`: it uses no server.
-    fn of(plan: &ClientPlan) -> Option<WaySettings> {
+    fn from_plan(plan: &ClientPlan) -> Option<WaySettings> {
         let Route::Through(invite) = &plan.route else { return None };
         let (invite, behaviour) = (invite.clone(), plan.behaviour.clone());
         Some(WaySettings { invite, warm: plan.warm, behaviour })
@@ -56,12 +56,12 @@ impl<'a> Renewal<'a> {
     ///
     /// # Errors
     /// There is no server, or the invite is not usable.
-    pub(super) fn begin(
+    pub(super) fn start(
         client: &'a Client,
         deadlines: &Deadlines,
         plan: &ClientPlan,
     ) -> anyhow::Result<Renewal<'a>> {
-        let Some(used) = WaySettings::of(plan) else { bail!("no server configured") };
+        let Some(used) = WaySettings::from_plan(plan) else { bail!("no server configured") };
         let transport = plan.carrier.transport();
         let dialer = dialer(client, &used.invite, &plan.names, transport);
         let way = tunnel(dialer, &used.invite, deadlines, used.warm)?;
@@ -82,7 +82,7 @@ impl<'a> Renewal<'a> {
     /// # Errors
     /// The invite is not usable. Nothing has changed.
     pub(super) fn prepare(&self, plan: &ClientPlan) -> anyhow::Result<Step<'_>> {
-        let wanted = WaySettings::of(plan).filter(|wanted| *wanted != *self.used.borrow());
+        let wanted = WaySettings::from_plan(plan).filter(|wanted| *wanted != *self.used.borrow());
         if let Some(wanted) = &wanted {
             // Fails here if it would fail below.
             connector(wanted.invite.pin)?;
@@ -134,6 +134,6 @@ pub(super) fn tunnel(
     deadlines: &Deadlines,
     warm: usize,
 ) -> anyhow::Result<Arc<Tunnel<Dialer>>> {
-    let (token, patience) = (invite.token.clone(), Patience::default());
+    let (token, patience) = (invite.token.clone(), Timeouts::default());
     Tunnel::in_time(dialer, invite.pin, token, patience, deadlines.clone(), warm)
 }

@@ -14,12 +14,12 @@ use anyhow::Context;
 use marline_proxy::client::direct::Direct;
 use marline_proxy::client::open::Open;
 use marline_proxy::client::udp_keeper::keep_lane;
-use marline_proxy::secret::hide;
+use marline_proxy::secret::hide_invites;
 use marline_proxy::shutdown::{Reload, Stopper};
 use marline_tun::addresses::Addresses;
 use marline_tun::datagram::{Datagrams, NoDatagrams};
-use marline_tun::gateway::{Gateway, GatewaySettings, Served};
-use marline_tun::inside::{self, Names, Outside, ProcessRole, Program, ProgramInterface};
+use marline_tun::gateway::{Gateway, GatewaySettings, PacketSource};
+use marline_tun::inside::{self, Names, OuterProcess, ProcessRole, Program, ProgramInterface};
 use marline_tun::resolver::Resolvers;
 use marline_tun::tunnel_datagrams::{Senders, TunnelDatagrams};
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -28,8 +28,8 @@ use tokio::sync::watch;
 use super::names::resolvers;
 use super::opened::OpenedClient;
 use super::renewal::Renewal;
-use super::settings::{Live, Settings};
-use super::watched::{Watched, watched};
+use super::settings::{LiveSettings, Settings};
+use super::watched::{ServedViews, watched};
 use crate::config::client::{ClientOptions, ClientPlan, Route};
 use crate::config::program::ProgramOptions;
 use crate::memory;
@@ -63,32 +63,32 @@ pub struct Args {
 
 /// The half of the process that relays the program's traffic, with its privileged setup completed.
 #[derive(Debug)]
-pub struct Prepared {
+pub struct PreparedRelay {
     plan: ClientPlan,
     settings: Settings<ProgramOptions>,
     /// True if the program has the terminal and no flag requests the log there.
     yields_terminal: bool,
     resolvers: Resolvers,
     addresses: Addresses,
-    outside: Outside,
+    outside: OuterProcess,
     interface: ProgramInterface,
 }
 
 /// Splits the process: one half becomes the program and does not return from here. Must be called before threads
 /// are started. `None`: the other half failed and has reported why.
 #[must_use]
-pub fn prepare(args: Args) -> Option<Prepared> {
+pub fn prepare(args: Args) -> Option<PreparedRelay> {
     let addresses = Addresses::default();
     let yields_terminal = args.options.log.is_none() && std::io::stderr().is_terminal();
     let half = match begin(args, addresses) {
         Ok(half) => half,
         Err(error) => end(&error),
     };
-    let Begun { mut plan, settings, resolvers, outside } = half;
+    let OuterHalf { mut plan, settings, resolvers, outside } = half;
     match open_privileged_sockets(&mut plan, &outside) {
         Ok(interface) => {
             let interface = interface?;
-            Some(Prepared {
+            Some(PreparedRelay {
                 plan,
                 settings,
                 yields_terminal,
@@ -99,7 +99,7 @@ pub fn prepare(args: Args) -> Option<Prepared> {
             })
         }
         Err(error) => {
-            outside.failed(&hide(&format!("{error:#}")));
+            outside.failed(&hide_invites(&format!("{error:#}")));
             None
         }
     }
@@ -107,26 +107,26 @@ pub fn prepare(args: Args) -> Option<Prepared> {
 
 /// Prints an error from before the start of the program, and exits.
 pub(super) fn end(error: &anyhow::Error) -> ! {
-    eprintln!("marline: {}", hide(&format!("{error:#}")));
+    eprintln!("marline: {}", hide_invites(&format!("{error:#}")));
     std::process::exit(FAILED)
 }
 
 /// The outer half, before it has its interface.
-struct Begun {
+struct OuterHalf {
     plan: ClientPlan,
     settings: Settings<ProgramOptions>,
     resolvers: Resolvers,
-    outside: Outside,
+    outside: OuterProcess,
 }
 
-fn begin(args: Args, addresses: Addresses) -> anyhow::Result<Begun> {
+fn begin(args: Args, addresses: Addresses) -> anyhow::Result<OuterHalf> {
     let Args { config, options, command } = args;
     options.refuse_ports()?;
     let (settings, plan) = Settings::read(ProgramOptions(options), config)?;
     let resolvers = resolvers(&plan)?;
     let names = Names::use_gateway_dns(&addresses)?;
     match inside::split()? {
-        ProcessRole::Outside(outside) => Ok(Begun { plan, settings, resolvers, outside }),
+        ProcessRole::Outside(outside) => Ok(OuterHalf { plan, settings, resolvers, outside }),
         ProcessRole::Program(program) => {
             match become_program(program, &command, &addresses, &names) {
                 Ok(never) => match never {},
@@ -159,7 +159,7 @@ pub(super) fn become_command(command: &mut Command) -> ! {
 /// Opens the sockets that need privileges, and waits for the interface.
 fn open_privileged_sockets(
     plan: &mut ClientPlan,
-    outside: &Outside,
+    outside: &OuterProcess,
 ) -> anyhow::Result<Option<ProgramInterface>> {
     // The program's half is another process by now and keeps its privileges.
     let shown = [plan.runtime.metrics, plan.runtime.dashboard].into_iter().flatten();
@@ -172,8 +172,8 @@ fn open_privileged_sockets(
 ///
 /// # Errors
 /// An error message for the user.
-pub async fn run(prepared: Prepared) -> anyhow::Result<ExitCode> {
-    let Prepared { plan, settings, yields_terminal, resolvers, addresses, outside, interface } =
+pub async fn run(prepared: PreparedRelay) -> anyhow::Result<ExitCode> {
+    let PreparedRelay { plan, settings, yields_terminal, resolvers, addresses, outside, interface } =
         prepared;
     let (ask, reloads) = reloads();
     let opened = match OpenedClient::open(&plan, Some(ask)).await {
@@ -187,7 +187,7 @@ pub async fn run(prepared: Prepared) -> anyhow::Result<ExitCode> {
     let gateway = GatewaySettings {
         addresses,
         resolvers: Some(resolvers),
-        served: Served::Program,
+        served: PacketSource::Program,
         connections: plan.max_connections,
         targets: opened.handle.targets.clone(),
         memory: memory::process_account().clone(),
@@ -200,7 +200,7 @@ pub async fn run(prepared: Prepared) -> anyhow::Result<ExitCode> {
         yields_terminal,
         patience: patience.subscribe(),
     };
-    let beside = Beside {
+    let beside = SideTasks {
         opened: &opened,
         watched: &watched,
         patience,
@@ -211,7 +211,7 @@ pub async fn run(prepared: Prepared) -> anyhow::Result<ExitCode> {
         Route::Direct => {
             let way = Arc::new(Direct::new(opened.client.clone(), opened.deadlines.clone()));
             tokio::select! {
-                carried = traffic.carry(way, Box::new(NoDatagrams)) => carried?,
+                carried = traffic.relay_connections(way, Box::new(NoDatagrams)) => carried?,
                 never = beside.reread(settings, None) => match never {},
             }
         }
@@ -222,22 +222,22 @@ pub async fn run(prepared: Prepared) -> anyhow::Result<ExitCode> {
 }
 
 /// Reports to the other half that the program cannot be started.
-fn report_start_failure(outside: Outside, error: &anyhow::Error) -> ExitCode {
+fn report_start_failure(outside: OuterProcess, error: &anyhow::Error) -> ExitCode {
     outside.failed(&format!("{error:#}"));
     ExitCode::FAILURE
 }
 
 /// Tasks beside the traffic.
-struct Beside<'a> {
+struct SideTasks<'a> {
     opened: &'a OpenedClient,
-    watched: &'a Watched,
+    watched: &'a ServedViews,
     /// Time for delivering the program's last data.
     patience: watch::Sender<Duration>,
     reloads: Reloads,
     hangups: Signal,
 }
 
-impl Beside<'_> {
+impl SideTasks<'_> {
     /// Relays the traffic through a server.
     async fn relay_through_server(
         self,
@@ -247,7 +247,7 @@ impl Beside<'_> {
     ) -> anyhow::Result<()> {
         let (client, udp) = (&self.opened.client, &self.opened.udp);
         let addresses = traffic.settings.addresses;
-        let renewal = Renewal::begin(client, &self.opened.deadlines, plan)?;
+        let renewal = Renewal::start(client, &self.opened.deadlines, plan)?;
         let way = &renewal.way;
         self.opened.set_server_tunnel(way);
         let reread = self.reread(settings, Some(&renewal));
@@ -256,14 +256,14 @@ impl Beside<'_> {
                 let datagrams =
                     Box::new(TunnelDatagrams::start(Arc::clone(udp), addresses, Senders::Own));
                 tokio::select! {
-                    carried = traffic.carry(Arc::clone(way), datagrams) => carried?,
+                    carried = traffic.relay_connections(Arc::clone(way), datagrams) => carried?,
                     never = Box::pin(keep_lane(way, udp, lanes)) => match never {},
                     never = reread => match never {},
                 }
             }
             // The carrier does not support lanes.
             None => tokio::select! {
-                carried = traffic.carry(Arc::clone(way), Box::new(NoDatagrams)) => carried?,
+                carried = traffic.relay_connections(Arc::clone(way), Box::new(NoDatagrams)) => carried?,
                 never = reread => match never {},
             },
         }
@@ -277,8 +277,8 @@ impl Beside<'_> {
         settings: Settings<ProgramOptions>,
         renewal: Option<&Renewal<'_>>,
     ) -> Infallible {
-        let Beside { opened, watched, patience, reloads, mut hangups } = self;
-        let mut live = Live::new(settings, reloads, |plan: &ClientPlan| {
+        let SideTasks { opened, watched, patience, reloads, mut hangups } = self;
+        let mut live = LiveSettings::new(settings, reloads, |plan: &ClientPlan| {
             // First everything that may fail, then the rest.
             let shown = watched.prepare(&plan.runtime)?;
             let renewed = renewal.map(|renewal| renewal.prepare(plan)).transpose()?;
@@ -316,7 +316,7 @@ fn redirect_log() {
 struct ProgramTraffic {
     interface: ProgramInterface,
     settings: GatewaySettings,
-    outside: Outside,
+    outside: OuterProcess,
     yields_terminal: bool,
     patience: watch::Receiver<Duration>,
 }
@@ -324,7 +324,7 @@ struct ProgramTraffic {
 impl ProgramTraffic {
     /// Relays the program's connections this `way` until it and the processes it left behind have ended, and their
     /// last data is delivered.
-    async fn carry<O: Open>(
+    async fn relay_connections<O: Open>(
         self,
         way: Arc<O>,
         datagrams: Box<dyn Datagrams>,
@@ -343,12 +343,12 @@ impl ProgramTraffic {
         if yields_terminal {
             redirect_log();
         }
-        outside.ready();
-        program.ended().await?;
+        outside.notify_ready();
+        program.wait_for_program().await?;
         // Closes standard error, so that its readers do not wait for more.
         let nowhere = std::fs::File::options().write(true).open("/dev/null")?;
         rustix::stdio::dup2_stderr(&nowhere)?;
-        program.left().await;
+        program.wait_for_descendants().await;
         stopper.drain();
         let patience = *patience.borrow();
         tokio::pin!(serving);

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::bail;
 
-use super::monitor::{print, reach};
+use super::monitor::{connect_control, print};
 use crate::control::protocol::{Answer, Command};
 
 /// Arguments of `marline scheduler`.
@@ -28,9 +28,9 @@ pub struct Args {
 /// # Errors
 /// No process can be reached, the scheduler is invalid, or no connection has this number.
 pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
-    let mut client = reach(args.control.as_ref()).await?;
+    let mut client = connect_control(args.control.as_ref()).await?;
     let command = Command::SetScheduler { scheduler: args.scheduler, connection: args.connection };
-    match client.ask(command).await? {
+    match client.request(command).await? {
         Answer::Changed(count) => {
             // A closed output is ignored.
             let _ = print(&format!("{count} connections changed\n"));

@@ -13,7 +13,7 @@ use marline_proxy::signals::Signals;
 use super::accepting::accept;
 use super::monitor::print;
 use super::opened::CLOSING_TIME;
-use super::settings::{Live, Settings};
+use super::settings::{LiveSettings, Settings};
 use super::watched::watched_after_upgrade;
 use crate::config::serve::{ServeOptions, ServePlan};
 use crate::control::ServerHandle;
@@ -35,13 +35,13 @@ pub struct Args {
 
 /// A front that has completed its privileged setup.
 #[derive(Debug)]
-pub struct Prepared {
+pub struct PreparedFront {
     plan: ServePlan,
     settings: Settings<ServeOptions>,
     successor: Option<Successor>,
 }
 
-impl Prepared {
+impl PreparedFront {
     /// Number of threads that share the ports.
     #[must_use]
     pub const fn shards(&self) -> usize {
@@ -53,21 +53,21 @@ impl Prepared {
 ///
 /// # Errors
 /// An error message for the user.
-pub fn prepare(args: Args) -> anyhow::Result<Prepared> {
+pub fn prepare(args: Args) -> anyhow::Result<PreparedFront> {
     let (settings, mut plan) = Settings::read(args.options, args.config)?;
-    let successor = Successor::arrive(&mut plan.network)?;
+    let successor = Successor::receive_handover(&mut plan.network)?;
     let shown = [plan.runtime.metrics, plan.runtime.dashboard].into_iter().flatten();
     let kept = capabilities_for_ports(shown.map(|address| address.port()));
     plan.carrier.clone().listen(&mut plan.network, plan.no_offload, kept)?;
-    Ok(Prepared { plan, settings, successor })
+    Ok(PreparedFront { plan, settings, successor })
 }
 
 /// Runs the front.
 ///
 /// # Errors
 /// An error message for the user.
-pub async fn run(prepared: Prepared) -> anyhow::Result<ExitCode> {
-    let Prepared { plan, settings, mut successor } = prepared;
+pub async fn run(prepared: PreparedFront) -> anyhow::Result<ExitCode> {
+    let PreparedFront { plan, settings, mut successor } = prepared;
     let (stopper, signals) = (Stopper::default(), Signals::new()?);
     memory::set_limit(plan.runtime.memory);
     let front = ServiceFront::new(plan.backend, plan.header, plan.limits, stopper.listen())
@@ -103,7 +103,7 @@ pub async fn run(prepared: Prepared) -> anyhow::Result<ExitCode> {
         watched.commit(shown);
         Ok(())
     };
-    let mut live = Live::new(settings, reloads, apply);
+    let mut live = LiveSettings::new(settings, reloads, apply);
     tokio::select! {
         ended = stopper.run_until_signal(signals, &mut live, work) => ended?,
         () = upgrades.serve(&listener, &stopper, &watched, &upgrade_limit) => {}

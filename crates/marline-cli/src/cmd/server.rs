@@ -25,7 +25,7 @@ use tokio::sync::Notify;
 use super::accepting::accept;
 use super::monitor::print;
 use super::opened::CLOSING_TIME;
-use super::settings::{Live, Settings};
+use super::settings::{LiveSettings, Settings};
 use super::watched::watched_after_upgrade;
 use crate::config::server::{ServerOptions, ServerPlan};
 use crate::control::ServerHandle;
@@ -98,13 +98,13 @@ pub enum Credential {
 
 /// A server that has completed its privileged setup.
 #[derive(Debug)]
-pub struct Prepared {
+pub struct PreparedServer {
     plan: ServerPlan,
     settings: Settings<ServerOptions>,
     successor: Option<Successor>,
 }
 
-impl Prepared {
+impl PreparedServer {
     /// Number of threads that share the port, with one driver each.
     #[must_use]
     pub const fn shards(&self) -> usize {
@@ -118,11 +118,11 @@ impl Prepared {
 ///
 /// # Errors
 /// An error message for the user.
-pub fn prepare(args: Args) -> anyhow::Result<Option<Prepared>> {
+pub fn prepare(args: Args) -> anyhow::Result<Option<PreparedServer>> {
     let file = &args.config;
     if args.init {
         let (client, options) = (&args.client, args.options);
-        let destination = Destination::at(args.invite_out)?;
+        let destination = Destination::open(args.invite_out)?;
         let invite = destination.remove_on_failure(setup::init(file, options, client))?;
         eprintln!("created {}; start the server with", file.display());
         eprintln!("    marline server --config {}", file.display());
@@ -137,25 +137,25 @@ pub fn prepare(args: Args) -> anyhow::Result<Option<Prepared>> {
         );
     }
     if let Some(Command::Credential(change)) = args.command {
-        let options = args.options.over(ServerOptions::from_file(file)?);
+        let options = args.options.layered_over(ServerOptions::from_file(file)?);
         credential(file, options, change)?;
         return Ok(None);
     }
     let (settings, mut plan) = Settings::read(args.options, Some(args.config))?;
     private_file::check_mode(&plan.key_file)?;
-    let successor = Successor::arrive(&mut plan.network)?;
+    let successor = Successor::receive_handover(&mut plan.network)?;
     plan.carrier.clone().listen(
         &mut plan.network,
         false,
         capabilities_for_ports(plan.ports.clone()),
     )?;
-    Ok(Some(Prepared { plan, settings, successor }))
+    Ok(Some(PreparedServer { plan, settings, successor }))
 }
 
 fn credential(file: &Path, options: ServerOptions, change: Credential) -> anyhow::Result<()> {
     match change {
         Credential::Add { name, invite_out, qr } => {
-            let destination = Destination::at(invite_out)?;
+            let destination = Destination::open(invite_out)?;
             let invite = destination.remove_on_failure(setup::add_client(file, &options, &name))?;
             hand_over(destination, &invite, &name, qr)?;
         }
@@ -166,7 +166,8 @@ fn credential(file: &Path, options: ServerOptions, change: Credential) -> anyhow
             let _ = print(&text);
         }
         Credential::Revoke { name } => {
-            let store = Store::at(options.effective(file).credentials_file.unwrap_or_default());
+            let store =
+                Store::in_file(options.effective(file).credentials_file.unwrap_or_default());
             store.change(|credentials| credentials.revoke(&name))?;
             eprintln!("revoked {name:?}");
         }
@@ -181,7 +182,7 @@ fn hand_over(
     client: &str,
     qr: bool,
 ) -> anyhow::Result<()> {
-    destination.put(invite, client)?;
+    destination.write_invite(invite, client)?;
     if qr {
         // A closed output is ignored.
         let _ = print(&of_invite(&invite.to_word())?);
@@ -193,8 +194,8 @@ fn hand_over(
 ///
 /// # Errors
 /// An error message for the user.
-pub async fn run(prepared: Option<Prepared>) -> anyhow::Result<ExitCode> {
-    let Some(Prepared { plan, settings, mut successor }) = prepared else {
+pub async fn run(prepared: Option<PreparedServer>) -> anyhow::Result<ExitCode> {
+    let Some(PreparedServer { plan, settings, mut successor }) = prepared else {
         return Ok(ExitCode::SUCCESS);
     };
     let key = ServerKey::load(&plan.key_file)?;
@@ -204,15 +205,15 @@ pub async fn run(prepared: Option<Prepared>) -> anyhow::Result<ExitCode> {
     network.reset_seed(reset_seed(&key, network.advertised()));
     let again = Arc::new(Notify::new());
     let suspensions = Suspensions::default();
-    let credentials =
-        Store::at(plan.credentials_file).follow(Arc::clone(&again), suspensions.clone())?;
+    let credentials = Store::in_file(plan.credentials_file)
+        .watch_file(Arc::clone(&again), suspensions.clone())?;
     if credentials.borrow().list().is_empty() {
         tracing::warn!("no clients yet: `marline server credential add NAME` creates an invite");
     }
     let (stopper, signals) = (Stopper::default(), Signals::new()?);
     memory::set_limit(plan.runtime.memory);
     let (budget, stop) = (memory::budget().clone(), stopper.listen());
-    let server = Server::within(budget, acceptor, credentials, plan.rules, plan.limits, stop);
+    let server = Server::with_budget(budget, acceptor, credentials, plan.rules, plan.limits, stop);
     let server = server.advertise(network.advertised().to_vec());
     server.allow_remote(plan.remote_rules);
     server.offer_datagrams(plan.datagrams, plan.udp_filtering);
@@ -220,7 +221,7 @@ pub async fn run(prepared: Option<Prepared>) -> anyhow::Result<ExitCode> {
     server.use_ledger(Ledger::open(plan.state_file), suspensions);
     server.allow_clients(plan.allowances);
     let listener = network.bind().await?;
-    listener.set_memory_account(server.strangers());
+    listener.set_memory_account(server.unauthenticated_account());
     let server = Arc::new(server);
     let ((ask, upgrades), (reload, reloads)) = (upgrades(), reloads());
     let handle = ServerHandle::new(listener.clone(), Some(Arc::clone(&server)), ask, reload);
@@ -251,7 +252,7 @@ pub async fn run(prepared: Option<Prepared>) -> anyhow::Result<ExitCode> {
         watched.commit(shown);
         Ok(())
     };
-    let mut live = Live::new(settings, reloads, apply);
+    let mut live = LiveSettings::new(settings, reloads, apply);
     tokio::select! {
         ended = stopper.run_until_signal(signals, &mut live, work) => ended?,
         () = upgrades.serve(&listener, &stopper, &watched, &upgrade_limit) => {}

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use marline_proxy::secret::hide;
+use marline_proxy::secret::hide_invites;
 use marline_proxy::shutdown::Reload;
 
 use crate::config::client::{ClientOptions, ClientPlan};
@@ -66,7 +66,7 @@ impl Options for ServerOptions {
 
     fn read(&self, file: Option<&Path>) -> anyhow::Result<(ServerPlan, toml::Table)> {
         let file = file.unwrap_or(Path::new(""));
-        let options = self.clone().over(ServerOptions::from_file(file)?);
+        let options = self.clone().layered_over(ServerOptions::from_file(file)?);
         let in_force = toml::Table::try_from(options.clone().effective(file))?;
         Ok((options.plan(file)?, in_force))
     }
@@ -78,7 +78,7 @@ impl Options for ServerOptions {
 
 /// A running program whose configuration can be reloaded. `apply` applies the settings that can change, or fails
 /// without a change.
-pub(super) struct Live<O, F> {
+pub(super) struct LiveSettings<O, F> {
     settings: Settings<O>,
     apply: F,
     reloads: Reloads,
@@ -88,18 +88,18 @@ pub(super) struct Live<O, F> {
     is_service: bool,
 }
 
-impl<O: Options, F: FnMut(&O::Plan) -> anyhow::Result<()>> Live<O, F> {
+impl<O: Options, F: FnMut(&O::Plan) -> anyhow::Result<()>> LiveSettings<O, F> {
     pub(super) fn new(settings: Settings<O>, reloads: Reloads, apply: F) -> Self {
-        Live { settings, apply, reloads, asker: None, is_service: true }
+        LiveSettings { settings, apply, reloads, asker: None, is_service: true }
     }
 
     /// Disables notifications of the service manager, for a program that is not itself the service.
     pub(super) fn without_service_notices(self) -> Self {
-        Live { is_service: false, ..self }
+        LiveSettings { is_service: false, ..self }
     }
 }
 
-impl<O: Options, F: FnMut(&O::Plan) -> anyhow::Result<()>> Reload for Live<O, F> {
+impl<O: Options, F: FnMut(&O::Plan) -> anyhow::Result<()>> Reload for LiveSettings<O, F> {
     fn poll_reload_request(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         self.reloads.poll_next(cx).map(|asker| self.asker = Some(asker))
     }
@@ -116,7 +116,7 @@ impl<O: Options, F: FnMut(&O::Plan) -> anyhow::Result<()>> Reload for Live<O, F>
             let _ = asker.send(outcome);
         }
         if self.is_service {
-            service::ready();
+            service::notify_ready();
         }
     }
 
@@ -168,7 +168,7 @@ impl<O: Options> Settings<O> {
             }
             Err(error) => {
                 let error = format!("{error:#}");
-                let error = hide(&error);
+                let error = hide_invites(&error);
                 tracing::error!("{by}: reload failed; keeping current configuration: {error}");
                 Err(error)
             }
@@ -192,7 +192,7 @@ impl<O: Options> Settings<O> {
             false => tracing::info!("{by}: configuration reloaded; changed: {}", new.join(", ")),
         }
         if !reloaded.restart.is_empty() {
-            let each: Vec<String> = reloaded.restart.iter().map(PendingSetting::words).collect();
+            let each: Vec<String> = reloaded.restart.iter().map(PendingSetting::text).collect();
             tracing::warn!("{by}: changed settings that need a restart: {}", each.join("; "));
         }
         reloaded
@@ -210,8 +210,8 @@ fn differences<O: Reloadable>(old: &toml::Table, new: &toml::Table) -> Reloaded 
             Effect::Elsewhere => reloaded.elsewhere.push(setting.clone()),
             Effect::Restart => reloaded.restart.push(PendingSetting {
                 setting: setting.clone(),
-                in_force: old.get(setting).map(shown),
-                wanted: new.get(setting).map(shown),
+                in_force: old.get(setting).map(display_value),
+                wanted: new.get(setting).map(display_value),
             }),
         }
     }
@@ -219,7 +219,7 @@ fn differences<O: Reloadable>(old: &toml::Table, new: &toml::Table) -> Reloaded 
 }
 
 /// A value for display. It contains no secrets: an invite is printed without its token.
-fn shown(value: &toml::Value) -> String {
+fn display_value(value: &toml::Value) -> String {
     let text = value.to_string();
     match text.char_indices().nth(MAX_VALUE_CHARS) {
         Some((at, _)) => format!("{}...", &text[..at]),
@@ -240,7 +240,7 @@ mod tests {
         assert_eq!(told.for_new.join(" "), "allow deny");
         assert_eq!(told.at_once.join(" "), "drain");
         assert_eq!(told.elsewhere.join(" "), "public");
-        let restart: Vec<String> = told.restart.iter().map(PendingSetting::words).collect();
+        let restart: Vec<String> = told.restart.iter().map(PendingSetting::text).collect();
         assert_eq!(
             restart,
             ["carrier (running: \"x\", configured: nothing)", "shards (running: 1, configured: 2)"]
@@ -250,7 +250,7 @@ mod tests {
     #[test]
     fn a_long_value_is_cut() {
         let long = toml::Value::String("ä".repeat(500));
-        assert_eq!(shown(&long).chars().count(), MAX_VALUE_CHARS + 3);
+        assert_eq!(display_value(&long).chars().count(), MAX_VALUE_CHARS + 3);
     }
 
     #[test]

@@ -34,13 +34,13 @@ pub(super) async fn wait_for_server(client: &Client, way: &CurrentTunnel) -> any
     loop {
         wait_for_path(client.clone()).await;
         service::extend_start(2 * START_EXTENSION_PERIOD);
-        let why = match ask(way).await {
+        let why = match check_admission(way).await {
             Ok(()) => {
                 service::status("");
                 return Ok(());
             }
-            Err(Failed::ForGood(error)) => return Err(error),
-            Err(Failed::ForNow(error)) => error,
+            Err(StartFailure::ForGood(error)) => return Err(error),
+            Err(StartFailure::ForNow(error)) => error,
         };
         if !is_any_up(&client.paths()) {
             continue;
@@ -60,29 +60,31 @@ pub(super) async fn wait_for_server(client: &Client, way: &CurrentTunnel) -> any
 }
 
 /// Reason why the server was not reached.
-enum Failed {
+enum StartFailure {
     /// A later attempt may succeed.
     ForNow(anyhow::Error),
     ForGood(anyhow::Error),
 }
 
 /// Checks that the server accepts this client.
-async fn ask(way: &CurrentTunnel) -> Result<(), Failed> {
+async fn check_admission(way: &CurrentTunnel) -> Result<(), StartFailure> {
     match timeout(PROOF, way.now().check()).await {
         Ok(Ok(())) => Ok(()),
         Ok(Err(error)) => {
             let Trouble { kind, text } = Trouble::from(&error);
-            let failed = anyhow!("{text} ({})", kind.help());
+            let failed = anyhow!("{text} ({})", kind.advice());
             Err(match error {
-                OpenError::Pin => Failed::ForGood(failed),
-                OpenError::Refused(_) if kind.is_rejection() => Failed::ForGood(failed),
+                OpenError::Pin => StartFailure::ForGood(failed),
+                OpenError::Refused(_) if kind.is_rejection() => StartFailure::ForGood(failed),
                 // The server is overloaded or unreachable, or a network's login page answers instead of it.
-                OpenError::Refused(_) | OpenError::Server(_) => Failed::ForNow(anyhow!("{text}")),
+                OpenError::Refused(_) | OpenError::Server(_) => {
+                    StartFailure::ForNow(anyhow!("{text}"))
+                }
             })
         }
         Err(_) => {
             let seconds = PROOF.as_secs();
-            Err(Failed::ForNow(anyhow!("no answer from the server within {seconds} s")))
+            Err(StartFailure::ForNow(anyhow!("no answer from the server within {seconds} s")))
         }
     }
 }
@@ -94,7 +96,7 @@ pub(super) async fn wait_for_path(client: Client) {
     if is_any_up(&paths) {
         return;
     }
-    let text = format!("waiting for a network: {}", missing(&paths));
+    let text = format!("waiting for a network: {}", path_problems(&paths));
     tracing::warn!("{text}");
     service::status(&text);
     let mut extended: Option<Instant> = None;
@@ -120,7 +122,7 @@ fn is_any_up(paths: &[PathStatus]) -> bool {
 }
 
 /// Text about the fault of each path.
-fn missing(paths: &[PathStatus]) -> String {
+fn path_problems(paths: &[PathStatus]) -> String {
     if paths.is_empty() {
         return "no interface has an address and a default route".to_owned();
     }

@@ -10,7 +10,7 @@ use marline::paths::PathHealth;
 use marline_dashboard::PathSummary;
 use serde::Serialize;
 
-use super::monitor::{print, reach};
+use super::monitor::{connect_control, print};
 use crate::control::protocol::{
     Answer, Client, Clients, Command, Connection, Hello, OpenTarget, Path, Trouble,
 };
@@ -82,44 +82,45 @@ pub struct Status {
 /// # Errors
 /// The running process does not answer as expected.
 pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
-    let mut client = match reach(args.control.as_ref()).await {
+    let mut client = match connect_control(args.control.as_ref()).await {
         Ok(client) => client,
         Err(error) => {
             eprintln!("marline: {error:#}");
             return Ok(ExitCode::from(NOT_RUNNING));
         }
     };
-    let Answer::Hello(hello) = client.ask(Command::Hello).await? else { bail!("no hello") };
-    let Answer::Connections(connections) = client.ask(Command::Connections).await? else {
+    let Answer::Hello(hello) = client.request(Command::Hello).await? else { bail!("no hello") };
+    let Answer::Connections(connections) = client.request(Command::Connections).await? else {
         bail!("no connections")
     };
     // A server has no paths of its own.
-    let paths = match client.ask(Command::Paths).await {
+    let paths = match client.request(Command::Paths).await {
         Ok(Answer::Paths(paths)) => paths,
         _ => Vec::new(),
     };
     // A client has no clients of its own.
-    let clients = match client.ask(Command::Clients).await {
+    let clients = match client.request(Command::Clients).await {
         Ok(Answer::Clients(clients)) => clients,
         _ => Clients::default(),
     };
     let targets = match args.targets {
         false => None,
-        true => match client.ask(Command::Targets).await? {
+        true => match client.request(Command::Targets).await? {
             Answer::Targets(targets) => Some(targets),
             _ => bail!("no targets"),
         },
     };
     let status = Status { targets, ..status(hello, &connections, &paths, clients) };
-    let text = if args.json { serde_json::to_string(&status)? + "\n" } else { shown(&status) };
+    let text =
+        if args.json { serde_json::to_string(&status)? + "\n" } else { status_text(&status) };
     // A closed output is ignored.
     let _ = print(&text);
-    Ok(if status.works() { ExitCode::SUCCESS } else { ExitCode::from(NO_PATH) })
+    Ok(if status.has_working_path() { ExitCode::SUCCESS } else { ExitCode::from(NO_PATH) })
 }
 
 impl Status {
     /// True if data gets through on some path.
-    fn works(&self) -> bool {
+    fn has_working_path(&self) -> bool {
         self.paths.iter().any(|path| path.state.works())
     }
 }
@@ -154,7 +155,7 @@ fn status(hello: Hello, connections: &[Connection], paths: &[Path], clients: Cli
 }
 
 /// The status as text, in at most 80 columns except for causes.
-fn shown(status: &Status) -> String {
+fn status_text(status: &Status) -> String {
     let Status { role, version, pid, connections, .. } = status;
     let plural = |count: usize| if count == 1 { "" } else { "s" };
     let mut text = format!("marline {role} {version}, process {pid}");
@@ -173,7 +174,8 @@ fn shown(status: &Status) -> String {
         text += &format!("{policy}\n");
     }
     if let Some(Trouble { text: why, help, .. }) = &status.trouble {
-        let what = if status.works() { "the latest attempt failed" } else { "not working" };
+        let what =
+            if status.has_working_path() { "the latest attempt failed" } else { "not working" };
         text += &format!("{what}: {why}; {help}\n");
     }
     if status.repairs_sent + status.bytes_repaired > 0 {
@@ -209,7 +211,7 @@ fn format_paths(paths: &[PathSummary]) -> String {
     rows.extend(paths.iter().map(row));
     let mut text = align(&rows, &[0, 1, 2]);
     for path in paths {
-        let quota = path.quota.as_ref().map(|quota| format!("quota: {}", quota.words()));
+        let quota = path.quota.as_ref().map(|quota| format!("quota: {}", quota.text()));
         let words = [path.reason.as_ref(), quota.as_ref()];
         for word in words.into_iter().flatten() {
             text += &format!("{}: {word}\n", path.name);
@@ -278,7 +280,7 @@ fn exclusion_reason(path: &PathSummary, paths: &[PathSummary]) -> String {
     let soonest = paths.iter().filter(|other| other.state == PathHealth::Usable);
     let soonest = soonest.filter_map(|other| Some((other.srtt_us?, other))).min_by_key(|at| at.0);
     match (path.state, soonest, path.srtt_us) {
-        (PathHealth::Unreachable | PathHealth::Untried, ..) => path.state.word().to_owned(),
+        (PathHealth::Unreachable | PathHealth::Untried, ..) => path.state.name().to_owned(),
         _ if path.quota.as_ref().is_some_and(|quota| quota.standing != "within") => {
             "quota used up".to_owned()
         }
@@ -318,7 +320,7 @@ fn format_clients(Clients { clients, refusals }: &Clients, now: SystemTime) -> S
     }
     for client in clients {
         if let Some(quota) = client.quota.as_ref().filter(|quota| quota.standing != "within") {
-            text += &format!("{}: quota: {}\n", client.name, quota.words());
+            text += &format!("{}: quota: {}\n", client.name, quota.text());
         }
     }
     if !refusals.is_empty() {
@@ -330,7 +332,7 @@ fn format_clients(Clients { clients, refusals }: &Clients, now: SystemTime) -> S
 }
 
 fn row(path: &PathSummary) -> [String; 9] {
-    let state = path.state.word();
+    let state = path.state.name();
     let state = if path.backup { format!("{state},backup") } else { state.to_owned() };
     let dash = || "-".to_owned();
     let first = |local: &String| local.split([',', ' ']).next().unwrap_or_default().to_owned();
@@ -426,7 +428,7 @@ mod tests {
         let mut dead = path("eth0", "198.51.100.9", PathHealth::Unreachable);
         dead.cause = Some("9.9.9.1:7777: no answer for 12 s (tried 5 times)".into());
         let paths = [path("wlan0", "192.0.2.7", PathHealth::Usable), lte, dead];
-        let text = shown(&status(hello(), &connections(), &paths, Clients::default()));
+        let text = status_text(&status(hello(), &connections(), &paths, Clients::default()));
         let expected = "\
 marline client 0.2.0, process 42, mode balanced: 2 connections, by auto
 new data: wlan0 75 %, wwan0 25 %; copies: 0.3 %; eth0 unused: unreachable
@@ -496,7 +498,7 @@ eth0: 9.9.9.1:7777: no answer for 12 s (tried 5 times)
         let targets = vec![target(Some(999_999), "example.org:443"), target(None, "[::1]:22")];
         let base = status(hello(), &[], &[], Clients::default());
         let all = Status { paths, repairs_sent: 12, bytes_repaired: 3_000, ..base };
-        let text = shown(&Status { targets: Some(targets), ..all.clone() });
+        let text = status_text(&Status { targets: Some(targets), ..all.clone() });
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines[1], "repairs: 12 sent; 3.0kB computed from the peer's");
         assert_eq!(
@@ -509,7 +511,8 @@ eth0: 9.9.9.1:7777: no answer for 12 s (tried 5 times)
             ]
         );
         assert!(
-            shown(&Status { targets: Some(vec![]), ..all.clone() }).ends_with("no open streams\n")
+            status_text(&Status { targets: Some(vec![]), ..all.clone() })
+                .ends_with("no open streams\n")
         );
         let json = serde_json::to_value(&all).unwrap();
         assert_eq!(json["paths"][1]["bytes_duplicate"], 12_000);

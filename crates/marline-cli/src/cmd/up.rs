@@ -8,15 +8,16 @@ use anyhow::{Context, anyhow, bail};
 use marline::advanced::KeptCapabilities;
 use marline_proxy::client::dialer::NameLookup;
 use marline_proxy::client::udp_keeper::keep_lane;
-use marline_proxy::shutdown::{Reload, Stopper, told};
+use marline_proxy::shutdown::{Reload, Stopper, next_request};
 use marline_proxy::signals::{SignalRequest, Signals};
 use marline_tun::addresses::Addresses;
 use marline_tun::dns::DirectNames;
 use marline_tun::exceptions::Exceptions;
-use marline_tun::gateway::{Gateway, GatewaySettings, Served};
+use marline_tun::gateway::{Gateway, GatewaySettings, PacketSource};
 use marline_tun::machine::routing::{MARK, RoutingSettings};
 use marline_tun::machine::{
-    Ending, Extent, Machine, UndoProcess, addresses_of_server, clean_up, engage, make_interface,
+    Extent, Machine, ReleaseReason, UndoProcess, addresses_of_server, clean_up, engage,
+    make_interface,
 };
 use marline_tun::tunnel_datagrams::{Senders, TunnelDatagrams};
 use rustix::fd::OwnedFd;
@@ -26,7 +27,7 @@ use super::down::PidFile;
 use super::names::resolvers;
 use super::opened::{CLOSING_TIME, OpenedClient};
 use super::renewal::Renewal;
-use super::settings::{Live, Settings};
+use super::settings::{LiveSettings, Settings};
 use super::startup::wait_for_server;
 use super::watched::watched;
 use crate::config::client::{ClientOptions, ClientPlan};
@@ -57,7 +58,7 @@ pub struct Args {
 
 /// A tunnel for the machine, with its privileged setup completed.
 #[derive(Debug)]
-pub struct Prepared {
+pub struct PreparedTunnel {
     plan: ClientPlan,
     settings: Settings<MachineOptions>,
     routing: RoutingSettings,
@@ -74,7 +75,7 @@ pub struct Prepared {
 ///
 /// # Errors
 /// An error message for the user.
-pub fn prepare(args: Args) -> anyhow::Result<Option<Prepared>> {
+pub fn prepare(args: Args) -> anyhow::Result<Option<PreparedTunnel>> {
     let Args { config, lockdown_only, up, options } = args;
     if !marline_io::has_net_admin() {
         bail!(
@@ -103,7 +104,7 @@ pub fn prepare(args: Args) -> anyhow::Result<Option<Prepared>> {
             "kill switch of an earlier `marline up` stays on until the server is reached"
         );
     }
-    plan.names = NameLookup::by(|host| {
+    plan.names = NameLookup::with_lookup(|host| {
         let host = host.to_owned();
         Box::pin(async move { addresses_of_server(&host).await })
     });
@@ -111,7 +112,7 @@ pub fn prepare(args: Args) -> anyhow::Result<Option<Prepared>> {
     let tun = make_interface()?;
     plan.network.mark(MARK);
     plan.network.carrier(plan.carrier.clone().open(KeptCapabilities::NetAdmin)?);
-    Ok(Some(Prepared { plan, settings, routing, exceptions, tun, undo, held, pid_file }))
+    Ok(Some(PreparedTunnel { plan, settings, routing, exceptions, tun, undo, held, pid_file }))
 }
 
 /// Engages the lockdown, without exceptions if the configuration cannot be read, so that the machine is not left
@@ -138,17 +139,18 @@ fn at_once<T>(work: impl Future<Output = T>) -> anyhow::Result<T> {
 ///
 /// # Errors
 /// An error message for the user.
-pub async fn run(prepared: Prepared) -> anyhow::Result<ExitCode> {
-    let Prepared { plan, settings, routing, exceptions, tun, undo, held, pid_file } = prepared;
+pub async fn run(prepared: PreparedTunnel) -> anyhow::Result<ExitCode> {
+    let PreparedTunnel { plan, settings, routing, exceptions, tun, undo, held, pid_file } =
+        prepared;
     let mut signals = Signals::new()?;
     let (ask_reload, reloads) = reloads();
     let opened = OpenedClient::open(&plan, Some(ask_reload)).await?;
     let (client, udp) = (&opened.client, &opened.udp);
     let watched = watched(&plan.runtime, Arc::clone(&opened.handle) as _)?;
-    let renewal = Renewal::begin(client, &opened.deadlines, &plan)?;
+    let renewal = Renewal::start(client, &opened.deadlines, &plan)?;
     let way = &renewal.way;
     opened.set_server_tunnel(way);
-    let mut live = Live::new(settings, reloads, |plan: &MachinePlan| {
+    let mut live = LiveSettings::new(settings, reloads, |plan: &MachinePlan| {
         // First everything that may fail, then the rest.
         let shown = watched.prepare(&plan.client.runtime)?;
         let renewed = renewal.prepare(&plan.client)?;
@@ -163,7 +165,7 @@ pub async fn run(prepared: Prepared) -> anyhow::Result<ExitCode> {
     }
     let addresses = Addresses::default();
     let (ask, mut asked) = mpsc::channel(QUEUED);
-    let served = Served::Machine {
+    let served = PacketSource::Machine {
         exceptions,
         handles_dns_queries: routing.handles_dns_queries(),
         direct_names: DirectNames::new(MARK, addresses.gateway_v4.into(), ask),
@@ -187,14 +189,14 @@ pub async fn run(prepared: Prepared) -> anyhow::Result<ExitCode> {
     let lost = "the TUN interface has stopped";
     let ended = tokio::select! {
         never = Box::pin(keep_lane(way, udp, lanes)) => match never {},
-        () = machine.keep(&mut asked) => Err(anyhow!(lost)),
+        () = machine.maintain(&mut asked) => Err(anyhow!(lost)),
         ended = &mut serving => Err(match ended {
             Ok(()) => anyhow!(lost),
             Err(error) => anyhow!(error).context(lost),
         }),
-        () = ended(&mut signals, &mut live) => Ok(()),
+        () = wait_for_stop(&mut signals, &mut live) => Ok(()),
     };
-    let ending = if ended.is_ok() { Ending::Requested } else { Ending::Failed };
+    let ending = if ended.is_ok() { ReleaseReason::Requested } else { ReleaseReason::Failed };
     machine.give_back(ending).await;
     // Resets notify programs that their connections have ended.
     stopper.end();
@@ -226,8 +228,8 @@ async fn wait_for_early_end(signals: &mut Signals) {
 }
 
 /// Waits for a request to end. Reloads the configuration on request in the meantime.
-async fn ended(signals: &mut Signals, live: &mut dyn Reload) {
-    while told(signals, live).await == SignalRequest::Reload {
+async fn wait_for_stop(signals: &mut Signals, live: &mut dyn Reload) {
+    while next_request(signals, live).await == SignalRequest::Reload {
         live.reload();
     }
 }
@@ -235,5 +237,5 @@ async fn ended(signals: &mut Signals, live: &mut dyn Reload) {
 /// Prints to standard output, and notifies the service manager.
 fn announce(addresses: &Addresses) {
     println!("up: {} goes through the server, including DNS", addresses.host_v4);
-    crate::service::ready();
+    crate::service::notify_ready();
 }

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, bail};
 
-use super::monitor::{print, reach};
+use super::monitor::{connect_control, print};
 use crate::control::protocol::{Answer, Command};
 use crate::control::socket_path;
 
@@ -30,7 +30,7 @@ pub struct Args {
 /// No process can be reached, or the upgrade failed and the process continues unchanged.
 pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
     let control = args.control.as_deref().map(socket_in).transpose()?;
-    let mut client = reach(control.as_ref()).await?;
+    let mut client = connect_control(control.as_ref()).await?;
     let program = match &args.program {
         None => None,
         Some(program) => {
@@ -39,7 +39,7 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
             Some(text.to_owned())
         }
     };
-    match client.ask(Command::Upgrade { program, patience_s: args.timeout }).await? {
+    match client.request(Command::Upgrade { program, patience_s: args.timeout }).await? {
         Answer::Upgraded(done) => {
             // A closed output is ignored.
             let _ = print(&format!(

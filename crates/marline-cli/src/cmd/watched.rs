@@ -19,32 +19,32 @@ use tokio::task::JoinSet;
 use crate::config::policies::Mode;
 use crate::config::shared::{Recording, RuntimeOptions};
 use crate::control::Handle;
-use crate::dashboard::Opening;
+use crate::dashboard::BoundDashboard;
 use crate::metrics_http::MetricsServer;
 use crate::succession::UpgradeResources;
 use crate::{control, dashboard, metrics_http, service};
 
 /// Views of a running program, served until this is dropped.
-pub(super) struct Watched {
+pub(super) struct ServedViews {
     handle: Arc<dyn Handle>,
-    shown: RefCell<Shown>,
+    shown: RefCell<ViewState>,
     _memory: JoinSet<()>,
 }
 
-struct Shown {
+struct ViewState {
     control: Option<control::ControlServer>,
     /// True if the control socket is at a configured path.
     is_named: bool,
     /// Metrics server with its configured address.
     metrics: Option<(SocketAddr, MetricsServer)>,
-    dashboard: Option<dashboard::Running>,
+    dashboard: Option<dashboard::RunningDashboard>,
     /// Current settings of captures and traces.
     recording: Recording,
     /// True if another process now serves everything.
     is_left: bool,
 }
 
-/// Listening sockets of the previous process, with the names from [`Watched::copies`].
+/// Listening sockets of the previous process, with the names from [`ServedViews::copies`].
 pub(super) type Inherited = Vec<(String, OwnedFd)>;
 
 /// Change of one view.
@@ -61,7 +61,7 @@ pub(super) struct Change {
     is_named: bool,
     mode: Mode,
     metrics: Step<(SocketAddr, TcpListener)>,
-    dashboard: Step<Opening>,
+    dashboard: Step<BoundDashboard>,
     recording: Recording,
     traces: Step<SharedEventObserver>,
 }
@@ -78,7 +78,7 @@ fn dashboard_name(address: SocketAddr) -> String {
     format!("dashboard {address}")
 }
 
-fn take(inherited: &mut Inherited, name: &str) -> Option<OwnedFd> {
+fn take_inherited(inherited: &mut Inherited, name: &str) -> Option<OwnedFd> {
     let at = inherited.iter().position(|(known, _)| known == name)?;
     Some(inherited.swap_remove(at).1)
 }
@@ -88,7 +88,7 @@ fn take(inherited: &mut Inherited, name: &str) -> Option<OwnedFd> {
 pub(super) fn watched(
     runtime: &RuntimeOptions,
     handle: Arc<dyn Handle>,
-) -> anyhow::Result<Watched> {
+) -> anyhow::Result<ServedViews> {
     watched_after_upgrade(runtime, handle, Vec::new())
 }
 
@@ -97,11 +97,11 @@ pub(super) fn watched_after_upgrade(
     runtime: &RuntimeOptions,
     handle: Arc<dyn Handle>,
     mut inherited: Inherited,
-) -> anyhow::Result<Watched> {
+) -> anyhow::Result<ServedViews> {
     let metrics = match runtime.metrics {
         None => None,
         Some(address) => {
-            let listening = take(&mut inherited, &metrics_name(address));
+            let listening = take_inherited(&mut inherited, &metrics_name(address));
             let listener = metrics_socket(address, listening)?;
             Some((address, serve_metrics(listener, Arc::clone(&handle))?))
         }
@@ -110,8 +110,8 @@ pub(super) fn watched_after_upgrade(
         None => None,
         Some(address) => {
             let token_file = runtime.dashboard_token_file.as_deref();
-            let listening = take(&mut inherited, &dashboard_name(address));
-            let opening = Opening::at(address, token_file, listening)?;
+            let listening = take_inherited(&mut inherited, &dashboard_name(address));
+            let opening = BoundDashboard::bind(address, token_file, listening)?;
             Some(opening.serve(Arc::clone(&handle))?)
         }
     };
@@ -127,8 +127,8 @@ pub(super) fn watched_after_upgrade(
         handle.observe_events(Some(&traces));
     }
     handle.set_mode(runtime.mode);
-    let shown = Shown { control, is_named, metrics, dashboard, recording, is_left: false };
-    Ok(Watched { handle, shown: RefCell::new(shown), _memory: memory })
+    let shown = ViewState { control, is_named, metrics, dashboard, recording, is_left: false };
+    Ok(ServedViews { handle, shown: RefCell::new(shown), _memory: memory })
 }
 
 fn metrics_socket(address: SocketAddr, listening: Option<OwnedFd>) -> anyhow::Result<TcpListener> {
@@ -152,7 +152,7 @@ fn serve_control(
     mut inherited: Inherited,
 ) -> anyhow::Result<Option<control::ControlServer>> {
     let path = wanted.clone().unwrap_or_else(|| control::default_path(handle.role()));
-    let served = match take(&mut inherited, &control_name(&path)) {
+    let served = match take_inherited(&mut inherited, &control_name(&path)) {
         Some(listening) => control::serve_inherited(&path, listening, handle),
         None => control::serve(&path, handle),
     };
@@ -171,7 +171,7 @@ fn serve_control(
     }
 }
 
-impl Watched {
+impl ServedViews {
     /// Binds changed addresses, and creates changed directories.
     ///
     /// # Errors
@@ -193,7 +193,7 @@ impl Watched {
         let token_file = runtime.dashboard_token_file.as_deref();
         let dashboard = match (runtime.dashboard, &shown.dashboard) {
             (None, _) => Step::End,
-            (Some(wanted), None) => Step::Open(Opening::at(wanted, token_file, None)?),
+            (Some(wanted), None) => Step::Open(BoundDashboard::bind(wanted, token_file, None)?),
             (Some(wanted), Some(running)) => {
                 running.differs(wanted, token_file)?.map_or(Step::Keep, Step::Open)
             }
@@ -213,7 +213,7 @@ impl Watched {
     fn prepare_control(
         &self,
         wanted: Option<&Path>,
-        shown: &Shown,
+        shown: &ViewState,
     ) -> anyhow::Result<Step<control::ControlServer>> {
         let role = self.handle.role();
         let path = wanted.map_or_else(|| control::default_path(role), Path::to_path_buf);
@@ -255,7 +255,7 @@ impl Watched {
 
     fn commit_metrics(
         &self,
-        shown: &mut Shown,
+        shown: &mut ViewState,
         step: Step<(SocketAddr, TcpListener)>,
     ) -> io::Result<()> {
         match step {
@@ -276,7 +276,7 @@ impl Watched {
         Ok(())
     }
 
-    fn commit_captures(&self, shown: &Shown, wanted: &Recording) -> anyhow::Result<()> {
+    fn commit_captures(&self, shown: &ViewState, wanted: &Recording) -> anyhow::Result<()> {
         if !wanted.captures_differ(&shown.recording) {
             return Ok(());
         }
@@ -284,7 +284,11 @@ impl Watched {
         captured.context("captures")
     }
 
-    fn commit_dashboard(&self, shown: &mut Shown, step: Step<Opening>) -> anyhow::Result<()> {
+    fn commit_dashboard(
+        &self,
+        shown: &mut ViewState,
+        step: Step<BoundDashboard>,
+    ) -> anyhow::Result<()> {
         match step {
             Step::Keep => {}
             Step::End => shown.dashboard = None,
@@ -297,7 +301,7 @@ impl Watched {
     }
 }
 
-impl UpgradeResources for Watched {
+impl UpgradeResources for ServedViews {
     /// Copies of sockets at configured addresses.
     fn copies(&self) -> io::Result<Inherited> {
         let shown = self.shown.borrow();
@@ -314,12 +318,12 @@ impl UpgradeResources for Watched {
         Ok(copies)
     }
 
-    fn leave(&self) {
+    fn release_sockets(&self) {
         let mut shown = self.shown.borrow_mut();
-        let Shown { control, is_named, metrics, dashboard, is_left, .. } = &mut *shown;
+        let ViewState { control, is_named, metrics, dashboard, is_left, .. } = &mut *shown;
         (*metrics, *dashboard, *is_left) = (None, None, true);
         match control {
-            Some(control) if *is_named => control.leave(),
+            Some(control) if *is_named => control.stop_accepting(),
             Some(control) => control.yield_socket_name(),
             None => {}
         }

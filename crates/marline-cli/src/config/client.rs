@@ -18,7 +18,10 @@ use marline_proxy::private_file;
 use super::policies::{Choice, Side, registry};
 use super::shared::{RuntimeOptions, busy_poll, connections, options, seconds};
 use super::up::UpOptions;
-use super::{Forward, InviteWord, PathQuota, PortDeadline, Resolver, Span, Watch, Word, beside};
+use super::{
+    DurationValue, Forward, InviteWord, OrOff, PathQuota, PortDeadline, Resolver, StringValue,
+    resolve_relative,
+};
 use crate::invite_places::{FoundInvite, LastInvite};
 use crate::native::{CarrierChoice, CarrierPlan};
 use crate::state_file;
@@ -31,7 +34,7 @@ options! {
     pub struct ClientOptions {
         /// Invite of the server (visible to other users of this machine: prefer --invite-file)
         #[arg(long, value_name = "INVITE")]
-        pub invite: Option<Word<InviteWord>>,
+        pub invite: Option<StringValue<InviteWord>>,
         /// File with the invite, mode 0600 [default: the one that `marline join` stored]
         #[arg(long, value_name = "FILE", conflicts_with = "invite")]
         pub invite_file: Option<PathBuf>,
@@ -48,29 +51,29 @@ options! {
         /// `,backup`, `,metered` or `,radio=lte`; may be repeated [default: every interface with a default
         /// route]
         #[arg(long, value_name = "LOCAL")]
-        pub path: Vec<Word<PathSpec>>,
+        pub path: Vec<StringValue<PathSpec>>,
         /// Monthly quota of a path for both directions, for example `lte=10GB`, optionally with `,soft=80%`
         /// (share from which on the path is metered) and `,day=15` (first day of the month, UTC); may be
         /// repeated (docs/operate/quotas.md)
         #[arg(long, value_name = "PATH=BYTES")]
-        pub path_quota: Vec<Word<PathQuota>>,
+        pub path_quota: Vec<StringValue<PathQuota>>,
         /// Listening address for applications that use SOCKS5, SOCKS4 or an HTTP proxy (PAC file: /proxy.pac)
         /// [default: 127.0.0.1:1080 unless -L, -R, -U or --transparent is given]
         #[arg(long, value_name = "ADDR:PORT")]
         pub socks5: Vec<SocketAddr>,
         /// Forward connections from a local port to one target, like ssh's -L
         #[arg(short = 'L', long, value_name = "[ADDR:]PORT:HOST:PORT")]
-        pub local_forward: Vec<Word<Forward>>,
+        pub local_forward: Vec<StringValue<Forward>>,
         /// Forward connections from a port of the server to a target on this client's side, like ssh's -R;
         /// the server must allow it (--allow-remote)
         #[arg(short = 'R', long, value_name = "[ADDR:]PORT:HOST:PORT")]
-        pub remote_forward: Vec<Word<Forward>>,
+        pub remote_forward: Vec<StringValue<Forward>>,
         /// Port for redirected (REDIRECT or TPROXY) connections (docs/operate/router.md)
         #[arg(long, value_name = "PORT")]
         pub transparent: Option<u16>,
         /// Forward datagrams from a local UDP port to one target, which the server resolves
         #[arg(short = 'U', long, value_name = "[ADDR:]PORT:HOST:PORT")]
-        pub udp_forward: Vec<Word<Forward>>,
+        pub udp_forward: Vec<StringValue<Forward>>,
         /// Also accept applications on other machines: anyone who can reach the port can use the
         /// proxy
         #[arg(long)]
@@ -86,7 +89,7 @@ options! {
         /// `5900-5910=50ms`: data that would miss it is copied to a second path; may be repeated
         /// (docs/operate/deadlines.md)
         #[arg(long, value_name = "PORT=TIME")]
-        pub deadline: Vec<Word<PortDeadline>>,
+        pub deadline: Vec<StringValue<PortDeadline>>,
         /// Number of connections to the server that are opened in advance, 0 to 32 [default: 2]
         #[arg(long, value_name = "N")]
         pub warm: Option<usize>,
@@ -97,10 +100,10 @@ options! {
         /// DNS resolver for `marline run` and `marline up`, as the server reaches it [default: the server's
         /// own]
         #[arg(long, value_name = "ADDR[:PORT]")]
-        pub dns: Option<Word<Resolver>>,
+        pub dns: Option<StringValue<Resolver>>,
         /// Interval of UDP keepalives that preserve a path's NAT mapping, 1s to 20s [default: 15s]
         #[arg(long, value_name = "TIME")]
-        pub keepalive: Option<Word<Span>>,
+        pub keepalive: Option<StringValue<DurationValue>>,
         /// Microseconds to poll sockets after each exchange before sleeping, 0 to 10000: lowers latency
         /// slightly and keeps a processor busy [default: 0]
         #[arg(long, value_name = "US")]
@@ -108,15 +111,15 @@ options! {
         /// Timer that detects a silent download path while another path is unused: probing or multimob,
         /// optionally with parameters (docs/spec/experimental.md), or off [default: the mode's]
         #[arg(long, value_name = "SPEC")]
-        pub receive_timer: Option<Word<Watch<ReceiveTimer>>>,
+        pub receive_timer: Option<StringValue<OrOff<ReceiveTimer>>>,
         /// Keepalives on the only path of an idle connection while another path is unused:
         /// idle=10s,interval=1s,count=2, or off [default: these values in mode interactive, otherwise off]
         #[arg(long, value_name = "SPEC")]
-        pub lone_keepalive: Option<Word<Watch<LoneKeepalive>>>,
+        pub lone_keepalive: Option<StringValue<OrOff<LoneKeepalive>>>,
         /// Read the WiFi signal once a second, and avoid a path whose signal fades: on, or
         /// fading=-80,steady=-74 (dBm; docs/concepts/path-health.md), or off [default: off]
         #[arg(long, value_name = "SPEC", allow_hyphen_values = true)]
-        pub wifi_signal: Option<Word<Watch<SignalThresholds>>>,
+        pub wifi_signal: Option<StringValue<OrOff<SignalThresholds>>>,
         /// File with the usage of paths, for --path-quota [default: in systemd's or the user's state
         /// directory]
         #[arg(long, value_name = "FILE")]
@@ -203,17 +206,17 @@ impl ClientOptions {
             &mut lower.state_file,
             &mut lower.dashboard_token_file,
         ] {
-            *path = path.take().map(|path| beside(file, &path));
+            *path = path.take().map(|path| resolve_relative(file, &path));
         }
         if lower.invite.is_some() {
             private_file::check_mode(file).context("the file contains the invite")?;
         }
-        Ok(self.over(lower))
+        Ok(self.layered_over(lower))
     }
 
     /// These options, with those of `lower` where unset.
     #[must_use]
-    pub fn over(self, mut lower: ClientOptions) -> ClientOptions {
+    pub fn layered_over(self, mut lower: ClientOptions) -> ClientOptions {
         // Each way of giving the invite replaces both.
         if self.invite.is_some() || self.invite_file.is_some() {
             (lower.invite, lower.invite_file, lower.direct) = (None, None, false);
@@ -292,7 +295,7 @@ impl ClientOptions {
     /// # Errors
     /// There is no invite, or it is invalid.
     pub fn read_invite(&self) -> anyhow::Result<Invite> {
-        if let Some(Word(InviteWord(invite))) = &self.invite {
+        if let Some(StringValue(InviteWord(invite))) = &self.invite {
             return Ok(invite.clone());
         }
         let Some(file) = &self.invite_file else {
@@ -330,7 +333,8 @@ impl ClientOptions {
         let chosen = [&self.scheduler, &self.path_manager, &self.datagram_policy];
         let own_policies = chosen.into_iter().any(Option::is_some);
         let options = self.effective();
-        let words = |list: &[Word<Forward>]| list.iter().map(|word| word.0.clone()).collect();
+        let words =
+            |list: &[StringValue<Forward>]| list.iter().map(|word| word.0.clone()).collect();
         let forwards: Vec<Forward> = words(&options.local_forward);
         if options.direct && !options.remote_forward.is_empty() {
             bail!("-R needs a server, and --direct uses none");
@@ -401,24 +405,24 @@ impl ClientOptions {
     }
 
     fn wifi_signal(&self) -> Option<SignalThresholds> {
-        self.wifi_signal.as_ref().and_then(|Word(Watch(thresholds))| *thresholds)
+        self.wifi_signal.as_ref().and_then(|StringValue(OrOff(thresholds))| *thresholds)
     }
 
     /// Adds the settings for silence and signals to those of the mode.
-    fn watching(&self, mut connection: ConnectionConfig) -> ConnectionConfig {
-        if let Some(Word(Watch(timer))) = self.receive_timer {
+    fn add_watch_settings(&self, mut connection: ConnectionConfig) -> ConnectionConfig {
+        if let Some(StringValue(OrOff(timer))) = self.receive_timer {
             connection.receive_timer = timer;
             if timer.is_some() {
-                let help = Extensions::IDLE.with(Extensions::RTO);
-                connection.extensions = connection.extensions.with(help);
+                let help = Extensions::IDLE.union(Extensions::RTO);
+                connection.extensions = connection.extensions.union(help);
             }
         }
-        if let Some(Word(Watch(keepalive))) = self.lone_keepalive {
+        if let Some(StringValue(OrOff(keepalive))) = self.lone_keepalive {
             connection.lone_keepalive = keepalive;
         }
         if self.wifi_signal().is_some() {
             // The extension reports a fading path to the server.
-            connection.extensions = connection.extensions.with(Extensions::PATH_COST);
+            connection.extensions = connection.extensions.union(Extensions::PATH_COST);
         }
         connection
     }
@@ -426,7 +430,7 @@ impl ClientOptions {
     fn network(&self) -> anyhow::Result<marline::ClientBuilder> {
         let registry = registry();
         let connection = self.choice().connection(&registry, Side::Client)?;
-        let mut connection = self.watching(connection);
+        let mut connection = self.add_watch_settings(connection);
         // Through a server, each connection starts with data from the client: TLS, or a session's request.
         connection.speaks_first = !self.direct;
         if !self.fast_open.is_empty() {
@@ -446,7 +450,7 @@ impl ClientOptions {
             client.capture_dir(dir);
         }
         self.shared().make_trace_dir()?;
-        if let Some(Word(Span(keepalive))) = self.keepalive {
+        if let Some(StringValue(DurationValue(keepalive))) = self.keepalive {
             let longest = marline::config::MAX_KEEPALIVE_INTERVAL;
             let keepalive = marline::time::Duration::from_millis(keepalive.as_millis() as u64);
             if keepalive > longest || keepalive < marline::time::Duration::from_secs(1) {

@@ -25,7 +25,7 @@ pub enum Effect {
 impl Effect {
     /// Text form in the documentation.
     #[must_use]
-    pub const fn words(self) -> &'static str {
+    pub const fn text(self) -> &'static str {
         match self {
             Effect::AtOnce => "at once",
             Effect::New => "new connections",

@@ -1,6 +1,6 @@
 //! Configuration: TOML files whose keys are the flags' names; flags override files.
 //!
-//! One struct per command serves both: clap fills it from flags, serde from a file, and `over` merges the two.
+//! One struct per command serves both: clap fills it from flags, serde from a file, and `layered_over` merges the two.
 //! Options common to several commands are in [`shared`]. Every value is parsed where it is read, so that an error
 //! in a file names line and column. An unknown key is an error.
 
@@ -21,8 +21,8 @@ use anyhow::Context;
 use serde::de::DeserializeOwned;
 
 pub use values::{
-    Bytes, ClientQuota, Forward, InviteWord, PathQuota, PortDeadline, Resolver, SessionLimit,
-    Signal, Span, Tun, Watch, Word,
+    Bytes, ClientQuota, DurationValue, Forward, InviteWord, OrOff, PathQuota, PortDeadline,
+    Resolver, SessionLimit, SignalAddress, StringValue, Tun,
 };
 
 /// Reads a file. Relative paths in it are relative to the file.
@@ -45,7 +45,7 @@ pub fn parse<T: DeserializeOwned>(text: &str) -> anyhow::Result<T> {
 
 /// `path` as seen from the directory of the file that names it.
 #[must_use]
-pub fn beside(file: &Path, path: &Path) -> PathBuf {
+pub fn resolve_relative(file: &Path, path: &Path) -> PathBuf {
     file.parent().unwrap_or(Path::new("")).join(path)
 }
 

@@ -11,7 +11,7 @@ use marline::time::Duration;
 use marline_algos::Registry;
 use serde::{Deserialize, Serialize};
 
-use super::Span;
+use super::DurationValue;
 
 /// Registry of all policies: those that the program was started with ([`crate::main_with`]), or else the built-in
 /// ones and those of the literature.
@@ -66,7 +66,7 @@ pub enum Side {
 impl Mode {
     /// Name of the mode.
     #[must_use]
-    pub const fn word(self) -> &'static str {
+    pub const fn name(self) -> &'static str {
         match self {
             Mode::Handover => "handover",
             Mode::Interactive => "interactive",
@@ -108,7 +108,7 @@ impl Mode {
 }
 
 /// Time for which a connection without a path is kept. Long enough for a laptop that is closed during lunch.
-pub const DEFAULT_LINGER: Span = Span(std::time::Duration::from_secs(3_600));
+pub const DEFAULT_LINGER: DurationValue = DurationValue(std::time::Duration::from_secs(3_600));
 
 /// Choices common to both ends.
 #[derive(Clone, Debug, Default)]
@@ -125,7 +125,7 @@ pub struct Choice {
     /// Loss recovery, instead of RACK-TLP.
     pub recovery: Option<String>,
     /// Time for which a connection without a path is kept.
-    pub linger: Option<Span>,
+    pub linger: Option<DurationValue>,
     /// True to use DSS checksums.
     pub dss_checksum: bool,
 }

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::policies::{Side, registry};
 use super::shared::{RuntimeOptions, UPGRADE_LIMIT_S, connections, options, seconds, shards};
-use super::{Signal, Span, Word, beside};
+use super::{DurationValue, SignalAddress, StringValue, resolve_relative};
 use crate::native::{CarrierChoice, CarrierPlan};
 
 options! {
@@ -22,11 +22,11 @@ options! {
         pub listen: Vec<SocketAddr>,
         /// Service that receives the connections: HOST:PORT or unix:PATH
         #[arg(long, value_name = "SERVICE")]
-        pub to: Option<Word<Backend>>,
+        pub to: Option<StringValue<Backend>>,
         /// Also announce this address to clients; `=PUBLIC` announces another one instead (behind
         /// NAT), `,backup` makes it a backup; may be repeated
         #[arg(long, value_name = "ADDR[:PORT]")]
-        pub signal: Vec<Word<Signal>>,
+        pub signal: Vec<StringValue<SignalAddress>>,
         /// Address of this server behind a load balancer, where clients open further subflows; may be
         /// repeated, one for each family
         #[arg(long, value_name = "ADDR:PORT")]
@@ -53,16 +53,16 @@ options! {
         pub max_per_source: Option<usize>,
         /// End connections that have been idle for this long [default: never]
         #[arg(long, value_name = "TIME")]
-        pub idle_timeout: Option<Word<Span>>,
+        pub idle_timeout: Option<StringValue<DurationValue>>,
         /// Time limit for connecting to the service [default: 10s]
         #[arg(long, value_name = "TIME")]
-        pub connect_timeout: Option<Word<Span>>,
+        pub connect_timeout: Option<StringValue<DurationValue>>,
         /// Time that connections may stay in the old process after an upgrade [default: 24h]
         #[arg(long, value_name = "TIME")]
-        pub upgrade_limit: Option<Word<Span>>,
+        pub upgrade_limit: Option<StringValue<DurationValue>>,
         /// Interval of keepalives to idle clients [default: 2m]
         #[arg(long, value_name = "TIME")]
-        pub keepalive: Option<Word<Span>>,
+        pub keepalive: Option<StringValue<DurationValue>>,
     }
 }
 
@@ -116,7 +116,9 @@ impl ServeOptions {
     pub fn with_file(self, file: Option<&Path>) -> anyhow::Result<ServeOptions> {
         let Some(file) = file else { return Ok(self) };
         let mut lower: ServeOptions = super::load(file)?;
-        let here = |path: &mut Option<PathBuf>| *path = path.take().map(|path| beside(file, &path));
+        let here = |path: &mut Option<PathBuf>| {
+            *path = path.take().map(|path| resolve_relative(file, &path))
+        };
         here(&mut lower.pcap);
         here(&mut lower.qlog);
         here(&mut lower.control);
@@ -133,7 +135,7 @@ impl ServeOptions {
         self.shards.get_or_insert(1);
         self.max_connections.get_or_insert(limits.total);
         self.max_per_source.get_or_insert(limits.per_source);
-        self.connect_timeout.get_or_insert(Word(Span(limits.connect)));
+        self.connect_timeout.get_or_insert(StringValue(DurationValue(limits.connect)));
         self.keepalive.get_or_insert(seconds(120));
         self.upgrade_limit.get_or_insert(seconds(UPGRADE_LIMIT_S));
         self
@@ -148,7 +150,7 @@ impl ServeOptions {
         if options.listen.is_empty() {
             bail!("no address to listen on: give --listen ADDR:PORT");
         }
-        let Some(Word(backend)) = options.to.clone() else {
+        let Some(StringValue(backend)) = options.to.clone() else {
             bail!("no service: give --to HOST:PORT or --to unix:PATH");
         };
         let total = connections(options.max_connections)?;
@@ -156,7 +158,7 @@ impl ServeOptions {
         if !(1..=65_536).contains(&per_source) {
             bail!("--max-per-source {per_source}: must be 1 to 65536");
         }
-        let time = |word: &Option<Word<Span>>| word.as_ref().map(|word| word.0.0);
+        let time = |word: &Option<StringValue<DurationValue>>| word.as_ref().map(|word| word.0.0);
         if time(&options.idle_timeout).is_some_and(|idle| idle < Duration::from_secs(1)) {
             bail!("--idle-timeout must be at least 1s");
         }
@@ -192,7 +194,7 @@ impl ServeOptions {
         // A server opens no subflows of its own, because its clients are behind NATs.
         let registry = registry();
         let mut connection = shared.choice(None).connection(&registry, Side::Server)?;
-        if let Some(Word(Span(keepalive))) = self.keepalive {
+        if let Some(StringValue(DurationValue(keepalive))) = self.keepalive {
             if keepalive < Duration::from_secs(1) {
                 bail!("--keepalive must be at least 1s");
             }

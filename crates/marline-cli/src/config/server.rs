@@ -19,7 +19,9 @@ use super::policies::{Side, registry};
 use super::shared::{
     RuntimeOptions, UPGRADE_LIMIT_S, busy_poll, connections, options, seconds, shards,
 };
-use super::{ClientQuota, PortDeadline, SessionLimit, Span, Word, beside};
+use super::{
+    ClientQuota, DurationValue, PortDeadline, SessionLimit, StringValue, resolve_relative,
+};
 use crate::native::{CarrierChoice, CarrierPlan};
 
 options! {
@@ -31,7 +33,7 @@ options! {
         pub listen: Vec<SocketAddr>,
         /// Public address for invites; may be repeated [default: the listening address]
         #[arg(long, value_name = "HOST:PORT")]
-        pub public: Vec<Word<Target>>,
+        pub public: Vec<StringValue<Target>>,
         /// Address of this server behind a load balancer, where clients open further subflows; may be
         /// repeated, one for each family
         #[arg(long, value_name = "ADDR:PORT")]
@@ -44,14 +46,14 @@ options! {
         pub credentials_file: Option<PathBuf>,
         /// Allow clients to reach these non-public addresses
         #[arg(long, value_name = "CIDR")]
-        pub allow: Vec<Word<Cidr>>,
+        pub allow: Vec<StringValue<Cidr>>,
         /// Never allow clients to reach these addresses
         #[arg(long, value_name = "CIDR")]
-        pub deny: Vec<Word<Cidr>>,
+        pub deny: Vec<StringValue<Cidr>>,
         /// Allow remote forwards (-R) of all clients, or of CLIENT, at this address and these ports [default:
         /// none]
         #[arg(long, value_name = "[CLIENT@]ADDR:PORT[-PORT]")]
-        pub allow_remote: Vec<Word<RemoteRule>>,
+        pub allow_remote: Vec<StringValue<RemoteRule>>,
         /// Policy that chooses paths for datagrams to clients (`marline policies` lists them) [default: the mode's]
         #[arg(long, value_name = "SPEC")]
         pub datagram_policy: Option<String>,
@@ -63,7 +65,7 @@ options! {
         /// `5900-5910=50ms`: data that would miss it is copied to a second path; may be repeated
         /// (docs/operate/deadlines.md)
         #[arg(long, value_name = "PORT=TIME")]
-        pub deadline: Vec<Word<PortDeadline>>,
+        pub deadline: Vec<StringValue<PortDeadline>>,
         /// Number of threads that share the port, a power of two up to 128 [default: 1]
         #[arg(long, value_name = "N")]
         pub shards: Option<usize>,
@@ -73,19 +75,19 @@ options! {
         pub busy_poll: Option<u32>,
         /// Time that connections may stay in the old process after an upgrade [default: 24h]
         #[arg(long, value_name = "TIME")]
-        pub upgrade_limit: Option<Word<Span>>,
+        pub upgrade_limit: Option<StringValue<DurationValue>>,
         /// Maximum number of simultaneous connections of one client [default: 16384]
         #[arg(long, value_name = "N")]
         pub max_connections: Option<usize>,
         /// Maximum number of sessions (running programs) of each client, or of CLIENT; may be repeated
         /// [default: unlimited]
         #[arg(long, value_name = "[CLIENT@]N")]
-        pub max_sessions: Vec<Word<SessionLimit>>,
+        pub max_sessions: Vec<StringValue<SessionLimit>>,
         /// Monthly quota of each client, or of CLIENT, for both directions, for example `50GB`, optionally
         /// with `,soft=80%` (share from which on the log warns) and `,day=15` (first day of the month, UTC);
         /// may be repeated (docs/operate/quotas.md)
         #[arg(long, value_name = "[CLIENT@]BYTES")]
-        pub quota: Vec<Word<ClientQuota>>,
+        pub quota: Vec<StringValue<ClientQuota>>,
         /// File with the usage of clients [default: next to the configuration file]
         #[arg(long, value_name = "FILE")]
         pub state_file: Option<PathBuf>,
@@ -164,14 +166,14 @@ impl ServerOptions {
             &mut options.control,
             &mut options.dashboard_token_file,
         ] {
-            *path = path.take().map(|path| beside(file, &path));
+            *path = path.take().map(|path| resolve_relative(file, &path));
         }
         Ok(options)
     }
 
     /// These options, with those of `lower` where unset.
     #[must_use]
-    pub fn over(self, lower: ServerOptions) -> ServerOptions {
+    pub fn layered_over(self, lower: ServerOptions) -> ServerOptions {
         self.layered(lower)
     }
 
@@ -258,8 +260,8 @@ impl ServerOptions {
         let sessions: Vec<SessionLimit> =
             self.max_sessions.iter().map(|word| word.0.clone()).collect();
         for (flag, twice) in [
-            ("--quota", ForClient::twice(&quotas)),
-            ("--max-sessions", ForClient::twice(&sessions)),
+            ("--quota", ForClient::duplicate_client(&quotas)),
+            ("--max-sessions", ForClient::duplicate_client(&sessions)),
         ] {
             if let Some(client) = twice {
                 bail!("{flag}: given twice for the client {client}");
@@ -274,7 +276,7 @@ impl ServerOptions {
     }
 
     fn rules(&self) -> Rules {
-        let blocks = |list: &[Word<Cidr>]| list.iter().map(|word| word.0).collect();
+        let blocks = |list: &[StringValue<Cidr>]| list.iter().map(|word| word.0).collect();
         Rules { allow: blocks(&self.allow), deny: blocks(&self.deny) }
     }
 

@@ -15,7 +15,7 @@ use marline::policy::PathHealthConfig;
 use marline_qlog::Vantage;
 
 use super::policies::{Choice, Mode, Side};
-use super::{Bytes, Span, Tun, Watch, Word};
+use super::{Bytes, DurationValue, OrOff, StringValue, Tun};
 use crate::control::ConnectionNumbers;
 use crate::log::LogLevel;
 use crate::native::{CarrierChoice, CarrierPlan};
@@ -28,7 +28,7 @@ pub trait Layer: Sized {
 
     /// This value, or the lower one if this is unset.
     #[must_use]
-    fn over(self, lower: Self) -> Self {
+    fn layered_over(self, lower: Self) -> Self {
         if self.is_unset() { lower } else { self }
     }
 }
@@ -52,7 +52,7 @@ impl Layer for bool {
 }
 
 /// The path health monitor's parameters, or `off`.
-pub type PathHealthWord = Word<Watch<PathHealthConfig>>;
+pub type PathHealthWord = StringValue<OrOff<PathHealthConfig>>;
 
 /// A command's options: its own fields, and after them the shared ones.
 macro_rules! options {
@@ -86,26 +86,26 @@ macro_rules! options {
                 path_health: Option<$crate::config::shared::PathHealthWord>,
                 /// Time for which connections without any path are kept [default: 1h]
                 #[arg(long, value_name = "TIME")]
-                linger: Option<$crate::config::Word<$crate::config::Span>>,
+                linger: Option<$crate::config::StringValue<$crate::config::DurationValue>>,
                 /// Carrier for segments [default: auto, or raw for serve and --direct]
                 #[arg(long, value_enum)]
                 carrier: Option<$crate::native::CarrierChoice>,
                 /// TUN interface for --carrier tun, and the address that Marline uses behind it;
                 /// may be repeated
                 #[arg(long, value_name = "INTERFACE=ADDRESS")]
-                tun: Vec<$crate::config::Word<$crate::config::Tun>>,
+                tun: Vec<$crate::config::StringValue<$crate::config::Tun>>,
                 /// Memory limit for streams, datagrams and handshakes, for example `300MB`; near it, streams
                 /// slow down and new ones wait (docs/operate/memory.md) [default: 75 % of the control group's
                 /// limit, or 25 % of the machine's memory]
                 #[arg(long, value_name = "BYTES")]
-                memory: Option<$crate::config::Word<$crate::config::Bytes>>,
+                memory: Option<$crate::config::StringValue<$crate::config::Bytes>>,
                 /// Protect data with DSS checksums (TLS detects damage too, but then ends the
                 /// connection)
                 #[arg(long)]
                 dss_checksum: bool,
                 /// Time for open connections to finish after a stop [default: 10s]
                 #[arg(long, value_name = "TIME")]
-                drain: Option<$crate::config::Word<$crate::config::Span>>,
+                drain: Option<$crate::config::StringValue<$crate::config::DurationValue>>,
                 /// Capture the packets of each path in pcapng files in this directory
                 #[arg(long, value_name = "DIR")]
                 pcap: Option<std::path::PathBuf>,
@@ -168,8 +168,8 @@ macro_rules! options {
             fn layered(self, lower: $name) -> $name {
                 use $crate::config::shared::Layer;
                 $name {
-                    $($own: Layer::over(self.$own, lower.$own),)*
-                    $($shared: Layer::over(self.$shared, lower.$shared),)*
+                    $($own: Layer::layered_over(self.$own, lower.$own),)*
+                    $($shared: Layer::layered_over(self.$shared, lower.$shared),)*
                 }
             }
 
@@ -196,12 +196,12 @@ pub struct Shared {
     pub congestion: Option<String>,
     pub recovery: Option<String>,
     pub path_health: Option<PathHealthWord>,
-    pub linger: Option<Word<Span>>,
+    pub linger: Option<StringValue<DurationValue>>,
     pub carrier: Option<CarrierChoice>,
-    pub tun: Vec<Word<Tun>>,
-    pub memory: Option<Word<Bytes>>,
+    pub tun: Vec<StringValue<Tun>>,
+    pub memory: Option<StringValue<Bytes>>,
     pub dss_checksum: bool,
-    pub drain: Option<Word<Span>>,
+    pub drain: Option<StringValue<DurationValue>>,
     pub pcap: Option<PathBuf>,
     pub pcap_secrets: bool,
     pub qlog: Option<PathBuf>,
@@ -302,11 +302,11 @@ impl Shared {
         self.carrier.get_or_insert(carrier);
         let [scheduler, _, congestion, recovery] = self.choice(None).names(side);
         let mode = *self.mode.get_or_insert_default();
-        self.path_health.get_or_insert(Word(Watch(mode.path_health())));
+        self.path_health.get_or_insert(StringValue(OrOff(mode.path_health())));
         self.scheduler = Some(scheduler);
         self.congestion = Some(congestion);
         self.recovery = Some(recovery);
-        self.linger.get_or_insert(Word(super::policies::DEFAULT_LINGER));
+        self.linger.get_or_insert(StringValue(super::policies::DEFAULT_LINGER));
         self.drain.get_or_insert(seconds(10));
         self.log.get_or_insert_default();
         self
@@ -393,8 +393,8 @@ pub(super) fn busy_poll(given: Option<u32>) -> anyhow::Result<marline::time::Dur
 }
 
 /// A time of `count` seconds.
-pub(super) fn seconds(count: u64) -> Word<Span> {
-    Word(Span(Duration::from_secs(count)))
+pub(super) fn seconds(count: u64) -> StringValue<DurationValue> {
+    StringValue(DurationValue(Duration::from_secs(count)))
 }
 
 /// Number of threads that share the ports, if it is valid.

@@ -26,12 +26,12 @@ fn spans() {
     for (text, millis) in
         [("500ms", 500), ("20s", 20_000), ("10m", 600_000), ("1h", 3_600_000), ("2d", 172_800_000)]
     {
-        let span: Span = text.parse().unwrap();
+        let span: DurationValue = text.parse().unwrap();
         assert_eq!(span.0.as_millis(), millis);
         assert_eq!(span.to_string(), text);
     }
     for (text, shown) in [("15min", "15m"), ("0h", "0s"), ("3650d", "3650d")] {
-        assert_eq!(text.parse::<Span>().unwrap().to_string(), shown);
+        assert_eq!(text.parse::<DurationValue>().unwrap().to_string(), shown);
     }
     for bad in [
         "",
@@ -44,7 +44,7 @@ fn spans() {
         "9999999999999999999d",
         "3651d",
     ] {
-        assert!(bad.parse::<Span>().is_err(), "{bad}");
+        assert!(bad.parse::<DurationValue>().is_err(), "{bad}");
     }
 }
 
@@ -84,7 +84,7 @@ fn file_keys_are_named_like_flags_and_flags_win() {
         mode: Some(Mode::Handover),
         ..ClientOptions::default()
     };
-    let both = flags.over(file).effective();
+    let both = flags.layered_over(file).effective();
     assert_eq!(both.socks5, ["127.0.0.1:1".parse().unwrap()]);
     assert_eq!(both.mode, Some(Mode::Handover));
     assert_eq!(both.scheduler.as_deref(), Some("auto"));
@@ -149,7 +149,7 @@ fn errors_name_the_place() {
 }
 
 fn with_invite() -> ClientOptions {
-    ClientOptions { invite: Some(Word(InviteWord(invite()))), ..ClientOptions::default() }
+    ClientOptions { invite: Some(StringValue(InviteWord(invite()))), ..ClientOptions::default() }
 }
 
 #[test]
@@ -240,7 +240,7 @@ fn silence_timers_are_off_unless_configured() {
     assert!(
         connection
             .extensions
-            .contains(marline::monitor::Extensions::IDLE.with(marline::monitor::Extensions::RTO))
+            .contains(marline::monitor::Extensions::IDLE.union(marline::monitor::Extensions::RTO))
     );
     assert!(connection.lone_keepalive.is_some());
     let off = ClientOptions { receive_timer: Some("off".parse().unwrap()), ..with_invite() };
@@ -446,12 +446,12 @@ fn signals() {
         "2001:db8::1,backup",
         "[2001:db8::1]:443",
     ] {
-        assert_eq!(text.parse::<Signal>().unwrap().to_string(), text);
+        assert_eq!(text.parse::<SignalAddress>().unwrap().to_string(), text);
     }
-    let bare: Signal = "[2001:db8::1]".parse().unwrap();
+    let bare: SignalAddress = "[2001:db8::1]".parse().unwrap();
     assert_eq!((bare.to_string().as_str(), bare.0.address.port()), ("2001:db8::1", 0));
     for bad in ["", "wlan0", "0.0.0.0", "224.0.0.1", "192.0.2.1,primary", "192.0.2.1=2001:db8::1"] {
-        assert!(bad.parse::<Signal>().is_err(), "{bad}");
+        assert!(bad.parse::<SignalAddress>().is_err(), "{bad}");
     }
 }
 
@@ -524,9 +524,9 @@ fn direct_and_an_invite_exclude_each_other() {
     let udp = ClientOptions { carrier: Some(CarrierChoice::Udp), ..direct.clone() };
     assert!(error_of(udp.plan()).contains("--carrier raw"));
     // A flag replaces the value in the file.
-    assert!(direct.over(with_invite()).plan().is_ok());
+    assert!(direct.layered_over(with_invite()).plan().is_ok());
     let file = ClientOptions { direct: true, ..ClientOptions::default() };
-    assert!(matches!(with_invite().over(file).plan().unwrap().route, Route::Through(_)));
+    assert!(matches!(with_invite().layered_over(file).plan().unwrap().route, Route::Through(_)));
     let plan = with_invite().plan().unwrap();
     assert_eq!(plan.carrier, CarrierPlan::Auto);
 }
@@ -542,7 +542,7 @@ fn fast_open_needs_direct_mode() {
     assert!(error_of(through.plan()).contains("--fast-open needs --direct"));
     assert!(error_of(direct.clone().refuse_ports()).contains("--fast-open"));
     // A client that uses a server after all drops the option, as `marline run` does.
-    assert!(with_invite().over(direct.clone()).plan().is_ok());
+    assert!(with_invite().layered_over(direct.clone()).plan().is_ok());
     assert_eq!(fast_open(direct.without_ports().plan().unwrap()), None);
 }
 

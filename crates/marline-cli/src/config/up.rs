@@ -8,7 +8,7 @@ use marline_tun::exceptions::{Destination, Exceptions};
 use marline_tun::machine::routing::{BadService, RoutingSettings, Service};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use super::Word;
+use super::StringValue;
 use super::shared::Layer;
 
 /// A service, written as a word or, in a file, as its port number.
@@ -55,15 +55,15 @@ pub struct UpOptions {
     /// Network or domain to reach directly, outside the tunnel; may be repeated
     #[arg(long, value_name = "CIDR|DOMAIN")]
     #[serde(skip_serializing_if = "Layer::is_unset")]
-    pub bypass: Vec<Word<Destination>>,
+    pub bypass: Vec<StringValue<Destination>>,
     /// Network to reach through the tunnel, with everything else, including DNS, outside it; may be repeated
     #[arg(long, value_name = "CIDR")]
     #[serde(skip_serializing_if = "Layer::is_unset")]
-    pub only: Vec<Word<Cidr>>,
+    pub only: Vec<StringValue<Cidr>>,
     /// Network or domain to which connections are refused; may be repeated
     #[arg(long, value_name = "CIDR|DOMAIN")]
     #[serde(skip_serializing_if = "Layer::is_unset")]
-    pub block: Vec<Word<Destination>>,
+    pub block: Vec<StringValue<Destination>>,
     /// Port of a service of this machine that stays reachable from other networks, by TCP and UDP or by one
     /// protocol (22/tcp); connections that are open when the tunnel starts continue outside it; may be
     /// repeated
@@ -85,14 +85,14 @@ impl Layer for UpOptions {
         *self == UpOptions::default()
     }
 
-    fn over(self, lower: UpOptions) -> UpOptions {
+    fn layered_over(self, lower: UpOptions) -> UpOptions {
         UpOptions {
-            bypass: self.bypass.over(lower.bypass),
-            only: self.only.over(lower.only),
-            block: self.block.over(lower.block),
-            reachable: self.reachable.over(lower.reachable),
-            kill_switch: self.kill_switch.over(lower.kill_switch),
-            lockdown: self.lockdown.over(lower.lockdown),
+            bypass: self.bypass.layered_over(lower.bypass),
+            only: self.only.layered_over(lower.only),
+            block: self.block.layered_over(lower.block),
+            reachable: self.reachable.layered_over(lower.reachable),
+            kill_switch: self.kill_switch.layered_over(lower.kill_switch),
+            lockdown: self.lockdown.layered_over(lower.lockdown),
         }
     }
 }
@@ -103,7 +103,7 @@ impl UpOptions {
     /// # Errors
     /// Contradictory options.
     pub fn plan(self) -> anyhow::Result<(RoutingSettings, Exceptions)> {
-        let words = |list: Vec<Word<Destination>>| -> Vec<Destination> {
+        let words = |list: Vec<StringValue<Destination>>| -> Vec<Destination> {
             list.into_iter().map(|word| word.0).collect()
         };
         let is_domain = |destination: &Destination| matches!(destination, Destination::Domain(_));
@@ -135,14 +135,15 @@ mod tests {
 
     #[test]
     fn domains_need_names_that_go_through_the_tunnel() {
-        let word = |text: &str| Word(text.parse().unwrap());
+        let word = |text: &str| StringValue(text.parse().unwrap());
         let options = UpOptions {
             bypass: vec![word("10.0.0.0/8"), word("intranet.example")],
             ..UpOptions::default()
         };
         let (routing, _) = options.clone().plan().unwrap();
         assert_eq!(routing.direct.len(), 1);
-        let only = UpOptions { only: vec![Word("192.0.2.0/24".parse().unwrap())], ..options };
+        let only =
+            UpOptions { only: vec![StringValue("192.0.2.0/24".parse().unwrap())], ..options };
         assert!(only.plan().unwrap_err().to_string().contains("intranet.example"));
     }
 
@@ -166,14 +167,14 @@ mod tests {
 
     #[test]
     fn flags_replace_the_files_lists_one_by_one() {
-        let word = |text: &str| vec![Word(text.parse().unwrap())];
+        let word = |text: &str| vec![StringValue(text.parse().unwrap())];
         let file = UpOptions {
             bypass: word("a.example"),
             block: word("b.example"),
             ..UpOptions::default()
         };
         let flags = UpOptions { bypass: word("c.example"), ..UpOptions::default() };
-        let both = flags.over(file);
+        let both = flags.layered_over(file);
         assert_eq!((both.bypass, both.block), (word("c.example"), word("b.example")));
     }
 }

@@ -16,28 +16,28 @@ use marline_tun::resolver::{self, BadResolver};
 
 /// A value that is one string in TOML and on the command line.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Word<T>(pub T);
+pub struct StringValue<T>(pub T);
 
-impl<T: FromStr> FromStr for Word<T> {
+impl<T: FromStr> FromStr for StringValue<T> {
     type Err = T::Err;
 
     fn from_str(text: &str) -> Result<Self, T::Err> {
-        text.parse().map(Word)
+        text.parse().map(StringValue)
     }
 }
 
-impl<'de, T> Deserialize<'de> for Word<T>
+impl<'de, T> Deserialize<'de> for StringValue<T>
 where
     T: FromStr,
     T::Err: Display,
 {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
-        text.parse().map(Word).map_err(serde::de::Error::custom)
+        text.parse().map(StringValue).map_err(serde::de::Error::custom)
     }
 }
 
-impl<T: Display> Serialize for Word<T> {
+impl<T: Display> Serialize for StringValue<T> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(&self.0)
     }
@@ -45,7 +45,7 @@ impl<T: Display> Serialize for Word<T> {
 
 /// A duration: `500ms`, `20s`, `10m`, `1h`, `2d`. Ten years at most, so that sums do not overflow.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Span(pub Duration);
+pub struct DurationValue(pub Duration);
 
 /// Ten years.
 const MAX_DURATION_MS: u64 = 3_650 * 86_400_000;
@@ -54,10 +54,10 @@ const MAX_DURATION_MS: u64 = 3_650 * 86_400_000;
 const UNITS: [(&str, u64); 6] =
     [("ms", 1), ("s", 1_000), ("min", 60_000), ("m", 60_000), ("h", 3_600_000), ("d", 86_400_000)];
 
-impl FromStr for Span {
+impl FromStr for DurationValue {
     type Err = String;
 
-    fn from_str(text: &str) -> Result<Span, String> {
+    fn from_str(text: &str) -> Result<DurationValue, String> {
         let wrong = || {
             format!(
                 "{text:?} is not a valid duration (write 500ms, 20s, 10m, 1h or 2d; ten years at most)"
@@ -68,11 +68,11 @@ impl FromStr for Span {
         let factor = UNITS.iter().find(|(name, _)| *name == unit).ok_or_else(wrong)?.1;
         let millis = number.parse::<u64>().ok().and_then(|n| n.checked_mul(factor));
         let millis = millis.filter(|millis| *millis <= MAX_DURATION_MS);
-        millis.map(|millis| Span(Duration::from_millis(millis))).ok_or_else(wrong)
+        millis.map(|millis| DurationValue(Duration::from_millis(millis))).ok_or_else(wrong)
     }
 }
 
-impl Display for Span {
+impl Display for DurationValue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let millis = self.0.as_millis() as u64;
         if millis == 0 {
@@ -104,17 +104,17 @@ impl Display for Resolver {
 
 /// Parameters of a feature, or `off`.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub struct Watch<T>(pub Option<T>);
+pub struct OrOff<T>(pub Option<T>);
 
-impl<T: FromStr> FromStr for Watch<T> {
+impl<T: FromStr> FromStr for OrOff<T> {
     type Err = T::Err;
 
     fn from_str(text: &str) -> Result<Self, T::Err> {
-        if text == "off" { Ok(Watch(None)) } else { text.parse().map(|some| Watch(Some(some))) }
+        if text == "off" { Ok(OrOff(None)) } else { text.parse().map(|some| OrOff(Some(some))) }
     }
 }
 
-impl<T: Display> Display for Watch<T> {
+impl<T: Display> Display for OrOff<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
             Some(some) => some.fmt(f),
@@ -187,12 +187,12 @@ impl Display for Forward {
 
 /// `ADDRESS[:PORT][=PUBLIC[:PORT]][,backup]`: an address that a server announces to clients.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub struct Signal(pub ServerAddress);
+pub struct SignalAddress(pub ServerAddress);
 
-impl FromStr for Signal {
+impl FromStr for SignalAddress {
     type Err = String;
 
-    fn from_str(text: &str) -> Result<Signal, String> {
+    fn from_str(text: &str) -> Result<SignalAddress, String> {
         let wrong = |why: &str| {
             format!(
                 "signal {text:?}: {why} (write ADDRESS[:PORT][=PUBLIC[:PORT]][,backup], IPv6 with a \
@@ -222,11 +222,11 @@ impl FromStr for Signal {
         }
         let mut address = ServerAddress::new(local);
         (address.backup, address.advertised) = (backup, advertised);
-        Ok(Signal(address))
+        Ok(SignalAddress(address))
     }
 }
 
-impl Display for Signal {
+impl Display for SignalAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let show = |address: SocketAddr| match address.port() {
             0 => address.ip().to_string(),
@@ -310,7 +310,7 @@ impl PortDeadline {
     ///
     /// # Errors
     /// Two rules name the same port.
-    pub fn rules(list: &[Word<PortDeadline>]) -> anyhow::Result<Vec<DeadlineRule>> {
+    pub fn rules(list: &[StringValue<PortDeadline>]) -> anyhow::Result<Vec<DeadlineRule>> {
         let rules: Vec<DeadlineRule> = list.iter().map(|word| word.0.0.clone()).collect();
         if let Some((one, other)) = DeadlineRule::conflict(&rules) {
             let [one, other] = [one, other].map(|rule| PortDeadline(rule.clone()));
@@ -334,7 +334,7 @@ impl FromStr for PortDeadline {
         let port = |text: &str| text.parse::<u16>().ok().filter(|port| *port != 0);
         let ports = port(first).zip(port(last)).filter(|(first, last)| first <= last);
         let (first, last) = ports.ok_or_else(|| wrong("ports must be 1 to 65535"))?;
-        let Span(within) = within.parse().map_err(|why: String| wrong(&why))?;
+        let DurationValue(within) = within.parse().map_err(|why: String| wrong(&why))?;
         let (least, most) = deadlines::RANGE;
         if within < least || within > most {
             return Err(wrong("the time must be 1ms to 10s"));
@@ -347,8 +347,8 @@ impl Display for PortDeadline {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let DeadlineRule { first, last, within } = self.0;
         match first == last {
-            true => write!(f, "{first}={}", Span(within)),
-            false => write!(f, "{first}-{last}={}", Span(within)),
+            true => write!(f, "{first}={}", DurationValue(within)),
+            false => write!(f, "{first}-{last}={}", DurationValue(within)),
         }
     }
 }

@@ -34,7 +34,7 @@ impl ControlClient {
     ///
     /// # Errors
     /// The other side refused (with its message) or disconnected.
-    pub async fn ask(&mut self, command: Command) -> anyhow::Result<Answer> {
+    pub async fn request(&mut self, command: Command) -> anyhow::Result<Answer> {
         let id = self.next_id;
         self.next_id += 1;
         let mut line = serde_json::to_vec(&Request { id: Some(id), command })?;
@@ -52,9 +52,9 @@ impl ControlClient {
     /// Snapshot of all connections.
     ///
     /// # Errors
-    /// Same as [`Self::ask`].
+    /// Same as [`Self::request`].
     pub async fn connections(&mut self) -> anyhow::Result<Vec<Connection>> {
-        match self.ask(Command::Connections).await? {
+        match self.request(Command::Connections).await? {
             Answer::Connections(all) => Ok(all),
             other => bail!("unexpected answer to the request for connections: {other:?}"),
         }
@@ -63,9 +63,9 @@ impl ControlClient {
     /// Snapshot of the paths.
     ///
     /// # Errors
-    /// Same as [`Self::ask`].
+    /// Same as [`Self::request`].
     pub async fn paths(&mut self) -> anyhow::Result<Vec<protocol::Path>> {
-        match self.ask(Command::Paths).await? {
+        match self.request(Command::Paths).await? {
             Answer::Paths(paths) => Ok(paths),
             other => bail!("unexpected answer to the request for paths: {other:?}"),
         }
@@ -74,9 +74,9 @@ impl ControlClient {
     /// Snapshot of the path health monitor's table.
     ///
     /// # Errors
-    /// Same as [`Self::ask`].
+    /// Same as [`Self::request`].
     pub async fn address_pairs(&mut self) -> anyhow::Result<Vec<protocol::AddressPair>> {
-        match self.ask(Command::AddressPairs).await? {
+        match self.request(Command::AddressPairs).await? {
             Answer::AddressPairs(address_pairs) => Ok(address_pairs),
             other => bail!("unexpected answer to the request for address pairs: {other:?}"),
         }

@@ -117,7 +117,7 @@ impl Handle for ClientHandle {
     fn targets(&self) -> Option<Vec<OpenTarget>> {
         let shown = |open: open_targets::OpenTarget| OpenTarget {
             target: open.target.to_string(),
-            connection: open.connection.map(|id| self.labels.numbers.of(id)),
+            connection: open.connection.map(|id| self.labels.numbers.number_of(id)),
             age_s: open.age.as_secs(),
             to_target: open.to_target,
             from_target: open.from_target,
@@ -173,11 +173,11 @@ impl Handle for ClientHandle {
     }
 
     fn reload(&self) -> Option<PendingReload> {
-        self.reloads.as_ref().map(ReloadSender::ask)
+        self.reloads.as_ref().map(ReloadSender::request)
     }
 
-    fn trouble(&self) -> Option<Trouble> {
-        self.way.get()?.now().trouble().as_ref().map(Trouble::from)
+    fn last_trouble(&self) -> Option<Trouble> {
+        self.way.get()?.now().last_trouble().as_ref().map(Trouble::from)
     }
 
     fn events(&self) -> broadcast::Receiver<MonitorEvent> {
@@ -298,11 +298,11 @@ impl Handle for ServerHandle {
     }
 
     fn reload(&self) -> Option<PendingReload> {
-        Some(self.reloads.ask())
+        Some(self.reloads.request())
     }
 
     fn upgrade(&self, program: Option<String>, patience_s: Option<u64>) -> Option<PendingUpgrade> {
-        Some(self.upgrades.ask(program, patience_s))
+        Some(self.upgrades.request(program, patience_s))
     }
 
     fn set_path(&self, _path: &str, _change: PathChange) -> Result<(), String> {
@@ -326,7 +326,7 @@ fn change_each(
     change: impl Fn(ConnectionId) -> Result<(), PolicyError>,
 ) -> Result<u64, String> {
     let mut changed = 0;
-    let is_wanted = |id: ConnectionId| wanted.is_none_or(|number| numbers.of(id) == number);
+    let is_wanted = |id: ConnectionId| wanted.is_none_or(|number| numbers.number_of(id) == number);
     for info in all.iter().filter(|info| is_wanted(info.id)) {
         change(info.id).map_err(|error| error.to_string())?;
         changed += 1;

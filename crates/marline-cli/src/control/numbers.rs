@@ -33,9 +33,9 @@ struct Numbers {
 impl ConnectionNumbers {
     /// The number of a connection.
     #[must_use]
-    pub fn of(&self, id: ConnectionId) -> u64 {
+    pub fn number_of(&self, id: ConnectionId) -> u64 {
         let mut numbers = self.lock();
-        let number = numbers.of(id);
+        let number = numbers.number_of(id);
         if numbers.known.len() > 2 * numbers.open + MAX_NEW_CONNECTIONS {
             numbers.forget_oldest();
         }
@@ -52,10 +52,10 @@ impl ConnectionNumbers {
     #[must_use]
     pub fn of_all(&self, open: &[ConnectionId]) -> Vec<u64> {
         let mut numbers = self.lock();
-        let all = open.iter().map(|id| numbers.of(*id).into()).collect();
+        let all = open.iter().map(|id| numbers.number_of(*id).into()).collect();
         numbers.open = open.len();
         if numbers.known.len() > open.len() + 2 * KEPT {
-            numbers.keep(&open.iter().copied().collect());
+            numbers.retain_open(&open.iter().copied().collect());
         }
         all
     }
@@ -66,7 +66,7 @@ impl ConnectionNumbers {
 }
 
 impl Numbers {
-    fn of(&mut self, id: ConnectionId) -> u32 {
+    fn number_of(&mut self, id: ConnectionId) -> u32 {
         if let Some(number) = self.known.get(&id) {
             return *number;
         }
@@ -97,7 +97,7 @@ impl Numbers {
     }
 
     /// Forgets all but the open ones and the latest [`KEPT`] of the others.
-    fn keep(&mut self, open: &HashSet<ConnectionId>) {
+    fn retain_open(&mut self, open: &HashSet<ConnectionId>) {
         let mut over = self.order.len().saturating_sub(open.len() + KEPT);
         let order = std::mem::take(&mut self.order);
         for id in order {
@@ -125,7 +125,7 @@ mod tests {
         let numbers = ConnectionNumbers::default();
         let ids = [id(0, 0, 0), id(255, 70_000, 5), id(3, u64::from(u32::MAX) >> 8, 9)];
         assert_eq!(numbers.of_all(&ids), [1, 2, 3]);
-        assert_eq!(ids.map(|id| numbers.of(id)), [1, 2, 3]);
+        assert_eq!(ids.map(|id| numbers.number_of(id)), [1, 2, 3]);
         assert_eq!([1, 2, 3].map(|number| numbers.holder(number)), ids.map(Some));
         assert_eq!((numbers.holder(4), numbers.holder(u64::MAX)), (None, None));
     }
@@ -134,10 +134,10 @@ mod tests {
     fn numbers_stay_below_seven_digits_and_open_connections_keep_theirs() {
         let numbers = ConnectionNumbers::default();
         let lasting = id(0, 0, 7);
-        assert_eq!(numbers.of(lasting), 1);
+        assert_eq!(numbers.number_of(lasting), 1);
         for generation in 0..1_100_000 {
             let passing = id(0, generation, 8);
-            let number = numbers.of(passing);
+            let number = numbers.number_of(passing);
             assert!((2..=999_999).contains(&number), "{number}");
             if generation % 1_000 == 0 {
                 assert_eq!(numbers.of_all(&[lasting, passing]), [1, number]);
@@ -152,12 +152,13 @@ mod tests {
     fn ended_connections_keep_their_number_for_late_events() {
         let numbers = ConnectionNumbers::default();
         let ended = |generation| id(1, generation, 1);
-        let told: Vec<u64> = (0..8_000).map(|generation| numbers.of(ended(generation))).collect();
+        let told: Vec<u64> =
+            (0..8_000).map(|generation| numbers.number_of(ended(generation))).collect();
         assert_eq!(numbers.of_all(&[]), [0; 0]);
-        assert_eq!(numbers.of(ended(7_999)), told[7_999]);
+        assert_eq!(numbers.number_of(ended(7_999)), told[7_999]);
         // Without calls that list the open connections.
         for generation in 8_000..400_000 {
-            let _ = numbers.of(ended(generation));
+            let _ = numbers.number_of(ended(generation));
         }
         assert!(numbers.lock().known.len() <= MAX_NEW_CONNECTIONS);
     }

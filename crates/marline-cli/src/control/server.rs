@@ -50,7 +50,7 @@ impl ControlServer {
     }
 
     /// Stops accepting requests, because another process now serves the socket.
-    pub fn leave(&mut self) {
+    pub fn stop_accepting(&mut self) {
         self.task.abort();
         self.path = PathBuf::new();
     }
@@ -148,7 +148,7 @@ async fn accept(listener: UnixListener, handle: Arc<dyn Handle>) {
                 let handle = handle.clone();
                 tokio::spawn(async move {
                     // It is not an error if the peer disconnects in the middle of a line.
-                    let _ = converse(stream, &*handle).await;
+                    let _ = serve_connection(stream, &*handle).await;
                     drop(place);
                 });
             }
@@ -166,7 +166,7 @@ pub fn is_allowed(stream: &UnixStream) -> bool {
     stream.peer_cred().is_ok_and(|peer| peer.uid() == ours || peer.uid() == 0)
 }
 
-async fn converse(stream: UnixStream, handle: &dyn Handle) -> io::Result<()> {
+async fn serve_connection(stream: UnixStream, handle: &dyn Handle) -> io::Result<()> {
     let (reader, mut writer) = stream.into_split();
     let mut reader = BufReader::new(reader);
     while let Some(line) = read_line(&mut reader).await? {
@@ -195,7 +195,7 @@ async fn converse(stream: UnixStream, handle: &dyn Handle) -> io::Result<()> {
             Ok(request) => {
                 // Subscribed before the answer is written, so that no later event is missed.
                 let events = match request.command {
-                    Command::Monitor { decisions } => Some(Events::of(handle, decisions)),
+                    Command::Monitor { decisions } => Some(Events::subscribe(handle, decisions)),
                     _ => None,
                 };
                 (answer(request, handle), events)
@@ -239,8 +239,8 @@ fn answer(request: Request, handle: &dyn Handle) -> Response {
             version: crate::VERSION.to_owned(),
             pid: std::process::id(),
             path_health: handle.address_pairs().is_some(),
-            trouble: handle.trouble(),
-            mode: handle.mode().map(|mode| mode.word().to_owned()),
+            trouble: handle.last_trouble(),
+            mode: handle.mode().map(|mode| mode.name().to_owned()),
             repairs_sent: handle.repairs().0,
             bytes_repaired: handle.repairs().1,
             memory: memory::budget().usage().into(),
@@ -286,7 +286,7 @@ struct Events {
 }
 
 impl Events {
-    fn of(handle: &dyn Handle, decisions: bool) -> Self {
+    fn subscribe(handle: &dyn Handle, decisions: bool) -> Self {
         Events {
             events: handle.events(),
             path_events: handle.path_events(),
@@ -325,7 +325,7 @@ async fn forward(
             event = all.events.recv() => event.map(|event| {
                 let number = handle.number(event.connection);
                 names.on_event(number, &event);
-                Event::of(&event, number)
+                Event::from_monitor_event(&event, number)
             }),
             event = next(&mut all.path_events) => event.map(|event| Event::from(&event)),
             event = next(&mut all.decisions) => event.map(|event| decided(&event, &mut names, handle)),
@@ -345,5 +345,6 @@ async fn forward(
 fn decided(event: &MonitorEvent, names: &mut PathNames, handle: &dyn Handle) -> Event {
     let (number, names) = (handle.number(event.connection), RefCell::new(names));
     let name = |id| names.borrow_mut().name(number, id, handle);
-    views::decision(event, number, &name).unwrap_or_else(|| Event::of(event, number))
+    views::decision(event, number, &name)
+        .unwrap_or_else(|| Event::from_monitor_event(event, number))
 }

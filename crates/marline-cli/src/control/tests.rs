@@ -99,17 +99,17 @@ async fn questions_are_answered_and_orders_reach_the_handle() {
     let mode = std::fs::metadata(&path).expect("socket").permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
     let mut client = ControlClient::connect(&path).await.expect("connect");
-    let Answer::Hello(hello) = client.ask(Command::Hello).await.expect("hello") else {
+    let Answer::Hello(hello) = client.request(Command::Hello).await.expect("hello") else {
         panic!("not a hello");
     };
     assert_eq!((hello.role.as_str(), hello.pid), ("client", std::process::id()));
     assert_eq!(client.connections().await.expect("connections")[0].connection, 4);
     let set = |name: &str| Command::SetScheduler { scheduler: name.into(), connection: Some(4) };
-    assert_eq!(client.ask(set("redundant")).await.expect("set"), Answer::Changed(2));
-    let refused = client.ask(set("psychic")).await.expect_err("no such scheduler");
+    assert_eq!(client.request(set("redundant")).await.expect("set"), Answer::Changed(2));
+    let refused = client.request(set("psychic")).await.expect_err("no such scheduler");
     assert_eq!(refused.to_string(), "no scheduler named `psychic`");
     let backup = Command::SetPath { path: "wlan0".into(), change: PathChange::Backup };
-    assert_eq!(client.ask(backup).await.expect("backup"), Answer::Done);
+    assert_eq!(client.request(backup).await.expect("backup"), Answer::Done);
     assert_eq!(*handle.done.lock().expect("lock"), ["Some(4) redundant", "wlan0 Backup"]);
     drop(server);
     assert!(!path.exists());
@@ -121,7 +121,7 @@ async fn events_use_kernel_names_and_a_slow_reader_gets_lagged() {
     let _server = serve(&path, handle.clone()).expect("serve");
     let mut client = ControlClient::connect(&path).await.expect("connect");
     assert_eq!(
-        client.ask(Command::Monitor { decisions: false }).await.expect("monitor"),
+        client.request(Command::Monitor { decisions: false }).await.expect("monitor"),
         Answer::Monitoring
     );
     // Six events into a channel of four before the forwarding task runs again: two are lost.
@@ -163,11 +163,11 @@ async fn decisions_are_sent_in_words_to_monitors_that_request_them() {
         vec![subflow(0, "192.0.2.7:50000"), subflow(1, "10.70.0.2:50001")];
     let mut plain = ControlClient::connect(&path).await.expect("connect");
     let quiet = Command::Monitor { decisions: false };
-    assert_eq!(plain.ask(quiet).await.expect("monitor"), Answer::Monitoring);
+    assert_eq!(plain.request(quiet).await.expect("monitor"), Answer::Monitoring);
     assert_eq!(handle.decisions.receiver_count(), 0, "nobody asked");
     let mut client = ControlClient::connect(&path).await.expect("connect");
     let all = Command::Monitor { decisions: true };
-    assert_eq!(client.ask(all).await.expect("monitor"), Answer::Monitoring);
+    assert_eq!(client.request(all).await.expect("monitor"), Answer::Monitoring);
     handle.decisions.send(copied(3)).expect("somebody listens");
     let event = client.event().await.expect("event").expect("open");
     assert_eq!(

@@ -153,7 +153,7 @@ impl From<&ServerReach> for Reached {
         let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
         let base = Reached {
             server: server.to_string(),
-            reach: reach.word().to_owned(),
+            reach: reach.name().to_owned(),
             by_tcp: *by_tcp,
             udp_bits_per_s: carrier_rates.map(|rates| rates.udp_bits_per_s),
             tcp_bits_per_s: carrier_rates.map(|rates| rates.tcp_bits_per_s),
@@ -174,7 +174,7 @@ impl From<&ServerReach> for Reached {
 
 impl From<&marline_proxy::client::trouble::Trouble> for Trouble {
     fn from(trouble: &marline_proxy::client::trouble::Trouble) -> Self {
-        let (kind, help) = (trouble.kind.word().to_owned(), trouble.kind.help().to_owned());
+        let (kind, help) = (trouble.kind.name().to_owned(), trouble.kind.advice().to_owned());
         Trouble { kind, text: trouble.text.clone(), help }
     }
 }
@@ -205,7 +205,7 @@ pub(super) fn decision(
         connection: Some(number),
         subflow: reason.grounds.path.map(|id| id.0.into()),
         rule: Some(reason.grounds.rule.name().to_owned()),
-        text: Some(reason.words(name)),
+        text: Some(reason.text(name)),
         record: Some(reason.record()),
         missed: Some(*missed).filter(|missed| *missed > 0),
         ..Event::default()
@@ -216,7 +216,7 @@ pub(super) fn decision(
 impl Event {
     /// The event of a connection with this number.
     #[must_use]
-    pub(crate) fn of(event: &MonitorEvent, number: u64) -> Self {
+    pub(crate) fn from_monitor_event(event: &MonitorEvent, number: u64) -> Self {
         let base =
             Event { at_us: event.at.as_micros(), connection: Some(number), ..Event::default() };
         match &event.kind {

@@ -12,7 +12,7 @@ use std::time::Duration;
 use marline::monitor::{MonitorEvent, MonitorKind};
 use marline::paths::PathEvent;
 use marline::policy::SubflowId;
-use marline_dashboard::{Dashboard, Happening, Pace};
+use marline_dashboard::{Dashboard, Pace, TimedEvent};
 use marline_io::Clock;
 use tokio::sync::broadcast;
 use tokio::time::Instant;
@@ -81,7 +81,7 @@ impl DashboardEvents {
     }
 
     /// Reports events until the program ends.
-    pub(super) async fn tell(mut self) {
+    pub(super) async fn report_events(mut self) {
         let mut events = self.handle.events();
         let mut path_events = self.handle.path_events();
         let mut rethink = tokio::time::interval(DECISION_CHECK_INTERVAL);
@@ -89,11 +89,11 @@ impl DashboardEvents {
             let happening = tokio::select! {
                 event = events.recv() => match event {
                     Ok(event) => self.of_connection(&event),
-                    Err(broadcast::error::RecvError::Lagged(missed)) => Some(Happening {
+                    Err(broadcast::error::RecvError::Lagged(missed)) => Some(TimedEvent {
                         event: "LEFT_OUT".into(),
                         at_us: self.clock.now().as_micros(),
                         more: missed,
-                        ..Happening::default()
+                        ..TimedEvent::default()
                     }),
                     Err(broadcast::error::RecvError::Closed) => return,
                 },
@@ -103,24 +103,24 @@ impl DashboardEvents {
                 },
                 event = next(&mut self.listening) => {
                     match event {
-                        Some(event) => self.note(&event),
+                        Some(event) => self.record_decision(&event),
                         None => return,
                     }
                     continue;
                 }
                 _ = rethink.tick() => {
-                    self.rethink();
+                    self.update_subscription();
                     continue;
                 }
             };
             if let Some(happening) = happening {
-                self.dashboard.tell(&happening);
+                self.dashboard.report(&happening);
             }
         }
     }
 
     /// Starts or stops receiving decisions.
-    fn rethink(&mut self) {
+    fn update_subscription(&mut self) {
         let wanted = self.dashboard.viewers() > 0 && self.open.count() <= FEW;
         if !wanted {
             self.listening = None;
@@ -131,7 +131,7 @@ impl DashboardEvents {
     }
 
     /// Records a decision that reacts to trouble.
-    fn note(&mut self, event: &MonitorEvent) {
+    fn record_decision(&mut self, event: &MonitorEvent) {
         let MonitorKind::Decided { reason, .. } = &event.kind else { return };
         let of = reason.grounds.rule.name();
         let Some(rule) = ANSWERS.into_iter().map(|(rule, _)| rule).find(|rule| *rule == of) else {
@@ -139,7 +139,7 @@ impl DashboardEvents {
         };
         let connection = self.handle.number(event.connection);
         let name = |id: SubflowId| self.name(connection, id.0.into());
-        let text = reason.words(&name);
+        let text = reason.text(&name);
         if self.decisions.len() == DECISIONS {
             self.decisions.pop_front();
         }
@@ -151,7 +151,7 @@ impl DashboardEvents {
     fn answers(&mut self, connection: u64, since_us: u64, until_us: u64) -> Vec<String> {
         // Decisions before the hole's end may not have been received yet.
         while let Some(Ok(event)) = self.listening.as_mut().map(broadcast::Receiver::try_recv) {
-            self.note(&event);
+            self.record_decision(&event);
         }
         let within = |decision: &&Decision| {
             decision.connection == connection && (since_us..=until_us).contains(&decision.at_us)
@@ -171,7 +171,7 @@ impl DashboardEvents {
         told
     }
 
-    fn of_connection(&mut self, event: &MonitorEvent) -> Option<Happening> {
+    fn of_connection(&mut self, event: &MonitorEvent) -> Option<TimedEvent> {
         let number = self.handle.number(event.connection);
         self.names.borrow_mut().on_event(number, event);
         let of_interest = matches!(
@@ -184,15 +184,15 @@ impl DashboardEvents {
         if !of_interest || !self.dashboard.wants_more() {
             return None;
         }
-        let said = Event::of(event, number);
+        let said = Event::from_monitor_event(event, number);
         let named = |slot: Option<u64>| Some(self.name(number, slot?));
-        let base = Happening {
+        let base = TimedEvent {
             event: said.event.clone(),
             at_us: said.at_us,
             connection: said.connection,
             paths: named(said.subflow).into_iter().collect(),
             cause: said.reason.clone(),
-            ..Happening::default()
+            ..TimedEvent::default()
         };
         if !matches!(event.kind, MonitorKind::Hole { .. }) {
             return Some(base);
@@ -209,7 +209,7 @@ impl DashboardEvents {
         let mut policy = vec![format!("continued over {on}")];
         policy.extend(self.answers(number, since_us.unwrap_or(at_us), at_us));
         let policy = Some(policy.join("; "));
-        Some(Happening { since_us, direction, cause: Some(cause), policy, ..base })
+        Some(TimedEvent { since_us, direction, cause: Some(cause), policy, ..base })
     }
 
     /// The name of a subflow's path. Lookups in all connections are limited to the same share of time as other
@@ -244,13 +244,13 @@ async fn next<T: Clone>(events: &mut Option<broadcast::Receiver<T>>) -> Option<T
     }
 }
 
-fn of_path(event: &PathEvent) -> Happening {
+fn of_path(event: &PathEvent) -> TimedEvent {
     let said = Event::from(event);
-    Happening {
+    TimedEvent {
         event: said.event,
         at_us: said.at_us,
         paths: said.paths.unwrap_or_default(),
         cause: said.reason,
-        ..Happening::default()
+        ..TimedEvent::default()
     }
 }

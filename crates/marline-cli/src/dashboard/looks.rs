@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use marline::paths::PathHealth;
-use marline_dashboard::{About, PathSummary, Places, Sample, Source, Totals};
+use marline_dashboard::{Description, PathSummary, Places, Sample, Source, Totals};
 use marline_io::Clock;
 use tokio::sync::mpsc;
 
@@ -38,16 +38,16 @@ impl OpenConnections {
 }
 
 /// Dashboard's view of a program.
-pub(super) struct Looks {
+pub(super) struct DashboardSource {
     handle: Arc<dyn Handle>,
     clock: Clock,
     open: OpenConnections,
-    counted: Mutex<Counted>,
+    counted: Mutex<SampleTotals>,
 }
 
 /// Payload bytes.
 #[derive(Copy, Clone, Debug, Default)]
-struct Moved {
+struct PayloadBytes {
     sent: u64,
     repeated: u64,
     copied: u64,
@@ -55,9 +55,9 @@ struct Moved {
     duplicate: u64,
 }
 
-impl Moved {
-    fn since(self, before: Moved) -> Moved {
-        Moved {
+impl PayloadBytes {
+    fn since(self, before: PayloadBytes) -> PayloadBytes {
+        PayloadBytes {
             sent: self.sent.saturating_sub(before.sent),
             repeated: self.repeated.saturating_sub(before.repeated),
             copied: self.copied.saturating_sub(before.copied),
@@ -66,7 +66,7 @@ impl Moved {
         }
     }
 
-    fn add(&mut self, more: Moved) {
+    fn add(&mut self, more: PayloadBytes) {
         self.sent += more.sent;
         self.repeated += more.repeated;
         self.copied += more.copied;
@@ -74,8 +74,8 @@ impl Moved {
         self.duplicate += more.duplicate;
     }
 
-    fn of(subflow: &Subflow) -> Moved {
-        Moved {
+    fn from_subflow(subflow: &Subflow) -> PayloadBytes {
+        PayloadBytes {
             sent: subflow.bytes_sent,
             repeated: subflow.bytes_retransmitted,
             copied: subflow.bytes_reinjected,
@@ -87,29 +87,29 @@ impl Moved {
 
 /// Counts up to the last look, with an entry for each shown path and each open connection.
 #[derive(Debug, Default)]
-struct Counted {
-    paths: BTreeMap<String, Moved>,
-    connections: BTreeMap<u64, Before>,
+struct SampleTotals {
+    paths: BTreeMap<String, PayloadBytes>,
+    connections: BTreeMap<u64, PreviousSample>,
 }
 
 /// State of a connection at the last look: bytes by path, and bytes of its application.
 #[derive(Debug, Default)]
-struct Before {
-    paths: Vec<(String, Moved)>,
+struct PreviousSample {
+    paths: Vec<(String, PayloadBytes)>,
     bytes: u64,
 }
 
 /// Use of a path by connections.
 #[derive(Copy, Clone, Debug, Default)]
 struct LanePathUse {
-    sum: Moved,
+    sum: PayloadBytes,
     /// The busiest subflow since the last look: its bytes, and its round-trip time. Other subflows may have
     /// measured theirs long ago.
     busiest: (u64, Option<u64>),
 }
 
 impl LanePathUse {
-    fn note(&mut self, bytes: u64, connection: &Connection, lane: &Lane) {
+    fn add_bytes(&mut self, bytes: u64, connection: &Connection, lane: &Lane) {
         if bytes > self.busiest.0 {
             let mut there = connection.subflows.iter().filter(|subflow| lane.has(subflow));
             self.busiest = (bytes, there.find_map(|subflow| subflow.srtt_us));
@@ -142,9 +142,9 @@ impl Lane {
     }
 }
 
-impl Looks {
+impl DashboardSource {
     pub(super) fn new(handle: Arc<dyn Handle>) -> Self {
-        Looks {
+        DashboardSource {
             handle,
             clock: Clock::start(),
             open: OpenConnections::default(),
@@ -193,25 +193,26 @@ impl Looks {
     /// Adds the changes since the last look: sums for each path, and bytes moved for each connection.
     fn count(&self, lanes: &[Lane], connections: &[Connection]) -> (Vec<LanePathUse>, Vec<u64>) {
         let mut counted = self.counted.lock().unwrap_or_else(PoisonError::into_inner);
-        let Counted { paths, connections: before } = &mut *counted;
+        let SampleTotals { paths, connections: before } = &mut *counted;
         let mut open = BTreeMap::new();
         let mut news = Vec::with_capacity(connections.len());
         let mut on_lanes = vec![LanePathUse::default(); lanes.len()];
         for connection in connections {
             let last = before.remove(&connection.connection).unwrap_or_default();
-            let mut now = Before {
+            let mut now = PreviousSample {
                 bytes: connection.bytes_written + connection.bytes_read,
-                ..Before::default()
+                ..PreviousSample::default()
             };
             news.push(now.bytes.saturating_sub(last.bytes));
             for (lane, on) in lanes.iter().zip(&mut on_lanes) {
-                let mut sum = Moved::default();
+                let mut sum = PayloadBytes::default();
                 let all = connection.subflows.iter().chain(&connection.gone);
-                all.filter(|subflow| lane.has(subflow)).for_each(|s| sum.add(Moved::of(s)));
+                all.filter(|subflow| lane.has(subflow))
+                    .for_each(|s| sum.add(PayloadBytes::from_subflow(s)));
                 let name = &lane.path.name;
                 let then = last.paths.iter().find(|(of, _)| of == name).map(|(_, moved)| *moved);
                 let fresh = sum.since(then.unwrap_or_default());
-                on.note(fresh.sent + fresh.received, connection, lane);
+                on.add_bytes(fresh.sent + fresh.received, connection, lane);
                 paths.entry(name.clone()).or_default().add(fresh);
                 now.paths.push((name.clone(), sum));
             }
@@ -227,17 +228,17 @@ impl Looks {
     }
 }
 
-impl Source for Looks {
-    fn about(&self) -> About {
-        About {
+impl Source for DashboardSource {
+    fn describe(&self) -> Description {
+        Description {
             role: self.handle.role().to_owned(),
             version: crate::VERSION.to_owned(),
             pid: std::process::id(),
         }
     }
 
-    fn places(&self, connection: u64) -> Option<mpsc::Receiver<Places>> {
-        places::watch(Arc::clone(&self.handle), connection)
+    fn watch_places(&self, connection: u64) -> Option<mpsc::Receiver<Places>> {
+        places::start_reporting(Arc::clone(&self.handle), connection)
     }
 
     fn sample(&self, detailed: bool) -> Sample {
@@ -383,17 +384,18 @@ mod tests {
         }
     }
 
-    fn looks(connections: Vec<Connection>) -> (Arc<Server>, Looks) {
+    fn looks(connections: Vec<Connection>) -> (Arc<Server>, DashboardSource) {
         let server = Arc::new(Server(Mutex::new(connections)));
-        (Arc::clone(&server), Looks::new(server))
+        (Arc::clone(&server), DashboardSource::new(server))
     }
 
     #[test]
     fn counters_grow_although_connections_end() {
         let (server, looks) =
             looks(vec![connection(1, "10.0.0.1", 500), connection(2, "10.0.0.1", 70)]);
-        let sent =
-            |looks: &Looks| looks.sample(false).paths.iter().map(|p| p.bytes_sent).sum::<u64>();
+        let sent = |looks: &DashboardSource| {
+            looks.sample(false).paths.iter().map(|p| p.bytes_sent).sum::<u64>()
+        };
         assert_eq!(sent(&looks), 570);
         *server.0.lock().expect("unpoisoned") = vec![connection(2, "10.0.0.1", 100)];
         assert_eq!(sent(&looks), 600);

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use marline::monitor::{MonitorEvent, MonitorKind, Purpose, Traffic};
 use marline::policy::{DataRange, SubflowId};
-use marline_dashboard::{Carried, Manner, Places};
+use marline_dashboard::{CarriedBytes, Places, TransmissionKind};
 use marline_io::Clock;
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::{broadcast, mpsc};
@@ -25,32 +25,35 @@ const MAX_ENTRIES: usize = 2_000;
 const MERGE_WINDOW_US: u64 = 10_000;
 
 /// Starts to report the traffic of a connection's streams.
-pub(super) fn watch(handle: Arc<dyn Handle>, connection: u64) -> Option<mpsc::Receiver<Places>> {
+pub(super) fn start_reporting(
+    handle: Arc<dyn Handle>,
+    connection: u64,
+) -> Option<mpsc::Receiver<Places>> {
     if !handle.connections().iter().any(|one| one.connection == connection) {
         return None;
     }
     let traffic = handle.traffic(connection)?;
     let (sender, receiver) = mpsc::channel(2);
-    tokio::spawn(tell(handle, connection, traffic, sender));
+    tokio::spawn(report_places(handle, connection, traffic, sender));
     Some(receiver)
 }
 
 /// Reports until the viewer or the connection is gone, or another connection is requested.
-async fn tell(
+async fn report_places(
     handle: Arc<dyn Handle>,
     connection: u64,
     mut traffic: broadcast::Receiver<MonitorEvent>,
     viewer: mpsc::Sender<Places>,
 ) {
     let clock = Clock::start();
-    let (mut gathered, mut names) = (Gathered::default(), PathNames::default());
+    let (mut gathered, mut names) = (PendingMessage::default(), PathNames::default());
     let mut named: Vec<u8> = Vec::new();
     let mut pause = tokio::time::interval(PAUSE);
     pause.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         tokio::select! {
             event = traffic.recv() => match event {
-                Ok(event) => gathered.take(&event),
+                Ok(event) => gathered.add_event(&event),
                 Err(RecvError::Lagged(missed)) => gathered.places.missed += missed,
                 Err(RecvError::Closed) => return,
             },
@@ -78,29 +81,33 @@ async fn tell(
 
 /// Contents of the next message.
 #[derive(Default)]
-struct Gathered {
+struct PendingMessage {
     places: Places,
     slots: Vec<u8>,
 }
 
-impl Gathered {
-    fn take(&mut self, event: &MonitorEvent) {
+impl PendingMessage {
+    fn add_event(&mut self, event: &MonitorEvent) {
         let MonitorKind::Traffic { what, missed } = &event.kind else { return };
         self.places.missed += missed;
         let at_us = event.at.as_micros();
         match &**what {
             Traffic::Sent(sent) => {
                 let manner = match sent.purpose {
-                    Purpose::New | Purpose::Handshake => Manner::New,
-                    Purpose::Copy => Manner::Copy,
-                    Purpose::Reinjection(_) => Manner::Reinjection,
-                    Purpose::Retransmission { .. } | Purpose::Probe => Manner::Repeat,
+                    Purpose::New | Purpose::Handshake => TransmissionKind::New,
+                    Purpose::Copy => TransmissionKind::Copy,
+                    Purpose::Reinjection(_) => TransmissionKind::Reinjection,
+                    Purpose::Retransmission { .. } | Purpose::Probe => TransmissionKind::Repeat,
                     _ => return,
                 };
                 self.carried(at_us, sent.on, true, manner, sent.data);
             }
             Traffic::DataReceived { on, data, duplicate_bytes } => {
-                let manner = if *duplicate_bytes > 0 { Manner::Duplicate } else { Manner::New };
+                let manner = if *duplicate_bytes > 0 {
+                    TransmissionKind::Duplicate
+                } else {
+                    TransmissionKind::New
+                };
                 self.carried(at_us, *on, false, manner, *data);
             }
             Traffic::DataAcked { to, .. } if self.places.acked.len() < MAX_ENTRIES => {
@@ -110,14 +117,21 @@ impl Gathered {
         }
     }
 
-    fn carried(&mut self, at_us: u64, on: SubflowId, sent: bool, manner: Manner, data: DataRange) {
+    fn carried(
+        &mut self,
+        at_us: u64,
+        on: SubflowId,
+        sent: bool,
+        manner: TransmissionKind,
+        data: DataRange,
+    ) {
         if data.is_empty() {
             return;
         }
         if !self.slots.contains(&on.0) {
             self.slots.push(on.0);
         }
-        let goes_on = |before: &&mut Carried| {
+        let goes_on = |before: &&mut CarriedBytes| {
             let alike = (before.subflow, before.sent, before.manner) == (on.0, sent, manner);
             alike
                 && before.dsn + before.bytes == data.start.0
@@ -128,7 +142,7 @@ impl Gathered {
             before.bytes += data.len();
         } else if list.len() < MAX_ENTRIES {
             let (dsn, bytes) = (data.start.0, data.len());
-            list.push(Carried { at_us, subflow: on.0, sent, manner, dsn, bytes });
+            list.push(CarriedBytes { at_us, subflow: on.0, sent, manner, dsn, bytes });
         } else {
             self.places.missed += 1;
         }
@@ -152,15 +166,15 @@ mod tests {
 
     #[test]
     fn contiguous_data_is_one_entry_and_excess_entries_are_counted() {
-        let mut gathered = Gathered::default();
+        let mut gathered = PendingMessage::default();
         for event in
             [came(0, 0, 0, 10), came(5, 0, 10, 20), came(9, 1, 20, 30), came(50_000, 1, 30, 40)]
         {
-            gathered.take(&event);
+            gathered.add_event(&event);
         }
         let bytes: Vec<u64> = gathered.places.carried.iter().map(|carried| carried.bytes).collect();
         assert_eq!((bytes, gathered.slots.clone()), (vec![20, 10, 10], vec![0, 1]));
-        (0..5_000).for_each(|n| gathered.take(&came(60_000, 0, n * 100, n * 100 + 10)));
+        (0..5_000).for_each(|n| gathered.add_event(&came(60_000, 0, n * 100, n * 100 + 10)));
         assert_eq!(gathered.places.carried.len(), MAX_ENTRIES);
         assert_eq!(gathered.places.missed, 5_000 + 3 - MAX_ENTRIES as u64);
     }

@@ -54,7 +54,7 @@ pub async fn connect(proxy: SocketAddr, target: SocketAddr) -> anyhow::Result<Tc
 
 /// State shown by the progress display while applications run.
 #[derive(Debug, Default)]
-pub struct Live {
+pub struct LiveProgress {
     /// Latency of the latest echo.
     pub latency_us: AtomicU64,
     /// Time of its arrival, in milliseconds since the start of the run.
@@ -89,7 +89,7 @@ pub struct EchoResult {
 }
 
 /// Sends messages over `stream` according to the plan and measures their echoes.
-pub async fn echo(stream: TcpStream, plan: EchoPlan, live: Arc<Live>) -> EchoResult {
+pub async fn echo(stream: TcpStream, plan: EchoPlan, live: Arc<LiveProgress>) -> EchoResult {
     let (reader, writer) = stream.into_split();
     let (mut sent, mut arrivals) = (Vec::new(), Vec::new());
     let working = async {
@@ -131,7 +131,7 @@ async fn send_messages(
 async fn collect(
     mut reader: OwnedReadHalf,
     plan: EchoPlan,
-    live: &Live,
+    live: &LiveProgress,
     arrivals: &mut Vec<Instant>,
 ) -> anyhow::Result<()> {
     let mut message = [0; MESSAGE];
@@ -191,7 +191,7 @@ pub async fn download(
     length: u64,
     expected: [u8; 32],
     deadline: Instant,
-    live: Arc<Live>,
+    live: Arc<LiveProgress>,
 ) -> Download {
     let started = Instant::now();
     let mut hasher = Sha256::new();
@@ -212,7 +212,7 @@ pub async fn download(
     Download { bytes, intact, sha256: Some(hex(&hash)), took, error }
 }
 
-async fn get(stream: TcpStream, hasher: &mut Sha256, live: &Live) -> anyhow::Result<()> {
+async fn get(stream: TcpStream, hasher: &mut Sha256, live: &LiveProgress) -> anyhow::Result<()> {
     let host = stream.peer_addr()?.to_string();
     let io = TokioIo::new(stream);
     let (mut sender, connection) = hyper::client::conn::http1::handshake(io).await?;

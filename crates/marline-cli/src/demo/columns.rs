@@ -9,7 +9,7 @@ const INDENT: &str = "  ";
 /// Wraps a line to at most [`COLUMNS`] characters per line, each with its line break. A longer word, such as the
 /// spec of a link, is broken after a comma if it has one, and anywhere otherwise.
 #[must_use]
-pub fn wrap(line: &str) -> String {
+pub fn wrap_line(line: &str) -> String {
     let mut text = String::new();
     let mut rest = line.trim_end();
     let mut indent = "";
@@ -40,20 +40,24 @@ mod tests {
         let spec = "a=1,".repeat(50);
         let solid = "x".repeat(200);
         for line in [words.as_str(), &spec, &solid, &format!("LTE: {spec}"), &"ä ".repeat(100)] {
-            let text = wrap(line);
+            let text = wrap_line(line);
             assert!(text.lines().all(|line| line.chars().count() <= COLUMNS), "{text}");
             let bare = |text: &str| text.split_whitespace().collect::<String>();
             assert_eq!(bare(&text), bare(line));
         }
-        assert_eq!(wrap(words.trim()).split_whitespace().count(), 60, "words stay whole");
-        assert_eq!(wrap(&spec).lines().next().map(str::len), Some(COLUMNS), "broken at a comma");
+        assert_eq!(wrap_line(words.trim()).split_whitespace().count(), 60, "words stay whole");
+        assert_eq!(
+            wrap_line(&spec).lines().next().map(str::len),
+            Some(COLUMNS),
+            "broken at a comma"
+        );
     }
 
     #[test]
     fn a_line_that_fits_stays_as_it_is() {
         let full = format!("{} {}", "a".repeat(39), "b".repeat(40));
-        assert_eq!(wrap(&full), format!("{full}\n"));
-        assert_eq!(wrap(&format!("{full} c")), format!("{full}\n  c\n"));
-        assert_eq!(wrap(""), "\n");
+        assert_eq!(wrap_line(&full), format!("{full}\n"));
+        assert_eq!(wrap_line(&format!("{full} c")), format!("{full}\n  c\n"));
+        assert_eq!(wrap_line(""), "\n");
     }
 }

@@ -22,7 +22,7 @@ impl Content {
     }
 
     /// The next bytes, at most `most`. Empty at the end.
-    pub fn take(&mut self, most: usize) -> Vec<u8> {
+    pub fn next_bytes(&mut self, most: usize) -> Vec<u8> {
         let count = usize::try_from(self.left).map_or(most, |left| left.min(most));
         self.left -= count as u64;
         let mut bytes = Vec::with_capacity(count);
@@ -43,7 +43,7 @@ impl Content {
     pub fn hash(mut self) -> [u8; 32] {
         let mut hasher = Sha256::new();
         loop {
-            let bytes = self.take(64 << 10);
+            let bytes = self.next_bytes(64 << 10);
             if bytes.is_empty() {
                 return hasher.finalize().into();
             }
@@ -61,10 +61,10 @@ mod tests {
         let mut pieces = Vec::new();
         let mut content = Content::new(1, 1_000);
         for most in [1, 7, 8, 9, 300, 10_000, 10] {
-            pieces.extend(content.take(most));
+            pieces.extend(content.next_bytes(most));
         }
         assert_eq!(pieces.len(), 1_000);
-        assert_eq!(pieces, Content::new(1, 1_000).take(2_000));
+        assert_eq!(pieces, Content::new(1, 1_000).next_bytes(2_000));
         let direct: [u8; 32] = Sha256::digest(&pieces).into();
         assert_eq!(Content::new(1, 1_000).hash(), direct);
         assert_ne!(Content::new(2, 1_000).hash(), direct);

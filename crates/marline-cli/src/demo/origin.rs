@@ -23,7 +23,7 @@ pub const FILE: &str = "/file";
 
 /// Both servers. Dropping this ends them.
 #[derive(Debug)]
-pub struct Origin {
+pub struct OriginServers {
     /// The HTTP server.
     pub http: SocketAddr,
     /// The echo server.
@@ -43,19 +43,19 @@ pub struct File {
     pub pace: Option<u64>,
 }
 
-impl Origin {
+impl OriginServers {
     /// Starts both.
     ///
     /// # Errors
     /// No port is available.
-    pub async fn start(file: File) -> std::io::Result<Origin> {
+    pub async fn start(file: File) -> std::io::Result<OriginServers> {
         let http = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
         let echo = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
         let (http_address, echo_address) = (http.local_addr()?, echo.local_addr()?);
         let mut tasks = JoinSet::new();
         tasks.spawn(accept(http, move |stream| serve_http(stream, file)));
         tasks.spawn(accept(echo, serve_echo));
-        Ok(Origin { http: http_address, echo: echo_address, _tasks: tasks })
+        Ok(OriginServers { http: http_address, echo: echo_address, _tasks: tasks })
     }
 }
 
@@ -91,19 +91,19 @@ async fn serve_http(stream: TcpStream, file: File) {
     let _ = http.serve_connection(TokioIo::new(stream), service).await;
 }
 
-async fn answer(request: Request<Incoming>, file: File) -> Result<Response<Paced>, Infallible> {
+async fn answer(request: Request<Incoming>, file: File) -> Result<Response<PacedBody>, Infallible> {
     let (status, length) = match (request.method(), request.uri().path()) {
         (&Method::GET, FILE) => (StatusCode::OK, file.length),
         (_, FILE) => (StatusCode::METHOD_NOT_ALLOWED, 0),
         _ => (StatusCode::NOT_FOUND, 0),
     };
-    let mut response = Response::new(Paced::new(File { length, ..file }));
+    let mut response = Response::new(PacedBody::new(File { length, ..file }));
     *response.status_mut() = status;
     Ok(response)
 }
 
 /// A body with limited rate.
-struct Paced {
+struct PacedBody {
     content: Content,
     left: u64,
     sent: u64,
@@ -118,10 +118,10 @@ const CHUNK: u64 = 64 << 10;
 /// Interval between two pieces with a rate limit.
 const PIECE_INTERVAL: Duration = Duration::from_millis(20);
 
-impl Paced {
+impl PacedBody {
     fn new(file: File) -> Self {
         let started = Instant::now();
-        Paced {
+        PacedBody {
             content: Content::new(file.seed, file.length),
             left: file.length,
             sent: 0,
@@ -140,7 +140,7 @@ impl Paced {
     }
 }
 
-impl Body for Paced {
+impl Body for PacedBody {
     type Data = Bytes;
     type Error = Infallible;
 
@@ -154,7 +154,7 @@ impl Body for Paced {
         loop {
             let allowed = self.allowed().min(self.left);
             if allowed > 0 {
-                let bytes = self.content.take(allowed as usize);
+                let bytes = self.content.next_bytes(allowed as usize);
                 self.left -= allowed;
                 self.sent += allowed;
                 if self.pace.is_some() {

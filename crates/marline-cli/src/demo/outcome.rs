@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::application::{Download, EchoResult};
-use super::columns::wrap;
+use super::columns::wrap_line;
 use super::plan::Setup;
 use crate::path_table::{align, bytes};
 
@@ -42,7 +42,7 @@ pub struct Latency {
 impl Latency {
     /// Percentiles of these latencies.
     #[must_use]
-    pub fn of(latencies: &[Option<Duration>]) -> Latency {
+    pub fn from_samples(latencies: &[Option<Duration>]) -> Latency {
         let mut sorted = latencies.to_vec();
         sorted.sort_by_key(|latency| latency.unwrap_or(Duration::MAX));
         // Smallest value that is not exceeded by the given share of all values.
@@ -57,7 +57,7 @@ impl Latency {
 
 impl Outcome {
     fn row(&self) -> [String; 9] {
-        let latency = Latency::of(&self.echo.latencies);
+        let latency = Latency::from_samples(&self.echo.latencies);
         let cell = |value: Option<Duration>| value.map_or_else(|| "never".to_owned(), millis);
         let link = |has: bool, count: u64| if has { bytes(count) } else { "-".to_owned() };
         [
@@ -86,7 +86,7 @@ impl Outcome {
     fn remarks(&self) -> Vec<String> {
         let name = self.way.name;
         let mut remarks = Vec::new();
-        let unanswered = Latency::of(&self.echo.latencies).unanswered;
+        let unanswered = Latency::from_samples(&self.echo.latencies).unanswered;
         if unanswered > 0 {
             remarks.push(format!("{name}: {unanswered} echoes unanswered"));
         }
@@ -107,7 +107,7 @@ pub fn table(outcomes: &[Outcome]) -> String {
     rows.extend(outcomes.iter().map(Outcome::row));
     let mut text = align(&rows, &[0]);
     for remark in outcomes.iter().flat_map(Outcome::remarks) {
-        text.push_str(&wrap(&remark));
+        text.push_str(&wrap_line(&remark));
     }
     text
 }
@@ -159,7 +159,7 @@ pub fn doubt(outcomes: &[Outcome]) -> Option<String> {
 /// Result of one way as JSON.
 #[must_use]
 pub fn to_json(outcome: &Outcome) -> Value {
-    let latency = Latency::of(&outcome.echo.latencies);
+    let latency = Latency::from_samples(&outcome.echo.latencies);
     let ms = |value: Option<Duration>| value.map(|value| value.as_secs_f64() * 1e3);
     let all: Vec<Option<f64>> = outcome.echo.latencies.iter().map(|value| ms(*value)).collect();
     json!({

@@ -46,13 +46,13 @@ impl DemoPlan {
 
     /// Time at which the WiFi-like link fails.
     #[must_use]
-    pub fn dies(&self) -> Duration {
+    pub fn failure_time(&self) -> Duration {
         self.run.mul_f64(0.40)
     }
 
     /// Time at which the link returns.
     #[must_use]
-    pub fn returns(&self) -> Duration {
+    pub fn return_time(&self) -> Duration {
         self.run.mul_f64(0.65)
     }
 

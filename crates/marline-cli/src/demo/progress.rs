@@ -7,7 +7,7 @@ use std::time::Duration;
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use tokio::time::Instant;
 
-use super::application::Live;
+use super::application::LiveProgress;
 use super::plan::{DemoPlan, WAYS};
 use crate::path_table::bytes;
 
@@ -48,7 +48,7 @@ impl Progress {
     }
 
     /// Prints a line above the bars.
-    pub(super) fn say(&self, text: &str) {
+    pub(super) fn print_line(&self, text: &str) {
         if self.plain {
             eprintln!("{text}");
         } else {
@@ -58,7 +58,12 @@ impl Progress {
     }
 
     /// Updates the display until dropped.
-    pub(super) async fn follow(&self, plan: &DemoPlan, start: Instant, live: &[Arc<Live>]) {
+    pub(super) async fn update_display(
+        &self,
+        plan: &DemoPlan,
+        start: Instant,
+        live: &[Arc<LiveProgress>],
+    ) {
         if self.plain {
             eprintln!("{}", plain_line("time", "WiFi", &WAYS.map(|way| way.name.to_owned())));
         }
@@ -70,7 +75,7 @@ impl Progress {
             let now = start.elapsed();
             let (wifi, state) = if now > plan.run {
                 ("works", "waiting for stalled connections")
-            } else if (plan.dies()..plan.returns()).contains(&now) {
+            } else if (plan.failure_time()..plan.return_time()).contains(&now) {
                 ("DEAD", "WiFi is DEAD")
             } else {
                 ("works", "WiFi works")
@@ -97,13 +102,13 @@ impl Progress {
     }
 }
 
-fn way_text(live: &Live, now: Duration) -> String {
+fn way_text(live: &LiveProgress, now: Duration) -> String {
     let file = bytes(live.file_bytes.load(Ordering::Relaxed));
     format!("echo {}, file {file}", echo_text(live, now))
 }
 
 /// Latency of the latest echo, or time without an answer.
-fn echo_text(live: &Live, now: Duration) -> String {
+fn echo_text(live: &LiveProgress, now: Duration) -> String {
     let answered_ms = live.answered_ms.load(Ordering::Relaxed);
     let silent = (now.as_millis() as u64).saturating_sub(answered_ms);
     match live.latency_us.load(Ordering::Relaxed) {
@@ -129,7 +134,7 @@ mod tests {
 
     #[test]
     fn a_plain_line_has_a_column_for_each_way_and_fits() {
-        let live = |latency_us, answered_ms| Live {
+        let live = |latency_us, answered_ms| LiveProgress {
             latency_us: AtomicU64::new(latency_us),
             answered_ms: AtomicU64::new(answered_ms),
             file_bytes: AtomicU64::new(999_000_000),

@@ -11,10 +11,10 @@ use marline_time::SeedTree;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-use super::application::{self, Download, EchoPlan, EchoResult, Live};
+use super::application::{self, Download, EchoPlan, EchoResult, LiveProgress};
 use super::child::{self, Process};
 use super::content::Content;
-use super::origin::{File, Origin};
+use super::origin::{File, OriginServers};
 use super::outcome::Outcome;
 use super::plan::{DemoPlan, Setup, WAYS};
 use super::progress::Progress;
@@ -28,7 +28,7 @@ const OPENING: Duration = Duration::from_secs(8);
 
 /// Processes and links of one way.
 #[derive(Debug)]
-struct Running {
+struct RunningVariant {
     way: Setup,
     server: Process,
     client: Process,
@@ -53,12 +53,13 @@ struct Links {
 ///
 /// # Errors
 /// A process could not be started or has died.
-pub async fn perform(plan: &DemoPlan) -> anyhow::Result<(Vec<Outcome>, Vec<RelayReport>)> {
+pub async fn run_demo(plan: &DemoPlan) -> anyhow::Result<(Vec<Outcome>, Vec<RelayReport>)> {
     let progress = Progress::new();
     let directory = tempfile::Builder::new().prefix("marline-demo-").tempdir()?;
     let file = File { seed: plan.seed, length: plan.file_bytes, pace: plan.pace };
-    let origin = Origin::start(file).await.context("cannot start the HTTP and echo servers")?;
-    progress.say("starting servers, links and clients");
+    let origin =
+        OriginServers::start(file).await.context("cannot start the HTTP and echo servers")?;
+    progress.print_line("starting servers, links and clients");
     let ports = server_ports()?;
     let (emulator, links) = start_links(plan, &ports)?;
     let mut running = start_ways(&ports, &links, directory.path(), plan).await?;
@@ -66,7 +67,7 @@ pub async fn perform(plan: &DemoPlan) -> anyhow::Result<(Vec<Outcome>, Vec<Relay
     if let Some(way) = shown
         && let Some(address) = way.client.find_output_after("dashboard at ").await
     {
-        progress.say(&format!("Marline's client, live: {address}"));
+        progress.print_line(&format!("Marline's client, live: {address}"));
     }
     let wifi = links.iter().filter_map(|links| links.wifi).map(|link| link.relay).collect();
     let director = FailureController { emulator: &emulator, wifi, progress: &progress };
@@ -146,7 +147,7 @@ async fn start_ways(
     links: &[Links],
     directory: &Path,
     plan: &DemoPlan,
-) -> anyhow::Result<Vec<Running>> {
+) -> anyhow::Result<Vec<RunningVariant>> {
     let mut starting = Vec::new();
     for ((way, port), links) in WAYS.iter().zip(ports).zip(links) {
         let place = directory.join(way.name.replace(' ', "-"));
@@ -179,7 +180,7 @@ async fn start_way(
     options: &str,
     traces: Option<[String; 2]>,
     place: &Path,
-) -> anyhow::Result<Running> {
+) -> anyhow::Result<RunningVariant> {
     let file = |name: &str| place.join(name).display().to_string();
     let words = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<String>>();
     let config = file("server.toml");
@@ -201,7 +202,7 @@ async fn start_way(
     let name = format!("the client of {}", way.name);
     let (client, socks5) =
         Process::start(&name, &with_traces(&connect), "socks5 listening on ").await?;
-    Ok(Running { way, server, client, socks5 })
+    Ok(RunningVariant { way, server, client, socks5 })
 }
 
 /// Writes a file that only its owner can read, for secrets.
@@ -216,8 +217,8 @@ fn write_private(path: &Path, text: &str) -> std::io::Result<()> {
 /// Runs echo and download of every way while WiFi fails and returns.
 async fn run_applications(
     plan: &DemoPlan,
-    running: &[Running],
-    origin: &Origin,
+    running: &[RunningVariant],
+    origin: &OriginServers,
     director: &FailureController<'_>,
 ) -> anyhow::Result<Vec<(EchoResult, Download)>> {
     let expected = Content::new(plan.seed, plan.file_bytes).hash();
@@ -243,7 +244,7 @@ async fn run_applications(
     let mut live = Vec::new();
     let mut tasks = Vec::new();
     for (echo, http) in streams {
-        let shown = Arc::new(Live::default());
+        let shown = Arc::new(LiveProgress::default());
         live.push(shown.clone());
         let echo = tokio::spawn(application::echo(echo, echo_plan, shown.clone()));
         let (length, seed) = (plan.file_bytes, expected);
@@ -260,7 +261,7 @@ async fn run_applications(
     tokio::select! {
         results = results => results,
         error = director.direct(plan, start) => Err(error),
-        () = director.progress.follow(plan, start, &live) => anyhow::bail!("the display ended"),
+        () = director.progress.update_display(plan, start, &live) => anyhow::bail!("the display ended"),
     }
 }
 
@@ -277,8 +278,8 @@ impl FailureController<'_> {
     /// Lets WiFi fail and return. Returns only with an error.
     async fn direct(&self, plan: &DemoPlan, start: Instant) -> anyhow::Error {
         let acts = [
-            (plan.dies(), LinkCommand::Break(Side::Both), "WiFi dies"),
-            (plan.returns(), LinkCommand::Restore(Side::Both), "WiFi is back"),
+            (plan.failure_time(), LinkCommand::Break(Side::Both), "WiFi dies"),
+            (plan.return_time(), LinkCommand::Restore(Side::Both), "WiFi is back"),
         ];
         for (after, command, text) in acts {
             tokio::time::sleep_until(start + after).await;
@@ -287,7 +288,7 @@ impl FailureController<'_> {
                     return error.into();
                 }
             }
-            self.progress.say(&format!("{:5.1} s: {text}", after.as_secs_f64()));
+            self.progress.print_line(&format!("{:5.1} s: {text}", after.as_secs_f64()));
         }
         std::future::pending().await
     }

@@ -6,10 +6,10 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::Instant;
 
-use super::application::{self, Download, EchoPlan, EchoResult, Live};
+use super::application::{self, Download, EchoPlan, EchoResult, LiveProgress};
 use super::columns::COLUMNS;
 use super::content::Content;
-use super::origin::{File, Origin};
+use super::origin::{File, OriginServers};
 use super::outcome::{self, Latency, Outcome};
 use super::plan::{Setup, WAYS};
 use super::verdict;
@@ -42,7 +42,7 @@ async fn proxy(reply: &'static [u8]) -> SocketAddr {
 
 #[tokio::test]
 async fn the_file_comes_through_a_proxy_with_the_right_hash_or_is_called_wrong() {
-    let origin = Origin::start(FILE).await.expect("start");
+    let origin = OriginServers::start(FILE).await.expect("start");
     for (seed, intact) in [(FILE.seed, true), (FILE.seed + 1, false)] {
         let proxy = proxy(&[5, 0, 0, 1, 0, 0, 0, 0, 0, 0]).await;
         let stream = application::connect(proxy, origin.http).await.expect("connect");
@@ -57,7 +57,7 @@ async fn the_file_comes_through_a_proxy_with_the_right_hash_or_is_called_wrong()
 #[tokio::test]
 async fn a_file_that_is_not_finished_in_time_is_incomplete() {
     let slow = File { pace: Some(100_000), ..FILE };
-    let origin = Origin::start(slow).await.expect("start");
+    let origin = OriginServers::start(slow).await.expect("start");
     let stream = TcpStream::connect(origin.http).await.expect("connect");
     let expected = Content::new(FILE.seed, FILE.length).hash();
     let deadline = Instant::now() + Duration::from_millis(300);
@@ -68,7 +68,7 @@ async fn a_file_that_is_not_finished_in_time_is_incomplete() {
 
 #[tokio::test]
 async fn a_refusing_proxy_is_an_error() {
-    let origin = Origin::start(FILE).await.expect("start");
+    let origin = OriginServers::start(FILE).await.expect("start");
     let refusing = proxy(&[5, 2, 0, 1, 0, 0, 0, 0, 0, 0]).await;
     let error = application::connect(refusing, origin.http).await.expect_err("refused");
     assert!(error.to_string().contains("answered 2"), "{error}");
@@ -76,9 +76,9 @@ async fn a_refusing_proxy_is_an_error() {
 
 #[tokio::test]
 async fn echoes_are_counted_and_timed() {
-    let origin = Origin::start(FILE).await.expect("start");
+    let origin = OriginServers::start(FILE).await.expect("start");
     let stream = TcpStream::connect(origin.echo).await.expect("connect");
-    let live = Arc::new(Live::default());
+    let live = Arc::new(LiveProgress::default());
     let result = application::echo(stream, plan(50, Duration::from_secs(20)), live).await;
     assert_eq!(result.error, None);
     assert_eq!(result.latencies.iter().flatten().count(), 50);
@@ -103,7 +103,7 @@ async fn unanswered_messages_are_a_hole_until_the_end() {
     let plan = plan(20, Duration::from_millis(400));
     let result = application::echo(stream, plan, Arc::default()).await;
     drop(server);
-    let latency = Latency::of(&result.latencies);
+    let latency = Latency::from_samples(&result.latencies);
     assert_eq!((latency.unanswered, latency.p99, latency.max), (15, None, None));
     assert!(result.longest_hole >= Duration::from_millis(300), "{:?}", result.longest_hole);
 }
@@ -149,16 +149,16 @@ fn outcome(way: Setup, hole_ms: u64, intact: Option<bool>) -> Outcome {
 #[test]
 fn percentiles_are_ranks_and_no_answer_is_the_worst() {
     let mut latencies: Vec<_> = (1..=100).map(|n| Some(Duration::from_millis(n))).collect();
-    let latency = Latency::of(&latencies);
+    let latency = Latency::from_samples(&latencies);
     assert_eq!(latency.p50, Some(Duration::from_millis(50)));
     assert_eq!(latency.p99, Some(Duration::from_millis(99)));
     assert_eq!(latency.max, Some(Duration::from_millis(100)));
     latencies[0] = None;
     latencies[1] = None;
-    let latency = Latency::of(&latencies);
+    let latency = Latency::from_samples(&latencies);
     assert_eq!((latency.p99, latency.max, latency.unanswered), (None, None, 2));
     assert_eq!(latency.p50, Some(Duration::from_millis(52)));
-    assert_eq!(Latency::of(&[]).p50, None);
+    assert_eq!(Latency::from_samples(&[]).p50, None);
 }
 
 #[test]

@@ -16,21 +16,21 @@ pub fn sentence(outcomes: &[Outcome], dead: Duration) -> Option<String> {
     Some(format!(
         "WiFi died for {}{begin}: the longest pause was {} over both paths, {} over WiFi alone; {}.",
         seconds(dead),
-        pause(both),
-        pause(wifi),
+        pause_text(both),
+        pause_text(wifi),
         download(both),
     ))
 }
 
 /// The longest pause. While the last echoes are unanswered, it has not ended and was only partly observed.
-fn pause(of: &Outcome) -> String {
+fn pause_text(of: &Outcome) -> String {
     let hole = of.echo.longest_hole;
     let length = if hole < Duration::from_secs(1) {
         format!("{:.0} ms", hole.as_secs_f64() * 1e3)
     } else {
         seconds(hole)
     };
-    let never_ended = Latency::of(&of.echo.latencies).unanswered > 0;
+    let never_ended = Latency::from_samples(&of.echo.latencies).unanswered > 0;
     if never_ended { format!("at least {length}") } else { length }
 }
 

@@ -79,7 +79,7 @@ impl fmt::Display for Candidate {
 
 /// Result of trying a way.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum End {
+pub(super) enum CandidateResult {
     /// The server answers and accepts this client, or was not asked whether it does.
     Served,
     /// The server answers and rejects this client.
@@ -90,27 +90,27 @@ pub(super) enum End {
 
 /// A way that was tried, with its result.
 #[derive(Clone, Debug)]
-pub(super) struct Gone {
+pub(super) struct TriedCandidate {
     pub(super) way: Candidate,
-    pub(super) end: End,
+    pub(super) end: CandidateResult,
     pub(super) took: Duration,
     /// Findings after the first answer.
     pub(super) findings: Vec<Finding>,
 }
 
-impl Gone {
+impl TriedCandidate {
     pub(super) const fn answered(&self) -> bool {
-        !matches!(self.end, End::Unreached { .. })
+        !matches!(self.end, CandidateResult::Unreached { .. })
     }
 
     /// Finding about the first answer, or about its absence. `forgiven`: another way to the same server works.
     pub(super) fn first_line(&self, forgiven: bool) -> Finding {
         let (what, way) = (self.way.transport.name(), &self.way);
         match &self.end {
-            End::Unreached { cause, .. } if forgiven => {
+            CandidateResult::Unreached { cause, .. } if forgiven => {
                 Finding::note(what, format!("{way}: {cause}; the other carrier works"))
             }
-            End::Unreached { cause, help } => {
+            CandidateResult::Unreached { cause, help } => {
                 Finding::fails(what, format!("{way}: {cause}: {help}"))
             }
             _ => Finding::works(what, format!("{way}: answers in {} ms", self.took.as_millis())),
@@ -120,14 +120,15 @@ impl Gone {
 
 /// Tries the way. `servers`: all addresses of the server. `None`: a client would not try this address, because
 /// another one has the path's family.
-pub(super) async fn go(
+pub(super) async fn try_candidate(
     way: Candidate,
     servers: &[SocketAddr],
     credential: Option<Credential>,
     deadline: Instant,
-) -> Option<Gone> {
+) -> Option<TriedCandidate> {
     let begun = Instant::now();
-    let gone = |way, end, findings| Some(Gone { way, end, took: begun.elapsed(), findings });
+    let gone =
+        |way, end, findings| Some(TriedCandidate { way, end, took: begun.elapsed(), findings });
     let mut builder = Client::builder();
     let client = match builder.carrier(way.transport.carrier()).path(way.path.clone()).bind().await
     {
@@ -135,7 +136,7 @@ pub(super) async fn go(
         Err(error) => {
             let cause = format!("{:#}", anyhow::Error::new(error));
             let help = "connect the interface, or name another path".to_owned();
-            return gone(way, End::Unreached { cause, help }, Vec::new());
+            return gone(way, CandidateResult::Unreached { cause, help }, Vec::new());
         }
     };
     let addresses: Vec<IpAddr> = client.paths().into_iter().flat_map(|p| p.addresses).collect();
@@ -148,7 +149,7 @@ pub(super) async fn go(
         failed => {
             let error = failed.ok().and_then(Result::err);
             let error = error.map(|error| format!("{:#}", anyhow::Error::new(error)));
-            let end = unreached(&client, &way, error).await;
+            let end = unreached_end(&client, &way, error).await;
             return gone(way, end, Vec::new());
         }
     };
@@ -160,22 +161,24 @@ pub(super) async fn go(
     let end = match credential {
         None => {
             stream.abort();
-            End::Served
+            CandidateResult::Served
         }
         Some(credential) => {
             let (greeted, refused) = greet(&client, stream, &credential, deadline).await;
             let named = |f: Finding| Finding { text: format!("{way}: {}", f.text), ..f };
             findings.extend(greeted.into_iter().map(named));
-            refused.map_or(End::Served, |error| End::TurnedAway(Trouble::from(&error)))
+            refused.map_or(CandidateResult::Served, |error| {
+                CandidateResult::TurnedAway(Trouble::from(&error))
+            })
         }
     };
     client.drained(CLOSING_TIME).await;
-    Some(Gone { way, end, took, findings })
+    Some(TriedCandidate { way, end, took, findings })
 }
 
 /// The reason why a server did not answer, in the words of a running client, and a remedy. `error`: result of the
 /// attempt.
-async fn unreached(client: &Client, way: &Candidate, error: Option<String>) -> End {
+async fn unreached_end(client: &Client, way: &Candidate, error: Option<String>) -> CandidateResult {
     let judged = async {
         loop {
             let status = client.paths().into_iter().next();
@@ -187,20 +190,23 @@ async fn unreached(client: &Client, way: &Candidate, error: Option<String>) -> E
     };
     match timeout(SETTLING, judged).await {
         Ok(status) => {
-            let help = help(&status, way);
+            let help = remedy(&status, way);
             let cause = status.cause.unwrap_or_default();
             let cause = cause.strip_prefix(&format!("{}: ", way.server)).unwrap_or(&cause);
-            End::Unreached { cause: cause.to_owned(), help }
+            CandidateResult::Unreached { cause: cause.to_owned(), help }
         }
         Err(_) => {
             let silent = || format!("no answer within {:.1} s", ANSWERING.as_secs_f64());
-            End::Unreached { cause: error.unwrap_or_else(silent), help: open_port_hint(way) }
+            CandidateResult::Unreached {
+                cause: error.unwrap_or_else(silent),
+                help: open_port_hint(way),
+            }
         }
     }
 }
 
 /// Remedy for a path that reaches no server.
-fn help(status: &PathStatus, way: &Candidate) -> String {
+fn remedy(status: &PathStatus, way: &Candidate) -> String {
     let fault = status.fault.as_ref().map(|fault| &fault.reach);
     match fault {
         Some(Reach::Refused) => {
@@ -294,7 +300,7 @@ async fn greet<S: AsyncRead + AsyncWrite + Unpin>(
 
 fn failed(what: &'static str, error: &OpenError) -> Finding {
     let trouble = Trouble::from(error);
-    Finding::fails(what, format!("{}; {}", trouble.text, trouble.kind.help()))
+    Finding::fails(what, format!("{}; {}", trouble.text, trouble.kind.advice()))
 }
 
 /// Finding about the path's MTU, as learned by the connection.

@@ -15,7 +15,9 @@ use marline_proxy::target::Target;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 
-use super::candidate::{Candidate, Credential, End, Gone, Transport, go};
+use super::candidate::{
+    Candidate, CandidateResult, Credential, Transport, TriedCandidate, try_candidate,
+};
 use super::{Finding, PathVerdict};
 
 const NAME: &str = "name";
@@ -42,8 +44,8 @@ pub struct Examination {
 impl Examination {
     /// True if a client could work: at least one path leads to the right server, which accepts the client.
     #[must_use]
-    pub fn works(&self) -> bool {
-        self.paths.iter().any(|path| path.state == PathHealth::Usable.word())
+    pub fn can_connect(&self) -> bool {
+        self.paths.iter().any(|path| path.state == PathHealth::Usable.name())
     }
 }
 
@@ -81,7 +83,7 @@ async fn check_all(
                 let way = Candidate { path: path.clone(), server: *server, transport };
                 let (servers, credential) = (to.clone(), credential.clone());
                 running.spawn(async move {
-                    let gone = go(way, &servers, credential, deadline).await;
+                    let gone = try_candidate(way, &servers, credential, deadline).await;
                     gone.map(|gone| ((number, nth, transport == Transport::Tcp), gone))
                 });
             }
@@ -96,26 +98,31 @@ async fn check_all(
         let ways = gone.iter().filter(move |((of, ..), _)| *of == number);
         ways.map(|(_, gone)| gone).collect::<Vec<_>>()
     };
-    let ways: Vec<(&PathSpec, Vec<&Gone>)> =
+    let ways: Vec<(&PathSpec, Vec<&TriedCandidate>)> =
         paths.iter().enumerate().map(|(number, path)| (path, of_path(number))).collect();
     conclude(findings, &ways)
 }
 
 /// Findings and verdicts about paths for which these ways were tried.
-fn conclude(mut findings: Vec<Finding>, paths: &[(&PathSpec, Vec<&Gone>)]) -> Examination {
+fn conclude(
+    mut findings: Vec<Finding>,
+    paths: &[(&PathSpec, Vec<&TriedCandidate>)],
+) -> Examination {
     for (_, ways) in paths {
         for gone in ways {
-            let same = |other: &&&Gone| other.way.server == gone.way.server && other.answered();
+            let same =
+                |other: &&&TriedCandidate| other.way.server == gone.way.server && other.answered();
             findings.push(gone.first_line(ways.iter().any(|other| same(&other))));
             findings.extend(gone.findings.iter().cloned());
         }
     }
-    let verdicts: Vec<PathVerdict> = paths.iter().map(|(path, ways)| judge(path, ways)).collect();
+    let verdicts: Vec<PathVerdict> =
+        paths.iter().map(|(path, ways)| judge_path(path, ways)).collect();
     for (verdict, (_, ways)) in verdicts.iter().zip(paths) {
         let PathVerdict { path, state, cause } = verdict;
         let cause = cause.as_deref().map(|cause| format!(": {cause}")).unwrap_or_default();
         let text = format!("{path}: {state}{cause}");
-        let served = ways.iter().any(|gone| gone.end == End::Served);
+        let served = ways.iter().any(|gone| gone.end == CandidateResult::Served);
         findings.push(if served { Finding::works(PATH, text) } else { Finding::fails(PATH, text) });
     }
     findings.extend(compare(paths));
@@ -124,16 +131,16 @@ fn conclude(mut findings: Vec<Finding>, paths: &[(&PathSpec, Vec<&Gone>)]) -> Ex
 }
 
 /// Verdict of a running client on a path for which these ways were tried.
-fn judge(path: &PathSpec, ways: &[&Gone]) -> PathVerdict {
+fn judge_path(path: &PathSpec, ways: &[&TriedCandidate]) -> PathVerdict {
     let by = |transport: Transport| ways.iter().filter(move |g| g.way.transport == transport);
-    let serves = |transport| by(transport).any(|gone| gone.end == End::Served);
+    let serves = |transport| by(transport).any(|gone| gone.end == CandidateResult::Served);
     let turned_away = ways.iter().find_map(|gone| match &gone.end {
-        End::TurnedAway(trouble) => Some(trouble.text.clone()),
+        CandidateResult::TurnedAway(trouble) => Some(trouble.text.clone()),
         _ => None,
     });
     let unreached = |transport: Transport| {
         by(transport).find_map(|gone| match &gone.end {
-            End::Unreached { cause, .. } => Some(cause.clone()),
+            CandidateResult::Unreached { cause, .. } => Some(cause.clone()),
             _ => None,
         })
     };
@@ -152,26 +159,26 @@ fn judge(path: &PathSpec, ways: &[&Gone]) -> PathVerdict {
             (PathHealth::Unreachable, udp.or(tcp).or_else(nothing))
         }
     };
-    PathVerdict { path: path.to_string(), state: health.word(), cause }
+    PathVerdict { path: path.to_string(), state: health.name(), cause }
 }
 
 /// Consequence for a client.
-fn for_client(verdicts: &[PathVerdict], paths: &[(&PathSpec, Vec<&Gone>)]) -> Finding {
-    let usable = |verdict: &&PathVerdict| verdict.state == PathHealth::Usable.word();
+fn for_client(verdicts: &[PathVerdict], paths: &[(&PathSpec, Vec<&TriedCandidate>)]) -> Finding {
+    let usable = |verdict: &&PathVerdict| verdict.state == PathHealth::Usable.name();
     let usable: Vec<&str> = verdicts.iter().filter(usable).map(|v| v.path.as_str()).collect();
     if !usable.is_empty() {
         return Finding::works(CLIENT, format!("a client can connect over {}", usable.join(", ")));
     }
     let ends = || paths.iter().flat_map(|(_, ways)| ways).map(|gone| &gone.end);
     let trouble = ends().find_map(|end| match end {
-        End::TurnedAway(trouble) => Some(trouble),
+        CandidateResult::TurnedAway(trouble) => Some(trouble),
         _ => None,
     });
     Finding::fails(
         CLIENT,
         match trouble {
             Some(trouble) => {
-                format!("a client cannot connect: {}; {}", trouble.text, trouble.kind.help())
+                format!("a client cannot connect: {}; {}", trouble.text, trouble.kind.advice())
             }
             None => "a client cannot connect: no path leads to the server".to_owned(),
         },
@@ -226,9 +233,9 @@ pub(crate) async fn resolve(servers: &[Target]) -> (Vec<Finding>, Vec<SocketAddr
 }
 
 /// Comparison of the paths: if a server answers over one path but not over another, the server is not the cause.
-fn compare(paths: &[(&PathSpec, Vec<&Gone>)]) -> Option<Finding> {
+fn compare(paths: &[(&PathSpec, Vec<&TriedCandidate>)]) -> Option<Finding> {
     let names = |answered: bool| {
-        let of = |(path, ways): &(&PathSpec, Vec<&Gone>)| {
+        let of = |(path, ways): &(&PathSpec, Vec<&TriedCandidate>)| {
             (ways.iter().any(|gone| gone.answered()) == answered).then(|| path.to_string())
         };
         paths.iter().filter_map(of).collect::<Vec<_>>()

@@ -11,7 +11,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::timeout;
 
 use super::Finding;
-use crate::native::explained;
+use crate::native::explain_open_error;
 
 /// Time limit for a connection over loopback, which normally takes microseconds.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -27,7 +27,7 @@ pub(super) async fn examine() -> Vec<Finding> {
     let sockets = match RawSockets::open() {
         Ok(sockets) => sockets,
         Err(error) => {
-            let why = format!("{:#}", explained(error, "a raw socket"));
+            let why = format!("{:#}", explain_open_error(error, "a raw socket"));
             return vec![Finding::fails(RAW, why)];
         }
     };

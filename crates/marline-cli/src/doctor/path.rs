@@ -23,10 +23,10 @@ use std::time::Duration;
 use marline::config::Linger;
 use marline::paths::PathSpec;
 use marline::{BindError, Carrier, Client};
-use marline_io::{SegmentLog, Tapped};
+use marline_io::{SegmentLog, TappedSegment};
 use tokio::time::timeout;
 
-use self::diagnosis::{Behaviour, WHAT, diagnose};
+use self::diagnosis::{Behavior, WHAT, diagnose};
 use self::exchange::{ExchangeResult, exchange, fetch_report};
 use super::invite::usable_paths;
 use super::{Finding, FindingStatus};
@@ -101,8 +101,8 @@ async fn examine_path(server: SocketAddr, path: PathSpec) -> Vec<Finding> {
 
 /// Findings from the records of both sides.
 fn findings(
-    ours: &[Tapped],
-    theirs: Option<&[Tapped]>,
+    ours: &[TappedSegment],
+    theirs: Option<&[TappedSegment]>,
     exchanged: &ExchangeResult,
 ) -> Vec<Finding> {
     let behaviours = diagnose(ours, theirs);
@@ -112,8 +112,8 @@ fn findings(
         findings
             .push(Finding::note(WHAT, "no report from the other end: only this side was checked"));
     }
-    findings.extend(behaviours.iter().map(Behaviour::finding));
-    let clean = behaviours.iter().all(|behaviour| *behaviour == Behaviour::Translates);
+    findings.extend(behaviours.iter().map(Behavior::finding));
+    let clean = behaviours.iter().all(|behaviour| *behaviour == Behavior::Translates);
     if clean && theirs.is_some() && exchanged.fallback.is_none() && exchanged.error.is_none() {
         findings.push(Finding::works(WHAT, "no middlebox interferes with Multipath TCP"));
     }

@@ -113,12 +113,12 @@ fn firewall() -> Finding {
         Err(_) => return Finding::note(WHAT, "nft is not installed: rules were not checked"),
     };
     match serde_json::from_slice::<Value>(&chains) {
-        Ok(listing) => judge(WHAT, &dropping(&listing)),
+        Ok(listing) => judge_input_rules(WHAT, &dropping(&listing)),
         Err(error) => Finding::note(WHAT, format!("cannot parse the output of nft: {error}")),
     }
 }
 
-fn judge(what: &'static str, dropping: &[String]) -> Finding {
+fn judge_input_rules(what: &'static str, dropping: &[String]) -> Finding {
     if dropping.is_empty() {
         return Finding::works(what, "no nftables chain drops input by default");
     }
@@ -175,8 +175,11 @@ mod tests {
             {"chain": {"family": "inet", "table": "t", "name": "helper"}},
         ]});
         assert_eq!(dropping(&listing), ["t in"]);
-        assert_eq!(judge("firewall", &dropping(&listing)).status, FindingStatus::Note);
-        assert_eq!(judge("firewall", &dropping(&json!({}))).status, FindingStatus::Works);
+        assert_eq!(judge_input_rules("firewall", &dropping(&listing)).status, FindingStatus::Note);
+        assert_eq!(
+            judge_input_rules("firewall", &dropping(&json!({}))).status,
+            FindingStatus::Works
+        );
     }
 
     #[test]

@@ -26,12 +26,12 @@ fn write(path: &Path, text: &str, mode: u32) {
 fn a_stored_invite_is_private_and_found() {
     let dir = tempfile::tempdir().unwrap();
     let (places, first) = (of_user(dir.path()), invite("a.example:1"));
-    assert_eq!(places.store(&first, false).unwrap(), Stored::New);
+    assert_eq!(places.store(&first, false).unwrap(), StoreOutcome::New);
     let path = dir.path().join("config/marline/invite");
     let mode = |path: &Path| fs::metadata(path).unwrap().mode() & 0o777;
     assert_eq!((mode(&path), mode(path.parent().unwrap())), (0o600, 0o700));
     assert_eq!(places.find().unwrap(), FoundInvite { invite: first.clone(), path });
-    assert_eq!(places.store(&first, false).unwrap(), Stored::Unchanged);
+    assert_eq!(places.store(&first, false).unwrap(), StoreOutcome::Unchanged);
 }
 
 #[test]
@@ -44,7 +44,7 @@ fn another_invite_is_replaced_only_on_request_and_no_message_has_a_secret() {
     assert!(error.contains("a.example:1") && error.contains("--replace"), "{error}");
     assert!(!error.contains("marline1"), "{error}");
     assert_eq!(places.find().unwrap().invite, first);
-    assert_eq!(places.store(&second, true).unwrap(), Stored::Replaced);
+    assert_eq!(places.store(&second, true).unwrap(), StoreOutcome::Replaced);
     assert_eq!(places.find().unwrap().invite, second);
 }
 
@@ -74,7 +74,7 @@ fn root_prefers_the_machines_invite_and_else_takes_the_callers() {
     let theirs = InvitePlaces::of_root(&dir.path().join("machine"), Some(&stranger));
     let error = theirs.find().unwrap_err().to_string();
     assert!(error.contains("belongs to user"), "{error}");
-    assert_eq!(places.store(&machines, false).unwrap(), Stored::New);
+    assert_eq!(places.store(&machines, false).unwrap(), StoreOutcome::New);
     assert_eq!(places.find().unwrap().invite, machines);
 }
 

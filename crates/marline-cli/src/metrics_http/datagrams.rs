@@ -3,10 +3,10 @@
 use marline::datagrams::LaneCounters;
 use marline_proxy::udp::UdpCounts;
 
-type Of = fn(&LaneCounters, &UdpCounts) -> u64;
+type CountFn = fn(&LaneCounters, &UdpCounts) -> u64;
 
 /// Counters: name, help text, source.
-pub(super) const COUNTERS: [(&str, &str, Of); 25] = [
+pub(super) const COUNTERS: [(&str, &str, CountFn); 25] = [
     ("marline_lane_datagrams_sent_total", "Datagrams handed to lanes", |l, _| {
         l.stats.sent_datagrams
     }),

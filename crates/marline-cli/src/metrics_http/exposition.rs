@@ -49,7 +49,7 @@ impl Exposition {
     }
 
     /// Raises a counter to a value counted elsewhere. The counter never falls.
-    pub(super) fn raise(&mut self, name: &'static str, labels: Labels, count: u64) {
+    pub(super) fn raise_counter(&mut self, name: &'static str, labels: Labels, count: u64) {
         let value = self.series(name, labels, Value::Count(0));
         if let Value::Count(before) = value {
             *before = (*before).max(count);
@@ -120,8 +120,8 @@ mod tests {
         all.describe_gauge("unused", "Nothing");
         all.add("bytes_total", vec![("path", "a\"b\\".to_owned())], 3);
         all.add("bytes_total", vec![("path", "a\"b\\".to_owned())], 4);
-        all.raise("bytes_total", Vec::new(), 9);
-        all.raise("bytes_total", Vec::new(), 5);
+        all.raise_counter("bytes_total", Vec::new(), 9);
+        all.raise_counter("bytes_total", Vec::new(), 5);
         all.set("limit_bytes", Vec::new(), f64::INFINITY);
         let wanted = "# HELP bytes_total Bytes\n# TYPE bytes_total counter\nbytes_total 9\n\
                       bytes_total{path=\"a\\\"b\\\\\"} 7\n\n\

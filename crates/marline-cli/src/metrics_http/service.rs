@@ -108,21 +108,21 @@ pub(super) fn build_info(counted: &mut Exposition, role: &'static str) {
 /// Sets the metrics to the current counts.
 pub(super) fn set(counted: &mut Exposition, service: &ServiceCounts) {
     for (name, count) in service.core.named() {
-        counted.raise(CORE, vec![("event", name.to_owned())], count);
+        counted.raise_counter(CORE, vec![("event", name.to_owned())], count);
     }
     for (name, of) in CARRIER_EVENTS {
-        counted.raise(
+        counted.raise_counter(
             CARRIER,
             vec![("event", name.to_owned())],
             service.carrier.iter().map(of).sum(),
         );
     }
     for (reason, count) in &service.refusals {
-        counted.raise(REFUSALS, vec![("reason", reason.label().to_owned())], *count);
+        counted.raise_counter(REFUSALS, vec![("reason", reason.label().to_owned())], *count);
     }
-    counted.raise(LOG_LOST, Vec::new(), crate::log::lost_lines());
-    counted.raise(NOT_CAPTURED, Vec::new(), marline_io::packets_not_captured());
-    counted.raise(STATE_FAILURES, Vec::new(), service.ledger_failures);
+    counted.raise_counter(LOG_LOST, Vec::new(), crate::log::lost_lines());
+    counted.raise_counter(NOT_CAPTURED, Vec::new(), marline_io::packets_not_captured());
+    counted.raise_counter(STATE_FAILURES, Vec::new(), service.ledger_failures);
     if let Some(memory) = &service.memory {
         for (kind, bytes) in MemoryKind::ALL.iter().zip(memory.by_kind) {
             counted.set(MEMORY, vec![("kind", kind.name().to_owned())], bytes as f64);
@@ -132,23 +132,27 @@ pub(super) fn set(counted: &mut Exposition, service: &ServiceCounts) {
             Vec::new(),
             memory.limit.map_or(f64::INFINITY, |bytes| bytes as f64),
         );
-        counted.raise(MEMORY_WAITS, Vec::new(), memory.waits);
+        counted.raise_counter(MEMORY_WAITS, Vec::new(), memory.waits);
     }
     let mut clients: Vec<&ClientCounts> = service.clients.iter().collect();
     clients.sort_by_key(|client| core::cmp::Reverse(client.to_targets + client.from_targets));
     for client in clients.into_iter().take(MAX_CLIENTS) {
         let name = || client.name.to_string();
-        counted.raise(CLIENT_CONNECTIONS, vec![("credential", name())], client.connections);
+        counted.raise_counter(CLIENT_CONNECTIONS, vec![("credential", name())], client.connections);
         counted.set(CLIENT_OPEN, vec![("credential", name())], client.open as f64);
         for (way, bytes) in [("to_target", client.to_targets), ("from_target", client.from_targets)]
         {
             let labels = vec![("credential", name()), ("direction", way.to_owned())];
-            counted.raise(CLIENT_BYTES, labels, bytes);
+            counted.raise_counter(CLIENT_BYTES, labels, bytes);
         }
         let seen = client.seen_at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         counted.set(CLIENT_SEEN, vec![("credential", name())], seen.as_secs_f64());
         counted.set(CLIENT_MEMORY, vec![("credential", name())], client.memory as f64);
-        counted.raise(CLIENT_MEMORY_WAITS, vec![("credential", name())], client.memory_waits);
+        counted.raise_counter(
+            CLIENT_MEMORY_WAITS,
+            vec![("credential", name())],
+            client.memory_waits,
+        );
         if let Some(used) = &client.quota {
             counted.set(CLIENT_QUOTA, vec![("credential", name())], used.quota.bytes as f64);
             counted.set(CLIENT_QUOTA_USED, vec![("credential", name())], used.used_bytes as f64);

@@ -46,7 +46,7 @@ struct State {
     side: Side,
     counted: Exposition,
     /// Last seen counts of each connection.
-    seen: BTreeMap<u64, Seen>,
+    seen: BTreeMap<u64, SeenCounts>,
     paths: Vec<String>,
     /// Interfaces of a client by address.
     interfaces: BTreeMap<IpAddr, String>,
@@ -65,16 +65,16 @@ struct State {
 
 /// Last seen counts of a connection, so that only differences are added.
 #[derive(Debug, Default)]
-struct Seen {
+struct SeenCounts {
     written: u64,
     read: u64,
     paths: BTreeMap<String, [u64; COUNTERS.len()]>,
 }
 
-type Of = fn(&Subflow) -> u64;
+type CountFn = fn(&Subflow) -> u64;
 
 /// Counters per path: name, help text, source.
-const COUNTERS: [(&str, &str, Of); 7] = [
+const COUNTERS: [(&str, &str, CountFn); 7] = [
     (
         "marline_path_sent_bytes_total",
         "Payload bytes sent, including retransmissions and copies",
@@ -97,13 +97,11 @@ const COUNTERS: [(&str, &str, Of); 7] = [
 ];
 
 /// Gauges per path, summed over its subflows: name, help text, source.
-const GAUGES: [(&str, &str, Of); 5] = [
+const GAUGES: [(&str, &str, CountFn); 5] = [
     ("marline_path_subflows", "Subflows", |_| 1),
-    (
-        "marline_path_unreachable_subflows",
-        "Subflows on which nothing was heard since a timeout",
-        |s| (s.health == PathHealth::Unreachable).into(),
-    ),
+    ("marline_path_unreachable_subflows", "Subflows that received nothing since a timeout", |s| {
+        (s.health == PathHealth::Unreachable).into()
+    }),
     ("marline_path_cwnd_bytes", "Congestion windows", |s| s.cwnd),
     ("marline_path_in_flight_bytes", "Bytes in flight", |s| s.in_flight),
     ("marline_path_rate_bytes_per_second", "Delivery rates", |s| {
@@ -223,7 +221,7 @@ impl Totals {
         for path in paths.iter().filter(|_| is_client) {
             let interface = || ("interface", path.name.clone());
             for state in PathHealth::ALL {
-                let labels = vec![interface(), ("state", state.word().into())];
+                let labels = vec![interface(), ("state", state.name().into())];
                 counted.set(STATE, labels, f64::from(u8::from(state == path.health)));
             }
             if let Some(quota) = &path.quota {
@@ -245,7 +243,7 @@ impl Totals {
             for (name, _, of) in ADDRESS_PAIRS {
                 counted.set(name, label.clone(), of(pair));
             }
-            counted.raise(DEGRADED_PAIRS, label, pair.times_degraded);
+            counted.raise_counter(DEGRADED_PAIRS, label, pair.times_degraded);
         }
     }
 
@@ -255,7 +253,7 @@ impl Totals {
         state.datagram_delivery = Some(lanes.stats.delays);
         state.counted.set(datagrams::LANES, Vec::new(), lanes.lanes as f64);
         for (name, _, of) in datagrams::COUNTERS {
-            state.counted.raise(name, Vec::new(), of(lanes, udp));
+            state.counted.raise_counter(name, Vec::new(), of(lanes, udp));
         }
     }
 

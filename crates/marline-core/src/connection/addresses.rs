@@ -202,12 +202,12 @@ impl Addresses {
         let unsaid = self.unsaid.if_used()?;
         let index = unsaid.signals.iter().position(ready)?;
         let signal = unsaid.signals.remove(index);
-        self.settle();
+        self.release_if_idle();
         signal
     }
 
     /// Releases memory once nothing is pending.
-    fn settle(&mut self) {
+    fn release_if_idle(&mut self) {
         if self.unsaid.signals.is_empty() && self.unsaid.announcements.is_empty() {
             self.unsaid.retire();
         }
@@ -218,7 +218,7 @@ impl Addresses {
         if let Some(unsaid) = self.unsaid.if_used() {
             unsaid.signals.retain(|signal| signal.on != Some(id));
         }
-        self.settle();
+        self.release_if_idle();
     }
 
     pub(super) fn has_signals(&self) -> bool {
@@ -303,7 +303,7 @@ impl Addresses {
                 _ => true,
             });
         }
-        self.settle();
+        self.release_if_idle();
     }
 
     /// Handles the echo of an announcement: an equal option without its HMAC. Any other option is not an echo.
@@ -312,7 +312,7 @@ impl Addresses {
         if let Some(unsaid) = self.unsaid.if_used() {
             unsaid.announcements.retain(|a| echo(a) != *add);
         }
-        self.settle();
+        self.release_if_idle();
     }
 
     /// Handles an address that the peer announced with a valid HMAC, on a subflow to `port`. Returns the entry if

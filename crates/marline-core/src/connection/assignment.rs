@@ -280,7 +280,7 @@ impl Assignment<'_> {
             return;
         }
         let carriers = || oldest.carried_by.iter().filter_map(|id| self.paths.get(id));
-        if carriers().any(|subflow| subflow.holds(oldest.range.start)) {
+        if carriers().any(|subflow| subflow.holds_byte(oldest.range.start)) {
             return;
         }
         let patience = (tcp.srtt().unwrap_or_default() * 2).max(DATA_ACK_DELAY).min(tcp.rto());
@@ -340,7 +340,7 @@ impl Assignment<'_> {
         self.rearm_data_rto(now);
         let timeout = self.sender.data_timeout(now)?;
         let DataTimeout { oldest: Mapping { range, carried_by, .. }, fired_at, count } = timeout;
-        let holds = |s: &SubflowContext| s.holds(range.start);
+        let holds = |s: &SubflowContext| s.holds_byte(range.start);
         // A subflow that still retransmits the data needs no help unless it is silent.
         let repeats = |s: &SubflowContext| s.is_active() && holds(s) && !s.health().is_rescued();
         let there = || carried_by.iter().filter_map(|id| Some((id, self.paths.get(id)?)));
@@ -377,7 +377,7 @@ impl Assignment<'_> {
         let size = sizes.max_by_key(|size| size.usual).unwrap_or_default();
         let held = |part: &Mapping| {
             let carriers = part.carried_by.iter().filter_map(|id| paths.get(id));
-            carriers.filter(|s| !s.health().is_rescued()).any(|s| s.holds(part.range.start))
+            carriers.filter(|s| !s.health().is_rescued()).any(|s| s.holds_byte(part.range.start))
         };
         self.sender.repeat_hole(now, timeout.fired_at, rto, size, held);
     }

@@ -26,7 +26,7 @@ use crate::{CloseReason, ConnectionConfig, Ecn};
 
 /// A local address from which a first subflow may be tried.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub(super) struct Start {
+pub(super) struct StartAddress {
     pub(super) id: AddressId,
     pub(super) ip: IpAddr,
     /// Used only if others do not work.
@@ -97,7 +97,7 @@ impl Attempts {
         self.begun.retain(|(begun, _)| *begun != id);
     }
 
-    pub(super) fn has_begun(&self, start: &Start) -> bool {
+    pub(super) fn has_begun(&self, start: &StartAddress) -> bool {
         self.begun.contains(&(start.id, start.ip))
     }
 
@@ -105,7 +105,7 @@ impl Attempts {
     pub(super) fn schedule(
         &mut self,
         now: Instant,
-        next: &Start,
+        next: &StartAddress,
         from_reserve: bool,
         config: &ConnectionConfig,
     ) {
@@ -120,7 +120,7 @@ impl Attempts {
     }
 
     /// Starts the next attempt now, unless it is one from the reserve, which waits for a second SYN of the others.
-    pub(super) fn start_next_early(&mut self, now: Instant, next: &Start) {
+    pub(super) fn start_next_early(&mut self, now: Instant, next: &StartAddress) {
         if !next.reserve {
             self.next_at = Some(now);
         }
@@ -155,7 +155,7 @@ impl Attempts {
     }
 
     /// Keeps an answer without the option.
-    pub(super) fn keep(
+    pub(super) fn keep_answer(
         &mut self,
         now: Instant,
         on: SubflowId,

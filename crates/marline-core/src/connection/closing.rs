@@ -229,7 +229,7 @@ impl Closing {
     pub(super) fn resume(&mut self, now: Instant, id: SubflowId) {
         if self.fin_outstanding() {
             (self.leaving.fin.count, self.leaving.fin.probed) = (0, false);
-            self.leaving.fin.on = SubflowSet::of(id);
+            self.leaving.fin.on = SubflowSet::single(id);
             self.leaving.fin.due = Due::At(now);
         }
     }
@@ -282,7 +282,7 @@ impl Closing {
             return left;
         }
         let first = self.leaving.fin.count == 0;
-        let on = if first { SubflowSet::of(best?) } else { usable };
+        let on = if first { SubflowSet::single(best?) } else { usable };
         (self.leaving.fin.on, self.leaving.fin.went_on) = (on, SubflowSet::EMPTY);
         on.iter().next()
     }
@@ -319,7 +319,7 @@ impl Closing {
     /// Handles a segment of the peer.
     pub(super) fn heard(&mut self, now: Instant) {
         if let Some(wait) = self.wait.if_used() {
-            wait.heard(now);
+            wait.on_heard(now);
         }
     }
 
@@ -354,7 +354,7 @@ impl Closing {
     /// The wait for a peer for which the application has not vouched.
     pub(super) fn is_unvouched_peer_waiting(&self, linger: Linger) -> bool {
         let strange = linger.stranger.is_some() && !self.peer_known;
-        self.closed.is_none() && strange && self.wait.since().is_some()
+        self.closed.is_none() && strange && self.wait.started_at().is_some()
     }
 
     /// End of the wait for a path, or for any segment of the peer.
@@ -362,7 +362,7 @@ impl Closing {
         let Linger { timeout, stranger } = linger;
         let strange = server && !self.peer_known && self.wait.is_by_reset();
         let timeout = stranger.filter(|_| strange).map_or(timeout, |short| short.min(timeout));
-        let lingers_until = self.wait.since().map(|since| since + timeout);
+        let lingers_until = self.wait.started_at().map(|since| since + timeout);
         lingers_until.into_iter().chain(self.wait.answer_by()).min()
     }
 

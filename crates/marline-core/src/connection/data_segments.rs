@@ -56,7 +56,7 @@ struct RunHeaders {
 }
 
 impl RunHeaders {
-    fn of(&self, number: u64, layout: RunLayout) -> &HeaderTemplate {
+    fn template_for(&self, number: u64, layout: RunLayout) -> &HeaderTemplate {
         match &self.with_cwr {
             Some(first) if number == 0 => first,
             _ if layout.is_mapped(number) => &self.mapped,
@@ -146,7 +146,9 @@ impl SegmentBuilder<'_> {
         }
         match choice.kind {
             Kind::Repair => self.emit_repair(cx, choice, place.limit, buf),
-            Kind::New if choice.run => self.emit_data(cx, &self.whole(choice), place, buf),
+            Kind::New if choice.run => {
+                self.emit_data(cx, &self.extend_to_segment(choice), place, buf)
+            }
             Kind::New | Kind::Repeat => self.emit_data(cx, choice, place, buf),
         }
     }
@@ -165,14 +167,14 @@ impl SegmentBuilder<'_> {
         }
         self.scheduling.discard_all();
         self.assignment().refresh_views(cx.now);
-        let choice = Choice::once(id, range, Kind::New);
+        let choice = Choice::single(id, range, Kind::New);
         let Emitted { size, ecn, .. } = self.emit_data(cx, &choice, BatchSlot::FIRST, buf)?;
         self.transmit(Batch { id, count: 1, stride: size + buf.headroom(), ecn })
     }
 
     /// Extends the end of a run of new data to a full segment with following data. It is short because the
     /// segments before it had more room than the MSS.
-    fn whole(&self, choice: &Choice) -> Choice {
+    fn extend_to_segment(&self, choice: &Choice) -> Choice {
         let mss = self.paths.get(choice.subflow).map_or(0, |subflow| subflow.tcp().mss());
         let range = choice.range;
         let least = range.start.plus(u64::from(mss)).min(self.sender.unsent().end);
@@ -262,16 +264,16 @@ impl SegmentBuilder<'_> {
         if cx.out.traces_traffic(self.id) {
             self.trace_data(cx, &rest, ssn, range, segments as u32);
         }
-        self.sender.carry(id, ssn, range, repeat);
-        if let Some(rest) = rest.rest(range.end) {
+        self.sender.record_sent(id, ssn, range, repeat);
+        if let Some(rest) = rest.remaining(range.end) {
             self.scheduling.defer(cx.now, rest);
         }
         let (headers, ecn) = self.run_headers(cx, id, &sent, size)?;
         let tcp = self.paths.get(id)?.tcp();
         for number in 0..segments as u64 {
-            let template = headers.of(number, layout);
+            let template = headers.template_for(number, layout);
             let at = layout.len_of(number);
-            let segment = buf.grow(size);
+            let segment = buf.append_datagram(size);
             let payload = &mut segment[template.header_len()..];
             let sum = self.sender.copy(range.start.plus(at), payload)?;
             template.write(tcp.to_wire(ssn.plus(at)), sum, segment);
@@ -341,7 +343,7 @@ impl SegmentBuilder<'_> {
         }
         self.sender.on_segment();
         let start = buf.bytes().len() + buf.headroom();
-        let segment = buf.grow(overhead + len);
+        let segment = buf.append_datagram(overhead + len);
         let sum = self.sender.copy(dsn, &mut segment[overhead..])?;
         let checksum = match self.session.uses_checksum() {
             true => {
@@ -360,8 +362,8 @@ impl SegmentBuilder<'_> {
         if cx.out.traces_traffic(self.id) {
             self.trace_data(cx, &choice, ssn, range, 1);
         }
-        self.sender.carry(id, ssn, range, choice.kind == Kind::Repeat);
-        if let Some(rest) = choice.rest(range.end) {
+        self.sender.record_sent(id, ssn, range, choice.kind == Kind::Repeat);
+        if let Some(rest) = choice.remaining(range.end) {
             self.scheduling.defer(cx.now, rest);
         }
         let mut options = TcpOptions::default();

@@ -25,7 +25,7 @@ impl DeliveryDelay {
     /// Handles a write up to this position.
     pub(super) fn on_written(&mut self, now: Instant, end: Dsn) {
         if self.end == NONE {
-            (self.end, self.written_at) = (end.0 as u32, CompactInstant::of(now));
+            (self.end, self.written_at) = (end.0 as u32, CompactInstant::from_instant(now));
         }
     }
 

@@ -30,7 +30,7 @@ impl DeliveryWatch {
     /// Sets whether data is due; the start time stays if it was due before.
     pub(super) fn note(&mut self, now: Instant, due: bool) {
         match (due, self.0) {
-            (true, None) => self.0 = Some(NonZeroCompactInstant::of(now)),
+            (true, None) => self.0 = Some(NonZeroCompactInstant::from_instant(now)),
             (true, Some(_)) => {}
             (false, _) => self.0 = None,
         }
@@ -39,19 +39,19 @@ impl DeliveryWatch {
     /// Handles progress of delivery. `due`: more data is due. `usual`: the normal delivery time. Returns the start
     /// of the wait if it was a hole.
     pub(super) fn moved(&mut self, now: Instant, due: bool, usual: Duration) -> Option<Instant> {
-        let next = due.then(|| NonZeroCompactInstant::of(now));
+        let next = due.then(|| NonZeroCompactInstant::from_instant(now));
         let before = core::mem::replace(&mut self.0, next)?;
         // The usual case.
         if before.is_within(SHORTEST.as_nanos() as u64, now) {
             return None;
         }
-        let since = before.near(now);
+        let since = before.to_instant_near(now);
         (now.since(since) >= SHORTEST + usual).then_some(since)
     }
 
     /// Time since which data is due. `near` is an instant within a day of it.
     pub(super) fn due_since(self, near: Instant) -> Option<Instant> {
-        Some(self.0?.near(near))
+        Some(self.0?.to_instant_near(near))
     }
 }
 

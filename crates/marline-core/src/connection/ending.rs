@@ -17,7 +17,7 @@ use super::subflow_context::{ClosingOption, FinalSegment, SubflowContext};
 use crate::on_demand::OnDemand;
 use crate::subflow::{Egress, HeaderFor};
 use crate::tables::Context;
-use crate::tables::time_wait::{Answer, Ended, RESET_MEMORY};
+use crate::tables::time_wait::{Answer, EndedSubflow, RESET_MEMORY};
 use crate::{CloseReason, ConnectionConfig, ConnectionId, Event, MonitorKind, SubflowState};
 
 /// Parts of a connection that refer to its subflows.
@@ -134,7 +134,7 @@ impl Ending<'_> {
         let dss = Dss { data_ack, mapping: None, data_fin: false };
         let multipath = self.session.is_multipath();
         let key = self.session.keys().remote().filter(|_| fastclosed);
-        let ended = Ended {
+        let ended = EndedSubflow {
             key: subflow.key(),
             answer,
             peer_isn: subflow.tcp().peer_to_wire(Ssn(0)),
@@ -148,7 +148,7 @@ impl Ending<'_> {
         if has_final_segment && !unsent {
             cx.out.reply(ended.final_segment());
         }
-        cx.flows.retire(ended, cx.out);
+        cx.flows.keep_ended(ended, cx.out);
     }
 
     /// Records that the peer acknowledged the FIN with which we closed our half of a subflow.

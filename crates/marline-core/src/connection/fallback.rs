@@ -259,7 +259,7 @@ impl Fallback {
     }
 
     /// Data at this position was sent before the fallback, and keeps its mapping.
-    pub(super) fn precedes(&self, at: Ssn) -> bool {
+    pub(super) fn is_before_fallback(&self, at: Ssn) -> bool {
         self.infinite.as_ref().is_some_and(|infinite| at < infinite.first)
     }
 

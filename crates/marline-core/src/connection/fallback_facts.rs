@@ -50,7 +50,7 @@ impl FallbackFacts<'_> {
         let proven = self.sender.is_proven(id) || initial && self.sender.was_mapped_acked(id);
         StreamFacts {
             initial: initial && was_alone,
-            others: self.others(id),
+            others: self.other_subflows(id),
             sent_whole,
             sent_tail,
             received_whole: self.receiver.is_contiguous(id) && self.receiver.expects_plain(id),
@@ -62,7 +62,7 @@ impl FallbackFacts<'_> {
     }
 
     /// State of the other subflows.
-    fn others(&self, id: SubflowId) -> Others {
+    fn other_subflows(&self, id: SubflowId) -> Others {
         let mut others = Others::None;
         for (_, subflow) in self.paths.with_ids().filter(|(other, _)| *other != id) {
             let kind = if subflow.is_active() {

@@ -55,7 +55,7 @@ impl Unused for FastOpening {
 
 impl FastOpening {
     /// Client: fixes the first SYN, with this option and number of bytes.
-    pub(super) const fn plan(&mut self, option: Option<FastOpenOption>, carried: u64) {
+    pub(super) const fn plan_syn(&mut self, option: Option<FastOpenOption>, carried: u64) {
         (self.planned, self.option, self.carried) = (true, option, carried);
     }
 

@@ -57,7 +57,7 @@ impl FastOpenHandshake<'_> {
             _ => Plan::Ordinary,
         };
         let (option, mss) = match plan {
-            Plan::Ordinary => return self.fast_open.plan(None, 0),
+            Plan::Ordinary => return self.fast_open.plan_syn(None, 0),
             Plan::Ask(option) => (Some(option), 0),
             Plan::Send(option, mss) => (option, mss),
         };
@@ -69,18 +69,18 @@ impl FastOpenHandshake<'_> {
             ..options.clone()
         };
         if option.is_some_and(|option| !option.fits_with(&all)) {
-            return self.fast_open.plan(None, 0);
+            return self.fast_open.plan_syn(None, 0);
         }
         let room = if mss > 0 { syn_room(subflow.tcp().settled_segment(), mss) as u64 } else { 0 };
         let range = DataRange::new(Dsn(0), self.sender.written()).prefix(room);
-        self.fast_open.plan(option, range.len());
+        self.fast_open.plan_syn(option, range.len());
         if range.is_empty() {
             return;
         }
         if let Some(subflow) = self.paths.get_mut(id) {
             subflow.tcp_mut().carry_unmapped_with_syn(range);
         }
-        self.sender.carry(id, Ssn(1), range, false);
+        self.sender.record_sent(id, Ssn(1), range, false);
     }
 
     /// Client: handles the answer to a first SYN with Fast Open.

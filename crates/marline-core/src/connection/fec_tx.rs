@@ -147,7 +147,7 @@ impl SentRepair {
     }
 
     /// Bytes of a segment, whose boundaries may differ from the first transmission.
-    pub(super) fn part(&self, segment: &SentSegment) -> Option<&[u8]> {
+    pub(super) fn part_in(&self, segment: &SentSegment) -> Option<&[u8]> {
         let offset = segment.start.since(segment.mapping_start) as usize;
         self.sum.get(offset..offset + segment.payload_len() as usize)
     }

@@ -9,7 +9,7 @@
 use marline_policy::{Dsn, SubflowId};
 use marline_time::{Duration, Instant};
 
-use super::receive_clock::{Conditions, Due, ReceiveClock};
+use super::receive_clock::{ClockAction, Conditions, ReceiveClock};
 use super::receive_probes::ProbeTimer;
 use crate::on_demand::Unused;
 use crate::{LoneKeepalive, Probing, ReceiveProbes, ReceiveTimer};
@@ -90,7 +90,7 @@ impl Liveness {
     }
 
     /// Silence is meaningful by itself: the newest data was sent by a peer that marks its last data.
-    fn speaks(&self) -> bool {
+    fn is_silence_meaningful(&self) -> bool {
         self.marked_from.is_some_and(|from| self.announced > from)
     }
 
@@ -111,7 +111,7 @@ impl Liveness {
     ) -> Conditions {
         let peer_rto = peer_rto.unwrap_or(config.unknown_rto);
         let wait = peer_rto.max(config.floor).min(config.ceiling.max(config.floor));
-        let stall = (marks && self.speaks()).then_some(wait);
+        let stall = (marks && self.is_silence_meaningful()).then_some(wait);
         let probing = config.probing.map(|probing| {
             let shortest = if stall.is_some() { probing.after } else { wait };
             Probing {
@@ -164,7 +164,7 @@ impl Liveness {
 
     /// Time since which the receive timer waits.
     pub(super) fn silent_since(&self) -> Option<Instant> {
-        self.clock.since()
+        self.clock.started_at()
     }
 
     /// Handles the receive timer. `shut`: our own window is shut, so the silence is our fault.
@@ -173,13 +173,13 @@ impl Liveness {
         now: Instant,
         conditions: Option<Conditions>,
         shut: bool,
-    ) -> Due {
+    ) -> ClockAction {
         match conditions {
             None => self.clock.stop(),
-            Some(conditions) if shut => self.clock.excuse(now, &conditions),
+            Some(conditions) if shut => self.clock.restart_wait(now, &conditions),
             Some(conditions) => return self.clock.on_timeout(now, &conditions),
         }
-        Due::Nothing
+        ClockAction::Nothing
     }
 
     /// Time of the next keepalive on a lone subflow, or of the verdict. The arguments are the times at which the
@@ -215,7 +215,7 @@ impl Liveness {
 
     /// Starts receive probes: data may come.
     pub(super) fn begin_probes(&mut self, now: Instant, probes: ReceiveProbes) {
-        self.probes.begin(now, probes);
+        self.probes.start(now, probes);
     }
 
     /// Handles data or an acknowledgment.

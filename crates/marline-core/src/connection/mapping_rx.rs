@@ -16,7 +16,7 @@ use marline_policy::{DataRange, Dsn, Ssn};
 use marline_wire::mptcp::{MpRepair, repair_checksum};
 use marline_wire::{Checksum, dss_checksum};
 
-use self::torn::Torn;
+use self::torn::TornRanges;
 use crate::fec::Repair;
 use crate::on_demand::OnDemand;
 
@@ -95,7 +95,7 @@ pub(crate) enum MappingError {
 
 /// Bytes from a failed mapping on, unverified.
 #[derive(Debug)]
-struct Failed {
+struct FailedMapping {
     ssn: Ssn,
     dsn: Dsn,
     bytes: Vec<u8>,
@@ -108,14 +108,14 @@ pub(crate) struct MappingRx {
     announced: VecDeque<RxMapping>,
     limit: u32,
     /// Ranges that lost their mapping on the path.
-    torn: Torn,
+    torn: TornRanges,
     /// Limit on bytes kept behind a failed mapping.
     max_kept: u32,
     /// Bytes of the front mapping that wait for its checksum.
     waiting: OnDemand<Vec<u8>>,
     /// Point of an infinite mapping (or plain TCP). Boxed, because few connections have it.
     infinite: Option<Box<(Ssn, Dsn)>>,
-    failed: Option<Box<Failed>>,
+    failed: Option<Box<FailedMapping>>,
     /// Complete repairs.
     repairs: OnDemand<Vec<(Repair, Vec<u8>)>>,
 }
@@ -125,7 +125,7 @@ impl MappingRx {
         MappingRx {
             announced: VecDeque::new(),
             limit: u32::try_from(limit).unwrap_or(u32::MAX),
-            torn: Torn::default(),
+            torn: TornRanges::default(),
             max_kept: u32::try_from(max_kept).unwrap_or(u32::MAX),
             waiting: OnDemand::new(),
             infinite: None,
@@ -162,7 +162,7 @@ impl MappingRx {
     }
 
     /// Stream positions of this many bytes from this position on, as far as mappings are known. A repair has none.
-    pub(crate) fn places(&self, ssn: Ssn, bytes: u64) -> Vec<DataRange> {
+    pub(crate) fn stream_ranges(&self, ssn: Ssn, bytes: u64) -> Vec<DataRange> {
         let part = |first: Ssn, end: Ssn, dsn: Dsn| {
             let (start, end) = (first.max(ssn), end.min(ssn.plus(bytes)));
             let at = dsn.0.checked_add(start.0)?.checked_sub(first.0)?;
@@ -214,7 +214,7 @@ impl MappingRx {
     }
 
     /// Bytes kept since a checksum failed; `None` if none failed.
-    pub(crate) fn kept(&self) -> Option<u64> {
+    pub(crate) fn kept_bytes(&self) -> Option<u64> {
         self.failed.as_ref().map(|failed| failed.bytes.len() as u64)
     }
 
@@ -262,7 +262,7 @@ impl MappingRx {
                 if same || inside { Ok(()) } else { Err(MappingError::Contradiction) }
             }
             _ if new.ssn < delivered => self.announce_rest(new, delivered),
-            _ if self.joined(index, &new) => Ok(()),
+            _ if self.try_merge(index, &new) => Ok(()),
             _ if self.announced.len() >= self.limit() => Err(MappingError::TooMany),
             _ => {
                 if self.announced.capacity() == 0 {
@@ -282,7 +282,7 @@ impl MappingRx {
     /// Adds a mapping whose first bytes were already passed without it. The rest is useful, unless only the whole
     /// mapping can be verified.
     fn announce_rest(&mut self, new: RxMapping, delivered: Ssn) -> Result<(), MappingError> {
-        let begins_torn = self.torn.reaches(new.ssn) && self.torn.reaches(delivered);
+        let begins_torn = self.torn.covers(new.ssn) && self.torn.covers(delivered);
         if !begins_torn {
             return Err(MappingError::Contradiction);
         }
@@ -315,7 +315,7 @@ impl MappingRx {
         let mut from = start.max(delivered);
         let first = self.announced.partition_point(|m| m.end() <= from);
         let known = |m: &RxMapping| m.ssn < end;
-        let joined = mapped || start < from || self.torn.reaches(from);
+        let joined = mapped || start < from || self.torn.covers(from);
         let joined = joined || self.announced.get(first).is_some_and(known);
         if !joined {
             return false;
@@ -337,7 +337,7 @@ impl MappingRx {
     }
 
     /// Merges the new mapping, which belongs before the one at `index`, with its neighbors if they are contiguous.
-    fn joined(&mut self, index: usize, new: &RxMapping) -> bool {
+    fn try_merge(&mut self, index: usize, new: &RxMapping) -> bool {
         let after = self.announced.get(index).copied().filter(|after| new.continues_in(after));
         let before = index.checked_sub(1).and_then(|before| self.announced.get_mut(before));
         if let Some(before) = before.filter(|before| before.continues_in(new)) {
@@ -401,7 +401,7 @@ impl MappingRx {
     ) -> Result<(), MappingError> {
         let (mut ssn, mut bytes) = (ssn, bytes);
         if self.failed.is_some() {
-            return self.keep(bytes);
+            return self.keep_bytes(bytes);
         }
         while !bytes.is_empty() {
             let front = self.announced.front().copied();
@@ -419,11 +419,11 @@ impl MappingRx {
             let offset = ssn.since(mapping.ssn);
             let left = mapping.len.saturating_sub(offset);
             let n = left.min(bytes.len() as u64) as usize;
-            if let Err(raw) = self.take(&mapping, offset, &bytes[..n], deliver) {
+            if let Err(raw) = self.take_bytes(&mapping, offset, &bytes[..n], deliver) {
                 let (ssn, dsn) = (mapping.ssn, mapping.dsn);
-                self.failed = Some(Box::new(Failed { ssn, dsn, bytes: raw }));
+                self.failed = Some(Box::new(FailedMapping { ssn, dsn, bytes: raw }));
                 self.announced.clear();
-                self.keep(&bytes[n..])?;
+                self.keep_bytes(&bytes[n..])?;
                 return Err(MappingError::BadChecksum(dsn));
             }
             if n as u64 == left {
@@ -505,7 +505,7 @@ impl MappingRx {
         }
     }
 
-    fn keep(&mut self, bytes: &[u8]) -> Result<(), MappingError> {
+    fn keep_bytes(&mut self, bytes: &[u8]) -> Result<(), MappingError> {
         let Some(failed) = &mut self.failed else { return Err(MappingError::Unmapped) };
         if failed.bytes.len() + bytes.len() > self.max_kept as usize {
             return Err(MappingError::Overflow);
@@ -515,7 +515,7 @@ impl MappingRx {
     }
 
     /// Takes bytes of a mapping from `offset` on. The error is the mapping whose checksum failed.
-    fn take(
+    fn take_bytes(
         &mut self,
         mapping: &RxMapping,
         offset: u64,

@@ -42,7 +42,7 @@ impl MappingTx {
         if self.entries.capacity() == 0 {
             self.make_room_for_one();
         }
-        let carried_by = SubflowSet::of(on);
+        let carried_by = SubflowSet::single(on);
         self.entries.push_back(Entry { end: range.end, carried_by, delivered: false });
     }
 
@@ -57,8 +57,8 @@ impl MappingTx {
         if range.is_empty() {
             return;
         }
-        let first = self.cut(range.start);
-        let last = self.cut(range.end);
+        let first = self.split_at(range.start);
+        let last = self.split_at(range.end);
         for entry in self.entries.range_mut(first..last) {
             entry.carried_by.insert(on);
         }
@@ -70,7 +70,7 @@ impl MappingTx {
         if range.is_empty() {
             return;
         }
-        let first = self.cut(range.start);
+        let first = self.split_at(range.start);
         let last = self.index_of(range.end);
         for entry in self.entries.range_mut(first..last) {
             entry.delivered = true;
@@ -120,7 +120,7 @@ impl MappingTx {
     }
 
     /// Removes a subflow that is gone, or whose copies no longer count.
-    pub(crate) fn forget(&mut self, subflow: SubflowId) {
+    pub(crate) fn forget_subflow(&mut self, subflow: SubflowId) {
         for entry in &mut self.entries {
             entry.delivered &= !entry.carried_by.contains(subflow);
             entry.carried_by.remove(subflow);
@@ -179,7 +179,7 @@ impl MappingTx {
     }
 
     /// Makes an entry start at `at`; returns its index.
-    fn cut(&mut self, at: Dsn) -> usize {
+    fn split_at(&mut self, at: Dsn) -> usize {
         let index = self.index_of(at);
         let start = self.start_of(index);
         let Some(entry) = self.entries.get(index).copied().filter(|_| start < at) else {
@@ -200,7 +200,7 @@ impl MappingIndex for MappingTx {
         self.mapping(0)
     }
 
-    fn at(&self, at: Dsn) -> Option<Mapping> {
+    fn mapping_at(&self, at: Dsn) -> Option<Mapping> {
         let at = at.max(self.start);
         let mapping = self.mapping(self.index_of(at))?;
         Some(Mapping { range: DataRange::new(at, mapping.range.end), ..mapping })
@@ -290,7 +290,10 @@ mod tests {
         assert_eq!(parts, expected);
         // A repeated part counts as not delivered, and a run ends where the state changes.
         index.add(range(100, 300), B);
-        assert!(index.at(Dsn(250)).unwrap().delivered && !index.at(Dsn(150)).unwrap().delivered);
+        assert!(
+            index.mapping_at(Dsn(250)).unwrap().delivered
+                && !index.mapping_at(Dsn(150)).unwrap().delivered
+        );
         assert_eq!(index.next_not_on(B, Dsn(0)).unwrap().range, range(0, 100));
         assert_eq!(index.run(range(300, 1_100)).unwrap().range, range(300, 1_000));
         // Delivery twice, or after acknowledgment, has no effect.
@@ -298,8 +301,11 @@ mod tests {
         index.deliver(range(0, 700));
         assert_eq!(index.oldest().unwrap().range, range(500, 980));
         // The deliveries of a subflow that is gone are unknown.
-        index.forget(B);
-        assert!(index.at(Dsn(600)).unwrap().delivered && !index.at(Dsn(1_010)).unwrap().delivered);
+        index.forget_subflow(B);
+        assert!(
+            index.mapping_at(Dsn(600)).unwrap().delivered
+                && !index.mapping_at(Dsn(1_010)).unwrap().delivered
+        );
     }
 
     #[test]
@@ -308,12 +314,12 @@ mod tests {
         index.ack(Dsn(130));
         assert_eq!(index.oldest().unwrap().range, range(130, 200));
         assert_eq!(index.newest().unwrap().range, range(200, 300));
-        assert_eq!(index.at(Dsn(0)).unwrap().range, range(130, 200));
+        assert_eq!(index.mapping_at(Dsn(0)).unwrap().range, range(130, 200));
         index.ack(Dsn(300));
         assert!(index.oldest().is_none());
         assert_eq!(index.end(), Dsn(300));
         index.push(range(300, 310), A);
-        index.forget(A);
+        index.forget_subflow(A);
         assert!(index.newest().unwrap().carried_by.is_empty());
     }
 }

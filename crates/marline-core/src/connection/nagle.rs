@@ -128,12 +128,12 @@ impl Nagle {
 
     /// True if ends of records are remembered.
     pub(super) fn has_records(&self) -> bool {
-        self.limits.used().is_some_and(|limits| !limits.records.is_empty())
+        self.limits.get_used().is_some_and(|limits| !limits.records.is_empty())
     }
 
     /// Number of bytes of a segment from `start` on that belong to one record; true if a record ends with them.
     pub(super) fn within_record(&self, start: Dsn, len: usize) -> (usize, bool) {
-        let Some(Limits { records, .. }) = self.limits.used() else { return (len, false) };
+        let Some(Limits { records, .. }) = self.limits.get_used() else { return (len, false) };
         let end = records.iter().find(|end| **end > start);
         match end.map(|end| end.since(start)) {
             Some(left) if left <= len as u64 => (left as usize, true),
@@ -142,7 +142,7 @@ impl Nagle {
     }
 
     /// True if the last bytes, fewer than a segment, wait for more, for an RTO at most.
-    pub(super) fn holds(&mut self, now: Instant, rto: Duration) -> bool {
+    pub(super) fn holds_back(&mut self, now: Instant, rto: Duration) -> bool {
         if self.hold == Hold::No || self.release != Release::None {
             return false;
         }
@@ -196,9 +196,9 @@ impl Nagle {
     }
 
     /// Number of `len` bytes that may be written now within the limit on unsent data.
-    pub(super) fn room(&self, len: usize, unsent: u64) -> usize {
+    pub(super) fn writable_bytes(&self, len: usize, unsent: u64) -> usize {
         self.limits
-            .used()
+            .get_used()
             .and_then(|limits| limits.lowat)
             .map_or(len, |lowat| len.min(lowat.saturating_sub(unsent) as usize))
     }
@@ -224,7 +224,7 @@ impl Nagle {
 
     /// When [`on_timeout`](Self::on_timeout) is to be called.
     pub(super) fn timeouts(&self) -> [Option<Instant>; 3] {
-        let Some(limits) = self.limits.used() else { return [None; 3] };
+        let Some(limits) = self.limits.get_used() else { return [None; 3] };
         let window = match limits.window_wait {
             WindowWait::Until(at) => Some(at),
             _ => None,

@@ -49,21 +49,21 @@ pub(super) struct HelloOutcome {
 
 /// Extensions that a client's configuration requests and that we implement. PATH_COST is requested only if a path
 /// has a cost or may get one.
-fn asked(config: &ConnectionConfig) -> Extensions {
-    let wanted = config.extensions.and(IMPLEMENTED);
+fn requested_extensions(config: &ConnectionConfig) -> Extensions {
+    let wanted = config.extensions.intersection(IMPLEMENTED);
     if config.local_addresses.iter().all(|local| local.cost.is_none()) {
         return wanted;
     }
-    wanted.with(Extensions::PATH_COST)
+    wanted.union(Extensions::PATH_COST)
 }
 
 /// Extensions offered by a client that a server may grant.
 fn granted(config: &ConnectionConfig, offered: Extensions) -> Extensions {
     let mut allowed = config.allow_extensions;
     if config.follow_client.is_none() {
-        allowed = allowed.without(Extensions::FOLLOW_CLIENT);
+        allowed = allowed.difference(Extensions::FOLLOW_CLIENT);
     }
-    offered.and(allowed).and(IMPLEMENTED)
+    offered.intersection(allowed).intersection(IMPLEMENTED)
 }
 
 impl Negotiation {
@@ -82,16 +82,16 @@ impl Negotiation {
         config: &ConnectionConfig,
         wanted: Extensions,
     ) -> bool {
-        self.count > 0 && !self.settled && asked(config).contains(wanted)
+        self.count > 0 && !self.settled && requested_extensions(config).contains(wanted)
     }
 
     /// True if a client has extensions to request after confirmation.
     pub(super) fn has_pending_requests(&self, config: &ConnectionConfig) -> bool {
-        !asked(config).is_empty() && !self.settled
+        !requested_extensions(config).is_empty() && !self.settled
     }
 
     /// Builds the next HELLO of a client, whose round trips take up to `rto`.
-    pub(super) fn ask(
+    pub(super) fn build_hello(
         &mut self,
         now: Instant,
         config: &ConnectionConfig,
@@ -100,7 +100,7 @@ impl Negotiation {
         let pause = (rto * 2).max(MIN_PAUSE) * (1 << self.count.min(6));
         self.count += 1;
         self.again_at = (self.count < MAX_HELLOS).then_some(now + pause);
-        asked(config)
+        requested_extensions(config)
     }
 
     /// True if HELLO is to be repeated now.
@@ -122,7 +122,8 @@ impl Negotiation {
         match role {
             Role::Client => {
                 let awaited = self.count > 0 && !self.settled;
-                let settled = awaited.then(|| self.settle(features.and(asked(config))));
+                let settled = awaited
+                    .then(|| self.agree_on(features.intersection(requested_extensions(config))));
                 HelloOutcome { settled, answer: None }
             }
             Role::Server if self.count >= MAX_ANSWERS => {
@@ -130,13 +131,13 @@ impl Negotiation {
             }
             Role::Server => {
                 self.count += 1;
-                let settled = (!self.settled).then(|| self.settle(granted(config, features)));
+                let settled = (!self.settled).then(|| self.agree_on(granted(config, features)));
                 HelloOutcome { settled, answer: Some(self.agreed) }
             }
         }
     }
 
-    fn settle(&mut self, agreed: Extensions) -> Extensions {
+    fn agree_on(&mut self, agreed: Extensions) -> Extensions {
         self.settled = true;
         self.again_at = None;
         self.agreed = agreed;

@@ -11,7 +11,7 @@ use marline_time::Instant;
 use marline_wire::{TcpFlags, TcpSegment};
 
 use super::addresses::JoinAddresses;
-use super::attempts::{Attempts, KeptAnswer, Start as FirstStart};
+use super::attempts::{Attempts, KeptAnswer, StartAddress as FirstStart};
 use super::closing::Closing;
 use super::fast_open::FastOpening;
 use super::handshake::capable_syn_ack;
@@ -64,8 +64,8 @@ impl Opening<'_> {
         path: FourTuple,
         retries: SynRetries,
     ) -> Arc<SubflowConfig> {
-        let capabilities = cx.config.capabilities.on(path);
-        cx.settings.of(self.config, capabilities, &cx.config.limits, retries)
+        let capabilities = cx.config.capabilities.for_path(path);
+        cx.settings.for_subflow(self.config, capabilities, &cx.config.limits, retries)
     }
 
     /// Creates a TCP subflow that has a SYN to send.
@@ -257,7 +257,7 @@ impl Opening<'_> {
         if next.is_none() && !self.awaits_mptcp_answer(id) && !self.attempts.has_kept_answer() {
             return false;
         }
-        self.attempts.keep(cx.now, id, segment, ecn, self.config);
+        self.attempts.keep_answer(cx.now, id, segment, ecn, self.config);
         if next.is_some() {
             self.begin_attempt(cx);
         }

@@ -14,7 +14,7 @@ use super::session::Session;
 use super::subflow_context::SubflowContext;
 use crate::ConnectionId;
 use crate::PathAddresses;
-use crate::path_health::Trouble;
+use crate::path_health::PathTrouble;
 use crate::tables::Context;
 use crate::tables::silent_paths::Prober;
 
@@ -83,7 +83,7 @@ impl PathProbing<'_> {
     /// Reports a timer expiry on a subflow to the path health monitor.
     pub(super) fn report_timeout(&self, cx: &mut Context<'_>, id: SubflowId) {
         if let Some(subflow) = self.paths.get(id).filter(|subflow| subflow.is_active()) {
-            let trouble = Trouble::TimedOut { wait: subflow.tcp().max_answer_time() };
+            let trouble = PathTrouble::TimedOut { wait: subflow.tcp().max_answer_time() };
             cx.faults.report(subflow.path(), trouble);
         }
     }
@@ -91,7 +91,7 @@ impl PathProbing<'_> {
     /// Reports an unanswered probe on a subflow to the path health monitor.
     pub(super) fn report_silence(&self, cx: &mut Context<'_>, id: SubflowId) {
         if let Some(subflow) = self.paths.get(id) {
-            let trouble = Trouble::Silent { wait: subflow.tcp().max_answer_time() };
+            let trouble = PathTrouble::Silent { wait: subflow.tcp().max_answer_time() };
             cx.faults.report(subflow.path(), trouble);
         }
     }

@@ -50,12 +50,12 @@ pub(crate) struct ReceiveBuffer {
     fin_reached: bool,
     /// Payload was refused for want of memory, and the window is withdrawn.
     is_withdrawn: bool,
-    kept: OnDemand<Kept>,
+    kept: OnDemand<KeptBytes>,
 }
 
 /// Bytes that are kept after they were read, or kept elsewhere.
 #[derive(Debug, Default)]
-struct Kept {
+struct KeptBytes {
     /// Bytes held elsewhere that will move here: they use window.
     held: u64,
     /// Bytes kept after they were read, because repairs may need them.
@@ -64,13 +64,13 @@ struct Kept {
     history_from: Dsn,
 }
 
-impl Unused for Kept {
-    const UNUSED: &'static Self = &Kept { held: 0, history: 0, history_from: Dsn(0) };
+impl Unused for KeptBytes {
+    const UNUSED: &'static Self = &KeptBytes { held: 0, history: 0, history_from: Dsn(0) };
 }
 
 /// Result of an insertion.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Inserted {
+pub(crate) struct InsertOutcome {
     /// Bytes that were missing.
     pub(crate) new: u64,
     /// Bytes that were already present.
@@ -259,7 +259,7 @@ impl ReceiveBuffer {
         if self.is_withdrawn {
             return 0;
         }
-        let held = self.kept.used().map_or(0, |kept| kept.held);
+        let held = self.kept.get_used().map_or(0, |kept| kept.held);
         self.edge.since(self.next).saturating_sub(held)
     }
 
@@ -288,10 +288,10 @@ impl ReceiveBuffer {
     }
 
     /// Inserts bytes at their place. Bytes beyond the advertised edge are dropped; the peer must not send them.
-    pub(crate) fn insert(&mut self, at: Dsn, bytes: &[u8]) -> Inserted {
+    pub(crate) fn insert(&mut self, at: Dsn, bytes: &[u8]) -> InsertOutcome {
         let limit = self.fin.get().map_or(self.edge, |fin| fin.min(self.edge)).0;
         let (mut start, end) = (at.0, (at.0 + bytes.len() as u64).min(limit));
-        let mut result = Inserted::default();
+        let mut result = InsertOutcome::default();
         if start < self.next.0 {
             result.duplicate = end.min(self.next.0).saturating_sub(start);
             start = self.next.0;
@@ -337,12 +337,12 @@ impl ReceiveBuffer {
 
     /// All received data is in order.
     pub(crate) fn has_no_hole(&self) -> bool {
-        self.beyond.used().is_none_or(Vec::is_empty)
+        self.beyond.get_used().is_none_or(Vec::is_empty)
     }
 
     /// One past the highest position received.
     fn highest(&self) -> u64 {
-        self.beyond.used().and_then(|beyond| beyond.last()).map_or(self.next.0, |r| r.1)
+        self.beyond.get_used().and_then(|beyond| beyond.last()).map_or(self.next.0, |r| r.1)
     }
 
     /// Adds `start..end` to the ranges and merges adjacent ones.
@@ -482,7 +482,7 @@ impl ReceiveBuffer {
     }
 }
 
-impl crate::fec::Known for ReceiveBuffer {
+impl crate::fec::KnownBytes for ReceiveBuffer {
     fn oldest(&self) -> Dsn {
         self.oldest_kept()
     }
@@ -491,7 +491,7 @@ impl crate::fec::Known for ReceiveBuffer {
         ReceiveBuffer::next(self)
     }
 
-    fn missing(&self, range: DataRange, holes: &mut Vec<DataRange>) {
+    fn missing_ranges(&self, range: DataRange, holes: &mut Vec<DataRange>) {
         self.holes(range, holes);
     }
 

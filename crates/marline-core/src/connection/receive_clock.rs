@@ -66,7 +66,7 @@ pub(super) struct Conditions {
 
 /// Actions for the timer's owner.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub(super) enum Due {
+pub(super) enum ClockAction {
     Nothing,
     /// Send an empty segment that the peer answers.
     Probe,
@@ -77,7 +77,7 @@ pub(super) enum Due {
 }
 
 #[derive(Copy, Clone, Debug)]
-struct Running {
+struct RunningClock {
     /// The last progress.
     since: Instant,
     /// Time of the next check. It may be early; the due time is computed then.
@@ -90,14 +90,14 @@ struct Running {
     grace: (Instant, u32),
 }
 
-impl Running {
+impl RunningClock {
     /// Postpones a verdict that was due at `due_at` if the process was not scheduled then.
-    fn postpone_verdict(self, now: Instant, due_at: Instant) -> Option<Running> {
+    fn postpone_verdict(self, now: Instant, due_at: Instant) -> Option<RunningClock> {
         let (not_before, graces) = self.grace;
         let late = now.since(due_at.max(not_before)) > LATE && graces < MAX_POSTPONEMENTS;
         let at = if late { now + LATE } else { not_before };
         let graces = graces + u32::from(late);
-        (at > now).then_some(Running { look_at: at, grace: (at, graces), ..self })
+        (at > now).then_some(RunningClock { look_at: at, grace: (at, graces), ..self })
     }
 }
 
@@ -110,7 +110,7 @@ struct Gaps {
 }
 
 impl Gaps {
-    fn note(&mut self, now: Instant, gap: Duration) {
+    fn record_gap(&mut self, now: Instant, gap: Duration) {
         if now.since(self.since) >= GAP_MEMORY {
             let stale = now.since(self.since) >= GAP_MEMORY * 2;
             self.before = if stale { Duration::ZERO } else { self.longest };
@@ -130,7 +130,7 @@ impl Gaps {
 pub(super) struct ReceiveClock {
     /// End of the newest data that ended the peer's queue when it was sent.
     idle_point: Dsn,
-    running: Option<Running>,
+    running: Option<RunningClock>,
     gaps: Gaps,
 }
 
@@ -148,7 +148,7 @@ impl ReceiveClock {
     }
 
     /// Time of the last start.
-    pub(super) fn since(&self) -> Option<Instant> {
+    pub(super) fn started_at(&self) -> Option<Instant> {
         self.running.map(|running| running.since)
     }
 
@@ -174,7 +174,7 @@ impl ReceiveClock {
     /// Handles in-order data. `next` is the first missing byte, `highest` the end of the announced data.
     pub(super) fn on_data(&mut self, now: Instant, next: Dsn, highest: Dsn, cond: &Conditions) {
         if let Some(running) = self.running {
-            self.gaps.note(now, now.since(running.since));
+            self.gaps.record_gap(now, now.since(running.since));
         }
         if self.is_idle(next, highest) {
             self.stop();
@@ -200,7 +200,7 @@ impl ReceiveClock {
     }
 
     /// Restarts the wait, because the silence was our own fault.
-    pub(super) fn excuse(&mut self, now: Instant, cond: &Conditions) {
+    pub(super) fn restart_wait(&mut self, now: Instant, cond: &Conditions) {
         self.running = None;
         self.start(now, cond);
     }
@@ -208,8 +208,13 @@ impl ReceiveClock {
     /// Starts or restarts the timer. The next check stays at its time unless it must be sooner: a wake-up a second
     /// costs less than moving it with each segment.
     fn start(&mut self, now: Instant, cond: &Conditions) {
-        let mut running =
-            Running { since: now, look_at: now, probed: None, answered: false, grace: (now, 0) };
+        let mut running = RunningClock {
+            since: now,
+            look_at: now,
+            probed: None,
+            answered: false,
+            grace: (now, 0),
+        };
         let looks_at = self.running.take().map(|running| running.look_at);
         if let Some(at) = self.due(&running, cond) {
             running.look_at = looks_at.map_or(at, |looks_at| at.min(looks_at));
@@ -218,7 +223,7 @@ impl ReceiveClock {
     }
 
     /// Time of the next event; `None` if there is none.
-    fn due(&self, running: &Running, cond: &Conditions) -> Option<Instant> {
+    fn due(&self, running: &RunningClock, cond: &Conditions) -> Option<Instant> {
         let stalled = cond.stall.map(|stall| running.since + stall);
         let probe = cond.probing.and_then(|probing| match running.probed {
             Some((at, _)) => Some(at + probing.wait),
@@ -238,9 +243,9 @@ impl ReceiveClock {
     }
 
     /// Handles a due or overdue check.
-    pub(super) fn on_timeout(&mut self, now: Instant, cond: &Conditions) -> Due {
+    pub(super) fn on_timeout(&mut self, now: Instant, cond: &Conditions) -> ClockAction {
         let Some(mut running) = self.running.filter(|running| running.look_at <= now) else {
-            return Due::Nothing;
+            return ClockAction::Nothing;
         };
         if running.probed.is_some_and(|(at, _)| cond.heard_at > at) {
             running.probed = None;
@@ -248,26 +253,26 @@ impl ReceiveClock {
         }
         let Some(due_at) = self.due(&running, cond) else {
             self.running = None;
-            return Due::Nothing;
+            return ClockAction::Nothing;
         };
         if due_at > now {
-            self.running = Some(Running { look_at: due_at, ..running });
-            return Due::Nothing;
+            self.running = Some(RunningClock { look_at: due_at, ..running });
+            return ClockAction::Nothing;
         }
         let stalled = cond.stall.is_some_and(|stall| running.since + stall <= now);
         let sent = running.probed.map_or(0, |(_, count)| count);
         if stalled || cond.probing.is_none_or(|probing| sent >= probing.count.max(1)) {
             if let Some(grace) = running.postpone_verdict(now, due_at) {
                 self.running = Some(grace);
-                return Due::Nothing;
+                return ClockAction::Nothing;
             }
             self.running = None;
-            return if stalled { Due::Stalled } else { Due::Unanswered };
+            return if stalled { ClockAction::Stalled } else { ClockAction::Unanswered };
         }
         running.probed = Some((now, sent + 1));
         running.look_at = self.due(&running, cond).unwrap_or(now);
         self.running = Some(running);
-        Due::Probe
+        ClockAction::Probe
     }
 }
 

@@ -44,7 +44,7 @@ impl ProbeTimer {
         ProbeTimer { since: Instant::ZERO, look_at: None, count: 0, asked: Asked::NEVER };
 
     /// Starts the timer: data may come.
-    pub(super) fn begin(&mut self, now: Instant, probes: ReceiveProbes) {
+    pub(super) fn start(&mut self, now: Instant, probes: ReceiveProbes) {
         if self.look_at.is_none() {
             self.on_data(now, probes);
         }
@@ -86,7 +86,7 @@ impl ProbeTimer {
     }
 
     /// Records a probe. The peer was last heard at `heard_at`. Returns the number of consecutive unanswered probes.
-    pub(super) fn ask(&mut self, now: Instant, heard_at: Option<Instant>) -> u32 {
+    pub(super) fn record_probe(&mut self, now: Instant, heard_at: Option<Instant>) -> u32 {
         self.count = self.count.saturating_add(1);
         self.asked.again(now, heard_at)
     }

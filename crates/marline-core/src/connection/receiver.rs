@@ -43,7 +43,7 @@ const HISTORY: u64 = u16::MAX as u64;
 
 /// Received state of one subflow.
 #[derive(Debug)]
-struct Incoming {
+struct IncomingState {
     mappings: MappingRx,
     /// First position of the peer that is not delivered yet.
     delivered: Ssn,
@@ -57,7 +57,7 @@ struct Incoming {
 
 /// Result of the delivery of in-order bytes of a subflow.
 #[derive(Debug)]
-pub(super) struct Delivered {
+pub(super) struct DeliveryOutcome {
     pub(super) result: Result<(), MappingError>,
     /// Bytes that were already received, except those that were taken early.
     pub(super) duplicate: u64,
@@ -69,7 +69,7 @@ pub(super) struct Delivered {
 #[derive(Debug)]
 pub(super) struct Receiver {
     buffer: ReceiveBuffer,
-    subflows: Box<[Option<Incoming>]>,
+    subflows: Box<[Option<IncomingState>]>,
     /// Decoder of repairs, once they are agreed on.
     decoder: Option<Box<Decoder>>,
     /// Minimum number of mappings that a subflow keeps.
@@ -110,7 +110,7 @@ impl Receiver {
             mappings.set_infinite(Ssn(1), Dsn(0));
         }
         let (delivered, in_step) = (Ssn(1), self.buffer.next() == Dsn(0));
-        let incoming = Incoming { mappings, delivered, in_step, keyed: 0, early: 0 };
+        let incoming = IncomingState { mappings, delivered, in_step, keyed: 0, early: 0 };
         self.subflows[slot] = Some(incoming);
     }
 
@@ -121,11 +121,11 @@ impl Receiver {
         }
     }
 
-    fn subflow(&self, id: SubflowId) -> Option<&Incoming> {
+    fn subflow(&self, id: SubflowId) -> Option<&IncomingState> {
         self.subflows.get(usize::from(id.0))?.as_ref()
     }
 
-    fn subflow_mut(&mut self, id: SubflowId) -> Option<&mut Incoming> {
+    fn subflow_mut(&mut self, id: SubflowId) -> Option<&mut IncomingState> {
         self.subflows.get_mut(usize::from(id.0))?.as_mut()
     }
 
@@ -193,7 +193,7 @@ impl Receiver {
     }
 
     /// Time since which in-order bytes are due.
-    pub(super) const fn watch(&self) -> DeliveryWatch {
+    pub(super) const fn delivery_watch(&self) -> DeliveryWatch {
         self.watch
     }
 
@@ -251,7 +251,7 @@ impl Receiver {
 
     /// Time at which an update may be repeated.
     pub(super) fn next_window_update(&self) -> Option<Instant> {
-        self.window_updates.used().and_then(WindowUpdates::next_timeout)
+        self.window_updates.get_used().and_then(WindowUpdates::next_timeout)
     }
 
     /// As [`read`](Self::read), but leaves the bytes in the buffer.
@@ -354,8 +354,10 @@ impl Receiver {
     }
 
     /// Stream positions of this many bytes from this position on, as far as mappings are known.
-    pub(super) fn places(&self, id: SubflowId, ssn: Ssn, bytes: u64) -> Vec<DataRange> {
-        self.subflow(id).map(|subflow| subflow.mappings.places(ssn, bytes)).unwrap_or_default()
+    pub(super) fn stream_ranges(&self, id: SubflowId, ssn: Ssn, bytes: u64) -> Vec<DataRange> {
+        self.subflow(id)
+            .map(|subflow| subflow.mappings.stream_ranges(ssn, bytes))
+            .unwrap_or_default()
     }
 
     /// Number of bytes of a range that were received before.
@@ -385,10 +387,10 @@ impl Receiver {
     }
 
     /// Puts in-order bytes of a subflow at their places in the stream.
-    pub(super) fn deliver(&mut self, id: SubflowId, ssn: Ssn, bytes: &[u8]) -> Delivered {
+    pub(super) fn deliver(&mut self, id: SubflowId, ssn: Ssn, bytes: &[u8]) -> DeliveryOutcome {
         let subflow = self.subflows.get_mut(usize::from(id.0)).and_then(Option::as_mut);
         let Some(subflow) = subflow else {
-            return Delivered { result: Ok(()), duplicate: 0, news: false };
+            return DeliveryOutcome { result: Ok(()), duplicate: 0, news: false };
         };
         subflow.delivered = ssn.plus(bytes.len() as u64);
         let buffer = &mut self.buffer;
@@ -406,12 +408,12 @@ impl Receiver {
         subflow.in_step = whole && end == buffer.next();
         let early = duplicate.min(subflow.early.into());
         subflow.early -= early as u32;
-        Delivered { result, duplicate: duplicate - early, news }
+        DeliveryOutcome { result, duplicate: duplicate - early, news }
     }
 
     /// Counts data kept after a failed checksum against the window.
     pub(super) fn hold_kept(&mut self, id: SubflowId) {
-        if let Some(kept) = self.subflow(id).and_then(|subflow| subflow.mappings.kept()) {
+        if let Some(kept) = self.subflow(id).and_then(|subflow| subflow.mappings.kept_bytes()) {
             self.buffer.set_held(kept);
         }
     }

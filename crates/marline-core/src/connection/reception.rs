@@ -12,7 +12,7 @@ use super::fallback::Point;
 use super::handshake::reason;
 use super::mapping_rx::{Coded, MappingError, RxMapping};
 use super::path_set::PathSet;
-use super::receiver::{Delivered, Receiver};
+use super::receiver::{DeliveryOutcome, Receiver};
 use super::session::Session;
 use crate::ConnectionConfig;
 use crate::subflow::Ingress;
@@ -225,7 +225,7 @@ impl Reception<'_> {
         let place = match mapping {
             Some(wire) => self.session.unwrap_dsn(wire.dsn, missing),
             None => {
-                let places = self.receiver.places(id, next, segment.payload.len() as u64);
+                let places = self.receiver.stream_ranges(id, next, segment.payload.len() as u64);
                 places.first().map(|range| range.start)
             }
         };
@@ -258,7 +258,7 @@ impl Reception<'_> {
         bytes: &[u8],
     ) -> Result<(), MappingError> {
         let Some(subflow) = self.paths.get_mut(id) else { return Ok(()) };
-        let Delivered { result, duplicate, news } = self.receiver.deliver(id, ssn, bytes);
+        let DeliveryOutcome { result, duplicate, news } = self.receiver.deliver(id, ssn, bytes);
         subflow.tcp_mut().stats_mut().count_duplicate(duplicate);
         if news {
             subflow.note_news(cx.now);

@@ -42,7 +42,7 @@ pub(crate) struct ReinjectionQueue {
 
 impl ReinjectionQueue {
     pub(crate) fn is_empty(&self) -> bool {
-        self.items.used().is_none_or(|items| items.0.is_empty())
+        self.items.get_used().is_none_or(|items| items.0.is_empty())
     }
 
     /// Every queued range, oldest data first.
@@ -71,7 +71,7 @@ impl ReinjectionQueue {
             let next = present.map_or(item.range.end, |present| present.range.start);
             let gap = DataRange::new(start, next.min(item.range.end));
             if !gap.is_empty() {
-                self.put(Queued { range: gap, ..item });
+                self.insert_range(Queued { range: gap, ..item });
             }
             let Some(present) = present else { break };
             start = present.range.end;
@@ -80,7 +80,7 @@ impl ReinjectionQueue {
 
     /// Inserts a range that overlaps no queued one, and merges it with the previous range if they are contiguous:
     /// segments are cut by the size of the subflow that repeats them.
-    fn put(&mut self, item: Queued) {
+    fn insert_range(&mut self, item: Queued) {
         let items = &mut self.items.0;
         if let Some((_, before)) = items.range_mut(..item.range.start).next_back()
             && before.range.end == item.range.start
@@ -112,7 +112,7 @@ impl ReinjectionQueue {
 
     /// The peer has everything before `to`.
     pub(crate) fn ack(&mut self, to: Dsn) {
-        let oldest = self.items.used().and_then(|items| items.0.keys().next());
+        let oldest = self.items.get_used().and_then(|items| items.0.keys().next());
         if oldest.is_some_and(|start| *start < to) {
             self.remove(DataRange::new(Dsn(0), to));
         }
@@ -129,7 +129,7 @@ impl ReinjectionQueue {
 
     /// Handles the death of a subflow: its suspected reinjections become definite, and those assigned to it may
     /// use any subflow.
-    pub(crate) fn bury(&mut self, subflow: SubflowId) {
+    pub(crate) fn drop_subflow(&mut self, subflow: SubflowId) {
         for item in self.items.if_used().into_iter().flat_map(|items| items.0.values_mut()) {
             if item.from == Some(subflow) {
                 item.from = None;
@@ -219,7 +219,7 @@ mod tests {
         let mut queue = ReinjectionQueue::default();
         queue.push(item(0, 100));
         queue.push(Queued { on: Some(SubflowId(0)), from: Some(SubflowId(1)), ..item(100, 200) });
-        queue.bury(SubflowId(0));
+        queue.drop_subflow(SubflowId(0));
         assert!(!queue.names(SubflowId(0)) && queue.names(SubflowId(1)));
         queue.clear_suspicion(SubflowId(0));
         assert_eq!(ranges(&queue), [(0, 100), (100, 200)]);

@@ -31,7 +31,7 @@ pub(super) struct ReplayGuard {
     /// HMACs of accepted SYNs, with the position in each.
     seen: Vec<SeenSyn>,
     /// Accepted numbers, for numbered SYNs.
-    counted: Counted,
+    counted: AcceptedNumbers,
     /// Number of Fast JOINs that we opened.
     opened: u64,
     failures: u32,
@@ -41,13 +41,13 @@ pub(super) struct ReplayGuard {
 /// Numbers of the peer's accepted Fast JOINs: the highest and a bitmap of those below it, as in IPsec (RFC 4303
 /// section 3.4.3). Its size does not depend on the number of accepted SYNs.
 #[derive(Copy, Clone, Debug, Default)]
-struct Counted {
+struct AcceptedNumbers {
     highest: u64,
     /// Bit 0 is the highest number, bit 1 the one before it.
     seen: u128,
 }
 
-impl Counted {
+impl AcceptedNumbers {
     /// Number with this low byte that is nearest to the next one.
     const fn unwrap(self, low: u8) -> u64 {
         const HALF: u64 = 128;
@@ -75,7 +75,7 @@ impl Counted {
 impl Unused for ReplayGuard {
     const UNUSED: &'static Self = &ReplayGuard {
         seen: Vec::new(),
-        counted: Counted { highest: 0, seen: 0 },
+        counted: AcceptedNumbers { highest: 0, seen: 0 },
         opened: 0,
         failures: 0,
         forgive_at: None,
@@ -139,7 +139,7 @@ mod tests {
 
     #[test]
     fn each_number_counts_once_in_any_order() {
-        let mut counted = Counted::default();
+        let mut counted = AcceptedNumbers::default();
         assert!(!counted.admit(0));
         for number in 1..1_000_u64 {
             let number = if number % 2 == 0 { number - 1 } else { number + 1 };

@@ -30,12 +30,12 @@ pub(super) struct Choice {
 
 impl Choice {
     /// Creates a decision for one segment.
-    pub(super) const fn once(subflow: SubflowId, range: DataRange, kind: Kind) -> Self {
+    pub(super) const fn single(subflow: SubflowId, range: DataRange, kind: Kind) -> Self {
         Choice { subflow, range, kind, run: false }
     }
 
     /// Remaining part of a run after all data before `end` was sent.
-    pub(super) fn rest(&self, end: Dsn) -> Option<Choice> {
+    pub(super) fn remaining(&self, end: Dsn) -> Option<Choice> {
         let range = DataRange::new(end.max(self.range.start), self.range.end.max(end));
         (self.run && !range.is_empty()).then_some(Choice { range, ..*self })
     }
@@ -206,10 +206,13 @@ impl Scheduling {
         if queue.is_empty() {
             return None;
         }
-        queue.iter().take(LOOK_AHEAD).find_map(|item| self.place(constraints, sender, item))
+        queue
+            .iter()
+            .take(LOOK_AHEAD)
+            .find_map(|item| self.choose_for_queued(constraints, sender, item))
     }
 
-    fn place(
+    fn choose_for_queued(
         &mut self,
         constraints: Constraints,
         sender: &Sender,
@@ -219,7 +222,7 @@ impl Scheduling {
         let named = self.scratch.views.iter().find(|view| Some(view.id) == queued.on);
         // If the chosen subflow cannot carry it, any other may: the peer may be waiting for the data.
         if let Some(on) = named.filter(|view| view.is_ready() || fit(view)) {
-            let choice = Choice::once(on.id, queued.range, Kind::Repeat);
+            let choice = Choice::single(on.id, queued.range, Kind::Repeat);
             return on.is_ready().then_some(choice);
         }
         let part = sender.mappings().run(queued.range)?;
@@ -242,7 +245,7 @@ impl Scheduling {
         let range = range.intersection(&part.range);
         let allowed = self.is_ready(subflow) && !range.is_empty();
         debug_assert!(allowed, "{decision:?} for {item:?}");
-        allowed.then_some(Choice::once(subflow, range, Kind::Repeat))
+        allowed.then_some(Choice::single(subflow, range, Kind::Repeat))
     }
 
     fn choose_by_scheduler(&mut self, constraints: Constraints, sender: &Sender) -> Option<Choice> {
@@ -283,14 +286,14 @@ impl Scheduling {
             let range = range.intersection(&sender.unsent());
             let allowed = ready && !range.is_empty();
             debug_assert!(allowed, "{subflow} {range:?}");
-            return allowed.then_some(Choice::once(subflow, range, Kind::New));
+            return allowed.then_some(Choice::single(subflow, range, Kind::New));
         }
         let sent = DataRange::new(sender.una(), next);
         let part = sender.mappings().next_not_on(subflow, range.start)?;
         let range = range.intersection(&sent).intersection(&part.range);
         let allowed = ready && !range.is_empty() && constraints.repeats;
         debug_assert!(allowed, "{subflow} {range:?}");
-        allowed.then_some(Choice::once(subflow, range, Kind::Repeat))
+        allowed.then_some(Choice::single(subflow, range, Kind::Repeat))
     }
 
     fn check_repair(
@@ -304,7 +307,7 @@ impl Scheduling {
         let range = range.intersection(&sent);
         let allowed = self.is_ready(subflow) && !range.is_empty() && constraints.repairs;
         debug_assert!(allowed, "a repair of {range:?} on {subflow}");
-        allowed.then_some(Choice::once(subflow, range, Kind::Repair))
+        allowed.then_some(Choice::single(subflow, range, Kind::Repair))
     }
 
     /// Passes an event to the scheduler. The caller executes actions outside this component.

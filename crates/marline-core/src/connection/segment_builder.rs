@@ -144,7 +144,7 @@ impl SegmentBuilder<'_> {
         let owes_sack = signal.is_some() && tcp.owes_sack();
         let what = HeaderFor::Egress(egress);
         let (header, ecn) = tcp.fill_header(cx.now, what, window, &mut options);
-        if !options.fits() {
+        if !options.fits_header() {
             options.timestamps = None;
         }
         if fast_open.is_some_and(|option| !option.fits_with(&options)) {
@@ -282,7 +282,7 @@ impl SegmentBuilder<'_> {
     ) -> Option<()> {
         let overhead = head.len();
         let start = buf.bytes().len() + buf.headroom();
-        let segment = buf.grow(overhead + data.len() as usize);
+        let segment = buf.append_datagram(overhead + data.len() as usize);
         let sum = self.sender.copy(data.start, &mut segment[overhead..])?;
         self.finish_segment(cx, id, head, sum, &mut buf.bytes_mut()[start..])
     }
@@ -341,7 +341,7 @@ impl SegmentBuilder<'_> {
         };
         let window = self.receiver.advertise();
         let sent = self.sender.sent_repair(id, segment.mapping_start)?;
-        let payload = sent.part(segment)?;
+        let payload = sent.part_in(segment)?;
         let mut options = TcpOptions::default();
         options.mptcp.push(sent.option(self.session, self.receiver.data_ack()));
         let sum = Checksum::of(payload);
@@ -349,7 +349,7 @@ impl SegmentBuilder<'_> {
         let (header, ecn) = tcp.fill_header(cx.now, what, window, &mut options);
         let size = TCP_HEADER_LEN + options.encoded_len() + payload.len();
         let at = buf.bytes().len() + buf.headroom();
-        let place = buf.grow(size);
+        let place = buf.append_datagram(size);
         let header_len = size - payload.len();
         place[header_len..].copy_from_slice(payload);
         let (payload_bytes, repeated) =

@@ -201,7 +201,7 @@ impl SegmentBuilder<'_> {
         id: SubflowId,
         egress: &Egress,
     ) -> Option<FastOpenOption> {
-        let option = self.fast_open.used()?.option()?;
+        let option = self.fast_open.get_used()?.option()?;
         let subflow = self.paths.get(id).filter(|subflow| subflow.is_initial())?;
         match egress {
             Egress::Syn => (subflow.tcp().syns_sent() == 1).then_some(option),
@@ -281,7 +281,8 @@ impl SegmentBuilder<'_> {
     ) -> Option<usize> {
         let timestamps = subflow.tcp().uses_timestamps();
         let mut options = self.data_options(subflow, Point { ssn, dsn }, timestamps);
-        let fits = options.dss.is_some() && options.mptcp.push(mp_idle_option()) && options.fits();
+        let fits =
+            options.dss.is_some() && options.mptcp.push(mp_idle_option()) && options.fits_header();
         fits.then(|| TCP_HEADER_LEN + options.encoded_len())
     }
 }

@@ -167,13 +167,13 @@ impl SendBuffer {
             self.chunks.account().note_wait();
         }
         self.held_back = match n < wanted {
-            true => self.held_back.or_else(|| Some(NonZeroCompactInstant::of(now))),
+            true => self.held_back.or_else(|| Some(NonZeroCompactInstant::from_instant(now))),
             false => None,
         };
         let n = n as usize;
         match bytes {
             Written::Copied(bytes) => self.chunks.write(self.end.0, &bytes[..n]),
-            Written::Lasting(bytes) => self.chunks.lend(self.end.0, bytes, n),
+            Written::Lasting(bytes) => self.chunks.refer_to(self.end.0, bytes, n),
         }
         self.end = self.end.plus(n as u64);
         self.blocked = n < most;
@@ -208,7 +208,7 @@ impl SendBuffer {
             (self.blocked, self.held_back) = (false, None);
             return true;
         }
-        self.held_back.get_or_insert_with(|| NonZeroCompactInstant::of(now));
+        self.held_back.get_or_insert_with(|| NonZeroCompactInstant::from_instant(now));
         false
     }
 
@@ -292,7 +292,7 @@ mod tests {
             buffer.ack(Dsn(turn * PIECE));
             assert!(buffer.take_writable(Instant::ZERO));
         }
-        assert!(account.waits() >= 3);
+        assert!(account.wait_count() >= 3);
         // A partly filled piece is filled first.
         assert_eq!(write(&mut buffer, &[1; 100]), 100);
         assert_eq!(write(&mut buffer, &big) as u64, PIECE - 100);

@@ -159,13 +159,13 @@ impl Sender {
 
     /// Stops data on this subflow. It no longer counts among the carriers of data.
     pub(super) fn stop_carrying(&mut self, id: SubflowId) {
-        self.reinjections.bury(id);
-        self.mappings.forget(id);
+        self.reinjections.drop_subflow(id);
+        self.mappings.forget_subflow(id);
     }
 
     /// Removes a subflow from the carriers of its data, which never got through.
     pub(super) fn forget_mappings(&mut self, id: SubflowId) {
-        self.mappings.forget(id);
+        self.mappings.forget_subflow(id);
     }
 
     /// Removes all references to a subflow, because its slot may be reused.
@@ -275,7 +275,7 @@ impl Sender {
     /// Accepts bytes to send. Returns how many fit.
     pub(super) fn write(&mut self, now: Instant, bytes: Written<'_>) -> usize {
         let unsent = self.written().since(self.sent());
-        let room = self.nagle.room(bytes.len(), unsent);
+        let room = self.nagle.writable_bytes(bytes.len(), unsent);
         let taken = self.buffer.write(now, bytes, room);
         if taken < bytes.len() {
             self.buffer.refuse();
@@ -356,7 +356,7 @@ impl Sender {
 
     /// True if the last bytes, fewer than a segment, wait for more.
     pub(super) fn holds_back(&mut self, now: Instant, rto: Duration) -> bool {
-        self.nagle.holds(now, rto)
+        self.nagle.holds_back(now, rto)
     }
 
     /// Only a small part of the peer's window is left: returns true while the sender should wait for more.
@@ -395,7 +395,7 @@ impl Sender {
     }
 
     /// Records data sent on a subflow, at `ssn` there. `repeat`: the data was sent before.
-    pub(super) fn carry(&mut self, id: SubflowId, ssn: Ssn, range: DataRange, repeat: bool) {
+    pub(super) fn record_sent(&mut self, id: SubflowId, ssn: Ssn, range: DataRange, repeat: bool) {
         self.buffer.pin(range);
         if repeat {
             self.repeated += range.len();
@@ -557,7 +557,7 @@ impl Sender {
 
     /// Queues data that only this subflow carries, from `first` on.
     pub(super) fn reinject_carried_alone(&mut self, now: Instant, first: Dsn, id: SubflowId) {
-        let (alone, cause) = (SubflowSet::of(id), ReinjectionCause::SubflowClosed);
+        let (alone, cause) = (SubflowSet::single(id), ReinjectionCause::SubflowClosed);
         for part in self.mappings.parts(DataRange::new(first, self.mappings.end())) {
             if part.carried_by == alone {
                 let (range, from) = (part.range, Some(id));

@@ -274,7 +274,8 @@ impl Session {
 
     /// Data after the fallback was sent, with the infinite mapping; `next` is the first position that was not.
     pub(super) fn has_sent_plain(&self, next: Ssn) -> bool {
-        self.fallback.is_announced() && !self.fallback.precedes(Ssn(next.0.saturating_sub(1)))
+        self.fallback.is_announced()
+            && !self.fallback.is_before_fallback(Ssn(next.0.saturating_sub(1)))
     }
 
     /// Both keys, until the client knows that the server has them.
@@ -371,7 +372,8 @@ impl Session {
     ) {
         let back = segment.start.since(segment.mapping_start);
         let first = Dsn(segment.dsn.0.saturating_sub(back));
-        let unmapped = !self.fallback.precedes(segment.start) || self.fallback.drops_options();
+        let unmapped =
+            !self.fallback.is_before_fallback(segment.start) || self.fallback.drops_options();
         if self.is_plain() && unmapped {
             options.dss = self.infinite_mapping(segment);
             return;
@@ -509,7 +511,7 @@ impl Session {
         rto: Duration,
     ) -> Option<Extensions> {
         let wants = self.is_client() && self.negotiation.has_pending_requests(config);
-        wants.then(|| self.negotiation.ask(now, config, rto))
+        wants.then(|| self.negotiation.build_hello(now, config, rto))
     }
 
     /// Repeated HELLO, if it is due.
@@ -520,7 +522,7 @@ impl Session {
         rto: Duration,
     ) -> Option<Extensions> {
         let due = self.negotiation.is_due(now) && self.is_multipath();
-        due.then(|| self.negotiation.ask(now, config, rto))
+        due.then(|| self.negotiation.build_hello(now, config, rto))
     }
 
     /// Handles the peer's HELLO.

@@ -7,7 +7,7 @@ use marline_wire::TcpSegment;
 use super::closing::Closing;
 use super::liveness::{Content, KeepaliveDue, Liveness};
 use super::path_set::PathSet;
-use super::receive_clock::{Conditions, Due};
+use super::receive_clock::{ClockAction, Conditions};
 use super::receiver::Receiver;
 use super::rto_exchange::RtoExchange;
 use super::segment_options::mp_idle_option;
@@ -223,14 +223,14 @@ impl Silence<'_> {
         let shut = self.receiver.window() < MIN_USABLE_WINDOW;
         let since = self.liveness.silent_since().unwrap_or(cx.now);
         let cause = match self.liveness.on_clock(cx.now, conditions, shut) {
-            Due::Nothing => return None,
-            Due::Probe => {
+            ClockAction::Nothing => return None,
+            ClockAction::Probe => {
                 cx.out.counters.receive_timer_probes += 1;
                 self.paths.probe_subflow_or_best(self.liveness.last_data_subflow());
                 return None;
             }
-            Due::Stalled => UnreachableCause::ReceiveTimer,
-            Due::Unanswered => UnreachableCause::UnansweredProbes,
+            ClockAction::Stalled => UnreachableCause::ReceiveTimer,
+            ClockAction::Unanswered => UnreachableCause::UnansweredProbes,
         };
         cx.out.counters.receive_timer_expired += 1;
         Some((self.facts().silent_since(since), cause))
@@ -277,7 +277,7 @@ impl Silence<'_> {
 
     fn probe_peer_alive(&mut self, cx: &mut Context<'_>) {
         let heard_at = self.paths.last_heard_at();
-        let unanswered = self.liveness.probes_mut().ask(cx.now, heard_at);
+        let unanswered = self.liveness.probes_mut().record_probe(cx.now, heard_at);
         self.closing.note_silence(cx.now, unanswered);
         cx.out.counters.receive_probes += 1;
         if unanswered == 0 {

@@ -31,7 +31,7 @@ impl Snapshot<'_> {
         let path_manager = self.replaced.path_manager().unwrap_or(&policies.path_manager);
         let active_at = self.paths.last_active_at();
         let ack_due_since = active_at.and_then(|at| self.ack_watch.due_since(at));
-        let data_due_since = active_at.and_then(|at| self.receiver.watch().due_since(at));
+        let data_due_since = active_at.and_then(|at| self.receiver.delivery_watch().due_since(at));
         ConnectionInfo {
             id: self.id,
             fallback: self.session.fallback_reason(),

@@ -278,7 +278,7 @@ impl CompactCost {
     const FADING: u16 = 1 << 14;
     const TAIL: u16 = Self::FADING - 1;
 
-    const fn of(cost: PathCost) -> Self {
+    const fn from_cost(cost: PathCost) -> Self {
         let metered = if cost.metered { Self::METERED } else { 0 };
         let fading = if cost.fading { Self::FADING } else { 0 };
         let (quarter, most) = (cost.tail_ms.div_ceil(4), Self::TAIL);
@@ -327,7 +327,7 @@ impl SubflowContext {
             membership,
             backup_here: backup,
             backup_there: false,
-            cost: CompactCost::of(PathCost::NONE),
+            cost: CompactCost::from_cost(PathCost::NONE),
             phase: Phase::Opening,
             final_segment: FinalSegment::None,
             trouble: OnDemand::new(),
@@ -434,7 +434,7 @@ impl SubflowContext {
     }
 
     /// Stops data on this subflow.
-    pub(super) const fn shut(&mut self) {
+    pub(super) const fn stop_data(&mut self) {
         self.phase = match self.phase {
             Phase::Opening => Phase::Abandoned,
             Phase::Active => Phase::Leaving,
@@ -444,13 +444,13 @@ impl SubflowContext {
 
     /// Stops data on this subflow, and closes it.
     pub(super) fn close(&mut self) {
-        self.shut();
+        self.stop_data();
         self.tcp.close();
     }
 
     /// Ends its role as a carrier. Returns true if it was known to policies.
     pub(super) const fn stop_carrying(&mut self) -> bool {
-        self.shut();
+        self.stop_data();
         let was_up = self.is_up();
         if was_up {
             self.phase = Phase::Closed;
@@ -460,7 +460,7 @@ impl SubflowContext {
 
     /// Resets it, with the option set before, if any.
     pub(super) fn reset(&mut self) {
-        self.shut();
+        self.stop_data();
         self.tcp.reset();
     }
 
@@ -571,7 +571,7 @@ impl SubflowContext {
 
     /// Sets the cost of using it.
     pub(super) fn set_cost(&mut self, cost: PathCost) {
-        self.cost = CompactCost::of(cost);
+        self.cost = CompactCost::from_cost(cost);
         self.tcp.set_radio(cost.tail_ms > 0);
     }
 
@@ -783,7 +783,7 @@ impl SubflowContext {
     }
 
     /// True if this byte is on the subflow's own scoreboard.
-    pub(super) fn holds(&self, at: marline_policy::Dsn) -> bool {
+    pub(super) fn holds_byte(&self, at: marline_policy::Dsn) -> bool {
         self.tcp.unacked().any(|s| s.dsn <= at && at < s.dsn.plus(s.payload_len()))
     }
 
@@ -868,7 +868,8 @@ mod tests {
     fn a_cost_is_kept_in_two_bytes() {
         for (told, kept) in [(0, 0), (1, 4), (11_576, 11_576), (65_532, 65_532), (65_535, 65_532)] {
             for (metered, fading) in [(false, false), (true, false), (false, true), (true, true)] {
-                let cost = CompactCost::of(PathCost { metered, fading, tail_ms: told }).get();
+                let cost =
+                    CompactCost::from_cost(PathCost { metered, fading, tail_ms: told }).get();
                 assert_eq!(cost, PathCost { metered, fading, tail_ms: kept });
             }
         }

@@ -71,7 +71,7 @@ impl TrafficTrace<'_> {
     #[cold]
     #[inline(never)]
     pub(super) fn trace_places(&self, cx: &mut Context<'_>, on: SubflowId, ssn: Ssn, bytes: &[u8]) {
-        for data in self.receiver.places(on, ssn, bytes.len() as u64) {
+        for data in self.receiver.stream_ranges(on, ssn, bytes.len() as u64) {
             let duplicate_bytes = self.receiver.already_here(data);
             let what = Traffic::DataReceived { on, data, duplicate_bytes };
             cx.out.traffic(cx.now, self.id, what);

@@ -84,7 +84,7 @@ impl Wait {
     };
 
     /// Start of the current wait; `None` if there is none.
-    pub(super) fn since(&self) -> Option<Instant> {
+    pub(super) fn started_at(&self) -> Option<Instant> {
         self.since.filter(|_| self.over_at.is_none())
     }
 
@@ -147,7 +147,7 @@ impl Wait {
     }
 
     /// Handles a segment of the peer.
-    pub(super) fn heard(&mut self, now: Instant) {
+    pub(super) fn on_heard(&mut self, now: Instant) {
         (self.questions, self.answer_by) = (None, None);
         if !self.pathless {
             self.since = None;
@@ -183,16 +183,16 @@ mod tests {
     fn a_brief_sign_of_life_does_not_restart_the_wait() {
         let mut wait = Wait::default();
         wait.start_wait_without_subflows(S(10), CloseReason::PeerReset);
-        wait.heard(S(15));
-        assert_eq!(wait.since(), None);
+        wait.on_heard(S(15));
+        assert_eq!(wait.started_at(), None);
         wait.start_wait_without_subflows(S(16), CloseReason::PeerReset);
-        assert_eq!(wait.since(), Some(S(10)), "nothing came of it");
-        wait.heard(S(20));
+        assert_eq!(wait.started_at(), Some(S(10)), "nothing came of it");
+        wait.on_heard(S(20));
         wait.start_wait_without_subflows(S(40), CloseReason::PeerReset);
-        assert_eq!(wait.since(), Some(S(40)), "an idle connection was well for 20 s");
+        assert_eq!(wait.started_at(), Some(S(40)), "an idle connection was well for 20 s");
         wait = Wait::default();
         wait.start_wait_without_subflows(S(41), CloseReason::PeerReset);
-        assert_eq!(wait.since(), Some(S(41)));
+        assert_eq!(wait.started_at(), Some(S(41)));
     }
 
     #[test]
@@ -200,8 +200,8 @@ mod tests {
         let mut wait = Wait::default();
         for second in 10..100 {
             wait.begin(S(second));
-            assert_eq!(wait.since(), Some(S(second)));
-            wait.heard(S(second));
+            assert_eq!(wait.started_at(), Some(S(second)));
+            wait.on_heard(S(second));
         }
     }
 
@@ -216,12 +216,12 @@ mod tests {
         assert_eq!(asked, [12, 16, 24, 39, 54, 69]);
         wait.start_wait_without_subflows(S(80), CloseReason::TimedOut);
         assert_eq!(wait.answer_by(), Some(S(110)), "that subflows end is no answer");
-        wait.heard(S(90));
+        wait.on_heard(S(90));
         assert_eq!((wait.answer_by(), wait.next_probe_at()), (None, None));
         // A new wait does not set another deadline either.
         wait.expect_answer(S(91), Duration::from_secs(100));
         wait.start_wait_without_subflows(S(105), CloseReason::TimedOut);
-        assert_eq!((wait.since(), wait.answer_by()), (Some(S(105)), Some(S(191))));
+        assert_eq!((wait.started_at(), wait.answer_by()), (Some(S(105)), Some(S(191))));
     }
 
     #[test]

@@ -51,7 +51,7 @@ impl Endpoint {
         let (id, slot) = self.insert(now, |cx, id, slot| {
             Connection::connect(cx, config, &Origin { id, slot, path, key })
         });
-        self.after(now, slot);
+        self.update_after_call(now, slot);
         Ok(id)
     }
 
@@ -104,7 +104,7 @@ impl Endpoint {
             return None;
         }
         let plan = self.fast_opens.plan(now, path.addresses(), fast);
-        let capabilities = self.config.capabilities.on(*path);
+        let capabilities = self.config.capabilities.for_path(*path);
         let (limits, syn) = (&self.config.limits, SynRetries::first(config));
         let ours = SubflowConfig::new(config, &capabilities, limits, syn).base_segment;
         match plan {
@@ -127,35 +127,35 @@ impl Endpoint {
 
     /// Moves a connection's memory to another account, for example once its peer is authenticated.
     pub fn charge_memory_to(&mut self, now: Instant, id: ConnectionId, account: &MemoryAccount) {
-        self.with(now, id, |c, _| c.charge_to(account));
+        self.with_connection(now, id, |c, _| c.charge_to(account));
     }
 
     /// Changes an option of an established connection.
     pub fn set(&mut self, now: Instant, id: ConnectionId, option: SocketOption) {
-        self.with(now, id, |c, _| c.set(now, option));
+        self.with_connection(now, id, |c, _| c.set(now, option));
     }
 
     /// Ends a record (`MSG_EOR`): no segment will contain bytes from both before and after this
     /// point, so that a lost segment delays only its own record. At most a thousand records are
     /// kept apart at a time.
     pub fn end_record(&mut self, now: Instant, id: ConnectionId) {
-        self.with(now, id, |c, _| c.end_record());
+        self.with_connection(now, id, |c, _| c.end_record());
     }
 
     /// Shuts down the write side: a DATA_FIN follows the data.
     pub fn shutdown(&mut self, now: Instant, id: ConnectionId) {
-        self.with(now, id, |c, cx| c.shutdown(cx));
+        self.with_connection(now, id, |c, cx| c.shutdown(cx));
     }
 
     /// Ends the connection at once: MP_FASTCLOSE, or RST on plain TCP.
     pub fn abort(&mut self, now: Instant, id: ConnectionId) {
-        self.with(now, id, |c, cx| c.abort(cx));
+        self.with_connection(now, id, |c, cx| c.abort(cx));
     }
 
     /// Releases the connection: the application reads no more. A connection with unread bytes is
     /// aborted; any other closes in the background and drops further data.
     pub fn release(&mut self, now: Instant, id: ConnectionId) {
-        self.with(now, id, |c, cx| c.release(cx));
+        self.with_connection(now, id, |c, cx| c.release(cx));
     }
 
     /// Reports that a local address appeared, changed its flags or went away: for one connection, or for all and
@@ -172,15 +172,15 @@ impl Endpoint {
             Arc::make_mut(accept).local_addresses[at] = address;
         }
         if id.is_none() && address.up {
-            self.networks.forget(address.address.ip());
-            self.plain_answers.forget(address.address.ip());
-            self.fast_opens.forget(address.address.ip());
+            self.networks.forget_address(address.address.ip());
+            self.plain_answers.forget_address(address.address.ip());
+            self.fast_opens.forget_address(address.address.ip());
         }
         if address.up {
             self.flows.send_unsent(address.address.ip(), &mut self.out);
         }
         for id in id.map_or_else(|| self.connections(), |id| vec![id]) {
-            self.with(now, id, |c, cx| c.set_local_address(cx, address));
+            self.with_connection(now, id, |c, cx| c.set_local_address(cx, address));
         }
     }
 
@@ -189,12 +189,12 @@ impl Endpoint {
     /// ([`Limits::remote_addresses`](crate::Limits::remote_addresses)), or if the server forbids joins to the address
     /// of the initial subflow because a load balancer has that address.
     pub fn add_remote_address(&mut self, now: Instant, id: ConnectionId, address: SocketAddr) {
-        self.with(now, id, |c, cx| c.add_remote_address(cx, address));
+        self.with_connection(now, id, |c, cx| c.add_remote_address(cx, address));
     }
 
     /// Changes the backup flag of a local address: MP_PRIO on its subflows.
     pub fn set_backup(&mut self, now: Instant, id: ConnectionId, local: AddressId, backup: bool) {
-        self.with(now, id, |c, cx| c.set_backup(cx, local, backup));
+        self.with_connection(now, id, |c, cx| c.set_backup(cx, local, backup));
     }
 
     /// Replaces the scheduler of a running connection.
@@ -204,7 +204,7 @@ impl Endpoint {
         id: ConnectionId,
         factory: Arc<dyn SchedulerFactory>,
     ) {
-        self.with(now, id, |c, _| c.set_scheduler(now, factory));
+        self.with_connection(now, id, |c, _| c.set_scheduler(now, factory));
     }
 
     /// Replaces the path manager of a running connection.
@@ -214,7 +214,7 @@ impl Endpoint {
         id: ConnectionId,
         factory: Arc<dyn PathManagerFactory>,
     ) {
-        self.with(now, id, |c, cx| c.set_path_manager(cx, factory));
+        self.with_connection(now, id, |c, cx| c.set_path_manager(cx, factory));
     }
 
     /// Reports an ICMP message that quotes a segment from `path.local` to `path.remote` with
@@ -228,16 +228,16 @@ impl Endpoint {
         error: NetworkError,
     ) -> bool {
         let Some(flow) = self.flows.find(path, 0, 0) else { return false };
-        let (slots, mut cx) = self.lend(now);
+        let (slots, mut cx) = self.split_context(now);
         let Some(connection) = slots.get_mut(flow.slot) else { return false };
         let fits = connection.on_network_error(&mut cx, flow.subflow, seq, error);
-        self.after(now, flow.slot);
+        self.update_after_call(now, flow.slot);
         fits
     }
 
     /// Carries out a path action on request (manual path manager, `marline path`).
     pub fn path_action(&mut self, now: Instant, id: ConnectionId, action: PathAction) {
-        self.with(now, id, |c, cx| c.path_action(cx, action));
+        self.with_connection(now, id, |c, cx| c.path_action(cx, action));
     }
 
     /// A value that identifies this connection to a protocol inside it, equal on both sides:

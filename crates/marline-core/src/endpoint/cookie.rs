@@ -47,7 +47,7 @@ const FIRST_WINDOW: u64 = 65_535;
 
 /// The parts of a SYN that can be recovered when the handshake ends.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-struct Remembered {
+struct SynParts {
     /// Index into [`SIZES`].
     size: u8,
     timestamps: Option<Timestamps>,
@@ -56,14 +56,14 @@ struct Remembered {
     capable: Option<MpCapable>,
 }
 
-impl Remembered {
-    fn of(syn: &TcpSegment<'_>) -> Self {
+impl SynParts {
+    fn from_syn(syn: &TcpSegment<'_>) -> Self {
         let options = &syn.options;
         let mss = options.mss.unwrap_or(536);
         let size = SIZES.iter().rposition(|size| *size <= mss).unwrap_or(0) as u8;
         let with = options.timestamps.is_some();
         let scale = options.window_scale.map(|scale| scale.min(14));
-        Remembered {
+        SynParts {
             size,
             timestamps: options.timestamps,
             window_scale: scale.filter(|_| with),
@@ -149,7 +149,7 @@ impl Endpoint {
         segment: &TcpSegment<'_>,
         config: &Arc<ConnectionConfig>,
     ) {
-        let said = Remembered::of(segment);
+        let said = SynParts::from_syn(segment);
         let cookie_and_key = create_cookie(
             self.config.shard,
             self.flows.initial(),
@@ -168,10 +168,11 @@ impl Endpoint {
         let offset = self.flows.initial().timestamp_offset(meta.path);
         let clock = (now.as_millis() as u32).wrapping_add(offset);
         let lag = clock.wrapping_sub(u32::from(said.bits())) & OPTION_BITS;
-        let capabilities = self.config.capabilities.on(meta.path);
+        let capabilities = self.config.capabilities.for_path(meta.path);
         let start = Start { isn: cookie_and_key.isn, ts_offset: offset.wrapping_sub(lag) };
         let limits = &self.config.limits;
-        let with = self.settings.of(config, capabilities, limits, SynRetries::first(config));
+        let with =
+            self.settings.for_subflow(config, capabilities, limits, SynRetries::first(config));
         let (congestion, recovery) = (&*config.policies.congestion, &*config.policies.recovery);
         let mut tcp =
             Subflow::accept(now, with, meta.path, start, &syn, meta.ecn, congestion, recovery);
@@ -228,14 +229,14 @@ impl Endpoint {
         }
         // The SYN/ACK was sent earlier, with the cookie: discard this one.
         let mut sent = TransmitBuf::new(0, 1);
-        let (slots, mut cx) = self.lend(now);
+        let (slots, mut cx) = self.split_context(now);
         slots.get_mut(slot).and_then(|connection| connection.poll_transmit(&mut cx, &mut sent));
         if let Some(flow) = self.flows.find(&path, 0, 0) {
             self.on_segment(now, meta, segment, flow);
         }
         if self.connection(id).is_some_and(Connection::is_half_open) {
-            self.with(now, id, |c, cx| c.drop_if_half_open(cx));
-            self.settle(slot);
+            self.with_connection(now, id, |c, cx| c.drop_if_half_open(cx));
+            self.settle_idle(slot);
         }
         true
     }
@@ -304,7 +305,7 @@ impl Endpoint {
         let timestamps = segment.options.timestamps;
         let bits = timestamps.map_or(NO_SCALE, |stamps| (stamps.echo & OPTION_BITS) as u8);
         let scale = bits & NO_SCALE;
-        let said = Remembered {
+        let said = SynParts {
             size,
             timestamps: timestamps.map(|stamps| Timestamps { echo: 0, ..stamps }),
             window_scale: (scale != NO_SCALE).then_some(scale),

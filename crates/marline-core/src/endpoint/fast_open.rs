@@ -48,7 +48,7 @@ impl Endpoint {
         let keys = self.cookie_keys.get_or_insert_with(|| CookieKeys::draw(rng));
         let standing = match option.is_request() {
             true => CookieValidity::Wrong,
-            false => keys.judge(option.as_bytes(), &meta.path),
+            false => keys.check(option.as_bytes(), &meta.path),
         };
         let fresh = FastOpenOption::cookie(&keys.cookie(&meta.path));
         let fresh = fresh.map(|cookie| cookie.with_form(option.is_experimental()));

@@ -82,9 +82,9 @@ impl Endpoint {
         flow: FlowRef,
         report: impl FnOnce(&mut Connection, &mut Context<'_>, SubflowId),
     ) {
-        let (slots, mut cx) = self.lend(now);
+        let (slots, mut cx) = self.split_context(now);
         let Some(connection) = slots.get_mut(flow.slot) else { return };
         report(connection, &mut cx, flow.subflow);
-        self.after(now, flow.slot);
+        self.update_after_call(now, flow.slot);
     }
 }

@@ -62,7 +62,7 @@ impl Endpoint {
             return;
         };
         if config.withhold_syn_ack {
-            self.withhold(meta, &syn);
+            self.queue_request(meta, &syn);
             return;
         }
         if self.slots.count() >= self.config.limits.connections {
@@ -98,13 +98,13 @@ impl Endpoint {
         if syn.fast_open.opens && self.slots.note_fast_pending(slot) == Some(true) {
             self.fast_pending += 1;
         }
-        self.after(now, slot);
+        self.update_after_call(now, slot);
         id
     }
 
     fn on_join_syn(&mut self, now: Instant, meta: &PacketMeta, syn: &Accepted<'_>, token: Token) {
         let slot = self.flows.token(token);
-        let (slots, mut cx) = self.lend(now);
+        let (slots, mut cx) = self.split_context(now);
         let connection = slot.and_then(|slot| slots.get_mut(slot));
         let known = connection.filter(|connection| connection.has_valid_token());
         let Some((connection, slot)) = known.zip(slot) else {
@@ -116,7 +116,7 @@ impl Endpoint {
         if let Err(reason) = answer {
             self.answer_with_reset_because(now, meta, syn.segment, Some(reason));
         }
-        self.after(now, slot);
+        self.update_after_call(now, slot);
     }
 
     /// Returns true if so many connections are half-open that new clients must prove their addresses first.
@@ -129,10 +129,10 @@ impl Endpoint {
     fn make_room_for_syn(&mut self, now: Instant, newcomer: IpAddr) {
         while self.half_open.count() >= self.config.limits.syn_queue {
             let Some(evicted) = self.half_open.make_room(newcomer) else { return };
-            let dropped = self.with(now, evicted, |c, cx| c.drop_if_half_open(cx));
+            let dropped = self.with_connection(now, evicted, |c, cx| c.drop_if_half_open(cx));
             if dropped == Some(true) {
                 self.out.counters.syn_queue_overflow += 1;
-                self.settle(evicted.0 as u32);
+                self.settle_idle(evicted.0 as u32);
             }
         }
     }
@@ -157,7 +157,7 @@ impl Endpoint {
         segment: &TcpSegment<'_>,
         slot: u32,
     ) {
-        let Some(ended) = self.flows.ended(slot) else { return };
+        let Some(ended) = self.flows.ended_subflow(slot) else { return };
         let flags = segment.header.flags;
         if flags.contains(TcpFlags::RST) {
             return;
@@ -230,7 +230,7 @@ impl Endpoint {
     pub(super) fn emit_reply(&mut self, buf: &mut TransmitBuf) -> Option<Transmit> {
         let StatelessReply { header, options, key } = self.out.next_reply()?;
         let start = buf.headroom();
-        let segment = buf.grow(marline_wire::TCP_HEADER_LEN + options.encoded_len());
+        let segment = buf.append_datagram(marline_wire::TCP_HEADER_LEN + options.encoded_len());
         header.emit(&options, segment).ok()?;
         let addresses = match self.config.capabilities.checksum {
             ChecksumScope::WithAddresses => Some((key.path.local.ip(), key.path.remote.ip())),

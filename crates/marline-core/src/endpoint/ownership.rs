@@ -60,7 +60,7 @@ impl Endpoint {
         }
         let Ok(segment) = TcpSegment::parse(segment) else { return false };
         let asks = Asks::of_parsed(&segment);
-        if let Some(ended) = flow.and_then(|flow| self.flows.ended(flow.slot))
+        if let Some(ended) = flow.and_then(|flow| self.flows.ended_subflow(flow.slot))
             && (asks == Asks::Nothing || !ended.gives_way_to(&segment))
         {
             return true;

@@ -13,7 +13,7 @@ use marline_time::{Duration, Instant};
 
 use super::Endpoint;
 use crate::connection::Connection;
-use crate::path_health::{Contribution, HealthTable, PathHealthMonitor};
+use crate::path_health::{HealthTable, MemberActivity, PathHealthMonitor};
 use crate::tables::Context;
 use crate::{ConnectionId, PathAddresses};
 
@@ -67,7 +67,7 @@ impl Endpoint {
             troubles_at: None,
             last_visit_at: None,
         });
-        self.faults.begin();
+        self.faults.reset();
     }
 
     /// The path health monitor, if there is one.
@@ -110,12 +110,12 @@ impl Endpoint {
         let monitor = reporter.monitor.clone();
         let mut table = monitor.lock();
         let period_over = reporter.period_ends.is_none_or(|at| at <= now);
-        let active = self.tell(now, &mut table, period_over);
+        let active = self.report_members(now, &mut table, period_over);
         let troubles = self.faults.take_troubles();
         (reporter.troubles_at, reporter.last_visit_at) = (None, Some(now));
         for (path, trouble) in &troubles {
             if let Some(pair) = table.address_pair(path) {
-                table.trouble(now, pair, *trouble);
+                table.record_trouble(now, pair, *trouble);
             }
         }
         table.advance(now);
@@ -131,15 +131,15 @@ impl Endpoint {
             (PathAddresses { local: pair.local, remote: pair.remote }, fault)
         };
         let degraded = changed.then(|| table.degraded().map(by_addresses).collect());
-        let questions = self.questions(&mut table);
+        let questions = self.choose_probes(&mut table);
         drop(table);
         Findings { degraded, questions }
     }
 
     /// Reports when members last received, and at the end of a period their statistics. Returns true if any was
     /// active.
-    fn tell(&mut self, now: Instant, table: &mut HealthTable, period_over: bool) -> bool {
-        let mut parts: BTreeMap<AddressPair, (Instant, Contribution)> = BTreeMap::new();
+    fn report_members(&mut self, now: Instant, table: &mut HealthTable, period_over: bool) -> bool {
+        let mut parts: BTreeMap<AddressPair, (Instant, MemberActivity)> = BTreeMap::new();
         for connection in self.slots.iter_mut() {
             self.out.counters.connections_looked_at += 1;
             connection.members(|path, tcp| {
@@ -153,7 +153,7 @@ impl Endpoint {
         }
         let mut active = false;
         for (pair, (heard, part)) in parts {
-            table.heard(now, pair, heard);
+            table.record_heard(now, pair, heard);
             table.contribute(now, pair, &part);
             active |= part.sent > 0 || part.outstanding > 0;
         }
@@ -161,7 +161,7 @@ impl Endpoint {
     }
 
     /// Chooses the connections that probe the address pairs on which a probe is due: the first member of each.
-    fn questions(&mut self, table: &mut HealthTable) -> Vec<(ConnectionId, AddressPair)> {
+    fn choose_probes(&mut self, table: &mut HealthTable) -> Vec<(ConnectionId, AddressPair)> {
         let mut questions = Vec::new();
         if !table.is_watching() {
             return questions;
@@ -184,10 +184,10 @@ impl Endpoint {
         command: impl FnOnce(&mut Connection, &mut Context<'_>),
     ) {
         let slot = id.0 as u32;
-        let (slots, mut cx) = self.lend(now);
+        let (slots, mut cx) = self.split_context(now);
         if let Some(connection) = slots.get_mut(slot).filter(|connection| connection.id() == id) {
             command(connection, &mut cx);
-            self.touched(slot);
+            self.mark_touched(slot);
         }
     }
 }

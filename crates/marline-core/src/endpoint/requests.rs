@@ -18,7 +18,7 @@ use crate::{ConnectionId, Event, FourTuple, PacketMeta};
 
 impl Endpoint {
     /// Queues a SYN for the application's decision. A SYN beyond the limits is dropped; the client repeats it.
-    pub(super) fn withhold(&mut self, meta: &PacketMeta, syn: &Accepted<'_>) {
+    pub(super) fn queue_request(&mut self, meta: &PacketMeta, syn: &Accepted<'_>) {
         let request = Request::new(meta, syn.segment, syn.after);
         let Some(request) = self.requests.renew(request) else { return };
         let limits = &self.config.limits;
@@ -38,14 +38,15 @@ impl Endpoint {
     /// [`Event::Closed`] if it does not. `None`: there is no such request any more, or no room for another
     /// connection; in the latter case the client gets a RST.
     pub fn admit(&mut self, now: Instant, path: &FourTuple) -> Option<ConnectionId> {
-        let request = self.requests.take(path)?;
+        let request = self.requests.remove(path)?;
         let room = self.slots.count() < self.config.limits.connections;
         let free = room && !self.flows.has_tuple(path);
         let Some(config) = self.accept.clone().filter(|_| free) else {
             self.refuse_request(now, request);
             return None;
         };
-        let (ecn, peer_flow, after) = (request.ecn(), request.meta().peer_flow, request.after());
+        let (ecn, peer_flow, after) =
+            (request.ecn(), request.meta().peer_flow, request.expected_ack());
         let segment = request.into_segment();
         let fast_open = FastOpenVerdict::default();
         let syn = Accepted { segment: &segment, ecn, peer_flow, after, isn: None, fast_open };
@@ -54,7 +55,7 @@ impl Endpoint {
 
     /// Refuses a request with RST. Returns false if there is no such request.
     pub fn refuse(&mut self, now: Instant, path: &FourTuple) -> bool {
-        let Some(request) = self.requests.take(path) else { return false };
+        let Some(request) = self.requests.remove(path) else { return false };
         self.refuse_request(now, request);
         true
     }
@@ -68,7 +69,7 @@ impl Endpoint {
     /// Drops a request without an answer. Returns the SYN's sequence number, which an ICMP message must quote to be
     /// accepted. `None`: there is no such request.
     pub fn forget_request(&mut self, path: &FourTuple) -> Option<SeqNum> {
-        let request = self.requests.take(path)?;
+        let request = self.requests.remove(path)?;
         self.out.counters.connections_refused += 1;
         Some(request.into_segment().header.seq)
     }

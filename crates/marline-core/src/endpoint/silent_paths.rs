@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use marline_time::Instant;
 
 use super::Endpoint;
-use crate::tables::silent_paths::{Due, Prober};
+use crate::tables::silent_paths::{DueAction, Prober};
 use crate::{ConnectionId, PathAddresses};
 
 impl Endpoint {
@@ -29,7 +29,7 @@ impl Endpoint {
 
     /// Reports that a connection is in use although its stream may be idle, for example by its datagrams.
     pub fn note_in_use(&mut self, now: Instant, id: ConnectionId) {
-        let (slots, cx) = self.lend(now);
+        let (slots, cx) = self.split_context(now);
         if let Some(connection) = slots.get_mut(id.0 as u32).filter(|c| c.id() == id) {
             connection.note_in_use(now);
             cx.silent_paths.on_sent(now, id);
@@ -40,10 +40,10 @@ impl Endpoint {
     pub(super) fn serve_silent_paths(&mut self, now: Instant) {
         while let Some(due) = self.silent_paths.take_due(now) {
             match due {
-                Due::Wake(path, id) => {
-                    self.with(now, id, |c, cx| c.on_path_answers(cx, path));
+                DueAction::Wake(path, id) => {
+                    self.with_connection(now, id, |c, cx| c.on_path_answers(cx, path));
                 }
-                Due::Probe(path) => self.probe_silent_path(now, path),
+                DueAction::Probe(path) => self.probe_silent_path(now, path),
             }
         }
     }
@@ -53,7 +53,7 @@ impl Endpoint {
         let mut chosen: Option<Prober> = None;
         for id in self.silent_paths.members(path) {
             match self.connection(id).and_then(|connection| connection.prober_of(now, path)) {
-                None => self.silent_paths.leave(path, id),
+                None => self.silent_paths.remove_connection(path, id),
                 Some(prober) if prober.in_use => {
                     chosen = Some(prober);
                     break;
@@ -66,7 +66,7 @@ impl Endpoint {
         let prober = chosen.filter(may_probe);
         self.silent_paths.on_probed(now, path, prober);
         if let Some(prober) = prober {
-            self.with(now, prober.connection, |c, cx| c.probe_path(cx, path));
+            self.with_connection(now, prober.connection, |c, cx| c.probe_path(cx, path));
         }
     }
 }

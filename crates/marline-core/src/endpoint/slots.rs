@@ -68,7 +68,7 @@ impl Slots {
     }
 
     /// Frees a slot. Ids of the connection that was there become invalid.
-    pub(super) fn vacate(&mut self, slot: u32) {
+    pub(super) fn free(&mut self, slot: u32) {
         let Some(entry) = self.slots.get_mut(slot as usize) else { return };
         *entry = Slot::empty(entry.generation.wrapping_add(1));
         self.free.push(slot);
@@ -122,7 +122,7 @@ impl Slots {
 
     /// Handles the alarm for `at`. An alarm that was replaced by an earlier one must not set another, or alarms would
     /// multiply.
-    pub(super) fn ring(&mut self, slot: u32, at: Instant) -> bool {
+    pub(super) fn handle_alarm(&mut self, slot: u32, at: Instant) -> bool {
         let is_set = self.armed(slot) == Some(at);
         if is_set {
             self.slots[slot as usize].armed = Instant::FAR_FUTURE;

@@ -27,13 +27,13 @@ const MAX_BYTES: usize = 96 * 1024;
 const MAX_HOLES: usize = 48;
 
 /// Known part of the stream.
-pub(crate) trait Known {
+pub(crate) trait KnownBytes {
     /// First byte that can still be read.
     fn oldest(&self) -> Dsn;
     /// First missing byte.
     fn next(&self) -> Dsn;
     /// Missing parts of `range`, in order.
-    fn missing(&self, range: DataRange, holes: &mut Vec<DataRange>);
+    fn missing_ranges(&self, range: DataRange, holes: &mut Vec<DataRange>);
     /// Copies known bytes. False if some of them are missing.
     fn read(&self, at: Dsn, out: &mut [u8]) -> bool;
 }
@@ -71,7 +71,7 @@ impl Decoder {
     }
 
     /// Adds a repair if it is useful. Returns true if it was added.
-    pub(crate) fn add(&mut self, repair: Repair, sum: &[u8], known: &impl Known) -> bool {
+    pub(crate) fn add(&mut self, repair: Repair, sum: &[u8], known: &impl KnownBytes) -> bool {
         let known_already = self.equations.iter().any(|e| e.repair == repair);
         let fits = sum.len() == usize::from(repair.symbol) && sum.len() <= MAX_BYTES;
         let useful = repair.range.start >= known.oldest() && repair.range.end > known.next();
@@ -87,7 +87,7 @@ impl Decoder {
     }
 
     /// Computes missing data. Repairs that are no longer useful are dropped.
-    pub(crate) fn solve(&mut self, known: &impl Known) -> Vec<(Dsn, Vec<u8>)> {
+    pub(crate) fn solve(&mut self, known: &impl KnownBytes) -> Vec<(Dsn, Vec<u8>)> {
         self.drop_useless(known);
         let mut found = Vec::new();
         let mut sizes: Vec<u16> = self.equations.iter().map(|e| e.repair.symbol).collect();
@@ -99,14 +99,14 @@ impl Decoder {
         found
     }
 
-    fn drop_useless(&mut self, known: &impl Known) {
+    fn drop_useless(&mut self, known: &impl KnownBytes) {
         let (oldest, next) = (known.oldest(), known.next());
         let mut holes = Vec::new();
         self.equations.retain(|equation| {
             let range = equation.repair.range;
             holes.clear();
             if range.start >= oldest && range.end > next {
-                known.missing(range, &mut holes);
+                known.missing_ranges(range, &mut holes);
             }
             !holes.is_empty()
         });
@@ -114,13 +114,13 @@ impl Decoder {
     }
 
     /// Solves all repairs of one symbol size: overlapping ones together.
-    fn solve_size(&self, symbol: u16, known: &impl Known, found: &mut Vec<(Dsn, Vec<u8>)>) {
+    fn solve_size(&self, symbol: u16, known: &impl KnownBytes, found: &mut Vec<(Dsn, Vec<u8>)>) {
         let all: Vec<&Equation> =
             self.equations.iter().filter(|e| e.repair.symbol == symbol).collect();
         let Some(start) = all.iter().map(|e| e.repair.range.start).min() else { return };
         let Some(end) = all.iter().map(|e| e.repair.range.end).max() else { return };
         let mut holes = Vec::new();
-        known.missing(DataRange::new(start, end), &mut holes);
+        known.missing_ranges(DataRange::new(start, end), &mut holes);
         if holes.len() > MAX_HOLES {
             return;
         }
@@ -232,13 +232,13 @@ struct Columns<'a> {
 
 impl Columns<'_> {
     /// Bytes of a solved unknown.
-    fn compute(&mut self, solution: &Solution, known: &impl Known) -> Option<Vec<u8>> {
+    fn compute(&mut self, solution: &Solution, known: &impl KnownBytes) -> Option<Vec<u8>> {
         let mut result = vec![0; (self.range.end - self.range.start) as usize];
         for (number, factor) in &solution.factors {
             let index = match self.rests.iter().position(|(of, _)| of == number) {
                 Some(index) => index,
                 None => {
-                    self.rests.push((*number, self.rest(*number, known)?));
+                    self.rests.push((*number, self.unknown_sum(*number, known)?));
                     self.rests.len() - 1
                 }
             };
@@ -248,7 +248,7 @@ impl Columns<'_> {
     }
 
     /// A sum without its known part.
-    fn rest(&self, number: usize, known: &impl Known) -> Option<Vec<u8>> {
+    fn unknown_sum(&self, number: usize, known: &impl KnownBytes) -> Option<Vec<u8>> {
         let Equation { repair, sum } = self.all.get(number)?;
         let part = self.range.start as usize..self.range.end as usize;
         let mut rest = sum.get(part)?.to_vec();

@@ -14,7 +14,7 @@ use super::{MemoryAccount, MemoryCharge, MemoryKind, PoisonError, Process};
 
 /// Queue of an account.
 #[derive(Debug, Default)]
-pub(super) struct Waiting {
+pub(super) struct WaitQueue {
     queue: VecDeque<Waiter>,
     next_ticket: u64,
 }
@@ -52,7 +52,7 @@ impl Process {
 }
 
 impl MemoryAccount {
-    fn queue(&self) -> MutexGuard<'_, Waiting> {
+    fn queue(&self) -> MutexGuard<'_, WaitQueue> {
         self.0.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -193,7 +193,7 @@ mod tests {
         let mut held = account.charge(MemoryKind::Send, 900);
         let mut streams: Vec<_> = (0..4).map(|_| Stream::of(&account)).collect();
         assert!(streams.iter_mut().all(|stream| stream.poll().is_pending()));
-        assert_eq!((account.waits(), streams[0].wakes()), (4, 0));
+        assert_eq!((account.wait_count(), streams[0].wakes()), (4, 0));
         held.resize(670);
         assert!(streams.iter().map(Stream::wakes).eq([1, 0, 0, 0]));
         assert!(streams[1].poll().is_pending(), "it is not its turn");

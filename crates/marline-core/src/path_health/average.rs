@@ -19,20 +19,20 @@ impl Average {
             self.rose = false;
             return;
         }
-        let before = self.share();
+        let before = self.value();
         self.part = weight * part as f64 + (1.0 - weight) * self.part;
         self.whole = weight * whole as f64 + (1.0 - weight) * self.whole;
-        self.rose = self.share() > before;
+        self.rose = self.value() > before;
     }
 
     /// Smoothed share, 0 to 1.
-    pub(super) fn share(&self) -> f64 {
+    pub(super) fn value(&self) -> f64 {
         if self.whole > 0.0 { (self.part / self.whole).min(1.0) } else { 0.0 }
     }
 
     /// True if the newest period brought it to `threshold` or higher, based on at least `least` segments.
     pub(super) fn rose_to(&self, threshold: f64, least: f64, weight: f64) -> bool {
-        self.rose && self.share() >= threshold && self.whole / weight >= least
+        self.rose && self.value() >= threshold && self.whole / weight >= least
     }
 }
 
@@ -50,9 +50,9 @@ mod tests {
         average.add(0, 100, 0.5);
         average.add(4, 4, 0.5);
         // 0.5 x 4 of 0.5 x 4 + 0.5 x 50.
-        assert!(near(average.share(), 2.0 / 27.0), "{average:?}");
+        assert!(near(average.value(), 2.0 / 27.0), "{average:?}");
         average.add(0, 0, 0.5);
-        assert!(near(average.share(), 2.0 / 27.0), "silence says nothing");
+        assert!(near(average.value(), 2.0 / 27.0), "silence says nothing");
     }
 
     #[test]

@@ -20,7 +20,7 @@ const MAX_WAKEUP_LATENESS: Duration = Duration::from_millis(10);
 
 /// Activity of an address pair's members during a period, as counted by one endpoint.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Contribution {
+pub(crate) struct MemberActivity {
     pub(crate) members: u64,
     /// Segments that waited for repair when the period began, or were marked lost since.
     pub(crate) lost: u64,
@@ -34,8 +34,8 @@ pub(crate) struct Contribution {
     pub(crate) rto: Duration,
 }
 
-impl Contribution {
-    const NOTHING: Contribution = Contribution {
+impl MemberActivity {
+    const NOTHING: MemberActivity = MemberActivity {
         members: 0,
         lost: 0,
         outstanding: 0,
@@ -45,7 +45,7 @@ impl Contribution {
         rto: Duration::ZERO,
     };
 
-    pub(crate) fn add(&mut self, other: &Contribution) {
+    pub(crate) fn add(&mut self, other: &MemberActivity) {
         self.members += other.members;
         self.lost += other.lost;
         self.outstanding += other.outstanding;
@@ -58,22 +58,22 @@ impl Contribution {
 
 /// Evidence of a member against its path.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Trouble {
+pub(crate) enum PathTrouble {
     /// The probe or retransmission timer fired. `wait` is the maximum time of an answer.
     TimedOut { wait: Duration },
     /// The receive timer or keepalives expired: probes were not answered.
     Silent { wait: Duration },
 }
 
-impl Trouble {
+impl PathTrouble {
     /// The more serious one of two: silence, or the one with the earlier end.
-    pub(crate) fn worse_of(self, other: Trouble) -> Trouble {
+    pub(crate) fn worse_of(self, other: PathTrouble) -> PathTrouble {
         match (self, other) {
-            (Trouble::Silent { wait: a }, Trouble::Silent { wait: b }) => {
-                Trouble::Silent { wait: a.min(b) }
+            (PathTrouble::Silent { wait: a }, PathTrouble::Silent { wait: b }) => {
+                PathTrouble::Silent { wait: a.min(b) }
             }
-            (Trouble::Silent { .. }, _) => self,
-            (_, Trouble::Silent { .. }) => other,
+            (PathTrouble::Silent { .. }, _) => self,
+            (_, PathTrouble::Silent { .. }) => other,
             _ => self,
         }
     }
@@ -111,9 +111,9 @@ struct Entry {
     loss: Average,
     retransmissions: Average,
     /// Contributions of endpoints since the period began.
-    current: Contribution,
+    current: MemberActivity,
     /// Sum of the previous period.
-    last: Contribution,
+    last: MemberActivity,
     state: State,
     /// Last valid segment received on a member.
     heard_at: Instant,
@@ -129,8 +129,8 @@ impl Entry {
         Entry {
             loss: Average::NOTHING,
             retransmissions: Average::NOTHING,
-            current: Contribution::NOTHING,
-            last: Contribution::NOTHING,
+            current: MemberActivity::NOTHING,
+            last: MemberActivity::NOTHING,
             state: State::Usable,
             heard_at: Instant::ZERO,
             used_at: now,
@@ -260,31 +260,31 @@ impl HealthTable {
     }
 
     /// Records when a member of the address pair was last heard.
-    pub(crate) fn heard(&mut self, now: Instant, pair: AddressPair, at: Instant) {
+    pub(crate) fn record_heard(&mut self, now: Instant, pair: AddressPair, at: Instant) {
         let entry = self.entry(now, pair);
         entry.used_at = now;
         entry.heard_at = entry.heard_at.max(at);
     }
 
     /// Adds the activity of an endpoint's members since its last call.
-    pub(crate) fn contribute(&mut self, now: Instant, pair: AddressPair, part: &Contribution) {
+    pub(crate) fn contribute(&mut self, now: Instant, pair: AddressPair, part: &MemberActivity) {
         self.entry(now, pair).current.add(part);
     }
 
     /// Handles evidence of a member against its path.
-    pub(crate) fn trouble(&mut self, now: Instant, pair: AddressPair, trouble: Trouble) {
+    pub(crate) fn record_trouble(&mut self, now: Instant, pair: AddressPair, trouble: PathTrouble) {
         let Some(watch) = self.config.watch else {
-            if matches!(trouble, Trouble::Silent { .. }) {
+            if matches!(trouble, PathTrouble::Silent { .. }) {
                 self.entry(now, pair);
                 self.mark_degraded(now, pair, AddressPairFault::Silent);
             }
             return;
         };
         let entry = self.entry(now, pair);
-        let (Trouble::TimedOut { wait } | Trouble::Silent { wait }) = trouble;
+        let (PathTrouble::TimedOut { wait } | PathTrouble::Silent { wait }) = trouble;
         let wait = wait.max(watch.wait);
         // A segment received by another member meanwhile outweighs one member's silence.
-        let silent = matches!(trouble, Trouble::Silent { .. }) && entry.heard_at + wait <= now;
+        let silent = matches!(trouble, PathTrouble::Silent { .. }) && entry.heard_at + wait <= now;
         match &mut entry.state {
             State::Degraded(degraded) => degraded.clean_since = None,
             _ if silent => self.mark_degraded(now, pair, AddressPairFault::Silent),
@@ -427,8 +427,8 @@ impl HealthTable {
         let line = |(pair, entry): (&AddressPair, &Entry)| AddressPairInfo {
             address_pair: *pair,
             members: entry.members(),
-            loss: entry.loss.share(),
-            retransmissions: entry.retransmissions.share(),
+            loss: entry.loss.value(),
+            retransmissions: entry.retransmissions.value(),
             rto: entry.last.rto,
             health: entry.health(),
             cause: entry.fault(),

@@ -1,9 +1,9 @@
 use core::net::SocketAddr;
 
-use marline_policy::{Clean, Watch};
+use marline_policy::{PairProbing, RecoveryRule};
 use marline_time::Instant;
 
-use super::table::{Contribution, HealthTable, Trouble};
+use super::table::{HealthTable, MemberActivity, PathTrouble};
 use super::*;
 use crate::FourTuple;
 
@@ -50,9 +50,9 @@ impl Fixture {
         let Share(retransmitted, sent) = repeats;
         let at_risk = outstanding;
         let part =
-            Contribution { members: 1, lost, outstanding, at_risk, retransmitted, sent, rto };
+            MemberActivity { members: 1, lost, outstanding, at_risk, retransmitted, sent, rto };
         self.now += ms(1_000);
-        self.table.heard(self.now, self.wifi, self.now);
+        self.table.record_heard(self.now, self.wifi, self.now);
         self.table.contribute(self.now, self.wifi, &part);
         self.table.advance(self.now);
     }
@@ -63,7 +63,7 @@ impl Fixture {
 
     /// A member's timer fires; the maximum answer time is 30 ms.
     fn timeout(&mut self) {
-        self.table.trouble(self.now, self.wifi, Trouble::TimedOut { wait: ms(30) });
+        self.table.record_trouble(self.now, self.wifi, PathTrouble::TimedOut { wait: ms(30) });
     }
 
     /// Advances to the next deadline. Returns true if a probe was due.
@@ -71,7 +71,7 @@ impl Fixture {
         let at = self.table.next_timeout().expect("something is due");
         let slept = at - self.now;
         self.now = at;
-        self.table.heard(self.now, self.wifi, Instant::ZERO);
+        self.table.record_heard(self.now, self.wifi, Instant::ZERO);
         self.table.advance(at);
         (slept, self.table.take_question(&self.wifi))
     }
@@ -79,7 +79,7 @@ impl Fixture {
     /// A member receives a segment a little later.
     fn answer(&mut self) {
         self.now += ms(20);
-        self.table.heard(self.now, self.wifi, self.now);
+        self.table.record_heard(self.now, self.wifi, self.now);
     }
 
     /// Three unanswered probes.
@@ -121,7 +121,7 @@ fn shares_that_fall_do_not_trigger_and_thin_ones_neither() {
     let mut fixture = Fixture::new(PathHealthConfig { loss: 0.5, ..PathHealthConfig::multimob() });
     fixture.period(Share(9, 20), Share(0, 20), ms(200));
     assert_eq!(fixture.fault(), None, "45 %");
-    fixture.table.contribute(fixture.now, fixture.wifi, &Contribution::default());
+    fixture.table.contribute(fixture.now, fixture.wifi, &MemberActivity::default());
     fixture.period(Share(0, 0), Share(0, 0), ms(200));
     assert_eq!(fixture.fault(), None, "silence raises nothing");
 
@@ -173,7 +173,7 @@ fn a_timer_that_fires_late_proves_nothing() {
     fixture.timeout();
     for _ in 0..9 {
         fixture.now = fixture.table.next_timeout().expect("a wait") + ms(40);
-        fixture.table.heard(fixture.now, fixture.wifi, Instant::ZERO);
+        fixture.table.record_heard(fixture.now, fixture.wifi, Instant::ZERO);
         fixture.table.advance(fixture.now);
         assert!(fixture.table.take_question(&fixture.wifi), "asked again");
     }
@@ -191,7 +191,11 @@ fn a_timer_that_fires_late_proves_nothing() {
 #[test]
 fn a_long_round_trip_is_waited_for() {
     let mut fixture = Fixture::new(PathHealthConfig::prompt());
-    fixture.table.trouble(fixture.now, fixture.wifi, Trouble::TimedOut { wait: ms(400) });
+    fixture.table.record_trouble(
+        fixture.now,
+        fixture.wifi,
+        PathTrouble::TimedOut { wait: ms(400) },
+    );
     assert_eq!(fixture.next(), (ms(400), true));
 }
 
@@ -200,7 +204,7 @@ fn the_module_waits_for_its_statistics_but_believes_a_receive_timer() {
     let mut fixture = Fixture::new(PathHealthConfig::multimob());
     fixture.timeout();
     assert_eq!((fixture.fault(), fixture.table.next_timeout()), (None, None));
-    fixture.table.trouble(fixture.now, fixture.wifi, Trouble::Silent { wait: ms(30) });
+    fixture.table.record_trouble(fixture.now, fixture.wifi, PathTrouble::Silent { wait: ms(30) });
     assert_eq!(fixture.fault(), Some(AddressPairFault::Silent));
     assert_eq!(fixture.table.next_timeout(), None, "nothing lifts it");
 }
@@ -209,12 +213,12 @@ fn the_module_waits_for_its_statistics_but_believes_a_receive_timer() {
 fn one_silent_member_proves_nothing_while_another_hears() {
     let mut fixture = Fixture::new(PathHealthConfig::prompt());
     fixture.answer();
-    fixture.table.trouble(fixture.now, fixture.wifi, Trouble::Silent { wait: ms(30) });
+    fixture.table.record_trouble(fixture.now, fixture.wifi, PathTrouble::Silent { wait: ms(30) });
     assert!(fixture.table.table()[0].watched);
     let mut fixture = Fixture::new(PathHealthConfig::prompt());
     fixture.answer();
     fixture.now += ms(500);
-    fixture.table.trouble(fixture.now, fixture.wifi, Trouble::Silent { wait: ms(30) });
+    fixture.table.record_trouble(fixture.now, fixture.wifi, PathTrouble::Silent { wait: ms(30) });
     assert_eq!(fixture.fault(), Some(AddressPairFault::Silent));
 }
 
@@ -296,7 +300,7 @@ fn the_table_is_bounded() {
         let other = format!("198.51.100.{}", n + 10);
         let pair = fixture.table.address_pair(&path("192.0.2.7", &other)).expect("an address pair");
         fixture.now += ms(1);
-        fixture.table.heard(fixture.now, pair, fixture.now);
+        fixture.table.record_heard(fixture.now, pair, fixture.now);
     }
     assert_eq!(fixture.table.table().len(), 3);
     assert_eq!(fixture.fault(), None, "the one unused for longest went");
@@ -309,7 +313,7 @@ fn path_health_defaults_match_the_documentation() {
     assert_eq!((seed.loss, seed.retransmissions), (0.25, 0.5));
     assert_eq!((seed.watch, seed.clean), (None, None));
     let ours = PathHealthConfig::default();
-    assert_eq!(ours.watch, Some(Watch { wait: ms(50), count: 3 }));
-    let clean = Clean { period: ms(2_000), probe: ms(600), longest_probe: ms(1_200) };
+    assert_eq!(ours.watch, Some(PairProbing { wait: ms(50), count: 3 }));
+    let clean = RecoveryRule { period: ms(2_000), probe: ms(600), longest_probe: ms(1_200) };
     assert_eq!(ours.clean, Some(clean));
 }

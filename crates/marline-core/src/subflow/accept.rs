@@ -112,13 +112,13 @@ impl Subflow {
         let header = &segment.header;
         let is_syn = header.flags.contains(TcpFlags::SYN);
         let unheard = now.since(self.last_heard_at);
-        self.heard(now);
+        self.on_heard(now);
         if let Some(timestamps) = segment.options.timestamps.filter(|_| self.timestamps.enabled) {
             self.timestamps.on_accepted(now, timestamps.value, span.start);
         }
         let (prior_una, prior_window) = (self.tx.una, self.tx.window);
         let prior_sacked = self.tx.highest_sacked;
-        if self.state.is(SubflowState::SynReceived) {
+        if self.state.matches_state(SubflowState::SynReceived) {
             self.establish(now, segment);
             if is_syn {
                 self.ack.demand();
@@ -193,7 +193,8 @@ impl Subflow {
             };
         }
         if flags.contains(TcpFlags::SYN) {
-            let opening = self.state.is(SubflowState::SynReceived) && span.start == Ssn(0);
+            let opening =
+                self.state.matches_state(SubflowState::SynReceived) && span.start == Ssn(0);
             return match (opening, flags.contains(TcpFlags::ACK)) {
                 (true, true) => Check::Accept,
                 (true, false) => {
@@ -248,7 +249,7 @@ impl Subflow {
             return Err(Check::Drop);
         }
         let ack = segment.header.ack.unwrap_near(self.iss, self.tx.una.0).map(Ssn);
-        if self.state.is(SubflowState::SynReceived) {
+        if self.state.matches_state(SubflowState::SynReceived) {
             return match ack {
                 Some(ack) if ack >= Ssn(1) && ack <= self.tx.nxt => Ok(ack),
                 _ => {
@@ -275,7 +276,7 @@ impl Subflow {
             }
             self.answered_at = Some(now);
         }
-        self.withdrawable = !self.ack.owed();
+        self.withdrawable = !self.ack.is_owed();
         self.ack.demand();
         Ingress { challenge: true, ..Ingress::default() }
     }
@@ -293,13 +294,13 @@ impl Subflow {
         if bytes > 0 {
             self.rx.dsack = Some((span.start, span.start.plus(bytes)));
         }
-        if self.state.is(SubflowState::TimeWait) {
+        if self.state.matches_state(SubflowState::TimeWait) {
             self.start_time_wait(now);
         }
         // A peer that repeats received data did not get our ACK, but it is heard.
         let repeated = self.check_ack(segment).is_ok();
         if repeated {
-            self.heard(now);
+            self.on_heard(now);
         }
         Ingress { duplicate_bytes: bytes, repeated, ..Ingress::default() }
     }

@@ -139,7 +139,7 @@ impl Subflow {
         self.note_reordering(&tally);
         let rtt = self.sample_rtt(now, input, &tally);
         let rate = if tally.untimed {
-            self.tx.rate.skip(now, tally.newest);
+            self.tx.rate.skip_sample(now, tally.newest);
             None
         } else {
             self.tx.rate.sample(now, tally.newest, self.tx.rtt.min())

@@ -172,7 +172,7 @@ impl DelayedAck {
         }
     }
 
-    pub(super) const fn owed(&self) -> bool {
+    pub(super) const fn is_owed(&self) -> bool {
         self.owed
     }
 
@@ -204,22 +204,22 @@ mod tests {
         let now = Instant::from_millis(100);
         let lazy = |len, push| Arrival { lazy: true, ..arrival(len, push) };
         ack.on_arrival(now, lazy(200, true), SRTT);
-        assert!(!ack.owed(), "the end of a message, too");
+        assert!(!ack.is_owed(), "the end of a message, too");
         assert_eq!(ack.deadline(), Some(now + MAX));
         for _ in 0..LAZY_SEGMENTS {
             ack.on_arrival(now, lazy(1_400, false), SRTT);
         }
-        assert!(ack.owed(), "not for ever");
+        assert!(ack.is_owed(), "not for ever");
         ack.on_ack_sent();
         ack.on_arrival(now, Arrival { urgent: true, ..lazy(200, true) }, SRTT);
-        assert!(ack.owed(), "a duplicate tells of a change of carrier");
+        assert!(ack.is_owed(), "a duplicate tells of a change of carrier");
     }
 
     fn past_quick() -> DelayedAck {
         let mut ack = DelayedAck::new(MAX, 1_460);
         for i in 0..16 {
             ack.on_arrival(Instant::from_millis(i), arrival(1_400, false), SRTT);
-            assert!(ack.owed(), "segment {i}");
+            assert!(ack.is_owed(), "segment {i}");
             ack.on_ack_sent();
         }
         ack
@@ -230,10 +230,10 @@ mod tests {
         let mut ack = past_quick();
         let now = Instant::from_millis(20);
         ack.on_arrival(now, arrival(1_400, false), SRTT);
-        assert!(!ack.owed());
+        assert!(!ack.is_owed());
         assert_eq!(ack.deadline(), Some(now + WAIT));
         ack.on_arrival(now, arrival(1_400, false), SRTT);
-        assert!(ack.owed());
+        assert!(ack.is_owed());
     }
 
     #[test]
@@ -241,12 +241,15 @@ mod tests {
         let mut ack = past_quick();
         let now = Instant::from_millis(20);
         ack.on_arrival(now, arrival(43_800, false), SRTT);
-        assert!(ack.owed(), "thirty full segments in one");
+        assert!(ack.is_owed(), "thirty full segments in one");
         ack.on_ack_sent();
         ack.on_arrival(now, arrival(1_460, false), SRTT);
-        assert!(!ack.owed());
+        assert!(!ack.is_owed());
         ack.on_arrival(now, arrival(1_460, false), SRTT);
-        assert!(ack.owed(), "a full segment is no larger than our MSS, whatever was joined before");
+        assert!(
+            ack.is_owed(),
+            "a full segment is no larger than our MSS, whatever was joined before"
+        );
     }
 
     #[test]
@@ -260,9 +263,9 @@ mod tests {
         }
         ack.on_arrival(now, arrival(1_400, false), SRTT);
         ack.on_timeout(now + WAIT - Duration::from_nanos(1));
-        assert!(!ack.owed());
+        assert!(!ack.is_owed());
         ack.on_timeout(now + WAIT);
-        assert!(ack.owed());
+        assert!(ack.is_owed());
         assert_eq!(ack.deadline(), None);
     }
 
@@ -272,22 +275,22 @@ mod tests {
         let mut now = Instant::from_millis(100);
         for _ in 0..3 {
             ack.on_arrival(now, arrival(200, true), SRTT);
-            assert!(ack.owed());
+            assert!(ack.is_owed());
             ack.on_data_sent(now + Duration::from_millis(2), SRTT);
             ack.on_ack_sent();
             now += Duration::from_millis(50);
         }
         ack.on_arrival(now, arrival(200, true), SRTT);
-        assert!(!ack.owed(), "a dialogue: wait for the answer");
+        assert!(!ack.is_owed(), "a dialogue: wait for the answer");
         assert_eq!(ack.deadline(), Some(now + Duration::from_millis(5)));
         for _ in 0..3 {
             ack.on_timeout(now + Duration::from_millis(5));
-            assert!(ack.owed());
+            assert!(ack.is_owed());
             ack.on_ack_sent();
             now += Duration::from_millis(50);
             ack.on_arrival(now, arrival(200, true), SRTT);
         }
-        assert!(ack.owed(), "the dialogue is over");
+        assert!(ack.is_owed(), "the dialogue is over");
     }
 
     #[test]
@@ -298,9 +301,9 @@ mod tests {
             Arrival { urgent: true, ..arrival(1_400, false) },
             SRTT,
         );
-        assert!(ack.owed());
+        assert!(ack.is_owed());
         ack.on_ack_sent();
         ack.on_arrival(Instant::from_secs(10), arrival(1_400, false), SRTT);
-        assert!(ack.owed());
+        assert!(ack.is_owed());
     }
 }

@@ -84,8 +84,10 @@ impl Subflow {
     }
 
     fn next_ack(&mut self) -> Option<Egress> {
-        let open = !self.dead && !self.state.is_handshake() && !self.state.is(SubflowState::Closed);
-        (open && self.ack.owed()).then_some(Egress::Ack)
+        let open = !self.dead
+            && !self.state.is_handshake()
+            && !self.state.matches_state(SubflowState::Closed);
+        (open && self.ack.is_owed()).then_some(Egress::Ack)
     }
 
     fn next_syn(&mut self, now: Instant) -> Option<Egress> {
@@ -93,7 +95,11 @@ impl Subflow {
             return None;
         }
         self.on_syn_sent(now);
-        Some(if self.state.is(SubflowState::SynSent) { Egress::Syn } else { Egress::SynAck })
+        Some(if self.state.matches_state(SubflowState::SynSent) {
+            Egress::Syn
+        } else {
+            Egress::SynAck
+        })
     }
 
     /// Lowest lost segment, if window and pacer allow it.
@@ -433,7 +439,7 @@ impl Subflow {
 
     /// An ACK is pending now.
     pub(crate) fn has_pending_ack(&self) -> bool {
-        self.ack.owed()
+        self.ack.is_owed()
     }
 
     /// Requests a probe as soon as possible: the peer answers it with an ACK.
@@ -470,7 +476,7 @@ impl Subflow {
 
     /// As [`close`](Self::close), but an unanswered SYN is not abandoned: the FIN follows the answer.
     pub(crate) fn close_after_answer(&mut self) {
-        if self.state.is(SubflowState::SynSent) {
+        if self.state.matches_state(SubflowState::SynSent) {
             self.fin_wanted = true;
         } else {
             self.close();
@@ -583,6 +589,6 @@ impl Subflow {
 
     /// True if a pending ACK has SACK blocks to report.
     pub(crate) fn owes_sack(&self) -> bool {
-        self.ack.owed() && self.tx.sack_enabled && self.has_sack_blocks()
+        self.ack.is_owed() && self.tx.sack_enabled && self.has_sack_blocks()
     }
 }

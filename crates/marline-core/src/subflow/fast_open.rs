@@ -18,7 +18,7 @@ pub(super) struct FastOpen {
 impl Subflow {
     /// Answerer: allows data early, because a cookie proves the opener's address.
     pub(crate) fn open_early(&mut self) {
-        debug_assert!(self.state.is(SubflowState::SynReceived));
+        debug_assert!(self.state.matches_state(SubflowState::SynReceived));
         self.fast_open.open = true;
     }
 
@@ -40,6 +40,7 @@ impl Subflow {
 
     /// New data may be sent as far as the state goes.
     pub(super) fn may_send(&self) -> bool {
-        self.state.may_send() || self.fast_open.open && self.state.is(SubflowState::SynReceived)
+        self.state.may_send()
+            || self.fast_open.open && self.state.matches_state(SubflowState::SynReceived)
     }
 }

@@ -162,7 +162,7 @@ mod tests {
     }
 
     fn forecast() -> Forecast {
-        Forecast::of([MS(40), MS(50), MS(80)], 0.0, None)
+        Forecast::with_quantiles([MS(40), MS(50), MS(80)], 0.0, None)
     }
 
     #[test]
@@ -173,7 +173,7 @@ mod tests {
         for number in 1..=100 {
             let sent_at = at(1_000 * number);
             scorer.on_sent(sent_at, None, &forecast(), &rtt);
-            let latest = Forecast::of([MS(130); 3], 0.0, None);
+            let latest = Forecast::with_quantiles([MS(130); 3], 0.0, None);
             scorer.on_answer(sent_at..=sent_at, MS(30 + number), Duration::ZERO, &latest);
         }
         let score = scorer.score();
@@ -193,7 +193,7 @@ mod tests {
     #[test]
     fn an_answer_is_judged_by_the_forecast_of_its_sending_and_by_its_queue() {
         let (mut scorer, rtt) = (Scorer::default(), rtt());
-        let slow = Forecast::of([MS(140), MS(150), MS(180)], 0.0, None);
+        let slow = Forecast::with_quantiles([MS(140), MS(150), MS(180)], 0.0, None);
         scorer.on_sent(at(0), None, &forecast(), &rtt);
         // At the same instant the first forecast is kept.
         scorer.on_sent(at(0), Some(at(0)), &slow, &rtt);

@@ -79,7 +79,7 @@ impl Subflow {
         self.tx.window = u64::from(segment.header.window);
         self.tx.max_window = self.tx.max_window.max(self.tx.window);
         self.apply_mss();
-        self.heard(now);
+        self.on_heard(now);
     }
 
     /// Handles a segment in SYN-SENT, which may answer our SYN.
@@ -201,7 +201,8 @@ impl Subflow {
 
     /// Repeats our SYN on request. It does not prolong the attempt.
     pub(crate) fn repeat_syn(&mut self) {
-        self.owed.syn |= self.state.is(SubflowState::SynSent) && self.handshake.transmissions > 0;
+        self.owed.syn |=
+            self.state.matches_state(SubflowState::SynSent) && self.handshake.transmissions > 0;
     }
 
     /// Handles a missing answer to our SYN or SYN/ACK.
@@ -242,7 +243,7 @@ impl Subflow {
 
     /// Only the first repeats of a SYN may be linear.
     fn linear_retries(&self) -> u32 {
-        if self.state.is(SubflowState::SynSent) { self.config.syn.linear } else { 0 }
+        if self.state.matches_state(SubflowState::SynSent) { self.config.syn.linear } else { 0 }
     }
 }
 

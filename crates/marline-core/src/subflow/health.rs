@@ -19,18 +19,18 @@ use crate::on_demand::{OnDemand, Unused};
 /// Health of one subflow. A healthy one needs no memory.
 #[derive(Debug, Default)]
 pub(crate) struct SubflowHealth {
-    facts: OnDemand<Facts>,
+    facts: OnDemand<HealthFacts>,
 }
 
 /// Facts against a subflow.
 #[derive(Debug, Default)]
-struct Facts {
+struct HealthFacts {
     silence: Option<Silence>,
     verdict: Option<Verdict>,
 }
 
-impl Unused for Facts {
-    const UNUSED: &'static Self = &Facts { silence: None, verdict: None };
+impl Unused for HealthFacts {
+    const UNUSED: &'static Self = &HealthFacts { silence: None, verdict: None };
 }
 
 /// Data or an answer is overdue, and no segment was received since.
@@ -83,7 +83,7 @@ pub(crate) struct EndOfSilence {
 impl SubflowHealth {
     /// Health seen by policies and monitors.
     pub(crate) fn get(&self) -> Health {
-        let Some(facts) = self.facts.used() else { return Health::Usable };
+        let Some(facts) = self.facts.get_used() else { return Health::Usable };
         match (&facts.silence, facts.verdict) {
             (Some(silence), verdict) => {
                 let cause =

@@ -268,14 +268,14 @@ impl MtuSearch {
         let floor = self.floor();
         if self.current > floor && oldest > u64::from(floor) {
             if self.arrived == Arrived::Smaller {
-                self.fall(floor);
+                self.reduce_to(floor);
                 return true;
             }
             self.timed_out = u16::try_from(oldest).unwrap_or(u16::MAX);
         }
         let falls = count >= 2 && self.current > self.base;
         if falls {
-            self.fall(self.base);
+            self.reduce_to(self.base);
             // This size is not proven to pass either.
             self.timed_out = self.base.saturating_sub(LONG_OPTIONS);
         }
@@ -283,7 +283,7 @@ impl MtuSearch {
     }
 
     /// Continues with this size, and restarts the search for a larger one.
-    fn fall(&mut self, size: u16) {
+    fn reduce_to(&mut self, size: u16) {
         self.current = size;
         self.ceiling = self.max;
         self.losses = 0;

@@ -4,7 +4,7 @@
 use marline_time::Duration;
 
 use super::Subflow;
-use crate::path_health::Contribution;
+use crate::path_health::MemberActivity;
 
 /// Maximum answer time on a path without a measured round trip.
 const UNKNOWN_ANSWER: Duration = Duration::from_millis(300);
@@ -26,7 +26,7 @@ pub(super) struct Tally {
 
 impl Subflow {
     /// Contribution since the last call.
-    pub(crate) fn contribute(&mut self) -> Contribution {
+    pub(crate) fn contribute(&mut self) -> MemberActivity {
         let board = &self.tx.board;
         let waiting = match board.bytes_lost() {
             0 => 0,
@@ -40,7 +40,7 @@ impl Subflow {
         let lost = u64::from(tally.lost_before) + u64::from(tally.lost);
         // Segments lost and repaired in the meantime are no longer marked on the scoreboard.
         let repaired = lost.saturating_sub(u64::from(waiting));
-        Contribution {
+        MemberActivity {
             members: 1,
             lost,
             outstanding: u64::from(outstanding) + repaired,

@@ -27,11 +27,11 @@ impl Subflow {
         segment: &TcpSegment<'_>,
         accept_window: u64,
     ) -> Option<Ingress> {
-        let start = self.predicts(now, segment, accept_window)?;
+        let start = self.predicted_start(now, segment, accept_window)?;
         let len = segment.payload.len();
         let end = start.plus(len as u64);
         self.withdrawable = false;
-        self.heard(now);
+        self.on_heard(now);
         if let Some(timestamps) = segment.options.timestamps.filter(|_| self.timestamps.enabled) {
             self.timestamps.on_accepted(now, timestamps.value, start);
         }
@@ -58,7 +58,12 @@ impl Subflow {
     }
 
     /// First position of the segment, if it is exactly the predicted one.
-    fn predicts(&self, now: Instant, segment: &TcpSegment<'_>, accept_window: u64) -> Option<Ssn> {
+    fn predicted_start(
+        &self,
+        now: Instant,
+        segment: &TcpSegment<'_>,
+        accept_window: u64,
+    ) -> Option<Ssn> {
         let (header, options) = (&segment.header, &segment.options);
         let start = self.rx.nxt;
         let usual = header.flags.without(TcpFlags::PSH) == TcpFlags::ACK
@@ -66,7 +71,7 @@ impl Subflow {
             && header.seq == self.peer_to_wire(start)
             && header.ack == self.to_wire(self.tx.una)
             && options.sack.is_empty();
-        let quiet = self.state.is(SubflowState::Established)
+        let quiet = self.state.matches_state(SubflowState::Established)
             && !self.dead
             && !self.health.is_unreachable()
             && !self.ecn.negotiated

@@ -31,18 +31,18 @@ pub(super) type Newest = Option<(Instant, RateStamp)>;
 /// Largest of the last samples, kept for two spans.
 #[derive(Copy, Clone, Debug, Default)]
 struct Peak {
-    now: Largest,
-    before: Largest,
+    now: LargestRate,
+    before: LargestRate,
     span_ends_at: Instant,
 }
 
 /// Largest rate of a span, if there was one: in bits per second plus one, so that 0 means none.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-struct Largest(u64);
+struct LargestRate(u64);
 
-impl Largest {
-    const fn of(rate: Rate) -> Self {
-        Largest(rate.bits_per_s().saturating_add(1))
+impl LargestRate {
+    const fn from_rate(rate: Rate) -> Self {
+        LargestRate(rate.bits_per_s().saturating_add(1))
     }
 
     fn get(self) -> Option<Rate> {
@@ -66,7 +66,7 @@ impl Peak {
             self.before = core::mem::take(&mut self.now);
             self.span_ends_at = now + (rtt * Self::SPAN_RTTS).max(Self::MIN_SPAN);
         }
-        self.now = self.now.max(Largest::of(rate));
+        self.now = self.now.max(LargestRate::from_rate(rate));
     }
 }
 
@@ -113,7 +113,7 @@ impl RateSampler {
         min_rtt: Option<Duration>,
     ) -> Option<RateSample> {
         let (sent_at, stamp) = newest?;
-        self.skip(now, newest);
+        self.skip_sample(now, newest);
         let send_phase = sent_at.since(stamp.first_sent_at);
         let interval = send_phase.max(now.since(stamp.delivered_at));
         if interval.is_zero() || min_rtt.is_some_and(|min| interval < min) {
@@ -132,7 +132,7 @@ impl RateSampler {
     }
 
     /// Skips the sample of a processed ACK, because the process did not run while some of its data was in flight.
-    pub(super) fn skip(&mut self, now: Instant, newest: Newest) {
+    pub(super) fn skip_sample(&mut self, now: Instant, newest: Newest) {
         let Some((sent_at, _)) = newest else { return };
         self.delivered_at = now;
         self.first_sent_at = sent_at;

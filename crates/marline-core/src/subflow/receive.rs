@@ -52,7 +52,7 @@ impl Reception {
 
 /// Result of storing a payload.
 #[derive(Copy, Clone, Debug, Default)]
-struct Stored {
+struct StoreOutcome {
     new: u64,
     urgent: bool,
 }
@@ -84,7 +84,7 @@ impl Subflow {
         if has_fin {
             self.note_fin(end, edge);
         }
-        let mut stored = Stored::default();
+        let mut stored = StoreOutcome::default();
         if len > 0 {
             ingress.start = Some(start);
             stored = self.store(segment.payload, start, edge, ingress);
@@ -113,12 +113,18 @@ impl Subflow {
         }
     }
 
-    fn store(&mut self, payload: &[u8], start: Ssn, edge: Ssn, ingress: &mut Ingress) -> Stored {
+    fn store(
+        &mut self,
+        payload: &[u8],
+        start: Ssn,
+        edge: Ssn,
+        ingress: &mut Ingress,
+    ) -> StoreOutcome {
         let end = start.plus(payload.len() as u64);
         let limit = self.rx.fin.map_or(edge, |fin| edge.min(fin));
         let from = start.max(self.rx.nxt);
         let to = end.min(limit);
-        let mut stored = Stored { new: 0, urgent: to < end };
+        let mut stored = StoreOutcome { new: 0, urgent: to < end };
         let old = from.since(start);
         if old > 0 {
             ingress.duplicate_bytes = old;

@@ -30,12 +30,12 @@ const RECENT: usize = 4;
 #[derive(Debug)]
 pub(super) struct ReorderQueue {
     max_ranges: usize,
-    held: OnDemand<Held>,
+    held: OnDemand<HeldRanges>,
 }
 
 /// Held bytes and their ranges.
 #[derive(Debug, Default)]
-struct Held {
+struct HeldRanges {
     buffers: BTreeMap<u64, Vec<u8>>,
     ranges: BTreeMap<u64, u64>,
     /// A position in each of the ranges that changed last, newest first.
@@ -46,8 +46,8 @@ struct Held {
     pool: Vec<Vec<u8>>,
 }
 
-impl Unused for Held {
-    const UNUSED: &'static Self = &Held {
+impl Unused for HeldRanges {
+    const UNUSED: &'static Self = &HeldRanges {
         buffers: BTreeMap::new(),
         ranges: BTreeMap::new(),
         recent: VecDeque::new(),
@@ -64,7 +64,7 @@ impl ReorderQueue {
 
     /// True if SACK has no ranges to report.
     pub(super) fn is_empty(&self) -> bool {
-        self.held.used().is_none_or(|held| held.ranges.is_empty())
+        self.held.get_used().is_none_or(|held| held.ranges.is_empty())
     }
 
     /// Bytes of memory held, including empty buffers.
@@ -74,8 +74,8 @@ impl ReorderQueue {
     }
 
     /// Bytes held out of order.
-    pub(super) fn held(&self) -> u64 {
-        self.held.used().map_or(0, |held| held.bytes)
+    pub(super) fn held_bytes(&self) -> u64 {
+        self.held.get_used().map_or(0, |held| held.bytes)
     }
 
     /// Releases unused memory.
@@ -89,7 +89,7 @@ impl ReorderQueue {
         held.spare = 0;
         for buffer in held.buffers.values_mut() {
             buffer.shrink_to_fit();
-            held.spare += spare(buffer);
+            held.spare += spare_bytes(buffer);
         }
         held.recent.shrink_to_fit();
     }
@@ -107,7 +107,7 @@ impl ReorderQueue {
 
     /// First contiguous part of the held bytes in `start..end`.
     pub(super) fn held_within(&self, start: u64, end: u64) -> Option<(u64, u64)> {
-        self.held.used()?.held_within(start, end)
+        self.held.get_used()?.held_within(start, end)
     }
 
     /// Moves to `rcv_nxt` and returns the end of the held bytes that continue it.
@@ -128,21 +128,21 @@ impl ReorderQueue {
 
     /// Ranges that changed last, newest first.
     pub(super) fn recent(&self) -> impl Iterator<Item = (u64, u64)> {
-        let held = self.held.used();
+        let held = self.held.get_used();
         held.into_iter()
             .flat_map(|held| held.recent.iter().filter_map(|&point| held.range_around(point)))
     }
 }
 
 /// Unfilled bytes of a buffer.
-fn spare(buffer: &Vec<u8>) -> u64 {
+fn spare_bytes(buffer: &Vec<u8>) -> u64 {
     (buffer.capacity() - buffer.len()) as u64
 }
 
-impl Held {
+impl HeldRanges {
     /// As [`ReorderQueue::insert`], with the limit on ranges and on buffers.
     fn insert(&mut self, start: u64, payload: &[u8], room: u64, max_ranges: usize) -> Option<u64> {
-        if payload.len() as u64 > room && self.missing(start, payload.len() as u64) > room {
+        if payload.len() as u64 > room && self.missing_bytes(start, payload.len() as u64) > room {
             return None;
         }
         let end = start + payload.len() as u64;
@@ -154,12 +154,12 @@ impl Held {
         if new > 0 {
             self.add_range(start, end);
         }
-        self.touch(start);
+        self.mark_newest(start);
         Some(new)
     }
 
     /// Bytes from `start` on that no buffer holds.
-    fn missing(&self, start: u64, len: u64) -> u64 {
+    fn missing_bytes(&self, start: u64, len: u64) -> u64 {
         let (mut at, end, mut missing) = (start, start + len, 0);
         while at < end {
             match self.range_around(at) {
@@ -215,7 +215,7 @@ impl Held {
             && held + buffer.len() as u64 == at
             && buffer.len() + bytes.len() <= BUFFER_BYTES
         {
-            self.spare -= spare(buffer);
+            self.spare -= spare_bytes(buffer);
             let needed = buffer.len() + bytes.len();
             if needed > buffer.capacity() {
                 // Double the size, as a vector grows by itself, but never beyond its maximum content.
@@ -224,7 +224,7 @@ impl Held {
             }
             buffer.extend_from_slice(bytes);
             self.bytes += bytes.len() as u64;
-            self.spare += spare(buffer);
+            self.spare += spare_bytes(buffer);
             return true;
         }
         if self.buffers.len() >= max_ranges {
@@ -234,7 +234,7 @@ impl Held {
         let mut buffer = kept.unwrap_or_default();
         buffer.extend_from_slice(bytes);
         self.bytes += bytes.len() as u64;
-        self.spare += spare(&buffer);
+        self.spare += spare_bytes(&buffer);
         self.buffers.insert(at, buffer);
         true
     }
@@ -253,7 +253,7 @@ impl Held {
     }
 
     /// Marks the range around `at` as changed last.
-    fn touch(&mut self, at: u64) {
+    fn mark_newest(&mut self, at: u64) {
         let Some((start, end)) = self.range_around(at) else { return };
         self.recent.retain(|&point| point < start || point >= end);
         self.recent.push_front(at);
@@ -295,7 +295,7 @@ impl Held {
             }
             let (start, mut buffer) = entry.remove_entry();
             self.bytes -= buffer.len() as u64;
-            self.spare -= spare(&buffer);
+            self.spare -= spare_bytes(&buffer);
             let known = (from.saturating_sub(start) as usize).min(buffer.len());
             dropped += known as u64;
             if known == buffer.len() {
@@ -363,13 +363,13 @@ mod tests {
         assert_eq!(queue.insert(200, &bytes(200, 300), 100), Some(100));
         assert_eq!(queue.insert(250, &bytes(250, 350), 49), None);
         assert_eq!(queue.insert(150, &bytes(150, 350), 100), Some(100), "100 of 200 are known");
-        assert_eq!(queue.held(), 200);
+        assert_eq!(queue.held_bytes(), 200);
         assert_eq!(queue.advance(150), 350);
         assert_eq!(drain(&mut queue, 150, 350).0, bytes(150, 350));
-        assert_eq!(queue.held(), 0);
+        assert_eq!(queue.held_bytes(), 0);
         assert!(queue.memory() > 0, "kept for use");
         queue.shrink();
-        assert!(queue.memory() == 0 && queue.held.used().is_none());
+        assert!(queue.memory() == 0 && queue.held.get_used().is_none());
     }
 
     /// A peer could make each of many held bytes occupy a buffer that was large for others.
@@ -394,7 +394,7 @@ mod tests {
                 far += 2;
             }
         }
-        let (held, memory) = (queue.held(), queue.memory());
+        let (held, memory) = (queue.held_bytes(), queue.memory());
         assert_eq!(held, 50 * POOL as u64);
         assert!(memory < 1 << 20, "{memory} bytes for {held}");
     }

@@ -25,7 +25,7 @@ impl State {
         self.current
     }
 
-    pub(super) fn is(self, state: SubflowState) -> bool {
+    pub(super) fn matches_state(self, state: SubflowState) -> bool {
         self.current == state
     }
 
@@ -48,7 +48,7 @@ impl State {
 
     /// Our SYN and the peer's crossed: simultaneous open.
     pub(super) fn move_to_syn_received(&mut self) {
-        debug_assert!(self.is(SubflowState::SynSent));
+        debug_assert!(self.matches_state(SubflowState::SynSent));
         self.current = SubflowState::SynReceived;
     }
 

@@ -112,8 +112,8 @@ impl Subflow {
         let times = self.keepalive_times()?;
         let quiet = self.tx.board.is_empty()
             && !self.state.is_handshake()
-            && !self.state.is(SubflowState::TimeWait)
-            && !self.state.is(SubflowState::Closed);
+            && !self.state.matches_state(SubflowState::TimeWait)
+            && !self.state.matches_state(SubflowState::Closed);
         if !quiet {
             return None;
         }
@@ -158,7 +158,7 @@ impl Subflow {
     }
 
     /// Handles an acceptable segment, or a repetition.
-    pub(super) fn heard(&mut self, now: Instant) {
+    pub(super) fn on_heard(&mut self, now: Instant) {
         let unheard = now.since(self.last_heard_at);
         self.last_heard_at = now;
         self.keepalive = Keepalive::default();

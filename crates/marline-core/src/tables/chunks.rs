@@ -38,7 +38,7 @@ impl ChunkSource {
         self.account.take_chunk()
     }
 
-    fn give(&mut self, chunk: Chunk) {
+    fn give_back(&mut self, chunk: Chunk) {
         self.held_pieces -= PIECES;
         self.account.return_chunk(chunk);
         self.account.sub(self.kind, CHUNK);
@@ -169,7 +169,7 @@ impl Slot {
     fn clear(&mut self, source: &mut ChunkSource) {
         let pinned = self.pinned();
         match core::mem::replace(self, Slot::Empty { pinned }) {
-            Slot::Own { bytes, .. } => source.give(bytes),
+            Slot::Own { bytes, .. } => source.give_back(bytes),
             Slot::Part { bytes, .. } => source.return_piece(bytes),
             Slot::Empty { .. } | Slot::Lent { .. } => {}
         }
@@ -179,15 +179,15 @@ impl Slot {
         let (at, end) = (offset, offset + bytes.len());
         if let Slot::Own { bytes: chunk, .. } = self {
             chunk[at..end].copy_from_slice(bytes);
-        } else if let Some((piece, start)) = self.piece(source, at, end) {
+        } else if let Some((piece, start)) = self.piece_for(source, at, end) {
             piece[at - start..end - start].copy_from_slice(bytes);
-        } else if let Some(chunk) = self.own(source) {
+        } else if let Some(chunk) = self.make_owned(source) {
             chunk[at..end].copy_from_slice(bytes);
         }
     }
 
     /// Piece for these bytes of the chunk, and its start. `None` if the whole chunk is needed.
-    fn piece(
+    fn piece_for(
         &mut self,
         source: &mut ChunkSource,
         at: usize,
@@ -209,7 +209,7 @@ impl Slot {
     }
 
     /// Whole chunk to write to. Static bytes, or a piece, are copied into it.
-    fn own(&mut self, source: &mut ChunkSource) -> Option<&mut Bytes> {
+    fn make_owned(&mut self, source: &mut ChunkSource) -> Option<&mut Bytes> {
         if !matches!(self, Slot::Own { .. }) {
             let (pinned, mut bytes) = (self.pinned(), source.take());
             match core::mem::replace(self, Slot::EMPTY) {
@@ -226,7 +226,7 @@ impl Slot {
     }
 
     /// The slot already refers to these bytes at this place.
-    fn lends(&self, offset: usize, bytes: &[u8]) -> bool {
+    fn refers_to(&self, offset: usize, bytes: &[u8]) -> bool {
         let Slot::Lent { bytes: lent, .. } = self else { return false };
         let there = lent.get(offset..offset + bytes.len());
         there.is_some_and(|there| core::ptr::eq(there, bytes) || there == bytes)
@@ -302,7 +302,12 @@ impl Chunks {
 
     /// As [`write`](Self::write) for the first `count` of these bytes; a chunk filled by them and the following
     /// bytes refers to them.
-    pub(crate) fn lend(&mut self, mut position: u64, mut bytes: &'static [u8], mut count: usize) {
+    pub(crate) fn refer_to(
+        &mut self,
+        mut position: u64,
+        mut bytes: &'static [u8],
+        mut count: usize,
+    ) {
         debug_assert!(position >= self.released);
         while count > 0 {
             let (number, offset) = (position / CHUNK, (position % CHUNK) as usize);
@@ -312,7 +317,7 @@ impl Chunks {
                 (Some(slot @ &mut Slot::Empty { pinned }), Some(whole)) if offset == 0 => {
                     *slot = Slot::Lent { pinned, bytes: whole };
                 }
-                (Some(slot), _) if slot.lends(offset, &bytes[..n]) => {}
+                (Some(slot), _) if slot.refers_to(offset, &bytes[..n]) => {}
                 _ => self.write(position, &bytes[..n]),
             }
             bytes = &bytes[n..];

@@ -70,7 +70,7 @@ impl CookieKeys {
     }
 
     /// Checks a cookie of the client on this path.
-    pub(crate) fn judge(&self, cookie: &[u8], path: &FourTuple) -> CookieValidity {
+    pub(crate) fn check(&self, cookie: &[u8], path: &FourTuple) -> CookieValidity {
         let is_of = |key: &[u8; 16]| equal_in_constant_time(cookie, &Self::cookie_of(key, path));
         match &self.backup {
             _ if is_of(&self.primary) => CookieValidity::Good,
@@ -120,12 +120,12 @@ mod tests {
         let here = path([10, 0, 0, 2], [10, 0, 0, 1]);
         let cookie = CookieKeys::cookie_of(&first, &here);
         let keys = CookieKeys { primary: first, backup: None };
-        assert_eq!(keys.judge(&cookie, &here), CookieValidity::Good);
+        assert_eq!(keys.check(&cookie, &here), CookieValidity::Good);
         let elsewhere = path([10, 0, 0, 3], [10, 0, 0, 1]);
-        assert_eq!(keys.judge(&cookie, &elsewhere), CookieValidity::Wrong);
-        assert_eq!(keys.judge(&cookie[..6], &here), CookieValidity::Wrong, "a part of it");
+        assert_eq!(keys.check(&cookie, &elsewhere), CookieValidity::Wrong);
+        assert_eq!(keys.check(&cookie[..6], &here), CookieValidity::Wrong, "a part of it");
         let renewed = CookieKeys { primary: second, backup: Some(first) };
-        assert_eq!(renewed.judge(&cookie, &here), CookieValidity::Old);
+        assert_eq!(renewed.check(&cookie, &here), CookieValidity::Old);
         assert_eq!(format!("{renewed:?}"), "CookieKeys(..)");
     }
 }

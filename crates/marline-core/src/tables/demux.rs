@@ -25,9 +25,9 @@ pub(crate) struct FlowRef {
 pub(crate) struct KeyedState(u64);
 
 impl BuildHasher for KeyedState {
-    type Hasher = Folded;
-    fn build_hasher(&self) -> Folded {
-        Folded { key: self.0 | 1, state: self.0.rotate_left(32) }
+    type Hasher = FoldedHasher;
+    fn build_hasher(&self) -> FoldedHasher {
+        FoldedHasher { key: self.0 | 1, state: self.0.rotate_left(32) }
     }
 }
 
@@ -35,19 +35,19 @@ impl BuildHasher for KeyedState {
 /// odd, so that an attacker cannot choose words that collide. A lookup takes a few nanoseconds; SipHash would take
 /// a multiple of that for every packet.
 #[derive(Debug)]
-pub(crate) struct Folded {
+pub(crate) struct FoldedHasher {
     key: u64,
     state: u64,
 }
 
-impl Folded {
+impl FoldedHasher {
     const fn mix(&mut self, word: u64) {
         let wide = (self.state ^ word) as u128 * self.key as u128;
         self.state = (wide as u64) ^ ((wide >> 64) as u64) ^ self.key.rotate_left(17);
     }
 }
 
-impl Hasher for Folded {
+impl Hasher for FoldedHasher {
     fn finish(&self) -> u64 {
         let wide = u128::from(self.state) * 0x9e37_79b9_7f4a_7c15_u128;
         (wide as u64) ^ ((wide >> 64) as u64)
@@ -142,7 +142,7 @@ impl Demux {
 
     /// Subflow of a packet. A repeated SYN finds the subflow it started.
     pub(crate) fn find(&self, path: &FourTuple, flow: u64, peer_flow: u64) -> Option<FlowRef> {
-        match (flow, peer_flow, Ipv4Tuple::of(path)) {
+        match (flow, peer_flow, Ipv4Tuple::from_path(path)) {
             (0, 0, Some(tuple)) => self.by_ipv4.get(&tuple),
             (0, 0, None) => self.by_tuple.get(path),
             (0, peer, Some(tuple)) => self.by_ipv4_syn.get(&(tuple, peer)),
@@ -166,7 +166,7 @@ impl Demux {
     }
 
     pub(crate) fn insert(&mut self, key: FlowKey, flow: FlowRef) {
-        let ipv4 = Ipv4Tuple::of(&key.path);
+        let ipv4 = Ipv4Tuple::from_path(&key.path);
         if key.local_flow == 0 {
             match ipv4 {
                 Some(tuple) => self.by_ipv4.insert(tuple, flow),
@@ -184,7 +184,7 @@ impl Demux {
     }
 
     pub(crate) fn remove(&mut self, key: &FlowKey) {
-        let ipv4 = Ipv4Tuple::of(&key.path);
+        let ipv4 = Ipv4Tuple::from_path(&key.path);
         if key.local_flow == 0 {
             match ipv4 {
                 Some(tuple) => self.by_ipv4.remove(&tuple),

@@ -25,15 +25,15 @@ impl FastJoinMemory {
 
     /// Records that the SYN, or its answer, was lost.
     pub(crate) fn on_lost(&mut self, now: Instant, local: IpAddr, remote: SocketAddr) {
-        self.spare(local, remote, now + SPARE_LOST);
+        self.avoid_until(local, remote, now + SPARE_LOST);
     }
 
     /// Records that the peer, or a middlebox, refused it.
     pub(crate) fn on_refused(&mut self, now: Instant, local: IpAddr, remote: SocketAddr) {
-        self.spare(local, remote, now + REFUSAL_AVOID_TIME);
+        self.avoid_until(local, remote, now + REFUSAL_AVOID_TIME);
     }
 
-    fn spare(&mut self, local: IpAddr, remote: SocketAddr, until: Instant) {
+    fn avoid_until(&mut self, local: IpAddr, remote: SocketAddr, until: Instant) {
         self.pairs.retain(|(l, r, _)| (*l, *r) != (local, remote));
         if self.pairs.len() >= MAX_SPARED {
             self.pairs.remove(0);

@@ -29,7 +29,7 @@ const AVOID_TIME: Duration = Duration::from_secs(3_600);
 
 /// Form of the next request.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
-enum Form {
+enum RequestForm {
     /// The assigned option number; the experimental form follows if there is no cookie.
     #[default]
     First,
@@ -48,7 +48,7 @@ struct Entry {
     mss: u16,
     /// True if the server supports Multipath TCP, if it was offered: at one of its ports is enough.
     multipath: Option<bool>,
-    form: Form,
+    form: RequestForm,
     /// Consecutive lost SYNs.
     lost: u8,
     spared_until: Instant,
@@ -115,7 +115,7 @@ impl FastOpenMemory {
             Some(cookie) => Plan::Send(Some(cookie), mss),
             None => {
                 let form = entry.map(|entry| entry.form).unwrap_or_default();
-                let experimental = form == Form::Experimental;
+                let experimental = form == RequestForm::Experimental;
                 Plan::Ask(FastOpenOption::REQUEST.with_form(experimental))
             }
         }
@@ -130,7 +130,7 @@ impl FastOpenMemory {
             cookie: None,
             mss: answer.mss,
             multipath: None,
-            form: Form::First,
+            form: RequestForm::First,
             lost: 0,
             spared_until: now,
         });
@@ -147,7 +147,11 @@ impl FastOpenMemory {
             (entry.lost, entry.spared_until) = (0, now + AVOID_TIME);
         }
         if answer.asked.is_some() && !answer.repeated && answer.took.is_none() && cookie.is_none() {
-            entry.form = if entry.form == Form::First { Form::Experimental } else { Form::Settled };
+            entry.form = if entry.form == RequestForm::First {
+                RequestForm::Experimental
+            } else {
+                RequestForm::Settled
+            };
         }
         if self.entries.len() >= MAX_ENTRIES {
             self.entries.pop_front();
@@ -156,7 +160,7 @@ impl FastOpenMemory {
     }
 
     /// Forgets a local address that came (back): it may belong to another network.
-    pub(crate) fn forget(&mut self, local: IpAddr) {
+    pub(crate) fn forget_address(&mut self, local: IpAddr) {
         self.entries.retain(|entry| entry.path.local != local);
     }
 
@@ -203,7 +207,7 @@ mod tests {
         let took = Answer { asked: Some(cookie(7)), took: Some(true), mss: 900, ..asked() };
         memory.on_answer(NOW, pair(1), &took);
         assert_eq!(memory.plan(NOW, pair(1), &WITH_COOKIE), Plan::Send(Some(cookie(7)), 900));
-        memory.forget(pair(1).local);
+        memory.forget_address(pair(1).local);
         assert_eq!(memory.plan(NOW, pair(1), &WITH_COOKIE), Plan::Ask(FastOpenOption::REQUEST));
     }
 
@@ -259,7 +263,7 @@ mod tests {
             assert_eq!(memory.plan(NOW, pair(1), &spares), plan, "{multipath:?}");
             assert_eq!(memory.plan(NOW, pair(1), &WITH_COOKIE), send, "{multipath:?}");
         }
-        memory.forget(pair(1).local);
+        memory.forget_address(pair(1).local);
         assert_eq!(memory.plan(NOW, pair(1), &spares), ask);
     }
 

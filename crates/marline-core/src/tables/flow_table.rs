@@ -9,7 +9,7 @@ use marline_wire::SeqNum;
 use super::demux::{Demux, FlowKey, FlowRef};
 use super::initial_numbers::InitialNumbers;
 use super::outbox::Outbox;
-use super::time_wait::{Ended, TimeWait};
+use super::time_wait::{EndedSubflow, TimeWait};
 use crate::{EndpointConfig, FourTuple, Shard};
 
 /// Ephemeral ports: Linux's default range.
@@ -138,18 +138,18 @@ impl FlowTable {
     }
 
     /// Takes over the remaining state of a subflow that ended.
-    pub(crate) fn retire(&mut self, ended: Ended, out: &mut Outbox) {
+    pub(crate) fn keep_ended(&mut self, ended: EndedSubflow, out: &mut Outbox) {
         self.time_wait.insert(ended, &mut self.demux, out);
     }
 
     /// Remaining state of the subflow in a slot with [`TIME_WAIT_BIT`](super::time_wait::TIME_WAIT_BIT).
-    pub(crate) fn ended(&self, slot: u32) -> Option<Ended> {
+    pub(crate) fn ended_subflow(&self, slot: u32) -> Option<EndedSubflow> {
         self.time_wait.get(slot).copied()
     }
 
     /// Drops an entry early, because its address pair is needed for a new connection.
     pub(crate) fn forget_ended(&mut self, slot: u32, out: &mut Outbox) {
-        self.time_wait.forget(slot, &mut self.demux, out);
+        self.time_wait.evict(slot, &mut self.demux, out);
     }
 
     /// Sends resets that could not be sent before a local address came back.

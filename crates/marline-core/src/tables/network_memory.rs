@@ -104,7 +104,7 @@ impl NetworkMemory {
     }
 
     /// Forgets a local address that came (back): it may belong to another network.
-    pub(crate) fn forget(&mut self, local: IpAddr) {
+    pub(crate) fn forget_address(&mut self, local: IpAddr) {
         self.entries.retain(|entry| entry.local != local);
         self.passed.retain(|pair| pair.0 != local);
     }
@@ -152,7 +152,7 @@ mod tests {
         memory.clear_suspicion(ip(1), ip(9));
         assert!(!memory.refuses(now, ip(1), ip(9)));
         memory.blame(now, ip(1), ip(9));
-        memory.forget(ip(1));
+        memory.forget_address(ip(1));
         assert!(!memory.refuses(now, ip(1), ip(9)));
         for number in 0..1_000_u32 {
             let remote = IpAddr::from((0x0b00_0000 + number).to_be_bytes());
@@ -178,7 +178,7 @@ mod tests {
         memory.on_unanswered(now, ip(2), ip(9));
         assert!(memory.refuses(now, ip(2), ip(9)), "nothing is known to have passed there");
         memory.on_passed(ip(2), ip(9));
-        memory.forget(ip(2));
+        memory.forget_address(ip(2));
         memory.on_unanswered(now, ip(2), ip(9));
         assert!(memory.refuses(now, ip(2), ip(9)), "that was another network");
     }

@@ -139,7 +139,7 @@ mod tests {
         fn oldest(&self) -> Option<Mapping> {
             None
         }
-        fn at(&self, _at: Dsn) -> Option<Mapping> {
+        fn mapping_at(&self, _at: Dsn) -> Option<Mapping> {
             None
         }
         fn next_not_on(&self, _subflow: SubflowId, _from: Dsn) -> Option<Mapping> {
@@ -166,8 +166,8 @@ mod tests {
             repairs: false,
             mappings: &Nothing,
         };
-        let ((), inputs) = Inputs::of(&cx, &BudgetState::default(), |_| ());
-        let (question, grounds) = (Question::Next, Grounds::of(Rule::NoPath));
+        let ((), inputs) = Inputs::record(&cx, &BudgetState::default(), |_| ());
+        let (question, grounds) = (Question::Next, Grounds::without_times(Rule::NoPath));
         Reason { question, decision: Decision::Wait, also: Vec::new(), grounds, inputs }
     }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use marline_policy::AddressPairFault;
 
-use crate::path_health::Trouble;
+use crate::path_health::PathTrouble;
 use crate::{FourTuple, PathAddresses};
 
 /// Limit on address pairs with unreported timeouts.
@@ -16,14 +16,14 @@ pub(crate) struct PathFaults {
     /// There is a path health monitor.
     present: bool,
     /// Timeouts since the last visit, by addresses: the worst one of each address pair.
-    troubles: BTreeMap<PathAddresses, (FourTuple, Trouble)>,
+    troubles: BTreeMap<PathAddresses, (FourTuple, PathTrouble)>,
     /// Degraded address pairs, by addresses.
     degraded: BTreeMap<PathAddresses, AddressPairFault>,
 }
 
 impl PathFaults {
     /// Records a timeout on a subflow.
-    pub(crate) fn report(&mut self, path: FourTuple, trouble: Trouble) {
+    pub(crate) fn report(&mut self, path: FourTuple, trouble: PathTrouble) {
         if let Some((_, before)) = self.troubles.get_mut(&path.addresses()) {
             *before = before.worse_of(trouble);
         } else if self.present && self.troubles.len() < MAX_TROUBLES {
@@ -37,7 +37,7 @@ impl PathFaults {
     }
 
     /// Starts with a new path health monitor; earlier verdicts are dropped.
-    pub(crate) fn begin(&mut self) {
+    pub(crate) fn reset(&mut self) {
         *self = PathFaults { present: true, ..PathFaults::default() };
     }
 
@@ -45,7 +45,7 @@ impl PathFaults {
         !self.troubles.is_empty()
     }
 
-    pub(crate) fn take_troubles(&mut self) -> Vec<(FourTuple, Trouble)> {
+    pub(crate) fn take_troubles(&mut self) -> Vec<(FourTuple, PathTrouble)> {
         core::mem::take(&mut self.troubles).into_values().collect()
     }
 

@@ -31,7 +31,7 @@ impl Request {
         self.meta.ecn
     }
 
-    pub(crate) const fn after(&self) -> Option<SeqNum> {
+    pub(crate) const fn expected_ack(&self) -> Option<SeqNum> {
         self.after
     }
 
@@ -64,7 +64,7 @@ impl Requests {
         None
     }
 
-    pub(crate) fn take(&mut self, path: &FourTuple) -> Option<Request> {
+    pub(crate) fn remove(&mut self, path: &FourTuple) -> Option<Request> {
         self.waiting.remove(path)
     }
 }

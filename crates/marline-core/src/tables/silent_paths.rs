@@ -44,7 +44,7 @@ const FIRST_PATH: PathAddresses = PathAddresses {
 
 /// A due action.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Due {
+pub(crate) enum DueAction {
     /// One of the connections that wait for this path has to probe it.
     Probe(PathAddresses),
     /// The path answers: this connection has to retry its pending transmissions there.
@@ -173,7 +173,7 @@ impl SilentPaths {
     }
 
     /// Next due action. A probe must be followed by [`on_probed`](Self::on_probed).
-    pub(crate) fn take_due(&mut self, now: Instant) -> Option<Due> {
+    pub(crate) fn take_due(&mut self, now: Instant) -> Option<DueAction> {
         if self.wake_at <= now
             && let Some((path, id)) = self.woken.pop_front()
         {
@@ -181,11 +181,11 @@ impl SilentPaths {
             if self.woken_now >= WAKE_BATCH {
                 (self.woken_now, self.wake_at) = (0, now + WAKE_GAP);
             }
-            return Some(Due::Wake(path, id));
+            return Some(DueAction::Wake(path, id));
         }
         self.woken_now = 0;
         let due = self.schedule.first().filter(|(at, _)| (*at).max(self.gap_ends) <= now);
-        due.map(|(_, path)| Due::Probe(*path))
+        due.map(|(_, path)| DueAction::Probe(*path))
     }
 
     /// Connections that wait for the path, in the order in which they probe it.
@@ -199,7 +199,7 @@ impl SilentPaths {
     }
 
     /// Removes a connection from the path.
-    pub(crate) fn leave(&mut self, path: PathAddresses, id: ConnectionId) {
+    pub(crate) fn remove_connection(&mut self, path: PathAddresses, id: ConnectionId) {
         if let Some(known) = self.paths.get_mut(&path) {
             known.members.remove(&id);
             self.waits.remove(&(id, path));
@@ -285,7 +285,7 @@ mod tests {
     fn probes(silent: &mut SilentPaths, until: Instant, in_use: bool) -> Vec<ConnectionId> {
         let mut probers = Vec::new();
         while let Some(now) = silent.next_timeout().filter(|at| *at <= until) {
-            let Some(Due::Probe(path)) = silent.take_due(now) else { panic!("{silent:?}") };
+            let Some(DueAction::Probe(path)) = silent.take_due(now) else { panic!("{silent:?}") };
             let first = silent.members(path)[0];
             probers.push(first);
             silent.on_probed(now, path, prober(first.0, in_use));
@@ -347,7 +347,7 @@ mod tests {
         let mut at_once = 0;
         while let Some(now) = silent.next_timeout().filter(|at| *at < START + MS(500)) {
             let before = woken.len();
-            while let Some(Due::Wake(_, id)) = silent.take_due(now) {
+            while let Some(DueAction::Wake(_, id)) = silent.take_due(now) {
                 woken.push(id.0);
             }
             at_once = at_once.max(woken.len() - before);

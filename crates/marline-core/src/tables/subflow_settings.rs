@@ -13,11 +13,11 @@ const KEPT: usize = 16;
 /// Recently created settings.
 #[derive(Debug, Default)]
 pub(crate) struct SubflowSettings {
-    made: VecDeque<Made>,
+    made: VecDeque<CachedSettings>,
 }
 
 #[derive(Debug)]
-struct Made {
+struct CachedSettings {
     of: Arc<ConnectionConfig>,
     capabilities: Capabilities,
     settings: Arc<SubflowConfig>,
@@ -25,14 +25,14 @@ struct Made {
 
 impl SubflowSettings {
     /// Settings of a subflow of a connection with this configuration.
-    pub(crate) fn of(
+    pub(crate) fn for_subflow(
         &mut self,
         connection: &Arc<ConnectionConfig>,
         capabilities: Capabilities,
         limits: &Limits,
         syn: SynRetries,
     ) -> Arc<SubflowConfig> {
-        let alike = |made: &&Made| {
+        let alike = |made: &&CachedSettings| {
             Arc::ptr_eq(&made.of, connection)
                 && made.capabilities == capabilities
                 && made.settings.syn == syn
@@ -43,7 +43,7 @@ impl SubflowSettings {
         let settings = Arc::new(SubflowConfig::new(connection, &capabilities, limits, syn));
         self.made.truncate(KEPT - 1);
         let of = Arc::clone(connection);
-        self.made.push_front(Made { of, capabilities, settings: Arc::clone(&settings) });
+        self.made.push_front(CachedSettings { of, capabilities, settings: Arc::clone(&settings) });
         settings
     }
 
@@ -72,7 +72,7 @@ mod tests {
         let limits = Limits::default();
         let mut settings = SubflowSettings::default();
         let mut of = |config: &_, syn: fn(&ConnectionConfig) -> SynRetries| {
-            settings.of(config, capabilities, &limits, syn(config))
+            settings.for_subflow(config, capabilities, &limits, syn(config))
         };
         let (first, join): (fn(&_) -> _, fn(&_) -> _) = (SynRetries::first, SynRetries::join);
         let made = of(&one, first);

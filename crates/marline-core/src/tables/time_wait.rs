@@ -34,7 +34,7 @@ pub(crate) enum Answer {
 
 /// An ended subflow.
 #[derive(Copy, Clone, Debug)]
-pub(crate) struct Ended {
+pub(crate) struct EndedSubflow {
     pub(crate) key: FlowKey,
     pub(crate) answer: Answer,
     /// Sequence number of the peer's SYN.
@@ -52,7 +52,7 @@ pub(crate) struct Ended {
     pub(crate) until: Instant,
 }
 
-impl Ended {
+impl EndedSubflow {
     /// True if this SYN opens a new connection between the same addresses, instead of being a late segment.
     ///
     /// In TIME-WAIT it must be newer than the end of the old one: by its timestamp, or else its sequence number
@@ -98,7 +98,7 @@ impl Ended {
 /// Ring of entries in order of insertion.
 #[derive(Debug)]
 pub(crate) struct TimeWait {
-    entries: VecDeque<Option<Ended>>,
+    entries: VecDeque<Option<EndedSubflow>>,
     /// Number of the first entry in the ring, so that numbers stay valid while it moves.
     first: u32,
     limit: usize,
@@ -110,10 +110,10 @@ impl TimeWait {
     }
 
     /// Adds a subflow. The oldest one is evicted if there are too many.
-    pub(crate) fn insert(&mut self, ended: Ended, demux: &mut Demux, out: &mut Outbox) {
+    pub(crate) fn insert(&mut self, ended: EndedSubflow, demux: &mut Demux, out: &mut Outbox) {
         demux.remove(&ended.key);
         if self.limit == 0 {
-            out.event(gone(&ended.key));
+            out.event(flow_gone(&ended.key));
             return;
         }
         if self.entries.len() >= self.limit {
@@ -126,13 +126,13 @@ impl TimeWait {
     }
 
     /// Entry in a slot with [`TIME_WAIT_BIT`].
-    pub(crate) fn get(&self, slot: u32) -> Option<&Ended> {
+    pub(crate) fn get(&self, slot: u32) -> Option<&EndedSubflow> {
         self.entries.get(self.index(slot))?.as_ref()
     }
 
     /// Sends resets that could not be sent before a local address came back.
     pub(crate) fn send_unsent(&mut self, from: IpAddr, out: &mut Outbox) {
-        let is_from = |ended: &&mut Ended| ended.unsent && ended.key.path.local.ip() == from;
+        let is_from = |ended: &&mut EndedSubflow| ended.unsent && ended.key.path.local.ip() == from;
         for ended in self.entries.iter_mut().flatten().filter(is_from) {
             ended.unsent = false;
             out.counters.resets_out += 1;
@@ -141,11 +141,11 @@ impl TimeWait {
     }
 
     /// Drops an entry early, because its address pair is needed for a new connection.
-    pub(crate) fn forget(&mut self, slot: u32, demux: &mut Demux, out: &mut Outbox) {
+    pub(crate) fn evict(&mut self, slot: u32, demux: &mut Demux, out: &mut Outbox) {
         let index = self.index(slot);
         if let Some(ended) = self.entries.get_mut(index).and_then(Option::take) {
             demux.remove(&ended.key);
-            out.event(gone(&ended.key));
+            out.event(flow_gone(&ended.key));
         }
     }
 
@@ -171,12 +171,12 @@ impl TimeWait {
         self.first = self.first.wrapping_add(1);
         if let Some(ended) = entry {
             demux.remove(&ended.key);
-            out.event(gone(&ended.key));
+            out.event(flow_gone(&ended.key));
         }
     }
 }
 
-fn gone(key: &FlowKey) -> Event {
+fn flow_gone(key: &FlowKey) -> Event {
     Event::FlowGone { local_flow: key.local_flow, path: key.path }
 }
 
@@ -189,13 +189,13 @@ mod tests {
 
     use super::*;
 
-    fn ended(port: u16, until: u64) -> Ended {
+    fn ended(port: u16, until: u64) -> EndedSubflow {
         let at = |port| SocketAddr::from(([192, 0, 2, 1], port));
         let path = FourTuple { local: at(80), remote: at(port) };
         let key = FlowKey { path, local_flow: 0, peer_flow: 0 };
         let header = TcpHeader::default();
         let until = Instant::from_secs(until);
-        Ended {
+        EndedSubflow {
             key,
             answer: Answer::Ack,
             peer_isn: SeqNum(0),
@@ -225,7 +225,7 @@ mod tests {
         assert_eq!(table.get(slot).unwrap().until, Instant::from_secs(30));
         table.expire(Instant::from_secs(20), &mut demux, &mut out);
         assert_eq!(table.get(slot).unwrap().key.path.remote.port(), 3);
-        table.forget(slot, &mut demux, &mut out);
+        table.evict(slot, &mut demux, &mut out);
         assert!(table.get(slot).is_none() && table.next_timeout().is_none());
         assert_eq!(gone(&mut out), 2);
     }
@@ -235,7 +235,7 @@ mod tests {
         let (mut demux, mut out) = (Demux::new(1), Outbox::default());
         let mut table = TimeWait::new(4);
         for (port, unsent) in [(1, true), (2, false), (3, true)] {
-            let ended = Ended { unsent, answer: Answer::Rst, ..ended(port, 60) };
+            let ended = EndedSubflow { unsent, answer: Answer::Rst, ..ended(port, 60) };
             table.insert(ended, &mut demux, &mut out);
         }
         table.send_unsent(IpAddr::from([192, 0, 2, 2]), &mut out);

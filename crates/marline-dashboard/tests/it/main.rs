@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use marline_dashboard::{
-    About, Access, Carried, Happening, MAX_VIEWERS, Manner, PathSummary, Places, Sample, Served,
-    Source, Token,
+    Access, CarriedBytes, Description, MAX_VIEWERS, PathSummary, Places, RunningServer, Sample,
+    Source, TimedEvent, Token, TransmissionKind,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
@@ -20,8 +20,8 @@ const TOKEN: &str = "0123456789abcdef0123";
 struct Still;
 
 impl Source for Still {
-    fn about(&self) -> About {
-        About { role: "client".into(), version: "1".into(), pid: 7 }
+    fn describe(&self) -> Description {
+        Description { role: "client".into(), version: "1".into(), pid: 7 }
     }
 
     fn sample(&self, _: bool) -> Sample {
@@ -30,17 +30,17 @@ impl Source for Still {
     }
 
     /// Connection 5 sends endlessly.
-    fn places(&self, connection: u64) -> Option<mpsc::Receiver<Places>> {
+    fn watch_places(&self, connection: u64) -> Option<mpsc::Receiver<Places>> {
         if connection != 5 {
             return None;
         }
         let (sender, receiver) = mpsc::channel(1);
         tokio::spawn(async move {
-            let one = Carried {
+            let one = CarriedBytes {
                 at_us: 1,
                 subflow: 1,
                 sent: true,
-                manner: Manner::Reinjection,
+                manner: TransmissionKind::Reinjection,
                 dsn: 0,
                 bytes: 1_400,
             };
@@ -58,7 +58,7 @@ impl Source for Still {
 static ASKED: AtomicUsize = AtomicUsize::new(0);
 static ENDED: AtomicUsize = AtomicUsize::new(0);
 
-async fn served(token: Option<&str>) -> Served {
+async fn served(token: Option<&str>) -> RunningServer {
     let address = "127.0.0.1:0".parse().expect("an address");
     let token = token.map(|text| Token::new(text).expect("a token"));
     let access = Access::new(address, token).expect("access");
@@ -144,7 +144,11 @@ async fn a_viewer_gets_about_sample_and_happening_events() {
         heard.contains("text/event-stream")
             && heard.contains("event: about\ndata: {\"role\":\"client\"")
     );
-    served.dashboard().tell(&Happening { event: "HOLE".into(), at_us: 9, ..Happening::default() });
+    served.dashboard().report(&TimedEvent {
+        event: "HOLE".into(),
+        at_us: 9,
+        ..TimedEvent::default()
+    });
     let heard = hear(&mut stream, Some("\"event\":\"HOLE\"")).await;
     assert!(heard.contains("event: happening"), "{heard}");
     assert_eq!(served.dashboard().viewers(), 1);
@@ -246,10 +250,10 @@ async fn a_viewer_that_stops_reading_is_disconnected() {
     tokio::time::timeout(PATIENCE, both).await.expect("both watch");
     let reading = tokio::spawn(async move { hear(&mut quick, Some("\"LAST\"")).await.len() });
     let cause = Some("x".repeat(20_000));
-    let happening = Happening { event: "HOLE".into(), cause, ..Happening::default() };
+    let happening = TimedEvent { event: "HOLE".into(), cause, ..TimedEvent::default() };
     let let_go = async {
         while served.dashboard().viewers() > 1 {
-            served.dashboard().tell(&happening);
+            served.dashboard().report(&happening);
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     };
@@ -257,10 +261,10 @@ async fn a_viewer_that_stops_reading_is_disconnected() {
     // Its connection is closed, not left in the middle of a write.
     let end = async { while slow.read(&mut [0; 4_096]).await.is_ok_and(|count| count > 0) {} };
     tokio::time::timeout(PATIENCE, end).await.expect("its connection ended");
-    let last = Happening { event: "LAST".into(), ..Happening::default() };
+    let last = TimedEvent { event: "LAST".into(), ..TimedEvent::default() };
     let heard = async {
         while !reading.is_finished() {
-            served.dashboard().tell(&last);
+            served.dashboard().report(&last);
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
         reading.await.expect("it read")

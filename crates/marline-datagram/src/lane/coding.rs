@@ -38,8 +38,8 @@ pub(super) struct Coding {
     open: Option<Coded>,
     /// Groups that have ended and whose repairs have not been requested yet.
     ended: VecDeque<Coded>,
-    leaving: Option<Leaving>,
-    remembered: VecDeque<Remembered>,
+    leaving: Option<RepairsInProgress>,
+    remembered: VecDeque<EndedGroup>,
     spare: Vec<Vec<u8>>,
 }
 
@@ -58,7 +58,7 @@ pub(super) struct Coded {
 
 /// Group whose repairs are being sent.
 #[derive(Debug)]
-struct Leaving {
+struct RepairsInProgress {
     group: Coded,
     repairs: Repairs,
     sent: Vec<u64>,
@@ -66,7 +66,7 @@ struct Leaving {
 
 /// Group that has ended, with the losses that its repairs compensate for.
 #[derive(Debug)]
-struct Remembered {
+struct EndedGroup {
     on: PathId,
     numbers: Vec<u64>,
     /// Numbers of its repairs.
@@ -80,7 +80,7 @@ impl Coded {
     }
 
     /// Number of the only frame, if there is just one.
-    pub(super) fn only(&self) -> Option<u64> {
+    pub(super) fn only_frame(&self) -> Option<u64> {
         (self.numbers.len() == 1).then(|| self.numbers[0])
     }
 
@@ -163,12 +163,12 @@ impl Coding {
     }
 
     /// Starts to send these repairs of a group.
-    pub(super) fn leave(&mut self, group: Coded, repairs: Repairs) {
-        self.leaving = Some(Leaving { group, repairs, sent: Vec::new() });
+    pub(super) fn start_repairs(&mut self, group: Coded, repairs: Repairs) {
+        self.leaving = Some(RepairsInProgress { group, repairs, sent: Vec::new() });
     }
 
     /// Group whose repair has to be sent next, with its path and row.
-    pub(super) fn leaving(&self) -> Option<(&Coded, PathId, u8)> {
+    pub(super) fn next_repair(&self) -> Option<(&Coded, PathId, u8)> {
         let leaving = self.leaving.as_ref()?;
         Some((&leaving.group, leaving.repairs.path, leaving.sent.len() as u8))
     }
@@ -180,7 +180,7 @@ impl Coding {
         if number.is_some() && leaving.sent.len() < usize::from(leaving.repairs.count) {
             return;
         }
-        if let Some(Leaving { group, sent, .. }) = self.leaving.take() {
+        if let Some(RepairsInProgress { group, sent, .. }) = self.leaving.take() {
             self.remember(group, sent);
         }
     }
@@ -196,7 +196,7 @@ impl Coding {
                 self.remembered.pop_front();
             }
             let remembered =
-                Remembered { on: group.on, numbers: group.numbers, repairs, missed: Vec::new() };
+                EndedGroup { on: group.on, numbers: group.numbers, repairs, missed: Vec::new() };
             self.remembered.push_back(remembered);
         }
         self.reuse(group.parts);
@@ -211,7 +211,8 @@ impl Coding {
     /// not compensate for, with their path: the frame itself, or all missing frames of its group.
     pub(super) fn on_missed(&mut self, number: u64, on: PathId) -> (PathId, Vec<u64>) {
         // Before the repairs of its group are sent, the frame is treated alone.
-        let Some(group) = self.remembered.iter_mut().find(|group| group.concerns(number)) else {
+        let Some(group) = self.remembered.iter_mut().find(|group| group.contains_frame(number))
+        else {
             return (on, vec![number]);
         };
         if group.repairs.contains(&number) {
@@ -229,14 +230,14 @@ impl Coding {
 
     /// Handles the acknowledgment of a frame.
     pub(super) fn on_answered(&mut self, number: u64) {
-        if let Some(group) = self.remembered.iter_mut().find(|group| group.concerns(number)) {
+        if let Some(group) = self.remembered.iter_mut().find(|group| group.contains_frame(number)) {
             group.missed.retain(|missed| *missed != number);
         }
     }
 }
 
-impl Remembered {
-    fn concerns(&self, number: u64) -> bool {
+impl EndedGroup {
+    fn contains_frame(&self, number: u64) -> bool {
         self.numbers.contains(&number) || self.repairs.contains(&number)
     }
 }
@@ -248,11 +249,11 @@ impl Lane {
         now: Instant,
         frame: &mut Vec<u8>,
     ) -> Option<Transmit> {
-        while self.coding.leaving().is_none() {
+        while self.coding.next_repair().is_none() {
             let group = self.coding.take_ended(now)?;
-            match (self.repairs_of(&group, now), group.only()) {
+            match (self.repairs_of(&group, now), group.only_frame()) {
                 (None, _) => self.coding.let_go(group),
-                (Some(repairs), None) => self.coding.leave(group, repairs),
+                (Some(repairs), None) => self.coding.start_repairs(group, repairs),
                 (Some(Repairs { path, .. }), Some(number)) => {
                     self.coding.let_go(group);
                     self.copy(Copy { number, path, rescue: false });
@@ -262,7 +263,7 @@ impl Lane {
                 }
             }
         }
-        let (group, id, row) = self.coding.leaving()?;
+        let (group, id, row) = self.coding.next_repair()?;
         frame.resize(HEADER_BYTES, 0);
         group.write(row, frame);
         let bytes = frame.len() + TAG_BYTES;

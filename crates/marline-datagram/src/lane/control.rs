@@ -70,7 +70,7 @@ impl Lane {
             if active
                 && !silent
                 && !self.paths[at].srtt().is_zero()
-                && let Some(size) = self.paths[at].mtu().wanted(now)
+                && let Some(size) = self.paths[at].mtu().probe_size(now)
             {
                 frame.resize(HEADER_BYTES, 0);
                 frame::write_ping(frame);
@@ -105,11 +105,11 @@ impl Lane {
 /// Results.
 impl Lane {
     /// Applies the results of a path to the lane.
-    pub(super) fn apply(&mut self, at: usize, outcome: Outcome, now: Instant) {
+    pub(super) fn apply_outcome(&mut self, at: usize, outcome: Outcome, now: Instant) {
         let id = self.paths[at].id();
         for number in &outcome.answered {
             self.coding.on_answered(*number);
-            if let Some(sent_at) = self.kept.forget(*number) {
+            if let Some(sent_at) = self.kept.remove_acked(*number) {
                 self.stats.delays.record(now.since(sent_at));
             }
         }
@@ -119,14 +119,14 @@ impl Lane {
         }
         if outcome.mtu_changed {
             // The peer is notified at once.
-            self.paths[at].ask();
+            self.paths[at].request_probe();
             self.notice_mtu(at);
         }
         if outcome.answers {
-            self.inbox.notice(Notice::Answers(id));
+            self.inbox.push_notice(Notice::Answers(id));
         }
         if outcome.unreachable {
-            self.inbox.notice(Notice::Unreachable(id));
+            self.inbox.push_notice(Notice::Unreachable(id));
             let mut waiting = Vec::new();
             while let Some(next) = self.paths[at].queues().take_any() {
                 waiting.push(next);
@@ -140,14 +140,14 @@ impl Lane {
     pub(super) fn notice_mtu(&mut self, at: usize) {
         let path = &mut self.paths[at];
         let (id, frame_bytes) = (path.id(), path.mtu().both_ways());
-        self.inbox.notice(Notice::Mtu(id, frame_bytes));
+        self.inbox.push_notice(Notice::Mtu(id, frame_bytes));
     }
 
     pub(super) fn on_forged(&mut self) {
         self.stats.forged += 1;
         if self.stats.forged >= self.keys.open.forgeries_at_most() {
             self.closed = true;
-            self.inbox.notice(Notice::Forged);
+            self.inbox.push_notice(Notice::Forged);
         }
     }
 }

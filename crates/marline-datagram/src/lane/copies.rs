@@ -3,7 +3,7 @@
 use marline_policy::{DatagramContext, PathId};
 use marline_time::Instant;
 
-use super::pieces::Cut;
+use super::pieces::FrameInPieces;
 use super::sent_frames::{Copy, FrameToKeep};
 use super::{Lane, Transmit};
 
@@ -23,9 +23,13 @@ impl Lane {
             }
             kept.goes_on(id);
             if bytes > path.frame_bytes().into() {
-                let keeping = FrameToKeep { path: id, ..kept.keeping() };
-                let mut cut =
-                    Cut::new(number, kept.bytes.clone(), keeping, path.frame_bytes().into());
+                let keeping = FrameToKeep { path: id, ..kept.frame_to_keep() };
+                let mut cut = FrameInPieces::new(
+                    number,
+                    kept.bytes.clone(),
+                    keeping,
+                    path.frame_bytes().into(),
+                );
                 (cut.again, cut.rescue) = (true, rescue);
                 self.cutting.push(cut);
                 return self.transmit_piece(now, frame);

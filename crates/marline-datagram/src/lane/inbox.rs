@@ -33,8 +33,8 @@ pub(super) struct Inbox {
 
 impl Inbox {
     /// Stores a datagram unless the inbox would then exceed `most_bytes`. Returns false if it is not stored.
-    pub(super) fn take(&mut self, flow: u64, payload: &[u8], most_bytes: usize) -> bool {
-        self.tidy();
+    pub(super) fn store(&mut self, flow: u64, payload: &[u8], most_bytes: usize) -> bool {
+        self.release_memory();
         // An empty datagram also takes memory.
         let entries = (self.arrived.len() + 1) * core::mem::size_of::<(u64, usize)>();
         if self.bytes.len() + payload.len() + entries > most_bytes {
@@ -50,7 +50,7 @@ impl Inbox {
         self.bytes.len()
     }
 
-    pub(super) fn notice(&mut self, notice: Notice) {
+    pub(super) fn push_notice(&mut self, notice: Notice) {
         if self.notices.len() < MAX_WAITING_NOTICES {
             self.notices.push_back(notice);
         }
@@ -61,7 +61,7 @@ impl Inbox {
     }
 
     pub(super) fn pop(&mut self) -> Option<Event<'_>> {
-        self.tidy();
+        self.release_memory();
         if let Some(notice) = self.notices.pop_front() {
             return Some(match notice {
                 Notice::Unreachable(path) => Event::PathUnreachable(path),
@@ -77,7 +77,7 @@ impl Inbox {
     }
 
     /// Releases the memory of polled datagrams.
-    fn tidy(&mut self) {
+    fn release_memory(&mut self) {
         if self.arrived.is_empty() {
             self.bytes.clear();
             self.start = 0;

@@ -33,14 +33,14 @@ impl Lane {
     /// Sets the cost of using a path, and if either side has marked it as a backup.
     pub fn set_path_cost(&mut self, id: PathId, backup: bool, cost: PathCost) {
         if let Some(path) = self.path_mut(id) {
-            (path.traits().backup, path.traits().cost) = (backup, cost);
+            (path.facts().backup, path.facts().cost) = (backup, cost);
         }
     }
 
     /// Sets if the machine expects a path to disappear soon.
     pub fn set_path_fading(&mut self, id: PathId, fading: bool) {
         if let Some(path) = self.path_mut(id) {
-            path.traits().fading = fading;
+            path.facts().fading = fading;
         }
     }
 
@@ -48,14 +48,14 @@ impl Lane {
     /// ([`on_path_answer`](Self::on_path_answer)). Then it is probed less often.
     pub fn set_path_probed(&mut self, id: PathId, is_probed: bool) {
         if let Some(path) = self.path_mut(id) {
-            path.traits().is_probed = is_probed;
+            path.facts().is_probed = is_probed;
         }
     }
 
     /// Reports that other traffic on a path was answered. If the path is unreachable, it is probed at once.
     pub fn on_path_answer(&mut self, id: PathId) {
         if let Some(path) = self.path_mut(id).filter(|path| path.health().is_unreachable()) {
-            path.ask();
+            path.request_probe();
         }
     }
 
@@ -69,7 +69,7 @@ impl Lane {
     pub fn set_path_unreachable(&mut self, id: PathId, now: Instant) {
         if let Ok(at) = self.paths.binary_search_by_key(&id, Path::id) {
             let unreachable = self.paths[at].on_unreachable(now);
-            self.apply(at, Outcome { unreachable, ..Outcome::default() }, now);
+            self.apply_outcome(at, Outcome { unreachable, ..Outcome::default() }, now);
         }
     }
 
@@ -78,13 +78,13 @@ impl Lane {
     pub fn set_path_mtu(&mut self, id: PathId, frame_bytes: u16, now: Instant) {
         if let Ok(at) = self.paths.binary_search_by_key(&id, Path::id) {
             let mtu_changed = self.paths[at].mtu().on_too_big(frame_bytes, now);
-            self.apply(at, Outcome { mtu_changed, ..Outcome::default() }, now);
+            self.apply_outcome(at, Outcome { mtu_changed, ..Outcome::default() }, now);
         }
     }
 
     /// Sets the class of a flow, which is then no longer derived from its rate.
     pub fn set_flow_class(&mut self, flow: FlowId, class: FlowClass, now: Instant) {
-        self.flows.tell(now, flow.0, class);
+        self.flows.set_class(now, flow.0, class);
     }
 }
 
@@ -119,7 +119,7 @@ impl Lane {
         self.halves.expire(now);
         for at in 0..self.paths.len() {
             let outcome = self.paths[at].on_timeout(active, now);
-            self.apply(at, outcome, now);
+            self.apply_outcome(at, outcome, now);
             if active && let Some(every) = self.policy.explores_every() {
                 self.paths[at].explore(every, now);
             }

@@ -25,7 +25,7 @@ use crate::frame::{
     SMALLEST_FRAME, TAG_BYTES,
 };
 use crate::path::Path;
-use crate::queue::Waiting;
+use crate::queue::WaitingDatagram;
 
 /// Maximum number of incomplete frames of a lane, and of their bytes.
 const MAX_INCOMPLETE_FRAMES: usize = 64;
@@ -36,7 +36,7 @@ const AGE: Duration = Duration::from_secs(2);
 
 /// Whole frame that is sent in pieces.
 #[derive(Clone, Debug)]
-pub(super) struct Cut {
+pub(super) struct FrameInPieces {
     pub(super) number: u64,
     /// Sealed bytes.
     pub(super) whole: Vec<u8>,
@@ -52,14 +52,14 @@ pub(super) struct Cut {
     sent: usize,
 }
 
-impl Cut {
+impl FrameInPieces {
     pub(super) const fn new(
         number: u64,
         whole: Vec<u8>,
         keeping: FrameToKeep,
         frame_bytes: usize,
     ) -> Self {
-        Cut {
+        FrameInPieces {
             number,
             whole,
             keeping,
@@ -87,27 +87,27 @@ impl Cut {
 /// Frames being sent in pieces.
 #[derive(Debug, Default)]
 pub(super) struct FragmentedFrames {
-    leaving: VecDeque<Cut>,
+    leaving: VecDeque<FrameInPieces>,
 }
 
 impl FragmentedFrames {
-    pub(super) fn push(&mut self, cut: Cut) {
+    pub(super) fn push(&mut self, cut: FrameInPieces) {
         self.leaving.push_back(cut);
     }
 
     /// Current frame.
-    pub(super) fn current(&self) -> Option<&Cut> {
+    pub(super) fn current(&self) -> Option<&FrameInPieces> {
         self.leaving.front()
     }
 
     /// Next piece of the current frame.
     pub(super) fn next_piece(&mut self) -> Option<Piece<'_>> {
-        self.leaving.front_mut().map(Cut::next)
+        self.leaving.front_mut().map(FrameInPieces::next)
     }
 
     /// Returns the memory of the current frame if all of its pieces have been sent or if it is given up.
     pub(super) fn take_done(&mut self, give_up: bool) -> Option<Vec<u8>> {
-        let done = |cut: &Cut| give_up || cut.sent >= cut.whole.len();
+        let done = |cut: &FrameInPieces| give_up || cut.sent >= cut.whole.len();
         if self.leaving.front().is_some_and(done) {
             return self.leaving.pop_front().map(|cut| cut.whole);
         }
@@ -136,7 +136,7 @@ pub(super) struct BadPiece;
 
 impl PartialFrames {
     /// Stores a piece of an incomplete frame. Returns the frame if it was the last missing piece.
-    pub(super) fn take(
+    pub(super) fn add_piece(
         &mut self,
         piece: &Piece<'_>,
         now: Instant,
@@ -159,17 +159,17 @@ impl PartialFrames {
         if half.total != total {
             return Err(BadPiece);
         }
-        half.assembly.take(offset, bytes, end == total).map_err(|_| BadPiece)?;
-        if half.assembly.whole().is_none() {
+        half.assembly.add_piece(offset, bytes, end == total).map_err(|_| BadPiece)?;
+        if half.assembly.complete_bytes().is_none() {
             return Ok(None);
         }
-        Ok(self.forget(number).and_then(|half| half.assembly.into_whole()))
+        Ok(self.remove_frame(number).and_then(|half| half.assembly.into_whole()))
     }
 
     /// Drops the pieces of a frame that has arrived otherwise.
     pub(super) fn forget_frame(&mut self, number: u64) {
         if !self.halves.is_empty() {
-            self.forget(number);
+            self.remove_frame(number);
         }
     }
 
@@ -194,12 +194,12 @@ impl PartialFrames {
     fn drop_oldest(&mut self) {
         let oldest = self.halves.iter().min_by_key(|(_, half)| half.began_at);
         if let Some(number) = oldest.map(|(number, _)| *number) {
-            self.forget(number);
+            self.remove_frame(number);
             self.dropped += 1;
         }
     }
 
-    fn forget(&mut self, number: u64) -> Option<PartialFrame> {
+    fn remove_frame(&mut self, number: u64) -> Option<PartialFrame> {
         let half = self.halves.remove(&number)?;
         self.bytes -= half.total;
         Some(half)
@@ -208,8 +208,8 @@ impl PartialFrames {
 
 impl Lane {
     /// Seals a datagram that does not fit in a frame of the path; it is sent in pieces.
-    pub(super) fn cut_datagram(&mut self, at: usize, datagram: Waiting, now: Instant) {
-        let Waiting { flow, class, deadline, copy, payload, .. } = datagram;
+    pub(super) fn cut_datagram(&mut self, at: usize, datagram: WaitingDatagram, now: Instant) {
+        let WaitingDatagram { flow, class, deadline, copy, payload, .. } = datagram;
         let mut whole = self.spare.pop().unwrap_or_default();
         whole.clear();
         whole.resize(HEADER_BYTES, 0);
@@ -221,7 +221,7 @@ impl Lane {
         let payload_bytes = payload.len() as u32;
         let keeping =
             FrameToKeep { flow, class, payload_bytes, deadline: deadline.max(now), path: id };
-        let mut cut = Cut::new(number, whole, keeping, most.min(of_copy).into());
+        let mut cut = FrameInPieces::new(number, whole, keeping, most.min(of_copy).into());
         cut.copy = copy;
         self.cutting.push(cut);
         self.stats.cut_datagrams += 1;
@@ -245,7 +245,7 @@ impl Lane {
             let bytes = frame.len();
             self.paths[at].on_sent(number, bytes, false, now);
             if keeping.class != FlowClass::Bulk || copy.is_some() {
-                self.kept.keep(number, frame, &keeping, self.kept_limits(), now);
+                self.kept.store(number, frame, &keeping, self.kept_limits(), now);
             }
             if let Some(path) = copy {
                 self.copy(Copy { number, path, rescue: false });
@@ -268,7 +268,7 @@ impl Lane {
             self.stats.duplicates += 1;
             return;
         }
-        let mut whole = match self.halves.take(piece, now) {
+        let mut whole = match self.halves.add_piece(piece, now) {
             Ok(Some(whole)) => whole,
             Ok(None) => return,
             Err(BadPiece) => {
@@ -286,7 +286,7 @@ impl Lane {
             self.stats.malformed += 1;
             return;
         }
-        self.window.note(piece.number, now);
+        self.window.record(piece.number, now);
         self.stats.assembled_datagrams += 1;
         self.take_body(piece.number, body, now);
     }
@@ -304,7 +304,7 @@ mod tests {
     fn halves_are_bounded_in_number_in_bytes_and_in_time() {
         let mut halves = PartialFrames::default();
         for number in 0..1_000 {
-            assert_eq!(halves.take(&piece(number, 100, 0, &[1; 50]), Instant::ZERO), Ok(None));
+            assert_eq!(halves.add_piece(&piece(number, 100, 0, &[1; 50]), Instant::ZERO), Ok(None));
         }
         assert_eq!(
             (halves.halves.len(), halves.dropped()),
@@ -312,7 +312,7 @@ mod tests {
         );
         for number in 1_000..2_000 {
             assert_eq!(
-                halves.take(&piece(number, MAX_WHOLE_FRAME, 0, &[1; 9]), Instant::ZERO),
+                halves.add_piece(&piece(number, MAX_WHOLE_FRAME, 0, &[1; 9]), Instant::ZERO),
                 Ok(None)
             );
             assert!(halves.bytes <= MOST_BYTES);
@@ -327,7 +327,7 @@ mod tests {
     fn pieces_that_break_the_rules_are_refused() {
         let mut halves = PartialFrames::default();
         let take =
-            |halves: &mut PartialFrames, piece: Piece<'_>| halves.take(&piece, Instant::ZERO);
+            |halves: &mut PartialFrames, piece: Piece<'_>| halves.add_piece(&piece, Instant::ZERO);
         assert_eq!(take(&mut halves, piece(1, 20, 0, &[1; 9])), Err(BadPiece));
         assert_eq!(take(&mut halves, piece(1, MAX_WHOLE_FRAME + 1, 0, &[1; 9])), Err(BadPiece));
         assert_eq!(take(&mut halves, piece(1, 100, 95, &[1; 9])), Err(BadPiece));

@@ -27,23 +27,23 @@ const MAX_WAITING_REPAIRS: usize = 16;
 
 /// Data for computing lost frames.
 #[derive(Debug, Default)]
-pub(super) struct Repairing {
+pub(super) struct RepairState {
     until: Option<Instant>,
     /// Datagrams of frames by number.
     kept: BTreeMap<u64, Vec<u8>>,
-    waiting: VecDeque<Waiting>,
+    waiting: VecDeque<WaitingRepair>,
     spare: Vec<Vec<u8>>,
 }
 
 /// Repair that waits for further frames or repairs.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Waiting {
+struct WaitingRepair {
     row: u8,
     numbers: Vec<u64>,
     sum: Vec<u8>,
 }
 
-impl Repairing {
+impl RepairState {
     /// Returns true if frames are kept at this time.
     pub(super) fn is_active(&self, now: Instant) -> bool {
         self.until.is_some_and(|until| now < until)
@@ -64,7 +64,7 @@ impl Repairing {
         if part.is_empty() {
             return Vec::new();
         }
-        self.keep(number, part);
+        self.keep_frame(number, part);
         if self.waiting.iter().any(|waiting| waiting.numbers.contains(&number)) {
             self.solve()
         } else {
@@ -72,7 +72,7 @@ impl Repairing {
         }
     }
 
-    fn keep(&mut self, number: u64, part: &[u8]) {
+    fn keep_frame(&mut self, number: u64, part: &[u8]) {
         if self.kept.len() >= KEPT_LIMIT
             && let Some((_, bytes)) = self.kept.pop_first()
         {
@@ -87,12 +87,12 @@ impl Repairing {
     /// Handles a received repair. Returns the frames that can be computed now.
     pub(super) fn on_repair(&mut self, repair: &Repair<'_>, now: Instant) -> Vec<(u64, Vec<u8>)> {
         self.until = Some(now + FOR);
-        let waiting = Waiting {
+        let waiting = WaitingRepair {
             row: repair.row,
             numbers: repair.numbers().to_vec(),
             sum: repair.sum.to_vec(),
         };
-        if self.missing(&waiting.numbers).is_empty() || self.waiting.contains(&waiting) {
+        if self.missing_numbers(&waiting.numbers).is_empty() || self.waiting.contains(&waiting) {
             return Vec::new();
         }
         if self.waiting.len() >= MAX_WAITING_REPAIRS {
@@ -102,7 +102,7 @@ impl Repairing {
         self.solve()
     }
 
-    fn missing(&self, numbers: &[u64]) -> Vec<u64> {
+    fn missing_numbers(&self, numbers: &[u64]) -> Vec<u64> {
         numbers.iter().filter(|number| !self.kept.contains_key(number)).copied().collect()
     }
 
@@ -112,9 +112,9 @@ impl Repairing {
         let mut at = 0;
         while at < self.waiting.len() {
             let numbers = self.waiting[at].numbers.clone();
-            let missing = self.missing(&numbers);
-            let of_group = |waiting: &&Waiting| waiting.numbers == numbers;
-            let repairs: Vec<&Waiting> = self.waiting.iter().filter(of_group).collect();
+            let missing = self.missing_numbers(&numbers);
+            let of_group = |waiting: &&WaitingRepair| waiting.numbers == numbers;
+            let repairs: Vec<&WaitingRepair> = self.waiting.iter().filter(of_group).collect();
             if missing.len() > repairs.len() {
                 at += 1;
                 continue;
@@ -122,7 +122,7 @@ impl Repairing {
             let solved = self.solve_group(&numbers, &missing, &repairs[..missing.len()]);
             self.waiting.retain(|waiting| waiting.numbers != numbers);
             for (number, part) in solved {
-                self.keep(number, &part);
+                self.keep_frame(number, &part);
                 found.push((number, part));
             }
         }
@@ -134,7 +134,7 @@ impl Repairing {
         &self,
         numbers: &[u64],
         missing: &[u64],
-        repairs: &[&Waiting],
+        repairs: &[&WaitingRepair],
     ) -> Vec<(u64, Vec<u8>)> {
         let cell = |number: &u64| numbers.iter().position(|other| other == number).unwrap_or(0);
         let mut rows: Vec<(Vec<u8>, Vec<u8>)> = Vec::new();
@@ -201,7 +201,7 @@ impl Lane {
             if !self.window.is_new(number) {
                 continue;
             }
-            self.window.note(number, now);
+            self.window.record(number, now);
             for item in Items::new(&part) {
                 match item {
                     Ok(Item::Datagram { flow, payload }) => {
@@ -249,7 +249,7 @@ mod tests {
             for at in (1..pieces.len()).rev() {
                 pieces.swap(at, marline_time::Rng::below(&mut rng, at as u64 + 1) as usize);
             }
-            let mut repairing = Repairing { until: Some(NOW + FOR), ..Repairing::default() };
+            let mut repairing = RepairState { until: Some(NOW + FOR), ..RepairState::default() };
             let mut found = Vec::new();
             for piece in pieces {
                 match piece {
@@ -273,7 +273,7 @@ mod tests {
                 1..60,
             ),
         ) {
-            let mut repairing = Repairing::default();
+            let mut repairing = RepairState::default();
             for (row, numbers, bytes) in pieces {
                 let numbers: Vec<u64> = numbers.into_iter().collect();
                 if numbers.len() == 1 {
@@ -289,7 +289,7 @@ mod tests {
     #[test]
     fn nothing_is_kept_unless_repairs_come_and_not_for_long_after_the_last() {
         let frames = [(1, vec![1, 2, 3]), (2, vec![4, 5])];
-        let mut repairing = Repairing::default();
+        let mut repairing = RepairState::default();
         assert!(repairing.on_frame(1, &frames[0].1, NOW).is_empty() && repairing.kept.is_empty());
         let sum = repair(0, &frames);
         assert!(repairing.on_repair(&Repair::new(0, &[1, 2], &sum), NOW).is_empty());

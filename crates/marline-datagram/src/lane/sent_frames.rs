@@ -34,7 +34,7 @@ impl SentFrame {
     }
 
     /// Returns the data given when it was stored. The first path is no longer known.
-    pub(super) const fn keeping(&self) -> FrameToKeep {
+    pub(super) const fn frame_to_keep(&self) -> FrameToKeep {
         let SentFrame { flow, class, payload_bytes, deadline, .. } = *self;
         FrameToKeep { flow, class, payload_bytes, deadline, path: PathId(0) }
     }
@@ -82,7 +82,7 @@ impl SentFrames {
     }
 
     /// Stores a frame within these limits.
-    pub(super) fn keep(
+    pub(super) fn store(
         &mut self,
         number: u64,
         frame: &[u8],
@@ -96,7 +96,7 @@ impl SentFrames {
                 || kept.deadline <= now)
         {
             let oldest = *oldest;
-            self.forget(oldest);
+            self.remove_acked(oldest);
         }
         let mut bytes = self.spare.pop().unwrap_or_default();
         bytes.clear();
@@ -114,7 +114,7 @@ impl SentFrames {
     }
 
     /// Removes an acknowledged frame. Returns the time at which it was first sent.
-    pub(super) fn forget(&mut self, number: u64) -> Option<Instant> {
+    pub(super) fn remove_acked(&mut self, number: u64) -> Option<Instant> {
         let kept = self.frames.remove(&number)?;
         self.bytes -= kept.bytes.len();
         if self.spare.len() < 64 {

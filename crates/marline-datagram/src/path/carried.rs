@@ -11,12 +11,12 @@ const SPAN: Duration = Duration::from_secs(4);
 
 /// Largest delivery rates of the current span and the previous one.
 #[derive(Copy, Clone, Debug, Default)]
-pub(super) struct Carried {
+pub(super) struct DeliveryRates {
     largest: [Rate; 2],
     began_at: Option<Instant>,
 }
 
-impl Carried {
+impl DeliveryRates {
     pub(super) fn on_rate(&mut self, rate: Rate, now: Instant) {
         let began_at = *self.began_at.get_or_insert(now);
         if now.since(began_at) >= SPAN {

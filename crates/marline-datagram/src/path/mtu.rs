@@ -77,7 +77,7 @@ impl Mtu {
     }
 
     /// Size of the frame to probe with now, if any.
-    pub(crate) fn wanted(&mut self, now: Instant) -> Option<u16> {
+    pub(crate) fn probe_size(&mut self, now: Instant) -> Option<u16> {
         if self.again_at.is_some_and(|at| at <= now) {
             (self.again_at, self.trying, self.tries) = (None, sizes_below(self.most), 0);
         }
@@ -155,7 +155,7 @@ impl Mtu {
 
     /// Records a maximum that the machine or a router reported. Returns true if the maximum has changed.
     pub(crate) fn on_too_big(&mut self, frame_bytes: u16, now: Instant) -> bool {
-        let frame_bytes = frame_bytes.max(self.least());
+        let frame_bytes = frame_bytes.max(self.min_size());
         if frame_bytes >= self.most {
             return false;
         }
@@ -168,18 +168,18 @@ impl Mtu {
     /// Records the size that the peer announced. Returns true if the result has changed.
     pub(crate) fn on_reported(&mut self, bytes: u16) -> bool {
         let before = self.both_ways();
-        self.told_by_peer = Some(bytes.max(self.least()));
+        self.told_by_peer = Some(bytes.max(self.min_size()));
         before != self.both_ways()
     }
 
     /// If no sizes are probed, the size is fixed.
-    fn least(&self) -> u16 {
+    fn min_size(&self) -> u16 {
         if self.safe == self.most { self.safe } else { MIN_FRAME_BYTES.min(self.safe) }
     }
 
     /// Size to use when the present one no longer passes.
     fn narrower(&self) -> u16 {
-        if self.frame_bytes > self.safe { self.safe } else { self.least() }
+        if self.frame_bytes > self.safe { self.safe } else { self.min_size() }
     }
 
     /// Size that has to be announced to the peer, if any.
@@ -201,10 +201,10 @@ mod tests {
     /// Probes sizes on a path with this maximum.
     fn search(mtu: &mut Mtu, most: u16) -> u32 {
         let mut probes = 0;
-        while let Some(size) = mtu.wanted(Instant::ZERO) {
+        while let Some(size) = mtu.probe_size(Instant::ZERO) {
             probes += 1;
             mtu.on_probe(probes.into());
-            assert_eq!(mtu.wanted(Instant::ZERO), None);
+            assert_eq!(mtu.probe_size(Instant::ZERO), None);
             if size <= most {
                 assert!(mtu.on_answered(probes.into(), 0, size.into()));
             } else {
@@ -232,7 +232,7 @@ mod tests {
     fn a_black_hole_and_a_router_take_it_back() {
         let mut mtu = Mtu::new(INITIAL_FRAME_BYTES, 1_472);
         mtu.on_probe(1);
-        assert!(mtu.wanted(Instant::ZERO).is_none() && mtu.on_answered(1, 0, 1_472));
+        assert!(mtu.probe_size(Instant::ZERO).is_none() && mtu.on_answered(1, 0, 1_472));
         assert_eq!((mtu.take_unannounced_size(), mtu.take_unannounced_size()), (Some(1_472), None));
         for _ in 0..3 {
             assert!(!mtu.on_lost(1, 1_472) && !mtu.on_lost(1, 600) && !mtu.on_lost(1, 1_172));
@@ -244,12 +244,12 @@ mod tests {
         );
         mtu.on_probe(2);
         assert!(!mtu.on_too_big(1_400, Instant::ZERO));
-        assert_eq!(mtu.wanted(Instant::ZERO), Some(1_392));
+        assert_eq!(mtu.probe_size(Instant::ZERO), Some(1_392));
         // A report cannot reduce it below the size that passes everywhere.
         assert!(mtu.on_too_big(100, Instant::ZERO));
         assert_eq!(mtu.frame_bytes(), MIN_FRAME_BYTES);
-        assert_eq!(mtu.wanted(Instant::ZERO), None);
-        assert_eq!(mtu.wanted(Instant::ZERO + AGAIN), Some(1_472));
+        assert_eq!(mtu.probe_size(Instant::ZERO), None);
+        assert_eq!(mtu.probe_size(Instant::ZERO + AGAIN), Some(1_472));
     }
 
     #[test]
@@ -273,7 +273,7 @@ mod tests {
         assert_eq!(mtu.take_unannounced_size(), Some(1_472));
         mtu.suspect();
         assert_eq!((mtu.frame_bytes(), mtu.take_unannounced_size()), (INITIAL_FRAME_BYTES, None));
-        assert_eq!(mtu.wanted(Instant::ZERO), Some(1_472));
+        assert_eq!(mtu.probe_size(Instant::ZERO), Some(1_472));
         // The cause was an outage.
         let mut as_before = mtu;
         as_before.on_probe(7);

@@ -20,7 +20,7 @@ pub(super) struct Cookies(BTreeMap<(u16, SocketAddr), (Cookie, Instant)>);
 
 impl Cookies {
     /// Stores the cookie of a busy server, which requires it for each flow opened from here.
-    pub(super) fn put(&mut self, now: Instant, outer: &Outer, cookie: Cookie) {
+    pub(super) fn store(&mut self, now: Instant, outer: &Outer, cookie: Cookie) {
         let key = (outer.socket, outer.remote);
         if self.0.len() >= CAPACITY && !self.0.contains_key(&key) {
             let oldest = self.0.iter().min_by_key(|(_, (_, at))| *at).map(|(key, _)| *key);
@@ -51,14 +51,14 @@ mod tests {
             local: [192, 0, 2, 9].into(),
             remote: SocketAddr::new([192, 0, 2, 1].into(), port),
         };
-        cookies.put(now, &outer(0, 443), [1; 17]);
-        cookies.put(now, &outer(0, 443), [2; 17]);
+        cookies.store(now, &outer(0, 443), [1; 17]);
+        cookies.store(now, &outer(0, 443), [2; 17]);
         assert_eq!(cookies.get(now, &outer(0, 443)), Some([2; 17]), "the latest");
         assert_eq!(cookies.get(now, &outer(1, 443)), None);
         assert_eq!(cookies.get(now, &outer(0, 444)), None);
         assert_eq!(cookies.get(now + COOKIE_LIFETIME, &outer(0, 443)), None);
         for port in 1_000..2_000 {
-            cookies.put(now, &outer(0, port), [3; 17]);
+            cookies.store(now, &outer(0, port), [3; 17]);
         }
         assert_eq!(cookies.0.len(), CAPACITY);
         assert_eq!(cookies.get(now, &outer(0, 1_999)), Some([3; 17]));

@@ -8,8 +8,8 @@ use std::collections::BinaryHeap;
 use marline_core::{FourTuple, Source, Transmit};
 use marline_time::Instant;
 
-use super::flow::{Flow, Opening, trim};
-use super::frame::{self, ControlFrame, HandshakeHeader, More};
+use super::flow::{Flow, OpeningState, shrink_table};
+use super::frame::{self, ControlFrame, HandshakeBody, HandshakeHeader};
 use super::{CONTROL_CAPACITY, FlowEnds, Framed, Outer, SHORT_HEADER, UdpCarrier};
 
 impl UdpCarrier {
@@ -27,7 +27,7 @@ impl UdpCarrier {
         };
         let extra = header.as_ref().map_or(0, HandshakeHeader::extra_header_bytes);
         let total = bytes.len() + extra * batch.datagrams;
-        if !flow.validated && !flow.allowance.take(total) {
+        if !flow.validated && !flow.allowance.try_take(total) {
             self.counters.withheld += 1;
             return None;
         }
@@ -63,7 +63,7 @@ impl UdpCarrier {
         let local = SocketAddr::new(flow.outer.local, self.token_port(id));
         let introduction = self.keys.introduction(&flow.bond, id, local);
         let cookie = flow.opening.as_ref().and_then(|opening| opening.cookie);
-        Some(HandshakeHeader::new(flow.peer_flow, id, &More { introduction, cookie }))
+        Some(HandshakeHeader::new(flow.peer_flow, id, &HandshakeBody { introduction, cookie }))
     }
 
     /// Frames a batch without a flow: a RST to an unknown peer.
@@ -71,7 +71,7 @@ impl UdpCarrier {
         if batch.peer_flow != 0 {
             let ip = batch.path.remote.ip();
             if let Some(entry) = self.pending.get_mut(batch.peer_flow, ip) {
-                if !entry.allowance.take(bytes.len()) {
+                if !entry.allowance.try_take(bytes.len()) {
                     self.counters.withheld += 1;
                     return None;
                 }
@@ -94,7 +94,7 @@ impl UdpCarrier {
         let flow = match answered {
             Some(entry) if batch.peer_flow != 0 => {
                 entry.flow = Some(id);
-                let bond = self.keys.bond(now, Some(entry.introduction));
+                let bond = self.keys.bind_flow(now, Some(entry.introduction));
                 let allowance = entry.allowance;
                 Flow { allowance, ..Flow::new(now, entry.path, entry.outer, bond) }
             }
@@ -128,8 +128,9 @@ impl UdpCarrier {
 
     /// Creates a flow that sends a SYN.
     fn opening(&mut self, now: Instant, path: FourTuple, outer: Outer) -> Flow {
-        let flow = Flow::new(now, path, outer, self.keys.bond(now, None));
-        let opening = Opening { cookie: self.cookies.get(now, &outer), ..Opening::default() };
+        let flow = Flow::new(now, path, outer, self.keys.bind_flow(now, None));
+        let opening =
+            OpeningState { cookie: self.cookies.get(now, &outer), ..OpeningState::default() };
         let (opening, alarm_at) = (Some(Box::new(opening)), now + self.config.keepalive);
         Flow { opened_here: true, kept_open: true, validated: true, opening, alarm_at, ..flow }
     }
@@ -166,8 +167,8 @@ impl UdpCarrier {
         if self.by_peer.get(&flow.peer_flow) == Some(&id) {
             self.by_peer.remove(&flow.peer_flow);
         }
-        trim(&mut self.flows);
-        trim(&mut self.by_peer);
+        shrink_table(&mut self.flows);
+        shrink_table(&mut self.by_peer);
     }
 
     fn keep_open_fewer(&mut self, flows: usize) {

@@ -8,7 +8,7 @@ use std::hash::RandomState;
 use marline_core::{FourTuple, PendingId, PendingLimits, PendingPeers, Source};
 use marline_time::{Duration, Instant};
 
-use super::frame::{Cookie, Introduction};
+use super::frame::{Cookie, SenderInfo};
 use super::keys::Bond;
 
 /// Bytes that may be sent to an unvalidated address for each byte received from it.
@@ -39,7 +39,7 @@ impl Allowance {
     }
 
     /// Counts bytes to send there and returns true, or returns false if they exceed the limit.
-    pub(super) fn take(&mut self, bytes: usize) -> bool {
+    pub(super) fn try_take(&mut self, bytes: usize) -> bool {
         let after = self.sent.saturating_add(bytes as u64);
         let fits = after <= self.received.saturating_mul(AMPLIFICATION);
         if fits {
@@ -58,7 +58,7 @@ pub(super) struct Flow {
     /// through TIME-WAIT, would keep the surrounding page of a closed connection (about 25 kB) allocated.
     pub(super) bond: Bond,
     /// State while our SYN has not been answered.
-    pub(super) opening: Option<Box<Opening>>,
+    pub(super) opening: Option<Box<OpeningState>>,
     /// Id of the peer; 0 until known.
     pub(super) peer_flow: u64,
     /// Current outer addresses.
@@ -97,13 +97,13 @@ pub(super) struct Flow {
 
 /// State of a flow whose SYN has not been answered.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Opening {
+pub(super) struct OpeningState {
     /// Cookie from the server.
     pub(super) cookie: Option<Cookie>,
     /// Number of cookies received.
     pub(super) retries: u8,
     /// Id and introduction of the server.
-    pub(super) answer: Option<(u64, Introduction)>,
+    pub(super) answer: Option<(u64, SenderInfo)>,
 }
 
 /// Silence after which a flow that was busy is probed for the first time; the interval doubles.
@@ -190,7 +190,7 @@ pub(super) const SMALL_TABLE: usize = 1_024;
 
 /// Shrinks a table that a flood has enlarged, once seven eighths of it are empty. It keeps room for as many entries
 /// again, so that one entry is moved for several that were removed.
-pub(super) fn trim<K: Eq + Hash, V, S: BuildHasher>(table: &mut HashMap<K, V, S>) {
+pub(super) fn shrink_table<K: Eq + Hash, V, S: BuildHasher>(table: &mut HashMap<K, V, S>) {
     if table.capacity() > 2 * SMALL_TABLE && table.len() < table.capacity() / 8 {
         table.shrink_to(SMALL_TABLE.max(2 * table.len()));
     }
@@ -209,7 +209,7 @@ pub(super) struct Pending {
     /// Byte counts.
     pub(super) allowance: Allowance,
     /// Introduction of the client.
-    pub(super) introduction: Introduction,
+    pub(super) introduction: SenderInfo,
     /// Flow that TCP created from it.
     pub(super) flow: Option<u64>,
     at: Instant,
@@ -240,13 +240,13 @@ impl PendingSyns {
     }
 
     /// Stores a SYN or its retransmission, which may come from another port.
-    pub(super) fn saw(
+    pub(super) fn record_syn(
         &mut self,
         now: Instant,
         sender: u64,
         outer: Outer,
         path: FourTuple,
-        introduction: Introduction,
+        introduction: SenderInfo,
     ) -> &mut Pending {
         let key = (sender, outer.remote.ip());
         let PendingSyns { entries, order, .. } = self;
@@ -271,7 +271,7 @@ impl PendingSyns {
     }
 
     /// Returns true if this SYN is in the table.
-    pub(super) fn knows(&self, sender: u64, ip: IpAddr) -> bool {
+    pub(super) fn contains(&self, sender: u64, ip: IpAddr) -> bool {
         self.entries.contains_key(&(sender, ip))
     }
 

@@ -46,7 +46,7 @@ pub(super) type Cookie = [u8; COOKIE_LEN];
 
 /// Sender information in a HANDSHAKE.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub(super) struct Introduction {
+pub(super) struct SenderInfo {
     /// Public key (X25519).
     pub(super) key: [u8; KEY_LEN],
     /// Hash of the token that a later RESET reveals.
@@ -59,7 +59,7 @@ pub(super) enum Frame<'a> {
     /// Segment for a flow.
     Data { flow: u64, segment: &'a [u8] },
     /// SYN or SYN/ACK with the sender's own id.
-    Handshake { flow: u64, sender: u64, more: More, segment: &'a [u8] },
+    Handshake { flow: u64, sender: u64, more: HandshakeBody, segment: &'a [u8] },
     /// Request to prove reception at this address.
     Challenge { flow: u64, nonce: Nonce },
     /// Answer to a challenge.
@@ -78,9 +78,9 @@ pub(super) enum Frame<'a> {
 
 /// Content of a HANDSHAKE beyond the ids.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub(super) struct More {
+pub(super) struct HandshakeBody {
     /// Data about its sender.
-    pub(super) introduction: Introduction,
+    pub(super) introduction: SenderInfo,
     /// Cookie that the server gave before.
     pub(super) cookie: Option<Cookie>,
 }
@@ -103,7 +103,7 @@ fn segment(bytes: &[u8], at: usize) -> Option<&[u8]> {
 }
 
 /// Proof in a datagram of exactly this length.
-fn proof(bytes: &[u8]) -> Option<Proof> {
+fn parse_proof(bytes: &[u8]) -> Option<Proof> {
     (bytes.len() == PROOF_FRAME).then(|| array(bytes, SHORT_HEADER)).flatten()
 }
 
@@ -124,10 +124,10 @@ impl<'a> Frame<'a> {
         Some(match kind {
             DATA => Frame::Data { flow, segment: segment(bytes, SHORT_HEADER)? },
             HANDSHAKE => return handshake(bytes, flow),
-            CHALLENGE => Frame::Challenge { flow, nonce: proof(bytes)? },
-            RESPONSE => Frame::Response { flow, proof: proof(bytes)? },
+            CHALLENGE => Frame::Challenge { flow, nonce: parse_proof(bytes)? },
+            RESPONSE => Frame::Response { flow, proof: parse_proof(bytes)? },
             KEEPALIVE if bytes.len() == PROOF_FRAME => Frame::Keepalive { flow },
-            RESET => Frame::Reset { unknown: flow, token: proof(bytes)? },
+            RESET => Frame::Reset { unknown: flow, token: parse_proof(bytes)? },
             LANE => Frame::Lane { lane: marline_datagram::Header::parse(bytes)?.lane },
             RETRY if bytes.len() == SHORT_HEADER + COOKIE_LEN => {
                 Frame::Retry { flow, cookie: array(bytes, SHORT_HEADER)? }
@@ -139,7 +139,7 @@ impl<'a> Frame<'a> {
 
 fn handshake(bytes: &[u8], flow: u64) -> Option<Frame<'_>> {
     let sender = id_at(bytes, SHORT_HEADER)?;
-    let introduction = Introduction {
+    let introduction = SenderInfo {
         key: array(bytes, HANDSHAKE_IDS)?,
         commitment: array(bytes, HANDSHAKE_IDS + KEY_LEN)?,
     };
@@ -150,7 +150,7 @@ fn handshake(bytes: &[u8], flow: u64) -> Option<Frame<'_>> {
         _ => return None,
     };
     let segment = segment(bytes, COOKIE_AT + 1 + cookie_len)?;
-    let more = More { introduction, cookie };
+    let more = HandshakeBody { introduction, cookie };
     Some(Frame::Handshake { flow, sender, more, segment })
 }
 
@@ -180,8 +180,8 @@ pub struct HandshakeHeader {
 
 impl HandshakeHeader {
     /// Builds the header of a SYN or SYN/ACK.
-    pub(super) fn new(flow: u64, sender: u64, more: &More) -> Self {
-        let More { introduction, cookie } = more;
+    pub(super) fn new(flow: u64, sender: u64, more: &HandshakeBody) -> Self {
+        let HandshakeBody { introduction, cookie } = more;
         let mut bytes = [0; MAX_HANDSHAKE_HEADER];
         bytes[..SHORT_HEADER].copy_from_slice(&short(HANDSHAKE, flow));
         bytes[SHORT_HEADER..HANDSHAKE_IDS].copy_from_slice(&sender.to_be_bytes());
@@ -268,8 +268,8 @@ mod tests {
 
     const FLOW: u64 = 0x0102_0304_0506_0708;
 
-    fn introduced(cookie: Option<Cookie>) -> More {
-        More { introduction: Introduction { key: [1; 32], commitment: [2; 16] }, cookie }
+    fn introduced(cookie: Option<Cookie>) -> HandshakeBody {
+        HandshakeBody { introduction: SenderInfo { key: [1; 32], commitment: [2; 16] }, cookie }
     }
 
     #[test]

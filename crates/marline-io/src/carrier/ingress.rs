@@ -7,7 +7,7 @@ use marline_core::{FourTuple, PacketMeta, Shard};
 use marline_time::{Duration, Instant};
 
 use super::flow::{Allowance, FIRST_QUIET};
-use super::frame::{ControlFrame, Cookie, Frame, More, Proof};
+use super::frame::{ControlFrame, Cookie, Frame, HandshakeBody, Proof};
 use super::keys::{commitment_of, equal_in_constant_time};
 use super::{Datagram, MAX_RETRIES, RESETS_PER_S, Received, UdpCarrier};
 
@@ -32,7 +32,9 @@ impl UdpCarrier {
             Frame::Keepalive { flow } => self.on_keepalive(now, datagram, flow),
             Frame::Reset { unknown, token } => self.on_reset(datagram, unknown, &token),
             Frame::Retry { flow, cookie } => self.on_retry(now, datagram, flow, cookie),
-            Frame::Lane { lane } => self.foreign(datagram, lane).unwrap_or(Received::Lane(lane)),
+            Frame::Lane { lane } => {
+                self.foreign_owner(datagram, lane).unwrap_or(Received::Lane(lane))
+            }
             Frame::Unspoken { sender } => {
                 if self.config.accept {
                     self.push_control(datagram.outer, ControlFrame::versions(sender));
@@ -67,7 +69,7 @@ impl UdpCarrier {
             let meta = meta(datagram, path, flow, peer_flow);
             return Received::Segment(meta, segment);
         }
-        if let Some(elsewhere) = self.foreign(datagram, flow) {
+        if let Some(elsewhere) = self.foreign_owner(datagram, flow) {
             return elsewhere;
         }
         self.counters.unknown += 1;
@@ -79,7 +81,7 @@ impl UdpCarrier {
 
     /// Records the server's data in the first answer to our SYN with this id. The core decides if the answer is
     /// valid.
-    fn note_answer(&mut self, flow: u64, sender: u64, more: More) {
+    fn note_answer(&mut self, flow: u64, sender: u64, more: HandshakeBody) {
         let Some(opening) = self.flows.get_mut(&flow).and_then(|flow| flow.opening.as_mut()) else {
             return;
         };
@@ -98,7 +100,7 @@ impl UdpCarrier {
             self.check_address(now, flow, datagram);
             return Received::Nothing;
         }
-        if let Some(elsewhere) = self.foreign(datagram, flow) {
+        if let Some(elsewhere) = self.foreign_owner(datagram, flow) {
             return elsewhere;
         }
         if flow != 0 && !self.may_be_other_process(flow) {
@@ -124,7 +126,11 @@ impl UdpCarrier {
     }
 
     /// Returns the owner of a flow id that another shard may have drawn.
-    pub(super) fn foreign(&self, datagram: &Datagram<'_>, flow: u64) -> Option<Received<'static>> {
+    pub(super) fn foreign_owner(
+        &self,
+        datagram: &Datagram<'_>,
+        flow: u64,
+    ) -> Option<Received<'static>> {
         let owner = Shard::of_flow(flow, self.config.shard.count);
         let foreign = flow != 0 && owner != self.config.shard.index && !datagram.handed_over;
         foreign.then_some(Received::Elsewhere(owner))
@@ -135,7 +141,7 @@ impl UdpCarrier {
         now: Instant,
         datagram: &Datagram<'a>,
         sender: u64,
-        more: More,
+        more: HandshakeBody,
         segment: &'a [u8],
     ) -> Received<'a> {
         if !self.config.accept || sender == 0 || !is_first_syn(segment) {
@@ -159,7 +165,7 @@ impl UdpCarrier {
         // The entry was evicted and returns: the flow that was created from it still counts.
         let flow = self.flow_of(sender, datagram);
         self.arm_sweep(now);
-        let entry = self.pending.saw(now, sender, datagram.outer, path, more.introduction);
+        let entry = self.pending.record_syn(now, sender, datagram.outer, path, more.introduction);
         entry.allowance.received(datagram.bytes.len());
         if let Some((id, path)) = flow
             && entry.flow.is_none()
@@ -181,9 +187,15 @@ impl UdpCarrier {
 
     /// Returns true if a SYN may create a half-open connection. If there are many already, its sender must have a
     /// cookie for its address, which costs us no memory and the sender a round trip.
-    fn admits(&mut self, now: Instant, datagram: &Datagram<'_>, sender: u64, more: &More) -> bool {
+    fn admits(
+        &mut self,
+        now: Instant,
+        datagram: &Datagram<'_>,
+        sender: u64,
+        more: &HandshakeBody,
+    ) -> bool {
         let outer = &datagram.outer;
-        let known = self.pending.knows(sender, outer.remote.ip());
+        let known = self.pending.contains(sender, outer.remote.ip());
         if !datagram.pressed || known {
             return true;
         }
@@ -253,7 +265,7 @@ impl UdpCarrier {
         }
         opening.retries += 1;
         opening.cookie = Some(cookie);
-        self.cookies.put(now, &flow.outer, cookie);
+        self.cookies.store(now, &flow.outer, cookie);
         Received::Repeat(id)
     }
 }

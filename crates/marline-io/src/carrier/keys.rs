@@ -17,7 +17,7 @@ use marline_time::{Duration, Instant};
 use sha2::{Digest, Sha256};
 
 use super::Outer;
-use super::frame::{COOKIE_LEN, Cookie, Introduction, KEY_LEN, Nonce, Proof};
+use super::frame::{COOKIE_LEN, Cookie, KEY_LEN, Nonce, Proof, SenderInfo};
 
 /// Lifetime of a key pair for new flows: an observer could recognize a client by its public key.
 const PAIR_LIFETIME: Duration = Duration::from_secs(600);
@@ -53,7 +53,7 @@ impl fmt::Debug for KeyPair {
 pub(super) struct Bond {
     own: Arc<KeyPair>,
     /// Introduction of the peer; `None` until its handshake arrives.
-    pub(super) peer: Option<Introduction>,
+    pub(super) peer: Option<SenderInfo>,
     /// Key that authenticates moves of this flow; `None` until it is needed.
     path_key: Option<[u8; 32]>,
 }
@@ -95,7 +95,7 @@ impl Keyring {
     }
 
     /// Binds a flow to the current key pair and to the peer's introduction.
-    pub(super) fn bond(&mut self, now: Instant, peer: Option<Introduction>) -> Bond {
+    pub(super) fn bind_flow(&mut self, now: Instant, peer: Option<SenderInfo>) -> Bond {
         let fresh = |pair: &&Arc<KeyPair>| now < pair.born_at + PAIR_LIFETIME;
         let own = match self.pair.as_ref().filter(fresh) {
             Some(pair) => Arc::clone(pair),
@@ -119,16 +119,16 @@ impl Keyring {
     }
 
     /// Our introduction on the flow `id`, at the address `local`.
-    pub(super) fn introduction(&self, bond: &Bond, id: u64, local: SocketAddr) -> Introduction {
+    pub(super) fn introduction(&self, bond: &Bond, id: u64, local: SocketAddr) -> SenderInfo {
         let commitment = commitment_of(&self.reset_token(id, local));
-        Introduction { key: bond.own.public, commitment }
+        SenderInfo { key: bond.own.public, commitment }
     }
 
     /// Token that proves that the receiver of `id` at `local` has lost the flow. The address is included because
     /// another server with the same seed must not be able to prove this.
     pub(super) fn reset_token(&self, id: u64, local: SocketAddr) -> Proof {
         let place = [&ip_bytes(local.ip())[..], &local.port().to_be_bytes()].concat();
-        left(&mac(&self.reset_seed, &[RESET_LABEL, &id.to_be_bytes(), &place]))
+        leftmost_bytes(&mac(&self.reset_seed, &[RESET_LABEL, &id.to_be_bytes(), &place]))
     }
 
     /// Proof that the side with id `responder` received the nonce at a new address; the other side's id is
@@ -142,7 +142,7 @@ impl Keyring {
     ) -> Option<Proof> {
         let key = self.path_key(bond, challenger ^ responder)?;
         let ids = [challenger.to_be_bytes(), responder.to_be_bytes()].concat();
-        Some(left(&mac(&key, &[RESPONSE_LABEL, &ids, nonce])))
+        Some(leftmost_bytes(&mac(&key, &[RESPONSE_LABEL, &ids, nonce])))
     }
 
     /// `both` is equal on both sides.
@@ -173,7 +173,7 @@ impl Keyring {
     pub(super) fn nonce(&self, flow: u64, moves: u32, outer: &Outer) -> Nonce {
         let place = [&outer.socket.to_be_bytes()[..], &ip_bytes(outer.local)].concat();
         let ids = [&flow.to_be_bytes()[..], &moves.to_be_bytes()].concat();
-        left(&mac(&self.secret, &[NONCE_LABEL, &ids, &place, &remote_bytes(outer)]))
+        leftmost_bytes(&mac(&self.secret, &[NONCE_LABEL, &ids, &place, &remote_bytes(outer)]))
     }
 
     /// Cookie that the sender of a SYN at this address must return. It does not depend on the flow: a sender that
@@ -185,7 +185,7 @@ impl Keyring {
     fn cookie_of(&self, slot: u8, outer: &Outer) -> Cookie {
         let about = [&[slot][..], &remote_bytes(outer)].concat();
         let mut cookie = [slot; COOKIE_LEN];
-        cookie[1..].copy_from_slice(&left(&mac(&self.secret, &[COOKIE_LABEL, &about])));
+        cookie[1..].copy_from_slice(&leftmost_bytes(&mac(&self.secret, &[COOKIE_LABEL, &about])));
         cookie
     }
 
@@ -200,7 +200,7 @@ impl Keyring {
 /// Hash of a token for a handshake.
 pub(super) fn commitment_of(token: &Proof) -> Proof {
     let hash = Sha256::new().chain_update(COMMITMENT_LABEL).chain_update(token).finalize();
-    left(&hash.into())
+    leftmost_bytes(&hash.into())
 }
 
 /// Comparison whose duration does not depend on the position of a difference.
@@ -222,7 +222,7 @@ fn mac(key: &[u8; 32], parts: &[&[u8]]) -> [u8; 32] {
     mac.finalize().into_bytes().into()
 }
 
-fn left(hash: &[u8; 32]) -> Proof {
+fn leftmost_bytes(hash: &[u8; 32]) -> Proof {
     core::array::from_fn(|at| hash[at])
 }
 
@@ -263,8 +263,8 @@ mod tests {
         let now = Instant::from_secs(1);
         let here = at("192.0.2.1:443");
         let mut rings = [1, 2, 3].map(|n| Keyring::new([n; 32], [n; 32]));
-        let mut bonds = rings.each_mut().map(|ring| ring.bond(now, None));
-        let told: [Introduction; 3] =
+        let mut bonds = rings.each_mut().map(|ring| ring.bind_flow(now, None));
+        let told: [SenderInfo; 3] =
             core::array::from_fn(|n| rings[n].introduction(&bonds[n], 5, here));
         (bonds[0].peer, bonds[1].peer, bonds[2].peer) =
             (Some(told[1]), Some(told[0]), Some(told[0]));
@@ -277,7 +277,7 @@ mod tests {
         assert_ne!(turned, proofs[0], "a challenge cannot be sent back as its own answer");
         // A hundred flows between the same two sides cost one agreement.
         for flow in 100..200 {
-            let mut bond = rings[0].bond(now, Some(told[1]));
+            let mut bond = rings[0].bind_flow(now, Some(told[1]));
             assert!(rings[0].response(&mut bond, flow, 6, &[4; 16]).is_some());
         }
         assert_eq!(rings[0].agreements(), 1);
@@ -286,8 +286,8 @@ mod tests {
     #[test]
     fn a_public_key_of_small_order_proves_nothing() {
         let mut ring = Keyring::new([1; 32], [1; 32]);
-        let peer = Introduction { key: [0; KEY_LEN], commitment: [0; 16] };
-        let mut bond = ring.bond(Instant::from_secs(1), Some(peer));
+        let peer = SenderInfo { key: [0; KEY_LEN], commitment: [0; 16] };
+        let mut bond = ring.bind_flow(Instant::from_secs(1), Some(peer));
         assert_eq!(ring.response(&mut bond, 5, 6, &[4; 16]), None);
     }
 
@@ -295,9 +295,9 @@ mod tests {
     fn key_pairs_are_renewed_and_flows_keep_theirs() {
         let mut ring = Keyring::new([1; 32], [1; 32]);
         let now = Instant::from_secs(1);
-        let (old, same) = (ring.bond(now, None), ring.bond(now, None));
+        let (old, same) = (ring.bind_flow(now, None), ring.bind_flow(now, None));
         assert_eq!(old.own.public, same.own.public);
-        let new = ring.bond(now + PAIR_LIFETIME, None);
+        let new = ring.bind_flow(now + PAIR_LIFETIME, None);
         assert_ne!(old.own.public, new.own.public);
         assert_eq!(format!("{ring:?} {new:?} {:?}", new.own), "Keyring(..) Bond(..) KeyPair(..)");
     }

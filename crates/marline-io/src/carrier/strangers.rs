@@ -49,7 +49,7 @@ impl UdpCarrier {
     }
 
     /// Records that the address of a flow is validated. Called before the flow moves there.
-    pub(super) fn prove(&mut self, id: u64) {
+    pub(super) fn mark_validated(&mut self, id: u64) {
         let Some(flow) = self.flows.get_mut(&id) else { return };
         if let Some(pending) = flow.pending.filter(|_| flow.is_stranger) {
             flow.is_stranger = false;

@@ -15,7 +15,7 @@ impl UdpCarrier {
                 flow.heard_at = now;
             }
             if !flow.validated {
-                self.prove(id);
+                self.mark_validated(id);
                 self.note_carried(id);
             }
             return;
@@ -49,7 +49,7 @@ impl UdpCarrier {
         nonce: &Nonce,
     ) -> Received<'a> {
         let Some(flow) = self.flows.get_mut(&id) else {
-            return self.foreign(datagram, id).unwrap_or(Received::Nothing);
+            return self.foreign_owner(datagram, id).unwrap_or(Received::Nothing);
         };
         let asked_by_peer = flow.outer.remote == datagram.outer.remote;
         if flow.peer_flow == 0 || !asked_by_peer {
@@ -70,7 +70,7 @@ impl UdpCarrier {
         proof: &Proof,
     ) -> Received<'a> {
         let Some(flow) = self.flows.get_mut(&id) else {
-            return self.foreign(datagram, id).unwrap_or(Received::Nothing);
+            return self.foreign_owner(datagram, id).unwrap_or(Received::Nothing);
         };
         if flow.outer == datagram.outer && flow.validated {
             // The answer to a challenge that was repeated before the first answer arrived.
@@ -86,7 +86,7 @@ impl UdpCarrier {
             return Received::Nothing;
         }
         tracing::debug!(from = %flow.outer.remote, to = %datagram.outer.remote, "the peer moved");
-        self.prove(id);
+        self.mark_validated(id);
         let Some(flow) = self.flows.get_mut(&id) else { return Received::Nothing };
         let new_host = flow.outer.remote.ip() != datagram.outer.remote.ip();
         flow.outer = datagram.outer;

@@ -186,7 +186,7 @@ impl Lanes {
 
     /// Wakes all readers when the shard stops.
     pub(super) fn wake_all(&mut self) {
-        #[expect(clippy::iter_over_hash_type, reason = "everybody is woken")]
+        #[expect(clippy::iter_over_hash_type, reason = "all waiters are woken, in any order")]
         for entry in self.entries.values_mut() {
             wake(entry.reader.take());
         }

@@ -193,7 +193,7 @@ impl Route {
         (at <= latest + RECENT_SEND_TIME).then_some(at)
     }
 
-    fn take(&mut self, now: Instant, way: TransportChoice) {
+    fn choose_transport(&mut self, now: Instant, way: TransportChoice) {
         (self.way, self.since) = (way, now);
         self.asked = None;
     }
@@ -208,7 +208,7 @@ struct Backoff {
 
 impl Backoff {
     /// Doubles the first time `times` times.
-    fn after(self, times: u32) -> Duration {
+    fn delay_after(self, times: u32) -> Duration {
         self.first.saturating_mul(1 << times.min(16)).min(self.longest)
     }
 }
@@ -299,7 +299,7 @@ impl Routes {
         };
         (route.failures, route.refused) = (0, false);
         if let Some(Comparison::Running { datagrams, .. }) = route.comparison {
-            route.take(now, TransportChoice::Link(link));
+            route.choose_transport(now, TransportChoice::Link(link));
             let measured_at = Some(now + TRIAL);
             route.comparison = Some(Comparison::Running { datagrams, measured_at });
             self.paces.begin_trial(now, ends);
@@ -330,7 +330,7 @@ impl Routes {
         let Some(route) = self.routes.get_mut(&ends) else { return };
         let mistake = route.mistakes > 0 && now < route.since + SETTLED;
         route.mistakes = if mistake { route.mistakes } else { 0 };
-        route.take(now, TransportChoice::Link(link));
+        route.choose_transport(now, TransportChoice::Link(link));
         route.suspect = true;
         let at = (self.udp == UdpUse::Preferred).then_some(now + PROBE.first);
         route.probe = Probe { at, pause: PROBE.first, ..Probe::default() };
@@ -350,7 +350,7 @@ impl Routes {
             route.way = TransportChoice::Datagrams;
         }
         if route.comparison.take().is_some() {
-            route.compare_at = now + COMPARE.after(route.in_vain);
+            route.compare_at = now + COMPARE.delay_after(route.in_vain);
             route.in_vain = route.in_vain.saturating_add(1);
             return false;
         }
@@ -362,7 +362,7 @@ impl Routes {
             Failure::Unanswered if is_alone && route.failures < MAX_LINK_ONLY_ATTEMPTS => {
                 now.max(route.asked_for_link_at + RETRY.first)
             }
-            Failure::Unanswered | Failure::Answered => now + RETRY.after(route.failures),
+            Failure::Unanswered | Failure::Answered => now + RETRY.delay_after(route.failures),
         };
         route.failures = route.failures.saturating_add(1);
         route.failures == 1
@@ -395,7 +395,7 @@ impl Routes {
                 if route.comparison.take().is_some() {
                     route.compare_at = now + COMPARE_AFTER_NOTHING;
                 }
-                route.take(now, TransportChoice::Datagrams);
+                route.choose_transport(now, TransportChoice::Datagrams);
                 self.orders.push_back(Order::Leave(ends, Leaving::LinkEnded));
             }
             TransportChoice::Confirming(known, _) if known == link => {
@@ -416,10 +416,10 @@ impl Routes {
         route.probe.answers = route.probe.answers.saturating_add(1);
         route.probe.pause = PROBE.first;
         route.probe.at = Some(now + PROBE.first);
-        if route.probe.answers < ANSWERS || now < route.since + STAY.after(route.mistakes) {
+        if route.probe.answers < ANSWERS || now < route.since + STAY.delay_after(route.mistakes) {
             return;
         }
-        route.take(now, TransportChoice::Datagrams);
+        route.choose_transport(now, TransportChoice::Datagrams);
         (route.suspect, route.heard_at) = (false, Some(now));
         route.mistakes = route.mistakes.saturating_add(1);
         self.orders.push_back(Order::Leave(ends, Leaving::DatagramsWork));

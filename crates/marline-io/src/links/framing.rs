@@ -26,7 +26,7 @@ pub(crate) enum ForeignData {
 }
 
 impl ForeignData {
-    fn of(first: &[u8]) -> ForeignData {
+    fn classify(first: &[u8]) -> ForeignData {
         const TLS_ALERT: u8 = 0x15;
         const TLS_HANDSHAKE: u8 = 0x16;
         match first {
@@ -118,7 +118,7 @@ impl FrameDecoder {
         if !self.greeted {
             let common = bytes.len().min(PREAMBLE.len());
             if bytes[..common] != PREAMBLE[..common] {
-                return Err(ForeignData::of(bytes));
+                return Err(ForeignData::classify(bytes));
             }
             if common < PREAMBLE.len() {
                 self.rest.extend_from_slice(bytes);

@@ -45,7 +45,7 @@ pub(crate) enum DataDirection {
 
 /// Route that looks policed: direction and rate.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Policed {
+pub(crate) struct PolicedRoute {
     pub(crate) heading: DataDirection,
     /// True if the lanes show it, and not the segments.
     pub(crate) by_lanes: bool,
@@ -61,7 +61,7 @@ pub(crate) struct LaneBytes {
 
 /// Payload bytes in one direction.
 #[derive(Copy, Clone, Debug, Default)]
-struct Carried {
+struct DirectionBytes {
     fresh: u64,
     /// Repeated bytes; for lanes, lost ones.
     repeated: u64,
@@ -72,23 +72,23 @@ struct Carried {
 struct Window {
     since: Instant,
     /// Up and down.
-    carried: [Carried; 2],
+    carried: [DirectionBytes; 2],
     /// Number of consecutive earlier windows that looked policed.
     policed: u32,
 }
 
 impl Window {
     const fn new(since: Instant) -> Window {
-        Window { since, carried: [Carried { fresh: 0, repeated: 0 }; 2], policed: 0 }
+        Window { since, carried: [DirectionBytes { fresh: 0, repeated: 0 }; 2], policed: 0 }
     }
 
     /// Counts bytes, and evaluates the window if it is over. A route looks policed if one byte in `repeated_of` is
     /// repeated. Returns direction and rate if enough consecutive windows looked so.
-    fn note(
+    fn count_bytes(
         &mut self,
         now: Instant,
         heading: DataDirection,
-        carried: Carried,
+        carried: DirectionBytes,
         repeated_of: u64,
     ) -> Option<(DataDirection, u64)> {
         let sum = &mut self.carried[heading as usize];
@@ -97,7 +97,7 @@ impl Window {
             return None;
         }
         let look = |heading: DataDirection| {
-            let Carried { fresh, repeated } = self.carried[heading as usize];
+            let DirectionBytes { fresh, repeated } = self.carried[heading as usize];
             let rate = bits_per_s(fresh, self.since, now)?;
             let is_slow = fresh >= MIN_BYTES && rate <= SLOW_BITS_PER_S;
             (is_slow && repeated * repeated_of >= fresh + repeated).then_some((heading, rate))
@@ -128,13 +128,13 @@ impl Pace {
         Pace { segments: Window::new(since), lanes: Window::new(since), trial: None }
     }
 
-    fn note(
+    fn count_bytes(
         &mut self,
         now: Instant,
         by_lanes: bool,
         heading: DataDirection,
-        carried: Carried,
-    ) -> Option<Policed> {
+        carried: DirectionBytes,
+    ) -> Option<PolicedRoute> {
         if let Some((_, sums)) = &mut self.trial {
             sums[usize::from(by_lanes)][heading as usize] += carried.fresh;
         }
@@ -142,8 +142,8 @@ impl Pace {
             true => (&mut self.lanes, POLICED_LANE_LOSS),
             false => (&mut self.segments, POLICED_REPEAT_SHARE),
         };
-        let (heading, bits_per_s) = window.note(now, heading, carried, repeated_of)?;
-        Some(Policed { heading, by_lanes, bits_per_s })
+        let (heading, bits_per_s) = window.count_bytes(now, heading, carried, repeated_of)?;
+        Some(PolicedRoute { heading, by_lanes, bits_per_s })
     }
 }
 
@@ -164,8 +164,8 @@ impl Paces {
         flow: u64,
         heading: DataDirection,
         segments: impl Iterator<Item = &'a [u8]>,
-    ) -> Option<Policed> {
-        let mut carried = Carried::default();
+    ) -> Option<PolicedRoute> {
+        let mut carried = DirectionBytes::default();
         for (seq, len) in segments.filter_map(bulk) {
             if self.seen.len() >= MAX_FLOWS && !self.seen.contains_key(&(flow, heading)) {
                 self.seen.clear();
@@ -183,7 +183,7 @@ impl Paces {
         if carried.fresh + carried.repeated == 0 {
             return None;
         }
-        self.pace(now, ends).note(now, false, heading, carried)
+        self.pace(now, ends).count_bytes(now, false, heading, carried)
     }
 
     /// Counts bytes of a lane on a route. Returns a value once the route looks policed.
@@ -193,12 +193,12 @@ impl Paces {
         ends: FlowEnds,
         heading: DataDirection,
         LaneBytes { delivered, lost }: LaneBytes,
-    ) -> Option<Policed> {
+    ) -> Option<PolicedRoute> {
         if delivered + lost == 0 {
             return None;
         }
-        let carried = Carried { fresh: delivered, repeated: lost };
-        self.pace(now, ends).note(now, true, heading, carried)
+        let carried = DirectionBytes { fresh: delivered, repeated: lost };
+        self.pace(now, ends).count_bytes(now, true, heading, carried)
     }
 
     fn pace(&mut self, now: Instant, ends: FlowEnds) -> &mut Pace {
@@ -209,7 +209,12 @@ impl Paces {
     }
 
     /// Rate of fresh data since the start of a trial; `None` if there is not enough data.
-    pub(crate) fn trial_rate(&self, now: Instant, ends: &FlowEnds, of: &Policed) -> Option<u64> {
+    pub(crate) fn trial_rate(
+        &self,
+        now: Instant,
+        ends: &FlowEnds,
+        of: &PolicedRoute,
+    ) -> Option<u64> {
         let (since, sums) = self.routes.get(ends)?.trial?;
         let fresh = sums[usize::from(of.by_lanes)][of.heading as usize];
         let rate = bits_per_s(fresh, since, now)?;
@@ -223,7 +228,7 @@ impl Paces {
     }
 
     /// Drops the measurements of a route.
-    pub(crate) fn forget(&mut self, ends: &FlowEnds) {
+    pub(crate) fn drop_route(&mut self, ends: &FlowEnds) {
         self.routes.remove(ends);
     }
 }
@@ -252,7 +257,7 @@ mod tests {
     }
 
     /// Sends 125 segments per second (1 Mbit/s), of which one in `repeats_each` is repeated.
-    fn run(paces: &mut Paces, repeats_each: u32) -> Vec<(u64, Policed)> {
+    fn run(paces: &mut Paces, repeats_each: u32) -> Vec<(u64, PolicedRoute)> {
         let mut found = Vec::new();
         for number in 0..1_000_u32 {
             let now = Instant::from_millis(u64::from(number) * 8);

@@ -37,12 +37,12 @@ pub(crate) struct Guard {
 
 impl Guard {
     /// Guards a port on one address, or on all addresses of its family. With port 0, the system chooses one.
-    pub(crate) fn on(local: SocketAddr) -> io::Result<Self> {
+    pub(crate) fn on_address(local: SocketAddr) -> io::Result<Self> {
         Guard::open(local, local.port() != 0, Some(true))
     }
 
     /// Guards a port on all addresses of both families, or only of IPv4 if there is no IPv6.
-    pub(crate) fn everywhere(port: u16) -> io::Result<Self> {
+    pub(crate) fn on_all_addresses(port: u16) -> io::Result<Self> {
         let v6 = SocketAddr::new(IpAddr::V6(Ipv6Addr::UNSPECIFIED), port);
         match Guard::open(v6, false, Some(false)) {
             Err(error) if matches!(error.raw_os_error(), Some(libc::EAFNOSUPPORT)) => {}
@@ -109,7 +109,7 @@ mod tests {
 
     #[test]
     fn a_guarded_port_is_taken_and_silent() {
-        let guard = Guard::on("127.0.0.1:0".parse().unwrap()).unwrap();
+        let guard = Guard::on_address("127.0.0.1:0".parse().unwrap()).unwrap();
         assert!(TcpListener::bind(guard.local).is_err(), "nobody else gets it");
         let error = TcpStream::connect_timeout(&guard.local, Duration::from_millis(50));
         assert_eq!(error.unwrap_err().kind(), io::ErrorKind::TimedOut, "neither answer nor RST");
@@ -124,7 +124,7 @@ mod tests {
         // Capabilities belong to threads: only this one drops its own.
         let silent = std::thread::spawn(|| {
             let _ = crate::drop_capabilities();
-            let guard = Guard::everywhere(0).unwrap();
+            let guard = Guard::on_all_addresses(0).unwrap();
             let at = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), guard.local.port());
             TcpStream::connect_timeout(&at, Duration::from_millis(50))
         });
@@ -138,19 +138,19 @@ mod tests {
             let error = TcpStream::connect_timeout(&at, Duration::from_millis(50)).unwrap_err();
             assert_eq!(error.kind(), io::ErrorKind::TimedOut, "neither answer nor RST");
         };
-        let first = Guard::on("127.0.0.1:0".parse().unwrap()).unwrap();
+        let first = Guard::on_address("127.0.0.1:0".parse().unwrap()).unwrap();
         let second = Guard::inherited(first.copy().unwrap()).unwrap();
         assert_eq!((second.local, second.both_families), (first.local, false));
         drop(first);
         silent(second.local);
-        let everywhere = Guard::everywhere(0).unwrap();
+        let everywhere = Guard::on_all_addresses(0).unwrap();
         let copy = Guard::inherited(everywhere.copy().unwrap()).unwrap();
         assert_eq!((copy.local, copy.both_families), (everywhere.local, everywhere.both_families));
     }
 
     #[test]
     fn a_guard_everywhere_serves_both_families() {
-        let guard = Guard::everywhere(0).unwrap();
+        let guard = Guard::on_all_addresses(0).unwrap();
         let port = guard.local.port();
         let mut ends = vec![format!("127.0.0.1:{port}")];
         if guard.both_families {

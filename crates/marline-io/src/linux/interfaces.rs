@@ -132,7 +132,7 @@ impl Changes {
     ///
     /// # Errors
     /// Netlink failed.
-    pub(crate) async fn settled(&mut self) -> io::Result<()> {
+    pub(crate) async fn wait_until_settled(&mut self) -> io::Result<()> {
         let mut guard = self.netlink.readable().await?;
         guard.retain_ready();
         drop(guard);
@@ -157,7 +157,7 @@ mod tests {
     use crate::net::Interfaces;
 
     fn snapshot(messages: &[Message]) -> Interfaces {
-        Interfaces::of(from_messages(messages))
+        Interfaces::from_list(from_messages(messages))
     }
 
     fn driven_link(index: u32, name: &str, flags: libc::c_int, kind: &str) -> Message {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
-use super::socket::{bind_to_interface, mark};
+use super::socket::{bind_to_interface, set_mark};
 use super::{check, set_option};
 use crate::edge::socket_spec::SocketSpec;
 use crate::edge::tcp::{Segments, TcpInfo};
@@ -41,7 +41,7 @@ pub(crate) fn open(spec: &SocketSpec<'_>, segments: Segments) -> io::Result<std:
     if let Some((name, index)) = spec.interface {
         bind_to_interface(&socket, name, index, spec.local.is_ipv6())?;
     }
-    mark(&socket, spec.mark)?;
+    set_mark(&socket, spec.mark)?;
     let mut local = spec.local;
     local.set_port(0);
     socket.bind(&local.into())?;

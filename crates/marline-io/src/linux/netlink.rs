@@ -78,7 +78,7 @@ impl Netlink {
     }
 
     /// Sends a request and returns the body of an answer of this type.
-    pub(super) fn ask(&self, request: &[u8], answer: u16) -> io::Result<Vec<u8>> {
+    pub(super) fn query(&self, request: &[u8], answer: u16) -> io::Result<Vec<u8>> {
         self.send(request)?;
         let mut buffer = [0; ANSWER_BYTES];
         let len = self.read(&mut buffer)?;
@@ -142,7 +142,7 @@ pub fn is_local_address(address: IpAddr) -> io::Result<bool> {
     let answer = Netlink::open(0).and_then(|netlink| {
         let request = RouteRequest { dst: address, src: None, oif: 0, mark: 0 };
         let request = message::route_request(&request, SEQUENCE);
-        netlink.ask(&request, libc::RTM_NEWROUTE)
+        netlink.query(&request, libc::RTM_NEWROUTE)
     });
     match answer {
         Ok(route) => {

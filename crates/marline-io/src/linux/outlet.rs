@@ -95,9 +95,9 @@ fn find_by(
     remote: SocketAddr,
     interface: u32,
 ) -> io::Result<Option<Outlet>> {
-    let route = netlink.ask(&route_request(local, remote, interface), libc::RTM_NEWROUTE)?;
+    let route = netlink.query(&route_request(local, remote, interface), libc::RTM_NEWROUTE)?;
     let Some(route) = parse_route(&route) else { return Ok(None) };
-    let link = netlink.ask(&link_request(route.interface), libc::RTM_NEWLINK)?;
+    let link = netlink.query(&link_request(route.interface), libc::RTM_NEWLINK)?;
     let Some(link) = parse_link(&link).filter(|link| link.up) else { return Ok(None) };
     let mtu = route.mtu.unwrap_or(link.mtu).min(link.mtu);
     match (route.local, link.kind, link.address) {
@@ -105,7 +105,7 @@ fn find_by(
         (false, libc::ARPHRD_ETHER, Some(ours)) => {
             let hop = route.gateway.unwrap_or(remote.ip());
             let request = neighbour_request(hop, route.interface);
-            let neighbour = netlink.ask(&request, libc::RTM_NEWNEIGH)?;
+            let neighbour = netlink.query(&request, libc::RTM_NEWNEIGH)?;
             let Some(theirs) = parse_neighbour(&neighbour) else { return Ok(None) };
             let (interface, hop_limit) = (route.interface, route.hop_limit);
             let header = ethernet_header(theirs, ours, remote.is_ipv6());

@@ -37,7 +37,7 @@ impl Pref64Listener {
     ///
     /// # Errors
     /// Netlink failed.
-    pub async fn heard(&mut self) -> io::Result<Vec<(u32, Pref64)>> {
+    pub async fn next_options(&mut self) -> io::Result<Vec<(u32, Pref64)>> {
         let mut buffer = vec![0; READ_BYTES];
         loop {
             let mut guard = self.netlink.readable().await?;

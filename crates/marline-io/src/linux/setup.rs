@@ -34,7 +34,7 @@ impl InterfaceSetup {
     ///
     /// # Errors
     /// The privilege is missing, or the MTU is not valid for this interface.
-    pub fn up(&self, mtu: Option<u32>) -> io::Result<()> {
+    pub fn set_up(&self, mtu: Option<u32>) -> io::Result<()> {
         self.netlink.change(&message::link_up_request(self.index, mtu))
     }
 

@@ -38,7 +38,7 @@ pub(crate) fn open(spec: &SocketSpec<'_>) -> io::Result<UdpSocket> {
     if let Some((name, index)) = spec.interface {
         bind_to_interface(&socket, name, index, spec.local.is_ipv6())?;
     }
-    mark(&socket, spec.mark)?;
+    set_mark(&socket, spec.mark)?;
     raise_buffers(&socket);
     socket.bind(&spec.local.into())?;
     if spec.port == PortSharing::First {
@@ -50,7 +50,7 @@ pub(crate) fn open(spec: &SocketSpec<'_>) -> io::Result<UdpSocket> {
 }
 
 /// Marks the packets for the routing rules. Needs CAP_NET_ADMIN.
-pub(crate) fn mark(socket: &Socket, mark: u32) -> io::Result<()> {
+pub(crate) fn set_mark(socket: &Socket, mark: u32) -> io::Result<()> {
     if mark == 0 { Ok(()) } else { socket.set_mark(mark) }
 }
 
@@ -161,7 +161,7 @@ pub(crate) fn route_mtu(spec: &SocketSpec<'_>, remote: SocketAddr) -> io::Result
     if let Some((name, index)) = spec.interface {
         bind_to_interface(&socket, name, index, remote.is_ipv6())?;
     }
-    mark(&socket, spec.mark)?;
+    set_mark(&socket, spec.mark)?;
     ask_route_mtu(&socket, spec.local.ip(), remote)
 }
 

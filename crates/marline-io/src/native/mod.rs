@@ -62,11 +62,11 @@ pub const fn native_capabilities() -> Capabilities {
 /// They are used by one client or one listener; each shard of a listener has its own.
 #[derive(Debug)]
 pub struct RawSockets {
-    opened: Mutex<Option<Opened>>,
+    opened: Mutex<Option<OpenedSockets>>,
 }
 
 #[derive(Debug)]
-pub(crate) struct Opened {
+pub(crate) struct OpenedSockets {
     /// IPv4 sockets, one set per shard.
     v4: Vec<OpenedFamily>,
     /// IPv6 sockets; none if the machine has no IPv6.
@@ -121,7 +121,7 @@ impl RawSockets {
             Err(error) => return Err(error),
         };
         let inherited = VecDeque::new();
-        let opened = Mutex::new(Some(Opened { v4, v6, guards: Vec::new(), inherited }));
+        let opened = Mutex::new(Some(OpenedSockets { v4, v6, guards: Vec::new(), inherited }));
         Ok(RawSockets { opened })
     }
 
@@ -129,12 +129,12 @@ impl RawSockets {
     #[must_use]
     pub fn shards(&self) -> usize {
         let opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
-        opened.as_ref().map_or(0, Opened::shards)
+        opened.as_ref().map_or(0, OpenedSockets::shards)
     }
 
     /// Returns true if [`inherit`](Self::inherit) accepts a socket of this name.
     #[must_use]
-    pub fn takes(name: &str) -> bool {
+    pub fn accepts_name(name: &str) -> bool {
         OFFLOAD_NAMES.iter().flatten().any(|known| *known == name)
     }
 
@@ -169,7 +169,7 @@ impl RawSockets {
         if v4.is_empty() {
             return Ok(None);
         }
-        let opened = Opened { v4, v6, guards: Vec::new(), inherited };
+        let opened = OpenedSockets { v4, v6, guards: Vec::new(), inherited };
         Ok(Some(RawSockets { opened: Mutex::new(Some(opened)) }))
     }
 
@@ -190,7 +190,7 @@ impl RawSockets {
         let opened = opened.as_mut().ok_or_else(in_use)?;
         let guard = match opened.take_inherited(local) {
             Some(guard) => guard,
-            None => Guard::on(local)?,
+            None => Guard::on_address(local)?,
         };
         let local = guard.local;
         opened.guards.push(Arc::new(guard));
@@ -206,7 +206,7 @@ impl RawSockets {
     }
 
     /// Takes the sockets for this number of shards.
-    pub(crate) fn take(&self, shards: usize) -> io::Result<Opened> {
+    pub(crate) fn take(&self, shards: usize) -> io::Result<OpenedSockets> {
         let mut opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
         let there = opened.as_ref().ok_or_else(in_use)?.shards();
         if there != shards {
@@ -334,7 +334,7 @@ impl NativeCarrier {
     }
 
     /// Takes over the guards of the sockets.
-    pub(crate) fn adopt(&mut self, opened: &Opened) {
+    pub(crate) fn adopt(&mut self, opened: &OpenedSockets) {
         for guard in &opened.guards {
             self.add(Arc::clone(guard));
         }
@@ -356,7 +356,7 @@ impl NativeCarrier {
             let local = SocketAddr::new(local.ip(), known.local.port());
             return Ok((local, Some(Arc::clone(known))));
         }
-        let guard = shared.map_or_else(|| Guard::on(local).map(Arc::new), Ok)?;
+        let guard = shared.map_or_else(|| Guard::on_address(local).map(Arc::new), Ok)?;
         let local = guard.local;
         self.add(Arc::clone(&guard));
         Ok((local, Some(guard)))
@@ -378,7 +378,7 @@ impl NativeCarrier {
             return Ok(false);
         }
         for _ in 0..POOL_STEP {
-            let guard = Guard::everywhere(0)?;
+            let guard = Guard::on_all_addresses(0)?;
             self.pool.push(guard.local.port());
             self.add(Arc::new(guard));
         }
@@ -434,7 +434,7 @@ impl NativeCarrier {
     }
 }
 
-impl Opened {
+impl OpenedSockets {
     /// Takes the inherited guard of this address; port 0 matches any port.
     fn take_inherited(&mut self, local: SocketAddr) -> Option<Guard> {
         let same = |guard: &Guard| match local.port() {

@@ -21,7 +21,7 @@ impl NativeCarrier {
     }
 
     /// Returns false for SYNs to ports without a listener, if all ports are ours but only some accept connections.
-    fn takes(&self, local: SocketAddr, flags: u8) -> bool {
+    fn accepts_segment(&self, local: SocketAddr, flags: u8) -> bool {
         const SYN: u8 = 0x02;
         const ACK: u8 = 0x10;
         let opens = flags & (SYN | ACK) == SYN;
@@ -41,7 +41,7 @@ impl NativeCarrier {
             self.counters.unknown += 1;
             return None;
         }
-        if !self.takes(local, segment[13]) {
+        if !self.accepts_segment(local, segment[13]) {
             self.counters.syns_refused += 1;
             return None;
         }

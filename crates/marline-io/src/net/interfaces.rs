@@ -25,11 +25,11 @@ impl Interfaces {
     /// # Errors
     /// The system's.
     pub fn now() -> io::Result<Self> {
-        Ok(Interfaces::of(sys::interfaces::list()?))
+        Ok(Interfaces::from_list(sys::interfaces::list()?))
     }
 
     /// Creates the snapshot from the interfaces, in order of their indices.
-    pub(crate) fn of(mut list: Vec<Interface>) -> Self {
+    pub(crate) fn from_list(mut list: Vec<Interface>) -> Self {
         for interface in &mut list {
             interface.addresses.sort_by_key(IpAddr::is_ipv6);
         }

@@ -47,7 +47,7 @@ pub async fn lookup_over(end: &LocalEnd, host: &str) -> io::Result<Vec<IpAddr>> 
     let resolvers: Vec<SocketAddr> = resolvers.iter().filter(reachable).copied().collect();
     let [a, b, c, d, ..] = SecretRng::from_os()?.next_u32().to_ne_bytes();
     let mut questions =
-        [Question::new([a, b], host, DNS_A)?, Question::new([c, d], host, DNS_AAAA)?];
+        [NameQuery::new([a, b], host, DNS_A)?, NameQuery::new([c, d], host, DNS_AAAA)?];
     if resolvers.is_empty() {
         return Ok(Vec::new());
     }
@@ -68,19 +68,19 @@ pub async fn lookup_over(end: &LocalEnd, host: &str) -> io::Result<Vec<IpAddr>> 
 }
 
 /// Query, and the addresses in its answer.
-struct Question {
+struct NameQuery {
     bytes: Vec<u8>,
     kind: u16,
     addresses: Option<Vec<IpAddr>>,
 }
 
-impl Question {
-    fn new(id: [u8; 2], host: &str, kind: u16) -> io::Result<Question> {
-        Ok(Question { bytes: dns_query(id, host, kind)?, kind, addresses: None })
+impl NameQuery {
+    fn new(id: [u8; 2], host: &str, kind: u16) -> io::Result<NameQuery> {
+        Ok(NameQuery { bytes: dns_query(id, host, kind)?, kind, addresses: None })
     }
 
     /// Processes an answer to this question. Error codes of a resolver are ignored.
-    fn take(&mut self, answer: &[u8]) {
+    fn process_answer(&mut self, answer: &[u8]) {
         if matches!(response_code(&self.bytes, answer), Some(0 | NXDOMAIN)) {
             let records = dns_answers(answer).take(RECORDS).map_while(|record| record);
             let of_kind = records.filter(|record| record.kind == self.kind);
@@ -91,13 +91,13 @@ impl Question {
 }
 
 /// Reads until all questions are answered or the time is over.
-async fn read_answers(socket: &UdpSocket, resolvers: &[SocketAddr], questions: &mut [Question]) {
+async fn read_answers(socket: &UdpSocket, resolvers: &[SocketAddr], questions: &mut [NameQuery]) {
     let until = Instant::now() + PATIENCE;
     let mut buffer = [0; MAX_ANSWER_BYTES];
     while questions.iter().any(|question| question.addresses.is_none()) {
         let Some(len) = receive_from(socket, resolvers, until, &mut buffer).await else { return };
         for question in questions.iter_mut() {
-            question.take(&buffer[..len]);
+            question.process_answer(&buffer[..len]);
         }
     }
 }
@@ -161,7 +161,7 @@ pub(super) fn open_socket(end: &LocalEnd) -> io::Result<UdpSocket> {
     if let Some((name, index)) = &options.interface {
         socket::bind_to_interface(&socket, name, *index, options.local.is_ipv6())?;
     }
-    socket::mark(&socket, options.mark)?;
+    socket::set_mark(&socket, options.mark)?;
     socket.bind(&options.local.into())?;
     UdpSocket::from_std(socket.into())
 }
@@ -170,7 +170,7 @@ pub(super) fn open_socket(end: &LocalEnd) -> io::Result<UdpSocket> {
 mod tests {
     use super::*;
 
-    fn answer(question: &Question, code: u8, records: &[(u16, &[u8])]) -> Vec<u8> {
+    fn answer(question: &NameQuery, code: u8, records: &[(u16, &[u8])]) -> Vec<u8> {
         let mut bytes = question.bytes.clone();
         bytes[2] |= 0x80;
         bytes[3] = code;
@@ -185,8 +185,8 @@ mod tests {
         bytes
     }
 
-    fn question(kind: u16) -> Question {
-        Question::new([7, 9], "Server.example.", kind).unwrap()
+    fn question(kind: u16) -> NameQuery {
+        NameQuery::new([7, 9], "Server.example.", kind).unwrap()
     }
 
     #[test]
@@ -194,10 +194,10 @@ mod tests {
         let mut asked = question(DNS_A);
         let ipv6 = [0x20; 16];
         let records = [(5, &b"\x00"[..]), (DNS_A, &[192, 0, 2, 1]), (DNS_AAAA, &ipv6)];
-        asked.take(&answer(&question(DNS_A), 0, &records));
+        asked.process_answer(&answer(&question(DNS_A), 0, &records));
         assert_eq!(asked.addresses, Some(vec!["192.0.2.1".parse().unwrap()]));
         let mut asked = question(DNS_AAAA);
-        asked.take(&answer(&question(DNS_AAAA), 3, &[]));
+        asked.process_answer(&answer(&question(DNS_AAAA), 3, &[]));
         assert_eq!(asked.addresses, Some(Vec::new()), "there is no such name");
     }
 
@@ -207,12 +207,12 @@ mod tests {
         for (at, byte) in [(0, 1), (2, 0), (3, 2), (5, 2), (13, b'x')] {
             let (mut bad, mut asked) = (good.clone(), question(DNS_A));
             bad[at] = byte;
-            asked.take(&bad);
+            asked.process_answer(&bad);
             assert_eq!(asked.addresses, None, "byte {at}");
         }
         for len in 0..good.len() {
             let mut asked = question(DNS_A);
-            asked.take(&good[..len]);
+            asked.process_answer(&good[..len]);
             assert!(asked.addresses.is_none_or(|found| found.is_empty()), "{len} bytes");
         }
     }
@@ -233,7 +233,7 @@ mod tests {
         let mut rng = marline_time::PcgRng::new(13, 1);
         for _ in 0..20_000 {
             let bytes = crate::mutation::mutated(&mut rng, &good);
-            question(DNS_A).take(&bytes);
+            question(DNS_A).process_answer(&bytes);
         }
     }
 }

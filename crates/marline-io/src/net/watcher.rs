@@ -25,7 +25,7 @@ impl Watcher {
     /// # Errors
     /// The system's.
     pub async fn changed(&mut self) -> io::Result<Interfaces> {
-        self.changes.settled().await?;
+        self.changes.wait_until_settled().await?;
         Interfaces::now()
     }
 }

@@ -15,12 +15,12 @@ pub(crate) struct Guard {
 
 impl Guard {
     /// Fails: there are no guards.
-    pub(crate) fn on(_local: SocketAddr) -> io::Result<Self> {
+    pub(crate) fn on_address(_local: SocketAddr) -> io::Result<Self> {
         Err(unsupported("native carriers"))
     }
 
     /// Fails: there are no guards.
-    pub(crate) fn everywhere(_port: u16) -> io::Result<Self> {
+    pub(crate) fn on_all_addresses(_port: u16) -> io::Result<Self> {
         Err(unsupported("native carriers"))
     }
 

@@ -83,7 +83,7 @@ pub(crate) struct Changes {
 }
 
 impl Changes {
-    /// Takes the first look.
+    /// Takes the first snapshot.
     ///
     /// # Errors
     /// The system's.
@@ -95,7 +95,7 @@ impl Changes {
     ///
     /// # Errors
     /// The system's.
-    pub(crate) async fn settled(&mut self) -> io::Result<()> {
+    pub(crate) async fn wait_until_settled(&mut self) -> io::Result<()> {
         loop {
             tokio::time::sleep(LOOK_AGAIN).await;
             let now = list()?;

@@ -6,7 +6,7 @@ use std::os::fd::AsRawFd;
 
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
-use super::socket::{bind_to_interface, mark};
+use super::socket::{bind_to_interface, set_mark};
 use super::unsupported;
 use crate::edge::socket_spec::SocketSpec;
 use crate::edge::tcp::{Segments, TcpInfo};
@@ -30,7 +30,7 @@ pub(crate) fn open(spec: &SocketSpec<'_>, _segments: Segments) -> io::Result<std
     if let Some((name, index)) = spec.interface {
         bind_to_interface(&socket, name, index, spec.local.is_ipv6())?;
     }
-    mark(&socket, spec.mark)?;
+    set_mark(&socket, spec.mark)?;
     socket.bind(&SocketAddr::new(spec.local.ip(), 0).into())?;
     Ok(socket.into())
 }

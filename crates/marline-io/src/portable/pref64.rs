@@ -23,7 +23,7 @@ impl Pref64Listener {
     ///
     /// # Errors
     /// None.
-    pub async fn heard(&mut self) -> io::Result<Vec<(u32, Pref64)>> {
+    pub async fn next_options(&mut self) -> io::Result<Vec<(u32, Pref64)>> {
         core::future::pending().await
     }
 }

@@ -28,7 +28,7 @@ impl InterfaceSetup {
     ///
     /// # Errors
     /// Always `Unsupported`.
-    pub fn up(&self, _mtu: Option<u32>) -> io::Result<()> {
+    pub fn set_up(&self, _mtu: Option<u32>) -> io::Result<()> {
         Err(unsupported("TUN interfaces"))
     }
 

@@ -32,14 +32,14 @@ pub(crate) fn open(spec: &SocketSpec<'_>) -> io::Result<UdpSocket> {
     if let Some((name, index)) = spec.interface {
         bind_to_interface(&socket, name, index, spec.local.is_ipv6())?;
     }
-    mark(&socket, spec.mark)?;
+    set_mark(&socket, spec.mark)?;
     raise_buffers(&socket);
     socket.bind(&spec.local.into())?;
     Ok(socket.into())
 }
 
 /// Fails if there is a mark: there are no marks.
-pub(crate) fn mark(_socket: &Socket, mark: u32) -> io::Result<()> {
+pub(crate) fn set_mark(_socket: &Socket, mark: u32) -> io::Result<()> {
     if mark == 0 { Ok(()) } else { Err(unsupported("marks of packets")) }
 }
 

@@ -27,7 +27,7 @@ impl Channel {
 
     /// Wraps the end that a process was started with.
     #[must_use]
-    pub fn of(end: OwnedFd) -> Channel {
+    pub fn from_fd(end: OwnedFd) -> Channel {
         Channel(end)
     }
 

@@ -39,7 +39,7 @@ pub struct HandoverState {
 /// Delay before a full channel is tried again.
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
 
-fn other(text: impl Into<String>) -> io::Error {
+fn other_error(text: impl Into<String>) -> io::Error {
     io::Error::other(text.into())
 }
 
@@ -48,7 +48,7 @@ impl HandoverState {
     ///
     /// # Errors
     /// The other process is gone.
-    pub fn give(&self, channel: &Channel) -> io::Result<()> {
+    pub fn send_to(&self, channel: &Channel) -> io::Result<()> {
         let put = |message: Message, fd: Option<&OwnedFd>| loop {
             match channel.send(&[&message.to_bytes()], fd.map(AsFd::as_fd)) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
@@ -79,16 +79,16 @@ impl HandoverState {
     }
 
     /// Receives the state from the other end of `channel`, which must be blocking.
-    fn take(channel: &Channel) -> io::Result<HandoverState> {
+    fn receive(channel: &Channel) -> io::Result<HandoverState> {
         let mut buffer = vec![0; MAX_MESSAGE_LEN];
         let mut next = || next(channel, &mut buffer);
         let (Message::Hello { protocol, generation, predecessor, seed }, _) = next()? else {
-            return Err(other("the predecessor did not send its version first"));
+            return Err(other_error("the predecessor did not send its version first"));
         };
         if protocol != PROTOCOL {
             let text =
                 format!("the predecessor uses handover version {protocol} (expected {PROTOCOL})");
-            return Err(other(text));
+            return Err(other_error(text));
         }
         let mut handover = HandoverState {
             generation,
@@ -105,7 +105,7 @@ impl HandoverState {
             if message == Message::End {
                 return Ok(handover);
             }
-            let fd = fd.ok_or_else(|| other("a descriptor is missing"))?;
+            let fd = fd.ok_or_else(|| other_error("a descriptor is missing"))?;
             match message {
                 Message::Socket { shard, local } => handover.sockets.push((shard, local, fd)),
                 Message::Native { part, local } => handover.native.push((part, local, fd)),
@@ -114,7 +114,7 @@ impl HandoverState {
                     handover.older_processes.push((generation, fd))
                 }
                 Message::Further { name } => handover.further.push((name, fd)),
-                _ => return Err(other("unexpected message from the predecessor")),
+                _ => return Err(other_error("unexpected message from the predecessor")),
             }
         }
     }
@@ -122,7 +122,7 @@ impl HandoverState {
 
 fn next(channel: &Channel, buffer: &mut [u8]) -> io::Result<(Message, Option<OwnedFd>)> {
     let Some((len, fd)) = channel.receive(buffer)? else {
-        return Err(other("the other process exited"));
+        return Err(other_error("the other process exited"));
     };
     let (message, _) = Message::parse(buffer.get(..len).unwrap_or_default())?;
     Ok((message, fd))
@@ -139,9 +139,9 @@ impl PendingSuccessor {
     ///
     /// # Errors
     /// The predecessor does not send it, or uses another version.
-    pub fn take(channel: Channel) -> io::Result<(PendingSuccessor, HandoverState)> {
+    pub fn receive(channel: Channel) -> io::Result<(PendingSuccessor, HandoverState)> {
         channel.set_blocking(true)?;
-        let handover = HandoverState::take(&channel)?;
+        let handover = HandoverState::receive(&channel)?;
         Ok((PendingSuccessor { channel }, handover))
     }
 
@@ -155,7 +155,7 @@ impl PendingSuccessor {
         self.channel.send(&[&ready.to_bytes()], None)?;
         match next(&self.channel, &mut [0; 256])? {
             (Message::Go, _) => Ok(()),
-            _ => Err(other("the predecessor refused the handover")),
+            _ => Err(other_error("the predecessor refused the handover")),
         }
     }
 
@@ -179,7 +179,7 @@ impl Channel {
     /// # Errors
     /// [`WouldBlock`](io::ErrorKind::WouldBlock) if there is no report yet. Other errors mean that the successor is
     /// gone.
-    pub fn heard(&self) -> io::Result<Result<String, String>> {
+    pub fn receive_report(&self) -> io::Result<Result<String, String>> {
         let mut buffer = vec![0; MAX_MESSAGE_LEN];
         let heard = match next(self, &mut buffer) {
             // The successor ended without reading everything. This error comes first, and its earlier messages
@@ -190,7 +190,7 @@ impl Channel {
         match heard?.0 {
             Message::Ready { version } => Ok(Ok(version)),
             Message::Failed { why } => Ok(Err(why)),
-            _ => Err(other("unexpected message from the successor")),
+            _ => Err(other_error("unexpected message from the successor")),
         }
     }
 

@@ -168,7 +168,7 @@ fn our_own_queue_does_not_count_in_the_path_forecast() {
 
 #[test]
 fn a_bad_time_is_over_when_trouble_stays_away_for_longer_than_it_did() {
-    let forecast = |troubles| Forecast::of([MS(100); 3], troubles, None);
+    let forecast = |troubles| Forecast::with_quantiles([MS(100); 3], troubles, None);
     // Twice a second, and once in ten seconds. Right after trouble, both risks are equal.
     for (troubles, risk) in [(2.0, 0.2), (0.1, 0.01)] {
         let now = forecast(troubles);

@@ -47,10 +47,10 @@ fn read(text: &str) -> Option<PathHealthConfig> {
         let (key, value) = word.split_once('=')?;
         match (key, config.watch.as_mut(), config.clean.as_mut()) {
             ("period", ..) => config.period = duration(value)?,
-            ("weight", ..) => config.weight = share(value)?,
-            ("loss", ..) => config.loss = share(value)?,
-            ("base", ..) => config.loss_base = base(value)?,
-            ("retransmissions", ..) => config.retransmissions = share(value)?,
+            ("weight", ..) => config.weight = parse_share(value)?,
+            ("loss", ..) => config.loss = parse_share(value)?,
+            ("base", ..) => config.loss_base = parse_base(value)?,
+            ("retransmissions", ..) => config.retransmissions = parse_share(value)?,
             ("least", ..) => config.least = count(value)?.into(),
             ("rto", ..) => config.rto = duration(value)?,
             ("wait", Some(watch), _) => watch.wait = duration(value)?,
@@ -72,7 +72,7 @@ fn duration(text: &str) -> Option<Duration> {
     (1..=3_600_000).contains(&millis).then_some(Duration::from_millis(millis))
 }
 
-fn share(text: &str) -> Option<f64> {
+fn parse_share(text: &str) -> Option<f64> {
     let percent: u32 = text.strip_suffix('%')?.parse().ok()?;
     (1..=100).contains(&percent).then(|| f64::from(percent) / 100.0)
 }
@@ -81,7 +81,7 @@ fn count(text: &str) -> Option<u32> {
     text.parse().ok().filter(|count| *count <= 1_000)
 }
 
-fn base(text: &str) -> Option<LossBase> {
+fn parse_base(text: &str) -> Option<LossBase> {
     match text {
         "risk" => Some(LossBase::AtRisk),
         "outstanding" => Some(LossBase::Outstanding),

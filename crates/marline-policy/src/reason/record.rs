@@ -81,8 +81,8 @@ impl Reason {
     #[must_use]
     pub fn record(&self) -> String {
         let mut line = Line(String::new());
-        line.put("question", question_text(&self.question));
-        line.put("decision", decision_text(&self.decision));
+        line.push_field("question", question_text(&self.question));
+        line.push_field("decision", decision_text(&self.decision));
         let also: Vec<String> = self.also.iter().map(range_text).collect();
         line.put_list("also", &also);
         line.put_grounds(&self.grounds);
@@ -104,10 +104,10 @@ impl Reason {
         let mut inputs = general.inputs()?;
         inputs.paths = parts.map(|part| Fields(part).path()).collect::<Result<_, _>>()?;
         Ok(Reason {
-            question: general.with("question", read_question)?,
-            decision: general.with("decision", read_decision)?,
+            question: general.read_field("question", read_question)?,
+            decision: general.read_field("decision", read_decision)?,
             also: general.list("also", read_range)?,
-            grounds: general.grounds()?,
+            grounds: general.read_grounds()?,
             inputs,
         })
     }
@@ -117,7 +117,7 @@ impl Reason {
 struct Line(String);
 
 impl Line {
-    fn put(&mut self, name: &str, value: impl Display) {
+    fn push_field(&mut self, name: &str, value: impl Display) {
         let space = if self.0.is_empty() { "" } else { " " };
         // Writing to a String cannot fail.
         let _ = write!(self.0, "{space}{name}={value}");
@@ -125,18 +125,18 @@ impl Line {
 
     fn put_optional(&mut self, name: &str, value: Option<impl Display>) {
         if let Some(value) = value {
-            self.put(name, value);
+            self.push_field(name, value);
         }
     }
 
     fn put_list(&mut self, name: &str, values: &[String]) {
         if !values.is_empty() {
-            self.put(name, values.join(","));
+            self.push_field(name, values.join(","));
         }
     }
 
     fn put_grounds(&mut self, grounds: &Grounds) {
-        self.put("rule", grounds.rule.name());
+        self.push_field("rule", grounds.rule.name());
         self.put_optional("path", grounds.path.map(|id| id.0));
         self.put_optional("other", grounds.other.map(|id| id.0));
         self.put_optional("arrives_us", grounds.arrives_us);
@@ -147,22 +147,22 @@ impl Line {
     }
 
     fn put_inputs(&mut self, inputs: &Inputs) {
-        self.put("now_ns", inputs.now.as_nanos());
-        self.put("unsent", range_text(&inputs.unsent));
-        self.put("written", inputs.written.0);
-        self.put("una", inputs.data_una.0);
-        self.put("window_end", inputs.window_end.0);
-        self.put("send_limit", inputs.send_limit);
-        self.put("repairs", u8::from(inputs.repairs));
-        self.put("spent", inputs.spending.spent);
-        self.put("unlimited", u8::from(inputs.spending.unlimited));
+        self.push_field("now_ns", inputs.now.as_nanos());
+        self.push_field("unsent", range_text(&inputs.unsent));
+        self.push_field("written", inputs.written.0);
+        self.push_field("una", inputs.data_una.0);
+        self.push_field("window_end", inputs.window_end.0);
+        self.push_field("send_limit", inputs.send_limit);
+        self.push_field("repairs", u8::from(inputs.repairs));
+        self.push_field("spent", inputs.spending.spent);
+        self.push_field("unlimited", u8::from(inputs.spending.unlimited));
         let path_budget = |(id, spent): &(SubflowId, f32)| format!("{}:{spent}", id.0);
         let path_budgets: Vec<String> =
             inputs.spending.path_budgets.iter().map(path_budget).collect();
         self.put_list("purses", &path_budgets);
-        self.put("patience_ns", nanos(inputs.spending.terms.patience));
-        self.put("metered_bits_per_s", inputs.spending.terms.metered_rate.bits_per_s());
-        self.put("wake_ns", nanos(inputs.spending.terms.wake));
+        self.push_field("patience_ns", nanos(inputs.spending.terms.patience));
+        self.push_field("metered_bits_per_s", inputs.spending.terms.metered_rate.bits_per_s());
+        self.push_field("wake_ns", nanos(inputs.spending.terms.wake));
         let due = inputs.spending.repairs_due;
         self.put_optional(
             "due",
@@ -175,34 +175,34 @@ impl Line {
 
     fn put_path(&mut self, path: &SubflowView) {
         let forecast = &path.forecast;
-        self.put("id", path.id.0);
-        self.put("backup", u8::from(path.backup));
-        self.put("metered", u8::from(path.metered));
-        self.put("wake_share", path.wake_share);
-        self.put("health", name_of(&HEALTHS, &path.health));
-        self.put("phase", path.phase.name());
-        self.put("takes", eligibility_text(path.eligibility));
-        self.put("mss", path.mss);
-        self.put("cwnd", path.cwnd);
+        self.push_field("id", path.id.0);
+        self.push_field("backup", u8::from(path.backup));
+        self.push_field("metered", u8::from(path.metered));
+        self.push_field("wake_share", path.wake_share);
+        self.push_field("health", name_of(&HEALTHS, &path.health));
+        self.push_field("phase", path.phase.name());
+        self.push_field("takes", eligibility_text(path.eligibility));
+        self.push_field("mss", path.mss);
+        self.push_field("cwnd", path.cwnd);
         self.put_optional("ssthresh", Some(path.ssthresh).filter(|bytes| *bytes != u64::MAX));
-        self.put("in_flight", path.bytes_in_flight);
-        self.put("lost", path.bytes_queued);
+        self.push_field("in_flight", path.bytes_in_flight);
+        self.push_field("lost", path.bytes_queued);
         self.put_optional("srtt_ns", path.srtt.map(nanos));
         self.put_optional("min_rtt_ns", path.min_rtt.map(nanos));
         self.put_optional("delivery_bits_per_s", path.delivery_rate.map(Rate::bits_per_s));
         let [p50, p90, p99] = forecast.answers_us;
-        self.put("p50_us", p50);
-        self.put("p90_us", p90);
-        self.put("p99_us", p99);
+        self.push_field("p50_us", p50);
+        self.push_field("p90_us", p90);
+        self.push_field("p99_us", p99);
         self.put_list("multiples", &forecast.multiples.map(|multiple| multiple.to_string()));
-        self.put("troubles_per_s", forecast.troubles);
-        self.put("untroubled_ms", forecast.untroubled_ms);
-        self.put("queued_us", forecast.queued_us);
-        self.put("idle_us", forecast.idle_us);
+        self.push_field("troubles_per_s", forecast.troubles);
+        self.push_field("untroubled_ms", forecast.untroubled_ms);
+        self.push_field("queued_us", forecast.queued_us);
+        self.push_field("idle_us", forecast.idle_us);
         self.put_optional("train_bits_per_s", forecast.rate.map(Rate::bits_per_s));
         self.put_optional("overdue_ns", path.overdue_at.map(Instant::as_nanos));
-        self.put("sent_ns", path.last_sent_at.as_nanos());
-        self.put("heard_ns", path.last_heard_at.as_nanos());
+        self.push_field("sent_ns", path.last_sent_at.as_nanos());
+        self.push_field("heard_ns", path.last_heard_at.as_nanos());
     }
 }
 
@@ -385,7 +385,7 @@ impl<'a> Fields<'a> {
         self.0.split_whitespace().find_map(|field| field.strip_prefix(name)?.strip_prefix('='))
     }
 
-    fn with<T>(
+    fn read_field<T>(
         self,
         name: &'static str,
         read: impl Fn(&'a str) -> Option<T>,
@@ -394,11 +394,11 @@ impl<'a> Fields<'a> {
     }
 
     fn number<T: FromStr>(self, name: &'static str) -> Result<T, BadRecord> {
-        self.with(name, |text| text.parse().ok())
+        self.read_field(name, |text| text.parse().ok())
     }
 
     /// Reads a value that may be absent.
-    fn some<T>(
+    fn read_optional<T>(
         self,
         name: &'static str,
         read: impl Fn(&'a str) -> Option<T>,
@@ -407,7 +407,7 @@ impl<'a> Fields<'a> {
     }
 
     fn parse_optional_number<T: FromStr>(self, name: &'static str) -> Result<Option<T>, BadRecord> {
-        self.some(name, |text| text.parse().ok())
+        self.read_optional(name, |text| text.parse().ok())
     }
 
     fn list<T>(
@@ -419,11 +419,11 @@ impl<'a> Fields<'a> {
         text.split(',').map(|part| read(part).ok_or(BadRecord(name))).collect()
     }
 
-    fn grounds(self) -> Result<Grounds, BadRecord> {
+    fn read_grounds(self) -> Result<Grounds, BadRecord> {
         Ok(Grounds {
-            rule: self.with("rule", |text| named(&RULES, text))?,
-            path: self.some("path", read_id)?,
-            other: self.some("other", read_id)?,
+            rule: self.read_field("rule", |text| named(&RULES, text))?,
+            path: self.read_optional("path", read_id)?,
+            other: self.read_optional("other", read_id)?,
             arrives_us: self.parse_optional_number("arrives_us")?,
             other_us: self.parse_optional_number("other_us")?,
             other_late_us: self.parse_optional_number("other_late_us")?,
@@ -435,23 +435,25 @@ impl<'a> Fields<'a> {
     /// Reads everything except the paths.
     fn inputs(self) -> Result<Inputs, BadRecord> {
         Ok(Inputs {
-            now: self.with("now_ns", read_instant)?,
-            unsent: self.with("unsent", read_range)?,
-            written: self.with("written", read_dsn)?,
-            data_una: self.with("una", read_dsn)?,
-            window_end: self.with("window_end", read_dsn)?,
+            now: self.read_field("now_ns", read_instant)?,
+            unsent: self.read_field("unsent", read_range)?,
+            written: self.read_field("written", read_dsn)?,
+            data_una: self.read_field("una", read_dsn)?,
+            window_end: self.read_field("window_end", read_dsn)?,
             send_limit: self.number("send_limit")?,
-            repairs: self.with("repairs", read_flag)?,
+            repairs: self.read_field("repairs", read_flag)?,
             spending: BudgetState {
-                spent: self.with("spent", read_fraction)?,
-                unlimited: self.with("unlimited", read_flag)?,
+                spent: self.read_field("spent", read_fraction)?,
+                unlimited: self.read_field("unlimited", read_flag)?,
                 path_budgets: self.list("purses", read_path_budget)?,
                 terms: Terms {
-                    patience: self.some("patience_ns", read_time)?.unwrap_or_default(),
-                    metered_rate: self.some("metered_bits_per_s", read_rate)?.unwrap_or(Rate::ZERO),
-                    wake: self.some("wake_ns", read_time)?.unwrap_or_default(),
+                    patience: self.read_optional("patience_ns", read_time)?.unwrap_or_default(),
+                    metered_rate: self
+                        .read_optional("metered_bits_per_s", read_rate)?
+                        .unwrap_or(Rate::ZERO),
+                    wake: self.read_optional("wake_ns", read_time)?.unwrap_or_default(),
                 },
-                repairs_due: self.some("due", read_due)?,
+                repairs_due: self.read_optional("due", read_due)?,
             },
             paths: Vec::new(),
             asked: self.list("asked", read_query)?,
@@ -461,17 +463,18 @@ impl<'a> Fields<'a> {
     fn path(self) -> Result<SubflowView, BadRecord> {
         let multiples = self.list("multiples", read_fraction)?;
         Ok(SubflowView {
-            id: self.with("id", read_id)?,
+            id: self.read_field("id", read_id)?,
             local_id: AddressId(0),
             remote_id: AddressId(0),
-            backup: self.with("backup", read_flag)?,
+            backup: self.read_field("backup", read_flag)?,
             // Older records have no paths that cost anything.
-            metered: self.some("metered", read_flag)?.unwrap_or(false),
-            wake_share: self.some("wake_share", read_fraction)?.unwrap_or(0.0),
-            health: self.with("health", |text| named(&HEALTHS, text))?,
-            phase: self
-                .with("phase", |text| PHASES.into_iter().find(|phase| phase.name() == text))?,
-            eligibility: self.with("takes", read_eligibility)?,
+            metered: self.read_optional("metered", read_flag)?.unwrap_or(false),
+            wake_share: self.read_optional("wake_share", read_fraction)?.unwrap_or(0.0),
+            health: self.read_field("health", |text| named(&HEALTHS, text))?,
+            phase: self.read_field("phase", |text| {
+                PHASES.into_iter().find(|phase| phase.name() == text)
+            })?,
+            eligibility: self.read_field("takes", read_eligibility)?,
             mss: self.number("mss")?,
             cwnd: self.number("cwnd")?,
             ssthresh: self.parse_optional_number("ssthresh")?.unwrap_or(u64::MAX),
@@ -480,10 +483,10 @@ impl<'a> Fields<'a> {
             bytes_copied: 0,
             bytes_sent: 0,
             bytes_received: 0,
-            srtt: self.some("srtt_ns", read_time)?,
+            srtt: self.read_optional("srtt_ns", read_time)?,
             rttvar: Duration::ZERO,
-            min_rtt: self.some("min_rtt_ns", read_time)?,
-            delivery_rate: self.some("delivery_bits_per_s", read_rate)?,
+            min_rtt: self.read_optional("min_rtt_ns", read_time)?,
+            delivery_rate: self.read_optional("delivery_bits_per_s", read_rate)?,
             forecast: Forecast {
                 answers_us: [
                     self.number("p50_us")?,
@@ -491,17 +494,17 @@ impl<'a> Fields<'a> {
                     self.number("p99_us")?,
                 ],
                 multiples: multiples.try_into().map_err(|_| BadRecord("multiples"))?,
-                troubles: self.with("troubles_per_s", read_fraction)?,
+                troubles: self.read_field("troubles_per_s", read_fraction)?,
                 untroubled_ms: self.number("untroubled_ms")?,
                 queued_us: self.number("queued_us")?,
                 idle_us: self.number("idle_us")?,
-                rate: self.some("train_bits_per_s", read_rate)?,
+                rate: self.read_optional("train_bits_per_s", read_rate)?,
             },
-            overdue_at: self.some("overdue_ns", read_instant)?,
+            overdue_at: self.read_optional("overdue_ns", read_instant)?,
             bytes_since_loss: 0,
             bytes_between_losses: 0,
-            last_sent_at: self.with("sent_ns", read_instant)?,
-            last_heard_at: self.with("heard_ns", read_instant)?,
+            last_sent_at: self.read_field("sent_ns", read_instant)?,
+            last_heard_at: self.read_field("heard_ns", read_instant)?,
             last_new_at: Instant::ZERO,
         })
     }

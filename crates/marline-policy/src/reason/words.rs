@@ -7,15 +7,15 @@ impl Reason {
     /// One sentence without a final period about what was decided and why. `name` maps a subflow to the name of its
     /// path.
     #[must_use]
-    pub fn words(&self, name: &dyn Fn(SubflowId) -> String) -> String {
+    pub fn text(&self, name: &dyn Fn(SubflowId) -> String) -> String {
         let path = self.grounds.path.map_or_else(|| "a path".to_owned(), name);
         let size = bytes(self.bytes());
         match self.grounds.rule {
             Rule::First => format!("{size} of new data on {path}, {}", self.compared(name)),
-            Rule::Spared => self.spared(name),
+            Rule::Spared => self.spared_text(name),
             Rule::HeardLast => {
                 let state = match self.grounds.path.and_then(|id| self.inputs.path(id)) {
-                    Some(path) if path.health.is_degraded() => "answers, but poorly",
+                    Some(path) if path.health.is_degraded() => "is degraded",
                     _ => "received data last",
                 };
                 format!(
@@ -24,15 +24,15 @@ impl Reason {
             }
             Rule::NoRoom => "new data waits: no path has room".to_owned(),
             Rule::FullIsSooner => {
-                let (full, all) = (self.other(name), time(self.grounds.other_us));
-                let here = time(self.grounds.arrives_us);
+                let (full, all) = (self.other_path(name), time_text(self.grounds.other_us));
+                let here = time_text(self.grounds.arrives_us);
                 format!(
                     "new data waits for {full}, which is full now but delivers all of it within {all}; \
                      on {path} a segment would take {here}"
                 )
             }
             Rule::WouldBlock => {
-                let here = time(self.grounds.arrives_us);
+                let here = time_text(self.grounds.arrives_us);
                 format!(
                     "new data waits: {path} would deliver it within {here}, and faster paths would have to \
                      wait for it, as window or buffer would be full"
@@ -46,7 +46,7 @@ impl Reason {
                 let budget = self.budget(name);
                 format!(
                     "repair of {size} on {path}: it replaces any one of these segments that {} loses; {budget}",
-                    self.other(name)
+                    self.other_path(name)
                 )
             }
             Rule::Explore => {
@@ -54,7 +54,7 @@ impl Reason {
                     let unused = self.inputs.now.since(path.last_sent_at);
                     u64::try_from(unused.as_micros()).unwrap_or(u64::MAX)
                 });
-                let unused = time(unused);
+                let unused = time_text(unused);
                 format!(
                     "copy of {size} on {path} to measure it, as it has carried nothing for {unused}"
                 )
@@ -69,7 +69,7 @@ impl Reason {
                     Question::BufferBlocked => "the send buffer is full",
                     _ => "the peer's window is full",
                 };
-                let slow = self.other(name);
+                let slow = self.other_path(name);
                 format!(
                     "reinjection of {size} on {path}: {full}, and {slow} holds the oldest missing data"
                 )
@@ -84,7 +84,7 @@ impl Reason {
             }
             _ => None,
         };
-        format!("no copy is worth its price yet; next check in {}", time(after))
+        format!("no copy is worth its price yet; next check in {}", time_text(after))
     }
 
     /// Number of bytes covered by the decision.
@@ -97,7 +97,7 @@ impl Reason {
         first + also
     }
 
-    fn other(&self, name: &dyn Fn(SubflowId) -> String) -> String {
+    fn other_path(&self, name: &dyn Fn(SubflowId) -> String) -> String {
         self.grounds.other.map_or_else(|| "another path".to_owned(), name)
     }
 
@@ -105,12 +105,14 @@ impl Reason {
     fn compared(&self, name: &dyn Fn(SubflowId) -> String) -> String {
         let grounds = &self.grounds;
         let here = match grounds.arrives_us {
-            Some(us) if us < UNKNOWN_US => format!("where it arrives within {}", time(Some(us))),
+            Some(us) if us < UNKNOWN_US => {
+                format!("where it arrives within {}", time_text(Some(us)))
+            }
             _ => "which has no forecast yet".to_owned(),
         };
         match (grounds.other, grounds.other_us) {
             (Some(other), Some(us)) if us < UNKNOWN_US => {
-                format!("{here}; on {} it would be {}", name(other), time(Some(us)))
+                format!("{here}; on {} it would be {}", name(other), time_text(Some(us)))
             }
             (Some(other), _) => format!("{here}; {} has no forecast yet", name(other)),
             (None, _) if self.inputs.paths.len() > 1 => format!("{here}; no other path has room"),
@@ -121,25 +123,31 @@ impl Reason {
     /// Why a copy is worth its cost.
     fn cost_reason_text(&self, name: &dyn Fn(SubflowId) -> String) -> String {
         let grounds = &self.grounds;
-        let (other, takes) = (self.other(name), time(grounds.arrives_us));
+        let (other, takes) = (self.other_path(name), time_text(grounds.arrives_us));
         let owed = match (grounds.other_us, grounds.other_late_us) {
             (None, _) if self.is_known(grounds.other) => format!("{other} is not late"),
             (None, _) => format!("{other} has no forecast yet"),
             (Some(0), Some(0)) => format!("{other}'s answer is late"),
-            (Some(0), late) => format!("{other}'s answer is due (p90 in {})", time(late)),
-            (due, late) => format!("{other}'s answer is due in {} (p90 {})", time(due), time(late)),
+            (Some(0), late) => format!("{other}'s answer is due (p90 in {})", time_text(late)),
+            (due, late) => {
+                format!("{other}'s answer is due in {} (p90 {})", time_text(due), time_text(late))
+            }
         };
         let gain = match (grounds.gain_us, grounds.price_us) {
-            (gain, None) => format!("is expected to save {}", time(gain)),
+            (gain, None) => format!("is expected to save {}", time_text(gain)),
             (gain, Some(price)) => {
-                format!("is expected to save {}, at a price of {}", time(gain), time(Some(price)))
+                format!(
+                    "is expected to save {}, at a price of {}",
+                    time_text(gain),
+                    time_text(Some(price))
+                )
             }
         };
         format!("{owed}, a copy arrives in {takes} and {gain}; {}", self.budget(name))
     }
 
     /// Why a faster path is not used.
-    fn spared(&self, name: &dyn Fn(SubflowId) -> String) -> String {
+    fn spared_text(&self, name: &dyn Fn(SubflowId) -> String) -> String {
         let path = self.grounds.path.map_or_else(|| "a path".to_owned(), name);
         let other = self.grounds.other.and_then(|id| self.inputs.path(id));
         let why = match other {
@@ -148,10 +156,10 @@ impl Reason {
             Some(other) if other.wake_share >= 1.0 => "has a radio that sleeps",
             _ => "has a radio that should go to sleep",
         };
-        let (here, other) = (time(self.grounds.arrives_us), self.other(name));
+        let (here, other) = (time_text(self.grounds.arrives_us), self.other_path(name));
         let spared = match self.grounds.other_us {
             Some(us) if us < UNKNOWN_US => {
-                format!("{other} would take {} for a segment, but {why}", time(Some(us)))
+                format!("{other} would take {} for a segment, but {why}", time_text(Some(us)))
             }
             _ => format!("{other}, which has no forecast yet, {why}"),
         };
@@ -230,7 +238,7 @@ impl Reason {
 const UNKNOWN_US: u64 = 86_400_000_000;
 
 /// A time for people to read, with at least two digits.
-fn time(us: Option<u64>) -> String {
+fn time_text(us: Option<u64>) -> String {
     match us {
         Some(us) if us < 1_000 => format!("{us} µs"),
         Some(us) if us < 10_000 => format!("{:.1} ms", us as f64 / 1e3),

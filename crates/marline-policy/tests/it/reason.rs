@@ -22,16 +22,16 @@ fn reason(decision: Decision, grounds: Grounds) -> Reason {
     let paths = [view(0, 20), view(1, 40)];
     let (stream, spending) =
         (Stream::new(5_000), BudgetState { spent: 0.36, ..BudgetState::default() });
-    let ((), inputs) = Inputs::of(&stream.context(&paths), &spending, |_| ());
+    let ((), inputs) = Inputs::record(&stream.context(&paths), &spending, |_| ());
     Reason { question: Question::Next, decision, also: Vec::new(), grounds, inputs }
 }
 
 fn words(decision: Decision, grounds: Grounds) -> String {
-    reason(decision, grounds).words(&name)
+    reason(decision, grounds).text(&name)
 }
 
 const fn by(rule: Rule, path: SubflowId) -> Grounds {
-    Grounds { path: Some(path), ..Grounds::of(rule) }
+    Grounds { path: Some(path), ..Grounds::without_times(rule) }
 }
 
 #[test]
@@ -53,7 +53,7 @@ fn new_data_is_said_to_go_where_it_arrives_first() {
     );
     let mut alone = reason(run, first);
     alone.inputs.paths.pop();
-    assert!(alone.words(&name).ends_with("; there is no other path"));
+    assert!(alone.text(&name).ends_with("; there is no other path"));
     assert_eq!(
         words(run, by(Rule::HeardLast, WIFI)),
         "14 kB of new data on wifi: every path is in trouble, and this one received data last"
@@ -74,15 +74,15 @@ fn the_text_of_a_wait_names_its_cause() {
         "new data waits: lte would deliver it within 80 ms, and faster paths would have to wait for it, as \
          window or buffer would be full"
     );
-    assert_eq!(waits(Grounds::of(Rule::NoRoom)), "new data waits: no path has room");
-    assert_eq!(waits(Grounds::of(Rule::NoPath)), "nothing is sent: no path can send");
+    assert_eq!(waits(Grounds::without_times(Rule::NoRoom)), "new data waits: no path has room");
+    assert_eq!(waits(Grounds::without_times(Rule::NoPath)), "nothing is sent: no path can send");
     assert_eq!(
-        waits(Grounds::of(Rule::Nothing)),
+        waits(Grounds::without_times(Rule::Nothing)),
         "there is no data to send, and none worth a copy"
     );
     let later = Decision::WaitUntil(Instant::from_millis(1_012));
     assert_eq!(
-        words(later, Grounds::of(Rule::LookAgain)),
+        words(later, Grounds::without_times(Rule::LookAgain)),
         "no copy is worth its price yet; next check in 12 ms"
     );
 }
@@ -108,7 +108,7 @@ fn the_text_of_a_copy_names_savings_and_limit() {
     let mut free = reason(send(1, 4_500, 5_000), Grounds { rule: Rule::End, ..late });
     free.inputs.spending.unlimited = true;
     assert_eq!(
-        free.words(&name),
+        free.text(&name),
         "copy of the last 500 bytes on lte: wifi's answer is late, a copy arrives in 45 ms and is expected to \
          save 12 ms; the budget has no limit"
     );
@@ -118,7 +118,7 @@ fn the_text_of_a_copy_names_savings_and_limit() {
     assert!(words(copy, not_late).contains(": wifi is not late, a copy"));
     let mut unknown = reason(copy, not_late);
     unknown.inputs.paths[0].forecast = Forecast::default();
-    assert!(unknown.words(&name).contains(": wifi has no forecast yet, a copy"));
+    assert!(unknown.text(&name).contains(": wifi has no forecast yet, a copy"));
     assert_eq!(
         words(send(1, 0, 500), by(Rule::Explore, LTE)),
         "copy of 500 bytes on lte to measure it, as it has carried nothing for 1.0 s"
@@ -136,10 +136,10 @@ fn the_text_of_a_reinjection_names_its_cause() {
     let again =
         |decision, grounds| Reason { question: Question::Again(item), ..reason(decision, grounds) };
     let rescue = again(send(1, 0, 1_400), by(Rule::Rescue, LTE));
-    assert_eq!(rescue.words(&name), "reinjection of 1.4 kB on lte: a probe on wifi had no answer");
+    assert_eq!(rescue.text(&name), "reinjection of 1.4 kB on lte: a probe on wifi had no answer");
     let waits = again(Decision::Wait, by(Rule::RescueWaits, LTE));
     assert_eq!(
-        waits.words(&name),
+        waits.text(&name),
         "reinjection of 1.4 kB (a probe on wifi had no answer) waits: lte already carries it"
     );
     let unblock = Grounds { other: Some(LTE), ..by(Rule::Unblock, WIFI) };
@@ -147,7 +147,7 @@ fn the_text_of_a_reinjection_names_its_cause() {
     blocked.question = Question::WindowBlocked(WIFI);
     blocked.also = vec![range(1_000, 2_000)];
     assert_eq!(
-        blocked.words(&name),
+        blocked.text(&name),
         "reinjection of 2.0 kB on wifi: the peer's window is full, and lte holds the oldest missing data"
     );
 }
@@ -165,27 +165,27 @@ fn the_text_of_a_spared_path_names_the_time_lost() {
     );
     spared.inputs.paths[1].metered = true;
     assert_eq!(
-        spared.words(&name),
+        spared.text(&name),
         "300 bytes of new data on wifi, where it arrives within 70 ms; lte would take 30 ms for a \
          segment, but is metered"
     );
     spared.decision = Decision::Wait;
     (spared.inputs.paths[1].metered, spared.inputs.paths[1].wake_share) = (false, 1.0);
     assert_eq!(
-        spared.words(&name),
+        spared.text(&name),
         "new data waits for wifi, which delivers all of it within 70 ms; lte would take 30 ms for a segment, \
          but has a radio that sleeps"
     );
     let sum = Decision::Repair { subflow: LTE, range: range(0, 28_000) };
     let repair = reason(sum, Grounds { other: Some(WIFI), ..by(Rule::Repair, LTE) });
     assert_eq!(
-        repair.words(&name),
+        repair.text(&name),
         "repair of 28 kB on lte: it replaces any one of these segments that wifi loses; 36 % of the budget spent"
     );
     let mut copy = reason(send(1, 0, 1_000), by(Rule::Explore, LTE));
     copy.grounds.rule = Rule::End;
     copy.inputs.spending.path_budgets = vec![(LTE, 0.5)];
-    let text = copy.words(&name);
+    let text = copy.text(&name);
     assert!(
         text.ends_with("36 % of the budget spent, and 50 % of what may be copied to lte"),
         "{text}"
@@ -235,10 +235,10 @@ fn a_record_is_read_as_it_was_written() {
             index.newest(),
             next,
             index.last_not_on(WIFI, cx.written),
-            index.at(Dsn(5)),
+            index.mapping_at(Dsn(5)),
         )
     };
-    let (answers, inputs) = Inputs::of(&stream.context(&paths), &spending, ask);
+    let (answers, inputs) = Inputs::record(&stream.context(&paths), &spending, ask);
     let grounds = Grounds { other: Some(LTE), gain_us: Some(5), ..by(Rule::Late, WIFI) };
     let item = Reinjection {
         range: range(0, 1_000),
@@ -259,7 +259,7 @@ fn a_record_is_read_as_it_was_written() {
         assert_eq!(Reason::parse(&reason.record()), Ok(reason.clone()));
     }
     // A query that was not recorded has no answer, even if the data existed.
-    assert_eq!(read.inputs.replay(|cx| cx.mappings.at(Dsn(6))), None);
+    assert_eq!(read.inputs.replay(|cx| cx.mappings.mapping_at(Dsn(6))), None);
     assert_eq!(read.inputs.path(WIFI).map(|path| path.mss), Some(MSS));
 }
 

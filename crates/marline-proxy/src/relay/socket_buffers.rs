@@ -68,7 +68,7 @@ impl SocketBuffers {
         let Some(socket) = socket.as_ref().map(SockRef::from) else { return buffers };
         let allowance = memory.allowance();
         if allowance < AMPLE_ALLOWANCE {
-            buffers.fix(&socket);
+            buffers.stop_growth(&socket);
             // The kernel doubles the requested size, to have room for its own data.
             let _ = socket.set_send_buffer_size(size_of(allowance) / 2);
         }
@@ -107,7 +107,7 @@ impl SocketBuffers {
         let receive = socket.recv_buffer_size().unwrap_or_default() as u64;
         let allowance = memory.allowance();
         if receive > allowance {
-            self.fix(socket);
+            self.stop_growth(socket);
         }
         let BlockedDirections { from, to } = self.blocked;
         if to {
@@ -141,7 +141,7 @@ impl SocketBuffers {
     }
 
     /// Stops the growth of the receive buffer.
-    fn fix(&mut self, socket: &SockRef<'_>) {
+    fn stop_growth(&mut self, socket: &SockRef<'_>) {
         let size = socket.recv_buffer_size().unwrap_or(usize::MAX);
         if !self.is_fixed && size <= MAX_FIXED_BUFFER {
             self.is_fixed = socket.set_recv_buffer_size(size / 2).is_ok();

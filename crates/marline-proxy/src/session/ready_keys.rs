@@ -32,7 +32,7 @@ impl KeyNumber {
         KeyNumber(NEXT.fetch_add(1, Ordering::Relaxed))
     }
 
-    const fn place(self) -> usize {
+    const fn index(self) -> usize {
         (self.0 % PLACES as u64) as usize
     }
 }
@@ -48,7 +48,7 @@ pub(super) fn with_key<R>(
         if keys.is_empty() {
             keys.resize_with(PLACES, || None);
         }
-        let place = &mut keys[number.place()];
+        let place = &mut keys[number.index()];
         match place {
             Some((ready, key)) if *ready == number => act(key),
             _ => act(&place.insert((number, make())).1),

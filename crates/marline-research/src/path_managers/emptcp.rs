@@ -145,7 +145,7 @@ impl Emptcp {
     }
 
     /// Counts the bytes that passed, and decides again.
-    fn look(&mut self, cx: &PathContext<'_>) {
+    fn measure_and_decide(&mut self, cx: &PathContext<'_>) {
         let mut moved = [0, 0];
         let mut sent_now = 0;
         for view in cx.subflows {
@@ -155,8 +155,8 @@ impl Emptcp {
             moved[usize::from(on_cellular(view, cx))] += sent + received;
             sent_now += sent;
         }
-        self.wifi.look(cx.now, moved[0]);
-        self.cellular.look(cx.now, moved[1]);
+        self.wifi.add_bytes(cx.now, moved[0]);
+        self.cellular.add_bytes(cx.now, moved[1]);
         let bytes = moved[0] + moved[1];
         if bytes > 0 {
             self.last_moved_at = Some(cx.now);
@@ -305,7 +305,7 @@ impl PathManager for Emptcp {
             return;
         }
         if self.look_at.is_some_and(|at| at <= cx.now) {
-            self.look(cx);
+            self.measure_and_decide(cx);
         }
         self.update(cx);
     }

@@ -301,7 +301,7 @@ impl LossRecovery for Rfc6675 {
                 self.retransmit_few(cx, lost);
             }
         }
-        if self.tlp.fires(cx) && lost.len() == before {
+        if self.tlp.is_probe_due(cx) && lost.len() == before {
             return TimeoutAction::SendProbe;
         }
         TimeoutAction::None

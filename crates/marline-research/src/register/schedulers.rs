@@ -1,6 +1,6 @@
 //! Registration of schedulers and their wrappers.
 
-use marline_algos::schedulers::{OpportunisticRules, Penalise, Retransmit};
+use marline_algos::schedulers::{OpportunisticRules, Penalize, Retransmit};
 use marline_algos::{NamedScheduler, Parameters, RegisterError, Registry};
 
 use crate::schedulers::{
@@ -28,7 +28,7 @@ pub(super) fn add(registry: &mut Registry) -> Result<(), RegisterError> {
             found: parameters.on_off("found", default.found),
             spare: parameters.on_off("spare", default.spare),
         };
-        move |inner| Box::new(Fuso::around(inner, config))
+        move |inner| Box::new(Fuso::wrap(inner, config))
     })?;
     registry.register_scheduler_with("lamps", |parameters| {
         let config = lamps(parameters);
@@ -103,10 +103,10 @@ fn orp(parameters: &mut Parameters<'_>) -> OpportunisticRules {
         ("wide", Retransmit::Wide),
     ];
     let penalise = [
-        ("off", Penalise::Off),
-        ("on", Penalise::Kernel),
-        ("paper", Penalise::Paper),
-        ("kernel", Penalise::Kernel),
+        ("off", Penalize::Off),
+        ("on", Penalize::Kernel),
+        ("paper", Penalize::Paper),
+        ("kernel", Penalize::Kernel),
     ];
     let for_send_buffer =
         [("off", (false, false)), ("retransmit", (true, false)), ("both", (true, true))];
@@ -161,7 +161,7 @@ fn add_papd(registry: &mut Registry) -> Result<(), RegisterError> {
     })?;
     registry.register_scheduler_wrapper("papd", |parameters| {
         let config = papd(parameters);
-        move |inner| Box::new(Papd::around(inner, config))
+        move |inner| Box::new(Papd::wrap(inner, config))
     })
 }
 

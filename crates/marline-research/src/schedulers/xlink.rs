@@ -32,7 +32,7 @@
 //! message:* as with `redundant-idle`, because a small message leaves no time.
 
 use marline_algos::schedulers::classes::{self, Class};
-use marline_algos::schedulers::copies::{CopyRule, WithCopies, oldest_copy, queue_is_empty};
+use marline_algos::schedulers::copies::{CopyRule, CopyingScheduler, oldest_copy, queue_is_empty};
 use marline_algos::schedulers::{MinRtt, MinRttConfig};
 use marline_policy::{Decision, SchedulerContext, SubflowView};
 use marline_time::{Duration, Rate};
@@ -60,11 +60,11 @@ pub struct EndCopies {
 
 /// Reinjects outstanding data when all data has been sent and little time is left. Without a wrapper it uses
 /// `lowest-rtt`, as published.
-pub type Xlink = WithCopies<EndCopies>;
+pub type Xlink = CopyingScheduler<EndCopies>;
 
 impl EndCopies {
     /// Whether the receiver needs the outstanding data soon enough to justify sending it twice.
-    fn permits(&self, cx: &SchedulerContext<'_>) -> bool {
+    fn allows_copies(&self, cx: &SchedulerContext<'_>) -> bool {
         let left = time_left(cx);
         if left < self.config.near {
             return true;
@@ -76,7 +76,7 @@ impl EndCopies {
 /// The subflows that new data may use now.
 fn in_use<'a>(cx: &SchedulerContext<'a>) -> impl Iterator<Item = &'a SubflowView> {
     let class = classes::best_class(cx.subflows);
-    cx.subflows.iter().filter(move |view| class.is_some() && Class::of(view) == class)
+    cx.subflows.iter().filter(move |view| class.is_some() && Class::from_view(view) == class)
 }
 
 /// Time until the peer has all written data; zero if no rate is known.
@@ -107,16 +107,16 @@ fn longest_delivery(cx: &SchedulerContext<'_>) -> Option<Duration> {
 impl CopyRule for EndCopies {
     type Config = XlinkConfig;
 
-    fn of(config: XlinkConfig) -> Self {
+    fn from_config(config: XlinkConfig) -> Self {
         EndCopies { config }
     }
 
-    fn base() -> MinRtt {
+    fn base_scheduler() -> MinRtt {
         MinRtt::new(MinRttConfig::BARE)
     }
 
     fn next_copy(&mut self, class: Class, cx: &SchedulerContext<'_>) -> Decision {
-        if !queue_is_empty(cx) || !self.permits(cx) {
+        if !queue_is_empty(cx) || !self.allows_copies(cx) {
             return Decision::Wait;
         }
         oldest_copy(class, cx.data_una, cx).unwrap_or(Decision::Wait)

@@ -82,7 +82,7 @@ impl DirectNames {
     }
 
     /// Answers a query for this name, now or later. It is dropped if there are too many: programs retry.
-    pub(super) fn ask(
+    pub(super) fn answer_query(
         self: &Arc<Self>,
         query: Query,
         name: String,

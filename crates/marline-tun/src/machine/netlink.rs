@@ -22,8 +22,8 @@ use marline_proxy::rules::Cidr;
 use marline_proxy::udp::DNS_PORT;
 
 use super::routing::{
-    BEYOND, Facts, LEAD, PROTOCOL, Route, RouteAction, Rule, SWITCH, Selector, TABLES, Transport,
-    Verdict,
+    BEYOND, LEAD, MachineState, PROTOCOL, Route, RouteAction, Rule, SWITCH, Selector, TABLES,
+    Transport, Verdict,
 };
 
 /// Priority of unreachable routes, after all others.
@@ -40,25 +40,25 @@ type Key = (u32, u8, u8, Vec<(u16, Vec<u8>)>);
 
 /// Set of our rules.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub(super) enum Part {
+pub(super) enum RuleSet {
     /// Rules that route traffic to the interface.
     Lead,
     /// Rules that block traffic past it.
     Switch,
 }
 
-impl Part {
+impl RuleSet {
     const fn priorities(self) -> std::ops::Range<u32> {
         match self {
-            Part::Lead => LEAD,
-            Part::Switch => SWITCH,
+            RuleSet::Lead => LEAD,
+            RuleSet::Switch => SWITCH,
         }
     }
 
-    const fn other(self) -> Part {
+    const fn other(self) -> RuleSet {
         match self {
-            Part::Lead => Part::Switch,
-            Part::Switch => Part::Lead,
+            RuleSet::Lead => RuleSet::Switch,
+            RuleSet::Switch => RuleSet::Lead,
         }
     }
 }
@@ -107,7 +107,7 @@ impl Routing {
 
     /// Removes a rule if it exists.
     pub(super) async fn remove_rule(&self, rule: &Rule, ipv6: bool) -> anyhow::Result<()> {
-        gone(self.handle.rule().del(rule_message(rule, ipv6)).execute().await)?;
+        was_removed(self.handle.rule().del(rule_message(rule, ipv6)).execute().await)?;
         Ok(())
     }
 
@@ -117,7 +117,7 @@ impl Routing {
             rules.iter().map(|rule| key(&rule_message(rule, ipv6))).collect();
         for rule in self.our_rules(ipv6).await? {
             if SWITCH.contains(&priority(&rule)) && !wanted.contains(&key(&rule)) {
-                gone(self.handle.rule().del(rule).execute().await)?;
+                was_removed(self.handle.rule().del(rule).execute().await)?;
             }
         }
         Ok(())
@@ -152,7 +152,7 @@ impl Routing {
     }
 
     /// Returns true if rules of this part exist, perhaps not all.
-    pub(super) async fn has(&self, part: Part) -> anyhow::Result<bool> {
+    pub(super) async fn has(&self, part: RuleSet) -> anyhow::Result<bool> {
         for ipv6 in [false, true] {
             let rules = self.our_rules(ipv6).await?;
             if rules.iter().any(|rule| part.priorities().contains(&priority(rule))) {
@@ -167,19 +167,20 @@ impl Routing {
     /// The lead's last rule is removed first, so that the remaining ones send nothing out that was not sent before.
     /// The switch's last rules are removed last, one at a time: if this process is killed earlier, traffic is still
     /// blocked. Routes used by both parts are removed with the last part.
-    pub(super) async fn clear(&self, part: Part) -> anyhow::Result<usize> {
+    pub(super) async fn clear(&self, part: RuleSet) -> anyhow::Result<usize> {
         let mut rules = self.our_rules(false).await?;
         rules.extend(self.our_rules(true).await?);
         rules.retain(|rule| part.priorities().contains(&priority(rule)));
         rules.sort_by_key(priority);
-        if part == Part::Lead {
+        if part == RuleSet::Lead {
             rules.reverse();
         }
         let mut removed = self.remove(rules).await?;
         let is_last = !self.has(part.other()).await?;
         for route in self.our_tables().await?.into_iter().filter(is_ours) {
-            if is_last || part == Part::Lead && of_lead(&route) {
-                removed += usize::from(gone(self.handle.route().del(route).execute().await)?);
+            if is_last || part == RuleSet::Lead && of_lead(&route) {
+                removed +=
+                    usize::from(was_removed(self.handle.route().del(route).execute().await)?);
             }
         }
         for ipv6 in [false, true] {
@@ -195,13 +196,13 @@ impl Routing {
     async fn remove(&self, rules: Vec<RuleMessage>) -> anyhow::Result<usize> {
         let mut removed = 0;
         for rule in rules {
-            removed += usize::from(gone(self.handle.rule().del(rule).execute().await)?);
+            removed += usize::from(was_removed(self.handle.rule().del(rule).execute().await)?);
         }
         Ok(removed)
     }
 
     /// Updates the list of current interfaces.
-    pub(super) async fn interfaces(&self, facts: &mut Facts) -> anyhow::Result<()> {
+    pub(super) async fn interfaces(&self, facts: &mut MachineState) -> anyhow::Result<()> {
         let links = self.handle.link().get().execute().try_collect::<Vec<_>>();
         let links = links.await.map_err(system_error)?;
         facts.interfaces.clear();
@@ -343,11 +344,12 @@ fn rule_message(rule: &Rule, ipv6: bool) -> RuleMessage {
         Selector::All => {}
         Selector::Mark(mark) => attributes.push(RuleAttribute::FwMark(*mark)),
         Selector::SourcePort(transport, port) => {
-            attributes.extend([protocol(*transport), RuleAttribute::SourcePortRange(just(*port))]);
+            attributes
+                .extend([protocol(*transport), RuleAttribute::SourcePortRange(single_port(*port))]);
         }
         Selector::AnswersTo(inbound) => attributes.extend([
             protocol(Transport::Tcp),
-            RuleAttribute::SourcePortRange(just(inbound.port)),
+            RuleAttribute::SourcePortRange(single_port(inbound.port)),
             RuleAttribute::Destination(inbound.peer),
         ]),
         Selector::Names(transport) => attributes.extend(names(*transport)),
@@ -405,7 +407,7 @@ fn destination(to: Cidr) -> Option<RuleAttribute> {
 }
 
 fn names(transport: Transport) -> [RuleAttribute; 2] {
-    [protocol(transport), RuleAttribute::DestinationPortRange(just(DNS_PORT))]
+    [protocol(transport), RuleAttribute::DestinationPortRange(single_port(DNS_PORT))]
 }
 
 fn protocol(transport: Transport) -> RuleAttribute {
@@ -415,12 +417,12 @@ fn protocol(transport: Transport) -> RuleAttribute {
     })
 }
 
-const fn just(port: u16) -> RulePortRange {
+const fn single_port(port: u16) -> RulePortRange {
     RulePortRange { start: port, end: port }
 }
 
 /// Returns true if the rule was removed now, false if it did not exist.
-fn gone(result: Result<(), Error>) -> io::Result<bool> {
+fn was_removed(result: Result<(), Error>) -> io::Result<bool> {
     match result.map_err(system_error) {
         Ok(()) => Ok(true),
         Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ESRCH)) => Ok(false),

@@ -43,14 +43,14 @@ async fn answer_all(
         };
         let mut query = vec![0; usize::from(u16::from_be_bytes(len))];
         stream.read_exact(&mut query).await?;
-        let answer = ask(way, resolver, &query).await?;
+        let answer = query_resolver(way, resolver, &query).await?;
         let len = u16::try_from(answer.len()).map_err(|_| io::ErrorKind::InvalidData)?;
         stream.write_all(&[&len.to_be_bytes()[..], &answer].concat()).await?;
     }
 }
 
 /// Sends a query over UDP, and over TCP if the answer is truncated.
-pub(super) async fn ask(
+pub(super) async fn query_resolver(
     way: &PortalOpener,
     resolver: SocketAddr,
     query: &[u8],

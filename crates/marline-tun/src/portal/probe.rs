@@ -80,7 +80,7 @@ impl FromStr for Probe {
 
 impl Probe {
     /// Sends the request by this opener.
-    pub async fn ask(&self, way: &PortalOpener) -> Finding {
+    pub async fn send(&self, way: &PortalOpener) -> Finding {
         match timeout(PATIENCE, self.fetch(way)).await {
             Ok(Ok(head)) => read_head(&head),
             Ok(Err(error)) => Finding::Silent(error.to_string()),
@@ -125,7 +125,7 @@ impl Probe {
             for kind in [DNS_A, DNS_AAAA] {
                 // A socket with its own port sends the query once, so the message number need not be secret.
                 let query = dns_query([0x4d, kind as u8], &self.host, kind)?;
-                match names::ask(way, *resolver, &query).await {
+                match names::query_resolver(way, *resolver, &query).await {
                     Ok(answer) => found.extend(message::addresses(&answer)),
                     Err(error) => failed = error,
                 }

@@ -192,11 +192,11 @@ impl ServerBuilder {
     }
 
     /// Makes this server the successor of another process: [`bind`](Self::bind) uses the received sockets, and
-    /// nothing is received before [`Server::begin`].
+    /// nothing is received before [`Server::start_receiving`].
     ///
     /// Returns the descriptors that the program itself has handed over ([`HandoverState::further`]).
     pub fn inherit(&mut self, mut handover: HandoverState) -> Vec<(String, OwnedFd)> {
-        let is_own = |(name, _): &(String, OwnedFd)| RawSockets::takes(name);
+        let is_own = |(name, _): &(String, OwnedFd)| RawSockets::accepts_name(name);
         let (own, further) = std::mem::take(&mut handover.further).into_iter().partition(is_own);
         handover.further = own;
         self.own.reset_seed = Some(handover.seed);

@@ -27,7 +27,7 @@ pub(super) type OlderProcessChannels = Vec<(u8, OwnedFd)>;
 
 /// Relation of a server to the processes that share its addresses.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct ProcessPlace {
     pub(super) generations: Arc<Generations>,
     pub(super) listeners: Mutex<Listeners>,
     /// Older processes, to which the predecessor passes packets until this one begins.
@@ -101,7 +101,7 @@ impl Server {
     ///
     /// # Errors
     /// The predecessor is gone, or does not hand over.
-    pub fn begin(
+    pub fn start_receiving(
         &self,
         successor: PendingSuccessor,
         predecessor: u8,
@@ -111,7 +111,10 @@ impl Server {
         let place = &self.inner.place;
         successor.ask_to_begin(version).map_err(io)?;
         for (generation, channel) in std::mem::take(&mut *lock(&place.older_processes)) {
-            place.generations.add_older_process(generation, Channel::of(channel)).map_err(io)?;
+            place
+                .generations
+                .add_older_process(generation, Channel::from_fd(channel))
+                .map_err(io)?;
         }
         place.generations.add_older_process(predecessor, successor.into_channel()).map_err(io)?;
         self.inner.shards.iter().for_each(|shard| shard.begin_receiving());

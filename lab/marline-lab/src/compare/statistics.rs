@@ -27,7 +27,7 @@ pub(super) fn look(
     experiment: &Experiment,
     outcome: &Outcome,
 ) -> anyhow::Result<Values> {
-    let workload = &experiment.workload;
+    let workload = experiment.workload();
     let warm_up = experiment.warm_up;
     let from_ns = outcome.start_ns + warm_up.as_nanos() as u64;
     let bound = Bound::of(experiment, outcome.seed)?;
@@ -71,9 +71,9 @@ impl Look<'_> {
     }
 
     fn answers(&mut self, from_ns: u64) {
-        let received = by_index(&self.outcome.client.received);
+        let received = by_index(&self.outcome.first().client.received);
         let mut first: BTreeMap<u32, (Mark, f64)> = BTreeMap::new();
-        for sent in self.outcome.client.sent.iter().filter(|sent| sent.at_ns >= from_ns) {
+        for sent in self.outcome.first().client.sent.iter().filter(|sent| sent.at_ns >= from_ns) {
             let Some(back_ns) = received.get(&(sent.stream, sent.index)) else { continue };
             let rtt_ms = ms(sent.at_ns, *back_ns);
             self.push(["first_path_ms", "second_path_ms"][usize::from(sent.stream.min(1))], rtt_ms);
@@ -88,8 +88,8 @@ impl Look<'_> {
     }
 
     fn blocks(&mut self, from_ns: u64) {
-        let received = by_index(&self.outcome.client.received);
-        for taken in self.outcome.server.sent.iter().filter(|mark| mark.at_ns >= from_ns) {
+        let received = by_index(&self.outcome.first().client.received);
+        for taken in self.outcome.first().server.sent.iter().filter(|mark| mark.at_ns >= from_ns) {
             if let Some(read_ns) = received.get(&(taken.stream, taken.index)) {
                 self.latency("block", *taken, ms(taken.at_ns, *read_ns));
             }
@@ -97,10 +97,10 @@ impl Look<'_> {
     }
 
     fn bursts(&mut self) {
-        let received = by_index(&self.outcome.client.received);
+        let received = by_index(&self.outcome.first().client.received);
         let fault_ns = self.outcome.faults_ns.first().copied();
         let mut hit: Option<u32> = None;
-        for sent in &self.outcome.server.sent {
+        for sent in &self.outcome.first().server.sent {
             let Some(read_ns) = received.get(&(0, sent.index)) else { continue };
             let before = fault_ns.is_none_or(|fault_ns| *read_ns < fault_ns);
             let name = match hit {
@@ -118,9 +118,9 @@ impl Look<'_> {
     }
 
     fn handover(&mut self, from_ns: u64) {
-        let received = by_index(&self.outcome.client.received);
+        let received = by_index(&self.outcome.first().client.received);
         let (mut worst, mut times) = (0.0, Vec::new());
-        for sent in self.outcome.client.sent.iter().filter(|sent| sent.at_ns >= from_ns) {
+        for sent in self.outcome.first().client.sent.iter().filter(|sent| sent.at_ns >= from_ns) {
             if let Some(back_ns) = received.get(&(sent.stream, sent.index)) {
                 let delay_ms = ms(sent.at_ns, *back_ns);
                 worst = f64::max(worst, delay_ms);
@@ -138,6 +138,7 @@ impl Look<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::experiment::Flow;
     use crate::workload::{Gap, Log};
 
     #[test]
@@ -146,12 +147,13 @@ mod tests {
         let sent = (0..6).map(|n| mark(n, 100 * u64::from(n))).collect();
         let read = [10, 110, 210, 310, 800, 820];
         let received = read.iter().zip(0..).map(|(at, n)| mark(n, *at)).collect();
-        let logs = Outcome {
+        let flow = Flow {
             client: Log { received, ..Log::default() },
             server: Log { sent, ..Log::default() },
-            faults_ns: vec![405_000_000],
-            ..Outcome::default()
+            ..Flow::default()
         };
+        let logs =
+            Outcome { flows: vec![flow], faults_ns: vec![405_000_000], ..Outcome::default() };
         let gap = Gap { least_ms: 100.0, most_ms: 100.0 };
         let workload = Workload::Bursts { bytes: 100, gap, count: 6 };
         let experiment = Experiment::over(&[("wifi", "delay=1ms")], workload);

@@ -35,7 +35,7 @@ pub fn simulate_captured(
 ) -> anyhow::Result<(Outcome, Vec<EndCapture>)> {
     let count = experiment.used(variant)?.len();
     let mut ends = Vec::new();
-    let mut paths = stage_seen(experiment, variant, seed, |paths| {
+    let (mut paths, flows) = stage_seen(experiment, variant, seed, |paths| {
         // The server has one address for all paths.
         let of_client: Vec<_> = (0..count).map(|path| Paths::address(path, 0)).collect();
         let of_server = vec![Paths::server_address()];
@@ -48,7 +48,7 @@ pub fn simulate_captured(
             ends.push((node, vantage));
         }
     })?;
-    let outcome = run_staged(&mut paths, experiment, variant, seed)?;
+    let outcome = run_staged(&mut paths, &flows, experiment, variant, seed)?;
     let capture = |(node, vantage): &(_, Vantage)| {
         let capture = paths.world.observers::<Capture>().find(|capture| capture.node() == *node)?;
         let (bytes, left_out) = (capture.bytes().to_vec(), capture.left_out());

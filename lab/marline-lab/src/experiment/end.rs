@@ -14,16 +14,20 @@ use marline::monitor::ConnectionInfo;
 use marline::policy::Role;
 use marline::{Carrier, Client, Server};
 use marline_qlog::Vantage;
+use marline_time::Instant;
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
+use tokio::task::{JoinSet, LocalSet};
 use tokio::time::timeout;
 
+use super::plan::{self, End};
 use super::qlog::Traces;
-use super::{QlogConfig, Stack, Variant};
+use super::talk::{self, Until};
+use super::{Flow, Load, QlogConfig, Stack, Variant};
 use crate::kernel::Kernel;
 use crate::scenario::Side;
-use crate::workload::{Log, Run, Stream, Workload, now_ns, until};
+use crate::workload::{EndLogs, Stream, now_ns, until};
 
 /// The server's first byte: a kernel's client does not join further subflows before it has received data.
 const GREETING: u8 = b'M';
@@ -56,11 +60,11 @@ pub(super) struct Job {
     pub(super) address: SocketAddr,
     /// The paths that are used, in order.
     pub(super) paths: Vec<PathUse>,
-    /// Workload.
-    pub(super) workload: Workload,
-    /// Start of the workload, ns of the monotonic clock.
+    /// Workloads, each on its own connection.
+    pub(super) loads: Vec<Load>,
+    /// Start of the workloads, ns of the monotonic clock.
     pub(super) start_ns: u64,
-    /// Seed of the schedule.
+    /// Seed of the run.
     pub(super) seed: u64,
     /// Time to wait for missing messages after the planned end.
     pub(super) patience: Duration,
@@ -77,14 +81,14 @@ pub fn run_end(job: &str, time_of_day: fn() -> String) -> anyhow::Result<()> {
     let job: Job = serde_json::from_str(job).context("the job")?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let traces = job.traces(time_of_day);
-    let log = runtime.block_on(async {
+    let log = runtime.block_on(LocalSet::new().run_until(async {
         match (job.stack.is_marline(), job.side) {
             (true, Side::Client) => marline_client(&job, traces.clone()).await,
             (true, Side::Server) => marline_server(&job, traces.clone()).await,
             (false, Side::Client) => kernel_client(&job).await,
             (false, Side::Server) => kernel_server(&job).await,
         }
-    })?;
+    }))?;
     println!("{}", serde_json::to_string(&log)?);
     if let Some(traces) = traces {
         let traces = traces.lock().unwrap_or_else(PoisonError::into_inner).finish();
@@ -95,9 +99,12 @@ pub fn run_end(job: &str, time_of_day: fn() -> String) -> anyhow::Result<()> {
 }
 
 impl Job {
-    /// Number of connections: one per path, or one for all paths.
+    /// Number of connections: one per path, or those of the workloads.
     fn connections(&self) -> usize {
-        if self.stack == Stack::Duplicate { self.paths.len() } else { 1 }
+        match self.stack {
+            Stack::Duplicate => self.paths.len(),
+            _ => plan::connections(&self.loads).len(),
+        }
     }
 
     /// Trace writers of an end that is Marline's.
@@ -117,26 +124,66 @@ impl Job {
         }
     }
 
-    const fn run(&self) -> Run {
-        Run { start_ns: self.start_ns, seed: self.seed, patience: self.patience }
-    }
-
-    async fn run_client(&self, mut streams: Vec<Stream>) -> anyhow::Result<Log> {
-        for stream in &mut streams {
+    async fn run_client(&self, mut streams: Vec<Stream>) -> anyhow::Result<EndLogs> {
+        for (number, stream) in (0..).zip(&mut streams) {
             let mut byte = [0];
             timeout(CONNECTING, stream.read_exact(&mut byte)).await.context("no greeting")??;
+            stream.write_all(&[number]).await?;
+            stream.flush().await?;
         }
         anyhow::ensure!(now_ns() < self.start_ns, "connected after the start");
         until(self.start_ns).await;
-        Ok(self.workload.client(streams, self.run()).await?)
+        self.run_workloads(streams).await
     }
 
-    async fn run_server(&self, mut streams: Vec<Stream>) -> anyhow::Result<Log> {
-        for stream in &mut streams {
+    async fn run_server(&self, streams: Vec<Stream>) -> anyhow::Result<EndLogs> {
+        let mut numbered = Vec::new();
+        for mut stream in streams {
             stream.write_all(&[GREETING]).await?;
             stream.flush().await?;
+            // Connections are accepted in any order.
+            let number = timeout(CONNECTING, stream.read_u8()).await.context("no number")??;
+            numbered.push((number, stream));
         }
-        Ok(self.workload.server(streams, self.run()).await?)
+        numbered.sort_by_key(|(number, _)| *number);
+        self.run_workloads(numbered.into_iter().map(|(_, stream)| stream).collect()).await
+    }
+
+    /// Runs all workloads at once, each on the stream of its connection, or on all streams.
+    async fn run_workloads(&self, streams: Vec<Stream>) -> anyhow::Result<EndLogs> {
+        let start = Instant::from_nanos(self.start_ns);
+        let flows = plan::flows(&self.loads, start, self.seed);
+        let groups = plan::connections(&self.loads);
+        let ends = self.loads.iter().enumerate();
+        let ends = ends.map(|(number, load)| load.ends(Load::seed(self.seed, number)));
+        let deadline = start + ends.max().unwrap_or_default() + self.patience;
+        let mut running = JoinSet::new();
+        for (number, stream) in (0..).zip(streams) {
+            let twice = self.stack == Stack::Duplicate;
+            let group = groups.get(if twice { 0 } else { usize::from(number) });
+            let group = group.context("too many streams")?;
+            let [client, server] = End::both(&self.loads, group, start, self.seed, &flows);
+            let stop = Until { floods: End::floods_until(&self.loads, group, start), deadline };
+            match self.side {
+                Side::Client => {
+                    let end = client.on_stream(if twice { number } else { 0 });
+                    running.spawn_local(talk::client(stream, end, stop))
+                }
+                Side::Server => running.spawn_local(async move {
+                    talk::server(stream, server, stop).await;
+                    Ok(())
+                }),
+            };
+        }
+        while let Some(ended) = running.join_next().await {
+            ended??;
+        }
+        let side = |flow: &Flow| match self.side {
+            Side::Client => flow.client.clone(),
+            Side::Server => flow.server.clone(),
+        };
+        let flows = flows.borrow().iter().map(side).collect();
+        Ok(EndLogs { flows, reinjected_bytes: 0 })
     }
 }
 
@@ -145,8 +192,10 @@ fn boxed(stream: TcpStream) -> io::Result<Stream> {
     Ok(Box::new(stream))
 }
 
-async fn kernel_client(job: &Job) -> anyhow::Result<Log> {
-    let from = job.paths.iter().map(|path| path.address).take(job.connections());
+async fn kernel_client(job: &Job) -> anyhow::Result<EndLogs> {
+    let each_path = job.stack == Stack::Duplicate;
+    let path = |number| job.paths.get(if each_path { number } else { 0 });
+    let from = (0..job.connections()).filter_map(path).map(|path| path.address);
     let mut streams = Vec::new();
     for from in from {
         let connecting = job.kernel();
@@ -156,7 +205,7 @@ async fn kernel_client(job: &Job) -> anyhow::Result<Log> {
     job.run_client(streams).await
 }
 
-async fn kernel_server(job: &Job) -> anyhow::Result<Log> {
+async fn kernel_server(job: &Job) -> anyhow::Result<EndLogs> {
     let kernel = job.kernel();
     let listener = kernel.listen(job.address).context("listen")?;
     println!("ready");
@@ -168,7 +217,7 @@ async fn kernel_server(job: &Job) -> anyhow::Result<Log> {
     job.run_server(streams).await
 }
 
-async fn marline_client(job: &Job, traces: Option<Arc<Mutex<Traces>>>) -> anyhow::Result<Log> {
+async fn marline_client(job: &Job, traces: Option<Arc<Mutex<Traces>>>) -> anyhow::Result<EndLogs> {
     let mut client = Client::builder();
     if let Some(traces) = traces {
         client.event_observer(traces);
@@ -182,14 +231,17 @@ async fn marline_client(job: &Job, traces: Option<Arc<Mutex<Traces>>>) -> anyhow
         client.path(format!("{}{flags}", path.interface).parse()?);
     }
     let client = client.bind().await?;
-    let stream = client.connect(job.address).await.context("connect")?;
-    let mut log = job.run_client(vec![Box::new(stream)]).await?;
+    let mut streams: Vec<Stream> = Vec::new();
+    for _ in 0..job.connections() {
+        streams.push(Box::new(client.connect(job.address).await.context("connect")?));
+    }
+    let mut log = job.run_client(streams).await?;
     log.reinjected_bytes = reinjected(client.connections());
     client.drained(CLOSING_TIME).await;
     Ok(log)
 }
 
-async fn marline_server(job: &Job, traces: Option<Arc<Mutex<Traces>>>) -> anyhow::Result<Log> {
+async fn marline_server(job: &Job, traces: Option<Arc<Mutex<Traces>>>) -> anyhow::Result<EndLogs> {
     let mut server = Server::builder();
     if let Some(traces) = traces {
         server.event_observer(traces);
@@ -201,9 +253,12 @@ async fn marline_server(job: &Job, traces: Option<Arc<Mutex<Traces>>>) -> anyhow
         .path_health_monitor(job.variant.interactive()?.map(Interactive::path_health_monitor));
     let server = server.bind().await?;
     println!("ready");
-    let accepted = timeout(CONNECTING, server.accept()).await.context("accept")?;
-    let (stream, _) = accepted.context("accept: the server was closed")?;
-    let mut log = job.run_server(vec![Box::new(stream)]).await?;
+    let mut streams: Vec<Stream> = Vec::new();
+    for _ in 0..job.connections() {
+        let accepted = timeout(CONNECTING, server.accept()).await.context("accept")?;
+        streams.push(Box::new(accepted.context("accept: the server was closed")?.0));
+    }
+    let mut log = job.run_server(streams).await?;
     log.reinjected_bytes = reinjected(server.connections());
     server.drained(CLOSING_TIME).await;
     Ok(log)

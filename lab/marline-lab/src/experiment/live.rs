@@ -15,8 +15,8 @@ use super::end::{Job, PathUse};
 use super::process::End;
 use super::script::Happening;
 use super::{
-    CaptureConfig, EndCapture, EndTrace, Experiment, Outcome, PathTotals, QlogConfig, Stack,
-    Variant, capture,
+    CaptureConfig, EndCapture, EndTrace, Experiment, Flow, Load, Outcome, PathTotals, QlogConfig,
+    Stack, Variant, capture,
 };
 use crate::net::{Net, Options};
 use crate::scenario::{Endpoint, EndpointFlag, Path, Scenario, Side};
@@ -97,28 +97,31 @@ pub fn run_live_watched(
     let mut server = End::start(&net, &job(Side::Server)?)?;
     server.ready()?;
     let mut client = End::start(&net, &job(Side::Client)?)?;
-    let lasts = experiment.workload.lasts(seed) + experiment.patience;
+    let lasts = experiment.lasts(seed) + experiment.patience;
     let faults_ns = strike(&net, &script, start_ns, lasts)?;
     let left = Duration::from_nanos(start_ns.saturating_sub(now_ns()));
     let deadline = Instant::now() + left + lasts + GRACE;
     let (client, of_client) = client.log(deadline)?;
     let paths = totals(&net, experiment, variant)?;
     let (server, of_server) = server.log(deadline)?;
-    let mut outcome = Outcome {
-        reinjected_bytes: client.reinjected_bytes + server.reinjected_bytes,
-        client,
-        server,
+    let reinjected_bytes = client.reinjected_bytes + server.reinjected_bytes;
+    let logs = client.flows.into_iter().zip(server.flows).enumerate();
+    let flow = |(number, (client, server))| {
+        let seed = Load::seed(seed, number);
+        Flow { client, server, start_ns, seed }
+    };
+    let flows: Vec<Flow> = logs.map(flow).collect();
+    let missing = Outcome::missing(&flows, experiment);
+    let outcome = Outcome {
+        reinjected_bytes,
+        flows,
         start_ns,
         seed,
         faults_ns,
         paths,
-        incomplete: None,
+        incomplete: (missing > 0).then(|| format!("{missing} messages did not arrive")),
         doubts: net.doubts()?,
     };
-    let came = outcome.messages(&experiment.workload).len();
-    let wanted = experiment.workload.count().map_or(0, |count| count as usize);
-    let missing = wanted.saturating_sub(came + outcome.client.skipped as usize);
-    outcome.incomplete = (missing > 0).then(|| format!("{missing} messages did not arrive"));
     let reveal_keys = watch.captures.is_some_and(|captures| captures.reveal_keys);
     let traces = [(Vantage::Client, of_client), (Vantage::Server, of_server)];
     let traces = traces.into_iter().flat_map(|(vantage, texts)| {
@@ -167,8 +170,10 @@ fn totals(
 /// Processor demand of a run in real time, in halves of a processor: it follows from the load on the links.
 #[must_use]
 pub fn weight(experiment: &Experiment) -> u32 {
-    let messages = experiment.workload.count().is_some();
-    if messages && !matches!(experiment.workload, Workload::Exchange { .. }) {
+    let is_light = |load: &Load| {
+        load.workload.count().is_some() && !matches!(load.workload, Workload::Exchange { .. })
+    };
+    if experiment.loads.iter().all(is_light) {
         return 1;
     }
     const UNKNOWN: f64 = 50e6;
@@ -227,8 +232,12 @@ fn job(
     let used = experiment.used(variant)?;
     let first = scenario.path_number(&used.first().context("no path")?.name)?;
     let server = scenario.paths[first].server.first().context("the server has no address")?;
-    let only_requests = matches!(experiment.workload, Workload::Ask { .. });
-    ensure!(stack != Stack::Duplicate || only_requests, "only requests can be sent twice");
+    let only_requests =
+        matches!(experiment.loads[..], [Load { workload: Workload::Ask { .. }, .. }]);
+    ensure!(
+        stack != Stack::Duplicate || only_requests,
+        "only a single workload of requests can be sent twice"
+    );
     let mut paths = Vec::new();
     for path in used {
         let backup = variant.backup.contains(&path.name);
@@ -241,7 +250,7 @@ fn job(
         variant: variant.clone(),
         address: SocketAddr::new(server.addr(), PORT),
         paths,
-        workload: experiment.workload,
+        loads: experiment.loads.clone(),
         start_ns,
         seed: scenario.seed,
         patience: experiment.patience,
@@ -294,7 +303,7 @@ mod tests {
     fn runs_with_more_traffic_weigh_more() {
         let mut experiment = experiment();
         assert_eq!(weight(&experiment), 1);
-        experiment.workload = Workload::Blocks { bytes: 65_536, lasts_ms: 1_000 };
+        experiment.loads[0].workload = Workload::Blocks { bytes: 65_536, lasts_ms: 1_000 };
         assert_eq!(weight(&experiment), 1 + 250 / 60);
         experiment.scenario.paths.truncate(1);
         assert_eq!(weight(&experiment), 2);

@@ -6,7 +6,7 @@ use marline_link::LinkStats;
 use marline_link::radio::RadioReading;
 use serde::{Deserialize, Serialize};
 
-use super::Calibration;
+use super::{Calibration, Experiment};
 use crate::workload::{Log, Mark, Workload};
 
 /// Totals of both directions of a path.
@@ -40,15 +40,25 @@ pub struct Message {
     pub latency_ms: f64,
 }
 
-/// Outcome of a run. Times of the logs are on the clock of the run's stack; `start_ns` is the start
-/// of the workload on that clock.
+/// Logs of a workload's both ends. Times are on the clock of the run's stack.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Outcome {
+pub struct Flow {
     /// The client's log.
     pub client: Log,
     /// The server's log.
     pub server: Log,
-    /// Start of the workload, ns.
+    /// Start of the run's workloads, ns.
+    pub start_ns: u64,
+    /// Seed of the workload.
+    pub seed: u64,
+}
+
+/// Outcome of a run.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Outcome {
+    /// Logs of the workloads, at least one.
+    pub flows: Vec<Flow>,
+    /// Start of the workloads on the clock of the logs, ns.
     pub start_ns: u64,
     /// Seed of the run.
     pub seed: u64,
@@ -64,23 +74,17 @@ pub struct Outcome {
     pub doubts: Vec<String>,
 }
 
-impl Outcome {
+impl Flow {
     /// Messages that arrived, in order.
     #[must_use]
     pub fn messages(&self, workload: &Workload) -> Vec<Message> {
         if let Workload::Exchange { bytes } = *workload {
             return self.exchanged(bytes);
         }
-        let sent = match workload {
-            Workload::Ask { .. } | Workload::Dialogue { .. } => &self.client.sent,
-            _ => &self.server.sent,
-        };
-        let read: BTreeMap<(u8, u32), u64> = self
-            .client
-            .received
-            .iter()
-            .map(|mark| ((mark.stream, mark.index), mark.at_ns))
-            .collect();
+        let sent = if workload.is_from_client() { &self.client.sent } else { &self.server.sent };
+        let received = self.received(workload).iter();
+        let read: BTreeMap<(u8, u32), u64> =
+            received.map(|mark| ((mark.stream, mark.index), mark.at_ns)).collect();
         let sizes = workload.sizes(self.seed);
         // If a request was sent on several connections, the first answer counts.
         let mut messages: BTreeMap<u32, Message> = BTreeMap::new();
@@ -96,6 +100,15 @@ impl Outcome {
         messages.into_values().collect()
     }
 
+    /// Messages as their reader saw them.
+    const fn received(&self, workload: &Workload) -> &Vec<Mark> {
+        let reader = match workload {
+            Workload::Upload { .. } => &self.server,
+            _ => &self.client,
+        };
+        &reader.received
+    }
+
     /// Messages of an exchange: first the client's receipt, then the server's.
     fn exchanged(&self, bytes: u32) -> Vec<Message> {
         let ways = [(0, &self.server, &self.client), (1, &self.client, &self.server)];
@@ -105,14 +118,6 @@ impl Outcome {
             Some(Message { index, bytes, sent_ms, latency_ms: ms(sent.at_ns, read.at_ns) })
         };
         ways.into_iter().filter_map(message).collect()
-    }
-
-    /// Latencies of the messages that began at least `warm_up` after the start, ms.
-    #[must_use]
-    pub fn latencies_ms(&self, workload: &Workload, warm_up: std::time::Duration) -> Vec<f64> {
-        let from_ms = warm_up.as_secs_f64() * 1e3;
-        let messages = self.messages(workload).into_iter();
-        messages.filter(|message| message.sent_ms >= from_ms).map(|m| m.latency_ms).collect()
     }
 
     /// Times of requests that were sent and never answered, ms after the start.
@@ -128,14 +133,60 @@ impl Outcome {
         sent.map(|mark| ms(self.start_ns, mark.at_ns)).collect()
     }
 
-    /// Rate at which the client read whole messages between two times after the start, Mbit/s.
+    /// Rate at which whole messages were read between two times after the start, Mbit/s.
     #[must_use]
     pub fn goodput_mbit_per_s(&self, workload: &Workload, from_ms: f64, to_ms: f64) -> f64 {
         let sizes = workload.sizes(self.seed);
         let within = |mark: &&Mark| (from_ms..to_ms).contains(&ms(self.start_ns, mark.at_ns));
-        let marks = self.client.received.iter().filter(within);
+        let marks = self.received(workload).iter().filter(within);
         let bytes: f64 = marks.map(|mark| f64::from(sizes.of(mark.index))).sum();
         bytes * 8.0 / ((to_ms - from_ms) / 1e3) / 1e6
+    }
+
+    /// Number of missing messages.
+    #[must_use]
+    pub fn missing(&self, workload: &Workload) -> usize {
+        let Some(wanted) = workload.count() else { return 0 };
+        let came = self.messages(workload).len() + self.client.skipped as usize;
+        (wanted as usize).saturating_sub(came)
+    }
+}
+
+impl Outcome {
+    /// Logs of the first workload.
+    ///
+    /// # Panics
+    /// There are none.
+    #[must_use]
+    pub fn first(&self) -> &Flow {
+        &self.flows[0]
+    }
+
+    /// Number of missing messages of all workloads.
+    #[must_use]
+    pub fn missing(flows: &[Flow], experiment: &Experiment) -> usize {
+        let all = flows.iter().zip(&experiment.loads);
+        all.map(|(flow, load)| flow.missing(&load.workload)).sum()
+    }
+
+    /// Messages of the first workload that arrived, in order.
+    #[must_use]
+    pub fn messages(&self, workload: &Workload) -> Vec<Message> {
+        self.first().messages(workload)
+    }
+
+    /// Latencies of the messages that began at least `warm_up` after the start, ms.
+    #[must_use]
+    pub fn latencies_ms(&self, workload: &Workload, warm_up: std::time::Duration) -> Vec<f64> {
+        let from_ms = warm_up.as_secs_f64() * 1e3;
+        let messages = self.messages(workload).into_iter();
+        messages.filter(|message| message.sent_ms >= from_ms).map(|m| m.latency_ms).collect()
+    }
+
+    /// Goodput of the first workload, as [`Flow::goodput_mbit_per_s`].
+    #[must_use]
+    pub fn goodput_mbit_per_s(&self, workload: &Workload, from_ms: f64, to_ms: f64) -> f64 {
+        self.first().goodput_mbit_per_s(workload, from_ms, to_ms)
     }
 
     /// Bytes offered to all links, both ways, headers included.

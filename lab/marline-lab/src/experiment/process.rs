@@ -9,7 +9,7 @@ use anyhow::{Context, bail};
 use super::end::Job;
 use crate::net::Net;
 use crate::scenario::Side;
-use crate::workload::Log;
+use crate::workload::EndLogs;
 
 /// Process that is killed when dropped.
 pub(super) struct End {
@@ -57,7 +57,7 @@ impl End {
     }
 
     /// Waits for the process to end and reads its log, and the traces of its connections if it wrote any.
-    pub(super) fn log(&mut self, deadline: Instant) -> anyhow::Result<(Log, Vec<String>)> {
+    pub(super) fn log(&mut self, deadline: Instant) -> anyhow::Result<(EndLogs, Vec<String>)> {
         // A log may be longer than the pipe: the process ends only when the log has been read.
         let (name, id) = (self.name, self.child.id());
         let (done, watch) = std::sync::mpsc::channel::<()>();

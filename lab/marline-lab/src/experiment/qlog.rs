@@ -125,14 +125,14 @@ fn run_traced(
     let title = format!("{}, seed {seed}", variant.name);
     let both = [Vantage::Client, Vantage::Server]
         .map(|vantage| Rc::new(RefCell::new(Traces::new(title.clone(), vantage, config, None))));
-    let mut paths = stage_seen(experiment, variant, seed, |paths| {
+    let (mut paths, flows) = stage_seen(experiment, variant, seed, |paths| {
         for (node, traces) in [paths.client, paths.server].into_iter().zip(&both) {
             let told = Rc::clone(traces);
             let watcher = Box::new(move |event: &MonitorEvent| told.borrow_mut().note(event));
             paths.world.node_mut(node).watch(watcher);
         }
     })?;
-    let outcome = run_staged(&mut paths, experiment, variant, seed)?;
+    let outcome = run_staged(&mut paths, &flows, experiment, variant, seed)?;
     let traces = both.iter().flat_map(|traces| traces.borrow_mut().finish()).collect();
     Ok((paths, outcome, traces))
 }

@@ -71,7 +71,7 @@ impl Experiment {
             let (at, order) = event.parse()?;
             script.push(Happening { at, path: event.path.clone(), order, is_fault: false });
         }
-        let times = self.workload.times_ns(seed);
+        let times = self.workload().times_ns(seed);
         let mut rng = SeedTree::new(seed).stream("fault");
         for fault in &self.faults {
             path_number(&self.scenario.paths, &fault.path)?;

@@ -4,13 +4,13 @@ use anyhow::Context;
 use marline::monitor::{FourTuple, SubflowInfo};
 use marline::policy::Role;
 use marline_emulator::{LinkCommand, Side};
-use marline_sim::{Paths, PathsConfig, Report};
+use marline_sim::{Paths, PathsConfig};
 use marline_time::{Duration, Instant, SeedTree};
 
+use super::plan::Flows;
 use super::timeline::{Recorder, Timeline, TimelineConfig};
 use super::{Calibration, Experiment, Happening, Outcome, PathTotals, Variant, apps};
 use crate::emulation::settings::Settings;
-use crate::workload::{Log, Mark, Workload};
 
 /// Start of the workload, when all paths are joined.
 pub const START: Instant = Instant::from_secs(1);
@@ -23,8 +23,8 @@ const STEP: Duration = Duration::from_millis(500);
 /// A policy, a path, a link or an event cannot be parsed; bytes arrived that were not sent; or a link's trace is
 /// missing. Missing messages are reported in the outcome.
 pub fn simulate(experiment: &Experiment, variant: &Variant, seed: u64) -> anyhow::Result<Outcome> {
-    let mut paths = stage(experiment, variant, seed)?;
-    run(&mut paths, experiment, variant, seed, &mut None)
+    let (mut paths, flows) = stage_seen(experiment, variant, seed, |_| {})?;
+    run(&mut paths, &flows, experiment, variant, seed, &mut None)
 }
 
 /// As [`simulate`], with time lines. The outcome is that of [`simulate`], bit for bit.
@@ -37,9 +37,11 @@ pub fn simulate_recorded(
     seed: u64,
     config: TimelineConfig,
 ) -> anyhow::Result<(Outcome, Timeline)> {
-    let mut paths = stage(experiment, variant, seed)?;
+    let single = experiment.loads.len() == 1;
+    anyhow::ensure!(single, "time lines need a single workload");
+    let (mut paths, flows) = stage_seen(experiment, variant, seed, |_| {})?;
     let mut recorder = Some(Recorder::begin(&mut paths, experiment, variant, seed, config)?);
-    let outcome = run(&mut paths, experiment, variant, seed, &mut recorder)?;
+    let outcome = run(&mut paths, &flows, experiment, variant, seed, &mut recorder)?;
     let timeline = recorder.map_or_else(Timeline::empty, |recorder| recorder.finish(&paths));
     Ok((outcome, timeline))
 }
@@ -47,11 +49,12 @@ pub fn simulate_recorded(
 /// Runs a staged world, without time lines.
 pub(super) fn run_staged(
     paths: &mut Paths,
+    flows: &Flows,
     experiment: &Experiment,
     variant: &Variant,
     seed: u64,
 ) -> anyhow::Result<Outcome> {
-    run(paths, experiment, variant, seed, &mut None)
+    run(paths, flows, experiment, variant, seed, &mut None)
 }
 
 /// Advances the world, with or without time lines.
@@ -65,13 +68,13 @@ fn advance(paths: &mut Paths, recorder: &mut Option<Recorder>, until: Instant) {
 /// Runs a staged world.
 fn run(
     paths: &mut Paths,
+    flows: &Flows,
     experiment: &Experiment,
     variant: &Variant,
     seed: u64,
     recorder: &mut Option<Recorder>,
 ) -> anyhow::Result<Outcome> {
-    let workload = &experiment.workload;
-    let end = START + workload.lasts(seed);
+    let end = START + experiment.lasts(seed);
     let warm_up = if variant.score_forecasts {
         advance(paths, recorder, (START + experiment.warm_up).min(end));
         calibrations(paths)
@@ -80,11 +83,11 @@ fn run(
     };
     advance(paths, recorder, end);
     let deadline = end + experiment.patience;
-    while missing(paths, workload) > 0 && paths.world.now() < deadline {
+    while Outcome::missing(&flows.borrow(), experiment) > 0 && paths.world.now() < deadline {
         let next = (paths.world.now() + STEP).min(deadline);
         advance(paths, recorder, next);
     }
-    let mut outcome = outcome(paths, experiment, variant, seed)?;
+    let mut outcome = outcome(paths, flows, experiment, variant, seed)?;
     if variant.score_forecasts {
         let since = calibrations(paths).into_iter().zip(warm_up);
         for (path, (whole, before)) in outcome.paths.iter_mut().zip(since) {
@@ -100,7 +103,7 @@ fn run(
 /// # Errors
 /// As [`simulate`].
 pub fn stage(experiment: &Experiment, variant: &Variant, seed: u64) -> anyhow::Result<Paths> {
-    stage_seen(experiment, variant, seed, |_| {})
+    stage_seen(experiment, variant, seed, |_| {}).map(|(paths, _)| paths)
 }
 
 /// As [`stage`], for observers from before the client's SYN, which is sent last.
@@ -109,7 +112,7 @@ pub(super) fn stage_seen(
     variant: &Variant,
     seed: u64,
     before: impl FnOnce(&mut Paths),
-) -> anyhow::Result<Paths> {
+) -> anyhow::Result<(Paths, Flows)> {
     let seeds = SeedTree::new(seed);
     let used = experiment.used(variant)?;
     let mut settings = Vec::new();
@@ -137,8 +140,8 @@ pub(super) fn stage_seen(
         schedule(&mut paths, number, &path.name, &script, settings)?;
     }
     before(&mut paths);
-    apps::begin(&mut paths, &experiment.workload, seed)?;
-    Ok(paths)
+    let flows = apps::begin(&mut paths, &experiment.loads, seed)?;
+    Ok((paths, flows))
 }
 
 /// Schedules an event of a path.
@@ -174,31 +177,18 @@ fn schedule(
     Ok(())
 }
 
-/// Number of missing messages.
-fn missing(paths: &Paths, workload: &Workload) -> usize {
-    let Some(wanted) = workload.count() else { return 0 };
-    let done = |report: &Report| report.received.len() + report.skipped as usize;
-    let mut came = paths.client_report(0).map_or(0, done);
-    if matches!(workload, Workload::Exchange { .. }) {
-        came += paths.server_report(0).map_or(0, done);
-    }
-    (wanted as usize).saturating_sub(came)
-}
-
 fn outcome(
     paths: &Paths,
+    flows: &Flows,
     experiment: &Experiment,
     variant: &Variant,
     seed: u64,
 ) -> anyhow::Result<Outcome> {
-    let client = paths.client_report(0).context("the client has no connection")?;
-    let silent = Report::default();
-    let server = paths.server_report(0).unwrap_or(&silent);
-    for (side, report) in [("client", client), ("server", server)] {
-        let wrong = report.wrong_at;
+    for (side, node) in [("client", paths.client), ("server", paths.server)] {
+        let wrong = paths.world.node(node).reports().find_map(|report| report.wrong_at);
         anyhow::ensure!(wrong.is_none(), "the {side} read a wrong byte at {wrong:?}");
     }
-    let missing = missing(paths, &experiment.workload);
+    let missing = Outcome::missing(&flows.borrow(), experiment);
     let mut totals = Vec::new();
     for (number, path) in experiment.used(variant)?.iter().enumerate() {
         let stats = |link| *paths.world.link(link).stats();
@@ -210,8 +200,7 @@ fn outcome(
     let script = experiment.script(seed)?;
     let faults = script.iter().filter(|happening| happening.is_fault);
     Ok(Outcome {
-        client: log(client),
-        server: log(server),
+        flows: flows.borrow().clone(),
         start_ns: START.as_nanos(),
         seed,
         faults_ns: faults.map(|fault| (START + fault.at).as_nanos()).collect(),
@@ -220,15 +209,6 @@ fn outcome(
         incomplete: (missing > 0).then(|| format!("{missing} messages did not arrive")),
         doubts: Vec::new(),
     })
-}
-
-fn log(report: &Report) -> Log {
-    let marks = |times: &[Instant]| {
-        let mark = |(index, at): (u32, &Instant)| Mark { stream: 0, index, at_ns: at.as_nanos() };
-        (0..).zip(times).map(mark).collect()
-    };
-    let (sent, received) = (marks(&report.sent), marks(&report.received));
-    Log { sent, received, skipped: report.skipped, ..Log::default() }
 }
 
 /// Payload that both ends sent again on another path, bytes.

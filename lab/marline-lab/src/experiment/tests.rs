@@ -21,11 +21,11 @@ fn equal_seeds_give_equal_runs_and_every_message_arrives() {
     let first = run(7);
     assert_eq!((first.incomplete.as_deref(), first == run(7)), (None, true));
     assert_ne!(first, run(8));
-    let messages = first.messages(&experiment.workload);
+    let messages = first.messages(experiment.workload());
     assert_eq!(messages.len(), 20);
     // 20,000 bytes at 20 Mbit/s and 5 ms.
     assert!(messages.iter().all(|message| message.latency_ms >= 13.0), "{messages:?}");
-    let later = first.latencies_ms(&experiment.workload, Duration::from_secs(2));
+    let later = first.latencies_ms(experiment.workload(), Duration::from_secs(2));
     assert!((10..20).contains(&later.len()));
 }
 
@@ -71,7 +71,7 @@ fn forecasts_of_even_jitter_hold() {
 fn a_link_draws_its_chances_by_its_name() {
     let experiment = bursts();
     let run = |experiment: &Experiment, variant: &Variant| {
-        simulate(experiment, variant, 3).expect("run").messages(&experiment.workload)
+        simulate(experiment, variant, 3).expect("run").messages(experiment.workload())
     };
     let alone = run(&experiment, &Variant::alone("wifi", "wifi"));
     // The other link is present with the lower number and carries nothing.
@@ -95,7 +95,7 @@ fn events_count_from_the_start_of_the_workload() {
     assert_eq!(default.incomplete, None);
     assert!(default.paths[0].down.dropped_outage > 0, "{:?}", default.paths);
     let alone = simulate(&experiment, &Variant::alone("wifi", "wifi"), 1).expect("run");
-    let messages = alone.messages(&experiment.workload);
+    let messages = alone.messages(experiment.workload());
     assert!(messages.iter().all(|message| message.sent_ms < 2_000.0), "{messages:?}");
     assert!(alone.incomplete.is_some_and(|why| why.contains("did not arrive")));
 }
@@ -116,7 +116,7 @@ fn a_fault_strikes_inside_its_burst_at_a_moment_of_the_seeds() {
     let mut fault = Fault::down("wifi", Moment::InBurst(4, 0.0, 8.0));
     fault.lasts = Some(Duration::from_secs(1));
     experiment.faults = vec![fault];
-    let begins_ns = |seed| experiment.workload.times_ns(seed)[4];
+    let begins_ns = |seed| experiment.workload().times_ns(seed)[4];
     let mut moments = Vec::new();
     for seed in 1..4 {
         let script = experiment.script(seed).expect("script");
@@ -140,10 +140,10 @@ fn a_fault_strikes_inside_its_burst_at_a_moment_of_the_seeds() {
 fn bursts_of_random_sizes_come_whole() {
     let mut experiment = bursts();
     let gap = Gap { least_ms: 300.0, most_ms: 300.0 };
-    experiment.workload =
+    experiment.loads[0].workload =
         Workload::RandomBursts { least_bytes: 100, most_bytes: 60_000, gap, count: 12 };
     let outcome = simulate(&experiment, &Variant::new("default"), 5).expect("run");
-    let messages = outcome.messages(&experiment.workload);
+    let messages = outcome.messages(experiment.workload());
     assert_eq!(messages.len(), 12);
     for message in messages {
         // At 20 Mbit/s and 5 ms, with the second path 30 Mbit/s at most; headers come on top.
@@ -159,7 +159,7 @@ fn an_exchange_measures_both_directions_independently() {
     let experiment = Experiment::over(&links, Workload::Exchange { bytes: 2 << 20 });
     let outcome = simulate(&experiment, &Variant::new("default"), 3).expect("run");
     assert_eq!(outcome.incomplete, None);
-    let messages = outcome.messages(&experiment.workload);
+    let messages = outcome.messages(experiment.workload());
     assert_eq!(messages.iter().map(|message| message.index).collect::<Vec<_>>(), [0, 1]);
     let bound = Bound::of(&experiment, 3).expect("a bound");
     for (message, least_ms) in messages.iter().zip(bound.latencies_ms(&messages)) {
@@ -175,7 +175,7 @@ fn radios_delay_and_cost_and_can_be_supposed() {
         let mut experiment = bursts();
         experiment.scenario.paths[1].link = format!("rate=10M,delay=40ms{lte}");
         let outcome = simulate(&experiment, &Variant::alone("lte", "lte"), 2).expect("run");
-        (outcome.messages(&experiment.workload), outcome.paths[0].radio)
+        (outcome.messages(experiment.workload()), outcome.paths[0].radio)
     };
     // A radio that is supposed from the path's name is counted and delays nothing.
     let (silent, none) = run(",radio=none");
@@ -213,7 +213,7 @@ fn a_dialogue_leaves_requests_out_while_nothing_is_answered() {
         simulate(experiment, &Variant::alone("wifi", "wifi"), 1).expect("run")
     };
     let whole = run(&experiment);
-    assert_eq!((whole.messages(&workload).len(), whole.client.skipped), (30, 0));
+    assert_eq!((whole.messages(&workload).len(), whole.first().client.skipped), (30, 0));
     let mut fault = Fault::down("wifi", Moment::Between(3_000.0, 3_000.0));
     fault.lasts = Some(Duration::from_secs(4));
     experiment.faults = vec![fault];
@@ -222,8 +222,8 @@ fn a_dialogue_leaves_requests_out_while_nothing_is_answered() {
     assert_eq!(outage.incomplete, None);
     // Three are open when the next is due; 12 are due within the outage, as many again until the
     // retransmission timer, which has doubled five times, finds out that it is over.
-    assert!((9..=21).contains(&outage.client.skipped), "{}", outage.client.skipped);
-    assert_eq!(messages.len() + outage.client.skipped as usize, 30);
+    assert!((9..=21).contains(&outage.first().client.skipped), "{}", outage.first().client.skipped);
+    assert_eq!(messages.len() + outage.first().client.skipped as usize, 30);
     // The first request that met the outage was answered after its end, and its answer is not confused with
     // another.
     let hit = messages.iter().find(|m| m.sent_ms >= 3_000.0).expect("one that was hit");
@@ -252,7 +252,8 @@ fn the_model_of_the_kernel_has_the_kernels_hole() {
     let gap_ms = |seed| {
         let outcome = simulate(&experiment, &kernel, seed).expect("run");
         assert_eq!(outcome.incomplete, None);
-        let came: Vec<u64> = outcome.client.received.iter().map(|mark| mark.at_ns).collect();
+        let came: Vec<u64> =
+            outcome.first().client.received.iter().map(|mark| mark.at_ns).collect();
         came.windows(2).map(|pair| (pair[1] - pair[0]) as f64 / 1e6).fold(0.0, f64::max)
     };
     let gaps: Vec<f64> = (1..=10).map(gap_ms).collect();
@@ -282,7 +283,7 @@ fn the_mtu_of_a_path_matters_in_virtual_time() {
     // A link may have an MTU of its own, in one direction and without ICMP errors; the smaller MTU applies.
     let hole = run("rate=20M,delay=10ms,down.mtu=1280B:silent", Some(1_400));
     assert!(refused(&hole).0 == 1 && refused(&hole).1 >= 2, "{:?}", refused(&hole));
-    assert_ne!(hole.client, narrow.client);
+    assert_ne!(hole.flows, narrow.flows);
 }
 
 #[test]

@@ -102,7 +102,7 @@ impl Recorder {
         TimelineConfig::with_interval(config.interval)?;
         let used = experiment.used(variant)?;
         let names: Vec<String> = used.iter().map(|path| path.name.clone()).collect();
-        let copies = Copies::new(paths, &experiment.workload, seed, config.max_rows);
+        let copies = Copies::new(paths, experiment.workload(), seed, config.max_rows);
         paths.world.observe(Box::new(copies));
         Ok(Recorder { samples: Samples::new(paths, names, config) })
     }

@@ -32,7 +32,7 @@ fn a_csv_becomes_a_path_that_behaves_as_measured() {
     }
     let file = ExperimentFile::from_toml("x.toml", &format!("{toml}{WORKLOAD}")).expect("a file");
     let outcome = simulate(&file.experiment, &Variant::new("auto"), 1).expect("a run");
-    let workload = &file.experiment.workload;
+    let workload = file.experiment.workload();
     let goodput = |from, to| outcome.goodput_mbit_per_s(workload, from, to);
     let [fast, slow, dead] = [goodput(1e3, 3e3), goodput(3.5e3, 5e3), goodput(5.1e3, 5.5e3)];
     assert!((16.0..20.0).contains(&fast), "{fast}");
@@ -189,7 +189,7 @@ fn captures_of_two_paths_predict_a_redundant_run() {
     assert!(lost[3] < 0.005, "{lost:?}");
     let redundant = Variant::new("both").scheduler("redundant");
     let (outcome, _) = captured(&redundant);
-    let messages = outcome.messages(&experiment.workload);
+    let messages = outcome.messages(experiment.workload());
     let latencies: Vec<f64> = messages.iter().map(|message| message.latency_ms).collect();
     let happened = marline_sim::median(&latencies);
     let foretold = |way| up.quantile(way, 0.5).value + down.quantile(way, 0.5).value;

@@ -2,6 +2,7 @@
 
 use super::column::{Cell, Column};
 use super::run_columns::RunColumns;
+use super::runs::each_workload;
 use super::table::Table;
 use crate::runs::{Job, Record};
 
@@ -13,7 +14,7 @@ use crate::runs::{Job, Record};
 /// `latency_ms`, and `least_ms` (lower bound of the latency: [`crate::bound`]; of counted messages only).
 #[must_use]
 pub fn messages(run: &RunColumns, runs: &[(&Job, &Record)]) -> Table {
-    let mut columns = run.columns();
+    let mut columns = run.columns_of_workload();
     columns.extend([
         Column::count("index", ""),
         Column::count("bytes", "B"),
@@ -23,8 +24,8 @@ pub fn messages(run: &RunColumns, runs: &[(&Job, &Record)]) -> Table {
         Column::real("least_ms", "ms"),
     ]);
     let mut table = Table::new("messages", columns);
-    for (job, record) in runs {
-        let head = run.cells(job);
+    for (job, load, record) in each_workload(runs) {
+        let head = run.cells_of_workload(job, load);
         for (number, message) in record.messages.iter().enumerate() {
             let counted = number.checked_sub(record.warm_up);
             let least_ms = counted.and_then(|number| record.least_ms.get(number)).copied();

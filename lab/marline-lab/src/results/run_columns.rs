@@ -3,19 +3,43 @@
 use super::column::{Cell, Column};
 use super::swept::Swept;
 use super::table::Table;
+use crate::experiment::Load;
 use crate::runs::Job;
 
 /// Values of a sweep, as numbers if possible, then stack, variant and seed.
 #[derive(Clone, Debug)]
 pub struct RunColumns {
     swept: Vec<Swept>,
+    /// The runs have several workloads.
+    workloads: bool,
 }
 
 impl RunColumns {
     /// Columns for these runs, which all have a value for each key of the first run.
     #[must_use]
     pub fn of(jobs: &[Job]) -> RunColumns {
-        RunColumns::over(jobs.iter().map(|job| job.point.as_slice()))
+        let several = jobs.first().is_some_and(|job| job.experiment.loads.len() > 1);
+        RunColumns::over(jobs.iter().map(|job| job.point.as_slice())).with_workloads(several)
+    }
+
+    /// Adds a column with the name of the workload to tables whose rows belong to one, if runs have several.
+    #[must_use]
+    pub fn with_workloads(self, several: bool) -> RunColumns {
+        RunColumns { workloads: several, ..self }
+    }
+
+    /// The empty columns of a table whose rows belong to a workload.
+    pub(super) fn columns_of_workload(&self) -> Vec<Column> {
+        let mut columns = self.columns();
+        columns.extend(self.workloads.then(|| Column::text("workload")));
+        columns
+    }
+
+    /// Values of a run's workload in these columns.
+    pub(super) fn cells_of_workload<'a>(&self, job: &'a Job, load: &'a Load) -> Vec<Cell<'a>> {
+        let mut cells = self.cells(job);
+        cells.extend(self.workloads.then_some(Cell::Text(&load.name)));
+        cells
     }
 
     /// Columns for the combinations of a sweep.
@@ -26,7 +50,7 @@ impl RunColumns {
             let values = points.clone().filter_map(move |point| point.get(number));
             Swept::of(key, values.map(|(_, value)| value.as_str()))
         });
-        RunColumns { swept: swept.collect() }
+        RunColumns { swept: swept.collect(), workloads: false }
     }
 
     /// The empty columns.

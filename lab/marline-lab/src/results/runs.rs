@@ -3,6 +3,7 @@
 use super::column::{Cell, Column};
 use super::run_columns::RunColumns;
 use super::table::Table;
+use crate::experiment::Load;
 use crate::runs::{Job, PathBytes, Record, Statistics};
 
 /// Builds a row for each run, in order.
@@ -20,7 +21,7 @@ pub fn runs(run: &RunColumns, runs: &[(&Job, &Record)]) -> Table {
 #[must_use]
 pub fn runs_over(run: &RunColumns, paths: &[impl AsRef<str>], runs: &[(&Job, &Record)]) -> Table {
     let paths = || paths.iter().map(AsRef::as_ref);
-    let mut columns = run.columns();
+    let mut columns = run.columns_of_workload();
     columns.extend([
         Column::count("messages", ""),
         Column::count("missing", ""),
@@ -43,10 +44,10 @@ pub fn runs_over(run: &RunColumns, paths: &[impl AsRef<str>], runs: &[(&Job, &Re
     }
     columns.extend([Column::text("doubts"), Column::text("error")]);
     let mut table = Table::new("runs", columns);
-    for (job, record) in runs {
+    for (job, load, record) in each_workload(runs) {
         let of = Statistics::of(&record.latencies_ms());
         let doubts = record.doubts.join("; ");
-        let mut row = run.cells(job);
+        let mut row = run.cells_of_workload(job, load);
         row.extend([Cell::from(of.count), Cell::from(record.missing)]);
         let shown = [of.mean_ms, of.p50_ms, of.p95_ms, of.p99_ms, of.max_ms];
         row.extend(shown.map(Cell::from));
@@ -70,6 +71,16 @@ fn path_cells(path: Option<&PathBytes>) -> [Cell<'static>; 5] {
         radio.map(|radio| radio.traffic_j).into(),
         radio.map(|radio| radio.idle_j).into(),
     ]
+}
+
+/// Each workload of each run; a failed run has its first one only.
+pub(super) fn each_workload<'a>(
+    runs: &'a [(&'a Job, &'a Record)],
+) -> impl Iterator<Item = (&'a Job, &'a Load, &'a Record)> {
+    runs.iter().flat_map(|(job, record)| {
+        let loads = job.experiment.loads.iter().zip(record.workloads());
+        loads.map(|(load, record)| (*job, load, record))
+    })
 }
 
 /// Paths in the order of their first occurrence.

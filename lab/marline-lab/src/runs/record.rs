@@ -1,10 +1,12 @@
 //! Stored record of a run.
 
+use std::time::Duration;
+
 use marline_link::radio::RadioReading;
 use serde::{Deserialize, Serialize};
 
 use crate::bound::Bound;
-use crate::experiment::{Calibration, Experiment, Message, Outcome};
+use crate::experiment::{Calibration, Experiment, Flow, Load, Message, Outcome, PathTotals};
 use crate::results::quantile;
 
 /// Bytes offered to a path, headers included, and its losses and energy.
@@ -50,7 +52,7 @@ impl RadioJoules {
     }
 }
 
-/// A stored run.
+/// A stored run: its first workload, and the others.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Record {
     /// Messages that arrived, those of the warm-up included.
@@ -76,6 +78,9 @@ pub struct Record {
     pub doubts: Vec<String>,
     /// Error of a failed run.
     pub error: Option<String>,
+    /// The other workloads of the run. All that concerns the whole run is equal in all.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub beside: Vec<Record>,
 }
 
 /// Summary of latencies; quantiles are those of [`crate::results::quantile`].
@@ -130,19 +135,7 @@ impl Record {
     /// # Errors
     /// Those of [`Bound::of`].
     pub fn of(experiment: &Experiment, outcome: &Outcome) -> anyhow::Result<Record> {
-        let workload = &experiment.workload;
-        let messages = outcome.messages(workload);
-        let from_ms = experiment.warm_up.as_secs_f64() * 1e3;
-        let lasts_ms = workload.lasts(outcome.seed).as_secs_f64() * 1e3;
-        let ends = messages.iter().map(|message| message.sent_ms + message.latency_ms);
-        // A stream is cut off at its planned end; a finite workload ends with its last message.
-        let to_ms = match workload.count() {
-            None => lasts_ms,
-            // Slightly later, so that the last message counts.
-            Some(_) => ends.fold(lasts_ms, f64::max) + 1e-6,
-        };
-        let missing = workload.count().map_or(0, |count| count - messages.len() as u32);
-        let path = |path: &crate::experiment::PathTotals| PathBytes {
+        let path = |path: &PathTotals| PathBytes {
             name: path.name.clone(),
             up_bytes: path.up.offered_bytes,
             down_bytes: path.down.offered_bytes,
@@ -151,21 +144,50 @@ impl Record {
             calibration: path.calibration,
         };
         let struck = |at_ns: &u64| (*at_ns as f64 - outcome.start_ns as f64) / 1e6;
-        let warm_up = messages.partition_point(|message| message.sent_ms < from_ms);
-        let least_ms = Bound::of(experiment, outcome.seed)?.latencies_ms(&messages[warm_up..]);
-        Ok(Record {
-            warm_up,
-            messages,
-            least_ms,
-            missing,
-            unanswered_ms: outcome.unanswered_ms(workload),
-            goodput_mbit_per_s: outcome.goodput_mbit_per_s(workload, from_ms, to_ms),
+        let whole = Record {
             paths: outcome.paths.iter().map(path).collect(),
             reinjected_bytes: outcome.reinjected_bytes,
             faults_ms: outcome.faults_ns.iter().map(struck).collect(),
             doubts: outcome.doubts.clone(),
-            error: None,
-        })
+            ..Record::default()
+        };
+        let bound = Bound::of(experiment, outcome.seed)?;
+        let flows = experiment.loads.iter().zip(&outcome.flows);
+        let mut records =
+            flows.map(|(load, flow)| whole.of_flow(load, flow, &bound, experiment.warm_up));
+        let first = records.next().unwrap_or_default();
+        Ok(Record { beside: records.collect(), ..first })
+    }
+
+    /// The record of a workload of this run.
+    fn of_flow(&self, load: &Load, flow: &Flow, bound: &Bound, warm_up: Duration) -> Record {
+        let workload = &load.workload;
+        let messages = flow.messages(workload);
+        let from_ms = warm_up.max(load.from).as_secs_f64() * 1e3;
+        let ends_ms = load.ends(flow.seed).as_secs_f64() * 1e3;
+        let ends = messages.iter().map(|message| message.sent_ms + message.latency_ms);
+        // A stream is cut off at its planned end; a finite workload ends with its last message.
+        let to_ms = match workload.count() {
+            None => ends_ms,
+            // Slightly later, so that the last message counts.
+            Some(_) => ends.fold(ends_ms, f64::max) + 1e-6,
+        };
+        let missing = workload.count().map_or(0, |count| count - messages.len() as u32);
+        let warm_up = messages.partition_point(|message| message.sent_ms < from_ms);
+        Record {
+            least_ms: bound.latencies_of(workload, &messages[warm_up..]),
+            warm_up,
+            messages,
+            missing,
+            unanswered_ms: flow.unanswered_ms(workload),
+            goodput_mbit_per_s: flow.goodput_mbit_per_s(workload, from_ms, to_ms),
+            ..self.clone()
+        }
+    }
+
+    /// The records of all workloads, in their order.
+    pub fn workloads(&self) -> impl Iterator<Item = &Record> {
+        core::iter::once(self).chain(&self.beside)
     }
 
     /// The longest latency, ms; a missing message counts until `over_ms` after the start.

@@ -10,7 +10,7 @@ use super::Job;
 use super::measured::{Measure, Measured};
 use super::record::{Record, Statistics};
 use crate::estimate::Estimate;
-use crate::experiment::{Calibration, Stack};
+use crate::experiment::{Calibration, Load, Stack};
 use crate::figure::number;
 use crate::results::{self, Format, RunColumns, Sheets, Table, quantile};
 
@@ -19,13 +19,19 @@ const MEDIAN_TOLERANCE: f64 = 0.10;
 /// ... and their 95 % quantiles by at most this share.
 const P95_TOLERANCE: f64 = 0.20;
 
-/// All runs of a variant on a stack.
+/// All runs of a variant on a stack, with one of their workloads.
 #[derive(Clone, Debug, Serialize)]
 pub struct LaneSummary {
     /// Stack.
     pub stack: Stack,
     /// Variant.
     pub variant: String,
+    /// Workload; empty without a name.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub workload: String,
+    /// Number of the workload, from 0.
+    #[serde(skip)]
+    pub number: usize,
     /// Completed runs.
     pub runs: usize,
     /// Failed runs.
@@ -108,28 +114,35 @@ impl<'a> Summary<'a> {
             let mine = jobs.iter().zip(records).filter(|(other, _)| {
                 other.lane.stack == stack && other.lane.variant.name == variant
             });
-            lanes.push(lane(stack, &variant, &mine.map(|(_, record)| record).collect::<Vec<_>>()));
+            let mine: Vec<&Record> = mine.map(|(_, record)| record).collect();
+            for (number, load) in job.experiment.loads.iter().enumerate() {
+                let of = |record: &&'a Record| record.workloads().nth(number).unwrap_or(record);
+                let records: Vec<&Record> = mine.iter().map(of).collect();
+                let workload = load.name.clone();
+                lanes.push(LaneSummary { workload, number, ..lane(stack, &variant, &records) });
+            }
         }
         Summary { jobs, records, lanes }
     }
 
-    /// The reference lane for ratios: the kernel's Multipath TCP if it took part, else its TCP, else the first
-    /// lane.
-    fn reference(&self) -> Option<&LaneSummary> {
-        let of = |stack| self.lanes.iter().find(|lane| lane.stack == stack);
-        of(Stack::Mptcp).or_else(|| of(Stack::Tcp)).or(self.lanes.first())
+    /// The reference lane for ratios of a workload: the kernel's Multipath TCP if it took part, else its TCP, else
+    /// the first lane.
+    fn reference(&self, number: usize) -> Option<&LaneSummary> {
+        let lanes = || self.lanes.iter().filter(|lane| lane.number == number);
+        let of = |stack| lanes().find(|lane| lane.stack == stack);
+        of(Stack::Mptcp).or_else(|| of(Stack::Tcp)).or(lanes().next())
     }
 
     /// The table as text, header first.
     #[must_use]
     pub fn table(&self) -> Vec<Vec<String>> {
-        let Some(reference) = self.reference() else { return Vec::new() };
+        let Some(reference) = self.reference(0) else { return Vec::new() };
         let paths: Vec<&str> = self.path_names();
         let whose = format!("{} {}", reference.stack, reference.variant);
-        let mut head: Vec<String> =
-            ["stack", "variant", "runs", "messages", "p50 ms", "p95", "p99", "max", "Mbit/s"]
-                .map(str::to_owned)
-                .to_vec();
+        let several = self.lanes.iter().any(|lane| lane.number > 0);
+        let measures = ["runs", "messages", "p50 ms", "p95", "p99", "max", "Mbit/s"];
+        let lane = ["stack", "variant"].into_iter().chain(several.then_some("workload"));
+        let mut head: Vec<String> = lane.chain(measures).map(str::to_owned).collect();
         head.extend(paths.iter().map(|path| format!("kB {path}")));
         let radios = self.radio_names();
         head.extend(radios.iter().map(|path| format!("J {path} (idle)")));
@@ -150,7 +163,9 @@ impl<'a> Summary<'a> {
             if lane.missing > 0 {
                 let _ = write!(messages, " ({} missing)", lane.missing);
             }
-            let mut row = vec![lane.stack.to_string(), lane.variant.clone(), runs, messages];
+            let mut row = vec![lane.stack.to_string(), lane.variant.clone()];
+            row.extend(several.then(|| lane.workload.clone()));
+            row.extend([runs, messages]);
             let values = [latency.p50_ms, latency.p95_ms, latency.p99_ms, latency.max_ms];
             row.extend(values.map(number));
             row.push(number(lane.goodput_mbit_per_s));
@@ -159,6 +174,7 @@ impl<'a> Summary<'a> {
                 bytes.map_or("-".to_owned(), |(_, bytes)| format!("{:.0}", bytes / 1e3))
             }));
             row.extend(radios.iter().map(|path| lane.joules(path)));
+            let reference = self.reference(lane.number).unwrap_or(reference);
             row.push(number(latency.p50_ms / reference.latency.p50_ms));
             row.push(number(latency.p99_ms / reference.latency.p99_ms));
             row.push(number(lane.p99_to_bound));
@@ -171,14 +187,15 @@ impl<'a> Summary<'a> {
     /// empty if no variant has [`MIN_RUNS`](super::MIN_RUNS) runs.
     #[must_use]
     pub fn intervals(&self) -> Vec<Vec<String>> {
-        let Some(reference) = self.reference() else { return Vec::new() };
+        let Some(reference) = self.reference(0) else { return Vec::new() };
         let whose = format!("{} {}", reference.stack, reference.variant);
         let ratios = [format!("p50 / {whose}"), format!("p99 / {whose}"), "p99 / bound".to_owned()];
-        let head = ["stack", "variant", "runs", "p50 ms", "p95", "p99", "Mbit/s"];
-        let mut table: Vec<Vec<String>> =
-            vec![head.into_iter().map(str::to_owned).chain(ratios).collect()];
-        let theirs = self.good_runs(reference);
+        let several = self.lanes.iter().any(|lane| lane.number > 0);
+        let head = ["stack", "variant"].into_iter().chain(several.then_some("workload"));
+        let head = head.chain(["runs", "p50 ms", "p95", "p99", "Mbit/s"]);
+        let mut table: Vec<Vec<String>> = vec![head.map(str::to_owned).chain(ratios).collect()];
         for lane in &self.lanes {
+            let theirs = self.good_runs(self.reference(lane.number).unwrap_or(reference));
             let mine = self.good_runs(lane);
             let records: Vec<&Record> = mine.iter().map(|(_, record)| *record).collect();
             let measured = Measured::of(&records);
@@ -195,8 +212,11 @@ impl<'a> Summary<'a> {
             estimates.push(measured.estimate(Measure::P99ToBound));
             let cells: Vec<String> = estimates.iter().map(between).collect();
             if cells.iter().any(|cell| !cell.is_empty()) {
-                let head = [lane.stack.to_string(), lane.variant.clone(), mine.len().to_string()];
-                table.push(head.into_iter().chain(cells).collect());
+                let mut row = vec![lane.stack.to_string(), lane.variant.clone()];
+                row.extend(several.then(|| lane.workload.clone()));
+                row.push(mine.len().to_string());
+                row.extend(cells);
+                table.push(row);
             }
         }
         if table.len() > 1 { table } else { Vec::new() }
@@ -210,7 +230,8 @@ impl<'a> Summary<'a> {
                 && job.lane.variant.name == lane.variant
                 && record.error.is_none()
         });
-        mine.map(|(job, record)| (job.seed, record)).collect()
+        let of = |record: &'a Record| record.workloads().nth(lane.number).unwrap_or(record);
+        mine.map(|(job, record)| (job.seed, of(record))).collect()
     }
 
     /// Accuracy of forecasts of answers, a line per variant and path, header first; empty if no variant enables
@@ -220,7 +241,7 @@ impl<'a> Summary<'a> {
         let head = ["stack", "variant", "path", "answers", "within p50", "p90", "p99"];
         let head = head.into_iter().chain(["SRTT + 4 RTTVAR", "pinball p90 / that"]);
         let mut table = vec![head.map(str::to_owned).collect()];
-        for lane in &self.lanes {
+        for lane in self.lanes.iter().filter(|lane| lane.number == 0) {
             for (path, calibration) in &lane.path_calibration {
                 let mut row = vec![lane.stack.to_string(), lane.variant.clone(), path.clone()];
                 row.push(calibration.answers.to_string());
@@ -258,10 +279,13 @@ impl<'a> Summary<'a> {
     pub fn agreement(&self) -> Vec<Agreement> {
         let live = self.lanes.iter().filter(|lane| lane.stack == Stack::Live);
         let pair = |live: &LaneSummary| {
-            let same =
-                |lane: &&LaneSummary| lane.stack == Stack::Sim && lane.variant == live.variant;
+            let which = |lane: &LaneSummary| (lane.variant.clone(), lane.number);
+            let same = |lane: &&LaneSummary| lane.stack == Stack::Sim && which(lane) == which(live);
             let sim = self.lanes.iter().find(same)?.latency;
-            let variant = live.variant.clone();
+            let variant = match live.workload.as_str() {
+                "" => live.variant.clone(),
+                workload => format!("{}, {workload}", live.variant),
+            };
             let p50_ms = (sim.p50_ms, live.latency.p50_ms);
             Some(Agreement { variant, p50_ms, p95_ms: (sim.p95_ms, live.latency.p95_ms) })
         };
@@ -319,6 +343,14 @@ impl<'a> Summary<'a> {
     /// The summary as JSON: lanes, agreement, and each run without its messages.
     #[must_use]
     pub fn json(&self, title: &str) -> Value {
+        let workload = |(load, record): (&Load, &Record)| {
+            json!({
+                "name": load.name,
+                "latency": Statistics::of(&record.latencies_ms()),
+                "missing": record.missing,
+                "goodput_mbit_per_s": record.goodput_mbit_per_s,
+            })
+        };
         let run = |(job, record): (&Job, &Record)| {
             json!({
                 "point": job.point,
@@ -328,6 +360,8 @@ impl<'a> Summary<'a> {
                 "latency": Statistics::of(&record.latencies_ms()),
                 "missing": record.missing,
                 "goodput_mbit_per_s": record.goodput_mbit_per_s,
+                "workloads": job.experiment.loads.iter().zip(record.workloads()).map(workload)
+                    .collect::<Vec<Value>>(),
                 "reinjected_bytes": record.reinjected_bytes,
                 "paths": record.paths,
                 "faults_ms": record.faults_ms,
@@ -382,6 +416,8 @@ fn lane(stack: Stack, variant: &str, records: &[&Record]) -> LaneSummary {
     LaneSummary {
         stack,
         variant: variant.to_owned(),
+        workload: String::new(),
+        number: 0,
         runs: good.len(),
         failed: records.len() - good.len(),
         doubtful: good.iter().filter(|record| !record.doubts.is_empty()).count(),

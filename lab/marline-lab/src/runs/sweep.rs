@@ -190,7 +190,8 @@ impl Sweep {
     }
 
     fn write(&self, store: &Store, place: &Path, formats: &[Format]) -> anyhow::Result<Swept> {
-        let columns = RunColumns::over(self.points());
+        let several = self.parts.first().is_some_and(|part| part.experiment.loads.len() > 1);
+        let columns = RunColumns::over(self.points()).with_workloads(several);
         let like = results::messages(&columns, &[]);
         let mut messages = Sheets::create(place, &like, formats, u64::MAX)?;
         let mut noting = Noting::begin(place)?;
@@ -265,13 +266,16 @@ impl Swept {
     pub fn table(&self) -> Vec<Vec<String>> {
         let Some(first) = self.points.first() else { return Vec::new() };
         let keys = first.values.iter().map(|(key, _)| key.clone());
-        let rest = ["stack", "variant", "p50 ms", "p95", "p99", "Mbit/s"];
+        let several = first.lanes.iter().any(|lane| lane.number > 0);
+        let lane = ["stack", "variant"].into_iter().chain(several.then_some("workload"));
+        let rest = lane.chain(["p50 ms", "p95", "p99", "Mbit/s"]).map(str::to_owned);
         let joules = self.radios.iter().map(|path| format!("J {path} (idle)"));
-        let mut table = vec![keys.chain(rest.map(str::to_owned)).chain(joules).collect()];
+        let mut table = vec![keys.chain(rest).chain(joules).collect()];
         for PointSummary { values, lanes } in &self.points {
             for lane in lanes {
                 let mut row: Vec<String> = values.iter().map(|(_, value)| value.clone()).collect();
                 row.extend([lane.stack.to_string(), lane.variant.clone()]);
+                row.extend(several.then(|| lane.workload.clone()));
                 let of = &lane.latency;
                 let shown = [of.p50_ms, of.p95_ms, of.p99_ms, lane.goodput_mbit_per_s];
                 row.extend(shown.map(number));
@@ -292,7 +296,8 @@ impl Swept {
             }
         }
         let values = summary.runs().first().map(|(job, _)| job.point.clone()).unwrap_or_default();
-        self.failed += summary.lanes.iter().map(|lane| lane.failed).sum::<usize>();
+        let each_run = summary.lanes.iter().filter(|lane| lane.number == 0);
+        self.failed += each_run.map(|lane| lane.failed).sum::<usize>();
         self.points.push(PointSummary { values, lanes: summary.lanes.clone() });
         let warnings = summary.warnings();
         self.warnings_count += warnings.len();

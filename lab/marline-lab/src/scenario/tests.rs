@@ -65,7 +65,8 @@ fn those_of_the_repository_can_be_read() {
     let mut names = Vec::new();
     for entry in std::fs::read_dir(folder).expect("scenarios").flatten() {
         // Experiments have a separate test.
-        if std::fs::read_to_string(entry.path()).expect("text").contains("\n[workload]") {
+        let text = std::fs::read_to_string(entry.path()).expect("text");
+        if text.contains("\n[workload]") || text.contains("\n[[workload]]") {
             continue;
         }
         let scenario =

@@ -149,7 +149,7 @@ impl Timed {
         let forecast = |path: usize| outcome.paths.get(path)?.calibration;
         Ok(MessageRunResult {
             latencies: Quantiles::of(&latencies),
-            extra: Extra::of(&outcome, &self.experiment.workload),
+            extra: Extra::of(&outcome, self.experiment.workload()),
             forecasts: [0, 1].map(|path| forecast(path).unwrap_or_default()),
         })
     }
@@ -158,7 +158,7 @@ impl Timed {
 /// Goodput, Mbit/s, and the copies it took.
 fn goodput(experiment: &Experiment, variant: &Variant, seed: u64) -> anyhow::Result<(f64, Extra)> {
     let outcome = simulate(experiment, variant, seed)?;
-    let workload = &experiment.workload;
+    let workload = experiment.workload();
     let from_ms = experiment.warm_up.as_secs_f64() * 1e3;
     let to_ms = workload.lasts(seed).as_secs_f64() * 1e3;
     let mbit_per_s = outcome.goodput_mbit_per_s(workload, from_ms, to_ms);

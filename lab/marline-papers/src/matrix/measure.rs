@@ -85,7 +85,7 @@ fn messages(
     root: &Root,
 ) -> anyhow::Result<Cell> {
     let outcome = simulate(experiment, variant, root.seed)?;
-    let workload = &experiment.workload;
+    let workload = experiment.workload();
     let lasts_s = workload.lasts(root.seed).as_secs_f64();
     let latencies = latencies(experiment, &outcome);
     let asks = matches!(workload, Workload::Ask { .. } | Workload::Dialogue { .. });
@@ -108,10 +108,12 @@ fn messages(
 
 /// Latencies of all messages, ms. A message that never arrived has the maximum.
 fn latencies(experiment: &Experiment, outcome: &Outcome) -> Vec<f64> {
-    let workload = &experiment.workload;
+    let workload = experiment.workload();
     let mut latencies = outcome.latencies_ms(workload, experiment.warm_up);
     let missing = match workload {
-        Workload::Ask { .. } | Workload::Dialogue { .. } => outcome.unanswered_ms(workload).len(),
+        Workload::Ask { .. } | Workload::Dialogue { .. } => {
+            outcome.first().unanswered_ms(workload).len()
+        }
         Workload::Bursts { count, .. } => (*count as usize).saturating_sub(latencies.len()),
         _ => 0,
     };

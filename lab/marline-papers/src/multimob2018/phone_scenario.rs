@@ -4,7 +4,7 @@ use std::path::Path;
 
 use anyhow::Context as _;
 use marline_lab::emulation::settings::Settings;
-use marline_lab::experiment::{START, apps};
+use marline_lab::experiment::{Load, START, apps};
 use marline_lab::figure::{Segment, SegmentLog};
 use marline_lab::wifi_mobility::mobility_run;
 use marline_lab::workload::Workload;
@@ -181,7 +181,7 @@ impl PhoneScenario {
         seed: u64,
     ) -> anyhow::Result<Talk> {
         let mut paths = self.stage(system, seed)?;
-        apps::begin(&mut paths, workload, seed)?;
+        apps::begin(&mut paths, &[Load::new(*workload)], seed)?;
         if let Some(meter) = Meter::of(&paths, LTE) {
             paths.world.observe(Box::new(meter));
         }

@@ -155,7 +155,7 @@ pub(super) fn tuned_with_keepalive(idle: Option<Duration>) -> System {
 
 /// Tuned MultiMob with joins as in RFC 8684.
 pub(super) fn tuned_with_plain_join() -> System {
-    let allowed = Extensions::IDLE.with(Extensions::RTO).with(Extensions::FOLLOW_CLIENT);
+    let allowed = Extensions::IDLE.union(Extensions::RTO).union(Extensions::FOLLOW_CLIENT);
     System { allowed, name: "MultiMob, tuned, plain JOIN", ..tuned() }
 }
 

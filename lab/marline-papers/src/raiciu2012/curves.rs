@@ -235,7 +235,7 @@ fn run(setting: &Setting, curve: &Curve, lasts: Duration, seed: u64) -> anyhow::
     let experiment = experiment(setting, lasts);
     let outcome = simulate(&experiment, &curve.variant(setting), seed)?;
     let from_ms = WARM_UP.as_secs_f64() * 1e3;
-    let mut messages = outcome.messages(&experiment.workload);
+    let mut messages = outcome.messages(experiment.workload());
     messages.retain(|message| message.sent_ms >= from_ms);
     let latencies_ms: Vec<f64> = messages.iter().map(|message| message.latency_ms).collect();
     anyhow::ensure!(!latencies_ms.is_empty(), "no block arrived");
@@ -246,7 +246,7 @@ fn run(setting: &Setting, curve: &Curve, lasts: Duration, seed: u64) -> anyhow::
         path.map_or(0.0, |path| path.down.delivered_bytes as f64 / 1e6)
     };
     let quantile = |share| rounded(marline_sim::quantile(&latencies_ms, share));
-    let goodput = outcome.goodput_mbit_per_s(&experiment.workload, from_ms, lasts_ms as f64);
+    let goodput = outcome.goodput_mbit_per_s(experiment.workload(), from_ms, lasts_ms as f64);
     Ok(Seen {
         counts: histogram(&latencies_ms),
         p5_ms: quantile(0.05),

@@ -185,9 +185,9 @@ impl Latencies {
         // Messages are selected by their planned times. Messages planned before that do not count, even if they
         // were delayed.
         let from_ns = experiment.warm_up.as_nanos() as u64;
-        let times_ns = experiment.workload.times_ns(outcome.seed);
+        let times_ns = experiment.workload().times_ns(outcome.seed);
         let first = times_ns.partition_point(|at_ns| *at_ns < from_ns);
-        let mut messages = outcome.messages(&experiment.workload);
+        let mut messages = outcome.messages(experiment.workload());
         messages.retain(|message| message.index as usize >= first);
         let mut ours_ms: Vec<f64> = messages.iter().map(|message| message.latency_ms).collect();
         let bounds_ms = match bounds {

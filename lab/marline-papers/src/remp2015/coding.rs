@@ -110,7 +110,7 @@ fn cell(
     let (mut times_ms, mut wire_bytes) = (Vec::new(), 0);
     for (experiment, seed) in runs {
         let outcome = simulate(experiment, variant, *seed)?;
-        let messages = outcome.messages(&experiment.workload);
+        let messages = outcome.messages(experiment.workload());
         times_ms.extend(messages.iter().skip(of_interest_from).map(|message| message.latency_ms));
         wire_bytes += outcome.wire_bytes();
     }

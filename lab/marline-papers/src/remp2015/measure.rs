@@ -40,7 +40,7 @@ pub(super) fn run(
     if let Some(missing) = &outcome.incomplete {
         anyhow::bail!("{}, root {}: {missing}", variant.name, root.seed);
     }
-    let messages = outcome.messages(&experiment.workload);
+    let messages = outcome.messages(experiment.workload());
     let lost = outcome.paths.iter().map(|path| {
         let offered = path.up.offered_packets + path.down.offered_packets;
         (path.up.dropped() + path.down.dropped()) as f64 / offered.max(1) as f64

@@ -69,7 +69,7 @@ fn measure(context: &Context<'_>, root: &Root) -> anyhow::Result<Cells> {
             name => mptcp(name).scheduler(name),
         };
         let outcome = simulate(&experiment, &variant, root.seed)?;
-        let messages = outcome.messages(&experiment.workload);
+        let messages = outcome.messages(experiment.workload());
         let times_ms = sorted(messages.iter().map(|message| message.latency_ms));
         anyhow::Ok(Cell { times_ms, wire_bytes: outcome.wire_bytes() })
     };

@@ -140,8 +140,8 @@ impl Captured {
         let mut paths = stage(experiment, variant, root.seed)?;
         let log = SegmentLog::of(&paths);
         paths.world.observe(Box::new(log));
-        let count = experiment.workload.count().unwrap_or(0) as usize;
-        let end = START + experiment.workload.lasts(root.seed);
+        let count = experiment.workload().count().unwrap_or(0) as usize;
+        let end = START + experiment.workload().lasts(root.seed);
         paths.world.run_until(end);
         let read = |paths: &marline_sim::Paths| {
             paths.client_report(0).map_or(0, |report| report.received.len())

@@ -86,11 +86,11 @@ impl Place {
         let (experiment, bound) = &self.burst;
         let outcome = simulate(experiment, variant, seed)?;
         let burst = Latencies::of(experiment, Some(bound), &outcome)?;
-        let messages = outcome.messages(&experiment.workload);
+        let messages = outcome.messages(experiment.workload());
         let payload: u64 = messages.iter().map(|message| u64::from(message.bytes)).sum();
         let wire_ratio = outcome.wire_bytes() as f64 / payload.max(1) as f64;
         let outcome = simulate(&self.goodput, variant, seed)?;
-        let workload = &self.goodput.workload;
+        let workload = self.goodput.workload();
         let lasts_ms = workload.lasts(seed).as_secs_f64() * 1e3;
         let from_ms = self.goodput.warm_up.as_secs_f64() * 1e3;
         let delivered = |name: &str| -> u64 {

@@ -97,7 +97,7 @@ impl Scene {
         at_client: bool,
     ) -> anyhow::Result<Scene> {
         ensure!(
-            !matches!(experiment.workload, Workload::Exchange { .. }),
+            !matches!(experiment.workload(), Workload::Exchange { .. }),
             "an exchange has no messages to learn from: use echo, ask, dialogue, bursts, blocks or bulk"
         );
         ensure!(
@@ -138,7 +138,7 @@ impl Scene {
         experiment.scenario.seed = seed;
         let mut paths = policies::with(&registry, || stage(&experiment, &self.variant, seed))?;
         paths.world.run_until(Instant::from_nanos(START.as_nanos() - EARLY.as_nanos() as u64));
-        let workload = &experiment.workload;
+        let workload = experiment.workload();
         let end = START + workload.lasts(seed);
         let node = if self.at_client { paths.client } else { paths.server };
         Ok(Episode {

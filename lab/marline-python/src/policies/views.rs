@@ -37,7 +37,7 @@ pub(super) fn ids(set: SubflowSet) -> Vec<u8> {
 
 /// `marline.SubflowView`, its fields in their order.
 pub(super) fn subflow<'py>(py: Python<'py>, view: &SubflowView) -> PyResult<Bound<'py, PyAny>> {
-    let (word, cause) = (view.health.path_health().word(), view.health.cause());
+    let (word, cause) = (view.health.path_health().name(), view.health.cause());
     let phase = match view.phase {
         Phase::Open => intern!(py, "open"),
         Phase::Recovery => intern!(py, "recovery"),
@@ -128,7 +128,7 @@ fn outstanding(cx: &SchedulerContext<'_>) -> Vec<(DataRange, SubflowSet, bool)> 
         && all.len() < MAX_SHOWN_MAPPINGS
     {
         all.push((mapping.range, mapping.carried_by, mapping.delivered));
-        next = cx.mappings.at(mapping.range.end);
+        next = cx.mappings.mapping_at(mapping.range.end);
     }
     all
 }

@@ -67,7 +67,7 @@ fn all() -> Vec<MonitorEvent> {
     let kinds = [
         MonitorKind::Created(path()),
         MonitorKind::Established(path()),
-        MonitorKind::Agreed(Extensions::IDLE.with(Extensions::RTO)),
+        MonitorKind::Agreed(Extensions::IDLE.union(Extensions::RTO)),
         MonitorKind::Announced { id: AddressId(3), address: path().remote },
         MonitorKind::Removed(AddressId(3)),
         MonitorKind::SubflowEstablished { id: ON, path: path(), backup: true },

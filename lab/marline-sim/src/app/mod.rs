@@ -5,8 +5,8 @@
 //! the verifiable bytes of [`Content`](crate::Content) and verify what they read.
 
 mod bulk;
-mod dialogue;
 mod echo;
+mod messages;
 mod random;
 mod report;
 mod request;
@@ -19,8 +19,8 @@ use core::fmt::Debug;
 use marline_time::Instant;
 
 pub use bulk::{Amount, Bulk};
-pub use dialogue::{Dialogue, Request};
 pub use echo::{Echo, EchoServer};
+pub use messages::{Message, Messages, Plan, SentAt};
 pub use random::{Random, RandomPlan};
 pub use report::{Hole, Report};
 pub use request::{ExchangeSizes, RequestResponse, ResponseServer};

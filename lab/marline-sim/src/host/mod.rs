@@ -20,6 +20,9 @@ use conns::Conns;
 /// Creates the application for each accepted connection, given the number of earlier ones.
 pub type Listen = Box<dyn FnMut(u64) -> Box<dyn App>>;
 
+/// Creates the application for an accepted connection to this port, if it is meant for it.
+pub type ListenByPort = Box<dyn FnMut(u16) -> Option<Box<dyn App>>>;
+
 /// Receives the monitor events of a host's endpoint.
 pub type Watcher = Box<dyn FnMut(&MonitorEvent)>;
 
@@ -41,6 +44,7 @@ pub struct Host {
     buffer: TransmitBuf,
     conns: Conns,
     listen: Option<Listen>,
+    listen_by_port: Option<ListenByPort>,
     accepted: u64,
     monitor: Vec<MonitorEvent>,
     watcher: Option<Watcher>,
@@ -68,6 +72,7 @@ impl Host {
             buffer: TransmitBuf::new(0, 16),
             conns: Conns::default(),
             listen: None,
+            listen_by_port: None,
             accepted: 0,
             monitor: Vec::new(),
             watcher: None,
@@ -80,6 +85,11 @@ impl Host {
     /// Accepts connections with applications from `listen`.
     pub fn listen(&mut self, listen: Listen) {
         self.listen = Some(listen);
+    }
+
+    /// Asks `listen` first about each connection.
+    pub fn listen_by_port(&mut self, listen: ListenByPort) {
+        self.listen_by_port = Some(listen);
     }
 
     /// Opens a connection for `app`.
@@ -123,6 +133,11 @@ impl Host {
         self.conns.get(index).map(|conn| conn.app.report())
     }
 
+    /// The reports of all applications, in the order of creation of their connections.
+    pub fn reports(&self) -> impl Iterator<Item = &Report> {
+        self.conns.iter().map(|conn| conn.app.report())
+    }
+
     /// Monitor events so far.
     #[must_use]
     pub fn monitor(&self) -> &[MonitorEvent] {
@@ -144,7 +159,7 @@ impl Host {
     /// The time of the process, which does not advance while the world has stopped this host.
     fn look(&mut self, now: Instant) -> Instant {
         let mut clock = self.clock;
-        let now = clock.look(now, || self.due());
+        let now = clock.read(now, || self.due());
         if clock.pauses() > self.clock.pauses() {
             self.endpoint.note_pause();
         }
@@ -164,11 +179,9 @@ impl Host {
     fn on_event(&mut self, now: Instant, event: Event) {
         match event {
             Event::Incoming(id) => {
-                let Some(listen) = &mut self.listen else {
+                let Some(app) = self.app_for(id) else {
                     return self.endpoint.abort(now, id);
                 };
-                let app = listen(self.accepted);
-                self.accepted += 1;
                 self.conns.push(id, app, SocketStatus::Open);
                 self.wake(now, id);
             }
@@ -198,6 +211,19 @@ impl Host {
             }
             Event::FlowEnded { .. } | Event::FlowGone { .. } => {}
         }
+    }
+
+    /// The application for an accepted connection.
+    fn app_for(&mut self, id: ConnectionId) -> Option<Box<dyn App>> {
+        if let Some(listen) = &mut self.listen_by_port {
+            let info = self.endpoint.info(id)?;
+            if let Some(app) = listen(info.subflows.first()?.path.local.port()) {
+                return Some(app);
+            }
+        }
+        let app = self.listen.as_mut()?(self.accepted);
+        self.accepted += 1;
+        Some(app)
     }
 
     fn wake(&mut self, now: Instant, id: ConnectionId) {

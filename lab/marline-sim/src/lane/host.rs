@@ -74,7 +74,7 @@ impl LaneHost {
     /// The time of the process.
     fn look(&mut self, now: Instant) -> Instant {
         let mut clock = self.clock;
-        let now = clock.look(now, || self.due());
+        let now = clock.read(now, || self.due());
         if clock.pauses() > self.clock.pauses() {
             self.lane.note_pause();
         }

@@ -71,7 +71,7 @@ fn connection(path_manager: &str) -> ConnectionConfig {
     let registry = marline_algos::Registry::default();
     policies.path_manager = registry.path_manager(path_manager).expect("a built-in manager");
     let mut config = ConnectionConfig::new(policies);
-    config.extensions = config.extensions.with(Extensions::PATH_COST);
+    config.extensions = config.extensions.union(Extensions::PATH_COST);
     config
 }
 
@@ -211,7 +211,7 @@ fn a_peer_gets_the_hint_by_path_cost_or_mp_prio() {
     for (agreed, said) in [(true, ("degraded (fading)", false)), (false, ("usable", true))] {
         let mut config = connection("full-mesh");
         if !agreed {
-            config.extensions = config.extensions.without(Extensions::PATH_COST);
+            config.extensions = config.extensions.difference(Extensions::PATH_COST);
         }
         let seeds = SeedTree::new(1);
         let links = [STAYS, LTE].map(|link| traced_link(link, &seeds, None)).to_vec();

@@ -5,8 +5,8 @@ use marline_core::ConnectionConfig;
 use marline_datagram::{FlowId, LaneConfig};
 use marline_link::DuplexConfig;
 use marline_sim::{
-    Amount, Bulk, Dialogue, Echo, EchoServer, ExchangeSizes, LanePaths, LanePathsConfig, LinkId,
-    NodeId, Paths, PathsConfig, Pulse, PulsePlan, Request, ResponseServer, UDP_CAPABILITIES, World,
+    Amount, Bulk, Echo, EchoServer, ExchangeSizes, LanePaths, LanePathsConfig, LinkId, NodeId,
+    Pace, Paths, PathsConfig, Pulse, PulsePlan, ResponseServer, UDP_CAPABILITIES, Units, World,
     median,
 };
 use marline_time::{Duration, Instant, SeedTree};
@@ -294,10 +294,8 @@ fn an_idle_connection_hardly_probes_a_silent_path() {
     let sizes = ExchangeSizes { request_bytes: BYTES, answer_bytes: BYTES };
     paths.listen(Box::new(move |_| Box::new(ResponseServer::new(sizes, 2, 1))));
     // The last request is on its way when WiFi dies.
-    let request =
-        |number: u32| Request { at: spell.from - MS(5) - EVERY * number, pieces: vec![BYTES] };
-    let requests = (0..50).rev().map(request).collect();
-    let asks = Dialogue::new(requests, sizes, 10_000, 1, 2);
+    let times = (0..50).rev().map(|number| spell.from - MS(5) - EVERY * number).collect();
+    let asks = Units::new(Pace::At { bytes: BYTES, times }, BYTES, 1, 2);
     paths.connect(0, Box::new(asks)).expect("a connection");
     let links = [paths.up[0], paths.down[0]];
     spell.schedule(&mut paths.world, links);

@@ -355,7 +355,7 @@ fn each_decision_follows_from_the_line_that_is_logged_with_it() {
             // By the question and the inputs alone.
             let again = Auto::recompute(&read.question, &read.inputs);
             assert_eq!(again.as_ref(), Some(&read), "{}: {line}", case.name);
-            assert!(!read.words(&|id| id.to_string()).contains("unknown time"), "{line}");
+            assert!(!read.text(&|id| id.to_string()).contains("unknown time"), "{line}");
             match rules.iter_mut().find(|(rule, _)| *rule == read.grounds.rule) {
                 Some((_, times)) => *times += 1,
                 None => rules.push((read.grounds.rule, 1)),

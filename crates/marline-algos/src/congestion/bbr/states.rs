@@ -85,7 +85,7 @@ impl FullPipe {
     }
 
     /// Restarts the evaluation with the next round. A pipe already found full stays full.
-    pub(super) const fn reconsider(&mut self) {
+    pub(super) const fn restart_evaluation(&mut self) {
         if !self.is_full() {
             self.best = 0.0;
             self.rounds = 0;
@@ -119,7 +119,7 @@ impl RoundEvidence {
 
     /// Ends a round and returns whether the path was full in it. A queue that stood throughout, much more in flight
     /// than rate x RTT, or loss are evidence, but none of them is proof in a round with little data.
-    pub(super) fn take(&mut self, rtt: Option<Duration>, bdp: u64, delivered: u64) -> bool {
+    pub(super) fn end_round(&mut self, rtt: Option<Duration>, bdp: u64, delivered: u64) -> bool {
         let before = core::mem::replace(
             self,
             RoundEvidence { delivered_before: delivered, ..RoundEvidence::default() },

@@ -257,7 +257,7 @@ fn a_queue_excess_flight_or_loss_proves_a_full_path() {
         let mut sample = ack(Instant::ZERO, delivered, 0, rtt);
         (sample.prior_in_flight, sample.lost) = (in_flight, lost);
         evidence.on_ack(&sample);
-        evidence.take(Some(RTT), BDP, delivered)
+        evidence.end_round(Some(RTT), BDP, delivered)
     };
     let much = 100_000;
     assert!(!proves(ms(52), BDP, 0, much), "that may be jitter");
@@ -270,5 +270,5 @@ fn a_queue_excess_flight_or_loss_proves_a_full_path() {
     for rtt in [ms(70), ms(51), ms(70)] {
         evidence.on_ack(&ack(Instant::ZERO, much, 0, rtt));
     }
-    assert!(!evidence.take(Some(RTT), BDP, much));
+    assert!(!evidence.end_round(Some(RTT), BDP, much));
 }

@@ -114,7 +114,7 @@ fn an_overdue_datagram_is_rescued_if_it_is_still_useful() {
 fn bulk_is_where_it_is_fast_and_changes_with_hesitation() {
     let with = |id, mbit| {
         let answers = [30, 33, 40].map(Duration::from_millis);
-        let forecast = Forecast::of(answers, 0.0, Some(Rate::from_mbit(mbit)));
+        let forecast = Forecast::with_quantiles(answers, 0.0, Some(Rate::from_mbit(mbit)));
         DatagramPathView { forecast, ..path(id, 30) }
     };
     let bulk = class(FlowClass::Bulk);

@@ -16,17 +16,20 @@ fn all_but_the_primary_stand_by() {
     let mut w = harness("192.0.2.7:40000");
     let actions = w.event(PathEvent::Established);
     assert_eq!(actions, [open(2, 0, true)]);
-    assert!(w.up(1, actions[0]).is_empty(), "opened with the flag already");
+    assert!(w.report_established(1, actions[0]).is_empty(), "opened with the flag already");
 }
 
 #[test]
 fn if_another_path_won_the_race_priorities_are_put_right() {
     let mut w = harness("198.51.100.7:40000");
     assert_eq!(w.event(PathEvent::Established), [open(1, 0, false), prio(0, true)]);
-    assert!(w.up(1, open(1, 0, false)).is_empty(), "asked once, even if the view is old");
+    assert!(
+        w.report_established(1, open(1, 0, false)).is_empty(),
+        "asked once, even if the view is old"
+    );
     w.views[0].backup = true;
     w.down(0);
-    let (_, actions) = w.fire();
+    let (_, actions) = w.fire_timeout();
     assert_eq!(actions, [open(2, 0, true)]);
 }
 
@@ -34,7 +37,7 @@ fn if_another_path_won_the_race_priorities_are_put_right() {
 fn a_primary_that_returns_is_regular_again() {
     let mut w = harness("192.0.2.7:40000");
     let spare = w.event(PathEvent::Established)[0];
-    w.up(1, spare);
+    w.report_established(1, spare);
     w.local[0].up = false;
     w.event(PathEvent::LocalDown(AddressId(1)));
     assert!(w.down(0).is_empty());

@@ -37,7 +37,7 @@ fn on_cellular() -> Harness<BreakBeforeMake> {
     w.views[0].health = DEGRADED;
     let actions = w.event(PathEvent::AddressPair { id: id(0), degraded: true });
     assert_eq!(actions, [fast(CELL)]);
-    assert!(w.up(1, actions[0]).is_empty());
+    assert!(w.report_established(1, actions[0]).is_empty());
     w
 }
 
@@ -93,10 +93,10 @@ fn silence_is_given_some_time() {
     let mut w = phone();
     w.views[0].health = UNREACHABLE;
     assert!(w.event(PathEvent::Unreachable(id(0))).is_empty());
-    assert_eq!(w.fire(), (at(75), vec![PathAction::Probe(id(0))]), "asked once");
+    assert_eq!(w.fire_timeout(), (at(75), vec![PathAction::Probe(id(0))]), "asked once");
     w.now += at(74);
     assert!(w.event(PathEvent::LocalUp(AddressId(CELL))).is_empty(), "a moment before");
-    assert_eq!(w.fire(), (at(1), vec![fast(CELL)]));
+    assert_eq!(w.fire_timeout(), (at(1), vec![fast(CELL)]));
 
     let mut w = phone();
     w.views[0].health = UNREACHABLE;
@@ -120,8 +120,8 @@ fn a_path_heard_only_briefly_has_not_recovered() {
         w.views[0].health = UNREACHABLE;
         assert!(w.event(PathEvent::Unreachable(id(0))).is_empty());
         let failed_at = w.now;
-        assert_eq!(w.fire().1, [PathAction::Probe(id(0))]);
-        assert_eq!(w.fire().1, [fast(CELL)]);
+        assert_eq!(w.fire_timeout().1, [PathAction::Probe(id(0))]);
+        assert_eq!(w.fire_timeout().1, [fast(CELL)]);
         assert_eq!(w.now - failed_at, at(opens_after_ms), "{healthy_ms} ms");
     }
 }
@@ -132,7 +132,7 @@ fn another_primary_path_is_enough() {
     w.local.push(local(3, "203.0.113.7:0"));
     let wired = w.event(PathEvent::LocalUp(AddressId(3)));
     assert_eq!(wired, [open(3, 0, false)]);
-    w.up(1, wired[0]);
+    w.report_established(1, wired[0]);
     w.views[0].health = DEGRADED;
     assert!(w.event(PathEvent::AddressPair { id: id(0), degraded: true }).is_empty());
     w.views[1].health = DEGRADED;
@@ -149,7 +149,7 @@ fn back_on_wifi_cellular_is_closed_after_a_quiet_time() {
         w.event(PathEvent::AddressPair { id: id(0), degraded: false }).is_empty(),
         "not at once"
     );
-    let (slept, actions) = w.fire();
+    let (slept, actions) = w.fire_timeout();
     assert_eq!((slept, actions), (at(2_000), vec![PathAction::CloseSubflow(id(1))]));
     assert!(w.down(1).is_empty());
     // It is opened again at once, although the subflow did not live long.
@@ -164,13 +164,13 @@ fn cellular_is_not_closed_while_it_is_used_nor_before_wifi_has_settled() {
     w.views[0].health = Health::Usable;
     assert!(w.event(PathEvent::AddressPair { id: id(0), degraded: false }).is_empty());
     w.views[1].bytes_in_flight = 1_000;
-    assert_eq!(w.fire(), (at(1_000), vec![]), "quiet for long, but something is under way");
+    assert_eq!(w.fire_timeout(), (at(1_000), vec![]), "quiet for long, but something is under way");
     w.views[1].bytes_in_flight = 0;
     w.views[0].health = UNREACHABLE;
     w.event(PathEvent::Unreachable(id(0)));
     w.views[0].health = Health::Usable;
     w.event(PathEvent::Reachable(id(0)));
-    let (slept, actions) = w.fire();
+    let (slept, actions) = w.fire_timeout();
     assert_eq!((slept, actions), (at(1_000), vec![PathAction::CloseSubflow(id(1))]));
 }
 
@@ -181,14 +181,14 @@ fn wifi_that_comes_back_is_joined_from_at_once() {
     w.paths.clear();
     w.views.clear();
     let cell = w.event(PathEvent::LocalDown(AddressId(1)))[0];
-    w.up(1, cell);
+    w.report_established(1, cell);
     w.now += at(7_000);
     w.local[0].up = true;
     let wifi = w.event(PathEvent::LocalUp(AddressId(1)));
     assert_eq!(wifi, [open(1, 0, false)]);
     w.views[0].last_new_at = w.now;
-    w.up(2, wifi[0]);
-    assert_eq!(w.fire(), (at(2_000), vec![PathAction::CloseSubflow(id(1))]));
+    w.report_established(2, wifi[0]);
+    assert_eq!(w.fire_timeout(), (at(2_000), vec![PathAction::CloseSubflow(id(1))]));
 }
 
 #[test]
@@ -197,10 +197,10 @@ fn a_failed_path_is_probed_less_and_less_often() {
     w.views[0].health = UNREACHABLE;
     let silent = PathEvent::Silent { id: id(0), cause: UnreachableCause::UnansweredProbes };
     let cell = w.event(silent)[0];
-    w.up(1, cell);
+    w.report_established(1, cell);
     let mut waits = Vec::new();
     while waits.len() < 7 {
-        let (slept, actions) = w.fire();
+        let (slept, actions) = w.fire_timeout();
         assert_eq!(actions, [PathAction::Probe(id(0))]);
         waits.push(slept.as_millis());
     }
@@ -221,7 +221,7 @@ fn a_peer_that_does_not_follow_the_client_gets_mp_prio() {
     w.views[0].health = DEGRADED;
     let cell = w.event(PathEvent::AddressPair { id: id(0), degraded: true })[0];
     let prio = |backup| PathAction::SetBackup { id: id(1), backup };
-    assert_eq!(w.up(1, cell), [prio(false)]);
+    assert_eq!(w.report_established(1, cell), [prio(false)]);
     w.views[1].backup = false;
     w.views[0].health = Health::Usable;
     assert_eq!(w.event(PathEvent::AddressPair { id: id(0), degraded: false }), [prio(true)]);
@@ -235,7 +235,7 @@ fn a_join_that_fails_leaves_the_next_address_its_turn() {
     assert_eq!(w.event(PathEvent::AddressPair { id: id(0), degraded: true }), [fast(CELL)]);
     assert_eq!(w.failed(CELL, 0), [fast(4)]);
     assert!(w.failed(4, 0).is_empty(), "the first one again, when its time has come");
-    assert_eq!(w.fire().1, [fast(CELL)]);
+    assert_eq!(w.fire_timeout().1, [fast(CELL)]);
 }
 
 #[test]
@@ -249,7 +249,7 @@ fn a_connection_started_on_cellular_moves_to_wifi() {
     w.local[0].up = true;
     let join = w.event(PathEvent::LocalUp(AddressId(1)));
     assert_eq!(join, [open(1, 0, false)]);
-    assert!(w.up(1, join[0]).is_empty(), "WiFi has to settle first");
+    assert!(w.report_established(1, join[0]).is_empty(), "WiFi has to settle first");
     w.now += at(60_000);
     assert_eq!(w.event(PathEvent::Reachable(id(1))), [PathAction::CloseSubflow(id(0))]);
 }
@@ -264,7 +264,7 @@ fn the_module_waits_for_a_verdict_and_never_closes() {
     assert_eq!(w.manager.next_timeout(), Some(w.now + at(1_800_000)), "as good as never");
     w.views[0].health = UNREACHABLE_ON_DEGRADED_PAIR;
     let cell = w.event(PathEvent::AddressPair { id: id(0), degraded: true })[0];
-    w.up(1, cell);
+    w.report_established(1, cell);
     w.views[0].health = Health::Usable;
     w.now += at(100_000);
     assert!(w.event(PathEvent::AddressPair { id: id(0), degraded: false }).is_empty());

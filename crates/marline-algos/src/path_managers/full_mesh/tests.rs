@@ -22,7 +22,7 @@ fn nothing_before_joins_are_possible_then_every_pair_without_a_subflow() {
     assert!(w.event(PathEvent::LocalUp(AddressId(2))).is_empty());
     let actions = w.event(PathEvent::Established);
     assert_eq!(actions, [open(2, 0, false)], "the first interface has the initial subflow");
-    assert!(w.up(1, actions[0]).is_empty());
+    assert!(w.report_established(1, actions[0]).is_empty());
     w.remote.push(RemoteAddress { id: AddressId(5), address: addr("10.0.0.2:443") });
     let actions = w.event(PathEvent::Announced(AddressId(5)));
     assert_eq!(actions, [open(1, 5, false), open(2, 5, false)]);
@@ -52,17 +52,20 @@ fn a_balancer_is_left_once_the_server_is_reached_without_it() {
     w.remote.push(RemoteAddress { id: AddressId(5), address: addr("10.0.0.2:443") });
     let actions = w.event(PathEvent::Announced(AddressId(5)));
     assert_eq!(actions, [open(2, 5, false), open(1, 5, false)]);
-    assert!(w.up(2, actions[0]).is_empty(), "from the other interface: no substitute");
-    assert_eq!(w.up(1, actions[1]), [PathAction::CloseSubflow(SubflowId(0))]);
+    assert!(
+        w.report_established(2, actions[0]).is_empty(),
+        "from the other interface: no substitute"
+    );
+    assert_eq!(w.report_established(1, actions[1]), [PathAction::CloseSubflow(SubflowId(0))]);
     assert!(w.event(PathEvent::Reachable(SubflowId(1))).is_empty());
     assert!(w.event(PathEvent::LocalUp(AddressId(2))).is_empty(), "said once");
     assert!(w.down(0).is_empty(), "and not opened again");
-    assert_eq!(w.manager.next_timeout().map(|_| w.fire().1), Some(vec![]));
+    assert_eq!(w.manager.next_timeout().map(|_| w.fire_timeout().1), Some(vec![]));
     // If joins are allowed everywhere, all subflows stay.
     let mut w = two_interfaces();
     w.remote.push(RemoteAddress { id: AddressId(5), address: addr("10.0.0.2:443") });
     for (slot, action) in w.event(PathEvent::Established).into_iter().enumerate() {
-        assert!(w.up(slot as u8 + 1, action).is_empty());
+        assert!(w.report_established(slot as u8 + 1, action).is_empty());
     }
     assert_eq!(w.paths.len(), 4);
 }
@@ -74,7 +77,7 @@ fn two_pins_on_one_local_address_are_two_paths() {
     let mut w: Harness<FullMesh> = Harness::client(&all, "127.0.0.1:40000");
     let actions = w.event(PathEvent::Established);
     assert_eq!(actions, [open(2, 0, false)]);
-    assert!(w.up(1, actions[0]).is_empty());
+    assert!(w.report_established(1, actions[0]).is_empty());
     assert_eq!(w.manager.next_timeout(), None, "both are there");
 }
 
@@ -90,7 +93,7 @@ fn an_interface_has_a_subflow_by_one_family_until_that_fails() {
     w.remote.push(RemoteAddress { id: AddressId(255), address: addr("10.0.0.1:443") });
     let actions = w.event(PathEvent::Established);
     assert_eq!(actions, [open(3, 255, false)], "not by WiFi's IPv4 as well");
-    assert!(w.up(1, actions[0]).is_empty());
+    assert!(w.report_established(1, actions[0]).is_empty());
     // WiFi loses IPv6.
     w.paths.remove(0);
     w.views.remove(0);
@@ -128,13 +131,14 @@ fn from_a_network_with_ipv6_alone_each_ipv4_address_is_reached_below_its_prefix(
         Harness::client(&[local(1, "192.0.2.7:0"), cell], "192.0.2.7:40000");
     let actions = w.event(PathEvent::Established);
     assert_eq!(actions, [open(2, 0, false)]);
-    assert!(w.up(1, actions[0]).is_empty(), "there is nothing more to reach");
+    assert!(w.report_established(1, actions[0]).is_empty(), "there is nothing more to reach");
     let way = |path: &SubflowPath| prefix.translate_back(path.remote);
     assert!(w.paths[1].remote.is_ipv6() && way(&w.paths[1]) == w.remote[0].address);
     w.remote.push(RemoteAddress { id: AddressId(5), address: addr("10.0.0.2:443") });
     let announced = w.event(PathEvent::Announced(AddressId(5)));
     assert_eq!(announced, [open(1, 5, false), open(2, 5, false)]);
-    let left = [w.up(2, announced[0]), w.up(3, announced[1])].concat();
+    let left =
+        [w.report_established(2, announced[0]), w.report_established(3, announced[1])].concat();
     assert!(left.is_empty(), "{left:?}");
     assert_eq!(way(&w.paths[3]), addr("10.0.0.2:443"));
 }
@@ -159,7 +163,7 @@ fn a_failed_join_is_tried_again_forever_with_growing_waits() {
         assert!(w.failed(2, 0).is_empty(), "not at once");
         let mut waited = 0;
         loop {
-            let (slept, actions) = w.fire();
+            let (slept, actions) = w.fire_timeout();
             waited += secs(slept);
             if !actions.is_empty() {
                 assert_eq!(actions, [open(2, 0, false)]);
@@ -177,20 +181,20 @@ fn a_dead_subflow_is_rebuilt_and_a_stable_life_forgets_the_failures() {
     let mut action = w.event(PathEvent::Established)[0];
     for _ in 0..5 {
         w.failed(2, 0);
-        action = core::iter::repeat_with(|| w.fire().1)
+        action = core::iter::repeat_with(|| w.fire_timeout().1)
             .find_map(|actions| actions.first().copied())
             .expect("it tries forever");
     }
-    w.up(1, action);
+    w.report_established(1, action);
     w.now += Duration::from_secs(10);
     assert!(w.down(1).is_empty());
-    assert_eq!(w.fire(), (Duration::from_secs(1), vec![open(2, 0, false)]));
+    assert_eq!(w.fire_timeout(), (Duration::from_secs(1), vec![open(2, 0, false)]));
     // A short-lived subflow does not count as success.
-    w.up(1, action);
+    w.report_established(1, action);
     w.now += Duration::from_secs(9);
     w.down(1);
-    assert_eq!(w.fire(), (Duration::from_secs(1), vec![]));
-    assert_eq!(w.fire(), (Duration::from_secs(1), vec![open(2, 0, false)]));
+    assert_eq!(w.fire_timeout(), (Duration::from_secs(1), vec![]));
+    assert_eq!(w.fire_timeout(), (Duration::from_secs(1), vec![open(2, 0, false)]));
 }
 
 #[test]
@@ -199,7 +203,7 @@ fn without_any_subflow_tries_are_never_more_than_two_seconds_apart() {
     w.event(PathEvent::Established);
     for _ in 0..6 {
         w.failed(2, 0);
-        while w.fire().1.is_empty() {}
+        while w.fire_timeout().1.is_empty() {}
     }
     w.failed(2, 0);
     assert_eq!(w.down(0), [open(1, 0, false)], "the first is tried at once");
@@ -207,7 +211,7 @@ fn without_any_subflow_tries_are_never_more_than_two_seconds_apart() {
     let begin = w.now;
     let mut tries = Vec::new();
     while w.now - begin < Duration::from_secs(60) {
-        for action in w.fire().1 {
+        for action in w.fire_timeout().1 {
             let PathAction::OpenSubflow { local, .. } = action else { panic!("{action:?}") };
             tries.push((local, w.now));
             w.failed(local.0, 0);
@@ -226,13 +230,13 @@ fn an_interface_that_comes_back_is_used_at_once() {
     w.event(PathEvent::Established);
     for _ in 0..6 {
         w.failed(2, 0);
-        while w.fire().1.is_empty() {}
+        while w.fire_timeout().1.is_empty() {}
     }
     w.failed(2, 0);
     w.local[1].up = false;
     assert!(w.event(PathEvent::LocalDown(AddressId(2))).is_empty());
     while w.manager.next_timeout().is_some() {
-        assert!(w.fire().1.is_empty(), "nothing is opened from an address that is gone");
+        assert!(w.fire_timeout().1.is_empty(), "nothing is opened from an address that is gone");
     }
     w.local[1].up = true;
     assert_eq!(w.event(PathEvent::LocalUp(AddressId(2))), [open(2, 0, false)]);
@@ -264,7 +268,7 @@ fn an_address_withdrawn_is_not_tried_and_a_new_announcement_is_tried_at_once() {
     let gone = w.remote.pop().expect("just pushed");
     w.event(PathEvent::Removed(AddressId(5)));
     while w.now < Instant::from_secs(120) && w.manager.next_timeout().is_some() {
-        assert!(!w.fire().1.contains(&open(1, 5, false)));
+        assert!(!w.fire_timeout().1.contains(&open(1, 5, false)));
     }
     w.remote.push(gone);
     let actions = w.event(PathEvent::Announced(AddressId(5)));
@@ -290,7 +294,7 @@ fn a_pair_whose_only_subflow_is_stuck_gets_another_until_it_is_heard() {
     assert!(w.event(PathEvent::Established).is_empty());
     let actions = w.event(PathEvent::Stuck(SubflowId(0)));
     assert_eq!(actions, [open(1, 0, false)]);
-    assert!(w.up(1, actions[0]).is_empty(), "one is enough");
+    assert!(w.report_established(1, actions[0]).is_empty(), "one is enough");
     let mut w: Harness<FullMesh> = Harness::client(&only, "192.0.2.7:40000");
     w.event(PathEvent::Established);
     w.event(PathEvent::Unreachable(SubflowId(0)));

@@ -164,7 +164,7 @@ impl Rack {
         let una = cx.board.front().map_or(cx.snd_nxt, |front| front.start);
         let patience = self.rtt() + self.reordering_window(cx);
         while let Some(&sent) = self.order.front() {
-            if sent.end > una && !self.judge(sent, una, patience, cx, lost) {
+            if sent.end > una && !self.judge_transmission(sent, una, patience, cx, lost) {
                 break;
             }
             self.order.pop_front();
@@ -172,7 +172,7 @@ impl Rack {
     }
 
     /// Judges one transmission; the segments of a run are judged one by one. Returns whether the entry is finished.
-    fn judge(
+    fn judge_transmission(
         &mut self,
         sent: Transmission,
         una: Ssn,

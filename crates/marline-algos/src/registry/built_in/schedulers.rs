@@ -3,8 +3,8 @@
 use super::{RegisterError, Registry, baselines};
 use crate::schedulers::{
     Auto, AutoConfig, AutoRedundantConfig, BudgetConfig, BurstEndConfig, CodedConfig,
-    DeadlineConfig, HedgeRule, HedgedConfig, IdlePaths, MissedDeadlines, ProbingConfig, Redundant,
-    Repairs, RiskyPaths, Tail, WhenIdle, Without,
+    DeadlineConfig, HedgeRule, HedgedConfig, IdleCopies, IdlePaths, MissedDeadlines, ProbingConfig,
+    Redundant, Repairs, RiskyPaths, Tail, WithoutRepairs,
 };
 use marline_policy::Terms;
 use marline_time::Rate;
@@ -24,7 +24,7 @@ pub(super) fn add(registry: &mut Registry) -> Result<(), RegisterError> {
 
 /// Registers each as a scheduler on top of `min-rtt`. Those that only add copies are also wrappers.
 fn register_redundancy_degrees(registry: &mut Registry) -> Result<(), RegisterError> {
-    registry.register_copies::<WhenIdle>("redundant-idle", |_| ())?;
+    registry.register_copies::<IdleCopies>("redundant-idle", |_| ())?;
     registry.register_copies::<Tail>("burst-end", burst_end)?;
     registry.register_copies::<Repairs>("coded", coded)?;
     registry.register_copies::<IdlePaths>("probing", probing)?;
@@ -71,7 +71,8 @@ fn auto_redundant(parameters: &mut Parameters<'_>) -> AutoRedundantConfig {
         stale: parameters.duration("stale", default.stale),
     };
     for key in ["memory", "most"] {
-        parameters.gone(key, "the forecast knows how often there was trouble, by the clock");
+        parameters
+            .declare_removed(key, "the forecast knows how often there was trouble, by the clock");
     }
     config
 }
@@ -87,7 +88,7 @@ fn deadline(parameters: &mut Parameters<'_>) -> DeadlineConfig {
 
 fn coded(parameters: &mut Parameters<'_>) -> CodedConfig {
     let default = CodedConfig::default();
-    let words = [("copies", Without::Copies), ("nothing", Without::Nothing)];
+    let words = [("copies", WithoutRepairs::Copies), ("nothing", WithoutRepairs::Nothing)];
     CodedConfig {
         rate: parameters.number("rate", default.rate, 0.0..=1.0),
         window: parameters.count("window", default.window.into(), 1..=45) as u32,

@@ -80,7 +80,7 @@ fn an_unknown_parameter_is_an_error_that_lists_the_known_ones() {
 fn a_removed_parameter_is_refused_and_names_its_replacement() {
     let ask = |text: &str| {
         read(text, |p| {
-            p.gone("memory", "`seconds` is what it was");
+            p.declare_removed("memory", "`seconds` is what it was");
             p.count("seconds", 2, 1..=8)
         })
     };

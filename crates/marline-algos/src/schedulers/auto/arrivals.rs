@@ -11,11 +11,11 @@ use crate::schedulers::delivery::arrival_by;
 pub(super) fn cautious_arrival_time(view: &SubflowView, bytes: u64, left: u64) -> Duration {
     let arrives = arrival_by(view, bytes, Quantile::P50);
     let Some(arrives) = arrives else { return Duration::MAX };
-    arrives.saturating_add(trouble(view, arrives + view.forecast.passing(left)))
+    arrives.saturating_add(trouble_delay(view, arrives + view.forecast.transit_time(left)))
 }
 
 /// What trouble on the path adds to the tail of data that is in flight for this long.
-pub(super) fn trouble(view: &SubflowView, under_way: Duration) -> Duration {
+pub(super) fn trouble_delay(view: &SubflowView, under_way: Duration) -> Duration {
     let Some(answer) = view.forecast.answer(Quantile::P90) else { return Duration::ZERO };
     let weight = (view.forecast.risk(under_way) * TAIL_WEIGHT).min(1.0);
     (answer * TROUBLE_COST).mul_f32(weight)

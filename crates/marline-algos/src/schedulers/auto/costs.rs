@@ -26,7 +26,7 @@ use marline_policy::{
 };
 use marline_time::Duration;
 
-use super::arrivals::{cautious_arrival_time, trouble};
+use super::arrivals::{cautious_arrival_time, trouble_delay};
 use super::worth::{Price, price};
 use super::{EXPLORE_AFTER, MAX_SPENDING};
 use crate::schedulers::classes::{self, Class, members};
@@ -48,7 +48,7 @@ pub(super) struct Costs<'a>(pub(super) &'a BudgetState);
 
 impl Costs<'_> {
     /// Paths of a class that new data avoids, because cheaper ones deliver it soon enough.
-    pub(super) fn spared(self, class: Class, cx: &SchedulerContext<'_>) -> SubflowSet {
+    pub(super) fn spared_paths(self, class: Class, cx: &SchedulerContext<'_>) -> SubflowSet {
         let mut spared = SubflowSet::EMPTY;
         if !cx.subflows.iter().any(is_costly) {
             return spared;
@@ -168,7 +168,7 @@ fn delivery_time_of_rest(
     }
     let leaves = send_time_by_answers(view, left)?;
     let arrives = arrival(view, left).max(arrival(view, 0).saturating_add(leaves));
-    let mut later = trouble(view, arrives);
+    let mut later = trouble_delay(view, arrives);
     if let Eligibility::PacingLimited(at) = view.eligibility {
         later += at.since(cx.now);
     }

@@ -3,7 +3,7 @@
 //! *Problem.* A decision that depends on a scheduler's memory can be neither explained nor repeated from what was known
 //! when it was made.
 //!
-//! *How.* The only memory of `auto` is what its budgets have spent. So a [`Judge`] consists of that and decides by it
+//! *How.* The only memory of `auto` is what its budgets have spent. So a [`Decider`] consists of that and decides by it
 //! and the context. It makes decisions for the connection and recomputes earlier ones ([`reasons`](super::reasons)).
 
 use marline_policy::{
@@ -15,11 +15,11 @@ use marline_time::Duration;
 use super::arrivals::cautious_arrival_time;
 use super::costs::{Costs, is_costly};
 use super::repairs;
-use super::worth::{self, Owed, Price};
+use super::worth::{self, OutstandingAnswer, Price};
 use super::{MAX_EXAMINED_MAPPINGS, MAX_SPENDING};
 use crate::schedulers::classes::{self, Class, members};
 use crate::schedulers::copies::{copying_class, queue_is_empty};
-use crate::schedulers::delivery::{Overdue, Rivals, arrival_by, send_time_by_windows};
+use crate::schedulers::delivery::{Alternatives, Overdue, arrival_by, send_time_by_windows};
 
 /// A decision, the rule that made it, and what it compared.
 #[derive(Copy, Clone, Debug)]
@@ -39,7 +39,7 @@ pub(super) struct Verdict {
 
 impl Verdict {
     /// A verdict without a comparison.
-    const fn by(rule: Rule, decision: Decision) -> Self {
+    const fn without_comparison(rule: Rule, decision: Decision) -> Self {
         let (path, other, arrives, other_arrives) = (None, None, None, None);
         Verdict { decision, rule, path, other, arrives, other_arrives, gain: 0.0 }
     }
@@ -47,9 +47,9 @@ impl Verdict {
 
 /// Decides, given what is spent of the budgets.
 #[derive(Copy, Clone, Debug)]
-pub(super) struct Judge<'a>(pub(super) &'a BudgetState);
+pub(super) struct Decider<'a>(pub(super) &'a BudgetState);
 
-impl<'a> Judge<'a> {
+impl<'a> Decider<'a> {
     const fn costs(self) -> Costs<'a> {
         Costs(self.0)
     }
@@ -57,10 +57,10 @@ impl<'a> Judge<'a> {
     /// Chooses the next data and its path.
     pub(super) fn decide(self, cx: &SchedulerContext<'_>) -> Verdict {
         let Some(class) = classes::best_class(cx.subflows) else {
-            return Verdict::by(Rule::NoPath, Decision::Wait);
+            return Verdict::without_comparison(Rule::NoPath, Decision::Wait);
         };
         let placed = if cx.unsent.is_empty() {
-            Verdict::by(Rule::Nothing, Decision::Wait)
+            Verdict::without_comparison(Rule::Nothing, Decision::Wait)
         } else {
             self.place_new(class, cx)
         };
@@ -85,11 +85,11 @@ impl<'a> Judge<'a> {
             let decision = classes::choose_latest_heard(class, cx);
             let path = decision.data().map(|(id, _)| id);
             let rule = if path.is_some() { Rule::HeardLast } else { Rule::NoRoom };
-            return Verdict { path, ..Verdict::by(rule, decision) };
+            return Verdict { path, ..Verdict::without_comparison(rule, decision) };
         }
         let left = cx.written.since(cx.unsent.start);
         let cost = |view: &SubflowView| cautious_arrival_time(view, u64::from(view.mss), left);
-        let spared = self.costs().spared(class, cx);
+        let spared = self.costs().spared_paths(class, cx);
         let has_room = || candidates().filter(|view| view.is_ready());
         let ready = || has_room().filter(|view| !spared.contains(view.id));
         let soonest_spared = || {
@@ -102,12 +102,15 @@ impl<'a> Judge<'a> {
             let decision = classes::wait(candidates());
             let spared =
                 soonest_spared().map(|(at, view)| self.wait_for_cheaper_path(view, at, class, cx));
-            return Verdict { decision, ..spared.unwrap_or(Verdict::by(Rule::NoRoom, decision)) };
+            return Verdict {
+                decision,
+                ..spared.unwrap_or(Verdict::without_comparison(Rule::NoRoom, decision))
+            };
         };
         let judged = Verdict {
             path: Some(first.id),
             arrives: Some(arrives),
-            ..Verdict::by(Rule::First, Decision::Wait)
+            ..Verdict::without_comparison(Rule::First, Decision::Wait)
         };
         let waits = self.should_wait(first, arrives, class, spared, cx);
         if let Some((rule, other, other_arrives)) = waits {
@@ -148,7 +151,7 @@ impl<'a> Judge<'a> {
             arrives: stand_in.map(|(_, all)| all),
             other: Some(view.id),
             other_arrives: Some(arrives),
-            ..Verdict::by(Rule::Spared, Decision::Wait)
+            ..Verdict::without_comparison(Rule::Spared, Decision::Wait)
         }
     }
 
@@ -163,7 +166,7 @@ impl<'a> Judge<'a> {
         spared: SubflowSet,
         cx: &SchedulerContext<'_>,
     ) -> Option<(Rule, Option<SubflowId>, Option<Duration>)> {
-        let rivals = Rivals::of(view, class, Overdue::LeftOut, cx)?.without(spared);
+        let rivals = Alternatives::find(view, class, Overdue::LeftOut, cx)?.without(spared);
         if rivals.would_block(arrives) {
             return Some((Rule::WouldBlock, None, None));
         }
@@ -208,7 +211,7 @@ impl<'a> Judge<'a> {
         members(cx.subflows, class).find(stale).map(|view| {
             let range = newest.range.suffix(view.mss.into());
             let copy = Decision::Send { subflow: view.id, range };
-            Verdict { path: Some(view.id), ..Verdict::by(Rule::Explore, copy) }
+            Verdict { path: Some(view.id), ..Verdict::without_comparison(Rule::Explore, copy) }
         })
     }
 
@@ -217,7 +220,7 @@ impl<'a> Judge<'a> {
         let (subflow, range, other, gain) = repairs::next(self.0, class, cx)?;
         let (path, other) = (Some(subflow), Some(other));
         let decision = Decision::Repair { subflow, range };
-        Some(Verdict { path, other, gain, ..Verdict::by(Rule::Repair, decision) })
+        Some(Verdict { path, other, gain, ..Verdict::without_comparison(Rule::Repair, decision) })
     }
 
     fn next_copy(self, class: Class, cx: &SchedulerContext<'_>) -> Verdict {
@@ -226,10 +229,11 @@ impl<'a> Judge<'a> {
         }
         let copy = self.best_copy(class, cx).or_else(|| self.explore(class, cx));
         copy.unwrap_or_else(|| {
-            let owed = cx.subflows.iter().filter_map(|view| Owed::oldest(view, cx.now));
+            let owed =
+                cx.subflows.iter().filter_map(|view| OutstandingAnswer::oldest(view, cx.now));
             let again = owed.filter_map(|owed| owed.next_evaluation(cx.now)).min();
             let again = again.map_or(Decision::Wait, Decision::WaitUntil);
-            Verdict::by(Rule::LookAgain, again)
+            Verdict::without_comparison(Rule::LookAgain, again)
         })
     }
 }
@@ -239,7 +243,7 @@ impl<'a> Judge<'a> {
 fn held_up(view: &SubflowView, price: Price, cx: &SchedulerContext<'_>) -> Option<Verdict> {
     let (mut late, mut most, mut latest) = (SubflowSet::EMPTY, 0.0_f32, None);
     for other in cx.subflows.iter().filter(|other| other.id != view.id) {
-        let owed = Owed::oldest(other, cx.now);
+        let owed = OutstandingAnswer::oldest(other, cx.now);
         // Without an outstanding answer the gain is zero, which may be enough.
         let gain =
             owed.map_or((price.least < 0.0).then_some(0.0), |owed| owed.paid_gain(view, price));
@@ -265,7 +269,7 @@ fn held_up(view: &SubflowView, price: Price, cx: &SchedulerContext<'_>) -> Optio
                 path: Some(view.id),
                 other: latest,
                 gain: most,
-                ..Verdict::by(Rule::Late, copy)
+                ..Verdict::without_comparison(Rule::Late, copy)
             });
         }
         from = mapping.range.end;
@@ -285,7 +289,8 @@ fn judge_last_segment(
     let carriers = mapping.carried_by.iter().filter_map(|id| cx.subflow(id));
     let mut least: Option<(f32, SubflowId)> = None;
     for other in carriers {
-        let gain = Owed::for_data_before(other, behind, cx.now).paid_gain(view, price)?;
+        let gain =
+            OutstandingAnswer::for_data_before(other, behind, cx.now).paid_gain(view, price)?;
         if least.is_none_or(|(so_far, _)| gain < so_far) {
             least = Some((gain, other.id));
         }
@@ -294,7 +299,7 @@ fn judge_last_segment(
     let gain = least.map_or(worth::MAX_GAIN, |(gain, _)| gain);
     let (path, other) = (Some(view.id), least.map(|(_, id)| id));
     let copy = Decision::Send { subflow: view.id, range };
-    Some(Verdict { path, other, gain, ..Verdict::by(Rule::End, copy) })
+    Some(Verdict { path, other, gain, ..Verdict::without_comparison(Rule::End, copy) })
 }
 
 /// The last data that the subflow did not carry and no other has delivered.

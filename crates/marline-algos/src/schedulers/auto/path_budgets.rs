@@ -39,7 +39,7 @@ impl PathBudgets {
         }
         self.0.retain(|entry| cx.subflow(entry.of).is_some_and(has_one));
         for view in cx.subflows.iter().filter(|view| has_one(view)) {
-            self.of(view).count(cx.now, new, view.bytes_copied);
+            self.budget_of(view).count(cx.now, new, view.bytes_copied);
         }
     }
 
@@ -50,7 +50,7 @@ impl PathBudgets {
         }
     }
 
-    fn of(&mut self, view: &SubflowView) -> &mut PathBudget {
+    fn budget_of(&mut self, view: &SubflowView) -> &mut PathBudget {
         let at = self.0.iter().position(|entry| entry.of == view.id).unwrap_or_else(|| {
             let budget = Budget::default();
             self.0.push(PathBudget { of: view.id, budget, copied: view.bytes_copied });
@@ -60,14 +60,16 @@ impl PathBudgets {
     }
 
     /// Spent share of each budget.
-    pub(super) fn spent(
+    pub(super) fn spent_shares(
         &mut self,
         now: Instant,
         config: &BudgetConfig,
         out: &mut Vec<(SubflowId, f32)>,
     ) {
         out.clear();
-        out.extend(self.0.iter_mut().map(|entry| (entry.of, entry.budget.spent(now, config))));
+        out.extend(
+            self.0.iter_mut().map(|entry| (entry.of, entry.budget.spent_share(now, config))),
+        );
     }
 }
 
@@ -98,7 +100,7 @@ mod tests {
     fn spent(budgets: &mut PathBudgets) -> Vec<(SubflowId, f32)> {
         let config = BudgetConfig { share: 0.1, rate: Rate::from_bytes_per_s(1_000) };
         let mut out = Vec::new();
-        budgets.spent(Instant::from_secs(1), &config, &mut out);
+        budgets.spent_shares(Instant::from_secs(1), &config, &mut out);
         out
     }
 

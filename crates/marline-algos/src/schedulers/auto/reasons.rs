@@ -10,8 +10,8 @@ use marline_policy::{
 use marline_time::Duration;
 
 use super::costs::Costs;
-use super::judge::{Judge, Verdict};
-use super::worth::Owed;
+use super::judge::{Decider, Verdict};
+use super::worth::OutstandingAnswer;
 use super::{Auto, OPPORTUNISTIC};
 use crate::schedulers::classes::{self, Class, members};
 use crate::schedulers::delivery::arrival_by;
@@ -42,9 +42,13 @@ impl Auto {
 }
 
 /// Answers a question and gives the reason.
-pub(super) fn of(question: Question, spending: &BudgetState, cx: &SchedulerContext<'_>) -> Reason {
-    let (given, inputs) = Inputs::of(cx, spending, |cx| answer(&question, spending, cx));
-    let nothing = || Answer::new(Decision::Wait, Grounds::of(Rule::Nothing));
+pub(super) fn answer_question(
+    question: Question,
+    spending: &BudgetState,
+    cx: &SchedulerContext<'_>,
+) -> Reason {
+    let (given, inputs) = Inputs::record(cx, spending, |cx| answer(&question, spending, cx));
+    let nothing = || Answer::new(Decision::Wait, Grounds::without_times(Rule::Nothing));
     reason(question, given.unwrap_or_else(nothing), inputs)
 }
 
@@ -62,7 +66,7 @@ pub(super) fn of_actions(
         _ => return None,
     };
     // Records the actual actions, not the recomputed ones. Both are the same, as recomputing confirms.
-    let (_, inputs) = Inputs::of(cx, spending, |cx| answer(&question, spending, cx));
+    let (_, inputs) = Inputs::record(cx, spending, |cx| answer(&question, spending, cx));
     let decision = Decision::Send { subflow: on, range: first };
     Some(reason(question, Answer { decision, also, grounds: unblocked(on, cx) }, inputs))
 }
@@ -81,7 +85,7 @@ fn answer(
 ) -> Option<Answer> {
     let event = match question {
         Question::Next => {
-            let verdict = Judge(spending).decide(cx);
+            let verdict = Decider(spending).decide(cx);
             return Some(Answer::new(verdict.decision, grounds(&verdict, spending, cx)));
         }
         Question::Again(item) => {
@@ -116,7 +120,7 @@ fn grounds(verdict: &Verdict, spending: &BudgetState, cx: &SchedulerContext<'_>)
         other: verdict.other,
         arrives_us: verdict.arrives.map(micros),
         other_us: verdict.other_arrives.map(micros),
-        ..Grounds::of(verdict.rule)
+        ..Grounds::without_times(verdict.rule)
     };
     let (Some(view), Some((_, range))) =
         (verdict.path.and_then(|id| cx.subflow(id)), verdict.decision.data())
@@ -125,10 +129,10 @@ fn grounds(verdict: &Verdict, spending: &BudgetState, cx: &SchedulerContext<'_>)
     };
     let other = verdict.other.and_then(|id| cx.subflow(id));
     let owed = match verdict.rule {
-        Rule::Late => other.and_then(|other| Owed::oldest(other, cx.now)),
+        Rule::Late => other.and_then(|other| OutstandingAnswer::oldest(other, cx.now)),
         Rule::End => {
             let behind = cx.written.since(range.end);
-            other.map(|other| Owed::for_data_before(other, behind, cx.now))
+            other.map(|other| OutstandingAnswer::for_data_before(other, behind, cx.now))
         }
         _ => return compared,
     };
@@ -151,7 +155,7 @@ fn grounds(verdict: &Verdict, spending: &BudgetState, cx: &SchedulerContext<'_>)
 /// Where data is sent again, or that it waits and which path already carries it.
 fn rescue_grounds(decision: Decision, item: &Reinjection, cx: &SchedulerContext<'_>) -> Grounds {
     if let Some((path, _)) = decision.data() {
-        return Grounds { path: Some(path), ..Grounds::of(Rule::Rescue) };
+        return Grounds { path: Some(path), ..Grounds::without_times(Rule::Rescue) };
     }
     let fine = [Class::Regular, Class::Backup];
     let best = fine.into_iter().find(|class| members(cx.subflows, *class).next().is_some());
@@ -161,14 +165,14 @@ fn rescue_grounds(decision: Decision, item: &Reinjection, cx: &SchedulerContext<
             .then(|| members(cx.subflows, class).next())
     };
     let path = best.and_then(carries).flatten().map(|view| view.id);
-    Grounds { path, ..Grounds::of(Rule::RescueWaits) }
+    Grounds { path, ..Grounds::without_times(Rule::RescueWaits) }
 }
 
 /// One path repeats data that another one blocks.
 fn unblocked(on: SubflowId, cx: &SchedulerContext<'_>) -> Grounds {
     let holders = cx.mappings.oldest().map(|oldest| oldest.carried_by);
     let other = holders.and_then(|holders| holders.iter().find(|id| *id != on));
-    Grounds { path: Some(on), other, ..Grounds::of(Rule::Unblock) }
+    Grounds { path: Some(on), other, ..Grounds::without_times(Rule::Unblock) }
 }
 
 fn micros(time: Duration) -> u64 {

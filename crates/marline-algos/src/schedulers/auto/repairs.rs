@@ -22,7 +22,7 @@ use marline_policy::{
 
 use super::MAX_EXAMINED_MAPPINGS;
 use super::costs::Costs;
-use super::worth::{MAX_GAIN, Owed};
+use super::worth::{MAX_GAIN, OutstandingAnswer};
 use crate::schedulers::classes::{Class, best_class, members};
 use crate::schedulers::copies::queue_is_empty;
 use crate::schedulers::delivery::arrival_by;
@@ -43,7 +43,7 @@ pub(super) struct Repairs {
 
 impl Repairs {
     /// Schedules repairs once a burst is in flight, and drops those for data that has arrived.
-    pub(super) fn plan(&mut self, cx: &SchedulerContext<'_>, due: &mut Option<RepairsDue>) {
+    pub(super) fn plan_repairs(&mut self, cx: &SchedulerContext<'_>, due: &mut Option<RepairsDue>) {
         if !cx.repairs || cx.subflows.len() < 2 {
             *due = None;
             return;
@@ -99,7 +99,7 @@ pub(super) fn next(
     let behind = cx.written.since(range.end);
     let others = members(cx.subflows, class).filter(|other| other.id != view.id);
     let gains = others.filter(|other| carried(other, range, cx) > 0).map(|other| {
-        let gain = Owed::for_data_before(other, behind, cx.now).gain(view);
+        let gain = OutstandingAnswer::for_data_before(other, behind, cx.now).gain(view);
         (other.id, (gain * segments).min(MAX_GAIN))
     });
     let (other, gain) = gains.max_by(|(_, a), (_, b)| a.total_cmp(b))?;
@@ -111,7 +111,7 @@ pub(super) fn next(
 fn carried(view: &SubflowView, range: DataRange, cx: &SchedulerContext<'_>) -> u64 {
     let (mut at, mut bytes) = (range.start, 0);
     for _ in 0..MAX_EXAMINED_MAPPINGS {
-        let Some(part) = cx.mappings.at(at).filter(|_| at < range.end) else { break };
+        let Some(part) = cx.mappings.mapping_at(at).filter(|_| at < range.end) else { break };
         if part.carried_by.contains(view.id) {
             bytes += part.range.intersection(&range).len();
         }
@@ -132,7 +132,8 @@ mod tests {
     /// Sends a whole stream on the first path and returns what is sent in addition, until nothing more is.
     fn beside(auto: &mut Auto, stream: &mut Stream) -> Vec<(bool, u8)> {
         let last_sent_at = Instant::from_millis(995);
-        let forecast = |p50, p99| marline_policy::Forecast::of([p50, p50, p99].map(ms), 1.0, None);
+        let forecast =
+            |p50, p99| marline_policy::Forecast::with_quantiles([p50, p50, p99].map(ms), 1.0, None);
         let wifi = SubflowView {
             last_sent_at,
             forecast: forecast(40, 60),
@@ -200,10 +201,10 @@ mod tests {
             stream.apply(SubflowId(0), unsent);
         }
         let paths = [view(0, 40), view(1, 50)];
-        repairs.plan(&stream.context(&paths), &mut due);
+        repairs.plan_repairs(&stream.context(&paths), &mut due);
         assert_eq!(due, Some(RepairsDue { range: range(0, 20_000), count: 3 }));
         stream.ack(20_000);
-        repairs.plan(&stream.context(&paths), &mut due);
+        repairs.plan_repairs(&stream.context(&paths), &mut due);
         assert_eq!(due, None);
     }
 }

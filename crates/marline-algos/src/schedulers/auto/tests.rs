@@ -8,7 +8,8 @@ use super::*;
 /// A path with this answer time and 8 Mbit/s, which is 1,000 bytes per millisecond.
 fn path(id: u8, answer_ms: u64) -> SubflowView {
     let rate = Some(Rate::from_mbit(8));
-    let forecast = Forecast::of([ms(answer_ms), ms(answer_ms), ms(answer_ms + 20)], 0.0, rate);
+    let forecast =
+        Forecast::with_quantiles([ms(answer_ms), ms(answer_ms), ms(answer_ms + 20)], 0.0, rate);
     SubflowView { forecast, delivery_rate: rate, ..view(id, answer_ms) }
 }
 
@@ -16,7 +17,10 @@ fn path(id: u8, answer_ms: u64) -> SubflowView {
 fn risky(view: SubflowView, troubles: f32) -> SubflowView {
     let answer = |quantile| view.forecast.answer(quantile).unwrap();
     let answers = [answer(Quantile::P50), answer(Quantile::P90), answer(Quantile::P99)];
-    SubflowView { forecast: Forecast::of(answers, troubles, Some(Rate::from_mbit(8))), ..view }
+    SubflowView {
+        forecast: Forecast::with_quantiles(answers, troubles, Some(Rate::from_mbit(8))),
+        ..view
+    }
 }
 
 fn overdue(view: SubflowView) -> SubflowView {
@@ -69,7 +73,7 @@ fn a_full_path_that_brings_all_of_it_sooner_is_waited_for() {
 fn a_path_is_chosen_by_its_median_and_awaited_by_its_p90() {
     let spread = |id: u8, answers: [u64; 3]| {
         let rate = Some(Rate::from_mbit(8));
-        let forecast = Forecast::of(answers.map(ms), 0.0, rate);
+        let forecast = Forecast::with_quantiles(answers.map(ms), 0.0, rate);
         SubflowView { forecast, delivery_rate: rate, ..view(id, answers[0]) }
     };
     let (mut auto, stream) = (without_copies(), Stream::new(1_000));

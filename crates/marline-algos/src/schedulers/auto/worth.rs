@@ -5,10 +5,11 @@
 //! second late, every copy is worth it. If that path answers steadily, none is. In between it depends on both paths.
 //!
 //! *How.* The forecast of the original's path gives the probability that the answer is still outstanding at any later
-//! time, given how long it has been awaited. The other path's forecast gives the arrival time of a copy. [`Owed::gain`]
-//! is the time that the copy is expected to save, in multiples of its own trip time and limited to [`MAX_GAIN`]. It
-//! is zero for a copy that arrives second, and one half if the original is equally likely to take twice as long.
-//! [`price`] is the smallest gain worth paying for, which grows with the spent share of the budget.
+//! time, given how long it has been awaited. The other path's forecast gives the arrival time of a copy.
+//! [`OutstandingAnswer::gain`] is the time that the copy is expected to save, in multiples of its own trip time and
+//! limited to [`MAX_GAIN`]. It is zero for a copy that arrives second, and one half if the original is equally likely
+//! to take twice as long. [`price`] is the smallest gain worth paying for, which grows with the spent share of the
+//! budget.
 //!
 //! *Source.* Hedged requests (Dean and Barroso, CACM 2013) wait for a quantile and then repeat. This is the same
 //! without a threshold. Ours: the gain per byte, and a price that depends on the budget.
@@ -55,7 +56,7 @@ impl Price {
 
 /// An outstanding answer of a path.
 #[derive(Copy, Clone, Debug)]
-pub(super) struct Owed<'a> {
+pub(super) struct OutstandingAnswer<'a> {
     path: &'a SubflowView,
     /// Remaining time, from now, until the path has finished earlier data; zero if it has.
     ahead: Duration,
@@ -63,22 +64,22 @@ pub(super) struct Owed<'a> {
     waited: Duration,
 }
 
-impl<'a> Owed<'a> {
+impl<'a> OutstandingAnswer<'a> {
     /// For the oldest segment in flight; `None` if there is none or its time has not started.
     pub(super) fn oldest(path: &'a SubflowView, now: Instant) -> Option<Self> {
         let p99 = path.forecast.answer(Quantile::P99)?;
         let waited = (now + p99).since(path.overdue_at?);
-        (!waited.is_zero()).then_some(Owed { path, ahead: Duration::ZERO, waited })
+        (!waited.is_zero()).then_some(OutstandingAnswer { path, ahead: Duration::ZERO, waited })
     }
 
     /// For data with `bytes` sent behind it.
     pub(super) fn for_data_before(path: &'a SubflowView, bytes: u64, now: Instant) -> Self {
-        let (queued, passing) = (path.forecast.queued(), path.forecast.passing(bytes));
+        let (queued, passing) = (path.forecast.queued(), path.forecast.transit_time(bytes));
         let since_last = match queued {
             Duration::ZERO => now.since(path.last_sent_at).min(path.forecast.idle_for()),
             _ => Duration::ZERO,
         };
-        Owed {
+        OutstandingAnswer {
             path,
             ahead: queued.saturating_sub(passing),
             waited: since_last + passing.saturating_sub(queued),
@@ -158,7 +159,7 @@ mod tests {
     use super::*;
 
     fn path(answers: [u64; 3], troubles: f32) -> SubflowView {
-        let forecast = Forecast::of(answers.map(ms), troubles, None);
+        let forecast = Forecast::with_quantiles(answers.map(ms), troubles, None);
         let (overdue_at, sent) =
             (Instant::from_millis(1_000), Instant::from_millis(1_000 - answers[2]));
         SubflowView {
@@ -173,7 +174,7 @@ mod tests {
     /// Gain of a copy on a path of 20 ms, `after_ms` after the original was sent.
     fn gain(path: &SubflowView, after_ms: u64) -> f32 {
         let now = path.last_sent_at + ms(after_ms);
-        Owed::for_data_before(path, 0, now).gain(&self::path([20, 20, 25], 0.0))
+        OutstandingAnswer::for_data_before(path, 0, now).gain(&self::path([20, 20, 25], 0.0))
     }
 
     #[test]
@@ -186,7 +187,7 @@ mod tests {
         assert!(gain(&steady, 0) > 0.5 && gains[0] < 0.05, "{gains:?}");
         // Both would be there at nearly the same time; a slow one would not.
         let twin = path([20, 21, 25], 0.0);
-        let twin = Owed::for_data_before(&twin, 0, twin.last_sent_at);
+        let twin = OutstandingAnswer::for_data_before(&twin, 0, twin.last_sent_at);
         assert!(twin.gain(&path([20, 20, 25], 0.0)) < 0.1);
         assert!(gain(&path([200, 210, 250], 0.0), 0) > 1.4);
     }
@@ -211,14 +212,15 @@ mod tests {
     fn only_queued_bytes_ahead_of_the_message_delay_it() {
         let rate = Some(marline_time::Rate::from_mbit(8));
         let busy = SubflowView {
-            forecast: Forecast::of([ms(40), ms(42), ms(50)], 0.0, rate).busy_for(ms(30)),
+            forecast: Forecast::with_quantiles([ms(40), ms(42), ms(50)], 0.0, rate)
+                .busy_for(ms(30)),
             ..path([40, 42, 50], 0.0)
         };
         let now = busy.last_sent_at;
         // Ten thousand of the bytes are behind it, which takes ten of the thirty milliseconds.
-        let owed = Owed::for_data_before(&busy, 10_000, now);
+        let owed = OutstandingAnswer::for_data_before(&busy, 10_000, now);
         assert_eq!((owed.ahead, owed.waited), (ms(20), Duration::ZERO));
-        let owed = Owed::for_data_before(&busy, 40_000, now);
+        let owed = OutstandingAnswer::for_data_before(&busy, 40_000, now);
         assert_eq!((owed.ahead, owed.waited), (Duration::ZERO, ms(10)));
     }
 }

@@ -66,7 +66,7 @@ impl Setup {
     /// Sets the forecast number of episodes of trouble per second for a path.
     fn troubled(&mut self, id: usize, troubles: f32) {
         let answer = self.views[id].srtt.unwrap();
-        self.views[id].forecast = Forecast::of([answer; 3], troubles, None);
+        self.views[id].forecast = Forecast::with_quantiles([answer; 3], troubles, None);
     }
 
     /// Number of messages until one is sent on a single path.

@@ -108,7 +108,7 @@ fn a_peer_that_does_not_understand_gets_copies_of_the_end_or_nothing() {
     let (mut stream, paths) = (Stream::new(10_000), [view(0, 20), view(1, 90)]);
     let sent = drain(&mut Coded::default(), &mut stream, &paths);
     assert_eq!(sent[10..], [(1, 7_000, 8_000), (1, 8_000, 9_000), (1, 9_000, 10_000)]);
-    let config = CodedConfig { without: Without::Nothing, ..CodedConfig::default() };
+    let config = CodedConfig { without: WithoutRepairs::Nothing, ..CodedConfig::default() };
     let mut stream = Stream::new(10_000);
     assert_eq!(drain(&mut Coded::new(config), &mut stream, &paths).len(), 10);
 }

@@ -5,7 +5,7 @@ use super::*;
 
 /// A path with these answer times at the 50th, 90th and 99th percentile.
 fn path(id: u8, answers_ms: [u64; 3]) -> SubflowView {
-    let forecast = Forecast::of(answers_ms.map(ms), 0.0, None);
+    let forecast = Forecast::with_quantiles(answers_ms.map(ms), 0.0, None);
     SubflowView { forecast, ..view(id, answers_ms[0]) }
 }
 

@@ -10,12 +10,13 @@ fn filled(view: SubflowView) -> SubflowView {
 
 /// A forecast of answers after a nearly constant time.
 fn steady(answer_ms: u64, rate: Option<Rate>) -> Forecast {
-    Forecast::of([ms(answer_ms); 3], 0.0, rate)
+    Forecast::with_quantiles([ms(answer_ms); 3], 0.0, rate)
 }
 
 #[test]
 fn arrival_counts_queued_bytes_but_not_the_return_path() {
-    let forecast = Forecast::of([ms(100), ms(120), ms(150)], 0.0, Some(Rate::from_mbit(8)));
+    let forecast =
+        Forecast::with_quantiles([ms(100), ms(120), ms(150)], 0.0, Some(Rate::from_mbit(8)));
     let path = SubflowView { forecast, ..view(0, 100) };
     // 8 Mbit/s are 1,000 bytes a millisecond; 50 ms are the way back. At p90 what the sender adds is unsure by half.
     assert_eq!(arrival_by(&path, 10_000, Quantile::P50), Some(ms(60)));
@@ -40,7 +41,7 @@ mod blocking {
     fn blocks(pair: &[SubflowView; 2], window: u64) -> bool {
         let stream = Stream { window, ..Stream::new(50_000) };
         let (slow, cx) = (&pair[1], stream.context(pair));
-        Rivals::of(slow, Class::Regular, Overdue::LeftOut, &cx)
+        Alternatives::find(slow, Class::Regular, Overdue::LeftOut, &cx)
             .is_some_and(|rivals| rivals.would_block(arrival(slow, MSS.into())))
     }
 
@@ -63,7 +64,7 @@ mod blocking {
         let stream = Stream { window: 1_000, ..Stream::new(50_000) };
         let arrives = arrival(&pair[0], MSS.into());
         let cx = stream.context(&pair);
-        let rivals = Rivals::of(&pair[0], Class::Regular, Overdue::LeftOut, &cx)
+        let rivals = Alternatives::find(&pair[0], Class::Regular, Overdue::LeftOut, &cx)
             .expect("the slow one is busy");
         assert!(!rivals.would_block(arrives));
         pair[1].bytes_in_flight = 0;
@@ -89,7 +90,7 @@ mod blocking {
         pair[0].overdue_at = Some(Instant::from_millis(999));
         let stream = Stream { window: 1_000, ..Stream::new(50_000) };
         let cx = stream.context(&pair);
-        let rivals = Rivals::of(&pair[1], Class::Regular, Overdue::WaitedFor, &cx);
+        let rivals = Alternatives::find(&pair[1], Class::Regular, Overdue::WaitedFor, &cx);
         assert!(rivals.is_some_and(|rivals| rivals.would_block(ms(75))));
     }
 }
@@ -106,7 +107,7 @@ mod completion {
     fn sooner(pair: &[SubflowView; 2], stream: &Stream) -> bool {
         let (slow, cx) = (&pair[1], stream.context(pair));
         let arrives = arrival(slow, MSS.into());
-        let sooner = Rivals::of(slow, Class::Regular, Overdue::LeftOut, &cx)
+        let sooner = Alternatives::find(slow, Class::Regular, Overdue::LeftOut, &cx)
             .and_then(|rivals| rivals.sooner_full_path(arrives, send_time_by_answers));
         sooner.is_some_and(|(id, all)| id == SubflowId(0) && all < arrives)
     }

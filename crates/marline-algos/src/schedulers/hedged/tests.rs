@@ -37,7 +37,7 @@ fn is_send(decision: &Decision) -> bool {
 
 /// Answers after 80 ms (one in ten after 85; twice that distance is waited for) and 150 ms, at second 1.
 fn setup() -> Setup<Hedged> {
-    let forecast = Forecast::of([ms(80), ms(85), ms(120)], 0.0, None);
+    let forecast = Forecast::with_quantiles([ms(80), ms(85), ms(120)], 0.0, None);
     let fast = SubflowView { forecast, ..view(0, 80) };
     let views = vec![fast, view(1, 150)];
     let mut setup = Setup {
@@ -83,7 +83,7 @@ fn patience_is_counted_in_the_forecasts_deviations_behind_the_own_queue_and_ends
     setup.write(300);
     assert_eq!(setup.ask(), Decision::WaitUntil(at(120)));
     setup.stream.ack(500);
-    setup.views[0].forecast = Forecast::of([ms(80), ms(85), ms(90)], 0.0, None);
+    setup.views[0].forecast = Forecast::with_quantiles([ms(80), ms(85), ms(90)], 0.0, None);
     setup.scheduler = Hedged::new(HedgedConfig { deviations: 100.0, limit: 30_000 });
     setup.write(200);
     assert_eq!(setup.ask(), Decision::WaitUntil(at(90)));

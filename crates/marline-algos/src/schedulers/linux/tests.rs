@@ -109,7 +109,7 @@ fn only_a_subflow_that_is_gone_is_a_reason_for_reinjection() {
         (ReinjectionCause::SubflowRto, Decision::Wait),
         (ReinjectionCause::SubflowClosed, send(1, 0, MSS)),
     ] {
-        let carried_by = SubflowSet::of(SubflowId(0));
+        let carried_by = SubflowSet::single(SubflowId(0));
         let item = Reinjection { range: range(0, MSS), carried_by, cause, since: Instant::ZERO };
         let context = phone.stream.context(&paths[1..]);
         assert_eq!(phone.scheduler.next_reinjection(&item, &context), expected, "{cause:?}");

@@ -88,7 +88,7 @@ fn where_nothing_is_known_nothing_is_held_back() {
 #[test]
 fn a_run_ends_where_its_last_segment_would_come_too_late() {
     let rate = Some(marline_time::Rate::from_mbit(8));
-    let forecast = Forecast::of([ms(40); 3], 0.0, rate);
+    let forecast = Forecast::with_quantiles([ms(40); 3], 0.0, rate);
     let slow = SubflowView { forecast, ..view(1, 40) };
     let busy = SubflowView { cwnd: 10_000, ssthresh: 10_000, ..filled(view(0, 20)) };
     // The slow one: 20 ms and 1.5 for each segment. The fast one has brought all of 30 kB after 70 ms, of what a run

@@ -108,7 +108,7 @@ fn nothing_outstanding_means_nothing_to_do() {
     );
 }
 
-fn rules(retransmit: Retransmit, penalise: Penalise) -> Opportunistic {
+fn rules(retransmit: Retransmit, penalise: Penalize) -> Opportunistic {
     Opportunistic::new(OpportunisticRules { retransmit, penalise, ..OpportunisticRules::KERNEL })
 }
 
@@ -119,9 +119,9 @@ fn each_mechanism_is_switched_by_itself() {
     let asked = |retransmit, penalise| {
         ask(&mut rules(retransmit, penalise), BLOCKED, &stream, &subflows, 1_000)
     };
-    assert_eq!(asked(Retransmit::Kernel, Penalise::Off), [RESEND]);
-    assert_eq!(asked(Retransmit::Off, Penalise::Kernel), [PENALTY]);
-    assert_eq!(asked(Retransmit::Off, Penalise::Off), []);
+    assert_eq!(asked(Retransmit::Kernel, Penalize::Off), [RESEND]);
+    assert_eq!(asked(Retransmit::Off, Penalize::Kernel), [PENALTY]);
+    assert_eq!(asked(Retransmit::Off, Penalize::Off), []);
 }
 
 #[test]
@@ -129,7 +129,7 @@ fn only_the_paper_variant_repeats_from_a_slightly_slower_path() {
     let stream = held_up();
     let mild = [view(0, 20), view(1, 30)];
     let asked =
-        |retransmit| ask(&mut rules(retransmit, Penalise::Off), BLOCKED, &stream, &mild, 1_000);
+        |retransmit| ask(&mut rules(retransmit, Penalize::Off), BLOCKED, &stream, &mild, 1_000);
     assert_eq!(asked(Retransmit::Paper), [RESEND]);
     assert_eq!(asked(Retransmit::Kernel), []);
 }
@@ -142,7 +142,7 @@ fn linux_repeats_one_segment_min_rtt_all_that_the_slow_one_holds() {
     stream.apply(SLOW, stream.unsent());
     let subflows = [view(0, 20), view(1, 100)];
     let repeated = |retransmit| -> Vec<(u64, u64)> {
-        let actions = ask(&mut rules(retransmit, Penalise::Off), BLOCKED, &stream, &subflows, 9);
+        let actions = ask(&mut rules(retransmit, Penalize::Off), BLOCKED, &stream, &subflows, 9);
         let range = |action: &SchedulerAction| match action {
             SchedulerAction::Reinject { range, on: FAST } => (range.start.0, range.end.0),
             other => panic!("{other:?}"),
@@ -158,7 +158,7 @@ fn linux_repeats_one_segment_min_rtt_all_that_the_slow_one_holds() {
 #[test]
 fn in_2012_the_slow_subflow_paid_once_per_round_trip_of_its_own_and_left_slow_start() {
     let hard = SchedulerAction::Penalise { subflow: SLOW, penalty: Penalty::WindowAndThreshold };
-    let (mut state, stream) = (rules(Retransmit::Off, Penalise::Paper), held_up());
+    let (mut state, stream) = (rules(Retransmit::Off, Penalize::Paper), held_up());
     let subflows = [view(0, 20), view(1, 100)];
     ask(&mut state, SchedulerEvent::SubflowUp(SLOW), &stream, &subflows, 990);
     assert_eq!(ask(&mut state, BLOCKED, &stream, &subflows, 1_000), [hard], "at once");
@@ -173,8 +173,8 @@ fn in_2012_throughput_decided_later_the_round_trip() {
     let subflows = [view(0, 20), SubflowView { cwnd: 600 * u64::from(MSS), ..view(1, 100) }];
     let asked =
         |penalise| ask(&mut rules(Retransmit::Off, penalise), BLOCKED, &stream, &subflows, 1_000);
-    assert_eq!(asked(Penalise::Paper), []);
-    assert_eq!(asked(Penalise::Kernel), [PENALTY]);
+    assert_eq!(asked(Penalize::Paper), []);
+    assert_eq!(asked(Penalize::Kernel), [PENALTY]);
 }
 
 #[test]
@@ -184,7 +184,7 @@ fn an_exhausted_send_buffer_penalises_only_if_it_cannot_grow() {
     let event = SchedulerEvent::SendBufferBlocked;
     let mut asked = |window: u64| {
         stream.window = window;
-        let mut state = rules(Retransmit::Kernel, Penalise::Kernel);
+        let mut state = rules(Retransmit::Kernel, Penalize::Kernel);
         ask(&mut state, event, &stream, &subflows, 1_000)
     };
     assert_eq!(asked(10_001), [RESEND]);

@@ -12,14 +12,14 @@ use tokio::sync::{mpsc, oneshot};
 
 /// A port to serve.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Wanted {
+pub(super) struct WantedPort {
     /// Configured address.
     pub(super) address: SocketAddr,
     pub(super) service: Service,
 }
 
 /// A port that is to be served until `closed` resolves.
-pub(super) struct Opened {
+pub(super) struct OpenPort {
     pub(super) listener: TcpListener,
     pub(super) service: Service,
     pub(super) closed: oneshot::Receiver<()>,
@@ -27,7 +27,7 @@ pub(super) struct Opened {
 
 /// A port that is being served.
 struct Port {
-    wanted: Wanted,
+    wanted: WantedPort,
     /// Another descriptor of the socket.
     socket: std::net::TcpListener,
     /// Dropping it closes the port.
@@ -38,7 +38,7 @@ struct Port {
 pub(super) struct Ports {
     open: Vec<Port>,
     /// Unbounded, but holds at most the ports that are opened at once.
-    begin: mpsc::UnboundedSender<Opened>,
+    begin: mpsc::UnboundedSender<OpenPort>,
 }
 
 /// A prepared change of the ports.
@@ -47,12 +47,12 @@ pub(super) struct Change(Vec<Step>);
 enum Step {
     /// Keep the port at this position.
     Keep(usize),
-    Open(Wanted, std::net::TcpListener),
+    Open(WantedPort, std::net::TcpListener),
 }
 
 impl Ports {
     /// An empty set of ports. The receiver has to serve opened ports.
-    pub(super) fn new() -> (Ports, mpsc::UnboundedReceiver<Opened>) {
+    pub(super) fn new() -> (Ports, mpsc::UnboundedReceiver<OpenPort>) {
         let (begin, begun) = mpsc::unbounded_channel();
         (Ports { open: Vec::new(), begin }, begun)
     }
@@ -63,13 +63,13 @@ impl Ports {
     /// The system has no descriptors left.
     pub(super) fn open(
         &mut self,
-        wanted: Wanted,
+        wanted: WantedPort,
         socket: std::net::TcpListener,
     ) -> anyhow::Result<()> {
         let listener = TcpListener::from_std(socket.try_clone().context("a listening port")?)?;
         let (open, closed) = oneshot::channel();
         // Without a receiver, the program is stopping.
-        let _ = self.begin.send(Opened { listener, service: wanted.service.clone(), closed });
+        let _ = self.begin.send(OpenPort { listener, service: wanted.service.clone(), closed });
         self.open.push(Port { wanted, socket, _open: open });
         Ok(())
     }
@@ -78,7 +78,7 @@ impl Ports {
     ///
     /// # Errors
     /// A port is taken or not allowed. Nothing has changed.
-    pub(super) fn prepare(&self, wanted: &[Wanted]) -> anyhow::Result<Change> {
+    pub(super) fn prepare(&self, wanted: &[WantedPort]) -> anyhow::Result<Change> {
         let mut free: Vec<bool> = vec![true; self.open.len()];
         let mut steps = Vec::new();
         for each in wanted {
@@ -125,10 +125,10 @@ impl Ports {
 mod tests {
     use super::*;
 
-    fn wanted(address: &str, target: Option<&str>) -> Wanted {
+    fn wanted(address: &str, target: Option<&str>) -> WantedPort {
         let service =
             target.map_or(Service::Socks5, |target| Service::Forward(target.parse().unwrap()));
-        Wanted { address: address.parse().unwrap(), service }
+        WantedPort { address: address.parse().unwrap(), service }
     }
 
     #[tokio::test]

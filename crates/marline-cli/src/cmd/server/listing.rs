@@ -18,7 +18,7 @@ use crate::times::ago;
 
 /// List of clients.
 #[derive(Debug, Serialize)]
-pub(super) struct Listed {
+pub(super) struct ClientList {
     clients: Vec<Client>,
 }
 
@@ -42,10 +42,10 @@ struct Client {
 ///
 /// # Errors
 /// The credentials cannot be read. If only the usage file cannot be read, usage is shown as zero.
-pub(super) fn list(file: &Path, options: ServerOptions) -> anyhow::Result<Listed> {
+pub(super) fn list(file: &Path, options: ServerOptions) -> anyhow::Result<ClientList> {
     let options = options.effective(file);
     let quotas: Vec<ClientQuota> = options.quota.iter().map(|word| word.0.clone()).collect();
-    let credentials = Store::at(options.credentials_file.unwrap_or_default()).load()?;
+    let credentials = Store::in_file(options.credentials_file.unwrap_or_default()).load()?;
     let tallies = ledger::read(&options.state_file.unwrap_or_default()).unwrap_or_else(|error| {
         // Only the running server moves the file aside.
         eprintln!("marline: cannot read usage: {error:#}");
@@ -64,13 +64,13 @@ pub(super) fn list(file: &Path, options: ServerOptions) -> anyhow::Result<Listed
             to_targets: tally.sent_bytes,
             from_targets: tally.received_bytes,
             month_bytes: tally.period_bytes,
-            quota: quota.map(|quota| views::quota(&QuotaUse::of(*quota, &tally, now_unix_s))),
+            quota: quota.map(|quota| views::quota(&QuotaUse::new(*quota, &tally, now_unix_s))),
         }
     });
-    Ok(Listed { clients: clients.collect() })
+    Ok(ClientList { clients: clients.collect() })
 }
 
-impl Listed {
+impl ClientList {
     pub(super) fn to_json(&self) -> anyhow::Result<String> {
         Ok(serde_json::to_string(self)? + "\n")
     }
@@ -95,7 +95,7 @@ impl Listed {
         let mut text = align(&rows, &[0, 1]);
         for client in &self.clients {
             if let Some(quota) = &client.quota {
-                text += &format!("{}: {}\n", client.name, quota.words());
+                text += &format!("{}: {}\n", client.name, quota.text());
             }
         }
         text
@@ -124,7 +124,7 @@ mod tests {
             text: "41.2GB of 50GB (82 %) until 2026-12-01 UTC".into(),
             ..Quota::default()
         });
-        let listed = Listed { clients: vec![laptop, client("phone", None)] };
+        let listed = ClientList { clients: vec![laptop, client("phone", None)] };
         let now = SystemTime::UNIX_EPOCH + Duration::from_secs(1_795_521_600);
         let expected = "\
 client  created      last seen  to targets  from targets  this month

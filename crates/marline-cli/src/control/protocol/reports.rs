@@ -33,7 +33,7 @@ pub struct PendingSetting {
 impl PendingSetting {
     /// The setting and its two values, as text.
     #[must_use]
-    pub fn words(&self) -> String {
+    pub fn text(&self) -> String {
         let shown = |value: &Option<String>| value.clone().unwrap_or_else(|| "nothing".to_owned());
         let (in_force, wanted) = (shown(&self.in_force), shown(&self.wanted));
         format!("{} (running: {in_force}, configured: {wanted})", self.setting)

@@ -10,26 +10,26 @@ fn spec(path: &str) -> PathSpec {
     path.parse().expect("a path")
 }
 
-fn silent() -> End {
-    End::Unreached { cause: "no answer".to_owned(), help: "open the port".to_owned() }
+fn silent() -> CandidateResult {
+    CandidateResult::Unreached { cause: "no answer".to_owned(), help: "open the port".to_owned() }
 }
 
-fn gone(path: &str, transport: Transport, end: End) -> Gone {
+fn gone(path: &str, transport: Transport, end: CandidateResult) -> TriedCandidate {
     let way =
         Candidate { path: spec(path), server: SERVER.parse().expect("an address"), transport };
-    Gone { way, end, took: Duration::from_millis(12), findings: Vec::new() }
+    TriedCandidate { way, end, took: Duration::from_millis(12), findings: Vec::new() }
 }
 
 /// Findings for paths, each with the results of its ways by UDP and by TCP.
-fn concluded(paths: &[(&str, End, End)]) -> Examination {
-    let ways: Vec<(PathSpec, [Gone; 2])> = paths
+fn concluded(paths: &[(&str, CandidateResult, CandidateResult)]) -> Examination {
+    let ways: Vec<(PathSpec, [TriedCandidate; 2])> = paths
         .iter()
         .map(|(path, udp, tcp)| {
             let udp = gone(path, Transport::Udp, udp.clone());
             (spec(path), [udp, gone(path, Transport::Tcp, tcp.clone())])
         })
         .collect();
-    let ways: Vec<(&PathSpec, Vec<&Gone>)> =
+    let ways: Vec<(&PathSpec, Vec<&TriedCandidate>)> =
         ways.iter().map(|(path, gone)| (path, gone.iter().collect())).collect();
     conclude(Vec::new(), &ways)
 }
@@ -40,15 +40,15 @@ fn last(examination: &Examination) -> &str {
 
 #[test]
 fn a_path_works_by_either_carrier_and_the_other_one_is_forgiven() {
-    let found = concluded(&[("wlan0", silent(), End::Served)]);
-    assert!(found.works());
+    let found = concluded(&[("wlan0", silent(), CandidateResult::Served)]);
+    assert!(found.can_connect());
     assert_eq!(found.paths[0].cause.as_deref(), Some("by TCP, as UDP gets no answer"));
     assert!(found.findings.iter().all(|finding| finding.status != FindingStatus::Fails));
-    let found = concluded(&[("wlan0", End::Served, silent())]);
-    assert_eq!((found.works(), found.paths[0].cause.clone()), (true, None));
+    let found = concluded(&[("wlan0", CandidateResult::Served, silent())]);
+    assert_eq!((found.can_connect(), found.paths[0].cause.clone()), (true, None));
     assert_eq!(last(&found), "a client can connect over wlan0");
     let found = concluded(&[("wlan0", silent(), silent())]);
-    assert!(!found.works());
+    assert!(!found.can_connect());
     assert_eq!(
         (found.paths[0].state, found.paths[0].cause.as_deref()),
         ("unreachable", Some("no answer"))
@@ -58,9 +58,9 @@ fn a_path_works_by_either_carrier_and_the_other_one_is_forgiven() {
 
 #[test]
 fn a_server_that_rejects_the_client_is_reported_with_a_remedy() {
-    let away = || End::TurnedAway(Trouble::from(&OpenError::Pin));
+    let away = || CandidateResult::TurnedAway(Trouble::from(&OpenError::Pin));
     let found = concluded(&[("wlan0", away(), away()), ("wwan0", silent(), away())]);
-    assert!(!found.works());
+    assert!(!found.can_connect());
     assert!(found.paths.iter().all(|path| path.state == "unreachable"));
     assert!(last(&found).contains("another key than the invite names"), "{}", last(&found));
     assert!(last(&found).ends_with("ask the server's owner for a new invite"), "{}", last(&found));
@@ -68,18 +68,24 @@ fn a_server_that_rejects_the_client_is_reported_with_a_remedy() {
 
 #[test]
 fn the_paths_together_show_where_the_fault_is() {
-    let of = |paths: &[(&str, End, End)]| {
+    let of = |paths: &[(&str, CandidateResult, CandidateResult)]| {
         let found = concluded(paths);
         let lines = found.findings.into_iter().filter(|finding| finding.what == PATHS);
         lines.map(|finding| finding.text).collect::<Vec<_>>()
     };
-    let one = of(&[("wlan0", silent(), silent()), ("wwan0", End::Served, silent())]);
+    let one = of(&[("wlan0", silent(), silent()), ("wwan0", CandidateResult::Served, silent())]);
     assert!(
         one[0].contains("answers over wwan0: the network behind wlan0 is dead or blocks"),
         "{one:?}"
     );
     assert!(of(&[("wlan0", silent(), silent()), ("wwan0", silent(), silent())]).is_empty());
-    assert!(of(&[("wlan0", End::Served, silent()), ("wwan0", silent(), End::Served)]).is_empty());
+    assert!(
+        of(&[
+            ("wlan0", CandidateResult::Served, silent()),
+            ("wwan0", silent(), CandidateResult::Served)
+        ])
+        .is_empty()
+    );
 }
 
 #[tokio::test]

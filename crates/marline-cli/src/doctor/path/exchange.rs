@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use marline::monitor::FallbackReason;
 use marline::{Client, Stream};
-use marline_io::Tapped;
+use marline_io::TappedSegment;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::time::{sleep, timeout};
 
@@ -55,7 +55,7 @@ fn byte(at: usize) -> u8 {
     (at.wrapping_mul(31) ^ at >> 8) as u8
 }
 
-fn piece(from: usize, len: usize) -> Vec<u8> {
+fn pattern_bytes(from: usize, len: usize) -> Vec<u8> {
     (from..from + len).map(byte).collect()
 }
 
@@ -77,8 +77,8 @@ pub(super) async fn exchange(client: &Client, server: SocketAddr) -> ExchangeRes
         }
     };
     exchanged.opened = true;
-    if let Err(error) = talk(&mut stream, &mut exchanged).await {
-        exchanged.error = Some(words(&error));
+    if let Err(error) = exchange_bytes(&mut stream, &mut exchanged).await {
+        exchanged.error = Some(error_text(&error));
     }
     exchanged.fallback = stream.fallback();
     // If a middlebox changes its text, a responder may look like another server.
@@ -90,14 +90,14 @@ pub(super) async fn exchange(client: &Client, server: SocketAddr) -> ExchangeRes
     exchanged
 }
 
-fn words(error: &io::Error) -> String {
+fn error_text(error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::TimedOut => "no more data received".to_owned(),
         _ => error.to_string(),
     }
 }
 
-async fn talk(stream: &mut Stream, exchanged: &mut ExchangeResult) -> io::Result<()> {
+async fn exchange_bytes(stream: &mut Stream, exchanged: &mut ExchangeResult) -> io::Result<()> {
     stream.write_all(format!("{GREETING} echo {:016x}\n", exchanged.nonce).as_bytes()).await?;
     let mut answer = [0; ANSWER.len()];
     let read = with_read_timeout(stream.read_exact(&mut answer)).await;
@@ -110,12 +110,12 @@ async fn talk(stream: &mut Stream, exchanged: &mut ExchangeResult) -> io::Result
     exchanged.answered = true;
     for number in 0..MESSAGES {
         let [first, second] = if number % 3 == 2 { LARGE_BYTES } else { SMALL_BYTES };
-        stream.write_all(&piece(exchanged.right, first)).await?;
-        stream.write_all(&piece(exchanged.right + first, second)).await?;
+        stream.write_all(&pattern_bytes(exchanged.right, first)).await?;
+        stream.write_all(&pattern_bytes(exchanged.right + first, second)).await?;
         read_right(stream, exchanged, first + second).await?;
         sleep(PAUSE).await;
     }
-    let burst = piece(exchanged.right, BURST_BYTES);
+    let burst = pattern_bytes(exchanged.right, BURST_BYTES);
     let (mut reader, mut writer) = tokio::io::split(stream);
     let write = async {
         writer.write_all(&burst).await?;
@@ -164,7 +164,7 @@ pub(super) async fn fetch_report(
     client: &Client,
     server: SocketAddr,
     nonce: u64,
-) -> Option<Vec<Tapped>> {
+) -> Option<Vec<TappedSegment>> {
     let mut stream = client.connect(server).await.ok()?;
     stream.write_all(format!("{GREETING} report {nonce:016x}\n").as_bytes()).await.ok()?;
     let mut lines = BufReader::new(stream).lines();

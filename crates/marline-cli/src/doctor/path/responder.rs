@@ -12,13 +12,13 @@ use std::time::Duration;
 
 use marline::config::Linger;
 use marline::{Server, ServerBuilder, Stream};
-use marline_io::{SegmentLog, Tapped};
+use marline_io::{SegmentLog, TappedSegment};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
 use super::exchange::{ANSWER, GREETING};
-use super::seen::{self, Seen};
+use super::seen::{self, SeenSegment};
 
 /// Largest number of recorded segments.
 const LOG: usize = 65_536;
@@ -33,7 +33,7 @@ const OPENING_US: u64 = 30_000_000;
 
 /// A connection for which a report can be requested.
 #[derive(Copy, Clone, Debug)]
-struct Known {
+struct KnownConnection {
     nonce: u64,
     peer: SocketAddr,
     since_us: u64,
@@ -42,7 +42,7 @@ struct Known {
 #[derive(Debug)]
 struct Responder {
     log: SegmentLog,
-    known: Mutex<VecDeque<Known>>,
+    known: Mutex<VecDeque<KnownConnection>>,
 }
 
 /// A server to be bound at this address, with a carrier of raw sockets, and the log of its segments.
@@ -116,31 +116,32 @@ impl Responder {
             known.pop_front();
         }
         let earliest_us = self.log.now_us().saturating_sub(OPENING_US);
-        let since_us = began(&self.log.entries(), peer, earliest_us).unwrap_or(earliest_us);
-        known.push_back(Known { nonce, peer, since_us });
+        let since_us =
+            connection_start(&self.log.entries(), peer, earliest_us).unwrap_or(earliest_us);
+        known.push_back(KnownConnection { nonce, peer, since_us });
     }
 
     /// The segments of the client's connection, without those of the request itself.
-    fn report(&self, nonce: u64, peer: SocketAddr) -> Vec<Tapped> {
+    fn report(&self, nonce: u64, peer: SocketAddr) -> Vec<TappedSegment> {
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        let same = |known: &&Known| known.nonce == nonce && known.peer.ip() == peer.ip();
+        let same = |known: &&KnownConnection| known.nonce == nonce && known.peer.ip() == peer.ip();
         let Some(known) = known.iter().find(same) else { return Vec::new() };
-        told(&self.log.entries(), known.peer, peer, known.since_us)
+        report_entries(&self.log.entries(), known.peer, peer, known.since_us)
     }
 }
 
 /// The report on the connection that `opened` at that time: the segments of its address since then, without those
 /// of the requesting port and the last segments of ports that were active before.
-pub(super) fn told(
-    entries: &[Tapped],
+pub(super) fn report_entries(
+    entries: &[TappedSegment],
     opened: SocketAddr,
     asks: SocketAddr,
     since_us: u64,
-) -> Vec<Tapped> {
+) -> Vec<TappedSegment> {
     let before = entries.iter().filter(|entry| entry.at_us < since_us);
     let others: BTreeSet<SocketAddr> =
         before.map(|entry| entry.remote).filter(|remote| *remote != opened).collect();
-    let about = |entry: &&Tapped| {
+    let about = |entry: &&TappedSegment| {
         let known = entry.remote.ip() == opened.ip() && entry.remote != asks;
         known && entry.at_us >= since_us && !others.contains(&entry.remote)
     };
@@ -149,10 +150,15 @@ pub(super) fn told(
 
 /// Time of the first SYN of the connection from `peer`. Earlier segments belong to an earlier diagnosis, or to one
 /// over another path behind the same NAT.
-pub(super) fn began(entries: &[Tapped], peer: SocketAddr, earliest_us: u64) -> Option<u64> {
+pub(super) fn connection_start(
+    entries: &[TappedSegment],
+    peer: SocketAddr,
+    earliest_us: u64,
+) -> Option<u64> {
     let mut candidates = entries.iter().filter(|entry| entry.at_us >= earliest_us);
-    let is_first =
-        |entry: &&Tapped| !entry.sent && entry.remote == peer && Seen::of(entry, false).is_syn();
+    let is_first = |entry: &&TappedSegment| {
+        !entry.sent && entry.remote == peer && SeenSegment::from_entry(entry, false).is_syn()
+    };
     candidates.find(is_first).map(|syn| syn.at_us)
 }
 
@@ -191,7 +197,7 @@ mod tests {
         let segment = |at_us, sent, remote: SocketAddr, flags: u8| {
             let mut header = [0; 20];
             (header[12], header[13]) = (0x50, flags);
-            Tapped::of(at_us, sent, here, remote, &header).expect("a segment")
+            TappedSegment::of(at_us, sent, here, remote, &header).expect("a segment")
         };
         let peer = SocketAddr::new(other.ip(), 2222);
         let entries = [
@@ -204,8 +210,8 @@ mod tests {
             segment(41, true, peer, 0x12),
             segment(60, false, peer, 0x02),
         ];
-        assert_eq!(began(&entries, peer, 30), Some(40));
-        assert_eq!(began(&entries, other, 0), Some(10));
-        assert_eq!(began(&entries, other, 30), None);
+        assert_eq!(connection_start(&entries, peer, 30), Some(40));
+        assert_eq!(connection_start(&entries, other, 0), Some(10));
+        assert_eq!(connection_start(&entries, other, 30), None);
     }
 }

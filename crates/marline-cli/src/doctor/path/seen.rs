@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use marline_io::Tapped;
+use marline_io::TappedSegment;
 
 /// Option kind of Multipath TCP.
 const MPTCP: u8 = 30;
@@ -13,9 +13,9 @@ const RST: u8 = 0x04;
 const ACK: u8 = 0x10;
 
 /// Writes a segment as one line: time, direction, endpoints, header, payload.
-pub(super) fn write_line(entry: &Tapped, text: &mut String) {
+pub(super) fn write_line(entry: &TappedSegment, text: &mut String) {
     let way = if entry.sent { 'S' } else { 'R' };
-    let Tapped { at_us, local, remote, payload_len, payload_sum, .. } = entry;
+    let TappedSegment { at_us, local, remote, payload_len, payload_sum, .. } = entry;
     // Writing to a String cannot fail.
     let _ = write!(text, "{at_us} {way} {local} {remote} {payload_len} {payload_sum} ");
     for byte in &entry.header {
@@ -25,7 +25,7 @@ pub(super) fn write_line(entry: &Tapped, text: &mut String) {
 }
 
 /// Parses such a line. `None` if it is malformed.
-pub(super) fn read_line(line: &str) -> Option<Tapped> {
+pub(super) fn read_line(line: &str) -> Option<TappedSegment> {
     let mut words = line.split(' ');
     let mut next = || words.next();
     let (at_us, way) = (next()?.parse().ok()?, next()?);
@@ -38,12 +38,12 @@ pub(super) fn read_line(line: &str) -> Option<Tapped> {
     let byte = |at| u8::from_str_radix(&digits[at..at + 2], 16).ok();
     let header = (0..digits.len()).step_by(2).map(byte).collect::<Option<Vec<u8>>>()?;
     let sent = way == "S";
-    Some(Tapped { at_us, sent, local, remote, header, payload_len, payload_sum })
+    Some(TappedSegment { at_us, sent, local, remote, header, payload_len, payload_sum })
 }
 
 /// Fields of a segment that matter to the diagnosis.
 #[derive(Clone, Debug)]
-pub(super) struct Seen {
+pub(super) struct SeenSegment {
     /// Time by the clock of the recording end, in microseconds.
     pub(super) at_us: u64,
     /// Port of the client, as seen by this end.
@@ -58,16 +58,16 @@ pub(super) struct Seen {
     pub(super) sum: u32,
 }
 
-impl Seen {
+impl SeenSegment {
     /// `of_client`: the segment was recorded by the client.
-    pub(super) fn of(entry: &Tapped, of_client: bool) -> Seen {
+    pub(super) fn from_entry(entry: &TappedSegment, of_client: bool) -> SeenSegment {
         let header = &entry.header;
         let word = |at: usize| {
             u32::from_be_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]])
         };
         let client = if of_client { entry.local } else { entry.remote };
         let sack = option(header, SACK).filter(|at| at + 6 <= header.len()).map(|at| word(at + 2));
-        Seen {
+        SeenSegment {
             at_us: entry.at_us,
             client_port: client.port(),
             seq: word(4),

@@ -9,7 +9,7 @@ fn lines_survive_and_nonsense_is_refused() {
     let (local, remote) = ("10.0.0.1:443".parse().unwrap(), "[fd00::2]:999".parse().unwrap());
     let mut segment = vec![7; 50];
     segment[12] = 0x80;
-    let entry = Tapped::of(12, true, local, remote, &segment).expect("a segment");
+    let entry = TappedSegment::of(12, true, local, remote, &segment).expect("a segment");
     let mut text = String::new();
     write_line(&entry, &mut text);
     assert_eq!(read_line(text.trim_end()), Some(entry));

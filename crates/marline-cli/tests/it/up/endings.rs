@@ -27,7 +27,7 @@ fn killed_outright_it_leaves_the_machine_its_network() {
         assert_eq!(world.run(filter), "1");
         assert!(world.goes_directly());
     }
-    assert_eq!(world.run("marline down"), "was not up");
+    assert_eq!(world.run("marline down"), "`marline up` was not running");
 }
 
 #[test]
@@ -113,6 +113,6 @@ fn foreign_routing_rules_are_kept_and_ipv6_may_be_missing() {
     );
     world.up("--path wifi --path lte");
     assert!(world.fetches(&page("www.example.test", 100)));
-    assert_eq!(world.run("marline down"), "down");
+    assert_eq!(world.run("marline down"), "stopped");
     assert!(world.run("ip rule show priority 5301").contains("192.0.2.0/24"), "it is not ours");
 }

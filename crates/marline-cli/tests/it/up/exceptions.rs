@@ -26,7 +26,7 @@ fn networks_and_domains_go_around_it_or_nowhere() {
     assert_eq!(world.run("dig +short +time=5 direct.example.test A @10.0.1.9"), PUBLIC_V4);
     assert_eq!(world.seen_from(PUBLIC_V4), WIFI, "a name that is direct");
     assert!(world.fetches(&page("direct.example.test", 100)));
-    assert_eq!(world.run("marline down"), "down");
+    assert_eq!(world.run("marline down"), "stopped");
     assert_eq!(world.left(), "");
 }
 

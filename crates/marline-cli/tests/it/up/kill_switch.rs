@@ -88,7 +88,7 @@ fn names_are_not_asked_of_a_links_resolver() {
         names("www.example");
         world.run("python3 send-all.py 1");
         assert_eq!(world.seen_by(watch), "", "{options}");
-        assert_eq!(world.run("marline down"), "down");
+        assert_eq!(world.run("marline down"), "stopped");
         let text = std::fs::read_to_string(&resolv_conf).expect("read");
         assert_eq!(text.trim_end(), "nameserver fe80::1%wifi\nsearch test");
     }
@@ -204,7 +204,7 @@ fn a_failure_while_it_runs_leaves_the_kill_switch() {
     // A later `up` without a kill switch takes over the existing one, and `down` then removes it.
     world.up("--path wifi --path lte");
     assert!(world.fetches(&page("www.example.test", 100)));
-    assert_eq!(world.run("marline down"), "down");
+    assert_eq!(world.run("marline down"), "stopped");
     assert_eq!(world.left(), "");
     assert!(world.goes_directly());
 }
@@ -255,7 +255,7 @@ fn a_locked_machine_reaches_its_server_by_name_and_stays_closed_after_a_stop() {
     closed(&world);
     world.up("--config up.toml");
     assert!(world.fetches(&page("www.example.test", 100)));
-    assert_eq!(world.run("marline down"), "down; kill switch removed");
+    assert_eq!(world.run("marline down"), "stopped; kill switch removed");
     assert_eq!(world.left(), "");
     assert!(world.goes_directly());
     assert_eq!(world.run("cat /proc/sys/net/ipv4/conf/all/rp_filter"), "1");

@@ -56,7 +56,7 @@ for _ in range(3):
 print(got[1], got[2], got[3])'"
     ));
     assert_eq!(said, "0 3 1");
-    assert_eq!(world.run("marline down"), "down");
+    assert_eq!(world.run("marline down"), "stopped");
     assert_eq!(world.left(), "");
 }
 

@@ -47,6 +47,6 @@ fn a_signal_and_the_reload_command_reload_the_configuration() {
         assert!(status(&world).contains("lte"), "{wrong}");
     }
     assert!(world.fetches(&page(TARGET_V4, 1_000)));
-    assert_eq!(world.run("marline down"), "down");
+    assert_eq!(world.run("marline down"), "stopped");
     world.hosts.shell(Side::Client, "! ip link show marline0 2> /dev/null");
 }

@@ -37,12 +37,12 @@ fn connections_names_and_datagrams_go_through_it_and_back_after_down() {
     assert!(status.lines().all(|line| line.len() <= 80), "{status}");
     let none = world.output("marline status --control nowhere.sock");
     assert_eq!(none.status.code(), Some(3));
-    assert_eq!(world.run("marline down"), "down");
+    assert_eq!(world.run("marline down"), "stopped");
     let traces = support::plotted(&world.dir().join("traces"), "client-").expect("whole traces");
     assert!(traces.iter().any(|said| said.contains(" B new data, ")), "{traces:?}");
     assert_eq!(world.left(), "");
     assert!(world.goes_directly());
-    assert_eq!(world.run("marline down"), "was not up");
+    assert_eq!(world.run("marline down"), "`marline up` was not running");
 }
 
 #[test]

@@ -121,10 +121,14 @@ fn a_hole_in_either_direction_forbids_plain_tcp() {
 #[test]
 fn the_infinite_mapping_goes_with_the_first_data_behind_the_fallback() {
     let mut fallback = Fallback::default();
-    assert!(!fallback.is_announced() && !fallback.precedes(Ssn(1)));
+    assert!(!fallback.is_announced() && !fallback.is_before_fallback(Ssn(1)));
     let point = Point { ssn: Ssn(6), dsn: Dsn(5) };
     fallback.announce(super::InfiniteMapping { first: Ssn(11), point });
-    assert!(fallback.is_announced() && fallback.precedes(Ssn(10)) && !fallback.precedes(Ssn(11)));
+    assert!(
+        fallback.is_announced()
+            && fallback.is_before_fallback(Ssn(10))
+            && !fallback.is_before_fallback(Ssn(11))
+    );
     assert_eq!(fallback.point_at(Ssn(11)), Some(point));
     assert_eq!([10, 12].map(|at| fallback.point_at(Ssn(at))), [None, None]);
 }

@@ -105,7 +105,7 @@ fn data_after_a_failed_mapping_is_kept_until_an_infinite_mapping() {
     assert_eq!(failed, Err(MappingError::BadChecksum(Dsn(0))));
     rx.announce(mapping(6, 1, 5), Ssn(6)).unwrap();
     assert!(translate(&mut rx, 6, &[6]).unwrap().is_empty());
-    assert_eq!((rx.kept(), rx.failed_at()), (Some(6), Some(Dsn(0))));
+    assert_eq!((rx.kept_bytes(), rx.failed_at()), (Some(6), Some(Dsn(0))));
     assert_eq!(translate(&mut rx, 7, &[0; 7]), Err(MappingError::Overflow));
     assert_eq!(rx.set_infinite(Ssn(90), Dsn(99)), Some((Dsn(0), vec![1, 2, 3, 4, 5, 6])));
     assert_eq!(translate(&mut rx, 7, &[7]).unwrap(), [(6, vec![7])]);

@@ -23,15 +23,15 @@ const MAX_MAPPING_LEN: u64 = u16::MAX as u64;
 
 /// Torn parts of one subflow's receiving side.
 #[derive(Debug, Default)]
-pub(super) struct Torn {
+pub(super) struct TornRanges {
     /// Sorted, disjoint. The first stays until data after it is delivered.
     parts: OnDemand<VecDeque<(Ssn, Ssn)>>,
 }
 
-impl Torn {
+impl TornRanges {
     /// True if `at` is in a torn part, or at the end of one that may still grow.
-    pub(super) fn reaches(&self, at: Ssn) -> bool {
-        let Some(parts) = self.parts.used() else { return false };
+    pub(super) fn covers(&self, at: Ssn) -> bool {
+        let Some(parts) = self.parts.get_used() else { return false };
         let index = parts.partition_point(|(_, end)| *end < at);
         parts.get(index).is_some_and(|(start, end)| {
             *start <= at && (at < *end || end.since(*start) < MAX_MAPPING_LEN)
@@ -88,8 +88,8 @@ impl Torn {
 mod tests {
     use super::*;
 
-    fn torn(parts: &[(u64, u64)]) -> Torn {
-        let mut torn = Torn::default();
+    fn torn(parts: &[(u64, u64)]) -> TornRanges {
+        let mut torn = TornRanges::default();
         parts.iter().for_each(|(start, end)| torn.insert(Ssn(*start), Ssn(*end), 3));
         torn
     }
@@ -107,7 +107,7 @@ mod tests {
     fn the_end_of_a_part_is_known_until_something_behind_it_had_its_turn() {
         let mut known = torn(&[(10, 20), (30, 40)]);
         known.advance(Ssn(20));
-        assert!(known.reaches(Ssn(20)) && !known.reaches(Ssn(21)) && known.reaches(Ssn(35)));
+        assert!(known.covers(Ssn(20)) && !known.covers(Ssn(21)) && known.covers(Ssn(35)));
         known.advance(Ssn(21));
         assert_eq!(*known.parts, [(Ssn(30), Ssn(40))]);
     }
@@ -115,6 +115,6 @@ mod tests {
     #[test]
     fn a_part_grows_no_longer_than_a_mapping() {
         let known = torn(&[(1, 1 + MAX_MAPPING_LEN)]);
-        assert!(known.reaches(Ssn(MAX_MAPPING_LEN)) && !known.reaches(Ssn(1 + MAX_MAPPING_LEN)));
+        assert!(known.covers(Ssn(MAX_MAPPING_LEN)) && !known.covers(Ssn(1 + MAX_MAPPING_LEN)));
     }
 }

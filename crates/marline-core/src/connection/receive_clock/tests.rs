@@ -23,12 +23,12 @@ fn run(
     clock: &mut ReceiveClock,
     end: u64,
     cond: impl Fn(Instant) -> Conditions,
-) -> Vec<(u64, Due)> {
+) -> Vec<(u64, ClockAction)> {
     let mut said = Vec::new();
     for _ in 0..1_000 {
         let Some(due) = clock.next_timeout().filter(|due| *due <= at(end)) else { return said };
         let verdict = clock.on_timeout(due, &cond(due));
-        if verdict != Due::Nothing {
+        if verdict != ClockAction::Nothing {
             said.push((due.as_millis(), verdict));
         }
     }
@@ -46,7 +46,7 @@ fn silence_after_data_without_the_mark_is_a_stall() {
         data(&mut clock, turn * 100, (turn + 1) * 1_000, &seed(turn * 100));
         assert!(clock.is_running());
     }
-    assert_eq!(run(&mut clock, 10_000, |_| seed(900)), [(1_400, Due::Stalled)]);
+    assert_eq!(run(&mut clock, 10_000, |_| seed(900)), [(1_400, ClockAction::Stalled)]);
     assert!(!clock.is_running(), "it judges once");
 }
 
@@ -58,7 +58,7 @@ fn the_mark_stops_it_and_more_data_starts_it_again() {
     data(&mut clock, 10, 2_000, &seed(10));
     assert_eq!(clock.next_timeout(), None);
     data(&mut clock, 5_000, 3_000, &seed(5_000));
-    assert_eq!(run(&mut clock, 60_000, |_| seed(5_000)), [(5_500, Due::Stalled)]);
+    assert_eq!(run(&mut clock, 60_000, |_| seed(5_000)), [(5_500, ClockAction::Stalled)]);
 }
 
 #[test]
@@ -102,7 +102,7 @@ fn data_behind_a_hole_starts_it_and_does_not_restart_it() {
     assert!(!clock.is_running());
     clock.on_rest(at(100), Dsn(1_000), Dsn(3_000), &seed(100));
     clock.on_rest(at(400), Dsn(1_000), Dsn(4_000), &seed(400));
-    assert_eq!(run(&mut clock, 60_000, |_| seed(400)), [(600, Due::Stalled)]);
+    assert_eq!(run(&mut clock, 60_000, |_| seed(400)), [(600, ClockAction::Stalled)]);
 }
 
 #[test]
@@ -112,7 +112,7 @@ fn a_data_ack_restarts_it_and_starts_nothing() {
     assert!(!clock.is_running());
     data(&mut clock, 0, 1_000, &seed(0));
     clock.on_data_ack(at(300), &seed(300));
-    assert_eq!(run(&mut clock, 60_000, |_| seed(300)), [(800, Due::Stalled)]);
+    assert_eq!(run(&mut clock, 60_000, |_| seed(300)), [(800, ClockAction::Stalled)]);
 }
 
 #[test]
@@ -121,7 +121,7 @@ fn a_shorter_wait_counts_from_the_next_data_on() {
     let unknown = Conditions { stall: Some(MS(1_500)), ..seed(0) };
     data(&mut clock, 0, 1_000, &unknown);
     data(&mut clock, 100, 2_000, &seed(100));
-    assert_eq!(run(&mut clock, 60_000, |_| seed(100)), [(600, Due::Stalled)]);
+    assert_eq!(run(&mut clock, 60_000, |_| seed(100)), [(600, ClockAction::Stalled)]);
 }
 
 #[test]
@@ -129,8 +129,8 @@ fn three_unanswered_probes_prove_silence() {
     let mut clock = ReceiveClock::default();
     data(&mut clock, 0, 1_000, &probing(Some(500), 0));
     let said = run(&mut clock, 60_000, |_| probing(Some(500), 0));
-    let probe = |ms| (ms, Due::Probe);
-    assert_eq!(said, [probe(50), probe(100), probe(150), (200, Due::Unanswered)]);
+    let probe = |ms| (ms, ClockAction::Probe);
+    assert_eq!(said, [probe(50), probe(100), probe(150), (200, ClockAction::Unanswered)]);
 }
 
 #[test]
@@ -140,8 +140,8 @@ fn an_answer_resets_the_probes_but_not_the_stall() {
     // Each probe is answered within 10 ms, but no data comes.
     let heard = |now: Instant| now.as_millis().saturating_sub(40);
     let said = run(&mut clock, 60_000, |now| probing(Some(500), heard(now)));
-    assert_eq!(said.last(), Some(&(500, Due::Stalled)), "{said:?}");
-    assert!(said.iter().all(|(_, due)| *due != Due::Unanswered), "{said:?}");
+    assert_eq!(said.last(), Some(&(500, ClockAction::Stalled)), "{said:?}");
+    assert!(said.iter().all(|(_, due)| *due != ClockAction::Unanswered), "{said:?}");
 }
 
 #[test]
@@ -150,11 +150,11 @@ fn a_peer_without_marks_is_probed_once_and_believed() {
     data(&mut clock, 0, 1_000, &probing(None, 0));
     let heard = |now: Instant| if now > at(60) { 60 } else { 0 };
     let said = run(&mut clock, 60_000, |now| probing(None, heard(now)));
-    assert_eq!(said, [(50, Due::Probe)]);
+    assert_eq!(said, [(50, ClockAction::Probe)]);
     assert!(!clock.is_running(), "no probes into an idle line");
     data(&mut clock, 9_000, 2_000, &probing(None, 9_000));
     let said = run(&mut clock, 60_000, |_| probing(None, 9_000));
-    assert_eq!(said.last(), Some(&(9_200, Due::Unanswered)), "{said:?}");
+    assert_eq!(said.last(), Some(&(9_200, ClockAction::Unanswered)), "{said:?}");
 }
 
 #[test]
@@ -177,14 +177,14 @@ fn a_flow_with_pauses_is_probed_later() {
         data(&mut clock, now + 1, turn * 2_000 + 2_000, &cond(now + 1));
     }
     let first = run(&mut clock, 60_000, |_| cond(now + 1))[0];
-    assert_eq!(first, (now + 1 + 2 * 99, Due::Probe));
+    assert_eq!(first, (now + 1 + 2 * 99, ClockAction::Probe));
     // The pauses are forgotten in two to three seconds of steady data.
     for step in 0..400 {
         data(&mut clock, now + 200 + step * 10, 100_000 + step, &cond(now + 200 + step * 10));
     }
     now += 200 + 399 * 10;
     let first = run(&mut clock, 60_000, |_| cond(now))[0];
-    assert_eq!(first, (now + 50, Due::Probe));
+    assert_eq!(first, (now + 50, ClockAction::Probe));
 }
 
 #[test]
@@ -193,7 +193,7 @@ fn steady_data_rarely_wakes_the_clock() {
     let mut wakes = 0;
     for step in 0..10_000u64 {
         while let Some(due) = clock.next_timeout().filter(|due| *due <= at(step)) {
-            assert_eq!(clock.on_timeout(due, &seed(step)), Due::Nothing);
+            assert_eq!(clock.on_timeout(due, &seed(step)), ClockAction::Nothing);
             wakes += 1;
         }
         data(&mut clock, step, (step + 1) * 1_000, &seed(step));
@@ -205,7 +205,7 @@ fn steady_data_rarely_wakes_the_clock() {
 fn an_excused_silence_restarts_the_whole_wait() {
     let mut clock = ReceiveClock::default();
     data(&mut clock, 0, 1_000, &seed(0));
-    clock.excuse(at(500), &seed(0));
+    clock.restart_wait(at(500), &seed(0));
     assert_eq!(clock.next_timeout(), Some(at(1_000)));
 }
 
@@ -214,16 +214,20 @@ fn an_excused_silence_restarts_the_whole_wait() {
 fn a_late_verdict_waits_for_segments_in_the_socket() {
     let mut clock = ReceiveClock::default();
     data(&mut clock, 0, 1_000, &seed(0));
-    assert_eq!(clock.on_timeout(at(800), &seed(0)), Due::Nothing);
+    assert_eq!(clock.on_timeout(at(800), &seed(0)), ClockAction::Nothing);
     assert_eq!(clock.next_timeout(), Some(at(820)));
     // A segment was read, so the wait restarts.
     data(&mut clock, 801, 2_000, &seed(801));
-    assert_eq!(run(&mut clock, 10_000, |_| seed(801)), [(1_301, Due::Stalled)]);
+    assert_eq!(run(&mut clock, 10_000, |_| seed(801)), [(1_301, ClockAction::Stalled)]);
     // No segment was waiting.
     data(&mut clock, 2_000, 3_000, &seed(2_000));
-    assert_eq!(clock.on_timeout(at(3_000), &seed(2_000)), Due::Nothing);
-    assert_eq!(clock.on_timeout(at(3_010), &seed(2_000)), Due::Nothing, "before the grace is over");
-    assert_eq!(clock.on_timeout(at(3_020), &seed(2_000)), Due::Stalled);
+    assert_eq!(clock.on_timeout(at(3_000), &seed(2_000)), ClockAction::Nothing);
+    assert_eq!(
+        clock.on_timeout(at(3_010), &seed(2_000)),
+        ClockAction::Nothing,
+        "before the grace is over"
+    );
+    assert_eq!(clock.on_timeout(at(3_020), &seed(2_000)), ClockAction::Stalled);
 }
 
 #[test]
@@ -235,5 +239,5 @@ fn a_timer_that_is_always_late_still_reaches_a_verdict() {
         let late = due + MS(100);
         said.push((late.as_millis(), clock.on_timeout(late, &seed(0))));
     }
-    assert_eq!(said.last(), Some(&(960, Due::Stalled)), "{said:?}");
+    assert_eq!(said.last(), Some(&(960, ClockAction::Stalled)), "{said:?}");
 }

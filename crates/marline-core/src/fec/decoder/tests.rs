@@ -46,7 +46,7 @@ impl Stream {
     }
 }
 
-impl Known for Stream {
+impl KnownBytes for Stream {
     fn oldest(&self) -> Dsn {
         Dsn(self.oldest)
     }
@@ -56,7 +56,7 @@ impl Known for Stream {
         Dsn(next as u64)
     }
 
-    fn missing(&self, range: DataRange, holes: &mut Vec<DataRange>) {
+    fn missing_ranges(&self, range: DataRange, holes: &mut Vec<DataRange>) {
         for p in range.start.0..range.end.0 {
             if self.have.get(p as usize).copied().unwrap_or(false) {
                 continue;

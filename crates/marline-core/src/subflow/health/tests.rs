@@ -18,7 +18,7 @@ fn the_first_cause_sets_the_silence_and_a_segment_ends_it() {
     assert_eq!(health.get(), Health::Unreachable { since: T(5), cause });
     assert_eq!(health.on_heard(MS(3)), Some(EndOfSilence { was_rescued: false, unheard: MS(3) }));
     assert!(health.is_usable() && health.on_heard(MS(5)).is_none());
-    assert!(health.facts.used().is_none(), "a usable one keeps nothing");
+    assert!(health.facts.get_used().is_none(), "a usable one keeps nothing");
 }
 
 #[test]
@@ -74,7 +74,7 @@ fn doubt_lasts_as_long_as_the_path_health_verdict() {
     assert!(health.needs_rescue());
     let change = health.on_verdict(T(5), None).expect("news");
     assert!(change.turned && !change.reinjects_outstanding() && change.fault.is_none());
-    assert!(health.facts.used().is_none(), "a usable one keeps nothing");
+    assert!(health.facts.get_used().is_none(), "a usable one keeps nothing");
 }
 
 #[test]

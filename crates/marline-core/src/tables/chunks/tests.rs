@@ -58,20 +58,20 @@ fn lasting_bytes_are_referred_to_where_they_fill_a_chunk() {
     static BYTES: [u8; 3 * CHUNK as usize] = [7; 3 * CHUNK as usize];
     let mut chunks = new_chunks();
     // In pieces, of which only the first fills a whole chunk with the following bytes.
-    chunks.lend(0, &BYTES, 10_000);
-    chunks.lend(10_000, &BYTES[10_000..20_000], 10_000);
+    chunks.refer_to(0, &BYTES, 10_000);
+    chunks.refer_to(10_000, &BYTES[10_000..20_000], 10_000);
     assert_eq!(chunks.memory(), CHUNK, "the second piece ends within a chunk");
-    chunks.lend(20_000, &BYTES[20_000..], BYTES.len() - 20_000);
+    chunks.refer_to(20_000, &BYTES[20_000..], BYTES.len() - 20_000);
     assert_eq!(chunks.memory(), CHUNK);
     let mut out = vec![0; BYTES.len()];
     assert!(chunks.read(0, &mut out));
     assert_eq!(out, BYTES);
     // First with equal bytes from another place, then with different ones.
     let mut chunks = new_chunks();
-    chunks.lend(0, &BYTES, 100);
-    chunks.lend(100, &BYTES[..100], 100);
+    chunks.refer_to(0, &BYTES, 100);
+    chunks.refer_to(100, &BYTES[..100], 100);
     assert_eq!(chunks.memory(), 0);
-    chunks.lend(200, &OTHER, 100);
+    chunks.refer_to(200, &OTHER, 100);
     assert_eq!(chunks.memory(), CHUNK);
     chunks.write(300, &pattern(300, 100));
     let mut out = vec![0; 400];
@@ -90,7 +90,7 @@ fn lasting_bytes_are_referred_to_where_they_fill_a_chunk() {
 fn a_lent_chunk_is_written_to_as_a_copy() {
     static BYTES: [u8; CHUNK as usize] = [7; CHUNK as usize];
     let mut chunks = new_chunks();
-    chunks.lend(0, &BYTES, 100);
+    chunks.refer_to(0, &BYTES, 100);
     chunks.pin(0, 100);
     chunks.write(100, &[8; 100]);
     let mut out = vec![0; 200];

@@ -173,7 +173,7 @@ fn an_observer_of_everything_cannot_steal_a_flow() {
     for seen in &pair.seen {
         if let Some(Frame::Handshake { more, .. }) = Frame::parse(seen) {
             tries.push(more.introduction.commitment);
-            let mut bond = own.bond(now, Some(more.introduction));
+            let mut bond = own.bind_flow(now, Some(more.introduction));
             tries.extend(own.response(&mut bond, SERVER_FLOW, CLIENT_FLOW, &nonce));
         }
     }
@@ -332,7 +332,7 @@ fn a_syn_that_made_room_for_others_still_counts_for_its_flow() {
     for n in 0..PENDING_CAPACITY as u64 {
         server.receive(now, &datagram(outer(1, 9, 1), &syn(0x5000 + n, 44)));
     }
-    assert!(!server.pending.knows(CLIENT_FLOW, ip(9)));
+    assert!(!server.pending.contains(CLIENT_FLOW, ip(9)));
     server.receive(now, &datagram(here(), &syn(CLIENT_FLOW, 44)));
     assert!(answer(&mut server, now, 60).is_some(), "the client is there, and gets its answer");
 }

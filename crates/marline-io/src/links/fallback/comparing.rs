@@ -10,7 +10,7 @@ use marline_time::{Duration, Instant};
 
 use super::{Backoff, Leaving, Order, Routes, TransportChoice, UdpUse};
 use crate::carrier::FlowEnds;
-use crate::links::pace::{DataDirection, LaneBytes, Policed};
+use crate::links::pace::{DataDirection, LaneBytes, PolicedRoute};
 
 /// Duration of a trial of a link. Data of its first moments counts as well, because a transfer may end during the
 /// trial.
@@ -36,7 +36,7 @@ pub struct CarrierRates {
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(super) enum Comparison {
     /// A link is being opened or in use for a trial. `measured_at`: end of the trial.
-    Running { datagrams: Policed, measured_at: Option<Instant> },
+    Running { datagrams: PolicedRoute, measured_at: Option<Instant> },
     /// The link is faster; it is kept until the next comparison.
     Faster { rates: CarrierRates, until: Instant },
 }
@@ -73,7 +73,7 @@ impl Routes {
     }
 
     /// Opens a link for a comparison if the route looks policed.
-    fn compare_where(&mut self, now: Instant, ends: FlowEnds, policed: Option<Policed>) {
+    fn compare_where(&mut self, now: Instant, ends: FlowEnds, policed: Option<PolicedRoute>) {
         let Some(datagrams) = policed else { return };
         let Some(route) = self.routes.get_mut(&ends) else { return };
         if route.way == TransportChoice::Datagrams
@@ -93,13 +93,13 @@ impl Routes {
         let leaving = match route.comparison.take() {
             None => return,
             Some(Comparison::Running { datagrams, .. }) => {
-                let Policed { bits_per_s, .. } = datagrams;
+                let PolicedRoute { bits_per_s, .. } = datagrams;
                 let rate = self.paces.trial_rate(now, &ends, &datagrams);
                 let link_rate = rate.unwrap_or_default();
                 if link_rate >= bits_per_s.saturating_mul(FASTER_PERCENT) / 100 {
                     let rates =
                         CarrierRates { udp_bits_per_s: bits_per_s, tcp_bits_per_s: link_rate };
-                    let until = now + COMPARE.after(route.slower);
+                    let until = now + COMPARE.delay_after(route.slower);
                     route.slower = route.slower.saturating_add(1);
                     route.comparison = Some(Comparison::Faster { rates, until });
                     self.orders.push_back(Order::Keep(ends, rates));
@@ -107,7 +107,7 @@ impl Routes {
                 }
                 let pause = match rate {
                     None => COMPARE_AFTER_NOTHING,
-                    Some(_) => COMPARE.after(route.in_vain),
+                    Some(_) => COMPARE.delay_after(route.in_vain),
                 };
                 route.in_vain = route.in_vain.saturating_add(u32::from(rate.is_some()));
                 route.compare_at = now + pause;
@@ -118,9 +118,9 @@ impl Routes {
                 Leaving::NextComparison
             }
         };
-        route.take(now, TransportChoice::Datagrams);
+        route.choose_transport(now, TransportChoice::Datagrams);
         route.heard_at = Some(now);
-        self.paces.forget(&ends);
+        self.paces.drop_route(&ends);
         self.orders.push_back(Order::Leave(ends, leaving));
         self.orders.push_back(Order::Close(link));
     }

@@ -174,7 +174,7 @@ fn an_unsupported_request_gets_its_status_code() {
 
 #[test]
 fn origin_form_is_for_this_port() {
-    let own = |method: &str, path: &str, host: Option<&str>| Own {
+    let own = |method: &str, path: &str, host: Option<&str>| OwnResource {
         method: method.to_owned(),
         path: path.to_owned(),
         host: host.map(str::to_owned),

@@ -21,7 +21,7 @@ pub struct Opportunistic;
 
 impl Coupling for Opportunistic {
     fn increase(group: &Group) -> f64 {
-        let Some(me) = group.me() else { return 0.0 };
+        let Some(me) = group.own_member() else { return 0.0 };
         let rate = group.total_rate();
         me.window / (me.rtt * me.rtt) / (rate * rate) + shift(group, me) / me.window
     }
@@ -98,7 +98,7 @@ mod tests {
         let shift_of = |me: usize| {
             let mut group = group(members);
             group.members.iter_mut().enumerate().for_each(|(i, m)| m.is_me = i == me);
-            shift(&group, group.me().unwrap())
+            shift(&group, group.own_member().unwrap())
         };
         assert!((shift_of(0) - 1.0 / 6.0).abs() < 1e-12);
         assert!((shift_of(1) - 1.0 / 6.0).abs() < 1e-12);

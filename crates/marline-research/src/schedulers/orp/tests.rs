@@ -1,4 +1,4 @@
-use marline_algos::schedulers::{MinRtt, Penalise, Retransmit, RoundRobin};
+use marline_algos::schedulers::{MinRtt, Penalize, Retransmit, RoundRobin};
 use marline_policy::{SubflowId, SubflowView};
 use marline_testkit::views::{Stream, full, view};
 use marline_time::Instant;
@@ -32,7 +32,7 @@ fn the_rules_of_orp_replace_those_of_min_rtt() {
     assert_eq!(wide.len(), 3, "a penalty and both segments: {wide:?}");
     let rules = OpportunisticRules {
         retransmit: Retransmit::Kernel,
-        penalise: Penalise::Off,
+        penalise: Penalize::Off,
         ..OpportunisticRules::KERNEL
     };
     let one = asked(&mut Orp::new(Box::<MinRtt>::default(), rules), BLOCKED);

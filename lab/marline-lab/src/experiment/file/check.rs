@@ -8,11 +8,11 @@ use marline::config::{LoneKeepalive, ReceiveTimer};
 
 use super::diagnostic::{Diagnostic, KeyPath};
 use super::document::{Contestant, ExperimentFile};
-use super::raw::{Raw, RawFault, RawVariant, RawWorkload};
+use super::raw::{Raw, RawFault, RawVariant, RawWorkload, RawWorkloads};
 use super::values::{Bytes, Span, Time};
 use crate::emulation::script::{self, Order};
 use crate::experiment::{
-    Experiment, Fault, Moment, Stack, TimelineConfig, Variant, can_be_restored,
+    Experiment, Fault, Load, Moment, Stack, TimelineConfig, Variant, can_be_restored,
 };
 use crate::policies;
 use crate::scenario::{Event, Path, Scenario, check_name, path_number};
@@ -28,7 +28,9 @@ const BULK_BYTES: u32 = 65_536;
 /// Default time to wait for the last messages after the planned end.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Kinds of workloads.
-const KINDS: &str = "echo, ask, dialogue, bursts, exchange, blocks, bulk";
+const KINDS: &str = "echo, ask, dialogue, bursts, exchange, blocks, bulk, upload";
+/// Most workloads of a run.
+const MAX_WORKLOADS: usize = 32;
 
 /// Collects the mistakes in a file.
 struct Checker<'a> {
@@ -73,7 +75,7 @@ pub(super) fn checked(raw: Raw, text: &str) -> Result<ExperimentFile, Vec<Diagno
     let mut checker = Checker { text, diagnostics: Vec::new() };
     paths(&mut checker, &raw.paths);
     events(&mut checker, &raw.events, &raw.paths);
-    let workload = workload(&mut checker, &raw.workload);
+    let loads = loads(&mut checker, &raw.workloads);
     let mut moments = Vec::new();
     for (number, raw_fault) in raw.faults.iter().enumerate() {
         moments.extend(fault(&mut checker, number, raw_fault, &raw.paths));
@@ -81,9 +83,9 @@ pub(super) fn checked(raw: Raw, text: &str) -> Result<ExperimentFile, Vec<Diagno
     let contestants = contestants(&mut checker, &raw.variants, &raw.paths);
     let interval = raw.timelines.map(|time| TimelineConfig::with_interval(time.0));
     checker.ok(&KeyPath::top("timelines"), interval.transpose());
-    let Some(workload) = workload.filter(|_| checker.diagnostics.is_empty()) else {
+    if !checker.diagnostics.is_empty() {
         return Err(checker.diagnostics);
-    };
+    }
     let experiment = Experiment {
         scenario: Scenario {
             seed: raw.seed.unwrap_or(1),
@@ -92,7 +94,7 @@ pub(super) fn checked(raw: Raw, text: &str) -> Result<ExperimentFile, Vec<Diagno
             server: raw.server,
             events: raw.events,
         },
-        workload,
+        loads,
         faults: moments,
         warm_up: raw.warm_up.map_or(Duration::ZERO, |time| time.0),
         patience: raw.patience.map_or(PATIENCE, |time| time.0),
@@ -190,64 +192,97 @@ fn count(checker: &mut Checker<'_>, key_path: &KeyPath, count: Option<u32>) -> O
     Some(count)
 }
 
-fn workload(checker: &mut Checker<'_>, raw: &RawWorkload) -> Option<Workload> {
-    let key_path = KeyPath::top("workload");
+/// The workloads with their places. Without a name they are named by their kinds, if there are several.
+fn loads(checker: &mut Checker<'_>, raw: &RawWorkloads) -> Vec<Load> {
+    let top = KeyPath::top("workload");
+    let (list, several) = (&raw.all, raw.all.len() > 1);
+    if list.is_empty() || list.len() > MAX_WORKLOADS {
+        checker.report(&top, format!("there must be 1 to {MAX_WORKLOADS} workloads"));
+    }
+    let mut loads: Vec<Load> = Vec::new();
+    for (number, raw_load) in list.iter().enumerate() {
+        let key_path = if raw.is_list { top.at(number) } else { top.clone() };
+        let usual = if several { raw_load.kind.as_str() } else { "" };
+        let name = raw_load.name.as_deref().unwrap_or(usual).to_owned();
+        if loads.iter().any(|other| other.name == name) {
+            let what = format!("two workloads are named `{name}`: give each a `name`");
+            checker.report(&key_path, what);
+        }
+        let shared = |other: &RawWorkload| {
+            other.connection.is_some() && other.connection == raw_load.connection
+        };
+        if raw_load.kind == "dialogue" && list.iter().filter(|other| shared(other)).count() > 1 {
+            checker.report(&key_path.key("connection"), "a dialogue needs a connection of its own");
+        }
+        if let Some(workload) = workload(checker, &key_path, raw_load) {
+            let from = raw_load.from.map_or(Duration::ZERO, |time| time.0);
+            loads.push(Load { name, workload, connection: raw_load.connection.clone(), from });
+        }
+    }
+    loads
+}
+
+fn workload(checker: &mut Checker<'_>, key_path: &KeyPath, raw: &RawWorkload) -> Option<Workload> {
     let before = checker.diagnostics.len();
     let bytes_at = key_path.key("bytes");
     let kind = raw.kind.as_str();
     if !matches!(kind, "ask" | "dialogue") {
         for (key, value) in [("request", &raw.request), ("answer", &raw.answer)] {
             let why = "only kind = \"ask\" and kind = \"dialogue\" have this key";
-            checker.refuse(&key_path, key, why, value.as_ref());
+            checker.refuse(key_path, key, why, value.as_ref());
         }
     }
     if kind != "dialogue" {
         let why = "only kind = \"dialogue\" has this key";
-        checker.refuse(&key_path, "pieces", why, raw.pieces.as_ref());
-        checker.refuse(&key_path, "unanswered", why, raw.unanswered.as_ref());
+        checker.refuse(key_path, "pieces", why, raw.pieces.as_ref());
+        checker.refuse(key_path, "unanswered", why, raw.unanswered.as_ref());
     }
-    if matches!(kind, "blocks" | "bulk") {
+    if matches!(kind, "blocks" | "bulk" | "upload") {
         let why = "a stream has no messages: use `lasts`";
-        checker.refuse(&key_path, "gap", why, raw.gap.as_ref());
-        checker.refuse(&key_path, "count", why, raw.count.as_ref());
+        checker.refuse(key_path, "gap", why, raw.gap.as_ref());
+        checker.refuse(key_path, "count", why, raw.count.as_ref());
     } else if kind == "exchange" {
         let why = "an exchange is one message each way, at the start";
-        checker.refuse(&key_path, "gap", why, raw.gap.as_ref());
-        checker.refuse(&key_path, "count", why, raw.count.as_ref());
-        checker.refuse(&key_path, "lasts", why, raw.lasts.as_ref());
+        checker.refuse(key_path, "gap", why, raw.gap.as_ref());
+        checker.refuse(key_path, "count", why, raw.count.as_ref());
+        checker.refuse(key_path, "lasts", why, raw.lasts.as_ref());
     } else {
         let why =
             "this workload ends after `count` messages; only blocks and bulk have a time limit";
-        checker.refuse(&key_path, "lasts", why, raw.lasts.as_ref());
+        checker.refuse(key_path, "lasts", why, raw.lasts.as_ref());
     }
     let workload = match kind {
         "echo" => {
-            let bytes = checker.need(&key_path, "bytes", "200", raw.bytes);
+            let bytes = checker.need(key_path, "bytes", "200", raw.bytes);
             let bytes = bytes.and_then(|bytes| one_size(checker, &bytes_at, bytes));
-            let gap = gap(checker, &key_path, raw.gap);
-            let count = count(checker, &key_path, raw.count)?;
+            let gap = gap(checker, key_path, raw.gap);
+            let count = count(checker, key_path, raw.count)?;
             let (bytes, gap) = (bytes?, gap?);
             Workload::Ask { request_bytes: bytes, answer_bytes: bytes, gap, count }
         }
-        "ask" | "dialogue" => questions(checker, raw)?,
+        "ask" | "dialogue" => questions(checker, key_path, raw)?,
         "bursts" => {
             let example = "\"100kB\" or [\"0.5MB\", \"1.5MB\"]";
-            let bytes = checker.need(&key_path, "bytes", example, raw.bytes);
-            let gap = gap(checker, &key_path, raw.gap);
-            let count = count(checker, &key_path, raw.count);
+            let bytes = checker.need(key_path, "bytes", example, raw.bytes);
+            let gap = gap(checker, key_path, raw.gap);
+            let count = count(checker, key_path, raw.count);
             bursts(checker, &bytes_at, bytes?, gap?, count?)?
         }
         "exchange" => {
-            let bytes = checker.need(&key_path, "bytes", "\"8MiB\"", raw.bytes)?;
+            let bytes = checker.need(key_path, "bytes", "\"8MiB\"", raw.bytes)?;
             Workload::Exchange { bytes: one_size(checker, &bytes_at, bytes)? }
         }
-        "blocks" | "bulk" => {
-            let usual = (raw.kind == "bulk").then_some(Bytes(u64::from(BULK_BYTES)));
+        "blocks" | "bulk" | "upload" => {
+            let usual = (raw.kind != "blocks").then_some(Bytes(u64::from(BULK_BYTES)));
             let usual = usual.map(|bytes| Span { least: bytes, most: bytes });
-            let bytes = checker.need(&key_path, "bytes", "8192", raw.bytes.or(usual));
+            let bytes = checker.need(key_path, "bytes", "8192", raw.bytes.or(usual));
             let bytes = bytes.and_then(|bytes| one_size(checker, &bytes_at, bytes));
-            let lasts = checker.need(&key_path, "lasts", "\"30s\"", raw.lasts)?;
-            Workload::Blocks { bytes: bytes?, lasts_ms: lasts.0.as_millis() as u64 }
+            let lasts = checker.need(key_path, "lasts", "\"30s\"", raw.lasts)?;
+            let (bytes, lasts_ms) = (bytes?, lasts.0.as_millis() as u64);
+            match kind {
+                "upload" => Workload::Upload { bytes, lasts_ms },
+                _ => Workload::Blocks { bytes, lasts_ms },
+            }
         }
         other => {
             let what = format!("unknown workload `{other}`; known: {KINDS}");
@@ -259,15 +294,14 @@ fn workload(checker: &mut Checker<'_>, raw: &RawWorkload) -> Option<Workload> {
 }
 
 /// Workloads of requests and answers.
-fn questions(checker: &mut Checker<'_>, raw: &RawWorkload) -> Option<Workload> {
-    let key_path = KeyPath::top("workload");
-    checker.refuse(&key_path, "bytes", "this has `request` and `answer`", raw.bytes.as_ref());
-    let request = checker.need(&key_path, "request", "100", raw.request);
-    let answer = checker.need(&key_path, "answer", "1000", raw.answer);
+fn questions(checker: &mut Checker<'_>, key_path: &KeyPath, raw: &RawWorkload) -> Option<Workload> {
+    checker.refuse(key_path, "bytes", "this has `request` and `answer`", raw.bytes.as_ref());
+    let request = checker.need(key_path, "request", "100", raw.request);
+    let answer = checker.need(key_path, "answer", "1000", raw.answer);
     let request = request.and_then(|bytes| size(checker, &key_path.key("request"), bytes));
     let answer = answer.and_then(|bytes| size(checker, &key_path.key("answer"), bytes));
-    let gap = gap(checker, &key_path, raw.gap);
-    let count = count(checker, &key_path, raw.count);
+    let gap = gap(checker, key_path, raw.gap);
+    let count = count(checker, key_path, raw.count);
     let (request_bytes, answer_bytes) = (request?, answer?);
     let (gap, count) = (gap?, count?);
     if raw.kind == "ask" {

@@ -1,7 +1,11 @@
 //! Serde schema of an experiment file.
 
+use std::fmt;
+
 use marline::config::BufferTuning;
-use serde::Deserialize;
+use serde::de::value::{MapAccessDeserializer, SeqAccessDeserializer};
+use serde::de::{MapAccess, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer};
 
 use super::values::{Bytes, Span, Time};
 use crate::experiment::Stack;
@@ -28,7 +32,8 @@ pub(super) struct Raw {
     pub(super) events: Vec<Event>,
     #[serde(default, rename = "fault")]
     pub(super) faults: Vec<RawFault>,
-    pub(super) workload: RawWorkload,
+    #[serde(rename = "workload")]
+    pub(super) workloads: RawWorkloads,
     #[serde(default, rename = "variant")]
     pub(super) variants: Vec<RawVariant>,
     /// Parsed separately.
@@ -36,10 +41,45 @@ pub(super) struct Raw {
     pub(super) _sweep: toml::Table,
 }
 
+/// Table `workload`, or several in a list.
+#[derive(Debug)]
+pub(super) struct RawWorkloads {
+    pub(super) all: Vec<RawWorkload>,
+    pub(super) is_list: bool,
+}
+
+impl<'de> Deserialize<'de> for RawWorkloads {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        // Not an untagged enum, whose errors have no place.
+        struct Either;
+        impl<'de> Visitor<'de> for Either {
+            type Value = RawWorkloads;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("[workload] or [[workload]]")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<RawWorkloads, A::Error> {
+                let one = Deserialize::deserialize(MapAccessDeserializer::new(map))?;
+                Ok(RawWorkloads { all: vec![one], is_list: false })
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, list: A) -> Result<RawWorkloads, A::Error> {
+                let all = Deserialize::deserialize(SeqAccessDeserializer::new(list))?;
+                Ok(RawWorkloads { all, is_list: true })
+            }
+        }
+        from.deserialize_any(Either)
+    }
+}
+
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RawWorkload {
     pub(super) kind: String,
+    pub(super) name: Option<String>,
+    pub(super) connection: Option<String>,
+    pub(super) from: Option<Time>,
     pub(super) bytes: Option<Span<Bytes>>,
     pub(super) request: Option<Bytes>,
     pub(super) answer: Option<Bytes>,

@@ -183,6 +183,12 @@ pub(super) fn applied(text: &str, chosen: &[(&Axis, &Value)]) -> Result<Experime
 fn replace(document: &mut Table, key: &str, value: &Value) -> anyhow::Result<()> {
     let words: Vec<&str> = key.split('.').collect();
     match words[..] {
+        ["workload", name, ref item @ ..]
+            if !item.is_empty() && document.get("workload").is_some_and(Value::is_array) =>
+        {
+            let mut workloads = named(document, "workload", name)?.into_iter();
+            workloads.try_for_each(|workload| set(workload, item, value))
+        }
         ["workload" | "client" | "server", ..] | [_] => set(document, &words, value),
         ["path", name, ref item @ ..] if !item.is_empty() => {
             for path in named(document, "path", name)? {

@@ -39,7 +39,7 @@ fn a_file_becomes_an_experiment() {
     let gap = Gap { least_ms: 300.0, most_ms: 300.0 };
     let workload =
         Workload::RandomBursts { least_bytes: 10_000, most_bytes: 20_000, gap, count: 8 };
-    assert_eq!(file.experiment.workload, workload);
+    assert_eq!(*file.experiment.workload(), workload);
     assert_eq!(file.experiment.faults[0].moment, crate::experiment::Moment::InBurst(5, 0.0, 8.0));
     assert_eq!(file.experiment.hosts().paths[1].client[0].to_string(), "10.0.2.2/24");
     let names = |stacks: &[Stack]| {
@@ -76,9 +76,9 @@ fn a_dialogue_has_pieces_and_a_limit() {
         gap,
         count: 240,
     };
-    assert_eq!(read(&text).experiment.workload, expected(pieces, 22_500));
+    assert_eq!(read(&text).experiment.workload(), &expected(pieces, 22_500));
     let plain = text.replace("pieces = [85, 500]\nunanswered = '22.5kB'\n", "");
-    assert_eq!(read(&plain).experiment.workload, expected((2_500, 2_500), u32::MAX));
+    assert_eq!(read(&plain).experiment.workload(), &expected((2_500, 2_500), u32::MAX));
     for (from, to, wanted) in [
         ("[85, 500]", "[500, 85]", "x.toml:11:10: the smaller value comes first"),
         ("'22.5kB'", "0", "0 bytes: must be from 1"),

@@ -159,7 +159,7 @@ struct Sample<'a> {
 impl Sample<'_> {
     fn append_to(&self, rows: &mut Table) {
         let Sample { time_us, end, path, queued_bytes, subflow, view } = *self;
-        let (health, cause) = (subflow.health.path_health().word(), subflow.health.cause());
+        let (health, cause) = (subflow.health.path_health().name(), subflow.health.cause());
         let forecast = view.map(|view| view.forecast).filter(|forecast| forecast.is_known());
         let answer = |quantile| forecast.and_then(|forecast| forecast.answer(quantile)).map(us);
         let row: [Cell<'_>; 22] = [

@@ -5,7 +5,7 @@ use marline_policy::{
 use marline_testkit::views::{Stream, backup, full, ms, range, set, unreachable, view};
 use marline_time::{Instant, Rate};
 
-use crate::schedulers::auto::judge::{Judge, Verdict};
+use crate::schedulers::auto::judge::{Decider, Verdict};
 use crate::schedulers::auto::{Auto, AutoConfig, BudgetConfig};
 
 const WIFI: SubflowId = SubflowId(0);
@@ -14,7 +14,8 @@ const LTE: SubflowId = SubflowId(1);
 /// A path with this answer time and 8 Mbit/s that was used a moment ago.
 fn path(id: SubflowId, answer_ms: u64) -> SubflowView {
     let rate = Some(Rate::from_mbit(8));
-    let forecast = Forecast::of([ms(answer_ms), ms(answer_ms), ms(answer_ms + 20)], 0.0, rate);
+    let forecast =
+        Forecast::with_quantiles([ms(answer_ms), ms(answer_ms), ms(answer_ms + 20)], 0.0, rate);
     let last_sent_at = Instant::from_millis(990);
     SubflowView { forecast, delivery_rate: rate, last_sent_at, ..view(id.0, answer_ms) }
 }
@@ -38,7 +39,7 @@ fn spending() -> BudgetState {
 }
 
 fn decide(spending: &BudgetState, stream: &Stream, paths: &[SubflowView]) -> Verdict {
-    Judge(spending).decide(&stream.context(paths))
+    Decider(spending).decide(&stream.context(paths))
 }
 
 /// The path chosen for new data, and the rule.
@@ -68,7 +69,7 @@ fn a_metered_path_gets_new_data_only_if_the_others_are_too_slow() {
 fn bulk_goes_on_a_metered_path_only_beside_one_that_is_slower_than_its_price() {
     let slow = |kbit: u64| {
         let rate = Some(Rate::from_bits_per_s(kbit * 1_000));
-        let forecast = Forecast::of([ms(40), ms(40), ms(60)], 0.0, rate);
+        let forecast = Forecast::with_quantiles([ms(40), ms(40), ms(60)], 0.0, rate);
         let busy = SubflowView { bytes_in_flight: 20_000, cwnd: kbit * 5, ..path(WIFI, 40) };
         full(SubflowView { forecast, delivery_rate: rate, ..busy })
     };
@@ -153,7 +154,7 @@ fn a_sleeping_radio_is_woken_for_a_dying_path_but_not_to_explore() {
         stream.apply(WIFI, range(0, 1_000));
         let mut cx = stream.context(&paths);
         cx.now = Instant::from_millis(3_100);
-        Judge(spending).decide(&cx).rule
+        Decider(spending).decide(&cx).rule
     };
     assert_eq!(late(&spent), Rule::Explore);
     assert_ne!(

@@ -3,7 +3,7 @@
 use marline::monitor::FallbackReason;
 
 use super::super::exchange::ExchangeResult;
-use super::super::responder::{began, told};
+use super::super::responder::{connection_start, report_entries};
 use super::super::{FindingStatus, findings};
 use super::talk::{ACK, Notes, SYN, Segment, Talk, content};
 
@@ -475,7 +475,7 @@ fn an_incomplete_recording_reports_no_middlebox() {
     let whole = untouched().0;
     for end in 0..whole.client.len() {
         let sent_then = whole.client[end].at_us;
-        let until = |notes: &[marline_io::Tapped]| {
+        let until = |notes: &[marline_io::TappedSegment]| {
             notes.iter().filter(|entry| entry.at_us < sent_then).cloned().collect::<Vec<_>>()
         };
         let (ours, theirs) = (until(&whole.client), until(&whole.server));
@@ -500,9 +500,9 @@ fn earlier_connections_of_the_same_address_are_not_reported() {
     before.extend(asked.server.clone());
     before.insert(before.len() - asked.server.len() + 6, last);
     let peer = asked.server[0].remote;
-    let since_us = began(&before, peer, 0).expect("a SYN");
+    let since_us = connection_start(&before, peer, 0).expect("a SYN");
     let asks = "10.0.0.2:50000".parse().expect("an address");
-    assert_eq!(told(&before, peer, asks, since_us), asked.server);
+    assert_eq!(report_entries(&before, peer, asks, since_us), asked.server);
 }
 
 /// Rows of the page's table of results, by their first cell.

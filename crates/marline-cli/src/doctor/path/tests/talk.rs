@@ -5,7 +5,7 @@
 
 use std::net::SocketAddr;
 
-use marline_io::Tapped;
+use marline_io::TappedSegment;
 
 pub(super) const SYN: u8 = 0x02;
 pub(super) const ACK: u8 = 0x10;
@@ -68,13 +68,21 @@ impl Segment {
         header
     }
 
-    fn noted(&self, sent: bool, by_client: bool) -> Tapped {
+    fn noted(&self, sent: bool, by_client: bool) -> TappedSegment {
         let client = SocketAddr::from(([10, 0, 0, 2], self.client_port));
         let server = SocketAddr::from(([10, 0, 0, 1], 7_000));
         let (local, remote) = if by_client { (client, server) } else { (server, client) };
         let payload_len = self.len as u16;
         let (at_us, payload_sum) = (self.at_us, self.sum);
-        Tapped { at_us, sent, local, remote, header: self.header(), payload_len, payload_sum }
+        TappedSegment {
+            at_us,
+            sent,
+            local,
+            remote,
+            header: self.header(),
+            payload_len,
+            payload_sum,
+        }
     }
 }
 
@@ -84,8 +92,8 @@ pub(super) type Middle<'a> = &'a mut dyn FnMut(&Segment) -> Vec<Segment>;
 /// Segments recorded by both ends.
 #[derive(Debug, Default)]
 pub(super) struct Notes {
-    pub(super) client: Vec<Tapped>,
-    pub(super) server: Vec<Tapped>,
+    pub(super) client: Vec<TappedSegment>,
+    pub(super) server: Vec<TappedSegment>,
 }
 
 /// State of the exchange.
@@ -257,7 +265,7 @@ impl<'a> Talk<'a> {
 }
 
 impl Notes {
-    fn of(&mut self, client: bool) -> &mut Vec<Tapped> {
+    fn of(&mut self, client: bool) -> &mut Vec<TappedSegment> {
         if client { &mut self.client } else { &mut self.server }
     }
 }

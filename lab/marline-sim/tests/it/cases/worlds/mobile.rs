@@ -78,7 +78,7 @@ fn some_extensions(rng: &mut PcgRng) -> Extensions {
     ];
     let share = pick(rng, &[0.0, 0.5, 0.8, 1.0]);
     let chosen = all.into_iter().filter(|_| rng.chance(share));
-    chosen.fold(Extensions::NONE, Extensions::with)
+    chosen.fold(Extensions::NONE, Extensions::union)
 }
 
 impl Plan {

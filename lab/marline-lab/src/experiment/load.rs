@@ -1,0 +1,47 @@
+//! Workload of an experiment with its place and start.
+
+use std::time::Duration;
+
+use marline_time::{Rng as _, SeedTree};
+use serde::{Deserialize, Serialize};
+
+use crate::workload::Workload;
+
+/// A workload, its connection and its start.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Load {
+    /// Name in tables.
+    pub name: String,
+    /// Workload.
+    pub workload: Workload,
+    /// Workloads with the same name here share a connection; `None`: its own.
+    pub connection: Option<String>,
+    /// Start, counted from the start of the run's workloads.
+    pub from: Duration,
+}
+
+impl Load {
+    /// A workload on its own connection from the start on.
+    #[must_use]
+    pub const fn new(workload: Workload) -> Load {
+        Load { name: String::new(), workload, connection: None, from: Duration::ZERO }
+    }
+
+    /// Seed of the workload with this number in a run. The first has the run's seed.
+    #[must_use]
+    pub fn seed(run_seed: u64, number: usize) -> u64 {
+        if number == 0 {
+            return run_seed;
+        }
+        SeedTree::new(run_seed).branch(&format!("workload/{number}")).stream("seed").next_u64()
+    }
+
+    /// Planned end, counted from the start of the run's workloads.
+    #[must_use]
+    pub fn ends(&self, seed: u64) -> Duration {
+        self.from + self.workload.lasts(seed)
+    }
+}
+
+#[cfg(test)]
+mod tests;

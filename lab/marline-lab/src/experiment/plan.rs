@@ -1,0 +1,333 @@
+//! Messages that both ends of a connection write for its workloads, in virtual time and live.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt::Debug;
+use std::rc::Rc;
+
+use marline_sim::{Message, Plan, SentAt};
+use marline_time::{Duration, Instant};
+
+use super::{Flow, Load};
+use crate::scenario::Side;
+use crate::workload::{Mark, Workload};
+
+/// Logs of the workloads of a run, in their order.
+pub type Flows = Rc<RefCell<Vec<Flow>>>;
+
+/// Empty logs of a run whose workloads start at this time.
+pub(super) fn flows(loads: &[Load], start: Instant, seed: u64) -> Flows {
+    let flow = |number| Flow {
+        start_ns: start.as_nanos(),
+        seed: Load::seed(seed, number),
+        ..Flow::default()
+    };
+    Rc::new(RefCell::new((0..loads.len()).map(flow).collect()))
+}
+
+/// Numbers of the workloads of each connection: those with the same name of a connection share it.
+pub(super) fn connections(loads: &[Load]) -> Vec<Vec<u16>> {
+    let mut groups: Vec<Vec<u16>> = Vec::new();
+    for (number, load) in (0..).zip(loads) {
+        let same = |group: &&mut Vec<u16>| {
+            load.connection.is_some() && loads[usize::from(group[0])].connection == load.connection
+        };
+        match groups.iter_mut().find(same) {
+            Some(group) => group.push(number),
+            None => groups.push(vec![number]),
+        }
+    }
+    groups
+}
+
+/// Source of the messages that an end writes by itself for a workload.
+pub(super) trait Source: Debug {
+    /// When it has a message; `None` while it has none.
+    fn next_at(&self) -> Option<Instant>;
+
+    /// When its end must act even if nothing arrives and everything has been accepted.
+    fn wakes_at(&self) -> Option<Instant> {
+        self.next_at()
+    }
+
+    /// Takes the message. `None`: it is skipped.
+    fn take(&mut self, now: Instant) -> Option<Message>;
+
+    /// A message of the workload has been read.
+    fn on_read(&mut self, _now: Instant, _message: &Message) {}
+
+    /// End of an endless source, which has messages whenever the connection accepts them.
+    fn floods_until(&self) -> Option<Instant> {
+        None
+    }
+}
+
+/// Messages at planned times.
+#[derive(Debug)]
+struct Schedule(VecDeque<(Instant, Message)>);
+
+impl Source for Schedule {
+    fn next_at(&self) -> Option<Instant> {
+        self.0.front().map(|(at, _)| *at)
+    }
+
+    fn take(&mut self, _now: Instant) -> Option<Message> {
+        self.0.pop_front().map(|(_, message)| message)
+    }
+}
+
+/// Requests in pieces, of which a due one is skipped while too much is unanswered.
+#[derive(Debug)]
+struct DialogueRequests {
+    pieces: VecDeque<(Instant, Message)>,
+    request_bytes: u64,
+    /// Limit of unanswered bytes.
+    limit: u64,
+    asked_bytes: u64,
+    /// Number of requests made.
+    asked: u32,
+    answered: u64,
+}
+
+impl Source for DialogueRequests {
+    fn next_at(&self) -> Option<Instant> {
+        self.pieces.front().map(|(at, _)| *at)
+    }
+
+    fn take(&mut self, _now: Instant) -> Option<Message> {
+        let (_, mut piece) = self.pieces.pop_front()?;
+        let begins = piece.sent == SentAt::Begin;
+        let answered = (self.answered * self.request_bytes).min(self.asked_bytes);
+        if begins && self.asked_bytes - answered > self.limit {
+            let is_rest = |(_, piece): &mut (Instant, Message)| piece.sent == SentAt::Never;
+            while self.pieces.pop_front_if(is_rest).is_some() {}
+            return None;
+        }
+        self.asked += u32::from(begins);
+        self.asked_bytes += piece.bytes;
+        piece.index = self.asked - 1;
+        Some(piece)
+    }
+
+    fn on_read(&mut self, _now: Instant, _message: &Message) {
+        self.answered += 1;
+    }
+}
+
+/// Blocks one after another, as fast as they are accepted.
+#[derive(Debug)]
+struct Flood {
+    /// The next block.
+    block: Message,
+    /// Start, then the time of the last block: several take turns.
+    from: Instant,
+    until: Instant,
+}
+
+impl Source for Flood {
+    fn next_at(&self) -> Option<Instant> {
+        Some(self.from)
+    }
+
+    fn wakes_at(&self) -> Option<Instant> {
+        (self.block.index == 0).then_some(self.from)
+    }
+
+    fn take(&mut self, now: Instant) -> Option<Message> {
+        let block = self.block;
+        self.block.index += 1;
+        self.from = now;
+        Some(block)
+    }
+
+    fn floods_until(&self) -> Option<Instant> {
+        Some(self.until)
+    }
+}
+
+/// What one end of a connection writes, and its log.
+#[derive(Debug)]
+pub(super) struct End {
+    side: Side,
+    /// Number of the stream in the log.
+    stream: u8,
+    sources: Vec<(u16, Box<dyn Source>)>,
+    /// Answers to requests that have arrived.
+    owed: VecDeque<Message>,
+    /// Number of messages that it will read, by workload; nothing for endless ones.
+    expects: BTreeMap<u16, u64>,
+    skipped: u64,
+    flows: Flows,
+}
+
+impl End {
+    /// Both ends of a connection with these workloads of a run that starts at this time, the client's first.
+    pub(super) fn both(
+        loads: &[Load],
+        group: &[u16],
+        start: Instant,
+        seed: u64,
+        flows: &Flows,
+    ) -> [End; 2] {
+        let mut ends = [Side::Client, Side::Server].map(|side| End {
+            side,
+            stream: 0,
+            sources: Vec::new(),
+            owed: VecDeque::new(),
+            expects: BTreeMap::new(),
+            skipped: 0,
+            flows: Rc::clone(flows),
+        });
+        for number in group {
+            let load = &loads[usize::from(*number)];
+            let seed = Load::seed(seed, usize::from(*number));
+            add(&mut ends, *number, &load.workload, start + load.from, seed);
+        }
+        ends
+    }
+
+    fn write(&mut self, flow: u16, source: impl Source + 'static) {
+        self.sources.push((flow, Box::new(source)));
+    }
+
+    /// Numbers its stream, if the same messages use several.
+    pub(super) fn on_stream(self, stream: u8) -> End {
+        End { stream, ..self }
+    }
+
+    /// Latest end of its endless sources and those of the peer.
+    pub(super) fn floods_until(loads: &[Load], group: &[u16], start: Instant) -> Option<Instant> {
+        let mine = group.iter().map(|number| &loads[usize::from(*number)]);
+        let endless = mine.filter(|load| load.workload.count().is_none());
+        endless.map(|load| start + load.ends(0)).max()
+    }
+
+    /// True if it has written and read all that is planned, apart from endless messages.
+    pub(super) fn is_complete(&self) -> bool {
+        let written = self
+            .sources
+            .iter()
+            .all(|(_, source)| source.next_at().is_none() || source.floods_until().is_some());
+        written && self.owed.is_empty() && self.expects.values().all(|left| *left == 0)
+    }
+
+    /// The next message of a source that is due: the earliest, or else that of an endless one.
+    fn due_message(&mut self, now: Instant) -> Option<Message> {
+        loop {
+            let due = |(_, source): &&mut (u16, Box<dyn Source>)| {
+                source.next_at().is_some_and(|at| at <= now)
+                    && source.floods_until().is_none_or(|until| now < until)
+            };
+            let earliest = |(_, source): &&mut (u16, Box<dyn Source>)| {
+                (source.floods_until().is_some(), source.next_at())
+            };
+            let (flow, source) = self.sources.iter_mut().filter(due).min_by_key(earliest)?;
+            if let Some(message) = source.take(now) {
+                return Some(message);
+            }
+            self.skipped += 1;
+            self.expects.entry(*flow).and_modify(|left| *left = left.saturating_sub(1));
+            if let Some(flow) = self.flows.borrow_mut().get_mut(usize::from(*flow)) {
+                flow.client.skipped += 1;
+            }
+        }
+    }
+
+    /// Records an event in this end's log of a workload.
+    fn log(&self, message: &Message, now: Instant, sent: bool) {
+        let mark = Mark { stream: self.stream, index: message.index, at_ns: now.as_nanos() };
+        if let Some(flow) = self.flows.borrow_mut().get_mut(usize::from(message.flow)) {
+            let log = if self.side == Side::Client { &mut flow.client } else { &mut flow.server };
+            if sent { log.sent.push(mark) } else { log.received.push(mark) }
+        }
+    }
+}
+
+impl Plan for End {
+    fn next_message(&mut self, now: Instant) -> Option<Message> {
+        self.owed.pop_front().or_else(|| self.due_message(now))
+    }
+
+    fn next_timeout(&self) -> Option<Instant> {
+        self.sources.iter().filter_map(|(_, source)| source.wakes_at()).min()
+    }
+
+    fn on_sent(&mut self, now: Instant, message: &Message) {
+        self.log(message, now, true);
+    }
+
+    fn on_message(&mut self, now: Instant, message: &Message) {
+        if message.answer_bytes > 0 {
+            let (bytes, sent) = (message.answer_bytes, SentAt::Never);
+            self.owed.push_back(Message { bytes, answer_bytes: 0, sent, ..*message });
+        } else if message.ends {
+            self.expects.entry(message.flow).and_modify(|left| *left = left.saturating_sub(1));
+            self.log(message, now, false);
+            let mine = self.sources.iter_mut().filter(|(flow, _)| *flow == message.flow);
+            mine.for_each(|(_, source)| source.on_read(now, message));
+        }
+    }
+
+    fn skipped(&self) -> u64 {
+        self.skipped
+    }
+}
+
+/// Adds a workload to both ends of its connection.
+fn add([client, server]: &mut [End; 2], flow: u16, workload: &Workload, start: Instant, seed: u64) {
+    let after_start = |ns| start + Duration::from_nanos(ns);
+    let message = |index, bytes: u32, answer: u32| Message {
+        flow,
+        index,
+        bytes: bytes.into(),
+        answer_bytes: answer.into(),
+        ends: true,
+        sent: SentAt::Begin,
+    };
+    let times = workload.times_ns(seed).into_iter().map(after_start);
+    let count = u64::from(workload.count().unwrap_or(0));
+    match *workload {
+        Workload::Ask { request_bytes, answer_bytes, .. } => {
+            let request = |(index, at)| (at, message(index, request_bytes, answer_bytes));
+            client.write(flow, Schedule((0..).zip(times).map(request).collect()));
+            client.expects.insert(flow, count);
+        }
+        Workload::Dialogue { request_bytes, answer_bytes, unanswered_bytes, .. } => {
+            let pieces = workload.pieces(seed).into_iter().flat_map(|(at, pieces)| {
+                let last = pieces.len() - 1;
+                let piece = move |(place, bytes)| {
+                    let sent = if place == 0 { SentAt::Begin } else { SentAt::Never };
+                    let (ends, answer) =
+                        (place == last, if place == last { answer_bytes } else { 0 });
+                    (after_start(at), Message { sent, ends, ..message(0, bytes, answer) })
+                };
+                pieces.into_iter().enumerate().map(piece)
+            });
+            let (asked_bytes, asked, answered) = (0, 0, 0);
+            let (request_bytes, limit) = (request_bytes.into(), unanswered_bytes.into());
+            let pieces = pieces.collect();
+            let requests =
+                DialogueRequests { pieces, request_bytes, limit, asked_bytes, asked, answered };
+            client.write(flow, requests);
+            client.expects.insert(flow, count);
+        }
+        Workload::Exchange { bytes } => {
+            for end in [client, server] {
+                end.write(flow, Schedule([(start, message(0, bytes, 0))].into()));
+                end.expects.insert(flow, 1);
+            }
+        }
+        Workload::Bursts { .. } | Workload::RandomBursts { .. } => {
+            let sizes = workload.sizes(seed);
+            let burst = |(index, at)| (at, message(index, sizes.of(index), 0));
+            server.write(flow, Schedule((0..).zip(times).map(burst).collect()));
+            client.expects.insert(flow, count);
+        }
+        Workload::Blocks { bytes, lasts_ms } | Workload::Upload { bytes, lasts_ms } => {
+            let block = Message { sent: SentAt::Accepted, ..message(0, bytes, 0) };
+            let until = start + Duration::from_millis(lasts_ms);
+            let end = if workload.is_from_client() { client } else { server };
+            end.write(flow, Flood { block, from: start, until });
+        }
+    }
+}

@@ -1,0 +1,174 @@
+//! Message application: messages of any size on one connection, in both directions, as the plans of its ends say.
+//!
+//! The stream has no frames. Instead, both ends share a ledger for each direction: the writer appends each message
+//! that it begins, and the reader takes it when all its bytes have arrived.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::rc::Rc;
+
+use marline_time::Instant;
+
+use super::stream::Stream;
+use super::{App, Report, Socket};
+
+/// A message in one direction of a connection.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct Message {
+    /// Workload that it belongs to.
+    pub flow: u16,
+    /// Number among the messages of its workload.
+    pub index: u32,
+    /// Size in bytes, at least 1.
+    pub bytes: u64,
+    /// Size of the answer that it asks for; 0 for none.
+    pub answer_bytes: u64,
+    /// It is the last piece of its number: a message may be written in several pieces.
+    pub ends: bool,
+    /// When its writer reports it as sent.
+    pub sent: SentAt,
+}
+
+/// Moment at which a message counts as sent.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum SentAt {
+    /// Its first byte is written.
+    Begin,
+    /// The connection has accepted its last byte.
+    Accepted,
+    /// It is not reported: an answer, or a later piece.
+    Never,
+}
+
+/// Messages in transit in one direction of a connection.
+#[derive(Clone, Debug, Default)]
+struct Ledger(Rc<RefCell<VecDeque<Message>>>);
+
+/// What one end of a connection writes, and its knowledge of what it reads.
+pub trait Plan: core::fmt::Debug {
+    /// The next message to write, which begins now. Called when the connection has accepted all earlier ones.
+    fn next_message(&mut self, now: Instant) -> Option<Message>;
+
+    /// When [`next_message`](Self::next_message) may return one, even if nothing arrives.
+    fn next_timeout(&self) -> Option<Instant>;
+
+    /// A message counts as sent now.
+    fn on_sent(&mut self, now: Instant, message: &Message);
+
+    /// A message of the peer has been read.
+    fn on_message(&mut self, now: Instant, message: &Message);
+
+    /// Number of messages skipped so far.
+    fn skipped(&self) -> u64 {
+        0
+    }
+
+    /// True if this end closes the connection now.
+    fn closes(&self) -> bool {
+        false
+    }
+}
+
+/// One end of a connection with messages. In its report, `sent` contains the time at which each message began, and
+/// `received` the time at which each of the peer's had been read.
+#[derive(Debug)]
+pub struct Messages {
+    plan: Box<dyn Plan>,
+    sends: Ledger,
+    reads: Ledger,
+    /// Bytes of all messages begun, and the last of them until it has been accepted.
+    begun: u64,
+    current: Option<Message>,
+    /// Bytes of all messages read.
+    complete: u64,
+    /// A message was accepted in part. The socket wakes the application when there is more room.
+    blocked: bool,
+    stream: Stream,
+}
+
+impl Messages {
+    /// Both ends of a connection with these plans: the one that opens it, and the one that accepts it. Each writes
+    /// the bytes of its seed.
+    #[must_use]
+    pub fn pair(plans: [Box<dyn Plan>; 2], seeds: [u64; 2]) -> [Messages; 2] {
+        let (forth, back) = (Ledger::default(), Ledger::default());
+        let end = |plan, sends: &Ledger, reads: &Ledger, write_seed, read_seed| Messages {
+            plan,
+            sends: sends.clone(),
+            reads: reads.clone(),
+            begun: 0,
+            current: None,
+            complete: 0,
+            blocked: false,
+            stream: Stream::new(write_seed, read_seed),
+        };
+        let ([opens, accepts], [a, b]) = (plans, seeds);
+        [end(opens, &forth, &back, a, b), end(accepts, &back, &forth, b, a)]
+    }
+
+    fn read(&mut self, socket: &mut Socket<'_>) {
+        self.stream.read(socket, u64::MAX);
+        while let Some(message) = self.reads.arrived(self.stream.report.read - self.complete) {
+            self.complete += message.bytes;
+            if message.ends && message.answer_bytes == 0 {
+                self.stream.report.received.push(socket.now());
+            }
+            self.plan.on_message(socket.now(), &message);
+        }
+    }
+
+    fn write(&mut self, socket: &mut Socket<'_>) {
+        loop {
+            self.blocked = !self.stream.write_to(socket, self.begun);
+            if self.blocked {
+                return;
+            }
+            if let Some(message) = self.current.take() {
+                self.note_sent(socket.now(), &message, SentAt::Accepted);
+            }
+            let next = self.plan.next_message(socket.now());
+            self.stream.report.skipped = self.plan.skipped();
+            let Some(message) = next else { return };
+            self.begun += message.bytes;
+            self.current = Some(message);
+            self.sends.0.borrow_mut().push_back(message);
+            self.note_sent(socket.now(), &message, SentAt::Begin);
+        }
+    }
+
+    fn note_sent(&mut self, now: Instant, message: &Message, moment: SentAt) {
+        if message.sent == moment {
+            self.stream.report.sent.push(now);
+            self.plan.on_sent(now, message);
+        }
+    }
+}
+
+impl Ledger {
+    /// Takes the oldest message if this many bytes complete it.
+    fn arrived(&self, bytes: u64) -> Option<Message> {
+        self.0.borrow_mut().pop_front_if(|message| message.bytes <= bytes)
+    }
+}
+
+impl App for Messages {
+    fn wake(&mut self, socket: &mut Socket<'_>) {
+        if !self.stream.begin(socket) {
+            return;
+        }
+        self.read(socket);
+        self.write(socket);
+        if !self.blocked && (self.plan.closes() || self.stream.report.eof_at.is_some()) {
+            self.stream.shutdown(socket);
+        }
+        self.stream.release_if_finished(socket);
+    }
+
+    fn next_timeout(&self) -> Option<Instant> {
+        self.plan.next_timeout().filter(|_| !self.blocked).and_then(|at| self.stream.timer(at))
+    }
+
+    fn report(&self) -> &Report {
+        &self.stream.report
+    }
+}

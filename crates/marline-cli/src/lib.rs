@@ -197,11 +197,11 @@ fn runtime(drivers: usize) -> std::io::Result<tokio::runtime::Runtime> {
     // With tokio's default, an arriving message would wait for sixty polls of tasks that are always ready, such as
     // those of a bulk transfer. Beside a client with thousands of busy streams, 16 instead of 4 polls triple the
     // median time of a message in the server.
-    builder.event_interval(POLLS_PER_LOOK).enable_all().build()
+    builder.event_interval(POLLS_PER_CHECK).enable_all().build()
 }
 
 /// Polls of tasks after which a thread checks its sockets although tasks are ready.
-const POLLS_PER_LOOK: u32 = 4;
+const POLLS_PER_CHECK: u32 = 4;
 
 type CommandFuture = Pin<Box<dyn Future<Output = anyhow::Result<ExitCode>>>>;
 

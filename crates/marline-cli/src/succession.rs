@@ -30,7 +30,7 @@ use crate::service;
 /// Environment variable of a process whose standard input is a channel to its predecessor.
 const SUCCESSOR: &str = "MARLINE_SUCCESSOR";
 /// Default time after which a successor that is not ready is ended.
-const PATIENCE: Duration = Duration::from_secs(30);
+const DEFAULT_TIMEOUT: Duration = Duration::from_secs(30);
 /// Interval of checks of a successor that has not reported yet.
 const CHECK_INTERVAL: Duration = Duration::from_millis(10);
 /// Time limit for the requester to read the answer.
@@ -149,7 +149,7 @@ impl UpgradeSender {
     #[must_use]
     pub fn request(&self, program: Option<String>, patience_s: Option<u64>) -> PendingUpgrade {
         let (answer, answered) = oneshot::channel();
-        let patience = patience_s.map_or(PATIENCE, Duration::from_secs);
+        let patience = patience_s.map_or(DEFAULT_TIMEOUT, Duration::from_secs);
         let request = Request { program, patience, answer };
         PendingUpgrade(match self.0.try_send(request) {
             Ok(()) => Ok(answered),

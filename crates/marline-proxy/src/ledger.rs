@@ -34,7 +34,7 @@ pub const MAX_LEDGER_NAMES: usize = 10_000;
 /// Largest file that is read, in bytes.
 const MAX_FILE_BYTES: u64 = 8 << 20;
 const VERSION: u32 = 1;
-const HEAD: &str =
+const FILE_HEADER: &str =
     "# What was used so far; kept by Marline. Without this file, counting starts again.\n\n";
 
 /// Usage of one name.
@@ -165,7 +165,7 @@ pub fn read(path: &Path) -> anyhow::Result<Tallies> {
 fn write(path: &Path, tallies: &Tallies) -> anyhow::Result<()> {
     let row = |(name, tally): (&String, &Tally)| Row { name: name.clone(), tally: tally.clone() };
     let table = Table { version: VERSION, tally: tallies.iter().map(row).collect() };
-    let text = HEAD.to_owned() + &toml::to_string(&table)?;
+    let text = FILE_HEADER.to_owned() + &toml::to_string(&table)?;
     private_file::replace(path, text.as_bytes())
 }
 

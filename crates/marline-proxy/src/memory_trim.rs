@@ -22,7 +22,7 @@ static ENDED: AtomicU64 = AtomicU64::new(0);
 static RETIRED: AtomicBool = AtomicBool::new(false);
 
 /// Fewer ended connections than this leave too little free memory to be worth the call.
-const FLOOD: u64 = 256;
+const MIN_ENDED: u64 = 256;
 /// Interval of checks.
 const CHECK_INTERVAL: Duration = Duration::from_secs(5);
 /// Checks until the memory of TIME-WAIT and of late ends is free as well: 65 s.
@@ -57,7 +57,7 @@ impl FloodDetector {
     /// True if memory should be released: many connections have ended since the last release, and less than one in
     /// twenty of them since the last check, or this was true [`POST_END_PERIOD`] checks ago.
     fn should_trim(&mut self, ended: u64, retired: bool) -> bool {
-        let flood = if retired { 1 } else { FLOOD };
+        let flood = if retired { 1 } else { MIN_ENDED };
         let (new, since) = (ended - self.last, ended - self.settled);
         self.last = ended;
         let over = since >= flood && new * 20 <= since;

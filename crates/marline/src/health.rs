@@ -2,7 +2,7 @@
 //!
 //! An interface that is up says little: it stays up with a captive portal, a firewall that drops UDP, or a failed
 //! server. Health is derived from existing traffic, without extra probes. A request that is unanswered for
-//! [`PATIENCE`] and was repeated counts as unanswered, and the sender of an ICMP error is named. The first packet
+//! [`ANSWER_TIMEOUT`] and was repeated counts as unanswered, and the sender of an ICMP error is named. The first packet
 //! that arrives restores the path.
 
 mod common_failures;
@@ -23,12 +23,12 @@ pub use watcher::PathEvent;
 pub(crate) type NamedContacts<'a> = (String, Vec<&'a Contact>);
 
 /// Time after which a repeated request counts as unanswered.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(3);
+pub(crate) const ANSWER_TIMEOUT: Duration = Duration::from_secs(3);
 /// Number of attempts required: a single packet may get lost.
-const TRIES: u32 = 2;
+const MIN_ATTEMPTS: u32 = 2;
 /// Time without incoming packets after which a delivery error counts. A server that answers disproves a late or
 /// forged error in that time.
-pub(crate) const SETTLE: Duration = Duration::from_millis(300);
+pub(crate) const ERROR_DELAY: Duration = Duration::from_millis(300);
 
 /// Reachability of a server over a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -74,7 +74,7 @@ impl Reach {
         }
         if let Some(question) = contact.question {
             let since = now.since(question.since);
-            if since >= PATIENCE && question.tries >= TRIES {
+            if since >= ANSWER_TIMEOUT && question.tries >= MIN_ATTEMPTS {
                 return Reach::NoAnswer { since, tries: question.tries };
             }
         }
@@ -142,20 +142,22 @@ impl fmt::Display for DeliveryErrorText {
     }
 }
 
-/// Returns the error that the server's machine, this one or another host reported, without waiting for [`SETTLE`]:
+/// Returns the error that the server's machine, this one or another host reported, without waiting for [`ERROR_DELAY`]:
 /// the reason of a failed attempt.
 pub(crate) fn delivery_error(contact: &Contact) -> Option<Reach> {
     let delivery_error = contact.delivery_error?;
-    let settled_at = delivery_error.since + SETTLE;
+    let settled_at = delivery_error.since + ERROR_DELAY;
     Some(Reach::evaluate(contact, settled_at.max(delivery_error.last_at))).filter(Reach::is_bad)
 }
 
 /// Returns the current delivery error: nothing has arrived since, and its sender has not become silent while
 /// requests continue.
 fn current_error(contact: &Contact, now: Instant) -> Option<marline_io::DeliveryError> {
-    let delivery_error = contact.delivery_error.filter(|said| now.since(said.since) >= SETTLE)?;
-    let outlived =
-        |question: marline_io::Question| question.last_at.since(delivery_error.last_at) > PATIENCE;
+    let delivery_error =
+        contact.delivery_error.filter(|said| now.since(said.since) >= ERROR_DELAY)?;
+    let outlived = |question: marline_io::Question| {
+        question.last_at.since(delivery_error.last_at) > ANSWER_TIMEOUT
+    };
     (!contact.question.is_some_and(outlived)).then_some(delivery_error)
 }
 

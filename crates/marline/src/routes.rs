@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use marline_io::LocalEnd;
 
 /// Lifetime of an answer. Changes of policy rules are not notified.
-const FRESH: Duration = Duration::from_secs(1);
+const LIFETIME: Duration = Duration::from_secs(1);
 /// Maximum number of cached answers.
 const MAX_CACHED_ANSWERS: usize = 256;
 
@@ -45,7 +45,7 @@ impl Routes {
         ask: impl FnOnce(&LocalEnd, IpAddr) -> io::Result<()>,
     ) -> io::Result<()> {
         let key = (end.address, end.interface.1, remote);
-        let fresh = |at: &Instant| now.saturating_duration_since(*at) < FRESH;
+        let fresh = |at: &Instant| now.saturating_duration_since(*at) < LIFETIME;
         if self.lock().get(&key).is_some_and(fresh) {
             return Ok(());
         }

@@ -40,7 +40,7 @@ const MEMBER_RETRY_PAUSE: Duration = Duration::from_secs(60);
 const MEMBER_IDLE_LIMIT: Duration = Duration::from_secs(120);
 
 /// An answer is renewed when it is used after this time.
-const FRESH: Duration = Duration::from_secs(60);
+const RENEW_AFTER: Duration = Duration::from_secs(60);
 const RESOLVE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Enough for two resolvers that do not answer, each asked twice.
 const FALLBACK_LOOKUP_TIMEOUT: Duration = Duration::from_secs(9);
@@ -287,7 +287,7 @@ impl ServerNames {
         let known = self.lock().answer.clone();
         match known {
             Some((at, addresses)) => {
-                if at.elapsed() >= FRESH && self.asking.try_lock().is_ok() {
+                if at.elapsed() >= RENEW_AFTER && self.asking.try_lock().is_ok() {
                     let names = Arc::clone(self);
                     tokio::spawn(async move { drop(names.resolve_names(Instant::now()).await) });
                 }
@@ -454,7 +454,7 @@ mod tests {
         let (names, lookups) = names().await;
         let known = names.addresses().await.unwrap();
         assert_eq!(known, ["192.0.2.1:7777".parse().unwrap()]);
-        tokio::time::advance(FRESH).await;
+        tokio::time::advance(RENEW_AFTER).await;
         let asked_at = Instant::now();
         for _ in 0..20 {
             assert_eq!(names.addresses().await.unwrap(), known);

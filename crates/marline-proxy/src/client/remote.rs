@@ -32,7 +32,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Pauses between attempts: after a failure, doubling, and after a refusal that lasts until the server's
 /// configuration changes.
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
-const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+const MAX_PAUSE: Duration = Duration::from_secs(30);
 const REFUSED_PAUSE: Duration = Duration::from_secs(60);
 /// Largest number of refused visitors waiting to be reported.
 const MAX_DECLINED: usize = 64;
@@ -88,7 +88,7 @@ impl<C: Connect> SocksListener<Current<Tunnel<C>>> {
                 AttemptOutcome::Again => {
                     tracing::info!(address = %forward.listen, "remote forward ended; retrying");
                     told.clear();
-                    if began.elapsed() > LONGEST_PAUSE {
+                    if began.elapsed() > MAX_PAUSE {
                         pause = FIRST_PAUSE;
                     }
                 }
@@ -116,7 +116,7 @@ impl<C: Connect> SocksListener<Current<Tunnel<C>>> {
                 }
             }
             sleep(pause).await;
-            pause = (pause * 2).min(LONGEST_PAUSE);
+            pause = (pause * 2).min(MAX_PAUSE);
         }
     }
 

@@ -510,7 +510,7 @@ pub(super) async fn send(
 /// Fills the pool until the tunnel is gone.
 async fn keep_pool_filled<C: Connect>(tunnel: Weak<Tunnel<C>>) {
     const FIRST_PAUSE: Duration = Duration::from_secs(1);
-    const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+    const MAX_PAUSE: Duration = Duration::from_secs(60);
     /// `changed` cannot be awaited forever, because the tunnel must be able to end.
     const CHECK_INTERVAL: Duration = Duration::from_secs(5);
     let mut pause = FIRST_PAUSE;
@@ -536,7 +536,7 @@ async fn keep_pool_filled<C: Connect>(tunnel: Weak<Tunnel<C>>) {
                     false => tracing::debug!("the server is still not reachable: {error}"),
                 }
                 sleep(pause).await;
-                pause = (pause * 2).min(LONGEST_PAUSE);
+                pause = (pause * 2).min(MAX_PAUSE);
             }
         }
     }

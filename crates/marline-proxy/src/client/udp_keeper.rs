@@ -30,7 +30,7 @@ const MIN_KEEPALIVE_PERIOD: Duration = Duration::from_secs(1);
 const UNUSED: Duration = Duration::from_secs(60);
 /// Pauses between attempts.
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
-const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+const MAX_PAUSE: Duration = Duration::from_secs(30);
 /// Largest number of messages waiting to be sent.
 const MAX_UNSENT_MESSAGES: usize = 64;
 
@@ -41,14 +41,14 @@ struct RefusedPauses {
 }
 
 impl RefusedPauses {
-    const FIRST: Duration = Duration::from_secs(2);
-    const LONGEST: Duration = Duration::from_secs(60);
-    const NEW: RefusedPauses = RefusedPauses { next: Self::FIRST };
+    const FIRST_IDLE: Duration = Duration::from_secs(2);
+    const MAX_IDLE: Duration = Duration::from_secs(60);
+    const NEW: RefusedPauses = RefusedPauses { next: Self::FIRST_IDLE };
 
     /// The pause after another refusal.
     fn next(&mut self) -> Duration {
         let pause = self.next;
-        self.next = (pause * 2).min(Self::LONGEST);
+        self.next = (pause * 2).min(Self::MAX_IDLE);
         pause
     }
 }
@@ -123,7 +123,7 @@ impl LaneMaintainer {
                 AttemptOutcome::Again => {
                     told.clear();
                     refused_pauses = RefusedPauses::NEW;
-                    if began.elapsed() > LONGEST_PAUSE {
+                    if began.elapsed() > MAX_PAUSE {
                         pause = FIRST_PAUSE;
                     }
                 }
@@ -146,7 +146,7 @@ impl LaneMaintainer {
                 }
             }
             sleep(pause).await;
-            pause = (pause * 2).min(LONGEST_PAUSE);
+            pause = (pause * 2).min(MAX_PAUSE);
         }
     }
 

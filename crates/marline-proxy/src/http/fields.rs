@@ -5,7 +5,7 @@ use std::fmt;
 use httparse::Header;
 
 /// Largest number of fields in one head.
-pub(super) const MOST: usize = 128;
+pub(super) const MAX_FIELDS: usize = 128;
 /// Largest size of one head in bytes: as much as common servers accept, and far more than applications send.
 pub const MAX_HEAD: usize = 32 * 1_024;
 /// Name of the proxy in `Via`.

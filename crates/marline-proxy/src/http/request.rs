@@ -67,13 +67,13 @@ pub const fn may_start_http(byte: u8) -> bool {
 /// # Errors
 /// The head is invalid, or the request is not supported.
 pub fn parse(bytes: &[u8]) -> Result<Option<(Request, usize)>, Refusal> {
-    let mut room = [httparse::EMPTY_HEADER; fields::MOST];
+    let mut room = [httparse::EMPTY_HEADER; fields::MAX_FIELDS];
     let mut parsed = httparse::Request::new(&mut room);
     let head_len = match parsed.parse(bytes) {
         Ok(Status::Complete(head_len)) if head_len <= MAX_HEAD => head_len,
         Ok(Status::Partial) if bytes.len() < MAX_HEAD => return Ok(None),
         Ok(_) | Err(Error::TooManyHeaders) => {
-            let most = fields::MOST;
+            let most = fields::MAX_FIELDS;
             let text = format!("the head is larger than {MAX_HEAD} bytes or {most} fields");
             return Err(Refusal::new(431, text));
         }

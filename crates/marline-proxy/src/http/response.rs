@@ -31,7 +31,7 @@ impl From<BadFields> for BadAnswer {
 /// # Errors
 /// The head is not valid.
 pub fn rewrite(bytes: &[u8], is_old: bool) -> Result<Option<RewrittenHead>, BadAnswer> {
-    let mut room = [httparse::EMPTY_HEADER; fields::MOST];
+    let mut room = [httparse::EMPTY_HEADER; fields::MAX_FIELDS];
     let mut parsed = httparse::Response::new(&mut room);
     let len = match parsed.parse(bytes) {
         Ok(Status::Complete(len)) if len <= MAX_HEAD => len,

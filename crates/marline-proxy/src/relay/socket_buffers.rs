@@ -29,7 +29,7 @@ const MIN_UNSENT_LIMIT: u32 = 4 * 1_024;
 /// Size of a buffer when no memory is left. Half of a receive buffer is its window.
 const MIN_BUFFER_BYTES: usize = 8 * 1_024;
 /// Default size of a receive buffer (`tcp_rmem`).
-const USUAL: usize = 128 * 1_024;
+const DEFAULT_BUFFER: usize = 128 * 1_024;
 /// Larger receive buffers cannot be fixed at their size without privileges (`rmem_max`): they would become smaller.
 const MAX_FIXED_BUFFER: usize = 400_000;
 /// Allowance from which on the kernel's own limits suffice.
@@ -156,8 +156,8 @@ pub(super) fn is_memory_tight(memory: &MemoryAccount) -> bool {
 
 /// Initial size of a buffer for an allowance. With [`AMPLE_ALLOWANCE`], the kernel's default.
 fn size_of(allowance: u64) -> usize {
-    let share = allowance / (AMPLE_ALLOWANCE / USUAL as u64);
-    usize::try_from(share).unwrap_or(usize::MAX).clamp(MIN_BUFFER_BYTES, USUAL)
+    let share = allowance / (AMPLE_ALLOWANCE / DEFAULT_BUFFER as u64);
+    usize::try_from(share).unwrap_or(usize::MAX).clamp(MIN_BUFFER_BYTES, DEFAULT_BUFFER)
 }
 
 /// Prepares a socket that is not connected yet. When memory is short, it will advertise a small window.
@@ -225,6 +225,6 @@ mod tests {
         assert_eq!(sizes(), (MIN_BUFFER_BYTES, MIN_BUFFER_BYTES));
         budget.set_limit(Some(1 << 30));
         buffers.note_blocked(Some(near.as_fd()), &memory, BlockedDirections::default());
-        assert_eq!(sizes().0, USUAL);
+        assert_eq!(sizes().0, DEFAULT_BUFFER);
     }
 }

@@ -405,10 +405,10 @@ struct Admitted {
 
 impl Table {
     fn places_of(&self, source: Source) -> Arc<Semaphore> {
-        const FEW: usize = 64;
+        const FEW_SOURCES: usize = 64;
         let mut sources = lock(&self.sources);
         // Unused entries: the only pointer to them is in this map.
-        if sources.len() >= FEW.max(2 * lock(&self.running).len()) {
+        if sources.len() >= FEW_SOURCES.max(2 * lock(&self.running).len()) {
             sources.retain(|_, places| Arc::strong_count(places) > 1);
         }
         let new = || Arc::new(Semaphore::new(self.limits.per_source));

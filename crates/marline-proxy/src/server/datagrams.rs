@@ -34,7 +34,7 @@ const LANES_TOTAL: usize = 4_096;
 /// Time without a keepalive after which the client is considered gone. Its mappings have ended by then.
 const SILENCE: Duration = Duration::from_secs(300);
 /// Time limit for an answer and for closing.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// State shared by all clients' datagrams.
 #[derive(Debug)]
@@ -154,7 +154,7 @@ impl Server {
         drop(nat);
         tracing::debug!(client = %client.name, "lane closed");
         match end {
-            ControlEnd::Orderly => drop(timeout(PATIENCE, stream.shutdown()).await),
+            ControlEnd::Orderly => drop(timeout(TIMEOUT, stream.shutdown()).await),
             ControlEnd::Refused(failure) => super::refuse(stream, failure).await,
             ControlEnd::Broken => stream.abort(),
         }
@@ -231,7 +231,7 @@ async fn answer_keepalives<S: Transport>(
             writer.write_all(&bytes).await?;
             writer.flush().await
         };
-        if !matches!(timeout(PATIENCE, write).await, Ok(Ok(()))) {
+        if !matches!(timeout(TIMEOUT, write).await, Ok(Ok(()))) {
             return;
         }
     }

@@ -520,13 +520,13 @@ impl PendingMessages {
     /// Sends a refusal and closes so that the client can read it. Data that the client sent ahead is read first,
     /// because unread data would make closing reset the connection and lose the answer.
     async fn refuse(mut self, mut stream: impl Transport, failure: Failure) {
-        const PATIENCE: Duration = Duration::from_secs(5);
-        const MOST: u64 = 256 * 1_024;
+        const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
+        const MAX_SKIPPED: u64 = 256 * 1_024;
         self.add(&Message::Failed(failure));
-        let _ = timeout(PATIENCE, async {
+        let _ = timeout(CLOSE_TIMEOUT, async {
             self.send(&mut stream).await?;
             stream.shutdown().await?;
-            tokio::io::copy(&mut (&mut stream).take(MOST), &mut tokio::io::sink()).await
+            tokio::io::copy(&mut (&mut stream).take(MAX_SKIPPED), &mut tokio::io::sink()).await
         })
         .await;
     }

@@ -37,7 +37,7 @@ const TOTAL: usize = 256;
 /// Visitors of one address that wait to be accepted. Further ones wait in the kernel's queue.
 const WAITING: usize = 64;
 /// How long a visitor waits to be accepted.
-const PATIENCE: Duration = Duration::from_secs(30);
+const VISITOR_TIMEOUT: Duration = Duration::from_secs(30);
 /// Time without a keepalive after which the client is considered gone.
 const SILENCE: Duration = Duration::from_secs(120);
 /// Time within which the old listener of an address ends.
@@ -273,7 +273,7 @@ impl Visitors {
         while self.queue.front().is_some_and(|(_, id)| !state.waiting.contains_key(id)) {
             self.queue.pop_front();
         }
-        self.queue.push_back((Instant::now() + PATIENCE, id));
+        self.queue.push_back((Instant::now() + VISITOR_TIMEOUT, id));
         state.waiting.insert(id, visitor);
         Ok(Message::Visitor { id, from })
     }
@@ -420,7 +420,7 @@ impl Server {
                 writer.write_all(&bytes).await?;
                 writer.flush().await
             };
-            if !matches!(timeout(PATIENCE, write).await, Ok(Ok(()))) {
+            if !matches!(timeout(VISITOR_TIMEOUT, write).await, Ok(Ok(()))) {
                 return ControlEnd::Broken;
             }
         }

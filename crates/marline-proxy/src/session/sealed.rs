@@ -15,13 +15,13 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::LIFETIME;
 use super::keys::{Keys, LENGTH_LEN, MAX_RECORD, TAG_LEN};
-use crate::record::{LARGE, RecordSizer};
+use crate::record::{MAX_PLAINTEXT, RecordSizer};
 
 /// Ciphertext held until a flush, so that it leaves together: an answer with its end, or the small records of a
 /// beginning. Beyond this size it is sent at once.
-const HELD: usize = 8 * 1_024;
+const MAX_HELD: usize = 8 * 1_024;
 /// Ciphertext of one write beyond which no further record is started, so that four of the largest leave together.
-const TOGETHER: usize = 3 * MAX_RECORD;
+const MAX_WRITE: usize = 3 * MAX_RECORD;
 /// Ciphertext read ahead.
 const BUFFER_LEN: usize = 2 * MAX_RECORD;
 
@@ -268,8 +268,8 @@ impl<T: AsyncRead + Unpin> Sealed<T> {
                 continue;
             }
             let given = out.filled().len() - begun;
-            let bulk = given >= LARGE || left_over;
-            if given > 0 && (!bulk || out.remaining() < LARGE) {
+            let bulk = given >= MAX_PLAINTEXT || left_over;
+            if given > 0 && (!bulk || out.remaining() < MAX_PLAINTEXT) {
                 return Poll::Ready(Ok(()));
             }
             self.incoming.make_room(buffer);
@@ -305,7 +305,7 @@ impl<T: AsyncRead + Unpin> AsyncRead for Sealed<T> {
         }
         let mut buffer = this.incoming.take_buffer();
         let result = this.poll_records(cx, &mut buffer, out);
-        this.incoming.keep_buffer(buffer, out.capacity() < LARGE);
+        this.incoming.keep_buffer(buffer, out.capacity() < MAX_PLAINTEXT);
         result
     }
 }
@@ -320,7 +320,7 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for Sealed<T> {
         if this.ending {
             return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
         }
-        if this.outgoing.len() >= HELD {
+        if this.outgoing.len() >= MAX_HELD {
             ready!(this.poll_drain(cx))?;
         }
         if bytes.is_empty() {
@@ -328,13 +328,13 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for Sealed<T> {
         }
         let now = Instant::now();
         let mut taken = 0;
-        while taken < bytes.len() && this.outgoing.len() <= TOGETHER {
+        while taken < bytes.len() && this.outgoing.len() <= MAX_WRITE {
             let count = (bytes.len() - taken).min(this.sizer.next(now));
             this.seal(&bytes[taken..taken + count]);
             this.sizer.wrote(count, now);
             taken += count;
         }
-        if this.outgoing.len() >= HELD {
+        if this.outgoing.len() >= MAX_HELD {
             // The next call handles the rest.
             let _ = this.poll_drain(cx)?;
         }

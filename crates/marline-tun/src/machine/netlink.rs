@@ -22,18 +22,18 @@ use marline_proxy::rules::Cidr;
 use marline_proxy::udp::DNS_PORT;
 
 use super::routing::{
-    BEYOND, LEAD, MachineState, PROTOCOL, Route, RouteAction, Rule, SWITCH, Selector, TABLES,
-    Transport, Verdict,
+    JUMP_TARGET_PRIORITY, KILL_SWITCH_PRIORITIES, MachineState, PROTOCOL, Route, RouteAction, Rule,
+    Selector, TABLES, TUNNEL_PRIORITIES, Transport, Verdict,
 };
 
 /// Priority of unreachable routes, after all others.
-const LAST: u32 = u32::MAX;
+const LAST_PRIORITY: u32 = u32::MAX;
 /// Maximum number of interfaces examined.
 const INTERFACES: usize = 256;
 /// All users except root.
 const USERS: RuleUidRange = RuleUidRange { start: 1, end: u32::MAX - 1 };
 /// Interface name for traffic sent by this machine itself.
-const OWN: &str = "lo";
+const LOCAL_TRAFFIC: &str = "lo";
 
 /// Selector of a rule, for comparison.
 type Key = (u32, u8, u8, Vec<(u16, Vec<u8>)>);
@@ -50,8 +50,8 @@ pub(super) enum RuleSet {
 impl RuleSet {
     const fn priorities(self) -> std::ops::Range<u32> {
         match self {
-            RuleSet::Lead => LEAD,
-            RuleSet::Switch => SWITCH,
+            RuleSet::Lead => TUNNEL_PRIORITIES,
+            RuleSet::Switch => KILL_SWITCH_PRIORITIES,
         }
     }
 
@@ -116,7 +116,7 @@ impl Routing {
         let wanted: HashSet<Key> =
             rules.iter().map(|rule| key(&rule_message(rule, ipv6))).collect();
         for rule in self.our_rules(ipv6).await? {
-            if SWITCH.contains(&priority(&rule)) && !wanted.contains(&key(&rule)) {
+            if KILL_SWITCH_PRIORITIES.contains(&priority(&rule)) && !wanted.contains(&key(&rule)) {
                 was_removed(self.handle.rule().del(rule).execute().await)?;
             }
         }
@@ -186,7 +186,7 @@ impl Routing {
         for ipv6 in [false, true] {
             if is_last {
                 let mut rules = self.our_rules(ipv6).await?;
-                rules.retain(|rule| priority(rule) == BEYOND);
+                rules.retain(|rule| priority(rule) == JUMP_TARGET_PRIORITY);
                 removed += self.remove(rules).await?;
             }
         }
@@ -269,7 +269,7 @@ fn table(route: &RouteMessage) -> Option<u32> {
 }
 
 fn of_lead(route: &RouteMessage) -> bool {
-    table(route).is_some_and(|table| super::routing::LEAD_TABLES.contains(&table))
+    table(route).is_some_and(|table| super::routing::TUNNEL_TABLES.contains(&table))
 }
 
 fn is_ours(route: &RouteMessage) -> bool {
@@ -330,14 +330,18 @@ fn rule_message(rule: &Rule, ipv6: bool) -> RuleMessage {
             attributes.extend([RuleAttribute::Table(table), RuleAttribute::SuppressPrefixLen(0)]);
         }
         Verdict::LookupForOwn(table) => {
-            attributes
-                .extend([RuleAttribute::Table(table), RuleAttribute::Iifname(OWN.to_owned())]);
+            attributes.extend([
+                RuleAttribute::Table(table),
+                RuleAttribute::Iifname(LOCAL_TRAFFIC.to_owned()),
+            ]);
         }
         Verdict::UnreachableForUsers => {
-            attributes
-                .extend([RuleAttribute::Iifname(OWN.to_owned()), RuleAttribute::UidRange(USERS)]);
+            attributes.extend([
+                RuleAttribute::Iifname(LOCAL_TRAFFIC.to_owned()),
+                RuleAttribute::UidRange(USERS),
+            ]);
         }
-        Verdict::Beyond => attributes.push(RuleAttribute::Goto(BEYOND)),
+        Verdict::Beyond => attributes.push(RuleAttribute::Goto(JUMP_TARGET_PRIORITY)),
         Verdict::Unreachable | Verdict::Nothing => {}
     }
     match &rule.selector {
@@ -395,7 +399,7 @@ fn message(route: Route, interface: u32) -> anyhow::Result<RouteMessage> {
         RouteAction::ToSelf(index) => {
             builder = builder.output_interface(index).scope(RouteScope::Host).priority(index);
         }
-        RouteAction::Nowhere => builder = builder.priority(LAST),
+        RouteAction::Nowhere => builder = builder.priority(LAST_PRIORITY),
         RouteAction::Elsewhere => {}
     }
     Ok(builder.build())

@@ -36,23 +36,23 @@ const DISCARD_TABLE: u32 = 0x6d65;
 /// All of our tables.
 pub(super) const TABLES: [u32; 4] = [TABLE, NAMES_TABLE, BOUND_QUERY_TABLE, DISCARD_TABLE];
 /// Tables used only by the lead.
-pub(super) const LEAD_TABLES: [u32; 2] = [TABLE, NAMES_TABLE];
+pub(super) const TUNNEL_TABLES: [u32; 2] = [TABLE, NAMES_TABLE];
 /// Origin of our rules and routes, as stored by the system (`proto` of `ip rule`).
 pub(super) const PROTOCOL: u8 = 0x6d;
 /// The system's main table.
 const MAIN: u32 = 254;
 /// Priorities of the lead: after the local table, before the machine's own rules.
-pub(super) const LEAD: std::ops::Range<u32> = 5_300..5_400;
+pub(super) const TUNNEL_PRIORITIES: std::ops::Range<u32> = 5_300..5_400;
 /// Priorities of the switch.
-pub(super) const SWITCH: std::ops::Range<u32> = 5_400..BEYOND;
+pub(super) const KILL_SWITCH_PRIORITIES: std::ops::Range<u32> = 5_400..JUMP_TARGET_PRIORITY;
 /// Priority of a rule without effect. Traffic that may leave directly continues after it, with the machine's own
 /// rules.
-pub(super) const BEYOND: u32 = 5_499;
+pub(super) const JUMP_TARGET_PRIORITY: u32 = 5_499;
 
 /// Priority of rules for replies on connections, relative to the start of a set.
 const ANSWERS: u32 = 3;
 /// Priority of the switch's rules for hosts that are direct because of their names.
-const DIRECT_HOST: u32 = SWITCH.start + 20;
+const DIRECT_HOST: u32 = KILL_SWITCH_PRIORITIES.start + 20;
 
 /// Link-specific networks, which the machine's own routing handles.
 const LINK_SPECIFIC_NETWORKS: [(IpAddr, u8); 5] = [
@@ -231,13 +231,13 @@ impl RoutingSettings {
 
     /// The rule that both sets jump to.
     pub(super) const fn jump_target() -> Rule {
-        Rule { priority: BEYOND, selector: Selector::All, verdict: Verdict::Nothing }
+        Rule { priority: JUMP_TARGET_PRIORITY, selector: Selector::All, verdict: Verdict::Nothing }
     }
 
     /// Rules of the lead for one family, in the order in which they are added. `own` is the interface's address.
     pub(super) fn tunnel_rules(&self, own: IpAddr, facts: &MachineState) -> Vec<Rule> {
         let ipv6 = own.is_ipv6();
-        let mut planned = PlannedRules::from(LEAD.start);
+        let mut planned = PlannedRules::from(TUNNEL_PRIORITIES.start);
         self.add_direct_rules(&mut planned, facts, ipv6);
         if self.handles_dns_queries() {
             for to in self.named_direct(ipv6).filter(|_| !self.has_domain_exceptions) {
@@ -276,7 +276,7 @@ impl RoutingSettings {
     /// Rules of the switch for one family, in the order in which they are added. The last one makes it effective.
     pub(super) fn switch(&self, own: IpAddr, facts: &MachineState) -> Vec<Rule> {
         let ipv6 = own.is_ipv6();
-        let mut planned = PlannedRules::from(SWITCH.start);
+        let mut planned = PlannedRules::from(KILL_SWITCH_PRIORITIES.start);
         self.add_direct_rules(&mut planned, facts, ipv6);
         if self.has_domain_exceptions {
             self.add_dns_block_rules(&mut planned, facts, ipv6);
@@ -384,7 +384,7 @@ impl RoutingSettings {
 
 /// Rules of both sets that let the replies of a connection leave directly.
 pub(super) fn direct_reply_rules(inbound: InboundConnection) -> [Rule; 2] {
-    [LEAD.start, SWITCH.start].map(|start| Rule {
+    [TUNNEL_PRIORITIES.start, KILL_SWITCH_PRIORITIES.start].map(|start| Rule {
         priority: start + ANSWERS,
         selector: Selector::AnswersTo(inbound),
         verdict: Verdict::Lookup(MAIN),

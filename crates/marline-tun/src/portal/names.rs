@@ -11,7 +11,7 @@ use super::{PortalOpener, PortalStream};
 use crate::dns::message;
 
 /// Time to wait for an answer, and number of attempts per query.
-const PATIENCE: Duration = Duration::from_secs(1);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 const TIMES: usize = 3;
 /// Maximum length of a DNS message, in bytes.
 const MAX_MESSAGE_BYTES: usize = 65_535;
@@ -59,7 +59,7 @@ pub(super) async fn query_resolver(
     let mut buffer = vec![0; MAX_MESSAGE_BYTES];
     for _ in 0..TIMES {
         socket.send(query).await?;
-        let answered = timeout(PATIENCE, async {
+        let answered = timeout(ANSWER_TIMEOUT, async {
             loop {
                 let len = socket.recv(&mut buffer).await?;
                 if message::is_answer(&buffer[..len]) && buffer.get(..2) == query.get(..2) {
@@ -70,7 +70,7 @@ pub(super) async fn query_resolver(
         if let Ok(len) = answered.await {
             buffer.truncate(len?);
             if message::is_truncated(&buffer)
-                && let Ok(whole) = timeout(PATIENCE, ask_by_tcp(way, resolver, query)).await
+                && let Ok(whole) = timeout(ANSWER_TIMEOUT, ask_by_tcp(way, resolver, query)).await
             {
                 return whole.or(Ok(buffer));
             }

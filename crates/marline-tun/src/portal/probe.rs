@@ -16,7 +16,7 @@ use super::{PortalOpener, names};
 use crate::dns::message;
 
 /// Maximum duration of a probe.
-const PATIENCE: Duration = Duration::from_secs(10);
+const PROBE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum length of the response's status and fields, in bytes.
 const MAX_HEAD_BYTES: usize = 16 << 10;
 /// Maximum length of a displayed URL.
@@ -81,10 +81,10 @@ impl FromStr for Probe {
 impl Probe {
     /// Sends the request by this opener.
     pub async fn send(&self, way: &PortalOpener) -> Finding {
-        match timeout(PATIENCE, self.fetch(way)).await {
+        match timeout(PROBE_TIMEOUT, self.fetch(way)).await {
             Ok(Ok(head)) => read_head(&head),
             Ok(Err(error)) => Finding::Silent(error.to_string()),
-            Err(_) => Finding::Silent(format!("no answer within {} s", PATIENCE.as_secs())),
+            Err(_) => Finding::Silent(format!("no answer within {} s", PROBE_TIMEOUT.as_secs())),
         }
     }
 

@@ -8,11 +8,13 @@ use marline_io::Contact;
 use marline_time::{Duration, Instant};
 
 use super::common_failures::CommonFailures;
-use super::{NamedContacts, PATIENCE, Reach, SETTLE, fault, other_working_paths, span, suspicion};
+use super::{
+    ANSWER_TIMEOUT, ERROR_DELAY, NamedContacts, Reach, fault, other_working_paths, span, suspicion,
+};
 
 /// Maximum delay of the report about a failed path if another one is about to fail as well: both are reported as one
 /// event.
-const TOGETHER: Duration = Duration::from_secs(1);
+const REPORT_DELAY: Duration = Duration::from_secs(1);
 
 /// Maximum number of paths whose last report is remembered.
 const MAX_REPORTED_PATHS: usize = 64;
@@ -140,8 +142,9 @@ impl HealthWatcher {
         let open = |contact: &&Contact| {
             let asked = contact
                 .question
-                .is_some_and(|question| now.since(question.since) < PATIENCE + TOGETHER);
-            let said = contact.delivery_error.is_some_and(|said| now.since(said.since) < SETTLE);
+                .is_some_and(|question| now.since(question.since) < ANSWER_TIMEOUT + REPORT_DELAY);
+            let said =
+                contact.delivery_error.is_some_and(|said| now.since(said.since) < ERROR_DELAY);
             asked || said
         };
         paths.iter().any(|(_, contacts)| contacts.iter().any(open))
@@ -175,13 +178,13 @@ impl HealthWatcher {
 /// Returns true if another path to the same server is about to fail, too: its request is pending and nearly expired.
 fn may_wait(now: Instant, look: &PathCheck<'_>, paths: &[NamedContacts<'_>]) -> bool {
     let Some(question) = look.contact.question else { return false };
-    if now.since(question.since) >= PATIENCE + TOGETHER {
+    if now.since(question.since) >= ANSWER_TIMEOUT + REPORT_DELAY {
         return false;
     }
     paths.iter().filter(|(path, _)| path != look.path).any(|(_, contacts)| {
         contacts.iter().any(|other| {
             let asked = other.question.map(|question| now.since(question.since));
-            let doubtful = asked.is_some_and(|age| age >= PATIENCE - TOGETHER);
+            let doubtful = asked.is_some_and(|age| age >= ANSWER_TIMEOUT - REPORT_DELAY);
             other.remote == look.contact.remote && doubtful && !Reach::evaluate(other, now).is_bad()
         })
     })

@@ -11,7 +11,7 @@ const PREFIXES: usize = 4;
 /// Maximum time by which an advertisement precedes the address that belongs to it. The address takes duplicate
 /// address detection, and its notification some time to arrive here. A younger advertisement belongs to the present
 /// network.
-const AHEAD: Duration = Duration::from_secs(5);
+const MAX_LEAD: Duration = Duration::from_secs(5);
 
 #[derive(Copy, Clone, Debug)]
 struct Advertisement {
@@ -64,7 +64,7 @@ impl Advertised {
         if let Some(link) = self.0.get_mut(&end.interface.1)
             && link.end.as_ref() != Some(end)
         {
-            link.heard.retain(|heard| now.duration_since(heard.at) < AHEAD);
+            link.heard.retain(|heard| now.duration_since(heard.at) < MAX_LEAD);
             link.end = Some(end.clone());
         }
         self.expire(now);

@@ -91,7 +91,7 @@ impl Flow {
         for Mark { stream, index, at_ns } in sent.iter().copied() {
             let Some(read_ns) = read.get(&(stream, index)) else { continue };
             let (sent_ms, latency_ms) = (ms(self.start_ns, at_ns), ms(at_ns, *read_ns));
-            let message = Message { index, bytes: sizes.of(index), sent_ms, latency_ms };
+            let message = Message { index, bytes: sizes.size_of(index), sent_ms, latency_ms };
             let first = messages.entry(index).or_insert(message);
             if message.latency_ms < first.latency_ms {
                 *first = message;
@@ -139,7 +139,7 @@ impl Flow {
         let sizes = workload.sizes(self.seed);
         let within = |mark: &&Mark| (from_ms..to_ms).contains(&ms(self.start_ns, mark.at_ns));
         let marks = self.received(workload).iter().filter(within);
-        let bytes: f64 = marks.map(|mark| f64::from(sizes.of(mark.index))).sum();
+        let bytes: f64 = marks.map(|mark| f64::from(sizes.size_of(mark.index))).sum();
         bytes * 8.0 / ((to_ms - from_ms) / 1e3) / 1e6
     }
 

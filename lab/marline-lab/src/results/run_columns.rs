@@ -17,7 +17,7 @@ pub struct RunColumns {
 impl RunColumns {
     /// Columns for these runs, which all have a value for each key of the first run.
     #[must_use]
-    pub fn of(jobs: &[Job]) -> RunColumns {
+    pub fn for_jobs(jobs: &[Job]) -> RunColumns {
         let several = jobs.first().is_some_and(|job| job.experiment.loads.len() > 1);
         RunColumns::over(jobs.iter().map(|job| job.point.as_slice())).with_workloads(several)
     }
@@ -77,10 +77,10 @@ impl RunColumns {
 
     /// Adds these columns before a run's table; without a run, the result is empty.
     #[must_use]
-    pub fn before(&self, table: &Table, job: Option<&Job>) -> Table {
+    pub fn add_before(&self, table: &Table, job: Option<&Job>) -> Table {
         let columns = self.columns();
         match job {
-            Some(job) => table.behind(&columns, &self.cells(job)),
+            Some(job) => table.with_leading_columns(&columns, &self.cells(job)),
             None => {
                 let all = columns.into_iter().chain(table.columns().iter().cloned());
                 Table::new(table.name(), all.collect())

@@ -42,7 +42,7 @@ pub struct RadioJoules {
 }
 
 impl RadioJoules {
-    fn of(reading: &RadioReading) -> RadioJoules {
+    fn from_reading(reading: &RadioReading) -> RadioJoules {
         RadioJoules {
             kind: reading.kind.to_string(),
             traffic_j: reading.energy.traffic_j(),
@@ -103,7 +103,7 @@ pub struct Statistics {
 impl Statistics {
     /// Statistics of these latencies; NaN without latencies.
     #[must_use]
-    pub fn of(latencies_ms: &[f64]) -> Statistics {
+    pub fn from_latencies(latencies_ms: &[f64]) -> Statistics {
         let count = latencies_ms.len();
         Statistics {
             count,
@@ -133,14 +133,14 @@ impl Record {
     /// Builds the record of an outcome.
     ///
     /// # Errors
-    /// Those of [`Bound::of`].
-    pub fn of(experiment: &Experiment, outcome: &Outcome) -> anyhow::Result<Record> {
+    /// Those of [`Bound::for_experiment`].
+    pub fn from_outcome(experiment: &Experiment, outcome: &Outcome) -> anyhow::Result<Record> {
         let path = |path: &PathTotals| PathBytes {
             name: path.name.clone(),
             up_bytes: path.up.offered_bytes,
             down_bytes: path.down.offered_bytes,
             dropped_packets: path.up.dropped() + path.down.dropped(),
-            radio: path.radio.as_ref().map(RadioJoules::of),
+            radio: path.radio.as_ref().map(RadioJoules::from_reading),
             calibration: path.calibration,
         };
         let struck = |at_ns: &u64| (*at_ns as f64 - outcome.start_ns as f64) / 1e6;
@@ -151,7 +151,7 @@ impl Record {
             doubts: outcome.doubts.clone(),
             ..Record::default()
         };
-        let bound = Bound::of(experiment, outcome.seed)?;
+        let bound = Bound::for_experiment(experiment, outcome.seed)?;
         let flows = experiment.loads.iter().zip(&outcome.flows);
         let mut records =
             flows.map(|(load, flow)| whole.of_flow(load, flow, &bound, experiment.warm_up));

@@ -113,7 +113,7 @@ fn walk(outcome: &mut Outcome, seed: u64, wifi: &str, path_use: PathUse, hinted:
         let (at, now) = (Duration::from_secs(second), Instant::from_secs(second));
         paths.world.run_until(now);
         let up = !is_away(&profile, at);
-        let level = up.then(|| (NOISE_DBM + profile.signal_db.at(at).0) as f32);
+        let level = up.then(|| (NOISE_DBM + profile.signal_db.value_at(at).0) as f32);
         if judge.read(now, level).is_some() && hinted {
             outcome.hints += 1;
         }

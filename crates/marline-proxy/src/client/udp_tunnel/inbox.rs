@@ -7,8 +7,8 @@ use marline::memory::{MemoryAccount, MemoryCharge, MemoryKind};
 use tokio::sync::mpsc;
 
 /// Limits of data that waits in an inbox: items, and bytes.
-const MOST: usize = 256;
-const MOST_BYTES: u64 = 512 << 10;
+const MAX_ITEMS: usize = 256;
+const MAX_BYTES: u64 = 512 << 10;
 /// Bytes that may wait even if no memory is free.
 const FLOOR: u64 = 16 << 10;
 /// Granularity of the memory charge in bytes.
@@ -27,7 +27,7 @@ impl InboxContents {
     /// Adds `bytes`, if there is room for them.
     fn try_grow(&mut self, bytes: u64) -> bool {
         let after = self.bytes + bytes;
-        if after > MOST_BYTES {
+        if after > MAX_BYTES {
             return false;
         }
         let account = self.charge.account();
@@ -103,7 +103,7 @@ impl<T> Delivery<T> {
 pub(super) fn inbox<T>(account: &MemoryAccount) -> (Delivery<T>, Inbox<T>) {
     let charge = account.charge(MemoryKind::Datagram, 0);
     let held = SharedInbox(Arc::new(Mutex::new(InboxContents { bytes: 0, charge })));
-    let (sender, receiver) = mpsc::channel(MOST);
+    let (sender, receiver) = mpsc::channel(MAX_ITEMS);
     (Delivery { waiting: sender, held: held.clone() }, Inbox { waiting: receiver, held })
 }
 

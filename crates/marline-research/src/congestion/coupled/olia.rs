@@ -28,7 +28,7 @@ impl Coupling for Opportunistic {
 }
 
 /// Qualities this close count as equal, because they are floats.
-const EQUAL: f64 = 1e-9;
+const TOLERANCE: f64 = 1e-9;
 
 fn quality(member: &Member) -> f64 {
     member.between_losses / (member.rtt * member.rtt)
@@ -40,7 +40,7 @@ fn shift(group: &Group, me: &Member) -> f64 {
     // In whole segments. Otherwise equal windows would take turns in being the largest by a fraction of one.
     let whole = |member: &Member| member.window as u64;
     let largest = members.iter().map(whole).max().unwrap_or(0);
-    let best = members.iter().map(quality).fold(f64::MIN_POSITIVE, f64::max) * (1.0 - EQUAL);
+    let best = members.iter().map(quality).fold(f64::MIN_POSITIVE, f64::max) * (1.0 - TOLERANCE);
     let has_largest = |member: &Member| whole(member) == largest;
     let collects = |member: &Member| quality(member) >= best && !has_largest(member);
     let collecting = members.iter().filter(|member| collects(member)).count();

@@ -91,9 +91,9 @@ impl EnergyBase {
     /// The base for this cellular radio, with the published powers.
     #[must_use]
     pub fn new(cellular: RadioKind) -> Self {
-        let radio = RadioParameters::of(cellular);
+        let radio = RadioParameters::published(cellular);
         EnergyBase {
-            wifi: Power::from_radio(&RadioParameters::of(RadioKind::Wifi)),
+            wifi: Power::from_radio(&RadioParameters::published(RadioKind::Wifi)),
             cellular: Power::from_radio(&radio),
             wake_j: joules(&radio.promotion) + radio.tails.iter().map(joules).sum::<f64>(),
             tail: radio.tail(),

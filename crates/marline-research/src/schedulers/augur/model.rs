@@ -21,7 +21,7 @@ const MIN_SLACK_DIVISOR: u32 = 4;
 /// Transition counts of a state are halved above this sum.
 const MAX_TRANSITIONS: f64 = 64.0;
 /// Weight of the past when a new message is added.
-const KEPT: f64 = 0.99;
+const DECAY: f64 = 0.99;
 /// Weight of a new delay in the mean.
 const DELAY_GAIN: f64 = 1.0 / 8.0;
 /// Assumed lateness in SRTTs before any message was late (a probe timeout and a retransmission).
@@ -129,8 +129,8 @@ impl Model {
     /// Records that a message sent in this state was answered in time.
     pub(super) fn in_time(&mut self, state: State) {
         let record = &mut self.records[state as usize];
-        record.ended = record.ended * KEPT + 1.0;
-        record.late *= KEPT;
+        record.ended = record.ended * DECAY + 1.0;
+        record.late *= DECAY;
     }
 
     /// Records that a message sent in this state was not answered in time.

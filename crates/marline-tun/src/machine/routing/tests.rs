@@ -55,7 +55,7 @@ fn each_set_has_its_priorities_in_order_below_the_rule_behind_both() {
         ..RoutingSettings::default()
     };
     for (at, rules) in all_sets(&settings, &facts()).into_iter().enumerate() {
-        let range = if at < 2 { LEAD } else { SWITCH };
+        let range = if at < 2 { TUNNEL_PRIORITIES } else { KILL_SWITCH_PRIORITIES };
         assert!(rules.iter().all(|rule| range.contains(&rule.priority)), "{rules:?}");
         assert!(rules.is_sorted_by_key(|rule| rule.priority), "{rules:?}");
         assert_eq!(rules[0].selector, Selector::Mark(MARK));
@@ -65,7 +65,12 @@ fn each_set_has_its_priorities_in_order_below_the_rule_behind_both() {
             rules.iter().filter(|rule| matches!(rule.selector, Selector::SourcePort(..)));
         assert_eq!(services.count(), 3);
     }
-    const { assert!(BEYOND >= SWITCH.end && LEAD.end <= SWITCH.start) };
+    const {
+        assert!(
+            JUMP_TARGET_PRIORITY >= KILL_SWITCH_PRIORITIES.end
+                && TUNNEL_PRIORITIES.end <= KILL_SWITCH_PRIORITIES.start
+        )
+    };
 }
 
 #[test]

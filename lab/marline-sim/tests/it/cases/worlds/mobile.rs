@@ -224,7 +224,7 @@ impl Plan {
 /// A radio that sleeps, and more harm than usual.
 fn make_cellular(rng: &mut PcgRng, link: &mut DuplexConfig) {
     let radio = |direction| {
-        let parameters = RadioParameters::of(RadioKind::Lte);
+        let parameters = RadioParameters::published(RadioKind::Lte);
         Some(RadioConfig { parameters, direction, waits: true })
     };
     if rng.chance(0.7) {

@@ -7,7 +7,8 @@
 //! *How.* Within the last [`WINDOW`], copies may use [`BudgetConfig::share`] of the new data sent, or
 //! [`BudgetConfig::rate`] times the window, whichever is more. Bytes are counted in slots of two seconds, so what is
 //! spent now stays spent for ten seconds. Where capacity is idle and costs nothing, a share of it may be used instead
-//! ([`IdleCapacity`]), which shrinks as the path fills. Callers get the spent share and derive the price of the next copy from it.
+//! ([`IdleCapacity`]), which shrinks as the path fills. Callers get the spent share and derive the price of the next
+//! copy from it.
 
 use marline_time::{Duration, Instant, Rate};
 

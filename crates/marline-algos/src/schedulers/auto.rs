@@ -91,8 +91,8 @@ pub struct AutoConfig {
 }
 
 impl Default for AutoConfig {
-    /// A twentieth of the idle capacity. Per-path budget of 5 % or 2 kB/s. New data uses a metered path if the others would be later by 100 ms plus the
-    /// time that its bytes take at 1 Mbit/s. A radio wake-up must save half a second.
+    /// A twentieth of the idle capacity. Per-path budget of 5 % or 2 kB/s. New data uses a metered path if the others
+    /// would be later by 100 ms plus the time that its bytes take at 1 Mbit/s. A radio wake-up must save half a second.
     fn default() -> Self {
         AutoConfig {
             budget: BudgetConfig::default(),

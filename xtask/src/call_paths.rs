@@ -199,13 +199,7 @@ fn findings(root: &Path, page: &str) -> Result<Vec<String>, String> {
     }
     let (mut wrong, mut used) = (Vec::new(), BTreeSet::new());
     for (path, (_, most)) in paths.iter().zip(LIMITS) {
-        let crates: BTreeSet<&str> = path.steps.iter().map(|step| step.place.krate).collect();
-        let mut definitions = Definitions::new();
-        for krate in crates {
-            let folder = crate_folder(root, krate).ok_or_else(|| format!("no crate {krate}"))?;
-            read(&folder.join("src"), &format!("{krate}/src"), &mut definitions)?;
-        }
-        wrong.extend(judge(path, *most, &definitions, &mut used));
+        wrong.extend(judge(path, *most, &read_crates(root, path)?, &mut used));
     }
     for branch in branches().filter(|branch| !used.contains(*branch)) {
         wrong.push(format!("xtask/src/call_paths.rs: no step calls {branch}: remove it"));
@@ -233,6 +227,17 @@ fn call_paths(page: &str) -> Vec<CallPath<'_>> {
         }
     }
     paths
+}
+
+/// Reads the functions of the crates of a path.
+fn read_crates(root: &Path, path: &CallPath<'_>) -> Result<Definitions, String> {
+    let crates: BTreeSet<&str> = path.steps.iter().map(|step| step.place.krate).collect();
+    let mut definitions = Definitions::new();
+    for krate in crates {
+        let folder = crate_folder(root, krate).ok_or_else(|| format!("no crate {krate}"))?;
+        read(&folder.join("src"), &format!("{krate}/src"), &mut definitions)?;
+    }
+    Ok(definitions)
 }
 
 /// Reads the functions of a folder's files, without their tests. `name` is the folder on the page.
@@ -429,12 +434,7 @@ mod tests {
         let page = fs::read_to_string(root.join(PAGE)).expect(PAGE);
         let (mut all, mut noticed) = (0, 0);
         for path in call_paths(&page) {
-            let mut definitions = Definitions::new();
-            let crates: BTreeSet<_> = path.steps.iter().map(|step| step.place.krate).collect();
-            for krate in crates {
-                let folder = crate_folder(&root, krate).expect("a crate").join("src");
-                read(&folder, &format!("{krate}/src"), &mut definitions).expect("readable");
-            }
+            let definitions = read_crates(&root, &path).expect("readable");
             let files: BTreeSet<_> = path.steps.iter().map(|step| file_of(&step.place)).collect();
             for file in files {
                 let kept = path.steps.iter().filter(|step| file_of(&step.place) != file);

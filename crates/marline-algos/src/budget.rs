@@ -54,6 +54,7 @@ pub(crate) struct IdleCapacity {
 }
 
 impl IdleCapacity {
+    /// Copies have only their budget.
     const NONE: Self = IdleCapacity { rate: Rate::ZERO, share: 0.0 };
 }
 
@@ -105,15 +106,16 @@ impl Budget {
 
     /// Spent share of the bytes that copies may use within the window; may exceed 1.
     pub(crate) fn spent_share(&mut self, now: Instant, config: &BudgetConfig) -> f32 {
-        self.spent_share_beside(now, config, IdleCapacity::NONE)
+        self.spent_share_beside(now, config, || IdleCapacity::NONE)
     }
 
-    /// As [`spent_share`](Self::spent_share), where copies may also use a share of idle capacity, if that is more.
+    /// As [`spent_share`](Self::spent_share), where copies may also use a share of idle capacity, if that is more. `idle` is
+    /// called only if the result depends on it: this is part of each decision.
     pub(crate) fn spent_share_beside(
         &mut self,
         now: Instant,
         config: &BudgetConfig,
-        idle: IdleCapacity,
+        idle: impl FnOnce() -> IdleCapacity,
     ) -> f32 {
         if config.share.is_infinite() {
             return 0.0;
@@ -124,9 +126,13 @@ impl Budget {
         };
         let (new, copies) = (sum(|slot| slot.0), sum(|slot| slot.1));
         let share = (new as f64 * config.share) as u64;
+        let allowed = share.max(config.rate.bytes_in(WINDOW));
+        if copies == 0 && allowed > 0 {
+            return 0.0;
+        }
+        let idle = idle();
         let unused = idle.rate.bytes_in(WINDOW).saturating_sub(new + copies);
-        let idle = (unused as f64 * idle.share) as u64;
-        let whole = share.max(config.rate.bytes_in(WINDOW)).max(idle);
+        let whole = allowed.max((unused as f64 * idle.share) as u64);
         if whole == 0 { f32::INFINITY } else { copies as f32 / whole as f32 }
     }
 }
@@ -164,11 +170,11 @@ mod tests {
         budget.on_new(now, 640_000);
         budget.on_copy(now, 640_000);
         assert_eq!(budget.spent_share(now, &config), 4.0);
-        let spent = budget.spent_share_beside(now, &config, idle);
+        let spent = budget.spent_share_beside(now, &config, || idle);
         assert!((spent - 640.0 / 1_186.0).abs() < 0.001, "{spent}");
         // A full path leaves the share of the new data.
         budget.on_new(now, 24_000_000);
-        let spent = budget.spent_share_beside(now, &config, idle);
+        let spent = budget.spent_share_beside(now, &config, || idle);
         assert_eq!(spent, budget.spent_share(now, &config));
     }
 

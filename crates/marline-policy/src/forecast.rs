@@ -504,10 +504,16 @@ impl Forecast {
         late + never * (1.0 - late)
     }
 
+    /// Rate at which the path delivers trains of segments; `None` if it is not known.
+    #[must_use]
+    pub fn rate(&self) -> Option<Rate> {
+        self.rate.filter(|rate| *rate != Rate::ZERO)
+    }
+
     /// Time that the path needs for these bytes; zero if its rate is not known.
     #[must_use]
     pub fn transit_time(&self, bytes: u64) -> Duration {
-        self.rate.filter(|rate| *rate != Rate::ZERO).map_or(Duration::ZERO, |r| r.time_for(bytes))
+        self.rate().map_or(Duration::ZERO, |rate| rate.time_for(bytes))
     }
 
     /// How long the bytes already sent keep the path busy from now on.
@@ -526,7 +532,7 @@ impl Forecast {
     /// Bytes that the path carries in this time; `u64::MAX` if its rate is not known.
     #[must_use]
     pub fn bytes_in(&self, time: Duration) -> u64 {
-        self.rate.filter(|rate| *rate != Rate::ZERO).map_or(u64::MAX, |rate| rate.bytes_in(time))
+        self.rate().map_or(u64::MAX, |rate| rate.bytes_in(time))
     }
 
     /// Probability that trouble begins within this time: a loss, or answers late by half a round trip or more;

@@ -21,7 +21,7 @@
 //!   answers carry it, because it blocks everything behind it. In the worst case, both may spend the budget
 //!   [twice](MAX_SPENDING).
 //!   Where bytes cost nothing, a share of the new data is the wrong limit: a burst of 100 kB each second spends all of
-//!   it and leaves 97 % of the path unused. So copies may instead use a share of the capacity that is idle
+//!   it and leaves most of the path unused. So copies may instead use a share of the capacity that is idle
 //!   ([`AutoConfig::idle_share`]).
 //! - *Repairs*, if the peer supports them, cover a share of each burst of several segments and are sent before its
 //!   copies (`auto/repairs.rs`).
@@ -91,7 +91,7 @@ pub struct AutoConfig {
 }
 
 impl Default for AutoConfig {
-    /// A twentieth of the idle capacity. Per-path budget of 5 % or 2 kB/s. New data uses a metered path if the others
+    /// 3 % of the idle capacity. Per-path budget of 5 % or 2 kB/s. New data uses a metered path if the others
     /// would be later by 100 ms plus the time that its bytes take at 1 Mbit/s. A radio wake-up must save half a second.
     fn default() -> Self {
         AutoConfig {
@@ -174,7 +174,7 @@ impl Auto {
         self.path_budgets.count(new, cx);
         if cx.subflows.len() > 1 {
             let (budget, path_budget) = &self.limits;
-            let idle = IdleCapacity { rate: free_capacity(cx), share: self.idle_share };
+            let idle = || IdleCapacity { rate: free_capacity(cx), share: self.idle_share };
             self.spending.spent = self.budget.spent_share_beside(cx.now, budget, idle);
             self.path_budgets.spent_shares(cx.now, path_budget, &mut self.spending.path_budgets);
         }
@@ -198,12 +198,8 @@ fn free_capacity(cx: &SchedulerContext<'_>) -> Rate {
     let is_free = |view: &&SubflowView| {
         view.is_active() && view.health == Health::Usable && !view.backup && !costs::is_costly(view)
     };
-    // The forecast's maximum means that the rate is not known.
-    let bytes_per_s = |view: &SubflowView| {
-        let bytes = view.forecast.bytes_in(Duration::from_secs(1));
-        if bytes == u64::MAX { 0 } else { bytes }
-    };
-    Rate::from_bytes_per_s(cx.subflows.iter().filter(is_free).map(bytes_per_s).sum())
+    let rates = cx.subflows.iter().filter(is_free).filter_map(|view| view.forecast.rate());
+    Rate::from_bytes_per_s(rates.map(Rate::bytes_per_s).sum())
 }
 
 impl Default for Auto {

@@ -212,7 +212,7 @@ mod tests {
         assert!(ack.is_owed(), "not for ever");
         ack.on_ack_sent();
         ack.on_arrival(now, Arrival { urgent: true, ..lazy(200, true) }, SRTT);
-        assert!(ack.is_owed(), "a duplicate tells of a change of carrier");
+        assert!(ack.is_owed(), "a duplicate announces a change of carrier");
     }
 
     fn past_quick() -> DelayedAck {
@@ -246,10 +246,7 @@ mod tests {
         ack.on_arrival(now, arrival(1_460, false), SRTT);
         assert!(!ack.is_owed());
         ack.on_arrival(now, arrival(1_460, false), SRTT);
-        assert!(
-            ack.is_owed(),
-            "a full segment is no larger than our MSS, whatever was joined before"
-        );
+        assert!(ack.is_owed(), "a full segment is at most our MSS, even after joined segments");
     }
 
     #[test]

@@ -292,7 +292,7 @@ fn keepalives_come_when_the_application_wants_them() {
     }
     assert_eq!(gaps, [20_000, 5_000]);
     line.send(Seg::ack());
-    assert_eq!(line.wait_for_send(60_000), Some(20_000), "heard: it begins anew");
+    assert_eq!(line.wait_for_send(60_000), Some(20_000), "an answer restarts the timeout");
     line.wait(10_100);
     assert_eq!(closed(&mut line), Some(CloseReason::TimedOut));
 }

@@ -315,7 +315,7 @@ fn a_kernels_clients_join_the_right_member() {
 /// cargo test -p marline-cli --test it fleet:: -- --nocapture --include-ignored
 /// ```
 #[test]
-#[ignore = "takes minutes"]
+#[ignore = "takes minutes: cargo xtask nightly fleet"]
 fn joins_of_two_thousand_streams_never_go_astray() {
     let _alone = support::alone();
     goes_through_it_all("tcp", 10, 4);
@@ -324,7 +324,7 @@ fn joins_of_two_thousand_streams_never_go_astray() {
 
 /// The loss is never reported: the machine is off the network and does not return.
 #[test]
-#[ignore = "takes minutes"]
+#[ignore = "takes minutes: cargo xtask nightly fleet"]
 fn connections_of_a_member_that_stays_away_are_given_up_in_two_minutes() {
     let _others = support::among_others();
     let dir = tempfile::tempdir().expect("a folder");

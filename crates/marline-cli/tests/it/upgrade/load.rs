@@ -150,7 +150,7 @@ fn applications_that_send_first_are_answered_across_upgrades() {
 /// cargo test -p marline-cli --test it upgrade::load:: -- --nocapture --include-ignored
 /// ```
 #[test]
-#[ignore = "takes minutes"]
+#[ignore = "takes minutes: cargo xtask nightly upgrades"]
 fn a_hundred_streams_lose_nothing_over_twenty_upgrades() {
     let _alone = support::alone();
     for (carrier, shards) in [("udp", "1"), ("auto", "4"), ("tcp", "2")] {

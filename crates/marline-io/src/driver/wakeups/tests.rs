@@ -248,7 +248,7 @@ fn busy_polling_continues_briefly_after_an_exchange() {
     assert!(!polls.is_on(US(100)));
     assert!(polls.on_exchange(US(100)) && !polls.on_exchange(US(130)));
     assert!(polls.is_on(US(179)) && !polls.is_on(US(180)));
-    assert!(polls.on_exchange(US(180)), "it begins anew");
+    assert!(polls.on_exchange(US(180)), "polling starts again");
 }
 
 #[test]

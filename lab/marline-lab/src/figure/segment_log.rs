@@ -83,7 +83,7 @@ impl Segment {
 /// let bursts = Workload::Bursts { bytes: 5_000, gap, count: 1 };
 /// let experiment = Experiment::over(&[("wlan", "rate=20M,delay=6ms")], bursts);
 /// let mut paths = stage(&experiment, &Variant::new("default"), 1).unwrap();
-/// let log = SegmentLog::of(&paths);
+/// let log = SegmentLog::for_paths(&paths);
 /// paths.world.observe(Box::new(log));
 /// paths.world.run_until(marline_time::Instant::from_secs(2));
 /// let log = paths.world.observer::<SegmentLog>().unwrap();

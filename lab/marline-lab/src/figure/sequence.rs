@@ -33,9 +33,11 @@ const MAX_MARKS: usize = 8_000;
 ///
 /// ```
 /// use marline_lab::figure::SequencePlot;
-/// use marline_qlog::{Carried, Course, Manner};
-/// let new = Carried { time_ms: 1.0, subflow: 0, dsn: 0, bytes: 1_400, manner: Manner::New };
-/// let copy = Carried { time_ms: 1.1, subflow: 1, manner: Manner::Copy, ..new };
+/// use marline_qlog::{CarriedBytes, Course, TransmissionKind};
+/// let manner = TransmissionKind::New;
+/// let new = CarriedBytes { time_ms: 1.0, subflow: 0, dsn: 0, bytes: 1_400, manner };
+/// let manner = TransmissionKind::Copy;
+/// let copy = CarriedBytes { time_ms: 1.1, subflow: 1, manner, ..new };
 /// let course = Course { carried: vec![new, copy], acked: vec![(9.0, 1_400)], ..Course::default() };
 /// let drawn = SequencePlot::new("a copy", &course).svg();
 /// assert!(drawn.contains("copy") && drawn.starts_with("<svg"));

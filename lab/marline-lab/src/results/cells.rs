@@ -92,7 +92,7 @@ impl Texts {
         &self.words
     }
 
-    /// Index of each row's text in [`words`](Self::words).
+    /// Index of each row's text in [`distinct_texts`](Self::distinct_texts).
     #[must_use]
     pub fn numbers(&self) -> &Cells<u32> {
         &self.cells

@@ -14,7 +14,7 @@ use marline_testkit::timeline::plain;
 use marline_time::{Instant, SeedTree};
 use marline_tun::addresses::{Addresses, GatewayQueries};
 use marline_tun::icmp::Unreachable;
-use marline_tun::responder::{Responder, Taken};
+use marline_tun::responder::{PacketResult, Responder};
 use marline_wire::{IpPacket, PROTOCOL_TCP};
 
 fuzz_target!(|bytes: &[u8]| {
@@ -80,14 +80,14 @@ impl Gateway {
     }
 
     fn take_other(&mut self, packet: &[u8]) {
-        let mut taken = self.responder.take(packet, &mut self.answer);
-        if let Taken::Datagram(_) = taken {
-            taken = self.responder.refuse(packet, Unreachable::Port, &mut self.answer);
+        let mut result = self.responder.process_packet(packet, &mut self.answer);
+        if let PacketResult::Datagram(_) = result {
+            result = self.responder.refuse(packet, Unreachable::Port, &mut self.answer);
         }
-        if let Taken::Echo(_) = taken {
-            taken = self.responder.refuse(packet, Unreachable::Prohibited, &mut self.answer);
+        if let PacketResult::Echo(_) = result {
+            result = self.responder.refuse(packet, Unreachable::Prohibited, &mut self.answer);
         }
-        if taken == Taken::Answered {
+        if result == PacketResult::Answered {
             IpPacket::parse(&self.answer).expect("what we send is a packet");
         }
     }

@@ -109,8 +109,8 @@ impl Budget {
         self.spent_share_beside(now, config, || IdleCapacity::NONE)
     }
 
-    /// As [`spent_share`](Self::spent_share), where copies may also use a share of idle capacity, if that is more. `idle` is
-    /// called only if the result depends on it: this is part of each decision.
+    /// As [`spent_share`](Self::spent_share), where copies may also use a share of idle capacity, if that is more.
+    /// `idle` is called only if the result depends on it: this is part of each decision.
     pub(crate) fn spent_share_beside(
         &mut self,
         now: Instant,

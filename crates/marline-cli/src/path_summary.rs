@@ -89,14 +89,14 @@ pub fn summarise_listening(path: &Path, connections: &[Connection]) -> Vec<PathS
 
 /// Description of a network with only IPv6 that reaches IPv4 by NAT64.
 #[must_use]
-pub fn by_nat64(prefix: &str) -> String {
+pub fn nat64_text(prefix: &str) -> String {
     format!("IPv6 only, by NAT64 prefix {prefix}")
 }
 
 /// Cause if the path is not usable, with additional remarks.
 fn reason(path: &Path) -> Option<String> {
     let by_tcp = path.servers.iter().find(|server| server.by_tcp).map(tcp_reason);
-    let translated = path.nat64.as_deref().map(by_nat64);
+    let translated = path.nat64.as_deref().map(nat64_text);
     let words: Vec<String> = path.cause.clone().or(by_tcp).into_iter().chain(translated).collect();
     (!words.is_empty()).then(|| words.join("; "))
 }

@@ -313,7 +313,7 @@ impl MappingIndex for Inputs {
         self.answer(MappingQuery::NextNotOn(subflow, from))
     }
 
-    fn last_not_on(&self, subflow: SubflowId, before: Dsn) -> Option<Mapping> {
+    fn last_not_carried_by(&self, subflow: SubflowId, before: Dsn) -> Option<Mapping> {
         self.answer(MappingQuery::LastNotOn(subflow, before))
     }
 
@@ -353,8 +353,8 @@ impl MappingIndex for Listening<'_> {
         self.record_query(MappingQuery::NextNotOn(subflow, from), answer)
     }
 
-    fn last_not_on(&self, subflow: SubflowId, before: Dsn) -> Option<Mapping> {
-        let answer = self.index.last_not_on(subflow, before);
+    fn last_not_carried_by(&self, subflow: SubflowId, before: Dsn) -> Option<Mapping> {
+        let answer = self.index.last_not_carried_by(subflow, before);
         self.record_query(MappingQuery::LastNotOn(subflow, before), answer)
     }
 

@@ -104,7 +104,7 @@ impl Exceptions {
     /// Treatment of a name (lower case, without a trailing dot). The longest matching domain decides. If it is both
     /// direct and blocked, it is blocked.
     #[must_use]
-    pub fn of_name(&self, name: &str) -> Treatment {
+    pub fn treatment_of_name(&self, name: &str) -> Treatment {
         let longest = |destinations: &[Destination]| {
             let holds = |destination: &Destination| match destination {
                 Destination::Domain(domain) => is_within(name, domain).then_some(domain.len()),
@@ -174,7 +174,7 @@ mod tests {
             ("x.ok.ads.example", Treatment::Direct),
             ("both.example", Treatment::Blocked),
         ] {
-            assert_eq!(exceptions.of_name(name), treatment, "{name}");
+            assert_eq!(exceptions.treatment_of_name(name), treatment, "{name}");
         }
         assert!(exceptions.has_domains() && !Exceptions::default().has_domains());
         let networks = Exceptions::new(all(&["10.0.0.0/8"]), all(&["192.0.2.0/24"]));

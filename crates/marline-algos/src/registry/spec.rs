@@ -68,10 +68,10 @@ pub(super) fn parse(kind: PolicyKind, text: &str) -> Result<Vec<Part<'_>>, Polic
     if text.contains(char::is_whitespace) {
         return Err(wrong("spaces are not allowed"));
     }
-    text.split('+').map(|part| part_of(part).map_err(wrong)).collect()
+    text.split('+').map(|part| parse_part(part).map_err(wrong)).collect()
 }
 
-fn part_of(text: &str) -> Result<Part<'_>, &'static str> {
+fn parse_part(text: &str) -> Result<Part<'_>, &'static str> {
     let mut words = text.split(',');
     let name = words.next().unwrap_or_default();
     if name.contains('=') {

@@ -63,7 +63,7 @@ impl Reason {
             Rule::Nothing => "there is no data to send, and none worth a copy".to_owned(),
             Rule::NoPath => "nothing is sent: no path can send".to_owned(),
             Rule::Rescue => format!("reinjection of {size} on {path}: {}", self.cause(name)),
-            Rule::RescueWaits => self.rescue_waits(name),
+            Rule::RescueWaits => self.waiting_rescue_text(name),
             Rule::Unblock => {
                 let full = match self.question {
                     Question::BufferBlocked => "the send buffer is full",
@@ -217,7 +217,7 @@ impl Reason {
         }
     }
 
-    fn rescue_waits(&self, name: &dyn Fn(SubflowId) -> String) -> String {
+    fn waiting_rescue_text(&self, name: &dyn Fn(SubflowId) -> String) -> String {
         let size = match self.question {
             Question::Again(item) => bytes(item.range.len()),
             _ => "data".to_owned(),

@@ -203,7 +203,7 @@ fn a_record_is_read_as_it_was_written() {
         learnt.on_answer(sent_at + rtt, rtt, ms(0), &expected);
         learnt.on_lost(sent_at + rtt);
     }
-    let forecast = learnt.forecast(stream.context(&[]).now).busy_for(ms(3));
+    let forecast = learnt.forecast(stream.context(&[]).now).delayed_by(ms(3));
     let unknown = SubflowView {
         srtt: None,
         min_rtt: None,
@@ -234,7 +234,7 @@ fn a_record_is_read_as_it_was_written() {
             index.oldest(),
             index.newest(),
             next,
-            index.last_not_on(WIFI, cx.written),
+            index.last_not_carried_by(WIFI, cx.written),
             index.mapping_at(Dsn(5)),
         )
     };

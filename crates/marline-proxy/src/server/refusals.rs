@@ -63,7 +63,7 @@ impl RefusalReason {
     }
 
     /// Reason for refusing a request of an authenticated client.
-    pub(super) const fn of_request(failure: &Failure) -> RefusalReason {
+    pub(super) const fn from_failure(failure: &Failure) -> RefusalReason {
         match failure.code {
             ErrorCode::NotAuthorized => RefusalReason::Rules,
             ErrorCode::ResourceExceeded | ErrorCode::NetworkFailure => RefusalReason::Server,

@@ -251,7 +251,7 @@ impl Default for Augur {
 impl Scheduler for Augur {
     fn next_send(&mut self, cx: &SchedulerContext<'_>) -> Decision {
         self.observe(cx);
-        let Some(primary) = self.primary.choose(cx) else { return primary::place_on_suspects(cx) };
+        let Some(primary) = self.primary.choose(cx) else { return primary::use_last_heard(cx) };
         let alone = primary::alone(primary, cx);
         // If the peer's window ends before the data does, no message is complete.
         if alone.data().is_some() || cx.unsent.end < cx.written {

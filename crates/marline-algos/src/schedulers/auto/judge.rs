@@ -182,7 +182,7 @@ impl<'a> Decider<'a> {
         }
         let on = |view: &SubflowView| {
             let price = self.costs().price_on(view, class)?;
-            let copy = held_up(view, price, cx).or_else(|| {
+            let copy = blocked_data_copy(view, price, cx).or_else(|| {
                 let may =
                     queue_is_empty(cx) && self.costs().allows_speculative_copies(view, class, 1.0);
                 may.then(|| judge_last_segment(view, price, cx)).flatten()
@@ -240,13 +240,13 @@ impl<'a> Decider<'a> {
 
 /// Data carried only by paths whose answers are so overdue that a copy on this path is worth its price, with the
 /// largest gain.
-fn held_up(view: &SubflowView, price: Price, cx: &SchedulerContext<'_>) -> Option<Verdict> {
+fn blocked_data_copy(view: &SubflowView, price: Price, cx: &SchedulerContext<'_>) -> Option<Verdict> {
     let (mut late, mut most, mut latest) = (SubflowSet::EMPTY, 0.0_f32, None);
     for other in cx.subflows.iter().filter(|other| other.id != view.id) {
         let owed = OutstandingAnswer::oldest(other, cx.now);
         // Without an outstanding answer the gain is zero, which may be enough.
         let gain =
-            owed.map_or((price.least < 0.0).then_some(0.0), |owed| owed.paid_gain(view, price));
+            owed.map_or((price.least < 0.0).then_some(0.0), |owed| owed.worthwhile_gain(view, price));
         if let Some(gain) = gain {
             late.insert(other.id);
             if latest.is_none() || gain > most {
@@ -290,7 +290,7 @@ fn judge_last_segment(
     let mut least: Option<(f32, SubflowId)> = None;
     for other in carriers {
         let gain =
-            OutstandingAnswer::for_data_before(other, behind, cx.now).paid_gain(view, price)?;
+            OutstandingAnswer::for_data_before(other, behind, cx.now).worthwhile_gain(view, price)?;
         if least.is_none_or(|(so_far, _)| gain < so_far) {
             least = Some((gain, other.id));
         }
@@ -306,7 +306,7 @@ fn judge_last_segment(
 fn last_undelivered(id: SubflowId, cx: &SchedulerContext<'_>) -> Option<Mapping> {
     let mut before = cx.written;
     for _ in 0..MAX_EXAMINED_MAPPINGS {
-        let mapping = cx.mappings.last_not_on(id, before)?;
+        let mapping = cx.mappings.last_not_carried_by(id, before)?;
         if !mapping.delivered {
             return Some(mapping);
         }

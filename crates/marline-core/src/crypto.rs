@@ -82,7 +82,11 @@ pub(crate) fn fast_syn_hmac(
     let kind = [option.subtype_byte()];
     let point = point.to_be_bytes();
     let Some(count) = count else {
-        return leftmost_64(&hmac(sender, receiver, &[FAST_SYN_LABEL, &kind, head, &point, payload]));
+        return leftmost_64(&hmac(
+            sender,
+            receiver,
+            &[FAST_SYN_LABEL, &kind, head, &point, payload],
+        ));
     };
     let number = count.to_be_bytes();
     let covered: [&[u8]; 6] = [COUNTED_SYN_LABEL, &kind, head, &point, &number, payload];

@@ -231,7 +231,7 @@ pub enum SchedulerAction {
     /// data is reinjected on others.
     Suspect(SubflowId),
     /// Slow down the subflow's congestion controller (NSDI'12 penalization).
-    Penalise {
+    Penalize {
         /// The subflow.
         subflow: SubflowId,
         /// Strength of the reduction.

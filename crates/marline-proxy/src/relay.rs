@@ -306,9 +306,9 @@ enum Phase {
     /// Bytes are copied.
     #[default]
     Copying,
-    /// All bytes are written; the end must be signalled to the writer.
+    /// All bytes are written; the end must be signaled to the writer.
     Ending,
-    /// The end has been signalled.
+    /// The end has been signaled.
     Done,
 }
 

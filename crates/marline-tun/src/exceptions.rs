@@ -57,7 +57,7 @@ impl fmt::Display for Destination {
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Treatment {
     /// Traffic uses the tunnel.
-    Tunnelled,
+    Tunneled,
     /// Traffic leaves as it would without a tunnel.
     Direct,
     /// Traffic is refused.
@@ -113,7 +113,7 @@ impl Exceptions {
             destinations.iter().filter_map(holds).max()
         };
         match (longest(&self.direct), longest(&self.blocked)) {
-            (None, None) => Treatment::Tunnelled,
+            (None, None) => Treatment::Tunneled,
             (direct, blocked) if direct > blocked => Treatment::Direct,
             _ => Treatment::Blocked,
         }
@@ -167,9 +167,9 @@ mod tests {
         for (name, treatment) in [
             ("example.org", Treatment::Direct),
             ("a.b.example.org", Treatment::Direct),
-            ("notexample.org", Treatment::Tunnelled),
-            ("org", Treatment::Tunnelled),
-            ("", Treatment::Tunnelled),
+            ("notexample.org", Treatment::Tunneled),
+            ("org", Treatment::Tunneled),
+            ("", Treatment::Tunneled),
             ("x.ads.example", Treatment::Blocked),
             ("x.ok.ads.example", Treatment::Direct),
             ("both.example", Treatment::Blocked),

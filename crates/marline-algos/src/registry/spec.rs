@@ -3,7 +3,7 @@
 //! ```text
 //! min-rtt                                    a name
 //! blest,lambda=1.2,adapt=off                 with parameters
-//! min-rtt+orp,penalise=paper                 with a wrapper around it (schedulers, congestion control)
+//! min-rtt+orp,penalize=paper                 with a wrapper around it (schedulers, congestion control)
 //! ```
 //! Wrappers apply from left to right: the last one is the outermost. A spec contains no spaces, so that it is
 //! one word on a command line.

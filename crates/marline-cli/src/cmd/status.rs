@@ -15,7 +15,7 @@ use crate::control::protocol::{
     Answer, Client, Clients, Command, Connection, Hello, OpenTarget, Path, Trouble,
 };
 use crate::memory::Memory;
-use crate::path_summary::{summarise, summarise_listening};
+use crate::path_summary::{summarize, summarize_listening};
 use crate::path_table::align;
 use crate::times::{ago, span};
 
@@ -131,8 +131,8 @@ fn status(hello: Hello, connections: &[Connection], paths: &[Path], clients: Cli
     schedulers.sort();
     schedulers.dedup();
     let rows = |path: &Path| match hello.role.as_str() {
-        "client" => vec![summarise(path, connections)],
-        _ => summarise_listening(path, connections),
+        "client" => vec![summarize(path, connections)],
+        _ => summarize_listening(path, connections),
     };
     let paths: Vec<PathSummary> = paths.iter().flat_map(rows).collect();
     Status {
@@ -448,7 +448,7 @@ eth0: 9.9.9.1:7777: no answer for 12 s (tried 5 times)
         let path = |name: &str, srtt_us, bytes_sent| PathSummary {
             bytes_sent,
             srtt_us: Some(srtt_us),
-            ..summarise(&path(name, "192.0.2.7", PathHealth::Usable), &[])
+            ..summarize(&path(name, "192.0.2.7", PathHealth::Usable), &[])
         };
         let two = |lte: PathSummary| policy(&[path("wifi", 20_000, 1_000_000), lte]).unwrap();
         let lte = || path("lte", 80_000, 100);
@@ -486,7 +486,7 @@ eth0: 9.9.9.1:7777: no answer for 12 s (tried 5 times)
         let path = |name: &str, received, twice| PathSummary {
             bytes_received: received,
             bytes_duplicate: twice,
-            ..summarise(&path(name, "192.0.2.7", PathHealth::Usable), &[])
+            ..summarize(&path(name, "192.0.2.7", PathHealth::Usable), &[])
         };
         let paths = vec![path("wifi", 1_000_000, 9_000), path("lte", 20_000, 12_000)];
         let target = |connection, target: &str| OpenTarget {

@@ -124,7 +124,8 @@ fn engage_lockdown_only(options: MachineOptions, config: Option<&Path>) -> anyho
 }
 
 fn engage_lockdown(routing: &RoutingSettings) -> anyhow::Result<()> {
-    block_on_current(engage(routing, &Addresses::default()))?.context("cannot engage the lockdown")?;
+    block_on_current(engage(routing, &Addresses::default()))?
+        .context("cannot engage the lockdown")?;
     println!("locked down: all traffic outside the tunnel is blocked until `marline down`");
     Ok(())
 }

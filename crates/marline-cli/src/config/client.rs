@@ -155,7 +155,7 @@ pub struct ClientPlan {
     /// Resolution of the server's name.
     pub names: NameLookup,
     /// Text form of the connection settings. A different text means different settings.
-    pub behaviour: String,
+    pub behavior: String,
     /// True if a scheduler, path manager or datagram policy was chosen instead of the mode's.
     pub own_policies: bool,
     /// Paths. Empty: every interface with a default route.
@@ -372,7 +372,7 @@ impl ClientOptions {
             carrier: options.shared().carrier()?,
             network: options.network()?,
             names: NameLookup::default(),
-            behaviour: format!(
+            behavior: format!(
                 "{:?} {} {:?} {:?}",
                 options.choice(),
                 options.wifi_signal().is_some(),

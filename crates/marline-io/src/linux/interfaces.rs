@@ -296,6 +296,9 @@ mod tests {
         let interfaces = Interfaces::now().unwrap();
         let lo = interfaces.find_by_name("lo").expect("every machine has it");
         assert!(lo.loopback);
-        assert_eq!(interfaces.find_by_address("127.0.0.1".parse().unwrap()).unwrap().index, lo.index);
+        assert_eq!(
+            interfaces.find_by_address("127.0.0.1".parse().unwrap()).unwrap().index,
+            lo.index
+        );
     }
 }

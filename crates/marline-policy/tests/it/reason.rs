@@ -196,14 +196,14 @@ fn the_text_of_a_spared_path_names_the_time_lost() {
 fn a_record_is_read_as_it_was_written() {
     let mut stream = Stream { window: 9_000, repairs: true, ..Stream::new(20_000) };
     stream.apply(WIFI, range(0, 1_000));
-    let mut learnt = Forecaster::default();
+    let mut learned = Forecaster::default();
     for number in 1..40_u64 {
         let (sent_at, rtt) = (Instant::from_millis(50 * number), ms(20 + number * 7 % 13));
-        let expected = learnt.on_sent(sent_at, 1_000);
-        learnt.on_answer(sent_at + rtt, rtt, ms(0), &expected);
-        learnt.on_lost(sent_at + rtt);
+        let expected = learned.on_sent(sent_at, 1_000);
+        learned.on_answer(sent_at + rtt, rtt, ms(0), &expected);
+        learned.on_lost(sent_at + rtt);
     }
-    let forecast = learnt.forecast(stream.context(&[]).now).delayed_by(ms(3));
+    let forecast = learned.forecast(stream.context(&[]).now).delayed_by(ms(3));
     let unknown = SubflowView {
         srtt: None,
         min_rtt: None,

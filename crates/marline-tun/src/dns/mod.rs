@@ -89,7 +89,7 @@ impl<O: Open> Forwarder<O> {
                 direct.answer_query(query, name, Arc::clone(&self.exceptions), self.writer.clone());
             }
             (Treatment::Blocked, _) => query.refuse(&self.writer, message::NXDOMAIN),
-            (Treatment::Tunnelled | Treatment::Direct, _) => pending.add(query),
+            (Treatment::Tunneled | Treatment::Direct, _) => pending.add(query),
         }
     }
 

@@ -240,13 +240,17 @@ impl<'a> Decider<'a> {
 
 /// Data carried only by paths whose answers are so overdue that a copy on this path is worth its price, with the
 /// largest gain.
-fn blocked_data_copy(view: &SubflowView, price: Price, cx: &SchedulerContext<'_>) -> Option<Verdict> {
+fn blocked_data_copy(
+    view: &SubflowView,
+    price: Price,
+    cx: &SchedulerContext<'_>,
+) -> Option<Verdict> {
     let (mut late, mut most, mut latest) = (SubflowSet::EMPTY, 0.0_f32, None);
     for other in cx.subflows.iter().filter(|other| other.id != view.id) {
         let owed = OutstandingAnswer::oldest(other, cx.now);
         // Without an outstanding answer the gain is zero, which may be enough.
-        let gain =
-            owed.map_or((price.least < 0.0).then_some(0.0), |owed| owed.worthwhile_gain(view, price));
+        let gain = owed
+            .map_or((price.least < 0.0).then_some(0.0), |owed| owed.worthwhile_gain(view, price));
         if let Some(gain) = gain {
             late.insert(other.id);
             if latest.is_none() || gain > most {
@@ -289,8 +293,8 @@ fn judge_last_segment(
     let carriers = mapping.carried_by.iter().filter_map(|id| cx.subflow(id));
     let mut least: Option<(f32, SubflowId)> = None;
     for other in carriers {
-        let gain =
-            OutstandingAnswer::for_data_before(other, behind, cx.now).worthwhile_gain(view, price)?;
+        let gain = OutstandingAnswer::for_data_before(other, behind, cx.now)
+            .worthwhile_gain(view, price)?;
         if least.is_none_or(|(so_far, _)| gain < so_far) {
             least = Some((gain, other.id));
         }

@@ -265,12 +265,16 @@ impl OneWay<'_> {
         // The segment was sent with the option from its first byte on, but received without.
         let sent_with = |seen: &&&SeenSegment| {
             with.iter().any(|sent| {
-                self.sent_from(sent) == self.sent_position(seen) && sent.len == seen.len && seen.len > 0
+                self.sent_from(sent) == self.sent_position(seen)
+                    && sent.len == seen.len
+                    && seen.len > 0
             })
         };
         let never_bare = |seen: &&&SeenSegment| {
             !self.sent.iter().any(|sent| {
-                !sent.mptcp && self.sent_from(sent) == self.sent_position(seen) && sent.len == seen.len
+                !sent.mptcp
+                    && self.sent_from(sent) == self.sent_position(seen)
+                    && sent.len == seen.len
             })
         };
         let stripped =
@@ -289,7 +293,8 @@ impl OneWay<'_> {
     fn option_ceased(&self, with: &[&SeenSegment], came: &[&SeenSegment]) -> bool {
         const MIN_CEASED_US: u64 = 1_000_000;
         let arrived = came.iter().filter(|seen| seen.mptcp && seen.len > 0);
-        let Some(highest) = arrived.map(|seen| self.sent_position(seen).saturating_add(seen.len)).max()
+        let Some(highest) =
+            arrived.map(|seen| self.sent_position(seen).saturating_add(seen.len)).max()
         else {
             return false;
         };

@@ -216,7 +216,7 @@ pub enum MappingQuery {
     At(Dsn),
     /// [`MappingIndex::next_not_on`].
     NextNotOn(SubflowId, Dsn),
-    /// [`MappingIndex::last_not_on`].
+    /// [`MappingIndex::last_not_carried_by`].
     LastNotOn(SubflowId, Dsn),
 }
 

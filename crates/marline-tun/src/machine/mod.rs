@@ -1,7 +1,7 @@
 //! A whole machine behind the interface: its routing during the tunnel, and the restored state afterwards.
 //!
 //! [`Machine::take_over`] routes the machine's traffic to the interface with its own rules and tables ([`routing`]),
-//! and [`Machine::give_back`] removes them. The changes of a killed process are undone by [another
+//! and [`Machine::restore`] removes them. The changes of a killed process are undone by [another
 //! one](UndoProcess), or otherwise by the next `up` or `down` ([`clean_up`]), which identify our rules by their
 //! mark. Only a [kill switch](engage) stays until the user removes it.
 

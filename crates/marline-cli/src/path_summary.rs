@@ -27,7 +27,7 @@ pub fn summarize_where(
         local: path.local.clone(),
         backup: path.backup,
         metered: path.metered,
-        heard_ms: path.servers.iter().filter_map(|server| server.heard_ms).min(),
+        last_rx_ms: path.servers.iter().filter_map(|server| server.last_rx_ms).min(),
         quota: path.quota.clone(),
         ..PathSummary::default()
     };

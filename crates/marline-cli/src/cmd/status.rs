@@ -282,7 +282,7 @@ fn exclusion_reason(path: &PathSummary, paths: &[PathSummary]) -> String {
     let soonest = soonest.filter_map(|other| Some((other.srtt_us?, other))).min_by_key(|at| at.0);
     match (path.state, soonest, path.srtt_us) {
         (PathHealth::Unreachable | PathHealth::Untried, ..) => path.state.name().to_owned(),
-        _ if path.quota.as_ref().is_some_and(|quota| quota.standing != "within") => {
+        _ if path.quota.as_ref().is_some_and(|quota| quota.state != "within") => {
             "quota used up".to_owned()
         }
         _ if path.backup => "backup".to_owned(),
@@ -320,7 +320,7 @@ fn format_clients(Clients { clients, refusals }: &Clients, now: SystemTime) -> S
         }
     }
     for client in clients {
-        if let Some(quota) = client.quota.as_ref().filter(|quota| quota.standing != "within") {
+        if let Some(quota) = client.quota.as_ref().filter(|quota| quota.state != "within") {
             text += &format!("{}: quota: {}\n", client.name, quota.text());
         }
     }
@@ -341,7 +341,7 @@ fn row(path: &PathSummary) -> [String; 9] {
         path.name.clone(),
         state,
         path.local.as_ref().map_or_else(dash, first),
-        path.heard_ms.map_or_else(dash, |ms| format!("{:.1}s", ms as f64 / 1e3)),
+        path.last_rx_ms.map_or_else(dash, |ms| format!("{:.1}s", ms as f64 / 1e3)),
         path.srtt_us.map_or_else(dash, |us| format!("{:.0}ms", us as f64 / 1e3)),
         path.retransmitted.map_or_else(dash, |share| format!("{:.1}%", share * 100.0)),
         bytes(path.bytes_sent),
@@ -390,7 +390,7 @@ mod tests {
             local: Some(local.into()),
             up: true,
             health,
-            servers: vec![Reached { heard_ms: Some(1_240), ..Reached::default() }],
+            servers: vec![Reached { last_rx_ms: Some(1_240), ..Reached::default() }],
             ..Path::default()
         }
     }
@@ -457,7 +457,7 @@ eth0: 9.9.9.1:7777: no answer for 12 s (tried 5 times)
         assert_eq!(two(PathSummary { backup: true, ..lte() }), format!("{head}backup"));
         let degraded = PathSummary { state: PathHealth::Degraded, ..lte() };
         assert_eq!(two(degraded), format!("{head}degraded"));
-        let used_up = Some(Quota { standing: "hard".into(), ..Quota::default() });
+        let used_up = Some(Quota { state: "hard".into(), ..Quota::default() });
         assert_eq!(two(PathSummary { quota: used_up, ..lte() }), format!("{head}quota used up"));
         assert_eq!(two(path("lte", 10_000, 0)), format!("{head}not needed so far"));
         // No policy line.
@@ -567,7 +567,7 @@ eth0: 9.9.9.1:7777: no answer for 12 s (tried 5 times)
         };
         let mut clients = vec![client("idle", 0, 999_000), client("busy", 2, 999_990)];
         let text = "1.0GB of 1GB (100 %) until 2026-12-01 UTC".to_owned();
-        clients[0].quota = Some(Quota { standing: "hard".into(), text, ..Quota::default() });
+        clients[0].quota = Some(Quota { state: "hard".into(), text, ..Quota::default() });
         let refusals = [("credential".to_owned(), 10_000)].into();
         let now = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000);
         let text = format_clients(&Clients { clients, refusals }, now);

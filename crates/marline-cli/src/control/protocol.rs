@@ -238,7 +238,7 @@ pub struct Reached {
     pub reach: String,
     /// Time since the last received packet, for `answers`.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub heard_ms: Option<u64>,
+    pub last_rx_ms: Option<u64>,
     /// Time since the first unanswered attempt, for `no-answer`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub silent_ms: Option<u64>,

@@ -66,11 +66,11 @@ pub enum Rule {
     /// sleeps.
     Spared,
     /// Every path is in trouble. New data is sent on the path heard from most recently.
-    HeardLast,
+    LastReceived,
     /// Data waits: no path has room.
     NoRoom,
     /// Data waits: a path that is full now will still deliver all of it sooner.
-    FullIsSooner,
+    FullPathFaster,
     /// Data waits: the path with room is so slow that sending on it would block the faster ones at the window or buffer
     /// limit.
     WouldBlock,
@@ -83,7 +83,7 @@ pub enum Rule {
     /// A copy that probes a path not used recently.
     Explore,
     /// No copy is worth its cost now, but one may be later.
-    LookAgain,
+    Recheck,
     /// There is nothing to send, and no copy is worth its cost.
     Nothing,
     /// No path can carry data.

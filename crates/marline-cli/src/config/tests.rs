@@ -354,9 +354,9 @@ fn policies_are_chosen_by_spec() {
     let policies = &plan.network.get_transport().as_core().policies;
     let names = [policies.scheduler.name(), policies.congestion.name(), policies.recovery.name()];
     assert_eq!(names, specs);
-    let wrong = Some("min-rtt+orp,penalize=paper".to_owned());
+    let wrong = Some("min-rtt+orp,penalty=paper".to_owned());
     let error = error_of(ClientOptions { scheduler: wrong, ..with_invite() }.plan());
-    assert!(error.contains("`penalize`") && error.contains("penalize"), "{error}");
+    assert!(error.contains("`penalty`") && error.contains("penalize"), "{error}");
 }
 
 #[test]

@@ -38,7 +38,7 @@ const ANSWERS: [(&str, &str); 6] = [
     ("end", "copied the end of a write"),
     ("unblock", "copied blocking data"),
     ("repair", "sent repairs for lost data"),
-    ("heard-last", "sent on the path that received last"),
+    ("last-received", "sent on the path that received last"),
 ];
 
 /// A decision that reacts to trouble.

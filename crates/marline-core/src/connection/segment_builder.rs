@@ -258,7 +258,7 @@ impl SegmentBuilder<'_> {
             Egress::Rst => Purpose::Reset,
             Egress::Ack => Purpose::Ack,
             Egress::Fin => Purpose::Fin,
-            Egress::Probe | Egress::Plain(_) => Purpose::Ask,
+            Egress::Probe | Egress::Plain(_) => Purpose::AckRequest,
             Egress::Retransmit(_) if tcp.repeats_as_probe() => Purpose::Probe,
             Egress::Retransmit(_) => {
                 Purpose::Retransmission { after_timeout: tcp.metrics(id).phase == Phase::Loss }

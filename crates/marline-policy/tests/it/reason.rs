@@ -55,7 +55,7 @@ fn new_data_is_said_to_go_where_it_arrives_first() {
     alone.inputs.paths.pop();
     assert!(alone.text(&name).ends_with("; there is no other path"));
     assert_eq!(
-        words(run, by(Rule::HeardLast, WIFI)),
+        words(run, by(Rule::LastReceived, WIFI)),
         "14 kB of new data on wifi: every path is in trouble, and this one received data last"
     );
 }
@@ -63,7 +63,7 @@ fn new_data_is_said_to_go_where_it_arrives_first() {
 #[test]
 fn the_text_of_a_wait_names_its_cause() {
     let waits = |grounds| words(Decision::Wait, grounds);
-    let judged = Grounds { arrives_us: Some(80_000), ..by(Rule::FullIsSooner, LTE) };
+    let judged = Grounds { arrives_us: Some(80_000), ..by(Rule::FullPathFaster, LTE) };
     assert_eq!(
         waits(Grounds { other: Some(WIFI), other_us: Some(30_000), ..judged }),
         "new data waits for wifi, which is full now but delivers all of it within 30 ms; on lte a segment \
@@ -82,7 +82,7 @@ fn the_text_of_a_wait_names_its_cause() {
     );
     let later = Decision::WaitUntil(Instant::from_millis(1_012));
     assert_eq!(
-        words(later, Grounds::without_times(Rule::LookAgain)),
+        words(later, Grounds::without_times(Rule::Recheck)),
         "no copy is worth its price yet; next check in 12 ms"
     );
 }

@@ -109,7 +109,7 @@ impl Server {
                 None
             }
             Err(_) => {
-                self.refusals.record(RefusalReason::Late, &peer, &"no data before timeout");
+                self.refusals.record(RefusalReason::Timeout, &peer, &"no data before timeout");
                 None
             }
         }
@@ -166,13 +166,13 @@ impl Server {
             Ok(Ok(ticket)) => ticket,
             Ok(Err(Evicted)) => {
                 let why = "evicted before TLS: too many unauthenticated connections";
-                self.refusals.record(RefusalReason::Crowd, &peer, &why);
+                self.refusals.record(RefusalReason::UnauthenticatedLimit, &peer, &why);
                 stream.abort();
                 return None;
             }
             Err(_) => {
                 let why = "timed out waiting to authenticate";
-                self.refusals.record(RefusalReason::Crowd, &peer, &why);
+                self.refusals.record(RefusalReason::UnauthenticatedLimit, &peer, &why);
                 stream.abort();
                 return None;
             }
@@ -182,7 +182,7 @@ impl Server {
             greeting = timeout(self.limits.authentication, self.hello(stream)) => greeting,
             () = ticket.evicted() => {
                 let why = "TLS handshake evicted: too many unauthenticated connections";
-                self.refusals.record(RefusalReason::Crowd, &peer, &why);
+                self.refusals.record(RefusalReason::UnauthenticatedLimit, &peer, &why);
                 return None;
             }
         };
@@ -194,7 +194,7 @@ impl Server {
                 return None;
             }
             Err(_) => {
-                self.refusals.record(RefusalReason::Late, &peer, &"authentication timed out");
+                self.refusals.record(RefusalReason::Timeout, &peer, &"authentication timed out");
                 return None;
             }
         };

@@ -61,7 +61,7 @@ fn augur(parameters: &mut Parameters<'_>) -> AugurConfig {
     let default = AugurConfig::default();
     AugurConfig {
         budget: parameters.number("budget", default.budget, 0.0..=1.0),
-        purse: parameters.bytes("purse", default.purse),
+        reserve: parameters.bytes("reserve", default.reserve),
         worth: parameters.duration("worth", default.worth),
         with_backups: parameters.on_off("backup", default.with_backups),
     }

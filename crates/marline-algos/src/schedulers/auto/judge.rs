@@ -84,7 +84,7 @@ impl<'a> Decider<'a> {
         if !class.is_usable() {
             let decision = classes::choose_latest_heard(class, cx);
             let path = decision.data().map(|(id, _)| id);
-            let rule = if path.is_some() { Rule::HeardLast } else { Rule::NoRoom };
+            let rule = if path.is_some() { Rule::LastReceived } else { Rule::NoRoom };
             return Verdict { path, ..Verdict::without_comparison(rule, decision) };
         }
         let left = cx.written.since(cx.unsent.start);
@@ -172,7 +172,7 @@ impl<'a> Decider<'a> {
         }
         rivals
             .sooner_full_path(arrives, send_time_by_windows)
-            .map(|(id, all)| (Rule::FullIsSooner, Some(id), Some(all)))
+            .map(|(id, all)| (Rule::FullPathFaster, Some(id), Some(all)))
     }
 
     /// The copy that saves the most time, if it is worth its bytes.
@@ -233,7 +233,7 @@ impl<'a> Decider<'a> {
                 cx.subflows.iter().filter_map(|view| OutstandingAnswer::oldest(view, cx.now));
             let again = owed.filter_map(|owed| owed.next_evaluation(cx.now)).min();
             let again = again.map_or(Decision::Wait, Decision::WaitUntil);
-            Verdict::without_comparison(Rule::LookAgain, again)
+            Verdict::without_comparison(Rule::Recheck, again)
         })
     }
 }

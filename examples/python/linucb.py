@@ -63,12 +63,12 @@ class LinUcb:
         self.sums[arm] += reward * seen
 
     def save(self, path: Path) -> None:
-        """Keeps what was learnt."""
+        """Keeps what was learned."""
         np.savez(path, inverse=self.inverse, sums=self.sums)
 
     @classmethod
     def load(cls, path: Path) -> LinUcb:
-        """What was learnt before."""
+        """What was learned before."""
         kept = np.load(path)
         arms, features = kept["sums"].shape
         model = cls(arms, features)

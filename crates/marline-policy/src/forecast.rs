@@ -448,7 +448,7 @@ impl Forecast {
 
     /// The same forecast for a path that stays busy for `time` with bytes sent before.
     #[must_use]
-    pub fn busy_for(self, time: Duration) -> Forecast {
+    pub fn delayed_by(self, time: Duration) -> Forecast {
         Forecast { queued_us: micros(time) as u32, ..self }
     }
 
@@ -486,7 +486,7 @@ impl Forecast {
     /// Linear between the forecast quantiles; the first segment also extends below p50. Decays exponentially
     /// beyond p99.
     #[must_use]
-    pub fn chance_later(&self, than: Duration) -> f32 {
+    pub fn late_probability(&self, than: Duration) -> f32 {
         if !self.is_known() {
             return 0.5;
         }

@@ -135,7 +135,7 @@ class Environments(unittest.TestCase):
         with self.assertRaisesRegex(RuntimeError, "reset the environment"):
             single.step(np.ones(2, np.float32))
 
-    def test_what_can_not_be_learnt_from_is_refused(self) -> None:
+    def test_what_can_not_be_learned_from_is_refused(self) -> None:
         exchange = marline.Experiment(paths=PATHS, workload={"kind": "exchange", "bytes": "1MB"})
         with self.assertRaisesRegex(marline.ExperimentError, "an exchange has no messages"):
             marline.gym.MarlineEnv(exchange)

@@ -205,7 +205,7 @@ impl Window {
                 self.in_episode = false;
                 Change::None
             }
-            CongestionSignal::Penalty(penalty) => self.penalise(penalty),
+            CongestionSignal::Penalty(penalty) => self.penalize(penalty),
             CongestionSignal::Idle => self.restart(),
         }
     }
@@ -242,7 +242,7 @@ impl Window {
     }
 
     /// Has no effect during a loss episode.
-    fn penalise(&mut self, penalty: Penalty) -> Change {
+    fn penalize(&mut self, penalty: Penalty) -> Change {
         if self.in_episode {
             return Change::None;
         }

@@ -132,7 +132,7 @@ impl Auto {
             FlowClass::Steady if trouble || !main.losses_known => spent < TROUBLE_COPY_LIMIT,
             FlowClass::Steady => {
                 spent < CALM_COPY_LIMIT
-                    && chance_first(other, main, flow) > MIN_COPY_CHANCE + spent * spent
+                    && first_probability(other, main, flow) > MIN_COPY_CHANCE + spent * spent
             }
         };
         wanted.then_some(other.id)
@@ -260,11 +260,11 @@ fn uses_group_repair(
 }
 
 /// How likely it is that the answer to a copy on `other` comes first.
-fn chance_first(other: &DatagramPathView, main: &DatagramPathView, flow: &FlowView) -> f32 {
+fn first_probability(other: &DatagramPathView, main: &DatagramPathView, flow: &FlowView) -> f32 {
     let ahead = other.bytes_queued + u64::from(flow.bytes);
     let Some(then) = other.forecast.answer_after(ahead, Quantile::P50) else { return 1.0 };
     let own = main.forecast.queued() + main.forecast.transit_time(main.bytes_queued);
-    main.forecast.chance_later(then.saturating_sub(own))
+    main.forecast.late_probability(then.saturating_sub(own))
 }
 
 /// Where bulk is delivered fastest, by what is known.

@@ -95,7 +95,7 @@ impl<R: CopyRule> Scheduler for CopyingScheduler<R> {
             if let Some(view) = cx.subflow(subflow) {
                 self.rule.on_new(view, range.start, cx);
             }
-            return decision.by_segment();
+            return decision.limited_to_segment();
         }
         let Some(class) = copying_class(cx.subflows) else { return decision };
         match self.rule.next_copy(class, cx) {

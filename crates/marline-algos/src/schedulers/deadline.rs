@@ -81,7 +81,7 @@ impl ImmediateCopyRule for MissedDeadlines {
         let bytes = cx.unsent.len().min(on.mss.into());
         let ahead = on.forecast.queued().saturating_add(on.forecast.transit_time(bytes));
         let answered = self.within.saturating_add(return_delay(on));
-        let late = on.forecast.chance_later(answered.saturating_sub(ahead));
+        let late = on.forecast.late_probability(answered.saturating_sub(ahead));
         f64::from(late) > self.risk
     }
 }

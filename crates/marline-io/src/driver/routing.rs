@@ -262,7 +262,7 @@ impl Links {
         counters.links_evicted = of(&self.counters.evicted);
         counters.links_malformed = of(&self.counters.malformed);
         counters.links_silent = of(&self.counters.silent);
-        counters.links_stuck = of(&self.counters.stuck);
+        counters.links_stalled = of(&self.counters.stuck);
         counters.link_frames_dropped = of(&self.counters.dropped);
     }
 }

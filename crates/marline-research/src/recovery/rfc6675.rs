@@ -236,7 +236,7 @@ impl Rfc6675 {
         }
     }
 
-    const fn forget_judgements(&mut self) {
+    const fn clear_verdicts(&mut self) {
         self.judged = Ssn(0);
         self.early_at = None;
         self.rescued = false;
@@ -310,7 +310,7 @@ impl LossRecovery for Rfc6675 {
     fn on_rto(&mut self, cx: &RecoveryContext<'_>, lost: &mut Vec<Ssn>) {
         self.tlp.end_episode();
         self.no_sack.restart();
-        self.forget_judgements();
+        self.clear_verdicts();
         // RFC 6675 section 5.1: everything that was not SACKed must be retransmitted.
         lost.extend(cx.board.iter().filter(|s| s.in_flight()).map(|s| s.start));
     }
@@ -321,7 +321,7 @@ impl LossRecovery for Rfc6675 {
             self.early_at = None;
         } else {
             self.no_sack.restart();
-            self.forget_judgements();
+            self.clear_verdicts();
             self.tlp.schedule(cx, Phase::Open);
         }
     }

@@ -125,7 +125,7 @@ impl Scheduler for Raven {
             return decision;
         }
         self.copies.record_segment(range.start, others);
-        decision.by_segment()
+        decision.limited_to_segment()
     }
 
     fn next_reinjection(&mut self, item: &Reinjection, cx: &SchedulerContext<'_>) -> Decision {

@@ -84,12 +84,12 @@ impl<O: Open> Forwarder<O> {
             Ok(name) => name,
             Err(code) => return query.refuse(&self.writer, code),
         };
-        match (self.exceptions.of_name(&name), &self.direct) {
+        match (self.exceptions.treatment_of_name(&name), &self.direct) {
             (Treatment::Direct, Some(direct)) => {
                 direct.answer_query(query, name, Arc::clone(&self.exceptions), self.writer.clone());
             }
             (Treatment::Blocked, _) => query.refuse(&self.writer, message::NXDOMAIN),
-            (Treatment::Tunnelled | Treatment::Direct, _) => pending.add(query),
+            (Treatment::Tunneled | Treatment::Direct, _) => pending.add(query),
         }
     }
 

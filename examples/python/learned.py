@@ -29,7 +29,7 @@ COPY_PRICE_S = 0.01
 """What repeating a whole message must save, on average, s: bytes cost something."""
 EPISODES = {"olaps": 40, "dqn": 1_000, "dqn-copies": 1_000, "linucb": 200}
 GRID = [{"gamma": gamma, "drop": drop} for gamma in (0.1, 0.2, 0.4) for drop in (0.3, 0.6)]
-"""What is tried of OLAPS, which learns in each connection anew."""
+"""Tried parameters of OLAPS, which learns again in each connection."""
 
 
 @dataclasses.dataclass

@@ -2,7 +2,7 @@
 
 *Source.* The choice by an upper confidence bound on a linear model per arm is Li, Chu, Langford and Schapire's
 (WWW 2010); to schedule Multipath TCP by it is Peekaboo's idea (Wu, Alay, Brunstrom, Ferlin, Caso, JSAC 2020),
-written here from the papers' descriptions. Peekaboo decides anew with each segment and adds a stochastic stage;
+written here from the papers' descriptions. Peekaboo decides again with each segment and adds a stochastic stage;
 this decides with each step of the environment, which is one message long.
 
 *Reward.* Minus the time, in seconds, that messages waited in the step, and minus a price for a copy.

@@ -2,7 +2,7 @@
 //!
 //! Datagrams do not belong to a byte stream. They are delivered on arrival, in any order, and lost ones are not
 //! retransmitted. So nothing is mapped or reinjected. The policy is consulted once per datagram, when the
-//! application hands it over, and possibly again when its acknowledgement is overdue.
+//! application hands it over, and possibly again when its acknowledgment is overdue.
 
 use core::fmt::{self, Debug};
 
@@ -183,7 +183,7 @@ pub trait DatagramPolicy: Debug + Send {
     /// Chooses the path of a datagram that the application has just handed over.
     fn route(&mut self, context: &DatagramContext<'_>, flow: &FlowView) -> Route;
 
-    /// The acknowledgement of a datagram sent on `on` is overdue, and the datagram may still be useful. Returns
+    /// The acknowledgment of a datagram sent on `on` is overdue, and the datagram may still be useful. Returns
     /// the path for a copy, or `None` for no copy.
     fn rescue(
         &mut self,

@@ -158,7 +158,7 @@ impl Display for Health {
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum UnreachableCause {
-    /// Loss recovery's probe timer: an acknowledgement is later than loss recovery allows, two round trips with
+    /// Loss recovery's probe timer: an acknowledgment is later than loss recovery allows, two round trips with
     /// RACK-TLP (RFC 8985). It does not count if the scheduler leaves such probes to the retransmission timer
     /// (`Scheduler::probe_patience`).
     ProbeTimeout,

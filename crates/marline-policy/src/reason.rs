@@ -74,7 +74,7 @@ pub enum Rule {
     /// Data waits: the path with room is so slow that sending on it would block the faster ones at the window or buffer
     /// limit.
     WouldBlock,
-    /// A copy of data that blocks everything behind it, because its acknowledgement is overdue.
+    /// A copy of data that blocks everything behind it, because its acknowledgment is overdue.
     Late,
     /// A copy of the end of the written data, because no later data would reveal its loss.
     End,

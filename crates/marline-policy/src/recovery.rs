@@ -158,7 +158,7 @@ pub trait LossRecovery: Debug + Send {
         LimitedTransmit::BySack
     }
 
-    /// Sets how long the peer may delay its acknowledgement of a lone segment, if a better value than the default is
+    /// Sets how long the peer may delay its acknowledgment of a lone segment, if a better value than the default is
     /// known.
     fn set_peer_ack_delay(&mut self, _delay: Duration) {}
 

@@ -117,7 +117,7 @@ class Environments(unittest.TestCase):
         self.assertLess(each, 2.6e6)
         self.assertEqual(len(set(env.digests)), count)
 
-    def test_a_vector_begins_anew_by_itself_and_a_single_one_does_not(self) -> None:
+    def test_a_vector_restarts_by_itself_and_a_single_one_does_not(self) -> None:
         vector = marline.gym.MarlineVectorEnv(EXPERIMENT, 2)
         vector.reset(seed=1)
         everything = np.ones((2, 2), np.float32)

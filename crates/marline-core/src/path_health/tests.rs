@@ -238,7 +238,7 @@ fn good_again_after_a_clean_period_only() {
         fixture.answer();
         assert!(fixture.now - relapse < ms(10_000), "for ever");
     }
-    assert!(fixture.now - relapse >= ms(2_000), "a timeout begins the period anew");
+    assert!(fixture.now - relapse >= ms(2_000), "a timeout restarts the period");
     assert_eq!(fixture.table.generation(), before + 1);
 }
 

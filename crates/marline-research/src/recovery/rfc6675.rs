@@ -2,7 +2,7 @@
 //! studies.
 //!
 //! *Problem.* A new algorithm must be compared with its predecessor, which is more than three duplicate ACKs: limited
-//! transmit, early retransmit, forward acknowledgement and tail loss probes each avoid some of its timeouts.
+//! transmit, early retransmit, forward acknowledgment and tail loss probes each avoid some of its timeouts.
 //!
 //! *How.* A segment is lost once three segments sent after it were SACKed. In addition:
 //! - *Limited transmit* (RFC 3042): the first duplicate ACKs allow new data, so that a third may arrive.
@@ -68,7 +68,7 @@ pub struct Rfc6675Config {
     pub limited_transmit: bool,
     /// Early retransmit.
     pub early_retransmit: EarlyRetransmit,
-    /// Forward acknowledgement, until reordering is seen.
+    /// Forward acknowledgment, until reordering is seen.
     pub fack: bool,
     /// Retransmit what is left at the end of a recovery.
     pub rescue: bool,

@@ -195,7 +195,7 @@ impl Papd {
     }
 
     /// Measures all paths, then uses only the best one while it delivers what is expected.
-    fn choose_carriers(&mut self, anew: bool, reading: &ModeInput, cx: &SchedulerContext<'_>) {
+    fn choose_carriers(&mut self, restart: bool, reading: &ModeInput, cx: &SchedulerContext<'_>) {
         if !self.config.best_path_only || !self.modes.has_started() {
             return;
         }
@@ -206,7 +206,7 @@ impl Papd {
             pending,
             void: false,
         };
-        if anew {
+        if restart {
             (self.carriers, self.look) = (self.restart_measurement(cx), None);
         }
         let turn = matches!(self.carriers, Carriers::Turn { .. });

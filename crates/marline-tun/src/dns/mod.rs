@@ -2,7 +2,7 @@
 //!
 //! Programs receive the resolver's own answers for every query type. One connection carries many concurrent queries,
 //! with its own message numbers, and is opened when there is a query. A query that was pending on a broken
-//! connection is sent once more on the next one. If the resolver cannot be reached, programs receive SERVFAIL
+//! connection is sent again on the next one. If the resolver cannot be reached, programs receive SERVFAIL
 //! instead of waiting. Queries that programs send over TCP are relayed like any stream, unless there are exceptions
 //! for names, in which case they are handled here too.
 //!

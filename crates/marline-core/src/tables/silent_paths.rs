@@ -21,7 +21,7 @@ use crate::{ConnectionId, FourTuple, PathAddresses};
 const CLIENT_INTERVAL: Duration = Duration::from_millis(600);
 /// Interval of a server's probes: longer, because the client probes as well.
 const SERVER_INTERVAL: Duration = Duration::from_millis(1_400);
-/// Additional interval per shard of the server: every shard probes for its own connections.
+/// Least such interval per shard of the server: every shard probes for its own connections.
 const SHARD_INTERVAL: Duration = Duration::from_millis(650);
 /// Interval on a path that has been silent for [`LONG_SILENCE`].
 const LONG_SILENCE_INTERVAL: Duration = Duration::from_secs(5);

@@ -150,7 +150,7 @@ impl Costs<'_> {
 
     /// Spent share of the path's own budget. A backup's budget counts only while backups carry data.
     fn path_budget(self, view: &SubflowView, class: Class) -> Option<f32> {
-        let counts = view.metered || class == Class::Backup;
+        let counts = view.metered || view.limited || class == Class::Backup;
         if counts { self.0.path_budget(view.id) } else { None }
     }
 }

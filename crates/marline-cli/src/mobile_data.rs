@@ -100,11 +100,7 @@ impl MobileDataNotice {
 
 impl State {
     /// The line for this path, if it needs one and has not been logged.
-    fn notice_for(
-        &mut self,
-        path: &PathStatus,
-        has_quota: bool,
-    ) -> Option<String> {
+    fn notice_for(&mut self, path: &PathStatus, has_quota: bool) -> Option<String> {
         let interface = path.interface.as_deref().filter(|_| path.up)?;
         let decided = path.backup || path.metered || path.spec.limited.is_some() || has_quota;
         if !path.limited || decided || self.logged.contains(interface) {
@@ -125,7 +121,9 @@ fn line(settings: &Settings, path: &str, interface: &str) -> String {
     };
     let spends = spending_text(settings);
     let remedy = match settings.named {
-        true => "add `,metered` or `,backup` to its --path to limit that, or `,unmetered`".to_owned(),
+        true => {
+            "add `,metered` or `,backup` to its --path to limit that, or `,unmetered`".to_owned()
+        }
         false => format!(
             "to limit that, name the paths and add `,metered` or `,backup` to this one, or type \
              `marline path {path} metered` (or `unmetered`)"
@@ -182,7 +180,9 @@ async fn metered_interfaces(nmcli: &str) -> BTreeSet<String> {
             BTreeSet::new()
         }
         Err(_) => {
-            tracing::warn!("{nmcli}: no answer within {NMCLI_TIMEOUT:?}; metered interfaces are not known");
+            tracing::warn!(
+                "{nmcli}: no answer within {NMCLI_TIMEOUT:?}; metered interfaces are not known"
+            );
             BTreeSet::new()
         }
     }

@@ -243,6 +243,7 @@ mod tests {
             ("", "missing"),
             ("=1.2.3.4:5", "missing"),
             ("wlan0,fast", "backup"),
+            ("wlan0,metered,unmetered", "exclude"),
             ("wlan0,radio=5g", "radios are"),
             ("wlan0,name=", "a name must be"),
             ("wlan0,name=<b>", "a name must be"),

@@ -92,12 +92,12 @@ pub struct AutoConfig {
 }
 
 impl Default for AutoConfig {
-    /// 3 % of the idle capacity. Per-path budget of 5 % or 2 kB/s. New data uses a metered path if the others
+    /// 5 % of the idle capacity. Per-path budget of 5 % or 2 kB/s. New data uses a metered path if the others
     /// would be later by 100 ms plus the time that its bytes take at 1 Mbit/s. A radio wake-up must save half a second.
     fn default() -> Self {
         AutoConfig {
             budget: BudgetConfig::default(),
-            idle_share: 0.03,
+            idle_share: 0.05,
             path_budget: BudgetConfig { share: 0.05, rate: Rate::from_bytes_per_s(2_000) },
             terms: Terms {
                 patience: Duration::from_millis(100),

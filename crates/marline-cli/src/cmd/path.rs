@@ -112,8 +112,7 @@ fn list(paths: &[Path]) -> String {
             (false, true) => "down,backup",
         };
         let state = if path.metered { format!("{state},metered") } else { state.to_owned() };
-        let state =
-            if path.limited && !path.metered { format!("{state},limited") } else { state };
+        let state = if path.limited && !path.metered { format!("{state},limited") } else { state };
         let state = if path.fading { format!("{state},fading") } else { state };
         // Health of the path, if its interface is up.
         let state = if path.up { format!("{state},{}", path.health) } else { state };

@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use marline_io::{Contact, LocalEnd, LocalSpec, PathSpec, Prefix64, RadioKind, is_mobile_interface};
+use marline_io::{
+    Contact, LocalEnd, LocalSpec, PathSpec, Prefix64, RadioKind, is_mobile_interface,
+};
 use marline_policy::PathCost;
 
 use super::PathRestriction;

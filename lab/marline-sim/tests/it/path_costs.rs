@@ -128,7 +128,7 @@ fn copies_use_no_idle_capacity_of_a_limited_path() {
             let registry = marline_algos::Registry::default();
             connection.policies.scheduler = registry.scheduler(scheduler).expect("built in");
             let mut paths = scene(TROUBLED, cost, connection, seed);
-            let echo = Echo::new(30_000, Duration::from_millis(300), END_S * 1_000 / 300, 7);
+            let echo = Echo::new(30_000, Duration::from_millis(300), 2 * END_S * 1_000 / 300, 7);
             start(&mut paths, Box::new(|_| Box::new(EchoServer::new(7))), Box::new(echo));
             paths.world.run_until(Instant::from_secs(WARM_S));
             let copies = |paths: &Paths| {

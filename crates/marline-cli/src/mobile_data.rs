@@ -1,9 +1,9 @@
 //! Mobile data: a notice about paths that look like it, with the amount that the mode may send there, and what
 //! NetworkManager knows of metered interfaces.
 //!
-//! The library takes interfaces of cellular modems for limited. A phone that shares its network by USB or WiFi looks like
-//! any other interface, but announces itself by DHCP, which NetworkManager evaluates. Its command `nmcli` is asked when
-//! paths or their addresses have changed.
+//! The library takes interfaces of cellular modems for limited. A phone that shares its network by USB or WiFi looks
+//! like any other interface, but announces itself by DHCP, which NetworkManager evaluates. Its command `nmcli` is asked
+//! when paths or their addresses have changed.
 
 use std::collections::BTreeSet;
 use std::process::Stdio;

@@ -1,5 +1,5 @@
-//! Radio technology of a path, as configured, and mobile data by the kind of interface. The energy consumption is computed
-//! by an observer.
+//! Radio technology of a path, as configured, and mobile data by the kind of interface. The energy consumption is
+//! computed by an observer.
 
 use core::fmt;
 use core::str::FromStr;

@@ -78,7 +78,8 @@ impl fmt::Display for PathSpecError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "path `{}`: {} (write LOCAL[=ADDRESS:PORT][,backup][,metered|,limited|,unmetered][,radio=lte][,nat64=PREFIX] \
+            "path `{}`: {} (write LOCAL[=ADDRESS:PORT][,backup][,metered][,limited][,unmetered][,radio=lte]\
+             [,nat64=PREFIX] \
              [,name=NAME], \
              LOCAL an interface or address)",
             self.text, self.why

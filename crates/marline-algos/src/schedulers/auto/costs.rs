@@ -12,13 +12,12 @@
 //! - the share of `wake` that a packet costs there now: all of it if the radio sleeps, almost nothing if it was just
 //!   used. So a stream that has woken a radio keeps using it, and one that pauses lets it sleep.
 //!
-//! A copy has the same costs. On a path with its own budget, the price also rises with that budget's spending, except for
-//! late data on a limited path. If the
-//! copy would wake a radio, it must also be expected to save the share of `wake`. So data that is late by a round trip
-//! or two does not wake a radio. A path that does not answer soon becomes silent, and then the radio is all there is.
-//! Such a path is not explored: what is known about it is old, and the first copy worth a wake-up updates it. Without a
-//! limit (mode `redundant`), copies wake any radio, but per-path budgets still apply, because bytes are charged for in
-//! every mode.
+//! A copy has the same costs. On a path with its own budget, the price also rises with that budget's spending, except
+//! for late data on a limited path. If the copy would wake a radio, it must also be expected to save the share of
+//! `wake`. So data that is late by a round trip or two does not wake a radio. A path that does not answer soon becomes
+//! silent, and then the radio is all there is. Such a path is not explored: what is known about it is old, and the
+//! first copy worth a wake-up updates it. Without a limit (mode `redundant`), copies wake any radio, but per-path
+//! budgets still apply, because bytes are charged for in every mode.
 //!
 //! *Source.* Ours. The tail energy of cellular radios: Balasubramanian et al., IMC 2009; Huang et al., MobiSys 2012.
 

@@ -409,7 +409,7 @@ impl Endpoint {
         }
     }
 
-    /// Whether ended subflows are still remembered (TIME-WAIT), so that late segments can be
+    /// Returns true if ended subflows are still remembered (TIME-WAIT), so that late segments can be
     /// answered.
     #[must_use]
     pub fn in_time_wait(&self) -> bool {

@@ -452,7 +452,7 @@ impl Forecast {
         Forecast { queued_us: micros(time) as u32, ..self }
     }
 
-    /// Whether anything was measured.
+    /// Returns true if anything was measured.
     #[must_use]
     pub const fn is_known(&self) -> bool {
         self.answers_us[0] > 0

@@ -291,17 +291,18 @@ pub trait Scheduler: Debug + Send {
         Some(Duration::ZERO)
     }
 
-    /// Whether [`SchedulerEvent::Acked`] is needed now; called for each ACK.
+    /// Returns true if [`SchedulerEvent::Acked`] is needed now; called for each ACK.
     fn watches_acks(&self) -> bool {
         false
     }
 
-    /// Whether [`SchedulerEvent::Lost`] is needed now; called when losses are found while there are several subflows.
+    /// Returns true if [`SchedulerEvent::Lost`] is needed now; called when losses are found while there are several
+    /// subflows.
     fn watches_losses(&self) -> bool {
         false
     }
 
-    /// Whether [`Mapping::delivered`] must be maintained; called for each ACK while there are several subflows.
+    /// Returns true if [`Mapping::delivered`] must be maintained; called for each ACK while there are several subflows.
     fn watches_delivery(&self) -> bool {
         false
     }

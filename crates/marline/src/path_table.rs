@@ -397,11 +397,28 @@ impl PathTable {
             PathChange::Backup => entry.backup = true,
             PathChange::Primary => entry.backup = false,
             PathChange::Metered => entry.metered = true,
-            PathChange::Unmetered => entry.metered = false,
+            PathChange::Unmetered => (entry.metered, entry.limited) = (false, Some(false)),
+            PathChange::Limited => (entry.metered, entry.limited) = (false, Some(true)),
             PathChange::Fading => entry.fading = true,
             PathChange::Steady => entry.fading = false,
         }
         self.apply_to_core(shard);
+        Ok(())
+    }
+
+    /// Records whether the system's network manager takes the path for metered. For `name`, see
+    /// [`change`](Self::change).
+    pub(crate) fn report_limited(
+        &mut self,
+        shard: &Shard,
+        name: &str,
+        limited: bool,
+    ) -> Result<(), UnknownPath> {
+        let at = self.position(name)?;
+        let entry = &mut self.entries[at];
+        if std::mem::replace(&mut entry.reported_limited, limited) != limited {
+            self.apply_to_core(shard);
+        }
         Ok(())
     }
 

@@ -55,7 +55,7 @@ pub struct MissedDeadlines {
 }
 
 impl MissedDeadlines {
-    /// Whether a copy that waits for an overdue answer still arrives in time on another path.
+    /// Returns true if a copy that waits for an overdue answer still arrives in time on another path.
     fn may_wait(&self, on: &SubflowView, cx: &SchedulerContext<'_>) -> bool {
         let Some(overdue) = overdue_after(on, self.deviations, cx) else { return false };
         let class = Class::from_view(on);

@@ -176,7 +176,7 @@ impl Reason {
         }
     }
 
-    /// Whether the path has any measurements.
+    /// Returns true if the path has any measurements.
     fn is_known(&self, id: Option<SubflowId>) -> bool {
         let path = id.and_then(|id| self.inputs.path(id));
         path.is_some_and(|path| path.forecast.is_known())

@@ -47,7 +47,7 @@ const MIN_EARLY_DELAY: Duration = Duration::from_millis(2);
 /// Maximum number of segments beyond the window in limited transmit, for a peer without SACK.
 const MAX_LIMITED_TRANSMIT: u32 = 2;
 
-/// Whether fewer than three SACKs are enough when fewer than four segments are outstanding.
+/// True if fewer than three SACKs are enough when fewer than four segments are outstanding.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub enum EarlyRetransmit {
     /// Disabled.
@@ -182,7 +182,7 @@ impl Rfc6675 {
         }
     }
 
-    /// Whether early retransmit applies to what is outstanding.
+    /// Returns true if early retransmit applies to what is outstanding.
     fn is_early(&self, cx: &RecoveryContext<'_>) -> bool {
         let (few, sacked) = (cx.board.len() < FEW_SEGMENTS, cx.board.segments_sacked());
         let enough = match self.config.early_retransmit {

@@ -60,7 +60,7 @@ pub struct AugurConfig {
     pub reserve: u64,
     /// Mean delay that a copied segment must save when the budget is half full.
     pub worth: Duration,
-    /// Whether a backup may carry the copies.
+    /// True if a backup may carry the copies.
     pub with_backups: bool,
 }
 
@@ -83,7 +83,7 @@ struct WatchedEnd {
     /// State in which it was sent.
     state: State,
     due_at: Instant,
-    /// Whether it already counts as late.
+    /// True if it already counts as late.
     late: bool,
 }
 
@@ -209,7 +209,7 @@ impl Augur {
         Some(if second.is_ready() { sent } else { classes::wait(core::iter::once(second)) })
     }
 
-    /// Whether sending this many bytes on `second` as well is worth the cost.
+    /// Returns true if sending this many bytes on `second` as well is worth the cost.
     fn is_worth(
         &mut self,
         bytes: u64,

@@ -56,7 +56,7 @@ pub struct PaafConfig {
     pub silence: f64,
     /// Time that a warning lasts after its last sign.
     pub hold: Duration,
-    /// Whether a backup may carry the copies.
+    /// True if a backup may carry the copies.
     pub with_backups: bool,
 }
 
@@ -164,7 +164,7 @@ impl Paaf {
         }
     }
 
-    /// Whether there is a warning on the primary.
+    /// Returns true if there is a warning on the primary.
     fn is_warned(&mut self, primary: &SubflowView, now: Instant) -> bool {
         let watch = self.watch.filter(|watch| watch.on == primary.id);
         let mut watch = watch.unwrap_or_else(|| PrimaryWatch::new(primary, now));

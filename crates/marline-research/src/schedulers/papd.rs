@@ -73,7 +73,7 @@ pub struct PapdConfig {
     pub best_path_only: bool,
     /// How the best path is found.
     pub measure: Measure,
-    /// Whether predictable outcomes are not measured: the multipath mode is not tried while the buffer per longest RTT
+    /// True if predictable outcomes are not measured: the multipath mode is not tried while the buffer per longest RTT
     /// is less than the redundant mode delivers, and ends as soon as it delivers less in a window than the best path's
     /// own rate.
     pub by_rule: bool,
@@ -285,7 +285,7 @@ fn buffer(cx: &SchedulerContext<'_>) -> u64 {
     cx.send_limit.min(cx.window_end.since(cx.data_una))
 }
 
-/// Whether the application leaves the buffer half empty. (It may write an eighth at a time.)
+/// Returns true if the application leaves the buffer half empty. (It may write an eighth at a time.)
 fn is_application_slow(cx: &SchedulerContext<'_>) -> bool {
     cx.unsent.start >= cx.written && cx.written.since(cx.data_una) < buffer(cx) / 2
 }

@@ -66,7 +66,7 @@ pub struct PeekabooConfig {
     pub discount: f64,
     /// Number of decisions remembered, at least 1.
     pub memory: u32,
-    /// Whether the stochastic adjustment is on.
+    /// True if the stochastic adjustment is on.
     pub adjusts: bool,
     /// Seed of the randomness.
     pub seed: u64,

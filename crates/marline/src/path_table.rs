@@ -106,7 +106,7 @@ impl PathTable {
                 LocalSpec::Interface(name) => tun.interface == *name,
             };
             let end = |tun: &TunPath| LocalEnd::behind_tun(&tun.interface, tun.address);
-            entry.ends = tuns.iter().filter(named).map(end).collect();
+            entry.set_ends(tuns.iter().filter(named).map(end).collect());
             if entry.ends.is_empty() {
                 entry.error =
                     Some(format!("no TUN interface `{}` is configured", entry.spec.local));
@@ -163,8 +163,7 @@ impl PathTable {
                     self.entries.push(Entry::new(spec));
                     self.entries.len() - 1
                 });
-                self.entries[at].ends = ends;
-                self.entries[at].error = None;
+                self.entries[at].set_ends(ends);
             }
             self.drop_vanished_paths(interfaces);
             return;

@@ -49,14 +49,18 @@ impl Entry {
         }
     }
 
+    /// Sets the local addresses, which were found.
+    pub(super) fn set_ends(&mut self, ends: Vec<LocalEnd>) {
+        self.looks_limited = ends.first().is_some_and(|end| is_mobile_interface(&end.interface.0));
+        (self.ends, self.error) = (ends, None);
+    }
+
     /// Sets the lookup result, and logs when the path appears or disappears.
     pub(super) fn set_lookup_result(&mut self, found: Result<Vec<LocalEnd>, String>) {
         let was_absent = std::mem::replace(&mut self.absent, found.is_err());
         match found {
             Ok(ends) => {
-                self.looks_limited =
-                    ends.first().is_some_and(|end| is_mobile_interface(&end.interface.0));
-                (self.ends, self.error) = (ends, None);
+                self.set_ends(ends);
                 if was_absent {
                     let addresses: Vec<_> =
                         self.ends.iter().map(|end| end.address.to_string()).collect();

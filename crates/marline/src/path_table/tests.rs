@@ -131,7 +131,7 @@ fn mobile_data_is_limited_unless_the_user_or_a_configured_radio_says_otherwise()
         let mut entry = Entry::new(spec.parse().unwrap());
         let mut end = end("10.0.0.2", 7);
         end.interface.0 = interface.to_owned();
-        entry.set_lookup_result(Ok(vec![end]));
+        entry.set_ends(vec![end]);
         entry.reported_limited = reported;
         entry.cost().limited
     };

@@ -32,11 +32,12 @@ pub struct Args {
     /// Seed of the links' randomness and of the file.
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
-    /// Link that fails, in the syntax of `marline-lab link`.
-    #[arg(long, value_name = "LINK", default_value = plan::WIFI)]
+    /// Link that fails, in the syntax of `marline-lab link` [default: WiFi, 30 Mbit/s]
+    #[arg(long, value_name = "LINK", default_value = plan::WIFI, hide_default_value = true)]
     pub wifi: DuplexSpec,
-    /// Link that keeps working; to replay a recording, use `trace=NAME,delay=30ms` and --trace-dir.
-    #[arg(long, value_name = "LINK", default_value = plan::LTE)]
+    /// Link that keeps working; to replay a recording, use `trace=NAME,delay=30ms` and --trace-dir
+    /// [default: LTE, 15 Mbit/s]
+    #[arg(long, value_name = "LINK", default_value = plan::LTE, hide_default_value = true)]
     pub lte: DuplexSpec,
     /// Directory of traces [default: MARLINE_TRACE_DIR].
     #[arg(long, value_name = "DIR")]

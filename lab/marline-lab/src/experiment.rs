@@ -5,6 +5,7 @@
 //! time and live, with other links or alone.
 
 pub mod apps;
+mod background;
 mod calibration;
 mod capture;
 mod end;
@@ -22,6 +23,7 @@ mod talk;
 mod timeline;
 mod variant;
 
+pub use background::Background;
 pub use calibration::Calibration;
 pub use capture::{CaptureConfig, EndCapture, simulate_captured};
 pub use end::run_end;
@@ -53,6 +55,8 @@ pub struct Experiment {
     pub scenario: Scenario,
     /// Workloads, at least one; faults count from the bursts of the first.
     pub loads: Vec<Load>,
+    /// Traffic of strangers.
+    pub background: Vec<Background>,
     /// Path events at times that are drawn for each run.
     pub faults: Vec<Fault>,
     /// Messages that begin earlier than this after the start are not counted.
@@ -76,6 +80,7 @@ impl Experiment {
         Experiment {
             scenario: Scenario { seed: 1, paths, ..Scenario::default() },
             loads: vec![Load::new(workload)],
+            background: Vec::new(),
             faults: Vec::new(),
             warm_up: Duration::ZERO,
             patience: Duration::from_secs(30),
@@ -136,6 +141,9 @@ impl Experiment {
     /// A path, a link, an event or a fault is invalid.
     pub fn check(&self) -> anyhow::Result<()> {
         self.hosts().check()?;
+        for flow in &self.background {
+            path_number(&self.scenario.paths, &flow.path)?;
+        }
         self.script(self.scenario.seed).map(drop)
     }
 

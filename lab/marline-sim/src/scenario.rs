@@ -96,6 +96,10 @@ pub struct Paths {
     /// Links to the client, by address.
     pub down: Vec<LinkId>,
     connection: ConnectionConfig,
+    /// Endpoint of strangers, which accepts nothing.
+    endpoint: EndpointConfig,
+    carrier_overhead: u16,
+    strangers: u8,
     /// Number of times that the client changed its address on each path, which determines the current one.
     renumbered: Vec<u8>,
 }
@@ -122,15 +126,16 @@ impl Paths {
             .collect();
         let mut connection = config.client.clone();
         connection.local_addresses.clone_from(&addresses);
+        let endpoint = EndpointConfig {
+            capabilities: config.capabilities,
+            limits: config.limits,
+            shard: Shard::ALONE,
+            accept: None,
+            monitor: true,
+        };
+        let carrier_overhead = config.carrier_overhead;
         let host = |accept: Option<ConnectionConfig>, addresses: Vec<LocalAddress>, name: &str| {
-            let endpoint = EndpointConfig {
-                capabilities: config.capabilities,
-                limits: config.limits,
-                shard: Shard::ALONE,
-                accept,
-                monitor: true,
-            };
-            let carrier_overhead = config.carrier_overhead;
+            let endpoint = EndpointConfig { accept, ..endpoint.clone() };
             let host = HostConfig { endpoint, addresses, carrier_overhead };
             Host::new(host, Box::new(seeds.stream(&format!("host/{name}"))))
         };
@@ -147,6 +152,9 @@ impl Paths {
             up: Vec::new(),
             down: Vec::new(),
             connection,
+            endpoint,
+            carrier_overhead,
+            strangers: 0,
             renumbered: vec![0; config.links.len()],
         };
         for (path, link) in config.links.iter().enumerate() {
@@ -238,6 +246,45 @@ impl Paths {
         let connected = self.connect(path, app);
         self.connection = usual;
         connected
+    }
+
+    /// Adds a connection of two strangers, plain TCP as `config` says, over the links of a path from this time on. The
+    /// first application is that of the side of the client.
+    pub fn at_add_strangers(
+        &mut self,
+        when: Instant,
+        path: usize,
+        mut config: ConnectionConfig,
+        [near, far]: [Box<dyn App>; 2],
+    ) {
+        let number = self.strangers;
+        self.strangers += 1;
+        config.mptcp = false;
+        let (near_ip, far_ip) = (IpAddr::from([10, 255, number, 1]), [198, 51, 100, number].into());
+        let host = |accept, address: IpAddr, name: &str| {
+            let addresses = vec![local_address(0, address, false, true)];
+            let endpoint = EndpointConfig { accept, monitor: false, ..self.endpoint.clone() };
+            let carrier_overhead = self.carrier_overhead;
+            let rng = self.world.seeds().stream(&format!("stranger/{number}/{name}"));
+            Host::new(HostConfig { endpoint, addresses, carrier_overhead }, Box::new(rng))
+        };
+        let (client, server) =
+            (host(None, near_ip, "near"), host(Some(config.clone()), far_ip, "far"));
+        let client = self.world.add_node(client, &[near_ip]);
+        let server = self.world.add_node(server, &[far_ip]);
+        self.world.estrange(client);
+        self.world.estrange(server);
+        self.world.route(near_ip, far_ip, self.up[path]);
+        self.world.route(far_ip, near_ip, self.down[path]);
+        let mut far = Some(far);
+        let accepts = move |_| far.take();
+        self.world.node_mut(server).listen_by_port(Box::new(accepts));
+        self.world.at(when, move |world| {
+            let (now, local) = (world.now(), SocketAddr::new(near_ip, 0));
+            let remote = SocketAddr::new(far_ip, SERVER_PORT);
+            // A host that has just been made has room for a connection.
+            world.node_mut(client).connect(now, config, local, remote, near).ok();
+        });
     }
 
     /// Routes the packets of a path over another path's link from now on, as a shared bottleneck.

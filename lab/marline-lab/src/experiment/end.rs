@@ -119,6 +119,7 @@ impl Job {
         let bytes = |buffer: Option<u64>| buffer.map(|bytes| bytes as usize);
         Kernel {
             mptcp: self.stack == Stack::Mptcp,
+            congestion: self.variant.congestion.clone(),
             send_buffer: bytes(self.variant.send_buffer),
             receive_buffer: bytes(self.variant.receive_buffer),
         }

@@ -97,6 +97,7 @@ pub fn run_live_watched(
     let mut server = End::start(&net, &job(Side::Server)?)?;
     server.ready()?;
     let mut client = End::start(&net, &job(Side::Client)?)?;
+    let mut strangers = start_strangers(&net, experiment, &scenario, start_ns)?;
     let lasts = experiment.lasts(seed) + experiment.patience;
     let faults_ns = strike(&net, &script, start_ns, lasts)?;
     let left = Duration::from_nanos(start_ns.saturating_sub(now_ns()));
@@ -104,6 +105,9 @@ pub fn run_live_watched(
     let (client, of_client) = client.log(deadline)?;
     let paths = totals(&net, experiment, variant)?;
     let (server, of_server) = server.log(deadline)?;
+    for end in &mut strangers {
+        end.log(deadline)?;
+    }
     let reinjected_bytes = client.reinjected_bytes + server.reinjected_bytes;
     let logs = client.flows.into_iter().zip(server.flows).enumerate();
     let flow = |(number, (client, server))| {
@@ -130,6 +134,32 @@ pub fn run_live_watched(
     });
     let captures = capture::of_net(&net, reveal_keys);
     Ok((outcome, Watched { captures, traces: traces.collect() }))
+}
+
+/// Starts the traffic of strangers, all clients before their servers.
+fn start_strangers(
+    net: &Net,
+    experiment: &Experiment,
+    scenario: &Scenario,
+    start_ns: u64,
+) -> anyhow::Result<Vec<End>> {
+    let (mut clients, mut servers) = (Vec::new(), Vec::new());
+    for (port, flow) in (PORT + 1..).zip(&experiment.background) {
+        for side in [Side::Server, Side::Client] {
+            let mut job = job(experiment, scenario, Stack::Tcp, &flow.variant(), start_ns, side)?;
+            job.loads = vec![flow.load(experiment.lasts(scenario.seed))];
+            job.address.set_port(port);
+            let mut end = End::start(net, &job)?;
+            if side == Side::Server {
+                end.ready()?;
+                servers.push(end);
+            } else {
+                clients.push(end);
+            }
+        }
+    }
+    clients.append(&mut servers);
+    Ok(clients)
 }
 
 /// Applies the script's events at their times; returns the times of the faults, ns of the monotonic clock.

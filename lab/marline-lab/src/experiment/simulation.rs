@@ -139,6 +139,11 @@ pub(super) fn stage_seen(
     for (number, (path, settings)) in used.iter().zip(&mut settings).enumerate() {
         schedule(&mut paths, number, &path.name, &script, settings)?;
     }
+    for flow in &experiment.background {
+        if let Some(number) = used.iter().position(|path| path.name == flow.path) {
+            flow.begin(&mut paths, number, experiment.lasts(seed))?;
+        }
+    }
     before(&mut paths);
     let flows = apps::begin(&mut paths, &experiment.loads, seed)?;
     Ok((paths, flows))
@@ -191,7 +196,11 @@ fn outcome(
     let missing = Outcome::missing(&flows.borrow(), experiment);
     let mut totals = Vec::new();
     for (number, path) in experiment.used(variant)?.iter().enumerate() {
-        let stats = |link| *paths.world.link(link).stats();
+        let stats = |link| {
+            let mut stats = *paths.world.link(link).stats();
+            stats.offered_bytes -= paths.world.foreign_bytes(link);
+            stats
+        };
         let (up, down) = (stats(paths.up[number]), stats(paths.down[number]));
         let radio = paths.world.link(paths.up[number]).radio();
         let radio = radio.map(|radio| radio.reading(paths.world.now()));

@@ -8,11 +8,11 @@ use marline::config::{LoneKeepalive, ReceiveTimer};
 
 use super::diagnostic::{Diagnostic, KeyPath};
 use super::document::{Contestant, ExperimentFile};
-use super::raw::{Raw, RawFault, RawVariant, RawWorkload, RawWorkloads};
+use super::raw::{Direction, Raw, RawBackground, RawFault, RawVariant, RawWorkload, RawWorkloads};
 use super::values::{Bytes, Span, Time};
 use crate::emulation::script::{self, Order};
 use crate::experiment::{
-    Experiment, Fault, Load, Moment, Stack, TimelineConfig, Variant, can_be_restored,
+    Background, Experiment, Fault, Load, Moment, Stack, TimelineConfig, Variant, can_be_restored,
 };
 use crate::policies;
 use crate::scenario::{Event, Path, Scenario, check_name, path_number};
@@ -80,6 +80,12 @@ pub(super) fn checked(raw: Raw, text: &str) -> Result<ExperimentFile, Vec<Diagno
     for (number, raw_fault) in raw.faults.iter().enumerate() {
         moments.extend(fault(&mut checker, number, raw_fault, &raw.paths));
     }
+    let background: Vec<Background> = raw
+        .background
+        .iter()
+        .enumerate()
+        .map(|(number, raw_flow)| background(&mut checker, number, raw_flow, &raw.paths))
+        .collect();
     let contestants = contestants(&mut checker, &raw.variants, &raw.paths);
     let interval = raw.timelines.map(|time| TimelineConfig::with_interval(time.0));
     checker.ok(&KeyPath::top("timelines"), interval.transpose());
@@ -95,6 +101,7 @@ pub(super) fn checked(raw: Raw, text: &str) -> Result<ExperimentFile, Vec<Diagno
             events: raw.events,
         },
         loads,
+        background,
         faults: moments,
         warm_up: raw.warm_up.map_or(Duration::ZERO, |time| time.0),
         patience: raw.patience.map_or(PATIENCE, |time| time.0),
@@ -378,6 +385,25 @@ fn fault(
     }
     let (path, command) = (raw.path.clone(), raw.command.clone());
     Some(Fault { path, moment, command, lasts: raw.lasts.map(|time| time.0) })
+}
+
+fn background(
+    checker: &mut Checker<'_>,
+    number: usize,
+    raw: &RawBackground,
+    paths: &[Path],
+) -> Background {
+    let key_path = KeyPath::top("background").at(number);
+    checker.ok(&key_path.key("path"), path_number(paths, &raw.path));
+    let congestion = raw.congestion.as_deref().unwrap_or("cubic").to_owned();
+    checker.ok(&key_path.key("congestion"), policies::registry().congestion(&congestion));
+    let (from, until) =
+        (raw.from.map_or(Duration::ZERO, |time| time.0), raw.until.map(|time| time.0));
+    if until.is_some_and(|until| until <= from) {
+        checker.report(&key_path.key("until"), "must be later than `from`");
+    }
+    let is_up = raw.direction == Direction::Up;
+    Background { path: raw.path.clone(), congestion, is_up, from, until }
 }
 
 fn contestants(

@@ -32,6 +32,8 @@ pub(super) struct Raw {
     pub(super) events: Vec<Event>,
     #[serde(default, rename = "fault")]
     pub(super) faults: Vec<RawFault>,
+    #[serde(default, rename = "background")]
+    pub(super) background: Vec<RawBackground>,
     #[serde(rename = "workload")]
     pub(super) workloads: RawWorkloads,
     #[serde(default, rename = "variant")]
@@ -88,6 +90,25 @@ pub(super) struct RawWorkload {
     pub(super) gap: Option<Span<Time>>,
     pub(super) count: Option<u32>,
     pub(super) lasts: Option<Time>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawBackground {
+    pub(super) path: String,
+    pub(super) congestion: Option<String>,
+    #[serde(default)]
+    pub(super) direction: Direction,
+    pub(super) from: Option<Time>,
+    pub(super) until: Option<Time>,
+}
+
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Direction {
+    Up,
+    #[default]
+    Down,
 }
 
 #[derive(Debug, Deserialize)]

@@ -115,7 +115,7 @@ impl Bound {
                 asked.and_then(|asked| transfer(&self.down, asked, bytes))
             }
             // The direction with the lower bound.
-            Workload::Exchange { .. } => {
+            Workload::Exchange { .. } | Workload::Voice { .. } => {
                 let ways = [&self.up, &self.down].map(|links| transfer(links, from, bytes));
                 ways.into_iter().flatten().min()
             }

@@ -159,7 +159,8 @@ impl Experiment {
         if variant.paths.is_empty() {
             return Ok(all.iter().collect());
         }
-        let find = |name: &String| path_number(all, name).map(|number| &all[number]);
+        let find =
+            |text: &String| path_number(all, variant::path_name(text)).map(|number| &all[number]);
         let found: anyhow::Result<Vec<&Path>> = variant.paths.iter().map(find).collect();
         found.with_context(|| format!("variant `{}`", variant.name))
     }

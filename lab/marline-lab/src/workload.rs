@@ -11,6 +11,9 @@ use marline_time::{Rng, SeedTree};
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncRead, AsyncWrite};
 
+/// Time after a call's last frame, in which frames may still arrive.
+const VOICE_TAIL: Duration = Duration::from_secs(1);
+
 /// A byte stream of any stack.
 pub trait Duplex: AsyncRead + AsyncWrite + Unpin + Send {}
 impl<T: AsyncRead + AsyncWrite + Unpin + Send> Duplex for T {}
@@ -70,6 +73,15 @@ pub enum Workload {
         bytes: u32,
         /// Duration, ms.
         lasts_ms: u64,
+    },
+    /// Both ends send datagrams of a call: one frame after another.
+    Voice {
+        /// Size of a datagram, bytes.
+        bytes: u32,
+        /// Time from one frame to the next, ms.
+        frame_ms: u32,
+        /// Number of frames in each direction.
+        count: u32,
     },
     /// Both ends write this amount at the start, at the same time.
     Exchange {
@@ -175,9 +187,10 @@ impl Workload {
             | Workload::Dialogue { gap, count, .. }
             | Workload::Bursts { gap, count, .. }
             | Workload::RandomBursts { gap, count, .. } => (gap, count),
-            Workload::Blocks { .. } | Workload::Upload { .. } | Workload::Exchange { .. } => {
-                return Vec::new();
-            }
+            Workload::Blocks { .. }
+            | Workload::Upload { .. }
+            | Workload::Voice { .. }
+            | Workload::Exchange { .. } => return Vec::new(),
         };
         let mut rng = SeedTree::new(seed).stream("workload");
         let mut at_ms = 0.0;
@@ -198,6 +211,7 @@ impl Workload {
             | Workload::Bursts { count, .. }
             | Workload::RandomBursts { count, .. } => Some(count),
             Workload::Exchange { .. } => Some(2),
+            Workload::Voice { count, .. } => Some(2 * count),
             Workload::Blocks { .. } | Workload::Upload { .. } => None,
         }
     }
@@ -216,6 +230,7 @@ impl Workload {
             | Workload::Dialogue { answer_bytes: bytes, .. }
             | Workload::Blocks { bytes, .. }
             | Workload::Upload { bytes, .. }
+            | Workload::Voice { bytes, .. }
             | Workload::Exchange { bytes }
             | Workload::Bursts { bytes, .. } => Sizes::Even(bytes),
             Workload::RandomBursts { least_bytes, most_bytes, count, .. } => {
@@ -232,6 +247,10 @@ impl Workload {
         match *self {
             Workload::Blocks { lasts_ms, .. } | Workload::Upload { lasts_ms, .. } => {
                 Duration::from_millis(lasts_ms)
+            }
+            // The last frames are on their way.
+            Workload::Voice { frame_ms, count, .. } => {
+                Duration::from_millis(u64::from(frame_ms) * u64::from(count)) + VOICE_TAIL
             }
             _ => Duration::from_nanos(self.times_ns(seed).last().copied().unwrap_or(0)),
         }

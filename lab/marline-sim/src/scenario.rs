@@ -7,11 +7,13 @@ use marline_core::{
     Capabilities, ChecksumScope, ConnectError, ConnectionConfig, ConnectionId, EndpointConfig,
     Limits, Shard,
 };
+use marline_datagram::LaneConfig;
 use marline_link::DuplexConfig;
 use marline_policy::{AddressId, LocalAddress, PathCost};
 use marline_time::{Instant, SeedTree};
 
 use crate::app::App;
+use crate::lane::{self, DatagramApp, LANE_PORT};
 use crate::{Host, HostConfig, LinkId, Listen, ListenByPort, NodeId, Report, World, digest};
 
 /// The server's port.
@@ -246,6 +248,29 @@ impl Paths {
         let connected = self.connect(path, app);
         self.connection = usual;
         connected
+    }
+
+    /// Gives both hosts lanes over the first paths, as many as `count`. Backup flags and costs are those of the streams.
+    pub fn add_lanes(&mut self, client: &LaneConfig, server: &LaneConfig, count: usize) {
+        let costs: Vec<_> = self
+            .connection
+            .local_addresses
+            .iter()
+            .take(count)
+            .map(|address| (address.backup, address.cost))
+            .collect();
+        let [near, far] = lane::lanes([client, server], &costs, [LANE_PORT, LANE_PORT]);
+        self.world.node_mut(self.client).set_lane(near);
+        self.world.node_mut(self.server).set_lane(far);
+    }
+
+    /// Adds the two ends of an application of datagrams, the client's first.
+    pub fn add_datagram_apps(&mut self, [client, server]: [Box<dyn DatagramApp>; 2]) {
+        for (node, app) in [(self.client, client), (self.server, server)] {
+            if let Some(lane) = self.world.node_mut(node).lane_mut() {
+                lane.add_app(app);
+            }
+        }
     }
 
     /// Adds a connection of two strangers, plain TCP as `config` says, over the links of a path from this time on. The

@@ -239,7 +239,7 @@ fn staged(
 
 fn endpoint(scenario: &Scenario, path: &Path, variant: &Variant) -> anyhow::Result<Endpoint> {
     let mut flags = vec![EndpointFlag::Subflow];
-    if variant.backup.contains(&path.name) {
+    if variant.path_spec(&path.name)?.backup {
         flags.push(EndpointFlag::Backup);
     }
     let address = client_address(scenario, &path.name)?;
@@ -268,11 +268,16 @@ fn job(
         stack != Stack::Duplicate || only_requests,
         "only a single workload of requests can be sent twice"
     );
+    let has_calls =
+        experiment.loads.iter().any(|load| matches!(load.workload, Workload::Voice { .. }));
+    ensure!(
+        !has_calls,
+        "kind = \"voice\" needs stack sim: Marline carries datagrams over UDP, and live stacks use TCP"
+    );
     let mut paths = Vec::new();
     for path in used {
-        let backup = variant.backup.contains(&path.name);
-        let address = client_address(scenario, &path.name)?;
-        paths.push(PathUse { interface: path.name.clone(), address, backup });
+        let spec = variant.path_spec(&path.name)?.to_string();
+        paths.push(PathUse { spec, address: client_address(scenario, &path.name)? });
     }
     Ok(Job {
         side,

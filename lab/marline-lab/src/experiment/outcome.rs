@@ -30,7 +30,7 @@ pub struct PathTotals {
 /// A request with its answer, a block or a burst.
 #[derive(Copy, Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Message {
-    /// Number of the message (exchange: 0 to the client, 1 from it).
+    /// Number of the message (exchange and voice: even to the client, odd from it).
     pub index: u32,
     /// Length (requests: of the answer), bytes.
     pub bytes: u32,
@@ -78,8 +78,11 @@ impl Flow {
     /// Messages that arrived, in order.
     #[must_use]
     pub fn messages(&self, workload: &Workload) -> Vec<Message> {
-        if let Workload::Exchange { bytes } = *workload {
-            return self.exchanged(bytes);
+        match *workload {
+            Workload::Exchange { bytes } | Workload::Voice { bytes, .. } => {
+                return self.both_ways(bytes);
+            }
+            _ => {}
         }
         let sent = if workload.is_from_client() { &self.client.sent } else { &self.server.sent };
         let received = self.received(workload).iter();
@@ -109,15 +112,20 @@ impl Flow {
         &reader.received
     }
 
-    /// Messages of an exchange: first the client's receipt, then the server's.
-    fn exchanged(&self, bytes: u32) -> Vec<Message> {
-        let ways = [(0, &self.server, &self.client), (1, &self.client, &self.server)];
-        let message = |(index, from, to): (u32, &Log, &Log)| {
-            let (sent, read) = (from.sent.first()?, to.received.first()?);
-            let sent_ms = ms(self.start_ns, sent.at_ns);
-            Some(Message { index, bytes, sent_ms, latency_ms: ms(sent.at_ns, read.at_ns) })
-        };
-        ways.into_iter().filter_map(message).collect()
+    /// Messages in both directions by number: even ones to the client, odd ones from it.
+    fn both_ways(&self, bytes: u32) -> Vec<Message> {
+        let mut messages = Vec::new();
+        for (way, from, to) in [(0, &self.server, &self.client), (1, &self.client, &self.server)] {
+            let read: BTreeMap<u32, u64> =
+                to.received.iter().map(|mark| (mark.index, mark.at_ns)).collect();
+            messages.extend(from.sent.iter().filter_map(|sent| {
+                let latency_ms = ms(sent.at_ns, *read.get(&sent.index)?);
+                let (index, sent_ms) = (2 * sent.index + way, ms(self.start_ns, sent.at_ns));
+                Some(Message { index, bytes, sent_ms, latency_ms })
+            }));
+        }
+        messages.sort_by_key(|message| message.index);
+        messages
     }
 
     /// Times of requests that were sent and never answered, ms after the start.
@@ -143,10 +151,13 @@ impl Flow {
         bytes * 8.0 / ((to_ms - from_ms) / 1e3) / 1e6
     }
 
-    /// Number of missing messages.
+    /// Number of missing messages that may still arrive: lost datagrams do not.
     #[must_use]
     pub fn missing(&self, workload: &Workload) -> usize {
         let Some(wanted) = workload.count() else { return 0 };
+        if matches!(workload, Workload::Voice { .. }) {
+            return 0;
+        }
         let came = self.messages(workload).len() + self.client.skipped as usize;
         (wanted as usize).saturating_sub(came)
     }

@@ -25,10 +25,13 @@ pub(super) fn flows(loads: &[Load], start: Instant, seed: u64) -> Flows {
     Rc::new(RefCell::new((0..loads.len()).map(flow).collect()))
 }
 
-/// Numbers of the workloads of each connection: those with the same name of a connection share it.
+/// Numbers of the workloads of each connection, those of datagrams apart: those with the same name of a connection share it.
 pub(super) fn connections(loads: &[Load]) -> Vec<Vec<u16>> {
     let mut groups: Vec<Vec<u16>> = Vec::new();
     for (number, load) in (0..).zip(loads) {
+        if matches!(load.workload, Workload::Voice { .. }) {
+            continue;
+        }
         let same = |group: &&mut Vec<u16>| {
             load.connection.is_some() && loads[usize::from(group[0])].connection == load.connection
         };
@@ -323,6 +326,8 @@ fn add([client, server]: &mut [End; 2], flow: u16, workload: &Workload, start: I
             server.write(flow, Schedule((0..).zip(times).map(burst).collect()));
             client.expects.insert(flow, count);
         }
+        // Datagrams have no connection.
+        Workload::Voice { .. } => {}
         Workload::Blocks { bytes, lasts_ms } | Workload::Upload { bytes, lasts_ms } => {
             let block = Message { sent: SentAt::Accepted, ..message(0, bytes, 0) };
             let until = start + Duration::from_millis(lasts_ms);

@@ -14,6 +14,7 @@ use marline_time::{Instant, ProcessClock, Rng};
 use marline_wire::SeqNum;
 
 use crate::app::{App, Report, SocketStatus};
+use crate::lane::{LANE_PORT, LaneHost};
 use crate::{Digest, Node, Outbox, Packet};
 use conns::Conns;
 
@@ -45,6 +46,8 @@ pub struct Host {
     conns: Conns,
     listen: Option<Listen>,
     listen_by_port: Option<ListenByPort>,
+    /// Datagrams next to the streams, on the same addresses.
+    lane: Option<Box<LaneHost>>,
     accepted: u64,
     monitor: Vec<MonitorEvent>,
     watcher: Option<Watcher>,
@@ -73,6 +76,7 @@ impl Host {
             conns: Conns::default(),
             listen: None,
             listen_by_port: None,
+            lane: None,
             accepted: 0,
             monitor: Vec::new(),
             watcher: None,
@@ -90,6 +94,22 @@ impl Host {
     /// Asks `listen` first about each connection.
     pub fn listen_by_port(&mut self, listen: ListenByPort) {
         self.listen_by_port = Some(listen);
+    }
+
+    /// Gives the host a lane for datagrams.
+    pub fn set_lane(&mut self, lane: LaneHost) {
+        self.lane = Some(Box::new(lane));
+    }
+
+    /// The lane, to add applications.
+    pub fn lane_mut(&mut self) -> Option<&mut LaneHost> {
+        self.lane.as_deref_mut()
+    }
+
+    /// The lane.
+    #[must_use]
+    pub fn lane(&self) -> Option<&LaneHost> {
+        self.lane.as_deref()
     }
 
     /// Opens a connection for `app`.
@@ -154,6 +174,13 @@ impl Host {
 
     fn due(&self) -> Option<Instant> {
         [self.conns.next_timeout(), self.endpoint.poll_timeout()].into_iter().flatten().min()
+    }
+
+    /// The lane, if the packet between these ports is its.
+    fn lane_for(&mut self, packet: &Packet) -> Option<&mut LaneHost> {
+        let is_lanes =
+            packet.path.local.port() == LANE_PORT && packet.path.remote.port() == LANE_PORT;
+        self.lane.as_deref_mut().filter(|_| is_lanes)
     }
 
     /// The time of the process, which does not advance while the world has stopped this host.
@@ -237,6 +264,9 @@ impl Host {
 
 impl Node for Host {
     fn handle_packet(&mut self, now: Instant, packet: &Packet) {
+        if let Some(lane) = self.lane_for(packet) {
+            return lane.handle_packet(now, packet);
+        }
         let now = self.look(now);
         let path = FourTuple { local: packet.path.remote, remote: packet.path.local };
         let meta = PacketMeta {
@@ -251,6 +281,9 @@ impl Node for Host {
     }
 
     fn handle_too_big(&mut self, now: Instant, quoted: &Packet, mtu_bytes: u32) {
+        if let Some(lane) = self.lane_for(quoted) {
+            return lane.handle_too_big(now, quoted, mtu_bytes);
+        }
         let now = self.look(now);
         // Sizes below what every path must support (RFC 791, RFC 8200) are ignored, as with real carriers.
         let least = if quoted.path.remote.is_ipv4() { 576 } else { 1_280 };
@@ -267,6 +300,11 @@ impl Node for Host {
     }
 
     fn handle_timeout(&mut self, now: Instant) {
+        if let Some(lane) = self.lane.as_deref_mut()
+            && lane.poll_timeout().is_some_and(|at| at <= now)
+        {
+            lane.handle_timeout(now);
+        }
         let now = self.look(now);
         if self.endpoint.poll_timeout().is_some_and(|due| due <= now) {
             self.endpoint.handle_timeout(now);
@@ -279,10 +317,14 @@ impl Node for Host {
     }
 
     fn poll_timeout(&self) -> Option<Instant> {
-        self.due().map(|due| self.clock.system_time(due))
+        let own = self.due().map(|due| self.clock.system_time(due));
+        own.into_iter().chain(self.lane.as_ref().and_then(|lane| lane.poll_timeout())).min()
     }
 
     fn transmit(&mut self, now: Instant, outbox: &mut Outbox<'_>) {
+        if let Some(lane) = self.lane.as_deref_mut() {
+            lane.transmit(now, outbox);
+        }
         let now = self.look(now);
         while let Some(transmit) = self.endpoint.poll_transmit(now, &mut self.buffer) {
             let ip_header = Packet::ip_header_bytes(transmit.path.remote.ip());
@@ -301,6 +343,9 @@ impl Node for Host {
     }
 
     fn set_address(&mut self, now: Instant, address: IpAddr, up: bool) {
+        if let Some(lane) = self.lane.as_deref_mut() {
+            lane.set_address(now, address, up);
+        }
         let now = self.look(now);
         let known = self.config.addresses.iter_mut().find(|known| known.address.ip() == address);
         let changed = match known {
@@ -326,6 +371,10 @@ impl Node for Host {
     }
 
     fn digest(&self) -> u64 {
-        self.digest.value()
+        let mut digest = self.digest;
+        if let Some(lane) = &self.lane {
+            digest.number(lane.digest());
+        }
+        digest.value()
     }
 }

@@ -5,6 +5,7 @@ use std::fmt::Display;
 use std::time::Duration;
 
 use marline::config::{LoneKeepalive, ReceiveTimer};
+use marline::paths::PathSpec;
 
 use super::diagnostic::{Diagnostic, KeyPath};
 use super::document::{Contestant, ExperimentFile};
@@ -28,7 +29,12 @@ const BULK_BYTES: u32 = 65_536;
 /// Default time to wait for the last messages after the planned end.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Kinds of workloads.
-const KINDS: &str = "echo, ask, dialogue, bursts, exchange, blocks, bulk, upload";
+const KINDS: &str = "echo, ask, dialogue, bursts, exchange, blocks, bulk, upload, voice";
+/// Frames of a call, G.711 with RTP's header: bytes of a datagram, ms from one to the next.
+const VOICE_BYTES: u64 = 172;
+const VOICE_FRAME_MS: u32 = 20;
+/// Modes whose policies cannot be replaced.
+const MULTIMOB: [&str; 2] = ["interactive", "multimob"];
 /// Most workloads of a run.
 const MAX_WORKLOADS: usize = 32;
 
@@ -244,7 +250,7 @@ fn workload(checker: &mut Checker<'_>, key_path: &KeyPath, raw: &RawWorkload) ->
         checker.refuse(key_path, "pieces", why, raw.pieces.as_ref());
         checker.refuse(key_path, "unanswered", why, raw.unanswered.as_ref());
     }
-    if matches!(kind, "blocks" | "bulk" | "upload") {
+    if matches!(kind, "blocks" | "bulk" | "upload" | "voice") {
         let why = "a stream has no messages: use `lasts`";
         checker.refuse(key_path, "gap", why, raw.gap.as_ref());
         checker.refuse(key_path, "count", why, raw.count.as_ref());
@@ -278,6 +284,13 @@ fn workload(checker: &mut Checker<'_>, key_path: &KeyPath, raw: &RawWorkload) ->
         "exchange" => {
             let bytes = checker.need(key_path, "bytes", "\"8MiB\"", raw.bytes)?;
             Workload::Exchange { bytes: one_size(checker, &bytes_at, bytes)? }
+        }
+        "voice" => {
+            let usual = Span { least: Bytes(VOICE_BYTES), most: Bytes(VOICE_BYTES) };
+            let bytes = one_size(checker, &bytes_at, raw.bytes.unwrap_or(usual));
+            let lasts = checker.need(key_path, "lasts", "\"30s\"", raw.lasts)?;
+            let count = lasts.0.as_millis() as u32 / VOICE_FRAME_MS;
+            Workload::Voice { bytes: bytes?, frame_ms: VOICE_FRAME_MS, count: count.max(1) }
         }
         "blocks" | "bulk" | "upload" => {
             let usual = (raw.kind != "blocks").then_some(Bytes(u64::from(BULK_BYTES)));
@@ -424,10 +437,13 @@ fn contestants(
         if name.is_empty() || !seen.insert(name.to_owned()) {
             checker.report(&key_path.key("name"), "every variant needs a unique name");
         }
-        for (key, names) in [("paths", &raw.paths), ("backup", &raw.backup)] {
-            for path in names {
-                checker.ok(&key_path.key(key), path_number(paths, path));
-            }
+        for path in &raw.paths {
+            let found = path_number(paths, path.split(',').next().unwrap_or_default());
+            checker.ok(&key_path.key("paths"), found);
+            checker.ok(&key_path.key("paths"), path.parse::<PathSpec>());
+        }
+        for path in &raw.backup {
+            checker.ok(&key_path.key("backup"), path_number(paths, path));
         }
         let stacks = raw.stacks.clone().unwrap_or_else(|| marline.clone());
         policies(checker, &key_path, raw, &stacks);
@@ -438,6 +454,8 @@ fn contestants(
             backup: raw.backup.clone(),
             plain: raw.plain,
             mode: raw.mode.clone(),
+            datagram_policy: raw.datagram_policy.clone(),
+            radio_rtt: raw.radio_rtt.map(|time| time.0),
             scheduler: raw.scheduler.clone(),
             path_manager: raw.path_manager.clone(),
             congestion: raw.congestion.clone(),
@@ -476,12 +494,14 @@ fn policies(checker: &mut Checker<'_>, key_path: &KeyPath, raw: &RawVariant, sta
         checker.refuse(key_path, "recovery", &why, raw.recovery.as_ref());
         checker.refuse(key_path, "receive_timer", &why, raw.receive_timer.as_ref());
         checker.refuse(key_path, "lone_keepalive", &why, raw.lone_keepalive.as_ref());
+        checker.refuse(key_path, "datagram_policy", &why, raw.datagram_policy.as_ref());
+        checker.refuse(key_path, "radio_rtt", &why, raw.radio_rtt.as_ref());
         checker.refuse(key_path, "plain", "use stack `tcp` for that", raw.plain.then_some(&()));
     }
     if !stacks.iter().any(|stack| stack.is_marline()) {
         return;
     }
-    if let Some(mode) = &raw.mode {
+    if let Some(mode) = raw.mode.as_ref().filter(|mode| MULTIMOB.contains(&mode.as_str())) {
         let why = format!("mode = \"{mode}\" sets its own: remove one of the two");
         checker.refuse(key_path, "scheduler", &why, raw.scheduler.as_ref());
         checker.refuse(key_path, "path_manager", &why, raw.path_manager.as_ref());
@@ -500,6 +520,9 @@ fn policies(checker: &mut Checker<'_>, key_path: &KeyPath, raw: &RawVariant, sta
     }
     if let Some(spec) = &raw.recovery {
         checker.ok(&key_path.key("recovery"), registry.recovery(spec));
+    }
+    if let Some(spec) = &raw.datagram_policy {
+        checker.ok(&key_path.key("datagram_policy"), registry.datagram_policy(spec));
     }
     if let Some(spec) = &raw.receive_timer {
         checker.ok(&key_path.key("receive_timer"), spec.parse::<ReceiveTimer>());

@@ -152,6 +152,8 @@ pub(super) struct RawVariant {
     #[serde(default)]
     pub(super) unpaced: bool,
     pub(super) mode: Option<String>,
+    pub(super) datagram_policy: Option<String>,
+    pub(super) radio_rtt: Option<Time>,
     pub(super) receive_timer: Option<String>,
     pub(super) lone_keepalive: Option<String>,
     #[serde(default)]

@@ -11,6 +11,8 @@ use marline_time::{Rng, SeedTree};
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncRead, AsyncWrite};
 
+use crate::experiment::{Film, web};
+
 /// Time after a call's last frame, in which frames may still arrive.
 const VOICE_TAIL: Duration = Duration::from_secs(1);
 
@@ -81,6 +83,15 @@ pub enum Workload {
         /// Time from one frame to the next, ms.
         frame_ms: u32,
         /// Number of frames in each direction.
+        count: u32,
+    },
+    /// The client plays a film, with a bit rate of its choice.
+    Film(Film),
+    /// The client loads pages, each over connections of its own.
+    Web {
+        /// Interval of the pages' start times.
+        gap: Gap,
+        /// Number of pages.
         count: u32,
     },
     /// Both ends write this amount at the start, at the same time.
@@ -186,10 +197,12 @@ impl Workload {
             Workload::Ask { gap, count, .. }
             | Workload::Dialogue { gap, count, .. }
             | Workload::Bursts { gap, count, .. }
+            | Workload::Web { gap, count }
             | Workload::RandomBursts { gap, count, .. } => (gap, count),
             Workload::Blocks { .. }
             | Workload::Upload { .. }
             | Workload::Voice { .. }
+            | Workload::Film(_)
             | Workload::Exchange { .. } => return Vec::new(),
         };
         let mut rng = SeedTree::new(seed).stream("workload");
@@ -209,7 +222,9 @@ impl Workload {
             Workload::Ask { count, .. }
             | Workload::Dialogue { count, .. }
             | Workload::Bursts { count, .. }
+            | Workload::Web { count, .. }
             | Workload::RandomBursts { count, .. } => Some(count),
+            Workload::Film(film) => Some(film.segments),
             Workload::Exchange { .. } => Some(2),
             Workload::Voice { count, .. } => Some(2 * count),
             Workload::Blocks { .. } | Workload::Upload { .. } => None,
@@ -219,10 +234,18 @@ impl Workload {
     /// Returns true if its messages begin at the client: requests, or what it uploads.
     #[must_use]
     pub const fn is_from_client(&self) -> bool {
-        matches!(self, Workload::Ask { .. } | Workload::Dialogue { .. } | Workload::Upload { .. })
+        matches!(
+            self,
+            Workload::Ask { .. }
+                | Workload::Dialogue { .. }
+                | Workload::Upload { .. }
+                | Workload::Film(_)
+                | Workload::Web { .. }
+        )
     }
 
-    /// Sizes of answers, blocks or bursts. Random ones are uniform, from the seed.
+    /// Sizes of answers, blocks or bursts. Random ones are uniform, from the seed. Those of a film depend on its
+    /// player, and are 0.
     #[must_use]
     pub fn sizes(&self, seed: u64) -> Sizes {
         match *self {
@@ -233,6 +256,10 @@ impl Workload {
             | Workload::Voice { bytes, .. }
             | Workload::Exchange { bytes }
             | Workload::Bursts { bytes, .. } => Sizes::Even(bytes),
+            Workload::Film(_) => Sizes::Even(0),
+            Workload::Web { count, .. } => {
+                Sizes::Each((0..count).map(|page| web::page_bytes(seed, page)).collect())
+            }
             Workload::RandomBursts { least_bytes, most_bytes, count, .. } => {
                 let mut rng = SeedTree::new(seed).stream("sizes");
                 let span = u64::from(most_bytes.saturating_sub(least_bytes)) + 1;
@@ -248,6 +275,7 @@ impl Workload {
             Workload::Blocks { lasts_ms, .. } | Workload::Upload { lasts_ms, .. } => {
                 Duration::from_millis(lasts_ms)
             }
+            Workload::Film(film) => Duration::from_millis(film.lasts_ms()),
             // The last frames are on their way.
             Workload::Voice { frame_ms, count, .. } => {
                 Duration::from_millis(u64::from(frame_ms) * u64::from(count)) + VOICE_TAIL

@@ -233,6 +233,18 @@ impl Paths {
         self.world.node_mut(self.client).connect(now, config, local, remote, app)
     }
 
+    /// Opens a connection to a port of the server over a path at a later time.
+    pub fn at_connect_to(&mut self, when: Instant, path: usize, port: u16, app: Box<dyn App>) {
+        let local = SocketAddr::new(Self::address(path, self.renumbered[path]), 0);
+        let remote = SocketAddr::new(Self::server_address(), port);
+        let (client, config) = (self.client, self.connection.clone());
+        self.world.at(when, move |world| {
+            let now = world.now();
+            // Without room for a connection, its messages are missing.
+            world.node_mut(client).connect(now, config, local, remote, app).ok();
+        });
+    }
+
     /// Opens a connection with another configuration over a path. It uses the client's paths.
     ///
     /// # Errors

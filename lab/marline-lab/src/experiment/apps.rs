@@ -1,19 +1,22 @@
 //! Applications of workloads in virtual time.
 
-use std::collections::BTreeMap;
+use std::rc::Rc;
 
 use anyhow::Context as _;
 use marline_datagram::FlowId;
-use marline_sim::{App, DatagramApp, Messages, Paths, Plan, Pulse, PulsePlan, SERVER_PORT};
+use marline_sim::{DatagramApp, Messages, Paths, Plan, Pulse, PulsePlan, SERVER_PORT};
 use marline_time::{Duration, Instant, SeedTree};
 
 use super::plan::{self, End, Flows};
+use super::web::{HOSTS, Page, Servers};
 use super::{Load, START};
 use crate::workload::{Log, Mark, Workload};
 
 /// Seeds of the verifiable bytes that the client and the server write.
 const UP_FIRST: [u64; 2] = [5, 6];
 const DOWN_FIRST: [u64; 2] = [8, 7];
+/// Port of the first page's first connection.
+const FIRST_PAGE_PORT: u16 = 10_000;
 
 /// Starts a call's datagrams at both ends.
 fn call(paths: &mut Paths, number: usize, load: &Load, seed: u64) {
@@ -57,7 +60,7 @@ pub(super) fn note_calls(paths: &Paths, loads: &[Load], flows: &Flows) {
 /// The client cannot connect.
 pub fn begin(paths: &mut Paths, loads: &[Load], seed: u64) -> anyhow::Result<Flows> {
     let flows = plan::flows(loads, START, seed);
-    let mut servers: BTreeMap<u16, Box<dyn App>> = BTreeMap::new();
+    let servers = Servers::default();
     let mut clients = Vec::new();
     for (port, group) in (SERVER_PORT..).zip(plan::connections(loads)) {
         let ends = End::both(loads, &group, START, seed, &flows);
@@ -66,15 +69,27 @@ pub fn begin(paths: &mut Paths, loads: &[Load], seed: u64) -> anyhow::Result<Flo
         let seeds = if both || first.is_from_client() { UP_FIRST } else { DOWN_FIRST };
         let plans = ends.map(|end| -> Box<dyn Plan> { Box::new(end) });
         let [client, server] = Messages::pair(plans, seeds);
-        servers.insert(port, Box::new(server));
+        servers.borrow_mut().insert(port, Box::new(server));
         clients.push((port, client));
     }
-    paths.listen_by_port(Box::new(move |port| servers.remove(&port)));
+    let listening = Rc::clone(&servers);
+    paths.listen_by_port(Box::new(move |port| listening.borrow_mut().remove(&port)));
     for (port, client) in clients {
         paths.connect_to(0, port, Box::new(client)).context("connect")?;
     }
+    let mut port = FIRST_PAGE_PORT;
     for (number, load) in loads.iter().enumerate() {
-        call(paths, number, load, Load::seed(seed, number));
+        let seed = Load::seed(seed, number);
+        call(paths, number, load, seed);
+        if !matches!(load.workload, Workload::Web { .. }) {
+            continue;
+        }
+        for (page, at_ns) in (0..).zip(load.workload.times_ns(seed)) {
+            let app = Page::begin((number as u16, seed, page), port, &flows, &servers);
+            let at = START + load.from + Duration::from_nanos(at_ns);
+            paths.at_connect_to(at, 0, port, Box::new(app));
+            port += HOSTS as u16;
+        }
     }
     Ok(flows)
 }

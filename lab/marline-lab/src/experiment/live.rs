@@ -7,7 +7,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, ensure};
+use anyhow::{Context, bail, ensure};
 use marline_link::RateSpec;
 use marline_qlog::Vantage;
 
@@ -110,9 +110,9 @@ pub fn run_live_watched(
     }
     let reinjected_bytes = client.reinjected_bytes + server.reinjected_bytes;
     let logs = client.flows.into_iter().zip(server.flows).enumerate();
-    let flow = |(number, (client, server))| {
-        let seed = Load::seed(seed, number);
-        Flow { client, server, start_ns, seed }
+    let flow = |(number, (client, server)): (usize, _)| {
+        let from_ns = experiment.loads.get(number).map_or(0, Load::from_ns);
+        Flow { client, server, start_ns, from_ns, seed: Load::seed(seed, number) }
     };
     let flows: Vec<Flow> = logs.map(flow).collect();
     let missing = Outcome::missing(&flows, experiment);
@@ -268,12 +268,17 @@ fn job(
         stack != Stack::Duplicate || only_requests,
         "only a single workload of requests can be sent twice"
     );
-    let has_calls =
-        experiment.loads.iter().any(|load| matches!(load.workload, Workload::Voice { .. }));
-    ensure!(
-        !has_calls,
-        "kind = \"voice\" needs stack sim: Marline carries datagrams over UDP, and live stacks use TCP"
-    );
+    for load in &experiment.loads {
+        match load.workload {
+            Workload::Voice { .. } => bail!(
+                "kind = \"voice\" needs stack sim: datagrams use UDP, and the ends of live runs native TCP"
+            ),
+            Workload::Web { .. } => {
+                bail!("kind = \"web\" needs stack sim: it opens connections as it finds objects")
+            }
+            _ => {}
+        }
+    }
     let mut paths = Vec::new();
     for path in used {
         let spec = variant.path_spec(&path.name)?.to_string();

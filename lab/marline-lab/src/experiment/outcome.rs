@@ -6,7 +6,9 @@ use marline_link::LinkStats;
 use marline_link::radio::RadioReading;
 use serde::{Deserialize, Serialize};
 
-use super::{Calibration, Experiment};
+use super::film::Player;
+use super::{Calibration, Experiment, Measures, web};
+use crate::results::quantile;
 use crate::workload::{Log, Mark, Workload};
 
 /// Totals of both directions of a path.
@@ -49,6 +51,8 @@ pub struct Flow {
     pub server: Log,
     /// Start of the run's workloads, ns.
     pub start_ns: u64,
+    /// Start of this workload after that, ns.
+    pub from_ns: u64,
     /// Seed of the workload.
     pub seed: u64,
 }
@@ -82,25 +86,73 @@ impl Flow {
             Workload::Exchange { bytes } | Workload::Voice { bytes, .. } => {
                 return self.both_ways(bytes);
             }
+            Workload::Web { .. } => {
+                return self.pages(workload).into_iter().map(|(page, _)| page).collect();
+            }
             _ => {}
         }
         let sent = if workload.is_from_client() { &self.client.sent } else { &self.server.sent };
         let received = self.received(workload).iter();
         let read: BTreeMap<(u8, u32), u64> =
             received.map(|mark| ((mark.stream, mark.index), mark.at_ns)).collect();
-        let sizes = workload.sizes(self.seed);
+        let (sizes, player) = (workload.sizes(self.seed), self.player(workload));
+        let size = |index: u32| match &player {
+            Some(player) => player.size(index as usize) as u32,
+            None => sizes.of(index),
+        };
         // If a request was sent on several connections, the first answer counts.
         let mut messages: BTreeMap<u32, Message> = BTreeMap::new();
         for Mark { stream, index, at_ns } in sent.iter().copied() {
             let Some(read_ns) = read.get(&(stream, index)) else { continue };
             let (sent_ms, latency_ms) = (ms(self.start_ns, at_ns), ms(at_ns, *read_ns));
-            let message = Message { index, bytes: sizes.of(index), sent_ms, latency_ms };
+            let message = Message { index, bytes: size(index), sent_ms, latency_ms };
             let first = messages.entry(index).or_insert(message);
             if message.latency_ms < first.latency_ms {
                 *first = message;
             }
         }
         messages.into_values().collect()
+    }
+
+    /// The player of a film at the end of the run.
+    fn player(&self, workload: &Workload) -> Option<Player> {
+        let Workload::Film(film) = *workload else { return None };
+        Some(Player::replay(film, self))
+    }
+
+    /// Complete pages, each with the time until its first object had been read, ms.
+    fn pages(&self, workload: &Workload) -> Vec<(Message, f64)> {
+        let times_ns = workload.times_ns(self.seed);
+        let mut read: Vec<Vec<u64>> = vec![Vec::new(); times_ns.len()];
+        for mark in &self.client.received {
+            if let Some(page) = read.get_mut((mark.index / web::OBJECTS) as usize) {
+                page.push(mark.at_ns);
+            }
+        }
+        let sizes = workload.sizes(self.seed);
+        let page = |((index, at_ns), read): ((u32, u64), Vec<u64>)| {
+            let begun_ns = self.start_ns + self.from_ns + at_ns;
+            let (first, last) = (*read.first()?, *read.last()?);
+            let (sent_ms, latency_ms) = (ms(self.start_ns, begun_ns), ms(begun_ns, last));
+            let message = Message { index, bytes: sizes.of(index), sent_ms, latency_ms };
+            let is_whole = read.len() == web::OBJECTS as usize;
+            is_whole.then_some((message, ms(begun_ns, first)))
+        };
+        (0..).zip(times_ns).zip(read).filter_map(page).collect()
+    }
+
+    /// Measures of films and pages.
+    #[must_use]
+    pub fn measures(&self, workload: &Workload) -> Measures {
+        if let Some(player) = self.player(workload) {
+            return player.measures();
+        }
+        if matches!(workload, Workload::Web { .. }) {
+            let first: Vec<f64> =
+                self.pages(workload).iter().map(|(_, first_ms)| *first_ms).collect();
+            return Measures::from([("first_ms", quantile(&first, 0.5))]);
+        }
+        Measures::default()
     }
 
     /// Messages as their reader saw them.
@@ -144,10 +196,20 @@ impl Flow {
     /// Rate at which whole messages were read between two times after the start, Mbit/s.
     #[must_use]
     pub fn goodput_mbit_per_s(&self, workload: &Workload, from_ms: f64, to_ms: f64) -> f64 {
-        let sizes = workload.sizes(self.seed);
-        let within = |mark: &&Mark| (from_ms..to_ms).contains(&ms(self.start_ns, mark.at_ns));
-        let marks = self.received(workload).iter().filter(within);
-        let bytes: f64 = marks.map(|mark| f64::from(sizes.of(mark.index))).sum();
+        let span = from_ms..to_ms;
+        // Their messages are not those of the log, or have no size of their own.
+        let is_composed =
+            matches!(workload, Workload::Film(_) | Workload::Web { .. } | Workload::Voice { .. });
+        let bytes: f64 = if is_composed {
+            let messages = self.messages(workload).into_iter();
+            let read = messages.filter(|of| span.contains(&(of.sent_ms + of.latency_ms)));
+            read.map(|message| f64::from(message.bytes)).sum()
+        } else {
+            let sizes = workload.sizes(self.seed);
+            let within = |mark: &&Mark| span.contains(&ms(self.start_ns, mark.at_ns));
+            let read = self.received(workload).iter().filter(within);
+            read.map(|mark| f64::from(sizes.of(mark.index))).sum()
+        };
         bytes * 8.0 / ((to_ms - from_ms) / 1e3) / 1e6
     }
 

@@ -4,6 +4,7 @@ mod conns;
 
 use core::fmt;
 use core::net::{IpAddr, SocketAddr};
+use std::collections::VecDeque;
 
 use marline_core::{
     ConnectError, ConnectionConfig, ConnectionId, Endpoint, EndpointConfig, Event, FourTuple,
@@ -13,7 +14,7 @@ use marline_policy::{AddressId, LocalAddress};
 use marline_time::{Instant, ProcessClock, Rng};
 use marline_wire::SeqNum;
 
-use crate::app::{App, Report, SocketStatus};
+use crate::app::{App, Call, Report, SocketStatus};
 use crate::lane::{LANE_PORT, LaneHost};
 use crate::{Digest, Node, Outbox, Packet};
 use conns::Conns;
@@ -44,6 +45,10 @@ pub struct Host {
     config: HostConfig,
     buffer: TransmitBuf,
     conns: Conns,
+    /// Configuration and addresses of the last connection that was opened.
+    last: Option<(ConnectionConfig, SocketAddr, SocketAddr)>,
+    /// Calls of applications that are to be answered.
+    calls: VecDeque<Call>,
     listen: Option<Listen>,
     listen_by_port: Option<ListenByPort>,
     /// Datagrams next to the streams, on the same addresses.
@@ -74,6 +79,8 @@ impl Host {
             endpoint: Endpoint::new(config.endpoint.clone(), rng),
             buffer: TransmitBuf::new(0, 16),
             conns: Conns::default(),
+            last: None,
+            calls: VecDeque::new(),
             listen: None,
             listen_by_port: None,
             lane: None,
@@ -125,6 +132,7 @@ impl Host {
         app: Box<dyn App>,
     ) -> Result<ConnectionId, ConnectError> {
         let now = self.look(now);
+        self.last = Some((config.clone(), local, remote));
         let id = self.endpoint.connect(now, config, local, remote)?;
         self.conns.push(id, app, SocketStatus::Connecting);
         self.settle(now);
@@ -197,9 +205,29 @@ impl Host {
     /// Handles events and lets applications act until nothing more happens at this instant.
     fn settle(&mut self, now: Instant) {
         for round in 0.. {
-            let Some(event) = self.endpoint.poll_event() else { break };
-            assert!(round < Self::MAX_ROUNDS, "events without end at {now:?}, last {event:?}");
-            self.on_event(now, event);
+            if let Some(event) = self.endpoint.poll_event() {
+                assert!(round < Self::MAX_ROUNDS, "events without end at {now:?}, last {event:?}");
+                self.on_event(now, event);
+            } else if let Some(call) = self.calls.pop_front() {
+                assert!(round < Self::MAX_ROUNDS, "calls without end at {now:?}, last {call:?}");
+                self.answer(now, call);
+            } else {
+                break;
+            }
+        }
+    }
+
+    /// Does what an application asks.
+    fn answer(&mut self, now: Instant, call: Call) {
+        match call {
+            Call::Wake(id) => self.wake(now, id),
+            Call::Open { port, app } => {
+                let Some((config, local, mut remote)) = self.last.clone() else { return };
+                remote.set_port(port);
+                if let Ok(id) = self.endpoint.connect(now, config, local, remote) {
+                    self.conns.push(id, app, SocketStatus::Connecting);
+                }
+            }
         }
     }
 
@@ -254,7 +282,8 @@ impl Host {
     }
 
     fn wake(&mut self, now: Instant, id: ConnectionId) {
-        if let Some(read) = self.conns.wake(now, id, &mut self.endpoint) {
+        if let Some((read, calls)) = self.conns.wake(now, id, &mut self.endpoint) {
+            self.calls.extend(calls);
             self.digest.time(now);
             self.digest.number(id.0);
             self.digest.number(read);

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use marline::config::{LoneKeepalive, ReceiveTimer};
 use marline::paths::PathSpec;
+use marline_link::{DuplexSpec, RateSpec};
 
 use super::diagnostic::{Diagnostic, KeyPath};
 use super::document::{Contestant, ExperimentFile};
@@ -13,7 +14,8 @@ use super::raw::{Direction, Raw, RawBackground, RawFault, RawVariant, RawWorkloa
 use super::values::{Bytes, Span, Time};
 use crate::emulation::script::{self, Order};
 use crate::experiment::{
-    Background, Experiment, Fault, Load, Moment, Stack, TimelineConfig, Variant, can_be_restored,
+    Background, Experiment, Fault, Film, Load, Moment, Stack, TimelineConfig, Variant,
+    can_be_restored,
 };
 use crate::policies;
 use crate::scenario::{Event, Path, Scenario, check_name, path_number};
@@ -29,7 +31,16 @@ const BULK_BYTES: u32 = 65_536;
 /// Default time to wait for the last messages after the planned end.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Kinds of workloads.
-const KINDS: &str = "echo, ask, dialogue, bursts, exchange, blocks, bulk, upload, voice";
+const KINDS: &str = "echo, ask, dialogue, bursts, exchange, blocks, bulk, upload, voice, \
+                     video, web";
+/// A film without its length.
+const FILM: Film = Film { segment_ms: 4_000, segments: 0, buffer_ms: 30_000 };
+/// Time from one picture to the next of a video with a constant rate.
+const PICTURE_MS: u64 = 40;
+/// Most pages of a workload, each of which uses several ports.
+const MAX_PAGES: u32 = 100;
+/// Latency above which a frame of a call is late: what ITU-T G.114 calls acceptable, from memory.
+const VOICE_DEADLINE: Duration = Duration::from_millis(150);
 /// Frames of a call, G.711 with RTP's header: bytes of a datagram, ms from one to the next.
 const VOICE_BYTES: u64 = 172;
 const VOICE_FRAME_MS: u32 = 20;
@@ -229,7 +240,10 @@ fn loads(checker: &mut Checker<'_>, raw: &RawWorkloads) -> Vec<Load> {
         }
         if let Some(workload) = workload(checker, &key_path, raw_load) {
             let from = raw_load.from.map_or(Duration::ZERO, |time| time.0);
-            loads.push(Load { name, workload, connection: raw_load.connection.clone(), from });
+            let usual = matches!(workload, Workload::Voice { .. }).then_some(VOICE_DEADLINE);
+            let deadline = raw_load.deadline.map(|time| time.0).or(usual);
+            let connection = raw_load.connection.clone();
+            loads.push(Load { name, workload, connection, deadline, from });
         }
     }
     loads
@@ -250,7 +264,11 @@ fn workload(checker: &mut Checker<'_>, key_path: &KeyPath, raw: &RawWorkload) ->
         checker.refuse(key_path, "pieces", why, raw.pieces.as_ref());
         checker.refuse(key_path, "unanswered", why, raw.unanswered.as_ref());
     }
-    if matches!(kind, "blocks" | "bulk" | "upload" | "voice") {
+    if kind != "video" {
+        let why = "only kind = \"video\" has this key";
+        checker.refuse(key_path, "rate", why, raw.rate.as_ref());
+    }
+    if matches!(kind, "blocks" | "bulk" | "upload" | "voice" | "video") {
         let why = "a stream has no messages: use `lasts`";
         checker.refuse(key_path, "gap", why, raw.gap.as_ref());
         checker.refuse(key_path, "count", why, raw.count.as_ref());
@@ -285,6 +303,15 @@ fn workload(checker: &mut Checker<'_>, key_path: &KeyPath, raw: &RawWorkload) ->
             let bytes = checker.need(key_path, "bytes", "\"8MiB\"", raw.bytes)?;
             Workload::Exchange { bytes: one_size(checker, &bytes_at, bytes)? }
         }
+        "web" => {
+            let gap = gap(checker, key_path, raw.gap);
+            let count = count(checker, key_path, raw.count)?;
+            if count > MAX_PAGES {
+                checker.report(&key_path.key("count"), format!("at most {MAX_PAGES} pages"));
+            }
+            Workload::Web { gap: gap?, count }
+        }
+        "video" => video(checker, key_path, raw)?,
         "voice" => {
             let usual = Span { least: Bytes(VOICE_BYTES), most: Bytes(VOICE_BYTES) };
             let bytes = one_size(checker, &bytes_at, raw.bytes.unwrap_or(usual));
@@ -311,6 +338,24 @@ fn workload(checker: &mut Checker<'_>, key_path: &KeyPath, raw: &RawWorkload) ->
         }
     };
     (checker.diagnostics.len() == before).then_some(workload)
+}
+
+/// A film whose player chooses the rate; with `rate`, a picture each 40 ms.
+fn video(checker: &mut Checker<'_>, key_path: &KeyPath, raw: &RawWorkload) -> Option<Workload> {
+    let lasts = checker.need(key_path, "lasts", "\"60s\"", raw.lasts)?.0.as_millis() as u64;
+    let Some(rate) = &raw.rate else {
+        let segments = (lasts as u32 / FILM.segment_ms).max(1);
+        return Some(Workload::Film(Film { segments, ..FILM }));
+    };
+    let link = format!("rate={rate}").parse::<DuplexSpec>();
+    let spec = checker.ok(&key_path.key("rate"), link.map_err(|error| error.why))?;
+    let RateSpec::Constant(rate) = spec.down.rate else {
+        checker.report(&key_path.key("rate"), "a constant rate such as \"4M\" is expected");
+        return None;
+    };
+    let bytes = (rate.bits_per_s() * PICTURE_MS / 8_000).max(1) as u32;
+    let gap = Gap { least_ms: PICTURE_MS as f64, most_ms: PICTURE_MS as f64 };
+    Some(Workload::Bursts { bytes, gap, count: (lasts / PICTURE_MS).max(1) as u32 })
 }
 
 /// Workloads of requests and answers.

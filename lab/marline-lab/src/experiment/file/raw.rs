@@ -82,6 +82,8 @@ pub(super) struct RawWorkload {
     pub(super) name: Option<String>,
     pub(super) connection: Option<String>,
     pub(super) from: Option<Time>,
+    pub(super) deadline: Option<Time>,
+    pub(super) rate: Option<String>,
     pub(super) bytes: Option<Span<Bytes>>,
     pub(super) request: Option<Bytes>,
     pub(super) answer: Option<Bytes>,

@@ -25,7 +25,7 @@ const VALUES_MAX: usize = 1_000;
 /// Most combinations.
 const POINTS_MAX: usize = 100_000;
 /// Items of a path that do not belong to its link.
-const PATH_KEYS: [&str; 5] = ["name", "link", "mtu", "client", "server"];
+const PATH_KEYS: [&str; 6] = ["name", "link", "mtu", "price", "client", "server"];
 
 /// A combination.
 #[derive(Clone, Debug)]

@@ -24,13 +24,12 @@ mod stack;
 mod talk;
 mod timeline;
 mod variant;
-pub(crate) mod web;
+mod web;
 
 pub use background::Background;
 pub use calibration::Calibration;
 pub use capture::{CaptureConfig, EndCapture, simulate_captured};
 pub use end::run_end;
-pub use film::Film;
 pub use live::{Watch, Watched, run_live, run_live_watched, weight};
 pub use load::Load;
 pub use measures::Measures;

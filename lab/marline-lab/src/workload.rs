@@ -5,13 +5,13 @@
 //! clock, which all namespaces share, so the logs of both ends can be compared: latencies are one-way where
 //! stated.
 
+pub(crate) mod page;
+
 use std::time::Duration;
 
 use marline_time::{Rng, SeedTree};
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncRead, AsyncWrite};
-
-use crate::experiment::{Film, web};
 
 /// Time after a call's last frame, in which frames may still arrive.
 const VOICE_TAIL: Duration = Duration::from_secs(1);
@@ -119,6 +119,28 @@ pub enum Workload {
         /// Number of bursts.
         count: u32,
     },
+}
+
+/// A film.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Film {
+    /// Length of a segment, ms.
+    pub segment_ms: u32,
+    /// Number of segments.
+    pub segments: u32,
+    /// Largest buffer, ms of film.
+    pub buffer_ms: u32,
+}
+
+impl Film {
+    /// Length, ms.
+    pub(crate) const fn lasts_ms(self) -> u64 {
+        self.segment_ms as u64 * self.segments as u64
+    }
+
+    pub(crate) const fn segment(self) -> Duration {
+        Duration::from_millis(self.segment_ms as u64)
+    }
 }
 
 /// Sizes of the messages that the client reads.
@@ -258,7 +280,7 @@ impl Workload {
             | Workload::Bursts { bytes, .. } => Sizes::Even(bytes),
             Workload::Film(_) => Sizes::Even(0),
             Workload::Web { count, .. } => {
-                Sizes::Each((0..count).map(|page| web::page_bytes(seed, page)).collect())
+                Sizes::Each((0..count).map(|page| page::page_bytes(seed, page)).collect())
             }
             Workload::RandomBursts { least_bytes, most_bytes, count, .. } => {
                 let mut rng = SeedTree::new(seed).stream("sizes");

@@ -262,7 +262,7 @@ impl Paths {
         connected
     }
 
-    /// Gives both hosts lanes over the first paths, as many as `count`. Backup flags and costs are those of the streams.
+    /// Gives both hosts lanes over the first paths, as many as `count`, with the backup flags and costs of the streams.
     pub fn add_lanes(&mut self, client: &LaneConfig, server: &LaneConfig, count: usize) {
         let costs: Vec<_> = self
             .connection

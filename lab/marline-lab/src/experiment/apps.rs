@@ -8,8 +8,9 @@ use marline_sim::{DatagramApp, Messages, Paths, Plan, Pulse, PulsePlan, SERVER_P
 use marline_time::{Duration, Instant, SeedTree};
 
 use super::plan::{self, End, Flows};
-use super::web::{HOSTS, Page, Servers};
+use super::web::{Page, Servers};
 use super::{Load, START};
+use crate::workload::page::HOSTS;
 use crate::workload::{Log, Mark, Workload};
 
 /// Seeds of the verifiable bytes that the client and the server write.
@@ -85,7 +86,7 @@ pub fn begin(paths: &mut Paths, loads: &[Load], seed: u64) -> anyhow::Result<Flo
             continue;
         }
         for (page, at_ns) in (0..).zip(load.workload.times_ns(seed)) {
-            let app = Page::begin((number as u16, seed, page), port, &flows, &servers);
+            let app = Page::begin(page, number as u16, port, &flows, &servers);
             let at = START + load.from + Duration::from_nanos(at_ns);
             paths.at_connect_to(at, 0, port, Box::new(app));
             port += HOSTS as u16;

@@ -10,12 +10,10 @@
 
 use std::collections::VecDeque;
 
-use marline_sim::{Message, SentAt};
 use marline_time::{Duration, Instant};
-use serde::{Deserialize, Serialize};
 
-use super::plan::Source;
 use super::{Flow, Measures};
+use crate::workload::Film;
 
 /// Bit rates, kbit/s.
 const RATES: [u32; 9] = [145, 365, 730, 1_100, 2_000, 3_000, 4_500, 6_000, 7_800];
@@ -23,30 +21,6 @@ const RATES: [u32; 9] = [145, 365, 730, 1_100, 2_000, 3_000, 4_500, 6_000, 7_800
 const SAFETY: f64 = 0.8;
 /// Segments whose rates are averaged.
 const MEMORY: usize = 5;
-/// Length of a request, bytes.
-const REQUEST_BYTES: u64 = 400;
-
-/// A film.
-#[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Film {
-    /// Length of a segment, ms.
-    pub segment_ms: u32,
-    /// Number of segments.
-    pub segments: u32,
-    /// Largest buffer, ms of film.
-    pub buffer_ms: u32,
-}
-
-impl Film {
-    /// Length, ms.
-    pub(crate) const fn lasts_ms(self) -> u64 {
-        self.segment_ms as u64 * self.segments as u64
-    }
-
-    const fn segment(self) -> Duration {
-        Duration::from_millis(self.segment_ms as u64)
-    }
-}
 
 /// A segment that has been requested.
 #[derive(Copy, Clone, Debug)]
@@ -59,10 +33,10 @@ struct Pending {
 #[derive(Clone, Debug)]
 pub(super) struct Player {
     film: Film,
-    requested: u32,
+    pub(super) requested: u32,
     pending: Option<Pending>,
     /// When the next request is due.
-    next_at: Option<Instant>,
+    pub(super) next_at: Option<Instant>,
     /// Rates of the last segments, kbit/s.
     rates: VecDeque<f64>,
     /// When the buffer will be empty; `None` before the first segment.
@@ -93,7 +67,7 @@ impl Player {
     }
 
     /// Requests the next segment; returns its size in bytes.
-    fn request(&mut self, now: Instant) -> u64 {
+    pub(super) fn request(&mut self, now: Instant) -> u64 {
         let mean = self.rates.len() as f64 / self.rates.iter().map(|rate| 1.0 / rate).sum::<f64>();
         // NaN, before the first segment, is not above any rate.
         let fits = |rate: &&u32| f64::from(**rate) <= SAFETY * mean;
@@ -109,7 +83,7 @@ impl Player {
     }
 
     /// The requested segment has arrived.
-    fn arrived(&mut self, now: Instant) {
+    pub(super) fn arrived(&mut self, now: Instant) {
         let Some(Pending { at, kbit_per_s }) = self.pending.take() else { return };
         let took_ms = (now.since(at).as_secs_f64() * 1e3).max(0.001);
         self.rates.push_back(self.bytes(kbit_per_s) as f64 * 8.0 / took_ms);
@@ -167,30 +141,6 @@ impl Player {
             ("stalled_ms", ms(stalled)),
             ("film_kbit_per_s", kbit as f64 / self.chosen.len() as f64),
         ])
-    }
-}
-
-/// Requests of a player.
-#[derive(Debug)]
-pub(super) struct FilmRequests {
-    pub(super) flow: u16,
-    pub(super) player: Player,
-}
-
-impl Source for FilmRequests {
-    fn next_at(&self) -> Option<Instant> {
-        self.player.next_at
-    }
-
-    fn take(&mut self, now: Instant) -> Option<Message> {
-        let index = self.player.requested;
-        let answer_bytes = self.player.request(now);
-        let (flow, bytes, sent) = (self.flow, REQUEST_BYTES, SentAt::Begin);
-        Some(Message { flow, index, bytes, answer_bytes, ends: true, sent })
-    }
-
-    fn on_read(&mut self, now: Instant, _message: &Message) {
-        self.player.arrived(now);
     }
 }
 

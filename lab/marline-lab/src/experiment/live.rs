@@ -111,7 +111,7 @@ pub fn run_live_watched(
     let reinjected_bytes = client.reinjected_bytes + server.reinjected_bytes;
     let logs = client.flows.into_iter().zip(server.flows).enumerate();
     let flow = |(number, (client, server)): (usize, _)| {
-        let from_ns = experiment.loads.get(number).map_or(0, Load::from_ns);
+        let from_ns = experiment.loads.get(number).map_or(0, Load::starts_ns);
         Flow { client, server, start_ns, from_ns, seed: Load::seed(seed, number) }
     };
     let flows: Vec<Flow> = logs.map(flow).collect();

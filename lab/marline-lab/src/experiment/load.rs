@@ -39,7 +39,7 @@ impl Load {
         SeedTree::new(run_seed).branch(&format!("workload/{number}")).stream("seed").next_u64()
     }
 
-    pub(super) fn from_ns(&self) -> u64 {
+    pub(super) fn starts_ns(&self) -> u64 {
         self.from.as_nanos() as u64
     }
 

@@ -7,9 +7,9 @@ use marline_link::radio::RadioReading;
 use serde::{Deserialize, Serialize};
 
 use super::film::Player;
-use super::{Calibration, Experiment, Measures, web};
+use super::{Calibration, Experiment, Measures};
 use crate::results::quantile;
-use crate::workload::{Log, Mark, Workload};
+use crate::workload::{Log, Mark, Workload, page};
 
 /// Totals of both directions of a path.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -125,20 +125,20 @@ impl Flow {
         let times_ns = workload.times_ns(self.seed);
         let mut read: Vec<Vec<u64>> = vec![Vec::new(); times_ns.len()];
         for mark in &self.client.received {
-            if let Some(page) = read.get_mut((mark.index / web::OBJECTS) as usize) {
-                page.push(mark.at_ns);
+            if let Some(objects) = read.get_mut((mark.index / page::OBJECTS) as usize) {
+                objects.push(mark.at_ns);
             }
         }
         let sizes = workload.sizes(self.seed);
-        let page = |((index, at_ns), read): ((u32, u64), Vec<u64>)| {
+        let whole = |((index, at_ns), read): ((u32, u64), Vec<u64>)| {
             let begun_ns = self.start_ns + self.from_ns + at_ns;
             let (first, last) = (*read.first()?, *read.last()?);
             let (sent_ms, latency_ms) = (ms(self.start_ns, begun_ns), ms(begun_ns, last));
             let message = Message { index, bytes: sizes.of(index), sent_ms, latency_ms };
-            let is_whole = read.len() == web::OBJECTS as usize;
+            let is_whole = read.len() == page::OBJECTS as usize;
             is_whole.then_some((message, ms(begun_ns, first)))
         };
-        (0..).zip(times_ns).zip(read).filter_map(page).collect()
+        (0..).zip(times_ns).zip(read).filter_map(whole).collect()
     }
 
     /// Measures of films and pages.

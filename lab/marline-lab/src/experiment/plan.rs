@@ -8,10 +8,13 @@ use std::rc::Rc;
 use marline_sim::{Message, Plan, SentAt};
 use marline_time::{Duration, Instant};
 
-use super::film::{FilmRequests, Player};
+use super::film::Player;
 use super::{Flow, Load};
 use crate::scenario::Side;
 use crate::workload::{Mark, Workload};
+
+/// Length of a request for a segment of a film, bytes.
+const REQUEST_BYTES: u64 = 400;
 
 /// Logs of the workloads of a run, in their order.
 pub type Flows = Rc<RefCell<Vec<Flow>>>;
@@ -20,14 +23,15 @@ pub type Flows = Rc<RefCell<Vec<Flow>>>;
 pub(super) fn flows(loads: &[Load], start: Instant, seed: u64) -> Flows {
     let flow = |(number, load): (usize, &Load)| Flow {
         start_ns: start.as_nanos(),
-        from_ns: load.from_ns(),
+        from_ns: load.starts_ns(),
         seed: Load::seed(seed, number),
         ..Flow::default()
     };
     Rc::new(RefCell::new(loads.iter().enumerate().map(flow).collect()))
 }
 
-/// Numbers of the workloads of each connection, those of datagrams and pages apart: those with the same name of a connection share it.
+/// Numbers of the workloads of each connection, without datagrams and pages. Those with
+/// the same name of a connection share it.
 pub(super) fn connections(loads: &[Load]) -> Vec<Vec<u16>> {
     let mut groups: Vec<Vec<u16>> = Vec::new();
     for (number, load) in (0..).zip(loads) {
@@ -147,6 +151,30 @@ impl Source for Flood {
 
     fn floods_until(&self) -> Option<Instant> {
         Some(self.until)
+    }
+}
+
+/// Requests of a player.
+#[derive(Debug)]
+struct FilmRequests {
+    flow: u16,
+    player: Player,
+}
+
+impl Source for FilmRequests {
+    fn next_at(&self) -> Option<Instant> {
+        self.player.next_at
+    }
+
+    fn take(&mut self, now: Instant) -> Option<Message> {
+        let index = self.player.requested;
+        let answer_bytes = self.player.request(now);
+        let (flow, bytes, sent) = (self.flow, REQUEST_BYTES, SentAt::Begin);
+        Some(Message { flow, index, bytes, answer_bytes, ends: true, sent })
+    }
+
+    fn on_read(&mut self, now: Instant, _message: &Message) {
+        self.player.arrived(now);
     }
 }
 

@@ -1,10 +1,5 @@
 //! Web page: objects on several hosts, of which later ones are only known when earlier ones have arrived.
 //!
-//! *Source.* The median desktop page of HTTP Archive in October 2024 (Web Almanac 2024, Page Weight): 71 requests, of
-//! which 2 are HTML (18 kB), 8 style sheets (78 kB), 24 scripts (613 kB), 4 fonts (131 kB) and 18 images (1,054 kB).
-//! The other 15 have 1 kB each. From memory and our choice are: the spread of sizes within a type, 12 hosts, what is
-//! found in what and the time to find it, a request of 500 bytes, and TLS as one exchange of 600 and 3,000 bytes.
-//!
 //! *Browser.* It opens a connection to a host at the first request there, with the exchange of TLS. All requests to a
 //! host use this connection, and are answered in their order. A page's connections are closed when it is complete.
 
@@ -13,83 +8,17 @@ use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 
 use marline_sim::{App, Call, ConnectionId, Message, Messages, Plan, SentAt};
-use marline_time::{Duration, Instant, Rng, SeedTree};
+use marline_time::Instant;
 
 use super::plan::{End, Flows};
 use crate::workload::Mark;
+use crate::workload::page::{HOSTS, OBJECTS, Object, objects};
 
-/// Objects of a page.
-pub(crate) const OBJECTS: u32 = 71;
-/// Hosts of a page; the first has the page.
-pub(super) const HOSTS: usize = 12;
 const REQUEST_BYTES: u64 = 500;
 /// Request and answer of TLS.
 const HANDSHAKE: (u64, u64) = (600, 3_000);
 /// Number of a handshake among the messages.
 const HANDSHAKE_INDEX: u32 = u32::MAX;
-/// Standard deviation of the sizes' logarithm within a type.
-const SPREAD: f64 = 1.0;
-
-/// Type of objects: number, bytes of all, what they are found in (place of the type in the table), and the time from
-/// its arrival to the request, ms. Half of those found in their own type are found in the page.
-const TYPES: [(u32, f64, usize, u64); 6] = [
-    (2, 18e3, 0, 10),     // HTML, the first of which is the page
-    (8, 78e3, 0, 10),     // style sheets
-    (24, 613e3, 2, 30),   // scripts
-    (4, 131e3, 1, 20),    // fonts
-    (18, 1_054e3, 0, 20), // images
-    (15, 15e3, 2, 30),    // what scripts fetch
-];
-
-/// An object of a page.
-#[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub(super) struct Object {
-    host: usize,
-    bytes: u64,
-    /// Object in which it is found.
-    found_in: usize,
-    delay: Duration,
-}
-
-/// The objects of a page; the first is the page itself.
-pub(super) fn objects(seed: u64, page: u32) -> Vec<Object> {
-    let mut rng = SeedTree::new(seed).branch("web").stream(&format!("page/{page}"));
-    let mut objects: Vec<Object> = Vec::new();
-    let mut first_of = [0; TYPES.len()];
-    for (kind, (count, bytes, found_in, delay_ms)) in TYPES.into_iter().enumerate() {
-        first_of[kind] = objects.len();
-        let weights: Vec<f64> = (0..count).map(|_| (SPREAD * normal(&mut rng)).exp()).collect();
-        let scale = bytes / weights.iter().sum::<f64>();
-        for (number, weight) in weights.into_iter().enumerate() {
-            // The page's own host has half of all objects, and all style sheets.
-            let own = objects.is_empty() || kind == 1 || rng.unit() < 0.5;
-            let host = if own { 0 } else { 1 + rng.below(HOSTS as u64 - 1) as usize };
-            let parents = u64::from(TYPES[found_in].0);
-            let found_in = match found_in {
-                0 => 0,
-                own if own == kind && number < count as usize / 2 => 0,
-                own if own == kind => first_of[own] + rng.below(parents / 2) as usize,
-                other => first_of[other] + rng.below(parents) as usize,
-            };
-            let (bytes, delay) =
-                ((weight * scale).max(1.0) as u64, Duration::from_millis(delay_ms));
-            objects.push(Object { host, bytes, found_in, delay });
-        }
-    }
-    objects
-}
-
-/// A draw of the standard normal distribution.
-fn normal(rng: &mut impl Rng) -> f64 {
-    let (a, b) = (1.0 - rng.unit(), rng.unit());
-    (-2.0 * a.ln()).sqrt() * (core::f64::consts::TAU * b).cos()
-}
-
-/// Bytes of a page.
-pub(crate) fn page_bytes(seed: u64, page: u32) -> u32 {
-    objects(seed, page).iter().map(|object| object.bytes as u32).sum()
-}
-
 /// Connection to a host.
 #[derive(Debug, Default)]
 struct Link {
@@ -122,18 +51,19 @@ pub(super) struct Page {
 }
 
 impl Page {
-    /// A page of a workload, whose connections use the ports from `port` on. Returns the application of its first
-    /// connection, to be opened when the user wants the page.
+    /// The page with this number of a workload, whose connections use the ports from `port` on. Returns the
+    /// application of its first connection, to be opened when the user wants the page.
     pub(super) fn begin(
-        (flow, seed, page): (u16, u64, u32),
+        number: u32,
+        flow: u16,
         port: u16,
         flows: &Flows,
         servers: &Servers,
     ) -> Messages {
-        let objects = objects(seed, page);
+        let objects = objects(flows.borrow()[usize::from(flow)].seed, number);
         let shared = Rc::new(RefCell::new(Page {
             flow,
-            first_index: page * OBJECTS,
+            first_index: number * OBJECTS,
             left: objects.len(),
             objects,
             links: (0..HOSTS).map(|_| Link::default()).collect(),

@@ -1,53 +1,31 @@
 //! Validation of an experiment file; every detectable mistake is reported at its place.
 
+mod workloads;
+
 use std::collections::BTreeSet;
 use std::fmt::Display;
 use std::time::Duration;
 
 use marline::config::{LoneKeepalive, ReceiveTimer};
 use marline::paths::PathSpec;
-use marline_link::{DuplexSpec, RateSpec};
 
 use super::diagnostic::{Diagnostic, KeyPath};
 use super::document::{Contestant, ExperimentFile};
-use super::raw::{Direction, Raw, RawBackground, RawFault, RawVariant, RawWorkload, RawWorkloads};
-use super::values::{Bytes, Span, Time};
+use super::raw::{Direction, Raw, RawBackground, RawFault, RawVariant};
+use super::values::Bytes;
 use crate::emulation::script::{self, Order};
 use crate::experiment::{
-    Background, Experiment, Fault, Film, Load, Moment, Stack, TimelineConfig, Variant,
-    can_be_restored,
+    Background, Experiment, Fault, Moment, Stack, TimelineConfig, Variant, can_be_restored,
 };
 use crate::policies;
 use crate::scenario::{Event, Path, Scenario, check_name, path_number};
-use crate::workload::{Gap, Workload};
 
-/// Size of a message, bytes, and number of messages of a run.
-const BYTES: std::ops::RangeInclusive<u64> = 1..=256_000_000;
-const COUNT: std::ops::RangeInclusive<u32> = 1..=1_000_000;
 /// Payload size of a buffer, bytes.
 const BUFFER: std::ops::RangeInclusive<u64> = 1..=1 << 30;
-/// Block size of a bulk stream, bytes: only the rate matters.
-const BULK_BYTES: u32 = 65_536;
 /// Default time to wait for the last messages after the planned end.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Kinds of workloads.
-const KINDS: &str = "echo, ask, dialogue, bursts, exchange, blocks, bulk, upload, voice, \
-                     video, web";
-/// A film without its length.
-const FILM: Film = Film { segment_ms: 4_000, segments: 0, buffer_ms: 30_000 };
-/// Time from one picture to the next of a video with a constant rate.
-const PICTURE_MS: u64 = 40;
-/// Most pages of a workload, each of which uses several ports.
-const MAX_PAGES: u32 = 100;
-/// Latency above which a frame of a call is late: what ITU-T G.114 calls acceptable, from memory.
-const VOICE_DEADLINE: Duration = Duration::from_millis(150);
-/// Frames of a call, G.711 with RTP's header: bytes of a datagram, ms from one to the next.
-const VOICE_BYTES: u64 = 172;
-const VOICE_FRAME_MS: u32 = 20;
 /// Modes whose policies cannot be replaced.
 const MULTIMOB: [&str; 2] = ["interactive", "multimob"];
-/// Most workloads of a run.
-const MAX_WORKLOADS: usize = 32;
 
 /// Collects the mistakes in a file.
 struct Checker<'a> {
@@ -92,7 +70,7 @@ pub(super) fn checked(raw: Raw, text: &str) -> Result<ExperimentFile, Vec<Diagno
     let mut checker = Checker { text, diagnostics: Vec::new() };
     paths(&mut checker, &raw.paths);
     events(&mut checker, &raw.events, &raw.paths);
-    let loads = loads(&mut checker, &raw.workloads);
+    let loads = workloads::loads(&mut checker, &raw.workloads);
     let mut moments = Vec::new();
     for (number, raw_fault) in raw.faults.iter().enumerate() {
         moments.extend(fault(&mut checker, number, raw_fault, &raw.paths));
@@ -179,232 +157,6 @@ fn events(checker: &mut Checker<'_>, events: &[Event], paths: &[Path]) {
         checker.ok(&key_path.key("at"), script::duration(&event.at));
         checker.ok(&key_path.key("command"), event.command.parse::<Order>());
     }
-}
-
-fn gap(checker: &mut Checker<'_>, key_path: &KeyPath, gap: Option<Span<Time>>) -> Option<Gap> {
-    let gap = checker.need(key_path, "gap", "\"100ms\" or [\"100ms\", \"200ms\"]", gap)?;
-    let (least_ms, most_ms) = (gap.least.ms(), gap.most.ms());
-    if least_ms > most_ms {
-        checker.report(&key_path.key("gap"), "the smaller value comes first");
-    }
-    Some(Gap { least_ms, most_ms })
-}
-
-fn size(checker: &mut Checker<'_>, key_path: &KeyPath, bytes: Bytes) -> Option<u32> {
-    if !BYTES.contains(&bytes.0) {
-        let (least, most) = (BYTES.start(), BYTES.end());
-        checker.report(key_path, format!("{} bytes: must be from {least} to {most}", bytes.0));
-        return None;
-    }
-    Some(bytes.0 as u32)
-}
-
-/// A single size, where a range is not allowed.
-fn one_size(checker: &mut Checker<'_>, key_path: &KeyPath, bytes: Span<Bytes>) -> Option<u32> {
-    if bytes.least != bytes.most {
-        checker.report(key_path, "only bursts have random sizes");
-    }
-    size(checker, key_path, bytes.least)
-}
-
-fn count(checker: &mut Checker<'_>, key_path: &KeyPath, count: Option<u32>) -> Option<u32> {
-    let count = checker.need(key_path, "count", "200", count)?;
-    if !COUNT.contains(&count) {
-        let (least, most) = (COUNT.start(), COUNT.end());
-        checker.report(&key_path.key("count"), format!("must be from {least} to {most}"));
-    }
-    Some(count)
-}
-
-/// The workloads with their places. Without a name they are named by their kinds, if there are several.
-fn loads(checker: &mut Checker<'_>, raw: &RawWorkloads) -> Vec<Load> {
-    let top = KeyPath::top("workload");
-    let (list, several) = (&raw.all, raw.all.len() > 1);
-    if list.is_empty() || list.len() > MAX_WORKLOADS {
-        checker.report(&top, format!("there must be 1 to {MAX_WORKLOADS} workloads"));
-    }
-    let mut loads: Vec<Load> = Vec::new();
-    for (number, raw_load) in list.iter().enumerate() {
-        let key_path = if raw.is_list { top.at(number) } else { top.clone() };
-        let usual = if several { raw_load.kind.as_str() } else { "" };
-        let name = raw_load.name.as_deref().unwrap_or(usual).to_owned();
-        if loads.iter().any(|other| other.name == name) {
-            let what = format!("two workloads are named `{name}`: give each a `name`");
-            checker.report(&key_path, what);
-        }
-        let shared = |other: &RawWorkload| {
-            other.connection.is_some() && other.connection == raw_load.connection
-        };
-        if raw_load.kind == "dialogue" && list.iter().filter(|other| shared(other)).count() > 1 {
-            checker.report(&key_path.key("connection"), "a dialogue needs a connection of its own");
-        }
-        if let Some(workload) = workload(checker, &key_path, raw_load) {
-            let from = raw_load.from.map_or(Duration::ZERO, |time| time.0);
-            let usual = matches!(workload, Workload::Voice { .. }).then_some(VOICE_DEADLINE);
-            let deadline = raw_load.deadline.map(|time| time.0).or(usual);
-            let connection = raw_load.connection.clone();
-            loads.push(Load { name, workload, connection, deadline, from });
-        }
-    }
-    loads
-}
-
-fn workload(checker: &mut Checker<'_>, key_path: &KeyPath, raw: &RawWorkload) -> Option<Workload> {
-    let before = checker.diagnostics.len();
-    let bytes_at = key_path.key("bytes");
-    let kind = raw.kind.as_str();
-    if !matches!(kind, "ask" | "dialogue") {
-        for (key, value) in [("request", &raw.request), ("answer", &raw.answer)] {
-            let why = "only kind = \"ask\" and kind = \"dialogue\" have this key";
-            checker.refuse(key_path, key, why, value.as_ref());
-        }
-    }
-    if kind != "dialogue" {
-        let why = "only kind = \"dialogue\" has this key";
-        checker.refuse(key_path, "pieces", why, raw.pieces.as_ref());
-        checker.refuse(key_path, "unanswered", why, raw.unanswered.as_ref());
-    }
-    if kind != "video" {
-        let why = "only kind = \"video\" has this key";
-        checker.refuse(key_path, "rate", why, raw.rate.as_ref());
-    }
-    if matches!(kind, "blocks" | "bulk" | "upload" | "voice" | "video") {
-        let why = "a stream has no messages: use `lasts`";
-        checker.refuse(key_path, "gap", why, raw.gap.as_ref());
-        checker.refuse(key_path, "count", why, raw.count.as_ref());
-    } else if kind == "exchange" {
-        let why = "an exchange is one message each way, at the start";
-        checker.refuse(key_path, "gap", why, raw.gap.as_ref());
-        checker.refuse(key_path, "count", why, raw.count.as_ref());
-        checker.refuse(key_path, "lasts", why, raw.lasts.as_ref());
-    } else {
-        let why =
-            "this workload ends after `count` messages; only blocks and bulk have a time limit";
-        checker.refuse(key_path, "lasts", why, raw.lasts.as_ref());
-    }
-    let workload = match kind {
-        "echo" => {
-            let bytes = checker.need(key_path, "bytes", "200", raw.bytes);
-            let bytes = bytes.and_then(|bytes| one_size(checker, &bytes_at, bytes));
-            let gap = gap(checker, key_path, raw.gap);
-            let count = count(checker, key_path, raw.count)?;
-            let (bytes, gap) = (bytes?, gap?);
-            Workload::Ask { request_bytes: bytes, answer_bytes: bytes, gap, count }
-        }
-        "ask" | "dialogue" => questions(checker, key_path, raw)?,
-        "bursts" => {
-            let example = "\"100kB\" or [\"0.5MB\", \"1.5MB\"]";
-            let bytes = checker.need(key_path, "bytes", example, raw.bytes);
-            let gap = gap(checker, key_path, raw.gap);
-            let count = count(checker, key_path, raw.count);
-            bursts(checker, &bytes_at, bytes?, gap?, count?)?
-        }
-        "exchange" => {
-            let bytes = checker.need(key_path, "bytes", "\"8MiB\"", raw.bytes)?;
-            Workload::Exchange { bytes: one_size(checker, &bytes_at, bytes)? }
-        }
-        "web" => {
-            let gap = gap(checker, key_path, raw.gap);
-            let count = count(checker, key_path, raw.count)?;
-            if count > MAX_PAGES {
-                checker.report(&key_path.key("count"), format!("at most {MAX_PAGES} pages"));
-            }
-            Workload::Web { gap: gap?, count }
-        }
-        "video" => video(checker, key_path, raw)?,
-        "voice" => {
-            let usual = Span { least: Bytes(VOICE_BYTES), most: Bytes(VOICE_BYTES) };
-            let bytes = one_size(checker, &bytes_at, raw.bytes.unwrap_or(usual));
-            let lasts = checker.need(key_path, "lasts", "\"30s\"", raw.lasts)?;
-            let count = lasts.0.as_millis() as u32 / VOICE_FRAME_MS;
-            Workload::Voice { bytes: bytes?, frame_ms: VOICE_FRAME_MS, count: count.max(1) }
-        }
-        "blocks" | "bulk" | "upload" => {
-            let usual = (raw.kind != "blocks").then_some(Bytes(u64::from(BULK_BYTES)));
-            let usual = usual.map(|bytes| Span { least: bytes, most: bytes });
-            let bytes = checker.need(key_path, "bytes", "8192", raw.bytes.or(usual));
-            let bytes = bytes.and_then(|bytes| one_size(checker, &bytes_at, bytes));
-            let lasts = checker.need(key_path, "lasts", "\"30s\"", raw.lasts)?;
-            let (bytes, lasts_ms) = (bytes?, lasts.0.as_millis() as u64);
-            match kind {
-                "upload" => Workload::Upload { bytes, lasts_ms },
-                _ => Workload::Blocks { bytes, lasts_ms },
-            }
-        }
-        other => {
-            let what = format!("unknown workload `{other}`; known: {KINDS}");
-            checker.report(&key_path.key("kind"), what);
-            return None;
-        }
-    };
-    (checker.diagnostics.len() == before).then_some(workload)
-}
-
-/// A film whose player chooses the rate; with `rate`, a picture each 40 ms.
-fn video(checker: &mut Checker<'_>, key_path: &KeyPath, raw: &RawWorkload) -> Option<Workload> {
-    let lasts = checker.need(key_path, "lasts", "\"60s\"", raw.lasts)?.0.as_millis() as u64;
-    let Some(rate) = &raw.rate else {
-        let segments = (lasts as u32 / FILM.segment_ms).max(1);
-        return Some(Workload::Film(Film { segments, ..FILM }));
-    };
-    let link = format!("rate={rate}").parse::<DuplexSpec>();
-    let spec = checker.ok(&key_path.key("rate"), link.map_err(|error| error.why))?;
-    let RateSpec::Constant(rate) = spec.down.rate else {
-        checker.report(&key_path.key("rate"), "a constant rate such as \"4M\" is expected");
-        return None;
-    };
-    let bytes = (rate.bits_per_s() * PICTURE_MS / 8_000).max(1) as u32;
-    let gap = Gap { least_ms: PICTURE_MS as f64, most_ms: PICTURE_MS as f64 };
-    Some(Workload::Bursts { bytes, gap, count: (lasts / PICTURE_MS).max(1) as u32 })
-}
-
-/// Workloads of requests and answers.
-fn questions(checker: &mut Checker<'_>, key_path: &KeyPath, raw: &RawWorkload) -> Option<Workload> {
-    checker.refuse(key_path, "bytes", "this has `request` and `answer`", raw.bytes.as_ref());
-    let request = checker.need(key_path, "request", "100", raw.request);
-    let answer = checker.need(key_path, "answer", "1000", raw.answer);
-    let request = request.and_then(|bytes| size(checker, &key_path.key("request"), bytes));
-    let answer = answer.and_then(|bytes| size(checker, &key_path.key("answer"), bytes));
-    let gap = gap(checker, key_path, raw.gap);
-    let count = count(checker, key_path, raw.count);
-    let (request_bytes, answer_bytes) = (request?, answer?);
-    let (gap, count) = (gap?, count?);
-    if raw.kind == "ask" {
-        return Some(Workload::Ask { request_bytes, answer_bytes, gap, count });
-    }
-    // Defaults: whole requests, and no limit to what is unanswered.
-    let at_pieces = key_path.key("pieces");
-    let pieces = match raw.pieces {
-        None => (request_bytes, request_bytes),
-        Some(span) if span.least.0 > span.most.0 => {
-            checker.report(&at_pieces, "the smaller value comes first");
-            return None;
-        }
-        Some(span) => {
-            (size(checker, &at_pieces, span.least)?, size(checker, &at_pieces, span.most)?)
-        }
-    };
-    let unanswered = raw.unanswered.map(|bytes| size(checker, &key_path.key("unanswered"), bytes));
-    let unanswered_bytes = unanswered.unwrap_or(Some(u32::MAX))?;
-    Some(Workload::Dialogue { request_bytes, answer_bytes, pieces, unanswered_bytes, gap, count })
-}
-
-fn bursts(
-    checker: &mut Checker<'_>,
-    key_path: &KeyPath,
-    bytes: Span<Bytes>,
-    gap: Gap,
-    count: u32,
-) -> Option<Workload> {
-    let (least, most) =
-        (size(checker, key_path, bytes.least)?, size(checker, key_path, bytes.most)?);
-    if least > most {
-        checker.report(key_path, "the smaller value comes first");
-    }
-    Some(match least == most {
-        true => Workload::Bursts { bytes: least, gap, count },
-        false => Workload::RandomBursts { least_bytes: least, most_bytes: most, gap, count },
-    })
 }
 
 fn fault(

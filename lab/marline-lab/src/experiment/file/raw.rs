@@ -94,6 +94,24 @@ pub(super) struct RawWorkload {
     pub(super) lasts: Option<Time>,
 }
 
+impl RawWorkload {
+    /// Names of the keys that are given, besides those of all kinds.
+    pub(super) fn given(&self) -> Vec<&'static str> {
+        let all = [
+            ("bytes", self.bytes.is_some()),
+            ("request", self.request.is_some()),
+            ("answer", self.answer.is_some()),
+            ("pieces", self.pieces.is_some()),
+            ("unanswered", self.unanswered.is_some()),
+            ("gap", self.gap.is_some()),
+            ("count", self.count.is_some()),
+            ("lasts", self.lasts.is_some()),
+            ("rate", self.rate.is_some()),
+        ];
+        all.into_iter().filter(|(_, given)| *given).map(|(key, _)| key).collect()
+    }
+}
+
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RawBackground {

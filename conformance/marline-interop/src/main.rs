@@ -122,7 +122,7 @@ fn matrix(args: &Args) -> anyhow::Result<bool> {
     let results = Results::open(&args.results, args.fresh, args.keep_captures)?;
     let waiting: VecDeque<Task> = tasks.iter().copied().filter(|t| !results.is_green(t)).collect();
     println!("{} cells, {} of them green already", tasks.len(), tasks.len() - waiting.len());
-    let swept = marline_lab::net::sweep();
+    let swept = marline_lab::net::remove_remains();
     if !swept.is_empty() {
         println!("removed remains of earlier runs: {}", swept.join(", "));
     }

@@ -70,7 +70,7 @@ fn attempt(
 ) -> anyhow::Result<CellResult> {
     let setup = CellSetup::of(&cell, scale, seed(&cell.to_string()));
     let log = KernelLog::from_now();
-    let net = Net::up(&setup.scenario, &Options::new(instance))?;
+    let net = Net::create(&setup.scenario, &Options::new(instance))?;
     let first = &setup.scenario.paths[0].name;
     if cell.condition == Condition::FirstDead {
         net.command(first, "down")?;

@@ -296,7 +296,7 @@ impl Special {
     /// The case did not finish.
     pub(crate) fn run(&self, instance: &str, directory: &FilePath) -> anyhow::Result<CellResult> {
         let log = KernelLog::from_now();
-        let net = Net::up(&self.scenario, &Options::new(instance))?;
+        let net = Net::create(&self.scenario, &Options::new(instance))?;
         let mut notes = Vec::new();
         for act in &self.before {
             perform(*act, &net, &mut notes)?;

@@ -40,7 +40,7 @@ pub use marline_algos::Registry;
 use anyhow::Context;
 use clap::{Parser, Subcommand};
 use marline::advanced::KeptCapabilities;
-use marline_proxy::secret::hide;
+use marline_proxy::secret::hide_invites;
 use marline_proxy::signals;
 
 use crate::log::LogArgs;
@@ -197,11 +197,11 @@ fn runtime(drivers: usize) -> std::io::Result<tokio::runtime::Runtime> {
     // With tokio's default, an arriving message would wait for sixty polls of tasks that are always ready, such as
     // those of a bulk transfer. Beside a client with thousands of busy streams, 16 instead of 4 polls triple the
     // median time of a message in the server.
-    builder.event_interval(POLLS_PER_LOOK).enable_all().build()
+    builder.event_interval(POLLS_PER_CHECK).enable_all().build()
 }
 
 /// Polls of tasks after which a thread checks its sockets although tasks are ready.
-const POLLS_PER_LOOK: u32 = 4;
+const POLLS_PER_CHECK: u32 = 4;
 
 type CommandFuture = Pin<Box<dyn Future<Output = anyhow::Result<ExitCode>>>>;
 
@@ -219,7 +219,7 @@ fn begin(command: Command) -> anyhow::Result<ReadyCommand> {
         command,
         Command::Client(_) | Command::Server(_) | Command::Serve(_) | Command::Up(_)
     ) {
-        signals::survive().context("cannot receive signals")?;
+        signals::ignore_other_signals().context("cannot receive signals")?;
     }
     if matches!(command, Command::Server(_) | Command::Serve(_)) {
         succession::find_predecessor().context("cannot take over from another process")?;
@@ -275,7 +275,7 @@ fn begin(command: Command) -> anyhow::Result<ReadyCommand> {
 
 fn fail(error: &anyhow::Error) -> ExitCode {
     let text = format!("{error:#}");
-    let text = hide(&text);
+    let text = hide_invites(&text);
     succession::report_to_predecessor(&text);
     eprintln!("marline: {text}");
     ExitCode::FAILURE
@@ -284,7 +284,7 @@ fn fail(error: &anyhow::Error) -> ExitCode {
 /// Prints the requested help or version, or the error of the command line, from which invites are removed.
 fn refuse(error: &clap::Error) -> ExitCode {
     let text = error.render().to_string();
-    let shown = hide(&text);
+    let shown = hide_invites(&text);
     if shown == text || !error.use_stderr() {
         error.exit();
     }

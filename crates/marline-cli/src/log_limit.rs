@@ -36,7 +36,7 @@ impl Default for CallSite {
 impl CallSite {
     /// Takes permission for a line. Returns the number of lines suppressed since the last one.
     fn try_acquire(&mut self, now: Instant) -> Option<u64> {
-        if !self.limit.take(now) {
+        if !self.limit.try_take(now) {
             self.left_out += 1;
             return None;
         }

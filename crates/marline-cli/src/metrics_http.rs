@@ -39,7 +39,7 @@ use crate::control::protocol::Event;
 const SAMPLE: Duration = Duration::from_secs(1);
 
 /// Shortest interval between two samples.
-const SOON: Duration = Duration::from_millis(20);
+const MIN_SAMPLE_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Limits on concurrent connections. Beyond them, the oldest connection of the source with most of them is closed:
 /// a scrape takes milliseconds, and a slow client must not block the others.
@@ -148,7 +148,7 @@ async fn sample(MetricsSource { handle, totals }: MetricsSource) {
                 let begin = Instant::now();
                 take_sample(&totals, &*handle);
                 // Many connections make a sample expensive, so samples become less frequent.
-                allowed = begin + (begin.elapsed() * 20).max(SOON);
+                allowed = begin + (begin.elapsed() * 20).max(MIN_SAMPLE_INTERVAL);
                 next = allowed.max(begin + SAMPLE);
             }
             event = events.recv() => match event {

@@ -20,7 +20,7 @@ const PPP_OVER_ETHERNET: &str = "/proc/net/pppoe";
 /// Interval of checks for new paths.
 const CHECK_INTERVAL: Duration = Duration::from_secs(10);
 /// Largest number of interfaces remembered as logged.
-const REMEMBERED: usize = 64;
+const MAX_REMEMBERED: usize = 64;
 
 /// Logs each such interface once. Clones share their state.
 #[derive(Clone, Debug)]
@@ -100,7 +100,7 @@ impl State {
         if !is_cellular || limited || self.logged.contains(interface) {
             return None;
         }
-        if self.logged.len() >= REMEMBERED {
+        if self.logged.len() >= MAX_REMEMBERED {
             self.logged.clear();
         }
         self.logged.insert(interface.to_owned());

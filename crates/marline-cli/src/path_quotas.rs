@@ -16,7 +16,7 @@ use marline::advanced::{
 };
 use marline::paths::{PathRestriction, PathSpec, PathStatus};
 use marline::time::Instant;
-use marline_proxy::ledger::{Counted, Ledger};
+use marline_proxy::ledger::{Ledger, PendingCounts};
 use marline_proxy::quota::QuotaState;
 use marline_proxy::server::allowances::{QuotaUse, moment, unix_s};
 
@@ -150,7 +150,7 @@ impl PathQuotas {
     }
 
     async fn write(&self, now_unix_s: u64, force: bool) {
-        let begin = |ledger: &mut Ledger| ledger.begin(now_unix_s, force);
+        let begin = |ledger: &mut Ledger| ledger.begin_write(now_unix_s, force);
         let Some(writing) = lock(&self.state).ledger.as_mut().and_then(begin) else { return };
         // On a blocking thread, since a disk may be slow.
         let written = tokio::task::spawn_blocking(|| writing.run()).await;
@@ -176,11 +176,11 @@ impl State {
             let (Some(PathQuota { path, quota }), Some(ledger)) = (quota, &mut self.ledger) else {
                 continue;
             };
-            let counted = Counted {
+            let counted = PendingCounts {
                 sent_bytes: now.0.saturating_sub(before.0),
                 received_bytes: now.1.saturating_sub(before.1),
                 seen: now != before,
-                ..Counted::default()
+                ..PendingCounts::default()
             };
             ledger.count(path, counted, moment(Some(quota), now_unix_s));
         }
@@ -189,8 +189,8 @@ impl State {
         let mut changes = Vec::new();
         for (number, (path, quota)) in paths.iter().zip(quotas).enumerate() {
             let used = quota.and_then(|PathQuota { path, quota }| {
-                let tally = self.ledger.as_ref()?.tally(&path, moment(Some(&quota), now_unix_s));
-                Some(QuotaUse::of(quota, &tally, now_unix_s))
+                let tally = self.ledger.as_ref()?.tally_of(&path, moment(Some(&quota), now_unix_s));
+                Some(QuotaUse::new(quota, &tally, now_unix_s))
             });
             let standing = used.as_ref().map_or(QuotaState::Within, |used| used.standing);
             let key = key(&path.spec);

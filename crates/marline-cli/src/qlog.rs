@@ -28,7 +28,7 @@ const GATHER_TIME: std::time::Duration = std::time::Duration::from_millis(500);
 /// Interval between attempts after a failure to write.
 const RETRY: std::time::Duration = std::time::Duration::from_secs(1);
 /// Time without failure after which the trouble is over.
-const CALM: std::time::Duration = std::time::Duration::from_secs(60);
+const RECOVERY_TIME: std::time::Duration = std::time::Duration::from_secs(60);
 /// Largest number of connections traced at once.
 const MAX_OPEN_TRACES: usize = 1_024;
 /// Time after the end of a connection in which it may still have segments.
@@ -92,7 +92,7 @@ impl WriteFailure {
 
     /// Handles a successful write. After a period without failures, the end of the trouble is logged once.
     fn is_over(&mut self) {
-        if self.told_at.is_some() && self.last_at.is_some_and(|at| at.elapsed() >= CALM) {
+        if self.told_at.is_some() && self.last_at.is_some_and(|at| at.elapsed() >= RECOVERY_TIME) {
             *self = WriteFailure::default();
             tracing::info!("writing traces again: earlier events are missing");
         }

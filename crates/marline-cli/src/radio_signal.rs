@@ -18,7 +18,7 @@ use marline_time::Instant;
 
 const FILE: &str = "/proc/net/wireless";
 /// Interval of reads. Beacons arrive ten times a second.
-const EVERY: Duration = Duration::from_secs(1);
+const READ_INTERVAL: Duration = Duration::from_secs(1);
 /// Plausible levels of a radio, in dBm. Other values come from drivers with units of their own, or are -256, which
 /// means no value.
 const LEVELS: std::ops::RangeInclusive<i32> = -120..=-1;
@@ -56,7 +56,7 @@ impl SignalReader {
     /// Gives hints to the client's paths until dropped.
     pub async fn watch_signals(&self, client: &Client) {
         let begun = tokio::time::Instant::now();
-        let mut looks = tokio::time::interval(EVERY);
+        let mut looks = tokio::time::interval(READ_INTERVAL);
         looks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
         loop {
             looks.tick().await;

@@ -161,7 +161,7 @@ fn setting_names() -> BTreeSet<String> {
 }
 
 /// Number of settings from which on a command's options are those of a configuration file.
-const MANY: usize = 20;
+const MANY_SETTINGS: usize = 20;
 
 /// The command whose subcommands accept the options of other commands.
 const CHECK: &str = "check-config";
@@ -182,7 +182,7 @@ fn command_text(text: &mut String, command: &Command, path: &str, settings: &BTr
     let _ = write!(text, "\n## {}\n\n{}\n", path.trim(), help_summary(command.get_about()));
     let is_setting =
         |argument: &&Arg| argument.get_long().is_some_and(|long| settings.contains(long));
-    let has_settings = command.get_arguments().filter(is_setting).count() >= MANY;
+    let has_settings = command.get_arguments().filter(is_setting).count() >= MANY_SETTINGS;
     if has_settings {
         let _ = writeln!(text, "Takes the [settings](configuration.md) of its file as flags.");
     }

@@ -30,7 +30,7 @@ use crate::service;
 /// Environment variable of a process whose standard input is a channel to its predecessor.
 const SUCCESSOR: &str = "MARLINE_SUCCESSOR";
 /// Default time after which a successor that is not ready is ended.
-const PATIENCE: Duration = Duration::from_secs(30);
+const DEFAULT_TIMEOUT: Duration = Duration::from_secs(30);
 /// Interval of checks of a successor that has not reported yet.
 const CHECK_INTERVAL: Duration = Duration::from_millis(10);
 /// Time limit for the requester to read the answer.
@@ -97,7 +97,7 @@ impl Successor {
 
     /// Takes over from the predecessor. Everything must be open.
     pub(crate) fn take_over(self, server: &Server) -> anyhow::Result<()> {
-        server.begin(self.successor, self.predecessor, crate::VERSION)?;
+        server.start_receiving(self.successor, self.predecessor, crate::VERSION)?;
         predecessor().take();
         Ok(())
     }
@@ -149,7 +149,7 @@ impl UpgradeSender {
     #[must_use]
     pub fn request(&self, program: Option<String>, patience_s: Option<u64>) -> PendingUpgrade {
         let (answer, answered) = oneshot::channel();
-        let patience = patience_s.map_or(PATIENCE, Duration::from_secs);
+        let patience = patience_s.map_or(DEFAULT_TIMEOUT, Duration::from_secs);
         let request = Request { program, patience, answer };
         PendingUpgrade(match self.0.try_send(request) {
             Ok(()) => Ok(answered),
@@ -201,7 +201,7 @@ impl Upgrades {
                 Ok(begun) => begun,
                 Err(error) => {
                     let text = format!("{error:#}");
-                    let text = marline_proxy::secret::hide(&text);
+                    let text = marline_proxy::secret::hide_invites(&text);
                     tracing::error!("upgrade failed; this process continues: {text}");
                     let _ = request.answer.send(Err(text));
                     continue;
@@ -221,7 +221,7 @@ impl Upgrades {
                 let _ = tokio::time::timeout(ANSWER, acknowledged).await;
             }
             stopper.hand_over(limit.get());
-            marline_proxy::memory_trim::retire();
+            marline_proxy::memory_trim::mark_retired();
             break;
         }
         self.0.close();

@@ -24,7 +24,7 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::{Notify, Semaphore, mpsc};
 use tokio::task::JoinSet;
 
-use crate::hub::{BEHIND, Dashboard, message, thread_time};
+use crate::hub::{Dashboard, MAX_LAG, message, thread_time};
 use crate::{Access, Source, page};
 
 /// Maximum number of connections that are not viewers. Beyond it, the oldest one from the source with the most such
@@ -315,7 +315,7 @@ fn serve_places(
         return refusal(StatusCode::NOT_FOUND, "no such connection\n");
     };
     visit.watch();
-    let (to_viewer, messages) = mpsc::channel(BEHIND);
+    let (to_viewer, messages) = mpsc::channel(MAX_LAG);
     let end = Arc::clone(&visit.end);
     tokio::spawn(async move {
         let _permit = permit;

@@ -16,13 +16,13 @@ use crate::{Pace, Source, TimedEvent};
 pub const MAX_VIEWERS: usize = 16;
 
 /// Number of messages sent to a new viewer: samples of about a minute, and events.
-pub const RECENT: usize = 320;
+pub const MAX_REPLAYED: usize = 320;
 
 /// Maximum number of messages that a viewer may lag behind.
-pub(crate) const BEHIND: usize = 64;
+pub(crate) const MAX_LAG: usize = 64;
 
 /// Maximum number of events sent per second. The rest is only counted.
-const HAPPENINGS: u32 = 64;
+const MAX_EVENTS_PER_S: u32 = 64;
 
 /// One of this many samples lists the connections.
 const DETAILED: u32 = 4;
@@ -61,11 +61,11 @@ impl State {
             self.second = Some(now);
             self.told = 0;
         }
-        self.told < HAPPENINGS
+        self.told < MAX_EVENTS_PER_S
     }
 
     fn send(&mut self, message: &Bytes) {
-        if self.recent.len() == RECENT {
+        if self.recent.len() == MAX_REPLAYED {
             self.recent.pop_front();
         }
         self.recent.push_back(message.clone());
@@ -130,7 +130,7 @@ impl Dashboard {
         if state.viewers.len() >= MAX_VIEWERS {
             return None;
         }
-        let (messages, receiver) = mpsc::channel(BEHIND);
+        let (messages, receiver) = mpsc::channel(MAX_LAG);
         let so_far: Vec<u8> =
             std::iter::once(&first).chain(&state.recent).flatten().copied().collect();
         // The channel is new, so it has room.
@@ -226,7 +226,7 @@ mod tests {
             while quick.try_recv().is_ok() {}
         }
         assert_eq!(dashboard.viewers(), 1);
-        assert!(slow.len() <= BEHIND);
+        assert!(slow.len() <= MAX_LAG);
         assert!(was_told(&end), "its connection is to end");
     }
 
@@ -259,7 +259,7 @@ mod tests {
         };
         let viewers = Duration::from_millis(8);
         assert!(looks(viewers) >= viewers * 99);
-        assert_eq!(looks(Duration::ZERO), Pace::SHORTEST);
+        assert_eq!(looks(Duration::ZERO), Pace::MIN_INTERVAL);
     }
 
     #[test]
@@ -273,12 +273,12 @@ mod tests {
         assert!(text.starts_with("event: about\ndata: {\"role\":\"client\""), "{text}");
         // Twice as many if the machine was suspended for a second.
         let told = text.matches("\"HOLE\"").count();
-        assert!(told.is_multiple_of(HAPPENINGS as usize) && told < 1_000, "{told}");
+        assert!(told.is_multiple_of(MAX_EVENTS_PER_S as usize) && told < 1_000, "{told}");
         let left_out = format!("\"more\":{}", 10_000 - told);
         assert!(text.contains("LEFT_OUT") && text.contains(&left_out), "{text}");
         (0..1_000).for_each(|number| {
             dashboard.sample_connection(&Still, number, &mut Pace::default());
         });
-        assert_eq!(dashboard.state().recent.len(), RECENT);
+        assert_eq!(dashboard.state().recent.len(), MAX_REPLAYED);
     }
 }

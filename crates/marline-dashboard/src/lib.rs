@@ -7,7 +7,7 @@
 //! *Design.* The program is a [`Source`], which returns its description and its current counters. While there are
 //! viewers, it is sampled four times per second, or less often if a sample takes long ([`Pace`]), and the result is
 //! sent to all viewers as server-sent events. The page draws lines from differences of counters. Only the last
-//! [`RECENT`] messages are stored here, so that a reloaded page does not start empty. The program reports events
+//! [`MAX_REPLAYED`] messages are stored here, so that a reloaded page does not start empty. The program reports events
 //! between two samples with [`Dashboard::report`]. The positions of a single connection's bytes are only collected for
 //! a viewer that requests them ([`Source::watch_places`]).
 //!
@@ -27,7 +27,7 @@ mod page;
 
 pub use access::{Access, Token, names_another_site};
 pub use http::{RunningServer, listen, serve, serve_on};
-pub use hub::{Dashboard, MAX_VIEWERS, RECENT};
+pub use hub::{Dashboard, MAX_REPLAYED, MAX_VIEWERS};
 pub use model::{
     CarriedBytes, Connection, Description, PathSummary, Places, Quota, Sample, TimedEvent, Totals,
     TransmissionKind,

@@ -13,9 +13,9 @@ pub struct Pace {
 
 impl Pace {
     /// Minimum interval between two samples.
-    pub const SHORTEST: Duration = Duration::from_millis(250);
+    pub const MIN_INTERVAL: Duration = Duration::from_millis(250);
     /// Maximum interval between two samples.
-    pub const LONGEST: Duration = Duration::from_secs(10);
+    pub const MAX_INTERVAL: Duration = Duration::from_secs(10);
     /// Denominator of the maximum fraction of a processor, which is less than one percent.
     pub const SHARE: u32 = 125;
 
@@ -24,7 +24,7 @@ impl Pace {
     pub fn next_delay(&mut self, took: Duration) -> Duration {
         // A single interrupted sample should have little weight, two in a row count.
         self.cost = (self.cost * 3 + took) / 4;
-        (self.cost.max(took / 4) * Self::SHARE).clamp(Self::SHORTEST, Self::LONGEST)
+        (self.cost.max(took / 4) * Self::SHARE).clamp(Self::MIN_INTERVAL, Self::MAX_INTERVAL)
     }
 }
 
@@ -35,7 +35,7 @@ mod tests {
     #[test]
     fn polling_takes_less_than_a_hundredth_of_the_time() {
         let mut pace = Pace::default();
-        assert_eq!(pace.next_delay(Duration::from_micros(100)), Pace::SHORTEST);
+        assert_eq!(pace.next_delay(Duration::from_micros(100)), Pace::MIN_INTERVAL);
         for took_us in [500, 3_000, 20_000] {
             let took = Duration::from_micros(took_us);
             let mut pause = Duration::ZERO;
@@ -43,8 +43,8 @@ mod tests {
                 pause = pace.next_delay(took);
             }
             assert!(pause >= took * 99, "{took:?}: {pause:?}");
-            assert!(pause <= (took * 126).max(Pace::SHORTEST), "{took:?}: {pause:?}");
+            assert!(pause <= (took * 126).max(Pace::MIN_INTERVAL), "{took:?}: {pause:?}");
         }
-        assert_eq!(pace.next_delay(Duration::from_secs(9)), Pace::LONGEST);
+        assert_eq!(pace.next_delay(Duration::from_secs(9)), Pace::MAX_INTERVAL);
     }
 }

@@ -17,7 +17,7 @@ pub(crate) use repair::{LEN_BYTES, MAX_GROUP_FRAMES, Repair, add_part};
 /// Type of lane frames among the frames of the UDP carrier.
 pub const FRAME_TYPE: u8 = 8;
 /// First byte: version 2 of the carrier, and the type.
-const FIRST: u8 = 2 << 4 | FRAME_TYPE;
+const FIRST_BYTE: u8 = 2 << 4 | FRAME_TYPE;
 /// Length of the header.
 pub const HEADER_BYTES: usize = 17;
 /// Length of the tag.
@@ -73,7 +73,7 @@ impl Header {
 
     /// Parses the header of a frame that arrived in pieces.
     pub(crate) fn parse_whole(frame: &[u8]) -> Option<Header> {
-        if frame.len() < SMALLEST_FRAME || frame[0] != FIRST {
+        if frame.len() < SMALLEST_FRAME || frame[0] != FIRST_BYTE {
             return None;
         }
         let word = |at: usize| Some(u64::from_be_bytes(frame.get(at..at + 8)?.try_into().ok()?));
@@ -83,7 +83,7 @@ impl Header {
     /// Encodes the header.
     #[must_use]
     pub fn bytes(&self) -> [u8; HEADER_BYTES] {
-        let mut bytes = [FIRST; HEADER_BYTES];
+        let mut bytes = [FIRST_BYTE; HEADER_BYTES];
         bytes[1..9].copy_from_slice(&self.lane.to_be_bytes());
         bytes[9..].copy_from_slice(&self.packet_number.to_be_bytes());
         bytes
@@ -553,7 +553,7 @@ mod tests {
             frame[0] = first;
             assert_eq!(Header::parse(&frame).is_some(), first == 0x28, "{first:#x}");
         }
-        frame[0] = FIRST;
+        frame[0] = FIRST_BYTE;
         assert_eq!(Header::parse(&frame[..SMALLEST_FRAME - 1]), None);
         frame.resize(LARGEST_FRAME + 1, 0);
         assert_eq!(Header::parse(&frame), None);

@@ -15,7 +15,7 @@ use crate::frame::NumberRange;
 /// Number of later acknowledged frames after which a frame is lost.
 const REORDERING: u64 = 3;
 /// Resolution of a clock.
-const GRAIN: Duration = Duration::from_millis(1);
+const CLOCK_RESOLUTION: Duration = Duration::from_millis(1);
 
 /// Frame whose acknowledgment is awaited.
 #[derive(Copy, Clone, Debug)]
@@ -192,7 +192,7 @@ impl Outstanding {
     pub(crate) fn rate(&mut self, newest: &Sent, now: Instant) -> RateSample {
         self.first_at = newest.at;
         let sending = newest.at.since(newest.first_at);
-        let interval = now.since(newest.delivered_at).max(sending).max(GRAIN);
+        let interval = now.since(newest.delivered_at).max(sending).max(CLOCK_RESOLUTION);
         let delivered = self.delivered - newest.delivered;
         RateSample {
             rate: Rate::over(delivered, interval),
@@ -212,7 +212,7 @@ impl Outstanding {
     ) -> (Vec<(u64, Sent)>, Option<Instant>) {
         let mut lost = Vec::new();
         let Some(largest) = self.largest_answered else { return (lost, None) };
-        let wait = (rtt + rtt / 8).max(GRAIN);
+        let wait = (rtt + rtt / 8).max(CLOCK_RESOLUTION);
         let mut next = None;
         for number in &self.order {
             let Some(sent) = self.sent.get(number) else { continue };

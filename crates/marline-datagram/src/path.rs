@@ -183,7 +183,7 @@ impl Path {
         &mut self.received
     }
 
-    pub(crate) const fn traits(&mut self) -> &mut PathFacts {
+    pub(crate) const fn facts(&mut self) -> &mut PathFacts {
         &mut self.traits
     }
 

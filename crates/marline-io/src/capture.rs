@@ -23,9 +23,9 @@ const GATHER_BYTES: usize = 64 << 10;
 /// Maximum time that packets stay in the buffer while more arrive.
 const GATHER_TIME: Duration = Duration::from_millis(200);
 /// Delay before the creation of a file is tried again.
-const AGAIN: Duration = Duration::from_secs(1);
+const RETRY_DELAY: Duration = Duration::from_secs(1);
 /// Minimum time between the report of a write failure and the report that it is over.
-const CALM: Duration = Duration::from_secs(1);
+const RECOVERY_TIME: Duration = Duration::from_secs(1);
 /// Maximum number of files in a set: one per local address.
 const MAX_FILES: usize = 64;
 
@@ -112,7 +112,7 @@ impl Captures {
         let (local, remote) = (path.local.ip(), path.remote.ip());
         let is_to_be_opened = match self.files.get(&local) {
             Some(Slot::Open(_)) => false,
-            Some(Slot::Failed(at)) => at.elapsed() >= AGAIN,
+            Some(Slot::Failed(at)) => at.elapsed() >= RETRY_DELAY,
             None => self.files.len() < MAX_FILES,
         };
         if is_to_be_opened {
@@ -219,7 +219,7 @@ impl WriteFailures {
 
     fn is_over(&mut self) {
         // If there is only a little room now and then, not every success is reported.
-        if self.told_at.is_some_and(|at| at.elapsed() >= CALM) {
+        if self.told_at.is_some_and(|at| at.elapsed() >= RECOVERY_TIME) {
             self.told_at = None;
             let missing = core::mem::take(&mut self.missing);
             tracing::info!(missing, "writing the capture again: packets are missing");

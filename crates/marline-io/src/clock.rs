@@ -21,7 +21,7 @@ static WAKING: Mutex<Waking> =
 /// Last reading of the system's clock, with a resolution of [`GRAIN_NANOS`].
 static LAST_READING: AtomicU64 = AtomicU64::new(0);
 /// Excluded time so far.
-static LEFT_OUT: AtomicU64 = AtomicU64::new(0);
+static EXCLUDED: AtomicU64 = AtomicU64::new(0);
 /// Number of pauses so far.
 static PAUSE_COUNT: AtomicU64 = AtomicU64::new(0);
 
@@ -44,13 +44,13 @@ impl Waking {
         let Waking { clock, alarms, .. } = self;
         clock.note_running(Instant::from_nanos(LAST_READING.load(Ordering::Acquire)));
         let pauses = clock.pauses();
-        let now = clock.look(system, || alarms.values().copied().min());
+        let now = clock.read(system, || alarms.values().copied().min());
         if clock.pauses() > pauses {
             // Each alarm accounts for one pause. A driver that does not run any more must not stop the clock of the
             // others.
             alarms.retain(|_, at| *at > now);
             PAUSE_COUNT.store(clock.pauses(), Ordering::Release);
-            LEFT_OUT.store(nanos(clock.left_out()), Ordering::Release);
+            EXCLUDED.store(nanos(clock.left_out()), Ordering::Release);
         }
         LAST_READING.fetch_max(system.as_nanos(), Ordering::Release);
         now
@@ -107,7 +107,7 @@ impl Clock {
     #[must_use]
     pub fn now(&self) -> Instant {
         loop {
-            let left_out = LEFT_OUT.load(Ordering::Acquire);
+            let left_out = EXCLUDED.load(Ordering::Acquire);
             let system = self.origin.elapsed().as_nanos() as u64;
             let last = LAST_READING.load(Ordering::Acquire);
             let unseen = system.saturating_sub(last);
@@ -118,7 +118,7 @@ impl Clock {
                 LAST_READING.fetch_max(system, Ordering::Release);
             }
             // Another thread may have detected a pause meanwhile, which this reading must exclude.
-            if LEFT_OUT.load(Ordering::Acquire) == left_out {
+            if EXCLUDED.load(Ordering::Acquire) == left_out {
                 return Instant::from_nanos(system - left_out);
             }
         }

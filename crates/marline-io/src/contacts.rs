@@ -17,10 +17,10 @@ use crate::carrier::FlowEnds;
 const CAPACITY: usize = 64;
 
 /// Number of remembered acknowledgments, which distinguish an answer from other packets of a peer.
-const REMEMBERED: usize = 64;
+const MAX_REMEMBERED_ACKS: usize = 64;
 
 /// Delay from which an answer counts as late and is notified.
-const LATE: Duration = Duration::from_secs(1);
+const LATE_AFTER: Duration = Duration::from_secs(1);
 
 /// Length of a TCP header without options.
 const TCP_HEADER: usize = 20;
@@ -151,7 +151,7 @@ impl Contacts {
         let contact = &mut self.known[at];
         let (question, objection) = (contact.question.take(), contact.delivery_error.take());
         contact.heard_at = Some(now);
-        let late = question.is_some_and(|question| now.since(question.since) >= LATE);
+        let late = question.is_some_and(|question| now.since(question.since) >= LATE_AFTER);
         (late || objection.is_some()) && core::mem::take(&mut self.awaited)
     }
 
@@ -183,7 +183,7 @@ impl Contacts {
         let same = |old: &(SocketAddr, [u8; 2], [u8; 4])| (old.0, old.1) == (remote, seen.1);
         if let Some(at) = self.acknowledged.iter().position(same) {
             self.acknowledged.remove(at);
-        } else if self.acknowledged.len() >= REMEMBERED {
+        } else if self.acknowledged.len() >= MAX_REMEMBERED_ACKS {
             self.acknowledged.pop_front();
         }
         self.acknowledged.push_back(seen);

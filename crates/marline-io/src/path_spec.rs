@@ -13,7 +13,7 @@ use crate::path_radio::RadioKind;
 const MAX_INTERFACE_NAME: usize = 15;
 
 /// Maximum length of a path's name.
-const LONGEST_NAME: usize = 20;
+const MAX_NAME_LEN: usize = 20;
 
 /// Local end of a path.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -164,7 +164,7 @@ impl FromStr for PathSpec {
 
 fn parse_name(text: &str) -> Result<String, &'static str> {
     let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
-    if !(1..=LONGEST_NAME).contains(&text.len()) || !text.bytes().all(fits) {
+    if !(1..=MAX_NAME_LEN).contains(&text.len()) || !text.bytes().all(fits) {
         return Err("a name must be 1 to 20 letters, digits, `-`, `_` or `.`");
     }
     Ok(text.to_owned())

@@ -51,7 +51,7 @@ impl<T> Channel<T> {
 
     /// Keeps the connection open after the current request, if possible ([`Sealed::keep`]). A session can do this;
     /// a TLS connection ends with its stream.
-    pub fn keep(&mut self) {
+    pub fn keep_open(&mut self) {
         if let Channel::Session(stream) = self {
             stream.keep();
         }
@@ -76,7 +76,7 @@ impl<T> Channel<T> {
     }
 
     /// The stream below the encryption.
-    fn below(&self) -> &T {
+    fn inner(&self) -> &T {
         match self {
             Channel::Tls(stream) => stream.get_ref().get_ref().0,
             Channel::Session(stream) => stream.get_ref(),
@@ -101,11 +101,11 @@ impl<T: Transport> Transport for Channel<T> {
     }
 
     fn peer_state(&self) -> PeerState {
-        self.below().peer_state()
+        self.inner().peer_state()
     }
 
     fn know_peer(&self, account: &MemoryAccount) {
-        self.below().know_peer(account);
+        self.inner().know_peer(account);
     }
 
     /// Not known for TLS, which only the first connections to a server use.
@@ -117,11 +117,11 @@ impl<T: Transport> Transport for Channel<T> {
     }
 
     fn binding(&self) -> Option<Binding> {
-        self.below().binding()
+        self.inner().binding()
     }
 
     fn multipath(&self) -> Option<&marline::Stream> {
-        self.below().multipath()
+        self.inner().multipath()
     }
 }
 

@@ -20,7 +20,8 @@ use crate::secret::{Digest, Secret};
 /// Largest number of credentials in a file.
 pub const MAX_CREDENTIALS: usize = 10_000;
 const RELOAD_EVERY: Duration = Duration::from_secs(1);
-const HEAD: &str = "# Clients of this Marline server; kept by `marline server credential`.\n\n";
+const FILE_HEADER: &str =
+    "# Clients of this Marline server; kept by `marline server credential`.\n\n";
 
 /// One client.
 #[derive(Clone, Debug)]
@@ -109,7 +110,7 @@ impl Credentials {
             created_unix_s: c.created_unix_s,
         };
         let table = Table { credential: self.list.iter().map(row).collect() };
-        Ok(HEAD.to_owned() + &toml::to_string(&table)?)
+        Ok(FILE_HEADER.to_owned() + &toml::to_string(&table)?)
     }
 
     fn insert(&mut self, name: &str, digest: Digest, created_unix_s: u64) -> anyhow::Result<()> {
@@ -193,7 +194,7 @@ pub struct Store {
 impl Store {
     /// The store in this file.
     #[must_use]
-    pub fn at(path: PathBuf) -> Store {
+    pub fn in_file(path: PathBuf) -> Store {
         Store { path }
     }
 
@@ -208,7 +209,7 @@ impl Store {
     /// # Errors
     /// The file exists already or cannot be written.
     pub fn create(&self) -> anyhow::Result<()> {
-        private_file::create(&self.path, HEAD.as_bytes())
+        private_file::create(&self.path, FILE_HEADER.as_bytes())
     }
 
     /// Reads the file.
@@ -244,7 +245,7 @@ impl Store {
     ///
     /// # Errors
     /// The error of [`load`](Self::load) for the current file.
-    pub fn follow(
+    pub fn watch_file(
         self,
         again: Arc<Notify>,
         suspensions: Suspensions,

@@ -47,18 +47,18 @@ impl Deadlines {
 
     /// Time limit for targets on this port.
     #[must_use]
-    pub fn of(&self, port: u16) -> Option<Duration> {
+    pub fn for_port(&self, port: u16) -> Option<Duration> {
         let rules = self.0.read().unwrap_or_else(PoisonError::into_inner);
         let rule = rules.iter().find(|rule| (rule.first..=rule.last).contains(&port));
         rule.map(|rule| rule.within)
     }
 
     /// Applies the rule for this port to `stream`, if there is one. Returns the previous scheduler.
-    pub(crate) fn begin(&self, stream: &impl Transport, port: u16) -> Option<Usual> {
-        let (within, stream) = (self.of(port)?, stream.multipath()?);
+    pub(crate) fn apply_to(&self, stream: &impl Transport, port: u16) -> Option<PreviousScheduler> {
+        let (within, stream) = (self.for_port(port)?, stream.multipath()?);
         let usual = stream.info()?.scheduler;
         match stream.set_deadline(Some(within)) {
-            Ok(()) => Some(Usual(usual.into())),
+            Ok(()) => Some(PreviousScheduler(usual.into())),
             Err(error) => {
                 tracing::warn!("cannot set a deadline for port {port}: {error}");
                 None
@@ -68,17 +68,17 @@ impl Deadlines {
 }
 
 /// The scheduler of a connection before it had a deadline.
-pub(crate) struct Usual(Box<str>);
+pub(crate) struct PreviousScheduler(Box<str>);
 
-impl fmt::Debug for Usual {
+impl fmt::Debug for PreviousScheduler {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Usual").field(&self.0).finish()
     }
 }
 
-impl Usual {
+impl PreviousScheduler {
     /// Restores the scheduler of `stream`. Returns true on success.
-    pub(crate) fn again(&self, stream: &impl Transport) -> bool {
+    pub(crate) fn restore(&self, stream: &impl Transport) -> bool {
         stream.multipath().is_some_and(|stream| stream.set_scheduler(&self.0).is_ok())
     }
 }
@@ -95,13 +95,13 @@ mod tests {
     fn a_port_has_the_time_of_its_rule_and_of_the_rules_in_force() {
         let deadlines = Deadlines::default();
         let shared = deadlines.clone();
-        assert_eq!(deadlines.of(22), None);
+        assert_eq!(deadlines.for_port(22), None);
         shared.change(vec![rule(22, 22, 80), rule(5900, 5910, 50)]);
-        let times = [21, 22, 23, 5899, 5900, 5910, 5911].map(|port| deadlines.of(port));
+        let times = [21, 22, 23, 5899, 5900, 5910, 5911].map(|port| deadlines.for_port(port));
         let [ssh, screen] = [80, 50].map(|ms| Some(Duration::from_millis(ms)));
         assert_eq!(times, [None, ssh, None, None, screen, screen, None]);
         shared.change(Vec::new());
-        assert_eq!(deadlines.of(22), None);
+        assert_eq!(deadlines.for_port(22), None);
     }
 
     #[test]

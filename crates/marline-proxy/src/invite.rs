@@ -96,7 +96,7 @@ impl Invite {
         body.extend_from_slice(self.token.expose());
         let length = (body.len() - 2 + CHECK_LEN) as u16;
         body[..2].copy_from_slice(&length.to_be_bytes());
-        let check = Digest::of(&body);
+        let check = Digest::sha256(&body);
         body.extend_from_slice(&check.as_bytes()[..CHECK_LEN]);
         body
     }
@@ -148,7 +148,7 @@ impl FromStr for Invite {
             return Err(BadInvite::Checksum);
         }
         let (contents, check) = body.split_at(length - CHECK_LEN);
-        if Digest::of(contents).as_bytes()[..CHECK_LEN] != *check {
+        if Digest::sha256(contents).as_bytes()[..CHECK_LEN] != *check {
             return Err(BadInvite::Checksum);
         }
         parse_contents(&contents[2..])

@@ -34,7 +34,7 @@ pub const MAX_LEDGER_NAMES: usize = 10_000;
 /// Largest file that is read, in bytes.
 const MAX_FILE_BYTES: u64 = 8 << 20;
 const VERSION: u32 = 1;
-const HEAD: &str =
+const FILE_HEADER: &str =
     "# What was used so far; kept by Marline. Without this file, counting starts again.\n\n";
 
 /// Usage of one name.
@@ -57,7 +57,7 @@ pub struct Tally {
 
 /// Counts to be added to a tally.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
-pub struct Counted {
+pub struct PendingCounts {
     /// Connections.
     pub connections: u64,
     /// Bytes sent.
@@ -68,7 +68,7 @@ pub struct Counted {
     pub seen: bool,
 }
 
-impl Counted {
+impl PendingCounts {
     const fn bytes(&self) -> u64 {
         self.sent_bytes.saturating_add(self.received_bytes)
     }
@@ -165,7 +165,7 @@ pub fn read(path: &Path) -> anyhow::Result<Tallies> {
 fn write(path: &Path, tallies: &Tallies) -> anyhow::Result<()> {
     let row = |(name, tally): (&String, &Tally)| Row { name: name.clone(), tally: tally.clone() };
     let table = Table { version: VERSION, tally: tallies.iter().map(row).collect() };
-    let text = HEAD.to_owned() + &toml::to_string(&table)?;
+    let text = FILE_HEADER.to_owned() + &toml::to_string(&table)?;
     private_file::replace(path, text.as_bytes())
 }
 
@@ -208,7 +208,7 @@ pub struct Writing {
 
 /// Result of a write.
 #[derive(Debug)]
-pub struct Written {
+pub struct WriteResult {
     counted: Tallies,
     now_unix_s: u64,
     result: anyhow::Result<(Tallies, Option<Version>)>,
@@ -243,8 +243,8 @@ impl Ledger {
     }
 
     /// Adds counts to a name. A new name beyond [`MAX_LEDGER_NAMES`] is not counted.
-    pub fn count(&mut self, name: &str, counted: Counted, at: Moment) {
-        if counted == Counted::default() {
+    pub fn count(&mut self, name: &str, counted: PendingCounts, at: Moment) {
+        if counted == PendingCounts::default() {
             return;
         }
         if !self.known.contains_key(name) && self.known.len() >= MAX_LEDGER_NAMES {
@@ -269,12 +269,12 @@ impl Ledger {
 
     /// Usage of a name in the month of this moment.
     #[must_use]
-    pub fn tally(&self, name: &str, at: Moment) -> Tally {
+    pub fn tally_of(&self, name: &str, at: Moment) -> Tally {
         self.known.get(name).cloned().unwrap_or_default().in_period(at)
     }
 
     /// Starts a write, or a read of a changed file, if one is due. With `force`, any unwritten count is due.
-    pub fn begin(&mut self, now_unix_s: u64, force: bool) -> Option<Writing> {
+    pub fn begin_write(&mut self, now_unix_s: u64, force: bool) -> Option<Writing> {
         let bytes: u64 = self.unwritten.values().map(|tally| tally.period_bytes).sum();
         // A clock that was set back also makes it due.
         let old = |since: u64| now_unix_s.abs_diff(since) >= SAVE_AFTER_S;
@@ -291,8 +291,8 @@ impl Ledger {
     }
 
     /// Applies the result of a write.
-    pub fn finish(&mut self, written: Written) {
-        let Written { counted, now_unix_s, result } = written;
+    pub fn finish(&mut self, written: WriteResult) {
+        let WriteResult { counted, now_unix_s, result } = written;
         match result {
             Ok((tallies, version)) => {
                 self.known = tallies;
@@ -322,10 +322,10 @@ impl Ledger {
 impl Writing {
     /// Writes the counts. Blocks until the disk has finished.
     #[must_use]
-    pub fn run(self) -> Written {
+    pub fn run(self) -> WriteResult {
         let Writing { path, counted, now_unix_s } = self;
         let result = merge(&path, &counted, now_unix_s);
-        Written { counted, now_unix_s, result }
+        WriteResult { counted, now_unix_s, result }
     }
 }
 

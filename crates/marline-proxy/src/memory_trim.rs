@@ -22,22 +22,22 @@ static ENDED: AtomicU64 = AtomicU64::new(0);
 static RETIRED: AtomicBool = AtomicBool::new(false);
 
 /// Fewer ended connections than this leave too little free memory to be worth the call.
-const FLOOD: u64 = 256;
+const MIN_ENDED: u64 = 256;
 /// Interval of checks.
 const CHECK_INTERVAL: Duration = Duration::from_secs(5);
 /// Checks until the memory of TIME-WAIT and of late ends is free as well: 65 s.
 const POST_END_PERIOD: u32 = 13;
 
 /// Another process accepts new connections from now on, so freed memory is no longer needed here.
-pub fn retire() {
+pub fn mark_retired() {
     RETIRED.store(true, Ordering::Relaxed);
 }
 
 /// Counts a connection's end, when it is dropped.
 #[derive(Debug)]
-pub(super) struct Carried;
+pub(super) struct EndCounter;
 
-impl Drop for Carried {
+impl Drop for EndCounter {
     fn drop(&mut self) {
         ENDED.fetch_add(1, Ordering::Relaxed);
     }
@@ -56,8 +56,8 @@ struct FloodDetector {
 impl FloodDetector {
     /// True if memory should be released: many connections have ended since the last release, and less than one in
     /// twenty of them since the last check, or this was true [`POST_END_PERIOD`] checks ago.
-    fn look(&mut self, ended: u64, retired: bool) -> bool {
-        let flood = if retired { 1 } else { FLOOD };
+    fn should_trim(&mut self, ended: u64, retired: bool) -> bool {
+        let flood = if retired { 1 } else { MIN_ENDED };
         let (new, since) = (ended - self.last, ended - self.settled);
         self.last = ended;
         let over = since >= flood && new * 20 <= since;
@@ -80,7 +80,7 @@ pub async fn give_back() {
     let mut watch = FloodDetector::default();
     loop {
         tokio::time::sleep(CHECK_INTERVAL).await;
-        if !watch.look(ENDED.load(Ordering::Relaxed), RETIRED.load(Ordering::Relaxed)) {
+        if !watch.should_trim(ENDED.load(Ordering::Relaxed), RETIRED.load(Ordering::Relaxed)) {
             continue;
         }
         let begin = Instant::now();
@@ -104,7 +104,7 @@ mod tests {
         let (mut watch, mut all) = (FloodDetector::default(), 0);
         let mut look = |new: &u64| {
             all += new;
-            watch.look(all, false)
+            watch.should_trim(all, false)
         };
         ended.iter().map(&mut look).collect()
     }
@@ -130,7 +130,7 @@ mod tests {
     #[test]
     fn without_new_connections_a_few_closed_ones_trigger_a_trim() {
         let mut watch = FloodDetector::default();
-        let looks = [1, 1, 30, 100, 100, 100].map(|ended| watch.look(ended, true));
+        let looks = [1, 1, 30, 100, 100, 100].map(|ended| watch.should_trim(ended, true));
         assert_eq!(looks, [false, true, false, false, true, false]);
     }
 

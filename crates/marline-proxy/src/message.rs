@@ -70,7 +70,7 @@ pub enum ErrorCode {
 }
 
 impl ErrorCode {
-    const KNOWN: [(u8, ErrorCode); 8] = [
+    const KNOWN_CODES: [(u8, ErrorCode); 8] = [
         (0, ErrorCode::UnsupportedVersion),
         (1, ErrorCode::Malformed),
         (2, ErrorCode::UnsupportedMessage),
@@ -86,14 +86,16 @@ impl ErrorCode {
     pub fn to_u8(self) -> u8 {
         match self {
             ErrorCode::Other(code) => code,
-            known => Self::KNOWN.iter().find(|(_, c)| *c == known).map_or(1, |(number, _)| *number),
+            known => {
+                Self::KNOWN_CODES.iter().find(|(_, c)| *c == known).map_or(1, |(number, _)| *number)
+            }
         }
     }
 
     /// The code with this number.
     #[must_use]
     pub fn from_u8(number: u8) -> ErrorCode {
-        let known = Self::KNOWN.iter().find(|(n, _)| *n == number);
+        let known = Self::KNOWN_CODES.iter().find(|(n, _)| *n == number);
         known.map_or(ErrorCode::Other(number), |(_, code)| *code)
     }
 }

@@ -60,7 +60,7 @@ pub struct BadQuota {
 impl ByteQuota {
     /// Compares the usage with the quota.
     #[must_use]
-    pub fn standing(&self, used_bytes: u64) -> QuotaState {
+    pub fn state(&self, used_bytes: u64) -> QuotaState {
         let share = u128::from(used_bytes) * 100;
         if used_bytes >= self.bytes {
             QuotaState::Hard
@@ -79,7 +79,7 @@ impl ByteQuota {
 
     /// Usage as text: `41.2GB of 50GB (82 %) until 2026-12-01 UTC`.
     #[must_use]
-    pub fn words(&self, used_bytes: u64, now_unix_s: u64) -> String {
+    pub fn text(&self, used_bytes: u64, now_unix_s: u64) -> String {
         let percent = u128::from(used_bytes) * 100 / u128::from(self.bytes);
         let until = date(self.period(now_unix_s).end_unix_s);
         let (used, all) = (short_bytes(used_bytes), exact_bytes(self.bytes));
@@ -152,7 +152,7 @@ impl<T> ForClient<T> {
 
     /// A client that two of these rules name, if there is one. `*` stands for all others.
     #[must_use]
-    pub fn twice(rules: &[ForClient<T>]) -> Option<&str> {
+    pub fn duplicate_client(rules: &[ForClient<T>]) -> Option<&str> {
         let later = |at: usize| rules[at + 1..].iter().any(|rule| rule.client == rules[at].client);
         let at = (0..rules.len()).find(|at| later(*at))?;
         Some(rules[at].client.as_deref().unwrap_or("*"))
@@ -215,7 +215,7 @@ pub fn short_bytes(bytes: u64) -> String {
 /// The month that begins on this day and contains this time.
 #[must_use]
 pub fn period(day: u8, now_unix_s: u64) -> Period {
-    let (year, month, today) = civil(now_unix_s / DAY_S);
+    let (year, month, today) = date_of_day(now_unix_s / DAY_S);
     let begins = |year: u64, month: u64| {
         days_before(year, month) + u64::from(day).min(days_of(year, month)) - 1
     };
@@ -234,7 +234,7 @@ pub fn period(day: u8, now_unix_s: u64) -> Period {
 /// The date in UTC: `2026-12-01`.
 #[must_use]
 pub fn date(unix_s: u64) -> String {
-    let (year, month, day) = civil(unix_s / DAY_S);
+    let (year, month, day) = date_of_day(unix_s / DAY_S);
     format!("{year:04}-{month:02}-{day:02}")
 }
 
@@ -275,7 +275,7 @@ fn days_before(year: u64, month: u64) -> u64 {
 }
 
 /// Year, month and day of a day since 1970.
-fn civil(days: u64) -> (u64, u64, u64) {
+fn date_of_day(days: u64) -> (u64, u64, u64) {
     // Assumes 366 days per year, so the estimate is never too late. The loop corrects it.
     let mut year = 1970 + days / 366;
     while days_before_year(year + 1) <= days {
@@ -336,9 +336,9 @@ mod tests {
         let of = |client| ForClient::find(&rules, client).copied();
         assert_eq!((of("laptop"), of("phone"), of("other")), (Some(2), Some(1), Some(4)));
         assert_eq!(ForClient::find(&rules[1..], "other"), None);
-        assert_eq!(ForClient::twice(&rules), None);
+        assert_eq!(ForClient::duplicate_client(&rules), None);
         let twice: Vec<ForClient<usize>> = ["4", "a@2", "5"].map(|t| t.parse().unwrap()).into();
-        assert_eq!(ForClient::twice(&twice), Some("*"));
+        assert_eq!(ForClient::duplicate_client(&twice), Some("*"));
     }
 
     #[test]
@@ -352,17 +352,17 @@ mod tests {
             (1_000, QuotaState::Hard),
             (u64::MAX, QuotaState::Hard),
         ] {
-            assert_eq!(quota.standing(used), standing, "{used}");
+            assert_eq!(quota.state(used), standing, "{used}");
         }
         let never_soft: ByteQuota = "1000B,soft=100%".parse().unwrap();
-        assert_eq!(never_soft.standing(999), QuotaState::Within);
+        assert_eq!(never_soft.state(999), QuotaState::Within);
     }
 
     #[test]
     fn every_day_of_two_centuries_follows_the_one_before() {
         let (mut year, mut month, mut day) = (1970, 1, 1);
         for days in 0..80_000 {
-            assert_eq!(civil(days), (year, month, day));
+            assert_eq!(date_of_day(days), (year, month, day));
             assert_eq!(days_before(year, month) + day - 1, days);
             day += 1;
             if day > days_of(year, month) {
@@ -420,7 +420,7 @@ mod tests {
     #[test]
     fn quota_texts_name_use_limit_and_end() {
         let quota: ByteQuota = "50GB".parse().unwrap();
-        assert_eq!(quota.words(41_250_000_000, NOW), "41.2GB of 50GB (82 %) until 2026-12-01 UTC");
+        assert_eq!(quota.text(41_250_000_000, NOW), "41.2GB of 50GB (82 %) until 2026-12-01 UTC");
         assert_eq!(quota.refusal(NOW), "its quota of 50GB is used up until 2026-12-01 UTC");
         assert_eq!(
             (short_bytes(0), short_bytes(999), short_bytes(1_000)),

@@ -30,7 +30,7 @@ impl RateLimit {
     }
 
     /// Takes one event. `false` if the limit is reached.
-    pub fn take(&mut self, now: Instant) -> bool {
+    pub fn try_take(&mut self, now: Instant) -> bool {
         let paid = self.due.map_or(now, |due| due.max(now));
         let is_within = paid.duration_since(now) <= self.rate.interval * (self.rate.burst - 1);
         if is_within {
@@ -61,14 +61,14 @@ impl<K: Ord> RateLimits<K> {
     }
 
     /// Takes one event of this key. `false` if its limit is reached, or too many other keys are in use.
-    pub fn take(&mut self, key: K, now: Instant) -> bool {
+    pub fn try_take(&mut self, key: K, now: Instant) -> bool {
         if self.by_key.len() >= self.capacity && !self.by_key.contains_key(&key) {
             self.by_key.retain(|_, limit| !limit.is_idle(now));
             if self.by_key.len() >= self.capacity {
                 return false;
             }
         }
-        self.by_key.entry(key).or_insert(RateLimit::new(self.rate)).take(now)
+        self.by_key.entry(key).or_insert(RateLimit::new(self.rate)).try_take(now)
     }
 }
 
@@ -82,7 +82,7 @@ mod tests {
     fn a_burst_passes_and_then_one_in_each_interval() {
         let (mut limit, start) = (RateLimit::new(RATE), Instant::now());
         let passed = |limit: &mut RateLimit, after_s: u64| {
-            (0..100).filter(|_| limit.take(start + Duration::from_secs(after_s))).count()
+            (0..100).filter(|_| limit.try_take(start + Duration::from_secs(after_s))).count()
         };
         assert_eq!(passed(&mut limit, 0), 3);
         assert_eq!(passed(&mut limit, 9), 0);
@@ -94,11 +94,11 @@ mod tests {
     fn keys_have_limits_of_their_own_and_are_forgotten_once_they_are_idle() {
         let (mut limits, start) = (RateLimits::new(RATE, 2), Instant::now());
         for key in ["a", "b"] {
-            assert_eq!((0..100).filter(|_| limits.take(key, start)).count(), 3);
+            assert_eq!((0..100).filter(|_| limits.try_take(key, start)).count(), 3);
         }
-        assert!(!limits.take("c", start), "there is no room");
+        assert!(!limits.try_take("c", start), "there is no room");
         let later = start + Duration::from_secs(30);
-        assert!(limits.take("c", later) && limits.take("a", later));
+        assert!(limits.try_take("c", later) && limits.try_take("a", later));
         assert_eq!(limits.by_key.len(), 2);
     }
 }

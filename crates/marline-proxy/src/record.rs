@@ -16,11 +16,11 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 /// Plaintext of a record that fits in one segment with its headers, options and the 22 bytes that TLS adds, on
 /// every path with an MTU of 1,280 bytes or more.
-pub const SMALL: usize = 1_100;
+pub const FIRST_PLAINTEXT: usize = 1_100;
 /// Plaintext of the largest TLS record.
-pub const LARGE: usize = 16_384;
+pub const MAX_PLAINTEXT: usize = 16_384;
 /// Plaintext of one write at the largest record size. TLS splits it into records.
-const TOGETHER: usize = 4 * LARGE;
+const MAX_WRITE: usize = 4 * MAX_PLAINTEXT;
 /// Bytes in records of one size before they grow.
 const GROW_AFTER: usize = 64 * 1_024;
 /// Idle time after which they shrink again.
@@ -36,7 +36,7 @@ pub struct RecordSizer {
 
 impl Default for RecordSizer {
     fn default() -> Self {
-        RecordSizer { size: SMALL, since_growth: 0, last: None }
+        RecordSizer { size: FIRST_PLAINTEXT, since_growth: 0, last: None }
     }
 }
 
@@ -53,8 +53,8 @@ impl RecordSizer {
     pub fn wrote(&mut self, bytes: usize, now: Instant) {
         self.last = Some(now);
         self.since_growth += bytes;
-        if self.since_growth >= GROW_AFTER && self.size < LARGE {
-            self.size = (self.size * 4).min(LARGE);
+        if self.since_growth >= GROW_AFTER && self.size < MAX_PLAINTEXT {
+            self.size = (self.size * 4).min(MAX_PLAINTEXT);
             self.since_growth = 0;
         }
     }
@@ -104,7 +104,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for RecordStream<S> {
         let this = &mut *self;
         let now = Instant::now();
         let size = match this.sizer.next(now) {
-            LARGE => TOGETHER,
+            MAX_PLAINTEXT => MAX_WRITE,
             size => size,
         };
         let result = Pin::new(&mut this.inner).poll_write(cx, &buf[..buf.len().min(size)]);
@@ -141,9 +141,9 @@ mod tests {
             sizer.wrote(size, start);
             sent += size;
         }
-        assert_eq!(sizes, [SMALL, 4 * SMALL, LARGE]);
-        assert_eq!(sizer.next(start + IDLE - Duration::from_millis(1)), LARGE);
-        assert_eq!(sizer.next(start + IDLE), SMALL);
+        assert_eq!(sizes, [FIRST_PLAINTEXT, 4 * FIRST_PLAINTEXT, MAX_PLAINTEXT]);
+        assert_eq!(sizer.next(start + IDLE - Duration::from_millis(1)), MAX_PLAINTEXT);
+        assert_eq!(sizer.next(start + IDLE), FIRST_PLAINTEXT);
     }
 
     #[test]
@@ -152,7 +152,7 @@ mod tests {
         let start = Instant::now();
         for second in 0..3_600 {
             let now = start + Duration::from_secs(second);
-            assert_eq!(sizer.next(now), SMALL);
+            assert_eq!(sizer.next(now), FIRST_PLAINTEXT);
             sizer.wrote(100, now);
         }
     }

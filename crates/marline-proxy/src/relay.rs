@@ -39,7 +39,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use self::socket_buffers::{BlockedDirections, SocketBuffers};
 use self::standstill::{Direction, Standstill};
 use self::turns::{AccountTurns, Turn};
-use crate::memory_trim::Carried;
+use crate::memory_trim::EndCounter;
 use crate::transport::Transport;
 
 /// Log target of the lines on closed connections, by which a log can include or omit them.
@@ -70,12 +70,12 @@ pub struct Traffic {
     pub from_local: AtomicU64,
     /// Bytes to the local side.
     pub to_local: AtomicU64,
-    of: Of,
+    of: TrafficOwner,
 }
 
 /// Owner of the counts. Kept small, as every stream has one for its whole life.
 #[derive(Debug)]
-enum Of {
+enum TrafficOwner {
     /// All connections of an account.
     All {
         memory: MemoryAccount,
@@ -86,9 +86,9 @@ enum Of {
     One(Arc<Traffic>),
 }
 
-impl Default for Of {
-    fn default() -> Of {
-        Of::All { memory: MemoryAccount::default(), turns: None }
+impl Default for TrafficOwner {
+    fn default() -> TrafficOwner {
+        TrafficOwner::All { memory: MemoryAccount::default(), turns: None }
     }
 }
 
@@ -96,21 +96,21 @@ impl Traffic {
     /// Traffic of one connection that is also added to `whole`.
     #[must_use]
     pub fn part_of(whole: &Arc<Traffic>) -> Traffic {
-        Traffic::of(Of::One(Arc::clone(whole)))
+        Traffic::for_owner(TrafficOwner::One(Arc::clone(whole)))
     }
 
     /// Traffic of an account whose memory is charged to `memory`.
     #[must_use]
     pub fn charged_to(memory: MemoryAccount) -> Traffic {
-        Traffic::of(Of::All { memory, turns: None })
+        Traffic::for_owner(TrafficOwner::All { memory, turns: None })
     }
 
     /// Traffic of an account whose relays take turns with those of other accounts.
     pub(crate) fn with_turns(memory: MemoryAccount, turns: AccountTurns) -> Traffic {
-        Traffic::of(Of::All { memory, turns: Some(turns) })
+        Traffic::for_owner(TrafficOwner::All { memory, turns: Some(turns) })
     }
 
-    const fn of(of: Of) -> Traffic {
+    const fn for_owner(of: TrafficOwner) -> Traffic {
         Traffic { from_local: AtomicU64::new(0), to_local: AtomicU64::new(0), of }
     }
 
@@ -118,15 +118,15 @@ impl Traffic {
     #[must_use]
     pub fn memory(&self) -> &MemoryAccount {
         match &self.of {
-            Of::All { memory, .. } => memory,
-            Of::One(whole) => whole.memory(),
+            TrafficOwner::All { memory, .. } => memory,
+            TrafficOwner::One(whole) => whole.memory(),
         }
     }
 
-    fn turns(&self) -> Option<&AccountTurns> {
+    fn account_turns(&self) -> Option<&AccountTurns> {
         match &self.of {
-            Of::All { turns, .. } => turns.as_ref(),
-            Of::One(whole) => whole.turns(),
+            TrafficOwner::All { turns, .. } => turns.as_ref(),
+            TrafficOwner::One(whole) => whole.account_turns(),
         }
     }
 
@@ -134,7 +134,7 @@ impl Traffic {
     pub(crate) fn count(&self, from_local: u64, to_local: u64) {
         self.from_local.fetch_add(from_local, Ordering::Relaxed);
         self.to_local.fetch_add(to_local, Ordering::Relaxed);
-        if let Of::One(whole) = &self.of {
+        if let TrafficOwner::One(whole) = &self.of {
             whole.count(from_local, to_local);
         }
     }
@@ -164,8 +164,8 @@ where
     L: Transport,
     R: Transport,
 {
-    let _carried = Carried;
-    let mut local = Counted { inner: local, traffic };
+    let _carried = EndCounter;
+    let mut local = CountedStream { inner: local, traffic };
     let copy = both_ways(&mut local, &mut remote);
     let result = tokio::select! {
         result = copy => result,
@@ -201,7 +201,7 @@ pub(crate) fn log_end<R>(
 }
 
 /// Relays bytes in both directions until both have ended.
-async fn both_ways<L, R>(local: &mut Counted<'_, L>, remote: &mut R) -> io::Result<()>
+async fn both_ways<L, R>(local: &mut CountedStream<'_, L>, remote: &mut R) -> io::Result<()>
 where
     L: Transport,
     R: Transport,
@@ -212,7 +212,7 @@ where
     let mut turn = Turn::default();
     // Moved into the closure, because references would make the task of a stream larger.
     poll_fn(move |cx| {
-        if let Some(turns) = local.traffic.turns() {
+        if let Some(turns) = local.traffic.account_turns() {
             ready!(turn.poll(cx, turns));
         }
         let memory = local.traffic.memory();
@@ -236,12 +236,12 @@ where
     .await
 }
 
-struct Counted<'a, S> {
+struct CountedStream<'a, S> {
     inner: S,
     traffic: &'a Traffic,
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Counted<'_, S> {
+impl<S: AsyncRead + Unpin> AsyncRead for CountedStream<'_, S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -255,7 +255,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Counted<'_, S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Counted<'_, S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for CountedStream<'_, S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -294,7 +294,7 @@ fn give_back(buffer: Box<[u8]>) {
 
 /// Buffer of a blocked direction, and the charge for it.
 #[derive(Debug)]
-struct Held {
+struct HeldBuffer {
     /// Bytes that are not written yet. Empty while the direction waits for room before it reads.
     buffer: Box<[u8]>,
     _charge: MemoryCharge,
@@ -317,7 +317,7 @@ enum Phase {
 struct Pump {
     phase: Phase,
     /// Set only while the direction is blocked.
-    held: Option<Box<Held>>,
+    held: Option<Box<HeldBuffer>>,
     /// Written and filled length of the buffer. Small integers, because every stream has two pumps for its whole
     /// life.
     written: u16,
@@ -407,7 +407,10 @@ impl Pump {
             }
         }
         self.held.get_or_insert_with(|| {
-            Box::new(Held { buffer: Box::default(), _charge: memory.charge(MemoryKind::Relay, 0) })
+            Box::new(HeldBuffer {
+                buffer: Box::default(),
+                _charge: memory.charge(MemoryKind::Relay, 0),
+            })
         });
         Poll::Pending
     }
@@ -440,7 +443,7 @@ impl Pump {
                 (self.written, self.filled) = (0, self.filled - self.written);
             }
             let _charge = memory.charge(MemoryKind::Relay, buffer.len() as u64);
-            self.held = Some(Box::new(Held { buffer, _charge }));
+            self.held = Some(Box::new(HeldBuffer { buffer, _charge }));
         } else {
             give_back(buffer);
         }

@@ -45,7 +45,7 @@ pub enum BadCidr {
 impl Cidr {
     /// The block of `prefix_len` bits around `address`. Bits after the prefix are cleared.
     #[must_use]
-    pub fn around(address: IpAddr, prefix_len: u8) -> Cidr {
+    pub fn containing(address: IpAddr, prefix_len: u8) -> Cidr {
         match address {
             IpAddr::V4(v4) => {
                 let prefix_len = prefix_len.min(32);
@@ -78,7 +78,7 @@ impl Cidr {
     #[must_use]
     pub fn contains(&self, address: IpAddr) -> bool {
         self.address.is_ipv4() == address.is_ipv4()
-            && Cidr::around(address, self.prefix_len).address == self.address
+            && Cidr::containing(address, self.prefix_len).address == self.address
     }
 }
 
@@ -97,7 +97,7 @@ impl FromStr for Cidr {
         if prefix_len > most {
             return Err(bad_prefix());
         }
-        let cidr = Cidr::around(parsed, prefix_len);
+        let cidr = Cidr::containing(parsed, prefix_len);
         if cidr.address != parsed {
             return Err(BadCidr::HostBits(cidr));
         }
@@ -272,14 +272,14 @@ const V6: &[(&str, [u16; 2], u8)] = &[
 fn class_of(address: IpAddr) -> Option<&'static str> {
     match address {
         IpAddr::V4(v4) => V4.iter().find_map(|&(class, octets, prefix_len)| {
-            Cidr::around(octets.into(), prefix_len).contains(v4.into()).then_some(class)
+            Cidr::containing(octets.into(), prefix_len).contains(v4.into()).then_some(class)
         }),
         IpAddr::V6(v6) if v6.is_unspecified() => Some("unspecified"),
         IpAddr::V6(v6) if v6.is_loopback() => Some("loopback"),
         IpAddr::V6(v6) => {
             let special = V6.iter().find_map(|&(class, [a, b], prefix_len)| {
                 let block = Ipv6Addr::new(a, b, 0, 0, 0, 0, 0, 0);
-                Cidr::around(block.into(), prefix_len).contains(v6.into()).then_some(class)
+                Cidr::containing(block.into(), prefix_len).contains(v6.into()).then_some(class)
             });
             let is_global = v6.segments()[0] >> 13 == 0b001;
             special.or((!is_global).then_some("reserved"))

@@ -42,7 +42,7 @@ impl Secret {
     /// The digest that the server stores.
     #[must_use]
     pub fn digest(&self) -> Digest {
-        Digest::of(&self.0)
+        Digest::sha256(&self.0)
     }
 }
 
@@ -61,7 +61,7 @@ const INVITE_PREFIX: &str = "marline1";
 /// Any text that starts like an invite is hidden, and so is every long run of letters and digits, which may be an
 /// invite whose beginning is missing.
 #[must_use]
-pub fn hide(text: &str) -> String {
+pub fn hide_invites(text: &str) -> String {
     let ends_run = |c: char| !c.is_ascii_alphanumeric();
     let mut out = String::with_capacity(text.len());
     for piece in text.split_inclusive(ends_run) {
@@ -81,7 +81,7 @@ pub struct Digest([u8; 32]);
 impl Digest {
     /// The digest of `bytes`.
     #[must_use]
-    pub fn of(bytes: &[u8]) -> Digest {
+    pub fn sha256(bytes: &[u8]) -> Digest {
         let mut out = [0; 32];
         out.copy_from_slice(ring::digest::digest(&ring::digest::SHA256, bytes).as_ref());
         Digest(out)
@@ -154,7 +154,7 @@ mod tests {
             word[3..].to_owned(),
             word[..12].to_owned(),
         ] {
-            let shown = hide(&text).to_ascii_lowercase();
+            let shown = hide_invites(&text).to_ascii_lowercase();
             assert!(!shown.contains("abcd") && shown.contains("(hidden)"), "{shown}");
         }
         for harmless in [
@@ -163,13 +163,13 @@ mod tests {
             "cannot read /etc/marline/invite: Permission denied",
             "unknown scheduler `redundnat`; known: auto-redundant, opportunistic-redundant — é",
         ] {
-            assert_eq!(hide(harmless), harmless);
+            assert_eq!(hide_invites(harmless), harmless);
         }
     }
 
     #[test]
     fn hex_round_trip_and_damage() {
-        let digest = Digest::of(b"abc");
+        let digest = Digest::sha256(b"abc");
         let hex = digest.to_hex();
         assert_eq!(hex, "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
         assert!(Digest::from_hex(&hex).is_some_and(|d| d.matches(&digest)));
@@ -180,7 +180,7 @@ mod tests {
 
     #[test]
     fn a_digest_with_one_changed_bit_does_not_match() {
-        let digest = Digest::of(b"x");
+        let digest = Digest::sha256(b"x");
         for bit in 0..256 {
             let mut bytes = *digest.as_bytes();
             bytes[bit / 8] ^= 1 << (bit % 8);

@@ -98,15 +98,15 @@ impl Stopper {
     ) -> anyhow::Result<()> {
         tokio::pin!(work);
         loop {
-            let told = tokio::select! {
+            let request = tokio::select! {
                 result = &mut work => return result,
-                told = told(&mut signals, running) => told,
+                request = next_request(&mut signals, running) => request,
                 () = self.outlived() => {
                     tracing::warn!("connections have outlived the upgrade's limit");
                     SignalRequest::End
                 }
             };
-            match told {
+            match request {
                 SignalRequest::Reload => running.reload(),
                 SignalRequest::End => break,
             }
@@ -131,7 +131,7 @@ impl Stopper {
 }
 
 /// The next request to the program: a signal, or another request to reload the configuration.
-pub async fn told(signals: &mut Signals, running: &mut dyn Reload) -> SignalRequest {
+pub async fn next_request(signals: &mut Signals, running: &mut dyn Reload) -> SignalRequest {
     tokio::select! {
         told = signals.next() => told,
         () = poll_fn(|cx| running.poll_reload_request(cx)) => SignalRequest::Reload,
@@ -153,24 +153,24 @@ pub trait Reload {
 }
 
 impl Stop {
-    async fn reached(&self, phase: Phase) {
+    async fn wait_for_phase(&self, phase: Phase) {
         // A stopper that was dropped counts as stopped.
         let _ = self.phase.clone().wait_for(|now| *now >= phase).await;
     }
 
     /// Resolves when another process accepts new work, or draining begins.
     pub async fn handed_over(&self) {
-        self.reached(Phase::HandedOver).await;
+        self.wait_for_phase(Phase::HandedOver).await;
     }
 
     /// Resolves when draining begins.
     pub async fn draining(&self) {
-        self.reached(Phase::Draining).await;
+        self.wait_for_phase(Phase::Draining).await;
     }
 
     /// Resolves when everything must end.
-    pub async fn over(&self) {
-        self.reached(Phase::Over).await;
+    pub async fn wait_for_end(&self) {
+        self.wait_for_phase(Phase::Over).await;
     }
 }
 
@@ -192,14 +192,14 @@ mod tests {
         assert!(pending(early.draining()).await);
         stopper.drain();
         early.draining().await;
-        assert!(pending(early.over()).await);
-        assert!(pending(stopper.listen().over()).await);
+        assert!(pending(early.wait_for_end()).await);
+        assert!(pending(stopper.listen().wait_for_end()).await);
         stopper.end();
         stopper.listen().draining().await;
-        early.over().await;
+        early.wait_for_end().await;
         stopper.hand_over(Duration::ZERO);
-        early.over().await;
+        early.wait_for_end().await;
         drop(stopper);
-        early.over().await;
+        early.wait_for_end().await;
     }
 }

@@ -11,7 +11,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use crate::sys;
 
 /// Signals to ignore.
-fn meaningless() -> impl Iterator<Item = SignalKind> {
+fn ignored_signals() -> impl Iterator<Item = SignalKind> {
     let named = [
         SignalKind::user_defined1(),
         SignalKind::user_defined2(),
@@ -26,12 +26,12 @@ fn meaningless() -> impl Iterator<Item = SignalKind> {
 ///
 /// # Errors
 /// The system refuses a handler.
-pub fn survive() -> io::Result<()> {
+pub fn ignore_other_signals() -> io::Result<()> {
     // The handlers outlive the runtime that installed them.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
     let _inside = runtime.enter();
     let _stays = signal(SignalKind::hangup())?;
-    for kind in meaningless() {
+    for kind in ignored_signals() {
         let _stays = signal(kind)?;
     }
     Ok(())

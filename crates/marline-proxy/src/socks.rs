@@ -246,7 +246,7 @@ pub async fn reply_bound(
 ///
 /// # Errors
 /// The port does not speak SOCKS5, or refuses the request.
-pub async fn ask(
+pub async fn request_target(
     stream: &mut (impl AsyncRead + AsyncWrite + Unpin),
     target: &Target,
 ) -> io::Result<()> {

@@ -15,8 +15,8 @@ use marline_time::{Duration, Instant};
 use proptest::prelude::*;
 
 use crate::schedulers::{
-    After, Augur, Blest, Ecf, Fuso, FusoConfig, Lamps, OpportunisticRedundant, Orp, Paaf, Papd,
-    PapdConfig, Peekaboo, Raven, TailProbes, Xlink,
+    Augur, Blest, Ecf, Fuso, FusoConfig, Lamps, OpportunisticRedundant, Orp, Paaf, Papd,
+    PapdConfig, Peekaboo, Raven, SilentOriginalAction, TailProbes, Xlink,
 };
 
 fn any_view(id: u8) -> impl Strategy<Value = SubflowView> {
@@ -81,10 +81,10 @@ fn schedulers() -> Vec<Box<dyn Scheduler>> {
         Box::<Paaf>::default(),
         Box::<Augur>::default(),
         Box::<Peekaboo>::default(),
-        Box::new(Fuso::around(Box::<MinRtt>::default(), FusoConfig::default())),
+        Box::new(Fuso::wrap(Box::<MinRtt>::default(), FusoConfig::default())),
         Box::<Lamps>::default(),
         Box::<Raven>::default(),
-        Box::new(TailProbes::across(Box::<MinRtt>::default(), After::Reinject)),
+        Box::new(TailProbes::across(Box::<MinRtt>::default(), SilentOriginalAction::Reinject)),
     ]
 }
 

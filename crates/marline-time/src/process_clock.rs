@@ -38,7 +38,7 @@ impl ProcessClock {
     }
 
     /// Reads the clock. `due` returns when the process was to be woken, by this clock.
-    pub fn look(&mut self, system: Instant, due: impl FnOnce() -> Option<Instant>) -> Instant {
+    pub fn read(&mut self, system: Instant, due: impl FnOnce() -> Option<Instant>) -> Instant {
         let (now, last) = (self.now(system), self.now(self.looked_at));
         let unseen = system.since(self.looked_at);
         self.note_running(system);
@@ -97,22 +97,22 @@ mod tests {
     #[test]
     fn the_clock_stands_still_from_when_the_process_should_have_been_woken() {
         let mut clock = ProcessClock::default();
-        assert_eq!(clock.look(ms(1_000), || None), ms(1_000));
-        assert_eq!(clock.look(ms(3_601_000), || Some(ms(1_040))), ms(1_040));
+        assert_eq!(clock.read(ms(1_000), || None), ms(1_000));
+        assert_eq!(clock.read(ms(3_601_000), || Some(ms(1_040))), ms(1_040));
         assert_eq!(clock.pauses(), 1);
-        assert_eq!(clock.look(ms(3_601_030), || Some(ms(1_040))), ms(1_070));
+        assert_eq!(clock.read(ms(3_601_030), || Some(ms(1_040))), ms(1_070));
         assert_eq!(clock.system_time(ms(1_100)), ms(3_601_060));
-        assert_eq!(clock.look(ms(3_701_030), || Some(ms(1_100))), ms(1_100));
+        assert_eq!(clock.read(ms(3_701_030), || Some(ms(1_100))), ms(1_100));
         assert_eq!(clock.left_out(), Duration::from_millis(3_699_930));
     }
 
     #[test]
     fn a_wait_that_ends_slightly_late_does_not_count_as_a_pause() {
         let mut clock = ProcessClock::default();
-        assert_eq!(clock.look(ms(3_600_000), || Some(ms(3_600_000))), ms(3_600_000));
-        assert_eq!(clock.look(ms(7_200_150), || Some(ms(7_200_000))), ms(7_200_150));
-        assert_eq!(clock.look(ms(9_000_000), || Some(ms(9_999_000))), ms(9_000_000), "early");
-        assert_eq!(clock.look(ms(9_900_000), || None), ms(9_900_000), "nothing was to be done");
+        assert_eq!(clock.read(ms(3_600_000), || Some(ms(3_600_000))), ms(3_600_000));
+        assert_eq!(clock.read(ms(7_200_150), || Some(ms(7_200_000))), ms(7_200_150));
+        assert_eq!(clock.read(ms(9_000_000), || Some(ms(9_999_000))), ms(9_000_000), "early");
+        assert_eq!(clock.read(ms(9_900_000), || None), ms(9_900_000), "nothing was to be done");
         assert_eq!(clock.pauses(), 0);
     }
 
@@ -120,8 +120,8 @@ mod tests {
     fn an_unserved_timer_of_a_running_process_stops_no_clock() {
         let mut clock = ProcessClock::default();
         for at in (100..10_000).step_by(100) {
-            assert_eq!(clock.look(ms(at), || Some(ms(50))), ms(at));
+            assert_eq!(clock.read(ms(at), || Some(ms(50))), ms(at));
         }
-        assert_eq!(clock.look(ms(20_000), || Some(ms(50))), ms(9_900), "since it last looked");
+        assert_eq!(clock.read(ms(20_000), || Some(ms(50))), ms(9_900), "since it last looked");
     }
 }

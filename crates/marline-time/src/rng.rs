@@ -51,7 +51,7 @@ impl PcgRng {
     pub fn new(seed: u64, stream: u64) -> Self {
         let (a, b) = (mix(seed), mix(seed ^ 0x9e37_79b9_7f4a_7c15));
         let (c, d) = (mix(stream), mix(stream ^ 0xd1b5_4a32_d192_ed03));
-        PcgRng(Pcg64::new(wide(a, b), wide(c, d)))
+        PcgRng(Pcg64::new(to_u128(a, b), to_u128(c, d)))
     }
 }
 
@@ -87,7 +87,7 @@ impl SeedTree {
     }
 }
 
-const fn wide(high: u64, low: u64) -> u128 {
+const fn to_u128(high: u64, low: u64) -> u128 {
     ((high as u128) << 64) | low as u128
 }
 

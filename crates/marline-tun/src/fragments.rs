@@ -27,11 +27,11 @@ type Key = (IpAddr, IpAddr, u8, u32);
 /// Incomplete packets.
 #[derive(Debug, Default)]
 pub(crate) struct Fragments {
-    packets: HashMap<Key, Parts>,
+    packets: HashMap<Key, FragmentParts>,
 }
 
 #[derive(Debug)]
-struct Parts {
+struct FragmentParts {
     assembly: Assembly,
     began_at: Instant,
 }
@@ -51,7 +51,7 @@ pub(crate) fn may_be_fragment(packet: &[u8]) -> bool {
 
 /// Outcome for a fragment.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Part {
+pub(crate) enum FragmentOutcome {
     /// Stored, because others are missing.
     Kept,
     /// The last missing fragment: contains the whole packet.
@@ -62,7 +62,7 @@ pub(crate) enum Part {
 
 impl Fragments {
     /// Adds a packet. Returns `None` if it is not a fragment.
-    pub(crate) fn take(&mut self, packet: &[u8], now: Instant) -> Option<Part> {
+    pub(crate) fn add_packet(&mut self, packet: &[u8], now: Instant) -> Option<FragmentOutcome> {
         let ip = IpPacket::parse(packet).ok()?;
         let fragment = ip.fragment?;
         let key = (ip.src, ip.dst, ip.protocol, fragment.identification);
@@ -70,18 +70,20 @@ impl Fragments {
         if !self.packets.contains_key(&key) && self.packets.len() >= MAX_INCOMPLETE {
             self.drop_oldest();
         }
-        let new = || Parts { assembly: Assembly::default(), began_at: now };
+        let new = || FragmentParts { assembly: Assembly::default(), began_at: now };
         let parts = self.packets.entry(key).or_insert_with(new);
         let too_long = fragment.offset + ip.payload.len() > MAX_PAYLOAD_LEN;
-        let taken = parts.assembly.take(fragment.offset, ip.payload, !fragment.more);
+        let taken = parts.assembly.add_piece(fragment.offset, ip.payload, !fragment.more);
         if too_long || taken.is_err() {
             self.packets.remove(&key);
-            return Some(Part::Refused);
+            return Some(FragmentOutcome::Refused);
         }
-        let Some(payload) = parts.assembly.whole() else { return Some(Part::Kept) };
+        let Some(payload) = parts.assembly.complete_bytes() else {
+            return Some(FragmentOutcome::Kept);
+        };
         let whole = write_packet(&ip, payload);
         self.packets.remove(&key);
-        Some(whole.map_or(Part::Refused, Part::Completed))
+        Some(whole.map_or(FragmentOutcome::Refused, FragmentOutcome::Completed))
     }
 
     fn drop_oldest(&mut self) {
@@ -128,17 +130,20 @@ mod tests {
     #[test]
     fn parts_in_any_order_give_the_packet_and_whole_packets_are_left_alone() {
         let (mut fragments, now) = (Fragments::default(), Instant::now());
-        assert_eq!(fragments.take(&part(0, 0, b"whole", false), now), None);
+        assert_eq!(fragments.add_packet(&part(0, 0, b"whole", false), now), None);
         assert!(!may_be_fragment(&part(0, 0, b"whole", false)) && !may_be_fragment(b""));
-        assert_eq!(fragments.take(b"no packet", now), None);
+        assert_eq!(fragments.add_packet(b"no packet", now), None);
         let payload: Vec<u8> = (0..4_000u32).map(|at| at as u8).collect();
         assert_eq!(
-            fragments.take(&part(7, 2_960, &payload[2_960..], false), now),
-            Some(Part::Kept)
+            fragments.add_packet(&part(7, 2_960, &payload[2_960..], false), now),
+            Some(FragmentOutcome::Kept)
         );
-        assert_eq!(fragments.take(&part(7, 0, &payload[..1_480], true), now), Some(Part::Kept));
-        let last = fragments.take(&part(7, 1_480, &payload[1_480..2_960], true), now);
-        let Some(Part::Completed(packet)) = last else { panic!("{last:?}") };
+        assert_eq!(
+            fragments.add_packet(&part(7, 0, &payload[..1_480], true), now),
+            Some(FragmentOutcome::Kept)
+        );
+        let last = fragments.add_packet(&part(7, 1_480, &payload[1_480..2_960], true), now);
+        let Some(FragmentOutcome::Completed(packet)) = last else { panic!("{last:?}") };
         let ip = IpPacket::parse(&packet).unwrap();
         assert_eq!((ip.payload, ip.fragment, ip.protocol), (&payload[..], None, PROTOCOL_UDP));
         assert!(fragments.packets.is_empty());
@@ -147,13 +152,22 @@ mod tests {
     #[test]
     fn overlong_or_contradictory_fragments_are_dropped_whole() {
         let (mut fragments, now) = (Fragments::default(), Instant::now());
-        assert_eq!(fragments.take(&part(1, 0, &[1; 800], true), now), Some(Part::Kept));
         assert_eq!(
-            fragments.take(&part(1, MAX_PAYLOAD_LEN / 8 * 8, &[1; 80], false), now),
-            Some(Part::Refused)
+            fragments.add_packet(&part(1, 0, &[1; 800], true), now),
+            Some(FragmentOutcome::Kept)
         );
-        assert_eq!(fragments.take(&part(2, 800, &[1; 8], false), now), Some(Part::Kept));
-        assert_eq!(fragments.take(&part(2, 1_600, &[1; 8], true), now), Some(Part::Refused));
+        assert_eq!(
+            fragments.add_packet(&part(1, MAX_PAYLOAD_LEN / 8 * 8, &[1; 80], false), now),
+            Some(FragmentOutcome::Refused)
+        );
+        assert_eq!(
+            fragments.add_packet(&part(2, 800, &[1; 8], false), now),
+            Some(FragmentOutcome::Kept)
+        );
+        assert_eq!(
+            fragments.add_packet(&part(2, 1_600, &[1; 8], true), now),
+            Some(FragmentOutcome::Refused)
+        );
         assert!(fragments.packets.is_empty());
     }
 
@@ -161,14 +175,17 @@ mod tests {
     fn a_flood_of_first_parts_takes_bounded_room_and_does_not_lock_others_out() {
         let (mut fragments, now) = (Fragments::default(), Instant::now());
         for identification in 0..5_000 {
-            fragments.take(&part(identification, 0, &[1; 1_480], true), now);
+            fragments.add_packet(&part(identification, 0, &[1; 1_480], true), now);
         }
         assert_eq!(fragments.packets.len(), MAX_INCOMPLETE);
         let later = now + SECOND;
-        assert_eq!(fragments.take(&part(9_999, 0, &[1; 8], true), later), Some(Part::Kept));
-        let last = fragments.take(&part(9_999, 8, &[1; 8], false), later);
-        assert!(matches!(last, Some(Part::Completed(_))));
-        fragments.take(&part(1, 0, &[1; 8], true), now + AGE + SECOND);
+        assert_eq!(
+            fragments.add_packet(&part(9_999, 0, &[1; 8], true), later),
+            Some(FragmentOutcome::Kept)
+        );
+        let last = fragments.add_packet(&part(9_999, 8, &[1; 8], false), later);
+        assert!(matches!(last, Some(FragmentOutcome::Completed(_))));
+        fragments.add_packet(&part(1, 0, &[1; 8], true), now + AGE + SECOND);
         assert_eq!(fragments.packets.len(), 1);
     }
 }

@@ -30,7 +30,7 @@ const INITIAL_WINDOW: u32 = 64;
 
 /// Source of the packets on the interface.
 #[derive(Debug)]
-pub enum Served {
+pub enum PacketSource {
     /// A single program, which has no other interface.
     Program,
     /// This machine, and perhaps those for which it forwards.
@@ -53,7 +53,7 @@ pub struct GatewaySettings {
     /// Resolvers, as reached from the far end of the tunnel. If `None`, names do not resolve.
     pub resolvers: Option<Resolvers>,
     /// Source of the packets.
-    pub served: Served,
+    pub served: PacketSource,
     /// Maximum number of connections. The same number of further SYNs, at most 1,024, may wait.
     pub connections: usize,
     /// List in which the programs' streams are registered.
@@ -98,8 +98,8 @@ impl Gateway {
         let GatewaySettings { addresses, resolvers, served, connections, targets, memory } =
             settings;
         let (destinations, direct_names) = match served {
-            Served::Program => (Destinations::default(), None),
-            Served::Machine { exceptions, handles_dns_queries, direct_names } => {
+            PacketSource::Program => (Destinations::default(), None),
+            PacketSource::Machine { exceptions, handles_dns_queries, direct_names } => {
                 let queries = match (handles_dns_queries, exceptions.has_domains()) {
                     (true, true) => GatewayQueries::All,
                     (true, false) => GatewayQueries::Private,

@@ -44,10 +44,10 @@ impl Unreachable {
 
 /// Returns true if the checksum of an ICMP message is correct.
 pub(crate) fn is_intact(packet: &IpPacket<'_>) -> bool {
-    sum(packet.src, packet.dst, packet.payload).is_valid()
+    checksum(packet.src, packet.dst, packet.payload).is_valid()
 }
 
-fn sum(from: IpAddr, to: IpAddr, message: &[u8]) -> Checksum {
+fn checksum(from: IpAddr, to: IpAddr, message: &[u8]) -> Checksum {
     let mut sum = Checksum::new();
     if from.is_ipv6() {
         sum.add_pseudo_header(from, to, PROTOCOL_ICMPV6, message.len() as u32);
@@ -229,6 +229,6 @@ fn write(from: IpAddr, to: IpAddr, out: &mut Vec<u8>, fill: impl FnOnce(&mut Vec
         out.clear();
         return;
     }
-    let sum = sum(from, to, &out[header..]).finish();
+    let sum = checksum(from, to, &out[header..]).finish();
     out[header + 2..header + 4].copy_from_slice(&sum.to_be_bytes());
 }

@@ -24,7 +24,7 @@ pub use probe::{BadProbe, Finding, Probe};
 pub use stream::PortalStream;
 
 /// Timeout for connecting to a host.
-const PATIENCE: Duration = Duration::from_secs(20);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Opener of connections by one interface.
 #[derive(Clone, Debug)]
@@ -69,7 +69,9 @@ impl PortalOpener {
     async fn connect(&self, to: SocketAddr) -> io::Result<TcpStream> {
         let socket = self.socket(to, Type::STREAM, Protocol::TCP)?;
         let connect = TcpSocket::from_std_stream(socket.into()).connect(to);
-        timeout(PATIENCE, connect).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+        timeout(CONNECT_TIMEOUT, connect)
+            .await
+            .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
     }
 
     async fn datagrams(&self, to: SocketAddr) -> io::Result<UdpSocket> {

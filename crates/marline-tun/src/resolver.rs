@@ -55,7 +55,7 @@ impl Resolvers {
 
     /// Switches to the next resolver, because `failed` was not reached. Returns `None` after the last one, in which
     /// case the first one is used next.
-    pub(crate) fn after(&self, failed: &Target) -> Option<Target> {
+    pub(crate) fn switch_after(&self, failed: &Target) -> Option<Target> {
         let at = self.list.iter().position(|target| target == failed)?;
         let next = (at + 1) % self.list.len();
         self.current.store(next, Ordering::Relaxed);
@@ -131,7 +131,7 @@ fn of_host(text: &str) -> anyhow::Result<SocketAddr> {
 
 /// Creates the `resolv.conf` for programs inside: `nameserver`, and the host's search list and options.
 #[must_use]
-pub(crate) fn inside(host: &str, nameserver: IpAddr) -> String {
+pub(crate) fn resolv_conf_for(host: &str, nameserver: IpAddr) -> String {
     let mut text = format!("nameserver {nameserver}\n");
     for keyword in ["search", "domain"] {
         if let Some(rest) = entries(host, keyword).last() {
@@ -175,11 +175,11 @@ mod tests {
         let (first, second) = (target("192.0.2.1:53"), target("192.0.2.2:53"));
         let resolvers = Resolvers::new(first.clone(), [second.clone()]);
         assert_eq!(resolvers.current(), first);
-        assert_eq!(resolvers.after(&first), Some(second.clone()));
+        assert_eq!(resolvers.switch_after(&first), Some(second.clone()));
         assert_eq!(resolvers.current(), second);
-        assert_eq!(resolvers.after(&second), None);
+        assert_eq!(resolvers.switch_after(&second), None);
         assert_eq!(resolvers.current(), first);
-        assert_eq!(resolvers.after(&target("192.0.2.3:53")), None);
+        assert_eq!(resolvers.switch_after(&target("192.0.2.3:53")), None);
     }
 
     #[test]
@@ -196,7 +196,7 @@ mod tests {
     #[test]
     fn the_search_list_goes_inside_and_the_hosts_resolvers_do_not() {
         let host = "nameserver 127.0.0.53\noptions edns0 trust-ad\nsearch a.example b.example\noptions ndots:2";
-        let text = inside(host, "198.18.0.1".parse().unwrap());
+        let text = resolv_conf_for(host, "198.18.0.1".parse().unwrap());
         assert_eq!(
             text,
             "nameserver 198.18.0.1\nsearch a.example b.example\noptions edns0 ndots:2\n"

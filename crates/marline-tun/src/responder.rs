@@ -42,7 +42,7 @@ fn count(counter: &AtomicU64) {
 
 /// Result for a packet.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Taken<'a> {
+pub enum PacketResult<'a> {
     /// The packet is answered by the packet that was written.
     Answered,
     /// A query to the gateway's DNS service.
@@ -76,32 +76,32 @@ impl Responder {
         Arc::clone(&self.counters)
     }
 
-    /// Processes a packet, which may contain any bytes. If the result is [`Taken::Answered`], `answer` is a packet
-    /// to send back.
-    pub fn take<'a>(&self, packet: &'a [u8], answer: &mut Vec<u8>) -> Taken<'a> {
+    /// Processes a packet, which may contain any bytes. If the result is [`PacketResult::Answered`], `answer` is a
+    /// packet to send back.
+    pub fn process_packet<'a>(&self, packet: &'a [u8], answer: &mut Vec<u8>) -> PacketResult<'a> {
         let counters = &self.counters;
         let Ok(ip) = IpPacket::parse(packet) else {
             count(&counters.malformed);
-            return Taken::Dropped;
+            return PacketResult::Dropped;
         };
         if ip.fragment.is_some() {
             count(&counters.fragments);
-            return Taken::Dropped;
+            return PacketResult::Dropped;
         }
         if !is_host(ip.src) || !is_host(ip.dst) {
             count(&counters.ignored);
-            return Taken::Dropped;
+            return PacketResult::Dropped;
         }
         match (ip.protocol, ip.src.is_ipv6()) {
             (PROTOCOL_UDP, _) => self.take_udp(&ip),
             (PROTOCOL_ICMP, false) | (PROTOCOL_ICMPV6, true) => self.take_icmp(&ip, packet, answer),
             (PROTOCOL_TCP, _) => {
                 count(&counters.malformed);
-                Taken::Dropped
+                PacketResult::Dropped
             }
             _ => {
                 count(&counters.ignored);
-                Taken::Dropped
+                PacketResult::Dropped
             }
         }
     }
@@ -111,15 +111,15 @@ impl Responder {
         count(&self.counters.fragments);
     }
 
-    fn take_udp<'a>(&self, ip: &IpPacket<'a>) -> Taken<'a> {
+    fn take_udp<'a>(&self, ip: &IpPacket<'a>) -> PacketResult<'a> {
         let Ok(udp) = UdpDatagram::parse(ip.payload) else {
             count(&self.counters.malformed);
-            return Taken::Dropped;
+            return PacketResult::Dropped;
         };
         let len = UDP_HEADER_LEN + udp.payload.len();
         if !verify_udp_checksum(ip.src, ip.dst, &ip.payload[..len]) {
             count(&self.counters.malformed);
-            return Taken::Dropped;
+            return PacketResult::Dropped;
         }
         let datagram = Datagram {
             source: SocketAddr::new(ip.src, udp.src_port),
@@ -128,28 +128,33 @@ impl Responder {
         };
         if self.addresses.is_resolver(datagram.destination, self.queries) {
             count(&self.counters.queries);
-            return Taken::Query(datagram);
+            return PacketResult::Query(datagram);
         }
         count(&self.counters.datagrams);
-        Taken::Datagram(datagram)
+        PacketResult::Datagram(datagram)
     }
 
-    fn take_icmp<'a>(&self, ip: &IpPacket<'a>, packet: &[u8], answer: &mut Vec<u8>) -> Taken<'a> {
+    fn take_icmp<'a>(
+        &self,
+        ip: &IpPacket<'a>,
+        packet: &[u8],
+        answer: &mut Vec<u8>,
+    ) -> PacketResult<'a> {
         let ipv6 = ip.src.is_ipv6();
         if !icmp::is_intact(ip) {
             count(&self.counters.malformed);
-            return Taken::Dropped;
+            return PacketResult::Dropped;
         }
         let fields = icmp::echo_fields(ip.payload);
         let fields = fields.filter(|_| icmp::is_echo_request(ipv6, ip.payload));
         let Some((identifier, sequence, payload)) = fields else {
             count(&self.counters.ignored);
-            return Taken::Dropped;
+            return PacketResult::Dropped;
         };
         if self.addresses.is_gateway(ip.dst) {
             count(&self.counters.echoes);
             icmp::write_echo_reply(ip.dst, ip.src, ip.payload, answer);
-            return Taken::Answered;
+            return PacketResult::Answered;
         }
         count(&self.counters.pings);
         // The gateway is a router, which traceroute shows.
@@ -157,40 +162,57 @@ impl Responder {
         if hops <= 1 {
             let from = self.addresses.gateway_for(ip.src);
             icmp::write_time_exceeded(from, ip.src, packet, answer);
-            return Taken::Answered;
+            return PacketResult::Answered;
         }
         let (source, destination) = (ip.src, ip.dst);
-        Taken::Echo(Echo { source, destination, identifier, sequence, hops: hops - 1, payload })
+        PacketResult::Echo(Echo {
+            source,
+            destination,
+            identifier,
+            sequence,
+            hops: hops - 1,
+            payload,
+        })
     }
 
     /// Reports that a datagram's payload may have at most `most` bytes, if the sender requested that. The same
     /// applies to an echo request's data, because its header has the same length.
-    pub fn too_big<'a>(&self, packet: &[u8], most: usize, answer: &mut Vec<u8>) -> Taken<'a> {
+    pub fn too_big<'a>(
+        &self,
+        packet: &[u8],
+        most: usize,
+        answer: &mut Vec<u8>,
+    ) -> PacketResult<'a> {
         count(&self.counters.too_big);
-        let Ok(ip) = IpPacket::parse(packet) else { return Taken::Dropped };
+        let Ok(ip) = IpPacket::parse(packet) else { return PacketResult::Dropped };
         if !wants_path_mtu(packet) || !is_host(ip.src) {
-            return Taken::Dropped;
+            return PacketResult::Dropped;
         }
         let from = self.addresses.gateway_for(ip.src);
         let mtu = ip_header_len(ip.src) + UDP_HEADER_LEN + most;
         icmp::write_too_big(from, ip.src, mtu, packet, answer);
-        Taken::Answered
+        PacketResult::Answered
     }
 
     /// Reports that a packet cannot be delivered.
-    pub fn refuse<'a>(&self, packet: &[u8], why: Unreachable, answer: &mut Vec<u8>) -> Taken<'a> {
-        let Ok(ip) = IpPacket::parse(packet) else { return Taken::Dropped };
+    pub fn refuse<'a>(
+        &self,
+        packet: &[u8],
+        why: Unreachable,
+        answer: &mut Vec<u8>,
+    ) -> PacketResult<'a> {
+        let Ok(ip) = IpPacket::parse(packet) else { return PacketResult::Dropped };
         let ipv6 = ip.src.is_ipv6();
         let is_icmp = matches!(ip.protocol, PROTOCOL_ICMP | PROTOCOL_ICMPV6);
         if ip.fragment.is_some() || is_icmp && icmp::is_error(ipv6, ip.payload) || !is_host(ip.src)
         {
             count(&self.counters.ignored);
-            return Taken::Dropped;
+            return PacketResult::Dropped;
         }
         count(&self.counters.refused);
         let from = self.addresses.gateway_for(ip.src);
         icmp::write_unreachable(from, ip.src, why, packet, answer);
-        Taken::Answered
+        PacketResult::Answered
     }
 }
 

@@ -9,7 +9,7 @@ use marline_core::FourTuple;
 use marline_io::{Request, Requests, Stream, Tun};
 use marline_proxy::client::open::{Open, OpenError};
 use marline_proxy::client::open_targets::OpenTargets;
-use marline_proxy::client::places::{Places, Turn};
+use marline_proxy::client::places::{Places, WaitTurn};
 use marline_proxy::message::ErrorCode;
 use marline_proxy::relay::{Traffic, relay};
 use marline_proxy::shutdown::Stop;
@@ -41,7 +41,7 @@ enum Refusal {
 }
 
 impl Refusal {
-    fn of(error: &OpenError) -> Refusal {
+    fn from_error(error: &OpenError) -> Refusal {
         match error.code() {
             ErrorCode::ConnectionReset => Refusal::Reset,
             ErrorCode::NotAuthorized => Refusal::Icmp(Unreachable::Prohibited),
@@ -101,7 +101,7 @@ impl<O: Open> Service<O> {
         let mut running = JoinSet::new();
         loop {
             let next = async {
-                let turn = places.turn().await;
+                let turn = places.wait_for_turn().await;
                 Some((requests.next().await?, turn))
             };
             let (request, turn) = tokio::select! {
@@ -121,16 +121,20 @@ impl<O: Open> Service<O> {
     }
 
     /// Serves a connection once there is a free slot.
-    async fn serve_at(&self, places: &Places, turn: Turn, request: Request) {
+    async fn serve_at(&self, places: &Places, turn: WaitTurn, request: Request) {
         let place = tokio::select! {
-            place = places.take(turn) => place,
-            () = self.stop.over() => return request.refuse(),
+            place = places.take_place(turn) => place,
+            () = self.stop.wait_for_end() => return request.refuse(),
         };
         match place {
             Ok(_place) => self.serve(request).await,
             Err(failure) => {
                 let path = request.path();
-                self.reject_request(request, path, Refusal::of(&OpenError::Refused(failure)));
+                self.reject_request(
+                    request,
+                    path,
+                    Refusal::from_error(&OpenError::Refused(failure)),
+                );
             }
         }
     }
@@ -145,10 +149,10 @@ impl<O: Open> Service<O> {
         // Boxed, because a handshake needs several times the memory of a relay, which may last for hours.
         let opened = tokio::select! {
             opened = Box::pin(self.way.open(&target)) => opened,
-            () = self.stop.over() => return request.refuse(),
+            () = self.stop.wait_for_end() => return request.refuse(),
         };
         match opened {
-            Ok(remote) => self.pass(request, remote, &target).await,
+            Ok(remote) => self.relay_request(request, remote, &target).await,
             Err(error) => self.refuse(request, path, &target, &error),
         }
     }
@@ -180,16 +184,16 @@ impl<O: Open> Service<O> {
         let Some(stream) = connected(request).await else { return };
         tokio::select! {
             () = answer_queries(ProgramStream(stream), self.ask.clone()) => {}
-            () = self.stop.over() => {}
+            () = self.stop.wait_for_end() => {}
         }
     }
 
-    async fn pass(&self, request: Request, remote: O::Stream, target: &Target) {
+    async fn relay_request(&self, request: Request, remote: O::Stream, target: &Target) {
         let Some(stream) = connected(request).await else { return remote.abort() };
         tracing::debug!(%target, "connected");
         let traffic = Arc::new(Traffic::part_of(&self.traffic));
-        let _listed = self.targets.enter(target, &remote, &traffic);
-        let over = pin!(self.stop.over());
+        let _listed = self.targets.add_stream(target, &remote, &traffic);
+        let over = pin!(self.stop.wait_for_end());
         match relay(ProgramStream(stream), remote, &traffic, over).await {
             Ok(remote) => remote.finish(),
             Err(error) => tracing::debug!(%target, "connection failed: {error}"),
@@ -209,7 +213,7 @@ impl<O: Open> Service<O> {
                 }
             }
         }
-        self.reject_request(request, path, Refusal::of(error));
+        self.reject_request(request, path, Refusal::from_error(error));
     }
 
     fn reject_request(&self, request: Request, path: FourTuple, refusal: Refusal) {

@@ -11,9 +11,9 @@ use crate::addresses::GatewayQueries;
 use crate::datagram::{DatagramOutcome, DatagramWriter, Datagrams};
 use crate::dns::Query;
 use crate::exceptions::Destinations;
-use crate::fragments::{Fragments, Part, may_be_fragment};
+use crate::fragments::{FragmentOutcome, Fragments, may_be_fragment};
 use crate::icmp::Unreachable;
-use crate::responder::{Responder, Taken};
+use crate::responder::{PacketResult, Responder};
 
 /// Sink of one interface.
 pub(crate) struct Sink {
@@ -54,30 +54,30 @@ impl PacketSink for Sink {
         if !may_be_fragment(packet) {
             return self.on_whole_packet(packet);
         }
-        match self.fragments.take(packet, Instant::now()) {
+        match self.fragments.add_packet(packet, Instant::now()) {
             None => self.on_whole_packet(packet),
-            Some(Part::Completed(whole)) => self.on_whole_packet(&whole),
-            Some(Part::Kept) => {}
-            Some(Part::Refused) => self.responder.on_refused_fragment(),
+            Some(FragmentOutcome::Completed(whole)) => self.on_whole_packet(&whole),
+            Some(FragmentOutcome::Kept) => {}
+            Some(FragmentOutcome::Refused) => self.responder.on_refused_fragment(),
         }
     }
 }
 
 impl Sink {
     fn on_whole_packet(&mut self, packet: &[u8]) {
-        let mut taken = self.responder.take(packet, &mut self.answer);
+        let mut taken = self.responder.process_packet(packet, &mut self.answer);
         match taken {
-            Taken::Query(datagram) => {
+            PacketResult::Query(datagram) => {
                 // Queries beyond the limit are dropped. Programs retry.
-                let _ = self.queries.try_send(Query::of(&datagram));
+                let _ = self.queries.try_send(Query::from_datagram(&datagram));
             }
-            Taken::Datagram(datagram)
+            PacketResult::Datagram(datagram)
                 if self.destinations.exceptions.blocks(datagram.destination.ip()) =>
             {
                 let answer = &mut self.answer;
                 taken = self.responder.refuse(packet, Unreachable::Prohibited, answer);
             }
-            Taken::Datagram(datagram) => {
+            PacketResult::Datagram(datagram) => {
                 let answer = &mut self.answer;
                 match self.datagrams.on_datagram(&datagram, &self.writer) {
                     DatagramOutcome::Carried => {}
@@ -87,7 +87,7 @@ impl Sink {
                         if self.destinations.queries != GatewayQueries::Own
                             && datagram.destination.port() == DNS_PORT =>
                     {
-                        let _ = self.queries.try_send(Query::of(&datagram));
+                        let _ = self.queries.try_send(Query::from_datagram(&datagram));
                     }
                     DatagramOutcome::Refused => {
                         taken = self.responder.refuse(packet, Unreachable::Port, answer)
@@ -97,7 +97,7 @@ impl Sink {
                     }
                 }
             }
-            Taken::Echo(echo) => {
+            PacketResult::Echo(echo) => {
                 let answer = &mut self.answer;
                 let fate = match self.destinations.exceptions.blocks(echo.destination) {
                     true => DatagramOutcome::Refused,
@@ -113,9 +113,9 @@ impl Sink {
                     }
                 }
             }
-            Taken::Answered | Taken::Dropped => {}
+            PacketResult::Answered | PacketResult::Dropped => {}
         }
-        if taken == Taken::Answered {
+        if taken == PacketResult::Answered {
             // If the interface no longer exists, no response is needed.
             let _ = self.tun.write(&self.answer);
         }

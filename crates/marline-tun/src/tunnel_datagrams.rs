@@ -10,7 +10,7 @@ use std::sync::{Arc, Weak};
 
 use marline_proxy::client::echo_sources::EchoSources;
 use marline_proxy::client::udp_sources::UdpSources;
-use marline_proxy::client::udp_tunnel::{Inbound, UdpInbox, UdpTunnel};
+use marline_proxy::client::udp_tunnel::{InboundDatagram, UdpInbox, UdpTunnel};
 use marline_proxy::target::Target;
 
 use crate::addresses::Addresses;
@@ -46,7 +46,7 @@ impl TunnelDatagrams {
     }
 
     /// Returns true if packets from this host are carried.
-    fn takes(&self, from: IpAddr) -> bool {
+    fn carries_from(&self, from: IpAddr) -> bool {
         let theirs = self.senders == Senders::All || self.addresses.is_program(from);
         theirs && !self.sources.tunnel().is_refused()
     }
@@ -59,12 +59,14 @@ impl Datagrams for TunnelDatagrams {
         answers: &DatagramWriter,
     ) -> DatagramOutcome {
         let Datagram { source: from, destination, payload } = *datagram;
-        if !self.takes(from.ip()) || !may_pass(&self.addresses, from, destination) {
+        if !self.carries_from(from.ip()) || !may_pass(&self.addresses, from, destination) {
             return DatagramOutcome::Refused;
         }
         let serve = |inbox| {
             let sources = Arc::downgrade(&self.sources);
-            tokio::spawn(Answers { writer: answers.clone(), to: from, sources }.pass(inbox));
+            tokio::spawn(
+                AnswerWriter { writer: answers.clone(), to: from, sources }.deliver(inbox),
+            );
         };
         if !self.sources.admit(from, destination.port(), serve) {
             return DatagramOutcome::Refused;
@@ -76,7 +78,8 @@ impl Datagrams for TunnelDatagrams {
     }
 
     fn on_echo(&mut self, echo: &Echo<'_>, answers: &DatagramWriter) -> DatagramOutcome {
-        if !self.takes(echo.source) || !hosts(&self.addresses, echo.source, echo.destination) {
+        if !self.carries_from(echo.source) || !hosts(&self.addresses, echo.source, echo.destination)
+        {
             return DatagramOutcome::Refused;
         }
         echoes::send(&self.echoes, self.addresses, echo, answers)
@@ -100,14 +103,14 @@ fn hosts(addresses: &Addresses, from: IpAddr, to: IpAddr) -> bool {
 }
 
 /// Passes on the datagrams for a program's port until its socket is closed.
-struct Answers {
+struct AnswerWriter {
     writer: DatagramWriter,
     to: SocketAddr,
     sources: Weak<UdpSources>,
 }
 
-impl Answers {
-    async fn pass(self, mut inbox: UdpInbox) {
+impl AnswerWriter {
+    async fn deliver(self, mut inbox: UdpInbox) {
         while let Some(inbound) = inbox.recv().await {
             // Unsolicited datagrams do not keep a port open (RFC 4787 section 4.3).
             if inbound.asked
@@ -126,7 +129,7 @@ impl Answers {
 }
 
 /// Sender of a datagram. Programs send only to addresses, so this is an address.
-fn address(inbound: &Inbound) -> Option<SocketAddr> {
+fn address(inbound: &InboundDatagram) -> Option<SocketAddr> {
     let ip = inbound.from.host.as_name().err()?;
     Some(SocketAddr::new(ip.to_canonical(), inbound.from.port))
 }

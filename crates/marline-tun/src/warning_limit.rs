@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 const RATE: Rate = Rate { burst: 1, interval: Duration::from_secs(60) };
 /// Maximum number of different warnings stored.
-const REMEMBERED: usize = 64;
+const MAX_REMEMBERED: usize = 64;
 
 /// Warnings of the last minute.
 #[derive(Debug)]
@@ -16,7 +16,7 @@ pub(crate) struct WarningLimit(Mutex<RateLimits<String>>);
 
 impl Default for WarningLimit {
     fn default() -> Self {
-        WarningLimit(Mutex::new(RateLimits::new(RATE, REMEMBERED)))
+        WarningLimit(Mutex::new(RateLimits::new(RATE, MAX_REMEMBERED)))
     }
 }
 
@@ -24,7 +24,7 @@ impl WarningLimit {
     /// Returns true if this warning is to be logged now, and records it as logged.
     pub(crate) fn admits(&self, text: &str) -> bool {
         let mut limits = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        limits.take(text.to_owned(), Instant::now())
+        limits.try_take(text.to_owned(), Instant::now())
     }
 }
 
@@ -40,6 +40,6 @@ mod tests {
         tokio::time::advance(RATE.interval).await;
         assert!(limit.admits("a"));
         let admitted = (0..1_000).filter(|number| limit.admits(&number.to_string())).count();
-        assert_eq!(admitted, REMEMBERED - 1);
+        assert_eq!(admitted, MAX_REMEMBERED - 1);
     }
 }

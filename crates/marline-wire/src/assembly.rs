@@ -36,7 +36,7 @@ impl Assembly {
     ///
     /// # Errors
     /// [`BadPiece`]; the assembly is then unchanged.
-    pub fn take(&mut self, offset: usize, piece: &[u8], ends: bool) -> Result<(), BadPiece> {
+    pub fn add_piece(&mut self, offset: usize, piece: &[u8], ends: bool) -> Result<(), BadPiece> {
         let end = offset.checked_add(piece.len()).ok_or(BadPiece)?;
         let longest = self.arrived.last().map_or(0, |range| range.end);
         let fits = match self.len {
@@ -53,7 +53,7 @@ impl Assembly {
             self.bytes.resize(end, 0);
         }
         self.copy_missing(offset..end, piece);
-        self.note(offset..end);
+        self.record_range(offset..end);
         Ok(())
     }
 
@@ -70,7 +70,7 @@ impl Assembly {
         self.bytes[from..range.end].copy_from_slice(&piece[from - range.start..]);
     }
 
-    fn note(&mut self, mut range: Range<usize>) {
+    fn record_range(&mut self, mut range: Range<usize>) {
         let first = self.arrived.partition_point(|known| known.end < range.start);
         let last = self.arrived.partition_point(|known| known.start <= range.end);
         if first < last {
@@ -82,16 +82,16 @@ impl Assembly {
 
     /// The complete bytes, once all of them have arrived.
     #[must_use]
-    pub fn whole(&self) -> Option<&[u8]> {
+    pub fn complete_bytes(&self) -> Option<&[u8]> {
         let len = self.len?;
         let complete = len == 0 || matches!(&self.arrived[..], [all] if *all == (0..len));
         complete.then(|| &self.bytes[..len])
     }
 
-    /// The complete bytes as an owned vector; see [`whole`](Self::whole).
+    /// The complete bytes as an owned vector; see [`complete_bytes`](Self::complete_bytes).
     #[must_use]
     pub fn into_whole(self) -> Option<Vec<u8>> {
-        self.whole()?;
+        self.complete_bytes()?;
         Some(self.bytes)
     }
 }
@@ -123,38 +123,38 @@ mod tests {
             let mut assembly = Assembly::default();
             let mut covered = vec![false; whole.len()];
             for (start, end) in pieces {
-                prop_assert_eq!(assembly.whole().is_some(), covered.iter().all(|known| *known));
-                assembly.take(start, &whole[start..end], end == whole.len()).unwrap();
+                prop_assert_eq!(assembly.complete_bytes().is_some(), covered.iter().all(|known| *known));
+                assembly.add_piece(start, &whole[start..end], end == whole.len()).unwrap();
                 covered[start..end].fill(true);
             }
-            prop_assert_eq!(assembly.whole(), Some(&whole[..]));
+            prop_assert_eq!(assembly.complete_bytes(), Some(&whole[..]));
         }
     }
 
     #[test]
     fn a_contradictory_piece_is_refused_without_effect() {
         let mut assembly = Assembly::default();
-        assembly.take(4, b"efgh", true).unwrap();
+        assembly.add_piece(4, b"efgh", true).unwrap();
         let before = assembly.clone();
-        assert_eq!(assembly.take(6, b"ghi", false), Err(BadPiece));
-        assert_eq!(assembly.take(0, b"abc", true), Err(BadPiece));
-        assert_eq!(assembly.take(usize::MAX, b"ab", false), Err(BadPiece));
+        assert_eq!(assembly.add_piece(6, b"ghi", false), Err(BadPiece));
+        assert_eq!(assembly.add_piece(0, b"abc", true), Err(BadPiece));
+        assert_eq!(assembly.add_piece(usize::MAX, b"ab", false), Err(BadPiece));
         assert_eq!(assembly, before);
         // Bytes that arrived first are kept.
-        assembly.take(0, b"abcdXX", false).unwrap();
-        assert_eq!(assembly.whole(), Some(&b"abcdefgh"[..]));
+        assembly.add_piece(0, b"abcdXX", false).unwrap();
+        assert_eq!(assembly.complete_bytes(), Some(&b"abcdefgh"[..]));
         let mut longer = Assembly::default();
-        longer.take(8, b"x", false).unwrap();
-        assert_eq!(longer.take(0, b"abc", true), Err(BadPiece));
+        longer.add_piece(8, b"x", false).unwrap();
+        assert_eq!(longer.add_piece(0, b"abc", true), Err(BadPiece));
     }
 
     #[test]
     fn many_gaps_are_bounded() {
         let mut assembly = Assembly::default();
-        let taken = (0..1_000).filter(|at| assembly.take(2 * at, b"x", false).is_ok()).count();
+        let taken = (0..1_000).filter(|at| assembly.add_piece(2 * at, b"x", false).is_ok()).count();
         assert_eq!(taken, MAX_RANGE_COUNT);
         let mut empty = Assembly::default();
-        empty.take(0, b"", true).unwrap();
-        assert_eq!(empty.whole(), Some(&b""[..]));
+        empty.add_piece(0, b"", true).unwrap();
+        assert_eq!(empty.complete_bytes(), Some(&b""[..]));
     }
 }

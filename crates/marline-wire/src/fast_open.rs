@@ -91,7 +91,7 @@ impl FastOpenOption {
                 [kind::NOP, after @ ..] => rest = after,
                 [kind, len, ..] if *kind != kind::END && *len >= 2 => {
                     let (option, after) = rest.split_at_checked(usize::from(*len))?;
-                    if let Some(found) = Self::of(*kind, &option[2..]) {
+                    if let Some(found) = Self::from_option(*kind, &option[2..]) {
                         return Some(found);
                     }
                     rest = after;
@@ -101,7 +101,7 @@ impl FastOpenOption {
         }
     }
 
-    fn of(kind: u8, body: &[u8]) -> Option<Self> {
+    fn from_option(kind: u8, body: &[u8]) -> Option<Self> {
         let (bytes, experimental) = match kind {
             kind::FAST_OPEN => (body, false),
             kind::EXPERIMENTAL => (body.strip_prefix(&EXPERIMENT)?, true),

@@ -81,7 +81,7 @@ impl Prefix64 {
     }
 
     /// Positions of the four IPv4 bytes: after the prefix, skipping the reserved byte.
-    fn places(self) -> [usize; 4] {
+    fn ipv4_positions(self) -> [usize; 4] {
         let first = usize::from(self.len()) / 8;
         core::array::from_fn(|nth| {
             let place = first + nth;
@@ -93,7 +93,7 @@ impl Prefix64 {
     #[must_use]
     pub fn embed(self, address: Ipv4Addr) -> Ipv6Addr {
         let mut octets = self.address().octets();
-        for (place, byte) in self.places().into_iter().zip(address.octets()) {
+        for (place, byte) in self.ipv4_positions().into_iter().zip(address.octets()) {
             octets[place] = byte;
         }
         Ipv6Addr::from(octets)
@@ -103,7 +103,7 @@ impl Prefix64 {
     #[must_use]
     pub fn extract(self, address: Ipv6Addr) -> Option<Ipv4Addr> {
         let octets = address.octets();
-        let embedded = Ipv4Addr::from(self.places().map(|place| octets[place]));
+        let embedded = Ipv4Addr::from(self.ipv4_positions().map(|place| octets[place]));
         (self.embed(embedded) == address).then_some(embedded)
     }
 

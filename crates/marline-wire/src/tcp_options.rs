@@ -150,7 +150,7 @@ impl TcpOptions {
 
     /// Whether the options fit a TCP header.
     #[must_use]
-    pub const fn fits(&self) -> bool {
+    pub const fn fits_header(&self) -> bool {
         self.unpadded_len() <= MAX_OPTIONS
     }
 
@@ -199,7 +199,7 @@ impl TcpOptions {
                     if *kind == mptcp::KIND {
                         options.take_mptcp(option, &mut seen);
                     } else {
-                        options.take(*kind, &option[2..]);
+                        options.parse_option(*kind, &option[2..]);
                     }
                 }
                 _ => return options,
@@ -208,7 +208,7 @@ impl TcpOptions {
     }
 
     /// Parses one option other than MPTCP.
-    fn take(&mut self, kind: u8, body: &[u8]) {
+    fn parse_option(&mut self, kind: u8, body: &[u8]) {
         let mut r = Reader::new(body);
         match (kind, body.len()) {
             (kind::MSS, 2) => self.mss = self.mss.or(r.u16()),

@@ -66,7 +66,7 @@ async fn answer(mut reader: impl AsyncRead + Unpin, mut writer: impl AsyncWrite 
     }
 }
 
-async fn ask(
+async fn measure_echoes(
     mut reader: impl AsyncRead + Unpin,
     mut writer: impl AsyncWrite + Unpin,
     count: u64,
@@ -93,20 +93,20 @@ async fn client(kind: String, address: SocketAddr, count: u64) -> Result<()> {
             let mut stream = TcpStream::connect(address).await?;
             stream.set_nodelay(true)?;
             let (reader, writer) = stream.split();
-            ask(reader, writer, count).await
+            measure_echoes(reader, writer, count).await
         }
         "quinn" => {
             let endpoint = quic::client();
             let connection = endpoint.connect(address, "localhost")?.await?;
             let (writer, reader) = connection.open_bi().await?;
-            ask(reader, writer, count).await
+            measure_echoes(reader, writer, count).await
         }
         _ => {
             let mut client = Client::builder();
             client.busy_poll(if kind == "busy" { BUSY_POLL } else { Duration::ZERO });
             let client = client.path("127.0.0.1".parse()?).bind().await?;
             let (reader, writer) = client.connect(address).await?.into_split();
-            ask(reader, writer, count).await
+            measure_echoes(reader, writer, count).await
         }
     }
 }

@@ -61,7 +61,7 @@ struct Inner {
     prefixes: Arc<PrefixWatch>,
     routes: Routes,
     winner: Mutex<Option<(IpAddr, SocketAddr)>>,
-    asked: Mutex<Asked>,
+    asked: Mutex<LatestAttempt>,
     /// Configuration of new connections, shared by all while the local addresses remain the same.
     connection: Mutex<Arc<ConnectionConfig>>,
     monitor: broadcast::Sender<MonitorEvent>,
@@ -73,7 +73,7 @@ struct Inner {
 
 /// Servers of the latest attempt, and their rejection by the protocol above.
 #[derive(Clone, Debug, Default)]
-struct Asked {
+struct LatestAttempt {
     /// Servers of the latest attempt to connect.
     servers: Vec<SocketAddr>,
     /// Reason why they do not serve this client.
@@ -130,7 +130,7 @@ impl Client {
         let interfaces =
             Interfaces::now().map_err(|error| BindError::io("list interfaces", error))?;
         let mut paths = path_table(&config.carrier, config.own.mark, &config.own.paths);
-        paths.follow(&shard, &interfaces);
+        paths.update(&shard, &interfaces);
         if !config.own.paths.is_empty() {
             paths.check()?;
         }
@@ -231,7 +231,7 @@ impl Client {
         let (mut candidates, mut local_addresses) = ways();
         if candidates.is_empty() && self.inner.prefixes.is_lookup_pending() {
             // The only network has just IPv6, and its NAT64 prefix is not known yet.
-            let _ = tokio::time::timeout(patience, self.inner.prefixes.settled()).await;
+            let _ = tokio::time::timeout(patience, self.inner.prefixes.wait_until_known()).await;
             (candidates, local_addresses) = ways();
         }
         let patience = patience.saturating_sub(begun.elapsed());
@@ -291,7 +291,7 @@ impl Client {
     /// be thousands per second, and each costs time and memory while a receiver exists. A slow receiver misses some.
     #[must_use]
     pub fn decisions(&self) -> broadcast::Receiver<MonitorEvent> {
-        self.inner.decisions.of(core::slice::from_ref(&self.inner.shard))
+        self.inner.decisions.subscribe(core::slice::from_ref(&self.inner.shard))
     }
 
     /// Starts to capture packets into this directory, like [`ClientBuilder::capture_dir`], with or without keys as
@@ -395,7 +395,7 @@ impl Client {
     /// A path names a TUN interface that is not configured; nothing has changed then.
     pub fn set_paths(&self, paths: &[PathSpec]) -> Result<(), BindError> {
         let table = self.table_of(paths)?;
-        self.inner.routes.forget();
+        self.inner.routes.clear();
         lock(&self.inner.paths).replace(&self.inner.shard, table);
         self.inner.follow_prefixes();
         Ok(())
@@ -491,7 +491,7 @@ fn broken(error: io::Error) -> ConnectError {
 /// Creates the table of these paths, without looking up their addresses.
 fn path_table(carrier: &Carrier, mark: u32, paths: &[PathSpec]) -> PathTable {
     match carrier {
-        Carrier::Tun(tuns) => PathTable::behind(tuns, paths),
+        Carrier::Tun(tuns) => PathTable::behind_tuns(tuns, paths),
         _ => PathTable::new(paths).with_mark(mark),
     }
 }

@@ -61,7 +61,7 @@ pub(crate) struct HappyEyeballs<'a> {
 
 /// Attempt in progress.
 #[derive(Debug)]
-struct Running {
+struct RunningAttempt {
     candidate: Candidate,
     stream: Stream,
     /// Number of the first bytes that were written to it.
@@ -155,13 +155,15 @@ impl HappyEyeballs<'_> {
     /// Runs the race to its end.
     pub(crate) async fn run(&self, mut schedule: AttemptSchedule) -> Outcome {
         let begun = Instant::now();
-        let mut running: Vec<Running> = Vec::new();
+        let mut running: Vec<RunningAttempt> = Vec::new();
         let mut failures = Vec::new();
         loop {
-            while let Some(candidate) = schedule.take(begun.elapsed(), running.is_empty()) {
+            while let Some(candidate) = schedule.take_due(begun.elapsed(), running.is_empty()) {
                 let is_first = running.is_empty() && failures.is_empty();
                 match self.start(&candidate, if is_first { self.first_bytes } else { &[] }) {
-                    Ok((stream, written)) => running.push(Running { candidate, stream, written }),
+                    Ok((stream, written)) => {
+                        running.push(RunningAttempt { candidate, stream, written })
+                    }
                     Err(why) => {
                         schedule.failed(begun.elapsed(), &candidate);
                         failures.push(self.failure(candidate, why));
@@ -175,7 +177,7 @@ impl HappyEyeballs<'_> {
             let next = schedule.due().map_or(over, |due| over.min(begun + due));
             match first(&running, next).await {
                 None if Instant::now() >= over => {
-                    for Running { candidate, stream, .. } in running {
+                    for RunningAttempt { candidate, stream, .. } in running {
                         stream.abort();
                         failures.push(self.failure(candidate, FailureKind::Silent));
                     }
@@ -183,7 +185,7 @@ impl HappyEyeballs<'_> {
                 }
                 None => {}
                 Some((at, Ok(()))) => {
-                    let Running { candidate, stream, written } = running.swap_remove(at);
+                    let RunningAttempt { candidate, stream, written } = running.swap_remove(at);
                     for loser in running {
                         loser.stream.abort();
                     }
@@ -300,7 +302,7 @@ impl AttemptSchedule {
     }
 
     /// Takes the attempt that starts now, if any. `alone`: no attempt is in progress.
-    fn take(&mut self, now: Duration, alone: bool) -> Option<Candidate> {
+    fn take_due(&mut self, now: Duration, alone: bool) -> Option<Candidate> {
         if now < self.due && !alone {
             return None;
         }
@@ -320,7 +322,10 @@ impl AttemptSchedule {
 
 /// Waits for the first attempt with a result. Returns `None` when the next one must start, or when it is time to
 /// give up.
-async fn first(running: &[Running], next: Instant) -> Option<(usize, Result<(), CloseReason>)> {
+async fn first(
+    running: &[RunningAttempt],
+    next: Instant,
+) -> Option<(usize, Result<(), CloseReason>)> {
     let mut turn = pin!(tokio::time::sleep_until(next));
     poll_fn(|cx| {
         for (at, attempt) in running.iter().enumerate() {

@@ -2,7 +2,7 @@
 //!
 //! An interface that is up says little: it stays up with a captive portal, a firewall that drops UDP, or a failed
 //! server. Health is derived from existing traffic, without extra probes. A request that is unanswered for
-//! [`PATIENCE`] and was repeated counts as unanswered, and the sender of an ICMP error is named. The first packet
+//! [`ANSWER_TIMEOUT`] and was repeated counts as unanswered, and the sender of an ICMP error is named. The first packet
 //! that arrives restores the path.
 
 mod common_failures;
@@ -20,15 +20,15 @@ pub(crate) use watcher::HealthWatcher;
 pub use watcher::PathEvent;
 
 /// Name of a path, and the contacts of its servers.
-pub(crate) type Known<'a> = (String, Vec<&'a Contact>);
+pub(crate) type NamedContacts<'a> = (String, Vec<&'a Contact>);
 
 /// Time after which a repeated request counts as unanswered.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(3);
+pub(crate) const ANSWER_TIMEOUT: Duration = Duration::from_secs(3);
 /// Number of attempts required: a single packet may get lost.
-const TRIES: u32 = 2;
+const MIN_ATTEMPTS: u32 = 2;
 /// Time without incoming packets after which a delivery error counts. A server that answers disproves a late or
 /// forged error in that time.
-pub(crate) const SETTLE: Duration = Duration::from_millis(300);
+pub(crate) const ERROR_DELAY: Duration = Duration::from_millis(300);
 
 /// Reachability of a server over a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -61,8 +61,8 @@ pub enum Reach {
 
 impl Reach {
     /// Evaluates a contact.
-    pub(crate) fn of(contact: &Contact, now: Instant) -> Reach {
-        if let Some(delivery_error) = settled(contact, now) {
+    pub(crate) fn evaluate(contact: &Contact, now: Instant) -> Reach {
+        if let Some(delivery_error) = current_error(contact, now) {
             let by_server = delivery_error.by == Some(contact.remote.ip());
             return match delivery_error.kind {
                 DeliveryErrorKind::PortClosed if by_server => Reach::Refused,
@@ -74,7 +74,7 @@ impl Reach {
         }
         if let Some(question) = contact.question {
             let since = now.since(question.since);
-            if since >= PATIENCE && question.tries >= TRIES {
+            if since >= ANSWER_TIMEOUT && question.tries >= MIN_ATTEMPTS {
                 return Reach::NoAnswer { since, tries: question.tries };
             }
         }
@@ -86,7 +86,7 @@ impl Reach {
 
     /// Single word: `unknown`, `answers`, `no-answer`, `refused`, `prohibited` or `unreachable`.
     #[must_use]
-    pub const fn word(&self) -> &'static str {
+    pub const fn name(&self) -> &'static str {
         match self {
             Reach::Unknown => "unknown",
             Reach::Answers { .. } => "answers",
@@ -142,25 +142,27 @@ impl fmt::Display for DeliveryErrorText {
     }
 }
 
-/// Returns the error that the server's machine, this one or another host reported, without waiting for [`SETTLE`]:
+/// Returns the error that the server's machine, this one or another host reported, without waiting for [`ERROR_DELAY`]:
 /// the reason of a failed attempt.
 pub(crate) fn delivery_error(contact: &Contact) -> Option<Reach> {
     let delivery_error = contact.delivery_error?;
-    let settled_at = delivery_error.since + SETTLE;
-    Some(Reach::of(contact, settled_at.max(delivery_error.last_at))).filter(Reach::is_bad)
+    let settled_at = delivery_error.since + ERROR_DELAY;
+    Some(Reach::evaluate(contact, settled_at.max(delivery_error.last_at))).filter(Reach::is_bad)
 }
 
 /// Returns the current delivery error: nothing has arrived since, and its sender has not become silent while
 /// requests continue.
-fn settled(contact: &Contact, now: Instant) -> Option<marline_io::DeliveryError> {
-    let delivery_error = contact.delivery_error.filter(|said| now.since(said.since) >= SETTLE)?;
-    let outlived =
-        |question: marline_io::Question| question.last_at.since(delivery_error.last_at) > PATIENCE;
+fn current_error(contact: &Contact, now: Instant) -> Option<marline_io::DeliveryError> {
+    let delivery_error =
+        contact.delivery_error.filter(|said| now.since(said.since) >= ERROR_DELAY)?;
+    let outlived = |question: marline_io::Question| {
+        question.last_at.since(delivery_error.last_at) > ANSWER_TIMEOUT
+    };
     (!contact.question.is_some_and(outlived)).then_some(delivery_error)
 }
 
 /// Time at which the problem of a contact began.
-fn began(contact: &Contact) -> Option<Instant> {
+fn problem_start(contact: &Contact) -> Option<Instant> {
     let asked = contact.question.map(|question| question.since);
     let said = contact.delivery_error.map(|delivery_error| delivery_error.since);
     asked.into_iter().chain(said).min()
@@ -189,7 +191,7 @@ pub(crate) fn servers(contacts: &[&Contact], now: Instant) -> Vec<ServerReach> {
     let of = |contact: &&Contact| ServerReach {
         server: contact.remote,
         local: contact.local,
-        reach: Reach::of(contact, now),
+        reach: Reach::evaluate(contact, now),
         by_tcp: false,
         carrier_rates: None,
         tcp_failure: None,
@@ -206,31 +208,31 @@ pub(crate) fn fault<'a>(
     let heard_since =
         |at: Instant| contacts.iter().any(|other| other.heard_at.is_some_and(|heard| heard > at));
     let bad = contacts.iter().filter(|contact| {
-        Reach::of(contact, now).is_bad() && !began(contact).is_some_and(heard_since)
+        Reach::evaluate(contact, now).is_bad() && !problem_start(contact).is_some_and(heard_since)
     });
     // Selects the most recent request.
     let asked = |contact: &&&Contact| contact.question.map(|question| question.last_at);
     let worst = *bad.max_by_key(asked)?;
     let (server, local) = (worst.remote, worst.local);
-    let reach = Reach::of(worst, now);
+    let reach = Reach::evaluate(worst, now);
     let (carrier_rates, tcp_failure) = (None, None);
     let found = ServerReach { server, local, reach, by_tcp: false, carrier_rates, tcp_failure };
     Some((worst, found))
 }
 
 /// Describes the problem of a path, and its likely cause if other paths reach the same server.
-pub(crate) fn problem(
+pub(crate) fn problem_text(
     path: &str,
     fault: &ServerReach,
-    all: &[Known<'_>],
+    all: &[NamedContacts<'_>],
     transport: &str,
     now: Instant,
 ) -> String {
     let ServerReach { server, reach, .. } = fault;
     let own = all.iter().find(|(name, _)| name == path);
     let contact = own.and_then(|(_, own)| own.iter().find(|contact| contact.remote == *server));
-    let since = contact.and_then(|contact| began(contact));
-    match since.map(|since| elsewhere(all, *server, since, now)) {
+    let since = contact.and_then(|contact| problem_start(contact));
+    match since.map(|since| other_working_paths(all, *server, since, now)) {
         Some(working) if !working.is_empty() => {
             let was_heard = contact.is_some_and(|contact| contact.heard_at.is_some());
             let why = suspicion(transport, *server, reach, was_heard);
@@ -241,15 +243,15 @@ pub(crate) fn problem(
 }
 
 /// Paths over which a server has answered since a time and still answers.
-fn elsewhere<'a>(
-    all: &'a [Known<'_>],
+fn other_working_paths<'a>(
+    all: &'a [NamedContacts<'_>],
     server: SocketAddr,
     since: Instant,
     now: Instant,
 ) -> Vec<&'a str> {
     let answers = |c: &&Contact| {
         let heard = c.heard_at.is_some_and(|at| at >= since);
-        c.remote == server && heard && !Reach::of(c, now).is_bad()
+        c.remote == server && heard && !Reach::evaluate(c, now).is_bad()
     };
     let works = |contacts: &[&Contact]| contacts.iter().any(answers);
     all.iter().filter(|(_, c)| works(c)).map(|(path, _)| path.as_str()).collect()

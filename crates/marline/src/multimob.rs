@@ -12,10 +12,10 @@ use marline_policy::{PathHealthConfig, PathManagerFactory, Role, SchedulerFactor
 
 /// Extensions that a client requests.
 const EXTENSIONS: Extensions = Extensions::FAST_JOIN
-    .with(Extensions::COUNTED_JOIN)
-    .with(Extensions::IDLE)
-    .with(Extensions::RTO)
-    .with(Extensions::FOLLOW_CLIENT);
+    .union(Extensions::COUNTED_JOIN)
+    .union(Extensions::IDLE)
+    .union(Extensions::RTO)
+    .union(Extensions::FOLLOW_CLIENT);
 
 /// Choice of parameters.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]

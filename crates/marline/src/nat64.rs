@@ -26,7 +26,7 @@ const RETRY_MAX: Duration = Duration::from_secs(60);
 
 /// State of a network. Local address and interface show if it is still the same network.
 #[derive(Clone, Debug)]
-struct Known {
+struct NetworkState {
     end: LocalEnd,
     /// Prefix according to its resolver.
     prefix: Option<Prefix64>,
@@ -38,7 +38,7 @@ struct Known {
 
 #[derive(Debug, Default)]
 struct State {
-    networks: BTreeMap<u32, Known>,
+    networks: BTreeMap<u32, NetworkState>,
     advertised: Advertised,
 }
 
@@ -52,7 +52,7 @@ pub(crate) struct PrefixWatch {
 
 impl PrefixWatch {
     /// Sets the networks that have only IPv6 now.
-    pub(crate) fn follow(&self, ends: Vec<LocalEnd>) {
+    pub(crate) fn set_networks(&self, ends: Vec<LocalEnd>) {
         let now = Instant::now();
         let mut state = self.lock();
         let State { networks, advertised } = &mut *state;
@@ -63,8 +63,8 @@ impl PrefixWatch {
             let index = end.interface.1;
             networks.entry(index).or_insert_with(|| {
                 changed = true;
-                advertised.arrive(&end, now);
-                Known { end, prefix: None, settled: false, due: now, silences: 0 }
+                advertised.set_address(&end, now);
+                NetworkState { end, prefix: None, settled: false, due: now, silences: 0 }
             });
         }
         drop(state);
@@ -79,7 +79,7 @@ impl PrefixWatch {
     }
 
     /// Waits until the result for every network is known.
-    pub(crate) async fn settled(&self) {
+    pub(crate) async fn wait_until_known(&self) {
         loop {
             let news = self.answered.notified();
             if !self.is_lookup_pending() {
@@ -92,7 +92,7 @@ impl PrefixWatch {
     /// Listens to routers, asks resolvers that are due, and passes each result to `tell`, until the future is
     /// dropped.
     pub(crate) async fn run(self: Arc<Self>, tell: impl FnMut(&LocalEnd, Option<Prefix64>)) {
-        let (mut listening, mut asking) = (pin!(self.listen()), pin!(self.ask(tell)));
+        let (mut listening, mut asking) = (pin!(self.listen()), pin!(self.query_prefixes(tell)));
         let mut deaf = false;
         poll_fn(|cx| {
             deaf = deaf || listening.as_mut().poll(cx).is_ready();
@@ -121,7 +121,7 @@ impl PrefixWatch {
         }
     }
 
-    async fn ask(&self, mut tell: impl FnMut(&LocalEnd, Option<Prefix64>)) {
+    async fn query_prefixes(&self, mut tell: impl FnMut(&LocalEnd, Option<Prefix64>)) {
         loop {
             let now = Instant::now();
             let due: Option<(LocalEnd, Instant)> = {
@@ -134,7 +134,7 @@ impl PrefixWatch {
                     let found = match self.router_prefix(&end, now) {
                         Some(prefix) => Some(Some(prefix)),
                         None => {
-                            let asked = unless(self.changed.notified(), discover_nat64(&end));
+                            let asked = run_unless(self.changed.notified(), discover_nat64(&end));
                             // A router may have advertised a prefix: check again which networks are due.
                             let Some(answer) = asked.await else { continue };
                             self.on_answer(&end, answer.unwrap_or(PrefixAnswer::Silence))
@@ -157,9 +157,9 @@ impl PrefixWatch {
     fn on_advertised(&self, interface: u32, said: Pref64) {
         let now = Instant::now();
         let mut state = self.lock();
-        let before = state.advertised.of(interface, now);
-        state.advertised.take(interface, said, now);
-        let changed = before != state.advertised.of(interface, now);
+        let before = state.advertised.prefix_for(interface, now);
+        state.advertised.record(interface, said, now);
+        let changed = before != state.advertised.prefix_for(interface, now);
         if let Some(known) = state.networks.get_mut(&interface).filter(|_| changed) {
             known.due = now;
             self.changed.notify_one();
@@ -171,7 +171,7 @@ impl PrefixWatch {
     fn router_prefix(&self, end: &LocalEnd, now: Instant) -> Option<Prefix64> {
         let mut state = self.lock();
         let State { networks, advertised } = &mut *state;
-        let (prefix, until) = advertised.of(end.interface.1, now)?;
+        let (prefix, until) = advertised.prefix_for(end.interface.1, now)?;
         let known = networks.get_mut(&end.interface.1).filter(|known| known.end == *end)?;
         // An earlier answer of the resolver was the second choice, and is outdated by then.
         (known.prefix, known.settled, known.silences, known.due) = (None, true, 0, until);
@@ -212,7 +212,7 @@ impl PrefixWatch {
 
 /// Runs `work` and returns its result, or `None` if `news` completes first. (tokio's macros would add two crates to
 /// the library.)
-async fn unless<T>(news: impl Future<Output = ()>, work: impl Future<Output = T>) -> Option<T> {
+async fn run_unless<T>(news: impl Future<Output = ()>, work: impl Future<Output = T>) -> Option<T> {
     let (mut news, mut work) = (pin!(news), pin!(work));
     poll_fn(|cx| match work.as_mut().poll(cx) {
         Poll::Ready(result) => Poll::Ready(Some(result)),
@@ -240,7 +240,7 @@ mod tests {
     fn a_prefix_outlives_silence_and_ends_with_the_network_or_its_word() {
         let (watch, here) = (PrefixWatch::default(), end("2001:db8::2", 7));
         assert!(!watch.is_lookup_pending());
-        watch.follow(vec![here.clone()]);
+        watch.set_networks(vec![here.clone()]);
         assert!(watch.is_lookup_pending());
         let prefix = Prefix64::WELL_KNOWN;
         let found = PrefixAnswer::Prefix { prefix, ttl_s: 300 };
@@ -255,10 +255,10 @@ mod tests {
         assert!(due_in(&watch) <= RETRY_MAX);
         assert_eq!(watch.on_answer(&here, PrefixAnswer::None), Some(None));
         let moved = end("2001:db8:1::2", 7);
-        watch.follow(vec![moved]);
+        watch.set_networks(vec![moved]);
         assert!(watch.is_lookup_pending(), "another network by the same interface");
         assert_eq!(watch.on_answer(&here, found), None, "the old one's answer came late");
-        watch.follow(Vec::new());
+        watch.set_networks(Vec::new());
         assert!(!watch.is_lookup_pending());
     }
 
@@ -267,7 +267,7 @@ mod tests {
         let (watch, here) = (PrefixWatch::default(), end("2001:db8::2", 7));
         let (asked, advertised) = (Prefix64::WELL_KNOWN, "2001:db8:64::/96".parse().unwrap());
         let found = PrefixAnswer::Prefix { prefix: asked, ttl_s: 300 };
-        watch.follow(vec![here.clone()]);
+        watch.set_networks(vec![here.clone()]);
         assert_eq!(watch.on_answer(&here, found), Some(Some(asked)));
         watch.on_advertised(8, Pref64 { prefix: advertised, lifetime_s: 80 });
         assert!(due_in(&watch) > Duration::from_secs(299), "another interface");
@@ -288,7 +288,7 @@ mod tests {
         let (watch, here) = (PrefixWatch::default(), end("2001:db8::2", 7));
         let prefix = Prefix64::WELL_KNOWN;
         watch.on_advertised(7, Pref64 { prefix, lifetime_s: 80 });
-        watch.follow(vec![here.clone()]);
+        watch.set_networks(vec![here.clone()]);
         assert!(watch.is_lookup_pending());
         assert_eq!(watch.router_prefix(&here, Instant::now()), Some(prefix));
         assert!(!watch.is_lookup_pending());

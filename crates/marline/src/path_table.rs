@@ -94,7 +94,7 @@ impl PathTable {
     }
 
     /// Creates the paths behind TUN interfaces; all of them if none is specified.
-    pub(crate) fn behind(tuns: &[TunPath], specs: &[PathSpec]) -> Self {
+    pub(crate) fn behind_tuns(tuns: &[TunPath], specs: &[PathSpec]) -> Self {
         let all = || {
             let spec = |tun: &TunPath| PathSpec::new(LocalSpec::Interface(tun.interface.clone()));
             tuns.iter().map(spec).collect::<Vec<_>>()
@@ -117,9 +117,9 @@ impl PathTable {
     }
 
     /// Compares the paths with the machine's current state: opens and closes sockets and updates the core.
-    pub(crate) fn follow(&mut self, shard: &Shard, interfaces: &Interfaces) {
+    pub(crate) fn update(&mut self, shard: &Shard, interfaces: &Interfaces) {
         self.resolve(interfaces);
-        self.apply(shard);
+        self.apply_to_core(shard);
     }
 
     /// Checks that every configured path was opened, or will be used when it appears.
@@ -203,7 +203,7 @@ impl PathTable {
         named.filter_map(Entry::unusable_reason).collect()
     }
 
-    fn apply(&mut self, shard: &Shard) {
+    fn apply_to_core(&mut self, shard: &Shard) {
         let mut wanted: BTreeMap<Key, LocalAddress> = BTreeMap::new();
         self.identities.assign(self.entries.iter_mut().flat_map(|entry| &mut entry.ends));
         for at in 0..self.entries.len() {
@@ -371,13 +371,13 @@ impl PathTable {
             None => self.prefixes.remove(&interface),
         };
         if before != prefix {
-            self.apply(shard);
+            self.apply_to_core(shard);
         }
         before != prefix
     }
 
     /// Paths that are up, by name, each with its contacts.
-    pub(crate) fn known<'a>(&self, contacts: &'a [Contact]) -> Vec<health::Known<'a>> {
+    pub(crate) fn known<'a>(&self, contacts: &'a [Contact]) -> Vec<health::NamedContacts<'a>> {
         let up = self.entries.iter().filter(|entry| entry.is_up());
         up.map(|entry| (entry.called(), entry.contacts(contacts))).collect()
     }
@@ -401,7 +401,7 @@ impl PathTable {
             PathChange::Fading => entry.fading = true,
             PathChange::Steady => entry.fading = false,
         }
-        self.apply(shard);
+        self.apply_to_core(shard);
         Ok(())
     }
 
@@ -414,7 +414,7 @@ impl PathTable {
     ) -> Result<(), UnknownPath> {
         let at = self.position(name)?;
         self.entries[at].restriction = restriction;
-        self.apply(shard);
+        self.apply_to_core(shard);
         Ok(())
     }
 
@@ -430,7 +430,7 @@ impl PathTable {
                 entry.inherit_changes(before);
             }
         }
-        self.apply(shard);
+        self.apply_to_core(shard);
     }
 
     fn position(&self, name: &str) -> Result<usize, UnknownPath> {

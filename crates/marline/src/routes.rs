@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use marline_io::LocalEnd;
 
 /// Lifetime of an answer. Changes of policy rules are not notified.
-const FRESH: Duration = Duration::from_secs(1);
+const LIFETIME: Duration = Duration::from_secs(1);
 /// Maximum number of cached answers.
 const MAX_CACHED_ANSWERS: usize = 256;
 
@@ -45,7 +45,7 @@ impl Routes {
         ask: impl FnOnce(&LocalEnd, IpAddr) -> io::Result<()>,
     ) -> io::Result<()> {
         let key = (end.address, end.interface.1, remote);
-        let fresh = |at: &Instant| now.saturating_duration_since(*at) < FRESH;
+        let fresh = |at: &Instant| now.saturating_duration_since(*at) < LIFETIME;
         if self.lock().get(&key).is_some_and(fresh) {
             return Ok(());
         }
@@ -59,7 +59,7 @@ impl Routes {
     }
 
     /// Clears the cache after a change.
-    pub(crate) fn forget(&self) {
+    pub(crate) fn clear(&self) {
         self.lock().clear();
     }
 
@@ -89,7 +89,7 @@ mod tests {
         assert_eq!(check(0, near), (true, 1));
         assert_eq!(check(999, near), (true, 1));
         assert_eq!(check(1_000, near), (true, 2));
-        routes.forget();
+        routes.clear();
         assert_eq!(check(1_001, near), (true, 3));
         assert_eq!(check(1_002, far), (false, 4));
         assert_eq!(check(1_003, far), (false, 5), "a refusal may be over at any time");

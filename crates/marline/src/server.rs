@@ -31,7 +31,7 @@ use crate::transport_config::TransportConfig;
 use crate::{BindError, Stream, carrier, multimob};
 use announced::Announced;
 pub use builder::{ServerAddress, ServerBuilder, ServerSettings};
-use succession::Place;
+use succession::ProcessPlace;
 
 /// Server that accepts connections. Clones share everything.
 #[derive(Clone, Debug)]
@@ -53,7 +53,7 @@ struct Inner {
     /// Task that follows the interfaces of the announced addresses.
     watch: Option<AbortHandle>,
     /// Relation to other processes that share the addresses.
-    place: Place,
+    place: ProcessPlace,
 }
 
 impl Inner {
@@ -103,7 +103,7 @@ impl Server {
         }
         if config.carrier.is_native() {
             let (listen, place) = open_native(&config, &shards, &links)?;
-            let addresses = Arc::new(Mutex::new(Announced::of(&config)));
+            let addresses = Arc::new(Mutex::new(Announced::from_config(&config)));
             let watch = announced::follow_addresses(&config, &shards, &addresses);
             let decisions = Decisions::default();
             let inner = Inner {
@@ -205,7 +205,7 @@ impl Server {
     /// be thousands per second, and each costs time and memory while a receiver exists. A slow receiver misses some.
     #[must_use]
     pub fn decisions(&self) -> broadcast::Receiver<MonitorEvent> {
-        self.inner.decisions.of(&self.inner.shards)
+        self.inner.decisions.subscribe(&self.inner.shards)
     }
 
     /// Starts to capture packets into this directory, like [`ServerBuilder::capture_dir`], with or without keys as
@@ -307,7 +307,7 @@ fn open_framed(
     config: &ServerBuilder,
     shards: &[Arc<ShardHandle>],
     links: &Arc<Links>,
-) -> Result<(Vec<SocketAddr>, Place), BindError> {
+) -> Result<(Vec<SocketAddr>, ProcessPlace), BindError> {
     let generations = Generations::new(config.own.generation, shards, links);
     if config.own.shards > 1 {
         Shard::connect_shards(shards);
@@ -317,11 +317,11 @@ fn open_framed(
         let listen = succession::adopt_sockets(config, shards, handover.sockets)?;
         let listeners = Mutex::new(succession::waiting(handover.listeners));
         let older_processes = Mutex::new(handover.older_processes);
-        return Ok((listen, Place { generations, listeners, older_processes }));
+        return Ok((listen, ProcessPlace { generations, listeners, older_processes }));
     }
     let (listen, listeners) = ports::open(config, shards)?;
     let listeners = Mutex::new(succession::accepting(listeners));
-    Ok((listen, Place { generations, listeners, older_processes: Mutex::default() }))
+    Ok((listen, ProcessPlace { generations, listeners, older_processes: Mutex::default() }))
 }
 
 /// Opens the sockets and ports of shards with a native carrier.
@@ -329,7 +329,7 @@ fn open_native(
     config: &ServerBuilder,
     shards: &[Arc<ShardHandle>],
     links: &Arc<Links>,
-) -> Result<(Vec<SocketAddr>, Place), BindError> {
+) -> Result<(Vec<SocketAddr>, ProcessPlace), BindError> {
     let generations = Generations::new(config.own.generation, shards, links);
     let (mut older_processes, mut inherited) = (Vec::new(), None);
     if shards.len() > 1 {
@@ -343,7 +343,7 @@ fn open_native(
     let each: Vec<&Shard> = shards.iter().map(|shard| &***shard).collect();
     let listen = announced::listen(config, &each, inherited)?;
     let (listeners, older_processes) = (Mutex::default(), Mutex::new(older_processes));
-    Ok((listen, Place { generations, listeners, older_processes }))
+    Ok((listen, ProcessPlace { generations, listeners, older_processes }))
 }
 
 /// Draws the keys of Fast Open cookies, which all shards share because a client with a cookie may reach any of them.

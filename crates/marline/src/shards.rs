@@ -20,7 +20,10 @@ pub(crate) struct Decisions(OnceLock<broadcast::Sender<MonitorEvent>>);
 
 impl Decisions {
     /// Subscribes to the decisions of these shards, which send them while there is a subscriber.
-    pub(crate) fn of(&self, shards: &[Arc<ShardHandle>]) -> broadcast::Receiver<MonitorEvent> {
+    pub(crate) fn subscribe(
+        &self,
+        shards: &[Arc<ShardHandle>],
+    ) -> broadcast::Receiver<MonitorEvent> {
         let listeners = self.0.get_or_init(|| broadcast::channel(MONITOR_CAPACITY).0);
         // This must come first: a shard without a subscriber stops sending.
         let receiver = listeners.subscribe();

@@ -144,8 +144,8 @@ fn throughput(spec: &str, time: Duration) -> io::Result<()> {
         let mut readers = Vec::new();
         for path in 0..2 {
             let to: SocketAddr = ([10, 90, path, 1], 5_000).into();
-            let listener = netns::within(testbed.server(), || TcpListener::bind(to))?;
-            let mut sending = netns::within(testbed.client(), || TcpStream::connect(to))?;
+            let listener = netns::run_in(testbed.server(), || TcpListener::bind(to))?;
+            let mut sending = netns::run_in(testbed.client(), || TcpStream::connect(to))?;
             let (mut receiving, _) = listener.accept()?;
             receiving.set_read_timeout(Some(Duration::from_secs(5)))?;
             let over = &over;

@@ -24,7 +24,7 @@ const SWEEP: Duration = Duration::from_secs(1);
 
 /// Request to the thread.
 #[derive(Debug)]
-pub(crate) enum Order {
+pub(crate) enum EngineRequest {
     Command { relay: usize, command: Box<LinkCommand>, reply: Sender<io::Result<()>> },
     Report { reply: Sender<Vec<RelayReport>> },
     Stop,
@@ -39,7 +39,7 @@ pub(crate) struct Engine {
     /// Voluntary rest of a real-time thread.
     rest: Option<Rest>,
     last_wake: Instant,
-    inbox: Receiver<Order>,
+    inbox: Receiver<EngineRequest>,
     wakened: UnixStream,
     buffers: ReceiveBuffers,
     ready: Vec<(usize, Source)>,
@@ -50,7 +50,7 @@ impl Engine {
     pub(crate) fn new(
         configs: Vec<LinkEnds>,
         spin: Duration,
-        inbox: Receiver<Order>,
+        inbox: Receiver<EngineRequest>,
         wakened: UnixStream,
     ) -> io::Result<Self> {
         let clock = Clock::start();
@@ -82,7 +82,7 @@ impl Engine {
     /// Runs until it is stopped or its owner is gone.
     pub(crate) fn run(mut self) {
         #[cfg(target_os = "linux")]
-        let real_time = crate::priority::raise();
+        let real_time = crate::priority::raise_priority();
         #[cfg(not(target_os = "linux"))]
         let real_time = false;
         self.rest = real_time.then(Rest::default);
@@ -110,14 +110,14 @@ impl Engine {
             let now = self.clock.now();
             // The requester may be gone, which is not an error.
             match order {
-                Order::Stop => return false,
-                Order::Report { reply } => {
+                EngineRequest::Stop => return false,
+                EngineRequest::Report { reply } => {
                     let age = now.since(Instant::ZERO);
                     let starved = starvation.report();
                     let reports = self.relays.iter().map(|relay| relay.report(age, starved));
                     let _ = reply.send(reports.collect());
                 }
-                Order::Command { relay, command, reply } => {
+                EngineRequest::Command { relay, command, reply } => {
                     let _ = reply.send(match self.relays.get_mut(relay) {
                         Some(relay) => relay.apply(now, *command),
                         None => Err(io::Error::new(io::ErrorKind::NotFound, "no such relay")),
@@ -133,7 +133,7 @@ impl Engine {
             return;
         }
         self.next_sweep = now + SWEEP;
-        starvation.look();
+        starvation.add_waits();
         for relay in &mut self.relays {
             relay.expire(now);
         }
@@ -164,13 +164,13 @@ impl Engine {
         let woke = self.clock.now();
         let slept = woke.since(now);
         if slept > Starvation::CHECK_THRESHOLD {
-            starvation.look();
+            starvation.add_waits();
         }
         let round = woke.since(self.last_wake);
         self.last_wake = woke;
         // A poll that returns at once takes a microsecond or two.
         let slept = slept.saturating_sub(Duration::from_micros(2));
-        if let Some(owed) = self.rest.as_mut().and_then(|rest| rest.after(round, slept)) {
+        if let Some(owed) = self.rest.as_mut().and_then(|rest| rest.sleep_time(round, slept)) {
             std::thread::sleep(owed);
         }
         if count == 0 && !sleep.is_zero() && woke >= deadline {

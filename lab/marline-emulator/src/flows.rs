@@ -64,7 +64,7 @@ impl Flows {
 
     /// The flow of a client that sent something, created if necessary. `None` if the table is full or a socket
     /// cannot be created.
-    pub(crate) fn heard(
+    pub(crate) fn flow_of_client(
         &mut self,
         client: SocketAddr,
         reply_from: Option<IpAddr>,
@@ -181,14 +181,14 @@ mod tests {
     fn the_table_is_bounded_and_only_the_silent_make_room() {
         let mut flows = Flows::new(client(9), 2, Duration::from_secs(60));
         let at = Instant::from_secs;
-        let first = flows.heard(client(1), None, at(0)).expect("room");
-        let second = flows.heard(client(2), None, at(3)).expect("room");
-        assert_eq!(flows.heard(client(3), None, at(4)), None);
+        let first = flows.flow_of_client(client(1), None, at(0)).expect("room");
+        let second = flows.flow_of_client(client(2), None, at(3)).expect("room");
+        assert_eq!(flows.flow_of_client(client(3), None, at(4)), None);
         assert_eq!((flows.len(), flows.refused), (2, 1));
-        let third = flows.heard(client(3), None, at(6)).expect("the first is silent");
+        let third = flows.flow_of_client(client(3), None, at(6)).expect("the first is silent");
         assert_eq!(third.slot, first.slot);
         assert!(flows.get(first).is_none() && flows.get(second).is_some());
-        assert_eq!(flows.heard(client(2), None, at(60)), Some(second));
+        assert_eq!(flows.flow_of_client(client(2), None, at(60)), Some(second));
         flows.expire(at(70));
         assert_eq!(flows.len(), 1);
         assert!(flows.get(third).is_none() && flows.get(second).is_some());
@@ -198,7 +198,7 @@ mod tests {
     fn rebinding_changes_every_port() {
         let mut flows = Flows::new(client(9), 4, Duration::from_secs(60));
         for port in 1..4 {
-            flows.heard(client(port), None, Instant::ZERO).expect("room");
+            flows.flow_of_client(client(port), None, Instant::ZERO).expect("room");
         }
         let ports = |flows: &Flows| -> Vec<u16> {
             let port = |(_, f): (u32, &Flow)| f.upstream.local_addr().expect("bound").port();

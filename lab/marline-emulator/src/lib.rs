@@ -38,7 +38,7 @@ mod tunnel;
 pub use command::{LinkCommand, Side};
 pub use config::{LinkEnds, RelayConfig};
 pub use report::{DirectionReport, Lateness, RelayReport, Starved};
-pub use tap::{Tap, Tapped, TappedPacket};
+pub use tap::{Tap, TappedPacket, TappedPackets};
 pub use tunnel::{TunnelConfig, TunnelEnd};
 
 use std::io::{self, Write};
@@ -49,7 +49,7 @@ use std::thread::JoinHandle;
 
 use marline_time::Duration;
 
-use engine::{Engine, Order};
+use engine::{Engine, EngineRequest};
 
 /// Maximum time before a deadline at which the thread stops sleeping and spins: the cost of a wake-up on an idle
 /// machine. The thread spins less if sleeps end more precisely.
@@ -58,7 +58,7 @@ pub const DEFAULT_SPIN: Duration = Duration::from_micros(60);
 /// Running relays. Dropping it stops them.
 #[derive(Debug)]
 pub struct Emulator {
-    orders: mpsc::Sender<Order>,
+    orders: mpsc::Sender<EngineRequest>,
     waker: UnixStream,
     thread: Option<JoinHandle<()>>,
     addresses: Vec<Option<SocketAddr>>,
@@ -109,7 +109,7 @@ impl Emulator {
     /// # Errors
     /// No relay has this number, or the command failed.
     pub fn command(&self, relay: usize, command: LinkCommand) -> io::Result<()> {
-        self.ask(|reply| Order::Command { relay, command: Box::new(command), reply })?
+        self.request(|reply| EngineRequest::Command { relay, command: Box::new(command), reply })?
     }
 
     /// Reports of the relays so far.
@@ -117,7 +117,7 @@ impl Emulator {
     /// # Errors
     /// The thread has ended.
     pub fn report(&self) -> io::Result<Vec<RelayReport>> {
-        self.ask(|reply| Order::Report { reply })
+        self.request(|reply| EngineRequest::Report { reply })
     }
 
     /// Stops the thread, and returns the reports of the relays.
@@ -128,7 +128,7 @@ impl Emulator {
         self.report()
     }
 
-    fn ask<T>(&self, order: impl FnOnce(mpsc::Sender<T>) -> Order) -> io::Result<T> {
+    fn request<T>(&self, order: impl FnOnce(mpsc::Sender<T>) -> EngineRequest) -> io::Result<T> {
         let gone = || io::Error::new(io::ErrorKind::BrokenPipe, "the emulator has stopped");
         let (reply, answer) = mpsc::channel();
         self.orders.send(order(reply)).map_err(|_| gone())?;
@@ -144,7 +144,7 @@ impl Emulator {
 
 impl Drop for Emulator {
     fn drop(&mut self) {
-        let _ = self.orders.send(Order::Stop);
+        let _ = self.orders.send(EngineRequest::Stop);
         self.wake();
         if let Some(thread) = self.thread.take() {
             // A panic of the thread has been printed by its hook.

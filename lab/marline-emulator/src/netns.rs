@@ -11,7 +11,7 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 /// File of a namespace that `ip netns` created.
 #[must_use]
-pub fn place(namespace: &str) -> PathBuf {
+pub fn namespace_file(namespace: &str) -> PathBuf {
     Path::new("/run/netns").join(namespace)
 }
 
@@ -19,7 +19,7 @@ pub fn place(namespace: &str) -> PathBuf {
 ///
 /// # Errors
 /// There is no such namespace, entering it is not permitted, or `work` failed.
-pub fn within<T: Send>(
+pub fn run_in<T: Send>(
     namespace: &str,
     work: impl FnOnce() -> io::Result<T> + Send,
 ) -> io::Result<T> {
@@ -27,7 +27,7 @@ pub fn within<T: Send>(
         let named = |error: io::Error| {
             io::Error::new(error.kind(), format!("network namespace {namespace}: {error}"))
         };
-        let file = File::open(place(namespace)).map_err(named)?;
+        let file = File::open(namespace_file(namespace)).map_err(named)?;
         move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network))
             .map_err(|errno| named(errno.into()))?;
         work()

@@ -7,7 +7,7 @@ const NICE: i32 = -15;
 
 /// Gives the calling thread the timer precision and priority that the system grants this user, and returns whether
 /// it has real-time scheduling. A refusal is not an error; it shows in the reported lateness.
-pub(crate) fn raise() -> bool {
+pub(crate) fn raise_priority() -> bool {
     // The default timer slack of 50 us is added to every sleep.
     let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
     let real_time = real_time();

@@ -40,7 +40,7 @@ struct Batch {
 impl Batch {
     /// Returns true if a datagram fits: a batch has one destination and one size, except for a shorter last
     /// datagram.
-    fn takes(&self, parcel: &LinkDatagram, limit: usize) -> bool {
+    fn accepts(&self, parcel: &LinkDatagram, limit: usize) -> bool {
         let ends_full = self.bytes.len() == self.segment * self.due.len();
         self.to == Some((parcel.flow, parcel.ecn))
             && self.due.len() < limit
@@ -111,7 +111,8 @@ impl Relay {
             Port::Listen => {
                 let _ = listen.receive(buffers, |datagram| {
                     let now = clock.now();
-                    let Some(flow) = flows.heard(datagram.from, datagram.to_ip, now) else {
+                    let Some(flow) = flows.flow_of_client(datagram.from, datagram.to_ip, now)
+                    else {
                         return;
                     };
                     let bytes = fill(pool, datagram.bytes);
@@ -158,7 +159,7 @@ impl Relay {
     fn deliver(&mut self, side: Side, now: Instant, clock: &Clock) {
         let limit = self.listen.send_batch_limit();
         while let Some((due, parcel)) = self.lane(side).poll(now) {
-            if !self.batch.takes(&parcel, limit) {
+            if !self.batch.accepts(&parcel, limit) {
                 self.flush(side, clock);
             }
             self.batch.push(due, &parcel);

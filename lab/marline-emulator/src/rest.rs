@@ -28,7 +28,7 @@ impl Rest {
     const MAX_DEBT: Duration = Duration::from_micros(300);
 
     /// Returns the time to sleep now, if any, after a round of length `round` with `slept` of sleep.
-    pub(crate) fn after(&mut self, round: Duration, slept: Duration) -> Option<Duration> {
+    pub(crate) fn sleep_time(&mut self, round: Duration, slept: Duration) -> Option<Duration> {
         self.debt = (self.debt + round / Self::SHARE).saturating_sub(slept).min(Self::MAX_DEBT);
         (self.debt >= Self::REST_STEP).then(|| std::mem::take(&mut self.debt))
     }
@@ -43,13 +43,13 @@ mod tests {
     #[test]
     fn a_busy_thread_rests_an_eighth_of_its_time() {
         let mut rest = Rest::default();
-        let given: Duration = (0..100_000).filter_map(|_| rest.after(US(10), US(0))).sum();
+        let given: Duration = (0..100_000).filter_map(|_| rest.sleep_time(US(10), US(0))).sum();
         assert!((US(120_000)..=US(125_000)).contains(&given), "{given:?}");
     }
 
     #[test]
     fn a_stall_is_not_paid_in_full() {
-        assert_eq!(Rest::default().after(US(40_000), US(0)), Some(Rest::MAX_DEBT));
+        assert_eq!(Rest::default().sleep_time(US(40_000), US(0)), Some(Rest::MAX_DEBT));
     }
 
     #[test]
@@ -58,7 +58,7 @@ mod tests {
         // Shorter rounds: otherwise the debt is due before the sleep.
         for round in 0..100_000 {
             let slept = if round % 8 == 0 { US(40) } else { US(0) };
-            assert_eq!(rest.after(US(40), slept), None, "round {round}");
+            assert_eq!(rest.sleep_time(US(40), slept), None, "round {round}");
         }
     }
 }

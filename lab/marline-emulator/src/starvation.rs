@@ -42,7 +42,7 @@ impl Starvation {
     }
 
     /// Adds the waits since the last call.
-    pub(crate) fn look(&mut self) {
+    pub(crate) fn add_waits(&mut self) {
         let Some(Ok(now)) = self.statistics.as_ref().map(read) else { return };
         let count = now.count.saturating_sub(self.last.count).max(1);
         let mean_ns = now.total_ns.saturating_sub(self.last.total_ns) / count;
@@ -51,7 +51,7 @@ impl Starvation {
     }
 
     pub(crate) fn report(&mut self) -> Starved {
-        self.look();
+        self.add_waits();
         let total_ns = self.last.total_ns.saturating_sub(self.first.total_ns);
         Starved { total_us: total_ns / 1_000, longest_us: self.longest_ns / 1_000 }
     }
@@ -98,7 +98,7 @@ mod tests {
                 pin();
                 let mut starvation = Starvation::of_this_thread();
                 busy();
-                starvation.look();
+                starvation.add_waits();
                 starvation.report()
             });
             watched.join().expect("thread")

@@ -1,6 +1,6 @@
 //! Tap on links between namespaces: a copy of each packet at either end, for captures.
 //!
-//! The emulator's thread has deadlines, so it only copies. The owner of the [`Tapped`] writes files from the
+//! The emulator's thread has deadlines, so it only copies. The owner of the [`TappedPackets`] writes files from the
 //! copies, ideally after the run. All links of an emulator are on one thread, so packets are in order of time.
 
 use std::sync::Arc;
@@ -34,7 +34,7 @@ pub struct Tap {
 
 /// Packets recorded by the taps.
 #[derive(Debug)]
-pub struct Tapped {
+pub struct TappedPackets {
     packets: Receiver<TappedPacket>,
     bound: Arc<Bound>,
 }
@@ -50,12 +50,12 @@ impl Tap {
     /// Creates taps for `links` links, which copy at most `max_bytes` bytes of packets at each end, and the store
     /// of their packets.
     #[must_use]
-    pub fn new(links: usize, max_bytes: u64) -> (Vec<Tap>, Tapped) {
+    pub fn new(links: usize, max_bytes: u64) -> (Vec<Tap>, TappedPackets) {
         let (sender, packets) = channel();
         let room = [AtomicU64::new(max_bytes), AtomicU64::new(max_bytes)];
         let bound = Arc::new(Bound { room, left_out: Default::default() });
         let tap = |link| Tap { link, packets: sender.clone(), bound: Arc::clone(&bound) };
-        ((0..links as u32).map(tap).collect(), Tapped { packets, bound })
+        ((0..links as u32).map(tap).collect(), TappedPackets { packets, bound })
     }
 
     /// Copies a packet that an end sends.
@@ -84,7 +84,7 @@ impl Tap {
     }
 }
 
-impl Tapped {
+impl TappedPackets {
     /// The packets that have not been taken yet, in order of time.
     pub fn packets(&self) -> impl Iterator<Item = TappedPacket> {
         self.packets.try_iter()

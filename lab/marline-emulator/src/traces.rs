@@ -21,7 +21,7 @@ pub fn resolve(
     seeds: &SeedTree,
 ) -> anyhow::Result<DuplexConfig> {
     let directory = directory.map(Path::to_path_buf).or_else(directory_of_environment);
-    let places = directory.as_deref().map(places).unwrap_or_default();
+    let places = directory.as_deref().map(trace_directories).unwrap_or_default();
     let mut read = |name: &str| places.iter().find_map(|place| read_file(&place.join(name)));
     spec.resolve(seeds, &mut read).with_context(|| match &directory {
         Some(directory) => format!("searched for traces in {}", directory.display()),
@@ -36,7 +36,7 @@ pub fn directory_of_environment() -> Option<PathBuf> {
 }
 
 /// The directory and its subdirectories.
-fn places(directory: &Path) -> Vec<PathBuf> {
+fn trace_directories(directory: &Path) -> Vec<PathBuf> {
     let mut places = vec![directory.to_path_buf()];
     for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
         if entry.path().is_dir() {

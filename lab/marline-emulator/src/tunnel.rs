@@ -246,7 +246,7 @@ fn open(end: &TunnelEnd) -> io::Result<OpenEnd> {
     };
     let opened = match &end.namespace {
         None => open(),
-        Some(namespace) => netns::within(namespace, open),
+        Some(namespace) => netns::run_in(namespace, open),
     };
     opened.map_err(|error| {
         let what = format!("cannot create the interface {}: {error}", end.interface);

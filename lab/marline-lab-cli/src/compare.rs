@@ -56,7 +56,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         let [a, b] = &args.rows[..] else {
             anyhow::bail!("compare two results: DIR[:VARIANT] DIR[:VARIANT]");
         };
-        return results(&Results::of(a), &Results::of(b));
+        return results(&Results::parse(a), &Results::parse(b));
     }
     let rows = chosen(args)?;
     if args.list {
@@ -68,12 +68,12 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let bench = Bench::open(&args.results, args.fresh)?;
     if !args.table {
         let processors = args.processors.unwrap_or(available() as u32);
-        let missing: usize = rows.iter().map(|row| bench.missing(row).len()).sum();
+        let missing: usize = rows.iter().map(|row| bench.missing_runs(row).len()).sum();
         eprintln!("{missing} runs, on {processors} processors");
         let instance = format!("cmp-{}", std::process::id());
         bench.run_all(&rows, processors, &instance, &|(done, of), made| {
             let (key, who, repeat) = (&made.row.key, made.contestant.key(), made.repeat);
-            eprintln!("{done:4}/{of} {key:12} {who:10} {repeat:2} {}", told(made.sample));
+            eprintln!("{done:4}/{of} {key:12} {who:10} {repeat:2} {}", run_text(made.sample));
         })?;
     }
     let report = report(&bench, &rows);
@@ -92,7 +92,7 @@ struct Results<'a> {
 }
 
 impl<'a> Results<'a> {
-    fn of(word: &'a str) -> Results<'a> {
+    fn parse(word: &'a str) -> Results<'a> {
         match word.split_once(':') {
             Some((place, variant)) if !Path::new(word).is_dir() => {
                 Results { place: Path::new(place), variant: Some(variant) }
@@ -103,7 +103,7 @@ impl<'a> Results<'a> {
 
     /// Returns true if a word is one side of a comparison and not the name of a row.
     fn is_side_word(word: &str) -> bool {
-        let of = Results::of(word);
+        let of = Results::parse(word);
         of.place.is_dir() && (StoredRuns::is_there(of.place) || word.contains(['/', ':']))
     }
 
@@ -156,7 +156,7 @@ fn chosen(args: &Args) -> anyhow::Result<Vec<Row>> {
 }
 
 /// A run as a short text.
-fn told(sample: &Sample) -> String {
+fn run_text(sample: &Sample) -> String {
     if let Some(error) = &sample.error {
         return format!("FAILED: {error}");
     }

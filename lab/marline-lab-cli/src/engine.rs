@@ -55,13 +55,13 @@ pub(crate) fn run_on_ray(
          them, --shard divides a sweep among machines",
         python.display()
     );
-    let formats: Vec<&str> = formats.iter().map(|format| format.word()).collect();
+    let formats: Vec<&str> = formats.iter().map(|format| format.name()).collect();
     let engine = address.map_or("ray".to_owned(), |address| format!("ray={address}"));
     let mut command = Command::new(&python);
     command.args(["-m", "marline", "sweep"]).arg(file);
     command.args(["--seeds", &seeds.to_string(), "--engine", &engine]);
     command.args(["--format", &formats.join(",")]);
-    command.arg("--out").arg(how.place(file)?);
+    command.arg("--out").arg(how.results_directory(file)?);
     if let Some(directory) = trace_dir {
         command.arg("--trace-dir").arg(directory);
     }

@@ -5,13 +5,15 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
-use marline_lab::import::{CaptureFile, Measurement, Reading, read_csv, read_iperf3, read_pcaps};
+use marline_lab::import::{
+    CaptureFile, Measurement, ReadOptions, read_csv, read_iperf3, read_pcaps,
+};
 use marline_lab::scenario::name_from;
 
 use marline_cli::cmd::monitor::print;
 
 /// Largest file that is read, bytes.
-const MOST_BYTES: u64 = 256 << 20;
+const MAX_FILE_BYTES: u64 = 256 << 20;
 
 /// Arguments of `marline-lab import`.
 #[derive(Debug, clap::Args)]
@@ -109,7 +111,7 @@ fn measured(args: &Args) -> anyhow::Result<Measurement> {
         kind.with_context(|| format!("unknown kind of {file}: give --kind csv or --kind iperf3"))?;
     match kind {
         Kind::Csv => {
-            let reading = Reading { renamed: args.columns.clone(), every: args.every };
+            let reading = ReadOptions { renamed: args.columns.clone(), every: args.every };
             read_csv(&file, &text, &reading)
         }
         Kind::Iperf3 => {
@@ -126,7 +128,7 @@ fn measured(args: &Args) -> anyhow::Result<Measurement> {
 pub(crate) fn bytes(file: &Path) -> anyhow::Result<Vec<u8>> {
     let named = || file.display().to_string();
     let length = std::fs::metadata(file).with_context(named)?.len();
-    ensure!(length <= MOST_BYTES, "{} has {length} bytes, at most {MOST_BYTES}", named());
+    ensure!(length <= MAX_FILE_BYTES, "{} has {length} bytes, at most {MAX_FILE_BYTES}", named());
     std::fs::read(file).with_context(named)
 }
 

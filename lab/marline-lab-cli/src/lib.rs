@@ -115,7 +115,7 @@ pub fn run_from(args: impl IntoIterator<Item = OsString>) -> ExitCode {
 
 fn run_parsed(cli: Cli) -> ExitCode {
     log::start(cli.log.level(), cli.log.log_format, true);
-    perform(cli.command).unwrap_or_else(|error| fail(&error))
+    run_command(cli.command).unwrap_or_else(|error| fail(&error))
 }
 
 fn fail(error: &anyhow::Error) -> ExitCode {
@@ -127,7 +127,7 @@ fn fail(error: &anyhow::Error) -> ExitCode {
 ///
 /// # Errors
 /// Those of the subcommand.
-pub fn perform(command: Command) -> anyhow::Result<ExitCode> {
+pub fn run_command(command: Command) -> anyhow::Result<ExitCode> {
     match command {
         Command::Net(args) => in_runtime(net::run(args)),
         Command::Link(args) => in_runtime(link::run(*args)),

@@ -204,14 +204,14 @@ async fn accept(listener: UnixListener, running: Arc<impl Supervised>, quit: Arc
             let (running, quit) = (running.clone(), quit.clone());
             tokio::spawn(async move {
                 // A closed connection is not an error.
-                let _ = converse(stream, &*running, &quit).await;
+                let _ = serve_connection(stream, &*running, &quit).await;
                 drop(place);
             });
         }
     }
 }
 
-async fn converse(
+async fn serve_connection(
     stream: UnixStream,
     running: &impl Supervised,
     quit: &Notify,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use marline_lab::net::{Net, Options, Owner, claims, release, sweep};
+use marline_lab::net::{Net, Options, Owner, claims, release, remove_remains};
 use marline_lab::scenario::Side;
 use serde_json::json;
 
@@ -67,7 +67,7 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
         Command::Up(up) => stand(up).await?,
         Command::Down { name } => release(&name)?,
         Command::Sweep => {
-            for name in sweep() {
+            for name in remove_remains() {
                 // A closed reader is not an error.
                 let _ = print(&format!("{name}: removed\n"));
             }
@@ -109,13 +109,13 @@ async fn stand(args: Up) -> anyhow::Result<()> {
     options.spin = Duration::from_micros(args.supervisor.spin_us);
     // Created before the net, so that a signal at any later time removes it in order.
     let supervisor = LinkSupervisor::new(&args.supervisor)?;
-    let net = Net::up(&scenario, &options)?;
-    eprint!("{}", welcome(&net));
+    let net = Net::create(&scenario, &options)?;
+    eprint!("{}", paths_text(&net));
     supervisor.run(Arc::new(Named(net)), &args.supervisor).await
 }
 
 /// The paths, and the commands that enter the hosts.
-fn welcome(net: &Net) -> String {
+fn paths_text(net: &Net) -> String {
     let mut text = String::new();
     for side in [Side::Client, Side::Server] {
         text += &format!("{side}: ip netns exec {} sh\n", net.namespace(side));

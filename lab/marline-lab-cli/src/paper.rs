@@ -116,7 +116,7 @@ fn summary(all: &[(&str, Verdict, Counts)]) -> String {
         let Counts { accepted, not_accepted, inconclusive, fitted, .. } = counts;
         let numbers = [accepted, not_accepted, inconclusive, fitted].map(usize::to_string);
         let words = [(*key).to_owned()].into_iter().chain(numbers);
-        rows.push(words.chain([verdict.word().to_owned()]).collect());
+        rows.push(words.chain([verdict.name().to_owned()]).collect());
     }
     aligned(&rows)
 }
@@ -138,7 +138,7 @@ pub(crate) fn file(paper: &dyn Paper) -> anyhow::Result<PaperFile<toml::Table>> 
 /// Runs, stores and prints one key.
 fn one(paper: &dyn Paper, args: &Runs) -> anyhow::Result<Reproduction> {
     let (result, info) = reproduce(paper, args)?;
-    print(&told(paper, &result, &info)?)?;
+    print(&results_text(paper, &result, &info)?)?;
     let at = args.out.join(paper.key());
     print(&format!("results in {}\n\n", at.display()))?;
     Ok(result)
@@ -178,7 +178,7 @@ pub(crate) fn reproduce(paper: &dyn Paper, args: &Runs) -> anyhow::Result<(Repro
         progress: &progress,
     };
     if args.fresh {
-        papers::forget(&context)?;
+        papers::remove_stored(&context)?;
     }
     let (start, cpu_before) = (Instant::now(), process_seconds());
     let ran = papers::run(paper, &context);
@@ -235,7 +235,11 @@ fn bar(key: &str) -> ProgressBar {
 }
 
 /// The results without figures, for a terminal.
-fn told(paper: &dyn Paper, result: &Reproduction, info: &RunInfo) -> anyhow::Result<String> {
+fn results_text(
+    paper: &dyn Paper,
+    result: &Reproduction,
+    info: &RunInfo,
+) -> anyhow::Result<String> {
     let file = file(paper)?;
     let mut text = format!("{}: {}\n{}\n", paper.key(), file.title, file.citation);
     for table in &result.tables {

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context as _, anyhow, ensure};
 use marline_lab::figure::SequencePlot;
-use marline_qlog::{Course, Manner, read};
+use marline_qlog::{Course, TransmissionKind, read};
 
 use marline_cli::cmd::monitor::print;
 
@@ -61,7 +61,7 @@ pub(crate) fn draw(file: &Path, from: Option<f64>, to: Option<f64>) -> anyhow::R
     let whole = from.is_none() && to.is_none();
     let text = std::fs::read_to_string(file)?;
     let recording = read(&text).map_err(|error| anyhow!(error))?;
-    let course = Course::of(&recording);
+    let course = Course::from_recording(&recording);
     ensure!(!course.carried.is_empty(), "this end sent no data: use the trace of the other end");
     let times = || course.carried.iter().map(|carried| carried.time_ms);
     let (first, last) = (times().fold(f64::MAX, f64::min), times().fold(0.0, f64::max));
@@ -76,7 +76,8 @@ pub(crate) fn draw(file: &Path, from: Option<f64>, to: Option<f64>) -> anyhow::R
     if !whole {
         plot = plot.range(from, to);
     }
-    let sums = Manner::ALL.map(|manner| format!("{} B {}", course.bytes(manner), manner.name()));
+    let sums =
+        TransmissionKind::ALL.map(|manner| format!("{} B {}", course.bytes(manner), manner.name()));
     let holes = course.holes.len();
     Ok(Drawn { svg: plot.svg(), title, says: format!("{}, {holes} holes", sums.join(", ")) })
 }

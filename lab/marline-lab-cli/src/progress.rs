@@ -12,16 +12,16 @@ const MS: f64 = 1e3;
 
 /// Work of a series.
 #[derive(Debug, Default)]
-pub(crate) struct Ahead {
+pub(crate) struct SeriesWork {
     runs: usize,
     missing: usize,
     cost_s: f64,
 }
 
-impl Ahead {
+impl SeriesWork {
     /// Adds jobs of a series.
     pub(crate) fn add(&mut self, series: &Series<'_>, jobs: &[Job]) {
-        let missing = series.missing(jobs);
+        let missing = series.missing_jobs(jobs);
         self.runs += jobs.len();
         self.missing += missing.len();
         self.cost_s += missing.iter().map(|job| job.cost_s()).sum::<f64>();
@@ -54,7 +54,7 @@ struct ProgressState {
 
 impl Bar {
     /// Notes a completed run.
-    pub(crate) fn note(&self, progress: &Progress<'_>) {
+    pub(crate) fn record_run(&self, progress: &Progress<'_>) {
         let mut so_far = self.so_far.lock().unwrap_or_else(PoisonError::into_inner);
         so_far.cost_s += progress.job.cost_s();
         so_far.runs += 1;

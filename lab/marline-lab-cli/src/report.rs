@@ -96,14 +96,14 @@ fn write_docs(docs: &Path, sections: &[Section]) -> anyhow::Result<()> {
                 judges,
                 "{key}: these results have no verdicts, so they are not stored"
             );
-            let text = StoredVerdicts::of(result, run).text();
+            let text = StoredVerdicts::from_result(result, run).text();
             std::fs::write(&file, text).with_context(|| file.display().to_string())?;
         }
-        let kept = kept(docs, key)?;
-        rewrite(&docs.join(format!("{key}.md")), |page| page_with_verdicts(page, &kept))?;
+        let kept = stored_verdicts(docs, key)?;
+        rewrite_file(&docs.join(format!("{key}.md")), |page| page_with_verdicts(page, &kept))?;
         all.push((key, kept));
     }
-    rewrite(&docs.join("README.md"), |page| page_with_summary(page, &all))
+    rewrite_file(&docs.join("README.md"), |page| page_with_summary(page, &all))
 }
 
 /// Differences from the stored verdicts, a line each.
@@ -111,7 +111,7 @@ fn changes(docs: &Path, sections: &[Section]) -> anyhow::Result<Vec<String>> {
     let mut changes = Vec::new();
     for section in sections.iter().filter(|section| is_kept(section)) {
         let Some((result, _)) = &section.results else { continue };
-        let found = kept(docs, &section.key)?.changes(result);
+        let found = stored_verdicts(docs, &section.key)?.changes(result);
         changes.extend(found.into_iter().map(|change| format!("{}, {change}", section.key)));
     }
     Ok(changes)
@@ -126,13 +126,16 @@ fn verdicts_file(docs: &Path, key: &str) -> PathBuf {
     docs.join("verdicts").join(format!("{key}.toml"))
 }
 
-fn kept(docs: &Path, key: &str) -> anyhow::Result<StoredVerdicts> {
+fn stored_verdicts(docs: &Path, key: &str) -> anyhow::Result<StoredVerdicts> {
     let file = verdicts_file(docs, key);
     let named = || file.display().to_string();
     StoredVerdicts::parse(&std::fs::read_to_string(&file).with_context(named)?).with_context(named)
 }
 
-fn rewrite(path: &Path, change: impl Fn(&str) -> anyhow::Result<String>) -> anyhow::Result<()> {
+fn rewrite_file(
+    path: &Path,
+    change: impl Fn(&str) -> anyhow::Result<String>,
+) -> anyhow::Result<()> {
     let named = || path.display().to_string();
     let page = std::fs::read_to_string(path).with_context(named)?;
     std::fs::write(path, change(&page).with_context(named)?).with_context(named)

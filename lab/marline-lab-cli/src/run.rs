@@ -16,7 +16,7 @@ use marline_lab::runs::{
 };
 
 use super::paper::aligned;
-use super::progress::Ahead;
+use super::progress::SeriesWork;
 use marline_cli::cmd::monitor::print;
 
 /// Arguments of `marline-lab run`.
@@ -121,14 +121,14 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         print(&lanes.iter().map(line).collect::<String>())?;
         return Ok(ExitCode::SUCCESS);
     }
-    let out = args.how.place(&args.file)?;
+    let out = args.how.results_directory(&args.file)?;
     if let Some(shard) = args.how.shard {
-        return args.how.part(shard, jobs, &out);
+        return args.how.run_shard(shard, jobs, &out);
     }
     let files = args.real_time_files(&out, &jobs, file.qlog)?;
     let records = args.how.all(&jobs, &out, files.clone())?;
-    let summary = Summary::of(&jobs, &records);
-    say(&summary, &file.title)?;
+    let summary = Summary::from_runs(&jobs, &records);
+    print_results(&summary, &file.title)?;
     summary.write(&out, &args.how.formats())?;
     let json = serde_json::to_string_pretty(&summary.json(&file.title))?;
     write(&out, "result.json", &(json + "\n"))?;
@@ -159,7 +159,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
 }
 
 /// Prints the results.
-fn say(summary: &Summary<'_>, title: &str) -> anyhow::Result<()> {
+fn print_results(summary: &Summary<'_>, title: &str) -> anyhow::Result<()> {
     if !title.is_empty() {
         print(&format!("{title}\n\n"))?;
     }
@@ -174,7 +174,7 @@ fn say(summary: &Summary<'_>, title: &str) -> anyhow::Result<()> {
     }
     print(&agreement(&summary.agreement()))?;
     let warnings = summary.warnings();
-    warn(&warnings, warnings.len());
+    print_warnings(&warnings, warnings.len());
     Ok(())
 }
 
@@ -206,7 +206,7 @@ fn write_timelines(jobs: &[Job], how: &How, interval: Duration, out: &Path) -> a
     let config = TimelineConfig::with_interval(interval)?;
     let timelines = Timelines { jobs: how.processors(), config };
     let written = timelines.write(jobs, out, &how.formats())?;
-    if let Some(cut) = written.cut() {
+    if let Some(cut) = written.omission_note() {
         eprintln!("WARNING: {cut}");
     }
     Ok(())
@@ -216,8 +216,8 @@ fn write_timelines(jobs: &[Job], how: &How, interval: Duration, out: &Path) -> a
 fn write_qlogs(jobs: &[Job], how: &How, out: &Path) -> anyhow::Result<String> {
     let qlogs = Qlogs { jobs: how.processors(), config: QlogConfig::default() };
     let files = qlogs.write(jobs, &out.join("qlog"))?;
-    let cut = files.cut();
-    warn(&cut, cut.len());
+    let cut = files.omission_notes();
+    print_warnings(&cut, cut.len());
     let QlogFiles { traces, drawings, .. } = files;
     Ok(format!(", qlog/ with {traces} traces and {drawings} drawings"))
 }
@@ -226,8 +226,8 @@ fn write_qlogs(jobs: &[Job], how: &How, out: &Path) -> anyhow::Result<String> {
 fn write_captures(jobs: &[Job], how: &How, out: &Path) -> anyhow::Result<String> {
     let captures = Captures { jobs: how.processors(), max_bytes: Captures::MAX_BYTES };
     let written = captures.write(jobs, &out.join("pcap"))?;
-    let cut = written.cut();
-    warn(&cut, cut.len());
+    let cut = written.omission_notes();
+    print_warnings(&cut, cut.len());
     let files = written.files;
     Ok(format!(", pcap/ with {files} captures"))
 }
@@ -263,7 +263,7 @@ fn agreement(agreements: &[Agreement]) -> String {
 }
 
 /// Prints the first warnings about doubtful or failed runs; `count` is the number of all.
-pub(crate) fn warn(warnings: &[String], count: usize) {
+pub(crate) fn print_warnings(warnings: &[String], count: usize) {
     const SHOWN: usize = 12;
     for warning in warnings.iter().take(SHOWN) {
         eprintln!("WARNING: {warning}");
@@ -280,7 +280,7 @@ fn write(out: &Path, name: &str, text: &str) -> anyhow::Result<()> {
 
 impl How {
     /// The directory of results.
-    pub(crate) fn place(&self, file: &Path) -> anyhow::Result<PathBuf> {
+    pub(crate) fn results_directory(&self, file: &Path) -> anyhow::Result<PathBuf> {
         let stem = file.file_stem().context("the file name is missing")?;
         let out = self.out.clone().unwrap_or_else(|| Path::new("target/lab").join(stem));
         std::fs::create_dir_all(&out).with_context(|| out.display().to_string())?;
@@ -323,24 +323,24 @@ impl How {
     ) -> anyhow::Result<Vec<Record>> {
         let store = self.store(out)?;
         let series = Series { files, ..self.series(&store) };
-        let mut ahead = Ahead::default();
+        let mut ahead = SeriesWork::default();
         ahead.add(&series, jobs);
         let bar = ahead.begin();
-        let records = series.run(jobs, &|progress| bar.note(progress));
+        let records = series.run(jobs, &|progress| bar.record_run(progress));
         bar.end();
-        StoredRuns::note(out, &store, jobs)?;
+        StoredRuns::write_list(out, &store, jobs)?;
         records
     }
 
     /// Makes the missing runs of a shard.
-    fn part(&self, shard: Shard, jobs: Vec<Job>, out: &Path) -> anyhow::Result<ExitCode> {
+    fn run_shard(&self, shard: Shard, jobs: Vec<Job>, out: &Path) -> anyhow::Result<ExitCode> {
         let store = self.store(out)?;
         let (series, all) = (self.series(&store), jobs.len());
         let jobs = shard.part(jobs);
-        let mut ahead = Ahead::default();
+        let mut ahead = SeriesWork::default();
         ahead.add(&series, &jobs);
         let bar = ahead.begin();
-        let records = series.run(&jobs, &|progress| bar.note(progress));
+        let records = series.run(&jobs, &|progress| bar.record_run(progress));
         bar.end();
         records?;
         ShardReport { shard, runs: jobs.len(), all_runs: all, failed: bar.failed() }.print(&store)
@@ -361,7 +361,7 @@ impl ShardReport {
     /// Prints the directory of the runs and their number. The exit code says whether any failed.
     pub(crate) fn print(&self, store: &Store) -> anyhow::Result<ExitCode> {
         let ShardReport { shard, runs, all_runs, failed } = *self;
-        let place = store.place().display();
+        let place = store.directory().display();
         print(&format!("shard {shard}: {runs} of {all_runs} runs, in {place}\n"))?;
         Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
     }

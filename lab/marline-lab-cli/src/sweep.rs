@@ -9,8 +9,8 @@ use marline_lab::runs::{Seeds, Sweep};
 
 use super::engine::{Engine, run_on_ray};
 use super::paper::aligned;
-use super::progress::Ahead;
-use super::run::{How, ShardReport, warn};
+use super::progress::SeriesWork;
+use super::run::{How, ShardReport, print_warnings};
 use marline_cli::cmd::monitor::print;
 
 /// Arguments of `marline-lab sweep`.
@@ -43,7 +43,7 @@ pub struct Args {
 /// cannot be written.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let file = ExperimentFile::open(&args.file)?.with_traces(args.how.trace_dir.clone());
-    let sweep = Sweep::of(&file, &args.how.stacks, Seeds::Own(args.how.seeds))?;
+    let sweep = Sweep::from_file(&file, &args.how.stacks, Seeds::Own(args.how.seeds))?;
     ensure!(
         sweep.points().all(|values| !values.is_empty()),
         "{}: the table `sweep` is missing. For example:\n\n    [sweep]\n    \"path.{}.delay\" = [\"10ms\", \
@@ -63,17 +63,17 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if let Engine::Ray(address) = &args.engine {
         return run_on_ray(&args.file, &args.how, address.as_deref());
     }
-    let out = args.how.place(&args.file)?;
+    let out = args.how.results_directory(&args.file)?;
     let store = args.how.store(&out)?;
     let series = args.how.series(&store);
-    let (mut ahead, mut mine) = (Ahead::default(), 0);
+    let (mut ahead, mut mine) = (SeriesWork::default(), 0);
     sweep.run_selected(args.how.shard, |jobs| {
         mine += jobs.len();
         ahead.add(&series, jobs);
         Ok(())
     })?;
     let bar = ahead.begin();
-    let made = sweep.run(&series, args.how.shard, &|progress| bar.note(progress));
+    let made = sweep.run(&series, args.how.shard, &|progress| bar.record_run(progress));
     bar.end();
     made?;
     if let Some(shard) = args.how.shard {
@@ -82,7 +82,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
     let swept = sweep.collect(&store, &out, &args.how.formats())?;
     print(&aligned(&swept.table()))?;
-    warn(&swept.warnings, swept.warnings_count);
+    print_warnings(&swept.warnings, swept.warnings_count);
     let files = args.how.files(&["messages", "runs", "sweep"]);
     print(&format!("\n{files} in {}\n", out.display()))?;
     Ok(if swept.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })

@@ -109,13 +109,13 @@ fn called(args: &Args, way: Sending) -> &str {
 fn table(args: &Args, result: &WhatIf) -> String {
     let mut rows = vec![["", "lost (%)", "p50 (ms)", "p95 (ms)", "p99 (ms)"].map(str::to_owned)];
     for way in Sending::ALL {
-        let mut row = vec![called(args, way).to_owned(), shown(result.lost(way).percent())];
-        row.extend(SHARES.map(|(share, _)| shown(result.quantile(way, share))));
+        let mut row = vec![called(args, way).to_owned(), estimate_text(result.lost(way).percent())];
+        row.extend(SHARES.map(|(share, _)| estimate_text(result.quantile(way, share))));
         rows.extend(<[String; 5]>::try_from(row));
     }
     for way in [Sending::First, Sending::Second, Sending::LowestRtt] {
         let mut row = vec![format!("both over {}", called(args, way)), String::new()];
-        row.extend(SHARES.map(|(share, _)| shown(result.ratio(way, share))));
+        row.extend(SHARES.map(|(share, _)| estimate_text(result.ratio(way, share))));
         rows.extend(<[String; 5]>::try_from(row));
     }
     let head = format!(
@@ -124,9 +124,9 @@ fn table(args: &Args, result: &WhatIf) -> String {
         result.lasts.as_secs_f64(),
         result.apart.as_secs_f64() * 1e3
     );
-    let together = result.together();
+    let together = result.joint_loss_ratio();
     let together = match together.value.is_finite() {
-        true => format!("lost on both: {} times as often as by chance\n", shown(together)),
+        true => format!("lost on both: {} times as often as by chance\n", estimate_text(together)),
         false => String::new(),
     };
     head + &align(&rows, &[1, 2, 3, 4]) + &together
@@ -157,7 +157,7 @@ fn csv(args: &Args, result: &WhatIf) -> String {
 }
 
 /// A value and its interval.
-fn shown(estimate: Estimate) -> String {
+fn estimate_text(estimate: Estimate) -> String {
     let number = |x: f64| match x {
         x if x.is_nan() => "-".to_owned(),
         x if x.is_infinite() => "lost".to_owned(),

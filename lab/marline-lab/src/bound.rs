@@ -3,7 +3,7 @@
 //!
 //! Sources: trace studies ask this question ("the better of the two carriers for each probe"). Here the answer is
 //! computed with the link model of the run itself: its seeds, its traces and the events of the scenario
-//! ([`Bound::of`]).
+//! ([`Bound::for_experiment`]).
 //!
 //! *One-packet messages: exact.* The bound is the earliest arrival over all paths and all times of sending, on
 //! links that carry nothing else. A request and its answer may take different paths. Random effects drawn per
@@ -56,7 +56,7 @@ impl Bound {
     ///
     /// # Errors
     /// A path or an event cannot be parsed, or a trace is missing.
-    pub fn of(experiment: &Experiment, seed: u64) -> anyhow::Result<Bound> {
+    pub fn for_experiment(experiment: &Experiment, seed: u64) -> anyhow::Result<Bound> {
         let seeds = SeedTree::new(seed);
         let workload = *experiment.workload();
         let until = START + experiment.lasts(seed) + experiment.patience;
@@ -81,7 +81,7 @@ impl Bound {
     /// Computes the bounds of a workload over these links, both directions of each, until a time. The links change
     /// only as their settings say.
     #[must_use]
-    pub fn over(
+    pub fn for_links(
         links: &[(&str, DuplexConfig)],
         workload: &Workload,
         seed: u64,

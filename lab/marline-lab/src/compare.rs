@@ -16,5 +16,5 @@ mod table;
 
 pub use contestant::Contestant;
 pub use row::{Extent, Measure, Row, rows};
-pub use session::{Bench, Made, Sample};
+pub use session::{Bench, CompletedRun, Sample};
 pub use table::{Claim, Pool, Pools, Report, pools, report};

@@ -21,7 +21,7 @@ use crate::policies;
 use crate::workload::{Gap, Workload};
 
 /// Time that a run continues after the last datagram: datagrams that arrive later count as lost.
-const PATIENCE: Duration = Duration::from_secs(3);
+const DRAIN_TIME: Duration = Duration::from_secs(3);
 const FLOW: FlowId = FlowId(1);
 
 /// Sender of the datagrams.
@@ -84,7 +84,7 @@ impl DatagramExperiment {
     ///
     /// # Errors
     /// A link cannot be parsed, or its trace is missing.
-    pub fn over(
+    pub fn on_links(
         links: &[(&str, &str)],
         trace_dir: Option<&Path>,
         workload: DatagramWorkload,
@@ -154,7 +154,7 @@ impl DatagramExperiment {
         if let Some((path, after)) = self.dies {
             paths.at_set_path_up(START + after, path, false);
         }
-        paths.world.run_until(until + PATIENCE);
+        paths.world.run_until(until + DRAIN_TIME);
         Ok(outcome(&paths))
     }
 
@@ -169,8 +169,8 @@ impl DatagramExperiment {
         let count = self.lasts.as_secs_f64().ceil() as u32;
         let mut experiment = Experiment::over(&links, Workload::Bursts { bytes, gap, count });
         experiment.trace_dir.clone_from(&self.trace_dir);
-        experiment.patience = PATIENCE;
-        let bound = Bound::of(&experiment, self.seed)?;
+        experiment.patience = DRAIN_TIME;
+        let bound = Bound::for_experiment(&experiment, self.seed)?;
         Ok(sent_ms.iter().map(|sent| bound.latency_ms(*sent, bytes)).collect())
     }
 }
@@ -230,7 +230,7 @@ mod tests {
         ];
         for seed in 0..3 {
             let lasts = Duration::from_secs(8);
-            let experiment = DatagramExperiment::over(&links, None, CALL, lasts, seed).unwrap();
+            let experiment = DatagramExperiment::on_links(&links, None, CALL, lasts, seed).unwrap();
             for policy in ["auto", "duplicate", "min-rtt", "one-path"] {
                 let outcome = experiment.run(&policies(policy)).unwrap();
                 let sent: Vec<f64> = outcome.datagrams.iter().map(|of| of.0).collect();
@@ -247,7 +247,7 @@ mod tests {
     fn lost_datagrams_are_infinitely_late_and_unknown_policies_named() {
         let links = [("a", "delay=10ms,loss=1")];
         let lasts = Duration::from_secs(2);
-        let experiment = DatagramExperiment::over(&links, None, CALL, lasts, 1).unwrap();
+        let experiment = DatagramExperiment::on_links(&links, None, CALL, lasts, 1).unwrap();
         let outcome = experiment.run(&policies("auto")).unwrap();
         assert!(!outcome.datagrams.is_empty());
         assert!(outcome.datagrams.iter().all(|(_, latency)| latency.is_infinite()));

@@ -49,30 +49,30 @@ pub struct Estimate {
 
 /// Required range of a quantity, ends included.
 #[derive(Copy, Clone, Debug, PartialEq)]
-pub struct Asked {
+pub struct RequiredRange {
     /// Lower limit; negative infinity without one.
     pub least: f64,
     /// Upper limit; infinity without one.
     pub most: f64,
 }
 
-impl Asked {
+impl RequiredRange {
     /// A range with an upper limit only.
     #[must_use]
-    pub const fn at_most(most: f64) -> Asked {
-        Asked { least: f64::NEG_INFINITY, most }
+    pub const fn at_most(most: f64) -> RequiredRange {
+        RequiredRange { least: f64::NEG_INFINITY, most }
     }
 
     /// A range with a lower limit only.
     #[must_use]
-    pub const fn at_least(least: f64) -> Asked {
-        Asked { least, most: f64::INFINITY }
+    pub const fn at_least(least: f64) -> RequiredRange {
+        RequiredRange { least, most: f64::INFINITY }
     }
 
     /// The range within this share of `of`.
     #[must_use]
-    pub fn within(share: f64, of: f64) -> Asked {
-        Asked { least: of - share * of.abs(), most: of + share * of.abs() }
+    pub fn within(share: f64, of: f64) -> RequiredRange {
+        RequiredRange { least: of - share * of.abs(), most: of + share * of.abs() }
     }
 }
 
@@ -106,8 +106,8 @@ impl Estimate {
 
     /// Compares the estimate with a required range.
     #[must_use]
-    pub fn stands(&self, asked: Asked) -> RangePosition {
-        let Asked { least, most } = asked;
+    pub fn stands(&self, asked: RequiredRange) -> RangePosition {
+        let RequiredRange { least, most } = asked;
         if !(self.low.is_finite() && self.high.is_finite() && self.value.is_finite()) {
             return RangePosition::Outside;
         }
@@ -153,7 +153,7 @@ impl<T> Samples<T> {
 
     /// Uses intervals at 95 %, as tables show them; they are not for verdicts.
     #[must_use]
-    pub fn shown(self) -> Samples<T> {
+    pub fn for_tables(self) -> Samples<T> {
         Samples { level: SHOWN, ..self }
     }
 
@@ -346,7 +346,7 @@ mod tests {
     #[test]
     fn standing_is_that_of_the_whole_interval() {
         let of = |low, value, high| Estimate { value, low, high, roots: 20 };
-        let asked = Asked::at_most(10.0);
+        let asked = RequiredRange::at_most(10.0);
         assert_eq!(of(8.0, 9.0, 10.0).stands(asked), RangePosition::Inside);
         assert_eq!(of(10.1, 11.0, 12.0).stands(asked), RangePosition::Outside);
         // Half the interval is 2 and the distance 1: four times as many roots are needed.
@@ -354,7 +354,7 @@ mod tests {
         assert_eq!(near, RangePosition::Undecided { needed: Some(80) });
         assert_eq!(of(9.0, 10.0, 11.0).stands(asked), RangePosition::Undecided { needed: None });
         assert_eq!(of(f64::NAN, 9.0, f64::NAN).stands(asked), RangePosition::Outside);
-        let both = Asked::within(0.1, 100.0);
+        let both = RequiredRange::within(0.1, 100.0);
         assert_eq!(
             of(89.0, 100.0, 111.0).stands(both),
             RangePosition::Undecided { needed: Some(25) }

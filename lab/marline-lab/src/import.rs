@@ -19,7 +19,7 @@ use marline_link::DuplexSpec;
 
 use crate::scenario::check_name;
 
-pub use csv::{Reading, read as read_csv};
+pub use csv::{ReadOptions, read as read_csv};
 pub use iperf3::read as read_iperf3;
 pub use pcap::{CaptureFile, Passage, passages, read as read_pcaps};
 pub use round_trips::{RoundTrips, round_trips};
@@ -169,7 +169,7 @@ struct Mistakes {
 }
 
 impl Mistakes {
-    fn note(&mut self, line: usize, what: impl std::fmt::Display) {
+    fn record_mistake(&mut self, line: usize, what: impl std::fmt::Display) {
         self.count += 1;
         if self.told.len() < MAX_REPORTED_MISTAKES {
             self.told.push(format!("line {line}: {what}"));

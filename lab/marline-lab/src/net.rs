@@ -2,7 +2,7 @@
 //!
 //! Names contain the instance (`ml-NAME-client`), so several nets can run side by side. The links run in this
 //! process, and the interfaces disappear with it. Everything that could remain (namespaces and processes in them)
-//! is recorded in a claim before it is created; [`sweep`] removes the remains of dead processes. See
+//! is recorded in a claim before it is created; [`remove_remains`] removes the remains of dead processes. See
 //! docs/research/lab.md.
 
 mod claim;
@@ -17,11 +17,11 @@ use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use marline_emulator::{Tapped, netns};
+use marline_emulator::{TappedPackets, netns};
 
-use crate::emulation::script::Order;
+use crate::emulation::script::ParsedCommand;
 use crate::scenario::{Event, Scenario, Side};
-pub use claim::{Claim, Owner, claims, release, sweep};
+pub use claim::{Claim, Owner, claims, release, remove_remains};
 pub use counters::Counters;
 pub use links::{LinkOptions, Links, Scheduled};
 pub use marline_emulator::RelayReport;
@@ -69,7 +69,7 @@ impl Net {
     ///
     /// # Errors
     /// The part that could not be created, with the cause; nothing is left behind.
-    pub fn up(scenario: &Scenario, options: &Options) -> anyhow::Result<Net> {
+    pub fn create(scenario: &Scenario, options: &Options) -> anyhow::Result<Net> {
         scenario.check()?;
         let claim = Claim::claim_instance(&options.instance)?;
         for side in [Side::Client, Side::Server] {
@@ -83,7 +83,7 @@ impl Net {
         let Options { trace_dir, spin, tap_bytes, .. } = options.clone();
         let made = LinkOptions { seed: scenario.seed, trace_dir, spin, tap_bytes };
         let hosts = [Side::Client, Side::Server].map(|side| claim.namespace(side));
-        let links = Links::join(hosts, &scenario.paths, schedule, &made)?;
+        let links = Links::join_namespaces(hosts, &scenario.paths, schedule, &made)?;
         for side in [Side::Client, Side::Server] {
             configure::configure(scenario, side, claim.namespace(side))
                 .with_context(|| format!("namespace {}", claim.namespace(side)))?;
@@ -108,7 +108,7 @@ impl Net {
     /// # Errors
     /// It could not be started.
     pub fn spawn(&self, side: Side, command: &mut Command) -> io::Result<Child> {
-        netns::within(self.namespace(side), || command.spawn())
+        netns::run_in(self.namespace(side), || command.spawn())
     }
 
     /// Sends a command to a path: `down`, `up uplink`, `set rate=1M`.
@@ -123,13 +123,13 @@ impl Net {
     ///
     /// # Errors
     /// No such path, or the command is for other kinds of links.
-    pub fn order(&self, path: &str, order: &Order) -> anyhow::Result<()> {
+    pub fn order(&self, path: &str, order: &ParsedCommand) -> anyhow::Result<()> {
         self.links.order(path, order)
     }
 
     /// Returns the packet copies, if they are enabled.
     #[must_use]
-    pub fn take_tapped(&self) -> Option<Tapped> {
+    pub fn take_tapped(&self) -> Option<TappedPackets> {
         self.links.take_tapped()
     }
 

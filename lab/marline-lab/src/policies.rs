@@ -14,8 +14,8 @@ thread_local! {
     static THREAD_REGISTRY: RefCell<Option<Registry>> = const { RefCell::new(None) };
 }
 
-/// The registry in use: the one of [`with`] on this thread, else that of [`choose`], else the built-in policies
-/// and those of the literature.
+/// The registry in use: the one of [`with_registry`] on this thread, else that of [`choose`], else the built-in
+/// policies and those of the literature.
 #[must_use]
 pub fn registry() -> Registry {
     let chosen = || CHOSEN.get().cloned().unwrap_or_else(marline_research::registry);
@@ -24,15 +24,15 @@ pub fn registry() -> Registry {
 
 /// Calls `work` with another registry on this thread: experiments are checked and run in virtual time with these
 /// policies. It is for callers with temporary policies; other threads do not see them.
-pub fn with<R>(registry: &Registry, work: impl FnOnce() -> R) -> R {
+pub fn with_registry<R>(registry: &Registry, work: impl FnOnce() -> R) -> R {
     /// Restores the previous registry, also after a panic.
-    struct Before(Option<Registry>);
-    impl Drop for Before {
+    struct PreviousRegistry(Option<Registry>);
+    impl Drop for PreviousRegistry {
         fn drop(&mut self) {
             THREAD_REGISTRY.set(self.0.take());
         }
     }
-    let _before = Before(THREAD_REGISTRY.replace(Some(registry.clone())));
+    let _before = PreviousRegistry(THREAD_REGISTRY.replace(Some(registry.clone())));
     work()
 }
 
@@ -62,10 +62,11 @@ mod tests {
         let scheduler = NamedScheduler::new("mine", || Box::<MinRtt>::default());
         mine.register_scheduler(scheduler).expect("the name is free");
         let known = || registry().names(PolicyKind::Scheduler).contains(&"mine");
-        with(&mine, || {
+        with_registry(&mine, || {
             assert!(known());
             assert!(!std::thread::scope(|scope| scope.spawn(known).join().expect("no panic")));
-            let ended = std::panic::catch_unwind(|| with(&registry(), || panic!("in the work")));
+            let ended =
+                std::panic::catch_unwind(|| with_registry(&registry(), || panic!("in the work")));
             assert!(ended.is_err() && known(), "what was lent before is lent again");
         });
         assert!(!known());

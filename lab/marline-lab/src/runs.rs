@@ -42,7 +42,7 @@ pub use store::Store;
 pub use stored_runs::{StoredLane, StoredRuns};
 pub use summary::{Agreement, LaneSummary, Summary};
 pub use sweep::{PointSummary, Seeds, Sweep, Swept};
-pub use timelines::{Timelines, Written};
+pub use timelines::{Timelines, WrittenSizes};
 
 /// Halves of a processor that one simulation keeps busy.
 const SIMULATION_WEIGHT: u32 = 2;
@@ -110,8 +110,9 @@ impl Job {
                     .map(|outcome| (outcome, Watched::default())),
                 _ => run_live_watched(experiment, stack, variant, self.seed, instance, watch),
             };
-            let looked_at =
-                made.and_then(|(outcome, seen)| Ok((Record::of(experiment, &outcome)?, seen)));
+            let looked_at = made.and_then(|(outcome, seen)| {
+                Ok((Record::from_outcome(experiment, &outcome)?, seen))
+            });
             last = looked_at
                 .unwrap_or_else(|error| (Record::failed(format!("{error:#}")), Watched::default()));
             if last.0.doubts.is_empty() || last.0.error.is_some() {
@@ -142,7 +143,7 @@ fn make_directory(directory: &std::path::Path) -> anyhow::Result<()> {
 
 impl Series<'_> {
     /// The stored record of a run.
-    fn kept(&self, job: &Job) -> Option<Record> {
+    fn stored_record(&self, job: &Job) -> Option<Record> {
         let lacking = self.files.as_ref().is_some_and(|files| files.lack(job));
         if lacking { None } else { self.store.read(job) }
     }
@@ -159,7 +160,7 @@ impl Series<'_> {
     ) -> anyhow::Result<Vec<Record>> {
         let mut records: Vec<Option<Record>> = Vec::new();
         for job in jobs {
-            records.push(self.kept(job));
+            records.push(self.stored_record(job));
         }
         let missing: Vec<(usize, &Job)> =
             jobs.iter().enumerate().filter(|(at, _)| records[*at].is_none()).collect();
@@ -177,8 +178,9 @@ impl Series<'_> {
                 let watch =
                     self.files.as_ref().map_or_else(Watch::default, |files| files.watch(job));
                 let (record, watched) = job.run(&format!("{}-{worker}", self.instance), &watch);
-                let put = self.files.as_ref().map_or(Ok(()), |files| files.put(job, &watched));
-                let kept = put.and_then(|()| self.store.keep(job, &record));
+                let put =
+                    self.files.as_ref().map_or(Ok(()), |files| files.write_files(job, &watched));
+                let kept = put.and_then(|()| self.store.save(job, &record));
                 progress(&Progress { job, record: &record });
                 kept.map(|()| (*at, record))
             };
@@ -194,8 +196,8 @@ impl Series<'_> {
 
     /// The jobs that have not been run yet.
     #[must_use]
-    pub fn missing<'a>(&self, jobs: &'a [Job]) -> Vec<&'a Job> {
-        jobs.iter().filter(|job| self.kept(job).is_none()).collect()
+    pub fn missing_jobs<'a>(&self, jobs: &'a [Job]) -> Vec<&'a Job> {
+        jobs.iter().filter(|job| self.stored_record(job).is_none()).collect()
     }
 }
 
@@ -215,7 +217,7 @@ pub(crate) fn check_real_time() -> anyhow::Result<()> {
         "the stacks live, tcp, mptcp and duplicate run real programs in network namespaces, which needs \
          root: use sudo, or virtual time (`--stack sim`)"
     );
-    let swept = crate::net::sweep();
+    let swept = crate::net::remove_remains();
     if !swept.is_empty() {
         eprintln!("removed remains of earlier runs: {}", swept.join(", "));
     }

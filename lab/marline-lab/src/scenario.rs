@@ -34,7 +34,7 @@ use marline_link::radio::RadioKind;
 use marline_link::{DuplexSpec, Mtu, RadioSpec, RadioUse};
 use serde::{Deserialize, Serialize};
 
-use crate::emulation::script::{self, Order};
+use crate::emulation::script::{self, ParsedCommand};
 
 /// Largest number of paths of a scenario.
 const MAX_PATHS: usize = 16;
@@ -175,7 +175,7 @@ pub enum EndpointFlag {
 impl EndpointFlag {
     /// Name in `ip mptcp`.
     #[must_use]
-    pub const fn word(self) -> &'static str {
+    pub const fn name(self) -> &'static str {
         match self {
             EndpointFlag::Signal => "signal",
             EndpointFlag::Subflow => "subflow",
@@ -202,8 +202,8 @@ impl Event {
     ///
     /// # Errors
     /// One of them cannot be parsed.
-    pub fn parse(&self) -> anyhow::Result<(Duration, Order)> {
-        script::at(&format!("{} {}", self.at, self.command))
+    pub fn parse(&self) -> anyhow::Result<(Duration, ParsedCommand)> {
+        script::parse_scheduled(&format!("{} {}", self.at, self.command))
     }
 }
 
@@ -324,11 +324,14 @@ impl Scenario {
         self.host(side).sysctl.keys().try_for_each(|key| check_sysctl(key))?;
         let mptcp = &self.host(side).mptcp;
         // The kernel's MPTCP_PM_ADDR_MAX.
-        const MOST: u8 = 8;
+        const MAX_ADDITIONAL: u8 = 8;
         for (name, value) in
             [("subflows", mptcp.subflows), ("add_addr_accepted", mptcp.add_addr_accepted)]
         {
-            ensure!(value <= MOST, "{name} = {value}: the kernel takes at most {MOST}");
+            ensure!(
+                value <= MAX_ADDITIONAL,
+                "{name} = {value}: the kernel takes at most {MAX_ADDITIONAL}"
+            );
         }
         for endpoint in &mptcp.endpoints {
             let address = endpoint.address;

@@ -54,7 +54,7 @@ pub(crate) struct StreamPlaces {
 
 impl StreamPlaces {
     /// Returns the place of the next segment that is sent on `path`.
-    pub(crate) fn place(
+    pub(crate) fn place_segment(
         &mut self,
         from_client: bool,
         path: &FourTuple,
@@ -69,7 +69,7 @@ impl StreamPlaces {
             |from: Option<&SeqNum>, to: SeqNum| from.map_or(0, |first| to.0.wrapping_sub(first.0));
         let subflow_offset = relative(self.subflow_starts.get(&flow), tcp.header.seq);
         let acked = relative(self.subflow_starts.get(&(flow.1, flow.0)), tcp.header.ack);
-        let placed = self.placement.place(flow, tcp);
+        let placed = self.placement.place_segment(flow, tcp);
         let (stream_offset, data_acked) = self.data(from_client, subflow_offset, placed, tcp);
         Place { subflow_offset, stream_offset, acked, data_acked }
     }

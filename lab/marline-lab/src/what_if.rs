@@ -104,7 +104,7 @@ pub fn what_if(
         pairs: delays.len(),
         lasts: Duration::from_nanos(lasts.max(0).unsigned_abs()),
         apart: Duration::from_nanos(apart[apart.len() / 2]),
-        blocks: Samples::new(blocks.collect(), 1).shown(),
+        blocks: Samples::new(blocks.collect(), 1).for_tables(),
     })
 }
 
@@ -190,7 +190,7 @@ impl WhatIf {
 
     /// Share lost on both paths over the share that independent losses would give; NaN if a path lost nothing.
     #[must_use]
-    pub fn together(&self) -> Estimate {
+    pub fn joint_loss_ratio(&self) -> Estimate {
         let share = |blocks: &[&Vec<Delays>]| {
             let [first, second, _, both] = Sending::ALL.map(|way| lost(blocks, way));
             both / (first * second)
@@ -252,7 +252,11 @@ mod tests {
         let result = what_if(&first, &second, Duration::ZERO, Delay::OneWay).unwrap();
         let lost = Sending::ALL.map(|way| result.lost(way).value);
         assert_eq!(lost, [0.2, 0.25, 0.2, 0.05]);
-        assert!((result.together().value - 1.0).abs() < 1e-9, "{:?}", result.together());
+        assert!(
+            (result.joint_loss_ratio().value - 1.0).abs() < 1e-9,
+            "{:?}",
+            result.joint_loss_ratio()
+        );
         assert_eq!(values(&result, 0.9), [f64::INFINITY, f64::INFINITY, f64::INFINITY, 30.0]);
         let interval = result.lost(Sending::First);
         assert!(interval.low <= 0.2 && interval.high >= 0.2, "{interval:?}");

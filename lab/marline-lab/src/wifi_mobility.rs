@@ -94,7 +94,7 @@ pub fn lasts() -> Duration {
 
 /// Bounds that the model must meet.
 #[must_use]
-pub fn fit() -> Fit {
+pub fn fit_bounds() -> Fit {
     FILE.fit
 }
 
@@ -167,7 +167,7 @@ impl MobilityRun {
 
 /// Results of probing the WiFi of some walks until the interface gives up.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Seen {
+pub struct ProbeResults {
     /// Round trips, ms, ascending.
     pub rtts_ms: Vec<f64>,
     /// Probes lost before the last answered one.
@@ -180,8 +180,8 @@ pub struct Seen {
 ///
 /// # Errors
 /// Those of [`MobilityRun::links`].
-pub fn probe(seeds: impl Iterator<Item = u64>, leaves: bool) -> anyhow::Result<Seen> {
-    let mut seen = Seen { rtts_ms: Vec::new(), lost: 0, seconds: (0, 0) };
+pub fn probe(seeds: impl Iterator<Item = u64>, leaves: bool) -> anyhow::Result<ProbeResults> {
+    let mut seen = ProbeResults { rtts_ms: Vec::new(), lost: 0, seconds: (0, 0) };
     for seed in seeds {
         let run = mobility_run(seed, leaves, false);
         let end = run.away()?.first().map_or(lasts(), |away| away.0.min(lasts()));
@@ -192,7 +192,7 @@ pub fn probe(seeds: impl Iterator<Item = u64>, leaves: bool) -> anyhow::Result<S
     Ok(seen)
 }
 
-fn probe_one(wifi: &DuplexConfig, seed: u64, end: Duration, seen: &mut Seen) {
+fn probe_one(wifi: &DuplexConfig, seed: u64, end: Duration, seen: &mut ProbeResults) {
     use marline_link::{Link, RateConfig};
     use marline_time::Instant;
 
@@ -228,7 +228,8 @@ fn probe_one(wifi: &DuplexConfig, seed: u64, end: Duration, seen: &mut Seen) {
     seen.lost += until - answered;
     let RateConfig::Steps(rates) = &wifi.down.rate else { return };
     for second in 0..sent_at(until as u64).as_millis() / 1_000 {
-        let sample = |tenth: u64| rates.at(Duration::from_millis(second * 1_000 + tenth * 100)).0;
+        let sample =
+            |tenth: u64| rates.value_at(Duration::from_millis(second * 1_000 + tenth * 100)).0;
         let bits: u64 = (0..10).map(|tenth| sample(tenth).bits_per_s() / 10).sum();
         seen.seconds.0 += 1;
         seen.seconds.1 += usize::from(bits < 1_000_000);
@@ -273,7 +274,7 @@ mod tests {
         };
         let all = 1..=u64::from(count());
         let seen = probe(all.clone(), true).expect("probes");
-        let fit = fit();
+        let fit = fit_bounds();
         let probes = (seen.rtts_ms.len() + seen.lost) as f64;
         let figures = [
             ("median", quantile(&seen.rtts_ms, 0.5), fit.rtt_p50_ms),

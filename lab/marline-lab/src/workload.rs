@@ -155,7 +155,7 @@ pub enum Sizes {
 impl Sizes {
     /// Size of a message, bytes; 0 if it does not exist.
     #[must_use]
-    pub fn of(&self, index: u32) -> u32 {
+    pub fn size_of(&self, index: u32) -> u32 {
         match self {
             Sizes::Even(bytes) => *bytes,
             Sizes::Each(sizes) => sizes.get(index as usize).copied().unwrap_or(0),
@@ -204,7 +204,7 @@ pub fn now_ns() -> u64 {
 }
 
 /// Waits until a time of the monotonic clock.
-pub async fn until(at_ns: u64) {
+pub async fn wait_until(at_ns: u64) {
     let left = at_ns.saturating_sub(now_ns());
     if left > 0 {
         tokio::time::sleep(Duration::from_nanos(left)).await;

@@ -35,7 +35,7 @@ fn record(
     to_ms: u64,
 ) -> Vec<Segment> {
     let mut paths = scene(links, workload, variant);
-    let log = SegmentLog::of(&paths);
+    let log = SegmentLog::for_paths(&paths);
     paths.world.observe(Box::new(log));
     paths.world.run_until(at(to_ms));
     let log = paths.world.observer::<SegmentLog>().expect("it was put there");

@@ -28,12 +28,12 @@ impl<T: Copy> Steps<T> {
     ///
     /// # Errors
     /// If the steps do not repeat.
-    pub fn from(&self, start: Duration) -> Result<Self, &'static str> {
+    pub fn starting_at(&self, start: Duration) -> Result<Self, &'static str> {
         let Some(period) = self.period else { return Err("steps without a period") };
         let start = Duration::from_nanos(nanos(start) % nanos(period));
         let after = self.points.partition_point(|(from, _)| *from <= start);
         let (earlier, later) = self.points.split_at(after);
-        let mut points = vec![(Duration::ZERO, self.at(start).0)];
+        let mut points = vec![(Duration::ZERO, self.value_at(start).0)];
         points.extend(later.iter().map(|(at, value)| (*at - start, *value)));
         // The first of the earlier steps applies until `start` is reached again. The last one is at the front.
         let wrapped = earlier.iter().filter(|(at, _)| *at < start);
@@ -43,7 +43,7 @@ impl<T: Copy> Steps<T> {
 
     /// The value after `elapsed`, and the elapsed time of the next change, if any.
     #[must_use]
-    pub fn at(&self, elapsed: Duration) -> (T, Option<Duration>) {
+    pub fn value_at(&self, elapsed: Duration) -> (T, Option<Duration>) {
         let (cycle_start, within) = match self.period {
             None => (Duration::ZERO, elapsed),
             Some(period) => {
@@ -82,25 +82,25 @@ mod tests {
     #[test]
     fn steps_hold_until_the_next_and_repeat() {
         let steps = Steps::new(vec![(S(0), 'a'), (S(3), 'b')], Some(S(5))).unwrap();
-        assert_eq!(steps.at(S(0)), ('a', Some(S(3))));
-        assert_eq!(steps.at(S(4)), ('b', Some(S(5))));
-        assert_eq!(steps.at(S(12)), ('a', Some(S(13))));
+        assert_eq!(steps.value_at(S(0)), ('a', Some(S(3))));
+        assert_eq!(steps.value_at(S(4)), ('b', Some(S(5))));
+        assert_eq!(steps.value_at(S(12)), ('a', Some(S(13))));
         let once = Steps::new(vec![(S(1), 'a'), (S(3), 'b')], None).unwrap();
-        assert_eq!(once.at(S(0)), ('a', Some(S(1))));
-        assert_eq!(once.at(S(99)), ('b', None));
+        assert_eq!(once.value_at(S(0)), ('a', Some(S(1))));
+        assert_eq!(once.value_at(S(99)), ('b', None));
     }
 
     #[test]
     fn steps_from_a_later_start_are_the_same_steps() {
         let steps = Steps::new(vec![(S(0), 'a'), (S(3), 'b'), (S(4), 'c')], Some(S(5))).unwrap();
         for start in 0..12 {
-            let from = steps.from(S(start)).unwrap();
+            let from = steps.starting_at(S(start)).unwrap();
             for at in 0..12 {
-                assert_eq!(from.at(S(at)).0, steps.at(S(start + at)).0, "{start} {at}");
+                assert_eq!(from.value_at(S(at)).0, steps.value_at(S(start + at)).0, "{start} {at}");
             }
             assert_eq!(from.period(), steps.period());
         }
-        assert!(Steps::new(vec![(S(0), 'a')], None).unwrap().from(S(1)).is_err());
+        assert!(Steps::new(vec![(S(0), 'a')], None).unwrap().starting_at(S(1)).is_err());
     }
 
     #[test]

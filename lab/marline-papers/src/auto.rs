@@ -41,7 +41,7 @@ impl Paper for Auto {
 
     fn run(&self, context: &Context<'_>) -> anyhow::Result<Reproduction> {
         let file = PaperFile::<Setup>::parse(TEXT)?;
-        let (setup, limits) = (Setup::of(&file, context), Limits::of(&file)?);
+        let (setup, limits) = (Setup::from_file(&file, context), Limits::from_file(&file)?);
         let mut result = Reproduction::default();
         on_recorded(context, &setup, &limits, &mut result)?;
         on_generated(context, &setup, &limits, &mut result)?;
@@ -66,7 +66,7 @@ fn on_recorded(
 ) -> anyhow::Result<()> {
     let Some(pairs) = recorded_pairs(context, "auto", result)? else { return Ok(()) };
     let view = |half| View { setup, limits, pairs: &pairs, half };
-    let (samples, mut judged) = context.judge(
+    let (samples, mut judged) = context.judge_part(
         RECORDED,
         |root| pairs.iter().map(|pair| cell::on_recorded(context, setup, pair, root)).collect(),
         |samples| {
@@ -77,7 +77,7 @@ fn on_recorded(
     // All these rows together decide how many roots are run.
     let calibrated = calibration::rows(&view(PairSubset::Judged), &samples);
     judged.truncate(judged.len() - calibrated.len());
-    let count = |half| pairs.iter().filter(|pair| PairSubset::of(&pair.name) == half).count();
+    let count = |half| pairs.iter().filter(|pair| PairSubset::of_pair(&pair.name) == half).count();
     let title = format!("{} recorded pairs held out", count(PairSubset::Judged));
     result.tables.push(Table::new("recorded", title, judged));
     let title = format!("{} recorded pairs on which it was tuned", count(PairSubset::Tuned));

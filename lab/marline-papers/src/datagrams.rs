@@ -34,7 +34,7 @@ impl Paper for Datagrams {
 
     fn run(&self, context: &Context<'_>) -> anyhow::Result<Reproduction> {
         let file = PaperFile::<Setup>::parse(TEXT)?;
-        let (setup, limits) = (Setup::of(&file, context), Limits::of(&file)?);
+        let (setup, limits) = (Setup::from_file(&file, context), Limits::from_file(&file)?);
         let mut result = Reproduction::default();
         on_recorded(context, &setup, &limits, &mut result)?;
         let samples = context.sample(DEATHS, |root| cell::deaths(&setup, root))?;
@@ -62,12 +62,12 @@ fn on_recorded(
 ) -> anyhow::Result<()> {
     let Some(pairs) = recorded_pairs(context, "datagrams", result)? else { return Ok(()) };
     let view = |half| View { setup, limits, pairs: &pairs, half };
-    let (samples, judged) = context.judge(
+    let (samples, judged) = context.judge_part(
         RECORDED,
         |root| pairs.iter().map(|pair| cell::on_pair(context, setup, pair, root)).collect(),
         |samples| Ok(view(PairSubset::Judged).rows(samples)),
     )?;
-    let count = |half| pairs.iter().filter(|pair| PairSubset::of(&pair.name) == half).count();
+    let count = |half| pairs.iter().filter(|pair| PairSubset::of_pair(&pair.name) == half).count();
     let title = format!("{} recorded pairs on which nothing was tuned", count(PairSubset::Judged));
     result.tables.push(Table::new("recorded", title, judged));
     let title = format!("{} recorded pairs on which it was tuned", count(PairSubset::Tuned));

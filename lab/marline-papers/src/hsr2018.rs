@@ -75,14 +75,15 @@ impl Paper for HighSpeedRail {
         let file = PaperFile::<Published>::parse(TEXT)?;
         let most = file.tolerance("papd_of_others")?;
         let length = context.length(LENGTH).max(SHORTEST);
-        let tables_of = |rides: &Samples<Vec<Ride>>| tables(&Sets::of(rides, context.master), most);
-        let (rides, _) = context.judge(
+        let tables_of =
+            |rides: &Samples<Vec<Ride>>| tables(&Sets::from_rides(rides, context.master), most);
+        let (rides, _) = context.judge_part(
             RIDES,
             |root| CLASSES.iter().map(|class| ride(class, length, root.seed)).collect(),
             |rides| Ok(tables_of(rides).into_iter().flat_map(|table| table.rows).collect()),
         )?;
         let shares = file.published.shares();
-        let (as_studied, studied_rows) = context.judge(
+        let (as_studied, studied_rows) = context.judge_part(
             STUDIED,
             |root| as_studied(length, root),
             |rides| Ok(studied::rows(rides, &shares)),
@@ -91,12 +92,12 @@ impl Paper for HighSpeedRail {
         let of_replays = |samples: &Samples<Replay>| {
             efficiencies(samples, context.master, |r| vec![of_best(&r.two, &r.alone)])
         };
-        let (replays, replayed) = context.judge(
+        let (replays, replayed) = context.judge_part(
             REPLAY,
             |root| recording.replay(length, root),
             |samples| Ok(rows::shares(&of_replays(samples), Some(most))),
         )?;
-        let sets = Sets::of(&rides, context.master);
+        let sets = Sets::from_rides(&rides, context.master);
         let wide = by_class(&as_studied, context.master, |ride| of_best(&ride.two, &ride.alone));
         let mut tables = tables_of(&rides);
         let title = "Two carriers with the study's buffers (2 MB to send, 3 MB to receive)";
@@ -150,7 +151,7 @@ struct Sets {
 }
 
 impl Sets {
-    fn of(samples: &Samples<Vec<Ride>>, master: u64) -> Sets {
+    fn from_rides(samples: &Samples<Vec<Ride>>, master: u64) -> Sets {
         let two = |ride: &Ride| of_best(&ride.two, &ride.alone[..2]);
         Sets {
             two: by_class(samples, master, two),

@@ -7,7 +7,7 @@
 use marline_lab::figure::number;
 use serde::{Deserialize, Serialize};
 
-use crate::estimate::{Asked, Estimate, MIN_ROOTS, RangePosition};
+use crate::estimate::{Estimate, MIN_ROOTS, RangePosition, RequiredRange};
 use crate::value::Value;
 
 /// Verdict on a row.
@@ -31,7 +31,7 @@ pub enum Verdict {
 impl Verdict {
     /// The verdict as text.
     #[must_use]
-    pub const fn word(self) -> &'static str {
+    pub const fn name(self) -> &'static str {
         match self {
             Verdict::Accepted => "accepted",
             Verdict::NotAccepted => "not accepted",
@@ -168,21 +168,26 @@ impl Row {
 
     /// Adds a requirement without a number. `met` is true if every run meets it.
     #[must_use]
-    pub fn holds(self, met: bool, requirement: impl Into<String>) -> Row {
+    pub fn require(self, met: bool, requirement: impl Into<String>) -> Row {
         let standing = if met { RangePosition::Inside } else { RangePosition::Outside };
         self.combined(standing, requirement.into())
     }
 
     /// Requires our value to lie in this range. `requirement` is its text.
     #[must_use]
-    pub fn asked(self, asked: Asked, requirement: impl Into<String>) -> Row {
+    pub fn require_range(self, asked: RequiredRange, requirement: impl Into<String>) -> Row {
         let ours = self.our_estimate();
         self.also(&ours, asked, requirement)
     }
 
     /// Adds a requirement on another quantity.
     #[must_use]
-    pub fn also(mut self, of: &Estimate, asked: Asked, requirement: impl Into<String>) -> Row {
+    pub fn also(
+        mut self,
+        of: &Estimate,
+        asked: RequiredRange,
+        requirement: impl Into<String>,
+    ) -> Row {
         let standing = of.stands(asked);
         if (1..MIN_ROOTS).contains(&of.roots) {
             self = self.combined(standing, requirement.into());
@@ -220,8 +225,8 @@ impl Row {
     /// Requires our value to be within this share of the paper's.
     #[must_use]
     pub fn within(self, share: f64) -> Row {
-        let asked = Asked::within(share, number_of(self.paper.as_ref()));
-        self.asked(asked, format!("within {} % of the paper", number(100.0 * share)))
+        let asked = RequiredRange::within(share, number_of(self.paper.as_ref()));
+        self.require_range(asked, format!("within {} % of the paper", number(100.0 * share)))
     }
 
     /// Requires our value to be within this share of `of`, called `name`. `of` is a constant. Measured values are
@@ -229,21 +234,21 @@ impl Row {
     #[must_use]
     pub fn within_of(self, share: f64, of: f64, name: &str) -> Row {
         let text = format!("within {} % of {name} ({})", number(100.0 * share), number(of));
-        self.asked(Asked::within(share, of), text)
+        self.require_range(RequiredRange::within(share, of), text)
     }
 
     /// Requires our value to be at most `limit`, in the unit of our value.
     #[must_use]
     pub fn at_most(self, limit: f64) -> Row {
         let text = format!("at most {}", limit_words(limit, self.unit()));
-        self.asked(Asked::at_most(limit), text)
+        self.require_range(RequiredRange::at_most(limit), text)
     }
 
     /// Requires our value to be at least `limit`, in the unit of our value.
     #[must_use]
     pub fn at_least(self, limit: f64) -> Row {
         let text = format!("at least {}", limit_words(limit, self.unit()));
-        self.asked(Asked::at_least(limit), text)
+        self.require_range(RequiredRange::at_least(limit), text)
     }
 
     /// The verdict in words, with the number of roots or the parameter it depends on.
@@ -257,7 +262,7 @@ impl Row {
                 "inconclusive (the estimate lies on the limit)".to_owned()
             }
             (Verdict::Fitted, _) => format!("not judged: fitted ({})", self.fitted),
-            (verdict, _) if self.fitted.is_empty() => verdict.word().to_owned(),
+            (verdict, _) if self.fitted.is_empty() => verdict.name().to_owned(),
             _ => format!("fitted ({})", self.fitted),
         }
     }

@@ -69,7 +69,7 @@ struct Number {
 impl Number {
     fn bound_ratio(&self, pool: &Pool) -> Option<f64> {
         let (latencies, least, share) = self.latency?;
-        Some(bound::ratio(pool.of(latencies), pool.of(least), share))
+        Some(bound::ratio(pool.values_of(latencies), pool.values_of(least), share))
     }
 }
 
@@ -258,7 +258,7 @@ fn relative(pools: &Pools<'_>, base: &Baseline) -> Figure {
     let names = ["kernel TCP on the fast path (alive)", "Marline", "Marline, best policies"];
     let title = "Latency beside the kernel's Multipath TCP";
     let mut bars =
-        Bars::new(title, "share of the kernel's latency", &names).mark(1.0, "kernel MPTCP");
+        Bars::new(title, "share of the kernel's latency", &names).add_line(1.0, "kernel MPTCP");
     for (row, by) in pools {
         for number in numbers(row, base).iter().filter(|number| !number.more) {
             let of = |who| by.get(&who).map_or(f64::NAN, |pool| (number.value)(pool));

@@ -44,10 +44,12 @@ pub use file::PaperFile;
 pub use judge::{Row, Verdict};
 pub use markdown::{page_with_summary, page_with_verdicts};
 use marline_lab::estimate;
-pub use marline_lab::estimate::{Asked, CONFIDENCE, Estimate, MIN_ROOTS, Samples, pooled_quantile};
+pub use marline_lab::estimate::{
+    CONFIDENCE, Estimate, MIN_ROOTS, RequiredRange, Samples, pooled_quantile,
+};
 pub use output::{Machine, RunInfo, load, store};
 pub use paper::{Context, Effort, Paper, Spent, trace_directory};
-pub use roots::{Part, Root, forget};
+pub use roots::{Part, Root, remove_stored};
 pub use table::{Column, Counts, Grid, Reproduction, Table};
 pub use value::Value;
 pub use verdicts::{StoredRow, StoredTable, StoredVerdicts};

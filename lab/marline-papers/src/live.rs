@@ -64,7 +64,7 @@ impl Paper for Live {
             ends.push(jobs.len());
             families.push(experiment.title);
         }
-        let (done, of) = (std::sync::atomic::AtomicUsize::new(0), series.missing(&jobs).len());
+        let (done, of) = (std::sync::atomic::AtomicUsize::new(0), series.missing_jobs(&jobs).len());
         let records = series.run(&jobs, &|progress| {
             let done = 1 + done.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
             (context.progress)(&progress.job.lane.stack.to_string(), done, of);
@@ -84,7 +84,7 @@ impl Paper for Live {
         let mut grid = Grid::new("both", "both sides", &columns);
         for (title, range) in families.iter().zip(ends.windows(2)) {
             let these = range[0]..range[1];
-            let summary = Summary::of(&jobs[these.clone()], &records[these.clone()]);
+            let summary = Summary::from_runs(&jobs[these.clone()], &records[these.clone()]);
             for warning in summary.warnings() {
                 anyhow::ensure!(!warning.contains("FAILED"), "{warning}");
             }

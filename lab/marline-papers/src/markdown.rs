@@ -18,7 +18,7 @@ const END: &str = "<!-- end of results -->";
 pub fn page_with_verdicts(page: &str, verdicts: &StoredVerdicts) -> anyhow::Result<String> {
     let mut text = format!("Master root {}, {}.\n", verdicts.master, verdicts.effort);
     for table in &verdicts.tables {
-        let _ = writeln!(text, "\n**{}**{}", table.title, settled(table));
+        let _ = writeln!(text, "\n**{}**{}", table.title, settled_counts(table));
         let mut separator = "\n";
         for asked in requirements(table) {
             let rows: Vec<&StoredRow> =
@@ -70,8 +70,8 @@ fn requirements(table: &StoredTable) -> Vec<&str> {
 }
 
 /// Numbers of rows that need no attention, in parentheses. Empty if there are none.
-fn settled(table: &StoredTable) -> String {
-    let count = |verdict| table.rows.iter().filter(|row| row.is(verdict)).count();
+fn settled_counts(table: &StoredTable) -> String {
+    let count = |verdict| table.rows.iter().filter(|row| row.has_verdict(verdict)).count();
     let counts = [("accepted", Verdict::Accepted), ("fitted", Verdict::Fitted)]
         .map(|(word, verdict)| (word, count(verdict)))
         .into_iter()
@@ -84,22 +84,22 @@ fn settled(table: &StoredTable) -> String {
 /// Rows with one requirement that is missed or undecided, one sentence per verdict.
 fn open(rows: &[&StoredRow]) -> Vec<String> {
     let with = |verdict| -> Vec<&StoredRow> {
-        rows.iter().filter(|row| row.is(verdict)).copied().collect()
+        rows.iter().filter(|row| row.has_verdict(verdict)).copied().collect()
     };
     let mut open = Vec::new();
     let missed = with(Verdict::NotAccepted);
     if !missed.is_empty() {
-        open.push(format!("**not accepted:** {}.", listed(&missed, short)));
+        open.push(format!("**not accepted:** {}.", rows_text(&missed, short)));
     }
     let undecided = with(Verdict::Inconclusive);
     if !undecided.is_empty() {
-        open.push(format!("**inconclusive:** {}.", listed(&undecided, str::to_owned)));
+        open.push(format!("**inconclusive:** {}.", rows_text(&undecided, str::to_owned)));
     }
     open
 }
 
 /// Rows with their values. Consecutive rows that share the text before the first colon of their name show it once.
-fn listed(rows: &[&StoredRow], shown: impl Fn(&str) -> String) -> String {
+fn rows_text(rows: &[&StoredRow], shown: impl Fn(&str) -> String) -> String {
     let mut texts = Vec::new();
     let mut said = None;
     for row in rows {
@@ -151,7 +151,7 @@ mod tests {
             tables: vec![Table::new("t", "Title", rows)],
             ..Reproduction::default()
         };
-        let verdicts = StoredVerdicts::of(&result, &crate::tests::info());
+        let verdicts = StoredVerdicts::from_result(&result, &crate::tests::info());
         let made = page_with_verdicts(&page, &verdicts).expect("marks");
         assert!(made.starts_with("# Page\n\n<!-- results") && made.ends_with("-->\n\nMore.\n"));
         assert!(!made.contains("stale"));

@@ -11,7 +11,7 @@ mod scenes;
 use marline_lab::experiment::Variant;
 use serde::Deserialize;
 
-use crate::estimate::{Asked, Samples};
+use crate::estimate::{RequiredRange, Samples};
 use crate::file::PaperFile;
 use crate::judge::Row;
 use crate::paper::{Context, Effort, Paper};
@@ -86,7 +86,7 @@ impl Paper for Matrix {
         let setup = &file.published;
         let variants: Vec<Variant> = setup.contestant.iter().map(Contestant::variant).collect();
         let margin = file.tolerance("of_best")?;
-        let (samples, rows) = context.judge(
+        let (samples, rows) = context.judge_part(
             PART,
             |root| measure::all(context, &variants, root),
             |samples| Ok(View { setup, samples }.rows(margin)),
@@ -104,11 +104,11 @@ impl Paper for Matrix {
         let title = "Rides by train at 150 to 310 km/h: the default's goodput over that of the best carrier alone";
         result.tables.push(Table::new("rides", title, ride_rows(&rides, below, least)));
         let range = |least: &str, most: &str| {
-            anyhow::Ok(Asked { least: file.tolerance(least)?, most: file.tolerance(most)? })
+            anyhow::Ok(RequiredRange { least: file.tolerance(least)?, most: file.tolerance(most)? })
         };
         let fair = range("share_least", "share_most")?;
         let ever = range("share_never_below", "share_never_above")?;
-        let (rows, shares) = beside::judge(context, &variants[AUTO], fair, ever)?;
+        let (rows, shares) = beside::judge_shares(context, &variants[AUTO], fair, ever)?;
         let title = "Beside others: a bottleneck of 10 or 50 Mbit/s, 20 or 80 ms, with a buffer of \
              1, 2 or 4 bandwidth-delay products";
         result.tables.push(Table::new("beside", title, rows));
@@ -123,7 +123,7 @@ fn ride_rows(rides: &Samples<Ride>, below: f64, least: f64) -> Vec<Row> {
     let row =
         Row::new("rides on which it is below the best carrier").estimate(&share.percent(), "%");
     let asked = format!("at most {} %", 100.0 * below);
-    let shares = row.also(&share, Asked::at_most(below), asked);
+    let shares = row.also(&share, RequiredRange::at_most(below), asked);
     let worst = rides
         .estimate(|picked| picked.iter().map(|ride| ride.of_best()).fold(f64::INFINITY, f64::min));
     let worst = Row::new("the worst ride").estimate(&worst, "").at_least(least);

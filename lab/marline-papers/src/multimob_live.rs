@@ -11,7 +11,7 @@ use marline_lab::keep;
 use crate::file::PaperFile;
 use crate::paper::{Context, Paper};
 use crate::table::Reproduction;
-use campaign::{Campaign, Known};
+use campaign::{Campaign, PublishedValues};
 
 const TEXT: &str = include_str!("../papers/multimob-live.toml");
 
@@ -32,7 +32,7 @@ impl Paper for MultiMobLive {
     }
 
     fn run(&self, context: &Context<'_>) -> anyhow::Result<Reproduction> {
-        let file = PaperFile::<Known>::parse(TEXT)?;
+        let file = PaperFile::<PublishedValues>::parse(TEXT)?;
         let campaign = Campaign::run(context)?;
         let records = || campaign.all().flat_map(|runs| &runs.records);
         let doubtful = records().filter(|record| !record.doubts.is_empty()).count();

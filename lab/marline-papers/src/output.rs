@@ -150,7 +150,7 @@ fn table_csv(table: &Table) -> String {
         fields.extend(cells(row.paper.as_ref()));
         fields.extend(cells(row.ours.as_ref()));
         fields.push(row.bound_ratio.map_or_else(String::new, |ratio| ratio.to_string()));
-        fields.extend([row.requirement.clone(), row.verdict.word().to_owned()]);
+        fields.extend([row.requirement.clone(), row.verdict.name().to_owned()]);
         fields.push(row.roots.map_or_else(String::new, |roots| roots.to_string()));
         fields.push(row.needed.map_or_else(String::new, |needed| needed.to_string()));
         fields.extend([row.fitted.clone(), row.remark.clone()]);

@@ -94,7 +94,7 @@ impl Context<'_> {
     }
 
     /// Records the cost of a root. A root that this run measured itself is not recorded twice.
-    pub(crate) fn spend(&self, part: &'static str, root: u64, cpu_s: f64) {
+    pub(crate) fn record_cost(&self, part: &'static str, root: u64, cpu_s: f64) {
         let mut spent = self.spent.lock().unwrap_or_else(PoisonError::into_inner);
         spent.entry((part, root)).or_insert(cpu_s);
     }
@@ -114,7 +114,7 @@ impl Context<'_> {
         let results = parallel(self.jobs, items, |item| {
             // A panic must not discard the results of other keys.
             let result = catch_unwind(AssertUnwindSafe(|| run(item)))
-                .unwrap_or_else(|panic| Err(anyhow::anyhow!("{what}: {}", words(&*panic))));
+                .unwrap_or_else(|panic| Err(anyhow::anyhow!("{what}: {}", panic_text(&*panic))));
             let done = 1 + done.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
             (self.progress)(what, done, items.len());
             result
@@ -132,7 +132,7 @@ impl Context<'_> {
 }
 
 /// Message of a panic.
-fn words(panic: &(dyn std::any::Any + Send)) -> &str {
+fn panic_text(panic: &(dyn std::any::Any + Send)) -> &str {
     let text = panic.downcast_ref::<String>().map(String::as_str);
     text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("a run panicked")
 }

@@ -77,10 +77,10 @@ impl Paper for Raiciu {
 
     fn run(&self, context: &Context<'_>) -> anyhow::Result<Reproduction> {
         let file = PaperFile::<Published>::parse(TEXT)?;
-        let Judged { runs, peaks, medians, claims } = study::judge(context, &file)?;
-        let (losses, losses_grid) = loss::judge(context, &file)?;
-        let (nsdi, [nsdi_grid, exact_grid]) = nsdi::judge(context, &file)?;
-        let drawn = drawn::judge(context, &file)?;
+        let Judged { runs, peaks, medians, claims } = study::judge_study(context, &file)?;
+        let (losses, losses_grid) = loss::judge_loss(context, &file)?;
+        let (nsdi, [nsdi_grid, exact_grid]) = nsdi::judge_nsdi(context, &file)?;
+        let drawn = drawn::judge_drawn(context, &file)?;
         let doubled = shown::doubled(context, &file)?;
         let tables = vec![
             Table::new("peaks", "CS244: peaks of the density of block latencies", peaks),

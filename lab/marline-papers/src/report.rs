@@ -110,7 +110,7 @@ impl Page {
                 }
                 Some((result, run)) => {
                     let (verdict, counts) = (result.verdict(), result.counts());
-                    self.add(format_args!("{}", verdict_cell(verdict, verdict.word())));
+                    self.add(format_args!("{}", verdict_cell(verdict, verdict.name())));
                     for count in [
                         counts.accepted,
                         counts.not_accepted,
@@ -159,7 +159,7 @@ impl Page {
             false => self.add(format_args!("<p>{citation}</p>\n")),
         }
         let (accepted, command) =
-            (words(file.accepted.trim_end_matches('.')), escape(&file.command));
+            (html_text(file.accepted.trim_end_matches('.')), escape(&file.command));
         self.add(format_args!(
             "<p>Accepted when: {accepted}.</p>\n<p><code>{command}</code></p>\n"
         ));
@@ -177,7 +177,7 @@ impl Page {
         result.figures.iter().for_each(|figure| self.figure(figure));
         result.grids.iter().for_each(|grid| self.grid(grid));
         for note in &result.notes {
-            self.add(format_args!("<p>{}</p>\n", words(note)));
+            self.add(format_args!("<p>{}</p>\n", html_text(note)));
         }
         let machine = &run.machine;
         self.add(format_args!(
@@ -267,7 +267,7 @@ impl Page {
         }
         self.add(format_args!("<h3>{title}</h3>\n<ul>\n"));
         for item in items {
-            self.add(format_args!("<li>{}</li>\n", words(item)));
+            self.add(format_args!("<li>{}</li>\n", html_text(item)));
         }
         self.add(format_args!("</ul>\n"));
     }
@@ -284,7 +284,7 @@ fn cell(value: Option<&Value>) -> String {
 }
 
 /// HTML of a text in which backticks mark code.
-fn words(text: &str) -> String {
+fn html_text(text: &str) -> String {
     let mut html = String::new();
     let mut pieces = text.split('`').peekable();
     let mut is_code = false;
@@ -343,9 +343,9 @@ mod tests {
 
     #[test]
     fn text_between_backticks_is_code() {
-        assert_eq!(words("a `b<c` d"), "a <code>b&lt;c</code> d");
-        assert_eq!(words("`a` and `b"), "<code>a</code> and `b");
-        assert_eq!(words("none"), "none");
+        assert_eq!(html_text("a `b<c` d"), "a <code>b&lt;c</code> d");
+        assert_eq!(html_text("`a` and `b"), "<code>a</code> and `b");
+        assert_eq!(html_text("none"), "none");
     }
 
     #[test]

@@ -99,7 +99,7 @@ impl Context<'_> {
     ///
     /// # Errors
     /// A run failed, its result cannot be stored, or `rows` failed.
-    pub fn judge<T>(
+    pub fn judge_part<T>(
         &self,
         part: Part,
         measure: impl Fn(&Root) -> anyhow::Result<T> + Sync,
@@ -173,7 +173,7 @@ impl Context<'_> {
                 (None, None) => anyhow::bail!("{}: a root was lost", part.name),
             };
             digest::run_ended(runs);
-            self.spend(part.name, root.seed, cpu_s);
+            self.record_cost(part.name, root.seed, cpu_s);
             all.push(sample);
         }
         Ok(Samples::new(all, self.master))
@@ -227,7 +227,7 @@ impl Ledger {
         fs::create_dir_all(&directory).with_context(named)?;
         let head = Head { program: context.program.to_owned(), master: context.master };
         let text = fs::read_to_string(&path).unwrap_or_default();
-        let (kept, whole) = Ledger::kept(&text, &head);
+        let (kept, whole) = Ledger::stored_lines(&text, &head);
         let mut file =
             fs::OpenOptions::new().create(true).append(true).open(&path).with_context(named)?;
         file.set_len(whole as u64).with_context(named)?;
@@ -239,7 +239,7 @@ impl Ledger {
     }
 
     /// Lines of a file with this head, and the length of its complete lines in bytes.
-    fn kept(text: &str, head: &Head) -> (BTreeMap<u64, Line>, usize) {
+    fn stored_lines(text: &str, head: &Head) -> (BTreeMap<u64, Line>, usize) {
         let mut kept = BTreeMap::new();
         let mut whole = 0;
         for (number, line) in text.split_inclusive('\n').enumerate() {
@@ -273,7 +273,7 @@ fn directory(context: &Context<'_>) -> PathBuf {
 ///
 /// # Errors
 /// The directory cannot be removed.
-pub fn forget(context: &Context<'_>) -> anyhow::Result<()> {
+pub fn remove_stored(context: &Context<'_>) -> anyhow::Result<()> {
     let directory = directory(context);
     match directory.exists() {
         true => fs::remove_dir_all(&directory).with_context(|| directory.display().to_string()),
@@ -289,7 +289,7 @@ fn thread_seconds() -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::estimate::{Asked, Estimate};
+    use crate::estimate::{Estimate, RequiredRange};
 
     #[test]
     fn seeds_of_different_masters_are_distinct_and_far_apart() {
@@ -308,7 +308,9 @@ mod tests {
     fn more_roots_are_run_if_they_can_decide_a_row() {
         let row = |value: f64, half: f64| {
             let estimate = Estimate { value, low: value - half, high: value + half, roots: 20 };
-            Row::new("x").estimate(&estimate, "ms").asked(Asked::at_most(10.0), "at most 10 ms")
+            Row::new("x")
+                .estimate(&estimate, "ms")
+                .require_range(RequiredRange::at_most(10.0), "at most 10 ms")
         };
         assert_eq!(next(&[row(8.0, 1.0), row(12.0, 1.0)], 20, 100), None);
         // 45 roots would decide it, and a quarter more are run.
@@ -325,11 +327,11 @@ mod tests {
         let line =
             |root| format!("{{\"root\":{root},\"cpu_s\":0.5,\"digest\":7,\"sample\":[1.5]}}\n");
         let text = format!("{first}\n{}{}{{\"root\":9,\"cpu", line(1), line(2));
-        let (kept, whole) = Ledger::kept(&text, &head());
+        let (kept, whole) = Ledger::stored_lines(&text, &head());
         assert_eq!(kept.keys().copied().collect::<Vec<_>>(), [1, 2]);
         assert!(text[whole..].starts_with("{\"root\":9"));
         assert_eq!(kept[&1].read::<Vec<f64>>("x").unwrap(), [1.5]);
         let other = Head { master: 2, ..head() };
-        assert_eq!(Ledger::kept(&text, &other).1, 0);
+        assert_eq!(Ledger::stored_lines(&text, &other).1, 0);
     }
 }

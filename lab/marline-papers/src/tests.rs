@@ -83,7 +83,7 @@ fn a_verdict_is_that_of_the_whole_interval() {
     let few = Samples::new(vec![1.0; 19], 1).mean(|value| *value);
     let few = Row::new("x").estimate(&few, "ms").at_most(90.0);
     assert_eq!(few.verdict, Verdict::NotJudged);
-    assert_eq!(few.holds(false, "z").verdict, Verdict::NotJudged);
+    assert_eq!(few.require(false, "z").verdict, Verdict::NotJudged);
 }
 
 #[test]
@@ -102,16 +102,16 @@ fn roots_are_measured_once_and_added_while_a_row_is_undecided() {
         };
         let part = Part::new("part", 20, 60);
         let ran = || ran.swap(0, std::sync::atomic::Ordering::Relaxed);
-        let (samples, judged) = context.judge(part, measure, rows(9.0)).unwrap();
+        let (samples, judged) = context.judge_part(part, measure, rows(9.0)).unwrap();
         assert_eq!((samples.roots(), judged[0].verdict, ran()), (20, Verdict::Accepted, 20));
         // The second call costs nothing and has the same results.
-        let again = context.judge(part, measure, rows(9.0)).unwrap();
+        let again = context.judge_part(part, measure, rows(9.0)).unwrap();
         assert_eq!((again.0.all(), ran()), (samples.all(), 0));
         // Another build measures the roots again.
         let other = Context { program: "q", ..*context };
-        other.judge(part, measure, rows(9.0)).unwrap();
+        other.judge_part(part, measure, rows(9.0)).unwrap();
         assert_eq!(ran(), 20);
-        let (more, judged) = other.judge(part, measure, rows(5.5)).unwrap();
+        let (more, judged) = other.judge_part(part, measure, rows(5.5)).unwrap();
         assert_eq!((judged[0].verdict, ran()), (Verdict::Accepted, more.roots() - 20));
         assert!(more.roots() > 20, "{judged:?}");
         // A result that cannot be stored is reported at once.

@@ -11,7 +11,7 @@ use marline_algos::PolicyKind;
 use marline_lab::experiment::Variant;
 use marline_lab::figure::{Figure, HeatMap, number};
 
-use crate::estimate::{Asked, Samples};
+use crate::estimate::{RequiredRange, Samples};
 use crate::file::PaperFile;
 use crate::judge::Row;
 use crate::paper::{Context, Paper};
@@ -47,10 +47,10 @@ impl Paper for Traces {
         let mut pairs = pairs::pairs(directory, &file.published)?;
         anyhow::ensure!(!pairs.is_empty(), "no pair of traces in {}", directory.display());
         pairs.truncate(context.count(pairs.len()));
-        let margins = Margins::of(&file)?;
+        let margins = Margins::from_file(&file)?;
         let never = file.tolerance("never_worse")?;
         let default = [shipped()];
-        let (_, rows) = context.judge(
+        let (_, rows) = context.judge_part(
             JUDGED,
             |root| measure(context, &file.published, &pairs, &default, root),
             |samples| Ok(never_worse(samples, margins, never)),
@@ -60,7 +60,7 @@ impl Paper for Traces {
             .sample(SHOWN, |root| measure(context, &file.published, &pairs, &variants, root))?;
         let names = variants.iter().map(|variant| variant.name.clone()).collect();
         let roots = shown.all().to_vec();
-        Ok(show(rows, &Measured { pairs, schedulers: names, roots, margins }))
+        Ok(reproduction(rows, &Measured { pairs, schedulers: names, roots, margins }))
     }
 }
 
@@ -130,7 +130,7 @@ fn never_worse(samples: &Samples<Cells>, margins: Margins, never: f64) -> Vec<Ro
         let text = format!("at least {} %", number(100.0 * never));
         let share = share(measures).percent();
         let row = Row::new(what).paper_claim("never worse, which is our own promise");
-        row.estimate(&share, "%").asked(Asked::at_least(100.0 * never), text)
+        row.estimate(&share, "%").require_range(RequiredRange::at_least(100.0 * never), text)
     };
     let each = Measure::ALL.map(|measure| {
         row(
@@ -162,7 +162,7 @@ impl Measured {
     }
 
     /// Mean over the roots of the ratio of a scheduler's goodput to that of the better path.
-    fn gain(&self, pair: usize, scheduler: usize) -> f64 {
+    fn goodput_gain(&self, pair: usize, scheduler: usize) -> f64 {
         let of = |cells: &Cells| {
             let cells = &cells[pair];
             cells[2 + scheduler].goodput / cells[0].goodput.max(cells[1].goodput)
@@ -185,7 +185,7 @@ impl Measured {
     }
 }
 
-fn show(rows: Vec<Row>, measured: &Measured) -> Reproduction {
+fn reproduction(rows: Vec<Row>, measured: &Measured) -> Reproduction {
     let grids = vec![schedulers_grid(measured), cells_grid(measured), violations_grid(measured)];
     Reproduction {
         tables: vec![Table::new("never-worse", TITLE, rows)],
@@ -281,7 +281,7 @@ fn schedulers_grid(measured: &Measured) -> Grid {
             marline_sim::median(&values)
         };
         let fine: usize = (0..pairs).map(|p| measured.never_worse(p, number)).sum();
-        let gains: Vec<f64> = (0..pairs).map(|pair| measured.gain(pair, number)).collect();
+        let gains: Vec<f64> = (0..pairs).map(|pair| measured.goodput_gain(pair, number)).collect();
         let numbers = [
             100.0 * fine as f64 / (pairs * measured.roots.len()) as f64,
             median(&|cell| cell.echo.all_ms()[0]),
@@ -345,7 +345,7 @@ fn figures(measured: &Measured) -> Vec<Figure> {
     let burst = map("100 KB bursts, median over the bound's", "times the bound").log();
     let burst = fill(burst.range(1.0, 30.0), &mean(|cell| cell.burst.p50_ratio()));
     let goodput = map("Goodput over the best single path's", "times the best path").range(0.5, 2.0);
-    let goodput = fill(goodput, &|pair, scheduler| measured.gain(pair, scheduler));
+    let goodput = fill(goodput, &|pair, scheduler| measured.goodput_gain(pair, scheduler));
     vec![
         echo.figure("echo-p99", "1 is what a clairvoyant sender reaches; darker is worse."),
         burst.figure(

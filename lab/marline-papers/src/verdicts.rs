@@ -63,7 +63,7 @@ impl From<[String; 5]> for StoredRow {
 }
 
 impl StoredRow {
-    fn of(row: &Row) -> StoredRow {
+    fn from_row(row: &Row) -> StoredRow {
         let text = |value: Option<&crate::value::Value>| {
             value.map_or_else(String::new, ToString::to_string)
         };
@@ -73,7 +73,7 @@ impl StoredRow {
             ours: text(row.ours.as_ref()),
             asked: row.requirement.clone(),
             verdict: match row.verdict {
-                Verdict::Fitted => Verdict::Fitted.word().to_owned(),
+                Verdict::Fitted => Verdict::Fitted.name().to_owned(),
                 _ => row.verdict_words(),
             },
         }
@@ -81,8 +81,8 @@ impl StoredRow {
 
     /// True if the row has this verdict.
     #[must_use]
-    pub fn is(&self, verdict: Verdict) -> bool {
-        let rest = self.verdict.strip_prefix(verdict.word());
+    pub fn has_verdict(&self, verdict: Verdict) -> bool {
+        let rest = self.verdict.strip_prefix(verdict.name());
         rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(" ("))
     }
 }
@@ -90,13 +90,13 @@ impl StoredRow {
 impl StoredVerdicts {
     /// Verdicts of a result.
     #[must_use]
-    pub fn of(result: &Reproduction, run: &RunInfo) -> StoredVerdicts {
+    pub fn from_result(result: &Reproduction, run: &RunInfo) -> StoredVerdicts {
         let tables = result.tables.iter().map(|table| {
             let asked = table.rows.iter().filter(|row| row.verdict != Verdict::Shown);
             StoredTable {
                 name: table.name.clone(),
                 title: table.title.clone(),
-                rows: asked.map(StoredRow::of).collect(),
+                rows: asked.map(StoredRow::from_row).collect(),
             }
         });
         StoredVerdicts {
@@ -140,7 +140,11 @@ impl StoredVerdicts {
     /// Number of rows with this verdict.
     #[must_use]
     pub fn count(&self, verdict: Verdict) -> usize {
-        self.tables.iter().flat_map(|table| &table.rows).filter(|row| row.is(verdict)).count()
+        self.tables
+            .iter()
+            .flat_map(|table| &table.rows)
+            .filter(|row| row.has_verdict(verdict))
+            .count()
     }
 
     /// Differences of a result from the stored verdicts, one line each. Verdicts are compared only where the
@@ -174,11 +178,11 @@ impl StoredVerdicts {
 impl StoredRow {
     /// Difference of a row with the same name. Values alone may differ.
     fn change(&self, row: &Row) -> Option<String> {
-        let now = StoredRow::of(row);
+        let now = StoredRow::from_row(row);
         if now.asked != self.asked {
             return Some(format!("the goal is `{}`, not `{}`", now.asked, self.asked));
         }
-        let same = row.verdict == Verdict::NotJudged || self.is(row.verdict);
+        let same = row.verdict == Verdict::NotJudged || self.has_verdict(row.verdict);
         (!same)
             .then(|| format!("{}, {}; was {}, {}", now.ours, now.verdict, self.ours, self.verdict))
     }
@@ -205,7 +209,7 @@ mod tests {
 
     #[test]
     fn a_changed_verdict_a_changed_goal_and_rows_that_come_and_go_are_found() {
-        let kept = StoredVerdicts::of(&result(3.0), &crate::tests::info());
+        let kept = StoredVerdicts::from_result(&result(3.0), &crate::tests::info());
         assert_eq!(StoredVerdicts::parse(&kept.text()).expect("its own text"), kept);
         assert_eq!((kept.count(Verdict::Accepted), kept.count(Verdict::Fitted)), (1, 1));
         assert_eq!(kept.changes(&result(3.0)), Vec::<String>::new());

@@ -37,7 +37,7 @@ impl Plan {
         for class in classes {
             policies::register(&mut registry, class)?;
         }
-        let read = lab_policies::with(&registry, || ExperimentFile::from_toml(name, text));
+        let read = lab_policies::with_registry(&registry, || ExperimentFile::from_toml(name, text));
         let file = read.map_err(|error| experiment_error(&error))?.with_traces(trace_dir);
         Ok(Plan { file, text: text.to_owned(), registry })
     }

@@ -28,7 +28,7 @@ pub(crate) fn run<R>(cancelled: &Arc<AtomicBool>, work: impl FnOnce() -> R) -> (
 }
 
 /// Asks Python something; `None` if it raised, or is not to be asked any more.
-pub(crate) fn call<R>(ask: impl FnOnce(Python<'_>) -> PyResult<R>) -> Option<R> {
+pub(crate) fn call_python<R>(ask: impl FnOnce(Python<'_>) -> PyResult<R>) -> Option<R> {
     let over =
         RUN.with_borrow(|run| run.failure.is_some() || run.cancelled.load(Ordering::Relaxed));
     if over {

@@ -110,10 +110,10 @@ pub(crate) fn register(registry: &mut Registry, class: PolicyClass) -> PyResult<
 }
 
 /// An object of a run, its methods called by name; `None` once it raised.
-fn ask<R>(
+fn call_object<R>(
     object: Option<&Py<PyAny>>,
     call: impl FnOnce(Python<'_>, &Bound<'_, PyAny>) -> PyResult<R>,
 ) -> Option<R> {
     let object = object?;
-    guard::call(|py| call(py, object.bind(py)))
+    guard::call_python(|py| call(py, object.bind(py)))
 }

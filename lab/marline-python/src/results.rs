@@ -17,7 +17,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyCapsule, PyDict, PyList};
 
 /// What one run made.
-pub(crate) struct Made {
+pub(crate) struct RunResult {
     pub(crate) record: Record,
     pub(crate) timeline: Timeline,
     /// Over every packet that was delivered, when and where, and over what applications saw.
@@ -36,17 +36,17 @@ pub(crate) struct Results {
 }
 
 impl Results {
-    pub(crate) fn new(jobs: Vec<Job>, made: Vec<Made>) -> Results {
+    pub(crate) fn new(jobs: Vec<Job>, made: Vec<RunResult>) -> Results {
         let empty = Timeline::empty();
-        let run = RunColumns::of(&jobs);
+        let run = RunColumns::for_jobs(&jobs);
         let (mut subflows, mut copies) =
-            (run.before(&empty.subflows, None), run.before(&empty.copies, None));
+            (run.add_before(&empty.subflows, None), run.add_before(&empty.copies, None));
         let (mut records, mut digests, mut left_out) = (Vec::new(), Vec::new(), 0);
         for (job, made) in jobs.iter().zip(made) {
-            let Made { record, timeline, digest } = made;
+            let RunResult { record, timeline, digest } = made;
             for (to, from) in [(&mut subflows, &timeline.subflows), (&mut copies, &timeline.copies)]
             {
-                let rows = run.before(from, Some(job));
+                let rows = run.add_before(from, Some(job));
                 to.append(&rows, 0..rows.rows());
             }
             left_out += timeline.subflows_left_out + timeline.copies_left_out;
@@ -61,7 +61,7 @@ impl Results {
     }
 
     fn table(&self, name: &str) -> PyResult<Table> {
-        let run = RunColumns::of(&self.jobs);
+        let run = RunColumns::for_jobs(&self.jobs);
         Ok(match name {
             "messages" => results::messages(&run, &self.runs()),
             "runs" => results::runs(&run, &self.runs()),
@@ -113,12 +113,12 @@ impl Results {
 
     /// The table that `marline-lab run` prints, its head first.
     fn summary(&self) -> Vec<Vec<String>> {
-        Summary::of(&self.jobs, &self.records).table()
+        Summary::from_runs(&self.jobs, &self.records).table()
     }
 
     /// Everything that makes a result doubtful or is missing, one line each.
     fn warnings(&self) -> Vec<String> {
-        Summary::of(&self.jobs, &self.records).warnings()
+        Summary::from_runs(&self.jobs, &self.records).warnings()
     }
 
     /// Why the first run that failed did.

@@ -15,10 +15,10 @@ use pyo3::exceptions::{PyOSError, PyRuntimeError};
 use pyo3::prelude::*;
 
 use crate::guard;
-use crate::results::{Made, Results};
+use crate::results::{Results, RunResult};
 
 /// What the threads share.
-struct Shared {
+struct SharedState {
     jobs: Vec<Job>,
     registry: Registry,
     outputs: Outputs,
@@ -44,7 +44,7 @@ pub(crate) struct Outputs {
 struct State {
     /// What files had no room for.
     cut: Vec<String>,
-    made: Vec<Option<Made>>,
+    made: Vec<Option<RunResult>>,
     done: usize,
     threads: usize,
     failure: Option<PyErr>,
@@ -53,7 +53,7 @@ struct State {
 /// A handle to runs under way. Whoever drops it cancels them.
 #[pyclass(frozen, module = "marline._native")]
 pub(crate) struct Running {
-    shared: Arc<Shared>,
+    shared: Arc<SharedState>,
 }
 
 impl Running {
@@ -67,7 +67,7 @@ impl Running {
         let threads = at_once.clamp(1, jobs.len().max(1));
         let made = jobs.iter().map(|_| None).collect();
         let state = State { cut: Vec::new(), made, done: 0, threads, failure: None };
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(SharedState {
             jobs,
             registry,
             outputs,
@@ -79,18 +79,18 @@ impl Running {
         });
         for _ in 0..threads {
             let shared = Arc::clone(&shared);
-            std::thread::spawn(move || shared.work());
+            std::thread::spawn(move || shared.run_jobs());
         }
         Running { shared }
     }
 }
 
-impl Shared {
+impl SharedState {
     fn lock(&self) -> std::sync::MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn work(&self) {
+    fn run_jobs(&self) {
         // The order in which jobs are taken needs no other memory to be visible.
         while !self.cancelled.load(Ordering::Relaxed)
             && let at = self.next.fetch_add(1, Ordering::Relaxed)
@@ -117,7 +117,7 @@ impl Shared {
         // Files are written when all runs are made, by the thread that is the last.
         let last = self.lock().threads == 1;
         if last && !self.cancelled.load(Ordering::Relaxed) {
-            let written = policies::with(&self.registry, || self.write_files());
+            let written = policies::with_registry(&self.registry, || self.write_files());
             let mut state = self.lock();
             match written {
                 Ok(cut) => state.cut = cut,
@@ -136,11 +136,11 @@ impl Shared {
         let mut cut = Vec::new();
         if let Some(directory) = &self.outputs.pcap {
             let captures = Captures { jobs: self.at_once, max_bytes: Captures::MAX_BYTES };
-            cut.extend(captures.write_while(&self.jobs, directory, &go_on)?.cut());
+            cut.extend(captures.write_while(&self.jobs, directory, &go_on)?.omission_notes());
         }
         if let Some(directory) = &self.outputs.qlog {
             let qlogs = Qlogs { jobs: self.at_once, config: QlogConfig::default() };
-            cut.extend(qlogs.write_while(&self.jobs, directory, &go_on)?.cut());
+            cut.extend(qlogs.write_while(&self.jobs, directory, &go_on)?.omission_notes());
         }
         Ok(cut)
     }
@@ -150,23 +150,24 @@ impl Shared {
         if store.read(job).is_some() {
             return Ok(());
         }
-        let Made { record, .. } = self.guarded(job)?;
+        let RunResult { record, .. } = self.guarded(job)?;
         // Of a run that was cancelled policies in Python saw a part only.
         if self.cancelled.load(Ordering::Relaxed) {
             return Ok(());
         }
-        store.keep(job, &record).map_err(|error| PyOSError::new_err(format!("{error:#}")))
+        store.save(job, &record).map_err(|error| PyOSError::new_err(format!("{error:#}")))
     }
 
     /// One run, or what a policy raised in it.
-    fn guarded(&self, job: &Job) -> PyResult<Made> {
+    fn guarded(&self, job: &Job) -> PyResult<RunResult> {
         let (made, failure) = guard::run(&self.cancelled, || self.make(job));
         failure.map_or(Ok(made), Err)
     }
 
     /// One run. A bug in it is an error of that run, not the end of the interpreter.
-    fn make(&self, job: &Job) -> Made {
-        let run = || policies::with(&self.registry, || digest::of_runs(|| self.simulated(job)));
+    fn make(&self, job: &Job) -> RunResult {
+        let run =
+            || policies::with_registry(&self.registry, || digest::of_runs(|| self.simulated(job)));
         let (outcome, digest) = catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| {
             let what = panic.downcast_ref::<String>().map_or("panicked", String::as_str);
             (Err(anyhow::anyhow!("a bug in Marline: {what}")), digest::Digest::default())
@@ -175,7 +176,7 @@ impl Shared {
             Ok((record, timeline)) => (record, timeline),
             Err(error) => (Record::failed(format!("{error:#}")), Timeline::empty()),
         };
-        Made { record, timeline, digest: digest.value() }
+        RunResult { record, timeline, digest: digest.value() }
     }
 
     fn simulated(&self, job: &Job) -> anyhow::Result<(Record, Timeline)> {
@@ -184,7 +185,7 @@ impl Shared {
             Some(config) => simulate_recorded(experiment, variant, seed, config)?,
             None => (simulate(experiment, variant, seed)?, Timeline::empty()),
         };
-        Ok((Record::of(experiment, &outcome)?, timeline))
+        Ok((Record::from_outcome(experiment, &outcome)?, timeline))
     }
 }
 
@@ -222,7 +223,7 @@ impl Running {
     /// What all runs showed.
     fn results(&self) -> PyResult<Results> {
         let mut state = self.shared.lock();
-        let made: Option<Vec<Made>> = state.made.iter_mut().map(Option::take).collect();
+        let made: Option<Vec<RunResult>> = state.made.iter_mut().map(Option::take).collect();
         let made = made.ok_or_else(|| PyRuntimeError::new_err("some runs are missing"))?;
         Ok(Results::new(self.shared.jobs.clone(), made))
     }

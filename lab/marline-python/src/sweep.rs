@@ -21,7 +21,7 @@ pub(crate) fn identity(py: Python<'_>, module: PathBuf) -> PyResult<String> {
 }
 
 /// A table, its head first; warnings, the first of so many; runs that failed.
-type Shown = (Vec<Vec<String>>, Vec<String>, usize, usize);
+type SweepTable = (Vec<Vec<String>>, Vec<String>, usize, usize);
 
 /// The plan of a sweep, and the directory that its runs and tables are in.
 #[pyclass(frozen, module = "marline._native")]
@@ -54,8 +54,9 @@ impl Sweep {
     ) -> PyResult<Sweep> {
         let seeds = seeds.map_or(Seeds::Own(count), Seeds::These);
         let registry = plan.registry().clone();
-        let read = || Plan::of(plan.file(), &[Stack::Sim], seeds);
-        let plan = policies::with(&registry, read).map_err(|error| experiment_error(&error))?;
+        let read = || Plan::from_file(plan.file(), &[Stack::Sim], seeds);
+        let plan =
+            policies::with_registry(&registry, read).map_err(|error| experiment_error(&error))?;
         Ok(Sweep { plan, place, program, registry })
     }
 
@@ -86,7 +87,7 @@ impl Sweep {
     }
 
     /// Writes the tables of all runs, in these formats; what they show in short.
-    fn collect(&self, py: Python<'_>, formats: Vec<String>) -> PyResult<Shown> {
+    fn collect(&self, py: Python<'_>, formats: Vec<String>) -> PyResult<SweepTable> {
         let store = self.store()?;
         let write = || {
             let formats: anyhow::Result<Vec<Format>> =

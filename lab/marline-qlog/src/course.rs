@@ -6,7 +6,7 @@ use crate::read::Recording;
 
 /// How bytes were carried.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Manner {
+pub enum TransmissionKind {
     /// For the first time.
     New,
     /// A copy requested by the scheduler.
@@ -17,25 +17,30 @@ pub enum Manner {
     Repeat,
 }
 
-impl Manner {
+impl TransmissionKind {
     /// All manners, in the order of their names.
-    pub const ALL: [Manner; 4] = [Manner::New, Manner::Copy, Manner::Reinjection, Manner::Repeat];
+    pub const ALL: [TransmissionKind; 4] = [
+        TransmissionKind::New,
+        TransmissionKind::Copy,
+        TransmissionKind::Reinjection,
+        TransmissionKind::Repeat,
+    ];
 
     /// Its name.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
-            Manner::New => "new data",
-            Manner::Copy => "copy",
-            Manner::Reinjection => "reinjection",
-            Manner::Repeat => "retransmission",
+            TransmissionKind::New => "new data",
+            TransmissionKind::Copy => "copy",
+            TransmissionKind::Reinjection => "reinjection",
+            TransmissionKind::Repeat => "retransmission",
         }
     }
 }
 
 /// Bytes that were carried.
 #[derive(Copy, Clone, Debug, PartialEq)]
-pub struct Carried {
+pub struct CarriedBytes {
     /// Time in milliseconds.
     pub time_ms: f64,
     /// Slot of the subflow.
@@ -45,7 +50,7 @@ pub struct Carried {
     /// Number of bytes.
     pub bytes: u64,
     /// How they were carried.
-    pub manner: Manner,
+    pub manner: TransmissionKind,
 }
 
 /// A pause in delivery.
@@ -63,7 +68,7 @@ pub struct Hole {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Course {
     /// Carried bytes, ordered by time.
-    pub carried: Vec<Carried>,
+    pub carried: Vec<CarriedBytes>,
     /// Acknowledgments: time in milliseconds, and the position before which the peer had everything.
     pub acked: Vec<(f64, u64)>,
     /// Pauses in delivery.
@@ -75,7 +80,7 @@ pub struct Course {
 impl Course {
     /// Extracts the course of the sent stream.
     #[must_use]
-    pub fn of(recording: &Recording) -> Course {
+    pub fn from_recording(recording: &Recording) -> Course {
         let mut course = Course::default();
         let client = match recording.vantage {
             Vantage::Client => "local",
@@ -88,17 +93,17 @@ impl Course {
                 "subflow_created" => course.meet(subflow, record.word(client)),
                 "segment_sent" => {
                     let manner = match record.word("purpose") {
-                        Some("new" | "handshake") => Manner::New,
-                        Some("copy") => Manner::Copy,
-                        Some("reinjection") => Manner::Reinjection,
-                        Some("retransmission" | "probe") => Manner::Repeat,
+                        Some("new" | "handshake") => TransmissionKind::New,
+                        Some("copy") => TransmissionKind::Copy,
+                        Some("reinjection") => TransmissionKind::Reinjection,
+                        Some("retransmission" | "probe") => TransmissionKind::Repeat,
                         _ => continue,
                     };
                     let (dsn, bytes) = (record.number("dsn"), record.number("length"));
                     let (Some(dsn), Some(bytes)) = (dsn, bytes.filter(|bytes| *bytes > 0)) else {
                         continue;
                     };
-                    course.carried.push(Carried { time_ms, subflow, dsn, bytes, manner });
+                    course.carried.push(CarriedBytes { time_ms, subflow, dsn, bytes, manner });
                 }
                 "data_acked" => course.acked.extend(record.number("dsn").map(|dsn| (time_ms, dsn))),
                 "delivery_hole" if record.word("direction") == Some("sent") => {
@@ -126,7 +131,7 @@ impl Course {
 
     /// Number of bytes carried in this manner.
     #[must_use]
-    pub fn bytes(&self, manner: Manner) -> u64 {
+    pub fn bytes(&self, manner: TransmissionKind) -> u64 {
         self.carried.iter().filter(|carried| carried.manner == manner).map(|c| c.bytes).sum()
     }
 }

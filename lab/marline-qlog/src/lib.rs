@@ -22,7 +22,7 @@ mod schema;
 mod trace;
 mod words;
 
-pub use course::{Carried, Course, Hole, Manner};
+pub use course::{CarriedBytes, Course, Hole, TransmissionKind};
 pub use header::{Header, Vantage};
 pub use read::{ReadError, Record, Recording, read};
 pub use schema::{EventKind, Field, SCHEMA};

@@ -87,7 +87,7 @@ fn millis(time: Duration) -> String {
 }
 
 /// Time since `zero`; zero for earlier times.
-pub(crate) fn after(at: Instant, zero: Instant) -> Duration {
+pub(crate) fn time_since(at: Instant, zero: Instant) -> Duration {
     if at > zero { at.since(zero) } else { Duration::ZERO }
 }
 

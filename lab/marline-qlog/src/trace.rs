@@ -9,11 +9,11 @@ use marline_policy::{DataRange, Grounds, SubflowId};
 use marline_time::{Duration, Instant};
 
 use crate::header::Header;
-use crate::line::{Line, after};
+use crate::line::{Line, time_since};
 use crate::words;
 
 /// A metric with its name.
-type Of<T> = (&'static str, fn(&Metrics) -> Option<T>);
+type MetricGetter<T> = (&'static str, fn(&Metrics) -> Option<T>);
 
 /// Writes the events of one connection, up to a size limit.
 #[derive(Debug)]
@@ -74,7 +74,7 @@ impl Trace {
     }
 
     fn pen<'a>(&self, at: Instant, out: &'a mut String) -> RecordWriter<'a> {
-        RecordWriter { after: after(at, self.zero), out }
+        RecordWriter { after: time_since(at, self.zero), out }
     }
 
     fn begin_line<'a>(&self, at: Instant, name: &str, out: &'a mut String) -> Line<'a> {
@@ -95,8 +95,8 @@ impl Trace {
             MonitorKind::Hole { direction, since, ended_by, unreachable } => {
                 self.begin_line(event.at, "delivery_hole", out)
                     .word("direction", direction.name())
-                    .time("began", after(*since, self.zero))
-                    .time("duration", after(event.at, *since))
+                    .time("began", time_since(*since, self.zero))
+                    .time("duration", time_since(event.at, *since))
                     .number("subflow", ended_by.0)
                     .maybe(*unreachable, |line, (subflow, cause)| {
                         line.number("unreachable_subflow", subflow.0)
@@ -151,29 +151,31 @@ impl Trace {
         const HEALTH: &str = "subflow_health_changed";
         match kind {
             MonitorKind::SubflowEstablished { id, path, backup } => {
-                ends(pen.on("subflow_established", *id), path).flag("backup", *backup).end();
+                ends(pen.begin_on_subflow("subflow_established", *id), path)
+                    .flag("backup", *backup)
+                    .end();
             }
             MonitorKind::SubflowClosed { id, path, reason } => {
-                let line = ends(pen.on("subflow_closed", *id), path);
+                let line = ends(pen.begin_on_subflow("subflow_closed", *id), path);
                 line.word("reason", &words::closed(*reason)).end();
             }
             MonitorKind::SubflowPriority { id, backup } => {
-                pen.on("subflow_priority_changed", *id).flag("backup", *backup).end();
+                pen.begin_on_subflow("subflow_priority_changed", *id).flag("backup", *backup).end();
             }
             MonitorKind::SubflowSilent { id, cause } => {
-                let line = pen.on(HEALTH, *id).word("health", "silent");
+                let line = pen.begin_on_subflow(HEALTH, *id).word("health", "silent");
                 line.word("cause", &words::silence(*cause)).end();
             }
             MonitorKind::SubflowReachability { id, reachable } => {
                 let health = if *reachable { "reachable" } else { "unreachable" };
-                pen.on(HEALTH, *id).word("health", health).end();
+                pen.begin_on_subflow(HEALTH, *id).word("health", health).end();
             }
             MonitorKind::AddressPair { id, fault } => {
                 let health = match fault {
                     Some(_) => "address_pair_degraded",
                     None => "address_pair_usable",
                 };
-                pen.on(HEALTH, *id)
+                pen.begin_on_subflow(HEALTH, *id)
                     .word("health", health)
                     .maybe(*fault, |line, fault| line.word("cause", &words::fault(fault)))
                     .end();
@@ -196,22 +198,30 @@ impl Trace {
         }
         let pen = self.pen(at, out);
         match what {
-            Traffic::Opened { on, path } => ends(pen.on("subflow_created", *on), path).end(),
-            Traffic::Sent(sent) => segment_sent(pen.on("segment_sent", sent.on), sent),
-            Traffic::Received(came) => segment_received(pen.on("segment_received", came.on), came),
+            Traffic::Opened { on, path } => {
+                ends(pen.begin_on_subflow("subflow_created", *on), path).end()
+            }
+            Traffic::Sent(sent) => {
+                segment_sent(pen.begin_on_subflow("segment_sent", sent.on), sent)
+            }
+            Traffic::Received(came) => {
+                segment_received(pen.begin_on_subflow("segment_received", came.on), came)
+            }
             Traffic::DataReceived { on, data, duplicate_bytes } => {
-                pen.on("data_received", *on)
+                pen.begin_on_subflow("data_received", *on)
                     .number("dsn", data.start.0)
                     .number("length", data.len())
-                    .maybe(some(*duplicate_bytes), |line, bytes| {
+                    .maybe(nonzero(*duplicate_bytes), |line, bytes| {
                         line.number("duplicate_length", bytes)
                     })
                     .end();
             }
-            Traffic::DataAcked { on, to } => pen.on("data_acked", *on).number("dsn", to.0).end(),
+            Traffic::DataAcked { on, to } => {
+                pen.begin_on_subflow("data_acked", *on).number("dsn", to.0).end()
+            }
             Traffic::Lost { on, data, bytes, by_timer } => {
-                pen.on("data_lost", *on)
-                    .maybe(place(data), |line, dsn| line.number("dsn", dsn))
+                pen.begin_on_subflow("data_lost", *on)
+                    .maybe(start_of(data), |line, dsn| line.number("dsn", dsn))
                     .number("length", *bytes)
                     .word("trigger", if *by_timer { "timer" } else { "ack" })
                     .end();
@@ -228,12 +238,12 @@ impl Trace {
         }
         let us = |time: Duration| time.as_micros() as u64;
         let known = |ssthresh: u64| (ssthresh != u64::MAX).then_some(ssthresh);
-        let fields: [Of<u64>; 3] = [
+        let fields: [MetricGetter<u64>; 3] = [
             ("cwnd_bytes", |m| Some(m.cwnd_bytes)),
             ("in_flight_bytes", |m| Some(m.in_flight_bytes)),
             ("delivery_bits_per_s", |m| m.delivery_rate.map(|rate| rate.bits_per_s())),
         ];
-        let times: [Of<Duration>; 4] = [
+        let times: [MetricGetter<Duration>; 4] = [
             ("srtt_us", |m| m.srtt),
             ("rttvar_us", |m| m.srtt.map(|_| m.rttvar)),
             ("min_rtt_us", |m| m.min_rtt),
@@ -270,7 +280,7 @@ impl<'a> RecordWriter<'a> {
     }
 
     /// Starts the record of an event on a subflow.
-    fn on(self, name: &str, subflow: SubflowId) -> Line<'a> {
+    fn begin_on_subflow(self, name: &str, subflow: SubflowId) -> Line<'a> {
         self.begin(name).number("subflow", subflow.0)
     }
 }
@@ -280,12 +290,12 @@ fn ends<'a>(line: Line<'a>, path: &FourTuple) -> Line<'a> {
 }
 
 /// The count, or `None` if it is zero.
-fn some(count: u64) -> Option<u64> {
+fn nonzero(count: u64) -> Option<u64> {
     (count > 0).then_some(count)
 }
 
 /// Start of the data, or `None` if there is none.
-fn place(data: &DataRange) -> Option<u64> {
+fn start_of(data: &DataRange) -> Option<u64> {
     (!data.is_empty()).then_some(data.start.0)
 }
 
@@ -293,7 +303,7 @@ fn segment_sent(line: Line<'_>, sent: &SegmentSent) {
     line.word("purpose", words::purpose(sent.purpose))
         .maybe(words::cause(sent.purpose), |line, cause| line.word("cause", cause))
         .number("seq", sent.seq.0)
-        .maybe(place(&sent.data), |line, dsn| line.number("dsn", dsn))
+        .maybe(start_of(&sent.data), |line, dsn| line.number("dsn", dsn))
         .number("length", sent.payload_bytes)
         .maybe((sent.segments > 1).then_some(sent.segments), |line, n| line.number("segments", n))
         .end();

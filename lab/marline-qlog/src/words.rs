@@ -50,26 +50,26 @@ pub(crate) const fn timer(timer: Timer) -> &'static str {
 }
 
 /// Sentences of the program as words: `reset by the peer` is `reset_by_the_peer`.
-fn joined(sentence: &impl std::fmt::Display) -> String {
+fn to_identifier(sentence: &impl std::fmt::Display) -> String {
     let small = sentence.to_string().to_lowercase();
     let parts = small.split(|c: char| !c.is_ascii_alphanumeric()).filter(|part| !part.is_empty());
     parts.collect::<Vec<_>>().join("_")
 }
 
 pub(crate) fn silence(cause: UnreachableCause) -> String {
-    joined(&cause)
+    to_identifier(&cause)
 }
 
 pub(crate) fn fault(fault: AddressPairFault) -> String {
-    joined(&fault)
+    to_identifier(&fault)
 }
 
 pub(crate) fn closed(reason: CloseReason) -> String {
-    joined(&reason)
+    to_identifier(&reason)
 }
 
 pub(crate) fn fallback(reason: FallbackReason) -> String {
-    joined(&reason)
+    to_identifier(&reason)
 }
 
 /// Control bits, in the order of the header, without `ACK`, which nearly all have: `syn fin`.

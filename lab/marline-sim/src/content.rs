@@ -69,7 +69,7 @@ impl Verifier {
     }
 
     /// Verifies the next bytes.
-    pub fn take(&mut self, mut bytes: &[u8]) {
+    pub fn verify(&mut self, mut bytes: &[u8]) {
         while !bytes.is_empty() {
             let expected = self.content.piece(self.offset, bytes.len());
             let (got, rest) = bytes.split_at(expected.len());
@@ -108,7 +108,7 @@ mod tests {
         }
         let wrong_at = |bytes: &[u8]| {
             let mut verifier = Verifier::new(5);
-            bytes.chunks(777).for_each(|chunk| verifier.take(chunk));
+            bytes.chunks(777).for_each(|chunk| verifier.verify(chunk));
             assert_eq!(verifier.offset(), bytes.len() as u64);
             verifier.wrong_at()
         };
@@ -119,7 +119,7 @@ mod tests {
         stream.drain(1_000..2_448);
         assert!(wrong_at(&stream).is_some_and(|at| (1_000..1_008).contains(&at)));
         let mut other = Verifier::new(6);
-        other.take(&stream[..100]);
+        other.verify(&stream[..100]);
         assert!(other.wrong_at().is_some());
     }
 }

@@ -47,7 +47,7 @@ pub struct Outbox<'a> {
 impl Outbox<'_> {
     /// Sends a packet with the fields of `template` and this segment.
     pub fn push(&mut self, template: &Packet, segment: &[u8]) {
-        let packet = self.pool.take(template, segment, self.watched);
+        let packet = self.pool.take_packet(template, segment, self.watched);
         self.packets.push(packet);
     }
 }

@@ -152,7 +152,12 @@ impl Pool {
     const MAX_FREE: usize = 4_096;
 
     /// A packet like `template` with the segment `bytes`. Its payload may be elided if no observer `watches`.
-    pub(crate) fn take(&mut self, template: &Packet, bytes: &[u8], watches: bool) -> Box<Packet> {
+    pub(crate) fn take_packet(
+        &mut self,
+        template: &Packet,
+        bytes: &[u8],
+        watches: bool,
+    ) -> Box<Packet> {
         let split = if watches { None } else { self.elider.split(bytes) };
         let (header, elided) = split.unwrap_or((bytes.len(), Elided::default()));
         let mut packet = self.free.pop().unwrap_or_else(|| {

@@ -29,7 +29,7 @@ impl<K: Ord> Placement<K> {
     /// Processes a segment of the subflow. Returns the low half of the DSN of its first payload byte; `None` if it has
     /// no payload or no mapping so far covers it. On a subflow whose SYN was not seen, the first mapped segment counts
     /// as the start of its mapping.
-    pub fn place(&mut self, subflow: K, segment: &TcpSegment<'_>) -> Option<u32> {
+    pub fn place_segment(&mut self, subflow: K, segment: &TcpSegment<'_>) -> Option<u32> {
         let seq = segment.header.seq;
         if segment.header.flags.contains(TcpFlags::SYN) {
             self.subflows.insert(subflow, Subflow { first: seq, mappings: Vec::new() });

@@ -161,13 +161,13 @@ impl Paths {
         };
         for (path, link) in config.links.iter().enumerate() {
             let seeds = config.names.get(path).map(|name| seeds.branch(name));
-            paths.join(ips[path], link.clone(), seeds);
+            paths.add_link(ips[path], link.clone(), seeds);
         }
         paths
     }
 
     /// Adds the link between an address of the client and the server.
-    fn join(&mut self, client: IpAddr, link: DuplexConfig, seeds: Option<SeedTree>) {
+    fn add_link(&mut self, client: IpAddr, link: DuplexConfig, seeds: Option<SeedTree>) {
         let server = Self::server_address();
         let (up, down) = match seeds {
             None => self.world.connect(client, server, link.up, link.down),
@@ -238,7 +238,7 @@ impl Paths {
         let local = SocketAddr::new(Self::address(path, self.renumbered[path]), 0);
         let remote = SocketAddr::new(Self::server_address(), port);
         let (client, config) = (self.client, self.connection.clone());
-        self.world.at(when, move |world| {
+        self.world.run_at(when, move |world| {
             let now = world.now();
             // Without room for a connection, its messages are missing.
             world.node_mut(client).connect(now, config, local, remote, app).ok();
@@ -316,7 +316,7 @@ impl Paths {
         let mut far = Some(far);
         let accepts = move |_| far.take();
         self.world.node_mut(server).listen_by_port(Box::new(accepts));
-        self.world.at(when, move |world| {
+        self.world.run_at(when, move |world| {
             let (now, local) = (world.now(), SocketAddr::new(near_ip, 0));
             let remote = SocketAddr::new(far_ip, SERVER_PORT);
             // A host that has just been made has room for a connection.
@@ -342,13 +342,13 @@ impl Paths {
     pub fn at_set_path_up(&mut self, when: Instant, path: usize, up: bool) {
         let links = [self.up[path], self.down[path]];
         self.world
-            .at(when, move |world| links.iter().for_each(|link| world.set_link_up(*link, up)));
+            .run_at(when, move |world| links.iter().for_each(|link| world.set_link_up(*link, up)));
     }
 
     /// The client's interface loses its address or gets it back, and the client is notified.
     pub fn at_set_address(&mut self, when: Instant, path: usize, up: bool) {
         let (client, address) = (self.client, Self::address(path, self.renumbered[path]));
-        self.world.at(when, move |world| world.set_address(client, address, up));
+        self.world.run_at(when, move |world| world.set_address(client, address, up));
     }
 
     /// Gives the client another address on this path at `when`. The old one must be gone by then.
@@ -357,7 +357,7 @@ impl Paths {
         let (client, address) = (self.client, Self::address(path, self.renumbered[path]));
         self.world.route(address, Self::server_address(), self.up[path]);
         self.world.route(Self::server_address(), address, self.down[path]);
-        self.world.at(when, move |world| world.set_address(client, address, true));
+        self.world.run_at(when, move |world| world.set_address(client, address, true));
     }
 
     /// Report of the client's application number `index`.

@@ -23,7 +23,7 @@ fn check_egress(flight: &Flight, scope: ChecksumScope) {
     assert!(flight.bytes.len() <= most, "a segment of {} bytes", flight.bytes.len());
     match Seg::parse(&flight.bytes) {
         Ok(seg) => {
-            assert!(seg.options.fits() && !seg.options.mptcp.malformed, "{:?}", seg.options);
+            assert!(seg.options.fits_header() && !seg.options.mptcp.malformed, "{:?}", seg.options);
         }
         Err(error) => panic!("an endpoint sent a broken segment: {error}"),
     }
@@ -66,7 +66,7 @@ impl Run {
         {
             seg.options = other.options;
         }
-        if seg.options.fits() {
+        if seg.options.fits_header() {
             flight.bytes = seg.bytes(None);
             self.launch_forged(flight);
         }

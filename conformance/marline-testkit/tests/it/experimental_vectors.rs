@@ -159,7 +159,7 @@ fn sum(row: u16, start: u64, data: &[u8], symbol: u64) -> Vec<u8> {
 fn greetings_marks_and_timeouts() {
     let mut v = Vectors::read();
     assert_eq!(v.take_message("hello"), Message::Hello(Extensions::ALL));
-    let granted = Extensions::FAST_JOIN.with(Extensions::IDLE).with(Extensions::FOLLOW_CLIENT);
+    let granted = Extensions::FAST_JOIN.union(Extensions::IDLE).union(Extensions::FOLLOW_CLIENT);
     for name in ["hello answer", "hello longer"] {
         assert_eq!(v.take_message(name), Message::Hello(granted), "{name}");
     }

@@ -8,9 +8,9 @@
 //! While its window is the limit, a subflow examines its siblings at intervals (half of the longest round trip, at
 //! least [`MIN_SPAN`]). It tracks the correlation of its own queueing delay (SRTT minus the smallest RTT) with that
 //! of each sibling, over about [`MEMORY`] samples. A sibling counts as sharing the bottleneck once the correlation
-//! exceeds [`SHARED`], until it falls below [`DISTINCT`]. A delay that hardly varies is not evidence. Among subflows
-//! that share a bottleneck, growth is coupled as in RFC 6356: each takes w max(w/r^2) / sum(w/r)^2 of one TCP's growth,
-//! with windows w and round trips r, so that together they grow like one TCP on the best of them.
+//! exceeds [`SHARED`], until it falls below [`SEPARATE_BELOW`]. A delay that hardly varies is not evidence. Among
+//! subflows that share a bottleneck, growth is coupled as in RFC 6356: each takes w max(w/r^2) / sum(w/r)^2 of one
+//! TCP's growth, with windows w and round trips r, so that together they grow like one TCP on the best of them.
 //!
 //! *Sources.* RFC 6356 section 3 for the share. Detection by the variation of delays: Rubenstein, Kurose and Towsley
 //! (IEEE/ACM ToN 2002), and RFC 8382, which groups flows by statistics of the delay.
@@ -32,7 +32,7 @@ const MEMORY: f32 = 100.0;
 const MIN_SAMPLES: u16 = 30;
 /// A sibling shares the bottleneck above the first correlation, until it falls below the second.
 const SHARED: f32 = 0.75;
-const DISTINCT: f32 = 0.4;
+const SEPARATE_BELOW: f32 = 0.4;
 /// A queueing delay with a smaller standard deviation, in seconds, is not evidence.
 const MIN_DEVIATION: f32 = 0.001;
 /// Maximum number of siblings tracked.
@@ -125,7 +125,7 @@ impl SharedBottleneck {
         };
         let sibling = &mut self.siblings[at];
         sibling.together.add(mine, theirs);
-        let limit = if sibling.shares { DISTINCT } else { SHARED };
+        let limit = if sibling.shares { SEPARATE_BELOW } else { SHARED };
         sibling.shares = sibling.together.correlation().is_some_and(|found| found > limit);
     }
 }

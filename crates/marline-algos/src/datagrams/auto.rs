@@ -24,7 +24,7 @@
 //!   sent on another path. That is late by a round trip and not lost, and costs what was on its way. It has
 //!   the last part of the budget for itself, and may overdraw it by a quarter.
 //! - *Paths that cost* more than time (metered ones, and those whose radio is to sleep) have datagrams only where they
-//!   are earlier by [`PATIENCE`], copies only in trouble, and bulk where there is no other path.
+//!   are earlier by [`MAX_EXTRA_DELAY`], copies only in trouble, and bulk where there is no other path.
 //! - *Bulk* is on one path at a time and never copied: its own congestion control hears of reordering as of losses.
 //!   It goes where it is delivered fastest, by the rates at which the paths let trains of frames through, and
 //!   changes with more hesitation. A path that carries little is asked for its rate by a train of padded frames each
@@ -49,7 +49,7 @@ use crate::budget::{Budget, BudgetConfig};
 const MIN_RELATIVE_GAIN: f32 = 0.15;
 const MIN_TIME_GAIN: Duration = Duration::from_millis(3);
 /// A path that is metered, or whose radio is to sleep, is left alone for one that is later by no more than that.
-const PATIENCE: Duration = Duration::from_millis(100);
+const MAX_EXTRA_DELAY: Duration = Duration::from_millis(100);
 /// A datagram that is lost counts as if it came so much later: a path that loses one in a hundred is left for one that
 /// loses none and is later by a hundredth of this.
 const LOSS_PENALTY: Duration = Duration::from_secs(10);
@@ -212,7 +212,7 @@ fn delay(path: &DatagramPathView, flow: &FlowView) -> Duration {
 
 /// The same, later by what has to be saved where using the path costs more than time, and by what it loses.
 fn priced_delay(path: &DatagramPathView, flow: &FlowView) -> Duration {
-    let price = if is_costly(path) { PATIENCE } else { Duration::ZERO };
+    let price = if is_costly(path) { MAX_EXTRA_DELAY } else { Duration::ZERO };
     delay(path, flow) + price + LOSS_PENALTY.mul_f32(path.losses)
 }
 

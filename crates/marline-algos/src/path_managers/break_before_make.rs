@@ -46,7 +46,7 @@ use super::mesh::{Mesh, Plan, starts_at};
 const PROBE_DOUBLINGS: u32 = 4;
 
 /// A failed path that is heard for less than this before it fails again has not recovered.
-const CALM: Duration = Duration::from_millis(200);
+const MIN_RECOVERY: Duration = Duration::from_millis(200);
 
 /// When a backup subflow is opened and closed.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -182,7 +182,7 @@ impl BreakBeforeMake {
         }
         // A path heard only for a moment, perhaps by a late answer, has not recovered. But two short troubles of one
         // lost segment each are not one long trouble: the time between them does not count.
-        if self.healthy_since.take().is_some_and(|since| cx.now.since(since) >= CALM) {
+        if self.healthy_since.take().is_some_and(|since| cx.now.since(since) >= MIN_RECOVERY) {
             self.endured = Duration::ZERO;
         }
         let begun = Instant::from_nanos(cx.now.as_nanos() - self.endured.as_nanos() as u64);

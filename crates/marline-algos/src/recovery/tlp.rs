@@ -155,7 +155,7 @@ struct LoneAckDelay {
 
 impl LoneAckDelay {
     /// Minimum number of samples to use instead of the default.
-    const ENOUGH: u32 = 4;
+    const MIN_SAMPLES: u32 = 4;
 
     fn on_sample(&mut self, excess: Duration) {
         self.samples = self.samples.saturating_add(1);
@@ -164,7 +164,7 @@ impl LoneAckDelay {
     }
 
     fn known(&self) -> Option<Duration> {
-        (self.samples >= Self::ENOUGH).then(|| Duration::from_nanos(self.excess_ns))
+        (self.samples >= Self::MIN_SAMPLES).then(|| Duration::from_nanos(self.excess_ns))
     }
 }
 

@@ -106,7 +106,7 @@ impl Testbed {
 
     fn connectable(&self, address: SocketAddr) -> bool {
         let connect = || std::net::TcpStream::connect_timeout(&address, Duration::from_secs(1));
-        netns::within(&self.near, connect).is_ok()
+        netns::run_in(&self.near, connect).is_ok()
     }
 }
 
@@ -168,7 +168,7 @@ async fn through(mut stream: TcpStream, to: SocketAddr, begin: Instant) -> io::R
 
 fn sockets(namespace: &str) -> Vec<TcpSocket> {
     let make = || (0..CONCURRENT_OPENINGS).map(|_| TcpSocket::new_v4()).collect();
-    netns::within(namespace, make).expect("sockets")
+    netns::run_in(namespace, make).expect("sockets")
 }
 
 /// Times of the successful ones in ms, sorted. The others failed.
@@ -232,7 +232,7 @@ impl Flood {
             strangers.map(|stranger| std::net::UdpSocket::bind((stranger, 0))).collect()
         };
         let sockets: Vec<std::net::UdpSocket> =
-            netns::within(&testbed.crowd, bind).expect("sockets");
+            netns::run_in(&testbed.crowd, bind).expect("sockets");
         let (stop, sent) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
         let (stopped, counted) = (Arc::clone(&stop), Arc::clone(&sent));
         let flood = move || {
@@ -326,7 +326,7 @@ pub(crate) fn measure() {
     let _client = testbed.start(&testbed.near, dir.path(), &client);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     runtime.expect("a runtime").block_on(async {
-        let socket = netns::within(&testbed.far, TcpSocket::new_v4).expect("a socket");
+        let socket = netns::run_in(&testbed.far, TcpSocket::new_v4).expect("a socket");
         socket.bind((SERVER, GREETER).into()).expect("a port");
         // All of them fit in the queue of connections that wait to be accepted.
         tokio::spawn(greet(socket.listen(4_096).expect("a listener")));

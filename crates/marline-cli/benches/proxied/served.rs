@@ -72,7 +72,7 @@ impl Peer {
 
     fn connected(&self, address: SocketAddr) -> TcpStream {
         let place = format!("/proc/{}/ns/net", self.0.id());
-        netns::within(&place, || Ok(connected(address))).expect("the namespace")
+        netns::run_in(&place, || Ok(connected(address))).expect("the namespace")
     }
 }
 

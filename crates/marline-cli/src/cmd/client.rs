@@ -126,7 +126,7 @@ struct RunningClient<'a> {
 impl RunningClient<'_> {
     async fn relay_through_server(mut self) -> anyhow::Result<()> {
         let opened = self.opened;
-        let renewal = Renewal::begin(&opened.client, &opened.deadlines, &self.prepared.plan)?;
+        let renewal = Renewal::start(&opened.client, &opened.deadlines, &self.prepared.plan)?;
         opened.set_server_tunnel(&renewal.way);
         let remotes = self.prepared.plan.remote_forwards.clone();
         let udp_ports = std::mem::take(&mut self.prepared.udp_ports);

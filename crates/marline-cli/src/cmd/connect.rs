@@ -12,7 +12,7 @@ use marline::paths::PathSpec;
 use marline_proxy::client::dialer::Dialer;
 use marline_proxy::client::direct::Direct;
 use marline_proxy::client::open::Open;
-use marline_proxy::client::tunnel::{Patience, Tunnel};
+use marline_proxy::client::tunnel::{Timeouts, Tunnel};
 use marline_proxy::deadlines::Deadlines;
 use marline_proxy::socks;
 use marline_proxy::target::{Host, Target};
@@ -143,7 +143,7 @@ async fn connect_and_relay(prepared: PreparedConnect) -> anyhow::Result<ExitCode
         Route::Direct => relay_streams(&Direct::new(client.clone(), deadlines), &target).await,
         Route::Through(invite) => {
             let dialer = Dialer::new(client.clone(), invite.servers, plan.carrier.transport());
-            let patience = Patience::default();
+            let patience = Timeouts::default();
             let tunnel = Tunnel::in_time(dialer, invite.pin, invite.token, patience, deadlines, 0)?;
             relay_streams(&*tunnel, &target).await
         }
@@ -161,7 +161,7 @@ async fn connect_by_socks(address: SocketAddr, target: &Target) -> anyhow::Resul
     let connected = TcpStream::connect(address).await;
     let mut stream = connected.with_context(|| format!("cannot connect to SOCKS5 {address}"))?;
     stream.set_nodelay(true)?;
-    let asked = timeout(SOCKS_TIMEOUT, socks::ask(&mut stream, target)).await;
+    let asked = timeout(SOCKS_TIMEOUT, socks::request_target(&mut stream, target)).await;
     match asked {
         Ok(Ok(())) => Ok(stream),
         Ok(Err(error)) => Err(error).with_context(|| format!("SOCKS5 {address}: {target}")),

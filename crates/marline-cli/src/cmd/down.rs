@@ -12,7 +12,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 /// Time limit for `marline up` to end its connections and restore the machine's routing.
-const PATIENCE: Duration = Duration::from_secs(20);
+const STOP_TIMEOUT: Duration = Duration::from_secs(20);
 /// Time limit for removing what a killed `marline up` has left.
 const CLEANUP_TIMEOUT: Duration = Duration::from_secs(2);
 const CHECK_INTERVAL: Duration = Duration::from_millis(20);
@@ -110,7 +110,7 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
                 .context("cannot stop `marline up`: run `sudo marline down`")?;
             let ended = tokio::task::spawn_blocking(move || wait_for_exit(&process)).await?;
             if !ended? {
-                bail!("`marline up` did not stop within {} s", PATIENCE.as_secs());
+                bail!("`marline up` did not stop within {} s", STOP_TIMEOUT.as_secs());
             }
             true
         }
@@ -136,6 +136,6 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
 /// True if the process ends in time.
 fn wait_for_exit(process: &rustix::fd::OwnedFd) -> std::io::Result<bool> {
     let mut polled = [PollFd::new(process, PollFlags::IN)];
-    let patience = Timespec { tv_sec: PATIENCE.as_secs() as i64, tv_nsec: 0 };
+    let patience = Timespec { tv_sec: STOP_TIMEOUT.as_secs() as i64, tv_nsec: 0 };
     Ok(poll(&mut polled, Some(&patience))? > 0)
 }

@@ -12,12 +12,12 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use marline_io::{Interface, Interfaces, KeptCapabilities, resolvers_of};
 use marline_proxy::client::open_targets::OpenTargets;
-use marline_proxy::secret::hide;
+use marline_proxy::secret::hide_invites;
 use marline_proxy::shutdown::Stopper;
 use marline_tun::addresses::Addresses;
 use marline_tun::datagram::NoDatagrams;
-use marline_tun::gateway::{Gateway, GatewaySettings, Served};
-use marline_tun::inside::{self, Names, Outside, ProcessRole, Program, ProgramInterface};
+use marline_tun::gateway::{Gateway, GatewaySettings, PacketSource};
+use marline_tun::inside::{self, Names, OuterProcess, ProcessRole, Program, ProgramInterface};
 use marline_tun::machine::routing::MARK;
 use marline_tun::portal::{Finding, PortalOpener, Probe};
 use marline_tun::resolver::{self, Resolvers};
@@ -68,7 +68,7 @@ pub enum PreparedPortal {
         /// Page that is requested repeatedly.
         probe: Probe,
         /// Receiver of results.
-        outside: Outside,
+        outside: OuterProcess,
         /// Network interface of the program.
         interface: ProgramInterface,
     },
@@ -107,7 +107,7 @@ pub fn prepare(args: Args) -> anyhow::Result<Option<PreparedPortal>> {
             PreparedPortal::Carry { way, probe, outside, interface }
         })),
         Err(error) => {
-            outside.failed(&hide(&format!("{error:#}")));
+            outside.failed(&hide_invites(&format!("{error:#}")));
             Ok(None)
         }
     }
@@ -169,12 +169,12 @@ fn become_program(
 pub async fn run(prepared: PreparedPortal) -> anyhow::Result<ExitCode> {
     match prepared {
         PreparedPortal::Look(way, probe) => {
-            let finding = probe.ask(&way).await;
+            let finding = probe.send(&way).await;
             println!("{}", finding_text(&way, &probe, &finding));
             Ok(if finding == Finding::Open { ExitCode::SUCCESS } else { ExitCode::FAILURE })
         }
         PreparedPortal::Carry { way, probe, outside, interface } => {
-            let finding = probe.ask(&way).await;
+            let finding = probe.send(&way).await;
             if !matches!(finding, Finding::Portal { .. }) {
                 outside.failed(&finding_text(&way, &probe, &finding));
                 return Ok(ExitCode::FAILURE);
@@ -205,7 +205,7 @@ fn finding_text(way: &PortalOpener, probe: &Probe, finding: &Finding) -> String 
 async fn serve_program(
     way: PortalOpener,
     probe: &Probe,
-    outside: Outside,
+    outside: OuterProcess,
     interface: ProgramInterface,
 ) -> anyhow::Result<()> {
     let ProgramInterface { tun, program } = interface;
@@ -213,7 +213,7 @@ async fn serve_program(
     let settings = GatewaySettings {
         addresses: Addresses::default(),
         resolvers,
-        served: Served::Program,
+        served: PacketSource::Program,
         connections: CONNECTIONS,
         targets: OpenTargets::default(),
         memory: memory::process_account().clone(),
@@ -227,10 +227,10 @@ async fn serve_program(
         }
     };
     let serving = tokio::spawn(gateway.serve(Arc::new(way.clone()), stopper.listen()));
-    outside.ready();
+    outside.notify_ready();
     let used = async {
-        program.ended().await?;
-        program.left().await;
+        program.wait_for_program().await?;
+        program.wait_for_descendants().await;
         anyhow::Ok(())
     };
     tokio::select! {
@@ -249,7 +249,7 @@ async fn serve_program(
 async fn wait_until_logged_in(way: &PortalOpener, probe: &Probe) {
     loop {
         tokio::time::sleep(CHECK_INTERVAL).await;
-        if probe.ask(way).await == Finding::Open {
+        if probe.send(way).await == Finding::Open {
             return;
         }
     }

@@ -8,7 +8,7 @@ use marline::Client;
 use marline::datagrams::LaneConfig;
 use marline_proxy::client::current::Current;
 use marline_proxy::client::dialer::{Dialer, NameLookup};
-use marline_proxy::client::tunnel::{Patience, Tunnel};
+use marline_proxy::client::tunnel::{Timeouts, Tunnel};
 use marline_proxy::deadlines::Deadlines;
 use marline_proxy::invite::Invite;
 use marline_proxy::tls::connector;
@@ -56,7 +56,7 @@ impl<'a> Renewal<'a> {
     ///
     /// # Errors
     /// There is no server, or the invite is not usable.
-    pub(super) fn begin(
+    pub(super) fn start(
         client: &'a Client,
         deadlines: &Deadlines,
         plan: &ClientPlan,
@@ -134,6 +134,6 @@ pub(super) fn tunnel(
     deadlines: &Deadlines,
     warm: usize,
 ) -> anyhow::Result<Arc<Tunnel<Dialer>>> {
-    let (token, patience) = (invite.token.clone(), Patience::default());
+    let (token, patience) = (invite.token.clone(), Timeouts::default());
     Tunnel::in_time(dialer, invite.pin, token, patience, deadlines.clone(), warm)
 }

@@ -14,12 +14,12 @@ use anyhow::Context;
 use marline_proxy::client::direct::Direct;
 use marline_proxy::client::open::Open;
 use marline_proxy::client::udp_keeper::keep_lane;
-use marline_proxy::secret::hide;
+use marline_proxy::secret::hide_invites;
 use marline_proxy::shutdown::{Reload, Stopper};
 use marline_tun::addresses::Addresses;
 use marline_tun::datagram::{Datagrams, NoDatagrams};
-use marline_tun::gateway::{Gateway, GatewaySettings, Served};
-use marline_tun::inside::{self, Names, Outside, ProcessRole, Program, ProgramInterface};
+use marline_tun::gateway::{Gateway, GatewaySettings, PacketSource};
+use marline_tun::inside::{self, Names, OuterProcess, ProcessRole, Program, ProgramInterface};
 use marline_tun::resolver::Resolvers;
 use marline_tun::tunnel_datagrams::{Senders, TunnelDatagrams};
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -70,7 +70,7 @@ pub struct PreparedRelay {
     yields_terminal: bool,
     resolvers: Resolvers,
     addresses: Addresses,
-    outside: Outside,
+    outside: OuterProcess,
     interface: ProgramInterface,
 }
 
@@ -99,7 +99,7 @@ pub fn prepare(args: Args) -> Option<PreparedRelay> {
             })
         }
         Err(error) => {
-            outside.failed(&hide(&format!("{error:#}")));
+            outside.failed(&hide_invites(&format!("{error:#}")));
             None
         }
     }
@@ -107,7 +107,7 @@ pub fn prepare(args: Args) -> Option<PreparedRelay> {
 
 /// Prints an error from before the start of the program, and exits.
 pub(super) fn end(error: &anyhow::Error) -> ! {
-    eprintln!("marline: {}", hide(&format!("{error:#}")));
+    eprintln!("marline: {}", hide_invites(&format!("{error:#}")));
     std::process::exit(FAILED)
 }
 
@@ -116,7 +116,7 @@ struct OuterHalf {
     plan: ClientPlan,
     settings: Settings<ProgramOptions>,
     resolvers: Resolvers,
-    outside: Outside,
+    outside: OuterProcess,
 }
 
 fn begin(args: Args, addresses: Addresses) -> anyhow::Result<OuterHalf> {
@@ -159,7 +159,7 @@ pub(super) fn become_command(command: &mut Command) -> ! {
 /// Opens the sockets that need privileges, and waits for the interface.
 fn open_privileged_sockets(
     plan: &mut ClientPlan,
-    outside: &Outside,
+    outside: &OuterProcess,
 ) -> anyhow::Result<Option<ProgramInterface>> {
     // The program's half is another process by now and keeps its privileges.
     let shown = [plan.runtime.metrics, plan.runtime.dashboard].into_iter().flatten();
@@ -187,7 +187,7 @@ pub async fn run(prepared: PreparedRelay) -> anyhow::Result<ExitCode> {
     let gateway = GatewaySettings {
         addresses,
         resolvers: Some(resolvers),
-        served: Served::Program,
+        served: PacketSource::Program,
         connections: plan.max_connections,
         targets: opened.handle.targets.clone(),
         memory: memory::process_account().clone(),
@@ -222,7 +222,7 @@ pub async fn run(prepared: PreparedRelay) -> anyhow::Result<ExitCode> {
 }
 
 /// Reports to the other half that the program cannot be started.
-fn report_start_failure(outside: Outside, error: &anyhow::Error) -> ExitCode {
+fn report_start_failure(outside: OuterProcess, error: &anyhow::Error) -> ExitCode {
     outside.failed(&format!("{error:#}"));
     ExitCode::FAILURE
 }
@@ -247,7 +247,7 @@ impl SideTasks<'_> {
     ) -> anyhow::Result<()> {
         let (client, udp) = (&self.opened.client, &self.opened.udp);
         let addresses = traffic.settings.addresses;
-        let renewal = Renewal::begin(client, &self.opened.deadlines, plan)?;
+        let renewal = Renewal::start(client, &self.opened.deadlines, plan)?;
         let way = &renewal.way;
         self.opened.set_server_tunnel(way);
         let reread = self.reread(settings, Some(&renewal));
@@ -316,7 +316,7 @@ fn redirect_log() {
 struct ProgramTraffic {
     interface: ProgramInterface,
     settings: GatewaySettings,
-    outside: Outside,
+    outside: OuterProcess,
     yields_terminal: bool,
     patience: watch::Receiver<Duration>,
 }
@@ -343,12 +343,12 @@ impl ProgramTraffic {
         if yields_terminal {
             redirect_log();
         }
-        outside.ready();
-        program.ended().await?;
+        outside.notify_ready();
+        program.wait_for_program().await?;
         // Closes standard error, so that its readers do not wait for more.
         let nowhere = std::fs::File::options().write(true).open("/dev/null")?;
         rustix::stdio::dup2_stderr(&nowhere)?;
-        program.left().await;
+        program.wait_for_descendants().await;
         stopper.drain();
         let patience = *patience.borrow();
         tokio::pin!(serving);

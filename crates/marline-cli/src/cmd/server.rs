@@ -122,7 +122,7 @@ pub fn prepare(args: Args) -> anyhow::Result<Option<PreparedServer>> {
     let file = &args.config;
     if args.init {
         let (client, options) = (&args.client, args.options);
-        let destination = Destination::at(args.invite_out)?;
+        let destination = Destination::open(args.invite_out)?;
         let invite = destination.remove_on_failure(setup::init(file, options, client))?;
         eprintln!("created {}; start the server with", file.display());
         eprintln!("    marline server --config {}", file.display());
@@ -155,7 +155,7 @@ pub fn prepare(args: Args) -> anyhow::Result<Option<PreparedServer>> {
 fn credential(file: &Path, options: ServerOptions, change: Credential) -> anyhow::Result<()> {
     match change {
         Credential::Add { name, invite_out, qr } => {
-            let destination = Destination::at(invite_out)?;
+            let destination = Destination::open(invite_out)?;
             let invite = destination.remove_on_failure(setup::add_client(file, &options, &name))?;
             hand_over(destination, &invite, &name, qr)?;
         }
@@ -166,7 +166,8 @@ fn credential(file: &Path, options: ServerOptions, change: Credential) -> anyhow
             let _ = print(&text);
         }
         Credential::Revoke { name } => {
-            let store = Store::at(options.effective(file).credentials_file.unwrap_or_default());
+            let store =
+                Store::in_file(options.effective(file).credentials_file.unwrap_or_default());
             store.change(|credentials| credentials.revoke(&name))?;
             eprintln!("revoked {name:?}");
         }
@@ -181,7 +182,7 @@ fn hand_over(
     client: &str,
     qr: bool,
 ) -> anyhow::Result<()> {
-    destination.put(invite, client)?;
+    destination.write_invite(invite, client)?;
     if qr {
         // A closed output is ignored.
         let _ = print(&of_invite(&invite.to_word())?);
@@ -204,15 +205,15 @@ pub async fn run(prepared: Option<PreparedServer>) -> anyhow::Result<ExitCode> {
     network.reset_seed(reset_seed(&key, network.advertised()));
     let again = Arc::new(Notify::new());
     let suspensions = Suspensions::default();
-    let credentials =
-        Store::at(plan.credentials_file).follow(Arc::clone(&again), suspensions.clone())?;
+    let credentials = Store::in_file(plan.credentials_file)
+        .watch_file(Arc::clone(&again), suspensions.clone())?;
     if credentials.borrow().list().is_empty() {
         tracing::warn!("no clients yet: `marline server credential add NAME` creates an invite");
     }
     let (stopper, signals) = (Stopper::default(), Signals::new()?);
     memory::set_limit(plan.runtime.memory);
     let (budget, stop) = (memory::budget().clone(), stopper.listen());
-    let server = Server::within(budget, acceptor, credentials, plan.rules, plan.limits, stop);
+    let server = Server::with_budget(budget, acceptor, credentials, plan.rules, plan.limits, stop);
     let server = server.advertise(network.advertised().to_vec());
     server.allow_remote(plan.remote_rules);
     server.offer_datagrams(plan.datagrams, plan.udp_filtering);
@@ -220,7 +221,7 @@ pub async fn run(prepared: Option<PreparedServer>) -> anyhow::Result<ExitCode> {
     server.use_ledger(Ledger::open(plan.state_file), suspensions);
     server.allow_clients(plan.allowances);
     let listener = network.bind().await?;
-    listener.set_memory_account(server.strangers());
+    listener.set_memory_account(server.unauthenticated_account());
     let server = Arc::new(server);
     let ((ask, upgrades), (reload, reloads)) = (upgrades(), reloads());
     let handle = ServerHandle::new(listener.clone(), Some(Arc::clone(&server)), ask, reload);

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use marline_proxy::secret::hide;
+use marline_proxy::secret::hide_invites;
 use marline_proxy::shutdown::Reload;
 
 use crate::config::client::{ClientOptions, ClientPlan};
@@ -168,7 +168,7 @@ impl<O: Options> Settings<O> {
             }
             Err(error) => {
                 let error = format!("{error:#}");
-                let error = hide(&error);
+                let error = hide_invites(&error);
                 tracing::error!("{by}: reload failed; keeping current configuration: {error}");
                 Err(error)
             }

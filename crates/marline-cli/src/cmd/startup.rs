@@ -16,7 +16,7 @@ use crate::service;
 /// Time without an answer after which the server is tried again.
 const PROOF: Duration = Duration::from_secs(30);
 /// The longest pause between two attempts.
-const LONGEST_PAUSE: Duration = Duration::from_secs(15);
+const MAX_PAUSE: Duration = Duration::from_secs(15);
 /// Interval of checks for paths while waiting for one.
 const CHECK_INTERVAL: Duration = Duration::from_millis(250);
 /// Interval at which the service manager is notified that the start takes longer. Each notification extends the
@@ -55,7 +55,7 @@ pub(super) async fn wait_for_server(client: &Client, way: &CurrentTunnel) -> any
             said = Some(text);
         }
         pause_until_change(client, pause).await;
-        pause = (2 * pause).min(LONGEST_PAUSE);
+        pause = (2 * pause).min(MAX_PAUSE);
     }
 }
 
@@ -72,7 +72,7 @@ async fn check_admission(way: &CurrentTunnel) -> Result<(), StartFailure> {
         Ok(Ok(())) => Ok(()),
         Ok(Err(error)) => {
             let Trouble { kind, text } = Trouble::from(&error);
-            let failed = anyhow!("{text} ({})", kind.help());
+            let failed = anyhow!("{text} ({})", kind.advice());
             Err(match error {
                 OpenError::Pin => StartFailure::ForGood(failed),
                 OpenError::Refused(_) if kind.is_rejection() => StartFailure::ForGood(failed),

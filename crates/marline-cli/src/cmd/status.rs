@@ -254,7 +254,7 @@ fn format_targets(targets: &[OpenTarget]) -> String {
 /// `None`: there is only one path, or nothing was sent.
 fn policy(paths: &[PathSummary]) -> Option<String> {
     /// A share below this rounds to zero.
-    const LEAST: f64 = 0.005;
+    const MIN_SHARE: f64 = 0.005;
     let new = |path: &PathSummary| {
         path.bytes_sent.saturating_sub(path.bytes_repeated + path.bytes_copied)
     };
@@ -263,7 +263,8 @@ fn policy(paths: &[PathSummary]) -> Option<String> {
         return None;
     }
     let of_all = |bytes: u64| bytes as f64 / all as f64;
-    let (used, left): (Vec<_>, Vec<_>) = paths.iter().partition(|path| of_all(new(path)) >= LEAST);
+    let (used, left): (Vec<_>, Vec<_>) =
+        paths.iter().partition(|path| of_all(new(path)) >= MIN_SHARE);
     let share = |path: &&PathSummary| format!("{} {:.0} %", path.name, of_all(new(path)) * 100.0);
     let used: Vec<String> = used.iter().map(share).collect();
     let copied: u64 = paths.iter().map(|path| path.bytes_copied).sum();
@@ -295,14 +296,14 @@ fn exclusion_reason(path: &PathSummary, paths: &[PathSummary]) -> String {
 
 /// Up to 20 clients: those with connections, then the most recent ones.
 fn format_clients(Clients { clients, refusals }: &Clients, now: SystemTime) -> String {
-    const MOST: usize = 20;
+    const MAX_TARGETS: usize = 20;
     let mut text = String::new();
     if !clients.is_empty() {
         let head = ["client", "open", "so far", "to targets", "from targets", "last seen"];
         let mut rows = vec![head.map(str::to_owned)];
         let mut by_use: Vec<&Client> = clients.iter().collect();
         by_use.sort_by_key(|client| Reverse((client.open, client.seen_unix_s)));
-        rows.extend(by_use.into_iter().take(MOST).map(|client| {
+        rows.extend(by_use.into_iter().take(MAX_TARGETS).map(|client| {
             let seen_at = SystemTime::UNIX_EPOCH + Duration::from_secs(client.seen_unix_s);
             [
                 client.name.chars().take(24).collect(),
@@ -314,8 +315,8 @@ fn format_clients(Clients { clients, refusals }: &Clients, now: SystemTime) -> S
             ]
         }));
         text += &align(&rows, &[0]);
-        if clients.len() > MOST {
-            text += &format!("and {} others\n", clients.len() - MOST);
+        if clients.len() > MAX_TARGETS {
+            text += &format!("and {} others\n", clients.len() - MAX_TARGETS);
         }
     }
     for client in clients {

@@ -8,15 +8,16 @@ use anyhow::{Context, anyhow, bail};
 use marline::advanced::KeptCapabilities;
 use marline_proxy::client::dialer::NameLookup;
 use marline_proxy::client::udp_keeper::keep_lane;
-use marline_proxy::shutdown::{Reload, Stopper, told};
+use marline_proxy::shutdown::{Reload, Stopper, next_request};
 use marline_proxy::signals::{SignalRequest, Signals};
 use marline_tun::addresses::Addresses;
 use marline_tun::dns::DirectNames;
 use marline_tun::exceptions::Exceptions;
-use marline_tun::gateway::{Gateway, GatewaySettings, Served};
+use marline_tun::gateway::{Gateway, GatewaySettings, PacketSource};
 use marline_tun::machine::routing::{MARK, RoutingSettings};
 use marline_tun::machine::{
-    Ending, Extent, Machine, UndoProcess, addresses_of_server, clean_up, engage, make_interface,
+    Extent, Machine, ReleaseReason, UndoProcess, addresses_of_server, clean_up, engage,
+    make_interface,
 };
 use marline_tun::tunnel_datagrams::{Senders, TunnelDatagrams};
 use rustix::fd::OwnedFd;
@@ -103,7 +104,7 @@ pub fn prepare(args: Args) -> anyhow::Result<Option<PreparedTunnel>> {
             "kill switch of an earlier `marline up` stays on until the server is reached"
         );
     }
-    plan.names = NameLookup::by(|host| {
+    plan.names = NameLookup::with_lookup(|host| {
         let host = host.to_owned();
         Box::pin(async move { addresses_of_server(&host).await })
     });
@@ -146,7 +147,7 @@ pub async fn run(prepared: PreparedTunnel) -> anyhow::Result<ExitCode> {
     let opened = OpenedClient::open(&plan, Some(ask_reload)).await?;
     let (client, udp) = (&opened.client, &opened.udp);
     let watched = watched(&plan.runtime, Arc::clone(&opened.handle) as _)?;
-    let renewal = Renewal::begin(client, &opened.deadlines, &plan)?;
+    let renewal = Renewal::start(client, &opened.deadlines, &plan)?;
     let way = &renewal.way;
     opened.set_server_tunnel(way);
     let mut live = LiveSettings::new(settings, reloads, |plan: &MachinePlan| {
@@ -164,7 +165,7 @@ pub async fn run(prepared: PreparedTunnel) -> anyhow::Result<ExitCode> {
     }
     let addresses = Addresses::default();
     let (ask, mut asked) = mpsc::channel(QUEUED);
-    let served = Served::Machine {
+    let served = PacketSource::Machine {
         exceptions,
         handles_dns_queries: routing.handles_dns_queries(),
         direct_names: DirectNames::new(MARK, addresses.gateway_v4.into(), ask),
@@ -188,14 +189,14 @@ pub async fn run(prepared: PreparedTunnel) -> anyhow::Result<ExitCode> {
     let lost = "the TUN interface has stopped";
     let ended = tokio::select! {
         never = Box::pin(keep_lane(way, udp, lanes)) => match never {},
-        () = machine.keep(&mut asked) => Err(anyhow!(lost)),
+        () = machine.maintain(&mut asked) => Err(anyhow!(lost)),
         ended = &mut serving => Err(match ended {
             Ok(()) => anyhow!(lost),
             Err(error) => anyhow!(error).context(lost),
         }),
         () = wait_for_stop(&mut signals, &mut live) => Ok(()),
     };
-    let ending = if ended.is_ok() { Ending::Requested } else { Ending::Failed };
+    let ending = if ended.is_ok() { ReleaseReason::Requested } else { ReleaseReason::Failed };
     machine.give_back(ending).await;
     // Resets notify programs that their connections have ended.
     stopper.end();
@@ -228,7 +229,7 @@ async fn wait_for_early_end(signals: &mut Signals) {
 
 /// Waits for a request to end. Reloads the configuration on request in the meantime.
 async fn wait_for_stop(signals: &mut Signals, live: &mut dyn Reload) {
-    while told(signals, live).await == SignalRequest::Reload {
+    while next_request(signals, live).await == SignalRequest::Reload {
         live.reload();
     }
 }

@@ -413,8 +413,8 @@ impl ClientOptions {
         if let Some(StringValue(OrOff(timer))) = self.receive_timer {
             connection.receive_timer = timer;
             if timer.is_some() {
-                let help = Extensions::IDLE.with(Extensions::RTO);
-                connection.extensions = connection.extensions.with(help);
+                let help = Extensions::IDLE.union(Extensions::RTO);
+                connection.extensions = connection.extensions.union(help);
             }
         }
         if let Some(StringValue(OrOff(keepalive))) = self.lone_keepalive {
@@ -422,7 +422,7 @@ impl ClientOptions {
         }
         if self.wifi_signal().is_some() {
             // The extension reports a fading path to the server.
-            connection.extensions = connection.extensions.with(Extensions::PATH_COST);
+            connection.extensions = connection.extensions.union(Extensions::PATH_COST);
         }
         connection
     }

@@ -260,8 +260,8 @@ impl ServerOptions {
         let sessions: Vec<SessionLimit> =
             self.max_sessions.iter().map(|word| word.0.clone()).collect();
         for (flag, twice) in [
-            ("--quota", ForClient::twice(&quotas)),
-            ("--max-sessions", ForClient::twice(&sessions)),
+            ("--quota", ForClient::duplicate_client(&quotas)),
+            ("--max-sessions", ForClient::duplicate_client(&sessions)),
         ] {
             if let Some(client) = twice {
                 bail!("{flag}: given twice for the client {client}");

@@ -240,7 +240,7 @@ fn silence_timers_are_off_unless_configured() {
     assert!(
         connection
             .extensions
-            .contains(marline::monitor::Extensions::IDLE.with(marline::monitor::Extensions::RTO))
+            .contains(marline::monitor::Extensions::IDLE.union(marline::monitor::Extensions::RTO))
     );
     assert!(connection.lone_keepalive.is_some());
     let off = ClientOptions { receive_timer: Some("off".parse().unwrap()), ..with_invite() };

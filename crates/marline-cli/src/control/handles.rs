@@ -177,7 +177,7 @@ impl Handle for ClientHandle {
     }
 
     fn last_trouble(&self) -> Option<Trouble> {
-        self.way.get()?.now().trouble().as_ref().map(Trouble::from)
+        self.way.get()?.now().last_trouble().as_ref().map(Trouble::from)
     }
 
     fn events(&self) -> broadcast::Receiver<MonitorEvent> {

@@ -9,9 +9,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use marline::monitor::ConnectionId;
 
 /// Largest number, unless more than half as many connections are known.
-const LARGEST: u32 = 999_999;
+const MAX_NUMBER: u32 = 999_999;
 /// Ended connections whose numbers are kept, so that late reports about them use the same number.
-const KEPT: usize = 8_192;
+const MAX_ENDED: usize = 8_192;
 /// Largest number of new connections between two calls with the open ones. Beyond it, the oldest are forgotten.
 const MAX_NEW_CONNECTIONS: usize = 131_072;
 
@@ -54,7 +54,7 @@ impl ConnectionNumbers {
         let mut numbers = self.lock();
         let all = open.iter().map(|id| numbers.number_of(*id).into()).collect();
         numbers.open = open.len();
-        if numbers.known.len() > open.len() + 2 * KEPT {
+        if numbers.known.len() > open.len() + 2 * MAX_ENDED {
             numbers.retain_open(&open.iter().copied().collect());
         }
         all
@@ -71,7 +71,7 @@ impl Numbers {
             return *number;
         }
         // Guarantees that free numbers exist.
-        let largest = LARGEST.max(u32::try_from(2 * self.known.len()).unwrap_or(u32::MAX));
+        let largest = MAX_NUMBER.max(u32::try_from(2 * self.known.len()).unwrap_or(u32::MAX));
         loop {
             self.last = self.last % largest + 1;
             if !self.holders.contains_key(&self.last) {
@@ -96,9 +96,9 @@ impl Numbers {
         }
     }
 
-    /// Forgets all but the open ones and the latest [`KEPT`] of the others.
+    /// Forgets all but the open ones and the latest [`MAX_ENDED`] of the others.
     fn retain_open(&mut self, open: &HashSet<ConnectionId>) {
-        let mut over = self.order.len().saturating_sub(open.len() + KEPT);
+        let mut over = self.order.len().saturating_sub(open.len() + MAX_ENDED);
         let order = std::mem::take(&mut self.order);
         for id in order {
             if over > 0 && !open.contains(&id) {
@@ -144,7 +144,7 @@ mod tests {
             }
         }
         let held = numbers.lock();
-        assert!(held.known.len() <= 2 + 2 * KEPT + 1_000, "{}", held.known.len());
+        assert!(held.known.len() <= 2 + 2 * MAX_ENDED + 1_000, "{}", held.known.len());
         assert_eq!((held.holders.len(), held.order.len()), (held.known.len(), held.known.len()));
     }
 

@@ -153,7 +153,7 @@ impl From<&ServerReach> for Reached {
         let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
         let base = Reached {
             server: server.to_string(),
-            reach: reach.word().to_owned(),
+            reach: reach.name().to_owned(),
             by_tcp: *by_tcp,
             udp_bits_per_s: carrier_rates.map(|rates| rates.udp_bits_per_s),
             tcp_bits_per_s: carrier_rates.map(|rates| rates.tcp_bits_per_s),
@@ -174,7 +174,7 @@ impl From<&ServerReach> for Reached {
 
 impl From<&marline_proxy::client::trouble::Trouble> for Trouble {
     fn from(trouble: &marline_proxy::client::trouble::Trouble) -> Self {
-        let (kind, help) = (trouble.kind.word().to_owned(), trouble.kind.help().to_owned());
+        let (kind, help) = (trouble.kind.name().to_owned(), trouble.kind.advice().to_owned());
         Trouble { kind, text: trouble.text.clone(), help }
     }
 }

@@ -2,7 +2,7 @@
 //! delivery, with their cause and the policy's reaction.
 //!
 //! The reaction is derived from the policy's decisions, of which there may be thousands per second. They are
-//! received only while a viewer watches a program with at most [`FEW`] connections.
+//! received only while a viewer watches a program with at most [`MAX_WATCHED_CONNECTIONS`] connections.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -23,7 +23,7 @@ use crate::control::path_names::PathNames;
 use crate::control::protocol::Event;
 
 /// Largest number of connections for which decisions are received.
-const FEW: usize = 16;
+const MAX_WATCHED_CONNECTIONS: usize = 16;
 
 /// Largest number of decisions kept until a hole ends.
 const DECISIONS: usize = 256;
@@ -121,7 +121,7 @@ impl DashboardEvents {
 
     /// Starts or stops receiving decisions.
     fn update_subscription(&mut self) {
-        let wanted = self.dashboard.viewers() > 0 && self.open.count() <= FEW;
+        let wanted = self.dashboard.viewers() > 0 && self.open.count() <= MAX_WATCHED_CONNECTIONS;
         if !wanted {
             self.listening = None;
             self.decisions.clear();

@@ -15,7 +15,7 @@ use tokio::task::JoinHandle;
 const KEPT_LINES: usize = 12;
 
 /// Time limit to become ready, generous for a loaded machine.
-const READY: Duration = Duration::from_secs(10);
+const READY_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Time limit for an orderly end before the process is killed.
 const CLOSING_TIME: Duration = Duration::from_secs(3);
@@ -82,11 +82,14 @@ impl Process {
             }
             None
         };
-        match tokio::time::timeout(READY, address).await {
+        match tokio::time::timeout(READY_TIMEOUT, address).await {
             Ok(Some(address)) => Ok((process, address)),
             Ok(None) => bail!("{what} ended before it was ready:\n{}", process.last_output_lines()),
             Err(_) => {
-                bail!("{what} is not ready after {READY:?}:\n{}", process.last_output_lines())
+                bail!(
+                    "{what} is not ready after {READY_TIMEOUT:?}:\n{}",
+                    process.last_output_lines()
+                )
             }
         }
     }

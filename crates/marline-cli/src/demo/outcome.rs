@@ -143,10 +143,10 @@ pub fn failures(outcomes: &[Outcome]) -> Vec<String> {
 /// the chosen link.
 #[must_use]
 pub fn doubt(outcomes: &[Outcome]) -> Option<String> {
-    const LONG: Duration = Duration::from_secs(1);
+    const LONG_PAUSE: Duration = Duration::from_secs(1);
     let lte = outcomes.iter().find(|outcome| outcome.way.lte && !outcome.way.wifi)?;
     let pause = lte.echo.longest_hole;
-    (pause > LONG).then(|| {
+    (pause > LONG_PAUSE).then(|| {
         format!(
             "WARNING: unreliable results: {} paused for {:.1} s although its link did not fail, so this \
              machine was probably busy",

@@ -96,7 +96,7 @@ const REDUNDANT: &str = Mode::Redundant.policies(Side::Client).0;
 
 /// The compared ways. A single path is Marline with one path, with the same TCP, TLS and proxy, so that the paths
 /// are the only difference.
-pub const WAYS: [Setup; 4] = [
+pub const SETUPS: [Setup; 4] = [
     Setup { name: "WiFi alone", wifi: true, lte: false, scheduler: DEFAULT },
     Setup { name: "LTE alone", wifi: false, lte: true, scheduler: DEFAULT },
     Setup { name: "Marline", wifi: true, lte: true, scheduler: DEFAULT },

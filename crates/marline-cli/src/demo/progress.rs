@@ -8,7 +8,7 @@ use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use tokio::time::Instant;
 
 use super::application::LiveProgress;
-use super::plan::{DemoPlan, WAYS};
+use super::plan::{DemoPlan, SETUPS};
 use crate::path_table::bytes;
 
 /// Time without an answer that is shown as a stall, in milliseconds.
@@ -37,7 +37,7 @@ impl Progress {
         };
         let time = bars.add(ProgressBar::new(0));
         time.set_style(style("{bar:36} {msg}"));
-        let lines = WAYS.iter().map(|way| {
+        let lines = SETUPS.iter().map(|way| {
             let line = bars.add(ProgressBar::new_spinner());
             line.set_style(style("  {prefix:18} {msg}"));
             line.set_prefix(way.name);
@@ -65,7 +65,7 @@ impl Progress {
         live: &[Arc<LiveProgress>],
     ) {
         if self.plain {
-            eprintln!("{}", plain_line("time", "WiFi", &WAYS.map(|way| way.name.to_owned())));
+            eprintln!("{}", plain_line("time", "WiFi", &SETUPS.map(|way| way.name.to_owned())));
         }
         let beat = if self.plain { PLAIN } else { Duration::from_millis(200) };
         self.time.set_length(plan.run.as_millis() as u64);

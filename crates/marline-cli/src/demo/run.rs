@@ -16,7 +16,7 @@ use super::child::{self, Process};
 use super::content::Content;
 use super::origin::{File, OriginServers};
 use super::outcome::Outcome;
-use super::plan::{DemoPlan, Setup, WAYS};
+use super::plan::{DemoPlan, SETUPS, Setup};
 use super::progress::Progress;
 use marline_emulator::traces;
 
@@ -100,7 +100,7 @@ pub async fn run_demo(plan: &DemoPlan) -> anyhow::Result<(Vec<Outcome>, Vec<Rela
 /// Ports for the servers. They must be known before a server starts, because its invite contains them. The system
 /// assigns them, and they are freed and used at once.
 fn server_ports() -> anyhow::Result<Vec<SocketAddr>> {
-    let sockets: Vec<UdpSocket> = WAYS
+    let sockets: Vec<UdpSocket> = SETUPS
         .iter()
         .map(|_| UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)))
         .collect::<std::io::Result<_>>()
@@ -115,7 +115,7 @@ fn start_links(plan: &DemoPlan, ports: &[SocketAddr]) -> anyhow::Result<(Emulato
     let directory = plan.trace_dir.as_deref();
     let mut relays = Vec::new();
     let mut numbers = Vec::new();
-    for (way, port) in WAYS.iter().zip(ports) {
+    for (way, port) in SETUPS.iter().zip(ports) {
         let mut add = |has: bool, kind: &str, spec| -> anyhow::Result<Option<usize>> {
             if !has {
                 return Ok(None);
@@ -149,7 +149,7 @@ async fn start_ways(
     plan: &DemoPlan,
 ) -> anyhow::Result<Vec<RunningVariant>> {
     let mut starting = Vec::new();
-    for ((way, port), links) in WAYS.iter().zip(ports).zip(links) {
+    for ((way, port), links) in SETUPS.iter().zip(ports).zip(links) {
         let place = directory.join(way.name.replace(' ', "-"));
         std::fs::create_dir(&place)?;
         let path = |link: Option<Link>, name: &str| {

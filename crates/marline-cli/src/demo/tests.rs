@@ -11,7 +11,7 @@ use super::columns::COLUMNS;
 use super::content::Content;
 use super::origin::{File, OriginServers};
 use super::outcome::{self, Latency, Outcome};
-use super::plan::{Setup, WAYS};
+use super::plan::{SETUPS, Setup};
 use super::verdict;
 
 const FILE: File = File { seed: 3, length: 300_000, pace: None };
@@ -163,7 +163,7 @@ fn percentiles_are_ranks_and_no_answer_is_the_worst() {
 
 #[test]
 fn the_table_has_a_row_for_each_way() {
-    let outcomes = [outcome(WAYS[0], 6_000, None), outcome(WAYS[2], 250, Some(true))];
+    let outcomes = [outcome(SETUPS[0], 6_000, None), outcome(SETUPS[2], 250, Some(true))];
     let text = outcome::table(&outcomes);
     let lines: Vec<&str> = text.lines().collect();
     assert!(lines[1].starts_with("WiFi alone") && lines[1].ends_with("incomplete"), "{text}");
@@ -175,7 +175,7 @@ fn the_table_has_a_row_for_each_way() {
 
 #[test]
 fn the_widest_table_fits_a_terminal() {
-    let mut worst = WAYS.map(|way| outcome(way, 608_000, None));
+    let mut worst = SETUPS.map(|way| outcome(way, 608_000, None));
     for outcome in &mut worst {
         outcome.echo.latencies = vec![None; 12_000];
         (outcome.wifi_bytes, outcome.lte_bytes) = (9_990_000_000, 9_990_000_000);
@@ -192,41 +192,42 @@ fn the_verdict_reports_the_measurement_good_or_bad() {
     let dead = Duration::from_secs(6);
     let said = |both: Outcome, wifi: Outcome| verdict::sentence(&[wifi, both], dead).expect("both");
     assert_eq!(
-        said(outcome(WAYS[2], 94, Some(true)), outcome(WAYS[0], 6_888, Some(true))),
+        said(outcome(SETUPS[2], 94, Some(true)), outcome(SETUPS[0], 6_888, Some(true))),
         "WiFi died for 6 s: the longest pause was 94 ms over both paths, 6.9 s over WiFi alone; \
          the download arrived complete.",
     );
-    let mut stalled = outcome(WAYS[0], 13_550, None);
+    let mut stalled = outcome(SETUPS[0], 13_550, None);
     stalled.echo.latencies.push(None);
-    let bad = said(outcome(WAYS[2], 14_000, None), stalled);
+    let bad = said(outcome(SETUPS[2], 14_000, None), stalled);
     assert_eq!(
         bad,
         "WiFi died for 6 s, and the second path did not help: the longest pause was 14 s over both \
          paths, at least 13.6 s over WiFi alone; only 1.00 MB of the download arrived.",
     );
-    let damaged = said(outcome(WAYS[2], 94, Some(false)), outcome(WAYS[0], 6_888, None));
+    let damaged = said(outcome(SETUPS[2], 94, Some(false)), outcome(SETUPS[0], 6_888, None));
     assert!(damaged.ends_with("the download arrived DAMAGED."), "{damaged}");
     // Only Marline with default settings is judged, not the way that copies everything.
     assert_eq!(
-        verdict::sentence(&[outcome(WAYS[0], 1, None), outcome(WAYS[3], 1, None)], dead),
+        verdict::sentence(&[outcome(SETUPS[0], 1, None), outcome(SETUPS[3], 1, None)], dead),
         None
     );
 }
 
 #[test]
 fn a_pause_over_the_link_that_did_not_fail_casts_doubt_on_the_run() {
-    assert_eq!(outcome::doubt(&WAYS.map(|way| outcome(way, 999, Some(true)))), None);
-    let doubt = outcome::doubt(&WAYS.map(|way| outcome(way, 2_066, Some(true)))).expect("a doubt");
+    assert_eq!(outcome::doubt(&SETUPS.map(|way| outcome(way, 999, Some(true)))), None);
+    let doubt =
+        outcome::doubt(&SETUPS.map(|way| outcome(way, 2_066, Some(true)))).expect("a doubt");
     assert!(doubt.contains("LTE alone") && doubt.contains("2.1 s"), "{doubt}");
 }
 
 #[test]
 fn the_verdict_forgives_stalled_single_paths_only() {
-    let singles = [outcome(WAYS[0], 6_000, None), outcome(WAYS[1], 60, Some(true))];
+    let singles = [outcome(SETUPS[0], 6_000, None), outcome(SETUPS[1], 60, Some(true))];
     let all = |marline: Outcome| outcome::failures(&[singles.to_vec(), vec![marline]].concat());
-    assert_eq!(all(outcome(WAYS[2], 5_999, Some(true))), Vec::<String>::new());
-    assert!(all(outcome(WAYS[2], 6_001, Some(true)))[0].contains("longer than those of both"));
-    assert!(all(outcome(WAYS[3], 60, Some(false)))[0].contains("hash is wrong"));
-    assert!(all(outcome(WAYS[3], 60, None))[0].contains("incomplete"));
-    assert_eq!(outcome::failures(&[outcome(WAYS[0], 1, Some(false))]).len(), 1);
+    assert_eq!(all(outcome(SETUPS[2], 5_999, Some(true))), Vec::<String>::new());
+    assert!(all(outcome(SETUPS[2], 6_001, Some(true)))[0].contains("longer than those of both"));
+    assert!(all(outcome(SETUPS[3], 60, Some(false)))[0].contains("hash is wrong"));
+    assert!(all(outcome(SETUPS[3], 60, None))[0].contains("incomplete"));
+    assert_eq!(outcome::failures(&[outcome(SETUPS[0], 1, Some(false))]).len(), 1);
 }

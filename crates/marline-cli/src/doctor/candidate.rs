@@ -22,7 +22,7 @@ use crate::path_summary::by_nat64;
 /// reports this after three seconds.
 const ANSWERING: Duration = Duration::from_millis(3_300);
 /// Time without an answer after which a report that the server or a host on the path refuses is accepted.
-const SETTLING: Duration = Duration::from_millis(700);
+const REFUSAL_DELAY: Duration = Duration::from_millis(700);
 /// Enough time for an answer of a resolver in the local network.
 const RESOLVER_WAIT: Duration = Duration::from_millis(500);
 /// Time limit for closing a connection that served only for the check.
@@ -188,7 +188,7 @@ async fn unreached_end(client: &Client, way: &Candidate, error: Option<String>) 
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     };
-    match timeout(SETTLING, judged).await {
+    match timeout(REFUSAL_DELAY, judged).await {
         Ok(status) => {
             let help = remedy(&status, way);
             let cause = status.cause.unwrap_or_default();
@@ -300,7 +300,7 @@ async fn greet<S: AsyncRead + AsyncWrite + Unpin>(
 
 fn failed(what: &'static str, error: &OpenError) -> Finding {
     let trouble = Trouble::from(error);
-    Finding::fails(what, format!("{}; {}", trouble.text, trouble.kind.help()))
+    Finding::fails(what, format!("{}; {}", trouble.text, trouble.kind.advice()))
 }
 
 /// Finding about the path's MTU, as learned by the connection.

@@ -26,7 +26,7 @@ const PATHS: &str = "paths";
 const CLIENT: &str = "client";
 
 /// Time limit for all checks together.
-const PATIENCE: Duration = Duration::from_millis(4_800);
+const TIMEOUT: Duration = Duration::from_millis(4_800);
 /// Time after which a name counts as unresolvable.
 const RESOLVING: Duration = Duration::from_millis(1_200);
 /// Largest number of server addresses tried over each path.
@@ -65,7 +65,7 @@ async fn check_all(
     paths: &[PathSpec],
     credential: Option<Credential>,
 ) -> Examination {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     let paths = match usable_paths(paths) {
         Ok(paths) => paths,
         Err(why) => {
@@ -178,7 +178,7 @@ fn for_client(verdicts: &[PathVerdict], paths: &[(&PathSpec, Vec<&TriedCandidate
         CLIENT,
         match trouble {
             Some(trouble) => {
-                format!("a client cannot connect: {}; {}", trouble.text, trouble.kind.help())
+                format!("a client cannot connect: {}; {}", trouble.text, trouble.kind.advice())
             }
             None => "a client cannot connect: no path leads to the server".to_owned(),
         },

@@ -14,7 +14,7 @@ use super::Finding;
 use crate::native::explain_open_error;
 
 /// Time limit for a connection over loopback, which normally takes microseconds.
-const PATIENCE: Duration = Duration::from_secs(3);
+const TIMEOUT: Duration = Duration::from_secs(3);
 /// Time without an answer that counts as silence.
 const SILENCE: Duration = Duration::from_millis(300);
 
@@ -103,7 +103,7 @@ async fn greet(listener: &Server, protocol: Protocol) -> io::Result<bool> {
         io::Result::Ok(multipath)
     };
     tokio::select! {
-        greeted = timeout(PATIENCE, ours) => greeted.map_err(|_| io::ErrorKind::TimedOut)?,
+        greeted = timeout(TIMEOUT, ours) => greeted.map_err(|_| io::ErrorKind::TimedOut)?,
         // A failure before the connection was made.
         failed = failure(kernel) => Err(failed),
     }
@@ -120,8 +120,8 @@ async fn failure(kernel: tokio::task::JoinHandle<io::Result<()>>) -> io::Error {
 
 fn kernel_side(address: SocketAddr, protocol: Protocol) -> io::Result<()> {
     let mut socket = Socket::new(Domain::IPV4, Type::STREAM, Some(protocol))?;
-    socket.connect_timeout(&address.into(), PATIENCE)?;
-    socket.set_read_timeout(Some(PATIENCE))?;
+    socket.connect_timeout(&address.into(), TIMEOUT)?;
+    socket.set_read_timeout(Some(TIMEOUT))?;
     socket.write_all(b"ping")?;
     let mut answer = [0; 4];
     socket.read_exact(&mut answer)

@@ -35,7 +35,7 @@ pub use responder::{respond, responder};
 /// Largest number of segments recorded per connection.
 const LOG: usize = 8_192;
 /// Time limit for all checks on one path.
-const PATIENCE: Duration = Duration::from_secs(75);
+const TIMEOUT: Duration = Duration::from_secs(75);
 /// Time limit for the other end's report.
 const REPORT_TIMEOUT: Duration = Duration::from_secs(12);
 
@@ -48,7 +48,7 @@ pub async fn examine(server: SocketAddr, paths: &[PathSpec]) -> Vec<Finding> {
     let mut findings = Vec::new();
     for path in paths {
         let name = path.to_string();
-        let found = match timeout(PATIENCE, examine_path(server, path)).await {
+        let found = match timeout(TIMEOUT, examine_path(server, path)).await {
             Ok(found) => found,
             Err(_) => vec![Finding::fails(WHAT, "did not finish within a minute".to_owned())],
         };

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use marline_lab::scenario::Side;
-use marline_qlog::{Carried, Course, Manner, Recording, Vantage, read};
+use marline_qlog::{CarriedBytes, Course, Recording, TransmissionKind, Vantage, read};
 
 use super::support;
 use super::support::two_uplinks::{self, PATIENCE, TwoUplinks, hear};
@@ -102,9 +102,9 @@ fn both_ends_trace_the_hole_of_a_dead_path_and_the_rescued_data() {
     assert_eq!(hear(&sink, "sum "), format!("sum {BYTES}"));
 
     let sent = |recording: &Recording| {
-        let course = Course::of(recording);
+        let course = Course::from_recording(recording);
         let acked = course.acked.last().is_some_and(|(_, dsn)| *dsn >= BYTES as u64);
-        acked && course.bytes(Manner::Reinjection) > 0
+        acked && course.bytes(TransmissionKind::Reinjection) > 0
     };
     let (file, server) = trace(&dir.path().join("at-server"), sent);
     // A busy machine also causes holes, which end on WiFi. This one ends on LTE.
@@ -118,14 +118,18 @@ fn both_ends_trace_the_hole_of_a_dead_path_and_the_rescued_data() {
     let (_, client) = trace(&dir.path().join("at-client"), rescued_by_lte);
     assert_eq!((server.vantage, client.vantage), (Vantage::Server, Vantage::Client));
 
-    let (course, wifi) = (Course::of(&server), slot(&server, "10.0.1.2").expect("WiFi's"));
-    let rescued: Vec<&Carried> =
-        course.carried.iter().filter(|carried| carried.manner == Manner::Reinjection).collect();
+    let (course, wifi) =
+        (Course::from_recording(&server), slot(&server, "10.0.1.2").expect("WiFi's"));
+    let rescued: Vec<&CarriedBytes> = course
+        .carried
+        .iter()
+        .filter(|carried| carried.manner == TransmissionKind::Reinjection)
+        .collect();
     // All of it is sent over LTE. The first part was on WiFi when it failed, and arrived at the client over LTE.
     assert!(rescued.iter().all(|carried| carried.subflow != wifi));
     let first = rescued[0];
     let before = course.carried.iter().find(|carried| {
-        carried.manner == Manner::New
+        carried.manner == TransmissionKind::New
             && (carried.dsn..carried.dsn + carried.bytes).contains(&first.dsn)
     });
     assert_eq!(before.map(|carried| carried.subflow), Some(wifi));

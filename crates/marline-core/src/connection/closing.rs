@@ -17,7 +17,7 @@ use crate::{CloseReason, Linger};
 /// Consecutive resets of the last subflow by us, without progress in between, before the connection ends.
 const MAX_FUTILE_RESETS: u32 = 5;
 /// Time for subflows to close after the application has released the connection (Linux: 60 s).
-const LEAVING: Duration = Duration::from_secs(60);
+const SUBFLOW_CLOSE_TIME: Duration = Duration::from_secs(60);
 /// Repeats of an unanswered DATA_FIN after which a released connection is given up.
 const MAX_FIN_REPEATS: u32 = 10;
 /// Consecutive unanswered probes on all subflows after which the peer counts as silent.
@@ -395,7 +395,7 @@ impl Closing {
 
     /// Time at which subflows that do not close are dropped.
     pub(super) fn subflow_drop_at(&self) -> Option<Instant> {
-        self.leaving.since.map(|since| since + LEAVING)
+        self.leaving.since.map(|since| since + SUBFLOW_CLOSE_TIME)
     }
 
     /// Extends the closing time if released data is still in flight up to `written` and the peer acknowledged more

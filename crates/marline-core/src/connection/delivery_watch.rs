@@ -6,7 +6,7 @@
 //!
 //! *Sending*: data was sent and is not DATA_ACKed. The hole lasts from the start of this state, or from the last
 //! DATA_ACK that advanced, to the next one. A round trip of it is the normal delivery time, so a hole counts once
-//! it is [`SHORTEST`] longer than that.
+//! it is [`MIN_HOLE`] longer than that.
 //!
 //! *Receiving*: received data cannot be read because earlier data is missing, or the peer marks its last data
 //! (MP_IDLE) and the last data had no mark. The hole is the time since the last in-order byte. A peer that falls
@@ -20,7 +20,7 @@ use marline_time::{Duration, Instant};
 use crate::compact_instant::NonZeroCompactInstant;
 
 /// Shortest hole that is reported.
-pub(super) const SHORTEST: Duration = Duration::from_millis(100);
+pub(super) const MIN_HOLE: Duration = Duration::from_millis(100);
 
 /// Time since which data is due in one direction, if it is. Every connection has two, so it uses four bytes.
 #[derive(Copy, Clone, Debug, Default)]
@@ -42,11 +42,11 @@ impl DeliveryWatch {
         let next = due.then(|| NonZeroCompactInstant::from_instant(now));
         let before = core::mem::replace(&mut self.0, next)?;
         // The usual case.
-        if before.is_within(SHORTEST.as_nanos() as u64, now) {
+        if before.is_within(MIN_HOLE.as_nanos() as u64, now) {
             return None;
         }
         let since = before.to_instant_near(now);
-        (now.since(since) >= SHORTEST + usual).then_some(since)
+        (now.since(since) >= MIN_HOLE + usual).then_some(since)
     }
 
     /// Time since which data is due. `near` is an instant within a day of it.

@@ -50,20 +50,20 @@ pub(super) struct HelloOutcome {
 /// Extensions that a client's configuration requests and that we implement. PATH_COST is requested only if a path
 /// has a cost or may get one.
 fn requested_extensions(config: &ConnectionConfig) -> Extensions {
-    let wanted = config.extensions.and(IMPLEMENTED);
+    let wanted = config.extensions.intersection(IMPLEMENTED);
     if config.local_addresses.iter().all(|local| local.cost.is_none()) {
         return wanted;
     }
-    wanted.with(Extensions::PATH_COST)
+    wanted.union(Extensions::PATH_COST)
 }
 
 /// Extensions offered by a client that a server may grant.
 fn granted(config: &ConnectionConfig, offered: Extensions) -> Extensions {
     let mut allowed = config.allow_extensions;
     if config.follow_client.is_none() {
-        allowed = allowed.without(Extensions::FOLLOW_CLIENT);
+        allowed = allowed.difference(Extensions::FOLLOW_CLIENT);
     }
-    offered.and(allowed).and(IMPLEMENTED)
+    offered.intersection(allowed).intersection(IMPLEMENTED)
 }
 
 impl Negotiation {
@@ -122,8 +122,8 @@ impl Negotiation {
         match role {
             Role::Client => {
                 let awaited = self.count > 0 && !self.settled;
-                let settled =
-                    awaited.then(|| self.agree_on(features.and(requested_extensions(config))));
+                let settled = awaited
+                    .then(|| self.agree_on(features.intersection(requested_extensions(config))));
                 HelloOutcome { settled, answer: None }
             }
             Role::Server if self.count >= MAX_ANSWERS => {

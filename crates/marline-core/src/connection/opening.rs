@@ -29,7 +29,7 @@ use crate::{ConnectionConfig, ConnectionId, Ecn, FourTuple, MonitorKind, Traffic
 
 /// Minimum distance of a new connection's initial sequence number from the end of the previous one: an unscaled
 /// window, so that no old segment in flight fits into the new window.
-const BEYOND: u32 = 1 << 16;
+const MIN_ISN_DISTANCE: u32 = 1 << 16;
 
 /// Parts of a connection that a new subflow concerns.
 pub(super) struct Opening<'a> {
@@ -94,7 +94,7 @@ impl Opening<'_> {
         // RFC 9293 section 3.6.1: the successor of a connection in TIME-WAIT begins beyond its last sequence
         // number. The clock-driven initial number already does, unless the old connection was faster than the
         // clock.
-        let first = syn.after.map(|end| end.add(BEYOND));
+        let first = syn.after.map(|end| end.add(MIN_ISN_DISTANCE));
         let isn = first.filter(|first| first.offset_from(isn) < 1 << 31).unwrap_or(isn);
         let isn = syn.isn.unwrap_or(isn);
         let policies = &self.config.policies;

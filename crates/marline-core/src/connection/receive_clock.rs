@@ -48,7 +48,7 @@ use crate::Probing;
 const GAP_MEMORY: Duration = Duration::from_secs(1);
 
 /// Delay of a timer that shows that the process was not scheduled. The verdict then waits for the same time again.
-const LATE: Duration = Duration::from_millis(20);
+const LATE_TIMER: Duration = Duration::from_millis(20);
 /// Limit on such waits before one verdict, because a machine may always be late.
 const MAX_POSTPONEMENTS: u32 = 3;
 
@@ -94,8 +94,8 @@ impl RunningClock {
     /// Postpones a verdict that was due at `due_at` if the process was not scheduled then.
     fn postpone_verdict(self, now: Instant, due_at: Instant) -> Option<RunningClock> {
         let (not_before, graces) = self.grace;
-        let late = now.since(due_at.max(not_before)) > LATE && graces < MAX_POSTPONEMENTS;
-        let at = if late { now + LATE } else { not_before };
+        let late = now.since(due_at.max(not_before)) > LATE_TIMER && graces < MAX_POSTPONEMENTS;
+        let at = if late { now + LATE_TIMER } else { not_before };
         let graces = graces + u32::from(late);
         (at > now).then_some(RunningClock { look_at: at, grace: (at, graces), ..self })
     }

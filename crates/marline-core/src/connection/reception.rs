@@ -47,7 +47,7 @@ pub(super) const fn reset_reason_for(error: MappingError) -> u8 {
 }
 
 impl Reception<'_> {
-    /// Handles the mapping of a DSS. `carries` is true if the segment has payload or a FIN, see [`carries_data`].
+    /// Handles the mapping of a DSS. `carries` is true if the segment has payload or a FIN.
     pub(super) fn take_mapping(
         &mut self,
         cx: &mut Context<'_>,

@@ -144,7 +144,7 @@ impl SegmentBuilder<'_> {
         let owes_sack = signal.is_some() && tcp.owes_sack();
         let what = HeaderFor::Egress(egress);
         let (header, ecn) = tcp.fill_header(cx.now, what, window, &mut options);
-        if !options.fits() {
+        if !options.fits_header() {
             options.timestamps = None;
         }
         if fast_open.is_some_and(|option| !option.fits_with(&options)) {

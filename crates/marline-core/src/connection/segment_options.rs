@@ -281,7 +281,8 @@ impl SegmentBuilder<'_> {
     ) -> Option<usize> {
         let timestamps = subflow.tcp().uses_timestamps();
         let mut options = self.data_options(subflow, Point { ssn, dsn }, timestamps);
-        let fits = options.dss.is_some() && options.mptcp.push(mp_idle_option()) && options.fits();
+        let fits =
+            options.dss.is_some() && options.mptcp.push(mp_idle_option()) && options.fits_header();
         fits.then(|| TCP_HEADER_LEN + options.encoded_len())
     }
 }

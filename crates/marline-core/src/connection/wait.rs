@@ -36,11 +36,11 @@ use crate::on_demand::Unused;
 /// Time for which only resets may be received on every path.
 const MAX_RESET_ONLY_TIME: Duration = Duration::from_secs(30);
 /// Reception shorter than this without progress of the stream does not end a wait.
-const BRIEF_RECEPTION: Duration = Duration::from_secs(10);
+const MIN_RECEPTION: Duration = Duration::from_secs(10);
 /// Time between the first two probes: a round trip over a satellite, or a radio that wakes up.
 const FIRST_PAUSE: Duration = Duration::from_secs(2);
 /// Maximum time between probes, as between a path manager's attempts.
-const LONGEST_PAUSE: Duration = Duration::from_secs(15);
+const MAX_PROBE_PAUSE: Duration = Duration::from_secs(15);
 
 /// Probes on all subflows, until a segment is received.
 #[derive(Copy, Clone, Debug)]
@@ -125,14 +125,14 @@ impl Wait {
         let Some(due) = self.questions.as_mut().filter(|questions| questions.next_at <= now) else {
             return false;
         };
-        due.pause = (due.pause * 2).min(LONGEST_PAUSE);
+        due.pause = (due.pause * 2).min(MAX_PROBE_PAUSE);
         due.next_at = now + due.pause;
         true
     }
 
     /// Starts a wait for a silent peer.
     pub(super) fn begin(&mut self, now: Instant) {
-        if self.over_at.take().is_some_and(|over| now.since(over) >= BRIEF_RECEPTION) {
+        if self.over_at.take().is_some_and(|over| now.since(over) >= MIN_RECEPTION) {
             let Wait { questions, answer_by, .. } = *self;
             *self = Wait { questions, answer_by, ..Wait::default() };
         }

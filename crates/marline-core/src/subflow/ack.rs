@@ -21,7 +21,7 @@ const MAX_REORDERING: u64 = 300;
 /// Minimum RTT sample, in case the clock does not advance between send and ACK.
 const RTT_FLOOR: Duration = Duration::from_micros(1);
 /// Length of a tick of timestamps.
-const WITHIN_TICK: Duration = Duration::from_nanos(999_999);
+const TICK: Duration = Duration::from_nanos(999_999);
 /// Delay before SACKed data at SND.UNA is believed to be reneged.
 const RENEGE_DELAY: Duration = Duration::from_millis(10);
 /// Consecutive timeouts after which an answer to earlier segments marks the end of an outage.
@@ -335,7 +335,7 @@ impl Subflow {
             return None;
         }
         let echoed = input.echo.and_then(|echo| self.timestamps.sent_at(now, echo));
-        let echoed = echoed.map(|tick_end| tick_end - WITHIN_TICK);
+        let echoed = echoed.map(|tick_end| tick_end - TICK);
         // A segment that was sent once may have arrived long ago: if it is acknowledged together with a repair (few
         // SACK blocks fit beside a DSS, and some are lost), or if the peer already echoes a later segment (its own ACK
         // was lost).
@@ -354,7 +354,7 @@ impl Subflow {
         let (expected, through) = tally.newest_expected;
         let own_delay = self.tx.forecaster.own_delay(&expected, through);
         if let Some(scorer) = &mut self.tx.scorer {
-            let sent_until = if is_exact { sent_at } else { sent_at + WITHIN_TICK };
+            let sent_until = if is_exact { sent_at } else { sent_at + TICK };
             let latest = self.tx.forecaster.forecast(now);
             scorer.on_answer(sent_at..=sent_until, rtt, own_delay, &latest);
         }

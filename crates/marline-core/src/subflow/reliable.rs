@@ -24,7 +24,7 @@ use super::Subflow;
 /// and 3 s (RFC 6298 with Linux's minimum): a later success is rarer than a broken connection.
 const MIN_RELIABLE_RTO: Duration = Duration::from_secs(3);
 /// Bytes that may be handed to a carrier that accepts data, between two checks.
-const ROOM: u64 = 32 << 10;
+const CARRIER_ROOM: u64 = 32 << 10;
 
 /// Carrier of a subflow's segments.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
@@ -79,7 +79,9 @@ impl Subflow {
         let (window, in_flight) = (self.congestion.window(), self.tx.board.bytes_in_flight());
         match self.tx.rto.beneath {
             SegmentCarrier::Datagrams => window,
-            SegmentCarrier::Stream => window.max(in_flight + self.tx.board.bytes_lost() + ROOM),
+            SegmentCarrier::Stream => {
+                window.max(in_flight + self.tx.board.bytes_lost() + CARRIER_ROOM)
+            }
             SegmentCarrier::FullStream => in_flight,
         }
     }

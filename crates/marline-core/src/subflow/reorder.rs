@@ -24,7 +24,7 @@ const POOL: usize = 16;
 /// could put every single byte into a large buffer.
 const MAX_SPARE: u64 = 512 << 10;
 /// Maximum number of ranges that SACK reports.
-const RECENT: usize = 4;
+const MAX_REPORTED_RANGES: usize = 4;
 
 /// Queue of a subflow, allocated once a segment was lost or reordered.
 #[derive(Debug)]
@@ -257,7 +257,7 @@ impl HeldRanges {
         let Some((start, end)) = self.range_around(at) else { return };
         self.recent.retain(|&point| point < start || point >= end);
         self.recent.push_front(at);
-        self.recent.truncate(RECENT);
+        self.recent.truncate(MAX_REPORTED_RANGES);
     }
 
     /// As [`ReorderQueue::held_within`].

@@ -19,7 +19,7 @@ use super::rate::RateSampler;
 use crate::on_demand::{OnDemand, Unused};
 
 /// Limit on outdated entries in the retransmission queue, beyond the number of scoreboard entries.
-const SPARE_LOST: usize = 64;
+const MAX_OUTDATED: usize = 64;
 
 /// State of a tail loss probe.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
@@ -249,7 +249,7 @@ impl Transmission {
         if let Some(segment) = self.board.get(index) {
             self.lost.push(Reverse(segment.start.0));
         }
-        if self.lost.len() > 2 * self.board.len() + SPARE_LOST {
+        if self.lost.len() > 2 * self.board.len() + MAX_OUTDATED {
             self.drop_outdated_lost();
         }
     }

@@ -7,7 +7,7 @@ use marline_time::{Duration, Instant};
 /// Time without Fast JOIN on a pair of addresses after a refusal: a middlebox there is permanent.
 const REFUSAL_AVOID_TIME: Duration = Duration::from_secs(600);
 /// The same time after a SYN without an answer, which may be a single loss.
-const SPARE_LOST: Duration = Duration::from_secs(60);
+const AVOID_AFTER_LOSS: Duration = Duration::from_secs(60);
 /// Limit on remembered pairs of addresses.
 const MAX_SPARED: usize = 64;
 
@@ -25,7 +25,7 @@ impl FastJoinMemory {
 
     /// Records that the SYN, or its answer, was lost.
     pub(crate) fn on_lost(&mut self, now: Instant, local: IpAddr, remote: SocketAddr) {
-        self.avoid_until(local, remote, now + SPARE_LOST);
+        self.avoid_until(local, remote, now + AVOID_AFTER_LOSS);
     }
 
     /// Records that the peer, or a middlebox, refused it.

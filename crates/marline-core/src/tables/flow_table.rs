@@ -16,7 +16,7 @@ use crate::{EndpointConfig, FourTuple, Shard};
 const FIRST_PORT: u16 = 32_768;
 const PORTS: u64 = 28_232;
 /// Random ports tried before an address pair counts as exhausted.
-const TRIES: usize = 64;
+const PORT_TRIES: usize = 64;
 
 /// Flows, tokens and ports in use.
 #[derive(Debug)]
@@ -123,7 +123,7 @@ impl FlowTable {
         };
         let found = match local_ports {
             None => {
-                let mut random = (0..TRIES).map(|_| FIRST_PORT + rng.below(PORTS) as u16);
+                let mut random = (0..PORT_TRIES).map(|_| FIRST_PORT + rng.below(PORTS) as u16);
                 random.find(|port| is_free(*port))
             }
             // All of them, from a random one on: RFC 6056 section 3.3.1.

@@ -23,7 +23,7 @@ use core::net::IpAddr;
 use marline_time::{Duration, Instant};
 
 /// Time without the option after the first detection.
-const FIRST: Duration = Duration::from_secs(3_600);
+const FIRST_PERIOD: Duration = Duration::from_secs(3_600);
 /// Limit on doublings of the time.
 const MAX_TIME_DOUBLINGS: u32 = 4;
 /// Limit on remembered pairs of addresses of either kind.
@@ -115,7 +115,7 @@ impl NetworkMemory {
 }
 
 fn span(times: u32) -> Duration {
-    FIRST * (1 << times.min(MAX_TIME_DOUBLINGS))
+    FIRST_PERIOD * (1 << times.min(MAX_TIME_DOUBLINGS))
 }
 
 #[cfg(test)]

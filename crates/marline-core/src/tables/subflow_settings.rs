@@ -8,7 +8,7 @@ use crate::{Capabilities, ConnectionConfig, Limits};
 
 /// Limit on cached settings: for a listener and a few kinds of connections, over IPv4 and IPv6, for first subflows
 /// and joins.
-const KEPT: usize = 16;
+const MAX_CACHED: usize = 16;
 
 /// Recently created settings.
 #[derive(Debug, Default)]
@@ -41,7 +41,7 @@ impl SubflowSettings {
             return Arc::clone(&made.settings);
         }
         let settings = Arc::new(SubflowConfig::new(connection, &capabilities, limits, syn));
-        self.made.truncate(KEPT - 1);
+        self.made.truncate(MAX_CACHED - 1);
         let of = Arc::clone(connection);
         self.made.push_front(CachedSettings { of, capabilities, settings: Arc::clone(&settings) });
         settings
@@ -81,7 +81,7 @@ mod tests {
         assert_eq!(of(&one, join).syn, SynRetries { most: 2, linear: 0 });
         let others: Vec<_> = (0..100).map(|_| config()).collect();
         others.iter().for_each(|other| assert_eq!(of(other, first).syn.most, 6));
-        assert!(settings.made.len() <= KEPT);
+        assert!(settings.made.len() <= MAX_CACHED);
         settings.forget_unused();
         assert!(settings.made.is_empty());
     }

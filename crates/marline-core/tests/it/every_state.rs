@@ -298,11 +298,11 @@ fn mutated(rng: &mut dyn Rng, peer: &Peer) -> Seg {
         seg.options.window_scale = Some(rng.next_u32() as u8 & 15);
         seg.options.sack_permitted = rng.below(2) == 0;
     }
-    if !seg.options.fits() {
+    if !seg.options.fits_header() {
         seg.options.dss = None;
         seg.options.sack = marline_wire::SackBlocks::default();
     }
-    if !seg.options.fits() {
+    if !seg.options.fits_header() {
         seg.options.mptcp = marline_wire::mptcp::MptcpOptions::default();
     }
     if rng.below(2) == 0 {

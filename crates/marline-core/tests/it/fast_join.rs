@@ -30,7 +30,7 @@ fn agreed() -> (Script, Peer, ConnectionId) {
 /// As [`agreed`], with numbered SYNs.
 fn agreed_to_count() -> (Script, Peer, ConnectionId) {
     let (mut script, mut peer, id) = served(endpoint_config(Some(config())), 1);
-    let both = Bits::FAST_JOIN.with(Bits::COUNTED_JOIN);
+    let both = Bits::FAST_JOIN.union(Bits::COUNTED_JOIN);
     let hello = ExperimentalMessage::Hello(both).option();
     let seg = Seg::ack().data_ack(peer.expected_dsn).mptcp(MptcpOption::Experimental(hello));
     peer.send(&mut script, seg);

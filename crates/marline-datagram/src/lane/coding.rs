@@ -5,9 +5,9 @@
 //! much as copies of everything, with a quarter of the bytes.
 //!
 //! *Solution.* Frames sent one after the other on a path, without copies and at the policy's request, are a *group*.
-//! It ends when nothing has been sent for [`PAUSE`], after [`LONGEST`], with [`MAX_GROUP_FRAMES`] frames, or with a
-//! frame on another path. Then the policy decides the number and path of the repairs. For a group of one frame, the
-//! repair is a copy. A frame of a group whose acknowledgment is overdue is not sent again while the repairs
+//! It ends when nothing has been sent for [`PAUSE`], after [`MAX_GROUP_TIME`], with [`MAX_GROUP_FRAMES`] frames, or
+//! with a frame on another path. Then the policy decides the number and path of the repairs. For a group of one frame,
+//! the repair is a copy. A frame of a group whose acknowledgment is overdue is not sent again while the repairs
 //! compensate for it.
 //!
 //! *Source.* The code is that of the repairs of streams (docs/decisions/coding.md). *Differs:* cells are the
@@ -28,7 +28,7 @@ use crate::path::Path;
 
 /// Pause and age after which a group ends.
 const PAUSE: Duration = Duration::from_millis(1);
-const LONGEST: Duration = Duration::from_millis(5);
+const MAX_GROUP_TIME: Duration = Duration::from_millis(5);
 /// Maximum number of groups remembered after their end.
 const MAX_REMEMBERED_GROUPS: usize = 64;
 
@@ -103,7 +103,7 @@ impl Coded {
     }
 
     fn ends_at(&self) -> Instant {
-        (self.last_at + PAUSE).min(self.started_at + LONGEST)
+        (self.last_at + PAUSE).min(self.started_at + MAX_GROUP_TIME)
     }
 }
 

@@ -33,14 +33,14 @@ impl Lane {
     /// Sets the cost of using a path, and if either side has marked it as a backup.
     pub fn set_path_cost(&mut self, id: PathId, backup: bool, cost: PathCost) {
         if let Some(path) = self.path_mut(id) {
-            (path.traits().backup, path.traits().cost) = (backup, cost);
+            (path.facts().backup, path.facts().cost) = (backup, cost);
         }
     }
 
     /// Sets if the machine expects a path to disappear soon.
     pub fn set_path_fading(&mut self, id: PathId, fading: bool) {
         if let Some(path) = self.path_mut(id) {
-            path.traits().fading = fading;
+            path.facts().fading = fading;
         }
     }
 
@@ -48,7 +48,7 @@ impl Lane {
     /// ([`on_path_answer`](Self::on_path_answer)). Then it is probed less often.
     pub fn set_path_probed(&mut self, id: PathId, is_probed: bool) {
         if let Some(path) = self.path_mut(id) {
-            path.traits().is_probed = is_probed;
+            path.facts().is_probed = is_probed;
         }
     }
 

@@ -9,8 +9,8 @@
 //! window. So a frame that was sent whole on one path can be repeated in pieces on a narrower one.
 //!
 //! *Limits.* The sender cuts a frame only when the previous one has been sent. The receiver has at most
-//! [`MAX_INCOMPLETE_FRAMES`] incomplete frames and [`MOST_BYTES`]; the oldest are dropped first, and each is dropped
-//! after [`AGE`].
+//! [`MAX_INCOMPLETE_FRAMES`] incomplete frames and [`MAX_INCOMPLETE_BYTES`]; the oldest are dropped first, and each is
+//! dropped after [`AGE`].
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -29,7 +29,7 @@ use crate::queue::WaitingDatagram;
 
 /// Maximum number of incomplete frames of a lane, and of their bytes.
 const MAX_INCOMPLETE_FRAMES: usize = 64;
-const MOST_BYTES: usize = 256 << 10;
+const MAX_INCOMPLETE_BYTES: usize = 256 << 10;
 /// Maximum age of an incomplete frame. It exceeds the waiting time of any datagram at its sender plus the difference
 /// between two paths.
 const AGE: Duration = Duration::from_secs(2);
@@ -148,7 +148,9 @@ impl PartialFrames {
         }
         self.expire(now);
         if !self.halves.contains_key(&number) {
-            while self.halves.len() >= MAX_INCOMPLETE_FRAMES || self.bytes + total > MOST_BYTES {
+            while self.halves.len() >= MAX_INCOMPLETE_FRAMES
+                || self.bytes + total > MAX_INCOMPLETE_BYTES
+            {
                 self.drop_oldest();
             }
             self.bytes += total;
@@ -159,8 +161,8 @@ impl PartialFrames {
         if half.total != total {
             return Err(BadPiece);
         }
-        half.assembly.take(offset, bytes, end == total).map_err(|_| BadPiece)?;
-        if half.assembly.whole().is_none() {
+        half.assembly.add_piece(offset, bytes, end == total).map_err(|_| BadPiece)?;
+        if half.assembly.complete_bytes().is_none() {
             return Ok(None);
         }
         Ok(self.remove_frame(number).and_then(|half| half.assembly.into_whole()))
@@ -315,7 +317,7 @@ mod tests {
                 halves.add_piece(&piece(number, MAX_WHOLE_FRAME, 0, &[1; 9]), Instant::ZERO),
                 Ok(None)
             );
-            assert!(halves.bytes <= MOST_BYTES);
+            assert!(halves.bytes <= MAX_INCOMPLETE_BYTES);
         }
         halves.expire(Instant::ZERO + AGE);
         assert!(!halves.halves.is_empty());

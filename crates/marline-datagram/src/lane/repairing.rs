@@ -1,13 +1,13 @@
 //! Repair of received data: frames kept for some time, and frames computed from repairs.
 //!
-//! No frames are kept before a peer has sent a repair, or [`FOR`] after its last one. A repair over n frames, of
+//! No frames are kept before a peer has sent a repair, or [`KEEP_TIME`] after its last one. A repair over n frames, of
 //! which n - 1 are known, yields the last one. In general, k repairs over the same frames yield k of them, by
 //! elimination in the field of 256 elements. If that is not possible, the repair waits for late frames or for the
 //! next repair.
 //!
 //! *Hostile input.* A repair is as trustworthy as any other frame of the peer, and cannot have effects that the
-//! peer's own frames could not have. Its cost is limited: [`KEPT_LIMIT`] frames, [`MAX_WAITING_REPAIRS`] repairs of
-//! at most [`MAX_GROUP_FRAMES`] frames each.
+//! peer's own frames could not have. Its cost is limited: [`MAX_KEPT_FRAMES`] frames, [`MAX_WAITING_REPAIRS`] repairs
+//! of at most [`MAX_GROUP_FRAMES`] frames each.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -18,10 +18,10 @@ use super::Lane;
 use crate::frame::{self, Item, Items, LEN_BYTES, MAX_GROUP_FRAMES, Repair, add_part};
 
 /// Time after the last repair during which frames are kept.
-const FOR: Duration = Duration::from_secs(10);
+const KEEP_TIME: Duration = Duration::from_secs(10);
 /// Maximum number of kept frames, the newest: those of a tenth of a second at 100 Mbit/s, because bulk data may be
 /// sent in parallel to a call.
-const KEPT_LIMIT: usize = 1_024;
+const MAX_KEPT_FRAMES: usize = 1_024;
 /// Maximum number of waiting repairs.
 const MAX_WAITING_REPAIRS: usize = 16;
 
@@ -73,7 +73,7 @@ impl RepairState {
     }
 
     fn keep_frame(&mut self, number: u64, part: &[u8]) {
-        if self.kept.len() >= KEPT_LIMIT
+        if self.kept.len() >= MAX_KEPT_FRAMES
             && let Some((_, bytes)) = self.kept.pop_first()
         {
             self.spare.push(bytes);
@@ -86,7 +86,7 @@ impl RepairState {
 
     /// Handles a received repair. Returns the frames that can be computed now.
     pub(super) fn on_repair(&mut self, repair: &Repair<'_>, now: Instant) -> Vec<(u64, Vec<u8>)> {
-        self.until = Some(now + FOR);
+        self.until = Some(now + KEEP_TIME);
         let waiting = WaitingRepair {
             row: repair.row,
             numbers: repair.numbers().to_vec(),
@@ -249,7 +249,7 @@ mod tests {
             for at in (1..pieces.len()).rev() {
                 pieces.swap(at, marline_time::Rng::below(&mut rng, at as u64 + 1) as usize);
             }
-            let mut repairing = RepairState { until: Some(NOW + FOR), ..RepairState::default() };
+            let mut repairing = RepairState { until: Some(NOW + KEEP_TIME), ..RepairState::default() };
             let mut found = Vec::new();
             for piece in pieces {
                 match piece {
@@ -281,7 +281,7 @@ mod tests {
                 } else {
                     repairing.on_repair(&Repair::new(row, &numbers, &bytes), NOW);
                 }
-                prop_assert!(repairing.kept.len() <= KEPT_LIMIT && repairing.waiting.len() <= MAX_WAITING_REPAIRS);
+                prop_assert!(repairing.kept.len() <= MAX_KEPT_FRAMES && repairing.waiting.len() <= MAX_WAITING_REPAIRS);
             }
         }
     }
@@ -294,7 +294,7 @@ mod tests {
         let sum = repair(0, &frames);
         assert!(repairing.on_repair(&Repair::new(0, &[1, 2], &sum), NOW).is_empty());
         assert_eq!(repairing.on_frame(2, &frames[1].1, NOW), [frames[0].clone()]);
-        repairing.on_frame(3, &[9], NOW + FOR);
+        repairing.on_frame(3, &[9], NOW + KEEP_TIME);
         assert!(repairing.kept.is_empty());
     }
 }

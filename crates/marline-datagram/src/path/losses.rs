@@ -12,9 +12,9 @@ const LOST_AFTER_PAUSE: f32 = 1.0 / 32.0;
 const ARRIVED_AFTER_PAUSE: f32 = 1.0 / 96.0;
 const PAUSE: Duration = Duration::from_millis(200);
 /// Number of assumed earlier arrivals, which damps the first frames of a path.
-const KNOWN_BEFORE: f32 = 32.0;
+const ASSUMED_ARRIVALS: f32 = 32.0;
 /// Number of frames after which the share is known.
-const KNOWN_AFTER: f32 = 128.0;
+const MIN_FRAMES: f32 = 128.0;
 
 /// Smoothed share of lost frames, 0 to 1.
 #[derive(Copy, Clone, Debug, Default)]
@@ -31,7 +31,7 @@ impl Losses {
 
     /// Returns true if there were enough frames for the share to be meaningful.
     pub(super) const fn is_known(&self) -> bool {
-        self.frames >= KNOWN_AFTER
+        self.frames >= MIN_FRAMES
     }
 
     /// Records the fate of a frame.
@@ -43,7 +43,7 @@ impl Losses {
             (true, false) => ARRIVED_AFTER_PAUSE,
         };
         self.frames = (self.frames + 1.0).min(1.0 / GAIN);
-        let gain = usual.max(1.0 / (self.frames + KNOWN_BEFORE));
+        let gain = usual.max(1.0 / (self.frames + ASSUMED_ARRIVALS));
         self.share += (f32::from(u8::from(lost)) - self.share) * gain;
         self.last_at = Some(now);
     }

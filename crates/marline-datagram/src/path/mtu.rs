@@ -1,8 +1,8 @@
 //! MTU of a path: the largest frame that passes it.
 //!
 //! As in DPLPMTUD (RFC 8899), a path begins with frames that pass on nearly all paths. Larger sizes are probed with
-//! padded frames without datagrams, the largest first. After [`TRIES`] losses, the next size is probed. Meanwhile
-//! larger datagrams are sent in pieces, so nothing waits for the search.
+//! padded frames without datagrams, the largest first. After [`PROBES_PER_SIZE`] losses, the next size is probed.
+//! Meanwhile larger datagrams are sent in pieces, so nothing waits for the search.
 //!
 //! When [`BLACK_HOLE`] frames above the safe size were lost and none arrived, the path has become narrower, and the
 //! search restarts from the safe size. If that happens to frames of the safe size, the minimum that every IPv4 path
@@ -18,11 +18,11 @@ const MIN_FRAME_BYTES: u16 = 548;
 /// Sizes to probe, the largest first: Ethernet with IPv4 and IPv6, PPPoE, IPv6 in IPv4, and usual tunnels.
 const SIZES: [u16; 8] = [1_472, 1_452, 1_432, 1_392, 1_332, 1_252, INITIAL_FRAME_BYTES, 972];
 /// Number of probes per size.
-const TRIES: u8 = 3;
+const PROBES_PER_SIZE: u8 = 3;
 /// Number of consecutive losses of large frames that indicates a narrower path.
 const BLACK_HOLE: u8 = 4;
 /// Time after which larger sizes are probed again (RFC 8899 section 5.1.1).
-const AGAIN: Duration = Duration::from_secs(600);
+const REPROBE_AFTER: Duration = Duration::from_secs(600);
 
 /// Maximum frame size of a path.
 #[derive(Copy, Clone, Debug)]
@@ -119,7 +119,7 @@ impl Mtu {
         }
         self.probe = None;
         self.tries += 1;
-        if self.tries >= TRIES {
+        if self.tries >= PROBES_PER_SIZE {
             (self.trying, self.tries) = (self.trying + 1, 0);
         }
     }
@@ -161,7 +161,7 @@ impl Mtu {
         }
         let changed = frame_bytes < self.frame_bytes;
         self.search_from(self.frame_bytes.min(frame_bytes), frame_bytes);
-        self.again_at = Some(now + AGAIN);
+        self.again_at = Some(now + REPROBE_AFTER);
         changed
     }
 
@@ -249,7 +249,7 @@ mod tests {
         assert!(mtu.on_too_big(100, Instant::ZERO));
         assert_eq!(mtu.frame_bytes(), MIN_FRAME_BYTES);
         assert_eq!(mtu.probe_size(Instant::ZERO), None);
-        assert_eq!(mtu.probe_size(Instant::ZERO + AGAIN), Some(1_472));
+        assert_eq!(mtu.probe_size(Instant::ZERO + REPROBE_AFTER), Some(1_472));
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::hash::RandomState;
 use marline_core::{FourTuple, PendingId, PendingLimits, PendingPeers, Source};
 use marline_time::{Duration, Instant};
 
-use super::frame::{Cookie, Introduction};
+use super::frame::{Cookie, SenderInfo};
 use super::keys::Bond;
 
 /// Bytes that may be sent to an unvalidated address for each byte received from it.
@@ -103,7 +103,7 @@ pub(super) struct OpeningState {
     /// Number of cookies received.
     pub(super) retries: u8,
     /// Id and introduction of the server.
-    pub(super) answer: Option<(u64, Introduction)>,
+    pub(super) answer: Option<(u64, SenderInfo)>,
 }
 
 /// Silence after which a flow that was busy is probed for the first time; the interval doubles.
@@ -209,7 +209,7 @@ pub(super) struct Pending {
     /// Byte counts.
     pub(super) allowance: Allowance,
     /// Introduction of the client.
-    pub(super) introduction: Introduction,
+    pub(super) introduction: SenderInfo,
     /// Flow that TCP created from it.
     pub(super) flow: Option<u64>,
     at: Instant,
@@ -246,7 +246,7 @@ impl PendingSyns {
         sender: u64,
         outer: Outer,
         path: FourTuple,
-        introduction: Introduction,
+        introduction: SenderInfo,
     ) -> &mut Pending {
         let key = (sender, outer.remote.ip());
         let PendingSyns { entries, order, .. } = self;

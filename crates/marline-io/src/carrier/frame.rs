@@ -46,7 +46,7 @@ pub(super) type Cookie = [u8; COOKIE_LEN];
 
 /// Sender information in a HANDSHAKE.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub(super) struct Introduction {
+pub(super) struct SenderInfo {
     /// Public key (X25519).
     pub(super) key: [u8; KEY_LEN],
     /// Hash of the token that a later RESET reveals.
@@ -80,7 +80,7 @@ pub(super) enum Frame<'a> {
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(super) struct HandshakeBody {
     /// Data about its sender.
-    pub(super) introduction: Introduction,
+    pub(super) introduction: SenderInfo,
     /// Cookie that the server gave before.
     pub(super) cookie: Option<Cookie>,
 }
@@ -139,7 +139,7 @@ impl<'a> Frame<'a> {
 
 fn handshake(bytes: &[u8], flow: u64) -> Option<Frame<'_>> {
     let sender = id_at(bytes, SHORT_HEADER)?;
-    let introduction = Introduction {
+    let introduction = SenderInfo {
         key: array(bytes, HANDSHAKE_IDS)?,
         commitment: array(bytes, HANDSHAKE_IDS + KEY_LEN)?,
     };
@@ -269,7 +269,7 @@ mod tests {
     const FLOW: u64 = 0x0102_0304_0506_0708;
 
     fn introduced(cookie: Option<Cookie>) -> HandshakeBody {
-        HandshakeBody { introduction: Introduction { key: [1; 32], commitment: [2; 16] }, cookie }
+        HandshakeBody { introduction: SenderInfo { key: [1; 32], commitment: [2; 16] }, cookie }
     }
 
     #[test]

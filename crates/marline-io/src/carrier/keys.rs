@@ -17,7 +17,7 @@ use marline_time::{Duration, Instant};
 use sha2::{Digest, Sha256};
 
 use super::Outer;
-use super::frame::{COOKIE_LEN, Cookie, Introduction, KEY_LEN, Nonce, Proof};
+use super::frame::{COOKIE_LEN, Cookie, KEY_LEN, Nonce, Proof, SenderInfo};
 
 /// Lifetime of a key pair for new flows: an observer could recognize a client by its public key.
 const PAIR_LIFETIME: Duration = Duration::from_secs(600);
@@ -53,7 +53,7 @@ impl fmt::Debug for KeyPair {
 pub(super) struct Bond {
     own: Arc<KeyPair>,
     /// Introduction of the peer; `None` until its handshake arrives.
-    pub(super) peer: Option<Introduction>,
+    pub(super) peer: Option<SenderInfo>,
     /// Key that authenticates moves of this flow; `None` until it is needed.
     path_key: Option<[u8; 32]>,
 }
@@ -95,7 +95,7 @@ impl Keyring {
     }
 
     /// Binds a flow to the current key pair and to the peer's introduction.
-    pub(super) fn bind_flow(&mut self, now: Instant, peer: Option<Introduction>) -> Bond {
+    pub(super) fn bind_flow(&mut self, now: Instant, peer: Option<SenderInfo>) -> Bond {
         let fresh = |pair: &&Arc<KeyPair>| now < pair.born_at + PAIR_LIFETIME;
         let own = match self.pair.as_ref().filter(fresh) {
             Some(pair) => Arc::clone(pair),
@@ -119,9 +119,9 @@ impl Keyring {
     }
 
     /// Our introduction on the flow `id`, at the address `local`.
-    pub(super) fn introduction(&self, bond: &Bond, id: u64, local: SocketAddr) -> Introduction {
+    pub(super) fn introduction(&self, bond: &Bond, id: u64, local: SocketAddr) -> SenderInfo {
         let commitment = commitment_of(&self.reset_token(id, local));
-        Introduction { key: bond.own.public, commitment }
+        SenderInfo { key: bond.own.public, commitment }
     }
 
     /// Token that proves that the receiver of `id` at `local` has lost the flow. The address is included because
@@ -264,7 +264,7 @@ mod tests {
         let here = at("192.0.2.1:443");
         let mut rings = [1, 2, 3].map(|n| Keyring::new([n; 32], [n; 32]));
         let mut bonds = rings.each_mut().map(|ring| ring.bind_flow(now, None));
-        let told: [Introduction; 3] =
+        let told: [SenderInfo; 3] =
             core::array::from_fn(|n| rings[n].introduction(&bonds[n], 5, here));
         (bonds[0].peer, bonds[1].peer, bonds[2].peer) =
             (Some(told[1]), Some(told[0]), Some(told[0]));
@@ -286,7 +286,7 @@ mod tests {
     #[test]
     fn a_public_key_of_small_order_proves_nothing() {
         let mut ring = Keyring::new([1; 32], [1; 32]);
-        let peer = Introduction { key: [0; KEY_LEN], commitment: [0; 16] };
+        let peer = SenderInfo { key: [0; KEY_LEN], commitment: [0; 16] };
         let mut bond = ring.bind_flow(Instant::from_secs(1), Some(peer));
         assert_eq!(ring.response(&mut bond, 5, 6, &[4; 16]), None);
     }

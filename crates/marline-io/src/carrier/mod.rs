@@ -60,7 +60,7 @@ const MAX_RETRIES: u8 = 3;
 /// Maximum number of control frames that wait to be sent; more are dropped.
 const CONTROL_CAPACITY: usize = 256;
 /// Maximum number of queued address pairs with quiet flows.
-const QUIET_CAPACITY: usize = 64;
+const MAX_QUIET_PAIRS: usize = 64;
 /// Interval of checks for old entries while there are unvalidated flows.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(10);
 

@@ -3,7 +3,7 @@ use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 use marline_core::{Ecn, FourTuple, Shard, Transmit};
 use marline_time::{Duration, Instant};
 
-use super::frame::{Frame, HandshakeBody, Introduction};
+use super::frame::{Frame, HandshakeBody, SenderInfo};
 use super::*;
 
 mod generations;
@@ -78,7 +78,7 @@ fn server_path() -> FourTuple {
 fn introduced() -> HandshakeBody {
     let mut key = [0; 32];
     key[0] = 9;
-    HandshakeBody { introduction: Introduction { key, commitment: [2; 16] }, cookie: None }
+    HandshakeBody { introduction: SenderInfo { key, commitment: [2; 16] }, cookie: None }
 }
 
 fn syn(sender: u64, len: usize) -> Vec<u8> {

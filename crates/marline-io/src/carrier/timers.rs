@@ -7,7 +7,7 @@ use marline_time::Instant;
 use super::flow::Flow;
 use super::frame::ControlFrame;
 use super::{
-    CONTROL_CAPACITY, FlowEnds, QUIET_CAPACITY, SWEEP_INTERVAL, UNPROVEN_LIFETIME, UdpCarrier,
+    CONTROL_CAPACITY, FlowEnds, MAX_QUIET_PAIRS, SWEEP_INTERVAL, UNPROVEN_LIFETIME, UdpCarrier,
 };
 
 impl UdpCarrier {
@@ -59,7 +59,7 @@ impl UdpCarrier {
         flow.alarm_at = flow.quiet_due().map_or(next, |quiet| quiet.min(next));
         self.alarms.push(Reverse((flow.alarm_at, id)));
         let ends = FlowEnds::new(outer.local, outer.remote);
-        if quiet && self.quiet.len() < QUIET_CAPACITY && !self.quiet.contains(&ends) {
+        if quiet && self.quiet.len() < MAX_QUIET_PAIRS && !self.quiet.contains(&ends) {
             self.quiet.push_back(ends);
         }
         if wanted {

@@ -34,7 +34,7 @@ use comparing::{COMPARE, COMPARE_AFTER_NOTHING, Comparison, TRIAL};
 /// Patience with a server that has not answered a datagram here yet.
 const INITIAL_ANSWER_TIMEOUT: Duration = Duration::from_millis(500);
 /// Patience with a server that has.
-const PATIENCE: Duration = Duration::from_millis(1_500);
+const ANSWERED_TIMEOUT: Duration = Duration::from_millis(1_500);
 /// A link is opened only if a datagram was sent within this time.
 const RECENT_SEND_TIME: Duration = Duration::from_secs(30);
 /// First and longest pause after a failed link attempt.
@@ -57,9 +57,10 @@ const PROBE: Backoff = Backoff { first: Duration::from_secs(1), longest: Duratio
 const ANSWERS: u8 = 3;
 /// Minimum time that a route stays on its link: the first value, doubled after each mistaken return, up to the
 /// second.
-const STAY: Backoff = Backoff { first: Duration::from_secs(3), longest: Duration::from_secs(300) };
+const MIN_STAY: Backoff =
+    Backoff { first: Duration::from_secs(3), longest: Duration::from_secs(300) };
 /// Time after which a return to datagrams no longer counts as mistaken.
-const SETTLED: Duration = Duration::from_secs(120);
+const SETTLED_AFTER: Duration = Duration::from_secs(120);
 /// Bounds of the time that datagrams get after a link has been established: as long again as the link took.
 const CONFIRMATION_TIME: RangeInclusive<Duration> =
     Duration::from_millis(100)..=Duration::from_secs(2);
@@ -186,7 +187,7 @@ impl Route {
         let (since, latest) = self.asked.filter(|_| self.way == TransportChoice::Datagrams)?;
         let patience = match () {
             () if self.suspect || udp == UdpUse::Never => Duration::ZERO,
-            () if self.heard_at.is_some() => PATIENCE,
+            () if self.heard_at.is_some() => ANSWERED_TIMEOUT,
             () => INITIAL_ANSWER_TIMEOUT,
         };
         let at = (since + patience).max(self.retry_at);
@@ -328,7 +329,7 @@ impl Routes {
     /// Moves the route's flows to this link, because datagrams get no answer.
     fn move_route_to_link(&mut self, now: Instant, ends: FlowEnds, link: u16) {
         let Some(route) = self.routes.get_mut(&ends) else { return };
-        let mistake = route.mistakes > 0 && now < route.since + SETTLED;
+        let mistake = route.mistakes > 0 && now < route.since + SETTLED_AFTER;
         route.mistakes = if mistake { route.mistakes } else { 0 };
         route.choose_transport(now, TransportChoice::Link(link));
         route.suspect = true;
@@ -416,7 +417,8 @@ impl Routes {
         route.probe.answers = route.probe.answers.saturating_add(1);
         route.probe.pause = PROBE.first;
         route.probe.at = Some(now + PROBE.first);
-        if route.probe.answers < ANSWERS || now < route.since + STAY.delay_after(route.mistakes) {
+        if route.probe.answers < ANSWERS || now < route.since + MIN_STAY.delay_after(route.mistakes)
+        {
             return;
         }
         route.choose_transport(now, TransportChoice::Datagrams);

@@ -8,9 +8,9 @@ pub(crate) const PREAMBLE: [u8; 8] = *b"Marline\x01";
 /// Size of the length prefix.
 const LENGTH: usize = 2;
 /// Minimum length of a frame: its type and an id.
-const SHORTEST: usize = SHORT_HEADER;
+const MIN_FRAME: usize = SHORT_HEADER;
 /// Maximum length of a frame: that of a datagram.
-const LONGEST: usize = LARGEST_DATAGRAM as usize;
+const MAX_FRAME: usize = LARGEST_DATAGRAM as usize;
 
 /// Data that a Marline peer does not send.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -62,7 +62,7 @@ pub(crate) struct FramedBytes {
 pub(crate) fn enclose(out: &mut FramedBytes, stride: usize, batch: &[u8]) {
     let stride = if stride == 0 { batch.len().max(1) } else { stride };
     for frame in batch.chunks(stride) {
-        debug_assert!((SHORTEST..=LONGEST).contains(&frame.len()), "{} bytes", frame.len());
+        debug_assert!((MIN_FRAME..=MAX_FRAME).contains(&frame.len()), "{} bytes", frame.len());
         out.bytes.extend_from_slice(&(frame.len() as u16).to_be_bytes());
         out.bytes.extend_from_slice(frame);
     }
@@ -129,7 +129,7 @@ impl FrameDecoder {
         }
         while let Some((length, behind)) = bytes.split_first_chunk::<LENGTH>() {
             let length = usize::from(u16::from_be_bytes(*length));
-            if !(SHORTEST..=LONGEST).contains(&length) {
+            if !(MIN_FRAME..=MAX_FRAME).contains(&length) {
                 return Err(ForeignData::Length(length));
             }
             let Some((frame, behind)) = behind.split_at_checked(length) else { break };
@@ -149,12 +149,12 @@ mod tests {
     fn read(stream: &[u8], piece: usize) -> Result<Vec<Vec<u8>>, ForeignData> {
         let mut unpacker = FrameDecoder::default();
         let mut frames = Vec::new();
-        let mut buffer = vec![0; LONGEST + LENGTH + piece];
+        let mut buffer = vec![0; MAX_FRAME + LENGTH + piece];
         for piece in stream.chunks(piece) {
             let kept = unpacker.restore(&mut buffer);
             buffer[kept..kept + piece.len()].copy_from_slice(piece);
             unpacker.unpack(&buffer[..kept + piece.len()], |frame| frames.push(frame.to_vec()))?;
-            assert!(unpacker.rest.len() < LENGTH + LONGEST, "no more than a part of a frame");
+            assert!(unpacker.rest.len() < LENGTH + MAX_FRAME, "no more than a part of a frame");
         }
         Ok(frames)
     }
@@ -168,7 +168,7 @@ mod tests {
     #[test]
     fn frames_come_out_as_they_went_in_however_the_stream_is_cut() {
         let frames: Vec<Vec<u8>> =
-            [SHORTEST, 25, 700, LONGEST].map(|len| vec![len as u8; len]).to_vec();
+            [MIN_FRAME, 25, 700, MAX_FRAME].map(|len| vec![len as u8; len]).to_vec();
         let stream = stream(&frames);
         for piece in [1, 2, 3, 7, 8, 9, 100, stream.len()] {
             assert_eq!(read(&stream, piece).as_ref(), Ok(&frames), "pieces of {piece}");
@@ -190,7 +190,7 @@ mod tests {
 
     #[test]
     fn impossible_lengths_end_the_link() {
-        for length in [0, 1, SHORTEST - 1, LONGEST + 1, 0xffff] {
+        for length in [0, 1, MIN_FRAME - 1, MAX_FRAME + 1, 0xffff] {
             let mut bytes = PREAMBLE.to_vec();
             bytes.extend_from_slice(&(length as u16).to_be_bytes());
             bytes.extend_from_slice(&[0; 64]);

@@ -13,7 +13,7 @@ use crate::edge::descriptor::watch;
 use crate::edge::interface::Interface;
 
 /// Delay after the first change: changes come in bursts (link, address, route).
-const SETTLE: Duration = Duration::from_millis(50);
+const SETTLE_DELAY: Duration = Duration::from_millis(50);
 /// RT_SCOPE_LINK and beyond: addresses that are not valid outside the link, or the host.
 const SCOPE_LINK: u8 = 253;
 
@@ -136,7 +136,7 @@ impl Changes {
         let mut guard = self.netlink.readable().await?;
         guard.retain_ready();
         drop(guard);
-        tokio::time::sleep(SETTLE).await;
+        tokio::time::sleep(SETTLE_DELAY).await;
         let mut buffer = vec![0; 64 << 10];
         loop {
             let mut guard = self.netlink.readable().await?;

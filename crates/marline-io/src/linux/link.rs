@@ -18,7 +18,7 @@ const UNSENT_BYTES: u32 = 32 << 10;
 const ACK_TIMEOUT: Duration = Duration::from_secs(20);
 /// Maximum pause before the kernel retransmits: the smallest permitted value (Linux 6.15, not yet defined by
 /// `libc`). By default the pause doubles up to two minutes, so that the recovery of a network is not noticed.
-const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+const MAX_PAUSE: Duration = Duration::from_secs(1);
 const TCP_RTO_MAX_MS: libc::c_int = 44;
 /// Maximum number of connections that wait to be accepted.
 const BACKLOG: libc::c_int = 256;
@@ -52,9 +52,9 @@ pub(crate) fn open(spec: &SocketSpec<'_>, segments: Segments) -> io::Result<std:
     Ok(socket.into())
 }
 
-/// Limits the kernel's retransmission pauses to [`LONGEST_PAUSE`]. Before Linux 6.15 this has no effect.
+/// Limits the kernel's retransmission pauses to [`MAX_PAUSE`]. Before Linux 6.15 this has no effect.
 fn bound_pauses(socket: &Socket) {
-    let value = LONGEST_PAUSE.as_millis() as libc::c_int;
+    let value = MAX_PAUSE.as_millis() as libc::c_int;
     let set = set_option(socket.as_fd(), libc::IPPROTO_TCP, TCP_RTO_MAX_MS, &value);
     if let Err(error) = set {
         tracing::trace!(%error, "cannot bound pauses of TCP connections");

@@ -35,7 +35,7 @@ const SOURCE_V6: [u32; 4] = {
 };
 
 /// Maximum number of instructions.
-const LONGEST: usize = 4_096;
+const MAX_INSTRUCTIONS: usize = 4_096;
 
 /// Installs the filter that passes only packets to these ports whose home is this shard.
 pub(crate) fn install(
@@ -45,7 +45,7 @@ pub(crate) fn install(
     ports: impl IntoIterator<Item = u16>,
 ) -> io::Result<()> {
     let mut instructions = program(ipv6, shard, &ranges(ports));
-    if instructions.len() > LONGEST {
+    if instructions.len() > MAX_INSTRUCTIONS {
         // The filter passes more than our packets: the rest is dropped after reception.
         let all = core::slice::from_ref(&(0..=u16::MAX));
         instructions = program(ipv6, shard, all);
@@ -210,7 +210,7 @@ mod tests {
             let ports = ranges(set);
             let wanted = |port: u16| ports.iter().any(|range| range.contains(&port));
             let v6 = alone(true, &ports);
-            assert!(v6.len() < LONGEST);
+            assert!(v6.len() < MAX_INSTRUCTIONS);
             let v4 = alone(false, &ports);
             for port in 0..=u16::MAX {
                 let segment = segment(port);

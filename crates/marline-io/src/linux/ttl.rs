@@ -8,9 +8,9 @@ use super::set_option;
 /// Makes a TCP socket accept only packets that no router has forwarded and that were sent with a TTL of 255. IPv6
 /// sockets may receive IPv4 packets as well, so both are set.
 pub(crate) fn require_ttl_255(socket: BorrowedFd<'_>, ipv6: bool) -> io::Result<()> {
-    const LARGEST: libc::c_int = 255;
+    const MAX_TTL: libc::c_int = 255;
     if ipv6 {
-        set_option(socket, libc::IPPROTO_IPV6, libc::IPV6_MINHOPCOUNT, &LARGEST)?;
+        set_option(socket, libc::IPPROTO_IPV6, libc::IPV6_MINHOPCOUNT, &MAX_TTL)?;
     }
-    set_option(socket, libc::IPPROTO_IP, libc::IP_MINTTL, &LARGEST)
+    set_option(socket, libc::IPPROTO_IP, libc::IP_MINTTL, &MAX_TTL)
 }

@@ -19,7 +19,7 @@ use crate::random::SecretRng;
 use crate::sys::socket;
 
 /// Maximum length of a name (RFC 1035), and of one of its labels.
-const LONGEST_NAME: usize = 253;
+const MAX_NAME_LEN: usize = 253;
 const MAX_LABEL: usize = 63;
 /// Maximum number of records read from an answer, including aliases.
 const RECORDS: usize = 32;
@@ -28,8 +28,8 @@ const ADDRESS_LIMIT: usize = 16;
 /// Maximum answer length in bytes.
 pub(super) const MAX_ANSWER_BYTES: usize = 1_500;
 /// Number of attempts with all resolvers, and the time to wait after each.
-pub(super) const TRIES: u32 = 3;
-pub(super) const PATIENCE: Duration = Duration::from_secs(1);
+pub(super) const ATTEMPTS: u32 = 3;
+pub(super) const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 /// Response code for a name that does not exist.
 pub(super) const NXDOMAIN: u8 = 3;
 /// Pause after a socket error, so that a failing socket does not cause a busy loop.
@@ -52,7 +52,7 @@ pub async fn lookup_over(end: &LocalEnd, host: &str) -> io::Result<Vec<IpAddr>> 
         return Ok(Vec::new());
     }
     let socket = open_socket(end)?;
-    for _ in 0..TRIES {
+    for _ in 0..ATTEMPTS {
         for question in questions.iter().filter(|question| question.addresses.is_none()) {
             for resolver in &resolvers {
                 // A resolver that is unreachable over this interface does not answer.
@@ -92,7 +92,7 @@ impl NameQuery {
 
 /// Reads until all questions are answered or the time is over.
 async fn read_answers(socket: &UdpSocket, resolvers: &[SocketAddr], questions: &mut [NameQuery]) {
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + ANSWER_TIMEOUT;
     let mut buffer = [0; MAX_ANSWER_BYTES];
     while questions.iter().any(|question| question.addresses.is_none()) {
         let Some(len) = receive_from(socket, resolvers, until, &mut buffer).await else { return };
@@ -138,7 +138,7 @@ pub fn dns_query(id: [u8; 2], host: &str, kind: u16) -> io::Result<Vec<u8>> {
     let host = host.trim_end_matches('.');
     let labels = host.split('.');
     let fits = |label: &str| (1..=MAX_LABEL).contains(&label.len()) && label.is_ascii();
-    if host.len() > LONGEST_NAME || !labels.clone().all(fits) {
+    if host.len() > MAX_NAME_LEN || !labels.clone().all(fits) {
         let text = format!("{host:?} is not a valid host name");
         return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
     }

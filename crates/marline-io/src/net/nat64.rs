@@ -9,7 +9,7 @@ use marline_wire::{DNS_AAAA, DnsRecord, Prefix64, dns_answers};
 use tokio::time::Instant;
 
 use super::lookup::{
-    MAX_ANSWER_BYTES, NXDOMAIN, PATIENCE, TRIES, dns_query, open_socket, receive_from,
+    ANSWER_TIMEOUT, ATTEMPTS, MAX_ANSWER_BYTES, NXDOMAIN, dns_query, open_socket, receive_from,
     response_code,
 };
 use super::resolvers_of;
@@ -54,12 +54,12 @@ pub async fn discover_nat64(end: &LocalEnd) -> io::Result<PrefixAnswer> {
     let [first, second, ..] = SecretRng::from_os()?.next_u32().to_ne_bytes();
     let query = dns_query([first, second], WELL_KNOWN, DNS_AAAA)?;
     let mut negative = false;
-    for _ in 0..TRIES {
+    for _ in 0..ATTEMPTS {
         for resolver in &resolvers {
             // A resolver that is unreachable over this interface does not answer.
             let _ = socket.send_to(&query, resolver).await;
         }
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + ANSWER_TIMEOUT;
         let mut buffer = [0; MAX_ANSWER_BYTES];
         while let Some(len) = receive_from(&socket, &resolvers, until, &mut buffer).await {
             match read_answer(&query, &buffer[..len]) {

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::net::IpAddr;
 
 /// First line of a text with which Marline has replaced the network's.
-const OURS: &str =
+const FIRST_LINE: &str =
     "# Written by marline up, which restores what was here before (also: sudo marline down):";
 /// Prefix of the lines that preserve the replaced text.
 const SAVED_LINE_PREFIX: &str = "#=";
@@ -31,13 +31,13 @@ pub fn addresses(text: &str) -> impl Iterator<Item = IpAddr> {
 #[must_use]
 pub fn replacing(former: &str, ours: &str) -> String {
     let kept: String = former.lines().map(|line| format!("{SAVED_LINE_PREFIX}{line}\n")).collect();
-    format!("{OURS}\n{kept}{ours}")
+    format!("{FIRST_LINE}\n{kept}{ours}")
 }
 
 /// Returns the replaced text, or `None` if Marline did not write this text.
 #[must_use]
 pub fn former(text: &str) -> Option<String> {
-    let lines = text.strip_prefix(OURS)?.lines();
+    let lines = text.strip_prefix(FIRST_LINE)?.lines();
     Some(
         lines
             .filter_map(|line| line.strip_prefix(SAVED_LINE_PREFIX))

@@ -37,7 +37,7 @@ pub struct HandoverState {
 }
 
 /// Delay before a full channel is tried again.
-const LOOK_AGAIN: Duration = Duration::from_millis(5);
+const RETRY_DELAY: Duration = Duration::from_millis(5);
 
 fn other_error(text: impl Into<String>) -> io::Error {
     io::Error::other(text.into())
@@ -52,7 +52,7 @@ impl HandoverState {
         let put = |message: Message, fd: Option<&OwnedFd>| loop {
             match channel.send(&[&message.to_bytes()], fd.map(AsFd::as_fd)) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    std::thread::sleep(LOOK_AGAIN);
+                    std::thread::sleep(RETRY_DELAY);
                 }
                 result => return result,
             }

@@ -56,7 +56,7 @@ const CAUSES: [(ReinjectionCause, &str); 6] = [
     (ReinjectionCause::Policy, "policy"),
     (ReinjectionCause::Loss, "loss"),
 ];
-const HEALTHS: [(Health, &str); 3] =
+const HEALTH_NAMES: [(Health, &str); 3] =
     [(Health::Usable, "usable"), (DEGRADED, "degraded"), (UNREACHABLE, "unreachable")];
 const PHASES: [Phase; 3] = [Phase::Open, Phase::Recovery, Phase::Loss];
 
@@ -179,7 +179,7 @@ impl Line {
         self.push_field("backup", u8::from(path.backup));
         self.push_field("metered", u8::from(path.metered));
         self.push_field("wake_share", path.wake_share);
-        self.push_field("health", name_of(&HEALTHS, &path.health));
+        self.push_field("health", name_of(&HEALTH_NAMES, &path.health));
         self.push_field("phase", path.phase.name());
         self.push_field("takes", eligibility_text(path.eligibility));
         self.push_field("mss", path.mss);
@@ -470,7 +470,7 @@ impl<'a> Fields<'a> {
             // Older records have no paths that cost anything.
             metered: self.read_optional("metered", read_flag)?.unwrap_or(false),
             wake_share: self.read_optional("wake_share", read_fraction)?.unwrap_or(0.0),
-            health: self.read_field("health", |text| named(&HEALTHS, text))?,
+            health: self.read_field("health", |text| named(&HEALTH_NAMES, text))?,
             phase: self.read_field("phase", |text| {
                 PHASES.into_iter().find(|phase| phase.name() == text)
             })?,

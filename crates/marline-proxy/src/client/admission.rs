@@ -24,11 +24,11 @@ pub(super) enum Admitted {
     /// A session.
     Session(Arc<Session>),
     /// Permission to make a TLS handshake.
-    Stranger(Turn),
+    Stranger(HandshakeTurn),
 }
 
 #[derive(Debug)]
-struct Current {
+struct CurrentSession {
     session: Arc<Session>,
     renew_at: Instant,
     ends_at: Instant,
@@ -36,7 +36,7 @@ struct Current {
 
 #[derive(Debug, Default)]
 struct State {
-    current: Option<Current>,
+    current: Option<CurrentSession>,
     /// True while a renewal of the session is in progress.
     renewing: bool,
     shaking: usize,
@@ -52,7 +52,7 @@ pub(super) struct Admission {
 
 /// A running handshake. Dropping it lets the next one start.
 #[derive(Debug)]
-pub(super) struct Turn {
+pub(super) struct HandshakeTurn {
     state: Arc<Mutex<State>>,
     changed: Arc<Notify>,
 }
@@ -61,7 +61,7 @@ fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
     state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Drop for Turn {
+impl Drop for HandshakeTurn {
     fn drop(&mut self) {
         lock(&self.state).shaking -= 1;
         self.changed.notify_one();
@@ -89,14 +89,14 @@ impl State {
 }
 
 impl Admission {
-    fn begin(&self, state: &mut State, now: Instant) -> Turn {
+    fn start_handshake(&self, state: &mut State, now: Instant) -> HandshakeTurn {
         state.shaking += 1;
         state.last_begun = Some(now);
-        Turn { state: Arc::clone(&self.state), changed: Arc::clone(&self.changed) }
+        HandshakeTurn { state: Arc::clone(&self.state), changed: Arc::clone(&self.changed) }
     }
 
     /// Waits for a session, or for permission to make a handshake. `alone`: the connection cannot use a session.
-    async fn wait(&self, alone: bool) -> Admitted {
+    async fn wait_until_admitted(&self, alone: bool) -> Admitted {
         loop {
             let changed = self.changed.notified();
             let next = {
@@ -107,7 +107,7 @@ impl Admission {
                 }
                 let next = state.next_turn(now, alone);
                 if next.is_some_and(|at| at <= now) {
-                    return Admitted::Stranger(self.begin(&mut state, now));
+                    return Admitted::Stranger(self.start_handshake(&mut state, now));
                 }
                 next
             };
@@ -125,35 +125,35 @@ impl Admission {
     }
 
     /// Waits for a session, or for permission to make a handshake.
-    pub(super) async fn enter(&self) -> Admitted {
-        self.wait(false).await
+    pub(super) async fn wait_for_admission(&self) -> Admitted {
+        self.wait_until_admitted(false).await
     }
 
     /// Waits for permission to make a handshake, for a connection that cannot use a session.
-    pub(super) async fn enter_without_session(&self) -> Turn {
+    pub(super) async fn enter_without_session(&self) -> HandshakeTurn {
         loop {
-            if let Admitted::Stranger(turn) = self.wait(true).await {
+            if let Admitted::Stranger(turn) = self.wait_until_admitted(true).await {
                 return turn;
             }
         }
     }
 
     /// Permission to make a handshake, if available now.
-    pub(super) fn try_enter(&self) -> Option<Turn> {
+    pub(super) fn try_enter(&self) -> Option<HandshakeTurn> {
         let now = Instant::now();
         let mut state = lock(&self.state);
         let free = state.next_turn(now, false).is_some_and(|at| at <= now);
-        (free && state.session(now).is_none()).then(|| self.begin(&mut state, now))
+        (free && state.session(now).is_none()).then(|| self.start_handshake(&mut state, now))
     }
 
     /// Stores a session from a handshake. The server keeps it for `lifetime`.
-    pub(super) fn begun(&self, session: Arc<Session>, lifetime: Duration) {
+    pub(super) fn store_session(&self, session: Arc<Session>, lifetime: Duration) {
         let now = Instant::now();
         let lifetime = lifetime.min(LIFETIME);
         let mut state = lock(&self.state);
         // The client's end must be the earlier one, and a renewal may take a while.
         let (renew_at, ends_at) = (now + lifetime * 3 / 4, now + lifetime * 19 / 20);
-        state.current = Some(Current { session, renew_at, ends_at });
+        state.current = Some(CurrentSession { session, renew_at, ends_at });
         state.renewing = false;
         drop(state);
         self.changed.notify_waiters();

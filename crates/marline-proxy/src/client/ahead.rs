@@ -26,7 +26,7 @@ const MAX_BYTES_AHEAD: usize = 4 * 1_024;
 
 /// Bytes of an application that are sent ahead.
 #[derive(Debug)]
-pub struct Ahead<'a> {
+pub struct EarlyBytes<'a> {
     application: &'a TcpStream,
     /// Bytes read from the application.
     taken: Vec<u8>,
@@ -38,11 +38,11 @@ pub struct Ahead<'a> {
     spent: bool,
 }
 
-impl<'a> Ahead<'a> {
+impl<'a> EarlyBytes<'a> {
     /// An empty start for this application.
     #[must_use]
-    pub const fn of(application: &'a TcpStream) -> Ahead<'a> {
-        Ahead { application, taken: Vec::new(), ended: false, error: None, spent: false }
+    pub const fn new(application: &'a TcpStream) -> EarlyBytes<'a> {
+        EarlyBytes { application, taken: Vec::new(), ended: false, error: None, spent: false }
     }
 
     /// Number of bytes read from the application, which the target has received.
@@ -72,12 +72,12 @@ impl<'a> Ahead<'a> {
     /// The first bytes of the application, if it sends within `patience`.
     pub(super) async fn first_bytes(&mut self, patience: Duration) -> &[u8] {
         // An application that stays silent is normal for protocols in which the server sends first.
-        let _ = timeout(patience, self.take()).await;
+        let _ = timeout(patience, self.read_more()).await;
         &self.taken
     }
 
     /// Reads more bytes when they arrive. Cancel safe.
-    async fn take(&mut self) {
+    async fn read_more(&mut self) {
         loop {
             let readable = self.application.readable().await;
             self.taken.reserve_exact(MAX_BYTES_AHEAD - self.taken.len());
@@ -106,7 +106,7 @@ impl<'a> Ahead<'a> {
             tokio::select! {
                 biased;
                 answer = &mut answer => return Ok(Some(answer)),
-                () = self.take(), if goes_on => {}
+                () = self.read_more(), if goes_on => {}
                 () = &mut late, if !waits => return Ok(None),
             }
             if self.taken.len() > before {

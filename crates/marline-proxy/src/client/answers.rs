@@ -7,7 +7,7 @@ use crate::message::{Message, Offer};
 use crate::session::datagram_keys::LaneEnd;
 
 /// The server has received the request.
-pub(super) fn working(message: &Message) -> Option<()> {
+pub(super) fn expect_working(message: &Message) -> Option<()> {
     matches!(message, Message::Working).then_some(())
 }
 
@@ -28,7 +28,9 @@ pub(super) fn lane(message: &Message) -> Option<LaneEnd> {
 }
 
 /// The client is authenticated. Returns the idle limit, the offered session and the server's own addresses.
-pub(super) fn welcome(message: &Message) -> Option<(Duration, Option<Offer>, Vec<SocketAddr>)> {
+pub(super) fn expect_welcome(
+    message: &Message,
+) -> Option<(Duration, Option<Offer>, Vec<SocketAddr>)> {
     match message {
         Message::Welcome { idle_limit_s, session, own } => {
             Some((Duration::from_secs((*idle_limit_s).into()), *session, own.clone()))

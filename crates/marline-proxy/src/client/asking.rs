@@ -2,10 +2,10 @@
 
 use tokio::io::split;
 
-use super::ahead::Ahead;
-use super::answers::working;
+use super::ahead::EarlyBytes;
+use super::answers::expect_working;
 use super::open::OpenError;
-use super::patience::Patience;
+use super::patience::Timeouts;
 use super::tunnel::{Connect, Tunnel, send};
 use crate::channel::Channel;
 use crate::message::Message;
@@ -17,18 +17,18 @@ impl<C: Connect> Tunnel<C> {
         &self,
         mut stream: Channel<C::Stream>,
         request: &Message,
-        ahead: &mut Ahead<'_>,
+        ahead: &mut EarlyBytes<'_>,
     ) -> Result<Channel<C::Stream>, OpenError> {
         let mut has_begun = false;
         let asked = {
             let (mut reader, mut writer) = split(&mut stream);
             let (reader, writer) = (&mut reader, &mut writer);
             let asking = async {
-                let Patience { warm, target, .. } = self.patience;
+                let Timeouts { warm, target, .. } = self.patience;
                 let broken = |error| OpenError::from_io("sending to the server", error);
-                let late = || OpenError::late("a used connection", warm);
+                let late = || OpenError::timed_out("a used connection", warm);
                 send(writer, &request.to_bytes()).await?;
-                let heard = self.expect(reader, target, working);
+                let heard = self.expect(reader, target, expect_working);
                 ahead.send_until(writer, warm, heard).await.map_err(broken)?.ok_or_else(late)??;
                 has_begun = true;
                 let connected = self.connected(reader);

@@ -5,8 +5,8 @@ use std::time::Duration;
 use ring::rand::SecureRandom;
 use tokio::time::{Instant, sleep};
 
-const FIRST: Duration = Duration::from_millis(50);
-const LONGEST: Duration = Duration::from_secs(2);
+const FIRST_DELAY: Duration = Duration::from_millis(50);
+const MAX_DELAY: Duration = Duration::from_secs(2);
 
 /// Pauses between the attempts of one request.
 #[derive(Debug)]
@@ -18,17 +18,17 @@ pub(super) struct Backoff {
 impl Backoff {
     /// Allows attempts for `patience` from now on.
     pub(super) fn new(patience: Duration) -> Backoff {
-        Backoff { pause: FIRST, until: Instant::now() + patience }
+        Backoff { pause: FIRST_DELAY, until: Instant::now() + patience }
     }
 
     /// Waits until the next attempt. `false` if that would be too late.
-    pub(super) async fn wait(&mut self) -> bool {
+    pub(super) async fn wait_for_next(&mut self) -> bool {
         // Between half the pause and all of it, so that requests refused together do not return together.
         let mut random = [0];
         // Without randomness, all wait equally long.
         let _ = ring::rand::SystemRandom::new().fill(&mut random);
         let pause = self.pause.mul_f64(0.5 + f64::from(random[0]) / 512.0);
-        self.pause = (self.pause * 2).min(LONGEST);
+        self.pause = (self.pause * 2).min(MAX_DELAY);
         if Instant::now() + pause >= self.until {
             return false;
         }

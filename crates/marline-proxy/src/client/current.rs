@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tokio::sync::watch;
 
-use super::ahead::Ahead;
+use super::ahead::EarlyBytes;
 use super::open::{Open, OpenError};
 use crate::target::Target;
 
@@ -49,7 +49,7 @@ impl<O: Open> Open for Current<O> {
     async fn open_behind(
         &self,
         target: &Target,
-        ahead: Option<&mut Ahead<'_>>,
+        ahead: Option<&mut EarlyBytes<'_>>,
     ) -> Result<O::Stream, OpenError> {
         let way = self.now();
         way.open_behind(target, ahead).await

@@ -40,7 +40,7 @@ const MEMBER_RETRY_PAUSE: Duration = Duration::from_secs(60);
 const MEMBER_IDLE_LIMIT: Duration = Duration::from_secs(120);
 
 /// An answer is renewed when it is used after this time.
-const FRESH: Duration = Duration::from_secs(60);
+const RENEW_AFTER: Duration = Duration::from_secs(60);
 const RESOLVE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Enough for two resolvers that do not answer, each asked twice.
 const FALLBACK_LOOKUP_TIMEOUT: Duration = Duration::from_secs(9);
@@ -93,7 +93,7 @@ impl Dialer {
     /// resolved again, and new addresses are tried in parallel.
     async fn connect_by_name(&self) -> anyhow::Result<marline::Stream> {
         let known = self.names.addresses().await?;
-        self.names.watch();
+        self.names.watch_silence();
         let mut to_known = pin!(self.connect_to(&known));
         let failed = match timeout(RERESOLVE_AFTER, &mut to_known).await {
             Ok(Ok(stream)) => return Ok(stream),
@@ -198,11 +198,11 @@ type FallbackLookup = dyn Fn(&str) -> LookupFuture + Send + Sync;
 
 impl NameLookup {
     /// Resolves with `way` and, if it finds nothing, with the system.
-    pub fn by(way: impl Fn(&str) -> LookupFuture + Send + Sync + 'static) -> NameLookup {
+    pub fn with_lookup(way: impl Fn(&str) -> LookupFuture + Send + Sync + 'static) -> NameLookup {
         NameLookup(Some(Arc::new(way)))
     }
 
-    async fn usual(&self, host: &str) -> std::io::Result<Vec<IpAddr>> {
+    async fn resolve_with_fallback(&self, host: &str) -> std::io::Result<Vec<IpAddr>> {
         if let Some(way) = &self.0 {
             let found = timeout(FALLBACK_LOOKUP_TIMEOUT, way(host)).await.unwrap_or_default();
             if !found.is_empty() {
@@ -217,7 +217,7 @@ impl NameLookup {
 
     /// Addresses of a host from the usual resolution or a path's own resolver, whichever answers first.
     async fn addresses(&self, client: &Client, host: &str) -> std::io::Result<Vec<IpAddr>> {
-        let mut usual = pin!(self.usual(host));
+        let mut usual = pin!(self.resolve_with_fallback(host));
         let failed = match timeout(LOOKUP_HEAD_START, &mut usual).await {
             Ok(Ok(found)) if !found.is_empty() => return Ok(found),
             Ok(other) => Some(other),
@@ -249,7 +249,7 @@ impl fmt::Debug for NameLookup {
 
 /// Results of resolving the names.
 #[derive(Debug, Default)]
-struct Known {
+struct ResolvedNames {
     /// The latest answer with its time.
     answer: Option<(Instant, Vec<SocketAddr>)>,
     /// The latest failure with its time.
@@ -264,7 +264,7 @@ struct ServerNames {
     client: Client,
     servers: Vec<Target>,
     lookup: NameLookup,
-    known: Mutex<Known>,
+    known: Mutex<ResolvedNames>,
     /// Held while the names are resolved.
     asking: tokio::sync::Mutex<()>,
 }
@@ -275,7 +275,7 @@ impl ServerNames {
         ServerNames { client, servers, lookup, known, asking }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Known> {
+    fn lock(&self) -> MutexGuard<'_, ResolvedNames> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -287,13 +287,13 @@ impl ServerNames {
         let known = self.lock().answer.clone();
         match known {
             Some((at, addresses)) => {
-                if at.elapsed() >= FRESH && self.asking.try_lock().is_ok() {
+                if at.elapsed() >= RENEW_AFTER && self.asking.try_lock().is_ok() {
                     let names = Arc::clone(self);
-                    tokio::spawn(async move { drop(names.ask(Instant::now()).await) });
+                    tokio::spawn(async move { drop(names.resolve_names(Instant::now()).await) });
                 }
                 Ok(addresses)
             }
-            None => self.ask(Instant::now()).await,
+            None => self.resolve_names(Instant::now()).await,
         }
     }
 
@@ -304,7 +304,7 @@ impl ServerNames {
             return None;
         }
         let recently = Instant::now().checked_sub(RENEW_EVERY).unwrap_or_else(Instant::now);
-        let now = self.ask(recently).await.ok()?;
+        let now = self.resolve_names(recently).await.ok()?;
         if now.iter().all(|address| tried.contains(address)) {
             return None;
         }
@@ -327,7 +327,7 @@ impl ServerNames {
     }
 
     /// Resolves the names, or waits for a running resolution. An answer or failure since `since` suffices.
-    async fn ask(&self, since: Instant) -> anyhow::Result<Vec<SocketAddr>> {
+    async fn resolve_names(&self, since: Instant) -> anyhow::Result<Vec<SocketAddr>> {
         let _asking = self.asking.lock().await;
         {
             let known = self.lock();
@@ -376,7 +376,7 @@ impl ServerNames {
     }
 
     /// Starts to watch for the silence of all paths. Needs a runtime.
-    fn watch(self: &Arc<Self>) {
+    fn watch_silence(self: &Arc<Self>) {
         if self.has_names() && !std::mem::replace(&mut self.lock().watched, true) {
             tokio::spawn(watch_silence(Arc::downgrade(self), self.client.path_events()));
         }
@@ -436,7 +436,7 @@ mod tests {
         let client = client.path("127.0.0.1".parse().unwrap()).bind().await.unwrap();
         let lookups = Arc::new(AtomicUsize::new(0));
         let count = Arc::clone(&lookups);
-        let lookup = NameLookup::by(move |_| {
+        let lookup = NameLookup::with_lookup(move |_| {
             let number = count.fetch_add(1, Ordering::Relaxed);
             Box::pin(async move {
                 match number {
@@ -454,7 +454,7 @@ mod tests {
         let (names, lookups) = names().await;
         let known = names.addresses().await.unwrap();
         assert_eq!(known, ["192.0.2.1:7777".parse().unwrap()]);
-        tokio::time::advance(FRESH).await;
+        tokio::time::advance(RENEW_AFTER).await;
         let asked_at = Instant::now();
         for _ in 0..20 {
             assert_eq!(names.addresses().await.unwrap(), known);

@@ -14,7 +14,7 @@ use marline::monitor::CloseReason;
 use marline::{Client, ConnectError};
 use tokio::time::timeout;
 
-use super::ahead::Ahead;
+use super::ahead::EarlyBytes;
 use super::open::{Open, OpenError};
 use crate::deadlines::Deadlines;
 use crate::message::{ErrorCode, Failure};
@@ -52,7 +52,7 @@ impl Open for Direct {
     async fn open_behind(
         &self,
         target: &Target,
-        ahead: Option<&mut Ahead<'_>>,
+        ahead: Option<&mut EarlyBytes<'_>>,
     ) -> Result<marline::Stream, OpenError> {
         let addresses = resolve(target).await.map_err(OpenError::Refused)?;
         let first: &[u8] = match ahead {
@@ -72,7 +72,7 @@ impl Open for Direct {
             }
         };
         // Permanent, because another target uses another connection.
-        self.deadlines.begin(&stream, target.port);
+        self.deadlines.apply_to(&stream, target.port);
         tracing::debug!(%target, address = %stream.peer_addr(), "connected");
         // Names of targets are not logged by default.
         match stream.fallback() {

@@ -63,7 +63,7 @@ impl<O: Open> SocksListener<O> {
             Request::Own(asked) => {
                 let Ok(local) = socket.local_addr() else { return };
                 match pac::answer(&asked, local) {
-                    Ok(answer) => say(&mut socket, &answer).await,
+                    Ok(answer) => send_answer(&mut socket, &answer).await,
                     Err(refusal) => refuse(&mut socket, &refusal).await,
                 }
             }
@@ -79,7 +79,7 @@ impl<O: Open> SocksListener<O> {
                     return stream.abort();
                 }
                 // Bytes that the application sent without waiting belong to the target.
-                self.pass(PrefixedStream::new(behind, socket), stream, &target).await;
+                self.relay_bytes(PrefixedStream::new(behind, socket), stream, &target).await;
             }
         }
     }
@@ -89,14 +89,16 @@ impl<O: Open> SocksListener<O> {
         match self.open(&target).await {
             None => socket.abort(),
             Some(Err(error)) => self.refuse_target(socket, &target, &error).await,
-            Some(Ok(stream)) => self.pass(Exchange::new(socket, forward), stream, &target).await,
+            Some(Ok(stream)) => {
+                self.relay_bytes(Exchange::new(socket, forward), stream, &target).await
+            }
         }
     }
 
     /// Answers a request with the reason why its target is unreachable.
     pub(super) async fn answer_refusal(socket: &mut TcpStream, failure: &Failure) {
         let refusal = Refusal::new(status_of(failure.code), &failure.text);
-        say(socket, &refusal.to_bytes()).await;
+        send_answer(socket, &refusal.to_bytes()).await;
     }
 
     async fn refuse_target(&self, mut socket: TcpStream, target: &Target, error: &OpenError) {
@@ -108,7 +110,7 @@ impl<O: Open> SocksListener<O> {
                 Refusal::new(502, "the Marline server cannot be reached: see the client's log")
             }
         };
-        say(&mut socket, &refusal.to_bytes()).await;
+        send_answer(&mut socket, &refusal.to_bytes()).await;
     }
 }
 
@@ -150,11 +152,11 @@ fn is_head_end(bytes: &[u8]) -> bool {
 
 async fn refuse(socket: &mut TcpStream, refusal: &Refusal) {
     tracing::info!("HTTP request refused: {refusal}");
-    say(socket, &refusal.to_bytes()).await;
+    send_answer(socket, &refusal.to_bytes()).await;
 }
 
 /// Sends an answer, and closes so that it can be read.
-async fn say(socket: &mut TcpStream, answer: &[u8]) {
+async fn send_answer(socket: &mut TcpStream, answer: &[u8]) {
     let said = async {
         socket.write_all(answer).await?;
         socket.shutdown().await?;

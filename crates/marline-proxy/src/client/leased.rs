@@ -8,18 +8,18 @@ use marline::memory::MemoryAccount;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::channel::Channel;
-use crate::deadlines::{Deadlines, Usual};
+use crate::deadlines::{Deadlines, PreviousScheduler};
 use crate::transport::{PeerState, Transport};
 
 /// Takes back a connection that ended properly.
-type Home<S> = Box<dyn FnOnce(Channel<S>) + Send>;
+type ReturnFn<S> = Box<dyn FnOnce(Channel<S>) + Send>;
 
 /// A connection to a target, with the owner it is returned to.
 pub struct Leased<S: Transport> {
     channel: Channel<S>,
-    home: Home<S>,
+    home: ReturnFn<S>,
     /// Scheduler of the connection before it got this target's deadline.
-    usual: Option<Usual>,
+    usual: Option<PreviousScheduler>,
 }
 
 impl<S: Transport> std::fmt::Debug for Leased<S> {
@@ -30,14 +30,14 @@ impl<S: Transport> std::fmt::Debug for Leased<S> {
 
 impl<S: Transport> Leased<S> {
     /// Lends `channel`, which has just been connected to a target.
-    pub(super) fn new(mut channel: Channel<S>, home: Home<S>) -> Leased<S> {
-        channel.keep();
+    pub(super) fn new(mut channel: Channel<S>, home: ReturnFn<S>) -> Leased<S> {
+        channel.keep_open();
         Leased { channel, home, usual: None }
     }
 
     /// Applies the deadline for its target's port.
-    pub(super) fn hurry(&mut self, deadlines: &Deadlines, port: u16) {
-        self.usual = deadlines.begin(&self.channel, port);
+    pub(super) fn apply_deadline(&mut self, deadlines: &Deadlines, port: u16) {
+        self.usual = deadlines.apply_to(&self.channel, port);
     }
 
     /// True if the connection belongs to a session.
@@ -70,7 +70,7 @@ impl<S: Transport> Transport for Leased<S> {
 
     fn finish(mut self) {
         // With the scheduler of this target's deadline, the connection must not serve another target.
-        let usual = self.usual.is_none_or(|usual| usual.again(&self.channel));
+        let usual = self.usual.is_none_or(|usual| usual.restore(&self.channel));
         if usual && self.channel.renew() {
             (self.home)(self.channel);
         }

@@ -3,7 +3,7 @@
 use std::io;
 use std::time::Duration;
 
-use super::ahead::Ahead;
+use super::ahead::EarlyBytes;
 use crate::message::{ErrorCode, Failure};
 use crate::target::Target;
 use crate::tls;
@@ -23,7 +23,7 @@ pub trait Open: Send + Sync + 'static {
     fn open_behind(
         &self,
         target: &Target,
-        _ahead: Option<&mut Ahead<'_>>,
+        _ahead: Option<&mut EarlyBytes<'_>>,
     ) -> impl Future<Output = Result<Self::Stream, OpenError>> + Send {
         self.open(target)
     }
@@ -66,7 +66,7 @@ impl OpenError {
         OpenError::Server(anyhow::Error::new(error).context(what.to_owned()))
     }
 
-    pub(super) fn late(what: &str, patience: Duration) -> OpenError {
+    pub(super) fn timed_out(what: &str, patience: Duration) -> OpenError {
         let patience_s = patience.as_secs();
         OpenError::Server(anyhow::anyhow!("{what}: no answer within {patience_s} s"))
     }

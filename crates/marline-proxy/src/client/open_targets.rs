@@ -48,19 +48,19 @@ pub struct OpenTarget {
 
 /// Entry of a stream in the list. Dropping it removes the entry.
 #[must_use]
-pub struct Listed {
+pub struct ListEntry {
     list: OpenTargets,
     number: u64,
 }
 
 impl OpenTargets {
     /// Adds a stream to this target, whose bytes are counted in `traffic`.
-    pub fn enter(
+    pub fn add_stream(
         &self,
         target: &Target,
         stream: &impl Transport,
         traffic: &Arc<Traffic>,
-    ) -> Listed {
+    ) -> ListEntry {
         let entry = Entry {
             target: target.clone(),
             connection: stream.multipath().map(marline::Stream::id),
@@ -72,7 +72,7 @@ impl OpenTargets {
         let number = list.last;
         list.open.insert(number, entry);
         drop(list);
-        Listed { list: self.clone(), number }
+        ListEntry { list: self.clone(), number }
     }
 
     /// All open streams, the oldest first.
@@ -99,13 +99,13 @@ impl fmt::Debug for OpenTargets {
     }
 }
 
-impl fmt::Debug for Listed {
+impl fmt::Debug for ListEntry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Listed").finish_non_exhaustive()
     }
 }
 
-impl Drop for Listed {
+impl Drop for ListEntry {
     fn drop(&mut self) {
         self.list.lock().open.remove(&self.number);
     }
@@ -121,7 +121,7 @@ mod tests {
         let traffic = Arc::new(Traffic::default());
         let (stream, _other) = tokio::io::duplex(1);
         let [first, second] = ["example.org:443", "[2001:db8::1]:80"]
-            .map(|text| list.enter(&text.parse().expect("a target"), &stream, &traffic));
+            .map(|text| list.add_stream(&text.parse().expect("a target"), &stream, &traffic));
         traffic.count(7, 1_000);
         let targets = |list: &OpenTargets| -> Vec<String> {
             list.list().iter().map(|open| open.target.to_string()).collect()

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 /// Timeouts of a tunnel.
 #[derive(Copy, Clone, Debug)]
-pub struct Patience {
+pub struct Timeouts {
     /// Time limit for the stream below TLS.
     pub connect: Duration,
     /// Time limit for TLS and the server's Welcome.
@@ -20,9 +20,9 @@ pub struct Patience {
     pub busy: Duration,
 }
 
-impl Default for Patience {
+impl Default for Timeouts {
     fn default() -> Self {
-        Patience {
+        Timeouts {
             connect: Duration::from_secs(30),
             handshake: Duration::from_secs(20),
             hedge: Duration::from_secs(2),

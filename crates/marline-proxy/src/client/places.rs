@@ -20,7 +20,7 @@ const WARNINGS: Rate = Rate { burst: 1, interval: Duration::from_secs(60) };
 
 /// Permission to wait for a place.
 #[derive(Debug)]
-pub struct Turn(
+pub struct WaitTurn(
     #[expect(dead_code, reason = "held for the length of the wait")] OwnedSemaphorePermit,
 );
 
@@ -74,9 +74,9 @@ impl Places {
     }
 
     /// Waits until fewer than 1,024 connections wait for a place.
-    pub async fn turn(&self) -> Turn {
+    pub async fn wait_for_turn(&self) -> WaitTurn {
         match Arc::clone(&self.waiting).acquire_owned().await {
-            Ok(permit) => Turn(permit),
+            Ok(permit) => WaitTurn(permit),
             // The semaphore is never closed.
             Err(_) => std::future::pending().await,
         }
@@ -86,7 +86,7 @@ impl Places {
     ///
     /// # Errors
     /// All places are taken. The failure is meant for the application. A warning is logged once a minute.
-    pub async fn take(&self, turn: Turn) -> Result<Place, Failure> {
+    pub async fn take_place(&self, turn: WaitTurn) -> Result<Place, Failure> {
         let taken = timeout(WAIT, Arc::clone(&self.free).acquire_owned()).await;
         drop(turn);
         match taken {
@@ -98,7 +98,7 @@ impl Places {
     /// Takes a place if one is free now.
     ///
     /// # Errors
-    /// Same as [`take`](Self::take).
+    /// Same as [`take_place`](Self::take_place).
     pub fn try_take(&self) -> Result<Place, Failure> {
         Arc::clone(&self.free).try_acquire_owned().map(Place).map_err(|_| self.refuse())
     }
@@ -107,7 +107,7 @@ impl Places {
         let count = *self.count.lock().unwrap_or_else(PoisonError::into_inner);
         let refused = self.refused.fetch_add(1, Ordering::Relaxed) + 1;
         let mut warnings = self.warnings.lock().unwrap_or_else(PoisonError::into_inner);
-        if warnings.take(Instant::now()) {
+        if warnings.try_take(Instant::now()) {
             tracing::warn!(
                 refused,
                 "connection limit reached: all {count} connections (--max-connections) are in use, refusing new ones"
@@ -125,17 +125,18 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_full_client_refuses_within_seconds_and_recovers() {
         let places = Places::new(1);
-        let first = places.take(places.turn().await).await.expect("a free place");
+        let first = places.take_place(places.wait_for_turn().await).await.expect("a free place");
         let begun = Instant::now();
-        let refused = places.take(places.turn().await).await.expect_err("no place");
+        let refused = places.take_place(places.wait_for_turn().await).await.expect_err("no place");
         assert_eq!(refused.code, ErrorCode::ResourceExceeded);
         assert!(refused.text.contains("limit of 1 connections"), "{}", refused.text);
         assert_eq!(begun.elapsed(), WAIT);
         assert!(places.try_take().is_err());
-        let (waiting, ()) = tokio::join!(async { places.take(places.turn().await).await }, async {
-            tokio::time::sleep(WAIT / 2).await;
-            drop(first);
-        });
+        let (waiting, ()) =
+            tokio::join!(async { places.take_place(places.wait_for_turn().await).await }, async {
+                tokio::time::sleep(WAIT / 2).await;
+                drop(first);
+            });
         assert!(waiting.is_ok(), "a place came free in time");
     }
 

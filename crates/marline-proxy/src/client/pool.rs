@@ -35,13 +35,13 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// Time limit for an orderly end.
 const CLOSING_TIME: Duration = Duration::from_secs(5);
 
-type Order<S> = oneshot::Sender<S>;
+type HandOut<S> = oneshot::Sender<S>;
 
 /// Pool of warm connections.
 #[derive(Debug)]
 pub struct Pool<S> {
     size: AtomicUsize,
-    keepers: Mutex<VecDeque<oneshot::Sender<Order<S>>>>,
+    keepers: Mutex<VecDeque<oneshot::Sender<HandOut<S>>>>,
     changed: Arc<Notify>,
 }
 
@@ -52,7 +52,7 @@ impl<S: Transport> Pool<S> {
         Pool { size: AtomicUsize::new(size), keepers: Mutex::default(), changed: Arc::default() }
     }
 
-    fn keepers(&self) -> MutexGuard<'_, VecDeque<oneshot::Sender<Order<S>>>> {
+    fn keepers(&self) -> MutexGuard<'_, VecDeque<oneshot::Sender<HandOut<S>>>> {
         self.keepers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -72,11 +72,11 @@ impl<S: Transport> Pool<S> {
     }
 
     /// Adds a new connection, to be kept for at most `life`.
-    pub fn put(&self, stream: S, life: Duration) {
+    pub fn add(&self, stream: S, life: Duration) {
         let (keeper, order) = oneshot::channel();
         let changed = Arc::clone(&self.changed);
         tokio::spawn(async move {
-            keep(stream, order, life).await;
+            keep_until_ordered(stream, order, life).await;
             changed.notify_one();
         });
         self.keepers().push_back(keeper);
@@ -95,7 +95,7 @@ impl<S: Transport> Pool<S> {
     }
 
     /// Number of missing connections, after failed ones were removed.
-    pub fn wanted(&self) -> usize {
+    pub fn missing_count(&self) -> usize {
         let mut keepers = self.keepers();
         keepers.retain(|keeper| !keeper.is_closed());
         self.size.load(Ordering::Relaxed).saturating_sub(keepers.len())
@@ -107,7 +107,11 @@ impl<S: Transport> Pool<S> {
     }
 }
 
-async fn keep<S: Transport>(mut stream: S, mut order: oneshot::Receiver<Order<S>>, life: Duration) {
+async fn keep_until_ordered<S: Transport>(
+    mut stream: S,
+    mut order: oneshot::Receiver<HandOut<S>>,
+    life: Duration,
+) {
     let mut byte = [0];
     tokio::select! {
         biased;
@@ -129,7 +133,7 @@ async fn keep<S: Transport>(mut stream: S, mut order: oneshot::Receiver<Order<S>
 
 /// Waiting connections, the oldest first.
 #[derive(Debug)]
-struct Waiting<S> {
+struct WaitingConnections<S> {
     streams: Vec<(S, Instant)>,
     /// True if a task checks for expired ones.
     watched: bool,
@@ -139,19 +143,23 @@ struct Waiting<S> {
 
 /// Used connections in waiting.
 #[derive(Debug)]
-pub(super) struct Used<S>(Arc<Mutex<Waiting<S>>>);
+pub(super) struct UsedConnections<S>(Arc<Mutex<WaitingConnections<S>>>);
 
-impl<S> Default for Used<S> {
+impl<S> Default for UsedConnections<S> {
     fn default() -> Self {
-        Used(Arc::new(Mutex::new(Waiting { streams: Vec::new(), watched: false, closed: false })))
+        UsedConnections(Arc::new(Mutex::new(WaitingConnections {
+            streams: Vec::new(),
+            watched: false,
+            closed: false,
+        })))
     }
 }
 
-fn lock<S>(waiting: &Mutex<Waiting<S>>) -> MutexGuard<'_, Waiting<S>> {
+fn lock<S>(waiting: &Mutex<WaitingConnections<S>>) -> MutexGuard<'_, WaitingConnections<S>> {
     waiting.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl<S: Transport> Used<S> {
+impl<S: Transport> UsedConnections<S> {
     /// Takes the most recently used connection that still works, with the time since its use.
     pub(super) fn take(&self) -> Option<(S, Duration)> {
         loop {
@@ -164,7 +172,7 @@ impl<S: Transport> Used<S> {
     }
 
     /// Adds a waiting connection. Needs a runtime.
-    pub(super) fn put(&self, stream: S) {
+    pub(super) fn add(&self, stream: S) {
         let mut waiting = lock(&self.0);
         if waiting.closed {
             return close_gracefully(stream);
@@ -174,7 +182,7 @@ impl<S: Transport> Used<S> {
         }
         waiting.streams.push((stream, Instant::now()));
         if !std::mem::replace(&mut waiting.watched, true) {
-            tokio::spawn(watch(Arc::clone(&self.0)));
+            tokio::spawn(close_expired(Arc::clone(&self.0)));
         }
     }
 
@@ -211,7 +219,7 @@ fn close_gracefully<S: Transport>(mut stream: S) {
 }
 
 /// Closes expired connections until none are left.
-async fn watch<S: Transport>(waiting: Arc<Mutex<Waiting<S>>>) {
+async fn close_expired<S: Transport>(waiting: Arc<Mutex<WaitingConnections<S>>>) {
     loop {
         sleep(CHECK_INTERVAL).await;
         let mut now = lock(&waiting);

@@ -32,7 +32,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Pauses between attempts: after a failure, doubling, and after a refusal that lasts until the server's
 /// configuration changes.
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
-const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+const MAX_PAUSE: Duration = Duration::from_secs(30);
 const REFUSED_PAUSE: Duration = Duration::from_secs(60);
 /// Largest number of refused visitors waiting to be reported.
 const MAX_DECLINED: usize = 64;
@@ -47,7 +47,7 @@ pub struct RemoteForward {
 }
 
 /// Result of an attempt.
-enum Next {
+enum AttemptOutcome {
     /// The server listened, and the connection ended.
     Again,
     /// The server did not listen.
@@ -62,13 +62,13 @@ impl<C: Connect> SocksListener<Current<Tunnel<C>>> {
     pub async fn remote(self: Arc<Self>, forward: RemoteForward, announce: impl Fn(SocketAddr)) {
         let mut visitors = JoinSet::new();
         tokio::select! {
-            () = self.keep(&forward, &announce, &mut visitors) => {}
+            () = self.maintain_forward(&forward, &announce, &mut visitors) => {}
             () = self.stop.draining() => {}
         }
         while visitors.join_next().await.is_some() {}
     }
 
-    async fn keep(
+    async fn maintain_forward(
         self: &Arc<Self>,
         forward: &RemoteForward,
         announce: &impl Fn(SocketAddr),
@@ -81,18 +81,18 @@ impl<C: Connect> SocksListener<Current<Tunnel<C>>> {
             let next = tokio::select! {
                 next = self.listen(&tunnel, forward, announce, visitors) => next,
                 // When dropped, the server sees the end and releases the address.
-                () = self.way.replaced(&tunnel) => Next::Again,
+                () = self.way.replaced(&tunnel) => AttemptOutcome::Again,
             };
             drop(tunnel);
             match next {
-                Next::Again => {
+                AttemptOutcome::Again => {
                     tracing::info!(address = %forward.listen, "remote forward ended; retrying");
                     told.clear();
-                    if began.elapsed() > LONGEST_PAUSE {
+                    if began.elapsed() > MAX_PAUSE {
                         pause = FIRST_PAUSE;
                     }
                 }
-                Next::Failed(error) => {
+                AttemptOutcome::Failed(error) => {
                     // Logged once at a visible level. Repetitions are for debugging.
                     let text = error.to_string();
                     match text == told {
@@ -110,13 +110,13 @@ impl<C: Connect> SocksListener<Current<Tunnel<C>>> {
                         continue;
                     }
                 }
-                Next::Displaced(failure) => {
+                AttemptOutcome::Displaced(failure) => {
                     tracing::error!(address = %forward.listen, "remote forward (-R) stopped: {}", failure.text);
                     return std::future::pending().await;
                 }
             }
             sleep(pause).await;
-            pause = (pause * 2).min(LONGEST_PAUSE);
+            pause = (pause * 2).min(MAX_PAUSE);
         }
     }
 
@@ -127,10 +127,10 @@ impl<C: Connect> SocksListener<Current<Tunnel<C>>> {
         forward: &RemoteForward,
         announce: &impl Fn(SocketAddr),
         visitors: &mut JoinSet<()>,
-    ) -> Next {
+    ) -> AttemptOutcome {
         let (stream, address) = match tunnel.listen(forward.listen).await {
             Ok(listening) => listening,
-            Err(error) => return Next::Failed(error),
+            Err(error) => return AttemptOutcome::Failed(error),
         };
         announce(address);
         let (reader, writer) = split(stream);
@@ -139,32 +139,34 @@ impl<C: Connect> SocksListener<Current<Tunnel<C>>> {
             // Removes ended tasks.
             while visitors.try_join_next().is_some() {}
             let (front, tunnel) = (Arc::clone(self), Arc::clone(tunnel));
-            let visit = Visit { id, from, target: forward.target.clone() };
+            let visit = AnnouncedVisitor { id, from, target: forward.target.clone() };
             let decline = decline.clone();
             visitors.spawn(async move {
-                if front.visit(&tunnel, visit).await.is_err() {
+                if front.serve_visitor(&tunnel, visit).await.is_err() {
                     // If the server does not get this message, the visitor is disconnected after its waiting time.
                     let _ = decline.try_send(id);
                 }
             });
         };
         let ended = tokio::select! {
-            ended = hear(reader, visit) => ended,
-            error = tell(writer, declined) => Err(error),
+            ended = read_messages(reader, visit) => ended,
+            error = write_messages(writer, declined) => Err(error),
         };
         match ended {
-            Ok(failure) if failure.code == ErrorCode::ConnectionReset => Next::Displaced(failure),
-            Ok(failure) => Next::Failed(OpenError::Refused(failure)),
+            Ok(failure) if failure.code == ErrorCode::ConnectionReset => {
+                AttemptOutcome::Displaced(failure)
+            }
+            Ok(failure) => AttemptOutcome::Failed(OpenError::Refused(failure)),
             Err(error) => {
                 tracing::debug!("control connection of a remote forward lost: {error}");
-                Next::Again
+                AttemptOutcome::Again
             }
         }
     }
 
     /// Connects a visitor with the target. An error means that no connection was made.
-    async fn visit(&self, tunnel: &Tunnel<C>, visit: Visit) -> io::Result<()> {
-        let Visit { id, from, target } = visit;
+    async fn serve_visitor(&self, tunnel: &Tunnel<C>, visit: AnnouncedVisitor) -> io::Result<()> {
+        let AnnouncedVisitor { id, from, target } = visit;
         let Ok(_place) = self.places.try_take() else {
             tracing::debug!(%target, "connection from {from} refused: limit reached");
             return Err(io::ErrorKind::ResourceBusy.into());
@@ -178,13 +180,13 @@ impl<C: Connect> SocksListener<Current<Tunnel<C>>> {
         // Boxed, because handshakes take several times the memory of a relay that runs for hours.
         let opened = tokio::select! {
             opened = Box::pin(tunnel.accept(id)) => opened,
-            () = self.stop.over() => {
+            () = self.stop.wait_for_end() => {
                 socket.abort();
                 return Ok(());
             }
         };
         match opened {
-            Ok(stream) => self.pass(socket, stream, &target).await,
+            Ok(stream) => self.relay_bytes(socket, stream, &target).await,
             Err(error) => {
                 tracing::warn!(%target, "connection from {from} lost: {error}");
                 socket.abort();
@@ -195,7 +197,7 @@ impl<C: Connect> SocksListener<Current<Tunnel<C>>> {
 }
 
 /// A visitor that was announced.
-struct Visit {
+struct AnnouncedVisitor {
     id: VisitorId,
     from: SocketAddr,
     target: Target,
@@ -209,7 +211,7 @@ fn needs_owner_action(error: &OpenError) -> bool {
 }
 
 /// Reads the server's messages until it gives the reason for its end.
-async fn hear(
+async fn read_messages(
     mut reader: impl AsyncRead + Unpin,
     mut visit: impl FnMut(VisitorId, SocketAddr),
 ) -> io::Result<Failure> {
@@ -227,7 +229,7 @@ async fn hear(
 }
 
 /// Reports refused visitors to the server, and sends keepalives.
-async fn tell(
+async fn write_messages(
     mut writer: impl AsyncWrite + Unpin,
     mut declined: mpsc::Receiver<VisitorId>,
 ) -> io::Error {

@@ -10,7 +10,7 @@ use tokio::time::timeout;
 use super::current::Current;
 use super::remote::RemoteForward;
 use super::socks_listener::SocksListener;
-use super::tunnel::{Patience, Tunnel};
+use super::tunnel::{Timeouts, Tunnel};
 use crate::remote_rules::RemoteRule;
 use crate::server::ServerLimits;
 use crate::shutdown::Stopper;
@@ -40,7 +40,7 @@ fn parsed(rules: &[&str]) -> Vec<RemoteRule> {
 fn tunnel(bench: &Arc<Bench>) -> Arc<Tunnel<Bound>> {
     let connect = Bound { bench: Arc::clone(bench), connects: Arc::default() };
     let (pin, token) = (bench.key.pin(), bench.token.clone());
-    Tunnel::new(connect, pin, token, Patience::default(), 0).unwrap()
+    Tunnel::new(connect, pin, token, Timeouts::default(), 0).unwrap()
 }
 
 /// A client with a remote forward at `listen`.
@@ -188,7 +188,7 @@ async fn another_credential_does_not_take_it_over() {
         token.unwrap()
     };
     let connect = Bound { bench: Arc::clone(&bench), connects: Arc::default() };
-    let other = Tunnel::new(connect, bench.key.pin(), token, Patience::default(), 0).unwrap();
+    let other = Tunnel::new(connect, bench.key.pin(), token, Timeouts::default(), 0).unwrap();
     let refused = other.listen(free).await.err().unwrap().to_string();
     assert!(refused.contains("cannot listen"), "{refused}");
     echo(free, b"as before").await;

@@ -9,7 +9,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::leased::Leased;
 use super::open::Open;
-use super::tunnel::{Connect, Patience, Tunnel};
+use super::tunnel::{Connect, Timeouts, Tunnel};
 use crate::message::ErrorCode;
 use crate::server::ServerLimits;
 use crate::server::admission::AdmissionLimits;
@@ -24,7 +24,7 @@ fn tunnel_to(bench: &Arc<Bench>) -> (SharedTunnel, Arc<AtomicUsize>) {
     let connects = Arc::new(AtomicUsize::new(0));
     let connect = Bound { bench: Arc::clone(bench), connects: Arc::clone(&connects) };
     let (pin, token) = (bench.key.pin(), bench.token.clone());
-    (Tunnel::new(connect, pin, token, Patience::default(), 0).unwrap(), connects)
+    (Tunnel::new(connect, pin, token, Timeouts::default(), 0).unwrap(), connects)
 }
 
 async fn echo<C: Connect>(way: &Tunnel<C>, target: &Target) -> Leased<C::Stream> {
@@ -235,7 +235,7 @@ async fn an_opening_that_does_not_authenticate_goes_on_as_a_strangers() {
     let bench = Arc::new(Bench::new(ServerLimits::default()));
     let (pin, token) = (bench.key.pin(), bench.token.clone());
     let unequal = Unequal(Arc::clone(&bench));
-    let way = Tunnel::new(unequal, pin, token, Patience::default(), 0).unwrap();
+    let way = Tunnel::new(unequal, pin, token, Timeouts::default(), 0).unwrap();
     let target = echo_target().await;
     for _ in 0..3 {
         assert!(!echo(&way, &target).await.is_session());
@@ -249,7 +249,7 @@ async fn without_a_binding_every_connection_is_tls_and_they_take_turns() {
     let bench = Arc::new(Bench::new(ServerLimits { admission, ..ServerLimits::default() }));
     let connect = BenchConnector { bench: Arc::clone(&bench), connects: Arc::default() };
     let (pin, token) = (bench.key.pin(), bench.token.clone());
-    let way = Tunnel::new(connect, pin, token, Patience::default(), 0).unwrap();
+    let way = Tunnel::new(connect, pin, token, Timeouts::default(), 0).unwrap();
     let target = echo_target().await;
     let all: Vec<_> = (0..60)
         .map(|_| {
@@ -323,7 +323,7 @@ async fn a_connection_without_an_answer_to_its_session_has_another_one_beside_it
     let connects = Arc::new(AtomicUsize::new(0));
     let bound = Bound { bench: Arc::clone(&bench), connects: Arc::clone(&connects) };
     let (pin, token) = (bench.key.pin(), bench.token.clone());
-    let patience = Patience { hedge: Duration::from_millis(50), ..Patience::default() };
+    let patience = Timeouts { hedge: Duration::from_millis(50), ..Timeouts::default() };
     let way = Tunnel::new(SecondDies(bound), pin, token, patience, 0).unwrap();
     let target = echo_target().await;
     echo(&way, &target).await;
@@ -354,7 +354,7 @@ async fn asked(bench: &Arc<Bench>) -> Vec<Vec<SocketAddr>> {
     let bound = Bound { bench: Arc::clone(bench), connects: Arc::default() };
     let connect = Noting { bound, asked: Arc::clone(&asked) };
     let (pin, token) = (bench.key.pin(), bench.token.clone());
-    let way = Tunnel::new(connect, pin, token, Patience::default(), 0).unwrap();
+    let way = Tunnel::new(connect, pin, token, Timeouts::default(), 0).unwrap();
     let target = echo_target().await;
     let mut open = Vec::new();
     for _ in 0..3 {

@@ -12,11 +12,11 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
-use super::ahead::Ahead;
+use super::ahead::EarlyBytes;
 use super::listening::{listen_error, listening};
 use super::open::{Open, OpenError};
 use super::open_targets::OpenTargets;
-use super::places::{Places, Turn};
+use super::places::{Places, WaitTurn};
 use super::transparent;
 use super::udp_tunnel::CurrentUdpTunnel;
 use crate::http::request::{Request as HttpRequest, may_start_http};
@@ -138,8 +138,8 @@ impl<O: Open> SocksListener<O> {
     }
 
     /// Accepts the next application, once fewer than the maximum wait for a place. The others queue in the kernel.
-    async fn accept(&self, listener: &TcpListener) -> (TcpStream, SocketAddr, Turn) {
-        let turn = self.places.turn().await;
+    async fn accept(&self, listener: &TcpListener) -> (TcpStream, SocketAddr, WaitTurn) {
+        let turn = self.places.wait_for_turn().await;
         loop {
             match listener.accept().await {
                 Ok((socket, remote)) => return (socket, remote, turn),
@@ -153,10 +153,10 @@ impl<O: Open> SocksListener<O> {
     }
 
     /// Serves an application whose target is known without a request. Resets it if there is no place.
-    async fn serve_known_target(&self, socket: TcpStream, target: Target, turn: Turn) {
+    async fn serve_known_target(&self, socket: TcpStream, target: Target, turn: WaitTurn) {
         let place = tokio::select! {
-            place = self.places.take(turn) => place,
-            () = self.stop.over() => return socket.abort(),
+            place = self.places.take_place(turn) => place,
+            () = self.stop.wait_for_end() => return socket.abort(),
         };
         match place {
             Ok(_place) => self.connect_to(socket, target, None).await,
@@ -176,41 +176,43 @@ impl<O: Open> SocksListener<O> {
             }
         };
         let Some(asked) = asked else { return };
-        let turn = self.places.turn().await;
+        let turn = self.places.wait_for_turn().await;
         drop(asking);
         let place = tokio::select! {
-            place = self.places.take(turn) => place,
-            () = self.stop.over() => return socket.abort(),
+            place = self.places.take_place(turn) => place,
+            () = self.stop.wait_for_end() => return socket.abort(),
         };
         let _place = match place {
             Ok(place) => place,
             Err(failure) => return Self::reject_request(socket, &asked, failure).await,
         };
         match asked {
-            Asked::Socks(version, Request::Connect(target)) => {
+            ApplicationRequest::Socks(version, Request::Connect(target)) => {
                 self.connect_to(socket, target, Some(version)).await;
             }
             // Boxed like HTTP, because this is rare and all other requests would have its size.
-            Asked::Socks(_, Request::Associate(port)) => {
+            ApplicationRequest::Socks(_, Request::Associate(port)) => {
                 Box::pin(self.associate(socket, port)).await;
             }
-            Asked::Http(request, behind) => Box::pin(self.http(socket, *request, behind)).await,
+            ApplicationRequest::Http(request, behind) => {
+                Box::pin(self.http(socket, *request, behind)).await
+            }
         }
     }
 
     /// Refuses an application for which there is no place.
-    async fn reject_request(mut socket: TcpStream, asked: &Asked, failure: Failure) {
+    async fn reject_request(mut socket: TcpStream, asked: &ApplicationRequest, failure: Failure) {
         match asked {
-            Asked::Socks(version, _) => {
+            ApplicationRequest::Socks(version, _) => {
                 refuse(socket, Some(*version), &OpenError::Refused(failure)).await;
             }
-            Asked::Http(..) => Self::answer_refusal(&mut socket, &failure).await,
+            ApplicationRequest::Http(..) => Self::answer_refusal(&mut socket, &failure).await,
         }
     }
 
     /// Connects an application to its target. `asked`: the SOCKS version of a request that waits for an answer.
     async fn connect_to(&self, mut socket: TcpStream, target: Target, asked: Option<Version>) {
-        let mut ahead = Ahead::of(&socket);
+        let mut ahead = EarlyBytes::new(&socket);
         let opened = self.open_behind(&target, asked.is_none().then_some(&mut ahead)).await;
         let ahead = ahead.finish();
         let stream = match opened {
@@ -238,7 +240,7 @@ impl<O: Open> SocksListener<O> {
     async fn open_behind(
         &self,
         target: &Target,
-        ahead: Option<&mut Ahead<'_>>,
+        ahead: Option<&mut EarlyBytes<'_>>,
     ) -> Option<Result<O::Stream, OpenError>> {
         // Boxed, because handshakes take several times the memory of a relay that runs for hours.
         let opening = async {
@@ -247,12 +249,17 @@ impl<O: Open> SocksListener<O> {
         };
         tokio::select! {
             opened = Box::pin(opening) => Some(opened),
-            () = self.stop.over() => None,
+            () = self.stop.wait_for_end() => None,
         }
     }
 
     /// Relays bytes between an application and its target until the end.
-    pub(super) async fn pass(&self, local: impl Transport, remote: O::Stream, target: &Target) {
+    pub(super) async fn relay_bytes(
+        &self,
+        local: impl Transport,
+        remote: O::Stream,
+        target: &Target,
+    ) {
         self.relay_after_ahead(0, local, remote, target).await;
     }
 
@@ -267,8 +274,8 @@ impl<O: Open> SocksListener<O> {
         tracing::debug!(%target, "connected");
         let (begun, traffic) = (Instant::now(), Arc::new(Traffic::part_of(&self.traffic)));
         traffic.count(ahead_bytes, 0);
-        let _listed = self.targets.enter(target, &remote, &traffic);
-        let end = relay(local, remote, &traffic, pin!(self.stop.over())).await;
+        let _listed = self.targets.add_stream(target, &remote, &traffic);
+        let end = relay(local, remote, &traffic, pin!(self.stop.wait_for_end())).await;
         log_end(&"an application", begun, &traffic, &end);
         match end {
             Ok(remote) => {
@@ -281,7 +288,7 @@ impl<O: Open> SocksListener<O> {
 }
 
 /// The request of an application.
-enum Asked {
+enum ApplicationRequest {
     Socks(Version, Request),
     /// The request and the bytes after its head.
     Http(Box<HttpRequest>, Vec<u8>),
@@ -289,12 +296,12 @@ enum Asked {
 
 /// Reads the request of an application. `None`: the request cannot be served, and the application has been
 /// answered.
-async fn read_application_request<O: Open>(socket: &mut TcpStream) -> Option<Asked> {
+async fn read_application_request<O: Open>(socket: &mut TcpStream) -> Option<ApplicationRequest> {
     match timeout(SOCKS_TIMEOUT, read_socks_request(socket)).await {
-        Ok(Ok(Some((version, request)))) => Some(Asked::Socks(version, request)),
+        Ok(Ok(Some((version, request)))) => Some(ApplicationRequest::Socks(version, request)),
         Ok(Ok(None)) => {
             let (request, behind) = SocksListener::<O>::http_request(socket).await?;
-            Some(Asked::Http(Box::new(request), behind))
+            Some(ApplicationRequest::Http(Box::new(request), behind))
         }
         Ok(Err(error)) => {
             tracing::info!("{error}");

@@ -6,7 +6,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
 use super::socks_listener::{Service, SocksListener, bind};
-use super::tunnel::{Patience, Tunnel};
+use super::tunnel::{Timeouts, Tunnel};
 use crate::server::ServerLimits;
 use crate::shutdown::Stopper;
 use crate::target::{Host, Target};
@@ -23,7 +23,7 @@ async fn near(service: Service, places: usize) -> Near {
     let bench = Arc::new(Bench::new(ServerLimits::default()));
     let (pin, token) = (bench.key.pin(), bench.token.clone());
     let connect = BenchConnector { bench, connects: Arc::default() };
-    let tunnel = Tunnel::new(connect, pin, token, Patience::default(), 0).unwrap();
+    let tunnel = Tunnel::new(connect, pin, token, Timeouts::default(), 0).unwrap();
     let stopper = Stopper::default();
     let front = SocksListener::new(
         tunnel,

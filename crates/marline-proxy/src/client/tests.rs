@@ -11,7 +11,7 @@ use tokio::io::{
 };
 
 use super::open::{Open, OpenError};
-use super::tunnel::{Connect, Patience, Tunnel};
+use super::tunnel::{Connect, Timeouts, Tunnel};
 use crate::channel::Channel;
 use crate::message::{ErrorCode, Message};
 use crate::secret::Secret;
@@ -24,7 +24,7 @@ fn tunnel_to(bench: &Arc<Bench>, warm: usize) -> (Arc<Tunnel<BenchConnector>>, A
     let connects = Arc::new(AtomicUsize::new(0));
     let connect = BenchConnector { bench: Arc::clone(bench), connects: Arc::clone(&connects) };
     let (pin, token) = (bench.key.pin(), bench.token.clone());
-    (Tunnel::new(connect, pin, token, Patience::default(), warm).unwrap(), connects)
+    (Tunnel::new(connect, pin, token, Timeouts::default(), warm).unwrap(), connects)
 }
 
 async fn echo(stream: &mut impl Transport) {
@@ -79,7 +79,7 @@ async fn a_wrong_token_says_so() {
     let bench = Arc::new(Bench::new(ServerLimits::default()));
     let connect = BenchConnector { bench: Arc::clone(&bench), connects: Arc::default() };
     let token = Secret::random().unwrap();
-    let tunnel = Tunnel::new(connect, bench.key.pin(), token, Patience::default(), 0).unwrap();
+    let tunnel = Tunnel::new(connect, bench.key.pin(), token, Timeouts::default(), 0).unwrap();
     let error = tunnel.open(&echo_target().await).await.unwrap_err();
     assert_eq!(error.code(), ErrorCode::NotAuthorized);
     assert!(error.to_string().contains("new invite"), "{error}");
@@ -123,7 +123,7 @@ async fn an_invite_of_another_server_fails_before_the_token_is_sent() {
         failed: Arc::clone(&failed),
     };
     let (pin, token) = (bench.key.pin(), bench.token.clone());
-    let tunnel = Tunnel::new(impostor, pin, token, Patience::default(), 0).unwrap();
+    let tunnel = Tunnel::new(impostor, pin, token, Timeouts::default(), 0).unwrap();
     let error = tunnel.open(&echo_target().await).await.unwrap_err();
     assert!(matches!(error, OpenError::Pin), "{error}");
     assert!(error.to_string().contains("another key"), "{error}");
@@ -171,7 +171,7 @@ async fn a_warm_connection_that_turns_out_dead_is_replaced_by_a_fresh_one() {
         let bench = Arc::new(Bench::new(ServerLimits::default()));
         let connects = Arc::new(AtomicUsize::new(0));
         let connect = BadFirst { bench: Arc::clone(&bench), connects: Arc::clone(&connects), ends };
-        let patience = Patience { warm: Duration::from_millis(200), ..Patience::default() };
+        let patience = Timeouts { warm: Duration::from_millis(200), ..Timeouts::default() };
         let token = bench.token.clone();
         let tunnel = Tunnel::new(connect, bench.key.pin(), token, patience, 1).unwrap();
         tokio::time::sleep(Duration::from_millis(100)).await;
@@ -244,7 +244,7 @@ async fn a_connection_whose_path_is_lost_before_the_welcome_is_dialed_again() {
     let connects = Arc::new(AtomicUsize::new(0));
     let connect = LostFirst { bench: Arc::clone(&bench), connects: Arc::clone(&connects), lost: 2 };
     let token = bench.token.clone();
-    let tunnel = Tunnel::new(connect, bench.key.pin(), token, Patience::default(), 0).unwrap();
+    let tunnel = Tunnel::new(connect, bench.key.pin(), token, Timeouts::default(), 0).unwrap();
     let mut stream = tunnel.open(&echo_target().await).await.unwrap();
     echo(&mut stream).await;
     assert_eq!(connects.load(Ordering::SeqCst), 3);
@@ -265,7 +265,7 @@ async fn a_server_that_keeps_silent_is_given_up() {
         }
     }
     let token = Secret::random().unwrap();
-    let tunnel = Tunnel::new(Silent, [0; 32], token, Patience::default(), 0).unwrap();
+    let tunnel = Tunnel::new(Silent, [0; 32], token, Timeouts::default(), 0).unwrap();
     let error = tunnel.open(&"example.org:80".parse().unwrap()).await.unwrap_err();
     assert!(error.to_string().contains("no answer within 20 s"), "{error}");
     assert_eq!(error.code(), ErrorCode::NetworkFailure);

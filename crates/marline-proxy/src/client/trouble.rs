@@ -35,7 +35,7 @@ pub enum TroubleKind {
 impl TroubleKind {
     /// One word for the kind.
     #[must_use]
-    pub const fn word(self) -> &'static str {
+    pub const fn name(self) -> &'static str {
         match self {
             TroubleKind::Credential => "credential",
             TroubleKind::Key => "key",
@@ -53,7 +53,7 @@ impl TroubleKind {
 
     /// Advice for the user.
     #[must_use]
-    pub const fn help(self) -> &'static str {
+    pub const fn advice(self) -> &'static str {
         match self {
             TroubleKind::Credential => "the server's owner can admit this client again",
             TroubleKind::Key => "ask the server's owner for a new invite",
@@ -119,7 +119,7 @@ struct State {
 impl LastTrouble {
     /// Records the outcome of a request. `None` as error means success. An unreachable server does not end an
     /// earlier rejection. `Some`: the rejection has changed, with its current reason.
-    pub(super) fn note(&self, error: Option<&OpenError>) -> Option<Option<String>> {
+    pub(super) fn record_outcome(&self, error: Option<&OpenError>) -> Option<Option<String>> {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if state.closed {
             return None;
@@ -157,19 +157,28 @@ mod tests {
     #[test]
     fn a_rejection_stands_until_the_server_serves_and_not_until_it_is_unreached() {
         let last = LastTrouble::default();
-        assert_eq!(last.note(None), Some(None));
-        let rejected = last.note(Some(&refused(ErrorCode::NotAuthorized))).expect("noted");
+        assert_eq!(last.record_outcome(None), Some(None));
+        let rejected =
+            last.record_outcome(Some(&refused(ErrorCode::NotAuthorized))).expect("noted");
         assert_eq!(rejected.as_deref(), Some("refused by the server: no"));
         let unreached = OpenError::Server(anyhow::anyhow!("no answer"));
-        assert_eq!(last.note(Some(&unreached)), Some(rejected.clone()));
+        assert_eq!(last.record_outcome(Some(&unreached)), Some(rejected.clone()));
         assert_eq!(last.now().map(|trouble| trouble.kind), Some(TroubleKind::Credential));
-        assert_eq!(last.note(Some(&refused(ErrorCode::ResourceExceeded))), Some(None), "it serves");
+        assert_eq!(
+            last.record_outcome(Some(&refused(ErrorCode::ResourceExceeded))),
+            Some(None),
+            "it serves"
+        );
         assert_eq!(last.now().map(|trouble| trouble.kind), Some(TroubleKind::Busy));
-        assert_eq!(last.note(Some(&unreached)), Some(None));
+        assert_eq!(last.record_outcome(Some(&unreached)), Some(None));
         assert_eq!(last.now().map(|trouble| trouble.kind), Some(TroubleKind::Unreached));
-        assert_eq!((last.note(None), last.now()), (Some(None), None));
+        assert_eq!((last.record_outcome(None), last.now()), (Some(None), None));
         last.close();
-        assert_eq!(last.note(Some(&OpenError::Pin)), None, "another tunnel has taken over");
+        assert_eq!(
+            last.record_outcome(Some(&OpenError::Pin)),
+            None,
+            "another tunnel has taken over"
+        );
         assert_eq!(last.now(), None);
     }
 

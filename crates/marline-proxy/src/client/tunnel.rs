@@ -16,15 +16,15 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsConnector;
 
-use super::admission::{Admission, Admitted, Turn};
-use super::ahead::Ahead;
-use super::answers::{lane, listening, welcome, working};
+use super::admission::{Admission, Admitted, HandshakeTurn};
+use super::ahead::EarlyBytes;
+use super::answers::{expect_welcome, expect_working, lane, listening};
 use super::backoff::Backoff;
 use super::failed::Failed;
 use super::leased::Leased;
 use super::open::{Open, OpenError};
-pub use super::patience::Patience;
-use super::pool::{Pool, Used};
+pub use super::patience::Timeouts;
+use super::pool::{Pool, UsedConnections};
 use super::trouble::{LastTrouble, Trouble};
 use crate::channel::Channel;
 use crate::deadlines::Deadlines;
@@ -57,18 +57,18 @@ pub struct Tunnel<C: Connect> {
     connect: C,
     tls: TlsConnector,
     token: Secret,
-    pub(super) patience: Patience,
+    pub(super) patience: Timeouts,
     deadlines: Deadlines,
     admission: Admission,
     pool: Pool<Channel<C::Stream>>,
-    used: Used<Channel<C::Stream>>,
+    used: UsedConnections<Channel<C::Stream>>,
     trouble: LastTrouble,
     /// For tasks that must not keep the tunnel alive.
     me: Weak<Tunnel<C>>,
 }
 
 /// An authenticated connection, its idle limit, and its session.
-type Fresh<T> = (Channel<T>, Duration, Arc<Session>);
+type AuthenticatedConnection<T> = (Channel<T>, Duration, Arc<Session>);
 
 /// The connection that controls datagrams, with the negotiated ends of the lane.
 pub(crate) struct Control<T> {
@@ -87,7 +87,7 @@ impl<C: Connect> Tunnel<C> {
         connect: C,
         pin: [u8; 32],
         token: Secret,
-        patience: Patience,
+        patience: Timeouts,
         warm: usize,
     ) -> anyhow::Result<Arc<Tunnel<C>>> {
         Tunnel::in_time(connect, pin, token, patience, Deadlines::default(), warm)
@@ -101,7 +101,7 @@ impl<C: Connect> Tunnel<C> {
         connect: C,
         pin: [u8; 32],
         token: Secret,
-        patience: Patience,
+        patience: Timeouts,
         deadlines: Deadlines,
         warm: usize,
     ) -> anyhow::Result<Arc<Tunnel<C>>> {
@@ -119,12 +119,12 @@ impl<C: Connect> Tunnel<C> {
     }
 
     /// Reason why the latest request for a connection to the server failed, if it did.
-    pub fn trouble(&self) -> Option<Trouble> {
+    pub fn last_trouble(&self) -> Option<Trouble> {
         self.trouble.now()
     }
 
-    fn note(&self, error: Option<&OpenError>) {
-        if let Some(rejection) = self.trouble.note(error) {
+    fn record_outcome(&self, error: Option<&OpenError>) {
+        if let Some(rejection) = self.trouble.record_outcome(error) {
             self.connect.note_rejection(rejection);
         }
     }
@@ -134,7 +134,7 @@ impl<C: Connect> Tunnel<C> {
     /// # Errors
     /// The server is unreachable, has another key, or refuses this client.
     pub async fn check(&self) -> Result<(), OpenError> {
-        let (mut stream, ..) = self.fresh(None).await?;
+        let (mut stream, ..) = self.open_connection(None).await?;
         // It does not matter if the end is not delivered.
         let _ = timeout(self.patience.warm, stream.shutdown()).await;
         Ok(())
@@ -150,12 +150,12 @@ impl<C: Connect> Tunnel<C> {
 
     /// Lends a connection that has just been connected to a target. If it ends properly, it is kept for the next
     /// request.
-    fn lend(&self, channel: Channel<C::Stream>) -> Leased<C::Stream> {
+    fn lease(&self, channel: Channel<C::Stream>) -> Leased<C::Stream> {
         let me = Weak::clone(&self.me);
         let take_back = move |channel| {
             // Without a tunnel no further request will come. The dropped connection ends properly.
             if let Some(tunnel) = me.upgrade() {
-                tunnel.used.put(channel);
+                tunnel.used.add(channel);
             }
         };
         Leased::new(channel, Box::new(take_back))
@@ -176,11 +176,11 @@ impl<C: Connect> Tunnel<C> {
     ) -> Result<Channel<C::Stream>, OpenError> {
         let ask = async {
             send(&mut stream, &request.to_bytes()).await?;
-            self.expect(&mut stream, self.patience.warm, working).await
+            self.expect(&mut stream, self.patience.warm, expect_working).await
         };
         let asked = timeout(self.patience.warm, ask).await;
-        if let Err(error) =
-            asked.unwrap_or_else(|_| Err(OpenError::late("a warm connection", self.patience.warm)))
+        if let Err(error) = asked
+            .unwrap_or_else(|_| Err(OpenError::timed_out("a warm connection", self.patience.warm)))
         {
             stream.abort();
             return Err(error);
@@ -197,26 +197,32 @@ impl<C: Connect> Tunnel<C> {
         self.expect(stream, self.patience.target, connected).await
     }
 
-    async fn below(&self, own: &[SocketAddr]) -> Result<C::Stream, OpenError> {
+    async fn connect_transport(&self, own: &[SocketAddr]) -> Result<C::Stream, OpenError> {
         timeout(self.patience.connect, self.connect.connect(own))
             .await
-            .map_err(|_| OpenError::late("connecting to the server", self.patience.connect))?
+            .map_err(|_| OpenError::timed_out("connecting to the server", self.patience.connect))?
             .map_err(OpenError::Server)
     }
 
     /// An authenticated connection. Without a request, exactly the server's Welcome was read. With a request, the
     /// request has also been sent. Attempts are repeated if the server is overloaded, or if the path was lost
     /// before the server answered.
-    async fn fresh(&self, request: Option<&Message>) -> Result<Fresh<C::Stream>, OpenError> {
+    async fn open_connection(
+        &self,
+        request: Option<&Message>,
+    ) -> Result<AuthenticatedConnection<C::Stream>, OpenError> {
         let fresh = self.ask_again(request).await;
-        self.note(fresh.as_ref().err());
+        self.record_outcome(fresh.as_ref().err());
         fresh
     }
 
-    async fn ask_again(&self, request: Option<&Message>) -> Result<Fresh<C::Stream>, OpenError> {
+    async fn ask_again(
+        &self,
+        request: Option<&Message>,
+    ) -> Result<AuthenticatedConnection<C::Stream>, OpenError> {
         let mut backoff = Backoff::new(self.patience.busy);
         loop {
-            let attempt = match self.admission.enter().await {
+            let attempt = match self.admission.wait_for_admission().await {
                 Admitted::Session(session) => self.attempt_known(&session, request).await,
                 Admitted::Stranger(turn) => self.attempt_unknown(turn, &[], request).await,
             };
@@ -228,13 +234,13 @@ impl<C: Connect> Tunnel<C> {
                     tracing::debug!(
                         "the path was lost before the server answered ({error}): dialing again"
                     );
-                    if !backoff.wait().await {
+                    if !backoff.wait_for_next().await {
                         return Err(error);
                     }
                 }
                 Err(Failed::Busy(error)) => {
                     tracing::debug!("the server is busy ({error}): waiting");
-                    if !backoff.wait().await {
+                    if !backoff.wait_for_next().await {
                         return Err(error);
                     }
                 }
@@ -250,7 +256,7 @@ impl<C: Connect> Tunnel<C> {
         &self,
         session: &Arc<Session>,
         request: Option<&Message>,
-    ) -> Result<Fresh<C::Stream>, Failed> {
+    ) -> Result<AuthenticatedConnection<C::Stream>, Failed> {
         let mut first = pin!(self.attempt_once(session, request));
         if let Ok(attempted) = timeout(self.patience.hedge, &mut first).await {
             return attempted;
@@ -270,8 +276,8 @@ impl<C: Connect> Tunnel<C> {
         &self,
         session: &Arc<Session>,
         request: Option<&Message>,
-    ) -> Result<Fresh<C::Stream>, Failed> {
-        let stream = self.below(session.own_addresses()).await?;
+    ) -> Result<AuthenticatedConnection<C::Stream>, Failed> {
+        let stream = self.connect_transport(session.own_addresses()).await?;
         let Some(binding) = stream.binding() else {
             // Plain TCP has no binding for a session.
             let turn = self.admission.enter_without_session().await;
@@ -279,7 +285,7 @@ impl<C: Connect> Tunnel<C> {
         };
         let opening = self.by_session(stream, session, &binding, request);
         let opened = timeout(self.patience.handshake, opening).await;
-        let late = |_| OpenError::late("the server", self.patience.handshake);
+        let late = |_| OpenError::timed_out("the server", self.patience.handshake);
         match opened.map_err(late)?? {
             Ok(fresh) => Ok(fresh),
             Err(stream) => {
@@ -297,11 +303,11 @@ impl<C: Connect> Tunnel<C> {
 
     async fn attempt_unknown(
         &self,
-        turn: Turn,
+        turn: HandshakeTurn,
         own: &[SocketAddr],
         request: Option<&Message>,
-    ) -> Result<Fresh<C::Stream>, Failed> {
-        let stream = self.below(own).await?;
+    ) -> Result<AuthenticatedConnection<C::Stream>, Failed> {
+        let stream = self.connect_transport(own).await?;
         self.authenticate_by_tls(stream, &turn, request).await
     }
 
@@ -312,7 +318,7 @@ impl<C: Connect> Tunnel<C> {
         session: &Arc<Session>,
         binding: &Binding,
         request: Option<&Message>,
-    ) -> Result<Result<Fresh<C::Stream>, C::Stream>, Failed> {
+    ) -> Result<Result<AuthenticatedConnection<C::Stream>, C::Stream>, Failed> {
         const OPENING_STEP: &str = "opening a connection to the server";
         let request = request.map(Message::to_bytes).unwrap_or_default();
         let opened = session.open(binding, &request);
@@ -330,7 +336,7 @@ impl<C: Connect> Tunnel<C> {
             return Ok(Err(stream));
         }
         let mut stream = Channel::session(Sealed::new(stream, keys, Vec::new()));
-        let (limit, ..) = self.expect(&mut stream, self.patience.handshake, welcome).await?;
+        let (limit, ..) = self.expect(&mut stream, self.patience.handshake, expect_welcome).await?;
         Ok(Ok((stream, limit, Arc::clone(session))))
     }
 
@@ -338,9 +344,9 @@ impl<C: Connect> Tunnel<C> {
     async fn authenticate_by_tls(
         &self,
         stream: C::Stream,
-        _turn: &Turn,
+        _turn: &HandshakeTurn,
         request: Option<&Message>,
-    ) -> Result<Fresh<C::Stream>, Failed> {
+    ) -> Result<AuthenticatedConnection<C::Stream>, Failed> {
         let handshake = async {
             let handshake = self.tls.connect(tls::server_name(), stream).await;
             let stream =
@@ -353,14 +359,14 @@ impl<C: Connect> Tunnel<C> {
             }
             let mut stream = Channel::tls(stream);
             send(&mut stream, &bytes).await.map_err(Failed::classify_early_error)?;
-            let welcomed = self.expect(&mut stream, self.patience.handshake, welcome).await;
+            let welcomed = self.expect(&mut stream, self.patience.handshake, expect_welcome).await;
             let (limit, offer, own) = welcomed.map_err(Failed::classify_early_error)?;
             let session = self.remember(&stream, offer, own)?;
             Ok((stream, limit, session))
         };
         timeout(self.patience.handshake, handshake)
             .await
-            .map_err(|_| OpenError::late("TLS with the server", self.patience.handshake))?
+            .map_err(|_| OpenError::timed_out("TLS with the server", self.patience.handshake))?
     }
 
     fn remember(
@@ -373,16 +379,16 @@ impl<C: Connect> Tunnel<C> {
             return Err(OpenError::Server(anyhow::anyhow!("the server offered no session")));
         };
         let session = Session::from_tls(id, tls).map_err(OpenError::Server)?;
-        let session = Arc::new(session.at(own));
-        self.admission.begun(Arc::clone(&session), Duration::from_secs(lifetime_s.into()));
+        let session = Arc::new(session.with_addresses(own));
+        self.admission.store_session(Arc::clone(&session), Duration::from_secs(lifetime_s.into()));
         Ok(session)
     }
 
     /// Sends a request. Returns the stream to the target, after the bytes sent ahead, if any may be.
-    async fn ask(
+    async fn request(
         &self,
         request: &Message,
-        mut ahead: Option<&mut Ahead<'_>>,
+        mut ahead: Option<&mut EarlyBytes<'_>>,
     ) -> Result<Leased<C::Stream>, OpenError> {
         self.renew_in_time();
         if let Some((stream, just_used)) = self.waiting().await {
@@ -392,23 +398,23 @@ impl<C: Connect> Tunnel<C> {
             };
             match asked {
                 Err(OpenError::Server(error))
-                    if ahead.as_deref().is_none_or(Ahead::is_repeatable) =>
+                    if ahead.as_deref().is_none_or(EarlyBytes::is_repeatable) =>
                 {
                     tracing::debug!("warm connection was dead ({error:#}); dialing a new one");
                     self.pool.clear();
                     self.used.clear();
                 }
-                asked => return asked.map(|stream| self.lend(stream)),
+                asked => return asked.map(|stream| self.lease(stream)),
             }
         }
-        let (mut stream, ..) = self.fresh(Some(request)).await?;
-        self.expect(&mut stream, self.patience.handshake, working).await?;
+        let (mut stream, ..) = self.open_connection(Some(request)).await?;
+        self.expect(&mut stream, self.patience.handshake, expect_working).await?;
         self.connected(&mut stream).await?;
         if let Some(ahead) = ahead {
             let repeated = ahead.repeat(&mut stream).await;
             repeated.map_err(|error| OpenError::from_io("sending to the server", error))?;
         }
-        Ok(self.lend(stream))
+        Ok(self.lease(stream))
     }
 
     /// A stream to a visitor of an address where the server listens for this client.
@@ -416,7 +422,7 @@ impl<C: Connect> Tunnel<C> {
     /// # Errors
     /// The visitor has left, or the server cannot be reached.
     pub(super) async fn accept(&self, id: VisitorId) -> Result<Leased<C::Stream>, OpenError> {
-        self.ask(&Message::Accept(id), None).await
+        self.request(&Message::Accept(id), None).await
     }
 
     /// Makes the server listen. Returns the control connection and the address.
@@ -428,7 +434,7 @@ impl<C: Connect> Tunnel<C> {
         wanted: SocketAddr,
     ) -> Result<(Channel<C::Stream>, SocketAddr), OpenError> {
         self.renew_in_time();
-        let (mut stream, ..) = self.fresh(None).await?;
+        let (mut stream, ..) = self.open_connection(None).await?;
         send(&mut stream, &Message::Listen(wanted).to_bytes()).await?;
         let address = self.expect(&mut stream, self.patience.handshake, listening).await?;
         Ok((stream, address))
@@ -444,7 +450,7 @@ impl<C: Connect> Tunnel<C> {
         end: impl FnOnce(&Channel<C::Stream>) -> anyhow::Result<LaneEnd>,
     ) -> Result<Control<C::Stream>, OpenError> {
         self.renew_in_time();
-        let (mut stream, _, session) = self.fresh(None).await?;
+        let (mut stream, _, session) = self.open_connection(None).await?;
         let client = end(&stream).map_err(OpenError::Server)?;
         send(&mut stream, &Message::Datagrams(client).to_bytes()).await?;
         let server = self.expect(&mut stream, self.patience.handshake, lane).await?;
@@ -466,12 +472,12 @@ impl<C: Connect> Tunnel<C> {
         let own = self.admission.own_addresses();
         match self.attempt_unknown(turn, &own, None).await {
             Ok((mut stream, ..)) => {
-                self.note(None);
+                self.record_outcome(None);
                 drop(timeout(self.patience.warm, stream.shutdown()).await);
             }
             Err(Failed::Busy(error) | Failed::PathLost(error) | Failed::Finally(error)) => {
                 tracing::debug!("cannot renew the session yet: {error}");
-                self.note(Some(&error));
+                self.record_outcome(Some(&error));
                 self.admission.on_renewal_failed();
             }
             Err(Failed::Forgotten) => self.admission.on_renewal_failed(),
@@ -486,7 +492,7 @@ impl<C: Connect> Tunnel<C> {
         pick: impl Fn(&Message) -> Option<T>,
     ) -> Result<T, OpenError> {
         let read = timeout(patience, Message::read(stream)).await;
-        match read.map_err(|_| OpenError::late("the server", patience))? {
+        match read.map_err(|_| OpenError::timed_out("the server", patience))? {
             Ok(Message::Failed(failure)) => Err(OpenError::Refused(failure)),
             Ok(message) => pick(&message).ok_or_else(|| {
                 OpenError::Server(anyhow::anyhow!("unexpected {message} from the server"))
@@ -506,12 +512,12 @@ impl<C: Connect> Open for Tunnel<C> {
     async fn open_behind(
         &self,
         target: &Target,
-        ahead: Option<&mut Ahead<'_>>,
+        ahead: Option<&mut EarlyBytes<'_>>,
     ) -> Result<Self::Stream, OpenError> {
         // Bytes with a deadline must wait until the deadline is set.
-        let ahead = ahead.filter(|_| self.deadlines.of(target.port).is_none());
-        let mut stream = self.ask(&Message::Connect(target.clone()), ahead).await?;
-        stream.hurry(&self.deadlines, target.port);
+        let ahead = ahead.filter(|_| self.deadlines.for_port(target.port).is_none());
+        let mut stream = self.request(&Message::Connect(target.clone()), ahead).await?;
+        stream.apply_deadline(&self.deadlines, target.port);
         Ok(stream)
     }
 }
@@ -530,22 +536,22 @@ pub(super) async fn send(
 /// Fills the pool until the tunnel is gone.
 async fn keep_pool_filled<C: Connect>(tunnel: Weak<Tunnel<C>>) {
     const FIRST_PAUSE: Duration = Duration::from_secs(1);
-    const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+    const MAX_PAUSE: Duration = Duration::from_secs(60);
     /// `changed` cannot be awaited forever, because the tunnel must be able to end.
     const CHECK_INTERVAL: Duration = Duration::from_secs(5);
     let mut pause = FIRST_PAUSE;
     while let Some(tunnel) = tunnel.upgrade() {
-        if tunnel.pool.wanted() == 0 {
+        if tunnel.pool.missing_count() == 0 {
             let _ = timeout(CHECK_INTERVAL, tunnel.pool.changed()).await;
             continue;
         }
-        match tunnel.fresh(None).await {
+        match tunnel.open_connection(None).await {
             Ok((stream, limit, _)) => {
                 if pause > FIRST_PAUSE {
                     tracing::info!("the server answers again");
                 }
                 // The client must close first: the server's close could collide with a request.
-                tunnel.pool.put(stream, limit * 4 / 5);
+                tunnel.pool.add(stream, limit * 4 / 5);
                 pause = FIRST_PAUSE;
             }
             Err(error) => {
@@ -556,7 +562,7 @@ async fn keep_pool_filled<C: Connect>(tunnel: Weak<Tunnel<C>>) {
                     false => tracing::debug!("the server is still not reachable: {error}"),
                 }
                 sleep(pause).await;
-                pause = (pause * 2).min(LONGEST_PAUSE);
+                pause = (pause * 2).min(MAX_PAUSE);
             }
         }
     }

@@ -27,7 +27,7 @@ const MIN_KEEPALIVE_PERIOD: Duration = Duration::from_secs(1);
 const UNUSED: Duration = Duration::from_secs(60);
 /// Pauses between attempts.
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
-const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+const MAX_PAUSE: Duration = Duration::from_secs(30);
 /// Largest number of messages waiting to be sent.
 const MAX_UNSENT_MESSAGES: usize = 64;
 
@@ -38,20 +38,20 @@ struct RefusedPauses {
 }
 
 impl RefusedPauses {
-    const FIRST: Duration = Duration::from_secs(2);
-    const LONGEST: Duration = Duration::from_secs(60);
-    const NEW: RefusedPauses = RefusedPauses { next: Self::FIRST };
+    const FIRST_IDLE: Duration = Duration::from_secs(2);
+    const MAX_IDLE: Duration = Duration::from_secs(60);
+    const NEW: RefusedPauses = RefusedPauses { next: Self::FIRST_IDLE };
 
     /// The pause after another refusal.
     fn next(&mut self) -> Duration {
         let pause = self.next;
-        self.next = (pause * 2).min(Self::LONGEST);
+        self.next = (pause * 2).min(Self::MAX_IDLE);
         pause
     }
 }
 
 /// Result of an attempt.
-enum Next {
+enum AttemptOutcome {
     /// The lane existed and has ended.
     Again,
     /// The lane is no longer needed.
@@ -81,42 +81,42 @@ pub async fn keep_lane<C: Connect>(
     udp: &Arc<UdpTunnel>,
     config: watch::Receiver<LaneConfig>,
 ) -> Infallible {
-    let keeper = Keeper { udp: Arc::clone(udp), config, generation: Generation::default() };
-    keeper.keep(way).await
+    let keeper = LaneMaintainer { udp: Arc::clone(udp), config, generation: Generation::default() };
+    keeper.maintain_lane(way).await
 }
 
-struct Keeper {
+struct LaneMaintainer {
     udp: Arc<UdpTunnel>,
     config: watch::Receiver<LaneConfig>,
     generation: Generation,
 }
 
-impl Keeper {
-    async fn keep<C: Connect>(&self, way: &Current<Tunnel<C>>) -> Infallible {
+impl LaneMaintainer {
+    async fn maintain_lane<C: Connect>(&self, way: &Current<Tunnel<C>>) -> Infallible {
         let (mut pause, mut told) = (FIRST_PAUSE, String::new());
         let mut refused_pauses = RefusedPauses::NEW;
         loop {
-            self.udp.wanted().await;
+            self.udp.wait_for_socket().await;
             let (tunnel, began) = (way.now(), Instant::now());
             let next = tokio::select! {
-                next = self.once(&tunnel) => next,
-                () = way.replaced(&tunnel) => Next::Again,
+                next = self.run_lane(&tunnel) => next,
+                () = way.replaced(&tunnel) => AttemptOutcome::Again,
             };
             self.udp.detach();
             drop(tunnel);
             match next {
-                Next::Unused => {
+                AttemptOutcome::Unused => {
                     tracing::debug!("lane closed, as no application sends datagrams");
                     continue;
                 }
-                Next::Again => {
+                AttemptOutcome::Again => {
                     told.clear();
                     refused_pauses = RefusedPauses::NEW;
-                    if began.elapsed() > LONGEST_PAUSE {
+                    if began.elapsed() > MAX_PAUSE {
                         pause = FIRST_PAUSE;
                     }
                 }
-                Next::Failed(error) => {
+                AttemptOutcome::Failed(error) => {
                     // Logged once at a visible level. Repetitions are for debugging.
                     let text = error.to_string();
                     match text == told {
@@ -135,12 +135,12 @@ impl Keeper {
                 }
             }
             sleep(pause).await;
-            pause = (pause * 2).min(LONGEST_PAUSE);
+            pause = (pause * 2).min(MAX_PAUSE);
         }
     }
 
     /// Runs a lane once, until its control connection ends.
-    async fn once<C: Connect>(&self, tunnel: &Tunnel<C>) -> Next {
+    async fn run_lane<C: Connect>(&self, tunnel: &Tunnel<C>) -> AttemptOutcome {
         let end = |stream: &crate::channel::Channel<C::Stream>| {
             let no = || anyhow::anyhow!("datagrams need the carrier `auto`, `udp` or `tcp`");
             let lane = stream.multipath().and_then(marline::Stream::draw_lane_id).ok_or_else(no)?;
@@ -148,29 +148,29 @@ impl Keeper {
         };
         let control = match tunnel.datagrams(end).await {
             Ok(control) => control,
-            Err(error) => return Next::Failed(error),
+            Err(error) => return AttemptOutcome::Failed(error),
         };
-        let lane = match self.begin(&control) {
+        let lane = match self.open_lane(&control) {
             Ok(lane) => Arc::new(lane),
-            Err(error) => return Next::Failed(OpenError::Server(error)),
+            Err(error) => return AttemptOutcome::Failed(OpenError::Server(error)),
         };
         self.udp.attach(Arc::clone(&lane));
         tracing::debug!("lane for datagrams opened");
         let (reader, writer) = split(control.stream);
         let (say, said) = mpsc::channel(MAX_UNSENT_MESSAGES);
         let ended = tokio::select! {
-            ended = hear(reader) => ended,
-            error = tell(writer, said) => Err(error),
+            ended = read_messages(reader) => ended,
+            error = write_messages(writer, said) => Err(error),
             () = self.receive(&lane, say) => Ok(()),
-            () = self.unused() => return Next::Unused,
+            () = self.unused() => return AttemptOutcome::Unused,
         };
         if let Err(error) = ended {
             tracing::debug!("control connection of the lane lost: {error}");
         }
-        Next::Again
+        AttemptOutcome::Again
     }
 
-    fn begin<T: Transport>(&self, control: &Control<T>) -> anyhow::Result<Datagrams> {
+    fn open_lane<T: Transport>(&self, control: &Control<T>) -> anyhow::Result<Datagrams> {
         let Control { stream, session, client, server } = control;
         let none = || anyhow::anyhow!("the connection has no secret to derive keys from");
         let binding = stream.binding().ok_or_else(none)?;
@@ -223,7 +223,7 @@ fn needs_owner_action(error: &OpenError) -> bool {
 }
 
 /// Reads the server's messages until it gives the reason for its end.
-async fn hear(mut reader: impl AsyncRead + Unpin) -> io::Result<()> {
+async fn read_messages(mut reader: impl AsyncRead + Unpin) -> io::Result<()> {
     loop {
         match Message::read(&mut reader).await? {
             Message::Alive => {}
@@ -237,7 +237,10 @@ async fn hear(mut reader: impl AsyncRead + Unpin) -> io::Result<()> {
 }
 
 /// Sends messages to the server, and keepalives.
-async fn tell(mut writer: impl AsyncWrite + Unpin, mut said: mpsc::Receiver<Message>) -> io::Error {
+async fn write_messages(
+    mut writer: impl AsyncWrite + Unpin,
+    mut said: mpsc::Receiver<Message>,
+) -> io::Error {
     let mut alive_at = Instant::now();
     loop {
         let message = match timeout_at(alive_at + KEEPALIVE_PERIOD, said.recv()).await {

@@ -133,7 +133,7 @@ impl Forward {
         let mut datagrams = std::mem::take(&mut self.datagrams);
         let result = datagrams.fill(&self.socket);
         for (from, _) in datagrams.iter() {
-            let serve = |inbox| drop(tokio::spawn(self.answers(from).pass(inbox)));
+            let serve = |inbox| drop(tokio::spawn(self.answers(from).deliver(inbox)));
             self.sources.admit(from, self.target.port, serve);
         }
         let sources = self.sources.lock();
@@ -153,20 +153,24 @@ impl Forward {
         result
     }
 
-    fn answers(&self, to: SocketAddr) -> Answers {
-        Answers { socket: Arc::clone(&self.socket), to, sources: Arc::downgrade(&self.sources) }
+    fn answers(&self, to: SocketAddr) -> AnswerWriter {
+        AnswerWriter {
+            socket: Arc::clone(&self.socket),
+            to,
+            sources: Arc::downgrade(&self.sources),
+        }
     }
 }
 
 /// Passes the target's answers to an address until its socket is closed.
-struct Answers {
+struct AnswerWriter {
     socket: Arc<UdpSocket>,
     to: SocketAddr,
     sources: Weak<UdpSources>,
 }
 
-impl Answers {
-    async fn pass(self, mut inbox: UdpInbox) {
+impl AnswerWriter {
+    async fn deliver(self, mut inbox: UdpInbox) {
         while let Some(inbound) = inbox.recv().await {
             // A user of a forward expects all datagrams to be from the target.
             if inbound.asked {
@@ -221,14 +225,14 @@ impl<O: Open> SocksListener<O> {
         let Ok(mut association) = association else { return };
         tokio::select! {
             () = association.run() => {}
-            () = ended(control) => {}
+            () = wait_for_end(control) => {}
             () = self.stop.draining() => {}
         }
     }
 }
 
 /// Resolves when a connection has ended. Its data is ignored.
-async fn ended(mut control: TcpStream) {
+async fn wait_for_end(mut control: TcpStream) {
     let mut ignored = [0; 64];
     while matches!(control.read(&mut ignored).await, Ok(1..)) {}
 }

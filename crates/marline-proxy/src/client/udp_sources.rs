@@ -74,7 +74,7 @@ impl<S> Table<S> {
         }
     }
 
-    fn sweep(&mut self, now: Instant) {
+    fn close_silent(&mut self, now: Instant) {
         self.by_address
             .retain(|_, source| now.duration_since(source.used_at) < idle_limit(source.only_dns));
     }
@@ -148,7 +148,7 @@ async fn sweep(sources: Weak<UdpSources>) {
     loop {
         look.tick().await;
         let Some(sources) = sources.upgrade() else { return };
-        sources.lock().sweep(Instant::now());
+        sources.lock().close_silent(Instant::now());
     }
 }
 
@@ -191,15 +191,15 @@ mod tests {
         sources.sends(port(3), 443, begun);
         // Later DNS queries do not make it a DNS-only source again.
         sources.sends(port(2), DNS_PORT, begun);
-        sources.sweep(begun + secs(29));
+        sources.close_silent(begun + secs(29));
         assert_eq!(sources.by_address.len(), 3);
-        sources.sweep(begun + secs(30));
+        sources.close_silent(begun + secs(30));
         assert!(!sources.by_address.contains_key(&port(1)));
         sources.is_answered(port(3), begun + secs(299));
-        sources.sweep(begun + secs(300));
+        sources.close_silent(begun + secs(300));
         let left: Vec<u16> = sources.by_address.keys().map(SocketAddr::port).collect();
         assert_eq!(left, [3]);
-        sources.sweep(begun + secs(599));
+        sources.close_silent(begun + secs(599));
         assert!(sources.by_address.is_empty());
     }
 }

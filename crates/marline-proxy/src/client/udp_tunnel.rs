@@ -42,7 +42,7 @@ const REFUSAL_PAUSE: Duration = Duration::from_secs(10);
 
 /// A datagram for an application.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Inbound {
+pub struct InboundDatagram {
     /// The sender. A peer that was named by host name keeps the name until the server reports its address.
     pub from: Target,
     /// Payload of the datagram.
@@ -53,7 +53,7 @@ pub struct Inbound {
 
 /// State of a flow that an application started.
 #[derive(Copy, Clone, Debug, Default)]
-struct Own {
+struct OwnFlow {
     /// True if the server has confirmed the flow.
     known: bool,
     /// Address of a named peer.
@@ -63,7 +63,7 @@ struct Own {
 
 /// A datagram or request that waits for a lane.
 #[derive(Debug)]
-struct Early {
+struct WaitingItem {
     at: Instant,
     socket: u32,
     what: Sent,
@@ -82,7 +82,7 @@ enum Sent {
 /// Receiver of a socket's data.
 #[derive(Debug)]
 enum Socket {
-    Datagrams(Delivery<Inbound>),
+    Datagrams(Delivery<InboundDatagram>),
     Echoes(Delivery<EchoAnswer>),
 }
 
@@ -90,11 +90,11 @@ enum Socket {
 struct State {
     sockets: BTreeMap<u32, Socket>,
     next_socket: u32,
-    own: FlowTable<Own>,
+    own: FlowTable<OwnFlow>,
     /// Flows that the server opened.
     unasked: FlowTable<()>,
     lane: Option<Arc<Datagrams>>,
-    early: VecDeque<Early>,
+    early: VecDeque<WaitingItem>,
     outbox: Outbox,
     /// Last time at which there was a socket.
     used_at: Instant,
@@ -134,7 +134,7 @@ impl UdpSender {
     /// The datagram is known to be too large.
     pub fn send(&self, peer: &Target, payload: &[u8]) -> Result<(), TooBig> {
         let mut batch = self.tunnel.batch();
-        match batch.most() {
+        match batch.max_datagram() {
             Some(most) if payload.len() > most => {
                 batch.too_big();
                 Err(TooBig { most })
@@ -166,7 +166,7 @@ impl Batch<'_> {
         count(&self.tunnel.counters.from_local);
         let socket = from.number;
         if self.lane.is_some() {
-            return self.tunnel.put(&mut self.state, self.now, socket, peer, payload);
+            return self.tunnel.queue_datagram(&mut self.state, self.now, socket, peer, payload);
         }
         self.keep_early(socket, Sent::Datagram(peer.clone()), payload);
     }
@@ -178,12 +178,12 @@ impl Batch<'_> {
             early.pop_front();
             count(&self.tunnel.counters.dropped);
         }
-        early.push_back(Early { at: self.now, socket, what, payload: payload.to_vec() });
+        early.push_back(WaitingItem { at: self.now, socket, what, payload: payload.to_vec() });
     }
 
     /// Largest datagram that the paths carry, in bytes, if that is known.
-    fn most(&self) -> Option<usize> {
-        self.lane.as_ref().and_then(|_| self.state.outbox.most())
+    fn max_datagram(&self) -> Option<usize> {
+        self.lane.as_ref().and_then(|_| self.state.outbox.max_datagram())
     }
 
     /// Counts a datagram that is larger than the limit.
@@ -211,7 +211,7 @@ impl Drop for UdpSender {
 pub(super) type CurrentUdpTunnel = RwLock<Option<Arc<UdpTunnel>>>;
 
 /// Data for an application's socket. Ends when the socket is closed.
-pub type UdpInbox = Inbox<Inbound>;
+pub type UdpInbox = Inbox<InboundDatagram>;
 
 impl Default for UdpTunnel {
     fn default() -> Self {
@@ -317,13 +317,20 @@ impl UdpTunnel {
     }
 
     /// Puts a datagram into the outbox.
-    fn put(&self, state: &mut State, now: Instant, socket: u32, peer: &Target, payload: &[u8]) {
+    fn queue_datagram(
+        &self,
+        state: &mut State,
+        now: Instant,
+        socket: u32,
+        peer: &Target,
+        payload: &[u8],
+    ) {
         let key = FlowKey { socket, peer: peer.clone() };
         // A peer that the server announced first already has a flow, but one of our own works equally well.
         let flow = match state.own.find(&key) {
             Some(flow) => flow,
             None => {
-                let (flow, full) = state.own.open(key, Own::default(), now);
+                let (flow, full) = state.own.open(key, OwnFlow::default(), now);
                 count(&self.counters.flows);
                 if full {
                     count(&self.counters.flows_forgotten);
@@ -331,7 +338,7 @@ impl UdpTunnel {
                 flow
             }
         };
-        let Some((_, own, before)) = state.own.touch(flow, now) else { return };
+        let Some((_, own, before)) = state.own.mark_used(flow, now) else { return };
         if own.refused_until.is_some_and(|until| now < until) {
             return count(&self.counters.dropped);
         }
@@ -348,7 +355,7 @@ impl UdpTunnel {
 /// Interface for the lane.
 impl UdpTunnel {
     /// Resolves when there is a socket.
-    pub(super) async fn wanted(&self) {
+    pub(super) async fn wait_for_socket(&self) {
         loop {
             let notified = self.wanted.notified();
             if !self.lock().sockets.is_empty() {
@@ -387,9 +394,9 @@ impl UdpTunnel {
             } else if state.sockets.contains_key(&early.socket) {
                 match early.what {
                     Sent::Datagram(peer) => {
-                        self.put(state, now, early.socket, &peer, &early.payload);
+                        self.queue_datagram(state, now, early.socket, &peer, &early.payload);
                     }
-                    Sent::Echo(request) => request.put(state, early.socket, &early.payload),
+                    Sent::Echo(request) => request.queue(state, early.socket, &early.payload),
                 }
             }
         }
@@ -423,10 +430,10 @@ impl UdpTunnel {
         let ours = flow.is_multiple_of(2);
         match item {
             Item::Data(payload) if ours => self.on_answer(state, now, flow, payload),
-            Item::Data(payload) => match state.unasked.touch(flow, now) {
+            Item::Data(payload) => match state.unasked.mark_used(flow, now) {
                 Some((key, ..)) => {
                     let (socket, from) = (key.socket, key.peer.clone());
-                    self.deliver(state, socket, Inbound::new(from, payload, false));
+                    self.deliver(state, socket, InboundDatagram::new(from, payload, false));
                 }
                 None => {
                     count(&self.counters.unknown);
@@ -435,7 +442,7 @@ impl UdpTunnel {
             },
             Item::Open { socket, peer, payload } if !ours => {
                 self.on_unsolicited(state, now, flow, FlowKey { socket, peer: peer.clone() });
-                self.deliver(state, socket, Inbound::new(peer, payload, false));
+                self.deliver(state, socket, InboundDatagram::new(peer, payload, false));
             }
             Item::Announce { socket, peer } if !ours => {
                 self.on_unsolicited(state, now, flow, FlowKey { socket, peer });
@@ -459,7 +466,7 @@ impl UdpTunnel {
     }
 
     fn on_answer(&self, state: &mut State, now: Instant, flow: u64, payload: &[u8]) {
-        let Some((key, own, _)) = state.own.touch(flow, now) else {
+        let Some((key, own, _)) = state.own.mark_used(flow, now) else {
             return count(&self.counters.unknown);
         };
         let from = match own.address {
@@ -467,7 +474,7 @@ impl UdpTunnel {
             None => key.peer.clone(),
         };
         let socket = key.socket;
-        self.deliver(state, socket, Inbound::new(from, payload, true));
+        self.deliver(state, socket, InboundDatagram::new(from, payload, true));
     }
 
     /// Handles the server's announcement of a peer that sent first.
@@ -492,11 +499,11 @@ impl UdpTunnel {
         own.known = false;
     }
 
-    fn deliver(&self, state: &State, socket: u32, inbound: Inbound) {
+    fn deliver(&self, state: &State, socket: u32, inbound: InboundDatagram) {
         let taken = match state.sockets.get(&socket) {
             Some(Socket::Datagrams(inbox)) => {
                 let bytes = inbound.payload.len();
-                inbox.put(inbound, bytes)
+                inbox.push(inbound, bytes)
             }
             Some(Socket::Echoes(_)) | None => false,
         };
@@ -504,8 +511,8 @@ impl UdpTunnel {
     }
 }
 
-impl Inbound {
-    fn new(from: Target, payload: &[u8], asked: bool) -> Inbound {
-        Inbound { from, payload: payload.to_vec(), asked }
+impl InboundDatagram {
+    fn new(from: Target, payload: &[u8], asked: bool) -> InboundDatagram {
+        InboundDatagram { from, payload: payload.to_vec(), asked }
     }
 }

@@ -2,7 +2,7 @@ use super::*;
 
 fn store() -> (tempfile::TempDir, Store) {
     let dir = tempfile::tempdir().unwrap();
-    let store = Store::at(dir.path().join("clients"));
+    let store = Store::in_file(dir.path().join("clients"));
     store.create().unwrap();
     (dir, store)
 }
@@ -74,7 +74,8 @@ fn two_writers_lose_nothing() {
 async fn a_running_server_follows_the_file_and_survives_a_broken_one() {
     let (_dir, store) = store();
     let again = Arc::new(Notify::new());
-    let mut following = store.clone().follow(Arc::clone(&again), Suspensions::default()).unwrap();
+    let mut following =
+        store.clone().watch_file(Arc::clone(&again), Suspensions::default()).unwrap();
     following.mark_unchanged();
     again.notify_one();
     // The file is read again although it has not changed.
@@ -85,7 +86,7 @@ async fn a_running_server_follows_the_file_and_survives_a_broken_one() {
     private_file::replace(store.path(), b"broken =").unwrap();
     tokio::time::sleep(RELOAD_EVERY + RELOAD_EVERY / 2).await;
     assert!(following.borrow().find(&token.digest()).is_some());
-    private_file::replace(store.path(), HEAD.as_bytes()).unwrap();
+    private_file::replace(store.path(), FILE_HEADER.as_bytes()).unwrap();
     following.changed().await.unwrap();
     assert!(following.borrow().find(&token.digest()).is_none());
 }

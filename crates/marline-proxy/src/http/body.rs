@@ -91,7 +91,7 @@ impl Body {
     ///
     /// # Errors
     /// The bytes are not valid chunked content.
-    pub fn follow(&mut self, bytes: &[u8]) -> Result<usize, BadBody> {
+    pub fn parse_bytes(&mut self, bytes: &[u8]) -> Result<usize, BadBody> {
         let mut at = 0;
         while at < bytes.len() && !self.is_complete() {
             match self.0 {
@@ -106,7 +106,7 @@ impl Body {
                     };
                 }
                 place => {
-                    self.0 = after(place, bytes[at])?;
+                    self.0 = next_place(place, bytes[at])?;
                     at += 1;
                 }
             }
@@ -116,7 +116,7 @@ impl Body {
 }
 
 /// State after a byte of the framing.
-fn after(place: Place, byte: u8) -> Result<Place, BadBody> {
+fn next_place(place: Place, byte: u8) -> Result<Place, BadBody> {
     let wrong = |place| Err(BadBody::Byte { byte, place });
     let next = match (place, byte) {
         (Place::Size { digits, value }, _) if byte.is_ascii_hexdigit() && digits < MAX_DIGITS => {
@@ -169,7 +169,7 @@ mod tests {
 
     /// Number of bytes that belong to the content, and whether it is complete.
     fn follow(mut body: Body, bytes: &[u8]) -> Result<(usize, bool), BadBody> {
-        body.follow(bytes).map(|count| (count, body.is_complete()))
+        body.parse_bytes(bytes).map(|count| (count, body.is_complete()))
     }
 
     #[test]
@@ -246,7 +246,7 @@ mod tests {
             let mut body = Body::chunked();
             let mut taken = 0;
             for piece in bytes.chunks(piece) {
-                taken += body.follow(piece).unwrap();
+                taken += body.parse_bytes(piece).unwrap();
             }
             prop_assert_eq!((taken, body.is_complete()), (whole.len(), true));
         }
@@ -254,7 +254,7 @@ mod tests {
         #[test]
         fn any_bytes_are_followed_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
             let mut body = Body::chunked();
-            if let Ok(taken) = body.follow(&bytes) {
+            if let Ok(taken) = body.parse_bytes(&bytes) {
                 prop_assert!(taken == bytes.len() || body.is_complete());
             }
         }

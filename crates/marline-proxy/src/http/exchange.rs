@@ -75,7 +75,7 @@ impl<S> Exchange<S> {
     }
 
     /// Handles bytes of the answer.
-    fn hear(&mut self, bytes: &[u8]) {
+    fn on_answer_bytes(&mut self, bytes: &[u8]) {
         let Answer::Head(head) = &mut self.answer else { return };
         head.extend_from_slice(bytes);
         loop {
@@ -201,7 +201,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Exchange<S> {
         if read.is_empty() {
             return Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into()));
         }
-        let count = this.body.follow(read).map_err(invalid)?;
+        let count = this.body.parse_bytes(read).map_err(invalid)?;
         this.passed_over += read.len() - count;
         buf.set_filled(before + count);
         Poll::Ready(Ok(()))
@@ -222,7 +222,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Exchange<S> {
             }
             Answer::Head(_) => {
                 ready!(this.poll_unwritten(cx))?;
-                this.hear(bytes);
+                this.on_answer_bytes(bytes);
                 // Bytes that cannot be sent now follow with the next write, flush or end.
                 let _ = this.poll_unwritten(cx)?;
                 Poll::Ready(Ok(bytes.len()))

@@ -5,7 +5,7 @@ use std::fmt;
 use httparse::Header;
 
 /// Largest number of fields in one head.
-pub(super) const MOST: usize = 128;
+pub(super) const MAX_FIELDS: usize = 128;
 /// Largest size of one head in bytes: as much as common servers accept, and far more than applications send.
 pub const MAX_HEAD: usize = 32 * 1_024;
 /// Name of the proxy in `Via`.
@@ -104,16 +104,18 @@ impl<'a> Fields<'a> {
         }
         for field in self.0 {
             let stays = HOP_BY_HOP.iter().chain(also_without);
-            if is_among(&nominated, field.name) || stays.into_iter().any(|n| same(n, field.name)) {
+            if is_among(&nominated, field.name)
+                || stays.into_iter().any(|n| names_equal(n, field.name))
+            {
                 continue;
             }
-            put(field.name, field.value, out);
+            append_field(field.name, field.value, out);
         }
         Ok(())
     }
 }
 
-fn same(one: &str, other: &str) -> bool {
+fn names_equal(one: &str, other: &str) -> bool {
     one.eq_ignore_ascii_case(other)
 }
 
@@ -122,7 +124,7 @@ fn is_among(names: &[&[u8]], name: &str) -> bool {
 }
 
 /// Appends one field.
-pub(super) fn put(name: &str, value: &[u8], out: &mut Vec<u8>) {
+pub(super) fn append_field(name: &str, value: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(name.as_bytes());
     out.extend_from_slice(b": ");
     out.extend_from_slice(value);
@@ -132,7 +134,7 @@ pub(super) fn put(name: &str, value: &[u8], out: &mut Vec<u8>) {
 /// Appends the end of every forwarded head: the `Via` of this proxy (RFC 9110 section 7.6.3, with the `minor`
 /// version that was received), and a field that announces the end of the connection.
 pub(super) fn end(minor: u8, out: &mut Vec<u8>) {
-    put("Via", format!("1.{minor} {PSEUDONYM}").as_bytes(), out);
-    put("Connection", b"close", out);
+    append_field("Via", format!("1.{minor} {PSEUDONYM}").as_bytes(), out);
+    append_field("Connection", b"close", out);
     out.extend_from_slice(b"\r\n");
 }

@@ -10,7 +10,7 @@
 //! cannot be the name of a site.
 
 use super::answer::{Refusal, document};
-use super::request::Own;
+use super::request::OwnResource;
 use crate::target::Host;
 
 const PATHS: [&str; 2] = ["/proxy.pac", "/wpad.dat"];
@@ -20,7 +20,7 @@ const MEDIA_TYPE: &str = "application/x-ns-proxy-autoconfig";
 ///
 /// # Errors
 /// There is no such resource, or the request has a foreign `Host`.
-pub fn answer(asked: &Own, local: std::net::SocketAddr) -> Result<Vec<u8>, Refusal> {
+pub fn answer(asked: &OwnResource, local: std::net::SocketAddr) -> Result<Vec<u8>, Refusal> {
     let authority = match &asked.host {
         Some(host) => own_authority(host)?,
         None => local.to_string(),
@@ -87,7 +87,7 @@ mod tests {
 
     fn asked(method: &str, path: &str, host: Option<&str>) -> Result<String, u16> {
         let host = host.map(str::to_owned);
-        let own = Own { method: method.to_owned(), path: path.to_owned(), host };
+        let own = OwnResource { method: method.to_owned(), path: path.to_owned(), host };
         let bytes = answer(&own, "127.0.0.1:1080".parse().unwrap());
         bytes.map(|bytes| String::from_utf8(bytes).unwrap()).map_err(|refusal| refusal.status)
     }

@@ -16,7 +16,7 @@ pub enum Request {
     /// A request to forward.
     Forward(Forward),
     /// A request for a resource of this port itself.
-    Own(Own),
+    Own(OwnResource),
 }
 
 /// A request to forward.
@@ -38,7 +38,7 @@ impl Forward {
     /// # Errors
     /// The content is malformed.
     pub fn take_content(&mut self, behind: &[u8]) -> Result<(), BadBody> {
-        let count = self.body.follow(behind)?;
+        let count = self.body.parse_bytes(behind)?;
         self.head.extend_from_slice(&behind[..count]);
         Ok(())
     }
@@ -46,7 +46,7 @@ impl Forward {
 
 /// A request for a resource of this port.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Own {
+pub struct OwnResource {
     /// The method.
     pub method: String,
     /// Path and query.
@@ -67,13 +67,13 @@ pub const fn may_start_http(byte: u8) -> bool {
 /// # Errors
 /// The head is invalid, or the request is not supported.
 pub fn parse(bytes: &[u8]) -> Result<Option<(Request, usize)>, Refusal> {
-    let mut room = [httparse::EMPTY_HEADER; fields::MOST];
+    let mut room = [httparse::EMPTY_HEADER; fields::MAX_FIELDS];
     let mut parsed = httparse::Request::new(&mut room);
     let head_len = match parsed.parse(bytes) {
         Ok(Status::Complete(head_len)) if head_len <= MAX_HEAD => head_len,
         Ok(Status::Partial) if bytes.len() < MAX_HEAD => return Ok(None),
         Ok(_) | Err(Error::TooManyHeaders) => {
-            let most = fields::MOST;
+            let most = fields::MAX_FIELDS;
             let text = format!("the head is larger than {MAX_HEAD} bytes or {most} fields");
             return Err(Refusal::new(431, text));
         }
@@ -99,7 +99,7 @@ struct Head<'a> {
 
 /// A URI in absolute-form, in parts.
 #[derive(Debug, PartialEq, Eq)]
-struct Absolute<'a> {
+struct AbsoluteUri<'a> {
     authority: &'a str,
     target: Target,
     path: String,
@@ -116,12 +116,12 @@ impl Head<'_> {
         }
         if self.uri.starts_with('/') || self.uri == "*" {
             let (method, path) = (self.method.to_owned(), self.uri.to_owned());
-            return Ok(Request::Own(Own { method, path, host }));
+            return Ok(Request::Own(OwnResource { method, path, host }));
         }
         match self.hops_left()? {
             Some(0) => {
                 let (method, path) = (self.method.to_owned(), "*".to_owned());
-                Ok(Request::Own(Own { method, path, host: None }))
+                Ok(Request::Own(OwnResource { method, path, host: None }))
             }
             hops_left => self.forward(hops_left).map(Request::Forward),
         }
@@ -155,23 +155,23 @@ impl Head<'_> {
     }
 
     fn forward(&self, hops_left: Option<u32>) -> Result<Forward, Refusal> {
-        let uri = absolute(self.method, self.uri)?;
+        let uri = parse_absolute(self.method, self.uri)?;
         let body = self.body().map_err(refusal)?;
         // The application's version is kept, because an HTTP/1.0 application would not understand chunks.
         let line = format!("{} {} HTTP/1.{}\r\n", self.method, uri.path, self.minor);
         let mut head = line.into_bytes();
         // The field is replaced regardless of its value (RFC 9112 section 3.2.2).
-        fields::put("Host", uri.authority.as_bytes(), &mut head);
+        fields::append_field("Host", uri.authority.as_bytes(), &mut head);
         let replaced = &["host", "transfer-encoding", "max-forwards"];
         let replaced = &replaced[..if hops_left.is_some() { 3 } else { 2 }];
         self.fields.pass_on(replaced, &mut head).map_err(refusal)?;
         // Written in one form only, because empty elements and repeated lines could be interpreted differently.
         if self.fields.is_chunked().map_err(refusal)? {
-            fields::put("Transfer-Encoding", b"chunked", &mut head);
+            fields::append_field("Transfer-Encoding", b"chunked", &mut head);
         }
         if let Some(hops_left) = hops_left {
             let fewer = hops_left.saturating_sub(1).to_string();
-            fields::put("Max-Forwards", fewer.as_bytes(), &mut head);
+            fields::append_field("Max-Forwards", fewer.as_bytes(), &mut head);
         }
         fields::end(self.minor, &mut head);
         Ok(Forward { target: uri.target, head, body, is_old: self.minor == 0 })
@@ -192,7 +192,7 @@ fn refusal(error: BadFields) -> Refusal {
     Refusal::new(status, error.to_string())
 }
 
-fn absolute<'a>(method: &str, uri: &'a str) -> Result<Absolute<'a>, Refusal> {
+fn parse_absolute<'a>(method: &str, uri: &'a str) -> Result<AbsoluteUri<'a>, Refusal> {
     let bad = |why: &str| Refusal::bad_request(format!("the request's target: {why}"));
     let (scheme, rest) = uri.split_once(':').ok_or_else(|| bad("neither URI nor path"))?;
     if !scheme.eq_ignore_ascii_case("http") {
@@ -217,7 +217,7 @@ fn absolute<'a>(method: &str, uri: &'a str) -> Result<Absolute<'a>, Refusal> {
     };
     let authority = &rest[..at];
     let target = self::authority(authority, Some(80))?;
-    Ok(Absolute { authority, target, path })
+    Ok(AbsoluteUri { authority, target, path })
 }
 
 /// Parses `HOST:PORT`. The port may be omitted if there is a default.

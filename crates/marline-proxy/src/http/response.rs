@@ -6,7 +6,7 @@ use super::fields::{self, BadFields, Fields, MAX_HEAD};
 
 /// Rewritten head of an answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Rewritten {
+pub struct RewrittenHead {
     /// Length of the original head.
     pub len: usize,
     /// Head for the application.
@@ -30,8 +30,8 @@ impl From<BadFields> for BadAnswer {
 ///
 /// # Errors
 /// The head is not valid.
-pub fn rewrite(bytes: &[u8], is_old: bool) -> Result<Option<Rewritten>, BadAnswer> {
-    let mut room = [httparse::EMPTY_HEADER; fields::MOST];
+pub fn rewrite(bytes: &[u8], is_old: bool) -> Result<Option<RewrittenHead>, BadAnswer> {
+    let mut room = [httparse::EMPTY_HEADER; fields::MAX_FIELDS];
     let mut parsed = httparse::Response::new(&mut room);
     let len = match parsed.parse(bytes) {
         Ok(Status::Complete(len)) if len <= MAX_HEAD => len,
@@ -46,20 +46,20 @@ pub fn rewrite(bytes: &[u8], is_old: bool) -> Result<Option<Rewritten>, BadAnswe
         return Err(BadAnswer(format!("status {code}")));
     }
     if is_interim && is_old {
-        return Ok(Some(Rewritten { len, bytes: Vec::new(), is_interim }));
+        return Ok(Some(RewrittenHead { len, bytes: Vec::new(), is_interim }));
     }
     let fields = Fields(parsed.headers);
     let mut out = format!("HTTP/1.1 {code} {}\r\n", parsed.reason.unwrap_or_default()).into_bytes();
-    fields.pass_on(without(fields, minor)?, &mut out)?;
+    fields.pass_on(fields_to_remove(fields, minor)?, &mut out)?;
     match is_interim {
         true => out.extend_from_slice(b"\r\n"),
         false => fields::end(minor, &mut out),
     }
-    Ok(Some(Rewritten { len, bytes: out, is_interim }))
+    Ok(Some(RewrittenHead { len, bytes: out, is_interim }))
 }
 
 /// A transfer coding overrides a length, which must then be removed (RFC 9112 section 6.3).
-fn without(fields: Fields<'_>, minor: u8) -> Result<&'static [&'static str], BadFields> {
+fn fields_to_remove(fields: Fields<'_>, minor: u8) -> Result<&'static [&'static str], BadFields> {
     let coded = fields.values("transfer-encoding").next().is_some();
     match (coded, minor) {
         (true, 0) => Err(BadFields::Framing),

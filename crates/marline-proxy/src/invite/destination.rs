@@ -26,7 +26,7 @@ impl Destination {
     ///
     /// # Errors
     /// The file exists, or cannot be created.
-    pub fn at(file: Option<PathBuf>) -> anyhow::Result<Destination> {
+    pub fn open(file: Option<PathBuf>) -> anyhow::Result<Destination> {
         let Some(path) = file else { return Ok(Destination::Output) };
         Ok(Destination::File(private_file::reserve(&path)?, path))
     }
@@ -47,7 +47,7 @@ impl Destination {
     ///
     /// # Errors
     /// The invite cannot be written.
-    pub fn put(self, invite: &Invite, client: &str) -> anyhow::Result<()> {
+    pub fn write_invite(self, invite: &Invite, client: &str) -> anyhow::Result<()> {
         let word = invite.to_word();
         match self {
             Destination::File(mut file, path) => {
@@ -93,7 +93,7 @@ mod tests {
     fn an_invite_file_is_private_and_never_overwritten() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("invite");
-        let destination = Destination::at(Some(path.clone())).unwrap();
+        let destination = Destination::open(Some(path.clone())).unwrap();
         let failed =
             destination.remove_on_failure::<()>(Err(anyhow::anyhow!("no server"))).unwrap_err();
         assert_eq!(failed.to_string(), "no server");
@@ -101,11 +101,11 @@ mod tests {
 
         let token = crate::secret::Secret::random().unwrap();
         let invite = Invite::new(vec!["a.example:1".parse().unwrap()], [1; 32], token).unwrap();
-        Destination::at(Some(path.clone())).unwrap().put(&invite, "first").unwrap();
+        Destination::open(Some(path.clone())).unwrap().write_invite(&invite, "first").unwrap();
         private_file::check_mode(&path).unwrap();
         let text = std::fs::read_to_string(&path).unwrap();
         assert!(text.parse::<Invite>().is_ok_and(|read| read == invite));
-        assert!(Destination::at(Some(path.clone())).is_err());
+        assert!(Destination::open(Some(path.clone())).is_err());
         assert_eq!(std::fs::read_to_string(&path).unwrap(), text);
     }
 }

@@ -77,7 +77,7 @@ fn debug_hides_the_secret() {
 fn word_around(contents: &[u8]) -> String {
     let mut body = ((contents.len() + CHECK_LEN) as u16).to_be_bytes().to_vec();
     body.extend_from_slice(contents);
-    let check = Digest::of(&body);
+    let check = Digest::sha256(&body);
     body.extend_from_slice(&check.as_bytes()[..CHECK_LEN]);
     let mut word = "marline1".to_owned();
     base32(&body, &mut word);

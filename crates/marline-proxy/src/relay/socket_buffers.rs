@@ -29,7 +29,7 @@ const MIN_UNSENT_LIMIT: u32 = 4 * 1_024;
 /// Size of a buffer when no memory is left. Half of a receive buffer is its window.
 const MIN_BUFFER_BYTES: usize = 8 * 1_024;
 /// Default size of a receive buffer (`tcp_rmem`).
-const USUAL: usize = 128 * 1_024;
+const DEFAULT_BUFFER: usize = 128 * 1_024;
 /// Larger receive buffers cannot be fixed at their size without privileges (`rmem_max`): they would become smaller.
 const MAX_FIXED_BUFFER: usize = 400_000;
 /// Allowance from which on the kernel's own limits suffice.
@@ -68,7 +68,7 @@ impl SocketBuffers {
         let Some(socket) = socket.as_ref().map(SockRef::from) else { return buffers };
         let allowance = memory.allowance();
         if allowance < AMPLE_ALLOWANCE {
-            buffers.fix(&socket);
+            buffers.stop_growth(&socket);
             // The kernel doubles the requested size, to have room for its own data.
             let _ = socket.set_send_buffer_size(size_of(allowance) / 2);
         }
@@ -107,7 +107,7 @@ impl SocketBuffers {
         let receive = socket.recv_buffer_size().unwrap_or_default() as u64;
         let allowance = memory.allowance();
         if receive > allowance {
-            self.fix(socket);
+            self.stop_growth(socket);
         }
         let BlockedDirections { from, to } = self.blocked;
         if to {
@@ -141,7 +141,7 @@ impl SocketBuffers {
     }
 
     /// Stops the growth of the receive buffer.
-    fn fix(&mut self, socket: &SockRef<'_>) {
+    fn stop_growth(&mut self, socket: &SockRef<'_>) {
         let size = socket.recv_buffer_size().unwrap_or(usize::MAX);
         if !self.is_fixed && size <= MAX_FIXED_BUFFER {
             self.is_fixed = socket.set_recv_buffer_size(size / 2).is_ok();
@@ -156,8 +156,8 @@ pub(super) fn is_memory_tight(memory: &MemoryAccount) -> bool {
 
 /// Initial size of a buffer for an allowance. With [`AMPLE_ALLOWANCE`], the kernel's default.
 fn size_of(allowance: u64) -> usize {
-    let share = allowance / (AMPLE_ALLOWANCE / USUAL as u64);
-    usize::try_from(share).unwrap_or(usize::MAX).clamp(MIN_BUFFER_BYTES, USUAL)
+    let share = allowance / (AMPLE_ALLOWANCE / DEFAULT_BUFFER as u64);
+    usize::try_from(share).unwrap_or(usize::MAX).clamp(MIN_BUFFER_BYTES, DEFAULT_BUFFER)
 }
 
 /// Prepares a socket that is not connected yet. When memory is short, it will advertise a small window.
@@ -225,6 +225,6 @@ mod tests {
         assert_eq!(sizes(), (MIN_BUFFER_BYTES, MIN_BUFFER_BYTES));
         budget.set_limit(Some(1 << 30));
         buffers.note_blocked(Some(near.as_fd()), &memory, BlockedDirections::default());
-        assert_eq!(sizes().0, USUAL);
+        assert_eq!(sizes().0, DEFAULT_BUFFER);
     }
 }

@@ -42,12 +42,12 @@ struct Queues {
 #[derive(Debug)]
 struct Account {
     shared: Arc<Shared>,
-    used: Mutex<Used>,
+    used: Mutex<TurnUse>,
 }
 
 /// Use of turns by an account.
 #[derive(Debug, Default)]
-struct Used {
+struct TurnUse {
     /// The round of its last turn.
     round: Option<u64>,
     /// Relays that wait for a turn, in order. Some may have ended.
@@ -79,10 +79,10 @@ pub(crate) struct AccountTurns(Arc<Account>);
 
 /// A relay's next turn.
 #[derive(Debug, Default)]
-pub(super) struct Turn(Option<Waiting>);
+pub(super) struct Turn(Option<QueuedTurn>);
 
 #[derive(Debug)]
-struct Waiting(Arc<Waiter>);
+struct QueuedTurn(Arc<Waiter>);
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -98,7 +98,7 @@ impl Turn {
                 self.0 = None;
                 Poll::Ready(())
             }
-            None if turns.take() => Poll::Ready(()),
+            None if turns.try_take() => Poll::Ready(()),
             None => {
                 self.0 = Some(turns.queue(cx));
                 Poll::Pending
@@ -107,7 +107,7 @@ impl Turn {
     }
 }
 
-impl Drop for Waiting {
+impl Drop for QueuedTurn {
     /// The relay has taken its turn, or has ended.
     fn drop(&mut self) {
         self.0.shared.end_wait(&self.0);
@@ -117,7 +117,7 @@ impl Drop for Waiting {
 impl AccountTurns {
     /// Takes a turn of this round, if the account has one left and none of its relays is queued. Always succeeds if
     /// there is only one account.
-    fn take(&self) -> bool {
+    fn try_take(&self) -> bool {
         let Account { shared, used } = &*self.0;
         if shared.accounts.load(Ordering::Relaxed) == 1 {
             return true;
@@ -132,7 +132,7 @@ impl AccountTurns {
 
     /// Appends a relay to the account's queue. If no relay has a turn now, it gets one behind the tasks that are
     /// ready. When it takes that turn, the round is over.
-    fn queue(&self, cx: &Context<'_>) -> Waiting {
+    fn queue(&self, cx: &Context<'_>) -> QueuedTurn {
         let shared = &self.0.shared;
         let mut queues = lock(&shared.queues);
         let is_given = queues.given == 0;
@@ -153,13 +153,13 @@ impl AccountTurns {
             }
             used.queue.push_back(Arc::clone(&waiter));
         }
-        Waiting(waiter)
+        QueuedTurn(waiter)
     }
 }
 
-impl Used {
+impl TurnUse {
     /// Gives the turn of this round to the first queued relay. The queues must be locked.
-    fn give(&mut self, round: u64) -> Option<Arc<Waiter>> {
+    fn pass_turn(&mut self, round: u64) -> Option<Arc<Waiter>> {
         while let Some(waiter) = self.queue.pop_front() {
             if !waiter.is_over.load(Ordering::Acquire) {
                 self.round = Some(round);
@@ -187,7 +187,7 @@ impl Shared {
         let mut given = Vec::new();
         queues.accounts.retain(|account| {
             let mut used = lock(&account.0.used);
-            given.extend(used.give(round));
+            given.extend(used.pass_turn(round));
             !used.queue.is_empty()
         });
         queues.given = given.len() as u32;

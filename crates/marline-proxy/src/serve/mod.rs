@@ -44,7 +44,7 @@ pub struct FrontLimits {
 }
 
 impl FrontLimits {
-    const fn places(&self) -> PendingLimits {
+    const fn pending_limits(&self) -> PendingLimits {
         PendingLimits { total: self.total, per_source: self.per_source }
     }
 }
@@ -83,7 +83,7 @@ impl ServiceFront {
         limits: FrontLimits,
         stop: Stop,
     ) -> ServiceFront {
-        let places = Places::new(limits.places());
+        let places = Places::new(limits.pending_limits());
         let service = RwLock::new(Arc::new(Service { backend, header, limits }));
         ServiceFront { service, places, stop, traffic: Arc::default() }
     }
@@ -98,7 +98,7 @@ impl ServiceFront {
     pub fn change(&self, backend: Backend, header: Option<HeaderVersion>, limits: FrontLimits) {
         let service = Arc::new(Service { backend, header, limits });
         *self.service.write().unwrap_or_else(PoisonError::into_inner) = service;
-        self.places.bound(limits.places());
+        self.places.bound(limits.pending_limits());
     }
 
     fn service(&self) -> Arc<Service> {
@@ -114,7 +114,7 @@ impl ServiceFront {
     /// Serves one connection that `peer` opened to the local address `local`, to its end.
     pub async fn serve<T: Transport>(&self, stream: T, peer: SocketAddr, local: SocketAddr) {
         let traffic = Arc::new(Traffic::part_of(&self.traffic));
-        let mut place = match self.places.enter(Source::of(peer.ip()), &traffic) {
+        let mut place = match self.places.take_place(Source::of(peer.ip()), &traffic) {
             Ok(place) => place,
             Err(full) => {
                 let scope = if full == Full::Key { "from this source" } else { "in total" };
@@ -129,16 +129,16 @@ impl ServiceFront {
         };
         let connected = tokio::select! {
             connected = connect => connected,
-            () = self.stop.over() => return stream.abort(),
+            () = self.stop.wait_for_end() => return stream.abort(),
             () = place.evicted() => return evict(stream, peer),
         };
         let admitted = Admitted { service: &service, traffic, place, peer, local };
         match connected {
             Ok(Ok(Connected::Tcp(socket))) => {
-                self.carry(socket, stream, admitted).await;
+                self.relay_connection(socket, stream, admitted).await;
             }
             Ok(Ok(Connected::Unix(socket))) => {
-                self.carry(socket, stream, admitted).await;
+                self.relay_connection(socket, stream, admitted).await;
             }
             Ok(Err(error)) => {
                 tracing::warn!(%peer, service = %service.backend, "cannot reach the service: {error}");
@@ -151,7 +151,7 @@ impl ServiceFront {
         }
     }
 
-    async fn carry<L: Transport, R: Transport>(
+    async fn relay_connection<L: Transport, R: Transport>(
         &self,
         mut socket: L,
         stream: R,
@@ -168,7 +168,7 @@ impl ServiceFront {
         tracing::debug!(%peer, %local, "connected");
         let cancel = pin!(async {
             tokio::select! {
-                () = self.stop.over() => {}
+                () = self.stop.wait_for_end() => {}
                 () = silence(&traffic, service.limits.idle) => {
                     tracing::info!(%peer, "idle connection closed");
                 }

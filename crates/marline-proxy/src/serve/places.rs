@@ -69,7 +69,7 @@ impl Places {
     ///
     /// # Errors
     /// A limit is reached, and no silent connection can be evicted.
-    pub(super) fn enter(&self, source: Source, traffic: &Arc<Traffic>) -> Result<Place, Full> {
+    pub(super) fn take_place(&self, source: Source, traffic: &Arc<Traffic>) -> Result<Place, Full> {
         let mut table = self.lock();
         while table.count_of(source) >= table.limits.per_source {
             let oldest = table.silent.evict_oldest_of(source).ok_or(Full::Key)?;
@@ -153,16 +153,16 @@ mod tests {
         let places = Places::new(PendingLimits { total: 3, per_source: 2 });
         let traffic = Arc::new(Traffic::default());
         traffic.count(0, 1);
-        let spoken = places.enter(source(1), &traffic).unwrap();
-        let silent = places.enter(source(1), &Arc::default()).unwrap();
-        let again = places.enter(source(1), &Arc::default()).unwrap();
+        let spoken = places.take_place(source(1), &traffic).unwrap();
+        let silent = places.take_place(source(1), &Arc::default()).unwrap();
+        let again = places.take_place(source(1), &Arc::default()).unwrap();
         assert_eq!(places.count(), 2, "the silent one is evicted, the other one is not");
         drop(silent);
         assert_eq!(places.count(), 2);
         again_speaks(&again);
-        let other = places.enter(source(2), &traffic).unwrap();
-        assert_eq!(places.enter(source(3), &traffic).unwrap_err(), Full::Total);
-        assert_eq!(places.enter(source(1), &traffic).unwrap_err(), Full::Key);
+        let other = places.take_place(source(2), &traffic).unwrap();
+        assert_eq!(places.take_place(source(3), &traffic).unwrap_err(), Full::Total);
+        assert_eq!(places.take_place(source(1), &traffic).unwrap_err(), Full::Key);
         drop((spoken, again, other));
         let table = places.lock();
         assert_eq!((table.all, table.by_source.len(), table.silent.len()), (0, 0, 0));

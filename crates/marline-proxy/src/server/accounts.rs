@@ -86,7 +86,7 @@ impl Accounts {
     }
 
     /// The account of this credential.
-    pub(super) fn of(&self, name: &Arc<str>) -> Arc<Account> {
+    pub(super) fn account_of(&self, name: &Arc<str>) -> Arc<Account> {
         let new = || Arc::new(Account::new(self.budget.account(u64::MAX), self.turns.account()));
         Arc::clone(self.lock().entry(Arc::clone(name)).or_insert_with(new))
     }

@@ -102,7 +102,7 @@ impl<K: Ord + Clone> Quota<K> {
     ///
     /// # Errors
     /// A limit is reached.
-    pub fn enter(&self, key: K) -> Result<Permit<K>, Full> {
+    pub fn take_permit(&self, key: K) -> Result<Permit<K>, Full> {
         let mut counts = lock(&self.counts);
         if counts.all >= self.total.load(Ordering::Relaxed) {
             return Err(Full::Total);
@@ -153,15 +153,15 @@ mod tests {
     #[test]
     fn lowering_a_limit_evicts_no_connection() {
         let quota = Quota::new(2, 9);
-        let first = quota.enter("a").unwrap();
-        let second = quota.enter("a").unwrap();
+        let first = quota.take_permit("a").unwrap();
+        let second = quota.take_permit("a").unwrap();
         quota.bound(1, 9);
         assert_eq!(quota.count(), 2);
         drop(first);
-        assert_eq!(quota.enter("a").unwrap_err(), Full::Key);
+        assert_eq!(quota.take_permit("a").unwrap_err(), Full::Key);
         drop(second);
-        let _third = quota.enter("a").unwrap();
+        let _third = quota.take_permit("a").unwrap();
         quota.bound(9, 1);
-        assert_eq!(quota.enter("b").unwrap_err(), Full::Total);
+        assert_eq!(quota.take_permit("b").unwrap_err(), Full::Total);
     }
 }

@@ -14,7 +14,7 @@ use tokio::time::{Instant, interval};
 
 use super::{ClientCounts, Server};
 use crate::credentials::{Suspended, Suspensions};
-use crate::ledger::{Counted, Ledger, Moment, Tally};
+use crate::ledger::{Ledger, Moment, PendingCounts, Tally};
 use crate::quota::{ByteQuota, ForClient, QuotaState, period};
 use crate::session::SessionId;
 
@@ -48,14 +48,14 @@ pub struct QuotaUse {
 impl QuotaUse {
     /// Usage of this quota according to a tally.
     #[must_use]
-    pub fn of(quota: ByteQuota, tally: &Tally, now_unix_s: u64) -> QuotaUse {
+    pub fn new(quota: ByteQuota, tally: &Tally, now_unix_s: u64) -> QuotaUse {
         let used_bytes = tally.period_bytes;
         QuotaUse {
             quota,
             used_bytes,
             until_unix_s: quota.period(now_unix_s).end_unix_s,
-            standing: quota.standing(used_bytes),
-            words: quota.words(used_bytes, now_unix_s),
+            standing: quota.state(used_bytes),
+            words: quota.text(used_bytes, now_unix_s),
         }
     }
 }
@@ -109,7 +109,7 @@ impl Allowances {
     }
 
     /// A place for a connection of this session. The error holds the limit and the current number of sessions.
-    pub(super) fn seat(
+    pub(super) fn take_place(
         &self,
         name: &Arc<str>,
         session: SessionId,
@@ -119,13 +119,13 @@ impl Allowances {
             return Ok(None);
         };
         let counts_for = lifetime * 3 / 4;
-        let seat = self.seats.enter(name, session, most, counts_for).ok_or(most)?;
+        let seat = self.seats.take_place(name, session, most, counts_for).ok_or(most)?;
         Ok(Some(Box::new(seat)))
     }
 }
 
 impl State {
-    fn note(&mut self, counts: &[ClientCounts], now_unix_s: u64) {
+    fn record_counts(&mut self, counts: &[ClientCounts], now_unix_s: u64) {
         let Some((ledger, _)) = &mut self.book else { return };
         for client in counts {
             let noted = self.noted.entry(Arc::clone(&client.name)).or_default();
@@ -133,7 +133,7 @@ impl State {
             if *noted == now {
                 continue;
             }
-            let counted = Counted {
+            let counted = PendingCounts {
                 connections: now.0.saturating_sub(noted.0),
                 sent_bytes: now.1.saturating_sub(noted.1),
                 received_bytes: now.2.saturating_sub(noted.2),
@@ -148,12 +148,12 @@ impl State {
     fn quota_use(&self, name: &str, now_unix_s: u64) -> Option<QuotaUse> {
         let quota = ForClient::find(&self.may.quotas, name)?;
         let (ledger, _) = self.book.as_ref()?;
-        let tally = ledger.tally(name, moment(Some(quota), now_unix_s));
-        Some(QuotaUse::of(*quota, &tally, now_unix_s))
+        let tally = ledger.tally_of(name, moment(Some(quota), now_unix_s));
+        Some(QuotaUse::new(*quota, &tally, now_unix_s))
     }
 
     /// Suspends exactly the clients that have used up their quota.
-    fn judge(&mut self, names: &[Arc<str>], now_unix_s: u64) {
+    fn suspend_exceeding(&mut self, names: &[Arc<str>], now_unix_s: u64) {
         let mut suspended = Suspended::new();
         for name in names {
             let used = self.quota_use(name, now_unix_s);
@@ -217,9 +217,9 @@ impl Server {
             credentials.list().iter().map(|credential| Arc::clone(&credential.name)).collect()
         };
         let mut state = self.allowances.lock();
-        state.note(&counts, now_unix_s);
+        state.record_counts(&counts, now_unix_s);
         if !state.may.quotas.is_empty() || !state.told.is_empty() {
-            state.judge(&names, now_unix_s);
+            state.suspend_exceeding(&names, now_unix_s);
         }
     }
 
@@ -243,7 +243,7 @@ impl Server {
 
     async fn write_ledger(&self, now_unix_s: u64, force: bool) {
         let writing = match &mut self.allowances.lock().book {
-            Some((ledger, _)) => ledger.begin(now_unix_s, force),
+            Some((ledger, _)) => ledger.begin_write(now_unix_s, force),
             None => None,
         };
         let Some(writing) = writing else { return };
@@ -259,10 +259,10 @@ impl Server {
 #[derive(Debug, Default)]
 struct SessionPlaces(Arc<Mutex<OccupiedPlaces>>);
 
-type OccupiedPlaces = BTreeMap<Arc<str>, BTreeMap<SessionId, Occupied>>;
+type OccupiedPlaces = BTreeMap<Arc<str>, BTreeMap<SessionId, OccupiedPlace>>;
 
 #[derive(Debug)]
-struct Occupied {
+struct OccupiedPlace {
     connections: usize,
     /// Time until which the session counts.
     counts_until: Instant,
@@ -276,13 +276,13 @@ pub(super) struct ConnectionPlace {
     seats: Arc<Mutex<OccupiedPlaces>>,
 }
 
-fn seated(seats: &Mutex<OccupiedPlaces>) -> MutexGuard<'_, OccupiedPlaces> {
+fn lock_places(seats: &Mutex<OccupiedPlaces>) -> MutexGuard<'_, OccupiedPlaces> {
     seats.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl SessionPlaces {
     /// A place in a session that has connections already, or in a new one if there are fewer than `most` sessions.
-    fn enter(
+    fn take_place(
         &self,
         name: &Arc<str>,
         session: SessionId,
@@ -290,13 +290,13 @@ impl SessionPlaces {
         counts_for: Duration,
     ) -> Option<ConnectionPlace> {
         let now = Instant::now();
-        let mut seated = seated(&self.0);
+        let mut seated = lock_places(&self.0);
         let sessions = seated.entry(Arc::clone(name)).or_default();
         let others = sessions.values().filter(|occupied| occupied.counts_until > now).count();
         if let Some(occupied) = sessions.get_mut(&session) {
             occupied.connections += 1;
         } else if others < most {
-            let occupied = Occupied { connections: 1, counts_until: now + counts_for };
+            let occupied = OccupiedPlace { connections: 1, counts_until: now + counts_for };
             sessions.insert(session, occupied);
         } else {
             return None;
@@ -307,7 +307,7 @@ impl SessionPlaces {
 
 impl Drop for ConnectionPlace {
     fn drop(&mut self) {
-        let mut seated = seated(&self.seats);
+        let mut seated = lock_places(&self.seats);
         let Some(sessions) = seated.get_mut(&self.name) else { return };
         if let Some(occupied) = sessions.get_mut(&self.session) {
             occupied.connections -= 1;
@@ -330,7 +330,7 @@ mod tests {
         let (seats, name) = (SessionPlaces::default(), Arc::<str>::from("laptop"));
         let id = |number| SessionId::from_bytes([number; SessionId::LEN]);
         let counts_for = Duration::from_secs(2_700);
-        let enter = |name: &Arc<str>, session| seats.enter(name, session, 2, counts_for);
+        let enter = |name: &Arc<str>, session| seats.take_place(name, session, 2, counts_for);
         let first = enter(&name, id(1)).unwrap();
         let again = enter(&name, id(1)).unwrap();
         let second = enter(&name, id(2)).unwrap();
@@ -345,6 +345,6 @@ mod tests {
         let renewed = [4, 5].map(|number| enter(&name, id(number)).unwrap());
         assert!(enter(&name, id(6)).is_none());
         drop((second, third, renewed));
-        assert!(seated(&seats.0).is_empty(), "nothing is left behind");
+        assert!(lock_places(&seats.0).is_empty(), "nothing is left behind");
     }
 }

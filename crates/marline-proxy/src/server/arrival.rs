@@ -58,7 +58,7 @@ pub(super) struct Arrived<T> {
 }
 
 /// Result of reading the first bytes.
-enum First<T> {
+enum FirstRead<T> {
     Known(Channel<PrefixedStream<T>>, Client, Arc<Session>, bool),
     Stranger(PrefixedStream<T>),
 }
@@ -72,15 +72,19 @@ struct Greeting<T> {
 
 impl Server {
     /// Authenticates a connection. `None`: the connection has been refused and closed.
-    pub(super) async fn arrive<T: Transport>(&self, stream: T, peer: IpAddr) -> Option<Arrived<T>> {
+    pub(super) async fn authenticate_connection<T: Transport>(
+        &self,
+        stream: T,
+        peer: IpAddr,
+    ) -> Option<Arrived<T>> {
         let place = self.silent.admit(peer);
         match self.first(stream, peer, place).await? {
-            First::Known(stream, client, session, asks_at_once) => {
+            FirstRead::Known(stream, client, session, asks_at_once) => {
                 tracing::debug!(%peer, client = %client.name, "authenticated by session");
-                self.seat(stream, client, session, asks_at_once).await
+                self.take_client_place(stream, client, session, asks_at_once).await
             }
             // Boxed, because a handshake takes several times the memory of a relay that runs for hours.
-            First::Stranger(stream) => Box::pin(self.stranger(stream, peer)).await,
+            FirstRead::Stranger(stream) => Box::pin(self.stranger(stream, peer)).await,
         }
     }
 
@@ -89,7 +93,7 @@ impl Server {
         stream: T,
         peer: IpAddr,
         mut place: PendingPlace,
-    ) -> Option<First<T>> {
+    ) -> Option<FirstRead<T>> {
         let looked_at = tokio::select! {
             looked_at = timeout(self.limits.authentication, self.look_at(stream)) => looked_at,
             () = place.evicted() => {
@@ -101,25 +105,25 @@ impl Server {
             Ok(Ok(first)) => Some(first),
             Ok(Err(why)) => {
                 let why = format_args!("authentication failed: {why}");
-                self.refusals.note(RefusalReason::NotAClient, &peer, &why);
+                self.refusals.record(RefusalReason::NotAClient, &peer, &why);
                 None
             }
             Err(_) => {
-                self.refusals.note(RefusalReason::Late, &peer, &"no data before timeout");
+                self.refusals.record(RefusalReason::Late, &peer, &"no data before timeout");
                 None
             }
         }
     }
 
     /// Reads the first bytes and the rest of an opening.
-    async fn look_at<T: Transport>(&self, mut stream: T) -> io::Result<First<T>> {
+    async fn look_at<T: Transport>(&self, mut stream: T) -> io::Result<FirstRead<T>> {
         let mut head = [0; OPENING_LEN];
         let mut filled = stream.read(&mut head).await?;
         if filled == 0 {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
         if head[0] != MAGIC {
-            return Ok(First::Stranger(PrefixedStream::new(head[..filled].to_vec(), stream)));
+            return Ok(FirstRead::Stranger(PrefixedStream::new(head[..filled].to_vec(), stream)));
         }
         while filled < OPENING_LEN {
             match stream.read(&mut head[filled..]).await? {
@@ -136,7 +140,7 @@ impl Server {
         if let Some((keys, client, session)) = keys {
             let stream = PrefixedStream::new(Vec::new(), stream);
             let sealed = Sealed::new(stream, keys, Answer::Known.to_bytes().to_vec());
-            return Ok(First::Known(Channel::session(sealed), client, session, flight > 0));
+            return Ok(FirstRead::Known(Channel::session(sealed), client, session, flight > 0));
         }
         // The data that came with the opening cannot be decrypted any more.
         let mut unread = (&mut stream).take(flight as u64);
@@ -147,7 +151,7 @@ impl Server {
         if count == 0 {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
-        Ok(First::Stranger(PrefixedStream::new(head[..count].to_vec(), stream)))
+        Ok(FirstRead::Stranger(PrefixedStream::new(head[..count].to_vec(), stream)))
     }
 
     /// TLS handshake and the client's Hello, in turn.
@@ -156,18 +160,19 @@ impl Server {
         stream: PrefixedStream<T>,
         peer: IpAddr,
     ) -> Option<Arrived<T>> {
-        let entering = timeout(self.limits.authentication, self.handshakes.enter(peer));
+        let entering =
+            timeout(self.limits.authentication, self.handshakes.wait_for_permission(peer));
         let mut ticket = match entering.await {
             Ok(Ok(ticket)) => ticket,
             Ok(Err(Evicted)) => {
                 let why = "evicted before TLS: too many unauthenticated connections";
-                self.refusals.note(RefusalReason::Crowd, &peer, &why);
+                self.refusals.record(RefusalReason::Crowd, &peer, &why);
                 stream.abort();
                 return None;
             }
             Err(_) => {
                 let why = "timed out waiting to authenticate";
-                self.refusals.note(RefusalReason::Crowd, &peer, &why);
+                self.refusals.record(RefusalReason::Crowd, &peer, &why);
                 stream.abort();
                 return None;
             }
@@ -177,7 +182,7 @@ impl Server {
             greeting = timeout(self.limits.authentication, self.hello(stream)) => greeting,
             () = ticket.evicted() => {
                 let why = "TLS handshake evicted: too many unauthenticated connections";
-                self.refusals.note(RefusalReason::Crowd, &peer, &why);
+                self.refusals.record(RefusalReason::Crowd, &peer, &why);
                 return None;
             }
         };
@@ -185,11 +190,11 @@ impl Server {
             Ok(Ok(heard)) => heard,
             Ok(Err(why)) => {
                 let why = format_args!("authentication failed: {why}");
-                self.refusals.note(RefusalReason::NotAClient, &peer, &why);
+                self.refusals.record(RefusalReason::NotAClient, &peer, &why);
                 return None;
             }
             Err(_) => {
-                self.refusals.note(RefusalReason::Late, &peer, &"authentication timed out");
+                self.refusals.record(RefusalReason::Late, &peer, &"authentication timed out");
                 return None;
             }
         };
@@ -200,7 +205,7 @@ impl Server {
                     ErrorCode::NotAuthorized => RefusalReason::Credential,
                     _ => RefusalReason::Protocol,
                 };
-                self.refusals.note(reason, &peer, &failure.text);
+                self.refusals.record(reason, &peer, &failure.text);
                 refuse(greeting.stream, failure).await;
                 return None;
             }
@@ -211,13 +216,13 @@ impl Server {
         let session = greeting.session;
         let lifetime_s = self.sessions.lifetime().as_secs() as u32;
         let offer = Some(Offer { id: session.id(), lifetime_s });
-        self.sessions.begin(Arc::clone(&session), &client);
-        let arrived = self.seat(greeting.stream, client, session, false).await?;
+        self.sessions.add_session(Arc::clone(&session), &client);
+        let arrived = self.take_client_place(greeting.stream, client, session, false).await?;
         Some(Arrived { offer, own: self.own.clone(), ..arrived })
     }
 
     /// Assigns an authenticated connection its place within its client's limit.
-    async fn seat<T: Transport>(
+    async fn take_client_place<T: Transport>(
         &self,
         stream: Channel<PrefixedStream<T>>,
         client: Client,
@@ -226,23 +231,26 @@ impl Server {
     ) -> Option<Arrived<T>> {
         let suspension = self.credentials.borrow().suspension(&client.name).cloned();
         if let Some(why) = suspension {
-            self.refusals.note(RefusalReason::Quota, &client.name, &why);
+            self.refusals.record(RefusalReason::Quota, &client.name, &why);
             refuse(stream, Failure::new(ErrorCode::NotAuthorized, &*why)).await;
             return None;
         }
-        let seat = match self.allowances.seat(&client.name, session.id(), self.sessions.lifetime())
-        {
+        let seat = match self.allowances.take_place(
+            &client.name,
+            session.id(),
+            self.sessions.lifetime(),
+        ) {
             Ok(seat) => seat,
             Err(most) => {
                 let text = format!("this client has reached its limit of {most} sessions");
-                self.refusals.note(RefusalReason::ClientLimit, &client.name, &text);
+                self.refusals.record(RefusalReason::ClientLimit, &client.name, &text);
                 refuse(stream, Failure::new(ErrorCode::NotAuthorized, text)).await;
                 return None;
             }
         };
-        let Ok(place) = self.clients.enter(Arc::clone(&client.name)) else {
+        let Ok(place) = self.clients.take_permit(Arc::clone(&client.name)) else {
             let why = "too many connections";
-            self.refusals.note(RefusalReason::ClientLimit, &client.name, &why);
+            self.refusals.record(RefusalReason::ClientLimit, &client.name, &why);
             let text = "this client has too many connections";
             refuse(stream, Failure::new(ErrorCode::ResourceExceeded, text)).await;
             return None;
@@ -279,7 +287,7 @@ impl Server {
         let found = credentials.find(&digest);
         let name = found.map(|credential| Arc::clone(&credential.name));
         match name {
-            Some(name) => Ok(Client { account: self.accounts.of(&name), name, digest }),
+            Some(name) => Ok(Client { account: self.accounts.account_of(&name), name, digest }),
             None => {
                 let text = "unknown credential (revoked?): ask for a new invite";
                 Err(Failure::new(ErrorCode::NotAuthorized, text))
@@ -298,7 +306,7 @@ pub(super) struct HandshakeQueue {
 #[derive(Debug)]
 struct Table {
     limits: PendingLimits,
-    running: Mutex<PendingPeers<Running>>,
+    running: Mutex<PendingPeers<RunningHandshake>>,
     /// Notified when a running handshake has ended.
     freed: Notify,
     /// Semaphores for running handshakes per source. Only sources with running or waiting handshakes have one.
@@ -307,7 +315,7 @@ struct Table {
 
 /// A running handshake. Dropping `_evict` evicts it.
 #[derive(Debug)]
-struct Running {
+struct RunningHandshake {
     since: Instant,
     _evict: oneshot::Sender<()>,
 }
@@ -347,22 +355,22 @@ impl HandshakeQueue {
     ///
     /// # Errors
     /// The handshake was evicted while it waited.
-    async fn enter(&self, address: IpAddr) -> Result<HandshakePermit, Evicted> {
+    async fn wait_for_permission(&self, address: IpAddr) -> Result<HandshakePermit, Evicted> {
         let source = Source::of(address);
         let places = self.table.places_of(source);
         if let Ok(place) = Arc::clone(&places).try_acquire_owned()
             && let Some(admitted) = self.table.admit(source)
         {
-            return Ok(Table::ticket(&self.table, source, admitted, place));
+            return Ok(Table::issue_permit(&self.table, source, admitted, place));
         }
         let mut waiting = self.waiting.admit(address);
         tokio::select! {
-            ticket = self.wait(source, places) => Ok(ticket),
+            ticket = self.wait_in_queue(source, places) => Ok(ticket),
             () = waiting.evicted() => Err(Evicted),
         }
     }
 
-    async fn wait(&self, source: Source, places: Arc<Semaphore>) -> HandshakePermit {
+    async fn wait_in_queue(&self, source: Source, places: Arc<Semaphore>) -> HandshakePermit {
         let table = &self.table;
         let place = tokio::select! {
             // The semaphore is never closed.
@@ -372,7 +380,7 @@ impl HandshakeQueue {
         loop {
             let freed = table.freed.notified();
             if let Some(admitted) = table.admit(source) {
-                return Table::ticket(table, source, admitted, place);
+                return Table::issue_permit(table, source, admitted, place);
             }
             tokio::select! {
                 () = freed => {}
@@ -397,10 +405,10 @@ struct Admitted {
 
 impl Table {
     fn places_of(&self, source: Source) -> Arc<Semaphore> {
-        const FEW: usize = 64;
+        const FEW_SOURCES: usize = 64;
         let mut sources = lock(&self.sources);
         // Unused entries: the only pointer to them is in this map.
-        if sources.len() >= FEW.max(2 * lock(&self.running).len()) {
+        if sources.len() >= FEW_SOURCES.max(2 * lock(&self.running).len()) {
             sources.retain(|_, places| Arc::strong_count(places) > 1);
         }
         let new = || Arc::new(Semaphore::new(self.limits.per_source));
@@ -419,11 +427,12 @@ impl Table {
             running.make_room(source);
         }
         let (evict, evicted) = oneshot::channel();
-        let (id, _) = running.admit(source, Running { since: Instant::now(), _evict: evict });
+        let (id, _) =
+            running.admit(source, RunningHandshake { since: Instant::now(), _evict: evict });
         Some(Admitted { id, evicted })
     }
 
-    fn ticket(
+    fn issue_permit(
         table: &Arc<Table>,
         source: Source,
         admitted: Admitted,
@@ -438,14 +447,14 @@ impl Table {
         loop {
             sleep(CHECK_INTERVAL).await;
             let mut running = lock(&self.running);
-            if running.oldest_of(source).is_some_and(Running::is_stalled) {
+            if running.oldest_of(source).is_some_and(RunningHandshake::is_stalled) {
                 running.evict_oldest_of(source);
             }
         }
     }
 }
 
-impl Running {
+impl RunningHandshake {
     fn is_stalled(&self) -> bool {
         self.since.elapsed() >= STALL_TIME
     }

@@ -16,7 +16,7 @@ use tokio::time::{interval, timeout};
 
 use super::admission::Quota;
 use super::nat::filter::UdpFiltering;
-use super::nat::{Nat, NatShared, SWEEP_EVERY};
+use super::nat::{Nat, SWEEP_EVERY, SharedNatState};
 use super::{Client, PendingMessages, RefusalReason, Server};
 use crate::channel::Channel;
 use crate::message::{ErrorCode, Failure, Message};
@@ -34,7 +34,7 @@ const LANES_TOTAL: usize = 4_096;
 /// Time without a keepalive after which the client is considered gone. Its mappings have ended by then.
 const SILENCE: Duration = Duration::from_secs(300);
 /// Time limit for an answer and for closing.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// State shared by all clients' datagrams.
 #[derive(Debug)]
@@ -42,7 +42,7 @@ pub(super) struct DatagramService {
     config: Mutex<Option<(LaneConfig, UdpFiltering)>>,
     generation: Generation,
     lanes: Quota<Arc<str>>,
-    shared: NatShared,
+    shared: SharedNatState,
 }
 
 impl Default for DatagramService {
@@ -51,14 +51,14 @@ impl Default for DatagramService {
             config: Mutex::default(),
             generation: Generation::default(),
             lanes: Quota::new(LANES_PER_CLIENT, LANES_TOTAL),
-            shared: NatShared::new(Quota::new(SOCKETS_PER_CLIENT, SOCKETS_TOTAL)),
+            shared: SharedNatState::new(Quota::new(SOCKETS_PER_CLIENT, SOCKETS_TOTAL)),
         }
     }
 }
 
 impl DatagramService {
     /// Applies these settings to new lanes.
-    pub(super) fn offer(&self, config: LaneConfig, filtering: UdpFiltering) {
+    pub(super) fn set_config(&self, config: LaneConfig, filtering: UdpFiltering) {
         *self.config.lock().unwrap_or_else(PoisonError::into_inner) = Some((config, filtering));
     }
 
@@ -71,7 +71,7 @@ impl DatagramService {
     }
 
     /// Begins a lane beside a connection, and returns it with the server's end.
-    fn begin<T: Transport>(
+    fn open_lane<T: Transport>(
         &self,
         stream: &Channel<T>,
         session: &Session,
@@ -99,7 +99,7 @@ impl DatagramService {
 }
 
 /// Why a control connection ends.
-enum End {
+enum ControlEnd {
     /// No error.
     Orderly,
     /// The client receives the failure.
@@ -119,12 +119,12 @@ impl Server {
         end: LaneEnd,
     ) {
         let service = &self.datagrams;
-        let Ok(_place) = service.lanes.enter(Arc::clone(&client.name)) else {
+        let Ok(_place) = service.lanes.take_permit(Arc::clone(&client.name)) else {
             let text = format!("too many lanes: at most {LANES_PER_CLIENT} per client");
-            self.refusals.note(RefusalReason::ClientLimit, &client.name, &text);
+            self.refusals.record(RefusalReason::ClientLimit, &client.name, &text);
             return unsaid.refuse(stream, Failure::new(ErrorCode::ResourceExceeded, text)).await;
         };
-        let (lane, ours, filtering) = match service.begin(&stream, session, end) {
+        let (lane, ours, filtering) = match service.open_lane(&stream, session, end) {
             Ok(begun) => begun,
             Err(failure) => {
                 self.refuse_request(client, &failure, "datagrams");
@@ -132,7 +132,7 @@ impl Server {
             }
         };
         unsaid.add(&Message::Lane(ours));
-        if unsaid.say(&mut stream).await.is_err() {
+        if unsaid.send(&mut stream).await.is_err() {
             return stream.abort();
         }
         tracing::debug!(client = %client.name, "lane opened");
@@ -143,20 +143,20 @@ impl Server {
             // One pending answer serves for all keepalives.
             let (ask, asked) = mpsc::channel(1);
             tokio::select! {
-                end = hear(reader, ask, &nat) => end,
-                () = tell(writer, asked) => End::Broken,
-                end = carry(&nat) => end,
-                () = self.stop.draining() => End::Orderly,
-                () = self.unused(&nat) => End::Orderly,
-                ended = self.wait_until_revoked(client) => ended.map_or(End::Broken, End::Refused),
+                end = read_messages(reader, ask, &nat) => end,
+                () = answer_keepalives(writer, asked) => ControlEnd::Broken,
+                end = serve_lane(&nat) => end,
+                () = self.stop.draining() => ControlEnd::Orderly,
+                () = self.unused(&nat) => ControlEnd::Orderly,
+                ended = self.wait_until_revoked(client) => ended.map_or(ControlEnd::Broken, ControlEnd::Refused),
             }
         };
         drop(nat);
         tracing::debug!(client = %client.name, "lane closed");
         match end {
-            End::Orderly => drop(timeout(PATIENCE, stream.shutdown()).await),
-            End::Refused(failure) => super::refuse(stream, failure).await,
-            End::Broken => stream.abort(),
+            ControlEnd::Orderly => drop(timeout(TIMEOUT, stream.shutdown()).await),
+            ControlEnd::Refused(failure) => super::refuse(stream, failure).await,
+            ControlEnd::Broken => stream.abort(),
         }
     }
 }
@@ -174,7 +174,7 @@ impl Server {
 }
 
 /// Handles arrivals on the lane and removes idle sockets until the lane fails.
-async fn carry(nat: &Nat) -> End {
+async fn serve_lane(nat: &Nat) -> ControlEnd {
     let mut arrivals = Arrivals::default();
     let mut sweep = interval(SWEEP_EVERY);
     loop {
@@ -183,46 +183,55 @@ async fn carry(nat: &Nat) -> End {
                 Ok(()) => nat.on_arrivals(&arrivals),
                 Err(error) => {
                     tracing::debug!("lane failed: {error}");
-                    return End::Broken;
+                    return ControlEnd::Broken;
                 }
             },
             _ = sweep.tick() => nat.sweep(),
         }
         if arrivals.needs_replacement() {
             tracing::info!("datagrams: key usage limit reached; client opens new lane");
-            return End::Orderly;
+            return ControlEnd::Orderly;
         }
     }
 }
 
 /// Reads the client's messages.
-async fn hear(mut reader: impl AsyncRead + Unpin, ask: mpsc::Sender<()>, nat: &Nat) -> End {
+async fn read_messages(
+    mut reader: impl AsyncRead + Unpin,
+    ask: mpsc::Sender<()>,
+    nat: &Nat,
+) -> ControlEnd {
     loop {
         match timeout(SILENCE, Message::read(&mut reader)).await {
             Ok(Ok(Message::Alive)) => drop(ask.try_send(())),
             Ok(Ok(Message::Path { number, flow })) => nat.lane().add_path(PathId(number), flow),
             Ok(Ok(other)) => {
                 let text = format!("expected Alive or Path, not {other}");
-                return End::Refused(Failure::new(ErrorCode::UnsupportedMessage, text));
+                return ControlEnd::Refused(Failure::new(ErrorCode::UnsupportedMessage, text));
             }
             Ok(Err(error)) if error.kind() == io::ErrorKind::InvalidData => {
-                return End::Refused(Failure::new(ErrorCode::Malformed, error.to_string()));
+                return ControlEnd::Refused(Failure::new(ErrorCode::Malformed, error.to_string()));
             }
-            Ok(Err(error)) if error.kind() == io::ErrorKind::UnexpectedEof => return End::Orderly,
-            Ok(Err(_)) | Err(_) => return End::Broken,
+            Ok(Err(error)) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                return ControlEnd::Orderly;
+            }
+            Ok(Err(_)) | Err(_) => return ControlEnd::Broken,
         }
     }
 }
 
 /// Answers the client's keepalives until writing fails.
-async fn tell<S: Transport>(mut writer: WriteHalf<&mut S>, mut asked: mpsc::Receiver<()>) {
+async fn answer_keepalives<S: Transport>(
+    mut writer: WriteHalf<&mut S>,
+    mut asked: mpsc::Receiver<()>,
+) {
     while asked.recv().await.is_some() {
         let bytes = Message::Alive.to_bytes();
         let write = async {
             writer.write_all(&bytes).await?;
             writer.flush().await
         };
-        if !matches!(timeout(PATIENCE, write).await, Ok(Ok(()))) {
+        if !matches!(timeout(TIMEOUT, write).await, Ok(Ok(()))) {
             return;
         }
     }

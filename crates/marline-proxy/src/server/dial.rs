@@ -40,7 +40,7 @@ pub async fn dial(
     } else {
         allowed(rules, target).await?
     };
-    let attempt = timeout(CONNECT_TIMEOUT, race(&allowed, memory));
+    let attempt = timeout(CONNECT_TIMEOUT, race_addresses(&allowed, memory));
     match attempt.await {
         Ok(Ok(stream)) => Ok(stream),
         Ok(Err(error)) => Err(failure_of(target, &error)),
@@ -100,7 +100,7 @@ impl Attempts<'_> {
     }
 }
 
-async fn race(addresses: &[SocketAddr], memory: &MemoryAccount) -> io::Result<TcpStream> {
+async fn race_addresses(addresses: &[SocketAddr], memory: &MemoryAccount) -> io::Result<TcpStream> {
     let mut attempts = Attempts::default();
     let mut waiting = addresses.iter().copied();
     let mut last = io::Error::from(io::ErrorKind::AddrNotAvailable);
@@ -203,10 +203,10 @@ mod tests {
         let gone = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let closed = gone.local_addr().unwrap();
         drop(gone);
-        let stream = race(&[closed, open], &memory()).await.unwrap();
+        let stream = race_addresses(&[closed, open], &memory()).await.unwrap();
         assert_eq!(stream.peer_addr().unwrap(), open);
         assert_eq!(
-            race(&[closed], &memory()).await.unwrap_err().kind(),
+            race_addresses(&[closed], &memory()).await.unwrap_err().kind(),
             io::ErrorKind::ConnectionRefused
         );
     }
@@ -215,7 +215,7 @@ mod tests {
         let (silent, listener) = (Silent::start(), TcpListener::bind("127.0.0.1:0").await.unwrap());
         let open = listener.local_addr().unwrap();
         let begun = std::time::Instant::now();
-        let stream = race(&[silent.address, open], &memory()).await.unwrap();
+        let stream = race_addresses(&[silent.address, open], &memory()).await.unwrap();
         assert_eq!(stream.peer_addr().unwrap(), open);
         let took = begun.elapsed();
         assert!(took >= STAGGER && took < CONNECT_TIMEOUT / 3, "{took:?}");

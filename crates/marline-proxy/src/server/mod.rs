@@ -162,12 +162,12 @@ impl Server {
         limits: ServerLimits,
         stop: Stop,
     ) -> Server {
-        Server::within(MemoryBudget::new(None), acceptor, credentials, rules, limits, stop)
+        Server::with_budget(MemoryBudget::new(None), acceptor, credentials, rules, limits, stop)
     }
 
     /// Like [`new`](Self::new), with a budget that all clients share. Each credential has an account of its own.
     #[must_use]
-    pub fn within(
+    pub fn with_budget(
         budget: MemoryBudget,
         acceptor: TlsAcceptor,
         credentials: watch::Receiver<Arc<Credentials>>,
@@ -199,7 +199,7 @@ impl Server {
 
     /// Memory account of connections that are not authenticated yet. Their windows are small.
     #[must_use]
-    pub const fn strangers(&self) -> &MemoryAccount {
+    pub const fn unauthenticated_account(&self) -> &MemoryAccount {
         &self.strangers
     }
 
@@ -231,7 +231,7 @@ impl Server {
     /// Enables datagrams for clients, on lanes with these settings. Without this call, they are refused. Existing
     /// lanes keep their settings.
     pub fn offer_datagrams(&self, config: LaneConfig, filtering: UdpFiltering) {
-        self.datagrams.offer(config, filtering);
+        self.datagrams.set_config(config, filtering);
     }
 
     /// Counts of relayed UDP.
@@ -294,17 +294,17 @@ impl Server {
             mut asks_at_once,
             _permit,
             _seat,
-        }) = Box::pin(self.arrive(stream, peer)).await
+        }) = Box::pin(self.authenticate_connection(stream, peer)).await
         else {
             return;
         };
         let mut unsaid = PendingMessages::default();
-        unsaid.add(&self.welcome(offer, own));
+        unsaid.add(&self.welcome_message(offer, own));
         let mut patience = LATE_REQUEST_TIMEOUT;
         loop {
             let wish = tokio::select! {
-                wish = Box::pin(self.request(&mut stream, &mut unsaid, asks_at_once)) => wish,
-                () = self.unwanted(patience) => None,
+                wish = Box::pin(self.read_request(&mut stream, &mut unsaid, asks_at_once)) => wish,
+                () = self.wait_until_unwanted(patience) => None,
                 ended = self.wait_until_revoked(&client) => return match ended {
                     Some(failure) => unsaid.refuse(stream, failure).await,
                     None => stream.abort(),
@@ -316,9 +316,10 @@ impl Server {
                     // Boxed, so that it is freed with all its state before bytes are relayed.
                     let dialing = Box::pin(self.dial(stream, unsaid, &client, &target));
                     let Some((stream, unsaid, socket)) = dialing.await else { return };
-                    let usual = self.deadlines.begin(&stream, target.port);
-                    let again = self.join(stream, unsaid, &client, socket, &target).await;
-                    again.filter(|again| usual.is_none_or(|usual| usual.again(again)))
+                    let usual = self.deadlines.apply_to(&stream, target.port);
+                    let again =
+                        self.confirm_and_relay(stream, unsaid, &client, socket, &target).await;
+                    again.filter(|again| usual.is_none_or(|usual| usual.restore(again)))
                 }
                 Some(Ok(ClientRequest::Visitor(id))) => {
                     Box::pin(self.accept(stream, unsaid, &client, id)).await
@@ -344,14 +345,14 @@ impl Server {
         }
     }
 
-    fn welcome(&self, session: Option<Offer>, own: Vec<SocketAddr>) -> Message {
+    fn welcome_message(&self, session: Option<Offer>, own: Vec<SocketAddr>) -> Message {
         let idle_limit_s = self.limits.idle.as_secs().min(u64::from(u16::MAX)) as u16;
         Message::Welcome { idle_limit_s, session, own }
     }
 
     /// Resolves when a connection without a request is no longer needed: the server is draining, or another process
     /// accepts new work and gets the client's next connection.
-    async fn unwanted(&self, patience: Duration) {
+    async fn wait_until_unwanted(&self, patience: Duration) {
         let elsewhere = async {
             self.stop.handed_over().await;
             tokio::time::sleep(patience).await;
@@ -364,14 +365,14 @@ impl Server {
 
     /// Sends the greeting and waits for the client's request. `None` if the connection ends without one. If the
     /// request is already on its way, the greeting is kept back and leaves together with the next message.
-    async fn request<S: Transport>(
+    async fn read_request<S: Transport>(
         &self,
         stream: &mut S,
         unsaid: &mut PendingMessages,
         asks_at_once: bool,
     ) -> Option<Result<ClientRequest, Failure>> {
         if !asks_at_once {
-            unsaid.say(stream).await.ok()?;
+            unsaid.send(stream).await.ok()?;
         }
         match timeout(self.limits.idle, Message::read(stream)).await.ok()? {
             Ok(Message::Connect(target)) => Some(Ok(ClientRequest::Target(target))),
@@ -407,7 +408,7 @@ impl Server {
         let dialed = match timeout(WORKING_DELAY, &mut dialing).await {
             Ok(dialed) => dialed,
             Err(_) => {
-                if unsaid.say(&mut stream).await.is_err() {
+                if unsaid.send(&mut stream).await.is_err() {
                     stream.abort();
                     return None;
                 }
@@ -426,7 +427,7 @@ impl Server {
 
     /// Confirms that the target is connected, and relays bytes until both directions have ended. Returns the
     /// connection if it can be reused.
-    async fn join<T: Transport>(
+    async fn confirm_and_relay<T: Transport>(
         &self,
         mut stream: Channel<T>,
         mut unsaid: PendingMessages,
@@ -436,7 +437,7 @@ impl Server {
     ) -> Option<Channel<T>> {
         let name = &client.name;
         unsaid.add(&Message::Connected);
-        if unsaid.say(&mut stream).await.is_err() {
+        if unsaid.send(&mut stream).await.is_err() {
             socket.abort();
             stream.abort();
             return None;
@@ -446,11 +447,11 @@ impl Server {
         // awaits it.
         let cancel = pin!(async {
             tokio::select! {
-                () = self.stop.over() => {}
+                () = self.stop.wait_for_end() => {}
                 _ = self.wait_until_revoked(client) => {}
             }
         });
-        stream.keep();
+        stream.keep_open();
         let (begun, traffic) = (Instant::now(), Traffic::part_of(&client.account.traffic));
         let end = relay(socket, stream, &traffic, cancel).await;
         log_end(name, begun, &traffic, &end);
@@ -471,7 +472,7 @@ impl Server {
     fn refuse_request(&self, client: &Client, failure: &Failure, what: &str) {
         let reason = RefusalReason::of_request(failure);
         if reason == RefusalReason::Rules {
-            return self.refusals.note(reason, &client.name, &failure.text);
+            return self.refusals.record(reason, &client.name, &failure.text);
         }
         tracing::debug!(client = %client.name, "{}", failure.text);
         let whose = if reason == RefusalReason::Target {
@@ -479,7 +480,7 @@ impl Server {
         } else {
             "internal error of the server"
         };
-        self.refusals.note(reason, &client.name, &format_args!("{what}: {whose}"));
+        self.refusals.record(reason, &client.name, &format_args!("{what}: {whose}"));
     }
 
     /// Resolves when the client's credential is revoked or suspended. A suspension gives the failure to send.
@@ -510,7 +511,7 @@ impl PendingMessages {
         message.encode(&mut self.0);
     }
 
-    async fn say(&mut self, stream: &mut impl Transport) -> std::io::Result<()> {
+    async fn send(&mut self, stream: &mut impl Transport) -> std::io::Result<()> {
         let bytes = std::mem::take(&mut self.0);
         stream.write_all(&bytes).await?;
         stream.flush().await
@@ -519,13 +520,13 @@ impl PendingMessages {
     /// Sends a refusal and closes so that the client can read it. Data that the client sent ahead is read first,
     /// because unread data would make closing reset the connection and lose the answer.
     async fn refuse(mut self, mut stream: impl Transport, failure: Failure) {
-        const PATIENCE: Duration = Duration::from_secs(5);
-        const MOST: u64 = 256 * 1_024;
+        const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
+        const MAX_SKIPPED: u64 = 256 * 1_024;
         self.add(&Message::Failed(failure));
-        let _ = timeout(PATIENCE, async {
-            self.say(&mut stream).await?;
+        let _ = timeout(CLOSE_TIMEOUT, async {
+            self.send(&mut stream).await?;
             stream.shutdown().await?;
-            tokio::io::copy(&mut (&mut stream).take(MOST), &mut tokio::io::sink()).await
+            tokio::io::copy(&mut (&mut stream).take(MAX_SKIPPED), &mut tokio::io::sink()).await
         })
         .await;
     }

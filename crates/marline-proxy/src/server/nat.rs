@@ -177,7 +177,7 @@ struct State {
 
 /// State shared by the translations of all clients.
 #[derive(Clone, Debug)]
-pub(super) struct NatShared {
+pub(super) struct SharedNatState {
     /// Sockets of each client.
     places: Arc<Quota<Arc<str>>>,
     ports: MappedPorts,
@@ -185,11 +185,11 @@ pub(super) struct NatShared {
     echoes_told: PermissionLogged,
 }
 
-impl NatShared {
+impl SharedNatState {
     /// State of a server whose clients may have this many sockets.
-    pub(super) fn new(places: Quota<Arc<str>>) -> NatShared {
+    pub(super) fn new(places: Quota<Arc<str>>) -> SharedNatState {
         let (ports, counters, echoes_told) = Default::default();
-        NatShared { places: Arc::new(places), ports, counters, echoes_told }
+        SharedNatState { places: Arc::new(places), ports, counters, echoes_told }
     }
 
     /// Counts of relayed UDP.
@@ -205,7 +205,7 @@ pub(super) struct Nat {
     client: Client,
     rules: watch::Receiver<Arc<Rules>>,
     filtering: UdpFiltering,
-    shared: NatShared,
+    shared: SharedNatState,
     lookups: Arc<Semaphore>,
     state: Mutex<State>,
     me: Weak<Nat>,
@@ -219,7 +219,7 @@ impl Nat {
         client: Client,
         rules: watch::Receiver<Arc<Rules>>,
         filtering: UdpFiltering,
-        shared: NatShared,
+        shared: SharedNatState,
     ) -> Arc<Nat> {
         let state = Mutex::new(State {
             sockets: BTreeMap::new(),
@@ -273,7 +273,7 @@ impl Nat {
             Item::Known(_) => set_unsolicited(state, flow, UnsolicitedReaction::Known),
             Item::Unknown => set_unsolicited(state, flow, UnsolicitedReaction::New),
             Item::Refused(_) => set_unsolicited(state, flow, UnsolicitedReaction::Unwanted),
-            Item::Closed { socket } => forget(state, socket),
+            Item::Closed { socket } => remove_socket(state, socket),
             Item::Echo { socket, hops, sequence, to, payload } => {
                 self.on_echo(state, now, &Request { socket, hops, sequence, to, payload });
             }
@@ -286,7 +286,7 @@ impl Nat {
 
     /// A datagram of a flow that the client opened.
     fn on_data(&self, state: &mut State, now: Instant, flow: u64, payload: &[u8]) {
-        match state.flows.touch(flow, now) {
+        match state.flows.mark_used(flow, now) {
             Some((key, Flow::Open { peer, .. }, _)) => {
                 let (socket, peer) = (key.socket, *peer);
                 self.forward(state, now, socket, peer, payload);
@@ -324,7 +324,7 @@ impl Nat {
     ) {
         let known = state.flows.find(&key) == Some(flow);
         if !known {
-            self.begin(state, now, flow, key);
+            self.begin_flow(state, now, flow, key);
         }
         match state.flows.get(flow).map(|(_, flow)| flow) {
             Some(Flow::Open { peer, named }) => {
@@ -352,12 +352,12 @@ impl Nat {
         }
     }
 
-    fn begin(&self, state: &mut State, now: Instant, flow: u64, key: FlowKey) {
+    fn begin_flow(&self, state: &mut State, now: Instant, flow: u64, key: FlowKey) {
         count(&self.shared.counters.flows);
         let begun = match self.map(state, now, key.socket) {
             Err(code) => Flow::Refused(code),
             Ok(()) => match address_of(&key.peer) {
-                Some(address) => self.judge(address),
+                Some(address) => self.apply_rules(address),
                 None => self.look_up(flow, &key),
             },
         };
@@ -382,7 +382,7 @@ impl Nat {
     }
 
     /// Applies the rules to an address.
-    fn judge(&self, address: SocketAddr) -> Flow {
+    fn apply_rules(&self, address: SocketAddr) -> Flow {
         match self.way_to(address) {
             Ok(way) => Flow::Open { peer: Peer { address, way }, named: false },
             Err(refused) => {
@@ -401,7 +401,7 @@ impl Nat {
             return Ok(());
         }
         let place = loop {
-            match self.shared.places.enter(Arc::clone(&self.client.name)) {
+            match self.shared.places.take_permit(Arc::clone(&self.client.name)) {
                 Ok(place) => break place,
                 Err(_) if self.forget_oldest(state) => {}
                 Err(_) => return Err(ErrorCode::ResourceExceeded),
@@ -417,7 +417,7 @@ impl Nat {
         let oldest = state.sockets.iter().min_by_key(|(_, mapping)| mapping.used_at());
         let Some(oldest) = oldest.map(|(socket, _)| *socket) else { return false };
         count(&self.shared.counters.sockets_forgotten);
-        forget(state, oldest);
+        remove_socket(state, oldest);
         true
     }
 
@@ -432,7 +432,7 @@ impl Nat {
         let mut state = self.lock();
         let idle = state.sockets.iter().filter(|(_, mapping)| mapping.is_idle(now));
         let idle: Vec<u32> = idle.map(|(socket, _)| *socket).collect();
-        idle.into_iter().for_each(|socket| forget(&mut state, socket));
+        idle.into_iter().for_each(|socket| remove_socket(&mut state, socket));
         state.echoes.sweep(now);
     }
 
@@ -501,7 +501,7 @@ impl Nat {
         let key = FlowKey { socket, peer };
         if let Some(flow) = state.flows.find(&key) {
             self.client.account.traffic.count(payload.len() as u64, 0);
-            state.flows.touch(flow, now);
+            state.flows.mark_used(flow, now);
             if let Some(mapping) = state.sockets.get_mut(&socket) {
                 mapping.answered(now);
             }
@@ -511,9 +511,9 @@ impl Nat {
     }
 }
 
-fn forget(state: &mut State, socket: u32) {
+fn remove_socket(state: &mut State, socket: u32) {
     state.sockets.remove(&socket);
-    state.echoes.forget(socket);
+    state.echoes.remove(socket);
     state.flows.remove_socket(socket);
     state.unasked.remove_socket(socket);
 }

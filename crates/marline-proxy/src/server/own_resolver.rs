@@ -27,7 +27,7 @@ pub(super) fn addresses(rules: &Rules) -> Result<Vec<SocketAddr>, Failure> {
         std::fs::read_to_string(RESOLV_CONF).unwrap_or_else(|_| "nameserver 127.0.0.1".into());
     let mut refusal = None;
     let mut allowed = Vec::new();
-    for address in listed(&text) {
+    for address in parse_resolvers(&text) {
         match rules.check_denied(address) {
             Ok(()) => allowed.push(SocketAddr::new(address, DNS_PORT)),
             Err(refused) => refusal = refusal.or(Some(refused)),
@@ -44,7 +44,7 @@ pub(super) fn addresses(rules: &Rules) -> Result<Vec<SocketAddr>, Failure> {
 }
 
 /// Resolvers listed in a `resolv.conf`, up to the number that the C library uses.
-fn listed(text: &str) -> Vec<IpAddr> {
+fn parse_resolvers(text: &str) -> Vec<IpAddr> {
     resolv_conf::addresses(text).take(MAX_RESOLVERS).collect()
 }
 
@@ -56,7 +56,7 @@ mod tests {
     fn the_first_three_are_asked_and_comments_are_not() {
         let text = "# nameserver 192.0.2.9\nnameserver 127.0.0.53 # stub\nnameserver\t2001:db8::1\n\
                     nameserver fe80::1%eth0\nnameserverx 9\nnameserver 1.1.1.1\nnameserver 1.0.0.1";
-        let shown: Vec<String> = listed(text).iter().map(ToString::to_string).collect();
+        let shown: Vec<String> = parse_resolvers(text).iter().map(ToString::to_string).collect();
         assert_eq!(shown, ["127.0.0.53", "2001:db8::1", "1.1.1.1"]);
     }
 }

@@ -81,7 +81,7 @@ pub(super) struct Refusals {
 
 impl Refusals {
     /// Counts and logs a refusal. `who` is an address or a credential.
-    pub(super) fn note(&self, reason: RefusalReason, who: &dyn Display, why: &dyn Display) {
+    pub(super) fn record(&self, reason: RefusalReason, who: &dyn Display, why: &dyn Display) {
         self.counts[reason as usize].fetch_add(1, Ordering::Relaxed);
         // Port scanners cause these all the time, so they are no reason for a warning.
         match reason {
@@ -108,7 +108,7 @@ mod tests {
         let refusals = Refusals::default();
         for (place, reason) in RefusalReason::ALL.into_iter().enumerate() {
             assert_eq!(reason as usize, place);
-            (0..=place).for_each(|_| refusals.note(reason, &"somebody", &"why"));
+            (0..=place).for_each(|_| refusals.record(reason, &"somebody", &"why"));
         }
         let counts: Vec<u64> = refusals.counts().map(|(_, count)| count).collect();
         assert_eq!(counts, [1, 2, 3, 4, 5, 6, 7, 8, 9, 10]);

@@ -37,7 +37,7 @@ const TOTAL: usize = 256;
 /// Visitors of one address that wait to be accepted. Further ones wait in the kernel's queue.
 const WAITING: usize = 64;
 /// How long a visitor waits to be accepted.
-const PATIENCE: Duration = Duration::from_secs(30);
+const VISITOR_TIMEOUT: Duration = Duration::from_secs(30);
 /// Time without a keepalive after which the client is considered gone.
 const SILENCE: Duration = Duration::from_secs(120);
 /// Time within which the old listener of an address ends.
@@ -58,7 +58,7 @@ async fn running_timeout<F: Future>(limit: Duration, future: F) -> Result<F::Out
 
 /// A visitor that waits to be accepted.
 #[derive(Debug)]
-struct Waiting {
+struct WaitingVisitor {
     socket: TcpStream,
     from: SocketAddr,
     of: Digest,
@@ -78,7 +78,7 @@ struct Owner {
 struct State {
     next: u64,
     owners: BTreeMap<SocketAddr, Owner>,
-    waiting: BTreeMap<VisitorId, Waiting>,
+    waiting: BTreeMap<VisitorId, WaitingVisitor>,
 }
 
 /// All remote forwards of a server.
@@ -91,7 +91,7 @@ pub(super) struct Remotes {
 
 /// An address at which a client listens. Dropping it releases the address.
 #[derive(Debug)]
-struct Held {
+struct HeldAddress {
     wanted: SocketAddr,
     number: u64,
     state: Arc<Mutex<State>>,
@@ -99,7 +99,7 @@ struct Held {
     _place: Permit<Arc<str>>,
 }
 
-impl Held {
+impl HeldAddress {
     /// Resolves when another connection has taken the address.
     async fn displaced(&mut self) -> Failure {
         let _ = (&mut self.displaced).await;
@@ -113,7 +113,7 @@ fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
     state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Drop for Held {
+impl Drop for HeldAddress {
     fn drop(&mut self) {
         let mut state = lock(&self.state);
         if state.owners.get(&self.wanted).is_some_and(|owner| owner.number == self.number) {
@@ -159,18 +159,18 @@ impl Remotes {
     }
 
     /// Takes the visitor with this id if it waits for this client.
-    fn take(&self, id: VisitorId, client: &Client) -> Option<Waiting> {
+    fn take_visitor(&self, id: VisitorId, client: &Client) -> Option<WaitingVisitor> {
         let mut state = lock(&self.state);
         let is_theirs = state.waiting.get(&id)?.of.matches(&client.digest);
         is_theirs.then(|| state.waiting.remove(&id)).flatten()
     }
 
     /// Listens for a client at the wanted address, if the rules allow it.
-    async fn hold(
+    async fn listen_for(
         &self,
         client: &Client,
         wanted: SocketAddr,
-    ) -> Result<(Held, TcpListener), Failure> {
+    ) -> Result<(HeldAddress, TcpListener), Failure> {
         self.check(client, wanted)?;
         let displaced = self.displace(client, wanted);
         let until = Instant::now() + HANDOVER;
@@ -196,8 +196,8 @@ impl Remotes {
         &self,
         client: &Client,
         wanted: SocketAddr,
-    ) -> Result<(Held, TcpListener), Failure> {
-        let _place = self.places.enter(Arc::clone(&client.name)).map_err(|_| {
+    ) -> Result<(HeldAddress, TcpListener), Failure> {
+        let _place = self.places.take_permit(Arc::clone(&client.name)).map_err(|_| {
             let text = format!(
                 "too many remote forwards: at most {PER_CLIENT} per client and {TOTAL} in total"
             );
@@ -219,12 +219,12 @@ impl Remotes {
         state.owners.insert(owned, Owner { number, client: client.digest, _displaced });
         drop(state);
         let (wanted, state) = (owned, Arc::clone(&self.state));
-        Ok((Held { wanted, number, state, displaced, _place }, listener))
+        Ok((HeldAddress { wanted, number, state, displaced, _place }, listener))
     }
 }
 
 /// Why a control connection ends.
-enum End {
+enum ControlEnd {
     /// No error.
     Orderly,
     /// The client receives the failure.
@@ -233,9 +233,9 @@ enum End {
     Broken,
 }
 
-impl From<Failure> for End {
-    fn from(failure: Failure) -> End {
-        End::Refused(failure)
+impl From<Failure> for ControlEnd {
+    fn from(failure: Failure) -> ControlEnd {
+        ControlEnd::Refused(failure)
     }
 }
 
@@ -266,20 +266,20 @@ impl Visitors {
     }
 
     /// Adds a waiting visitor. Returns the message that announces it to the client.
-    fn admit(&mut self, visitor: Waiting) -> anyhow::Result<Message> {
+    fn admit(&mut self, visitor: WaitingVisitor) -> anyhow::Result<Message> {
         let id = VisitorId::random()?;
         let from = visitor.from;
         let mut state = lock(&self.state);
         while self.queue.front().is_some_and(|(_, id)| !state.waiting.contains_key(id)) {
             self.queue.pop_front();
         }
-        self.queue.push_back((Instant::now() + PATIENCE, id));
+        self.queue.push_back((Instant::now() + VISITOR_TIMEOUT, id));
         state.waiting.insert(id, visitor);
         Ok(Message::Visitor { id, from })
     }
 
     /// Resolves when the first visitor has waited too long.
-    async fn late(first: Option<(Instant, VisitorId)>) {
+    async fn wait_for_late(first: Option<(Instant, VisitorId)>) {
         match first {
             Some((at, _)) => sleep_until(at).await,
             None => std::future::pending().await,
@@ -319,7 +319,7 @@ impl Server {
         wanted: SocketAddr,
     ) {
         let name = &client.name;
-        let (mut held, listener) = match self.remotes.hold(client, wanted).await {
+        let (mut held, listener) = match self.remotes.listen_for(client, wanted).await {
             Ok(held) => held,
             Err(failure) => {
                 self.refuse_request(client, &failure, "an address to listen at");
@@ -327,7 +327,7 @@ impl Server {
             }
         };
         unsaid.add(&Message::Listening(listener.local_addr().unwrap_or(wanted)));
-        if unsaid.say(&mut stream).await.is_err() {
+        if unsaid.send(&mut stream).await.is_err() {
             return stream.abort();
         }
         let address = held.wanted;
@@ -337,35 +337,35 @@ impl Server {
             // One pending answer serves for all keepalives.
             let (ask, asked) = mpsc::channel(1);
             tokio::select! {
-                end = self.hear(reader, ask, client) => end,
-                end = self.tell(writer, asked, &listener, client) => end,
+                end = self.read_messages(reader, ask, client) => end,
+                end = self.write_messages(writer, asked, &listener, client) => end,
                 failure = held.displaced() => failure.into(),
                 failure = self.remotes.forbidden(client, wanted) => failure.into(),
-                () = self.stop.handed_over() => End::Orderly,
-                ended = self.wait_until_revoked(client) => ended.map_or(End::Broken, End::Refused),
+                () = self.stop.handed_over() => ControlEnd::Orderly,
+                ended = self.wait_until_revoked(client) => ended.map_or(ControlEnd::Broken, ControlEnd::Refused),
             }
         };
         drop((listener, held));
         tracing::info!(client = %name, %address, "remote forward closed");
         match end {
-            End::Orderly => drop(timeout(HANDOVER, stream.shutdown()).await),
-            End::Refused(failure) => super::refuse(stream, failure).await,
-            End::Broken => stream.abort(),
+            ControlEnd::Orderly => drop(timeout(HANDOVER, stream.shutdown()).await),
+            ControlEnd::Refused(failure) => super::refuse(stream, failure).await,
+            ControlEnd::Broken => stream.abort(),
         }
     }
 
     /// Reads the client's messages.
-    async fn hear<S: Transport>(
+    async fn read_messages<S: Transport>(
         &self,
         mut reader: ReadHalf<&mut S>,
         ask: mpsc::Sender<()>,
         client: &Client,
-    ) -> End {
+    ) -> ControlEnd {
         loop {
             match running_timeout(SILENCE, Message::read(&mut reader)).await {
                 Ok(Ok(Message::Alive)) => drop(ask.try_send(())),
                 Ok(Ok(Message::Decline(id))) => {
-                    if let Some(visitor) = self.remotes.take(id, client) {
+                    if let Some(visitor) = self.remotes.take_visitor(id, client) {
                         visitor.socket.abort();
                     }
                 }
@@ -377,25 +377,25 @@ impl Server {
                     return Failure::new(ErrorCode::Malformed, error.to_string()).into();
                 }
                 Ok(Err(error)) if error.kind() == io::ErrorKind::UnexpectedEof => {
-                    return End::Orderly;
+                    return ControlEnd::Orderly;
                 }
-                Ok(Err(_)) => return End::Broken,
+                Ok(Err(_)) => return ControlEnd::Broken,
                 Err(_) => {
                     tracing::info!(client = %client.name, "keepalive timed out");
-                    return End::Broken;
+                    return ControlEnd::Broken;
                 }
             }
         }
     }
 
     /// Announces visitors to the client and answers its keepalives.
-    async fn tell<S: Transport>(
+    async fn write_messages<S: Transport>(
         &self,
         mut writer: WriteHalf<&mut S>,
         mut asked: mpsc::Receiver<()>,
         listener: &TcpListener,
         client: &Client,
-    ) -> End {
+    ) -> ControlEnd {
         let places = Arc::new(Semaphore::new(WAITING));
         let state = Arc::clone(&self.remotes.state);
         let mut visitors = Visitors { state, queue: VecDeque::new(), places };
@@ -404,13 +404,13 @@ impl Server {
                 (socket, from, _place) = visitors.next(listener) => {
                     let _ = socket.set_nodelay(true);
                     let of = client.digest;
-                    match visitors.admit(Waiting { socket, from, of, _place }) {
+                    match visitors.admit(WaitingVisitor { socket, from, of, _place }) {
                         Ok(message) => message,
-                        Err(_) => return End::Broken,
+                        Err(_) => return ControlEnd::Broken,
                     }
                 }
                 Some(()) = asked.recv() => Message::Alive,
-                () = Visitors::late(visitors.queue.front().copied()) => {
+                () = Visitors::wait_for_late(visitors.queue.front().copied()) => {
                     visitors.expire();
                     continue;
                 }
@@ -420,8 +420,8 @@ impl Server {
                 writer.write_all(&bytes).await?;
                 writer.flush().await
             };
-            if !matches!(timeout(PATIENCE, write).await, Ok(Ok(()))) {
-                return End::Broken;
+            if !matches!(timeout(VISITOR_TIMEOUT, write).await, Ok(Ok(()))) {
+                return ControlEnd::Broken;
             }
         }
     }
@@ -435,15 +435,15 @@ impl Server {
         id: VisitorId,
     ) -> Option<Channel<T>> {
         unsaid.add(&Message::Working);
-        let Some(visitor) = self.remotes.take(id, client) else {
+        let Some(visitor) = self.remotes.take_visitor(id, client) else {
             let text = "no connection is waiting under this id";
             let failure = Failure::new(ErrorCode::DestinationUnreachable, text);
             unsaid.refuse(stream, failure).await;
             return None;
         };
-        let Waiting { socket, from, _place, .. } = visitor;
+        let WaitingVisitor { socket, from, _place, .. } = visitor;
         drop(_place);
-        self.join(stream, unsaid, client, socket, &from.into()).await
+        self.confirm_and_relay(stream, unsaid, client, socket, &from.into()).await
     }
 }
 

@@ -23,7 +23,7 @@ const TOTAL: usize = 16_384;
 
 /// A known session.
 #[derive(Clone, Debug)]
-struct Known {
+struct KnownSession {
     session: Arc<Session>,
     client: Client,
     ends: Instant,
@@ -31,7 +31,7 @@ struct Known {
 
 #[derive(Debug, Default)]
 struct Table {
-    known: BTreeMap<SessionId, Known>,
+    known: BTreeMap<SessionId, KnownSession>,
     /// In order of creation, which is the order of expiry. Includes some removed ids.
     order: VecDeque<SessionId>,
     /// By credential name, in order of creation.
@@ -66,7 +66,7 @@ impl Table {
             return;
         }
         self.checked = Some(Arc::clone(credentials));
-        let revoked = |known: &&Known| credentials.find(&known.client.digest).is_none();
+        let revoked = |known: &&KnownSession| credentials.find(&known.client.digest).is_none();
         let gone: Vec<_> = self.known.values().filter(revoked).map(|k| k.session.id()).collect();
         gone.into_iter().for_each(|id| self.remove(id));
     }
@@ -123,7 +123,7 @@ impl Sessions {
     }
 
     /// Adds a session of `client`.
-    pub(super) fn begin(&self, session: Arc<Session>, client: &Client) {
+    pub(super) fn add_session(&self, session: Arc<Session>, client: &Client) {
         let now = Instant::now();
         let mut table = lock(&self.table);
         table.sweep(now, &self.credentials.borrow());
@@ -132,9 +132,9 @@ impl Sessions {
         let client = client.clone();
         table.order.push_back(id);
         table.by_client.entry(Arc::clone(&client.name)).or_default().push_back(id);
-        table.known.insert(id, Known { session, client, ends: now + self.lifetime });
+        table.known.insert(id, KnownSession { session, client, ends: now + self.lifetime });
         if !std::mem::replace(&mut table.watched, true) {
-            tokio::spawn(forget(Arc::downgrade(&self.table), self.credentials.clone()));
+            tokio::spawn(expire_sessions(Arc::downgrade(&self.table), self.credentials.clone()));
         }
     }
 
@@ -154,7 +154,10 @@ impl Sessions {
 }
 
 /// Removes sessions when they expire or their credential is removed, until none is left.
-async fn forget(table: Weak<Mutex<Table>>, mut credentials: watch::Receiver<Arc<Credentials>>) {
+async fn expire_sessions(
+    table: Weak<Mutex<Table>>,
+    mut credentials: watch::Receiver<Arc<Credentials>>,
+) {
     let mut followed = true;
     while let Some(table) = table.upgrade() {
         let next = {

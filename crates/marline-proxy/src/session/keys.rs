@@ -12,14 +12,14 @@ use ring::hkdf::{HKDF_SHA256, KeyType, Prk, Salt};
 use zeroize::Zeroizing;
 
 use super::ready_keys::{KeyNumber, with_key};
-use crate::record::LARGE;
+use crate::record::MAX_PLAINTEXT;
 
 /// Length of the AEAD's tag in bytes.
 pub const TAG_LEN: usize = 16;
 /// Length of a record's length field in bytes.
 pub const LENGTH_LEN: usize = 2;
 /// Longest record, with its length field, in bytes.
-pub const MAX_RECORD: usize = record_len(LARGE);
+pub const MAX_RECORD: usize = record_len(MAX_PLAINTEXT);
 /// Records per key. With the longest records these are 2^34 bytes, which is below the limit of every AEAD (RFC 9001
 /// appendix B).
 const RECORDS_PER_KEY: u64 = 1 << 20;
@@ -151,9 +151,9 @@ impl Direction {
         self.with_key(|key| key.open_in_place(nonce, Aad::from(header), &mut tag).is_ok())
     }
 
-    /// Appends a record of `plaintext`, which is no longer than [`LARGE`].
+    /// Appends a record of `plaintext`, which is no longer than [`MAX_PLAINTEXT`].
     pub(super) fn seal_record(&mut self, plaintext: &[u8], out: &mut Vec<u8>) {
-        debug_assert!(plaintext.len() <= LARGE);
+        debug_assert!(plaintext.len() <= MAX_PLAINTEXT);
         let length = ((plaintext.len() + TAG_LEN) as u16).to_be_bytes();
         out.extend_from_slice(&length);
         let start = out.len();

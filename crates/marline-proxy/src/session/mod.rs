@@ -131,7 +131,7 @@ impl Session {
 
     /// The session, for a server that is reached at these addresses of its own.
     #[must_use]
-    pub fn at(self, own: Vec<SocketAddr>) -> Session {
+    pub fn with_addresses(self, own: Vec<SocketAddr>) -> Session {
         Session { own, ..self }
     }
 

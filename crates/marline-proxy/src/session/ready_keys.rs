@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use ring::aead::LessSafeKey;
 
 /// Keys per thread: about 150 kB, if the thread ever seals or opens a record.
-const PLACES: usize = 256;
+const CACHED_KEYS: usize = 256;
 
 thread_local! {
     static KEYS: RefCell<Vec<Option<(KeyNumber, LessSafeKey)>>> = const { RefCell::new(Vec::new()) };
@@ -28,12 +28,12 @@ pub(super) struct KeyNumber(u64);
 impl KeyNumber {
     /// The next number.
     pub(super) fn next() -> KeyNumber {
-        static NEXT: AtomicU64 = AtomicU64::new(0);
-        KeyNumber(NEXT.fetch_add(1, Ordering::Relaxed))
+        static NEXT_NUMBER: AtomicU64 = AtomicU64::new(0);
+        KeyNumber(NEXT_NUMBER.fetch_add(1, Ordering::Relaxed))
     }
 
-    const fn place(self) -> usize {
-        (self.0 % PLACES as u64) as usize
+    const fn index(self) -> usize {
+        (self.0 % CACHED_KEYS as u64) as usize
     }
 }
 
@@ -46,9 +46,9 @@ pub(super) fn with_key<R>(
 ) -> R {
     KEYS.with_borrow_mut(|keys| {
         if keys.is_empty() {
-            keys.resize_with(PLACES, || None);
+            keys.resize_with(CACHED_KEYS, || None);
         }
-        let place = &mut keys[number.place()];
+        let place = &mut keys[number.index()];
         match place {
             Some((ready, key)) if *ready == number => act(key),
             _ => act(&place.insert((number, make())).1),
@@ -84,7 +84,7 @@ mod tests {
 
     #[test]
     fn a_key_is_made_once_until_its_place_is_needed() {
-        let beside = 3 + PLACES as u64;
+        let beside = 3 + CACHED_KEYS as u64;
         assert_eq!(made(&[3, 4, 3, 4]), 2);
         assert_eq!(made(&[3, beside - 1, 3]), 2);
         assert_eq!(made(&[3, beside, beside, 3]), 3);

@@ -15,13 +15,13 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::LIFETIME;
 use super::keys::{Keys, LENGTH_LEN, MAX_RECORD, TAG_LEN};
-use crate::record::{LARGE, RecordSizer};
+use crate::record::{MAX_PLAINTEXT, RecordSizer};
 
 /// Ciphertext held until a flush, so that it leaves together: an answer with its end, or the small records of a
 /// beginning. Beyond this size it is sent at once.
-const HELD: usize = 8 * 1_024;
+const MAX_HELD: usize = 8 * 1_024;
 /// Ciphertext of one write beyond which no further record is started, so that four of the largest leave together.
-const TOGETHER: usize = 3 * MAX_RECORD;
+const MAX_WRITE: usize = 3 * MAX_RECORD;
 /// Ciphertext read ahead.
 const BUFFER_LEN: usize = 2 * MAX_RECORD;
 
@@ -33,7 +33,7 @@ thread_local! {
 
 /// Received data that has not been read.
 #[derive(Default)]
-struct Incoming {
+struct IncomingData {
     /// Set only while it contains data.
     buffer: Option<Box<[u8]>>,
     /// Range of the buffer that is opened and not read yet, ...
@@ -44,7 +44,7 @@ struct Incoming {
     ended: bool,
 }
 
-impl Incoming {
+impl IncomingData {
     /// Opens the next record, if it is complete. An empty one is the end.
     fn open(&mut self, buffer: &mut [u8], keys: &mut Keys) -> io::Result<bool> {
         let (start, end) = self.sealed;
@@ -68,7 +68,7 @@ impl Incoming {
     }
 
     /// Copies opened data to `out`.
-    fn give(&mut self, buffer: &[u8], out: &mut ReadBuf<'_>) {
+    fn copy_opened(&mut self, buffer: &[u8], out: &mut ReadBuf<'_>) {
         let (start, end) = self.plain;
         let count = out.remaining().min(end - start);
         out.put_slice(&buffer[start..start + count]);
@@ -122,7 +122,7 @@ impl Incoming {
     }
 
     /// Frees unused space.
-    fn trim(&mut self) {
+    fn free_unused(&mut self) {
         if let Some(buffer) = self.buffer.take_if(|buffer| buffer.len() == BUFFER_LEN) {
             self.keep_rest(&buffer);
             SPARE_IN.set(Some(buffer));
@@ -143,7 +143,7 @@ pub struct Sealed<T> {
     inner: T,
     keys: Keys,
     sizer: RecordSizer,
-    incoming: Incoming,
+    incoming: IncomingData,
     /// Sealed data that waits for a flush or for the stream below.
     outgoing: Vec<u8>,
     /// True if our end of direction is sealed.
@@ -160,7 +160,7 @@ impl<T> Sealed<T> {
             inner,
             keys,
             sizer: RecordSizer::default(),
-            incoming: Incoming::default(),
+            incoming: IncomingData::default(),
             outgoing: preface,
             ending: false,
             kept: false,
@@ -189,7 +189,7 @@ impl<T> Sealed<T> {
     /// Size of the buffers in bytes. `trim`: unused space is freed first.
     pub fn buffered(&mut self, trim: bool) -> u64 {
         if trim {
-            self.incoming.trim();
+            self.incoming.free_unused();
         }
         let incoming = self.incoming.buffer.as_ref().map_or(0, |buffer| buffer.len());
         (incoming + self.outgoing.capacity()) as u64
@@ -260,7 +260,7 @@ impl<T: AsyncRead + Unpin> Sealed<T> {
         // The last call did not have room for everything.
         let left_over = !self.incoming.is_empty();
         loop {
-            self.incoming.give(buffer, out);
+            self.incoming.copy_opened(buffer, out);
             if out.remaining() == 0 || self.incoming.ended {
                 return Poll::Ready(Ok(()));
             }
@@ -268,8 +268,8 @@ impl<T: AsyncRead + Unpin> Sealed<T> {
                 continue;
             }
             let given = out.filled().len() - begun;
-            let bulk = given >= LARGE || left_over;
-            if given > 0 && (!bulk || out.remaining() < LARGE) {
+            let bulk = given >= MAX_PLAINTEXT || left_over;
+            if given > 0 && (!bulk || out.remaining() < MAX_PLAINTEXT) {
                 return Poll::Ready(Ok(()));
             }
             self.incoming.make_room(buffer);
@@ -305,7 +305,7 @@ impl<T: AsyncRead + Unpin> AsyncRead for Sealed<T> {
         }
         let mut buffer = this.incoming.take_buffer();
         let result = this.poll_records(cx, &mut buffer, out);
-        this.incoming.keep_buffer(buffer, out.capacity() < LARGE);
+        this.incoming.keep_buffer(buffer, out.capacity() < MAX_PLAINTEXT);
         result
     }
 }
@@ -320,7 +320,7 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for Sealed<T> {
         if this.ending {
             return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
         }
-        if this.outgoing.len() >= HELD {
+        if this.outgoing.len() >= MAX_HELD {
             ready!(this.poll_drain(cx))?;
         }
         if bytes.is_empty() {
@@ -328,13 +328,13 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for Sealed<T> {
         }
         let now = Instant::now();
         let mut taken = 0;
-        while taken < bytes.len() && this.outgoing.len() <= TOGETHER {
+        while taken < bytes.len() && this.outgoing.len() <= MAX_WRITE {
             let count = (bytes.len() - taken).min(this.sizer.next(now));
             this.seal(&bytes[taken..taken + count]);
             this.sizer.wrote(count, now);
             taken += count;
         }
-        if this.outgoing.len() >= HELD {
+        if this.outgoing.len() >= MAX_HELD {
             // The next call handles the rest.
             let _ = this.poll_drain(cx)?;
         }

@@ -255,7 +255,7 @@ async fn the_listener_gets_the_requested_target() {
     let targets = ["192.0.2.1:80", "[2001:db8::1]:443", "example.org:22"];
     for target in targets.map(|text| text.parse::<Target>().unwrap()) {
         let (mut app, mut port) = duplex(4096);
-        let (asked, heard) = tokio::join!(ask(&mut app, &target), async {
+        let (asked, heard) = tokio::join!(request_target(&mut app, &target), async {
             let heard = accept(&mut port).await.unwrap();
             reply(&mut port, Version::Five, Reply::Succeeded).await.unwrap();
             port.write_all(b"first byte").await.unwrap();
@@ -273,7 +273,7 @@ async fn the_listener_gets_the_requested_target() {
 async fn refusals_are_errors_with_their_reason() {
     let (mut app, mut port) = duplex(4096);
     let target = "example.org:22".parse().unwrap();
-    let (asked, _) = tokio::join!(ask(&mut app, &target), async {
+    let (asked, _) = tokio::join!(request_target(&mut app, &target), async {
         accept(&mut port).await.unwrap();
         reply(&mut port, Version::Five, Reply::ConnectionRefused).await.unwrap();
     });

@@ -77,7 +77,7 @@ impl<T> FlowTable<T> {
     }
 
     /// Marks a flow as used now. Returns its key, its state and the time of its previous use.
-    pub(crate) fn touch(
+    pub(crate) fn mark_used(
         &mut self,
         number: u64,
         now: Instant,
@@ -179,7 +179,7 @@ mod tests {
         for port in 1..=3 {
             assert_eq!(table.open(key(0, port), (), now), (2 * u64::from(port), false));
         }
-        assert!(table.touch(2, now).is_some());
+        assert!(table.mark_used(2, now).is_some());
         assert_eq!(table.open(key(0, 4), (), now), (8, true));
         assert_eq!((table.find(&key(0, 1)), table.find(&key(0, 2))), (Some(2), None));
         assert!(table.is_consistent());

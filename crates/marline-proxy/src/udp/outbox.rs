@@ -21,7 +21,7 @@ impl Outbox {
     }
 
     /// Largest datagram whose item the lane accepts, in bytes, if there is one. An item is one byte longer.
-    pub(crate) fn most(&self) -> Option<usize> {
+    pub(crate) fn max_datagram(&self) -> Option<usize> {
         self.largest.checked_sub(1).map(|most| most.min(MAX_APPLICATION_DATAGRAM))
     }
 

@@ -51,7 +51,7 @@ impl Capped {
         Capped { inner, ratio, mss, cap: None, next_at: Instant::ZERO }
     }
 
-    fn judge(&mut self, ack: &AckSample) {
+    fn update_cap(&mut self, ack: &AckSample) {
         let (Some(srtt), Some(base)) = (ack.srtt, ack.min_rtt) else { return };
         let share = base.as_secs_f64() * self.ratio / srtt.as_secs_f64().max(1e-9);
         if ack.now < self.next_at || (self.cap.is_none() && share >= 1.0) {
@@ -70,7 +70,7 @@ impl CongestionController for Capped {
     }
 
     fn on_ack(&mut self, ack: &AckSample, me: SubflowId, group: &[SubflowView]) {
-        self.judge(ack);
+        self.update_cap(ack);
         if self.cap.is_some_and(|cap| cap < self.inner.window()) {
             // As for an application that sends little, neither the curve nor slow start advances.
             let idle = AckSample { cwnd_limited: false, prior_in_flight: 0, ..*ack };

@@ -49,7 +49,7 @@ impl Member {
         self.window / self.rtt
     }
 
-    fn of(view: &SubflowView) -> Option<Member> {
+    fn from_view(view: &SubflowView) -> Option<Member> {
         let rtt = view.srtt?.as_nanos() as f64 / 1e9;
         let repairing = view.phase != Phase::Open && view.ssthresh != u64::MAX;
         let bytes = if repairing { view.ssthresh } else { view.cwnd };
@@ -73,7 +73,7 @@ impl Group {
     fn read(&mut self, views: &[SubflowView], me: SubflowId, window: f64) {
         self.members.clear();
         for view in views {
-            if let Some(mut member) = Member::of(view) {
+            if let Some(mut member) = Member::from_view(view) {
                 if view.id == me {
                     member.window = window;
                     member.is_me = true;
@@ -83,13 +83,13 @@ impl Group {
         }
     }
 
-    fn me(&self) -> Option<&Member> {
+    fn own_member(&self) -> Option<&Member> {
         self.members.iter().find(|member| member.is_me)
     }
 
     /// Whether there is no other subflow to couple with.
     fn is_alone(&self) -> bool {
-        self.members.len() < 2 || self.me().is_none()
+        self.members.len() < 2 || self.own_member().is_none()
     }
 
     /// Total rate in segments per second.
@@ -104,7 +104,7 @@ pub trait Coupling: Debug + Send + Default {
     fn increase(group: &Group) -> f64;
 
     /// Share of the window that remains after a loss.
-    fn keeps(_group: &Group) -> f64 {
+    fn remaining_share(_group: &Group) -> f64 {
         0.5
     }
 }
@@ -128,7 +128,7 @@ impl<C: Coupling> Coupled<C> {
         }
     }
 
-    fn look(&mut self, views: &[SubflowView], me: SubflowId) {
+    fn update_members(&mut self, views: &[SubflowView], me: SubflowId) {
         let segments = self.window.cwnd() / self.window.mss();
         self.group.read(views, me, segments);
     }
@@ -143,7 +143,7 @@ impl<C: Coupling> CongestionController for Coupled<C> {
         if rest <= 0.0 || !self.window.is_limit(ack) {
             return;
         }
-        self.look(views, me);
+        self.update_members(views, me);
         let (cwnd, mss) = (self.window.cwnd(), self.window.mss());
         let acked = rest / mss;
         let per_segment = if self.group.is_alone() { mss / cwnd } else { C::increase(&self.group) };
@@ -158,8 +158,8 @@ impl<C: Coupling> CongestionController for Coupled<C> {
         me: SubflowId,
         views: &[SubflowView],
     ) {
-        self.look(views, me);
-        let keeps = if self.group.is_alone() { 0.5 } else { C::keeps(&self.group) };
+        self.update_members(views, me);
+        let keeps = if self.group.is_alone() { 0.5 } else { C::remaining_share(&self.group) };
         self.window.on_signal(signal, keeps);
     }
 

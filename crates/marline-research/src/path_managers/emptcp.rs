@@ -49,12 +49,12 @@ pub use energy_base::{EnergyBase, InterfaceSet, Rates};
 use meter::Meter;
 
 /// Shortest and longest time between two samples while bytes pass.
-const LOOK: Duration = Duration::from_millis(50);
+const MIN_SAMPLE_INTERVAL: Duration = Duration::from_millis(50);
 const MAX_SAMPLE_INTERVAL: Duration = Duration::from_secs(1);
 /// Pause that ends a transfer.
 const PAUSE: Duration = Duration::from_millis(500);
 /// Minimum duration of a choice.
-const STAY: Duration = Duration::from_secs(2);
+const MIN_STAY: Duration = Duration::from_secs(2);
 
 /// Settings of eMPTCP.
 #[derive(Copy, Clone, Debug, PartialEq)]
@@ -145,7 +145,7 @@ impl Emptcp {
     }
 
     /// Counts the bytes that passed, and decides again.
-    fn look(&mut self, cx: &PathContext<'_>) {
+    fn measure_and_decide(&mut self, cx: &PathContext<'_>) {
         let mut moved = [0, 0];
         let mut sent_now = 0;
         for view in cx.subflows {
@@ -155,8 +155,8 @@ impl Emptcp {
             moved[usize::from(on_cellular(view, cx))] += sent + received;
             sent_now += sent;
         }
-        self.wifi.look(cx.now, moved[0]);
-        self.cellular.look(cx.now, moved[1]);
+        self.wifi.add_bytes(cx.now, moved[0]);
+        self.cellular.add_bytes(cx.now, moved[1]);
         let bytes = moved[0] + moved[1];
         if bytes > 0 {
             self.last_moved_at = Some(cx.now);
@@ -167,7 +167,9 @@ impl Emptcp {
         } else if self.idle_for(cx.now) > PAUSE {
             self.transfer = None;
         }
-        self.look_at = Some(cx.now + (self.idle_for(cx.now) / 8).clamp(LOOK, MAX_SAMPLE_INTERVAL));
+        self.look_at = Some(
+            cx.now + (self.idle_for(cx.now) / 8).clamp(MIN_SAMPLE_INTERVAL, MAX_SAMPLE_INTERVAL),
+        );
     }
 
     fn idle_for(&self, now: Instant) -> Duration {
@@ -178,7 +180,7 @@ impl Emptcp {
         let wifi_works = cx.subflows.iter().any(|view| !on_cellular(view, cx) && is_working(view));
         let set = if !wifi_works {
             InterfaceSet::Both
-        } else if cx.now.since(self.set_at) < STAY {
+        } else if cx.now.since(self.set_at) < MIN_STAY {
             self.set
         } else {
             self.choose_interfaces(cx.now)
@@ -281,7 +283,7 @@ impl PathManager for Emptcp {
         self.mesh.on_event(event, &PathContext { local: &local, ..*cx });
         self.established |= matches!(event, PathEvent::Established);
         if self.established {
-            self.look_at.get_or_insert(cx.now + LOOK);
+            self.look_at.get_or_insert(cx.now + MIN_SAMPLE_INTERVAL);
             self.update(cx);
         }
     }
@@ -305,7 +307,7 @@ impl PathManager for Emptcp {
             return;
         }
         if self.look_at.is_some_and(|at| at <= cx.now) {
-            self.look(cx);
+            self.measure_and_decide(cx);
         }
         self.update(cx);
     }

@@ -28,7 +28,7 @@ pub(super) fn add(registry: &mut Registry) -> Result<(), RegisterError> {
             found: parameters.on_off("found", default.found),
             spare: parameters.on_off("spare", default.spare),
         };
-        move |inner| Box::new(Fuso::around(inner, config))
+        move |inner| Box::new(Fuso::wrap(inner, config))
     })?;
     registry.register_scheduler_with("lamps", |parameters| {
         let config = lamps(parameters);
@@ -161,7 +161,7 @@ fn add_papd(registry: &mut Registry) -> Result<(), RegisterError> {
     })?;
     registry.register_scheduler_wrapper("papd", |parameters| {
         let config = papd(parameters);
-        move |inner| Box::new(Papd::around(inner, config))
+        move |inner| Box::new(Papd::wrap(inner, config))
     })
 }
 

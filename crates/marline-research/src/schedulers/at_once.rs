@@ -7,19 +7,19 @@ use marline_policy::{Decision, Dsn, SchedulerContext, SubflowSet};
 
 /// The last segment sent, and the other subflows that must carry it.
 #[derive(Copy, Clone, Debug)]
-struct Fresh {
+struct LastSegment {
     start: Dsn,
     others: SubflowSet,
 }
 
 /// Copies still to be sent.
 #[derive(Copy, Clone, Debug, Default)]
-pub(super) struct AtOnce(Option<Fresh>);
+pub(super) struct PendingCopies(Option<LastSegment>);
 
-impl AtOnce {
+impl PendingCopies {
     /// Records that the segment starting at `start` is being sent and must also go on these others.
-    pub(super) const fn note(&mut self, start: Dsn, others: SubflowSet) {
-        self.0 = Some(Fresh { start, others });
+    pub(super) const fn record_segment(&mut self, start: Dsn, others: SubflowSet) {
+        self.0 = Some(LastSegment { start, others });
     }
 
     /// The next copy, on the fastest of the others. One without room is not tried again.

@@ -77,7 +77,7 @@ impl Default for AugurConfig {
 
 /// The end of a message on a path.
 #[derive(Copy, Clone, Debug)]
-struct Watched {
+struct WatchedEnd {
     end: Dsn,
     on: SubflowId,
     /// State in which it was sent.
@@ -94,7 +94,7 @@ pub struct Augur {
     primary: Primary,
     /// Models by slot.
     models: Vec<Model>,
-    watched: VecDeque<Watched>,
+    watched: VecDeque<WatchedEnd>,
     /// Bytes that may be sent again.
     saved: f64,
     /// Position up to which new data has been counted.
@@ -129,29 +129,29 @@ impl Augur {
     /// Updates the models with the state of the paths, late answers, and newly sent data.
     fn observe(&mut self, cx: &SchedulerContext<'_>) {
         for view in cx.subflows.iter().filter(|view| view.is_active()) {
-            self.model(view.id).look(view, cx.now);
+            self.model(view.id).record_state(view, cx.now);
         }
         let sent = cx.unsent.start.since(self.counted.unwrap_or(cx.unsent.start));
         self.counted = Some(cx.unsent.start);
         self.saved = (self.saved + sent as f64 * self.config.budget).min(self.config.purse as f64);
         for index in 0..self.watched.len() {
-            let Watched { on, state, due_at, late, .. } = self.watched[index];
+            let WatchedEnd { on, state, due_at, late, .. } = self.watched[index];
             if !late && due_at < cx.now {
                 self.watched[index].late = true;
-                self.model(on).late(state);
+                self.model(on).record_late(state);
             }
         }
     }
 
     /// Watches the answer to everything up to `end`, which was sent on this path.
-    fn watch(&mut self, view: &SubflowView, end: Dsn, now: Instant) {
+    fn watch_answer(&mut self, view: &SubflowView, end: Dsn, now: Instant) {
         let known = self.watched.iter().any(|watched| watched.on == view.id && watched.end >= end);
         let Some(due_at) = due_at(view, now).filter(|_| !known) else { return };
         if self.watched.len() == MAX_WATCHED {
             self.watched.pop_front();
         }
         let (on, state) = (view.id, self.model(view.id).state());
-        self.watched.push_back(Watched { end, on, state, due_at, late: false });
+        self.watched.push_back(WatchedEnd { end, on, state, due_at, late: false });
     }
 
     /// Processes the arrival of watched data on this path.
@@ -165,7 +165,7 @@ impl Augur {
             let model = self.model(on);
             match (late, watched.late) {
                 (false, _) => model.in_time(watched.state),
-                (true, false) => model.late(watched.state),
+                (true, false) => model.record_late(watched.state),
                 (true, true) => {}
             }
             if late {
@@ -190,7 +190,7 @@ impl Augur {
         let Some(missing) = missing else {
             // The copy is complete: its outcome is evidence about the second path.
             if let Some(end) = decided.filter(|end| *end > cx.data_una) {
-                self.watch(second, end, cx.now);
+                self.watch_answer(second, end, cx.now);
             }
             return None;
         };
@@ -220,7 +220,7 @@ impl Augur {
         if self.saved < bytes as f64 {
             return false;
         }
-        let is_late = |watched: &Watched| {
+        let is_late = |watched: &WatchedEnd| {
             watched.on == primary.id && watched.end > cx.data_una && watched.due_at <= cx.now
         };
         let overdue = self.watched.iter().any(is_late);
@@ -259,7 +259,7 @@ impl Scheduler for Augur {
         }
         let newest = cx.mappings.newest().filter(|_| queue_is_empty(cx));
         if newest.is_some_and(|newest| newest.carried_by.contains(primary.id)) {
-            self.watch(primary, cx.written, cx.now);
+            self.watch_answer(primary, cx.written, cx.now);
         }
         let Some(second) = primary::helper(primary, self.config.with_backups, cx) else {
             return alone;

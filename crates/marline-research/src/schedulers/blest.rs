@@ -53,7 +53,7 @@ impl Default for BlestConfig {
 
 /// Smallest and largest smoothed RTT seen.
 #[derive(Copy, Clone, Debug)]
-struct Seen {
+struct SeenRtts {
     min: Duration,
     max: Duration,
 }
@@ -63,7 +63,7 @@ struct Seen {
 pub struct Blest {
     config: BlestConfig,
     lambda: f64,
-    seen: [Option<Seen>; SubflowSet::CAPACITY as usize],
+    seen: [Option<SeenRtts>; SubflowSet::CAPACITY as usize],
     /// The window has blocked since lambda last changed.
     was_blocked: bool,
     moved_at: Option<Instant>,
@@ -77,7 +77,7 @@ impl Blest {
         Blest { config, lambda: config.lambda, seen, was_blocked: false, moved_at: None }
     }
 
-    fn slot(&mut self, id: SubflowId) -> &mut Option<Seen> {
+    fn slot(&mut self, id: SubflowId) -> &mut Option<SeenRtts> {
         &mut self.seen[usize::from(id.0 % SubflowSet::CAPACITY)]
     }
 
@@ -85,8 +85,8 @@ impl Blest {
     fn observe(&mut self, subflows: &[SubflowView]) {
         for view in subflows {
             if let Some(srtt) = view.srtt {
-                let seen = self.slot(view.id).get_or_insert(Seen { min: srtt, max: srtt });
-                *seen = Seen { min: seen.min.min(srtt), max: seen.max.max(srtt) };
+                let seen = self.slot(view.id).get_or_insert(SeenRtts { min: srtt, max: srtt });
+                *seen = SeenRtts { min: seen.min.min(srtt), max: seen.max.max(srtt) };
             }
         }
     }
@@ -114,7 +114,7 @@ impl Blest {
         };
         self.adapt(cx.now, slow_seen.min);
         let fast_rtt = ((fast_seen.min + fast_seen.max) / 2).max(Duration::from_nanos(1));
-        let rounds = linger(slow, slow_seen).as_nanos() / fast_rtt.as_nanos() + 1;
+        let rounds = ack_delay(slow, slow_seen).as_nanos() / fast_rtt.as_nanos() + 1;
         let could_send = segments_in(fast, rounds.min(1 << 20) as u32) * f64::from(fast.mss);
         let held = slow.bytes_in_flight + slow.bytes_queued + u64::from(slow.mss);
         let room = cx.window_end.since(cx.data_una).saturating_sub(held);
@@ -124,7 +124,7 @@ impl Blest {
 
 /// Time until a segment given to this subflow now is acknowledged: from its shortest RTT when it is empty to its
 /// longest when it is full, at least the current RTT.
-fn linger(view: &SubflowView, seen: Seen) -> Duration {
+fn ack_delay(view: &SubflowView, seen: SeenRtts) -> Duration {
     let mss = u64::from(view.mss.max(1));
     let (in_flight, window) = (view.bytes_in_flight.div_ceil(mss) + 1, (view.cwnd / mss).max(1));
     let expected = if in_flight >= window {

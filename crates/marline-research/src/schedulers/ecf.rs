@@ -48,7 +48,7 @@ impl Ecf {
     }
 
     /// Whether `unsent` bytes are completed earlier if they wait for `fast` than if `slow` takes some of them.
-    fn waits(&mut self, fast: &SubflowView, slow: &SubflowView, unsent: u64) -> bool {
+    fn should_wait(&mut self, fast: &SubflowView, slow: &SubflowView, unsent: u64) -> bool {
         let (Some(fast_srtt), Some(slow_srtt)) = (fast.srtt, slow.srtt) else { return false };
         let (fast_cwnd, slow_cwnd) = (fast.cwnd as f64, slow.cwnd as f64);
         let on_fast = (unsent as f64).max(fast_cwnd);
@@ -83,7 +83,8 @@ impl Scheduler for Ecf {
         let fastest = members().min_by_key(|view| classes::rank(view)).unwrap_or(picked);
         // The peer's window does not matter here: everything the application has written must be completed.
         let unsent = cx.written.since(cx.unsent.start);
-        if class.is_usable() && fastest.id != picked.id && self.waits(fastest, picked, unsent) {
+        if class.is_usable() && fastest.id != picked.id && self.should_wait(fastest, picked, unsent)
+        {
             return classes::wait(members());
         }
         Decision::Send { subflow: picked.id, range: cx.unsent }

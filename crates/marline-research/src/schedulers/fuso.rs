@@ -70,7 +70,7 @@ pub struct Fuso {
 impl Fuso {
     /// Uses this scheduler for new data.
     #[must_use]
-    pub fn around(base: Box<dyn Scheduler>, config: FusoConfig) -> Self {
+    pub fn wrap(base: Box<dyn Scheduler>, config: FusoConfig) -> Self {
         Fuso { base, config, losses: Losses::default() }
     }
 
@@ -151,7 +151,7 @@ fn oldest_of(worst: SubflowId, best: SubflowId, cx: &SchedulerContext<'_>) -> Op
 
 impl Scheduler for Fuso {
     fn next_send(&mut self, cx: &SchedulerContext<'_>) -> Decision {
-        self.losses.look(cx.subflows);
+        self.losses.update(cx.subflows);
         let decision = self.base.next_send(cx);
         if let Some((id, _)) = decision.data() {
             self.losses.note_sent(id);
@@ -177,11 +177,11 @@ impl Scheduler for Fuso {
         self.base.on_event(event, cx, out);
         match event {
             SchedulerEvent::Lost { on, range } if self.config.found => {
-                self.losses.look(cx.subflows);
+                self.losses.update(cx.subflows);
                 self.repair(on, range, cx, out);
             }
             SchedulerEvent::SubflowUp(id) | SchedulerEvent::SubflowDown(id) => {
-                self.losses.forget(id);
+                self.losses.remove_path(id);
             }
             _ => {}
         }

@@ -32,7 +32,7 @@ use marline_policy::{
 };
 use marline_time::Duration;
 
-use super::at_once::AtOnce;
+use super::at_once::PendingCopies;
 use super::losses::{BURST, Losses, expected_delay};
 
 /// Required certainty of delivery.
@@ -64,31 +64,32 @@ struct ExpectedOutcome<'a> {
 pub struct Lamps {
     config: LampsConfig,
     losses: Losses,
-    copies: AtOnce,
+    copies: PendingCopies,
 }
 
 impl Lamps {
     /// A scheduler with these settings.
     #[must_use]
     pub fn new(config: LampsConfig) -> Self {
-        Lamps { config, losses: Losses::default(), copies: AtOnce::default() }
+        Lamps { config, losses: Losses::default(), copies: PendingCopies::default() }
     }
 
-    fn prospect<'a>(&self, view: &'a SubflowView) -> ExpectedOutcome<'a> {
+    fn expected_outcome<'a>(&self, view: &'a SubflowView) -> ExpectedOutcome<'a> {
         let loss = self.losses.chance(view, self.config.burst);
         ExpectedOutcome { view, loss, delay: expected_delay(view, loss) }
     }
 
     /// The paths of this class with room, best first.
-    fn ready<'a>(&self, class: Class, cx: &SchedulerContext<'a>) -> Vec<ExpectedOutcome<'a>> {
+    fn ready_paths<'a>(&self, class: Class, cx: &SchedulerContext<'a>) -> Vec<ExpectedOutcome<'a>> {
         let members = classes::members(cx.subflows, class).filter(|view| view.is_ready());
-        let mut ready: Vec<ExpectedOutcome<'a>> = members.map(|view| self.prospect(view)).collect();
+        let mut ready: Vec<ExpectedOutcome<'a>> =
+            members.map(|view| self.expected_outcome(view)).collect();
         ready.sort_by_key(|prospect| (prospect.delay.is_none(), prospect.delay));
         ready
     }
 
     /// The other paths, in order, that are needed for certain enough delivery.
-    fn others(&self, ready: &[ExpectedOutcome<'_>]) -> SubflowSet {
+    fn extra_paths(&self, ready: &[ExpectedOutcome<'_>]) -> SubflowSet {
         let mut others = SubflowSet::EMPTY;
         let mut loss = 1.0;
         for prospect in ready {
@@ -110,7 +111,7 @@ impl Default for Lamps {
 
 impl Scheduler for Lamps {
     fn next_send(&mut self, cx: &SchedulerContext<'_>) -> Decision {
-        self.losses.look(cx.subflows);
+        self.losses.update(cx.subflows);
         if let Some(copy) = self.copies.next(cx) {
             if let Some((id, _)) = copy.data() {
                 self.losses.note_sent(id);
@@ -124,15 +125,15 @@ impl Scheduler for Lamps {
         if !class.is_usable() {
             return classes::choose_latest_heard(class, cx);
         }
-        let ready = self.ready(class, cx);
+        let ready = self.ready_paths(class, cx);
         let Some(first) = ready.first() else {
             return classes::wait(classes::members(cx.subflows, class));
         };
         if copying_class(cx.subflows).is_some() {
-            let mut others = self.others(&ready);
+            let mut others = self.extra_paths(&ready);
             others.remove(first.view.id);
             if !others.is_empty() {
-                self.copies.note(cx.unsent.start, others);
+                self.copies.record_segment(cx.unsent.start, others);
             }
         }
         self.losses.note_sent(first.view.id);
@@ -150,7 +151,7 @@ impl Scheduler for Lamps {
         _out: &mut Vec<SchedulerAction>,
     ) {
         if let SchedulerEvent::SubflowUp(id) | SchedulerEvent::SubflowDown(id) = event {
-            self.losses.forget(id);
+            self.losses.remove_path(id);
         }
     }
 }

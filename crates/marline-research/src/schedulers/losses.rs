@@ -16,7 +16,7 @@ const MAX_LOSS: f64 = 0.9;
 
 /// Losses of a path so far.
 #[derive(Copy, Clone, Debug)]
-struct Known {
+struct PathLosses {
     of: SubflowId,
     bytes_since_loss: u64,
     /// Segments given to it since its last loss.
@@ -25,8 +25,8 @@ struct Known {
     between: Option<f64>,
 }
 
-impl Known {
-    fn look(&mut self, view: &SubflowView) {
+impl PathLosses {
+    fn update(&mut self, view: &SubflowView) {
         if view.bytes_since_loss < self.bytes_since_loss {
             let last = core::mem::take(&mut self.since);
             self.between = Some(self.between.map_or(last, |b| b + (last - b) * INTERVAL_GAIN));
@@ -37,18 +37,18 @@ impl Known {
 
 /// Losses of all paths so far.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Losses(Vec<Known>);
+pub(super) struct Losses(Vec<PathLosses>);
 
 impl Losses {
     /// Detects new paths, and losses since the last call.
-    pub(super) fn look(&mut self, views: &[SubflowView]) {
+    pub(super) fn update(&mut self, views: &[SubflowView]) {
         for view in views {
             if let Some(known) = self.0.iter_mut().find(|known| known.of == view.id) {
-                known.look(view);
+                known.update(view);
                 continue;
             }
             let (of, bytes_since_loss) = (view.id, view.bytes_since_loss);
-            self.0.push(Known { of, bytes_since_loss, since: 0.0, between: None });
+            self.0.push(PathLosses { of, bytes_since_loss, since: 0.0, between: None });
         }
     }
 
@@ -60,7 +60,7 @@ impl Losses {
     }
 
     /// Removes a path that is gone or whose slot is reused.
-    pub(super) fn forget(&mut self, id: SubflowId) {
+    pub(super) fn remove_path(&mut self, id: SubflowId) {
         self.0.retain(|known| known.of != id);
     }
 
@@ -69,7 +69,7 @@ impl Losses {
     /// before the first loss.
     pub(super) fn chance(&self, view: &SubflowView, burst: f64) -> f64 {
         let known = self.0.iter().find(|known| known.of == view.id);
-        let of = |known: &Known| Some(1.0 / known.between?.max(known.since).max(1.0));
+        let of = |known: &PathLosses| Some(1.0 / known.between?.max(known.since).max(1.0));
         let usual = known.and_then(of).unwrap_or_default();
         let now = if view.phase == Phase::Open { usual } else { usual.max(burst) };
         now.min(MAX_LOSS)
@@ -78,7 +78,7 @@ impl Losses {
     /// Sets the number of segments between losses.
     #[cfg(test)]
     pub(super) fn set_between(&mut self, view: &SubflowView, between: f64) {
-        self.look(&[*view]);
+        self.update(&[*view]);
         for known in self.0.iter_mut().filter(|known| known.of == view.id) {
             known.between = Some(between);
         }
@@ -104,7 +104,7 @@ mod tests {
         let mut losses = Losses::default();
         let mut send = |acked: u64, segments: u32| {
             let path = SubflowView { bytes_since_loss: acked, ..view(0, 20) };
-            losses.look(&[path]);
+            losses.update(&[path]);
             (0..segments).for_each(|_| losses.note_sent(path.id));
             losses.chance(&path, 0.3)
         };
@@ -113,7 +113,7 @@ mod tests {
         assert!((send(29_000, 30) - 1.0 / 31.0).abs() < 1e-9, "no other for a while");
         // An average of 10 and 31, a quarter of the way.
         assert!((send(500, 1) - 1.0 / 15.25).abs() < 1e-9);
-        losses.forget(SubflowId(0));
+        losses.remove_path(SubflowId(0));
         assert_eq!(losses.chance(&view(0, 20), 0.3), 0.0);
     }
 

@@ -28,5 +28,5 @@ pub use paaf::{Paaf, PaafConfig};
 pub use papd::{Measure, Papd, PapdConfig};
 pub use peekaboo::{Peekaboo, PeekabooConfig};
 pub use raven::{Raven, RavenConfig};
-pub use tail_probes::{After, TailProbes};
+pub use tail_probes::{SilentOriginalAction, TailProbes};
 pub use xlink::{EndCopies, Xlink, XlinkConfig};

@@ -23,18 +23,18 @@ use marline_policy::{
     Decision, Reinjection, Scheduler, SchedulerAction, SchedulerContext, SchedulerEvent, SubflowSet,
 };
 
-use super::at_once::AtOnce;
+use super::at_once::PendingCopies;
 
 /// Sends new segments on all regular subflows that currently have room.
 #[derive(Clone, Debug)]
 pub struct OpportunisticRedundant {
     base: MinRtt,
-    copies: AtOnce,
+    copies: PendingCopies,
 }
 
 impl Default for OpportunisticRedundant {
     fn default() -> Self {
-        OpportunisticRedundant { base: default_base(), copies: AtOnce::default() }
+        OpportunisticRedundant { base: default_base(), copies: PendingCopies::default() }
     }
 }
 
@@ -57,7 +57,7 @@ impl Scheduler for OpportunisticRedundant {
                 // There are no copies of it, so it need not be sent by segments.
                 return decision;
             }
-            self.copies.note(range.start, others);
+            self.copies.record_segment(range.start, others);
         }
         // One segment, because the copies must match what is sent now.
         Decision::Send { subflow, range: range.prefix(mss) }

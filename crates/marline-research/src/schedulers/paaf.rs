@@ -74,7 +74,7 @@ impl Default for PaafConfig {
 
 /// State of the primary.
 #[derive(Copy, Clone, Debug)]
-struct Watch {
+struct PrimaryWatch {
     on: SubflowId,
     silence: Silence,
     bytes_since_loss: u64,
@@ -85,9 +85,9 @@ struct Watch {
     warned_at: Option<Instant>,
 }
 
-impl Watch {
+impl PrimaryWatch {
     fn new(view: &SubflowView, now: Instant) -> Self {
-        Watch {
+        PrimaryWatch {
             on: view.id,
             silence: Silence::default(),
             bytes_since_loss: view.bytes_since_loss,
@@ -98,8 +98,8 @@ impl Watch {
     }
 
     /// Checks for signs. Returns whether there is a warning.
-    fn look(&mut self, view: &SubflowView, config: &PaafConfig, now: Instant) -> bool {
-        self.silence.look(view, now);
+    fn detect_warning(&mut self, view: &SubflowView, config: &PaafConfig, now: Instant) -> bool {
+        self.silence.update(view, now);
         let lost = view.bytes_since_loss < self.bytes_since_loss;
         self.bytes_since_loss = view.bytes_since_loss;
         self.follow_rate(view, now);
@@ -144,7 +144,7 @@ impl Watch {
 pub struct Paaf {
     config: PaafConfig,
     primary: Primary,
-    watch: Option<Watch>,
+    watch: Option<PrimaryWatch>,
     /// Sends the stream on both during a warning.
     both: Redundant,
     /// Views for one decision of `both`.
@@ -167,8 +167,8 @@ impl Paaf {
     /// Whether there is a warning on the primary.
     fn is_warned(&mut self, primary: &SubflowView, now: Instant) -> bool {
         let watch = self.watch.filter(|watch| watch.on == primary.id);
-        let mut watch = watch.unwrap_or_else(|| Watch::new(primary, now));
-        let warned = watch.look(primary, &self.config, now);
+        let mut watch = watch.unwrap_or_else(|| PrimaryWatch::new(primary, now));
+        let warned = watch.detect_warning(primary, &self.config, now);
         self.watch = Some(watch);
         warned
     }

@@ -41,7 +41,7 @@ use marline_policy::{
 };
 use marline_time::{Duration, Instant, Rate};
 
-use modes::{Mode, Modes, Reading};
+use modes::{Mode, ModeInput, Modes};
 
 /// How the redundant mode measures paths.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -118,7 +118,7 @@ enum Carriers {
 
 /// A window in the redundant mode, after which the carriers are chosen.
 #[derive(Copy, Clone, Debug)]
-struct Look {
+struct MeasurementWindow {
     since: Instant,
     delivered: Dsn,
     /// Not started yet: earlier data may have been sent on another path and does not count.
@@ -133,7 +133,7 @@ pub struct Papd {
     config: PapdConfig,
     modes: Modes,
     carriers: Carriers,
-    look: Option<Look>,
+    look: Option<MeasurementWindow>,
     /// Rate of each path in its turn, in bytes per second.
     turns: Vec<(SubflowId, f64)>,
     redundant: Redundant,
@@ -146,12 +146,12 @@ impl Papd {
     /// A scheduler with `min-rtt` as the multipath mode.
     #[must_use]
     pub fn new(config: PapdConfig) -> Self {
-        Self::around(Box::<MinRtt>::default(), config)
+        Self::wrap(Box::<MinRtt>::default(), config)
     }
 
     /// A scheduler with this one as the multipath mode.
     #[must_use]
-    pub fn around(multipath: Box<dyn Scheduler>, config: PapdConfig) -> Self {
+    pub fn wrap(multipath: Box<dyn Scheduler>, config: PapdConfig) -> Self {
         Papd {
             config,
             modes: Modes::new(config),
@@ -175,7 +175,7 @@ impl Papd {
             ),
             false => (f64::INFINITY, 0.0),
         };
-        let reading = Reading {
+        let reading = ModeInput {
             now: cx.now,
             data_una: cx.data_una,
             longest_rtt,
@@ -195,13 +195,17 @@ impl Papd {
     }
 
     /// Measures all paths, then uses only the best one while it delivers what is expected.
-    fn choose_carriers(&mut self, anew: bool, reading: &Reading, cx: &SchedulerContext<'_>) {
+    fn choose_carriers(&mut self, anew: bool, reading: &ModeInput, cx: &SchedulerContext<'_>) {
         if !self.config.best_path_only || !self.modes.has_started() {
             return;
         }
         let in_turn = self.config.measure == Measure::InTurn;
-        let from_here =
-            |pending| Look { since: cx.now, delivered: cx.data_una, pending, void: false };
+        let from_here = |pending| MeasurementWindow {
+            since: cx.now,
+            delivered: cx.data_una,
+            pending,
+            void: false,
+        };
         if anew {
             (self.carriers, self.look) = (self.restart_measurement(cx), None);
         }

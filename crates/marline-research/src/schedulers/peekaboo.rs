@@ -42,7 +42,7 @@ use marline_policy::{
 };
 use marline_time::{Duration, Instant, PcgRng, Rng, SeedTree};
 
-use bandit::{Arm, Context, Promise};
+use bandit::{Arm, Context, RewardEstimate};
 
 /// Maximum number of decisions with pending outcomes.
 const MAX_EPISODES: usize = 32;
@@ -94,7 +94,7 @@ impl Action {
     }
 
     /// Probability of keeping such a decision where delays vary most.
-    const fn kept(self) -> f64 {
+    const fn keep_probability(self) -> f64 {
         match self {
             Action::Wait => 0.7,
             Action::Next => 0.9,
@@ -145,7 +145,7 @@ impl Episode {
 
 /// Waiting for a path with room.
 #[derive(Copy, Clone, Debug)]
-struct Waiting {
+struct WaitState {
     on: SubflowId,
     until: Instant,
 }
@@ -158,7 +158,7 @@ pub struct Peekaboo {
     wait: Arm,
     next: Arm,
     episodes: VecDeque<Episode>,
-    waiting: Option<Waiting>,
+    waiting: Option<WaitState>,
     /// Position that was DATA_ACKed at the last call.
     acked: Option<Dsn>,
 }
@@ -179,7 +179,7 @@ impl Peekaboo {
     }
 
     /// Credits DATA_ACKed bytes to the open episodes and learns from those that end.
-    fn follow(&mut self, cx: &SchedulerContext<'_>) {
+    fn credit_episodes(&mut self, cx: &SchedulerContext<'_>) {
         if self.episodes.is_empty() {
             self.acked = Some(cx.data_una);
             return;
@@ -210,11 +210,11 @@ impl Peekaboo {
     ) -> Action {
         let (Some(fast_rtt), Some(next_rtt)) = (fast.srtt, next.srtt) else { return Action::Next };
         let (fast_rtt, next_rtt) = (fast_rtt.max(RTT_FLOOR), next_rtt.max(RTT_FLOOR));
-        let Some((context, scale)) = see(fast, fast_rtt, next, next_rtt, cx) else {
+        let Some((context, scale)) = observe_context(fast, fast_rtt, next, next_rtt, cx) else {
             return Action::Next;
         };
         let hoped = |arm: &Arm| {
-            let Promise { reward, uncertainty } = arm.promise(&context);
+            let RewardEstimate { reward, uncertainty } = arm.estimate(&context);
             reward + self.config.alpha * uncertainty
         };
         let better = hoped(&self.next) < hoped(&self.wait);
@@ -247,7 +247,7 @@ impl Peekaboo {
     /// Applies the stochastic adjustment.
     fn adjust(&mut self, action: Action, fast: &SubflowView, next: &SubflowView) -> Action {
         let variation = variation(fast).max(variation(next));
-        let reversed = (1.0 - action.kept()) * (2.0 * variation).min(1.0);
+        let reversed = (1.0 - action.keep_probability()) * (2.0 * variation).min(1.0);
         let reverses = self.config.adjusts && self.rng.chance(reversed);
         if reverses { action.other() } else { action }
     }
@@ -271,7 +271,7 @@ fn variation(view: &SubflowView) -> f64 {
 }
 
 /// The context, and the rate of both windows in bytes per second; `None` if it is zero.
-fn see(
+fn observe_context(
     fast: &SubflowView,
     fast_rtt: Duration,
     next: &SubflowView,
@@ -303,7 +303,7 @@ impl Default for Peekaboo {
 
 impl Scheduler for Peekaboo {
     fn next_send(&mut self, cx: &SchedulerContext<'_>) -> Decision {
-        self.follow(cx);
+        self.credit_episodes(cx);
         if cx.unsent.is_empty() {
             return Decision::Wait;
         }
@@ -328,7 +328,7 @@ impl Scheduler for Peekaboo {
                 }
             },
         };
-        self.waiting = Some(Waiting { on: fastest.id, until });
+        self.waiting = Some(WaitState { on: fastest.id, until });
         match classes::wait(core::iter::once(fastest)) {
             Decision::WaitUntil(opens) => Decision::WaitUntil(opens.min(until)),
             _ => Decision::WaitUntil(until),

@@ -74,7 +74,7 @@ pub(super) fn place_on_suspects(cx: &SchedulerContext<'_>) -> Decision {
 pub(super) struct Silence(Option<Instant>);
 
 impl Silence {
-    pub(super) fn look(&mut self, view: &SubflowView, now: Instant) {
+    pub(super) fn update(&mut self, view: &SubflowView, now: Instant) {
         let waiting = view.bytes_in_flight > 0;
         let since = self.0.filter(|since| waiting && view.last_heard_at < *since);
         self.0 = since.or(waiting.then_some(now));
@@ -132,14 +132,14 @@ mod tests {
         let at = Instant::from_millis;
         let mut path = SubflowView { rttvar: ms(5), ..view(0, 20) };
         let mut silence = Silence::default();
-        silence.look(&path, at(100));
+        silence.update(&path, at(100));
         assert_eq!(silence.overdue_at(&path, 4.0), None, "nothing in flight");
         path.bytes_in_flight = 1_000;
-        silence.look(&path, at(200));
-        silence.look(&path, at(210));
+        silence.update(&path, at(200));
+        silence.update(&path, at(210));
         assert_eq!(silence.overdue_at(&path, 4.0), Some(at(240)));
         path.last_heard_at = at(220);
-        silence.look(&path, at(225));
+        silence.update(&path, at(225));
         assert_eq!(silence.overdue_at(&path, 4.0), Some(at(265)), "heard meanwhile");
         path.srtt = None;
         assert_eq!(silence.overdue_at(&path, 4.0), None);

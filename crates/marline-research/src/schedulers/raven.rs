@@ -34,7 +34,7 @@ use marline_policy::{
 };
 use marline_time::{Duration, Instant};
 
-use super::at_once::AtOnce;
+use super::at_once::PendingCopies;
 
 /// Width of the intervals, and which data is copied.
 #[derive(Copy, Clone, Debug, PartialEq)]
@@ -65,14 +65,14 @@ impl Default for RavenConfig {
 pub struct Raven {
     config: RavenConfig,
     base: MinRtt,
-    copies: AtOnce,
+    copies: PendingCopies,
 }
 
 impl Raven {
     /// A scheduler with these settings.
     #[must_use]
     pub fn new(config: RavenConfig) -> Self {
-        Raven { config, base: MinRtt::new(MinRttConfig::BARE), copies: AtOnce::default() }
+        Raven { config, base: MinRtt::new(MinRttConfig::BARE), copies: PendingCopies::default() }
     }
 
     /// Lower and upper limit of the confidence interval of a path's RTT; `None` if it contains everything.
@@ -91,7 +91,7 @@ impl Raven {
     }
 
     /// The subflows that carry copies besides the chosen one.
-    fn others(&self, chosen: SubflowId, cx: &SchedulerContext<'_>) -> SubflowSet {
+    fn copy_paths(&self, chosen: SubflowId, cx: &SchedulerContext<'_>) -> SubflowSet {
         let mut others = SubflowSet::EMPTY;
         let (Some(class), Some(chosen)) = (copying_class(cx.subflows), cx.subflow(chosen)) else {
             return others;
@@ -120,11 +120,11 @@ impl Scheduler for Raven {
         }
         let decision = self.base.next_send(cx);
         let Some((subflow, range)) = decision.data() else { return decision };
-        let others = self.others(subflow, cx);
+        let others = self.copy_paths(subflow, cx);
         if others.is_empty() {
             return decision;
         }
-        self.copies.note(range.start, others);
+        self.copies.record_segment(range.start, others);
         decision.by_segment()
     }
 

@@ -11,10 +11,11 @@
 //! Backups are used only if there is no regular one. The copy occupies that subflow's sequence space and window like
 //! any other data, and is not made again: for later probes of the same silence, it has been carried. What follows
 //! depends on `after`:
-//! - [`After::Reinject`]: if the copy is acknowledged while nothing has been heard on the original since the probe, the
+//! - [`SilentOriginalAction::Reinject`]: if the copy is acknowledged while nothing has been heard on the original since
+//!   the probe, the
 //!   original is considered dead. New data avoids it, and its data is sent on the others in order. It is trusted again
 //!   once a segment arrives on it.
-//! - [`After::Rto`]: the rest waits for the original's retransmission timer.
+//! - [`SilentOriginalAction::Rto`]: the rest waits for the original's retransmission timer.
 //!
 //! [`TailProbes::standard`] is TLP-STD: no copies, and no suspicion before the timer fires.
 //!
@@ -36,7 +37,7 @@ use marline_time::{Duration, Instant};
 
 /// Reaction when a copy was acknowledged and the original is silent.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
-pub enum After {
+pub enum SilentOriginalAction {
     /// The original is considered dead, and its data is sent elsewhere.
     #[default]
     Reinject,
@@ -60,7 +61,7 @@ struct Episode {
 pub struct TailProbes {
     base: Box<dyn Scheduler>,
     /// `None` for TLP-STD.
-    after: Option<After>,
+    after: Option<SilentOriginalAction>,
     /// Episodes by probed subflow.
     episodes: [Option<Episode>; SubflowSet::CAPACITY as usize],
     /// Number of open episodes.
@@ -70,7 +71,7 @@ pub struct TailProbes {
 impl TailProbes {
     /// TLP-MP: probes are copied to all subflows.
     #[must_use]
-    pub fn across(base: Box<dyn Scheduler>, after: After) -> Self {
+    pub fn across(base: Box<dyn Scheduler>, after: SilentOriginalAction) -> Self {
         Self::new(base, Some(after))
     }
 
@@ -80,7 +81,7 @@ impl TailProbes {
         Self::new(base, None)
     }
 
-    const fn new(base: Box<dyn Scheduler>, after: Option<After>) -> Self {
+    const fn new(base: Box<dyn Scheduler>, after: Option<SilentOriginalAction>) -> Self {
         const NONE: Option<Episode> = None;
         TailProbes { base, after, episodes: [NONE; SubflowSet::CAPACITY as usize], open: 0 }
     }
@@ -168,7 +169,7 @@ impl TailProbes {
             });
             if answered {
                 self.end(SubflowId(slot));
-                if self.after == Some(After::Reinject) {
+                if self.after == Some(SilentOriginalAction::Reinject) {
                     out.push(SchedulerAction::Suspect(SubflowId(slot)));
                 }
             }

@@ -64,7 +64,7 @@ pub type Xlink = CopyingScheduler<EndCopies>;
 
 impl EndCopies {
     /// Whether the receiver needs the outstanding data soon enough to justify sending it twice.
-    fn permits(&self, cx: &SchedulerContext<'_>) -> bool {
+    fn allows_copies(&self, cx: &SchedulerContext<'_>) -> bool {
         let left = time_left(cx);
         if left < self.config.near {
             return true;
@@ -116,7 +116,7 @@ impl CopyRule for EndCopies {
     }
 
     fn next_copy(&mut self, class: Class, cx: &SchedulerContext<'_>) -> Decision {
-        if !queue_is_empty(cx) || !self.permits(cx) {
+        if !queue_is_empty(cx) || !self.allows_copies(cx) {
             return Decision::Wait;
         }
         oldest_copy(class, cx.data_una, cx).unwrap_or(Decision::Wait)

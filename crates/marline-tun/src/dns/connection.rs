@@ -14,7 +14,7 @@ const MAX_CONCURRENT_QUERIES: usize = 16;
 /// Idle time after which a connection is closed.
 const IDLE: Duration = Duration::from_secs(10);
 /// Maximum time for a program to accept an answer.
-const PATIENCE: Duration = Duration::from_secs(10);
+const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Passes the queries of a connection to the service and writes the answers as they arrive, until the program has
 /// closed its side and every query is answered.
@@ -38,7 +38,7 @@ pub(crate) async fn answer_queries<S: AsyncRead + AsyncWrite>(
                 return;
             }
         }
-        let _ = timeout(PATIENCE, to.shutdown()).await;
+        let _ = timeout(WRITE_TIMEOUT, to.shutdown()).await;
     };
     tokio::pin!(read, write);
     tokio::select! {
@@ -67,7 +67,7 @@ async fn write_message(to: &mut (impl AsyncWrite + Unpin), message: &[u8]) -> bo
         to.write_all(&[&length.to_be_bytes()[..], message].concat()).await?;
         to.flush().await
     };
-    matches!(timeout(PATIENCE, write).await, Ok(Ok(())))
+    matches!(timeout(WRITE_TIMEOUT, write).await, Ok(Ok(())))
 }
 
 #[cfg(test)]

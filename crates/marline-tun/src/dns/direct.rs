@@ -25,7 +25,7 @@ use crate::resolver;
 /// Maximum number of concurrent queries.
 const MAX_CONCURRENT_QUERIES: usize = 64;
 /// Time to wait for a resolver's answer before the next attempt.
-const PATIENCE: Duration = Duration::from_secs(2);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 /// Attempts per resolver.
 const TIMES: usize = 2;
 /// Maximum length of a DNS message over UDP.
@@ -33,7 +33,7 @@ const MAX_MESSAGE_LEN: usize = 4_096;
 /// Maximum number of addresses of one answer that are made direct.
 const ADDRESSES: usize = 16;
 /// Minimum lifetime. Programs continue to use an address after its TTL, for instance on open connections.
-const SHORTEST: Duration = Duration::from_secs(300);
+const MIN_LIFETIME: Duration = Duration::from_secs(300);
 /// Maximum lifetime. After it the name must be resolved again.
 const MAX_NAME_LIFETIME: Duration = Duration::from_secs(86_400);
 
@@ -82,7 +82,7 @@ impl DirectNames {
     }
 
     /// Answers a query for this name, now or later. It is dropped if there are too many: programs retry.
-    pub(super) fn ask(
+    pub(super) fn answer_query(
         self: &Arc<Self>,
         query: Query,
         name: String,
@@ -111,10 +111,11 @@ impl DirectNames {
         // The network and with it the resolvers may have changed.
         let resolvers = resolver::host_resolvers(self.gateway);
         for resolver in resolvers.iter().cycle().take(TIMES * resolvers.len()) {
-            match timeout(PATIENCE, self.exchange(*resolver, query)).await {
+            match timeout(ANSWER_TIMEOUT, self.exchange(*resolver, query)).await {
                 Ok(Ok(answer)) if message::is_truncated(&answer) => {
                     // A truncated answer is better than none.
-                    let whole = timeout(PATIENCE, self.exchange_by_tcp(*resolver, query)).await;
+                    let whole =
+                        timeout(ANSWER_TIMEOUT, self.exchange_by_tcp(*resolver, query)).await;
                     return Some(whole.ok().and_then(Result::ok).unwrap_or(answer));
                 }
                 Ok(Ok(answer)) => return Some(answer),
@@ -191,7 +192,7 @@ fn opened_by(answer: &[u8], exceptions: &Exceptions) -> Vec<TimedAddress> {
     let open = |(address, _): &(IpAddr, u32)| is_public(*address) && !exceptions.blocks(*address);
     let timed = |(address, ttl_s): (IpAddr, u32)| {
         let ttl = Duration::from_secs(ttl_s.into());
-        TimedAddress { address, lifetime: ttl.clamp(SHORTEST, MAX_NAME_LIFETIME) }
+        TimedAddress { address, lifetime: ttl.clamp(MIN_LIFETIME, MAX_NAME_LIFETIME) }
     };
     message::timed_addresses(answer).filter(open).take(ADDRESSES).map(timed).collect()
 }

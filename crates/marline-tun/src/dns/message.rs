@@ -82,7 +82,7 @@ fn udp_size(query: &[u8]) -> Option<u16> {
 
 /// Truncates an answer that is longer than `limit` bytes: only the question remains, and the TC bit makes programs
 /// retry over TCP.
-pub(super) fn fit(answer: &mut Vec<u8>, limit: usize) {
+pub(super) fn truncate_to(answer: &mut Vec<u8>, limit: usize) {
     if answer.len() <= limit {
         return;
     }
@@ -245,9 +245,9 @@ mod tests {
         let mut answer = query(&[7; 2_000], 9);
         answer[2] |= RESPONSE;
         let whole = answer.clone();
-        fit(&mut answer, whole.len());
+        truncate_to(&mut answer, whole.len());
         assert_eq!(answer, whole);
-        fit(&mut answer, 1_232);
+        truncate_to(&mut answer, 1_232);
         assert_eq!(answer.len(), query(&[], 0).len());
         assert_eq!(answer[2], RESPONSE | TRUNCATED | 0x01);
         assert_eq!(answer[4..12], [0, 1, 0, 0, 0, 0, 0, 0]);
@@ -366,7 +366,7 @@ mod tests {
             }
             if bytes.len() >= HEADER_LEN {
                 let before = bytes.len();
-                fit(&mut bytes, 20);
+                truncate_to(&mut bytes, 20);
                 assert!(bytes.len() <= before && bytes.len() <= 20.max(HEADER_LEN));
             }
         }

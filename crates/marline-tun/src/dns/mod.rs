@@ -62,13 +62,13 @@ impl<O: Open> Forwarder<O> {
         loop {
             if pending.is_empty() {
                 let Some(query) = self.queries.recv().await else { return };
-                self.sort(query, &mut pending);
+                self.assign_resolver(query, &mut pending);
                 continue;
             }
             match self.open().await {
                 Ok(stream) => self.exchange(stream, &mut pending).await,
                 Err((resolver, error)) => {
-                    self.warn(&resolver, &error);
+                    self.warn_unreachable(&resolver, &error);
                     self.fail_all(&mut pending);
                 }
             }
@@ -76,7 +76,7 @@ impl<O: Open> Forwarder<O> {
     }
 
     /// Assigns a query to the resolver for its name.
-    fn sort(&self, query: Query, pending: &mut Pending) {
+    fn assign_resolver(&self, query: Query, pending: &mut Pending) {
         if !self.exceptions.has_domains() {
             return pending.add(query);
         }
@@ -86,7 +86,7 @@ impl<O: Open> Forwarder<O> {
         };
         match (self.exceptions.of_name(&name), &self.direct) {
             (Treatment::Direct, Some(direct)) => {
-                direct.ask(query, name, Arc::clone(&self.exceptions), self.writer.clone());
+                direct.answer_query(query, name, Arc::clone(&self.exceptions), self.writer.clone());
             }
             (Treatment::Blocked, _) => query.refuse(&self.writer, message::NXDOMAIN),
             (Treatment::Tunnelled | Treatment::Direct, _) => pending.add(query),
@@ -103,14 +103,14 @@ impl<O: Open> Forwarder<O> {
             };
             // Without the server no resolver can be reached.
             let refused = matches!(error, OpenError::Refused(_));
-            match self.resolvers.after(&resolver).filter(|_| refused) {
+            match self.resolvers.switch_after(&resolver).filter(|_| refused) {
                 Some(next) => resolver = next,
                 None => return Err((resolver, error)),
             }
         }
     }
 
-    fn warn(&self, resolver: &Target, error: &OpenError) {
+    fn warn_unreachable(&self, resolver: &Target, error: &OpenError) {
         let text = format!(
             "DNS queries fail: the resolver {resolver} cannot be reached through the server: {error} \
              (choose another with --dns ADDRESS)"
@@ -134,22 +134,23 @@ impl<O: Open> Forwarder<O> {
     /// broken connection stay in `pending` if they may be sent again.
     async fn exchange(&mut self, stream: O::Stream, pending: &mut Pending) {
         let (mut from, mut to) = tokio::io::split(stream);
-        if !self.ask(&mut to, pending.unasked()).await {
+        if !self.send_queries(&mut to, pending.encode_unsent()).await {
             return self.on_connection_lost(pending);
         }
         let mut received = Vec::new();
         loop {
-            let until =
-                pending.since().map_or_else(|| Instant::now() + IDLE, |since| since + ANSWER);
+            let until = pending
+                .oldest_start()
+                .map_or_else(|| Instant::now() + IDLE, |since| since + ANSWER);
             tokio::select! {
                 query = self.queries.recv(), if pending.has_room() => {
                     let Some(query) = query else { return };
-                    self.sort(query, pending);
-                    if !self.ask(&mut to, pending.unasked()).await {
+                    self.assign_resolver(query, pending);
+                    if !self.send_queries(&mut to, pending.encode_unsent()).await {
                         return self.on_connection_lost(pending);
                     }
                 }
-                heard = hear(&mut from, &mut received) => {
+                heard = read_some(&mut from, &mut received) => {
                     if !heard {
                         return self.on_connection_lost(pending);
                     }
@@ -163,7 +164,7 @@ impl<O: Open> Forwarder<O> {
         }
     }
 
-    async fn ask(&self, to: &mut WriteHalf<O::Stream>, messages: Vec<u8>) -> bool {
+    async fn send_queries(&self, to: &mut WriteHalf<O::Stream>, messages: Vec<u8>) -> bool {
         let write = async {
             to.write_all(&messages).await?;
             to.flush().await
@@ -199,7 +200,7 @@ impl<O: Open> Forwarder<O> {
 }
 
 /// Reads some bytes. Returns false at the end. Cancel-safe.
-async fn hear<S: Transport>(from: &mut ReadHalf<S>, received: &mut Vec<u8>) -> bool {
+async fn read_some<S: Transport>(from: &mut ReadHalf<S>, received: &mut Vec<u8>) -> bool {
     let mut buffer = [0; 4_096];
     match from.read(&mut buffer).await {
         Ok(len @ 1..) => {

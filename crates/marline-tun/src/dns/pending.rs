@@ -14,7 +14,7 @@ const MAX_QUERIES: usize = 256;
 const ATTEMPTS: u32 = 2;
 
 #[derive(Debug)]
-struct Asked {
+struct PendingQuery {
     query: Query,
     attempts: u32,
     since: Instant,
@@ -25,7 +25,7 @@ struct Asked {
 /// Pending queries of the forwarder.
 #[derive(Debug, Default)]
 pub(super) struct Pending {
-    asked: BTreeMap<u16, Asked>,
+    asked: BTreeMap<u16, PendingQuery>,
     next: u16,
 }
 
@@ -41,16 +41,16 @@ impl Pending {
     /// Adds a query. A message that is not a query is dropped.
     pub(super) fn add(&mut self, query: Query) {
         if message::is_query(&query.message) {
-            self.insert(Asked { query, attempts: 0, since: Instant::now(), sent: false });
+            self.insert(PendingQuery { query, attempts: 0, since: Instant::now(), sent: false });
         }
     }
 
     /// Start time of the query that has waited longest.
-    pub(super) fn since(&self) -> Option<Instant> {
+    pub(super) fn oldest_start(&self) -> Option<Instant> {
         self.asked.values().map(|asked| asked.since).min()
     }
 
-    fn insert(&mut self, asked: Asked) {
+    fn insert(&mut self, asked: PendingQuery) {
         while self.asked.contains_key(&self.next) {
             self.next = self.next.wrapping_add(1);
         }
@@ -59,7 +59,7 @@ impl Pending {
     }
 
     /// Encodes the queries not sent yet for DNS over TCP, with our own numbers.
-    pub(super) fn unasked(&mut self) -> Vec<u8> {
+    pub(super) fn encode_unsent(&mut self) -> Vec<u8> {
         let mut bytes = Vec::new();
         for (number, asked) in self.asked.iter_mut().filter(|(_, asked)| !asked.sent) {
             (asked.sent, asked.attempts) = (true, asked.attempts + 1);
@@ -78,7 +78,7 @@ impl Pending {
         if !message::is_answer(answer) {
             return None;
         }
-        let Asked { query, .. } = self.asked.remove(&number)?;
+        let PendingQuery { query, .. } = self.asked.remove(&number)?;
         let mut answer = answer.to_vec();
         answer[..2].copy_from_slice(&query.message[..2]);
         Some((query, answer))
@@ -92,7 +92,7 @@ impl Pending {
             if asked.attempts >= ATTEMPTS {
                 failed.push(asked.query);
             } else {
-                self.insert(Asked { sent: false, ..asked });
+                self.insert(PendingQuery { sent: false, ..asked });
             }
         }
         failed

@@ -27,7 +27,7 @@ pub(crate) struct Query {
 }
 
 impl Query {
-    pub(crate) fn of(datagram: &Datagram<'_>) -> Query {
+    pub(crate) fn from_datagram(datagram: &Datagram<'_>) -> Query {
         let reply = Reply::Datagram { program: datagram.source, service: datagram.destination };
         Query { reply, message: datagram.payload.to_vec() }
     }
@@ -50,7 +50,7 @@ impl Query {
     pub(super) fn answer(self, writer: &DatagramWriter, mut message: Vec<u8>) {
         match self.reply {
             Reply::Datagram { program, service } => {
-                message::fit(&mut message, message::limit(&self.message));
+                message::truncate_to(&mut message, message::limit(&self.message));
                 // The interface may no longer exist.
                 if let Err(error) = writer.send(service, program, &message) {
                     tracing::debug!("cannot deliver a DNS answer: {error}");

@@ -16,4 +16,4 @@ mod split;
 pub(crate) use namespace::host_resolv_conf;
 pub use namespace::{Names, enter};
 pub use running::RunningProgram;
-pub use split::{Outside, ProcessRole, Program, ProgramInterface, split};
+pub use split::{OuterProcess, ProcessRole, Program, ProgramInterface, split};

@@ -41,7 +41,7 @@ impl Names {
     /// There is no `/etc/resolv.conf` that could be replaced.
     pub fn use_gateway_dns(addresses: &Addresses) -> anyhow::Result<Names> {
         let host = host_resolv_conf()?;
-        Ok(Names { resolv_conf: resolver::inside(&host, addresses.gateway_v4.into()) })
+        Ok(Names { resolv_conf: resolver::resolv_conf_for(&host, addresses.gateway_v4.into()) })
     }
 }
 
@@ -56,7 +56,7 @@ pub(crate) fn host_resolv_conf() -> anyhow::Result<String> {
 }
 
 /// Failed step with its error.
-type Failed = (Step, io::Error);
+type FailedStep = (Step, io::Error);
 
 /// Moves the calling process, which must have one thread, into its own namespaces. It keeps its user id and has only
 /// the interface, whose descriptor is returned, and loopback. Requires no privileges if the system lets users create
@@ -65,10 +65,10 @@ type Failed = (Step, io::Error);
 /// # Errors
 /// The system refuses: the error names the responsible setting.
 pub fn enter(addresses: &Addresses, names: &Names) -> anyhow::Result<OwnedFd> {
-    entered(addresses, names).map_err(|(step, error)| anyhow!(explain(step, &error, read)))
+    enter_namespaces(addresses, names).map_err(|(step, error)| anyhow!(explain(step, &error, read)))
 }
 
-fn entered(addresses: &Addresses, names: &Names) -> Result<OwnedFd, Failed> {
+fn enter_namespaces(addresses: &Addresses, names: &Names) -> Result<OwnedFd, FailedStep> {
     make_namespaces()?;
     let setup = |error| (Step::Setup, error);
     let tun = Tun::open_offloading(GATEWAY_INTERFACE).map_err(|error| (Step::Interface, error))?;
@@ -79,7 +79,7 @@ fn entered(addresses: &Addresses, names: &Names) -> Result<OwnedFd, Failed> {
 }
 
 /// Root avoids a user namespace if possible, so that programs can change to other users.
-fn make_namespaces() -> Result<(), Failed> {
+fn make_namespaces() -> Result<(), FailedStep> {
     let both = UnshareFlags::NEWNET | UnshareFlags::NEWNS;
     if rustix::process::geteuid().is_root() && unshare(both).is_ok() {
         return Ok(());
@@ -131,12 +131,12 @@ fn install_resolver_file(names: &Names) -> io::Result<()> {
         services.into_iter().filter_map(|path| descriptor_path(path).ok()).collect();
     let options = Some(c"mode=0755,size=64k");
     rustix::mount::mount("tmpfs", workplace, "tmpfs", MountFlags::NOSUID, options)?;
-    let placed = place(names, workplace, &target_path, &services);
+    let placed = mount_files(names, workplace, &target_path, &services);
     let _ = rustix::mount::unmount(workplace, UnmountFlags::DETACH);
     placed
 }
 
-fn place(
+fn mount_files(
     names: &Names,
     workplace: &Path,
     target: &str,

@@ -19,10 +19,10 @@ impl NamespaceProcesses {
 
     /// The calling thread's namespace.
     pub(super) fn of_this_thread() -> io::Result<NamespaceProcesses> {
-        Self::of(Path::new("/proc/thread-self"))
+        Self::from_process(Path::new("/proc/thread-self"))
     }
 
-    fn of(process: &Path) -> io::Result<NamespaceProcesses> {
+    fn from_process(process: &Path) -> io::Result<NamespaceProcesses> {
         let found = std::fs::metadata(process.join("net/dev"))?;
         Ok(NamespaceProcesses { device: found.dev(), inode: found.ino() })
     }
@@ -40,13 +40,13 @@ impl NamespaceProcesses {
     }
 
     /// Returns true if there are any, as far as this process may see. Reads /proc once.
-    pub(super) fn any(&self) -> bool {
+    pub(super) fn has_any(&self) -> bool {
         let Ok(processes) = std::fs::read_dir("/proc") else { return false };
         let numbered =
             |name: &std::ffi::OsStr| name.as_encoded_bytes().iter().all(u8::is_ascii_digit);
         let mut processes = processes.flatten().filter(|entry| numbered(&entry.file_name()));
         // A process that has just ended no longer has a namespace, nor does a zombie.
-        processes.any(|entry| Self::of(&entry.path()).is_ok_and(|theirs| theirs == *self))
+        processes.any(|entry| Self::from_process(&entry.path()).is_ok_and(|theirs| theirs == *self))
     }
 }
 
@@ -57,8 +57,8 @@ mod tests {
     #[test]
     fn a_namespace_with_a_process_in_it_is_occupied_and_an_unknown_one_is_not() {
         let ours = NamespaceProcesses::of_this_thread().unwrap();
-        assert!(ours.any());
+        assert!(ours.has_any());
         assert_eq!(NamespaceProcesses::from_bytes(ours.to_bytes()), ours);
-        assert!(!NamespaceProcesses { inode: ours.inode ^ 1 << 40, ..ours }.any());
+        assert!(!NamespaceProcesses { inode: ours.inode ^ 1 << 40, ..ours }.has_any());
     }
 }

@@ -28,7 +28,7 @@ impl RunningProgram {
     ///
     /// # Errors
     /// The process cannot be watched.
-    pub async fn ended(&self) -> io::Result<()> {
+    pub async fn wait_for_program(&self) -> io::Result<()> {
         let process = self.process.try_clone()?;
         // SAFETY: an OwnedFd owns its descriptor, always returns the same one, and closes it only when it is
         // dropped.
@@ -39,8 +39,8 @@ impl RunningProgram {
 
     /// Waits until the namespace has no processes: those that the program left behind may continue to use its
     /// network, as they would without the tunnel.
-    pub async fn left(&self) {
-        while self.processes.any() {
+    pub async fn wait_for_descendants(&self) {
+        while self.processes.has_any() {
             tokio::time::sleep(CHECK_INTERVAL).await;
         }
     }

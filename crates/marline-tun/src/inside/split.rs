@@ -25,7 +25,7 @@ pub enum ProcessRole {
     /// Half that becomes the program.
     Program(Program),
     /// Half that carries the program's traffic.
-    Outside(Outside),
+    Outside(OuterProcess),
 }
 
 /// Half that becomes the program.
@@ -36,7 +36,7 @@ pub struct Program {
 
 /// Half that stays outside.
 #[derive(Debug)]
-pub struct Outside {
+pub struct OuterProcess {
     other: OwnedFd,
     program: OwnedFd,
 }
@@ -94,7 +94,7 @@ fn run_outer_half(other: OwnedFd, program: Pid) -> anyhow::Result<ProcessRole> {
     let nowhere = File::options().read(true).write(true).open("/dev/null")?;
     rustix::stdio::dup2_stdin(&nowhere)?;
     rustix::stdio::dup2_stdout(&nowhere)?;
-    Ok(ProcessRole::Outside(Outside { other, program }))
+    Ok(ProcessRole::Outside(OuterProcess { other, program }))
 }
 
 impl Program {
@@ -123,7 +123,7 @@ impl Program {
     }
 }
 
-impl Outside {
+impl OuterProcess {
     /// Waits for the interface. Returns `None` if there will be none, in which case the other half has reported the
     /// reason.
     ///
@@ -152,17 +152,17 @@ impl Outside {
     }
 
     /// Notifies the other half that everything is ready.
-    pub fn ready(self) {
-        self.tell("+");
+    pub fn notify_ready(self) {
+        self.send_text("+");
     }
 
     /// Sends an error to the other half, which shows it to the user.
     pub fn failed(self, error: &str) {
         let end = error.floor_char_boundary(TEXT - 1);
-        self.tell(&format!("-{}", &error[..end]));
+        self.send_text(&format!("-{}", &error[..end]));
     }
 
-    fn tell(&self, text: &str) {
+    fn send_text(&self, text: &str) {
         // If the other half has ended, it does not need the message.
         let _ = rustix::net::send(&self.other, text.as_bytes(), SendFlags::NOSIGNAL);
     }

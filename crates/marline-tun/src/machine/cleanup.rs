@@ -2,7 +2,7 @@
 
 use anyhow::Context;
 
-use super::netlink::{Part, Routing};
+use super::netlink::{Routing, RuleSet};
 use super::{resolver_file, reverse_path};
 
 /// Extent of a cleanup after an earlier `marline up`.
@@ -31,7 +31,7 @@ pub struct CleanupResult {
 /// A system call fails.
 pub async fn clean_up(extent: Extent) -> anyhow::Result<CleanupResult> {
     let routing = Routing::open()?;
-    let had_switch = routing.has(Part::Switch).await?;
+    let had_switch = routing.has(RuleSet::Switch).await?;
     let held = had_switch && extent == Extent::AllButSwitch;
     if !held {
         reverse_path::restore();
@@ -39,9 +39,9 @@ pub async fn clean_up(extent: Extent) -> anyhow::Result<CleanupResult> {
         // resolve.
         resolver_file::restore().context("/etc/resolv.conf still names the tunnel's resolver")?;
     }
-    let mut removed = routing.clear(Part::Lead).await?;
+    let mut removed = routing.clear(RuleSet::Lead).await?;
     if !held {
-        removed += routing.clear(Part::Switch).await?;
+        removed += routing.clear(RuleSet::Switch).await?;
     }
     Ok(CleanupResult { removed, had_switch, held })
 }

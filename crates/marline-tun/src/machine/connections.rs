@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 const TABLES: [&str; 4] = ["/proc/net/tcp", "/proc/net/tcp6", "/proc/net/udp", "/proc/net/udp6"];
 /// States in which nothing more is sent to the peer: TIME-WAIT, closed, listening.
-const OVER: [&str; 3] = ["06", "07", "0A"];
+const ENDED_STATES: [&str; 3] = ["06", "07", "0A"];
 
 /// Peers of all TCP connections and connected UDP sockets.
 pub(super) fn peers() -> BTreeSet<IpAddr> {
@@ -18,7 +18,7 @@ pub(super) fn peers() -> BTreeSet<IpAddr> {
 fn peer(line: &str) -> Option<IpAddr> {
     let mut words = line.split_ascii_whitespace().skip(2);
     let (address, _) = words.next()?.split_once(':')?;
-    if OVER.contains(&words.next()?) {
+    if ENDED_STATES.contains(&words.next()?) {
         return None;
     }
     let word =
@@ -56,7 +56,7 @@ mod tests {
         assert_eq!(peer(&line(&hex(&v4.octets()), "01")), Some(v4.into()));
         assert_eq!(peer(&line(&hex(&v6.octets()), "08")), Some(v6.into()));
         assert_eq!(peer(&line(&hex(&v4.to_ipv6_mapped().octets()), "02")), Some(v4.into()));
-        for state in OVER {
+        for state in ENDED_STATES {
             assert_eq!(peer(&line(&hex(&v4.octets()), state)), None);
         }
         for odd in ["", "cut sho", "  sl  local_address rem_address   st tx_queue", "0: 1:2 3:4 01"]

@@ -21,7 +21,7 @@ struct Host {
 
 /// Result of adding a host.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub(super) struct Opening {
+pub(super) struct AddOutcome {
     /// Set if the host is new.
     pub(super) is_new: bool,
     /// Host evicted to make room.
@@ -36,10 +36,10 @@ pub(super) struct DirectHosts {
 
 impl DirectHosts {
     /// Adds a host for a name, or extends its lifetime.
-    pub(super) fn open(&mut self, name: &str, address: IpAddr, until: Instant) -> Opening {
+    pub(super) fn open(&mut self, name: &str, address: IpAddr, until: Instant) -> AddOutcome {
         if let Some(host) = self.hosts.get_mut(&address) {
             host.until = host.until.max(until);
-            return Opening { is_new: false, evicted: None };
+            return AddOutcome { is_new: false, evicted: None };
         }
         let of_name = |host: &Host| host.name == name;
         let evicted =
@@ -51,10 +51,10 @@ impl DirectHosts {
                 None
             };
         if let Some(evicted) = evicted {
-            self.forget(evicted);
+            self.remove(evicted);
         }
         self.hosts.insert(address, Host { name: name.to_owned(), until });
-        Opening { is_new: true, evicted }
+        AddOutcome { is_new: true, evicted }
     }
 
     fn first_to_expire(&self, among: impl Fn(&Host) -> bool) -> Option<IpAddr> {
@@ -62,7 +62,7 @@ impl DirectHosts {
         among.min_by_key(|(_, host)| host.until).map(|(address, _)| *address)
     }
 
-    pub(super) fn forget(&mut self, address: IpAddr) {
+    pub(super) fn remove(&mut self, address: IpAddr) {
         self.hosts.remove(&address);
     }
 
@@ -131,7 +131,7 @@ mod tests {
             assert_eq!(hosts.open("many.example", address(number), until(number)).evicted, None);
         }
         let further = hosts.open("many.example", address(5_000), until(5_000));
-        assert_eq!(further, Opening { is_new: true, evicted: Some(address(0)) });
+        assert_eq!(further, AddOutcome { is_new: true, evicted: Some(address(0)) });
         for number in MAX_HOSTS_PER_NAME as u32..MAX_HOSTS as u32 {
             let name = format!("{number}.example");
             assert_eq!(hosts.open(&name, address(number), until(number)).evicted, None);

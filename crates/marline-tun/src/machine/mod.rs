@@ -29,9 +29,9 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, MissedTickBehavior, interval_at};
 
 pub use self::cleanup::{CleanupResult, Extent, clean_up};
-use self::netlink::{Part, Routing};
+use self::netlink::{Routing, RuleSet};
 use self::resolver_file::ResolverFile;
-use self::routing::{Facts, Inbound, RoutingSettings, direct_host};
+use self::routing::{InboundConnection, MachineState, RoutingSettings, direct_host};
 pub use self::server_name::addresses_of_server;
 pub use self::switch::engage;
 use self::switch::{Switch, families};
@@ -76,7 +76,7 @@ pub fn make_interface() -> anyhow::Result<OwnedFd> {
 
 /// Reason for which a machine is released.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub enum Ending {
+pub enum ReleaseReason {
     /// Request of the user.
     Requested,
     /// Failure.
@@ -112,15 +112,15 @@ impl Machine {
             );
         }
         let inbound = services::inbound_at_most();
-        for Inbound { port, peer } in &inbound {
+        for InboundConnection { port, peer } in &inbound {
             tracing::info!(
                 "{peer} is connected to port {port}: that connection continues outside the tunnel"
             );
         }
-        let facts = Facts { inbound, ..Facts::default() };
+        let facts = MachineState { inbound, ..MachineState::default() };
         let mut switch = Switch { routing, settings, addresses: *addresses, facts };
         // An existing kill switch stays active until the routes are complete.
-        let held = switch.settings.kill_switch || switch.routing.has(Part::Switch).await?;
+        let held = switch.settings.kill_switch || switch.routing.has(RuleSet::Switch).await?;
         undo.arm(held).context("the cleanup process exited")?;
         reverse_path::loosen_filter();
         if switch.settings.kill_switch {
@@ -137,16 +137,16 @@ impl Machine {
             has_ipv6: interface.has_ipv6(),
             resolver_file: None,
         };
-        if let Err(error) = machine.lead().await {
-            machine.give_back(Ending::Failed).await;
+        if let Err(error) = machine.add_tunnel_rules().await {
+            machine.give_back(ReleaseReason::Failed).await;
             return Err(error);
         }
         Ok(machine)
     }
 
-    async fn lead(&mut self) -> anyhow::Result<()> {
+    async fn add_tunnel_rules(&mut self) -> anyhow::Result<()> {
         let routing = &self.switch.routing;
-        let left = routing.clear(Part::Lead).await?;
+        let left = routing.clear(RuleSet::Lead).await?;
         if left > 0 {
             tracing::info!("removed {left} leftover rules and routes of an earlier `marline up`");
         }
@@ -163,18 +163,18 @@ impl Machine {
         self.complete_lead().await?;
         if !self.switch.settings.kill_switch {
             // An existing kill switch was active until now, and is no longer wanted.
-            self.switch.routing.clear(Part::Switch).await?;
+            self.switch.routing.clear(RuleSet::Switch).await?;
         }
         if self.switch.settings.handles_dns_queries() {
             let gateway = self.switch.addresses.gateway_v4.into();
-            let asked = resolved::tell(GATEWAY_INTERFACE, gateway);
+            let asked = resolved::configure_resolved(GATEWAY_INTERFACE, gateway);
             if asked == Some(false) {
                 // The resolver binds its sockets to interfaces.
                 self.switch.facts.holds_bound_names = true;
                 self.complete_lead().await?;
             }
             if asked != Some(true) || !resolver_file::is_local() {
-                self.resolver_file = Some(ResolverFile::own(gateway));
+                self.resolver_file = Some(ResolverFile::install(gateway));
             }
         }
         Ok(())
@@ -184,15 +184,15 @@ impl Machine {
         let Switch { routing, settings, addresses, facts } = &self.switch;
         let mut made = 0;
         for own in families(addresses) {
-            made += routing.complete(&[RoutingSettings::beyond()], own.is_ipv6()).await?;
-            made += routing.complete(&settings.lead(own, facts), own.is_ipv6()).await?;
+            made += routing.complete(&[RoutingSettings::jump_target()], own.is_ipv6()).await?;
+            made += routing.complete(&settings.tunnel_rules(own, facts), own.is_ipv6()).await?;
         }
         Ok(made)
     }
 
     /// Makes hosts direct on request and restores what other programs change, until all senders are dropped or the
     /// interface no longer exists.
-    pub async fn keep(&mut self, asked: &mut mpsc::Receiver<DirectAddresses>) {
+    pub async fn maintain(&mut self, asked: &mut mpsc::Receiver<DirectAddresses>) {
         let mut due = interval_at(Instant::now() + CHECK_INTERVAL, CHECK_INTERVAL);
         due.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut looks: u32 = 0;
@@ -212,7 +212,7 @@ impl Machine {
                     if looks.is_multiple_of(CHECKS_PER_SEARCH) {
                         self.forget_ended().await;
                     }
-                    self.look().await;
+                    self.restore_removed().await;
                     if self.switch.facts.gateway != Some(self.interface) {
                         tracing::error!("the interface {GATEWAY_INTERFACE} was removed");
                         return;
@@ -224,9 +224,9 @@ impl Machine {
 
     /// Restores what other programs have removed (some network managers remove unknown rules), and detects new
     /// interfaces.
-    async fn look(&mut self) {
+    async fn restore_removed(&mut self) {
         if let Some(file) = &mut self.resolver_file {
-            file.look();
+            file.check_file();
         }
         let completed = if self.switch.settings.kill_switch {
             self.switch.complete().await
@@ -248,7 +248,7 @@ impl Machine {
             return;
         }
         let open = services::inbound();
-        let (kept, ended): (Vec<Inbound>, Vec<Inbound>) =
+        let (kept, ended): (Vec<InboundConnection>, Vec<InboundConnection>) =
             self.switch.facts.inbound.iter().partition(|inbound| open.contains(inbound));
         self.switch.facts.inbound = kept;
         for inbound in ended {
@@ -281,7 +281,7 @@ impl Machine {
         };
         if let Err(error) = made.await {
             tracing::warn!("{address} goes through the tunnel: {error:#}");
-            facts.direct_hosts.forget(address);
+            facts.direct_hosts.remove(address);
         }
         if let Some(evicted) = opening.evicted {
             self.end_direct(evicted).await;
@@ -311,9 +311,9 @@ impl Machine {
     }
 
     /// Restores the machine's own routing, except for a kill switch that stays active.
-    pub async fn give_back(mut self, ending: Ending) {
+    pub async fn give_back(mut self, ending: ReleaseReason) {
         let settings = &self.switch.settings;
-        let extent = if ending == Ending::Requested && !settings.lockdown {
+        let extent = if ending == ReleaseReason::Requested && !settings.lockdown {
             // If we are killed from now on, the other process completes the cleanup.
             self.undo.release();
             Extent::Everything

@@ -22,43 +22,43 @@ use marline_proxy::rules::Cidr;
 use marline_proxy::udp::DNS_PORT;
 
 use super::routing::{
-    BEYOND, Facts, LEAD, PROTOCOL, Route, RouteAction, Rule, SWITCH, Selector, TABLES, Transport,
-    Verdict,
+    JUMP_TARGET_PRIORITY, KILL_SWITCH_PRIORITIES, MachineState, PROTOCOL, Route, RouteAction, Rule,
+    Selector, TABLES, TUNNEL_PRIORITIES, Transport, Verdict,
 };
 
 /// Priority of unreachable routes, after all others.
-const LAST: u32 = u32::MAX;
+const LAST_PRIORITY: u32 = u32::MAX;
 /// Maximum number of interfaces examined.
 const INTERFACES: usize = 256;
 /// All users except root.
 const USERS: RuleUidRange = RuleUidRange { start: 1, end: u32::MAX - 1 };
 /// Interface name for traffic sent by this machine itself.
-const OWN: &str = "lo";
+const LOCAL_TRAFFIC: &str = "lo";
 
 /// Selector of a rule, for comparison.
 type Key = (u32, u8, u8, Vec<(u16, Vec<u8>)>);
 
 /// Set of our rules.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub(super) enum Part {
+pub(super) enum RuleSet {
     /// Rules that route traffic to the interface.
     Lead,
     /// Rules that block traffic past it.
     Switch,
 }
 
-impl Part {
+impl RuleSet {
     const fn priorities(self) -> std::ops::Range<u32> {
         match self {
-            Part::Lead => LEAD,
-            Part::Switch => SWITCH,
+            RuleSet::Lead => TUNNEL_PRIORITIES,
+            RuleSet::Switch => KILL_SWITCH_PRIORITIES,
         }
     }
 
-    const fn other(self) -> Part {
+    const fn other(self) -> RuleSet {
         match self {
-            Part::Lead => Part::Switch,
-            Part::Switch => Part::Lead,
+            RuleSet::Lead => RuleSet::Switch,
+            RuleSet::Switch => RuleSet::Lead,
         }
     }
 }
@@ -107,7 +107,7 @@ impl Routing {
 
     /// Removes a rule if it exists.
     pub(super) async fn remove_rule(&self, rule: &Rule, ipv6: bool) -> anyhow::Result<()> {
-        gone(self.handle.rule().del(rule_message(rule, ipv6)).execute().await)?;
+        was_removed(self.handle.rule().del(rule_message(rule, ipv6)).execute().await)?;
         Ok(())
     }
 
@@ -116,8 +116,8 @@ impl Routing {
         let wanted: HashSet<Key> =
             rules.iter().map(|rule| key(&rule_message(rule, ipv6))).collect();
         for rule in self.our_rules(ipv6).await? {
-            if SWITCH.contains(&priority(&rule)) && !wanted.contains(&key(&rule)) {
-                gone(self.handle.rule().del(rule).execute().await)?;
+            if KILL_SWITCH_PRIORITIES.contains(&priority(&rule)) && !wanted.contains(&key(&rule)) {
+                was_removed(self.handle.rule().del(rule).execute().await)?;
             }
         }
         Ok(())
@@ -152,7 +152,7 @@ impl Routing {
     }
 
     /// Returns true if rules of this part exist, perhaps not all.
-    pub(super) async fn has(&self, part: Part) -> anyhow::Result<bool> {
+    pub(super) async fn has(&self, part: RuleSet) -> anyhow::Result<bool> {
         for ipv6 in [false, true] {
             let rules = self.our_rules(ipv6).await?;
             if rules.iter().any(|rule| part.priorities().contains(&priority(rule))) {
@@ -167,25 +167,26 @@ impl Routing {
     /// The lead's last rule is removed first, so that the remaining ones send nothing out that was not sent before.
     /// The switch's last rules are removed last, one at a time: if this process is killed earlier, traffic is still
     /// blocked. Routes used by both parts are removed with the last part.
-    pub(super) async fn clear(&self, part: Part) -> anyhow::Result<usize> {
+    pub(super) async fn clear(&self, part: RuleSet) -> anyhow::Result<usize> {
         let mut rules = self.our_rules(false).await?;
         rules.extend(self.our_rules(true).await?);
         rules.retain(|rule| part.priorities().contains(&priority(rule)));
         rules.sort_by_key(priority);
-        if part == Part::Lead {
+        if part == RuleSet::Lead {
             rules.reverse();
         }
         let mut removed = self.remove(rules).await?;
         let is_last = !self.has(part.other()).await?;
         for route in self.our_tables().await?.into_iter().filter(is_ours) {
-            if is_last || part == Part::Lead && of_lead(&route) {
-                removed += usize::from(gone(self.handle.route().del(route).execute().await)?);
+            if is_last || part == RuleSet::Lead && of_lead(&route) {
+                removed +=
+                    usize::from(was_removed(self.handle.route().del(route).execute().await)?);
             }
         }
         for ipv6 in [false, true] {
             if is_last {
                 let mut rules = self.our_rules(ipv6).await?;
-                rules.retain(|rule| priority(rule) == BEYOND);
+                rules.retain(|rule| priority(rule) == JUMP_TARGET_PRIORITY);
                 removed += self.remove(rules).await?;
             }
         }
@@ -195,13 +196,13 @@ impl Routing {
     async fn remove(&self, rules: Vec<RuleMessage>) -> anyhow::Result<usize> {
         let mut removed = 0;
         for rule in rules {
-            removed += usize::from(gone(self.handle.rule().del(rule).execute().await)?);
+            removed += usize::from(was_removed(self.handle.rule().del(rule).execute().await)?);
         }
         Ok(removed)
     }
 
     /// Updates the list of current interfaces.
-    pub(super) async fn interfaces(&self, facts: &mut Facts) -> anyhow::Result<()> {
+    pub(super) async fn interfaces(&self, facts: &mut MachineState) -> anyhow::Result<()> {
         let links = self.handle.link().get().execute().try_collect::<Vec<_>>();
         let links = links.await.map_err(system_error)?;
         facts.interfaces.clear();
@@ -268,7 +269,7 @@ fn table(route: &RouteMessage) -> Option<u32> {
 }
 
 fn of_lead(route: &RouteMessage) -> bool {
-    table(route).is_some_and(|table| super::routing::LEAD_TABLES.contains(&table))
+    table(route).is_some_and(|table| super::routing::TUNNEL_TABLES.contains(&table))
 }
 
 fn is_ours(route: &RouteMessage) -> bool {
@@ -329,25 +330,30 @@ fn rule_message(rule: &Rule, ipv6: bool) -> RuleMessage {
             attributes.extend([RuleAttribute::Table(table), RuleAttribute::SuppressPrefixLen(0)]);
         }
         Verdict::LookupForOwn(table) => {
-            attributes
-                .extend([RuleAttribute::Table(table), RuleAttribute::Iifname(OWN.to_owned())]);
+            attributes.extend([
+                RuleAttribute::Table(table),
+                RuleAttribute::Iifname(LOCAL_TRAFFIC.to_owned()),
+            ]);
         }
         Verdict::UnreachableForUsers => {
-            attributes
-                .extend([RuleAttribute::Iifname(OWN.to_owned()), RuleAttribute::UidRange(USERS)]);
+            attributes.extend([
+                RuleAttribute::Iifname(LOCAL_TRAFFIC.to_owned()),
+                RuleAttribute::UidRange(USERS),
+            ]);
         }
-        Verdict::Beyond => attributes.push(RuleAttribute::Goto(BEYOND)),
+        Verdict::Beyond => attributes.push(RuleAttribute::Goto(JUMP_TARGET_PRIORITY)),
         Verdict::Unreachable | Verdict::Nothing => {}
     }
     match &rule.selector {
         Selector::All => {}
         Selector::Mark(mark) => attributes.push(RuleAttribute::FwMark(*mark)),
         Selector::SourcePort(transport, port) => {
-            attributes.extend([protocol(*transport), RuleAttribute::SourcePortRange(just(*port))]);
+            attributes
+                .extend([protocol(*transport), RuleAttribute::SourcePortRange(single_port(*port))]);
         }
         Selector::AnswersTo(inbound) => attributes.extend([
             protocol(Transport::Tcp),
-            RuleAttribute::SourcePortRange(just(inbound.port)),
+            RuleAttribute::SourcePortRange(single_port(inbound.port)),
             RuleAttribute::Destination(inbound.peer),
         ]),
         Selector::Names(transport) => attributes.extend(names(*transport)),
@@ -393,7 +399,7 @@ fn message(route: Route, interface: u32) -> anyhow::Result<RouteMessage> {
         RouteAction::ToSelf(index) => {
             builder = builder.output_interface(index).scope(RouteScope::Host).priority(index);
         }
-        RouteAction::Nowhere => builder = builder.priority(LAST),
+        RouteAction::Nowhere => builder = builder.priority(LAST_PRIORITY),
         RouteAction::Elsewhere => {}
     }
     Ok(builder.build())
@@ -405,7 +411,7 @@ fn destination(to: Cidr) -> Option<RuleAttribute> {
 }
 
 fn names(transport: Transport) -> [RuleAttribute; 2] {
-    [protocol(transport), RuleAttribute::DestinationPortRange(just(DNS_PORT))]
+    [protocol(transport), RuleAttribute::DestinationPortRange(single_port(DNS_PORT))]
 }
 
 fn protocol(transport: Transport) -> RuleAttribute {
@@ -415,12 +421,12 @@ fn protocol(transport: Transport) -> RuleAttribute {
     })
 }
 
-const fn just(port: u16) -> RulePortRange {
+const fn single_port(port: u16) -> RulePortRange {
     RulePortRange { start: port, end: port }
 }
 
 /// Returns true if the rule was removed now, false if it did not exist.
-fn gone(result: Result<(), Error>) -> io::Result<bool> {
+fn was_removed(result: Result<(), Error>) -> io::Result<bool> {
     match result.map_err(system_error) {
         Ok(()) => Ok(true),
         Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ESRCH)) => Ok(false),

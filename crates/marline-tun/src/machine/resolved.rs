@@ -12,7 +12,7 @@ const SOCKET: &str = "/run/systemd/resolve/io.systemd.Resolve";
 
 /// Configures it to send all queries to `resolver` through `interface`. Returns whether that succeeded, or `None` if
 /// it is not this machine's resolver.
-pub(super) fn tell(interface: &str, resolver: IpAddr) -> Option<bool> {
+pub(super) fn configure_resolved(interface: &str, resolver: IpAddr) -> Option<bool> {
     if !Path::new(SOCKET).exists() || !is_ours() {
         return None;
     }

@@ -12,7 +12,7 @@ use std::os::unix::fs::FileExt;
 
 use marline_io::resolv_conf;
 
-use crate::resolver::{RESOLV_CONF, inside};
+use crate::resolver::{RESOLV_CONF, resolv_conf_for};
 
 /// Maximum length of the file, in bytes.
 const MAX_FILE_BYTES: u64 = 1 << 16;
@@ -27,14 +27,14 @@ pub(super) struct ResolverFile {
 
 impl ResolverFile {
     /// Writes this resolver to the file.
-    pub(super) fn own(resolver: IpAddr) -> ResolverFile {
+    pub(super) fn install(resolver: IpAddr) -> ResolverFile {
         let mut file = ResolverFile { resolver, failed: None };
-        file.look();
+        file.check_file();
         file
     }
 
     /// Rewrites the file if another program, such as a DHCP client, has changed it.
-    pub(super) fn look(&mut self) {
+    pub(super) fn check_file(&mut self) {
         match self.claim() {
             Ok(()) => self.failed = None,
             Err(error) if self.failed.replace(error.kind()) == Some(error.kind()) => {}
@@ -48,7 +48,7 @@ impl ResolverFile {
     fn claim(&self) -> io::Result<()> {
         let there = read()?;
         let former = resolv_conf::of_network(&there);
-        let wanted = resolv_conf::replacing(&former, &inside(&former, self.resolver));
+        let wanted = resolv_conf::replacing(&former, &resolv_conf_for(&former, self.resolver));
         if there == wanted { Ok(()) } else { overwrite(&wanted) }
     }
 }

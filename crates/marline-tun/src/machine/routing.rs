@@ -36,23 +36,23 @@ const DISCARD_TABLE: u32 = 0x6d65;
 /// All of our tables.
 pub(super) const TABLES: [u32; 4] = [TABLE, NAMES_TABLE, BOUND_QUERY_TABLE, DISCARD_TABLE];
 /// Tables used only by the lead.
-pub(super) const LEAD_TABLES: [u32; 2] = [TABLE, NAMES_TABLE];
+pub(super) const TUNNEL_TABLES: [u32; 2] = [TABLE, NAMES_TABLE];
 /// Origin of our rules and routes, as stored by the system (`proto` of `ip rule`).
 pub(super) const PROTOCOL: u8 = 0x6d;
 /// The system's main table.
 const MAIN: u32 = 254;
 /// Priorities of the lead: after the local table, before the machine's own rules.
-pub(super) const LEAD: std::ops::Range<u32> = 5_300..5_400;
+pub(super) const TUNNEL_PRIORITIES: std::ops::Range<u32> = 5_300..5_400;
 /// Priorities of the switch.
-pub(super) const SWITCH: std::ops::Range<u32> = 5_400..BEYOND;
+pub(super) const KILL_SWITCH_PRIORITIES: std::ops::Range<u32> = 5_400..JUMP_TARGET_PRIORITY;
 /// Priority of a rule without effect. Traffic that may leave directly continues after it, with the machine's own
 /// rules.
-pub(super) const BEYOND: u32 = 5_499;
+pub(super) const JUMP_TARGET_PRIORITY: u32 = 5_499;
 
 /// Priority of rules for replies on connections, relative to the start of a set.
 const ANSWERS: u32 = 3;
 /// Priority of the switch's rules for hosts that are direct because of their names.
-const DIRECT_HOST: u32 = SWITCH.start + 20;
+const DIRECT_HOST: u32 = KILL_SWITCH_PRIORITIES.start + 20;
 
 /// Link-specific networks, which the machine's own routing handles.
 const LINK_SPECIFIC_NETWORKS: [(IpAddr, u8); 5] = [
@@ -119,7 +119,7 @@ impl fmt::Display for Service {
 
 /// TCP connection that another machine has opened to this one, as visible in its replies.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Inbound {
+pub(super) struct InboundConnection {
     pub(super) port: u16,
     pub(super) peer: IpAddr,
 }
@@ -130,7 +130,7 @@ pub(super) enum Selector {
     All,
     Mark(u32),
     SourcePort(Transport, u16),
-    AnswersTo(Inbound),
+    AnswersTo(InboundConnection),
     Names(Transport),
     NamesTo(Transport, Cidr),
     /// Queries from sockets bound to this interface.
@@ -207,9 +207,9 @@ pub struct RoutingSettings {
 
 /// State of the machine besides the settings.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Facts {
+pub(super) struct MachineState {
     /// Connections whose replies leave directly.
-    pub(super) inbound: Vec<Inbound>,
+    pub(super) inbound: Vec<InboundConnection>,
     /// Hosts that are direct because of their names.
     pub(super) direct_hosts: DirectHosts,
     /// Interfaces except loopback and our own, with their indexes.
@@ -230,14 +230,14 @@ impl RoutingSettings {
     }
 
     /// The rule that both sets jump to.
-    pub(super) const fn beyond() -> Rule {
-        Rule { priority: BEYOND, selector: Selector::All, verdict: Verdict::Nothing }
+    pub(super) const fn jump_target() -> Rule {
+        Rule { priority: JUMP_TARGET_PRIORITY, selector: Selector::All, verdict: Verdict::Nothing }
     }
 
     /// Rules of the lead for one family, in the order in which they are added. `own` is the interface's address.
-    pub(super) fn lead(&self, own: IpAddr, facts: &Facts) -> Vec<Rule> {
+    pub(super) fn tunnel_rules(&self, own: IpAddr, facts: &MachineState) -> Vec<Rule> {
         let ipv6 = own.is_ipv6();
-        let mut planned = PlannedRules::from(LEAD.start);
+        let mut planned = PlannedRules::from(TUNNEL_PRIORITIES.start);
         self.add_direct_rules(&mut planned, facts, ipv6);
         if self.handles_dns_queries() {
             for to in self.named_direct(ipv6).filter(|_| !self.has_domain_exceptions) {
@@ -267,16 +267,16 @@ impl RoutingSettings {
         }
         // Nothing from this source goes to the local network: ICMP errors about replies that arrived by the interface
         // quote those replies.
-        planned.only(Selector::Source(own), Verdict::Lookup(TABLE));
-        planned.only(Selector::All, Verdict::LookupButDefault(MAIN));
-        planned.only(Selector::All, Verdict::Lookup(TABLE));
+        planned.add_rule(Selector::Source(own), Verdict::Lookup(TABLE));
+        planned.add_rule(Selector::All, Verdict::LookupButDefault(MAIN));
+        planned.add_rule(Selector::All, Verdict::Lookup(TABLE));
         planned.rules
     }
 
     /// Rules of the switch for one family, in the order in which they are added. The last one makes it effective.
-    pub(super) fn switch(&self, own: IpAddr, facts: &Facts) -> Vec<Rule> {
+    pub(super) fn switch(&self, own: IpAddr, facts: &MachineState) -> Vec<Rule> {
         let ipv6 = own.is_ipv6();
-        let mut planned = PlannedRules::from(SWITCH.start);
+        let mut planned = PlannedRules::from(KILL_SWITCH_PRIORITIES.start);
         self.add_direct_rules(&mut planned, facts, ipv6);
         if self.has_domain_exceptions {
             self.add_dns_block_rules(&mut planned, facts, ipv6);
@@ -288,17 +288,17 @@ impl RoutingSettings {
         if self.handles_dns_queries() && !self.has_domain_exceptions {
             self.add_dns_block_rules(&mut planned, facts, ipv6);
         }
-        planned.only(Selector::Source(own), Verdict::Unreachable);
+        planned.add_rule(Selector::Source(own), Verdict::Unreachable);
         for (address, bits) in
             LINK_SPECIFIC_NETWORKS.iter().filter(|(address, _)| address.is_ipv6() == ipv6)
         {
-            planned.add(Selector::To(Cidr::around(*address, *bits)), Verdict::Beyond);
+            planned.add(Selector::To(Cidr::containing(*address, *bits)), Verdict::Beyond);
         }
         planned.next();
         let hosts = facts.direct_hosts.iter().filter(|host| host.is_ipv6() == ipv6);
         planned.rules.extend(hosts.map(|host| direct_host_rule(*host)));
         planned.priority = DIRECT_HOST + 1;
-        planned.only(Selector::All, Verdict::LookupButDefault(MAIN));
+        planned.add_rule(Selector::All, Verdict::LookupButDefault(MAIN));
         let all = [Selector::All];
         let through: Vec<Selector> = self
             .only
@@ -306,21 +306,21 @@ impl RoutingSettings {
             .filter(|to| to.address().is_ipv6() == ipv6)
             .map(|to| Selector::To(*to))
             .collect();
-        planned.nowhere(if self.only.is_empty() { &all } else { &through }, ipv6);
+        planned.block(if self.only.is_empty() { &all } else { &through }, ipv6);
         planned.rules
     }
 
     /// Keeps DNS queries from leaving.
-    fn add_dns_block_rules(&self, planned: &mut PlannedRules, facts: &Facts, ipv6: bool) {
+    fn add_dns_block_rules(&self, planned: &mut PlannedRules, facts: &MachineState, ipv6: bool) {
         add_bound_names(planned, facts, ipv6, Verdict::Lookup(BOUND_QUERY_TABLE));
         planned.next();
-        planned.nowhere(&TRANSPORTS.map(Selector::Names), ipv6);
+        planned.block(&TRANSPORTS.map(Selector::Names), ipv6);
     }
 
     /// Adds rules for traffic that always leaves directly.
-    fn add_direct_rules(&self, planned: &mut PlannedRules, facts: &Facts, ipv6: bool) {
-        planned.only(Selector::Mark(MARK), Verdict::Lookup(MAIN));
-        planned.only(Selector::Mark(MARK), Verdict::Unreachable);
+    fn add_direct_rules(&self, planned: &mut PlannedRules, facts: &MachineState, ipv6: bool) {
+        planned.add_rule(Selector::Mark(MARK), Verdict::Lookup(MAIN));
+        planned.add_rule(Selector::Mark(MARK), Verdict::Unreachable);
         for service in &self.reachable {
             for transport in TRANSPORTS {
                 if service.transport.is_none_or(|only| only == transport) {
@@ -342,7 +342,7 @@ impl RoutingSettings {
 
     /// Routes of one family for the switch, which is effective even without them: they make the reverse path filter
     /// accept the server's replies, and keep sockets bound to an interface from querying its resolver.
-    pub(super) fn routes_of_switch(&self, ipv6: bool, facts: &Facts) -> Vec<Route> {
+    pub(super) fn routes_of_switch(&self, ipv6: bool, facts: &MachineState) -> Vec<Route> {
         if ipv6 {
             return Vec::new();
         }
@@ -352,7 +352,7 @@ impl RoutingSettings {
             .iter()
             .map(|(_, index)| (BOUND_QUERY_TABLE, RouteAction::ToSelf(*index)));
         let held = held.filter(|_| self.handles_dns_queries());
-        let to = everything(ipv6);
+        let to = any_address(ipv6);
         nowhere.into_iter().chain(held).map(|(table, leads)| Route { table, to, leads }).collect()
     }
 
@@ -360,9 +360,9 @@ impl RoutingSettings {
     pub(super) fn routes(&self, ipv6: bool, served: bool) -> Vec<Route> {
         let of_family = |network: &Cidr| network.address().is_ipv6() == ipv6;
         let own =
-            LINK_SPECIFIC_NETWORKS.iter().map(|(address, bits)| Cidr::around(*address, *bits));
+            LINK_SPECIFIC_NETWORKS.iter().map(|(address, bits)| Cidr::containing(*address, *bits));
         let mut direct: Vec<Cidr> = own.chain(self.direct.iter().copied()).collect();
-        let all = [everything(ipv6)];
+        let all = [any_address(ipv6)];
         let mut through = if self.only.is_empty() { all.to_vec() } else { self.only.clone() };
         for networks in [&mut direct, &mut through] {
             networks.retain(of_family);
@@ -376,15 +376,15 @@ impl RoutingSettings {
         let leads = if served { RouteAction::ToInterface } else { RouteAction::Nowhere };
         routes.extend(through.into_iter().map(|to| Route { table: TABLE, to, leads }));
         if self.handles_dns_queries() && served {
-            routes.push(Route { table: NAMES_TABLE, to: everything(ipv6), leads });
+            routes.push(Route { table: NAMES_TABLE, to: any_address(ipv6), leads });
         }
         routes
     }
 }
 
 /// Rules of both sets that let the replies of a connection leave directly.
-pub(super) fn direct_reply_rules(inbound: Inbound) -> [Rule; 2] {
-    [LEAD.start, SWITCH.start].map(|start| Rule {
+pub(super) fn direct_reply_rules(inbound: InboundConnection) -> [Rule; 2] {
+    [TUNNEL_PRIORITIES.start, KILL_SWITCH_PRIORITIES.start].map(|start| Rule {
         priority: start + ANSWERS,
         selector: Selector::AnswersTo(inbound),
         verdict: Verdict::Lookup(MAIN),
@@ -393,18 +393,18 @@ pub(super) fn direct_reply_rules(inbound: Inbound) -> [Rule; 2] {
 
 /// Rule of the switch that lets traffic pass to a host that is direct because of its name.
 pub(super) fn direct_host_rule(address: IpAddr) -> Rule {
-    let selector = Selector::To(Cidr::around(address, u8::MAX));
+    let selector = Selector::To(Cidr::containing(address, u8::MAX));
     Rule { priority: DIRECT_HOST, selector, verdict: Verdict::Beyond }
 }
 
 /// Route that makes a host direct, in the table for general traffic.
 pub(super) fn direct_host(address: IpAddr) -> Route {
-    Route { table: TABLE, to: Cidr::around(address, u8::MAX), leads: RouteAction::Elsewhere }
+    Route { table: TABLE, to: Cidr::containing(address, u8::MAX), leads: RouteAction::Elsewhere }
 }
 
 /// Adds rules for queries from sockets bound to an interface. IPv4 only: in IPv6 a query to a link-local resolver
 /// also counts as bound, and without a route none could be sent.
-fn add_bound_names(planned: &mut PlannedRules, facts: &Facts, ipv6: bool, verdict: Verdict) {
+fn add_bound_names(planned: &mut PlannedRules, facts: &MachineState, ipv6: bool, verdict: Verdict) {
     for (name, _) in facts.interfaces.iter().filter(|_| !ipv6) {
         for transport in TRANSPORTS {
             planned.add(Selector::NamesBoundTo(transport, name.clone()), verdict);
@@ -431,7 +431,7 @@ impl PlannedRules {
         self.priority += 1;
     }
 
-    fn only(&mut self, selector: Selector, verdict: Verdict) {
+    fn add_rule(&mut self, selector: Selector, verdict: Verdict) {
         self.add(selector, verdict);
         self.next();
     }
@@ -441,7 +441,7 @@ impl PlannedRules {
     /// The IPv4 reverse path filter accepts a reply of Marline's server only if the route back, which is looked up
     /// without a mark, leads to some interface. So traffic that is not refused at once is routed to loopback, which
     /// drops it. The filter's lookup counts as one by root on this machine.
-    fn nowhere(&mut self, selectors: &[Selector], ipv6: bool) {
+    fn block(&mut self, selectors: &[Selector], ipv6: bool) {
         let own = [Verdict::UnreachableForUsers, Verdict::LookupForOwn(DISCARD_TABLE)];
         for verdict in own.into_iter().chain([Verdict::Unreachable]) {
             if !ipv6 || verdict == Verdict::Unreachable {
@@ -455,10 +455,10 @@ impl PlannedRules {
     }
 }
 
-fn everything(ipv6: bool) -> Cidr {
+fn any_address(ipv6: bool) -> Cidr {
     let any: IpAddr =
         if ipv6 { Ipv6Addr::UNSPECIFIED.into() } else { Ipv4Addr::UNSPECIFIED.into() };
-    Cidr::around(any, 0)
+    Cidr::containing(any, 0)
 }
 
 #[cfg(test)]

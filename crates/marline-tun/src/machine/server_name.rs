@@ -16,7 +16,7 @@ const HOSTS: &str = "/etc/hosts";
 /// Resolves a host with the machine's hosts file or the network's resolvers. Empty if they do not know it, or only
 /// resolvers on this machine exist.
 pub async fn addresses_of_server(host: &str) -> Vec<IpAddr> {
-    let listed = listed(&std::fs::read_to_string(HOSTS).unwrap_or_default(), host);
+    let listed = parse_hosts(&std::fs::read_to_string(HOSTS).unwrap_or_default(), host);
     if !listed.is_empty() {
         return listed;
     }
@@ -31,7 +31,7 @@ pub async fn addresses_of_server(host: &str) -> Vec<IpAddr> {
 }
 
 /// Addresses of a host in the text of a hosts file.
-fn listed(text: &str, host: &str) -> Vec<IpAddr> {
+fn parse_hosts(text: &str, host: &str) -> Vec<IpAddr> {
     let host = host.trim_end_matches('.');
     let address = |line: &str| {
         let mut words = line.split('#').next()?.split_ascii_whitespace();
@@ -48,7 +48,8 @@ mod tests {
     #[test]
     fn the_file_of_hosts_is_heeded_without_its_comments() {
         let text = "192.0.2.1 a.example b # c\n2001:db8::1\tA.example\n# 192.0.2.9 a.example\nnonsense a.example";
-        let found = |host| listed(text, host).iter().map(ToString::to_string).collect::<Vec<_>>();
+        let found =
+            |host| parse_hosts(text, host).iter().map(ToString::to_string).collect::<Vec<_>>();
         assert_eq!(found("a.example."), ["192.0.2.1", "2001:db8::1"]);
         assert_eq!(found("B"), ["192.0.2.1"]);
         assert!(found("c").is_empty() && found("example").is_empty());

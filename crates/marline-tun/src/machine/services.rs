@@ -7,7 +7,7 @@
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv6Addr};
 
-use super::routing::Inbound;
+use super::routing::InboundConnection;
 
 /// Maximum number of such connections. For more, use `--reachable` with the service.
 const MAX_CONNECTIONS: usize = 256;
@@ -18,14 +18,14 @@ const LISTENING: &str = "0A";
 const OPEN: [&str; 5] = ["01", "04", "05", "08", "09"];
 
 /// Currently open inbound connections.
-pub(super) fn inbound() -> Vec<Inbound> {
+pub(super) fn inbound() -> Vec<InboundConnection> {
     let tables = ["/proc/net/tcp", "/proc/net/tcp6"];
     let texts = tables.iter().filter_map(|path| std::fs::read_to_string(path).ok());
     connections(&texts.collect::<String>()).into_iter().collect()
 }
 
 /// Currently open inbound connections, up to the maximum.
-pub(super) fn inbound_at_most() -> Vec<Inbound> {
+pub(super) fn inbound_at_most() -> Vec<InboundConnection> {
     let mut found = inbound();
     if found.len() > MAX_CONNECTIONS {
         tracing::warn!(
@@ -39,7 +39,7 @@ pub(super) fn inbound_at_most() -> Vec<Inbound> {
 }
 
 /// Connections on listening ports, from the text of the tables.
-fn connections(tables: &str) -> BTreeSet<Inbound> {
+fn connections(tables: &str) -> BTreeSet<InboundConnection> {
     let mut connected = BTreeSet::new();
     let mut listening = BTreeSet::new();
     for line in tables.lines() {
@@ -52,7 +52,7 @@ fn connections(tables: &str) -> BTreeSet<Inbound> {
         if state == LISTENING {
             listening.insert(port);
         } else if OPEN.contains(&state) && !peer.is_loopback() {
-            connected.insert(Inbound { port, peer });
+            connected.insert(InboundConnection { port, peer });
         }
     }
     connected.retain(|connection| listening.contains(&connection.port));
@@ -115,7 +115,7 @@ mod tests {
         ];
         let found: Vec<String> = connections(&text.concat())
             .iter()
-            .map(|Inbound { port, peer }| format!("{port} {peer}"))
+            .map(|InboundConnection { port, peer }| format!("{port} {peer}"))
             .collect();
         assert_eq!(found, ["22 203.0.113.9", "443 203.0.113.8"]);
     }

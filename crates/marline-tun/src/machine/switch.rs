@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use super::netlink::Routing;
-use super::routing::{Facts, RoutingSettings};
+use super::routing::{MachineState, RoutingSettings};
 use super::{reverse_path, services};
 use crate::addresses::Addresses;
 
@@ -14,7 +14,7 @@ use crate::addresses::Addresses;
 /// A system call fails.
 pub async fn engage(settings: &RoutingSettings, addresses: &Addresses) -> anyhow::Result<()> {
     let routing = Routing::open()?;
-    let facts = Facts { inbound: services::inbound_at_most(), ..Facts::default() };
+    let facts = MachineState { inbound: services::inbound_at_most(), ..MachineState::default() };
     let mut switch = Switch { routing, settings: settings.clone(), addresses: *addresses, facts };
     switch.complete().await?;
     reverse_path::loosen_filter();
@@ -35,7 +35,7 @@ pub(super) struct Switch {
     pub(super) routing: Routing,
     pub(super) settings: RoutingSettings,
     pub(super) addresses: Addresses,
-    pub(super) facts: Facts,
+    pub(super) facts: MachineState,
 }
 
 impl Switch {
@@ -44,7 +44,7 @@ impl Switch {
         let mut made = 0;
         for own in families(&self.addresses) {
             let ipv6 = own.is_ipv6();
-            made += self.routing.complete(&[RoutingSettings::beyond()], ipv6).await?;
+            made += self.routing.complete(&[RoutingSettings::jump_target()], ipv6).await?;
             made += self.routing.complete(&self.settings.switch(own, &self.facts), ipv6).await?;
         }
         // The switch is effective. The routes, and the rules with which sockets bound to an interface use them, are

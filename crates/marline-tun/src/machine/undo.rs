@@ -19,7 +19,7 @@ use crate::process::{Fork, close_inherited, fork, ignore_signals};
 /// The machine is about to be changed.
 const ARMED: u8 = b'+';
 /// The machine is about to be changed with an active kill switch.
-const HELD: u8 = b'#';
+const SWITCH_ACTIVE: u8 = b'#';
 /// The user requested the end: everything left is to be undone, including the kill switch.
 const RELEASED: u8 = b'~';
 /// Everything was undone.
@@ -58,7 +58,7 @@ impl UndoProcess {
 
     /// Reports that there are changes to undo.
     pub(super) fn arm(&mut self, kill_switch: bool) -> io::Result<()> {
-        self.pipe.write_all(&[if kill_switch { HELD } else { ARMED }])
+        self.pipe.write_all(&[if kill_switch { SWITCH_ACTIVE } else { ARMED }])
     }
 
     /// Reports that the user requested the end.
@@ -78,7 +78,7 @@ impl UndoProcess {
 fn remaining(written: &[u8]) -> Option<Extent> {
     match written {
         [] | [.., DONE] => None,
-        [ARMED, ..] | [HELD, .., RELEASED] => Some(Extent::Everything),
+        [ARMED, ..] | [SWITCH_ACTIVE, .., RELEASED] => Some(Extent::Everything),
         _ => Some(Extent::AllButSwitch),
     }
 }

@@ -11,7 +11,7 @@ use super::{PortalOpener, PortalStream};
 use crate::dns::message;
 
 /// Time to wait for an answer, and number of attempts per query.
-const PATIENCE: Duration = Duration::from_secs(1);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 const TIMES: usize = 3;
 /// Maximum length of a DNS message, in bytes.
 const MAX_MESSAGE_BYTES: usize = 65_535;
@@ -43,14 +43,14 @@ async fn answer_all(
         };
         let mut query = vec![0; usize::from(u16::from_be_bytes(len))];
         stream.read_exact(&mut query).await?;
-        let answer = ask(way, resolver, &query).await?;
+        let answer = query_resolver(way, resolver, &query).await?;
         let len = u16::try_from(answer.len()).map_err(|_| io::ErrorKind::InvalidData)?;
         stream.write_all(&[&len.to_be_bytes()[..], &answer].concat()).await?;
     }
 }
 
 /// Sends a query over UDP, and over TCP if the answer is truncated.
-pub(super) async fn ask(
+pub(super) async fn query_resolver(
     way: &PortalOpener,
     resolver: SocketAddr,
     query: &[u8],
@@ -59,7 +59,7 @@ pub(super) async fn ask(
     let mut buffer = vec![0; MAX_MESSAGE_BYTES];
     for _ in 0..TIMES {
         socket.send(query).await?;
-        let answered = timeout(PATIENCE, async {
+        let answered = timeout(ANSWER_TIMEOUT, async {
             loop {
                 let len = socket.recv(&mut buffer).await?;
                 if message::is_answer(&buffer[..len]) && buffer.get(..2) == query.get(..2) {
@@ -70,7 +70,7 @@ pub(super) async fn ask(
         if let Ok(len) = answered.await {
             buffer.truncate(len?);
             if message::is_truncated(&buffer)
-                && let Ok(whole) = timeout(PATIENCE, ask_by_tcp(way, resolver, query)).await
+                && let Ok(whole) = timeout(ANSWER_TIMEOUT, ask_by_tcp(way, resolver, query)).await
             {
                 return whole.or(Ok(buffer));
             }

@@ -16,7 +16,7 @@ use super::{PortalOpener, names};
 use crate::dns::message;
 
 /// Maximum duration of a probe.
-const PATIENCE: Duration = Duration::from_secs(10);
+const PROBE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum length of the response's status and fields, in bytes.
 const MAX_HEAD_BYTES: usize = 16 << 10;
 /// Maximum length of a displayed URL.
@@ -80,11 +80,11 @@ impl FromStr for Probe {
 
 impl Probe {
     /// Sends the request by this opener.
-    pub async fn ask(&self, way: &PortalOpener) -> Finding {
-        match timeout(PATIENCE, self.fetch(way)).await {
+    pub async fn send(&self, way: &PortalOpener) -> Finding {
+        match timeout(PROBE_TIMEOUT, self.fetch(way)).await {
             Ok(Ok(head)) => read_head(&head),
             Ok(Err(error)) => Finding::Silent(error.to_string()),
-            Err(_) => Finding::Silent(format!("no answer within {} s", PATIENCE.as_secs())),
+            Err(_) => Finding::Silent(format!("no answer within {} s", PROBE_TIMEOUT.as_secs())),
         }
     }
 
@@ -125,7 +125,7 @@ impl Probe {
             for kind in [DNS_A, DNS_AAAA] {
                 // A socket with its own port sends the query once, so the message number need not be secret.
                 let query = dns_query([0x4d, kind as u8], &self.host, kind)?;
-                match names::ask(way, *resolver, &query).await {
+                match names::query_resolver(way, *resolver, &query).await {
                     Ok(answer) => found.extend(message::addresses(&answer)),
                     Err(error) => failed = error,
                 }

@@ -24,8 +24,8 @@ pub(super) fn send(
 ) -> DatagramOutcome {
     let Echo { source, destination: to, identifier, sequence, hops, payload } = *echo;
     let serve = |inbox| {
-        let answers = Answers { writer: answers.clone(), addresses, to: source, identifier };
-        drop(tokio::spawn(answers.pass(inbox)));
+        let answers = ReplyWriter { writer: answers.clone(), addresses, to: source, identifier };
+        drop(tokio::spawn(answers.deliver(inbox)));
     };
     let request = EchoRequest { to, hops, sequence };
     match sources.send(EchoSource { address: source, identifier }, request, payload, serve) {
@@ -45,15 +45,15 @@ pub(super) async fn sweep(sources: Weak<EchoSources>) {
 }
 
 /// Passes on the replies for a program's identifier until it ends.
-struct Answers {
+struct ReplyWriter {
     writer: DatagramWriter,
     addresses: Addresses,
     to: IpAddr,
     identifier: u16,
 }
 
-impl Answers {
-    async fn pass(self, mut inbox: EchoInbox) {
+impl ReplyWriter {
+    async fn deliver(self, mut inbox: EchoInbox) {
         let mut packet = Vec::new();
         while let Some(answer) = inbox.recv().await {
             self.write(&answer, &mut packet);

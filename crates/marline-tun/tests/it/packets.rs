@@ -15,7 +15,7 @@ use marline_time::{Instant, PcgRng, Rng, SeedTree};
 use marline_tun::addresses::{Addresses, GatewayQueries};
 use marline_tun::datagram::NoDatagrams;
 use marline_tun::icmp::Unreachable;
-use marline_tun::responder::{Responder, Taken};
+use marline_tun::responder::{PacketResult, Responder};
 use marline_wire::{Checksum, IpPacket, PROTOCOL_TCP, SeqNum, TcpFlags};
 
 use super::support::{World, in_ip, meta_of, path, tcp, udp};
@@ -131,16 +131,16 @@ impl Inside {
     }
 
     fn take_other(&mut self, packet: &[u8]) {
-        let mut taken = self.responder.take(packet, &mut self.answer);
-        if let Taken::Datagram(datagram) = taken {
+        let mut taken = self.responder.process_packet(packet, &mut self.answer);
+        if let PacketResult::Datagram(datagram) = taken {
             assert!(datagram.payload.len() < packet.len());
             taken = self.responder.refuse(packet, Unreachable::Port, &mut self.answer);
         }
-        if let Taken::Echo(echo) = taken {
+        if let PacketResult::Echo(echo) = taken {
             assert!(echo.payload.len() < packet.len() && echo.hops > 0);
             taken = self.responder.refuse(packet, Unreachable::Prohibited, &mut self.answer);
         }
-        if taken == Taken::Answered {
+        if taken == PacketResult::Answered {
             self.answered += 1;
             let answer = IpPacket::parse(&self.answer).expect("what we send is a packet");
             assert!(self.answer.len() <= 1_500.max(packet.len() + 48));

@@ -17,7 +17,7 @@ use marline_testkit::{Seg, endpoint_config};
 use marline_time::{Instant, SeedTree};
 use marline_tun::addresses::Addresses;
 use marline_tun::datagram::Datagrams;
-use marline_tun::gateway::{Gateway, GatewaySettings, Served};
+use marline_tun::gateway::{Gateway, GatewaySettings, PacketSource};
 use marline_tun::resolver::Resolvers;
 use marline_wire::{
     IpPacket, PROTOCOL_TCP, PROTOCOL_UDP, UDP_HEADER_LEN, emit_ip, emit_udp, fill_udp_checksum,
@@ -77,7 +77,7 @@ impl World {
             memory: Default::default(),
             addresses,
             resolvers,
-            served: Served::Program,
+            served: PacketSource::Program,
             connections: CONNECTIONS.into(),
             targets: OpenTargets::default(),
         };

@@ -65,19 +65,19 @@ impl Extensions {
 
     /// The union of both sets.
     #[must_use]
-    pub const fn with(self, other: Extensions) -> Extensions {
+    pub const fn union(self, other: Extensions) -> Extensions {
         Extensions(self.0 | other.0)
     }
 
     /// The intersection of both sets.
     #[must_use]
-    pub const fn and(self, other: Extensions) -> Extensions {
+    pub const fn intersection(self, other: Extensions) -> Extensions {
         Extensions(self.0 & other.0)
     }
 
     /// This set without `other`.
     #[must_use]
-    pub const fn without(self, other: Extensions) -> Extensions {
+    pub const fn difference(self, other: Extensions) -> Extensions {
         Extensions(self.0 & !other.0)
     }
 
@@ -105,7 +105,7 @@ impl fmt::Display for Extensions {
             write!(f, "{separator}{name}")?;
             separator = " ";
         }
-        match self.without(Extensions::ALL).0 {
+        match self.difference(Extensions::ALL).0 {
             0 if self.is_empty() => f.write_str("none"),
             0 => Ok(()),
             unknown => write!(f, "{separator}{unknown:#06x}"),
@@ -317,7 +317,7 @@ mod tests {
 
     #[test]
     fn layouts_are_those_of_the_specification() {
-        let hello = ExperimentalMessage::Hello(Extensions::FAST_JOIN.with(Extensions::REPAIR));
+        let hello = ExperimentalMessage::Hello(Extensions::FAST_JOIN.union(Extensions::REPAIR));
         assert_eq!(wire(&hello), [30, 8, 0xf0, b'M', b'L', 1, 0, 0x11]);
         assert_eq!(wire(&ExperimentalMessage::Idle), [30, 3, 0xf1]);
         assert_eq!(wire(&ExperimentalMessage::RtoRequest), [30, 3, 0xf2]);

@@ -60,7 +60,7 @@ fn emitting_refuses_options_that_do_not_fit() {
         ..TcpOptions::default()
     };
     assert_eq!(options.encoded_len(), 40);
-    assert!(options.fits());
+    assert!(options.fits_header());
     let mut out = [0; 60];
     assert_eq!(header().emit(&options, &mut out), Ok(60));
     assert_eq!(
@@ -72,7 +72,7 @@ fn emitting_refuses_options_that_do_not_fit() {
         Err(EmitError::BufferTooShort { needed: 60, available: 3 })
     );
     options.sack.push(SackBlock { left: SeqNum(1), right: SeqNum(2) });
-    assert!(!options.fits());
+    assert!(!options.fits_header());
     assert_eq!(options.room(), 0);
     let error = header().emit(&options, &mut out).expect_err("52 bytes of options");
     assert_eq!(error, EmitError::OptionsTooLong { len: 52 });

@@ -256,7 +256,7 @@ fn pushing_is_bounded_by_the_bytes_of_a_header() {
     }
     assert!(!options.mptcp.push(MptcpOption::Prio(MpPrio { backup: true })));
     assert_eq!(options.mptcp.encoded_len(), 39);
-    assert!(options.fits() && options.room() == 1);
+    assert!(options.fits_header() && options.room() == 1);
     let mut none = TcpOptions::default();
     assert!(!none.mptcp.push(MptcpOption::RemoveAddr(RemoveAddr { ids: [0; 37], len: 0 })));
     assert!(!none.mptcp.push(MptcpOption::RemoveAddr(RemoveAddr { ids: [0; 37], len: 38 })));

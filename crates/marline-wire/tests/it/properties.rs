@@ -56,7 +56,7 @@ proptest! {
         let mut bytes = vec![0xaa; 60];
         match header.emit(&options, &mut bytes) {
             Ok(len) => {
-                prop_assert!(options.fits());
+                prop_assert!(options.fits_header());
                 prop_assert!(len <= 60 && len == 20 + options.encoded_len());
                 bytes.truncate(len);
                 bytes.extend_from_slice(&payload);
@@ -73,7 +73,7 @@ proptest! {
                 }
             }
             Err(error) => {
-                prop_assert!(!options.fits(), "{}", error);
+                prop_assert!(!options.fits_header(), "{}", error);
                 let too_long = matches!(error, EmitError::OptionsTooLong { len } if len > 40);
                 prop_assert!(too_long);
             }
@@ -162,7 +162,7 @@ proptest! {
     #[test]
     fn mutated_segments_parse_or_fail_but_stay_within_their_bytes(
         header in header(),
-        options in options().prop_filter("fits", TcpOptions::fits),
+        options in options().prop_filter("fits", TcpOptions::fits_header),
         payload in vec(any::<u8>(), 0..30),
         mutations in vec((any::<Index>(), any::<u8>()), 1..6),
         cut in any::<Index>(),

@@ -20,7 +20,7 @@ pub(crate) fn client() -> quinn::Endpoint {
         .with_protocol_versions(&[&rustls::version::TLS13])
         .expect("TLS 1.3")
         .dangerous()
-        .with_custom_certificate_verifier(Arc::new(OurOwnChild(provider)))
+        .with_custom_certificate_verifier(Arc::new(ChildVerifier(provider)))
         .with_no_client_auth();
     let crypto = quinn::crypto::rustls::QuicClientConfig::try_from(crypto).expect("QUIC's ciphers");
     let mut endpoint = quinn::Endpoint::client((Ipv4Addr::LOCALHOST, 0).into()).expect("a port");
@@ -30,9 +30,9 @@ pub(crate) fn client() -> quinn::Endpoint {
 
 /// Verifier that accepts any certificate: the server is a child of the same program, with a self-signed certificate.
 #[derive(Debug)]
-struct OurOwnChild(Arc<rustls::crypto::CryptoProvider>);
+struct ChildVerifier(Arc<rustls::crypto::CryptoProvider>);
 
-impl rustls::client::danger::ServerCertVerifier for OurOwnChild {
+impl rustls::client::danger::ServerCertVerifier for ChildVerifier {
     fn verify_server_cert(
         &self,
         _end_entity: &rustls::pki_types::CertificateDer<'_>,

@@ -11,7 +11,7 @@ impl Inner {
     /// Updates the NAT64 discovery to the networks that have only IPv6 now.
     pub(super) fn follow_prefixes(&self) {
         let ends = lock(&self.paths).nat64_lookup_ends();
-        self.prefixes.follow(ends);
+        self.prefixes.set_networks(ends);
     }
 
     fn on_prefix(&self, end: &LocalEnd, prefix: Option<Prefix64>) {
@@ -31,13 +31,13 @@ impl Inner {
     }
 
     /// Checks all paths and reports changes. Returns true if another check is due soon.
-    fn look(&self) -> bool {
+    fn check_paths(&self) -> bool {
         // If the process was suspended, answers may be waiting in its sockets; process them first.
         self.shard.catch_up();
         let (now, contacts) = self.shard.contacts();
         let paths = lock(&self.paths).known(&contacts);
         let mut watcher = lock(&self.watcher);
-        for event in watcher.look(now, &paths) {
+        for event in watcher.check_paths(now, &paths) {
             match event.fault {
                 Some(_) => tracing::warn!("{event}"),
                 None => tracing::info!("{event}"),
@@ -67,7 +67,9 @@ pub(super) fn start_watch_tasks(inner: &Arc<Inner>) -> Vec<AbortHandle> {
     ];
     match Watcher::start() {
         Ok(watcher) => {
-            tasks.push(tokio::spawn(watch(Arc::downgrade(inner), watcher)).abort_handle());
+            tasks.push(
+                tokio::spawn(watch_interfaces(Arc::downgrade(inner), watcher)).abort_handle(),
+            );
         }
         Err(error) => tracing::warn!(%error, "cannot watch interfaces"),
     }
@@ -80,7 +82,7 @@ async fn watch_health(client: Weak<Inner>) {
         let Some(inner) = client.upgrade() else { return };
         // Request the notification first: changes in between then trigger it.
         let news = inner.shard.await_contacts();
-        let unsettled = inner.look();
+        let unsettled = inner.check_paths();
         drop(inner);
         if !unsettled {
             news.notified().await;
@@ -90,15 +92,15 @@ async fn watch_health(client: Weak<Inner>) {
 }
 
 /// Follows the interfaces while the client exists.
-async fn watch(client: Weak<Inner>, mut watcher: Watcher) {
+async fn watch_interfaces(client: Weak<Inner>, mut watcher: Watcher) {
     // An interface may have appeared after the paths were looked up and before the watcher started.
     let mut interfaces = Interfaces::now();
     loop {
         match interfaces {
             Ok(interfaces) => {
                 let Some(inner) = client.upgrade() else { return };
-                inner.routes.forget();
-                lock(&inner.paths).follow(&inner.shard, &interfaces);
+                inner.routes.clear();
+                lock(&inner.paths).update(&inner.shard, &interfaces);
                 inner.follow_prefixes();
             }
             Err(error) => {

@@ -37,7 +37,7 @@ fn run(mut schedule: AttemptSchedule, fails: impl Fn(u32) -> Option<u64>) -> Vec
     let mut running: Vec<(Duration, Candidate)> = Vec::new();
     let (mut now, mut starts) = (Duration::ZERO, Vec::new());
     loop {
-        while let Some(candidate) = schedule.take(now, running.is_empty()) {
+        while let Some(candidate) = schedule.take_due(now, running.is_empty()) {
             starts.push((now.as_millis(), candidate.path.clone()));
             let fails = fails(candidate.end.interface.1).map(Duration::from_millis);
             running.push((fails.map_or(Duration::MAX, |after| now + after), candidate));
@@ -115,6 +115,6 @@ fn a_refused_path_is_not_tried_again() {
 #[test]
 fn an_empty_schedule_starts_no_attempt() {
     let mut schedule = AttemptSchedule::order_by_health(Vec::new(), STAGGER, |_| true);
-    assert_eq!((schedule.take(Duration::ZERO, true), schedule.due()), (None, None));
+    assert_eq!((schedule.take_due(Duration::ZERO, true), schedule.due()), (None, None));
     assert!(schedule.is_empty());
 }

@@ -37,7 +37,7 @@ fn record_delivery_error(
 }
 
 fn says(contact: &Contact, ms: u64) -> String {
-    Reach::of(contact, at(ms)).to_string()
+    Reach::evaluate(contact, at(ms)).to_string()
 }
 
 #[test]
@@ -61,7 +61,7 @@ fn contact_states_have_texts() {
         DeliveryErrorKind::Prohibited,
     );
     assert_eq!(says(&portal, 1_400), "192.168.1.1 reports: administratively prohibited (ICMP)");
-    assert_eq!(Reach::of(&portal, at(1_400)).word(), "prohibited");
+    assert_eq!(Reach::evaluate(&portal, at(1_400)).name(), "prohibited");
     // The kernel's own error, for a neighbor that does not answer.
     let alone =
         record_delivery_error(open.clone(), 1_000, Some(WLAN), DeliveryErrorKind::HostUnreachable);
@@ -75,8 +75,8 @@ fn an_objection_settles_first_and_is_outlived_by_silence() {
     let open = asked(contact(WLAN, SERVER), 0, 1_000, 2);
     let portal =
         record_delivery_error(open, 1_000, Some("192.168.1.1"), DeliveryErrorKind::Prohibited);
-    assert_eq!(Reach::of(&portal, at(1_200)), Reach::Unknown);
-    assert!(delivery_error(&portal).is_some_and(|reach| reach.word() == "prohibited"), "at once");
+    assert_eq!(Reach::evaluate(&portal, at(1_200)), Reach::Unknown);
+    assert!(delivery_error(&portal).is_some_and(|reach| reach.name() == "prohibited"), "at once");
     let mut later = portal;
     later.question = Some(Question { since: at(0), last_at: at(7_000), tries: 4 });
     assert_eq!(says(&later, 7_100), "no answer for 7 s (tried 4 times)");
@@ -89,7 +89,7 @@ fn told(watcher: &mut HealthWatcher, ms: u64, contacts: &[Contact]) -> Vec<Strin
         (name.to_owned(), contacts.iter().filter(here).collect::<Vec<_>>())
     };
     let paths = [of("wlan0", WLAN), of("wwan0", WWAN)];
-    watcher.look(at(ms), &paths).iter().map(ToString::to_string).collect()
+    watcher.check_paths(at(ms), &paths).iter().map(ToString::to_string).collect()
 }
 
 const NOTHING: [&str; 0] = [];
@@ -133,7 +133,7 @@ fn paths_that_fail_together_while_another_works_are_noticed() {
         let paths: Vec<_> = all.map(|(name, local)| of(name, local, contacts)).into();
         let paths: Vec<_> =
             paths.iter().map(|(name, own)| (name.clone(), own.iter().collect())).collect();
-        watcher.look(at(ms), &paths);
+        watcher.check_paths(at(ms), &paths);
         watcher.take_notices()
     };
     let mut said = Vec::new();
@@ -182,7 +182,7 @@ fn one_line_reports_that_no_path_works() {
     let wwan = Contact { heard_at: Some(at(200)), ..wwan };
     let known = [("wlan0".to_owned(), vec![&wlan]), ("wwan0".to_owned(), vec![&wwan])];
     let (_, found) = fault(&known[0].1, at(3_300)).expect("a fault");
-    let words = problem("wlan0", &found, &known, "UDP", at(3_300));
+    let words = problem_text("wlan0", &found, &known, "UDP", at(3_300));
     assert_eq!(words, "9.9.9.1:7777: no answer for 3 s (tried 3 times)", "it answers nowhere now");
     // The last one fails later than the first.
     let mut watcher = HealthWatcher::new("UDP");
@@ -243,7 +243,7 @@ fn the_last_answer_does_not_excuse_silence_after_a_question_of_the_same_instant(
     let wwan = heard(contact(WWAN, SERVER), 3_900);
     assert_eq!(fault(&[&wlan], at(3_999)), None);
     let (_, found) = fault(&[&wlan], at(4_000)).expect("it is silent for three seconds");
-    assert_eq!(found.reach.word(), "no-answer");
+    assert_eq!(found.reach.name(), "no-answer");
     let told = told(&mut watcher, 4_000, &[wlan, wwan]);
     assert!(told.len() == 1 && told[0].contains("while it answers over"), "{told:?}");
 }

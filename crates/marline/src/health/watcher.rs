@@ -8,11 +8,13 @@ use marline_io::Contact;
 use marline_time::{Duration, Instant};
 
 use super::common_failures::CommonFailures;
-use super::{Known, PATIENCE, Reach, SETTLE, elsewhere, fault, span, suspicion};
+use super::{
+    ANSWER_TIMEOUT, ERROR_DELAY, NamedContacts, Reach, fault, other_working_paths, span, suspicion,
+};
 
 /// Maximum delay of the report about a failed path if another one is about to fail as well: both are reported as one
 /// event.
-const TOGETHER: Duration = Duration::from_secs(1);
+const REPORT_DELAY: Duration = Duration::from_secs(1);
 
 /// Maximum number of paths whose last report is remembered.
 const MAX_REPORTED_PATHS: usize = 64;
@@ -27,7 +29,7 @@ pub struct PathEvent {
     pub paths: Vec<String>,
     /// Affected server.
     pub server: SocketAddr,
-    /// Kind of problem, as in [`Reach::word`]; `None` if it works again.
+    /// Kind of problem, as in [`Reach::name`]; `None` if it works again.
     pub fault: Option<&'static str>,
     /// Description for people.
     pub text: String,
@@ -59,7 +61,7 @@ pub(crate) struct HealthWatcher {
 }
 
 /// Result of checking a path.
-struct Look<'a> {
+struct PathCheck<'a> {
     path: &'a str,
     contact: &'a Contact,
     reach: Reach,
@@ -76,39 +78,44 @@ impl HealthWatcher {
     }
 
     /// Checks all paths and returns the changes.
-    pub(crate) fn look(&mut self, now: Instant, paths: &[Known<'_>]) -> Vec<PathEvent> {
+    pub(crate) fn check_paths(
+        &mut self,
+        now: Instant,
+        paths: &[NamedContacts<'_>],
+    ) -> Vec<PathEvent> {
         let mut news = self.recovered(now, paths);
-        let bad: Vec<Look<'_>> = paths
+        let bad: Vec<PathCheck<'_>> = paths
             .iter()
             .filter_map(|(path, contacts)| {
                 let (contact, found) = fault(contacts, now)?;
-                Some(Look { path, contact, reach: found.reach })
+                Some(PathCheck { path, contact, reach: found.reach })
             })
             .collect();
-        let is_new = |look: &&Look<'_>| match self.told.get(look.path) {
+        let is_new = |look: &&PathCheck<'_>| match self.told.get(look.path) {
             None => true,
             // A host that repeats its error now and then does not cause an event each time.
-            Some(told) => told.word != look.reach.word() && look.reach.word() != "no-answer",
+            Some(told) => told.word != look.reach.name() && look.reach.name() != "no-answer",
         };
-        let fresh: Vec<&Look<'_>> = bad.iter().filter(is_new).collect();
+        let fresh: Vec<&PathCheck<'_>> = bad.iter().filter(is_new).collect();
         let mut servers: Vec<SocketAddr> = fresh.iter().map(|look| look.contact.remote).collect();
         servers.sort_unstable();
         servers.dedup();
         for server in servers {
-            let here = |look: &&&Look<'_>| look.contact.remote == server;
-            let fresh: Vec<&Look<'_>> = fresh.iter().filter(here).copied().collect();
+            let here = |look: &&&PathCheck<'_>| look.contact.remote == server;
+            let fresh: Vec<&PathCheck<'_>> = fresh.iter().filter(here).copied().collect();
             if fresh.iter().any(|look| may_wait(now, look, paths)) {
                 continue;
             }
-            let bad: Vec<&Look<'_>> = bad.iter().filter(|l| l.contact.remote == server).collect();
+            let bad: Vec<&PathCheck<'_>> =
+                bad.iter().filter(|l| l.contact.remote == server).collect();
             let failed: Vec<&str> = fresh.iter().map(|look| look.path).collect();
             // If all paths fail, the cause is the server.
             if paths.iter().any(|(path, _)| !bad.iter().any(|look| look.path == path)) {
                 self.notices.extend(self.fate.on_failure(&failed));
             }
-            news.extend(tell(now, self.transport, &fresh, &bad, paths));
+            news.extend(make_events(now, self.transport, &fresh, &bad, paths));
             for look in fresh {
-                let word = look.reach.word();
+                let word = look.reach.name();
                 self.told.insert(look.path.to_owned(), LastReport { word, since: now, server });
             }
         }
@@ -131,18 +138,19 @@ impl HealthWatcher {
     }
 
     /// Returns true if another check is due without any change: the outcome depends on time alone.
-    pub(crate) fn is_recheck_due(&self, now: Instant, paths: &[Known<'_>]) -> bool {
+    pub(crate) fn is_recheck_due(&self, now: Instant, paths: &[NamedContacts<'_>]) -> bool {
         let open = |contact: &&Contact| {
             let asked = contact
                 .question
-                .is_some_and(|question| now.since(question.since) < PATIENCE + TOGETHER);
-            let said = contact.delivery_error.is_some_and(|said| now.since(said.since) < SETTLE);
+                .is_some_and(|question| now.since(question.since) < ANSWER_TIMEOUT + REPORT_DELAY);
+            let said =
+                contact.delivery_error.is_some_and(|said| now.since(said.since) < ERROR_DELAY);
             asked || said
         };
         paths.iter().any(|(_, contacts)| contacts.iter().any(open))
     }
 
-    fn recovered(&mut self, now: Instant, paths: &[Known<'_>]) -> Vec<PathEvent> {
+    fn recovered(&mut self, now: Instant, paths: &[NamedContacts<'_>]) -> Vec<PathEvent> {
         let mut news = Vec::new();
         for (path, contacts) in paths {
             if fault(contacts, now).is_some() {
@@ -168,32 +176,33 @@ impl HealthWatcher {
 }
 
 /// Returns true if another path to the same server is about to fail, too: its request is pending and nearly expired.
-fn may_wait(now: Instant, look: &Look<'_>, paths: &[Known<'_>]) -> bool {
+fn may_wait(now: Instant, look: &PathCheck<'_>, paths: &[NamedContacts<'_>]) -> bool {
     let Some(question) = look.contact.question else { return false };
-    if now.since(question.since) >= PATIENCE + TOGETHER {
+    if now.since(question.since) >= ANSWER_TIMEOUT + REPORT_DELAY {
         return false;
     }
     paths.iter().filter(|(path, _)| path != look.path).any(|(_, contacts)| {
         contacts.iter().any(|other| {
             let asked = other.question.map(|question| now.since(question.since));
-            let doubtful = asked.is_some_and(|age| age >= PATIENCE - TOGETHER);
-            other.remote == look.contact.remote && doubtful && !Reach::of(other, now).is_bad()
+            let doubtful = asked.is_some_and(|age| age >= ANSWER_TIMEOUT - REPORT_DELAY);
+            other.remote == look.contact.remote && doubtful && !Reach::evaluate(other, now).is_bad()
         })
     })
 }
 
 /// Creates the events for a server: one for the only path or all paths, or one for each path.
-fn tell(
+fn make_events(
     now: Instant,
     transport: &str,
-    fresh: &[&Look<'_>],
-    bad: &[&Look<'_>],
-    paths: &[Known<'_>],
+    fresh: &[&PathCheck<'_>],
+    bad: &[&PathCheck<'_>],
+    paths: &[NamedContacts<'_>],
 ) -> Vec<PathEvent> {
     let Some(first) = fresh.first() else { return Vec::new() };
     let server = first.contact.remote;
-    let began = fresh.iter().filter_map(|look| super::began(look.contact)).min().unwrap_or(now);
-    let working = elsewhere(paths, server, began, now);
+    let began =
+        fresh.iter().filter_map(|look| super::problem_start(look.contact)).min().unwrap_or(now);
+    let working = other_working_paths(paths, server, began, now);
     let failing = |path: &str| bad.iter().any(|look| look.path == path);
     let all = paths.iter().map(|(path, _)| path.as_str());
     let idle: Vec<&str> = all.filter(|path| !failing(path)).collect();
@@ -203,9 +212,9 @@ fn tell(
         let text =
             format!("no path reaches {server} over {transport} ({}): {advice}", each.join("; "));
         let paths = fresh.iter().map(|look| look.path.to_owned()).collect();
-        return vec![PathEvent { at: now, paths, server, fault: Some(first.reach.word()), text }];
+        return vec![PathEvent { at: now, paths, server, fault: Some(first.reach.name()), text }];
     }
-    let one = |look: &&Look<'_>| {
+    let one = |look: &&PathCheck<'_>| {
         let (path, reach) = (look.path, &look.reach);
         let text = if working.is_empty() {
             let idle = idle.join(", ");
@@ -220,7 +229,7 @@ fn tell(
             at: now,
             paths: vec![path.to_owned()],
             server,
-            fault: Some(look.reach.word()),
+            fault: Some(look.reach.name()),
             text,
         }
     };
@@ -228,7 +237,7 @@ fn tell(
 }
 
 /// Advice if no path works.
-fn advice(transport: &str, server: SocketAddr, bad: &[&Look<'_>]) -> String {
+fn advice(transport: &str, server: SocketAddr, bad: &[&PathCheck<'_>]) -> String {
     let port = server.port();
     if bad.iter().all(|look| look.reach == Reach::Refused) {
         return "is `marline server` running there, with the same --carrier?".to_owned();

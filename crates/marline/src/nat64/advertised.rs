@@ -11,10 +11,10 @@ const PREFIXES: usize = 4;
 /// Maximum time by which an advertisement precedes the address that belongs to it. The address takes duplicate
 /// address detection, and its notification some time to arrive here. A younger advertisement belongs to the present
 /// network.
-const AHEAD: Duration = Duration::from_secs(5);
+const MAX_LEAD: Duration = Duration::from_secs(5);
 
 #[derive(Copy, Clone, Debug)]
-struct Heard {
+struct Advertisement {
     prefix: Prefix64,
     at: Instant,
     until: Instant,
@@ -26,7 +26,7 @@ struct Link {
     /// Current network, identified by our address there.
     end: Option<LocalEnd>,
     /// Valid prefixes, oldest first.
-    heard: Vec<Heard>,
+    heard: Vec<Advertisement>,
 }
 
 /// Advertisements by interface.
@@ -35,7 +35,7 @@ pub(super) struct Advertised(BTreeMap<u32, Link>);
 
 impl Advertised {
     /// Records an advertisement on an interface. A lifetime of 0 revokes a prefix.
-    pub(super) fn take(&mut self, interface: u32, said: Pref64, now: Instant) {
+    pub(super) fn record(&mut self, interface: u32, said: Pref64, now: Instant) {
         self.expire(now);
         if !self.0.contains_key(&interface) && self.0.len() >= INTERFACES {
             return;
@@ -45,14 +45,14 @@ impl Advertised {
         let room = heard.len() < PREFIXES;
         match heard.iter_mut().find(|heard| heard.prefix == said.prefix) {
             Some(known) => (known.at, known.until) = (now, until),
-            None if room => heard.push(Heard { prefix: said.prefix, at: now, until }),
+            None if room => heard.push(Advertisement { prefix: said.prefix, at: now, until }),
             None => {}
         }
         self.expire(now);
     }
 
     /// Returns the prefix to use on an interface, and the end of its lifetime.
-    pub(super) fn of(&self, interface: u32, now: Instant) -> Option<(Prefix64, Instant)> {
+    pub(super) fn prefix_for(&self, interface: u32, now: Instant) -> Option<(Prefix64, Instant)> {
         let heard = &self.0.get(&interface)?.heard;
         let heard = heard.iter().find(|heard| heard.until > now)?;
         Some((heard.prefix, heard.until))
@@ -60,11 +60,11 @@ impl Advertised {
 
     /// Sets the current address of an interface. If it has changed, earlier advertisements belong to another
     /// network.
-    pub(super) fn arrive(&mut self, end: &LocalEnd, now: Instant) {
+    pub(super) fn set_address(&mut self, end: &LocalEnd, now: Instant) {
         if let Some(link) = self.0.get_mut(&end.interface.1)
             && link.end.as_ref() != Some(end)
         {
-            link.heard.retain(|heard| now.duration_since(heard.at) < AHEAD);
+            link.heard.retain(|heard| now.duration_since(heard.at) < MAX_LEAD);
             link.end = Some(end.clone());
         }
         self.expire(now);
@@ -94,19 +94,19 @@ mod tests {
     fn a_prefix_lasts_for_its_lifetime_and_can_be_renewed_or_ended() {
         let (mut all, begun) = (Advertised::default(), Instant::now());
         let at = |seconds| begun + Duration::from_secs(seconds);
-        all.take(7, said(1, 80), begun);
-        assert_eq!(all.of(7, at(79)), Some((prefix(1), at(80))));
-        assert_eq!(all.of(7, at(80)), None);
-        assert_eq!(all.of(8, begun), None, "another interface");
-        all.take(7, said(1, 80), at(40));
-        assert_eq!(all.of(7, at(100)), Some((prefix(1), at(120))));
+        all.record(7, said(1, 80), begun);
+        assert_eq!(all.prefix_for(7, at(79)), Some((prefix(1), at(80))));
+        assert_eq!(all.prefix_for(7, at(80)), None);
+        assert_eq!(all.prefix_for(8, begun), None, "another interface");
+        all.record(7, said(1, 80), at(40));
+        assert_eq!(all.prefix_for(7, at(100)), Some((prefix(1), at(120))));
         // A second one waits for the end of the first.
-        all.take(7, said(2, 800), at(50));
-        assert_eq!(all.of(7, at(100)).map(|(prefix, _)| prefix), Some(prefix(1)));
-        all.take(7, said(1, 0), at(60));
-        assert_eq!(all.of(7, at(60)), Some((prefix(2), at(850))));
-        all.take(7, said(3, 0), at(60));
-        assert_eq!(all.of(7, at(60)).map(|(prefix, _)| prefix), Some(prefix(2)));
+        all.record(7, said(2, 800), at(50));
+        assert_eq!(all.prefix_for(7, at(100)).map(|(prefix, _)| prefix), Some(prefix(1)));
+        all.record(7, said(1, 0), at(60));
+        assert_eq!(all.prefix_for(7, at(60)), Some((prefix(2), at(850))));
+        all.record(7, said(3, 0), at(60));
+        assert_eq!(all.prefix_for(7, at(60)).map(|(prefix, _)| prefix), Some(prefix(2)));
     }
 
     #[test]
@@ -117,28 +117,28 @@ mod tests {
             interface: ("wwan0".to_owned(), 7),
             ..LocalEnd::behind_tun("", address.parse().expect("an address"))
         };
-        all.take(7, said(1, 8_000), begun);
-        all.take(8, said(1, 8_000), begun);
-        all.arrive(&end("2001:db8::2"), at(1));
+        all.record(7, said(1, 8_000), begun);
+        all.record(8, said(1, 8_000), begun);
+        all.set_address(&end("2001:db8::2"), at(1));
         // The network has disappeared and returned.
-        all.arrive(&end("2001:db8::2"), at(30));
-        assert_eq!(all.of(7, at(30)).map(|(prefix, _)| prefix), Some(prefix(1)));
-        all.take(7, said(2, 8_000), at(60));
-        all.arrive(&end("2001:db8:1::2"), at(61));
-        assert_eq!(all.of(7, at(61)).map(|(prefix, _)| prefix), Some(prefix(2)));
-        assert_eq!(all.of(8, at(61)).map(|(prefix, _)| prefix), Some(prefix(1)));
+        all.set_address(&end("2001:db8::2"), at(30));
+        assert_eq!(all.prefix_for(7, at(30)).map(|(prefix, _)| prefix), Some(prefix(1)));
+        all.record(7, said(2, 8_000), at(60));
+        all.set_address(&end("2001:db8:1::2"), at(61));
+        assert_eq!(all.prefix_for(7, at(61)).map(|(prefix, _)| prefix), Some(prefix(2)));
+        assert_eq!(all.prefix_for(8, at(61)).map(|(prefix, _)| prefix), Some(prefix(1)));
     }
 
     #[test]
     fn however_much_is_advertised_little_is_kept() {
         let (mut all, begun) = (Advertised::default(), Instant::now());
         for number in 0..10_000 {
-            all.take(number % 1_000, said(number, 65_528), begun);
+            all.record(number % 1_000, said(number, 65_528), begun);
         }
         assert_eq!(all.0.len(), INTERFACES);
         assert!(all.0.values().all(|link| link.heard.len() <= PREFIXES));
         let late = begun + Duration::from_secs(70_000);
-        all.take(1, said(1, 0), late);
+        all.record(1, said(1, 0), late);
         assert!(all.0.is_empty(), "what has ended is gone");
     }
 }

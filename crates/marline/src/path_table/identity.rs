@@ -11,7 +11,7 @@ use marline_io::LocalEnd;
 
 /// End of a path at this machine.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Place {
+struct PathEnd {
     bound: IpAddr,
     /// Index of the interface.
     interface: u32,
@@ -20,14 +20,14 @@ struct Place {
 /// Addresses by which the paths are identified.
 #[derive(Debug, Default)]
 pub(super) struct Identities {
-    by_place: BTreeMap<Place, IpAddr>,
+    by_place: BTreeMap<PathEnd, IpAddr>,
 }
 
 impl Identities {
     /// Assigns each end its address or an alias. An end keeps its assignment while it exists.
     pub(super) fn assign<'a>(&mut self, ends: impl Iterator<Item = &'a mut LocalEnd>) {
         let ends: Vec<&mut LocalEnd> = ends.filter(|end| !end.behind_tun).collect();
-        let place = |end: &LocalEnd| Place { bound: end.bound, interface: end.interface.1 };
+        let place = |end: &LocalEnd| PathEnd { bound: end.bound, interface: end.interface.1 };
         self.by_place.retain(|known, _| ends.iter().any(|end| place(end) == *known));
         for end in ends {
             let place = place(end);
@@ -42,7 +42,7 @@ impl Identities {
     }
 }
 
-impl Place {
+impl PathEnd {
     /// Returns an address of "this network" (RFC 791), or of the discard prefix (RFC 6666).
     fn alias(self, nth: u8) -> IpAddr {
         let [_, high, middle, low] = self.interface.to_be_bytes();

@@ -75,7 +75,7 @@ impl PathTable {
         &self,
         entry: &Entry,
         evidence: &Evidence<'_>,
-        known: &[health::Known<'_>],
+        known: &[health::NamedContacts<'_>],
     ) -> PathStatus {
         let now = evidence.now;
         let contacts = entry.contacts(evidence.contacts);
@@ -88,7 +88,8 @@ impl PathTable {
             server.carrier_rates = evidence.rates.iter().find(measured).map(|(_, rates)| *rates);
         }
         let problem = fault.as_ref().map(|fault| {
-            let words = health::problem(&entry.called(), fault, known, evidence.transport, now);
+            let words =
+                health::problem_text(&entry.called(), fault, known, evidence.transport, now);
             match (evidence.tcp)(fault.local, fault.server).1 {
                 // Without datagrams, the refusal was that of TCP.
                 Some(_) if fault.reach == Reach::Refused && evidence.transport == "TCP" => words,
@@ -96,7 +97,7 @@ impl PathTable {
                 None => words,
             }
         });
-        let (health, cause) = self.judge(entry, evidence, &contacts, problem);
+        let (health, cause) = self.judge_health(entry, evidence, &contacts, problem);
         PathStatus {
             spec: entry.spec.clone(),
             interface: entry.interface().map(str::to_owned),
@@ -115,7 +116,7 @@ impl PathTable {
 
     /// Health of a path, and the reason if it is not usable. `problem`: the most recently asked server does not
     /// answer.
-    fn judge(
+    fn judge_health(
         &self,
         entry: &Entry,
         evidence: &Evidence<'_>,
@@ -128,7 +129,7 @@ impl PathTable {
                 .unwrap_or_else(|| "the interface has no address".to_owned());
             return (PathHealth::Unreachable, Some(cause));
         }
-        let reaches = |contact: &&Contact| Reach::of(contact, evidence.now);
+        let reaches = |contact: &&Contact| Reach::evaluate(contact, evidence.now);
         let answers = contacts.iter().any(|c| matches!(reaches(c), Reach::Answers { .. }));
         let mismatch = || self.family_mismatch(entry, evidence.servers).filter(|_| !answers);
         let rejection = || evidence.rejection.map(str::to_owned);

@@ -74,7 +74,7 @@ pub(super) struct Announced {
 
 impl Announced {
     /// Addresses of a configuration that was processed by [`announce`].
-    pub(super) fn of(config: &ServerBuilder) -> Vec<Announced> {
+    pub(super) fn from_config(config: &ServerBuilder) -> Vec<Announced> {
         let locals = &config.transport.as_core().local_addresses;
         let first = locals.len() - config.own.addresses.len() - config.own.advertised.len();
         let pairs = config.own.addresses.iter().zip(&locals[first..]);
@@ -88,7 +88,7 @@ impl Announced {
     }
 
     /// Updates the cores if the state has changed.
-    fn tell(&mut self, shards: &[Arc<ShardHandle>], backup: bool) {
+    fn update_cores(&mut self, shards: &[Arc<ShardHandle>], backup: bool) {
         let up = self.present && !self.taken_down;
         if (up, backup) != (self.local.up, self.local.backup) {
             (self.local.up, self.local.backup) = (up, backup);
@@ -121,7 +121,7 @@ pub(super) fn change(
         PathChange::Metered | PathChange::Unmetered => {}
         PathChange::Fading | PathChange::Steady => {}
     }
-    announced.tell(shards, backup);
+    announced.update_cores(shards, backup);
     Ok(())
 }
 
@@ -143,11 +143,11 @@ pub(super) fn follow_addresses(
         }
     };
     let shards = shards.iter().map(Arc::downgrade).collect();
-    let task = tokio::spawn(follow(shards, watcher, Arc::clone(addresses)));
+    let task = tokio::spawn(watch_addresses(shards, watcher, Arc::clone(addresses)));
     Some(task.abort_handle())
 }
 
-async fn follow(
+async fn watch_addresses(
     shards: Vec<Weak<ShardHandle>>,
     mut watcher: Watcher,
     addresses: Arc<Mutex<Vec<Announced>>>,
@@ -169,7 +169,7 @@ async fn follow(
             let interface = now.by_address(announced.local.address.ip());
             announced.present = interface.is_some_and(|found| found.up || found.loopback);
             let backup = announced.local.backup;
-            announced.tell(&alive, backup);
+            announced.update_cores(&alive, backup);
         }
         drop(alive);
         interfaces = watcher.changed().await;

@@ -192,7 +192,7 @@ impl ServerBuilder {
     }
 
     /// Makes this server the successor of another process: [`bind`](Self::bind) uses the received sockets, and
-    /// nothing is received before [`Server::begin`].
+    /// nothing is received before [`Server::start_receiving`].
     ///
     /// Returns the descriptors that the program itself has handed over ([`HandoverState::further`]).
     pub fn inherit(&mut self, mut handover: HandoverState) -> Vec<(String, OwnedFd)> {

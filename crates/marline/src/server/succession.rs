@@ -27,7 +27,7 @@ pub(super) type OlderProcessChannels = Vec<(u8, OwnedFd)>;
 
 /// Relation of a server to the processes that share its addresses.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct ProcessPlace {
     pub(super) generations: Arc<Generations>,
     pub(super) listeners: Mutex<Listeners>,
     /// Older processes, to which the predecessor passes packets until this one begins.
@@ -101,7 +101,7 @@ impl Server {
     ///
     /// # Errors
     /// The predecessor is gone, or does not hand over.
-    pub fn begin(
+    pub fn start_receiving(
         &self,
         successor: PendingSuccessor,
         predecessor: u8,

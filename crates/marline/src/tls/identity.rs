@@ -69,7 +69,7 @@ impl Identity {
     /// Pin for clients.
     #[must_use]
     pub fn pin(&self) -> KeyPin {
-        KeyPin::of(&self.spki)
+        KeyPin::from_spki(&self.spki)
     }
 }
 
@@ -114,7 +114,7 @@ impl KeyPin {
         &self.0
     }
 
-    fn of(spki: &[u8]) -> Self {
+    fn from_spki(spki: &[u8]) -> Self {
         let mut pin = [0; 32];
         pin.copy_from_slice(digest(&SHA256, spki).as_ref());
         KeyPin(pin)
@@ -180,7 +180,7 @@ impl ServerCertVerifier for Pinned {
         _ocsp_response: &[u8],
         _now: UnixTime,
     ) -> Result<ServerCertVerified, rustls::Error> {
-        if intermediates.is_empty() && KeyPin::of(end_entity) == self.pin {
+        if intermediates.is_empty() && KeyPin::from_spki(end_entity) == self.pin {
             return Ok(ServerCertVerified::assertion());
         }
         Err(rustls::CertificateError::ApplicationVerificationFailure.into())

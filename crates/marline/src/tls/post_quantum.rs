@@ -35,7 +35,7 @@ impl SupportedKxGroup for X25519MlKem768 {
         let classical = X25519.start()?;
         let pair = generate_key_pair(random()?);
         let share = [pair.pk().as_slice(), classical.pub_key()].concat();
-        Ok(Box::new(Started { classical, pair, share }))
+        Ok(Box::new(StartedExchange { classical, pair, share }))
     }
 
     fn start_and_complete(&self, client: &[u8]) -> Result<CompletedKeyExchange, Error> {
@@ -49,7 +49,7 @@ impl SupportedKxGroup for X25519MlKem768 {
         Ok(CompletedKeyExchange {
             group: self.name(),
             pub_key: [ciphertext.as_slice().as_slice(), &classical.pub_key].concat(),
-            secret: joined(&secret, &classical.secret),
+            secret: concatenate(&secret, &classical.secret),
         })
     }
 
@@ -63,24 +63,24 @@ impl SupportedKxGroup for X25519MlKem768 {
 }
 
 /// Client's key exchange that waits for the server's share.
-struct Started {
+struct StartedExchange {
     classical: Box<dyn ActiveKeyExchange>,
     pair: MlKem768KeyPair,
     share: Vec<u8>,
 }
 
-impl fmt::Debug for Started {
+impl fmt::Debug for StartedExchange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Started")
     }
 }
 
-impl ActiveKeyExchange for Started {
+impl ActiveKeyExchange for StartedExchange {
     fn complete(self: Box<Self>, server: &[u8]) -> Result<SharedSecret, Error> {
         let (ciphertext, classical) = server.split_at_checked(CIPHERTEXT_LEN).ok_or(INVALID)?;
         let ciphertext = MlKem768Ciphertext::try_from(ciphertext).map_err(|_| INVALID)?;
         let classical = self.classical.complete(classical)?;
-        Ok(joined(&decapsulate(self.pair.private_key(), &ciphertext), &classical))
+        Ok(concatenate(&decapsulate(self.pair.private_key(), &ciphertext), &classical))
     }
 
     fn hybrid_component(&self) -> Option<(NamedGroup, &[u8])> {
@@ -100,7 +100,7 @@ impl ActiveKeyExchange for Started {
     }
 }
 
-fn joined(post_quantum: &[u8], classical: &SharedSecret) -> SharedSecret {
+fn concatenate(post_quantum: &[u8], classical: &SharedSecret) -> SharedSecret {
     [post_quantum, classical.secret_bytes()].concat().into()
 }
 

@@ -46,27 +46,27 @@ impl TlsServer {
             let next = poll_fn(|cx| {
                 while let Poll::Ready(Some(done)) = handshakes.poll_join_next(cx) {
                     if let Ok(Some(stream)) = done {
-                        return Poll::Ready(Next::Stream(Box::new(stream)));
+                        return Poll::Ready(WaitOutcome::Stream(Box::new(stream)));
                     }
                 }
                 if !closed && handshakes.len() < HANDSHAKES {
                     match accept.as_mut().poll(cx) {
                         Poll::Ready(Some(incoming)) => {
-                            return Poll::Ready(Next::Incoming(incoming));
+                            return Poll::Ready(WaitOutcome::Incoming(incoming));
                         }
                         Poll::Ready(None) => closed = true,
                         Poll::Pending => {}
                     }
                 }
                 match closed && handshakes.is_empty() {
-                    true => Poll::Ready(Next::Closed),
+                    true => Poll::Ready(WaitOutcome::Closed),
                     false => Poll::Pending,
                 }
             });
             match next.await {
-                Next::Closed => return None,
-                Next::Stream(stream) => return Some(*stream),
-                Next::Incoming((stream, peer)) => {
+                WaitOutcome::Closed => return None,
+                WaitOutcome::Stream(stream) => return Some(*stream),
+                WaitOutcome::Incoming((stream, peer)) => {
                     let acceptor = acceptor.clone();
                     handshakes.spawn(async move {
                         match acceptor.accept(stream).await {
@@ -85,7 +85,7 @@ impl TlsServer {
 }
 
 /// Outcome of a wait.
-enum Next {
+enum WaitOutcome {
     Closed,
     Stream(Box<(TlsStream, SocketAddr)>),
     Incoming((crate::Stream, SocketAddr)),

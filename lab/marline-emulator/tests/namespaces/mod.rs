@@ -87,8 +87,8 @@ impl Testbed {
     /// A socket of the client connected over the first path to one of the server.
     pub(crate) fn sockets(&self) -> io::Result<(UdpSocket, UdpSocket)> {
         let to: SocketAddr = ([10, 90, 0, 1], 5_000).into();
-        let server = netns::within(self.server(), || UdpSocket::bind(to))?;
-        let client = netns::within(self.client(), || {
+        let server = netns::run_in(self.server(), || UdpSocket::bind(to))?;
+        let client = netns::run_in(self.client(), || {
             let socket = UdpSocket::bind("10.90.0.2:0")?;
             socket.connect(to).map(|()| socket)
         })?;

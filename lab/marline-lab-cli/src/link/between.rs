@@ -22,7 +22,7 @@ pub(crate) fn start(args: &Args, namespaces: [&str; 2]) -> anyhow::Result<Links>
     };
     let schedule = args.at.iter().map(scheduled).collect::<anyhow::Result<Vec<_>>>();
     let schedule = schedule.context("--at")?;
-    let links = Links::join(namespaces, &args.path, schedule, &options)?;
+    let links = Links::join_namespaces(namespaces, &args.path, schedule, &options)?;
     links.set_up()?;
     Ok(links)
 }

@@ -11,7 +11,7 @@ use marline_time::SeedTree;
 
 use super::Args;
 use crate::link_supervisor::{Answer, Stats, Supervised};
-use marline_lab::emulation::script::{self, Order};
+use marline_lab::emulation::script::{self, ParsedCommand};
 use marline_lab::emulation::settings::Settings;
 
 /// A running relay.
@@ -34,7 +34,7 @@ impl Relay {
         let seeds = SeedTree::new(args.seed);
         let mut settings = Settings::new(spec, args.trace_dir.as_deref(), seeds);
         let mut config = RelayConfig::new(&args.name, listen, to, settings.first()?);
-        let orders = args.at.iter().map(|text| script::at(text));
+        let orders = args.at.iter().map(|text| script::parse_scheduled(text));
         let orders = orders.collect::<anyhow::Result<Vec<_>>>().context("--at")?;
         config.schedule = settings.schedule(orders).context("--at")?;
         config.seeds = seeds;
@@ -56,8 +56,8 @@ impl Relay {
 impl Supervised for Relay {
     fn obey(&self, line: &str) -> anyhow::Result<Answer> {
         let order = match line.parse()? {
-            Order::Stats => return self.stats().map(Answer::Stats),
-            Order::Quit => return Ok(Answer::Quit),
+            ParsedCommand::Stats => return self.stats().map(Answer::Stats),
+            ParsedCommand::Quit => return Ok(Answer::Quit),
             order => order,
         };
         let mut settings = self.settings.lock().unwrap_or_else(PoisonError::into_inner);

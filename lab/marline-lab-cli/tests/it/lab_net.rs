@@ -77,7 +77,7 @@ fn listed(name: &str) -> Option<bool> {
 }
 
 fn socket(namespace: &str, address: &str) -> UdpSocket {
-    let socket = netns::within(namespace, || UdpSocket::bind(address)).expect("bind");
+    let socket = netns::run_in(namespace, || UdpSocket::bind(address)).expect("bind");
     socket.set_read_timeout(Some(Duration::from_secs(20))).expect("timeout");
     socket
 }

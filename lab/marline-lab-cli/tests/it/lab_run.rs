@@ -212,7 +212,7 @@ fn real_packets_are_captured_and_our_ends_traced() {
         let trace = out.join(format!("qlog/live-default-1-{end}.sqlog"));
         let recording = marline_qlog::read(&std::fs::read_to_string(trace).expect("a trace"));
         let recording = recording.expect("it can be read");
-        let course = marline_qlog::Course::of(&recording);
+        let course = marline_qlog::Course::from_recording(&recording);
         assert!(recording.title.contains("live") && course.subflows.len() == 2, "{course:?}");
         assert!(out.join(format!("qlog/live-default-1-{end}.svg")).exists());
     }

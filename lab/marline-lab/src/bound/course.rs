@@ -86,11 +86,11 @@ impl Course {
     }
 
     /// The link at a time, and the changes that follow.
-    fn at(&self, at: Instant) -> (Link<Probe>, &[(Instant, Change)]) {
+    fn link_at(&self, at: Instant) -> (Link<Probe>, &[(Instant, Change)]) {
         let mut link = Link::new(self.first.clone(), &self.seeds, Instant::ZERO);
         let past = self.changes.partition_point(|(when, _)| *when <= at);
         for (when, change) in &self.changes[..past] {
-            apply(&mut link, *when, change);
+            apply_change(&mut link, *when, change);
         }
         (link, &self.changes[past..])
     }
@@ -98,7 +98,7 @@ impl Course {
     /// Arrival time of a packet of `bytes` that is sent at `from` on an otherwise idle link; `None` if it does not
     /// arrive before the end.
     fn sent_at(&self, from: Instant, bytes: usize) -> Option<Instant> {
-        let (mut link, mut changes) = self.at(from);
+        let (mut link, mut changes) = self.link_at(from);
         link.offer(from, Probe(bytes));
         loop {
             let event = link.next_event().filter(|event| *event <= self.until);
@@ -113,7 +113,7 @@ impl Course {
                 }
                 _ => {
                     let ((at, change), rest) = changes.split_first()?;
-                    apply(&mut link, *at, change);
+                    apply_change(&mut link, *at, change);
                     changes = rest;
                 }
             }
@@ -176,7 +176,7 @@ impl Course {
             let first = self.one_packet(from, PIECE.1).filter(|first| *first <= latest);
             return first.map_or_else(Vec::new, |first| vec![first; count]);
         }
-        let (mut link, mut changes) = self.at(from);
+        let (mut link, mut changes) = self.link_at(from);
         let (mut now, mut arrivals) = (from, Vec::new());
         while arrivals.len() < count && now <= latest {
             let under_way = |link: &Link<Probe>| {
@@ -204,7 +204,7 @@ impl Course {
             while let Some(((_, change), rest)) =
                 changes.split_first().filter(|(change, _)| change.0 <= now)
             {
-                apply(&mut link, now, change);
+                apply_change(&mut link, now, change);
                 changes = rest;
             }
         }
@@ -230,7 +230,7 @@ pub(super) fn large(links: &[&Course], from: Instant, bytes: u32) -> Option<Inst
     arrivals.get(pieces - 1).copied()
 }
 
-fn apply(link: &mut Link<Probe>, at: Instant, change: &Change) {
+fn apply_change(link: &mut Link<Probe>, at: Instant, change: &Change) {
     match change {
         Change::Up(up) => link.set_up(at, *up),
         Change::Settings(config) => link.set_config(at, (**config).clone()),

@@ -16,13 +16,13 @@ const fn ask() -> Workload {
 }
 
 fn bound(links: &[(&str, &str)], workload: Workload) -> Bound {
-    Bound::of(&Experiment::over(links, workload), 1).expect("bound")
+    Bound::for_experiment(&Experiment::over(links, workload), 1).expect("bound")
 }
 
 impl Bound {
     /// The bound of a message that began at this time and has the workload's size.
     fn least(&self, sent_ms: f64) -> f64 {
-        self.latency_ms(sent_ms, self.workload.sizes(1).of(0))
+        self.latency_ms(sent_ms, self.workload.sizes(1).size_of(0))
     }
 }
 
@@ -76,7 +76,7 @@ fn events_of_the_scenario_are_known_to_it() {
     };
     experiment.scenario.events = vec![event("20ms", "set delay=10ms"), event("500ms", "down")];
     experiment.patience = std::time::Duration::from_secs(2);
-    let bound = Bound::of(&experiment, 1).expect("bound");
+    let bound = Bound::for_experiment(&experiment, 1).expect("bound");
     // Waiting for the short delay pays: the packet leaves the queue at 20 ms.
     near(bound.least(0.0), 30.0, 2e-3);
     assert_eq!(bound.least(100.0), 11.0);
@@ -117,12 +117,12 @@ fn a_later_copy_may_overtake_a_large_message() {
     let command = "set delay=10ms".to_owned();
     experiment.scenario.events =
         vec![Event { at: "150ms".to_owned(), path: "a".to_owned(), command }];
-    let bound = Bound::of(&experiment, 1).expect("bound");
+    let bound = Bound::for_experiment(&experiment, 1).expect("bound");
     // The message had been sent completely by 100 ms, but the copy begun at 150 ms arrives first.
     near(bound.least(0.0), 260.0, 0.4);
     // Without a rate limit it arrives at once.
     experiment.scenario.events[0].command = "set delay=10ms,rate=unlimited".to_owned();
-    let bound = Bound::of(&experiment, 1).expect("bound");
+    let bound = Bound::for_experiment(&experiment, 1).expect("bound");
     near(bound.least(0.0), 160.0, 0.4);
 }
 
@@ -170,7 +170,7 @@ fn no_simulated_run_beats_the_bound() {
             let seed = 11 + number as u64;
             let variant = Variant::new(scheduler).scheduler(scheduler);
             let outcome = simulate(&experiment, &variant, seed).expect("run");
-            let bound = Bound::of(&experiment, seed).expect("bound");
+            let bound = Bound::for_experiment(&experiment, seed).expect("bound");
             let messages = outcome.messages(&workload);
             assert!(messages.len() >= 10, "{first} + {second}: {:?}", outcome.incomplete);
             for message in messages {

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::contestant::Contestant;
 use super::row::Row;
-use super::statistics::look;
+use super::statistics::measure_values;
 use crate::keep;
 use crate::runs::{check_real_time, weighted};
 
@@ -31,7 +31,7 @@ pub struct Sample {
 
 /// A completed run.
 #[derive(Copy, Clone, Debug)]
-pub struct Made<'a> {
+pub struct CompletedRun<'a> {
     /// Row.
     pub row: &'a Row,
     /// Contestant.
@@ -86,7 +86,7 @@ impl Bench {
 
     /// Runs of a row that have not been made.
     #[must_use]
-    pub fn missing(&self, row: &Row) -> Vec<(Contestant, u32)> {
+    pub fn missing_runs(&self, row: &Row) -> Vec<(Contestant, u32)> {
         let all = row.contestants.iter().flat_map(|contestant| {
             (0..row.repeats_of(*contestant)).map(|repeat| (*contestant, repeat))
         });
@@ -107,11 +107,11 @@ impl Bench {
         rows: &[Row],
         processors: u32,
         instance: &str,
-        told: &(dyn Fn((usize, usize), &Made<'_>) + Sync),
+        told: &(dyn Fn((usize, usize), &CompletedRun<'_>) + Sync),
     ) -> anyhow::Result<()> {
         let waiting: Vec<(&Row, Contestant, u32)> = rows
             .iter()
-            .flat_map(|row| self.missing(row).into_iter().map(move |(c, n)| (row, c, n)))
+            .flat_map(|row| self.missing_runs(row).into_iter().map(move |(c, n)| (row, c, n)))
             .collect();
         if !waiting.is_empty() {
             check_real_time()?;
@@ -121,7 +121,8 @@ impl Bench {
             let instance = format!("{instance}-{worker}");
             let sample = self.run(row, *contestant, *repeat, &instance)?;
             let done = 1 + done.fetch_add(1, Ordering::Relaxed);
-            let made = Made { row, contestant: *contestant, repeat: *repeat, sample: &sample };
+            let made =
+                CompletedRun { row, contestant: *contestant, repeat: *repeat, sample: &sample };
             told((done, waiting.len()), &made);
             anyhow::Ok(())
         };
@@ -165,6 +166,6 @@ fn one(row: &Row, contestant: Contestant, seed: u32, instance: &str) -> anyhow::
         bail!("{why}");
     }
     let wire_bytes = outcome.wire_bytes();
-    let values = look(row, &experiment, &outcome)?;
+    let values = measure_values(row, &experiment, &outcome)?;
     Ok(Sample { values, wire_bytes, doubts: outcome.doubts, error: None })
 }

@@ -14,7 +14,7 @@ const FIRST_BURSTS: u32 = 2;
 type Values = BTreeMap<String, Vec<f64>>;
 
 /// Collects values, and for latencies their lower bounds.
-struct Look<'a> {
+struct ValueCollector<'a> {
     outcome: &'a Outcome,
     bound: &'a Bound,
     sizes: Sizes,
@@ -22,7 +22,7 @@ struct Look<'a> {
 }
 
 /// The values that the row measures. Besides the latencies `NAME_ms` there are their lower bounds `NAME_least_ms`.
-pub(super) fn look(
+pub(super) fn measure_values(
     row: &Row,
     experiment: &Experiment,
     outcome: &Outcome,
@@ -30,9 +30,9 @@ pub(super) fn look(
     let workload = experiment.workload();
     let warm_up = experiment.warm_up;
     let from_ns = outcome.start_ns + warm_up.as_nanos() as u64;
-    let bound = Bound::of(experiment, outcome.seed)?;
+    let bound = Bound::for_experiment(experiment, outcome.seed)?;
     let sizes = workload.sizes(outcome.seed);
-    let mut look = Look { outcome, bound: &bound, sizes, values: Values::new() };
+    let mut look = ValueCollector { outcome, bound: &bound, sizes, values: Values::new() };
     match row.measure {
         Measure::Answers => look.answers(from_ns),
         Measure::Blocks => look.blocks(from_ns),
@@ -57,7 +57,7 @@ fn by_index(marks: &[Mark]) -> BTreeMap<(u8, u32), u64> {
     marks.iter().map(|mark| ((mark.stream, mark.index), mark.at_ns)).collect()
 }
 
-impl Look<'_> {
+impl ValueCollector<'_> {
     fn push(&mut self, name: &str, value: f64) {
         self.values.entry(name.to_owned()).or_default().push(value);
     }
@@ -65,7 +65,7 @@ impl Look<'_> {
     /// Adds a latency and its lower bound.
     fn latency(&mut self, name: &str, sent: Mark, latency_ms: f64) {
         let sent_ms = ms(self.outcome.start_ns, sent.at_ns);
-        let least_ms = self.bound.latency_ms(sent_ms, self.sizes.of(sent.index));
+        let least_ms = self.bound.latency_ms(sent_ms, self.sizes.size_of(sent.index));
         self.push(&format!("{name}_ms"), latency_ms);
         self.push(&format!("{name}_least_ms"), least_ms);
     }
@@ -157,9 +157,9 @@ mod tests {
         let gap = Gap { least_ms: 100.0, most_ms: 100.0 };
         let workload = Workload::Bursts { bytes: 100, gap, count: 6 };
         let experiment = Experiment::over(&[("wifi", "delay=1ms")], workload);
-        let bound = Bound::of(&experiment, 1).expect("bound");
+        let bound = Bound::for_experiment(&experiment, 1).expect("bound");
         let (sizes, values) = (workload.sizes(1), Values::new());
-        let mut look = Look { outcome: &logs, bound: &bound, sizes, values };
+        let mut look = ValueCollector { outcome: &logs, bound: &bound, sizes, values };
         look.bursts();
         let values = look.values;
         assert_eq!(values["calm_ms"], [10.0, 10.0]);

@@ -54,14 +54,14 @@ impl Pool {
 
     /// All values of this name.
     #[must_use]
-    pub fn of(&self, name: &str) -> &[f64] {
+    pub fn values_of(&self, name: &str) -> &[f64] {
         self.values.get(name).map_or(&[], Vec::as_slice)
     }
 
     /// A quantile of these values, from 0 to 1; NaN without values.
     #[must_use]
     pub fn quantile(&self, name: &str, q: f64) -> f64 {
-        quantile(self.of(name), q)
+        quantile(self.values_of(name), q)
     }
 
     /// Numbers of runs, of doubtful runs, and of failed runs.
@@ -73,12 +73,12 @@ impl Pool {
     /// Median of these values.
     #[must_use]
     pub fn median(&self, name: &str) -> f64 {
-        median(self.of(name))
+        median(self.values_of(name))
     }
 
     /// Median with least and greatest.
     fn spread(&self, name: &str) -> String {
-        let values = self.of(name);
+        let values = self.values_of(name);
         if values.is_empty() {
             return "-".to_owned();
         }
@@ -159,7 +159,7 @@ const fn unit(measure: Measure) -> &'static str {
 fn cells(measure: Measure, pool: &Pool) -> Vec<String> {
     let four = |name: &str| {
         let quantiles = [0.5, 0.95, 0.99, 1.0].map(|q| number(pool.quantile(name, q)));
-        let count = pool.of(name).len().to_string();
+        let count = pool.values_of(name).len().to_string();
         std::iter::once(count).chain(quantiles).collect::<Vec<_>>()
     };
     match measure {
@@ -226,7 +226,7 @@ fn alone(pool: &Pool, columns: usize) -> String {
     for (name, title) in
         [("first_path_ms", "its first path alone"), ("second_path_ms", "its second path alone")]
     {
-        let mut cells = vec![pool.of(name).len().to_string()];
+        let mut cells = vec![pool.values_of(name).len().to_string()];
         cells.extend([0.5, 0.95, 0.99, 1.0].map(|q| number(pool.quantile(name, q))));
         cells.truncate(columns);
         let _ = writeln!(text, "| | {title} | | {} | |", cells.join(" | "));

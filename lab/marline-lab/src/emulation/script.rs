@@ -9,7 +9,7 @@ use marline_link::DuplexSpec;
 
 /// A parsed command.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Order {
+pub enum ParsedCommand {
     /// `down [uplink|downlink]`: the link goes down.
     Break(Side),
     /// `up [uplink|downlink]`: the link comes back.
@@ -28,20 +28,20 @@ pub enum Order {
 const WORDS: &str =
     "down [uplink|downlink], up [uplink|downlink], set ITEM=VALUE,..., rebind, stats, quit";
 
-impl std::str::FromStr for Order {
+impl std::str::FromStr for ParsedCommand {
     type Err = anyhow::Error;
 
-    fn from_str(text: &str) -> anyhow::Result<Order> {
+    fn from_str(text: &str) -> anyhow::Result<ParsedCommand> {
         let (word, rest) = text.trim().split_once(char::is_whitespace).unwrap_or((text.trim(), ""));
         let rest = rest.trim();
         let order = match word {
-            "down" => return Ok(Order::Break(side(rest)?)),
-            "up" => return Ok(Order::Restore(side(rest)?)),
+            "down" => return Ok(ParsedCommand::Break(side(rest)?)),
+            "up" => return Ok(ParsedCommand::Restore(side(rest)?)),
             "set" if rest.is_empty() => bail!("`set` what? For example: set rate=5M,up.delay=20ms"),
-            "set" => return Ok(Order::Set(rest.to_owned())),
-            "rebind" => Order::Rebind,
-            "stats" => Order::Stats,
-            "quit" => Order::Quit,
+            "set" => return Ok(ParsedCommand::Set(rest.to_owned())),
+            "rebind" => ParsedCommand::Rebind,
+            "stats" => ParsedCommand::Stats,
+            "quit" => ParsedCommand::Quit,
             _ => bail!("unknown command `{word}`; known: {WORDS}"),
         };
         if !rest.is_empty() {
@@ -64,7 +64,7 @@ fn side(text: &str) -> anyhow::Result<Side> {
 #[derive(Clone, Debug, PartialEq)]
 pub enum Line {
     /// Command for the path of this name.
-    Path(String, Order),
+    Path(String, ParsedCommand),
     /// Statistics of all links.
     Stats,
     /// End of the program.
@@ -79,16 +79,16 @@ impl std::str::FromStr for Line {
         let word = words.next().unwrap_or_default();
         let Some(path) = words.next() else {
             return match word.parse() {
-                Ok(Order::Stats) => Ok(Line::Stats),
-                Ok(Order::Quit) => Ok(Line::Quit),
+                Ok(ParsedCommand::Stats) => Ok(Line::Stats),
+                Ok(ParsedCommand::Quit) => Ok(Line::Quit),
                 Ok(_) => bail!("`{word}` which path? For example: {word} wifi"),
                 Err(_) if word == "set" => bail!("for example: set wifi rate=5M,up.delay=20ms"),
                 Err(error) => Err(error),
             };
         };
         let rest: Vec<&str> = words.collect();
-        let order: Order = format!("{word} {}", rest.join(" ")).parse()?;
-        if matches!(order, Order::Stats | Order::Quit) {
+        let order: ParsedCommand = format!("{word} {}", rest.join(" ")).parse()?;
+        if matches!(order, ParsedCommand::Stats | ParsedCommand::Quit) {
             bail!("`{word}` takes no argument, but `{path}` follows");
         }
         Ok(Line::Path(path.to_owned(), order))
@@ -99,7 +99,7 @@ impl std::str::FromStr for Line {
 ///
 /// # Errors
 /// The time or the command is invalid; the error quotes the text.
-pub fn line_at(text: &str) -> anyhow::Result<(Duration, String, Order)> {
+pub fn line_at(text: &str) -> anyhow::Result<(Duration, String, ParsedCommand)> {
     let (time, line) = text
         .trim()
         .split_once(char::is_whitespace)
@@ -114,13 +114,13 @@ pub fn line_at(text: &str) -> anyhow::Result<(Duration, String, Order)> {
 ///
 /// # Errors
 /// The time or the command is invalid; the error quotes the text.
-pub fn at(text: &str) -> anyhow::Result<(Duration, Order)> {
+pub fn parse_scheduled(text: &str) -> anyhow::Result<(Duration, ParsedCommand)> {
     let (time, order) = text
         .trim()
         .split_once(char::is_whitespace)
         .with_context(|| format!("`{text}` must be a time and a command, such as `5s down`"))?;
     let order = order.parse()?;
-    if matches!(order, Order::Stats | Order::Quit) {
+    if matches!(order, ParsedCommand::Stats | ParsedCommand::Quit) {
         bail!("`{text}`: only down, up, set and rebind can be scheduled");
     }
     Ok((duration(time)?, order))
@@ -169,12 +169,15 @@ mod tests {
 
     #[test]
     fn words_become_orders() {
-        let order = |text: &str| text.parse::<Order>().expect("an order");
-        assert_eq!(order(" down "), Order::Break(Side::Both));
-        assert_eq!(order("down uplink"), Order::Break(Side::Up));
-        assert_eq!(order("up downlink"), Order::Restore(Side::Down));
-        assert_eq!(order("set rate=5M"), Order::Set("rate=5M".into()));
-        assert_eq!(at("1.5s rebind").expect("at"), (Duration::from_millis(1_500), Order::Rebind));
+        let order = |text: &str| text.parse::<ParsedCommand>().expect("an order");
+        assert_eq!(order(" down "), ParsedCommand::Break(Side::Both));
+        assert_eq!(order("down uplink"), ParsedCommand::Break(Side::Up));
+        assert_eq!(order("up downlink"), ParsedCommand::Restore(Side::Down));
+        assert_eq!(order("set rate=5M"), ParsedCommand::Set("rate=5M".into()));
+        assert_eq!(
+            parse_scheduled("1.5s rebind").expect("at"),
+            (Duration::from_millis(1_500), ParsedCommand::Rebind)
+        );
         for (text, word) in [
             ("", "unknown command"),
             ("sideways", "unknown command"),
@@ -182,11 +185,11 @@ mod tests {
             ("down left", "direction"),
             ("rebind now", "takes no argument"),
         ] {
-            let error = text.parse::<Order>().expect_err("no order").to_string();
+            let error = text.parse::<ParsedCommand>().expect_err("no order").to_string();
             assert!(error.contains(word), "{text}: {error}");
         }
         for text in ["down", "5 down", "-1s down", "5s quit", "nans down", "1e300h down"] {
-            at(text).expect_err(text);
+            parse_scheduled(text).expect_err(text);
         }
     }
 
@@ -194,12 +197,15 @@ mod tests {
     fn lines_name_their_path() {
         let line = |text: &str| text.parse::<Line>().expect("a line");
         let path = |name: &str, order| Line::Path(name.to_owned(), order);
-        assert_eq!(line("down wifi"), path("wifi", Order::Break(Side::Both)));
-        assert_eq!(line(" up  lte downlink "), path("lte", Order::Restore(Side::Down)));
-        assert_eq!(line("set lte rate=5M"), path("lte", Order::Set("rate=5M".into())));
+        assert_eq!(line("down wifi"), path("wifi", ParsedCommand::Break(Side::Both)));
+        assert_eq!(line(" up  lte downlink "), path("lte", ParsedCommand::Restore(Side::Down)));
+        assert_eq!(line("set lte rate=5M"), path("lte", ParsedCommand::Set("rate=5M".into())));
         assert_eq!((line("stats"), line("quit")), (Line::Stats, Line::Quit));
         let at = line_at("7.5s down wifi").expect("at");
-        assert_eq!(at, (Duration::from_millis(7_500), "wifi".into(), Order::Break(Side::Both)));
+        assert_eq!(
+            at,
+            (Duration::from_millis(7_500), "wifi".into(), ParsedCommand::Break(Side::Both))
+        );
         for (text, word) in [
             ("", "unknown command"),
             ("down", "which path"),

@@ -8,7 +8,7 @@ use marline_emulator::LinkCommand;
 use marline_link::{DuplexConfig, DuplexSpec};
 use marline_time::SeedTree;
 
-use super::script::{self, Order};
+use super::script::{self, ParsedCommand};
 use super::traces;
 
 /// The descriptions of one link in order of the time at which each takes effect.
@@ -48,7 +48,7 @@ impl Settings {
     /// A command cannot be scheduled, or a description cannot be parsed.
     pub fn schedule(
         &mut self,
-        mut orders: Vec<(Duration, Order)>,
+        mut orders: Vec<(Duration, ParsedCommand)>,
     ) -> anyhow::Result<Vec<(Duration, LinkCommand)>> {
         orders.sort_by_key(|(at, _)| *at);
         let mut commands = Vec::new();
@@ -63,7 +63,7 @@ impl Settings {
     ///
     /// # Errors
     /// The command is not for a link, or a description cannot be parsed.
-    pub fn command(&mut self, now: Duration, order: &Order) -> anyhow::Result<LinkCommand> {
+    pub fn command(&mut self, now: Duration, order: &ParsedCommand) -> anyhow::Result<LinkCommand> {
         let command = self.translate(now, order)?;
         // Earlier settings are not needed again.
         let past = self.specs.partition_point(|(at, _)| *at <= now);
@@ -71,12 +71,12 @@ impl Settings {
         Ok(command)
     }
 
-    fn translate(&mut self, at: Duration, order: &Order) -> anyhow::Result<LinkCommand> {
+    fn translate(&mut self, at: Duration, order: &ParsedCommand) -> anyhow::Result<LinkCommand> {
         Ok(match order {
-            Order::Break(side) => LinkCommand::Break(*side),
-            Order::Restore(side) => LinkCommand::Restore(*side),
-            Order::Rebind => LinkCommand::Rebind,
-            Order::Set(items) => {
+            ParsedCommand::Break(side) => LinkCommand::Break(*side),
+            ParsedCommand::Restore(side) => LinkCommand::Restore(*side),
+            ParsedCommand::Rebind => LinkCommand::Rebind,
+            ParsedCommand::Set(items) => {
                 let past = self.specs.partition_point(|(from, _)| *from <= at);
                 let (_, current) = self.specs[..past].last().context("before the link's start")?;
                 let spec = script::amend(current, items)?;
@@ -84,7 +84,9 @@ impl Settings {
                 self.specs.insert(past, (at, spec));
                 LinkCommand::Set(Box::new(config))
             }
-            Order::Stats | Order::Quit => bail!("this does not apply to a single link"),
+            ParsedCommand::Stats | ParsedCommand::Quit => {
+                bail!("this does not apply to a single link")
+            }
         })
     }
 
@@ -99,8 +101,8 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    fn set(items: &str) -> Order {
-        Order::Set(items.to_owned())
+    fn set(items: &str) -> ParsedCommand {
+        ParsedCommand::Set(items.to_owned())
     }
 
     /// Base delays in milliseconds, up and down, after a command.
@@ -124,6 +126,8 @@ mod tests {
         let later = settings.command(5 * SECOND, &set("down.delay=7ms")).expect("command");
         assert_eq!(delays(&later), (4, 7));
         settings.command(6 * SECOND, &set("speed=9")).expect_err("no such item");
-        settings.command(6 * SECOND, &Order::Quit).expect_err("does not apply to a single link");
+        settings
+            .command(6 * SECOND, &ParsedCommand::Quit)
+            .expect_err("does not apply to a single link");
     }
 }

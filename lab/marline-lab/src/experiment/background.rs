@@ -82,7 +82,7 @@ mod tests {
     fn run(experiment: &Experiment) -> (Outcome, Record) {
         let outcome = simulate(experiment, &Variant::alone("wifi", "wifi"), 3).expect("run");
         assert_eq!(outcome, simulate(experiment, &Variant::alone("wifi", "wifi"), 3).expect("run"));
-        let record = Record::of(experiment, &outcome).expect("a record");
+        let record = Record::from_outcome(experiment, &outcome).expect("a record");
         (outcome, record)
     }
 

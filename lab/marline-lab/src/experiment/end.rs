@@ -27,7 +27,7 @@ use super::talk::{self, Until};
 use super::{Flow, Load, QlogConfig, Stack, Variant};
 use crate::kernel::Kernel;
 use crate::scenario::Side;
-use crate::workload::{EndLogs, Stream, now_ns, until};
+use crate::workload::{EndLogs, Stream, now_ns, wait_until};
 
 /// The server's first byte: a kernel's client does not join further subflows before it has received data.
 const GREETING: u8 = b'M';
@@ -131,7 +131,7 @@ impl Job {
             stream.flush().await?;
         }
         anyhow::ensure!(now_ns() < self.start_ns, "connected after the start");
-        until(self.start_ns).await;
+        wait_until(self.start_ns).await;
         self.run_workloads(streams).await
     }
 

@@ -86,7 +86,7 @@ pub fn run_live_watched(
     let mut options = Options::new(instance);
     options.trace_dir.clone_from(&experiment.trace_dir);
     options.tap_bytes = watch.captures.map(|captures| captures.max_bytes);
-    let net = Net::up(&scenario, &options)?;
+    let net = Net::create(&scenario, &options)?;
     let left = LEAD.saturating_sub(net.started().elapsed());
     ensure!(left >= CONNECTING, "creating the hosts took {:?}", net.started().elapsed());
     let start_ns = now_ns() + left.as_nanos() as u64;

@@ -98,7 +98,7 @@ impl Flow {
         let (sizes, player) = (workload.sizes(self.seed), self.player(workload));
         let size = |index: u32| match &player {
             Some(player) => player.size(index as usize) as u32,
-            None => sizes.of(index),
+            None => sizes.size_of(index),
         };
         // If a request was sent on several connections, the first answer counts.
         let mut messages: BTreeMap<u32, Message> = BTreeMap::new();
@@ -134,7 +134,7 @@ impl Flow {
             let begun_ns = self.start_ns + self.from_ns + at_ns;
             let (first, last) = (*read.first()?, *read.last()?);
             let (sent_ms, latency_ms) = (ms(self.start_ns, begun_ns), ms(begun_ns, last));
-            let message = Message { index, bytes: sizes.of(index), sent_ms, latency_ms };
+            let message = Message { index, bytes: sizes.size_of(index), sent_ms, latency_ms };
             let is_whole = read.len() == page::OBJECTS as usize;
             is_whole.then_some((message, ms(begun_ns, first)))
         };
@@ -208,7 +208,7 @@ impl Flow {
             let sizes = workload.sizes(self.seed);
             let within = |mark: &&Mark| span.contains(&ms(self.start_ns, mark.at_ns));
             let read = self.received(workload).iter().filter(within);
-            read.map(|mark| f64::from(sizes.of(mark.index))).sum()
+            read.map(|mark| f64::from(sizes.size_of(mark.index))).sum()
         };
         bytes * 8.0 / ((to_ms - from_ms) / 1e3) / 1e6
     }

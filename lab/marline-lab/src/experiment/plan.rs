@@ -358,7 +358,7 @@ fn add([client, server]: &mut [End; 2], flow: u16, workload: &Workload, start: I
         }
         Workload::Bursts { .. } | Workload::RandomBursts { .. } => {
             let sizes = workload.sizes(seed);
-            let burst = |(index, at)| (at, message(index, sizes.of(index), 0));
+            let burst = |(index, at)| (at, message(index, sizes.size_of(index), 0));
             server.write(flow, Schedule((0..).zip(times).map(burst).collect()));
             client.expects.insert(flow, count);
         }

@@ -129,7 +129,7 @@ fn run_traced(
         for (node, traces) in [paths.client, paths.server].into_iter().zip(&both) {
             let told = Rc::clone(traces);
             let watcher = Box::new(move |event: &MonitorEvent| told.borrow_mut().note(event));
-            paths.world.node_mut(node).watch(watcher);
+            paths.world.node_mut(node).set_watcher(watcher);
         }
     })?;
     let outcome = run_staged(&mut paths, &flows, experiment, variant, seed)?;

@@ -11,7 +11,7 @@ use marline_time::{Rng, SeedTree};
 use serde::{Deserialize, Serialize};
 
 use super::Experiment;
-use crate::emulation::script::Order;
+use crate::emulation::script::ParsedCommand;
 use crate::scenario::path_number;
 
 /// A moment that is drawn for each run.
@@ -54,7 +54,7 @@ pub struct Happening {
     /// Path.
     pub path: String,
     /// Command.
-    pub order: Order,
+    pub order: ParsedCommand,
     /// True for the beginning of a [`Fault`].
     pub is_fault: bool,
 }
@@ -75,7 +75,7 @@ impl Experiment {
         let mut rng = SeedTree::new(seed).stream("fault");
         for fault in &self.faults {
             path_number(&self.scenario.paths, &fault.path)?;
-            let order: Order = fault.command.parse()?;
+            let order: ParsedCommand = fault.command.parse()?;
             let (from_ns, to_ns) = bounds(fault.moment, &times)?;
             let at = Duration::from_nanos(from_ns + rng.below((to_ns - from_ns).max(1)));
             let path = fault.path.clone();
@@ -92,17 +92,21 @@ impl Experiment {
 }
 
 /// The command that ends an outage.
-fn restored(order: &Order) -> Option<Order> {
+fn restored(order: &ParsedCommand) -> Option<ParsedCommand> {
     match order {
-        Order::Break(side) => Some(Order::Restore(*side)),
-        Order::Set(_) | Order::Restore(_) | Order::Rebind | Order::Stats | Order::Quit => None,
+        ParsedCommand::Break(side) => Some(ParsedCommand::Restore(*side)),
+        ParsedCommand::Set(_)
+        | ParsedCommand::Restore(_)
+        | ParsedCommand::Rebind
+        | ParsedCommand::Stats
+        | ParsedCommand::Quit => None,
     }
 }
 
 /// Returns true if `lasts` can follow this command.
 #[must_use]
-pub fn can_be_restored(order: &Order) -> bool {
-    matches!(order, Order::Break(_))
+pub fn can_be_restored(order: &ParsedCommand) -> bool {
+    matches!(order, ParsedCommand::Break(_))
 }
 
 fn bounds(moment: Moment, times_ns: &[u64]) -> anyhow::Result<(u64, u64)> {

@@ -169,7 +169,7 @@ fn schedule(
     let orders: Vec<_> = mine.map(|mine| (mine.at, mine.order.clone())).collect();
     let (up, down) = (paths.up[number], paths.down[number]);
     for (at, command) in settings.schedule(orders).with_context(|| format!("path `{name}`"))? {
-        paths.world.at(START + at, move |world| match command {
+        paths.world.run_at(START + at, move |world| match command {
             LinkCommand::Break(side) | LinkCommand::Restore(side) => {
                 let works = matches!(command, LinkCommand::Restore(_));
                 if side != Side::Down {

@@ -161,7 +161,7 @@ fn an_exchange_measures_both_directions_independently() {
     assert_eq!(outcome.incomplete, None);
     let messages = outcome.messages(experiment.workload());
     assert_eq!(messages.iter().map(|message| message.index).collect::<Vec<_>>(), [0, 1]);
-    let bound = Bound::of(&experiment, 3).expect("a bound");
+    let bound = Bound::for_experiment(&experiment, 3).expect("a bound");
     for (message, least_ms) in messages.iter().zip(bound.latencies_ms(&messages)) {
         // 13 Mbit/s in each direction at once, not shared between them.
         assert!(least_ms > 1_290.0 && message.latency_ms > least_ms, "{message:?}, {least_ms}");

@@ -257,12 +257,12 @@ impl Variant {
         config.score_forecasts = self.score_forecasts;
         if let Some(spec) = &self.receive_timer {
             config.receive_timer = Some(spec.parse()?);
-            let help = Extensions::IDLE.with(Extensions::RTO);
-            config.extensions = config.extensions.with(help);
+            let help = Extensions::IDLE.union(Extensions::RTO);
+            config.extensions = config.extensions.union(help);
         }
         config.lone_keepalive = self.lone_keepalive.as_deref().map(str::parse).transpose()?;
         if self.repair {
-            config.extensions = config.extensions.with(Extensions::REPAIR);
+            config.extensions = config.extensions.union(Extensions::REPAIR);
         }
         Ok(config)
     }

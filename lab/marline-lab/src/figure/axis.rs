@@ -7,7 +7,7 @@ use plotters::coord::types::RangedCoordf64;
 use plotters::prelude::*;
 
 /// Largest value of an axis: the library computes its ticks by adding.
-const LARGEST: f64 = 1e15;
+const MAX_VALUE: f64 = 1e15;
 /// Smallest value of a logarithmic axis.
 const MIN_LOGARITHMIC: f64 = 1e-12;
 
@@ -51,9 +51,9 @@ impl Axis {
 
     /// An axis from one value to another. A range without extent is widened.
     pub(super) fn between(from: f64, to: f64, log: bool) -> Axis {
-        let least = if log { MIN_LOGARITHMIC } else { -LARGEST };
+        let least = if log { MIN_LOGARITHMIC } else { -MAX_VALUE };
         // `max` replaces NaN by the other operand.
-        let (from, to) = (from.max(least).min(LARGEST), to.min(10.0 * LARGEST));
+        let (from, to) = (from.max(least).min(MAX_VALUE), to.min(10.0 * MAX_VALUE));
         let one = if from == 0.0 { 1.0 } else { from.abs() };
         let wide = if log { 9.0 * from } else { one };
         // A smaller range is due to rounding.
@@ -101,7 +101,7 @@ pub(super) fn extent(values: impl Iterator<Item = f64>, log: bool) -> Option<(f6
 
 /// The power of ten at a value; a value that is a power up to rounding gives that power.
 fn decade(value: f64, away: fn(f64) -> f64) -> f64 {
-    let log = value.clamp(MIN_LOGARITHMIC, LARGEST).log10();
+    let log = value.clamp(MIN_LOGARITHMIC, MAX_VALUE).log10();
     let whole = if (log - log.round()).abs() < 1e-9 { log.round() } else { away(log) };
     10f64.powf(whole)
 }

@@ -57,7 +57,7 @@ impl Bars {
 
     /// Adds a dashed line with a label at a value.
     #[must_use]
-    pub fn mark(mut self, value: f64, text: &str) -> Bars {
+    pub fn add_line(mut self, value: f64, text: &str) -> Bars {
         self.mark = Some((value, text.to_owned()));
         self
     }

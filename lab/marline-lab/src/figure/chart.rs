@@ -6,7 +6,7 @@ use plotters::style::text_anchor::{HPos, VPos};
 
 use super::axis::Axis;
 use super::sheet::{
-    Area, Drawn, FRAME, GRID, INK, MUTE, REFERENCE, Size, held, px, series, sheet, text_width,
+    Area, Drawn, FRAME, GRID, INK, MUTE, REFERENCE, Size, aligned, px, series, sheet, text_width,
     widest,
 };
 
@@ -18,13 +18,13 @@ pub(super) type Element<'a, Place> = DynElement<'static, SVGBackend<'a>, Place>;
 /// Largest number of ticks of an axis.
 const TICKS: usize = 9;
 /// Largest width of a name beside an axis, pixels.
-const LONGEST_NAME: i32 = 420;
+const MAX_NAME_WIDTH: i32 = 420;
 /// Legend, pixels: a sample, the space around it, and the distance of lines.
 const SAMPLE: i32 = 26;
 const SPACE: i32 = 10;
 const LINE: i32 = 19;
 /// Height of the heading, pixels.
-const HEAD: i32 = 34;
+const HEADING_HEIGHT: i32 = 34;
 
 /// Draws the sample of a legend entry, from the middle of its left edge on.
 pub(super) type Sample<'a> = Box<dyn Fn(&Area<'_>, (i32, i32)) -> Drawn + 'a>;
@@ -57,7 +57,7 @@ impl<'a> Frame<'a> {
         let ticks = self.axes.1.key_points(plotters::coord::ranged1d::BoldPoints(TICKS));
         let longest = ticks.iter().map(|tick| text_width(&self.axes.1.format_ext(tick))).max();
         let label = if self.labels.1.is_empty() { 0 } else { 20 };
-        longest.unwrap_or(0).min(LONGEST_NAME) + label + 14
+        longest.unwrap_or(0).min(MAX_NAME_WIDTH) + label + 14
     }
 
     /// Draws the chart as SVG.
@@ -69,7 +69,7 @@ impl<'a> Frame<'a> {
         // The heading is bold and a little larger.
         let heading = text_width(self.title) * 6 / 5 + 24;
         let right = legend.max(heading.max(left + self.wide) - left - self.size.width);
-        let top = HEAD + self.free.0;
+        let top = HEADING_HEIGHT + self.free.0;
         let all = Size {
             width: left + self.size.width + right,
             height: top + height + foot + self.free.1,
@@ -104,11 +104,12 @@ impl<'a> Frame<'a> {
                 .draw()?;
             fill(&mut chart)?;
             if self.empty {
-                let style = held(&MUTE.font(14.0, FontStyle::Normal), HPos::Center, VPos::Center);
+                let style =
+                    aligned(&MUTE.font(14.0, FontStyle::Normal), HPos::Center, VPos::Center);
                 let middle = (px(left + self.size.width / 2), px(top + height / 2));
                 area.draw_text("nothing to show", &style, middle)?;
             }
-            let style = held(&INK.text(), HPos::Left, VPos::Center);
+            let style = aligned(&INK.text(), HPos::Left, VPos::Center);
             for (line, (name, sample)) in self.legend.iter().enumerate() {
                 let x = left + self.size.width + SPACE;
                 let y = px(top + SPACE + LINE * line as i32);
@@ -163,12 +164,12 @@ pub(super) fn reference(chart: &Chart<'_>, at_x: bool, value: f64, text: &str) -
     };
     let (h, right) = if fits { (HPos::Left, 4) } else { (HPos::Right, -4) };
     let (v, down) = if at_x { (VPos::Top, 3) } else { (VPos::Bottom, -3) };
-    let style = held(&MUTE.text(), h, v);
+    let style = aligned(&MUTE.text(), h, v);
     Label { text, style, x, y, right, down }.draw(chart)
 }
 
 /// The marker of a series at a point.
-pub(super) fn mark<'a, Place: Clone + 'static>(number: usize, at: Place) -> Element<'a, Place>
+pub(super) fn marker<'a, Place: Clone + 'static>(number: usize, at: Place) -> Element<'a, Place>
 where
     for<'b> &'b Circle<Place, i32>: plotters::element::PointCollection<'b, Place>,
     for<'b> &'b TriangleMarker<Place, i32>: plotters::element::PointCollection<'b, Place>,

@@ -7,7 +7,7 @@ use super::axis::{Axis, extent};
 use super::chart::{Chart, Frame, Label};
 use super::drawing::Figure;
 use super::label::number;
-use super::sheet::{Drawn, INK, MUTE, NONE, Size, Tone, held, px, text_width, widest};
+use super::sheet::{Drawn, INK, MUTE, NONE, Size, Tone, aligned, px, text_width, widest};
 
 /// Color scale from good to bad, light to dark, distinguishable without color, too: five stops between pale yellow
 /// and dark violet.
@@ -93,7 +93,7 @@ impl HeatMap {
         let frame = Frame::new(&self.title, Axis::bare(columns), rows, size);
         let empty = self.rows.is_empty() || self.columns.is_empty();
         Frame { free: (above, 40), wide: scale, empty, ..frame }.draw(|chart| {
-            let upright = held(&INK.text(), HPos::Left, VPos::Center);
+            let upright = aligned(&INK.text(), HPos::Left, VPos::Center);
             let upright = upright.transform(FontTransform::Rotate270);
             for (column, name) in self.columns.iter().enumerate() {
                 let (x, style) = (column as f64 + 0.5, upright.clone());
@@ -118,7 +118,7 @@ impl HeatMap {
         let mut field = Rectangle::new([(x, y), (x + 1.0, y + 1.0)], fill);
         field.set_margin(5, 5, 5, 5);
         chart.plotting_area().draw(&field)?;
-        let style = held(&ink.text(), HPos::Center, VPos::Center);
+        let style = aligned(&ink.text(), HPos::Center, VPos::Center);
         let (x, y) = (x + 0.5, y + 0.5);
         Label { text: &number(value), style, x, y, right: 0, down: 0 }.draw(chart)
     }
@@ -151,7 +151,7 @@ impl HeatMap {
         }
         let (from, to) = self.ends();
         let say = |right: i32, down: i32, h: HPos, text: &str, tone: Tone| {
-            let style = held(&tone.text(), h, VPos::Center);
+            let style = aligned(&tone.text(), h, VPos::Center);
             Label { text, style, x: 0.0, y: foot, right, down }.draw(chart)
         };
         say(0, 30, HPos::Left, &number(from), MUTE)?;

@@ -3,7 +3,7 @@
 use plotters::prelude::*;
 
 use super::axis::Axis;
-use super::chart::{Chart, Frame, mark, reference};
+use super::chart::{Chart, Frame, marker, reference};
 use super::drawing::Figure;
 use super::sheet::{Area, Drawn, Size, px, series};
 
@@ -223,7 +223,7 @@ impl Series {
     fn sample(&self, area: &Area<'_>, x: i32, y: i32, number: usize) -> Drawn {
         area.draw(&PathElement::new([(x, y), (x + px(26), y)], series(number).line(20)))?;
         let marked = self.style == Style::Points;
-        if marked { area.draw(&mark(number, (x + px(13), y))) } else { Ok(()) }
+        if marked { area.draw(&marker(number, (x + px(13), y))) } else { Ok(()) }
     }
 
     fn draw(&self, chart: &mut Chart<'_>, number: usize) -> Drawn {
@@ -243,7 +243,7 @@ impl Series {
             Some(ErrorBar::new_vertical(*x, low, *y, high, tone.line(10), px(6) as u32))
         });
         chart.draw_series(intervals)?;
-        chart.draw_series(self.real().map(|point| mark(number, (point.x, point.y))))?;
+        chart.draw_series(self.real().map(|point| marker(number, (point.x, point.y))))?;
         Ok(())
     }
 }

@@ -102,7 +102,7 @@ pub struct SegmentLog {
 impl SegmentLog {
     /// Creates a log for this scene, which has one connection.
     #[must_use]
-    pub fn of(paths: &Paths) -> SegmentLog {
+    pub fn for_paths(paths: &Paths) -> SegmentLog {
         let up = paths.up.iter().enumerate().map(|(path, link)| (*link, (path, true)));
         let down = paths.down.iter().enumerate().map(|(path, link)| (*link, (path, false)));
         SegmentLog {
@@ -122,7 +122,7 @@ impl SegmentLog {
     fn sent(&mut self, now: Instant, link: LinkId, packet: &Packet) {
         let Some((path, from_client)) = self.links.get(&link).copied() else { return };
         let Ok(tcp) = TcpSegment::parse(&packet.segment) else { return };
-        let place = self.places.place(from_client, &packet.path, &tcp);
+        let place = self.places.place_segment(from_client, &packet.path, &tcp);
         let segment = Segment {
             path,
             from_client,

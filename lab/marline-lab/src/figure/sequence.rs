@@ -11,14 +11,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-use marline_qlog::{Course, Manner};
+use marline_qlog::{Course, TransmissionKind};
 
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, VPos};
 
 use super::axis::{Axis, extent};
 use super::chart::{Chart, Element, Frame, Label, Sample};
-use super::sheet::{Drawn, INK, MUTE, Size, Tone, held, no_series, px, series, text_width};
+use super::sheet::{Drawn, INK, MUTE, Size, Tone, aligned, no_series, px, series, text_width};
 
 /// Width and height between the axes, pixels.
 const SIZE: Size = Size { width: 840, height: 420 };
@@ -79,7 +79,7 @@ impl<'a> SequencePlot<'a> {
             self.holes(chart)?;
             self.acked(chart, unit)?;
             self.new_data(chart, unit)?;
-            self.again(chart, unit)
+            self.draw_repeats(chart, unit)
         })
     }
 
@@ -92,10 +92,11 @@ impl<'a> SequencePlot<'a> {
             let fill = series(*subflow).fill();
             legend.push((name, Box::new(move |area, at| area.draw(&field(at, 8, fill)))));
         }
-        let seen = |manner: &Manner| self.course.carried.iter().any(|c| c.manner == *manner);
-        for manner in Manner::ALL.into_iter().filter(seen) {
+        let seen =
+            |manner: &TransmissionKind| self.course.carried.iter().any(|c| c.manner == *manner);
+        for manner in TransmissionKind::ALL.into_iter().filter(seen) {
             let sample: Sample<'_> = Box::new(move |area, (x, y)| match manner {
-                Manner::New => area.draw(&field((x, y), 1, no_series().fill())),
+                TransmissionKind::New => area.draw(&field((x, y), 1, no_series().fill())),
                 _ => area.draw(&shape(manner, x + px(13), y, no_series())),
             });
             legend.push((manner.name(), sample));
@@ -147,7 +148,7 @@ impl<'a> SequencePlot<'a> {
                 true => (HPos::Right, hole.ended_ms, -4),
                 false => (HPos::Left, hole.began_ms, 4),
             };
-            let style = held(&MUTE.text(), h, VPos::Top);
+            let style = aligned(&MUTE.text(), h, VPos::Top);
             Label { text: &text, style, x, y: place.end, right, down: 4 }.draw(chart)?;
         }
         Ok(())
@@ -157,7 +158,8 @@ impl<'a> SequencePlot<'a> {
     fn new_data(&self, chart: &mut Chart<'_>, unit: f64) -> Drawn {
         let time = chart.x_range();
         let mut bars: BTreeMap<(i32, u64), Vec<(i32, i32)>> = BTreeMap::new();
-        let new = self.course.carried.iter().filter(|carried| carried.manner == Manner::New);
+        let new =
+            self.course.carried.iter().filter(|carried| carried.manner == TransmissionKind::New);
         for carried in new.filter(|carried| (time.start..=time.end).contains(&carried.time_ms)) {
             let at = |dsn: u64| chart.backend_coord(&(carried.time_ms, dsn as f64 / unit));
             let ((column, low), (_, high)) = (at(carried.dsn), at(carried.dsn + carried.bytes));
@@ -193,11 +195,12 @@ impl<'a> SequencePlot<'a> {
     }
 
     /// Draws markers of data sent again, and a note with the number of markers beyond the limit.
-    fn again(&self, chart: &mut Chart<'_>, unit: f64) -> Drawn {
+    fn draw_repeats(&self, chart: &mut Chart<'_>, unit: f64) -> Drawn {
         let time = chart.x_range();
         let screen = chart.plotting_area().use_screen_coord();
         let (mut seen, mut left_out) = (BTreeSet::new(), 0);
-        let again = self.course.carried.iter().filter(|carried| carried.manner != Manner::New);
+        let again =
+            self.course.carried.iter().filter(|carried| carried.manner != TransmissionKind::New);
         for carried in again.filter(|carried| (time.start..=time.end).contains(&carried.time_ms)) {
             let middle = (carried.dsn as f64 + carried.bytes as f64 / 2.0) / unit;
             let (x, y) = chart.backend_coord(&(carried.time_ms, middle));
@@ -216,19 +219,21 @@ impl<'a> SequencePlot<'a> {
             return Ok(());
         }
         let text = format!("{left_out} marks do not fit and are left out: draw a shorter time");
-        let style = held(&MUTE.text(), HPos::Right, VPos::Bottom);
+        let style = aligned(&MUTE.text(), HPos::Right, VPos::Bottom);
         let (x, y) = (time.end, chart.y_range().start);
         Label { text: &text, style, x, y, right: 0, down: -4 }.draw(chart)
     }
 }
 
 /// The marker of data sent again in this manner.
-fn shape<'a>(manner: Manner, x: i32, y: i32, tone: Tone) -> Element<'a, (i32, i32)> {
+fn shape<'a>(manner: TransmissionKind, x: i32, y: i32, tone: Tone) -> Element<'a, (i32, i32)> {
     let at = (x, y);
     match manner {
-        Manner::New | Manner::Copy => Circle::new(at, px(3), tone.line(15)).into_dyn(),
-        Manner::Reinjection => TriangleMarker::new(at, px(4), tone.fill()).into_dyn(),
-        Manner::Repeat => Cross::new(at, px(3), tone.line(15)).into_dyn(),
+        TransmissionKind::New | TransmissionKind::Copy => {
+            Circle::new(at, px(3), tone.line(15)).into_dyn()
+        }
+        TransmissionKind::Reinjection => TriangleMarker::new(at, px(4), tone.fill()).into_dyn(),
+        TransmissionKind::Repeat => Cross::new(at, px(3), tone.line(15)).into_dyn(),
     }
 }
 
@@ -247,12 +252,12 @@ fn unit(most: f64) -> (f64, &'static str) {
 
 #[cfg(test)]
 mod tests {
-    use marline_qlog::{Carried, Hole};
+    use marline_qlog::{CarriedBytes, Hole};
 
     use super::*;
 
-    fn carried(time_ms: f64, subflow: u64, dsn: u64, manner: Manner) -> Carried {
-        Carried { time_ms, subflow, dsn, bytes: 1_000, manner }
+    fn carried(time_ms: f64, subflow: u64, dsn: u64, manner: TransmissionKind) -> CarriedBytes {
+        CarriedBytes { time_ms, subflow, dsn, bytes: 1_000, manner }
     }
 
     fn course() -> Course {
@@ -263,12 +268,12 @@ mod tests {
         };
         Course {
             carried: vec![
-                carried(0.0, 0, 0, Manner::New),
-                carried(0.0, 0, 1_000, Manner::New),
-                carried(10.0, 1, 2_000, Manner::New),
-                carried(11.0, 1, 0, Manner::Copy),
-                carried(200.0, 1, 1_000, Manner::Reinjection),
-                carried(220.0, 0, 1_000, Manner::Repeat),
+                carried(0.0, 0, 0, TransmissionKind::New),
+                carried(0.0, 0, 1_000, TransmissionKind::New),
+                carried(10.0, 1, 2_000, TransmissionKind::New),
+                carried(11.0, 1, 0, TransmissionKind::Copy),
+                carried(200.0, 1, 1_000, TransmissionKind::Reinjection),
+                carried(220.0, 0, 1_000, TransmissionKind::Repeat),
             ],
             acked: vec![(30.0, 1_000), (240.0, 3_000)],
             holes: vec![hole],
@@ -306,7 +311,8 @@ mod tests {
     #[test]
     fn a_million_segments_are_a_drawing_of_bounded_size() {
         let some = |n: u64| {
-            let manner = if n.is_multiple_of(2) { Manner::New } else { Manner::Copy };
+            let manner =
+                if n.is_multiple_of(2) { TransmissionKind::New } else { TransmissionKind::Copy };
             carried(n as f64 / 10.0, n % 3, n * 1_000, manner)
         };
         let course = Course { carried: (0..1_000_000).map(some).collect(), ..Course::default() };

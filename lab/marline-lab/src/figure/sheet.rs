@@ -58,13 +58,13 @@ const HUES: [Tone; 7] = [
 const DASHES: [&str; HUES.len()] =
     ["none", "70 30", "20 30", "90 30 20 30", "50 20", "10 20", "120 40"];
 /// Number of line styles, after which they repeat.
-const LOOKS: usize = 2 * HUES.len();
+const LINE_STYLES: usize = 2 * HUES.len();
 
 /// The color of a series.
 pub(super) fn series(number: usize) -> Tone {
     let Tone(light, dark) = HUES[number % HUES.len()];
     // The lowest bit of blue distinguishes the rounds.
-    Tone(light ^ (number % LOOKS >= HUES.len()) as u32, dark)
+    Tone(light ^ (number % LINE_STYLES >= HUES.len()) as u32, dark)
 }
 
 /// The color of elements without a series.
@@ -105,7 +105,7 @@ impl Tone {
 }
 
 /// The text style with this alignment.
-pub(super) fn held(style: &TextStyle<'static>, h: HPos, v: VPos) -> TextStyle<'static> {
+pub(super) fn aligned(style: &TextStyle<'static>, h: HPos, v: VPos) -> TextStyle<'static> {
     style.pos(Pos::new(h, v))
 }
 
@@ -160,7 +160,7 @@ fn rules() -> String {
         REFERENCE.0
     );
     // Writing to a String cannot fail.
-    for number in 0..LOOKS {
+    for number in 0..LINE_STYLES {
         let (Tone(light, _), round) = (series(number), number / HUES.len());
         let dashes = DASHES[(number + 3 * round) % DASHES.len()];
         let _ = write!(rules, ".mf polyline[stroke=\"#{light:06X}\"]{{stroke-dasharray:{dashes}}}");

@@ -91,7 +91,7 @@ fn values_of_every_size_have_a_place() {
                 plain.x_range(*from, *to).y_range(*to, *from).mark_x(*to, "m").svg(),
                 Bars::new("t", "y", &["a"]).group("g", &[(*from, interval)]).svg(),
                 HeatMap::new("t", "ms", &["a", "b"]).log().row("r", &[*from, *to]).svg(),
-                TimingDiagram::new("t", &["p"], *from, *to).note(0, true, *to, "n").svg(),
+                TimingDiagram::new("t", &["p"], *from, *to).add_note(0, true, *to, "n").svg(),
             ];
             for svg in drawn {
                 assert!(elements(&svg, "svg") == 1 && svg.len() < 40_000, "{from} {to}");
@@ -156,7 +156,7 @@ fn bars_have_the_lengths_of_their_values() {
     let svg = Bars::new("t", "time (ms)", &["a", "b"])
         .group("one", &[(100.0, Some((90.0, 110.0))), (50.0, None)])
         .group("two", &[(f64::NAN, None), (25.0, None)])
-        .mark(75.0, "limit")
+        .add_line(75.0, "limit")
         .svg();
     // Three bars, two in the legend, the background.
     assert_eq!(elements(&svg, "rect"), 6);
@@ -195,7 +195,7 @@ fn log() -> (Vec<Segment>, Instant) {
     let links = [("wlan", "rate=20M,delay=6ms,down.drop=4")];
     let experiment = Experiment::over(&links, bursts);
     let mut paths = stage(&experiment, &Variant::new("default"), 1).unwrap();
-    let log = SegmentLog::of(&paths);
+    let log = SegmentLog::for_paths(&paths);
     paths.world.observe(Box::new(log));
     paths.world.run_until(Instant::from_secs(3));
     let segments = paths.world.observer::<SegmentLog>().unwrap().segments().to_vec();
@@ -240,7 +240,7 @@ fn a_timing_diagram_shows_arrows_crosses_and_words() {
     let (segments, start) = log();
     let diagram = TimingDiagram::new("One burst", &["WLAN"], 0.0, 60.0)
         .segments(&segments, start, |segment| Some(segment.describe()))
-        .note(0, false, 10.0, "probe")
+        .add_note(0, false, 10.0, "probe")
         .span(0, 20.0, 30.0, "down");
     let svg = diagram.svg();
     elements(&svg, "line");

@@ -9,7 +9,7 @@ use super::axis::Axis;
 use super::chart::{Chart, Frame, Label};
 use super::drawing::Figure;
 use super::segment_log::{Delivery, Segment};
-use super::sheet::{Drawn, FRAME, INK, LOST, MUTE, Size, TEXT, held, px, series};
+use super::sheet::{Drawn, FRAME, INK, LOST, MUTE, Size, TEXT, aligned, px, series};
 
 /// Distance between the two lines of a path, pixels.
 const LANE: f64 = 230.0;
@@ -112,7 +112,13 @@ impl TimingDiagram {
 
     /// Adds a note beside the line of one side of a path: a timer that fires, a decision.
     #[must_use]
-    pub fn note(mut self, path: usize, at_client: bool, at_ms: f64, text: &str) -> TimingDiagram {
+    pub fn add_note(
+        mut self,
+        path: usize,
+        at_client: bool,
+        at_ms: f64,
+        text: &str,
+    ) -> TimingDiagram {
         self.notes.push(Note { path, at_client, at_ms, text: text.to_owned() });
         self
     }
@@ -155,7 +161,7 @@ impl TimingDiagram {
 
     fn lanes(&self, chart: &Chart<'_>) -> Drawn {
         let time = chart.y_range();
-        let middle = |style: TextStyle<'static>| held(&style, HPos::Center, VPos::Bottom);
+        let middle = |style: TextStyle<'static>| aligned(&style, HPos::Center, VPos::Bottom);
         for (path, name) in self.paths.iter().enumerate() {
             let ends = [(self.x(path, true), "client"), (self.x(path, false), "server")];
             let title = middle(INK.font(14.0, FontStyle::Bold));
@@ -180,7 +186,7 @@ impl TimingDiagram {
         let shade = INK.colour().mix(SHADE).filled();
         let area = Rectangle::new([(client, from_ms), (server, to_ms)], shade);
         chart.plotting_area().draw(&area)?;
-        let style = held(&MUTE.text(), HPos::Center, VPos::Top);
+        let style = aligned(&MUTE.text(), HPos::Center, VPos::Top);
         let (x, y) = ((client + server) / 2.0, from_ms);
         Label { text, style, x, y, right: 0, down: 3 }.draw(chart)
     }
@@ -233,7 +239,7 @@ impl TimingDiagram {
                     let more = if more > 0 { format!(" (and {more})") } else { String::new() };
                     let text = format!("{label}{more}");
                     let (x, y) = (self.x(path, client), sent_ms);
-                    let style = held(&INK.text(), h, VPos::Center);
+                    let style = aligned(&INK.text(), h, VPos::Center);
                     Label { text: &text, style, x, y, right, down: 0 }.draw(chart)?;
                 }
             }
@@ -250,7 +256,7 @@ impl TimingDiagram {
         chart.plotting_area().draw(&Circle::new((x, y), px(3), series(0).fill()))?;
         // Notes are inside the lane, because labels are outside.
         let (h, right) = if note.at_client { (HPos::Left, 8) } else { (HPos::Right, -8) };
-        let style = held(&INK.font(TEXT, FontStyle::Bold), h, VPos::Bottom);
+        let style = aligned(&INK.font(TEXT, FontStyle::Bold), h, VPos::Bottom);
         Label { text: &note.text, style, x, y, right, down: -2 }.draw(chart)
     }
 }

@@ -53,7 +53,7 @@ fn column(name: &str) -> Column {
 
 /// Options for reading a file.
 #[derive(Clone, Debug, Default)]
-pub struct Reading {
+pub struct ReadOptions {
     /// Renamed columns: name in the file, name here.
     pub renamed: Vec<(String, String)>,
     /// Interval of the rows, if there is no column of times.
@@ -65,8 +65,8 @@ pub struct Reading {
 /// # Errors
 /// Columns are missing, a name is not in the file, or fields are not numbers or out of range: all of them are
 /// reported at once.
-pub fn read(file: &str, text: &str, reading: &Reading) -> anyhow::Result<Measurement> {
-    let Reading { renamed, every } = reading;
+pub fn read(file: &str, text: &str, reading: &ReadOptions) -> anyhow::Result<Measurement> {
+    let ReadOptions { renamed, every } = reading;
     let mut lines = text.lines().zip(1..).filter(|(line, _)| !line.trim().is_empty());
     let (heading, _) = lines.next().with_context(|| format!("{file} is empty"))?;
     let names: Vec<&str> = heading
@@ -107,12 +107,12 @@ pub fn read(file: &str, text: &str, reading: &Reading) -> anyhow::Result<Measure
                 }
                 let before = samples.last().is_some_and(|last: &Sample| sample.at < last.at);
                 if before {
-                    mistakes.note(number, "the time is before that of the line above");
+                    mistakes.record_mistake(number, "the time is before that of the line above");
                 } else {
                     samples.push(sample);
                 }
             }
-            Err(error) => mistakes.note(number, error),
+            Err(error) => mistakes.record_mistake(number, error),
         }
     }
     mistakes.result(file)?;

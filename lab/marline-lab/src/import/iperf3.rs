@@ -90,7 +90,7 @@ pub fn read(file: &str, text: &str) -> anyhow::Result<Measurement> {
                 values.extend(lost_percent.map(|percent| (way, Quantity::Loss, percent / 100.0)));
                 samples.push(Sample { at, values });
             }
-            _ => mistakes.note(
+            _ => mistakes.record_mistake(
                 number,
                 format!("interval from {start} s, {bits_per_second} bit/s, {lost} % lost"),
             ),

@@ -29,7 +29,7 @@ const BUFFER: usize = 1 << 20;
 
 /// A packet of a capture.
 #[derive(Copy, Clone, Debug)]
-struct Seen {
+struct CapturedPacket {
     at_ns: i64,
     key: u64,
     from: IpAddr,
@@ -114,7 +114,7 @@ fn transfers(
     client_file: CaptureFile<'_>,
     server_file: CaptureFile<'_>,
     ahead_ns: i64,
-    wanted: impl Fn(&Seen) -> bool,
+    wanted: impl Fn(&CapturedPacket) -> bool,
 ) -> anyhow::Result<Vec<Sent>> {
     let mut client = packets(client_file.name, client_file.bytes)?;
     let mut server = packets(server_file.name, server_file.bytes)?;
@@ -134,7 +134,9 @@ fn transfers(
     // Addresses of the client's side are those whose packets mostly reach the server later than the client. If a
     // packet was sent again just when the previous copy arrived, the two are confused; these few are left out.
     let mut signs: BTreeMap<IpAddr, [usize; 2]> = BTreeMap::new();
-    let is_up = |(at_client, at_server): &(Seen, Seen)| at_server.at_ns >= at_client.at_ns;
+    let is_up = |(at_client, at_server): &(CapturedPacket, CapturedPacket)| {
+        at_server.at_ns >= at_client.at_ns
+    };
     for pair in &pairs {
         signs.entry(pair.0.from).or_default()[usize::from(!is_up(pair))] += 1;
     }
@@ -144,7 +146,7 @@ fn transfers(
     pairs.retain(|pair| is_up(pair) == up.contains(&pair.0.from));
     let odd = count - pairs.len();
     // A packet between two addresses of one side shows that the clocks differ.
-    let turned = |(at_client, at_server): &(Seen, Seen)| {
+    let turned = |(at_client, at_server): &(CapturedPacket, CapturedPacket)| {
         up.contains(&at_client.from) && up.contains(&at_client.to)
             || down.contains(&at_server.from) && down.contains(&at_server.to)
     };
@@ -160,7 +162,7 @@ fn transfers(
         let at_ns = if up { at_client.at_ns } else { at_server.at_ns };
         sent.push(Sent { up, at_ns, took_ns: Some(took.abs()) });
     }
-    let mut lost = |all: &[Seen], from: &BTreeSet<IpAddr>, up: bool| {
+    let mut lost = |all: &[CapturedPacket], from: &BTreeSet<IpAddr>, up: bool| {
         let mine = all.iter().filter(|seen| from.contains(&seen.from));
         sent.extend(mine.map(|seen| Sent { up, at_ns: seen.at_ns, took_ns: None }));
     };
@@ -194,24 +196,24 @@ fn sample(every: Duration, number: i64, ways: &[Bin; 2]) -> Sample {
 
 /// Packets that both ends saw, with both records, and those that only one saw. Among identical packets, the
 /// nearest in time match.
-type Matched = (Vec<(Seen, Seen)>, Vec<Seen>, Vec<Seen>);
+type Matched = (Vec<(CapturedPacket, CapturedPacket)>, Vec<CapturedPacket>, Vec<CapturedPacket>);
 
-fn matched(client: &[Seen], server: &[Seen]) -> Matched {
-    let mut waiting: BTreeMap<u64, Vec<Seen>> = BTreeMap::new();
+fn matched(client: &[CapturedPacket], server: &[CapturedPacket]) -> Matched {
+    let mut waiting: BTreeMap<u64, Vec<CapturedPacket>> = BTreeMap::new();
     for seen in server {
         waiting.entry(seen.key).or_default().push(*seen);
     }
     let (mut pairs, mut alone) = (Vec::new(), Vec::new());
     for seen in client {
         let others = waiting.entry(seen.key).or_default();
-        let apart = |other: &Seen| (other.at_ns - seen.at_ns).abs();
+        let apart = |other: &CapturedPacket| (other.at_ns - seen.at_ns).abs();
         let nearest = others.iter().enumerate().min_by_key(|(_, other)| apart(other));
         match nearest.filter(|(_, other)| apart(other) <= MAX_FLIGHT_NS).map(|(at, _)| at) {
             Some(at) => pairs.push((*seen, others.remove(at))),
             None => alone.push(*seen),
         }
     }
-    let mut rest: Vec<Seen> = waiting.into_values().flatten().collect();
+    let mut rest: Vec<CapturedPacket> = waiting.into_values().flatten().collect();
     rest.sort_by_key(|seen| seen.at_ns);
     (pairs, alone, rest)
 }
@@ -232,7 +234,7 @@ pub(super) fn ip_of(link: Linktype, frame: &[u8]) -> Option<&[u8]> {
     }
 }
 
-fn seen(at_ns: i64, link: Linktype, frame: &[u8]) -> Option<Seen> {
+fn seen(at_ns: i64, link: Linktype, frame: &[u8]) -> Option<CapturedPacket> {
     let packet = IpPacket::parse(ip_of(link, frame)?).ok()?;
     // This hasher has fixed keys, so the numbers are the same each time.
     let mut hash = DefaultHasher::new();
@@ -251,7 +253,7 @@ fn seen(at_ns: i64, link: Linktype, frame: &[u8]) -> Option<Seen> {
         }
         _ => return None,
     };
-    Some(Seen { at_ns, key: hash.finish(), from: packet.src, to: packet.dst, carries })
+    Some(CapturedPacket { at_ns, key: hash.finish(), from: packet.src, to: packet.dst, carries })
 }
 
 /// Interfaces of a capture so far: link type, timestamp units per second, and offset in seconds.
@@ -296,7 +298,7 @@ impl Interfaces {
 }
 
 /// The TCP and UDP packets of a capture, in order.
-fn packets(file: &str, bytes: &[u8]) -> anyhow::Result<Vec<Seen>> {
+fn packets(file: &str, bytes: &[u8]) -> anyhow::Result<Vec<CapturedPacket>> {
     let mut found = Vec::new();
     let frames =
         each_frame(file, bytes, |at_ns, link, frame| found.extend(seen(at_ns, link, frame)))?;

@@ -95,9 +95,9 @@ pub fn round_trips(file: &str, bytes: &[u8]) -> anyhow::Result<RoundTrips> {
             all.entry([from, to]).or_default();
         }
         if let Some(conversation) = all.get_mut(&[from, to]) {
-            conversation.look(0, at_ns, &segment);
+            conversation.add_segment(0, at_ns, &segment);
         } else if let Some(conversation) = all.get_mut(&[to, from]) {
-            conversation.look(1, at_ns, &segment);
+            conversation.add_segment(1, at_ns, &segment);
         }
     })?;
     let (mut sent, mut untold, mut known) = (Vec::new(), 0, 0);
@@ -129,12 +129,12 @@ pub fn round_trips(file: &str, bytes: &[u8]) -> anyhow::Result<RoundTrips> {
 }
 
 /// Returns true if `a` is at or after `b`.
-const fn reaches(a: u32, b: u32) -> bool {
+const fn is_at_or_after(a: u32, b: u32) -> bool {
     a.wrapping_sub(b) as i32 >= 0
 }
 
 const fn overlap(a: &Transmission, b: &Transmission) -> bool {
-    !reaches(a.start, b.end) && !reaches(b.start, a.end)
+    !is_at_or_after(a.start, b.end) && !is_at_or_after(b.start, a.end)
 }
 
 impl Conversation {
@@ -148,7 +148,7 @@ impl Conversation {
         (there.max(0) * CLEARLY < back).then_some(1)
     }
 
-    fn look(&mut self, from: usize, at_ns: i64, segment: &TcpSegment<'_>) {
+    fn add_segment(&mut self, from: usize, at_ns: i64, segment: &TcpSegment<'_>) {
         let flags = segment.header.flags;
         match (from, flags.contains(TcpFlags::SYN)) {
             // The last SYN before the answer.
@@ -188,7 +188,7 @@ impl Flow {
         let mut one =
             Transmission { start, end, at_ns, timestamp, fate: TransmissionOutcome::Open };
         // If data is sent again after its acknowledgment, another ACK shows nothing about the repetition.
-        let repeats = self.sent_to.is_some_and(|to| !reaches(start, to));
+        let repeats = self.sent_to.is_some_and(|to| !is_at_or_after(start, to));
         let there = |earlier: &Transmission| {
             matches!(earlier.fate, TransmissionOutcome::Took(_) | TransmissionOutcome::Untold)
                 && overlap(earlier, &one)
@@ -199,7 +199,7 @@ impl Flow {
             self.open.push(self.all.len());
         }
         self.all.push(one);
-        if self.sent_to.is_none_or(|to| reaches(end, to)) {
+        if self.sent_to.is_none_or(|to| is_at_or_after(end, to)) {
             self.sent_to = Some(end);
         }
     }
@@ -208,14 +208,15 @@ impl Flow {
         let ack = segment.header.ack.0;
         let blocks = segment.options.sack.as_slice();
         let within = |one: &Transmission, left: u32, right: u32| {
-            reaches(one.start, left) && reaches(right, one.end)
+            is_at_or_after(one.start, left) && is_at_or_after(right, one.end)
         };
         // The first block is a D-SACK if it is below the ACK or within the second block (RFC 2883).
         if let Some(first) = blocks.first() {
             let inner = blocks.get(1).is_some_and(|second| {
-                reaches(first.left.0, second.left.0) && reaches(second.right.0, first.right.0)
+                is_at_or_after(first.left.0, second.left.0)
+                    && is_at_or_after(second.right.0, first.right.0)
             });
-            if reaches(ack, first.right.0) || inner {
+            if is_at_or_after(ack, first.right.0) || inner {
                 let twice = |one: &Transmission| {
                     one.fate == TransmissionOutcome::Lost
                         && within(one, first.left.0, first.right.0)
@@ -225,7 +226,7 @@ impl Flow {
             }
         }
         let covered = |one: &Transmission| {
-            reaches(ack, one.end) || blocks.iter().any(|b| within(one, b.left.0, b.right.0))
+            is_at_or_after(ack, one.end) || blocks.iter().any(|b| within(one, b.left.0, b.right.0))
         };
         let open = core::mem::take(&mut self.open);
         let (now, rest): (Vec<usize>, Vec<usize>) =

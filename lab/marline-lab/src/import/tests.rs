@@ -16,7 +16,7 @@ fn a_csv_becomes_a_path_that_behaves_as_measured() {
     let text = "timestamp,cell,rate_mbit_per_s,rtt_ms,up_loss_percent\n\
                 1000,7,20,40,0\n1002,7,20,60,\n1003,8,2,60,2.5\n1005,8,0,,0\n1005.5,8,2,,\n";
     let renamed = [("timestamp".to_owned(), "time_s".to_owned())];
-    let reading = Reading { renamed: renamed.to_vec(), every: None };
+    let reading = ReadOptions { renamed: renamed.to_vec(), every: None };
     let measured = read_csv("x.csv", text, &reading).expect("a measurement");
     assert_eq!(measured.ignored, ["cell"]);
     let toml = measured.toml("lte", Some("100ms")).expect("a path");
@@ -43,7 +43,7 @@ fn a_csv_becomes_a_path_that_behaves_as_measured() {
 #[test]
 fn all_errors_of_a_csv_are_reported_at_once() {
     let wrong = |text: &str| {
-        format!("{:#}", read_csv("x.csv", text, &Reading::default()).expect_err("wrong"))
+        format!("{:#}", read_csv("x.csv", text, &ReadOptions::default()).expect_err("wrong"))
     };
     let said = wrong("time_s,delay_ms,loss\n0,10,0\n1,ten,0\n2,10,3\n1,10,0\n3,10\n");
     for wanted in [
@@ -63,7 +63,7 @@ fn all_errors_of_a_csv_are_reported_at_once() {
     let many = format!("time_s,loss\n{}", "x,0\n".repeat(30));
     assert!(wrong(&many).contains("and 22 more"), "{}", wrong(&many));
     let renamed = [("nowhere".to_owned(), "time_s".to_owned())];
-    let reading = Reading { renamed: renamed.to_vec(), every: None };
+    let reading = ReadOptions { renamed: renamed.to_vec(), every: None };
     let said = read_csv("x.csv", "time_s,loss\n0,0\n", &reading).expect_err("no such column");
     assert!(said.to_string().contains("no column `nowhere`; it has time_s, loss"), "{said}");
 }
@@ -110,7 +110,7 @@ fn an_iperf3_measurement_sets_the_rate_of_its_direction() {
 
 #[test]
 fn rows_may_be_evenly_apart() {
-    let reading = Reading { every: Some(Duration::from_secs(1)), ..Reading::default() };
+    let reading = ReadOptions { every: Some(Duration::from_secs(1)), ..ReadOptions::default() };
     let measured =
         read_csv("x.csv", "down_rate_kbit_per_s\n20000\n5000\n", &reading).expect("rows");
     let toml = measured.toml("nr", None).expect("a path");

@@ -17,11 +17,11 @@ use serde::{Deserialize, Serialize};
 use crate::scenario::Side;
 
 /// Directory of claims.
-const PLACE: &str = "/run/marline-lab";
+const CLAIM_DIRECTORY: &str = "/run/marline-lab";
 /// Largest length of an instance name, bytes.
 const MAX_INSTANCE: usize = 20;
 /// Time to wait for killed processes.
-const PATIENCE: Duration = Duration::from_secs(2);
+const KILL_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A process, identified by its id and start time.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -84,8 +84,9 @@ impl Claim {
             "`{instance}` is not a valid network name: 1 to {MAX_INSTANCE} letters, digits and -"
         );
         ensure!(rustix::process::geteuid().is_root(), "creating network namespaces needs root");
-        fs::create_dir_all(PLACE).with_context(|| format!("cannot create {PLACE}"))?;
-        let file = Path::new(PLACE).join(format!("{instance}.json"));
+        fs::create_dir_all(CLAIM_DIRECTORY)
+            .with_context(|| format!("cannot create {CLAIM_DIRECTORY}"))?;
+        let file = Path::new(CLAIM_DIRECTORY).join(format!("{instance}.json"));
         if let Some(found) = read(&file) {
             let pid = found.owner.pid;
             ensure!(!found.owner.is_alive(), "the network `{instance}` belongs to process {pid}");
@@ -139,7 +140,7 @@ fn read(file: &Path) -> Option<Record> {
 /// The nets of this machine and their owners.
 #[must_use]
 pub fn claims() -> Vec<(String, Owner)> {
-    let entries = fs::read_dir(PLACE).into_iter().flatten().flatten();
+    let entries = fs::read_dir(CLAIM_DIRECTORY).into_iter().flatten().flatten();
     let mut found: Vec<(String, Owner)> = entries
         .map(|entry| entry.path())
         .filter(|path| path.extension().is_some_and(|extension| extension == "json"))
@@ -152,12 +153,12 @@ pub fn claims() -> Vec<(String, Owner)> {
 
 /// Removes the remains of dead owners; returns their names. Namespaces in use are not touched.
 #[must_use]
-pub fn sweep() -> Vec<String> {
+pub fn remove_remains() -> Vec<String> {
     let mut swept = Vec::new();
     for (instance, owner) in claims() {
         if !owner.is_alive() {
             remove(&instance);
-            let _ = fs::remove_file(Path::new(PLACE).join(format!("{instance}.json")));
+            let _ = fs::remove_file(Path::new(CLAIM_DIRECTORY).join(format!("{instance}.json")));
             swept.push(instance);
         }
     }
@@ -191,7 +192,7 @@ pub fn release(instance: &str) -> anyhow::Result<()> {
     }
     if held() {
         remove(instance);
-        let _ = fs::remove_file(Path::new(PLACE).join(format!("{instance}.json")));
+        let _ = fs::remove_file(Path::new(CLAIM_DIRECTORY).join(format!("{instance}.json")));
     }
     Ok(())
 }
@@ -205,7 +206,7 @@ fn remove_namespace(namespace: &str) {
     let start = Instant::now();
     loop {
         let running = processes(namespace);
-        if running.is_empty() || start.elapsed() > PATIENCE {
+        if running.is_empty() || start.elapsed() > KILL_TIMEOUT {
             break;
         }
         for pid in running {

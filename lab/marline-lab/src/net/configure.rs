@@ -55,7 +55,7 @@ const SETTINGS: &[(&str, &str)] = &[
 
 /// Configures one host, whose interfaces exist already.
 pub(super) fn configure(scenario: &Scenario, side: Side, namespace: &str) -> anyhow::Result<()> {
-    batch(namespace, &script(scenario, side))?;
+    batch(namespace, &batch_script(scenario, side))?;
     let host = scenario.host(side);
     for (key, value) in SETTINGS {
         set(namespace, key, value)?;
@@ -70,7 +70,7 @@ pub(super) fn configure(scenario: &Scenario, side: Side, namespace: &str) -> any
 }
 
 /// The lines for `ip -batch`.
-fn script(scenario: &Scenario, side: Side) -> String {
+fn batch_script(scenario: &Scenario, side: Side) -> String {
     let mut lines = "link set lo up\n".to_owned();
     for (number, path) in scenario.paths.iter().enumerate() {
         interface(&mut lines, side, path);
@@ -138,7 +138,7 @@ fn endpoint_line(endpoint: &Endpoint) -> String {
         let _ = write!(line, " port {port}");
     }
     for flag in &endpoint.flags {
-        let _ = write!(line, " {}", flag.word());
+        let _ = write!(line, " {}", flag.name());
     }
     line
 }
@@ -187,7 +187,7 @@ fn grouped(script: &str) -> Vec<(Option<&'static str>, String)> {
 fn set(namespace: &str, key: &str, value: &str) -> anyhow::Result<()> {
     let write = || {
         let file = format!("/proc/sys/{}", key.replace('.', "/"));
-        netns::within(namespace, || std::fs::write(&file, value))
+        netns::run_in(namespace, || std::fs::write(&file, value))
     };
     let mut result = write();
     let refused = result.as_ref().is_err_and(|e| e.kind() == std::io::ErrorKind::PermissionDenied);

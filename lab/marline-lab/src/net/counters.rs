@@ -20,7 +20,7 @@ impl Counters {
             let netstat = std::fs::read_to_string("/proc/thread-self/net/netstat")?;
             Ok(netstat + &std::fs::read_to_string("/proc/thread-self/net/snmp")?)
         };
-        let text = netns::within(namespace, read).context("cannot read the kernel's counters")?;
+        let text = netns::run_in(namespace, read).context("cannot read the kernel's counters")?;
         Ok(Counters(parse(&text)))
     }
 

@@ -6,12 +6,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
 use marline_emulator::{
-    DEFAULT_SPIN, Emulator, LinkEnds, RelayReport, Tap, Tapped, TunnelConfig, TunnelEnd,
+    DEFAULT_SPIN, Emulator, LinkEnds, RelayReport, Tap, TappedPackets, TunnelConfig, TunnelEnd,
 };
 use marline_time::SeedTree;
 
 use super::configure;
-use crate::emulation::script::Order;
+use crate::emulation::script::ParsedCommand;
 use crate::emulation::settings::Settings;
 use crate::scenario::{Path, Side, path_number};
 
@@ -42,7 +42,7 @@ pub struct Scheduled {
     /// Path name.
     pub path: String,
     /// Command.
-    pub order: Order,
+    pub order: ParsedCommand,
 }
 
 /// Running links. Dropping it ends them and their interfaces.
@@ -52,7 +52,7 @@ pub struct Links {
     namespaces: [String; 2],
     paths: Vec<Path>,
     settings: Mutex<Vec<Settings>>,
-    tapped: Mutex<Option<Tapped>>,
+    tapped: Mutex<Option<TappedPackets>>,
 }
 
 impl AsRef<Links> for Links {
@@ -67,14 +67,14 @@ impl Links {
     ///
     /// # Errors
     /// A description or a command cannot be parsed, or the interfaces cannot be created.
-    pub fn join(
+    pub fn join_namespaces(
         [client, server]: [&str; 2],
         paths: &[Path],
         schedule: Vec<Scheduled>,
         options: &LinkOptions,
     ) -> anyhow::Result<Links> {
         let seeds = SeedTree::new(options.seed);
-        let mut orders: Vec<Vec<(Duration, Order)>> = vec![Vec::new(); paths.len()];
+        let mut orders: Vec<Vec<(Duration, ParsedCommand)>> = vec![Vec::new(); paths.len()];
         for Scheduled { at, path, order } in schedule {
             refuse_rebind(&order)?;
             orders[path_number(paths, &path)?].push((at, order));
@@ -135,7 +135,7 @@ impl Links {
     ///
     /// # Errors
     /// No such path, or the command is not for links between namespaces.
-    pub fn order(&self, path: &str, order: &Order) -> anyhow::Result<()> {
+    pub fn order(&self, path: &str, order: &ParsedCommand) -> anyhow::Result<()> {
         refuse_rebind(order)?;
         let number = path_number(&self.paths, path)?;
         let mut settings = self.settings.lock().unwrap_or_else(PoisonError::into_inner);
@@ -145,7 +145,7 @@ impl Links {
 
     /// Returns the packet copies, if they are enabled.
     #[must_use]
-    pub fn take_tapped(&self) -> Option<Tapped> {
+    pub fn take_tapped(&self) -> Option<TappedPackets> {
         self.tapped.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
@@ -158,7 +158,7 @@ impl Links {
     }
 }
 
-fn refuse_rebind(order: &Order) -> anyhow::Result<()> {
-    ensure!(*order != Order::Rebind, "a path between namespaces has no ports to rebind");
+fn refuse_rebind(order: &ParsedCommand) -> anyhow::Result<()> {
+    ensure!(*order != ParsedCommand::Rebind, "a path between namespaces has no ports to rebind");
     Ok(())
 }

@@ -62,7 +62,7 @@ fn a_net_carries_the_kernels_own_multipath_tcp_and_leaves_nothing() {
         return;
     }
     let options = instance("mptcp");
-    let net = Net::up(&scenario(), &options).expect("up");
+    let net = Net::create(&scenario(), &options).expect("up");
     upload(&net, 4_000_000);
     let counters = net.counters(Side::Server).expect("counters");
     let joined = (counters.get("MPCapableACKRX"), counters.get("MPJoinAckRx"));
@@ -86,7 +86,7 @@ fn nets_of_dead_owners_are_swept_and_live_ones_kept() {
         return;
     }
     let (live, dead) = (instance("live"), instance("dead"));
-    let net = Net::up(&scenario(), &live).expect("up");
+    let net = Net::create(&scenario(), &live).expect("up");
     // The state after a kill: claimed by a process that has ended, and incomplete.
     let claim = Claim::claim_instance(&dead.instance).expect("claim");
     configure::make_namespace(claim.namespace(Side::Client)).expect("namespace");
@@ -96,7 +96,7 @@ fn nets_of_dead_owners_are_swept_and_live_ones_kept() {
     let mine = format!("\"started\":{}", Owner::this().expect("owner").started);
     std::fs::write(&file, text.replace(&mine, "\"started\":1")).expect("write");
     Claim::claim_instance(&live.instance).expect_err("in use");
-    assert!(sweep().contains(&dead.instance));
+    assert!(remove_remains().contains(&dead.instance));
     let left = namespaces();
     assert!(!left.contains(&dead.instance) && left.contains(&live.instance), "{left}");
     drop(net);
@@ -108,7 +108,7 @@ fn boxes_that_strip_options_turn_the_kernel_to_plain_tcp() {
     if !need::root() || need::program("ip").is_none() || need::program("python3").is_none() {
         return;
     }
-    let net = Net::up(&scenario(), &instance("strip")).expect("up");
+    let net = Net::create(&scenario(), &instance("strip")).expect("up");
     // The client counts a missing option of the SYN/ACK, the server that of the third segment.
     const SYNACK: &str = "MPCapableFallbackSYNACK";
     const ACK: &str = "MPCapableFallbackACK";
@@ -146,7 +146,7 @@ fn the_kernel_joins_over_all_paths_of_the_repositorys_scenarios() {
         ("four-paths", "10.0.1.1", 3),
     ] {
         let scenario = Scenario::from_file(&folder.join(file).with_extension("toml"));
-        let net = Net::up(&scenario.expect(file), &instance("all")).expect("up");
+        let net = Net::create(&scenario.expect(file), &instance("all")).expect("up");
         let mut seen = 0;
         // A join takes two round trips of up to half a second, so one upload may end before.
         for _ in 0..10 {
@@ -168,7 +168,7 @@ fn a_rewritten_payload_is_noticed_by_the_kernels_own_checksum() {
     let mut scenario = scenario();
     (scenario.client.mptcp.checksum, scenario.server.mptcp.checksum) = (true, true);
     scenario.client.mptcp.endpoints.clear();
-    let net = Net::up(&scenario, &instance("rewrite")).expect("up");
+    let net = Net::create(&scenario, &instance("rewrite")).expect("up");
     net.command("wifi", "set up.rewrite=100%").expect("command");
     upload(&net, 20_000);
     let counters = net.counters(Side::Server).expect("counters");

@@ -88,7 +88,7 @@ impl Texts {
 
     /// Distinct texts, in the order of their first occurrence.
     #[must_use]
-    pub fn words(&self) -> &[String] {
+    pub fn distinct_texts(&self) -> &[String] {
         &self.words
     }
 

@@ -108,20 +108,20 @@ fn write(writer: &mut SerializedColumnWriter<'_>, column: &Column) -> anyhow::Re
     match column.values() {
         Values::Text(texts) => {
             let words: Vec<ByteArray> =
-                texts.words().iter().map(|word| ByteArray::from(word.as_str())).collect();
+                texts.distinct_texts().iter().map(|word| ByteArray::from(word.as_str())).collect();
             let word = |number: u32| words[number as usize].clone();
-            put::<ByteArrayType, u32>(writer, texts.numbers(), word)
+            write_column::<ByteArrayType, u32>(writer, texts.numbers(), word)
         }
         // The bits of the unsigned number; the column's type is unsigned.
-        Values::Count(cells) => put::<Int64Type, u64>(writer, cells, |value| value as i64),
-        Values::Integer(cells) => put::<Int64Type, i64>(writer, cells, |value| value),
-        Values::Real(cells) => put::<DoubleType, f64>(writer, cells, |value| value),
-        Values::Flag(cells) => put::<BoolType, bool>(writer, cells, |value| value),
+        Values::Count(cells) => write_column::<Int64Type, u64>(writer, cells, |value| value as i64),
+        Values::Integer(cells) => write_column::<Int64Type, i64>(writer, cells, |value| value),
+        Values::Real(cells) => write_column::<DoubleType, f64>(writer, cells, |value| value),
+        Values::Flag(cells) => write_column::<BoolType, bool>(writer, cells, |value| value),
     }
 }
 
 /// Writes the known values of a column, and their rows.
-fn put<D: DataType, T: Copy + Default>(
+fn write_column<D: DataType, T: Copy + Default>(
     writer: &mut SerializedColumnWriter<'_>,
     cells: &Cells<T>,
     of: impl Fn(T) -> D::T,

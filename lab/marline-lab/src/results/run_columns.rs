@@ -21,7 +21,7 @@ pub struct RunColumns {
 impl RunColumns {
     /// Columns for these runs, which all have a value for each key of the first run.
     #[must_use]
-    pub fn of(jobs: &[Job]) -> RunColumns {
+    pub fn for_jobs(jobs: &[Job]) -> RunColumns {
         let columns = RunColumns::over(jobs.iter().map(|job| job.point.as_slice()));
         jobs.first().map_or(columns.clone(), |job| columns.with_workloads(&job.experiment))
     }
@@ -101,10 +101,10 @@ impl RunColumns {
 
     /// Adds these columns before a run's table; without a run, the result is empty.
     #[must_use]
-    pub fn before(&self, table: &Table, job: Option<&Job>) -> Table {
+    pub fn add_before(&self, table: &Table, job: Option<&Job>) -> Table {
         let columns = self.columns();
         match job {
-            Some(job) => table.behind(&columns, &self.cells(job)),
+            Some(job) => table.with_leading_columns(&columns, &self.cells(job)),
             None => {
                 let all = columns.into_iter().chain(table.columns().iter().cloned());
                 Table::new(table.name(), all.collect())

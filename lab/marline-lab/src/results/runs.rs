@@ -46,7 +46,7 @@ pub fn runs_over(run: &RunColumns, paths: &[impl AsRef<str>], runs: &[(&Job, &Re
     columns.extend([Column::text("doubts"), Column::text("error")]);
     let mut table = Table::new("runs", columns);
     for (job, load, record) in each_workload(runs) {
-        let of = Statistics::of(&record.latencies_ms());
+        let of = Statistics::from_latencies(&record.latencies_ms());
         let doubts = record.doubts.join("; ");
         let mut row = run.cells_of_workload(job, load);
         row.extend([Cell::from(of.count), Cell::from(record.missing)]);

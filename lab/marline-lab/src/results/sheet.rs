@@ -27,7 +27,7 @@ impl Format {
 
     /// Name on the command line, and extension of the files.
     #[must_use]
-    pub const fn word(self) -> &'static str {
+    pub const fn name(self) -> &'static str {
         match self {
             Format::Csv => "csv",
             Format::Parquet => "parquet",
@@ -37,7 +37,7 @@ impl Format {
 
 impl fmt::Display for Format {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.word())
+        f.write_str(self.name())
     }
 }
 
@@ -45,8 +45,8 @@ impl FromStr for Format {
     type Err = anyhow::Error;
 
     fn from_str(word: &str) -> anyhow::Result<Format> {
-        Format::ALL.into_iter().find(|format| format.word() == word).with_context(|| {
-            let words = Format::ALL.map(Format::word).join(", ");
+        Format::ALL.into_iter().find(|format| format.name() == word).with_context(|| {
+            let words = Format::ALL.map(Format::name).join(", ");
             format!("unknown format `{word}`; known: {words}")
         })
     }

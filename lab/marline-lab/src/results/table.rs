@@ -88,7 +88,7 @@ impl Table {
     /// # Panics
     /// The numbers of cells and columns differ.
     #[must_use]
-    pub fn behind(&self, columns: &[Column], cells: &[Cell<'_>]) -> Table {
+    pub fn with_leading_columns(&self, columns: &[Column], cells: &[Cell<'_>]) -> Table {
         assert_eq!(columns.len(), cells.len(), "a value for each column");
         let mut all: Vec<Column> = columns.iter().map(Column::emptied).collect();
         for (column, cell) in all.iter_mut().zip(cells) {

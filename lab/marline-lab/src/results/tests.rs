@@ -55,7 +55,7 @@ fn by_the_book(mut values: Vec<f64>, share: f64) -> f64 {
 fn the_tables_quantiles_are_those_of_the_counted_messages_in_the_file() {
     let place = scratch("quantiles");
     let (jobs, records) = series(&place);
-    let summary = Summary::of(&jobs, &records);
+    let summary = Summary::from_runs(&jobs, &records);
     summary.write(&place, &[Format::Csv]).expect("files");
     let text = std::fs::read_to_string(place.join("messages.csv")).expect("messages");
     std::fs::remove_dir_all(&place).expect("clean up");
@@ -107,7 +107,7 @@ fn parquet_and_csv_have_the_same_rows() {
     let (jobs, mut records) = series(&place);
     // A run that failed has blanks, and a warm-up has no bound.
     records[5] = Record::failed("it, too".to_owned());
-    let summary = Summary::of(&jobs, &records);
+    let summary = Summary::from_runs(&jobs, &records);
     summary.write(&place, &Format::ALL).expect("files");
     for table in ["messages", "runs"] {
         let csv = std::fs::read_to_string(place.join(format!("{table}.csv"))).expect("csv");

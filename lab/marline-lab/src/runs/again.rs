@@ -24,7 +24,7 @@ pub(super) fn run_again<T: Send>(
     mut take: impl FnMut(&Job, T) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
     let registry = policies::registry();
-    let lent = |job: &&Job| policies::with(&registry, || run(job));
+    let lent = |job: &&Job| policies::with_registry(&registry, || run(job));
     for some in jobs.chunks(at_once.max(1)) {
         if !go_on() {
             break;

@@ -36,7 +36,7 @@ impl Apart {
     }
 
     /// Moves all files into place.
-    pub(super) fn keep(self) -> anyhow::Result<()> {
+    pub(super) fn move_into_place(self) -> anyhow::Result<()> {
         let named = || self.apart.display().to_string();
         for entry in fs::read_dir(&self.apart).with_context(named)? {
             let entry = entry.with_context(named)?;

@@ -35,7 +35,7 @@ pub struct CaptureFiles {
 impl CaptureFiles {
     /// Notes about omitted data, one line each.
     #[must_use]
-    pub fn cut(&self) -> Vec<String> {
+    pub fn omission_notes(&self) -> Vec<String> {
         let (mib, most) = (Captures::MAX_BYTES >> 20, Captures::MAX_RUNS);
         let packets = format!(
             "{} packets are left out of captures, which are limited to {mib} MiB each",
@@ -84,7 +84,7 @@ impl Captures {
         };
         run_again(self.jobs, &mine, go_on, run, |job, (_, captures)| {
             for capture in captures {
-                put(directory, job, &capture)?;
+                write_capture(directory, job, &capture)?;
                 files.files += 1;
                 files.left_out += capture.left_out;
             }
@@ -100,7 +100,11 @@ pub(super) fn capture_file(directory: &Path, job: &Job, vantage: Vantage) -> Pat
 }
 
 /// Writes a capture.
-pub(super) fn put(directory: &Path, job: &Job, capture: &EndCapture) -> anyhow::Result<()> {
+pub(super) fn write_capture(
+    directory: &Path,
+    job: &Job,
+    capture: &EndCapture,
+) -> anyhow::Result<()> {
     let file = capture_file(directory, job, capture.vantage);
     std::fs::write(&file, &capture.bytes).with_context(|| file.display().to_string())
 }

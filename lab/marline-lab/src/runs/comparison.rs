@@ -5,7 +5,7 @@ use anyhow::ensure;
 use super::measured::{MIN_RUNS, Measure, Measured};
 use super::record::Record;
 use super::stored_runs::{StoredLane, StoredRuns};
-use crate::estimate::{Asked, Estimate, RangePosition};
+use crate::estimate::{Estimate, RangePosition, RequiredRange};
 use crate::figure::number;
 
 /// Comparison of a lane of one series with a lane of another, or of the same one.
@@ -63,7 +63,11 @@ impl Compared {
             () if low == 1.0 && high == 1.0 => return Outcome::Equal,
             () => {
                 // The number of seeds that would move the nearer end of the interval to the value's side of 1.
-                let asked = if value > 1.0 { Asked::at_least(1.0) } else { Asked::at_most(1.0) };
+                let asked = if value > 1.0 {
+                    RequiredRange::at_least(1.0)
+                } else {
+                    RequiredRange::at_most(1.0)
+                };
                 return Outcome::Inconclusive(match self.ratio.stands(asked) {
                     RangePosition::Undecided { needed } => needed,
                     RangePosition::Inside | RangePosition::Outside => None,
@@ -79,7 +83,7 @@ impl Compared {
 
     /// The result in words: `better by 5.3 % [4.1, 6.6]`.
     #[must_use]
-    pub fn words(&self) -> String {
+    pub fn text(&self) -> String {
         let Estimate { value, low, high, .. } = self.ratio;
         // Percentage by which the better value is less, or more, than the other.
         let percent = |ratio: f64| 100.0 * (ratio - 1.0).abs();
@@ -141,7 +145,7 @@ impl Comparison {
             for second in &lanes_b {
                 let same = first.point == second.point && first.stack == second.stack;
                 if same && (named || first.variant == second.variant) {
-                    all.push(Comparison::of(a.results, first, b.results, second)?);
+                    all.push(Comparison::of_lanes(a.results, first, b.results, second)?);
                 }
             }
         }
@@ -149,7 +153,7 @@ impl Comparison {
         Ok(all)
     }
 
-    fn of(
+    fn of_lanes(
         a: &StoredRuns,
         first: &StoredLane,
         b: &StoredRuns,
@@ -167,8 +171,8 @@ impl Comparison {
             first.variant,
             second.variant
         );
-        let one = Measured::of(&pairs.iter().map(|pair| &pair.0).collect::<Vec<_>>());
-        let two = Measured::of(&pairs.iter().map(|pair| pair.1).collect::<Vec<_>>());
+        let one = Measured::from_records(&pairs.iter().map(|pair| &pair.0).collect::<Vec<_>>());
+        let two = Measured::from_records(&pairs.iter().map(|pair| pair.1).collect::<Vec<_>>());
         let all = vec![1; pairs.len()];
         let compared = |measure| Compared {
             measure,
@@ -193,7 +197,7 @@ impl Comparison {
         let mut table = vec![["", "A", "B", "A is"].map(str::to_owned).to_vec()];
         for row in &self.rows {
             let (a, b) = row.values;
-            table.push(vec![row.measure.name().to_owned(), number(a), number(b), row.words()]);
+            table.push(vec![row.measure.name().to_owned(), number(a), number(b), row.text()]);
         }
         table
     }
@@ -215,7 +219,7 @@ mod tests {
 
     fn compared(measure: Measure, low: f64, value: f64, high: f64) -> String {
         let ratio = Estimate { value, low, high, roots: 20 };
-        Compared { measure, values: (1.0, 1.0), ratio }.words()
+        Compared { measure, values: (1.0, 1.0), ratio }.text()
     }
 
     #[test]

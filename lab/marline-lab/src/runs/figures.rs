@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use super::qlogs::plain;
+use super::qlogs::file_name_part;
 use super::{Job, Record};
 use crate::experiment::{Stack, Timeline, TimelineConfig, simulate_recorded};
 use crate::figure::{Boxes, Figure, FiveNumbers, Plot, cdf};
@@ -12,7 +12,7 @@ use crate::results::{Cell, Table, quantile};
 /// Largest number of points of a curve: more would overlap.
 const POINTS: usize = 1_000;
 /// Ratio of largest value to median from which an axis is logarithmic.
-const WIDE: f64 = 10.0;
+const LOGARITHMIC_FROM: f64 = 10.0;
 
 /// Standard figures of a series.
 #[derive(Clone, Debug)]
@@ -30,7 +30,7 @@ impl Figures<'_> {
     pub fn draw(&self) -> Vec<Figure> {
         let lanes = self.latencies();
         let all: Vec<f64> = lanes.iter().flat_map(|(_, values)| values.iter().copied()).collect();
-        let wide = quantile(&all, 1.0) > WIDE * quantile(&all, 0.5);
+        let wide = quantile(&all, 1.0) > LOGARITHMIC_FROM * quantile(&all, 0.5);
         let mut plot = Plot::new(self.title, "latency (ms)", "share of messages");
         let mut boxes = Boxes::new(self.title, "latency (ms)");
         if wide {
@@ -110,7 +110,7 @@ fn subflows(job: &Job, timeline: &Timeline) -> [Figure; 2] {
     };
     let windows = [("cwnd_bytes", "window"), ("in_flight_bytes", "in flight")];
     let delays = [("srtt_us", "SRTT"), ("forecast_p90_us", "forecast, 90 %")];
-    let file = plain(name);
+    let file = file_name_part(name);
     [
         plot(&windows, 1e3, "kB").figure(
             &format!("windows-{file}"),
@@ -181,7 +181,7 @@ mod tests {
         let jobs = Job::series(&experiment, &[lane("auto"), lane("the, same")], 2);
         let record = |job: &Job| {
             let outcome = simulate(&job.experiment, &job.lane.variant, job.seed).expect("run");
-            Record::of(&job.experiment, &outcome).expect("record")
+            Record::from_outcome(&job.experiment, &outcome).expect("record")
         };
         let records: Vec<Record> = jobs.iter().map(record).collect();
         let runs: Vec<(&Job, &Record)> = jobs.iter().zip(&records).collect();

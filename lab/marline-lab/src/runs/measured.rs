@@ -99,7 +99,7 @@ pub struct Measured {
 impl Measured {
     /// Collects the measurements of these runs.
     #[must_use]
-    pub fn of(records: &[&Record]) -> Measured {
+    pub fn from_records(records: &[&Record]) -> Measured {
         let latencies: Vec<Vec<f64>> = records.iter().map(|record| record.latencies_ms()).collect();
         let goodput: Vec<[f64; 1]> =
             records.iter().map(|record| [record.goodput_mbit_per_s]).collect();
@@ -161,7 +161,7 @@ fn bootstrap(runs: usize, values: usize, of: impl Fn(&[u32]) -> f64) -> Estimate
         let value = of(&vec![1; runs]);
         return Estimate { value, low: f64::NAN, high: f64::NAN, roots: runs };
     }
-    let places = Samples::new((0..runs).collect::<Vec<usize>>(), MASTER).shown();
+    let places = Samples::new((0..runs).collect::<Vec<usize>>(), MASTER).for_tables();
     places.estimate(|picked| {
         let mut drawn = vec![0_u32; runs];
         picked.iter().for_each(|place| drawn[**place] += 1);
@@ -199,7 +199,7 @@ mod tests {
     }
 
     fn measured(records: &[Record]) -> Measured {
-        Measured::of(&records.iter().collect::<Vec<_>>())
+        Measured::from_records(&records.iter().collect::<Vec<_>>())
     }
 
     #[test]

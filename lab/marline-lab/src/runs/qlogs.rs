@@ -36,7 +36,7 @@ pub struct QlogFiles {
 impl QlogFiles {
     /// Notes about omitted data, one line each.
     #[must_use]
-    pub fn cut(&self) -> Vec<String> {
+    pub fn omission_notes(&self) -> Vec<String> {
         let (left_out, most) = (self.left_out, Qlogs::MAX_FILES);
         let text = format!(
             "{left_out} traces are left out: a series is limited to {most}. Use fewer seeds"
@@ -82,7 +82,7 @@ impl Qlogs {
                 }
                 files.traces += 1;
                 let name = file_name(job, trace, traces.len());
-                files.drawings += usize::from(put(directory, &name, trace)?);
+                files.drawings += usize::from(write_trace(directory, &name, trace)?);
             }
             Ok(())
         })?;
@@ -98,7 +98,7 @@ pub(super) fn file_name(job: &Job, trace: &EndTrace, traces: usize) -> String {
 
 /// Prefix of a run's file names. In virtual time it is the variant and the seed alone.
 pub(super) fn run_name(job: &Job) -> String {
-    let run = format!("{}-{}", plain(&job.lane.variant.name), job.seed);
+    let run = format!("{}-{}", file_name_part(&job.lane.variant.name), job.seed);
     match job.lane.stack {
         Stack::Sim => run,
         stack => format!("{stack}-{run}"),
@@ -106,20 +106,20 @@ pub(super) fn run_name(job: &Job) -> String {
 }
 
 /// A name as part of a file name.
-pub(super) fn plain(name: &str) -> String {
+pub(super) fn file_name_part(name: &str) -> String {
     let plain = |c: char| if c.is_ascii_alphanumeric() || "-._".contains(c) { c } else { '_' };
     name.chars().map(plain).collect()
 }
 
 /// Writes a trace, and a drawing unless it is empty.
-pub(super) fn put(directory: &Path, name: &str, trace: &EndTrace) -> anyhow::Result<bool> {
+pub(super) fn write_trace(directory: &Path, name: &str, trace: &EndTrace) -> anyhow::Result<bool> {
     let write = |ending: &str, text: &str| {
         let file = directory.join(format!("{name}.{ending}"));
         std::fs::write(&file, text).with_context(|| file.display().to_string())
     };
     write("sqlog", &trace.text)?;
     let recording = read(&trace.text).map_err(|error| anyhow!("{name}: {error}"))?;
-    let course = Course::of(&recording);
+    let course = Course::from_recording(&recording);
     if course.carried.is_empty() {
         return Ok(false);
     }

@@ -51,14 +51,14 @@ impl RealTimeFiles {
     }
 
     /// Writes the captures and traces of a run.
-    pub(super) fn put(&self, job: &Job, watched: &Watched) -> anyhow::Result<()> {
+    pub(super) fn write_files(&self, job: &Job, watched: &Watched) -> anyhow::Result<()> {
         let directory = |name: &str| {
             let directory = self.directory.join(name);
             make_directory(&directory)?;
             anyhow::Ok(directory)
         };
         for capture in &watched.captures {
-            captures::put(&directory("pcap")?, job, capture)?;
+            captures::write_capture(&directory("pcap")?, job, capture)?;
             if capture.left_out > 0 {
                 let (end, left_out) = (capture.vantage.name(), capture.left_out);
                 eprintln!(
@@ -69,7 +69,7 @@ impl RealTimeFiles {
         }
         for trace in &watched.traces {
             let name = qlogs::file_name(job, trace, watched.traces.len());
-            qlogs::put(&directory("qlog")?, &name, trace)?;
+            qlogs::write_trace(&directory("qlog")?, &name, trace)?;
         }
         Ok(())
     }

@@ -47,7 +47,7 @@ pub struct RadioJoules {
 }
 
 impl RadioJoules {
-    fn of(reading: &RadioReading) -> RadioJoules {
+    fn from_reading(reading: &RadioReading) -> RadioJoules {
         RadioJoules {
             kind: reading.kind.to_string(),
             traffic_j: reading.energy.traffic_j(),
@@ -111,7 +111,7 @@ pub struct Statistics {
 impl Statistics {
     /// Statistics of these latencies; NaN without latencies.
     #[must_use]
-    pub fn of(latencies_ms: &[f64]) -> Statistics {
+    pub fn from_latencies(latencies_ms: &[f64]) -> Statistics {
         let count = latencies_ms.len();
         Statistics {
             count,
@@ -141,8 +141,8 @@ impl Record {
     /// Builds the record of an outcome.
     ///
     /// # Errors
-    /// Those of [`Bound::of`].
-    pub fn of(experiment: &Experiment, outcome: &Outcome) -> anyhow::Result<Record> {
+    /// Those of [`Bound::for_experiment`].
+    pub fn from_outcome(experiment: &Experiment, outcome: &Outcome) -> anyhow::Result<Record> {
         let price = |path: &PathTotals| {
             let known = experiment.scenario.paths.iter().find(|known| known.name == path.name);
             let bytes = path.up.offered_bytes + path.down.offered_bytes;
@@ -154,7 +154,7 @@ impl Record {
             up_bytes: path.up.offered_bytes,
             down_bytes: path.down.offered_bytes,
             dropped_packets: path.up.dropped() + path.down.dropped(),
-            radio: path.radio.as_ref().map(RadioJoules::of),
+            radio: path.radio.as_ref().map(RadioJoules::from_reading),
             calibration: path.calibration,
         };
         let struck = |at_ns: &u64| (*at_ns as f64 - outcome.start_ns as f64) / 1e6;
@@ -165,7 +165,7 @@ impl Record {
             doubts: outcome.doubts.clone(),
             ..Record::default()
         };
-        let bound = Bound::of(experiment, outcome.seed)?;
+        let bound = Bound::for_experiment(experiment, outcome.seed)?;
         let flows = experiment.loads.iter().zip(&outcome.flows);
         let mut records =
             flows.map(|(load, flow)| whole.of_flow(load, flow, &bound, experiment.warm_up));

@@ -32,7 +32,7 @@ impl Store {
     /// # Errors
     /// The directory cannot be created.
     pub fn open(place: &Path, fresh: bool) -> anyhow::Result<Store> {
-        let store = Store::by(place, fresh, keep::program()?)?;
+        let store = Store::opened_by(place, fresh, keep::program()?)?;
         store.remove_abandoned();
         Ok(store)
     }
@@ -44,17 +44,17 @@ impl Store {
     /// # Errors
     /// The directory cannot be created.
     pub fn open_as(place: &Path, fresh: bool, program: String) -> anyhow::Result<Store> {
-        Store::by(place, fresh, program)
+        Store::opened_by(place, fresh, program)
     }
 
-    fn by(place: &Path, fresh: bool, program: String) -> anyhow::Result<Store> {
+    fn opened_by(place: &Path, fresh: bool, program: String) -> anyhow::Result<Store> {
         make_directory(place)?;
         Ok(Store { place: place.to_owned(), program, kernel: keep::kernel_release(), fresh })
     }
 
     /// The directory.
     #[must_use]
-    pub fn place(&self) -> &Path {
+    pub fn directory(&self) -> &Path {
         &self.place
     }
 
@@ -98,7 +98,7 @@ impl Store {
     ///
     /// # Errors
     /// The file cannot be written.
-    pub fn keep(&self, job: &Job, record: &Record) -> anyhow::Result<()> {
+    pub fn save(&self, job: &Job, record: &Record) -> anyhow::Result<()> {
         let file = self.file(job);
         // A random number: the standard library seeds each of these hashers differently.
         let number = RandomState::new().hash_one(std::process::id());

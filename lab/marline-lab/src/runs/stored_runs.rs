@@ -43,17 +43,17 @@ pub struct StoredRuns {
 }
 
 /// Writer of the list of a series' runs: a JSON array, written run by run.
-pub(super) struct Noting {
+pub(super) struct RunListWriter {
     file: PathBuf,
     writer: BufWriter<File>,
     empty: bool,
 }
 
-impl Noting {
-    pub(super) fn begin(place: &Path) -> anyhow::Result<Noting> {
+impl RunListWriter {
+    pub(super) fn begin(place: &Path) -> anyhow::Result<RunListWriter> {
         let file = place.join(FILE);
         let writer = File::create(&file).with_context(|| file.display().to_string())?;
-        Ok(Noting { file, writer: BufWriter::new(writer), empty: true })
+        Ok(RunListWriter { file, writer: BufWriter::new(writer), empty: true })
     }
 
     pub(super) fn add(&mut self, store: &Store, jobs: &[Job]) -> anyhow::Result<()> {
@@ -86,8 +86,8 @@ impl StoredRuns {
     ///
     /// # Errors
     /// The file cannot be written.
-    pub fn note(place: &Path, store: &Store, jobs: &[Job]) -> anyhow::Result<()> {
-        let mut noting = Noting::begin(place)?;
+    pub fn write_list(place: &Path, store: &Store, jobs: &[Job]) -> anyhow::Result<()> {
+        let mut noting = RunListWriter::begin(place)?;
         noting.add(store, jobs)?;
         noting.end()
     }

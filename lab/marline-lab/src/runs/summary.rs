@@ -107,7 +107,7 @@ fn median(values: impl Iterator<Item = f64>) -> f64 {
 impl<'a> Summary<'a> {
     /// Summarizes these runs, in the order of their jobs.
     #[must_use]
-    pub fn of(jobs: &'a [Job], records: &'a [Record]) -> Summary<'a> {
+    pub fn from_runs(jobs: &'a [Job], records: &'a [Record]) -> Summary<'a> {
         let mut lanes: Vec<LaneSummary> = Vec::new();
         let same = |job: &Job, lane: &LaneSummary| {
             job.lane.stack == lane.stack && job.lane.variant.name == lane.variant
@@ -224,7 +224,7 @@ impl<'a> Summary<'a> {
             let theirs = self.good_runs(self.reference(lane.number).unwrap_or(reference));
             let mine = self.good_runs(lane);
             let records: Vec<&Record> = mine.iter().map(|(_, record)| *record).collect();
-            let measured = Measured::of(&records);
+            let measured = Measured::from_records(&records);
             let shown = [Measure::P50, Measure::P95, Measure::P99, Measure::Goodput];
             let mut estimates = shown.map(|measure| measured.estimate(measure)).to_vec();
             let both = |(seed, record): &(u64, &'a Record)| {
@@ -232,7 +232,7 @@ impl<'a> Summary<'a> {
                 Some((*record, other.1))
             };
             let (ours, others): (Vec<&Record>, Vec<&Record>) = mine.iter().filter_map(both).unzip();
-            let (ours, others) = (Measured::of(&ours), Measured::of(&others));
+            let (ours, others) = (Measured::from_records(&ours), Measured::from_records(&others));
             let to_reference = |measure| ours.ratio(measure, &others);
             estimates.extend([Measure::P50, Measure::P99].map(to_reference));
             estimates.push(measured.estimate(Measure::P99ToBound));
@@ -339,7 +339,7 @@ impl<'a> Summary<'a> {
     /// Table of runs ([`results::runs`]).
     #[must_use]
     pub fn runs_table(&self) -> Table {
-        results::runs(&RunColumns::of(self.jobs), &self.runs())
+        results::runs(&RunColumns::for_jobs(self.jobs), &self.runs())
     }
 
     /// Writes the tables `messages` and `runs` into a directory, and for a sweep `sweep`, too.
@@ -347,7 +347,7 @@ impl<'a> Summary<'a> {
     /// # Errors
     /// A file cannot be written.
     pub fn write(&self, directory: &Path, formats: &[Format]) -> anyhow::Result<()> {
-        let columns = RunColumns::of(self.jobs);
+        let columns = RunColumns::for_jobs(self.jobs);
         let like = results::messages(&columns, &[]);
         let mut sheets = Sheets::create(directory, &like, formats, u64::MAX)?;
         for run in self.runs() {
@@ -372,7 +372,7 @@ impl<'a> Summary<'a> {
         let workload = |(load, record): (&Load, &Record)| {
             json!({
                 "name": load.name,
-                "latency": Statistics::of(&record.latencies_ms()),
+                "latency": Statistics::from_latencies(&record.latencies_ms()),
                 "missing": record.missing,
                 "goodput_mbit_per_s": record.goodput_mbit_per_s,
                 "measures": record.measures,
@@ -384,7 +384,7 @@ impl<'a> Summary<'a> {
                 "stack": job.lane.stack,
                 "variant": job.lane.variant,
                 "seed": job.seed,
-                "latency": Statistics::of(&record.latencies_ms()),
+                "latency": Statistics::from_latencies(&record.latencies_ms()),
                 "missing": record.missing,
                 "goodput_mbit_per_s": record.goodput_mbit_per_s,
                 "workloads": job.experiment.loads.iter().zip(record.workloads()).map(workload)
@@ -449,7 +449,7 @@ fn lane(stack: Stack, variant: &str, records: &[&Record]) -> LaneSummary {
         failed: records.len() - good.len(),
         doubtful: good.iter().filter(|record| !record.doubts.is_empty()).count(),
         missing: good.iter().map(|record| u64::from(record.missing)).sum(),
-        latency: Statistics::of(&latencies),
+        latency: Statistics::from_latencies(&latencies),
         p99_to_bound: quantile(&latencies, 0.99) / quantile(&least, 0.99),
         goodput_mbit_per_s: median(good.iter().map(|record| record.goodput_mbit_per_s)),
         measures: Vec::new(),

@@ -7,7 +7,7 @@ use std::path::Path;
 use anyhow::bail;
 
 use super::apart::Apart;
-use super::stored_runs::Noting;
+use super::stored_runs::RunListWriter;
 use super::{Job, LaneSummary, Progress, Record, Series, Shard, Store, Summary};
 use crate::experiment::file::{ExperimentFile, Lane};
 use crate::experiment::{Experiment, Stack};
@@ -84,7 +84,11 @@ impl Sweep {
     ///
     /// # Errors
     /// A combination is not a valid experiment, or no variant runs on a stack.
-    pub fn of(file: &ExperimentFile, stacks: &[Stack], seeds: Seeds) -> anyhow::Result<Sweep> {
+    pub fn from_file(
+        file: &ExperimentFile,
+        stacks: &[Stack],
+        seeds: Seeds,
+    ) -> anyhow::Result<Sweep> {
         let (mut parts, mut end) = (Vec::new(), 0);
         for point in file.points()? {
             let lanes = point.file.lanes(stacks)?;
@@ -185,7 +189,7 @@ impl Sweep {
     ) -> anyhow::Result<Swept> {
         let apart = Apart::create(place)?;
         let swept = self.write(store, apart.path(), formats)?;
-        apart.keep()?;
+        apart.move_into_place()?;
         Ok(swept)
     }
 
@@ -197,16 +201,16 @@ impl Sweep {
         };
         let like = results::messages(&columns, &[]);
         let mut messages = Sheets::create(place, &like, formats, u64::MAX)?;
-        let mut noting = Noting::begin(place)?;
+        let mut noting = RunListWriter::begin(place)?;
         let mut swept = Swept::default();
         let mut paths: Vec<String> = Vec::new();
         for number in 0..self.parts.len() {
-            let (jobs, records) = self.kept(store, number)?;
+            let (jobs, records) = self.stored_runs(store, number)?;
             for run in jobs.iter().zip(&records) {
                 messages.append(&results::messages(&columns, &[run]), 0)?;
             }
             noting.add(store, &jobs)?;
-            swept.note(&Summary::of(&jobs, &records), &mut paths);
+            swept.add_summary(&Summary::from_runs(&jobs, &records), &mut paths);
         }
         messages.close()?;
         noting.end()?;
@@ -230,7 +234,7 @@ impl Sweep {
         let mut long =
             is_one.then(|| Sheets::create(place, &long, formats, u64::MAX)).transpose()?;
         for number in 0..self.parts.len() {
-            let (jobs, records) = self.kept(store, number)?;
+            let (jobs, records) = self.stored_runs(store, number)?;
             let these: Vec<(&Job, &Record)> = jobs.iter().zip(&records).collect();
             let table = results::runs_over(columns, paths, &these);
             runs.append(&table, 0)?;
@@ -243,7 +247,7 @@ impl Sweep {
     }
 
     /// The stored runs of a combination.
-    fn kept(&self, store: &Store, number: usize) -> anyhow::Result<(Vec<Job>, Vec<Record>)> {
+    fn stored_runs(&self, store: &Store, number: usize) -> anyhow::Result<(Vec<Job>, Vec<Record>)> {
         let start = number.checked_sub(1).map_or(0, |before| self.parts[before].end);
         let jobs = self.jobs(start..self.parts[number].end);
         let records: Vec<Option<Record>> = jobs.iter().map(|job| store.last(job)).collect();
@@ -256,7 +260,7 @@ impl Sweep {
             bail!(
                 "{missing} runs of this combination are not in {}, the first: {which}. Were they produced \
                  by another build, or in another directory?",
-                store.place().display()
+                store.directory().display()
             );
         }
         Ok((jobs, records.into_iter().flatten().collect()))
@@ -289,7 +293,7 @@ impl Swept {
         table
     }
 
-    fn note(&mut self, summary: &Summary<'_>, paths: &mut Vec<String>) {
+    fn add_summary(&mut self, summary: &Summary<'_>, paths: &mut Vec<String>) {
         let (names, radios) = (summary.path_names(), summary.radio_names());
         for (known, found) in [(&mut *paths, names), (&mut self.radios, radios)] {
             for name in found {

@@ -38,7 +38,7 @@ fn outputs(jobs: &[Job], threads: usize) -> [String; 4] {
     let store = Store::open(&place, false).expect("store");
     let series = Series { store: &store, jobs: threads, instance: "none".to_owned(), files: None };
     let records = series.run(jobs, &|_| {}).expect("run");
-    let summary = Summary::of(jobs, &records);
+    let summary = Summary::from_runs(jobs, &records);
     let json = serde_json::to_string(&summary.json("title")).expect("json");
     summary.write(&place, &[Format::Csv]).expect("files");
     let read = |name: &str| std::fs::read_to_string(place.join(name)).expect(name);
@@ -99,7 +99,7 @@ fn finished_runs_are_not_repeated_and_new_ones_are_run() {
     let (made, records) = ran(&swept);
     assert_eq!((swept.len(), made), (16, 16));
     assert_eq!(ran(&swept).0, 0);
-    Summary::of(&swept, &records).write(&place, &[Format::Csv]).expect("files");
+    Summary::from_runs(&swept, &records).write(&place, &[Format::Csv]).expect("files");
     let read = |name: &str| std::fs::read_to_string(place.join(name)).expect(name);
     let (long, runs, messages) = (read("sweep.csv"), read("runs.csv"), read("messages.csv"));
     assert!(long.starts_with("path.lte.delay_ms,stack,variant,seed,measure,value\n"), "{long}");
@@ -114,7 +114,7 @@ fn finished_runs_are_not_repeated_and_new_ones_are_run() {
 #[test]
 fn a_sweep_that_is_collected_bit_by_bit_is_the_one_that_is_held_whole() {
     let file = ExperimentFile::from_toml("x.toml", TEXT).expect("file");
-    let sweep = Sweep::of(&file, &[Stack::Sim], Seeds::Own(4)).expect("sweep");
+    let sweep = Sweep::from_file(&file, &[Stack::Sim], Seeds::Own(4)).expect("sweep");
     let jobs = sweep.jobs(0..usize::MAX);
     assert_eq!((sweep.runs(), jobs.len()), (16, 16));
     // Pieces cover the plan, each within one variant at one combination.
@@ -156,9 +156,9 @@ fn a_sweep_that_is_collected_bit_by_bit_is_the_one_that_is_held_whole() {
     let whole_store = store(&whole);
     let series = Series { store: &whole_store, jobs: 1, instance: "none".to_owned(), files: None };
     let records = series.run(&jobs, &|_| {}).expect("runs");
-    let summary = Summary::of(&jobs, &records);
+    let summary = Summary::from_runs(&jobs, &records);
     summary.write(&whole, &both).expect("files");
-    StoredRuns::note(&whole, &whole_store, &jobs).expect("file");
+    StoredRuns::write_list(&whole, &whole_store, &jobs).expect("file");
     let names =
         "messages.csv runs.csv sweep.csv messages.parquet runs.parquet sweep.parquet series.json";
     for name in names.split(' ') {
@@ -168,7 +168,7 @@ fn a_sweep_that_is_collected_bit_by_bit_is_the_one_that_is_held_whole() {
     let table = swept.table();
     assert_eq!(table.len(), 1 + 2 * 2, "{table:?}");
     assert_eq!(table[0][..3], ["path.lte.delay", "stack", "variant"], "{table:?}");
-    let first = Summary::of(&jobs[..8], &records[..8]);
+    let first = Summary::from_runs(&jobs[..8], &records[..8]);
     assert_eq!(table[1][3], crate::figure::number(first.lanes[0].latency.p50_ms), "{table:?}");
     for place in [place, whole] {
         std::fs::remove_dir_all(&place).expect("clean up");
@@ -184,7 +184,7 @@ fn a_run_that_several_make_at_once_is_there_whole() {
             scope.spawn(|| {
                 let store = Store::open(&place, false).expect("store");
                 for _ in 0..20 {
-                    store.keep(&jobs[0], &record).expect("kept");
+                    store.save(&jobs[0], &record).expect("kept");
                     assert_eq!(store.last(&jobs[0]).as_ref(), Some(&record), "whole");
                 }
             });
@@ -206,11 +206,11 @@ fn forecast_calibration_is_shown_on_request() {
     // Records read from disk equal those measured.
     assert_eq!(records, series.run(&jobs, &|_| {}).expect("run"));
     std::fs::remove_dir_all(&place).expect("clean up");
-    let table = Summary::of(&jobs, &records).calibration();
+    let table = Summary::from_runs(&jobs, &records).calibration();
     let names: Vec<&[String]> = table.iter().map(|row| &row[..3]).collect();
     assert_eq!(names[1..], [["sim", "default", "wifi"], ["sim", "default", "lte"]], "{table:?}");
     assert!(table[1][4].ends_with(" %"), "{table:?}");
-    assert!(Summary::of(&jobs[2..], &records[2..]).calibration().is_empty());
+    assert!(Summary::from_runs(&jobs[2..], &records[2..]).calibration().is_empty());
 }
 
 #[test]
@@ -222,11 +222,11 @@ fn a_failed_run_is_reported_and_retried() {
     let store = Store::open(&place, false).expect("store");
     let series = Series { store: &store, jobs: 1, instance: "none".to_owned(), files: None };
     let records = series.run(&jobs, &|_| {}).expect("run");
-    let summary = Summary::of(&jobs, &records);
+    let summary = Summary::from_runs(&jobs, &records);
     assert_eq!((summary.lanes[0].runs, summary.lanes[0].failed), (0, 1));
     let warnings = summary.warnings();
     assert!(warnings[0].contains("FAILED") && warnings[0].contains("nothing"), "{warnings:?}");
-    assert_eq!(series.missing(&jobs).len(), 1);
+    assert_eq!(series.missing_jobs(&jobs).len(), 1);
     std::fs::remove_dir_all(&place).expect("clean up");
 }
 

@@ -22,7 +22,7 @@ pub struct Timelines {
 
 /// Sizes of the written tables.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
-pub struct Written {
+pub struct WrittenSizes {
     /// Table `subflows`.
     pub subflows: Sheet,
     /// Table `copies`.
@@ -43,10 +43,10 @@ impl Timelines {
         jobs: &[Job],
         directory: &Path,
         formats: &[Format],
-    ) -> anyhow::Result<Written> {
-        let (run, empty) = (RunColumns::of(jobs), Timeline::empty());
+    ) -> anyhow::Result<WrittenSizes> {
+        let (run, empty) = (RunColumns::for_jobs(jobs), Timeline::empty());
         let create = |table| {
-            let like = run.before(table, None);
+            let like = run.add_before(table, None);
             Sheets::create(directory, &like, formats, Timelines::MAX_FILE_ROWS)
         };
         let (mut subflows, mut copies) = (create(&empty.subflows)?, create(&empty.copies)?);
@@ -54,18 +54,18 @@ impl Timelines {
             simulate_recorded(&job.experiment, &job.lane.variant, job.seed, self.config)
         };
         run_again(self.jobs, &simulated(jobs), &|| true, recorded, |job, (_, timeline)| {
-            let of_run = |table| run.before(table, Some(job));
+            let of_run = |table| run.add_before(table, Some(job));
             subflows.append(&of_run(&timeline.subflows), timeline.subflows_left_out)?;
             copies.append(&of_run(&timeline.copies), timeline.copies_left_out)
         })?;
-        Ok(Written { subflows: subflows.close()?, copies: copies.close()? })
+        Ok(WrittenSizes { subflows: subflows.close()?, copies: copies.close()? })
     }
 }
 
-impl Written {
+impl WrittenSizes {
     /// A note about omitted rows, if any.
     #[must_use]
-    pub fn cut(&self) -> Option<String> {
+    pub fn omission_note(&self) -> Option<String> {
         let mut cut = String::new();
         for (name, Sheet { rows, left_out }) in
             [("subflows", self.subflows), ("copies", self.copies)]
@@ -113,7 +113,7 @@ mod tests {
         });
         assert_eq!(made[0], made[1]);
         let (written, (subflows, copies)) = &made[0];
-        assert_eq!(written.cut(), None);
+        assert_eq!(written.omission_note(), None);
         assert!(subflows.starts_with("stack,variant,seed,time_us,end,path,"));
         assert!(subflows.contains("\nsim,\"x, y\",2,") && !subflows.contains("\nlive"));
         assert_eq!(copies.lines().count() as u64, 1 + written.copies.rows);
@@ -125,8 +125,8 @@ mod tests {
     #[test]
     fn left_out_rows_are_reported() {
         let sheet = |rows, left_out| Sheet { rows, left_out };
-        let written = Written { subflows: sheet(10, 0), copies: sheet(500_000, 7) };
-        let said = written.cut().expect("cut");
+        let written = WrittenSizes { subflows: sheet(10, 0), copies: sheet(500_000, 7) };
+        let said = written.omission_note().expect("cut");
         assert!(said.contains("copies has the first 500000 rows, 7 are left out"), "{said}");
         assert!(!said.contains("subflows has"), "{said}");
     }

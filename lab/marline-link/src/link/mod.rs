@@ -142,7 +142,7 @@ impl<P: Packet> Link<P> {
     /// from now on, if both have radios with the same parameters.
     pub fn share_radio<Q>(&mut self, other: &Link<Q>) {
         if let (Some(radio), Some(other)) = (&mut self.radio, &other.radio) {
-            radio.share(other);
+            radio.share_radio(other);
         }
     }
 
@@ -172,7 +172,7 @@ impl<P: Packet> Link<P> {
         self.stats.offered_bytes += bytes;
         if self.down_since.is_some() && self.config.outage.mode == OutageMode::Kill {
             self.stats.dropped_outage += 1;
-            return self.bury(now, packet);
+            return self.drop_packet(now, packet);
         }
         let age = now.since(self.start);
         match options::treat(&self.config.middlebox, age, &mut packet) {
@@ -180,10 +180,10 @@ impl<P: Packet> Link<P> {
             PacketOutcome::Changed => self.stats.stripped += 1,
             PacketOutcome::Dropped => {
                 self.stats.dropped_blocked += 1;
-                return self.bury(now, packet);
+                return self.drop_packet(now, packet);
             }
         }
-        if !self.middleboxes.take(now, age, &self.config.middlebox, packet) {
+        if !self.middleboxes.take_packet(now, age, &self.config.middlebox, packet) {
             self.stats.last_fault_at = Some(now);
         }
         self.enqueue_from_middleboxes(now);
@@ -210,7 +210,7 @@ impl<P: Packet> Link<P> {
         let full = !self.queue.is_empty() && self.queued_bytes + bytes > self.queue_limit(now);
         if full || self.flight.len() >= Self::MAX_IN_FLIGHT {
             self.stats.dropped_queue += 1;
-            return self.bury(now, packet);
+            return self.drop_packet(now, packet);
         }
         self.queue.push_back(packet);
         self.queued_bytes += bytes;
@@ -227,7 +227,7 @@ impl<P: Packet> Link<P> {
         if !mtu.silent && self.notices.len() < Self::MAX_NOTICES {
             self.notices.extend(packet.too_big(mtu.bytes));
         }
-        self.bury(now, packet);
+        self.drop_packet(now, packet);
     }
 
     /// The next packet that has arrived by `now`, in order of arrival.
@@ -304,12 +304,12 @@ impl<P: Packet> Link<P> {
         let Some(packet) = self.queue.pop_front() else { return };
         self.queued_bytes -= packet.wire_len() as u64;
         if let Some(radio) = self.radio.as_ref().filter(|_| !packet.is_foreign()) {
-            radio.passed(now, packet.wire_len() as u64);
+            radio.record_departure(now, packet.wire_len() as u64);
         }
         self.start_head(now);
-        if self.loss.takes(now) {
+        if self.loss.is_lost(now) {
             self.stats.dropped_loss += 1;
-            return self.bury(now, packet);
+            return self.drop_packet(now, packet);
         }
         let twice = self.chance(|faults| faults.duplicate, |link| &mut link.duplicates);
         if twice {
@@ -327,7 +327,7 @@ impl<P: Packet> Link<P> {
         }
         if self.chance(|faults| faults.rewrite, |link| &mut link.rewrites) {
             let (pick, change) = (self.rewrites.below(1 << 16), 1 + self.rewrites.below(255) as u8);
-            if options::rewrite(&mut packet, pick, change) {
+            if options::rewrite_payload(&mut packet, pick, change) {
                 self.stats.rewritten += 1;
                 self.stats.last_fault_at = Some(now);
             }
@@ -414,7 +414,7 @@ impl<P: Packet> Link<P> {
         }
     }
 
-    fn bury(&mut self, now: Instant, packet: P) {
+    fn drop_packet(&mut self, now: Instant, packet: P) {
         self.stats.last_fault_at = Some(now);
         if self.dropped.len() < Self::MAX_DROPPED {
             self.dropped.push(packet);

@@ -44,7 +44,7 @@ impl<P: Packet> Link<P> {
             (Some(since), false) => {
                 self.down_since = None;
                 if self.config.outage.mode == OutageMode::Suspend {
-                    self.resume(now.since(since));
+                    self.delay_by_pause(now.since(since));
                 }
                 self.start_head(now);
             }
@@ -59,18 +59,18 @@ impl<P: Packet> Link<P> {
         let arrived = self.flight.partition_point(|packet| packet.at <= now);
         self.stats.dropped_outage += (self.queue.len() + self.flight.len() - arrived) as u64;
         while let Some(packet) = self.queue.pop_front() {
-            self.bury(now, packet);
+            self.drop_packet(now, packet);
         }
         while self.flight.len() > arrived {
             if let Some(lost) = self.flight.pop_back() {
-                self.bury(now, lost.packet);
+                self.drop_packet(now, lost.packet);
             }
         }
         self.last_arrival = now;
     }
 
     /// Delays packets in flight by the duration of the pause.
-    fn resume(&mut self, pause: Duration) {
+    fn delay_by_pause(&mut self, pause: Duration) {
         for packet in &mut self.flight {
             packet.at += pause;
         }

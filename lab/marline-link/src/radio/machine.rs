@@ -100,7 +100,7 @@ impl Radio {
     pub fn state(&self, now: Instant) -> RadioState {
         let mut later = *self;
         later.advance(now);
-        later.stay().0
+        later.current_state().0
     }
 
     /// Energy drawn until `now`, or until the latest packet if that is later.
@@ -121,7 +121,7 @@ impl Radio {
     /// Accounts for everything until `now`.
     fn advance(&mut self, now: Instant) {
         while self.accounted < now {
-            let (state, until, power_uw) = self.stay();
+            let (state, until, power_uw) = self.current_state();
             let to = until.min(now);
             let spent = nanos(to.since(self.accounted));
             let drawn = u128::from(spent) * u128::from(power_uw);
@@ -135,12 +135,12 @@ impl Radio {
                 RadioState::Tail(_) => self.energy.tail_fj += drawn,
             }
             self.accounted = to;
-            self.settle();
+            self.enter_phase();
         }
     }
 
     /// The current state, its end, and its power in microwatts. Idle has no end, and its power is that of listening.
-    fn stay(&self) -> (RadioState, Instant, u64) {
+    fn current_state(&self) -> (RadioState, Instant, u64) {
         let p = &self.parameters;
         match self.phase {
             Phase::Idle { .. } => (RadioState::Idle, Instant::FAR_FUTURE, p.idle_listen.power_uw),
@@ -160,7 +160,7 @@ impl Radio {
     }
 
     /// Enters the phase that begins at `accounted`.
-    fn settle(&mut self) {
+    fn enter_phase(&mut self) {
         match self.phase {
             Phase::Promotion { until } if until <= self.accounted => {
                 self.phase = Phase::Connected { last_packet: until };

@@ -169,10 +169,10 @@ const WIFI: RadioParameters = RadioParameters {
 };
 
 /// Scales one parameter.
-type Turn = fn(&mut RadioParameters, &dyn Fn(u64) -> u64);
+type ScaleParameter = fn(&mut RadioParameters, &dyn Fn(u64) -> u64);
 
 /// Parameters that a sensitivity run varies, one at a time.
-const TURNS: [(&str, Turn); 8] = [
+const TURNS: [(&str, ScaleParameter); 8] = [
     ("promotion time", |p, by| p.promotion.lasts = scaled(p.promotion.lasts, by)),
     ("promotion power", |p, by| p.promotion.power_uw = by(p.promotion.power_uw)),
     ("transfer power", |p, by| p.transfer_power_uw = by(p.transfer_power_uw)),
@@ -195,7 +195,7 @@ fn scaled(time: Duration, by: &dyn Fn(u64) -> u64) -> Duration {
 impl RadioParameters {
     /// The published numbers of a radio.
     #[must_use]
-    pub const fn of(kind: RadioKind) -> Self {
+    pub const fn published(kind: RadioKind) -> Self {
         match kind {
             RadioKind::Lte => LTE,
             RadioKind::Umts => UMTS,
@@ -205,7 +205,7 @@ impl RadioParameters {
 
     /// Whether a packet that finds the radio idle waits for the promotion.
     #[must_use]
-    pub const fn waits(&self) -> bool {
+    pub const fn waits_for_promotion(&self) -> bool {
         !matches!(self.kind, RadioKind::Wifi)
     }
 
@@ -219,7 +219,7 @@ impl RadioParameters {
     #[must_use]
     pub fn varied(&self, percent: u64) -> Vec<(&'static str, RadioParameters)> {
         let by = |value: u64| value.saturating_mul(percent) / 100;
-        let one = |(name, turn): &(&'static str, Turn)| {
+        let one = |(name, turn): &(&'static str, ScaleParameter)| {
             let mut other = *self;
             turn(&mut other, &by);
             (*name, other)

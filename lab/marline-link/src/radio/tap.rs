@@ -21,7 +21,7 @@ impl RadioTap {
     }
 
     /// Makes both directions use the radio of `other`, if it is of the same kind.
-    pub(crate) fn share(&mut self, other: &RadioTap) {
+    pub(crate) fn share_radio(&mut self, other: &RadioTap) {
         if self.config.parameters == other.config.parameters {
             self.radio = Arc::clone(&other.radio);
         }
@@ -29,22 +29,22 @@ impl RadioTap {
 
     /// Wakes the radio for a packet. Returns when the packet can leave.
     pub(crate) fn wake(&self, now: Instant) -> Instant {
-        let ready = self.with(|radio| radio.wake(now));
+        let ready = self.with_radio(|radio| radio.wake(now));
         if self.config.waits { ready.max(now) } else { now }
     }
 
     /// Records a departed packet.
-    pub(crate) fn passed(&self, now: Instant, bytes: u64) {
+    pub(crate) fn record_departure(&self, now: Instant, bytes: u64) {
         let direction: Direction = self.config.direction;
-        self.with(|radio| radio.packet(now, direction, bytes));
+        self.with_radio(|radio| radio.packet(now, direction, bytes));
     }
 
     /// A copy of the radio's state.
     pub(crate) fn snapshot(&self) -> Radio {
-        self.with(|radio| *radio)
+        self.with_radio(|radio| *radio)
     }
 
-    fn with<T>(&self, act: impl FnOnce(&mut Radio) -> T) -> T {
+    fn with_radio<T>(&self, act: impl FnOnce(&mut Radio) -> T) -> T {
         // The plain numbers of the machine are consistent even if a thread panicked with the lock.
         act(&mut self.radio.lock().unwrap_or_else(PoisonError::into_inner))
     }

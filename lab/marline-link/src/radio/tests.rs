@@ -6,7 +6,7 @@ use crate::{Direction, LinkConfig, RadioConfig};
 const MS: fn(u64) -> Instant = Instant::from_millis;
 
 fn radio(kind: RadioKind) -> Radio {
-    Radio::new(RadioParameters::of(kind), Instant::ZERO)
+    Radio::new(RadioParameters::published(kind), Instant::ZERO)
 }
 
 /// Equal to the nanojoule.
@@ -63,7 +63,7 @@ fn three_g_has_two_tails_and_wifi_hardly_any() {
     wifi.packet(MS(0), Direction::Down, 125_000);
     let traffic = 0.079_1 * 0.124_4 + 0.1 * 0.132_86 + 0.137_01 + 0.138_1 * 0.119_3;
     joules(wifi.energy(MS(5_000)).traffic_j(), traffic);
-    assert!(!RadioParameters::of(RadioKind::Wifi).waits());
+    assert!(!RadioParameters::published(RadioKind::Wifi).waits_for_promotion());
 }
 
 #[test]
@@ -145,7 +145,7 @@ fn every_moment_is_paid_for_once() {
         let packets = packets(&mut rng);
         let kind = RadioKind::ALL[seed as usize % 3];
         // With the same power everywhere and free bytes, energy is that power times the time.
-        let mut flat = RadioParameters::of(kind);
+        let mut flat = RadioParameters::published(kind);
         let all = 1_000_000;
         (flat.transfer_power_uw, flat.up_fj_per_byte, flat.down_fj_per_byte) = (all, 0, 0);
         flat.promotion.power_uw = all;
@@ -173,7 +173,7 @@ fn time_that_goes_back_is_the_latest_known() {
 
 #[test]
 fn each_parameter_swings_the_energy_by_at_most_its_share() {
-    let mut run = Sensitivity::new(RadioParameters::of(RadioKind::Lte), Instant::ZERO);
+    let mut run = Sensitivity::new(RadioParameters::published(RadioKind::Lte), Instant::ZERO);
     run.packet(MS(0), Direction::Up, 1_000);
     let (end, nominal) = (MS(40_000), run.nominal().energy(MS(40_000)).traffic_j());
     let swings = run.swings(end);
@@ -302,7 +302,7 @@ fn an_outage_during_a_promotion_drops_packets() {
 #[test]
 fn radios_of_different_kinds_are_not_shared() {
     let config = |kind, direction| {
-        let parameters = RadioParameters::of(kind);
+        let parameters = RadioParameters::published(kind);
         let radio = Some(RadioConfig { parameters, direction, waits: true });
         LinkConfig { radio, ..LinkConfig::default() }
     };

@@ -71,7 +71,7 @@ impl LinkSpec {
         match key {
             "rate" => self.rate = rate_spec(value)?,
             "trace" => self.rate = RateSpec::Trace(trace_ref(value)?),
-            "mtu" => self.mtu = unless(value, "none", mtu)?,
+            "mtu" => self.mtu = parse_unless(value, "none", mtu)?,
             "queue" => self.queue = queue(value)?,
             "delay" => self.delay = duration(value)?,
             "jitter" => self.jitter = jitter(value)?,
@@ -100,10 +100,10 @@ impl LinkSpec {
                 ];
                 self.middlebox.renumber = choice(value, kinds)?;
             }
-            "rebind" => self.rebind = unless(value, "never", duration)?,
-            "split" => self.middlebox.split = unless(value, "none", split)?,
-            "coalesce" => self.middlebox.coalesce = unless(value, "none", positive)?,
-            "thin" => self.middlebox.thin = unless(value, "none", thin)?,
+            "rebind" => self.rebind = parse_unless(value, "never", duration)?,
+            "split" => self.middlebox.split = parse_unless(value, "none", split)?,
+            "coalesce" => self.middlebox.coalesce = parse_unless(value, "none", positive)?,
+            "thin" => self.middlebox.thin = parse_unless(value, "none", thin)?,
             "swallow" => self.middlebox.swallow = probability(value)?,
             "down" => self.outage.intervals = intervals(value)?,
             "flap" => {
@@ -129,7 +129,11 @@ fn choice<T: Copy, const N: usize>(value: &str, choices: [(&str, T); N]) -> Word
 }
 
 /// `None` if the value is that word, otherwise the parsed value.
-fn unless<T>(value: &str, word: &str, parse: impl FnOnce(&str) -> Words<T>) -> Words<Option<T>> {
+fn parse_unless<T>(
+    value: &str,
+    word: &str,
+    parse: impl FnOnce(&str) -> Words<T>,
+) -> Words<Option<T>> {
     if value == word { Ok(None) } else { parse(value).map(Some) }
 }
 

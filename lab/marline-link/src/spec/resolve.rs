@@ -97,7 +97,7 @@ impl LinkSpec {
             }
             RateSpec::PhoneMobility(phone) => {
                 let profile = phone.draw(seeds);
-                let (rate, loss) = profile.of(direction);
+                let (rate, loss) = profile.steps_of(direction);
                 loss_steps = Some(Arc::clone(loss));
                 RateConfig::Steps(Arc::clone(rate))
             }
@@ -130,9 +130,9 @@ impl LinkSpec {
 
 impl RadioSpec {
     fn config(self, direction: Direction) -> RadioConfig {
-        let mut parameters = RadioParameters::of(self.kind);
+        let mut parameters = RadioParameters::published(self.kind);
         let waits = match self.wakes {
-            RadioUse::Published => parameters.waits(),
+            RadioUse::Published => parameters.waits_for_promotion(),
             RadioUse::Takes(_) => true,
             RadioUse::Meter => false,
         };

@@ -54,7 +54,7 @@ impl LossStage {
     }
 
     /// Whether the packet that leaves the queue now is lost.
-    pub(crate) fn takes(&mut self, now: Instant) -> bool {
+    pub(crate) fn is_lost(&mut self, now: Instant) -> bool {
         self.packets += 1;
         let elapsed = now.since(self.start);
         let mut lost = self.config.random > 0.0 && self.random.chance(self.config.random);
@@ -64,7 +64,7 @@ impl LossStage {
             lost |= self.within_state.chance(if self.chain.bad { loss_bad } else { loss_good });
         }
         if let Some(steps) = &self.config.steps {
-            lost |= self.stepped.chance(steps.at(elapsed).0);
+            lost |= self.stepped.chance(steps.value_at(elapsed).0);
         }
         if let Some(trace) = &self.config.trace {
             lost |= trace.trace.lost_at(elapsed + trace.start);
@@ -93,7 +93,7 @@ mod tests {
     }
 
     fn fates(stage: &mut LossStage, step: Duration, packets: u64) -> Vec<bool> {
-        (0..packets).map(|i| stage.takes(Instant::ZERO + step * i as u32)).collect()
+        (0..packets).map(|i| stage.is_lost(Instant::ZERO + step * i as u32)).collect()
     }
 
     #[test]

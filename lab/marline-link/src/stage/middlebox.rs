@@ -25,14 +25,14 @@ use std::collections::VecDeque;
 
 use marline_time::{Duration, Instant, PcgRng, Rng, SeedTree};
 
-use self::held::Held;
+use self::held::HeldSegments;
 use super::tcp::{ACK, FIN, FLAGS_AT, RST, SYN, options_end};
 use crate::{MiddleboxConfig, Packet};
 
 /// The middleboxes of one direction.
 #[derive(Debug)]
 pub(crate) struct Middleboxes<P> {
-    held: Held<P>,
+    held: HeldSegments<P>,
     /// Packets to send on over the link now.
     out: VecDeque<P>,
     /// Packets to send back to the sender.
@@ -54,7 +54,7 @@ pub(crate) struct Counts {
 impl<P: Packet> Middleboxes<P> {
     pub(crate) fn new(seeds: &SeedTree) -> Self {
         Middleboxes {
-            held: Held::default(),
+            held: HeldSegments::default(),
             out: VecDeque::new(),
             answers: VecDeque::new(),
             swallows: seeds.stream("box/swallow"),
@@ -68,7 +68,7 @@ impl<P: Packet> Middleboxes<P> {
 
     /// Takes a packet that arrives `age` after the link's start. [`Middleboxes::pop`] then returns what continues.
     /// Returns `false` if a middlebox dropped the packet.
-    pub(crate) fn take(
+    pub(crate) fn take_packet(
         &mut self,
         now: Instant,
         age: Duration,
@@ -102,10 +102,10 @@ impl<P: Packet> Middleboxes<P> {
             Some(pieces) => {
                 self.counts.split += 1;
                 for piece in pieces {
-                    self.hold(now, config, piece);
+                    self.hold_packet(now, config, piece);
                 }
             }
-            None => self.hold(now, config, packet),
+            None => self.hold_packet(now, config, packet),
         }
         true
     }
@@ -142,31 +142,31 @@ impl<P: Packet> Middleboxes<P> {
         let answer = packet.tcp_mut().and_then(|segment| numbers::acknowledgment_of(segment));
         let answer = answer.and_then(|segment| packet.answer(&segment));
         // Answers that are not fetched are not kept indefinitely.
-        if self.answers.len() < Held::<P>::MOST {
+        if self.answers.len() < HeldSegments::<P>::MAX_FLOWS {
             self.answers.extend(answer);
         }
     }
 
     /// Applies the stages that wait for the next segment of a flow.
-    fn hold(&mut self, now: Instant, config: &MiddleboxConfig, mut packet: P) {
+    fn hold_packet(&mut self, now: Instant, config: &MiddleboxConfig, mut packet: P) {
         let Some(segment) = packet.tcp_mut() else { return self.out.push_back(packet) };
         let (flow, payload, flags) = (
             super::tcp::ports(segment),
             has_payload(segment),
             segment[FLAGS_AT] & (SYN | FIN | RST | ACK),
         );
-        let before = self.held.take(flow);
+        let before = self.held.remove(flow);
         if payload && flags == ACK && config.coalesce.is_some() {
             let wait = config.coalesce.unwrap_or_default();
             let Some(mut before) = before else {
-                return self.put(flow, held::Entry { packet, until: now + wait, count: 1 });
+                return self.hold_entry(flow, held::Entry { packet, until: now + wait, count: 1 });
             };
-            if let Some(joined) = reshape::join(&mut before.packet, &mut packet) {
+            if let Some(joined) = reshape::merge_segments(&mut before.packet, &mut packet) {
                 self.counts.coalesced += 1;
-                return self.put(flow, held::Entry { packet: joined, ..before });
+                return self.hold_entry(flow, held::Entry { packet: joined, ..before });
             }
             self.out.push_back(before.packet);
-            return self.put(flow, held::Entry { packet, until: now + wait, count: 1 });
+            return self.hold_entry(flow, held::Entry { packet, until: now + wait, count: 1 });
         }
         let pure = !payload && flags == ACK;
         if let Some(every) = config.thin.filter(|_| pure) {
@@ -203,11 +203,11 @@ impl<P: Packet> Middleboxes<P> {
         if count >= every {
             return self.out.push_back(packet);
         }
-        self.put(flow, held::Entry { packet, until, count });
+        self.hold_entry(flow, held::Entry { packet, until, count });
     }
 
-    fn put(&mut self, flow: held::Flow, entry: held::Entry<P>) {
-        self.out.extend(self.held.put(flow, entry));
+    fn hold_entry(&mut self, flow: held::Flow, entry: held::Entry<P>) {
+        self.out.extend(self.held.hold(flow, entry));
     }
 }
 

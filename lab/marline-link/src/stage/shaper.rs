@@ -38,7 +38,7 @@ impl Shaper {
     pub(crate) fn finish(&mut self, from: Instant, bytes: u64) -> Instant {
         match &self.rate {
             RateConfig::Unlimited => from,
-            RateConfig::Constant(rate) => after(from, rate.time_for(bytes)),
+            RateConfig::Constant(rate) => saturating_add(from, rate.time_for(bytes)),
             RateConfig::Steps(steps) => finish_steps(steps, self.start, from, bytes),
             RateConfig::Trace(trace) => {
                 finish_trace(trace, &mut self.cursor, from.since(self.start), bytes)
@@ -52,14 +52,14 @@ impl Shaper {
         match &self.rate {
             RateConfig::Unlimited => None,
             RateConfig::Constant(rate) => Some(*rate),
-            RateConfig::Steps(steps) => Some(steps.at(now.since(self.start)).0),
+            RateConfig::Steps(steps) => Some(steps.value_at(now.since(self.start)).0),
             RateConfig::Trace(trace) => Some(trace.trace.mean_rate()),
         }
     }
 }
 
 /// `from + duration`; the longest duration means never.
-fn after(from: Instant, duration: Duration) -> Instant {
+fn saturating_add(from: Instant, duration: Duration) -> Instant {
     if duration == Duration::MAX { Instant::FAR_FUTURE } else { from + duration }
 }
 
@@ -69,7 +69,7 @@ fn finish_steps(steps: &Steps<Rate>, start: Instant, from: Instant, bytes: u64) 
     let mut left = u128::from(bytes) * 8_000_000_000;
     let mut idle_steps = 0;
     loop {
-        let (rate, change) = steps.at(now.since(start));
+        let (rate, change) = steps.value_at(now.since(start));
         let rate = u128::from(rate.bits_per_s());
         let until = change.map_or(Instant::FAR_FUTURE, |elapsed| start + elapsed);
         let possible = rate * until.since(now).as_nanos();

@@ -26,15 +26,15 @@ pub(super) fn options_end(segment: &[u8]) -> Option<usize> {
 
 /// Source and destination port. The segment must have a header.
 pub(super) fn ports(segment: &[u8]) -> (u16, u16) {
-    (half(segment, 0), half(segment, 2))
+    (u16_at(segment, 0), u16_at(segment, 2))
 }
 
 pub(super) fn sequence(segment: &[u8]) -> u32 {
-    word(segment, SEQUENCE_AT)
+    u32_at(segment, SEQUENCE_AT)
 }
 
 pub(super) fn acknowledgment(segment: &[u8]) -> u32 {
-    word(segment, ACKNOWLEDGMENT_AT)
+    u32_at(segment, ACKNOWLEDGMENT_AT)
 }
 
 pub(super) fn set_sequence(segment: &mut [u8], value: u32) {
@@ -67,11 +67,11 @@ pub(super) fn set_destination_port(segment: &mut [u8], port: u16) {
 }
 
 /// The big-endian 32-bit word at an offset.
-pub(super) fn word(segment: &[u8], at: usize) -> u32 {
-    u32::from(half(segment, at)) << 16 | u32::from(half(segment, at + 2))
+pub(super) fn u32_at(segment: &[u8], at: usize) -> u32 {
+    u32::from(u16_at(segment, at)) << 16 | u32::from(u16_at(segment, at + 2))
 }
 
-fn half(segment: &[u8], at: usize) -> u16 {
+fn u16_at(segment: &[u8], at: usize) -> u16 {
     u16::from_be_bytes([segment[at], segment[at + 1]])
 }
 
@@ -111,9 +111,9 @@ pub(super) fn find_option(
 pub(super) fn change(segment: &mut [u8], at: usize, bytes: &[u8]) {
     // Options may begin at any byte, but the checksum consists of 16-bit words.
     let words = at & !1..(at + bytes.len()).next_multiple_of(2).min(segment.len());
-    let before = sum(&segment[words.clone()]);
+    let before = checksum(&segment[words.clone()]);
     segment[at..at + bytes.len()].copy_from_slice(bytes);
-    let after = sum(&segment[words]);
+    let after = checksum(&segment[words]);
     update_checksum(segment, before, after);
 }
 
@@ -127,7 +127,7 @@ pub(super) fn blank(segment: &mut [u8], start: usize, end: usize) {
 
 /// Updates the checksum after words with the sum `before` were replaced by words with the sum `after`.
 pub(super) fn update_checksum(segment: &mut [u8], before: u16, after: u16) {
-    let old = half(segment, CHECKSUM_AT);
+    let old = u16_at(segment, CHECKSUM_AT);
     // Equation 3 of RFC 1624, with sums of words instead of a single word.
     let total = fold(u32::from(!old) + u32::from(!before) + u32::from(after));
     segment[CHECKSUM_AT..CHECKSUM_AT + 2].copy_from_slice(&(!total).to_be_bytes());
@@ -137,19 +137,19 @@ pub(super) fn update_checksum(segment: &mut [u8], before: u16, after: u16) {
 /// if any) is derived from that checksum, so that a damaged segment results in damaged ones.
 pub(super) fn seal(segment: &mut [u8], made_of: &[u8]) {
     // If everything adds up with the segment alone, nothing else was covered, not even a length.
-    let beside = !sum(made_of);
+    let beside = !checksum(made_of);
     let lengths = if beside == 0 {
         0
     } else {
         fold(u32::from(!(made_of.len() as u16)) + u32::from(segment.len() as u16))
     };
     segment[CHECKSUM_AT..CHECKSUM_AT + 2].fill(0);
-    let total = fold(u32::from(beside) + u32::from(lengths) + u32::from(sum(segment)));
+    let total = fold(u32::from(beside) + u32::from(lengths) + u32::from(checksum(segment)));
     segment[CHECKSUM_AT..CHECKSUM_AT + 2].copy_from_slice(&(!total).to_be_bytes());
 }
 
 /// The one's complement sum. A last odd byte is the high byte of its word.
-pub(super) fn sum(bytes: &[u8]) -> u16 {
+pub(super) fn checksum(bytes: &[u8]) -> u16 {
     let word = |word: &[u8]| u16::from_be_bytes([word[0], word.get(1).copied().unwrap_or(0)]);
     fold(bytes.chunks(2).map(|bytes| u32::from(word(bytes))).sum())
 }

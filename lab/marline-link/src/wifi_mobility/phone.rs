@@ -108,7 +108,7 @@ pub struct PhoneMobilityProfile {
 impl PhoneMobilityProfile {
     /// Rate and loss of one direction.
     #[must_use]
-    pub const fn of(&self, direction: Direction) -> (&Arc<Steps<Rate>>, &Arc<Steps<f64>>) {
+    pub const fn steps_of(&self, direction: Direction) -> (&Arc<Steps<Rate>>, &Arc<Steps<f64>>) {
         match direction {
             Direction::Up => (&self.up_rate, &self.up_loss),
             Direction::Down => (&self.down_rate, &self.down_loss),
@@ -316,7 +316,7 @@ mod tests {
         assert_eq!(all, profiles(true));
         let (mut returned, mut left_all) = (0, 0);
         for (seed, profile) in all.iter().enumerate() {
-            assert_eq!(profile.down_loss.at(Duration::ZERO).0, MIN_LOSS, "seed {seed}");
+            assert_eq!(profile.down_loss.value_at(Duration::ZERO).0, MIN_LOSS, "seed {seed}");
             let gone = profile.down_loss.points().iter().find(|(_, loss)| *loss > 0.9);
             let gone_at = gone.expect("silence comes").0.as_secs();
             assert!((8..75).contains(&gone_at), "seed {seed}: gone at {gone_at} s");
@@ -324,10 +324,10 @@ mod tests {
             let Some(&(left, back)) = profile.away.first() else { continue };
             left_all += 1;
             assert!(left.as_secs() >= 10, "seed {seed}: {left:?}");
-            assert_eq!(profile.up_loss.at(left).0, 1.0);
+            assert_eq!(profile.up_loss.value_at(left).0, 1.0);
             if let Some(back) = back {
                 returned += usize::from(back < Duration::from_secs(80));
-                assert!(profile.down_loss.at(back).0 < 1.0, "seed {seed}");
+                assert!(profile.down_loss.value_at(back).0 < 1.0, "seed {seed}");
             }
         }
         assert!(left_all > 90, "{left_all}");

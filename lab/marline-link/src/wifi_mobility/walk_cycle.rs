@@ -132,12 +132,12 @@ mod tests {
         for seed in 0..20 {
             let walk = model.draw(&SeedTree::new(seed));
             assert_eq!(walk, model.draw(&SeedTree::new(seed)));
-            let at = |ms| walk.loss.at(Duration::from_millis(ms)).0;
+            let at = |ms| walk.loss.value_at(Duration::from_millis(ms)).0;
             let gone = (0..6_000).filter(|i| at(i * 100) == 1.0).count();
             let fine = (0..6_000).filter(|i| at(i * 100) <= 0.001).count();
             assert!((300..4_000).contains(&gone), "seed {seed}: {gone}");
             assert!(fine > 1_500, "seed {seed}: {fine}");
-            assert_eq!(walk.rate.at(Duration::ZERO).0, Rate::from_mbit(30));
+            assert_eq!(walk.rate.value_at(Duration::ZERO).0, Rate::from_mbit(30));
         }
         assert_ne!(model.draw(&SeedTree::new(1)), model.draw(&SeedTree::new(2)));
     }

@@ -26,7 +26,7 @@ const WORKLOADS: [Workload; 3] = [
     ("burst", |forecasts| forecasts.burst),
 ];
 const SCOPES: [Scope; 4] = [
-    ("", |forecasts| Calibration::sum(&each(forecasts))),
+    ("", |forecasts| Calibration::sum(&all_calibrations(forecasts))),
     ("echo: ", |forecasts| Calibration::sum(&forecasts.echo)),
     ("small: ", |forecasts| Calibration::sum(&forecasts.small)),
     ("burst: ", |forecasts| Calibration::sum(&forecasts.burst)),
@@ -47,7 +47,7 @@ const RELIABILITY: [(&str, &str); 11] = [
 ];
 
 /// Calibrations of each workload on each path.
-fn each(forecasts: &Forecasts) -> Vec<Calibration> {
+fn all_calibrations(forecasts: &Forecasts) -> Vec<Calibration> {
     WORKLOADS.iter().flat_map(|(_, of)| of(forecasts)).collect()
 }
 
@@ -72,10 +72,10 @@ pub(super) fn rows(view: &View<'_>, samples: &Samples<Cells>) -> Vec<Row> {
         let what = format!("{name}pinball loss at p90 over that of SRTT + 4 RTTVAR, median");
         rows.push(Row::new(what).estimate(&ratio, "").at_most(view.limits.pinball));
     }
-    let strictly = view.percent(samples, |case| each(&of_case(case)).iter().all(holds));
+    let strictly = view.percent(samples, |case| all_calibrations(&of_case(case)).iter().all(holds));
     let what = format!("{between} on each path in each workload: share of the cases");
     rows.push(Row::new(what).estimate(&strictly, "%"));
-    view.half.judge(rows)
+    view.half.judged_rows(rows)
 }
 
 /// Table of a half.
@@ -117,8 +117,9 @@ pub(super) fn by_pair(samples: &Samples<Cells>, pairs: &[Pair]) -> Grid {
     let mut grid = grid("reliability", title, &[("pair", ""), ("half", "")]);
     for (number, pair) in pairs.iter().enumerate() {
         let cases = samples.all().iter().map(|root| of_case(&root[number]));
-        let all: Vec<Calibration> = cases.flat_map(|forecasts| each(&forecasts)).collect();
-        let words = [&*pair.name, PairSubset::of(&pair.name).name()];
+        let all: Vec<Calibration> =
+            cases.flat_map(|forecasts| all_calibrations(&forecasts)).collect();
+        let words = [&*pair.name, PairSubset::of_pair(&pair.name).name()];
         grid.push(&words, &reliability(&Calibration::sum(&all)));
     }
     grid
@@ -134,7 +135,8 @@ pub(super) fn list(samples: &Samples<Cells>, pairs: &[Pair]) -> Grid {
             for (workload, of) in WORKLOADS {
                 let cases = samples.all().iter().map(|root| of_case(&root[number]));
                 let all: Vec<Calibration> = cases.map(|forecasts| of(&forecasts)[path]).collect();
-                let words = [&*pair.name, PairSubset::of(&pair.name).name(), path_name, workload];
+                let words =
+                    [&*pair.name, PairSubset::of_pair(&pair.name).name(), path_name, workload];
                 grid.push(&words, &reliability(&Calibration::sum(&all)));
             }
         }
@@ -165,7 +167,7 @@ mod tests {
             burst: [of(400, 380), of(0, 0)],
         };
         let answers = SCOPES.map(|(_, scope)| scope(&forecasts).answers);
-        assert_eq!((answers, each(&forecasts).len()), ([1_000, 200, 400, 400], 6));
+        assert_eq!((answers, all_calibrations(&forecasts).len()), ([1_000, 200, 400, 400], 6));
         let [answers, p50, p90, p99, ..] = reliability(&Calibration::sum(&forecasts.echo));
         assert_eq!([answers, p50, p90, p99], [200.0, 50.0, 70.0, 100.0]);
         let ratios = SCOPES.map(|(_, scope)| scope(&forecasts).pinball_ratio());

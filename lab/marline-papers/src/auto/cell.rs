@@ -15,7 +15,7 @@ use crate::recorded::pairs::Pair;
 use crate::roots::Root;
 
 /// Time for which a run continues after its planned end.
-const PATIENCE: Duration = Duration::from_secs(15);
+const DRAIN_TIME: Duration = Duration::from_secs(15);
 /// Bytes per write of the goodput workload.
 const BLOCK_BYTES: u32 = 8_192;
 
@@ -61,7 +61,7 @@ pub(super) struct Extra {
 }
 
 impl Extra {
-    fn of(outcome: &Outcome, workload: &Workload) -> Extra {
+    fn from_outcome(outcome: &Outcome, workload: &Workload) -> Extra {
         let asked = match workload {
             Workload::Ask { request_bytes, .. } => *request_bytes,
             _ => 0,
@@ -81,11 +81,16 @@ pub(super) struct Links<'a> {
 }
 
 impl Links<'_> {
-    fn carry(&self, context: &Context<'_>, warm_up_seconds: u32, workload: Workload) -> Experiment {
+    fn experiment(
+        &self,
+        context: &Context<'_>,
+        warm_up_seconds: u32,
+        workload: Workload,
+    ) -> Experiment {
         let mut experiment = Experiment::over(&self.paths, workload);
         experiment.scenario.events = self.events.to_vec();
         experiment.trace_dir = context.traces.map(std::path::Path::to_path_buf);
-        experiment.patience = PATIENCE;
+        experiment.patience = DRAIN_TIME;
         experiment.warm_up = Duration::from_secs(warm_up_seconds.into());
         experiment
     }
@@ -98,7 +103,7 @@ impl Links<'_> {
             gap: messages.gap(),
             count: messages.count(),
         };
-        self.carry(context, warm_up_seconds, workload)
+        self.experiment(context, warm_up_seconds, workload)
     }
 
     fn bursts(
@@ -109,13 +114,13 @@ impl Links<'_> {
     ) -> Experiment {
         let Messages { bytes, .. } = messages;
         let workload = Workload::Bursts { bytes, gap: messages.gap(), count: messages.count() };
-        self.carry(context, warm_up_seconds, workload)
+        self.experiment(context, warm_up_seconds, workload)
     }
 
     fn blocks(&self, context: &Context<'_>, setup: &Setup) -> Experiment {
         let lasts_ms = u64::from(setup.goodput_seconds) * 1_000;
         let workload = Workload::Blocks { bytes: BLOCK_BYTES, lasts_ms };
-        self.carry(context, setup.warm_up_seconds, workload)
+        self.experiment(context, setup.warm_up_seconds, workload)
     }
 }
 
@@ -139,17 +144,17 @@ impl Timed {
     }
 
     fn bounded(experiment: Experiment, seed: u64) -> anyhow::Result<Timed> {
-        let bounds = Some(Bounds::of(&experiment, seed)?);
+        let bounds = Some(Bounds::for_experiment(&experiment, seed)?);
         Ok(Timed { experiment, bounds })
     }
 
     fn run(&self, variant: &Variant, seed: u64) -> anyhow::Result<MessageRunResult> {
         let outcome = simulate(&self.experiment, variant, seed)?;
-        let latencies = Latencies::of(&self.experiment, self.bounds.as_ref(), &outcome)?;
+        let latencies = Latencies::from_outcome(&self.experiment, self.bounds.as_ref(), &outcome)?;
         let forecast = |path: usize| outcome.paths.get(path)?.calibration;
         Ok(MessageRunResult {
-            latencies: Quantiles::of(&latencies),
-            extra: Extra::of(&outcome, self.experiment.workload()),
+            latencies: Quantiles::from_latencies(&latencies),
+            extra: Extra::from_outcome(&outcome, self.experiment.workload()),
             forecasts: [0, 1].map(|path| forecast(path).unwrap_or_default()),
         })
     }
@@ -162,7 +167,7 @@ fn goodput(experiment: &Experiment, variant: &Variant, seed: u64) -> anyhow::Res
     let from_ms = experiment.warm_up.as_secs_f64() * 1e3;
     let to_ms = workload.lasts(seed).as_secs_f64() * 1e3;
     let mbit_per_s = outcome.goodput_mbit_per_s(workload, from_ms, to_ms);
-    Ok((mbit_per_s, Extra::of(&outcome, workload)))
+    Ok((mbit_per_s, Extra::from_outcome(&outcome, workload)))
 }
 
 /// All experiments on a recorded pair, from one place of the recording.

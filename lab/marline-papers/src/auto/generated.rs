@@ -153,7 +153,7 @@ mod tests {
     #[test]
     fn a_violation_counts_for_its_pair_and_names_the_kinds_of_both_links() {
         let file = PaperFile::<Setup>::parse(TEXT).unwrap();
-        let limits = Limits::of(&file).unwrap();
+        let limits = Limits::from_file(&file).unwrap();
         let five = |ms: f64| Five {
             echo: Quantiles::flat(ms),
             burst: Quantiles::flat(2.0 * ms),

@@ -6,7 +6,7 @@ use marline_time::fnv1a;
 use super::cell::{Cell, Extra, JUDGED, RecordedPairResult};
 use super::setup::{Limits, Messages, Setup};
 use super::violations::{self, percent, violations};
-use crate::estimate::{Asked, Estimate, Samples};
+use crate::estimate::{Estimate, RequiredRange, Samples};
 use crate::file::PaperFile;
 use crate::judge::Row;
 use crate::paper::{Context, Effort};
@@ -34,12 +34,12 @@ pub(crate) enum PairSubset {
 
 impl PairSubset {
     /// Half to which the pair of this name belongs.
-    pub(crate) fn of(pair: &str) -> PairSubset {
+    pub(crate) fn of_pair(pair: &str) -> PairSubset {
         if fnv1a(pair).is_multiple_of(2) { PairSubset::Tuned } else { PairSubset::Judged }
     }
 
     /// Rows of this half. Those of the tuned half are not judged.
-    pub(crate) fn judge(self, rows: Vec<Row>) -> Vec<Row> {
+    pub(crate) fn judged_rows(self, rows: Vec<Row>) -> Vec<Row> {
         match self {
             PairSubset::Judged => rows,
             PairSubset::Tuned => {
@@ -73,7 +73,7 @@ pub(crate) fn recorded_pairs(
     if context.effort != Effort::Quick {
         return Ok(Some(pairs));
     }
-    let first = |half| pairs.iter().find(|pair| PairSubset::of(&pair.name) == half);
+    let first = |half| pairs.iter().find(|pair| PairSubset::of_pair(&pair.name) == half);
     Ok(Some(
         [PairSubset::Tuned, PairSubset::Judged].into_iter().filter_map(first).cloned().collect(),
     ))
@@ -95,7 +95,7 @@ impl View<'_> {
         root: &'a Cells,
     ) -> impl Iterator<Item = &'a RecordedPairResult> {
         let mine =
-            |(pair, _): &(&Pair, &RecordedPairResult)| PairSubset::of(&pair.name) == self.half;
+            |(pair, _): &(&Pair, &RecordedPairResult)| PairSubset::of_pair(&pair.name) == self.half;
         self.pairs.iter().zip(root).filter(mine).map(|(_, of)| of)
     }
 
@@ -142,7 +142,7 @@ impl View<'_> {
         rows.extend(self.goodput(samples));
         rows.extend(self.never_worse(samples));
         rows.extend(self.extra(samples));
-        self.half.judge(rows)
+        self.half.judged_rows(rows)
     }
 
     fn echo(&self, samples: &Samples<Cells>) -> Vec<Row> {
@@ -159,7 +159,7 @@ impl View<'_> {
 
     fn small(&self, samples: &Samples<Cells>) -> Row {
         let ratio = |case: &RecordedPairResult| {
-            over(judged(case).small.all_ms()[1], case.contestants[1].small.all_ms()[1])
+            ratio(judged(case).small.all_ms()[1], case.contestants[1].small.all_ms()[1])
         };
         let what = format!(
             "{}, p99 over that of full duplication, median",
@@ -189,8 +189,8 @@ impl View<'_> {
 
     fn goodput(&self, samples: &Samples<Cells>) -> Vec<Row> {
         let Limits { goodput, goodput_least, .. } = *self.limits;
-        let median = self.median(samples, |case| gain(case, 0));
-        let least = self.least(samples, |case| gain(case, 0));
+        let median = self.median(samples, |case| goodput_gain(case, 0));
+        let least = self.least(samples, |case| goodput_gain(case, 0));
         vec![
             Row::new("goodput over the best path's, median")
                 .estimate(&median, "")
@@ -223,7 +223,10 @@ impl View<'_> {
                 None => 100.0 * self.setup.budget.share,
             };
             let row = Row::new(format!("extra bytes, {name}")).estimate(&percent, "%");
-            row.asked(Asked::at_most(allowed), format!("at most {} %", number(allowed)))
+            row.require_range(
+                RequiredRange::at_most(allowed),
+                format!("at most {} %", number(allowed)),
+            )
         };
         let names = self.messages().map(messages_name).chain(["as much as possible".to_owned()]);
         let mut rows: Vec<Row> = names.enumerate().map(row).collect();
@@ -287,7 +290,7 @@ impl View<'_> {
             };
             let gains: Vec<f64> = {
                 let all = samples.all().iter().flat_map(|root| self.cases(root));
-                all.map(|case| gain(case, index)).collect()
+                all.map(|case| goodput_gain(case, index)).collect()
             };
             let worse = self.percent(samples, |case| !self.worse(case, index).is_empty());
             let numbers = [
@@ -317,7 +320,7 @@ pub(super) fn list(samples: &Samples<Cells>, pairs: &[Pair], margins: Margins) -
                 let case = &cells[number];
                 let words = [&*pair.name, half.name(), &root.to_string()];
                 let found = violations(&case.alone, &judged(case).five, margins);
-                let found = found.iter().filter(|_| PairSubset::of(&pair.name) == half);
+                let found = found.iter().filter(|_| PairSubset::of_pair(&pair.name) == half);
                 for violation in found {
                     violations::push(&mut grid, words, violation, &case.contestants[1].five);
                 }
@@ -349,16 +352,16 @@ pub(super) fn by_pair(samples: &Samples<Cells>, pairs: &[Pair], margins: Margins
         let numbers = [
             mean(&|case| judged(case).five.echo.p99_ratio()),
             mean(&|case| {
-                over(judged(case).small.all_ms()[1], case.contestants[1].small.all_ms()[1])
+                ratio(judged(case).small.all_ms()[1], case.contestants[1].small.all_ms()[1])
             }),
             mean(&|case| judged(case).five.burst.p50_ratio()),
             mean(&|case| judged(case).five.burst.p99_ratio()),
-            mean(&|case| gain(case, 0)),
+            mean(&|case| goodput_gain(case, 0)),
             mean(&|case| {
                 100.0 * violations(&case.alone, &judged(case).five, margins).len() as f64 / figures
             }),
         ];
-        grid.push(&[&pair.name, PairSubset::of(&pair.name).name()], &numbers);
+        grid.push(&[&pair.name, PairSubset::of_pair(&pair.name).name()], &numbers);
     }
     grid
 }
@@ -368,13 +371,13 @@ pub(super) fn judged(case: &RecordedPairResult) -> &Cell {
 }
 
 /// Goodput over that of the better path alone.
-fn gain(case: &RecordedPairResult, contestant: usize) -> f64 {
+fn goodput_gain(case: &RecordedPairResult, contestant: usize) -> f64 {
     let best = case.alone[0].goodput.max(case.alone[1].goodput);
-    over(case.contestants[contestant].five.goodput, best)
+    ratio(case.contestants[contestant].five.goodput, best)
 }
 
 /// Ratio of two values. It is 1 if both are zero or both are infinite (no message arrived).
-fn over(ours: f64, other: f64) -> f64 {
+fn ratio(ours: f64, other: f64) -> f64 {
     if ours == other { 1.0 } else { ours / other }
 }
 
@@ -402,10 +405,10 @@ mod tests {
     #[test]
     fn a_pair_is_assigned_to_its_half_by_its_name() {
         for name in ["s042 tmobile + verizon", "att-lte + verizon-lte"] {
-            assert_eq!(PairSubset::of(name), PairSubset::Tuned, "{name}");
+            assert_eq!(PairSubset::of_pair(name), PairSubset::Tuned, "{name}");
         }
         for name in ["s050 tmobile + verizon", "att-lte + tmobile-lte", "train m3 + u4"] {
-            assert_eq!(PairSubset::of(name), PairSubset::Judged, "{name}");
+            assert_eq!(PairSubset::of_pair(name), PairSubset::Judged, "{name}");
         }
         // Test vectors of FNV-1a.
         assert_eq!(fnv1a(""), 0xcbf2_9ce4_8422_2325);
@@ -416,8 +419,8 @@ mod tests {
     #[test]
     fn sizes_are_rounded_and_infinite_ratios_defined() {
         assert_eq!([100, 1_000, 97_000, 1_000_000].map(size), ["100 B", "1 kB", "97 kB", "1 MB"]);
-        assert_eq!(over(f64::INFINITY, f64::INFINITY), 1.0);
-        assert_eq!(over(3.0, f64::INFINITY), 0.0);
-        assert_eq!(over(0.0, 0.0), 1.0);
+        assert_eq!(ratio(f64::INFINITY, f64::INFINITY), 1.0);
+        assert_eq!(ratio(3.0, f64::INFINITY), 0.0);
+        assert_eq!(ratio(0.0, 0.0), 1.0);
     }
 }

@@ -65,7 +65,7 @@ pub(super) struct Budget {
 
 impl Setup {
     /// Setup of the file, with shorter runs for a quick look.
-    pub(super) fn of(file: &PaperFile<Setup>, context: &Context<'_>) -> Setup {
+    pub(super) fn from_file(file: &PaperFile<Setup>, context: &Context<'_>) -> Setup {
         let mut setup = file.published.clone();
         if context.effort == Effort::Quick {
             let shorter = |messages: &mut Messages| messages.seconds = messages.seconds.min(9);
@@ -139,10 +139,10 @@ pub(super) struct Limits {
 }
 
 impl Limits {
-    pub(super) fn of(file: &PaperFile<Setup>) -> anyhow::Result<Limits> {
+    pub(super) fn from_file(file: &PaperFile<Setup>) -> anyhow::Result<Limits> {
         let of = |name: &str| file.tolerance(name);
         Ok(Limits {
-            margins: Margins::of(file)?,
+            margins: Margins::from_file(file)?,
             violations: of("violations")?,
             generated_violations: of("generated_violations")?,
             echo_p99: of("echo_p99")?,

@@ -79,8 +79,9 @@ pub(super) fn on_pair(
     let links = pair.links(&mut rng)?;
     let seed = rng.next_u64() >> 11;
     let links = [(&*pair.paths[0], &*links[0]), (&*pair.paths[1], &*links[1])];
-    let over =
-        |workload, lasts| DatagramExperiment::over(&links, context.traces, workload, lasts, seed);
+    let over = |workload, lasts| {
+        DatagramExperiment::on_links(&links, context.traces, workload, lasts, seed)
+    };
     let (call, call_bound) =
         pulses(setup, setup.call, &over(setup.call.workload(), setup.call.lasts())?)?;
     let (game, game_bound) =
@@ -124,11 +125,11 @@ fn pulses(
         cells.push(cell(setup, &outcome, &datagrams, bounds));
     }
     let bounds = bounds.unwrap_or_default();
-    let missed = setup.deadlines_ms.map(|deadline| late(&bounds, deadline.into()));
+    let missed = setup.deadlines_ms.map(|deadline| count_late(&bounds, deadline.into()));
     Ok((cells, UnavoidableLoss { p99_ms: finite(quantile(&bounds, 0.99)), missed }))
 }
 
-fn late(latencies: &[f64], deadline_ms: f64) -> u64 {
+fn count_late(latencies: &[f64], deadline_ms: f64) -> u64 {
     latencies.iter().filter(|ms| **ms > deadline_ms).count() as u64
 }
 
@@ -150,7 +151,7 @@ fn cell(
         p99_ms: finite(quantile(&latencies, 0.99)),
         datagrams: latencies.len() as u64,
         lost: latencies.iter().filter(|ms| ms.is_infinite()).count() as u64,
-        missed: setup.deadlines_ms.map(|deadline| late(&latencies, deadline.into())),
+        missed: setup.deadlines_ms.map(|deadline| count_late(&latencies, deadline.into())),
         missed_avoidably: setup.deadlines_ms.map(avoidable),
         extra_bytes: both.iter().map(|lane| lane.copied_frame_bytes).sum(),
         first_bytes: both.iter().map(|lane| lane.first_frame_bytes).sum(),
@@ -169,7 +170,7 @@ pub(super) fn deaths(setup: &Setup, root: &Root) -> anyhow::Result<Vec<f64>> {
         let seed = rng.next_u64() >> 11;
         let after = lasts.mul_f64(0.5 + 0.3 * rng.unit());
         let experiment =
-            DatagramExperiment::over(&links, None, setup.call.workload(), lasts, seed)?
+            DatagramExperiment::on_links(&links, None, setup.call.workload(), lasts, seed)?
                 .with_death(0, after);
         let outcome = experiment.run(&setup.policies(&setup.judged))?;
         let came = |(sent, latency): &(f64, f64)| finite(sent + latency);

@@ -18,7 +18,7 @@ const LATE_MS: f64 = 50.0;
 
 /// Results of one contestant in one scene.
 #[derive(Copy, Clone, Debug, Serialize, Deserialize)]
-pub(super) struct Shown {
+pub(super) struct ContestantResults {
     /// Quantiles of datagrams and of whole frames. `None`: infinite.
     p99_ms: [Option<f64>; 2],
     frames: u32,
@@ -35,17 +35,17 @@ pub(super) struct Shown {
 const WITHOUT_REPAIRS: usize = 2;
 
 /// Results by scene and contestant.
-pub(super) type Scenes = Vec<Vec<Shown>>;
+pub(super) type Scenes = Vec<Vec<ContestantResults>>;
 
 /// Runs all scenes from one root.
 pub(super) fn measure(setup: &Setup, root: &Root) -> anyhow::Result<Scenes> {
-    let of = |scene: &Scene| -> anyhow::Result<Vec<Shown>> {
+    let of = |scene: &Scene| -> anyhow::Result<Vec<ContestantResults>> {
         let lossy = &setup.lossy;
         let wifi = format!("{},{}", lossy.wifi, scene.losses);
         let links = [("wifi", &*wifi), ("lte", &*lossy.lte)];
         let lasts = Duration::from_secs(lossy.seconds.into());
         let workload = setup.call.workload();
-        let experiment = DatagramExperiment::over(&links, None, workload, lasts, root.seed)?;
+        let experiment = DatagramExperiment::on_links(&links, None, workload, lasts, root.seed)?;
         let shown = setup.contestants_of_lossy().map(|contestant| {
             let outcome = experiment.run(&setup.policies(contestant))?;
             anyhow::ensure!(outcome.wrong == 0, "{}: a datagram arrived twice", contestant.name);
@@ -53,7 +53,7 @@ pub(super) fn measure(setup: &Setup, root: &Root) -> anyhow::Result<Scenes> {
             let after: Vec<(f64, f64)> =
                 outcome.datagrams.iter().filter(|(sent, _)| *sent >= from_ms).copied().collect();
             let both = [outcome.server, outcome.client];
-            Ok(Shown {
+            Ok(ContestantResults {
                 extra_bytes: both.iter().map(|lane| lane.copied_frame_bytes).sum(),
                 repair_bytes: both.iter().map(|lane| lane.repair_frame_bytes).sum(),
                 first_bytes: both.iter().map(|lane| lane.first_frame_bytes).sum(),
@@ -65,14 +65,14 @@ pub(super) fn measure(setup: &Setup, root: &Root) -> anyhow::Result<Scenes> {
     setup.lossy.scenes.iter().map(of).collect()
 }
 
-fn of_datagrams(datagrams: &[(f64, f64)]) -> Shown {
+fn of_datagrams(datagrams: &[(f64, f64)]) -> ContestantResults {
     let finite = |ms: f64| ms.is_finite().then_some(ms);
     let latencies: Vec<f64> = datagrams.iter().map(|(_, latency)| *latency).collect();
     // The datagrams of a frame are sent at the same time.
     let frames = datagrams.chunk_by(|one, next| one.0.to_bits() == next.0.to_bits());
     let whole: Vec<f64> =
         frames.map(|frame| frame.iter().map(|(_, latency)| *latency).fold(0.0, f64::max)).collect();
-    Shown {
+    ContestantResults {
         p99_ms: [finite(quantile(&latencies, 0.99)), finite(quantile(&whole, 0.99))],
         frames: whole.len() as u32,
         late_frames: whole.iter().filter(|ms| **ms > LATE_MS).count() as u32,
@@ -84,7 +84,7 @@ fn of_datagrams(datagrams: &[(f64, f64)]) -> Shown {
     }
 }
 
-impl Shown {
+impl ContestantResults {
     fn p99_ms(&self, whole: bool) -> f64 {
         self.p99_ms[usize::from(whole)].unwrap_or(f64::INFINITY)
     }
@@ -105,13 +105,13 @@ pub(super) fn tables(
     let judged = Table::new("lossy", title, rows(false));
     let title = "A radio loses packets under a call: scenes on which repairs were tuned";
     let fitted = rows(true).into_iter().map(|row| row.fitted("tuned on this scene")).collect();
-    (vec![judged, Table::new("lossy-tuned", title, fitted)], everything(samples, setup))
+    (vec![judged, Table::new("lossy-tuned", title, fitted)], all_results(samples, setup))
 }
 
 fn rows_of(samples: &Samples<Scenes>, scene: &Scene, at: usize, limits: &Limits) -> Vec<Row> {
     let p99 = samples.mean(|root| {
         let of = |place: usize| root[at][place].p99_ms(true);
-        super::rows::over(of(JUDGED), of(DUPLICATION))
+        super::rows::ratio(of(JUDGED), of(DUPLICATION))
     });
     let extra = samples.ratio(|root| {
         let shown = &root[at][JUDGED];
@@ -132,14 +132,14 @@ fn rows_of(samples: &Samples<Scenes>, scene: &Scene, at: usize, limits: &Limits)
         Row::new(format!("{}: p99 of whole frames over full duplication's", scene.name))
             .estimate(&p99, "")
             .at_most(limit),
-        Row::new(format!("{}: extra bytes", scene.name)).estimate(&extra, "%").asked(
-            crate::estimate::Asked::at_most(allowed),
+        Row::new(format!("{}: extra bytes", scene.name)).estimate(&extra, "%").require_range(
+            crate::estimate::RequiredRange::at_most(allowed),
             format!("at most {} %", number(allowed)),
         ),
     ]
 }
 
-fn everything(samples: &Samples<Scenes>, setup: &Setup) -> Grid {
+fn all_results(samples: &Samples<Scenes>, setup: &Setup) -> Grid {
     let columns = [
         ("losses", ""),
         ("contestant", ""),
@@ -155,11 +155,12 @@ fn everything(samples: &Samples<Scenes>, setup: &Setup) -> Grid {
     let mut grid = Grid::new("lossy-contestants", title, &columns);
     for (at, scene) in setup.lossy.scenes.iter().enumerate() {
         for (place, contestant) in setup.contestants_of_lossy().into_iter().enumerate() {
-            let all: Vec<Shown> = samples.all().iter().map(|root| root[at][place]).collect();
+            let all: Vec<ContestantResults> =
+                samples.all().iter().map(|root| root[at][place]).collect();
             let median = |whole: bool| {
                 marline_sim::median(&all.iter().map(|one| one.p99_ms(whole)).collect::<Vec<f64>>())
             };
-            let share = |of: &dyn Fn(&Shown) -> (u64, u64)| {
+            let share = |of: &dyn Fn(&ContestantResults) -> (u64, u64)| {
                 let sums =
                     all.iter().map(of).fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
                 100.0 * sums.0 as f64 / sums.1.max(1) as f64

@@ -6,7 +6,7 @@ use super::cell::{Cell, RecordedPairResult};
 use super::setup::{DUPLICATION, JUDGED, Limits, MIN_RTT, ONE_PATH, Pulses, Setup};
 use crate::auto::recorded::PairSubset;
 use crate::auto::violations::percent;
-use crate::estimate::{Asked, Estimate, Samples};
+use crate::estimate::{Estimate, RequiredRange, Samples};
 use crate::judge::Row;
 use crate::recorded::pairs::Pair;
 use crate::table::Grid;
@@ -29,7 +29,7 @@ pub(super) struct View<'a> {
 impl View<'_> {
     fn cases<'a>(&'a self, root: &'a Cells) -> impl Iterator<Item = &'a RecordedPairResult> {
         let mine =
-            |(pair, _): &(&Pair, &RecordedPairResult)| PairSubset::of(&pair.name) == self.half;
+            |(pair, _): &(&Pair, &RecordedPairResult)| PairSubset::of_pair(&pair.name) == self.half;
         self.pairs.iter().zip(root).filter(mine).map(|(_, of)| of)
     }
 
@@ -71,12 +71,12 @@ impl View<'_> {
             rows.extend(self.misses(samples, kind));
         }
         rows.extend(self.quic(samples));
-        self.half.judge(rows)
+        self.half.judged_rows(rows)
     }
 
     fn tail(&self, samples: &Samples<Cells>, (name, pulses, of): Kind) -> Vec<Row> {
         let p99 = |case: &RecordedPairResult| {
-            over(of(case)[JUDGED].p99_ms(), of(case)[DUPLICATION].p99_ms())
+            ratio(of(case)[JUDGED].p99_ms(), of(case)[DUPLICATION].p99_ms())
         };
         let limit = self.limits.duplication;
         let above = percent(samples, |root| {
@@ -94,9 +94,10 @@ impl View<'_> {
                 .at_most(limit),
             Row::new(format!("{name}: p99 above {} of full duplication's: cases", number(limit)))
                 .estimate(&above, "%"),
-            Row::new(format!("{name}: extra bytes"))
-                .estimate(&extra, "%")
-                .asked(Asked::at_most(allowed), format!("at most {} %", number(allowed))),
+            Row::new(format!("{name}: extra bytes")).estimate(&extra, "%").require_range(
+                RequiredRange::at_most(allowed),
+                format!("at most {} %", number(allowed)),
+            ),
         ]
     }
 
@@ -122,7 +123,7 @@ impl View<'_> {
 
     fn quic(&self, samples: &Samples<Cells>) -> Vec<Row> {
         let best = |case: &RecordedPairResult| case.quic.iter().copied().fold(0.0, f64::max);
-        let gain = |case: &RecordedPairResult| over(case.quic[JUDGED], best(case));
+        let gain = |case: &RecordedPairResult| ratio(case.quic[JUDGED], best(case));
         let median = self.median(samples, gain);
         let below = percent(samples, |root| {
             let below = self.cases(root).filter(|case| gain(case) < self.limits.quic).count();
@@ -178,7 +179,7 @@ impl View<'_> {
             let numbers = [
                 median(&|case| case.call[place].p50_ms()),
                 median(&|case| case.call[place].p99_ms()),
-                median(&|case| over(case.call[place].p99_ms(), case.call[DUPLICATION].p99_ms())),
+                median(&|case| ratio(case.call[place].p99_ms(), case.call[DUPLICATION].p99_ms())),
                 share(&|case| case.call[place].lost, &|case| case.call[place].datagrams),
                 share(&|case| case.call[place].missed[0], &|case| case.call[place].datagrams),
                 share(&|case| case.call[place].missed[1], &|case| case.call[place].datagrams),
@@ -188,7 +189,7 @@ impl View<'_> {
                 share(&|case| case.game[place].missed[0], &|case| case.game[place].datagrams),
                 share(&|case| case.game[place].extra_bytes, &|case| case.game[place].first_bytes),
                 share(&|case| case.call[place].control_bytes, &|case| case.call[place].first_bytes),
-                median(&|case| over(case.quic[place], best(case))),
+                median(&|case| ratio(case.quic[place], best(case))),
             ];
             grid.push(&[&contestant.name], &numbers);
         }
@@ -196,7 +197,7 @@ impl View<'_> {
         let bound = [
             nothing,
             median(&|case| case.call_bound.p99_ms()),
-            median(&|case| over(case.call_bound.p99_ms(), case.call[DUPLICATION].p99_ms())),
+            median(&|case| ratio(case.call_bound.p99_ms(), case.call[DUPLICATION].p99_ms())),
             nothing,
             share(&|case| case.call_bound.missed[0], &|case| case.call[JUDGED].datagrams),
             share(&|case| case.call_bound.missed[1], &|case| case.call[JUDGED].datagrams),
@@ -240,7 +241,7 @@ pub(super) fn by_pair(samples: &Samples<Cells>, pairs: &[Pair]) -> Grid {
             })
         };
         let numbers = [
-            mean(&|case| over(case.call[JUDGED].p99_ms(), case.call[DUPLICATION].p99_ms())),
+            mean(&|case| ratio(case.call[JUDGED].p99_ms(), case.call[DUPLICATION].p99_ms())),
             missed(JUDGED),
             missed(MIN_RTT),
             missed(DUPLICATION),
@@ -252,7 +253,7 @@ pub(super) fn by_pair(samples: &Samples<Cells>, pairs: &[Pair]) -> Grid {
             mean(&|case| case.quic[ONE_PATH + 1]),
             mean(&|case| case.quic[JUDGED]),
         ];
-        grid.push(&[&pair.name, PairSubset::of(&pair.name).name()], &numbers);
+        grid.push(&[&pair.name, PairSubset::of_pair(&pair.name).name()], &numbers);
     }
     grid
 }
@@ -274,6 +275,6 @@ pub(super) fn deaths(samples: &Samples<Vec<f64>>, limits: &Limits) -> Vec<Row> {
 }
 
 /// Ratio of two values. It is 1 if both are zero or both are infinite (no datagram arrived).
-pub(super) fn over(ours: f64, other: f64) -> f64 {
+pub(super) fn ratio(ours: f64, other: f64) -> f64 {
     if ours == other { 1.0 } else { ours / other }
 }

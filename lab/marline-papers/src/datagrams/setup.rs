@@ -88,7 +88,7 @@ pub(super) const ONE_PATH: usize = 3;
 
 impl Setup {
     /// Setup of the file, with shorter runs for a quick look.
-    pub(super) fn of(file: &PaperFile<Setup>, context: &Context<'_>) -> Setup {
+    pub(super) fn from_file(file: &PaperFile<Setup>, context: &Context<'_>) -> Setup {
         let mut setup = file.published.clone();
         if context.effort == Effort::Quick {
             setup.call.seconds = setup.call.seconds.min(6);
@@ -149,7 +149,7 @@ pub(super) struct Limits {
 }
 
 impl Limits {
-    pub(super) fn of(file: &PaperFile<Setup>) -> anyhow::Result<Limits> {
+    pub(super) fn from_file(file: &PaperFile<Setup>) -> anyhow::Result<Limits> {
         let of = |name: &str| file.tolerance(name);
         Ok(Limits {
             duplication: of("duplication")?,

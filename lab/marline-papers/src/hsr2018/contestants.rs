@@ -100,7 +100,7 @@ impl Stack<'_> {
 }
 
 /// Goodputs of the schedulers over BBR and of each carrier alone.
-pub(super) fn plain<const S: usize, const P: usize>(
+pub(super) fn measure_bbr<const S: usize, const P: usize>(
     download: &Download,
     wide: bool,
     seed: u64,
@@ -124,8 +124,8 @@ pub(super) fn carriers(
 
 /// Results of a ride of a class with two carriers and with three.
 pub(super) fn ride(class: &Class, length: Duration, seed: u64) -> anyhow::Result<Ride> {
-    let (three, alone) = plain(&carriers(class, 3, length, seed)?, false, seed)?;
-    let (two, []) = plain(&carriers(class, 2, length, seed)?, false, seed)?;
+    let (three, alone) = measure_bbr(&carriers(class, 3, length, seed)?, false, seed)?;
+    let (two, []) = measure_bbr(&carriers(class, 2, length, seed)?, false, seed)?;
     Ok(Ride { alone, two, three })
 }
 
@@ -138,7 +138,7 @@ pub(super) fn studied_ride(
 ) -> anyhow::Result<StudiedRide> {
     let this = carriers(class, 2, length, seed)?;
     let other = carriers(class, 2, length, later)?;
-    let (two, alone) = plain(&this, true, seed)?;
+    let (two, alone) = measure_bbr(&this, true, seed)?;
     let over = |congestion| Stack { download: &this, congestion, buffers: STUDY_BUFFERS, seed };
     let mut studied = [0.0; 3];
     for (goodput, (name, congestion)) in studied.iter_mut().zip(STUDIED) {

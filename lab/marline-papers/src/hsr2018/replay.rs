@@ -9,7 +9,7 @@ use marline_link::{DuplexConfig, RateConfig, Steps};
 use marline_time::{Duration, Rate, Rng};
 use serde::{Deserialize, Serialize};
 
-use super::contestants::plain;
+use super::contestants::measure_bbr;
 use super::ride::{LENGTH, PATHS};
 use crate::download::{Download, link};
 use crate::roots::Root;
@@ -52,11 +52,11 @@ impl Recording {
             let mut both = link("up.rate=5M,delay=41.5ms,queue=300kB")?;
             let start = steps.period().unwrap_or(LENGTH).mul_f64(place);
             both.down.rate =
-                RateConfig::Steps(Arc::new(steps.from(start).map_err(anyhow::Error::msg)?));
+                RateConfig::Steps(Arc::new(steps.starting_at(start).map_err(anyhow::Error::msg)?));
             paths.push((*name, both));
         }
         let download = Download { paths, length };
-        let (two, alone) = plain(&download, false, root.seed)?;
+        let (two, alone) = measure_bbr(&download, false, root.seed)?;
         Ok(Replay { two, alone })
     }
 }

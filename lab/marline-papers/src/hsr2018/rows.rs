@@ -4,7 +4,7 @@
 use marline_lab::figure::{Figure, Plot, cdf};
 
 use super::contestants::{FITTED, FITTED_TO, MIN_RTT, ORP, PAPD, SCHEDULERS};
-use crate::estimate::{Asked, Estimate, Samples};
+use crate::estimate::{Estimate, RequiredRange, Samples};
 use crate::judge::Row;
 use crate::table::Grid;
 use crate::value::Value;
@@ -27,7 +27,7 @@ pub(super) fn of_best(bonded: &[f64], alone: &[f64]) -> Vec<f64> {
     bonded.iter().map(|goodput| goodput / best).collect()
 }
 
-fn below(rides: &[Vec<f64>], scheduler: usize) -> f64 {
+fn share_below_one(rides: &[Vec<f64>], scheduler: usize) -> f64 {
     rides.iter().filter(|ride| ride[scheduler] < 1.0).count() as f64
 }
 
@@ -36,7 +36,8 @@ fn below(rides: &[Vec<f64>], scheduler: usize) -> f64 {
 pub(super) fn shares(samples: &Efficiencies, judged: Option<f64>) -> Vec<Row> {
     let count = samples.all().first().and_then(|rides| rides.first()).map_or(0, Vec::len);
     let row = |scheduler: usize| {
-        let hits = |rides: &Vec<Vec<f64>>| (below(rides, scheduler) as u64, rides.len() as u64);
+        let hits =
+            |rides: &Vec<Vec<f64>>| (share_below_one(rides, scheduler) as u64, rides.len() as u64);
         let share = samples.share(hits).percent();
         let row = Row::new(format!("{}: rides with U_c < 1", SCHEDULERS[scheduler].0));
         let row = match scheduler {
@@ -46,9 +47,9 @@ pub(super) fn shares(samples: &Efficiencies, judged: Option<f64>) -> Vec<Row> {
         };
         let row = row.estimate(&share, "%");
         match judged {
-            Some(most) if scheduler == PAPD => asked(row, samples, scheduler, most),
+            Some(most) if scheduler == PAPD => require_share(row, samples, scheduler, most),
             Some(most) if scheduler == FITTED => {
-                asked(row, samples, scheduler, most).fitted(FITTED_TO)
+                require_share(row, samples, scheduler, most).fitted(FITTED_TO)
             }
             _ => row,
         }
@@ -57,21 +58,23 @@ pub(super) fn shares(samples: &Efficiencies, judged: Option<f64>) -> Vec<Row> {
 }
 
 /// Adds a requirement, paired by root: the share below 1 is at most `most` times that of another scheduler.
-fn asked(mut row: Row, samples: &Efficiencies, scheduler: usize, most: f64) -> Row {
-    let hits = |which| samples.all().iter().map(|rides| below(rides, which)).sum::<f64>();
+fn require_share(mut row: Row, samples: &Efficiencies, scheduler: usize, most: f64) -> Row {
+    let hits = |which| samples.all().iter().map(|rides| share_below_one(rides, which)).sum::<f64>();
     for other in [MIN_RTT, ORP] {
         let mut excess = samples.estimate(|picked| {
             let rides: usize = picked.iter().map(|rides| rides.len()).sum();
-            let share = |which| picked.iter().map(|rides| below(rides, which)).sum::<f64>();
+            let share =
+                |which| picked.iter().map(|rides| share_below_one(rides, which)).sum::<f64>();
             (share(scheduler) - most * share(other)) / rides as f64
         });
         if hits(scheduler) + hits(other) == 0.0 {
             // Neither share has a hit, so there is no spread to resample. The upper bound still is not zero.
-            let never = samples.share(|rides| (below(rides, scheduler) as u64, rides.len() as u64));
+            let never = samples
+                .share(|rides| (share_below_one(rides, scheduler) as u64, rides.len() as u64));
             excess.high = never.high;
         }
         let text = format!("at most {most} of {}'s", SCHEDULERS[other].0);
-        row = row.also(&excess, Asked::at_most(0.0), text);
+        row = row.also(&excess, RequiredRange::at_most(0.0), text);
     }
     if hits(scheduler) > 0.0 {
         let worst = samples.all().iter().flatten().map(|ride| ride[scheduler]);

@@ -8,7 +8,7 @@ use marline_time::{Duration, Instant, SeedTree};
 use serde::{Deserialize, Serialize};
 
 use crate::download::link;
-use crate::estimate::{Asked, Samples};
+use crate::estimate::{RequiredRange, Samples};
 use crate::judge::Row;
 use crate::paper::{Context, Effort};
 use crate::plain::mptcp;
@@ -59,11 +59,11 @@ pub(super) struct Shares {
 }
 
 /// Rows, and the shares at each place: `fair` is the range of the medians, `ever` that of all shares.
-pub(super) fn judge(
+pub(super) fn judge_shares(
     context: &Context<'_>,
     judged: &Variant,
-    fair: Asked,
-    ever: Asked,
+    fair: RequiredRange,
+    ever: RequiredRange,
 ) -> anyhow::Result<(Vec<Row>, Grid)> {
     let part = if context.effort == Effort::Quick { Part::fixed(PART.name, 2) } else { PART };
     let lasts = context.length(LASTS);
@@ -80,7 +80,9 @@ pub(super) fn judge(
     let row = |name: &str| Row::new(format!("{name}, share of fair"));
     let middle = over(|root| &root.one, median);
     let rows = vec![
-        row("beside one CUBIC flow, median").estimate(&middle, "").asked(fair, words.clone()),
+        row("beside one CUBIC flow, median")
+            .estimate(&middle, "")
+            .require_range(fair, words.clone()),
         row("beside one CUBIC flow, least")
             .estimate(&over(|root| &root.one, smallest), "")
             .at_least(ever.least),
@@ -89,13 +91,14 @@ pub(super) fn judge(
             .at_most(ever.most),
         row("two subflows through the bottleneck beside one CUBIC flow, median")
             .estimate(&over(|root| &root.two, median), "")
-            .asked(fair, words),
+            .require_range(fair, words),
     ];
     Ok((rows, grid(&samples)))
 }
 
 fn measure(judged: &Variant, lasts: Duration, root: &Root) -> anyhow::Result<Shares> {
-    let share = |place: Place, subflows: usize| share(judged, place, subflows, lasts, root.seed);
+    let share =
+        |place: Place, subflows: usize| measure_share(judged, place, subflows, lasts, root.seed);
     let one = Place::all().map(|place| share(place, 1));
     let two = Place::all().filter(|place| place.buffer == BUFFERS[0]).map(|place| share(place, 2));
     Ok(Shares {
@@ -105,7 +108,7 @@ fn measure(judged: &Variant, lasts: Duration, root: &Root) -> anyhow::Result<Sha
 }
 
 /// Rate of `judged` with this number of subflows next to one CUBIC TCP, relative to half of the bottleneck.
-fn share(
+fn measure_share(
     judged: &Variant,
     place: Place,
     subflows: usize,

@@ -64,10 +64,10 @@ pub(super) fn reproduce(
     all: &mut Reproduction,
 ) -> anyhow::Result<()> {
     let (handovers, rows) =
-        context.judge(HANDOVER, measure, |handovers| verdicts(handovers, file))?;
+        context.judge_part(HANDOVER, measure, |handovers| verdicts(handovers, file))?;
     let title = "Handover time once the WiFi address is gone; intervals of 99 %";
     all.tables.push(Table::new("handover", title, rows));
-    all.grids.push(times(&handovers));
+    all.grids.push(handover_times(&handovers));
     Ok(())
 }
 
@@ -116,7 +116,7 @@ fn verdicts(
     Ok(rows)
 }
 
-fn times(handovers: &Samples<Handovers>) -> Grid {
+fn handover_times(handovers: &Samples<Handovers>) -> Grid {
     let columns = [
         ("way", ""),
         ("LTE RTT", "ms"),
@@ -157,7 +157,7 @@ fn handover_ms(
     seed: u64,
 ) -> anyhow::Result<f64> {
     let lte = format!("rate=20M,delay={}ms,queue=300ms", f64::from(rtt_ms) / 2.0);
-    let scenario = PhoneScenario::of("rate=20M,delay=10ms,queue=100ms", &lte, None, seed)?;
+    let scenario = PhoneScenario::over_links("rate=20M,delay=10ms,queue=100ms", &lte, None, seed)?;
     let mut paths = scenario.stage(system, seed)?;
     let from = Duration::from_secs(1);
     let times = (0..UNITS).map(|n| Instant::ZERO + from + GAP * n).collect();

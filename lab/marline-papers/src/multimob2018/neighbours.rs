@@ -43,9 +43,9 @@ struct Moves {
 }
 
 /// Results of a root, by each of [`contestants`].
-type Moved = Vec<Moves>;
+type MovesBySystem = Vec<Moves>;
 /// Selection of one of the two lists of [`Moves`].
-type Of = fn(&Moves) -> &[f64];
+type SelectTimes = fn(&Moves) -> &[f64];
 
 fn contestants() -> Vec<System> {
     vec![
@@ -61,7 +61,7 @@ const WITH: usize = 1;
 const WITHOUT: usize = 2;
 
 pub(super) fn reproduce(context: &Context<'_>, all: &mut Reproduction) -> anyhow::Result<()> {
-    let (moved, rows) = context.judge(NEIGHBOURS, measure, |moved| Ok(verdicts(moved)))?;
+    let (moved, rows) = context.judge_part(NEIGHBOURS, measure, |moved| Ok(verdicts(moved)))?;
     let title = "One connection suffers, nine others have the same address pair; intervals of 99 %";
     all.tables.push(Table::new("others", title, rows));
     all.grids.push(grid(&moved));
@@ -69,17 +69,17 @@ pub(super) fn reproduce(context: &Context<'_>, all: &mut Reproduction) -> anyhow
     Ok(())
 }
 
-fn measure(root: &Root) -> anyhow::Result<Moved> {
+fn measure(root: &Root) -> anyhow::Result<MovesBySystem> {
     contestants().iter().map(|system| moves(system, root)).collect()
 }
 
-fn quantile(moved: &Samples<Moved>, place: usize, of: Of, share: f64) -> Estimate {
+fn quantile(moved: &Samples<MovesBySystem>, place: usize, of: SelectTimes, share: f64) -> Estimate {
     moved.estimate(|picked| pooled_quantile(picked.iter().map(|root| of(&root[place])), share))
 }
 
-fn verdicts(moved: &Samples<Moved>) -> Vec<Row> {
-    let row = |what: &str, of: Of| {
-        let median = |picked: &[&Moved], place: usize| {
+fn verdicts(moved: &Samples<MovesBySystem>) -> Vec<Row> {
+    let row = |what: &str, of: SelectTimes| {
+        let median = |picked: &[&MovesBySystem], place: usize| {
             pooled_quantile(picked.iter().map(|root| of(&root[place])), 0.5)
         };
         let ratio = moved.estimate(|picked| median(picked, WITH) / median(picked, WITHOUT));
@@ -94,7 +94,7 @@ fn verdicts(moved: &Samples<Moved>) -> Vec<Row> {
     ]
 }
 
-fn grid(moved: &Samples<Moved>) -> Grid {
+fn grid(moved: &Samples<MovesBySystem>) -> Grid {
     let columns = [
         ("system", ""),
         ("the one moved, mean", "ms"),
@@ -107,7 +107,7 @@ fn grid(moved: &Samples<Moved>) -> Grid {
         "One connection suffers, nine others on the same address pair: after WiFi's silence";
     let mut grid = Grid::new("neighbours", title, &columns);
     for (place, system) in contestants().iter().enumerate() {
-        let lists: [Of; 2] = [|moves| &moves.others_ms, |moves| &moves.delays_ms];
+        let lists: [SelectTimes; 2] = [|moves| &moves.others_ms, |moves| &moves.delays_ms];
         let mut cells = vec![Value::Text(system.name.to_owned())];
         cells.push(cell(moved.mean(|root| root[place].first_ms)));
         for of in lists {
@@ -120,7 +120,7 @@ fn grid(moved: &Samples<Moved>) -> Grid {
     grid
 }
 
-fn figure(moved: &Samples<Moved>) -> Figure {
+fn figure(moved: &Samples<MovesBySystem>) -> Figure {
     let mut plot =
         Plot::new("When the other nine moved", "after WiFi's silence (ms)", "share").log_x();
     for (place, system) in contestants().iter().enumerate().filter(|(_, s)| s.multimob) {
@@ -140,8 +140,8 @@ fn asks(from: Instant, gap: Duration) -> Box<Units> {
 }
 
 fn moves(system: &System, root: &Root) -> anyhow::Result<Moves> {
-    let links = DrawnLinks::of(root);
-    let scenario = PhoneScenario::of(&links.wifi, &links.lte, None, root.seed)?;
+    let links = DrawnLinks::draw(root);
+    let scenario = PhoneScenario::over_links(&links.wifi, &links.lte, None, root.seed)?;
     let mut paths = scenario.stage(system, root.seed)?;
     let mut rng = root.rng("neighbours");
     let start = Instant::from_secs(1);

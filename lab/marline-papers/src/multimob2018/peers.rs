@@ -43,7 +43,7 @@ enum Ask {
 }
 
 impl Ask {
-    fn words(self) -> String {
+    fn text(self) -> String {
         let asked = match self {
             Ask::Nothing => return String::new(),
             Ask::Stock => format!(
@@ -107,7 +107,7 @@ struct Downloads {
 pub(super) fn reproduce(context: &Context<'_>, all: &mut Reproduction) -> anyhow::Result<()> {
     let cases = cases();
     let bytes = context.count(BYTES as usize).max(2_000_000) as u64;
-    let (downloads, rows) = context.judge(
+    let (downloads, rows) = context.judge_part(
         PEERS,
         |root| {
             let dead = DEAD + WITHIN.mul_f64(root.rng("dead").unit());
@@ -135,7 +135,8 @@ fn verdicts(cases: &[Case], downloads: &Samples<Downloads>) -> Vec<Row> {
             .map(|root| root.seed.to_string())
             .collect();
         let row = Row::new(case.name.clone()).estimate(&share.percent(), "%");
-        let row = row.asked(crate::estimate::Asked::at_least(95.0), case.ask.words());
+        let row =
+            row.require_range(crate::estimate::RequiredRange::at_least(95.0), case.ask.text());
         match failed.len() {
             0 => row,
             _ => row
@@ -215,11 +216,11 @@ fn cases() -> Vec<Case> {
 }
 
 fn fetch(case: &Case, root: &Root, bytes: u64, dead: Duration) -> anyhow::Result<Outcome> {
-    let links = DrawnLinks::of(root);
+    let links = DrawnLinks::draw(root);
     let (wifi, lte) =
         (format!("{}{}", links.wifi, case.wifi), format!("{}{}", links.lte, case.lte));
     let download = Download { bytes, dead, limit: Instant::from_secs(60) };
-    let Fetched { paths, report, segments, came, last } = PhoneScenario::of(
+    let Fetched { paths, report, segments, came, last } = PhoneScenario::over_links(
         &wifi, &lte, None, root.seed,
     )?
     .fetch(&case.system, download, root.seed)?;

@@ -28,7 +28,7 @@ const AROUND: Duration = Duration::from_secs(5);
 /// Size of a GET, bytes.
 const REQUEST: u64 = 200;
 /// Maximum time for which a run continues after the last request is due.
-const PATIENCE: Duration = Duration::from_secs(20);
+const DRAIN_TIME: Duration = Duration::from_secs(20);
 
 /// A download by GET during which WiFi dies.
 #[derive(Copy, Clone, Debug)]
@@ -67,7 +67,7 @@ impl PhoneScenario {
     ///
     /// # Errors
     /// Invalid description, or missing trace.
-    pub(super) fn of(
+    pub(super) fn over_links(
         wifi: &str,
         lte: &str,
         traces: Option<&Path>,
@@ -112,7 +112,7 @@ impl PhoneScenario {
 
     /// Maximum length of a run with this workload, after the start.
     pub(super) fn lasts(&self, workload: &Workload, seed: u64) -> Duration {
-        workload.lasts(seed) + last_gap(workload) + PATIENCE
+        workload.lasts(seed) + last_gap(workload) + DRAIN_TIME
     }
 
     /// Simulated world before its first event, without applications.
@@ -152,7 +152,7 @@ impl PhoneScenario {
         let client = RequestResponse::new(1, sizes, Duration::ZERO, 5, 6);
         paths.connect(WIFI, Box::new(client)).context("connect")?;
         paths.at_set_path_up(Instant::ZERO + dead, WIFI, false);
-        let log = SegmentLog::of(&paths);
+        let log = SegmentLog::for_paths(&paths);
         paths.world.observe(Box::new(log));
         let read = |paths: &Paths| paths.client_report(0).map_or(0, |report| report.read);
         while read(&paths) < bytes && paths.world.now() < limit {
@@ -182,7 +182,7 @@ impl PhoneScenario {
     ) -> anyhow::Result<Talk> {
         let mut paths = self.stage(system, seed)?;
         apps::begin(&mut paths, &[Load::new(*workload)], seed)?;
-        if let Some(meter) = Meter::of(&paths, LTE) {
+        if let Some(meter) = Meter::for_path(&paths, LTE) {
             paths.world.observe(Box::new(meter));
         }
         let end = START + workload.lasts(seed) + last_gap(workload);
@@ -193,7 +193,7 @@ impl PhoneScenario {
         let open = |paths: &Paths| {
             paths.client_report(0).is_some_and(|r| r.received.len() + (r.skipped as usize) < due)
         };
-        while open(&paths) && paths.world.now() < end + PATIENCE {
+        while open(&paths) && paths.world.now() < end + DRAIN_TIME {
             paths.world.run_until(paths.world.now() + Duration::from_millis(100));
         }
         let report = paths.client_report(0).context("no connection")?;
@@ -228,7 +228,7 @@ pub(super) struct DrawnLinks {
 }
 
 impl DrawnLinks {
-    pub(super) fn of(root: &Root) -> DrawnLinks {
+    pub(super) fn draw(root: &Root) -> DrawnLinks {
         let mut rng = root.rng("links");
         let mut draw = |least: f64, most: f64| (most - least).mul_add(rng.unit(), least);
         let (wifi_mbit, wifi_ms) = (draw(10.0, 40.0), draw(5.0, 20.0));

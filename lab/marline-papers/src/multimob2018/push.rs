@@ -12,7 +12,7 @@ use super::published::Published;
 use super::quantiles::{Ranked, counted};
 use super::radios::{CONSTANTS, cell};
 use super::systems::{self, System};
-use crate::estimate::{Asked, Estimate, Samples};
+use crate::estimate::{Estimate, RequiredRange, Samples};
 use crate::file::PaperFile;
 use crate::judge::Row;
 use crate::paper::Context;
@@ -37,7 +37,7 @@ const PAUSE_S: (f64, f64) = (60.0, 600.0);
 /// Minimum time between the death of WiFi and the push, s. The maximum is the length of the pause.
 const MIN_DEAD_S: f64 = 0.1;
 /// Time to wait for the push. A later push counts as lost.
-const PATIENCE: Duration = Duration::from_secs(320);
+const PUSH_TIMEOUT: Duration = Duration::from_secs(320);
 
 /// The client of a contestant.
 struct Contestant {
@@ -107,7 +107,7 @@ pub(super) fn reproduce(
     all: &mut Reproduction,
 ) -> anyhow::Result<()> {
     let contestants = contestants();
-    let (pauses, rows) = context.judge(
+    let (pauses, rows) = context.judge_part(
         PUSH,
         |root| measure(root, &contestants),
         |pauses| verdicts(pauses, &contestants, context.master, file),
@@ -130,8 +130,8 @@ fn measure(root: &Root, contestants: &[Contestant]) -> anyhow::Result<Pause> {
 }
 
 fn push(system: &System, root: &Root, lasts_s: f64, dead_s: f64) -> anyhow::Result<PushResult> {
-    let links = DrawnLinks::of(root);
-    let scenario = PhoneScenario::of(&links.wifi, &links.lte, None, root.seed)?;
+    let links = DrawnLinks::draw(root);
+    let scenario = PhoneScenario::over_links(&links.wifi, &links.lte, None, root.seed)?;
     let mut paths = scenario.stage(system, root.seed)?;
     let pushed = SILENCE + Duration::from_secs_f64(lasts_s);
     let died = pushed - Duration::from_secs_f64(dead_s);
@@ -150,7 +150,7 @@ fn push(system: &System, root: &Root, lasts_s: f64, dead_s: f64) -> anyhow::Resu
     };
     let (before, at_death, at_push) = (drawn(SILENCE), drawn(died), drawn(pushed));
     let (client, whole) = (paths.client, u64::from(MESSAGES_BEFORE_PAUSE + 1) * BYTES);
-    paths.world.run_while(pushed + PATIENCE, |world| {
+    paths.world.run_while(pushed + PUSH_TIMEOUT, |world| {
         world.node(client).report(0).is_none_or(|report| report.read < whole)
     });
     let report = paths.client_report(0).context("no connection")?;
@@ -167,13 +167,14 @@ fn push(system: &System, root: &Root, lasts_s: f64, dead_s: f64) -> anyhow::Resu
 
 /// Quantile of the delays. A lost push counts as the maximum.
 fn quantile(pauses: &Samples<Pause>, master: u64, place: usize, share: f64) -> Estimate {
-    let after = |pause: &Pause| Some(pause.pushes[place].after_s.unwrap_or(PATIENCE.as_secs_f64()));
-    let ranked = Ranked::of(pauses, after);
+    let after =
+        |pause: &Pause| Some(pause.pushes[place].after_s.unwrap_or(PUSH_TIMEOUT.as_secs_f64()));
+    let ranked = Ranked::rank(pauses, after);
     counted(pauses, master, |drawn| ranked.quantile(drawn, share))
 }
 
 /// Share of the pushes that arrive within this time.
-fn within(pauses: &Samples<Pause>, place: usize, limit_s: f64) -> Estimate {
+fn share_within(pauses: &Samples<Pause>, place: usize, limit_s: f64) -> Estimate {
     let came = |pause: &Pause| pause.pushes[place].after_s.is_some_and(|s| s <= limit_s);
     pauses.share(|pause| (u64::from(came(pause)), 1)).percent()
 }
@@ -193,19 +194,22 @@ fn verdicts(
     let mut rows = Vec::new();
     for (place, contestant) in contestants.iter().enumerate() {
         let Some(interval_s) = contestant.interval_s else {
-            let what =
-                format!("{}: pushes that come within {} s", contestant.name, PATIENCE.as_secs());
-            let came = within(pauses, place, PATIENCE.as_secs_f64());
+            let what = format!(
+                "{}: pushes that come within {} s",
+                contestant.name,
+                PUSH_TIMEOUT.as_secs()
+            );
+            let came = share_within(pauses, place, PUSH_TIMEOUT.as_secs_f64());
             rows.push(Row::new(what).estimate(&came, "%"));
             continue;
         };
         let limit_s = interval_s as f64 + more_s;
         let what = format!("{}: pushes that come within {limit_s:.0} s", contestant.name);
-        let row = Row::new(what).estimate(&within(pauses, place, limit_s), "%");
+        let row = Row::new(what).estimate(&share_within(pauses, place, limit_s), "%");
         let longest = longest_s(pauses, place);
         rows.push(
-            row.asked(
-                Asked::at_least(95.0),
+            row.require_range(
+                RequiredRange::at_least(95.0),
                 "at least 95 %: the interval, two keepalives without an answer (1 s each) and 1 s",
             )
             .remark(format!(
@@ -235,7 +239,7 @@ fn grid(pauses: &Samples<Pause>, contestants: &[Contestant], master: u64) -> Gri
     let title = format!(
         "From the server's write to the client's read, after a pause in which WiFi died; what \
          never came counts as {} s in quantiles; joules by traffic: {CONSTANTS}",
-        PATIENCE.as_secs()
+        PUSH_TIMEOUT.as_secs()
     );
     let mut grid = Grid::new("push-times", title, &columns);
     for (place, contestant) in contestants.iter().enumerate() {
@@ -246,8 +250,8 @@ fn grid(pauses: &Samples<Pause>, contestants: &[Contestant], master: u64) -> Gri
         let mut cells = vec![Value::Text(contestant.name.clone())];
         cells.extend([0.5, 0.9].map(|share| cell(quantile(pauses, master, place, share))));
         cells.push(Value::new(longest_s(pauses, place), ""));
-        let limits_s = [1.0, 5.0, 15.0, 60.0, PATIENCE.as_secs_f64()];
-        cells.extend(limits_s.map(|limit_s| cell(within(pauses, place, limit_s))));
+        let limits_s = [1.0, 5.0, 15.0, 60.0, PUSH_TIMEOUT.as_secs_f64()];
+        cells.extend(limits_s.map(|limit_s| cell(share_within(pauses, place, limit_s))));
         let closed = pauses.share(|pause| (u64::from(pause.pushes[place].closed), 1));
         cells.extend([cell(closed.percent()), cell(wifi), cell(lte)]);
         grid.rows.push(cells);
@@ -261,8 +265,8 @@ fn figure(pauses: &Samples<Pause>, contestants: &[Contestant]) -> Figure {
     let shown = contestants.iter().enumerate();
     for (place, contestant) in shown.filter(|(_, c)| c.interval_s.is_some()) {
         let after =
-            |pause: &Pause| Some(pause.pushes[place].after_s.unwrap_or(PATIENCE.as_secs_f64()));
-        plot = plot.steps(&contestant.name, &cdf(&Ranked::of(pauses, after).values()));
+            |pause: &Pause| Some(pause.pushes[place].after_s.unwrap_or(PUSH_TIMEOUT.as_secs_f64()));
+        plot = plot.steps(&contestant.name, &cdf(&Ranked::rank(pauses, after).values()));
     }
     let caption = "The times at which WiFi died are spread evenly over the orders of magnitude \
                    before the push.";

@@ -31,7 +31,7 @@ pub(super) struct Metered {
 
 /// Names of the varied constants.
 fn parameters() -> Vec<&'static str> {
-    let varied = RadioParameters::of(RadioKind::Lte).varied(100);
+    let varied = RadioParameters::published(RadioKind::Lte).varied(100);
     varied.into_iter().map(|(name, _)| name).collect()
 }
 
@@ -48,7 +48,7 @@ fn aro() -> RadioParameters {
             Stay { lasts: Duration::from_millis(10_120), power_uw: (tail_w * 1e6) as u64 },
             Stay::default(),
         ],
-        ..RadioParameters::of(RadioKind::Lte)
+        ..RadioParameters::published(RadioKind::Lte)
     }
 }
 
@@ -63,11 +63,11 @@ pub(super) struct Meter {
 
 impl Meter {
     /// Meter of the links of the path with this index. `None` if it has no links.
-    pub(super) fn of(paths: &Paths, cellular: usize) -> Option<Meter> {
+    pub(super) fn for_path(paths: &Paths, cellular: usize) -> Option<Meter> {
         Some(Meter {
             up: *paths.up.get(cellular)?,
             down: *paths.down.get(cellular)?,
-            model: Sensitivity::new(RadioParameters::of(RadioKind::Lte), Instant::ZERO),
+            model: Sensitivity::new(RadioParameters::published(RadioKind::Lte), Instant::ZERO),
             aro: Radio::new(aro(), Instant::ZERO),
         })
     }
@@ -117,7 +117,7 @@ fn over_mesh<T>(
     system: usize,
     of: impl Fn(&Metered) -> f64,
 ) -> Estimate {
-    let mesh = systems::place(&systems::vanilla());
+    let mesh = systems::index_of(&systems::vanilla());
     let joules = |root: &T, place| drawn(root, place).map_or(f64::NAN, &of);
     samples.ratio(|root| (joules(root, system), joules(root, mesh)))
 }
@@ -130,7 +130,7 @@ pub(super) fn rows<T>(
     system: &System,
     most: Option<f64>,
 ) -> [Row; 2] {
-    let place = systems::place(system);
+    let place = systems::index_of(system);
     let mean = |place| samples.mean(|root| drawn(root, place).map_or(f64::NAN, |m| m.model)).value;
     let mut range = (f64::INFINITY, 0.0_f64);
     for index in 0..parameters().len() {
@@ -144,7 +144,7 @@ pub(super) fn rows<T>(
         "{CONSTANTS}; {:.2} and {:.1} J a run; with each constant at 80 and at 120 % the ratio \
          lies between {:.1} and {:.1} %",
         mean(place),
-        mean(systems::place(&systems::vanilla())),
+        mean(systems::index_of(&systems::vanilla())),
         100.0 * range.0,
         100.0 * range.1
     );
@@ -182,12 +182,12 @@ pub(super) fn sensitivity<T>(
         ("authors' over full mesh", "%"),
     ];
     let mut grid = Grid::new(name, title, &columns);
-    let mesh = systems::place(&systems::vanilla());
+    let mesh = systems::index_of(&systems::vanilla());
     let mut push = |what: String, of: &dyn Fn(&Metered) -> f64| {
         let joules = samples.mean(|root| drawn(root, mesh).map_or(f64::NAN, of));
         let mut cells = vec![Value::Text(what), cell(joules)];
         for system in [systems::tuned(), systems::authors()] {
-            let ratio = over_mesh(samples, drawn, systems::place(&system), of);
+            let ratio = over_mesh(samples, drawn, systems::index_of(&system), of);
             cells.push(cell(ratio.percent()));
         }
         grid.rows.push(cells);
@@ -212,7 +212,7 @@ mod tests {
             radio.packet(Instant::from_secs(1), Direction::Up, 100);
             radio.energy(Instant::from_secs(30)).traffic_j()
         };
-        let (model, aro) = (lone(RadioParameters::of(RadioKind::Lte)), lone(aro()));
+        let (model, aro) = (lone(RadioParameters::published(RadioKind::Lte)), lone(aro()));
         assert!((0.8..1.0).contains(&(aro / model)), "{aro} {model}");
     }
 }

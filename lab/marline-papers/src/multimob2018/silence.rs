@@ -74,7 +74,7 @@ pub(super) fn reproduce(
 ) -> anyhow::Result<()> {
     let bytes = if context.effort == Effort::Quick { 8_000_000 } else { DOWNLOAD.bytes };
     let download = Download { bytes, ..DOWNLOAD };
-    let (links, rows) = context.judge(
+    let (links, rows) = context.judge_part(
         DOWNLOADS,
         |root| measure(root, download),
         |links| Ok(verdicts(links, context.master, file)),
@@ -92,8 +92,8 @@ pub(super) fn reproduce(
 }
 
 fn measure(root: &Root, download: Download) -> anyhow::Result<Links> {
-    let links = DrawnLinks::of(root);
-    let scenario = PhoneScenario::of(&links.wifi, &links.lte, None, root.seed)?;
+    let links = DrawnLinks::draw(root);
+    let scenario = PhoneScenario::over_links(&links.wifi, &links.lte, None, root.seed)?;
     let fetch = |system: &System| -> anyhow::Result<Fetch> {
         let Fetched { paths, segments, came, last, .. } =
             scenario.fetch(system, download, root.seed)?;
@@ -160,7 +160,7 @@ fn median(
     place: usize,
     of: fn(&Fetch) -> Option<f64>,
 ) -> Estimate {
-    let ranked = Ranked::of(links, |links| of(&links.fetches[place]));
+    let ranked = Ranked::rank(links, |links| of(&links.fetches[place]));
     counted(links, master, |drawn| ranked.quantile(drawn, 0.5))
 }
 

@@ -42,7 +42,7 @@ struct Cost {
 }
 
 impl Cost {
-    fn of(talk: Talk) -> Cost {
+    fn from_talk(talk: Talk) -> Cost {
         let delays: Vec<f64> = talk.delays.iter().map(|(_, delay)| *delay).collect();
         let lte = &talk.joules[LTE];
         let [promotions, transfer, tails] = lte.parts_j();
@@ -72,7 +72,7 @@ pub(super) fn reproduce(
     all: &mut Reproduction,
 ) -> anyhow::Result<()> {
     let (runs, rows) =
-        context.judge(STATIC, |root| measure(context, root), |runs| verdicts(runs, file))?;
+        context.judge_part(STATIC, |root| measure(context, root), |runs| verdicts(runs, file))?;
     let title = "Runs of 80 s that never lose WiFi, one a root; intervals of 99 %";
     all.tables.push(Table::new("static", title, rows));
     all.grids.push(energy(&runs, context.master));
@@ -84,14 +84,14 @@ pub(super) fn reproduce(
 
 fn measure(context: &Context<'_>, root: &Root) -> anyhow::Result<Stay> {
     let scenario = PhoneScenario::walk(context.traces()?, root.seed, false)?;
-    let cost = |system: &System| scenario.talk(system, &ASSISTANT, root.seed).map(Cost::of);
+    let cost = |system: &System| scenario.talk(system, &ASSISTANT, root.seed).map(Cost::from_talk);
     Ok(Stay { systems: systems::all().iter().map(cost).collect::<anyhow::Result<_>>()? })
 }
 
 fn verdicts(runs: &Samples<Stay>, file: &PaperFile<Published>) -> anyhow::Result<Vec<Row>> {
     let mut rows = Vec::new();
     for system in systems::multimob() {
-        let place = systems::place(&system);
+        let place = systems::index_of(&system);
         let most = file.tolerance("cellular_energy")?;
         rows.extend(radios::rows(runs, drawn, &system, Some(most)));
         let opened = runs.share(|run| (u64::from(run.systems[place].opened > 0), 1));
@@ -100,7 +100,8 @@ fn verdicts(runs: &Samples<Stay>, file: &PaperFile<Published>) -> anyhow::Result
         let count: usize = runs.all().iter().map(|run| run.systems[place].opened).sum();
         rows.push(row.remark(format!("{count} subflows in all runs")));
     }
-    let (mesh, alone) = (systems::place(&systems::vanilla()), systems::place(&systems::single()));
+    let (mesh, alone) =
+        (systems::index_of(&systems::vanilla()), systems::index_of(&systems::plain_tcp()));
     let ratio = runs.ratio(|run| (run.systems[mesh].worst_ms, run.systems[alone].worst_ms));
     let row = Row::new("full mesh: mean longest delay over WiFi alone's")
         .paper_claim("multiple paths are not always beneficial");
@@ -138,7 +139,7 @@ fn energy(runs: &Samples<Stay>, master: u64) -> Grid {
     let mut grid = Grid::new("energy", title, &columns);
     for (place, system) in systems::all().iter().enumerate() {
         let mean = |of: &dyn Fn(&Cost) -> f64| cell(runs.mean(|run| of(&run.systems[place])));
-        let worst = Ranked::of(runs, |run| Some(run.systems[place].worst_ms));
+        let worst = Ranked::rank(runs, |run| Some(run.systems[place].worst_ms));
         let mut cells = vec![Value::Text(system.name.to_owned())];
         cells.extend([mean(&|cost| cost.wifi_j), mean(&Cost::cellular_j)]);
         cells.extend((0..4).map(|part| mean(&|cost| cost.lte_j[part])));

@@ -112,11 +112,11 @@ impl System {
 
 /// All systems, [`multipath`] first.
 pub(super) fn all() -> Vec<System> {
-    multipath().into_iter().chain([single()]).collect()
+    multipath().into_iter().chain([plain_tcp()]).collect()
 }
 
 /// Index of a system in [`all`].
-pub(super) fn place(of: &System) -> usize {
+pub(super) fn index_of(of: &System) -> usize {
     let all = all();
     all.iter().position(|system| system.name == of.name).unwrap_or(all.len())
 }
@@ -155,7 +155,7 @@ pub(super) fn tuned_with_keepalive(idle: Option<Duration>) -> System {
 
 /// Tuned MultiMob with joins as in RFC 8684.
 pub(super) fn tuned_with_plain_join() -> System {
-    let allowed = Extensions::IDLE.with(Extensions::RTO).with(Extensions::FOLLOW_CLIENT);
+    let allowed = Extensions::IDLE.union(Extensions::RTO).union(Extensions::FOLLOW_CLIENT);
     System { allowed, name: "MultiMob, tuned, plain JOIN", ..tuned() }
 }
 
@@ -190,7 +190,7 @@ pub(super) fn vanilla_backup() -> System {
 }
 
 /// Plain TCP over WiFi.
-pub(super) fn single() -> System {
+pub(super) fn plain_tcp() -> System {
     let variant = Variant { plain: true, ..mptcp("") };
     System { cellular: false, ..System::both("WiFi alone", variant) }
 }

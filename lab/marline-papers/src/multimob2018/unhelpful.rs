@@ -23,11 +23,11 @@ const WEAK: Part = Part::new("weak", 60, 240);
 /// Results of a run, by each of [`systems::all`].
 #[derive(Serialize, Deserialize)]
 struct Run {
-    systems: Vec<Seen>,
+    systems: Vec<RunDelays>,
 }
 
 #[derive(Serialize, Deserialize)]
-struct Seen {
+struct RunDelays {
     worst_ms: f64,
     /// Median of the delays.
     median_ms: f64,
@@ -35,10 +35,10 @@ struct Seen {
     lte_j: f64,
 }
 
-impl Seen {
-    fn of(talk: Talk) -> Seen {
+impl RunDelays {
+    fn from_talk(talk: Talk) -> RunDelays {
         let delays: Vec<f64> = talk.delays.iter().map(|(_, delay)| *delay).collect();
-        Seen {
+        RunDelays {
             worst_ms: talk.worst_ms(),
             median_ms: marline_sim::median(&delays),
             missed: talk.missed,
@@ -75,7 +75,7 @@ pub(super) fn reproduce(
     file: &PaperFile<Published>,
     all: &mut Reproduction,
 ) -> anyhow::Result<()> {
-    let (runs, rows) = context.judge(WEAK, measure, |runs| verdicts(runs, file))?;
+    let (runs, rows) = context.judge_part(WEAK, measure, |runs| verdicts(runs, file))?;
     let title = "WiFi with pauses beside a slow, lossy LTE with long queues: longest delay of runs \
                  of 80 s; intervals of 99 %";
     all.tables.push(Table::new("weak", title, rows));
@@ -86,13 +86,14 @@ pub(super) fn reproduce(
 
 fn measure(root: &Root) -> anyhow::Result<Run> {
     let [wifi, lte] = links(root);
-    let scenario = PhoneScenario::of(&wifi, &lte, None, root.seed)?;
-    let seen = |system: &System| scenario.talk(system, &ASSISTANT, root.seed).map(Seen::of);
+    let scenario = PhoneScenario::over_links(&wifi, &lte, None, root.seed)?;
+    let seen =
+        |system: &System| scenario.talk(system, &ASSISTANT, root.seed).map(RunDelays::from_talk);
     Ok(Run { systems: systems::all().iter().map(seen).collect::<anyhow::Result<_>>()? })
 }
 
 fn verdicts(runs: &Samples<Run>, file: &PaperFile<Published>) -> anyhow::Result<Vec<Row>> {
-    let alone = systems::place(&systems::single());
+    let alone = systems::index_of(&systems::plain_tcp());
     let least = 1.0 - file.tolerance("benefit")?;
     let mut rows = Vec::new();
     for (place, system) in systems::multipath().iter().enumerate() {
@@ -106,7 +107,7 @@ fn verdicts(runs: &Samples<Run>, file: &PaperFile<Published>) -> anyhow::Result<
             false => row,
         });
     }
-    let mesh = systems::place(&systems::vanilla());
+    let mesh = systems::index_of(&systems::vanilla());
     let later = runs.share(|run| {
         let (mesh, alone) = (run.systems[mesh].worst_ms, run.systems[alone].worst_ms);
         (u64::from(mesh >= least * alone), 1)
@@ -135,8 +136,8 @@ fn grid(runs: &Samples<Run>, master: u64) -> Grid {
     let title = format!("WiFi with pauses beside a bad LTE; joules: {CONSTANTS}");
     let mut grid = Grid::new("weak-cellular", title, &columns);
     for (place, system) in systems::all().iter().enumerate() {
-        let worst = Ranked::of(runs, |run| Some(run.systems[place].worst_ms));
-        let mean = |of: fn(&Seen) -> f64| cell(runs.mean(|run| of(&run.systems[place])));
+        let worst = Ranked::rank(runs, |run| Some(run.systems[place].worst_ms));
+        let mean = |of: fn(&RunDelays) -> f64| cell(runs.mean(|run| of(&run.systems[place])));
         let mut cells = vec![Value::Text(system.name.to_owned())];
         let decile = |share| cell(counted(runs, master, |drawn| worst.quantile(drawn, share)));
         cells.extend([0.1, 0.5, 0.9].map(decile));
@@ -154,7 +155,7 @@ fn figure(runs: &Samples<Run>) -> Figure {
     let heading = "WiFi with pauses beside a bad LTE";
     let mut plot = Plot::new(heading, "longest delay (ms)", "share of the runs").log_x();
     for (place, system) in systems::all().iter().enumerate() {
-        let worst = Ranked::of(runs, |run| Some(run.systems[place].worst_ms));
+        let worst = Ranked::rank(runs, |run| Some(run.systems[place].worst_ms));
         plot = plot.steps(system.name, &cdf(&worst.values()));
     }
     let caption = "Each system meets the same pauses of WiFi. WiFi alone waits for their end.";

@@ -12,7 +12,7 @@ use super::published::Published;
 use super::quantiles::{Ranked, counted};
 use super::radios::{self, CONSTANTS, Metered, cell};
 use super::systems::{self, System};
-use crate::estimate::{Asked, Estimate, Samples};
+use crate::estimate::{Estimate, RequiredRange, Samples};
 use crate::file::PaperFile;
 use crate::judge::Row;
 use crate::paper::Context;
@@ -63,7 +63,7 @@ pub(super) struct Outcome {
 }
 
 impl Outcome {
-    pub(super) fn of(talk: Talk) -> Outcome {
+    pub(super) fn from_talk(talk: Talk) -> Outcome {
         Outcome {
             worst_ms: talk.worst_ms(),
             hole_ms: talk.hole_ms(),
@@ -82,7 +82,7 @@ pub(super) fn reproduce(
     file: &PaperFile<Published>,
     all: &mut Reproduction,
 ) -> anyhow::Result<()> {
-    let (walks, rows) = context.judge(
+    let (walks, rows) = context.judge_part(
         WALKS,
         |root| measure(context, root),
         |walks| {
@@ -114,7 +114,8 @@ pub(super) fn reproduce(
 fn measure(context: &Context<'_>, root: &Root) -> anyhow::Result<Walk> {
     let scenario = PhoneScenario::walk(context.traces()?, root.seed, true)?;
     let load = |(_, _, workload): &(_, _, Workload)| -> anyhow::Result<Load> {
-        let talk = |system: &System| scenario.talk(system, workload, root.seed).map(Outcome::of);
+        let talk =
+            |system: &System| scenario.talk(system, workload, root.seed).map(Outcome::from_talk);
         let systems = systems::all().iter().map(talk).collect::<anyhow::Result<_>>()?;
         Ok(Load { bound_ms: bound_ms(&scenario, workload, root.seed), systems })
     };
@@ -125,8 +126,8 @@ fn measure(context: &Context<'_>, root: &Root) -> anyhow::Result<Walk> {
 /// Lower bound of the longest delay, ms. `None` if some request cannot be answered at all.
 fn bound_ms(scenario: &PhoneScenario, workload: &Workload, seed: u64) -> Option<f64> {
     let end = START + scenario.lasts(workload, seed);
-    let bound = Bound::over(&scenario.named(), workload, seed, end);
-    let answer = workload.sizes(seed).of(0);
+    let bound = Bound::for_links(&scenario.named(), workload, seed, end);
+    let answer = workload.sizes(seed).size_of(0);
     let due = workload.times_ns(seed).into_iter();
     let least = due.map(|ns| bound.latency_ms(ns as f64 / 1e6, answer));
     Some(least.fold(0.0, f64::max)).filter(|ms| ms.is_finite())
@@ -147,7 +148,7 @@ impl<'a> Deciles<'a> {
     fn new(walks: &'a Samples<Walk>, load: usize, master: u64) -> Deciles<'a> {
         let of = |number: fn(&Outcome) -> Option<f64>| {
             let ranked = |place: usize| {
-                Ranked::of(walks, move |walk| number(&walk.loads[load].systems[place]))
+                Ranked::rank(walks, move |walk| number(&walk.loads[load].systems[place]))
             };
             (0..systems::all().len()).map(ranked).collect()
         };
@@ -157,7 +158,7 @@ impl<'a> Deciles<'a> {
             master,
             worst: of(|outcome| Some(outcome.worst_ms)),
             holes: of(|outcome| outcome.hole_ms),
-            bounds: Ranked::of(walks, |walk| walk.loads[load].bound_ms),
+            bounds: Ranked::rank(walks, |walk| walk.loads[load].bound_ms),
         }
     }
 
@@ -200,7 +201,7 @@ impl<'a> Deciles<'a> {
     }
 
     fn compare_with_vanilla(&self, system: &System, most: f64, rows: &mut Vec<Row>) {
-        let (place, mesh) = (systems::place(system), systems::place(&systems::vanilla()));
+        let (place, mesh) = (systems::index_of(system), systems::index_of(&systems::vanilla()));
         let (ours, theirs) = (&self.worst[place], &self.worst[mesh]);
         let asked = format!("at most {most:.3}");
         for decile in 1..=9 {
@@ -209,7 +210,7 @@ impl<'a> Deciles<'a> {
             let row = Row::new(what).paper_claim("not worse");
             rows.push(
                 row.estimate(&self.ratio(ours, theirs, share), "")
-                    .asked(Asked::at_most(most), asked.as_str())
+                    .require_range(RequiredRange::at_most(most), asked.as_str())
                     .remark(format!(
                         "{:.0} and {:.0} ms",
                         self.quantile(ours, share).value,
@@ -218,13 +219,13 @@ impl<'a> Deciles<'a> {
             );
         }
         for other in [systems::vanilla(), systems::vanilla_backup()] {
-            let theirs = &self.worst[systems::place(&other)];
+            let theirs = &self.worst[systems::index_of(&other)];
             let what = format!("{}: worst decile against {}", system.name, other.name);
             let ratio = self.worst_ratio(ours, theirs);
             let row = Row::new(what)
                 .paper_claim("not worse")
                 .estimate(&ratio, "")
-                .asked(Asked::at_most(most), asked.as_str());
+                .require_range(RequiredRange::at_most(most), asked.as_str());
             rows.push(row.remark(
                 "the largest of nine ratios: chance alone lifts it above what each of them is",
             ));
@@ -244,7 +245,7 @@ impl<'a> Deciles<'a> {
 
     fn compare_with_kernel(&self, system: &System, most: f64, rows: &mut Vec<Row>) {
         let kernel = systems::kernel_backup();
-        let (place, theirs) = (systems::place(system), systems::place(&kernel));
+        let (place, theirs) = (systems::index_of(system), systems::index_of(&kernel));
         let whole = self.ratio(&self.worst[place], &self.worst[theirs], 0.5);
         let (ours, bound) =
             (self.quantile(&self.worst[place], 0.5), self.quantile(&self.bounds, 0.5));
@@ -294,7 +295,7 @@ impl<'a> Deciles<'a> {
                 cell(self.walks.mean(|walk| of(self.outcome(walk, place))))
             };
             let decile = |decile: u32| cell(self.quantile(worst, f64::from(decile) / 10.0));
-            let gaps = Ranked::of(self.walks, |walk| Some(self.outcome(walk, place).gap_ms));
+            let gaps = Ranked::rank(self.walks, |walk| Some(self.outcome(walk, place).gap_ms));
             let mut cells = vec![Value::Text(system.name.to_owned())];
             cells.extend((1..=9).map(decile));
             cells.extend([
@@ -322,7 +323,7 @@ impl<'a> Deciles<'a> {
         let heading = format!("Walks in which tuned is later than full mesh, the worst, {title}");
         let mut grid = Grid::new(&format!("later-{key}"), heading, &columns);
         let (tuned, mesh) =
-            (systems::place(&systems::tuned()), systems::place(&systems::vanilla()));
+            (systems::index_of(&systems::tuned()), systems::index_of(&systems::vanilla()));
         let ratio =
             |walk: &Walk| self.outcome(walk, tuned).worst_ms / self.outcome(walk, mesh).worst_ms;
         let mut later: Vec<&Walk> =

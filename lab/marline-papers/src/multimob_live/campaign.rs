@@ -30,7 +30,7 @@ const DOWNLOADS: usize = 20;
 /// Table `[published]` of the file.
 #[derive(Debug, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Known {
+pub(super) struct PublishedValues {
     /// Round-trip time of the LTE link, ms.
     pub(super) lte_rtt_ms: f64,
 }
@@ -107,7 +107,11 @@ pub(super) struct Campaign {
 }
 
 /// Experiment of a walk, or of a run that stays in range, with the assistant.
-fn talk(context: &Context<'_>, seed: u64, leaves: bool) -> anyhow::Result<Experiment> {
+fn assistant_experiment(
+    context: &Context<'_>,
+    seed: u64,
+    leaves: bool,
+) -> anyhow::Result<Experiment> {
     let mut experiment = Experiment::over(&[], ASSISTANT);
     experiment.scenario.paths = mobility_run(seed, leaves, true).paths();
     experiment.scenario.seed = seed;
@@ -143,21 +147,24 @@ impl Campaign {
             roots.into_iter().map(|root| root.seed).collect::<Vec<u64>>()
         };
         let talks = |full, leaves| -> anyhow::Result<Vec<Experiment>> {
-            seeds(full).into_iter().map(|seed| talk(context, seed, leaves)).collect()
+            seeds(full)
+                .into_iter()
+                .map(|seed| assistant_experiment(context, seed, leaves))
+                .collect()
         };
         for system in systems::walkers() {
             add(0, system, talks(WALKS, true)?);
         }
-        for system in systems::others() {
+        for system in systems::other_systems() {
             add(1, system, talks(STATICS, false)?);
         }
-        for system in systems::others() {
+        for system in systems::other_systems() {
             add(2, system, seeds(DOWNLOADS).into_iter().map(download).collect());
         }
         let store = Store::open(&context.results.join("runs"), false)?;
         let instance = format!("mob-{}", std::process::id());
         let series = Series { store: &store, jobs: context.jobs, instance, files: None };
-        let (done, of) = (std::sync::atomic::AtomicUsize::new(0), series.missing(&jobs).len());
+        let (done, of) = (std::sync::atomic::AtomicUsize::new(0), series.missing_jobs(&jobs).len());
         let records = series.run(&jobs, &|progress| {
             let done = 1 + done.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
             (context.progress)(&progress.job.lane.variant.name, done, of);
@@ -186,8 +193,8 @@ mod tests {
 
     #[test]
     fn every_system_can_be_run() {
-        PaperFile::<Known>::parse(crate::multimob_live::TEXT).expect("file");
-        for system in systems::walkers().into_iter().chain(systems::others()) {
+        PaperFile::<PublishedValues>::parse(crate::multimob_live::TEXT).expect("file");
+        for system in systems::walkers().into_iter().chain(systems::other_systems()) {
             system.lane().variant.end(Role::Client).unwrap_or_else(|e| panic!("{system:?}: {e:#}"));
             download(1).used(&system.lane().variant).expect("paths");
         }

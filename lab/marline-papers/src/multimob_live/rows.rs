@@ -5,21 +5,21 @@ use marline_lab::runs::Record;
 use marline_lab::wifi_mobility::PATHS;
 use marline_sim::median;
 
-use super::campaign::{Campaign, Known, Runs, hole_ms, joules, lte_bytes, paired};
+use super::campaign::{Campaign, PublishedValues, Runs, hole_ms, joules, lte_bytes, paired};
 use super::systems::{self, System};
 use crate::estimate::{Samples, pooled_quantile};
 use crate::file::PaperFile;
 use crate::judge::Row;
 use crate::table::{Grid, Table};
 
-fn of<'a>(all: &'a [Runs], system: &System) -> Option<&'a Runs> {
+fn runs_of<'a>(all: &'a [Runs], system: &System) -> Option<&'a Runs> {
     all.iter().find(|runs| runs.system.name() == system.name())
 }
 
 /// Tables with verdicts.
 pub(super) fn tables(
     campaign: &Campaign,
-    file: &PaperFile<Known>,
+    file: &PaperFile<PublishedValues>,
     master: u64,
 ) -> anyhow::Result<Vec<Table>> {
     Ok(vec![
@@ -46,9 +46,9 @@ fn worst_ratio(pairs: &[&(f64, f64)]) -> f64 {
     (1..=9).map(|decile| at(&ours, decile) / at(&theirs, decile)).fold(0.0, f64::max)
 }
 
-fn walks(all: &[Runs], file: &PaperFile<Known>, master: u64) -> anyhow::Result<Vec<Row>> {
+fn walks(all: &[Runs], file: &PaperFile<PublishedValues>, master: u64) -> anyhow::Result<Vec<Row>> {
     let mut rows = Vec::new();
-    let Some(kernel) = of(all, &systems::kernel_backup()) else { return Ok(rows) };
+    let Some(kernel) = runs_of(all, &systems::kernel_backup()) else { return Ok(rows) };
     for ours in all.iter().filter(|runs| *runs.system.name() != *kernel.system.name()) {
         let name = ours.system.name();
         if ours.system.is_mixed() {
@@ -73,7 +73,7 @@ fn walks(all: &[Runs], file: &PaperFile<Known>, master: u64) -> anyhow::Result<V
             continue;
         }
         for other in [systems::vanilla_mesh(), systems::vanilla_backup()] {
-            let Some(other) = of(all, &other) else { continue };
+            let Some(other) = runs_of(all, &other) else { continue };
             let ratio = paired(ours, other, master, hole_ms).estimate(worst_ratio);
             let row = Row::new(format!("{name}: worst decile against {}", other.system.name()))
                 .estimate(&ratio, "")
@@ -105,9 +105,13 @@ fn answered(runs: &Runs, kernel: &Runs) -> Row {
         ))
 }
 
-fn statics(all: &[Runs], file: &PaperFile<Known>, master: u64) -> anyhow::Result<Vec<Row>> {
+fn statics(
+    all: &[Runs],
+    file: &PaperFile<PublishedValues>,
+    master: u64,
+) -> anyhow::Result<Vec<Row>> {
     let mut rows = Vec::new();
-    let Some(mesh) = of(all, &systems::vanilla_mesh()) else { return Ok(rows) };
+    let Some(mesh) = runs_of(all, &systems::vanilla_mesh()) else { return Ok(rows) };
     for ours in all.iter().filter(|runs| runs.system.name() != mesh.system.name()) {
         let name = ours.system.name();
         let of_lte = |record: &Record| joules(record, PATHS[1]).unwrap_or(f64::NAN);
@@ -148,7 +152,7 @@ fn gap_ms(record: &Record) -> f64 {
 const RECEIVE_TIMER_MS: f64 = 500.0;
 const PROMOTION_MS: f64 = 260.1;
 
-fn downloads(all: &[Runs], file: &PaperFile<Known>, master: u64) -> Vec<Row> {
+fn downloads(all: &[Runs], file: &PaperFile<PublishedValues>, master: u64) -> Vec<Row> {
     let rtt = file.published.lte_rtt_ms;
     let most = RECEIVE_TIMER_MS + PROMOTION_MS + 2.0 * rtt;
     let row = |runs: &Runs| {

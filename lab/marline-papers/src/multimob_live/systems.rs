@@ -107,6 +107,6 @@ pub(super) fn walkers() -> Vec<System> {
 }
 
 /// Systems of the runs in range (which measure the cost of LTE) and of the downloads.
-pub(super) fn others() -> Vec<System> {
+pub(super) fn other_systems() -> Vec<System> {
     vec![seeds(), tuned(), kernel_backup(), kernel_mesh(), vanilla_mesh(), vanilla_backup()]
 }

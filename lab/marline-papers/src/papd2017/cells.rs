@@ -6,7 +6,7 @@ use marline_time::Duration;
 use super::contestants::{LARGE_BUFFER, LINK, NAMES, PAPDS, Rates, SMALL_BUFFER, Scene, of_scene};
 use super::published::{Cell, Published, ms};
 use crate::download::{Download, link};
-use crate::estimate::{Asked, Estimate, Samples};
+use crate::estimate::{Estimate, RequiredRange, Samples};
 use crate::file::PaperFile;
 use crate::judge::Row;
 use crate::paper::Context;
@@ -58,7 +58,7 @@ pub(super) fn run(
         },
     ];
     for half in halves {
-        let (samples, rows) = context.judge(
+        let (samples, rows) = context.judge_part(
             half.part,
             |root| half.measure(context, root.seed),
             |samples| half.rows(samples, file),
@@ -141,7 +141,7 @@ impl BufferTable<'_> {
                 true => {
                     let ratio = of_scene(samples, number, |means| means.min_rtt / means.best);
                     let text = format!("at most {degraded} of the best path");
-                    row.also(&ratio, Asked::at_most(degraded), text).fitted(BUFFER)
+                    row.also(&ratio, RequiredRange::at_most(degraded), text).fitted(BUFFER)
                 }
                 false => row,
             });
@@ -176,7 +176,7 @@ impl BufferTable<'_> {
         let least = file.tolerance("papd_of_best")?;
         let of_best = of_scene(samples, number, |means| means.papd[which] / means.best);
         let text = format!("at least {least} of the best path");
-        Ok(row.at_least(1.0).also(&of_best, Asked::at_least(least), text))
+        Ok(row.at_least(1.0).also(&of_best, RequiredRange::at_least(least), text))
     }
 
     fn estimates(&self, samples: &Samples<Vec<Rates>>) -> Vec<Estimates> {

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::contestants::{NAMES, PAPDS, Rates, Scene};
 use super::published::Published;
 use crate::download::{Download, link};
-use crate::estimate::{Asked, Samples};
+use crate::estimate::{RequiredRange, Samples};
 use crate::file::PaperFile;
 use crate::judge::Row;
 use crate::paper::Context;
@@ -50,7 +50,7 @@ pub(super) fn run(
     all: &mut Reproduction,
 ) -> anyhow::Result<()> {
     let (_, rows) =
-        context.judge(PART, |root| measure(context, root), |samples| rows(samples, file))?;
+        context.judge_part(PART, |root| measure(context, root), |samples| rows(samples, file))?;
     let title = "Drawn links and buffers: a pair of links of each root, with a small and a large \
          buffer";
     all.tables.push(Table::new("drawn", title, rows));
@@ -104,8 +104,10 @@ fn rows(samples: &Samples<Drawn>, file: &PaperFile<Published>) -> anyhow::Result
     let row = Row::new("small buffer: scenes in which minRTT is no faster than the best path");
     let row =
         row.paper_claim("buffer <= RTT_max x T': no faster").estimate(&bound, "of the scenes");
-    let mut rows =
-        vec![row.asked(Asked::at_least(0.95), "at least 0.95 of the scenes").remark(remark)];
+    let mut rows = vec![
+        row.require_range(RequiredRange::at_least(0.95), "at least 0.95 of the scenes")
+            .remark(remark),
+    ];
     let ratio = samples.mean(|drawn| of_best(&drawn.small, drawn.small.min_rtt));
     rows.push(Row::new("small buffer: minRTT / best path, mean").estimate(&ratio, ""));
     for (which, papd) in PAPDS.iter().enumerate() {

@@ -9,7 +9,7 @@ use marline_time::{Duration, Rng, SeedTree};
 use super::contestants::{PAPDS, Rates, SMALL_BUFFER, Scene, of_scene};
 use super::published::{Published, Scenario, ms};
 use crate::download::{Download, link};
-use crate::estimate::{Asked, Samples};
+use crate::estimate::{RequiredRange, Samples};
 use crate::file::PaperFile;
 use crate::judge::Row;
 use crate::paper::Context;
@@ -42,7 +42,7 @@ pub(super) fn run(
         };
         (1..).zip(scenarios).map(rates).collect()
     };
-    let (_, rows) = context.judge(
+    let (_, rows) = context.judge_part(
         PART,
         |root| measure(root.seed),
         |samples| Ok(rows(scenarios, samples, least)),
@@ -65,7 +65,7 @@ fn rows(scenarios: &[Scenario], samples: &Samples<Vec<Rates>>, least: f64) -> Ve
             let of_best = of_scene(samples, place, |means| means.papd[which] / means.best);
             let text = format!("at least {least} of the best path");
             let row = Row::new(format!("{name}: {papd}")).estimate(&rate, "Mbit/s");
-            rows.push(row.also(&of_best, Asked::at_least(least), text));
+            rows.push(row.also(&of_best, RequiredRange::at_least(least), text));
             let gain = of_scene(samples, place, |means| means.papd[which] / means.min_rtt);
             let says = match place + 1 < VARYING {
                 true => "no worse",

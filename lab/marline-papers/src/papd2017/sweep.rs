@@ -73,7 +73,7 @@ pub(super) fn run(
         let envelope = envelope.paper_claim("the better mode wins").estimate(&worst, "");
         Ok(vec![row.remark(says), envelope.at_least(least)])
     };
-    let (samples, rows) = context.judge(PART, |root| measure(context, root.seed), rows)?;
+    let (samples, rows) = context.judge_part(PART, |root| measure(context, root.seed), rows)?;
     all.tables.push(Table::new("crossover", "When bonding wins", rows));
     all.grids.push(grid(&samples));
     all.figures.push(figure(&samples, predicted));

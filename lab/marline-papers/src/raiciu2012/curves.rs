@@ -48,7 +48,7 @@ pub(super) struct Cs244 {
 
 impl Cs244 {
     /// The study's links with this jitter on 3G. Queues hold 1000 packets of 1500 bytes.
-    pub(super) const fn at(jitter_ms: u32) -> Cs244 {
+    pub(super) const fn with_jitter(jitter_ms: u32) -> Cs244 {
         Cs244 { jitter_ms, overtaking: true, loss_percent: [0.75, 0.1], queue_kbyte: 1_500 }
     }
 
@@ -97,7 +97,7 @@ impl Setting {
 }
 
 /// A value times a factor between `1 / spread` and `spread`, uniform in the logarithm.
-pub(super) fn around(rng: &mut impl Rng, spread: f64, value: f64) -> u64 {
+pub(super) fn draw_around(rng: &mut impl Rng, spread: f64, value: f64) -> u64 {
     (value * spread.powf(2.0f64.mul_add(rng.unit(), -1.0))).round() as u64
 }
 
@@ -179,7 +179,7 @@ impl Curve {
 
 /// Results of a run.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub(super) struct Seen {
+pub(super) struct RunResult {
     /// Number of latencies in each bin of [`BIN_MS`]. A latency is from the acceptance of a block by the sender
     /// until it was read.
     pub(super) counts: Vec<u32>,
@@ -211,7 +211,7 @@ pub(super) fn measure(
     jobs: &[(Setting, Curve)],
     lasts: Duration,
     seed: u64,
-) -> anyhow::Result<Vec<Seen>> {
+) -> anyhow::Result<Vec<RunResult>> {
     jobs.iter()
         .map(|(setting, curve)| {
             run(setting, curve, lasts, seed)
@@ -230,7 +230,7 @@ fn experiment(setting: &Setting, lasts: Duration) -> Experiment {
     experiment
 }
 
-fn run(setting: &Setting, curve: &Curve, lasts: Duration, seed: u64) -> anyhow::Result<Seen> {
+fn run(setting: &Setting, curve: &Curve, lasts: Duration, seed: u64) -> anyhow::Result<RunResult> {
     let lasts_ms = lasts.as_millis() as u64;
     let experiment = experiment(setting, lasts);
     let outcome = simulate(&experiment, &curve.variant(setting), seed)?;
@@ -240,14 +240,14 @@ fn run(setting: &Setting, curve: &Curve, lasts: Duration, seed: u64) -> anyhow::
     let latencies_ms: Vec<f64> = messages.iter().map(|message| message.latency_ms).collect();
     anyhow::ensure!(!latencies_ms.is_empty(), "no block arrived");
     let some: Vec<_> = messages.iter().copied().step_by(BOUND_STRIDE).collect();
-    let bounds_ms = Bound::of(&experiment, seed)?.latencies_ms(&some);
+    let bounds_ms = Bound::for_experiment(&experiment, seed)?.latencies_ms(&some);
     let carried = |name: &str| {
         let path = outcome.paths.iter().find(|path| path.name == name);
         path.map_or(0.0, |path| path.down.delivered_bytes as f64 / 1e6)
     };
     let quantile = |share| rounded(marline_sim::quantile(&latencies_ms, share));
     let goodput = outcome.goodput_mbit_per_s(experiment.workload(), from_ms, lasts_ms as f64);
-    Ok(Seen {
+    Ok(RunResult {
         counts: histogram(&latencies_ms),
         p5_ms: quantile(0.05),
         p50_ms: quantile(0.5),
@@ -291,7 +291,7 @@ mod tests {
     fn the_study_runs_the_experiment_file_of_the_figure() {
         let name = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scenarios/block-latency.toml");
         let file = ExperimentFile::open(std::path::Path::new(name)).unwrap();
-        let setting = Setting::cs244(Cs244::at(100));
+        let setting = Setting::cs244(Cs244::with_jitter(100));
         let ours = experiment(&setting, crate::raiciu2012::study::LASTS);
         assert_eq!(format!("{:#?}", file.experiment), format!("{ours:#?}"));
         let lanes = file.lanes(&[Stack::Sim]).unwrap();

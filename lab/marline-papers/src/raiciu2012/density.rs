@@ -3,7 +3,7 @@
 //! Smoothing is linear in the counts. Each root's histogram is therefore smoothed only once, and a resample adds
 //! the smoothed counts of the drawn roots.
 
-use super::curves::{BIN_MS, Seen};
+use super::curves::{BIN_MS, RunResult};
 use crate::estimate::{Estimate, Samples};
 
 /// Width of the study's bins, in bins of [`BIN_MS`].
@@ -14,7 +14,7 @@ const STUDY_BIN_MS: f64 = BIN_MS * STUDY_BINS as f64;
 const MIN_VISIBLE_SHARE: f64 = 0.005;
 
 /// Results of a part: a run of each of its jobs on each root.
-pub(super) type Runs = Samples<Vec<Seen>>;
+pub(super) type Runs = Samples<Vec<RunResult>>;
 
 /// Smoothed counts of one job.
 struct Density {
@@ -26,7 +26,7 @@ struct Density {
 impl Density {
     /// Smooths with Gaussian kernels of 20 ms or a tenth of the median, whichever is wider. The step is at most a
     /// quarter of that.
-    fn of(runs: &Runs, job: usize) -> Density {
+    fn smooth(runs: &Runs, job: usize) -> Density {
         let medians: f64 = runs.all().iter().map(|root| root[job].p50_ms).sum();
         let width_ms = (medians / runs.roots().max(1) as f64 / 10.0).max(STUDY_BIN_MS);
         let every = ((width_ms / 8.0 / BIN_MS) as usize).max(1);
@@ -65,14 +65,14 @@ impl Density {
 
 /// Position of the maximum of a job's density, ms.
 pub(super) fn peak(runs: &Runs, master: u64, job: usize) -> Estimate {
-    let density = Density::of(runs, job);
+    let density = Density::smooth(runs, job);
     let samples = Samples::new(density.heights.clone(), master);
     samples.estimate(|picked| density.peak_ms(picked.iter().copied()))
 }
 
 /// Ratio of the peaks of two jobs, paired by root.
 pub(super) fn peak_ratio(runs: &Runs, master: u64, of: usize, over: usize) -> Estimate {
-    let (of, over) = (Density::of(runs, of), Density::of(runs, over));
+    let (of, over) = (Density::smooth(runs, of), Density::smooth(runs, over));
     let both: Vec<_> = of.heights.iter().cloned().zip(over.heights.iter().cloned()).collect();
     Samples::new(both, master).estimate(|picked| {
         let first = of.peak_ms(picked.iter().map(|root| &root.0));
@@ -103,7 +103,7 @@ pub(super) fn share_within(runs: &Runs, job: usize, limit_ms: f64) -> Estimate {
 /// Share of the blocks in the fullest of the study's bins, and the start of the last bin that is visible in its
 /// plots, ms.
 pub(super) fn height_and_reach(runs: &Runs, master: u64, job: usize) -> (Estimate, Estimate) {
-    let bins = |root: &Vec<Seen>| -> Vec<f64> {
+    let bins = |root: &Vec<RunResult>| -> Vec<f64> {
         let sum = |bins: &[u32]| f64::from(bins.iter().sum::<u32>());
         root[job].counts.chunks(STUDY_BINS).map(sum).collect()
     };
@@ -130,7 +130,7 @@ pub(super) fn height_and_reach(runs: &Runs, master: u64, job: usize) -> (Estimat
 
 /// Smoothed share of a job's blocks per 20 ms, as a line up to a latency.
 pub(super) fn line(runs: &Runs, job: usize, to_ms: f64) -> Vec<(f64, f64)> {
-    let density = Density::of(runs, job);
+    let density = Density::smooth(runs, job);
     let places = density.heights.first().map_or(0, Vec::len);
     let at = |place: usize| (place as f64).mul_add(density.step_ms, 0.5 * BIN_MS);
     let sum = |place: usize| density.heights.iter().map(|root| f64::from(root[place])).sum::<f64>();
@@ -150,7 +150,7 @@ mod tests {
             counts[(latency / BIN_MS) as usize] += 1;
         }
         let p50_ms = marline_sim::quantile(latencies_ms, 0.5);
-        let seen = Seen { counts, p50_ms, ..Seen::default() };
+        let seen = RunResult { counts, p50_ms, ..RunResult::default() };
         Samples::new(vec![vec![seen]; roots], 1)
     }
 

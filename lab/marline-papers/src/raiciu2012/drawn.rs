@@ -11,7 +11,7 @@ use super::curves::{
     self, CODE, Curve, Jobs, KERNEL, NONE, PAPER, SHIPPED, Setting, WIDE, WIFI, lasts, measure,
 };
 use super::density::Runs;
-use crate::estimate::{Asked, Estimate};
+use crate::estimate::{Estimate, RequiredRange};
 use crate::file::PaperFile;
 use crate::judge::Row;
 use crate::paper::Context;
@@ -26,7 +26,7 @@ const FAMILIES: [&str; 2] = ["links like CS244's", "links like NSDI's"];
 
 fn jobs(root: &Root) -> Jobs {
     let mut rng = root.rng("links");
-    let mut around = |value: f64| curves::around(&mut rng, 2.0, value);
+    let mut around = |value: f64| curves::draw_around(&mut rng, 2.0, value);
     let cs244 = [
         format!(
             "rate={}k,delay={}us,loss={}%,queue={}kB",
@@ -50,7 +50,7 @@ fn jobs(root: &Root) -> Jobs {
 }
 
 /// Rows on the drawn links.
-pub(super) fn judge(
+pub(super) fn judge_drawn(
     context: &Context<'_>,
     file: &PaperFile<Published>,
 ) -> anyhow::Result<Vec<Row>> {
@@ -62,8 +62,11 @@ pub(super) fn judge(
         let of_family = |(family, (most, says))| rows(runs, family, most, says);
         most.into_iter().enumerate().flat_map(of_family).collect()
     };
-    let (_, rows) =
-        context.judge(PART, |root| measure(&jobs(root), long, root.seed), |runs| Ok(all(runs)))?;
+    let (_, rows) = context.judge_part(
+        PART,
+        |root| measure(&jobs(root), long, root.seed),
+        |runs| Ok(all(runs)),
+    )?;
     Ok(rows)
 }
 
@@ -84,7 +87,7 @@ fn rows(runs: &Runs, family: usize, most: f64, says: &str) -> Vec<Row> {
             row(format!("{name} over TCP WiFi, p50"))
                 .paper_claim(says)
                 .estimate(&over_wifi, "")
-                .asked(Asked::at_most(most), format!("at most {most} ({says})")),
+                .require_range(RequiredRange::at_most(most), format!("at most {most} ({says})")),
         );
         rows.push(
             row(format!("no M over {name}, p50"))

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use super::curves::{
-    CELLULAR, CODE, Cs244, Curve, Jobs, KERNEL, NONE, PAPER, Seen, Setting, WIFI, lasts, measure,
+    CELLULAR, CODE, Cs244, Curve, Jobs, KERNEL, NONE, PAPER, RunResult, Setting, WIFI, lasts,
+    measure,
 };
 use super::density::{Runs, median_ratio};
 use super::{Published, shown};
@@ -29,19 +30,19 @@ const fn job(losses: usize, curve: usize) -> usize {
 }
 
 /// Rows on both kinds of loss, and the curves.
-pub(super) fn judge(
+pub(super) fn judge_loss(
     context: &Context<'_>,
     file: &PaperFile<Published>,
 ) -> anyhow::Result<(Vec<Row>, Grid)> {
     let jitter_ms = file.published.at[0].jitter_ms;
     let mut jobs: Jobs = Vec::new();
     for (loss_percent, name) in LOSSES {
-        let setting = Setting::cs244(Cs244 { loss_percent, ..Cs244::at(jitter_ms) });
+        let setting = Setting::cs244(Cs244 { loss_percent, ..Cs244::with_jitter(jitter_ms) });
         jobs.extend(EACH.map(|curve| (Setting { name, ..setting.clone() }, curve)));
     }
     let long = lasts(context, LASTS);
     let least = 1.0 + file.tolerance("significant")?;
-    let (runs, rows) = context.judge(
+    let (runs, rows) = context.judge_part(
         PART,
         |root| measure(&jobs, long, root.seed),
         |runs| Ok([1, 2].into_iter().flat_map(|losses| rows(runs, losses, least)).collect()),
@@ -88,7 +89,7 @@ fn rows(runs: &Runs, losses: usize, least: f64) -> Vec<Row> {
 
 /// Ratio of two curves' medians, relative to that with the study's losses.
 fn amplified(runs: &Runs, losses: usize, slow: usize, fast: usize) -> Estimate {
-    runs.estimate(|roots: &[&Vec<Seen>]| {
+    runs.estimate(|roots: &[&Vec<RunResult>]| {
         let sum = |job: usize| roots.iter().map(|root| root[job].p50_ms).sum::<f64>();
         let gain = |losses| sum(job(losses, slow)) / sum(job(losses, fast));
         gain(losses) / gain(0)

@@ -67,7 +67,7 @@ fn jobs(said: &Setting) -> Jobs {
 }
 
 /// Rows on the claims of the paper, and all curves.
-pub(super) fn judge(
+pub(super) fn judge_nsdi(
     context: &Context<'_>,
     file: &PaperFile<Published>,
 ) -> anyhow::Result<(Vec<Row>, [Grid; 2])> {
@@ -78,10 +78,10 @@ pub(super) fn judge(
     };
     let measured = |root: &Root| {
         let mut rng = root.rng("links");
-        let drawn = Setting::nsdi(NAMES[0], |value| curves::around(&mut rng, SPREAD, value));
+        let drawn = Setting::nsdi(NAMES[0], |value| curves::draw_around(&mut rng, SPREAD, value));
         measure(&jobs(&drawn), long, root.seed)
     };
-    let (runs, rows) = context.judge(PART, measured, |runs| Ok(all(runs)))?;
+    let (runs, rows) = context.judge_part(PART, measured, |runs| Ok(all(runs)))?;
     let title = "Links of the NSDI paper within 5 %: WiFi 8 Mbit/s, 20 ms, 80 ms of buffer; 3G \
                  2 Mbit/s, 150 ms, 2 s of buffer";
     let mut grid = shown::grid("nsdi", title, &["buffers", "curve"]);

@@ -123,7 +123,7 @@ pub(super) fn rules(context: &Context<'_>) -> anyhow::Result<Grid> {
     ];
     let mut jobs = Jobs::new();
     for (jitter_ms, name) in [(100, "100 ms"), (250, "250 ms")] {
-        let setting = Setting { name, ..Setting::cs244(Cs244::at(jitter_ms)) };
+        let setting = Setting { name, ..Setting::cs244(Cs244::with_jitter(jitter_ms)) };
         jobs.extend(curves.map(|curve| (setting.clone(), curve)));
     }
     let title = "M1 and M2 one by one, other schedulers, and loss recovery by counting, on the judged links";
@@ -138,7 +138,7 @@ pub(super) fn buffers(context: &Context<'_>) -> anyhow::Result<Grid> {
         jobs.extend(curves.map(|curve| (setting.clone(), Curve { tuning, ..curve })));
     };
     for jitter_ms in [100, 250] {
-        let links = Cs244::at(jitter_ms);
+        let links = Cs244::with_jitter(jitter_ms);
         let judged = Setting::cs244(links);
         let said = Setting { send: SEND_AS_SAID, ..judged };
         let ordered = Setting::cs244(Cs244 { overtaking: false, ..links });
@@ -178,7 +178,7 @@ pub(super) fn doubled(
 ) -> anyhow::Result<Vec<Row>> {
     const EACH: [Curve; 4] = [KERNEL, WIDE, NONE, CELLULAR];
     let at = |jitter_ms| {
-        let setting = Setting::cs244(Cs244::at(jitter_ms));
+        let setting = Setting::cs244(Cs244::with_jitter(jitter_ms));
         Setting { name: "doubled", receive: RECEIVE_DOUBLED, ..setting }
     };
     let mut jobs: Jobs = vec![(at(file.published.at[0].jitter_ms), WIFI)];

@@ -10,7 +10,7 @@ use super::curves::{
 };
 use super::density::{self, Runs, median_ratio, peak_ratio};
 use super::{Published, PublishedAt};
-use crate::estimate::{Asked, Estimate};
+use crate::estimate::{Estimate, RequiredRange};
 use crate::file::PaperFile;
 use crate::judge::Row;
 use crate::paper::Context;
@@ -57,25 +57,29 @@ pub(super) struct Judged {
 }
 
 /// Inputs to the rows.
-struct Made<'a> {
+struct RowInputs<'a> {
     runs: &'a Runs,
     master: u64,
     file: &'a PaperFile<Published>,
 }
 
 /// Measures and judges the curves.
-pub(super) fn judge(context: &Context<'_>, file: &PaperFile<Published>) -> anyhow::Result<Judged> {
-    let mut jobs: Jobs = vec![(Setting::cs244(Cs244::at(file.published.at[0].jitter_ms)), WIFI)];
+pub(super) fn judge_study(
+    context: &Context<'_>,
+    file: &PaperFile<Published>,
+) -> anyhow::Result<Judged> {
+    let mut jobs: Jobs =
+        vec![(Setting::cs244(Cs244::with_jitter(file.published.at[0].jitter_ms)), WIFI)];
     for at in &file.published.at {
-        let setting = Setting::cs244(Cs244::at(at.jitter_ms));
+        let setting = Setting::cs244(Cs244::with_jitter(at.jitter_ms));
         jobs.extend(EACH.map(|curve| (setting.clone(), curve)));
     }
     let long = lasts(context, LASTS);
     let tables = |runs: &Runs| -> anyhow::Result<[Vec<Row>; 3]> {
-        let made = Made { runs, master: context.master, file };
+        let made = RowInputs { runs, master: context.master, file };
         Ok([made.peaks()?, made.medians()?, made.claims()?])
     };
-    let (runs, _) = context.judge(
+    let (runs, _) = context.judge_part(
         PART,
         |root| measure(&jobs, long, root.seed),
         |runs| Ok(tables(runs)?.concat()),
@@ -84,7 +88,7 @@ pub(super) fn judge(context: &Context<'_>, file: &PaperFile<Published>) -> anyho
     Ok(Judged { runs, peaks, medians, claims })
 }
 
-impl Made<'_> {
+impl RowInputs<'_> {
     fn at(&self) -> impl Iterator<Item = (usize, &PublishedAt)> {
         self.file.published.at.iter().enumerate()
     }
@@ -163,7 +167,7 @@ impl Made<'_> {
             rows.extend(self.compare_with_wifi(place, at)?);
         }
         for (place, at) in self.at() {
-            rows.extend(self.without(place, at)?);
+            rows.extend(self.rows_without_mechanisms(place, at)?);
         }
         rows.extend(self.with_jitter()?);
         rows.extend(self.cellular()?);
@@ -194,25 +198,25 @@ impl Made<'_> {
             let ratio = median_ratio(self.runs, job, AT_WIFI);
             let published = at.both.p50_ms / at.wifi.p50_ms;
             let same = row("p50", published, &ratio)
-                .asked(Asked::at_most(about), approximate_requirement(about));
-            rows.push(Made::finished(same, curve));
+                .require_range(RequiredRange::at_most(about), approximate_requirement(about));
+            rows.push(RowInputs::finished(same, curve));
             if place > 0 {
                 continue;
             }
             let better = row("p50 (slightly better)", published, &ratio).at_most(1.0);
-            rows.push(Made::finished(better, curve));
+            rows.push(RowInputs::finished(better, curve));
             let tails = self.runs.ratio(|root| (root[job].p95_ms, root[AT_WIFI].p95_ms));
             let published = at.both.p95_ms / at.wifi.p95_ms;
             let tail = row("p95", published, &tails)
-                .asked(Asked::at_most(about), approximate_requirement(about));
-            rows.push(Made::finished(tail, curve));
+                .require_range(RequiredRange::at_most(about), approximate_requirement(about));
+            rows.push(RowInputs::finished(tail, curve));
         }
         Ok(rows)
     }
 
     /// "MPTCP without the optimization mechanisms is able to gain throughput by utilizing both
     /// links, but suffers from the additional latency of 3g."
-    fn without(&self, place: usize, at: &PublishedAt) -> anyhow::Result<Vec<Row>> {
+    fn rows_without_mechanisms(&self, place: usize, at: &PublishedAt) -> anyhow::Result<Vec<Row>> {
         let least = self.file.tolerance("without_over_with")?;
         let none = job(place, AT_NONE);
         let row = |what: String| Row::new(format!("jitter {} ms: {what}", at.jitter_ms));
@@ -247,7 +251,7 @@ impl Made<'_> {
                 .paper(rounded(at.none.peak_ms / at.both.peak_ms), "")
                 .estimate(&ratio, "")
                 .at_least(least);
-            rows.push(Made::finished(over, curve));
+            rows.push(RowInputs::finished(over, curve));
         }
         Ok(rows)
     }
@@ -270,7 +274,7 @@ impl Made<'_> {
                     .paper(rounded(at.both.p50_ms / all[0].both.p50_ms), "")
                     .estimate(&ratio, "")
                     .at_most(share);
-                rows.push(Made::finished(row, curve));
+                rows.push(RowInputs::finished(row, curve));
             }
         }
         for (place, at) in self.at().skip(1) {
@@ -284,7 +288,7 @@ impl Made<'_> {
             );
         }
         let last = all.len() - 1;
-        let closer = |roots: &[&Vec<super::curves::Seen>]| {
+        let closer = |roots: &[&Vec<super::curves::RunResult>]| {
             let sum = |job: usize| roots.iter().map(|root| root[job].p50_ms).sum::<f64>();
             let over = |place| sum(job(place, AT_NONE)) / sum(job(place, AT_CELLULAR));
             over(last) / over(0)

@@ -26,7 +26,7 @@ impl Margins {
     ///
     /// # Errors
     /// One is missing.
-    pub(crate) fn of<P>(file: &PaperFile<P>) -> anyhow::Result<Margins> {
+    pub(crate) fn from_file<P>(file: &PaperFile<P>) -> anyhow::Result<Margins> {
         Ok(Margins { share: file.tolerance("single_path")?, ms: file.tolerance("single_path_ms")? })
     }
 }
@@ -42,9 +42,9 @@ pub(crate) struct Bounds {
 
 impl Bounds {
     /// # Errors
-    /// Those of [`Bound::of`].
-    pub(crate) fn of(experiment: &Experiment, seed: u64) -> anyhow::Result<Bounds> {
-        Ok(Bounds { bound: Bound::of(experiment, seed)?, known: RefCell::default() })
+    /// Those of [`Bound::for_experiment`].
+    pub(crate) fn for_experiment(experiment: &Experiment, seed: u64) -> anyhow::Result<Bounds> {
+        Ok(Bounds { bound: Bound::for_experiment(experiment, seed)?, known: RefCell::default() })
     }
 
     fn latencies_ms(&self, messages: &[Message]) -> Vec<f64> {
@@ -81,7 +81,7 @@ fn finite(value: f64) -> Option<f64> {
 }
 
 impl Quantiles {
-    pub(crate) fn of(latencies: &Latencies) -> Quantiles {
+    pub(crate) fn from_latencies(latencies: &Latencies) -> Quantiles {
         let at = |share: f64| finite(quantile(&latencies.ours_ms, share));
         let ratio =
             |share: f64| finite(bound::ratio(&latencies.ours_ms, &latencies.bounds_ms, share));
@@ -98,7 +98,7 @@ impl Quantiles {
     /// Quantiles of a single value. Infinite: the message never arrived.
     #[cfg(test)]
     pub(crate) fn flat(ms: f64) -> Quantiles {
-        Quantiles::of(&Latencies { ours_ms: vec![ms], bounds_ms: vec![ms] })
+        Quantiles::from_latencies(&Latencies { ours_ms: vec![ms], bounds_ms: vec![ms] })
     }
 
     /// Median, 99 % and 99.9 % quantiles, ms. Infinite if messages never arrived.
@@ -147,7 +147,7 @@ impl Figure {
     }
 
     /// Value of this figure in the results of each workload.
-    pub(crate) fn of(self, echo: &Quantiles, burst: &Quantiles, goodput: f64) -> f64 {
+    pub(crate) fn value_in(self, echo: &Quantiles, burst: &Quantiles, goodput: f64) -> f64 {
         match self {
             Figure::EchoP50 => echo.all_ms()[0],
             Figure::EchoP99 => echo.all_ms()[1],
@@ -177,7 +177,7 @@ impl Latencies {
     ///
     /// # Errors
     /// No message was measured, or one was faster than possible.
-    pub(crate) fn of(
+    pub(crate) fn from_outcome(
         experiment: &Experiment,
         bounds: Option<&Bounds>,
         outcome: &Outcome,
@@ -225,7 +225,7 @@ pub(crate) struct Five {
 
 impl Five {
     pub(crate) fn figure(&self, figure: Figure) -> f64 {
-        figure.of(&self.echo, &self.burst, self.goodput)
+        figure.value_in(&self.echo, &self.burst, self.goodput)
     }
 }
 

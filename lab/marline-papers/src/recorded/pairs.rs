@@ -47,7 +47,7 @@ impl Recorded {
     }
 
     /// Description of the link that starts after this share of the recording.
-    fn from(&self, share: f64) -> anyhow::Result<String> {
+    fn description_from(&self, share: f64) -> anyhow::Result<String> {
         let start = self.period().mul_f64(share);
         Ok(match self {
             Recorded::Text { before, after, .. } => {
@@ -55,7 +55,8 @@ impl Recorded {
             }
             Recorded::Rates { steps, link } => {
                 let mut spec = DuplexSpec::clone(link);
-                spec.down.rate = RateSpec::Steps(steps.from(start).map_err(anyhow::Error::msg)?);
+                spec.down.rate =
+                    RateSpec::Steps(steps.starting_at(start).map_err(anyhow::Error::msg)?);
                 spec.to_string()
             }
         })
@@ -68,7 +69,10 @@ impl Pair {
     pub(crate) fn links(&self, rng: &mut impl Rng) -> anyhow::Result<[String; 2]> {
         let first = rng.unit();
         let second = if self.together { first } else { rng.unit() };
-        Ok([self.recordings[0].from(first)?, self.recordings[1].from(second)?])
+        Ok([
+            self.recordings[0].description_from(first)?,
+            self.recordings[1].description_from(second)?,
+        ])
     }
 }
 

@@ -16,14 +16,14 @@ pub(crate) struct Setup {
     pub(crate) burst: Pace,
     pub(crate) ping_link: String,
     pub(crate) train_link: String,
-    pub(crate) more: Vec<More>,
+    pub(crate) more: Vec<ExtraContestant>,
     pub(crate) recording: Vec<Recording>,
 }
 
 /// A way to use the paths, in addition to the schedulers of the registry.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct More {
+pub(crate) struct ExtraContestant {
     pub(crate) name: String,
     pub(crate) scheduler: String,
     pub(crate) congestion: Option<String>,

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::measure::thousandth;
 
 /// Ratio to the median of the run above which a message is late.
-const LATE: f64 = 2.0;
+const LATE_RATIO: f64 = 2.0;
 
 /// Two runs with the same messages.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -24,9 +24,9 @@ pub(super) struct Pair {
 
 impl Pair {
     /// Pair of two lists of round-trip times, both in the order of the messages.
-    pub(super) fn of(first: &[f64], second: &[f64]) -> Pair {
+    pub(super) fn from_lists(first: &[f64], second: &[f64]) -> Pair {
         let late = |list: &[f64]| {
-            let limit = LATE * marline_sim::median(list);
+            let limit = LATE_RATIO * marline_sim::median(list);
             list.iter().map(|ms| *ms > limit).collect::<Vec<bool>>()
         };
         let mut counts = [0; 4];
@@ -79,16 +79,16 @@ mod tests {
     #[test]
     fn correlation_is_one_with_itself_and_minus_one_where_one_is_late_when_the_other_is_not() {
         let first = [10.0, 10.0, 10.0, 40.0, 10.0, 10.0];
-        let same = Pair::of(&first, &first);
+        let same = Pair::from_lists(&first, &first);
         assert!((same.correlation() - 1.0).abs() < 1e-9, "{same:?}");
         assert!((Pair::lateness_correlation([&same].into_iter()) - 1.0).abs() < 1e-9);
         assert_eq!(same.first_sooner(), (0, 6));
-        let calm = Pair::of(&first, &[10.0; 6]);
+        let calm = Pair::from_lists(&first, &[10.0; 6]);
         assert_eq!(calm.correlation(), 0.0);
         assert_eq!(Pair::lateness_correlation([&calm].into_iter()), 0.0);
         // Alternating lateness gives a weak negative correlation, as for two rare events that exclude each other.
         let other = [10.0, 40.0, 10.0, 10.0, 10.0, 10.0];
-        let turn = Pair::of(&first, &other);
+        let turn = Pair::from_lists(&first, &other);
         assert!((turn.correlation() + 0.2).abs() < 1e-9, "{turn:?}");
         assert!((Pair::lateness_correlation([&turn].into_iter()) + 0.2).abs() < 1e-9);
     }

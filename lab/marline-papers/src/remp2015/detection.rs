@@ -72,15 +72,15 @@ impl Case {
     /// Experiment of a root, and the time at which the WiFi dies, s.
     fn experiment(&self, count: usize, root: &Root) -> (Experiment, Option<f64>) {
         match self.place {
-            Place::Home(wifi) => (links::home(wifi, LTE, count), None),
+            Place::Home(wifi) => (links::home_experiment(wifi, LTE, count), None),
             Place::Train => (links::train(Coincidence::Never, count, root.seed), None),
             Place::Leaving(farewell) => {
                 let at_s = links::death_s(count, &mut root.rng("death of the WiFi"));
-                (links::leaving(farewell, count, at_s), Some(at_s))
+                (links::leaving_experiment(farewell, count, at_s), Some(at_s))
             }
             Place::World(number) => {
                 let world = World::number(number);
-                (links::home(&world.wifi(), &world.lte(), count), None)
+                (links::home_experiment(&world.wifi(), &world.lte(), count), None)
             }
         }
     }
@@ -114,7 +114,12 @@ struct Degrees {
 }
 
 impl Degrees {
-    fn of(case: &Case, count: usize, root: &Root, schedulers: &[&str]) -> anyhow::Result<Degrees> {
+    fn measure(
+        case: &Case,
+        count: usize,
+        root: &Root,
+        schedulers: &[&str],
+    ) -> anyhow::Result<Degrees> {
         let (experiment, death_s) = case.experiment(count, root);
         let mut degrees = Degrees { runs: Vec::new(), near_ms: Vec::new(), bound_ms: None };
         for name in schedulers {
@@ -158,10 +163,10 @@ pub(super) fn run(
     let count = context.count(links::MESSAGES);
     let mut rows = Vec::new();
     for case in &CASES {
-        let (_, of_case) = context.judge(
+        let (_, of_case) = context.judge_part(
             Part::new(case.part, 60, 2_400),
-            |root| Degrees::of(case, count, root, &JUDGED),
-            |samples| judge(file, case, samples, context.master),
+            |root| Degrees::measure(case, count, root, &JUDGED),
+            |samples| judge_case(file, case, samples, context.master),
         )?;
         rows.extend(of_case);
     }
@@ -176,7 +181,7 @@ pub(super) fn run(
     degrees(context, count, result)
 }
 
-fn judge(
+fn judge_case(
     file: &PaperFile<Published>,
     case: &Case,
     samples: &Samples<Degrees>,
@@ -243,7 +248,7 @@ fn degrees(context: &Context<'_>, count: usize, result: &mut Reproduction) -> an
     let shown = &CASES[..6];
     let part = Part::fixed("degrees", 20);
     let all = context.sample(part, |root| {
-        shown.iter().map(|case| Degrees::of(case, count, root, &SCHEDULERS)).collect()
+        shown.iter().map(|case| Degrees::measure(case, count, root, &SCHEDULERS)).collect()
     })?;
     let cell = |of: &Estimate| Value::estimated(of, "");
     for (number, case) in shown.iter().enumerate() {

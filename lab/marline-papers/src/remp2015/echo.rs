@@ -7,9 +7,11 @@ use serde::{Deserialize, Serialize};
 
 use super::correlation::Pair;
 use super::links::{self, Coincidence, TRAIN_PATHS};
-use super::measure::{self, Echoes, Moments, STATISTICS, bound_ms, mapped, over, thousandth};
+use super::measure::{
+    self, Echoes, Moments, STATISTICS, bound_ms, mapped, pooled_estimate, thousandth,
+};
 use super::published::{Published, RoundTrips};
-use crate::estimate::{Asked, Samples};
+use crate::estimate::{RequiredRange, Samples};
 use crate::file::PaperFile;
 use crate::judge::Row;
 use crate::paper::Context;
@@ -58,7 +60,7 @@ struct Scene {
 }
 
 impl Scene {
-    fn of(experiment: &Experiment, paths: [&str; 2], root: &Root) -> anyhow::Result<Scene> {
+    fn new(experiment: &Experiment, paths: [&str; 2], root: &Root) -> anyhow::Result<Scene> {
         let (mut runs, mut messages) = (Vec::new(), Vec::new());
         for variant in &variants(paths) {
             let (of_run, echoes) = measure::run(experiment, variant, root)?;
@@ -67,7 +69,7 @@ impl Scene {
         }
         let bound_ms = bound_ms(experiment, root, &messages[0])?;
         let run = |echoes: Echoes| {
-            let moments = Moments::of(&echoes.latencies_ms);
+            let moments = Moments::from_latencies(&echoes.latencies_ms);
             let drawn = if root.number < DRAWN { echoes.latencies_ms } else { Vec::new() };
             Run {
                 moments,
@@ -80,7 +82,7 @@ impl Scene {
             |run: &[Message]| run.iter().map(|message| message.latency_ms).collect::<Vec<f64>>();
         Ok(Scene {
             runs: runs.into_iter().map(run).collect(),
-            pair: Pair::of(&latencies(&messages[0]), &latencies(&messages[1])),
+            pair: Pair::from_lists(&latencies(&messages[0]), &latencies(&messages[1])),
             course: if root.number == 0 { course(&messages) } else { Vec::new() },
         })
     }
@@ -105,10 +107,10 @@ pub(super) fn run(
     result: &mut Reproduction,
 ) -> anyhow::Result<()> {
     let count = context.count(links::MESSAGES);
-    let home = links::home(links::WIFI, links::LTE, count);
-    let (samples, rows) = context.judge(
+    let home = links::home_experiment(links::WIFI, links::LTE, count);
+    let (samples, rows) = context.judge_part(
         Part::new("home", 100, 1200),
-        |root| Scene::of(&home, ["wifi", "lte"], root),
+        |root| Scene::new(&home, ["wifi", "lte"], root),
         |samples| home_rows(file, samples, context.master),
     )?;
     result.tables.push(Table::new("home", "Experiment 1: WiFi and LTE at home", rows));
@@ -119,13 +121,14 @@ pub(super) fn run(
     let train = |coincidence| {
         move |root: &Root| {
             let experiment = links::train(coincidence, count, root.seed);
-            Scene::of(&experiment, TRAIN_PATHS, root)
+            Scene::new(&experiment, TRAIN_PATHS, root)
         }
     };
-    let (samples, rows) =
-        context.judge(Part::new("train", 100, 20_000), train(Coincidence::Never), |samples| {
-            train_rows(file, samples, context.master)
-        })?;
+    let (samples, rows) = context.judge_part(
+        Part::new("train", 100, 20_000),
+        train(Coincidence::Never),
+        |samples| train_rows(file, samples, context.master),
+    )?;
     result.tables.push(Table::new("train", "Experiment 2: two LTE connections in a train", rows));
     let names = ["LTE 1", "LTE 2", "ReMP"];
     let title = "Round trips in the train";
@@ -135,7 +138,7 @@ pub(super) fn run(
 
     let mut grid = coincidence_grid();
     coincidence_row(&mut grid, "never both at once", &samples, context.master);
-    let (samples, rows) = context.judge(
+    let (samples, rows) = context.judge_part(
         Part::new("train-independent", 100, 20_000),
         train(Coincidence::Share(0.0)),
         |samples| independent_rows(file, samples, context.master),
@@ -176,7 +179,7 @@ fn round_trips(
     let bounded: Vec<f64> = bounded.collect();
     let mut rows = Vec::new();
     for ((paper, (what, of)), fitted) in paper.columns().into_iter().zip(STATISTICS).zip(fitted) {
-        let estimate = over(moments, |all| of(&all[place]));
+        let estimate = pooled_estimate(moments, |all| of(&all[place]));
         let row = Row::new(format!("{name}: {what}"))
             .paper(paper, "ms")
             .estimate(&estimate, "ms")
@@ -192,7 +195,7 @@ fn round_trips(
 }
 
 /// Reduction of one value relative to another, percent.
-fn cut(mine: f64, other: f64) -> f64 {
+fn reduction_percent(mine: f64, other: f64) -> f64 {
     100.0 * (1.0 - mine / other)
 }
 
@@ -213,9 +216,13 @@ fn home_rows(
     ] {
         rows.extend(round_trips(&named, samples, &moments, share));
     }
-    let average = over(&moments, |[wifi, _, remp]| cut(remp.average(), wifi.average()));
-    let worst = over(&moments, |[wifi, _, remp]| cut(remp.worst(), wifi.worst()));
-    let worst_of_lte = over(&moments, |[_, lte, remp]| cut(remp.worst(), lte.worst()));
+    let average = pooled_estimate(&moments, |[wifi, _, remp]| {
+        reduction_percent(remp.average(), wifi.average())
+    });
+    let worst =
+        pooled_estimate(&moments, |[wifi, _, remp]| reduction_percent(remp.worst(), wifi.worst()));
+    let worst_of_lte =
+        pooled_estimate(&moments, |[_, lte, remp]| reduction_percent(remp.worst(), lte.worst()));
     rows.push(
         Row::new("ReMP: average less than WiFi's by")
             .paper(paper.cut_against_wifi, "%")
@@ -224,13 +231,13 @@ fn home_rows(
     );
     rows.push(
         Row::new("ReMP: worst less than WiFi's by")
-            .paper(cut(paper.remp.worst, paper.wifi.worst), "%")
+            .paper(reduction_percent(paper.remp.worst, paper.wifi.worst), "%")
             .estimate(&worst, "%")
             .at_least(paper.worst_cut_against_wifi_said),
     );
     rows.push(
         Row::new("ReMP: worst less than LTE's by")
-            .paper(cut(paper.remp.worst, paper.lte.worst), "%")
+            .paper(reduction_percent(paper.remp.worst, paper.lte.worst), "%")
             .estimate(&worst_of_lte, "%")
             .at_least(paper.worst_cut_against_lte_said),
     );
@@ -245,7 +252,7 @@ fn link_rows(
     moments: &Samples<[Moments; 3]>,
 ) -> Vec<Row> {
     let lost = |place: usize| samples.mean(move |root| 100.0 * root.runs[place].lost);
-    let later = over(moments, |[wifi, lte, _]| lte.average() - wifi.average());
+    let later = pooled_estimate(moments, |[wifi, lte, _]| lte.average() - wifi.average());
     let first = samples.share(|root| root.pair.first_sooner());
     let correlation = samples.mean(|root| root.pair.correlation());
     vec![
@@ -280,7 +287,7 @@ fn better(first: f64, second: f64) -> f64 {
 }
 
 /// Average of redundancy, in percent of that of the better connection.
-fn left(all: [Moments; 3]) -> f64 {
+fn remaining_percent(all: [Moments; 3]) -> f64 {
     100.0 * all[2].average() / better(all[0].average(), all[1].average())
 }
 
@@ -309,12 +316,12 @@ fn train_rows(
     rows.push(
         Row::new("ReMP: share of the better connection's average that is left")
             .paper(paper.train_share_left, "%")
-            .estimate(&over(&moments, left), "%")
+            .estimate(&pooled_estimate(&moments, remaining_percent), "%")
             .at_most(100.0 - file.tolerance("train_cut_percent")?)
             .fitted("both averages were fitted; judged below, with independent connections")
             .remark("the text has \"more than halves (48.8 %)\": the share that is left"),
     );
-    let factor = over(&moments, sigma_factor);
+    let factor = pooled_estimate(&moments, sigma_factor);
     let papers = better(paper.train_lte1.sigma, paper.train_lte2.sigma) / paper.train_remp.sigma;
     rows.push(
         Row::new("ReMP: standard deviation smaller by a factor of")
@@ -344,9 +351,10 @@ fn correlation_rows(samples: &Samples<Scene>, most: Option<f64>) -> Vec<Row> {
     let row = |(what, estimate)| {
         let row = Row::new(what).paper_claim("nearly none").estimate(&estimate, "");
         match most {
-            Some(most) => {
-                row.asked(Asked { least: -most, most }, format!("between -{most} and {most}"))
-            }
+            Some(most) => row.require_range(
+                RequiredRange { least: -most, most },
+                format!("between -{most} and {most}"),
+            ),
             None => row.remark("imposed: never both without connection at once"),
         }
     };
@@ -368,7 +376,7 @@ fn independent_rows(
     rows.push(
         Row::new("ReMP: share of the better connection's average that is left")
             .paper(paper.train_share_left, "%")
-            .estimate(&over(&moments, left), "%")
+            .estimate(&pooled_estimate(&moments, remaining_percent), "%")
             .at_most(50.0)
             .remark(
                 "asked is what the text says: more than halves; the cells are those fitted above",
@@ -377,7 +385,7 @@ fn independent_rows(
     rows.push(
         Row::new("ReMP: standard deviation smaller by a factor of")
             .paper_claim("11.5 in its table, 19 in its text")
-            .estimate(&over(&moments, sigma_factor), "")
+            .estimate(&pooled_estimate(&moments, sigma_factor), "")
             .at_least(file.tolerance("train_sigma_factor")?),
     );
     Ok(rows)
@@ -406,12 +414,12 @@ fn coincidence_row(grid: &mut Grid, name: &str, samples: &Samples<Scene>, master
     let estimates = [
         samples.mean(|root| root.pair.correlation()),
         samples.estimate(late),
-        over(&moments, |all| all[0].average()),
-        over(&moments, |all| all[1].average()),
-        over(&moments, |all| all[2].average()),
-        over(&moments, |all| all[2].worst()),
-        over(&moments, left),
-        over(&moments, sigma_factor),
+        pooled_estimate(&moments, |all| all[0].average()),
+        pooled_estimate(&moments, |all| all[1].average()),
+        pooled_estimate(&moments, |all| all[2].average()),
+        pooled_estimate(&moments, |all| all[2].worst()),
+        pooled_estimate(&moments, remaining_percent),
+        pooled_estimate(&moments, sigma_factor),
     ];
     let cell = |estimate: &crate::estimate::Estimate| Value::estimated(estimate, "");
     let words = [Value::Text(name.to_owned())];

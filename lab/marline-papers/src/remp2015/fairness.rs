@@ -30,7 +30,7 @@ use crate::value::Value;
 /// packets in lockstep.
 const BOTTLENECK: &str = "rate=10M,delay=20ms,queue=40ms,jitter=1ms";
 /// Time at the start that is not evaluated, and the length of a run.
-const SETTLED: Duration = Duration::from_secs(10);
+const WARM_UP: Duration = Duration::from_secs(10);
 const LENGTH: Duration = Duration::from_secs(40);
 
 /// Bytes of a burst and time between bursts: 3.2 Mbit/s.
@@ -134,7 +134,7 @@ fn rates(load: Load, variant: &Variant, length: Duration, root: &Root) -> anyhow
             subflows.map(|subflow| subflow.bytes_sent).sum::<u64>()
         })
     };
-    let settled = SETTLED.min(length / 4);
+    let settled = WARM_UP.min(length / 4);
     let (from, to) = (Instant::ZERO + settled, Instant::ZERO + length);
     paths.world.run_until(from);
     let before = sent(&paths);
@@ -192,7 +192,7 @@ pub(super) fn run(
 ) -> anyhow::Result<()> {
     let length = context.length(LENGTH);
     let least = 1.0 - file.tolerance("tcp_share")?;
-    let (samples, rows) = context.judge(
+    let (samples, rows) = context.judge_part(
         Part::new("fairness", 20, 60),
         |root| measure(length, root),
         |samples| Ok(rows(samples, least)),

@@ -65,13 +65,13 @@ fn event(at_s: f64, path: &str, command: String) -> Event {
 }
 
 /// Echoes at home with `count` messages.
-pub(super) fn home(wifi: &str, lte: &str, count: usize) -> Experiment {
+pub(super) fn home_experiment(wifi: &str, lte: &str, count: usize) -> Experiment {
     Experiment::over(&[("wifi", wifi), ("lte", lte)], echoes(count))
 }
 
 /// Echoes at home over the links of the study.
 pub(crate) fn home_echoes(count: usize) -> Experiment {
-    home(WIFI, LTE, count)
+    home_experiment(WIFI, LTE, count)
 }
 
 /// Echoes in the train, with connections that never fail at the same time, as the authors observed.
@@ -94,8 +94,8 @@ pub(super) fn death_s(count: usize, rng: &mut impl Rng) -> f64 {
 }
 
 /// Echoes at home until the WiFi ends.
-pub(super) fn leaving(farewell: WifiEnd, count: usize, death_s: f64) -> Experiment {
-    let mut experiment = home(WIFI, LTE, count);
+pub(super) fn leaving_experiment(farewell: WifiEnd, count: usize, death_s: f64) -> Experiment {
+    let mut experiment = home_experiment(WIFI, LTE, count);
     let events = &mut experiment.scenario.events;
     if farewell == WifiEnd::Fading {
         for (before_s, loss) in [(3.0, 10), (2.0, 25), (1.0, 50)] {

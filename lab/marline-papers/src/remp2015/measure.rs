@@ -10,7 +10,7 @@ use crate::estimate::{Estimate, Samples};
 use crate::roots::Root;
 
 /// Maximum time to wait for the last answers.
-const PATIENCE: Duration = Duration::from_secs(120);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Number of roots that are compared with the clairvoyant bound. With changing links it takes longer than the run.
 const BOUNDED: usize = 8;
@@ -35,7 +35,7 @@ pub(super) fn run(
     root: &Root,
 ) -> anyhow::Result<(Vec<Message>, Echoes)> {
     let mut experiment = experiment.clone();
-    experiment.patience = PATIENCE;
+    experiment.patience = ANSWER_TIMEOUT;
     let outcome = simulate(&experiment, variant, root.seed)?;
     if let Some(missing) = &outcome.incomplete {
         anyhow::bail!("{}, root {}: {missing}", variant.name, root.seed);
@@ -75,7 +75,7 @@ pub(super) fn bound_ms(
     if root.number >= BOUNDED {
         return Ok(None);
     }
-    let bounds = Bound::of(&lossless(experiment), root.seed)?.latencies_ms(messages);
+    let bounds = Bound::for_experiment(&lossless(experiment), root.seed)?.latencies_ms(messages);
     Ok(Some(marline_sim::mean(&bounds)))
 }
 
@@ -112,7 +112,7 @@ pub(super) struct Moments {
 }
 
 impl Moments {
-    pub(super) fn of(latencies_ms: &[f64]) -> Moments {
+    pub(super) fn from_latencies(latencies_ms: &[f64]) -> Moments {
         Moments {
             count: latencies_ms.len() as f64,
             sum: latencies_ms.iter().sum(),
@@ -166,7 +166,7 @@ pub(super) fn mapped<T, U>(samples: &Samples<T>, master: u64, of: impl Fn(&T) ->
 }
 
 /// Estimate of a statistic of several contestants' messages, pooled over the roots.
-pub(super) fn over<const N: usize>(
+pub(super) fn pooled_estimate<const N: usize>(
     samples: &Samples<[Moments; N]>,
     of: impl Fn([Moments; N]) -> f64,
 ) -> Estimate {
@@ -269,7 +269,8 @@ mod tests {
     #[test]
     fn moments_of_runs_together_are_those_of_all_messages() {
         let (first, second) = (vec![1.0, 2.0, 3.0], vec![6.0]);
-        let all = Moments::pooled([&first, &second].into_iter().map(|run| Moments::of(run)));
+        let all =
+            Moments::pooled([&first, &second].into_iter().map(|run| Moments::from_latencies(run)));
         assert_eq!((all.average(), all.worst()), (3.0, 4.5));
         assert!((all.sigma() - 3.5_f64.sqrt()).abs() < 1e-12);
     }

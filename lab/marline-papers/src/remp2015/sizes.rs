@@ -98,7 +98,7 @@ pub(super) fn run(context: &Context<'_>, result: &mut Reproduction) -> anyhow::R
         for (size, (bytes, count, gap_ms)) in SIZES.iter().enumerate() {
             // Losses drawn per packet do not change the bound, and the links are otherwise constant.
             let lossless = experiment(*bytes, 0, *count, *gap_ms);
-            let bound_ms = Bound::of(&lossless, context.master)?.latency_ms(0.0, 1);
+            let bound_ms = Bound::for_experiment(&lossless, context.master)?.latency_ms(0.0, 1);
             for (place, name) in SCHEDULERS.iter().enumerate() {
                 let runs = samples.all().iter().map(|root| &root[at][size][place]);
                 let tail = Tail::new(runs.map(|cell| cell.times_ms.as_slice()));

@@ -17,7 +17,7 @@ use marline_time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 
 use super::links::{self, BYTES, Coincidence, TRAIN_PATHS};
-use super::measure::{Moments, STATISTICS, mapped, over};
+use super::measure::{Moments, STATISTICS, mapped, pooled_estimate};
 use super::published::{Published, RoundTrips};
 use crate::estimate::Samples;
 use crate::file::PaperFile;
@@ -38,7 +38,12 @@ pub(super) struct Arrivals {
 
 impl Arrivals {
     /// Arrivals of a path in a log of one connection whose messages and answers have `bytes` bytes.
-    pub(super) fn of(segments: &[Segment], path: usize, bytes: u32, count: usize) -> Arrivals {
+    pub(super) fn from_segments(
+        segments: &[Segment],
+        path: usize,
+        bytes: u32,
+        count: usize,
+    ) -> Arrivals {
         let way = |from_client| {
             let of_way = |segment: &&Segment| {
                 segment.path == path && segment.from_client == from_client && segment.payload > 0
@@ -136,9 +141,9 @@ struct Captured {
 impl Captured {
     fn run(experiment: &Experiment, variant: &Variant, root: &Root) -> anyhow::Result<Captured> {
         const STEP: Duration = Duration::from_millis(500);
-        const PATIENCE: Duration = Duration::from_secs(120);
+        const ANSWER_TIMEOUT: Duration = Duration::from_secs(120);
         let mut paths = stage(experiment, variant, root.seed)?;
-        let log = SegmentLog::of(&paths);
+        let log = SegmentLog::for_paths(&paths);
         paths.world.observe(Box::new(log));
         let count = experiment.workload().count().unwrap_or(0) as usize;
         let end = START + experiment.workload().lasts(root.seed);
@@ -146,7 +151,7 @@ impl Captured {
         let read = |paths: &marline_sim::Paths| {
             paths.client_report(0).map_or(0, |report| report.received.len())
         };
-        while read(&paths) < count && paths.world.now() < end + PATIENCE {
+        while read(&paths) < count && paths.world.now() < end + ANSWER_TIMEOUT {
             let next = paths.world.now() + STEP;
             paths.world.run_until(next);
         }
@@ -163,7 +168,7 @@ impl Captured {
     }
 
     fn arrivals(&self, path: usize) -> Arrivals {
-        Arrivals::of(&self.segments, path, BYTES, self.sent_ms.len())
+        Arrivals::from_segments(&self.segments, path, BYTES, self.sent_ms.len())
     }
 }
 
@@ -180,7 +185,7 @@ struct Compared {
 }
 
 impl Compared {
-    fn of(experiment: &Experiment, paths: [&str; 2], root: &Root) -> anyhow::Result<Compared> {
+    fn measure(experiment: &Experiment, paths: [&str; 2], root: &Root) -> anyhow::Result<Compared> {
         let [first, second, both] = super::echo::variants(paths);
         let singles =
             [Captured::run(experiment, &first, root)?, Captured::run(experiment, &second, root)?];
@@ -197,8 +202,13 @@ impl Compared {
         let known = |path: usize| computed[path].iter().copied().flatten().collect::<Vec<f64>>();
         let together = redundant(&both.sent_ms, [&of_singles[0], &of_singles[1]]);
         Ok(Compared {
-            run: [&singles[0], &singles[1], &both].map(|run| Moments::of(&run.latencies_ms)),
-            what_if: [Moments::of(&known(0)), Moments::of(&known(1)), Moments::of(&together)],
+            run: [&singles[0], &singles[1], &both]
+                .map(|run| Moments::from_latencies(&run.latencies_ms)),
+            what_if: [
+                Moments::from_latencies(&known(0)),
+                Moments::from_latencies(&known(1)),
+                Moments::from_latencies(&together),
+            ],
             missing,
             messages: both.sent_ms.len() as u64,
         })
@@ -212,14 +222,14 @@ pub(super) fn run(
 ) -> anyhow::Result<()> {
     let count = context.count(links::MESSAGES);
     let paper = &file.published;
-    let home = links::home(links::WIFI, links::LTE, count);
+    let home = links::home_experiment(links::WIFI, links::LTE, count);
     let wifi = Some("the links at home, to the same numbers by plain TCP");
     let names = ["WiFi", "LTE", "ReMP"];
     let published = [paper.wifi, paper.lte, paper.remp];
     let fitted = [[wifi; 3], [wifi, None, wifi]];
-    let (_, rows) = context.judge(
+    let (_, rows) = context.judge_part(
         Part::new("what-if-home", 60, 6_000),
-        |root| Compared::of(&home, ["wifi", "lte"], root),
+        |root| Compared::measure(&home, ["wifi", "lte"], root),
         |samples| rows(file, samples, context.master, names, published, fitted),
     )?;
     let title = "What-if values from captures at home: computed as the paper did, and compared with \
@@ -229,11 +239,11 @@ pub(super) fn run(
     let published = [paper.train_lte1, paper.train_lte2, paper.train_remp];
     let cells = Some("the cells, to the averages by plain TCP");
     let fitted = [[cells, None, None]; 2];
-    let (_, rows) = context.judge(
+    let (_, rows) = context.judge_part(
         Part::new("what-if-train", 60, 6_000),
         |root| {
             let train = links::train(Coincidence::Never, count, root.seed);
-            Compared::of(&train, TRAIN_PATHS, root)
+            Compared::measure(&train, TRAIN_PATHS, root)
         },
         |samples| self::rows(file, samples, context.master, names, published, fitted),
     )?;
@@ -262,7 +272,7 @@ fn rows(
         {
             let row = Row::new(format!("{name} alone, computed from ReMP's capture: {kind}"))
                 .paper(paper, "ms")
-                .estimate(&over(&moments, |all| of(&all[3 + path])), "ms")
+                .estimate(&pooled_estimate(&moments, |all| of(&all[3 + path])), "ms")
                 .within(share);
             rows.push(match fitted {
                 Some(what) => row.fitted(*what),
@@ -270,7 +280,7 @@ fn rows(
             });
         }
         for (kind, of) in STATISTICS {
-            let difference = over(&moments, |all| of(&all[3 + path]) - of(&all[path]));
+            let difference = pooled_estimate(&moments, |all| of(&all[3 + path]) - of(&all[path]));
             let what = format!("{name} alone, computed less what plain TCP has: {kind}");
             rows.push(Row::new(what).estimate(&difference, "ms"));
         }
@@ -281,8 +291,8 @@ fn rows(
     }
     let most = file.tolerance("what_if")?;
     for (kind, of) in STATISTICS {
-        let difference = over(&moments, |all| of(&all[5]) - of(&all[2]));
-        let ratio = over(&moments, |all| of(&all[5]) / of(&all[2]));
+        let difference = pooled_estimate(&moments, |all| of(&all[5]) - of(&all[2]));
+        let ratio = pooled_estimate(&moments, |all| of(&all[5]) / of(&all[2]));
         let what =
             format!("ReMP, computed from the single paths' captures over what it has: {kind}");
         let remark = format!(
@@ -333,7 +343,7 @@ mod tests {
     #[test]
     fn captures_of_runs_match_the_latencies_of_the_program() {
         let root = Root { number: 0, seed: 11 };
-        let experiment = links::home(links::WIFI_INDEPENDENT, links::LTE, 200);
+        let experiment = links::home_experiment(links::WIFI_INDEPENDENT, links::LTE, 200);
         let [wifi, _, both] = super::super::echo::variants(["wifi", "lte"]);
         let near = |a: f64, b: f64| (a - b).abs() < 1e-3;
         let one = Captured::run(&experiment, &wifi, &root).expect("a run");

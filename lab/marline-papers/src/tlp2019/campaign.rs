@@ -79,7 +79,7 @@ impl Case {
         windows: Windows,
         death: Duration,
     ) -> anyhow::Result<Spot> {
-        let part = self.place.part(self.app, number);
+        let part = self.place.max_share(self.app, number);
         let drawn = Trace::new(self.app, number, root.seed, death, part.is_some());
         let trace = Trace { wlan_mbit: self.wlan_mbit, ..drawn };
         let mut rng = root.rng(&format!("{}/{number}/{repetition}", self.app.name()));
@@ -129,28 +129,32 @@ pub(super) fn measure(
 }
 
 /// Samples of one setting.
-pub(super) struct Of<'a> {
+pub(super) struct SettingSamples<'a> {
     pub(super) setting: Setting,
     samples: &'a Samples<Sample>,
     index: usize,
 }
 
 /// The settings with their samples.
-pub(super) fn each<'a>(
+pub(super) fn setting_samples<'a>(
     settings: &'a [Setting],
     samples: &'a Samples<Sample>,
-) -> impl Iterator<Item = Of<'a>> {
-    let of = move |(index, setting): (usize, &Setting)| Of { setting: *setting, samples, index };
+) -> impl Iterator<Item = SettingSamples<'a>> {
+    let of = move |(index, setting): (usize, &Setting)| SettingSamples {
+        setting: *setting,
+        samples,
+        index,
+    };
     settings.iter().enumerate().map(of)
 }
 
-impl Of<'_> {
+impl SettingSamples<'_> {
     pub(super) fn name(&self) -> String {
         let Setting { case, windows } = self.setting;
         match (case.app, case.place) {
             // A burst of one packet has no inside.
-            (App::Docs, _) => format!("{}, {}", case.app.name(), windows.words()),
-            _ => format!("{}, {}, {}", case.app.name(), case.place.words(), windows.words()),
+            (App::Docs, _) => format!("{}, {}", case.app.name(), windows.text()),
+            _ => format!("{}, {}, {}", case.app.name(), case.place.text(), windows.text()),
         }
     }
 

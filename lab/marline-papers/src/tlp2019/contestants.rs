@@ -27,7 +27,7 @@ pub(super) enum Windows {
 impl Windows {
     pub(super) const ALL: [Windows; 2] = [Windows::Kept, Windows::Restarted];
 
-    pub(super) const fn words(self) -> &'static str {
+    pub(super) const fn text(self) -> &'static str {
         match self {
             Windows::Kept => "windows kept",
             Windows::Restarted => "restart after idle",

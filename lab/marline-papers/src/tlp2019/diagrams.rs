@@ -64,7 +64,7 @@ fn diagram(drawn: &DiagramSpec, variant: &Variant) -> anyhow::Result<marline_lab
     let trace = Trace { bursts, rtts_ms: (13.0, 85.0), wlan_mbit: WLAN_MBIT };
     let dies = if drawn.within { begins + LATE } else { begins - EARLY };
     let mut paths = scene(&trace, &Repetition { seed: 5, dies }, variant)?;
-    let log = SegmentLog::of(&paths);
+    let log = SegmentLog::for_paths(&paths);
     paths.world.observe(Box::new(log));
     paths.world.run_until(START + begins + Duration::from_secs(2));
     let log = paths.world.observer::<SegmentLog>().context("no observer was set")?;
@@ -80,7 +80,7 @@ fn diagram(drawn: &DiagramSpec, variant: &Variant) -> anyhow::Result<marline_lab
     // On a dead path, the first retransmission is the probe and the second is due to the timer.
     for (at, timer) in repeats(log.segments(), before).into_iter().zip(["PTO", "RTO"]) {
         let at_ms = at.since(zero).as_secs_f64() * 1e3;
-        diagram = diagram.note(WLAN, false, at_ms, timer);
+        diagram = diagram.add_note(WLAN, false, at_ms, timer);
     }
     let name = format!("timing-{}-{}", drawn.name, variant.name.to_lowercase());
     let caption = format!(

@@ -15,7 +15,7 @@ use crate::paper::Context;
 /// Bursts before the evaluated one, after which windows and timers are stable.
 pub(super) const BEFORE: usize = 15;
 const GAP: Duration = Duration::from_secs(1);
-const PATIENCE: Duration = Duration::from_secs(30);
+const BURST_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Bursts of one size over WLAN and 4G.
 #[derive(Clone, Debug)]
@@ -42,17 +42,17 @@ impl BurstExperiment {
     /// Bursts of `bytes` bytes over paths whose round-trip times are drawn from the seed, as in the traces. A
     /// quick look has fewer bursts before the evaluated one.
     pub(super) fn new(context: &Context<'_>, bytes: u64, seed: u64) -> BurstExperiment {
-        BurstExperiment::after(context.count(BEFORE), bytes, seed)
+        BurstExperiment::with_bursts_before(context.count(BEFORE), bytes, seed)
     }
 
     /// Same bursts, with `before` of them before the evaluated one.
-    pub(super) fn after(before: usize, bytes: u64, seed: u64) -> BurstExperiment {
+    pub(super) fn with_bursts_before(before: usize, bytes: u64, seed: u64) -> BurstExperiment {
         let rtts_ms = round_trips_ms(&mut SeedTree::new(seed).stream("drill"));
         let times = (1..=before as u32 + 1).map(|number| GAP * number);
         let bursts = times.map(|at| (at, bytes)).collect();
         let trace = Trace { bursts, rtts_ms, wlan_mbit: WLAN_MBIT };
         // WLAN does not die.
-        let repetition = Repetition { seed, dies: GAP * (before as u32 + 1) + PATIENCE * 2 };
+        let repetition = Repetition { seed, dies: GAP * (before as u32 + 1) + BURST_TIMEOUT * 2 };
         BurstExperiment { trace, repetition, before, overtaking_ms: 0.0 }
     }
 
@@ -63,13 +63,13 @@ impl BurstExperiment {
         let begins = START + GAP * (self.before as u32 + 1);
         paths.world.run_until(begins - Duration::from_millis(20));
         self.prepare(&mut paths, lost)?;
-        let watch = Watch::of(&paths);
+        let watch = Watch::new(&paths);
         paths.world.observe(Box::new(watch));
         let before = duplicates(&paths);
         let read = |paths: &Paths| {
             paths.client_report(0).and_then(|report| report.received.get(self.before).copied())
         };
-        let limit = begins + PATIENCE;
+        let limit = begins + BURST_TIMEOUT;
         while read(&paths).is_none() && paths.world.now() < limit {
             paths.world.run_until(paths.world.now() + Duration::from_millis(50));
         }

@@ -3,7 +3,7 @@
 
 use marline_lab::figure::{Plot, cdf};
 
-use super::campaign::{Case, Of, Pair, each, measure, settings};
+use super::campaign::{Case, Pair, SettingSamples, measure, setting_samples, settings};
 use super::contestants::{Windows, standard};
 use super::published::Published;
 use super::run::reconnect;
@@ -63,18 +63,20 @@ pub(super) fn reproduce(
     let mut positions = Vec::new();
     for Campaign { name, part, cases } in CAMPAIGNS {
         let settings = settings(cases);
-        let (samples, rows) = context.judge(
+        let (samples, rows) = context.judge_part(
             part,
             |root| measure(context, root, &settings),
             |samples| {
                 let mut rows = Vec::new();
-                for of in each(&settings, samples) {
+                for of in setting_samples(&settings, samples) {
                     rows.extend(rows_of(file, &of)?);
                 }
                 Ok(rows)
             },
         )?;
-        for of in each(&settings, &samples).filter(|of| of.setting.windows == Windows::Kept) {
+        for of in
+            setting_samples(&settings, &samples).filter(|of| of.setting.windows == Windows::Kept)
+        {
             let percent = of.pairs().map(|pair| pair.standard.position * 100.0).collect::<Vec<_>>();
             positions.push((of.setting.case, percent));
         }
@@ -86,7 +88,7 @@ pub(super) fn reproduce(
     Ok(())
 }
 
-fn rows_of(file: &PaperFile<Published>, of: &Of<'_>) -> anyhow::Result<Vec<Row>> {
+fn rows_of(file: &PaperFile<Published>, of: &SettingSamples<'_>) -> anyhow::Result<Vec<Row>> {
     let mut rows = completion(file, of)?;
     if of.setting.case.app == App::Docs {
         rows.extend(docs(file, of)?);
@@ -96,7 +98,7 @@ fn rows_of(file: &PaperFile<Published>, of: &Of<'_>) -> anyhow::Result<Vec<Row>>
     Ok(rows)
 }
 
-fn completion(file: &PaperFile<Published>, of: &Of<'_>) -> anyhow::Result<Vec<Row>> {
+fn completion(file: &PaperFile<Published>, of: &SettingSamples<'_>) -> anyhow::Result<Vec<Row>> {
     let name = of.name();
     let least = 100.0 * file.tolerance("improved")?;
     let bound = |which: fn(&Pair) -> (f64, f64)| of.ratio(which).value;
@@ -125,7 +127,7 @@ fn completion(file: &PaperFile<Published>, of: &Of<'_>) -> anyhow::Result<Vec<Ro
 }
 
 /// Claims of the study about every trace of Docs.
-fn docs(file: &PaperFile<Published>, of: &Of<'_>) -> anyhow::Result<Vec<Row>> {
+fn docs(file: &PaperFile<Published>, of: &SettingSamples<'_>) -> anyhow::Result<Vec<Row>> {
     let published = &file.published;
     let name = of.name();
     Ok(vec![
@@ -148,7 +150,7 @@ fn docs(file: &PaperFile<Published>, of: &Of<'_>) -> anyhow::Result<Vec<Row>> {
 }
 
 /// Packets and bytes of TLP-MP on the air beyond those of TLP-STD.
-fn overhead(of: &Of<'_>) -> Row {
+fn overhead(of: &SettingSamples<'_>) -> Row {
     let packets =
         of.mean(|pair| pair.multipath.air_packets as f64 - pair.standard.air_packets as f64);
     let of_standard = of.mean(|pair| pair.standard.air_bytes as f64);
@@ -163,7 +165,7 @@ fn overhead(of: &Of<'_>) -> Row {
 }
 
 /// Position of the first loss. It follows from our own placement and gaps of the bursts.
-fn position(file: &PaperFile<Published>, of: &Of<'_>) -> Option<Row> {
+fn position(file: &PaperFile<Published>, of: &SettingSamples<'_>) -> Option<Row> {
     let case = of.setting.case;
     if of.setting.windows != Windows::Kept || case.place == Place::Within {
         return None;
@@ -194,7 +196,7 @@ fn position_figure(positions: &[(Case, Vec<f64>)]) -> marline_lab::figure::Figur
     for (case, percent) in positions {
         let three = App::THREE.contains(&case.app) && case.app != App::Docs;
         if three && case.place != Place::Within {
-            let name = format!("{}, {}", case.app.name(), case.place.words());
+            let name = format!("{}, {}", case.app.name(), case.place.text());
             plot = plot.steps(&name, &cdf(percent));
         }
     }

@@ -8,10 +8,10 @@ use serde::{Deserialize, Serialize};
 
 use super::contestants::{LINUX_314_RECOVERY, Windows, both, multipath};
 use super::drill::{BurstExperiment, Done};
-use super::ordinary::more;
+use super::ordinary::difference;
 use super::published::Published;
 use super::traffic::{App, between};
-use crate::estimate::{Asked, Estimate, Samples};
+use crate::estimate::{Estimate, RequiredRange, Samples};
 use crate::file::PaperFile;
 use crate::judge::Row;
 use crate::paper::Context;
@@ -38,7 +38,7 @@ enum Loss {
 impl Loss {
     const ALL: [Loss; 3] = [Loss::One, Loss::Three, Loss::Twice];
 
-    const fn words(self) -> &'static str {
+    const fn text(self) -> &'static str {
         match self {
             Loss::One => "one packet",
             Loss::Three => "three in a row",
@@ -64,10 +64,10 @@ pub(super) fn reproduce(
         APPS.into_iter().flat_map(|app| Windows::ALL.map(|windows| (app, windows))).collect();
     let slower = file.tolerance("slower")?;
     let names = settings.iter().flat_map(|(app, windows)| {
-        Loss::ALL.map(|loss| format!("{}, {}, {}", app.name(), windows.words(), loss.words()))
+        Loss::ALL.map(|loss| format!("{}, {}, {}", app.name(), windows.text(), loss.text()))
     });
     let names: Vec<String> = names.collect();
-    let (_, rows) = context.judge(
+    let (_, rows) = context.judge_part(
         JUDGED,
         |root| {
             let mut all = Vec::new();
@@ -105,7 +105,7 @@ fn episodes(
     let episode = |(standard, multipath): (&Done, &Done)| Episode {
         standard_ms: standard.completion_ms,
         multipath_ms: multipath.completion_ms,
-        more_packets: more(multipath, standard, |done| done.sent.len() as u64),
+        more_packets: difference(multipath, standard, |done| done.sent.len() as u64),
     };
     Ok(standard.iter().zip(&multipath).map(episode).collect())
 }
@@ -129,12 +129,12 @@ fn row(samples: &Samples<Vec<Episode>>, index: usize, name: &str, slower: f64) -
     let (standard, multipath) = (mean(|e| e.standard_ms), mean(|e| e.multipath_ms));
     let more_packets = mean(|episode| episode.more_packets);
     let ratio = samples.ratio(|all| (all[index].multipath_ms, all[index].standard_ms));
-    let most = Asked::at_most(1.0 + slower);
+    let most = RequiredRange::at_most(1.0 + slower);
     Row::new(format!("{name}: completion, TLP-MP over TLP-STD"))
         .paper_claim("left for later")
         .estimate(&ratio, "")
-        .asked(most, format!("not slower by more than {} %", 100.0 * slower))
-        .also(&more_packets, Asked::at_most(1.0), "at most one packet more per burst")
+        .require_range(most, format!("not slower by more than {} %", 100.0 * slower))
+        .also(&more_packets, RequiredRange::at_most(1.0), "at most one packet more per burst")
         .remark(format!(
             "TLP-STD {}, TLP-MP {}; packets beyond TLP-STD: {}",
             unit(&standard, "ms"),
@@ -203,7 +203,7 @@ fn recovery(context: &Context<'_>) -> anyhow::Result<Grid> {
         let lossy = PERCENT.iter().enumerate().flat_map(|(place, percent)| {
             Loss::ALL.iter().enumerate().map(move |(kind, loss)| {
                 let index = 1 + place * Loss::ALL.len() + kind;
-                (index, loss.words().to_owned(), Value::new(*percent, ""))
+                (index, loss.text().to_owned(), Value::new(*percent, ""))
             })
         });
         for (index, words, place) in std::iter::once(whole).chain(lossy) {

@@ -8,7 +8,7 @@ use super::contestants::{Windows, both};
 use super::drill::{BurstExperiment, Done};
 use super::published::Published;
 use super::traffic::{App, between};
-use crate::estimate::{Asked, Samples};
+use crate::estimate::{RequiredRange, Samples};
 use crate::file::PaperFile;
 use crate::judge::Row;
 use crate::paper::Context;
@@ -44,7 +44,7 @@ pub(super) fn reproduce(
 ) -> anyhow::Result<()> {
     let settings = settings();
     let always = file.tolerance("always")?;
-    let (_, rows) = context.judge(
+    let (_, rows) = context.judge_part(
         PART,
         |root| {
             settings.iter().map(|(app, windows)| episode(context, root, *app, *windows)).collect()
@@ -77,13 +77,13 @@ fn episode(
     Ok(Episode {
         standard_ms: standard.completion_ms,
         multipath_ms: multipath.completion_ms,
-        more_packets: more(&multipath, &standard, |done| done.sent.len() as u64),
-        more_bytes: more(&multipath, &standard, Done::air_bytes),
+        more_packets: difference(&multipath, &standard, |done| done.sent.len() as u64),
+        more_bytes: difference(&multipath, &standard, Done::air_bytes),
     })
 }
 
 /// Difference of a count between two results.
-pub(super) fn more(one: &Done, other: &Done, of: impl Fn(&Done) -> u64) -> f64 {
+pub(super) fn difference(one: &Done, other: &Done, of: impl Fn(&Done) -> u64) -> f64 {
     of(one) as f64 - of(other) as f64
 }
 
@@ -96,11 +96,11 @@ fn row(samples: &Samples<Sample>, index: usize, app: App, windows: Windows, alwa
         (100.0 * (standard_ms - multipath_ms), standard_ms)
     });
     let words = format!("no more than one in {:.0} % of the episodes", 100.0 * always);
-    Row::new(format!("{}, {}: packets on the air beyond TLP-STD", app.name(), windows.words()))
+    Row::new(format!("{}, {}: packets on the air beyond TLP-STD", app.name(), windows.text()))
         .paper_claim("small; one extra packet")
         .estimate(&packets, "per episode")
         .at_most(1.0)
-        .also(&no_more, Asked::at_least(always), words)
+        .also(&no_more, RequiredRange::at_least(always), words)
         .remark(format!(
             "{}; no more than one packet in {:.1} %; TLP-MP saves {} of the time",
             Value::estimated(&bytes, "B"),

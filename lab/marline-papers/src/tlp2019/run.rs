@@ -17,7 +17,7 @@ const COUNTED: Duration = Duration::from_secs(3);
 /// Time from the start of the observation to the last burst before the failure.
 const BEFORE: Duration = Duration::from_millis(20);
 /// Time to wait for a burst.
-const PATIENCE: Duration = Duration::from_secs(60);
+const BURST_TIMEOUT: Duration = Duration::from_secs(60);
 /// Time from the loss of WLAN to a connection over 4G (Lescuyer and Lucidarme 2008).
 pub(super) const RECONNECT: Duration = Duration::from_secs(3);
 
@@ -90,7 +90,7 @@ pub(super) fn run(
     let begun = trace.bursts.partition_point(|(at, _)| START + *at < dies);
     let last = begun.checked_sub(1).context("WLAN dies before the first burst")?;
     paths.world.run_until(START + trace.bursts[last].0 - BEFORE);
-    let watch = Watch::of(&paths);
+    let watch = Watch::new(&paths);
     paths.world.observe(Box::new(watch));
     // Packets in flight from earlier bursts are not observed, because pauses are long.
     paths.world.run_until(dies);
@@ -99,7 +99,7 @@ pub(super) fn run(
     anyhow::ensure!(hit >= last, "a burst is under way for too long");
     let (at, bytes) = *trace.bursts.get(hit).context("no burst after the failure")?;
     let from = dies.max(START + at);
-    let read = until_read(&mut paths, hit, from + PATIENCE)?;
+    let read = until_read(&mut paths, hit, from + BURST_TIMEOUT)?;
     paths.world.run_until(read.max(from + COUNTED));
     let report = paths.client_report(0).context("no connection")?;
     anyhow::ensure!(report.wrong_at.is_none(), "a wrong byte at {:?}", report.wrong_at);
@@ -134,12 +134,12 @@ pub(super) fn time_of_share(
     let near = |at: Duration| at.abs_diff(begins) < Duration::from_millis(1);
     let number = trace.bursts.iter().position(|(at, _)| near(*at)).context("no burst begins")?;
     let (at, bytes) = trace.bursts[number];
-    let never = begins + 2 * PATIENCE;
+    let never = begins + 2 * BURST_TIMEOUT;
     let mut paths = scene(trace, &Repetition { seed, dies: never }, variant)?;
     paths.world.run_until(START + at - BEFORE);
-    let watch = Watch::of(&paths);
+    let watch = Watch::new(&paths);
     paths.world.observe(Box::new(watch));
-    until_read(&mut paths, number, START + at + PATIENCE)?;
+    until_read(&mut paths, number, START + at + BURST_TIMEOUT)?;
     let watch = paths.world.observer::<Watch>().context("no observer was set")?;
     let wanted = (share * bytes as f64).ceil().max(1.0) as u64;
     Ok(watch.time_of(wanted).context("the burst never arrived")?.since(START))
@@ -158,7 +158,7 @@ fn bound_ms(
         experiment.faults.clear();
         experiment.scenario.paths.remove(WLAN);
     }
-    let bound = Bound::of(&experiment, repetition.seed)?;
+    let bound = Bound::for_experiment(&experiment, repetition.seed)?;
     let bound_ms = bound.latency_ms(at.as_secs_f64() * 1e3, u32::try_from(bytes)?);
     Ok((bound_ms * 1e3).round() / 1e3)
 }
@@ -190,7 +190,7 @@ pub(super) fn reconnect(
     let silent = || -> Box<dyn App> { Box::new(Units::new(Pace::Never, 1, 7, 8)) };
     paths.listen(Box::new(move |_| server.take().unwrap_or_else(silent)));
     paths.connect(LTE, Box::new(Units::new(Pace::Never, bytes, 8, 7)))?;
-    paths.world.run_until(again.max(START + at) + PATIENCE);
+    paths.world.run_until(again.max(START + at) + BURST_TIMEOUT);
     let report = paths.client_report(1).context("no second connection")?;
     let read = report.received.first().context("the burst never arrived")?;
     Ok(rounded(read.since(START + at)))

@@ -158,7 +158,7 @@ fn variants(context: &Context<'_>) -> anyhow::Result<Grid> {
 fn name(case: &Case) -> String {
     match case.app {
         App::Docs => case.app.name().to_owned(),
-        app => format!("{}, {}", app.name(), case.place.words()),
+        app => format!("{}, {}", app.name(), case.place.text()),
     }
 }
 
@@ -200,7 +200,7 @@ fn rates(context: &Context<'_>) -> anyhow::Result<Grid> {
         grid.rows.push(vec![
             Value::Text(name(case)),
             Value::new(*wlan_mbit, ""),
-            Value::Text(windows.words().to_owned()),
+            Value::Text(windows.text().to_owned()),
             mean(|times| times.0),
             mean(|times| times.1),
             mean(|times| times.0 - times.1),

@@ -32,7 +32,7 @@ enum Loss {
 impl Loss {
     const ALL: [Loss; 2] = [Loss::Once, Loss::ForGood];
 
-    const fn words(self) -> &'static str {
+    const fn text(self) -> &'static str {
         match self {
             Loss::Once => "lost once",
             Loss::ForGood => "path dead from there on",
@@ -49,7 +49,7 @@ pub(super) fn reproduce(context: &Context<'_>, all: &mut Reproduction) -> anyhow
     let samples = context.sample(PART, |root| {
         cases
             .iter()
-            .map(|(loss, k)| times(context, root, *loss, *k))
+            .map(|(loss, k)| measure_times(context, root, *loss, *k))
             .collect::<anyhow::Result<Vec<Times>>>()
     })?;
     let columns = [
@@ -66,7 +66,7 @@ pub(super) fn reproduce(context: &Context<'_>, all: &mut Reproduction) -> anyhow
         let cell = |of: Estimate| Value::estimated(&of, "");
         let mean = |which: usize| cell(samples.mean(|cases| cases[index][which]));
         let saved = cell(samples.mean(|cases| cases[index][1] - cases[index][2]));
-        let (words, k) = (Value::Text(loss.words().to_owned()), Value::new(*k as f64, ""));
+        let (words, k) = (Value::Text(loss.text().to_owned()), Value::new(*k as f64, ""));
         grid.rows.push(vec![words, k, mean(0), mean(1), mean(2), saved]);
     }
     all.grids.push(grid);
@@ -74,7 +74,7 @@ pub(super) fn reproduce(context: &Context<'_>, all: &mut Reproduction) -> anyhow
     Ok(())
 }
 
-fn times(context: &Context<'_>, root: &Root, loss: Loss, k: u64) -> anyhow::Result<Times> {
+fn measure_times(context: &Context<'_>, root: &Root, loss: Loss, k: u64) -> anyhow::Result<Times> {
     let end = if loss == Loss::Once { SEGMENTS } else { SEGMENTS + PERMANENT_LOSS };
     let lost: Vec<u64> = (SEGMENTS + 1 - k..=end).collect();
     let drill = BurstExperiment::new(context, BYTES, root.seed);
@@ -85,7 +85,7 @@ fn times(context: &Context<'_>, root: &Root, loss: Loss, k: u64) -> anyhow::Resu
 }
 
 fn figure(samples: &Samples<Vec<Times>>, cases: &[(Loss, u64)], loss: Loss) -> Figure {
-    let title = format!("The last k of 20 packets, {}", loss.words());
+    let title = format!("The last k of 20 packets, {}", loss.text());
     let points = |which: usize| -> Vec<Point> {
         let of_loss = cases.iter().enumerate().filter(|(_, (of, _))| *of == loss);
         let point = |(index, (_, k)): (usize, &(Loss, u64))| {

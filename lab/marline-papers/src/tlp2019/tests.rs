@@ -78,7 +78,7 @@ fn a_burst_of_maps_is_hit_as_a_whole_between_two() {
 
 #[test]
 fn a_drill_drops_the_given_packets() {
-    let drill = BurstExperiment::after(BEFORE, 20 * 1_428, 1);
+    let drill = BurstExperiment::with_bursts_before(BEFORE, 20 * 1_428, 1);
     let calm = drill.run(&standard(KEPT), &[]).unwrap();
     assert_eq!((calm.segments(), calm.sent.len()), (20, 20), "all on WLAN, once");
     assert_eq!(calm.repeat_of(19), None);

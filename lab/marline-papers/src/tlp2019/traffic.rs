@@ -81,7 +81,7 @@ pub(super) enum Place {
 }
 
 impl Place {
-    pub(super) const fn words(self) -> &'static str {
+    pub(super) const fn text(self) -> &'static str {
         match self {
             Place::AsItComes => "not placed",
             Place::Within => "within a burst",
@@ -90,7 +90,7 @@ impl Place {
     }
 
     /// Maximum share of a burst that may have arrived when WLAN dies. `None`: not placed.
-    pub(super) const fn part(self, app: App, trace: usize) -> Option<f64> {
+    pub(super) const fn max_share(self, app: App, trace: usize) -> Option<f64> {
         match (self, app) {
             (Place::AsItComes, _) | (Place::AsObserved, App::Docs) => None,
             (Place::Within, _) => Some(1.0),

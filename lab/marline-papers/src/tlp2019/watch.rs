@@ -35,7 +35,7 @@ pub(super) struct Sent {
 }
 
 impl Watch {
-    pub(super) fn of(paths: &Paths) -> Watch {
+    pub(super) fn new(paths: &Paths) -> Watch {
         Watch {
             server: paths.server,
             down: paths.down.clone(),
@@ -78,9 +78,9 @@ impl Watch {
         &self.sent
     }
 
-    fn place(&mut self, path: usize, packet: &Packet) -> Option<(u64, u64)> {
+    fn place_packet(&mut self, path: usize, packet: &Packet) -> Option<(u64, u64)> {
         let segment = TcpSegment::parse(&packet.segment).ok()?;
-        let dsn = self.placement.place(path, &segment)?;
+        let dsn = self.placement.place_segment(path, &segment)?;
         let start = *self.start.get_or_insert(dsn);
         Some((u64::from(dsn.wrapping_sub(start)), segment.payload.len() as u64))
     }
@@ -91,7 +91,7 @@ impl Observer for Watch {
         match sighting {
             Sighting::Sent { node, link: Some(link) } if node == self.server => {
                 let Some(path) = self.down.iter().position(|down| *down == link) else { return };
-                let Some((place, _)) = self.place(path, packet) else { return };
+                let Some((place, _)) = self.place_packet(path, packet) else { return };
                 let wire_bytes = packet.segment.len() as u64 + u64::from(packet.overhead);
                 self.sent.push(Sent { at: now, path, place, wire_bytes });
                 if path == WLAN {
@@ -100,7 +100,7 @@ impl Observer for Watch {
             }
             Sighting::Delivered { link, .. } => {
                 let Some(path) = self.down.iter().position(|down| *down == link) else { return };
-                let Some((place, bytes)) = self.place(path, packet) else { return };
+                let Some((place, bytes)) = self.place_packet(path, packet) else { return };
                 self.arrived.push((now, place, bytes));
                 if link == self.down[WLAN] {
                     self.lost.remove(&place);

@@ -34,7 +34,7 @@ pub(super) struct Cell {
 impl Cell {
     /// Value of one of the five figures.
     pub(super) fn figure(&self, figure: Figure) -> f64 {
-        figure.of(&self.echo, &self.burst, self.goodput)
+        figure.value_in(&self.echo, &self.burst, self.goodput)
     }
 }
 
@@ -74,7 +74,7 @@ impl Place {
         });
         let lasts_ms = u64::from(setup.goodput_seconds) * 1_000;
         let goodput = over(Workload::Blocks { bytes: 8_192, lasts_ms });
-        let bound = |experiment: &Experiment| Bounds::of(experiment, root.seed);
+        let bound = |experiment: &Experiment| Bounds::for_experiment(experiment, root.seed);
         let (echo_bound, burst_bound) = (bound(&echo)?, bound(&burst)?);
         Ok(Place { echo: (echo, echo_bound), burst: (burst, burst_bound), goodput })
     }
@@ -82,10 +82,14 @@ impl Place {
     /// Runs a variant.
     pub(super) fn run(&self, pair: &Pair, variant: &Variant, seed: u64) -> anyhow::Result<Cell> {
         let (experiment, bound) = &self.echo;
-        let echo = Latencies::of(experiment, Some(bound), &simulate(experiment, variant, seed)?)?;
+        let echo = Latencies::from_outcome(
+            experiment,
+            Some(bound),
+            &simulate(experiment, variant, seed)?,
+        )?;
         let (experiment, bound) = &self.burst;
         let outcome = simulate(experiment, variant, seed)?;
-        let burst = Latencies::of(experiment, Some(bound), &outcome)?;
+        let burst = Latencies::from_outcome(experiment, Some(bound), &outcome)?;
         let messages = outcome.messages(experiment.workload());
         let payload: u64 = messages.iter().map(|message| u64::from(message.bytes)).sum();
         let wire_ratio = outcome.wire_bytes() as f64 / payload.max(1) as f64;
@@ -99,8 +103,8 @@ impl Place {
         };
         let [first, second] = [delivered(&pair.paths[0]), delivered(&pair.paths[1])];
         Ok(Cell {
-            echo: Quantiles::of(&echo),
-            burst: Quantiles::of(&burst),
+            echo: Quantiles::from_latencies(&echo),
+            burst: Quantiles::from_latencies(&burst),
             goodput: outcome.goodput_mbit_per_s(workload, from_ms, lasts_ms),
             first_path_share: first as f64 / (first + second).max(1) as f64,
             wire_ratio,

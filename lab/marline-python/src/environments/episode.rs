@@ -136,7 +136,8 @@ impl Scene {
         registry.register_scheduler(NamedScheduler::new(STEERED, build)).context("a name")?;
         let mut experiment = self.experiment.clone();
         experiment.scenario.seed = seed;
-        let mut paths = policies::with(&registry, || stage(&experiment, &self.variant, seed))?;
+        let mut paths =
+            policies::with_registry(&registry, || stage(&experiment, &self.variant, seed))?;
         paths.world.run_until(Instant::from_nanos(START.as_nanos() - EARLY.as_nanos() as u64));
         let workload = experiment.workload();
         let end = START + workload.lasts(seed);

@@ -6,7 +6,7 @@ use std::thread;
 use super::episode::{Episode, Scene, StepResult};
 
 /// What is said to a thread, about each of its episodes in their order.
-enum Order {
+enum WorkerRequest {
     /// Begin those anew that have a seed.
     Reset(Vec<Option<u64>>),
     /// Go on by these actions; those that are over begin anew if so wanted.
@@ -16,7 +16,7 @@ enum Order {
 
 /// What became of its episodes.
 #[derive(Default)]
-pub(super) struct Made {
+pub(super) struct WorkerResult {
     pub(super) observations: Vec<f32>,
     pub(super) rewards: Vec<f64>,
     /// Of each whether it came to its end, and whether its time is over.
@@ -27,8 +27,8 @@ pub(super) struct Made {
 }
 
 struct Worker {
-    orders: Sender<Order>,
-    made: Receiver<Result<Made, String>>,
+    orders: Sender<WorkerRequest>,
+    made: Receiver<Result<WorkerResult, String>>,
     episodes: usize,
 }
 
@@ -48,7 +48,7 @@ impl Workers {
             let (answer, made) = channel();
             let scene = scene.clone();
             thread::spawn(move || {
-                let mut held = Held { scene, all: Vec::new(), step: count as u64 };
+                let mut held = Episodes { scene, all: Vec::new(), step: count as u64 };
                 held.all.resize_with(episodes, || None);
                 for order in ordered {
                     if answer.send(held.obey(order)).is_err() {
@@ -61,24 +61,29 @@ impl Workers {
         Workers { all: (0..threads).map(worker).collect(), per_episode: scene.orders() }
     }
 
-    pub(super) fn reset(&self, seeds: &[Option<u64>]) -> Result<Made, String> {
-        self.ask(|from, episodes| Order::Reset(seeds[from..from + episodes].to_vec()))
+    pub(super) fn reset(&self, seeds: &[Option<u64>]) -> Result<WorkerResult, String> {
+        self.request_all(|from, episodes| {
+            WorkerRequest::Reset(seeds[from..from + episodes].to_vec())
+        })
     }
 
-    pub(super) fn step(&self, actions: &[f32], renew: bool) -> Result<Made, String> {
+    pub(super) fn step(&self, actions: &[f32], renew: bool) -> Result<WorkerResult, String> {
         let each = self.per_episode;
-        self.ask(|from, episodes| {
-            Order::Step(actions[from * each..(from + episodes) * each].to_vec(), renew)
+        self.request_all(|from, episodes| {
+            WorkerRequest::Step(actions[from * each..(from + episodes) * each].to_vec(), renew)
         })
     }
 
     /// Of each episode a hash over what happened so far, and bytes sent again on another path.
     pub(super) fn counts(&self) -> Result<Vec<(u64, u64)>, String> {
-        self.ask(|_, _| Order::Count).map(|made| made.counts)
+        self.request_all(|_, _| WorkerRequest::Count).map(|made| made.counts)
     }
 
     /// Says something to all threads, and puts what they answer together.
-    fn ask(&self, order: impl Fn(usize, usize) -> Order) -> Result<Made, String> {
+    fn request_all(
+        &self,
+        order: impl Fn(usize, usize) -> WorkerRequest,
+    ) -> Result<WorkerResult, String> {
         const GONE: &str = "a thread of the environment has ended: a bug in Marline";
         let mut from = 0;
         for worker in &self.all {
@@ -87,7 +92,7 @@ impl Workers {
         }
         // All are heard before one is believed, so that none answers a question later.
         let answers: Vec<_> = self.all.iter().map(|worker| worker.made.recv()).collect();
-        let mut all = Made::default();
+        let mut all = WorkerResult::default();
         for made in answers {
             let made = made.map_err(|_| GONE.to_owned())??;
             all.observations.extend(made.observations);
@@ -101,18 +106,18 @@ impl Workers {
 }
 
 /// The episodes of a thread.
-struct Held {
+struct Episodes {
     scene: Scene,
     all: Vec<Option<(Episode, bool)>>,
     /// From the seed of an episode to that of the one after it.
     step: u64,
 }
 
-impl Held {
-    fn obey(&mut self, order: Order) -> Result<Made, String> {
-        let mut made = Made::default();
+impl Episodes {
+    fn obey(&mut self, order: WorkerRequest) -> Result<WorkerResult, String> {
+        let mut made = WorkerResult::default();
         match order {
-            Order::Reset(seeds) => {
+            WorkerRequest::Reset(seeds) => {
                 for (held, seed) in self.all.iter_mut().zip(seeds) {
                     if let Some(seed) = seed {
                         *held = Some((begin(&self.scene, seed)?, false));
@@ -120,7 +125,7 @@ impl Held {
                     observe(&self.scene, held.as_ref(), &mut made.observations);
                 }
             }
-            Order::Step(actions, renew) => {
+            WorkerRequest::Step(actions, renew) => {
                 let each = self.scene.orders();
                 for (held, action) in self.all.iter_mut().zip(actions.chunks(each)) {
                     let stepped = match held {
@@ -145,7 +150,7 @@ impl Held {
                     made.latencies_s.push(stepped.latencies_s);
                 }
             }
-            Order::Count => {
+            WorkerRequest::Count => {
                 let count = |held: &Option<(Episode, bool)>| {
                     let counted = |(episode, _): &(Episode, bool)| {
                         (episode.digest(), episode.repeated_bytes())

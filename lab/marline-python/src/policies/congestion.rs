@@ -9,7 +9,7 @@ use marline_time::Rate;
 use pyo3::prelude::*;
 use pyo3::types::PyList;
 
-use super::{Maker, Value, ask, views};
+use super::{Maker, Value, call_object, views};
 use crate::forecast::micros;
 use crate::guard;
 
@@ -42,7 +42,7 @@ pub(super) fn build(
     mss: u32,
     window: u64,
 ) -> Box<dyn CongestionController> {
-    let made = guard::call(|py| {
+    let made = guard::call_python(|py| {
         let object = maker.make(py, (mss, window).into_pyobject(py)?, values)?;
         let wants_group = object.getattr("wants_group")?.extract()?;
         Ok((limits(&object, mss)?, wants_group, object.unbind()))
@@ -68,9 +68,9 @@ fn limits(object: &Bound<'_, PyAny>, mss: u32) -> PyResult<Limits> {
 }
 
 impl PyCongestion {
-    fn tell(&mut self, call: impl FnOnce(Python<'_>, &Bound<'_, PyAny>) -> PyResult<()>) {
+    fn notify(&mut self, call: impl FnOnce(Python<'_>, &Bound<'_, PyAny>) -> PyResult<()>) {
         let mss = self.mss;
-        let told = ask(self.object.as_ref(), |py, object| {
+        let told = call_object(self.object.as_ref(), |py, object| {
             call(py, object)?;
             limits(object, mss)
         });
@@ -80,7 +80,7 @@ impl PyCongestion {
 
 impl CongestionController for PyCongestion {
     fn on_ack(&mut self, ack: &AckSample, me: SubflowId, group: &[SubflowView]) {
-        self.tell(|py, object| {
+        self.notify(|py, object| {
             let view = views::named(py, "AckSample")?.call1((
                 views::instant_us(ack.now),
                 ack.delivered,
@@ -117,7 +117,7 @@ impl CongestionController for PyCongestion {
             CongestionSignal::Penalty(_) => ("penalty", None),
             CongestionSignal::Idle => ("idle", None),
         };
-        self.tell(|py, object| {
+        self.notify(|py, object| {
             let group: Bound<'_, PyList> = views::subflows(py, group)?;
             let arguments = (word, in_flight, views::instant_us(now), me.0, group);
             object.call_method1("on_signal", arguments).map(drop)
@@ -138,7 +138,7 @@ impl CongestionController for PyCongestion {
 
     fn on_mss_change(&mut self, mss: u32) {
         self.mss = mss;
-        self.tell(|_, object| object.call_method1("on_mss_change", (mss,)).map(drop));
+        self.notify(|_, object| object.call_method1("on_mss_change", (mss,)).map(drop));
     }
 
     fn wants_group(&self) -> bool {

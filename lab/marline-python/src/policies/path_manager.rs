@@ -11,7 +11,7 @@ use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyTuple};
 
-use super::{Maker, Value, ask, views};
+use super::{Maker, Value, call_object, views};
 use crate::forecast::duration;
 use crate::guard;
 
@@ -30,14 +30,14 @@ impl fmt::Debug for PyPathManager {
 
 /// A new one for a connection.
 pub(super) fn build(maker: &Arc<Maker>, values: &[(String, Value)]) -> Box<dyn PathManager> {
-    let object = guard::call(|py| Ok(maker.make(py, PyTuple::empty(py), values)?.unbind()));
+    let object = guard::call_python(|py| Ok(maker.make(py, PyTuple::empty(py), values)?.unbind()));
     Box::new(PyPathManager { object, actions: VecDeque::new(), timeout: None })
 }
 
 impl PyPathManager {
     /// Calls a method that answers a list of actions, and looks when it wants to be called again.
-    fn tell(&mut self, method: &str, event: Option<&PathEvent>, cx: &PathContext<'_>) {
-        let told = ask(self.object.as_ref(), |py, object| {
+    fn notify(&mut self, method: &str, event: Option<&PathEvent>, cx: &PathContext<'_>) {
+        let told = call_object(self.object.as_ref(), |py, object| {
             let view = context(py, cx)?;
             let answer = match event {
                 Some(event) => object.call_method1(method, (path_event(py, event)?, view))?,
@@ -60,11 +60,11 @@ impl PyPathManager {
 
 impl PathManager for PyPathManager {
     fn on_event(&mut self, event: &PathEvent, cx: &PathContext<'_>) {
-        self.tell("on_event", Some(event), cx);
+        self.notify("on_event", Some(event), cx);
     }
 
     fn accepts_join(&mut self, from: SocketAddr, cx: &PathContext<'_>) -> bool {
-        let asked = ask(self.object.as_ref(), |py, object| {
+        let asked = call_object(self.object.as_ref(), |py, object| {
             object.call_method1("accepts_join", (from.to_string(), context(py, cx)?))?.extract()
         });
         asked.unwrap_or(false)
@@ -81,9 +81,10 @@ impl PathManager for PyPathManager {
     fn on_timeout(&mut self, cx: &PathContext<'_>) {
         // Who does not set another is not called again.
         self.timeout = None;
-        let _ =
-            ask(self.object.as_ref(), |_, object| object.setattr("next_timeout_us", None::<f64>));
-        self.tell("on_timeout", None, cx);
+        let _ = call_object(self.object.as_ref(), |_, object| {
+            object.setattr("next_timeout_us", None::<f64>)
+        });
+        self.notify("on_timeout", None, cx);
     }
 }
 

@@ -13,13 +13,13 @@ use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyInt, PyTuple};
 
-use super::{Maker, Value, ask, views};
+use super::{Maker, Value, call_object, views};
 use crate::forecast::duration;
 use crate::guard;
 
 /// What the object said of itself when it was made.
 #[derive(Copy, Clone, Debug, Default)]
-struct Traits {
+struct ObjectTraits {
     reinjections: bool,
     events: bool,
     outstanding: bool,
@@ -31,7 +31,7 @@ struct Traits {
 /// A Python object as a scheduler. Once it raised it waits.
 struct PyScheduler {
     object: Option<Py<PyAny>>,
-    traits: Traits,
+    traits: ObjectTraits,
 }
 
 impl fmt::Debug for PyScheduler {
@@ -42,7 +42,7 @@ impl fmt::Debug for PyScheduler {
 
 /// A new one for a connection.
 pub(super) fn build(maker: &Arc<Maker>, values: &[(String, Value)]) -> Box<dyn Scheduler> {
-    let made = guard::call(|py| {
+    let made = guard::call_python(|py| {
         let object = maker.make(py, PyTuple::empty(py), values)?;
         let traits = views::named(py, "_scheduler_traits")?.call1((&object,))?;
         let (reinjections, events, outstanding, acks, delivery, patience_us) =
@@ -50,21 +50,21 @@ pub(super) fn build(maker: &Arc<Maker>, values: &[(String, Value)]) -> Box<dyn S
         let patience = patience_us.map(duration);
         Ok((
             object.unbind(),
-            Traits { reinjections, events, outstanding, acks, delivery, patience },
+            ObjectTraits { reinjections, events, outstanding, acks, delivery, patience },
         ))
     });
     let (object, traits) =
-        made.map_or((None, Traits::default()), |(object, traits)| (Some(object), traits));
+        made.map_or((None, ObjectTraits::default()), |(object, traits)| (Some(object), traits));
     Box::new(PyScheduler { object, traits })
 }
 
 impl PyScheduler {
-    fn ask<R>(
+    fn call_method<R>(
         &self,
         cx: &SchedulerContext<'_>,
         call: impl FnOnce(&Bound<'_, PyAny>, Bound<'_, PyAny>) -> PyResult<R>,
     ) -> Option<R> {
-        ask(self.object.as_ref(), |py, object| {
+        call_object(self.object.as_ref(), |py, object| {
             call(object, views::context(py, cx, self.traits.outstanding)?)
         })
     }
@@ -75,7 +75,7 @@ impl Scheduler for PyScheduler {
         let decide = |object: &Bound<'_, PyAny>, view: Bound<'_, PyAny>| {
             allowed(decision(&object.call_method1("next_send", (view,))?, cx.unsent)?, cx)
         };
-        self.ask(cx, decide).unwrap_or(Decision::Wait)
+        self.call_method(cx, decide).unwrap_or(Decision::Wait)
     }
 
     fn next_reinjection(&mut self, item: &Reinjection, cx: &SchedulerContext<'_>) -> Decision {
@@ -100,7 +100,7 @@ impl Scheduler for PyScheduler {
             let within = |(_, range): (_, DataRange)| !range.intersection(&item.range).is_empty();
             Ok(if decision.data().is_none_or(within) { decision } else { Decision::Wait })
         };
-        self.ask(cx, decide).unwrap_or(Decision::Wait)
+        self.call_method(cx, decide).unwrap_or(Decision::Wait)
     }
 
     fn on_event(
@@ -123,7 +123,7 @@ impl Scheduler for PyScheduler {
             }
             answer.try_iter()?.map(|asked| action(&asked?)).collect::<PyResult<Vec<_>>>()
         };
-        out.extend(self.ask(cx, tell).unwrap_or_default());
+        out.extend(self.call_method(cx, tell).unwrap_or_default());
     }
 
     fn probe_patience(&self) -> Option<Duration> {

@@ -23,7 +23,10 @@ pub(super) fn named<'py>(py: Python<'py>, name: &str) -> PyResult<Bound<'py, PyA
 }
 
 /// A Python object of a value.
-fn any<'py, T: IntoPyObjectExt<'py>>(py: Python<'py>, value: T) -> PyResult<Bound<'py, PyAny>> {
+fn to_python<'py, T: IntoPyObjectExt<'py>>(
+    py: Python<'py>,
+    value: T,
+) -> PyResult<Bound<'py, PyAny>> {
     value.into_bound_py_any(py)
 }
 
@@ -51,37 +54,37 @@ pub(super) fn subflow<'py>(py: Python<'py>, view: &SubflowView) -> PyResult<Boun
     };
     let ssthresh = (view.ssthresh < u64::MAX).then_some(view.ssthresh);
     let fields = [
-        any(py, view.id.0)?,
-        any(py, view.local_id.0)?,
-        any(py, view.remote_id.0)?,
-        any(py, view.backup)?,
-        any(py, view.metered)?,
-        any(py, view.wake_share)?,
-        any(py, word)?,
-        any(py, cause)?,
+        to_python(py, view.id.0)?,
+        to_python(py, view.local_id.0)?,
+        to_python(py, view.remote_id.0)?,
+        to_python(py, view.backup)?,
+        to_python(py, view.metered)?,
+        to_python(py, view.wake_share)?,
+        to_python(py, word)?,
+        to_python(py, cause)?,
         phase.clone().into_any(),
         eligibility.clone().into_any(),
-        any(py, room)?,
-        any(py, opens_at)?,
-        any(py, view.mss)?,
-        any(py, view.cwnd)?,
-        any(py, ssthresh)?,
-        any(py, view.bytes_in_flight)?,
-        any(py, view.bytes_queued)?,
-        any(py, view.bytes_copied)?,
-        any(py, view.srtt.map(micros))?,
-        any(py, micros(view.rttvar))?,
-        any(py, view.min_rtt.map(micros))?,
-        any(py, view.delivery_rate.map(|rate| rate.bits_per_s()))?,
-        any(py, Forecast { core: view.forecast })?,
-        any(py, view.overdue_at.map(instant_us))?,
-        any(py, view.bytes_since_loss)?,
-        any(py, view.bytes_between_losses)?,
-        any(py, instant_us(view.last_sent_at))?,
-        any(py, instant_us(view.last_heard_at))?,
-        any(py, instant_us(view.last_new_at))?,
-        any(py, view.bytes_sent)?,
-        any(py, view.bytes_received)?,
+        to_python(py, room)?,
+        to_python(py, opens_at)?,
+        to_python(py, view.mss)?,
+        to_python(py, view.cwnd)?,
+        to_python(py, ssthresh)?,
+        to_python(py, view.bytes_in_flight)?,
+        to_python(py, view.bytes_queued)?,
+        to_python(py, view.bytes_copied)?,
+        to_python(py, view.srtt.map(micros))?,
+        to_python(py, micros(view.rttvar))?,
+        to_python(py, view.min_rtt.map(micros))?,
+        to_python(py, view.delivery_rate.map(|rate| rate.bits_per_s()))?,
+        to_python(py, Forecast { core: view.forecast })?,
+        to_python(py, view.overdue_at.map(instant_us))?,
+        to_python(py, view.bytes_since_loss)?,
+        to_python(py, view.bytes_between_losses)?,
+        to_python(py, instant_us(view.last_sent_at))?,
+        to_python(py, instant_us(view.last_heard_at))?,
+        to_python(py, instant_us(view.last_new_at))?,
+        to_python(py, view.bytes_sent)?,
+        to_python(py, view.bytes_received)?,
     ];
     named(py, "SubflowView")?.call1(PyTuple::new(py, fields)?)
 }

@@ -12,7 +12,7 @@ use marline_wire::{SeqNum, TcpFlags};
 
 use super::*;
 use crate::schema::{EventKind, Field};
-use crate::{Course, Manner, SCHEMA, Vantage, read};
+use crate::{Course, SCHEMA, TransmissionKind, Vantage, read};
 
 const ON: SubflowId = SubflowId(1);
 
@@ -67,7 +67,7 @@ fn all() -> Vec<MonitorEvent> {
     let kinds = [
         MonitorKind::Created(path()),
         MonitorKind::Established(path()),
-        MonitorKind::Agreed(Extensions::IDLE.with(Extensions::RTO)),
+        MonitorKind::Agreed(Extensions::IDLE.union(Extensions::RTO)),
         MonitorKind::Announced { id: AddressId(3), address: path().remote },
         MonitorKind::Removed(AddressId(3)),
         MonitorKind::SubflowEstablished { id: ON, path: path(), backup: true },
@@ -171,8 +171,8 @@ fn every_event_is_a_record_of_the_schema_and_every_kind_of_the_schema_is_written
 #[test]
 fn a_hole_and_a_course_are_read_back_as_they_were() {
     let recording = read(&written(&all())).expect("a trace");
-    let course = Course::of(&recording);
-    let bytes = Manner::ALL.map(|manner| course.bytes(manner));
+    let course = Course::from_recording(&recording);
+    let bytes = TransmissionKind::ALL.map(|manner| course.bytes(manner));
     assert_eq!(bytes, [1_000, 1_000, 500, 700]);
     assert_eq!(course.acked, [(1_000.0, 1_000)]);
     let hole = &course.holes[0];

@@ -54,7 +54,7 @@ impl Stream {
             match socket.read(&mut self.scratch[..room]) {
                 Ok(0) => self.report.eof_at = Some(socket.now()),
                 Ok(count) => {
-                    self.verifier.take(&self.scratch[..count]);
+                    self.verifier.verify(&self.scratch[..count]);
                     total += count as u64;
                 }
                 Err(ReadError::Blocked | ReadError::Closed(_) | ReadError::Unknown) => break,

@@ -131,11 +131,11 @@ impl Host {
         remote: SocketAddr,
         app: Box<dyn App>,
     ) -> Result<ConnectionId, ConnectError> {
-        let now = self.look(now);
+        let now = self.read_clock(now);
         self.last = Some((config.clone(), local, remote));
         let id = self.endpoint.connect(now, config, local, remote)?;
         self.conns.push(id, app, SocketStatus::Connecting);
-        self.settle(now);
+        self.handle_all(now);
         Ok(id)
     }
 
@@ -174,7 +174,7 @@ impl Host {
 
     /// Passes all later monitor events to `watcher`, including traffic and decisions, which are not kept. The run is
     /// the same with and without a watcher.
-    pub fn watch(&mut self, watcher: Watcher) {
+    pub fn set_watcher(&mut self, watcher: Watcher) {
         self.watcher = Some(watcher);
         self.endpoint.tell_traffic(TrafficFilter::All);
         self.endpoint.tell_decisions(true);
@@ -192,9 +192,9 @@ impl Host {
     }
 
     /// The time of the process, which does not advance while the world has stopped this host.
-    fn look(&mut self, now: Instant) -> Instant {
+    fn read_clock(&mut self, now: Instant) -> Instant {
         let mut clock = self.clock;
-        let now = clock.look(now, || self.due());
+        let now = clock.read(now, || self.due());
         if clock.pauses() > self.clock.pauses() {
             self.endpoint.note_pause();
         }
@@ -203,7 +203,7 @@ impl Host {
     }
 
     /// Handles events and lets applications act until nothing more happens at this instant.
-    fn settle(&mut self, now: Instant) {
+    fn handle_all(&mut self, now: Instant) {
         for round in 0.. {
             if let Some(event) = self.endpoint.poll_event() {
                 assert!(round < Self::MAX_ROUNDS, "events without end at {now:?}, last {event:?}");
@@ -296,7 +296,7 @@ impl Node for Host {
         if let Some(lane) = self.lane_for(packet) {
             return lane.handle_packet(now, packet);
         }
-        let now = self.look(now);
+        let now = self.read_clock(now);
         let path = FourTuple { local: packet.path.remote, remote: packet.path.local };
         let meta = PacketMeta {
             path,
@@ -306,14 +306,14 @@ impl Node for Host {
             checksum_verified: packet.untouched,
         };
         self.endpoint.handle_packet(now, &meta, &packet.segment);
-        self.settle(now);
+        self.handle_all(now);
     }
 
     fn handle_too_big(&mut self, now: Instant, quoted: &Packet, mtu_bytes: u32) {
         if let Some(lane) = self.lane_for(quoted) {
             return lane.handle_too_big(now, quoted, mtu_bytes);
         }
-        let now = self.look(now);
+        let now = self.read_clock(now);
         // Sizes below what every path must support (RFC 791, RFC 8200) are ignored, as with real carriers.
         let least = if quoted.path.remote.is_ipv4() { 576 } else { 1_280 };
         let header =
@@ -325,7 +325,7 @@ impl Node for Host {
         let path = FourTuple { local: quoted.path.remote, remote: quoted.path.local };
         // An error about a segment that is no longer in flight is ignored and changes nothing.
         let _ = self.endpoint.network_error(now, &path, seq, NetworkError::TooBig { max_segment });
-        self.settle(now);
+        self.handle_all(now);
     }
 
     fn handle_timeout(&mut self, now: Instant) {
@@ -334,15 +334,15 @@ impl Node for Host {
         {
             lane.handle_timeout(now);
         }
-        let now = self.look(now);
+        let now = self.read_clock(now);
         if self.endpoint.poll_timeout().is_some_and(|due| due <= now) {
             self.endpoint.handle_timeout(now);
-            self.settle(now);
+            self.handle_all(now);
         }
         for id in self.conns.due(now) {
             self.wake(now, id);
         }
-        self.settle(now);
+        self.handle_all(now);
     }
 
     fn poll_timeout(&self) -> Option<Instant> {
@@ -354,7 +354,7 @@ impl Node for Host {
         if let Some(lane) = self.lane.as_deref_mut() {
             lane.transmit(now, outbox);
         }
-        let now = self.look(now);
+        let now = self.read_clock(now);
         while let Some(transmit) = self.endpoint.poll_transmit(now, &mut self.buffer) {
             let ip_header = Packet::ip_header_bytes(transmit.path.remote.ip());
             let template = Packet {
@@ -368,14 +368,14 @@ impl Node for Host {
                 outbox.push(&template, segment);
             }
         }
-        self.settle(now);
+        self.handle_all(now);
     }
 
     fn set_address(&mut self, now: Instant, address: IpAddr, up: bool) {
         if let Some(lane) = self.lane.as_deref_mut() {
             lane.set_address(now, address, up);
         }
-        let now = self.look(now);
+        let now = self.read_clock(now);
         let known = self.config.addresses.iter_mut().find(|known| known.address.ip() == address);
         let changed = match known {
             Some(known) => {
@@ -396,7 +396,7 @@ impl Node for Host {
             }
         };
         self.endpoint.set_local_address(now, None, changed);
-        self.settle(now);
+        self.handle_all(now);
     }
 
     fn digest(&self) -> u64 {

@@ -72,9 +72,9 @@ impl LaneHost {
     }
 
     /// The time of the process.
-    fn look(&mut self, now: Instant) -> Instant {
+    fn read_clock(&mut self, now: Instant) -> Instant {
         let mut clock = self.clock;
-        let now = clock.look(now, || self.due());
+        let now = clock.read(now, || self.due());
         if clock.pauses() > self.clock.pauses() {
             self.lane.note_pause();
         }
@@ -101,7 +101,7 @@ impl LaneHost {
 
 impl Node for LaneHost {
     fn handle_packet(&mut self, now: Instant, packet: &Packet) {
-        let now = self.look(now);
+        let now = self.read_clock(now);
         let Some(path) = self.path_from(packet.path.local, packet.path.remote) else { return };
         self.arrived.clear();
         self.arrived.extend_from_slice(&packet.segment);
@@ -110,7 +110,7 @@ impl Node for LaneHost {
     }
 
     fn handle_too_big(&mut self, now: Instant, quoted: &Packet, mtu_bytes: u32) {
-        let now = self.look(now);
+        let now = self.read_clock(now);
         if let Some(path) = self.path_from(quoted.path.local, quoted.path.remote) {
             let frame_bytes = mtu_bytes.saturating_sub(OVERHEAD.into()).min(u16::MAX.into());
             self.lane.set_path_mtu(path, frame_bytes as u16, now);
@@ -118,7 +118,7 @@ impl Node for LaneHost {
     }
 
     fn handle_timeout(&mut self, now: Instant) {
-        let now = self.look(now);
+        let now = self.read_clock(now);
         if self.lane.poll_timeout().is_some_and(|at| at <= now) {
             self.lane.handle_timeout(now);
         }
@@ -130,7 +130,7 @@ impl Node for LaneHost {
     }
 
     fn transmit(&mut self, now: Instant, outbox: &mut Outbox<'_>) {
-        let now = self.look(now);
+        let now = self.read_clock(now);
         while let Some(transmit) = self.lane.poll_transmit(now, &mut self.frame) {
             let Some((_, path)) = self.paths.iter().find(|(id, _)| *id == transmit.path) else {
                 continue;
@@ -142,7 +142,7 @@ impl Node for LaneHost {
     }
 
     fn set_address(&mut self, now: Instant, address: IpAddr, up: bool) {
-        let now = self.look(now);
+        let now = self.read_clock(now);
         for (id, path) in &self.paths {
             if path.local.ip() == address && !up {
                 self.lane.set_path_unreachable(*id, now);

@@ -82,7 +82,7 @@ impl LanePaths {
     pub fn at_set_path_up(&mut self, when: Instant, path: usize, up: bool) {
         let links = [self.up[path], self.down[path]];
         self.world
-            .at(when, move |world| links.iter().for_each(|link| world.set_link_up(*link, up)));
+            .run_at(when, move |world| links.iter().for_each(|link| world.set_link_up(*link, up)));
     }
 
     /// An application of the client, if it has this type.

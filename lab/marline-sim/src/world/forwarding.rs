@@ -14,13 +14,17 @@ const SOCKET_BUFFER: usize = 1_000;
 impl<N: Node> World<N> {
     /// Delivers a packet to its host, and sends what the host answers.
     pub(super) fn deliver(&mut self, link: LinkId, packet: Box<Packet>) {
-        if let Some(NodeId(index)) = self.arrive(link, packet) {
+        if let Some(NodeId(index)) = self.deliver_to_host(link, packet) {
             self.flush(index);
         }
     }
 
     /// Delivers a packet to its host, if the host has the address and is running.
-    pub(super) fn arrive(&mut self, link: LinkId, mut packet: Box<Packet>) -> Option<NodeId> {
+    pub(super) fn deliver_to_host(
+        &mut self,
+        link: LinkId,
+        mut packet: Box<Packet>,
+    ) -> Option<NodeId> {
         packet.take_ports_from_segment();
         let owner = self.topology.owner(packet.path.remote.ip());
         if let Some(arrived) = owner.and_then(|node| self.stopped.get_mut(&node.0)) {

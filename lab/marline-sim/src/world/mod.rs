@@ -28,7 +28,7 @@ pub struct LinkId(pub u32);
 
 /// Target of an event.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Turn {
+enum EventTarget {
     Node(u32),
     Link(u32),
     Action(u32),
@@ -71,7 +71,7 @@ type Action<N> = Box<dyn FnOnce(&mut World<N>)>;
 pub struct World<N = Host> {
     now: Instant,
     seeds: SeedTree,
-    turns: EventQueue<Turn>,
+    turns: EventQueue<EventTarget>,
     nodes: Vec<Slot<N>>,
     links: Vec<Slot<Link<Box<Packet>>>>,
     topology: Topology,
@@ -196,10 +196,10 @@ impl<N: Node> World<N> {
     }
 
     /// Runs an action at a later time.
-    pub fn at(&mut self, when: Instant, action: impl FnOnce(&mut Self) + 'static) {
+    pub fn run_at(&mut self, when: Instant, action: impl FnOnce(&mut Self) + 'static) {
         let number = self.actions.len() as u32;
         self.actions.push(Some(Box::new(action)));
-        self.turns.push(when.max(self.now), Turn::Action(number));
+        self.turns.push(when.max(self.now), EventTarget::Action(number));
     }
 
     // ---- running
@@ -253,7 +253,7 @@ impl<N: Node> World<N> {
         true
     }
 
-    fn step(&mut self, at: Instant, turn: Turn) {
+    fn step(&mut self, at: Instant, turn: EventTarget) {
         self.stats.events += 1;
         self.events_now = if at > self.now { 0 } else { self.events_now + 1 };
         assert!(
@@ -262,9 +262,9 @@ impl<N: Node> World<N> {
         );
         self.now = self.now.max(at);
         match turn {
-            Turn::Link(index) => self.run_link(index, at),
-            Turn::Node(index) => self.run_node(index, at),
-            Turn::Action(number) => {
+            EventTarget::Link(index) => self.run_link(index, at),
+            EventTarget::Node(index) => self.run_node(index, at),
+            EventTarget::Action(number) => {
                 if let Some(action) = self.actions[number as usize].take() {
                     action(self);
                     self.wake_all();
@@ -309,7 +309,7 @@ impl<N: Node> World<N> {
         let next = next.max(self.now);
         if next < slot.scheduled {
             slot.scheduled = next;
-            self.turns.push(next, Turn::Link(index));
+            self.turns.push(next, EventTarget::Link(index));
         }
     }
 
@@ -319,7 +319,7 @@ impl<N: Node> World<N> {
         let next = next.max(self.now);
         if next < slot.scheduled {
             slot.scheduled = next;
-            self.turns.push(next, Turn::Node(index));
+            self.turns.push(next, EventTarget::Node(index));
         }
     }
 
@@ -368,10 +368,10 @@ impl<N: Node> World<N> {
         N: 'static,
     {
         self.stopped.entry(node.0).or_default();
-        self.at(self.now + time, move |world| {
+        self.run_at(self.now + time, move |world| {
             // The host reads everything that has arrived before it answers.
             for (link, packet) in world.stopped.remove(&node.0).unwrap_or_default() {
-                world.arrive(link, packet);
+                world.deliver_to_host(link, packet);
             }
         });
     }

@@ -92,11 +92,11 @@ fn one_seed_is_one_run() {
 #[test]
 fn actions_change_links_and_addresses_on_time() {
     let (mut world, sender, receiver, there) = two_toys(1, "delay=1ms", 100);
-    world.at(Instant::from_micros(20_500), move |w| w.set_link_up(there, false));
-    world.at(Instant::from_micros(30_500), move |w| w.set_link_up(there, true));
-    world.at(Instant::from_micros(40_500), move |w| w.set_address(sender, address(1), false));
-    world.at(Instant::from_micros(50_500), move |w| w.set_address(sender, address(1), true));
-    world.at(Instant::from_micros(60_500), move |w| w.set_address(receiver, address(2), false));
+    world.run_at(Instant::from_micros(20_500), move |w| w.set_link_up(there, false));
+    world.run_at(Instant::from_micros(30_500), move |w| w.set_link_up(there, true));
+    world.run_at(Instant::from_micros(40_500), move |w| w.set_address(sender, address(1), false));
+    world.run_at(Instant::from_micros(50_500), move |w| w.set_address(sender, address(1), true));
+    world.run_at(Instant::from_micros(60_500), move |w| w.set_address(receiver, address(2), false));
     assert!(world.run_to_idle(Instant::from_secs(10)));
     let got: Vec<u64> = world.node(receiver).got.iter().map(|g| g.1).collect();
     let expected: Vec<u64> = (0..20).chain(31..41).chain(51..60).collect();
@@ -126,7 +126,7 @@ fn there_and_back_go_over_one_radio() {
         let node = world.node_mut(receiver);
         (node.interval, node.next, node.limit) = (Some(Duration::ZERO), Instant::ZERO, 1);
     };
-    world.at(Instant::from_secs(6), answer);
+    world.run_at(Instant::from_secs(6), answer);
     world.run_until(Instant::from_secs(30));
     assert_eq!(world.node(sender).got, [(Instant::from_millis(6_011), 0)]);
     let energy = |world: &World<Toy>| {

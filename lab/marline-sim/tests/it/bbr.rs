@@ -131,7 +131,7 @@ fn the_round_trip_is_measured_again_after_the_path_got_longer() {
     let config = scene_config("rate=50M,delay=10ms,queue=100ms", "bbr").with_known_mtu();
     let mut paths = endless(Paths::new(&config, SeedTree::new(1)));
     let (up, longer) = (paths.up[0], link("rate=50M,delay=25ms,queue=100ms"));
-    paths.world.at(at(3_000), move |world| world.set_link(up, longer.up));
+    paths.world.run_at(at(3_000), move |world| world.set_link(up, longer.up));
     let mut least = Vec::new();
     for tick in 0..1_800_u64 {
         let now = at(2_000 + tick * 10);

@@ -167,7 +167,7 @@ fn handover(told_ms: Option<u64>) -> Duration {
     paths.connect(0, Box::new(Bulk::new(Amount::Nothing, 2, 1))).expect("a connection");
     let client = paths.client;
     if let Some(told_ms) = told_ms {
-        paths.world.at(Instant::from_millis(told_ms), move |world| {
+        paths.world.run_at(Instant::from_millis(told_ms), move |world| {
             let now = world.now();
             let wifi = LocalAddress {
                 backup: true,

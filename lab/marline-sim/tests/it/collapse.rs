@@ -24,7 +24,7 @@ fn longest_hole(seed: u64) -> (Duration, u64) {
         [(5_000, "1M"), (5_300, "400k"), (6_000, "150k"), (7_000, "50k"), (9_000, "12k")]
     {
         let slower = link(&format!("rate={rate},delay=30ms,queue=200000B")).up;
-        paths.world.at(Instant::from_millis(at), move |world| world.set_link(fading, slower));
+        paths.world.run_at(Instant::from_millis(at), move |world| world.set_link(fading, slower));
     }
     paths.world.run_until(Instant::from_secs(20));
     let report = paths.server_report(0).expect("a server");
@@ -57,7 +57,7 @@ fn after_a_bad_time(seed: u64) -> f64 {
         [(5_000, "rate=500k,delay=30ms,queue=400000B"), (12_000, "rate=50M,delay=30ms,queue=100ms")]
     {
         let changed = link(spec).up;
-        paths.world.at(Instant::from_millis(at), move |world| world.set_link(bad, changed));
+        paths.world.run_at(Instant::from_millis(at), move |world| world.set_link(bad, changed));
     }
     paths.world.run_until(Instant::from_secs(30));
     let report = paths.server_report(0).expect("a server");
@@ -90,7 +90,7 @@ fn after_a_late_second(seed: u64) -> Vec<f64> {
         for (number, duplex) in links.iter().enumerate() {
             let (up, down) = (paths.up[number], paths.down[number]);
             let duplex = duplex.clone();
-            paths.world.at(Instant::from_secs(at), move |world| {
+            paths.world.run_at(Instant::from_secs(at), move |world| {
                 world.set_link(up, duplex.up);
                 world.set_link(down, duplex.down);
             });

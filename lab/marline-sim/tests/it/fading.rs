@@ -71,7 +71,7 @@ fn connection(path_manager: &str) -> ConnectionConfig {
     let registry = marline_algos::Registry::default();
     policies.path_manager = registry.path_manager(path_manager).expect("a built-in manager");
     let mut config = ConnectionConfig::new(policies);
-    config.extensions = config.extensions.with(Extensions::PATH_COST);
+    config.extensions = config.extensions.union(Extensions::PATH_COST);
     config
 }
 
@@ -113,7 +113,7 @@ fn walk(outcome: &mut Outcome, seed: u64, wifi: &str, path_use: PathUse, hinted:
         let (at, now) = (Duration::from_secs(second), Instant::from_secs(second));
         paths.world.run_until(now);
         let up = !is_away(&profile, at);
-        let level = up.then(|| (NOISE_DBM + profile.signal_db.at(at).0) as f32);
+        let level = up.then(|| (NOISE_DBM + profile.signal_db.value_at(at).0) as f32);
         if judge.read(now, level).is_some() && hinted {
             outcome.hints += 1;
         }
@@ -211,7 +211,7 @@ fn a_peer_gets_the_hint_by_path_cost_or_mp_prio() {
     for (agreed, said) in [(true, ("degraded (fading)", false)), (false, ("usable", true))] {
         let mut config = connection("full-mesh");
         if !agreed {
-            config.extensions = config.extensions.without(Extensions::PATH_COST);
+            config.extensions = config.extensions.difference(Extensions::PATH_COST);
         }
         let seeds = SeedTree::new(1);
         let links = [STAYS, LTE].map(|link| traced_link(link, &seeds, None)).to_vec();

@@ -29,7 +29,7 @@ fn download(links: &[&str], change: Option<(Instant, &str)>) -> Outcome {
     paths.connect(0, Box::new(Bulk::new(Amount::Nothing, 2, 1))).expect("a connection");
     if let Some((at, text)) = change {
         let (up, down, to) = (paths.up[0], paths.down[0], link(text));
-        paths.world.at(at, move |world| {
+        paths.world.run_at(at, move |world| {
             world.set_link(up, to.up);
             world.set_link(down, to.down);
         });

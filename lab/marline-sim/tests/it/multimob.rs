@@ -29,7 +29,7 @@ fn policies(scheduler: &str, path_manager: &str) -> ConnectionConfig {
 
 fn client() -> ConnectionConfig {
     let mut config = policies("min-rtt", "break-before-make");
-    config.extensions = Extensions::ALL.without(Extensions::REPAIR);
+    config.extensions = Extensions::ALL.difference(Extensions::REPAIR);
     config.receive_timer = Some(ReceiveTimer::probing());
     config
 }

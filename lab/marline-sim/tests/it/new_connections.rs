@@ -34,7 +34,7 @@ fn policies(scheduler: &str, path_manager: &str) -> ConnectionConfig {
 /// A phone as `--mode interactive` has it and a server that follows; both are listened to.
 fn phone(wifi: &str) -> Paths {
     let mut client = policies("min-rtt", "break-before-make");
-    client.extensions = Extensions::ALL.without(Extensions::REPAIR);
+    client.extensions = Extensions::ALL.difference(Extensions::REPAIR);
     client.receive_timer = Some(ReceiveTimer::probing());
     let lte = link("rate=20M,delay=30ms,radio=lte");
     let mut config = PathsConfig::new(vec![link(wifi), lte], client);

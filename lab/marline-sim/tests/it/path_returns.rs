@@ -66,7 +66,7 @@ impl Spell {
             Trouble::Slow => {
                 for (at, text) in [(self.from, SLOW), (self.until, WIFI)] {
                     let DuplexConfig { up, down } = link(text);
-                    world.at(at, move |world| {
+                    world.run_at(at, move |world| {
                         world.set_link(links[0], up);
                         world.set_link(links[1], down);
                     });
@@ -93,7 +93,7 @@ fn at_set_up<N: marline_sim::Node + 'static>(
     links: [LinkId; 2],
     up: bool,
 ) {
-    world.at(at, move |world| links.iter().for_each(|link| world.set_link_up(*link, up)));
+    world.run_at(at, move |world| links.iter().for_each(|link| world.set_link_up(*link, up)));
 }
 
 /// One run's return, and the bytes per second that were sent into the silence.

@@ -204,7 +204,7 @@ fn the_scheduler_changes_while_data_flows() {
     let registry = marline_research::registry();
     for (secs, name) in [(4, "redundant"), (8, "round-robin"), (12, "min-rtt")] {
         let factory = registry.scheduler(name).expect("built in");
-        paths.world.at(at(secs), move |world| {
+        paths.world.run_at(at(secs), move |world| {
             let now = world.now();
             let host = world.node_mut(client);
             let id = host.connections().next().expect("one connection").0;

@@ -39,7 +39,7 @@ fn repaired_after(cost: PathCost, bounds: [Option<RttConfig>; 2]) -> (Duration, 
     let mut paths = scene(CALM, cost, bounds);
     let at_ms: Vec<u64> = (0..20).map(|n| n * 100).collect();
     let down = paths.down[0];
-    paths.world.at(START + ms(1_850), move |world| {
+    paths.world.run_at(START + ms(1_850), move |world| {
         let mut config = link(CALM).down;
         config.loss.pattern = vec![world.link(down).stats().offered_packets + 1];
         world.set_link(down, config);

@@ -47,7 +47,7 @@ impl Observer for Log {
         let segment = TcpSegment::parse(&packet.segment).expect("a segment");
         let path = (0..2).find(|path| Paths::address(*path, 0) == packet.path.remote.ip());
         let path = path.expect("one of the two");
-        let Some(dsn) = self.placement.place(path, &segment) else { return };
+        let Some(dsn) = self.placement.place_segment(path, &segment) else { return };
         self.sent.push(Sent { at: now, path, dsn });
     }
 

@@ -37,7 +37,7 @@ fn hand_off(paths: &mut Paths, path: usize, carrier: usize, from: Instant, lasts
     for (at, text) in [(from, IN_HANDOFF[carrier]), (from + lasts, CARRIERS[carrier])] {
         let (up, down) = (paths.up[path], paths.down[path]);
         let config = link(text);
-        paths.world.at(at, move |world| {
+        paths.world.run_at(at, move |world| {
             world.set_link(up, config.up.clone());
             world.set_link(down, config.down.clone());
         });

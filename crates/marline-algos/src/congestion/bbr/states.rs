@@ -24,7 +24,7 @@ const STANDING_QUEUE_RTT: f64 = 1.1;
 /// With this many bytes in flight, in multiples of rate x RTT, a higher rate would have shown.
 const FULL_FLIGHT: f64 = 1.5;
 /// Share of lost bytes that indicates a full queue (as in later BBR versions).
-const LOSSY: f64 = 0.02;
+const FULL_QUEUE_LOSS: f64 = 0.02;
 /// Minimum bytes per round to count as evidence. Smaller rounds mostly show jitter and chance.
 const MIN_EVIDENCE_BYTES: u64 = 15_000;
 
@@ -130,7 +130,7 @@ impl RoundEvidence {
             .zip(rtt)
             .is_some_and(|(least, path)| least > path.mul_f64(STANDING_QUEUE_RTT));
         let crammed = before.most_in_flight as f64 > bdp as f64 * FULL_FLIGHT;
-        let lossy = before.lost as f64 > brought as f64 * LOSSY;
+        let lossy = before.lost as f64 > brought as f64 * FULL_QUEUE_LOSS;
         brought > MIN_EVIDENCE_BYTES && (stood || crammed || lossy)
     }
 }

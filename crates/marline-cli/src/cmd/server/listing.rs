@@ -45,7 +45,7 @@ struct Client {
 pub(super) fn list(file: &Path, options: ServerOptions) -> anyhow::Result<ClientList> {
     let options = options.effective(file);
     let quotas: Vec<ClientQuota> = options.quota.iter().map(|word| word.0.clone()).collect();
-    let credentials = Store::at(options.credentials_file.unwrap_or_default()).load()?;
+    let credentials = Store::in_file(options.credentials_file.unwrap_or_default()).load()?;
     let tallies = ledger::read(&options.state_file.unwrap_or_default()).unwrap_or_else(|error| {
         // Only the running server moves the file aside.
         eprintln!("marline: cannot read usage: {error:#}");
@@ -64,7 +64,7 @@ pub(super) fn list(file: &Path, options: ServerOptions) -> anyhow::Result<Client
             to_targets: tally.sent_bytes,
             from_targets: tally.received_bytes,
             month_bytes: tally.period_bytes,
-            quota: quota.map(|quota| views::quota(&QuotaUse::of(*quota, &tally, now_unix_s))),
+            quota: quota.map(|quota| views::quota(&QuotaUse::new(*quota, &tally, now_unix_s))),
         }
     });
     Ok(ClientList { clients: clients.collect() })

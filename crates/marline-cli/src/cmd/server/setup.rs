@@ -23,7 +23,7 @@ pub(super) fn init(file: &Path, options: ServerOptions, client: &str) -> anyhow:
     let key_name = options.key_file.get_or_insert_with(|| stem.with_extension("key"));
     let key_file = resolve_relative(file, key_name);
     let clients = options.credentials_file.get_or_insert_with(|| stem.with_extension("clients"));
-    let store = Store::at(resolve_relative(file, clients));
+    let store = Store::in_file(resolve_relative(file, clients));
     if key_file == store.path() || key_file == file || store.path() == file {
         bail!("configuration, key and credentials must be three different files");
     }
@@ -65,7 +65,7 @@ pub(super) fn add_client(
     let names = options.public_names()?;
     let options = options.clone().effective(file);
     let key_file = options.key_file.unwrap_or_default();
-    let store = Store::at(options.credentials_file.unwrap_or_default());
+    let store = Store::in_file(options.credentials_file.unwrap_or_default());
     private_file::check_mode(&key_file)?;
     let key = ServerKey::load(&key_file)?;
     let token = store.change(|credentials| credentials.add(client))?;
@@ -91,7 +91,7 @@ mod tests {
         assert_eq!(first.pin, second.pin);
         assert_ne!(first.token, second.token);
         let plan = options.plan(&file).unwrap();
-        let clients = Store::at(plan.credentials_file.clone()).load().unwrap();
+        let clients = Store::in_file(plan.credentials_file.clone()).load().unwrap();
         assert!(clients.find(&first.token.digest()).is_some_and(|c| &*c.name == "first"));
         assert!(clients.find(&second.token.digest()).is_some_and(|c| &*c.name == "second"));
         for private in [&file, &plan.key_file, &plan.credentials_file] {

@@ -25,7 +25,7 @@ const LOG: usize = 65_536;
 /// Largest number of concurrent connections.
 const MAX_CONNECTIONS: usize = 32;
 /// Largest number of connections for which reports can be requested.
-const KNOWN: usize = 256;
+const MAX_KNOWN: usize = 256;
 /// Largest duration of a connection.
 const MAX_LIFETIME: Duration = Duration::from_secs(120);
 /// Longest time between a connection's first SYN and its first line, in microseconds.
@@ -112,7 +112,7 @@ impl Responder {
 
     fn remember(&self, nonce: u64, peer: SocketAddr) {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        if known.len() >= KNOWN {
+        if known.len() >= MAX_KNOWN {
             known.pop_front();
         }
         let earliest_us = self.log.now_us().saturating_sub(OPENING_US);

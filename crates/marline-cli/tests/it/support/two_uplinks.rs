@@ -101,7 +101,7 @@ impl TwoUplinks {
         // A net's name has at most 20 characters, and the numbers grow.
         let own = format!("-{}-{number}", std::process::id());
         let instance: String = name.chars().take(20 - own.len()).chain(own.chars()).collect();
-        let net = Net::up(&scenario, &Options::new(&instance)).expect("net");
+        let net = Net::create(&scenario, &Options::new(&instance)).expect("net");
         TwoUplinks { running: Vec::new(), net, dir: dir.to_owned() }
     }
 

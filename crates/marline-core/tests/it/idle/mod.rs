@@ -16,7 +16,7 @@ use marline_testkit::fixtures::calling;
 use marline_testkit::{Peer, Script, Seg, config, endpoint_config};
 use marline_wire::mptcp::{DataAck, ExperimentalMessage, MptcpOption, WireDsn};
 
-const BOTH: Extensions = Extensions::IDLE.with(Extensions::RTO);
+const BOTH: Extensions = Extensions::IDLE.union(Extensions::RTO);
 
 fn ms(n: u64) -> Duration {
     Duration::from_millis(n)

@@ -8,10 +8,10 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-use super::Ahead;
+use super::EarlyBytes;
 use crate::client::leased::Leased;
 use crate::client::open::{Open, OpenError};
-use crate::client::tunnel::{Connect, Patience, Tunnel};
+use crate::client::tunnel::{Connect, Timeouts, Tunnel};
 use crate::deadlines::{DeadlineRule, Deadlines};
 use crate::server::ServerLimits;
 use crate::target::Target;
@@ -98,7 +98,7 @@ impl World {
         let (bench, connects) = (Arc::new(Bench::new(limits)), Arc::default());
         let (wire, sees) = watch::channel((0, Wire::Whole));
         let bound = Bound { bench: Arc::clone(&bench), connects: Arc::clone(&connects) };
-        let patience = Patience { warm: Duration::from_millis(200), ..Patience::default() };
+        let patience = Timeouts { warm: Duration::from_millis(200), ..Timeouts::default() };
         let (pin, token) = (bench.key.pin(), bench.token.clone());
         let wired = Wired { bound, wire: sees };
         let way = Tunnel::in_time(wired, pin, token, patience, deadlines, 0);
@@ -126,7 +126,7 @@ impl World {
     fn open(&self, application: TcpStream) -> Opening {
         let (way, target) = (Arc::clone(&self.way), self.target());
         tokio::spawn(async move {
-            let mut ahead = Ahead::of(&application);
+            let mut ahead = EarlyBytes::new(&application);
             let opened = way.open_behind(&target, Some(&mut ahead)).await;
             let ahead = ahead.finish();
             (opened, ahead, application)

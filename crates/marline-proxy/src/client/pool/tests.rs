@@ -11,7 +11,7 @@ fn pool_with(count: usize) -> (Pool<DuplexStream>, Vec<DuplexStream>) {
     let pool = Pool::new(count);
     let far = (0..count).map(|_| {
         let (near, far) = duplex(64);
-        pool.put(near, MAX_LIFETIME);
+        pool.add(near, MAX_LIFETIME);
         far
     });
     let far = far.collect();
@@ -21,14 +21,14 @@ fn pool_with(count: usize) -> (Pool<DuplexStream>, Vec<DuplexStream>) {
 #[tokio::test(start_paused = true)]
 async fn a_pooled_connection_is_taken_once() {
     let (pool, mut far) = pool_with(2);
-    assert_eq!(pool.wanted(), 0);
+    assert_eq!(pool.missing_count(), 0);
     let mut stream = pool.take().await.unwrap();
-    assert_eq!(pool.wanted(), 1);
+    assert_eq!(pool.missing_count(), 1);
     stream.write_all(b"x").await.unwrap();
     assert_eq!(far[1].read_u8().await.unwrap(), b'x', "the youngest first");
     assert!(pool.take().await.is_some());
     assert!(pool.take().await.is_none());
-    assert_eq!(pool.wanted(), 2);
+    assert_eq!(pool.missing_count(), 2);
 }
 
 #[tokio::test(start_paused = true)]
@@ -38,7 +38,7 @@ async fn dead_and_talking_pooled_connections_are_dropped() {
     far[1].write_all(b"unasked").await.unwrap();
     pool.changed().await;
     sleep(Duration::from_millis(1)).await;
-    assert_eq!(pool.wanted(), 2);
+    assert_eq!(pool.missing_count(), 2);
     assert!(pool.take().await.is_some());
     assert!(pool.take().await.is_none());
 }
@@ -47,7 +47,7 @@ async fn dead_and_talking_pooled_connections_are_dropped() {
 async fn expired_pooled_connections_are_closed_cleanly() {
     let (pool, mut far) = pool_with(1);
     sleep(MAX_LIFETIME + Duration::from_secs(1)).await;
-    assert_eq!(pool.wanted(), 1);
+    assert_eq!(pool.missing_count(), 1);
     assert!(pool.take().await.is_none());
     assert_eq!(far[0].read(&mut [0]).await.unwrap(), 0);
 }
@@ -60,18 +60,18 @@ async fn a_cleared_pool_closes_its_connections() {
     for stream in &mut far {
         assert_eq!(stream.read(&mut [0]).await.unwrap(), 0);
     }
-    assert_eq!(pool.wanted(), 2);
+    assert_eq!(pool.missing_count(), 2);
 }
 
-fn put(used: &Used<DuplexStream>) -> DuplexStream {
+fn put(used: &UsedConnections<DuplexStream>) -> DuplexStream {
     let (near, far) = duplex(64);
-    used.put(near);
+    used.add(near);
     far
 }
 
 #[tokio::test(start_paused = true)]
 async fn the_last_used_is_taken_first_and_the_dead_never() {
-    let used = Used::default();
+    let used = UsedConnections::default();
     let (mut first, dead, mut last) = (put(&used), put(&used), put(&used));
     drop(dead);
     for far in [&mut last, &mut first] {
@@ -84,7 +84,7 @@ async fn the_last_used_is_taken_first_and_the_dead_never() {
 
 #[tokio::test(start_paused = true)]
 async fn used_connections_wait_for_seconds_and_close_cleanly() {
-    let used = Used::default();
+    let used = UsedConnections::default();
     let mut old = put(&used);
     sleep(Duration::from_secs(3)).await;
     let _young = put(&used);
@@ -99,7 +99,7 @@ async fn used_connections_wait_for_seconds_and_close_cleanly() {
 
 #[tokio::test(start_paused = true)]
 async fn the_oldest_makes_room_and_a_closed_store_takes_none() {
-    let used = Used::default();
+    let used = UsedConnections::default();
     let mut far: Vec<_> = (0..=MAX_WAITING).map(|_| put(&used)).collect();
     assert_eq!((used.count(), far[0].read(&mut [0]).await.unwrap()), (MAX_WAITING, 0));
     used.close();

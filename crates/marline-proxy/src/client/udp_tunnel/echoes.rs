@@ -22,7 +22,7 @@ impl EchoSender {
         let UdpSender { number, tunnel } = &self.0;
         let mut batch = tunnel.batch();
         // One byte was subtracted for the item of a datagram.
-        let most = batch.most().map(|most| (most + 1).saturating_sub(ECHO_OVERHEAD));
+        let most = batch.max_datagram().map(|most| (most + 1).saturating_sub(ECHO_OVERHEAD));
         match most {
             Some(most) if payload.len() > most => {
                 batch.too_big();
@@ -30,7 +30,7 @@ impl EchoSender {
             }
             Some(_) => {
                 count(&tunnel.counters.from_local);
-                request.put(&mut batch.state, *number, payload);
+                request.queue(&mut batch.state, *number, payload);
             }
             None => {
                 count(&tunnel.counters.from_local);
@@ -43,7 +43,7 @@ impl EchoSender {
 
 impl EchoRequest {
     /// Adds the request to the outbox.
-    pub(super) fn put(self, state: &mut State, socket: u32, payload: &[u8]) {
+    pub(super) fn queue(self, state: &mut State, socket: u32, payload: &[u8]) {
         let EchoRequest { to, hops, sequence } = self;
         state.outbox.push(0, &Item::Echo { socket, hops, sequence, to, payload });
     }
@@ -69,7 +69,7 @@ impl UdpTunnel {
             _ => return,
         };
         let taken = match state.sockets.get(&socket) {
-            Some(Socket::Echoes(inbox)) => inbox.put(answer, bytes),
+            Some(Socket::Echoes(inbox)) => inbox.push(answer, bytes),
             Some(Socket::Datagrams(_)) | None => false,
         };
         count(if taken { &self.counters.to_local } else { &self.counters.dropped });

@@ -7,8 +7,8 @@ use marline::memory::{MemoryAccount, MemoryCharge, MemoryKind};
 use tokio::sync::mpsc;
 
 /// Limits of data that waits in an inbox: items, and bytes.
-const MOST: usize = 256;
-const MOST_BYTES: u64 = 512 << 10;
+const MAX_ITEMS: usize = 256;
+const MAX_BYTES: u64 = 512 << 10;
 /// Bytes that may wait even if no memory is free.
 const FLOOR: u64 = 16 << 10;
 /// Granularity of the memory charge in bytes.
@@ -18,16 +18,16 @@ const ITEM_BYTES: u64 = 128;
 
 /// Contents of an inbox.
 #[derive(Debug)]
-struct Held {
+struct InboxContents {
     bytes: u64,
     charge: MemoryCharge,
 }
 
-impl Held {
+impl InboxContents {
     /// Adds `bytes`, if there is room for them.
-    fn grow(&mut self, bytes: u64) -> bool {
+    fn try_grow(&mut self, bytes: u64) -> bool {
         let after = self.bytes + bytes;
-        if after > MOST_BYTES {
+        if after > MAX_BYTES {
             return false;
         }
         let account = self.charge.account();
@@ -47,10 +47,10 @@ impl Held {
 }
 
 #[derive(Clone, Debug)]
-struct Shared(Arc<Mutex<Held>>);
+struct SharedInbox(Arc<Mutex<InboxContents>>);
 
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, Held> {
+impl SharedInbox {
+    fn lock(&self) -> MutexGuard<'_, InboxContents> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -59,7 +59,7 @@ impl Shared {
 #[derive(Debug)]
 pub struct Inbox<T> {
     waiting: mpsc::Receiver<(T, u64)>,
-    held: Shared,
+    held: SharedInbox,
 }
 
 impl<T> Inbox<T> {
@@ -81,14 +81,14 @@ impl<T> Inbox<T> {
 #[derive(Debug)]
 pub(super) struct Delivery<T> {
     waiting: mpsc::Sender<(T, u64)>,
-    held: Shared,
+    held: SharedInbox,
 }
 
 impl<T> Delivery<T> {
     /// Adds an item with this size of payload. True if there was room for it.
-    pub(super) fn put(&self, item: T, payload_bytes: usize) -> bool {
+    pub(super) fn push(&self, item: T, payload_bytes: usize) -> bool {
         let bytes = payload_bytes as u64 + ITEM_BYTES;
-        if !self.held.lock().grow(bytes) {
+        if !self.held.lock().try_grow(bytes) {
             return false;
         }
         let taken = self.waiting.try_send((item, bytes)).is_ok();
@@ -102,8 +102,8 @@ impl<T> Delivery<T> {
 /// An inbox that is charged to this account.
 pub(super) fn inbox<T>(account: &MemoryAccount) -> (Delivery<T>, Inbox<T>) {
     let charge = account.charge(MemoryKind::Datagram, 0);
-    let held = Shared(Arc::new(Mutex::new(Held { bytes: 0, charge })));
-    let (sender, receiver) = mpsc::channel(MOST);
+    let held = SharedInbox(Arc::new(Mutex::new(InboxContents { bytes: 0, charge })));
+    let (sender, receiver) = mpsc::channel(MAX_ITEMS);
     (Delivery { waiting: sender, held: held.clone() }, Inbox { waiting: receiver, held })
 }
 
@@ -118,7 +118,7 @@ mod tests {
         let account = budget.account(u64::MAX);
         for (payload, number) in [(8_192, 63), (1_316, 256), (0, 256)] {
             let (delivery, mut inbox) = inbox(&account);
-            let taken = (0..1_000).filter(|_| delivery.put(7, payload)).count();
+            let taken = (0..1_000).filter(|_| delivery.push(7, payload)).count();
             assert_eq!(taken, number, "of {payload} bytes");
             let held = taken as u64 * (payload as u64 + ITEM_BYTES);
             assert!((held..=held + STEP).contains(&account.used()), "{held}, {}", account.used());
@@ -126,7 +126,7 @@ mod tests {
                 assert_eq!(inbox.recv().await, Some(7));
             }
             assert!(account.used() < 2 * STEP, "{}", account.used());
-            assert!(delivery.put(7, payload), "there is room again");
+            assert!(delivery.push(7, payload), "there is room again");
             drop((delivery, inbox));
             assert_eq!(account.used(), 0, "whatever was left in it");
         }
@@ -138,7 +138,7 @@ mod tests {
         let (other, account) = (budget.account(u64::MAX), budget.account(u64::MAX));
         let _full = other.charge(MemoryKind::Send, 1_000_000);
         let (delivery, _inbox) = inbox(&account);
-        let taken = (0..1_000).filter(|_| delivery.put((), 1_316)).count();
+        let taken = (0..1_000).filter(|_| delivery.push((), 1_316)).count();
         assert_eq!(taken, 11);
         assert!(account.used() <= FLOOR && account.wait_count() > 0);
     }

@@ -174,7 +174,7 @@ fn an_unsupported_request_gets_its_status_code() {
 
 #[test]
 fn origin_form_is_for_this_port() {
-    let own = |method: &str, path: &str, host: Option<&str>| Own {
+    let own = |method: &str, path: &str, host: Option<&str>| OwnResource {
         method: method.to_owned(),
         path: path.to_owned(),
         host: host.map(str::to_owned),
@@ -194,7 +194,7 @@ fn origin_form_is_for_this_port() {
 #[test]
 fn heads_are_bounded_in_bytes_and_fields() {
     let begin = "GET http://a.example/ HTTP/1.1\r\nHost: a\r\n";
-    let many = format!("{begin}{}\r\n", "A: b\r\n".repeat(fields::MOST));
+    let many = format!("{begin}{}\r\n", "A: b\r\n".repeat(fields::MAX_FIELDS));
     assert_eq!(status(&many), 431);
     let long = format!("{begin}A: {}", "x".repeat(MAX_HEAD));
     assert_eq!(status(&long), 431);

@@ -56,7 +56,7 @@ pub(super) struct Echoes {
 
 impl Echoes {
     /// Removes an identifier.
-    pub(super) fn forget(&mut self, socket: u32) {
+    pub(super) fn remove(&mut self, socket: u32) {
         self.by_socket.remove(&socket);
     }
 
@@ -82,7 +82,7 @@ impl Echoes {
     }
 
     /// The socket for an identifier and family. Counts as a use.
-    pub(super) fn half(
+    pub(super) fn socket_for(
         &mut self,
         socket: u32,
         now: Instant,

@@ -23,7 +23,7 @@ impl Nat {
         let Request { socket, sequence, to, .. } = *request;
         let checked = self.rules.borrow().check(to);
         let asked = match checked {
-            Ok(()) => self.ask(state, now, request),
+            Ok(()) => self.send_request(state, now, request),
             Err(refused) => {
                 count(&self.shared.counters.refused);
                 tracing::warn!(client = %self.client.name, "ping to {to} refused: {refused}");
@@ -36,14 +36,19 @@ impl Nat {
         }
     }
 
-    fn ask(&self, state: &mut State, now: Instant, request: &Request<'_>) -> Result<(), EchoError> {
+    fn send_request(
+        &self,
+        state: &mut State,
+        now: Instant,
+        request: &Request<'_>,
+    ) -> Result<(), EchoError> {
         let Request { socket, hops, sequence, to, payload } = *request;
-        let unable = |error: &io::Error| self.unable(to, error);
+        let unable = |error: &io::Error| self.system_error(to, error);
         if !state.echoes.has(socket) {
-            let place = self.place(&mut state.echoes).ok_or_else(|| prohibited(to))?;
+            let place = self.take_place(&mut state.echoes).ok_or_else(|| prohibited(to))?;
             state.echoes.insert(socket, now, place);
         }
-        let Some(half) = state.echoes.half(socket, now, to.is_ipv6()) else { return Ok(()) };
+        let Some(half) = state.echoes.socket_for(socket, now, to.is_ipv6()) else { return Ok(()) };
         let half = match half {
             Some(half) => half,
             None => {
@@ -57,12 +62,12 @@ impl Nat {
 
     /// A place within the limit of the client's credential. If the limit is reached, the client's oldest identifier
     /// is removed.
-    fn place(&self, echoes: &mut Echoes) -> Option<Permit<Arc<str>>> {
+    fn take_place(&self, echoes: &mut Echoes) -> Option<Permit<Arc<str>>> {
         if echoes.is_full() {
             echoes.forget_oldest();
         }
         loop {
-            match self.shared.places.enter(Arc::clone(&self.client.name)) {
+            match self.shared.places.take_permit(Arc::clone(&self.client.name)) {
                 Ok(place) => return Some(place),
                 Err(_) if echoes.forget_oldest() => {}
                 Err(_) => return None,
@@ -71,7 +76,7 @@ impl Nat {
     }
 
     /// The error that the client receives when the system cannot send.
-    fn unable(&self, to: IpAddr, error: &io::Error) -> EchoError {
+    fn system_error(&self, to: IpAddr, error: &io::Error) -> EchoError {
         if error.kind() == io::ErrorKind::PermissionDenied {
             if !self.shared.echoes_told.swap(true, Ordering::Relaxed) {
                 tracing::warn!(

@@ -52,8 +52,8 @@ impl Default for UnsolicitedRates {
 
 impl UnsolicitedRates {
     /// Takes one more datagram from `address`. True if it is within the limits.
-    pub(super) fn take(&mut self, address: IpAddr, now: Instant) -> bool {
-        self.by_source.take(Source::of(address), now) && self.in_all.take(now)
+    pub(super) fn try_take(&mut self, address: IpAddr, now: Instant) -> bool {
+        self.by_source.try_take(Source::of(address), now) && self.in_all.try_take(now)
     }
 }
 
@@ -100,7 +100,7 @@ impl Nat {
                 flow
             }
         };
-        match state.unasked.touch(flow, now).map(|(_, flow, _)| flow.known) {
+        match state.unasked.mark_used(flow, now).map(|(_, flow, _)| flow.known) {
             Some(UnsolicitedReaction::Known) => state.outbox.push(flow, &Item::Data(payload)),
             Some(UnsolicitedReaction::Unwanted) | None => count(&self.shared.counters.dropped),
             Some(UnsolicitedReaction::New) => {
@@ -121,13 +121,14 @@ impl Nat {
             UdpFiltering::AddressDependent => state.flows.has_peer(socket, from.ip()),
             UdpFiltering::EndpointIndependent => true,
         };
-        let may_be = is_expected && from.port() != 0 && state.unasked_rates.take(from.ip(), now);
+        let may_be =
+            is_expected && from.port() != 0 && state.unasked_rates.try_take(from.ip(), now);
         may_be.then(|| self.way_to(from).ok()).flatten()
     }
 
     /// Handles the client's answer to a peer that had sent first.
     pub(super) fn on_answer(&self, state: &mut State, now: Instant, flow: u64, payload: &[u8]) {
-        let known = state.unasked.touch(flow, now);
+        let known = state.unasked.mark_used(flow, now);
         let to = known.and_then(|(key, flow, _)| {
             let peer = Peer { address: address_of(&key.peer)?, way: flow.way };
             Some((key.socket, peer))
@@ -159,7 +160,7 @@ mod tests {
     /// How many of `count` datagrams pass that arrive evenly spread over one second.
     fn passed(rates: &mut UnsolicitedRates, from: IpAddr, start: Instant, count: u32) -> u32 {
         (0..count)
-            .map(|at| u32::from(rates.take(from, start + Duration::from_secs(1) * at / count)))
+            .map(|at| u32::from(rates.try_take(from, start + Duration::from_secs(1) * at / count)))
             .sum()
     }
 
@@ -181,11 +182,11 @@ mod tests {
     fn many_sources_share_a_limit() {
         let (mut rates, start) = (UnsolicitedRates::default(), Instant::now());
         let all = (0..10_000_u32)
-            .filter(|at| rates.take(address(*at), start + Duration::from_micros(100) * *at))
+            .filter(|at| rates.try_take(address(*at), start + Duration::from_micros(100) * *at))
             .count();
         assert!((256..=510).contains(&all), "256 and 250 in a second: {all}");
         assert!(
-            rates.take(address(20_000), start + Duration::from_secs(10)),
+            rates.try_take(address(20_000), start + Duration::from_secs(10)),
             "they are forgotten once they are silent"
         );
     }

@@ -7,7 +7,7 @@ use crate::server::admission::Quota;
 
 #[test]
 fn a_mapping_lasts_five_minutes_and_half_a_minute_while_it_is_for_dns_alone() {
-    let place = Quota::new(1, 1).enter(Arc::from("laptop")).unwrap();
+    let place = Quota::new(1, 1).take_permit(Arc::from("laptop")).unwrap();
     let start = Instant::now();
     let after = |seconds| start + Duration::from_secs(seconds);
     let mut mapping = Mapping::new(start, MappedPorts::default(), place);

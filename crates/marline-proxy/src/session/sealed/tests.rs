@@ -3,7 +3,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
 use super::super::tests::both;
 use super::super::{OPENING_LEN, Opening, SessionId};
 use super::*;
-use crate::record::LARGE;
+use crate::record::MAX_PLAINTEXT;
 
 /// Two ends of a session's connection, over a pipe that takes `room` bytes.
 async fn pair(room: usize) -> (Sealed<DuplexStream>, Sealed<DuplexStream>) {
@@ -121,7 +121,7 @@ async fn damage_anywhere_in_a_record_is_an_error() {
         let (mut bytes, mut far, mut wire) = record(b"text").await;
         bytes[at] ^= 0x10;
         // Followed by enough bytes that a larger length does not make the reader wait.
-        bytes.resize(2 * LARGE, 0);
+        bytes.resize(2 * MAX_PLAINTEXT, 0);
         wire.write_all(&bytes).await.unwrap();
         drop(wire);
         assert!(far.read(&mut [0; 64]).await.is_err(), "byte {at}");
@@ -177,7 +177,7 @@ async fn the_records_of_a_long_write_go_to_the_stream_below_as_one() {
     assert_eq!(near.inner.0, [count + 4 * (LENGTH_LEN + TAG_LEN)]);
     near.inner.0.clear();
     // The memory of a write is bounded, however long it is.
-    assert_eq!(near.write(&[0; 1 << 20]).await.unwrap(), 4 * LARGE);
+    assert_eq!(near.write(&[0; 1 << 20]).await.unwrap(), 4 * MAX_PLAINTEXT);
     assert_eq!(near.inner.0, [4 * MAX_RECORD]);
 }
 
@@ -199,7 +199,7 @@ async fn a_long_read_takes_all_records_that_are_there() {
     }
     assert_eq!(read.iter().sum::<usize>(), 1 << 19);
     // This includes the small records of the beginning. No read opens a record for which the buffer has no room.
-    let full = read.iter().filter(|count| **count + LARGE > buffer.len()).count();
+    let full = read.iter().filter(|count| **count + MAX_PLAINTEXT > buffer.len()).count();
     assert!(full + 1 >= read.len(), "{read:?}");
 }
 
@@ -222,7 +222,7 @@ async fn an_unsealed_end_comes_after_the_opened_data() {
 async fn unused_room_behind_a_part_of_a_record_is_returned() {
     let (mut near, mut far) = pair(1 << 16).await;
     let sent: Vec<u8> = (0..200_000).map(|at| (at % 251) as u8).collect();
-    let mut got = vec![0; 2 * LARGE];
+    let mut got = vec![0; 2 * MAX_PLAINTEXT];
     let mut read = 0;
     let write = async {
         near.write_all(&sent).await.unwrap();

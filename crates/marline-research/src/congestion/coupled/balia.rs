@@ -21,12 +21,12 @@ pub struct Balanced;
 
 impl Coupling for Balanced {
     fn increase(group: &Group) -> f64 {
-        let Some(me) = group.me() else { return 0.0 };
+        let Some(me) = group.own_member() else { return 0.0 };
         let (a, rate) = (ratio(group), group.total_rate());
         me.rate() / me.rtt / (rate * rate) * (f64::midpoint(1.0, a)) * ((4.0 + a) / 5.0)
     }
 
-    fn keeps(group: &Group) -> f64 {
+    fn remaining_share(group: &Group) -> f64 {
         1.0 - ratio(group).min(MAX_DECREASE) / 2.0
     }
 }
@@ -34,7 +34,7 @@ impl Coupling for Balanced {
 /// Rate of the fastest subflow relative to this one.
 fn ratio(group: &Group) -> f64 {
     let largest = group.members.iter().map(super::Member::rate).fold(0.0, f64::max);
-    group.me().map_or(1.0, |me| largest / me.rate())
+    group.own_member().map_or(1.0, |me| largest / me.rate())
 }
 
 /// BALIA congestion control of one subflow.
@@ -49,7 +49,7 @@ mod tests {
     fn equal_paths_share_one_tcp_s_growth_and_halve() {
         let group = group([member(10.0, 0.1), member(10.0, 0.1)]);
         assert!((Balanced::increase(&group) - 1.0 / 40.0).abs() < 1e-12);
-        assert!((Balanced::keeps(&group) - 0.5).abs() < 1e-12);
+        assert!((Balanced::remaining_share(&group) - 0.5).abs() < 1e-12);
     }
 
     #[test]
@@ -60,13 +60,13 @@ mod tests {
         let sum = 400.0 * 400.0;
         assert!((Balanced::increase(&fast) - 3_000.0 / sum).abs() < 1e-12);
         assert!((Balanced::increase(&slow) - 1_000.0 / sum * 2.0 * 7.0 / 5.0).abs() < 1e-12);
-        assert!((Balanced::keeps(&fast) - 0.5).abs() < 1e-12);
-        assert!((Balanced::keeps(&slow) - 0.25).abs() < 1e-12, "a counts as 1.5 at most");
+        assert!((Balanced::remaining_share(&fast) - 0.5).abs() < 1e-12);
+        assert!((Balanced::remaining_share(&slow) - 0.25).abs() < 1e-12, "a counts as 1.5 at most");
     }
 
     #[test]
     fn the_fraction_of_a_is_kept() {
         let slow = group([member(10.0, 0.1), member(12.0, 0.1)]);
-        assert!((Balanced::keeps(&slow) - 0.4).abs() < 1e-12);
+        assert!((Balanced::remaining_share(&slow) - 0.4).abs() < 1e-12);
     }
 }

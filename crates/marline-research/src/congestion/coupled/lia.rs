@@ -20,7 +20,7 @@ pub struct LiaRule;
 
 impl Coupling for LiaRule {
     fn increase(group: &Group) -> f64 {
-        let own = group.me().map_or(1.0, |me| me.window);
+        let own = group.own_member().map_or(1.0, |me| me.window);
         let total: f64 = group.members.iter().map(|member| member.window).sum();
         (alpha(group) / total).min(1.0 / own)
     }

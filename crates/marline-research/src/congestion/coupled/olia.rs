@@ -21,14 +21,14 @@ pub struct Opportunistic;
 
 impl Coupling for Opportunistic {
     fn increase(group: &Group) -> f64 {
-        let Some(me) = group.me() else { return 0.0 };
+        let Some(me) = group.own_member() else { return 0.0 };
         let rate = group.total_rate();
         me.window / (me.rtt * me.rtt) / (rate * rate) + shift(group, me) / me.window
     }
 }
 
 /// Qualities this close count as equal, because they are floats.
-const EQUAL: f64 = 1e-9;
+const TOLERANCE: f64 = 1e-9;
 
 fn quality(member: &Member) -> f64 {
     member.between_losses / (member.rtt * member.rtt)
@@ -40,7 +40,7 @@ fn shift(group: &Group, me: &Member) -> f64 {
     // In whole segments. Otherwise equal windows would take turns in being the largest by a fraction of one.
     let whole = |member: &Member| member.window as u64;
     let largest = members.iter().map(whole).max().unwrap_or(0);
-    let best = members.iter().map(quality).fold(f64::MIN_POSITIVE, f64::max) * (1.0 - EQUAL);
+    let best = members.iter().map(quality).fold(f64::MIN_POSITIVE, f64::max) * (1.0 - TOLERANCE);
     let has_largest = |member: &Member| whole(member) == largest;
     let collects = |member: &Member| quality(member) >= best && !has_largest(member);
     let collecting = members.iter().filter(|member| collects(member)).count();
@@ -98,7 +98,7 @@ mod tests {
         let shift_of = |me: usize| {
             let mut group = group(members);
             group.members.iter_mut().enumerate().for_each(|(i, m)| m.is_me = i == me);
-            shift(&group, group.me().unwrap())
+            shift(&group, group.own_member().unwrap())
         };
         assert!((shift_of(0) - 1.0 / 6.0).abs() < 1e-12);
         assert!((shift_of(1) - 1.0 / 6.0).abs() < 1e-12);

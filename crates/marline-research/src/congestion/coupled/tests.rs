@@ -100,5 +100,5 @@ fn slow_start_is_not_coupled_and_nothing_grows_in_recovery() {
 fn a_sibling_in_recovery_counts_with_its_ssthresh() {
     let repairing =
         SubflowView { phase: Phase::Recovery, cwnd: 3_000, ssthresh: 8_000, ..view(1, 100) };
-    assert_eq!(Member::of(&repairing).map(|member| member.window), Some(8.0));
+    assert_eq!(Member::from_view(&repairing).map(|member| member.window), Some(8.0));
 }

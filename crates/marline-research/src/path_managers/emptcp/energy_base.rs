@@ -52,7 +52,7 @@ struct Power {
 }
 
 impl Power {
-    fn of(radio: &RadioParameters) -> Self {
+    fn from_radio(radio: &RadioParameters) -> Self {
         let awake = radio.idle_listen.lasts.div_duration_f64(radio.idle_cycle);
         Power {
             transfer_w: watts(radio.transfer_power_uw),
@@ -63,7 +63,7 @@ impl Power {
     }
 
     /// Power at this rate in bytes per second, of which `sent_share` is sent.
-    fn carrying(&self, rate: f64, sent_share: f64) -> f64 {
+    fn power_at(&self, rate: f64, sent_share: f64) -> f64 {
         let byte_j = sent_share * self.sent_j + (1.0 - sent_share) * self.received_j;
         self.transfer_w + rate * byte_j
     }
@@ -91,10 +91,10 @@ impl EnergyBase {
     /// The base for this cellular radio, with the published powers.
     #[must_use]
     pub fn new(cellular: RadioKind) -> Self {
-        let radio = RadioParameters::of(cellular);
+        let radio = RadioParameters::published(cellular);
         EnergyBase {
-            wifi: Power::of(&RadioParameters::of(RadioKind::Wifi)),
-            cellular: Power::of(&radio),
+            wifi: Power::from_radio(&RadioParameters::published(RadioKind::Wifi)),
+            cellular: Power::from_radio(&radio),
             wake_j: joules(&radio.promotion) + radio.tails.iter().map(joules).sum::<f64>(),
             tail: radio.tail(),
         }
@@ -110,7 +110,7 @@ impl EnergyBase {
             return f64::INFINITY;
         }
         let power = |used: bool, power: &Power, rate: f64| {
-            if used { power.carrying(rate, rates.sent_share) } else { power.idle_w }
+            if used { power.power_at(rate, rates.sent_share) } else { power.idle_w }
         };
         let watts = power(set.has_wifi(), &self.wifi, rates.wifi)
             + power(set.has_cellular(), &self.cellular, rates.cellular);

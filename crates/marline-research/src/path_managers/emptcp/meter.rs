@@ -41,7 +41,7 @@ impl Meter {
     }
 
     /// Adds the bytes that passed since the last sample.
-    pub(super) fn look(&mut self, now: Instant, bytes: u64) {
+    pub(super) fn add_bytes(&mut self, now: Instant, bytes: u64) {
         if self.last_at.is_some_and(|last| now.since(last) > GAP) {
             self.run = None;
         }
@@ -95,7 +95,7 @@ mod tests {
     /// Samples every 50 ms from `from_ms` on, with these bytes.
     fn looks(meter: &mut Meter, from_ms: u64, bytes: &[u64]) {
         for (n, bytes) in bytes.iter().enumerate() {
-            meter.look(Instant::from_millis(from_ms + 50 * n as u64), *bytes);
+            meter.add_bytes(Instant::from_millis(from_ms + 50 * n as u64), *bytes);
         }
     }
 

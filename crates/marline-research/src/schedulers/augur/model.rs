@@ -21,7 +21,7 @@ const MIN_SLACK_DIVISOR: u32 = 4;
 /// Transition counts of a state are halved above this sum.
 const MAX_TRANSITIONS: f64 = 64.0;
 /// Weight of the past when a new message is added.
-const KEPT: f64 = 0.99;
+const DECAY: f64 = 0.99;
 /// Weight of a new delay in the mean.
 const DELAY_GAIN: f64 = 1.0 / 8.0;
 /// Assumed lateness in SRTTs before any message was late (a probe timeout and a retransmission).
@@ -79,11 +79,11 @@ impl Model {
     }
 
     /// Records the current state of the path.
-    pub(super) fn look(&mut self, view: &SubflowView, now: Instant) {
-        self.silence.look(view, now);
+    pub(super) fn record_state(&mut self, view: &SubflowView, now: Instant) {
+        self.silence.update(view, now);
         self.lost |= view.bytes_since_loss < self.bytes_since_loss;
         self.bytes_since_loss = view.bytes_since_loss;
-        let state = self.judge(view, now);
+        let state = self.classify(view, now);
         let round = view.srtt.unwrap_or(MIN_RTT_RISE);
         let is_due = self.noted_at.is_none_or(|at| now.since(at) >= round);
         if state <= self.state && !is_due {
@@ -97,7 +97,7 @@ impl Model {
         (self.state, self.noted_at, self.lost) = (state, Some(now), false);
     }
 
-    fn judge(&self, view: &SubflowView, now: Instant) -> State {
+    fn classify(&self, view: &SubflowView, now: Instant) -> State {
         let silent = self.silence.overdue_at(view, VARIATIONS).is_some_and(|at| at <= now);
         let risen = |share: f64| {
             view.srtt.zip(view.min_rtt).is_some_and(|(srtt, least)| {
@@ -129,12 +129,12 @@ impl Model {
     /// Records that a message sent in this state was answered in time.
     pub(super) fn in_time(&mut self, state: State) {
         let record = &mut self.records[state as usize];
-        record.ended = record.ended * KEPT + 1.0;
-        record.late *= KEPT;
+        record.ended = record.ended * DECAY + 1.0;
+        record.late *= DECAY;
     }
 
     /// Records that a message sent in this state was not answered in time.
-    pub(super) fn late(&mut self, state: State) {
+    pub(super) fn record_late(&mut self, state: State) {
         self.in_time(state);
         self.records[state as usize].late += 1.0;
     }
@@ -190,7 +190,7 @@ mod tests {
         let steady = SubflowView { bytes_since_loss: 9_000, ..view(0, 20) };
         let state = |view: SubflowView| {
             let mut model = Model { bytes_since_loss: 9_000, ..Model::default() };
-            model.look(&view, at(100));
+            model.record_state(&view, at(100));
             model.state()
         };
         assert_eq!(state(steady), State::Good);
@@ -211,9 +211,9 @@ mod tests {
         }
         let mut model = Model::default();
         let asked = SubflowView { bytes_in_flight: 1_000, ..steady };
-        model.look(&asked, at(100));
+        model.record_state(&asked, at(100));
         assert_eq!((model.state(), model.overdue_at(&asked)), (State::Good, Some(at(124))));
-        model.look(&asked, at(124));
+        model.record_state(&asked, at(124));
         assert_eq!(model.state(), State::Bad, "silent");
         let odd = SubflowView { srtt: None, min_rtt: None, ..view(0, 0) };
         assert_eq!(state(SubflowView { bytes_since_loss: 9_000, ..odd }), State::Good);
@@ -223,12 +223,12 @@ mod tests {
     fn worse_is_noted_at_once_and_better_once_per_round_trip() {
         let mut model = Model::default();
         let bad = SubflowView { srtt: Some(ms(50)), min_rtt: Some(ms(20)), ..view(0, 20) };
-        model.look(&view(0, 20), at(100));
-        model.look(&bad, at(101));
+        model.record_state(&view(0, 20), at(100));
+        model.record_state(&bad, at(101));
         assert_eq!(model.state(), State::Bad);
-        model.look(&view(0, 20), at(120));
+        model.record_state(&view(0, 20), at(120));
         assert_eq!(model.state(), State::Bad);
-        model.look(&view(0, 20), at(121));
+        model.record_state(&view(0, 20), at(121));
         assert_eq!(model.state(), State::Good);
     }
 
@@ -240,9 +240,9 @@ mod tests {
             let mut model = Model::default();
             for round in 0..200 {
                 let view = if turns && round % 4 == 3 { bad } else { good };
-                model.look(&view, at(100 + round * 100));
+                model.record_state(&view, at(100 + round * 100));
             }
-            model.look(&good, at(90_000));
+            model.record_state(&good, at(90_000));
             assert_eq!(model.state(), State::Good);
             model.lateness_probability()
         };
@@ -255,7 +255,7 @@ mod tests {
         let mut model = Model::default();
         let guess_s = model.expected_delay_s(ms(20), 0.0, false);
         for _ in 0..50 {
-            model.late(State::Good);
+            model.record_late(State::Good);
             model.delayed(State::Good, ms(100));
         }
         let learned_s = model.expected_delay_s(ms(20), 0.0, false);

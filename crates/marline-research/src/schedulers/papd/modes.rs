@@ -38,7 +38,7 @@ impl Mode {
 
 /// Input of the machine for each decision of the scheduler.
 #[derive(Copy, Clone, Debug)]
-pub(super) struct Reading {
+pub(super) struct ModeInput {
     pub(super) now: Instant,
     /// Everything before this was delivered.
     pub(super) data_una: Dsn,
@@ -70,7 +70,7 @@ impl Measurement {
         Measurement { counts_from, ends_at: now + length, first: None, void: false }
     }
 
-    fn read(&mut self, reading: &Reading) {
+    fn read(&mut self, reading: &ModeInput) {
         if reading.now < self.counts_from {
             return;
         }
@@ -79,7 +79,7 @@ impl Measurement {
     }
 
     /// Bytes per second; `None` if the measurement is not meaningful.
-    fn rate(&self, reading: &Reading) -> Option<f64> {
+    fn rate(&self, reading: &ModeInput) -> Option<f64> {
         let (since, from) = self.first.filter(|_| !self.void)?;
         let seconds = reading.now.since(since).as_nanos() as f64 / 1e9;
         (seconds > 0.0).then(|| reading.data_una.since(from) as f64 / seconds)
@@ -140,7 +140,7 @@ impl Modes {
     }
 
     /// Processes the time and the delivered data. Returns whether the mode changed.
-    pub(super) fn on_reading(&mut self, reading: &Reading) -> bool {
+    pub(super) fn on_reading(&mut self, reading: &ModeInput) -> bool {
         let before = self.mode();
         let holds = matches!(self.phase, Phase::Hold(_)) && self.winner == Mode::Multipath;
         let beaten = holds && self.is_slower_than_one_path(reading);
@@ -192,7 +192,7 @@ impl Modes {
     }
 
     /// Whether the multipath mode delivered less, over a whole window, than one path would.
-    fn is_slower_than_one_path(&mut self, reading: &Reading) -> bool {
+    fn is_slower_than_one_path(&mut self, reading: &ModeInput) -> bool {
         let mut recent = self.recent.take().unwrap_or_else(|| self.window(reading, 1.0));
         recent.read(reading);
         self.recent = Some(recent);
@@ -205,7 +205,7 @@ impl Modes {
     }
 
     /// This many windows from now on, in a mode that was not used just before.
-    fn window(&self, reading: &Reading, windows: f64) -> Measurement {
+    fn window(&self, reading: &ModeInput, windows: f64) -> Measurement {
         let length = self.config.window(reading.longest_rtt).mul_f64(windows);
         let discard = reading.longest_rtt.mul_f64(self.config.discard_rtts).min(length / 2);
         Measurement::start(reading.now, discard, length)

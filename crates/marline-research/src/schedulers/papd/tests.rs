@@ -239,7 +239,7 @@ impl Scheduler for Watcher {
 #[test]
 fn the_mode_that_runs_hears_of_acks() {
     let mut asked = Asked::new(PapdConfig::default());
-    asked.papd = Papd::around(Box::new(Watcher), PapdConfig::default());
+    asked.papd = Papd::wrap(Box::new(Watcher), PapdConfig::default());
     assert!(!asked.papd.watches_acks(), "copies do not");
     asked.pass(805, 10_000, &pair());
     assert_eq!(asked.papd.modes.mode(), Mode::Multipath);

@@ -21,7 +21,7 @@ pub(super) struct Arm {
 
 /// Estimated reward of an action.
 #[derive(Copy, Clone, Debug, PartialEq)]
-pub(super) struct Promise {
+pub(super) struct RewardEstimate {
     pub(super) reward: f64,
     pub(super) uncertainty: f64,
 }
@@ -41,11 +41,11 @@ impl Arm {
     }
 
     /// The estimate in this context.
-    pub(super) fn promise(&self, context: &Context) -> Promise {
+    pub(super) fn estimate(&self, context: &Context) -> RewardEstimate {
         // With A = L L': x' A^-1 b is (L^-1 x)' (L^-1 b).
         let root = self.root();
         let (x, b) = (forward(&root, context), forward(&root, &self.rewards));
-        Promise { reward: dot(&x, &b), uncertainty: dot(&x, &x).sqrt() }
+        RewardEstimate { reward: dot(&x, &b), uncertainty: dot(&x, &x).sqrt() }
     }
 
     /// The Cholesky root of the moments plus the unit matrix, which keeps it far from singular.
@@ -91,13 +91,13 @@ mod tests {
     fn an_untried_context_is_uncertain_and_a_tried_one_known() {
         let mut arm = Arm::default();
         let (tried, other) = ([1.0, 0.0, 0.0, 0.0, 0.0, 0.0], [0.0, 1.0, 0.0, 0.0, 0.0, 0.0]);
-        assert_eq!(arm.promise(&tried), Promise { reward: 0.0, uncertainty: 1.0 });
+        assert_eq!(arm.estimate(&tried), RewardEstimate { reward: 0.0, uncertainty: 1.0 });
         for _ in 0..99 {
             arm.learn(&tried, 2.0);
         }
-        let known = arm.promise(&tried);
+        let known = arm.estimate(&tried);
         assert!((known.reward - 1.98).abs() < 1e-9 && (known.uncertainty - 0.1).abs() < 1e-9);
-        assert_eq!(arm.promise(&other), Promise { reward: 0.0, uncertainty: 1.0 });
+        assert_eq!(arm.estimate(&other), RewardEstimate { reward: 0.0, uncertainty: 1.0 });
     }
 
     #[test]
@@ -122,7 +122,7 @@ mod tests {
             }
             for n in 0..7 {
                 let c = with_one(n);
-                let error = arm.promise(&c).reward - reward(&c, sign);
+                let error = arm.estimate(&c).reward - reward(&c, sign);
                 assert!(error.abs() < 0.1, "{sign}, {n}: {error}");
             }
         }
@@ -135,8 +135,11 @@ mod tests {
             arm.fade(0.995);
             arm.learn(&[4.0; FEATURES], 4.0);
         }
-        let promise = arm.promise(&[4.0; FEATURES]);
+        let promise = arm.estimate(&[4.0; FEATURES]);
         assert!((promise.reward - 4.0).abs() < 0.01 && promise.uncertainty.is_finite());
-        assert_eq!(arm.promise(&[0.0; FEATURES]), Promise { reward: 0.0, uncertainty: 0.0 });
+        assert_eq!(
+            arm.estimate(&[0.0; FEATURES]),
+            RewardEstimate { reward: 0.0, uncertainty: 0.0 }
+        );
     }
 }

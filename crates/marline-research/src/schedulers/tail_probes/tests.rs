@@ -10,7 +10,7 @@ use super::*;
 const NOW: Instant = Instant::from_secs(1);
 
 /// TLP-MP around min-rtt, with `count` segments sent on subflow 0.
-fn sent(after: After, count: u64) -> (TailProbes, Stream) {
+fn sent(after: SilentOriginalAction, count: u64) -> (TailProbes, Stream) {
     let mut scheduler = TailProbes::across(Box::<MinRtt>::default(), after);
     let mut stream = Stream::new(count * 1_000);
     let views = [view(0, 13)];
@@ -56,7 +56,7 @@ fn drain(scheduler: &mut TailProbes, stream: &mut Stream, views: &[SubflowView])
 
 #[test]
 fn the_probed_segment_goes_once_on_every_healthy_subflow_with_room() {
-    let (mut scheduler, mut stream) = sent(After::Reinject, 3);
+    let (mut scheduler, mut stream) = sent(SilentOriginalAction::Reinject, 3);
     let views = [
         view(0, 13),
         view(1, 85),
@@ -81,11 +81,11 @@ fn the_probed_segment_goes_once_on_every_healthy_subflow_with_room() {
 
 #[test]
 fn a_backup_gets_the_copy_only_if_no_regular_subflow_is_there() {
-    let (mut scheduler, mut stream) = sent(After::Reinject, 1);
+    let (mut scheduler, mut stream) = sent(SilentOriginalAction::Reinject, 1);
     let views = [view(0, 13), backup(view(1, 85))];
     probe(&mut scheduler, &stream, &views, range(0, 1_000));
     assert_eq!(drain(&mut scheduler, &mut stream, &views), [send(1, 0, 1_000)]);
-    let (mut scheduler, mut stream) = sent(After::Reinject, 1);
+    let (mut scheduler, mut stream) = sent(SilentOriginalAction::Reinject, 1);
     let views = [view(0, 13), backup(view(1, 85)), full(view(2, 50))];
     probe(&mut scheduler, &stream, &views, range(0, 1_000));
     assert_eq!(drain(&mut scheduler, &mut stream, &views), [], "a regular one is only full");
@@ -93,13 +93,13 @@ fn a_backup_gets_the_copy_only_if_no_regular_subflow_is_there() {
 
 #[test]
 fn a_copy_waits_for_the_pacer_but_not_beyond_the_data() {
-    let (mut scheduler, mut stream) = sent(After::Reinject, 1);
+    let (mut scheduler, mut stream) = sent(SilentOriginalAction::Reinject, 1);
     probe(&mut scheduler, &stream, &[view(0, 13), paced(view(1, 85), 1_001)], range(0, 1_000));
     assert_eq!(drain(&mut scheduler, &mut stream, &[view(0, 13), paced(view(1, 85), 1_001)]), []);
     let mut late = stream.clone();
     let views = [view(0, 13), view(1, 85)];
     assert_eq!(drain(&mut scheduler, &mut stream, &views), [send(1, 0, 1_000)]);
-    let (mut scheduler, _) = sent(After::Reinject, 1);
+    let (mut scheduler, _) = sent(SilentOriginalAction::Reinject, 1);
     probe(&mut scheduler, &late, &[view(0, 13), paced(view(1, 85), 1_001)], range(0, 1_000));
     late.ack(1_000);
     assert_eq!(drain(&mut scheduler, &mut late, &views), []);
@@ -107,9 +107,10 @@ fn a_copy_waits_for_the_pacer_but_not_beyond_the_data() {
 
 #[test]
 fn an_answered_copy_of_a_silent_original_raises_suspicion_once() {
-    for (after, expected) in
-        [(After::Reinject, vec![SchedulerAction::Suspect(SubflowId(0))]), (After::Rto, vec![])]
-    {
+    for (after, expected) in [
+        (SilentOriginalAction::Reinject, vec![SchedulerAction::Suspect(SubflowId(0))]),
+        (SilentOriginalAction::Rto, vec![]),
+    ] {
         let (mut scheduler, mut stream) = sent(after, 3);
         let views = [view(0, 13), view(1, 85)];
         probe(&mut scheduler, &stream, &views, range(2_000, 3_000));
@@ -124,7 +125,7 @@ fn an_answered_copy_of_a_silent_original_raises_suspicion_once() {
 
 #[test]
 fn an_original_path_that_was_heard_is_not_suspected() {
-    let (mut scheduler, mut stream) = sent(After::Reinject, 3);
+    let (mut scheduler, mut stream) = sent(SilentOriginalAction::Reinject, 3);
     let mut views = [view(0, 13), view(1, 85)];
     probe(&mut scheduler, &stream, &views, range(2_000, 3_000));
     drain(&mut scheduler, &mut stream, &views);
@@ -139,7 +140,7 @@ fn an_original_path_that_was_heard_is_not_suspected() {
 
 #[test]
 fn data_that_is_carried_elsewhere_or_acknowledged_is_not_copied() {
-    let (mut scheduler, mut stream) = sent(After::Reinject, 2);
+    let (mut scheduler, mut stream) = sent(SilentOriginalAction::Reinject, 2);
     let views = [view(0, 13), view(1, 85)];
     stream.mappings[1].carried_by = set(&[0, 1]);
     probe(&mut scheduler, &stream, &views, range(1_000, 2_000));
@@ -154,7 +155,7 @@ fn the_timer_and_the_end_of_a_subflow_end_an_episode() {
     for event in
         [SchedulerEvent::SubflowRto(SubflowId(0)), SchedulerEvent::SubflowDown(SubflowId(0))]
     {
-        let (mut scheduler, mut stream) = sent(After::Reinject, 1);
+        let (mut scheduler, mut stream) = sent(SilentOriginalAction::Reinject, 1);
         let views = [view(0, 13), view(1, 85)];
         probe(&mut scheduler, &stream, &views, range(0, 1_000));
         drain(&mut scheduler, &mut stream, &views);
@@ -212,7 +213,7 @@ proptest! {
     /// suspicion, and only silent subflows that were probed are suspected.
     #[test]
     fn tail_probes_stay_valid_in_any_sequence_of_events(steps in proptest::collection::vec(any_step(), 1..120)) {
-        let mut scheduler = TailProbes::across(Box::<MinRtt>::default(), After::Reinject);
+        let mut scheduler = TailProbes::across(Box::<MinRtt>::default(), SilentOriginalAction::Reinject);
         let mut stream = Stream::new(0);
         let mut views = vec![view(0, 13), view(1, 85), view(2, 40)];
         let mut probed = [false; 3];

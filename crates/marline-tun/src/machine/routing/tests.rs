@@ -12,18 +12,18 @@ fn shown(routes: &[Route]) -> Vec<String> {
     in_general.map(|route| format!("{} {:?}", route.to, route.leads)).collect()
 }
 
-fn all_sets(settings: &RoutingSettings, facts: &Facts) -> [Vec<Rule>; 4] {
+fn all_sets(settings: &RoutingSettings, facts: &MachineState) -> [Vec<Rule>; 4] {
     [
-        settings.lead(OWN, facts),
-        settings.lead(OWN_V6, facts),
+        settings.tunnel_rules(OWN, facts),
+        settings.tunnel_rules(OWN_V6, facts),
         settings.switch(OWN, facts),
         settings.switch(OWN_V6, facts),
     ]
 }
 
-fn facts() -> Facts {
-    Facts {
-        inbound: vec![Inbound { port: 22, peer: "203.0.113.9".parse().unwrap() }],
+fn facts() -> MachineState {
+    MachineState {
+        inbound: vec![InboundConnection { port: 22, peer: "203.0.113.9".parse().unwrap() }],
         direct_hosts: direct_hosts(&["192.0.2.7", "2001:db8::7"]),
         interfaces: vec![("eth0".to_owned(), 2), ("wlan0".to_owned(), 3)],
         gateway: Some(4),
@@ -55,7 +55,7 @@ fn each_set_has_its_priorities_in_order_below_the_rule_behind_both() {
         ..RoutingSettings::default()
     };
     for (at, rules) in all_sets(&settings, &facts()).into_iter().enumerate() {
-        let range = if at < 2 { LEAD } else { SWITCH };
+        let range = if at < 2 { TUNNEL_PRIORITIES } else { KILL_SWITCH_PRIORITIES };
         assert!(rules.iter().all(|rule| range.contains(&rule.priority)), "{rules:?}");
         assert!(rules.is_sorted_by_key(|rule| rule.priority), "{rules:?}");
         assert_eq!(rules[0].selector, Selector::Mark(MARK));
@@ -65,7 +65,12 @@ fn each_set_has_its_priorities_in_order_below_the_rule_behind_both() {
             rules.iter().filter(|rule| matches!(rule.selector, Selector::SourcePort(..)));
         assert_eq!(services.count(), 3);
     }
-    const { assert!(BEYOND >= SWITCH.end && LEAD.end <= SWITCH.start) };
+    const {
+        assert!(
+            JUMP_TARGET_PRIORITY >= KILL_SWITCH_PRIORITIES.end
+                && TUNNEL_PRIORITIES.end <= KILL_SWITCH_PRIORITIES.start
+        )
+    };
 }
 
 #[test]
@@ -98,7 +103,7 @@ fn without_the_lead_a_switch_lets_only_exceptions_and_the_local_network_pass() {
 #[test]
 fn queries_never_leave_by_the_lead_rules_alone() {
     for own in [OWN, OWN_V6] {
-        let rules = RoutingSettings::default().lead(own, &facts());
+        let rules = RoutingSettings::default().tunnel_rules(own, &facts());
         let names = |selector: &Selector| {
             matches!(selector, Selector::All | Selector::Names(Transport::Udp))
         };
@@ -167,7 +172,7 @@ fn direct_networks_are_not_routed_to_the_interface() {
 
 #[test]
 fn a_kill_switch_holds_queries_of_sockets_that_are_bound_to_an_interface() {
-    let of = |settings: RoutingSettings| settings.lead(OWN, &facts());
+    let of = |settings: RoutingSettings| settings.tunnel_rules(OWN, &facts());
     let bound = |rules: &[Rule]| {
         let bound = rules.iter().find(|rule| matches!(rule.selector, Selector::NamesBoundTo(..)));
         bound.unwrap().verdict
@@ -187,7 +192,7 @@ fn a_kill_switch_holds_queries_of_sockets_that_are_bound_to_an_interface() {
 fn rules_of_a_connection_or_a_host_are_those_of_the_sets() {
     let settings = RoutingSettings { kill_switch: true, ..RoutingSettings::default() };
     let facts = facts();
-    let (lead, switch) = (settings.lead(OWN, &facts), settings.switch(OWN, &facts));
+    let (lead, switch) = (settings.tunnel_rules(OWN, &facts), settings.switch(OWN, &facts));
     let [in_lead, in_switch] = direct_reply_rules(facts.inbound[0]);
     assert!(lead.contains(&in_lead) && switch.contains(&in_switch));
     assert!(switch.contains(&direct_host_rule("192.0.2.7".parse().unwrap())));
@@ -220,9 +225,10 @@ fn with_exceptions_of_names_every_query_goes_to_the_interface() {
     let direct = vec!["192.0.2.0/24".parse().unwrap()];
     let settings = RoutingSettings { direct, ..RoutingSettings::default() };
     let sorting = RoutingSettings { has_domain_exceptions: true, ..settings.clone() };
-    let facts = Facts { interfaces: vec![("wlan0".to_owned(), 3)], ..Facts::default() };
+    let facts =
+        MachineState { interfaces: vec![("wlan0".to_owned(), 3)], ..MachineState::default() };
     let past = |settings: &RoutingSettings| {
-        let lead = settings.lead(OWN, &facts);
+        let lead = settings.tunnel_rules(OWN, &facts);
         let first = lead.iter().position(|rule| rule.verdict == Verdict::Lookup(NAMES_TABLE));
         let before = lead.into_iter().take(first.expect("names are led"));
         let names = before.filter(|rule| {

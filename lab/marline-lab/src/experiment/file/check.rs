@@ -13,7 +13,7 @@ use super::diagnostic::{Diagnostic, KeyPath};
 use super::document::{Contestant, ExperimentFile};
 use super::raw::{Direction, Raw, RawBackground, RawFault, RawVariant};
 use super::values::Bytes;
-use crate::emulation::script::{self, Order};
+use crate::emulation::script::{self, ParsedCommand};
 use crate::experiment::{
     Background, Experiment, Fault, Moment, Stack, TimelineConfig, Variant, can_be_restored,
 };
@@ -155,7 +155,7 @@ fn events(checker: &mut Checker<'_>, events: &[Event], paths: &[Path]) {
         let key_path = KeyPath::top("event").at(number);
         checker.ok(&key_path.key("path"), path_number(paths, &event.path));
         checker.ok(&key_path.key("at"), script::duration(&event.at));
-        checker.ok(&key_path.key("command"), event.command.parse::<Order>());
+        checker.ok(&key_path.key("command"), event.command.parse::<ParsedCommand>());
     }
 }
 
@@ -167,7 +167,7 @@ fn fault(
 ) -> Option<Fault> {
     let key_path = KeyPath::top("fault").at(number);
     checker.ok(&key_path.key("path"), path_number(paths, &raw.path));
-    let order: Option<Order> = checker.ok(&key_path.key("command"), raw.command.parse());
+    let order: Option<ParsedCommand> = checker.ok(&key_path.key("command"), raw.command.parse());
     if raw.lasts.is_some() && order.is_some_and(|order| !can_be_restored(&order)) {
         checker.report(&key_path.key("lasts"), "only `down` ends by itself");
     }

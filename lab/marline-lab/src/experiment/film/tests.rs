@@ -60,7 +60,7 @@ fn record(link: &str, fault: Option<Fault>) -> Record {
     experiment.faults.extend(fault);
     experiment.patience = std::time::Duration::from_secs(5);
     let outcome = simulate(&experiment, &Variant::alone("wifi", "wifi"), 1).expect("run");
-    Record::of(&experiment, &outcome).expect("a record")
+    Record::from_outcome(&experiment, &outcome).expect("a record")
 }
 
 #[test]

@@ -45,7 +45,7 @@ fn workloads_share_paths_and_those_of_a_connection_its_order() {
     assert!(beside.0 > 2.0 * alone.0 && beside.0 < 250.0, "{}", beside.0);
     assert!(within.0 > 1.3 * beside.0, "{} {}", within.0, beside.0);
     for (_, experiment, outcome) in [&beside, &within] {
-        let record = Record::of(experiment, outcome).expect("a record");
+        let record = Record::from_outcome(experiment, outcome).expect("a record");
         let counts: Vec<_> = record.workloads().map(|record| record.messages.len()).collect();
         assert!(counts[0] == 50 && counts[1] > 100, "{counts:?}");
         let rates: Vec<f64> = record.workloads().map(|of| of.goodput_mbit_per_s).collect();
@@ -81,7 +81,7 @@ fn an_upload_fills_the_uplinks() {
     let links = [("wifi", "rate=20M,up.rate=5M,delay=10ms"), ("lte", "rate=10M,up.rate=3M")];
     let workload = Workload::Upload { bytes: 65_536, lasts_ms: 6_000 };
     let experiment = Experiment::over(&links, workload);
-    let record = Record::of(&experiment, &run(&experiment)).expect("a record");
+    let record = Record::from_outcome(&experiment, &run(&experiment)).expect("a record");
     assert!((6.5..8.0).contains(&record.goodput_mbit_per_s), "{}", record.goodput_mbit_per_s);
     assert!(record.paths.iter().all(|path| path.up_bytes > 10 * path.down_bytes));
 }
@@ -121,7 +121,7 @@ fn voice(links: &str, variant: &Variant) -> Record {
     let experiment = ExperimentFile::from_toml("x.toml", &text).expect("a file").experiment;
     let outcome = simulate(&experiment, variant, 7).expect("run");
     assert_eq!(outcome, simulate(&experiment, variant, 7).expect("run"));
-    Record::of(&experiment, &outcome).expect("a record")
+    Record::from_outcome(&experiment, &outcome).expect("a record")
 }
 
 #[test]

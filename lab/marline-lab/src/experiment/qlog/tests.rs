@@ -1,4 +1,4 @@
-use marline_qlog::{Course, Manner, Recording, read};
+use marline_qlog::{Course, Recording, TransmissionKind, read};
 
 use super::super::simulation::subflows;
 use super::*;
@@ -90,19 +90,22 @@ fn a_dead_path_leaves_a_hole_and_its_data_moves_in_the_trace() {
         run_traced(&experiment, &variant, 3, QlogConfig::default()).expect("a run");
     let recordings = recordings(&traces);
     let (client, server) = (&recordings[0], &recordings[1]);
-    let course = Course::of(server);
+    let course = Course::from_recording(server);
     // Delivery stops when the link goes down, or at the first burst after that.
     let hole = course.holes.iter().find(|hole| hole.ended_ms > 3_000.0).expect("a hole");
     assert!((2_900.0..3_200.0).contains(&hole.began_ms), "{hole:?}");
     let dead = hole.unreachable.as_ref().map(|(subflow, _)| *subflow).expect("one was silent");
-    let rescued: Vec<_> =
-        course.carried.iter().filter(|carried| carried.manner == Manner::Reinjection).collect();
+    let rescued: Vec<_> = course
+        .carried
+        .iter()
+        .filter(|carried| carried.manner == TransmissionKind::Reinjection)
+        .collect();
     assert!(!rescued.is_empty());
     for carried in rescued {
         assert_ne!(carried.subflow, dead);
         let first = course.carried.iter().find(|first| {
             let holds = first.dsn <= carried.dsn && carried.dsn < first.dsn + first.bytes;
-            holds && first.manner == Manner::New
+            holds && first.manner == TransmissionKind::New
         });
         assert_eq!(first.map(|first| first.subflow), Some(dead), "{carried:?}");
     }

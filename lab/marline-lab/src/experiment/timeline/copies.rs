@@ -125,7 +125,7 @@ impl Copies {
     fn sent(&mut self, now: Instant, link: LinkId, packet: &Packet) {
         let Some((path, from_client)) = self.links.get(&link).copied() else { return };
         let Ok(tcp) = TcpSegment::parse(&packet.segment) else { return };
-        let place = self.places.place(from_client, &packet.path, &tcp);
+        let place = self.places.place_segment(from_client, &packet.path, &tcp);
         let flow = (packet.path.local, packet.path.remote);
         if tcp.header.flags.contains(TcpFlags::SYN) {
             // Data with a SYN is not a copy and must not be waited for.
@@ -208,7 +208,7 @@ impl Copies {
                 let head: [Cell<'_>; 6] = [
                     index.into(),
                     (*from).into(),
-                    direction.sizes.of(index as u32).into(),
+                    direction.sizes.size_of(index as u32).into(),
                     message.written.map(after_start_us).into(),
                     message.complete.map(after_start_us).into(),
                     message.read.map(after_start_us).into(),
@@ -310,7 +310,7 @@ impl Direction {
         while self.ends.len() <= message as usize {
             let before = self.ends.last().copied().unwrap_or(0);
             // Data behind the last message would belong to an infinite message.
-            let bytes = u64::from(self.sizes.of(self.ends.len() as u32));
+            let bytes = u64::from(self.sizes.size_of(self.ends.len() as u32));
             self.ends.push(before + if bytes == 0 { u64::from(u32::MAX) } else { bytes });
         }
         let start = message.checked_sub(1).map_or(0, |before| self.ends[before as usize]);

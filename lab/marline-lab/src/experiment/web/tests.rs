@@ -35,7 +35,7 @@ fn objects_are_requested_when_they_have_been_found() {
         }
     }
     // SYN, TLS and the request take a round trip each.
-    let record = Record::of(&experiment, &outcome).expect("a record");
+    let record = Record::from_outcome(&experiment, &outcome).expect("a record");
     let first_ms = record.measures.of("first_ms").expect("a measure");
     assert!((120.0..180.0).contains(&first_ms), "{first_ms}");
     for (message, least_ms) in record.messages.iter().zip(&record.least_ms) {

@@ -19,29 +19,29 @@ pub(super) struct Entry<P> {
 
 /// The held segments.
 #[derive(Debug)]
-pub(super) struct Held<P> {
+pub(super) struct HeldSegments<P> {
     entries: Vec<(Flow, Entry<P>)>,
 }
 
-impl<P> Default for Held<P> {
+impl<P> Default for HeldSegments<P> {
     fn default() -> Self {
-        Held { entries: Vec::new() }
+        HeldSegments { entries: Vec::new() }
     }
 }
 
-impl<P> Held<P> {
+impl<P> HeldSegments<P> {
     /// Maximum number of flows with a held segment. The oldest one is released for another.
-    pub(super) const MOST: usize = 64;
+    pub(super) const MAX_FLOWS: usize = 64;
 
     /// Removes the held segment of a flow.
-    pub(super) fn take(&mut self, flow: Flow) -> Option<Entry<P>> {
+    pub(super) fn remove(&mut self, flow: Flow) -> Option<Entry<P>> {
         let index = self.entries.iter().position(|(of, _)| *of == flow)?;
         Some(self.entries.remove(index).1)
     }
 
     /// Holds a segment. Returns one that must be released for lack of room.
-    pub(super) fn put(&mut self, flow: Flow, entry: Entry<P>) -> Option<P> {
-        let pushed_out = (self.entries.len() >= Self::MOST).then(|| self.entries.remove(0));
+    pub(super) fn hold(&mut self, flow: Flow, entry: Entry<P>) -> Option<P> {
+        let pushed_out = (self.entries.len() >= Self::MAX_FLOWS).then(|| self.entries.remove(0));
         self.entries.push((flow, entry));
         pushed_out.map(|(_, entry)| entry.packet)
     }

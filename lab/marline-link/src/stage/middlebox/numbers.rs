@@ -23,7 +23,7 @@ pub(super) fn renumber(segment: &mut [u8], kind: Renumber) {
     }
     let Some((start, end)) = tcp::option(segment, SACK) else { return };
     for at in (start + 2..end.saturating_sub(3)).step_by(4) {
-        let edge = tcp::word(segment, at).wrapping_sub(back);
+        let edge = tcp::u32_at(segment, at).wrapping_sub(back);
         tcp::change(segment, at, &edge.to_be_bytes());
     }
 }

@@ -56,7 +56,7 @@ fn mangle(segment: &mut [u8], start: usize, end: usize) {
 
 /// Adds `change` to byte number `pick` of the payload (modulo its length) and updates the checksum. Returns false if
 /// there is no TCP payload.
-pub(crate) fn rewrite<P: Packet>(packet: &mut P, pick: u64, change: u8) -> bool {
+pub(crate) fn rewrite_payload<P: Packet>(packet: &mut P, pick: u64, change: u8) -> bool {
     let Some(segment) = packet.tcp_mut() else { return false };
     let Some(payload) = options_end(segment).filter(|end| *end < segment.len()) else {
         return false;
@@ -81,7 +81,7 @@ fn find(
 
 impl OptionRule {
     fn is_about(&self, flags: u8, option: &[u8]) -> bool {
-        self.segments.contain(flags) && self.option.is(option)
+        self.segments.contain(flags) && self.option.matches(option)
     }
 }
 
@@ -99,7 +99,7 @@ impl Segments {
 
 impl TcpOption {
     /// Whether these bytes (kind, length, contents) are such an option.
-    fn is(self, option: &[u8]) -> bool {
+    fn matches(self, option: &[u8]) -> bool {
         match self {
             TcpOption::Kind(kind) => option[0] == kind,
             TcpOption::Mptcp(subtype) => {
@@ -112,7 +112,7 @@ impl TcpOption {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::stage::tcp::{CHECKSUM_AT, sum, update_checksum};
+    use crate::stage::tcp::{CHECKSUM_AT, checksum, update_checksum};
 
     #[derive(Clone, Debug)]
     struct Segment(Vec<u8>);
@@ -140,7 +140,7 @@ mod tests {
         bytes.extend_from_slice(options);
         bytes.extend_from_slice(b"payload!");
         bytes[CHECKSUM_AT..CHECKSUM_AT + 2].fill(0);
-        let checksum = !sum(&bytes);
+        let checksum = !checksum(&bytes);
         bytes[CHECKSUM_AT..CHECKSUM_AT + 2].copy_from_slice(&checksum.to_be_bytes());
         Segment(bytes)
     }
@@ -164,14 +164,14 @@ mod tests {
         let mut expected = OPTIONS;
         expected[5..17].fill(1);
         assert_eq!(syn.0[HEADER..HEADER + 24], expected);
-        assert_eq!(sum(&syn.0), 0xffff);
+        assert_eq!(checksum(&syn.0), 0xffff);
         // The other one of the same kind goes with a rule for the kind.
         assert_eq!(
             treat(&config("mptcp", "none"), Duration::ZERO, &mut syn),
             PacketOutcome::Changed
         );
         assert_eq!(syn.0[HEADER + 20..HEADER + 24], [1; 4]);
-        assert_eq!(sum(&syn.0), 0xffff);
+        assert_eq!(checksum(&syn.0), 0xffff);
         assert_eq!(
             treat(&config("mptcp", "none"), Duration::ZERO, &mut syn),
             PacketOutcome::Passes
@@ -187,7 +187,7 @@ mod tests {
         let mut expected = OPTIONS;
         expected[8..17].iter_mut().for_each(|byte| *byte = !*byte);
         assert_eq!(syn.0[HEADER..HEADER + 24], expected);
-        assert_eq!(sum(&syn.0), 0xffff);
+        assert_eq!(checksum(&syn.0), 0xffff);
     }
 
     #[test]
@@ -225,17 +225,17 @@ mod tests {
                     let last = packet.0.pop().expect("a byte");
                     update_checksum(&mut packet.0, u16::from_be_bytes([0, last]), 0);
                 }
-                assert_eq!(sum(&packet.0), 0xffff);
+                assert_eq!(checksum(&packet.0), 0xffff);
                 let before = packet.0.clone();
-                assert!(rewrite(&mut packet, pick, 0x55));
+                assert!(rewrite_payload(&mut packet, pick, 0x55));
                 let changed = packet.0.iter().zip(&before).filter(|(a, b)| a != b).count();
                 assert!(packet.0[24..] != before[24..] && changed <= 3, "{pick}");
-                assert_eq!(sum(&packet.0), 0xffff, "{pick}, odd {odd}");
+                assert_eq!(checksum(&packet.0), 0xffff, "{pick}, odd {odd}");
             }
         }
         let mut pure = segment(ACK, &[1; 4]);
         pure.0.truncate(24);
-        assert!(!rewrite(&mut pure, 3, 1));
+        assert!(!rewrite_payload(&mut pure, 3, 1));
     }
 
     #[test]
@@ -256,7 +256,7 @@ mod tests {
             }
             let mut packet = segment(SYN, &options);
             treat(&all, Duration::ZERO, &mut packet);
-            assert_eq!(sum(&packet.0), 0xffff);
+            assert_eq!(checksum(&packet.0), 0xffff);
         }
     }
 }

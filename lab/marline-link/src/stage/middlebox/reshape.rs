@@ -44,7 +44,7 @@ pub(super) fn split<P: Packet>(packet: &mut P, split: Split) -> Option<Vec<P>> {
 
 /// Merges two segments, with the options of the first. `None` if the second does not follow the first, or both are too
 /// long for one packet.
-pub(super) fn join<P: Packet>(first: &mut P, second: &mut P) -> Option<P> {
+pub(super) fn merge_segments<P: Packet>(first: &mut P, second: &mut P) -> Option<P> {
     let room = MAX_MERGED_PACKET.checked_sub(first.wire_len())?;
     let ahead = first.tcp_mut()?.to_vec();
     let behind = second.tcp_mut()?;

@@ -1,6 +1,6 @@
 use marline_time::{Duration, Instant, SeedTree};
 
-use super::super::tcp::{self, sum};
+use super::super::tcp::{self, checksum};
 use super::*;
 use crate::{DuplexSpec, Link, LinkConfig, ip_with_tcp, tcp_of_ip};
 
@@ -70,7 +70,7 @@ impl Made<'_> {
         let mut packet = Ip(ip_with_tcp(&header, &segment, false).expect("IPv4"));
         let pseudo = pseudo(&packet);
         let segment = packet.tcp_mut().expect("TCP");
-        let checksum = !fold(u32::from(pseudo) + u32::from(sum(segment)));
+        let checksum = !fold(u32::from(pseudo) + u32::from(checksum(segment)));
         segment[16..18].copy_from_slice(&checksum.to_be_bytes());
         assert!(is_sound(&packet));
         packet
@@ -78,19 +78,19 @@ impl Made<'_> {
 }
 
 fn fold(total: u32) -> u16 {
-    sum(&total.to_be_bytes())
+    checksum(&total.to_be_bytes())
 }
 
 fn pseudo(packet: &Ip) -> u16 {
     let length = packet.0.len() as u32 - 20;
-    fold(u32::from(sum(&packet.0[12..20])) + 6 + length)
+    fold(u32::from(checksum(&packet.0[12..20])) + 6 + length)
 }
 
 /// Both checksums are right, and so is the length.
 fn is_sound(packet: &Ip) -> bool {
     let length = usize::from(u16::from_be_bytes([packet.0[2], packet.0[3]]));
-    let tcp = fold(u32::from(pseudo(packet)) + u32::from(sum(&packet.0[20..])));
-    sum(&packet.0[..20]) == 0xffff && tcp == 0xffff && length == packet.0.len()
+    let tcp = fold(u32::from(pseudo(packet)) + u32::from(checksum(&packet.0[20..])));
+    checksum(&packet.0[..20]) == 0xffff && tcp == 0xffff && length == packet.0.len()
 }
 
 fn links(text: &str) -> (Link<Ip>, Link<Ip>) {
@@ -135,10 +135,10 @@ fn renumbering_is_undone_on_the_way_back() {
     let back = pass(&mut down, Instant::ZERO, answer.packet());
     let segment = tcp_of(&back[0]);
     assert_eq!((tcp::sequence(segment), tcp::acknowledgment(segment)), (5_000, 1_001));
-    assert_eq!((tcp::word(segment, 24), tcp::word(segment, 28)), (1_010, 1_020));
+    assert_eq!((tcp::u32_at(segment, 24), tcp::u32_at(segment, 28)), (1_010, 1_020));
     let (_, mut forgets) = links("renumber=not-sack");
     let back = pass(&mut forgets, Instant::ZERO, answer.packet());
-    assert_eq!(tcp::word(tcp_of(&back[0]), 24), sequence + 10);
+    assert_eq!(tcp::u32_at(tcp_of(&back[0]), 24), sequence + 10);
 }
 
 #[test]

@@ -36,7 +36,7 @@ pub fn offered_by(paths: &mut Paths, bytes: u64, at_ms: &[u64], when_ms: &[u64])
     let (down, counts) = (paths.down[0], Arc::new(Mutex::new(Vec::new())));
     for when in when_ms {
         let counts = Arc::clone(&counts);
-        paths.world.at(START + ms(*when), move |world| {
+        paths.world.run_at(START + ms(*when), move |world| {
             counts.lock().expect("one thread").push(world.link(down).stats().offered_packets);
         });
     }

@@ -118,8 +118,8 @@ pub fn run(setting: Setting, dies_at: Instant, seed: u64) -> Hole {
 }
 
 fn extensions(setting: Setting) -> Extensions {
-    let helped = Extensions::IDLE.with(Extensions::RTO);
-    if setting.fast { helped.with(Extensions::FAST_JOIN) } else { helped }
+    let helped = Extensions::IDLE.union(Extensions::RTO);
+    if setting.fast { helped.union(Extensions::FAST_JOIN) } else { helped }
 }
 
 fn first<T>(events: &[MonitorEvent], wanted: impl Fn(&MonitorKind) -> Option<T>) -> (Instant, T) {

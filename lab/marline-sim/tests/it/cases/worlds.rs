@@ -166,7 +166,7 @@ fn schedule(paths: &mut Paths, plan: &Plan) {
     for (path, link) in plan.paths.links.iter().enumerate() {
         let (up, down) = (paths.up[path], paths.down[path]);
         let (up_config, down_config) = (heal(&link.up), heal(&link.down));
-        paths.world.at(FAULTS_END, move |world| {
+        paths.world.run_at(FAULTS_END, move |world| {
             world.set_link(up, up_config);
             world.set_link(down, down_config);
         });

@@ -274,7 +274,7 @@ impl Scene {
         self.connect(plan, || Box::new(Echo::new(SHELL_BYTES, SHELL_EVERY, messages, 7)));
         let left = Rc::clone(&self.left);
         let shell = self.world.node(self.client).streams.connections().next().expect("open").0;
-        self.world.node_mut(self.client).streams.watch(Box::new(move |event| {
+        self.world.node_mut(self.client).streams.set_watcher(Box::new(move |event| {
             let MonitorKind::Traffic { what, .. } = &event.kind else { return };
             let Traffic::Sent(sent) = &**what else { return };
             if event.connection == shell && sent.purpose == Purpose::New {

@@ -62,7 +62,7 @@ fn copies_are_immediate_only_while_a_path_loses_much() {
     for (at_s, loss) in [(20, "20%"), (30, "0")] {
         let link = crate::cases::link(&format!("{WIFI},loss={loss}")).down;
         let when = super::START + Duration::from_secs(at_s);
-        world.world.at(when, move |world| world.set_link(down, link));
+        world.world.run_at(when, move |world| world.set_link(down, link));
     }
     let result = bursts(&mut world, 200, &every_100_ms(600));
     let [begin, good, bad, after] =

@@ -56,7 +56,7 @@ impl Observer for Log {
             return;
         }
         let segment = TcpSegment::parse(&packet.segment).expect("a segment");
-        let Some(dsn) = self.placement.place(path, &segment) else { return };
+        let Some(dsn) = self.placement.place_segment(path, &segment) else { return };
         let start = u64::from(dsn.wrapping_sub(*self.first.get_or_insert(dsn)));
         let end = start + segment.payload.len() as u64;
         self.sent.push(Sent { at: now.since(START), path, start, end });

@@ -9,7 +9,7 @@ const fn ms(n: u64) -> Duration {
 /// Runs the machine on a world in which each mode delivers at its rate.
 struct Harness {
     modes: Modes,
-    reading: Reading,
+    reading: ModeInput,
     /// Bytes per millisecond: redundant, multipath.
     rates: [u64; 2],
     /// Bytes that arrive extra in the first 50 ms of each multipath phase.
@@ -23,7 +23,7 @@ impl Harness {
     fn new(config: PapdConfig, rates: [u64; 2]) -> Self {
         Harness {
             modes: Modes::new(config),
-            reading: Reading {
+            reading: ModeInput {
                 now: Instant::from_secs(1),
                 data_una: Dsn(0),
                 longest_rtt: ms(100),

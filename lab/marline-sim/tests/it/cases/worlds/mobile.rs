@@ -78,7 +78,7 @@ fn some_extensions(rng: &mut PcgRng) -> Extensions {
     ];
     let share = pick(rng, &[0.0, 0.5, 0.8, 1.0]);
     let chosen = all.into_iter().filter(|_| rng.chance(share));
-    chosen.fold(Extensions::NONE, Extensions::with)
+    chosen.fold(Extensions::NONE, Extensions::union)
 }
 
 impl Plan {
@@ -224,7 +224,7 @@ impl Plan {
 /// A radio that sleeps, and more harm than usual.
 fn make_cellular(rng: &mut PcgRng, link: &mut DuplexConfig) {
     let radio = |direction| {
-        let parameters = RadioParameters::of(RadioKind::Lte);
+        let parameters = RadioParameters::published(RadioKind::Lte);
         Some(RadioConfig { parameters, direction, waits: true })
     };
     if rng.chance(0.7) {

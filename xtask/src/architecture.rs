@@ -1,4 +1,5 @@
-//! Files and functions that ARCHITECTURE.md names: `CRATE/src/FILE.rs`, or `CRATE/src/FILE.rs:FUNCTION`.
+//! Files and functions that ARCHITECTURE.md names: `CRATE/src/FILE.rs`, `CRATE/src/FILE.rs:FUNCTION`, or `:FUNCTION` in
+//! the file named before.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -6,16 +7,16 @@ use std::path::{Path, PathBuf};
 use crate::TaskResult;
 use crate::manifest::TREES;
 
-const PAGE: &str = "ARCHITECTURE.md";
+pub(crate) const PAGE: &str = "ARCHITECTURE.md";
 
 /// A place in the code that the page names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Place<'a> {
-    line: usize,
-    krate: &'a str,
+pub(crate) struct Place<'a> {
+    pub(crate) line: usize,
+    pub(crate) krate: &'a str,
     /// Path within the crate's folder.
-    file: &'a str,
-    function: Option<&'a str>,
+    pub(crate) file: &'a str,
+    pub(crate) function: Option<&'a str>,
 }
 
 /// Fails with every place that does not exist.
@@ -27,8 +28,8 @@ pub(crate) fn check(root: &Path) -> TaskResult {
 }
 
 /// Places in backticks, outside of fenced blocks.
-fn places(text: &str) -> Vec<Place<'_>> {
-    let mut found = Vec::new();
+pub(crate) fn places(text: &str) -> Vec<Place<'_>> {
+    let mut found: Vec<Place<'_>> = Vec::new();
     let mut is_fenced = false;
     for (number, line) in text.lines().enumerate() {
         is_fenced ^= line.starts_with("```");
@@ -36,7 +37,13 @@ fn places(text: &str) -> Vec<Place<'_>> {
             continue;
         }
         for code in line.split('`').skip(1).step_by(2) {
-            found.extend(place(number + 1, code));
+            let before = found.last().copied().filter(|_| code.starts_with(':'));
+            found.extend(match before {
+                Some(before) => {
+                    Some(Place { line: number + 1, function: Some(&code[1..]), ..before })
+                }
+                None => place(number + 1, code),
+            });
         }
     }
     found
@@ -54,8 +61,9 @@ fn place(line: usize, code: &str) -> Option<Place<'_>> {
 /// The error of a place, with the file where its function is now.
 fn fault(root: &Path, place: Place<'_>) -> Option<String> {
     let Place { line, krate, file, function } = place;
-    let folder = TREES.iter().map(|tree| root.join(tree).join(krate)).find(|dir| dir.is_dir());
-    let Some(folder) = folder else { return Some(format!("{PAGE}:{line}: no crate {krate}")) };
+    let Some(folder) = crate_folder(root, krate) else {
+        return Some(format!("{PAGE}:{line}: no crate {krate}"));
+    };
     let text = fs::read_to_string(folder.join(file)).ok();
     let hint = || function.map(|name| elsewhere(&folder, name)).unwrap_or_default();
     match (text, function) {
@@ -65,6 +73,11 @@ fn fault(root: &Path, place: Place<'_>) -> Option<String> {
         }
         _ => None,
     }
+}
+
+/// Folder of a crate.
+pub(crate) fn crate_folder(root: &Path, krate: &str) -> Option<PathBuf> {
+    TREES.iter().map(|tree| root.join(tree).join(krate)).find(|dir| dir.is_dir())
 }
 
 /// Returns true if a file's text defines a function of this name.
@@ -103,11 +116,11 @@ mod tests {
 
     #[test]
     fn places_are_read_between_backticks_and_not_in_blocks() {
-        let text =
-            "see `a-b/src/c/d.rs:write` and `x/`\n```\n`a/src/b.rs`\n```\n`a/src/b.rs` `cargo x`\n";
+        let text = "see `a-b/src/c/d.rs:write` and `x/`\n```\n`a/src/b.rs`\n```\n`:read` `a/src/b.rs` `cargo x`\n";
         let write = Place { line: 1, krate: "a-b", file: "src/c/d.rs", function: Some("write") };
+        let read = Place { line: 5, function: Some("read"), ..write };
         let file = Place { line: 5, krate: "a", file: "src/b.rs", function: None };
-        assert_eq!(places(text), [write, file]);
+        assert_eq!(places(text), [write, read, file]);
     }
 
     #[test]

@@ -8,6 +8,7 @@ mod alone;
 mod api;
 mod architecture;
 mod bench;
+mod call_paths;
 mod checks;
 mod ci;
 mod dashboard;

@@ -27,7 +27,9 @@ pub(crate) fn check(root: &Path) -> TaskResult {
     };
     let (readme, results) = (read(README)?, read(RESULTS)?);
     let mut wrong = findings(&Pages { readme, results, auto: read(AUTO)? });
-    wrong.extend(crate::architecture::check(root).err());
+    // The paths of a page that names missing places are not judged.
+    let places = crate::architecture::check(root);
+    wrong.extend(places.and_then(|()| crate::call_paths::check(root)).err());
     if wrong.is_empty() { Ok(()) } else { Err(wrong.join("\n    ")) }
 }
 

@@ -3,6 +3,8 @@
 //! A full parser would need expanded macros to match braces correctly; a lexer only needs the beginning and end of
 //! comments, strings and characters. It replaces them by blanks, so lines and columns stay those of the file.
 
+use std::ops::Range;
+
 /// A function found in a source file.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Function {
@@ -12,6 +14,8 @@ pub(crate) struct Function {
     pub(crate) line: usize,
     /// Lines of its body with code, without blank lines and comments.
     pub(crate) code_lines: usize,
+    /// Body within the text, without its braces.
+    pub(crate) body: Range<usize>,
 }
 
 /// `text` with the contents of comments, strings and character literals blanked out.
@@ -44,8 +48,9 @@ pub(crate) fn functions(blanked: &str) -> Vec<Function> {
             && let Some((open, close)) = body(bytes, end)
         {
             let name = name.to_string();
-            let line = 1 + count_lines(&bytes[..at]);
-            found.push(Function { name, line, code_lines: code_lines(&blanked[open + 1..close]) });
+            let (line, body) = (1 + count_lines(&bytes[..at]), open + 1..close);
+            let code_lines = code_lines(&blanked[body.clone()]);
+            found.push(Function { name, line, code_lines, body });
         }
         at = end;
     }
@@ -54,6 +59,36 @@ pub(crate) fn functions(blanked: &str) -> Vec<Function> {
 
 fn code_lines(body: &str) -> usize {
     body.lines().filter(|line| !line.trim().is_empty()).count()
+}
+
+/// A word of source text.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Word<'a> {
+    pub(crate) text: &'a str,
+    /// It is followed by arguments.
+    pub(crate) is_called: bool,
+    /// Word before it, of which it is a member: `a` of `a.b()`, `a().b()` and `a::b()`.
+    pub(crate) owner: Option<&'a str>,
+}
+
+/// Words of blanked source text.
+pub(crate) fn words(blanked: &str) -> impl Iterator<Item = Word<'_>> {
+    let bytes = blanked.as_bytes();
+    let (mut at, mut before) = (0, None::<(&str, usize)>);
+    std::iter::from_fn(move || {
+        at += bytes[at..].iter().position(|byte| is_word(*byte))?;
+        let start = at;
+        at = word_end(bytes, at);
+        let rest = blanked[at..].trim_start();
+        let is_called = rest.starts_with('(') || rest.starts_with("::<");
+        let owner = before.and_then(|(word, end)| {
+            let between: String = blanked[end..start].split_whitespace().collect();
+            [".", "().", "::"].contains(&between.as_str()).then_some(word)
+        });
+        let text = &blanked[start..at];
+        before = Some((text, at));
+        Some(Word { text, is_called, owner })
+    })
 }
 
 fn count_lines(bytes: &[u8]) -> usize {
@@ -253,6 +288,22 @@ mod tests {
         let found = functions(&blank(text));
         let names: Vec<_> = found.iter().map(|f| (f.name.as_str(), f.line, f.code_lines)).collect();
         assert_eq!(names, [("outer", 4, 4), ("inner", 7, 1)]);
+    }
+
+    #[test]
+    fn words_are_told_apart_by_calls_and_owners() {
+        let shown = |word: Word<'_>| match (word.owner, word.is_called) {
+            (Some(owner), true) => format!("{owner}.{}()", word.text),
+            (Some(owner), false) => format!("{owner}.{}", word.text),
+            (None, true) => format!("{}()", word.text),
+            (None, false) => word.text.to_owned(),
+        };
+        let found: Vec<String> =
+            words("a.b(c::<u8>(d), self\n.e().f(), g::h)").map(shown).collect();
+        assert_eq!(
+            found,
+            ["a", "a.b()", "c()", "u8", "d", "self", "self.e()", "e.f()", "g", "g.h"]
+        );
     }
 
     #[test]

@@ -6,7 +6,8 @@
 //!
 //! *How.* Within the last [`WINDOW`], copies may use [`BudgetConfig::share`] of the new data sent, or
 //! [`BudgetConfig::rate`] times the window, whichever is more. Bytes are counted in slots of two seconds, so what is
-//! spent now stays spent for ten seconds. Callers get the spent share and derive the price of the next copy from it.
+//! spent now stays spent for ten seconds. Where capacity is idle and costs nothing, a share of it may be used instead
+//! ([`IdleCapacity`]), which shrinks as the path fills. Callers get the spent share and derive the price of the next copy from it.
 
 use marline_time::{Duration, Instant, Rate};
 
@@ -40,6 +41,19 @@ impl Default for BudgetConfig {
     fn default() -> Self {
         BudgetConfig { share: 0.25, rate: Rate::from_bits_per_s(128_000) }
     }
+}
+
+/// What paths could carry in total, and the share of their idle capacity that copies may use.
+#[derive(Copy, Clone, Debug, PartialEq)]
+pub(crate) struct IdleCapacity {
+    /// Sum of the rates of the paths.
+    pub(crate) rate: Rate,
+    /// 0 to 1.
+    pub(crate) share: f64,
+}
+
+impl IdleCapacity {
+    const NONE: Self = IdleCapacity { rate: Rate::ZERO, share: 0.0 };
 }
 
 /// New data and copies within the last ten seconds.
@@ -88,22 +102,31 @@ impl Budget {
         slot.1 = slot.1.saturating_add(units(bytes));
     }
 
-    /// Bytes that copies may use within the window.
-    fn allowed_bytes(&mut self, now: Instant, config: &BudgetConfig) -> u64 {
-        self.advance_budget_to(now);
-        let new: u64 = self.slots.iter().map(|slot| u64::from(slot.0)).sum();
-        let share = ((new * UNIT) as f64 * config.share) as u64;
-        share.max(config.rate.bytes_in(WINDOW))
+    /// Spent share of the bytes that copies may use within the window; may exceed 1.
+    pub(crate) fn spent_share(&mut self, now: Instant, config: &BudgetConfig) -> f32 {
+        self.spent_share_beside(now, config, IdleCapacity::NONE)
     }
 
-    /// Spent share of these bytes; may exceed 1.
-    pub(crate) fn spent_share(&mut self, now: Instant, config: &BudgetConfig) -> f32 {
+    /// As [`spent_share`](Self::spent_share), where copies may also use a share of idle capacity, if that is more.
+    pub(crate) fn spent_share_beside(
+        &mut self,
+        now: Instant,
+        config: &BudgetConfig,
+        idle: IdleCapacity,
+    ) -> f32 {
         if config.share.is_infinite() {
             return 0.0;
         }
-        let whole = self.allowed_bytes(now, config);
-        let copies: u64 = self.slots.iter().map(|slot| u64::from(slot.1)).sum();
-        if whole == 0 { f32::INFINITY } else { (copies * UNIT) as f32 / whole as f32 }
+        self.advance_budget_to(now);
+        let sum = |of: fn(&(u32, u32)) -> u32| -> u64 {
+            self.slots.iter().map(|slot| u64::from(of(slot))).sum::<u64>() * UNIT
+        };
+        let (new, copies) = (sum(|slot| slot.0), sum(|slot| slot.1));
+        let share = (new as f64 * config.share) as u64;
+        let unused = idle.rate.bytes_in(WINDOW).saturating_sub(new + copies);
+        let idle = (unused as f64 * idle.share) as u64;
+        let whole = share.max(config.rate.bytes_in(WINDOW)).max(idle);
+        if whole == 0 { f32::INFINITY } else { copies as f32 / whole as f32 }
     }
 }
 
@@ -129,6 +152,23 @@ mod tests {
         assert_eq!(budget.spent_share(at(1_000_000), &config), 0.0);
         let none = BudgetConfig { share: 0.0, rate: Rate::ZERO };
         assert_eq!(budget.spent_share(at(1_000_000), &none), f32::INFINITY);
+    }
+
+    #[test]
+    fn a_share_of_idle_capacity_allows_more_and_shrinks_as_the_path_fills() {
+        let (config, now) = (BudgetConfig::default(), Instant::from_millis(100_000));
+        // 25 MB in ten seconds, of which a twentieth is 1.25 MB.
+        let idle = IdleCapacity { rate: Rate::from_mbit(20), share: 0.05 };
+        let mut budget = Budget::default();
+        budget.on_new(now, 640_000);
+        budget.on_copy(now, 640_000);
+        assert_eq!(budget.spent_share(now, &config), 4.0);
+        let spent = budget.spent_share_beside(now, &config, idle);
+        assert!((spent - 640.0 / 1_186.0).abs() < 0.001, "{spent}");
+        // A full path leaves the share of the new data.
+        budget.on_new(now, 24_000_000);
+        let spent = budget.spent_share_beside(now, &config, idle);
+        assert_eq!(spent, budget.spent_share(now, &config));
     }
 
     #[test]

@@ -131,8 +131,8 @@ fn spending_text(settings: &Settings) -> String {
     }
     let does = match settings.mode {
         Mode::Balanced => {
-            "sends data over it whenever that is faster, and copies of up to a quarter of the new data or \
-             16 kB/s"
+            "sends data over it whenever that is faster, and copies of up to a quarter of the new data, \
+             16 kB/s or a twentieth of the idle capacity"
         }
         Mode::Redundant => "copies everything to it when no new data is waiting",
         Mode::Aggregate => "sends data over all paths at once",

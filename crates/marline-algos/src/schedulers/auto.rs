@@ -20,6 +20,9 @@
 //!   others there, and no later segment reveals its loss. The other is the front, as far as only paths with overdue
 //!   answers carry it, because it blocks everything behind it. In the worst case, both may spend the budget
 //!   [twice](MAX_SPENDING).
+//!   Where bytes cost nothing, a share of the new data is the wrong limit: a burst of 100 kB each second spends all of
+//!   it and leaves 97 % of the path unused. So copies may instead use a share of the capacity that is idle
+//!   ([`AutoConfig::idle_share`]).
 //! - *Repairs*, if the peer supports them, cover a share of each burst of several segments and are sent before its
 //!   copies (`auto/repairs.rs`).
 //! - *Costs* of a path other than time are converted to time (`auto/costs.rs`). New data avoids metered paths and
@@ -51,14 +54,14 @@
 //! *p99 of a small message:* that of full redundancy while the budget lasts.
 
 use marline_policy::{
-    BudgetState, Decision, Dsn, Question, Reason, Reinjection, Scheduler, SchedulerAction,
-    SchedulerContext, SchedulerEvent, Terms,
+    BudgetState, Decision, Dsn, Health, Question, Reason, Reinjection, Scheduler, SchedulerAction,
+    SchedulerContext, SchedulerEvent, SubflowView, Terms,
 };
 use marline_time::{Duration, Rate};
 
 use super::classes;
 use super::opportunistic::{Opportunistic, OpportunisticRules};
-use crate::budget::{Budget, BudgetConfig};
+use crate::budget::{Budget, BudgetConfig, IdleCapacity};
 
 mod arrivals;
 mod costs;
@@ -78,6 +81,9 @@ use repairs::Repairs;
 pub struct AutoConfig {
     /// Budget for copies on all paths together.
     pub budget: BudgetConfig,
+    /// Share of the idle capacity of paths without a price that copies may use, if that is more than `budget`
+    /// allows: 0 to 1. Ignored if the share of `budget` is 0.
+    pub idle_share: f64,
     /// Additional budget for copies on each path that is metered or a backup.
     pub path_budget: BudgetConfig,
     /// Time savings that costs other than time require.
@@ -85,11 +91,12 @@ pub struct AutoConfig {
 }
 
 impl Default for AutoConfig {
-    /// Per-path budget of 5 % or 2 kB/s. New data uses a metered path if the others would be later by 100 ms plus the
+    /// A twentieth of the idle capacity. Per-path budget of 5 % or 2 kB/s. New data uses a metered path if the others would be later by 100 ms plus the
     /// time that its bytes take at 1 Mbit/s. A radio wake-up must save half a second.
     fn default() -> Self {
         AutoConfig {
             budget: BudgetConfig::default(),
+            idle_share: 0.03,
             path_budget: BudgetConfig { share: 0.05, rate: Rate::from_bytes_per_s(2_000) },
             terms: Terms {
                 patience: Duration::from_millis(100),
@@ -119,6 +126,7 @@ const OPPORTUNISTIC: OpportunisticRules = OpportunisticRules::WIDE;
 pub struct Auto {
     /// The common budget and the per-path budget.
     limits: (BudgetConfig, BudgetConfig),
+    idle_share: f64,
     opportunistic: Opportunistic,
     budget: Budget,
     path_budgets: PathBudgets,
@@ -136,6 +144,8 @@ impl Auto {
     pub fn new(config: AutoConfig) -> Self {
         Auto {
             limits: (config.budget, config.path_budget),
+            // Without a share of the new data, nothing beyond the rate is wanted.
+            idle_share: if config.budget.share == 0.0 { 0.0 } else { config.idle_share },
             opportunistic: Opportunistic::new(OPPORTUNISTIC),
             budget: Budget::default(),
             path_budgets: PathBudgets::default(),
@@ -164,7 +174,8 @@ impl Auto {
         self.path_budgets.count(new, cx);
         if cx.subflows.len() > 1 {
             let (budget, path_budget) = &self.limits;
-            self.spending.spent = self.budget.spent_share(cx.now, budget);
+            let idle = IdleCapacity { rate: free_capacity(cx), share: self.idle_share };
+            self.spending.spent = self.budget.spent_share_beside(cx.now, budget, idle);
             self.path_budgets.spent_shares(cx.now, path_budget, &mut self.spending.path_budgets);
         }
         self.repairs.plan_repairs(cx, &mut self.spending.repairs_due);
@@ -180,6 +191,19 @@ impl Auto {
             due.count = due.count.saturating_sub(1);
         }
     }
+}
+
+/// Sum of the known rates of the paths whose use costs nothing but time.
+fn free_capacity(cx: &SchedulerContext<'_>) -> Rate {
+    let is_free = |view: &&SubflowView| {
+        view.is_active() && view.health == Health::Usable && !view.backup && !costs::is_costly(view)
+    };
+    // The forecast's maximum means that the rate is not known.
+    let bytes_per_s = |view: &SubflowView| {
+        let bytes = view.forecast.bytes_in(Duration::from_secs(1));
+        if bytes == u64::MAX { 0 } else { bytes }
+    };
+    Rate::from_bytes_per_s(cx.subflows.iter().filter(is_free).map(bytes_per_s).sum())
 }
 
 impl Default for Auto {

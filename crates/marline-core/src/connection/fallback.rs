@@ -66,8 +66,10 @@ impl Trigger {
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Others {
     None,
-    /// Joins with incomplete handshakes.
+    /// Joins with incomplete handshakes, which the peer has not established either.
     Opening,
+    /// Joins that we opened and whose third ACK was sent: the peer may have established them, and continue on them.
+    Answered,
     /// They carried data, and accept no more.
     Closing,
     /// At least one may carry data.
@@ -139,7 +141,7 @@ pub(super) fn judge(trigger: Trigger, at: &StreamFacts) -> Verdict {
             from_first_byte(true)
         }
         Trigger::BareAck if at.proven => Verdict::Stay,
-        // Joins that are not established carry nothing yet, and options certainly do not pass here.
+        // Joins that neither side has established carry nothing, and options certainly do not pass here.
         Trigger::BareAck
             if at.is_whole() && matches!(at.others, Others::None | Others::Opening) =>
         {

@@ -69,6 +69,8 @@ impl FallbackFacts<'_> {
                 Others::Usable
             } else if subflow.was_joined() {
                 Others::Closing
+            } else if subflow.may_be_established_at_peer() {
+                Others::Answered
             } else {
                 Others::Opening
             };

@@ -414,6 +414,12 @@ impl SubflowContext {
         !matches!(self.phase, Phase::Opening | Phase::Abandoned)
     }
 
+    /// A join that we opened and whose third ACK was sent. The peer may have established it.
+    pub(super) fn may_be_established_at_peer(&self) -> bool {
+        let is_ours = matches!(self.membership, Membership::Joining(_));
+        is_ours && self.phase == Phase::Opening && self.tcp.is_established()
+    }
+
     /// Established in the past; policies know that it ended.
     pub(super) const fn is_down(&self) -> bool {
         matches!(self.phase, Phase::Closed)

@@ -18,7 +18,7 @@ use tokio_rustls::TlsConnector;
 
 use super::admission::{Admission, Admitted, HandshakeTurn};
 use super::ahead::EarlyBytes;
-use super::answers::{expect_welcome, expect_working, lane, listening};
+use super::answers::{expect_welcome, expect_working, listening};
 use super::backoff::Backoff;
 use super::failed::Failed;
 use super::leased::Leased;
@@ -30,7 +30,6 @@ use crate::channel::Channel;
 use crate::deadlines::Deadlines;
 use crate::message::{Message, Offer, VERSION, VisitorId};
 use crate::secret::Secret;
-use crate::session::datagram_keys::LaneEnd;
 use crate::session::sealed::Sealed;
 use crate::session::{ANSWER_LEN, Answer, Binding, Session};
 use crate::target::Target;
@@ -68,15 +67,7 @@ pub struct Tunnel<C: Connect> {
 }
 
 /// An authenticated connection, its idle limit, and its session.
-type AuthenticatedConnection<T> = (Channel<T>, Duration, Arc<Session>);
-
-/// The connection that controls datagrams, with the negotiated ends of the lane.
-pub(crate) struct Control<T> {
-    pub(super) stream: Channel<T>,
-    pub(super) session: Arc<Session>,
-    pub(super) client: LaneEnd,
-    pub(super) server: LaneEnd,
-}
+pub(super) type AuthenticatedConnection<T> = (Channel<T>, Duration, Arc<Session>);
 
 impl<C: Connect> Tunnel<C> {
     /// A tunnel to the server with this key, for this client, with `warm` connections kept ready.
@@ -207,7 +198,7 @@ impl<C: Connect> Tunnel<C> {
     /// An authenticated connection. Without a request, exactly the server's Welcome was read. With a request, the
     /// request has also been sent. Attempts are repeated if the server is overloaded, or if the path was lost
     /// before the server answered.
-    async fn open_connection(
+    pub(super) async fn open_connection(
         &self,
         request: Option<&Message>,
     ) -> Result<AuthenticatedConnection<C::Stream>, OpenError> {
@@ -440,24 +431,7 @@ impl<C: Connect> Tunnel<C> {
         Ok((stream, address))
     }
 
-    /// Starts datagrams beside a connection of their own. Returns that connection with the session and the ends of
-    /// the lane. `end` draws the client's end for the connection.
-    ///
-    /// # Errors
-    /// The server does not carry datagrams, or cannot be reached.
-    pub(crate) async fn datagrams(
-        &self,
-        end: impl FnOnce(&Channel<C::Stream>) -> anyhow::Result<LaneEnd>,
-    ) -> Result<Control<C::Stream>, OpenError> {
-        self.renew_in_time();
-        let (mut stream, _, session) = self.open_connection(None).await?;
-        let client = end(&stream).map_err(OpenError::Server)?;
-        send(&mut stream, &Message::Datagrams(client).to_bytes()).await?;
-        let server = self.expect(&mut stream, self.patience.handshake, lane).await?;
-        Ok(Control { stream, session, client, server })
-    }
-
-    fn renew_in_time(&self) {
+    pub(super) fn renew_in_time(&self) {
         if self.admission.should_renew()
             && let Some(tunnel) = self.me.upgrade()
         {

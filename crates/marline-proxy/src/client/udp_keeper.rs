@@ -10,12 +10,15 @@ use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, split};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, interval, sleep, timeout_at};
 
+use super::answers::lane;
 use super::current::Current;
 use super::open::OpenError;
 use super::socks_listener::SocksListener;
-use super::tunnel::{Connect, Control, Tunnel};
+use super::tunnel::{Connect, Tunnel, send};
 use super::udp_tunnel::UdpTunnel;
+use crate::channel::Channel;
 use crate::message::{ErrorCode, Message};
+use crate::session::Session;
 use crate::session::datagram_keys::{Generation, LaneEnd, Side};
 use crate::transport::Transport;
 
@@ -85,6 +88,14 @@ pub async fn keep_lane<C: Connect>(
     keeper.maintain_lane(way).await
 }
 
+/// The connection that controls datagrams, with the negotiated ends of the lane.
+pub(super) struct Control<T> {
+    stream: Channel<T>,
+    session: Arc<Session>,
+    client: LaneEnd,
+    server: LaneEnd,
+}
+
 struct LaneMaintainer {
     udp: Arc<UdpTunnel>,
     config: watch::Receiver<LaneConfig>,
@@ -141,7 +152,7 @@ impl LaneMaintainer {
 
     /// Runs a lane once, until its control connection ends.
     async fn run_lane<C: Connect>(&self, tunnel: &Tunnel<C>) -> AttemptOutcome {
-        let end = |stream: &crate::channel::Channel<C::Stream>| {
+        let end = |stream: &Channel<C::Stream>| {
             let no = || anyhow::anyhow!("datagrams need the carrier `auto`, `udp` or `tcp`");
             let lane = stream.multipath().and_then(marline::Stream::draw_lane_id).ok_or_else(no)?;
             Ok(LaneEnd { generation: self.generation.get()?, lane })
@@ -211,6 +222,25 @@ impl LaneMaintainer {
                 return;
             }
         }
+    }
+}
+
+impl<C: Connect> Tunnel<C> {
+    /// Starts datagrams beside a connection of their own. Returns that connection with the session and the ends of
+    /// the lane. `end` draws the client's end for the connection.
+    ///
+    /// # Errors
+    /// The server does not carry datagrams, or cannot be reached.
+    pub(super) async fn datagrams(
+        &self,
+        end: impl FnOnce(&Channel<C::Stream>) -> anyhow::Result<LaneEnd>,
+    ) -> Result<Control<C::Stream>, OpenError> {
+        self.renew_in_time();
+        let (mut stream, _, session) = self.open_connection(None).await?;
+        let client = end(&stream).map_err(OpenError::Server)?;
+        send(&mut stream, &Message::Datagrams(client).to_bytes()).await?;
+        let server = self.expect(&mut stream, self.patience.handshake, lane).await?;
+        Ok(Control { stream, session, client, server })
     }
 }
 

@@ -54,10 +54,10 @@ pub async fn dial(
 /// The target has no allowed address.
 pub(super) async fn allowed(rules: &Rules, target: &Target) -> Result<Vec<SocketAddr>, Failure> {
     let addresses = resolve(target).await?;
-    filter(rules, target, &addresses)
+    apply_rules(rules, target, &addresses)
 }
 
-fn filter(
+fn apply_rules(
     rules: &Rules,
     target: &Target,
     addresses: &[SocketAddr],

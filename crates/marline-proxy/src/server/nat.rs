@@ -354,7 +354,7 @@ impl Nat {
 
     fn begin_flow(&self, state: &mut State, now: Instant, flow: u64, key: FlowKey) {
         count(&self.shared.counters.flows);
-        let begun = match self.map(state, now, key.socket) {
+        let begun = match self.map_socket(state, now, key.socket) {
             Err(code) => Flow::Refused(code),
             Ok(()) => match address_of(&key.peer) {
                 Some(address) => self.apply_rules(address),
@@ -396,7 +396,7 @@ impl Nat {
 /// Sockets.
 impl Nat {
     /// Creates the socket for an application's socket if it does not exist.
-    fn map(&self, state: &mut State, now: Instant, socket: u32) -> Result<(), ErrorCode> {
+    fn map_socket(&self, state: &mut State, now: Instant, socket: u32) -> Result<(), ErrorCode> {
         if state.sockets.contains_key(&socket) {
             return Ok(());
         }
@@ -438,7 +438,7 @@ impl Nat {
 
     /// Sends a datagram to a peer.
     fn forward(&self, state: &mut State, now: Instant, socket: u32, peer: Peer, payload: &[u8]) {
-        if let Err(code) = self.map(state, now, socket) {
+        if let Err(code) = self.map_socket(state, now, socket) {
             tracing::debug!(client = %self.client.name, "datagram dropped: no socket (code {})", code.to_u8());
             return count(&self.shared.counters.dropped);
         }

@@ -38,7 +38,8 @@ fn auto(parameters: &mut Parameters<'_>) -> AutoConfig {
     let share = parameters.number_or_unlimited("budget", default.share, 0.0..=10.0);
     let free = parameters.bytes("free", default.rate.bytes_per_s());
     let rate = Rate::from_bytes_per_s(free);
-    let AutoConfig { path_budget, terms, .. } = AutoConfig::default();
+    let AutoConfig { path_budget, terms, idle_share, .. } = AutoConfig::default();
+    let idle_share = parameters.number("idle", idle_share, 0.0..=1.0);
     let path_budget = BudgetConfig {
         share: parameters.number_or_unlimited("purse", path_budget.share, 0.0..=10.0),
         rate: Rate::from_bytes_per_s(
@@ -52,7 +53,7 @@ fn auto(parameters: &mut Parameters<'_>) -> AutoConfig {
         ),
         wake: parameters.duration("wake", terms.wake),
     };
-    AutoConfig { budget: BudgetConfig { share, rate }, path_budget, terms }
+    AutoConfig { budget: BudgetConfig { share, rate }, idle_share, path_budget, terms }
 }
 
 fn hedged(parameters: &mut Parameters<'_>) -> HedgedConfig {

@@ -69,6 +69,9 @@ fn nothing_leads_to_plain_tcp_on_a_subflow_that_is_not_the_only_one() {
     let opening = StreamFacts { others: Others::Opening, ..FRESH };
     assert_eq!(judge(UnmappedData, &opening), ResetSubflow, "the other path may let options pass");
     assert_eq!(judge(BareAck, &opening), judge(BareAck, &FRESH));
+    let answered = StreamFacts { others: Others::Answered, ..FRESH };
+    assert_eq!(judge(UnmappedData, &answered), ResetSubflow);
+    assert_eq!(judge(BareAck, &answered), ResetSubflow, "the peer may continue on the join");
 }
 
 #[test]

@@ -38,7 +38,7 @@ pub use content::{Content, Verifier};
 pub use digest::Digest;
 pub use host::{Host, HostConfig, Listen, ListenByPort, Watcher};
 pub use lane::{
-    DatagramApp, LaneHost, LanePaths, LanePathsConfig, Pulse, PulsePlan, PulseReport, QuicLike,
+    DatagramApp, LANE_PORT, LaneHost, LanePaths, LanePathsConfig, Pulse, PulsePlan, PulseReport, QuicLike,
     QuicReport,
 };
 pub use marline_core::ConnectionId;

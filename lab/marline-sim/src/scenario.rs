@@ -195,14 +195,15 @@ impl Paths {
         IpAddr::from([192, 0, 2, 1])
     }
 
-    /// Sets the server's applications.
-    pub fn listen(&mut self, listen: Listen) {
-        self.world.node_mut(self.server).listen(listen);
+    /// Sets the server's applications, each by the number of earlier connections.
+    pub fn listen(&mut self, mut listen: Listen) {
+        let mut numbers = 0..;
+        self.listen_by_port(Box::new(move |_| numbers.next().map(&mut listen)));
     }
 
-    /// Sets the server's applications by port. [`listen`](Self::listen) has those of other connections.
+    /// Sets the server's applications, each by its port.
     pub fn listen_by_port(&mut self, listen: ListenByPort) {
-        self.world.node_mut(self.server).listen_by_port(listen);
+        self.world.node_mut(self.server).listen(listen);
     }
 
     /// Opens a connection over a path.
@@ -315,7 +316,7 @@ impl Paths {
         self.world.route(far_ip, near_ip, self.down[path]);
         let mut far = Some(far);
         let accepts = move |_| far.take();
-        self.world.node_mut(server).listen_by_port(Box::new(accepts));
+        self.world.node_mut(server).listen(Box::new(accepts));
         self.world.run_at(when, move |world| {
             let (now, local) = (world.now(), SocketAddr::new(near_ip, 0));
             let remote = SocketAddr::new(far_ip, SERVER_PORT);

@@ -22,7 +22,7 @@ use conns::Conns;
 /// Creates the application for each accepted connection, given the number of earlier ones.
 pub type Listen = Box<dyn FnMut(u64) -> Box<dyn App>>;
 
-/// Creates the application for an accepted connection to this port, if it is meant for it.
+/// Creates the application for an accepted connection to this port; `None`: it has none.
 pub type ListenByPort = Box<dyn FnMut(u16) -> Option<Box<dyn App>>>;
 
 /// Receives the monitor events of a host's endpoint.
@@ -49,11 +49,9 @@ pub struct Host {
     last: Option<(ConnectionConfig, SocketAddr, SocketAddr)>,
     /// Calls of applications that are to be answered.
     calls: VecDeque<Call>,
-    listen: Option<Listen>,
-    listen_by_port: Option<ListenByPort>,
+    listen: Option<ListenByPort>,
     /// Datagrams next to the streams, on the same addresses.
     lane: Option<Box<LaneHost>>,
-    accepted: u64,
     monitor: Vec<MonitorEvent>,
     watcher: Option<Watcher>,
     digest: Digest,
@@ -82,9 +80,7 @@ impl Host {
             last: None,
             calls: VecDeque::new(),
             listen: None,
-            listen_by_port: None,
             lane: None,
-            accepted: 0,
             monitor: Vec::new(),
             watcher: None,
             digest: Digest::default(),
@@ -94,13 +90,8 @@ impl Host {
     }
 
     /// Accepts connections with applications from `listen`.
-    pub fn listen(&mut self, listen: Listen) {
+    pub fn listen(&mut self, listen: ListenByPort) {
         self.listen = Some(listen);
-    }
-
-    /// Asks `listen` first about each connection.
-    pub fn listen_by_port(&mut self, listen: ListenByPort) {
-        self.listen_by_port = Some(listen);
     }
 
     /// Gives the host a lane for datagrams.
@@ -270,15 +261,8 @@ impl Host {
 
     /// The application for an accepted connection.
     fn app_for(&mut self, id: ConnectionId) -> Option<Box<dyn App>> {
-        if let Some(listen) = &mut self.listen_by_port {
-            let info = self.endpoint.info(id)?;
-            if let Some(app) = listen(info.subflows.first()?.path.local.port()) {
-                return Some(app);
-            }
-        }
-        let app = self.listen.as_mut()?(self.accepted);
-        self.accepted += 1;
-        Some(app)
+        let port = self.endpoint.info(id)?.subflows.first()?.path.local.port();
+        self.listen.as_mut()?(port)
     }
 
     fn wake(&mut self, now: Instant, id: ConnectionId) {

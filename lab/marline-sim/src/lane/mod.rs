@@ -10,7 +10,7 @@ mod quic;
 mod scene;
 
 /// Port of both ends of a lane beside streams.
-pub(crate) const LANE_PORT: u16 = 3_478;
+pub const LANE_PORT: u16 = 3_478;
 
 pub use app::{DatagramApp, Pulse, PulsePlan, PulseReport};
 pub use host::LaneHost;

@@ -1,5 +1,6 @@
 //! Validation of an experiment file; every detectable mistake is reported at its place.
 
+mod answers;
 mod workloads;
 
 use std::collections::BTreeSet;
@@ -82,6 +83,7 @@ pub(super) fn checked(raw: Raw, text: &str) -> Result<ExperimentFile, Vec<Diagno
         .map(|(number, raw_flow)| background(&mut checker, number, raw_flow, &raw.paths))
         .collect();
     let contestants = contestants(&mut checker, &raw.variants, &raw.paths);
+    let checks = answers::checks(&mut checker, &raw.checks, &loads, &contestants);
     let interval = raw.timelines.map(|time| TimelineConfig::with_interval(time.0));
     checker.ok(&KeyPath::top("timelines"), interval.transpose());
     if !checker.diagnostics.is_empty() {
@@ -110,7 +112,7 @@ pub(super) fn checked(raw: Raw, text: &str) -> Result<ExperimentFile, Vec<Diagno
     let timelines = raw.timelines.map(|time| time.0);
     let axes = Vec::new();
     let qlog = raw.qlog;
-    Ok(ExperimentFile { title, experiment, timelines, qlog, contestants, name, text, axes })
+    Ok(ExperimentFile { title, experiment, timelines, qlog, contestants, checks, name, text, axes })
 }
 
 /// The scenario of a file that has no workload.

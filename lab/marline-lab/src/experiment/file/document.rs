@@ -5,6 +5,7 @@ use std::time::Duration;
 use toml::Value;
 
 use crate::experiment::{Experiment, Stack, Variant};
+use crate::scenes::Check;
 
 /// A file that has been read and checked.
 #[derive(Clone, Debug)]
@@ -19,6 +20,8 @@ pub struct ExperimentFile {
     pub qlog: bool,
     /// Variants with their stacks.
     pub contestants: Vec<Contestant>,
+    /// Right answers.
+    pub checks: Vec<Check>,
     pub(super) name: String,
     pub(super) text: String,
     pub(super) axes: Vec<Axis>,

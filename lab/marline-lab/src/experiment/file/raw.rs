@@ -38,6 +38,8 @@ pub(super) struct Raw {
     pub(super) workloads: RawWorkloads,
     #[serde(default, rename = "variant")]
     pub(super) variants: Vec<RawVariant>,
+    #[serde(default, rename = "check")]
+    pub(super) checks: Vec<RawCheck>,
     /// Parsed separately.
     #[serde(default, rename = "sweep")]
     pub(super) _sweep: toml::Table,
@@ -129,6 +131,21 @@ pub(super) enum Direction {
     Up,
     #[default]
     Down,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawCheck {
+    pub(super) asks: Option<String>,
+    pub(super) measure: String,
+    pub(super) below: Option<Time>,
+    pub(super) variant: Option<String>,
+    pub(super) workload: Option<String>,
+    pub(super) from: Option<String>,
+    pub(super) until: Option<String>,
+    pub(super) at_most: Option<f64>,
+    pub(super) at_least: Option<f64>,
+    pub(super) of: Option<String>,
 }
 
 #[derive(Debug, Deserialize)]

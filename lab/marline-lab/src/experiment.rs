@@ -36,7 +36,7 @@ pub use measures::Measures;
 pub use outcome::{Flow, Message, Outcome, PathTotals};
 pub use plan::Flows;
 pub use qlog::{EndTrace, QlogConfig, simulate_traced};
-pub use script::{Fault, Happening, Moment, can_be_restored};
+pub use script::{Fault, Happening, Moment, Stop, can_be_restored};
 pub use simulation::{START, reinjected_bytes, simulate, simulate_recorded, stage};
 pub use stack::Stack;
 pub use timeline::{Timeline, TimelineConfig};
@@ -63,6 +63,8 @@ pub struct Experiment {
     pub background: Vec<Background>,
     /// Path events at times that are drawn for each run.
     pub faults: Vec<Fault>,
+    /// Stops of the ends' processes.
+    pub stops: Vec<Stop>,
     /// Messages that begin earlier than this after the start are not counted.
     pub warm_up: Duration,
     /// Longest time that a run continues after the workload's planned end.
@@ -86,6 +88,7 @@ impl Experiment {
             loads: vec![Load::new(workload)],
             background: Vec::new(),
             faults: Vec::new(),
+            stops: Vec::new(),
             warm_up: Duration::ZERO,
             patience: Duration::from_secs(30),
             trace_dir: None,

@@ -172,13 +172,17 @@ fn answer(point: &Point, check: &Check, records: &[(&Variant, &Record)]) -> Answ
             (format!("{asks} {sign} {limit} x {name}"), format!(" ({name}: {})", shown(other)))
         }
     };
+    // Numbers need the name of their key.
     let named = |(key, value): &(String, String)| {
-        let item = key.rsplit('.').next().unwrap_or_default();
-        format!("{item} {value}: ")
+        let is_number = value.starts_with(|first: char| first.is_ascii_digit());
+        let item = key.rsplit('.').next().filter(|_| is_number);
+        item.map_or_else(|| value.clone(), |item| format!("{item} {value}"))
     };
+    let values: Vec<String> = point.values.iter().map(named).collect();
+    let values = values.join(", ") + if values.is_empty() { "" } else { ": " };
     Answer {
         question: file.title.clone(),
-        asked: point.values.iter().map(named).collect::<String>() + &asked,
+        asked: values + &asked,
         got: shown(got) + &of,
         holds: if check.is_least { got >= bound } else { got <= bound },
     }
@@ -234,12 +238,12 @@ impl Check {
 /// The answers as a table in Markdown; a scene's question is in its first row.
 #[must_use]
 pub fn table(answers: &[Answer]) -> String {
-    let mut text = "| question | asked | got | |\n|---|---|---|---|\n".to_owned();
+    let mut text = "|question|asked|got||\n|---|---|---|---|\n".to_owned();
     let mut before = "";
     for Answer { question, asked, got, holds } in answers {
         let shown = if question == before { "" } else { question };
         let verdict = if *holds { "yes" } else { "**no**" };
-        text += &format!("| {shown} | {asked} | {got} | {verdict} |\n");
+        text += &format!("|{shown}|{asked}|{got}|{verdict}|\n");
         before = question;
     }
     text

@@ -268,6 +268,7 @@ fn job(
         stack != Stack::Duplicate || only_requests,
         "only a single workload of requests can be sent twice"
     );
+    ensure!(experiment.stops.is_empty(), "[[stop]] needs stack sim");
     for load in &experiment.loads {
         match load.workload {
             Workload::Voice { .. } => bail!(

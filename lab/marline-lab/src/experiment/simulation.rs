@@ -11,6 +11,7 @@ use super::plan::Flows;
 use super::timeline::{Recorder, Timeline, TimelineConfig};
 use super::{Calibration, Experiment, Happening, Outcome, PathTotals, Variant, apps};
 use crate::emulation::settings::Settings;
+use crate::scenario::Side as End;
 use crate::workload::Workload;
 
 /// Start of the workload, when all paths are joined.
@@ -147,6 +148,11 @@ pub(super) fn stage_seen(
         if let Some(number) = used.iter().position(|path| path.name == flow.path) {
             flow.begin(&mut paths, number, experiment.lasts(seed))?;
         }
+    }
+    for stop in &experiment.stops {
+        let (stop, ends) = (*stop, [paths.client, paths.server]);
+        let node = ends[usize::from(stop.end == End::Server)];
+        paths.world.run_at(START + stop.at, move |world| world.stop_node(node, stop.lasts));
     }
     before(&mut paths);
     if experiment.loads.iter().any(|load| matches!(load.workload, Workload::Voice { .. })) {

@@ -12,14 +12,14 @@ use marline::paths::PathSpec;
 
 use super::diagnostic::{Diagnostic, KeyPath};
 use super::document::{Contestant, ExperimentFile};
-use super::raw::{Direction, Raw, RawBackground, RawFault, RawVariant};
+use super::raw::{Direction, Raw, RawBackground, RawEnd, RawFault, RawStop, RawVariant};
 use super::values::Bytes;
 use crate::emulation::script::{self, ParsedCommand};
 use crate::experiment::{
-    Background, Experiment, Fault, Moment, Stack, TimelineConfig, Variant, can_be_restored,
+    Background, Experiment, Fault, Moment, Stack, Stop, TimelineConfig, Variant, can_be_restored,
 };
 use crate::policies;
-use crate::scenario::{Event, Path, Scenario, check_name, path_number};
+use crate::scenario::{Event, Path, Scenario, Side, check_name, path_number};
 
 /// Payload size of a buffer, bytes.
 const BUFFER: std::ops::RangeInclusive<u64> = 1..=1 << 30;
@@ -100,6 +100,7 @@ pub(super) fn checked(raw: Raw, text: &str) -> Result<ExperimentFile, Vec<Diagno
         loads,
         background,
         faults: moments,
+        stops: raw.stops.iter().map(stop).collect(),
         warm_up: raw.warm_up.map_or(Duration::ZERO, |time| time.0),
         patience: raw.patience.map_or(PATIENCE, |time| time.0),
         trace_dir: None,
@@ -197,6 +198,14 @@ fn fault(
     }
     let (path, command) = (raw.path.clone(), raw.command.clone());
     Some(Fault { path, moment, command, lasts: raw.lasts.map(|time| time.0) })
+}
+
+fn stop(raw: &RawStop) -> Stop {
+    let end = match raw.end {
+        RawEnd::Client => Side::Client,
+        RawEnd::Server => Side::Server,
+    };
+    Stop { end, at: raw.at.0, lasts: raw.lasts.0 }
 }
 
 fn background(

@@ -38,6 +38,8 @@ pub(super) struct Raw {
     pub(super) workloads: RawWorkloads,
     #[serde(default, rename = "variant")]
     pub(super) variants: Vec<RawVariant>,
+    #[serde(default, rename = "stop")]
+    pub(super) stops: Vec<RawStop>,
     #[serde(default, rename = "check")]
     pub(super) checks: Vec<RawCheck>,
     /// Parsed separately.
@@ -131,6 +133,21 @@ pub(super) enum Direction {
     Up,
     #[default]
     Down,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawStop {
+    pub(super) end: RawEnd,
+    pub(super) at: Time,
+    pub(super) lasts: Time,
+}
+
+#[derive(Copy, Clone, Debug, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum RawEnd {
+    Client,
+    Server,
 }
 
 #[derive(Debug, Deserialize)]

@@ -169,7 +169,7 @@ fn answer(point: &Point, check: &Check, records: &[(&Variant, &Record)]) -> Answ
         None => (format!("{asks} {sign} {limit}{unit}"), String::new()),
         Some((of, other)) => {
             let name = &file.contestants[of].variant.name;
-            (format!("{asks} {sign} {limit} x {name}"), format!(" ({name}: {})", shown(other)))
+            (format!("{asks} {sign} {limit} x {name}"), format!(" ({})", shown(other)))
         }
     };
     // Numbers need the name of their key.

@@ -7,7 +7,7 @@ use std::path::Path;
 use anyhow::Context as _;
 
 use crate::experiment::file::{ExperimentFile, Point};
-use crate::experiment::{Experiment, Stack, Variant, simulate};
+use crate::experiment::{Check, Edge, Experiment, Measure, Stack, Variant, simulate};
 use crate::figure::number;
 use crate::parallel::parallel;
 use crate::results::quantile;
@@ -17,55 +17,6 @@ use crate::runs::Record;
 const SEEDS: u64 = 3;
 /// Messages in a row that must be fast for a connection to be settled.
 const SETTLED: usize = 5;
-
-/// What the check looks at.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Measure {
-    /// Quantile of the latencies, ms; missing messages are infinitely late.
-    Latency(f64),
-    /// Number of missing messages.
-    Missing,
-    /// Rate at which the application read, Mbit/s.
-    Goodput,
-    /// Time until messages in a row took at most this long (ms), s.
-    Settled(f64),
-    /// A measure of films, pages or deadlines.
-    Named(&'static str),
-}
-
-/// An end of a check's time span.
-#[derive(Copy, Clone, Debug, PartialEq)]
-pub enum Edge {
-    /// Time after the start of the workloads, ms.
-    At(f64),
-    /// The first fault.
-    Fault,
-    /// The end of the first fault.
-    Return,
-}
-
-/// Right answer to a question.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Check {
-    /// What is asked, in words.
-    pub asks: String,
-    /// Measure, and its unit as in tables.
-    pub measure: (Measure, &'static str),
-    /// Number of the variant.
-    pub variant: usize,
-    /// Number of the workload.
-    pub workload: usize,
-    /// Only messages that were sent from here on count.
-    pub from: Option<Edge>,
-    /// Only messages that were sent earlier count.
-    pub until: Option<Edge>,
-    /// Bound of the right answer.
-    pub bound: f64,
-    /// The bound is the smallest right answer and not the largest.
-    pub is_least: bool,
-    /// The bound is a multiple of this variant's value.
-    pub of: Option<usize>,
-}
 
 /// A question with its answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -153,7 +104,7 @@ fn answer(point: &Point, check: &Check, records: &[(&Variant, &Record)]) -> Answ
         let name = &file.contestants[variant].variant.name;
         let mine = records.iter().filter(|(variant, _)| variant.name == *name);
         let values: Vec<f64> =
-            mine.map(|(_, record)| check.value(&file.experiment, record)).collect();
+            mine.map(|(_, record)| value_of(check, &file.experiment, record)).collect();
         quantile(&values, 0.5)
     };
     let (got, other) = (value(check.variant), check.of.map(value));
@@ -188,50 +139,47 @@ fn answer(point: &Point, check: &Check, records: &[(&Variant, &Record)]) -> Answ
     }
 }
 
-impl Check {
-    /// The measured value of a run; infinite if something never happened.
-    fn value(&self, experiment: &Experiment, record: &Record) -> f64 {
-        let Some(of_load) = record.workloads().nth(self.workload) else { return f64::NAN };
-        let fault_ms = record.faults_ms.first().copied().unwrap_or(0.0);
-        let lasts = experiment.faults.first().and_then(|fault| fault.lasts).unwrap_or_default();
-        let time_ms = |edge: Edge| match edge {
-            Edge::At(ms) => ms,
-            Edge::Fault => fault_ms,
-            Edge::Return => fault_ms + lasts.as_secs_f64() * 1e3,
-        };
-        let from_ms = self.from.map(time_ms);
-        let span_ms = from_ms.unwrap_or(0.0)..self.until.map_or(f64::INFINITY, time_ms);
-        let counted = of_load.messages.iter().skip(of_load.warm_up);
-        let counted = counted.filter(|message| span_ms.contains(&message.sent_ms));
-        match &self.measure.0 {
-            Measure::Latency(share) => {
-                let mut latencies: Vec<f64> = counted.map(|message| message.latency_ms).collect();
-                latencies.extend((0..of_load.missing).map(|_| f64::INFINITY));
-                latencies.sort_unstable_by(f64::total_cmp);
-                // The nearest rank, as there is nothing between a number and infinity.
-                let rank = (share * latencies.len() as f64).ceil() as usize;
-                latencies.get(rank.saturating_sub(1)).copied().unwrap_or(f64::INFINITY)
-            }
-            Measure::Missing => f64::from(of_load.missing),
-            Measure::Goodput if self.from.is_none() && self.until.is_none() => {
-                of_load.goodput_mbit_per_s
-            }
-            Measure::Goodput => {
-                let ends = of_load.messages.iter().map(|of| (of.sent_ms + of.latency_ms, of.bytes));
-                let last_ms = ends.clone().map(|(end_ms, _)| end_ms).fold(0.0, f64::max);
-                let read = ends.filter(|(end_ms, _)| span_ms.contains(end_ms));
-                let bytes: f64 = read.map(|(_, bytes)| f64::from(bytes)).sum();
-                bytes * 8e-3 / (span_ms.end.min(last_ms) - span_ms.start)
-            }
-            Measure::Settled(most_ms) => {
-                let counted: Vec<_> = counted.collect();
-                let mut rows = counted.windows(SETTLED);
-                let row =
-                    rows.find(|row| row.iter().all(|message| message.latency_ms <= *most_ms));
-                row.map_or(f64::INFINITY, |row| (row[0].sent_ms - span_ms.start) / 1e3)
-            }
-            Measure::Named(name) => of_load.measures.of(name).unwrap_or(f64::NAN),
+/// The measured value of a run; infinite if something never happened.
+fn value_of(check: &Check, experiment: &Experiment, record: &Record) -> f64 {
+    let Some(of_load) = record.workloads().nth(check.workload) else { return f64::NAN };
+    let fault_ms = record.faults_ms.first().copied().unwrap_or(0.0);
+    let lasts = experiment.faults.first().and_then(|fault| fault.lasts).unwrap_or_default();
+    let time_ms = |edge: Edge| match edge {
+        Edge::At(ms) => ms,
+        Edge::Fault => fault_ms,
+        Edge::Return => fault_ms + lasts.as_secs_f64() * 1e3,
+    };
+    let from_ms = check.from.map(time_ms);
+    let span_ms = from_ms.unwrap_or(0.0)..check.until.map_or(f64::INFINITY, time_ms);
+    let counted = of_load.messages.iter().skip(of_load.warm_up);
+    let counted = counted.filter(|message| span_ms.contains(&message.sent_ms));
+    match &check.measure.0 {
+        Measure::Latency(share) => {
+            let mut latencies: Vec<f64> = counted.map(|message| message.latency_ms).collect();
+            latencies.extend((0..of_load.missing).map(|_| f64::INFINITY));
+            latencies.sort_unstable_by(f64::total_cmp);
+            // The nearest rank, as there is nothing between a number and infinity.
+            let rank = (share * latencies.len() as f64).ceil() as usize;
+            latencies.get(rank.saturating_sub(1)).copied().unwrap_or(f64::INFINITY)
         }
+        Measure::Missing => f64::from(of_load.missing),
+        Measure::Goodput if check.from.is_none() && check.until.is_none() => {
+            of_load.goodput_mbit_per_s
+        }
+        Measure::Goodput => {
+            let ends = of_load.messages.iter().map(|of| (of.sent_ms + of.latency_ms, of.bytes));
+            let last_ms = ends.clone().map(|(end_ms, _)| end_ms).fold(0.0, f64::max);
+            let read = ends.filter(|(end_ms, _)| span_ms.contains(end_ms));
+            let bytes: f64 = read.map(|(_, bytes)| f64::from(bytes)).sum();
+            bytes * 8e-3 / (span_ms.end.min(last_ms) - span_ms.start)
+        }
+        Measure::Settled(most_ms) => {
+            let counted: Vec<_> = counted.collect();
+            let mut rows = counted.windows(SETTLED);
+            let row = rows.find(|row| row.iter().all(|message| message.latency_ms <= *most_ms));
+            row.map_or(f64::INFINITY, |row| (row[0].sent_ms - span_ms.start) / 1e3)
+        }
+        Measure::Named(name) => of_load.measures.of(name).unwrap_or(f64::NAN),
     }
 }
 

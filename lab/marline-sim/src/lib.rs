@@ -38,8 +38,8 @@ pub use content::{Content, Verifier};
 pub use digest::Digest;
 pub use host::{Host, HostConfig, Listen, ListenByPort, Watcher};
 pub use lane::{
-    DatagramApp, LANE_PORT, LaneHost, LanePaths, LanePathsConfig, Pulse, PulsePlan, PulseReport, QuicLike,
-    QuicReport,
+    DatagramApp, LANE_PORT, LaneHost, LanePaths, LanePathsConfig, Pulse, PulsePlan, PulseReport,
+    QuicLike, QuicReport,
 };
 pub use marline_core::ConnectionId;
 pub use measure::{Samples, link_goodput, mean, median, quantile};

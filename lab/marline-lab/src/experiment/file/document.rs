@@ -4,8 +4,7 @@ use std::time::Duration;
 
 use toml::Value;
 
-use crate::experiment::{Experiment, Stack, Variant};
-use crate::scenes::Check;
+use crate::experiment::{Check, Experiment, Stack, Variant};
 
 /// A file that has been read and checked.
 #[derive(Clone, Debug)]

@@ -5,8 +5,7 @@ use crate::emulation::script;
 use crate::experiment::file::diagnostic::KeyPath;
 use crate::experiment::file::document::Contestant;
 use crate::experiment::file::raw::RawCheck;
-use crate::experiment::{Load, Measures};
-use crate::scenes::{Check, Edge, Measure};
+use crate::experiment::{Check, Edge, Load, Measure, Measures};
 
 /// Measures of all workloads, with their units.
 const MEASURES: [(&str, Measure, &str); 6] = [
@@ -28,7 +27,7 @@ pub(super) fn checks(
 ) -> Vec<Check> {
     let top = KeyPath::top("check");
     let all = raw.iter().enumerate();
-    all.filter_map(|(number, raw)| check(checker, &top.at(number), raw, (loads, contestants)))
+    all.filter_map(|(number, raw)| check(checker, &top.at(number), raw, loads, contestants))
         .collect()
 }
 
@@ -36,7 +35,8 @@ fn check(
     checker: &mut Checker<'_>,
     at: &KeyPath,
     raw: &RawCheck,
-    (loads, contestants): (&[Load], &[Contestant]),
+    loads: &[Load],
+    contestants: &[Contestant],
 ) -> Option<Check> {
     let workloads: Vec<&str> = loads.iter().map(|load| load.name.as_str()).collect();
     let variants: Vec<&str> = contestants.iter().map(|of| of.variant.name.as_str()).collect();

@@ -1,7 +1,8 @@
 //! Continuous integration steps, which also run locally before a push.
 
+use std::fs;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Child, Command};
 use std::time::Instant;
 
 use crate::run::{command, run, run_and_report_failure, tested};
@@ -16,6 +17,37 @@ const FUZZ_INPUT_BYTES: u32 = 2048;
 const FUZZ_MANIFEST: &str = "fuzz/Cargo.toml";
 
 type Step<'a> = (&'a str, &'a dyn Fn(&Path) -> TaskResult);
+
+/// Steps that run beside the live tests of step `test`, which mostly wait for timers and peers.
+const BESIDE_TESTS: [&str; 3] = ["bench", "fuzz", "papers"];
+/// Their output, below the checkout.
+const BESIDE_LOG: &str = "target/ci-beside.log";
+
+/// Process that runs [`BESIDE_TESTS`] with the lowest priority, so that tests do not notice it.
+struct Beside(Child);
+
+impl Beside {
+    fn start(root: &Path) -> Result<Beside, String> {
+        let failed = |error: &dyn core::fmt::Display| format!("{BESIDE_LOG}: {error}");
+        let log = root.join(BESIDE_LOG);
+        fs::create_dir_all(root.join("target")).map_err(|error| failed(&error))?;
+        let log = fs::File::create(log).map_err(|error| failed(&error))?;
+        let errors = log.try_clone().map_err(|error| failed(&error))?;
+        let program = std::env::current_exe().map_err(|error| format!("this program: {error}"))?;
+        let mut child = command(root, "nice", &["-n", "19"]);
+        child.arg(program).arg("ci").args(BESIDE_TESTS).stdout(log).stderr(errors);
+        Ok(Beside(child.spawn().map_err(|error| format!("nice: {error}"))?))
+    }
+
+    /// Waits for the end, and shows the output.
+    fn finish(mut self, root: &Path) -> TaskResult {
+        let status = self.0.wait().map_err(|error| format!("{BESIDE_LOG}: {error}"))?;
+        let log =
+            fs::read(root.join(BESIDE_LOG)).map_err(|error| format!("{BESIDE_LOG}: {error}"))?;
+        println!("{}", String::from_utf8_lossy(&log));
+        if status.success() { Ok(()) } else { Err(format!("see the log above: {status}")) }
+    }
+}
 
 /// Runs the named steps, or all, in order. After a failure the other steps run, too, so that the log shows all
 /// failures.
@@ -37,6 +69,7 @@ pub(crate) fn all(root: &Path, wanted: &[String]) -> TaskResult {
         ("api", &api::check),
         ("alone", &alone::check),
         ("test", &|root| test::run_all(root, &[])),
+        // Steps of `BESIDE_TESTS`, if all steps run.
         ("bench", &|root| bench::run(root, &["--check".to_owned()])),
         ("fuzz", &|root| fuzz(root, None)),
         ("papers", &papers),
@@ -51,25 +84,40 @@ pub(crate) fn all(root: &Path, wanted: &[String]) -> TaskResult {
     if let Some(unknown) = wanted.iter().find(|name| steps.iter().all(|(step, _)| step != name)) {
         return Err(format!("unknown step `{unknown}`; known: {}", steps.map(|s| s.0).join(", ")));
     }
-    let mut summary = Vec::new();
-    let mut failed = Vec::new();
-    for (name, step) in steps {
-        if !wanted.is_empty() && !wanted.iter().any(|word| word == name) {
-            continue;
-        }
-        println!("=== {name}");
-        let start = Instant::now();
-        let result = step(root);
+    run_steps(root, &steps, wanted)
+}
+
+fn run_steps(root: &Path, steps: &[Step<'static>], wanted: &[String]) -> TaskResult {
+    let (mut summary, mut failed) = (Vec::new(), Vec::new());
+    let mut record = |name: &'static str, start: Instant, result: TaskResult| {
         let seconds = start.elapsed().as_secs_f64();
-        summary.push(format!(
-            "{seconds:7.1} s  {}  {name}",
-            if result.is_ok() { "ok    " } else { "FAILED" }
-        ));
+        let state = if result.is_ok() { "ok    " } else { "FAILED" };
+        summary.push(format!("{seconds:7.1} s  {state}  {name}"));
         if let Err(error) = result {
             eprintln!("xtask ci: step {name}: {error}");
             // Repeated at the end, which is the part of a long log that is read, and perhaps all that is stored.
             summary.push(format!("    {error}"));
             failed.push(name);
+        }
+    };
+    for &(name, step) in steps {
+        let runs_here = match wanted {
+            [] => !BESIDE_TESTS.contains(&name),
+            _ => wanted.iter().any(|word| word == name),
+        };
+        if !runs_here {
+            continue;
+        }
+        println!("=== {name}");
+        let start = Instant::now();
+        if wanted.is_empty() && name == "test" {
+            let beside = Beside::start(root);
+            record(name, start, step(root));
+            println!("=== {}", BESIDE_TESTS.join(", "));
+            let result = beside.and_then(|beside| beside.finish(root));
+            record("bench, fuzz, papers, beside test", start, result);
+        } else {
+            record(name, start, step(root));
         }
     }
     println!("=== summary\n{}", summary.join("\n"));

@@ -25,6 +25,7 @@ pub fn view(id: u8, srtt_ms: u64) -> SubflowView {
         remote_id: AddressId(0),
         backup: false,
         metered: false,
+        limited: false,
         wake_share: 0.0,
         health: Health::Usable,
         phase: Phase::Open,

@@ -1,22 +1,29 @@
-//! Notice about paths that look like mobile data and have no limit, with the amount that the mode may send there.
+//! Mobile data: a notice about paths that look like it, with the amount that the mode may send there, and what
+//! NetworkManager knows of metered interfaces.
+//!
+//! The library takes interfaces of cellular modems for limited. A phone that shares its network by USB or WiFi looks
+//! like any other interface, but announces itself by DHCP, which NetworkManager evaluates. Its command `nmcli` is asked
+//! when paths or their addresses have changed.
 
 use std::collections::BTreeSet;
-use std::path::Path;
+use std::process::Stdio;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use marline::Client;
-use marline::paths::{PathStatus, RadioKind};
-use marline_link::radio::RadioKind as GuessedRadio;
+use marline::paths::PathStatus;
+use tokio::process::Command;
 
 use crate::config::client::ClientPlan;
 use crate::config::policies::Mode;
 use crate::path_quotas::PathQuotas;
 
-/// The system's directory of interfaces.
-const INTERFACES: &str = "/sys/class/net";
-/// Kernel's table of PPP over Ethernet sessions, which are not mobile data.
-const PPP_OVER_ETHERNET: &str = "/proc/net/pppoe";
+/// NetworkManager's command.
+const NMCLI: &str = "/usr/bin/nmcli";
+/// Time that it gets.
+const NMCLI_TIMEOUT: Duration = Duration::from_secs(5);
+/// Largest output that is read, in bytes.
+const MAX_OUTPUT: usize = 64 << 10;
 /// Interval of checks for new paths.
 const CHECK_INTERVAL: Duration = Duration::from_secs(10);
 /// Largest number of interfaces remembered as logged.
@@ -68,7 +75,7 @@ impl MobileDataNotice {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         for (number, path) in client.paths().iter().enumerate() {
             let has_quota = quotas.quota_use(number).is_some();
-            if let Some(line) = state.notice_for(path, has_quota, is_mobile_interface) {
+            if let Some(line) = state.notice_for(path, has_quota) {
                 tracing::warn!("{line}");
             }
         }
@@ -76,28 +83,27 @@ impl MobileDataNotice {
 
     /// Checks the paths repeatedly until dropped.
     pub(crate) async fn watch_paths(&self, client: &Client, quotas: &PathQuotas) {
+        let mut known = None;
         loop {
-            tokio::time::sleep(CHECK_INTERVAL).await;
+            let paths = client.paths();
+            let addresses: Vec<_> =
+                paths.iter().map(|path| (path.interface.clone(), path.addresses.clone())).collect();
+            if known.as_ref() != Some(&addresses) {
+                report_metered(client, &paths, &metered_interfaces(NMCLI).await);
+                known = Some(addresses);
+            }
             self.check_paths(client, quotas);
+            tokio::time::sleep(CHECK_INTERVAL).await;
         }
     }
 }
 
 impl State {
     /// The line for this path, if it needs one and has not been logged.
-    fn notice_for(
-        &mut self,
-        path: &PathStatus,
-        has_quota: bool,
-        is_mobile_interface: impl Fn(&str) -> bool,
-    ) -> Option<String> {
+    fn notice_for(&mut self, path: &PathStatus, has_quota: bool) -> Option<String> {
         let interface = path.interface.as_deref().filter(|_| path.up)?;
-        let is_cellular = match path.spec.radio {
-            Some(radio) => radio != RadioKind::Wifi,
-            None => is_mobile_interface(interface),
-        };
-        let limited = path.backup || path.metered || has_quota;
-        if !is_cellular || limited || self.logged.contains(interface) {
+        let decided = path.backup || path.metered || path.spec.limited.is_some() || has_quota;
+        if !path.limited || decided || self.logged.contains(interface) {
             return None;
         }
         if self.logged.len() >= MAX_REMEMBERED {
@@ -115,10 +121,12 @@ fn line(settings: &Settings, path: &str, interface: &str) -> String {
     };
     let spends = spending_text(settings);
     let remedy = match settings.named {
-        true => "add `,metered` or `,backup` to its --path to limit that".to_owned(),
+        true => {
+            "add `,metered` or `,backup` to its --path to limit that, or `,unmetered`".to_owned()
+        }
         false => format!(
             "to limit that, name the paths and add `,metered` or `,backup` to this one, or type \
-             `marline path {path} metered`"
+             `marline path {path} metered` (or `unmetered`)"
         ),
     };
     format!("{shown} looks like mobile data: {spends}; {remedy}")
@@ -131,8 +139,8 @@ fn spending_text(settings: &Settings) -> String {
     }
     let does = match settings.mode {
         Mode::Balanced => {
-            "sends data over it whenever that is faster, and copies of up to a quarter of the new data, \
-             16 kB/s or 3 % of the idle capacity"
+            "sends data over it whenever that is faster, and copies of up to a quarter of the new data or \
+             16 kB/s"
         }
         Mode::Redundant => "copies everything to it when no new data is waiting",
         Mode::Aggregate => "sends data over all paths at once",
@@ -142,22 +150,57 @@ fn spending_text(settings: &Settings) -> String {
     format!("mode {} {does}", settings.mode.name())
 }
 
-fn is_mobile_interface(interface: &str) -> bool {
-    is_mobile_by_sysfs(interface, Path::new(INTERFACES), Path::new(PPP_OVER_ETHERNET))
+/// Reports to the client which paths NetworkManager takes for metered.
+fn report_metered(client: &Client, paths: &[PathStatus], metered: &BTreeSet<String>) {
+    for (number, path) in paths.iter().enumerate() {
+        let limited = path.interface.as_ref().is_some_and(|name| metered.contains(name));
+        if let Err(error) = client.report_limited(&number.to_string(), limited) {
+            tracing::debug!("{error}");
+        }
+    }
 }
 
-/// Detects mobile data by the kernel's device type, or else by the interface's name.
-fn is_mobile_by_sysfs(interface: &str, interfaces: &Path, ppp_over_ethernet: &Path) -> bool {
-    let event = std::fs::read_to_string(interfaces.join(interface).join("uevent"));
-    if event.is_ok_and(|text| text.lines().any(|line| line == "DEVTYPE=wwan")) {
-        return true;
+/// Names of the interfaces that NetworkManager takes for metered; none if it does not run.
+async fn metered_interfaces(nmcli: &str) -> BTreeSet<String> {
+    let mut command = Command::new(nmcli);
+    command.args(["-t", "-e", "no", "-f", "GENERAL.DEVICE,GENERAL.METERED", "device", "show"]);
+    command.env("LC_ALL", "C").stdin(Stdio::null()).stderr(Stdio::null()).kill_on_drop(true);
+    match tokio::time::timeout(NMCLI_TIMEOUT, command.output()).await {
+        Ok(Ok(output)) if output.status.success() => {
+            let read = &output.stdout[..output.stdout.len().min(MAX_OUTPUT)];
+            parse_metered(&String::from_utf8_lossy(read))
+        }
+        Ok(Ok(output)) => {
+            tracing::debug!("{nmcli}: {}; metered interfaces are not known", output.status);
+            BTreeSet::new()
+        }
+        // Usually not installed.
+        Ok(Err(error)) => {
+            tracing::debug!("{nmcli}: {error}; metered interfaces are not known");
+            BTreeSet::new()
+        }
+        Err(_) => {
+            tracing::warn!(
+                "{nmcli}: no answer within {NMCLI_TIMEOUT:?}; metered interfaces are not known"
+            );
+            BTreeSet::new()
+        }
     }
-    if interface.starts_with("ppp") {
-        // The first line is the header of the table.
-        let sessions = std::fs::read_to_string(ppp_over_ethernet).unwrap_or_default();
-        return sessions.lines().count() < 2;
+}
+
+/// Reads `nmcli`'s terse output: a line with the device, then one with `yes`, `yes (guessed)`, `no` or `unknown`.
+fn parse_metered(output: &str) -> BTreeSet<String> {
+    let (mut metered, mut device) = (BTreeSet::new(), "");
+    for line in output.lines() {
+        match line.split_once(':') {
+            Some(("GENERAL.DEVICE", name)) => device = name,
+            Some(("GENERAL.METERED", state)) if state.starts_with("yes") && !device.is_empty() => {
+                metered.insert(device.to_owned());
+            }
+            _ => {}
+        }
     }
-    matches!(GuessedRadio::guess(interface), Some(GuessedRadio::Lte | GuessedRadio::Umts))
+    metered
 }
 
 #[cfg(test)]
@@ -184,20 +227,19 @@ mod tests {
     }
 
     #[test]
-    fn the_kernels_device_type_counts_and_else_the_name() {
-        let dir = tempfile::tempdir().unwrap();
-        let pppoe = dir.path().join("pppoe");
-        let mobile = |interface: &str| is_mobile_by_sysfs(interface, dir.path(), &pppoe);
-        for (interface, event) in
-            [("usb7", "DEVTYPE=wwan\nINTERFACE=usb7\n"), ("eth0", "INTERFACE=eth0\n")]
-        {
-            std::fs::create_dir(dir.path().join(interface)).unwrap();
-            std::fs::write(dir.path().join(interface).join("uevent"), event).unwrap();
+    fn metered_interfaces_are_those_that_network_manager_reports_or_guesses() {
+        let output = "GENERAL.DEVICE:wlan0\nGENERAL.METERED:yes (guessed)\n\nGENERAL.DEVICE:eth0\n\
+                      GENERAL.METERED:no (guessed)\n\nGENERAL.DEVICE:usb0\nGENERAL.METERED:yes\n\n\
+                      GENERAL.DEVICE:lo\nGENERAL.METERED:unknown\n";
+        let found: Vec<String> = parse_metered(output).into_iter().collect();
+        assert_eq!(found, ["usb0", "wlan0"]);
+        assert!(parse_metered("GENERAL.METERED:yes\nError: no\n:::\n").is_empty());
+    }
+
+    #[tokio::test]
+    async fn a_command_that_is_absent_or_fails_reports_nothing() {
+        for nmcli in ["/nonexistent/nmcli", "/bin/false"] {
+            assert!(metered_interfaces(nmcli).await.is_empty());
         }
-        assert!(mobile("usb7") && mobile("wwan0") && mobile("rmnet_data0") && mobile("ppp0"));
-        assert!(!mobile("eth0") && !mobile("wlan0") && !mobile("usb0"));
-        // A wired line with PPP over Ethernet.
-        std::fs::write(&pppoe, "Id Address Device\n1 00:11:22:33:44:55 eth0\n").unwrap();
-        assert!(!mobile("ppp0"));
     }
 }

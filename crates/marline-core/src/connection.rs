@@ -1803,8 +1803,9 @@ impl Connection {
             ExperimentalMessage::Hello(features) => self.on_hello(cx, on, features),
             ExperimentalMessage::RtoRequest => self.messages().on_rto_request(cx, on),
             ExperimentalMessage::RtoInfo { rto_us } => self.messages().on_rto_info(cx, rto_us),
-            ExperimentalMessage::PathCost { metered, fading, tail_ms } => {
-                self.messages().on_path_cost(cx, on, PathCost { metered, fading, tail_ms });
+            ExperimentalMessage::PathCost { metered, fading, limited, tail_ms } => {
+                let cost = PathCost { metered, limited, fading, tail_ms };
+                self.messages().on_path_cost(cx, on, cost);
             }
             // MP_IDLE is evaluated together with the mapping.
             _ => {}

@@ -59,7 +59,7 @@ pub use net::{
     GATEWAY_INTERFACE, Interfaces, PrefixAnswer, Watcher, discover_nat64, dns_query, lookup_over,
     resolvers_of,
 };
-pub use path_radio::RadioKind;
+pub use path_radio::{RadioKind, is_mobile_interface};
 pub use path_resolve::{LocalEnd, ResolveError};
 pub use path_spec::{LocalSpec, PathSpec, PathSpecError};
 pub use pending_table::{PendingPlace, PendingTable};

@@ -1,7 +1,18 @@
-//! Radio technology of a path, as configured. The energy consumption is computed by an observer.
+//! Radio technology of a path, as configured, and mobile data by the kind of interface. The energy consumption is
+//! computed by an observer.
 
 use core::fmt;
 use core::str::FromStr;
+use std::fs::read_to_string;
+use std::path::Path;
+
+/// The system's directory of interfaces.
+const INTERFACES: &str = "/sys/class/net";
+/// Kernel's table of PPP over Ethernet sessions, which are not mobile data.
+const PPP_OVER_ETHERNET: &str = "/proc/net/pppoe";
+/// Beginnings of the names that Linux, Android and users give to interfaces of cellular modems.
+const MOBILE_NAMES: [&str; 11] =
+    ["wwan", "wwp", "rmnet", "ccmni", "pdp_ip", "lte", "4g", "cell", "umts", "3g", "hspa"];
 
 /// Radio technology.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
@@ -49,5 +60,47 @@ impl FromStr for RadioKind {
             "wifi" => Ok(RadioKind::Wifi),
             _ => Err("radios are lte, umts and wifi"),
         }
+    }
+}
+
+/// Whether an interface looks like mobile data, by the kernel's device type, or else by its name.
+#[must_use]
+pub fn is_mobile_interface(interface: &str) -> bool {
+    is_mobile_by_files(interface, Path::new(INTERFACES), Path::new(PPP_OVER_ETHERNET))
+}
+
+fn is_mobile_by_files(interface: &str, interfaces: &Path, ppp_over_ethernet: &Path) -> bool {
+    let event = read_to_string(interfaces.join(interface).join("uevent"));
+    if event.is_ok_and(|text| text.lines().any(|line| line == "DEVTYPE=wwan")) {
+        return true;
+    }
+    if interface.starts_with("ppp") {
+        // The first line is the header of the table.
+        return read_to_string(ppp_over_ethernet).unwrap_or_default().lines().count() < 2;
+    }
+    let name = interface.to_ascii_lowercase();
+    MOBILE_NAMES.iter().any(|start| name.starts_with(start))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernels_device_type_counts_and_else_the_name() {
+        let dir = tempfile::tempdir().unwrap();
+        let pppoe = dir.path().join("pppoe");
+        let mobile = |interface: &str| is_mobile_by_files(interface, dir.path(), &pppoe);
+        for (interface, event) in
+            [("usb7", "DEVTYPE=wwan\nINTERFACE=usb7\n"), ("eth0", "INTERFACE=eth0\n")]
+        {
+            std::fs::create_dir(dir.path().join(interface)).unwrap();
+            std::fs::write(dir.path().join(interface).join("uevent"), event).unwrap();
+        }
+        assert!(mobile("usb7") && mobile("wwan0") && mobile("rmnet_data0") && mobile("ppp0"));
+        assert!(!mobile("eth0") && !mobile("wlan0") && !mobile("usb0"));
+        // A wired line with PPP over Ethernet.
+        std::fs::write(&pppoe, "Id Address Device\n1 00:11:22:33:44:55 eth0\n").unwrap();
+        assert!(!mobile("ppp0"));
     }
 }

@@ -37,6 +37,9 @@ pub struct PathSpec {
     /// True if traffic is charged: little is duplicated there, and new data uses it only if no other path delivers
     /// it in time.
     pub metered: bool,
+    /// True if traffic counts against an allowance, so that idle capacity is not used for copies there; false if it is
+    /// free. `None` to decide by the kind of interface: mobile data is limited.
+    pub limited: Option<bool>,
     /// Radio technology. A configured cellular radio is kept asleep while other paths suffice. If this is `None`, it
     /// is guessed from the interface's name, and only for energy estimates.
     pub radio: Option<RadioKind>,
@@ -55,6 +58,7 @@ impl PathSpec {
             remote: None,
             backup: false,
             metered: false,
+            limited: None,
             radio: None,
             nat64: None,
             name: None,
@@ -74,7 +78,8 @@ impl fmt::Display for PathSpecError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "path `{}`: {} (write LOCAL[=ADDRESS:PORT][,backup][,metered][,radio=lte][,nat64=PREFIX] \
+            "path `{}`: {} (write LOCAL[=ADDRESS:PORT][,backup][,metered][,limited][,unmetered][,radio=lte]\
+             [,nat64=PREFIX] \
              [,name=NAME], \
              LOCAL an interface or address)",
             self.text, self.why
@@ -101,6 +106,11 @@ impl fmt::Display for PathSpec {
         }
         f.write_str(if self.backup { ",backup" } else { "" })?;
         f.write_str(if self.metered { ",metered" } else { "" })?;
+        f.write_str(match self.limited {
+            None => "",
+            Some(true) => ",limited",
+            Some(false) => ",unmetered",
+        })?;
         self.radio.map_or(Ok(()), |radio| write!(f, ",radio={radio}"))?;
         self.nat64.map_or(Ok(()), |prefix| write!(f, ",nat64={prefix}"))?;
         self.name.as_ref().map_or(Ok(()), |name| write!(f, ",name={name}"))
@@ -122,12 +132,14 @@ impl FromStr for PathSpec {
         let fail = |why| PathSpecError { text: text.to_owned(), why };
         let mut parts = text.split(',');
         let ends = parts.next().unwrap_or_default();
-        let (mut backup, mut metered, mut radio, mut name) = (false, false, None, None);
-        let mut nat64 = None;
+        let (mut backup, mut metered, mut limited, mut radio) = (false, false, None, None);
+        let (mut nat64, mut name) = (None, None);
         for flag in parts {
             match flag.split_once('=').unwrap_or((flag, "")) {
                 ("backup", "") => backup = true,
                 ("metered", "") => metered = true,
+                ("limited", "") => limited = Some(true),
+                ("unmetered", "") => limited = Some(false),
                 ("radio", kind) => radio = Some(kind.parse().map_err(fail)?),
                 ("nat64", prefix) => {
                     let wrong = |_| fail("`nat64=` needs an IPv6 prefix such as 64:ff9b::/96");
@@ -136,7 +148,8 @@ impl FromStr for PathSpec {
                 ("name", given) => name = Some(parse_name(given).map_err(fail)?),
                 _ => {
                     return Err(fail(
-                        "flags are `backup`, `metered`, `radio=`, `nat64=` and `name=`",
+                        "flags are `backup`, `metered`, `limited`, `unmetered`, `radio=`, `nat64=` and \
+                         `name=`",
                     ));
                 }
             }
@@ -158,7 +171,10 @@ impl FromStr for PathSpec {
         {
             return Err(fail("local and remote address are of different families"));
         }
-        Ok(PathSpec { local, remote, backup, metered, radio, nat64, name })
+        if metered && limited == Some(false) {
+            return Err(fail("`metered` and `unmetered` exclude each other"));
+        }
+        Ok(PathSpec { local, remote, backup, metered, limited, radio, nat64, name })
     }
 }
 
@@ -208,6 +224,8 @@ mod tests {
             "2001:db8::1=[2001:db8::2]:443",
             "usb0,backup,radio=lte",
             "wwan0,metered",
+            "usb0,limited",
+            "wwan0,unmetered,radio=lte",
             "usb0,backup,metered,radio=lte",
             "127.0.0.1=127.0.0.1:7001,radio=lte,name=the-phone_2",
             "wwan0,backup,nat64=2001:db8:64::/96,name=phone",
@@ -226,6 +244,7 @@ mod tests {
             ("", "missing"),
             ("=1.2.3.4:5", "missing"),
             ("wlan0,fast", "backup"),
+            ("wlan0,metered,unmetered", "exclude"),
             ("wlan0,radio=5g", "radios are"),
             ("wlan0,name=", "a name must be"),
             ("wlan0,name=<b>", "a name must be"),

@@ -1,4 +1,4 @@
-//! Costs of a path other than time: metered bytes, waking a radio, and its imminent loss.
+//! Costs of a path other than time: metered bytes, an allowance, waking a radio, and its imminent loss.
 //!
 //! *Problem.* By arrival times alone, the best use of a second path is to copy everything onto it. This is
 //! wrong where its bytes cost money, or where its first packet wakes a radio that then draws power for ten
@@ -17,6 +17,9 @@ use marline_time::{Duration, Instant};
 pub struct PathCost {
     /// Bytes on the path cost money.
     pub metered: bool,
+    /// Bytes on the path may count against an allowance, as with mobile data. Unlike on a metered path, new data is
+    /// sent as anywhere else, but its idle capacity is not used for copies.
+    pub limited: bool,
     /// The path will soon be gone, because its radio signal fades.
     pub fading: bool,
     /// Milliseconds from the last packet until the radio sleeps; 0 if the path has no radio whose sleep
@@ -26,12 +29,12 @@ pub struct PathCost {
 
 impl PathCost {
     /// No cost but time.
-    pub const NONE: Self = PathCost { metered: false, fading: false, tail_ms: 0 };
+    pub const NONE: Self = PathCost { metered: false, limited: false, fading: false, tail_ms: 0 };
 
     /// Whether the path costs nothing but time.
     #[must_use]
     pub const fn is_none(self) -> bool {
-        !self.metered && !self.fading && self.tail_ms == 0
+        !self.metered && !self.limited && !self.fading && self.tail_ms == 0
     }
 
     /// Share of a wake-up that a packet costs now, 0 to 1, if the last packet was sent or received at
@@ -62,5 +65,6 @@ mod tests {
         assert_eq!(PathCost::NONE.wake_share(Instant::from_secs(9), Instant::ZERO), 0.0);
         assert!(PathCost::NONE.is_none() && !lte.is_none());
         assert!(!PathCost { fading: true, ..PathCost::NONE }.is_none());
+        assert!(!PathCost { limited: true, ..PathCost::NONE }.is_none());
     }
 }

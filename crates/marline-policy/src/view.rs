@@ -58,6 +58,8 @@ pub struct SubflowView {
     pub backup: bool,
     /// Bytes on the subflow cost money.
     pub metered: bool,
+    /// Bytes on the subflow may count against an allowance ([`PathCost::limited`](crate::PathCost::limited)).
+    pub limited: bool,
     /// Share of a radio wake-up that a packet on this subflow costs now
     /// ([`PathCost::wake_share`](crate::PathCost::wake_share)): 0 without a radio whose sleep matters, 1 while its
     /// radio sleeps.

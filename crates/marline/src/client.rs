@@ -374,6 +374,16 @@ impl Client {
         lock(&self.inner.paths).change(&self.inner.shard, path, change)
     }
 
+    /// Reports whether the system's network manager takes a path for metered, which
+    /// [limits](crate::paths::PathSpec::limited) it unless the user has said otherwise. For `path`, see
+    /// [`set_path`](Self::set_path).
+    ///
+    /// # Errors
+    /// There is no such path.
+    pub fn report_limited(&self, path: &str, limited: bool) -> Result<(), UnknownPath> {
+        lock(&self.inner.paths).report_limited(&self.inner.shard, path, limited)
+    }
+
     /// Restricts a path, for all connections, in addition to changes [by hand](Self::set_path); the last restriction
     /// applies. For `path`, see there.
     ///

@@ -106,7 +106,7 @@ impl PathTable {
                 LocalSpec::Interface(name) => tun.interface == *name,
             };
             let end = |tun: &TunPath| LocalEnd::behind_tun(&tun.interface, tun.address);
-            entry.ends = tuns.iter().filter(named).map(end).collect();
+            entry.set_ends(tuns.iter().filter(named).map(end).collect());
             if entry.ends.is_empty() {
                 entry.error =
                     Some(format!("no TUN interface `{}` is configured", entry.spec.local));
@@ -163,8 +163,7 @@ impl PathTable {
                     self.entries.push(Entry::new(spec));
                     self.entries.len() - 1
                 });
-                self.entries[at].ends = ends;
-                self.entries[at].error = None;
+                self.entries[at].set_ends(ends);
             }
             self.drop_vanished_paths(interfaces);
             return;
@@ -397,11 +396,28 @@ impl PathTable {
             PathChange::Backup => entry.backup = true,
             PathChange::Primary => entry.backup = false,
             PathChange::Metered => entry.metered = true,
-            PathChange::Unmetered => entry.metered = false,
+            PathChange::Unmetered => (entry.metered, entry.limited) = (false, Some(false)),
+            PathChange::Limited => (entry.metered, entry.limited) = (false, Some(true)),
             PathChange::Fading => entry.fading = true,
             PathChange::Steady => entry.fading = false,
         }
         self.apply_to_core(shard);
+        Ok(())
+    }
+
+    /// Records whether the system's network manager takes the path for metered. For `name`, see
+    /// [`change`](Self::change).
+    pub(crate) fn report_limited(
+        &mut self,
+        shard: &Shard,
+        name: &str,
+        limited: bool,
+    ) -> Result<(), UnknownPath> {
+        let at = self.position(name)?;
+        let entry = &mut self.entries[at];
+        if std::mem::replace(&mut entry.reported_limited, limited) != limited {
+            self.apply_to_core(shard);
+        }
         Ok(())
     }
 

@@ -166,9 +166,9 @@ fn greetings_marks_and_timeouts() {
     assert_eq!(v.take_message("idle"), Message::Idle);
     assert_eq!(v.take_message("rto request"), Message::RtoRequest);
     assert_eq!(v.take_message("rto info"), Message::RtoInfo { rto_us: 234_567 });
-    let cost = Message::PathCost { metered: true, fading: false, tail_ms: 11_655 };
+    let cost = Message::PathCost { metered: true, fading: false, limited: false, tail_ms: 11_655 };
     assert_eq!(v.take_message("path cost"), cost);
-    let cost = Message::PathCost { metered: false, fading: true, tail_ms: 0 };
+    let cost = Message::PathCost { metered: false, fading: true, limited: false, tail_ms: 0 };
     assert_eq!(v.take_message("path fades"), cost);
 }
 

@@ -22,7 +22,8 @@
 //!   [twice](MAX_SPENDING).
 //!   Where bytes cost nothing, a share of the new data is the wrong limit: a burst of 100 kB each second spends all of
 //!   it and leaves most of the path unused. So copies may instead use a share of the capacity that is idle
-//!   ([`AutoConfig::idle_share`]).
+//!   ([`AutoConfig::idle_share`]). Mobile data often has an allowance, so such paths are
+//!   [limited](marline_policy::PathCost::limited) unless the user says otherwise.
 //! - *Repairs*, if the peer supports them, cover a share of each burst of several segments and are sent before its
 //!   copies (`auto/repairs.rs`).
 //! - *Costs* of a path other than time are converted to time (`auto/costs.rs`). New data avoids metered paths and
@@ -91,12 +92,12 @@ pub struct AutoConfig {
 }
 
 impl Default for AutoConfig {
-    /// 3 % of the idle capacity. Per-path budget of 5 % or 2 kB/s. New data uses a metered path if the others
+    /// 5 % of the idle capacity. Per-path budget of 5 % or 2 kB/s. New data uses a metered path if the others
     /// would be later by 100 ms plus the time that its bytes take at 1 Mbit/s. A radio wake-up must save half a second.
     fn default() -> Self {
         AutoConfig {
             budget: BudgetConfig::default(),
-            idle_share: 0.03,
+            idle_share: 0.05,
             path_budget: BudgetConfig { share: 0.05, rate: Rate::from_bytes_per_s(2_000) },
             terms: Terms {
                 patience: Duration::from_millis(100),
@@ -176,7 +177,8 @@ impl Auto {
             let (budget, path_budget) = &self.limits;
             let idle = || IdleCapacity { rate: free_capacity(cx), share: self.idle_share };
             self.spending.spent = self.budget.spent_share_beside(cx.now, budget, idle);
-            self.path_budgets.spent_shares(cx.now, path_budget, &mut self.spending.path_budgets);
+            let spent = &mut self.spending.path_budgets;
+            self.path_budgets.spent_shares(cx.now, budget, path_budget, spent);
         }
         self.repairs.plan_repairs(cx, &mut self.spending.repairs_due);
     }
@@ -196,7 +198,8 @@ impl Auto {
 /// Sum of the known rates of the paths whose use costs nothing but time.
 fn free_capacity(cx: &SchedulerContext<'_>) -> Rate {
     let is_free = |view: &&SubflowView| {
-        view.is_active() && view.health == Health::Usable && !view.backup && !costs::is_costly(view)
+        let costs_time_only = !view.backup && !view.limited && !costs::is_costly(view);
+        view.is_active() && view.health == Health::Usable && costs_time_only
     };
     let rates = cx.subflows.iter().filter(is_free).filter_map(|view| view.forecast.rate());
     Rate::from_bytes_per_s(rates.map(Rate::bytes_per_s).sum())

@@ -44,6 +44,8 @@ pub enum Change {
     Metered,
     /// Use the path freely, as its bytes cost nothing.
     Unmetered,
+    /// Send no copies into its idle capacity, as its bytes count against an allowance.
+    Limited,
     /// Report the state of the radio signal: after `hint fading`, new data uses other paths if possible;
     /// `hint steady` ends this.
     Hint,
@@ -73,6 +75,7 @@ impl Args {
             (Some(Change::Primary), None) => PathChange::Primary,
             (Some(Change::Metered), None) => PathChange::Metered,
             (Some(Change::Unmetered), None) => PathChange::Unmetered,
+            (Some(Change::Limited), None) => PathChange::Limited,
         };
         Ok(Some(change))
     }
@@ -109,6 +112,7 @@ fn list(paths: &[Path]) -> String {
             (false, true) => "down,backup",
         };
         let state = if path.metered { format!("{state},metered") } else { state.to_owned() };
+        let state = if path.limited && !path.metered { format!("{state},limited") } else { state };
         let state = if path.fading { format!("{state},fading") } else { state };
         // Health of the path, if its interface is up.
         let state = if path.up { format!("{state},{}", path.health) } else { state };
@@ -173,6 +177,7 @@ mod tests {
                 name: "wwan0".into(),
                 backup: true,
                 metered: true,
+                limited: true,
                 fading: true,
                 cause: Some("no route".into()),
                 ..Path::default()

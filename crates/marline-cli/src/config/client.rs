@@ -48,8 +48,8 @@ options! {
         #[arg(long, value_name = "PORT")]
         pub fast_open: Vec<u16>,
         /// Path: INTERFACE or ADDRESS, optionally with `=ADDRESS:PORT` of the server for this path, and with
-        /// `,backup`, `,metered` or `,radio=lte`; may be repeated [default: every interface with a default
-        /// route]
+        /// `,backup`, `,metered`, `,limited`, `,unmetered` or `,radio=lte`; may be repeated [default: every
+        /// interface with a default route]
         #[arg(long, value_name = "LOCAL")]
         pub path: Vec<StringValue<PathSpec>>,
         /// Monthly quota of a path for both directions, for example `lte=10GB`, optionally with `,soft=80%`

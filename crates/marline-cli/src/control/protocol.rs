@@ -209,6 +209,9 @@ pub struct Path {
     pub backup: bool,
     /// True if traffic on the path costs money.
     pub metered: bool,
+    /// True if it counts against an allowance, as with mobile data: idle capacity is not used for copies.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub limited: bool,
     /// True if the radio signal fades.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub fading: bool,

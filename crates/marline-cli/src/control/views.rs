@@ -136,6 +136,7 @@ impl From<&PathStatus> for Path {
             up: status.up,
             backup: status.backup,
             metered: status.metered,
+            limited: status.limited,
             fading: status.fading,
             nat64: status.nat64.map(|prefix| prefix.to_string()),
             health: status.health,

@@ -287,7 +287,7 @@ fn mobile_data_that_nothing_limits_is_announced_once() {
     let Some(mut world) = World::set("mobile", &[]) else { return };
     let mut started = |options: &str, socks5: &str| {
         let client = format!(
-            "marline client --invite-file invite --path wifi --socks5 {socks5} \
+            "marline client --invite-file invite --socks5 {socks5} \
              --control {socks5}.sock --state-file state {options}"
         );
         let lines = world.hosts.program(Side::Client, &client);
@@ -300,17 +300,21 @@ fn mobile_data_that_nothing_limits_is_announced_once() {
         said.retain(|line| line.contains("mobile data"));
         said
     };
-    let said = started("--path lte", "127.0.0.1:1081");
+    // Found by its default route.
+    let said = started("", "127.0.0.1:1080");
+    assert_eq!(said.len(), 1, "{said:?}");
+    let said = started("--path wifi --path lte", "127.0.0.1:1081");
     assert_eq!(said.len(), 1, "{said:?}");
     for part in ["path lte looks like mobile data", "mode balanced", "a quarter", "`,metered`"] {
         assert!(said[0].contains(part), "{part} not in {said:?}");
     }
     for (number, limited) in
-        ["--path lte,metered", "--path lte,backup", "--path lte --path-quota lte=1GB", ""]
+        ["lte,metered", "lte,backup", "lte,unmetered", "lte --path-quota lte=1GB", "wifi2"]
             .into_iter()
             .enumerate()
     {
-        let said = started(limited, &format!("127.0.0.1:109{number}"));
-        assert!(said.is_empty(), "{limited}: {said:?}");
+        let options = format!("--path wifi --path {limited}");
+        let said = started(&options, &format!("127.0.0.1:109{number}"));
+        assert!(said.is_empty(), "{options}: {said:?}");
     }
 }

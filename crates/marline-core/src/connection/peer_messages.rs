@@ -65,10 +65,10 @@ impl PeerMessages<'_> {
         if !self.session.is_client() || !self.session.agreed_on(Extensions::PATH_COST) {
             return;
         }
-        let PathCost { metered, fading, tail_ms } = subflow.cost();
+        let PathCost { metered, limited, fading, tail_ms } = subflow.cost();
         for _ in 0..2 {
             cx.out.counters.path_cost_tx += 1;
-            let message = ExperimentalMessage::PathCost { metered, fading, tail_ms };
+            let message = ExperimentalMessage::PathCost { metered, fading, limited, tail_ms };
             self.signal_message(Some(id), &message);
         }
     }

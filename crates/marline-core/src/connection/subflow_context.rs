@@ -269,25 +269,33 @@ impl Unused for Trouble {
     };
 }
 
-/// Cost of a path in two bytes; the tail has a resolution of four milliseconds.
+/// Cost of a path in two bytes; the tail has a resolution of eight milliseconds.
 #[derive(Copy, Clone, Debug)]
 struct CompactCost(u16);
 
 impl CompactCost {
     const METERED: u16 = 1 << 15;
     const FADING: u16 = 1 << 14;
-    const TAIL: u16 = Self::FADING - 1;
+    const LIMITED: u16 = 1 << 13;
+    const TAIL: u16 = Self::LIMITED - 1;
+    /// Milliseconds per unit of the tail.
+    const UNIT_MS: u16 = 8;
 
     const fn from_cost(cost: PathCost) -> Self {
         let metered = if cost.metered { Self::METERED } else { 0 };
         let fading = if cost.fading { Self::FADING } else { 0 };
-        let (quarter, most) = (cost.tail_ms.div_ceil(4), Self::TAIL);
-        CompactCost(if quarter < most { quarter } else { most } | metered | fading)
+        let limited = if cost.limited { Self::LIMITED } else { 0 };
+        let (units, most) = (cost.tail_ms.div_ceil(Self::UNIT_MS), Self::TAIL);
+        CompactCost(if units < most { units } else { most } | metered | fading | limited)
     }
 
     const fn get(self) -> PathCost {
-        let (metered, fading) = (self.0 & Self::METERED != 0, self.0 & Self::FADING != 0);
-        PathCost { metered, fading, tail_ms: (self.0 & Self::TAIL) * 4 }
+        PathCost {
+            metered: self.0 & Self::METERED != 0,
+            limited: self.0 & Self::LIMITED != 0,
+            fading: self.0 & Self::FADING != 0,
+            tail_ms: (self.0 & Self::TAIL) * Self::UNIT_MS,
+        }
     }
 }
 
@@ -813,7 +821,7 @@ impl SubflowContext {
         view.last_new_at = self.last_new_at;
         let cost = self.cost();
         if !cost.is_none() {
-            view.metered = cost.metered;
+            (view.metered, view.limited) = (cost.metered, cost.limited);
             view.health = self.hinted(view.health, now);
             view.wake_share = cost.wake_share(now, view.last_sent_at.max(view.last_heard_at));
         }
@@ -872,11 +880,15 @@ mod tests {
 
     #[test]
     fn a_cost_is_kept_in_two_bytes() {
-        for (told, kept) in [(0, 0), (1, 4), (11_576, 11_576), (65_532, 65_532), (65_535, 65_532)] {
-            for (metered, fading) in [(false, false), (true, false), (false, true), (true, true)] {
-                let cost =
-                    CompactCost::from_cost(PathCost { metered, fading, tail_ms: told }).get();
-                assert_eq!(cost, PathCost { metered, fading, tail_ms: kept });
+        for (told, kept) in [(0, 0), (1, 8), (11_576, 11_576), (65_528, 65_528), (65_535, 65_528)] {
+            for flags in 0..8 {
+                let cost = |tail_ms| PathCost {
+                    metered: flags & 1 != 0,
+                    fading: flags & 2 != 0,
+                    limited: flags & 4 != 0,
+                    tail_ms,
+                };
+                assert_eq!(CompactCost::from_cost(cost(told)).get(), cost(kept));
             }
         }
     }

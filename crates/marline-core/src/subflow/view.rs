@@ -25,6 +25,7 @@ impl Subflow {
             backup,
             // Set by the connection.
             metered: false,
+            limited: false,
             wake_share: 0.0,
             health: self.health.get(),
             phase: tx.phase,

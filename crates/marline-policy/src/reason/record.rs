@@ -178,6 +178,7 @@ impl Line {
         self.push_field("id", path.id.0);
         self.push_field("backup", u8::from(path.backup));
         self.push_field("metered", u8::from(path.metered));
+        self.push_field("limited", u8::from(path.limited));
         self.push_field("wake_share", path.wake_share);
         self.push_field("health", name_of(&HEALTH_NAMES, &path.health));
         self.push_field("phase", path.phase.name());
@@ -469,6 +470,7 @@ impl<'a> Fields<'a> {
             backup: self.read_field("backup", read_flag)?,
             // Older records have no paths that cost anything.
             metered: self.read_optional("metered", read_flag)?.unwrap_or(false),
+            limited: self.read_optional("limited", read_flag)?.unwrap_or(false),
             wake_share: self.read_optional("wake_share", read_fraction)?.unwrap_or(0.0),
             health: self.read_field("health", |text| named(&HEALTH_NAMES, text))?,
             phase: self.read_field("phase", |text| {

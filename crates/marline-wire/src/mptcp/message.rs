@@ -19,6 +19,7 @@ const BACKUP: u8 = 0x01;
 /// Flags of PATH_COST.
 const METERED: u8 = 1;
 const FADING: u8 = 2;
+const LIMITED: u8 = 4;
 
 mod nibble {
     pub(super) const HELLO: u8 = 0;
@@ -170,6 +171,8 @@ pub enum ExperimentalMessage {
         metered: bool,
         /// The path will soon be gone.
         fading: bool,
+        /// Bytes on the subflow may count against an allowance.
+        limited: bool,
         /// Milliseconds from the last packet until the radio sleeps; 0 if there is no such radio.
         tail_ms: u16,
     },
@@ -214,8 +217,12 @@ impl ExperimentalMessage {
             }
             (nibble::PATH_COST, 3) => {
                 let flags = r.u8()?;
-                let (metered, fading) = (flags & METERED != 0, flags & FADING != 0);
-                ExperimentalMessage::PathCost { metered, fading, tail_ms: r.u16()? }
+                ExperimentalMessage::PathCost {
+                    metered: flags & METERED != 0,
+                    fading: flags & FADING != 0,
+                    limited: flags & LIMITED != 0,
+                    tail_ms: r.u16()?,
+                }
             }
             (nibble::REPAIR, _) => ExperimentalMessage::Repair(MpRepair::parse(option.as_slice())?),
             _ => return None,
@@ -290,8 +297,9 @@ impl ExperimentalMessage {
                 w.u32(point);
             }
             ExperimentalMessage::Repair(ref repair) => repair.emit(&mut w),
-            ExperimentalMessage::PathCost { metered, fading, tail_ms } => {
-                w.u8((u8::from(metered) * METERED) | (u8::from(fading) * FADING));
+            ExperimentalMessage::PathCost { metered, fading, limited, tail_ms } => {
+                let (metered, fading) = (u8::from(metered) * METERED, u8::from(fading) * FADING);
+                w.u8(metered | fading | (u8::from(limited) * LIMITED));
                 w.u16(tail_ms);
             }
         }
@@ -323,15 +331,17 @@ mod tests {
         assert_eq!(wire(&ExperimentalMessage::RtoRequest), [30, 3, 0xf2]);
         let info = ExperimentalMessage::RtoInfo { rto_us: 0x0102_0304 };
         assert_eq!(wire(&info), [30, 7, 0xf3, 1, 2, 3, 4]);
-        let cost =
-            |metered, fading| ExperimentalMessage::PathCost { metered, fading, tail_ms: 0x0102 };
-        for (flags, message) in
-            [(0, cost(false, false)), (1, cost(true, false)), (2, cost(false, true))]
-        {
-            assert_eq!(wire(&message), [30, 6, 0xfb, flags, 1, 2]);
+        let cost = |flags: u8| ExperimentalMessage::PathCost {
+            metered: flags & 1 != 0,
+            fading: flags & 2 != 0,
+            limited: flags & 4 != 0,
+            tail_ms: 0x0102,
+        };
+        for flags in 0..8 {
+            assert_eq!(wire(&cost(flags)), [30, 6, 0xfb, flags, 1, 2]);
         }
         let option = MpExperimental::new(11, &[0xff, 1, 2]).unwrap();
-        assert_eq!(ExperimentalMessage::parse(&option), Some(cost(true, true)));
+        assert_eq!(ExperimentalMessage::parse(&option), Some(cost(7)));
         let syn = |form, backup| ExperimentalMessage::FastJoinSyn {
             form,
             backup,

@@ -19,8 +19,10 @@ pub enum PathChange {
     Primary,
     /// Traffic is charged from now on.
     Metered,
-    /// Traffic is not charged.
+    /// Traffic is not charged, and counts against no allowance.
     Unmetered,
+    /// Traffic counts against an allowance: idle capacity is not used for copies.
+    Limited,
     /// The path is expected to disappear soon, because its radio signal fades: new data is sent elsewhere if
     /// possible.
     Fading,

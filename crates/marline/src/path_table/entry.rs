@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use marline_io::{Contact, LocalEnd, LocalSpec, PathSpec, Prefix64, RadioKind};
+use marline_io::{
+    Contact, LocalEnd, LocalSpec, PathSpec, Prefix64, RadioKind, is_mobile_interface,
+};
 use marline_policy::PathCost;
 
 use super::PathRestriction;
@@ -15,6 +17,11 @@ pub(super) struct Entry {
     pub(super) taken_down: bool,
     pub(super) backup: bool,
     pub(super) metered: bool,
+    /// Whether traffic counts against an allowance, if the user has said so.
+    pub(super) limited: Option<bool>,
+    /// True if it appears so: by the kind of interface, or as the system's network manager reports.
+    pub(super) looks_limited: bool,
+    pub(super) reported_limited: bool,
     pub(super) fading: bool,
     pub(super) restriction: PathRestriction,
     pub(super) error: Option<String>,
@@ -24,7 +31,7 @@ pub(super) struct Entry {
 
 impl Entry {
     pub(super) fn new(spec: PathSpec) -> Self {
-        let (backup, metered) = (spec.backup, spec.metered);
+        let (backup, metered, limited) = (spec.backup, spec.metered, spec.limited);
         let (ends, restriction) = (Vec::new(), PathRestriction::None);
         Entry {
             spec,
@@ -32,6 +39,9 @@ impl Entry {
             taken_down: false,
             backup,
             metered,
+            limited,
+            looks_limited: false,
+            reported_limited: false,
             fading: false,
             restriction,
             error: None,
@@ -39,12 +49,18 @@ impl Entry {
         }
     }
 
+    /// Sets the local addresses, which were found.
+    pub(super) fn set_ends(&mut self, ends: Vec<LocalEnd>) {
+        self.looks_limited = ends.first().is_some_and(|end| is_mobile_interface(&end.interface.0));
+        (self.ends, self.error) = (ends, None);
+    }
+
     /// Sets the lookup result, and logs when the path appears or disappears.
     pub(super) fn set_lookup_result(&mut self, found: Result<Vec<LocalEnd>, String>) {
         let was_absent = std::mem::replace(&mut self.absent, found.is_err());
         match found {
             Ok(ends) => {
-                (self.ends, self.error) = (ends, None);
+                self.set_ends(ends);
                 if was_absent {
                     let addresses: Vec<_> =
                         self.ends.iter().map(|end| end.address.to_string()).collect();
@@ -104,6 +120,14 @@ impl Entry {
         self.metered || self.restriction == PathRestriction::Metered
     }
 
+    /// Returns true if traffic counts against an allowance: the user knows best, then a configured radio decides, and
+    /// last what it looks like.
+    pub(super) fn is_limited(&self) -> bool {
+        let by_radio = self.spec.radio.map(|radio| radio != RadioKind::Wifi);
+        let appears = self.reported_limited || by_radio.unwrap_or(self.looks_limited);
+        self.limited.unwrap_or(appears)
+    }
+
     /// Takes over runtime changes of `other`, unless the specification differs in that point.
     pub(super) fn inherit_changes(&mut self, other: &Entry) {
         (self.taken_down, self.fading) = (other.taken_down, other.fading);
@@ -114,6 +138,10 @@ impl Entry {
         if self.spec.metered == other.spec.metered {
             self.metered = other.metered;
         }
+        if self.spec.limited == other.spec.limited {
+            self.limited = other.limited;
+        }
+        self.reported_limited = other.reported_limited;
     }
 
     /// Index of the interface whose radio or line this path uses; 0 for a path that is configured by address or with
@@ -129,6 +157,7 @@ impl Entry {
         let (backup, metered) = (self.spec.backup, self.spec.metered);
         let flags =
             self.taken_down || self.fading || self.backup != backup || self.metered != metered;
+        let flags = flags || self.limited != self.spec.limited;
         flags || self.restriction != PathRestriction::None
     }
 
@@ -136,6 +165,7 @@ impl Entry {
     pub(super) fn cost(&self) -> PathCost {
         PathCost {
             metered: self.is_metered(),
+            limited: self.is_limited(),
             fading: self.fading,
             tail_ms: self.spec.radio.map_or(0, RadioKind::tail_ms),
         }

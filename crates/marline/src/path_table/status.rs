@@ -30,6 +30,8 @@ pub struct PathStatus {
     pub backup: bool,
     /// True if its traffic is charged.
     pub metered: bool,
+    /// True if its traffic counts against an allowance, as with mobile data: idle capacity is not used for copies.
+    pub limited: bool,
     /// True if it is expected to disappear soon, according to its radio.
     pub fading: bool,
     /// NAT64 prefix, if its network has only IPv6.
@@ -105,6 +107,7 @@ impl PathTable {
             up: entry.is_up(),
             backup: entry.backup,
             metered: entry.is_metered(),
+            limited: entry.is_limited(),
             fading: entry.fading,
             nat64: entry.nat64(&self.prefixes),
             health,

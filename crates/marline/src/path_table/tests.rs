@@ -124,3 +124,22 @@ fn a_connection_learns_of_the_servers_other_family() {
     assert_eq!(table.of_other_family(&servers, servers[3]), Some(servers[0]));
     assert_eq!(table.of_other_family(&servers[..2], servers[1]), None);
 }
+
+#[test]
+fn mobile_data_is_limited_unless_the_user_or_a_configured_radio_says_otherwise() {
+    let limited = |spec: &str, interface: &str, reported: bool| {
+        let mut entry = Entry::new(spec.parse().unwrap());
+        let mut end = end("10.0.0.2", 7);
+        end.interface.0 = interface.to_owned();
+        entry.set_ends(vec![end]);
+        entry.reported_limited = reported;
+        entry.cost().limited
+    };
+    assert!(limited("wwan0", "wwan0", false) && limited("10.0.0.2", "rmnet0", false));
+    assert!(limited("wlan0", "wlan0", true), "a phone's hotspot");
+    assert!(limited("usb0,limited", "usb0", false) && limited("usb0,radio=lte", "usb0", false));
+    assert!(!limited("wlan0", "wlan0", false) && !limited("wwan0,radio=wifi", "wwan0", false));
+    for reported in [false, true] {
+        assert!(!limited("wwan0,unmetered", "wwan0", reported));
+    }
+}

@@ -118,7 +118,7 @@ pub(super) fn change(
         PathChange::Backup => backup = true,
         PathChange::Primary => backup = false,
         // The cost of traffic is set by the client.
-        PathChange::Metered | PathChange::Unmetered => {}
+        PathChange::Metered | PathChange::Unmetered | PathChange::Limited => {}
         PathChange::Fading | PathChange::Steady => {}
     }
     announced.update_cores(shards, backup);

@@ -14,6 +14,7 @@ const CALM: &str = "rate=20M,delay=15ms,queue=100ms,jitter=3ms";
 const TROUBLED: &str = "rate=20M,delay=15ms,queue=100ms,jitter=3ms,ge=4s:60ms:50%:0.1%";
 const LTE: &str = "radio=lte,rate=20M,delay=20ms,queue=100ms";
 const METERED: PathCost = PathCost { metered: true, ..PathCost::NONE };
+const LIMITED: PathCost = PathCost { limited: true, ..PathCost::NONE };
 /// As long as the radio of the link stays awake, and a little more.
 const RADIO: PathCost = PathCost { tail_ms: 11_600, ..PathCost::NONE };
 const SEEDS: [u64; 3] = [1, 2, 3];
@@ -113,6 +114,50 @@ fn a_download_stays_within_the_budget_of_a_metered_path() {
         assert!(metered <= read / 10 + 100_000, "seed {seed}: {metered} of {read} bytes");
         // WiFi alone is used as well as it was, and both together where nothing is charged.
         assert!(read > 20_000_000 && free > faster / 3, "seed {seed}: {read}; {free} of {faster}");
+    }
+}
+
+#[test]
+fn copies_use_no_idle_capacity_of_a_limited_path() {
+    const WARM_S: u64 = 5;
+    const END_S: u64 = 65;
+    for seed in SEEDS {
+        // 30 kB each 300 ms and back, 100 kB/s: copies of everything would be far beyond the byte budget.
+        let run = |cost, scheduler: &str| {
+            let mut connection = shipped("full-mesh");
+            let registry = marline_algos::Registry::default();
+            connection.policies.scheduler = registry.scheduler(scheduler).expect("built in");
+            let mut paths = scene(TROUBLED, cost, connection, seed);
+            let echo = Echo::new(30_000, Duration::from_millis(300), 2 * END_S * 1_000 / 300, 7);
+            start(&mut paths, Box::new(|_| Box::new(EchoServer::new(7))), Box::new(echo));
+            paths.world.run_until(Instant::from_secs(WARM_S));
+            let copies = |paths: &Paths| {
+                let of = |node: NodeId| {
+                    let host = paths.world.node(node);
+                    let (id, _) = host.connections().next().expect("one connection");
+                    let info = host.endpoint().info(id).expect("known");
+                    let lte = Paths::address(1, 0);
+                    let over = |s: &&marline_core::SubflowInfo| {
+                        s.path.local.ip() == lte || s.path.remote.ip() == lte
+                    };
+                    info.subflows.iter().filter(over).map(|s| s.bytes_reinjected).sum::<u64>()
+                };
+                [paths.client, paths.server].map(of)
+            };
+            let before = copies(&paths);
+            paths.world.run_until(Instant::from_secs(END_S));
+            let after = copies(&paths);
+            [after[0] - before[0], after[1] - before[1]]
+        };
+        let (limited, free) = (run(LIMITED, "auto"), run(PathCost::NONE, "auto"));
+        let unlimited = run(LIMITED, "auto,budget=unlimited");
+        println!("seed {seed}: copies {limited:?}; free {free:?}; without a budget {unlimited:?}");
+        for (limited, free) in limited.into_iter().zip(free) {
+            // A quarter of 100 kB/s for a minute, and what the worst case may exceed it by. The server knows, too.
+            let budget = (END_S - WARM_S) * 25_000;
+            assert!(limited <= 2 * budget, "seed {seed}: {limited} bytes copied to a limited path");
+            assert!(free > limited, "seed {seed}: {free} bytes where it is free");
+        }
     }
 }
 

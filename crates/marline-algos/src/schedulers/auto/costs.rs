@@ -12,12 +12,12 @@
 //! - the share of `wake` that a packet costs there now: all of it if the radio sleeps, almost nothing if it was just
 //!   used. So a stream that has woken a radio keeps using it, and one that pauses lets it sleep.
 //!
-//! A copy has the same costs. On a path with its own budget, the price also rises with that budget's spending. If the
-//! copy would wake a radio, it must also be expected to save the share of `wake`. So data that is late by a round trip
-//! or two does not wake a radio. A path that does not answer soon becomes silent, and then the radio is all there is.
-//! Such a path is not explored: what is known about it is old, and the first copy worth a wake-up updates it. Without a
-//! limit (mode `redundant`), copies wake any radio, but per-path budgets still apply, because bytes are charged for in
-//! every mode.
+//! A copy has the same costs. On a path with its own budget, the price also rises with that budget's spending, except
+//! for late data on a limited path. If the copy would wake a radio, it must also be expected to save the share of
+//! `wake`. So data that is late by a round trip or two does not wake a radio. A path that does not answer soon becomes
+//! silent, and then the radio is all there is. Such a path is not explored: what is known about it is old, and the
+//! first copy worth a wake-up updates it. Without a limit (mode `redundant`), copies wake any radio, but per-path
+//! budgets still apply, because bytes are charged for in every mode.
 //!
 //! *Source.* Ours. The tail energy of cellular radios: Balasubramanian et al., IMC 2009; Huang et al., MobiSys 2012.
 
@@ -27,7 +27,7 @@ use marline_policy::{
 use marline_time::Duration;
 
 use super::arrivals::{cautious_arrival_time, trouble_delay};
-use super::worth::{Price, price};
+use super::worth::{self, Price};
 use super::{EXPLORE_AFTER, MAX_SPENDING};
 use crate::schedulers::classes::{self, Class, members};
 use crate::schedulers::delivery::{arrival, is_overdue, send_time_by_answers, will_window_open};
@@ -94,16 +94,30 @@ impl Costs<'_> {
 
     /// What a copy on this path must gain; `None` if no copy is allowed there.
     pub(super) fn price_on(self, view: &SubflowView, class: Class) -> Option<Price> {
-        // Without a limit, a copy is made even if no gain is expected.
-        let common = if self.0.unlimited { -1.0 } else { price(self.0.spent) };
         let path_budget = self.path_budget(view, class).unwrap_or(0.0);
-        if path_budget >= MAX_SPENDING {
-            return None;
-        }
-        let least = if path_budget > 0.0 { common.max(price(path_budget)) } else { common };
+        let price = self.common_price_on(view);
+        let least = if path_budget > 0.0 {
+            price.least.max(worth::price(path_budget))
+        } else {
+            price.least
+        };
+        (path_budget < MAX_SPENDING).then_some(Price { least, ..price })
+    }
+
+    /// The same for a copy of late data. On a limited path only the common budget counts: what is late by chance is a
+    /// small share of the data, and would be sent there, too, if it were known to be lost.
+    pub(super) fn price_of_late_data(self, view: &SubflowView, class: Class) -> Option<Price> {
+        let only_limited = view.limited && !view.metered && class != Class::Backup;
+        if only_limited { Some(self.common_price_on(view)) } else { self.price_on(view, class) }
+    }
+
+    /// The price by the common budget.
+    fn common_price_on(self, view: &SubflowView) -> Price {
+        // Without a limit, a copy is made even if no gain is expected.
+        let least = if self.0.unlimited { -1.0 } else { worth::price(self.0.spent) };
         let spares = view.wake_share > 0.0 && !self.0.unlimited;
         let wake = if spares { self.0.terms.wake.mul_f32(view.wake_share) } else { Duration::ZERO };
-        Some(Price { least, wake })
+        Price { least, wake }
     }
 
     /// Whether the path's own budget still allows speculative copies.
@@ -150,7 +164,7 @@ impl Costs<'_> {
 
     /// Spent share of the path's own budget. A backup's budget counts only while backups carry data.
     fn path_budget(self, view: &SubflowView, class: Class) -> Option<f32> {
-        let counts = view.metered || class == Class::Backup;
+        let counts = view.metered || view.limited || class == Class::Backup;
         if counts { self.0.path_budget(view.id) } else { None }
     }
 }

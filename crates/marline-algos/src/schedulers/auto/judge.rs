@@ -181,12 +181,16 @@ impl<'a> Decider<'a> {
             return None;
         }
         let on = |view: &SubflowView| {
-            let price = self.costs().price_on(view, class)?;
-            let copy = held_up(view, price, cx).or_else(|| {
-                let may =
-                    queue_is_empty(cx) && self.costs().allows_speculative_copies(view, class, 1.0);
-                may.then(|| judge_last_segment(view, price, cx)).flatten()
-            })?;
+            let price = self.costs().price_of_late_data(view, class)?;
+            let (copy, price) = match held_up(view, price, cx) {
+                Some(copy) => (copy, price),
+                None => {
+                    let price = self.costs().price_on(view, class)?;
+                    let may = self.costs().allows_speculative_copies(view, class, 1.0);
+                    let copy = may && queue_is_empty(cx);
+                    (copy.then(|| judge_last_segment(view, price, cx)).flatten()?, price)
+                }
+            };
             // If the gains are equal, prefer the cheaper path.
             let takes = || arrival_by(view, view.mss.into(), Quantile::P50);
             let price = if is_costly(view) { price.total(takes()?).max(0.0) } else { 0.0 };

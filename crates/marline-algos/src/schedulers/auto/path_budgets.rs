@@ -1,11 +1,13 @@
-//! Per-path budgets: what copies may cost on each metered or backup path.
+//! Per-path budgets: what copies may cost on each metered, limited or backup path.
 //!
 //! *Problem.* One budget for all copies limits how many bytes are sent twice, but not where. A quarter of the stream is
 //! little on a flat rate and much where bytes are charged for.
 //!
 //! *How.* Each metered or backup path has its own budget in addition to the common one ([`BudgetConfig`] with another
-//! share and rate), over the same ten seconds. The share refers to all new data of the connection, on any path, so that
-//! the budget does not depend on what the path itself carries. The core counts which bytes a path carried as copies,
+//! share and rate), over the same ten seconds. So has a limited path, with the common budget's share and rate: the
+//! common one may be larger by a share of the idle capacity of other paths, which is not to be spent there. The share
+//! refers to all new data of the connection, on any path, so that the budget does not depend on what the path itself
+//! carries. The core counts which bytes a path carried as copies,
 //! for any reason ([`SubflowView::bytes_copied`]).
 
 use marline_policy::{SchedulerContext, SubflowId, SubflowView};
@@ -17,6 +19,8 @@ use crate::budget::{Budget, BudgetConfig};
 #[derive(Clone, Debug)]
 struct PathBudget {
     of: SubflowId,
+    /// Whether the path is limited, but neither metered nor a backup.
+    only_limited: bool,
     budget: Budget,
     /// Value of `bytes_copied` when last counted.
     copied: u32,
@@ -28,7 +32,7 @@ pub(super) struct PathBudgets(Vec<PathBudget>);
 
 /// Whether a path has its own budget.
 fn has_one(view: &SubflowView) -> bool {
-    view.metered || view.backup
+    view.metered || view.backup || view.limited
 }
 
 impl PathBudgets {
@@ -53,23 +57,28 @@ impl PathBudgets {
     fn budget_of(&mut self, view: &SubflowView) -> &mut PathBudget {
         let at = self.0.iter().position(|entry| entry.of == view.id).unwrap_or_else(|| {
             let budget = Budget::default();
-            self.0.push(PathBudget { of: view.id, budget, copied: view.bytes_copied });
+            let (of, copied) = (view.id, view.bytes_copied);
+            self.0.push(PathBudget { of, only_limited: false, budget, copied });
             self.0.len() - 1
         });
-        &mut self.0[at]
+        let entry = &mut self.0[at];
+        entry.only_limited = !view.metered && !view.backup;
+        entry
     }
 
-    /// Spent share of each budget.
+    /// Spent share of each budget: `common` is that of limited paths, `own` that of the others.
     pub(super) fn spent_shares(
         &mut self,
         now: Instant,
-        config: &BudgetConfig,
+        common: &BudgetConfig,
+        own: &BudgetConfig,
         out: &mut Vec<(SubflowId, f32)>,
     ) {
         out.clear();
-        out.extend(
-            self.0.iter_mut().map(|entry| (entry.of, entry.budget.spent_share(now, config))),
-        );
+        out.extend(self.0.iter_mut().map(|entry| {
+            let config = if entry.only_limited { common } else { own };
+            (entry.of, entry.budget.spent_share(now, config))
+        }));
     }
 }
 
@@ -98,9 +107,10 @@ mod tests {
     use super::*;
 
     fn spent(budgets: &mut PathBudgets) -> Vec<(SubflowId, f32)> {
-        let config = BudgetConfig { share: 0.1, rate: Rate::from_bytes_per_s(1_000) };
+        let own = BudgetConfig { share: 0.1, rate: Rate::from_bytes_per_s(1_000) };
+        let common = BudgetConfig { share: 0.2, ..own };
         let mut out = Vec::new();
-        budgets.spent_shares(Instant::from_secs(1), &config, &mut out);
+        budgets.spent_shares(Instant::from_secs(1), &common, &own, &mut out);
         out
     }
 
@@ -124,5 +134,14 @@ mod tests {
         assert_eq!(spent(&mut budgets)[0], (SubflowId(1), 0.1344));
         budgets.count(0, &stream.context(&plain));
         assert_eq!(spent(&mut budgets), []);
+    }
+
+    #[test]
+    fn a_limited_path_has_the_share_and_rate_of_the_common_budget() {
+        let (stream, mut budgets) = (Stream::new(0), PathBudgets::default());
+        let limited = |copied| SubflowView { limited: true, bytes_copied: copied, ..view(1, 30) };
+        budgets.count(200_000, &stream.context(&[view(0, 20), limited(0)]));
+        budgets.count(0, &stream.context(&[view(0, 20), limited(6_400)]));
+        assert_eq!(spent(&mut budgets), [(SubflowId(1), 0.16)]);
     }
 }

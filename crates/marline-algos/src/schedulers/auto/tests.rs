@@ -307,3 +307,18 @@ fn an_unmeasured_path_is_tried_beside_a_full_one() {
     let decision = next(&mut without_copies(), &stream, &[busy, unknown]);
     assert_eq!(decision.data().map(|(subflow, _)| subflow), Some(SubflowId(1)));
 }
+
+#[test]
+fn the_capacity_of_limited_metered_and_backup_paths_is_not_free() {
+    let stream = Stream::new(0);
+    let capacity = |second| free_capacity(&stream.context(&[path(0, 20), second]));
+    assert_eq!(capacity(path(1, 40)), Rate::from_mbit(16));
+    let costly = [
+        SubflowView { limited: true, ..path(1, 40) },
+        SubflowView { metered: true, ..path(1, 40) },
+        backup(path(1, 40)),
+    ];
+    for second in costly {
+        assert_eq!(capacity(second), Rate::from_mbit(8));
+    }
+}

@@ -196,3 +196,57 @@ pub fn table(answers: &[Answer]) -> String {
     }
     text
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SCENE: &str = "title = 'Is it quick?'\n\
+        [[path]]\nname = 'wifi'\nlink = 'rate=20M,delay=10ms'\n\
+        [[path]]\nname = 'lte'\nlink = 'rate=10M,delay=40ms'\n\
+        [workload]\nkind = 'echo'\nbytes = 200\ngap = '50ms'\ncount = 60\n\
+        [[fault]]\npath = 'wifi'\nbetween = ['1s', '1s']\nlasts = '500ms'\n\
+        [[stop]]\nend = 'server'\nat = '2s'\nlasts = '200ms'\n\
+        [[variant]]\nname = 'both'\n[[variant]]\nname = 'WiFi alone'\nplain = true\n";
+
+    fn asked(checks: &str) -> Vec<(String, bool)> {
+        let file = ExperimentFile::from_toml("x.toml", &format!("{SCENE}{checks}"));
+        let file = file.unwrap_or_else(|error| panic!("{error:#}"));
+        let all = answers(&[file], 1).expect("runs");
+        assert!(all.iter().all(|answer| answer.question == "Is it quick?"));
+        all.into_iter().map(|answer| (answer.asked, answer.holds)).collect()
+    }
+
+    #[test]
+    fn answers_are_right_or_not() {
+        let quick = "[[check]]\nmeasure = 'p50_ms'\nat_most = 25\n";
+        let held = "[[check]]\nasks = 'longest'\nmeasure = 'max_ms'\nat_most = 150\nuntil = '1.8s'\n";
+        let stopped = "[[check]]\nmeasure = 'max_ms'\nat_least = 190\nfrom = '1.8s'\n";
+        let back = "[[check]]\nmeasure = 'settled_s'\nbelow = '25ms'\nat_most = 1\nfrom = 'return'\n";
+        let than = "[[check]]\nmeasure = 'max_ms'\nat_most = 0.5\nof = 'WiFi alone'\nfrom = 'fault'\n\
+                    until = 'return'\n";
+        let swept = "[sweep]\n'path.lte.delay' = ['40ms', '50ms']\n";
+        let all = asked(&[quick, held, stopped, back, than, swept].concat());
+        assert_eq!(all.len(), 10);
+        assert!(all.iter().all(|(_, holds)| *holds), "{all:?}");
+        assert_eq!(all[0].0, "delay 40ms: p50 ms ≤ 25 ms");
+        assert_eq!(all[9].0, "delay 50ms: max ms ≤ 0.5 x WiFi alone");
+        assert!(!asked("[[check]]\nmeasure = 'p50_ms'\nat_most = 5\n")[0].1);
+    }
+
+    #[test]
+    fn a_wrong_check_is_named() {
+        for (check, wanted) in [
+            ("measure = 'p98_ms'\nat_most = 1", "unknown measure `p98_ms`; known: p50_ms"),
+            ("measure = 'p50_ms'", "give one of: at_most = 100, at_least = 10"),
+            ("measure = 'settled_s'\nat_most = 1", "`below` is missing"),
+            ("measure = 'p50_ms'\nat_most = 1\nof = 'LTE'", "unknown name `LTE`; known: both"),
+            ("measure = 'p50_ms'\nat_most = 1\nfrom = 'soon'", "soon"),
+        ] {
+            let text = format!("{SCENE}[[check]]\n{check}\n");
+            let error = ExperimentFile::from_toml("x.toml", &text).expect_err("wrong");
+            let error = format!("{error:#}");
+            assert!(error.contains(wanted), "wanted {wanted}, got:\n{error}");
+        }
+    }
+}

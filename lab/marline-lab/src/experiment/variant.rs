@@ -210,7 +210,8 @@ impl Variant {
     pub fn path_cost(&self, name: &str) -> anyhow::Result<PathCost> {
         let spec = self.path_spec(name)?;
         let tail_ms = spec.radio.map_or(0, RadioKind::tail_ms);
-        Ok(PathCost { metered: spec.metered, tail_ms, ..PathCost::NONE })
+        let limited = spec.limited == Some(true);
+        Ok(PathCost { metered: spec.metered, limited, tail_ms, ..PathCost::NONE })
     }
 
     /// Configuration of the lanes for datagrams of both ends.

@@ -704,8 +704,10 @@ impl Connection {
         if cx.config.capabilities.hides_options() {
             return;
         }
-        if let Some(tcp) = self.paths.get(id).map(SubflowContext::tcp) {
-            self.session.on_plain_timeout(cx.now, tcp.snd_una(), tcp.last_heard_at());
+        if let Some(tcp) = self.paths.get_mut(id).map(SubflowContext::tcp_mut)
+            && self.session.on_plain_timeout(cx.now, tcp.snd_una(), tcp.last_heard_at())
+        {
+            tcp.request_plain_probe();
         }
     }
 

@@ -224,18 +224,20 @@ impl Fallback {
     }
 
     /// Handles a timeout of data from `una` on in plain TCP. The peer was last heard at `heard_at`. Data up to the
-    /// infinite mapping carries options. If the peer answers the repeats without acknowledging the data, and
-    /// itself uses plain TCP, a middlebox drops them for their options. They are then sent without options.
-    pub(super) fn on_timeout(&mut self, now: Instant, una: Ssn, heard_at: Instant) {
+    /// infinite mapping carries options. If the peer is heard after the repeats without acknowledging the data, and
+    /// itself uses plain TCP, a middlebox drops them for their options. They are then sent without options. Returns
+    /// true if the peer should be asked for an answer, beside a repeat that may never reach it.
+    pub(super) fn on_timeout(&mut self, now: Instant, una: Ssn, heard_at: Instant) -> bool {
         let contradicted = self.contradicted;
         let Some(infinite) = self.infinite.as_deref_mut().filter(|i| una <= i.first) else {
-            return;
+            return false;
         };
         let answered = infinite.repeated_at.is_some_and(|at| heard_at >= at);
         if answered && !contradicted {
             infinite.answers = infinite.answers.saturating_add(1);
         }
         infinite.repeated_at = Some(now);
+        !contradicted && !infinite.is_futile()
     }
 
     /// Options of data up to the infinite mapping do not pass.

@@ -262,9 +262,9 @@ impl Session {
     }
 
     /// Handles a timeout of data from `una` on. The peer was last heard at `heard_at`. On plain TCP a middlebox
-    /// may drop the options that announce the fallback.
-    pub(super) fn on_plain_timeout(&mut self, now: Instant, una: Ssn, heard_at: Instant) {
-        self.fallback.on_timeout(now, una, heard_at);
+    /// may drop the options that announce the fallback. Returns true if the peer should be asked for an answer.
+    pub(super) fn on_plain_timeout(&mut self, now: Instant, una: Ssn, heard_at: Instant) -> bool {
+        self.fallback.on_timeout(now, una, heard_at)
     }
 
     /// The last segment of the peer still used Multipath TCP.

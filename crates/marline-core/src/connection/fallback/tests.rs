@@ -159,6 +159,11 @@ fn an_infinite_mapping_whose_repeats_are_answered_twice_without_progress_is_left
     after_timeouts(&mut fallback, 3, Ssn(1), true);
     assert!(fallback.drops_options() && fallback.point_at(Ssn(1)).is_none());
     assert!(fallback.is_announced(), "the peer is told by MP_FAIL all the same");
+    let asks = |fallback: &mut Fallback| {
+        fallback.on_timeout(Instant::from_secs(9), Ssn(1), Instant::from_secs(8))
+    };
+    assert!(asks(&mut announced()), "a repeat that never arrives is not answered");
+    assert!(!asks(&mut fallback));
 }
 
 #[test]

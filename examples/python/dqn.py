@@ -5,7 +5,7 @@
 last intervals and answers with the shares of the data that each is to carry; experience is replayed. Its network is
 recurrent and its action continuous. Here the last intervals stand side by side at the input of a plain network, and the
 shares are a few: what a DQN (Mnih et al., Nature 2015) can choose from. Targets are van Hasselt's (double Q-learning,
-AAAI 2016), the optimiser is Adam.
+AAAI 2016), the optimizer is Adam.
 
 *Reward.* ReLeS rewards goodput less delay and loss. Messages are what is judged here, so minus the time that they
 waited in the interval, and, where copies are among the choices, minus a price for each byte that was sent again.
@@ -69,7 +69,7 @@ class Network:
 
     @property
     def parameters(self) -> list[np.ndarray]:
-        """All that is learnt."""
+        """All that is learned."""
         return [*self.weights, *self.biases]
 
     def layers(self, inputs: np.ndarray) -> list[np.ndarray]:
@@ -203,11 +203,11 @@ class Dqn:
             to[:] = of
 
     def save(self, path: Path) -> None:
-        """Keeps what was learnt."""
+        """Keeps what was learned."""
         np.savez(path, *self.network.parameters)
 
     def load(self, path: Path) -> None:
-        """Takes what was learnt before."""
+        """Takes what was learned before."""
         with np.load(path) as kept:
             for number, parameter in enumerate(self.network.parameters):
                 parameter[:] = kept[f"arr_{number}"]

@@ -1,4 +1,4 @@
-"""Holds what LinUCB learnt against built-in schedulers, on seeds that it never saw:
+"""Holds what LinUCB learned against built-in schedulers, on seeds that it never saw:
 ``python evaluate.py [--model FILE] [--seeds N]``. The same links, losses and outages for all."""
 
 from __future__ import annotations

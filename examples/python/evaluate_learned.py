@@ -48,7 +48,7 @@ def contestant(method: str, number: int) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Match:
-    """A pair at a place, and who plays there: built-in schedulers, and what was learnt in these trainings."""
+    """A pair at a place, and who plays there: built-in schedulers, and what was learned in these trainings."""
 
     load: Load
     pair: Pair
@@ -273,7 +273,7 @@ def workers(jobs: int) -> Iterator[Callable[..., list[Any]]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--trace-dir", type=Path, help="directory of traces; MARLINE_TRACE_DIR without")
-    parser.add_argument("--models", type=Path, default=Path("models"), help="directory of what was learnt")
+    parser.add_argument("--models", type=Path, default=Path("models"), help="directory of what was learned")
     parser.add_argument("--places", type=int, default=20, help="of each pair")
     parser.add_argument("--trainings", type=int, default=TRAININGS, help="of each method")
     parser.add_argument("--method", choices=METHODS, action="append", help="who is trained and plays; all without")

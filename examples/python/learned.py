@@ -29,7 +29,7 @@ COPY_PRICE_S = 0.01
 """What repeating a whole message must save, on average, s: bytes cost something."""
 EPISODES = {"olaps": 40, "dqn": 1_000, "dqn-copies": 1_000, "linucb": 200}
 GRID = [{"gamma": gamma, "drop": drop} for gamma in (0.1, 0.2, 0.4) for drop in (0.3, 0.6)]
-"""What is tried of OLAPS, which learns in each connection anew."""
+"""Tried parameters of OLAPS, which learns again in each connection."""
 
 
 @dataclasses.dataclass
@@ -104,11 +104,11 @@ class Steps:
             self.bandit.learn(choice, seen, reward)
 
     def save(self, path: Path) -> None:
-        """Keeps what was learnt."""
+        """Keeps what was learned."""
         self.network.save(path) if self.network else self.bandit.save(path)
 
     def load(self, path: Path) -> None:
-        """Takes what was learnt before."""
+        """Takes what was learned before."""
         if self.network:
             self.network.load(path)
         else:
@@ -121,14 +121,14 @@ def environment(load: Load, links: dict[str, str], traces: Path, actions: str) -
 
 
 def kept(models: Path, method: str, load: Load, training: int = 1) -> Path:
-    """The file of what was learnt."""
+    """The file of what was learned."""
     which = "" if training == 1 else f"-{training}"
     return models / f"{method}-{load.name}{which}.{'json' if method == 'olaps' else 'npz'}"
 
 
 @dataclasses.dataclass(frozen=True)
 class Training:
-    """What is learnt, on which messages, in how many runs, and which of several trainings it is: each draws pairs,
+    """What is learned, on which messages, in how many runs, and which of several trainings it is: each draws pairs,
     places, the chances of links and what is explored for itself."""
 
     method: str

@@ -2,7 +2,7 @@
 
 *Source.* The choice by an upper confidence bound on a linear model per arm is Li, Chu, Langford and Schapire's
 (WWW 2010); to schedule Multipath TCP by it is Peekaboo's idea (Wu, Alay, Brunstrom, Ferlin, Caso, JSAC 2020),
-written here from the papers' descriptions. Peekaboo decides anew with each segment and adds a stochastic stage;
+written here from the papers' descriptions. Peekaboo decides again with each segment and adds a stochastic stage;
 this decides with each step of the environment, which is one message long.
 
 *Reward.* Minus the time, in seconds, that messages waited in the step, and minus a price for a copy.
@@ -63,12 +63,12 @@ class LinUcb:
         self.sums[arm] += reward * seen
 
     def save(self, path: Path) -> None:
-        """Keeps what was learnt."""
+        """Keeps what was learned."""
         np.savez(path, inverse=self.inverse, sums=self.sums)
 
     @classmethod
     def load(cls, path: Path) -> LinUcb:
-        """What was learnt before."""
+        """What was learned before."""
         kept = np.load(path)
         arms, features = kept["sums"].shape
         model = cls(arms, features)

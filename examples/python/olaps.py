@@ -3,7 +3,7 @@
 *Source.* Xing, Xue, Zhang, Han, Li, Wei: An Online Learning Assisted Packet Scheduler for MPTCP in Mobile Networks
 (IEEE/ACM ToN 2023), from its description: the choice of a policy is a bandit problem without assumptions on the
 network, played in intervals; the reward of an interval is its throughput; a monitor of the reward notices that what was
-learnt no longer fits, and then learning begins anew. The arms are shares of each subflow's window that repeat what
+learned no longer fits, and then learning begins again. The arms are shares of each subflow's window that repeat what
 others carry: all, two thirds, a third, none, as the authors' module for Linux has them. The bandit is EXP3 (Auer,
 Cesa-Bianchi, Freund, Schapire, SIAM J. Comput. 2002). Written from that alone.
 
@@ -50,7 +50,7 @@ class Exp3:
         self.weights = [weight / largest for weight in self.weights]
 
     def forget(self) -> None:
-        """Begins anew."""
+        """Begins again."""
         self.weights = [1.0] * len(self.weights)
 
 
@@ -77,7 +77,7 @@ class Monitor:
 
 class Olaps(marline.Scheduler):
     """``gamma``: how much it explores; ``drop`` and ``patience``: so many intervals in a row with a reward lower by
-    such a share make it begin anew; ``seed``: of its draws."""
+    such a share make it begin again; ``seed``: of its draws."""
 
     wants_outstanding = True
 

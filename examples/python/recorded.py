@@ -1,7 +1,7 @@
 """Recorded pairs of links and their halves, as ``marline-lab paper auto`` has them (docs/research/papers/auto.md).
 
-A pair belongs to the *tuned* half if the FNV-1a hash of its name is even, to the *judged* half if it is odd: whoever
-tunes or trains looks at the tuned half alone. How links are made of recordings stands in papers/traces.toml, what runs
+A pair belongs to the *tuned* half if the FNV-1a hash of its name is even, to the *judged* half if it is odd: code that
+tunes or trains uses the tuned half alone. How links are made of recordings stands in papers/traces.toml, what runs
 on them in papers/auto.toml; both are read here.
 """
 

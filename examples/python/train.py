@@ -1,4 +1,4 @@
-"""Trains LinUCB on some seeds and keeps what it learnt: ``python train.py [--episodes N] [--out FILE]``."""
+"""Trains LinUCB on some seeds and keeps what it learned: ``python train.py [--episodes N] [--out FILE]``."""
 
 from __future__ import annotations
 

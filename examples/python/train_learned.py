@@ -15,7 +15,7 @@ def main() -> None:
     parser.add_argument("method", choices=[*METHODS, "all"], help="all: one after the other")
     parser.add_argument("--load", choices=list(loads()), action="append", help="messages; all kinds without")
     parser.add_argument("--trace-dir", type=Path, help="directory of traces; MARLINE_TRACE_DIR without")
-    parser.add_argument("--models", type=Path, default=Path("models"), help="directory of what is learnt")
+    parser.add_argument("--models", type=Path, default=Path("models"), help="directory of what is learned")
     parser.add_argument("--training", type=int, default=1, help="its number: the seed of all that is drawn")
     parser.add_argument("--episodes", type=int, help="runs; OLAPS: for each set of parameters that is tried")
     options = parser.parse_args()

@@ -4,7 +4,7 @@
 --
 --     tshark -X lua_script:marline.lua -r capture.pcapng
 --
--- Or copy it to the personal plugins (Help, About, Folders). Frames are recognised by what they look like; where that is
+-- Or copy it to the personal plugins (Help, About, Folders). Frames are recognized by what they look like; where that is
 -- ambiguous, `Decode as... MARLINE` names the port.
 
 local marline = Proto("marline", "Marline carrier")

@@ -24,7 +24,7 @@ const BENCHES: &str = "bench -q -p marline-core -p marline-proxy --bench counted
 const USAGE: &str = "\
 usage: cargo xtask bench [NAME..]                counts, beside the baseline (docs/research/bench.toml)
        cargo xtask bench --check                 fails where a count is more than 3 % above it
-       cargo xtask bench --bless --why 'TEXT'    writes the baseline anew; TEXT stands at what changed
+       cargo xtask bench --bless --why 'TEXT'    writes the baseline again; TEXT is kept with each change
        cargo xtask bench --flame NAME..          draws flame graphs and names the largest costs
 NAME is a path as the table has it, or how it begins: segment_out, segment_out.one";
 

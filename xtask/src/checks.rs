@@ -44,7 +44,7 @@ pub(crate) struct Finding {
     pub(crate) message: String,
 }
 
-fn finding(line: usize, message: impl Into<String>) -> Finding {
+pub(crate) fn finding(line: usize, message: impl Into<String>) -> Finding {
     Finding { line, message: message.into() }
 }
 

@@ -19,10 +19,12 @@ mod figures;
 mod flames;
 mod goals;
 mod manifest;
+mod names;
 mod nightly;
 mod ownership;
 mod packages;
 mod parameters;
+mod phrases;
 mod portable;
 mod python;
 mod readme;
@@ -61,7 +63,7 @@ usage: cargo xtask <task>
                   `handover` draws the README's figure
   flames [ROW..]  draws flame graphs of rows with real sockets, by perf: docs/research/flames.md
   digests         one hash over what 5,000 random worlds of each family and the papers' runs do: equal
-                  before and after a change that changes no behaviour
+                  before and after a change that changes no behavior
   interop [ARGS]  the matrix against the kernel's Multipath TCP (root); --help lists its options
   compare [ARGS]  the table beside the kernel's TCP and Multipath TCP (root); --help likewise
   packetdrill [..] scripts of PKT_DIR, run by PACKETDRILL against our core (root); --help likewise

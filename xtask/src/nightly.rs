@@ -86,7 +86,7 @@ const STEPS: [Step; 18] = [
     ("papers", "every paper in virtual time, twice: the number of threads changes nothing", papers),
     (
         "newcomer",
-        "what the pages say to type for the Python package and a policy of one's own, typed in an archive of the tree",
+        "what the pages say to type for the Python package and your own policy, typed in an archive of the tree",
         newcomer::check,
     ),
     ("fuzz", "each fuzz target for five minutes", |root| ci::fuzz(root, Some("300"))),

@@ -1,8 +1,9 @@
-//! The task `reference`, which writes pages of the reference with the tests that compare them with the program.
+//! The task `reference`, which writes pages of the reference: most by the tests that compare them with the program.
 
 use std::path::Path;
 
 use crate::TaskResult;
+use crate::names;
 use crate::run::{command, run};
 
 /// Environment variable that makes those tests write.
@@ -17,6 +18,7 @@ const TESTS: [&[&str]; 3] = [
 
 /// Writes all pages.
 pub(crate) fn write(root: &Path) -> TaskResult {
+    names::write(root)?;
     for test in TESTS {
         run(command(root, "cargo", test).env(WRITE, "1"))?;
     }

@@ -7,7 +7,9 @@ use crate::TaskResult;
 use crate::checks::{self, FILE_LINES_AIM};
 use crate::deps::PURE;
 use crate::manifest::{self, Crate};
+use crate::names;
 use crate::parameters;
+use crate::phrases;
 use crate::run;
 
 const TEXT_ENDINGS: &[&str] =
@@ -42,6 +44,8 @@ pub(crate) fn check(root: &Path) -> TaskResult {
         if ending.is_empty() || TEXT_ENDINGS.contains(&ending) {
             let found = checks::text(path, &text);
             wrong.extend(found.iter().map(|f| format!("{path}:{}: {}", f.line, f.message)));
+            let found = phrases::check(path, &text);
+            wrong.extend(found.iter().map(|f| format!("{path}:{}: {}", f.line, f.message)));
             wrong.extend(missing_pages(root, path, &text));
         }
         if ending == "rs" {
@@ -62,6 +66,7 @@ pub(crate) fn check(root: &Path) -> TaskResult {
         wrong.extend(crate_rules(root, &of)?);
     }
     wrong.extend(unlisted_pages(root, &listed));
+    wrong.extend(names::check(root));
     if !long.is_empty() {
         long.sort_unstable_by(|a, b| b.cmp(a));
         println!("tidy: longer than the {FILE_LINES_AIM} lines aimed at:\n{}", long.join("\n"));

@@ -201,7 +201,7 @@ impl Found<'_> {
             (Some((_, _, reason)), false) => {
                 self.problems.push(format!("{side:?}: fell back to plain TCP: {reason}"));
             }
-            (None, true) => self.problems.push(format!("{side:?}: says nothing of plain TCP")),
+            (None, true) => self.problems.push(format!("{side:?}: does not report plain TCP")),
             _ => {}
         }
     }

@@ -1,4 +1,4 @@
-//! One endpoint in virtual time, with a test in place of the network.
+//! One endpoint in virtual time, with a test instead of the network.
 
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};

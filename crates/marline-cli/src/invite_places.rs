@@ -80,35 +80,35 @@ pub enum StoreOutcome {
 impl InvitePlaces {
     /// The places of this process, by its user and environment.
     #[must_use]
-    pub fn of_process() -> InvitePlaces {
+    pub fn for_process() -> InvitePlaces {
         let user = rustix::process::geteuid();
         let directory = |name: &str| std::env::var_os(name).map(PathBuf::from);
         let absolute = |path: &PathBuf| path.is_absolute();
         let config = directory("XDG_CONFIG_HOME").filter(absolute);
         let config = config.or_else(|| Some(directory("HOME").filter(absolute)?.join(".config")));
         match user.is_root() {
-            true => InvitePlaces::of_root(Path::new(MACHINE), SudoCaller::find().as_ref()),
-            false => InvitePlaces::of_user(user.as_raw(), config.as_deref(), Path::new(MACHINE)),
+            true => InvitePlaces::for_root(Path::new(MACHINE), SudoCaller::find().as_ref()),
+            false => InvitePlaces::for_user(user.as_raw(), config.as_deref(), Path::new(MACHINE)),
         }
     }
 
-    fn of_user(uid: u32, config: Option<&Path>, machine: &Path) -> InvitePlaces {
+    fn for_user(uid: u32, config: Option<&Path>, machine: &Path) -> InvitePlaces {
         let own = config.map(|config| Place {
             path: config.join("marline").join(FILE),
             scope: Scope::User,
             owner: uid,
         });
-        let places = own.into_iter().chain([Place::of_machine(machine)]).collect();
+        let places = own.into_iter().chain([Place::machine_place(machine)]).collect();
         InvitePlaces { places, is_root: false }
     }
 
-    fn of_root(machine: &Path, caller: Option<&SudoCaller>) -> InvitePlaces {
+    fn for_root(machine: &Path, caller: Option<&SudoCaller>) -> InvitePlaces {
         let callers = caller.map(|caller| Place {
             path: caller.home.join(".config/marline").join(FILE),
             scope: Scope::Caller,
             owner: caller.uid,
         });
-        let places = [Place::of_machine(machine)].into_iter().chain(callers).collect();
+        let places = [Place::machine_place(machine)].into_iter().chain(callers).collect();
         InvitePlaces { places, is_root: true }
     }
 
@@ -238,8 +238,8 @@ impl LastInvite {
     /// Same as [`InvitePlaces::find`].
     /// As [`InvitePlaces::find`].
     pub(crate) fn find_stored(&self) -> anyhow::Result<Invite> {
-        let places = self.lock().places.get_or_insert_with(InvitePlaces::of_process).clone();
-        self.or_last_invite(|| places.find())
+        let places = self.lock().places.get_or_insert_with(InvitePlaces::for_process).clone();
+        self.read_or_reuse(|| places.find())
     }
 
     fn lock(&self) -> MutexGuard<'_, Memory> {
@@ -250,7 +250,7 @@ impl LastInvite {
     ///
     /// # Errors
     /// The error of `read`, unless the permission is missing and there is a last invite.
-    pub(crate) fn or_last_invite(
+    pub(crate) fn read_or_reuse(
         &self,
         read: impl FnOnce() -> anyhow::Result<FoundInvite>,
     ) -> anyhow::Result<Invite> {
@@ -329,7 +329,7 @@ fn read_invite(file: File) -> anyhow::Result<Invite> {
 }
 
 impl Place {
-    fn of_machine(directory: &Path) -> Place {
+    fn machine_place(directory: &Path) -> Place {
         let owner = match directory == Path::new(MACHINE) {
             true => 0,
             // The directory of a test.

@@ -176,7 +176,7 @@ pub fn run() -> ExitCode {
     };
     let result = runtime.block_on(work);
     // Drivers write their captures and traces when they are dropped, and must not be interrupted in the middle. But
-    // a read of standard input cannot be cancelled, so the wait is limited.
+    // a read of standard input cannot be canceled, so the wait is limited.
     runtime.shutdown_timeout(DROPPED);
     match result {
         Ok(code) => code,

@@ -25,7 +25,7 @@ use hyper::body::{Bytes, Incoming};
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode, header};
 use hyper_util::rt::TokioIo;
-use marline_dashboard::names_another_site;
+use marline_dashboard::has_foreign_host;
 use marline_io::{PendingLimits, PendingTable};
 use tokio::net::TcpListener;
 use tokio::sync::broadcast;
@@ -198,7 +198,7 @@ async fn accept(listener: Arc<TcpListener>, source: MetricsSource) {
             let service = service_fn(|request: Request<Incoming>| {
                 // A page in a local browser may send requests with the name of another site (DNS rebinding). On
                 // other addresses, scrapers use names.
-                let refused = is_loopback && names_another_site(&request);
+                let refused = is_loopback && has_foreign_host(&request);
                 answer(request, refused, &source)
             });
             let mut http = hyper::server::conn::http1::Builder::new();

@@ -146,7 +146,7 @@ impl CarrierPlan {
 /// Checks that an interface exists. Creating a missing one would not help, because it would have no routes.
 fn check_interface(path: &TunPath, interfaces: &Interfaces, shards: usize) -> anyhow::Result<()> {
     let name = &path.interface;
-    if interfaces.by_name(name).is_some() {
+    if interfaces.find_by_name(name).is_some() {
         return Ok(());
     }
     let queues = if shards > 1 { " multi_queue" } else { "" };

@@ -5,8 +5,7 @@ use std::net::SocketAddr;
 use crate::control::protocol::{AddressPair, Connection};
 use crate::path_table::align;
 
-const HEADER: [&str; 7] =
-    ["address pair", "subflows", "loss", "retrans", "rto", "health", "degraded"];
+const HEADER: [&str; 6] = ["address pair", "loss", "retrans", "rto", "faults", "health"];
 
 /// Largest number of subflows listed in a line. The others are counted.
 const NAMED: usize = 4;
@@ -17,12 +16,16 @@ pub fn render(address_pairs: &[AddressPair], connections: &[Connection]) -> Stri
     if address_pairs.is_empty() {
         return "\npath health: no address pair in use yet\n".to_owned();
     }
-    let rows = address_pairs.iter().map(|pair| row(pair, connections));
+    let rows = address_pairs.iter().map(row);
     let rows: Vec<_> = std::iter::once(HEADER.map(str::to_owned)).chain(rows).collect();
-    format!("\npath health\n{}", align(&rows, &[0, 1, 5]))
+    let subflows: String = address_pairs
+        .iter()
+        .map(|pair| format!("{}: {}\n", pair_text(pair), members(pair, connections)))
+        .collect();
+    format!("\npath health\n{}\nsubflows\n{subflows}", align(&rows, &[0, 5]))
 }
 
-fn row(pair: &AddressPair, connections: &[Connection]) -> [String; HEADER.len()] {
+fn row(pair: &AddressPair) -> [String; HEADER.len()] {
     let percent = |share: f64| format!("{:.0}%", share * 100.0);
     let why = match &pair.cause {
         Some(cause) => format!(" ({cause})"),
@@ -33,20 +36,24 @@ fn row(pair: &AddressPair, connections: &[Connection]) -> [String; HEADER.len()]
         0 => "-".to_owned(),
         us => format!("{:.0}ms", us as f64 / 1e3),
     };
+    [
+        pair_text(pair),
+        percent(pair.loss),
+        percent(pair.retransmissions),
+        rto,
+        pair.times_degraded.to_string(),
+        format!("{}{why}", pair.health),
+    ]
+}
+
+/// `LOCAL%INTERFACE -> REMOTE`.
+fn pair_text(pair: &AddressPair) -> String {
     let at = match (&pair.interface_name, pair.interface) {
         (Some(name), _) => format!("%{name}"),
         (None, 0) => String::new(),
         (None, number) => format!("%{number}"),
     };
-    [
-        format!("{}{at} -> {}", pair.local, pair.remote),
-        members(pair, connections),
-        percent(pair.loss),
-        percent(pair.retransmissions),
-        rto,
-        format!("{}{why}", pair.health),
-        format!("{}x", pair.times_degraded),
-    ]
+    format!("{}{at} -> {}", pair.local, pair.remote)
 }
 
 /// `CONNECTION.SUBFLOW` of each member.
@@ -110,11 +117,13 @@ mod tests {
         let wlan = AddressPair { interface_name: Some("wlan0".into()), ..pair.clone() };
         for (pair, over) in [(pair, "192.0.2.7%3"), (wlan, "192.0.2.7%wlan0")] {
             let text = render(&[pair], &connections);
-            let line = text.lines().last().expect("a line");
+            assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+            let line = text.lines().nth(3).expect("a row");
             let cells: Vec<&str> =
                 line.split("  ").map(str::trim).filter(|cell| !cell.is_empty()).collect();
             let first = format!("{over} -> 198.51.100.1");
-            assert_eq!(cells, [&*first, "4.0 5.0", "25%", "50%", "1600ms", "degraded (rto)", "1x"]);
+            assert_eq!(cells, [&*first, "25%", "50%", "1600ms", "1", "degraded (rto)"]);
+            assert!(text.ends_with(&format!("\nsubflows\n{first}: 4.0 5.0\n")), "{text}");
         }
         assert!(render(&[], &connections).contains("no address pair"));
     }

@@ -192,7 +192,7 @@ impl State {
                 let tally = self.ledger.as_ref()?.tally_of(&path, moment(Some(&quota), now_unix_s));
                 Some(QuotaUse::new(quota, &tally, now_unix_s))
             });
-            let standing = used.as_ref().map_or(QuotaState::Within, |used| used.standing);
+            let standing = used.as_ref().map_or(QuotaState::Within, |used| used.state);
             let key = key(&path.spec);
             let before = self.applied.get(&key).copied().unwrap_or_default();
             if before != standing {

@@ -9,13 +9,13 @@ use crate::control::protocol::{self, Connection, Path, Subflow};
 
 /// State of a path, and its use by these connections.
 #[must_use]
-pub fn summarise(path: &Path, connections: &[Connection]) -> PathSummary {
-    summarise_where(path, connections, &|subflow| is_on(subflow, path))
+pub fn summarize(path: &Path, connections: &[Connection]) -> PathSummary {
+    summarize_where(path, connections, &|subflow| is_on(subflow, path))
 }
 
-/// Like [`summarise`], for the subflows for which `is_on` returns true.
+/// Like [`summarize`], for the subflows for which `is_on` returns true.
 #[must_use]
-pub fn summarise_where(
+pub fn summarize_where(
     path: &Path,
     connections: &[Connection],
     is_on: &dyn Fn(&Subflow) -> bool,
@@ -27,7 +27,7 @@ pub fn summarise_where(
         local: path.local.clone(),
         backup: path.backup,
         metered: path.metered,
-        heard_ms: path.servers.iter().filter_map(|server| server.heard_ms).min(),
+        last_rx_ms: path.servers.iter().filter_map(|server| server.last_rx_ms).min(),
         quota: path.quota.clone(),
         ..PathSummary::default()
     };
@@ -61,10 +61,10 @@ const ADDRESS_LIMIT: usize = 16;
 /// The rows of an address at which a server listens: one, or for a wildcard (`0.0.0.0`, `[::]`) one per local
 /// address that connections use.
 #[must_use]
-pub fn summarise_listening(path: &Path, connections: &[Connection]) -> Vec<PathSummary> {
+pub fn summarize_listening(path: &Path, connections: &[Connection]) -> Vec<PathSummary> {
     let listens: Option<SocketAddr> = path.local.as_deref().and_then(|local| local.parse().ok());
     let Some(listens) = listens.filter(|address| address.ip().is_unspecified()) else {
-        return vec![summarise(path, connections)];
+        return vec![summarize(path, connections)];
     };
     let arrives = |subflow: &Subflow| {
         let local: SocketAddr = subflow.local.parse().ok()?;
@@ -77,26 +77,26 @@ pub fn summarise_listening(path: &Path, connections: &[Connection]) -> Vec<PathS
     let listed: Vec<SocketAddr> = addresses.into_iter().take(ADDRESS_LIMIT).collect();
     let row = |address: &SocketAddr| {
         let path = Path { local: Some(address.to_string()), ..path.clone() };
-        summarise_where(&path, connections, &|subflow| arrives(subflow) == Some(*address))
+        summarize_where(&path, connections, &|subflow| arrives(subflow) == Some(*address))
     };
     let mut rows: Vec<PathSummary> = listed.iter().map(row).collect();
     let rest = |subflow: &Subflow| arrives(subflow).is_some_and(|local| !listed.contains(&local));
     if rows.is_empty() || rows.len() == ADDRESS_LIMIT {
-        rows.push(summarise_where(path, connections, &rest));
+        rows.push(summarize_where(path, connections, &rest));
     }
     rows
 }
 
 /// Description of a network with only IPv6 that reaches IPv4 by NAT64.
 #[must_use]
-pub fn by_nat64(prefix: &str) -> String {
+pub fn nat64_text(prefix: &str) -> String {
     format!("IPv6 only, by NAT64 prefix {prefix}")
 }
 
 /// Cause if the path is not usable, with additional remarks.
 fn reason(path: &Path) -> Option<String> {
     let by_tcp = path.servers.iter().find(|server| server.by_tcp).map(tcp_reason);
-    let translated = path.nat64.as_deref().map(by_nat64);
+    let translated = path.nat64.as_deref().map(nat64_text);
     let words: Vec<String> = path.cause.clone().or(by_tcp).into_iter().chain(translated).collect();
     (!words.is_empty()).then(|| words.join("; "))
 }
@@ -153,7 +153,7 @@ mod tests {
             up: true,
             ..Path::default()
         };
-        let sent = |remote| summarise(&path(remote), &connections).bytes_sent;
+        let sent = |remote| summarize(&path(remote), &connections).bytes_sent;
         assert_eq!(sent(Some("127.0.0.1:7001")), 3);
         assert_eq!(sent(Some("127.0.0.1:7002")), 4);
         assert_eq!(sent(None), 7);
@@ -177,7 +177,7 @@ mod tests {
             ..Path::default()
         };
         let rows = |local: &str, count| {
-            let rows = summarise_listening(&listening(local), &many(count));
+            let rows = summarize_listening(&listening(local), &many(count));
             assert!(rows.iter().all(|row| row.state == PathHealth::Usable && row.name == local));
             let sent = rows.iter().map(|row| row.bytes_sent).sum::<u64>();
             (rows.len(), sent, rows[0].local.clone().unwrap_or_default())
@@ -199,7 +199,7 @@ mod tests {
             ..Path::default()
         };
         let said = |path: &Path| {
-            let summary = summarise(path, &[]);
+            let summary = summarize(path, &[]);
             (summary.state.name(), summary.reason.unwrap_or_default())
         };
         let tcp = "by TCP, as UDP gets no answer".to_owned();

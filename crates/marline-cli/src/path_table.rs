@@ -4,40 +4,36 @@ use marline::paths::PathHealth;
 
 use crate::control::protocol::{Connection, Path, Subflow};
 
-/// The columns, in order.
-const HEADER: [&str; 12] = [
-    "conn",
-    "sf",
-    "path",
-    "state",
-    "srtt",
-    "rttvar",
-    "cwnd",
-    "in flight",
-    "rate",
-    "retrans",
-    "reinject",
-    "dup rx",
-];
+/// Columns of the first table.
+const STATES: [&str; 4] = ["conn", "sf", "path", "state"];
+
+/// Columns of the second table. The rate is in bits per second.
+const NUMBERS: [&str; 10] =
+    ["conn", "sf", "srtt", "rttvar", "cwnd", "flight", "bit/s", "retrans", "reinject", "dup rx"];
 
 /// Columns with text, aligned left. Numbers are aligned right.
 const LEFT: [usize; 2] = [2, 3];
 
-/// Table of all subflows of all connections. A connection without subflows has a row that says so.
+/// Two tables of all subflows of all connections: states and numbers, each in at most 80 columns for IPv4 addresses. A
+/// connection without subflows has a row that says so.
 #[must_use]
 pub fn render(connections: &[Connection]) -> String {
-    let mut rows = vec![HEADER.map(str::to_owned)];
+    let mut states = vec![STATES.map(str::to_owned)];
+    let mut numbers = vec![NUMBERS.map(str::to_owned)];
     for connection in connections {
-        let live = connection.subflows.iter().map(|subflow| row(connection, subflow, false));
-        rows.extend(live);
-        rows.extend(connection.gone.iter().map(|subflow| row(connection, subflow, true)));
+        let live = connection.subflows.iter().map(|subflow| (subflow, false));
+        for (subflow, gone) in live.chain(connection.gone.iter().map(|gone| (gone, true))) {
+            states.push(state_row(connection, subflow, gone));
+            numbers.push(number_row(connection, subflow, gone));
+        }
         if connection.subflows.is_empty() && connection.gone.is_empty() {
-            rows.push(empty_row(connection));
+            let number = connection.connection.to_string();
+            states.push([&*number, "", "(no path)", ""].map(str::to_owned));
         }
     }
-    let mut text = align(&rows, &LEFT);
-    text.push_str(&totals(connections));
-    text
+    let numbers =
+        if numbers.len() > 1 { format!("\n{}", align(&numbers, &[])) } else { String::new() };
+    format!("{}{numbers}{}", align(&states, &LEFT), totals(connections))
 }
 
 /// An empty line, then one line per path that is not usable, with the cause. Empty if all are usable.
@@ -76,30 +72,32 @@ pub fn align<const N: usize>(rows: &[[String; N]], left: &[usize]) -> String {
     text
 }
 
-fn row(connection: &Connection, subflow: &Subflow, gone: bool) -> [String; HEADER.len()] {
+fn state_row(connection: &Connection, subflow: &Subflow, gone: bool) -> [String; STATES.len()] {
+    [
+        connection.connection.to_string(),
+        if gone { "-".to_owned() } else { subflow.subflow.to_string() },
+        format!("{} > {}", subflow.local, subflow.remote),
+        if gone { "gone".to_owned() } else { state(subflow) },
+    ]
+}
+
+fn number_row(connection: &Connection, subflow: &Subflow, gone: bool) -> [String; NUMBERS.len()] {
     let dash = || "-".to_owned();
     let live = |text: String| if gone { dash() } else { text };
     [
         connection.connection.to_string(),
         live(subflow.subflow.to_string()),
-        format!("{} > {}", subflow.local, subflow.remote),
-        if gone { "gone".to_owned() } else { state(subflow) },
         live(subflow.srtt_us.map_or_else(dash, format_time)),
         live(format_time(subflow.rttvar_us)),
         live(bytes(subflow.cwnd)),
         live(bytes(subflow.in_flight)),
-        live(subflow.rate_bits_per_s.map_or_else(dash, rate)),
+        live(subflow.rate_bits_per_s.map_or_else(dash, |rate| scaled(rate, ""))),
         bytes(subflow.bytes_retransmitted),
         bytes(subflow.bytes_reinjected),
         bytes(subflow.bytes_duplicate),
     ]
-}
-
-fn empty_row(connection: &Connection) -> [String; HEADER.len()] {
-    let mut cells = [""; HEADER.len()].map(str::to_owned);
-    cells[0] = connection.connection.to_string();
-    cells[2] = "(no path)".to_owned();
-    cells
+    // Without blanks the row fits.
+    .map(|cell| cell.replace(' ', ""))
 }
 
 /// The TCP state, followed by marks about the state of the subflow.
@@ -229,19 +227,43 @@ mod tests {
             Connection { connection: 12, scheduler: "redundant".into(), ..Connection::default() },
         ];
         let text = render(&connections);
-        let lines: Vec<&str> = text.lines().collect();
-        assert_eq!(lines.len(), 6, "{text}");
-        let ends: Vec<usize> = lines[1..4].iter().map(|l| l.rfind("B").expect("unit")).collect();
-        assert!(ends.windows(2).all(|w| w[0] == w[1]), "{text}");
-        assert!(lines[1].contains("20.3 ms") && lines[1].contains("19.4 Mbit/s"), "{text}");
-        assert!(lines[2].contains("up,backup,unreachable,loss"), "{text}");
-        assert!(lines[3].contains("gone") && lines[3].contains("1.45 kB"), "{text}");
-        assert!(lines[4].starts_with("  12") && lines[4].contains("(no path)"), "{text}");
-        assert_eq!(
-            lines[5],
-            "2 connections (min-rtt, redundant), written 1.23 MB, read 0 B, buffered 0 B"
-        );
-        assert!(text.lines().all(|line| line == line.trim_end()));
+        let expected = "\
+conn  sf  path                                state
+   3   0  192.0.2.7:50000 > 198.51.100.1:443  up
+   3   1  10.0.0.2:4433 > 198.51.100.1:443    up,backup,unreachable,loss
+   3   -  192.0.2.9:50000 > 198.51.100.1:443  gone
+  12      (no path)
+
+conn  sf    srtt  rttvar    cwnd  flight  bit/s  retrans  reinject  dup rx
+   3   0  20.3ms   850us  48.0kB      0B  19.4M   1.45kB        0B      0B
+   3   1       -   850us  48.0kB      0B      -   1.45kB        0B      0B
+   3   -       -       -       -       -      -   1.45kB        0B      0B
+2 connections (min-rtt, redundant), written 1.23 MB, read 0 B, buffered 0 B
+";
+        assert_eq!(text, expected);
+    }
+
+    #[test]
+    fn the_widest_rows_with_ipv4_fit_eighty_columns() {
+        let subflow = Subflow {
+            remote: "255.255.255.255:65535".into(),
+            state: "ESTABLISHED".into(),
+            phase: "open".into(),
+            backup: true,
+            health: PathHealth::Unreachable,
+            srtt_us: Some(999_900),
+            rttvar_us: 999_900,
+            cwnd: 12_300_000,
+            in_flight: 12_300_000,
+            rate_bits_per_s: Some(123_000_000),
+            bytes_retransmitted: 12_300_000,
+            bytes_reinjected: 12_300_000,
+            bytes_duplicate: 12_300_000,
+            ..subflow(9, "255.255.255.255:65535")
+        };
+        let subflows = vec![subflow];
+        let text = render(&[Connection { connection: 99_999, subflows, ..Connection::default() }]);
+        assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
     }
 
     #[test]

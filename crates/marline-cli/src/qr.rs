@@ -19,7 +19,7 @@ const RESET: &str = "\x1b[0m";
 ///
 /// # Errors
 /// The word is too long for a code.
-pub fn of_invite(word: &str) -> anyhow::Result<String> {
+pub fn invite_code(word: &str) -> anyhow::Result<String> {
     let capitals = word.to_ascii_uppercase();
     let code = QrCode::with_error_correction_level(capitals, EcLevel::L);
     let code = code.context("the invite is too long for a QR code")?;
@@ -80,7 +80,7 @@ mod tests {
         {
             let servers = servers.iter().map(|server| server.parse().unwrap()).collect();
             let invite = Invite::new(servers, [7; 32], token.clone()).unwrap();
-            let text = of_invite(&invite.to_word()).unwrap();
+            let text = invite_code(&invite.to_word()).unwrap();
             assert!(photographed(&text).parse::<Invite>().is_ok_and(|read| read == invite));
             let columns = text.lines().map(|line| line.chars().count()).max().unwrap();
             assert!(columns - BLACK_ON_WHITE.len() - RESET.len() <= 80, "{columns}");
@@ -89,6 +89,6 @@ mod tests {
 
     #[test]
     fn an_invite_too_long_for_a_qr_code_is_refused() {
-        assert!(of_invite(&"A".repeat(5_000)).is_err());
+        assert!(invite_code(&"A".repeat(5_000)).is_err());
     }
 }

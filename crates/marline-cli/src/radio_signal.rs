@@ -132,11 +132,11 @@ impl State {
 
 /// Levels by interface, in dBm.
 fn levels(text: &str) -> BTreeMap<&str, f32> {
-    text.lines().filter_map(of_line).collect()
+    text.lines().filter_map(parse_line).collect()
 }
 
 /// Interface and level of a line. Two lines are headings. A dot marks a new value.
-fn of_line(line: &str) -> Option<(&str, f32)> {
+fn parse_line(line: &str) -> Option<(&str, f32)> {
     let (name, rest) = line.split_once(':')?;
     let level = rest.split_whitespace().nth(2)?;
     let level: i32 = level.trim_end_matches('.').parse().ok()?;

@@ -244,3 +244,28 @@ fn a_first_sentence_ends_outside_of_parentheses() {
     assert_eq!(first_sentence("Read (a; b) from c.toml; else d"), "Read (a; b) from c.toml");
     assert_eq!(first_sentence("All of it"), "All of it");
 }
+
+/// Largest width of a help text, in columns.
+const HELP_COLUMNS: usize = 80;
+
+/// Lines of the help texts of a command and its subcommands that a terminal would wrap.
+fn long_help_lines(command: &Command, found: &mut Vec<String>) {
+    let mut shown = command.clone().term_width(HELP_COLUMNS);
+    for help in [shown.render_help(), shown.render_long_help()] {
+        let help = help.to_string();
+        let long = help.lines().filter(|line| line.chars().count() > HELP_COLUMNS);
+        found.extend(long.map(|line| format!("{}: {line}", command.get_name())));
+    }
+    for subcommand in command.get_subcommands() {
+        long_help_lines(subcommand, found);
+    }
+}
+
+#[test]
+fn help_fits_a_terminal_of_80_columns() {
+    let mut command = Cli::command();
+    command.build();
+    let mut found = Vec::new();
+    long_help_lines(&command, &mut found);
+    assert!(found.is_empty(), "{}", found.join("\n"));
+}

@@ -8,12 +8,12 @@ const LOG: &str = "run.log";
 /// The log file used while a program of `marline run` has the terminal.
 #[must_use]
 pub fn run_log_path() -> PathBuf {
-    of_client().with_file_name(LOG)
+    client_state_file().with_file_name(LOG)
 }
 
 /// State file of a client: in systemd's state directory if there is one, else in the user's, else in root's.
 #[must_use]
-pub fn of_client() -> PathBuf {
+pub fn client_state_file() -> PathBuf {
     let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
     if let Some(given) = variable("STATE_DIRECTORY") {
         // systemd separates several directories by colons.

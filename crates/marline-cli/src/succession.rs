@@ -46,7 +46,7 @@ fn predecessor() -> std::sync::MutexGuard<'static, Option<Channel>> {
 /// Reports to a waiting predecessor that this process will not take over.
 pub(crate) fn report_to_predecessor(why: &str) {
     if let Some(channel) = predecessor().take() {
-        PendingSuccessor::give_up(&channel, why);
+        PendingSuccessor::report_failure(&channel, why);
     }
 }
 

@@ -2841,7 +2841,7 @@ impl Connection {
     }
 
     fn on_heard_again(&mut self, cx: &mut Context<'_>, id: SubflowId, end: EndOfSilence) {
-        // A scheduler that leaves the judgement to the retransmission timer also keeps the timer's pace.
+        // A scheduler that leaves the judgment to the retransmission timer also keeps the timer's pace.
         let prompt = self.scheduling.probe_patience().is_some();
         let Some(subflow) = self.paths.get_mut(id) else { return };
         if prompt {

@@ -82,11 +82,15 @@ pub(crate) fn fast_syn_hmac(
     let kind = [option.subtype_byte()];
     let point = point.to_be_bytes();
     let Some(count) = count else {
-        return left_64(&hmac(sender, receiver, &[FAST_SYN_LABEL, &kind, head, &point, payload]));
+        return leftmost_64(&hmac(
+            sender,
+            receiver,
+            &[FAST_SYN_LABEL, &kind, head, &point, payload],
+        ));
     };
     let number = count.to_be_bytes();
     let covered: [&[u8]; 6] = [COUNTED_SYN_LABEL, &kind, head, &point, &number, payload];
-    count << 56 | left_64(&hmac(sender, receiver, &covered)) >> 8
+    count << 56 | leftmost_64(&hmac(sender, receiver, &covered)) >> 8
 }
 
 /// HMAC of the SYN/ACK that answers the SYN with this HMAC.
@@ -100,7 +104,7 @@ pub(crate) fn fast_ack_hmac(
     let option = message.option();
     let head = [option.subtype_byte(), option.as_slice()[0]];
     let point = point.to_be_bytes();
-    left_64(&hmac(sender, receiver, &[FAST_ACK_LABEL, &head, &point, &answered.to_be_bytes()]))
+    leftmost_64(&hmac(sender, receiver, &[FAST_ACK_LABEL, &head, &point, &answered.to_be_bytes()]))
 }
 
 /// Prefix of a binding's HMAC: no other HMAC under these keys covers such a message.
@@ -113,14 +117,14 @@ pub(crate) fn binding(client: Key, server: Key, label: &[u8]) -> [u8; 32] {
 }
 
 /// Leftmost 64 bits, as the SYN/ACK of a join carries them.
-pub(crate) fn left_64(hmac: &[u8; 32]) -> u64 {
+pub(crate) fn leftmost_64(hmac: &[u8; 32]) -> u64 {
     let mut bytes = [0; 8];
     bytes.copy_from_slice(&hmac[..8]);
     u64::from_be_bytes(bytes)
 }
 
 /// Leftmost 160 bits, as the third ACK of a join carries them.
-pub(crate) fn left_160(hmac: &[u8; 32]) -> [u8; 20] {
+pub(crate) fn leftmost_160(hmac: &[u8; 32]) -> [u8; 20] {
     let mut bytes = [0; 20];
     bytes.copy_from_slice(&hmac[..20]);
     bytes

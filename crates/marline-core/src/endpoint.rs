@@ -409,7 +409,7 @@ impl Endpoint {
         }
     }
 
-    /// Whether ended subflows are still remembered (TIME-WAIT), so that late segments can be
+    /// Returns true if ended subflows are still remembered (TIME-WAIT), so that late segments can be
     /// answered.
     #[must_use]
     pub fn in_time_wait(&self) -> bool {
@@ -419,14 +419,14 @@ impl Endpoint {
     /// Enables or disables [`MonitorKind::Decided`](crate::MonitorKind::Decided) events: what schedulers decide, and
     /// why. Independent of other monitor events. Costs time and memory for each decision; free when disabled.
     pub const fn tell_decisions(&mut self, tell: bool) {
-        self.out.tell_decisions(tell);
+        self.out.report_decisions(tell);
     }
 
     /// Selects the connections whose traffic is reported by [`MonitorKind::Traffic`](crate::MonitorKind::Traffic)
     /// events. Independent of other monitor events. Costs time and memory for each segment; one comparison when
     /// disabled.
     pub const fn tell_traffic(&mut self, of: TrafficFilter) {
-        self.out.tell_traffic(of);
+        self.out.report_traffic(of);
     }
 
     /// The next event.

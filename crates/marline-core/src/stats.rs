@@ -53,7 +53,7 @@ counters! {
         segments_without_memory,
         connections_refused,
         /// Number of times that the path health monitor had a connection checked.
-        connections_looked_at,
+        connections_examined,
         mp_capable_syn_rx,
         mp_capable_syn_tx,
         mp_capable_fallback,

@@ -473,7 +473,7 @@ impl Subflow {
     }
 
     /// Reduces the rate on request of a scheduler.
-    pub(crate) fn penalise(&mut self, now: Instant, penalty: Penalty) {
+    pub(crate) fn penalize(&mut self, now: Instant, penalty: Penalty) {
         self.congestion.on_signal(CongestionSignal::Penalty(penalty), now, self.id, &self.group);
     }
 

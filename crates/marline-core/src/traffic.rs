@@ -120,7 +120,7 @@ pub enum Purpose {
     /// Only an acknowledgment, or options of the connection.
     Ack,
     /// An empty probe, to be answered.
-    Ask,
+    AckRequest,
     /// End of the stream (DATA_FIN).
     DataFin,
     /// End of the subflow.

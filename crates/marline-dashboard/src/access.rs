@@ -95,13 +95,13 @@ impl Access {
 
     /// Returns the status with which to refuse a request by a page of another site, or for a host name that others
     /// control.
-    pub(crate) fn refuses_site<T>(request: &Request<T>) -> Option<(StatusCode, &'static str)> {
+    pub(crate) fn refusal<T>(request: &Request<T>) -> Option<(StatusCode, &'static str)> {
         let mut hosts = request.headers().get_all(HOST).iter();
         let (Some(_), None) = (hosts.next(), hosts.next()) else {
             return Some((StatusCode::BAD_REQUEST, "exactly one Host header is required\n"));
         };
         // The request's URI and its Host header may both contain a host, and neither may be a name.
-        if names_another_site(request) {
+        if has_foreign_host(request) {
             let why = "use an IP address or localhost: other host names are refused\n";
             return Some((StatusCode::FORBIDDEN, why));
         }
@@ -137,7 +137,7 @@ impl Access {
 
 /// Returns true if a request's host is neither an address nor `localhost`, and so may be the name of another site
 /// that was pointed here.
-pub fn names_another_site<T>(request: &Request<T>) -> bool {
+pub fn has_foreign_host<T>(request: &Request<T>) -> bool {
     let headers = request.headers().get_all(HOST).iter().map(|host| host.to_str().ok());
     let of_target = request.uri().authority().map(|authority| Some(authority.as_str()));
     headers.chain(of_target).any(|name| !name.is_some_and(is_address))

@@ -259,7 +259,7 @@ fn answer(
     shown: &SharedState,
     visit: &ConnectionState,
 ) -> Result<Answer, Infallible> {
-    if let Some((status, why)) = Access::refuses_site(request) {
+    if let Some((status, why)) = Access::refusal(request) {
         return Ok(refusal(status, why));
     }
     if !matches!(*request.method(), Method::GET | Method::HEAD) {

@@ -25,7 +25,7 @@ mod model;
 mod pace;
 mod page;
 
-pub use access::{Access, Token, names_another_site};
+pub use access::{Access, Token, has_foreign_host};
 pub use http::{RunningServer, listen, serve, serve_on};
 pub use hub::{Dashboard, MAX_REPLAYED, MAX_VIEWERS};
 pub use model::{

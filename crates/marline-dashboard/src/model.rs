@@ -28,7 +28,7 @@ pub struct Quota {
     /// End of the month, in seconds since 1970.
     pub until_unix_s: u64,
     /// State: `within`, `soft` (beyond that percentage) or `hard` (used up).
-    pub standing: String,
+    pub state: String,
     /// State as text.
     pub text: String,
 }
@@ -37,7 +37,7 @@ impl Quota {
     /// Text that includes the state.
     #[must_use]
     pub fn text(&self) -> String {
-        let more = match self.standing.as_str() {
+        let more = match self.state.as_str() {
             "soft" => ": beyond the soft limit",
             "hard" => ": used up",
             _ => "",
@@ -63,7 +63,7 @@ pub struct PathSummary {
     /// Set if traffic on it costs money.
     pub metered: bool,
     /// Time since a server's last answer, in milliseconds.
-    pub heard_ms: Option<u64>,
+    pub last_rx_ms: Option<u64>,
     /// Smoothed RTT of the subflow that is currently the fastest, in microseconds.
     pub srtt_us: Option<u64>,
     /// Fraction of the sent bytes that were retransmissions on this path. `None` if none were sent.

@@ -164,7 +164,7 @@ impl Lane {
         if flow.0 > LARGEST_NUMBER {
             return Err(SendError::BadFlow);
         }
-        if self.closed || self.next_number >= self.packets_at_most() {
+        if self.closed || self.next_number >= self.max_packets() {
             return Err(SendError::KeysSpent);
         }
         let most_bytes = self.largest_datagram();
@@ -203,8 +203,8 @@ impl Lane {
         others.for_each(|path| path.explore_rate(every, now));
     }
 
-    fn packets_at_most(&self) -> u64 {
-        self.keys.seal.packets_at_most().min(u64::MAX - 1)
+    fn max_packets(&self) -> u64 {
+        self.keys.seal.max_packets().min(u64::MAX - 1)
     }
 
     /// Asks the policy and puts the datagram into the queue of its path.
@@ -291,7 +291,7 @@ impl Lane {
             return None;
         }
         let copied = self.transmit_piece(now, frame).or_else(|| self.transmit_copy(now, frame));
-        if copied.is_some() || self.next_number >= self.packets_at_most() {
+        if copied.is_some() || self.next_number >= self.max_packets() {
             return copied;
         }
         self.transmit_repair(now, frame)
@@ -386,7 +386,7 @@ impl Lane {
         start.copy_from_slice(&header);
         let tag = self.keys.seal.seal(number, &header, body);
         frame.extend_from_slice(&tag);
-        let most = self.packets_at_most();
+        let most = self.max_packets();
         if self.next_number >= most - most / 8 && !self.key_limit_reported {
             self.key_limit_reported = true;
             self.inbox.push_notice(Notice::KeysSpent);

@@ -17,7 +17,7 @@ pub trait Seal: Debug + Send {
 
     /// Maximum number of packets that may be sealed with the key (RFC 9001 section 6.6: the cipher's confidentiality
     /// limit).
-    fn packets_at_most(&self) -> u64;
+    fn max_packets(&self) -> u64;
 }
 
 /// Decryption of one direction of a lane.
@@ -34,7 +34,7 @@ pub trait Open: Debug + Send {
 
     /// Maximum number of forged packets that may be tried with the key (RFC 9001 section 6.6: the cipher's integrity
     /// limit).
-    fn forgeries_at_most(&self) -> u64;
+    fn max_forgeries(&self) -> u64;
 }
 
 /// Keys of both directions.

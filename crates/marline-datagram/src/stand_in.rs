@@ -24,7 +24,7 @@ impl TestCipher {
 
     /// Limits the number of packets that it may seal.
     #[must_use]
-    pub const fn for_packets(mut self, most: u64) -> Self {
+    pub const fn with_max_packets(mut self, most: u64) -> Self {
         self.packets_at_most = most;
         self
     }
@@ -85,7 +85,7 @@ impl Seal for TestCipher {
         self.tag(packet_number, header, body)
     }
 
-    fn packets_at_most(&self) -> u64 {
+    fn max_packets(&self) -> u64 {
         self.packets_at_most
     }
 }
@@ -103,7 +103,7 @@ impl Open for TestCipher {
         good
     }
 
-    fn forgeries_at_most(&self) -> u64 {
+    fn max_forgeries(&self) -> u64 {
         1 << 36
     }
 }

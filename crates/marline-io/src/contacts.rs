@@ -138,7 +138,7 @@ impl Contacts {
         ends: FlowEnds,
         mut segments: impl Iterator<Item = &'a [u8]>,
     ) -> bool {
-        if !segments.any(elicits_answer) {
+        if !segments.any(needs_answer) {
             return false;
         }
         self.entry(ends.local, ends.remote).record_request(now);
@@ -242,7 +242,7 @@ fn flags(segment: &[u8]) -> u8 {
 }
 
 /// Returns true if a reachable peer answers this segment.
-fn elicits_answer(segment: &[u8]) -> bool {
+fn needs_answer(segment: &[u8]) -> bool {
     let header = segment.get(12).map_or(TCP_HEADER, |offset| usize::from(offset >> 4) * 4);
     let carries = segment.len() > header || flags(segment) & (SYN | FIN) != 0;
     carries && flags(segment) & RST == 0

@@ -147,13 +147,13 @@ impl PathSpec {
         match &self.local {
             LocalSpec::Address(address) => {
                 let interface = interfaces
-                    .by_address(*address)
+                    .find_by_address(*address)
                     .ok_or_else(|| ResolveError::foreign_address_error(*address, interfaces))?;
                 Ok(vec![end(interface, *address)])
             }
             LocalSpec::Interface(name) => {
                 let interface = interfaces
-                    .by_name(name)
+                    .find_by_name(name)
                     .ok_or_else(|| ResolveError::no_interface(name, interfaces))?;
                 let family = self.remote.map(|remote| remote.is_ipv4());
                 let fitting = interface
@@ -221,7 +221,7 @@ mod tests {
     #[test]
     fn a_path_from_loopback_into_the_world_has_no_route() {
         let interfaces = Interfaces::now().unwrap();
-        let lo = interfaces.by_name("lo").unwrap();
+        let lo = interfaces.find_by_name("lo").unwrap();
         let bound = LocalEnd {
             address: "127.0.0.1".parse().unwrap(),
             bound: "127.0.0.1".parse().unwrap(),

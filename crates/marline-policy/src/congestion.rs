@@ -122,13 +122,13 @@ pub trait CongestionController: Debug + Send {
     /// The MSS changed. Windows counted in segments must be converted.
     fn on_mss_change(&mut self, mss: u32);
 
-    /// Whether the core must fill `group`. Only coupled controllers need it, because it costs time on every
+    /// Returns true if the core must fill `group`. Only coupled controllers need it, because it costs time on every
     /// ACK.
     fn wants_group(&self) -> bool {
         false
     }
 
-    /// Whether the window applies during recovery too, without PRR (BBR).
+    /// Returns true if the window applies during recovery too, without PRR (BBR).
     fn holds_window_in_recovery(&self) -> bool {
         false
     }

@@ -2,7 +2,7 @@
 //!
 //! Datagrams do not belong to a byte stream. They are delivered on arrival, in any order, and lost ones are not
 //! retransmitted. So nothing is mapped or reinjected. The policy is consulted once per datagram, when the
-//! application hands it over, and possibly again when its acknowledgement is overdue.
+//! application hands it over, and possibly again when its acknowledgment is overdue.
 
 use core::fmt::{self, Debug};
 
@@ -48,7 +48,7 @@ pub struct DatagramPathView {
     pub metered: bool,
     /// The path's radio should sleep while other paths carry the traffic. Treated like a metered path.
     pub radio: bool,
-    /// Whether datagrams sent on the path are expected to arrive.
+    /// True if datagrams sent on the path are expected to arrive.
     pub health: Health,
     /// The system reports that the path will soon be gone (its radio signal fades).
     pub fading: bool,
@@ -83,14 +83,14 @@ pub struct DatagramPathView {
     pub lone_losses: f32,
     /// Share of the last few hundred frames that were lost for any reason, 0 to 1.
     pub losses: f32,
-    /// Whether enough frames were sent for [`losses`](Self::losses) to be meaningful.
+    /// True if enough frames were sent for [`losses`](Self::losses) to be meaningful.
     pub losses_known: bool,
     /// When a frame was last sent on the path.
     pub last_sent_at: Option<Instant>,
 }
 
 impl DatagramPathView {
-    /// Whether the path answers and no fault is known.
+    /// Returns true if the path answers and no fault is known.
     #[must_use]
     pub const fn is_usable(&self) -> bool {
         self.health.is_usable()
@@ -125,7 +125,7 @@ pub struct DatagramContext<'a> {
     pub now: Instant,
     /// Paths that may carry a datagram of this size, in order of path number; never empty.
     pub paths: &'a [DatagramPathView],
-    /// Whether the peer understands repairs.
+    /// True if the peer understands repairs.
     pub repairs: bool,
 }
 
@@ -144,7 +144,7 @@ pub struct Route {
     pub path: PathId,
     /// The path that carries a copy; must differ from `path`.
     pub copy: Option<PathId>,
-    /// Whether the datagram joins a group that repairs cover ([`DatagramPolicy::repairs`] decides about them).
+    /// True if the datagram joins a group that repairs cover ([`DatagramPolicy::repairs`] decides about them).
     /// Ignored if the datagram has a copy.
     pub grouped: bool,
 }
@@ -183,7 +183,7 @@ pub trait DatagramPolicy: Debug + Send {
     /// Chooses the path of a datagram that the application has just handed over.
     fn route(&mut self, context: &DatagramContext<'_>, flow: &FlowView) -> Route;
 
-    /// The acknowledgement of a datagram sent on `on` is overdue, and the datagram may still be useful. Returns
+    /// The acknowledgment of a datagram sent on `on` is overdue, and the datagram may still be useful. Returns
     /// the path for a copy, or `None` for no copy.
     fn rescue(
         &mut self,

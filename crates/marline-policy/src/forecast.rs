@@ -49,7 +49,7 @@ const MAX_MULTIPLE: f32 = 60.0;
 const OWN_SPREAD_SHARE: f32 = 0.25;
 const MAX_OWN_DELAY_UNCERTAINTY: f32 = 4.0;
 /// Weight of the newest answer in the center and in the spread.
-const CENTRE_GAIN: f32 = 0.25;
+const CENTER_GAIN: f32 = 0.25;
 const SPREAD_GAIN: f32 = 0.125;
 /// Maximum duration and minimum size of an answered train, and the weight of the newest one.
 const MAX_TRAIN_NS: u64 = 50_000_000;
@@ -78,7 +78,7 @@ const TROUBLE_MEMORY_S: f32 = 10.0;
 /// Learns the answer times of a subflow.
 #[derive(Copy, Clone, Debug)]
 pub struct Forecaster {
-    centre_us: f32,
+    center_us: f32,
     /// Mean of the center over time, and the number of seconds it covers.
     usual_us: f32,
     usual_of_s: f32,
@@ -143,7 +143,7 @@ impl Train {
 impl Default for Forecaster {
     fn default() -> Self {
         Forecaster {
-            centre_us: 0.0,
+            center_us: 0.0,
             usual_us: 0.0,
             usual_of_s: 0.0,
             spread_us: 0.0,
@@ -179,8 +179,8 @@ impl Forecaster {
     /// Quantiles of the answer time of a segment that leaves now with nothing ahead of it.
     fn answers_us(&self, now: Instant) -> Option<[u32; 3]> {
         let age = now.since(Instant::from_nanos(self.sampled_at?.get()));
-        let (centre, spread) = (self.center(age), self.spread(age));
-        Some(self.multiples.map(|multiple| (centre + multiple * spread).max(1.0) as u32))
+        let (center, spread) = (self.center(age), self.spread(age));
+        Some(self.multiples.map(|multiple| (center + multiple * spread).max(1.0) as u32))
     }
 
     /// Delay caused by the sender's own bytes: those ahead when `expected` was computed, and the first `bytes`
@@ -217,40 +217,40 @@ impl Forecaster {
     ) {
         let answer_us = micros(rtt.saturating_sub(own_delay)).max(1.0);
         let Some(sampled_at) = self.sampled_at.replace(stamp(now)) else {
-            (self.centre_us, self.usual_us) = (answer_us, answer_us);
+            (self.center_us, self.usual_us) = (answer_us, answer_us);
             self.spread_us = answer_us / 8.0;
             return;
         };
         let age = now.since(Instant::from_nanos(sampled_at.get()));
         let spread = self.spread(age);
-        self.centre_us = self.center(age);
-        let error = answer_us - self.centre_us;
+        self.center_us = self.center(age);
+        let error = answer_us - self.center_us;
         // The quantiles are calibrated for the time of sending, a round trip before the path's current behavior
         // is known.
-        if self.learn(answer_us, spread, own_delay, expected) && error > self.centre_us / 2.0 {
+        if self.learn(answer_us, spread, own_delay, expected) && error > self.center_us / 2.0 {
             self.on_trouble(now);
         }
         // One answer after an outage does not prove that the path is slow; several do.
         let error = error.min(MAX_ERROR_SPREADS * spread);
         self.fade(age);
-        let mut gain = CENTRE_GAIN;
+        let mut gain = CENTER_GAIN;
         if age >= PAUSE {
             let age_s = age.as_secs_f32();
             let moved = (error * error - self.spread_us * self.spread_us).max(0.0) / age_s;
             self.drift += (moved - self.drift) * DRIFT_GAIN;
-            gain = 1.0 - (1.0 - CENTRE_GAIN) / (1.0 + 4.0 * age_s);
+            gain = 1.0 - (1.0 - CENTER_GAIN) / (1.0 + 4.0 * age_s);
             if error < -spread {
                 // The path was slow and has recovered, so the center of the slow period is discarded.
                 gain = 1.0;
             }
         }
-        self.centre_us += error * gain;
+        self.center_us += error * gain;
         self.update_usual_center(age);
         self.spread_us += (error.abs() - self.spread_us) * SPREAD_GAIN;
         // Larger values are left to the multiples. A spread that still includes an outage would hide that the
         // path has recovered.
-        self.spread_us = self.spread_us.min(self.centre_us * MAX_SPREAD_SHARE);
-        self.drift = self.drift.min(self.centre_us * self.centre_us * MAX_SPREAD_SHARE);
+        self.spread_us = self.spread_us.min(self.center_us * MAX_SPREAD_SHARE);
+        self.drift = self.drift.min(self.center_us * self.center_us * MAX_SPREAD_SHARE);
     }
 
     /// Fades the learned quantiles, more after a longer pause.
@@ -276,7 +276,7 @@ impl Forecaster {
     fn on_trouble(&mut self, now: Instant) {
         let now_ms = millis(now);
         let since = now_ms.wrapping_sub(self.troubled_at_ms);
-        let same = self.troubled_at_ms > 0 && (since as f32) * 1e3 < self.centre_us;
+        let same = self.troubled_at_ms > 0 && (since as f32) * 1e3 < self.center_us;
         if !same {
             self.troubles = self.troubles(now) + 1.0 / TROUBLE_MEMORY_S;
         }
@@ -300,7 +300,7 @@ impl Forecaster {
         let mut p90_us = 0.0;
         for index in 0..SHARES.len() {
             let answer_was_us = match expected.answers_us[index] {
-                0 => self.centre_us + self.multiples[index] * spread,
+                0 => self.center_us + self.multiples[index] * spread,
                 us => us as f32,
             };
             let forecast_us = answer_was_us + own_us * own_delay_uncertainty(self.multiples[index]);
@@ -323,28 +323,28 @@ impl Forecaster {
         let for_s = age.as_secs_f32().min(USUAL_STEP_S);
         self.usual_of_s = (self.usual_of_s + for_s).min(USUAL_MEMORY_S);
         if self.usual_of_s > 0.0 {
-            self.usual_us += (self.centre_us - self.usual_us) * (for_s / self.usual_of_s);
+            self.usual_us += (self.center_us - self.usual_us) * (for_s / self.usual_of_s);
         }
     }
 
     /// The center when the last answer has this age, as unusual values decay.
     fn center(&self, age: Duration) -> f32 {
         if age < PAUSE {
-            return self.centre_us;
+            return self.center_us;
         }
-        let unusual_us = self.centre_us - self.usual_us;
+        let unusual_us = self.center_us - self.usual_us;
         self.usual_us + unusual_us * fading(age.as_secs_f32() / UNUSUAL_DECAY_S)
     }
 
     /// The spread when the last answer has this age.
     fn spread(&self, age: Duration) -> f32 {
-        let least = (self.centre_us * MIN_SPREAD_SHARE).max(MIN_SPREAD_US);
+        let least = (self.center_us * MIN_SPREAD_SHARE).max(MIN_SPREAD_US);
         let spread = self.spread_us.max(least);
         if age < PAUSE {
             return spread;
         }
         let spread = (spread * spread + self.drift * age.as_secs_f32()).sqrt();
-        spread.min(self.centre_us / 2.0).max(least)
+        spread.min(self.center_us / 2.0).max(least)
     }
 
     /// The forecast for a segment sent now.
@@ -448,11 +448,11 @@ impl Forecast {
 
     /// The same forecast for a path that stays busy for `time` with bytes sent before.
     #[must_use]
-    pub fn busy_for(self, time: Duration) -> Forecast {
+    pub fn delayed_by(self, time: Duration) -> Forecast {
         Forecast { queued_us: micros(time) as u32, ..self }
     }
 
-    /// Whether anything was measured.
+    /// Returns true if anything was measured.
     #[must_use]
     pub const fn is_known(&self) -> bool {
         self.answers_us[0] > 0
@@ -486,7 +486,7 @@ impl Forecast {
     /// Linear between the forecast quantiles; the first segment also extends below p50. Decays exponentially
     /// beyond p99.
     #[must_use]
-    pub fn chance_later(&self, than: Duration) -> f32 {
+    pub fn late_probability(&self, than: Duration) -> f32 {
         if !self.is_known() {
             return 0.5;
         }

@@ -113,26 +113,26 @@ impl Health {
         }
     }
 
-    /// Whether no fault is known. Otherwise other subflows should be preferred for data.
+    /// Returns true if no fault is known. Otherwise other subflows should be preferred for data.
     #[must_use]
     pub const fn is_usable(self) -> bool {
         matches!(self, Health::Usable)
     }
 
-    /// Whether the peer answers although the address pair has a fault or its signal is fading.
+    /// Returns true if the peer answers although the address pair has a fault or its signal is fading.
     #[must_use]
     pub const fn is_degraded(self) -> bool {
         matches!(self, Health::Degraded { .. })
     }
 
-    /// Whether something is overdue and nothing has been received since.
+    /// Returns true if something is overdue and nothing has been received since.
     #[must_use]
     pub const fn is_unreachable(self) -> bool {
         matches!(self, Health::Unreachable { .. })
     }
 
-    /// Whether the address pair has a fault now, whether the peer answers or not. The path health monitor probes
-    /// such subflows itself.
+    /// Returns true if the address pair has a fault now, whether the peer answers or not. The path health monitor
+    /// probes such subflows itself.
     #[must_use]
     pub const fn has_degraded_address_pair(self) -> bool {
         match self {
@@ -158,7 +158,7 @@ impl Display for Health {
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum UnreachableCause {
-    /// Loss recovery's probe timer: an acknowledgement is later than loss recovery allows, two round trips with
+    /// Loss recovery's probe timer: an acknowledgment is later than loss recovery allows, two round trips with
     /// RACK-TLP (RFC 8985). It does not count if the scheduler leaves such probes to the retransmission timer
     /// (`Scheduler::probe_patience`).
     ProbeTimeout,

@@ -44,7 +44,7 @@ impl SubflowSet {
         SubflowSet(1 << (id.0 & 31))
     }
 
-    /// Whether `id` is in the set.
+    /// Returns true if `id` is in the set.
     #[must_use]
     pub const fn contains(self, id: SubflowId) -> bool {
         self.0 & Self::single(id).0 != 0
@@ -60,7 +60,7 @@ impl SubflowSet {
         self.0 &= !Self::single(id).0;
     }
 
-    /// Whether the set is empty.
+    /// Returns true if the set is empty.
     #[must_use]
     pub const fn is_empty(self) -> bool {
         self.0 == 0

@@ -31,7 +31,7 @@ impl PathCost {
     /// No cost but time.
     pub const NONE: Self = PathCost { metered: false, limited: false, fading: false, tail_ms: 0 };
 
-    /// Whether the path costs nothing but time.
+    /// Returns true if the path costs nothing but time.
     #[must_use]
     pub const fn is_none(self) -> bool {
         !self.metered && !self.limited && !self.fading && self.tail_ms == 0

@@ -200,8 +200,8 @@ pub enum PathEvent {
 }
 
 impl PathEvent {
-    /// Whether the event concerns the quality of a subflow rather than its existence. A manager that keeps all subflows
-    /// open may ignore such events.
+    /// Returns true if the event concerns the quality of a subflow rather than its existence. A manager that keeps all
+    /// subflows open may ignore such events.
     #[must_use]
     pub const fn is_about_health(&self) -> bool {
         use PathEvent::{AddressPair, Fading, Reachable, Silent, Unreachable};
@@ -247,7 +247,7 @@ pub trait PathManager: Debug + Send {
     /// Handles an event. Actions may be available from `poll_action` afterwards.
     fn on_event(&mut self, event: &PathEvent, cx: &PathContext<'_>);
 
-    /// Whether to accept a join that the peer sends from this address.
+    /// Returns true to accept a join that the peer sends from this address.
     fn accepts_join(&mut self, _from: SocketAddr, _cx: &PathContext<'_>) -> bool {
         true
     }

@@ -75,7 +75,7 @@ impl DataRange {
         self.end.since(self.start)
     }
 
-    /// Whether the range is empty.
+    /// Returns true if the range is empty.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.end.0 <= self.start.0

@@ -66,15 +66,15 @@ pub enum Rule {
     /// sleeps.
     Spared,
     /// Every path is in trouble. New data is sent on the path heard from most recently.
-    HeardLast,
+    LastReceived,
     /// Data waits: no path has room.
     NoRoom,
     /// Data waits: a path that is full now will still deliver all of it sooner.
-    FullIsSooner,
+    FullPathFaster,
     /// Data waits: the path with room is so slow that sending on it would block the faster ones at the window or buffer
     /// limit.
     WouldBlock,
-    /// A copy of data that blocks everything behind it, because its acknowledgement is overdue.
+    /// A copy of data that blocks everything behind it, because its acknowledgment is overdue.
     Late,
     /// A copy of the end of the written data, because no later data would reveal its loss.
     End,
@@ -83,7 +83,7 @@ pub enum Rule {
     /// A copy that probes a path not used recently.
     Explore,
     /// No copy is worth its cost now, but one may be later.
-    LookAgain,
+    Recheck,
     /// There is nothing to send, and no copy is worth its cost.
     Nothing,
     /// No path can carry data.
@@ -216,7 +216,7 @@ pub enum MappingQuery {
     At(Dsn),
     /// [`MappingIndex::next_not_on`].
     NextNotOn(SubflowId, Dsn),
-    /// [`MappingIndex::last_not_on`].
+    /// [`MappingIndex::last_not_carried_by`].
     LastNotOn(SubflowId, Dsn),
 }
 
@@ -313,7 +313,7 @@ impl MappingIndex for Inputs {
         self.answer(MappingQuery::NextNotOn(subflow, from))
     }
 
-    fn last_not_on(&self, subflow: SubflowId, before: Dsn) -> Option<Mapping> {
+    fn last_not_carried_by(&self, subflow: SubflowId, before: Dsn) -> Option<Mapping> {
         self.answer(MappingQuery::LastNotOn(subflow, before))
     }
 
@@ -353,8 +353,8 @@ impl MappingIndex for Listening<'_> {
         self.record_query(MappingQuery::NextNotOn(subflow, from), answer)
     }
 
-    fn last_not_on(&self, subflow: SubflowId, before: Dsn) -> Option<Mapping> {
-        let answer = self.index.last_not_on(subflow, before);
+    fn last_not_carried_by(&self, subflow: SubflowId, before: Dsn) -> Option<Mapping> {
+        let answer = self.index.last_not_carried_by(subflow, before);
         self.record_query(MappingQuery::LastNotOn(subflow, before), answer)
     }
 

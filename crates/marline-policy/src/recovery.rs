@@ -145,9 +145,9 @@ pub trait LossRecovery: Debug + Send {
     /// Recovery was entered (`true`) or left (`false`).
     fn on_recovery(&mut self, _entered: bool, _cx: &RecoveryContext<'_>) {}
 
-    /// Whether a scoreboard entry may represent a run of segments that were sent at the same time. Otherwise each
-    /// segment has its own entry. SACKs split a run where they distinguish its segments, but an entry reported lost is
-    /// lost as a whole. So this suits only algorithms that judge by send time or that count
+    /// Returns true if a scoreboard entry may represent a run of segments that were sent at the same time. Otherwise
+    /// each segment has its own entry. SACKs split a run where they distinguish its segments, but an entry reported
+    /// lost is lost as a whole. So this suits only algorithms that judge by send time or that count
     /// [`SentSegment::segments`](crate::SentSegment::segments).
     fn allows_segment_runs(&self) -> bool {
         false
@@ -158,7 +158,7 @@ pub trait LossRecovery: Debug + Send {
         LimitedTransmit::BySack
     }
 
-    /// Sets how long the peer may delay its acknowledgement of a lone segment, if a better value than the default is
+    /// Sets how long the peer may delay its acknowledgment of a lone segment, if a better value than the default is
     /// known.
     fn set_peer_ack_delay(&mut self, _delay: Duration) {}
 

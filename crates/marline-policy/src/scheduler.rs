@@ -30,7 +30,7 @@ pub trait MappingIndex {
     fn next_not_on(&self, subflow: SubflowId, from: Dsn) -> Option<Mapping>;
     /// The last data before `before` that `subflow` did not carry, or a suffix of it. All of it was carried by the same
     /// other subflows.
-    fn last_not_on(&self, subflow: SubflowId, before: Dsn) -> Option<Mapping>;
+    fn last_not_carried_by(&self, subflow: SubflowId, before: Dsn) -> Option<Mapping>;
     /// The newest data given to any subflow.
     fn newest(&self) -> Option<Mapping>;
 }
@@ -134,7 +134,7 @@ impl Decision {
 
     /// The same decision limited to one segment, for callers that need a decision for each segment.
     #[must_use]
-    pub const fn by_segment(self) -> Decision {
+    pub const fn limited_to_segment(self) -> Decision {
         match self {
             Decision::SendRun { subflow, range } => Decision::Send { subflow, range },
             other => other,
@@ -231,7 +231,7 @@ pub enum SchedulerAction {
     /// data is reinjected on others.
     Suspect(SubflowId),
     /// Slow down the subflow's congestion controller (NSDI'12 penalization).
-    Penalise {
+    Penalize {
         /// The subflow.
         subflow: SubflowId,
         /// Strength of the reduction.
@@ -291,17 +291,18 @@ pub trait Scheduler: Debug + Send {
         Some(Duration::ZERO)
     }
 
-    /// Whether [`SchedulerEvent::Acked`] is needed now; called for each ACK.
+    /// Returns true if [`SchedulerEvent::Acked`] is needed now; called for each ACK.
     fn watches_acks(&self) -> bool {
         false
     }
 
-    /// Whether [`SchedulerEvent::Lost`] is needed now; called when losses are found while there are several subflows.
+    /// Returns true if [`SchedulerEvent::Lost`] is needed now; called when losses are found while there are several
+    /// subflows.
     fn watches_losses(&self) -> bool {
         false
     }
 
-    /// Whether [`Mapping::delivered`] must be maintained; called for each ACK while there are several subflows.
+    /// Returns true if [`Mapping::delivered`] must be maintained; called for each ACK while there are several subflows.
     fn watches_delivery(&self) -> bool {
         false
     }

@@ -81,7 +81,7 @@ impl RunLayout {
         groups * self.group as u64 + within
     }
 
-    /// Whether the segment with this number repeats the mapping.
+    /// Returns true if the segment with this number repeats the mapping.
     #[must_use]
     pub const fn is_mapped(self, segment: u64) -> bool {
         self.group == 0 || segment.is_multiple_of(self.group as u64)
@@ -203,13 +203,13 @@ impl SentSegment {
         (first, last.max(first))
     }
 
-    /// Whether the entry was sent more than once.
+    /// Returns true if the entry was sent more than once.
     #[must_use]
     pub const fn retransmitted(&self) -> bool {
         self.transmissions > 1
     }
 
-    /// Whether the entry is believed to be in the network.
+    /// Returns true if the entry is believed to be in the network.
     #[must_use]
     pub const fn in_flight(&self) -> bool {
         !self.sacked && !self.lost
@@ -264,7 +264,7 @@ impl Scoreboard {
         self.segments
     }
 
-    /// Whether everything sent is acknowledged.
+    /// Returns true if everything sent is acknowledged.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()

@@ -116,7 +116,7 @@ impl SignalMonitor {
         (self.thresholds, self.steady_since) = (thresholds, None);
     }
 
-    /// Whether the signal fades, based on the readings so far.
+    /// Returns true if the signal fades, based on the readings so far.
     #[must_use]
     pub const fn is_fading(&self) -> bool {
         self.fading

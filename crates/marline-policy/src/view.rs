@@ -28,7 +28,7 @@ impl Phase {
     }
 }
 
-/// Whether a subflow can take data now and, if not, why.
+/// Room of a subflow for data: available now, or the reason why not.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Eligibility {
     /// The subflow can take data.
@@ -64,11 +64,11 @@ pub struct SubflowView {
     /// ([`PathCost::wake_share`](crate::PathCost::wake_share)): 0 without a radio whose sleep matters, 1 while its
     /// radio sleeps.
     pub wake_share: f32,
-    /// Whether data sent on the subflow is expected to arrive.
+    /// True if data sent on the subflow is expected to arrive.
     pub health: Health,
     /// Congestion phase.
     pub phase: Phase,
-    /// Whether the subflow can take data now.
+    /// True if the subflow can take data now.
     pub eligibility: Eligibility,
     /// Payload bytes of a full segment.
     pub mss: u32,
@@ -114,13 +114,13 @@ pub struct SubflowView {
 }
 
 impl SubflowView {
-    /// Whether it can take at least one byte now.
+    /// Returns true if it can take at least one byte now.
     #[must_use]
     pub const fn is_ready(&self) -> bool {
         matches!(self.eligibility, Eligibility::Ready { room } if room > 0)
     }
 
-    /// Whether it is established and not closing. It may still be full.
+    /// Returns true if it is established and not closing. It may still be full.
     #[must_use]
     pub const fn is_active(&self) -> bool {
         !matches!(self.eligibility, Eligibility::NotActive)

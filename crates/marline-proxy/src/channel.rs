@@ -104,8 +104,8 @@ impl<T: Transport> Transport for Channel<T> {
         self.inner().peer_state()
     }
 
-    fn know_peer(&self, account: &MemoryAccount) {
-        self.inner().know_peer(account);
+    fn mark_authenticated(&self, account: &MemoryAccount) {
+        self.inner().mark_authenticated(account);
     }
 
     /// Not known for TLS, which only the first connections to a server use.

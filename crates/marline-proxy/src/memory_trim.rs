@@ -76,7 +76,7 @@ impl FloodDetector {
 }
 
 /// Releases memory after floods. Never returns.
-pub async fn give_back() {
+pub async fn release_after_floods() {
     let mut watch = FloodDetector::default();
     loop {
         tokio::time::sleep(CHECK_INTERVAL).await;

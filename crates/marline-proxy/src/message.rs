@@ -276,7 +276,7 @@ impl Message {
             Message::Working | Message::Connected | Message::Alive => {}
             Message::Failed(failure) => {
                 out.push(failure.code.to_u8());
-                out.extend_from_slice(head_of(&failure.text, MAX_TEXT).as_bytes());
+                out.extend_from_slice(prefix_of(&failure.text, MAX_TEXT).as_bytes());
             }
             Message::Listen(address) | Message::Listening(address) => {
                 encode_address(*address, out);
@@ -462,7 +462,7 @@ fn decode_host(kind: u8, address_kind: u8, address: &[u8]) -> Result<Host, BadMe
 }
 
 /// The longest prefix of `text` with at most `limit` bytes.
-fn head_of(text: &str, limit: usize) -> &str {
+fn prefix_of(text: &str, limit: usize) -> &str {
     let mut end = text.len().min(limit);
     while !text.is_char_boundary(end) {
         end -= 1;

@@ -35,8 +35,8 @@ impl<T: Transport> Transport for PrefixedStream<T> {
         self.inner.peer_state()
     }
 
-    fn know_peer(&self, account: &MemoryAccount) {
-        self.inner.know_peer(account);
+    fn mark_authenticated(&self, account: &MemoryAccount) {
+        self.inner.mark_authenticated(account);
     }
 
     fn socket(&self) -> Option<BorrowedFd<'_>> {

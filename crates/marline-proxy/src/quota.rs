@@ -217,9 +217,9 @@ pub fn short_bytes(bytes: u64) -> String {
 pub fn period(day: u8, now_unix_s: u64) -> Period {
     let (year, month, today) = date_of_day(now_unix_s / DAY_S);
     let begins = |year: u64, month: u64| {
-        days_before(year, month) + u64::from(day).min(days_of(year, month)) - 1
+        days_before(year, month) + u64::from(day).min(days_in_month(year, month)) - 1
     };
-    let begun = today >= u64::from(day).min(days_of(year, month));
+    let begun = today >= u64::from(day).min(days_in_month(year, month));
     let (first, next) = if begun {
         ((year, month), following(year, month))
     } else {
@@ -242,7 +242,7 @@ const fn is_leap(year: u64) -> bool {
     year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400))
 }
 
-const fn days_of(year: u64, month: u64) -> u64 {
+const fn days_in_month(year: u64, month: u64) -> u64 {
     match month {
         2 => 28 + is_leap(year) as u64,
         4 | 6 | 9 | 11 => 30,
@@ -271,7 +271,7 @@ const fn days_before_year(year: u64) -> u64 {
 }
 
 fn days_before(year: u64, month: u64) -> u64 {
-    days_before_year(year) + (1..month).map(|month| days_of(year, month)).sum::<u64>()
+    days_before_year(year) + (1..month).map(|month| days_in_month(year, month)).sum::<u64>()
 }
 
 /// Year, month and day of a day since 1970.
@@ -283,8 +283,8 @@ fn date_of_day(days: u64) -> (u64, u64, u64) {
     }
     let mut rest = days - days_before_year(year);
     let mut month = 1;
-    while rest >= days_of(year, month) {
-        rest -= days_of(year, month);
+    while rest >= days_in_month(year, month) {
+        rest -= days_in_month(year, month);
         month += 1;
     }
     (year, month, rest + 1)
@@ -365,7 +365,7 @@ mod tests {
             assert_eq!(date_of_day(days), (year, month, day));
             assert_eq!(days_before(year, month) + day - 1, days);
             day += 1;
-            if day > days_of(year, month) {
+            if day > days_in_month(year, month) {
                 (year, month) = following(year, month);
                 day = 1;
             }

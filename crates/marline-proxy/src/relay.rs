@@ -95,7 +95,7 @@ impl Default for TrafficOwner {
 impl Traffic {
     /// Traffic of one connection that is also added to `whole`.
     #[must_use]
-    pub fn part_of(whole: &Arc<Traffic>) -> Traffic {
+    pub fn counted_in(whole: &Arc<Traffic>) -> Traffic {
         Traffic::for_owner(TrafficOwner::One(Arc::clone(whole)))
     }
 
@@ -166,7 +166,7 @@ where
 {
     let _carried = EndCounter;
     let mut local = CountedStream { inner: local, traffic };
-    let copy = both_ways(&mut local, &mut remote);
+    let copy = relay_both_ways(&mut local, &mut remote);
     let result = tokio::select! {
         result = copy => result,
         () = cancel => Err(io::ErrorKind::ConnectionAborted.into()),
@@ -201,7 +201,7 @@ pub(crate) fn log_end<R>(
 }
 
 /// Relays bytes in both directions until both have ended.
-async fn both_ways<L, R>(local: &mut CountedStream<'_, L>, remote: &mut R) -> io::Result<()>
+async fn relay_both_ways<L, R>(local: &mut CountedStream<'_, L>, remote: &mut R) -> io::Result<()>
 where
     L: Transport,
     R: Transport,
@@ -306,9 +306,9 @@ enum Phase {
     /// Bytes are copied.
     #[default]
     Copying,
-    /// All bytes are written; the end must be signalled to the writer.
+    /// All bytes are written; the end must be signaled to the writer.
     Ending,
-    /// The end has been signalled.
+    /// The end has been signaled.
     Done,
 }
 

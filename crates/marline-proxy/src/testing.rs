@@ -109,7 +109,7 @@ impl Pipe {
 impl Transport for Pipe {
     fn abort(self) {}
 
-    fn know_peer(&self, _account: &MemoryAccount) {
+    fn mark_authenticated(&self, _account: &MemoryAccount) {
         self.peer_known.store(true, Ordering::Relaxed);
     }
 

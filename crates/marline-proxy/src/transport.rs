@@ -26,7 +26,7 @@ pub struct PeerState {
 impl PeerState {
     /// State of a multipath connection's peer.
     #[must_use]
-    pub fn of_multipath(info: &marline::monitor::ConnectionInfo) -> PeerState {
+    pub fn from_connection(info: &marline::monitor::ConnectionInfo) -> PeerState {
         PeerState {
             finished: info.peer_finished,
             refuses_data: info.unsent > 0 && info.ack_due_since.is_none(),
@@ -42,7 +42,7 @@ pub trait Transport: AsyncRead + AsyncWrite + Unpin + Send + 'static {
 
     /// Marks the peer as authenticated. A path that returns is then worth waiting for, and the memory of the stream
     /// is charged to this account.
-    fn know_peer(&self, _account: &MemoryAccount) {}
+    fn mark_authenticated(&self, _account: &MemoryAccount) {}
 
     /// The socket below this stream, whose buffers are the kernel's. `None` if there is none, or if other streams
     /// share it.
@@ -91,8 +91,8 @@ impl Transport for marline::Stream {
         marline::Stream::abort(self);
     }
 
-    fn know_peer(&self, account: &MemoryAccount) {
-        marline::Stream::know_peer(self);
+    fn mark_authenticated(&self, account: &MemoryAccount) {
+        marline::Stream::mark_authenticated(self);
         self.charge_memory_to(account);
     }
 
@@ -101,7 +101,7 @@ impl Transport for marline::Stream {
     }
 
     fn peer_state(&self) -> PeerState {
-        self.info().map(|info| PeerState::of_multipath(&info)).unwrap_or_default()
+        self.info().map(|info| PeerState::from_connection(&info)).unwrap_or_default()
     }
 
     fn multipath(&self) -> Option<&marline::Stream> {

@@ -8,8 +8,8 @@
 //! ```
 //! let mut registry = marline_algos::Registry::default();
 //! marline_research::register(&mut registry)?;
-//! let scheduler = registry.scheduler("lowest-rtt+orp,penalise=paper").expect("known now");
-//! assert_eq!(scheduler.name(), "lowest-rtt+orp,penalise=paper");
+//! let scheduler = registry.scheduler("lowest-rtt+orp,penalize=paper").expect("known now");
+//! assert_eq!(scheduler.name(), "lowest-rtt+orp,penalize=paper");
 //! # Ok::<(), marline_algos::RegisterError>(())
 //! ```
 //!

@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn serialisation_time_is_exact_for_an_ethernet_frame() {
+    fn serialization_time_is_exact_for_an_ethernet_frame() {
         assert_eq!(Rate::from_mbit(12).time_for(1_500), Duration::from_millis(1));
         assert_eq!(Rate::from_mbit(12).bytes_in(Duration::from_millis(1)), 1_500);
         assert_eq!(Rate::over(1_500, Duration::from_millis(1)), Rate::from_mbit(12));

@@ -57,7 +57,7 @@ impl fmt::Display for Destination {
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Treatment {
     /// Traffic uses the tunnel.
-    Tunnelled,
+    Tunneled,
     /// Traffic leaves as it would without a tunnel.
     Direct,
     /// Traffic is refused.
@@ -104,7 +104,7 @@ impl Exceptions {
     /// Treatment of a name (lower case, without a trailing dot). The longest matching domain decides. If it is both
     /// direct and blocked, it is blocked.
     #[must_use]
-    pub fn of_name(&self, name: &str) -> Treatment {
+    pub fn treatment_of_name(&self, name: &str) -> Treatment {
         let longest = |destinations: &[Destination]| {
             let holds = |destination: &Destination| match destination {
                 Destination::Domain(domain) => is_within(name, domain).then_some(domain.len()),
@@ -113,7 +113,7 @@ impl Exceptions {
             destinations.iter().filter_map(holds).max()
         };
         match (longest(&self.direct), longest(&self.blocked)) {
-            (None, None) => Treatment::Tunnelled,
+            (None, None) => Treatment::Tunneled,
             (direct, blocked) if direct > blocked => Treatment::Direct,
             _ => Treatment::Blocked,
         }
@@ -167,14 +167,14 @@ mod tests {
         for (name, treatment) in [
             ("example.org", Treatment::Direct),
             ("a.b.example.org", Treatment::Direct),
-            ("notexample.org", Treatment::Tunnelled),
-            ("org", Treatment::Tunnelled),
-            ("", Treatment::Tunnelled),
+            ("notexample.org", Treatment::Tunneled),
+            ("org", Treatment::Tunneled),
+            ("", Treatment::Tunneled),
             ("x.ads.example", Treatment::Blocked),
             ("x.ok.ads.example", Treatment::Direct),
             ("both.example", Treatment::Blocked),
         ] {
-            assert_eq!(exceptions.of_name(name), treatment, "{name}");
+            assert_eq!(exceptions.treatment_of_name(name), treatment, "{name}");
         }
         assert!(exceptions.has_domains() && !Exceptions::default().has_domains());
         let networks = Exceptions::new(all(&["10.0.0.0/8"]), all(&["192.0.2.0/24"]));

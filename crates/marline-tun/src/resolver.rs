@@ -67,7 +67,7 @@ impl Resolvers {
 pub(crate) fn host_resolvers(gateway: IpAddr) -> Vec<SocketAddr> {
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
     let usable = |text: &str| -> Vec<SocketAddr> {
-        let network = resolv_conf::of_network(text);
+        let network = resolv_conf::network_text(text);
         resolv_conf::resolvers(&network)
             .filter_map(on_network)
             .filter(|resolver| resolver.ip() != gateway)
@@ -100,9 +100,9 @@ fn interface_index(name: &str) -> Option<u32> {
 /// # Errors
 /// There is none, or only this machine can reach it: the error describes what to do.
 pub fn first_of_host() -> anyhow::Result<SocketAddr> {
-    let first = of_host(&resolv_conf::of_network(&crate::inside::host_resolv_conf()?));
+    let first = host_resolver(&resolv_conf::network_text(&crate::inside::host_resolv_conf()?));
     // A local resolver that lists its upstream resolvers.
-    let behind = || of_host(&std::fs::read_to_string(RESOLVED).ok()?).ok();
+    let behind = || host_resolver(&std::fs::read_to_string(RESOLVED).ok()?).ok();
     first.or_else(|error| behind().ok_or(error))
 }
 
@@ -110,7 +110,7 @@ pub fn first_of_host() -> anyhow::Result<SocketAddr> {
 ///
 /// # Errors
 /// There is none, or only this machine can reach it.
-fn of_host(text: &str) -> anyhow::Result<SocketAddr> {
+fn host_resolver(text: &str) -> anyhow::Result<SocketAddr> {
     let Some(word) = resolv_conf::resolvers(text).next() else {
         bail!("no resolver in /etc/resolv.conf: give one with --dns ADDRESS");
     };
@@ -185,12 +185,12 @@ mod tests {
     #[test]
     fn the_hosts_first_resolver_counts_unless_only_the_host_reaches_it() {
         let text = "# comment\n; another\nnameserverx 9.9.9.9\n nameserver\t192.0.2.1 # first\nnameserver 192.0.2.2";
-        assert_eq!(of_host(text).unwrap().to_string(), "192.0.2.1:53");
+        assert_eq!(host_resolver(text).unwrap().to_string(), "192.0.2.1:53");
         for local in ["127.0.0.53", "::1", "169.254.1.1", "fe80::1", "fe80::1%eth0"] {
-            let error = of_host(&format!("nameserver {local}")).unwrap_err().to_string();
+            let error = host_resolver(&format!("nameserver {local}")).unwrap_err().to_string();
             assert!(error.contains("--dns") && error.contains(local), "{error}");
         }
-        assert!(of_host("search example.org").unwrap_err().to_string().contains("--dns"));
+        assert!(host_resolver("search example.org").unwrap_err().to_string().contains("--dns"));
     }
 
     #[test]

@@ -18,7 +18,7 @@ impl Transport for ProgramStream {
     }
 
     fn peer_state(&self) -> PeerState {
-        self.0.info().map(|info| PeerState::of_multipath(&info)).unwrap_or_default()
+        self.0.info().map(|info| PeerState::from_connection(&info)).unwrap_or_default()
     }
 }
 

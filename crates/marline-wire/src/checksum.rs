@@ -113,7 +113,7 @@ impl Checksum {
         !self.sum16()
     }
 
-    /// Whether the sum of bytes that include their checksum field is valid.
+    /// Returns true if the sum of bytes that include their checksum field is valid.
     #[must_use]
     pub const fn is_valid(self) -> bool {
         self.finish() == 0
@@ -206,7 +206,7 @@ pub fn tcp_checksum(addresses: Option<(IpAddr, IpAddr)>, segment: &[u8]) -> u16 
     sum.finish()
 }
 
-/// Whether the checksum field of `segment` is correct.
+/// Returns true if the checksum field of `segment` is correct.
 #[must_use]
 pub fn verify_tcp_checksum(addresses: Option<(IpAddr, IpAddr)>, segment: &[u8]) -> bool {
     let mut sum = tcp_pseudo_header(addresses, segment.len());

@@ -47,13 +47,13 @@ impl FastOpenOption {
         FastOpenOption { experimental, ..self }
     }
 
-    /// Whether it has the experimental form.
+    /// Returns true if it has the experimental form.
     #[must_use]
     pub const fn is_experimental(&self) -> bool {
         self.experimental
     }
 
-    /// Whether it requests a cookie.
+    /// Returns true if it requests a cookie.
     #[must_use]
     pub const fn is_request(&self) -> bool {
         self.len == 0
@@ -71,7 +71,7 @@ impl FastOpenOption {
         self.bare_len().next_multiple_of(4)
     }
 
-    /// Whether it fits into a header together with these options.
+    /// Returns true if it fits into a header together with these options.
     #[must_use]
     pub const fn fits_with(&self, options: &TcpOptions) -> bool {
         options.encoded_len() + self.encoded_len() <= MAX_OPTIONS

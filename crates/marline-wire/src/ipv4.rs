@@ -76,7 +76,7 @@ impl Ipv4Header {
         })
     }
 
-    /// Whether the packet is a fragment.
+    /// Returns true if the packet is a fragment.
     #[must_use]
     pub const fn is_fragment(&self) -> bool {
         self.more_fragments || self.fragment_offset != 0

@@ -52,7 +52,7 @@ impl Prefix64 {
 
     /// The prefix of a network whose resolver returned this address for `ipv4only.arpa` (RFC 7050, 3).
     #[must_use]
-    pub fn of_well_known_name(answer: Ipv6Addr) -> Option<Prefix64> {
+    pub fn from_well_known_name(answer: Ipv6Addr) -> Option<Prefix64> {
         let prefixes = LENGTHS.iter().filter_map(|len| Prefix64::new(answer, *len));
         let fits = |prefix: &Prefix64| {
             prefix.extract(answer).is_some_and(|embedded| WELL_KNOWN.contains(&embedded))
@@ -183,11 +183,11 @@ mod tests {
             let prefix: Prefix64 = prefix.parse().unwrap();
             for ipv4 in WELL_KNOWN {
                 let answer = prefix.embed(ipv4);
-                assert_eq!(Prefix64::of_well_known_name(answer), Some(prefix), "{answer}");
+                assert_eq!(Prefix64::from_well_known_name(answer), Some(prefix), "{answer}");
             }
         }
         let native = "2001:db8::1".parse().unwrap();
-        assert_eq!(Prefix64::of_well_known_name(native), None);
+        assert_eq!(Prefix64::from_well_known_name(native), None);
     }
 
     #[test]

@@ -40,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn unwrapping_follows_the_neighbour_across_the_wrap() {
+    fn unwrapping_follows_the_neighbor_across_the_wrap() {
         let origin = SeqNum(0xffff_fff0);
         assert_eq!(SeqNum(0x10).unwrap_near(origin, 0), Some(0x20));
         let near = 5 * (1 << 32) + 7;

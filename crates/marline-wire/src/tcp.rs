@@ -29,13 +29,13 @@ impl TcpFlags {
     /// Congestion window reduced (RFC 3168).
     pub const CWR: TcpFlags = TcpFlags(0x80);
 
-    /// Whether all bits of `other` are set.
+    /// Returns true if all bits of `other` are set.
     #[must_use]
     pub const fn contains(self, other: TcpFlags) -> bool {
         self.0 & other.0 == other.0
     }
 
-    /// Whether any bit of `other` is set.
+    /// Returns true if any bit of `other` is set.
     #[must_use]
     pub const fn intersects(self, other: TcpFlags) -> bool {
         self.0 & other.0 != 0

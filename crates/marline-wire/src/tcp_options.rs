@@ -96,7 +96,7 @@ pub struct TcpOptions {
 }
 
 impl SackBlocks {
-    /// Whether there are no options.
+    /// Returns true if there are no options.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.len == 0
@@ -148,7 +148,7 @@ impl TcpOptions {
         dss + self.mptcp.encoded_len()
     }
 
-    /// Whether the options fit a TCP header.
+    /// Returns true if the options fit a TCP header.
     #[must_use]
     pub const fn fits_header(&self) -> bool {
         self.unpadded_len() <= MAX_OPTIONS
@@ -160,7 +160,7 @@ impl TcpOptions {
         MAX_OPTIONS.saturating_sub(self.unpadded_len())
     }
 
-    /// Whether there is any MPTCP option, even a malformed one.
+    /// Returns true if there is any MPTCP option, even a malformed one.
     #[must_use]
     pub const fn has_mptcp(&self) -> bool {
         self.dss.is_some() || !self.mptcp.is_empty() || self.mptcp.malformed

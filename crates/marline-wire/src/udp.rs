@@ -80,8 +80,8 @@ pub fn fill_udp_checksum(src: IpAddr, dst: IpAddr, datagram: &mut [u8]) {
     datagram[CHECKSUM_AT..UDP_HEADER_LEN].copy_from_slice(&u16::to_be_bytes(checksum));
 }
 
-/// Whether the checksum of a datagram is correct, or absent where that is allowed (IPv4). `datagram` must end where its
-/// length field states.
+/// Returns true if the checksum of a datagram is correct, or absent where that is allowed (IPv4). `datagram` must end
+/// where its length field states.
 #[must_use]
 pub fn verify_udp_checksum(src: IpAddr, dst: IpAddr, datagram: &[u8]) -> bool {
     match datagram.get(CHECKSUM_AT..UDP_HEADER_LEN) {

@@ -271,7 +271,7 @@ impl Client {
         };
         *lock(&self.inner.winner) = Some(ends);
         // A path may have only the other family, now or later.
-        if let Some(other) = lock(&self.inner.paths).of_other_family(servers, ends.1) {
+        if let Some(other) = lock(&self.inner.paths).other_family_server(servers, ends.1) {
             let id = stream.id();
             shard.with_endpoint(|endpoint, now| endpoint.add_remote_address(now, id, other));
         }

@@ -171,7 +171,7 @@ impl PathTable {
         for entry in &mut self.entries {
             let found = entry.spec.resolve(interfaces).map_err(|error| error.to_string());
             let down = |end: &LocalEnd| {
-                interfaces.by_name(&end.interface.0).is_none_or(|i| !i.up && !i.loopback)
+                interfaces.find_by_name(&end.interface.0).is_none_or(|i| !i.up && !i.loopback)
             };
             entry.set_lookup_result(found.and_then(|ends| match ends.iter().all(down) {
                 true => Err("the interface is down".to_owned()),
@@ -184,7 +184,7 @@ impl PathTable {
     /// that were changed by hand are kept, so that the change still applies if the interface returns.
     fn drop_vanished_paths(&mut self, interfaces: &Interfaces) {
         let is_gone = |entry: &Entry| match &entry.spec.local {
-            LocalSpec::Interface(name) => interfaces.by_name(name).is_none(),
+            LocalSpec::Interface(name) => interfaces.find_by_name(name).is_none(),
             LocalSpec::Address(_) => false,
         };
         let kept = self.entries.iter().filter(|entry| is_gone(entry) && entry.is_changed()).count();
@@ -325,7 +325,7 @@ impl PathTable {
     }
 
     /// Returns the first server address whose family differs from the reached one.
-    pub(crate) fn of_other_family(
+    pub(crate) fn other_family_server(
         &self,
         servers: &[SocketAddr],
         reached: SocketAddr,
@@ -470,7 +470,7 @@ impl PathTable {
 /// Reason why the interface of a former path is not a path now.
 fn missing_path_reason(entry: &Entry, interfaces: &Interfaces) -> &'static str {
     let interface = match &entry.spec.local {
-        LocalSpec::Interface(name) => interfaces.by_name(name),
+        LocalSpec::Interface(name) => interfaces.find_by_name(name),
         LocalSpec::Address(_) => None,
     };
     match interface {

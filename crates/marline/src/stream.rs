@@ -86,7 +86,7 @@ impl Stream {
 
     /// Records that the peer is authenticated: after its last path ends, the connection waits for it as long as
     /// configured, instead of the shorter time for unknown peers ([`Linger::stranger`](crate::config::Linger)).
-    pub fn know_peer(&self) {
+    pub fn mark_authenticated(&self) {
         self.inner.command(|endpoint, now, id| endpoint.set(now, id, SocketOption::KnownPeer));
     }
 

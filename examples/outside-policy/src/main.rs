@@ -1,4 +1,4 @@
-//! Marline's lab with a policy of one's own: `mylab run`, `mylab sweep`.
+//! Marline's lab with your own policy: `mylab run`, `mylab sweep`.
 
 fn main() -> std::process::ExitCode {
     let mut registry = marline_cli::registry();

@@ -1,4 +1,4 @@
-//! Marline's program with a policy of one's own: `mymarline client`, `mymarline policies`.
+//! Marline's program with your own policy: `mymarline client`, `mymarline policies`.
 
 fn main() -> std::process::ExitCode {
     let mut registry = marline_cli::registry();

@@ -14,7 +14,7 @@ use marline_time::SeedTree;
 const PAYLOAD: usize = 1_400;
 
 fn main() -> io::Result<()> {
-    println!("one-way delay error: measured minus delay and serialisation, {PAYLOAD} B datagrams");
+    println!("one-way delay error: measured minus delay and serialization, {PAYLOAD} B datagrams");
     for (spec, packets, gap_us) in [
         ("rate=100M,delay=10ms", 4_000, 500),
         ("rate=20M,delay=10ms", 2_000, 1_000),

@@ -34,7 +34,7 @@ fn main() -> io::Result<()> {
     let scale = if quick { 4 } else { 1 };
     keep_to_processors()?;
     println!("links, senders and receivers on {PROCESSORS} processors");
-    println!("one-way delay error: measured minus delay and serialisation, {PAYLOAD} B datagrams");
+    println!("one-way delay error: measured minus delay and serialization, {PAYLOAD} B datagrams");
     for (spec, packets, gap_us) in [
         ("rate=100M,delay=10ms", 8_000, 500),
         ("rate=20M,delay=10ms", 4_000, 1_000),

@@ -123,7 +123,7 @@ fn without_the_mechanisms_the_fast_path_waits_for_the_slow_one() {
 
 #[test]
 fn the_segment_at_the_trailing_edge_is_repeated_once_when_the_window_is_full() {
-    let all = sent(&flood(bare("+orp,penalise=off"), 2_000));
+    let all = sent(&flood(bare("+orp,penalize=off"), 2_000));
     // A segment within a run is 20 bytes longer than its repetition, which has a mapping: those bytes follow
     // separately.
     let is_whole = |s: &&Sent| s.is_repeat() && s.end - s.start > 20;
@@ -141,7 +141,7 @@ fn the_segment_at_the_trailing_edge_is_repeated_once_when_the_window_is_full() {
 
 #[test]
 fn the_blocking_segment_is_repeated_once_the_window_is_full() {
-    let all = sent(&flood(bare("+orp,penalise=off"), 400));
+    let all = sent(&flood(bare("+orp,penalize=off"), 400));
     let repeat = all.iter().position(|s| s.is_repeat()).expect("a repeat");
     let before = &all[..repeat];
     let blocked = before.iter().rfind(|s| s.next + MSS <= s.una + WINDOW).expect("new data");
@@ -152,7 +152,7 @@ fn the_blocking_segment_is_repeated_once_the_window_is_full() {
 
 #[test]
 fn wide_goes_on_with_all_that_the_slow_path_holds() {
-    let all = sent(&flood(bare("+orp,retransmit=wide,penalise=off"), 400));
+    let all = sent(&flood(bare("+orp,retransmit=wide,penalize=off"), 400));
     // The first time at which WiFi has room for more than one segment.
     let together = |pair: &[Sent]| pair.iter().all(Sent::is_repeat) && pair[0].at == pair[1].at;
     let first = all.windows(2).position(together).expect("WiFi has room for several");
@@ -188,14 +188,14 @@ fn penalties(wrapper: &str) -> Vec<u64> {
 }
 
 #[test]
-fn the_later_kernel_penalises_once_per_round_trip_of_the_fast_path_and_2012_of_the_slow_one() {
-    let none = penalties("+orp,penalise=off");
+fn the_later_kernel_penalizes_once_per_round_trip_of_the_fast_path_and_2012_of_the_slow_one() {
+    let none = penalties("+orp,penalize=off");
     assert!(none.is_empty(), "nothing else cuts the window here: {none:?}");
     let gaps = |cuts: &[u64]| -> Vec<u64> { cuts.windows(2).map(|w| w[1] - w[0]).collect() };
-    let later = penalties("+orp,penalise=kernel");
+    let later = penalties("+orp,penalize=kernel");
     assert!(later.len() >= 3 && gaps(&later).iter().all(|gap| *gap >= 19), "{later:?}");
     assert!(gaps(&later).iter().any(|gap| *gap < 190), "within one of the slow path's: {later:?}");
-    let first = penalties("+orp,penalise=paper");
+    let first = penalties("+orp,penalize=paper");
     assert!(first.len() >= 2 && gaps(&first).iter().all(|gap| *gap >= 190), "{first:?}");
 }
 

@@ -3,7 +3,7 @@
 
 mod handover;
 pub(crate) mod loads;
-mod neighbours;
+mod neighbors;
 mod peers;
 mod phone_scenario;
 mod published;
@@ -44,7 +44,7 @@ impl Paper for MultiMob {
         handover::reproduce(context, &file, &mut all)?;
         unhelpful::reproduce(context, &file, &mut all)?;
         push::reproduce(context, &file, &mut all)?;
-        neighbours::reproduce(context, &mut all)?;
+        neighbors::reproduce(context, &mut all)?;
         peers::reproduce(context, &mut all)?;
         Ok(all)
     }

@@ -59,7 +59,7 @@ const NOTES: [&str; 3] = [
     "The ratio to bound says little here: the bound is that of a block that finds nothing \
      queued before it, and a full send buffer is what is measured. With jitter that is cut at 0 some \
      packet of 3G takes no time at all, and the bound believes in luck.",
-    "A send buffer that is always full holds its size over the goodput: whoever is slower here has \
+    "A send buffer that is always full holds its size over the goodput: a slower variant has \
      less throughput. That no M is slower than WiFi and yet gains throughput cannot both be so.",
 ];
 

@@ -83,7 +83,7 @@ impl Environments {
         self.paths
     }
 
-    /// Begins runs anew, those that have a seed, and writes what is seen of them.
+    /// Restarts the runs that have a seed, and writes what is seen of them.
     fn reset(
         &self,
         py: Python<'_>,
@@ -103,7 +103,7 @@ impl Environments {
 
     /// Goes on by a step. `actions`: of each run a weight for each path, and for each whether copies go on it: above
     /// 0.5. Written are what is seen, the rewards, whether runs are over (by their end, by time), and for each run how
-    /// many messages came and the sum of their latencies, s. A run that was over before begins anew instead if
+    /// many messages came and the sum of their latencies, s. A run that was over before restarts instead if
     /// `renew`. Returns the latencies, s, of each run.
     #[expect(
         clippy::too_many_arguments,

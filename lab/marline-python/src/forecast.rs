@@ -73,7 +73,7 @@ impl Forecast {
     }
 
     fn chance_later(&self, than_us: f64) -> f32 {
-        self.core.chance_later(duration(than_us))
+        self.core.late_probability(duration(than_us))
     }
 
     fn risk(&self, within_us: f64) -> f32 {

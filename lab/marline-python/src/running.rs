@@ -24,7 +24,7 @@ struct SharedState {
     outputs: Outputs,
     at_once: usize,
     next: AtomicUsize,
-    cancelled: Arc<AtomicBool>,
+    canceled: Arc<AtomicBool>,
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -50,7 +50,7 @@ struct State {
     failure: Option<PyErr>,
 }
 
-/// A handle to runs under way. Whoever drops it cancels them.
+/// A handle to runs under way. Dropping it cancels them.
 #[pyclass(frozen, module = "marline._native")]
 pub(crate) struct Running {
     shared: Arc<SharedState>,
@@ -73,7 +73,7 @@ impl Running {
             outputs,
             at_once: threads,
             next: AtomicUsize::new(0),
-            cancelled: Arc::default(),
+            canceled: Arc::default(),
             state: Mutex::new(state),
             changed: Condvar::new(),
         });
@@ -92,7 +92,7 @@ impl SharedState {
 
     fn run_jobs(&self) {
         // The order in which jobs are taken needs no other memory to be visible.
-        while !self.cancelled.load(Ordering::Relaxed)
+        while !self.canceled.load(Ordering::Relaxed)
             && let at = self.next.fetch_add(1, Ordering::Relaxed)
             && let Some(job) = self.jobs.get(at)
         {
@@ -107,7 +107,7 @@ impl SharedState {
                     state.done += 1;
                 }
                 Err(failure) => {
-                    self.cancelled.store(true, Ordering::Relaxed);
+                    self.canceled.store(true, Ordering::Relaxed);
                     state.failure.get_or_insert(failure);
                 }
             }
@@ -116,7 +116,7 @@ impl SharedState {
         }
         // Files are written when all runs are made, by the thread that is the last.
         let last = self.lock().threads == 1;
-        if last && !self.cancelled.load(Ordering::Relaxed) {
+        if last && !self.canceled.load(Ordering::Relaxed) {
             let written = policies::with_registry(&self.registry, || self.write_files());
             let mut state = self.lock();
             match written {
@@ -132,7 +132,7 @@ impl SharedState {
 
     /// Captures and traces, as the program writes them; what there was no room for.
     fn write_files(&self) -> anyhow::Result<Vec<String>> {
-        let go_on = || !self.cancelled.load(Ordering::Relaxed);
+        let go_on = || !self.canceled.load(Ordering::Relaxed);
         let mut cut = Vec::new();
         if let Some(directory) = &self.outputs.pcap {
             let captures = Captures { jobs: self.at_once, max_bytes: Captures::MAX_BYTES };
@@ -151,8 +151,8 @@ impl SharedState {
             return Ok(());
         }
         let RunResult { record, .. } = self.guarded(job)?;
-        // Of a run that was cancelled policies in Python saw a part only.
-        if self.cancelled.load(Ordering::Relaxed) {
+        // Of a run that was canceled policies in Python saw a part only.
+        if self.canceled.load(Ordering::Relaxed) {
             return Ok(());
         }
         store.save(job, &record).map_err(|error| PyOSError::new_err(format!("{error:#}")))
@@ -160,7 +160,7 @@ impl SharedState {
 
     /// One run, or what a policy raised in it.
     fn guarded(&self, job: &Job) -> PyResult<RunResult> {
-        let (made, failure) = guard::run(&self.cancelled, || self.make(job));
+        let (made, failure) = guard::run(&self.canceled, || self.make(job));
         failure.map_or(Ok(made), Err)
     }
 
@@ -212,7 +212,7 @@ impl Running {
 
     /// No further run begins; those under way end by themselves.
     fn cancel(&self) {
-        self.shared.cancelled.store(true, Ordering::Relaxed);
+        self.shared.canceled.store(true, Ordering::Relaxed);
     }
 
     /// What files had no room for, a line each.

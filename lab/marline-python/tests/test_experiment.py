@@ -212,7 +212,7 @@ class Experiments(unittest.TestCase):
         finally:
             over.set()
             other.join()
-        # Whoever holds the interpreter's lock while it waits for runs does so for a tenth of a second at a time.
+        # A thread that waits for runs holds the interpreter's lock for a tenth of a second at a time.
         self.assertGreater(turns[0], 30 * (time.monotonic() - begun))
 
     def test_ctrl_c_ends_it_at_once(self) -> None:
@@ -228,7 +228,7 @@ class Experiments(unittest.TestCase):
                 print("ended", flush=True)
         """
         command = [sys.executable, "-c", textwrap.dedent(program)]
-        # Whoever started these tests may ignore the signal, as a shell's background jobs do.
+        # The parent of these tests may ignore the signal, as a shell's background jobs do.
         heeds = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, preexec_fn=heeds) as child:
             assert child.stdout is not None

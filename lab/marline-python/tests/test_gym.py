@@ -117,7 +117,7 @@ class Environments(unittest.TestCase):
         self.assertLess(each, 2.6e6)
         self.assertEqual(len(set(env.digests)), count)
 
-    def test_a_vector_begins_anew_by_itself_and_a_single_one_does_not(self) -> None:
+    def test_a_vector_restarts_by_itself_and_a_single_one_does_not(self) -> None:
         vector = marline.gym.MarlineVectorEnv(EXPERIMENT, 2)
         vector.reset(seed=1)
         everything = np.ones((2, 2), np.float32)
@@ -135,7 +135,7 @@ class Environments(unittest.TestCase):
         with self.assertRaisesRegex(RuntimeError, "reset the environment"):
             single.step(np.ones(2, np.float32))
 
-    def test_what_can_not_be_learnt_from_is_refused(self) -> None:
+    def test_what_can_not_be_learned_from_is_refused(self) -> None:
         exchange = marline.Experiment(paths=PATHS, workload={"kind": "exchange", "bytes": "1MB"})
         with self.assertRaisesRegex(marline.ExperimentError, "an exchange has no messages"):
             marline.gym.MarlineEnv(exchange)

@@ -134,7 +134,7 @@ pub const SCHEMA: &[EventKind] = &[
                 "`new`: data for the first time; `copy`: data that another subflow carries, by the \
                  scheduler's decision; `reinjection`: data of a subflow in trouble; `retransmission`: data that this \
                  subflow lost; `probe`: its last data again (tail loss probe); `repair`: a sum of data; `handshake`, \
-                 `ack`, `ask` (empty, requests an answer), `data_fin`, `fin`, `reset`",
+                 `ack`, `ack_request` (empty, requests an answer), `data_fin`, `fin`, `reset`",
             ),
             maybe(
                 "cause",

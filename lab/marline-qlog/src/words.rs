@@ -14,7 +14,7 @@ pub(crate) const fn purpose(purpose: Purpose) -> &'static str {
         Purpose::Repair => "repair",
         Purpose::Handshake => "handshake",
         Purpose::Ack => "ack",
-        Purpose::Ask => "ask",
+        Purpose::AckRequest => "ack_request",
         Purpose::DataFin => "data_fin",
         Purpose::Fin => "fin",
         Purpose::Reset => "reset",

@@ -133,7 +133,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_dynamic_program_is_recognised() {
+    fn a_dynamic_program_is_recognized() {
         let this = std::env::current_exe().expect("a test is a program");
         let bytes = fs::read(this).expect("readable");
         let dynamic = cfg!(not(target_feature = "crt-static"));

@@ -61,7 +61,7 @@ fn copied(found: &mut Found<'_>, least: u64) {
 
 pub(super) fn cases() -> Vec<Special> {
     let variant = |scheduler: &str| Variant::new("system").scheduler(scheduler);
-    let orp = variant("lowest-rtt+orp,retransmit=paper,penalise=paper");
+    let orp = variant("lowest-rtt+orp,retransmit=paper,penalize=paper");
     let tlp = variant("lowest-rtt+tlp-mp");
     let tlp_std = variant("lowest-rtt+tlp-std");
     let redundant = variant("redundant");

@@ -45,7 +45,7 @@ impl Finding {
             Err(_) => rule == PANICKED,
         };
         if !is_found(&self.script) {
-            self.complaint.details.push_str(" (not in a world of its own)");
+            self.complaint.details.push_str(" (not reproduced in a separate world)");
             return;
         }
         while let Some((_, shorter)) = self.script.split_last().filter(|(_, s)| is_found(s)) {

@@ -258,7 +258,7 @@ fn all_cases() -> Vec<Case> {
 }
 
 #[test]
-fn tshark_recognises_every_option() {
+fn tshark_recognizes_every_option() {
     let Some(program) = need::program("tshark") else { return };
     let cases = all_cases();
     let mut fields: Vec<&str> = cases.iter().flat_map(|c| c.expected.iter().map(|e| e.0)).collect();

@@ -225,16 +225,16 @@ impl Bbr {
 
     fn set_pace(&mut self, srtt: Option<Duration>) {
         let bits = self.rate.get().bits_per_s() as f64 * self.state.pacing_gain() * PACING_MARGIN;
-        let modelled = Rate::from_bits_per_s(bits as u64);
+        let modeled = Rate::from_bits_per_s(bits as u64);
         if self.pipe.is_full() {
-            self.pace = Some(modelled);
+            self.pace = Some(modeled);
             return;
         }
         // Until the rate is known, samples are too small rather than too large (for a one-byte greeting, one byte per
         // RTT). So the pacing rate is at least that of the initial window, and only rises.
         let Some(srtt) = srtt.filter(|srtt| !srtt.is_zero()) else { return };
         let first = Rate::over((self.initial_window as f64 * STARTUP_GAIN) as u64, srtt);
-        self.pace = Some(self.pace.unwrap_or(first).max(modelled));
+        self.pace = Some(self.pace.unwrap_or(first).max(modeled));
     }
 
     fn set_window(&mut self, ack: &AckSample) {

@@ -69,7 +69,7 @@ const RATE_GAIN: f64 = 1.0 / 8.0;
 /// The maximum of bytes in flight covers one to two of these spans.
 const PIPE_SPAN: Duration = Duration::from_secs(15);
 
-/// Whether the losses of the current episode count as congestion.
+/// True if the losses of the current episode count as congestion.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 enum Episode {
     /// There is no episode.
@@ -104,7 +104,7 @@ pub struct CubicWestwood {
     last_ack: Instant,
     /// Detection of subflows behind the same bottleneck; `None` until it is first requested.
     shared: Option<Box<SharedBottleneck>>,
-    /// Whether the next ACK should bring the views of all subflows.
+    /// True if the next ACK should bring the views of all subflows.
     looks: bool,
     next_look: Instant,
 }
@@ -133,19 +133,20 @@ impl CubicWestwood {
         }
     }
 
-    /// Whether a loss now counts as congestion.
+    /// Returns true if a loss now counts as congestion.
     fn is_congested(&self) -> bool {
         self.min_rtt.is_zero()
             || self.lost > MAX_LOSS
             || (self.queues() && self.exceeds_path_capacity())
     }
 
-    /// Whether packets wait in a queue on the path.
+    /// Returns true if packets wait in a queue on the path.
     fn queues(&self) -> bool {
         self.srtt > self.min_rtt + (self.min_rtt / QUEUE_SHARE).max(MIN_QUEUE_DELAY)
     }
 
-    /// Whether more is in flight than fits on the path without a queue, at the largest rate of the last round trips.
+    /// Returns true if more is in flight than fits on the path without a queue, at the largest rate of the last round
+    /// trips.
     fn exceeds_path_capacity(&self) -> bool {
         let fits = self.fastest.get().bytes_in(self.min_rtt + self.min_rtt / QUEUE_SHARE);
         self.in_flight > fits

@@ -130,13 +130,13 @@ impl Window {
         self.cwnd = bytes.max(self.mss);
     }
 
-    /// Whether the window is below ssthresh.
+    /// Returns true if the window is below ssthresh.
     #[must_use]
     pub fn in_slow_start(&self) -> bool {
         self.cwnd < self.ssthresh
     }
 
-    /// Whether the window limits the sender, so that it may grow.
+    /// Returns true if the window limits the sender, so that it may grow.
     #[must_use]
     pub fn is_limit(&self, ack: &AckSample) -> bool {
         ack.cwnd_limited || (self.in_slow_start() && 2.0 * ack.prior_in_flight as f64 > self.cwnd)
@@ -205,7 +205,7 @@ impl Window {
                 self.in_episode = false;
                 Change::None
             }
-            CongestionSignal::Penalty(penalty) => self.penalise(penalty),
+            CongestionSignal::Penalty(penalty) => self.penalize(penalty),
             CongestionSignal::Idle => self.restart(),
         }
     }
@@ -242,7 +242,7 @@ impl Window {
     }
 
     /// Has no effect during a loss episode.
-    fn penalise(&mut self, penalty: Penalty) -> Change {
+    fn penalize(&mut self, penalty: Penalty) -> Change {
         if self.in_episode {
             return Change::None;
         }

@@ -50,12 +50,12 @@ const MIN_RELATIVE_GAIN: f32 = 0.15;
 const MIN_TIME_GAIN: Duration = Duration::from_millis(3);
 /// A path that is metered, or whose radio is to sleep, is left alone for one that is later by no more than that.
 const MAX_EXTRA_DELAY: Duration = Duration::from_millis(100);
-/// A datagram that is lost counts as if it came so much later: a path that loses one in a hundred is left for one that
-/// loses none and is later by a hundredth of this.
+/// Delay that a lost datagram counts for: a path that loses one in a hundred is left for one that loses none and is
+/// later by a hundredth of this.
 const LOSS_PENALTY: Duration = Duration::from_secs(10);
-/// Before the first answer a path counts as if answers took so long.
+/// Assumed answer time of a path before its first answer.
 const UNKNOWN: Duration = Duration::from_millis(400);
-/// Signs of trouble last for so long.
+/// Time for which a sign of trouble counts.
 const TROUBLE_DURATION: Duration = Duration::from_millis(1_500);
 /// Round trips vary much if their variation is this share of them.
 const RTT_VARIATION_DIVISOR: u32 = 4;
@@ -77,7 +77,7 @@ const MIN_COPY_CHANCE: f32 = 0.02;
 const MIN_BULK_SPEEDUP: f64 = 1.5;
 const IMMEDIATE_BULK_SPEEDUP: f64 = 2.5;
 const MIN_BULK_STAY: Duration = Duration::from_secs(5);
-/// It waits for so long for a path that has fallen silent.
+/// Time for which it waits for a path that has fallen silent.
 const MAX_BULK_WAIT: Duration = Duration::from_secs(1);
 /// How often a path that carries nothing is asked, for its round trip and for its rate.
 const EXPLORE_INTERVAL: Duration = Duration::from_millis(500);
@@ -132,7 +132,7 @@ impl Auto {
             FlowClass::Steady if trouble || !main.losses_known => spent < TROUBLE_COPY_LIMIT,
             FlowClass::Steady => {
                 spent < CALM_COPY_LIMIT
-                    && chance_first(other, main, flow) > MIN_COPY_CHANCE + spent * spent
+                    && first_probability(other, main, flow) > MIN_COPY_CHANCE + spent * spent
             }
         };
         wanted.then_some(other.id)
@@ -260,11 +260,11 @@ fn uses_group_repair(
 }
 
 /// How likely it is that the answer to a copy on `other` comes first.
-fn chance_first(other: &DatagramPathView, main: &DatagramPathView, flow: &FlowView) -> f32 {
+fn first_probability(other: &DatagramPathView, main: &DatagramPathView, flow: &FlowView) -> f32 {
     let ahead = other.bytes_queued + u64::from(flow.bytes);
     let Some(then) = other.forecast.answer_after(ahead, Quantile::P50) else { return 1.0 };
     let own = main.forecast.queued() + main.forecast.transit_time(main.bytes_queued);
-    main.forecast.chance_later(then.saturating_sub(own))
+    main.forecast.late_probability(then.saturating_sub(own))
 }
 
 /// Where bulk is delivered fastest, by what is known.

@@ -6,7 +6,7 @@
 
 use marline_policy::{DatagramContext, DatagramPathView, PathId};
 
-/// Whether its use costs more than time: money, or the sleep of a radio.
+/// Returns true if its use costs more than time: money, or the sleep of a radio.
 pub(super) const fn is_costly(path: &DatagramPathView) -> bool {
     path.metered || path.radio
 }

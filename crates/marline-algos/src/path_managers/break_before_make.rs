@@ -60,7 +60,7 @@ pub struct BreakBeforeMakeConfig {
     pub settle: Duration,
     /// Time for which backup subflows must have carried nothing new before they are closed.
     pub quiet: Duration,
-    /// Whether backup subflows are closed when they are no longer needed.
+    /// True if backup subflows are closed when they are no longer needed.
     pub closes: bool,
 }
 
@@ -189,7 +189,7 @@ impl BreakBeforeMake {
         self.trouble_since.get_or_insert(begun);
     }
 
-    /// Whether a backup subflow is needed now. If it may be needed later, sets the timer.
+    /// Returns true if a backup subflow is needed now. If it may be needed later, sets the timer.
     fn is_due(&mut self, cx: &PathContext<'_>, primary: &Tally, address_lost: bool) -> bool {
         let hopeless = primary.established > 0 && primary.out == primary.established;
         let gone = primary.established == 0 && (cx.data_waits || address_lost);
@@ -305,7 +305,7 @@ fn backup_of<'a>(path: &SubflowPath, cx: &PathContext<'a>) -> Option<&'a LocalAd
     cx.local.iter().find(|local| starts_at(path, local)).filter(|local| local.backup)
 }
 
-/// Whether a subflow starts at an address without the backup flag.
+/// Returns true if a subflow starts at an address without the backup flag.
 fn is_primary(view: &SubflowView, cx: &PathContext<'_>) -> bool {
     let path = cx.paths.iter().find(|path| path.id == view.id);
     path.is_none_or(|path| backup_of(path, cx).is_none())

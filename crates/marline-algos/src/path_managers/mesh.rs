@@ -133,7 +133,7 @@ impl Mesh {
         }
     }
 
-    /// Whether joins are possible.
+    /// Returns true if joins are possible.
     pub(super) const fn is_established(&self) -> bool {
         self.established
     }
@@ -345,7 +345,7 @@ fn wanted_pairs<'a>(cx: &PathContext<'a>, stuck: SubflowSet) -> Vec<Wanted<'a>> 
     wanted
 }
 
-/// Whether two addresses are the IPv4 and the IPv6 address of one interface.
+/// Returns true if two addresses are the IPv4 and the IPv6 address of one interface.
 fn is_sibling(one: &LocalAddress, other: &LocalAddress) -> bool {
     one.link != 0 && one.link == other.link && one.address.is_ipv4() != other.address.is_ipv4()
 }
@@ -369,8 +369,8 @@ fn targets(local: &LocalAddress, cx: &PathContext<'_>) -> Vec<(AddressId, Socket
     }
 }
 
-/// Whether a subflow starts at a local address. The initial subflow has address id 0 whatever id the configuration
-/// gives its address, so addresses are compared as well.
+/// Returns true if a subflow starts at a local address. The initial subflow has address id 0 whatever id the
+/// configuration gives its address, so addresses are compared as well.
 #[must_use]
 pub fn starts_at(path: &SubflowPath, local: &LocalAddress) -> bool {
     path.local_id == local.id || same_host(path.local.ip(), local.address.ip())
@@ -380,12 +380,12 @@ fn same_host(a: IpAddr, b: IpAddr) -> bool {
     a == b && !a.is_unspecified()
 }
 
-/// Whether a subflow's end is this address; port 0 matches any port.
+/// Returns true if a subflow's end is this address; port 0 matches any port.
 fn is_end(end: SocketAddr, address: SocketAddr) -> bool {
     same_host(end.ip(), address.ip()) && (address.port() == 0 || address.port() == end.port())
 }
 
-/// Whether one subflow can replace another: a backup cannot replace a regular subflow.
+/// Returns true if one subflow can replace another: a backup cannot replace a regular subflow.
 fn can_replace_subflow(other: SubflowId, than: SubflowId, views: &[SubflowView]) -> bool {
     let view = |id| views.iter().find(|view| view.id == id);
     let (Some(other), Some(than)) = (view(other), view(than)) else { return true };

@@ -90,7 +90,7 @@ impl PtoFormula {
         }
     }
 
-    /// Whether an RTT sample must lie between two episodes (RFC 8985 section 7.3).
+    /// Returns true if an RTT sample must lie between two episodes (RFC 8985 section 7.3).
     const fn needs_fresh_rtt(self) -> bool {
         matches!(self, PtoFormula::Variation | PtoFormula::Rfc8985)
     }
@@ -283,7 +283,7 @@ impl Tlp {
         self.episode = None;
     }
 
-    /// Whether the timer has run out and a probe is due.
+    /// Returns true if the timer has run out and a probe is due.
     pub fn is_probe_due(&mut self, cx: &RecoveryContext<'_>) -> bool {
         if self.pto_at.is_none_or(|at| at > cx.now) {
             return false;

@@ -163,12 +163,12 @@ impl<'a> Parameters<'a> {
     /// A duration such as `200ms`; `0` needs no unit.
     pub fn duration(&mut self, key: &str, default: Duration) -> Duration {
         let expected = "a duration such as `200ms`";
-        self.custom(key, &spell_duration(default), expected, read_duration).unwrap_or(default)
+        self.custom(key, &format_duration(default), expected, read_duration).unwrap_or(default)
     }
 
     /// A duration such as `200ms`, or `off`.
     pub fn duration_or_off(&mut self, key: &str, default: Option<Duration>) -> Option<Duration> {
-        let text = default.map_or_else(|| "off".to_owned(), spell_duration);
+        let text = default.map_or_else(|| "off".to_owned(), format_duration);
         let read = |text: &str| match text {
             "off" => Some(None),
             text => read_duration(text).map(Some),
@@ -211,7 +211,7 @@ impl<'a> Parameters<'a> {
     pub fn bytes(&mut self, key: &str, default: u64) -> u64 {
         let read = |text: &str| read_scaled(text, &BYTE_UNITS).map(|bytes| bytes as u64);
         let expected = "a number of bytes such as `64kB` or `1500B`";
-        self.custom(key, &spell_bytes(default), expected, read).unwrap_or(default)
+        self.custom(key, &format_bytes(default), expected, read).unwrap_or(default)
     }
 
     /// Rejects a value that is valid by itself but does not fit the others.
@@ -282,7 +282,7 @@ fn read_duration(text: &str) -> Option<Duration> {
 }
 
 /// Formats a duration in the largest unit that leaves no fraction.
-fn spell_duration(duration: Duration) -> String {
+fn format_duration(duration: Duration) -> String {
     let nanos = duration.as_nanos();
     let units = [("s", 1_000_000_000), ("ms", 1_000_000), ("us", 1_000)];
     let fits = units.iter().find(|(_, scale)| nanos > 0 && nanos.is_multiple_of(*scale));
@@ -290,7 +290,7 @@ fn spell_duration(duration: Duration) -> String {
     if nanos == 0 { "0".to_owned() } else { format!("{}{unit}", nanos / scale) }
 }
 
-fn spell_bytes(bytes: u64) -> String {
+fn format_bytes(bytes: u64) -> String {
     let units = [("MB", 1_000_000), ("kB", 1_000)];
     let fits = units.iter().find(|(_, scale)| bytes > 0 && bytes.is_multiple_of(*scale));
     let (unit, scale) = fits.copied().unwrap_or(("B", 1));

@@ -3,7 +3,7 @@
 //! ```text
 //! min-rtt                                    a name
 //! blest,lambda=1.2,adapt=off                 with parameters
-//! min-rtt+orp,penalise=paper                 with a wrapper around it (schedulers, congestion control)
+//! min-rtt+orp,penalize=paper                 with a wrapper around it (schedulers, congestion control)
 //! ```
 //! Wrappers apply from left to right: the last one is the outermost. A spec contains no spaces, so that it is
 //! one word on a command line.
@@ -68,10 +68,10 @@ pub(super) fn parse(kind: PolicyKind, text: &str) -> Result<Vec<Part<'_>>, Polic
     if text.contains(char::is_whitespace) {
         return Err(wrong("spaces are not allowed"));
     }
-    text.split('+').map(|part| part_of(part).map_err(wrong)).collect()
+    text.split('+').map(|part| parse_part(part).map_err(wrong)).collect()
 }
 
-fn part_of(text: &str) -> Result<Part<'_>, &'static str> {
+fn parse_part(text: &str) -> Result<Part<'_>, &'static str> {
     let mut words = text.split(',');
     let name = words.next().unwrap_or_default();
     if name.contains('=') {

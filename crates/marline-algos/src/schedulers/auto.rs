@@ -264,7 +264,7 @@ impl Scheduler for Auto {
     ) {
         let before = out.len();
         self.on_event(event, cx, out);
-        reasons.extend(reasons::of_actions(event, &out[before..], &self.spending, cx));
+        reasons.extend(reasons::reason_of_actions(event, &out[before..], &self.spending, cx));
     }
 
     fn probe_patience(&self) -> Option<Duration> {

@@ -47,7 +47,7 @@ impl Class {
         })
     }
 
-    /// Whether the members are healthy.
+    /// Returns true if the members are healthy.
     #[must_use]
     pub const fn is_usable(self) -> bool {
         matches!(self, Class::Regular | Class::Backup)

@@ -49,7 +49,7 @@ pub struct CodedConfig {
     pub rate: f64,
     /// Maximum number of segments per repair, 1 to 45.
     pub window: u32,
-    /// Whether every burst gets at least one repair.
+    /// True if every burst gets at least one repair.
     pub every: bool,
     /// Behavior with peers that do not support repairs.
     pub without: WithoutRepairs,
@@ -163,7 +163,7 @@ impl Repairs {
     }
 }
 
-/// Whether there is only one path.
+/// Returns true if there is only one path.
 fn has_single_path(class: Class, cx: &SchedulerContext<'_>) -> bool {
     classes::members(cx.subflows, class).count() < 2
 }

@@ -40,7 +40,7 @@ pub trait CopyRule: Debug + Send {
         default_base()
     }
 
-    /// Whether the rule needs to see every segment. If so, new data is sent one segment at a time, and
+    /// Returns true if the rule needs to see every segment. If so, new data is sent one segment at a time, and
     /// [`on_new`](Self::on_new) is called for each.
     fn watches_segments(&self) -> bool {
         false
@@ -95,7 +95,7 @@ impl<R: CopyRule> Scheduler for CopyingScheduler<R> {
             if let Some(view) = cx.subflow(subflow) {
                 self.rule.on_new(view, range.start, cx);
             }
-            return decision.by_segment();
+            return decision.limited_to_segment();
         }
         let Some(class) = copying_class(cx.subflows) else { return decision };
         match self.rule.next_copy(class, cx) {
@@ -156,7 +156,7 @@ pub fn copying_class(subflows: &[SubflowView]) -> Option<Class> {
     matches!(class, Class::Regular | Class::Unreachable).then_some(class)
 }
 
-/// Whether all written data has been sent.
+/// Returns true if all written data has been sent.
 #[must_use]
 pub fn queue_is_empty(cx: &SchedulerContext<'_>) -> bool {
     cx.unsent.is_empty() && cx.unsent.start >= cx.written

@@ -55,7 +55,7 @@ pub struct MissedDeadlines {
 }
 
 impl MissedDeadlines {
-    /// Whether a copy that waits for an overdue answer still arrives in time on another path.
+    /// Returns true if a copy that waits for an overdue answer still arrives in time on another path.
     fn may_wait(&self, on: &SubflowView, cx: &SchedulerContext<'_>) -> bool {
         let Some(overdue) = overdue_after(on, self.deviations, cx) else { return false };
         let class = Class::from_view(on);
@@ -81,7 +81,7 @@ impl ImmediateCopyRule for MissedDeadlines {
         let bytes = cx.unsent.len().min(on.mss.into());
         let ahead = on.forecast.queued().saturating_add(on.forecast.transit_time(bytes));
         let answered = self.within.saturating_add(return_delay(on));
-        let late = on.forecast.chance_later(answered.saturating_sub(ahead));
+        let late = on.forecast.late_probability(answered.saturating_sub(ahead));
         f64::from(late) > self.risk
     }
 }

@@ -53,17 +53,18 @@ pub(super) fn arrival(view: &SubflowView, bytes: u64) -> Duration {
     arrival_by(view, bytes, Quantile::P90).unwrap_or(Duration::MAX)
 }
 
-/// Whether the answer to the oldest segment is later than 99 % of answers.
+/// Returns true if the answer to the oldest segment is later than 99 % of answers.
 pub(super) fn is_overdue(view: &SubflowView, now: Instant) -> bool {
     view.overdue_at.is_some_and(|at| at <= now)
 }
 
-/// Whether answers to data in flight open the window. A window closed by a loss opens when that is repaired.
+/// Returns true if answers to data in flight open the window. A window closed by a loss opens when that is repaired.
 pub(super) fn will_window_open(view: &SubflowView) -> bool {
     view.phase == Phase::Open && view.bytes_queued == 0
 }
 
-/// Whether the writer has more than is written now: writers are woken before the buffer is empty, and fill it again.
+/// Returns true if the writer has more than is written now: writers are woken before the buffer is empty, and fill it
+/// again.
 pub(super) fn expects_more_data(cx: &SchedulerContext<'_>) -> bool {
     cx.written.since(cx.data_una) >= cx.send_limit / 4 * 3
 }
@@ -74,7 +75,7 @@ fn rate(view: &SubflowView) -> Rate {
     view.delivery_rate.map_or(by_window, |measured| measured.min(by_window))
 }
 
-/// Whether data may wait for paths whose oldest answer is overdue.
+/// True if data may wait for paths whose oldest answer is overdue.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(super) enum Overdue {
     /// It may. Most such alarms are false, and data then sent on a slow path takes as long as that path does.
@@ -121,8 +122,8 @@ impl<'a> Alternatives<'a> {
         })
     }
 
-    /// Whether data sent on the path now, arriving after this time, would leave faster ones without room before it is
-    /// acknowledged.
+    /// Returns true if data sent on the path now, arriving after this time, would leave faster ones without room before
+    /// it is acknowledged.
     pub(super) fn would_block(self, arrives: Duration) -> bool {
         // An unknown path cannot be said to block the others.
         if arrives == Duration::MAX {

@@ -93,7 +93,7 @@ pub trait ImmediateCopyRule: Debug + Send {
     where
         Self: Sized;
 
-    /// Whether a segment sent on this path now is copied at once.
+    /// Returns true if a segment sent on this path now is copied at once.
     fn copies_at_once(&mut self, on: &SubflowView, cx: &SchedulerContext<'_>) -> bool;
 
     /// Handles an event.
@@ -140,8 +140,8 @@ impl<I> HedgeRule<I> {
         }
     }
 
-    /// Whether an answer is overdue on a path and nothing was received since that segment was sent. Its other data is
-    /// then copied without waiting.
+    /// Returns true if an answer is overdue on a path and nothing was received since that segment was sent. Its other
+    /// data is then copied without waiting.
     fn is_silent(&self, view: &SubflowView, now: Instant) -> bool {
         self.watched.iter().any(|watched| {
             watched.on == view.id

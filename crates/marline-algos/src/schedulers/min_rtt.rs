@@ -84,8 +84,8 @@ impl MinRtt {
         MinRtt { config, opportunistic: Opportunistic::new(config.opportunistic) }
     }
 
-    /// Whether a segment on this subflow, after `ahead` bytes sent before it, neither blocks the faster ones nor
-    /// arrives after a full one would have delivered everything. An unknown subflow always takes data.
+    /// Returns true if a segment on this subflow, after `ahead` bytes sent before it, neither blocks the faster ones
+    /// nor arrives after a full one would have delivered everything. An unknown subflow always takes data.
     fn accepts_segment(
         &self,
         view: &SubflowView,

@@ -13,12 +13,12 @@
 //! | `kernel` | the oldest, if its first holder has 4 segments of window or less, or more than 4 times F's RTT |
 //! | `wide` | the same, and then all that subflows with more than 4 times F's RTT hold, as far as F has room |
 //!
-//! | penalise | who pays | how often | ssthresh |
+//! | penalize | who pays | how often | ssthresh |
 //! |---|---|---|---|
 //! | `paper` | the first holder S, if its window over RTT is less than F's | per RTT of S | the halved window |
 //! | `kernel` | every holder with a longer RTT than F that repairs no loss | per RTT of F | slow start goes on |
 //!
-//! *Source.* The paper; its first code (2012) for `penalise=paper`; the later out-of-tree Linux scheduler for `kernel`.
+//! *Source.* The paper; its first code (2012) for `penalize=paper`; the later out-of-tree Linux scheduler for `kernel`.
 //! Reimplemented from descriptions.
 //!
 //! *Choices.* The paper has no condition for the retransmission, but all implementations have one: `paper` follows the
@@ -73,34 +73,34 @@ pub struct OpportunisticRules {
     /// Retransmission (M1).
     pub retransmit: Retransmit,
     /// Penalization (M2).
-    pub penalise: Penalize,
+    pub penalize: Penalize,
     /// Retransmit also when only the send buffer is exhausted.
     pub for_send_buffer: bool,
     /// Also penalize then, if the buffer is full at its maximum size.
-    pub penalise_for_send_buffer: bool,
+    pub penalize_for_send_buffer: bool,
 }
 
 impl OpportunisticRules {
     /// Rules of `min-rtt`.
     pub const WIDE: Self = OpportunisticRules {
         retransmit: Retransmit::Wide,
-        penalise: Penalize::Kernel,
+        penalize: Penalize::Kernel,
         for_send_buffer: true,
-        penalise_for_send_buffer: false,
+        penalize_for_send_buffer: false,
     };
     /// Rules of later versions of the out-of-tree Linux scheduler.
     pub const KERNEL: Self = OpportunisticRules {
         retransmit: Retransmit::Kernel,
-        penalise: Penalize::Kernel,
+        penalize: Penalize::Kernel,
         for_send_buffer: true,
-        penalise_for_send_buffer: true,
+        penalize_for_send_buffer: true,
     };
     /// No rules.
     pub const OFF: Self = OpportunisticRules {
         retransmit: Retransmit::Off,
-        penalise: Penalize::Off,
+        penalize: Penalize::Off,
         for_send_buffer: false,
-        penalise_for_send_buffer: false,
+        penalize_for_send_buffer: false,
     };
 }
 
@@ -133,7 +133,7 @@ impl Opportunistic {
     ) {
         match event {
             SchedulerEvent::SubflowUp(id) => {
-                let spared = self.rules.penalise == Penalize::Kernel;
+                let spared = self.rules.penalize == Penalize::Kernel;
                 self.set_stamp(id, spared.then_some(cx.now));
             }
             SchedulerEvent::SubflowDown(id) => self.set_stamp(id, None),
@@ -142,9 +142,9 @@ impl Opportunistic {
                 let Some(class) = classes::best_class(cx.subflows) else { return };
                 let members = classes::members(cx.subflows, class);
                 let full = cx.written.since(cx.data_una) >= cx.send_limit;
-                let penalise = self.rules.penalise_for_send_buffer && full;
+                let penalize = self.rules.penalize_for_send_buffer && full;
                 if let Some(picked) = classes::pick(members, class).map(|view| view.id) {
-                    self.unblock(picked, penalise, cx, out);
+                    self.unblock(picked, penalize, cx, out);
                 }
             }
             _ => {}
@@ -166,25 +166,25 @@ impl Opportunistic {
     fn unblock(
         &mut self,
         picked: SubflowId,
-        penalise: bool,
+        penalize: bool,
         cx: &SchedulerContext<'_>,
         out: &mut Vec<SchedulerAction>,
     ) {
         let (Some(fast), Some(oldest)) = (cx.subflow(picked), cx.mappings.oldest()) else { return };
         let Some(fast_srtt) = fast.srtt else { return };
         let held_up = HeadOfLineBlocking { fast, fast_srtt, oldest, cx };
-        if penalise {
-            match self.rules.penalise {
+        if penalize {
+            match self.rules.penalize {
                 Penalize::Off => {}
-                Penalize::Paper => self.penalise_trailing_holder(&held_up, out),
-                Penalize::Kernel => self.penalise_slow_holders(&held_up, out),
+                Penalize::Paper => self.penalize_trailing_holder(&held_up, out),
+                Penalize::Kernel => self.penalize_slow_holders(&held_up, out),
             }
         }
         held_up.repeat(self.rules.retransmit, out);
     }
 
     /// Penalizes the holder of the trailing edge if its throughput is lower, once per its own round trip.
-    fn penalise_trailing_holder(
+    fn penalize_trailing_holder(
         &mut self,
         held_up: &HeadOfLineBlocking<'_>,
         out: &mut Vec<SchedulerAction>,
@@ -201,12 +201,12 @@ impl Opportunistic {
         if slower && due {
             self.set_stamp(slow.id, Some(now));
             let penalty = Penalty::WindowAndThreshold;
-            out.push(SchedulerAction::Penalise { subflow: slow.id, penalty });
+            out.push(SchedulerAction::Penalize { subflow: slow.id, penalty });
         }
     }
 
     /// Penalizes every holder with a longer round trip, once per round trip of the fast subflow.
-    fn penalise_slow_holders(
+    fn penalize_slow_holders(
         &mut self,
         held_up: &HeadOfLineBlocking<'_>,
         out: &mut Vec<SchedulerAction>,
@@ -222,7 +222,7 @@ impl Opportunistic {
         let before = out.len();
         out.extend(held_up.holders().filter(slow).map(|s| {
             let (subflow, penalty) = (s.id, Penalty::Window);
-            SchedulerAction::Penalise { subflow, penalty }
+            SchedulerAction::Penalize { subflow, penalty }
         }));
         if out.len() > before {
             self.set_stamp(held_up.fast.id, Some(now));

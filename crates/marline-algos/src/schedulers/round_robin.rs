@@ -29,7 +29,7 @@ const DEFAULT_TURN_SEGMENTS: u32 = 16;
 pub struct RoundRobinConfig {
     /// Segments per turn, at least one.
     pub segments: u32,
-    /// Whether a subflow without room loses its turn. Otherwise the scheduler waits for it.
+    /// True if a subflow without room loses its turn. Otherwise the scheduler waits for it.
     pub skips_full: bool,
 }
 

@@ -64,7 +64,7 @@ impl Default for HyStart {
 }
 
 impl HyStart {
-    /// Whether conservative slow start is active.
+    /// Returns true if conservative slow start is active.
     #[must_use]
     pub const fn in_css(&self) -> bool {
         self.css.is_some()

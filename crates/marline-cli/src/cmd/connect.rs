@@ -84,7 +84,7 @@ enum ConnectVia {
 /// # Errors
 /// An error message for the user.
 pub fn prepare(args: Args) -> anyhow::Result<PreparedConnect> {
-    prepare_way(args).map_err(single_line_error)
+    prepare_route(args).map_err(single_line_error)
 }
 
 /// Removes line breaks, because the parent process, such as ssh, shows the error in its own terminal.
@@ -96,7 +96,7 @@ fn single_line_error(error: anyhow::Error) -> anyhow::Error {
     }
 }
 
-fn prepare_way(args: Args) -> anyhow::Result<PreparedConnect> {
+fn prepare_route(args: Args) -> anyhow::Result<PreparedConnect> {
     let target = Target::new(Host::parse(&args.host)?, args.port)?;
     if let Some(address) = args.socks5 {
         drop_privileges(KeptCapabilities::Nothing)?;

@@ -92,7 +92,7 @@ pub async fn run(prepared: PreparedDoctor) -> anyhow::Result<ExitCode> {
             let found = invite::examine(&options.read_invite()?, &args.path).await;
             Report { works: found.can_connect(), paths: found.paths, findings: found.findings }
         }
-        (None, Some(server)) => way_to(server, &args.path).await,
+        (None, Some(server)) => check_server(server, &args.path).await,
         (None, None) => with_stored_invite(&args.path).await?,
     };
     let text = match args.json {
@@ -117,7 +117,7 @@ struct Report {
 /// Checks this machine, and the paths to the server of the stored invite. Without a usable stored invite, only this
 /// machine.
 async fn with_stored_invite(paths: &[PathSpec]) -> anyhow::Result<Report> {
-    let stored = InvitePlaces::of_process().find_stored();
+    let stored = InvitePlaces::for_process().find_stored();
     if !paths.is_empty() && matches!(stored, Ok(None)) {
         bail!("--path needs a server: run `marline join` first, or add --invite-file or --server");
     }
@@ -146,7 +146,7 @@ fn fails(finding: &Finding) -> bool {
 
 /// Checks framed carriers and native TCP concurrently. If one of them reaches the server over any path, the failure
 /// of the other is not a fault, because few servers support both.
-async fn way_to(server: &Target, paths: &[PathSpec]) -> Report {
+async fn check_server(server: &Target, paths: &[PathSpec]) -> Report {
     let native = async {
         let (_, addresses) = invite::resolve(std::slice::from_ref(server)).await;
         match addresses.first() {

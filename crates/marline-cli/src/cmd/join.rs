@@ -42,7 +42,7 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
         _ => read_input()?,
     };
     let invite = parse(&text)?;
-    let places = InvitePlaces::of_process();
+    let places = InvitePlaces::for_process();
     let stored = places.store(&invite, args.replace)?;
     // A closed output is ignored.
     let _ = print(&outcome(stored, &invite, places.own_place()?));

@@ -7,7 +7,7 @@ use anyhow::bail;
 
 use super::monitor::{connect_control, print};
 use crate::control::protocol::{Answer, Command, Path, PathChange, Reached};
-use crate::path_summary::by_nat64;
+use crate::path_summary::nat64_text;
 use crate::path_table::align;
 
 /// Arguments of `marline path`.
@@ -133,7 +133,7 @@ fn list(paths: &[Path]) -> String {
 fn translated(paths: &[Path]) -> String {
     let of = |path: &Path| {
         let prefix = path.nat64.as_ref()?;
-        Some(format!("{}: {}\n", path.name, by_nat64(prefix)))
+        Some(format!("{}: {}\n", path.name, nat64_text(prefix)))
     };
     let lines: String = paths.iter().filter_map(of).collect();
     if lines.is_empty() { lines } else { format!("\n{lines}") }

@@ -123,7 +123,7 @@ fn choose_opener(args: &Args) -> anyhow::Result<PortalOpener> {
 
 fn choose<'a>(interfaces: &'a Interfaces, name: Option<&str>) -> anyhow::Result<&'a Interface> {
     if let Some(name) = name {
-        let interface = interfaces.by_name(name);
+        let interface = interfaces.find_by_name(name);
         return interface.with_context(|| format!("interface `{name}` not found"));
     }
     match interfaces.with_default_route()[..] {

@@ -26,15 +26,15 @@ struct WaySettings {
     invite: Invite,
     /// Number of connections that are kept ready.
     warm: usize,
-    behaviour: String,
+    behavior: String,
 }
 
 impl WaySettings {
     /// The settings in this plan. `None`: it uses no server.
     fn from_plan(plan: &ClientPlan) -> Option<WaySettings> {
         let Route::Through(invite) = &plan.route else { return None };
-        let (invite, behaviour) = (invite.clone(), plan.behaviour.clone());
-        Some(WaySettings { invite, warm: plan.warm, behaviour })
+        let (invite, behavior) = (invite.clone(), plan.behavior.clone());
+        Some(WaySettings { invite, warm: plan.warm, behavior })
     }
 }
 

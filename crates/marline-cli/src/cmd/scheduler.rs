@@ -17,7 +17,7 @@ pub struct Args {
     /// Number of the connection to change [default: all open connections].
     #[arg(long, value_name = "NUMBER")]
     pub connection: Option<u64>,
-    /// Scheduler, for example `redundant`, or `lowest-rtt+orp,penalise=paper` with a wrapper and a parameter
+    /// Scheduler, for example `redundant`, or `lowest-rtt+orp,penalize=paper` with a wrapper and a parameter
     /// (`marline policies` lists all). It applies to data that this side sends; the peer chooses its own.
     #[arg(value_name = "SPEC")]
     pub scheduler: String,

@@ -31,7 +31,7 @@ use crate::config::server::{ServerOptions, ServerPlan};
 use crate::control::ServerHandle;
 use crate::memory;
 use crate::native::capabilities_for_ports;
-use crate::qr::of_invite;
+use crate::qr::invite_code;
 use crate::reload::reloads;
 use crate::succession::{Successor, begin, upgrades};
 
@@ -185,7 +185,7 @@ fn hand_over(
     destination.write_invite(invite, client)?;
     if qr {
         // A closed output is ignored.
-        let _ = print(&of_invite(&invite.to_word())?);
+        let _ = print(&invite_code(&invite.to_word())?);
     }
     Ok(())
 }

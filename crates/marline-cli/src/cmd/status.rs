@@ -15,7 +15,7 @@ use crate::control::protocol::{
     Answer, Client, Clients, Command, Connection, Hello, OpenTarget, Path, Trouble,
 };
 use crate::memory::Memory;
-use crate::path_summary::{summarise, summarise_listening};
+use crate::path_summary::{summarize, summarize_listening};
 use crate::path_table::align;
 use crate::times::{ago, span};
 
@@ -131,8 +131,8 @@ fn status(hello: Hello, connections: &[Connection], paths: &[Path], clients: Cli
     schedulers.sort();
     schedulers.dedup();
     let rows = |path: &Path| match hello.role.as_str() {
-        "client" => vec![summarise(path, connections)],
-        _ => summarise_listening(path, connections),
+        "client" => vec![summarize(path, connections)],
+        _ => summarize_listening(path, connections),
     };
     let paths: Vec<PathSummary> = paths.iter().flat_map(rows).collect();
     Status {
@@ -282,7 +282,7 @@ fn exclusion_reason(path: &PathSummary, paths: &[PathSummary]) -> String {
     let soonest = soonest.filter_map(|other| Some((other.srtt_us?, other))).min_by_key(|at| at.0);
     match (path.state, soonest, path.srtt_us) {
         (PathHealth::Unreachable | PathHealth::Untried, ..) => path.state.name().to_owned(),
-        _ if path.quota.as_ref().is_some_and(|quota| quota.standing != "within") => {
+        _ if path.quota.as_ref().is_some_and(|quota| quota.state != "within") => {
             "quota used up".to_owned()
         }
         _ if path.backup => "backup".to_owned(),
@@ -320,7 +320,7 @@ fn format_clients(Clients { clients, refusals }: &Clients, now: SystemTime) -> S
         }
     }
     for client in clients {
-        if let Some(quota) = client.quota.as_ref().filter(|quota| quota.standing != "within") {
+        if let Some(quota) = client.quota.as_ref().filter(|quota| quota.state != "within") {
             text += &format!("{}: quota: {}\n", client.name, quota.text());
         }
     }
@@ -341,7 +341,7 @@ fn row(path: &PathSummary) -> [String; 9] {
         path.name.clone(),
         state,
         path.local.as_ref().map_or_else(dash, first),
-        path.heard_ms.map_or_else(dash, |ms| format!("{:.1}s", ms as f64 / 1e3)),
+        path.last_rx_ms.map_or_else(dash, |ms| format!("{:.1}s", ms as f64 / 1e3)),
         path.srtt_us.map_or_else(dash, |us| format!("{:.0}ms", us as f64 / 1e3)),
         path.retransmitted.map_or_else(dash, |share| format!("{:.1}%", share * 100.0)),
         bytes(path.bytes_sent),
@@ -390,7 +390,7 @@ mod tests {
             local: Some(local.into()),
             up: true,
             health,
-            servers: vec![Reached { heard_ms: Some(1_240), ..Reached::default() }],
+            servers: vec![Reached { last_rx_ms: Some(1_240), ..Reached::default() }],
             ..Path::default()
         }
     }
@@ -448,7 +448,7 @@ eth0: 9.9.9.1:7777: no answer for 12 s (tried 5 times)
         let path = |name: &str, srtt_us, bytes_sent| PathSummary {
             bytes_sent,
             srtt_us: Some(srtt_us),
-            ..summarise(&path(name, "192.0.2.7", PathHealth::Usable), &[])
+            ..summarize(&path(name, "192.0.2.7", PathHealth::Usable), &[])
         };
         let two = |lte: PathSummary| policy(&[path("wifi", 20_000, 1_000_000), lte]).unwrap();
         let lte = || path("lte", 80_000, 100);
@@ -457,7 +457,7 @@ eth0: 9.9.9.1:7777: no answer for 12 s (tried 5 times)
         assert_eq!(two(PathSummary { backup: true, ..lte() }), format!("{head}backup"));
         let degraded = PathSummary { state: PathHealth::Degraded, ..lte() };
         assert_eq!(two(degraded), format!("{head}degraded"));
-        let used_up = Some(Quota { standing: "hard".into(), ..Quota::default() });
+        let used_up = Some(Quota { state: "hard".into(), ..Quota::default() });
         assert_eq!(two(PathSummary { quota: used_up, ..lte() }), format!("{head}quota used up"));
         assert_eq!(two(path("lte", 10_000, 0)), format!("{head}not needed so far"));
         // No policy line.
@@ -486,7 +486,7 @@ eth0: 9.9.9.1:7777: no answer for 12 s (tried 5 times)
         let path = |name: &str, received, twice| PathSummary {
             bytes_received: received,
             bytes_duplicate: twice,
-            ..summarise(&path(name, "192.0.2.7", PathHealth::Usable), &[])
+            ..summarize(&path(name, "192.0.2.7", PathHealth::Usable), &[])
         };
         let paths = vec![path("wifi", 1_000_000, 9_000), path("lte", 20_000, 12_000)];
         let target = |connection, target: &str| OpenTarget {
@@ -567,7 +567,7 @@ eth0: 9.9.9.1:7777: no answer for 12 s (tried 5 times)
         };
         let mut clients = vec![client("idle", 0, 999_000), client("busy", 2, 999_990)];
         let text = "1.0GB of 1GB (100 %) until 2026-12-01 UTC".to_owned();
-        clients[0].quota = Some(Quota { standing: "hard".into(), text, ..Quota::default() });
+        clients[0].quota = Some(Quota { state: "hard".into(), text, ..Quota::default() });
         let refusals = [("credential".to_owned(), 10_000)].into();
         let now = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000);
         let text = format_clients(&Clients { clients, refusals }, now);

@@ -97,7 +97,7 @@ pub fn prepare(args: Args) -> anyhow::Result<Option<PreparedTunnel>> {
         engage_lockdown(&routing)?;
     }
     // Rules of a killed `marline up` would misroute the server's answers.
-    let left = at_once(clean_up(Extent::AllButSwitch))?;
+    let left = block_on_current(clean_up(Extent::AllButSwitch))?;
     let held = left.context("cannot remove the rules and routes of an earlier `marline up`")?.held;
     if held && !routing.lockdown {
         tracing::info!(
@@ -124,13 +124,14 @@ fn engage_lockdown_only(options: MachineOptions, config: Option<&Path>) -> anyho
 }
 
 fn engage_lockdown(routing: &RoutingSettings) -> anyhow::Result<()> {
-    at_once(engage(routing, &Addresses::default()))?.context("cannot engage the lockdown")?;
+    block_on_current(engage(routing, &Addresses::default()))?
+        .context("cannot engage the lockdown")?;
     println!("locked down: all traffic outside the tunnel is blocked until `marline down`");
     Ok(())
 }
 
 /// Runs a future before there are threads.
-fn at_once<T>(work: impl Future<Output = T>) -> anyhow::Result<T> {
+fn block_on_current<T>(work: impl Future<Output = T>) -> anyhow::Result<T> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     Ok(runtime.block_on(work))
 }
@@ -197,7 +198,7 @@ pub async fn run(prepared: PreparedTunnel) -> anyhow::Result<ExitCode> {
         () = wait_for_stop(&mut signals, &mut live) => Ok(()),
     };
     let ending = if ended.is_ok() { ReleaseReason::Requested } else { ReleaseReason::Failed };
-    machine.give_back(ending).await;
+    machine.restore(ending).await;
     // Resets notify programs that their connections have ended.
     stopper.end();
     if !serving.is_finished() {

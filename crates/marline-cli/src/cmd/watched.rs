@@ -118,7 +118,7 @@ pub(super) fn watched_after_upgrade(
     let is_named = runtime.control.is_some();
     let control = serve_control(runtime.control.clone(), Arc::clone(&handle), inherited)?;
     let mut memory = JoinSet::new();
-    memory.spawn(memory_trim::give_back());
+    memory.spawn(memory_trim::release_after_floods());
     let alive = Arc::clone(&handle);
     memory.spawn(service::send_watchdog_keepalives(move || drop(alive.paths())));
     let recording = runtime.recording.clone();
@@ -324,7 +324,7 @@ impl UpgradeResources for ServedViews {
         (*metrics, *dashboard, *is_left) = (None, None, true);
         match control {
             Some(control) if *is_named => control.stop_accepting(),
-            Some(control) => control.yield_socket_name(),
+            Some(control) => control.rename_socket_aside(),
             None => {}
         }
     }

@@ -155,7 +155,7 @@ pub struct ClientPlan {
     /// Resolution of the server's name.
     pub names: NameLookup,
     /// Text form of the connection settings. A different text means different settings.
-    pub behaviour: String,
+    pub behavior: String,
     /// True if a scheduler, path manager or datagram policy was chosen instead of the mode's.
     pub own_policies: bool,
     /// Paths. Empty: every interface with a default route.
@@ -301,7 +301,7 @@ impl ClientOptions {
         let Some(file) = &self.invite_file else {
             return self.last_invite.find_stored();
         };
-        self.last_invite.or_last_invite(|| {
+        self.last_invite.read_or_reuse(|| {
             private_file::check_mode(file)?;
             let shown = file.display();
             let text = std::fs::read_to_string(file);
@@ -372,7 +372,7 @@ impl ClientOptions {
             carrier: options.shared().carrier()?,
             network: options.network()?,
             names: NameLookup::default(),
-            behaviour: format!(
+            behavior: format!(
                 "{:?} {} {:?} {:?}",
                 options.choice(),
                 options.wifi_signal().is_some(),
@@ -383,7 +383,7 @@ impl ClientOptions {
             paths: options.path.iter().map(|word| word.0.clone()).collect(),
             path_quotas,
             wifi_signal: options.wifi_signal(),
-            state_file: options.state_file.clone().unwrap_or_else(state_file::of_client),
+            state_file: options.state_file.clone().unwrap_or_else(state_file::client_state_file),
             socks5: options.socks5.clone(),
             forwards,
             remote_forwards: words(&options.remote_forward),

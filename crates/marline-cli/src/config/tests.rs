@@ -348,15 +348,15 @@ fn deadlines_are_by_port_and_each_port_has_one() {
 
 #[test]
 fn policies_are_chosen_by_spec() {
-    let specs = ["min-rtt+orp,penalise=paper", "cubic+cap,ratio=3", "rack-tlp,ack-delay=200ms"];
+    let specs = ["min-rtt+orp,penalize=paper", "cubic+cap,ratio=3", "rack-tlp,ack-delay=200ms"];
     let [scheduler, congestion, recovery] = specs.map(|spec| Some(spec.to_owned()));
     let plan = ClientOptions { scheduler, congestion, recovery, ..with_invite() }.plan().unwrap();
     let policies = &plan.network.get_transport().as_core().policies;
     let names = [policies.scheduler.name(), policies.congestion.name(), policies.recovery.name()];
     assert_eq!(names, specs);
-    let wrong = Some("min-rtt+orp,penalize=paper".to_owned());
+    let wrong = Some("min-rtt+orp,penalty=paper".to_owned());
     let error = error_of(ClientOptions { scheduler: wrong, ..with_invite() }.plan());
-    assert!(error.contains("`penalize`") && error.contains("penalise"), "{error}");
+    assert!(error.contains("`penalty`") && error.contains("penalize"), "{error}");
 }
 
 #[test]

@@ -313,7 +313,7 @@ impl Handle for ServerHandle {
 /// Connections with their numbers for display.
 fn numbered(all: &[ConnectionInfo], numbers: &ConnectionNumbers) -> Vec<Connection> {
     let ids: Vec<ConnectionId> = all.iter().map(|info| info.id).collect();
-    let numbers = numbers.of_all(&ids);
+    let numbers = numbers.numbers_of(&ids);
     let shown = |(info, number)| Connection { connection: number, ..Connection::from(info) };
     all.iter().zip(numbers).map(shown).collect()
 }

@@ -50,7 +50,7 @@ impl ConnectionNumbers {
 
     /// The numbers of all open connections, in their order. Most ended connections are forgotten.
     #[must_use]
-    pub fn of_all(&self, open: &[ConnectionId]) -> Vec<u64> {
+    pub fn numbers_of(&self, open: &[ConnectionId]) -> Vec<u64> {
         let mut numbers = self.lock();
         let all = open.iter().map(|id| numbers.number_of(*id).into()).collect();
         numbers.open = open.len();
@@ -124,7 +124,7 @@ mod tests {
     fn connection_numbers_are_short_and_map_back_to_their_ids() {
         let numbers = ConnectionNumbers::default();
         let ids = [id(0, 0, 0), id(255, 70_000, 5), id(3, u64::from(u32::MAX) >> 8, 9)];
-        assert_eq!(numbers.of_all(&ids), [1, 2, 3]);
+        assert_eq!(numbers.numbers_of(&ids), [1, 2, 3]);
         assert_eq!(ids.map(|id| numbers.number_of(id)), [1, 2, 3]);
         assert_eq!([1, 2, 3].map(|number| numbers.holder(number)), ids.map(Some));
         assert_eq!((numbers.holder(4), numbers.holder(u64::MAX)), (None, None));
@@ -140,7 +140,7 @@ mod tests {
             let number = numbers.number_of(passing);
             assert!((2..=999_999).contains(&number), "{number}");
             if generation % 1_000 == 0 {
-                assert_eq!(numbers.of_all(&[lasting, passing]), [1, number]);
+                assert_eq!(numbers.numbers_of(&[lasting, passing]), [1, number]);
             }
         }
         let held = numbers.lock();
@@ -154,7 +154,7 @@ mod tests {
         let ended = |generation| id(1, generation, 1);
         let told: Vec<u64> =
             (0..8_000).map(|generation| numbers.number_of(ended(generation))).collect();
-        assert_eq!(numbers.of_all(&[]), [0; 0]);
+        assert_eq!(numbers.numbers_of(&[]), [0; 0]);
         assert_eq!(numbers.number_of(ended(7_999)), told[7_999]);
         // Without calls that list the open connections.
         for generation in 8_000..400_000 {

@@ -241,7 +241,7 @@ pub struct Reached {
     pub reach: String,
     /// Time since the last received packet, for `answers`.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub heard_ms: Option<u64>,
+    pub last_rx_ms: Option<u64>,
     /// Time since the first unanswered attempt, for `no-answer`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub silent_ms: Option<u64>,
@@ -524,7 +524,7 @@ mod tests {
             Response { id: Some(1), ok: Some(Answer::Connections(vec![connection])), error: None };
         let text = serde_json::to_string(&response).expect("text");
         assert_eq!(serde_json::from_str::<Response>(&text).expect("back"), response);
-        let newer = r#"{"ok":{"paths":[{"name":"wlan0","up":true,"colour":"red"}]}}"#;
+        let newer = r#"{"ok":{"paths":[{"name":"wlan0","up":true,"color":"red"}]}}"#;
         let Response { ok: Some(Answer::Paths(paths)), .. } =
             serde_json::from_str(newer).expect("newer")
         else {

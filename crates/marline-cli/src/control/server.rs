@@ -57,7 +57,7 @@ impl ControlServer {
 
     /// Makes way for another process's socket in the same directory, so that a tool that searches for a process
     /// finds the other one. Requests are still accepted, at the same path with the suffix `.older`.
-    pub fn yield_socket_name(&mut self) {
+    pub fn rename_socket_aside(&mut self) {
         let mut name = self.path.clone().into_os_string();
         name.push(".older");
         let aside = PathBuf::from(name);

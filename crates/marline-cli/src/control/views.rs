@@ -41,7 +41,7 @@ impl From<&ServiceCounts> for Clients {
 
 /// Usage of a quota.
 pub(crate) fn quota(used: &QuotaUse) -> Quota {
-    let QuotaUse { quota, used_bytes, until_unix_s, standing, words } = used;
+    let QuotaUse { quota, used_bytes, until_unix_s, state: standing, words } = used;
     let standing = match standing {
         QuotaState::Within => "within",
         QuotaState::Soft => "soft",
@@ -52,7 +52,7 @@ pub(crate) fn quota(used: &QuotaUse) -> Quota {
         used_bytes: *used_bytes,
         soft_percent: quota.soft_percent,
         until_unix_s: *until_unix_s,
-        standing: standing.to_owned(),
+        state: standing.to_owned(),
         text: words.clone(),
     }
 }
@@ -163,7 +163,7 @@ impl From<&ServerReach> for Reached {
             ..Reached::default()
         };
         match reach {
-            Reach::Answers { heard } => Reached { heard_ms: Some(millis(*heard)), ..base },
+            Reach::Answers { heard } => Reached { last_rx_ms: Some(millis(*heard)), ..base },
             Reach::NoAnswer { since, tries } => {
                 Reached { silent_ms: Some(millis(*since)), tries: Some(*tries), ..base }
             }

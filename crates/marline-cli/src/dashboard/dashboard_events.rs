@@ -38,7 +38,7 @@ const ANSWERS: [(&str, &str); 6] = [
     ("end", "copied the end of a write"),
     ("unblock", "copied blocking data"),
     ("repair", "sent repairs for lost data"),
-    ("heard-last", "sent on the path that received last"),
+    ("last-received", "sent on the path that received last"),
 ];
 
 /// A decision that reacts to trouble.
@@ -88,7 +88,7 @@ impl DashboardEvents {
         loop {
             let happening = tokio::select! {
                 event = events.recv() => match event {
-                    Ok(event) => self.of_connection(&event),
+                    Ok(event) => self.connection_event(&event),
                     Err(broadcast::error::RecvError::Lagged(missed)) => Some(TimedEvent {
                         event: "LEFT_OUT".into(),
                         at_us: self.clock.now().as_micros(),
@@ -98,7 +98,7 @@ impl DashboardEvents {
                     Err(broadcast::error::RecvError::Closed) => return,
                 },
                 event = next(&mut path_events) => match event {
-                    Some(event) => Some(of_path(&event)),
+                    Some(event) => Some(path_event(&event)),
                     None => return,
                 },
                 event = next(&mut self.listening) => {
@@ -171,7 +171,7 @@ impl DashboardEvents {
         told
     }
 
-    fn of_connection(&mut self, event: &MonitorEvent) -> Option<TimedEvent> {
+    fn connection_event(&mut self, event: &MonitorEvent) -> Option<TimedEvent> {
         let number = self.handle.number(event.connection);
         self.names.borrow_mut().on_event(number, event);
         let of_interest = matches!(
@@ -244,7 +244,7 @@ async fn next<T: Clone>(events: &mut Option<broadcast::Receiver<T>>) -> Option<T
     }
 }
 
-fn of_path(event: &PathEvent) -> TimedEvent {
+fn path_event(event: &PathEvent) -> TimedEvent {
     let said = Event::from(event);
     TimedEvent {
         event: said.event,

@@ -16,7 +16,7 @@ use super::places;
 use crate::control::Handle;
 use crate::control::protocol::{Connection, Path, Subflow};
 use crate::memory;
-use crate::path_summary::{ip, is_on, retransmitted_share, summarise_where};
+use crate::path_summary::{ip, is_on, retransmitted_share, summarize_where};
 
 /// Largest number of connections listed, the busiest first.
 const LISTED: usize = 100;
@@ -248,7 +248,7 @@ impl Source for DashboardSource {
         let lanes = self.lanes(&connections);
         let (sums, news) = self.count(&lanes, &connections);
         let summary = |(lane, LanePathUse { sum, busiest }): (&Lane, LanePathUse)| {
-            let all = summarise_where(&lane.path, &connections, &|subflow| lane.has(subflow));
+            let all = summarize_where(&lane.path, &connections, &|subflow| lane.has(subflow));
             PathSummary {
                 srtt_us: busiest.1.or(all.srtt_us),
                 retransmitted: retransmitted_share(sum.sent, sum.repeated),

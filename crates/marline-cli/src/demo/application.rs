@@ -102,7 +102,7 @@ pub async fn echo(stream: TcpStream, plan: EchoPlan, live: Arc<LiveProgress>) ->
         Ok(Err(error)) => Some(format!("{error:#}")),
         _ => None,
     };
-    summarise(plan, &sent, &arrivals, error)
+    summarize(plan, &sent, &arrivals, error)
 }
 
 /// Records the scheduled time of each message, or the actual time if it is about the same, because a timer's
@@ -149,7 +149,7 @@ async fn collect(
     Ok(())
 }
 
-fn summarise(
+fn summarize(
     plan: EchoPlan,
     sent: &[Instant],
     arrivals: &[Instant],

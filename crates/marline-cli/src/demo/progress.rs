@@ -86,7 +86,7 @@ impl Progress {
                 eprintln!("{}", plain_line(&time, wifi, &texts));
                 continue;
             }
-            let texts: Vec<String> = live.iter().map(|live| way_text(live, now)).collect();
+            let texts: Vec<String> = live.iter().map(|live| variant_text(live, now)).collect();
             self.time.set_position((now.as_millis() as u64).min(plan.run.as_millis() as u64));
             self.time.set_message(format!("{:.1} s, {state}", now.as_secs_f64()));
             for (line, text) in self.ways.iter().zip(texts) {
@@ -102,7 +102,7 @@ impl Progress {
     }
 }
 
-fn way_text(live: &LiveProgress, now: Duration) -> String {
+fn variant_text(live: &LiveProgress, now: Duration) -> String {
     let file = bytes(live.file_bytes.load(Ordering::Relaxed));
     format!("echo {}, file {file}", echo_text(live, now))
 }
@@ -148,6 +148,6 @@ mod tests {
         assert_eq!(texts, ["-", "1.2 ms", "22.9 ms", "none 608.0 s"]);
         let line = plain_line("608.0 s", "works", &texts);
         assert!(line.len() <= COLUMNS && line.ends_with("none 608.0 s"), "{line}");
-        assert!(way_text(&live(9, 0), now).len() + 21 <= COLUMNS);
+        assert!(variant_text(&live(9, 0), now).len() + 21 <= COLUMNS);
     }
 }

@@ -62,7 +62,7 @@ pub async fn run_demo(plan: &DemoPlan) -> anyhow::Result<(Vec<Outcome>, Vec<Rela
     progress.print_line("starting servers, links and clients");
     let ports = server_ports()?;
     let (emulator, links) = start_links(plan, &ports)?;
-    let mut running = start_ways(&ports, &links, directory.path(), plan).await?;
+    let mut running = start_variants(&ports, &links, directory.path(), plan).await?;
     let shown = running.iter().find(|way| plan.dashboard.is_some() && way.way.shows_dashboard());
     if let Some(way) = shown
         && let Some(address) = way.client.find_output_after("dashboard at ").await
@@ -142,7 +142,7 @@ fn start_links(plan: &DemoPlan, ports: &[SocketAddr]) -> anyhow::Result<(Emulato
 }
 
 /// Starts server and client of every way concurrently.
-async fn start_ways(
+async fn start_variants(
     ports: &[SocketAddr],
     links: &[Links],
     directory: &Path,
@@ -163,7 +163,7 @@ async fn start_ways(
         let (way, port) = (*way, *port);
         let traces = plan.qlog.clone().filter(|_| way.shows_dashboard());
         let traces = traces.map(|directory| ["--qlog".to_owned(), directory.display().to_string()]);
-        let start = async move { start_way(way, port, &client, traces, &place).await };
+        let start = async move { start_variant(way, port, &client, traces, &place).await };
         starting.push(tokio::spawn(start));
     }
     let mut running = Vec::new();
@@ -174,7 +174,7 @@ async fn start_ways(
 }
 
 /// The steps of a user: create a server, start it, start a client with its invite.
-async fn start_way(
+async fn start_variant(
     way: Setup,
     port: SocketAddr,
     options: &str,

@@ -16,7 +16,7 @@ use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::Finding;
-use crate::path_summary::by_nat64;
+use crate::path_summary::nat64_text;
 
 /// Time without an answer to several attempts after which the server counts as unreachable. A running client
 /// reports this after three seconds.
@@ -156,7 +156,7 @@ pub(super) async fn try_candidate(
     let took = begun.elapsed();
     let mut findings = Vec::new();
     for prefix in wait_for_prefixes(&client).await {
-        findings.push(Finding::note("paths", format!("{}: {}", way.path, by_nat64(&prefix))));
+        findings.push(Finding::note("paths", format!("{}: {}", way.path, nat64_text(&prefix))));
     }
     let end = match credential {
         None => {

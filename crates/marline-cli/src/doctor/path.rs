@@ -105,15 +105,15 @@ fn findings(
     theirs: Option<&[TappedSegment]>,
     exchanged: &ExchangeResult,
 ) -> Vec<Finding> {
-    let behaviours = diagnose(ours, theirs);
+    let behaviors = diagnose(ours, theirs);
     let mut findings: Vec<Finding> = Vec::new();
     findings.push(outcome(exchanged));
     if theirs.is_none() && exchanged.answered {
         findings
             .push(Finding::note(WHAT, "no report from the other end: only this side was checked"));
     }
-    findings.extend(behaviours.iter().map(Behavior::finding));
-    let clean = behaviours.iter().all(|behaviour| *behaviour == Behavior::Translates);
+    findings.extend(behaviors.iter().map(Behavior::finding));
+    let clean = behaviors.iter().all(|behavior| *behavior == Behavior::Translates);
     if clean && theirs.is_some() && exchanged.fallback.is_none() && exchanged.error.is_none() {
         findings.push(Finding::works(WHAT, "no middlebox interferes with Multipath TCP"));
     }

@@ -13,7 +13,7 @@ fn uid() -> u32 {
 
 /// Places of a user, with a home and a machine's directory below `dir`.
 fn of_user(dir: &Path) -> InvitePlaces {
-    InvitePlaces::of_user(uid(), Some(&dir.join("config")), &dir.join("machine"))
+    InvitePlaces::for_user(uid(), Some(&dir.join("config")), &dir.join("machine"))
 }
 
 fn write(path: &Path, text: &str, mode: u32) {
@@ -64,14 +64,14 @@ fn a_users_own_invite_comes_before_the_machines() {
 fn root_prefers_the_machines_invite_and_else_takes_the_callers() {
     let dir = tempfile::tempdir().unwrap();
     let caller = SudoCaller { uid: uid(), gid: 0, home: dir.path().join("home") };
-    let places = InvitePlaces::of_root(&dir.path().join("machine"), Some(&caller));
+    let places = InvitePlaces::for_root(&dir.path().join("machine"), Some(&caller));
     let (own, machines) = (invite("own.example:1"), invite("machine.example:2"));
     let callers = dir.path().join("home/.config/marline/invite");
     write(&callers, &own.to_word(), 0o600);
     assert_eq!(places.find().unwrap(), FoundInvite { invite: own, path: callers.clone() });
     // A file of another user is not the caller's, regardless of its name.
     let stranger = SudoCaller { uid: uid() + 1, ..caller.clone() };
-    let theirs = InvitePlaces::of_root(&dir.path().join("machine"), Some(&stranger));
+    let theirs = InvitePlaces::for_root(&dir.path().join("machine"), Some(&stranger));
     let error = theirs.find().unwrap_err().to_string();
     assert!(error.contains("belongs to user"), "{error}");
     assert_eq!(places.store(&machines, false).unwrap(), StoreOutcome::New);
@@ -108,7 +108,7 @@ fn a_missing_invite_error_names_the_command_to_type() {
     let dir = tempfile::tempdir().unwrap();
     let error = of_user(dir.path()).find().unwrap_err().to_string();
     assert!(error.contains("marline join") && error.contains("config/marline/invite"), "{error}");
-    let homeless = InvitePlaces::of_user(uid(), None, &dir.path().join("machine"));
+    let homeless = InvitePlaces::for_user(uid(), None, &dir.path().join("machine"));
     let error = homeless.store(&invite("a.example:1"), false).unwrap_err().to_string();
     assert!(error.contains("HOME"), "{error}");
 }
@@ -137,14 +137,14 @@ fn an_invite_that_is_out_of_reach_later_stays_in_use() {
     let first = invite("a.example:1");
     places.store(&first, false).unwrap();
     let last = LastInvite::default();
-    let read = || last.clone().or_last_invite(|| places.find());
+    let read = || last.clone().read_or_reuse(|| places.find());
     assert_eq!(read().unwrap(), first);
     let path = dir.path().join("config/marline/invite");
     fs::set_permissions(&path, Permissions::from_mode(0o000)).unwrap();
     without_override(|| {
         assert!(is_denied(&places.find().unwrap_err()), "the test's premise");
         assert_eq!(read().unwrap(), first);
-        assert!(LastInvite::default().or_last_invite(|| places.find()).is_err());
+        assert!(LastInvite::default().read_or_reuse(|| places.find()).is_err());
     });
     // Any other error is reported.
     fs::remove_file(&path).unwrap();

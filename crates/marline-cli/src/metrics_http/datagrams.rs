@@ -26,14 +26,14 @@ pub(super) const COUNTERS: [(&str, &str, CountFn); 25] = [
         l.stats.repaired_datagrams
     }),
     (
-        "marline_lane_cut_total",
+        "marline_lane_fragmented_total",
         "Datagrams sent in fragments, as they exceeded their path's MTU",
         |l, _| l.stats.cut_datagrams,
     ),
-    ("marline_lane_assembled_total", "Fragmented frames received", |l, _| {
+    ("marline_lane_reassembled_total", "Fragmented frames received", |l, _| {
         l.stats.assembled_datagrams
     }),
-    ("marline_lane_pieces_dropped_total", "Frames dropped with fragments missing", |l, _| {
+    ("marline_lane_incomplete_total", "Frames dropped with fragments missing", |l, _| {
         l.stats.dropped_pieces
     }),
     ("marline_lane_control_bytes_total", "Bytes of frames without datagrams", |l, _| {
@@ -49,7 +49,9 @@ pub(super) const COUNTERS: [(&str, &str, CountFn); 25] = [
         l.stats.replays
     }),
     ("marline_lane_forged_total", "Frames with a wrong tag", |l, _| l.stats.forged),
-    ("marline_lane_strangers_total", "Frames from unvalidated addresses", |l, _| l.strangers),
+    ("marline_lane_unvalidated_total", "Frames from addresses that are not validated", |l, _| {
+        l.strangers
+    }),
     ("marline_lane_unknown_total", "Frames for unknown lanes", |l, _| l.unknown),
     ("marline_udp_from_local_total", "Datagrams from applications, or from targets", |_, u| {
         u.from_local
@@ -57,7 +59,7 @@ pub(super) const COUNTERS: [(&str, &str, CountFn); 25] = [
     ("marline_udp_to_local_total", "Datagrams to applications, or to targets", |_, u| u.to_local),
     ("marline_udp_sockets_total", "UDP sockets opened for applications", |_, u| u.sockets),
     ("marline_udp_flows_total", "Flows of UDP opened", |_, u| u.flows),
-    ("marline_udp_forgotten_total", "Sockets and flows evicted for others", |_, u| {
+    ("marline_udp_evicted_total", "Sockets and flows evicted for others", |_, u| {
         u.sockets_forgotten + u.flows_forgotten
     }),
     ("marline_udp_filtered_total", "Datagrams dropped from unsolicited peers", |_, u| u.filtered),

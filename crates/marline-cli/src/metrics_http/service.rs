@@ -62,7 +62,7 @@ const CARRIER_EVENTS: [(&str, CarrierCounter); 27] = [
     ("links_evicted", |c| c.links_evicted),
     ("links_malformed", |c| c.links_malformed),
     ("links_silent", |c| c.links_silent),
-    ("links_stuck", |c| c.links_stuck),
+    ("links_stalled", |c| c.links_stalled),
     ("link_frames_dropped", |c| c.link_frames_dropped),
 ];
 

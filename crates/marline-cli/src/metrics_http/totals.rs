@@ -365,10 +365,10 @@ impl State {
         write_histogram(text, "marline_hole_seconds", about, &holes);
         let about = "Time from the first SYN to the established connection";
         write_histogram(text, HANDSHAKE, about, &alone(self.handshakes));
-        let labelled = |(path, rtts): (&String, &DelayHistogram)| {
+        let labeled = |(path, rtts): (&String, &DelayHistogram)| {
             (labels(self.side, &self.interfaces, path), *rtts)
         };
-        let named: Vec<_> = self.rtts.iter().map(labelled).collect();
+        let named: Vec<_> = self.rtts.iter().map(labeled).collect();
         let about = "Smoothed RTTs of subflows that carried data, sampled about once a second";
         write_histogram(text, RTT, about, &named);
     }

@@ -64,7 +64,7 @@ fn client() -> ClientCounts {
         quota: ByteQuota { bytes: 1, soft_percent: 80, day: 1 },
         used_bytes: 0,
         until_unix_s: 0,
-        standing: QuotaState::Within,
+        state: QuotaState::Within,
         words: String::new(),
     };
     ClientCounts {

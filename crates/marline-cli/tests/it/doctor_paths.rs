@@ -154,7 +154,7 @@ fn each_box_is_named_and_bytes_are_right_or_an_error_is_said() {
     for (at_once, seed) in AGAIN.into_iter().zip(2..) {
         let missed: Vec<usize> = complaints.iter().map(|(number, _)| *number).collect();
         for (_, words) in &complaints {
-            eprintln!("once more: {words}");
+            eprintln!("again: {words}");
         }
         complaints = examine_all(&missed, at_once, seed);
     }

@@ -19,7 +19,7 @@ wire c1 10.70.0.1 "$client" wwan0 10.70.0.2 200
 ip link set lo up
 for pid in $$ $server $client; do
     on "$pid" sysctl -qw net.ipv4.conf.all.rp_filter=0 net.ipv4.conf.default.rp_filter=0
-    # What was learnt of neighbours stays learnt: only the translations are to be forgotten.
+    # What was learned of neighbors stays learned: only the translations are to be forgotten.
     on "$pid" sysctl -qw net.ipv4.neigh.default.base_reachable_time_ms=600000 2> /dev/null || true
 done
 sysctl -qw net.ipv4.ip_forward=1

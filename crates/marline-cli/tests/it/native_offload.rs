@@ -156,7 +156,7 @@ fn where_the_firewall_follows_connections_nothing_goes_around_it() {
 
 /// The neighbor's address changes, and then one network goes down, each in mid-transfer.
 #[test]
-fn a_neighbour_that_changes_and_an_interface_that_goes_lose_nothing() {
+fn a_neighbor_that_changes_and_an_interface_that_goes_lose_nothing() {
     let _others = support::among_others();
     let dir = tempfile::tempdir().unwrap();
     let Some(testbed) = testbed(dir.path(), &PROGRAMS) else { return };

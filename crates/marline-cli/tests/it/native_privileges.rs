@@ -180,7 +180,7 @@ fn exposure(unit: &Path) -> f64 {
     let output = command.args(["security", "--offline=true"]).arg(unit).output().unwrap();
     let (text, error) = support::texts(&output);
     let line = text.lines().rev().find(|line| line.contains("Overall exposure level"));
-    let line = line.unwrap_or_else(|| panic!("no judgement of {}: {error}", unit.display()));
+    let line = line.unwrap_or_else(|| panic!("no judgment of {}: {error}", unit.display()));
     let number = line.split(':').nth(1).and_then(|rest| rest.split_whitespace().next());
     number.and_then(|number| number.parse().ok()).unwrap_or_else(|| panic!("{line}"))
 }

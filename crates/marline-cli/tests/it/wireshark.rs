@@ -83,7 +83,7 @@ fn check(carrier: &str) {
         _ => "udp and not marline and not icmp",
     };
     let left = fields(&hosts, other, &["frame.number", "frame.len"]);
-    assert_eq!(left, Vec::<Vec<String>>::new(), "not recognised");
+    assert_eq!(left, Vec::<Vec<String>>::new(), "not recognized");
 }
 
 #[test]

@@ -3,7 +3,7 @@
 //!
 //! What it has in common with our pair: IPv4 with an MTU of 1500, TCP checksums computed and
 //! verified, virtual time, the application writes and reads 128 KiB at a time, the packets of a
-//! burst of one side are taken by the other before it answers. What is in its favour: no
+//! burst of one side are taken by the other before it answers. What is in its favor: no
 //! timestamps, no congestion control, no pacing (its defaults). What is not: it writes and reads
 //! the 20 bytes of IPv4 header as well, which our core leaves to the carrier.
 

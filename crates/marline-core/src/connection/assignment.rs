@@ -107,9 +107,9 @@ impl Assignment<'_> {
         };
         for action in self.scheduling.on_event(event, constraints, self.sender) {
             match action {
-                SchedulerAction::Penalise { subflow, penalty } => {
+                SchedulerAction::Penalize { subflow, penalty } => {
                     if let Some(subflow) = self.paths.get_mut(subflow) {
-                        subflow.tcp_mut().penalise(now, penalty);
+                        subflow.tcp_mut().penalize(now, penalty);
                     }
                 }
                 SchedulerAction::Reinject { range, on } => {

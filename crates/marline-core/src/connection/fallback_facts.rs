@@ -104,7 +104,7 @@ impl FallbackFacts<'_> {
 
     /// None of our data was ever DATA_ACKed, no other subflow exists or has brought payload, both directions are
     /// contiguous from their first byte on, and the peer has sent at most the window that needs no answer, and probes.
-    fn was_never_heard(&self, id: SubflowId) -> bool {
+    fn is_unacknowledged(&self, id: SubflowId) -> bool {
         matches!(self.judge(id, Trigger::FirstByteAgain), Verdict::FromFirstByte { .. })
     }
 
@@ -182,7 +182,7 @@ impl FallbackFacts<'_> {
         let multipath = self.session.is_multipath();
         self.session.is_server()
             && asks
-            && (self.session.is_offered() || multipath && self.was_never_heard(id))
+            && (self.session.is_offered() || multipath && self.is_unacknowledged(id))
     }
 
     /// Server: the first byte comes again, without the option that it had at first. The client does not know that

@@ -14,7 +14,7 @@ use super::sender::Sender;
 use super::session::Session;
 use super::subflow_context::{Joined, Joining};
 use crate::ConnectionConfig;
-use crate::crypto::left_160;
+use crate::crypto::leftmost_160;
 use crate::on_demand::OnDemand;
 use crate::tables::Context;
 
@@ -85,7 +85,7 @@ impl Joins<'_> {
             cx.out.counters.mp_join_bad_hmac += 1;
             return JoinCheck::Reset(reason::MPTCP_ERROR);
         }
-        let ours = keys.join_hmac(joining.nonce(), nonce).map(|hmac| left_160(&hmac));
+        let ours = keys.join_hmac(joining.nonce(), nonce).map(|hmac| leftmost_160(&hmac));
         let Some(subflow) = self.paths.get_mut(id) else { return JoinCheck::Drop };
         subflow.prove_syn_ack(backup, ours);
         JoinCheck::Proven

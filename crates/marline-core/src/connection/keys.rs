@@ -8,7 +8,7 @@ use marline_wire::mptcp::{AddAddr, ExperimentalMessage};
 
 use crate::crypto::{
     self, Key, address_hmac, equal_in_constant_time, fast_ack_hmac, fast_syn_hmac, join_hmac,
-    left_64, left_160,
+    leftmost_64, leftmost_160,
 };
 
 /// Keys of both sides and their derived values.
@@ -109,7 +109,7 @@ impl Keys {
     /// Verifies the HMAC of the peer's SYN/ACK.
     pub(super) fn proves_syn_ack(&self, hmac: u64, nonce: u32, peer_nonce: u32) -> bool {
         self.remote.is_some_and(|remote| {
-            let expected = left_64(&join_hmac(remote, self.local, peer_nonce, nonce));
+            let expected = leftmost_64(&join_hmac(remote, self.local, peer_nonce, nonce));
             equal_in_constant_time(&hmac.to_be_bytes(), &expected.to_be_bytes())
         })
     }
@@ -118,7 +118,7 @@ impl Keys {
     pub(super) fn proves_third_ack(&self, hmac: &[u8; 20], nonce: u32, peer_nonce: u32) -> bool {
         self.remote.is_some_and(|remote| {
             let expected = join_hmac(remote, self.local, peer_nonce, nonce);
-            equal_in_constant_time(hmac, &left_160(&expected))
+            equal_in_constant_time(hmac, &leftmost_160(&expected))
         })
     }
 

@@ -78,7 +78,7 @@ impl Liveness {
         self.last_data_subflow
     }
 
-    pub(super) const fn knows_marks(&self) -> bool {
+    pub(super) const fn has_agreed_on_marks(&self) -> bool {
         self.marked_from.is_some()
     }
 

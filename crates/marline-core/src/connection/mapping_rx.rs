@@ -52,7 +52,7 @@ impl RxMapping {
     }
 
     /// True if the next mapping can be merged into this one.
-    fn continues_in(&self, next: &RxMapping) -> bool {
+    fn is_followed_by(&self, next: &RxMapping) -> bool {
         let plain = |m: &RxMapping| m.checksum.is_none() && m.coded.is_none();
         let touches = self.end() == next.ssn && self.dsn.plus(self.len) == next.dsn;
         touches && plain(self) && plain(next)
@@ -338,9 +338,9 @@ impl MappingRx {
 
     /// Merges the new mapping, which belongs before the one at `index`, with its neighbors if they are contiguous.
     fn try_merge(&mut self, index: usize, new: &RxMapping) -> bool {
-        let after = self.announced.get(index).copied().filter(|after| new.continues_in(after));
+        let after = self.announced.get(index).copied().filter(|after| new.is_followed_by(after));
         let before = index.checked_sub(1).and_then(|before| self.announced.get_mut(before));
-        if let Some(before) = before.filter(|before| before.continues_in(new)) {
+        if let Some(before) = before.filter(|before| before.is_followed_by(new)) {
             before.len += new.len;
             if let Some(after) = after {
                 before.len += after.len;

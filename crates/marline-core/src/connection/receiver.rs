@@ -361,7 +361,7 @@ impl Receiver {
     }
 
     /// Number of bytes of a range that were received before.
-    pub(super) fn already_here(&self, range: DataRange) -> u64 {
+    pub(super) fn received_bytes_in(&self, range: DataRange) -> u64 {
         let mut holes = Vec::new();
         self.buffer.holes(range, &mut holes);
         range.len() - holes.iter().map(DataRange::len).sum::<u64>()

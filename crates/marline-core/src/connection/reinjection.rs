@@ -57,7 +57,7 @@ impl ReinjectionQueue {
     }
 
     /// First range that ends after `at`.
-    fn first_behind(&self, at: Dsn) -> Option<Queued> {
+    fn first_ending_after(&self, at: Dsn) -> Option<Queued> {
         let reaches = |(_, item): &(&Dsn, &Queued)| item.range.end > at;
         let before = self.items.0.range(..=at).next_back().filter(reaches);
         before.or_else(|| self.items.0.range(at..).next()).map(|(_, item)| *item)
@@ -67,7 +67,7 @@ impl ReinjectionQueue {
     pub(crate) fn push(&mut self, item: Queued) {
         let mut start = item.range.start;
         while start < item.range.end {
-            let present = self.first_behind(start);
+            let present = self.first_ending_after(start);
             let next = present.map_or(item.range.end, |present| present.range.start);
             let gap = DataRange::new(start, next.min(item.range.end));
             if !gap.is_empty() {
@@ -94,7 +94,7 @@ impl ReinjectionQueue {
 
     /// Removes a range that was sent, or need not be.
     pub(crate) fn remove(&mut self, range: DataRange) {
-        while let Some(item) = self.first_behind(range.start) {
+        while let Some(item) = self.first_ending_after(range.start) {
             if item.range.start >= range.end {
                 break;
             }

@@ -150,7 +150,7 @@ impl SegmentBuilder<'_> {
         if fast_open.is_some_and(|option| !option.fits_with(&options)) {
             // A Fast Open cookie for the client is worth more than timestamps (as in Linux).
             options.timestamps = None;
-            tcp.forgo_timestamps();
+            tcp.disable_timestamps();
         }
         // Data has no room to spare, and a signal may have none: SACK blocks go in a separate ACK.
         if let Egress::Ack | Egress::Probe | Egress::Fin = egress {
@@ -258,7 +258,7 @@ impl SegmentBuilder<'_> {
             Egress::Rst => Purpose::Reset,
             Egress::Ack => Purpose::Ack,
             Egress::Fin => Purpose::Fin,
-            Egress::Probe | Egress::Plain(_) => Purpose::Ask,
+            Egress::Probe | Egress::Plain(_) => Purpose::AckRequest,
             Egress::Retransmit(_) if tcp.repeats_as_probe() => Purpose::Probe,
             Egress::Retransmit(_) => {
                 Purpose::Retransmission { after_timeout: tcp.metrics(id).phase == Phase::Loss }

@@ -8,7 +8,7 @@ use super::handshake::reason;
 use super::scheduling::Choice;
 use super::segment_builder::SegmentBuilder;
 use super::subflow_context::{ClosingOption, Membership, SubflowContext};
-use crate::crypto::left_64;
+use crate::crypto::leftmost_64;
 use crate::subflow::Egress;
 use crate::tables::Context;
 use marline_policy::{Dsn, SentSegment, Ssn, SubflowId};
@@ -110,7 +110,7 @@ impl SegmentBuilder<'_> {
                 options.mptcp.push(MptcpOption::Join(MpJoin::SynAck {
                     backup: here,
                     address_id: self.paths.addresses().wire_id(subflow.local_id()),
-                    hmac: left_64(&hmac),
+                    hmac: leftmost_64(&hmac),
                     nonce,
                 }));
             }

@@ -193,7 +193,7 @@ impl Silence<'_> {
     /// Records how much data was sent before the segment that brought the peer's agreement. That data may still be
     /// in flight, and has no mark.
     fn note_agreement(&mut self, id: SubflowId, segment: &TcpSegment<'_>) {
-        if self.liveness.knows_marks() || !self.session.peer_marks_idle() {
+        if self.liveness.has_agreed_on_marks() || !self.session.peer_marks_idle() {
             return;
         }
         let Some(subflow) = self.paths.get(id) else { return };

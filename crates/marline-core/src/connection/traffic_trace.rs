@@ -72,7 +72,7 @@ impl TrafficTrace<'_> {
     #[inline(never)]
     pub(super) fn trace_places(&self, cx: &mut Context<'_>, on: SubflowId, ssn: Ssn, bytes: &[u8]) {
         for data in self.receiver.stream_ranges(on, ssn, bytes.len() as u64) {
-            let duplicate_bytes = self.receiver.already_here(data);
+            let duplicate_bytes = self.receiver.received_bytes_in(data);
             let what = Traffic::DataReceived { on, data, duplicate_bytes };
             cx.out.traffic(cx.now, self.id, what);
         }

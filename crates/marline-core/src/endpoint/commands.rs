@@ -82,7 +82,7 @@ impl Endpoint {
         self.accept = None;
     }
 
-    /// Whether a connection or subflow could not be opened since the last call for lack of a local
+    /// Returns true if a connection or subflow could not be opened since the last call for lack of a local
     /// port.
     pub fn take_port_shortage(&mut self) -> bool {
         self.flows.take_port_shortage()

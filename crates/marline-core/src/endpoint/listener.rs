@@ -163,7 +163,7 @@ impl Endpoint {
             return;
         }
         let is_syn = flags.contains(TcpFlags::SYN);
-        if is_syn && !flags.contains(TcpFlags::ACK) && ended.gives_way_to(segment) {
+        if is_syn && !flags.contains(TcpFlags::ACK) && ended.may_be_replaced_by(segment) {
             self.flows.forget_ended(slot, &mut self.out);
             self.on_syn_after(now, meta, segment, Some(ended.header.seq));
             return;

@@ -61,7 +61,7 @@ impl Endpoint {
         let Ok(segment) = TcpSegment::parse(segment) else { return false };
         let asks = Asks::of_parsed(&segment);
         if let Some(ended) = flow.and_then(|flow| self.flows.ended_subflow(flow.slot))
-            && (asks == Asks::Nothing || !ended.gives_way_to(&segment))
+            && (asks == Asks::Nothing || !ended.may_be_replaced_by(&segment))
         {
             return true;
         }

@@ -141,7 +141,7 @@ impl Endpoint {
     fn report_members(&mut self, now: Instant, table: &mut HealthTable, period_over: bool) -> bool {
         let mut parts: BTreeMap<AddressPair, (Instant, MemberActivity)> = BTreeMap::new();
         for connection in self.slots.iter_mut() {
-            self.out.counters.connections_looked_at += 1;
+            self.out.counters.connections_examined += 1;
             connection.members(|path, tcp| {
                 let Some(pair) = table.address_pair(&path) else { return };
                 let (heard, sum) = parts.entry(pair).or_default();

@@ -21,7 +21,7 @@ impl Endpoint {
         self.silent_paths.take_answered()
     }
 
-    /// Whether the path between our address and the peer's is silent and is probed at the pace of one in use.
+    /// Returns true if the path between our address and the peer's is silent and is probed at the pace of one in use.
     #[must_use]
     pub fn is_path_probed(&self, path: PathAddresses) -> bool {
         self.silent_paths.is_probed(path)

@@ -30,12 +30,12 @@ impl Process {
     #[inline]
     pub(super) fn wake_waiting(&self) {
         if self.waiting.load(SeqCst) > 0 {
-            self.wake_heads();
+            self.wake_first_waiters();
         }
     }
 
     #[cold]
-    fn wake_heads(&self) {
+    fn wake_first_waiters(&self) {
         let mut accounts = self.accounts_waiting.lock().unwrap_or_else(PoisonError::into_inner);
         let mut woken = Vec::new();
         accounts.retain(|account| {

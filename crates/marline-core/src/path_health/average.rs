@@ -31,7 +31,7 @@ impl Average {
     }
 
     /// True if the newest period brought it to `threshold` or higher, based on at least `least` segments.
-    pub(super) fn rose_to(&self, threshold: f64, least: f64, weight: f64) -> bool {
+    pub(super) fn has_risen_to(&self, threshold: f64, least: f64, weight: f64) -> bool {
         self.rose && self.value() >= threshold && self.whole / weight >= least
     }
 }
@@ -59,12 +59,12 @@ mod tests {
     fn only_a_rise_counts_and_only_with_something_behind_it() {
         let mut average = Average::default();
         average.add(1, 2, 0.5);
-        assert!(average.rose_to(0.25, 0.0, 0.5) && !average.rose_to(0.25, 8.0, 0.5));
+        assert!(average.has_risen_to(0.25, 0.0, 0.5) && !average.has_risen_to(0.25, 8.0, 0.5));
         average.add(8, 16, 0.5);
-        assert!(!average.rose_to(0.25, 0.0, 0.5), "as before: {average:?}");
+        assert!(!average.has_risen_to(0.25, 0.0, 0.5), "as before: {average:?}");
         average.add(16, 16, 0.5);
-        assert!(average.rose_to(0.5, 8.0, 0.5), "{average:?}");
+        assert!(average.has_risen_to(0.5, 8.0, 0.5), "{average:?}");
         average.add(0, 0, 0.5);
-        assert!(!average.rose_to(0.25, 0.0, 0.5), "nothing happened");
+        assert!(!average.has_risen_to(0.25, 0.0, 0.5), "nothing happened");
     }
 }

@@ -67,7 +67,7 @@ pub(crate) enum PathTrouble {
 
 impl PathTrouble {
     /// The more serious one of two: silence, or the one with the earlier end.
-    pub(crate) fn worse_of(self, other: PathTrouble) -> PathTrouble {
+    pub(crate) fn worst(self, other: PathTrouble) -> PathTrouble {
         match (self, other) {
             (PathTrouble::Silent { wait: a }, PathTrouble::Silent { wait: b }) => {
                 PathTrouble::Silent { wait: a.min(b) }
@@ -325,11 +325,11 @@ impl HealthTable {
             .map(|(pair, _)| *pair)
             .collect();
         for pair in due {
-            self.ask_again(now, pair);
+            self.schedule_probe(now, pair);
         }
     }
 
-    fn ask_again(&mut self, now: Instant, pair: AddressPair) {
+    fn schedule_probe(&mut self, now: Instant, pair: AddressPair) {
         let Some(entry) = self.address_pairs.get_mut(&pair) else { return };
         let heard = entry.heard_at;
         match &mut entry.state {
@@ -399,9 +399,9 @@ impl HealthTable {
             entry.retransmissions.add(period.retransmitted, period.sent, w);
             entry.last = period;
             let least = config.least as f64;
-            let fault = if entry.loss.rose_to(config.loss, least, w) {
+            let fault = if entry.loss.has_risen_to(config.loss, least, w) {
                 Some(AddressPairFault::Loss)
-            } else if entry.retransmissions.rose_to(config.retransmissions, least, w) {
+            } else if entry.retransmissions.has_risen_to(config.retransmissions, least, w) {
                 Some(AddressPairFault::Retransmissions)
             } else if period.rto >= config.rto {
                 Some(AddressPairFault::Rto)

@@ -127,7 +127,7 @@ fn shares_that_fall_do_not_trigger_and_thin_ones_neither() {
 
     let mut fixture = Fixture::new(PathHealthConfig::prompt());
     fixture.period(Share(1, 2), Share(1, 2), ms(200));
-    assert_eq!(fixture.fault(), None, "one segment of two is no judgement");
+    assert_eq!(fixture.fault(), None, "one segment of two is no judgment");
     fixture.period(Share(8, 10), Share(8, 10), ms(200));
     assert_eq!(fixture.fault(), Some(AddressPairFault::Loss));
 }
@@ -238,7 +238,7 @@ fn good_again_after_a_clean_period_only() {
         fixture.answer();
         assert!(fixture.now - relapse < ms(10_000), "for ever");
     }
-    assert!(fixture.now - relapse >= ms(2_000), "a timeout begins the period anew");
+    assert!(fixture.now - relapse >= ms(2_000), "a timeout restarts the period");
     assert_eq!(fixture.table.generation(), before + 1);
 }
 

@@ -284,7 +284,7 @@ impl Subflow {
         layout: RunLayout,
     ) -> SentSegment {
         debug_assert!(len > 0 && self.may_send() && !self.dead);
-        self.before_new_data(now);
+        self.prepare_new_data(now);
         let content = SentSegment { dsn, mapping_len: len, layout, ..SentSegment::default() };
         let run = self.push(now, content);
         self.stats.bytes_sent += u64::from(len);
@@ -292,7 +292,7 @@ impl Subflow {
         run
     }
 
-    fn before_new_data(&mut self, now: Instant) {
+    fn prepare_new_data(&mut self, now: Instant) {
         self.tx.starved = false;
         let idle = self.tx.board.is_empty() && self.tx.nxt > Ssn(1);
         if idle && now.since(self.tx.last_sent_at) > self.tx.timeout() {
@@ -310,7 +310,7 @@ impl Subflow {
         mapping_checksum: u16,
     ) -> SentSegment {
         debug_assert!(len > 0 && self.may_send() && !self.dead);
-        self.before_new_data(now);
+        self.prepare_new_data(now);
         let segment = self.push(
             now,
             SentSegment { dsn, mapping_len: len, mapping_checksum, ..SentSegment::default() },

@@ -28,7 +28,7 @@ impl Subflow {
     }
 
     /// Answerer: disables timestamps, because the SYN/ACK has no room for them.
-    pub(crate) fn forgo_timestamps(&mut self) {
+    pub(crate) fn disable_timestamps(&mut self) {
         self.timestamps.enabled = false;
         self.apply_mss();
     }

@@ -223,7 +223,7 @@ impl Subflow {
     }
 
     /// Drops all SACK state: SACKed segments count as lost again.
-    pub(super) fn renege_all(&mut self) {
+    pub(super) fn drop_sack_state(&mut self) {
         for index in 0..self.tx.board.len() {
             if self.tx.board.get(index).is_some_and(|segment| segment.sacked) {
                 self.tx.board.renege(index);
@@ -424,7 +424,7 @@ impl Subflow {
     fn mark_lost_by_timeout(&mut self, now: Instant) {
         if self.tx.board.front().is_some_and(|front| front.sacked) {
             // The peer dropped data that it had SACKed (RFC 2018 section 8): discard all SACK state.
-            self.renege_all();
+            self.drop_sack_state();
         }
         self.tx.forecaster.on_lost(now);
         self.tx.cut_off_segment(0);

@@ -23,7 +23,7 @@ impl Subflow {
         if self.dead || self.state.is_handshake() {
             return;
         }
-        self.mtu.start_again();
+        self.mtu.restart_search();
         self.apply_mss();
         let window = u64::from(self.config.initial_window) * u64::from(self.tx.mss);
         self.congestion = congestion.build(self.tx.mss, window, now);

@@ -151,7 +151,7 @@ impl MtuSearch {
     }
 
     /// Restarts the search on another path from the size that always passes.
-    pub(super) fn start_again(&mut self) {
+    pub(super) fn restart_search(&mut self) {
         self.current = self.base;
         self.ceiling = self.max;
         self.wanted = 0;

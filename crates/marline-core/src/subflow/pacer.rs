@@ -57,10 +57,10 @@ impl Pacer {
 
     fn set_cost(&mut self, cost: u64, segment: u64) {
         self.cost = cost;
-        self.burst_nanos = BURST_NANOS.max(self.nanos_for(BURST_SEGMENTS * segment));
+        self.burst_nanos = BURST_NANOS.max(self.pacing_nanos(BURST_SEGMENTS * segment));
     }
 
-    fn nanos_for(&self, bytes: u64) -> u64 {
+    fn pacing_nanos(&self, bytes: u64) -> u64 {
         bytes.saturating_mul(self.cost) >> SHIFT
     }
 
@@ -76,7 +76,7 @@ impl Pacer {
         let now_nanos = now.as_nanos();
         // Credit from idle time or a late wake-up is limited to two bursts.
         let floor = now_nanos.saturating_sub(2 * self.burst_nanos);
-        self.paid_until = self.paid_until.max(floor).saturating_add(self.nanos_for(bytes));
+        self.paid_until = self.paid_until.max(floor).saturating_add(self.pacing_nanos(bytes));
         if self.paid_until > now_nanos {
             self.closed_until =
                 Instant::from_nanos(self.paid_until.saturating_add(self.burst_nanos));
@@ -96,7 +96,7 @@ impl Pacer {
         let paid = self.paid_until.max(now_nanos.saturating_sub(2 * self.burst_nanos));
         // The segment that goes beyond `now` closes it.
         let credit = now_nanos.saturating_sub(paid);
-        credit / self.nanos_for(len).max(1) + 1
+        credit / self.pacing_nanos(len).max(1) + 1
     }
 
     /// Time at which it opens; `None` if it is open.

@@ -377,7 +377,7 @@ impl Chunks {
                 debug_assert!(*pinned >= bytes);
                 *pinned = pinned.saturating_sub(bytes);
             }
-            self.free_if_unused(number);
+            self.free_unused(number);
         }
         self.drop_front();
     }
@@ -387,7 +387,7 @@ impl Chunks {
         let (from, to) = (self.released / CHUNK, position / CHUNK);
         self.released = self.released.max(position);
         for number in from..=to {
-            self.free_if_unused(number);
+            self.free_unused(number);
         }
         self.drop_front();
     }
@@ -440,7 +440,7 @@ impl Chunks {
         self.slots.reserve_exact(1);
     }
 
-    fn free_if_unused(&mut self, number: u64) {
+    fn free_unused(&mut self, number: u64) {
         if number * CHUNK >= self.released {
             return;
         }

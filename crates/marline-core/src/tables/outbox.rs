@@ -52,7 +52,7 @@ impl Outbox {
         }
     }
 
-    pub(crate) const fn tell_decisions(&mut self, tell: bool) {
+    pub(crate) const fn report_decisions(&mut self, tell: bool) {
         self.reports_decisions = tell;
     }
 
@@ -72,7 +72,7 @@ impl Outbox {
         self.event(Event::Monitor(MonitorEvent { at, connection, kind }));
     }
 
-    pub(crate) const fn tell_traffic(&mut self, of: TrafficFilter) {
+    pub(crate) const fn report_traffic(&mut self, of: TrafficFilter) {
         self.traffic_of = of;
     }
 
@@ -145,7 +145,7 @@ mod tests {
         fn next_not_on(&self, _subflow: SubflowId, _from: Dsn) -> Option<Mapping> {
             None
         }
-        fn last_not_on(&self, _subflow: SubflowId, _before: Dsn) -> Option<Mapping> {
+        fn last_not_carried_by(&self, _subflow: SubflowId, _before: Dsn) -> Option<Mapping> {
             None
         }
         fn newest(&self) -> Option<Mapping> {

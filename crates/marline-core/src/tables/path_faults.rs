@@ -25,7 +25,7 @@ impl PathFaults {
     /// Records a timeout on a subflow.
     pub(crate) fn report(&mut self, path: FourTuple, trouble: PathTrouble) {
         if let Some((_, before)) = self.troubles.get_mut(&path.addresses()) {
-            *before = before.worse_of(trouble);
+            *before = before.worst(trouble);
         } else if self.present && self.troubles.len() < MAX_TROUBLES {
             self.troubles.insert(path.addresses(), (path, trouble));
         }

@@ -19,9 +19,9 @@ use crate::{ConnectionId, FourTuple, PathAddresses};
 /// Interval of a client's probes on a path in use. With an empty segment of 81 bytes both sides send 193 B/s,
 /// which leaves room for the probes of lanes, including those of another shard.
 const CLIENT_INTERVAL: Duration = Duration::from_millis(600);
-/// Interval of a server's probes, whose client probes as well, ...
+/// Interval of a server's probes: longer, because the client probes as well.
 const SERVER_INTERVAL: Duration = Duration::from_millis(1_400);
-/// ... and for each of its shards, as every shard probes for its own connections.
+/// Least such interval per shard of the server: every shard probes for its own connections.
 const SHARD_INTERVAL: Duration = Duration::from_millis(650);
 /// Interval on a path that has been silent for [`LONG_SILENCE`].
 const LONG_SILENCE_INTERVAL: Duration = Duration::from_secs(5);

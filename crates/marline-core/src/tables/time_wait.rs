@@ -58,7 +58,7 @@ impl EndedSubflow {
     /// In TIME-WAIT it must be newer than the end of the old one: by its timestamp, or else its sequence number
     /// (RFC 6191 section 2, RFC 9293 section 3.10.7.4). After a reset no old segment can be confused with it,
     /// except a repetition of the refused SYN itself.
-    pub(crate) fn gives_way_to(&self, syn: &TcpSegment<'_>) -> bool {
+    pub(crate) fn may_be_replaced_by(&self, syn: &TcpSegment<'_>) -> bool {
         if self.answer == Answer::Rst {
             return syn.header.seq != self.peer_isn;
         }

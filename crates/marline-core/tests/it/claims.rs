@@ -50,7 +50,7 @@ fn the_remains_of_a_subflow_are_claimed_until_a_newer_syn() {
     script.run(|endpoint, now| endpoint.release(now, id));
     assert!(script.endpoint.connections().is_empty());
     let late = Seg::fin().at(peer.next).acking(peer.expected);
-    assert!(claims(&mut script, &peer, late.clone()), "it is answered once more");
+    assert!(claims(&mut script, &peer, late.clone()), "it is answered again");
     let again = Seg::syn().at(peer.next.add(1_000_000));
     assert!(!claims(&mut script, &peer, again), "it opens another connection");
     assert!(claims(&mut script, &peer, late.clone()), "nobody has it so far");

@@ -186,12 +186,12 @@ fn the_cost_of_timeouts_grows_linearly_with_connections() {
         assert_eq!(script.run(|e, now| e.write(now, *id, &[1; 100])), Ok(100));
         script.advance(Duration::from_micros(200));
     }
-    let before = script.endpoint.counters().connections_looked_at;
+    let before = script.endpoint.counters().connections_examined;
     script.advance(MS(600));
     let timeouts: u64 =
         ids.iter().map(|id| script.endpoint.info(*id).unwrap().subflows[0].rtos).sum();
     assert!(timeouts >= CONNECTIONS, "{timeouts} timeouts");
-    let looked_at = script.endpoint.counters().connections_looked_at - before;
+    let looked_at = script.endpoint.counters().connections_examined - before;
     assert!(looked_at <= 70 * CONNECTIONS, "{looked_at} looks, {timeouts} timeouts");
     let monitor = script.endpoint.path_health_monitor().unwrap();
     assert!(monitor.is_degraded([10, 0, 0, 1].into(), [10, 0, 0, 2].into()));

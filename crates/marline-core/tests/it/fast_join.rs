@@ -222,8 +222,8 @@ fn a_half_open_one_becomes_an_ordinary_join_if_its_opener_does() {
             second.next_dsn = first.next_dsn;
             second.send_data(&mut script, b"once");
         }
-        second.send_data(&mut script, b" more");
-        assert_eq!(script.read_all(id), b"once more", "ordinary: {goes_on_ordinary}");
+        second.send_data(&mut script, b" over");
+        assert_eq!(script.read_all(id), b"once over", "ordinary: {goes_on_ordinary}");
         let info = script.endpoint.info(id).expect("the connection lives");
         assert_eq!(info.subflows.len(), 2);
     }

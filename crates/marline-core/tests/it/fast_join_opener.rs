@@ -229,8 +229,8 @@ fn refused_or_mangled_it_becomes_an_ordinary_join_at_once() {
             Some(Seg::ack().flag(TcpFlags::RST))
         }),
         ("bad HMAC", |asked, second, point| {
-            let spoilt = Asked { hmac: asked.hmac ^ 1, data: asked.data.clone(), ..*asked };
-            Some(answer(&spoilt, second, point, true))
+            let spoiled = Asked { hmac: asked.hmac ^ 1, data: asked.data.clone(), ..*asked };
+            Some(answer(&spoiled, second, point, true))
         }),
         ("an impossible DATA_ACK", |asked, second, point| {
             Some(answer(asked, second, point + (1 << 33), true))
@@ -364,13 +364,13 @@ fn is_fast_syn_ack(p: &Packet<'_>) -> bool {
 }
 
 fn flip_last(p: &mut Packet<'_>) {
-    let mut spoilt = marline_wire::mptcp::MptcpOptions::default();
+    let mut spoiled = marline_wire::mptcp::MptcpOptions::default();
     for option in p.seg.options.mptcp.iter() {
         let MptcpOption::Experimental(mut experimental) = option else { continue };
         experimental.bytes[usize::from(experimental.len) - 1] ^= 1;
-        spoilt.push(MptcpOption::Experimental(experimental));
+        spoiled.push(MptcpOption::Experimental(experimental));
     }
-    p.seg.options.mptcp = spoilt;
+    p.seg.options.mptcp = spoiled;
 }
 
 /// Both directions, and a middlebox that interferes with the join; the first path dies permanently.

@@ -338,7 +338,7 @@ fn after_a_reset_any_syn_but_the_one_that_was_refused_opens() {
     line.script.run(|e, now| e.abort(now, id));
     assert_eq!(line.sent(), ["R 1"]);
     line.send_at(0, Seg::syn().mss(MSS));
-    assert_eq!(line.sent(), ["R 1"], "the same once more");
+    assert_eq!(line.sent(), ["R 1"], "the same again");
     line.send_at(0u32.wrapping_sub(5_000), Seg::syn().mss(MSS));
     assert_eq!(line.sent(), ["S ack"]);
 }

@@ -273,7 +273,7 @@ fn unacknowledged_data_ends_the_connection_after_the_user_timeout() {
     line.wait(2_000);
     line.ack(51);
     line.wait(2_900);
-    assert_eq!(closed(&mut line), None, "progress starts it anew");
+    assert_eq!(closed(&mut line), None, "progress restarts it");
     line.wait(200);
     assert_eq!(closed(&mut line), Some(CloseReason::TimedOut));
 }

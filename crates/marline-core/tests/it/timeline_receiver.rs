@@ -240,7 +240,7 @@ fn a_sliver_of_window_is_used_only_after_a_while() {
     line.wait(500);
     let _ = line.sent();
     line.ack_window(6_401, 200);
-    let wait = line.wait_for_send(5_000).expect("once more");
+    let wait = line.wait_for_send(5_000).expect("sent again");
     assert!((200..=1_000).contains(&wait), "{wait} ms: an old wait does not count");
 }
 

@@ -24,9 +24,9 @@ const KINDS: Kind[] = [
 const STROKES = [0, 1, 2, 3, 4, 5].map((n) => `--line-${n}`);
 const DASHES: number[][] = [[], [8, 4], [2, 3], [8, 3, 2, 3], [12, 4], [4, 4]];
 
-export const colour = (name: string) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+export const color = (name: string) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
-export const strokeOf = (index: number): string => colour(STROKES[index % STROKES.length]!);
+export const strokeOf = (index: number): string => color(STROKES[index % STROKES.length]!);
 /** CSS class for elements in a line's color. */
 export const lineClass = (index: number): string => `line-${index % STROKES.length}`;
 export const dash = (index: number): number[] => DASHES[index % DASHES.length]!;
@@ -102,8 +102,8 @@ export class Charts {
   }
 
   private options(kind: Kind): uPlot.Options {
-    const ink = colour("--ink-soft");
-    const grid = { stroke: colour("--grid"), width: 1 };
+    const ink = color("--ink-soft");
+    const grid = { stroke: color("--grid"), width: 1 };
     const axis = { stroke: ink, grid, ticks: grid, font: "12px system-ui, sans-serif" };
     return {
       ...this.size(),
@@ -132,7 +132,7 @@ export class Charts {
   /** Draws holes from their start to their end. */
   private bands(plot: uPlot): void {
     plot.ctx.save();
-    plot.ctx.fillStyle = colour("--hole");
+    plot.ctx.fillStyle = color("--hole");
     for (const [since_us, until_us] of this.history.bands()) {
       const left = plot.valToPos(this.history.unix_ms(since_us) / 1e3, "x", true);
       const right = plot.valToPos(this.history.unix_ms(until_us) / 1e3, "x", true);

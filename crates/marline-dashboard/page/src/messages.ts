@@ -9,7 +9,7 @@ export interface PathSummary {
   local: string | null;
   backup: boolean;
   metered: boolean;
-  heard_ms: number | null;
+  last_rx_ms: number | null;
   srtt_us: number | null;
   retransmitted: number | null;
   bytes_sent: number;

@@ -1,7 +1,7 @@
 // Positions in the streams of one connection over time: the path of each byte, and bytes sent twice. Nothing is
 // requested before the user selects a connection, and only the data for the picture is kept.
 
-import { colour, strokeOf } from "./charts";
+import { color, strokeOf } from "./charts";
 import { bytes, time } from "./format";
 import type { History } from "./history";
 import { type Carried, type Connection, followPlaces, type Manner, type Places } from "./messages";
@@ -101,7 +101,7 @@ export class PlacesView {
     const x = (at_us: number) => LEFT + ((width - LEFT - 6) * (at_us - this.now_us + SPAN_S * 1e6)) / (SPAN_S * 1e6);
     const y = (dsn: number) => height - BOTTOM - ((height - BOTTOM - TOP) * (dsn - low)) / Math.max(high - low, 1);
     this.frame(ctx, width, height, [low, high]);
-    ctx.fillStyle = colour("--hole");
+    ctx.fillStyle = color("--hole");
     for (const [from, to] of holes) {
       const left = Math.max(x(from), LEFT);
       ctx.fillRect(left, TOP, Math.max(Math.min(x(to), width - 6) - left, 2), height - BOTTOM - TOP);
@@ -117,8 +117,8 @@ export class PlacesView {
 
   private frame(ctx: CanvasRenderingContext2D, width: number, height: number, [low, high]: [number, number]): void {
     ctx.font = "12px system-ui, sans-serif";
-    ctx.fillStyle = colour("--ink-soft");
-    ctx.strokeStyle = colour("--grid");
+    ctx.fillStyle = color("--ink-soft");
+    ctx.strokeStyle = color("--grid");
     ctx.textAlign = "right";
     for (const part of [0, 0.5, 1]) {
       const at = height - BOTTOM - (height - BOTTOM - TOP) * part;
@@ -134,7 +134,7 @@ export class PlacesView {
   }
 
   private drawAcked(ctx: CanvasRenderingContext2D, x: (at: number) => number, y: (dsn: number) => number, low: number): void {
-    ctx.strokeStyle = colour("--ink");
+    ctx.strokeStyle = color("--ink");
     ctx.beginPath();
     let before: number | null = null;
     for (const [at_us, dsn] of this.acked.filter(([, dsn]) => dsn >= low)) {

@@ -186,7 +186,7 @@ impl Coding {
     }
 
     /// Discards a group without repairs.
-    pub(super) fn let_go(&mut self, group: Coded) {
+    pub(super) fn discard_group(&mut self, group: Coded) {
         self.reuse(group.parts);
     }
 
@@ -252,10 +252,10 @@ impl Lane {
         while self.coding.next_repair().is_none() {
             let group = self.coding.take_ended(now)?;
             match (self.repairs_of(&group, now), group.only_frame()) {
-                (None, _) => self.coding.let_go(group),
+                (None, _) => self.coding.discard_group(group),
                 (Some(repairs), None) => self.coding.start_repairs(group, repairs),
                 (Some(Repairs { path, .. }), Some(number)) => {
-                    self.coding.let_go(group);
+                    self.coding.discard_group(group);
                     self.copy(Copy { number, path, rescue: false });
                     if let Some(transmit) = self.transmit_copy(now, frame) {
                         return Some(transmit);

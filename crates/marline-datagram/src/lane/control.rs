@@ -139,13 +139,13 @@ impl Lane {
 
     pub(super) fn notice_mtu(&mut self, at: usize) {
         let path = &mut self.paths[at];
-        let (id, frame_bytes) = (path.id(), path.mtu().both_ways());
+        let (id, frame_bytes) = (path.id(), path.mtu().two_way_size());
         self.inbox.push_notice(Notice::Mtu(id, frame_bytes));
     }
 
     pub(super) fn on_forged(&mut self) {
         self.stats.forged += 1;
-        if self.stats.forged >= self.keys.open.forgeries_at_most() {
+        if self.stats.forged >= self.keys.open.max_forgeries() {
             self.closed = true;
             self.inbox.push_notice(Notice::Forged);
         }

@@ -17,11 +17,11 @@ impl Lane {
             let Some(kept) = self.kept.find(number) else { continue };
             let Some(path) = self.paths.iter_mut().find(|path| path.id() == id) else { continue };
             let bytes = kept.bytes.len();
-            let useless = kept.deadline <= now || kept.went_on(id);
+            let useless = kept.deadline <= now || kept.was_sent_on(id);
             if useless || !path.has_room_for_copy(bytes) {
                 continue;
             }
-            kept.goes_on(id);
+            kept.record_path(id);
             if bytes > path.frame_bytes().into() {
                 let keeping = FrameToKeep { path: id, ..kept.frame_to_keep() };
                 let mut cut = FrameInPieces::new(

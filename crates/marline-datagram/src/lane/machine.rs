@@ -93,7 +93,7 @@ impl Lane {
     /// Time at which [`handle_timeout`](Self::handle_timeout) must be called.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
-        if self.closed || self.next_number >= self.packets_at_most() {
+        if self.closed || self.next_number >= self.max_packets() {
             return None;
         }
         // This includes timers that apply only while datagrams are being sent.

@@ -236,7 +236,7 @@ impl Lane {
             let cut = self.cutting.current()?;
             let (keeping, copy, again, rescue) = (cut.keeping, cut.copy, cut.again, cut.rescue);
             let at = self.paths.iter().position(|path| path.id() == keeping.path);
-            let useless = keeping.deadline < now || self.next_number >= self.packets_at_most();
+            let useless = keeping.deadline < now || self.next_number >= self.max_packets();
             let Some(at) = at.filter(|_| !useless) else {
                 self.cutting.take_done(true).into_iter().for_each(|memory| self.reuse(memory));
                 continue;

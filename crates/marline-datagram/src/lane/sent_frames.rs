@@ -29,7 +29,7 @@ pub(super) struct SentFrame {
 }
 
 impl SentFrame {
-    pub(super) const fn went_on(&self, path: PathId) -> bool {
+    pub(super) const fn was_sent_on(&self, path: PathId) -> bool {
         self.on & 1 << (path.0 & 31) != 0
     }
 
@@ -39,7 +39,7 @@ impl SentFrame {
         FrameToKeep { flow, class, payload_bytes, deadline, path: PathId(0) }
     }
 
-    pub(super) const fn goes_on(&mut self, path: PathId) {
+    pub(super) const fn record_path(&mut self, path: PathId) {
         self.on |= 1 << (path.0 & 31);
     }
 }
@@ -104,7 +104,7 @@ impl SentFrames {
         let FrameToKeep { flow, class, payload_bytes, deadline, path } = *keeping;
         let mut kept =
             SentFrame { bytes, flow, class, payload_bytes, deadline, sent_at: now, on: 0 };
-        kept.goes_on(path);
+        kept.record_path(path);
         self.bytes += frame.len();
         self.frames.insert(number, kept);
     }

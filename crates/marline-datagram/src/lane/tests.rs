@@ -318,7 +318,7 @@ impl Seal for Noting {
         self.0.seal(number, header, body)
     }
 
-    fn packets_at_most(&self) -> u64 {
+    fn max_packets(&self) -> u64 {
         500
     }
 }

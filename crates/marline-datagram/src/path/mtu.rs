@@ -72,7 +72,7 @@ impl Mtu {
     }
 
     /// Size that passes in both directions.
-    pub(crate) fn both_ways(&self) -> u16 {
+    pub(crate) fn two_way_size(&self) -> u16 {
         self.told_by_peer.map_or(self.frame_bytes, |bytes| bytes.min(self.frame_bytes))
     }
 
@@ -167,9 +167,9 @@ impl Mtu {
 
     /// Records the size that the peer announced. Returns true if the result has changed.
     pub(crate) fn on_reported(&mut self, bytes: u16) -> bool {
-        let before = self.both_ways();
+        let before = self.two_way_size();
         self.told_by_peer = Some(bytes.max(self.min_size()));
-        before != self.both_ways()
+        before != self.two_way_size()
     }
 
     /// If no sizes are probed, the size is fixed.
@@ -299,8 +299,8 @@ mod tests {
         assert!(!mtu.on_reported(1_472));
         mtu.on_probe(1);
         mtu.on_answered(1, 0, 1_472);
-        assert_eq!(mtu.both_ways(), 1_472);
+        assert_eq!(mtu.two_way_size(), 1_472);
         assert!(mtu.on_reported(1_392) && !mtu.on_reported(1_392));
-        assert_eq!(mtu.both_ways(), 1_392);
+        assert_eq!(mtu.two_way_size(), 1_392);
     }
 }

@@ -180,7 +180,7 @@ impl UdpCarrier {
 
     /// Finds the flow whose datagram to `remote` began with the quoted bytes. Returns our id and its ends.
     pub fn quoted_flow(&self, remote: SocketAddr, quoted: &[u8]) -> Option<(u64, FourTuple)> {
-        let id = match frame::ids_of(quoted)? {
+        let id = match frame::parse_ids(quoted)? {
             (0, sender) => sender,
             (receiver, _) => *self.by_peer.get(&receiver)?,
         };

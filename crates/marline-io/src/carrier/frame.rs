@@ -156,7 +156,7 @@ fn handshake(bytes: &[u8], flow: u64) -> Option<Frame<'_>> {
 
 /// Receiver's id and the following id at the beginning of one of our frames. In a first SYN the receiver's is 0, and
 /// the sender's follows.
-pub(super) fn ids_of(beginning: &[u8]) -> Option<(u64, u64)> {
+pub(super) fn parse_ids(beginning: &[u8]) -> Option<(u64, u64)> {
     Some((id_at(beginning, 1)?, id_at(beginning, SHORT_HEADER)?))
 }
 

@@ -161,7 +161,7 @@ impl UdpCarrier {
             return Received::Nothing;
         }
         self.counters.syns += 1;
-        let path = path_of(datagram, segment);
+        let path = subflow_path(datagram, segment);
         // The entry was evicted and returns: the flow that was created from it still counts.
         let flow = self.flow_of(sender, datagram);
         self.arm_sweep(now);
@@ -275,7 +275,7 @@ fn meta(datagram: &Datagram<'_>, path: FourTuple, flow: u64, peer_flow: u64) -> 
 }
 
 /// Ends of the subflow for the core: outer IP addresses, the peer's inner port, our UDP port.
-fn path_of(datagram: &Datagram<'_>, segment: &[u8]) -> FourTuple {
+fn subflow_path(datagram: &Datagram<'_>, segment: &[u8]) -> FourTuple {
     let source_port = u16::from_be_bytes([segment[0], segment[1]]);
     FourTuple {
         local: SocketAddr::new(datagram.outer.local, datagram.local_port),

@@ -221,7 +221,7 @@ pub struct CarrierCounters {
     /// Links closed because no flow was validated there in time, or nothing arrived for too long.
     pub links_silent: u64,
     /// Links closed because the peer took no data for too long.
-    pub links_stuck: u64,
+    pub links_stalled: u64,
     /// Frames dropped because no link had room.
     pub link_frames_dropped: u64,
 }

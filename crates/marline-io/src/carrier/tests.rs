@@ -225,7 +225,7 @@ fn a_client_that_only_receives_asks_when_it_grows_quiet() {
             asked.push(now.since(heard).as_secs());
         }
     }
-    assert_eq!(asked, [1, 2, 4, 8, 23, 38], "soon after it grew quiet, then as ever");
+    assert_eq!(asked, [1, 2, 4, 8, 23, 38], "soon after it grew quiet, then as before");
 
     // TCP segments serve the same purpose: no keepalive then.
     let heard = heard + Duration::from_secs(60);

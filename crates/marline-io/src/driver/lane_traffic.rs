@@ -12,7 +12,7 @@ use crate::links::{DataDirection, LaneBytes};
 /// Maximum number of datagrams handed to an application in one call.
 const MAX_DATAGRAM_BATCH: usize = 64;
 /// Interval between two checks.
-const LOOK: Duration = Duration::from_millis(500);
+const CHECK_INTERVAL: Duration = Duration::from_millis(500);
 /// Share, in percent, from which a path counts as having delivered nearly everything.
 const NEARLY_ALL_PERCENT: u64 = 80;
 
@@ -48,7 +48,7 @@ impl Carried {
 
     /// Returns true if the last check was a moment ago.
     pub(super) fn is_recent(&self, now: Instant) -> bool {
-        now < self.looked_at + LOOK
+        now < self.looked_at + CHECK_INTERVAL
     }
 
     fn on(&mut self, path: PathId) -> Option<&mut OnPath> {

@@ -33,7 +33,7 @@ const MAX_LINKS: usize = 8_192;
 /// flow has ended is pending again.
 const PENDING: PendingLimits = PendingLimits { total: 512, per_source: 128 };
 /// Interval of the checks.
-const LOOK: Duration = Duration::from_millis(250);
+const CHECK_INTERVAL: Duration = Duration::from_millis(250);
 /// Maximum length of a frame without payload. Longer ones elicit an answer.
 const MAX_ACK_FRAME: usize = SHORT_HEADER + 60;
 
@@ -262,7 +262,7 @@ impl Links {
         counters.links_evicted = of(&self.counters.evicted);
         counters.links_malformed = of(&self.counters.malformed);
         counters.links_silent = of(&self.counters.silent);
-        counters.links_stuck = of(&self.counters.stuck);
+        counters.links_stalled = of(&self.counters.stuck);
         counters.link_frames_dropped = of(&self.counters.dropped);
     }
 }
@@ -278,7 +278,7 @@ async fn watch(links: Weak<Links>, sent: Arc<Notify>) {
     loop {
         sent.notified().await;
         loop {
-            tokio::time::sleep(LOOK).await;
+            tokio::time::sleep(CHECK_INTERVAL).await;
             let Some(links) = links.upgrade() else { return };
             if !end_stalled(&links) {
                 break;

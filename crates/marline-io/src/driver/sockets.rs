@@ -498,7 +498,7 @@ impl Sockets {
         Ok(())
     }
 
-    /// Sends the rest of a batch once more, without waiting. Returns the error, unless the kernel had no room.
+    /// Sends the rest of a batch again, without waiting. Returns the error, unless the kernel had no room.
     pub(super) fn send_rest(
         &self,
         now: Instant,

@@ -202,13 +202,13 @@ mod tests {
         let names: Vec<_> =
             interfaces.with_default_route().iter().map(|i| i.name.as_str()).collect();
         assert_eq!(names, ["wlan0", "wwan0"], "eth0 has no carrier, docker0 no default route");
-        let wlan = interfaces.by_name("wlan0").unwrap();
+        let wlan = interfaces.find_by_name("wlan0").unwrap();
         let addresses: Vec<_> = wlan.addresses.iter().map(ToString::to_string).collect();
         assert_eq!(addresses, ["192.0.2.2", "2001:db8::2"]);
         let routed: Vec<_> = wlan.default_addresses().map(|ip| ip.to_string()).collect();
         assert_eq!(routed, ["192.0.2.2"], "no default route for IPv6");
         let by_address =
-            |text: &str| interfaces.by_address(text.parse().unwrap()).map(|i| i.name.as_str());
+            |text: &str| interfaces.find_by_address(text.parse().unwrap()).map(|i| i.name.as_str());
         assert_eq!(by_address("127.0.0.77"), Some("lo"));
         assert_eq!(by_address("198.51.100.3"), Some("wwan0"));
         assert_eq!(by_address("8.8.8.8"), None);
@@ -294,8 +294,11 @@ mod tests {
     #[test]
     fn the_kernel_answers_and_knows_loopback() {
         let interfaces = Interfaces::now().unwrap();
-        let lo = interfaces.by_name("lo").expect("every machine has it");
+        let lo = interfaces.find_by_name("lo").expect("every machine has it");
         assert!(lo.loopback);
-        assert_eq!(interfaces.by_address("127.0.0.1".parse().unwrap()).unwrap().index, lo.index);
+        assert_eq!(
+            interfaces.find_by_address("127.0.0.1".parse().unwrap()).unwrap().index,
+            lo.index
+        );
     }
 }

@@ -15,7 +15,7 @@ use crate::edge::outlet::{ETHERNET_HEADER_LEN, Outlet};
 /// Length of an Ethernet address.
 const ADDRESS: usize = 6;
 /// Length of `ndmsg`: family, three padding bytes, interface (i32), state (u16), flags, type.
-const NEIGHBOUR_LEN: usize = 12;
+const NEIGHBOR_LEN: usize = 12;
 /// Lengths of `rtmsg` and `ifinfomsg`.
 const ROUTE_LEN: usize = 12;
 const LINK_LEN: usize = 16;
@@ -104,9 +104,9 @@ fn find_by(
         (true, libc::ARPHRD_LOOPBACK, _) => Ok(Some(Outlet::Loopback { mtu })),
         (false, libc::ARPHRD_ETHER, Some(ours)) => {
             let hop = route.gateway.unwrap_or(remote.ip());
-            let request = neighbour_request(hop, route.interface);
-            let neighbour = netlink.query(&request, libc::RTM_NEWNEIGH)?;
-            let Some(theirs) = parse_neighbour(&neighbour) else { return Ok(None) };
+            let request = neighbor_request(hop, route.interface);
+            let neighbor = netlink.query(&request, libc::RTM_NEWNEIGH)?;
+            let Some(theirs) = parse_neighbor(&neighbor) else { return Ok(None) };
             let (interface, hop_limit) = (route.interface, route.hop_limit);
             let header = ethernet_header(theirs, ours, remote.is_ipv6());
             Ok(Some(Outlet::Ethernet { interface, mtu, header, hop_limit }))
@@ -155,8 +155,8 @@ fn link_request(index: u32) -> Vec<u8> {
     message::request(libc::RTM_GETLINK, 0, 1, &body)
 }
 
-fn neighbour_request(hop: IpAddr, interface: u32) -> Vec<u8> {
-    let mut body = vec![0; NEIGHBOUR_LEN];
+fn neighbor_request(hop: IpAddr, interface: u32) -> Vec<u8> {
+    let mut body = vec![0; NEIGHBOR_LEN];
     body[0] = family(hop);
     body[4..8].copy_from_slice(&interface.to_ne_bytes());
     push_ip(&mut body, NDA_DST, hop);
@@ -214,9 +214,9 @@ fn parse_link(body: &[u8]) -> Option<Link> {
 }
 
 /// Link-layer address of a neighbor, if the kernel would use it.
-fn parse_neighbour(body: &[u8]) -> Option<[u8; ADDRESS]> {
+fn parse_neighbor(body: &[u8]) -> Option<[u8; ADDRESS]> {
     let state = u16_at(body, 8)?;
-    let address = attributes(body.get(NEIGHBOUR_LEN..)?)
+    let address = attributes(body.get(NEIGHBOR_LEN..)?)
         .find(|(kind, _)| *kind == NDA_LLADDR)
         .and_then(|(_, value)| <[u8; ADDRESS]>::try_from(value).ok())?;
     // A multicast address does not belong to one host.
@@ -279,20 +279,20 @@ mod tests {
     }
 
     #[test]
-    fn a_neighbour_counts_while_the_kernel_would_use_it() {
-        let neighbour = |state: u16, address: &[u8]| {
+    fn a_neighbor_counts_while_the_kernel_would_use_it() {
+        let neighbor = |state: u16, address: &[u8]| {
             let state = state.to_ne_bytes();
-            parse_neighbour(&answer(NEIGHBOUR_LEN, &[(8, &state)], &[(NDA_LLADDR, address)]))
+            parse_neighbor(&answer(NEIGHBOR_LEN, &[(8, &state)], &[(NDA_LLADDR, address)]))
         };
         let address = [2, 0, 0, 0, 0, 9];
         for state in [0x02, 0x04, 0x08, 0x10, 0x80] {
-            assert_eq!(neighbour(state, &address), Some(address));
+            assert_eq!(neighbor(state, &address), Some(address));
         }
         for state in [0, 0x01, 0x20, 0x40] {
-            assert_eq!(neighbour(state, &address), None, "incomplete, failed, without ARP");
+            assert_eq!(neighbor(state, &address), None, "incomplete, failed, without ARP");
         }
-        assert_eq!(neighbour(2, &address[..4]), None);
-        assert_eq!(neighbour(2, &[3, 0, 0, 0, 0, 9]), None, "a group");
+        assert_eq!(neighbor(2, &address[..4]), None);
+        assert_eq!(neighbor(2, &[3, 0, 0, 0, 0, 9]), None, "a group");
     }
 
     #[test]
@@ -317,7 +317,7 @@ mod tests {
         for _ in 0..20_000 {
             let mut bytes = mutated(&mut rng, &whole);
             bytes.truncate(rng.below(bytes.len() as u64 + 1) as usize);
-            let _ = (parse_route(&bytes), parse_link(&bytes), parse_neighbour(&bytes));
+            let _ = (parse_route(&bytes), parse_link(&bytes), parse_neighbor(&bytes));
         }
     }
 }

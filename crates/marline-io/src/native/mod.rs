@@ -155,7 +155,7 @@ impl RawSockets {
                 NativePart::Guard => inherited.push_back(Guard::inherited(fd)?),
                 NativePart::Receiver => {
                     let ipv6 = local.is_ipv6();
-                    let offload = Offload::of_names(&mut named, ipv6);
+                    let offload = Offload::take_named(&mut named, ipv6);
                     let family = if ipv6 { &mut v6 } else { &mut v4 };
                     // A listener answers according to the routing table: it binds no sender to an interface.
                     family.push(OpenedFamily::receiving(fd, offload));
@@ -175,7 +175,7 @@ impl RawSockets {
 
     /// Returns an address that another process has guarded and that was not [reserved](Self::reserve) here.
     #[must_use]
-    pub fn left_over(&self) -> Option<SocketAddr> {
+    pub fn unreserved_address(&self) -> Option<SocketAddr> {
         let opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
         opened.as_ref().and_then(|opened| Some(opened.inherited.front()?.local))
     }
@@ -244,7 +244,7 @@ impl Offload {
     }
 
     /// Takes the sockets of one shard and family out of `named`.
-    fn of_names(named: &mut Vec<(String, OwnedFd)>, ipv6: bool) -> Offload {
+    fn take_named(named: &mut Vec<(String, OwnedFd)>, ipv6: bool) -> Offload {
         let mut take = |wanted: &str| {
             let at = named.iter().position(|(name, _)| name == wanted)?;
             Some(named.swap_remove(at).1)
@@ -420,7 +420,7 @@ impl NativeCarrier {
 
     /// Installs a filter that passes only our ports.
     pub(crate) fn install_port_filter(&self, socket: BorrowedFd<'_>, ipv6: bool) -> io::Result<()> {
-        port_filter::install(socket, ipv6, self.shard, self.ports.of_family(ipv6))
+        port_filter::install(socket, ipv6, self.shard, self.ports.ports_of_family(ipv6))
     }
 
     /// Counts a segment of this shard that another shard received.

@@ -62,7 +62,7 @@ impl PortSet {
     }
 
     /// Ports in the set on any address of a family.
-    pub(super) fn of_family(&self, ipv6: bool) -> impl Iterator<Item = u16> {
+    pub(super) fn ports_of_family(&self, ipv6: bool) -> impl Iterator<Item = u16> {
         let bits = &self.everywhere[usize::from(ipv6)];
         let exact = self.exact.iter().filter(move |local| local.is_ipv6() == ipv6);
         (0..=u16::MAX).filter(|port| bits.has(*port)).chain(exact.map(SocketAddr::port))
@@ -86,7 +86,7 @@ mod tests {
         for strange in ["192.0.2.1:81", "[2001:db8::1]:80", "[2001:db8::2]:443", "192.0.2.8:9"] {
             assert!(!ports.has(at(strange)), "{strange}");
         }
-        assert_eq!(ports.of_family(false).collect::<Vec<_>>(), [80]);
-        assert_eq!(ports.of_family(true).collect::<Vec<_>>(), [443]);
+        assert_eq!(ports.ports_of_family(false).collect::<Vec<_>>(), [80]);
+        assert_eq!(ports.ports_of_family(true).collect::<Vec<_>>(), [443]);
     }
 }

@@ -45,7 +45,7 @@ mod tests {
     }
 
     #[test]
-    fn ports_in_steps_and_neighbouring_addresses_are_spread_evenly() {
+    fn ports_in_steps_and_neighboring_addresses_are_spread_evenly() {
         let client = Ipv4Addr::new(192, 0, 2, 7);
         for count in [1, 2, 4, 16, 128] {
             let fair = 8_192 / usize::from(count);

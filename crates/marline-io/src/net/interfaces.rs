@@ -44,13 +44,13 @@ impl Interfaces {
 
     /// Finds an interface by name.
     #[must_use]
-    pub fn by_name(&self, name: &str) -> Option<&Interface> {
+    pub fn find_by_name(&self, name: &str) -> Option<&Interface> {
         self.list.iter().find(|interface| interface.name == name)
     }
 
     /// Finds the interface that has this address. All of 127.0.0.0/8 belongs to loopback.
     #[must_use]
-    pub fn by_address(&self, address: IpAddr) -> Option<&Interface> {
+    pub fn find_by_address(&self, address: IpAddr) -> Option<&Interface> {
         self.list.iter().find(|interface| {
             interface.addresses.contains(&address)
                 || (interface.loopback && address.is_loopback() && address.is_ipv4())

@@ -87,7 +87,7 @@ fn read_answer(query: &[u8], answer: &[u8]) -> Option<PrefixAnswer> {
         let DnsRecord { kind, ttl_s, data, .. } = record?;
         let address = data.try_into().ok().filter(|_| kind == DNS_AAAA);
         let address = address.map(|ip: [u8; 16]| Ipv6Addr::from(ip));
-        if let Some(prefix) = address.and_then(Prefix64::of_well_known_name) {
+        if let Some(prefix) = address.and_then(Prefix64::from_well_known_name) {
             let ttl_s = ttl_s.clamp(*TTL_S.start(), *TTL_S.end());
             return Some(PrefixAnswer::Prefix { prefix, ttl_s });
         }

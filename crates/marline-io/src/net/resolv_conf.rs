@@ -48,7 +48,7 @@ pub fn former(text: &str) -> Option<String> {
 
 /// Returns the network's text, even if Marline has replaced it.
 #[must_use]
-pub fn of_network(text: &str) -> Cow<'_, str> {
+pub fn network_text(text: &str) -> Cow<'_, str> {
     former(text).map_or(Cow::Borrowed(text), Cow::Owned)
 }
 
@@ -63,10 +63,10 @@ mod tests {
         {
             let text = replacing(before, "nameserver 198.18.0.1\n");
             assert_eq!(former(&text).as_deref(), Some(before));
-            assert_eq!(of_network(&text), before);
+            assert_eq!(network_text(&text), before);
             assert_eq!(resolvers(&text).collect::<Vec<_>>(), ["198.18.0.1"]);
             assert_eq!(former(before), None);
-            assert_eq!(of_network(before), before);
+            assert_eq!(network_text(before), before);
         }
         assert_eq!(
             former(&replacing("nameserver 192.0.2.1", "")).unwrap(),

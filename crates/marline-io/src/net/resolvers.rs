@@ -41,7 +41,7 @@ fn resolvers_below(root: &Path, name: &str, index: u32) -> Vec<SocketAddr> {
     if found.is_empty() {
         for path in SHARED_RESOLVER_FILES {
             let text = read(path);
-            let text = resolv_conf::of_network(&text);
+            let text = resolv_conf::network_text(&text);
             let words = resolv_conf::resolvers(&text);
             found.extend(words.filter_map(|word| resolver(word, name, index)));
         }

@@ -150,7 +150,7 @@ impl PendingSuccessor {
     ///
     /// # Errors
     /// The predecessor is gone, or continues by itself.
-    pub fn ask_to_begin(&self, version: &str) -> io::Result<()> {
+    pub fn request_start(&self, version: &str) -> io::Result<()> {
         let ready = Message::Ready { version: version.to_owned() };
         self.channel.send(&[&ready.to_bytes()], None)?;
         match next(&self.channel, &mut [0; 256])? {
@@ -166,7 +166,7 @@ impl PendingSuccessor {
     }
 
     /// Reports to the predecessor why this process does not start.
-    pub fn give_up(channel: &Channel, why: &str) {
+    pub fn report_failure(channel: &Channel, why: &str) {
         let failed = Message::Failed { why: why.to_owned() };
         // The predecessor notices the closed channel in any case.
         let _ = channel.send(&[&failed.to_bytes()], None);

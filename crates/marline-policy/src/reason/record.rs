@@ -33,15 +33,15 @@ impl core::error::Error for BadRecord {}
 const RULES: [(Rule, &str); 16] = [
     (Rule::First, "first"),
     (Rule::Spared, "spared"),
-    (Rule::HeardLast, "heard-last"),
+    (Rule::LastReceived, "last-received"),
     (Rule::NoRoom, "no-room"),
-    (Rule::FullIsSooner, "full-is-sooner"),
+    (Rule::FullPathFaster, "full-path-faster"),
     (Rule::WouldBlock, "would-block"),
     (Rule::Late, "late"),
     (Rule::End, "end"),
     (Rule::Repair, "repair"),
     (Rule::Explore, "explore"),
-    (Rule::LookAgain, "look-again"),
+    (Rule::Recheck, "recheck"),
     (Rule::Nothing, "nothing"),
     (Rule::NoPath, "no-path"),
     (Rule::Rescue, "rescue"),
@@ -159,7 +159,7 @@ impl Line {
         let path_budget = |(id, spent): &(SubflowId, f32)| format!("{}:{spent}", id.0);
         let path_budgets: Vec<String> =
             inputs.spending.path_budgets.iter().map(path_budget).collect();
-        self.put_list("purses", &path_budgets);
+        self.put_list("path-budgets", &path_budgets);
         self.push_field("patience_ns", nanos(inputs.spending.terms.patience));
         self.push_field("metered_bits_per_s", inputs.spending.terms.metered_rate.bits_per_s());
         self.push_field("wake_ns", nanos(inputs.spending.terms.wake));
@@ -446,7 +446,7 @@ impl<'a> Fields<'a> {
             spending: BudgetState {
                 spent: self.read_field("spent", read_fraction)?,
                 unlimited: self.read_field("unlimited", read_flag)?,
-                path_budgets: self.list("purses", read_path_budget)?,
+                path_budgets: self.list("path-budgets", read_path_budget)?,
                 terms: Terms {
                     patience: self.read_optional("patience_ns", read_time)?.unwrap_or_default(),
                     metered_rate: self

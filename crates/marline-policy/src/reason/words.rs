@@ -13,7 +13,7 @@ impl Reason {
         match self.grounds.rule {
             Rule::First => format!("{size} of new data on {path}, {}", self.compared(name)),
             Rule::Spared => self.spared_text(name),
-            Rule::HeardLast => {
+            Rule::LastReceived => {
                 let state = match self.grounds.path.and_then(|id| self.inputs.path(id)) {
                     Some(path) if path.health.is_degraded() => "is degraded",
                     _ => "received data last",
@@ -23,7 +23,7 @@ impl Reason {
                 )
             }
             Rule::NoRoom => "new data waits: no path has room".to_owned(),
-            Rule::FullIsSooner => {
+            Rule::FullPathFaster => {
                 let (full, all) = (self.other_path(name), time_text(self.grounds.other_us));
                 let here = time_text(self.grounds.arrives_us);
                 format!(
@@ -59,11 +59,11 @@ impl Reason {
                     "copy of {size} on {path} to measure it, as it has carried nothing for {unused}"
                 )
             }
-            Rule::LookAgain => self.recheck_text(),
+            Rule::Recheck => self.recheck_text(),
             Rule::Nothing => "there is no data to send, and none worth a copy".to_owned(),
             Rule::NoPath => "nothing is sent: no path can send".to_owned(),
             Rule::Rescue => format!("reinjection of {size} on {path}: {}", self.cause(name)),
-            Rule::RescueWaits => self.rescue_waits(name),
+            Rule::RescueWaits => self.waiting_rescue_text(name),
             Rule::Unblock => {
                 let full = match self.question {
                     Question::BufferBlocked => "the send buffer is full",
@@ -176,7 +176,7 @@ impl Reason {
         }
     }
 
-    /// Whether the path has any measurements.
+    /// Returns true if the path has any measurements.
     fn is_known(&self, id: Option<SubflowId>) -> bool {
         let path = id.and_then(|id| self.inputs.path(id));
         path.is_some_and(|path| path.forecast.is_known())
@@ -217,7 +217,7 @@ impl Reason {
         }
     }
 
-    fn rescue_waits(&self, name: &dyn Fn(SubflowId) -> String) -> String {
+    fn waiting_rescue_text(&self, name: &dyn Fn(SubflowId) -> String) -> String {
         let size = match self.question {
             Question::Again(item) => bytes(item.range.len()),
             _ => "data".to_owned(),

@@ -55,7 +55,7 @@ fn new_data_is_said_to_go_where_it_arrives_first() {
     alone.inputs.paths.pop();
     assert!(alone.text(&name).ends_with("; there is no other path"));
     assert_eq!(
-        words(run, by(Rule::HeardLast, WIFI)),
+        words(run, by(Rule::LastReceived, WIFI)),
         "14 kB of new data on wifi: every path is in trouble, and this one received data last"
     );
 }
@@ -63,7 +63,7 @@ fn new_data_is_said_to_go_where_it_arrives_first() {
 #[test]
 fn the_text_of_a_wait_names_its_cause() {
     let waits = |grounds| words(Decision::Wait, grounds);
-    let judged = Grounds { arrives_us: Some(80_000), ..by(Rule::FullIsSooner, LTE) };
+    let judged = Grounds { arrives_us: Some(80_000), ..by(Rule::FullPathFaster, LTE) };
     assert_eq!(
         waits(Grounds { other: Some(WIFI), other_us: Some(30_000), ..judged }),
         "new data waits for wifi, which is full now but delivers all of it within 30 ms; on lte a segment \
@@ -82,7 +82,7 @@ fn the_text_of_a_wait_names_its_cause() {
     );
     let later = Decision::WaitUntil(Instant::from_millis(1_012));
     assert_eq!(
-        words(later, Grounds::without_times(Rule::LookAgain)),
+        words(later, Grounds::without_times(Rule::Recheck)),
         "no copy is worth its price yet; next check in 12 ms"
     );
 }
@@ -196,14 +196,14 @@ fn the_text_of_a_spared_path_names_the_time_lost() {
 fn a_record_is_read_as_it_was_written() {
     let mut stream = Stream { window: 9_000, repairs: true, ..Stream::new(20_000) };
     stream.apply(WIFI, range(0, 1_000));
-    let mut learnt = Forecaster::default();
+    let mut learned = Forecaster::default();
     for number in 1..40_u64 {
         let (sent_at, rtt) = (Instant::from_millis(50 * number), ms(20 + number * 7 % 13));
-        let expected = learnt.on_sent(sent_at, 1_000);
-        learnt.on_answer(sent_at + rtt, rtt, ms(0), &expected);
-        learnt.on_lost(sent_at + rtt);
+        let expected = learned.on_sent(sent_at, 1_000);
+        learned.on_answer(sent_at + rtt, rtt, ms(0), &expected);
+        learned.on_lost(sent_at + rtt);
     }
-    let forecast = learnt.forecast(stream.context(&[]).now).busy_for(ms(3));
+    let forecast = learned.forecast(stream.context(&[]).now).delayed_by(ms(3));
     let unknown = SubflowView {
         srtt: None,
         min_rtt: None,
@@ -234,7 +234,7 @@ fn a_record_is_read_as_it_was_written() {
             index.oldest(),
             index.newest(),
             next,
-            index.last_not_on(WIFI, cx.written),
+            index.last_not_carried_by(WIFI, cx.written),
             index.mapping_at(Dsn(5)),
         )
     };

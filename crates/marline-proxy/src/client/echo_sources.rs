@@ -113,6 +113,6 @@ mod tests {
         tokio::time::advance(ECHO_IDLE).await;
         sources.sweep();
         assert_eq!(open(&inboxes), 0);
-        assert!(udp.unused_for() < ECHO_IDLE, "it had senders until now");
+        assert!(udp.idle_time() < ECHO_IDLE, "it had senders until now");
     }
 }

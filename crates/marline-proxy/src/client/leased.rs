@@ -56,8 +56,8 @@ impl<S: Transport> Transport for Leased<S> {
         self.channel.peer_state()
     }
 
-    fn know_peer(&self, account: &MemoryAccount) {
-        self.channel.know_peer(account);
+    fn mark_authenticated(&self, account: &MemoryAccount) {
+        self.channel.mark_authenticated(account);
     }
 
     fn multipath(&self) -> Option<&marline::Stream> {

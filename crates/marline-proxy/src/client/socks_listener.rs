@@ -272,7 +272,7 @@ impl<O: Open> SocksListener<O> {
         target: &Target,
     ) {
         tracing::debug!(%target, "connected");
-        let (begun, traffic) = (Instant::now(), Arc::new(Traffic::part_of(&self.traffic)));
+        let (begun, traffic) = (Instant::now(), Arc::new(Traffic::counted_in(&self.traffic)));
         traffic.count(ahead_bytes, 0);
         let _listed = self.targets.add_stream(target, &remote, &traffic);
         let end = relay(local, remote, &traffic, pin!(self.stop.wait_for_end())).await;

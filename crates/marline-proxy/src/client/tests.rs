@@ -58,7 +58,7 @@ async fn a_warm_tunnel_uses_a_waiting_connection_and_refills() {
     while bench.server.authenticated() < 3 {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    assert_eq!(connects.load(Ordering::Relaxed), 3, "two at first, one in place of the used one");
+    assert_eq!(connects.load(Ordering::Relaxed), 3, "two at first, one instead of the used one");
 }
 
 #[tokio::test]

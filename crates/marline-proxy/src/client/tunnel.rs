@@ -202,20 +202,20 @@ impl<C: Connect> Tunnel<C> {
         &self,
         request: Option<&Message>,
     ) -> Result<AuthenticatedConnection<C::Stream>, OpenError> {
-        let fresh = self.ask_again(request).await;
+        let fresh = self.request_again(request).await;
         self.record_outcome(fresh.as_ref().err());
         fresh
     }
 
-    async fn ask_again(
+    async fn request_again(
         &self,
         request: Option<&Message>,
     ) -> Result<AuthenticatedConnection<C::Stream>, OpenError> {
         let mut backoff = Backoff::new(self.patience.busy);
         loop {
             let attempt = match self.admission.wait_for_admission().await {
-                Admitted::Session(session) => self.attempt_known(&session, request).await,
-                Admitted::Stranger(turn) => self.attempt_unknown(turn, &[], request).await,
+                Admitted::Session(session) => self.attempt_with_session(&session, request).await,
+                Admitted::Stranger(turn) => self.attempt_with_handshake(turn, &[], request).await,
             };
             match attempt {
                 Ok(fresh) => return Ok(fresh),
@@ -243,16 +243,16 @@ impl<C: Connect> Tunnel<C> {
     /// connection may fail between the server's SYN/ACK and the first answer, when no other path can be joined yet.
     /// Such a connection never completes. No application data was sent, so the second attempt may send the same
     /// request.
-    async fn attempt_known(
+    async fn attempt_with_session(
         &self,
         session: &Arc<Session>,
         request: Option<&Message>,
     ) -> Result<AuthenticatedConnection<C::Stream>, Failed> {
-        let mut first = pin!(self.attempt_once(session, request));
+        let mut first = pin!(self.attempt_session_once(session, request));
         if let Ok(attempted) = timeout(self.patience.hedge, &mut first).await {
             return attempted;
         }
-        let mut second = pin!(self.attempt_once(session, request));
+        let mut second = pin!(self.attempt_session_once(session, request));
         let (attempted, other) = tokio::select! {
             attempted = &mut first => (attempted, second),
             attempted = &mut second => (attempted, first),
@@ -263,7 +263,7 @@ impl<C: Connect> Tunnel<C> {
         }
     }
 
-    async fn attempt_once(
+    async fn attempt_session_once(
         &self,
         session: &Arc<Session>,
         request: Option<&Message>,
@@ -274,7 +274,7 @@ impl<C: Connect> Tunnel<C> {
             let turn = self.admission.enter_without_session().await;
             return self.authenticate_by_tls(stream, &turn, request).await;
         };
-        let opening = self.by_session(stream, session, &binding, request);
+        let opening = self.authenticate_by_session(stream, session, &binding, request);
         let opened = timeout(self.patience.handshake, opening).await;
         let late = |_| OpenError::timed_out("the server", self.patience.handshake);
         match opened.map_err(late)?? {
@@ -292,7 +292,7 @@ impl<C: Connect> Tunnel<C> {
         }
     }
 
-    async fn attempt_unknown(
+    async fn attempt_with_handshake(
         &self,
         turn: HandshakeTurn,
         own: &[SocketAddr],
@@ -303,7 +303,7 @@ impl<C: Connect> Tunnel<C> {
     }
 
     /// Opens `stream` with the session. Returns the stream if the server does not know the session.
-    async fn by_session(
+    async fn authenticate_by_session(
         &self,
         mut stream: C::Stream,
         session: &Arc<Session>,
@@ -444,7 +444,7 @@ impl<C: Connect> Tunnel<C> {
         let turn = self.admission.enter_without_session().await;
         // From the same member, which may have state of this client such as a remote forward.
         let own = self.admission.own_addresses();
-        match self.attempt_unknown(turn, &own, None).await {
+        match self.attempt_with_handshake(turn, &own, None).await {
             Ok((mut stream, ..)) => {
                 self.record_outcome(None);
                 drop(timeout(self.patience.warm, stream.shutdown()).await);

@@ -218,7 +218,7 @@ impl LaneMaintainer {
         let mut look = interval(UNUSED / 4);
         loop {
             look.tick().await;
-            if self.udp.unused_for() >= UNUSED {
+            if self.udp.idle_time() >= UNUSED {
                 return;
             }
         }

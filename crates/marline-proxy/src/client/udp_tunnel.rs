@@ -168,11 +168,11 @@ impl Batch<'_> {
         if self.lane.is_some() {
             return self.tunnel.queue_datagram(&mut self.state, self.now, socket, peer, payload);
         }
-        self.keep_early(socket, Sent::Datagram(peer.clone()), payload);
+        self.queue_until_lane(socket, Sent::Datagram(peer.clone()), payload);
     }
 
     /// Keeps a datagram or request until there is a lane. If too many wait, the oldest is dropped.
-    fn keep_early(&mut self, socket: u32, what: Sent, payload: &[u8]) {
+    fn queue_until_lane(&mut self, socket: u32, what: Sent, payload: &[u8]) {
         let early = &mut self.state.early;
         if early.len() >= EARLY {
             early.pop_front();
@@ -366,7 +366,7 @@ impl UdpTunnel {
     }
 
     /// Time since there was last a socket.
-    pub(super) fn unused_for(&self) -> Duration {
+    pub(super) fn idle_time(&self) -> Duration {
         let state = self.lock();
         if state.sockets.is_empty() { state.used_at.elapsed() } else { Duration::ZERO }
     }

@@ -46,7 +46,7 @@ fn wrong_files_say_where() {
     for (text, says) in [
         ("[[credential]]\nname = \"x\"\n", "line 1"),
         ("[[credential]]\nname = \"x\"\ntoken-sha256 = \"12\"\ncreated-unix-s = 1\n", "64 hex"),
-        ("colour = 1\n", "colour"),
+        ("color = 1\n", "color"),
         ("[[credential]\n", "line 1"),
     ] {
         let error = format!("{:#}", Credentials::parse(text).unwrap_err());

@@ -71,7 +71,7 @@ pub struct Body(Place);
 impl Body {
     /// Content of `length` bytes.
     #[must_use]
-    pub fn of_length(length: u64) -> Body {
+    pub fn with_length(length: u64) -> Body {
         Body(if length == 0 { Place::Over } else { Place::Data { left: length, chunked: false } })
     }
 
@@ -174,9 +174,9 @@ mod tests {
 
     #[test]
     fn a_length_ends_where_it_says() {
-        assert_eq!(follow(Body::of_length(0), b"GET"), Ok((0, true)));
-        assert_eq!(follow(Body::of_length(3), b"abcGET"), Ok((3, true)));
-        assert_eq!(follow(Body::of_length(u64::MAX), b"abc"), Ok((3, false)));
+        assert_eq!(follow(Body::with_length(0), b"GET"), Ok((0, true)));
+        assert_eq!(follow(Body::with_length(3), b"abcGET"), Ok((3, true)));
+        assert_eq!(follow(Body::with_length(u64::MAX), b"abc"), Ok((3, false)));
     }
 
     #[test]

@@ -180,7 +180,7 @@ impl Head<'_> {
     fn body(&self) -> Result<Body, BadFields> {
         let length = self.fields.content_length()?;
         match (self.fields.is_chunked()?, length) {
-            (false, length) => Ok(Body::of_length(length.unwrap_or_default())),
+            (false, length) => Ok(Body::with_length(length.unwrap_or_default())),
             (true, None) if self.minor > 0 => Ok(Body::chunked()),
             (true, _) => Err(BadFields::Framing),
         }

@@ -113,7 +113,7 @@ impl ServiceFront {
 
     /// Serves one connection that `peer` opened to the local address `local`, to its end.
     pub async fn serve<T: Transport>(&self, stream: T, peer: SocketAddr, local: SocketAddr) {
-        let traffic = Arc::new(Traffic::part_of(&self.traffic));
+        let traffic = Arc::new(Traffic::counted_in(&self.traffic));
         let mut place = match self.places.take_place(Source::of(peer.ip()), &traffic) {
             Ok(place) => place,
             Err(full) => {

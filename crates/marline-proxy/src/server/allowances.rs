@@ -40,7 +40,7 @@ pub struct QuotaUse {
     /// End of this month, in seconds since 1970.
     pub until_unix_s: u64,
     /// Usage relative to the quota.
-    pub standing: QuotaState,
+    pub state: QuotaState,
     /// Usage as text.
     pub words: String,
 }
@@ -54,7 +54,7 @@ impl QuotaUse {
             quota,
             used_bytes,
             until_unix_s: quota.period(now_unix_s).end_unix_s,
-            standing: quota.state(used_bytes),
+            state: quota.state(used_bytes),
             words: quota.text(used_bytes, now_unix_s),
         }
     }
@@ -157,7 +157,7 @@ impl State {
         let mut suspended = Suspended::new();
         for name in names {
             let used = self.quota_use(name, now_unix_s);
-            let standing = used.as_ref().map_or(QuotaState::Within, |used| used.standing);
+            let standing = used.as_ref().map_or(QuotaState::Within, |used| used.state);
             if let (Some(used), QuotaState::Hard) = (&used, standing) {
                 let why =
                     format!("the server refuses this client: {}", used.quota.refusal(now_unix_s));

@@ -95,7 +95,7 @@ impl Server {
         mut place: PendingPlace,
     ) -> Option<FirstRead<T>> {
         let looked_at = tokio::select! {
-            looked_at = timeout(self.limits.authentication, self.look_at(stream)) => looked_at,
+            looked_at = timeout(self.limits.authentication, self.read_opening(stream)) => looked_at,
             () = place.evicted() => {
                 tracing::debug!(%peer, "idle handshake evicted");
                 return None;
@@ -109,14 +109,14 @@ impl Server {
                 None
             }
             Err(_) => {
-                self.refusals.record(RefusalReason::Late, &peer, &"no data before timeout");
+                self.refusals.record(RefusalReason::Timeout, &peer, &"no data before timeout");
                 None
             }
         }
     }
 
     /// Reads the first bytes and the rest of an opening.
-    async fn look_at<T: Transport>(&self, mut stream: T) -> io::Result<FirstRead<T>> {
+    async fn read_opening<T: Transport>(&self, mut stream: T) -> io::Result<FirstRead<T>> {
         let mut head = [0; OPENING_LEN];
         let mut filled = stream.read(&mut head).await?;
         if filled == 0 {
@@ -166,13 +166,13 @@ impl Server {
             Ok(Ok(ticket)) => ticket,
             Ok(Err(Evicted)) => {
                 let why = "evicted before TLS: too many unauthenticated connections";
-                self.refusals.record(RefusalReason::Crowd, &peer, &why);
+                self.refusals.record(RefusalReason::UnauthenticatedLimit, &peer, &why);
                 stream.abort();
                 return None;
             }
             Err(_) => {
                 let why = "timed out waiting to authenticate";
-                self.refusals.record(RefusalReason::Crowd, &peer, &why);
+                self.refusals.record(RefusalReason::UnauthenticatedLimit, &peer, &why);
                 stream.abort();
                 return None;
             }
@@ -182,7 +182,7 @@ impl Server {
             greeting = timeout(self.limits.authentication, self.hello(stream)) => greeting,
             () = ticket.evicted() => {
                 let why = "TLS handshake evicted: too many unauthenticated connections";
-                self.refusals.record(RefusalReason::Crowd, &peer, &why);
+                self.refusals.record(RefusalReason::UnauthenticatedLimit, &peer, &why);
                 return None;
             }
         };
@@ -194,7 +194,7 @@ impl Server {
                 return None;
             }
             Err(_) => {
-                self.refusals.record(RefusalReason::Late, &peer, &"authentication timed out");
+                self.refusals.record(RefusalReason::Timeout, &peer, &"authentication timed out");
                 return None;
             }
         };
@@ -255,7 +255,7 @@ impl Server {
             refuse(stream, Failure::new(ErrorCode::ResourceExceeded, text)).await;
             return None;
         };
-        stream.know_peer(client.account.memory());
+        stream.mark_authenticated(client.account.memory());
         client.account.on_connection();
         let (offer, own) = (None, Vec::new());
         let (_permit, _seat) = (place, seat);
@@ -357,7 +357,7 @@ impl HandshakeQueue {
     /// The handshake was evicted while it waited.
     async fn wait_for_permission(&self, address: IpAddr) -> Result<HandshakePermit, Evicted> {
         let source = Source::of(address);
-        let places = self.table.places_of(source);
+        let places = self.table.places_for(source);
         if let Ok(place) = Arc::clone(&places).try_acquire_owned()
             && let Some(admitted) = self.table.admit(source)
         {
@@ -404,7 +404,7 @@ struct Admitted {
 }
 
 impl Table {
-    fn places_of(&self, source: Source) -> Arc<Semaphore> {
+    fn places_for(&self, source: Source) -> Arc<Semaphore> {
         const FEW_SOURCES: usize = 64;
         let mut sources = lock(&self.sources);
         // Unused entries: the only pointer to them is in this map.

@@ -452,7 +452,7 @@ impl Server {
             }
         });
         stream.keep_open();
-        let (begun, traffic) = (Instant::now(), Traffic::part_of(&client.account.traffic));
+        let (begun, traffic) = (Instant::now(), Traffic::counted_in(&client.account.traffic));
         let end = relay(socket, stream, &traffic, cancel).await;
         log_end(name, begun, &traffic, &end);
         match end {
@@ -470,7 +470,7 @@ impl Server {
     /// Counts and logs a refused request. The log omits the target except where the rules forbid it: then an
     /// administrator has to decide whether to allow it.
     fn refuse_request(&self, client: &Client, failure: &Failure, what: &str) {
-        let reason = RefusalReason::of_request(failure);
+        let reason = RefusalReason::from_failure(failure);
         if reason == RefusalReason::Rules {
             return self.refusals.record(reason, &client.name, &failure.text);
         }

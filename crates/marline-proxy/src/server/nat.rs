@@ -370,7 +370,7 @@ impl Nat {
     }
 
     /// How the rules allow a peer to be reached.
-    fn way_to(&self, address: SocketAddr) -> Result<PeerRoute, Refused> {
+    fn route_to(&self, address: SocketAddr) -> Result<PeerRoute, Refused> {
         let checked = self.rules.borrow().check(address.ip());
         match checked {
             Ok(()) => Ok(PeerRoute::Allowed),
@@ -383,7 +383,7 @@ impl Nat {
 
     /// Applies the rules to an address.
     fn apply_rules(&self, address: SocketAddr) -> Flow {
-        match self.way_to(address) {
+        match self.route_to(address) {
             Ok(way) => Flow::Open { peer: Peer { address, way }, named: false },
             Err(refused) => {
                 tracing::warn!(client = %self.client.name, "datagrams to {address} refused: {refused}");

@@ -11,9 +11,9 @@ pub enum RefusalReason {
     /// The first bytes are not those of a client.
     NotAClient,
     /// Nothing was received, or authentication did not finish, in time.
-    Late,
+    Timeout,
     /// Too many connections are authenticating, in total or from this source.
-    Crowd,
+    UnauthenticatedLimit,
     /// The credential is unknown.
     Credential,
     /// The client speaks another protocol version, or sent an unexpected message.
@@ -34,8 +34,8 @@ impl RefusalReason {
     /// All reasons.
     pub const ALL: [RefusalReason; 10] = [
         RefusalReason::NotAClient,
-        RefusalReason::Late,
-        RefusalReason::Crowd,
+        RefusalReason::Timeout,
+        RefusalReason::UnauthenticatedLimit,
         RefusalReason::Credential,
         RefusalReason::Protocol,
         RefusalReason::ClientLimit,
@@ -50,8 +50,8 @@ impl RefusalReason {
     pub const fn label(self) -> &'static str {
         match self {
             RefusalReason::NotAClient => "not_a_client",
-            RefusalReason::Late => "late",
-            RefusalReason::Crowd => "crowd",
+            RefusalReason::Timeout => "timeout",
+            RefusalReason::UnauthenticatedLimit => "unauthenticated_limit",
             RefusalReason::Credential => "credential",
             RefusalReason::Protocol => "protocol",
             RefusalReason::ClientLimit => "client_limit",
@@ -63,7 +63,7 @@ impl RefusalReason {
     }
 
     /// Reason for refusing a request of an authenticated client.
-    pub(super) const fn of_request(failure: &Failure) -> RefusalReason {
+    pub(super) const fn from_failure(failure: &Failure) -> RefusalReason {
         match failure.code {
             ErrorCode::NotAuthorized => RefusalReason::Rules,
             ErrorCode::ResourceExceeded | ErrorCode::NetworkFailure => RefusalReason::Server,
@@ -85,7 +85,7 @@ impl Refusals {
         self.counts[reason as usize].fetch_add(1, Ordering::Relaxed);
         // Port scanners cause these all the time, so they are no reason for a warning.
         match reason {
-            RefusalReason::NotAClient | RefusalReason::Late => {
+            RefusalReason::NotAClient | RefusalReason::Timeout => {
                 tracing::info!(%who, "refused: {why}");
             }
             _ => tracing::warn!(%who, "refused: {why}"),

@@ -150,7 +150,7 @@ impl Seal for Sealer {
         out
     }
 
-    fn packets_at_most(&self) -> u64 {
+    fn max_packets(&self) -> u64 {
         self.key.packets
     }
 }
@@ -171,7 +171,7 @@ impl Open for Opener {
         self.0.key.open_in_place_separate_tag(nonce, Aad::from(header), tag, body, 0..).is_ok()
     }
 
-    fn forgeries_at_most(&self) -> u64 {
+    fn max_forgeries(&self) -> u64 {
         self.0.forgeries
     }
 }

@@ -104,7 +104,7 @@ impl IncomingData {
         if self.is_empty() {
             (self.plain, self.sealed) = ((0, 0), (0, 0));
         } else if is_slow {
-            self.keep_rest(&buffer);
+            self.keep_remaining(&buffer);
         } else {
             self.buffer = Some(buffer);
             return;
@@ -113,7 +113,7 @@ impl IncomingData {
     }
 
     /// Keeps the remaining data in a buffer of exactly its length.
-    fn keep_rest(&mut self, buffer: &[u8]) {
+    fn keep_remaining(&mut self, buffer: &[u8]) {
         let from = if self.plain.0 < self.plain.1 { self.plain.0 } else { self.sealed.0 };
         self.buffer = Some(buffer[from..self.sealed.1].into());
         let (plain, sealed) = (self.plain, self.sealed);
@@ -124,7 +124,7 @@ impl IncomingData {
     /// Frees unused space.
     fn free_unused(&mut self) {
         if let Some(buffer) = self.buffer.take_if(|buffer| buffer.len() == BUFFER_LEN) {
-            self.keep_rest(&buffer);
+            self.keep_remaining(&buffer);
             SPARE_IN.set(Some(buffer));
         }
     }

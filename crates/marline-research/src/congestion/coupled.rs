@@ -39,7 +39,7 @@ pub(crate) struct Member {
     rtt: f64,
     /// Bytes between losses: the larger of the last two values.
     between_losses: f64,
-    /// Whether this is the controller's own subflow.
+    /// True if this is the controller's own subflow.
     is_me: bool,
 }
 
@@ -87,7 +87,7 @@ impl Group {
         self.members.iter().find(|member| member.is_me)
     }
 
-    /// Whether there is no other subflow to couple with.
+    /// Returns true if there is no other subflow to couple with.
     fn is_alone(&self) -> bool {
         self.members.len() < 2 || self.own_member().is_none()
     }

@@ -138,7 +138,7 @@ impl Emptcp {
         }
     }
 
-    /// Whether there is a choice: a client with both kinds of addresses.
+    /// Returns true if there is a choice: a client with both kinds of addresses.
     fn chooses(cx: &PathContext<'_>) -> bool {
         let any = |wanted: bool| cx.local.iter().any(|l| l.subflow && is_cellular(l) == wanted);
         cx.role == Role::Client && any(true) && any(false)
@@ -248,19 +248,19 @@ impl Default for Emptcp {
     }
 }
 
-/// Whether a local address belongs to a radio to be spared.
+/// Returns true if a local address belongs to a radio to be spared.
 const fn is_cellular(local: &LocalAddress) -> bool {
     local.backup || local.cost.tail_ms > 0
 }
 
-/// Whether data sent on a subflow is expected to arrive.
+/// Returns true if data sent on a subflow is expected to arrive.
 const fn is_working(view: &SubflowView) -> bool {
     let health = view.health;
     let bad = health.is_unreachable() || health.is_degraded() || health.has_degraded_address_pair();
     view.is_active() && !bad
 }
 
-/// Whether a subflow starts at a cellular address.
+/// Returns true if a subflow starts at a cellular address.
 fn on_cellular(view: &SubflowView, cx: &PathContext<'_>) -> bool {
     let path = cx.paths.iter().find(|path| path.id == view.id);
     path.is_some_and(|path| {

@@ -2,7 +2,7 @@
 //! studies.
 //!
 //! *Problem.* A new algorithm must be compared with its predecessor, which is more than three duplicate ACKs: limited
-//! transmit, early retransmit, forward acknowledgement and tail loss probes each avoid some of its timeouts.
+//! transmit, early retransmit, forward acknowledgment and tail loss probes each avoid some of its timeouts.
 //!
 //! *How.* A segment is lost once three segments sent after it were SACKed. In addition:
 //! - *Limited transmit* (RFC 3042): the first duplicate ACKs allow new data, so that a third may arrive.
@@ -47,7 +47,7 @@ const MIN_EARLY_DELAY: Duration = Duration::from_millis(2);
 /// Maximum number of segments beyond the window in limited transmit, for a peer without SACK.
 const MAX_LIMITED_TRANSMIT: u32 = 2;
 
-/// Whether fewer than three SACKs are enough when fewer than four segments are outstanding.
+/// True if fewer than three SACKs are enough when fewer than four segments are outstanding.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub enum EarlyRetransmit {
     /// Disabled.
@@ -68,7 +68,7 @@ pub struct Rfc6675Config {
     pub limited_transmit: bool,
     /// Early retransmit.
     pub early_retransmit: EarlyRetransmit,
-    /// Forward acknowledgement, until reordering is seen.
+    /// Forward acknowledgment, until reordering is seen.
     pub fack: bool,
     /// Retransmit what is left at the end of a recovery.
     pub rescue: bool,
@@ -182,7 +182,7 @@ impl Rfc6675 {
         }
     }
 
-    /// Whether early retransmit applies to what is outstanding.
+    /// Returns true if early retransmit applies to what is outstanding.
     fn is_early(&self, cx: &RecoveryContext<'_>) -> bool {
         let (few, sacked) = (cx.board.len() < FEW_SEGMENTS, cx.board.segments_sacked());
         let enough = match self.config.early_retransmit {
@@ -236,7 +236,7 @@ impl Rfc6675 {
         }
     }
 
-    const fn forget_judgements(&mut self) {
+    const fn clear_verdicts(&mut self) {
         self.judged = Ssn(0);
         self.early_at = None;
         self.rescued = false;
@@ -310,7 +310,7 @@ impl LossRecovery for Rfc6675 {
     fn on_rto(&mut self, cx: &RecoveryContext<'_>, lost: &mut Vec<Ssn>) {
         self.tlp.end_episode();
         self.no_sack.restart();
-        self.forget_judgements();
+        self.clear_verdicts();
         // RFC 6675 section 5.1: everything that was not SACKed must be retransmitted.
         lost.extend(cx.board.iter().filter(|s| s.in_flight()).map(|s| s.start));
     }
@@ -321,7 +321,7 @@ impl LossRecovery for Rfc6675 {
             self.early_at = None;
         } else {
             self.no_sack.restart();
-            self.forget_judgements();
+            self.clear_verdicts();
             self.tlp.schedule(cx, Phase::Open);
         }
     }

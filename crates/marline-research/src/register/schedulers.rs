@@ -61,7 +61,7 @@ fn augur(parameters: &mut Parameters<'_>) -> AugurConfig {
     let default = AugurConfig::default();
     AugurConfig {
         budget: parameters.number("budget", default.budget, 0.0..=1.0),
-        purse: parameters.bytes("purse", default.purse),
+        reserve: parameters.bytes("reserve", default.reserve),
         worth: parameters.duration("worth", default.worth),
         with_backups: parameters.on_off("backup", default.with_backups),
     }
@@ -102,7 +102,7 @@ fn orp(parameters: &mut Parameters<'_>) -> OpportunisticRules {
         ("kernel", Retransmit::Kernel),
         ("wide", Retransmit::Wide),
     ];
-    let penalise = [
+    let penalize = [
         ("off", Penalize::Off),
         ("on", Penalize::Kernel),
         ("paper", Penalize::Paper),
@@ -111,10 +111,10 @@ fn orp(parameters: &mut Parameters<'_>) -> OpportunisticRules {
     let for_send_buffer =
         [("off", (false, false)), ("retransmit", (true, false)), ("both", (true, true))];
     let retransmit = parameters.word("retransmit", "kernel", &retransmit);
-    let penalise = parameters.word("penalise", "kernel", &penalise);
-    let (for_send_buffer, penalise_for_send_buffer) =
+    let penalize = parameters.word("penalize", "kernel", &penalize);
+    let (for_send_buffer, penalize_for_send_buffer) =
         parameters.word("send-buffer", "both", &for_send_buffer);
-    OpportunisticRules { retransmit, penalise, for_send_buffer, penalise_for_send_buffer }
+    OpportunisticRules { retransmit, penalize, for_send_buffer, penalize_for_send_buffer }
 }
 
 fn paaf(parameters: &mut Parameters<'_>) -> PaafConfig {

@@ -11,7 +11,7 @@
 //! lateness is taken into account. If the answer is overdue, lateness is certain, and the scheduler decides again. The
 //! copy is made if
 //!
-//! - the byte budget allows it: each byte of new data adds `budget` bytes to the budget, which holds at most `purse`
+//! - the byte budget allows it: each byte of new data adds `budget` bytes to the budget, which holds at most `reserve`
 //!   and starts half full; and
 //! - the gain is at least `worth` per segment, twice that if the budget is a quarter full, and half of it if it is
 //!   full.
@@ -57,10 +57,10 @@ pub struct AugurConfig {
     /// Bytes that may be sent again per byte of new data, 0 to 1.
     pub budget: f64,
     /// Maximum number of bytes that can be saved up.
-    pub purse: u64,
+    pub reserve: u64,
     /// Mean delay that a copied segment must save when the budget is half full.
     pub worth: Duration,
-    /// Whether a backup may carry the copies.
+    /// True if a backup may carry the copies.
     pub with_backups: bool,
 }
 
@@ -68,7 +68,7 @@ impl Default for AugurConfig {
     fn default() -> Self {
         AugurConfig {
             budget: 0.1,
-            purse: 60_000,
+            reserve: 60_000,
             worth: Duration::from_millis(1),
             with_backups: false,
         }
@@ -83,7 +83,7 @@ struct WatchedEnd {
     /// State in which it was sent.
     state: State,
     due_at: Instant,
-    /// Whether it already counts as late.
+    /// True if it already counts as late.
     late: bool,
 }
 
@@ -112,7 +112,7 @@ impl Augur {
             primary: Primary::default(),
             models: Vec::new(),
             watched: VecDeque::new(),
-            saved: config.purse as f64 / 2.0,
+            saved: config.reserve as f64 / 2.0,
             counted: None,
             copying: None,
         }
@@ -133,7 +133,8 @@ impl Augur {
         }
         let sent = cx.unsent.start.since(self.counted.unwrap_or(cx.unsent.start));
         self.counted = Some(cx.unsent.start);
-        self.saved = (self.saved + sent as f64 * self.config.budget).min(self.config.purse as f64);
+        self.saved =
+            (self.saved + sent as f64 * self.config.budget).min(self.config.reserve as f64);
         for index in 0..self.watched.len() {
             let WatchedEnd { on, state, due_at, late, .. } = self.watched[index];
             if !late && due_at < cx.now {
@@ -208,7 +209,7 @@ impl Augur {
         Some(if second.is_ready() { sent } else { classes::wait(core::iter::once(second)) })
     }
 
-    /// Whether sending this many bytes on `second` as well is worth the cost.
+    /// Returns true if sending this many bytes on `second` as well is worth the cost.
     fn is_worth(
         &mut self,
         bytes: u64,
@@ -230,7 +231,7 @@ impl Augur {
         let segments = bytes.div_ceil(u64::from(second.mss.max(1)));
         let price_s = self.config.worth.as_secs_f64() * segments as f64;
         // The price depends on how full the budget is.
-        gain_s * 2.0 * self.saved >= price_s * self.config.purse as f64
+        gain_s * 2.0 * self.saved >= price_s * self.config.reserve as f64
     }
 
     /// When an overdue answer, which no event reports, must be checked.
@@ -251,7 +252,7 @@ impl Default for Augur {
 impl Scheduler for Augur {
     fn next_send(&mut self, cx: &SchedulerContext<'_>) -> Decision {
         self.observe(cx);
-        let Some(primary) = self.primary.choose(cx) else { return primary::place_on_suspects(cx) };
+        let Some(primary) = self.primary.choose(cx) else { return primary::use_last_heard(cx) };
         let alone = primary::alone(primary, cx);
         // If the peer's window ends before the data does, no message is complete.
         if alone.data().is_some() || cx.unsent.end < cx.written {

@@ -41,7 +41,7 @@ pub struct BlestConfig {
     pub up: f64,
     /// Decrease when it did not.
     pub down: f64,
-    /// Whether lambda adapts at all.
+    /// True if lambda adapts at all.
     pub adapts: bool,
 }
 
@@ -102,7 +102,7 @@ impl Blest {
         self.moved_at = Some(now);
     }
 
-    /// Whether a segment on `slow` would block what `fast` could send in the meantime.
+    /// Returns true if a segment on `slow` would block what `fast` could send in the meantime.
     fn would_block(
         &mut self,
         fast: &SubflowView,

@@ -47,7 +47,7 @@ impl Ecf {
         Ecf { config, waiting: false }
     }
 
-    /// Whether `unsent` bytes are completed earlier if they wait for `fast` than if `slow` takes some of them.
+    /// Returns true if `unsent` bytes are completed earlier if they wait for `fast` than if `slow` takes some of them.
     fn should_wait(&mut self, fast: &SubflowView, slow: &SubflowView, unsent: u64) -> bool {
         let (Some(fast_srtt), Some(slow_srtt)) = (fast.srtt, slow.srtt) else { return false };
         let (fast_cwnd, slow_cwnd) = (fast.cwnd as f64, slow.cwnd as f64);

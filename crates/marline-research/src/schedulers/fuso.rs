@@ -155,7 +155,7 @@ impl Scheduler for Fuso {
         let decision = self.base.next_send(cx);
         if let Some((id, _)) = decision.data() {
             self.losses.note_sent(id);
-            return if cx.subflows.len() > 1 { decision.by_segment() } else { decision };
+            return if cx.subflows.len() > 1 { decision.limited_to_segment() } else { decision };
         }
         let idle = matches!(decision, Decision::Wait | Decision::WaitUntil(_));
         if !idle || !self.config.spare || !queue_is_empty(cx) {

@@ -56,7 +56,7 @@ pub struct PaafConfig {
     pub silence: f64,
     /// Time that a warning lasts after its last sign.
     pub hold: Duration,
-    /// Whether a backup may carry the copies.
+    /// True if a backup may carry the copies.
     pub with_backups: bool,
 }
 
@@ -164,7 +164,7 @@ impl Paaf {
         }
     }
 
-    /// Whether there is a warning on the primary.
+    /// Returns true if there is a warning on the primary.
     fn is_warned(&mut self, primary: &SubflowView, now: Instant) -> bool {
         let watch = self.watch.filter(|watch| watch.on == primary.id);
         let mut watch = watch.unwrap_or_else(|| PrimaryWatch::new(primary, now));
@@ -182,7 +182,7 @@ impl Paaf {
         // A run would continue after the end of the warning, so data is sent by segments.
         let decision = self.both.next_send(&SchedulerContext { subflows: &views, ..*cx });
         self.views = views;
-        decision.by_segment()
+        decision.limited_to_segment()
     }
 
     /// Waits, but at most until the primary's silence becomes a sign.
@@ -210,7 +210,7 @@ impl Default for Paaf {
 impl Scheduler for Paaf {
     fn next_send(&mut self, cx: &SchedulerContext<'_>) -> Decision {
         let Some(primary) = self.primary.choose(cx) else {
-            return super::primary::place_on_suspects(cx);
+            return super::primary::use_last_heard(cx);
         };
         let warned = self.is_warned(primary, cx.now);
         let second = helper(primary, self.config.with_backups, cx);

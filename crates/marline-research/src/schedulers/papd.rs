@@ -73,7 +73,7 @@ pub struct PapdConfig {
     pub best_path_only: bool,
     /// How the best path is found.
     pub measure: Measure,
-    /// Whether predictable outcomes are not measured: the multipath mode is not tried while the buffer per longest RTT
+    /// True if predictable outcomes are not measured: the multipath mode is not tried while the buffer per longest RTT
     /// is less than the redundant mode delivers, and ends as soon as it delivers less in a window than the best path's
     /// own rate.
     pub by_rule: bool,
@@ -195,7 +195,7 @@ impl Papd {
     }
 
     /// Measures all paths, then uses only the best one while it delivers what is expected.
-    fn choose_carriers(&mut self, anew: bool, reading: &ModeInput, cx: &SchedulerContext<'_>) {
+    fn choose_carriers(&mut self, restart: bool, reading: &ModeInput, cx: &SchedulerContext<'_>) {
         if !self.config.best_path_only || !self.modes.has_started() {
             return;
         }
@@ -206,7 +206,7 @@ impl Papd {
             pending,
             void: false,
         };
-        if anew {
+        if restart {
             (self.carriers, self.look) = (self.restart_measurement(cx), None);
         }
         let turn = matches!(self.carriers, Carriers::Turn { .. });
@@ -285,7 +285,7 @@ fn buffer(cx: &SchedulerContext<'_>) -> u64 {
     cx.send_limit.min(cx.window_end.since(cx.data_una))
 }
 
-/// Whether the application leaves the buffer half empty. (It may write an eighth at a time.)
+/// Returns true if the application leaves the buffer half empty. (It may write an eighth at a time.)
 fn is_application_slow(cx: &SchedulerContext<'_>) -> bool {
     cx.unsent.start >= cx.written && cx.written.since(cx.data_una) < buffer(cx) / 2
 }

@@ -66,7 +66,7 @@ pub struct PeekabooConfig {
     pub discount: f64,
     /// Number of decisions remembered, at least 1.
     pub memory: u32,
-    /// Whether the stochastic adjustment is on.
+    /// True if the stochastic adjustment is on.
     pub adjusts: bool,
     /// Seed of the randomness.
     pub seed: u64,
@@ -124,7 +124,7 @@ struct Episode {
 
 impl Episode {
     /// Counts bytes DATA_ACKed since the last call. Returns whether the episode continues.
-    fn goes_on(&mut self, bytes: f64, discount: f64, cx: &SchedulerContext<'_>) -> bool {
+    fn is_running(&mut self, bytes: f64, discount: f64, cx: &SchedulerContext<'_>) -> bool {
         let age = cx.now.since(self.begun_at);
         if bytes > 0.0 {
             self.gained += bytes * discounted(discount, age, self.round);
@@ -190,7 +190,7 @@ impl Peekaboo {
         let discount = self.config.discount;
         let (wait, next) = (&mut self.wait, &mut self.next);
         self.episodes.retain_mut(|episode| {
-            let goes_on = episode.goes_on(bytes, discount, cx);
+            let goes_on = episode.is_running(bytes, discount, cx);
             if !goes_on {
                 wait.fade(kept);
                 next.fade(kept);

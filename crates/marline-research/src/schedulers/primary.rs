@@ -61,12 +61,12 @@ pub(super) fn alone(primary: &SubflowView, cx: &SchedulerContext<'_>) -> Decisio
 }
 
 /// Places new data when no path is healthy: on the one heard from last.
-pub(super) fn place_on_suspects(cx: &SchedulerContext<'_>) -> Decision {
+pub(super) fn use_last_heard(cx: &SchedulerContext<'_>) -> Decision {
     let Some(class) = classes::best_class(cx.subflows) else { return Decision::Wait };
     if cx.unsent.is_empty() {
         return Decision::Wait;
     }
-    classes::choose_latest_heard(class, cx).by_segment()
+    classes::choose_latest_heard(class, cx).limited_to_segment()
 }
 
 /// Since when a subflow has not answered: something is in flight on it, and nothing has been heard since.

@@ -84,7 +84,7 @@ impl Raven {
         Some([srtt.saturating_sub(half), srtt.saturating_add(half)])
     }
 
-    /// Whether another path may be as fast as the chosen one.
+    /// Returns true if another path may be as fast as the chosen one.
     fn may_be_as_fast(&self, other: &SubflowView, chosen: &SubflowView, now: Instant) -> bool {
         let intervals = self.interval(other, now).zip(self.interval(chosen, now));
         intervals.is_none_or(|([least, _], [_, most])| least <= most)
@@ -125,7 +125,7 @@ impl Scheduler for Raven {
             return decision;
         }
         self.copies.record_segment(range.start, others);
-        decision.by_segment()
+        decision.limited_to_segment()
     }
 
     fn next_reinjection(&mut self, item: &Reinjection, cx: &SchedulerContext<'_>) -> Decision {

@@ -177,7 +177,7 @@ impl TailProbes {
     }
 }
 
-/// Whether the congestion window has room, regardless of the pacer.
+/// Returns true if the congestion window has room, regardless of the pacer.
 const fn has_window(view: &SubflowView) -> bool {
     view.is_ready() || matches!(view.eligibility, Eligibility::PacingLimited(_))
 }

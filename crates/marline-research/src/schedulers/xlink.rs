@@ -63,7 +63,7 @@ pub struct EndCopies {
 pub type Xlink = CopyingScheduler<EndCopies>;
 
 impl EndCopies {
-    /// Whether the receiver needs the outstanding data soon enough to justify sending it twice.
+    /// Returns true if the receiver needs the outstanding data soon enough to justify sending it twice.
     fn allows_copies(&self, cx: &SchedulerContext<'_>) -> bool {
         let left = time_left(cx);
         if left < self.config.near {

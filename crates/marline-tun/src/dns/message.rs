@@ -113,7 +113,7 @@ pub(super) fn asked_name(query: &[u8]) -> Result<String, u8> {
 }
 
 /// Reads the name at `at` with [`read_name`].
-fn name_at(message: &[u8], at: usize) -> Option<String> {
+fn read_name_at(message: &[u8], at: usize) -> Option<String> {
     read_name(message, at, message.len())
 }
 
@@ -158,9 +158,9 @@ pub(super) fn aliases(answer: &[u8]) -> Option<Vec<String>> {
     for record in dns_answers(answer) {
         let DnsRecord { kind, data_at, .. } = record?;
         match kind {
-            CNAME | DNAME => found.push(name_at(answer, data_at)?),
+            CNAME | DNAME => found.push(read_name_at(answer, data_at)?),
             // The name follows a priority.
-            SVCB | HTTPS => found.push(name_at(answer, data_at + 2)?),
+            SVCB | HTTPS => found.push(read_name_at(answer, data_at + 2)?),
             _ => {}
         }
     }
@@ -201,7 +201,7 @@ pub(crate) fn refusal(exceptions: &Exceptions, answer: &[u8]) -> Option<u8> {
         return None;
     }
     let Some(names) = aliases(answer) else { return Some(SERVFAIL) };
-    let is_blocked = |name: &String| exceptions.of_name(name) == Treatment::Blocked;
+    let is_blocked = |name: &String| exceptions.treatment_of_name(name) == Treatment::Blocked;
     names.iter().any(is_blocked).then_some(NXDOMAIN)
 }
 

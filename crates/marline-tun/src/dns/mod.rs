@@ -2,7 +2,7 @@
 //!
 //! Programs receive the resolver's own answers for every query type. One connection carries many concurrent queries,
 //! with its own message numbers, and is opened when there is a query. A query that was pending on a broken
-//! connection is sent once more on the next one. If the resolver cannot be reached, programs receive SERVFAIL
+//! connection is sent again on the next one. If the resolver cannot be reached, programs receive SERVFAIL
 //! instead of waiting. Queries that programs send over TCP are relayed like any stream, unless there are exceptions
 //! for names, in which case they are handled here too.
 //!
@@ -84,12 +84,12 @@ impl<O: Open> Forwarder<O> {
             Ok(name) => name,
             Err(code) => return query.refuse(&self.writer, code),
         };
-        match (self.exceptions.of_name(&name), &self.direct) {
+        match (self.exceptions.treatment_of_name(&name), &self.direct) {
             (Treatment::Direct, Some(direct)) => {
                 direct.answer_query(query, name, Arc::clone(&self.exceptions), self.writer.clone());
             }
             (Treatment::Blocked, _) => query.refuse(&self.writer, message::NXDOMAIN),
-            (Treatment::Tunnelled | Treatment::Direct, _) => pending.add(query),
+            (Treatment::Tunneled | Treatment::Direct, _) => pending.add(query),
         }
     }
 

@@ -18,7 +18,7 @@ impl NamespaceProcesses {
     pub(super) const BYTES: usize = 16;
 
     /// The calling thread's namespace.
-    pub(super) fn of_this_thread() -> io::Result<NamespaceProcesses> {
+    pub(super) fn for_this_thread() -> io::Result<NamespaceProcesses> {
         Self::from_process(Path::new("/proc/thread-self"))
     }
 
@@ -56,7 +56,7 @@ mod tests {
 
     #[test]
     fn a_namespace_with_a_process_in_it_is_occupied_and_an_unknown_one_is_not() {
-        let ours = NamespaceProcesses::of_this_thread().unwrap();
+        let ours = NamespaceProcesses::for_this_thread().unwrap();
         assert!(ours.has_any());
         assert_eq!(NamespaceProcesses::from_bytes(ours.to_bytes()), ours);
         assert!(!NamespaceProcesses { inode: ours.inode ^ 1 << 40, ..ours }.has_any());

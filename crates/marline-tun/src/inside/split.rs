@@ -104,7 +104,7 @@ impl Program {
     /// # Errors
     /// The other half failed.
     pub fn hand_over(self, tun: OwnedFd) -> anyhow::Result<()> {
-        let namespace = NamespaceProcesses::of_this_thread()?.to_bytes();
+        let namespace = NamespaceProcesses::for_this_thread()?.to_bytes();
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut control = SendAncillaryBuffer::new(&mut space);
         let descriptors = [tun.as_fd()];

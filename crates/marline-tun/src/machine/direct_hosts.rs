@@ -44,9 +44,9 @@ impl DirectHosts {
         let of_name = |host: &Host| host.name == name;
         let evicted =
             if self.hosts.values().filter(|host| of_name(host)).count() >= MAX_HOSTS_PER_NAME {
-                self.first_to_expire(of_name)
+                self.next_expiry(of_name)
             } else if self.hosts.len() >= MAX_HOSTS {
-                self.first_to_expire(|_| true)
+                self.next_expiry(|_| true)
             } else {
                 None
             };
@@ -57,7 +57,7 @@ impl DirectHosts {
         AddOutcome { is_new: true, evicted }
     }
 
-    fn first_to_expire(&self, among: impl Fn(&Host) -> bool) -> Option<IpAddr> {
+    fn next_expiry(&self, among: impl Fn(&Host) -> bool) -> Option<IpAddr> {
         let among = self.hosts.iter().filter(|(_, host)| among(host));
         among.min_by_key(|(_, host)| host.until).map(|(address, _)| *address)
     }

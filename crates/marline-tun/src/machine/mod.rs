@@ -1,7 +1,7 @@
 //! A whole machine behind the interface: its routing during the tunnel, and the restored state afterwards.
 //!
 //! [`Machine::take_over`] routes the machine's traffic to the interface with its own rules and tables ([`routing`]),
-//! and [`Machine::give_back`] removes them. The changes of a killed process are undone by [another
+//! and [`Machine::restore`] removes them. The changes of a killed process are undone by [another
 //! one](UndoProcess), or otherwise by the next `up` or `down` ([`clean_up`]), which identify our rules by their
 //! mark. Only a [kill switch](engage) stays until the user removes it.
 
@@ -111,7 +111,7 @@ impl Machine {
                 "another program uses one of the routing tables {tables} (see ip route show table all)"
             );
         }
-        let inbound = services::inbound_at_most();
+        let inbound = services::open_inbound();
         for InboundConnection { port, peer } in &inbound {
             tracing::info!(
                 "{peer} is connected to port {port}: that connection continues outside the tunnel"
@@ -125,7 +125,7 @@ impl Machine {
         reverse_path::loosen_filter();
         if switch.settings.kill_switch {
             switch.complete().await?;
-            switch.tighten_rules().await?;
+            switch.remove_weaker_rules().await?;
             tracing::info!("kill switch on: all traffic outside the tunnel is blocked");
         }
         let interface = ReadyInterface::set_up(addresses)
@@ -138,7 +138,7 @@ impl Machine {
             resolver_file: None,
         };
         if let Err(error) = machine.add_tunnel_rules().await {
-            machine.give_back(ReleaseReason::Failed).await;
+            machine.restore(ReleaseReason::Failed).await;
             return Err(error);
         }
         Ok(machine)
@@ -311,7 +311,7 @@ impl Machine {
     }
 
     /// Restores the machine's own routing, except for a kill switch that stays active.
-    pub async fn give_back(mut self, ending: ReleaseReason) {
+    pub async fn restore(mut self, ending: ReleaseReason) {
         let settings = &self.switch.settings;
         let extent = if ending == ReleaseReason::Requested && !settings.lockdown {
             // If we are killed from now on, the other process completes the cleanup.

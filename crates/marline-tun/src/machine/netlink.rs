@@ -178,7 +178,7 @@ impl Routing {
         let mut removed = self.remove(rules).await?;
         let is_last = !self.has(part.other()).await?;
         for route in self.our_tables().await?.into_iter().filter(is_ours) {
-            if is_last || part == RuleSet::Lead && of_lead(&route) {
+            if is_last || part == RuleSet::Lead && is_tunnel_route(&route) {
                 removed +=
                     usize::from(was_removed(self.handle.route().del(route).execute().await)?);
             }
@@ -268,7 +268,7 @@ fn table(route: &RouteMessage) -> Option<u32> {
     })
 }
 
-fn of_lead(route: &RouteMessage) -> bool {
+fn is_tunnel_route(route: &RouteMessage) -> bool {
     table(route).is_some_and(|table| super::routing::TUNNEL_TABLES.contains(&table))
 }
 

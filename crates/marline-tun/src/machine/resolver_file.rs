@@ -47,7 +47,7 @@ impl ResolverFile {
 
     fn claim(&self) -> io::Result<()> {
         let there = read()?;
-        let former = resolv_conf::of_network(&there);
+        let former = resolv_conf::network_text(&there);
         let wanted = resolv_conf::replacing(&former, &resolv_conf_for(&former, self.resolver));
         if there == wanted { Ok(()) } else { overwrite(&wanted) }
     }

@@ -25,7 +25,7 @@ pub(super) fn inbound() -> Vec<InboundConnection> {
 }
 
 /// Currently open inbound connections, up to the maximum.
-pub(super) fn inbound_at_most() -> Vec<InboundConnection> {
+pub(super) fn open_inbound() -> Vec<InboundConnection> {
     let mut found = inbound();
     if found.len() > MAX_CONNECTIONS {
         tracing::warn!(

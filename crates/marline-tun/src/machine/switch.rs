@@ -14,7 +14,7 @@ use crate::addresses::Addresses;
 /// A system call fails.
 pub async fn engage(settings: &RoutingSettings, addresses: &Addresses) -> anyhow::Result<()> {
     let routing = Routing::open()?;
-    let facts = MachineState { inbound: services::inbound_at_most(), ..MachineState::default() };
+    let facts = MachineState { inbound: services::open_inbound(), ..MachineState::default() };
     let mut switch = Switch { routing, settings: settings.clone(), addresses: *addresses, facts };
     switch.complete().await?;
     reverse_path::loosen_filter();
@@ -72,7 +72,7 @@ impl Switch {
     }
 
     /// Removes rules of an earlier switch that let out more than this one.
-    pub(super) async fn tighten_rules(&self) -> anyhow::Result<()> {
+    pub(super) async fn remove_weaker_rules(&self) -> anyhow::Result<()> {
         for own in families(&self.addresses) {
             let rules = self.settings.switch(own, &self.facts);
             self.routing.remove_others(&rules, own.is_ipv6()).await?;

@@ -47,7 +47,7 @@ impl UndoProcess {
                 ignore_signals();
                 // It changes only routes and rules. If the other capabilities cannot be dropped, it still works.
                 let _ = keep_capabilities(KeptCapabilities::NetAdmin);
-                let ended = wait_and_undo(theirs);
+                let ended = undo_after_parent(theirs);
                 if let Err(error) = &ended {
                     eprintln!("marline: cannot restore the machine's routing: {error:#}");
                 }
@@ -84,7 +84,7 @@ fn remaining(written: &[u8]) -> Option<Extent> {
 }
 
 /// Waits for the parent's end, then undoes the rest.
-fn wait_and_undo(pipe: OwnedFd) -> anyhow::Result<()> {
+fn undo_after_parent(pipe: OwnedFd) -> anyhow::Result<()> {
     close_inherited()?;
     let mut written = Vec::new();
     File::from(pipe).read_to_end(&mut written)?;

@@ -70,7 +70,7 @@ pub(super) async fn query_resolver(
         if let Ok(len) = answered.await {
             buffer.truncate(len?);
             if message::is_truncated(&buffer)
-                && let Ok(whole) = timeout(ANSWER_TIMEOUT, ask_by_tcp(way, resolver, query)).await
+                && let Ok(whole) = timeout(ANSWER_TIMEOUT, query_by_tcp(way, resolver, query)).await
             {
                 return whole.or(Ok(buffer));
             }
@@ -80,7 +80,11 @@ pub(super) async fn query_resolver(
     Err(io::ErrorKind::TimedOut.into())
 }
 
-async fn ask_by_tcp(way: &PortalOpener, resolver: SocketAddr, query: &[u8]) -> io::Result<Vec<u8>> {
+async fn query_by_tcp(
+    way: &PortalOpener,
+    resolver: SocketAddr,
+    query: &[u8],
+) -> io::Result<Vec<u8>> {
     let mut stream = way.connect(resolver).await?;
     let len = u16::try_from(query.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
     stream.write_all(&[&len.to_be_bytes()[..], query].concat()).await?;

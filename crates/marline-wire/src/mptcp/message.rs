@@ -58,7 +58,7 @@ impl Extensions {
     /// All extensions that this version supports.
     pub const ALL: Extensions = Extensions(0x007f);
 
-    /// Whether all extensions in `other` are in this set.
+    /// Returns true if all extensions in `other` are in this set.
     #[must_use]
     pub const fn contains(self, other: Extensions) -> bool {
         self.0 & other.0 == other.0
@@ -82,7 +82,7 @@ impl Extensions {
         Extensions(self.0 & !other.0)
     }
 
-    /// Whether the set is empty.
+    /// Returns true if the set is empty.
     #[must_use]
     pub const fn is_empty(self) -> bool {
         self.0 == 0

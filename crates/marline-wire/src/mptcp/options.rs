@@ -137,7 +137,7 @@ impl MptcpOptions {
         })
     }
 
-    /// Whether there are no options.
+    /// Returns true if there are no options.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.len == 0

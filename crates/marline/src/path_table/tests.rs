@@ -120,9 +120,9 @@ fn a_connection_learns_of_the_servers_other_family() {
     let table = table(&[("if0", &["10.0.0.2", "fd00::2"])]);
     let servers = ["[fd09::1]:80", "[fd09::2]:80", "192.0.2.1:80", "192.0.2.2:80"];
     let servers = servers.map(|server| server.parse::<SocketAddr>().unwrap());
-    assert_eq!(table.of_other_family(&servers, servers[1]), Some(servers[2]));
-    assert_eq!(table.of_other_family(&servers, servers[3]), Some(servers[0]));
-    assert_eq!(table.of_other_family(&servers[..2], servers[1]), None);
+    assert_eq!(table.other_family_server(&servers, servers[1]), Some(servers[2]));
+    assert_eq!(table.other_family_server(&servers, servers[3]), Some(servers[0]));
+    assert_eq!(table.other_family_server(&servers[..2], servers[1]), None);
 }
 
 #[test]

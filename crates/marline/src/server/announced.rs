@@ -166,7 +166,7 @@ async fn watch_addresses(
             return;
         }
         for announced in lock(&addresses).iter_mut() {
-            let interface = now.by_address(announced.local.address.ip());
+            let interface = now.find_by_address(announced.local.address.ip());
             announced.present = interface.is_some_and(|found| found.up || found.loopback);
             let backup = announced.local.backup;
             announced.update_cores(&alive, backup);

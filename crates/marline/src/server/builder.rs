@@ -166,7 +166,7 @@ impl ServerBuilder {
                 reserved.map_err(|source| BindError::Bind { address, source })?;
             }
         }
-        if let Some(address) = sockets.left_over() {
+        if let Some(address) = sockets.unreserved_address() {
             return Err(BindError::Config(format!(
                 "an upgrade keeps the addresses: the running process has {address}, and removing it needs a \
                  restart"

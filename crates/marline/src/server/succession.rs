@@ -109,7 +109,7 @@ impl Server {
     ) -> Result<(), BindError> {
         let io = |error| BindError::io("take the predecessor's place", error);
         let place = &self.inner.place;
-        successor.ask_to_begin(version).map_err(io)?;
+        successor.request_start(version).map_err(io)?;
         for (generation, channel) in std::mem::take(&mut *lock(&place.older_processes)) {
             place
                 .generations

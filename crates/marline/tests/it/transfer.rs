@@ -282,7 +282,7 @@ fn read_by_wireshark(dir: &std::path::Path) {
         let file = dir.join(format!("client-{ip}.pcapng"));
         assert_eq!(frames(&file, "_ws.malformed || tcp.checksum.status == \"Bad\""), 0, "{ip}");
         let subtype = format!("tcp.options.mptcp.subtype == {handshake}");
-        assert!(frames(&file, &subtype) >= 3, "the handshake of {ip} is recognised");
+        assert!(frames(&file, &subtype) >= 3, "the handshake of {ip} is recognized");
         assert!(frames(&file, "tcp.options.mptcp.subtype == 2") > 3, "so is DSS on {ip}");
     }
 }

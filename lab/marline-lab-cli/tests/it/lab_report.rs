@@ -16,14 +16,14 @@ const PATIENCE: Duration = Duration::from_secs(90);
 /// Script that measures the visible page and writes the result into it.
 const QUESTION: &str = r##"<script>
 const seen = [...document.querySelectorAll('figure svg')].map(svg => svg.getBoundingClientRect());
-const colours = what => getComputedStyle(document.querySelector(what));
+const colors = what => getComputedStyle(document.querySelector(what));
 const found = {
   drawings: seen.filter(box => box.width > 200 && box.height > 100).length,
   curves: document.querySelectorAll('svg.mf polyline[stroke="#0072B2"]').length,
-  curve: colours('svg.mf polyline[stroke="#0072B2"]').stroke,
+  curve: colors('svg.mf polyline[stroke="#0072B2"]').stroke,
   rows: document.querySelectorAll('section td.good, section td.bad').length,
-  bad: colours('td.bad').color, good: colours('td.good').color,
-  paper: colours('body').backgroundColor,
+  bad: colors('td.bad').color, good: colors('td.good').color,
+  paper: colors('body').backgroundColor,
   loaded: performance.getEntriesByType('resource').length,
   overflow: document.documentElement.scrollWidth > innerWidth,
   target: document.querySelector('#summary a').hash === '#' + document.querySelector('h2').id,
@@ -181,8 +181,8 @@ fn answer(dom: &str) -> serde_json::Value {
 }
 
 /// Returns true if a color `rgb(r, g, b)` is nearer to black than to white.
-fn is_dark(colour: &serde_json::Value) -> bool {
-    let text = colour.as_str().expect("a colour").trim_start_matches("rgb(").trim_end_matches(')');
+fn is_dark(color: &serde_json::Value) -> bool {
+    let text = color.as_str().expect("a color").trim_start_matches("rgb(").trim_end_matches(')');
     let sum: u32 = text.split(',').map(|part| part.trim().parse::<u32>().expect("a number")).sum();
     sum < 3 * 128
 }

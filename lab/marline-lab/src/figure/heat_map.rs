@@ -110,7 +110,7 @@ impl HeatMap {
 
     fn field(&self, chart: &Chart<'_>, x: f64, y: f64, value: f64) -> Drawn {
         let known = !value.is_nan();
-        let (fill, ink) = match colour(self.share(value)) {
+        let (fill, ink) = match color(self.share(value)) {
             _ if !known => (NONE.fill(), INK),
             light if is_light(light) => (light.filled(), ON_LIGHT),
             dark => (dark.filled(), ON_DARK),
@@ -144,9 +144,9 @@ impl HeatMap {
     fn legend(&self, chart: &Chart<'_>) -> Drawn {
         let foot = chart.y_range().end;
         for step in 0..STEPS {
-            let colour = colour(f64::from(step) / f64::from(STEPS - 1));
+            let color = color(f64::from(step) / f64::from(STEPS - 1));
             let (left, right) = (px(STEP * step), px(STEP * (step + 1)));
-            let field = Rectangle::new([(left, px(10)), (right, px(20))], colour.filled());
+            let field = Rectangle::new([(left, px(10)), (right, px(20))], color.filled());
             chart.plotting_area().draw(&(EmptyElement::at((0.0, foot)) + field))?;
         }
         let (from, to) = self.ends();
@@ -160,7 +160,7 @@ impl HeatMap {
     }
 }
 
-fn colour(share: f64) -> RGBColor {
+fn color(share: f64) -> RGBColor {
     DerivedColorMap::new(&SCALE).get_color(share)
 }
 

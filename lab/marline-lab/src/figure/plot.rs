@@ -230,7 +230,7 @@ impl Series {
         let (tone, line) = (series(number), self.line(chart));
         let foot = chart.y_range().start;
         if self.style == Style::Area {
-            let shade = tone.colour().mix(SHADE);
+            let shade = tone.color().mix(SHADE);
             chart.draw_series(AreaSeries::new(line.iter().copied(), foot, shade))?;
         }
         chart.draw_series(LineSeries::new(line, tone.line(20)))?;

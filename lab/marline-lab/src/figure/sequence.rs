@@ -240,7 +240,7 @@ fn shape<'a>(manner: TransmissionKind, x: i32, y: i32, tone: Tone) -> Element<'a
 }
 
 fn shade() -> ShapeStyle {
-    INK.colour().mix(SHADE).filled()
+    INK.color().mix(SHADE).filled()
 }
 
 /// Unit for places up to `most`: its bytes and its name.
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn each_manner_has_a_shape_and_each_subflow_a_colour() {
+    fn each_manner_has_a_shape_and_each_subflow_a_color() {
         let svg = SequencePlot::new("x", &course()).svg();
         // One of each in the drawing, and one in the legend.
         assert_eq!(svg.matches("<circle").count(), 2, "{svg}");

@@ -74,22 +74,22 @@ pub(super) fn no_series() -> Tone {
 
 impl Tone {
     /// A color that is the same in the dark scheme.
-    pub(super) const fn fixed(colour: u32) -> Tone {
-        Tone(colour, colour)
+    pub(super) const fn fixed(color: u32) -> Tone {
+        Tone(color, color)
     }
 
-    pub(super) const fn colour(self) -> RGBColor {
+    pub(super) const fn color(self) -> RGBColor {
         let [_, red, green, blue] = self.0.to_be_bytes();
         RGBColor(red, green, blue)
     }
 
     /// A line of this width, units.
     pub(super) fn line(self, units: u32) -> ShapeStyle {
-        self.colour().stroke_width(units)
+        self.color().stroke_width(units)
     }
 
     pub(super) fn fill(self) -> ShapeStyle {
-        self.colour().filled()
+        self.color().filled()
     }
 
     pub(super) fn text(self) -> TextStyle<'static> {
@@ -100,7 +100,7 @@ impl Tone {
     pub(super) fn font(self, pixels: f64, style: FontStyle) -> TextStyle<'static> {
         const WRITTEN: f64 = 1.24;
         let size = f64::from(UNITS) * pixels * WRITTEN;
-        FontDesc::new(FontFamily::SansSerif, size, style).color(&self.colour())
+        FontDesc::new(FontFamily::SansSerif, size, style).color(&self.color())
     }
 }
 
@@ -132,7 +132,7 @@ pub(super) fn sheet(title: &str, size: Size, draw: impl FnOnce(&Area<'_>) -> Dra
     let mut svg = String::new();
     let (w, h) = (px(width), px(height));
     let area = SVGBackend::with_string(&mut svg, (w as u32, h as u32)).into_drawing_area();
-    let drawn = area.fill(&PAPER.colour()).and_then(|()| draw(&area)).and_then(|()| area.present());
+    let drawn = area.fill(&PAPER.color()).and_then(|()| draw(&area)).and_then(|()| area.present());
     drop(area);
     let failed = drawn.err().map_or_else(String::new, |error| format!("<desc>{error}</desc>\n"));
     // The drawing follows the library's header.

@@ -41,8 +41,8 @@ fn a_plot_draws_every_series_and_escapes_its_text() {
     assert!(svg.contains("<title>a &lt; b &amp; &quot;c&quot;</title>"));
     // Four lines, in the drawing and in the legend, above two dashed ones; the shaded area; a point with its
     // interval, and its sample.
-    let lines = |colour: &str| {
-        svg.matches(&format!("<polyline fill=\"none\" opacity=\"1\" stroke=\"{colour}")).count()
+    let lines = |color: &str| {
+        svg.matches(&format!("<polyline fill=\"none\" opacity=\"1\" stroke=\"{color}")).count()
     };
     assert_eq!(["#0072B2", "#D55E00", "#009E73", "#B0578D"].map(lines), [2; 4]);
     assert_eq!((lines("#888888"), elements(&svg, "polygon")), (2, 1));
@@ -114,19 +114,19 @@ fn fourteen_series_are_distinct_and_adapt_to_dark_mode() {
         .collect();
     assert_eq!(strokes.len(), 14);
     let (light, dark) = svg.split_once("@media(prefers-color-scheme:dark)").expect("rules");
-    for colour in strokes {
-        assert!(light.contains(&format!("[stroke=\"{colour}\"]{{stroke-dasharray:")), "{colour}");
-        assert!(dark.contains(&format!("[stroke^=\"{}\"]{{stroke:#", &colour[..6])), "{colour}");
+    for color in strokes {
+        assert!(light.contains(&format!("[stroke=\"{color}\"]{{stroke-dasharray:")), "{color}");
+        assert!(dark.contains(&format!("[stroke^=\"{}\"]{{stroke:#", &color[..6])), "{color}");
     }
     assert!(dark.contains("[fill^=\"#FFFFF\"]{fill:#16181c}"), "the paper");
 }
 
 /// The texts of a drawing in one color, in order.
-fn texts<'a>(svg: &'a str, colour: &str) -> Vec<&'a str> {
+fn texts<'a>(svg: &'a str, color: &str) -> Vec<&'a str> {
     let mut lines = svg.lines();
     let mut texts = Vec::new();
     while let Some(line) = lines.next() {
-        if line.starts_with("<text") && line.contains(&format!("fill=\"{colour}\"")) {
+        if line.starts_with("<text") && line.contains(&format!("fill=\"{color}\"")) {
             texts.extend(lines.next());
         }
     }

@@ -183,7 +183,7 @@ impl TimingDiagram {
             return Ok(());
         }
         let (client, server) = (self.x(path, true), self.x(path, false));
-        let shade = INK.colour().mix(SHADE).filled();
+        let shade = INK.color().mix(SHADE).filled();
         let area = Rectangle::new([(client, from_ms), (server, to_ms)], shade);
         chart.plotting_area().draw(&area)?;
         let style = aligned(&MUTE.text(), HPos::Center, VPos::Top);

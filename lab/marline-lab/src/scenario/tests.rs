@@ -34,7 +34,7 @@ fn endpoints_and_events_are_understood() {
 fn scenario_errors_name_the_cause() {
     for (text, word) in [
         ("".to_owned(), "path"),
-        (format!("{WIFI}colour = 'red'"), "colour"),
+        (format!("{WIFI}color = 'red'"), "color"),
         (format!("{WIFI}{WIFI}"), "two paths"),
         (WIFI.replace("'wifi'", "'a name with blanks'"), "interface"),
         (WIFI.replace("rate=8M", "rate=fast"), "rate=fast"),

@@ -134,9 +134,9 @@ pub(super) const NONE: Curve = Curve::with("no M", "lowest-rtt");
 pub(super) const KERNEL: Curve = Curve::with("M1+M2, kernel of the study", "lowest-rtt+orp");
 /// Rules of the paper's text.
 pub(super) const PAPER: Curve =
-    Curve::with("M1+M2, the paper's text", "lowest-rtt+orp,retransmit=paper,penalise=paper");
+    Curve::with("M1+M2, the paper's text", "lowest-rtt+orp,retransmit=paper,penalize=paper");
 /// Rules of the code at the time of the paper.
-pub(super) const CODE: Curve = Curve::with("M1+M2, code of 2012", "lowest-rtt+orp,penalise=paper");
+pub(super) const CODE: Curve = Curve::with("M1+M2, code of 2012", "lowest-rtt+orp,penalize=paper");
 /// Marline's rule for M1 with the kernel's for M2.
 pub(super) const WIDE: Curve = Curve::with("M1+M2, wide", "lowest-rtt+orp,retransmit=wide");
 /// Marline's default scheduler.

@@ -38,7 +38,7 @@ const RATES: [f64; 2] = [8.0, 2.0];
 
 /// The kernel's rules, each by itself.
 const SINGLE_RULES: [Curve; 4] = [
-    Curve::with("M1, kernel", "lowest-rtt+orp,penalise=off"),
+    Curve::with("M1, kernel", "lowest-rtt+orp,penalize=off"),
     Curve::with("M2, kernel", "lowest-rtt+orp,retransmit=off"),
     Curve::with("M1+M2, kernel, M2 for the window only", "lowest-rtt+orp,send-buffer=retransmit"),
     Curve::with("M1+M2, kernel, for the window only", "lowest-rtt+orp,send-buffer=off"),

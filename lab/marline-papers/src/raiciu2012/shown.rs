@@ -111,8 +111,8 @@ pub(super) fn plots(runs: &Runs, master: u64, published: &Published) -> Grid {
 pub(super) fn rules(context: &Context<'_>) -> anyhow::Result<Grid> {
     let counted = |name, curve| Curve { name, recovery: Some("rfc6675"), ..curve };
     let curves = [
-        Curve::with("M1, kernel", "lowest-rtt+orp,penalise=off"),
-        Curve::with("M1, wide", "lowest-rtt+orp,retransmit=wide,penalise=off"),
+        Curve::with("M1, kernel", "lowest-rtt+orp,penalize=off"),
+        Curve::with("M1, wide", "lowest-rtt+orp,retransmit=wide,penalize=off"),
         Curve::with("M2, kernel", "lowest-rtt+orp,retransmit=off"),
         Curve::with("BLEST, M1 and M2 (kernel)", "blest+orp"),
         Curve::with("ECF, M1 and M2 (kernel)", "ecf+orp"),

@@ -40,7 +40,7 @@ class Swept:
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """What whoever makes runs has to know."""
+    """Description of the runs to make."""
 
     experiment: Experiment
     place: Path

@@ -149,7 +149,7 @@ class MarlineEnv(gymnasium.Env[Floats, Any]):
 
 
 class MarlineVectorEnv(gymnasium.vector.VectorEnv[Floats, Any, Any]):
-    """Many connections at once, on native threads. As Gymnasium's own vectors: a run that is over begins anew with
+    """Many connections at once, on native threads. As Gymnasium's own vectors: a run that is over begins again with
     the next step, whose action and reward do not count. Its seed is its last one plus the number of environments."""
 
     metadata: dict[str, Any] = {"autoreset_mode": AutoresetMode.NEXT_STEP}

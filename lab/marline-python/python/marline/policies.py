@@ -174,7 +174,7 @@ class Suspect:
 
 
 @dataclass(slots=True)
-class Penalise:
+class Penalize:
     """Halve the subflow's window; with ``threshold``, slow start ends as well."""
 
     subflow: int
@@ -182,7 +182,7 @@ class Penalise:
 
 
 Decision = None | int | Send | Repair | WaitUntil
-SchedulerAction = Reinject | Suspect | Penalise
+SchedulerAction = Reinject | Suspect | Penalize
 
 
 class Scheduler:

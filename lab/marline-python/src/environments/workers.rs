@@ -7,9 +7,9 @@ use super::episode::{Episode, Scene, StepResult};
 
 /// What is said to a thread, about each of its episodes in their order.
 enum WorkerRequest {
-    /// Begin those anew that have a seed.
+    /// Restart those that have a seed.
     Reset(Vec<Option<u64>>),
-    /// Go on by these actions; those that are over begin anew if so wanted.
+    /// Go on by these actions; finished ones restart if requested.
     Step(Vec<f32>, bool),
     Count,
 }

@@ -229,7 +229,7 @@ fn allowed(decision: Decision, cx: &SchedulerContext<'_>) -> PyResult<Decision> 
     wrong(format!("subflow {} has already carried {} to {}", subflow.0, start.0, range.end.0))
 }
 
-/// One of `marline.Reinject`, `Suspect`, `Penalise`.
+/// One of `marline.Reinject`, `Suspect`, `Penalize`.
 fn action(asked: &Bound<'_, PyAny>) -> PyResult<SchedulerAction> {
     let class = asked.get_type().name()?.to_string();
     let id = || views::id(asked.getattr("subflow")?.extract()?);
@@ -240,13 +240,13 @@ fn action(asked: &Bound<'_, PyAny>) -> PyResult<SchedulerAction> {
             Ok(SchedulerAction::Reinject { range, on: id()? })
         }
         "Suspect" => Ok(SchedulerAction::Suspect(id()?)),
-        "Penalise" => {
+        "Penalize" => {
             let threshold = asked.getattr("threshold")?.extract()?;
             let penalty = if threshold { Penalty::WindowAndThreshold } else { Penalty::Window };
-            Ok(SchedulerAction::Penalise { subflow: id()?, penalty })
+            Ok(SchedulerAction::Penalize { subflow: id()?, penalty })
         }
         _ => Err(PyTypeError::new_err(format!(
-            "on_event must return a list of Reinject, Suspect and Penalise, not of {}",
+            "on_event must return a list of Reinject, Suspect and Penalize, not of {}",
             asked.repr()?
         ))),
     }

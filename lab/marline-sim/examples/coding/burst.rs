@@ -3,7 +3,7 @@
 use marline_link::{DuplexSpec, Link, Packet};
 use marline_time::{Duration, Instant, Rng, SeedTree};
 
-/// Bytes of a full packet, and of an acknowledgement.
+/// Bytes of a full packet, and of an acknowledgment.
 const DATA_BYTES: usize = 1_500;
 const ACK_BYTES: usize = 72;
 /// What the sender knows of the first path; it has been used before.
@@ -250,7 +250,7 @@ impl Burst {
         }
     }
 
-    /// Acknowledgements that came.
+    /// Acknowledgments that came.
     fn hear(&mut self, now: Instant, paths: &mut Paths) {
         for path in 0..2 {
             while let Some(piece) = paths.back[path].poll(now) {
@@ -316,7 +316,7 @@ impl Burst {
     }
 }
 
-/// When later acknowledgements show that it is lost. `acked` is in the order of sending.
+/// When later acknowledgments show that it is lost. `acked` is in the order of sending.
 fn lost_at(acked: &[(Instant, usize)], number: usize, sent_at: Instant) -> Option<Instant> {
     let before = acked.partition_point(|other| *other <= (sent_at, number));
     match acked.len() - before {

@@ -4,7 +4,7 @@
 //! `cargo run --release -p marline-sim --example coding [BURSTS]` (1000 bursts of each kind unless said).
 //!
 //! The links are those of the simulator (`marline-link`: queue, rate, loss, delay, jitter, outages); the
-//! sender is a model, as favourable to coding as it can be: an ideal code (any n of n + k packets are
+//! sender is a model, as favorable to coding as it can be: an ideal code (any n of n + k packets are
 //! enough), a window that is always open, a peer that tells at once what it still misses, repair
 //! packets that cost no header and no time to compute. Every way stands on the same recovery:
 //! a segment counts as lost when three later ones are acknowledged, or one and a quarter of an RTT

@@ -1,7 +1,7 @@
 //! Opaque bulk flow with its own congestion control, like a QUIC download through a tunnel.
 //!
 //! The outer lane only sees datagrams, some of 1,200 bytes and some of a few bytes. Inside is a sender with a window, a
-//! pacer, and loss recovery by packet numbers and acknowledgements, as RFC 9002 describes: another lane with one path,
+//! pacer, and loss recovery by packet numbers and acknowledgments, as RFC 9002 describes: another lane with one path,
 //! whose frames are the datagrams. Lost data is not sent again but counted. Goodput is what arrives once, because new
 //! data counts as much as repeated data.
 

@@ -39,7 +39,7 @@ fn where_segments_are_lost_in_bursts_all_are_faster_than_lowest_rtt_at_their_own
     for outcome in [&xlink, &peekaboo, &paaf, &augur] {
         assert!(outcome.delay_ms(0.99) < 0.5 * lowest.delay_ms(0.99));
     }
-    // PAAF pays while it is warned, AUGUR within its budget (10 %, the purse, headers, what recovery repeats).
+    // PAAF pays while it is warned, AUGUR within its budget (10 %, the reserve, headers, what recovery repeats).
     assert!((0.05..0.4).contains(&paaf.shares[1]), "{:?}", paaf.shares);
     assert!((0.02..0.2).contains(&augur.shares[1]), "{:?}", augur.shares);
 }
@@ -47,7 +47,7 @@ fn where_segments_are_lost_in_bursts_all_are_faster_than_lowest_rtt_at_their_own
 #[test]
 fn where_a_path_fades_a_warning_shortens_the_wait_and_a_budget_limits_it() {
     let [.., (_, links), _] = SCENES;
-    let [paaf, poor, rich] = all(links, ["paaf", "augur", "augur,budget=100%,purse=1MB"]);
+    let [paaf, poor, rich] = all(links, ["paaf", "augur", "augur,budget=100%,reserve=1MB"]);
     // A message that waits for the faded path takes 200 ms and more.
     assert!(paaf.delay_ms(0.99) < 100.0 && rich.delay_ms(0.99) < 100.0);
     assert!(poor.delay_ms(0.99) > rich.delay_ms(0.99));

@@ -183,7 +183,7 @@ fn handover(told_ms: Option<u64>) -> Duration {
     report.hole_within(Instant::from_secs(9), Instant::from_secs(18)).length
 }
 
-/// Frömmgen 2015, cited by ReMP TCP: a handover that sensors foresee. Here whoever foresees it says so, and both
+/// Frömmgen 2015, cited by ReMP TCP: a handover that sensors foresee. Here the foreseeing end reports it, and both
 /// directions have left the path before it dies.
 #[test]
 fn a_handover_that_is_foreseen_leaves_a_short_hole() {

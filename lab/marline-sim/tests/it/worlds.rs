@@ -40,7 +40,7 @@ fn once_wrong(family: Family) -> Vec<u64> {
 /// Mobile worlds that failed in runs from seeds 5, 7, 8, 9, 10, 92,000,000,001, 35,918,856,840,000 and
 /// 35,919,022,300,000.
 ///
-/// Of the later ones: a path manager that closed the join in place of a lost address (7000005050, 7000006930,
+/// Of the later ones: a path manager that closed the join instead of a lost address (7000005050, 7000006930,
 /// 8000003176), data without a mapping that waited for a timer of a slow handshake's RTO (8000007026, 8000008163,
 /// 9000005095, 9000019614), reserves that are tried one by one (10000000083), a join that failed, which was told as
 /// the reason of an end for which a lost address was (92000015171), a judge that did not know of a server that the

@@ -168,7 +168,11 @@ fn app_limited_samples_do_not_shrink_the_model() {
     assert!(bbr.rate.get() > Rate::from_mbit(75), "{}", bbr.rate.get());
     path.rate = Rate::from_mbit(120);
     path.rounds(&mut bbr, 10);
-    assert!(bbr.rate.get() > Rate::from_mbit(90), "more is more, whoever asked: {:?}", bbr.rate);
+    assert!(
+        bbr.rate.get() > Rate::from_mbit(90),
+        "a larger rate is used for any sender: {:?}",
+        bbr.rate
+    );
 }
 
 #[test]

@@ -101,7 +101,7 @@ impl Rack {
         let mut last = None;
         for segment in ack.delivered {
             self.note_order(segment);
-            if came_from_original(segment, ack, cx) {
+            if may_be_original(segment, ack, cx) {
                 continue;
             }
             newest = newest.max(Some((segment.sent_at, segment.end)));
@@ -230,7 +230,7 @@ impl Rack {
 /// Otherwise every SACK of a retransmission would look like the original's. Jitter can make answers slightly faster
 /// than the smallest RTT so far, so a quarter is allowed: overlooking the only answer to a probe costs a timeout,
 /// believing a wrong one costs only a retransmission.
-fn came_from_original(
+fn may_be_original(
     segment: &DeliveredSegment,
     ack: &AckSummary<'_>,
     cx: &RecoveryContext<'_>,

@@ -41,9 +41,9 @@ fn auto(parameters: &mut Parameters<'_>) -> AutoConfig {
     let AutoConfig { path_budget, terms, idle_share, .. } = AutoConfig::default();
     let idle_share = parameters.number("idle", idle_share, 0.0..=1.0);
     let path_budget = BudgetConfig {
-        share: parameters.number_or_unlimited("purse", path_budget.share, 0.0..=10.0),
+        share: parameters.number_or_unlimited("metered-budget", path_budget.share, 0.0..=10.0),
         rate: Rate::from_bytes_per_s(
-            parameters.bytes("purse-free", path_budget.rate.bytes_per_s()),
+            parameters.bytes("metered-free", path_budget.rate.bytes_per_s()),
         ),
     };
     let terms = Terms {

@@ -84,7 +84,7 @@ impl<'a> Decider<'a> {
         if !class.is_usable() {
             let decision = classes::choose_latest_heard(class, cx);
             let path = decision.data().map(|(id, _)| id);
-            let rule = if path.is_some() { Rule::HeardLast } else { Rule::NoRoom };
+            let rule = if path.is_some() { Rule::LastReceived } else { Rule::NoRoom };
             return Verdict { path, ..Verdict::without_comparison(rule, decision) };
         }
         let left = cx.written.since(cx.unsent.start);
@@ -172,7 +172,7 @@ impl<'a> Decider<'a> {
         }
         rivals
             .sooner_full_path(arrives, send_time_by_windows)
-            .map(|(id, all)| (Rule::FullIsSooner, Some(id), Some(all)))
+            .map(|(id, all)| (Rule::FullPathFaster, Some(id), Some(all)))
     }
 
     /// The copy that saves the most time, if it is worth its bytes.
@@ -182,7 +182,7 @@ impl<'a> Decider<'a> {
         }
         let on = |view: &SubflowView| {
             let price = self.costs().price_of_late_data(view, class)?;
-            let (copy, price) = match held_up(view, price, cx) {
+            let (copy, price) = match blocked_data_copy(view, price, cx) {
                 Some(copy) => (copy, price),
                 None => {
                     let price = self.costs().price_on(view, class)?;
@@ -237,20 +237,24 @@ impl<'a> Decider<'a> {
                 cx.subflows.iter().filter_map(|view| OutstandingAnswer::oldest(view, cx.now));
             let again = owed.filter_map(|owed| owed.next_evaluation(cx.now)).min();
             let again = again.map_or(Decision::Wait, Decision::WaitUntil);
-            Verdict::without_comparison(Rule::LookAgain, again)
+            Verdict::without_comparison(Rule::Recheck, again)
         })
     }
 }
 
 /// Data carried only by paths whose answers are so overdue that a copy on this path is worth its price, with the
 /// largest gain.
-fn held_up(view: &SubflowView, price: Price, cx: &SchedulerContext<'_>) -> Option<Verdict> {
+fn blocked_data_copy(
+    view: &SubflowView,
+    price: Price,
+    cx: &SchedulerContext<'_>,
+) -> Option<Verdict> {
     let (mut late, mut most, mut latest) = (SubflowSet::EMPTY, 0.0_f32, None);
     for other in cx.subflows.iter().filter(|other| other.id != view.id) {
         let owed = OutstandingAnswer::oldest(other, cx.now);
         // Without an outstanding answer the gain is zero, which may be enough.
-        let gain =
-            owed.map_or((price.least < 0.0).then_some(0.0), |owed| owed.paid_gain(view, price));
+        let gain = owed
+            .map_or((price.least < 0.0).then_some(0.0), |owed| owed.worthwhile_gain(view, price));
         if let Some(gain) = gain {
             late.insert(other.id);
             if latest.is_none() || gain > most {
@@ -293,8 +297,8 @@ fn judge_last_segment(
     let carriers = mapping.carried_by.iter().filter_map(|id| cx.subflow(id));
     let mut least: Option<(f32, SubflowId)> = None;
     for other in carriers {
-        let gain =
-            OutstandingAnswer::for_data_before(other, behind, cx.now).paid_gain(view, price)?;
+        let gain = OutstandingAnswer::for_data_before(other, behind, cx.now)
+            .worthwhile_gain(view, price)?;
         if least.is_none_or(|(so_far, _)| gain < so_far) {
             least = Some((gain, other.id));
         }
@@ -310,7 +314,7 @@ fn judge_last_segment(
 fn last_undelivered(id: SubflowId, cx: &SchedulerContext<'_>) -> Option<Mapping> {
     let mut before = cx.written;
     for _ in 0..MAX_EXAMINED_MAPPINGS {
-        let mapping = cx.mappings.last_not_on(id, before)?;
+        let mapping = cx.mappings.last_not_carried_by(id, before)?;
         if !mapping.delivered {
             return Some(mapping);
         }

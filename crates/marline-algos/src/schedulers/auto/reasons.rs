@@ -53,7 +53,7 @@ pub(super) fn answer_question(
 }
 
 /// The reason of actions that an event caused, if one of them sends data again.
-pub(super) fn of_actions(
+pub(super) fn reason_of_actions(
     event: SchedulerEvent,
     actions: &[SchedulerAction],
     spending: &BudgetState,

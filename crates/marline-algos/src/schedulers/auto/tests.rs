@@ -49,7 +49,7 @@ fn a_burst_is_split_where_the_other_path_is_as_early() {
     // Half of the round trip is the way back: 10 and 20 ms. In ten milliseconds, 10,000 bytes are delivered.
     assert_eq!(next(&mut auto, &stream, &paths), run(0, 0, 10_000));
     stream.apply(SubflowId(0), marline_testkit::views::range(0, 10_000));
-    paths[0].forecast = paths[0].forecast.busy_for(ms(11));
+    paths[0].forecast = paths[0].forecast.delayed_by(ms(11));
     assert!(matches!(
         next(&mut auto, &stream, &paths),
         Decision::SendRun { subflow: SubflowId(1), .. }

@@ -98,7 +98,7 @@ impl<'a> OutstandingAnswer<'a> {
     }
 
     /// The same gain if it exceeds the price and the cost of waking the radio; otherwise `None`.
-    pub(super) fn paid_gain(&self, other: &SubflowView, price: Price) -> Option<f32> {
+    pub(super) fn worthwhile_gain(&self, other: &SubflowView, price: Price) -> Option<f32> {
         let gain = self.gain(other);
         if price.wake.is_zero() {
             return (gain > price.least).then_some(gain);
@@ -122,7 +122,7 @@ impl<'a> OutstandingAnswer<'a> {
 
     /// Probability that data awaited for this long has not arrived yet.
     fn arrival_risk(&self) -> f32 {
-        self.path.forecast.chance_later(self.waited).max(f32::MIN_POSITIVE)
+        self.path.forecast.late_probability(self.waited).max(f32::MIN_POSITIVE)
     }
 
     /// Probability that the original has not arrived by then.
@@ -130,7 +130,7 @@ impl<'a> OutstandingAnswer<'a> {
         let Some(within) = (time + return_delay(self.path)).checked_sub(self.ahead) else {
             return 1.0;
         };
-        let later = self.path.forecast.chance_later(self.waited + within);
+        let later = self.path.forecast.late_probability(self.waited + within);
         (later / arrival_risk).min(1.0)
     }
 
@@ -213,7 +213,7 @@ mod tests {
         let rate = Some(marline_time::Rate::from_mbit(8));
         let busy = SubflowView {
             forecast: Forecast::with_quantiles([ms(40), ms(42), ms(50)], 0.0, rate)
-                .busy_for(ms(30)),
+                .delayed_by(ms(30)),
             ..path([40, 42, 50], 0.0)
         };
         let now = busy.last_sent_at;

@@ -78,7 +78,7 @@ fn reinjection_table() {
         ("backup has it", &[wifi, sat], item(&[0, 3], SubflowRto), Decision::Wait),
         ("another silent one", &[wifi, unreachable(lte, 5)], item(&[0], SubflowRto), to(1)),
         (
-            "silent ones: heard of last, whoever pays",
+            "unreachable paths: the last that answered, at any cost",
             &[wifi, unreachable(lte, 5), unreachable(dsl, 9), unreachable(sat, 50)],
             item(&[0], SubflowRto),
             to(3),

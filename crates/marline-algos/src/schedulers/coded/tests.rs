@@ -14,7 +14,7 @@ fn run(
 ) -> (Vec<(u8, u64, u64)>, Vec<Sum>) {
     let (mut data, mut repairs) = (Vec::new(), Vec::new());
     loop {
-        match scheduler.next_send(&stream.context(subflows)).by_segment() {
+        match scheduler.next_send(&stream.context(subflows)).limited_to_segment() {
             Decision::Send { subflow, range } => {
                 let cut = stream.apply(subflow, range);
                 data.push((subflow.0, cut.start.0, cut.end.0));

@@ -22,7 +22,7 @@ fn arrival_counts_queued_bytes_but_not_the_return_path() {
     assert_eq!(arrival_by(&path, 10_000, Quantile::P50), Some(ms(60)));
     assert_eq!(arrival(&path, 0), ms(70));
     assert_eq!(arrival(&path, 10_000), ms(85));
-    let queued = SubflowView { forecast: forecast.busy_for(ms(20)), ..path };
+    let queued = SubflowView { forecast: forecast.delayed_by(ms(20)), ..path };
     assert_eq!(arrival(&queued, 10_000), ms(115));
     let unknown = SubflowView { forecast: Forecast::default(), ..path };
     assert_eq!(arrival_by(&unknown, 0, Quantile::P50), None);
@@ -53,7 +53,7 @@ mod blocking {
         pair[1].bytes_in_flight = 30_000;
         assert!(blocks(&pair, 110_000) && !blocks(&pair, 120_000));
         // A queue of 50 ms makes it later, by 75 in the worst of ten cases.
-        pair[1].forecast = pair[1].forecast.busy_for(ms(50));
+        pair[1].forecast = pair[1].forecast.delayed_by(ms(50));
         assert!(blocks(&pair, 190_000) && !blocks(&pair, 192_000));
     }
 
@@ -139,7 +139,7 @@ mod completion {
     fn a_queue_on_the_slow_path_makes_it_later() {
         let mut pair = pair();
         assert!(!too_late(&pair, 150_000));
-        pair[1].forecast = pair[1].forecast.busy_for(ms(120));
+        pair[1].forecast = pair[1].forecast.delayed_by(ms(120));
         assert!(too_late(&pair, 150_000));
     }
 

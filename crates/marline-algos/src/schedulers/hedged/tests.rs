@@ -78,7 +78,7 @@ fn patience_is_counted_in_the_forecasts_deviations_behind_the_own_queue_and_ends
     setup.scheduler = Hedged::new(HedgedConfig { deviations: 0.0, limit: 30_000 });
     setup.write(200);
     assert_eq!(setup.ask(), Decision::WaitUntil(at(80)));
-    setup.views[0].forecast = setup.views[0].forecast.busy_for(ms(40));
+    setup.views[0].forecast = setup.views[0].forecast.delayed_by(ms(40));
     setup.stream.ack(200);
     setup.write(300);
     assert_eq!(setup.ask(), Decision::WaitUntil(at(120)));

@@ -95,7 +95,7 @@ fn a_run_ends_where_its_last_segment_would_come_too_late() {
     // of 30 leaves after 12.
     let stream = Stream::new(30_000);
     let decision = MinRtt::default().next_send(&stream.context(&[busy, slow]));
-    assert_eq!(decision, run(1, 0, 30_000).by_segment());
+    assert_eq!(decision, run(1, 0, 30_000).limited_to_segment());
     let decision = MinRtt::default().next_send(&Stream::new(300_000).context(&[busy, slow]));
     assert_eq!(decision, run(1, 0, 300_000));
 }

@@ -29,7 +29,7 @@ fn ask(
 }
 
 const PENALTY: SchedulerAction =
-    SchedulerAction::Penalise { subflow: SLOW, penalty: Penalty::Window };
+    SchedulerAction::Penalize { subflow: SLOW, penalty: Penalty::Window };
 const RESEND: SchedulerAction = SchedulerAction::Reinject { range: range_of_first(), on: FAST };
 
 const fn range_of_first() -> marline_policy::DataRange {
@@ -108,16 +108,16 @@ fn nothing_outstanding_means_nothing_to_do() {
     );
 }
 
-fn rules(retransmit: Retransmit, penalise: Penalize) -> Opportunistic {
-    Opportunistic::new(OpportunisticRules { retransmit, penalise, ..OpportunisticRules::KERNEL })
+fn rules(retransmit: Retransmit, penalize: Penalize) -> Opportunistic {
+    Opportunistic::new(OpportunisticRules { retransmit, penalize, ..OpportunisticRules::KERNEL })
 }
 
 #[test]
 fn each_mechanism_is_switched_by_itself() {
     let stream = held_up();
     let subflows = [view(0, 20), view(1, 100)];
-    let asked = |retransmit, penalise| {
-        ask(&mut rules(retransmit, penalise), BLOCKED, &stream, &subflows, 1_000)
+    let asked = |retransmit, penalize| {
+        ask(&mut rules(retransmit, penalize), BLOCKED, &stream, &subflows, 1_000)
     };
     assert_eq!(asked(Retransmit::Kernel, Penalize::Off), [RESEND]);
     assert_eq!(asked(Retransmit::Off, Penalize::Kernel), [PENALTY]);
@@ -157,7 +157,7 @@ fn linux_repeats_one_segment_min_rtt_all_that_the_slow_one_holds() {
 
 #[test]
 fn in_2012_the_slow_subflow_paid_once_per_round_trip_of_its_own_and_left_slow_start() {
-    let hard = SchedulerAction::Penalise { subflow: SLOW, penalty: Penalty::WindowAndThreshold };
+    let hard = SchedulerAction::Penalize { subflow: SLOW, penalty: Penalty::WindowAndThreshold };
     let (mut state, stream) = (rules(Retransmit::Off, Penalize::Paper), held_up());
     let subflows = [view(0, 20), view(1, 100)];
     ask(&mut state, SchedulerEvent::SubflowUp(SLOW), &stream, &subflows, 990);
@@ -172,13 +172,13 @@ fn in_2012_throughput_decided_later_the_round_trip() {
     // Five times the RTT, but six times the window: it brings home more.
     let subflows = [view(0, 20), SubflowView { cwnd: 600 * u64::from(MSS), ..view(1, 100) }];
     let asked =
-        |penalise| ask(&mut rules(Retransmit::Off, penalise), BLOCKED, &stream, &subflows, 1_000);
+        |penalize| ask(&mut rules(Retransmit::Off, penalize), BLOCKED, &stream, &subflows, 1_000);
     assert_eq!(asked(Penalize::Paper), []);
     assert_eq!(asked(Penalize::Kernel), [PENALTY]);
 }
 
 #[test]
-fn an_exhausted_send_buffer_penalises_only_if_it_cannot_grow() {
+fn an_exhausted_send_buffer_penalizes_only_if_it_cannot_grow() {
     let mut stream = held_up();
     let subflows = [view(0, 20), view(1, 100)];
     let event = SchedulerEvent::SendBufferBlocked;

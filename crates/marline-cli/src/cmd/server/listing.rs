@@ -120,7 +120,7 @@ mod tests {
         };
         let mut laptop = client("laptop", Some(1_795_521_000));
         laptop.quota = Some(Quota {
-            standing: "soft".into(),
+            state: "soft".into(),
             text: "41.2GB of 50GB (82 %) until 2026-12-01 UTC".into(),
             ..Quota::default()
         });

@@ -133,7 +133,7 @@ impl EndRecord {
     }
 
     /// Keeps the segments of the connection with the first SYN.
-    fn of_first_connection(mut self) -> EndRecord {
+    fn keep_first_connection(mut self) -> EndRecord {
         let first = self.up.iter().find(|seen| seen.is_syn()).map(|syn| syn.client_port);
         let own = |seen: &SeenSegment| first.is_none_or(|port| seen.client_port == port);
         self.up.retain(own);
@@ -149,12 +149,12 @@ impl EndRecord {
 /// Behaviors found on the path, in a fixed order.
 pub(super) fn diagnose(ours: &[TappedSegment], theirs: Option<&[TappedSegment]>) -> Vec<Behavior> {
     let whole = EndRecord::from_entries(ours, true);
-    let client = EndRecord::from_entries(ours, true).of_first_connection();
+    let client = EndRecord::from_entries(ours, true).keep_first_connection();
     let Some(theirs) = theirs.filter(|theirs| !theirs.is_empty()) else {
         return local_behaviors(&client);
     };
     let server_whole = EndRecord::from_entries(theirs, false);
-    let server = EndRecord::from_entries(theirs, false).of_first_connection();
+    let server = EndRecord::from_entries(theirs, false).keep_first_connection();
     let mut found = Vec::new();
     handshake(&client, &server, &mut found);
     let has_middlebox_acks = has_middlebox_acks(&client, &server);
@@ -239,7 +239,7 @@ impl OneWay<'_> {
         seen.seq.wrapping_sub(self.isns.0)
     }
 
-    fn came_from(&self, seen: &SeenSegment) -> u32 {
+    fn sent_position(&self, seen: &SeenSegment) -> u32 {
         seen.seq.wrapping_sub(self.isns.1)
     }
 
@@ -265,12 +265,16 @@ impl OneWay<'_> {
         // The segment was sent with the option from its first byte on, but received without.
         let sent_with = |seen: &&&SeenSegment| {
             with.iter().any(|sent| {
-                self.sent_from(sent) == self.came_from(seen) && sent.len == seen.len && seen.len > 0
+                self.sent_from(sent) == self.sent_position(seen)
+                    && sent.len == seen.len
+                    && seen.len > 0
             })
         };
         let never_bare = |seen: &&&SeenSegment| {
             !self.sent.iter().any(|sent| {
-                !sent.mptcp && self.sent_from(sent) == self.came_from(seen) && sent.len == seen.len
+                !sent.mptcp
+                    && self.sent_from(sent) == self.sent_position(seen)
+                    && sent.len == seen.len
             })
         };
         let stripped =
@@ -289,7 +293,8 @@ impl OneWay<'_> {
     fn option_ceased(&self, with: &[&SeenSegment], came: &[&SeenSegment]) -> bool {
         const MIN_CEASED_US: u64 = 1_000_000;
         let arrived = came.iter().filter(|seen| seen.mptcp && seen.len > 0);
-        let Some(highest) = arrived.map(|seen| self.came_from(seen).saturating_add(seen.len)).max()
+        let Some(highest) =
+            arrived.map(|seen| self.sent_position(seen).saturating_add(seen.len)).max()
         else {
             return false;
         };
@@ -312,7 +317,7 @@ impl OneWay<'_> {
             sent.entry((self.sent_from(seen), seen.len)).or_default().push(seen.sum);
         }
         for seen in self.came.iter().filter(|seen| seen.len > 0) {
-            let (from, len) = (self.came_from(seen), seen.len);
+            let (from, len) = (self.sent_position(seen), seen.len);
             match sent.get(&(from, len)) {
                 Some(sums) if !sums.contains(&seen.sum) => found.push(Behavior::ChangesPayload),
                 Some(_) => {}

@@ -212,13 +212,13 @@ fn refusals_and_clients_are_counted() {
         memory_waits: 0,
     };
     let service = ServiceCounts {
-        refusals: vec![(marline_proxy::server::RefusalReason::Crowd, 10_000)],
+        refusals: vec![(marline_proxy::server::RefusalReason::UnauthenticatedLimit, 10_000)],
         clients: (0..1_000).map(client).collect(),
         ..ServiceCounts::default()
     };
     totals.service(&service);
     let text = totals.render();
-    assert_eq!(value(&text, "marline_refusals_total{reason=\"crowd\"}"), 10_000.0);
+    assert_eq!(value(&text, "marline_refusals_total{reason=\"unauthenticated_limit\"}"), 10_000.0);
     let bytes = "marline_client_bytes_total{credential=\"client 999\",direction=\"from_target\"}";
     assert_eq!(value(&text, bytes), 1_998.0);
     let lines = text.lines().filter(|line| line.starts_with("marline_client_connections{"));

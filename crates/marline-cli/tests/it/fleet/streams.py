@@ -1,7 +1,7 @@
 """Streams through the SOCKS5 ports of clients, from PORT on: so many ports, so many streams through each.
 
-The service at the other end says first at which member of the fleet it is, and then gives back what it gets. Whoever
-loses its stream opens another. `state` tells how it goes, as JSON, several times a second. Nobody here is told that a
+The service at the other end says first at which member of the fleet it is, and then gives back what it gets. A user
+whose stream is lost opens another. `state` tells how it goes, as JSON, several times a second. Nobody here is told that a
 member is dead: `lost` are streams that ended by themselves, `silent` those that an application had to give up.
 """
 import asyncio, collections, json, os, resource, sys, time

@@ -27,7 +27,7 @@ ip link set lo up
 echo 1 > /proc/sys/net/ipv4/ip_forward
 echo 1 > /proc/sys/net/ipv6/conf/all/forwarding
 
-# Whoever is asked for a name: first the WiFi's resolver, which knows nothing of translation.
+# Resolvers in order: first the WiFi's resolver, which knows nothing of translation.
 printf 'nameserver 192.168.1.1\nnameserver 2001:db8:70::1\noptions timeout:1\n' > "$dir/resolv.conf"
 mount --bind "$dir/resolv.conf" /etc/resolv.conf
 : > "$dir/translator"

@@ -44,7 +44,7 @@ fn a_path_that_has_used_its_quota_is_left_and_stays_unused_after_a_crash() {
     pump(&mut stream, 100_000).expect("the stream goes on by the other path");
     let json = ask(dir.path(), &["status", "--json", "--control", control], true);
     let told: serde_json::Value = serde_json::from_str(&json).unwrap();
-    assert_eq!(told["paths"][0]["quota"]["standing"], "hard", "{json}");
+    assert_eq!(told["paths"][0]["quota"]["state"], "hard", "{json}");
     assert_eq!(told["paths"][0]["state"], "unreachable", "{json}");
     assert!(told["paths"][0]["reason"].as_str().unwrap().contains("used up"), "{json}");
     let kept = || std::fs::read_to_string(&state).unwrap_or_default();
@@ -60,7 +60,7 @@ fn a_path_that_has_used_its_quota_is_left_and_stays_unused_after_a_crash() {
     let standing = || {
         let json = look(dir.path(), &["status", "--json", "--control", control]);
         let told: serde_json::Value = serde_json::from_str(&json).unwrap();
-        told["paths"][0]["quota"]["standing"].as_str().unwrap_or_default().to_owned()
+        told["paths"][0]["quota"]["state"].as_str().unwrap_or_default().to_owned()
     };
     assert_eq!(standing(), "hard", "before the first connection");
     echo(&mut open(socks, target).unwrap(), b"by the other path from the first byte");

@@ -148,7 +148,7 @@ fn captures_and_traces_begin_and_end_on_a_running_program() {
     assert_eq!(reload(true), "applied: pcap\napplied to new connections: qlog\n");
     // Existing connections are captured, and new ones also have a trace.
     echo(&mut before, &[5; 20_000]);
-    until("the connection of before is captured", || written(&pcap, "server-shard").1 > 40_000);
+    until("the earlier connection is captured", || written(&pcap, "server-shard").1 > 40_000);
     assert_eq!(written(&qlog, "server-").0, 0, "no trace without its beginning");
     let mut after = open(socks, target).unwrap();
     echo(&mut after, &[6; 20_000]);

@@ -62,7 +62,7 @@ fn an_old_process_and_a_new_one_count_every_byte_once_udp_included() {
         let json = ask(dir.path(), &["status", "--json", "--control", control], true);
         let told: serde_json::Value = serde_json::from_str(&json).unwrap();
         let quota = told["clients"][0]["quota"].clone();
-        (quota["standing"].as_str().unwrap_or_default().to_owned(), json)
+        (quota["state"].as_str().unwrap_or_default().to_owned(), json)
     };
     until("the new process knows of the old one's bytes", || standing().0 == "soft");
     drop((old, new, application));

@@ -44,7 +44,7 @@ fn only_some_networks_are_reached_through_it() {
     assert_ne!(world.seen_from(OTHER_V4), WIFI);
     assert!(
         !world.fetches(&page("www.example.test", 10)),
-        "names are asked of the router, as ever"
+        "names are asked of the router, as before"
     );
 }
 

@@ -32,7 +32,7 @@ use rustix::process::{Pid, Signal, kill_process};
 const SCENARIO: &str = include_str!("../support/phone.toml");
 
 /// A machine in the local network: the server's end of the WiFi link.
-const NEIGHBOUR: &str = "10.0.1.1";
+const NEIGHBOR: &str = "10.0.1.1";
 /// The machine's own address on that link.
 const WIFI: &str = "10.0.1.2";
 
@@ -102,7 +102,7 @@ impl World {
         write("on", ON);
         write("seen-from", SEEN_FROM);
         // The machine's resolver is its network's router, which does not answer.
-        write("machine.conf", &format!("nameserver {NEIGHBOUR}\n"));
+        write("machine.conf", &format!("nameserver {NEIGHBOR}\n"));
         write("server.conf", &format!("nameserver {TARGET_V4}\n"));
         hear(&hosts.role(Side::Server, "", targets::targets), "ready");
         let server = serve(&mut hosts);

@@ -79,7 +79,7 @@ def what(p):
         proto, to, rest = p[6], socket.inet_ntop(socket.AF_INET6, p[24:40]), p[40:]
     else:
         return None
-    # The kernel's own: routers, neighbours and groups of the link, and that nobody waits for the server any more.
+    # The kernel's own: routers, neighbors and groups of the link, and that nobody waits for the server any more.
     if proto in (2, 0) or proto == 58 and rest[0] in (130, 131, 132, 133, 134, 135, 136, 137, 143):
         return None
     if proto == 1 and to in servers and rest[0] == 3:

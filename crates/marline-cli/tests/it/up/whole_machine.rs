@@ -2,7 +2,7 @@
 //! network stays reachable, and no packet bypasses the tunnel.
 
 use super::super::run::targets::{HTTP, MIRRORS};
-use super::{NEIGHBOUR, OTHER_V4, TARGET_V4, TARGET_V6, WIFI, World, page, support};
+use super::{NEIGHBOR, OTHER_V4, TARGET_V4, TARGET_V6, WIFI, World, page, support};
 use marline_lab::scenario::Side;
 
 /// A query for an address of v4.example.test, in hexadecimal.
@@ -49,13 +49,12 @@ fn connections_names_and_datagrams_go_through_it_and_back_after_down() {
 fn the_local_network_stays_where_it_is() {
     let _others = support::among_others();
     let Some(mut world) = World::set("up-lan", &[]) else { return };
-    let neighbour = format!("python3 -m http.server --bind {NEIGHBOUR} 8000");
-    world.hosts.program(Side::Server, &neighbour);
+    let neighbor = format!("python3 -m http.server --bind {NEIGHBOR} 8000");
+    world.hosts.program(Side::Server, &neighbor);
     world.up("--path wifi --path lte");
-    world.wait_until("the neighbour's page", || {
-        world.fetches(&format!("http://{NEIGHBOUR}:8000/on"))
-    });
-    let route = world.run(&format!("ip route get {NEIGHBOUR}"));
+    world
+        .wait_until("the neighbor's page", || world.fetches(&format!("http://{NEIGHBOR}:8000/on")));
+    let route = world.run(&format!("ip route get {NEIGHBOR}"));
     assert!(route.contains("dev wifi"), "{route}");
     // A local host reaches a service of this machine.
     let service = world.spawn(&format!("exec python3 -m http.server --bind {WIFI} 8000"));
@@ -87,7 +86,7 @@ fn nothing_leaves_around_it() {
         "python3 -c 'import socket
 for _ in range(5):
     s = socket.socket(type=socket.SOCK_DGRAM)
-    s.sendto(bytes.fromhex(\"{QUERY}\"), (\"{NEIGHBOUR}\", 53))
+    s.sendto(bytes.fromhex(\"{QUERY}\"), (\"{NEIGHBOR}\", 53))
     s.close()'; sleep 1"
     ));
     // Neither refused nor unassigned destinations.

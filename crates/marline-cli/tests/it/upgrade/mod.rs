@@ -157,7 +157,7 @@ fn goes_on_over_ten(carrier: &str, shards: &str) {
         for (number, stream) in streams.iter_mut().enumerate() {
             echo(stream, format!("{round}: still {number}").as_bytes());
         }
-        streams.push(open(socks, target).expect("a stream once more"));
+        streams.push(open(socks, target).expect("another stream"));
         echo(streams.last_mut().expect("one"), &[round; 100_000]);
         assert_eq!(port_seen(&application, teller), port, "the mapping stays where it was made");
     }

@@ -54,7 +54,7 @@ fn the_window_grows_only_while_it_limits() {
 }
 
 #[test]
-fn idleness_is_signalled() {
+fn idleness_is_signaled() {
     let mut pair = Pair::established(config());
     pair.client.written = 1_000;
     pair.run_for(Duration::from_secs(5));

@@ -36,7 +36,7 @@ fn bytes_come_back_across_chunk_edges() {
 }
 
 #[test]
-fn a_pinned_chunk_outlives_its_neighbours() {
+fn a_pinned_chunk_outlives_its_neighbors() {
     let mut chunks = new_chunks();
     chunks.write(0, &pattern(0, 5 * CHUNK as usize));
     chunks.pin(CHUNK, CHUNK + 10);

@@ -34,7 +34,7 @@ impl EchoSender {
             }
             None => {
                 count(&tunnel.counters.from_local);
-                batch.keep_early(*number, Sent::Echo(request), payload);
+                batch.queue_until_lane(*number, Sent::Echo(request), payload);
             }
         }
         Ok(())

@@ -123,7 +123,7 @@ impl Nat {
         };
         let may_be =
             is_expected && from.port() != 0 && state.unasked_rates.try_take(from.ip(), now);
-        may_be.then(|| self.way_to(from).ok()).flatten()
+        may_be.then(|| self.route_to(from).ok()).flatten()
     }
 
     /// Handles the client's answer to a peer that had sent first.

@@ -73,8 +73,8 @@ fn limits_are_those_of_rfc_9001_and_no_secret_is_shown() {
         (Cipher::ChaCha20Poly1305, u64::MAX, 1 << 36),
     ] {
         let keys = of(cipher, Side::Client, 3, 4, 5);
-        assert_eq!(keys.seal.packets_at_most(), packets);
-        assert_eq!(keys.open.forgeries_at_most(), forgeries);
+        assert_eq!(keys.seal.max_packets(), packets);
+        assert_eq!(keys.open.max_forgeries(), forgeries);
         let shown = format!("{keys:?}");
         assert_eq!(shown, "Keys { seal: Sealer { next: 0, .. }, open: Opener(..) }");
     }

@@ -73,7 +73,7 @@ fn a_degrading_path_gets_help_for_messages() {
         SubflowView { srtt: Some(ms(90)), min_rtt: Some(ms(20)), ..view(0, 20) },
         SubflowView { phase: Phase::Recovery, ..view(0, 20) },
     ] {
-        let mut play = Play::new(AugurConfig { purse: 100_000, ..AugurConfig::default() });
+        let mut play = Play::new(AugurConfig { reserve: 100_000, ..AugurConfig::default() });
         play.primary = primary;
         assert_eq!(play.message(20), 2_000, "{primary:?}");
     }
@@ -132,21 +132,21 @@ fn an_overdue_answer_is_a_reason_by_itself() {
 
 #[test]
 fn the_budget_bounds_the_bytes() {
-    let config = AugurConfig { purse: 10_000, worth: Duration::ZERO, ..AugurConfig::default() };
+    let config = AugurConfig { reserve: 10_000, worth: Duration::ZERO, ..AugurConfig::default() };
     let mut play = Play::new(config);
     let copied: Vec<u64> = (0..1_000).map(|_| play.message(20)).collect();
-    // 5 kB in the purse and 10 % of what follows.
+    // 5 kB in the reserve and 10 % of what follows.
     assert_eq!(copied[..4], [2_000, 2_000, 0, 0]);
     let sum: u64 = copied.iter().sum();
     assert!((190_000..=205_000).contains(&sum), "{sum}");
-    let none = AugurConfig { budget: 0.0, purse: 0, ..config };
+    let none = AugurConfig { budget: 0.0, reserve: 0, ..config };
     let mut play = Play::new(none);
     assert_eq!((0..50).map(|_| play.message(20)).sum::<u64>(), 0);
 }
 
 #[test]
 fn the_price_follows_the_saved_budget() {
-    // Expected to save some milliseconds: bought from a full purse, not from an empty one.
+    // Expected to save some milliseconds: bought from a full reserve, not from an empty one.
     let worth = |saved: f64| {
         let mut play = Play::new(AugurConfig::default());
         play.primary = SubflowView { phase: Phase::Recovery, ..view(0, 20) };

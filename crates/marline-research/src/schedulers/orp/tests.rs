@@ -32,7 +32,7 @@ fn the_rules_of_orp_replace_those_of_min_rtt() {
     assert_eq!(wide.len(), 3, "a penalty and both segments: {wide:?}");
     let rules = OpportunisticRules {
         retransmit: Retransmit::Kernel,
-        penalise: Penalize::Off,
+        penalize: Penalize::Off,
         ..OpportunisticRules::KERNEL
     };
     let one = asked(&mut Orp::new(Box::<MinRtt>::default(), rules), BLOCKED);

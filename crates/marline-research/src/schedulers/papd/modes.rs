@@ -121,7 +121,7 @@ impl Modes {
         }
     }
 
-    /// Whether the modes are already being compared.
+    /// Returns true if the modes are already being compared.
     pub(super) const fn has_started(&self) -> bool {
         !matches!(self.phase, Phase::Start { .. })
     }
@@ -191,7 +191,7 @@ impl Modes {
         self.mode() != before
     }
 
-    /// Whether the multipath mode delivered less, over a whole window, than one path would.
+    /// Returns true if the multipath mode delivered less, over a whole window, than one path would.
     fn is_slower_than_one_path(&mut self, reading: &ModeInput) -> bool {
         let mut recent = self.recent.take().unwrap_or_else(|| self.window(reading, 1.0));
         recent.read(reading);

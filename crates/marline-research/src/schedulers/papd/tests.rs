@@ -33,7 +33,7 @@ impl Asked {
 
     fn ask(&mut self, views: &[SubflowView]) -> Decision {
         let context = SchedulerContext { now: self.now, ..self.stream.context(views) };
-        self.papd.next_send(&context).by_segment()
+        self.papd.next_send(&context).limited_to_segment()
     }
 
     /// Takes a decision and sends a segment. Returns the subflow, and whether it was new data.

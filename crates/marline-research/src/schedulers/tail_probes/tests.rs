@@ -46,7 +46,7 @@ fn acked(
 fn drain(scheduler: &mut TailProbes, stream: &mut Stream, views: &[SubflowView]) -> Vec<Decision> {
     let mut all = Vec::new();
     while let decision @ Decision::Send { subflow, range } =
-        scheduler.next_send(&stream.context(views)).by_segment()
+        scheduler.next_send(&stream.context(views)).limited_to_segment()
     {
         stream.apply(subflow, range);
         all.push(decision);

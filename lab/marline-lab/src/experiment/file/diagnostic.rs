@@ -182,7 +182,7 @@ mod tests {
         let field = "unknown field `nmae`, expected one of `name`, `link`, `mtu`";
         assert_eq!(meant(field).as_deref(), Some("name"));
         assert_eq!(meant("no path is named `lta`; known: wifi, lte").as_deref(), Some("lte"));
-        assert_eq!(meant("unknown field `colour`, expected `name` or `link`"), None);
+        assert_eq!(meant("unknown field `color`, expected `name` or `link`"), None);
         assert_eq!(meant("nothing to see"), None);
     }
 }

@@ -75,13 +75,13 @@ mod tests {
         let good = |spec, words, value| set_in(spec, words, value).expect("a spec");
         assert_eq!(good(None, &["budget"], "0"), "\"auto,budget=0\"");
         assert_eq!(good(Some("ecf,beta=0.1"), &["beta"], "0.5"), "\"ecf,beta=0.5\"");
-        let wrapped = good(Some("min-rtt+orp,penalise=paper"), &["penalise"], "off");
-        assert_eq!(wrapped, "\"min-rtt+orp,penalise=off\"");
+        let wrapped = good(Some("min-rtt+orp,penalize=paper"), &["penalize"], "off");
+        assert_eq!(wrapped, "\"min-rtt+orp,penalize=off\"");
         assert_eq!(
-            good(Some("min-rtt+orp"), &["orp", "penalise"], "x"),
-            "\"min-rtt+orp,penalise=x\""
+            good(Some("min-rtt+orp"), &["orp", "penalize"], "x"),
+            "\"min-rtt+orp,penalize=x\""
         );
-        let error = set_in(Some("min-rtt"), &["orp", "penalise"], "x").expect_err("no such part");
+        let error = set_in(Some("min-rtt"), &["orp", "penalize"], "x").expect_err("no such part");
         assert_eq!(error.to_string(), "`scheduler = \"min-rtt\"` has no part `orp`");
     }
 }

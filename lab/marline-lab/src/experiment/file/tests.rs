@@ -163,7 +163,7 @@ fn a_sweep_is_every_combination() {
         ("'path.umts.delay' = ['1ms']", "x.toml:23:21: no path is named `umts`; known: wifi"),
         ("'path.lte.delya' = ['1ms']", "did you mean `delay`?"),
         ("'variant.both.scheduler' = ['min-rtt', 'fast']", "unknown scheduler `fast`"),
-        ("'colour' = ['red']", "unknown field `colour`"),
+        ("'color' = ['red']", "unknown field `color`"),
         ("'fault.3.burst' = [1]", "`fault.3.burst`: no such fault"),
         ("'workload.count' = { from = 1, to = 2 }", "steps"),
         ("'path.lte.delay' = { from = '1ms', to = '2s', steps = 2 }", "need the same unit"),

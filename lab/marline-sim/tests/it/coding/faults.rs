@@ -8,7 +8,7 @@ const FIRST: &str = "rate=50M,delay=40ms,queue=100ms";
 const SECOND: &str = "rate=20M,delay=50ms,queue=100ms";
 
 /// The path of the repairs goes in the midst of them, and the path of the data at another time: every burst
-/// comes whole, and those between the outages as soon as ever.
+/// comes whole, and those between the outages without delay.
 #[test]
 fn a_path_that_goes_takes_its_repairs_with_it_and_nothing_else() {
     for path in [0, 1] {

@@ -59,7 +59,7 @@ const BOXES: &[Case] = &[
     case("options stripped after the handshake", "strip=mptcp:rest", Plain, Plain, 0),
     case("the same towards the server", "up.strip=mptcp:rest", Plain, Plain, 0),
     case("the same towards the client", "down.strip=mptcp:rest", Plain, Plain, 0),
-    // RFC 8684 section 3.7: in mid-stream no fallback can be signalled, the subflow is broken; plain TCP
+    // RFC 8684 section 3.7: in mid-stream no fallback can be signaled, the subflow is broken; plain TCP
     // would go on. Guessing that the bytes go on where they did might be wrong.
     case("options stripped in mid-stream", "strip=mptcp:rest@1s", Error, Multipath, 0),
     case("the same towards the server", "up.strip=mptcp:rest@1s", Error, Multipath, 0),

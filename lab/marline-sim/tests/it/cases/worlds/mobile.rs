@@ -6,7 +6,7 @@
 //! third of all, and repeat or delay half of it.
 //!
 //! What may end in an error: a connection on a path where a middlebox takes the mappings out, from
-//! some time on or from the start. In mid-stream no fallback can be signalled (RFC 8684 section
+//! some time on or from the start. In mid-stream no fallback can be signaled (RFC 8684 section
 //! 3.7), and plain TCP ends with its address. Both applications must know, and what they have read
 //! must be right.
 

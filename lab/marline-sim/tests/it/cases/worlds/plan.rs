@@ -31,8 +31,8 @@ const PUBLISHED: [&str; 10] = [
     "peekaboo,discount=0.3,memory=10,seed=7",
     "peekaboo,alpha=0,discount=1,adjust=off",
     "augur",
-    "augur,backup=on,worth=0,budget=100%,purse=1MB",
-    "augur,worth=10ms,budget=1%,purse=5kB",
+    "augur,backup=on,worth=0,budget=100%,reserve=1MB",
+    "augur,worth=10ms,budget=1%,reserve=5kB",
 ];
 
 /// The shipped scheduler in the modes that budget it: `balanced`, `aggregate`, `redundant`.

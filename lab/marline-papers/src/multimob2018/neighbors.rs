@@ -18,7 +18,7 @@ use crate::roots::{Part, Root};
 use crate::table::{Grid, Reproduction, Table};
 use crate::value::Value;
 
-const NEIGHBOURS: Part = Part::new("neighbours", 40, 160);
+const NEIGHBORS: Part = Part::new("neighbours", 40, 160);
 /// Connections besides the active one.
 const OTHERS: usize = 9;
 /// Size of requests and answers.
@@ -61,7 +61,7 @@ const WITH: usize = 1;
 const WITHOUT: usize = 2;
 
 pub(super) fn reproduce(context: &Context<'_>, all: &mut Reproduction) -> anyhow::Result<()> {
-    let (moved, rows) = context.judge_part(NEIGHBOURS, measure, |moved| Ok(verdicts(moved)))?;
+    let (moved, rows) = context.judge_part(NEIGHBORS, measure, |moved| Ok(verdicts(moved)))?;
     let title = "One connection suffers, nine others have the same address pair; intervals of 99 %";
     all.tables.push(Table::new("others", title, rows));
     all.grids.push(grid(&moved));

@@ -220,9 +220,11 @@ mod tests {
     #[test]
     fn answers_are_right_or_not() {
         let quick = "[[check]]\nmeasure = 'p50_ms'\nat_most = 25\n";
-        let held = "[[check]]\nasks = 'longest'\nmeasure = 'max_ms'\nat_most = 150\nuntil = '1.8s'\n";
+        let held =
+            "[[check]]\nasks = 'longest'\nmeasure = 'max_ms'\nat_most = 150\nuntil = '1.8s'\n";
         let stopped = "[[check]]\nmeasure = 'max_ms'\nat_least = 190\nfrom = '1.8s'\n";
-        let back = "[[check]]\nmeasure = 'settled_s'\nbelow = '25ms'\nat_most = 1\nfrom = 'return'\n";
+        let back =
+            "[[check]]\nmeasure = 'settled_s'\nbelow = '25ms'\nat_most = 1\nfrom = 'return'\n";
         let than = "[[check]]\nmeasure = 'max_ms'\nat_most = 0.5\nof = 'WiFi alone'\nfrom = 'fault'\n\
                     until = 'return'\n";
         let swept = "[sweep]\n'path.lte.delay' = ['40ms', '50ms']\n";

@@ -107,6 +107,7 @@ fn scenario(cell: &Cell, seed: u64) -> Scenario {
             client: vec![net(2)],
             server: vec![net(1)],
             mtu: None,
+            price: None,
         }
     };
     let paths: Vec<Path> = NAMES[..cell.subflows.count()].iter().enumerate().map(path).collect();

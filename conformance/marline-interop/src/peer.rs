@@ -110,7 +110,12 @@ fn tell(outcome: &Outcome) -> anyhow::Result<()> {
 
 fn kernel(job: &Job) -> Kernel {
     let receive_buffer = job.receive_buffer.map(|bytes| bytes as usize);
-    Kernel { mptcp: job.stack == Stack::Kernel, receive_buffer, send_buffer: None }
+    Kernel {
+        mptcp: job.stack == Stack::Kernel,
+        receive_buffer,
+        send_buffer: None,
+        congestion: None,
+    }
 }
 
 async fn wait_for_start_time(job: &Job, connection: usize, began: Instant) {

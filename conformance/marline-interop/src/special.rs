@@ -255,6 +255,7 @@ fn dual_stack() -> Scenario {
         client: vec![ipnet(v4(number, 2), 24), ipnet(v6(number, 2), 64)],
         server: vec![ipnet(v4(number, 1), 24), ipnet(v6(number, 1), 64)],
         mtu: None,
+        price: None,
     };
     Scenario {
         seed: 1,

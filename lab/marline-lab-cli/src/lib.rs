@@ -15,6 +15,7 @@ pub mod plot;
 mod progress;
 pub mod report;
 pub mod run;
+pub mod scenes;
 pub mod sweep;
 pub mod what_if;
 
@@ -48,6 +49,8 @@ pub enum Command {
     Run(run::Args),
     /// Run an experiment over the ranges of its table `sweep`; an interrupted sweep is resumed.
     Sweep(sweep::Args),
+    /// Answer the questions of scenes in virtual time (docs/research/scenes.md).
+    Scenes(scenes::Args),
     /// Create and remove the two hosts of a scenario and the paths between them. Needs root.
     Net(net::Args),
     /// Compare two results seed by seed, or (as root) Marline with the kernel's TCP and Multipath TCP over
@@ -136,6 +139,7 @@ pub fn run_command(command: Command) -> anyhow::Result<ExitCode> {
         Command::Compare(args) => compare::run(&args),
         Command::Run(args) => run::run(&args),
         Command::Sweep(args) => sweep::run(&args),
+        Command::Scenes(args) => scenes::run(&args),
         Command::Report(args) => report::run(&args),
         Command::Plot(args) => plot::run(&args),
         Command::Agree(args) => agree::run(&args),

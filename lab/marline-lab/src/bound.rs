@@ -114,8 +114,12 @@ impl Bound {
                 let asked = transfer(&self.up, from, request_bytes);
                 asked.and_then(|asked| transfer(&self.down, asked, bytes))
             }
+            Workload::Film(_) | Workload::Web { .. } => {
+                let asked = transfer(&self.up, from, 1);
+                asked.and_then(|asked| transfer(&self.down, asked, bytes))
+            }
             // The direction with the lower bound.
-            Workload::Exchange { .. } => {
+            Workload::Exchange { .. } | Workload::Voice { .. } => {
                 let ways = [&self.up, &self.down].map(|links| transfer(links, from, bytes));
                 ways.into_iter().flatten().min()
             }

@@ -5,32 +5,40 @@
 //! time and live, with other links or alone.
 
 pub mod apps;
+mod background;
 mod calibration;
 mod capture;
 mod end;
 pub mod file;
+mod film;
 mod live;
 mod load;
+mod measures;
 mod outcome;
 mod plan;
 mod process;
 mod qlog;
+mod right_answer;
 mod script;
 mod simulation;
 mod stack;
 mod talk;
 mod timeline;
 mod variant;
+mod web;
 
+pub use background::Background;
 pub use calibration::Calibration;
 pub use capture::{CaptureConfig, EndCapture, simulate_captured};
 pub use end::run_end;
 pub use live::{Watch, Watched, run_live, run_live_watched, weight};
 pub use load::Load;
+pub use measures::Measures;
 pub use outcome::{Flow, Message, Outcome, PathTotals};
 pub use plan::Flows;
 pub use qlog::{EndTrace, QlogConfig, simulate_traced};
-pub use script::{Fault, Happening, Moment, can_be_restored};
+pub use right_answer::{Check, Edge, Measure};
+pub use script::{Fault, Happening, Moment, Stop, can_be_restored};
 pub use simulation::{START, reinjected_bytes, simulate, simulate_recorded, stage};
 pub use stack::Stack;
 pub use timeline::{Timeline, TimelineConfig};
@@ -53,8 +61,12 @@ pub struct Experiment {
     pub scenario: Scenario,
     /// Workloads, at least one; faults count from the bursts of the first.
     pub loads: Vec<Load>,
+    /// Traffic of strangers.
+    pub background: Vec<Background>,
     /// Path events at times that are drawn for each run.
     pub faults: Vec<Fault>,
+    /// Stops of the ends' processes.
+    pub stops: Vec<Stop>,
     /// Messages that begin earlier than this after the start are not counted.
     pub warm_up: Duration,
     /// Longest time that a run continues after the workload's planned end.
@@ -76,7 +88,9 @@ impl Experiment {
         Experiment {
             scenario: Scenario { seed: 1, paths, ..Scenario::default() },
             loads: vec![Load::new(workload)],
+            background: Vec::new(),
             faults: Vec::new(),
+            stops: Vec::new(),
             warm_up: Duration::ZERO,
             patience: Duration::from_secs(30),
             trace_dir: None,
@@ -136,6 +150,9 @@ impl Experiment {
     /// A path, a link, an event or a fault is invalid.
     pub fn check(&self) -> anyhow::Result<()> {
         self.hosts().check()?;
+        for flow in &self.background {
+            path_number(&self.scenario.paths, &flow.path)?;
+        }
         self.script(self.scenario.seed).map(drop)
     }
 
@@ -151,7 +168,8 @@ impl Experiment {
         if variant.paths.is_empty() {
             return Ok(all.iter().collect());
         }
-        let find = |name: &String| path_number(all, name).map(|number| &all[number]);
+        let find =
+            |text: &String| path_number(all, variant::path_name(text)).map(|number| &all[number]);
         let found: anyhow::Result<Vec<&Path>> = variant.paths.iter().map(find).collect();
         found.with_context(|| format!("variant `{}`", variant.name))
     }

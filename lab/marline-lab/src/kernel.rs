@@ -12,10 +12,12 @@ const MPTCP: i32 = 262;
 const BACKLOG: i32 = 16;
 
 /// Options of the kernel's sockets.
-#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Kernel {
     /// Multipath TCP instead of TCP.
     pub mptcp: bool,
+    /// Congestion control instead of the host's.
+    pub congestion: Option<String>,
     /// SO_SNDBUF, bytes. The kernel doubles it for its overhead. `None`: tuned automatically.
     pub send_buffer: Option<usize>,
     /// SO_RCVBUF, bytes. The kernel doubles it, too. `None`: tuned automatically.
@@ -24,7 +26,8 @@ pub struct Kernel {
 
 impl Kernel {
     /// Multipath TCP with automatically tuned buffers.
-    pub const MULTIPATH: Kernel = Kernel { mptcp: true, send_buffer: None, receive_buffer: None };
+    pub const MULTIPATH: Kernel =
+        Kernel { mptcp: true, congestion: None, send_buffer: None, receive_buffer: None };
 
     fn socket(&self, address: SocketAddr) -> io::Result<Socket> {
         let kind = Type::STREAM.nonblocking().cloexec();
@@ -35,6 +38,9 @@ impl Kernel {
     }
 
     fn prepare(&self, socket: SockRef<'_>) -> io::Result<()> {
+        if let Some(name) = &self.congestion {
+            socket.set_tcp_congestion(name.as_bytes())?;
+        }
         if let Some(bytes) = self.receive_buffer {
             socket.set_recv_buffer_size(bytes)?;
         }

@@ -17,6 +17,7 @@ pub mod policies;
 pub mod results;
 pub mod runs;
 pub mod scenario;
+pub mod scenes;
 mod stream_places;
 pub mod what_if;
 pub mod wifi_mobility;

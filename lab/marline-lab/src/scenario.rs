@@ -103,6 +103,8 @@ pub struct Path {
     pub server: Vec<IpNet>,
     /// Largest packet of the interfaces at both ends, bytes of IP packet, 576 to 65,535; none: 1,500.
     pub mtu: Option<u32>,
+    /// Price of a GB in either direction, in any currency.
+    pub price: Option<f64>,
 }
 
 /// Kernel settings of a host.

@@ -5,11 +5,16 @@
 //! clock, which all namespaces share, so the logs of both ends can be compared: latencies are one-way where
 //! stated.
 
+pub(crate) mod page;
+
 use std::time::Duration;
 
 use marline_time::{Rng, SeedTree};
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncRead, AsyncWrite};
+
+/// Time after a call's last frame, in which frames may still arrive.
+const VOICE_TAIL: Duration = Duration::from_secs(1);
 
 /// A byte stream of any stack.
 pub trait Duplex: AsyncRead + AsyncWrite + Unpin + Send {}
@@ -71,6 +76,24 @@ pub enum Workload {
         /// Duration, ms.
         lasts_ms: u64,
     },
+    /// Both ends send datagrams of a call: one frame after another.
+    Voice {
+        /// Size of a datagram, bytes.
+        bytes: u32,
+        /// Time from one frame to the next, ms.
+        frame_ms: u32,
+        /// Number of frames in each direction.
+        count: u32,
+    },
+    /// The client plays a film, with a bit rate of its choice.
+    Film(Film),
+    /// The client loads pages, each over connections of its own.
+    Web {
+        /// Interval of the pages' start times.
+        gap: Gap,
+        /// Number of pages.
+        count: u32,
+    },
     /// Both ends write this amount at the start, at the same time.
     Exchange {
         /// Size in each direction, bytes.
@@ -96,6 +119,28 @@ pub enum Workload {
         /// Number of bursts.
         count: u32,
     },
+}
+
+/// A film.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Film {
+    /// Length of a segment, ms.
+    pub segment_ms: u32,
+    /// Number of segments.
+    pub segments: u32,
+    /// Largest buffer, ms of film.
+    pub buffer_ms: u32,
+}
+
+impl Film {
+    /// Length, ms.
+    pub(crate) const fn lasts_ms(self) -> u64 {
+        self.segment_ms as u64 * self.segments as u64
+    }
+
+    pub(crate) const fn segment(self) -> Duration {
+        Duration::from_millis(self.segment_ms as u64)
+    }
 }
 
 /// Sizes of the messages that the client reads.
@@ -174,10 +219,13 @@ impl Workload {
             Workload::Ask { gap, count, .. }
             | Workload::Dialogue { gap, count, .. }
             | Workload::Bursts { gap, count, .. }
+            | Workload::Web { gap, count }
             | Workload::RandomBursts { gap, count, .. } => (gap, count),
-            Workload::Blocks { .. } | Workload::Upload { .. } | Workload::Exchange { .. } => {
-                return Vec::new();
-            }
+            Workload::Blocks { .. }
+            | Workload::Upload { .. }
+            | Workload::Voice { .. }
+            | Workload::Film(_)
+            | Workload::Exchange { .. } => return Vec::new(),
         };
         let mut rng = SeedTree::new(seed).stream("workload");
         let mut at_ms = 0.0;
@@ -196,8 +244,11 @@ impl Workload {
             Workload::Ask { count, .. }
             | Workload::Dialogue { count, .. }
             | Workload::Bursts { count, .. }
+            | Workload::Web { count, .. }
             | Workload::RandomBursts { count, .. } => Some(count),
+            Workload::Film(film) => Some(film.segments),
             Workload::Exchange { .. } => Some(2),
+            Workload::Voice { count, .. } => Some(2 * count),
             Workload::Blocks { .. } | Workload::Upload { .. } => None,
         }
     }
@@ -205,10 +256,18 @@ impl Workload {
     /// Returns true if its messages begin at the client: requests, or what it uploads.
     #[must_use]
     pub const fn is_from_client(&self) -> bool {
-        matches!(self, Workload::Ask { .. } | Workload::Dialogue { .. } | Workload::Upload { .. })
+        matches!(
+            self,
+            Workload::Ask { .. }
+                | Workload::Dialogue { .. }
+                | Workload::Upload { .. }
+                | Workload::Film(_)
+                | Workload::Web { .. }
+        )
     }
 
-    /// Sizes of answers, blocks or bursts. Random ones are uniform, from the seed.
+    /// Sizes of answers, blocks or bursts. Random ones are uniform, from the seed. Those of a film depend on its
+    /// player, and are 0.
     #[must_use]
     pub fn sizes(&self, seed: u64) -> Sizes {
         match *self {
@@ -216,8 +275,13 @@ impl Workload {
             | Workload::Dialogue { answer_bytes: bytes, .. }
             | Workload::Blocks { bytes, .. }
             | Workload::Upload { bytes, .. }
+            | Workload::Voice { bytes, .. }
             | Workload::Exchange { bytes }
             | Workload::Bursts { bytes, .. } => Sizes::Even(bytes),
+            Workload::Film(_) => Sizes::Even(0),
+            Workload::Web { count, .. } => {
+                Sizes::Each((0..count).map(|page| page::page_bytes(seed, page)).collect())
+            }
             Workload::RandomBursts { least_bytes, most_bytes, count, .. } => {
                 let mut rng = SeedTree::new(seed).stream("sizes");
                 let span = u64::from(most_bytes.saturating_sub(least_bytes)) + 1;
@@ -232,6 +296,11 @@ impl Workload {
         match *self {
             Workload::Blocks { lasts_ms, .. } | Workload::Upload { lasts_ms, .. } => {
                 Duration::from_millis(lasts_ms)
+            }
+            Workload::Film(film) => Duration::from_millis(film.lasts_ms()),
+            // The last frames are on their way.
+            Workload::Voice { frame_ms, count, .. } => {
+                Duration::from_millis(u64::from(frame_ms) * u64::from(count)) + VOICE_TAIL
             }
             _ => Duration::from_nanos(self.times_ns(seed).last().copied().unwrap_or(0)),
         }

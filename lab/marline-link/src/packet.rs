@@ -13,6 +13,11 @@ pub trait Packet: Clone {
         None
     }
 
+    /// True if it is not the traffic of the link's own host: the host's radio sleeps through it.
+    fn is_foreign(&self) -> bool {
+        false
+    }
+
     /// The same packet with another TCP segment; `None` if that is not possible.
     fn with_tcp(&self, segment: &[u8]) -> Option<Self> {
         let _ = segment;
@@ -169,6 +174,10 @@ impl Packet for Vec<u8> {
 impl<P: Packet> Packet for Box<P> {
     fn wire_len(&self) -> usize {
         (**self).wire_len()
+    }
+
+    fn is_foreign(&self) -> bool {
+        (**self).is_foreign()
     }
 
     fn bytes_mut(&mut self) -> &mut [u8] {

@@ -6,6 +6,7 @@
 //! two paths alone. Every other scheduler is shown only, with fewer roots.
 
 mod cell;
+mod halves;
 
 use marline_algos::PolicyKind;
 use marline_lab::experiment::Variant;
@@ -49,18 +50,22 @@ impl Paper for Traces {
         pairs.truncate(context.count(pairs.len()));
         let margins = Margins::from_file(&file)?;
         let never = file.tolerance("never_worse")?;
-        let default = [shipped()];
-        let (_, rows) = context.judge_part(
+        let judged = |pair: &Pair, root: &Root| vec![shipped(), halves::one_limited(pair, root)];
+        let (samples, rows) = context.judge_part(
             JUDGED,
-            |root| measure(context, &file.published, &pairs, &default, root),
+            |root| measure(context, &file.published, &pairs, &judged, root),
             |samples| Ok(never_worse(samples, margins, never)),
         )?;
         let variants = schedulers(&file.published);
-        let shown = context
-            .sample(SHOWN, |root| measure(context, &file.published, &pairs, &variants, root))?;
+        let all = |_: &Pair, _: &Root| variants.clone();
+        let shown =
+            context.sample(SHOWN, |root| measure(context, &file.published, &pairs, &all, root))?;
+        let halves = halves::tables(&file, &pairs, &samples, margins)?;
         let names = variants.iter().map(|variant| variant.name.clone()).collect();
         let roots = shown.all().to_vec();
-        Ok(reproduction(rows, &Measured { pairs, schedulers: names, roots, margins }))
+        let mut result = reproduction(rows, &Measured { pairs, schedulers: names, roots, margins });
+        result.tables.extend(halves);
+        Ok(result)
     }
 }
 
@@ -97,13 +102,13 @@ fn measure(
     context: &Context<'_>,
     setup: &Setup,
     pairs: &[Pair],
-    variants: &[Variant],
+    variants: &dyn Fn(&Pair, &Root) -> Vec<Variant>,
     root: &Root,
 ) -> anyhow::Result<Cells> {
     let of_pair = |pair: &Pair| {
         let place = Place::new(context, setup, pair, root)?;
         let alone = pair.paths.iter().map(|path| Variant::alone(path, path));
-        let all = alone.chain(variants.iter().cloned());
+        let all = alone.chain(variants(pair, root));
         let cells = all.map(|variant| place.run(pair, &variant, root.seed));
         cells.collect::<anyhow::Result<Vec<Cell>>>()
     };

@@ -29,7 +29,7 @@ mod scenario;
 mod world;
 
 pub use app::{
-    Amount, App, Bulk, Echo, EchoServer, ExchangeSizes, Hole, Message, Messages, Pace, Plan,
+    Amount, App, Bulk, Call, Echo, EchoServer, ExchangeSizes, Hole, Message, Messages, Pace, Plan,
     Random, RandomPlan, Report, RequestResponse, ResponseServer, SentAt, Socket, SocketStatus,
     Units,
 };
@@ -38,9 +38,10 @@ pub use content::{Content, Verifier};
 pub use digest::Digest;
 pub use host::{Host, HostConfig, Listen, ListenByPort, Watcher};
 pub use lane::{
-    DatagramApp, LaneHost, LanePaths, LanePathsConfig, Pulse, PulsePlan, PulseReport, QuicLike,
-    QuicReport,
+    DatagramApp, LANE_PORT, LaneHost, LanePaths, LanePathsConfig, Pulse, PulsePlan, PulseReport,
+    QuicLike, QuicReport,
 };
+pub use marline_core::ConnectionId;
 pub use measure::{Samples, link_goodput, mean, median, quantile};
 pub use node::{Node, Outbox};
 pub use packet::{Observer, Packet, Sighting};

@@ -27,6 +27,8 @@ pub struct Packet {
     pub peer_flow: u64,
     /// Bytes of headers below TCP.
     pub overhead: u16,
+    /// It belongs to strangers who share the link.
+    pub foreign: bool,
     /// The sender's checksum is still valid, because nothing on the path has modified the bytes. The receiver need not
     /// verify it, which saves part of the cost per packet.
     pub untouched: bool,
@@ -48,6 +50,7 @@ impl Packet {
             flow: 0,
             peer_flow: 0,
             overhead,
+            foreign: false,
             untouched: false,
             segment: Vec::new(),
             elided: Elided::default(),
@@ -89,6 +92,10 @@ impl Packet {
 impl marline_link::Packet for Packet {
     fn wire_len(&self) -> usize {
         self.segment.len() + self.elided.len() + usize::from(self.overhead)
+    }
+
+    fn is_foreign(&self) -> bool {
+        self.foreign
     }
 
     fn bytes_mut(&mut self) -> &mut [u8] {
@@ -163,6 +170,7 @@ impl Pool {
         packet.flow = template.flow;
         packet.peer_flow = template.peer_flow;
         packet.overhead = template.overhead;
+        packet.foreign = template.foreign;
         packet.untouched = template.untouched;
         packet.elided = elided;
         packet.segment.clear();

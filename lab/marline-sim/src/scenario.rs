@@ -7,11 +7,13 @@ use marline_core::{
     Capabilities, ChecksumScope, ConnectError, ConnectionConfig, ConnectionId, EndpointConfig,
     Limits, Shard,
 };
+use marline_datagram::LaneConfig;
 use marline_link::DuplexConfig;
 use marline_policy::{AddressId, LocalAddress, PathCost};
 use marline_time::{Instant, SeedTree};
 
 use crate::app::App;
+use crate::lane::{self, DatagramApp, LANE_PORT};
 use crate::{Host, HostConfig, LinkId, Listen, ListenByPort, NodeId, Report, World, digest};
 
 /// The server's port.
@@ -96,6 +98,10 @@ pub struct Paths {
     /// Links to the client, by address.
     pub down: Vec<LinkId>,
     connection: ConnectionConfig,
+    /// Endpoint of strangers, which accepts nothing.
+    endpoint: EndpointConfig,
+    carrier_overhead: u16,
+    strangers: u8,
     /// Number of times that the client changed its address on each path, which determines the current one.
     renumbered: Vec<u8>,
 }
@@ -122,15 +128,16 @@ impl Paths {
             .collect();
         let mut connection = config.client.clone();
         connection.local_addresses.clone_from(&addresses);
+        let endpoint = EndpointConfig {
+            capabilities: config.capabilities,
+            limits: config.limits,
+            shard: Shard::ALONE,
+            accept: None,
+            monitor: true,
+        };
+        let carrier_overhead = config.carrier_overhead;
         let host = |accept: Option<ConnectionConfig>, addresses: Vec<LocalAddress>, name: &str| {
-            let endpoint = EndpointConfig {
-                capabilities: config.capabilities,
-                limits: config.limits,
-                shard: Shard::ALONE,
-                accept,
-                monitor: true,
-            };
-            let carrier_overhead = config.carrier_overhead;
+            let endpoint = EndpointConfig { accept, ..endpoint.clone() };
             let host = HostConfig { endpoint, addresses, carrier_overhead };
             Host::new(host, Box::new(seeds.stream(&format!("host/{name}"))))
         };
@@ -147,6 +154,9 @@ impl Paths {
             up: Vec::new(),
             down: Vec::new(),
             connection,
+            endpoint,
+            carrier_overhead,
+            strangers: 0,
             renumbered: vec![0; config.links.len()],
         };
         for (path, link) in config.links.iter().enumerate() {
@@ -185,14 +195,15 @@ impl Paths {
         IpAddr::from([192, 0, 2, 1])
     }
 
-    /// Sets the server's applications.
-    pub fn listen(&mut self, listen: Listen) {
-        self.world.node_mut(self.server).listen(listen);
+    /// Sets the server's applications, each by the number of earlier connections.
+    pub fn listen(&mut self, mut listen: Listen) {
+        let mut numbers = 0..;
+        self.listen_by_port(Box::new(move |_| numbers.next().map(&mut listen)));
     }
 
-    /// Sets the server's applications by port. [`listen`](Self::listen) has those of other connections.
+    /// Sets the server's applications, each by its port.
     pub fn listen_by_port(&mut self, listen: ListenByPort) {
-        self.world.node_mut(self.server).listen_by_port(listen);
+        self.world.node_mut(self.server).listen(listen);
     }
 
     /// Opens a connection over a path.
@@ -223,6 +234,18 @@ impl Paths {
         self.world.node_mut(self.client).connect(now, config, local, remote, app)
     }
 
+    /// Opens a connection to a port of the server over a path at a later time.
+    pub fn at_connect_to(&mut self, when: Instant, path: usize, port: u16, app: Box<dyn App>) {
+        let local = SocketAddr::new(Self::address(path, self.renumbered[path]), 0);
+        let remote = SocketAddr::new(Self::server_address(), port);
+        let (client, config) = (self.client, self.connection.clone());
+        self.world.run_at(when, move |world| {
+            let now = world.now();
+            // Without room for a connection, its messages are missing.
+            world.node_mut(client).connect(now, config, local, remote, app).ok();
+        });
+    }
+
     /// Opens a connection with another configuration over a path. It uses the client's paths.
     ///
     /// # Errors
@@ -238,6 +261,68 @@ impl Paths {
         let connected = self.connect(path, app);
         self.connection = usual;
         connected
+    }
+
+    /// Gives both hosts lanes over the first paths, as many as `count`, with the backup flags and costs of the streams.
+    pub fn add_lanes(&mut self, client: &LaneConfig, server: &LaneConfig, count: usize) {
+        let costs: Vec<_> = self
+            .connection
+            .local_addresses
+            .iter()
+            .take(count)
+            .map(|address| (address.backup, address.cost))
+            .collect();
+        let [near, far] = lane::lanes([client, server], &costs, [LANE_PORT, LANE_PORT]);
+        self.world.node_mut(self.client).set_lane(near);
+        self.world.node_mut(self.server).set_lane(far);
+    }
+
+    /// Adds the two ends of an application of datagrams, the client's first.
+    pub fn add_datagram_apps(&mut self, [client, server]: [Box<dyn DatagramApp>; 2]) {
+        for (node, app) in [(self.client, client), (self.server, server)] {
+            if let Some(lane) = self.world.node_mut(node).lane_mut() {
+                lane.add_app(app);
+            }
+        }
+    }
+
+    /// Adds a connection of two strangers, plain TCP as `config` says, over the links of a path from this time on. The
+    /// first application is that of the side of the client.
+    pub fn at_add_strangers(
+        &mut self,
+        when: Instant,
+        path: usize,
+        mut config: ConnectionConfig,
+        [near, far]: [Box<dyn App>; 2],
+    ) {
+        let number = self.strangers;
+        self.strangers += 1;
+        config.mptcp = false;
+        let (near_ip, far_ip) = (IpAddr::from([10, 255, number, 1]), [198, 51, 100, number].into());
+        let host = |accept, address: IpAddr, name: &str| {
+            let addresses = vec![local_address(0, address, false, true)];
+            let endpoint = EndpointConfig { accept, monitor: false, ..self.endpoint.clone() };
+            let carrier_overhead = self.carrier_overhead;
+            let rng = self.world.seeds().stream(&format!("stranger/{number}/{name}"));
+            Host::new(HostConfig { endpoint, addresses, carrier_overhead }, Box::new(rng))
+        };
+        let (client, server) =
+            (host(None, near_ip, "near"), host(Some(config.clone()), far_ip, "far"));
+        let client = self.world.add_node(client, &[near_ip]);
+        let server = self.world.add_node(server, &[far_ip]);
+        self.world.estrange(client);
+        self.world.estrange(server);
+        self.world.route(near_ip, far_ip, self.up[path]);
+        self.world.route(far_ip, near_ip, self.down[path]);
+        let mut far = Some(far);
+        let accepts = move |_| far.take();
+        self.world.node_mut(server).listen(Box::new(accepts));
+        self.world.run_at(when, move |world| {
+            let (now, local) = (world.now(), SocketAddr::new(near_ip, 0));
+            let remote = SocketAddr::new(far_ip, SERVER_PORT);
+            // A host that has just been made has room for a connection.
+            world.node_mut(client).connect(now, config, local, remote, near).ok();
+        });
     }
 
     /// Routes the packets of a path over another path's link from now on, as a shared bottleneck.

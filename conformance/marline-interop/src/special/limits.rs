@@ -21,6 +21,7 @@ fn three_paths() -> Scenario {
         client: vec![ipnet(v4(2, 2), 24)],
         server: vec![ipnet(v4(2, 1), 24)],
         mtu: None,
+        price: None,
     });
     scenario
 }

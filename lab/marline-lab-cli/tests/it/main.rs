@@ -6,6 +6,7 @@ mod lab_import;
 mod lab_net;
 mod lab_report;
 mod lab_run;
+mod lab_scenes;
 mod lab_what_if;
 mod link;
 mod support;

@@ -39,12 +39,10 @@ const CLOSING_TIME: Duration = Duration::from_secs(2);
 /// A path of a client.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct PathUse {
-    /// The interface.
-    pub(super) interface: String,
+    /// The interface with flags, as [`marline::paths::PathSpec`] writes it.
+    pub(super) spec: String,
     /// The local address.
     pub(super) address: IpAddr,
-    /// Used only if no other path works.
-    pub(super) backup: bool,
 }
 
 /// Everything an end needs for its run.
@@ -119,6 +117,7 @@ impl Job {
         let bytes = |buffer: Option<u64>| buffer.map(|bytes| bytes as usize);
         Kernel {
             mptcp: self.stack == Stack::Mptcp,
+            congestion: self.variant.congestion.clone(),
             send_buffer: bytes(self.variant.send_buffer),
             receive_buffer: bytes(self.variant.receive_buffer),
         }
@@ -227,8 +226,7 @@ async fn marline_client(job: &Job, traces: Option<Arc<Mutex<Traces>>>) -> anyhow
         .transport(job.variant.end(Role::Client)?)
         .path_health_monitor(job.variant.interactive()?.map(Interactive::path_health_monitor));
     for path in &job.paths {
-        let flags = if path.backup { ",backup" } else { "" };
-        client.path(format!("{}{flags}", path.interface).parse()?);
+        client.path(path.spec.parse()?);
     }
     let client = client.bind().await?;
     let mut streams: Vec<Stream> = Vec::new();

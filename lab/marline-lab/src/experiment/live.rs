@@ -7,7 +7,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, ensure};
+use anyhow::{Context, bail, ensure};
 use marline_link::RateSpec;
 use marline_qlog::Vantage;
 
@@ -97,6 +97,7 @@ pub fn run_live_watched(
     let mut server = End::start(&net, &job(Side::Server)?)?;
     server.ready()?;
     let mut client = End::start(&net, &job(Side::Client)?)?;
+    let mut strangers = start_strangers(&net, experiment, &scenario, start_ns)?;
     let lasts = experiment.lasts(seed) + experiment.patience;
     let faults_ns = strike(&net, &script, start_ns, lasts)?;
     let left = Duration::from_nanos(start_ns.saturating_sub(now_ns()));
@@ -104,11 +105,14 @@ pub fn run_live_watched(
     let (client, of_client) = client.log(deadline)?;
     let paths = totals(&net, experiment, variant)?;
     let (server, of_server) = server.log(deadline)?;
+    for end in &mut strangers {
+        end.log(deadline)?;
+    }
     let reinjected_bytes = client.reinjected_bytes + server.reinjected_bytes;
     let logs = client.flows.into_iter().zip(server.flows).enumerate();
-    let flow = |(number, (client, server))| {
-        let seed = Load::seed(seed, number);
-        Flow { client, server, start_ns, seed }
+    let flow = |(number, (client, server)): (usize, _)| {
+        let from_ns = experiment.loads.get(number).map_or(0, Load::starts_ns);
+        Flow { client, server, start_ns, from_ns, seed: Load::seed(seed, number) }
     };
     let flows: Vec<Flow> = logs.map(flow).collect();
     let missing = Outcome::missing(&flows, experiment);
@@ -130,6 +134,32 @@ pub fn run_live_watched(
     });
     let captures = capture::of_net(&net, reveal_keys);
     Ok((outcome, Watched { captures, traces: traces.collect() }))
+}
+
+/// Starts the traffic of strangers, all clients before their servers.
+fn start_strangers(
+    net: &Net,
+    experiment: &Experiment,
+    scenario: &Scenario,
+    start_ns: u64,
+) -> anyhow::Result<Vec<End>> {
+    let (mut clients, mut servers) = (Vec::new(), Vec::new());
+    for (port, flow) in (PORT + 1..).zip(&experiment.background) {
+        for side in [Side::Server, Side::Client] {
+            let mut job = job(experiment, scenario, Stack::Tcp, &flow.variant(), start_ns, side)?;
+            job.loads = vec![flow.load(experiment.lasts(scenario.seed))];
+            job.address.set_port(port);
+            let mut end = End::start(net, &job)?;
+            if side == Side::Server {
+                end.ready()?;
+                servers.push(end);
+            } else {
+                clients.push(end);
+            }
+        }
+    }
+    clients.append(&mut servers);
+    Ok(clients)
 }
 
 /// Applies the script's events at their times; returns the times of the faults, ns of the monotonic clock.
@@ -209,7 +239,7 @@ fn staged(
 
 fn endpoint(scenario: &Scenario, path: &Path, variant: &Variant) -> anyhow::Result<Endpoint> {
     let mut flags = vec![EndpointFlag::Subflow];
-    if variant.backup.contains(&path.name) {
+    if variant.path_spec(&path.name)?.backup {
         flags.push(EndpointFlag::Backup);
     }
     let address = client_address(scenario, &path.name)?;
@@ -238,11 +268,22 @@ fn job(
         stack != Stack::Duplicate || only_requests,
         "only a single workload of requests can be sent twice"
     );
+    ensure!(experiment.stops.is_empty(), "[[stop]] needs stack sim");
+    for load in &experiment.loads {
+        match load.workload {
+            Workload::Voice { .. } => bail!(
+                "kind = \"voice\" needs stack sim: datagrams use UDP, and the ends of live runs native TCP"
+            ),
+            Workload::Web { .. } => {
+                bail!("kind = \"web\" needs stack sim: it opens connections as it finds objects")
+            }
+            _ => {}
+        }
+    }
     let mut paths = Vec::new();
     for path in used {
-        let backup = variant.backup.contains(&path.name);
-        let address = client_address(scenario, &path.name)?;
-        paths.push(PathUse { interface: path.name.clone(), address, backup });
+        let spec = variant.path_spec(&path.name)?.to_string();
+        paths.push(PathUse { spec, address: client_address(scenario, &path.name)? });
     }
     Ok(Job {
         side,

@@ -16,6 +16,8 @@ pub struct Load {
     pub workload: Workload,
     /// Workloads with the same name here share a connection; `None`: its own.
     pub connection: Option<String>,
+    /// Latency above which a message is late.
+    pub deadline: Option<Duration>,
     /// Start, counted from the start of the run's workloads.
     pub from: Duration,
 }
@@ -24,7 +26,8 @@ impl Load {
     /// A workload on its own connection from the start on.
     #[must_use]
     pub const fn new(workload: Workload) -> Load {
-        Load { name: String::new(), workload, connection: None, from: Duration::ZERO }
+        let (connection, deadline, from) = (None, None, Duration::ZERO);
+        Load { name: String::new(), workload, connection, deadline, from }
     }
 
     /// Seed of the workload with this number in a run. The first has the run's seed.
@@ -34,6 +37,10 @@ impl Load {
             return run_seed;
         }
         SeedTree::new(run_seed).branch(&format!("workload/{number}")).stream("seed").next_u64()
+    }
+
+    pub(super) fn starts_ns(&self) -> u64 {
+        self.from.as_nanos() as u64
     }
 
     /// Planned end, counted from the start of the run's workloads.

@@ -6,8 +6,10 @@ use marline_link::LinkStats;
 use marline_link::radio::RadioReading;
 use serde::{Deserialize, Serialize};
 
-use super::{Calibration, Experiment};
-use crate::workload::{Log, Mark, Workload};
+use super::film::Player;
+use super::{Calibration, Experiment, Measures};
+use crate::results::quantile;
+use crate::workload::{Log, Mark, Workload, page};
 
 /// Totals of both directions of a path.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -30,7 +32,7 @@ pub struct PathTotals {
 /// A request with its answer, a block or a burst.
 #[derive(Copy, Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Message {
-    /// Number of the message (exchange: 0 to the client, 1 from it).
+    /// Number of the message (exchange and voice: even to the client, odd from it).
     pub index: u32,
     /// Length (requests: of the answer), bytes.
     pub bytes: u32,
@@ -49,6 +51,8 @@ pub struct Flow {
     pub server: Log,
     /// Start of the run's workloads, ns.
     pub start_ns: u64,
+    /// Start of this workload after that, ns.
+    pub from_ns: u64,
     /// Seed of the workload.
     pub seed: u64,
 }
@@ -78,26 +82,77 @@ impl Flow {
     /// Messages that arrived, in order.
     #[must_use]
     pub fn messages(&self, workload: &Workload) -> Vec<Message> {
-        if let Workload::Exchange { bytes } = *workload {
-            return self.exchanged(bytes);
+        match *workload {
+            Workload::Exchange { bytes } | Workload::Voice { bytes, .. } => {
+                return self.both_ways(bytes);
+            }
+            Workload::Web { .. } => {
+                return self.pages(workload).into_iter().map(|(page, _)| page).collect();
+            }
+            _ => {}
         }
         let sent = if workload.is_from_client() { &self.client.sent } else { &self.server.sent };
         let received = self.received(workload).iter();
         let read: BTreeMap<(u8, u32), u64> =
             received.map(|mark| ((mark.stream, mark.index), mark.at_ns)).collect();
-        let sizes = workload.sizes(self.seed);
+        let (sizes, player) = (workload.sizes(self.seed), self.player(workload));
+        let size = |index: u32| match &player {
+            Some(player) => player.size(index as usize) as u32,
+            None => sizes.size_of(index),
+        };
         // If a request was sent on several connections, the first answer counts.
         let mut messages: BTreeMap<u32, Message> = BTreeMap::new();
         for Mark { stream, index, at_ns } in sent.iter().copied() {
             let Some(read_ns) = read.get(&(stream, index)) else { continue };
             let (sent_ms, latency_ms) = (ms(self.start_ns, at_ns), ms(at_ns, *read_ns));
-            let message = Message { index, bytes: sizes.size_of(index), sent_ms, latency_ms };
+            let message = Message { index, bytes: size(index), sent_ms, latency_ms };
             let first = messages.entry(index).or_insert(message);
             if message.latency_ms < first.latency_ms {
                 *first = message;
             }
         }
         messages.into_values().collect()
+    }
+
+    /// The player of a film at the end of the run.
+    fn player(&self, workload: &Workload) -> Option<Player> {
+        let Workload::Film(film) = *workload else { return None };
+        Some(Player::replay(film, self))
+    }
+
+    /// Complete pages, each with the time until its first object had been read, ms.
+    fn pages(&self, workload: &Workload) -> Vec<(Message, f64)> {
+        let times_ns = workload.times_ns(self.seed);
+        let mut read: Vec<Vec<u64>> = vec![Vec::new(); times_ns.len()];
+        for mark in &self.client.received {
+            if let Some(objects) = read.get_mut((mark.index / page::OBJECTS) as usize) {
+                objects.push(mark.at_ns);
+            }
+        }
+        let sizes = workload.sizes(self.seed);
+        let whole = |((index, at_ns), read): ((u32, u64), Vec<u64>)| {
+            let begun_ns = self.start_ns + self.from_ns + at_ns;
+            let (first, last) = (*read.first()?, *read.last()?);
+            let (sent_ms, latency_ms) = (ms(self.start_ns, begun_ns), ms(begun_ns, last));
+            let message = Message { index, bytes: sizes.size_of(index), sent_ms, latency_ms };
+            let is_whole = read.len() == page::OBJECTS as usize;
+            is_whole.then_some((message, ms(begun_ns, first)))
+        };
+        (0..).zip(times_ns).zip(read).filter_map(whole).collect()
+    }
+
+    /// Measures of films and pages.
+    #[must_use]
+    pub fn measures(&self, workload: &Workload) -> Measures {
+        if let Some(player) = self.player(workload) {
+            return player.measures();
+        }
+        if matches!(workload, Workload::Web { .. }) {
+            let first: Vec<f64> =
+                self.pages(workload).iter().map(|(_, first_ms)| *first_ms).collect();
+            return Measures::from([("first_ms", quantile(&first, 0.5))]);
+        }
+        Measures::default()
     }
 
     /// Messages as their reader saw them.
@@ -109,15 +164,20 @@ impl Flow {
         &reader.received
     }
 
-    /// Messages of an exchange: first the client's receipt, then the server's.
-    fn exchanged(&self, bytes: u32) -> Vec<Message> {
-        let ways = [(0, &self.server, &self.client), (1, &self.client, &self.server)];
-        let message = |(index, from, to): (u32, &Log, &Log)| {
-            let (sent, read) = (from.sent.first()?, to.received.first()?);
-            let sent_ms = ms(self.start_ns, sent.at_ns);
-            Some(Message { index, bytes, sent_ms, latency_ms: ms(sent.at_ns, read.at_ns) })
-        };
-        ways.into_iter().filter_map(message).collect()
+    /// Messages in both directions by number: even ones to the client, odd ones from it.
+    fn both_ways(&self, bytes: u32) -> Vec<Message> {
+        let mut messages = Vec::new();
+        for (way, from, to) in [(0, &self.server, &self.client), (1, &self.client, &self.server)] {
+            let read: BTreeMap<u32, u64> =
+                to.received.iter().map(|mark| (mark.index, mark.at_ns)).collect();
+            messages.extend(from.sent.iter().filter_map(|sent| {
+                let latency_ms = ms(sent.at_ns, *read.get(&sent.index)?);
+                let (index, sent_ms) = (2 * sent.index + way, ms(self.start_ns, sent.at_ns));
+                Some(Message { index, bytes, sent_ms, latency_ms })
+            }));
+        }
+        messages.sort_by_key(|message| message.index);
+        messages
     }
 
     /// Times of requests that were sent and never answered, ms after the start.
@@ -136,17 +196,30 @@ impl Flow {
     /// Rate at which whole messages were read between two times after the start, Mbit/s.
     #[must_use]
     pub fn goodput_mbit_per_s(&self, workload: &Workload, from_ms: f64, to_ms: f64) -> f64 {
-        let sizes = workload.sizes(self.seed);
-        let within = |mark: &&Mark| (from_ms..to_ms).contains(&ms(self.start_ns, mark.at_ns));
-        let marks = self.received(workload).iter().filter(within);
-        let bytes: f64 = marks.map(|mark| f64::from(sizes.size_of(mark.index))).sum();
+        let span = from_ms..to_ms;
+        // Their messages are not those of the log, or have no size of their own.
+        let is_composed =
+            matches!(workload, Workload::Film(_) | Workload::Web { .. } | Workload::Voice { .. });
+        let bytes: f64 = if is_composed {
+            let messages = self.messages(workload).into_iter();
+            let read = messages.filter(|of| span.contains(&(of.sent_ms + of.latency_ms)));
+            read.map(|message| f64::from(message.bytes)).sum()
+        } else {
+            let sizes = workload.sizes(self.seed);
+            let within = |mark: &&Mark| span.contains(&ms(self.start_ns, mark.at_ns));
+            let read = self.received(workload).iter().filter(within);
+            read.map(|mark| f64::from(sizes.size_of(mark.index))).sum()
+        };
         bytes * 8.0 / ((to_ms - from_ms) / 1e3) / 1e6
     }
 
-    /// Number of missing messages.
+    /// Number of missing messages that may still arrive: lost datagrams do not.
     #[must_use]
     pub fn missing(&self, workload: &Workload) -> usize {
         let Some(wanted) = workload.count() else { return 0 };
+        if matches!(workload, Workload::Voice { .. }) {
+            return 0;
+        }
         let came = self.messages(workload).len() + self.client.skipped as usize;
         (wanted as usize).saturating_sub(came)
     }

@@ -8,27 +8,36 @@ use std::rc::Rc;
 use marline_sim::{Message, Plan, SentAt};
 use marline_time::{Duration, Instant};
 
+use super::film::Player;
 use super::{Flow, Load};
 use crate::scenario::Side;
 use crate::workload::{Mark, Workload};
+
+/// Length of a request for a segment of a film, bytes.
+const REQUEST_BYTES: u64 = 400;
 
 /// Logs of the workloads of a run, in their order.
 pub type Flows = Rc<RefCell<Vec<Flow>>>;
 
 /// Empty logs of a run whose workloads start at this time.
 pub(super) fn flows(loads: &[Load], start: Instant, seed: u64) -> Flows {
-    let flow = |number| Flow {
+    let flow = |(number, load): (usize, &Load)| Flow {
         start_ns: start.as_nanos(),
+        from_ns: load.starts_ns(),
         seed: Load::seed(seed, number),
         ..Flow::default()
     };
-    Rc::new(RefCell::new((0..loads.len()).map(flow).collect()))
+    Rc::new(RefCell::new(loads.iter().enumerate().map(flow).collect()))
 }
 
-/// Numbers of the workloads of each connection: those with the same name of a connection share it.
+/// Numbers of the workloads of each connection, without datagrams and pages. Those with
+/// the same name of a connection share it.
 pub(super) fn connections(loads: &[Load]) -> Vec<Vec<u16>> {
     let mut groups: Vec<Vec<u16>> = Vec::new();
     for (number, load) in (0..).zip(loads) {
+        if matches!(load.workload, Workload::Voice { .. } | Workload::Web { .. }) {
+            continue;
+        }
         let same = |group: &&mut Vec<u16>| {
             load.connection.is_some() && loads[usize::from(group[0])].connection == load.connection
         };
@@ -145,6 +154,30 @@ impl Source for Flood {
     }
 }
 
+/// Requests of a player.
+#[derive(Debug)]
+struct FilmRequests {
+    flow: u16,
+    player: Player,
+}
+
+impl Source for FilmRequests {
+    fn next_at(&self) -> Option<Instant> {
+        self.player.next_at
+    }
+
+    fn take(&mut self, now: Instant) -> Option<Message> {
+        let index = self.player.requested;
+        let answer_bytes = self.player.request(now);
+        let (flow, bytes, sent) = (self.flow, REQUEST_BYTES, SentAt::Begin);
+        Some(Message { flow, index, bytes, answer_bytes, ends: true, sent })
+    }
+
+    fn on_read(&mut self, now: Instant, _message: &Message) {
+        self.player.arrived(now);
+    }
+}
+
 /// What one end of a connection writes, and its log.
 #[derive(Debug)]
 pub(super) struct End {
@@ -169,15 +202,8 @@ impl End {
         seed: u64,
         flows: &Flows,
     ) -> [End; 2] {
-        let mut ends = [Side::Client, Side::Server].map(|side| End {
-            side,
-            stream: 0,
-            sources: Vec::new(),
-            owed: VecDeque::new(),
-            expects: BTreeMap::new(),
-            skipped: 0,
-            flows: Rc::clone(flows),
-        });
+        let mut ends =
+            [Side::Client, Side::Server].map(|side| End { side, ..End::answering(flows) });
         for number in group {
             let load = &loads[usize::from(*number)];
             let seed = Load::seed(seed, usize::from(*number));
@@ -188,6 +214,19 @@ impl End {
 
     fn write(&mut self, flow: u16, source: impl Source + 'static) {
         self.sources.push((flow, Box::new(source)));
+    }
+
+    /// An end that only answers.
+    pub(super) fn answering(flows: &Flows) -> End {
+        End {
+            side: Side::Server,
+            stream: 0,
+            sources: Vec::new(),
+            owed: VecDeque::new(),
+            expects: BTreeMap::new(),
+            skipped: 0,
+            flows: Rc::clone(flows),
+        }
     }
 
     /// Numbers its stream, if the same messages use several.
@@ -323,6 +362,13 @@ fn add([client, server]: &mut [End; 2], flow: u16, workload: &Workload, start: I
             server.write(flow, Schedule((0..).zip(times).map(burst).collect()));
             client.expects.insert(flow, count);
         }
+        Workload::Film(film) => {
+            let player = Player::new(film, start);
+            client.write(flow, FilmRequests { flow, player });
+            client.expects.insert(flow, count);
+        }
+        // Datagrams have no connection, and pages open theirs.
+        Workload::Voice { .. } | Workload::Web { .. } => {}
         Workload::Blocks { bytes, lasts_ms } | Workload::Upload { bytes, lasts_ms } => {
             let block = Message { sent: SentAt::Accepted, ..message(0, bytes, 0) };
             let until = start + Duration::from_millis(lasts_ms);

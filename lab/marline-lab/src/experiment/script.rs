@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Experiment;
 use crate::emulation::script::ParsedCommand;
-use crate::scenario::path_number;
+use crate::scenario::{Side, path_number};
 
 /// A moment that is drawn for each run.
 #[derive(Copy, Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -44,6 +44,17 @@ impl Fault {
     pub fn down(path: &str, moment: Moment) -> Fault {
         Fault { path: path.to_owned(), moment, command: "down".to_owned(), lasts: None }
     }
+}
+
+/// A stop of the process at one end, as when its machine has no processor for it; on stack sim.
+#[derive(Copy, Clone, Debug, PartialEq)]
+pub struct Stop {
+    /// The end.
+    pub end: Side,
+    /// Time after the workload's start.
+    pub at: Duration,
+    /// Time until it continues.
+    pub lasts: Duration,
 }
 
 /// A timed command of a run.

@@ -11,6 +11,8 @@ use super::plan::Flows;
 use super::timeline::{Recorder, Timeline, TimelineConfig};
 use super::{Calibration, Experiment, Happening, Outcome, PathTotals, Variant, apps};
 use crate::emulation::settings::Settings;
+use crate::scenario::Side as End;
+use crate::workload::Workload;
 
 /// Start of the workload, when all paths are joined.
 pub const START: Instant = Instant::from_secs(1);
@@ -124,7 +126,10 @@ pub(super) fn stage_seen(
     let mut scene = PathsConfig::new(links?, variant.end(Role::Client)?);
     scene.server = variant.end(Role::Server)?;
     scene.names = used.iter().map(|path| path.name.clone()).collect();
-    scene.backup = used.iter().map(|path| variant.backup.contains(&path.name)).collect();
+    for path in &used {
+        scene.backup.push(variant.path_spec(&path.name)?.backup);
+        scene.costs.push(variant.path_cost(&path.name)?);
+    }
     let mut paths = Paths::new(&scene, seeds);
     if let Some(parameters) = variant.interactive()? {
         for host in [paths.client, paths.server] {
@@ -139,7 +144,21 @@ pub(super) fn stage_seen(
     for (number, (path, settings)) in used.iter().zip(&mut settings).enumerate() {
         schedule(&mut paths, number, &path.name, &script, settings)?;
     }
+    for flow in &experiment.background {
+        if let Some(number) = used.iter().position(|path| path.name == flow.path) {
+            flow.begin(&mut paths, number, experiment.lasts(seed))?;
+        }
+    }
+    for stop in &experiment.stops {
+        let (stop, ends) = (*stop, [paths.client, paths.server]);
+        let node = ends[usize::from(stop.end == End::Server)];
+        paths.world.run_at(START + stop.at, move |world| world.stop_node(node, stop.lasts));
+    }
     before(&mut paths);
+    if experiment.loads.iter().any(|load| matches!(load.workload, Workload::Voice { .. })) {
+        let (lane, all) = (variant.lane()?, used.len());
+        paths.add_lanes(&lane, &lane, if variant.plain { 1 } else { all });
+    }
     let flows = apps::begin(&mut paths, &experiment.loads, seed)?;
     Ok((paths, flows))
 }
@@ -188,10 +207,15 @@ fn outcome(
         let wrong = paths.world.node(node).reports().find_map(|report| report.wrong_at);
         anyhow::ensure!(wrong.is_none(), "the {side} read a wrong byte at {wrong:?}");
     }
+    apps::note_calls(paths, &experiment.loads, flows);
     let missing = Outcome::missing(&flows.borrow(), experiment);
     let mut totals = Vec::new();
     for (number, path) in experiment.used(variant)?.iter().enumerate() {
-        let stats = |link| *paths.world.link(link).stats();
+        let stats = |link| {
+            let mut stats = *paths.world.link(link).stats();
+            stats.offered_bytes -= paths.world.foreign_bytes(link);
+            stats
+        };
         let (up, down) = (stats(paths.up[number]), stats(paths.down[number]));
         let radio = paths.world.link(paths.up[number]).radio();
         let radio = radio.map(|radio| radio.reading(paths.world.now()));

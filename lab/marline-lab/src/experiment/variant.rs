@@ -1,29 +1,43 @@
 //! Variants of a contestant: policies, paths and buffers.
 
+use std::time::Duration;
+
 use marline::advanced::ConnectionConfig;
 use marline::algos::default_policies;
 use marline::config::{BufferTuning, Interactive};
+use marline::datagrams::LaneConfig;
 use marline::monitor::Extensions;
-use marline::policy::{PolicySet, Role};
+use marline::paths::{PathSpec, RadioKind};
+use marline::policy::{PathCost, PolicySet, Role, RttConfig};
 use serde::{Deserialize, Serialize};
 
 use crate::policies;
+
+/// Largest buffers in mode `aggregate`, bytes, as in the program.
+const AGGREGATE_BUFFER: u64 = 16 << 20;
 
 /// A configuration of Marline. Policies are specs (docs/research/policies.md); unset values are the defaults.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Variant {
     /// Name in tables.
     pub name: String,
-    /// Used paths, by name and in order; empty: all.
+    /// Used paths in order, each a name, perhaps with flags as in `marline client --path` (`lte,metered,radio=lte`);
+    /// empty: all.
     pub paths: Vec<String>,
     /// Paths that carry data only if no other path can.
     pub backup: Vec<String>,
     /// Plain TCP on the first used path.
     pub plain: bool,
-    /// Mode of both ends: `interactive` (MultiMob as in `marline client --mode interactive`) or `multimob` (with
-    /// the parameters of its authors).
+    /// Mode of both ends as in `marline client --mode`, or `multimob` (`interactive` with the parameters of its
+    /// authors).
     #[serde(default)]
     pub mode: Option<String>,
+    /// Policy that chooses paths for datagrams.
+    #[serde(default)]
+    pub datagram_policy: Option<String>,
+    /// Smallest retransmission timeout of paths with a declared cellular radio.
+    #[serde(default)]
+    pub radio_rtt: Option<Duration>,
     /// Scheduler.
     pub scheduler: Option<String>,
     /// Path manager.
@@ -57,6 +71,11 @@ pub struct Variant {
     /// Enables scores of forecasts, in virtual time: [`PathTotals::calibration`](super::PathTotals::calibration).
     #[serde(default)]
     pub score_forecasts: bool,
+}
+
+/// Name of a path in a list of paths with flags.
+pub(super) fn path_name(text: &str) -> &str {
+    text.split(',').next().unwrap_or_default()
 }
 
 /// Text form of [`BufferTuning`].
@@ -124,10 +143,12 @@ impl Variant {
     /// A name is unknown.
     pub fn policies(&self) -> anyhow::Result<PolicySet> {
         let (registry, mut set) = (policies::registry(), default_policies());
-        if let Some(spec) = &self.scheduler {
-            set.scheduler = registry.scheduler(spec)?;
+        let [scheduler, path_manager, _] = self.mode_specs()?;
+        if self.mode.is_some() || self.scheduler.is_some() {
+            set.scheduler = registry.scheduler(self.scheduler.as_deref().unwrap_or(scheduler))?;
         }
-        if let Some(spec) = &self.path_manager {
+        if self.mode.is_some() || self.path_manager.is_some() {
+            let spec = self.path_manager.as_deref().unwrap_or(path_manager);
             set.path_manager = registry.path_manager(spec)?;
         }
         if let Some(spec) = &self.congestion {
@@ -151,13 +172,58 @@ impl Variant {
     /// The mode is unknown.
     pub fn interactive(&self) -> anyhow::Result<Option<Interactive>> {
         Ok(match self.mode.as_deref() {
-            None => None,
             Some("interactive") => Some(Interactive::Prompt),
             Some("multimob") => Some(Interactive::Multimob),
-            Some(other) => {
-                anyhow::bail!("unknown mode `{other}`; expected interactive or multimob")
-            }
+            _ => self.mode_specs().map(|_| None)?,
         })
+    }
+
+    /// Scheduler, path manager and datagram policy of a mode other than those of MultiMob.
+    fn mode_specs(&self) -> anyhow::Result<[&'static str; 3]> {
+        Ok(match self.mode.as_deref() {
+            Some("handover") => ["auto", "backup", "auto"],
+            None | Some("balanced" | "interactive" | "multimob") => ["auto", "full-mesh", "auto"],
+            Some("aggregate") => ["auto,budget=0", "full-mesh", "auto,budget=0"],
+            Some("redundant") => ["auto,budget=unlimited", "full-mesh", "auto,budget=unlimited"],
+            Some(other) => anyhow::bail!(
+                "unknown mode `{other}`; known: handover, interactive, balanced, aggregate, redundant, multimob"
+            ),
+        })
+    }
+
+    /// A path with its flags: those of [`paths`](Self::paths), and [`backup`](Self::backup).
+    ///
+    /// # Errors
+    /// The flags cannot be parsed.
+    pub fn path_spec(&self, name: &str) -> anyhow::Result<PathSpec> {
+        let named = |text: &&String| path_name(text) == name;
+        let text = self.paths.iter().find(named).map_or(name, String::as_str);
+        let mut spec: PathSpec = text.parse()?;
+        spec.backup |= self.backup.iter().any(|backup| backup == name);
+        Ok(spec)
+    }
+
+    /// The costs that Marline is told of a path.
+    ///
+    /// # Errors
+    /// As [`path_spec`](Self::path_spec).
+    pub fn path_cost(&self, name: &str) -> anyhow::Result<PathCost> {
+        let spec = self.path_spec(name)?;
+        let tail_ms = spec.radio.map_or(0, RadioKind::tail_ms);
+        let limited = spec.limited == Some(true);
+        Ok(PathCost { metered: spec.metered, limited, tail_ms, ..PathCost::NONE })
+    }
+
+    /// Configuration of the lanes for datagrams of both ends.
+    ///
+    /// # Errors
+    /// A policy's name or the mode is unknown.
+    pub fn lane(&self) -> anyhow::Result<LaneConfig> {
+        let registry = policies::registry();
+        let [_, _, usual] = self.mode_specs()?;
+        let policy = registry.datagram_policy(self.datagram_policy.as_deref().unwrap_or(usual))?;
+        let congestion = self.congestion.as_deref().unwrap_or("cubic-westwood");
+        Ok(LaneConfig::new(policy, registry.congestion(congestion)?))
     }
 
     /// Configuration of the connections of one end.
@@ -179,6 +245,12 @@ impl Variant {
     pub fn connection(&self) -> anyhow::Result<ConnectionConfig> {
         let mut config = ConnectionConfig::new(self.policies()?);
         config.mptcp = !self.plain;
+        if self.mode.as_deref() == Some("aggregate") {
+            config.send_buffer = AGGREGATE_BUFFER;
+            config.receive_buffer = AGGREGATE_BUFFER;
+        }
+        config.radio_rtt =
+            self.radio_rtt.map(|min_rto| RttConfig { min_rto, ..RttConfig::default() });
         config.send_buffer = self.send_buffer.unwrap_or(config.send_buffer);
         config.receive_buffer = self.receive_buffer.unwrap_or(config.receive_buffer);
         config.buffer_tuning = self.buffer_tuning;

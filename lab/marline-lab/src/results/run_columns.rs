@@ -3,8 +3,8 @@
 use super::column::{Cell, Column};
 use super::swept::Swept;
 use super::table::Table;
-use crate::experiment::Load;
-use crate::runs::Job;
+use crate::experiment::{Experiment, Load, Measures};
+use crate::runs::{Job, Record};
 
 /// Values of a sweep, as numbers if possible, then stack, variant and seed.
 #[derive(Clone, Debug)]
@@ -12,20 +12,44 @@ pub struct RunColumns {
     swept: Vec<Swept>,
     /// The runs have several workloads.
     workloads: bool,
+    /// Names and units of the workloads' measures.
+    measures: Vec<(&'static str, &'static str)>,
+    /// A path has a price.
+    price: bool,
 }
 
 impl RunColumns {
     /// Columns for these runs, which all have a value for each key of the first run.
     #[must_use]
     pub fn for_jobs(jobs: &[Job]) -> RunColumns {
-        let several = jobs.first().is_some_and(|job| job.experiment.loads.len() > 1);
-        RunColumns::over(jobs.iter().map(|job| job.point.as_slice())).with_workloads(several)
+        let columns = RunColumns::over(jobs.iter().map(|job| job.point.as_slice()));
+        jobs.first().map_or(columns.clone(), |job| columns.with_workloads(&job.experiment))
     }
 
-    /// Adds a column with the name of the workload to tables whose rows belong to one, if runs have several.
+    /// Adds columns that only some experiments have: the name of the workload if there are several, measures of
+    /// their kinds, and prices.
     #[must_use]
-    pub fn with_workloads(self, several: bool) -> RunColumns {
-        RunColumns { workloads: several, ..self }
+    pub fn with_workloads(self, experiment: &Experiment) -> RunColumns {
+        let mut measures = Vec::new();
+        for measure in experiment.loads.iter().flat_map(Measures::names) {
+            if !measures.contains(&measure) {
+                measures.push(measure);
+            }
+        }
+        let price = experiment.scenario.paths.iter().any(|path| path.price.is_some());
+        RunColumns { workloads: experiment.loads.len() > 1, measures, price, ..self }
+    }
+
+    /// The empty columns of measures and prices.
+    pub(super) fn columns_of_measures(&self) -> Vec<Column> {
+        let measures = self.measures.iter().map(|(name, unit)| Column::real(*name, unit));
+        measures.chain(self.price.then(|| Column::real("price", ""))).collect()
+    }
+
+    /// Values of a record in these columns.
+    pub(super) fn cells_of_measures(&self, record: &Record) -> Vec<Cell<'static>> {
+        let of = |(name, _): &(&str, &str)| Cell::from(record.measures.of(name));
+        self.measures.iter().map(of).chain(self.price.then(|| record.price().into())).collect()
     }
 
     /// The empty columns of a table whose rows belong to a workload.
@@ -50,7 +74,7 @@ impl RunColumns {
             let values = points.clone().filter_map(move |point| point.get(number));
             Swept::of(key, values.map(|(_, value)| value.as_str()))
         });
-        RunColumns { swept: swept.collect(), workloads: false }
+        RunColumns { swept: swept.collect(), workloads: false, measures: Vec::new(), price: false }
     }
 
     /// The empty columns.

@@ -10,8 +10,8 @@ use crate::runs::{Job, PathBytes, Record, Statistics};
 ///
 /// After the [`RunColumns`] follow the statistics of the counted messages (`messages`, `mean_ms`, `p50_ms`,
 /// `p95_ms`, `p99_ms`, `max_ms`), messages that did not arrive (`missing`), `goodput_mbit_per_s` and
-/// `reinjected_bytes`; for each path the bytes in both directions, lost packets and the energy of its radio (blank
-/// without one); `doubts`, and the reason of a failure (`error`).
+/// `reinjected_bytes`, measures of films, pages, deadlines and prices; for each path the bytes in both directions, lost
+/// packets and the energy of its radio (blank without one); `doubts`, and the reason of a failure (`error`).
 #[must_use]
 pub fn runs(run: &RunColumns, runs: &[(&Job, &Record)]) -> Table {
     runs_over(run, &path_names(runs), runs)
@@ -33,6 +33,7 @@ pub fn runs_over(run: &RunColumns, paths: &[impl AsRef<str>], runs: &[(&Job, &Re
         Column::real("goodput_mbit_per_s", "Mbit/s"),
         Column::count("reinjected_bytes", "B"),
     ]);
+    columns.extend(run.columns_of_measures());
     for path in paths() {
         columns.extend([
             Column::count(format!("{path}_up_bytes"), "B"),
@@ -52,6 +53,7 @@ pub fn runs_over(run: &RunColumns, paths: &[impl AsRef<str>], runs: &[(&Job, &Re
         let shown = [of.mean_ms, of.p50_ms, of.p95_ms, of.p99_ms, of.max_ms];
         row.extend(shown.map(Cell::from));
         row.extend([Cell::from(record.goodput_mbit_per_s), Cell::from(record.reinjected_bytes)]);
+        row.extend(run.cells_of_measures(record));
         for name in paths() {
             row.extend(path_cells(record.paths.iter().find(|path| path.name == name)));
         }

@@ -6,7 +6,9 @@ use marline_link::radio::RadioReading;
 use serde::{Deserialize, Serialize};
 
 use crate::bound::Bound;
-use crate::experiment::{Calibration, Experiment, Flow, Load, Message, Outcome, PathTotals};
+use crate::experiment::{
+    Calibration, Experiment, Flow, Load, Measures, Message, Outcome, PathTotals,
+};
 use crate::results::quantile;
 
 /// Bytes offered to a path, headers included, and its losses and energy.
@@ -14,6 +16,9 @@ use crate::results::quantile;
 pub struct PathBytes {
     /// Name of the path.
     pub name: String,
+    /// Price of its bytes in both directions, in the currency of its price per GB.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub price: Option<f64>,
     /// From the client.
     pub up_bytes: u64,
     /// To the client.
@@ -68,6 +73,9 @@ pub struct Record {
     pub unanswered_ms: Vec<f64>,
     /// Rate at which the application read after the warm-up, Mbit/s.
     pub goodput_mbit_per_s: f64,
+    /// Measures of films, pages and deadlines.
+    #[serde(default)]
+    pub measures: Measures,
     /// Load of the paths.
     pub paths: Vec<PathBytes>,
     /// Payload that was sent again on another subflow, bytes.
@@ -135,7 +143,13 @@ impl Record {
     /// # Errors
     /// Those of [`Bound::for_experiment`].
     pub fn from_outcome(experiment: &Experiment, outcome: &Outcome) -> anyhow::Result<Record> {
+        let price = |path: &PathTotals| {
+            let known = experiment.scenario.paths.iter().find(|known| known.name == path.name);
+            let bytes = path.up.offered_bytes + path.down.offered_bytes;
+            known.and_then(|known| known.price).map(|per_gb| per_gb * bytes as f64 / 1e9)
+        };
         let path = |path: &PathTotals| PathBytes {
+            price: price(path),
             name: path.name.clone(),
             up_bytes: path.up.offered_bytes,
             down_bytes: path.down.offered_bytes,
@@ -176,6 +190,7 @@ impl Record {
         let warm_up = messages.partition_point(|message| message.sent_ms < from_ms);
         Record {
             least_ms: bound.latencies_of(workload, &messages[warm_up..]),
+            measures: flow.measures(workload).with_late(load, &messages[warm_up..], missing),
             warm_up,
             messages,
             missing,
@@ -188,6 +203,13 @@ impl Record {
     /// The records of all workloads, in their order.
     pub fn workloads(&self) -> impl Iterator<Item = &Record> {
         core::iter::once(self).chain(&self.beside)
+    }
+
+    /// Price of all bytes; `None` without a price.
+    #[must_use]
+    pub fn price(&self) -> Option<f64> {
+        let prices: Vec<f64> = self.paths.iter().filter_map(|path| path.price).collect();
+        (!prices.is_empty()).then(|| prices.iter().sum())
     }
 
     /// The longest latency, ms; a missing message counts until `over_ms` after the start.

@@ -10,7 +10,7 @@ use super::Job;
 use super::measured::{Measure, Measured};
 use super::record::{Record, Statistics};
 use crate::estimate::Estimate;
-use crate::experiment::{Calibration, Load, Stack};
+use crate::experiment::{Calibration, Load, Measures, Stack};
 use crate::figure::number;
 use crate::results::{self, Format, RunColumns, Sheets, Table, quantile};
 
@@ -46,6 +46,12 @@ pub struct LaneSummary {
     pub p99_to_bound: f64,
     /// Median goodput of the runs, Mbit/s.
     pub goodput_mbit_per_s: f64,
+    /// Median over the runs of each measure of films, pages and deadlines: name, value.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub measures: Vec<(&'static str, f64)>,
+    /// Median price of a run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub price: Option<f64>,
     /// Median over the runs per path: name, bytes in both directions.
     pub path_bytes: Vec<(String, f64)>,
     /// Median over the runs per path with a radio: name, joules by traffic and while idle.
@@ -119,7 +125,13 @@ impl<'a> Summary<'a> {
                 let of = |record: &&'a Record| record.workloads().nth(number).unwrap_or(record);
                 let records: Vec<&Record> = mine.iter().map(of).collect();
                 let workload = load.name.clone();
-                lanes.push(LaneSummary { workload, number, ..lane(stack, &variant, &records) });
+                let measures = Measures::names(load).into_iter().map(|(name, _)| {
+                    let good = records.iter().filter_map(|record| record.measures.of(name));
+                    (name, median(good))
+                });
+                let measures = measures.collect();
+                let summary = lane(stack, &variant, &records);
+                lanes.push(LaneSummary { workload, number, measures, ..summary });
             }
         }
         Summary { jobs, records, lanes }
@@ -143,6 +155,15 @@ impl<'a> Summary<'a> {
         let measures = ["runs", "messages", "p50 ms", "p95", "p99", "max", "Mbit/s"];
         let lane = ["stack", "variant"].into_iter().chain(several.then_some("workload"));
         let mut head: Vec<String> = lane.chain(measures).map(str::to_owned).collect();
+        let mut measures: Vec<&str> = Vec::new();
+        for (name, _) in self.lanes.iter().flat_map(|lane| &lane.measures) {
+            if !measures.contains(name) {
+                measures.push(name);
+            }
+        }
+        head.extend(measures.iter().map(|name| name.replace('_', " ")));
+        let priced = self.lanes.iter().any(|lane| lane.price.is_some());
+        head.extend(priced.then(|| "price".to_owned()));
         head.extend(paths.iter().map(|path| format!("kB {path}")));
         let radios = self.radio_names();
         head.extend(radios.iter().map(|path| format!("J {path} (idle)")));
@@ -169,6 +190,11 @@ impl<'a> Summary<'a> {
             let values = [latency.p50_ms, latency.p95_ms, latency.p99_ms, latency.max_ms];
             row.extend(values.map(number));
             row.push(number(lane.goodput_mbit_per_s));
+            row.extend(measures.iter().map(|name| {
+                let value = lane.measures.iter().find(|(known, _)| known == name);
+                value.map_or(String::new(), |(_, value)| number(*value))
+            }));
+            row.extend(priced.then(|| lane.price.map_or(String::new(), number)));
             row.extend(paths.iter().map(|path| {
                 let bytes = lane.path_bytes.iter().find(|(name, _)| name == path);
                 bytes.map_or("-".to_owned(), |(_, bytes)| format!("{:.0}", bytes / 1e3))
@@ -349,6 +375,7 @@ impl<'a> Summary<'a> {
                 "latency": Statistics::from_latencies(&record.latencies_ms()),
                 "missing": record.missing,
                 "goodput_mbit_per_s": record.goodput_mbit_per_s,
+                "measures": record.measures,
             })
         };
         let run = |(job, record): (&Job, &Record)| {
@@ -425,6 +452,13 @@ fn lane(stack: Stack, variant: &str, records: &[&Record]) -> LaneSummary {
         latency: Statistics::from_latencies(&latencies),
         p99_to_bound: quantile(&latencies, 0.99) / quantile(&least, 0.99),
         goodput_mbit_per_s: median(good.iter().map(|record| record.goodput_mbit_per_s)),
+        measures: Vec::new(),
+        price: good
+            .iter()
+            .map(|record| record.price())
+            .collect::<Option<Vec<f64>>>()
+            .filter(|prices| !prices.is_empty())
+            .map(|prices| median(prices.into_iter())),
         path_bytes: names.iter().map(bytes).collect(),
         path_joules: names.iter().filter_map(joules).collect(),
         path_calibration: names.iter().filter_map(calibration).collect(),

@@ -194,8 +194,11 @@ impl Sweep {
     }
 
     fn write(&self, store: &Store, place: &Path, formats: &[Format]) -> anyhow::Result<Swept> {
-        let several = self.parts.first().is_some_and(|part| part.experiment.loads.len() > 1);
-        let columns = RunColumns::over(self.points()).with_workloads(several);
+        let columns = RunColumns::over(self.points());
+        let columns = match self.parts.first() {
+            Some(part) => columns.with_workloads(&part.experiment),
+            None => columns,
+        };
         let like = results::messages(&columns, &[]);
         let mut messages = Sheets::create(place, &like, formats, u64::MAX)?;
         let mut noting = RunListWriter::begin(place)?;

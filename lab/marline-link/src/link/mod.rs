@@ -303,7 +303,7 @@ impl<P: Packet> Link<P> {
         self.head = None;
         let Some(packet) = self.queue.pop_front() else { return };
         self.queued_bytes -= packet.wire_len() as u64;
-        if let Some(radio) = &self.radio {
+        if let Some(radio) = self.radio.as_ref().filter(|_| !packet.is_foreign()) {
             radio.record_departure(now, packet.wire_len() as u64);
         }
         self.start_head(now);
@@ -386,7 +386,8 @@ impl<P: Packet> Link<P> {
         }
         let Some(first) = self.queue.front() else { return };
         let bytes = self.paused_bytes.take().unwrap_or(first.wire_len() as u64);
-        let started = self.radio.as_ref().map_or(now, |radio| radio.wake(now));
+        let radio = self.radio.as_ref().filter(|_| !first.is_foreign());
+        let started = radio.map_or(now, |radio| radio.wake(now));
         self.head = Some(Head { started, finish: self.shaper.finish(started, bytes), bytes });
     }
 

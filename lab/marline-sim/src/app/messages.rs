@@ -7,10 +7,11 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::rc::Rc;
 
+use marline_core::ConnectionId;
 use marline_time::Instant;
 
 use super::stream::Stream;
-use super::{App, Report, Socket};
+use super::{App, Call, Report, Socket};
 
 /// A message in one direction of a connection.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -46,6 +47,9 @@ struct Ledger(Rc<RefCell<VecDeque<Message>>>);
 
 /// What one end of a connection writes, and its knowledge of what it reads.
 pub trait Plan: core::fmt::Debug {
+    /// The connection is open.
+    fn on_open(&mut self, _id: ConnectionId) {}
+
     /// The next message to write, which begins now. Called when the connection has accepted all earlier ones.
     fn next_message(&mut self, now: Instant) -> Option<Message>;
 
@@ -57,6 +61,11 @@ pub trait Plan: core::fmt::Debug {
 
     /// A message of the peer has been read.
     fn on_message(&mut self, now: Instant, message: &Message);
+
+    /// What other connections of the host shall do.
+    fn take_calls(&mut self) -> Vec<Call> {
+        Vec::new()
+    }
 
     /// Number of messages skipped so far.
     fn skipped(&self) -> u64 {
@@ -153,11 +162,16 @@ impl Ledger {
 
 impl App for Messages {
     fn wake(&mut self, socket: &mut Socket<'_>) {
+        let was_open = self.stream.report.opened_at.is_some();
         if !self.stream.begin(socket) {
             return;
         }
+        if !was_open {
+            self.plan.on_open(socket.id());
+        }
         self.read(socket);
         self.write(socket);
+        self.plan.take_calls().into_iter().for_each(|call| socket.call(call));
         if !self.blocked && (self.plan.closes() || self.stream.report.eof_at.is_some()) {
             self.stream.shutdown(socket);
         }

@@ -24,7 +24,7 @@ pub use messages::{Message, Messages, Plan, SentAt};
 pub use random::{Random, RandomPlan};
 pub use report::{Hole, Report};
 pub use request::{ExchangeSizes, RequestResponse, ResponseServer};
-pub use socket::{Socket, SocketStatus};
+pub use socket::{Call, Socket, SocketStatus};
 pub use units::{Pace, Units};
 
 /// An application on one connection.

@@ -3,6 +3,8 @@
 use marline_core::{CloseReason, ConnectionId, ConnectionInfo, Endpoint, ReadError, WriteError};
 use marline_time::Instant;
 
+use super::App;
+
 /// State of a connection.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum SocketStatus {
@@ -14,6 +16,20 @@ pub enum SocketStatus {
     Closed(CloseReason),
 }
 
+/// What an application asks of its host for another connection.
+#[derive(Debug)]
+pub enum Call {
+    /// Wake the application of a connection.
+    Wake(ConnectionId),
+    /// Open a connection like the host's last one to another port of the same peer.
+    Open {
+        /// The port.
+        port: u16,
+        /// Application of the connection.
+        app: Box<dyn App>,
+    },
+}
+
 /// A connection during one wake-up.
 #[derive(Debug)]
 pub struct Socket<'a> {
@@ -21,6 +37,7 @@ pub struct Socket<'a> {
     now: Instant,
     id: ConnectionId,
     status: SocketStatus,
+    calls: Vec<Call>,
 }
 
 impl<'a> Socket<'a> {
@@ -30,7 +47,22 @@ impl<'a> Socket<'a> {
         id: ConnectionId,
         status: SocketStatus,
     ) -> Self {
-        Socket { endpoint, now, id, status }
+        Socket { endpoint, now, id, status, calls: Vec::new() }
+    }
+
+    /// Identifier of the connection.
+    #[must_use]
+    pub const fn id(&self) -> ConnectionId {
+        self.id
+    }
+
+    /// Asks the host for another connection.
+    pub fn call(&mut self, call: Call) {
+        self.calls.push(call);
+    }
+
+    pub(crate) fn take_calls(&mut self) -> Vec<Call> {
+        core::mem::take(&mut self.calls)
     }
 
     /// The current time.

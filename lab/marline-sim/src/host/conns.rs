@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use marline_core::{ConnectionId, Endpoint};
 use marline_time::Instant;
 
-use crate::app::{App, Socket, SocketStatus};
+use crate::app::{App, Call, Socket, SocketStatus};
 
 /// A connection and its application.
 pub(super) struct Conn {
@@ -51,19 +51,20 @@ impl Conns {
         }
     }
 
-    /// Lets the application of a connection act. Returns the bytes it has read so far.
+    /// Lets the application of a connection act. Returns the bytes it has read so far, and its calls.
     pub(super) fn wake(
         &mut self,
         now: Instant,
         id: ConnectionId,
         endpoint: &mut Endpoint,
-    ) -> Option<u64> {
+    ) -> Option<(u64, Vec<Call>)> {
         let place = *self.places.get(&id)?;
         let conn = self.all.get_mut(place)?;
-        conn.app.wake(&mut Socket::new(endpoint, now, id, conn.status));
-        let read = conn.app.report().read;
+        let mut socket = Socket::new(endpoint, now, id, conn.status);
+        conn.app.wake(&mut socket);
+        let (read, calls) = (conn.app.report().read, socket.take_calls());
         self.arm(place);
-        Some(read)
+        Some((read, calls))
     }
 
     /// Updates the timer. Applications, and so their wake-up times, change only in [`wake`](Self::wake).

@@ -4,6 +4,7 @@ mod conns;
 
 use core::fmt;
 use core::net::{IpAddr, SocketAddr};
+use std::collections::VecDeque;
 
 use marline_core::{
     ConnectError, ConnectionConfig, ConnectionId, Endpoint, EndpointConfig, Event, FourTuple,
@@ -13,14 +14,15 @@ use marline_policy::{AddressId, LocalAddress};
 use marline_time::{Instant, ProcessClock, Rng};
 use marline_wire::SeqNum;
 
-use crate::app::{App, Report, SocketStatus};
+use crate::app::{App, Call, Report, SocketStatus};
+use crate::lane::{LANE_PORT, LaneHost};
 use crate::{Digest, Node, Outbox, Packet};
 use conns::Conns;
 
 /// Creates the application for each accepted connection, given the number of earlier ones.
 pub type Listen = Box<dyn FnMut(u64) -> Box<dyn App>>;
 
-/// Creates the application for an accepted connection to this port, if it is meant for it.
+/// Creates the application for an accepted connection to this port; `None`: it has none.
 pub type ListenByPort = Box<dyn FnMut(u16) -> Option<Box<dyn App>>>;
 
 /// Receives the monitor events of a host's endpoint.
@@ -43,9 +45,13 @@ pub struct Host {
     config: HostConfig,
     buffer: TransmitBuf,
     conns: Conns,
-    listen: Option<Listen>,
-    listen_by_port: Option<ListenByPort>,
-    accepted: u64,
+    /// Configuration and addresses of the last connection that was opened.
+    last: Option<(ConnectionConfig, SocketAddr, SocketAddr)>,
+    /// Calls of applications that are to be answered.
+    calls: VecDeque<Call>,
+    listen: Option<ListenByPort>,
+    /// Datagrams next to the streams, on the same addresses.
+    lane: Option<Box<LaneHost>>,
     monitor: Vec<MonitorEvent>,
     watcher: Option<Watcher>,
     digest: Digest,
@@ -71,9 +77,10 @@ impl Host {
             endpoint: Endpoint::new(config.endpoint.clone(), rng),
             buffer: TransmitBuf::new(0, 16),
             conns: Conns::default(),
+            last: None,
+            calls: VecDeque::new(),
             listen: None,
-            listen_by_port: None,
-            accepted: 0,
+            lane: None,
             monitor: Vec::new(),
             watcher: None,
             digest: Digest::default(),
@@ -83,13 +90,24 @@ impl Host {
     }
 
     /// Accepts connections with applications from `listen`.
-    pub fn listen(&mut self, listen: Listen) {
+    pub fn listen(&mut self, listen: ListenByPort) {
         self.listen = Some(listen);
     }
 
-    /// Asks `listen` first about each connection.
-    pub fn listen_by_port(&mut self, listen: ListenByPort) {
-        self.listen_by_port = Some(listen);
+    /// Gives the host a lane for datagrams.
+    pub fn set_lane(&mut self, lane: LaneHost) {
+        self.lane = Some(Box::new(lane));
+    }
+
+    /// The lane, to add applications.
+    pub fn lane_mut(&mut self) -> Option<&mut LaneHost> {
+        self.lane.as_deref_mut()
+    }
+
+    /// The lane.
+    #[must_use]
+    pub fn lane(&self) -> Option<&LaneHost> {
+        self.lane.as_deref()
     }
 
     /// Opens a connection for `app`.
@@ -105,6 +123,7 @@ impl Host {
         app: Box<dyn App>,
     ) -> Result<ConnectionId, ConnectError> {
         let now = self.read_clock(now);
+        self.last = Some((config.clone(), local, remote));
         let id = self.endpoint.connect(now, config, local, remote)?;
         self.conns.push(id, app, SocketStatus::Connecting);
         self.handle_all(now);
@@ -156,6 +175,13 @@ impl Host {
         [self.conns.next_timeout(), self.endpoint.poll_timeout()].into_iter().flatten().min()
     }
 
+    /// The lane, if the packet between these ports is its.
+    fn lane_for(&mut self, packet: &Packet) -> Option<&mut LaneHost> {
+        let is_lanes =
+            packet.path.local.port() == LANE_PORT && packet.path.remote.port() == LANE_PORT;
+        self.lane.as_deref_mut().filter(|_| is_lanes)
+    }
+
     /// The time of the process, which does not advance while the world has stopped this host.
     fn read_clock(&mut self, now: Instant) -> Instant {
         let mut clock = self.clock;
@@ -170,9 +196,29 @@ impl Host {
     /// Handles events and lets applications act until nothing more happens at this instant.
     fn handle_all(&mut self, now: Instant) {
         for round in 0.. {
-            let Some(event) = self.endpoint.poll_event() else { break };
-            assert!(round < Self::MAX_ROUNDS, "events without end at {now:?}, last {event:?}");
-            self.on_event(now, event);
+            if let Some(event) = self.endpoint.poll_event() {
+                assert!(round < Self::MAX_ROUNDS, "events without end at {now:?}, last {event:?}");
+                self.on_event(now, event);
+            } else if let Some(call) = self.calls.pop_front() {
+                assert!(round < Self::MAX_ROUNDS, "calls without end at {now:?}, last {call:?}");
+                self.answer(now, call);
+            } else {
+                break;
+            }
+        }
+    }
+
+    /// Does what an application asks.
+    fn answer(&mut self, now: Instant, call: Call) {
+        match call {
+            Call::Wake(id) => self.wake(now, id),
+            Call::Open { port, app } => {
+                let Some((config, local, mut remote)) = self.last.clone() else { return };
+                remote.set_port(port);
+                if let Ok(id) = self.endpoint.connect(now, config, local, remote) {
+                    self.conns.push(id, app, SocketStatus::Connecting);
+                }
+            }
         }
     }
 
@@ -215,19 +261,13 @@ impl Host {
 
     /// The application for an accepted connection.
     fn app_for(&mut self, id: ConnectionId) -> Option<Box<dyn App>> {
-        if let Some(listen) = &mut self.listen_by_port {
-            let info = self.endpoint.info(id)?;
-            if let Some(app) = listen(info.subflows.first()?.path.local.port()) {
-                return Some(app);
-            }
-        }
-        let app = self.listen.as_mut()?(self.accepted);
-        self.accepted += 1;
-        Some(app)
+        let port = self.endpoint.info(id)?.subflows.first()?.path.local.port();
+        self.listen.as_mut()?(port)
     }
 
     fn wake(&mut self, now: Instant, id: ConnectionId) {
-        if let Some(read) = self.conns.wake(now, id, &mut self.endpoint) {
+        if let Some((read, calls)) = self.conns.wake(now, id, &mut self.endpoint) {
+            self.calls.extend(calls);
             self.digest.time(now);
             self.digest.number(id.0);
             self.digest.number(read);
@@ -237,6 +277,9 @@ impl Host {
 
 impl Node for Host {
     fn handle_packet(&mut self, now: Instant, packet: &Packet) {
+        if let Some(lane) = self.lane_for(packet) {
+            return lane.handle_packet(now, packet);
+        }
         let now = self.read_clock(now);
         let path = FourTuple { local: packet.path.remote, remote: packet.path.local };
         let meta = PacketMeta {
@@ -251,6 +294,9 @@ impl Node for Host {
     }
 
     fn handle_too_big(&mut self, now: Instant, quoted: &Packet, mtu_bytes: u32) {
+        if let Some(lane) = self.lane_for(quoted) {
+            return lane.handle_too_big(now, quoted, mtu_bytes);
+        }
         let now = self.read_clock(now);
         // Sizes below what every path must support (RFC 791, RFC 8200) are ignored, as with real carriers.
         let least = if quoted.path.remote.is_ipv4() { 576 } else { 1_280 };
@@ -267,6 +313,11 @@ impl Node for Host {
     }
 
     fn handle_timeout(&mut self, now: Instant) {
+        if let Some(lane) = self.lane.as_deref_mut()
+            && lane.poll_timeout().is_some_and(|at| at <= now)
+        {
+            lane.handle_timeout(now);
+        }
         let now = self.read_clock(now);
         if self.endpoint.poll_timeout().is_some_and(|due| due <= now) {
             self.endpoint.handle_timeout(now);
@@ -279,10 +330,14 @@ impl Node for Host {
     }
 
     fn poll_timeout(&self) -> Option<Instant> {
-        self.due().map(|due| self.clock.system_time(due))
+        let own = self.due().map(|due| self.clock.system_time(due));
+        own.into_iter().chain(self.lane.as_ref().and_then(|lane| lane.poll_timeout())).min()
     }
 
     fn transmit(&mut self, now: Instant, outbox: &mut Outbox<'_>) {
+        if let Some(lane) = self.lane.as_deref_mut() {
+            lane.transmit(now, outbox);
+        }
         let now = self.read_clock(now);
         while let Some(transmit) = self.endpoint.poll_transmit(now, &mut self.buffer) {
             let ip_header = Packet::ip_header_bytes(transmit.path.remote.ip());
@@ -301,6 +356,9 @@ impl Node for Host {
     }
 
     fn set_address(&mut self, now: Instant, address: IpAddr, up: bool) {
+        if let Some(lane) = self.lane.as_deref_mut() {
+            lane.set_address(now, address, up);
+        }
         let now = self.read_clock(now);
         let known = self.config.addresses.iter_mut().find(|known| known.address.ip() == address);
         let changed = match known {
@@ -326,6 +384,10 @@ impl Node for Host {
     }
 
     fn digest(&self) -> u64 {
-        self.digest.value()
+        let mut digest = self.digest;
+        if let Some(lane) = &self.lane {
+            digest.number(lane.digest());
+        }
+        digest.value()
     }
 }

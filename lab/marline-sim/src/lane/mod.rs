@@ -9,7 +9,11 @@ mod host;
 mod quic;
 mod scene;
 
+/// Port of both ends of a lane beside streams.
+pub const LANE_PORT: u16 = 3_478;
+
 pub use app::{DatagramApp, Pulse, PulsePlan, PulseReport};
 pub use host::LaneHost;
 pub use quic::{QuicLike, QuicReport};
+pub(crate) use scene::lanes;
 pub use scene::{LanePaths, LanePathsConfig};

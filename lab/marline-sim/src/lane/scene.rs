@@ -53,33 +53,14 @@ impl LanePaths {
     pub fn new(config: &LanePathsConfig, seeds: SeedTree) -> Self {
         let mut world = World::new(seeds);
         let server_address = Paths::server_address();
-        let paths = |client: bool| -> Vec<(PathId, FourTuple)> {
-            let path = |number: usize| {
-                let ours = SocketAddr::new(Paths::address(number, 0), 40_000);
-                let theirs = SocketAddr::new(server_address, SERVER_PORT);
-                let (local, remote) = if client { (ours, theirs) } else { (theirs, ours) };
-                (PathId(number as u8), FourTuple { local, remote })
-            };
-            (0..config.links.len()).map(path).collect()
-        };
-        let [ours, theirs] = TestCipher::pair(1);
-        let start = Instant::ZERO;
-        let mut host = |client: bool, keys| {
-            let lane = if client { &config.client } else { &config.server };
-            let (ours, peers) = if client { (1, 2) } else { (2, 1) };
-            let ids = LaneIds { ours, peers };
-            let mut lane =
-                LaneHost::new(Lane::new(lane.clone(), ids, keys, start), paths(client), start);
-            for (number, backup) in config.backup.iter().enumerate() {
-                lane.lane_mut().set_path_cost(PathId(number as u8), *backup, PathCost::NONE);
-            }
-            let addresses: Vec<_> = match client {
-                true => (0..config.links.len()).map(|path| Paths::address(path, 0)).collect(),
-                false => vec![server_address],
-            };
-            world.add_node(lane, &addresses)
-        };
-        let (client, server) = (host(true, ours), host(false, theirs));
+        let count = config.links.len();
+        let backup = |number: usize| config.backup.get(number).copied().unwrap_or(false);
+        let costs: Vec<_> = (0..count).map(|number| (backup(number), PathCost::NONE)).collect();
+        let [client, server] =
+            lanes([&config.client, &config.server], &costs, [40_000, SERVER_PORT]);
+        let addresses: Vec<_> = (0..count).map(|path| Paths::address(path, 0)).collect();
+        let client = world.add_node(client, &addresses);
+        let server = world.add_node(server, &[server_address]);
         let (mut up, mut down) = (Vec::new(), Vec::new());
         for (number, (name, link)) in config.links.iter().enumerate() {
             let (own, address) = (seeds.branch(name), Paths::address(number, 0));
@@ -115,4 +96,30 @@ impl LanePaths {
     pub fn server_app<T: 'static>(&self, index: usize) -> Option<&T> {
         self.world.node(self.server).app(index)?.as_any().downcast_ref()
     }
+}
+
+/// The hosts of two lanes, the client's first, over paths with these backup flags and costs, between these ports.
+pub(crate) fn lanes(
+    [client, server]: [&LaneConfig; 2],
+    paths: &[(bool, PathCost)],
+    [client_port, server_port]: [u16; 2],
+) -> [LaneHost; 2] {
+    let four_tuple = |number: usize, is_client: bool| {
+        let ours = SocketAddr::new(Paths::address(number, 0), client_port);
+        let theirs = SocketAddr::new(Paths::server_address(), server_port);
+        let (local, remote) = if is_client { (ours, theirs) } else { (theirs, ours) };
+        (PathId(number as u8), FourTuple { local, remote })
+    };
+    let host = |config: &LaneConfig, keys, is_client: bool| {
+        let (ours, peers) = if is_client { (1, 2) } else { (2, 1) };
+        let lane = Lane::new(config.clone(), LaneIds { ours, peers }, keys, Instant::ZERO);
+        let tuples = (0..paths.len()).map(|number| four_tuple(number, is_client)).collect();
+        let mut host = LaneHost::new(lane, tuples, Instant::ZERO);
+        for (number, (backup, cost)) in paths.iter().enumerate() {
+            host.lane_mut().set_path_cost(PathId(number as u8), *backup, *cost);
+        }
+        host
+    };
+    let [ours, theirs] = TestCipher::pair(1);
+    [host(client, ours, true), host(server, theirs, false)]
 }

@@ -1,5 +1,7 @@
 //! Packet forwarding between hosts and links.
 
+use marline_link::Packet as _;
+
 use super::{LinkId, NodeId, World};
 use crate::node::{Node, Outbox};
 use crate::packet::{Packet, Sighting};
@@ -94,6 +96,10 @@ impl<N: Node> World<N> {
             self.stats.unroutable += 1;
             return self.pool.give_back(packet);
         };
+        if self.strangers.contains(&node.0) {
+            packet.foreign = true;
+            *self.foreign_bytes.entry(index).or_default() += packet.wire_len() as u64;
+        }
         let link = &mut self.links[index as usize].inner;
         link.offer(self.now, packet);
         while let Some(dropped) = link.take_dropped() {

@@ -7,7 +7,7 @@ mod topology;
 
 use core::fmt;
 use core::net::IpAddr;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use marline_link::{Link, LinkConfig};
 use marline_time::{Duration, Instant, SeedTree};
@@ -80,6 +80,9 @@ pub struct World<N = Host> {
     #[expect(clippy::vec_box, reason = "packets move through queues: a pointer is cheaper")]
     outgoing: Vec<Box<Packet>>,
     observers: Vec<Box<dyn Observer>>,
+    /// Hosts of strangers, and the bytes that they have offered to each link.
+    strangers: BTreeSet<u32>,
+    foreign_bytes: BTreeMap<u32, u64>,
     /// Stopped hosts, and the packets that have arrived for them.
     stopped: BTreeMap<u32, Arrived>,
     digest: Digest,
@@ -117,6 +120,8 @@ impl<N: Node> World<N> {
             pool: Pool::default(),
             outgoing: Vec::new(),
             observers: Vec::new(),
+            strangers: BTreeSet::new(),
+            foreign_bytes: BTreeMap::new(),
             stopped: BTreeMap::new(),
             digest: Digest::default(),
             stats: WorldStats::default(),
@@ -134,6 +139,11 @@ impl<N: Node> World<N> {
             self.topology.set_owner(*address, Some(id));
         }
         id
+    }
+
+    /// Makes a host one of strangers, whose traffic is counted apart and wakes no radio.
+    pub fn estrange(&mut self, node: NodeId) {
+        self.strangers.insert(node.0);
     }
 
     /// Adds one direction of a link. Its number determines its random streams.
@@ -395,6 +405,12 @@ impl<N: Node> World<N> {
     #[must_use]
     pub fn link(&self, id: LinkId) -> &Link<Box<Packet>> {
         &self.links[id.0 as usize].inner
+    }
+
+    /// Bytes that strangers have offered to a link, headers included.
+    #[must_use]
+    pub fn foreign_bytes(&self, link: LinkId) -> u64 {
+        self.foreign_bytes.get(&link.0).copied().unwrap_or(0)
     }
 
     /// Counters of the world.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use toml::Value;
 
-use crate::experiment::{Experiment, Stack, Variant};
+use crate::experiment::{Check, Experiment, Stack, Variant};
 
 /// A file that has been read and checked.
 #[derive(Clone, Debug)]
@@ -19,6 +19,8 @@ pub struct ExperimentFile {
     pub qlog: bool,
     /// Variants with their stacks.
     pub contestants: Vec<Contestant>,
+    /// Right answers.
+    pub checks: Vec<Check>,
     pub(super) name: String,
     pub(super) text: String,
     pub(super) axes: Vec<Axis>,

@@ -32,10 +32,16 @@ pub(super) struct Raw {
     pub(super) events: Vec<Event>,
     #[serde(default, rename = "fault")]
     pub(super) faults: Vec<RawFault>,
+    #[serde(default, rename = "background")]
+    pub(super) background: Vec<RawBackground>,
     #[serde(rename = "workload")]
     pub(super) workloads: RawWorkloads,
     #[serde(default, rename = "variant")]
     pub(super) variants: Vec<RawVariant>,
+    #[serde(default, rename = "stop")]
+    pub(super) stops: Vec<RawStop>,
+    #[serde(default, rename = "check")]
+    pub(super) checks: Vec<RawCheck>,
     /// Parsed separately.
     #[serde(default, rename = "sweep")]
     pub(super) _sweep: toml::Table,
@@ -80,6 +86,8 @@ pub(super) struct RawWorkload {
     pub(super) name: Option<String>,
     pub(super) connection: Option<String>,
     pub(super) from: Option<Time>,
+    pub(super) deadline: Option<Time>,
+    pub(super) rate: Option<String>,
     pub(super) bytes: Option<Span<Bytes>>,
     pub(super) request: Option<Bytes>,
     pub(super) answer: Option<Bytes>,
@@ -88,6 +96,73 @@ pub(super) struct RawWorkload {
     pub(super) gap: Option<Span<Time>>,
     pub(super) count: Option<u32>,
     pub(super) lasts: Option<Time>,
+}
+
+impl RawWorkload {
+    /// Names of the keys that are given, besides those of all kinds.
+    pub(super) fn given(&self) -> Vec<&'static str> {
+        let all = [
+            ("bytes", self.bytes.is_some()),
+            ("request", self.request.is_some()),
+            ("answer", self.answer.is_some()),
+            ("pieces", self.pieces.is_some()),
+            ("unanswered", self.unanswered.is_some()),
+            ("gap", self.gap.is_some()),
+            ("count", self.count.is_some()),
+            ("lasts", self.lasts.is_some()),
+            ("rate", self.rate.is_some()),
+        ];
+        all.into_iter().filter(|(_, given)| *given).map(|(key, _)| key).collect()
+    }
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawBackground {
+    pub(super) path: String,
+    pub(super) congestion: Option<String>,
+    #[serde(default)]
+    pub(super) direction: Direction,
+    pub(super) from: Option<Time>,
+    pub(super) until: Option<Time>,
+}
+
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Direction {
+    Up,
+    #[default]
+    Down,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawStop {
+    pub(super) end: RawEnd,
+    pub(super) at: Time,
+    pub(super) lasts: Time,
+}
+
+#[derive(Copy, Clone, Debug, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum RawEnd {
+    Client,
+    Server,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawCheck {
+    pub(super) asks: Option<String>,
+    pub(super) measure: String,
+    pub(super) below: Option<Time>,
+    pub(super) variant: Option<String>,
+    pub(super) workload: Option<String>,
+    pub(super) from: Option<String>,
+    pub(super) until: Option<String>,
+    pub(super) at_most: Option<f64>,
+    pub(super) at_least: Option<f64>,
+    pub(super) of: Option<String>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -131,6 +206,8 @@ pub(super) struct RawVariant {
     #[serde(default)]
     pub(super) unpaced: bool,
     pub(super) mode: Option<String>,
+    pub(super) datagram_policy: Option<String>,
+    pub(super) radio_rtt: Option<Time>,
     pub(super) receive_timer: Option<String>,
     pub(super) lone_keepalive: Option<String>,
     #[serde(default)]

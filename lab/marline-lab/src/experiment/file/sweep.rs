@@ -25,7 +25,7 @@ const VALUES_MAX: usize = 1_000;
 /// Most combinations.
 const POINTS_MAX: usize = 100_000;
 /// Items of a path that do not belong to its link.
-const PATH_KEYS: [&str; 5] = ["name", "link", "mtu", "client", "server"];
+const PATH_KEYS: [&str; 6] = ["name", "link", "mtu", "price", "client", "server"];
 
 /// A combination.
 #[derive(Clone, Debug)]
@@ -210,7 +210,9 @@ fn replace(document: &mut Table, key: &str, value: &Value) -> anyhow::Result<()>
         ["variant", name, ref item @ ..] if !item.is_empty() => {
             named(document, "variant", name)?.into_iter().try_for_each(|v| set(v, item, value))
         }
-        [list @ ("event" | "fault"), number, ref item @ ..] if !item.is_empty() => {
+        [list @ ("event" | "fault" | "background" | "stop"), number, ref item @ ..]
+            if !item.is_empty() =>
+        {
             let entries = document.get_mut(list).and_then(Value::as_array_mut);
             let entry = number.parse::<usize>().ok().and_then(|at| entries?.get_mut(at));
             let entry = entry.and_then(Value::as_table_mut);

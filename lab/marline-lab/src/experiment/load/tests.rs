@@ -115,3 +115,54 @@ fn a_file_names_what_is_wrong_with_its_workloads() {
         [Load { name: "echo".to_owned(), ..Load::new(expected) }]
     );
 }
+
+fn voice(links: &str, variant: &Variant) -> Record {
+    let text = format!("{links}[[workload]]\nkind = 'voice'\nlasts = '10s'\n");
+    let experiment = ExperimentFile::from_toml("x.toml", &text).expect("a file").experiment;
+    let outcome = simulate(&experiment, variant, 7).expect("run");
+    assert_eq!(outcome, simulate(&experiment, variant, 7).expect("run"));
+    Record::from_outcome(&experiment, &outcome).expect("a record")
+}
+
+#[test]
+fn a_call_loses_what_its_paths_lose_and_is_late_where_they_are_slow() {
+    let late = |record: &Record| record.measures.of("late_percent").expect("a deadline");
+    let calm = voice(PATHS, &Variant::new("default"));
+    assert_eq!((calm.messages.len(), late(&calm)), (1_000, 0.0));
+    assert!(calm.latencies_ms().iter().all(|latency| (10.0..12.0).contains(latency)));
+    let lossy = PATHS.replace("delay=10ms", "delay=10ms,loss=10%");
+    let alone = voice(&lossy, &Variant::alone("wifi", "wifi"));
+    assert!((60..140).contains(&alone.missing), "{}", alone.missing);
+    assert!((late(&alone) - f64::from(alone.missing) / 10.0).abs() < 1e-9);
+    let both = voice(&lossy, &Variant::new("default"));
+    assert!(late(&both) < 1.0, "{}", late(&both));
+    let slow = voice(PATHS, &Variant::alone("lte", "lte"));
+    assert_eq!(late(&slow), 0.0);
+    let slower = voice(&PATHS.replace("40ms", "160ms"), &Variant::alone("lte", "lte"));
+    assert_eq!((late(&slower), slower.missing), (100.0, 0));
+}
+
+#[test]
+fn flags_of_a_path_are_those_of_the_program() {
+    let variants = "[[variant]]\nname = 'free'\n\
+                    [[variant]]\nname = 'metered'\npaths = ['wifi', 'lte,metered,radio=lte']\n\
+                    [[variant]]\nname = 'backup'\npaths = ['wifi', 'lte,backup']\n";
+    let text = format!("{PATHS}[workload]\nkind = 'bulk'\nlasts = '5s'\n{variants}");
+    let file = ExperimentFile::from_toml("x.toml", &text).expect("a file");
+    let lte_bytes = |contestant: &crate::experiment::file::Contestant| {
+        let outcome = simulate(&file.experiment, &contestant.variant, 7).expect("run");
+        outcome.paths[1].down.offered_bytes
+    };
+    let bytes: Vec<u64> = file.contestants.iter().map(lte_bytes).collect();
+    assert!(bytes[0] > 4_000_000 && bytes[1] < bytes[0] / 2 && bytes[2] < 100_000, "{bytes:?}");
+    for (wrong, wanted) in [
+        ("paths = ['wifi', 'lte,metred']", "x.toml:17:19: path `lte,metred`"),
+        ("paths = ['wifi', 'lte,metred']", "flags are `backup`, `metered`"),
+        ("mode = 'balance'", "unknown mode `balance`; known: handover, interactive, balanced"),
+        ("datagram_policy = 'audo'", "unknown datagram policy `audo`"),
+    ] {
+        let text = text.replace("paths = ['wifi', 'lte,backup']", wrong);
+        let error = format!("{:#}", ExperimentFile::from_toml("x.toml", &text).expect_err("wrong"));
+        assert!(error.contains(wanted), "wanted {wanted}, got:\n{error}");
+    }
+}

@@ -14,8 +14,8 @@ use marline_core::{
 use marline_datagram::{FlowId, Lane, LaneConfig, LaneIds, PathId, TestCipher};
 use marline_policy::{AddressId, LocalAddress};
 use marline_sim::{
-    Amount, Bulk, Echo, EchoServer, Host, HostConfig, LaneHost, LinkId, Node, NodeId, Observer,
-    Outbox, Packet, Paths, Pulse, PulsePlan, SERVER_PORT, Sighting, UDP_CAPABILITIES, World,
+    Amount, Bulk, Echo, EchoServer, Host, HostConfig, LANE_PORT, LaneHost, LinkId, NodeId,
+    Observer, Packet, Paths, Pulse, PulsePlan, SERVER_PORT, Sighting, UDP_CAPABILITIES, World,
     quantile,
 };
 use marline_time::{Duration, Instant, SeedTree};
@@ -31,8 +31,6 @@ const RATE_MBIT: [f64; 2] = [10.0, 6.0];
 const DELAY_MS: [f64; 2] = [15.0, 30.0];
 /// Goodput that both uplinks have together: 1,373 bytes of payload in packets of 1,445.
 pub(super) const UP_MBIT: f64 = 16.0 * 0.95;
-/// Both ends of the lane's frames have this port, and no subflow has.
-const LANE_PORT: u16 = 50_000;
 const GAME: FlowId = FlowId(5);
 const GAME_BYTES: usize = 80;
 const SHELL_EVERY: Duration = Duration::from_millis(100);
@@ -106,42 +104,6 @@ impl Seen {
     }
 }
 
-/// An endpoint and a lane behind the same addresses, as a driver has them.
-#[derive(Debug)]
-struct Machine {
-    streams: Host,
-    datagrams: LaneHost,
-}
-
-impl Machine {
-    fn is_of_lane(packet: &Packet) -> bool {
-        packet.path.local.port() == LANE_PORT
-    }
-}
-
-impl Node for Machine {
-    fn handle_packet(&mut self, now: Instant, packet: &Packet) {
-        match Machine::is_of_lane(packet) {
-            true => self.datagrams.handle_packet(now, packet),
-            false => self.streams.handle_packet(now, packet),
-        }
-    }
-
-    fn handle_timeout(&mut self, now: Instant) {
-        self.streams.handle_timeout(now);
-        self.datagrams.handle_timeout(now);
-    }
-
-    fn poll_timeout(&self) -> Option<Instant> {
-        [self.streams.poll_timeout(), self.datagrams.poll_timeout()].into_iter().flatten().min()
-    }
-
-    fn transmit(&mut self, now: Instant, outbox: &mut Outbox<'_>) {
-        self.datagrams.transmit(now, outbox);
-        self.streams.transmit(now, outbox);
-    }
-}
-
 /// Notes when packets were offered to the uplinks, and how long they stood in the queues.
 #[derive(Debug)]
 struct Queues {
@@ -159,7 +121,7 @@ impl Observer for Queues {
         match sighting {
             Sighting::Sent { link: Some(link), .. } if place(link).is_some() => {
                 self.offered_at.insert(packet.number, now);
-                if Machine::is_of_lane(packet) && packet.segment.len() >= GAME_BYTES {
+                if packet.path.local.port() == LANE_PORT && packet.segment.len() >= GAME_BYTES {
                     self.game_offered.push(now);
                 }
             }
@@ -186,7 +148,7 @@ impl Observer for Queues {
 type Left = Rc<RefCell<BTreeMap<u64, Instant>>>;
 
 struct Scene {
-    world: World<Machine>,
+    world: World,
     client: NodeId,
     server: NodeId,
     up: Vec<LinkId>,
@@ -210,7 +172,7 @@ fn connection(plan: &Plan, client: bool) -> ConnectionConfig {
     config
 }
 
-fn machine(plan: &Plan, client: bool, seeds: &SeedTree) -> Machine {
+fn host(plan: &Plan, client: bool, seeds: &SeedTree) -> Host {
     let config = connection(plan, client);
     let endpoint = EndpointConfig {
         capabilities: UDP_CAPABILITIES,
@@ -219,10 +181,10 @@ fn machine(plan: &Plan, client: bool, seeds: &SeedTree) -> Machine {
         accept: (!client).then(|| config.clone()),
         monitor: true,
     };
-    let host =
+    let config_of_host =
         HostConfig { endpoint, addresses: config.local_addresses.clone(), carrier_overhead: 17 };
     let name = if client { "client" } else { "server" };
-    let streams = Host::new(host, Box::new(seeds.stream(name)));
+    let mut host = Host::new(config_of_host, Box::new(seeds.stream(name)));
     let server = Paths::server_address();
     let path = |(id, address): (usize, &IpAddr)| {
         let ends = [*address, server].map(|address| SocketAddr::new(address, LANE_PORT));
@@ -236,7 +198,8 @@ fn machine(plan: &Plan, client: bool, seeds: &SeedTree) -> Machine {
     let ids = LaneIds { ours: id, peers };
     let lane =
         Lane::new(LaneConfig::new(policy, config.policies.congestion), ids, keys, Instant::ZERO);
-    Machine { streams, datagrams: LaneHost::new(lane, paths, Instant::ZERO) }
+    host.set_lane(LaneHost::new(lane, paths, Instant::ZERO));
+    host
 }
 
 impl Scene {
@@ -244,8 +207,8 @@ impl Scene {
         let seeds = SeedTree::new(1);
         let mut world = World::new(seeds);
         let server_address = Paths::server_address();
-        let client = world.add_node(machine(plan, true, &seeds), &addresses(plan));
-        let server = world.add_node(machine(plan, false, &seeds), &[server_address]);
+        let client = world.add_node(host(plan, true, &seeds), &addresses(plan));
+        let server = world.add_node(host(plan, false, &seeds), &[server_address]);
         let mut up = Vec::new();
         for (path, address) in plan.paths.iter().zip(addresses(plan)) {
             let spec = link(LINKS[*path]);
@@ -267,14 +230,18 @@ impl Scene {
         let until = Instant::from_secs(plan.seconds);
         let messages = plan.seconds * 1_000 / SHELL_EVERY.as_millis() as u64;
         // The first connection is the shell's.
-        self.world.node_mut(self.server).streams.listen(Box::new(|before| match before {
-            0 => Box::new(EchoServer::new(7)),
-            _ => Box::new(Bulk::new(Amount::Nothing, 2, 1)),
+        let mut accepted = 0;
+        self.world.node_mut(self.server).listen(Box::new(move |_| {
+            accepted += 1;
+            Some(match accepted {
+                1 => Box::new(EchoServer::new(7)),
+                _ => Box::new(Bulk::new(Amount::Nothing, 2, 1)),
+            })
         }));
         self.connect(plan, || Box::new(Echo::new(SHELL_BYTES, SHELL_EVERY, messages, 7)));
         let left = Rc::clone(&self.left);
-        let shell = self.world.node(self.client).streams.connections().next().expect("open").0;
-        self.world.node_mut(self.client).streams.set_watcher(Box::new(move |event| {
+        let shell = self.world.node(self.client).connections().next().expect("open").0;
+        self.world.node_mut(self.client).set_watcher(Box::new(move |event| {
             let MonitorKind::Traffic { what, .. } = &event.kind else { return };
             let Traffic::Sent(sent) = &**what else { return };
             if event.connection == shell && sent.purpose == Purpose::New {
@@ -290,7 +257,7 @@ impl Scene {
         };
         for (node, name) in [(self.client, "game client"), (self.server, "game server")] {
             let app = Pulse::new(GAME, pulse, SeedTree::new(3).stream(name));
-            self.world.node_mut(node).datagrams.add_app(Box::new(app));
+            self.world.node_mut(node).lane_mut().expect("a lane").add_app(Box::new(app));
         }
         self.world.run_until(UPLOADS_AT);
         for _ in 0..plan.uploads {
@@ -303,14 +270,14 @@ impl Scene {
         let config = connection(plan, true);
         let local = SocketAddr::new(addresses(plan)[0], 0);
         let remote = SocketAddr::new(Paths::server_address(), SERVER_PORT);
-        let streams = &mut self.world.node_mut(self.client).streams;
+        let streams = &mut self.world.node_mut(self.client);
         streams.connect(now, config, local, remote, app()).expect("a connection");
     }
 
     /// One-way latencies of the game's datagrams from one end to the other; infinite for what is lost.
     fn game_ms(&self, from: NodeId, to: NodeId) -> Vec<f64> {
         let report = |node: NodeId| {
-            let app = self.world.node(node).datagrams.app(0).expect("a game");
+            let app = self.world.node(node).lane().and_then(|lane| lane.app(0)).expect("a game");
             app.as_any().downcast_ref::<Pulse>().expect("a pulse").report()
         };
         let arrived = &report(to).arrived;
@@ -323,14 +290,14 @@ impl Scene {
     }
 
     fn game_sent(&self) -> Vec<Instant> {
-        let app = self.world.node(self.client).datagrams.app(0).expect("a game");
+        let app = self.world.node(self.client).lane().and_then(|lane| lane.app(0)).expect("a game");
         let report = app.as_any().downcast_ref::<Pulse>().expect("a pulse").report();
         report.sent.iter().copied().filter(|sent| *sent >= MEASURED_FROM).collect()
     }
 
     /// Time from each of the shell's writes until it left, and until it was back.
     fn shell_ms(&self) -> (Vec<f64>, Vec<f64>) {
-        let report = self.world.node(self.client).streams.report(0).expect("a shell");
+        let report = self.world.node(self.client).report(0).expect("a shell");
         assert_eq!(report.wrong_at, None);
         let opened = report.opened_at.expect("open");
         let due = |number: usize| opened + SHELL_EVERY * number as u32;
@@ -353,7 +320,7 @@ struct Sample {
 }
 
 fn sample(scene: &Scene, plan: &Plan) -> Sample {
-    let streams = &scene.world.node(scene.client).streams;
+    let streams = &scene.world.node(scene.client);
     let mut sample = Sample { in_flight: [0; 2], unsent: 0 };
     for (id, _) in streams.connections().skip(1) {
         let Some(info) = streams.endpoint().info(id) else { continue };
@@ -368,7 +335,7 @@ fn sample(scene: &Scene, plan: &Plan) -> Sample {
 
 /// Bytes of the uploads that the server has read.
 fn uploaded(scene: &Scene, plan: &Plan) -> u64 {
-    let server = &scene.world.node(scene.server).streams;
+    let server = &scene.world.node(scene.server);
     (1..=plan.uploads).filter_map(|index| server.report(index)).map(|report| report.read).sum()
 }
 

@@ -1,0 +1,148 @@
+//! Film: segments of a bit rate that the player chooses, and a buffer of the client.
+//!
+//! *Player.* It requests one segment after the other while its buffer has room for it. It takes the highest rate that
+//! is at most 0.8 of the harmonic mean of the last five segments' rates, and begins with the lowest. The picture begins
+//! with the first segment, and stands still from when the buffer is empty until the next segment is complete.
+//!
+//! *Source.* The rates are those that Apple's HLS Authoring Specification recommends for 16:9 in H.264; they, the
+//! factor of 0.8 and the mean of five (as in FESTIVE, CoNEXT 2012) are from memory. Segments of 4 s and a buffer of
+//! 30 s are our choice.
+
+use std::collections::VecDeque;
+
+use marline_time::{Duration, Instant};
+
+use super::{Flow, Measures};
+use crate::workload::Film;
+
+/// Bit rates, kbit/s.
+const RATES: [u32; 9] = [145, 365, 730, 1_100, 2_000, 3_000, 4_500, 6_000, 7_800];
+/// Share of the measured rate that a segment may need.
+const SAFETY: f64 = 0.8;
+/// Segments whose rates are averaged.
+const MEMORY: usize = 5;
+
+/// A segment that has been requested.
+#[derive(Copy, Clone, Debug)]
+struct Pending {
+    at: Instant,
+    kbit_per_s: u32,
+}
+
+/// State of a player. It follows from the times of its requests and of the segments alone.
+#[derive(Clone, Debug)]
+pub(super) struct Player {
+    film: Film,
+    pub(super) requested: u32,
+    pending: Option<Pending>,
+    /// When the next request is due.
+    pub(super) next_at: Option<Instant>,
+    /// Rates of the last segments, kbit/s.
+    rates: VecDeque<f64>,
+    /// When the buffer will be empty; `None` before the first segment.
+    empty_at: Option<Instant>,
+    start: Instant,
+    begun_at: Option<Instant>,
+    stalls: u32,
+    stalled: Duration,
+    /// Chosen bit rate of each segment that has arrived, kbit/s.
+    chosen: Vec<u32>,
+}
+
+impl Player {
+    pub(super) fn new(film: Film, start: Instant) -> Player {
+        Player {
+            film,
+            requested: 0,
+            pending: None,
+            next_at: Some(start),
+            rates: VecDeque::new(),
+            empty_at: None,
+            start,
+            begun_at: None,
+            stalls: 0,
+            stalled: Duration::ZERO,
+            chosen: Vec::new(),
+        }
+    }
+
+    /// Requests the next segment; returns its size in bytes.
+    pub(super) fn request(&mut self, now: Instant) -> u64 {
+        let mean = self.rates.len() as f64 / self.rates.iter().map(|rate| 1.0 / rate).sum::<f64>();
+        // NaN, before the first segment, is not above any rate.
+        let fits = |rate: &&u32| f64::from(**rate) <= SAFETY * mean;
+        let kbit_per_s = *RATES.iter().rev().find(fits).unwrap_or(&RATES[0]);
+        self.requested += 1;
+        self.pending = Some(Pending { at: now, kbit_per_s });
+        self.next_at = None;
+        self.bytes(kbit_per_s)
+    }
+
+    fn bytes(&self, kbit_per_s: u32) -> u64 {
+        u64::from(kbit_per_s) * u64::from(self.film.segment_ms) / 8
+    }
+
+    /// The requested segment has arrived.
+    pub(super) fn arrived(&mut self, now: Instant) {
+        let Some(Pending { at, kbit_per_s }) = self.pending.take() else { return };
+        let took_ms = (now.since(at).as_secs_f64() * 1e3).max(0.001);
+        self.rates.push_back(self.bytes(kbit_per_s) as f64 * 8.0 / took_ms);
+        if self.rates.len() > MEMORY {
+            self.rates.pop_front();
+        }
+        self.chosen.push(kbit_per_s);
+        self.begun_at.get_or_insert(now);
+        let empty_at = match self.empty_at {
+            Some(empty_at) if empty_at < now => {
+                self.stalls += 1;
+                self.stalled += now.since(empty_at);
+                now
+            }
+            other => other.unwrap_or(now),
+        } + self.film.segment();
+        self.empty_at = Some(empty_at);
+        let room = Duration::from_millis(self.film.buffer_ms.into()) - self.film.segment();
+        let has_more = self.requested < self.film.segments;
+        self.next_at = has_more.then(|| now.max(empty_at - room));
+    }
+
+    /// The player after these events at the client.
+    pub(super) fn replay(film: Film, flow: &Flow) -> Player {
+        let at = |ns| Instant::from_nanos(ns);
+        let mut player = Player::new(film, at(flow.start_ns + flow.from_ns));
+        for (place, sent) in flow.client.sent.iter().enumerate() {
+            player.request(at(sent.at_ns));
+            if let Some(received) = flow.client.received.get(place) {
+                player.arrived(at(received.at_ns));
+            }
+        }
+        player
+    }
+
+    /// Size of a segment that has arrived, bytes.
+    pub(super) fn size(&self, index: usize) -> u64 {
+        self.chosen.get(index).map_or(0, |rate| self.bytes(*rate))
+    }
+
+    /// Delay of the picture, interruptions and mean bit rate. A film that does not end stands still until its planned
+    /// end.
+    pub(super) fn measures(&self) -> Measures {
+        let ms = |time: Duration| time.as_secs_f64() * 1e3;
+        let planned = self.start + Duration::from_millis(self.film.lasts_ms());
+        let (mut stalls, mut stalled) = (self.stalls, self.stalled);
+        let is_whole = self.chosen.len() == self.film.segments as usize;
+        if let Some(empty_at) = self.empty_at.filter(|at| !is_whole && *at < planned) {
+            (stalls, stalled) = (stalls + 1, stalled + planned.since(empty_at));
+        }
+        let kbit: u64 = self.chosen.iter().map(|rate| u64::from(*rate)).sum();
+        Measures::from([
+            ("startup_ms", ms(self.begun_at.unwrap_or(planned).since(self.start))),
+            ("stalls", f64::from(stalls)),
+            ("stalled_ms", ms(stalled)),
+            ("film_kbit_per_s", kbit as f64 / self.chosen.len() as f64),
+        ])
+    }
+}
+
+#[cfg(test)]
+mod tests;

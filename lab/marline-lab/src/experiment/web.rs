@@ -1,0 +1,196 @@
+//! Web page: objects on several hosts, of which later ones are only known when earlier ones have arrived.
+//!
+//! *Browser.* It opens a connection to a host at the first request there, with the exchange of TLS. All requests to a
+//! host use this connection, and are answered in their order. A page's connections are closed when it is complete.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, VecDeque};
+use std::rc::Rc;
+
+use marline_sim::{App, Call, ConnectionId, Message, Messages, Plan, SentAt};
+use marline_time::Instant;
+
+use super::plan::{End, Flows};
+use crate::workload::Mark;
+use crate::workload::page::{HOSTS, OBJECTS, Object, objects};
+
+const REQUEST_BYTES: u64 = 500;
+/// Request and answer of TLS.
+const HANDSHAKE: (u64, u64) = (600, 3_000);
+/// Number of a handshake among the messages.
+const HANDSHAKE_INDEX: u32 = u32::MAX;
+/// Connection to a host.
+#[derive(Debug, Default)]
+struct Link {
+    is_open: bool,
+    id: Option<ConnectionId>,
+    /// Objects to request, with the times.
+    wanted: VecDeque<(Instant, usize)>,
+    /// The handshake has been sent, and answered.
+    greeted: bool,
+    ready: bool,
+}
+
+/// Applications of the server by port, for connections that are opened later.
+pub(super) type Servers = Rc<RefCell<BTreeMap<u16, Box<dyn App>>>>;
+
+/// A page while it is loaded.
+#[derive(Debug)]
+pub(super) struct Page {
+    flow: u16,
+    /// Number of the first object among the messages.
+    first_index: u32,
+    objects: Vec<Object>,
+    links: Vec<Link>,
+    /// Ports of the connections, from this one on.
+    port: u16,
+    left: usize,
+    flows: Flows,
+    servers: Servers,
+    calls: Vec<Call>,
+}
+
+impl Page {
+    /// The page with this number of a workload, whose connections use the ports from `port` on. Returns the
+    /// application of its first connection, to be opened when the user wants the page.
+    pub(super) fn begin(
+        number: u32,
+        flow: u16,
+        port: u16,
+        flows: &Flows,
+        servers: &Servers,
+    ) -> Messages {
+        let objects = objects(flows.borrow()[usize::from(flow)].seed, number);
+        let shared = Rc::new(RefCell::new(Page {
+            flow,
+            first_index: number * OBJECTS,
+            left: objects.len(),
+            objects,
+            links: (0..HOSTS).map(|_| Link::default()).collect(),
+            port,
+            flows: Rc::clone(flows),
+            servers: Rc::clone(servers),
+            calls: Vec::new(),
+        }));
+        shared.borrow_mut().links[0].wanted.push_back((Instant::ZERO, 0));
+        Page::open(&shared, 0)
+    }
+
+    /// Makes both ends of the connection to a host; returns the client's.
+    fn open(page: &Rc<RefCell<Page>>, host: usize) -> Messages {
+        let mut mine = page.borrow_mut();
+        mine.links[host].is_open = true;
+        let port = mine.port + host as u16;
+        let server: Box<dyn Plan> = Box::new(End::answering(&mine.flows));
+        let client: Box<dyn Plan> = Box::new(ToHost { page: Rc::clone(page), host });
+        let seeds = [2 * u64::from(port), 2 * u64::from(port) + 1];
+        let [client, server] = Messages::pair([client, server], seeds);
+        mine.servers.borrow_mut().insert(port, Box::new(server));
+        client
+    }
+
+    fn next(&mut self, host: usize, now: Instant) -> Option<Message> {
+        let (flow, link) = (self.flow, &mut self.links[host]);
+        let message = |index, bytes, answer_bytes, sent| {
+            Some(Message { flow, index, bytes, answer_bytes, ends: true, sent })
+        };
+        if !link.greeted {
+            link.greeted = true;
+            return message(HANDSHAKE_INDEX, HANDSHAKE.0, HANDSHAKE.1, SentAt::Never);
+        }
+        let ready = link.ready;
+        let (_, object) = link.wanted.pop_front_if(|(at, _)| ready && *at <= now)?;
+        let index = self.first_index + object as u32;
+        message(index, REQUEST_BYTES, self.objects[object].bytes, SentAt::Begin)
+    }
+
+    /// An object has arrived: those found in it are wanted.
+    fn arrived(page: &Rc<RefCell<Page>>, now: Instant, object: usize) {
+        let mut to_open = Vec::new();
+        let mut mine = page.borrow_mut();
+        mine.left -= 1;
+        for (number, found) in mine.objects.clone().into_iter().enumerate().skip(1) {
+            if found.found_in != object {
+                continue;
+            }
+            let link = &mut mine.links[found.host];
+            link.wanted.push_back((now + found.delay, number));
+            link.wanted.make_contiguous().sort_unstable();
+            match link.id {
+                Some(id) => mine.calls.push(Call::Wake(id)),
+                None if !link.is_open => to_open.push(found.host),
+                None => {}
+            }
+            mine.links[found.host].is_open = true;
+        }
+        // The last object closes all connections.
+        if mine.left == 0 {
+            let ids: Vec<_> = mine.links.iter().filter_map(|link| link.id).collect();
+            mine.calls.extend(ids.into_iter().map(Call::Wake));
+        }
+        drop(mine);
+        for host in to_open {
+            let app = Page::open(page, host);
+            let mut mine = page.borrow_mut();
+            let port = mine.port + host as u16;
+            mine.calls.push(Call::Open { port, app: Box::new(app) });
+        }
+    }
+}
+
+/// The client's end of a connection to a host.
+#[derive(Debug)]
+struct ToHost {
+    page: Rc<RefCell<Page>>,
+    host: usize,
+}
+
+impl ToHost {
+    fn log(&self, message: &Message, now: Instant, sent: bool) {
+        let page = self.page.borrow();
+        let mark = Mark { stream: self.host as u8, index: message.index, at_ns: now.as_nanos() };
+        let log = &mut page.flows.borrow_mut()[usize::from(page.flow)].client;
+        if sent { log.sent.push(mark) } else { log.received.push(mark) }
+    }
+}
+
+impl Plan for ToHost {
+    fn on_open(&mut self, id: ConnectionId) {
+        self.page.borrow_mut().links[self.host].id = Some(id);
+    }
+
+    fn next_message(&mut self, now: Instant) -> Option<Message> {
+        self.page.borrow_mut().next(self.host, now)
+    }
+
+    fn next_timeout(&self) -> Option<Instant> {
+        let page = self.page.borrow();
+        let link = &page.links[self.host];
+        link.wanted.front().map(|(at, _)| *at).filter(|_| link.ready)
+    }
+
+    fn on_sent(&mut self, now: Instant, message: &Message) {
+        self.log(message, now, true);
+    }
+
+    fn on_message(&mut self, now: Instant, message: &Message) {
+        if message.index == HANDSHAKE_INDEX {
+            self.page.borrow_mut().links[self.host].ready = true;
+            return;
+        }
+        self.log(message, now, false);
+        let object = message.index - self.page.borrow().first_index;
+        Page::arrived(&self.page, now, object as usize);
+    }
+
+    fn take_calls(&mut self) -> Vec<Call> {
+        core::mem::take(&mut self.page.borrow_mut().calls)
+    }
+
+    fn closes(&self) -> bool {
+        self.page.borrow().left == 0
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -77,6 +77,9 @@ pub(super) fn tables(
     Ok(halves.into_iter().map(table).collect())
 }
 
+/// A quantile in multiples of the clairvoyant bound.
+type RatioToBound = fn(&Quantiles) -> f64;
+
 /// The cases of one half.
 struct Half<'a> {
     half: PairSubset,
@@ -113,7 +116,7 @@ impl Half<'_> {
         });
         let what = format!("{paths}: any of the five worse than on the better path alone, cases");
         let mut rows = vec![Row::new(what).estimate(&worse.percent(), "%").at_most(*worse_percent)];
-        let quantiles: [(&str, fn(&Quantiles) -> f64); 3] = [
+        let quantiles: [(&str, RatioToBound); 3] = [
             ("p50", Quantiles::p50_ratio),
             ("p90", Quantiles::p90_ratio),
             ("p99", Quantiles::p99_ratio),

@@ -61,6 +61,7 @@ use marline_policy::{
 use marline_time::{Duration, Rate};
 
 use super::classes;
+use super::delivery::expects_more_data;
 use super::opportunistic::{Opportunistic, OpportunisticRules};
 use crate::budget::{Budget, BudgetConfig, IdleCapacity};
 
@@ -195,8 +196,12 @@ impl Auto {
     }
 }
 
-/// Sum of the known rates of the paths whose use costs nothing but time.
+/// Sum of the known rates of the paths whose use costs nothing but time. None of it is idle while the writer waits for
+/// room in the send buffer.
 fn free_capacity(cx: &SchedulerContext<'_>) -> Rate {
+    if expects_more_data(cx) {
+        return Rate::ZERO;
+    }
     let is_free = |view: &&SubflowView| {
         let costs_time_only = !view.backup && !view.limited && !costs::is_costly(view);
         view.is_active() && view.health == Health::Usable && costs_time_only

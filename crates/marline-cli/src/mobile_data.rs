@@ -1,7 +1,7 @@
 //! Mobile data: a notice about paths that look like it, with the amount that the mode may send there, and what
 //! NetworkManager knows of metered interfaces.
 //!
-//! The library takes interfaces of cellular modems for limited. A phone that shares its network by USB or WiFi looks
+//! The library treats interfaces of cellular modems as limited. A phone that shares its network by USB or WiFi looks
 //! like any other interface, but announces itself by DHCP, which NetworkManager evaluates. Its command `nmcli` is asked
 //! when paths or their addresses have changed.
 
@@ -150,7 +150,7 @@ fn spending_text(settings: &Settings) -> String {
     format!("mode {} {does}", settings.mode.name())
 }
 
-/// Reports to the client which paths NetworkManager takes for metered.
+/// Reports to the client which paths NetworkManager considers metered.
 fn report_metered(client: &Client, paths: &[PathStatus], metered: &BTreeSet<String>) {
     for (number, path) in paths.iter().enumerate() {
         let limited = path.interface.as_ref().is_some_and(|name| metered.contains(name));
@@ -160,7 +160,7 @@ fn report_metered(client: &Client, paths: &[PathStatus], metered: &BTreeSet<Stri
     }
 }
 
-/// Names of the interfaces that NetworkManager takes for metered; none if it does not run.
+/// Names of the interfaces that NetworkManager considers metered; none if it does not run.
 async fn metered_interfaces(nmcli: &str) -> BTreeSet<String> {
     let mut command = Command::new(nmcli);
     command.args(["-t", "-e", "no", "-f", "GENERAL.DEVICE,GENERAL.METERED", "device", "show"]);
@@ -170,13 +170,10 @@ async fn metered_interfaces(nmcli: &str) -> BTreeSet<String> {
             let read = &output.stdout[..output.stdout.len().min(MAX_OUTPUT)];
             parse_metered(&String::from_utf8_lossy(read))
         }
-        Ok(Ok(output)) => {
-            tracing::debug!("{nmcli}: {}; metered interfaces are not known", output.status);
-            BTreeSet::new()
-        }
-        // Usually not installed.
-        Ok(Err(error)) => {
-            tracing::debug!("{nmcli}: {error}; metered interfaces are not known");
+        // Usually it is not installed.
+        Ok(ended) => {
+            let why = ended.map_or_else(|error| error.to_string(), |of| of.status.to_string());
+            tracing::debug!("{nmcli}: {why}; metered interfaces are not known");
             BTreeSet::new()
         }
         Err(_) => {

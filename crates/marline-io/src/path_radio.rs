@@ -63,7 +63,7 @@ impl FromStr for RadioKind {
     }
 }
 
-/// Whether an interface looks like mobile data, by the kernel's device type, or else by its name.
+/// Returns true if an interface looks like mobile data, by the kernel's device type, or else by its name.
 #[must_use]
 pub fn is_mobile_interface(interface: &str) -> bool {
     is_mobile_by_files(interface, Path::new(INTERFACES), Path::new(PPP_OVER_ETHERNET))

@@ -374,7 +374,7 @@ impl Client {
         lock(&self.inner.paths).change(&self.inner.shard, path, change)
     }
 
-    /// Reports whether the system's network manager takes a path for metered, which
+    /// Reports whether the system's network manager considers a path metered, which
     /// [limits](crate::paths::PathSpec::limited) it unless the user has said otherwise. For `path`, see
     /// [`set_path`](Self::set_path).
     ///

@@ -405,7 +405,7 @@ impl PathTable {
         Ok(())
     }
 
-    /// Records whether the system's network manager takes the path for metered. For `name`, see
+    /// Records whether the system's network manager considers the path metered. For `name`, see
     /// [`change`](Self::change).
     pub(crate) fn report_limited(
         &mut self,

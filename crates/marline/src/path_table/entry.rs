@@ -17,7 +17,7 @@ pub(super) struct Entry {
     pub(super) taken_down: bool,
     pub(super) backup: bool,
     pub(super) metered: bool,
-    /// Whether traffic counts against an allowance, if the user has said so.
+    /// True if traffic counts against an allowance, false if not; `None` if the user has not specified it.
     pub(super) limited: Option<bool>,
     /// True if it appears so: by the kind of interface, or as the system's network manager reports.
     pub(super) looks_limited: bool,

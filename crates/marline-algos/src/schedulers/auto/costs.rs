@@ -104,8 +104,8 @@ impl Costs<'_> {
         (path_budget < MAX_SPENDING).then_some(Price { least, ..price })
     }
 
-    /// The same for a copy of late data. On a limited path only the common budget counts: what is late by chance is a
-    /// small share of the data, and would be sent there, too, if it were known to be lost.
+    /// The same for a copy of late data. On a limited path only the common budget counts: late data is a small share of
+    /// all data, and would be sent there anyway if it were known to be lost.
     pub(super) fn price_of_late_data(self, view: &SubflowView, class: Class) -> Option<Price> {
         let only_limited = view.limited && !view.metered && class != Class::Backup;
         if only_limited { Some(self.common_price_on(view)) } else { self.price_on(view, class) }

@@ -19,7 +19,7 @@ use crate::budget::{Budget, BudgetConfig};
 #[derive(Clone, Debug)]
 struct PathBudget {
     of: SubflowId,
-    /// Whether the path is limited, but neither metered nor a backup.
+    /// True if the path is limited, but neither metered nor a backup.
     only_limited: bool,
     budget: Budget,
     /// Value of `bytes_copied` when last counted.

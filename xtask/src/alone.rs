@@ -68,7 +68,7 @@ fn documented_commands(root: &Path) -> Result<Vec<String>, String> {
     commands.sort();
     commands.dedup();
     if commands.is_empty() {
-        return Err("no page has a `cargo doc` command: this check has lost its subject".to_owned());
+        return Err("no page has a `cargo doc` command: this check has nothing to do".to_owned());
     }
     Ok(commands)
 }

@@ -102,7 +102,7 @@ fn read(arguments: &[String]) -> Result<(Task, Vec<String>), String> {
     };
     let all = matches!(task, Task::Check | Task::Bless { .. });
     if all && !names.is_empty() {
-        return Err(format!("this is done for all paths\n{USAGE}"));
+        return Err(format!("this option applies to all paths\n{USAGE}"));
     }
     if names.is_empty() && matches!(task, Task::Flame) {
         return Err(format!("--flame needs a name\n{USAGE}"));
@@ -135,13 +135,13 @@ fn count(root: &Path, names: &[String], flame: bool) -> Result<Counts, String> {
             counts.insert(name, counted);
         }
     }
-    if counts.is_empty() { Err(format!("no path {}", names.join(", "))) } else { Ok(counts) }
+    if counts.is_empty() { Err(format!("unknown path {}", names.join(", "))) } else { Ok(counts) }
 }
 
 /// Parses the harness's line: the case and its instructions. A case's id consists of its variant, the divisor of
 /// its count, and the unit: `by_turns_88_segments`.
 fn parse(line: &str) -> Result<(String, Counted), String> {
-    let wrong = || format!("what the harness printed is not understood: {line}");
+    let wrong = || format!("cannot parse the output of the harness: {line}");
     let value: serde_json::Value = serde_json::from_str(line).map_err(|_| wrong())?;
     let text = |key: &str| value.get(key)?.as_str();
     let total = value.pointer("/profiles/0/data/total/metrics/Ir/values/new");
@@ -195,7 +195,7 @@ fn judge(counts: &Counts, known: &Baseline) -> TaskResult {
             let (before, now) = (entry.instructions, counted.instructions);
             wrong.push(format!("{name}: {before:.1} -> {now:.1} per {}", counted.unit));
         } else if change < -TOLERANCE_PERCENT {
-            println!("{name}: better by {:.1} %: bless it, so that it stays", -change);
+            println!("{name}: better by {:.1} %: bless it to keep the gain", -change);
         }
     }
     let gone = known.paths.keys().filter(|name| !counts.contains_key(*name));
@@ -205,7 +205,7 @@ fn judge(counts: &Counts, known: &Baseline) -> TaskResult {
         return Ok(());
     }
     Err(format!(
-        "{}\nwhere this is worth it: cargo xtask bench --bless --why 'what costs it, and what for'",
+        "{}\nif the cost is justified: cargo xtask bench --bless --why 'REASON'",
         wrong.join("\n")
     ))
 }

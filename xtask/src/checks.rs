@@ -54,10 +54,10 @@ pub(crate) fn text(path: &str, text: &str) -> Vec<Finding> {
     for (index, line) in text.lines().enumerate() {
         let number = index + 1;
         if line.ends_with([' ', '\t', '\r']) {
-            found.push(finding(number, "blanks at the end of the line"));
+            found.push(finding(number, "trailing spaces"));
         }
         for fragment in MACHINE_PATHS.iter().filter(|fragment| mentions_path(line, fragment)) {
-            found.push(finding(number, format!("a path of one machine: {fragment}")));
+            found.push(finding(number, format!("a path specific to one machine: {fragment}")));
         }
     }
     if !text.is_empty() && !text.ends_with('\n') {
@@ -113,10 +113,10 @@ pub(crate) fn rust(path: &str, text: &str) -> Vec<Finding> {
             found.push(finding(number, format!("more than {LINE_CHARS_MAX} characters")));
         }
         if line.contains('\t') {
-            found.push(finding(number, "a tab: write four blanks, or \\t in a string"));
+            found.push(finding(number, "a tab: write four spaces, or \\t in a string"));
         }
         for name in FORBIDDEN_MACROS.iter().filter(|name| has_macro(code, name)) {
-            found.push(finding(number, format!("{name} has no place in the tree")));
+            found.push(finding(number, format!("{name} does not belong in the tree")));
         }
     }
     found

@@ -175,7 +175,7 @@ fn interop(root: &Path) -> TaskResult {
     // Two cells at a time share this machine with their peers, and some of them wait for a kernel's timers. Failed
     // cells therefore run again alone and fail only if they fail twice. Both attempts print their reasons.
     with(&["--fresh"]).or_else(|error| {
-        println!("interop: {error}; what was red is run again, alone");
+        println!("interop: {error}; failed cells are run again, alone");
         with(&["--jobs", "1"])
     })
 }

@@ -25,7 +25,7 @@ pub(crate) fn check(root: &Path) -> TaskResult {
     let lock = read(&page.join("package-lock.json"))?;
     if lock.windows(10).any(|word| word == b"\"resolved\"") {
         return Err(format!(
-            "{PAGE}/package-lock.json names where packages are: npm's setting omits it"
+            "{PAGE}/package-lock.json contains registry URLs: run npm with this directory's .npmrc"
         ));
     }
     let fresh = root.join("target/dashboard");
@@ -33,11 +33,12 @@ pub(crate) fn check(root: &Path) -> TaskResult {
     for name in FILES {
         if read(&fresh.join(name))? != read(&page.join("dist").join(name))? {
             return Err(format!(
-                "{PAGE}/dist/{name} is not what its sources make: `cargo xtask dashboard`, and commit it"
+                "{PAGE}/dist/{name} differs from a build of its sources: run `cargo xtask dashboard` and commit the \
+                 result"
             ));
         }
     }
-    println!("dashboard: the bundle is what its sources make");
+    println!("dashboard: the bundle matches its sources");
     Ok(())
 }
 

@@ -19,7 +19,7 @@ use crate::manifest::{self, Crate};
 use crate::run::{command, output};
 
 /// Crates, each with the crates directly below it.
-const HOUSE: &[(&str, &[&str])] = &[
+const LAYERS: &[(&str, &[&str])] = &[
     ("marline-time", &[]),
     ("marline-wire", &[]),
     ("marline-policy", &["marline-time", "marline-wire"]),
@@ -111,14 +111,11 @@ pub(crate) fn check(root: &Path) -> TaskResult {
 
 fn violations(of: &Crate) -> Vec<String> {
     let Some(allowed) = below(&of.name) else {
-        return vec![format!(
-            "{}: not in the house: add it to HOUSE in xtask/src/deps.rs",
-            of.name
-        )];
+        return vec![format!("{}: not listed: add it to LAYERS in xtask/src/deps.rs", of.name)];
     };
     let pure = PURE.contains(&of.name.as_str());
     let judge = |dependency: &String| {
-        let ours = HOUSE.iter().any(|(name, _)| name == dependency);
+        let ours = LAYERS.iter().any(|(name, _)| name == dependency);
         if TEST_CRATES.contains(&dependency.as_str()) && !TEST_CRATES.contains(&of.name.as_str()) {
             Some(format!("{} -> {dependency}: only as a dev-dependency", of.name))
         } else if ours && !allowed.contains(&dependency.as_str()) {
@@ -161,7 +158,7 @@ fn excess(library: &BTreeSet<&str>) -> Vec<String> {
 
 /// All crates below `name`, or `None` if it is unknown.
 fn below(name: &str) -> Option<Vec<&'static str>> {
-    let (_, direct) = HOUSE.iter().find(|(known, _)| *known == name)?;
+    let (_, direct) = LAYERS.iter().find(|(known, _)| *known == name)?;
     let mut all: Vec<&'static str> = direct.to_vec();
     for next in direct.iter().filter_map(|next| below(next)) {
         all.extend(next);
@@ -223,11 +220,11 @@ mod tests {
 
     #[test]
     fn the_crate_graph_has_no_cycle_and_no_unknown_name() {
-        for (name, direct) in HOUSE {
+        for (name, direct) in LAYERS {
             let below = below(name).expect("known");
-            assert!(!below.contains(name), "{name} stands below itself");
+            assert!(!below.contains(name), "{name} depends on itself");
             for next in *direct {
-                assert!(HOUSE.iter().any(|(known, _)| known == next), "{name} -> {next}");
+                assert!(LAYERS.iter().any(|(known, _)| known == next), "{name} -> {next}");
             }
         }
     }

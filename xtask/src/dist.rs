@@ -130,8 +130,6 @@ fn epoch_s(root: &Path) -> Result<String, String> {
     }
     let of_head = output(&mut command(root, "git", &["log", "-1", "--format=%ct"]));
     of_head.map(|text| text.trim().to_owned()).map_err(|error| {
-        format!(
-            "{error}\nhint: without git, SOURCE_DATE_EPOCH must say what time the files are from"
-        )
+        format!("{error}\nhint: without git, SOURCE_DATE_EPOCH must give the time of the files")
     })
 }

@@ -30,18 +30,18 @@ const STEPS: [Step; 18] = [
     ("dist", "two builds of a release in two directories are equal", twice::check),
     (
         "releases",
-        "the last release's client with this server and the reverse: streams, UDP, a dead path, the server replaced",
+        "the last release's client with this server and vice versa: streams, UDP, a dead path, the server replaced",
         releases::check,
     ),
     ("endurance", "churn, ten thousand streams, `kill -9`", endurance),
     (
         "upgrades",
-        "300 streams over 60 upgrades, none of them lost or refused; memory of the old process given back",
+        "300 streams over 60 upgrades, none lost or refused; the old process frees its memory",
         upgrades,
     ),
     (
         "dashboard",
-        "1,000 connections: a viewer, or sixteen, cost server and client less than a hundredth of a processor",
+        "1,000 connections: one or sixteen viewers cost server and client less than 1 % of a processor",
         dashboard,
     ),
     (
@@ -53,7 +53,7 @@ const STEPS: [Step; 18] = [
     ("packets", "10^8 random and damaged packets from a TUN, memory flat", packets),
     (
         "fleet",
-        "2,000 connections to four members behind a balancer, rebinding, rolling upgrade: 0 lost, 0 astray",
+        "2,000 connections to four members behind a balancer, rebinding, rolling upgrade: 0 lost, 0 misrouted",
         fleet,
     ),
     (
@@ -64,17 +64,17 @@ const STEPS: [Step; 18] = [
     ),
     (
         "worlds",
-        "20,000 random worlds of each family, from seeds that no run had before: every stream ends, bytes equal",
+        "20,000 random worlds of each family, from new seeds: every stream ends, bytes equal",
         worlds,
     ),
     (
         "small-worlds",
-        "two endpoints and a few packets, every order with any two faults, and with three as far as half an hour goes",
+        "two endpoints and a few packets, every order with any two faults, and with three for half an hour",
         small_worlds,
     ),
     (
         "returns",
-        "WiFi was silent, slow or flapping for 4 to 120 s: TCP and UDP use it again soon after its return",
+        "WiFi is silent, slow or flapping for 4 to 120 s: TCP and UDP use it again soon after it recovers",
         returns,
     ),
     (
@@ -86,7 +86,7 @@ const STEPS: [Step; 18] = [
     ("papers", "every paper in virtual time, twice: the number of threads changes nothing", papers),
     (
         "newcomer",
-        "what the pages say to type for the Python package and your own policy, typed in an archive of the tree",
+        "the documented commands for the Python package and a custom policy, run in an archive of the tree",
         newcomer::check,
     ),
     ("fuzz", "each fuzz target for five minutes", |root| ci::fuzz(root, Some("300"))),
@@ -127,7 +127,7 @@ pub(crate) fn all(root: &Path, wanted: &[String]) -> TaskResult {
         }
     }
     fs::write(&page, written(&rows)).map_err(|error| format!("{PAGE}: {error}"))?;
-    println!("=== {PAGE} says so, too");
+    println!("=== recorded in {PAGE}");
     if failed.is_empty() { Ok(()) } else { Err(format!("failed: {}", failed.join(", "))) }
 }
 

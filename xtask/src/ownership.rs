@@ -243,7 +243,7 @@ impl Owners {
         }
         for Borrower { name, .. } in self.area.borrowers {
             if !self.structs.contains_key(*name) {
-                wrong.push(format!("{}: there is no borrower `{name}`", self.area.folder));
+                wrong.push(format!("{}: unknown borrower `{name}`", self.area.folder));
             }
         }
         for name in &owned {
@@ -365,7 +365,7 @@ impl<'a> Visit<'a> for FileVisitor<'_> {
         let name = named(&of.self_ty).into_iter().next();
         let Area { state, hub, .. } = self.owners.area;
         if name.as_deref() == Some(state) && self.file != *hub {
-            self.wrong.push(format!("{}: impl {state}: that is {hub}'s", self.file));
+            self.wrong.push(format!("{}: impl {state}: only {hub} may have it", self.file));
         }
         for item in &of.items {
             if let ImplItem::Fn(function) = item {
@@ -595,6 +595,6 @@ mod tests {
         let more = "struct Pair<'a> { a: &'a mut A, b: &'a mut B, c: &'a mut C }";
         let more = findings("", &[("pair", more)]);
         assert!(more[0].contains("A, B, C mutably, but the list states A, B"), "{more:?}");
-        assert!(findings("", &[("pair", "struct Pairs;")])[0].contains("no borrower `Pair`"));
+        assert!(findings("", &[("pair", "struct Pairs;")])[0].contains("unknown borrower `Pair`"));
     }
 }

@@ -67,7 +67,7 @@ fn compare(root: &Path, figures: &Figures) -> TaskResult {
         return Ok(());
     }
     Err(format!(
-        "larger than {FILE} allows: what can go? (`cargo xtask size --bless` if nothing)\n{}",
+        "larger than {FILE} allows: remove code, or run `cargo xtask size --bless`\n{}",
         grown.join("\n")
     ))
 }

@@ -90,7 +90,7 @@ pub(crate) fn check(root: &Path) -> TaskResult {
     let page = std::fs::read_to_string(root.join(PAGE)).map_err(|e| format!("{PAGE}: {e}"))?;
     if !page.contains(&section(&tables)) {
         return Err(format!(
-            "{PAGE}: the totals are not those of the tables: cargo xtask spec --write"
+            "{PAGE}: the totals differ from the tables: run cargo xtask spec --write"
         ));
     }
     Ok(())
@@ -188,16 +188,16 @@ fn complaints(root: &Path, tables: &BTreeMap<String, Table>) -> Result<Vec<Strin
             let mut complain =
                 |words: String| complaints.push(format!("{name} {}: {words}", line.id));
             if !ids.insert(&line.id) {
-                complain("the id is there twice".to_owned());
+                complain("duplicate id".to_owned());
             }
             if !LEVELS.contains(&line.level.as_str()) {
-                complain(format!("`{}` is no level", line.level));
+                complain(format!("unknown level `{}`", line.level));
             }
             if line.source.is_empty() {
-                complain("no source (`memory`, if there is none)".to_owned());
+                complain("the source is missing (use `memory` if there is none)".to_owned());
             }
             for source in line.source.iter().filter(|source| !SOURCES.contains(&source.as_str())) {
-                complain(format!("`{source}` is no source"));
+                complain(format!("unknown source `{source}`"));
             }
             let by_kernel_source = line.source.iter().any(|source| source == "kernel-source");
             if by_kernel_source == line.seen.is_empty() {
@@ -208,7 +208,7 @@ fn complaints(root: &Path, tables: &BTreeMap<String, Table>) -> Result<Vec<Strin
                 .iter()
                 .filter(|place| ![".c:", ".h:"].iter().any(|end| place.contains(end)))
             {
-                complain(format!("`{place}` is no place of the kernel's source"));
+                complain(format!("`{place}` is not a location in the kernel's source"));
             }
             if line.reason.is_none() && (line.code.is_empty() || line.test.is_empty()) {
                 complain("neither code and test nor a reason".to_owned());
@@ -354,7 +354,7 @@ mod tests {
         let good = "code=['core/crypto.rs:join_hmac']\ntest=['memory_and_exceptions_do_not_count']";
         let cases = [
             (format!("{head}{good}"), ""),
-            (format!("{head}{good};{head}{good}"), "twice"),
+            (format!("{head}{good};{head}{good}"), "duplicate id"),
             (head.to_owned(), "neither code and test"),
             (format!("{head}code=['core/nowhere.rs:join']\ntest=['x']"), "no file"),
             (format!("{head}code=['core/connection']\ntest=['x']"), "names no item"),
@@ -363,8 +363,11 @@ mod tests {
             (format!("{head}code=['core/crypto.rs:derive']\ntest=['no_such_test']"), "no test"),
             (head.replace("kernel", "kernel-source") + good, "`seen` goes with"),
             (format!("{head}seen=['net/a.c:b']\n{good}"), "`seen` goes with"),
-            (head.replace("kernel", "kernel-source") + "seen=['net']\n" + good, "no place"),
-            (head.replace("kernel", "hearsay") + good, "is no source"),
+            (
+                head.replace("kernel", "kernel-source") + "seen=['net']\n" + good,
+                "is not a location",
+            ),
+            (head.replace("kernel", "hearsay") + good, "unknown source"),
         ];
         for (text, expected) in cases {
             let tables = BTreeMap::from([("t.toml".to_owned(), table(&text))]);

@@ -126,7 +126,7 @@ fn one(
         return;
     }
     let Some(received) = &outcome.received else {
-        return say("says nothing of what it received".to_owned());
+        return say("does not report what it received".to_owned());
     };
     if !received.matches {
         say(format!("received other bytes than were sent ({received:?})"));
@@ -136,7 +136,7 @@ fn one(
             say(format!("received {} bytes; {} were sent", received.bytes, expected / 2));
         }
         if received.end == End::Eof {
-            say(format!("took an abort for the end after {} bytes", received.bytes));
+            say(format!("treated an abort as the end after {} bytes", received.bytes));
         }
         return;
     }

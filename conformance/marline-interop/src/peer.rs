@@ -211,7 +211,7 @@ fn path_change(word: &str) -> anyhow::Result<PathChange> {
         "unmetered" => PathChange::Unmetered,
         "fading" => PathChange::Fading,
         "steady" => PathChange::Steady,
-        other => anyhow::bail!("no change of a path is called {other}"),
+        other => anyhow::bail!("unknown path change {other}"),
     })
 }
 

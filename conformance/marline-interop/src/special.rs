@@ -319,7 +319,7 @@ impl Special {
             Ok(())
         };
         let evidence = play.perform(log, &mut act)?;
-        ensure!(left.peek().is_none(), "it was over before everything had happened");
+        ensure!(left.peek().is_none(), "the run ended before all events");
         notes.push(CountSnapshot::take(&net)?);
         self.judge(&evidence, notes)
     }

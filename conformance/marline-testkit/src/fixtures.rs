@@ -53,7 +53,7 @@ pub fn served(endpoint: EndpointConfig, seed: u64) -> (Script, Peer, ConnectionI
 pub fn serve(script: &mut Script, peer: &mut Peer) -> ConnectionId {
     peer.connect(script);
     peer.send_data(script, b"hello");
-    let Some(id) = script.take_incoming() else { panic!("no connection came in") };
+    let Some(id) = script.take_incoming() else { panic!("no connection was accepted") };
     script.advance(Duration::from_millis(100));
     peer.hear_all(script);
     assert_eq!(script.read_all(id), b"hello");

@@ -214,7 +214,11 @@ impl Run {
         let end = self.pair.now() + time;
         while self.pair.step(end) {
             self.steps += 1;
-            assert!(self.steps < MAX_STEPS, "the endpoints never rest, at {:?}", self.pair.now());
+            assert!(
+                self.steps < MAX_STEPS,
+                "the endpoints never become idle, at {:?}",
+                self.pair.now()
+            );
             self.gather();
         }
     }

@@ -74,7 +74,7 @@ impl Timeline {
         line.wait(rtt_ms);
         line.ack(1);
         line.id = line.script.take_incoming();
-        assert!(line.id.is_some(), "nobody came in");
+        assert!(line.id.is_some(), "no connection was accepted");
         line
     }
 

@@ -189,7 +189,11 @@ impl Stream {
     pub fn deliver(&mut self, range: DataRange) {
         for mapping in &mut self.mappings {
             if !mapping.range.intersection(&range).is_empty() {
-                assert_eq!(mapping.range.intersection(&range), mapping.range, "a part of it");
+                assert_eq!(
+                    mapping.range.intersection(&range),
+                    mapping.range,
+                    "the mapping contains the range"
+                );
                 mapping.delivered = true;
             }
         }

@@ -105,7 +105,7 @@ impl Machine {
                     }
                     Err(error) => eprintln!("packetdrill-adapter: {bytes}: {error}"),
                 },
-                _ => eprintln!("packetdrill-adapter: `{flag}` is no flag"),
+                _ => eprintln!("packetdrill-adapter: unknown flag `{flag}`"),
             }
         }
         let config = EndpointConfig {

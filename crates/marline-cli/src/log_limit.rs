@@ -69,7 +69,7 @@ mod tests {
         }
         assert!((100..=106).contains(&written.len()), "{}", written.len());
         let counted: u64 = written.iter().sum::<u64>() + place.left_out;
-        assert_eq!(counted + written.len() as u64, 20_000, "each is written or counted");
+        assert_eq!(counted + written.len() as u64, 20_000, "each line is written or counted");
         let later = place.try_acquire(start + Duration::from_secs(10));
         assert!(later.is_some_and(|left_out| left_out > 0));
     }

@@ -456,7 +456,7 @@ mod tests {
         let mut traces = in_dir(&within, Bounds::default());
         traces.event(&event(1, 1, MonitorKind::Created(ends())));
         traces.event(&event(1, 2, MonitorKind::Established(ends())));
-        fs::rename(&within, &away).expect("it is there");
+        fs::rename(&within, &away).expect("the file exists");
         // The first event is not written, the others are not even buffered.
         let agreed = || MonitorKind::Fallback(marline::monitor::FallbackReason::SynWithoutOption);
         traces.event(&event(1, 3, agreed()));
@@ -464,7 +464,7 @@ mod tests {
         // A connection that starts in the meantime gets its header when it can be written.
         traces.event(&event(2, 1, MonitorKind::Created(ends())));
         traces.event(&event(2, 2, MonitorKind::Established(ends())));
-        fs::rename(&away, &within).expect("it is there");
+        fs::rename(&away, &within).expect("the file exists");
         std::thread::sleep(RETRY);
         traces.event(&event(1, 2_000, agreed()));
         traces.event(&data(1, 2_001));

@@ -97,7 +97,7 @@ impl Shard {
 
     /// Shard that owns a token: its top bits.
     #[must_use]
-    pub const fn of_token(token: u32, count: u8) -> u8 {
+    pub const fn index_for_token(token: u32, count: u8) -> u8 {
         (token >> 24) as u8 & (count - 1)
     }
 }

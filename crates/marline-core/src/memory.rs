@@ -56,7 +56,7 @@ pub(crate) type PieceBytes = [u8; PIECE as usize];
 
 fn new_chunk() -> Chunk {
     let bytes = vec![0; CHUNK as usize].into_boxed_slice();
-    bytes.try_into().unwrap_or_else(|_| unreachable!("as long as a chunk is"))
+    bytes.try_into().unwrap_or_else(|_| unreachable!("the slice has the length of a chunk"))
 }
 
 /// Purpose of charged memory.
@@ -458,7 +458,7 @@ mod tests {
         assert_eq!(free(), KEPT - 1);
         budget.set_limit(Some(0));
         give(1);
-        assert_eq!(free(), KEPT - 1, "where memory is short, none is kept");
+        assert_eq!(free(), KEPT - 1, "no chunks are kept while memory is short");
     }
 
     #[test]
@@ -472,7 +472,7 @@ mod tests {
             floors.push(account.charge(MemoryKind::Connection, 10_000));
         }
         assert!((2_560_000..=2_585_000).contains(&account.used()), "{}", account.used());
-        assert!(budget.account(u64::MAX).has_room(), "another user has room");
+        assert!(budget.account(u64::MAX).has_room(), "another account still has room");
         drop(held);
     }
 

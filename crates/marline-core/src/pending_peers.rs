@@ -202,7 +202,7 @@ mod tests {
         assert_eq!(
             peers.admit(source("192.0.2.3"), "newcomer").1,
             Some("a"),
-            "not the oldest of all"
+            "not the oldest in the whole table"
         );
         assert_eq!(peers.admit(source("192.0.2.4"), "another").1, Some("b"));
         // All have one entry now: age decides, and a newcomer is still admitted.
@@ -255,7 +255,7 @@ mod tests {
                 let most = before.values().copied().max().unwrap_or(0);
                 let own = before.get(&newcomer).copied().unwrap_or(0);
                 let fair = before[&victim] == most || victim == newcomer && own + 1 > most;
-                assert!(fair || own == limits.per_source, "step {step}");
+                assert!(fair || own == limits.per_source, "after step {step}");
             }
         }
     }

@@ -227,7 +227,7 @@ mod tests {
         }
         assert_eq!(dashboard.viewers(), 1);
         assert!(slow.len() <= MAX_LAG);
-        assert!(was_told(&end), "its connection is to end");
+        assert!(was_told(&end), "the slow viewer's connection is ended");
     }
 
     /// Returns true if a notification is stored.
@@ -268,7 +268,7 @@ mod tests {
         (0..10_000).for_each(|number| dashboard.report(&happening(number)));
         dashboard.sample_connection(&Still, 0, &mut Pace::default());
         let mut viewer = dashboard.add_viewer(Arc::default(), &Still).expect("a place");
-        let text = viewer.try_recv().expect("what was so far");
+        let text = viewer.try_recv().expect("the state so far");
         let text = String::from_utf8(text.to_vec()).expect("text");
         assert!(text.starts_with("event: about\ndata: {\"role\":\"client\""), "{text}");
         // Twice as many if the machine was suspended for a second.

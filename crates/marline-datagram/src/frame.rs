@@ -189,7 +189,7 @@ pub(crate) fn datagram_part(body: &[u8]) -> &[u8] {
 }
 
 /// Item of a body.
-#[expect(clippy::large_enum_variant, reason = "read and handled at once, never kept")]
+#[expect(clippy::large_enum_variant, reason = "short-lived: handled as soon as it is read")]
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Item<'a> {
     /// Datagram for the application.
@@ -413,7 +413,7 @@ mod tests {
         )
     }
 
-    #[expect(clippy::large_enum_variant, reason = "made one by one")]
+    #[expect(clippy::large_enum_variant, reason = "only a few are created")]
     #[derive(Clone, Debug)]
     enum Made {
         Datagram(u64, Vec<u8>),

@@ -258,7 +258,7 @@ mod tests {
         let before = packets_not_captured();
         file.flush();
         assert!(packets_not_captured() >= before + 3);
-        assert_eq!(file.gathered, head, "a file that never began begins as any other");
+        assert_eq!(file.gathered, head, "an unwritten file starts with the usual header");
         file.file = real;
         file.gathered.extend_from_slice(b"kept");
         file.flush();

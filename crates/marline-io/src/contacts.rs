@@ -283,7 +283,7 @@ mod tests {
     fn tries_are_counted_until_something_comes_in() {
         let mut contacts = Contacts::default();
         send(&mut contacts, 0, &segment(ACK, 1, 0));
-        assert!(contacts.all().is_empty(), "an acknowledgment wants no answer");
+        assert!(contacts.all().is_empty(), "an acknowledgment does not expect an answer");
         for ms in [10, 1_010, 3_010] {
             send(&mut contacts, ms, &segment(SYN, 1, 0));
         }
@@ -313,7 +313,7 @@ mod tests {
         assert_eq!(contacts.all()[0].heard_at, Some(at(40)));
         send(&mut contacts, 50, &segment(ACK, 2, 5));
         contacts.came(at(900), ENDS, &acking(2));
-        assert!(contacts.all()[0].question.is_some(), "it does not hear us");
+        assert!(contacts.all()[0].question.is_some(), "the peer does not receive our packets");
         contacts.came(at(950), ENDS, &acking(7));
         assert_eq!(contacts.all()[0].question, None);
     }
@@ -324,7 +324,7 @@ mod tests {
         let router: IpAddr = "192.168.1.1".parse().unwrap();
         let (by, kind) = (Some(router), DeliveryErrorKind::Prohibited);
         contacts.record_delivery_error(at(0), ENDS, by, kind);
-        assert!(contacts.all().is_empty(), "of a stranger");
+        assert!(contacts.all().is_empty(), "from an unknown remote address");
         send(&mut contacts, 0, &segment(SYN, 1, 0));
         contacts.record_delivery_error(at(5), ENDS, by, kind);
         contacts.record_delivery_error(at(900), ENDS, by, kind);
@@ -352,18 +352,18 @@ mod tests {
     fn a_waiting_watcher_is_notified_once() {
         let mut contacts = Contacts::default();
         let syn = segment(SYN, 1, 0);
-        assert!(!send(&mut contacts, 0, &syn), "nobody waits");
+        assert!(!send(&mut contacts, 0, &syn), "no waiting task");
         contacts.await_news();
         assert!(send(&mut contacts, 1, &syn));
         assert!(!send(&mut contacts, 2, &syn));
         contacts.await_news();
-        assert!(
-            !contacts.record_answer(at(20), ENDS.local, ENDS.remote),
-            "an answer like any other"
-        );
+        assert!(!contacts.record_answer(at(20), ENDS.local, ENDS.remote), "an ordinary answer");
         send(&mut contacts, 30, &syn);
         contacts.await_news();
-        assert!(contacts.record_answer(at(4_000), ENDS.local, ENDS.remote), "a late one");
+        assert!(
+            contacts.record_answer(at(4_000), ENDS.local, ENDS.remote),
+            "an answer to a late request"
+        );
     }
 
     #[test]

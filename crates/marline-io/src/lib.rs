@@ -7,10 +7,7 @@ mod clock;
 mod contacts;
 mod driver;
 mod echo_socket;
-#[cfg_attr(
-    not(target_os = "linux"),
-    expect(dead_code, reason = "some values come only from Linux")
-)]
+#[cfg_attr(not(target_os = "linux"), expect(dead_code, reason = "some values exist only on Linux"))]
 mod edge;
 mod links;
 #[cfg(target_os = "linux")]

@@ -174,7 +174,7 @@ mod tests {
             rtt.srtt()
         };
         assert_eq!(after(100), Some(MS(100)));
-        assert!(after(600) > Some(MS(800)), "a path may be that slow");
+        assert!(after(600) > Some(MS(800)), "a slow path may have such an RTT");
     }
 
     #[test]

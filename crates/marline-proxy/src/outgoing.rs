@@ -133,7 +133,7 @@ mod tests {
             let Ok(listener) = TcpListener::bind(at).await else { continue };
             let address = listener.local_addr().unwrap();
             let Poll::Ready(stream) = once(to_address(address, &memory())) else {
-                panic!("{at}: it waits")
+                panic!("{at}: the connection is not immediate")
             };
             let (mut stream, (mut accepted, _)) =
                 (stream.unwrap(), listener.accept().await.unwrap());

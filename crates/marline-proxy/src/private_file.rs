@@ -147,7 +147,7 @@ mod tests {
             check(&path, credentials).is_ok()
         };
         assert!(with(0o440, Some(dir.path())));
-        assert!(!with(0o460, Some(dir.path())), "the mask lets somebody write");
+        assert!(!with(0o460, Some(dir.path())), "the umask lets other users write");
         assert!(!with(0o444, Some(dir.path())));
         assert!(!with(0o440, Some(Path::new("/run/credentials/other.service"))));
         assert!(!with(0o440, None));

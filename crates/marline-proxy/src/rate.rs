@@ -87,7 +87,11 @@ mod tests {
         assert_eq!(passed(&mut limit, 0), 3);
         assert_eq!(passed(&mut limit, 9), 0);
         assert_eq!(passed(&mut limit, 10), 1);
-        assert_eq!(passed(&mut limit, 1_000), 3, "calm does not save up more");
+        assert_eq!(
+            passed(&mut limit, 1_000),
+            3,
+            "idle time does not accumulate more than the burst"
+        );
     }
 
     #[test]
@@ -96,7 +100,7 @@ mod tests {
         for key in ["a", "b"] {
             assert_eq!((0..100).filter(|_| limits.try_take(key, start)).count(), 3);
         }
-        assert!(!limits.try_take("c", start), "there is no room");
+        assert!(!limits.try_take("c", start), "the table is full");
         let later = start + Duration::from_secs(30);
         assert!(limits.try_take("c", later) && limits.try_take("a", later));
         assert_eq!(limits.by_key.len(), 2);

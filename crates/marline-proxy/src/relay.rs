@@ -56,7 +56,7 @@ const FILLS_PER_TURN: usize = 2;
 /// Smallest number of bytes read at a time when memory is short.
 const MIN_READ_BYTES: usize = 4 * 1_024;
 
-const _: () = assert!(BUFFER_LEN <= u16::MAX as usize, "places in it are small numbers");
+const _: () = assert!(BUFFER_LEN <= u16::MAX as usize, "positions in the buffer fit u16");
 
 thread_local! {
     /// The buffer of this thread, while no direction has borrowed it.

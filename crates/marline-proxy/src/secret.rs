@@ -23,7 +23,7 @@ impl Secret {
         let mut bytes = [0; Self::LEN];
         ring::rand::SystemRandom::new()
             .fill(&mut bytes)
-            .map_err(|_| anyhow::anyhow!("the operating system gives no random bytes"))?;
+            .map_err(|_| anyhow::anyhow!("the operating system provides no random bytes"))?;
         Ok(Secret(bytes))
     }
 

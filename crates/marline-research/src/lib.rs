@@ -51,6 +51,9 @@ pub fn register(registry: &mut Registry) -> Result<(), RegisterError> {
 pub fn registry() -> Registry {
     let mut registry = Registry::default();
     let added = register(&mut registry);
-    debug_assert!(added.is_ok(), "a built-in policy has the name of one of these: {added:?}");
+    debug_assert!(
+        added.is_ok(),
+        "a built-in policy already has the name of one of these: {added:?}"
+    );
     registry
 }

@@ -90,9 +90,14 @@ fn schedulers() -> Vec<Box<dyn Scheduler>> {
 
 fn check(subflows: &[SubflowView], decision: Decision) {
     let Some((subflow, _)) = decision.data() else { return };
-    let chosen = subflows.iter().find(|v| v.id == subflow).expect("a subflow that exists");
+    let chosen =
+        subflows.iter().find(|v| v.id == subflow).expect("the decision names an existing subflow");
     assert!(chosen.is_ready(), "{chosen:?} has no room");
-    assert_eq!(Class::from_view(chosen), best_class(subflows), "a worse class than need be");
+    assert_eq!(
+        Class::from_view(chosen),
+        best_class(subflows),
+        "a subflow of a better class was available"
+    );
 }
 
 fn play(scheduler: &mut dyn Scheduler, steps: &[Step]) {
@@ -147,7 +152,8 @@ proptest! {
             prop_assert!(chosen.is_ready());
             prop_assert!(again || !item.carried_by.contains(subflow));
             let healthy_regular = subflows.iter().any(|v| Class::from_view(v) == Some(Class::Regular));
-            prop_assert!(!healthy_regular || !chosen.backup, "a backup although a regular lives");
+            prop_assert!(!healthy_regular || !chosen.backup, "a backup was chosen although a regular subflow is \
+            usable");
         }
     }
 

@@ -112,7 +112,7 @@ mod tests {
         assert_eq!(clock.read(ms(3_600_000), || Some(ms(3_600_000))), ms(3_600_000));
         assert_eq!(clock.read(ms(7_200_150), || Some(ms(7_200_000))), ms(7_200_150));
         assert_eq!(clock.read(ms(9_000_000), || Some(ms(9_999_000))), ms(9_000_000), "early");
-        assert_eq!(clock.read(ms(9_900_000), || None), ms(9_900_000), "nothing was to be done");
+        assert_eq!(clock.read(ms(9_900_000), || None), ms(9_900_000), "no deadline was due");
         assert_eq!(clock.pauses(), 0);
     }
 
@@ -122,6 +122,10 @@ mod tests {
         for at in (100..10_000).step_by(100) {
             assert_eq!(clock.read(ms(at), || Some(ms(50))), ms(at));
         }
-        assert_eq!(clock.read(ms(20_000), || Some(ms(50))), ms(9_900), "since it last looked");
+        assert_eq!(
+            clock.read(ms(20_000), || Some(ms(50))),
+            ms(9_900),
+            "time since the last reading"
+        );
     }
 }

@@ -162,6 +162,6 @@ mod tests {
         for from in ["198.18.0.1:9", "198.18.0.2:0"] {
             assert!(!passes(from, "203.0.113.7:443"), "{from}");
         }
-        assert!(passes("192.0.2.1:9", "203.0.113.7:443"), "a machine's other address");
+        assert!(passes("192.0.2.1:9", "203.0.113.7:443"), "another address of the machine");
     }
 }

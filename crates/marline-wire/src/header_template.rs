@@ -79,13 +79,14 @@ mod tests {
         let options = TcpOptions { timestamps, ..TcpOptions::default() };
         let payload: Vec<u8> = (0..=254).collect();
         let len = TCP_HEADER_LEN + 12 + payload.len();
-        let template = HeaderTemplate::new(&header, &options, addresses, len).expect("it fits");
+        let template =
+            HeaderTemplate::new(&header, &options, addresses, len).expect("the packet fits");
         for seq in [0, 1, 0xffff_fff0] {
             let mut segment = vec![0xaa; len];
             segment[template.header_len()..].copy_from_slice(&payload);
             template.write(SeqNum(seq), Checksum::of(&payload), &mut segment);
             assert!(verify_tcp_checksum(addresses, &segment));
-            let parsed = TcpSegment::parse(&segment).expect("well formed");
+            let parsed = TcpSegment::parse(&segment).expect("a well-formed packet");
             assert_eq!(parsed.header, TcpHeader { seq: SeqNum(seq), ..header });
             assert_eq!((parsed.options, parsed.payload), (options.clone(), &payload[..]));
         }

@@ -62,7 +62,7 @@ impl Prefix64 {
 
     /// Prefix length in bits: 32, 40, 48, 56, 64 or 96.
     #[must_use]
-    #[expect(clippy::len_without_is_empty, reason = "no prefix is empty")]
+    #[expect(clippy::len_without_is_empty, reason = "a prefix is never empty")]
     pub const fn len(self) -> u8 {
         self.len.get()
     }

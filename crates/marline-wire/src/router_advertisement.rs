@@ -63,7 +63,8 @@ mod tests {
     const OPTION: [u8; 16] = [38, 2, 0x02, 0x58, 0x00, 0x64, 0xff, 0x9b, 0, 0, 0, 0, 0, 0, 0, 0];
 
     fn emit(said: Pref64) -> [u8; 16] {
-        let code = LENGTHS.iter().position(|len| *len == said.prefix.len()).expect("it exists");
+        let code =
+            LENGTHS.iter().position(|len| *len == said.prefix.len()).expect("the length is valid");
         let mut option = [0; 16];
         option[..2].copy_from_slice(&[PREF64, PREF64_UNITS]);
         option[2..4].copy_from_slice(&(said.lifetime_s | code as u16).to_be_bytes());
@@ -123,7 +124,7 @@ mod tests {
         ) {
             // The reserved byte must be zero.
             let address = Ipv6Addr::from_bits(bits & !(0xff << 56));
-            let prefix = Prefix64::new(address, len).expect("a length that exists");
+            let prefix = Prefix64::new(address, len).expect("a valid length");
             let said = Pref64 { prefix, lifetime_s: eights * LIFETIME_UNIT_S };
             prop_assert_eq!(Pref64::parse(&emit(said)), Some(said));
         }

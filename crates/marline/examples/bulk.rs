@@ -221,13 +221,13 @@ const STACKS: [(&str, &str, u32); 4] = [
 fn compare(bytes: u64) -> Result<()> {
     let own = own_loopback();
     if !own {
-        println!("not root: the machine's loopback with its MTU, and TCP with its offloads only");
+        println!("not root: using the machine's loopback, its MTU and TCP with offloads only");
     }
     let mut measured = STACKS.map(|_| Vec::new());
     for _ in 0..ROUNDS {
         for ((_, kind, segments), all) in STACKS.iter().zip(&mut measured) {
             if own && !ip(&format!("link set lo gso_max_segs {segments}")) {
-                return Err("ip could not set the loopback's offloads".into());
+                return Err("ip failed to set the offloads of the loopback interface".into());
             }
             // A transfer with one segment at a time takes long.
             let bytes = if *segments == 1 { bytes / 8 } else { bytes };

@@ -160,7 +160,7 @@ const KINDS: [&str; 4] = ["marline", "tcp", "quinn", "busy"];
 type Times = [f64; 4];
 
 fn compare(count: u64) -> Result<()> {
-    for (title, pinned) in [("both ends on one CPU", true), ("anywhere", false)] {
+    for (title, pinned) in [("both ends on the same CPU", true), ("anywhere", false)] {
         let mut turns = KINDS.map(|_| Vec::new());
         for _ in 0..ROUNDS {
             for (kind, all) in KINDS.iter().zip(&mut turns) {

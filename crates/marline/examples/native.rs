@@ -62,7 +62,7 @@ fn options(mut args: impl Iterator<Item = String>) -> Result<Options> {
                     (_, Some((interface, address)), carrier) => {
                         *carrier = Carrier::Tun(vec![tun_path(interface, address)?]);
                     }
-                    (other, ..) => return Err(format!("no carrier `{other}`").into()),
+                    (other, ..) => return Err(format!("unknown carrier `{other}`").into()),
                 }
             }
             "--announce" => {
@@ -123,13 +123,13 @@ async fn client(options: Options) -> Result<()> {
     client.drained(Duration::from_secs(5)).await;
     println!("{:?}", client.counters().1);
     if got != sent || rest != 0 {
-        return Err("what came back is not what was sent".into());
+        return Err("the echoed data differs from the data sent".into());
     }
     Ok(())
 }
 
 fn words(info: Option<ConnectionInfo>) -> String {
-    let Some(info) = info else { return "the connection is gone".to_owned() };
+    let Some(info) = info else { return "the connection has ended".to_owned() };
     let subflows: Vec<String> = info
         .subflows
         .iter()

@@ -44,7 +44,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let server = Server::builder().listen("127.0.0.1:0".parse()?).bind().await?;
     let address = server.local_addr();
     let receiving = tokio::spawn(async move {
-        let (mut stream, _peer) = server.accept().await.expect("nobody closes this server");
+        let (mut stream, _peer) = server.accept().await.expect("this server is never closed");
         tokio::io::copy(&mut stream, &mut tokio::io::sink()).await
     });
 

@@ -14,7 +14,7 @@
 //! let server = Server::builder().listen("127.0.0.1:0".parse()?).bind().await?;
 //! let address = server.local_addr();
 //! let echo = tokio::spawn(async move {
-//!     let (mut stream, _peer) = server.accept().await.expect("nobody closes this server");
+//!     let (mut stream, _peer) = server.accept().await.expect("this server is never closed");
 //!     let mut request = Vec::new();
 //!     stream.read_to_end(&mut request).await?;
 //!     stream.write_all(&request).await?;

@@ -256,8 +256,8 @@ mod tests {
         assert_eq!(watch.on_answer(&here, PrefixAnswer::None), Some(None));
         let moved = end("2001:db8:1::2", 7);
         watch.set_networks(vec![moved]);
-        assert!(watch.is_lookup_pending(), "another network by the same interface");
-        assert_eq!(watch.on_answer(&here, found), None, "the old one's answer came late");
+        assert!(watch.is_lookup_pending(), "another network on the same interface");
+        assert_eq!(watch.on_answer(&here, found), None, "a late answer of the previous network");
         watch.set_networks(Vec::new());
         assert!(!watch.is_lookup_pending());
     }
@@ -296,7 +296,7 @@ mod tests {
         assert_eq!(
             watch.router_prefix(&other, Instant::now()),
             None,
-            "it has another address by now"
+            "the interface has another address by then"
         );
     }
 }

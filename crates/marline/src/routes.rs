@@ -92,7 +92,7 @@ mod tests {
         routes.clear();
         assert_eq!(check(1_001, near), (true, 3));
         assert_eq!(check(1_002, far), (false, 4));
-        assert_eq!(check(1_003, far), (false, 5), "a refusal may be over at any time");
+        assert_eq!(check(1_003, far), (false, 5), "a refused route may work again at any time");
     }
 
     #[test]

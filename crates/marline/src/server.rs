@@ -95,7 +95,7 @@ impl Server {
         announced::announce(&mut config)?;
         if config.own.reset_seed.is_none() {
             let drawn =
-                ResetSeed::random().map_err(|error| BindError::io("draw a secret", error))?;
+                ResetSeed::random().map_err(|error| BindError::io("generate a secret", error))?;
             config.own.reset_seed = Some(drawn);
         }
         for index in 0..config.own.shards {
@@ -349,7 +349,7 @@ fn open_native(
 /// Draws the keys of Fast Open cookies, which all shards share because a client with a cookie may reach any of them.
 fn share_fast_open_keys(shards: &[Arc<ShardHandle>]) -> Result<(), BindError> {
     let drawn = SecretRng::from_os().map(|mut rng| rng.key());
-    let drawn = drawn.map_err(|error| BindError::io("draw a secret", error))?;
+    let drawn = drawn.map_err(|error| BindError::io("generate a secret", error))?;
     let mut key = [0; 16];
     key.copy_from_slice(&drawn[..16]);
     for shard in shards {

@@ -18,7 +18,7 @@
 //! let server = Server::builder().listen("127.0.0.1:0".parse()?).bind().await?;
 //! let address = server.local_addr();
 //! let serving = tokio::spawn(async move {
-//!     let (stream, _peer) = server.accept().await.expect("nobody closes this server");
+//!     let (stream, _peer) = server.accept().await.expect("this server is never closed");
 //!     let mut stream = acceptor.accept(stream).await?;
 //!     stream.write_all(b"hello").await?;
 //!     stream.shutdown().await?;
@@ -89,8 +89,8 @@ pub enum TlsError {
 impl fmt::Display for TlsError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            TlsError::Connect(_) => f.write_str("no connection for TLS"),
-            TlsError::WrongKey => f.write_str("the server has another key than the pinned one"),
+            TlsError::Connect(_) => f.write_str("cannot connect for TLS"),
+            TlsError::WrongKey => f.write_str("the server's key differs from the pinned key"),
             TlsError::Handshake(_) => f.write_str("TLS handshake"),
             TlsError::Config(_) => f.write_str("TLS configuration"),
         }

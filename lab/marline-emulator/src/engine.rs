@@ -120,7 +120,7 @@ impl Engine {
                 EngineRequest::Command { relay, command, reply } => {
                     let _ = reply.send(match self.relays.get_mut(relay) {
                         Some(relay) => relay.apply(now, *command),
-                        None => Err(io::Error::new(io::ErrorKind::NotFound, "no such relay")),
+                        None => Err(io::Error::new(io::ErrorKind::NotFound, "unknown relay")),
                     });
                 }
             }

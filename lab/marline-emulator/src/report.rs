@@ -16,7 +16,7 @@ pub(crate) struct Micros(Histogram<u64>);
 impl Micros {
     pub(crate) fn new() -> Self {
         let histogram = Histogram::new_with_bounds(1, MAX_LATENESS_US, 2);
-        Micros(histogram.unwrap_or_else(|_| unreachable!("the bounds are constants")))
+        Micros(histogram.unwrap_or_else(|_| unreachable!("the bounds are valid constants")))
     }
 
     pub(crate) fn record(&mut self, value: Duration) {

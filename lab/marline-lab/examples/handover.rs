@@ -94,6 +94,6 @@ mod tests {
         let drawn = draw(&root.join("scenarios/handover.toml")).expect("the experiment runs");
         let kept = std::fs::read_to_string(root.join("docs/start/handover.svg"));
         let same = drawn == kept.expect("docs/start/handover.svg");
-        assert!(same, "docs/start/handover.svg is old: cargo xtask figures handover");
+        assert!(same, "docs/start/handover.svg is outdated: run cargo xtask figures handover");
     }
 }

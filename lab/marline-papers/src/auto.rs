@@ -47,7 +47,7 @@ impl Paper for Auto {
         on_generated(context, &setup, &limits, &mut result)?;
         let Margins { share, ms } = limits.margins;
         result.notes.push(format!(
-            "A case is a pair from one place of its recordings. Worse than the best path alone is more than \
+            "A case is a pair at one position in its recordings. Worse than the best path alone is more than \
              {} % and, \
              of latencies, more than {} ms, for each of five figures (median and 99th percentile of echoes and \
              of 100 kB bursts, goodput) beside the better of TCP alone on either path.",
@@ -80,7 +80,7 @@ fn on_recorded(
     let count = |half| pairs.iter().filter(|pair| PairSubset::of_pair(&pair.name) == half).count();
     let title = format!("{} recorded pairs held out", count(PairSubset::Judged));
     result.tables.push(Table::new("recorded", title, judged));
-    let title = format!("{} recorded pairs on which it was tuned", count(PairSubset::Tuned));
+    let title = format!("{} recorded pairs used for tuning", count(PairSubset::Tuned));
     let tuned = view(PairSubset::Tuned).rows(&samples);
     result.tables.push(Table::new("recorded-tuned", title, tuned));
     result.tables.push(calibration::table(&view(PairSubset::Judged), calibrated));

@@ -38,16 +38,16 @@ impl Paper for Datagrams {
         let mut result = Reproduction::default();
         on_recorded(context, &setup, &limits, &mut result)?;
         let samples = context.sample(DEATHS, |root| cell::deaths(&setup, root))?;
-        let title = "A path dies under a call";
+        let title = "A path dies during a call";
         result.tables.push(Table::new("deaths", title, rows::deaths(&samples, &limits)));
         let samples = context.sample(LOSSY, |root| lossy::measure(&setup, root))?;
         let (tables, everything) = lossy::tables(&samples, &setup, &limits);
         result.tables.extend(tables);
         result.grids.push(everything);
         result.notes.push(
-            "A case is a pair from one place of its recordings. Extra bytes are those of frames that left a second \
-             time, of both ends, over those of all frames that carried datagrams for the first time; frames that only \
-             acknowledge or ask are a column of their own. Misses are summed over all cases of a half."
+            "A case is a pair at one position in its recordings. Extra bytes are those of frames that left a second \
+             time, of both ends, over those of all frames that carried datagrams for the first time; frames with \
+             only acknowledgments or requests have their own column. Misses are summed over all cases of a half."
                 .to_owned(),
         );
         Ok(result)
@@ -68,9 +68,9 @@ fn on_recorded(
         |samples| Ok(view(PairSubset::Judged).rows(samples)),
     )?;
     let count = |half| pairs.iter().filter(|pair| PairSubset::of_pair(&pair.name) == half).count();
-    let title = format!("{} recorded pairs on which nothing was tuned", count(PairSubset::Judged));
+    let title = format!("{} recorded pairs not used for tuning", count(PairSubset::Judged));
     result.tables.push(Table::new("recorded", title, judged));
-    let title = format!("{} recorded pairs on which it was tuned", count(PairSubset::Tuned));
+    let title = format!("{} recorded pairs used for tuning", count(PairSubset::Tuned));
     let tuned = view(PairSubset::Tuned).rows(&samples);
     result.tables.push(Table::new("recorded-tuned", title, tuned));
     result.grids.extend([

@@ -103,7 +103,7 @@ impl Paper for HighSpeedRail {
         let title = "Two carriers with the study's buffers (2 MB to send, 3 MB to receive)";
         tables.push(Table::new("study-buffers", title, of_classes(&wide, None)));
         tables.push(studied::table(studied_rows));
-        tables.push(Table::new("replay", "Replay of a recording from drawn places", replayed));
+        tables.push(Table::new("replay", "Replay of a recording from random positions", replayed));
         let figures = CLASSES
             .iter()
             .zip(&sets.two)

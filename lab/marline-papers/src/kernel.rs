@@ -120,7 +120,7 @@ fn numbers(row: &Row, base: &Baseline) -> Vec<Number> {
             };
             let hit_names = ("hit_ms", "hit_least_ms", 0.5);
             let mut numbers = vec![latency(
-                "the burst that is hit, median",
+                "the affected burst, median",
                 |pool| pool.median("hit_ms"),
                 hit_names,
                 hit,
@@ -141,7 +141,7 @@ fn numbers(row: &Row, base: &Baseline) -> Vec<Number> {
 }
 
 /// Metric of a burst without a failure.
-const CALM: &str = "nothing failing, median";
+const CALM: &str = "without failures, median";
 
 /// One line of the verdicts.
 fn line(row: &Row, by: &BTreeMap<Contestant, Pool>, number: &Number, who: Contestant) -> Line {
@@ -212,7 +212,7 @@ impl Paper for Kernel {
         })?;
         let pools = pools(&bench, &chosen);
         let mut verdicts = [Vec::new(), Vec::new()];
-        let mut all = Grid::new("all", "everybody, in the same run", &GRID);
+        let mut all = Grid::new("all", "all contestants, in the same run", &GRID);
         for (row, by) in &pools {
             if row.key == "2d-alone" {
                 fill(&mut all, row, by, &numbers(row, &file.published));
@@ -242,7 +242,7 @@ impl Paper for Kernel {
         ];
         Ok(Reproduction {
             tables: vec![
-                Table::new("default", "Marline as it is shipped", default),
+                Table::new("default", "Marline, default settings", default),
                 Table::new("best", "the policies that are best for the row", best),
             ],
             grids: vec![all],

@@ -109,7 +109,7 @@ impl Paper for Matrix {
         let fair = range("share_least", "share_most")?;
         let ever = range("share_never_below", "share_never_above")?;
         let (rows, shares) = beside::judge_shares(context, &variants[AUTO], fair, ever)?;
-        let title = "Beside others: a bottleneck of 10 or 50 Mbit/s, 20 or 80 ms, with a buffer of \
+        let title = "Fairness: a bottleneck of 10 or 50 Mbit/s, 20 or 80 ms, with a buffer of \
              1, 2 or 4 bandwidth-delay products";
         result.tables.push(Table::new("beside", title, rows));
         result.grids.push(shares);

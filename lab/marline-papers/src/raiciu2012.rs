@@ -54,13 +54,12 @@ struct Cellular {
 
 const NOTES: [&str; 3] = [
     "A receive window of which less than a segment is left did not count as blocked in Marline \
-     before this experiment was run, and M1 and M2 hardly ever acted under small windows; mended in \
-     the core.",
+     before this experiment was run, and M1 and M2 hardly ever acted under small windows; since fixed in the core.",
     "The ratio to bound says little here: the bound is that of a block that finds nothing \
      queued before it, and a full send buffer is what is measured. With jitter that is cut at 0 some \
-     packet of 3G takes no time at all, and the bound believes in luck.",
+     packet of 3G takes no time at all, and the bound assumes such luck throughout.",
     "A send buffer that is always full holds its size over the goodput: a slower variant has \
-     less throughput. That no M is slower than WiFi and yet gains throughput cannot both be so.",
+     less throughput. So no M cannot be slower than WiFi and still gain throughput.",
 ];
 
 /// Key `raiciu2012`.
@@ -85,9 +84,9 @@ impl Paper for Raiciu {
         let tables = vec![
             Table::new("peaks", "CS244: peaks of the density of block latencies", peaks),
             Table::new("medians", "CS244: medians; ratio to bound: of the medians", medians),
-            Table::new("claims", "CS244: what the study says of its curves", claims),
-            Table::new("loss", "CS244: what the study says of losses, by medians", losses),
-            Table::new("nsdi-claims", "NSDI: what the paper says, on its links", nsdi),
+            Table::new("claims", "CS244: the study's statements on its curves", claims),
+            Table::new("loss", "CS244: the study's statements on losses, by medians", losses),
+            Table::new("nsdi-claims", "NSDI: the paper's statements, on its links", nsdi),
             Table::new("drawn", "Both, on links drawn around those of the studies", drawn),
             Table::new("doubled", "CS244: peaks with twice the receive window", doubled),
         ];
@@ -148,8 +147,8 @@ fn plot_four(runs: &density::Runs, file: &PaperFile<Published>, place: usize) ->
     };
     plot.x_range(0.0, PLOT_ENDS_MS).figure(
         &name,
-        "Without M1 and M2 the connection is as slow as the slow path makes it. TCP over 3G goes \
-         on beyond the end of the plot.",
+        "Without M1 and M2 the connection is as slow as the slow path makes it. TCP over 3G continues beyond the end \
+         of the plot.",
     )
 }
 

@@ -66,8 +66,8 @@ pub fn html(sections: &[Section], traces: &[Drawing], program: &str) -> String {
          <meta http-equiv=\"Content-Security-Policy\" \
          content=\"default-src 'none'; style-src 'unsafe-inline'\">\n\
          <meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">\n\
-         <title>Marline beside the papers</title>\n<style>{STYLE}</style>\n</head>\n<body>\n<main>\n\
-         <h1>Marline beside the papers</h1>\n"
+         <title>Marline compared with the papers</title>\n<style>{STYLE}</style>\n</head>\n<body>\n<main>\n\
+         <h1>Marline compared with the papers</h1>\n"
     ));
     page.summary(sections);
     for section in sections {
@@ -198,7 +198,7 @@ impl Page {
             self.add(format_args!(" <strong class=\"bad\">Only {share} % of the runs.</strong>"));
         }
         if run.program != program {
-            self.add(format_args!(" Results of another build than the one that made this page."));
+            self.add(format_args!(" Results from a different build than this page."));
         }
         self.add(format_args!("</p>\n"));
     }

@@ -143,7 +143,7 @@ fn never_worse(samples: &Samples<Cells>, margins: Margins, never: f64) -> Vec<Ro
             &[measure],
         )
     });
-    let all = row(format!("{DEFAULT}: none of the five is"), &Measure::ALL);
+    let all = row(format!("{DEFAULT}: no figure is worse"), &Measure::ALL);
     each.into_iter().chain([all]).collect()
 }
 
@@ -355,8 +355,8 @@ fn figures(measured: &Measured) -> Vec<Figure> {
         echo.figure("echo-p99", "1 is what a clairvoyant sender reaches; darker is worse."),
         burst.figure(
             "burst-p50",
-            "The bound of bursts is a fluid over both paths from empty queues: nobody reaches it. \
-             Darker is worse.",
+            "The bound of bursts is a fluid over both paths from empty queues; no scheduler reaches it. Darker is \
+             worse.",
         ),
         goodput.figure("goodput", "Above 1 both paths together carry more; darker is better."),
     ]

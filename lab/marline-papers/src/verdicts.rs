@@ -169,8 +169,9 @@ impl StoredVerdicts {
                 }
             }
         }
-        changes
-            .extend(kept.keys().map(|(table, what)| format!("{table}: {what}: this row is gone")));
+        changes.extend(
+            kept.keys().map(|(table, what)| format!("{table}: {what}: this row was removed")),
+        );
         changes
     }
 }
@@ -224,6 +225,6 @@ mod tests {
         assert_eq!(flipped, ["t: a \"b\" \\: 4 ms, not accepted; was 2 ms, accepted"]);
         slower.tables[0].rows[0].what = "new".to_owned();
         let moved = kept.changes(&slower);
-        assert_eq!(moved, ["t: new: a new row", "t: a \"b\" \\: this row is gone"]);
+        assert_eq!(moved, ["t: new: a new row", "t: a \"b\" \\: this row was removed"]);
     }
 }

@@ -35,9 +35,9 @@ const fn maybe(name: &'static str, unit: &'static str, about: &'static str) -> F
 
 const SUBFLOW: Field =
     field("subflow", "number", "slot of the subflow, 0 to 31; may be used again after it closed");
-const LOCAL: Field = field("local", "address:port", "our end");
-const REMOTE: Field = field("remote", "address:port", "the peer's end");
-const DSN: Field = field("dsn", "bytes", "place in the stream; its first byte is 0");
+const LOCAL: Field = field("local", "address:port", "this endpoint");
+const REMOTE: Field = field("remote", "address:port", "the peer");
+const DSN: Field = field("dsn", "bytes", "position in the stream; the first byte is 0");
 
 /// Every event that a trace may have.
 pub const SCHEMA: &[EventKind] = &[
@@ -48,7 +48,7 @@ pub const SCHEMA: &[EventKind] = &[
     },
     EventKind {
         name: "connection_established",
-        about: "Data may go both ways.",
+        about: "Data may flow in both directions.",
         fields: &[LOCAL, REMOTE],
     },
     EventKind {
@@ -143,7 +143,7 @@ pub const SCHEMA: &[EventKind] = &[
                  `lost`; of a retransmission: `lost`, `retransmission_timeout`",
             ),
             field("seq", "number", "sequence number of the first, as on the wire"),
-            maybe("dsn", "bytes", "place of the payload in the stream; a repair has none"),
+            maybe("dsn", "bytes", "position of the payload in the stream; a repair has none"),
             field("length", "bytes", "payload"),
             maybe("segments", "count", "number of segments, if more than one"),
         ],
@@ -161,13 +161,17 @@ pub const SCHEMA: &[EventKind] = &[
                 "control bits but ACK: `fin`, `syn`, `rst`, `psh`, `ece`, `cwr`",
             ),
             field("length", "bytes", "payload"),
-            maybe("mapping_dsn", "bytes", "start of the announced mapping, place in the stream"),
+            maybe(
+                "mapping_dsn",
+                "bytes",
+                "start of the announced mapping, as a position in the stream",
+            ),
             maybe("mapping_length", "bytes", "length of the announced mapping"),
         ],
     },
     EventKind {
         name: "data_received",
-        about: "Bytes are in order on a subflow, and in their places in the stream.",
+        about: "In-order bytes of a subflow were placed in the stream.",
         fields: &[
             SUBFLOW,
             DSN,
@@ -177,7 +181,7 @@ pub const SCHEMA: &[EventKind] = &[
     },
     EventKind {
         name: "data_acked",
-        about: "The peer has everything before this place (DATA_ACK).",
+        about: "The peer acknowledged everything before this position (DATA_ACK).",
         fields: &[SUBFLOW, DSN],
     },
     EventKind {
@@ -185,7 +189,7 @@ pub const SCHEMA: &[EventKind] = &[
         about: "A segment is believed lost.",
         fields: &[
             SUBFLOW,
-            maybe("dsn", "bytes", "place of its payload; a repair and a FIN have none"),
+            maybe("dsn", "bytes", "position of its payload; a repair and a FIN have none"),
             field("length", "bytes", "of the subflow's sequence numbers"),
             field("trigger", "word", "`ack`: acknowledgments showed it; `timer`: a timer expired"),
         ],
@@ -200,7 +204,7 @@ pub const SCHEMA: &[EventKind] = &[
                 "word",
                 "`probe`, `retransmission`; of the connection `data_retransmission`, `persist`",
             ),
-            field("count", "count", "number of times in a row, where that is counted; else 1"),
+            field("count", "count", "number of consecutive expirations where counted, otherwise 1"),
         ],
     },
     EventKind {
@@ -225,10 +229,10 @@ pub const SCHEMA: &[EventKind] = &[
         fields: &[
             field("direction", "word", "`sent` or `received`, seen from here"),
             field("began", "ms", "its start, in the trace's time"),
-            field("duration", "ms", "its length"),
+            field("duration", "ms", "length of the hole"),
             field("subflow", "number", "slot of the subflow that delivered next"),
             maybe("unreachable_subflow", "number", "slot of a subflow that was unreachable then"),
-            maybe("cause", "word", "the cause of that verdict"),
+            maybe("cause", "word", "the cause of that state"),
         ],
     },
     EventKind {
@@ -236,11 +240,7 @@ pub const SCHEMA: &[EventKind] = &[
         about: "The scheduler decided where data goes, or that it waits. Only if decisions are requested.",
         fields: &[
             field("rule", "word", "which of its rules: `first`, `rescue`, `late`, `no_room`, ..."),
-            maybe(
-                "subflow",
-                "number",
-                "slot of the subflow that data goes on, or should not go on",
-            ),
+            maybe("subflow", "number", "slot of the subflow that was chosen, or rejected"),
             maybe("other_subflow", "number", "slot of the subflow that it was compared with"),
             maybe("arrives_us", "µs", "time until the data arrives"),
             maybe(

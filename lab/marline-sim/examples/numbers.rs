@@ -8,7 +8,7 @@
 #![allow(
     clippy::disallowed_types,
     clippy::disallowed_methods,
-    reason = "this program measures what simulating costs; the simulation itself sees no clock"
+    reason = "measures the cost of simulation; the simulation itself reads no clock"
 )]
 
 #[path = "../tests/it/cases/mod.rs"]
@@ -135,7 +135,7 @@ fn crowd_row() {
         }
         let ran = outcome.expect("rounds");
         println!(
-            "{connections:5} connections: {:.2} us of CPU time per packet, {} packets, {} dropped, {} came whole after \
+            "{connections:5} connections: {:.2} us of CPU time per packet, {} packets, {} dropped, {} completed after \
              {:.1} s",
             median(&costs),
             ran.packets,

@@ -5,7 +5,7 @@
 #![allow(
     clippy::disallowed_types,
     clippy::disallowed_methods,
-    reason = "this program measures what simulating costs; the simulation itself sees no clock"
+    reason = "measures the cost of simulation; the simulation itself reads no clock"
 )]
 
 #[path = "../tests/it/cases/mod.rs"]

@@ -135,7 +135,7 @@ mod tests {
         let special = [0, 1, K0, K1, K0 ^ K1, K0 ^ (K1 << 1), state, state ^ K0, state ^ K1];
         for value in special.iter().flat_map(|value| [*value, !*value]) {
             let digests: BTreeSet<u64> = (0..1_000).map(|first| after(first, value).1).collect();
-            assert_eq!(digests.len(), 1_000, "{value:#x} makes different pasts equal");
+            assert_eq!(digests.len(), 1_000, "{value:#x} makes different histories equal");
         }
         assert_eq!(of_runs(|| (0..9).for_each(|_| run_ended(K0))).1, {
             let mut digest = Digest::default();
@@ -156,7 +156,7 @@ mod tests {
             for words in 1..=9 {
                 let bytes = word.to_le_bytes().repeat(words);
                 let digests: BTreeSet<u64> = (0..200).map(|first| after(first, &bytes)).collect();
-                assert_eq!(digests.len(), 200, "{words} words {word:#x} make pasts equal");
+                assert_eq!(digests.len(), 200, "{words} words {word:#x} make histories equal");
                 // They do not hide a neighboring word either.
                 let beside = |place: usize, changed: u64| {
                     let mut bytes = bytes.clone();

@@ -142,7 +142,7 @@ mod tests {
     fn each_piece_of_the_table_is_found_and_comes_back() {
         for place in (0..TABLE_BYTES).step_by(331).chain(TABLE_BYTES - 200..TABLE_BYTES) {
             let whole = segment(piece_at(place, 1_400));
-            let (header, payload) = Elider::default().split(&whole).expect("it is there");
+            let (header, payload) = Elider::default().split(&whole).expect("the header exists");
             assert_eq!((header, payload.len()), (32, 1_400));
             let mut back = whole[..header].to_vec();
             payload.append_to(&mut back);

@@ -68,8 +68,8 @@ impl Machine {
         if (&self.rustc, &self.processor) == (&now.rustc, &now.processor) {
             return Ok(());
         }
-        Err("counted by another compiler or processor, which cannot be compared: where the compiler is a \
-             new one, cargo xtask bench --bless --why 'rustc ...', before anything else changes"
+        Err("counted with another compiler or processor, which cannot be compared: after a compiler update, run \
+             cargo xtask bench --bless --why 'rustc ...' before any other change"
             .to_owned())
     }
 }
@@ -139,7 +139,7 @@ impl Baseline {
             let (_, after) = rest.split_once(END)?;
             Some(format!("{before}{BEGIN}{}{END}{after}", self.markdown()))
         });
-        marks.ok_or_else(|| format!("{PAGE}: no marks"))
+        marks.ok_or_else(|| format!("{PAGE}: the markers are missing"))
     }
 
     fn markdown(&self) -> String {

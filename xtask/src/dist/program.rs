@@ -106,7 +106,7 @@ fn moved_paths(root: &Path) -> Result<[(String, &'static str); 3], String> {
 pub(crate) fn is_static(program: &Path) -> Result<bool, String> {
     let bytes = fs::read(program).map_err(|error| format!("{}: {error}", program.display()))?;
     let asks = wants_interpreter(&bytes);
-    asks.map(|asks| !asks).ok_or_else(|| format!("{} is no 64-bit ELF file", program.display()))
+    asks.map(|asks| !asks).ok_or_else(|| format!("{} is not a 64-bit ELF file", program.display()))
 }
 
 /// Returns true if the ELF image has a PT_INTERP header; `None` if it cannot be parsed.

@@ -13,7 +13,8 @@ const TERMS: [&str; 5] = ["LICENSE", "LICENCE", "COPYING", "NOTICE", "COPYRIGHT"
 
 /// Writes `target/dist/THIRD-PARTY.txt`.
 pub(super) fn write(release: &Release) -> TaskResult {
-    let mut text = String::from("Crates of others in the program `marline`, and their terms.\n");
+    let mut text =
+        String::from("Third-party crates in the program `marline`, and their licenses.\n");
     let mut without = Vec::new();
     for (name, package) in packages(&release.root)? {
         text.push_str(&format!("\n{:=<100}\n{name}: {}\n", "", package.terms));
@@ -32,7 +33,7 @@ pub(super) fn write(release: &Release) -> TaskResult {
     }
     if !without.is_empty() {
         println!(
-            "dist: without a file of terms, by their expression alone: {}",
+            "dist: no license file, listed by license expression only: {}",
             without.join(", ")
         );
     }

@@ -62,5 +62,9 @@ fn install(root: &Path, published: &[String]) -> TaskResult {
     run(&mut cargo)?;
     let said = output(&mut command(&program, "bin/marline", &["--version"]))?;
     println!("installed from packages: {}", said.trim());
-    if said.contains(&version) { Ok(()) } else { Err(format!("it is not {version}: {said}")) }
+    if said.contains(&version) {
+        Ok(())
+    } else {
+        Err(format!("expected version {version}: {said}"))
+    }
 }

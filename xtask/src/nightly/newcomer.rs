@@ -115,7 +115,7 @@ mod tests {
     fn the_policy_in_the_documentation_is_the_templates() {
         let source = words(include_str!("../../../examples/outside-policy/src/lib.rs"));
         let code = blocks(PAGE, "rust");
-        assert!(code.len() >= 6, "the page lost its examples");
+        assert!(code.len() >= 6, "the page has no examples");
         for block in code {
             assert!(source.contains(&words(block)), "not in src/lib.rs:\n{block}");
         }

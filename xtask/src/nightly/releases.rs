@@ -40,7 +40,7 @@ impl Release {
 /// Without a tag the step passes.
 pub(crate) fn check(root: &Path) -> TaskResult {
     let Some(release) = Release::newest(root) else {
-        println!("no tag v*: nothing was released, and nothing was run");
+        println!("no tag v*: there is no release, so nothing was run");
         return Ok(());
     };
     let program = build(root, &release)?;
@@ -66,7 +66,7 @@ fn build(root: &Path, release: &Release) -> Result<PathBuf, String> {
     if said.contains(release.short()) {
         return Ok(program);
     }
-    Err(format!("{} is not of {}: {}", program.display(), release.short(), said.trim()))
+    Err(format!("{} was not built from {}: {}", program.display(), release.short(), said.trim()))
 }
 
 /// Unpacks the files of a commit, as a whole or not at all.

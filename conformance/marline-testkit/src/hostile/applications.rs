@@ -19,7 +19,7 @@ impl Run {
         let Some(id) = app.id.filter(|_| !app.closing) else { return };
         let bytes: Vec<u8> = (0..u64::from(len)).map(|i| content(side, app.written + i)).collect();
         if let Ok(taken) = self.pair.endpoint(side).write(now, id, &bytes) {
-            assert!(taken <= bytes.len(), "more was taken than given");
+            assert!(taken <= bytes.len(), "more bytes were read than written");
             app.written += taken as u64;
         }
     }

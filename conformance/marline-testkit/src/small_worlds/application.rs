@@ -202,7 +202,7 @@ impl End {
     ) -> bool {
         let mut acted = false;
         for round in 0.. {
-            assert!(round < MAX_ROUNDS, "{:?} never rests at {now:?}", self.side);
+            assert!(round < MAX_ROUNDS, "{:?} never becomes idle at {now:?}", self.side);
             let mut sent = false;
             while let Some(transmit) = self.endpoint.poll_transmit(now, buf) {
                 sent = true;

@@ -289,7 +289,7 @@ impl Walk<'_> {
         let alone = replay(self.scene, &self.script).map_or_else(|e| e, |verdict| verdict.outcome);
         if alone != outcome {
             let details = format!("{outcome}; alone {alone}");
-            self.note(&RuleViolation { rule: "equal states went on in different ways", details });
+            self.note(&RuleViolation { rule: "equal states evolved differently", details });
         }
     }
 

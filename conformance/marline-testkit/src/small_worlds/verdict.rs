@@ -67,7 +67,7 @@ impl Ended<'_> {
 pub(super) fn judge(world: &Ended<'_>) -> Verdict {
     let [client, server] = world.ends;
     let complaint = broken_bytes(world)
-        .or_else(|| world.endless.then(|| complain("never comes to rest", world)))
+        .or_else(|| world.endless.then(|| complain("never becomes idle", world)))
         .or_else(|| find_stuck_end(world))
         .or_else(|| find_false_success(world))
         .or_else(|| different_modes(world))
@@ -89,10 +89,10 @@ fn needless(world: &Ended<'_>) -> Option<RuleViolation> {
     let any = |is: &dyn Fn(&Facts) -> bool| world.ends.into_iter().any(is);
     let rule = match () {
         // Every packet that was sent again would have arrived.
-        () if any(&failed) => "an error without need",
+        () if any(&failed) => "an unnecessary error",
         () if any(&|end| end.lacks_join) => "no join came up",
         // The subflow had only faults that TCP repairs.
-        () if any(&|end| end.was_reset) => "a subflow was reset without need",
+        () if any(&|end| end.was_reset) => "a subflow was reset unnecessarily",
         () => return None,
     };
     Some(complain(rule, world))
@@ -102,7 +102,7 @@ fn needless(world: &Ended<'_>) -> Option<RuleViolation> {
 fn misread_abort(world: &Ended<'_>) -> Option<RuleViolation> {
     let blames = |end: &&Facts| end.closed == Some(CloseReason::PeerMisbehaved);
     let any = world.ends.iter().any(blames);
-    any.then(|| complain("an abort was taken for a broken protocol", world))
+    any.then(|| complain("an abort was treated as a protocol violation", world))
 }
 
 /// Complains about an error in a world where no options pass on the first path from an early point on. Plain TCP or
@@ -208,5 +208,5 @@ fn different_modes(world: &Ended<'_>) -> Option<RuleViolation> {
 
 /// Complains if an endpoint holds a connection or an ended subflow permanently.
 fn find_leaked_state(world: &Ended<'_>) -> Option<RuleViolation> {
-    world.ends.iter().any(|end| end.holds).then(|| complain("something is held for good", world))
+    world.ends.iter().any(|end| end.holds).then(|| complain("memory is never released", world))
 }

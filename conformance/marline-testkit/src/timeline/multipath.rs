@@ -116,7 +116,7 @@ impl Subflows {
         self.send(0, Seg::ack().mptcp(third));
         let _ = self.sent();
         self.id = self.script.take_incoming();
-        assert!(self.id.is_some(), "nobody came in");
+        assert!(self.id.is_some(), "no connection was accepted");
     }
 
     /// An endpoint that opens a connection. Its SYN is sent and not answered.

@@ -170,6 +170,6 @@ fn ip(link: u16, frame: &[u8]) -> Result<Option<&[u8]>, String> {
         // Linux cooked, versions 1 and 2.
         113 => after(14, 16),
         276 => after(0, 20),
-        other => return Err(format!("link layer {other} is not known here")),
+        other => return Err(format!("unsupported link layer {other}")),
     })
 }

@@ -33,10 +33,10 @@ usage: PACKETDRILL=PROGRAM PKT_DIR=DIRECTORY packetdrill-runner [NAME..] [OPTION
   NAME               only scripts whose path contains one of these
   --ip-version V     ipv4 (default), ipv4-mapped-ipv6 or ipv6
   --captures DIR     write what passed to DIR/NAME.pcapng
-  --jobs N           so many at once (default 1)
+  --jobs N           scripts to run in parallel (default 1)
   --ratchet FILE     the list of names (default: the repository's)
-  --write            put scripts that pass on the list
-  --why              show all that packetdrill says of a script that fails
+  --write            add passing scripts to the list
+  --why              show the full output of packetdrill for failing scripts
 ";
 
 /// Options of the command line.

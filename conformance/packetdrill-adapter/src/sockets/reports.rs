@@ -176,7 +176,7 @@ mod tests {
         }
         assert!(!reports.follow(Instant::ZERO, 300, 99));
         assert!(reports.follow(Instant::ZERO, 300, 100));
-        assert!(reports.follow(Instant::ZERO, 300, 200), "a longer stretch is news");
+        assert!(reports.follow(Instant::ZERO, 300, 200), "a longer range is new");
         assert_eq!(reports.take(), Some(Report::Copied { first: 0, last: 1 }));
         assert!(reports.follow(Instant::ZERO, 300, 300));
         assert_eq!(reports.take(), Some(Report::Copied { first: 2, last: 2 }));

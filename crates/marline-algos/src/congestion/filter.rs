@@ -145,11 +145,11 @@ mod tests {
             assert_eq!(filter.get(), mbit(80), "round {round}");
         }
         filter.on_sample(12, mbit(40));
-        assert_eq!(filter.get(), mbit(50), "80 is forgotten");
+        assert_eq!(filter.get(), mbit(50), "the sample of 80 has expired");
         filter.on_sample(13, mbit(90));
-        assert_eq!(filter.get(), mbit(90), "a larger one counts at once");
+        assert_eq!(filter.get(), mbit(90), "a larger sample takes effect at once");
         filter.on_sample(100, mbit(10));
-        assert_eq!(filter.get(), mbit(10), "nothing of long ago");
+        assert_eq!(filter.get(), mbit(10), "old samples have expired");
     }
 
     /// Compares with the definition, within the precision of thirds.

@@ -190,7 +190,7 @@ mod tests {
     fn two_whose_queues_rise_and_fall_together_take_half_of_the_growth_of_half_a_tcp_each() {
         let mut shared = SharedBottleneck::new();
         look(&mut shared, 20, 40, 0);
-        assert_eq!(shared.growth_share(), 1.0, "before enough was seen");
+        assert_eq!(shared.growth_share(), 1.0, "before enough samples");
         look(&mut shared, 200, 40, 0);
         assert!((shared.growth_share() - 0.25).abs() < 1e-9, "{}", shared.growth_share());
     }
@@ -226,7 +226,7 @@ mod tests {
         assert!(shared.growth_share() < 0.3);
         shared.take_samples(SubflowId(0), &[behind(0, 20, 30)]);
         shared.take_samples(SubflowId(0), &[behind(0, 20, 30), behind(1, 20, 30)]);
-        assert_eq!(shared.growth_share(), 1.0, "what was known of it went with it");
+        assert_eq!(shared.growth_share(), 1.0, "the state of the closed subflow was dropped");
     }
 
     #[test]

@@ -137,7 +137,7 @@ impl<F: ?Sized> Table<F> {
 
     fn wrap(&self, part: &Part<'_>, inner: Arc<F>, text: &str) -> Result<Arc<F>, PolicyError> {
         let Some(kind) = self.wrapper_kind else {
-            let problem = "it cannot be wrapped with `+`";
+            let problem = "policies of this kind cannot be wrapped with `+`";
             let (kind, text) = (self.kind, text.to_owned());
             return Err(PolicyError::Syntax { kind, text, problem });
         };

@@ -188,7 +188,10 @@ fn an_invalid_policy_spec_has_a_precise_error() {
     }
     assert!(scheduler("x=1").ends_with("begin with a name: `name,key=value`"));
     let recovery = registry.recovery("rack-tlp+around").unwrap_err().to_string();
-    assert_eq!(recovery, "loss recovery `rack-tlp+around`: it cannot be wrapped with `+`");
+    assert_eq!(
+        recovery,
+        "loss recovery `rack-tlp+around`: policies of this kind cannot be wrapped with `+`"
+    );
 }
 
 #[test]

@@ -76,7 +76,7 @@ where
             Some((stream, peer)) => {
                 running.spawn(serve(stream, peer));
             }
-            None => anyhow::bail!("the network side ended"),
+            None => anyhow::bail!("the listener has stopped"),
         }
     }
     // From now on new connections are refused instead of waiting in vain.

@@ -207,10 +207,10 @@ mod tests {
         let known: Vec<&str> = O::OWN.iter().chain(SHARED).map(|(name, _)| *name).collect();
         for setting in &settings {
             let count = known.iter().filter(|name| *name == setting).count();
-            assert_eq!(count, 1, "{setting} is {count} times in the tables");
+            assert_eq!(count, 1, "{setting} occurs {count} times in the tables");
         }
         for name in known {
-            assert!(settings.iter().any(|setting| setting == name), "{name} is no setting");
+            assert!(settings.iter().any(|setting| setting == name), "{name} is not a setting");
         }
     }
 

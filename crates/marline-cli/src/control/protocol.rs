@@ -528,7 +528,7 @@ mod tests {
         let Response { ok: Some(Answer::Paths(paths)), .. } =
             serde_json::from_str(newer).expect("newer")
         else {
-            panic!("not an answer to paths");
+            panic!("not an answer to the paths request");
         };
         assert_eq!(paths[0].name, "wlan0");
         assert!(paths[0].up && !paths[0].backup);

@@ -135,15 +135,15 @@ mod tests {
     fn the_only_live_socket_is_found_and_two_are_listed() {
         let dir = std::env::temp_dir().join(format!("marline-place-{}", std::process::id()));
         prepare(&dir).expect("make");
-        prepare(&dir).expect("it may be there already");
+        prepare(&dir).expect("the directory may exist already");
         let mode = std::fs::metadata(&dir).expect("directory").mode();
         assert_eq!(mode & 0o777, 0o700);
         assert!(find_socket_in(&dir).expect_err("none").contains("--control"));
         let _first = UnixListener::bind(dir.join("client-1.sock")).expect("bind");
         drop(UnixListener::bind(dir.join("client-2.sock")).expect("bind"));
-        assert_eq!(find_socket_in(&dir).expect("one lives"), dir.join("client-1.sock"));
+        assert_eq!(find_socket_in(&dir).expect("one is live"), dir.join("client-1.sock"));
         let _third = UnixListener::bind(dir.join("server-3.sock")).expect("bind");
-        let error = find_socket_in(&dir).expect_err("two live");
+        let error = find_socket_in(&dir).expect_err("two are live");
         assert!(error.contains("client-1.sock") && error.contains("server-3.sock"), "{error}");
         std::fs::remove_dir_all(&dir).expect("clean up");
     }

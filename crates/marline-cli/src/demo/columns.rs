@@ -45,7 +45,7 @@ mod tests {
             let bare = |text: &str| text.split_whitespace().collect::<String>();
             assert_eq!(bare(&text), bare(line));
         }
-        assert_eq!(wrap_line(words.trim()).split_whitespace().count(), 60, "words stay whole");
+        assert_eq!(wrap_line(words.trim()).split_whitespace().count(), 60, "words are not split");
         assert_eq!(
             wrap_line(&spec).lines().next().map(str::len),
             Some(COLUMNS),

@@ -226,7 +226,9 @@ async fn run_applications(
     for way in running {
         let open = |target| application::connect(way.socks5, target);
         let both = async { anyhow::Ok((open(origin.echo).await?, open(origin.http).await?)) };
-        let opened = tokio::time::timeout(OPENING, both).await.context("not in time");
+        let opened = tokio::time::timeout(OPENING, both)
+            .await
+            .context("no connection within the time limit");
         let opened = opened.and_then(|result| result);
         streams.push(opened.with_context(|| {
             let (name, words) = (way.way.name, way.client.last_output_lines());
@@ -261,7 +263,7 @@ async fn run_applications(
     tokio::select! {
         results = results => results,
         error = director.direct(plan, start) => Err(error),
-        () = director.progress.update_display(plan, start, &live) => anyhow::bail!("the display ended"),
+        () = director.progress.update_display(plan, start, &live) => anyhow::bail!("the progress display stopped"),
     }
 }
 

@@ -22,7 +22,7 @@ pub(super) const COUNTERS: [(&str, &str, CountFn); 25] = [
     ("marline_lane_repair_bytes_total", "Bytes of repairs, which copied bytes include", |l, _| {
         l.stats.repair_frame_bytes
     }),
-    ("marline_lane_repaired_total", "Datagrams computed from repairs", |l, _| {
+    ("marline_lane_repaired_total", "Datagrams recovered from repairs", |l, _| {
         l.stats.repaired_datagrams
     }),
     (
@@ -33,7 +33,7 @@ pub(super) const COUNTERS: [(&str, &str, CountFn); 25] = [
     ("marline_lane_reassembled_total", "Fragmented frames received", |l, _| {
         l.stats.assembled_datagrams
     }),
-    ("marline_lane_incomplete_total", "Frames dropped with fragments missing", |l, _| {
+    ("marline_lane_incomplete_total", "Frames dropped because fragments were missing", |l, _| {
         l.stats.dropped_pieces
     }),
     ("marline_lane_control_bytes_total", "Bytes of frames without datagrams", |l, _| {
@@ -48,7 +48,7 @@ pub(super) const COUNTERS: [(&str, &str, CountFn); 25] = [
     ("marline_lane_replays_total", "Frames received again on the same path", |l, _| {
         l.stats.replays
     }),
-    ("marline_lane_forged_total", "Frames with a wrong tag", |l, _| l.stats.forged),
+    ("marline_lane_forged_total", "Frames with an invalid tag", |l, _| l.stats.forged),
     ("marline_lane_unvalidated_total", "Frames from addresses that are not validated", |l, _| {
         l.strangers
     }),
@@ -58,8 +58,8 @@ pub(super) const COUNTERS: [(&str, &str, CountFn); 25] = [
     }),
     ("marline_udp_to_local_total", "Datagrams to applications, or to targets", |_, u| u.to_local),
     ("marline_udp_sockets_total", "UDP sockets opened for applications", |_, u| u.sockets),
-    ("marline_udp_flows_total", "Flows of UDP opened", |_, u| u.flows),
-    ("marline_udp_evicted_total", "Sockets and flows evicted for others", |_, u| {
+    ("marline_udp_flows_total", "UDP flows opened", |_, u| u.flows),
+    ("marline_udp_evicted_total", "Sockets and flows evicted to make room for others", |_, u| {
         u.sockets_forgotten + u.flows_forgotten
     }),
     ("marline_udp_filtered_total", "Datagrams dropped from unsolicited peers", |_, u| u.filtered),

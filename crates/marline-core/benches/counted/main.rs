@@ -203,7 +203,7 @@ fn on_wire(options: TcpOptions, payload: usize) -> OnWire {
         urgent: 0,
     };
     let mut bytes = vec![0x5a; 60 + payload];
-    let length = header.emit(&options, &mut bytes).expect("it fits");
+    let length = header.emit(&options, &mut bytes).expect("the packet fits");
     bytes.truncate(length + payload);
     OnWire { header, options, bytes }
 }
@@ -227,7 +227,7 @@ fn emit(segment: OnWire) -> OnWire {
     for _ in 0..CALLS {
         let length =
             black_box(&segment.header).emit(black_box(&segment.options), black_box(&mut out));
-        black_box(length.expect("it fits"));
+        black_box(length.expect("the packet fits"));
     }
     segment
 }

@@ -95,7 +95,7 @@ impl Pair {
         self.say(200);
         self.until("all subflows", |pair| {
             let established = |side: &Endpoint, id| {
-                let info = side.info(id).expect("it exists");
+                let info = side.info(id).expect("the connection exists");
                 info.subflows.iter().filter(|s| s.state == SubflowState::Established).count()
             };
             let (client, server) = pair.connections[pair.connections.len() - 1];
@@ -138,7 +138,7 @@ impl Pair {
 
     /// Payload bytes that each subflow of the first connection's client sent.
     pub(crate) fn sent_per_subflow(&self) -> Vec<u64> {
-        let info = self.client.endpoint.info(self.connections[0].0).expect("it exists");
+        let info = self.client.endpoint.info(self.connections[0].0).expect("the connection exists");
         info.subflows.iter().map(|subflow| subflow.bytes_sent).collect()
     }
 
@@ -198,8 +198,8 @@ impl Pair {
     /// Bytes that the server's application may read, and bytes that the client sent and has not heard of.
     pub(crate) fn readable_and_unacknowledged(&self) -> (u64, u64) {
         let (client, server) = self.connections[0];
-        let client = self.client.endpoint.info(client).expect("it exists");
-        let server = self.server.endpoint.info(server).expect("it exists");
+        let client = self.client.endpoint.info(client).expect("the connection exists");
+        let server = self.server.endpoint.info(server).expect("the connection exists");
         let sent: u64 = client.subflows.iter().map(|subflow| subflow.bytes_sent).sum();
         (server.readable, sent - client.bytes_acked)
     }

@@ -113,7 +113,7 @@ impl Addresses {
 
     pub(super) fn initial_local(&self) -> LocalAddress {
         let Some(local) = self.find_local(self.initial) else {
-            unreachable!("the initial address is put in at the start and never taken out");
+            unreachable!("the initial address is added first and never removed");
         };
         local
     }

@@ -444,13 +444,13 @@ mod tests {
         assert_eq!(
             closing.next_data_fin_at(timeouts(300, None)),
             Some(ms(320)),
-            "a round trip was measured"
+            "the round trip time is known"
         );
         assert_eq!(closing.next_data_fin_at(timeouts(300, Some(125))), Some(ms(145)));
         assert_eq!(
             closing.next_data_fin_at(timeouts(300, Some(900))),
             Some(ms(320)),
-            "a probe is never late"
+            "the timeout is not longer than that of a probe"
         );
         closing.rearm_fin(ms(145), None);
         assert_eq!(closing.next_data_fin_at(timeouts(300, Some(125))), Some(ms(445)), "one probe");
@@ -459,6 +459,10 @@ mod tests {
         closing.resume(ms(500), SubflowId(1));
         assert_eq!(closing.next_data_fin_at(timeouts(300, Some(125))), Some(ms(500)));
         closing.rearm_fin(ms(500), None);
-        assert_eq!(closing.next_data_fin_at(timeouts(300, Some(125))), Some(ms(625)), "there, too");
+        assert_eq!(
+            closing.next_data_fin_at(timeouts(300, Some(125))),
+            Some(ms(625)),
+            "on the other subflow as well"
+        );
     }
 }

@@ -72,7 +72,7 @@ impl RepairTx {
         self.data.resize(repair.range.len() as usize, 0);
         let mut sum = vec![0; usize::from(repair.symbol)];
         let there = buffer.copy(repair.range.start, &mut self.data).is_some();
-        debug_assert!(there, "bytes of {repair:?} are gone");
+        debug_assert!(there, "bytes of {repair:?} were dropped");
         repair.add(repair.range.start, &self.data, &mut sum);
         there.then_some(sum)
     }

@@ -149,10 +149,14 @@ mod tests {
         assert_eq!(
             outcomes(1, &[1, 2]),
             [Ask, Ask, GiveUp],
-            "there is no timeout before the first"
+            "no timeout precedes the first request"
         );
         assert_eq!(outcomes(0, &[1, 2]), outcomes(1, &[1, 2]));
-        assert_eq!(outcomes(2, &[1, 4]), [Ask, Ask, Ask, Ask, GiveUp], "an answer may be lost");
+        assert_eq!(
+            outcomes(2, &[1, 4]),
+            [Ask, Ask, Ask, Ask, GiveUp],
+            "a single lost answer is tolerated"
+        );
     }
 
     #[test]
@@ -163,7 +167,7 @@ mod tests {
     #[test]
     fn a_silent_path_is_asked_again_and_given_up_in_the_end() {
         assert_eq!(outcomes(2, &[]), [Ask, Ask, Ask, Ask, Ask, GiveUp]);
-        assert_eq!(outcomes(2, &[4]), [Ask, Ask, Ask, Ask, Ask, GiveUp], "lost by chance");
+        assert_eq!(outcomes(2, &[4]), [Ask, Ask, Ask, Ask, Ask, GiveUp], "random loss");
     }
 
     #[test]

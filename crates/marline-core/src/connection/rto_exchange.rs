@@ -124,7 +124,7 @@ mod tests {
         assert!(!exchange.on_reported(at(0), Duration::from_secs(4_000)));
         exchange.note_rto_request(at(0));
         assert!(exchange.on_reported(at(10), Duration::from_millis(300)));
-        assert!(!exchange.on_reported(at(11), Duration::ZERO), "one answer for one question");
+        assert!(!exchange.on_reported(at(11), Duration::ZERO), "only one answer per request");
         assert_eq!(exchange.peer_rto, Some((Duration::from_millis(300), at(10))));
     }
 

@@ -288,7 +288,7 @@ mod tests {
             assert_eq!(write(&mut buffer, &big) as u64, PIECE);
             assert_eq!((write(&mut buffer, &big), buffer.memory()), (0, PIECE));
             buffer.ack(Dsn(turn * PIECE - 1));
-            assert!(!buffer.take_writable(Instant::ZERO), "the piece is still held");
+            assert!(!buffer.take_writable(Instant::ZERO), "the chunk is still in use");
             buffer.ack(Dsn(turn * PIECE));
             assert!(buffer.take_writable(Instant::ZERO));
         }
@@ -345,7 +345,7 @@ mod tests {
         let mut buffer = SendBuffer::new(200_000, true, source());
         assert_eq!(write(&mut buffer, &vec![7; 300_000]), 200_000);
         buffer.ack(Dsn(66_666));
-        assert!(!buffer.take_writable(Instant::ZERO), "a third must be free");
+        assert!(!buffer.take_writable(Instant::ZERO), "a third of the buffer must be free");
         buffer.ack(Dsn(66_667));
         assert!(buffer.take_writable(Instant::ZERO));
     }
@@ -374,7 +374,7 @@ mod tests {
         let full = buffer.memory();
         let mut pinned = (0..written).step_by(100);
         while !buffer.take_writable(now) {
-            let at = pinned.next().expect("room before all is free");
+            let at = pinned.next().expect("writable before the buffer is empty");
             buffer.unpin(DataRange::new(Dsn(at), Dsn(at + 1)));
         }
         let freed = full - buffer.memory();

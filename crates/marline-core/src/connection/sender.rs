@@ -147,7 +147,10 @@ impl Sender {
 
     /// Adds a subflow in this slot.
     pub(super) fn add_subflow(&mut self, id: SubflowId) {
-        debug_assert!(!self.reinjections.names(id), "{id} still stands for another subflow");
+        debug_assert!(
+            !self.reinjections.names(id),
+            "{id} is still queued for the slot's previous subflow"
+        );
         let slot = usize::from(id.0);
         if self.subflows.len() <= slot {
             let there = core::mem::take(&mut self.subflows).into_iter();
@@ -390,7 +393,7 @@ impl Sender {
     /// Copies and checksums bytes for a segment. `None` if they are gone, which is a bug.
     pub(super) fn copy(&self, start: Dsn, out: &mut [u8]) -> Option<Checksum> {
         let sum = self.buffer.copy(start, out);
-        debug_assert!(sum.is_some(), "bytes at {start:?} are gone");
+        debug_assert!(sum.is_some(), "bytes at {start:?} were dropped");
         sum
     }
 
@@ -784,7 +787,7 @@ impl Sender {
     /// Repair that starts at this position on a subflow.
     pub(super) fn sent_repair(&self, id: SubflowId, start: Ssn) -> Option<&SentRepair> {
         let sent = self.subflow(id)?.repairs.iter().find(|repair| repair.start() == start);
-        debug_assert!(sent.is_some(), "the repair at {start:?} is gone");
+        debug_assert!(sent.is_some(), "the repair at {start:?} was dropped");
         sent
     }
 

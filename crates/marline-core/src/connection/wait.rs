@@ -186,10 +186,10 @@ mod tests {
         wait.on_heard(S(15));
         assert_eq!(wait.started_at(), None);
         wait.start_wait_without_subflows(S(16), CloseReason::PeerReset);
-        assert_eq!(wait.started_at(), Some(S(10)), "nothing came of it");
+        assert_eq!(wait.started_at(), Some(S(10)), "the new subflow failed as well");
         wait.on_heard(S(20));
         wait.start_wait_without_subflows(S(40), CloseReason::PeerReset);
-        assert_eq!(wait.started_at(), Some(S(40)), "an idle connection was well for 20 s");
+        assert_eq!(wait.started_at(), Some(S(40)), "the idle connection worked for 20 s");
         wait = Wait::default();
         wait.start_wait_without_subflows(S(41), CloseReason::PeerReset);
         assert_eq!(wait.started_at(), Some(S(41)));
@@ -210,12 +210,12 @@ mod tests {
         let mut wait = Wait::default();
         wait.expect_answer(S(10), Duration::from_secs(100));
         wait.expect_answer(S(50), Duration::from_secs(100));
-        assert_eq!(wait.answer_by(), Some(S(110)), "the first one counts");
+        assert_eq!(wait.answer_by(), Some(S(110)), "the first deadline applies");
         assert!(wait.start_probes(S(10)) && !wait.start_probes(S(11)));
         let asked: Vec<u64> = (10..80).filter(|second| wait.is_question_due(S(*second))).collect();
         assert_eq!(asked, [12, 16, 24, 39, 54, 69]);
         wait.start_wait_without_subflows(S(80), CloseReason::TimedOut);
-        assert_eq!(wait.answer_by(), Some(S(110)), "that subflows end is no answer");
+        assert_eq!(wait.answer_by(), Some(S(110)), "the end of all subflows is not an answer");
         wait.on_heard(S(90));
         assert_eq!((wait.answer_by(), wait.next_probe_at()), (None, None));
         // A new wait does not set another deadline either.
@@ -229,7 +229,7 @@ mod tests {
         let mut wait = Wait::default();
         assert!(!wait.on_lost(S(0), CloseReason::PeerReset, true));
         assert!(!wait.on_lost(S(29), CloseReason::Refused, true));
-        assert!(!wait.on_lost(S(31), CloseReason::Refused, false), "another one is there");
+        assert!(!wait.on_lost(S(31), CloseReason::Refused, false), "another subflow exists");
         assert!(!wait.on_lost(S(29), CloseReason::TimedOut, false));
         assert!(!wait.on_lost(S(31), CloseReason::Refused, true));
         assert!(wait.on_lost(S(61), CloseReason::Refused, true));

@@ -129,7 +129,7 @@ fn create_cookie(
     let mut bytes = [0; 8];
     bytes.copy_from_slice(&hash[8..16]);
     let mut key = Key(u64::from_be_bytes(bytes));
-    while Shard::of_token(key.derive().0.0, shard.count) != shard.index {
+    while Shard::index_for_token(key.derive().0.0, shard.count) != shard.index {
         bytes.copy_from_slice(&initial.cookie(&[&key.0.to_be_bytes()])[..8]);
         key = Key(u64::from_be_bytes(bytes));
     }

@@ -143,7 +143,8 @@ impl Endpoint {
             let key = Key(self.rng.next_u64());
             let (token, _) = key.derive();
             let Shard { index, count, .. } = self.config.shard;
-            if Shard::of_token(token.0, count) == index && self.flows.token(token).is_none() {
+            if Shard::index_for_token(token.0, count) == index && self.flows.token(token).is_none()
+            {
                 return key;
             }
         }

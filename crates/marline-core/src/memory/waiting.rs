@@ -91,7 +91,7 @@ impl MemoryAccount {
 
 /// A new stream that waits for memory: see [`MemoryAccount::wait_for_room`].
 #[derive(Debug)]
-#[must_use = "it does not wait unless it is polled"]
+#[must_use = "futures do nothing unless polled"]
 pub struct WaitForRoom {
     account: MemoryAccount,
     kind: MemoryKind,
@@ -196,9 +196,9 @@ mod tests {
         assert_eq!((account.wait_count(), streams[0].wakes()), (4, 0));
         held.resize(670);
         assert!(streams.iter().map(Stream::wakes).eq([1, 0, 0, 0]));
-        assert!(streams[1].poll().is_pending(), "it is not its turn");
-        let Poll::Ready(first) = streams[0].poll() else { panic!("there is room") };
-        let Poll::Ready(second) = streams[1].poll() else { panic!("there is room") };
+        assert!(streams[1].poll().is_pending(), "another stream is first");
+        let Poll::Ready(first) = streams[0].poll() else { panic!("room was freed") };
+        let Poll::Ready(second) = streams[1].poll() else { panic!("room was freed") };
         assert_eq!(account.used(), 870);
         assert!(streams[2].poll().is_pending() && Stream::of(&account).poll().is_pending());
         // A stream that gives up makes room for the next one.
@@ -207,7 +207,7 @@ mod tests {
         let third = streams[2].poll();
         assert!(third.is_ready());
         drop((third, held, streams));
-        assert!(Stream::of(&account).poll().is_ready(), "nobody waits any more");
+        assert!(Stream::of(&account).poll().is_ready(), "the queue of waiting streams is empty");
         assert_eq!(budget.0.waiting.load(SeqCst), 0);
     }
 

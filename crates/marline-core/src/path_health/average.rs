@@ -52,7 +52,7 @@ mod tests {
         // 0.5 x 4 of 0.5 x 4 + 0.5 x 50.
         assert!(near(average.value(), 2.0 / 27.0), "{average:?}");
         average.add(0, 0, 0.5);
-        assert!(near(average.value(), 2.0 / 27.0), "silence says nothing");
+        assert!(near(average.value(), 2.0 / 27.0), "an empty period does not change the average");
     }
 
     #[test]
@@ -65,6 +65,6 @@ mod tests {
         average.add(16, 16, 0.5);
         assert!(average.has_risen_to(0.5, 8.0, 0.5), "{average:?}");
         average.add(0, 0, 0.5);
-        assert!(!average.has_risen_to(0.25, 0.0, 0.5), "nothing happened");
+        assert!(!average.has_risen_to(0.25, 0.0, 0.5), "a period without packets does not count");
     }
 }

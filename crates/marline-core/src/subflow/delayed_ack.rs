@@ -204,15 +204,15 @@ mod tests {
         let now = Instant::from_millis(100);
         let lazy = |len, push| Arrival { lazy: true, ..arrival(len, push) };
         ack.on_arrival(now, lazy(200, true), SRTT);
-        assert!(!ack.is_owed(), "the end of a message, too");
+        assert!(!ack.is_owed(), "also at the end of a message");
         assert_eq!(ack.deadline(), Some(now + MAX));
         for _ in 0..LAZY_SEGMENTS {
             ack.on_arrival(now, lazy(1_400, false), SRTT);
         }
-        assert!(ack.is_owed(), "not for ever");
+        assert!(ack.is_owed(), "the delay is bounded");
         ack.on_ack_sent();
         ack.on_arrival(now, Arrival { urgent: true, ..lazy(200, true) }, SRTT);
-        assert!(ack.is_owed(), "a duplicate announces a change of carrier");
+        assert!(ack.is_owed(), "a duplicate may precede a change of carrier");
     }
 
     fn past_quick() -> DelayedAck {
@@ -241,12 +241,15 @@ mod tests {
         let mut ack = past_quick();
         let now = Instant::from_millis(20);
         ack.on_arrival(now, arrival(43_800, false), SRTT);
-        assert!(ack.is_owed(), "thirty full segments in one");
+        assert!(ack.is_owed(), "thirty full segments in one packet");
         ack.on_ack_sent();
         ack.on_arrival(now, arrival(1_460, false), SRTT);
         assert!(!ack.is_owed());
         ack.on_arrival(now, arrival(1_460, false), SRTT);
-        assert!(ack.is_owed(), "a full segment is at most our MSS, even after joined segments");
+        assert!(
+            ack.is_owed(),
+            "a full segment never exceeds our MSS, even after coalesced segments"
+        );
     }
 
     #[test]
@@ -278,7 +281,7 @@ mod tests {
             now += Duration::from_millis(50);
         }
         ack.on_arrival(now, arrival(200, true), SRTT);
-        assert!(!ack.is_owed(), "a dialogue: wait for the answer");
+        assert!(!ack.is_owed(), "request and response: wait for the response");
         assert_eq!(ack.deadline(), Some(now + Duration::from_millis(5)));
         for _ in 0..3 {
             ack.on_timeout(now + Duration::from_millis(5));
@@ -287,7 +290,7 @@ mod tests {
             now += Duration::from_millis(50);
             ack.on_arrival(now, arrival(200, true), SRTT);
         }
-        assert!(ack.is_owed(), "the dialogue is over");
+        assert!(ack.is_owed(), "the exchange has ended");
     }
 
     #[test]

@@ -34,7 +34,10 @@ impl Subflow {
     }
 
     /// Answers a SYN with a pending SYN/ACK.
-    #[expect(clippy::too_many_arguments, reason = "as connect, plus the SYN and its ECN field")]
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "the parameters of connect, plus the SYN and its ECN field"
+    )]
     pub(crate) fn accept(
         now: Instant,
         config: Arc<SubflowConfig>,

@@ -355,10 +355,10 @@ mod tests {
             assert_eq!((mtu.current(), mtu.repeated_segment(1, false)), (FLOOR, FLOOR));
             assert!(
                 !mtu.on_rto(2, FLOOR.into()) && !mtu.on_rto(3, FLOOR.into()),
-                "there is no less"
+                "already the minimum"
             );
             mtu.consider(Instant::from_secs(1));
-            assert_eq!(mtu.next_segment(), 1_463, "it may have been an outage");
+            assert_eq!(mtu.next_segment(), 1_463, "the loss may have been an outage");
         }
     }
 
@@ -400,7 +400,7 @@ mod tests {
     fn a_segment_that_ends_early_shows_its_own_size() {
         let mut mtu = MtuSearch::new(1_232, 1_452);
         mtu.consider(Instant::from_secs(1));
-        assert!(mtu.on_sent(Ssn(1), Ssn(1_301), 32), "larger than is known to pass");
+        assert!(mtu.on_sent(Ssn(1), Ssn(1_301), 32), "larger than the confirmed MTU");
         assert_eq!(mtu.on_delivered(Ssn(1), Ssn(1_301)), Some(1_332));
         mtu.consider(Instant::from_secs(2));
         assert_eq!(mtu.next_segment(), 1_452);
@@ -428,7 +428,7 @@ mod tests {
                 assert_eq!(mtu.current(), least, "reported: {forged}");
             }
             mtu.limit(300);
-            assert!(!mtu.reduce(100, min_reported_mss(ipv6)), "the peer takes no more than 300");
+            assert!(!mtu.reduce(100, min_reported_mss(ipv6)), "the peer's MSS is 300");
             assert_eq!(mtu.current(), 300);
         }
         // A configured size below that stays.
@@ -453,7 +453,7 @@ mod tests {
                 break;
             }
         }
-        assert_eq!(probed_at, Some(602), "what was said is tried again after ten minutes");
+        assert_eq!(probed_at, Some(602), "a reported limit is probed again after ten minutes");
         assert!(mtu.on_sent(Ssn(2_000), Ssn(2_000 + 1_400), 32));
         assert_eq!(mtu.on_delivered(Ssn(2_000), Ssn(3_400)), Some(1_452));
     }

@@ -216,8 +216,8 @@ mod tests {
         peak.on_sample(ms(1_200), mbit(7), false, rtt);
         assert_eq!(peak.get(), Some(mbit(80)));
         peak.on_sample(ms(9_000), mbit(7), true, rtt);
-        assert_eq!(peak.get(), Some(mbit(80)), "a lower bound says nothing");
+        assert_eq!(peak.get(), Some(mbit(80)), "a lower bound does not replace the peak");
         peak.on_sample(ms(9_000), mbit(6), false, rtt);
-        assert_eq!(peak.get(), Some(mbit(7)), "the path has become slower");
+        assert_eq!(peak.get(), Some(mbit(7)), "the path became slower");
     }
 }

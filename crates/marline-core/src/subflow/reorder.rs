@@ -367,7 +367,7 @@ mod tests {
         assert_eq!(queue.advance(150), 350);
         assert_eq!(drain(&mut queue, 150, 350).0, bytes(150, 350));
         assert_eq!(queue.held_bytes(), 0);
-        assert!(queue.memory() > 0, "kept for use");
+        assert!(queue.memory() > 0, "memory is kept for reuse");
         queue.shrink();
         assert!(queue.memory() == 0 && queue.held.get_used().is_none());
     }

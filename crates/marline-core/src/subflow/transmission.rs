@@ -275,7 +275,7 @@ impl Transmission {
                 return Some(index);
             }
         }
-        debug_assert!(false, "a lost segment is not in line");
+        debug_assert!(false, "a lost segment is missing from the retransmission queue");
         self.board.iter().position(|segment| segment.lost)
     }
 

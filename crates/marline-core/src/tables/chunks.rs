@@ -105,7 +105,7 @@ enum Slot {
 }
 
 const _: () =
-    assert!(size_of::<Slot>() == 16, "idle connections have one, and little room for more");
+    assert!(size_of::<Slot>() == 16, "idle connections hold one slot, so its size matters");
 
 /// Without the bytes, because payload does not belong into a log.
 impl fmt::Debug for Slot {

@@ -55,7 +55,7 @@ impl CookieKeys {
         Self::cookie_of(&self.primary, path)
     }
 
-    #[expect(deprecated, reason = "see above")]
+    #[expect(deprecated, reason = "defined by SipHash-2-4, as above")]
     fn cookie_of(key: &[u8; 16], path: &FourTuple) -> [u8; 8] {
         let (low, high) =
             (u128::from_le_bytes(*key) as u64, (u128::from_le_bytes(*key) >> 64) as u64);
@@ -123,7 +123,7 @@ mod tests {
         assert_eq!(keys.check(&cookie, &here), CookieValidity::Good);
         let elsewhere = path([10, 0, 0, 3], [10, 0, 0, 1]);
         assert_eq!(keys.check(&cookie, &elsewhere), CookieValidity::Wrong);
-        assert_eq!(keys.check(&cookie[..6], &here), CookieValidity::Wrong, "a part of it");
+        assert_eq!(keys.check(&cookie[..6], &here), CookieValidity::Wrong, "a truncated value");
         let renewed = CookieKeys { primary: second, backup: Some(first) };
         assert_eq!(renewed.check(&cookie, &here), CookieValidity::Old);
         assert_eq!(format!("{renewed:?}"), "CookieKeys(..)");

@@ -220,7 +220,7 @@ mod tests {
         assert_eq!(
             memory.plan(NOW, pair(1), &without_cookie()),
             Plan::Send(None, 1_000),
-            "the size counts"
+            "the data length counts"
         );
     }
 
@@ -233,11 +233,15 @@ mod tests {
         memory.on_answer(NOW, pair(1), &lost);
         memory.on_answer(NOW, pair(1), &known);
         memory.on_answer(NOW, pair(1), &lost);
-        assert_ne!(memory.plan(NOW, pair(1), &WITH_COOKIE), Plan::Ordinary, "not in a row");
+        assert_ne!(
+            memory.plan(NOW, pair(1), &WITH_COOKIE),
+            Plan::Ordinary,
+            "not consecutive failures"
+        );
         memory.on_answer(NOW, pair(1), &lost);
         assert_eq!(memory.plan(NOW, pair(1), &WITH_COOKIE), Plan::Ordinary);
         assert_eq!(memory.plan(NOW, pair(1), &without_cookie()), Plan::Ordinary);
-        assert_ne!(memory.plan(NOW, pair(2), &WITH_COOKIE), Plan::Ordinary, "another way");
+        assert_ne!(memory.plan(NOW, pair(2), &WITH_COOKIE), Plan::Ordinary, "another address pair");
         assert_eq!(
             memory.plan(NOW + AVOID_TIME, pair(1), &WITH_COOKIE),
             Plan::Send(Some(cookie(7)), 1_000)

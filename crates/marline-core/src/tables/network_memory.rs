@@ -133,11 +133,11 @@ mod tests {
         memory.blame(at(0), ip(1), ip(9));
         assert!(memory.refuses(at(0), ip(1), ip(9)));
         assert!(!memory.refuses(at(0), ip(1), ip(8)) && !memory.refuses(at(0), ip(2), ip(9)));
-        assert!(!memory.refuses(at(1), ip(1), ip(9)), "its time is over");
+        assert!(!memory.refuses(at(1), ip(1), ip(9)), "the penalty has expired");
         memory.blame(at(1), ip(1), ip(9));
         assert!(memory.refuses(at(2), ip(1), ip(9)) && !memory.refuses(at(3), ip(1), ip(9)));
         memory.blame(at(100), ip(1), ip(9));
-        assert!(!memory.refuses(at(101), ip(1), ip(9)), "long ago is another story");
+        assert!(!memory.refuses(at(101), ip(1), ip(9)), "old failures do not count");
         for _ in 0..20 {
             memory.blame(at(101), ip(1), ip(9));
         }
@@ -171,16 +171,16 @@ mod tests {
         assert!(!memory.refuses(now, ip(1), ip(9)) && !memory.passes(ip(1), ip(9)));
         memory.on_passed(ip(1), ip(9));
         memory.on_unanswered(now, ip(1), ip(9));
-        assert!(!memory.refuses(now, ip(1), ip(9)), "it passed in between");
+        assert!(!memory.refuses(now, ip(1), ip(9)), "a success in between resets the count");
         memory.on_unanswered(now, ip(1), ip(9));
         assert!(memory.refuses(now, ip(1), ip(9)));
 
         memory.on_unanswered(now, ip(2), ip(9));
-        assert!(memory.refuses(now, ip(2), ip(9)), "nothing is known to have passed there");
+        assert!(memory.refuses(now, ip(2), ip(9)), "no packet has passed on this pair");
         memory.on_passed(ip(2), ip(9));
         memory.forget_address(ip(2));
         memory.on_unanswered(now, ip(2), ip(9));
-        assert!(memory.refuses(now, ip(2), ip(9)), "that was another network");
+        assert!(memory.refuses(now, ip(2), ip(9)), "the address now belongs to another network");
     }
 
     #[test]

@@ -219,7 +219,7 @@ mod tests {
             let events: Vec<Event> = std::iter::from_fn(|| out.next_event()).collect();
             events.iter().filter(|event| matches!(event, Event::FlowGone { .. })).count()
         };
-        assert_eq!(gone(&mut out), 1, "three ended, one is gone already");
+        assert_eq!(gone(&mut out), 1, "three ended, one was removed already");
         assert!(demux.find(&ended(1, 0).key.path, 0, 0).is_none());
         let slot = demux.find(&ended(3, 0).key.path, 0, 0).unwrap().slot;
         assert_eq!(table.get(slot).unwrap().until, Instant::from_secs(30));
@@ -239,7 +239,7 @@ mod tests {
             table.insert(ended, &mut demux, &mut out);
         }
         table.send_unsent(IpAddr::from([192, 0, 2, 2]), &mut out);
-        assert_eq!(out.replies(), 0, "another address");
+        assert_eq!(out.replies(), 0, "an unrelated address");
         for _ in 0..2 {
             table.send_unsent(IpAddr::from([192, 0, 2, 1]), &mut out);
             assert_eq!(out.replies(), 2);

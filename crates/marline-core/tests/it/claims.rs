@@ -144,7 +144,7 @@ fn joins_to_a_cookie_connection_reach_the_shard_that_issued_it() {
                 unreachable!("a join")
             };
             assert!(script.endpoint.knows_token(token));
-            assert_eq!(Shard::of_token(token, 4), index);
+            assert_eq!(Shard::index_for_token(token, 4), index);
         }
         assert_eq!(script.endpoint.counters().syn_cookies_received, 8);
     }

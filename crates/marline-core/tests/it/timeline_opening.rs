@@ -237,7 +237,7 @@ fn corked_data_leaves_in_full_segments_on_uncork_or_timeout() {
     line.ack(1_101);
     line.script.run(|e, now| e.set(now, id, hold(Hold::MoreFollows)));
     line.write(50);
-    let waited = line.wait_for_send(5_000).expect("not for ever");
+    let waited = line.wait_for_send(5_000).expect("the delay is bounded");
     assert!((200..=500).contains(&waited), "{waited} ms: a retransmission timeout");
     assert_eq!(line.sent(), ["1101:1151 P"]);
 }

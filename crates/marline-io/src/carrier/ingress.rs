@@ -292,7 +292,7 @@ fn is_first_syn(segment: &[u8]) -> bool {
 
 /// Shard in the token of a joining SYN.
 fn join_owner(segment: &[u8], shards: u8) -> Option<u8> {
-    join_token(segment).map(|token| Shard::of_token(token, shards))
+    join_token(segment).map(|token| Shard::index_for_token(token, shards))
 }
 
 /// Token of a SYN with MP_JOIN (RFC 8684 section 3.2: kind 30, length 12, subtype 1, token in bytes 4..8 of the

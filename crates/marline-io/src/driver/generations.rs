@@ -339,7 +339,7 @@ fn shard_count(shards: &[Weak<Shard>]) -> u8 {
 
 /// Returns true if a connection of these shards has this token. None of the shards may be locked.
 fn knows_token(shards: &[Weak<Shard>], token: u32) -> bool {
-    let index = usize::from(Part::of_token(token, shard_count(shards)));
+    let index = usize::from(Part::index_for_token(token, shard_count(shards)));
     let shard = shards.get(index).and_then(Weak::upgrade);
     shard.is_some_and(|shard| shard.lock().endpoint().knows_token(token))
 }
@@ -354,7 +354,7 @@ async fn hear(generations: Weak<Generations>, channel: AsyncFd<OwnedFd>) {
                 let Some(generations) = generations.upgrade() else { return };
                 let bytes = buffer.get(..len).unwrap_or_default();
                 if !generations.on_passed(bytes, fd, channel.get_ref().as_fd()) {
-                    tracing::warn!("successor passed on an unknown message");
+                    tracing::warn!("the successor forwarded an unknown message");
                 }
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => guard.clear_ready(),

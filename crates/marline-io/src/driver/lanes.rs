@@ -186,7 +186,10 @@ impl Lanes {
 
     /// Wakes all readers when the shard stops.
     pub(super) fn wake_all(&mut self) {
-        #[expect(clippy::iter_over_hash_type, reason = "all waiters are woken, in any order")]
+        #[expect(
+            clippy::iter_over_hash_type,
+            reason = "all waiters are woken, so the order does not matter"
+        )]
         for entry in self.entries.values_mut() {
             wake(entry.reader.take());
         }
@@ -194,7 +197,7 @@ impl Lanes {
 
     pub(super) fn counters(&self) -> LaneCounters {
         let mut counters = LaneCounters { lanes: self.entries.len() as u64, ..self.counters };
-        #[expect(clippy::iter_over_hash_type, reason = "sums do not depend on the order")]
+        #[expect(clippy::iter_over_hash_type, reason = "the order does not affect a sum")]
         for entry in self.entries.values() {
             counters.stats += entry.lane.stats();
         }

@@ -388,13 +388,25 @@ mod tests {
             rtt: Duration::from_millis(rtt_ms),
         };
         assert!(!progress.is_stalled(at(0), &info(3, 100, 0, 20)));
-        assert!(!progress.is_stalled(at(1_400), &info(3, 100, 3, 20)), "too early");
-        assert!(!progress.is_stalled(at(1_500), &info(3, 100, 2, 20)), "few timeouts: a slow path");
+        assert!(!progress.is_stalled(at(1_400), &info(3, 100, 3, 20)), "before the limit");
+        assert!(
+            !progress.is_stalled(at(1_500), &info(3, 100, 2, 20)),
+            "too few timeouts: a slow path"
+        );
         assert!(progress.is_stalled(at(1_500), &info(3, 100, 3, 20)));
-        assert!(!progress.is_stalled(at(1_500), &info(3, 100, 3, 600)), "a few round trips");
+        assert!(
+            !progress.is_stalled(at(1_500), &info(3, 100, 3, 600)),
+            "less than a few round trips"
+        );
         assert!(!progress.is_stalled(at(1_600), &info(3, 101, 3, 20)), "progress");
         assert!(!progress.is_stalled(at(2_900), &info(3, 101, 3, 20)));
-        assert!(!progress.is_stalled(at(9_000), &info(0, 104, 0, 20)), "all is there");
-        assert!(!progress.is_stalled(at(9_100), &info(1, 104, 5, 20)), "sent after that");
+        assert!(
+            !progress.is_stalled(at(9_000), &info(0, 104, 0, 20)),
+            "everything was acknowledged"
+        );
+        assert!(
+            !progress.is_stalled(at(9_100), &info(1, 104, 5, 20)),
+            "sent after the last acknowledgment"
+        );
     }
 }

@@ -308,17 +308,20 @@ mod tests {
         let run = |numbers: &[u8]| -> Vec<u8> {
             numbers.iter().enumerate().flat_map(|(at, number)| frame(*number, at as u8)).collect()
         };
-        assert!(older.sift(&passed(), &run(&[1, 2, 3])).is_none(), "there is nobody else");
+        assert!(older.sift(&passed(), &run(&[1, 2, 3])).is_none(), "no other process exists");
         let (to_one, one) = Channel::pair().expect("a channel");
         let (to_two, two) = Channel::pair().expect("a channel");
         older.add(1, to_one).expect("a runtime");
         older.add(2, to_two).expect("a runtime");
         assert!(older.has_any());
-        assert!(older.sift(&passed(), &run(&[3, 3])).is_none(), "all of it is ours");
+        assert!(
+            older.sift(&passed(), &run(&[3, 3])).is_none(),
+            "all datagrams belong to this process"
+        );
         // The last frame of a run may be shorter than the others. Generation 9 does not exist any more.
         let mut mixed = run(&[1, 1, 3, 2, 9, 1]);
         mixed.truncate(mixed.len() - 10);
-        let ours = older.sift(&passed(), &mixed).expect("some is for others");
+        let ours = older.sift(&passed(), &mixed).expect("some datagrams belong to other processes");
         assert_eq!(ours, [frame(3, 2), frame(9, 4)].concat());
         assert_eq!(heard(&one), [mixed[..80].to_vec(), mixed[200..].to_vec()]);
         assert_eq!(heard(&two), [frame(2, 3)]);

@@ -122,7 +122,7 @@ impl PathOwners {
         let home = native::home(path.remote, shard.count);
         let (asked, is_last) = match asks {
             Asks::ToJoin(token) => {
-                let owner = Part::of_token(token, shard.count);
+                let owner = Part::index_for_token(token, shard.count);
                 let others = Some(owner).filter(|owner| *owner != shard.index);
                 self.set(path, others);
                 (owner, true)
@@ -192,19 +192,19 @@ mod tests {
         let processes = [5, 4, 2];
         assert_eq!(owners.owner(path(1), &processes), Some(5));
         assert_eq!(owners.next_owner(path(1), 5, &processes), Some(4));
-        assert_eq!(owners.owner(path(1), &processes), Some(4), "4 did not give it back");
+        assert_eq!(owners.owner(path(1), &processes), Some(4), "process 4 did not hand it back");
         // A second segment was in transit to 5.
         assert_eq!(owners.next_owner(path(1), 5, &processes), Some(4));
         assert_eq!(owners.next_owner(path(1), 4, &processes), Some(2));
-        assert_eq!(owners.next_owner(path(1), 2, &processes), None, "nobody's: ours");
-        assert_eq!(owners.owner(path(1), &processes), Some(5), "asked for again");
+        assert_eq!(owners.next_owner(path(1), 2, &processes), None, "no process owns it: keep it");
+        assert_eq!(owners.owner(path(1), &processes), Some(5), "requested again");
         // 4 has ended: the others are asked for its segments.
         assert_eq!(owners.next_owner(path(2), 5, &processes), Some(4));
         assert_eq!(owners.owner(path(2), &[5, 2]), Some(5));
         assert_eq!(
             owners.next_owner(path(3), 9, &[5, 2]),
             Some(5),
-            "given back by one that has ended"
+            "handed back by an ended process"
         );
         assert_eq!(owners.owner(path(4), &[]), None);
     }

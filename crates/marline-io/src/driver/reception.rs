@@ -320,7 +320,7 @@ impl ReceiveBuffer {
             (ReceiveBuffer::Tun(buffer), Kind::Gateway { offloads }) => {
                 buffer.receive(socket.as_fd(), *offloads)
             }
-            _ => unreachable!("a shard has sockets of one kind"),
+            _ => unreachable!("all sockets of a shard have the same kind"),
         }
     }
 }

@@ -487,10 +487,7 @@ mod tests {
         links.remove_validated_flow(&used);
         assert_eq!(lock(&links.table).pending.len(), of_one);
         links.remove_validated_flow(&used);
-        assert!(
-            first[0].0.is_broken() && !used.is_broken(),
-            "it is the youngest of those that wait"
-        );
+        assert!(first[0].0.is_broken() && !used.is_broken(), "the newest unvalidated link is kept");
         let next = (0..of_one).map(|_| accept(&links, [198, 51, 100, 1])).collect::<Vec<_>>();
         assert!(used.is_broken());
         for (link, _) in first.iter().chain(&next) {

@@ -360,7 +360,7 @@ mod tests {
             batch.push('a', 0, &vec![0; len]);
         }
         assert_eq!(batch.bytes(), (1_200, &[0; 3_100][..]));
-        assert!(!batch.takes('a', 0, 700), "after a shorter one nothing follows");
+        assert!(!batch.takes('a', 0, 700), "a shorter datagram ends the batch");
         batch.clear();
         batch.push('a', 0, &[0; 700]);
         assert_eq!(batch.bytes(), (0, &[0; 700][..]));
@@ -374,10 +374,10 @@ mod tests {
         batch.push('a', 700, &[0; 1_400]);
         assert!(batch.takes('a', 700, 2_000) && batch.takes('a', 0, 600));
         assert!(!batch.takes('a', 600, 1_200) && !batch.takes('a', 800, 1_600));
-        assert!(batch.takes('a', 800, 700), "it is one datagram");
+        assert!(batch.takes('a', 800, 700), "a single datagram");
         batch.push('a', 700, &[0; 1_000]);
         assert_eq!(batch.bytes(), (700, &[0; 2_400][..]));
-        assert!(!batch.takes('a', 0, 300), "the last one was shorter");
+        assert!(!batch.takes('a', 0, 300), "the last datagram was shorter");
     }
 
     #[test]

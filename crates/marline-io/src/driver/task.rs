@@ -64,7 +64,7 @@ pub(super) async fn run(shard: Arc<Shard>, handed_over: mpsc::Receiver<Handover>
         orphaned_at: None,
     };
     if let Err(error) = poll_fn(|cx| task.poll(cx)).await {
-        tracing::error!(%error, "the network driver stops");
+        tracing::error!(%error, "the network driver is stopping");
     }
 }
 

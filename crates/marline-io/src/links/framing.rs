@@ -154,7 +154,7 @@ mod tests {
             let kept = unpacker.restore(&mut buffer);
             buffer[kept..kept + piece.len()].copy_from_slice(piece);
             unpacker.unpack(&buffer[..kept + piece.len()], |frame| frames.push(frame.to_vec()))?;
-            assert!(unpacker.rest.len() < LENGTH + MAX_FRAME, "no more than a part of a frame");
+            assert!(unpacker.rest.len() < LENGTH + MAX_FRAME, "less than a frame is kept");
         }
         Ok(frames)
     }
@@ -175,7 +175,7 @@ mod tests {
         }
         for len in 0..stream.len() {
             let whole = read(&stream[..len], len.max(1)).unwrap();
-            assert!(frames.starts_with(&whole), "a frame that is cut off is no frame");
+            assert!(frames.starts_with(&whole), "a truncated frame is not delivered");
         }
     }
 
@@ -207,7 +207,7 @@ mod tests {
         assert_eq!(read(&[0x16, 3, 1, 0, 200, 1], 64), Err(ForeignData::Tls));
         assert_eq!(read(b"SSH-2.0-OpenSSH_9\r\n", 64), Err(ForeignData::Other));
         assert_eq!(read(b"Marline\x02", 64), Err(ForeignData::Other), "another version");
-        assert_eq!(read(b"M", 1), Ok(vec![]), "nothing is known yet");
+        assert_eq!(read(b"M", 1), Ok(vec![]), "too few bytes to decide");
     }
 
     #[test]

@@ -275,7 +275,7 @@ mod tests {
     #[test]
     fn a_slow_route_that_repeats_much_looks_policed_after_a_while() {
         let found = run(&mut Paces::default(), 20);
-        let [(first_ms, policed), ..] = found[..] else { panic!("nothing found") };
+        let [(first_ms, policed), ..] = found[..] else { panic!("no rate found") };
         assert_eq!((first_ms, policed.heading), (4_000, DataDirection::Down));
         assert!((990_000..1_010_000).contains(&policed.bits_per_s), "{}", policed.bits_per_s);
     }

@@ -110,9 +110,9 @@ mod tests {
     #[test]
     fn a_guarded_port_is_taken_and_silent() {
         let guard = Guard::on_address("127.0.0.1:0".parse().unwrap()).unwrap();
-        assert!(TcpListener::bind(guard.local).is_err(), "nobody else gets it");
+        assert!(TcpListener::bind(guard.local).is_err(), "the port is taken");
         let error = TcpStream::connect_timeout(&guard.local, Duration::from_millis(50));
-        assert_eq!(error.unwrap_err().kind(), io::ErrorKind::TimedOut, "neither answer nor RST");
+        assert_eq!(error.unwrap_err().kind(), io::ErrorKind::TimedOut, "no answer and no RST");
         let local = guard.local;
         drop(guard);
         let error = TcpStream::connect_timeout(&local, Duration::from_millis(500));
@@ -129,14 +129,14 @@ mod tests {
             TcpStream::connect_timeout(&at, Duration::from_millis(50))
         });
         let error = silent.join().unwrap().unwrap_err();
-        assert_eq!(error.kind(), io::ErrorKind::TimedOut, "neither answer nor RST");
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut, "no answer and no RST");
     }
 
     #[test]
     fn a_guard_lasts_while_one_of_two_processes_has_it() {
         let silent = |at: SocketAddr| {
             let error = TcpStream::connect_timeout(&at, Duration::from_millis(50)).unwrap_err();
-            assert_eq!(error.kind(), io::ErrorKind::TimedOut, "neither answer nor RST");
+            assert_eq!(error.kind(), io::ErrorKind::TimedOut, "no answer and no RST");
         };
         let first = Guard::on_address("127.0.0.1:0".parse().unwrap()).unwrap();
         let second = Guard::inherited(first.copy().unwrap()).unwrap();

@@ -229,7 +229,7 @@ mod tests {
             let interfaces = snapshot(messages);
             interfaces.with_default_route().iter().map(|i| i.name.clone()).collect()
         };
-        assert_eq!(names(&messages), ["wg0", "tun0"], "a machine behind tunnels alone");
+        assert_eq!(names(&messages), ["wg0", "tun0"], "only tunnel interfaces have default routes");
         messages.extend([
             driven_link(4, "veth0", up, "veth"),
             link(5, "wlan0", up),
@@ -294,7 +294,7 @@ mod tests {
     #[test]
     fn the_kernel_answers_and_knows_loopback() {
         let interfaces = Interfaces::now().unwrap();
-        let lo = interfaces.find_by_name("lo").expect("every machine has it");
+        let lo = interfaces.find_by_name("lo").expect("the loopback interface exists");
         assert!(lo.loopback);
         assert_eq!(
             interfaces.find_by_address("127.0.0.1".parse().unwrap()).unwrap().index,

@@ -370,7 +370,7 @@ mod tests {
         both.extend(&several);
         assert_eq!(parse(&both), vec![(5, expected(600, vec![3])), (5, expected(0, vec![7, 9]))]);
         for len in 0..both.len() {
-            assert!(parse(&both[..len]).len() <= 1, "no message out of thin air");
+            assert!(parse(&both[..len]).len() <= 1, "a truncated message is not parsed");
         }
     }
 

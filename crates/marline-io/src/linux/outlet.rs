@@ -289,7 +289,7 @@ mod tests {
             assert_eq!(neighbor(state, &address), Some(address));
         }
         for state in [0, 0x01, 0x20, 0x40] {
-            assert_eq!(neighbor(state, &address), None, "incomplete, failed, without ARP");
+            assert_eq!(neighbor(state, &address), None, "incomplete, failed or without ARP");
         }
         assert_eq!(neighbor(2, &address[..4]), None);
         assert_eq!(neighbor(2, &[3, 0, 0, 0, 0, 9]), None, "a group");

@@ -328,7 +328,7 @@ mod tests {
                     }
                 }
             }
-            assert_eq!(heard, clients.len(), "each SYN is heard once");
+            assert_eq!(heard, clients.len(), "each SYN is received once");
         }
     }
 }

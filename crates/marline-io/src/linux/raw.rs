@@ -113,7 +113,7 @@ fn push_control<T>(control: &mut Control, used: usize, level: i32, kind: i32, va
     // SAFETY: arithmetic on a constant.
     let (space, len) =
         unsafe { (libc::CMSG_SPACE(size as u32) as usize, libc::CMSG_LEN(size as u32) as usize) };
-    assert!(used + space <= CONTROL_BYTES, "two control messages fit");
+    assert!(used + space <= CONTROL_BYTES, "room for two control messages");
     // SAFETY: `space` bytes from `used` are within the buffer (asserted), which is aligned for
     // cmsghdr since every `space` is a multiple of its alignment; all types here are plain data.
     unsafe {
@@ -357,7 +357,7 @@ mod tests {
                 Err(error) if error.raw_os_error() == Some(libc::EAFNOSUPPORT) => continue,
                 receiver => receiver.unwrap(),
             };
-            assert!(hears(&receiver, at), "{at}: who receives gets them");
+            assert!(hears(&receiver, at), "{at}: the receiver gets the packets");
             assert!(!hears(&open_sender(ipv6).unwrap(), at), "{at}");
         }
     }
@@ -388,6 +388,6 @@ mod tests {
             }
             std::thread::sleep(std::time::Duration::from_millis(10));
         }
-        panic!("it did not come");
+        panic!("the packet did not arrive");
     }
 }

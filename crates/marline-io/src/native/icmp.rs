@@ -124,7 +124,7 @@ mod tests {
             assert_eq!(error.quoted[..8], [0x12, 0x34, 0, 80, 1, 2, 3, 4]);
             let error = error_of(&message(us, them, unreachable.0, unreachable.1, 0)).unwrap();
             assert_eq!((error.errno, error.mtu), (libc::EHOSTUNREACH, None));
-            assert!(error_of(&message(us, them, 128, 0, 0)).is_none(), "no error");
+            assert!(error_of(&message(us, them, 128, 0, 0)).is_none(), "not an ICMP error");
         }
     }
 

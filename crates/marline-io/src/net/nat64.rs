@@ -141,7 +141,7 @@ mod tests {
         assert_eq!(read(&answer(2, &[])), None, "SERVFAIL");
         let native: Ipv6Addr = "2001:db8::1".parse().unwrap();
         let other = answer(0, &[(DNS_AAAA, 60, &native.octets())]);
-        assert_eq!(read(&other), Some(PrefixAnswer::None), "a resolver that lies about all names");
+        assert_eq!(read(&other), Some(PrefixAnswer::None), "a resolver that redirects all names");
     }
 
     #[test]

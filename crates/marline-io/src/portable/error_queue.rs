@@ -6,7 +6,7 @@ use std::os::fd::BorrowedFd;
 use crate::edge::network_error::NetworkError;
 
 /// Does nothing.
-#[expect(clippy::unnecessary_wraps, reason = "the signature of the edge")]
+#[expect(clippy::unnecessary_wraps, reason = "same signature as on Linux")]
 pub(crate) const fn enable(_fd: BorrowedFd<'_>, _ipv6: bool) -> io::Result<()> {
     Ok(())
 }

@@ -32,5 +32,5 @@ pub(crate) const WITHOUT_INPUT: Interest = Interest::ERROR;
 
 /// Error of a facility that only Linux has.
 fn unsupported(what: &str) -> io::Error {
-    io::Error::new(io::ErrorKind::Unsupported, format!("{what} need Linux"))
+    io::Error::new(io::ErrorKind::Unsupported, format!("{what} are available on Linux only"))
 }

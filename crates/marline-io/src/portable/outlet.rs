@@ -11,8 +11,8 @@ pub(crate) struct OutletFinder;
 
 impl OutletFinder {
     /// Returns `None`: packets are left to the kernel.
-    #[expect(clippy::unnecessary_wraps, reason = "the signature of the edge")]
-    #[expect(clippy::needless_pass_by_ref_mut, reason = "the signature of the edge")]
+    #[expect(clippy::unnecessary_wraps, reason = "same signature as on Linux")]
+    #[expect(clippy::needless_pass_by_ref_mut, reason = "same signature as on Linux")]
     pub(crate) const fn find(
         &mut self,
         _local: SocketAddr,

@@ -27,7 +27,7 @@ struct State {
 
 impl FineTimer {
     /// Creates a timer that is not set. Needs a tokio runtime with time.
-    #[expect(clippy::unnecessary_wraps, reason = "the signature of the edge")]
+    #[expect(clippy::unnecessary_wraps, reason = "same signature as on Linux")]
     pub(crate) fn new() -> io::Result<Self> {
         let sleep = Box::pin(sleep(core::time::Duration::ZERO));
         Ok(FineTimer { state: Mutex::new(State { sleep, is_set: false, waker: None }) })
@@ -38,7 +38,7 @@ impl FineTimer {
     }
 
     /// Sets the timer to fire after `delay` (zero: at once), instead of at the time set before.
-    #[expect(clippy::unnecessary_wraps, reason = "the signature of the edge")]
+    #[expect(clippy::unnecessary_wraps, reason = "same signature as on Linux")]
     pub(crate) fn set(&self, delay: Duration) -> io::Result<()> {
         let mut state = self.lock();
         state.sleep.as_mut().reset(Instant::now() + delay.min(LONGEST));

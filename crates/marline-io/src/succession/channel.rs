@@ -84,13 +84,13 @@ mod tests {
         drop(far);
         let (len, fd) = there.receive(&mut buffer).unwrap().unwrap();
         assert_eq!(&buffer[..len], b"one and two");
-        UnixStream::from(fd.unwrap()).write_all(b"by the other end").unwrap();
+        UnixStream::from(fd.unwrap()).write_all(b"from the other end").unwrap();
         let mut said = String::new();
         near.read_to_string(&mut said).unwrap();
-        assert_eq!(said, "by the other end");
+        assert_eq!(said, "from the other end");
         let (len, fd) = there.receive(&mut buffer).unwrap().unwrap();
         assert_eq!((&buffer[..len], fd.is_none()), (&b"three"[..], true));
         drop(here);
-        assert!(there.receive(&mut buffer).unwrap().is_none(), "the other end is gone");
+        assert!(there.receive(&mut buffer).unwrap().is_none(), "the other end has closed");
     }
 }

@@ -279,6 +279,6 @@ mod tests {
         }
         assert!(Message::parse(&[99]).is_err());
         let hello = Message::Hello { protocol: 1, generation: 2, predecessor: 1, seed: [7; 32] };
-        assert_eq!(format!("{hello:?}"), "Message(1)", "the seed is a secret");
+        assert_eq!(format!("{hello:?}"), "Message(1)", "the seed is secret");
     }
 }

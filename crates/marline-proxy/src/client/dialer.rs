@@ -460,7 +460,7 @@ mod tests {
             assert_eq!(names.addresses().await.unwrap(), known);
             tokio::task::yield_now().await;
         }
-        assert_eq!(asked_at.elapsed(), Duration::ZERO, "nobody waits");
-        assert_eq!(lookups.load(Ordering::Relaxed), 2, "one asks for all");
+        assert_eq!(asked_at.elapsed(), Duration::ZERO, "no waiting task");
+        assert_eq!(lookups.load(Ordering::Relaxed), 2, "one lookup serves all");
     }
 }

@@ -109,10 +109,10 @@ mod tests {
         let open =
             |inboxes: &[EchoInbox]| inboxes.iter().filter(|inbox| !inbox.is_closed()).count();
         assert_eq!((inboxes.len(), open(&inboxes)), (10_000, MAX_ECHOES));
-        assert!(!inboxes[9_999].is_closed(), "the newest stay");
+        assert!(!inboxes[9_999].is_closed(), "the newest are kept");
         tokio::time::advance(ECHO_IDLE).await;
         sources.sweep();
         assert_eq!(open(&inboxes), 0);
-        assert!(udp.idle_time() < ECHO_IDLE, "it had senders until now");
+        assert!(udp.idle_time() < ECHO_IDLE, "its sender was active until now");
     }
 }

@@ -70,7 +70,7 @@ mod tests {
             assert!(matches!(failed(ended), Failed::Busy(_)), "{ended:?}");
         }
         let lost = failed(io::ErrorKind::HostUnreachable);
-        assert!(matches!(lost, Failed::PathLost(_)), "another path may be there");
+        assert!(matches!(lost, Failed::PathLost(_)), "another path may work");
         assert!(matches!(failed(io::ErrorKind::InvalidData), Failed::Finally(_)));
         let unknown = Failure::new(ErrorCode::NotAuthorized, "unknown");
         let failed = Failed::classify_early_error(OpenError::Refused(unknown));

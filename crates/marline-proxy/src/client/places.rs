@@ -20,14 +20,12 @@ const WARNINGS: Rate = Rate { burst: 1, interval: Duration::from_secs(60) };
 
 /// Permission to wait for a place.
 #[derive(Debug)]
-pub struct WaitTurn(
-    #[expect(dead_code, reason = "held for the length of the wait")] OwnedSemaphorePermit,
-);
+pub struct WaitTurn(#[expect(dead_code, reason = "held until the wait ends")] OwnedSemaphorePermit);
 
 /// A place. Dropping it frees the place.
 #[derive(Debug)]
 pub struct Place(
-    #[expect(dead_code, reason = "held for the length of the connection")] OwnedSemaphorePermit,
+    #[expect(dead_code, reason = "held until the connection ends")] OwnedSemaphorePermit,
 );
 
 /// The places of a client.
@@ -137,7 +135,7 @@ mod tests {
                 tokio::time::sleep(WAIT / 2).await;
                 drop(first);
             });
-        assert!(waiting.is_ok(), "a place came free in time");
+        assert!(waiting.is_ok(), "a place was freed in time");
     }
 
     #[tokio::test(start_paused = true)]
@@ -148,7 +146,7 @@ mod tests {
         tokio::task::yield_now().await;
         taken.truncate(1);
         tokio::task::yield_now().await;
-        assert!(places.try_take().is_err(), "two of three have ended, and one is all there may be");
+        assert!(places.try_take().is_err(), "two of three have ended, and the limit is one");
         places.resize(2);
         assert!(places.try_take().is_ok());
     }

@@ -167,7 +167,7 @@ mod tests {
         assert_eq!(
             last.record_outcome(Some(&refused(ErrorCode::ResourceExceeded))),
             Some(None),
-            "it serves"
+            "the server is reachable"
         );
         assert_eq!(last.now().map(|trouble| trouble.kind), Some(TroubleKind::Busy));
         assert_eq!(last.record_outcome(Some(&unreached)), Some(None));
@@ -177,7 +177,7 @@ mod tests {
         assert_eq!(
             last.record_outcome(Some(&OpenError::Pin)),
             None,
-            "another tunnel has taken over"
+            "another tunnel has replaced this one"
         );
         assert_eq!(last.now(), None);
     }

@@ -200,13 +200,13 @@ mod tests {
         assert!(memory.used() > receive as u64);
         buffers.note_kept(&memory, 77);
         buffers.note_blocked(socket, &memory, BlockedDirections::default());
-        assert_eq!(memory.used(), 77, "the encryption's");
+        assert_eq!(memory.used(), 77, "memory of the encryption layer");
         buffers.note_kept(&memory, 0);
         assert_eq!(memory.used(), 0);
         // Memory is short from here on.
         budget.set_limit(Some(0));
         buffers.note_blocked(socket, &memory, FROM);
-        assert_eq!(memory.used(), receive as u64, "what was promised is kept");
+        assert_eq!(memory.used(), receive as u64, "granted memory is kept");
         drop(buffers);
         assert_eq!(memory.used(), 0);
     }

@@ -259,10 +259,10 @@ mod tests {
         let mut relays: Vec<_> = (0..100).map(|_| Relay::of(&heavy)).collect();
         relays.push(Relay::of(&light));
         let order = run(&mut relays, (0..=100).collect());
-        let place = order.iter().position(|&at| at == 100).expect("it had its turn");
-        assert!(place <= 2, "behind {place} others");
+        let place = order.iter().position(|&at| at == 100).expect("it was polled");
+        assert!(place <= 2, "polled after {place} others");
         let others: Vec<_> = order.into_iter().filter(|&at| at < 100).collect();
-        assert_eq!(others.len(), 100, "each of the others had its turn");
+        assert_eq!(others.len(), 100, "each of the others was polled");
         // Only the relay that ended the first round was moved behind those of that round.
         assert!(others.is_sorted_by_key(|&at| at.max(2)), "{others:?}");
     }
@@ -272,7 +272,7 @@ mod tests {
         let turns = FairTurns::default();
         let account = turns.account();
         let mut relay = Relay::of(&account);
-        assert!((0..100).all(|_| relay.poll()), "there is no other account");
+        assert!((0..100).all(|_| relay.poll()), "no other account competes");
         let _other = turns.account();
         for _ in 0..100 {
             assert!(relay.poll() || relay.is_woken() && relay.poll());

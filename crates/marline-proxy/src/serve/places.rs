@@ -156,7 +156,7 @@ mod tests {
         let spoken = places.take_place(source(1), &traffic).unwrap();
         let silent = places.take_place(source(1), &Arc::default()).unwrap();
         let again = places.take_place(source(1), &Arc::default()).unwrap();
-        assert_eq!(places.count(), 2, "the silent one is evicted, the other one is not");
+        assert_eq!(places.count(), 2, "only the silent connection is evicted");
         drop(silent);
         assert_eq!(places.count(), 2);
         again_speaks(&again);

@@ -335,9 +335,9 @@ mod tests {
         let again = enter(&name, id(1)).unwrap();
         let second = enter(&name, id(2)).unwrap();
         assert!(enter(&name, id(3)).is_none());
-        assert!(enter(&Arc::from("phone"), id(3)).is_some(), "each for itself");
+        assert!(enter(&Arc::from("phone"), id(3)).is_some(), "limits apply per client");
         drop(first);
-        assert!(enter(&name, id(3)).is_none(), "it has another connection");
+        assert!(enter(&name, id(3)).is_none(), "another connection of the session is open");
         drop(again);
         let third = enter(&name, id(3)).unwrap();
         // By now both would have begun other sessions.
@@ -345,6 +345,6 @@ mod tests {
         let renewed = [4, 5].map(|number| enter(&name, id(number)).unwrap());
         assert!(enter(&name, id(6)).is_none());
         drop((second, third, renewed));
-        assert!(lock_places(&seats.0).is_empty(), "nothing is left behind");
+        assert!(lock_places(&seats.0).is_empty(), "no entry remains");
     }
 }

@@ -375,7 +375,7 @@ impl HandshakeQueue {
         let place = tokio::select! {
             // The semaphore is never closed.
             Ok(place) = places.acquire_owned() => place,
-            () = table.evict_stalled_of(source) => unreachable!("it never ends"),
+            () = table.evict_stalled_of(source) => unreachable!("the eviction loop never returns"),
         };
         loop {
             let freed = table.freed.notified();

@@ -181,7 +181,7 @@ mod tests {
             assert!(error.text.contains("--allow"), "{}", error.text);
         }
         let nobody = timeout(Duration::from_millis(50), listener.accept()).await;
-        assert!(nobody.is_err(), "somebody connected");
+        assert!(nobody.is_err(), "a connection was accepted");
     }
 
     #[tokio::test]

@@ -37,7 +37,7 @@ pub(super) fn addresses(rules: &Rules) -> Result<Vec<SocketAddr>, Failure> {
         (false, _) => Ok(allowed),
         (true, Some(refused)) => Err(Failure::new(refused.code(), refused.to_string())),
         (true, None) => {
-            let text = format!("no usable resolver in {RESOLV_CONF}");
+            let text = format!("{RESOLV_CONF} names no usable resolver");
             Err(Failure::new(ErrorCode::DestinationUnreachable, text))
         }
     }

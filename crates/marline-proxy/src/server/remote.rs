@@ -322,7 +322,7 @@ impl Server {
         let (mut held, listener) = match self.remotes.listen_for(client, wanted).await {
             Ok(held) => held,
             Err(failure) => {
-                self.refuse_request(client, &failure, "an address to listen at");
+                self.refuse_request(client, &failure, "an address to listen on");
                 return unsaid.refuse(stream, failure).await;
             }
         };

@@ -115,7 +115,8 @@ impl PacketKey {
         expand(&prk, &[b"key"], bytes);
         let mut iv = [0; NONCE_LEN];
         expand(&prk, &[b"iv"], &mut iv);
-        let key = UnboundKey::new(algorithm, bytes).unwrap_or_else(|_| unreachable!("its length"));
+        let key = UnboundKey::new(algorithm, bytes)
+            .unwrap_or_else(|_| unreachable!("the key has the algorithm's length"));
         let (packets, forgeries) = match cipher {
             Cipher::Aes128Gcm | Cipher::Aes256Gcm => (GCM_PACKETS, GCM_FORGERIES),
             Cipher::ChaCha20Poly1305 => (u64::MAX, CHACHA_FORGERIES),
@@ -140,11 +141,11 @@ struct Sealer {
 impl Seal for Sealer {
     fn seal(&mut self, packet_number: u64, header: &[u8], body: &mut [u8]) -> [u8; TAG_BYTES] {
         // Reusing a nonce would reveal the key, so panic instead.
-        assert!(packet_number >= self.next, "a packet number comes once");
+        assert!(packet_number >= self.next, "packet numbers must increase");
         self.next = packet_number.saturating_add(1);
         let nonce = self.key.nonce(packet_number);
         let sealed = self.key.key.seal_in_place_separate_tag(nonce, Aad::from(header), body);
-        let tag = sealed.unwrap_or_else(|_| unreachable!("a frame is not too long"));
+        let tag = sealed.unwrap_or_else(|_| unreachable!("a frame is within the length limit"));
         let mut out = [0; TAG_BYTES];
         out.copy_from_slice(tag.as_ref());
         out

@@ -115,7 +115,9 @@ impl Direction {
             let bytes = &mut bytes[..algorithm.key_len()];
             expand(&prk, &[b"key"], bytes);
             let key = UnboundKey::new(algorithm, bytes);
-            LessSafeKey::new(key.unwrap_or_else(|_| unreachable!("its length")))
+            LessSafeKey::new(
+                key.unwrap_or_else(|_| unreachable!("the key has the algorithm's length")),
+            )
         };
         with_key(self.key, make, act)
     }
@@ -139,7 +141,8 @@ impl Direction {
         let nonce = self.next_nonce();
         let sealed =
             self.with_key(|key| key.seal_in_place_separate_tag(nonce, Aad::from(header), &mut []));
-        let tag = sealed.unwrap_or_else(|_| unreachable!("nothing is not too long"));
+        let tag =
+            sealed.unwrap_or_else(|_| unreachable!("an empty record is within the length limit"));
         let mut out = [0; TAG_LEN];
         out.copy_from_slice(tag.as_ref());
         out
@@ -162,7 +165,7 @@ impl Direction {
         let text = &mut out[start..];
         let sealed =
             self.with_key(|key| key.seal_in_place_separate_tag(nonce, Aad::from(length), text));
-        let tag = sealed.unwrap_or_else(|_| unreachable!("a record is not too long"));
+        let tag = sealed.unwrap_or_else(|_| unreachable!("a record is within the length limit"));
         out.extend_from_slice(tag.as_ref());
     }
 

@@ -88,7 +88,7 @@ impl SessionId {
 pub(crate) fn random<const N: usize>() -> anyhow::Result<[u8; N]> {
     let mut bytes = [0; N];
     let filled = ring::rand::SystemRandom::new().fill(&mut bytes);
-    filled.map_err(|_| anyhow!("the operating system gives no random bytes"))?;
+    filled.map_err(|_| anyhow!("the operating system provides no random bytes"))?;
     Ok(bytes)
 }
 
@@ -172,7 +172,7 @@ impl Session {
     /// The operating system provides no random bytes.
     pub fn open(&self, binding: &Binding, first: &[u8]) -> anyhow::Result<(Vec<u8>, Keys)> {
         let flight = if first.is_empty() { 0 } else { keys::record_len(first.len()) };
-        assert!(flight <= MAX_FLIGHT, "one message fits");
+        assert!(flight <= MAX_FLIGHT, "the flight exceeds one message");
         let mut header = [0; HEADER_LEN];
         header[..2].copy_from_slice(&[MAGIC, VERSION]);
         header[2..4].copy_from_slice(&(flight as u16).to_be_bytes());

@@ -335,7 +335,7 @@ mod tests {
         );
         if !open_ended {
             bytes.push(0);
-            assert_eq!(Item::decode(&bytes), Err(BadItem), "nothing follows {item:?}");
+            assert_eq!(Item::decode(&bytes), Err(BadItem), "trailing bytes after {item:?}");
         }
     }
 

@@ -154,22 +154,26 @@ mod tests {
         deliver(&mut cc, 1_000, ms(200), SEGMENT);
         assert_eq!(cc.window(), 100 * SEGMENT);
         deliver(&mut cc, 1_100, ms(200), 100 * SEGMENT);
-        assert_eq!(cc.window(), 101 * SEGMENT, "it grows as before");
+        assert_eq!(cc.window(), 101 * SEGMENT, "the window grows as before");
     }
 
     #[test]
     fn a_queue_is_capped_once_per_round_trip() {
         let mut cc = capped();
         deliver(&mut cc, 1_000, ms(400), SEGMENT);
-        assert_eq!(cc.window(), 50 * SEGMENT, "twice the base instead of four times");
+        assert_eq!(
+            cc.window(),
+            50 * SEGMENT,
+            "the cap is twice the base RTT instead of four times"
+        );
         deliver(&mut cc, 1_399, ms(400), 200 * SEGMENT);
-        assert_eq!(cc.window(), 50 * SEGMENT, "the RTT cannot have answered yet");
+        assert_eq!(cc.window(), 50 * SEGMENT, "too early for the RTT to react");
         deliver(&mut cc, 1_400, ms(400), SEGMENT);
-        assert_eq!(cc.window(), 25 * SEGMENT, "it answers, and there is still a queue");
+        assert_eq!(cc.window(), 25 * SEGMENT, "the RTT fell, but a queue remains");
         for at in 0..20 {
             deliver(&mut cc, 2_000 + at * 1_000, ms(1_000), SEGMENT);
         }
-        assert_eq!(cc.window(), MIN_SEGMENTS * SEGMENT, "never nothing");
+        assert_eq!(cc.window(), MIN_SEGMENTS * SEGMENT, "the window never falls below the minimum");
     }
 
     #[test]
@@ -183,7 +187,7 @@ mod tests {
             })
             .collect();
         assert_eq!(windows, [62_500, 78_125, 97_656, 100_000, 100_000]);
-        assert_eq!(cc.cap, None, "the inner one did not grow behind it, and goes on now");
+        assert_eq!(cc.cap, None, "the inner window did not grow beyond the cap");
     }
 
     #[test]

@@ -18,7 +18,7 @@ pub(super) fn add(registry: &mut Registry) -> Result<(), RegisterError> {
             radio: parameters.word("radio", default.radio.name(), &radios),
         };
         if config.supposed == 0 {
-            parameters.refuse("supposed", "more than zero");
+            parameters.refuse("supposed", "a value above zero");
         }
         move || Box::new(Emptcp::new(config))
     })

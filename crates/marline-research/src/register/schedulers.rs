@@ -80,7 +80,7 @@ fn blest(parameters: &mut Parameters<'_>) -> BlestConfig {
         adapts: parameters.on_off("adapt", defaults.adapts),
     };
     if config.bounds.0 > config.bounds.1 {
-        parameters.refuse("least", "not more than `most`");
+        parameters.refuse("least", "at most `most`");
         return defaults;
     }
     config
@@ -148,7 +148,7 @@ fn raven(parameters: &mut Parameters<'_>) -> RavenConfig {
         limit: parameters.bytes("limit", default.limit),
     };
     if config.fresh.is_zero() {
-        parameters.refuse("fresh", "more than zero");
+        parameters.refuse("fresh", "a value above zero");
     }
     config
 }
@@ -184,10 +184,10 @@ fn papd(parameters: &mut Parameters<'_>) -> PapdConfig {
         by_rule: parameters.on_off("rule", default.by_rule),
     };
     if config.least_window > config.most_window {
-        parameters.refuse("least-window", "no more than `most-window`");
+        parameters.refuse("least-window", "at most `most-window`");
     }
     if config.least_window.is_zero() {
-        parameters.refuse("least-window", "more than zero");
+        parameters.refuse("least-window", "a value above zero");
     }
     config
 }
@@ -199,7 +199,7 @@ fn xlink(parameters: &mut Parameters<'_>) -> XlinkConfig {
         far: parameters.duration("far", default.far),
     };
     if config.near > config.far {
-        parameters.refuse("near", "no more than `far`");
+        parameters.refuse("near", "at most `far`");
     }
     config
 }

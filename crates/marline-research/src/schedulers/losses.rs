@@ -108,9 +108,9 @@ mod tests {
             (0..segments).for_each(|_| losses.note_sent(path.id));
             losses.chance(&path, 0.3)
         };
-        assert_eq!(send(9_000, 10), 0.0, "none yet");
-        assert_eq!(send(0, 1), 0.1, "one in ten");
-        assert!((send(29_000, 30) - 1.0 / 31.0).abs() < 1e-9, "no other for a while");
+        assert_eq!(send(9_000, 10), 0.0, "no losses yet");
+        assert_eq!(send(0, 1), 0.1, "one of ten lost");
+        assert!((send(29_000, 30) - 1.0 / 31.0).abs() < 1e-9, "no more losses for a while");
         // An average of 10 and 31, a quarter of the way.
         assert!((send(500, 1) - 1.0 / 15.25).abs() < 1e-9);
         losses.remove_path(SubflowId(0));

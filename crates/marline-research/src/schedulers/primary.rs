@@ -103,12 +103,20 @@ mod tests {
         assert_eq!(chosen(&mut primary, &[]), None);
         assert_eq!(chosen(&mut primary, &[view(0, 50)]), Some(0));
         let [first, second, third] = [view(0, 50), view(1, 10), view(2, 5)];
-        assert_eq!(chosen(&mut primary, &[first, second, third]), Some(0), "not the fastest");
+        assert_eq!(
+            chosen(&mut primary, &[first, second, third]),
+            Some(0),
+            "the primary stays although it is not the fastest"
+        );
         assert_eq!(chosen(&mut primary, &[unreachable(first, 3), second, third]), Some(2));
-        assert_eq!(chosen(&mut primary, &[first, second, third]), Some(0), "well again");
+        assert_eq!(chosen(&mut primary, &[first, second, third]), Some(0), "usable again");
         primary.on_event(SchedulerEvent::SubflowDown(SubflowId(0)));
         assert_eq!(chosen(&mut primary, &[gone(first), second]), Some(1));
-        assert_eq!(chosen(&mut primary, &[first, second, third]), Some(1), "for good");
+        assert_eq!(
+            chosen(&mut primary, &[first, second, third]),
+            Some(1),
+            "the change is permanent"
+        );
         assert_eq!(chosen(&mut primary, &[unreachable(second, 3)]), None);
     }
 
@@ -120,7 +128,7 @@ mod tests {
             helper(&views[0], with_backups, &stream.context(views)).map(|view| view.id.0)
         };
         assert_eq!(helping(&views, false), Some(2));
-        assert_eq!(helping(&views, true), Some(2), "regular ones first");
+        assert_eq!(helping(&views, true), Some(2), "regular subflows first");
         let last = [views[0], unreachable(views[1], 3), gone(views[2]), views[3]];
         assert_eq!((helping(&last, false), helping(&last, true)), (None, Some(3)));
         let only = [backup(views[0]), backup(views[1])];
@@ -133,14 +141,14 @@ mod tests {
         let mut path = SubflowView { rttvar: ms(5), ..view(0, 20) };
         let mut silence = Silence::default();
         silence.update(&path, at(100));
-        assert_eq!(silence.overdue_at(&path, 4.0), None, "nothing in flight");
+        assert_eq!(silence.overdue_at(&path, 4.0), None, "no data in flight");
         path.bytes_in_flight = 1_000;
         silence.update(&path, at(200));
         silence.update(&path, at(210));
         assert_eq!(silence.overdue_at(&path, 4.0), Some(at(240)));
         path.last_heard_at = at(220);
         silence.update(&path, at(225));
-        assert_eq!(silence.overdue_at(&path, 4.0), Some(at(265)), "heard meanwhile");
+        assert_eq!(silence.overdue_at(&path, 4.0), Some(at(265)), "received data meanwhile");
         path.srtt = None;
         assert_eq!(silence.overdue_at(&path, 4.0), None);
     }

@@ -97,7 +97,7 @@ mod tests {
         drop(first);
         let mut answers = Vec::new();
         program.read_to_end(&mut answers).await.unwrap();
-        assert_eq!(answers, framed(&[7; 2_000]), "whole, and then the end");
+        assert_eq!(answers, framed(&[7; 2_000]), "the whole answer, then end of stream");
         serving.await.unwrap();
     }
 
@@ -113,7 +113,7 @@ mod tests {
         assert_eq!(asked.len(), MAX_CONCURRENT_QUERIES);
         while asked.try_recv().is_ok() {}
         tokio::time::sleep(Duration::from_millis(10)).await;
-        assert_eq!(asked.len(), MAX_CONCURRENT_QUERIES, "those that were lost make room");
+        assert_eq!(asked.len(), MAX_CONCURRENT_QUERIES, "finished queries make room");
         asked.close();
         while asked.try_recv().is_ok() {}
         let mut rest = Vec::new();

@@ -282,7 +282,7 @@ mod tests {
         assert_eq!(aliases(&answer).unwrap(), ["b.example"]);
         answer.pop();
         assert_eq!(addresses(&answer).len(), 1, "a record that is cut short");
-        assert_eq!(aliases(&answer), None, "it may be one to a name that is blocked");
+        assert_eq!(aliases(&answer), None, "the missing record may be an alias of a blocked name");
         let refused = without_records(&asked, NXDOMAIN).unwrap();
         assert_eq!((refused.len(), refused[3] & 0xf), (asked.len(), NXDOMAIN));
     }
@@ -302,7 +302,7 @@ mod tests {
     fn a_query_has_one_question_with_a_name_that_is_spelled_out() {
         let good = b"\x01A\x07Blocked\x00";
         assert_eq!(asked_name(&message(&[good], &[])).as_deref(), Ok("a.blocked"));
-        assert_eq!(asked_name(&message(&[b"\x00"], &[])).as_deref(), Ok(""), "the root");
+        assert_eq!(asked_name(&message(&[b"\x00"], &[])).as_deref(), Ok(""), "the root zone");
         assert_eq!(asked_name(&message(&[good, good], &[])), Err(FORMERR));
         assert_eq!(asked_name(&message(&[], &[])), Err(FORMERR));
         // A pointer forward, to itself and into the header, and an unused label type.

@@ -42,7 +42,7 @@ impl Query {
     pub(super) fn into_answer_slot(self) -> OwnedPermit<Vec<u8>> {
         match self.reply {
             Reply::Connection(place) => place,
-            Reply::Datagram { .. } => panic!("it came in a datagram"),
+            Reply::Datagram { .. } => panic!("the query arrived in a datagram"),
         }
     }
 

@@ -31,14 +31,14 @@ pub(super) fn explain(
     let mut help = Vec::new();
     if is("/proc/sys/kernel/unprivileged_userns_clone", "0") {
         help.push(
-            "this system allows them for root only: sudo sysctl kernel.unprivileged_userns_clone=1",
+            "only root may create user namespaces on this system: sudo sysctl kernel.unprivileged_userns_clone=1",
         );
     }
     if is("/proc/sys/user/max_user_namespaces", "0") {
-        help.push("this system allows none: sudo sysctl user.max_user_namespaces=10000");
+        help.push("user namespaces are disabled on this system: sudo sysctl user.max_user_namespaces=10000");
     }
     if is("/proc/sys/user/max_net_namespaces", "0") {
-        help.push("this system allows none: sudo sysctl user.max_net_namespaces=10000");
+        help.push("network namespaces are disabled on this system: sudo sysctl user.max_net_namespaces=10000");
     }
     if is("/proc/sys/kernel/apparmor_restrict_unprivileged_userns", "1") {
         help.push(

@@ -164,7 +164,7 @@ impl Datagrams for Echo {
             _ => return DatagramOutcome::Refused,
         }
         for _ in 0..2 {
-            answers.send(destination, source, payload).expect("it fits");
+            answers.send(destination, source, payload).expect("the packet fits");
         }
         assert!(answers.send(destination, source, &[0; 8_300]).is_err(), "beyond the MTU");
         DatagramOutcome::Carried

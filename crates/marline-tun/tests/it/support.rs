@@ -141,7 +141,7 @@ pub(crate) fn tcp(path: FourTuple, seg: Seg) -> Vec<u8> {
 /// Encodes a datagram of the host in a packet.
 pub(crate) fn udp(from: SocketAddr, to: SocketAddr, payload: &[u8]) -> Vec<u8> {
     let mut bytes = vec![0; UDP_HEADER_LEN];
-    emit_udp(from.port(), to.port(), payload.len(), &mut bytes).expect("it fits");
+    emit_udp(from.port(), to.port(), payload.len(), &mut bytes).expect("the packet fits");
     bytes.extend(payload);
     fill_udp_checksum(from.ip(), to.ip(), &mut bytes);
     in_ip(from.ip(), to.ip(), PROTOCOL_UDP, &bytes)

@@ -139,6 +139,6 @@ mod tests {
         assert!(all.0.values().all(|link| link.heard.len() <= PREFIXES));
         let late = begun + Duration::from_secs(70_000);
         all.record(1, said(1, 0), late);
-        assert!(all.0.is_empty(), "what has ended is gone");
+        assert!(all.0.is_empty(), "expired prefixes are removed");
     }
 }

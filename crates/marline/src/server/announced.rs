@@ -30,7 +30,7 @@ pub(super) fn listen(
             return Err(succession::changed(config));
         }
         (Carrier::Raw, Some(_)) => {
-            let text = "the raw sockets of the process before are to be reserved from first";
+            let text = "reserve ports from the predecessor's raw sockets first";
             return Err(BindError::Config(text.to_owned()));
         }
         (carrier, _) => carrier::open(carrier, shards)?,
@@ -109,7 +109,7 @@ pub(super) fn change(
 ) -> Result<(), UnknownPath> {
     let mut addresses = lock(addresses);
     let Some(announced) = addresses.iter_mut().find(|known| known.named == named) else {
-        return Err(UnknownPath::new(named, "none of the addresses to announce"));
+        return Err(UnknownPath::new(named, "not one of the configured addresses to announce"));
     };
     let mut backup = announced.local.backup;
     match change {

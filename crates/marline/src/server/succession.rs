@@ -67,7 +67,7 @@ impl Server {
         let copy = |listener: &LinkListener| Ok((listener.local, listener.copy()?));
         let copies = listeners.open.iter().map(copy).collect::<std::io::Result<_>>().map_err(io)?;
         let Some(seed) = self.inner.config.own.reset_seed else {
-            return Err(BindError::Config("there is no seed of resets".to_owned()));
+            return Err(BindError::Config("the seed of carrier resets is missing".to_owned()));
         };
         Ok(HandoverState {
             generation,
@@ -91,7 +91,7 @@ impl Server {
         place
             .generations
             .hand_over(channel)
-            .map_err(|error| BindError::io("let the successor begin", error))?;
+            .map_err(|error| BindError::io("start the successor", error))?;
         // New connections to the listeners wait for the successor in the kernel's queue.
         lock(&place.listeners).open.clear();
         Ok(())
@@ -107,7 +107,7 @@ impl Server {
         predecessor: u8,
         version: &str,
     ) -> Result<(), BindError> {
-        let io = |error| BindError::io("take the predecessor's place", error);
+        let io = |error| BindError::io("take over from the predecessor", error);
         let place = &self.inner.place;
         successor.request_start(version).map_err(io)?;
         for (generation, channel) in std::mem::take(&mut *lock(&place.older_processes)) {
@@ -232,6 +232,6 @@ mod tests {
         assert_eq!(next_generation(15, &[14]), Some(0));
         assert_eq!(next_generation(15, &[0, 1, 3]), Some(2));
         let others: Vec<u8> = (0..16).filter(|number| *number != 7).collect();
-        assert_eq!(next_generation(7, &others), None, "sixteen processes are there");
+        assert_eq!(next_generation(7, &others), None, "sixteen processes exist");
     }
 }

@@ -49,7 +49,7 @@ impl OwnedReadHalf {
         write.forget();
         match Arc::try_unwrap(self.stream) {
             Ok(stream) => Ok(stream),
-            Err(_) => unreachable!("a stream has two halves, and one is gone"),
+            Err(_) => unreachable!("the other half of the stream was dropped"),
         }
     }
 

@@ -83,7 +83,7 @@ impl fmt::Display for IdentityError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             IdentityError::NoRandomness => {
-                f.write_str("the operating system gives no random bytes")
+                f.write_str("the operating system provides no random bytes")
             }
             IdentityError::NotAKey(why) => write!(f, "not an Ed25519 key in PKCS #8 form: {why}"),
         }
@@ -245,7 +245,7 @@ mod tests {
         let connect = connector.connect(server_name(), near);
         let (near, far) = tokio::join!(connect, acceptor.accept(far));
         let error = near.unwrap_err();
-        assert!(!is_pin_mismatch(&error), "the pin fits, the signature does not: {error}");
+        assert!(!is_pin_mismatch(&error), "the pin matches, but the signature does not: {error}");
         assert!(far.is_err());
     }
 

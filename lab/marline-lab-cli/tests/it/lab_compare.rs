@@ -37,9 +37,9 @@ fn every_contestant_runs_and_the_table_is_made_once() {
     ] {
         assert!(table.contains(&format!(" {who} | 1")), "no {who} in {table}");
     }
-    assert!(table.contains("| 2c-docs | burst that is hit, ms |"), "{table}");
+    assert!(table.contains("| 2c-docs | affected burst, ms |"), "{table}");
     let written = std::fs::read_to_string(&document).unwrap();
-    assert!(written.contains("| 2c-docs | burst that is hit, ms |"), "{written}");
+    assert!(written.contains("| 2c-docs | affected burst, ms |"), "{written}");
     assert!(!written.contains("TCP, first path"), "the judged rows alone: {written}");
 
     let second = compare(&results, &[]);

@@ -197,7 +197,7 @@ fn a_browser_shows_the_whole_page_and_fetches_nothing() {
     // Unchanged: the page's own policy forbids external resources, and the browser shows all of it.
     let dom = browse(&browser, dir.path(), &page, "plain", &[]);
     assert!(
-        dom.contains("Marline beside the papers") && dom.contains("A note &amp; more"),
+        dom.contains("Marline compared with the papers") && dom.contains("A note &amp; more"),
         "{dom}"
     );
 

@@ -37,7 +37,9 @@ impl std::str::FromStr for ParsedCommand {
         let order = match word {
             "down" => return Ok(ParsedCommand::Break(side(rest)?)),
             "up" => return Ok(ParsedCommand::Restore(side(rest)?)),
-            "set" if rest.is_empty() => bail!("`set` what? For example: set rate=5M,up.delay=20ms"),
+            "set" if rest.is_empty() => {
+                bail!("`set` needs items, for example: set rate=5M,up.delay=20ms")
+            }
             "set" => return Ok(ParsedCommand::Set(rest.to_owned())),
             "rebind" => ParsedCommand::Rebind,
             "stats" => ParsedCommand::Stats,
@@ -81,7 +83,7 @@ impl std::str::FromStr for Line {
             return match word.parse() {
                 Ok(ParsedCommand::Stats) => Ok(Line::Stats),
                 Ok(ParsedCommand::Quit) => Ok(Line::Quit),
-                Ok(_) => bail!("`{word}` which path? For example: {word} wifi"),
+                Ok(_) => bail!("`{word}` needs a path, for example: {word} wifi"),
                 Err(_) if word == "set" => bail!("for example: set wifi rate=5M,up.delay=20ms"),
                 Err(error) => Err(error),
             };
@@ -208,9 +210,9 @@ mod tests {
         );
         for (text, word) in [
             ("", "unknown command"),
-            ("down", "which path"),
+            ("down", "needs a path"),
             ("set", "set wifi"),
-            ("set wifi", "what"),
+            ("set wifi", "needs items"),
             ("quit wifi", "takes no argument"),
             ("down wifi left", "direction"),
         ] {

@@ -73,7 +73,7 @@ pub fn read(file: &str, text: &str) -> anyhow::Result<Measurement> {
     let intervals = match server_output_json {
         Some(server) if only_sent => server.intervals,
         None if only_sent => anyhow::bail!(
-            "{file} has what was sent by UDP, not what arrived: measure with -R, or with \
+            "{file} shows the UDP data sent, not received: measure with -R, or with \
              --get-server-output from a server with --json, or use the output of such a server"
         ),
         _ => intervals,

@@ -108,7 +108,7 @@ mod tests {
             let written = timelines.write(&jobs, &dir, &[Format::Csv]).expect("files");
             let read = |name: &str| std::fs::read_to_string(dir.join(name)).expect(name);
             let files = (read("subflows.csv"), read("copies.csv"));
-            std::fs::remove_dir_all(&dir).expect("it is there");
+            std::fs::remove_dir_all(&dir).expect("the file exists");
             (written, files)
         });
         assert_eq!(made[0], made[1]);

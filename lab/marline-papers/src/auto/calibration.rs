@@ -37,8 +37,8 @@ const RELIABILITY: [(&str, &str); 11] = [
     ("within p50", "%"),
     ("within p90", "%"),
     ("within p99", "%"),
-    ("within p90 as of answering", "%"),
-    ("within p99 as of answering", "%"),
+    ("within p90 as computed when answered", "%"),
+    ("within p99 as computed when answered", "%"),
     ("mean distance from the nominal shares", "%"),
     ("within SRTT + 4 RTTVAR", "%"),
     ("pinball loss of p90 over that of SRTT + 4 RTTVAR", ""),
@@ -81,8 +81,8 @@ pub(super) fn rows(view: &View<'_>, samples: &Samples<Cells>) -> Vec<Row> {
 /// Table of a half.
 pub(super) fn table(view: &View<'_>, rows: Vec<Row>) -> Table {
     let (name, of) = match view.half {
-        PairSubset::Judged => ("calibration", "that nobody looked at"),
-        PairSubset::Tuned => ("calibration-tuned", "on which it was tuned"),
+        PairSubset::Judged => ("calibration", "held out"),
+        PairSubset::Tuned => ("calibration-tuned", "used for tuning"),
     };
     Table::new(name, format!("Forecasts of answers on the recorded pairs {of}"), rows)
 }

@@ -195,7 +195,7 @@ impl View<'_> {
             Row::new("goodput over the best path's, median")
                 .estimate(&median, "")
                 .at_least(goodput),
-            Row::new("goodput over the best path's, least of all")
+            Row::new("goodput over the best path's, minimum")
                 .estimate(&least, "")
                 .at_least(goodput_least),
         ]
@@ -235,7 +235,8 @@ impl View<'_> {
             100.0 * bytes as f64 / payload.max(1) as f64
         });
         let most = most.estimate(|roots| all(roots).into_iter().fold(f64::NAN, f64::max));
-        let what = format!("extra bytes, {}, most of any case", messages_name(self.setup.small));
+        let what =
+            format!("extra bytes, {}, maximum over the cases", messages_name(self.setup.small));
         rows.push(Row::new(what).estimate(&most, "%"));
         rows
     }

@@ -101,9 +101,9 @@ pub(super) fn tables(
             setup.lossy.scenes.iter().enumerate().filter(|(_, scene)| scene.tuned == tuned);
         scenes.flat_map(|(at, scene)| rows_of(samples, scene, at, limits)).collect()
     };
-    let title = "A radio loses packets under a call: scenes that nobody looked at before";
+    let title = "A radio loses packets during a call: held-out scenes";
     let judged = Table::new("lossy", title, rows(false));
-    let title = "A radio loses packets under a call: scenes on which repairs were tuned";
+    let title = "A radio loses packets during a call: scenes used for tuning repairs";
     let fitted = rows(true).into_iter().map(|row| row.fitted("tuned on this scene")).collect();
     (vec![judged, Table::new("lossy-tuned", title, fitted)], all_results(samples, setup))
 }
@@ -125,11 +125,11 @@ fn rows_of(samples: &Samples<Scenes>, scene: &Scene, at: usize, limits: &Limits)
     });
     vec![
         Row::new(format!(
-            "{}: frames whole later than 50 ms over those without repairs",
+            "{}: frames complete after more than 50 ms, over those without repairs",
             scene.name
         ))
         .estimate(&late, ""),
-        Row::new(format!("{}: p99 of whole frames over full duplication's", scene.name))
+        Row::new(format!("{}: p99 of complete frames over full duplication's", scene.name))
             .estimate(&p99, "")
             .at_most(limit),
         Row::new(format!("{}: extra bytes", scene.name)).estimate(&extra, "%").require_range(
@@ -144,14 +144,14 @@ fn all_results(samples: &Samples<Scenes>, setup: &Setup) -> Grid {
         ("losses", ""),
         ("contestant", ""),
         ("p99", "ms"),
-        ("whole frames, p99", "ms"),
-        ("whole later than 50 ms", "%"),
+        ("complete frames, p99", "ms"),
+        ("complete after 50 ms", "%"),
         ("lost", "%"),
         ("extra bytes", "%"),
-        ("of them repairs", "%"),
+        ("repairs among them", "%"),
     ];
     let title =
-        "A radio loses packets under a call: every contestant, medians and sums of all roots";
+        "A radio loses packets during a call: every contestant, medians and sums of all roots";
     let mut grid = Grid::new("lossy-contestants", title, &columns);
     for (at, scene) in setup.lossy.scenes.iter().enumerate() {
         for (place, contestant) in setup.contestants_of_lossy().into_iter().enumerate() {

@@ -156,7 +156,7 @@ impl View<'_> {
             ("game lost", "%"),
             ("game later than 100 ms", "%"),
             ("game extra bytes", "%"),
-            ("ACKs and questions of the call", "%"),
+            ("ACKs and probes of the call", "%"),
             ("quic over the best of all settings, median", ""),
         ];
         let name = self.half.name();
@@ -221,8 +221,8 @@ pub(super) fn by_pair(samples: &Samples<Cells>, pairs: &[Pair]) -> Grid {
         ("half", ""),
         ("call p99 over full duplication's", ""),
         ("call later than 100 ms", "%"),
-        ("the same of min-rtt", "%"),
-        ("the same of full duplication", "%"),
+        ("same, min-rtt", "%"),
+        ("same, full duplication", "%"),
         ("call extra bytes", "%"),
         ("quic on the first path", "Mbit/s"),
         ("quic on the second path", "Mbit/s"),

@@ -85,7 +85,8 @@ fn require_share(mut row: Row, samples: &Efficiencies, scheduler: usize, most: f
 
 /// Mean efficiency, and the mean shortfall where it is below 1, of several sets of rides.
 pub(super) fn means(sets: &[(String, &Efficiencies)]) -> Grid {
-    let columns = [("rides", ""), ("scheduler", ""), ("mean U_c", ""), ("lacking to 1, mean", "%")];
+    let columns =
+        [("rides", ""), ("scheduler", ""), ("mean U_c", ""), ("mean shortfall from 1", "%")];
     let mut grid = Grid::new("efficiency", "Mean aggregation efficiency", &columns);
     for (set, samples) in sets {
         let count = samples.all().first().and_then(|rides| rides.first()).map_or(0, Vec::len);
@@ -111,6 +112,6 @@ pub(super) fn figure(key: &str, class: &str, samples: &Efficiencies) -> Figure {
         let rides = samples.all().iter().flatten();
         plot = plot.steps(name, &cdf(&rides.map(|ride| ride[number]).collect::<Vec<_>>()));
     }
-    let caption = "Left of 1 bonding was worse than the better of the two carriers alone.";
+    let caption = "Left of 1, bonding was worse than the better of the two carriers alone.";
     plot.mark_x(1.0, "better carrier").x_range(0.0, 2.0).figure(key, caption)
 }

@@ -83,10 +83,10 @@ pub(super) fn judge_shares(
         row("beside one CUBIC flow, median")
             .estimate(&middle, "")
             .require_range(fair, words.clone()),
-        row("beside one CUBIC flow, least")
+        row("beside one CUBIC flow, minimum")
             .estimate(&over(|root| &root.one, smallest), "")
             .at_least(ever.least),
-        row("beside one CUBIC flow, most")
+        row("beside one CUBIC flow, maximum")
             .estimate(&over(|root| &root.one, largest), "")
             .at_most(ever.most),
         row("two subflows through the bottleneck beside one CUBIC flow, median")

@@ -81,7 +81,7 @@ pub(super) const SCENES: &[Scene] = &[
         stage: |_, _| Ok(bursts(100_000, 45.0)),
     },
     Scene {
-        name: "1 MB each 3 s, WiFi dies inside one",
+        name: "1 MB every 3 s, WiFi dies inside one",
         key: "tlp2019",
         measures: &[Kind::Longest, Kind::Median],
         stage: |_, _| Ok(bursts(1_000_000, 200.0)),
@@ -111,25 +111,25 @@ pub(super) const SCENES: &[Scene] = &[
         stage: |context, _| wires([10.0, 10.0], [1e-3, 0.01], papd2017::LARGE_BUFFER, context),
     },
     Scene {
-        name: "download of a phone, scenario 1",
+        name: "download on a phone, scenario 1",
         key: "papd2017",
         measures: &[Kind::Goodput],
         stage: |context, root| phone(0, context, root),
     },
     Scene {
-        name: "download of a phone, scenario 2",
+        name: "download on a phone, scenario 2",
         key: "papd2017",
         measures: &[Kind::Goodput],
         stage: |context, root| phone(1, context, root),
     },
     Scene {
-        name: "download of a phone, scenario 3",
+        name: "download on a phone, scenario 3",
         key: "papd2017",
         measures: &[Kind::Goodput],
         stage: |context, root| phone(2, context, root),
     },
     Scene {
-        name: "download of a phone, scenario 5",
+        name: "download on a phone, scenario 5",
         key: "papd2017",
         measures: &[Kind::Goodput],
         stage: |context, root| phone(4, context, root),
@@ -144,7 +144,7 @@ pub(super) const SCENES: &[Scene] = &[
         },
     },
     Scene {
-        name: "voice assistant, a walk out of the WiFi",
+        name: "voice assistant, walking out of WiFi range",
         key: "multimob2018",
         measures: &[Kind::Longest, Kind::Median],
         stage: |_, _| Ok(walk()),

@@ -101,9 +101,11 @@ fn verdicts(
         let row = row.paper(file.published.fast_join_rtts, "RTT");
         rows.push(
             row.within(file.tolerance("fast_join")?)
-                .remark("a mean of two cases, below: of which there is more depends on the stream"),
+                .remark("the mean of two cases (below), whose shares depend on the stream"),
         );
-        for (with, case) in [(true, "the SYN brings new data"), (false, "it has none to bring")] {
+        for (with, case) in
+            [(true, "the SYN brings new data"), (false, "the SYN brings no new data")]
+        {
             let saved = handovers.ratio(|handovers| match handovers.has_data_in_syn(way) == with {
                 true => (handovers.saved(way), 1.0),
                 false => (0.0, 0.0),

@@ -97,7 +97,7 @@ fn verdicts(moved: &Samples<MovesBySystem>) -> Vec<Row> {
 fn grid(moved: &Samples<MovesBySystem>) -> Grid {
     let columns = [
         ("system", ""),
-        ("the one moved, mean", "ms"),
+        ("the affected one moved, mean", "ms"),
         ("others moved, median", "ms"),
         ("others moved, last", "ms"),
         ("their next request, median", "ms"),
@@ -128,8 +128,8 @@ fn figure(moved: &Samples<MovesBySystem>) -> Figure {
         let all: Vec<f64> = roots.flat_map(|root| root[place].others_ms.iter().copied()).collect();
         plot = plot.steps(system.name, &cdf(&all));
     }
-    let caption = "Every 9 s each of them asks something; without a path health monitor each finds \
-                   out by itself.";
+    let caption = "Each of them sends a request every 9 s; without a path health monitor, each detects the failure \
+                   by itself.";
     plot.figure("neighbours", caption)
 }
 

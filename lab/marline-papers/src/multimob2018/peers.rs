@@ -47,8 +47,8 @@ impl Ask {
         let asked = match self {
             Ask::Nothing => return String::new(),
             Ask::Stock => format!(
-                "all bytes come over the other path, Multipath TCP, at most {MAX_HELLO_COUNT} HELLO \
-                 and nothing else experimental"
+                "all bytes arrive over the other path, Multipath TCP, at most {MAX_HELLO_COUNT} HELLO and no other \
+                 experimental option"
             ),
             Ask::Options => {
                 "bytes intact, Multipath TCP, joined with the second SYN at the latest".into()
@@ -117,7 +117,7 @@ pub(super) fn reproduce(context: &Context<'_>, all: &mut Reproduction) -> anyhow
         |downloads| Ok(verdicts(&cases, downloads)),
     )?;
     let title =
-        "Peers without extensions; boxes that strip, drop or mangle them; intervals of 99 %";
+        "Peers without extensions; middleboxes that strip, drop or mangle them; intervals of 99 %";
     all.tables.push(Table::new("strangers", title, rows));
     all.grids.push(grid(&cases, &downloads));
     Ok(())
@@ -157,8 +157,7 @@ fn grid(cases: &[Case], downloads: &Samples<Downloads>) -> Grid {
         ("SYN over LTE", ""),
         ("most SYN over LTE", ""),
     ];
-    let title =
-        "4 MB by GET, WiFi dies after about a second: with peers and boxes of all kinds, means";
+    let title = "4 MB by GET, WiFi dies after about a second: with peers and middleboxes of all kinds, means";
     let mut grid = Grid::new("peers", title, &columns);
     for (place, case) in cases.iter().enumerate() {
         let mean = |of: &dyn Fn(&Outcome) -> f64| cell(downloads.mean(|d| of(&d.cases[place])));
@@ -191,7 +190,7 @@ fn cases() -> Vec<Case> {
         ask,
     };
     let mut cases = vec![
-        of("both ends MultiMob, no box", systems::tuned(), Ask::Nothing),
+        of("both ends MultiMob, no middlebox", systems::tuned(), Ask::Nothing),
         of("MultiMob client, server without extensions", systems::to_stock_server(), Ask::Stock),
         of("client without extensions, MultiMob server", systems::from_stock_client(), Ask::Stock),
     ];

@@ -112,7 +112,7 @@ pub(super) fn reproduce(
         |root| measure(root, &contestants),
         |pauses| verdicts(pauses, &contestants, context.master, file),
     )?;
-    let title = "Server push after a pause in which WiFi died without a word; intervals of 99 %";
+    let title = "Server push after a pause in which WiFi died silently; intervals of 99 %";
     all.tables.push(Table::new("push", title, rows));
     all.grids.push(grid(&pauses, &contestants, context.master));
     all.figures.push(figure(&pauses, &contestants));
@@ -195,7 +195,7 @@ fn verdicts(
     for (place, contestant) in contestants.iter().enumerate() {
         let Some(interval_s) = contestant.interval_s else {
             let what = format!(
-                "{}: pushes that come within {} s",
+                "{}: pushes that arrive within {} s",
                 contestant.name,
                 PUSH_TIMEOUT.as_secs()
             );
@@ -204,7 +204,7 @@ fn verdicts(
             continue;
         };
         let limit_s = interval_s as f64 + more_s;
-        let what = format!("{}: pushes that come within {limit_s:.0} s", contestant.name);
+        let what = format!("{}: pushes that arrive within {limit_s:.0} s", contestant.name);
         let row = Row::new(what).estimate(&share_within(pauses, place, limit_s), "%");
         let longest = longest_s(pauses, place);
         rows.push(
@@ -226,7 +226,7 @@ fn grid(pauses: &Samples<Pause>, contestants: &[Contestant], master: u64) -> Gri
         ("client", ""),
         ("median", "s"),
         ("90 %", "s"),
-        ("longest that came", "s"),
+        ("longest that arrived", "s"),
         ("within 1 s", "%"),
         ("within 5 s", "%"),
         ("within 15 s", "%"),
@@ -237,8 +237,8 @@ fn grid(pauses: &Samples<Pause>, contestants: &[Contestant], master: u64) -> Gri
         ("LTE, an idle minute", "J"),
     ];
     let title = format!(
-        "From the server's write to the client's read, after a pause in which WiFi died; what \
-         never came counts as {} s in quantiles; joules by traffic: {CONSTANTS}",
+        "From the server's write to the client's read, after a pause in which WiFi died; pushes that never arrived \
+         count as {} s in quantiles; joules by traffic: {CONSTANTS}",
         PUSH_TIMEOUT.as_secs()
     );
     let mut grid = Grid::new("push-times", title, &columns);

@@ -173,8 +173,10 @@ fn verdicts(links: &Samples<Links>, master: u64, file: &PaperFile<Published>) ->
         let timer = median(links, master, place, |fetch| fetch.hole.timer);
         let row = Row::new(format!("{name}: hole, median")).estimate(&hole, "ms");
         rows.push(match timer.value.is_finite() {
-            true => row.remark(format!("verdict on WiFi after {:.0} ms, median", timer.value)),
-            false => row.remark("no verdict of the client's: the server's own timers"),
+            true => {
+                row.remark(format!("WiFi found unreachable after {:.0} ms, median", timer.value))
+            }
+            false => row.remark("the client did not react: the server's own timers expired"),
         });
         if !system.multimob {
             continue;
@@ -196,7 +198,7 @@ fn verdicts(links: &Samples<Links>, master: u64, file: &PaperFile<Published>) ->
             "the authors' shortest timer ({timer_ms:.0} ms), promotion (260 ms), round trips of \
              the root's LTE"
         )));
-        rows.push(share("all bytes come, each the right one", &|_, fetch| fetch.came));
+        rows.push(share("all bytes arrive intact", &|_, fetch| fetch.came));
     }
     rows
 }
@@ -245,7 +247,8 @@ fn arrivals(segments: &[Segment], path: usize) -> Vec<(f64, f64)> {
 }
 
 fn figure(name: &str, fetch: &Fetch) -> Figure {
-    let mut plot = Plot::new(&format!("Download, {name}"), "time (s)", "place in the stream (MB)");
+    let mut plot =
+        Plot::new(&format!("Download, {name}"), "time (s)", "position in the stream (MB)");
     for (arrivals, label) in fetch.arrivals.iter().zip(NAMES) {
         let points = arrivals.iter().map(|(x, y)| Point { x: *x, y: *y, interval: None });
         plot = plot.points(label, &points.collect::<Vec<_>>());

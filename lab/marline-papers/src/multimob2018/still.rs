@@ -107,9 +107,11 @@ fn verdicts(runs: &Samples<Stay>, file: &PaperFile<Published>) -> anyhow::Result
         .paper_claim("multiple paths are not always beneficial");
     let cost = runs.mean(|run| run.systems[mesh].cellular_j()).value;
     let least = 1.0 - file.tolerance("benefit")?;
-    rows.push(row.estimate(&ratio, "").at_least(least).remark(format!(
-        "no benefit of more than a hundredth, for {cost:.1} J of LTE ({CONSTANTS})"
-    )));
+    rows.push(
+        row.estimate(&ratio, "")
+            .at_least(least)
+            .remark(format!("no benefit above 1 %, for {cost:.1} J of LTE ({CONSTANTS})")),
+    );
     let later = runs.share(|run| {
         let (mesh, alone) = (run.systems[mesh].worst_ms, run.systems[alone].worst_ms);
         (u64::from(mesh >= least * alone), 1)
@@ -133,7 +135,7 @@ fn energy(runs: &Samples<Stay>, master: u64) -> Grid {
         ("median of the longest delays", "ms"),
     ];
     let title = format!(
-        "Energy of a run that never loses WiFi (LTE idle: what a phone draws that does nothing); \
+        "Energy of a run that never loses WiFi (LTE idle: the consumption of an idle phone); \
          {CONSTANTS}"
     );
     let mut grid = Grid::new("energy", title, &columns);
@@ -165,6 +167,6 @@ fn figure(runs: &Samples<Stay>) -> Figure {
         let both = [bar(&|cost| cost.wifi_j), bar(&Cost::cellular_j)];
         bars = bars.group(system.name, &both);
     }
-    let caption = format!("What traffic drew: promotions, transfer and tails ({CONSTANTS}).");
+    let caption = format!("Energy due to traffic: promotions, transfer and tails ({CONSTANTS}).");
     bars.figure("energy", &caption)
 }

@@ -226,20 +226,18 @@ impl<'a> Deciles<'a> {
                 .paper_claim("not worse")
                 .estimate(&ratio, "")
                 .require_range(RequiredRange::at_most(most), asked.as_str());
-            rows.push(row.remark(
-                "the largest of nine ratios: chance alone lifts it above what each of them is",
-            ));
+            rows.push(row.remark("the largest of nine ratios, so chance alone raises it"));
         }
         let held = |walk: &Walk| {
             self.outcome(walk, place).worst_ms <= most * self.outcome(walk, mesh).worst_ms
         };
         let share = self.walks.share(|walk| (u64::from(held(walk)), 1));
-        let what = format!("{}: walks with no longer delay than full mesh", system.name);
-        let row = Row::new(what).paper_claim("not worse, of distributions");
+        let what = format!("{}: walks with a delay no longer than full mesh's", system.name);
+        let row = Row::new(what).paper_claim("not worse (distributions)");
         rows.push(
             row.estimate(&share.percent(), "%")
                 .at_least(95.0)
-                .remark("walk by walk, which is more than the figure of the slides says"),
+                .remark("walk by walk, which is stricter than the slides' figure"),
         );
     }
 
@@ -320,7 +318,8 @@ impl<'a> Deciles<'a> {
         let mut columns = vec![("root", ""), ("tuned over full mesh", "")];
         columns.extend(all.iter().map(|system| (system.name, "ms")));
         columns.push(("bound", "ms"));
-        let heading = format!("Walks in which tuned is later than full mesh, the worst, {title}");
+        let heading =
+            format!("Walks in which tuned has a longer delay than full mesh, the worst, {title}");
         let mut grid = Grid::new(&format!("later-{key}"), heading, &columns);
         let (tuned, mesh) =
             (systems::index_of(&systems::tuned()), systems::index_of(&systems::vanilla()));

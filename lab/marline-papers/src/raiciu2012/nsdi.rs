@@ -153,7 +153,7 @@ fn rows(runs: &Runs, place: usize, share: f64) -> Vec<Row> {
         );
         rows.push(
             named(format!("{name} over no M, p95"))
-                .paper_claim("the long tail goes")
+                .paper_claim("the long tail disappears")
                 .estimate(&tail(job, none), "")
                 .at_most(1.0),
         );

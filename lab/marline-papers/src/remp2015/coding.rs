@@ -43,7 +43,7 @@ const CASES: [(&str, &str); 5] = [
     ("bad times half as long and worse", WIFI_SHORT),
     ("independent, 1 %", WIFI_ONE_PERCENT),
     ("independent, 3 %", WIFI_INDEPENDENT),
-    ("all for 15 ms, twice a second", WIFI_INTERRUPTED),
+    ("all packets for 15 ms, twice a second", WIFI_INTERRUPTED),
 ];
 const DEATH: &str = "the WiFi dies";
 /// Index of the message that is in flight when the WiFi dies, from 0.

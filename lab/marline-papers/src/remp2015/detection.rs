@@ -172,7 +172,7 @@ pub(super) fn run(
     }
     let title = "Automatic detection (auto-redundant) against full redundancy";
     result.tables.push(Table::new("detection", title, rows));
-    let title = "Five worlds that nothing was fitted to, drawn by number from stated ranges";
+    let title = "Five worlds not used for fitting, drawn from stated ranges";
     let mut grid = Grid::new("worlds", title, &worlds::COLUMNS);
     for number in 1..=5 {
         grid.push(&[&number.to_string()], &World::number(number).numbers());
@@ -204,7 +204,7 @@ fn judge_case(
         ratio("p99", 0.99, file.tolerance("detection_p99_ratio")?)
             .bound_ratio(bound_ratio_of(samples, AUTO)),
         ratio("p99.9", 0.999, file.tolerance("detection_p999_ratio")?),
-        Row::new(format!("{}: extra bytes of full redundancy's", case.name))
+        Row::new(format!("{}: extra bytes over full redundancy's", case.name))
             .estimate(&extra_percent(samples, AUTO), "%")
             .at_most(file.tolerance("detection_bytes_percent")?)
             .remark(format!("of the payload sent twice {:.0} %", payload.value)),
@@ -223,7 +223,7 @@ fn judge_case(
         );
     }
     if case.fitted {
-        let what = "auto-redundant's parameters, chosen by looking at this scene";
+        let what = "parameters of auto-redundant, chosen on this scene";
         rows = rows.into_iter().map(|row| row.fitted(what)).collect();
     }
     Ok(rows)
@@ -294,7 +294,7 @@ fn figure(samples: &Samples<Degrees>) -> Figure {
         (80..=600).step_by(2).map(|ms| (f64::from(ms), share(f64::from(ms)))).collect()
     };
     let plot = Plot::new(
-        "What redundancy is for: the tail, at home",
+        "Redundancy shortens the tail, at home",
         "round trip (ms)",
         "share of messages that take longer",
     )

@@ -143,7 +143,7 @@ pub(super) fn run(
         train(Coincidence::Share(0.0)),
         |samples| independent_rows(file, samples, context.master),
     )?;
-    let title = "The train with connections that know nothing of each other";
+    let title = "The train with independent connections";
     result.tables.push(Table::new("train-independent", title, rows));
     coincidence_row(&mut grid, "independent", &samples, context.master);
     for (part, share) in
@@ -278,7 +278,7 @@ fn link_rows(
         Row::new("correlation of WiFi's and LTE's round trips")
             .paper_claim("very low")
             .estimate(&correlation, "")
-            .remark("the links of the model know nothing of each other"),
+            .remark("the model's links are independent"),
     ]
 }
 
@@ -314,12 +314,12 @@ fn train_rows(
         rows.extend(round_trips(&named, samples, &moments, share));
     }
     rows.push(
-        Row::new("ReMP: share of the better connection's average that is left")
+        Row::new("ReMP: average relative to the better connection's")
             .paper(paper.train_share_left, "%")
             .estimate(&pooled_estimate(&moments, remaining_percent), "%")
             .at_most(100.0 - file.tolerance("train_cut_percent")?)
             .fitted("both averages were fitted; judged below, with independent connections")
-            .remark("the text has \"more than halves (48.8 %)\": the share that is left"),
+            .remark("the text has \"more than halves (48.8 %)\": the remaining share"),
     );
     let factor = pooled_estimate(&moments, sigma_factor);
     let papers = better(paper.train_lte1.sigma, paper.train_lte2.sigma) / paper.train_remp.sigma;
@@ -374,12 +374,12 @@ fn independent_rows(
     let named = Named { name: "ReMP", place: 2, paper: paper.train_remp, fitted };
     rows.extend(round_trips(&named, samples, &moments, share));
     rows.push(
-        Row::new("ReMP: share of the better connection's average that is left")
+        Row::new("ReMP: average relative to the better connection's")
             .paper(paper.train_share_left, "%")
             .estimate(&pooled_estimate(&moments, remaining_percent), "%")
             .at_most(50.0)
             .remark(
-                "asked is what the text says: more than halves; the cells are those fitted above",
+                "the goal is the text's \"more than halves\"; the cells are those fitted above",
             ),
     );
     rows.push(

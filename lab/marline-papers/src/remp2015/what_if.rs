@@ -281,25 +281,26 @@ fn rows(
         }
         for (kind, of) in STATISTICS {
             let difference = pooled_estimate(&moments, |all| of(&all[3 + path]) - of(&all[path]));
-            let what = format!("{name} alone, computed less what plain TCP has: {kind}");
+            let what = format!("{name} alone, computed minus plain TCP's: {kind}");
             rows.push(Row::new(what).estimate(&difference, "ms"));
         }
         let missing =
             samples.mean(|root| 100.0 * root.missing[path] as f64 / root.messages.max(1) as f64);
-        let what = format!("{name}: messages that ReMP's capture has not on this path");
+        let what = format!("{name}: messages missing from ReMP's capture on this path");
         rows.push(Row::new(what).estimate(&missing, "%"));
     }
     let most = file.tolerance("what_if")?;
     for (kind, of) in STATISTICS {
         let difference = pooled_estimate(&moments, |all| of(&all[5]) - of(&all[2]));
         let ratio = pooled_estimate(&moments, |all| of(&all[5]) / of(&all[2]));
-        let what =
-            format!("ReMP, computed from the single paths' captures over what it has: {kind}");
+        let what = format!(
+            "ReMP, computed from the single paths' captures over the measured value: {kind}"
+        );
         let remark = format!(
             "difference {:.1} ms [{:.1}, {:.1}]",
             difference.value, difference.low, difference.high
         );
-        let row = Row::new(what).estimate(&ratio, "").within_of(most, 1.0, "what it has");
+        let row = Row::new(what).estimate(&ratio, "").within_of(most, 1.0, "the measured value");
         rows.push(row.remark(remark));
     }
     Ok(rows)
@@ -356,7 +357,8 @@ mod tests {
         let (first, second) = (both.arrivals(0), both.arrivals(1));
         let mut read = f64::NEG_INFINITY;
         for (message, latency) in both.latencies_ms.iter().enumerate() {
-            let came = earlier(first.down[message], second.down[message]).expect("it came");
+            let came =
+                earlier(first.down[message], second.down[message]).expect("the answer arrived");
             read = read.max(came);
             assert!(near(read - both.sent_ms[message], *latency), "{message}");
         }

@@ -1,4 +1,4 @@
-//! WLAN failure at 80 s: completion time of the burst that is hit, bytes on the air, and position of the loss in
+//! WLAN failure at 80 s: completion time of the affected burst, bytes on the air, and position of the loss in
 //! the burst.
 
 use marline_lab::figure::{Plot, cdf};
@@ -80,7 +80,7 @@ pub(super) fn reproduce(
             let percent = of.pairs().map(|pair| pair.standard.position * 100.0).collect::<Vec<_>>();
             positions.push((of.setting.case, percent));
         }
-        let title = format!("{name}: WLAN dies; the burst that is hit (99 % intervals)");
+        let title = format!("{name}: WLAN dies; the affected burst (99 % intervals)");
         all.tables.push(Table::new(part.name, title, rows));
     }
     all.figures.push(position_figure(&positions));
@@ -154,7 +154,7 @@ fn overhead(of: &SettingSamples<'_>) -> Row {
     let packets =
         of.mean(|pair| pair.multipath.air_packets as f64 - pair.standard.air_packets as f64);
     let of_standard = of.mean(|pair| pair.standard.air_bytes as f64);
-    Row::new(format!("{}: put on the air by TLP-MP beyond TLP-STD, per burst", of.name()))
+    Row::new(format!("{}: packets sent by TLP-MP beyond TLP-STD, per burst", of.name()))
         .paper_claim("no additional overhead")
         .estimate(&of.mean(Pair::more_bytes), "B")
         .at_most(0.0)
@@ -180,7 +180,7 @@ fn position(file: &PaperFile<Published>, of: &SettingSamples<'_>) -> Option<Row>
     };
     let assumed = match case.place {
         Place::AsObserved => "its place, from the paper's figures 2 and 3",
-        Place::Within | Place::AsItComes => "the gaps between bursts, which are ours",
+        Place::Within | Place::AsItComes => "the gaps between bursts, which are our choice",
     };
     let share = of.share(|pair| fits(pair.standard.position));
     let row = Row::new(format!("{}: losses {words}", of.name())).paper_claim(says);
@@ -200,8 +200,8 @@ fn position_figure(positions: &[(Case, Vec<f64>)]) -> marline_lab::figure::Figur
             plot = plot.steps(&name, &cdf(percent));
         }
     }
-    let caption = "As figures 2 and 3 of the paper. A loss between two bursts counts as one at \
-                   the end of the first. Where they are \"as observed\", they are placed so.";
+    let caption = "As figures 2 and 3 of the paper. A loss between two bursts counts as one at the end of the first. \
+                   Losses marked \"as observed\" are placed there.";
     plot.x_range(0.0, 100.0).figure("loss-position", caption)
 }
 
@@ -223,7 +223,7 @@ fn handover(context: &Context<'_>, file: &PaperFile<Published>) -> anyhow::Resul
             .paper(file.published.handover_ms, "ms")
             .estimate(&time, "ms")
             .fitted("the 3 s are the paper's own")
-            .remark("the paper's number is the hand-over; ours the burst, which may begin later")
+            .remark("the paper's number is the handover; ours is the burst, which may begin later")
     };
     let rows = App::THREE.into_iter().enumerate().map(row).collect();
     Ok(Table::new("handover", "Without MPTCP: the same burst (99 % intervals)", rows))

@@ -192,7 +192,7 @@ fn recovery(context: &Context<'_>) -> anyhow::Result<Grid> {
         ("RFC 6675", "ms"),
         ("RACK", "ms"),
         ("Marline's RACK", "ms"),
-        ("RACK saves of RFC 6675's", "ms"),
+        ("time RACK saves over RFC 6675", "ms"),
     ];
     let title = "TLP-MP with other loss recovery: a loss on WLAN in a burst, both paths live, \
                  windows kept (99 % intervals)";

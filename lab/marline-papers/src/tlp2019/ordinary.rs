@@ -96,7 +96,7 @@ fn row(samples: &Samples<Sample>, index: usize, app: App, windows: Windows, alwa
         (100.0 * (standard_ms - multipath_ms), standard_ms)
     });
     let words = format!("no more than one in {:.0} % of the episodes", 100.0 * always);
-    Row::new(format!("{}, {}: packets on the air beyond TLP-STD", app.name(), windows.text()))
+    Row::new(format!("{}, {}: packets sent beyond TLP-STD", app.name(), windows.text()))
         .paper_claim("small; one extra packet")
         .estimate(&packets, "per episode")
         .at_most(1.0)

@@ -60,7 +60,7 @@ fn traces(context: &Context<'_>) -> anyhow::Result<Vec<Figure>> {
 }
 
 fn bars<'a>(app: App, traces: impl Iterator<Item = &'a [Pair]>) -> Figure {
-    let title = format!("{}: completion of the burst that is hit, per trace", app.name());
+    let title = format!("{}: completion of the affected burst, per trace", app.name());
     let mut bars = Bars::new(&title, "time (ms)", &["TLP-STD", "TLP-MP"]);
     for (number, pairs) in (1..).zip(traces) {
         let bar = |of: fn(&Pair) -> f64| {

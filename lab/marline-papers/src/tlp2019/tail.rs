@@ -35,7 +35,7 @@ impl Loss {
     const fn text(self) -> &'static str {
         match self {
             Loss::Once => "lost once",
-            Loss::ForGood => "path dead from there on",
+            Loss::ForGood => "path dead from then on",
         }
     }
 }

@@ -39,7 +39,7 @@ impl Cell {
 }
 
 impl Place {
-    /// Experiments on a pair, from the place in its recordings that a root draws.
+    /// Experiments on a pair, from the position in its recordings that a root draws.
     pub(super) fn new(
         context: &Context<'_>,
         setup: &Setup,

@@ -68,11 +68,7 @@ pub(super) fn tables(
     };
     let halves = [
         (PairSubset::Judged, "held-out", "Pairs held out, under the same congestion control"),
-        (
-            PairSubset::Tuned,
-            "tuned",
-            "Pairs on which it was tuned, under the same congestion control",
-        ),
+        (PairSubset::Tuned, "tuned", "Pairs used for tuning, under the same congestion control"),
     ];
     Ok(halves.into_iter().map(table).collect())
 }

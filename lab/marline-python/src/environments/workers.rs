@@ -84,7 +84,7 @@ impl Workers {
         &self,
         order: impl Fn(usize, usize) -> WorkerRequest,
     ) -> Result<WorkerResult, String> {
-        const GONE: &str = "a thread of the environment has ended: a bug in Marline";
+        const GONE: &str = "a thread of the environment has ended: this is a bug in Marline";
         let mut from = 0;
         for worker in &self.all {
             worker.orders.send(order(from, worker.episodes)).map_err(|_| GONE.to_owned())?;

@@ -47,7 +47,7 @@ struct Tally {
 fn main() {
     let bursts = env::args().nth(1).and_then(|count| count.parse().ok()).unwrap_or(1_000);
     println!(
-        "time to the whole burst, ms, and packets beyond it, %; {bursts} bursts of each kind\n"
+        "time to the complete burst, ms, and extra packets, %; {bursts} bursts of each kind\n"
     );
     let scenes: Vec<String> = std::thread::scope(|scope| {
         let each = |setup: &'static Setup| scope.spawn(move || table(setup, bursts));

@@ -197,10 +197,10 @@ impl Host {
     fn handle_all(&mut self, now: Instant) {
         for round in 0.. {
             if let Some(event) = self.endpoint.poll_event() {
-                assert!(round < Self::MAX_ROUNDS, "events without end at {now:?}, last {event:?}");
+                assert!(round < Self::MAX_ROUNDS, "endless events at {now:?}, last {event:?}");
                 self.on_event(now, event);
             } else if let Some(call) = self.calls.pop_front() {
-                assert!(round < Self::MAX_ROUNDS, "calls without end at {now:?}, last {call:?}");
+                assert!(round < Self::MAX_ROUNDS, "endless calls at {now:?}, last {call:?}");
                 self.answer(now, call);
             } else {
                 break;

@@ -258,7 +258,7 @@ impl<N: Node> World<N> {
         self.events_now = if at > self.now { 0 } else { self.events_now + 1 };
         assert!(
             self.events_now < Self::MAX_SIMULTANEOUS_EVENTS,
-            "no rest at {at:?}: a million events at one instant, last {turn:?}"
+            "never idle at {at:?}: a million events at one instant, last {turn:?}"
         );
         self.now = self.now.max(at);
         match turn {

@@ -119,7 +119,7 @@ fn a_one_byte_greeting_does_not_slow_later_data() {
     paths.connect(0, Box::new(client)).expect("a connection");
     paths.world.run_until(at(5_000));
     let client = paths.client_report(0).expect("connected");
-    let done = *client.received.get(1).expect("it came");
+    let done = *client.received.get(1).expect("the answer arrived");
     println!("1 MB after a greeting: {} ms", done.since(at(1_100)).as_millis());
     // 168 ms at the link's rate, and five round trips of slow start.
     assert!(done < at(1_600), "{done:?}");

@@ -128,7 +128,7 @@ fn wifi_dies_cellular_takes_over_wifi_returns_cellular_sleeps_again() {
     println!("hole {hole:?}");
     assert!(hole < ms(800), "{hole:?}");
     let peer = paths.world.node(paths.server).endpoint();
-    let info = peer.info(peer.connections()[0]).expect("it exists");
+    let info = peer.info(peer.connections()[0]).expect("the connection exists");
     assert_eq!(info.scheduler, "follow-client", "asked for by HELLO");
 
     paths.world.run_until(at(25_000));

@@ -34,7 +34,7 @@ fn break_before_make(
         closes: parameters.on_off("close", defaults.closes),
     };
     if config.probe.is_zero() {
-        parameters.refuse("probe", "more than zero");
+        parameters.refuse("probe", "a value above zero");
     }
     config
 }

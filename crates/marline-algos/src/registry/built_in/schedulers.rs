@@ -72,8 +72,7 @@ fn auto_redundant(parameters: &mut Parameters<'_>) -> AutoRedundantConfig {
         stale: parameters.duration("stale", default.stale),
     };
     for key in ["memory", "most"] {
-        parameters
-            .declare_removed(key, "the forecast knows how often there was trouble, by the clock");
+        parameters.declare_removed(key, "the forecast now measures the rate of failures over time");
     }
     config
 }

@@ -38,7 +38,7 @@ fn the_scheduler_patience_limits_a_probe_timeout() {
     assert!(health.is_unreachable() && health.next_timeout().is_none());
     health.on_probe_timeout(T(20), MS(7));
     health.on_probe_timeout(T(25), MS(7));
-    assert_eq!(health.next_timeout(), Some(T(27)), "the first one counts");
+    assert_eq!(health.next_timeout(), Some(T(27)), "the first deadline applies");
     assert!(!health.is_patience_over(T(26)) && health.is_patience_over(T(27)));
     assert!(!health.is_patience_over(T(28)) && health.is_unreachable(), "once");
     health.on_probe_timeout(T(30), MS(7));

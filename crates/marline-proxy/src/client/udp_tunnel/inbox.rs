@@ -128,7 +128,7 @@ mod tests {
             assert!(account.used() < 2 * STEP, "{}", account.used());
             assert!(delivery.push(7, payload), "there is room again");
             drop((delivery, inbox));
-            assert_eq!(account.used(), 0, "whatever was left in it");
+            assert_eq!(account.used(), 0, "including what was queued");
         }
     }
 

@@ -81,7 +81,7 @@ fn limits_are_those_of_rfc_9001_and_no_secret_is_shown() {
 }
 
 #[test]
-#[should_panic(expected = "a packet number comes once")]
+#[should_panic(expected = "packet numbers must increase")]
 fn a_number_is_not_sealed_twice() {
     let mut keys = of(Cipher::Aes128Gcm, Side::Client, 3, 4, 5);
     sealed(&mut keys, 7);

@@ -61,7 +61,10 @@ mod tests {
         assert!((Balanced::increase(&fast) - 3_000.0 / sum).abs() < 1e-12);
         assert!((Balanced::increase(&slow) - 1_000.0 / sum * 2.0 * 7.0 / 5.0).abs() < 1e-12);
         assert!((Balanced::remaining_share(&fast) - 0.5).abs() < 1e-12);
-        assert!((Balanced::remaining_share(&slow) - 0.25).abs() < 1e-12, "a counts as 1.5 at most");
+        assert!(
+            (Balanced::remaining_share(&slow) - 0.25).abs() < 1e-12,
+            "the factor a is at most 1.5"
+        );
     }
 
     #[test]

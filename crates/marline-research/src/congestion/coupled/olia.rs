@@ -104,7 +104,7 @@ mod tests {
         assert!((shift_of(1) - 1.0 / 6.0).abs() < 1e-12);
         assert!((shift_of(2) + 1.0 / 3.0).abs() < 1e-12);
         let all: f64 = (0..3).map(shift_of).sum();
-        assert!(all.abs() < 1e-12, "what one gets others give");
+        assert!(all.abs() < 1e-12, "the shifts sum to zero");
     }
 
     #[test]

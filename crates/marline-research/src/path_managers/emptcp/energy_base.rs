@@ -202,7 +202,7 @@ mod tests {
         let awake = Some(Duration::ZERO);
         let stays = |used, wifi| base.cheapest(used, &down(wifi, 10.0), 1e9, awake, 0.1) == used;
         for used in InterfaceSet::ALL {
-            assert!(stays(used, 3.0), "{used:?} costs nearly the same there");
+            assert!(stays(used, 3.0), "{used:?} costs nearly the same");
         }
         assert!(!stays(InterfaceSet::Cellular, 20.0) && !stays(InterfaceSet::Wifi, 1.0));
     }

@@ -103,7 +103,7 @@ mod tests {
     fn a_steady_rate_is_found_and_a_change_followed() {
         let mut meter = Meter::default();
         looks(&mut meter, 0, &[5_000; 10]);
-        assert_eq!(meter.rate(), None, "only the window's growth was seen");
+        assert_eq!(meter.rate(), None, "only slow start was observed");
         looks(&mut meter, 500, &[5_000; 10]);
         assert_eq!(meter.rate(), Some(100_000.0));
         looks(&mut meter, 1_000, &[500; 60]);

@@ -71,7 +71,7 @@ fn the_loss_chance_is_the_lost_share_of_sent_segments() {
     assert_eq!(drain(&mut lamps, &mut stream, &seen(9_000)).len(), 10);
     stream.written += 1_000;
     drain(&mut lamps, &mut stream, &seen(0));
-    assert_eq!(lamps.losses.chance(&view(0, 20), 0.0), 0.1, "one in ten");
+    assert_eq!(lamps.losses.chance(&view(0, 20), 0.0), 0.1, "one of ten lost");
     // A slot that is used again begins without losses.
     let (event, subflows) = (SchedulerEvent::SubflowUp(SubflowId(0)), [view(0, 20)]);
     lamps.on_event(event, &Stream::new(0).context(&subflows), &mut Vec::new());

@@ -178,7 +178,7 @@ impl Side<'_> {
         let calm = |pool: &Pool| pool.quantile("calm_ms", 0.5);
         let mut failing = Claim {
             alone: (calm(self.second), "LTE from the start"),
-            ..self.claim("burst that is hit, ms", hit)
+            ..self.claim("affected burst, ms", hit)
         };
         if self.row == "2c-netflix" {
             failing = Claim { bound: 1_200.0, must: "fixed".to_owned(), ..failing };
@@ -187,7 +187,7 @@ impl Side<'_> {
         let mut claims = vec![failing];
         if self.row != "2c-docs" {
             let must = format!("the kernel's; later 1.25 x WiFi's, {}", number(1.25 * wifi));
-            let claim = self.claim("nothing failing, p50 ms", calm);
+            let claim = self.claim("without failures, p50 ms", calm);
             claims.push(Claim { alone: (wifi, "WiFi"), must, ..claim });
         }
         claims

@@ -116,7 +116,7 @@ fn the_copy_that_won_is_the_one_whose_arrival_completed_the_message() {
                 index
             };
             let message = messages.iter().find(|message| i64::from(message.index) == sequence);
-            let Message { sent_ms, latency_ms, .. } = message.expect("it came");
+            let Message { sent_ms, latency_ms, .. } = message.expect("the answer arrived");
             assert!(((sent_ms + latency_ms) * 1e3 - read_us as f64).abs() < 1.0, "{said} {index}");
             found += 1;
         }

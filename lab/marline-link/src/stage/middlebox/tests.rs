@@ -196,7 +196,7 @@ fn thinning_passes_the_latest_ack_without_a_long_wait() {
     let data = Made { acknowledgment: 5, payload: b"data", ..Made::default() };
     assert_eq!(passed(pass(&mut up, Instant::ZERO, data.packet())), [5, 5]);
     assert!(pass(&mut up, Instant::from_millis(1), ack(6)).is_empty());
-    let late = up.poll(Instant::from_millis(11)).expect("its time is over");
+    let late = up.poll(Instant::from_millis(11)).expect("the penalty has expired");
     assert_eq!(tcp::acknowledgment(tcp_of(&late)), 6);
     assert_eq!(up.stats().dropped_thinned, 3);
 }

@@ -1,5 +1,5 @@
 //! Side-by-side table in virtual time: the links and workloads on which the kernel's Multipath TCP
-//! was measured, and Marline's targets on them. Both ends are Marline as it is shipped, in the mode
+//! was measured, and Marline's targets on them. Both ends are Marline, default settings, in the mode
 //! `redundant` where a row says so. `marline-lab compare` runs the same live.
 
 pub mod echo;

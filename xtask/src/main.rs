@@ -43,36 +43,36 @@ use std::process::ExitCode;
 const USAGE: &str = "\
 usage: cargo xtask <task>
 
-  tidy            file and function sizes, parameters, forbidden text, crate and module headers, links of the documents
-  size            lines, words and packages of the tree; --check beside what was blessed, --bless, --build: how long a
-                  cold build of the program takes, and its bytes
-  deps            which crate depends on which
-  ownership       who may write which field of a connection or a shard, and files that import each other in a circle
-  api [--bless]   the public interface of crate marline beside its snapshot and that of the last release;
+  tidy            checks file and function sizes, parameters, forbidden text, crate and module headers, and links
+  size            lines, words and packages of the tree; --check compares with the blessed values, --bless stores
+                  them, --build measures a cold build of the program and its size
+  deps            checks the dependencies between crates
+  ownership       checks which functions write which fields of a connection or a shard, and finds circular imports
+  api [--bless]   compares the public interface of crate marline with its snapshot and with the last release;
                   --bless writes the snapshot
-  readme          the README's figures beside the pages they come from; files and functions that ARCHITECTURE.md names
-  reference       writes docs/reference, the parameters of policies and the events of traces from the program
-  spec [--write | --kernel DIR]  the tables of requirements (docs/spec/*.toml), checked; --write renews
-                  their totals, --kernel looks up what Linux's source in DIR is said to witness
-  test [ARGS]     every test of the repository; ARGS go to `cargo test --workspace`
-  fuzz [SECONDS]  every fuzz target for SECONDS (default 20), without sanitizer
-  ci [STEP..]     what .ci/run runs, or some of its steps, with the time each took
-  bench [NAME..]  instructions of hot paths, by valgrind, beside their baseline; --check, --bless --why TEXT,
-                  --flame NAME: docs/research/bench.md
-  figures [ROW..] measures the rows of docs/results.md, and says which goals are reached (`memory cost clean`);
+  readme          compares the README's figures with their sources; checks files and functions in ARCHITECTURE.md
+  reference       writes docs/reference, the parameters of policies and the events of traces
+  spec [--write | --kernel DIR]  checks the tables of requirements (docs/spec/*.toml); --write updates their
+                  totals, --kernel looks up the cited places in Linux's source in DIR
+  test [ARGS]     runs every test of the repository; ARGS are passed to `cargo test --workspace`
+  fuzz [SECONDS]  runs every fuzz target for SECONDS (default 20), without sanitizer
+  ci [STEP..]     runs the steps of .ci/run, or some of them, and shows the time of each
+  bench [NAME..]  counts instructions of hot paths with valgrind and compares them with the baseline; --check,
+                  --bless --why TEXT, --flame NAME: docs/research/bench.md
+  figures [ROW..] measures the rows of docs/results.md and compares them with their goals (`memory cost clean`);
                   `handover` draws the README's figure
-  flames [ROW..]  draws flame graphs of rows with real sockets, by perf: docs/research/flames.md
-  digests         one hash over what 5,000 random worlds of each family and the papers' runs do: equal
-                  before and after a change that changes no behavior
-  interop [ARGS]  the matrix against the kernel's Multipath TCP (root); --help lists its options
-  compare [ARGS]  the table beside the kernel's TCP and Multipath TCP (root); --help likewise
-  packetdrill [..] scripts of PKT_DIR, run by PACKETDRILL against our core (root); --help likewise
+  flames [ROW..]  draws flame graphs of rows with real sockets, with perf: docs/research/flames.md
+  digests         one hash of 5,000 random worlds of each family and of the papers' runs: a change that keeps the
+                  behavior keeps the hash
+  interop [ARGS]  runs the matrix against the kernel's Multipath TCP (root); --help lists its options
+  compare [ARGS]  compares Marline with the kernel's TCP and Multipath TCP (root); --help lists its options
+  packetdrill [..] runs the scripts of PKT_DIR with PACKETDRILL against the core (root); --help lists its options
   endurance       churn, ten thousand streams, kill -9 (root; some minutes): docs/research/endurance.md
-  dashboard [--check]  the bundle of the dashboard's page, by npm; --check: it is what its sources make
-  python          the Python package: built, installed into target/python, its tests, examples and notebooks
-  nightly [STEP..]  what is too long for ci: docs/nightly.md says when it was last run
-  dist [program]  what a release consists of, in target/dist: packages, an archive, a container, sums; `program`:
-                  the static program alone
+  dashboard [--check]  builds the dashboard's bundle with npm; --check compares it with its sources
+  python          builds the Python package, installs it into target/python, and runs its tests, examples and notebooks
+  nightly [STEP..]  runs the tests that are too long for ci, and records them in docs/nightly.md
+  dist [program]  builds a release in target/dist: packages, an archive, a container, checksums; `program`: only
+                  the static program
 ";
 
 /// Arguments of cargo for the interoperability matrix.

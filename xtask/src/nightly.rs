@@ -24,10 +24,10 @@ const STEPS: [Step; 18] = [
     ("workflows", "actionlint finds nothing in `.github/workflows`", workflows),
     (
         "crates",
-        "every crate builds from what would be published, and the program installs from that",
+        "every crate builds from its package, and the program installs from the packages",
         crates::check,
     ),
-    ("dist", "two builds of a release in two directories are equal", twice::check),
+    ("dist", "two builds of a release in two directories are identical", twice::check),
     (
         "releases",
         "the last release's client with this server and vice versa: streams, UDP, a dead path, the server replaced",
@@ -46,8 +46,8 @@ const STEPS: [Step; 18] = [
     ),
     (
         "memory",
-        "512 MB for the server or the client, thousands of streams that nobody reads, 10,000 handshakes by strangers: \
-         nothing is killed, and an honest application waits at most twice as long",
+        "512 MB for the server or the client, thousands of unread streams, 10,000 handshakes by unknown clients: no \
+         process is killed, and a regular application waits at most twice as long",
         memory,
     ),
     ("packets", "10^8 random and damaged packets from a TUN, memory flat", packets),
@@ -58,13 +58,13 @@ const STEPS: [Step; 18] = [
     ),
     (
         "kill-switch",
-        "`kill -9` every 50 ms of `marline up`'s start, steady state, reload and stop, also with `--lockdown`: not one \
-         packet leaves around the tunnel",
+        "`kill -9` every 50 ms of `marline up`'s start, steady state, reload and stop, also with `--lockdown`: no \
+         packet bypasses the tunnel",
         kill_switch,
     ),
     (
         "worlds",
-        "20,000 random worlds of each family, from new seeds: every stream ends, bytes equal",
+        "20,000 random worlds of each family, from new seeds: every stream ends, with equal bytes",
         worlds,
     ),
     (

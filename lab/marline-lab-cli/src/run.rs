@@ -147,7 +147,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if let Some(RealTimeFiles { captures, traces, .. }) = &files {
         let both = [("pcap/", captures.is_some()), ("qlog/", traces.is_some() && ours)];
         for (directory, _) in both.iter().filter(|(_, written)| *written) {
-            names.push_str(&format!(", {directory} with those of runs in real time"));
+            names.push_str(&format!(", {directory} (runs in real time)"));
         }
     }
     if args.plot {

@@ -19,7 +19,7 @@ pub(super) const COUNTERS: [(&str, &str, CountFn); 25] = [
     ("marline_lane_copied_bytes_total", "Bytes of frames copied to another path", |l, _| {
         l.stats.copied_frame_bytes
     }),
-    ("marline_lane_repair_bytes_total", "Bytes of repairs, which copied bytes include", |l, _| {
+    ("marline_lane_repair_bytes_total", "Bytes of repairs (included in copied bytes)", |l, _| {
         l.stats.repair_frame_bytes
     }),
     ("marline_lane_repaired_total", "Datagrams recovered from repairs", |l, _| {

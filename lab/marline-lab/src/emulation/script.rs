@@ -84,7 +84,11 @@ impl std::str::FromStr for Line {
                 Ok(ParsedCommand::Stats) => Ok(Line::Stats),
                 Ok(ParsedCommand::Quit) => Ok(Line::Quit),
                 Ok(_) => bail!("`{word}` needs a path, for example: {word} wifi"),
-                Err(_) if word == "set" => bail!("for example: set wifi rate=5M,up.delay=20ms"),
+                Err(_) if word == "set" => {
+                    bail!(
+                        "`set` needs a path and items, for example: set wifi rate=5M,up.delay=20ms"
+                    )
+                }
                 Err(error) => Err(error),
             };
         };
@@ -183,7 +187,7 @@ mod tests {
         for (text, word) in [
             ("", "unknown command"),
             ("sideways", "unknown command"),
-            ("set", "what"),
+            ("set", "needs items"),
             ("down left", "direction"),
             ("rebind now", "takes no argument"),
         ] {

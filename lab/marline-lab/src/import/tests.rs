@@ -95,7 +95,7 @@ fn an_iperf3_measurement_sets_the_rate_of_its_direction() {
         sums("90e6,\"sender\":true")
     );
     let refused = read_iperf3("x.json", &format!("{sent}}}")).expect_err("what was sent");
-    assert!(refused.to_string().contains("not what arrived"), "{refused}");
+    assert!(refused.to_string().contains("not received"), "{refused}");
     let seen = sums("20e6,\"lost_percent\":5.0,\"sender\":false");
     let whole = format!("{sent},\"server_output_json\":{{\"intervals\":{seen}}}}}");
     let toml = read_iperf3("x.json", &whole).and_then(|measured| measured.toml("wifi", None));

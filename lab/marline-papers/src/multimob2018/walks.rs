@@ -343,8 +343,8 @@ impl<'a> Deciles<'a> {
         for (system, worst) in systems::all().iter().zip(&self.worst) {
             plot = plot.steps(system.name, &cdf(&worst.values()));
         }
-        let caption = "Each system meets the same walks. A request that was never answered counts \
-                       with the time until the run ended.";
+        let caption = "Each system meets the same walks. A request that was never answered counts as the time until \
+                       the run ended.";
         plot.figure(&format!("cdf-{key}"), caption)
     }
 }

@@ -206,8 +206,10 @@ fn home_rows(
 ) -> anyhow::Result<Vec<Row>> {
     let (paper, share) = (&file.published, file.tolerance("average")?);
     let moments = mapped(samples, master, Scene::moments);
-    let wifi = Some("the WiFi's delay, jitter and bad times, to its average, deviation and worst");
-    let lte = Some("LTE's delay and jitter, to its average and deviation");
+    let wifi = Some(
+        "WiFi's delay, jitter and bad times, set to match its average, deviation and worst case",
+    );
+    let lte = Some("LTE's delay and jitter, set to match its average and deviation");
     let mut rows = Vec::new();
     for named in [
         Named { name: "WiFi alone", place: 0, paper: paper.wifi, fitted: [wifi; 3] },
@@ -303,7 +305,7 @@ fn train_rows(
 ) -> anyhow::Result<Vec<Row>> {
     let (paper, share) = (&file.published, file.tolerance("average")?);
     let moments = mapped(samples, master, Scene::moments);
-    let cells = Some("cells and their gaps, to the averages of the three rows");
+    let cells = Some("cells and their gaps, set to match the averages of the three rows");
     let fitted = [cells, None, None];
     let mut rows = Vec::new();
     for named in [

@@ -223,7 +223,7 @@ pub(super) fn run(
     let count = context.count(links::MESSAGES);
     let paper = &file.published;
     let home = links::home_experiment(links::WIFI, links::LTE, count);
-    let wifi = Some("the links at home, to the same numbers by plain TCP");
+    let wifi = Some("the links at home, set to match plain TCP's results");
     let names = ["WiFi", "LTE", "ReMP"];
     let published = [paper.wifi, paper.lte, paper.remp];
     let fitted = [[wifi; 3], [wifi, None, wifi]];
@@ -237,7 +237,7 @@ pub(super) fn run(
     result.tables.push(Table::new("what-if-home", title, rows));
     let names = ["LTE 1", "LTE 2", "ReMP"];
     let published = [paper.train_lte1, paper.train_lte2, paper.train_remp];
-    let cells = Some("the cells, to the averages by plain TCP");
+    let cells = Some("the cells, set to match plain TCP's averages");
     let fitted = [[cells, None, None]; 2];
     let (_, rows) = context.judge_part(
         Part::new("what-if-train", 60, 6_000),

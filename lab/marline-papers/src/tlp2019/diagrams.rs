@@ -85,7 +85,7 @@ fn diagram(drawn: &DiagramSpec, variant: &Variant) -> anyhow::Result<marline_lab
     let name = format!("timing-{}-{}", drawn.name, variant.name.to_lowercase());
     let caption = format!(
         "As figure {} of the paper; every arrow is a packet of the simulation, a cross is a loss. \
-         Segments are counted from the beginning of the burst, and so is what a DATA_ACK covers.",
+         Segments are counted from the beginning of the burst, and so is the range of a DATA_ACK.",
         drawn.figure
     );
     Ok(diagram.figure(&name, &caption))

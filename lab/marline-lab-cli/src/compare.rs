@@ -10,7 +10,7 @@ use marline_lab::keep::write_between_markers;
 use marline_lab::parallel::available;
 use marline_lab::runs::{Comparison, Selection, StoredLane, StoredRuns};
 
-use super::paper::aligned;
+use super::table::aligned;
 use marline_cli::cmd::monitor::print;
 
 /// Arguments of `marline-lab compare`.

@@ -17,6 +17,7 @@ pub mod report;
 pub mod run;
 pub mod scenes;
 pub mod sweep;
+mod table;
 pub mod what_if;
 
 use std::ffi::OsString;

@@ -17,6 +17,7 @@ use marline_papers::{
 };
 use rustix::time::{ClockId, clock_gettime};
 
+use super::table::{aligned, wrapped};
 use marline_cli::cmd::monitor::print;
 
 /// Printed rows of a grid; its file has all.
@@ -241,20 +242,21 @@ fn results_text(
     info: &RunInfo,
 ) -> anyhow::Result<String> {
     let file = file(paper)?;
-    let mut text = format!("{}: {}\n{}\n", paper.key(), file.title, file.citation);
+    let title = format!("{}: {}", paper.key(), file.title);
+    let mut text = wrapped(&title) + &wrapped(&file.citation);
     for table in &result.tables {
-        write!(text, "\n{}\n{}", table.title, aligned(&table_cells(table)))?;
+        write!(text, "\n{}{}", wrapped(&table.title), aligned(&table_cells(table)))?;
     }
     for grid in &result.grids {
         let cells = grid_cells(grid);
         let (shown, left) = cells.split_at(cells.len().min(MAX_PRINTED_ROWS + 1));
-        write!(text, "\n{}\n{}", grid.title, aligned(shown))?;
+        write!(text, "\n{}{}", wrapped(&grid.title), aligned(shown))?;
         if !left.is_empty() {
             writeln!(text, "  and {} more rows in {}.csv", left.len(), grid.name)?;
         }
     }
     for note in &result.notes {
-        write!(text, "\n{note}\n")?;
+        write!(text, "\n{}", wrapped(note))?;
     }
     write!(text, "\nMaster root {}, {}", info.master, info.effort)?;
     if !paper.in_virtual_time() && (info.scale - 1.0).abs() > f64::EPSILON {
@@ -270,7 +272,7 @@ fn results_text(
 
 fn table_cells(table: &Table) -> Vec<Vec<String>> {
     let bound = table.rows.iter().any(|row| row.bound_ratio.is_some());
-    let head = ["what", "paper", "ours", "ratio to bound", "asked", "verdict"];
+    let head = ["what", "paper", "ours", "ratio to bound", "goal", "verdict"];
     let keep = |cells: Vec<String>| -> Vec<String> {
         cells.into_iter().enumerate().filter(|(at, _)| bound || *at != 3).map(|c| c.1).collect()
     };
@@ -295,26 +297,6 @@ fn grid_cells(grid: &papers::Grid) -> Vec<Vec<String>> {
     });
     let cells = |row: &Vec<Value>| row.iter().map(Value::to_string).collect();
     std::iter::once(head.collect()).chain(grid.rows.iter().map(cells)).collect()
-}
-
-/// Cells in columns as wide as their widest cell; the last column is not padded.
-pub(crate) fn aligned(rows: &[Vec<String>]) -> String {
-    let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
-    let width = |at: usize| {
-        rows.iter().filter_map(|row| row.get(at)).map(|cell| cell.chars().count()).max()
-    };
-    let widths: Vec<usize> = (0..columns).map(|at| width(at).unwrap_or(0)).collect();
-    let mut text = String::new();
-    for row in rows {
-        let mut line = String::from(" ");
-        for (cell, width) in row.iter().zip(&widths) {
-            // Writing to a String cannot fail.
-            let _ = write!(line, " {cell:width$} ");
-        }
-        text.push_str(line.trim_end());
-        text.push('\n');
-    }
-    text
 }
 
 #[cfg(test)]

@@ -15,8 +15,8 @@ use marline_lab::runs::{
     Store, StoredRuns, Summary, Timelines,
 };
 
-use super::paper::aligned;
 use super::progress::SeriesWork;
+use super::table::aligned;
 use marline_cli::cmd::monitor::print;
 
 /// Arguments of `marline-lab run`.

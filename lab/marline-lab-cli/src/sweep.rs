@@ -8,9 +8,9 @@ use marline_lab::experiment::file::ExperimentFile;
 use marline_lab::runs::{Seeds, Sweep};
 
 use super::engine::{Engine, run_on_ray};
-use super::paper::aligned;
 use super::progress::SeriesWork;
 use super::run::{How, ShardReport, print_warnings};
+use super::table::aligned;
 use marline_cli::cmd::monitor::print;
 
 /// Arguments of `marline-lab sweep`.

@@ -10,8 +10,8 @@ use marline_lab::import::{CaptureFile, Passage, passages, round_trips};
 use marline_lab::what_if::{Delay, Sending, WhatIf, what_if};
 
 use super::import::bytes;
+use super::table::aligned;
 use marline_cli::cmd::monitor::print;
-use marline_cli::path_table::align;
 
 /// Printed quantiles.
 const SHARES: [(f64, &str); 3] = [(0.5, "p50 (ms)"), (0.95, "p95 (ms)"), (0.99, "p99 (ms)")];
@@ -107,19 +107,20 @@ fn called(args: &Args, way: Sending) -> &str {
 }
 
 fn table(args: &Args, result: &WhatIf) -> String {
-    let mut rows = vec![["", "lost (%)", "p50 (ms)", "p95 (ms)", "p99 (ms)"].map(str::to_owned)];
+    let head = ["", "lost (%)", "p50 (ms)", "p95 (ms)", "p99 (ms)"];
+    let mut rows = vec![head.map(str::to_owned).to_vec()];
     for way in Sending::ALL {
         let mut row = vec![called(args, way).to_owned(), estimate_text(result.lost(way).percent())];
         row.extend(SHARES.map(|(share, _)| estimate_text(result.quantile(way, share))));
-        rows.extend(<[String; 5]>::try_from(row));
+        rows.push(row);
     }
     for way in [Sending::First, Sending::Second, Sending::LowestRtt] {
         let mut row = vec![format!("both over {}", called(args, way)), String::new()];
         row.extend(SHARES.map(|(share, _)| estimate_text(result.ratio(way, share))));
-        rows.extend(<[String; 5]>::try_from(row));
+        rows.push(row);
     }
     let head = format!(
-        "{} pairs of packets within {:.1} s, sent {:.3} ms apart in the median; in brackets 95 %\n",
+        "{} pairs of packets within {:.1} s, sent {:.3} ms apart in the median\n(in brackets: intervals of 95 %)\n",
         result.pairs,
         result.lasts.as_secs_f64(),
         result.apart.as_secs_f64() * 1e3
@@ -129,7 +130,7 @@ fn table(args: &Args, result: &WhatIf) -> String {
         true => format!("lost on both: {} times as often as by chance\n", estimate_text(together)),
         false => String::new(),
     };
-    head + &align(&rows, &[1, 2, 3, 4]) + &together
+    head + &aligned(&rows) + &together
 }
 
 fn csv(args: &Args, result: &WhatIf) -> String {

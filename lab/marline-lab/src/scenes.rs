@@ -186,7 +186,7 @@ fn value_of(check: &Check, experiment: &Experiment, record: &Record) -> f64 {
 /// The answers as a table in Markdown; a scene's question is in its first row.
 #[must_use]
 pub fn table(answers: &[Answer]) -> String {
-    let mut text = "|question|asked|got||\n|---|---|---|---|\n".to_owned();
+    let mut text = "|question|expected|measured|holds|\n|---|---|---|---|\n".to_owned();
     let mut before = "";
     for Answer { question, asked, got, holds } in answers {
         let shown = if question == before { "" } else { question };

@@ -102,8 +102,9 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// The paths as a table, followed by the causes of faults. Lines fit 80 columns with IPv4 addresses.
 fn list(paths: &[Path]) -> String {
-    let mut rows = vec![["#", "path", "state", "local", "remote", "cause"].map(str::to_owned)];
+    let mut rows = vec![["#", "path", "state", "local", "remote"].map(str::to_owned)];
     for (number, path) in paths.iter().enumerate() {
         let state = match (path.up, path.backup) {
             (true, false) => "up",
@@ -123,10 +124,16 @@ fn list(paths: &[Path]) -> String {
             state,
             or_dash(&path.local),
             or_dash(&path.remote),
-            or_dash(&path.cause),
         ]);
     }
-    align(&rows, &[1, 2, 3, 4, 5]) + &translated(paths) + &servers(paths)
+    align(&rows, &[1, 2, 3, 4]) + &causes(paths) + &translated(paths) + &servers(paths)
+}
+
+/// An empty line, then a line for each path with a fault.
+fn causes(paths: &[Path]) -> String {
+    let line = |path: &Path| Some(format!("{}: {}\n", path.name, path.cause.as_ref()?));
+    let lines: String = paths.iter().filter_map(line).collect();
+    if lines.is_empty() { lines } else { format!("\n{lines}") }
 }
 
 /// An empty line, then a line for each path whose network has only IPv6.
@@ -185,8 +192,33 @@ mod tests {
         ];
         let text = list(&paths);
         let lines: Vec<&str> = text.lines().collect();
-        assert_eq!(lines[1], "0  wlan0  up,untried                  192.0.2.7  -       -");
-        assert_eq!(lines[2], "1  wwan0  down,backup,metered,fading  -          -       no route");
+        assert_eq!(lines[1], "0  wlan0  up,untried                  192.0.2.7  -");
+        assert_eq!(lines[2], "1  wwan0  down,backup,metered,fading  -          -");
+        assert_eq!(lines[3..], ["", "wwan0: no route"]);
+    }
+
+    #[test]
+    fn the_list_fits_eighty_columns() {
+        let server = Reached {
+            server: "203.0.113.200:65535".into(),
+            reach: "no-answer".into(),
+            text: "no answer for 3600 s (tried 999 times)".into(),
+            ..Reached::default()
+        };
+        let text = list(&[Path {
+            name: "enp0s31f6".into(),
+            up: true,
+            backup: true,
+            limited: true,
+            fading: true,
+            health: PathHealth::Unreachable,
+            local: Some("192.168.100.200".into()),
+            remote: Some("203.0.113.200".into()),
+            cause: Some(format!("{}: {}", server.server, server.text)),
+            servers: vec![server],
+            ..Path::default()
+        }]);
+        assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
     }
 
     #[test]
@@ -221,9 +253,11 @@ mod tests {
             ),
         ]);
         let expected = "\
-#  path   state           local  remote  cause
-0  wlan0  up,unreachable  -      -       9.9.9.1:7777: no answer for 12 s (tried 5 times)
-1  wwan0  up,usable       -      -       -
+#  path   state           local  remote
+0  wlan0  up,unreachable  -      -
+1  wwan0  up,usable       -      -
+
+wlan0: 9.9.9.1:7777: no answer for 12 s (tried 5 times)
 
 path   server        reachability
 wlan0  9.9.9.1:7777  no answer for 12 s (tried 5 times)

@@ -21,7 +21,7 @@ use anyhow::Context;
 use serde::de::DeserializeOwned;
 
 pub use values::{
-    Bytes, ClientQuota, DurationValue, Forward, InviteWord, OrOff, PathQuota, PortDeadline,
+    Bytes, ClientQuota, DurationValue, Forward, InviteWord, ValueOrOff, PathQuota, PortDeadline,
     Resolver, SessionLimit, SignalAddress, StringValue, Tun,
 };
 

@@ -34,7 +34,7 @@ fn commit() -> Option<String> {
 fn published() -> Option<String> {
     let text = std::fs::read_to_string(".cargo_vcs_info.json").ok()?;
     let digits = text.split("\"sha1\"").nth(1)?.split('"').nth(1)?.get(..DIGITS)?;
-    Some(marked(digits, text.contains("\"dirty\": true")))
+    Some(version_suffix(digits, text.contains("\"dirty\": true")))
 }
 
 fn from_git() -> Option<String> {
@@ -51,10 +51,10 @@ fn from_git() -> Option<String> {
     println!("cargo::rerun-if-changed=src");
     let commit = git(&["rev-parse", "HEAD"])?;
     let changed = !git(&["status", "--porcelain", "--untracked-files=no"])?.is_empty();
-    Some(marked(commit.get(..DIGITS)?, changed))
+    Some(version_suffix(commit.get(..DIGITS)?, changed))
 }
 
-fn marked(commit: &str, changed: bool) -> String {
+fn version_suffix(commit: &str, changed: bool) -> String {
     if changed { format!("{commit}-changed") } else { commit.to_owned() }
 }
 

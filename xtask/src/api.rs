@@ -19,7 +19,7 @@ use surface::Documented;
 
 const CRATE: &str = "marline";
 /// Crates whose items are re-exported.
-const BELOW: [&str; 7] = [
+const REEXPORTED_CRATES: [&str; 7] = [
     "marline-algos",
     "marline-core",
     "marline-datagram",
@@ -80,13 +80,13 @@ fn lines(root: &Path) -> Result<BTreeSet<String>, String> {
         .and_then(|()| fs::set_permissions(&wrapper, fs::Permissions::from_mode(0o755)))
         .map_err(|error| format!("{}: {error}", wrapper.display()))?;
     let mut doc = command(root, "cargo", &["doc", "--no-deps", "--lib", "--all-features", "-q"]);
-    for name in [CRATE].iter().chain(&BELOW) {
+    for name in [CRATE].iter().chain(&REEXPORTED_CRATES) {
         doc.args(["-p", name]);
     }
     doc.env("RUSTDOC", &wrapper);
     run(doc.env("RUSTDOCFLAGS", "-Z unstable-options --output-format json --cap-lints allow"))?;
     let mut crates = BTreeMap::new();
-    for name in [CRATE].iter().chain(&BELOW) {
+    for name in [CRATE].iter().chain(&REEXPORTED_CRATES) {
         let name = name.replace('-', "_");
         let path = format!("target/doc/{name}.json");
         let text =

@@ -65,7 +65,7 @@ fn fault(root: &Path, place: Place<'_>) -> Option<String> {
         return Some(format!("{PAGE}:{line}: no crate {krate}"));
     };
     let text = fs::read_to_string(folder.join(file)).ok();
-    let hint = || function.map(|name| elsewhere(&folder, name)).unwrap_or_default();
+    let hint = || function.map(|name| describe_other_places(&folder, name)).unwrap_or_default();
     match (text, function) {
         (None, _) => Some(format!("{PAGE}:{line}: no file {krate}/{file}{}", hint())),
         (Some(text), Some(name)) if !defines(&text, name) => {
@@ -90,7 +90,7 @@ fn defines(text: &str, name: &str) -> bool {
 }
 
 /// Files of the crate that define the function.
-fn elsewhere(folder: &Path, name: &str) -> String {
+fn describe_other_places(folder: &Path, name: &str) -> String {
     let mut files = Vec::new();
     collect(&folder.join("src"), name, &mut files);
     files.sort();

@@ -30,7 +30,7 @@ NAME is a path as the table has it, or how it begins: segment_out, segment_out.o
 
 /// Count of a path.
 #[derive(Clone, Debug, PartialEq)]
-struct Counted {
+struct PathCount {
     /// Instructions per unit.
     instructions: f64,
     /// The unit: a segment, an ACK.
@@ -40,7 +40,7 @@ struct Counted {
 }
 
 /// Counts by name.
-type Counts = BTreeMap<String, Counted>;
+type Counts = BTreeMap<String, PathCount>;
 
 enum Task {
     Show,
@@ -67,7 +67,7 @@ pub(crate) fn run(root: &Path, arguments: &[String]) -> TaskResult {
     }
     match task {
         Task::Bless { why } => {
-            let new = known.blessed(machine, entries(&counts), &why);
+            let new = known.update_baseline(machine, entries(&counts), &why);
             new.write(root)
         }
         Task::Check => {
@@ -140,7 +140,7 @@ fn count(root: &Path, names: &[String], flame: bool) -> Result<Counts, String> {
 
 /// Parses the harness's line: the case and its instructions. A case's id consists of its variant, the divisor of
 /// its count, and the unit: `by_turns_88_segments`.
-fn parse(line: &str) -> Result<(String, Counted), String> {
+fn parse(line: &str) -> Result<(String, PathCount), String> {
     let wrong = || format!("cannot parse the output of the harness: {line}");
     let value: serde_json::Value = serde_json::from_str(line).map_err(|_| wrong())?;
     let text = |key: &str| value.get(key)?.as_str();
@@ -152,12 +152,12 @@ fn parse(line: &str) -> Result<(String, Counted), String> {
     let &[unit, number, variant] = parts.as_slice() else { return Err(wrong()) };
     let number: f64 = number.parse().map_err(|_| wrong())?;
     let unit = unit.strip_suffix('s').unwrap_or(unit).to_owned();
-    let counted = Counted { instructions: total / number, unit, profile };
+    let counted = PathCount { instructions: total / number, unit, profile };
     Ok((format!("{function}.{variant}"), counted))
 }
 
 fn entries(counts: &Counts) -> BTreeMap<String, Entry> {
-    let entry = |counted: &Counted| Entry {
+    let entry = |counted: &PathCount| Entry {
         instructions: (counted.instructions * 10.0).round() / 10.0,
         per: counted.unit.clone(),
         why: String::new(),
@@ -165,7 +165,7 @@ fn entries(counts: &Counts) -> BTreeMap<String, Entry> {
     counts.iter().map(|(name, counted)| (name.clone(), entry(counted))).collect()
 }
 
-fn change_percent(counted: &Counted, entry: &Entry) -> f64 {
+fn change_percent(counted: &PathCount, entry: &Entry) -> f64 {
     (counted.instructions / entry.instructions - 1.0) * 100.0
 }
 
@@ -177,7 +177,7 @@ fn table(counts: &Counts, known: &Baseline) -> String {
             .paths
             .get(name)
             .map_or("new".to_owned(), |entry| format!("{:+.2} %", change_percent(counted, entry)));
-        let Counted { instructions, unit, .. } = counted;
+        let PathCount { instructions, unit, .. } = counted;
         lines += &format!("{name:28} {instructions:14.1}  {unit:10} {change:>10}\n");
     }
     lines
@@ -218,7 +218,7 @@ mod tests {
         "profiles":[{"data":{"total":{"metrics":{"Ir":{"values":{"new":8800,"old":1}}}}}}]}"#;
 
     fn counts(instructions: f64) -> Counts {
-        let counted = Counted { instructions, unit: "segment".to_owned(), profile: "a/b".into() };
+        let counted = PathCount { instructions, unit: "segment".to_owned(), profile: "a/b".into() };
         Counts::from([("segment_out.by_turns".to_owned(), counted)])
     }
 

@@ -56,7 +56,7 @@ pub(crate) fn text(path: &str, text: &str) -> Vec<Finding> {
         if line.ends_with([' ', '\t', '\r']) {
             found.push(finding(number, "trailing spaces"));
         }
-        for fragment in MACHINE_PATHS.iter().filter(|fragment| mentions_path(line, fragment)) {
+        for fragment in MACHINE_PATHS.iter().filter(|fragment| contains_path(line, fragment)) {
             found.push(finding(number, format!("a path specific to one machine: {fragment}")));
         }
     }
@@ -70,7 +70,7 @@ pub(crate) fn text(path: &str, text: &str) -> Vec<Finding> {
 }
 
 /// Returns true if `fragment` occurs at the beginning of a path, unlike in `crates/x/homework/`.
-fn mentions_path(line: &str, fragment: &str) -> bool {
+fn contains_path(line: &str, fragment: &str) -> bool {
     line.match_indices(fragment).any(|(at, _)| {
         let before = line[..at].chars().next_back();
         !before.is_some_and(|c| c.is_alphanumeric() || matches!(c, '.' | '-' | '_' | '~' | '}'))

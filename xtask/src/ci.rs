@@ -19,31 +19,31 @@ const FUZZ_MANIFEST: &str = "fuzz/Cargo.toml";
 type Step<'a> = (&'a str, &'a dyn Fn(&Path) -> TaskResult);
 
 /// Steps that run beside the live tests of step `test`, which mostly wait for timers and peers.
-const BESIDE_TESTS: [&str; 3] = ["bench", "fuzz", "papers"];
+const PARALLEL_STEPS: [&str; 3] = ["bench", "fuzz", "papers"];
 /// Their output, below the checkout.
-const BESIDE_LOG: &str = "target/ci-beside.log";
+const PARALLEL_LOG: &str = "target/ci-beside.log";
 
 /// Process that runs [`BESIDE_TESTS`] with the lowest priority, so that tests do not notice it.
-struct Beside(Child);
+struct ParallelSteps(Child);
 
-impl Beside {
-    fn start(root: &Path) -> Result<Beside, String> {
-        let failed = |error: &dyn core::fmt::Display| format!("{BESIDE_LOG}: {error}");
-        let log = root.join(BESIDE_LOG);
+impl ParallelSteps {
+    fn start(root: &Path) -> Result<ParallelSteps, String> {
+        let failed = |error: &dyn core::fmt::Display| format!("{PARALLEL_LOG}: {error}");
+        let log = root.join(PARALLEL_LOG);
         fs::create_dir_all(root.join("target")).map_err(|error| failed(&error))?;
         let log = fs::File::create(log).map_err(|error| failed(&error))?;
         let errors = log.try_clone().map_err(|error| failed(&error))?;
         let program = std::env::current_exe().map_err(|error| format!("this program: {error}"))?;
         let mut child = command(root, "nice", &["-n", "19"]);
-        child.arg(program).arg("ci").args(BESIDE_TESTS).stdout(log).stderr(errors);
-        Ok(Beside(child.spawn().map_err(|error| format!("nice: {error}"))?))
+        child.arg(program).arg("ci").args(PARALLEL_STEPS).stdout(log).stderr(errors);
+        Ok(ParallelSteps(child.spawn().map_err(|error| format!("nice: {error}"))?))
     }
 
     /// Waits for the end, and shows the output.
     fn finish(mut self, root: &Path) -> TaskResult {
-        let status = self.0.wait().map_err(|error| format!("{BESIDE_LOG}: {error}"))?;
-        let log =
-            fs::read(root.join(BESIDE_LOG)).map_err(|error| format!("{BESIDE_LOG}: {error}"))?;
+        let status = self.0.wait().map_err(|error| format!("{PARALLEL_LOG}: {error}"))?;
+        let log = fs::read(root.join(PARALLEL_LOG))
+            .map_err(|error| format!("{PARALLEL_LOG}: {error}"))?;
         println!("{}", String::from_utf8_lossy(&log));
         if status.success() { Ok(()) } else { Err(format!("see the log above: {status}")) }
     }
@@ -102,7 +102,7 @@ fn run_steps(root: &Path, steps: &[Step<'static>], wanted: &[String]) -> TaskRes
     };
     for &(name, step) in steps {
         let runs_here = match wanted {
-            [] => !BESIDE_TESTS.contains(&name),
+            [] => !PARALLEL_STEPS.contains(&name),
             _ => wanted.iter().any(|word| word == name),
         };
         if !runs_here {
@@ -111,9 +111,9 @@ fn run_steps(root: &Path, steps: &[Step<'static>], wanted: &[String]) -> TaskRes
         println!("=== {name}");
         let start = Instant::now();
         if wanted.is_empty() && name == "test" {
-            let beside = Beside::start(root);
+            let beside = ParallelSteps::start(root);
             record(name, start, step(root));
-            println!("=== {}", BESIDE_TESTS.join(", "));
+            println!("=== {}", PARALLEL_STEPS.join(", "));
             let result = beside.and_then(|beside| beside.finish(root));
             record("bench, fuzz, papers, beside test", start, result);
         } else {

@@ -64,7 +64,7 @@ const TEST_CRATES: &[&str] =
     &["marline-testkit", "marline-interop", "packetdrill-adapter", "xtask"];
 
 /// Pure crates: no clock, no system call, no global state.
-pub(crate) const PURE: &[&str] = &[
+pub(crate) const PURE_CRATES: &[&str] = &[
     "marline-time",
     "marline-wire",
     "marline-policy",
@@ -110,10 +110,10 @@ pub(crate) fn check(root: &Path) -> TaskResult {
 }
 
 fn violations(of: &Crate) -> Vec<String> {
-    let Some(allowed) = below(&of.name) else {
+    let Some(allowed) = crates_below(&of.name) else {
         return vec![format!("{}: not listed: add it to LAYERS in xtask/src/deps.rs", of.name)];
     };
-    let pure = PURE.contains(&of.name.as_str());
+    let pure = PURE_CRATES.contains(&of.name.as_str());
     let judge = |dependency: &String| {
         let ours = LAYERS.iter().any(|(name, _)| name == dependency);
         if TEST_CRATES.contains(&dependency.as_str()) && !TEST_CRATES.contains(&of.name.as_str()) {
@@ -157,10 +157,10 @@ fn excess(library: &BTreeSet<&str>) -> Vec<String> {
 }
 
 /// All crates below `name`, or `None` if it is unknown.
-fn below(name: &str) -> Option<Vec<&'static str>> {
+fn crates_below(name: &str) -> Option<Vec<&'static str>> {
     let (_, direct) = LAYERS.iter().find(|(known, _)| *known == name)?;
     let mut all: Vec<&'static str> = direct.to_vec();
-    for next in direct.iter().filter_map(|next| below(next)) {
+    for next in direct.iter().filter_map(|next| crates_below(next)) {
         all.extend(next);
     }
     all.sort_unstable();
@@ -221,7 +221,7 @@ mod tests {
     #[test]
     fn the_crate_graph_has_no_cycle_and_no_unknown_name() {
         for (name, direct) in LAYERS {
-            let below = below(name).expect("known");
+            let below = crates_below(name).expect("known");
             assert!(!below.contains(name), "{name} depends on itself");
             for next in *direct {
                 assert!(LAYERS.iter().any(|(known, _)| known == next), "{name} -> {next}");

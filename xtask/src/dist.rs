@@ -17,7 +17,7 @@ mod tree;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-pub(crate) use program::{is_static, link_static_program, stripped};
+pub(crate) use program::{is_static, link_static_program, strip_program};
 pub(crate) use tree::files;
 
 use crate::TaskResult;
@@ -77,7 +77,7 @@ impl Release {
 /// server.
 pub(crate) fn build(root: &Path, arguments: &[String]) -> TaskResult {
     match arguments {
-        [] => everything(root),
+        [] => build_all(root),
         [word] if word == "program" => {
             let release = Release::new(root, "-9")?;
             package_program(&release, &program::fixed(root, &release.epoch_s)?)?;
@@ -87,7 +87,7 @@ pub(crate) fn build(root: &Path, arguments: &[String]) -> TaskResult {
     }
 }
 
-fn everything(root: &Path) -> TaskResult {
+fn build_all(root: &Path) -> TaskResult {
     for tool in ["cargo-deb", "cargo-generate-rpm", "cargo-cyclonedx"] {
         output(&mut command(root, "which", &[tool]))
             .map_err(|_| format!("{tool} is missing: .ci/install-tools installs it"))?;

@@ -11,7 +11,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use crate::TaskResult;
-use crate::run::{command, output, run, shown};
+use crate::run::{command, display_command, output, run};
 
 /// A row's name, its build and run by cargo, and the program's arguments.
 const ROWS: &[(&str, [&str; 6], &[&str])] = &[
@@ -35,7 +35,7 @@ const SAMPLES_PER_S: &str = "499";
 /// Narrowest frame, percent of the picture: narrower ones make up most of the file.
 const MIN_FRAME_PERCENT: &str = "0.4";
 /// Programs that start or build the row.
-const NO_PART: [&str; 6] = ["cargo", "perf", "perf-exec", "rustc", "ld", "cc"];
+const IGNORED_PROGRAMS: [&str; 6] = ["cargo", "perf", "perf-exec", "rustc", "ld", "cc"];
 /// Rows of the table of programs.
 const SHOWN_PROGRAMS: usize = 6;
 /// Rows of the table of functions.
@@ -62,7 +62,7 @@ pub(crate) fn draw(root: &Path, wanted: &[String]) -> TaskResult {
         if wanted.is_empty() || wanted.iter().any(|word| word == name) {
             let stacks = sampled(root, &folder, name, what, arguments)?;
             let picture = folder.join(format!("{name}.svg"));
-            fs::write(&picture, drawn(root, name, &stacks)?)
+            fs::write(&picture, draw_graph(root, name, &stacks)?)
                 .map_err(|error| format!("{}: {error}", picture.display()))?;
             print!("== {name}: {FOLDER}/{name}.svg\n{}", largest(&stacks));
         }
@@ -104,19 +104,20 @@ fn sampled(
     run(cargo(root, "perf", &perf).stdout(Stdio::null()))?;
     let mut script = command(root, "perf", &["script", "-i", &data]);
     let script = script.stdout(Stdio::piped()).stderr(Stdio::null());
-    let mut running = script.spawn().map_err(|error| format!("{}: {error}", shown(script)))?;
+    let mut running =
+        script.spawn().map_err(|error| format!("{}: {error}", display_command(script)))?;
     let frames = running.stdout.take().ok_or("perf script without output")?;
     let stacks = output(command(root, "inferno-collapse-perf", &["-q"]).stdin(frames));
     running.wait().map_err(|error| format!("perf script: {error}"))?;
     fs::remove_file(&data).map_err(|error| format!("{data}: {error}"))?;
     let takes_part = |line: &&str| {
         let program = line.split(';').next().unwrap_or_default();
-        !NO_PART.contains(&program)
+        !IGNORED_PROGRAMS.contains(&program)
     };
     Ok(stacks?.lines().filter(takes_part).map(|line| format!("{line}\n")).collect())
 }
 
-fn drawn(root: &Path, name: &str, stacks: &str) -> Result<String, String> {
+fn draw_graph(root: &Path, name: &str, stacks: &str) -> Result<String, String> {
     let file = root.join(FOLDER).join(format!("{name}.stacks"));
     fs::write(&file, stacks).map_err(|error| format!("{}: {error}", file.display()))?;
     let title = format!("{name}: time of all programs that take part");

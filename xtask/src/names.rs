@@ -107,7 +107,7 @@ fn enum_words(of: &ItemEnum) -> Vec<String> {
     let is_kebab = serde_text(&of.attrs).contains("kebab-case");
     let word = |variant: &syn::Variant| {
         let name = variant.ident.to_string();
-        let name = if is_kebab { kebab(&name) } else { name };
+        let name = if is_kebab { to_kebab_case(&name) } else { name };
         let fields: Vec<String> = variant
             .fields
             .iter()
@@ -118,7 +118,7 @@ fn enum_words(of: &ItemEnum) -> Vec<String> {
     of.variants.iter().map(word).collect()
 }
 
-fn kebab(name: &str) -> String {
+fn to_kebab_case(name: &str) -> String {
     let mut kebab = String::new();
     for (at, letter) in name.char_indices() {
         if letter.is_uppercase() && at > 0 {

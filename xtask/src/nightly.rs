@@ -126,7 +126,7 @@ pub(crate) fn all(root: &Path, wanted: &[String]) -> TaskResult {
             failed.push(name);
         }
     }
-    fs::write(&page, written(&rows)).map_err(|error| format!("{PAGE}: {error}"))?;
+    fs::write(&page, format_page(&rows)).map_err(|error| format!("{PAGE}: {error}"))?;
     println!("=== recorded in {PAGE}");
     if failed.is_empty() { Ok(()) } else { Err(format!("failed: {}", failed.join(", "))) }
 }
@@ -141,7 +141,7 @@ fn rows(page: &str) -> BTreeMap<String, String> {
     page.lines().filter_map(row).collect()
 }
 
-fn written(rows: &BTreeMap<String, String>) -> String {
+fn format_page(rows: &BTreeMap<String, String>) -> String {
     let mut page = String::from(
         "# Nightly\n\nTests that are too long for `.ci/run`, and when each of them was last run: `cargo xtask nightly \
          [STEP..]` writes this page.\n\n| step | what it shows | result | commit | its date | minutes |\n\
@@ -256,10 +256,10 @@ mod tests {
 
     #[test]
     fn nightly_results_stay_until_the_step_runs_again() {
-        let mut known = rows(&written(&BTreeMap::new()));
+        let mut known = rows(&format_page(&BTreeMap::new()));
         assert_eq!(known.len(), STEPS.len());
         assert!(known.values().all(|row| row == "never run | - | - | -"), "{known:?}");
         known.insert("dist".to_owned(), "ok | 1a2b3c4d | 2026-11-24 | 20.0".to_owned());
-        assert_eq!(rows(&written(&known)), known);
+        assert_eq!(rows(&format_page(&known)), known);
     }
 }

@@ -17,7 +17,7 @@ use crate::TaskResult;
 use crate::manifest;
 
 /// State that is divided among owners.
-struct Area {
+struct OwnedState {
     /// Struct whose fields are the owners.
     state: &'static str,
     /// The file of that struct, which may hold any owners.
@@ -37,8 +37,8 @@ struct Borrower {
     reason: &'static str,
 }
 
-const AREAS: &[Area] = &[
-    Area {
+const AREAS: &[OwnedState] = &[
+    OwnedState {
         state: "Connection",
         hub: "crates/marline-core/src/connection.rs",
         folder: "crates/marline-core/src/connection",
@@ -116,7 +116,7 @@ const AREAS: &[Area] = &[
             },
         ],
     },
-    Area {
+    OwnedState {
         state: "State",
         hub: "crates/marline-io/src/driver/state.rs",
         folder: "crates/marline-io/src/driver",
@@ -124,7 +124,7 @@ const AREAS: &[Area] = &[
     },
 ];
 /// Crates whose files may import each other circularly: a program that plays the kernel for packetdrill's scripts.
-const CIRCLES_ALLOWED: &[&str] = &["packetdrill-adapter"];
+const CRATES_WITH_CIRCLES: &[&str] = &["packetdrill-adapter"];
 
 /// Fails with every finding.
 pub(crate) fn check(root: &Path) -> TaskResult {
@@ -140,7 +140,7 @@ pub(crate) fn check(root: &Path) -> TaskResult {
         let graph = Graph::read(&of.dir.join("src"))?;
         files += graph.imports.len();
         let circles = graph.circles();
-        if !CIRCLES_ALLOWED.contains(&of.name.as_str()) {
+        if !CRATES_WITH_CIRCLES.contains(&of.name.as_str()) {
             wrong.extend(circles.iter().map(|circle| format!("{}: {circle}", of.name)));
         }
     }
@@ -177,7 +177,7 @@ fn rust_files(dir: &Path, found: &mut Vec<PathBuf>) -> Result<(), String> {
 
 /// Structs of an area and their files.
 struct Owners {
-    area: &'static Area,
+    area: &'static OwnedState,
     /// Types of the state's fields that are defined in the folder.
     names: BTreeSet<String>,
     /// Struct, its file, and its public fields.
@@ -191,7 +191,7 @@ impl Owners {
         self.names.contains(name) || name == self.area.state
     }
 
-    fn read(root: &Path, area: &'static Area) -> Result<Self, String> {
+    fn read(root: &Path, area: &'static OwnedState) -> Result<Self, String> {
         let hub = root.join(area.hub);
         let mut paths = vec![hub.clone()];
         let mut others = Vec::new();
@@ -301,9 +301,9 @@ fn is_mutable(receiver: &ReceiverKind) -> bool {
 }
 
 /// Types that a function's result lets its caller change.
-fn lent_mutably(result: &ReturnType) -> Vec<String> {
-    struct Lent(Vec<String>);
-    impl<'a> Visit<'a> for Lent {
+fn mutably_returned(result: &ReturnType) -> Vec<String> {
+    struct ReturnVisitor(Vec<String>);
+    impl<'a> Visit<'a> for ReturnVisitor {
         fn visit_type_reference(&mut self, reference: &'a syn::TypeReference) {
             if reference.mutability.is_some() {
                 self.0.extend(named(&reference.elem));
@@ -311,7 +311,7 @@ fn lent_mutably(result: &ReturnType) -> Vec<String> {
             visit::visit_type_reference(self, reference);
         }
     }
-    let mut lent = Lent(Vec::new());
+    let mut lent = ReturnVisitor(Vec::new());
     if let ReturnType::Type(_, of) = result {
         lent.visit_type(of);
     }
@@ -335,7 +335,7 @@ impl FileVisitor<'_> {
                 FnArg::Receiver(receiver) if is_mutable(&receiver.kind) => {
                     held.extend(of.map(str::to_owned));
                 }
-                FnArg::Typed(typed) => held.extend(mutably_borrowed(&typed.ty)),
+                FnArg::Typed(typed) => held.extend(mutable_borrows(&typed.ty)),
                 FnArg::Receiver(_) => {}
             }
         }
@@ -345,13 +345,13 @@ impl FileVisitor<'_> {
             let (file, name) = (self.file, &signature.ident);
             self.wrong.push(format!("{file}: fn {name} holds {} mutably", held.join(" and ")));
         }
-        let lent = lent_mutably(&signature.output);
+        let lent = mutably_returned(&signature.output);
         self.owned.extend(lent.into_iter().filter(|name| self.owners.structs.contains_key(name)));
     }
 }
 
 /// Types behind a mutable reference; none for another type.
-fn mutably_borrowed(of: &Type) -> Vec<String> {
+fn mutable_borrows(of: &Type) -> Vec<String> {
     match of {
         Type::Reference(reference) if reference.mutability.is_some() => {
             named(&reference.elem).into_iter().collect()
@@ -363,7 +363,7 @@ fn mutably_borrowed(of: &Type) -> Vec<String> {
 impl<'a> Visit<'a> for FileVisitor<'_> {
     fn visit_item_impl(&mut self, of: &'a syn::ItemImpl) {
         let name = named(&of.self_ty).into_iter().next();
-        let Area { state, hub, .. } = self.owners.area;
+        let OwnedState { state, hub, .. } = self.owners.area;
         if name.as_deref() == Some(state) && self.file != *hub {
             self.wrong.push(format!("{}: impl {state}: only {hub} may have it", self.file));
         }
@@ -376,7 +376,7 @@ impl<'a> Visit<'a> for FileVisitor<'_> {
 
     fn visit_item_struct(&mut self, found: &'a syn::ItemStruct) {
         let fields = found.fields.iter();
-        let mut held: BTreeSet<_> = fields.flat_map(|field| mutably_borrowed(&field.ty)).collect();
+        let mut held: BTreeSet<_> = fields.flat_map(|field| mutable_borrows(&field.ty)).collect();
         held.retain(|name| self.owners.is_owner(name));
         let name = found.ident.to_string();
         let listed = self.owners.area.borrowers.iter().find(|borrower| borrower.name == name);
@@ -533,7 +533,7 @@ mod tests {
         assert!(graph(&[("a", &["b", "c"]), ("b", &["c"]), ("c", &[])]).circles().is_empty());
     }
 
-    const AREA: Area = Area {
+    const AREA: OwnedState = OwnedState {
         state: "Connection",
         hub: "connection.rs",
         folder: "connection",

@@ -7,7 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::TaskResult;
-use crate::dist::{Release, files, link_static_program, stripped};
+use crate::dist::{Release, files, link_static_program, strip_program};
 use crate::run::{command, run, run_and_report_failure, skip, tested};
 
 const SCRIPT: &str = "packaging/check/fresh_machine.sh";
@@ -26,12 +26,12 @@ pub(crate) fn check(root: &Path) -> TaskResult {
     run(unpack.arg(debian).arg("--numeric-owner"))?;
 
     let release = Release::new(root, "-1")?;
-    let program = stripped(&built, &world.join("dynamic"))?;
+    let program = strip_program(&built, &world.join("dynamic"))?;
     release.packages(&program)?;
     link_static_program(root, &world.join("static"))?;
     release.archives(&world.join("static"))?;
     for (ending, name) in [("deb", "marline.deb"), ("rpm", "marline.rpm")] {
-        let package = only(&release.folder, ending)?;
+        let package = find_only_package(&release.folder, ending)?;
         fs::copy(&package, world.join(name))
             .map_err(|error| format!("{}: {error}", package.display()))?;
     }
@@ -71,7 +71,7 @@ fn is_root() -> bool {
     fs::metadata("/proc/self").is_ok_and(|process| process.uid() == 0)
 }
 
-fn only(folder: &Path, ending: &str) -> Result<PathBuf, String> {
+fn find_only_package(folder: &Path, ending: &str) -> Result<PathBuf, String> {
     let mut found = files(folder)?;
     found.retain(|file| file.extension().is_some_and(|end| end == ending));
     let [file] = found.as_slice() else {

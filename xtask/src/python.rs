@@ -22,7 +22,7 @@ const NEEDS: [&str; 6] = [
     "tqdm==4.67.1",
 ];
 /// Environment that is created again each time, with the wheel only.
-const BARE: &str = "target/python-bare";
+const BARE_ENVIRONMENT: &str = "target/python-bare";
 /// Page with the first steps.
 const PAGE: &str = "docs/research/python.md";
 /// Environment of the cluster, which is large.
@@ -54,14 +54,18 @@ pub(crate) fn check(root: &Path) -> TaskResult {
 /// First steps of a new user: an empty environment, `pip install` of the wheel without a registry, and the page's
 /// first commands, in a directory without this tree's sources.
 fn first_steps(root: &Path, python: &str, wheel: &str) -> TaskResult {
-    run(&mut command(root, "python3", &["-m", "venv", "--clear", "--without-pip", BARE]))?;
-    let bare = root.join(BARE).join("bin/python").to_string_lossy().into_owned();
+    run(&mut command(
+        root,
+        "python3",
+        &["-m", "venv", "--clear", "--without-pip", BARE_ENVIRONMENT],
+    ))?;
+    let bare = root.join(BARE_ENVIRONMENT).join("bin/python").to_string_lossy().into_owned();
     let install = ["-m", "pip", "--python", &bare, "install", "-q", "--no-index", wheel];
     run(command(root, python, &install).env("PIP_DISABLE_PIP_VERSION_CHECK", "1"))?;
     let page = fs::read_to_string(root.join(PAGE)).map_err(|error| format!("{PAGE}: {error}"))?;
     let code = page.split("```python\n").nth(1).and_then(|rest| rest.split("\n```").next());
     let code = code.ok_or_else(|| format!("{PAGE}: no code"))?;
-    let printed = output(&mut command(&root.join(BARE), &bare, &["-I", "-c", code]))?;
+    let printed = output(&mut command(&root.join(BARE_ENVIRONMENT), &bare, &["-I", "-c", code]))?;
     let table = printed.contains("p99") && printed.contains("min-rtt");
     if table { Ok(()) } else { Err(format!("{PAGE}: its first steps print\n{printed}")) }
 }
@@ -91,7 +95,7 @@ fn installed(root: &Path, environment: &str, needs: &[&str]) -> Result<Option<In
     // The features and profile of the step `test`, so that only this package's own crates are compiled.
     let build = ["build", "--profile", "test", "--workspace", "--lib", "--tests", "--locked", "-q"];
     run(&mut command(root, "cargo", &build))?;
-    let python = made(root, environment, needs)?;
+    let python = prepare_environment(root, environment, needs)?;
     let wheels = root.join("target/wheels/ci");
     let module = root.join("target/ci-python/marline_native.so");
     let made = fs::create_dir_all(root.join("target/ci-python"));
@@ -109,7 +113,7 @@ fn installed(root: &Path, environment: &str, needs: &[&str]) -> Result<Option<In
 }
 
 /// The Python interpreter of an environment, created once with its needs.
-fn made(root: &Path, environment: &str, needs: &[&str]) -> Result<String, String> {
+fn prepare_environment(root: &Path, environment: &str, needs: &[&str]) -> Result<String, String> {
     let python = root.join(environment).join("bin/python");
     if !python.is_file() {
         run(&mut command(root, "python3", &["-m", "venv", environment]))?;

@@ -27,8 +27,9 @@ fn is_of_our_package(variable: &OsStr) -> bool {
 
 /// Runs `command` and turns anything but success into a message.
 pub(crate) fn run(command: &mut Command) -> Result<(), String> {
-    let status = command.status().map_err(|error| format!("{}: {error}", shown(command)))?;
-    if status.success() { Ok(()) } else { Err(format!("{}: {status}", shown(command))) }
+    let status =
+        command.status().map_err(|error| format!("{}: {error}", display_command(command)))?;
+    if status.success() { Ok(()) } else { Err(format!("{}: {status}", display_command(command))) }
 }
 
 /// Builds a program of the workspace as `cargo test --workspace` does, with overflow checks and debug assertions.
@@ -45,16 +46,18 @@ pub(crate) fn output(command: &mut Command) -> Result<String, String> {
     let output = command
         .stderr(Stdio::inherit())
         .output()
-        .map_err(|error| format!("{}: {error}", shown(command)))?;
+        .map_err(|error| format!("{}: {error}", display_command(command)))?;
     if !output.status.success() {
-        return Err(format!("{}: {}", shown(command), output.status));
+        return Err(format!("{}: {}", display_command(command), output.status));
     }
-    String::from_utf8(output.stdout).map_err(|error| format!("{}: {error}", shown(command)))
+    String::from_utf8(output.stdout)
+        .map_err(|error| format!("{}: {error}", display_command(command)))
 }
 
 /// Runs `command`, shows its standard output as it arrives, and returns it.
 pub(crate) fn shown_output(command: &mut Command) -> Result<String, String> {
-    let failed = |words: &dyn Display, command: &Command| format!("{}: {words}", shown(command));
+    let failed =
+        |words: &dyn Display, command: &Command| format!("{}: {words}", display_command(command));
     let mut child =
         command.stdout(Stdio::piped()).spawn().map_err(|error| failed(&error, command))?;
     let mut text = String::new();
@@ -70,7 +73,7 @@ pub(crate) fn shown_output(command: &mut Command) -> Result<String, String> {
 
 /// Lines kept of what failed, and those behind a panic that say why.
 const KEPT_LIMIT: usize = 120;
-const BEHIND_PANIC: usize = 5;
+const LINES_AFTER_PANIC: usize = 5;
 
 /// Runs `command` and shows its standard output as it arrives. On failure the message has the lines that show the
 /// failed tests, which are far above the end of a long log.
@@ -83,7 +86,8 @@ pub(crate) fn run_watched(
     command: &mut Command,
     mut watch: impl FnMut(&str),
 ) -> Result<(), String> {
-    let failed = |words: &dyn Display, command: &Command| format!("{}: {words}", shown(command));
+    let failed =
+        |words: &dyn Display, command: &Command| format!("{}: {words}", display_command(command));
     let mut child =
         command.stdout(Stdio::piped()).spawn().map_err(|error| failed(&error, command))?;
     let mut failed_lines = FailedLines::default();
@@ -105,18 +109,18 @@ pub(crate) fn run_watched(
 pub(crate) struct FailedLines {
     kept: Vec<String>,
     /// Lines that are still kept after a panic.
-    behind: usize,
+    lines_after_panic: usize,
 }
 
 impl FailedLines {
     pub(crate) fn read(&mut self, line: &str) {
         if line.contains("panicked at") {
-            self.behind = BEHIND_PANIC + 1;
+            self.lines_after_panic = LINES_AFTER_PANIC + 1;
         }
-        if self.kept.len() < KEPT_LIMIT && (self.behind > 0 || line.contains("FAILED")) {
+        if self.kept.len() < KEPT_LIMIT && (self.lines_after_panic > 0 || line.contains("FAILED")) {
             self.kept.push(line.to_owned());
         }
-        self.behind = self.behind.saturating_sub(1);
+        self.lines_after_panic = self.lines_after_panic.saturating_sub(1);
     }
 
     pub(crate) fn text(&self) -> String {
@@ -125,7 +129,7 @@ impl FailedLines {
 }
 
 /// The command line as typed in a shell, for messages.
-pub(crate) fn shown(command: &Command) -> String {
+pub(crate) fn display_command(command: &Command) -> String {
     let mut words = vec![command.get_program().to_string_lossy().into_owned()];
     words.extend(command.get_args().map(|word| word.to_string_lossy().into_owned()));
     words.join(" ")

@@ -112,11 +112,11 @@ fn next_token(bytes: &[u8], at: usize) -> (Token, usize) {
     let hidden_until = match (bytes[at], bytes.get(at + 1)) {
         (b'/', Some(b'/')) => Some(line_end(bytes, at)),
         (b'/', Some(b'*')) => Some(block_comment_end(bytes, at)),
-        (b'"', _) => Some(quoted_end(bytes, at + 1, b'"')),
+        (b'"', _) => Some(end_of_quoted(bytes, at + 1, b'"')),
         (b'\'', _) => character_end(bytes, at),
         _ => match literal_prefix(bytes, at) {
             Some(Literal::Raw { hashes, quote }) => Some(raw_end(bytes, quote + 1, hashes)),
-            Some(Literal::Quoted { quote }) => Some(quoted_end(bytes, quote + 1, bytes[quote])),
+            Some(Literal::Quoted { quote }) => Some(end_of_quoted(bytes, quote + 1, bytes[quote])),
             None => None,
         },
     };
@@ -170,7 +170,7 @@ fn block_comment_end(bytes: &[u8], start: usize) -> usize {
     bytes.len()
 }
 
-fn quoted_end(bytes: &[u8], mut at: usize, quote: u8) -> usize {
+fn end_of_quoted(bytes: &[u8], mut at: usize, quote: u8) -> usize {
     while at < bytes.len() {
         match bytes[at] {
             b'\\' => at += 2,
@@ -196,7 +196,7 @@ fn raw_end(bytes: &[u8], mut at: usize, hashes: usize) -> usize {
 /// The end of a character literal, or `None` if the quote begins a lifetime.
 fn character_end(bytes: &[u8], at: usize) -> Option<usize> {
     let width = match *bytes.get(at + 1)? {
-        b'\\' => return Some(quoted_end(bytes, at + 1, b'\'')),
+        b'\\' => return Some(end_of_quoted(bytes, at + 1, b'\'')),
         0..0x80 => 1,
         0x80..0xe0 => 2,
         0xe0..0xf0 => 3,

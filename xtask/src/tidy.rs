@@ -5,7 +5,7 @@ use std::path::Path;
 
 use crate::TaskResult;
 use crate::checks::{self, FILE_LINES_AIM};
-use crate::deps::PURE;
+use crate::deps::PURE_CRATES;
 use crate::manifest::{self, Crate};
 use crate::names;
 use crate::parameters;
@@ -162,7 +162,7 @@ fn crate_rules(root: &Path, of: &Crate) -> Result<Vec<String>, String> {
     if !of.workspace_lints {
         wrong.push(format!("{dir}/Cargo.toml:1: needs [lints] workspace = true"));
     }
-    let pure = PURE.contains(&of.name.as_str());
+    let pure = PURE_CRATES.contains(&of.name.as_str());
     for root_file in ["src/lib.rs", "src/main.rs"] {
         let Ok(text) = fs::read_to_string(of.dir.join(root_file)) else { continue };
         if !text.starts_with("//!") {

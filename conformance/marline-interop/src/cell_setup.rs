@@ -59,7 +59,7 @@ impl CellSetup {
         });
         // A connection that starts on a dead path is another condition. A kernel whose SYNs are not answered
         // properly retries without options.
-        plan.apart = fault.map_or(Duration::ZERO, |fault| fault.after + fault.lasts);
+        plan.interval = fault.map_or(Duration::ZERO, |fault| fault.after + fault.lasts);
         // A quarter of the slow link's rate for each direction of each connection, and time for faults.
         let slowest = plan.bytes * plan.connections() as u64 / (20_000_000 / 8 / 4);
         let limit = Duration::from_secs(60 + slowest);
@@ -88,7 +88,7 @@ fn plan(cell: &Cell, scale: Scale, seed: u64) -> Plan {
     let messages = if small { 3_000 } else { 10_000 };
     let pause = Duration::from_millis(if small { 1_500 } else { 3_000 });
     let apart = Duration::ZERO;
-    Plan { workload: cell.workload, bytes, messages, pause, apart, seed }
+    Plan { workload: cell.workload, bytes, messages, pause, interval: apart, seed }
 }
 
 fn scenario(cell: &Cell, seed: u64) -> Scenario {

@@ -41,7 +41,7 @@ pub(crate) struct Plan {
     /// Pause of a slow reader.
     pub(crate) pause: Duration,
     /// Smallest time between the starts of the client's two connections.
-    pub(crate) apart: Duration,
+    pub(crate) interval: Duration,
     pub(crate) seed: u64,
 }
 

@@ -15,7 +15,7 @@ use crate::content::End;
 use crate::exchange::Outcome;
 
 /// Kernel counters for missing or incorrect Multipath TCP.
-const NEVER: &[&str] = &[
+const UNEXPECTED_COUNTERS: &[&str] = &[
     "MPCapableFallbackACK",
     "MPCapableFallbackSYNACK",
     "MPFallbackTokenInit",
@@ -62,7 +62,7 @@ pub(crate) fn judge(cell: Cell, evidence: &Evidence<'_>) -> anyhow::Result<CellR
     let (capture, _) = captures(&evidence.captures, true, &mut problems)?;
     Ok(CellResult {
         problems,
-        counters: shown(&counters),
+        counters: nonzero_counters(&counters),
         capture,
         doubts: evidence.net.doubts()?,
         ..CellResult::default()
@@ -78,7 +78,7 @@ pub(crate) fn complaints(said: &[String], problems: &mut Vec<String>) {
 }
 
 /// The counters worth keeping.
-pub(crate) fn shown(counters: &Counters) -> Vec<(String, u64)> {
+pub(crate) fn nonzero_counters(counters: &Counters) -> Vec<(String, u64)> {
     let named = |(name, value): (&str, u64)| (name.to_owned(), value);
     let mut shown: Vec<(String, u64)> = counters.nonzero("MP").map(named).collect();
     shown.extend(counters.nonzero("TcpRetrans").map(named));
@@ -165,11 +165,15 @@ fn paths(cell: Cell, evidence: &Evidence<'_>, problems: &mut Vec<String>) -> any
 }
 
 /// Requires that no counter for errors has moved, except the expected ones.
-pub(crate) fn never(counters: &Counters, expected: &[&str], problems: &mut Vec<String>) {
+pub(crate) fn check_unexpected_counters(
+    counters: &Counters,
+    expected: &[&str],
+    problems: &mut Vec<String>,
+) {
     // A retransmitted SYN/ACK, after the ACK of the first was lost, also counts as an error.
     let harmless =
         |name: &str| if name == "TcpInErrs" { counters.get("TCPSYNChallenge") } else { 0 };
-    for name in NEVER.iter().filter(|name| !expected.contains(*name)) {
+    for name in UNEXPECTED_COUNTERS.iter().filter(|name| !expected.contains(*name)) {
         let count = counters.get(name).saturating_sub(harmless(name));
         if count > 0 {
             problems.push(format!("the kernel counts {name} {count}"));
@@ -184,7 +188,7 @@ fn kernel(
     side: Side,
     problems: &mut Vec<String>,
 ) {
-    never(counters, &[], problems);
+    check_unexpected_counters(counters, &[], problems);
     let (capable, joined) = match side {
         Side::Client => ("MPCapableSYNACKRX", "MPJoinSynAckRx"),
         Side::Server => ("MPCapableACKRX", "MPJoinAckRx"),

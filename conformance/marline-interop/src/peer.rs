@@ -120,7 +120,7 @@ fn kernel(job: &Job) -> Kernel {
 
 async fn wait_for_start_time(job: &Job, connection: usize, began: Instant) {
     if connection > 0 {
-        tokio::time::sleep_until((began + job.plan.apart).into()).await;
+        tokio::time::sleep_until((began + job.plan.interval).into()).await;
     }
 }
 
@@ -185,7 +185,7 @@ async fn marline_client(job: &Job) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn announced(announced: &Announced) -> ServerAddress {
+fn server_address(announced: &Announced) -> ServerAddress {
     let Announced { address, advertised, backup } = *announced;
     let mut server = ServerAddress::new(address);
     (server.advertised, server.backup) = (advertised, backup);
@@ -234,7 +234,7 @@ async fn marline_server(job: &Job) -> anyhow::Result<()> {
         server.limits_mut().subflows = subflows;
     }
     for address in &job.extra.announced {
-        server.announce(announced(address));
+        server.announce(server_address(address));
     }
     let server = server.bind().await?;
     println!("ready");

@@ -21,7 +21,7 @@ const CAPTURED_PACKETS: &str = "15000";
 /// Time limit for a started program to become ready.
 const READY: Duration = Duration::from_secs(20);
 /// Interval of checks of files.
-const LOOK: Duration = Duration::from_millis(10);
+const CHECK_INTERVAL: Duration = Duration::from_millis(10);
 
 /// A process that ends when this is dropped.
 struct Running {
@@ -64,12 +64,12 @@ impl<'a> Play<'a> {
         let (mut captures, mut sniffers) = (Vec::new(), Vec::new());
         for path in &net.scenario().paths {
             let file = directory.join(format!("{}.pcap", path.name));
-            sniffers.push(sniff(net, self.watched, &path.name, &file)?);
+            sniffers.push(start_tcpdump(net, self.watched, &path.name, &file)?);
             captures.push(file);
         }
         let [client_job, server_job] = &self.jobs;
         let mut server = start(net, server_job, directory)?;
-        await_line(&directory.join("server.out"), "ready", &mut server)?;
+        wait_for_line(&directory.join("server.out"), "ready", &mut server)?;
         let mut client = start(net, client_job, directory)?;
         wait(self.limit, [&mut client, &mut server], directory, act)?;
         let read = |name: &str| outcomes(&directory.join(name));
@@ -95,7 +95,7 @@ fn start(net: &Net, job: &Job, directory: &Path) -> anyhow::Result<Running> {
 }
 
 /// Starts a capture of one interface, and waits until it is active.
-fn sniff(net: &Net, side: Side, interface: &str, file: &Path) -> anyhow::Result<Running> {
+fn start_tcpdump(net: &Net, side: Side, interface: &str, file: &Path) -> anyhow::Result<Running> {
     let said = file.with_extension("pcap.err");
     let mut tcpdump = Command::new("tcpdump");
     tcpdump.args(["-n", "-i", interface, "-s", "0", "-B", "16384", "-Z", "root"]);
@@ -103,12 +103,12 @@ fn sniff(net: &Net, side: Side, interface: &str, file: &Path) -> anyhow::Result<
     tcpdump.stdin(Stdio::null()).stdout(Stdio::null()).stderr(File::create(&said)?);
     let child = net.spawn(side, &mut tcpdump).context("cannot run tcpdump")?;
     let mut running = Running { child, name: "tcpdump" };
-    await_line(&said, "listening on", &mut running)?;
+    wait_for_line(&said, "listening on", &mut running)?;
     Ok(running)
 }
 
 /// Waits until a file contains a line with this text.
-fn await_line(file: &Path, text: &str, from: &mut Running) -> anyhow::Result<()> {
+fn wait_for_line(file: &Path, text: &str, from: &mut Running) -> anyhow::Result<()> {
     let start = Instant::now();
     loop {
         if std::fs::read_to_string(file).unwrap_or_default().contains(text) {
@@ -119,7 +119,7 @@ fn await_line(file: &Path, text: &str, from: &mut Running) -> anyhow::Result<()>
             let errors = std::fs::read_to_string(file.with_extension("err")).unwrap_or_default();
             bail!("{} is not ready ({ended:?}): {}", from.name, errors.trim());
         }
-        std::thread::sleep(LOOK);
+        std::thread::sleep(CHECK_INTERVAL);
     }
 }
 
@@ -154,7 +154,7 @@ fn wait(
             let names: Vec<&str> = running.iter_mut().filter_map(waits).collect();
             bail!("after {limit:?} still running: {}", names.join(", "));
         }
-        std::thread::sleep(LOOK);
+        std::thread::sleep(CHECK_INTERVAL);
     }
 }
 
@@ -164,7 +164,7 @@ fn stop(sniffer: &mut Running) {
     let _ = pid.map(|pid| kill_process(pid, Signal::INT));
     let start = Instant::now();
     while matches!(sniffer.child.try_wait(), Ok(None)) && start.elapsed() < READY {
-        std::thread::sleep(LOOK);
+        std::thread::sleep(CHECK_INTERVAL);
     }
 }
 

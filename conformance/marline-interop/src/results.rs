@@ -30,7 +30,7 @@ struct StoredResult {
 pub(crate) struct Results {
     place: PathBuf,
     program: String,
-    fresh: bool,
+    reruns_all: bool,
     keep_captures: bool,
     done: AtomicUsize,
 }
@@ -49,7 +49,7 @@ impl Results {
         fs::create_dir_all(place).with_context(|| place.display().to_string())?;
         let program = keep::program()?;
         let place = place.canonicalize()?;
-        Ok(Results { place, program, fresh, keep_captures, done: AtomicUsize::new(0) })
+        Ok(Results { place, program, reruns_all: fresh, keep_captures, done: AtomicUsize::new(0) })
     }
 
     /// Directory for the files of a cell.
@@ -58,7 +58,7 @@ impl Results {
     }
 
     pub(crate) fn is_green(&self, task: &Task) -> bool {
-        !self.fresh && self.read(task).is_some_and(|result| result.problems.is_empty())
+        !self.reruns_all && self.read(task).is_some_and(|result| result.problems.is_empty())
     }
 
     fn read(&self, task: &Task) -> Option<CellResult> {

@@ -83,7 +83,7 @@ pub(crate) struct Special {
     checksum: bool,
     /// True if the payload is changed in transit, which later captures show.
     tampered: bool,
-    check: fn(&mut Found<'_>),
+    check: fn(&mut CaseResults<'_>),
 }
 
 impl std::fmt::Debug for Special {
@@ -115,7 +115,7 @@ impl CountSnapshot {
 }
 
 /// Results of a case, and its problems.
-struct Found<'a> {
+struct CaseResults<'a> {
     evidence: &'a Evidence<'a>,
     /// Side of Marline (the client's, if both sides use it).
     marline: Side,
@@ -125,7 +125,7 @@ struct Found<'a> {
     problems: Vec<String>,
 }
 
-impl Found<'_> {
+impl CaseResults<'_> {
     /// Counts at a note, from 0. The last one is the end.
     fn note(&self, number: usize) -> &CountSnapshot {
         &self.notes[number.min(self.notes.len() - 1)]
@@ -137,21 +137,21 @@ impl Found<'_> {
         if side == Side::Client { &end.client } else { &end.server }
     }
 
-    fn counted(&self, side: Side, name: &str) -> u64 {
+    fn counter(&self, side: Side, name: &str) -> u64 {
         self.counters(side).get(name)
     }
 
     /// Requires at least this count in a side's kernel.
     fn at_least(&mut self, side: Side, name: &str, least: u64) {
-        let count = self.counted(side, name);
+        let count = self.counter(side, name);
         if count < least {
             self.problems.push(format!("the {side}'s kernel counts {name} {count}, not {least}"));
         }
     }
 
     /// Requires exactly this count.
-    fn exactly(&mut self, side: Side, name: &str, wanted: u64) {
-        let count = self.counted(side, name);
+    fn require_exactly(&mut self, side: Side, name: &str, wanted: u64) {
+        let count = self.counter(side, name);
         if count != wanted {
             self.problems.push(format!("the {side}'s kernel counts {name} {count}, not {wanted}"));
         }
@@ -163,8 +163,9 @@ impl Found<'_> {
     }
 
     /// Requires at least this many occurrences in the captures.
-    fn seen(&mut self, name: &str, least: u64) {
-        let seen = self.capture.seen.get(name).copied().unwrap_or(0) + self.capture.right(name);
+    fn require_captured(&mut self, name: &str, least: u64) {
+        let seen =
+            self.capture.seen.get(name).copied().unwrap_or(0) + self.capture.count_correct(name);
         if seen < least {
             self.problems.push(format!("the captures show {seen} {name}, not {least}"));
         }
@@ -194,7 +195,7 @@ impl Found<'_> {
     }
 
     /// Requires that Marline's end reports a fallback to plain TCP, or does not.
-    fn fell_back(&mut self, side: Side, wanted: bool) {
+    fn require_fallback(&mut self, side: Side, wanted: bool) {
         let fallen = self.evidence.fallbacks();
         let reason = fallen.iter().find(|(at, ..)| *at == side);
         match (reason, wanted) {
@@ -265,7 +266,12 @@ fn dual_stack() -> Scenario {
 }
 
 /// A case with the most common settings.
-fn case(name: &'static str, client: Stack, server: Stack, check: fn(&mut Found<'_>)) -> Special {
+fn case(
+    name: &'static str,
+    client: Stack,
+    server: Stack,
+    check: fn(&mut CaseResults<'_>),
+) -> Special {
     Special {
         name,
         client,
@@ -286,7 +292,7 @@ fn case(name: &'static str, client: Stack, server: Stack, check: fn(&mut Found<'
     }
 }
 
-fn announced(address: SocketAddr) -> Announced {
+fn announced_address(address: SocketAddr) -> Announced {
     Announced { address, advertised: None, backup: false }
 }
 
@@ -339,21 +345,21 @@ impl Special {
             });
         }
         let marline = if self.client == Stack::Marline { Side::Client } else { Side::Server };
-        let mut found = Found { evidence, marline, notes, capture, problems };
+        let mut found = CaseResults { evidence, marline, notes, capture, problems };
         for (side, stack) in [(Side::Client, self.client), (Side::Server, self.server)] {
             if stack != Stack::Marline {
                 let counters = found.counters(side).clone();
-                judge::never(&counters, self.expected, &mut found.problems);
+                judge::check_unexpected_counters(&counters, self.expected, &mut found.problems);
             }
         }
         if !self.plain {
-            found.fell_back(Side::Client, false);
-            found.fell_back(Side::Server, false);
+            found.require_fallback(Side::Client, false);
+            found.require_fallback(Side::Server, false);
         }
         (self.check)(&mut found);
         let kernel = if self.client == Stack::Marline { Side::Server } else { Side::Client };
         Ok(CellResult {
-            counters: judge::shown(found.counters(kernel)),
+            counters: judge::nonzero_counters(found.counters(kernel)),
             capture: text,
             doubts: evidence.net.doubts()?,
             problems: found.problems,
@@ -367,7 +373,7 @@ impl Special {
             bytes: self.bytes,
             messages: 0,
             pause: Duration::ZERO,
-            apart: Duration::ZERO,
+            interval: Duration::ZERO,
             seed: seed(self.name),
         };
         // A kernel's server accepts joins to other addresses only if it listens there.

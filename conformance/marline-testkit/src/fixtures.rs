@@ -55,12 +55,12 @@ pub fn serve(script: &mut Script, peer: &mut Peer) -> ConnectionId {
     peer.send_data(script, b"hello");
     let Some(id) = script.take_incoming() else { panic!("no connection was accepted") };
     script.advance(Duration::from_millis(100));
-    peer.hear_all(script);
+    peer.receive_all(script);
     assert_eq!(script.read_all(id), b"hello");
     let _ = script.take_events();
     peer.acknowledge(script);
     script.advance(Duration::from_secs(1));
-    peer.hear_all(script);
+    peer.receive_all(script);
     id
 }
 

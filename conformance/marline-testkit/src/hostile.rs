@@ -105,7 +105,7 @@ fn watch(client: &mut ConnectionConfig, variant: u8) {
         client.extensions = Extensions::ALL;
     }
     if variant & 0x20 != 0 {
-        let sets = [ReceiveTimer::multimob(), ReceiveTimer::probing()];
+        let sets = [ReceiveTimer::multimob(), ReceiveTimer::with_probes()];
         client.receive_timer = Some(sets[usize::from(variant & 0x40 != 0)]);
         client.lone_keepalive = (variant & 0x80 != 0).then(LoneKeepalive::default);
         client.policies.path_manager = match Registry::default().path_manager("manual") {
@@ -184,19 +184,19 @@ impl Run {
             2 => self.read(side),
             3 => self.pass(Duration::from_millis(u64::from(script.byte()))),
             4 => self.pass(Duration::from_millis(100 * u64::from(script.byte()))),
-            5 => self.tricks.push(Trick::Lose),
+            5 => self.tricks.push(Trick::Drop),
             6 => self.tricks.push(Trick::Repeat(Duration::from_millis(u64::from(script.byte())))),
             7 => self.tricks.push(Trick::Late(Duration::from_millis(u64::from(script.byte())))),
             8 => {
                 let (at, with) = (script.word(), script.byte());
-                self.tricks.push(Trick::Break { at, with });
+                self.tricks.push(Trick::Corrupt { at, with });
             }
             9 => {
                 let (at, with) = (script.word(), script.byte());
                 self.tricks.push(Trick::Forge { at, with });
             }
             10 => self.forge(script),
-            11 => self.noise(side, script),
+            11 => self.inject_noise(side, script),
             12 => self.close(side, script.byte()),
             13 => match script.byte() {
                 how if how & 0xe0 == 0xe0 => self.reschedule(side, how),

@@ -48,7 +48,7 @@ pub enum SegmentOutcome {
     /// It arrives after this time.
     Arrive(Duration),
     /// It is lost.
-    Lose,
+    Drop,
     /// It arrives after the first time, and again after the second.
     Twice(Duration, Duration),
 }
@@ -156,7 +156,7 @@ impl Pair {
             Side::B => &mut self.b,
         };
         let transmit = endpoint.poll_transmit(self.now, &mut self.buf)?;
-        let meta = arriving(&transmit);
+        let meta = arrival_meta(&transmit);
         let datagrams = self.buf.bytes().chunks(transmit.stride.max(1));
         let flight = |bytes: &[u8]| Flight { to: side.other(), meta, bytes: bytes.to_vec() };
         Some(datagrams.map(flight).collect())
@@ -168,7 +168,7 @@ impl Pair {
         judge: &mut dyn FnMut(&mut Flight) -> SegmentOutcome,
     ) {
         match judge(&mut flight) {
-            SegmentOutcome::Lose => {}
+            SegmentOutcome::Drop => {}
             SegmentOutcome::Arrive(after) => self.launch(flight, after),
             SegmentOutcome::Twice(first, second) => {
                 self.launch(flight.clone(), first);
@@ -205,7 +205,7 @@ impl Pair {
 }
 
 /// Metadata that the receiver's carrier reports for a transmitted segment.
-pub(crate) fn arriving(transmit: &Transmit) -> PacketMeta {
+pub(crate) fn arrival_meta(transmit: &Transmit) -> PacketMeta {
     let FourTuple { local, remote } = transmit.path;
     PacketMeta {
         path: FourTuple { local: remote, remote: local },

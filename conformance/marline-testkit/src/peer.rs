@@ -116,7 +116,7 @@ impl Peer {
     }
 
     /// Takes all segments sent on this subflow from the script and processes them. Drops segments of other subflows.
-    pub fn hear_all(&mut self, script: &mut Script) -> Vec<Sent> {
+    pub fn receive_all(&mut self, script: &mut Script) -> Vec<Sent> {
         let mut sent = script.take_sent();
         sent.retain(|s| s.path == self.path);
         for one in &sent {

@@ -49,7 +49,7 @@ pub fn endpoint_config(accept: Option<ConnectionConfig>) -> EndpointConfig {
     EndpointConfig {
         capabilities: capabilities(),
         limits: Limits::default(),
-        shard: Shard::ALONE,
+        shard: Shard::SINGLE,
         accept,
         monitor: false,
     }

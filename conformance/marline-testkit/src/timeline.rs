@@ -224,7 +224,7 @@ impl Timeline {
 
 /// Text of consecutive full segments from `start` on, without PSH.
 #[must_use]
-pub fn full(start: u32, count: u32) -> Vec<String> {
+pub fn full_segments(start: u32, count: u32) -> Vec<String> {
     let mss = u32::from(MSS);
     (0..count).map(|n| format!("{}:{}", start + n * mss, start + (n + 1) * mss)).collect()
 }

@@ -45,7 +45,7 @@ impl Findings {
 
     /// Number of correct results of a check.
     #[must_use]
-    pub fn right(&self, check: &str) -> u64 {
+    pub fn count_correct(&self, check: &str) -> u64 {
         self.checks.get(check).map_or(0, |(right, _)| *right)
     }
 

@@ -35,7 +35,7 @@ const TOTAL_PACKET_TIMEOUT: Duration = Duration::from_secs(300);
 /// Longest time for which a call may block on the main thread, which could then not be ended otherwise.
 const MAIN_THREAD_TIMEOUT: Duration = Duration::from_secs(60);
 /// Real time without a step after which a blocking call takes the steps itself.
-const ABANDONED_AFTER: Duration = Duration::from_millis(300);
+const STEP_TIMEOUT: Duration = Duration::from_millis(300);
 /// Time of `gettimeofday` at the start, in seconds.
 const EPOCH_S: u64 = 1_700_000_000;
 /// Size of a segment in an IPv4 packet of 1,500 bytes without options.
@@ -75,7 +75,7 @@ pub(crate) struct State {
     /// Number of steps of time so far.
     moves: u64,
     /// True if a call has waited on a thread other than the main one.
-    helped: bool,
+    has_waiting_thread: bool,
     /// Time of packetdrill's last action other than waiting for a packet.
     acted_at: Instant,
 }
@@ -118,7 +118,7 @@ impl Machine {
                 ecn: true,
             },
             limits: Limits::default(),
-            shard: Shard::ALONE,
+            shard: Shard::SINGLE,
             accept: None,
             monitor: false,
         };
@@ -133,7 +133,7 @@ impl Machine {
             waiting: BTreeMap::new(),
             next_waiter: 0,
             moves: 0,
-            helped: false,
+            has_waiting_thread: false,
             acted_at: Instant::from_secs(1),
         };
         Machine { state: Mutex::new(state), changed: Condvar::new(), main: thread::current().id() }
@@ -171,12 +171,12 @@ impl Machine {
                 Attempt::Wait(until) => until,
             };
             if thread::current().id() != self.main {
-                state.helped = true;
+                state.has_waiting_thread = true;
                 let ticket = state.next_waiter;
                 state.next_waiter += 1;
                 state.waiting.insert(ticket, until);
                 let moves = state.moves;
-                let slept = self.changed.wait_timeout(state, ABANDONED_AFTER);
+                let slept = self.changed.wait_timeout(state, STEP_TIMEOUT);
                 let (mut state, timeout) = slept.unwrap_or_else(PoisonError::into_inner);
                 state.waiting.remove(&ticket);
                 // The script has ended except for this call, so no other thread advances the time.
@@ -226,7 +226,7 @@ impl Machine {
 
     /// Time in microseconds. It always advances, because packetdrill also waits by reading it.
     pub(crate) fn time_us(&self) -> u64 {
-        if self.lock().helped {
+        if self.lock().has_waiting_thread {
             self.settle();
         }
         let mut state = self.lock();

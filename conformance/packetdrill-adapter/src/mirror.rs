@@ -58,14 +58,14 @@ pub(crate) struct Mirror {
     seen_at: Option<SystemTime>,
     /// Number of `ip tcp_metrics flush` calls that were handled.
     flushes: u64,
-    told: Option<(Counters, Fallbacks)>,
+    last_reported: Option<(Counters, Fallbacks)>,
 }
 
 impl Mirror {
     pub(crate) fn new(locals: Vec<IpAddr>, state_dir: Option<PathBuf>) -> Self {
         let endpoints = Vec::new();
         let mut mirror =
-            Mirror { locals, state_dir, endpoints, seen_at: None, flushes: 0, told: None };
+            Mirror { locals, state_dir, endpoints, seen_at: None, flushes: 0, last_reported: None };
         mirror.refresh();
         mirror
     }
@@ -161,7 +161,7 @@ impl Mirror {
     /// Writes our counters for the namespace's `nstat`.
     pub(crate) fn write_counters(&mut self, counters: &Counters, fallbacks: Fallbacks) {
         let Some(dir) = self.state_dir.as_ref() else { return };
-        if self.told.replace((*counters, fallbacks)) == Some((*counters, fallbacks)) {
+        if self.last_reported.replace((*counters, fallbacks)) == Some((*counters, fallbacks)) {
             return;
         }
         let values = [

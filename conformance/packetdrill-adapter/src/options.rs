@@ -67,22 +67,22 @@ pub(crate) struct SocketOptions {
 
 impl SocketOptions {
     /// Value of an option that is only stored, or its default.
-    pub(crate) fn remembered(&self, level: c_int, name: c_int) -> c_int {
+    pub(crate) fn stored_value(&self, level: c_int, name: c_int) -> c_int {
         self.others.get(&(level, name)).copied().unwrap_or_else(|| initial(level, name))
     }
 
     /// True if such an option is on.
     pub(crate) fn is_on(&self, level: c_int, name: c_int) -> bool {
-        self.remembered(level, name) != 0
+        self.stored_value(level, name) != 0
     }
 
     /// Keepalive configuration, if enabled.
     pub(crate) fn keepalive(&self) -> Option<Keepalive> {
-        let seconds = |name| Duration::from_secs(self.remembered(libc::SOL_TCP, name) as u64);
+        let seconds = |name| Duration::from_secs(self.stored_value(libc::SOL_TCP, name) as u64);
         self.is_on(libc::SOL_SOCKET, libc::SO_KEEPALIVE).then(|| Keepalive {
             idle: seconds(libc::TCP_KEEPIDLE),
             interval: seconds(libc::TCP_KEEPINTVL),
-            probes: self.remembered(libc::SOL_TCP, libc::TCP_KEEPCNT) as u32,
+            probes: self.stored_value(libc::SOL_TCP, libc::TCP_KEEPCNT) as u32,
         })
     }
 

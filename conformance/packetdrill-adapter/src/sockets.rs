@@ -69,7 +69,7 @@ pub(crate) struct Socket {
 
 /// State of a connection in addition to the endpoint's.
 #[derive(Debug)]
-pub(crate) struct Life {
+pub(crate) struct ConnectionLife {
     pub(crate) path: FourTuple,
     pub(crate) open: bool,
     pub(crate) over: Option<CloseReason>,
@@ -79,25 +79,25 @@ pub(crate) struct Life {
     /// Time to live of sent packets, if it was set.
     pub(crate) hops: Option<u8>,
     /// True if the error of its end was returned.
-    pub(crate) error_told: bool,
+    pub(crate) is_error_returned: bool,
     pub(crate) clocks: Clocks,
 }
 
-impl Life {
+impl ConnectionLife {
     /// True if the connection is neither established nor ended.
-    pub(crate) const fn waits(&self) -> bool {
+    pub(crate) const fn is_blocking(&self) -> bool {
         !self.open && self.over.is_none()
     }
 
     fn new(path: FourTuple, options: &SocketOptions, now: Instant) -> Self {
-        Life {
+        ConnectionLife {
             path,
             open: false,
             over: None,
             full: false,
             tos: options.tos,
             hops: options.hops,
-            error_told: false,
+            is_error_returned: false,
             clocks: Clocks::since(now),
         }
     }
@@ -107,7 +107,7 @@ impl Life {
 #[derive(Debug, Default)]
 pub(crate) struct Sockets {
     pub(crate) by_fd: BTreeMap<c_int, Socket>,
-    pub(crate) lives: BTreeMap<ConnectionId, Life>,
+    pub(crate) connections: BTreeMap<ConnectionId, ConnectionLife>,
     epolls: BTreeMap<c_int, Epoll>,
     /// Reasons of fallbacks to plain TCP.
     pub(crate) fallbacks: Fallbacks,
@@ -142,9 +142,9 @@ impl Sockets {
 
     /// The error of an ended connection. Returned once, like by the kernel, and later calls only see the end.
     pub(crate) fn take_error(&mut self, id: ConnectionId) -> Option<c_int> {
-        let life = self.lives.get_mut(&id)?;
+        let life = self.connections.get_mut(&id)?;
         let reason = life.over.filter(|reason| *reason != CloseReason::Finished)?;
-        (!core::mem::replace(&mut life.error_told, true)).then(|| errno_of(reason))
+        (!core::mem::replace(&mut life.is_error_returned, true)).then(|| errno_of(reason))
     }
 
     /// The configuration with which a listener at `local` would accept a connection.
@@ -178,11 +178,11 @@ impl Sockets {
 
     /// Type-of-service byte and time to live of packets sent on a path.
     pub(crate) fn marks(&self, path: &FourTuple) -> (u8, Option<u8>) {
-        let own = self.lives.values().find(|life| life.path == *path);
+        let own = self.connections.values().find(|life| life.path == *path);
         // A joined subflow uses the values of its connection.
         let joined = || {
-            let port = |life: &&Life| life.path.remote.port() == path.remote.port();
-            self.lives.values().find(port)
+            let port = |life: &&ConnectionLife| life.path.remote.port() == path.remote.port();
+            self.connections.values().find(port)
         };
         if let Some(life) = own.or_else(joined) {
             return (life.tos, life.hops);
@@ -196,19 +196,19 @@ impl Sockets {
         match event {
             Event::Incoming(id) => self.on_incoming(now, endpoint, id),
             Event::Connected { connection, .. } => {
-                if let Some(life) = self.lives.get_mut(&connection) {
+                if let Some(life) = self.connections.get_mut(&connection) {
                     life.open = true;
                     life.clocks = Clocks::since(now);
                 }
                 self.count_fallback(endpoint, connection);
             }
             Event::Writable(id) => {
-                if let Some(life) = self.lives.get_mut(&id) {
+                if let Some(life) = self.connections.get_mut(&id) {
                     life.full = false;
                 }
             }
             Event::Closed { connection, reason } => {
-                if let Some(life) = self.lives.get_mut(&connection) {
+                if let Some(life) = self.connections.get_mut(&connection) {
                     life.over = Some(reason);
                 }
             }
@@ -241,11 +241,12 @@ impl Sockets {
         let Some(path) = info.subflows.first().map(|flow| flow.path) else { return };
         let listener = self.by_fd.values_mut().find(|socket| socket.listens_on(path.local));
         let Some(listener) = listener else { return };
-        let life = Life { open: true, ..Life::new(path, &listener.options, now) };
+        let life =
+            ConnectionLife { open: true, ..ConnectionLife::new(path, &listener.options, now) };
         if let Kind::Listener(queue) = &mut listener.kind {
             queue.push_back(id);
         }
-        self.lives.insert(id, life);
+        self.connections.insert(id, life);
     }
 }
 

@@ -52,7 +52,7 @@ pub(crate) fn of(state: &mut State, fd: c_int) -> Result<[u8; LEN], c_int> {
         Kind::Fresh => return Ok(only(CLOSED)),
     };
     let Some(flow) = state.subflow_info(fd) else { return Ok(only(CLOSED)) };
-    let over = state.sockets.lives.get(&id).is_some_and(|life| life.over.is_some());
+    let over = state.sockets.connections.get(&id).is_some_and(|life| life.over.is_some());
     let mut out = encode(&flow, announced);
     if over {
         out[0] = CLOSED;
@@ -62,7 +62,7 @@ pub(crate) fn of(state: &mut State, fd: c_int) -> Result<[u8; LEN], c_int> {
         long(120, info.bytes_acked);
         out[144..148].copy_from_slice(&(info.unsent as u32).to_ne_bytes());
     }
-    if let Some(life) = state.sockets.lives.get(&id) {
+    if let Some(life) = state.sockets.connections.get(&id) {
         add_clocks(&mut out, &life.clocks, &flow, now);
     }
     Ok(out)

@@ -26,17 +26,17 @@ use looks::DashboardSource;
 pub struct RunningDashboard {
     served: RunningServer,
     /// Configured address.
-    at: SocketAddr,
+    configured_at: SocketAddr,
     token: Option<Token>,
     /// True if the token is from a file.
     from_file: bool,
-    _telling: JoinSet<()>,
+    _report_tasks: JoinSet<()>,
 }
 
 /// A dashboard that is ready to be served. Everything that may fail has succeeded.
 #[derive(Debug)]
 pub struct BoundDashboard {
-    at: SocketAddr,
+    configured_at: SocketAddr,
     /// `None` if the address is served already.
     listener: Option<TcpListener>,
     token: Option<Token>,
@@ -82,7 +82,7 @@ impl BoundDashboard {
         };
         let access = Access::new(at, token.clone()).map_err(anyhow::Error::msg)?;
         let from_file = token_file.is_some();
-        Ok(BoundDashboard { at, listener: None, token, from_file, access, shown })
+        Ok(BoundDashboard { configured_at: at, listener: None, token, from_file, access, shown })
     }
 
     /// Serves the dashboard until the result is dropped, and prints its address to standard error.
@@ -90,7 +90,7 @@ impl BoundDashboard {
     /// # Errors
     /// The socket is not a TCP socket.
     pub fn serve(self, handle: Arc<dyn Handle>) -> anyhow::Result<RunningDashboard> {
-        let BoundDashboard { at, listener, token, from_file, access, shown } = self;
+        let BoundDashboard { configured_at: at, listener, token, from_file, access, shown } = self;
         let looks = DashboardSource::new(Arc::clone(&handle));
         let open = looks.open();
         let listener = listener.context("no free socket for the dashboard")?;
@@ -98,7 +98,7 @@ impl BoundDashboard {
         announce(&served, shown);
         let mut telling = JoinSet::new();
         telling.spawn(DashboardEvents::new(handle, served.dashboard(), open).report_events());
-        Ok(RunningDashboard { served, at, token, from_file, _telling: telling })
+        Ok(RunningDashboard { served, configured_at: at, token, from_file, _report_tasks: telling })
     }
 }
 
@@ -121,12 +121,12 @@ impl RunningDashboard {
     ///
     /// # Errors
     /// Same as [`BoundDashboard::bind`].
-    pub fn differs(
+    pub fn has_changed(
         &self,
         at: SocketAddr,
         token_file: Option<&Path>,
     ) -> anyhow::Result<Option<BoundDashboard>> {
-        if self.at != at {
+        if self.configured_at != at {
             return BoundDashboard::bind(at, token_file, None).map(Some);
         }
         let same = match (token_file, &self.token) {
@@ -142,12 +142,13 @@ impl RunningDashboard {
     /// # Errors
     /// The socket is not a TCP socket, and nothing has changed.
     pub fn change(&mut self, opening: BoundDashboard) -> io::Result<()> {
-        let BoundDashboard { at, listener, token, from_file, access, shown } = opening;
+        let BoundDashboard { configured_at: at, listener, token, from_file, access, shown } =
+            opening;
         match listener {
             Some(listener) => self.served.move_to(listener, access)?,
             None => self.served.admit(access),
         }
-        (self.at, self.token, self.from_file) = (at, token, from_file);
+        (self.configured_at, self.token, self.from_file) = (at, token, from_file);
         announce(&self.served, shown);
         Ok(())
     }

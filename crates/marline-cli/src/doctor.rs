@@ -52,7 +52,7 @@ pub struct PathVerdict {
 }
 
 impl Finding {
-    fn works(what: &'static str, text: impl Into<String>) -> Finding {
+    fn passed(what: &'static str, text: impl Into<String>) -> Finding {
         Finding { what, status: FindingStatus::Works, text: text.into() }
     }
 
@@ -83,7 +83,7 @@ pub async fn examine() -> Vec<Finding> {
 fn udp() -> Finding {
     const WHAT: &str = "UDP sockets";
     match UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)) {
-        Ok(_) => Finding::works(
+        Ok(_) => Finding::passed(
             WHAT,
             "can be opened; `marline doctor --invite-file` or `--server` checks whether the networks \
              let UDP through",
@@ -106,6 +106,6 @@ fn paths() -> Finding {
             WHAT,
             format!("only {} has a default route: a client has one path", names[0]),
         ),
-        _ => Finding::works(WHAT, format!("by default a client uses {}", names.join(", "))),
+        _ => Finding::passed(WHAT, format!("by default a client uses {}", names.join(", "))),
     }
 }

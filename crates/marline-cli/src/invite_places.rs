@@ -286,7 +286,7 @@ impl Layer for LastInvite {
         true
     }
 
-    fn layered_over(self, _: LastInvite) -> LastInvite {
+    fn with_defaults(self, _: LastInvite) -> LastInvite {
         self
     }
 }

@@ -157,32 +157,32 @@ struct Sink<W> {
     to: W,
     format: LogFormat,
     /// Lost lines that were not reported yet.
-    untold: u64,
+    unreported: u64,
     /// True if the last line was cut off.
-    torn: bool,
+    is_cut_off: bool,
 }
 
 impl<W: Write> Sink<W> {
     const fn new(to: W) -> Self {
-        Sink { to, format: LogFormat::Text, untold: 0, torn: false }
+        Sink { to, format: LogFormat::Text, unreported: 0, is_cut_off: false }
     }
 
     /// Writes a line, preceded by the number of lost ones. True if it was written.
     fn line(&mut self, line: &[u8]) -> bool {
-        if self.torn && !self.write_bytes(b"\n") {
-            self.untold += 1;
+        if self.is_cut_off && !self.write_bytes(b"\n") {
+            self.unreported += 1;
             return false;
         }
-        if self.untold > 0 {
-            let notice = self.notice_line(self.untold, LOST_LINES);
+        if self.unreported > 0 {
+            let notice = self.notice_line(self.unreported, LOST_LINES);
             if !self.write_bytes(notice.as_bytes()) {
-                self.untold += 1;
+                self.unreported += 1;
                 return false;
             }
-            self.untold = 0;
+            self.unreported = 0;
         }
         let written = self.write_bytes(line);
-        self.untold += u64::from(!written);
+        self.unreported += u64::from(!written);
         written
     }
 
@@ -209,7 +209,7 @@ impl<W: Write> Sink<W> {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Ok(0) | Err(_) => return false,
                 Ok(count) => {
-                    self.torn = bytes[count - 1] != b'\n';
+                    self.is_cut_off = bytes[count - 1] != b'\n';
                     bytes = &bytes[count..];
                 }
             }

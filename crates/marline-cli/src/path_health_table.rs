@@ -8,7 +8,7 @@ use crate::path_table::align;
 const HEADER: [&str; 6] = ["address pair", "loss", "retrans", "rto", "faults", "health"];
 
 /// Largest number of subflows listed in a line. The others are counted.
-const NAMED: usize = 4;
+const MAX_LISTED_SUBFLOWS: usize = 4;
 
 /// Table with a heading, for a process that has a path health monitor.
 #[must_use]
@@ -67,8 +67,8 @@ fn members(pair: &AddressPair, connections: &[Connection]) -> String {
         let here = connection.subflows.iter().filter(|s| on(&s.local, &s.remote));
         names.extend(here.map(|s| format!("{}.{}", connection.connection, s.subflow)));
     }
-    let more = names.len().saturating_sub(NAMED);
-    names.truncate(NAMED);
+    let more = names.len().saturating_sub(MAX_LISTED_SUBFLOWS);
+    names.truncate(MAX_LISTED_SUBFLOWS);
     let rest = if more > 0 { format!(" and {more} more") } else { String::new() };
     if names.is_empty() { "-".to_owned() } else { names.join(" ") + &rest }
 }

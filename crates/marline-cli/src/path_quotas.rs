@@ -62,7 +62,7 @@ struct State {
     /// Set as soon as there is a quota.
     ledger: Option<Ledger>,
     /// Counts already added to the ledger.
-    noted: BTreeMap<Key, (u64, u64)>,
+    recorded: BTreeMap<Key, (u64, u64)>,
     /// Restriction applied to each path.
     applied: BTreeMap<Key, QuotaState>,
     /// Usage by path number.
@@ -81,7 +81,7 @@ impl PathQuotas {
             quotas: Vec::new(),
             file,
             ledger: None,
-            noted: BTreeMap::new(),
+            recorded: BTreeMap::new(),
             applied: BTreeMap::new(),
             uses: BTreeMap::new(),
         };
@@ -172,7 +172,7 @@ impl State {
         for (path, quota) in paths.iter().zip(&quotas) {
             let (key, now) = (key(&path.spec), counts.get(&key(&path.spec)));
             let now = now.copied().unwrap_or_default();
-            let before = self.noted.insert(key, now).unwrap_or_default();
+            let before = self.recorded.insert(key, now).unwrap_or_default();
             let (Some(PathQuota { path, quota }), Some(ledger)) = (quota, &mut self.ledger) else {
                 continue;
             };
@@ -205,7 +205,7 @@ impl State {
             }
         }
         // Removed paths are forgotten, and are judged again if they return.
-        self.noted.retain(|key, _| applied.contains_key(key) || counts.contains_key(key));
+        self.recorded.retain(|key, _| applied.contains_key(key) || counts.contains_key(key));
         self.applied = applied;
         changes
     }
@@ -227,8 +227,10 @@ impl State {
 fn restriction(used: Option<&QuotaUse>, standing: QuotaState, now_unix_s: u64) -> PathRestriction {
     match (used, standing) {
         (_, QuotaState::Within) | (None, _) => PathRestriction::None,
-        (Some(_), QuotaState::Soft) => PathRestriction::Metered,
-        (Some(used), QuotaState::Hard) => PathRestriction::Unusable(used.quota.refusal(now_unix_s)),
+        (Some(_), QuotaState::BeyondSoftLimit) => PathRestriction::Metered,
+        (Some(used), QuotaState::UsedUp) => {
+            PathRestriction::Unusable(used.quota.refusal(now_unix_s))
+        }
     }
 }
 
@@ -236,10 +238,10 @@ fn log_change(path: &str, used: Option<&QuotaUse>, standing: QuotaState) {
     let words = used.map_or_else(String::new, |used| used.words.clone());
     match standing {
         QuotaState::Within => tracing::info!("path {path}: within its quota again"),
-        QuotaState::Soft => {
+        QuotaState::BeyondSoftLimit => {
             tracing::warn!("path {path}: quota {words}, beyond the soft limit: path is now metered")
         }
-        QuotaState::Hard => {
+        QuotaState::UsedUp => {
             tracing::warn!("path {path}: quota {words}, used up: path is not used until then")
         }
     }
@@ -270,8 +272,8 @@ impl Meters {
         };
         let Some((_, meter)) = self.paths.iter_mut().find(here) else { return };
         match direction {
-            Direction::Out => meter.sent_bytes += bytes,
-            Direction::In => meter.received_bytes += bytes,
+            Direction::Sent => meter.sent_bytes += bytes,
+            Direction::Received => meter.received_bytes += bytes,
         }
     }
 }
@@ -368,9 +370,9 @@ mod tests {
             meters.path(Instant::ZERO, &path);
         }
         let remote = |text: &str| text.parse::<SocketAddr>().unwrap();
-        meters.frames(Direction::Out, address, remote("198.51.100.1:7"), 100);
-        meters.frames(Direction::In, address, remote("198.51.100.9:7"), 30);
-        meters.frames(Direction::In, address, remote("203.0.113.1:7"), 1_000);
+        meters.frames(Direction::Sent, address, remote("198.51.100.1:7"), 100);
+        meters.frames(Direction::Received, address, remote("198.51.100.9:7"), 30);
+        meters.frames(Direction::Received, address, remote("203.0.113.1:7"), 1_000);
         let counts = meters.counts();
         assert_eq!((counts[&key(&lte)], counts[&key(&other)]), ((100, 0), (0, 30)));
         for number in 0..200 {

@@ -12,7 +12,7 @@ const NUMBERS: [&str; 10] =
     ["conn", "sf", "srtt", "rttvar", "cwnd", "flight", "bit/s", "retrans", "reinject", "dup rx"];
 
 /// Columns with text, aligned left. Numbers are aligned right.
-const LEFT: [usize; 2] = [2, 3];
+const LEFT_ALIGNED: [usize; 2] = [2, 3];
 
 /// Two tables of all subflows of all connections: states and numbers, each in at most 80 columns for IPv4 addresses. A
 /// connection without subflows has a row that says so.
@@ -33,7 +33,7 @@ pub fn render(connections: &[Connection]) -> String {
     }
     let numbers =
         if numbers.len() > 1 { format!("\n{}", align(&numbers, &[])) } else { String::new() };
-    format!("{}{numbers}{}", align(&states, &LEFT), totals(connections))
+    format!("{}{numbers}{}", align(&states, &LEFT_ALIGNED), totals(connections))
 }
 
 /// An empty line, then one line per path that is not usable, with the cause. Empty if all are usable.

@@ -62,7 +62,7 @@ pub struct Traces {
     open: BTreeMap<ConnectionId, Open>,
     /// Files of this program, the oldest first.
     files: VecDeque<PathBuf>,
-    begun: u64,
+    started_count: u64,
     trouble: WriteFailure,
 }
 
@@ -70,7 +70,7 @@ pub struct Traces {
 #[derive(Debug, Default)]
 struct WriteFailure {
     /// Time at which it was logged, if it is not over.
-    told_at: Option<Instant>,
+    logged_at: Option<Instant>,
     last_at: Option<Instant>,
 }
 
@@ -78,8 +78,8 @@ impl WriteFailure {
     fn is_there(&mut self, directory: &Path, error: &io::Error) {
         let now = Instant::now();
         self.last_at = Some(now);
-        if self.told_at.is_none() {
-            self.told_at = Some(now);
+        if self.logged_at.is_none() {
+            self.logged_at = Some(now);
             let directory = directory.display();
             tracing::warn!(%directory, %error, "cannot write traces: events will be missing");
         }
@@ -92,7 +92,8 @@ impl WriteFailure {
 
     /// Handles a successful write. After a period without failures, the end of the trouble is logged once.
     fn is_over(&mut self) {
-        if self.told_at.is_some() && self.last_at.is_some_and(|at| at.elapsed() >= RECOVERY_TIME) {
+        if self.logged_at.is_some() && self.last_at.is_some_and(|at| at.elapsed() >= RECOVERY_TIME)
+        {
             *self = WriteFailure::default();
             tracing::info!("writing traces again: earlier events are missing");
         }
@@ -120,7 +121,7 @@ struct Open {
     /// Earlier events that are in neither `gathered` nor the file.
     missed: u64,
     /// Size of their records in bytes.
-    unkept_bytes: u64,
+    unwritten_bytes: u64,
     /// Time of the last event.
     last_at: marline::time::Instant,
     written_at: Instant,
@@ -153,7 +154,7 @@ impl Traces {
             bounds,
             open: BTreeMap::new(),
             files: VecDeque::new(),
-            begun: 0,
+            started_count: 0,
             trouble: WriteFailure::default(),
         })
     }
@@ -188,7 +189,7 @@ impl Traces {
             gathered: String::new(),
             events: 0,
             missed: 0,
-            unkept_bytes: 0,
+            unwritten_bytes: 0,
             last_at: event.at,
             written_at: now,
             file: None,
@@ -200,8 +201,8 @@ impl Traces {
     /// Creates the file name for an established connection.
     fn name(&mut self, id: ConnectionId) {
         let Some(open) = self.open.get_mut(&id).filter(|open| open.file.is_none()) else { return };
-        self.begun += 1;
-        let name = format!("{}-{}-{:06}.sqlog", self.role, self.run, self.begun);
+        self.started_count += 1;
+        let name = format!("{}-{}-{:06}.sqlog", self.role, self.run, self.started_count);
         let file = self.directory.join(name);
         open.file = Some(file.clone());
         self.files.push_back(file);
@@ -258,14 +259,14 @@ impl Open {
     /// Drops the buffered records and counts their events as missing.
     fn drop_buffered_records(&mut self) {
         self.missed += std::mem::take(&mut self.events);
-        self.unkept_bytes += self.gathered.len() as u64;
+        self.unwritten_bytes += self.gathered.len() as u64;
         self.gathered.clear();
     }
 
     /// Records how many events are missing, before the records buffered next.
     fn record_missed(&mut self) {
         if self.missed > 0 && self.gathered.is_empty() {
-            let bytes = std::mem::take(&mut self.unkept_bytes);
+            let bytes = std::mem::take(&mut self.unwritten_bytes);
             self.trace.note_missed(self.last_at, self.missed, bytes, &mut self.gathered);
         }
     }
@@ -446,7 +447,7 @@ mod tests {
         let (missed, told): (Vec<_>, Vec<_>) =
             recording.records.iter().partition(|record| record.name == "events_missed");
         let missed = missed.iter().map(|record| record.number("count").expect("a count")).sum();
-        (told.len(), missed, !recording.torn)
+        (told.len(), missed, !recording.is_cut_off)
     }
 
     #[test]

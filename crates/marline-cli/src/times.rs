@@ -16,7 +16,7 @@ pub fn time_of_day() -> String {
 
 /// Elapsed time: `10 s ago`, `16 min ago`, `3 h ago`, `9 d ago`.
 #[must_use]
-pub fn ago(time: Duration) -> String {
+pub fn format_ago(time: Duration) -> String {
     format!("{} ago", span(time))
 }
 

@@ -64,7 +64,7 @@ pub struct Shard {
 
 impl Shard {
     /// An endpoint that does not share its port.
-    pub const ALONE: Shard = Shard { index: 0, count: 1, generation: None };
+    pub const SINGLE: Shard = Shard { index: 0, count: 1, generation: None };
     /// Maximum number of processes that share a port.
     pub const GENERATIONS: u8 = 16;
     /// Position of the generation in an id: the low half of the second byte.
@@ -177,19 +177,19 @@ pub struct Linger {
     /// For servers: the timeout once a RST ended the last subflow, unless the application has authenticated the
     /// peer ([`KnownPeer`](crate::SocketOption::KnownPeer)). Such connections count among [`Limits::lingering`].
     /// `None` treats all connections alike.
-    pub stranger: Option<Duration>,
+    pub unknown_peer: Option<Duration>,
 }
 
 impl Linger {
     /// This timeout, and at most a minute for unauthenticated peers after a RST.
     #[must_use]
     pub const fn new(timeout: Duration) -> Self {
-        Linger { timeout, stranger: Some(UNVOUCHED_LINGER) }
+        Linger { timeout, unknown_peer: Some(UNKNOWN_PEER_LINGER) }
     }
 }
 
 /// Time for a client to join again over every path it has, several times.
-const UNVOUCHED_LINGER: Duration = Duration::from_secs(60);
+const UNKNOWN_PEER_LINGER: Duration = Duration::from_secs(60);
 
 /// Configuration of an endpoint: one shard of a port, or one host of a simulation.
 #[derive(Clone, Debug)]

@@ -254,14 +254,14 @@ impl Connection {
         origin: &Origin,
     ) -> Self {
         let path = origin.path;
-        let known = cx.networks.refuses(cx.now, path.local.ip(), path.remote.ip());
+        let known = cx.networks.is_refused(cx.now, path.local.ip(), path.remote.ip());
         let mode = if config.mptcp && !known {
             Mode::Offered
         } else {
             let reason = config.mptcp.then_some(FallbackReason::KnownNetwork);
             Mode::Plain { reason, tx: Point::FIRST }
         };
-        let mut connection = Self::bare(cx, config, origin, Role::Client, mode);
+        let mut connection = Self::new_without_subflows(cx, config, origin, Role::Client, mode);
         let ends = connection.opening().initial_ends(cx, path, 0);
         let retries = SynRetries::first(&connection.config);
         let tcp = connection.opening().active_subflow(cx, path, retries);
@@ -282,7 +282,8 @@ impl Connection {
         origin: &Origin,
         syn: &Accepted<'_>,
     ) -> Self {
-        let mut connection = Self::bare(cx, config, origin, Role::Server, Mode::Offered);
+        let mut connection =
+            Self::new_without_subflows(cx, config, origin, Role::Server, Mode::Offered);
         let ends = connection.opening().initial_ends(cx, origin.path, syn.peer_flow);
         let retries = SynRetries::first(&connection.config);
         let tcp = connection.opening().passive_subflow(cx, origin.path, syn, retries);
@@ -292,7 +293,7 @@ impl Connection {
         connection
     }
 
-    fn bare(
+    fn new_without_subflows(
         cx: &mut Context<'_>,
         config: Arc<ConnectionConfig>,
         origin: &Origin,
@@ -337,7 +338,7 @@ impl Connection {
         }
         let taken = self.sender.write(now, bytes);
         if taken > 0 {
-            self.delay.on_written(now, self.sender.written());
+            self.delay.on_written(now, self.sender.written_end());
         }
         if taken == 0 && bytes.len() > 0 { Err(WriteError::Blocked) } else { Ok(taken) }
     }
@@ -775,7 +776,7 @@ impl Connection {
         let path = subflow.path();
         let (backup, initial) = (subflow.is_backup(), subflow.is_initial());
         let subflow_cost = subflow.cost();
-        self.closing.heard(now);
+        self.closing.on_peer_heard(now);
         self.closing.resume(now, id);
         if !initial {
             cx.out.monitor(now, self.id, MonitorKind::SubflowEstablished { id, path, backup });
@@ -1212,7 +1213,7 @@ impl Connection {
 
     /// Records that the peer sent a valid segment.
     fn note_heard(&mut self, now: Instant) {
-        self.closing.heard(now);
+        self.closing.on_peer_heard(now);
         if let Some(probes) = self.config.receive_probes {
             self.liveness.begin_probes(now, probes);
         }
@@ -1486,7 +1487,7 @@ impl Connection {
         self.advance_una(cx, id, acked, window);
         // RFC 9293 section 3.8.6 (SHLD-15): a shrinking window lets no new data out. The window of Multipath TCP
         // does not shrink, because ACKs of different subflows may be reordered (RFC 8684 section 3.3.5).
-        let end = self.closing.acked_end(&self.sender).min(self.sender.written()).plus(window);
+        let end = self.closing.acked_end(&self.sender).min(self.sender.written_end()).plus(window);
         self.sender.set_window(end);
     }
 
@@ -1496,8 +1497,8 @@ impl Connection {
         if acked <= self.closing.acked_end(&self.sender) {
             return;
         }
-        self.closing.on_data_ack(acked > self.sender.written());
-        let data = acked.min(self.sender.written());
+        self.closing.on_data_ack(acked > self.sender.written_end());
+        let data = acked.min(self.sender.written_end());
         report_traffic(cx, self.id, || Traffic::DataAcked { on: id, to: data });
         self.sender.ack(data);
         if let Some(delay_us) = self.delay.on_acked(now, data) {
@@ -1505,7 +1506,7 @@ impl Connection {
         }
         self.closing.on_progress();
         self.closing.on_data_taken();
-        if data == self.sender.written() {
+        if data == self.sender.written_end() {
             self.ending().expedite_data_fin(now);
         }
         self.assignment().rearm_data_rto(now);
@@ -1703,7 +1704,7 @@ impl Connection {
     fn on_join_established(&mut self, cx: &mut Context<'_>, id: SubflowId) {
         let Some(subflow) = self.paths.get_mut(id) else { return };
         let step = subflow.on_join_established(cx.now);
-        if step == JoinStep::Waits {
+        if step == JoinStep::Pending {
             return;
         }
         self.settle_fast_join(cx, id);
@@ -1774,7 +1775,7 @@ impl Connection {
             return Err(reason::PROHIBITED);
         }
         let fast = FastAccepted::new(said.form, said.hmac);
-        let membership = Membership::joined_fast(cx.rng.next_u32(), fast);
+        let membership = Membership::from_fast_join(cx.rng.next_u32(), fast);
         let added = self.opening().add_joined(cx, path, syn, membership, said.address_id);
         let Some(id) = added else {
             cx.out.counters.fast_join_refused += 1;
@@ -2321,7 +2322,7 @@ impl Connection {
             let transmit = connection.next_transmit(cx, buf);
             if cx.out.reports_decisions() {
                 let reasons = connection.scheduling.take_reasons().into_iter();
-                reasons.for_each(|reason| cx.out.decided(cx.now, connection.id, reason));
+                reasons.for_each(|reason| cx.out.push_decision(cx.now, connection.id, reason));
             }
             transmit
         })
@@ -2462,7 +2463,7 @@ impl Connection {
             }
             return self.emit_pending(cx, buf);
         }
-        let id = self.closing.next_for_fin(usable, self.paths.best())?;
+        let id = self.closing.next_for_fin(usable, self.paths.best_subflow())?;
         // A pending third ACK carries the keys, without which the peer cannot read the DATA_FIN, so it goes first.
         let pending = self.paths.get(id).is_some_and(|subflow| subflow.tcp().has_pending_ack());
         if self.session.is_unconfirmed() && pending {
@@ -2640,7 +2641,7 @@ impl Connection {
     /// Ends the wait for a peer that took too long to close.
     fn leave_now(&mut self, cx: &mut Context<'_>) {
         if !self.closing.is_closed() {
-            let (una, written) = (self.sender.una(), self.sender.written());
+            let (una, written) = (self.sender.una(), self.sender.written_end());
             if !self.closing.extend_closing(cx.now, una, written) {
                 self.abort(cx);
             }
@@ -2704,7 +2705,7 @@ impl Connection {
         if self.paths.get(id).is_some_and(SubflowContext::is_up) {
             self.start_rescue(cx, id, ReinjectionCause::SubflowRto);
         }
-        self.rest_or_repeat(cx, id);
+        self.pause_or_repeat(cx, id);
         if count > 1 && self.session.is_confirmed() && self.paths.are_all_silent() {
             self.closing.begin_wait(cx.now);
             if self.paths.active_count() > 1 {
@@ -2772,13 +2773,13 @@ impl Connection {
 
     /// Handles a retransmission timeout of a subflow. If its path is probed and other subflows carry its data, it
     /// repeats its oldest data once and then pauses until the path answers.
-    fn rest_or_repeat(&mut self, cx: &mut Context<'_>, id: SubflowId) {
+    fn pause_or_repeat(&mut self, cx: &mut Context<'_>, id: SubflowId) {
         let is_probed = self.path_probing().wait_for_answer(cx, id);
         let has_others = !self.paths.healthy().is_empty();
         let Some(subflow) = self.paths.get_mut(id) else { return };
         let repeated = subflow.tcp().retransmission_timeouts() > MAX_SILENT_RETRANSMISSIONS;
         let is_spare = has_others && subflow.health().is_rescued();
-        subflow.tcp_mut().rest_or_repeat(is_probed && is_spare && repeated);
+        subflow.tcp_mut().pause_or_repeat(is_probed && is_spare && repeated);
     }
 
     /// This connection as the prober of a silent path; `None` if it does not wait for that path.
@@ -2845,7 +2846,7 @@ impl Connection {
         let prompt = self.scheduling.probe_patience().is_some();
         let Some(subflow) = self.paths.get_mut(id) else { return };
         if prompt {
-            subflow.tcp_mut().retry_soon(cx.now, end.unheard);
+            subflow.tcp_mut().retry_soon(cx.now, end.silence);
             cx.silent_paths.on_answer(cx.now, subflow.path().addresses());
         }
         let degraded = subflow.health().has_degraded_address_pair();
@@ -2885,7 +2886,7 @@ impl Connection {
 
     fn on_verdict(&mut self, cx: &mut Context<'_>, id: SubflowId, change: VerdictChange) {
         let fault = change.fault;
-        if change.turned {
+        if change.has_changed {
             cx.out.monitor(cx.now, self.id, MonitorKind::AddressPair { id, fault });
         }
         if change.reinjects_outstanding() && !self.session.is_plain() {
@@ -2911,7 +2912,7 @@ impl Connection {
     fn watch_delivery_of_sent(&mut self, cx: &mut Context<'_>, id: SubflowId) {
         let outstanding = self.sender.una() < self.sender.sent();
         let usual = self.paths.get(id).and_then(|subflow| subflow.tcp().srtt()).unwrap_or_default();
-        if let Some(since) = self.ack_watch.moved(cx.now, outstanding, usual) {
+        if let Some(since) = self.ack_watch.on_progress(cx.now, outstanding, usual) {
             self.silence_facts().report_hole(cx, self.id, id, StreamDirection::Sent, since);
         }
     }
@@ -2966,7 +2967,7 @@ impl Connection {
 
     fn carry_out(&mut self, cx: &mut Context<'_>, id: SubflowId, verdict: Verdict) {
         match verdict {
-            Verdict::Stay | Verdict::AskPeer => {}
+            Verdict::Unchanged | Verdict::AskPeer => {}
             Verdict::FromFirstByte { reason, announces } => {
                 self.fall_back(cx, id, reason, announces);
             }
@@ -3200,8 +3201,8 @@ impl Connection {
             return;
         }
         let failed = self.receiver.failed_at(id);
-        let received_tail =
-            failed.map_or_else(|| self.receiver.fits(id, at), |dsn| dsn == self.receiver.next());
+        let received_tail = failed
+            .map_or_else(|| self.receiver.continues_at(id, at), |dsn| dsn == self.receiver.next());
         let facts = StreamFacts { received_tail, ..self.fallback_facts().gather(id) };
         let verdict = match fallback::judge(Trigger::InfiniteMapping, &facts) {
             Verdict::FromHere(_) if failed.is_some() => {

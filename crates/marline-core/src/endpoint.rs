@@ -183,7 +183,7 @@ impl Endpoint {
         id: ConnectionId,
         bytes: &'static [u8],
     ) -> Result<usize, WriteError> {
-        self.take_written(now, id, Written::Lasting(bytes))
+        self.take_written(now, id, Written::Static(bytes))
     }
 
     fn take_written(
@@ -418,14 +418,14 @@ impl Endpoint {
 
     /// Enables or disables [`MonitorKind::Decided`](crate::MonitorKind::Decided) events: what schedulers decide, and
     /// why. Independent of other monitor events. Costs time and memory for each decision; free when disabled.
-    pub const fn tell_decisions(&mut self, tell: bool) {
+    pub const fn report_decisions(&mut self, tell: bool) {
         self.out.report_decisions(tell);
     }
 
     /// Selects the connections whose traffic is reported by [`MonitorKind::Traffic`](crate::MonitorKind::Traffic)
     /// events. Independent of other monitor events. Costs time and memory for each segment; one comparison when
     /// disabled.
-    pub const fn tell_traffic(&mut self, of: TrafficFilter) {
+    pub const fn report_traffic(&mut self, of: TrafficFilter) {
         self.out.report_traffic(of);
     }
 

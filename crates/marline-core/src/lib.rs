@@ -37,7 +37,7 @@ pub use config::{
     Linger, Shard,
 };
 pub use endpoint::Endpoint;
-pub use endpoint::ownership::Asks;
+pub use endpoint::ownership::SegmentRequest;
 pub use error::{CloseReason, ConnectError, FallbackReason, ReadError, WriteError};
 pub use event::{ConnectionId, Event, MonitorEvent, MonitorKind, StreamDirection};
 pub use liveness::{BadSilenceSpec, LoneKeepalive, Probing, ReceiveProbes, ReceiveTimer};

@@ -58,7 +58,7 @@ impl ReceiveTimer {
     /// answers probes but loses data the decision comes later: the sender may need a second timeout to repair the
     /// loss, and such a path is bad but not dead.
     #[must_use]
-    pub const fn probing() -> Self {
+    pub const fn with_probes() -> Self {
         let probing =
             Probing { after: Duration::from_millis(50), wait: Duration::from_millis(50), count: 3 };
         let floor = Duration::from_millis(1_000);

@@ -42,8 +42,8 @@ pub(crate) const CHUNK: u64 = 16 * 1024;
 /// Free chunks that an endpoint keeps for its connections while there are many: 16 MiB.
 const POOL: usize = 1024;
 /// Free chunks that an endpoint keeps without connections, and for each connection.
-const KEPT: usize = 16;
-const KEPT_EACH: usize = 4;
+const FREE_CHUNKS_BASE: usize = 16;
+const FREE_CHUNKS_PER_CONNECTION: usize = 4;
 
 /// Bytes of a piece of a chunk: the size of an empty buffer's allocation if memory is short.
 pub(crate) const PIECE: u64 = CHUNK / 4;
@@ -207,7 +207,7 @@ impl MemoryBudget {
             process: Arc::clone(&self.0),
             used: AtomicU64::new(0),
             waits: AtomicU64::new(0),
-            most_each,
+            max_per_account: most_each,
             waiting: Mutex::default(),
         }))
     }
@@ -234,7 +234,7 @@ struct Account {
     process: Arc<Process>,
     used: AtomicU64,
     waits: AtomicU64,
-    most_each: u64,
+    max_per_account: u64,
     /// New streams that wait for room, in order.
     waiting: Mutex<WaitQueue>,
 }
@@ -269,9 +269,9 @@ impl MemoryAccount {
     /// of an empty buffer.
     #[must_use]
     pub fn allowance(&self) -> u64 {
-        let Some(free) = self.free() else { return self.0.most_each };
+        let Some(free) = self.free() else { return self.0.max_per_account };
         let room = (free / FREE_MEMORY_DIVISOR).saturating_sub(self.used());
-        (room / ACCOUNT_ROOM_DIVISOR).min(self.0.most_each)
+        (room / ACCOUNT_ROOM_DIVISOR).min(self.0.max_per_account)
     }
 
     /// True if there is room for the floor of another stream.
@@ -323,12 +323,15 @@ impl MemoryAccount {
     /// Frees spare chunks after a connection has become idle.
     pub(crate) fn release_spare_chunks(&self) {
         let free = &self.0.process.free_chunks;
-        free.shrink_to(free.count().saturating_sub(KEPT_EACH).max(KEPT));
+        free.shrink_to(
+            free.count().saturating_sub(FREE_CHUNKS_PER_CONNECTION).max(FREE_CHUNKS_BASE),
+        );
     }
 
     /// Frees chunks that the remaining connections of an endpoint will hardly use.
     pub(crate) fn limit_spare_chunks(&self, connections: usize) {
-        let most = connections.saturating_mul(KEPT_EACH).saturating_add(KEPT);
+        let most =
+            connections.saturating_mul(FREE_CHUNKS_PER_CONNECTION).saturating_add(FREE_CHUNKS_BASE);
         self.0.process.free_chunks.shrink_to(most);
     }
 
@@ -447,18 +450,18 @@ mod tests {
         account.limit_spare_chunks(100);
         assert_eq!(free(), 300);
         account.limit_spare_chunks(10);
-        assert_eq!(free(), KEPT + 10 * KEPT_EACH);
+        assert_eq!(free(), FREE_CHUNKS_BASE + 10 * FREE_CHUNKS_PER_CONNECTION);
         account.release_spare_chunks();
-        assert_eq!(free(), KEPT + 9 * KEPT_EACH);
+        assert_eq!(free(), FREE_CHUNKS_BASE + 9 * FREE_CHUNKS_PER_CONNECTION);
         account.limit_spare_chunks(0);
-        assert_eq!(free(), KEPT);
+        assert_eq!(free(), FREE_CHUNKS_BASE);
         account.release_spare_chunks();
-        assert_eq!(free(), KEPT);
+        assert_eq!(free(), FREE_CHUNKS_BASE);
         let _ = account.take_chunk();
-        assert_eq!(free(), KEPT - 1);
+        assert_eq!(free(), FREE_CHUNKS_BASE - 1);
         budget.set_limit(Some(0));
         give(1);
-        assert_eq!(free(), KEPT - 1, "no chunks are kept while memory is short");
+        assert_eq!(free(), FREE_CHUNKS_BASE - 1, "no chunks are kept while memory is short");
     }
 
     #[test]

@@ -149,7 +149,7 @@ pub(crate) struct Subflow {
     /// `close` was called and the FIN is not sent yet.
     fin_wanted: bool,
     /// Given up or reset by us: reacts to nothing.
-    dead: bool,
+    is_dead: bool,
     /// The peer's SYN had a window scale option.
     peer_scales: bool,
     health: SubflowHealth,
@@ -220,7 +220,7 @@ impl Subflow {
             rst_to_fill: None,
             false_acks: OnDemand::new(),
             fin_wanted: false,
-            dead: false,
+            is_dead: false,
             peer_scales: false,
             health: SubflowHealth::default(),
             withdrawable: false,
@@ -326,12 +326,12 @@ impl Subflow {
 
     /// The subflow was reset or given up: received segments have no effect any more.
     pub(crate) const fn is_over(&self) -> bool {
-        self.dead
+        self.is_dead
     }
 
     /// Data may be sent on it.
     pub(crate) fn is_established(&self) -> bool {
-        !self.dead && self.may_send()
+        !self.is_dead && self.may_send()
     }
 
     /// Payload bytes of a full segment of the size in use.
@@ -555,8 +555,8 @@ impl Subflow {
     }
 
     /// Ends the subflow after all retries.
-    fn die(&mut self) {
-        self.dead = true;
+    fn on_fatal_error(&mut self) {
+        self.is_dead = true;
         self.stop_timers();
         self.events.push_back(SubflowEvent::Dead);
     }

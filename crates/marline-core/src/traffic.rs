@@ -17,7 +17,7 @@ use crate::{ConnectionId, FourTuple};
 pub enum TrafficFilter {
     /// No connection.
     #[default]
-    Nobody,
+    None,
     /// One connection.
     One(ConnectionId),
     /// All connections.
@@ -195,7 +195,10 @@ impl LostSegments {
     }
 
     /// Segments that are not in `before`: a segment that was split is not lost again.
-    pub(crate) fn since(&self, before: &LostSegments) -> impl Iterator<Item = (DataRange, u64)> {
+    pub(crate) fn added_since(
+        &self,
+        before: &LostSegments,
+    ) -> impl Iterator<Item = (DataRange, u64)> {
         let known = |start: u64| {
             before.0.iter().any(|(first, _, bytes)| (*first..first + bytes).contains(&start))
         };

@@ -186,7 +186,7 @@ struct ConnectionState {
     /// Notified when the connection becomes a viewer.
     watching: Notify,
     /// Set if the connection receives samples, so that its processor time counts toward their cost.
-    is_told: AtomicBool,
+    is_viewer: AtomicBool,
 }
 
 impl ConnectionState {
@@ -224,7 +224,7 @@ async fn serve_visit(stream: TcpStream, shown: &SharedState, place: PendingPlace
         .keep_alive(false);
     let mut serving = pin!(http.serve_connection(TokioIo::new(stream), service));
     let serving = poll_fn(|cx| {
-        let begin = visit.is_told.load(Ordering::Relaxed).then(thread_time);
+        let begin = visit.is_viewer.load(Ordering::Relaxed).then(thread_time);
         let polled = serving.as_mut().poll(cx);
         if let Some(begin) = begin {
             shown.dashboard.add_processor_time(thread_time().saturating_sub(begin));
@@ -274,7 +274,7 @@ fn answer(
     if !matches!(path, "/events" | "/places") {
         return Ok(refusal(StatusCode::NOT_FOUND, "not found\n"));
     }
-    if let Some((status, why)) = shown.access.refuses(request) {
+    if let Some((status, why)) = shown.access.check_request(request) {
         let mut refused = refusal(status, why);
         if status == StatusCode::UNAUTHORIZED {
             refused.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
@@ -291,7 +291,7 @@ fn answer(
     match shown.dashboard.add_viewer(Arc::clone(&visit.end), &*shown.source) {
         Some(messages) => {
             visit.watch();
-            visit.is_told.store(true, Ordering::Relaxed);
+            visit.is_viewer.store(true, Ordering::Relaxed);
             Ok(page::answer(EVENTS, Either::Right(Events { messages })))
         }
         None => Ok(refusal(StatusCode::SERVICE_UNAVAILABLE, "too many viewers\n")),

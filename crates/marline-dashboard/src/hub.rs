@@ -32,7 +32,7 @@ const DETAILED: u32 = 4;
 pub struct Dashboard {
     state: Arc<Mutex<State>>,
     /// Notified when a viewer joins.
-    came: Arc<Notify>,
+    viewer_joined: Arc<Notify>,
     /// Processor time spent on sending to viewers since the last sample, in nanoseconds.
     spent_ns: Arc<AtomicU64>,
 }
@@ -43,8 +43,8 @@ struct State {
     recent: VecDeque<Bytes>,
     /// Start of the current second, number of events sent in it, and number of omitted events since the last sample.
     second: Option<Instant>,
-    told: u32,
-    untold: u64,
+    reported_viewers: u32,
+    unreported: u64,
 }
 
 #[derive(Debug)]
@@ -59,9 +59,9 @@ impl State {
     fn has_room(&mut self, now: Instant) -> bool {
         if self.second.is_none_or(|begin| now - begin >= Duration::from_secs(1)) {
             self.second = Some(now);
-            self.told = 0;
+            self.reported_viewers = 0;
         }
-        self.told < MAX_EVENTS_PER_S
+        self.reported_viewers < MAX_EVENTS_PER_S
     }
 
     fn send(&mut self, message: &Bytes) {
@@ -89,10 +89,10 @@ impl Dashboard {
     pub fn report(&self, happening: &TimedEvent) {
         let mut state = self.state();
         if !state.has_room(Instant::now()) {
-            state.untold += 1 + happening.more;
+            state.unreported += 1 + happening.more;
             return;
         }
-        state.told += 1;
+        state.reported_viewers += 1;
         state.send(&message("happening", happening));
     }
 
@@ -101,7 +101,7 @@ impl Dashboard {
     pub fn wants_more(&self) -> bool {
         let mut state = self.state();
         let wants = state.has_room(Instant::now());
-        state.untold += u64::from(!wants);
+        state.unreported += u64::from(!wants);
         wants
     }
 
@@ -137,7 +137,7 @@ impl Dashboard {
         let _ = messages.try_send(Bytes::from(so_far));
         state.viewers.push(Viewer { messages, end });
         drop(state);
-        self.came.notify_one();
+        self.viewer_joined.notify_one();
         Some(receiver)
     }
 
@@ -151,7 +151,7 @@ impl Dashboard {
         let mut number: u32 = 0;
         loop {
             if self.viewers() == 0 {
-                self.came.notified().await;
+                self.viewer_joined.notified().await;
                 number = 0;
                 continue;
             }
@@ -168,7 +168,7 @@ impl Dashboard {
         let text = message("sample", &sample);
         let mut state = self.state();
         state.send(&text);
-        let more = std::mem::take(&mut state.untold);
+        let more = std::mem::take(&mut state.unreported);
         if more > 0 {
             let left_out =
                 TimedEvent { event: "LEFT_OUT".into(), at_us, more, ..TimedEvent::default() };

@@ -70,7 +70,7 @@ pub struct LaneConfig {
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct LaneIds {
     /// Our id, in frames that we receive. The top byte contains our shard.
-    pub ours: u64,
+    pub local: u64,
     /// The peer's id, in frames that we send.
     pub peers: u64,
 }

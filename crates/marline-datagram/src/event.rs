@@ -27,7 +27,7 @@ pub enum Event<'a> {
         frame_bytes: u16,
     },
     /// At most an eighth of the packets that the key may seal is left: agree on new keys and open another lane.
-    KeysSpent,
+    KeyLimitNear,
     /// Too many forged frames were received for the key to be used any longer; the lane accepts nothing any more.
     Forged,
 }

@@ -45,9 +45,9 @@ pub(crate) struct Flow {
     dropped: f32,
     pub(crate) class: FlowClass,
     /// True if the flow had sent nothing else within the last second.
-    pub(crate) alone: bool,
+    pub(crate) is_sparse: bool,
     /// True if the application has set the class.
-    told: bool,
+    is_class_set: bool,
     /// Path of its last datagram, and the time since which the flow uses it.
     pub(crate) last: Option<(PathId, Instant)>,
     used_at: Instant,
@@ -65,8 +65,8 @@ impl Flow {
             waits: 0.0,
             dropped: 0.0,
             class: FlowClass::Sparse,
-            alone: true,
-            told: false,
+            is_sparse: true,
+            is_class_set: false,
             last: None,
             used_at: now,
         }
@@ -81,7 +81,7 @@ impl Flow {
             self.slots = [0; SLOTS];
         }
         self.slot = slot;
-        self.alone = self.slots == [0; SLOTS];
+        self.is_sparse = self.slots == [0; SLOTS];
         let current = &mut self.slots[slot as usize % SLOTS];
         *current = current.saturating_add(bytes as u32);
         if now.since(self.handed_over_at) >= BURST_GAP && self.burst > 0 {
@@ -92,12 +92,12 @@ impl Flow {
         self.handed_over_at = now;
         let gain = if self.mean_bytes == 0.0 { 1.0 } else { 0.1 };
         self.mean_bytes += (bytes as f32 - self.mean_bytes) * gain;
-        if !self.told {
-            self.class = self.judged();
+        if !self.is_class_set {
+            self.class = self.classify();
         }
     }
 
-    fn judged(&self) -> FlowClass {
+    fn classify(&self) -> FlowClass {
         let rate = self.rate();
         let fills = match self.class {
             FlowClass::Bulk => self.waits > BULK_END_WAIT_SHARE,
@@ -164,10 +164,10 @@ impl Flows {
     /// Sets the class of a flow for the application.
     pub(crate) fn set_class(&mut self, now: Instant, id: u64, class: FlowClass) {
         let flow = self.mark_used(now, id);
-        (flow.class, flow.told) = (class, true);
+        (flow.class, flow.is_class_set) = (class, true);
     }
 
-    pub(crate) fn known(&mut self, id: u64) -> Option<&mut Flow> {
+    pub(crate) fn find_known(&mut self, id: u64) -> Option<&mut Flow> {
         self.flows.get_mut(&id)
     }
 
@@ -209,7 +209,7 @@ mod tests {
                 let flow = flows.on_datagram(Instant::from_millis(at), 1, bytes);
                 flow.record_wait(waited.map(Duration::from_millis));
             }
-            flows.known(1).unwrap().class
+            flows.find_known(1).unwrap().class
         };
         assert_eq!(send(&mut flows, 80, 16, 100, Some(0)), FlowClass::Sparse);
         assert_eq!(send(&mut flows, 1_000, 10, 200, Some(0)), FlowClass::Steady);
@@ -236,7 +236,7 @@ mod tests {
             }
             flows.on_datagram(Instant::from_millis(25 * frame), 2, 1_000);
         }
-        let mut burst = |id| flows.known(id).unwrap().mean_burst();
+        let mut burst = |id| flows.find_known(id).unwrap().mean_burst();
         assert!((2.9..=3.0).contains(&burst(1)), "{}", burst(1));
         assert!((burst(2) - 1.0).abs() < 1e-6, "{}", burst(2));
     }
@@ -250,8 +250,8 @@ mod tests {
             flows.on_datagram(Instant::from_micros(id), 7, 100);
         }
         assert_eq!((flows.len(), flows.order.len()), (64, 64));
-        assert!(flows.known(7).is_some() && flows.known(99_999).is_some());
-        assert!(flows.known(50).is_none());
+        assert!(flows.find_known(7).is_some() && flows.find_known(99_999).is_some());
+        assert!(flows.find_known(50).is_none());
         assert!(flows.forgotten() > 99_000);
     }
 }

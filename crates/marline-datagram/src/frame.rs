@@ -36,7 +36,7 @@ const ACK: u8 = 3;
 const PING: u8 = 4;
 const SIZE: u8 = 5;
 const REPAIR: u8 = 6;
-const READS: u8 = 7;
+const READ_VERSION: u8 = 7;
 const PIECE: u8 = 8;
 
 /// Last known kind of item, which READS announces.
@@ -274,7 +274,7 @@ pub(crate) fn write_size(out: &mut Vec<u8>, path: PathId, bytes: u16) {
 /// Announces the items that the sender understands. A peer that does not know this item stops parsing here, so it is
 /// the last of its body.
 pub(crate) fn write_reads(out: &mut Vec<u8>) {
-    out.extend_from_slice(&[READS, LAST_KIND]);
+    out.extend_from_slice(&[READ_VERSION, LAST_KIND]);
 }
 
 /// Items of a decrypted body; ends with `Err` if it is not well-formed.
@@ -322,7 +322,7 @@ impl<'a> Items<'a> {
                 Item::Size { path, bytes }
             }
             REPAIR => Item::Repair(Repair::parse(reader)?),
-            READS => Item::Reads { kind: reader.byte()? },
+            READ_VERSION => Item::Reads { kind: reader.byte()? },
             PIECE => Item::Piece(Piece::parse(reader)?),
             _ => return None,
         }))

@@ -60,7 +60,7 @@ pub struct Lane {
     policy: Box<dyn DatagramPolicy>,
     kept: SentFrames,
     copies: VecDeque<Copy>,
-    cutting: FragmentedFrames,
+    fragmented: FragmentedFrames,
     halves: PartialFrames,
     coding: Coding,
     /// True if the peer has announced that it understands repairs.
@@ -94,7 +94,7 @@ impl Lane {
             policy: config.policy.build(),
             kept: SentFrames::new(),
             copies: VecDeque::new(),
-            cutting: FragmentedFrames::default(),
+            fragmented: FragmentedFrames::default(),
             halves: PartialFrames::default(),
             coding: Coding::default(),
             peer_repairs: false,
@@ -165,7 +165,7 @@ impl Lane {
             return Err(SendError::BadFlow);
         }
         if self.closed || self.next_number >= self.max_packets() {
-            return Err(SendError::KeysSpent);
+            return Err(SendError::KeyLimitReached);
         }
         let most_bytes = self.largest_datagram();
         if payload.len() > most_bytes {
@@ -173,7 +173,8 @@ impl Lane {
         }
         self.active_until = now + ACTIVE_TIME;
         let known = self.flows.on_datagram(now, flow.0, payload.len());
-        let (class, deadline) = (known.class, now + self.config.patience(known.class, known.alone));
+        let (class, deadline) =
+            (known.class, now + self.config.patience(known.class, known.is_sparse));
         let mut bytes = self.spare.pop().unwrap_or_default();
         bytes.clear();
         bytes.extend_from_slice(payload);
@@ -198,7 +199,7 @@ impl Lane {
     /// Probes the rate of other paths while a flow is bulk.
     fn explore_rates(&mut self, flow: FlowId, now: Instant) {
         let Some(every) = self.policy.explores_rate_every() else { return };
-        let on = self.flows.known(flow.0).and_then(|flow| flow.last).map(|(path, _)| path);
+        let on = self.flows.find_known(flow.0).and_then(|flow| flow.last).map(|(path, _)| path);
         let others = self.paths.iter_mut().filter(|path| Some(path.id()) != on);
         others.for_each(|path| path.explore_rate(every, now));
     }
@@ -221,7 +222,7 @@ impl Lane {
         let path = context.path(path).map_or(first, |path| path.id);
         waiting.copy = copy.filter(|copy| *copy != path && context.path(*copy).is_some());
         waiting.grouped = grouped && waiting.copy.is_none() && self.peer_repairs;
-        if let Some(flow) = self.flows.known(waiting.flow) {
+        if let Some(flow) = self.flows.find_known(waiting.flow) {
             flow.record_path(now, path);
         }
         let most = self.max_queued_bytes();
@@ -257,14 +258,14 @@ impl Lane {
         bytes: usize,
         deadline: Instant,
     ) -> FlowView {
-        let flow = self.flows.known(id);
+        let flow = self.flows.find_known(id);
         let of = |flow: &mut Flow| (flow.rate(), flow.mean_bytes(), flow.mean_burst(), flow.last);
         let (rate, mean_bytes, burst, last) = flow.map_or_else(Default::default, of);
         FlowView { id, class, rate, mean_bytes, burst, bytes: bytes as u32, deadline, last }
     }
 
     fn drop_datagram(&mut self, waiting: WaitingDatagram, full: bool) {
-        if let Some(flow) = self.flows.known(waiting.flow) {
+        if let Some(flow) = self.flows.find_known(waiting.flow) {
             flow.record_wait(None);
         }
         if full {
@@ -309,7 +310,7 @@ impl Lane {
                 self.drop_datagram(dropped, false);
             }
             if let Some(next) = next {
-                if let Some(flow) = self.flows.known(next.flow) {
+                if let Some(flow) = self.flows.find_known(next.flow) {
                     flow.record_wait(Some(now.since(next.queued_at)));
                 }
                 return self.send_datagrams(at, next, now, frame);
@@ -389,7 +390,7 @@ impl Lane {
         let most = self.max_packets();
         if self.next_number >= most - most / 8 && !self.key_limit_reported {
             self.key_limit_reported = true;
-            self.inbox.push_notice(Notice::KeysSpent);
+            self.inbox.push_notice(Notice::KeyLimitNear);
         }
         number
     }
@@ -400,7 +401,7 @@ impl Lane {
     /// Handles a datagram with a frame of this lane that arrived on a path, from the validated address of the
     /// session's subflow with that number. Any content is safe. The frame is decrypted in place.
     pub fn handle(&mut self, now: Instant, path: PathId, datagram: &mut [u8]) {
-        let header = Header::parse(datagram).filter(|header| header.lane == self.ids.ours);
+        let header = Header::parse(datagram).filter(|header| header.lane == self.ids.local);
         let at = self.paths.binary_search_by_key(&path, Path::id);
         let (Some(Header { packet_number, .. }), Ok(at)) = (header, at) else {
             self.stats.foreign += 1;
@@ -410,7 +411,7 @@ impl Lane {
             return;
         }
         let new = self.window.is_new(packet_number);
-        if !new && self.paths[at].received().is_known(packet_number) {
+        if !new && self.paths[at].received_mut().is_known(packet_number) {
             // A repeated packet costs us nothing and gets no answer.
             self.stats.replays += 1;
             return;
@@ -426,7 +427,7 @@ impl Lane {
         let body: &[u8] = body;
         let wants_ack =
             Items::new(body).any(|item| !matches!(item, Ok(Item::Ack(_)) | Err(frame::Malformed)));
-        self.paths[at].received().on_frame(packet_number, wants_ack, now);
+        self.paths[at].received_mut().on_frame(packet_number, wants_ack, now);
         if new {
             self.take_body(packet_number, body, now);
         } else {

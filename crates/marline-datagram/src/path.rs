@@ -179,7 +179,7 @@ impl Path {
         self.queues.bytes()
     }
 
-    pub(crate) const fn received(&mut self) -> &mut Received {
+    pub(crate) const fn received_mut(&mut self) -> &mut Received {
         &mut self.received
     }
 
@@ -447,7 +447,7 @@ impl Path {
     fn note_rate(&mut self, sample: &RateSample) {
         let known = self.delivery_rate.unwrap_or(Rate::ZERO);
         if !sample.app_limited || sample.rate > known {
-            self.delivery_rate = Some(smoothed(known, sample.rate));
+            self.delivery_rate = Some(smooth_rate(known, sample.rate));
         }
     }
 
@@ -544,7 +544,7 @@ impl Path {
 }
 
 /// Smoothing that follows increases at once and decreases slowly.
-fn smoothed(known: Rate, new: Rate) -> Rate {
+fn smooth_rate(known: Rate, new: Rate) -> Rate {
     let (known, new) = (known.bits_per_s(), new.bits_per_s());
     Rate::from_bits_per_s(if new > known { new } else { known - (known - new) / 8 })
 }

@@ -41,9 +41,9 @@ impl TestCipher {
     }
 
     fn mask(&self, packet_number: u64, body: &mut [u8]) {
-        let mut state = mixed(self.key ^ packet_number);
+        let mut state = mix(self.key ^ packet_number);
         for chunk in body.chunks_mut(8) {
-            state = mixed(state);
+            state = mix(state);
             for (byte, mask) in chunk.iter_mut().zip(state.to_le_bytes()) {
                 *byte ^= mask;
             }
@@ -52,16 +52,16 @@ impl TestCipher {
 
     /// Tag over the header and the sealed body.
     fn tag(&self, packet_number: u64, header: &[u8], body: &[u8]) -> [u8; TAG_BYTES] {
-        let mut halves = [self.key, mixed(self.key)];
+        let mut halves = [self.key, mix(self.key)];
         for half in &mut halves {
-            *half = mixed(*half ^ packet_number);
+            *half = mix(*half ^ packet_number);
             for part in [header, body] {
                 for chunk in part.chunks(8) {
                     let mut word = [0; 8];
                     word[..chunk.len()].copy_from_slice(chunk);
-                    *half = mixed(*half ^ u64::from_le_bytes(word));
+                    *half = mix(*half ^ u64::from_le_bytes(word));
                 }
-                *half = mixed(*half ^ part.len() as u64);
+                *half = mix(*half ^ part.len() as u64);
             }
         }
         let mut tag = [0; TAG_BYTES];
@@ -72,7 +72,7 @@ impl TestCipher {
 }
 
 /// Permutation of 64 bits (the finalizer of splitmix64).
-const fn mixed(value: u64) -> u64 {
+const fn mix(value: u64) -> u64 {
     let a = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let b = (a ^ (a >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let c = (b ^ (b >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);

@@ -75,7 +75,7 @@ struct CaptureFile {
 /// Write failures, which are reported with a rate limit.
 #[derive(Debug, Default)]
 struct WriteFailures {
-    told_at: Option<Instant>,
+    logged_at: Option<Instant>,
     /// Packets missing since the last report.
     missing: u64,
 }
@@ -104,7 +104,7 @@ impl Captures {
         self.write(Direction::Outbound, path, ecn, segment);
     }
 
-    pub(crate) fn received(&mut self, path: &FourTuple, ecn: Ecn, segment: &[u8]) {
+    pub(crate) fn record_received(&mut self, path: &FourTuple, ecn: Ecn, segment: &[u8]) {
         self.write(Direction::Inbound, path, ecn, segment);
     }
 
@@ -211,16 +211,16 @@ impl WriteFailures {
     fn is_there(&mut self, packets: u64, error: &io::Error) {
         MISSING.fetch_add(packets, Ordering::Relaxed);
         self.missing += packets;
-        if self.told_at.is_none() {
-            self.told_at = Some(Instant::now());
+        if self.logged_at.is_none() {
+            self.logged_at = Some(Instant::now());
             tracing::warn!(%error, "cannot write the capture: packets will be missing");
         }
     }
 
     fn is_over(&mut self) {
         // If there is only a little room now and then, not every success is reported.
-        if self.told_at.is_some_and(|at| at.elapsed() >= RECOVERY_TIME) {
-            self.told_at = None;
+        if self.logged_at.is_some_and(|at| at.elapsed() >= RECOVERY_TIME) {
+            self.logged_at = None;
             let missing = core::mem::take(&mut self.missing);
             tracing::info!(missing, "writing the capture again: packets are missing");
         }

@@ -117,7 +117,7 @@ pub(crate) struct Contacts {
     /// Peer, local port and acknowledgment number of received segments.
     acknowledged: VecDeque<(SocketAddr, [u8; 2], [u8; 4])>,
     /// Set while a task waits for a change.
-    awaited: bool,
+    has_waiter: bool,
 }
 
 impl Contacts {
@@ -128,7 +128,7 @@ impl Contacts {
     /// Requests one notification: the first change makes one of the methods below return true. A change is an
     /// unanswered packet, an error report, or a late answer.
     pub(crate) fn await_news(&mut self) {
-        self.awaited = true;
+        self.has_waiter = true;
     }
 
     /// Records a batch of outgoing segments.
@@ -142,7 +142,7 @@ impl Contacts {
             return false;
         }
         self.entry(ends.local, ends.remote).record_request(now);
-        core::mem::take(&mut self.awaited)
+        core::mem::take(&mut self.has_waiter)
     }
 
     /// Records an answer. It counts as a change if it was no longer expected.
@@ -152,13 +152,13 @@ impl Contacts {
         let (question, objection) = (contact.question.take(), contact.delivery_error.take());
         contact.heard_at = Some(now);
         let late = question.is_some_and(|question| now.since(question.since) >= LATE_AFTER);
-        (late || objection.is_some()) && core::mem::take(&mut self.awaited)
+        (late || objection.is_some()) && core::mem::take(&mut self.has_waiter)
     }
 
     /// Records an incoming segment: an answer, or the refusal of a SYN.
-    pub(crate) fn came(&mut self, now: Instant, ends: FlowEnds, segment: &[u8]) -> bool {
+    pub(crate) fn on_received(&mut self, now: Instant, ends: FlowEnds, segment: &[u8]) -> bool {
         let FlowEnds { local, remote } = ends;
-        if !refuses_syn(segment) {
+        if !is_syn_refusal(segment) {
             let asked =
                 self.position(local, remote).is_some_and(|at| self.known[at].question.is_some());
             // A peer that repeats its acknowledgment does not receive our packets: only one direction works.
@@ -202,11 +202,11 @@ impl Contacts {
         let error = &mut self.known[at].delivery_error;
         let since = error.map_or(now, |before| before.since);
         *error = Some(DeliveryError { since, last_at: now, by, kind });
-        core::mem::take(&mut self.awaited)
+        core::mem::take(&mut self.has_waiter)
     }
 
     /// Records that this machine has no route to a peer.
-    pub(crate) fn unroutable(&mut self, now: Instant, ends: FlowEnds, errno: i32) -> bool {
+    pub(crate) fn on_unroutable(&mut self, now: Instant, ends: FlowEnds, errno: i32) -> bool {
         self.entry(ends.local, ends.remote).record_request(now);
         self.record_delivery_error(now, ends, None, DeliveryErrorKind::NotSent(errno))
     }
@@ -250,7 +250,7 @@ fn needs_answer(segment: &[u8]) -> bool {
 
 /// RFC 9293 section 3.5.2: a reset for a SYN that reaches a closed port has sequence number 0 and
 /// acknowledges.
-fn refuses_syn(segment: &[u8]) -> bool {
+fn is_syn_refusal(segment: &[u8]) -> bool {
     flags(segment) & (RST | ACK) == RST | ACK && segment.get(4..8) == Some(&[0; 4])
 }
 
@@ -306,15 +306,15 @@ mod tests {
             bytes
         };
         send(&mut contacts, 0, &segment(SYN, 1, 0));
-        contacts.came(at(20), ENDS, &acking(2));
+        contacts.on_received(at(20), ENDS, &acking(2));
         assert_eq!(contacts.all()[0].question, None);
         // Unsolicited data counts as heard.
-        contacts.came(at(40), ENDS, &acking(2));
+        contacts.on_received(at(40), ENDS, &acking(2));
         assert_eq!(contacts.all()[0].heard_at, Some(at(40)));
         send(&mut contacts, 50, &segment(ACK, 2, 5));
-        contacts.came(at(900), ENDS, &acking(2));
+        contacts.on_received(at(900), ENDS, &acking(2));
         assert!(contacts.all()[0].question.is_some(), "the peer does not receive our packets");
-        contacts.came(at(950), ENDS, &acking(7));
+        contacts.on_received(at(950), ENDS, &acking(7));
         assert_eq!(contacts.all()[0].question, None);
     }
 
@@ -338,9 +338,9 @@ mod tests {
     fn a_reset_that_answers_a_syn_is_a_refusal_and_another_one_is_a_sign_of_life() {
         let mut contacts = Contacts::default();
         send(&mut contacts, 0, &segment(SYN, 1, 0));
-        contacts.came(at(5), ENDS, &segment(RST, 77, 0));
+        contacts.on_received(at(5), ENDS, &segment(RST, 77, 0));
         assert_eq!(contacts.all()[0].delivery_error, None);
-        contacts.came(at(9), ENDS, &segment(RST | ACK, 0, 0));
+        contacts.on_received(at(9), ENDS, &segment(RST | ACK, 0, 0));
         let objection = contacts.all()[0].delivery_error.expect("refused");
         assert_eq!(
             (objection.by, objection.kind),

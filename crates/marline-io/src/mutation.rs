@@ -3,7 +3,7 @@
 use marline_time::{PcgRng, Rng as _};
 
 /// Copies the message with up to three bytes changed.
-pub(crate) fn mutated(rng: &mut PcgRng, whole: &[u8]) -> Vec<u8> {
+pub(crate) fn mutate(rng: &mut PcgRng, whole: &[u8]) -> Vec<u8> {
     let mut bytes = whole.to_vec();
     for _ in 0..3 {
         let at = rng.below(bytes.len() as u64) as usize;

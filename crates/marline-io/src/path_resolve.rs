@@ -80,7 +80,7 @@ pub enum ResolveError {
     /// The interface has no usable address.
     NoAddress(String),
     /// No interface has this address.
-    NotOurs {
+    NotLocal {
         /// The address.
         address: IpAddr,
         /// Present addresses, with their interfaces.
@@ -102,7 +102,7 @@ impl ResolveError {
             let fitting = interface.addresses.iter().filter(|ip| ip.is_ipv4() == address.is_ipv4());
             fitting.map(|ip| format!("{ip} ({})", interface.name))
         });
-        ResolveError::NotOurs { address, present: present.take(LISTED).collect() }
+        ResolveError::NotLocal { address, present: present.take(LISTED).collect() }
     }
 }
 
@@ -120,7 +120,7 @@ impl fmt::Display for ResolveError {
                 list(f, present)
             }
             ResolveError::NoAddress(name) => write!(f, "interface `{name}` has no address"),
-            ResolveError::NotOurs { address, present } => {
+            ResolveError::NotLocal { address, present } => {
                 write!(f, "no interface of this machine has the address {address}")?;
                 list(f, present)
             }

@@ -71,7 +71,7 @@ impl PathSpec {
 #[non_exhaustive]
 pub struct PathSpecError {
     text: String,
-    why: &'static str,
+    problem: &'static str,
 }
 
 impl fmt::Display for PathSpecError {
@@ -82,7 +82,7 @@ impl fmt::Display for PathSpecError {
              [,nat64=PREFIX] \
              [,name=NAME], \
              LOCAL an interface or address)",
-            self.text, self.why
+            self.text, self.problem
         )
     }
 }
@@ -129,7 +129,7 @@ impl FromStr for PathSpec {
     type Err = PathSpecError;
 
     fn from_str(text: &str) -> Result<Self, PathSpecError> {
-        let fail = |why| PathSpecError { text: text.to_owned(), why };
+        let fail = |why| PathSpecError { text: text.to_owned(), problem: why };
         let mut parts = text.split(',');
         let ends = parts.next().unwrap_or_default();
         let (mut backup, mut metered, mut limited, mut radio) = (false, false, None, None);

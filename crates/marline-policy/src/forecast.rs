@@ -81,7 +81,7 @@ pub struct Forecaster {
     center_us: f32,
     /// Mean of the center over time, and the number of seconds it covers.
     usual_us: f32,
-    usual_of_s: f32,
+    usual_seconds: f32,
     spread_us: f32,
     /// Multiples of the spread, by quantile.
     multiples: [f32; 3],
@@ -91,7 +91,7 @@ pub struct Forecaster {
     /// Trouble within one round trip counts once.
     troubles: f32,
     /// Time of the last trouble in ms; 0 if there was none.
-    troubled_at_ms: u32,
+    last_trouble_ms: u32,
     /// Time of the last answer; `None` before the first.
     sampled_at: Option<core::num::NonZeroU64>,
     train: Train,
@@ -145,12 +145,12 @@ impl Default for Forecaster {
         Forecaster {
             center_us: 0.0,
             usual_us: 0.0,
-            usual_of_s: 0.0,
+            usual_seconds: 0.0,
             spread_us: 0.0,
             multiples: START,
             drift: 0.0,
             troubles: 0.0,
-            troubled_at_ms: 0,
+            last_trouble_ms: 0,
             sampled_at: None,
             train: Train::default(),
             busy_until: 0,
@@ -179,7 +179,7 @@ impl Forecaster {
     /// Quantiles of the answer time of a segment that leaves now with nothing ahead of it.
     fn answers_us(&self, now: Instant) -> Option<[u32; 3]> {
         let age = now.since(Instant::from_nanos(self.sampled_at?.get()));
-        let (center, spread) = (self.center(age), self.spread(age));
+        let (center, spread) = (self.center(age), self.spread_at(age));
         Some(self.multiples.map(|multiple| (center + multiple * spread).max(1.0) as u32))
     }
 
@@ -216,13 +216,13 @@ impl Forecaster {
         expected: &Expected,
     ) {
         let answer_us = micros(rtt.saturating_sub(own_delay)).max(1.0);
-        let Some(sampled_at) = self.sampled_at.replace(stamp(now)) else {
+        let Some(sampled_at) = self.sampled_at.replace(nonzero_time(now)) else {
             (self.center_us, self.usual_us) = (answer_us, answer_us);
             self.spread_us = answer_us / 8.0;
             return;
         };
         let age = now.since(Instant::from_nanos(sampled_at.get()));
-        let spread = self.spread(age);
+        let spread = self.spread_at(age);
         self.center_us = self.center(age);
         let error = answer_us - self.center_us;
         // The quantiles are calibrated for the time of sending, a round trip before the path's current behavior
@@ -275,17 +275,17 @@ impl Forecaster {
     /// not arrive.
     fn on_trouble(&mut self, now: Instant) {
         let now_ms = millis(now);
-        let since = now_ms.wrapping_sub(self.troubled_at_ms);
-        let same = self.troubled_at_ms > 0 && (since as f32) * 1e3 < self.center_us;
+        let since = now_ms.wrapping_sub(self.last_trouble_ms);
+        let same = self.last_trouble_ms > 0 && (since as f32) * 1e3 < self.center_us;
         if !same {
             self.troubles = self.troubles(now) + 1.0 / TROUBLE_MEMORY_S;
         }
-        self.troubled_at_ms = now_ms.max(1);
+        self.last_trouble_ms = now_ms.max(1);
     }
 
     /// Episodes of trouble per second, decayed to `now`.
     fn troubles(&self, now: Instant) -> f32 {
-        self.troubles / trouble_decay(millis(now).wrapping_sub(self.troubled_at_ms))
+        self.troubles / trouble_decay(millis(now).wrapping_sub(self.last_trouble_ms))
     }
 
     /// Updates the quantiles. Returns whether the answer is later than its forecast p90 by more than a spread.
@@ -321,9 +321,9 @@ impl Forecaster {
     /// Updates the mean of the center, weighted by the time since the previous answer.
     fn update_usual_center(&mut self, age: Duration) {
         let for_s = age.as_secs_f32().min(USUAL_STEP_S);
-        self.usual_of_s = (self.usual_of_s + for_s).min(USUAL_MEMORY_S);
-        if self.usual_of_s > 0.0 {
-            self.usual_us += (self.center_us - self.usual_us) * (for_s / self.usual_of_s);
+        self.usual_seconds = (self.usual_seconds + for_s).min(USUAL_MEMORY_S);
+        if self.usual_seconds > 0.0 {
+            self.usual_us += (self.center_us - self.usual_us) * (for_s / self.usual_seconds);
         }
     }
 
@@ -333,11 +333,11 @@ impl Forecaster {
             return self.center_us;
         }
         let unusual_us = self.center_us - self.usual_us;
-        self.usual_us + unusual_us * fading(age.as_secs_f32() / UNUSUAL_DECAY_S)
+        self.usual_us + unusual_us * decay_factor(age.as_secs_f32() / UNUSUAL_DECAY_S)
     }
 
     /// The spread when the last answer has this age.
-    fn spread(&self, age: Duration) -> f32 {
+    fn spread_at(&self, age: Duration) -> f32 {
         let least = (self.center_us * MIN_SPREAD_SHARE).max(MIN_SPREAD_US);
         let spread = self.spread_us.max(least);
         if age < PAUSE {
@@ -354,7 +354,7 @@ impl Forecaster {
         Forecast {
             answers_us,
             troubles: self.troubles(now),
-            untroubled_ms: millis(now).wrapping_sub(self.troubled_at_ms),
+            since_trouble_ms: millis(now).wrapping_sub(self.last_trouble_ms),
             multiples: self.multiples,
             queued_us: self.queued(now).as_micros().min(u32::MAX.into()) as u32,
             idle_us: (now.as_nanos().saturating_sub(self.busy_until) / 1_000).min(u32::MAX.into())
@@ -370,7 +370,7 @@ fn own_delay_uncertainty(multiple: f32) -> f32 {
 }
 
 /// Falls from 1 towards 0 like exp(-x), with arithmetic that gives the same result on every machine.
-fn fading(x: f32) -> f32 {
+fn decay_factor(x: f32) -> f32 {
     1.0 / (1.0 + x + x * x / 2.0 + x * x * x / 6.0)
 }
 
@@ -380,7 +380,7 @@ fn trouble_decay(since_ms: u32) -> f32 {
     1.0 + faded + faded * faded / 2.0
 }
 
-fn stamp(now: Instant) -> core::num::NonZeroU64 {
+fn nonzero_time(now: Instant) -> core::num::NonZeroU64 {
     core::num::NonZeroU64::new(now.as_nanos().max(1)).unwrap_or(core::num::NonZeroU64::MIN)
 }
 
@@ -422,7 +422,7 @@ pub struct Forecast {
     pub(crate) multiples: [f32; 3],
     pub(crate) troubles: f32,
     /// Time since the last trouble; meaningless if there was none.
-    pub(crate) untroubled_ms: u32,
+    pub(crate) since_trouble_ms: u32,
     /// How long the bytes sent before keep the path busy.
     pub(crate) queued_us: u32,
     /// Time since the path became idle.
@@ -439,7 +439,7 @@ impl Forecast {
             answers_us,
             multiples: START,
             troubles,
-            untroubled_ms: 0,
+            since_trouble_ms: 0,
             queued_us: 0,
             idle_us: u32::MAX,
             rate,
@@ -498,7 +498,7 @@ impl Forecast {
         } else if than_us < p99 {
             0.1 - 0.09 * (than_us - p90) / tail
         } else {
-            0.01 * fading(2.3 * (than_us - p99) / tail)
+            0.01 * decay_factor(2.3 * (than_us - p99) / tail)
         };
         let never = self.risk(Duration::from_micros(self.answers_us[0].into())).min(0.5);
         late + never * (1.0 - late)
@@ -547,8 +547,8 @@ impl Forecast {
     /// [`risk`](Self::risk) averages over ten seconds; this covers the last few episodes.
     #[must_use]
     pub fn ongoing_trouble_risk(&self, time: Duration) -> f32 {
-        let before = self.troubles * trouble_decay(self.untroubled_ms);
-        let goes_on = fading(before * self.untroubled_ms as f32 / 1e3);
+        let before = self.troubles * trouble_decay(self.since_trouble_ms);
+        let goes_on = decay_factor(before * self.since_trouble_ms as f32 / 1e3);
         (before * goes_on * time.as_secs_f32()).min(1.0)
     }
 }

@@ -56,7 +56,7 @@ impl PathHealth {
 
     /// Returns true if data can be delivered: the path is usable or degraded.
     #[must_use]
-    pub const fn works(self) -> bool {
+    pub const fn is_usable(self) -> bool {
         matches!(self, PathHealth::Usable | PathHealth::Degraded)
     }
 }

@@ -82,7 +82,7 @@ pub struct PathHealthConfig {
     /// Probe an address pair after a timeout on it. `None` relies on the statistics alone.
     pub watch: Option<PairProbing>,
     /// Conditions that lift a verdict. With `None`, verdicts are permanent.
-    pub clean: Option<RecoveryRule>,
+    pub recovery: Option<RecoveryRule>,
     /// Maximum number of address pairs. The least recently used one is evicted.
     pub address_pairs: usize,
 }
@@ -131,7 +131,7 @@ impl PathHealthConfig {
             least: 0,
             rto: Duration::from_millis(1_500),
             watch: None,
-            clean: None,
+            recovery: None,
             address_pairs: 1_024,
         }
     }
@@ -154,7 +154,7 @@ impl PathHealthConfig {
             least: 10,
             loss_base: LossBase::AtRisk,
             watch: Some(watch),
-            clean: Some(clean),
+            recovery: Some(clean),
             ..PathHealthConfig::multimob()
         }
     }

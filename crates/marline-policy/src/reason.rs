@@ -34,7 +34,7 @@ pub struct Reason {
     /// The resulting decision.
     pub decision: Decision,
     /// More data covered by the same decision. All of it is sent where the first range is sent.
-    pub also: Vec<DataRange>,
+    pub more_ranges: Vec<DataRange>,
     /// The rule and the times compared.
     pub grounds: Grounds,
     /// All inputs of the decision.

@@ -27,7 +27,7 @@ pub struct SignalThresholds {
     /// The signal can become steady at this average or above, in dBm. Greater than `fading_dbm`.
     pub steady_dbm: f32,
     /// How long the average must stay at `steady_dbm` or above.
-    pub calm: Duration,
+    pub steady_time: Duration,
     /// Interval between two readings after which the weight of older ones is halved.
     pub memory: Duration,
 }
@@ -37,7 +37,7 @@ impl Default for SignalThresholds {
         SignalThresholds {
             fading_dbm: -80.0,
             steady_dbm: -74.0,
-            calm: Duration::from_secs(5),
+            steady_time: Duration::from_secs(5),
             memory: Duration::from_secs(1),
         }
     }
@@ -125,7 +125,8 @@ impl SignalMonitor {
     /// Adds a reading in dBm, or `None` if there is none. Returns the new state (`true` if fading) when it
     /// has changed.
     pub fn read(&mut self, now: Instant, level_dbm: Option<f32>) -> Option<bool> {
-        let SignalThresholds { fading_dbm, steady_dbm, calm, memory } = self.thresholds;
+        let SignalThresholds { fading_dbm, steady_dbm, steady_time: calm, memory } =
+            self.thresholds;
         let before = self.fading;
         match level_dbm {
             Some(level) => {

@@ -11,7 +11,7 @@ use tokio_rustls::TlsStream;
 
 use crate::record::RecordStream;
 use crate::session::Binding;
-use crate::session::sealed::Sealed;
+use crate::session::sealed::SealedStream;
 use crate::transport::{PeerState, Transport};
 
 /// An encrypted stream of the client or the server.
@@ -20,7 +20,7 @@ pub enum Channel<T> {
     /// other variant.
     Tls(Box<RecordStream<TlsStream<T>>>),
     /// Authenticated by a session.
-    Session(Box<Sealed<T>>),
+    Session(Box<SealedStream<T>>),
 }
 
 impl<T> fmt::Debug for Channel<T> {
@@ -84,7 +84,7 @@ impl<T> Channel<T> {
     }
 
     /// A stream of a session.
-    pub fn session(stream: Sealed<T>) -> Channel<T> {
+    pub fn session(stream: SealedStream<T>) -> Channel<T> {
         Channel::Session(Box::new(stream))
     }
 }

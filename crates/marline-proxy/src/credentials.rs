@@ -19,7 +19,7 @@ use crate::secret::{Digest, Secret};
 
 /// Largest number of credentials in a file.
 pub const MAX_CREDENTIALS: usize = 10_000;
-const RELOAD_EVERY: Duration = Duration::from_secs(1);
+const RELOAD_INTERVAL: Duration = Duration::from_secs(1);
 const FILE_HEADER: &str =
     "# Clients of this Marline server; kept by `marline server credential`.\n\n";
 
@@ -53,11 +53,11 @@ struct Table {
 #[derive(Clone, Debug, Default)]
 pub struct Credentials {
     list: Vec<Credential>,
-    suspended: Arc<Suspended>,
+    suspended: Arc<SuspensionReasons>,
 }
 
 /// Reasons of suspension, by name of the suspended client.
-pub type Suspended = BTreeMap<Arc<str>, Arc<str>>;
+pub type SuspensionReasons = BTreeMap<Arc<str>, Arc<str>>;
 
 /// The currently suspended clients. Clones share their state.
 #[derive(Clone, Debug, Default)]
@@ -65,13 +65,13 @@ pub struct Suspensions(Arc<Board>);
 
 #[derive(Debug, Default)]
 struct Board {
-    now: Mutex<Arc<Suspended>>,
+    now: Mutex<Arc<SuspensionReasons>>,
     changed: Notify,
 }
 
 impl Suspensions {
     /// Replaces the set of suspended clients.
-    pub fn set(&self, suspended: Suspended) {
+    pub fn set(&self, suspended: SuspensionReasons) {
         let mut now = self.0.now.lock().unwrap_or_else(PoisonError::into_inner);
         if **now != suspended {
             *now = Arc::new(suspended);
@@ -81,7 +81,7 @@ impl Suspensions {
 
     /// The currently suspended clients.
     #[must_use]
-    pub fn now(&self) -> Arc<Suspended> {
+    pub fn now(&self) -> Arc<SuspensionReasons> {
         Arc::clone(&self.0.now.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
@@ -168,7 +168,7 @@ impl Credentials {
 
     /// These credentials with some clients suspended. A suspended client is known but not served.
     #[must_use]
-    pub fn with_suspended(self, suspended: Arc<Suspended>) -> Credentials {
+    pub fn with_suspended(self, suspended: Arc<SuspensionReasons>) -> Credentials {
         Credentials { suspended, ..self }
     }
 
@@ -259,7 +259,7 @@ impl Store {
             while !sender.is_closed() {
                 let told = tokio::select! {
                     () = again.notified() => true,
-                    () = tokio::time::sleep(RELOAD_EVERY) => false,
+                    () = tokio::time::sleep(RELOAD_INTERVAL) => false,
                     () = changed.0.changed.notified() => {
                         let known = sender.borrow().as_ref().clone();
                         sender.send_replace(with_suspended(known));

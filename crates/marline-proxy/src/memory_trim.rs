@@ -50,7 +50,7 @@ struct FloodDetector {
     /// Connections ended when memory was last released.
     settled: u64,
     /// Checks until memory is released again.
-    aftermath: u32,
+    checks_until_release: u32,
 }
 
 impl FloodDetector {
@@ -62,16 +62,16 @@ impl FloodDetector {
         self.last = ended;
         let over = since >= flood && new * 20 <= since;
         if over {
-            (self.settled, self.aftermath) = (ended, POST_END_PERIOD);
+            (self.settled, self.checks_until_release) = (ended, POST_END_PERIOD);
             return true;
         }
         // The next flood has begun, and its own end will trigger a release.
         if since >= flood {
-            self.aftermath = 0;
+            self.checks_until_release = 0;
         }
-        let waits = self.aftermath > 0;
-        self.aftermath = self.aftermath.saturating_sub(1);
-        waits && self.aftermath == 0
+        let waits = self.checks_until_release > 0;
+        self.checks_until_release = self.checks_until_release.saturating_sub(1);
+        waits && self.checks_until_release == 0
     }
 }
 

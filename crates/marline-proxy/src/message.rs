@@ -370,15 +370,15 @@ impl Message {
         let [kind, high, low] = header;
         let length = usize::from(u16::from_be_bytes([high, low]));
         if length > MAX_BODY {
-            return Err(invalid(BadMessage::Length { kind, length }));
+            return Err(invalid_message_error(BadMessage::Length { kind, length }));
         }
         let mut body = [0; MAX_BODY];
         input.read_exact(&mut body[..length]).await?;
-        Message::decode(kind, &body[..length]).map_err(invalid)
+        Message::decode(kind, &body[..length]).map_err(invalid_message_error)
     }
 }
 
-fn invalid(error: BadMessage) -> io::Error {
+fn invalid_message_error(error: BadMessage) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, error)
 }
 

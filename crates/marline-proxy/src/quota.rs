@@ -32,9 +32,9 @@ pub enum QuotaState {
     #[default]
     Within,
     /// At or above the soft limit.
-    Soft,
+    BeyondSoftLimit,
     /// Used up.
-    Hard,
+    UsedUp,
 }
 
 /// One month of a quota, in seconds since 1970.
@@ -54,7 +54,7 @@ pub struct Period {
 )]
 pub struct BadQuota {
     text: String,
-    why: &'static str,
+    problem: &'static str,
 }
 
 impl ByteQuota {
@@ -63,9 +63,9 @@ impl ByteQuota {
     pub fn state(&self, used_bytes: u64) -> QuotaState {
         let share = u128::from(used_bytes) * 100;
         if used_bytes >= self.bytes {
-            QuotaState::Hard
+            QuotaState::UsedUp
         } else if share >= u128::from(self.bytes) * u128::from(self.soft_percent) {
-            QuotaState::Soft
+            QuotaState::BeyondSoftLimit
         } else {
             QuotaState::Within
         }
@@ -98,7 +98,7 @@ impl FromStr for ByteQuota {
     type Err = BadQuota;
 
     fn from_str(text: &str) -> Result<ByteQuota, BadQuota> {
-        let wrong = |why| BadQuota { text: text.to_owned(), why };
+        let wrong = |why| BadQuota { text: text.to_owned(), problem: why };
         let mut parts = text.split(',');
         let bytes = parts.next().and_then(parse_bytes);
         let bytes = bytes.ok_or_else(|| wrong("expected a number of bytes above 0"))?;
@@ -347,10 +347,10 @@ mod tests {
         for (used, standing) in [
             (0, QuotaState::Within),
             (799, QuotaState::Within),
-            (800, QuotaState::Soft),
-            (999, QuotaState::Soft),
-            (1_000, QuotaState::Hard),
-            (u64::MAX, QuotaState::Hard),
+            (800, QuotaState::BeyondSoftLimit),
+            (999, QuotaState::BeyondSoftLimit),
+            (1_000, QuotaState::UsedUp),
+            (u64::MAX, QuotaState::UsedUp),
         ] {
             assert_eq!(quota.state(used), standing, "{used}");
         }

@@ -50,7 +50,7 @@ impl RecordSizer {
     }
 
     /// Records a write of `bytes` at `now`.
-    pub fn wrote(&mut self, bytes: usize, now: Instant) {
+    pub fn on_written(&mut self, bytes: usize, now: Instant) {
         self.last = Some(now);
         self.since_growth += bytes;
         if self.since_growth >= GROW_AFTER && self.size < MAX_PLAINTEXT {
@@ -109,7 +109,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for RecordStream<S> {
         };
         let result = Pin::new(&mut this.inner).poll_write(cx, &buf[..buf.len().min(size)]);
         if let Poll::Ready(Ok(bytes)) = result {
-            this.sizer.wrote(bytes, now);
+            this.sizer.on_written(bytes, now);
         }
         result
     }
@@ -138,7 +138,7 @@ mod tests {
             if sizes.last() != Some(&size) {
                 sizes.push(size);
             }
-            sizer.wrote(size, start);
+            sizer.on_written(size, start);
             sent += size;
         }
         assert_eq!(sizes, [FIRST_PLAINTEXT, 4 * FIRST_PLAINTEXT, MAX_PLAINTEXT]);
@@ -153,7 +153,7 @@ mod tests {
         for second in 0..3_600 {
             let now = start + Duration::from_secs(second);
             assert_eq!(sizer.next(now), FIRST_PLAINTEXT);
-            sizer.wrote(100, now);
+            sizer.on_written(100, now);
         }
     }
 }

@@ -95,13 +95,13 @@ impl Default for TrafficOwner {
 impl Traffic {
     /// Traffic of one connection that is also added to `whole`.
     #[must_use]
-    pub fn counted_in(whole: &Arc<Traffic>) -> Traffic {
+    pub fn part_of(whole: &Arc<Traffic>) -> Traffic {
         Traffic::for_owner(TrafficOwner::One(Arc::clone(whole)))
     }
 
     /// Traffic of an account whose memory is charged to `memory`.
     #[must_use]
-    pub fn charged_to(memory: MemoryAccount) -> Traffic {
+    pub fn charging(memory: MemoryAccount) -> Traffic {
         Traffic::for_owner(TrafficOwner::All { memory, turns: None })
     }
 
@@ -360,7 +360,7 @@ impl Pump {
         Poll::Ready(Ok(()))
     }
 
-    fn unwritten(&self) -> Range<usize> {
+    fn unwritten_range(&self) -> Range<usize> {
         self.written.into()..self.filled.into()
     }
 
@@ -438,7 +438,7 @@ impl Pump {
         let result = self.copy_with(cx, &mut buffer[..most], fills, reader, writer);
         if self.written < self.filled && result.is_pending() {
             if allowed < BUFFER_LEN {
-                let rest = buffer[self.unwritten()].into();
+                let rest = buffer[self.unwritten_range()].into();
                 give_back(core::mem::replace(&mut buffer, rest));
                 (self.written, self.filled) = (0, self.filled - self.written);
             }
@@ -473,7 +473,7 @@ impl Pump {
                 return Poll::Pending;
             }
             while self.written < self.filled {
-                let rest = &buffer[self.unwritten()];
+                let rest = &buffer[self.unwritten_range()];
                 match Pin::new(&mut *writer).poll_write(cx, rest) {
                     Poll::Ready(Ok(0)) => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
                     Poll::Ready(Ok(count)) => {

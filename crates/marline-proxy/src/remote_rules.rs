@@ -24,7 +24,7 @@ pub struct RemoteRule {
 )]
 pub struct BadRemoteRule {
     text: String,
-    why: &'static str,
+    problem: &'static str,
 }
 
 impl RemoteRule {
@@ -51,7 +51,7 @@ impl FromStr for RemoteRule {
     type Err = BadRemoteRule;
 
     fn from_str(text: &str) -> Result<RemoteRule, BadRemoteRule> {
-        let wrong = |why| BadRemoteRule { text: text.to_owned(), why };
+        let wrong = |why| BadRemoteRule { text: text.to_owned(), problem: why };
         let (client, rest) = match text.split_once('@') {
             Some(("", _)) => return Err(wrong("the client's name is empty")),
             Some((client, rest)) => (Some(client.to_owned()), rest),

@@ -213,7 +213,7 @@ impl Rules {
     /// The refusal.
     pub fn check_denied(&self, address: IpAddr) -> Result<(), Refused> {
         let address = address.to_canonical();
-        let inner = embedded(address).map(IpAddr::V4);
+        let inner = embedded_ipv4(address).map(IpAddr::V4);
         for candidate in [Some(address), inner].into_iter().flatten() {
             if let Some(&block) = self.deny.iter().find(|block| block.contains(candidate)) {
                 return Err(Refused::Denied { address, block });
@@ -288,7 +288,7 @@ fn class_of(address: IpAddr) -> Option<&'static str> {
 }
 
 /// The IPv4 address to which a translator on the path maps an IPv6 address.
-fn embedded(address: IpAddr) -> Option<Ipv4Addr> {
+fn embedded_ipv4(address: IpAddr) -> Option<Ipv4Addr> {
     let IpAddr::V6(v6) = address else { return None };
     let [a, b, c, d, e, f, g, h] = v6.segments();
     let from = |high: u16, low: u16| Ipv4Addr::from(u32::from(high) << 16 | u32::from(low));

@@ -53,7 +53,7 @@ impl fmt::Debug for Secret {
 }
 
 /// Longest run of letters and digits that cannot contain an invite or a token.
-const HARMLESS_RUN: usize = 39;
+const MAX_HARMLESS_RUN: usize = 39;
 /// Prefix of every invite.
 const INVITE_PREFIX: &str = "marline1";
 
@@ -68,7 +68,7 @@ pub fn hide_invites(text: &str) -> String {
         let run = piece.trim_end_matches(ends_run);
         let invite = run.to_ascii_lowercase().find(INVITE_PREFIX);
         let secret = invite.is_some_and(|at| at + INVITE_PREFIX.len() < run.len());
-        out.push_str(if secret || run.len() > HARMLESS_RUN { "(hidden)" } else { run });
+        out.push_str(if secret || run.len() > MAX_HARMLESS_RUN { "(hidden)" } else { run });
         out.push_str(&piece[run.len()..]);
     }
     out

@@ -65,7 +65,7 @@ impl Stopper {
     }
 
     /// Resolves when the time limit after a handover has passed.
-    async fn outlived(&self) {
+    async fn wait_for_limit(&self) {
         let mut limit = self.limit.subscribe();
         let until = limit.wait_for(Option::is_some).await.ok().and_then(|until| *until);
         match until {
@@ -101,7 +101,7 @@ impl Stopper {
             let request = tokio::select! {
                 result = &mut work => return result,
                 request = next_request(&mut signals, running) => request,
-                () = self.outlived() => {
+                () = self.wait_for_limit() => {
                     tracing::warn!("connections have outlived the upgrade's limit");
                     SignalRequest::End
                 }

@@ -63,7 +63,7 @@ fn any_step() -> impl Strategy<Value = Step> {
 fn schedulers() -> Vec<Box<dyn Scheduler>> {
     vec![
         Box::<MinRtt>::default(),
-        Box::new(MinRtt::new(MinRttConfig::BARE)),
+        Box::new(MinRtt::new(MinRttConfig::LOWEST_RTT)),
         Box::<RoundRobin>::default(),
         Box::<Redundant>::default(),
         Box::<OpportunisticRedundant>::default(),
@@ -84,7 +84,10 @@ fn schedulers() -> Vec<Box<dyn Scheduler>> {
         Box::new(Fuso::wrap(Box::<MinRtt>::default(), FusoConfig::default())),
         Box::<Lamps>::default(),
         Box::<Raven>::default(),
-        Box::new(TailProbes::across(Box::<MinRtt>::default(), SilentOriginalAction::Reinject)),
+        Box::new(TailProbes::across_paths(
+            Box::<MinRtt>::default(),
+            SilentOriginalAction::Reinject,
+        )),
     ]
 }
 

@@ -26,7 +26,7 @@ pub const PAUSE: Duration = Duration::from_millis(200);
 pub struct ProcessClock {
     left_out: Duration,
     /// The last reading of the system's clock.
-    looked_at: Instant,
+    last_reading: Instant,
     pauses: u64,
 }
 
@@ -34,13 +34,13 @@ impl ProcessClock {
     /// A clock without pauses so far.
     #[must_use]
     pub const fn new() -> Self {
-        ProcessClock { left_out: Duration::ZERO, looked_at: Instant::ZERO, pauses: 0 }
+        ProcessClock { left_out: Duration::ZERO, last_reading: Instant::ZERO, pauses: 0 }
     }
 
     /// Reads the clock. `due` returns when the process was to be woken, by this clock.
     pub fn read(&mut self, system: Instant, due: impl FnOnce() -> Option<Instant>) -> Instant {
-        let (now, last) = (self.now(system), self.now(self.looked_at));
-        let unseen = system.since(self.looked_at);
+        let (now, last) = (self.now(system), self.now(self.last_reading));
+        let unseen = system.since(self.last_reading);
         self.note_running(system);
         if unseen <= PAUSE {
             return now;
@@ -58,7 +58,7 @@ impl ProcessClock {
 
     /// Records that the process ran at this system time, although it did not read this clock.
     pub fn note_running(&mut self, system: Instant) {
-        self.looked_at = self.looked_at.max(system);
+        self.last_reading = self.last_reading.max(system);
     }
 
     /// The time of the process at this system time, if there are no further pauses.

@@ -19,7 +19,7 @@ const MAX_INCOMPLETE: usize = 64;
 /// Maximum length of a packet's payload, in bytes.
 const MAX_PAYLOAD_LEN: usize = UDP_HEADER_LEN + MAX_APPLICATION_DATAGRAM;
 /// Maximum time to wait for the other fragments. Linux waits 30 s, but fragments that far apart are of no use.
-const AGE: Duration = Duration::from_secs(5);
+const MAX_FRAGMENT_WAIT: Duration = Duration::from_secs(5);
 
 /// Source, destination, protocol and identification, which are common to all fragments of a packet.
 type Key = (IpAddr, IpAddr, u8, u32);
@@ -66,7 +66,7 @@ impl Fragments {
         let ip = IpPacket::parse(packet).ok()?;
         let fragment = ip.fragment?;
         let key = (ip.src, ip.dst, ip.protocol, fragment.identification);
-        self.packets.retain(|_, parts| now.duration_since(parts.began_at) < AGE);
+        self.packets.retain(|_, parts| now.duration_since(parts.began_at) < MAX_FRAGMENT_WAIT);
         if !self.packets.contains_key(&key) && self.packets.len() >= MAX_INCOMPLETE {
             self.drop_oldest();
         }
@@ -185,7 +185,7 @@ mod tests {
         );
         let last = fragments.add_packet(&part(9_999, 8, &[1; 8], false), later);
         assert!(matches!(last, Some(FragmentOutcome::Completed(_))));
-        fragments.add_packet(&part(1, 0, &[1; 8], true), now + AGE + SECOND);
+        fragments.add_packet(&part(1, 0, &[1; 8], true), now + MAX_FRAGMENT_WAIT + SECOND);
         assert_eq!(fragments.packets.len(), 1);
     }
 }

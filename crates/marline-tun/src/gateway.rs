@@ -125,7 +125,7 @@ impl Gateway {
             resolvers: resolvers.map(Arc::new),
             connections,
             targets,
-            traffic: Arc::new(Traffic::charged_to(memory)),
+            traffic: Arc::new(Traffic::charging(memory)),
             destinations,
             direct_names,
             shard,
@@ -214,7 +214,7 @@ fn shard_config(connections: usize) -> ShardConfig {
     ShardConfig {
         links: std::sync::Arc::default(),
         carrier: CarrierKind::Gateway,
-        shard: marline_core::Shard::ALONE,
+        shard: marline_core::Shard::SINGLE,
         reset_seed: None,
         accept: Some(connection_config()),
         limits: Limits {

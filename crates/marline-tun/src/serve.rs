@@ -191,7 +191,7 @@ impl<O: Open> Service<O> {
     async fn relay_request(&self, request: Request, remote: O::Stream, target: &Target) {
         let Some(stream) = connected(request).await else { return remote.abort() };
         tracing::debug!(%target, "connected");
-        let traffic = Arc::new(Traffic::counted_in(&self.traffic));
+        let traffic = Arc::new(Traffic::part_of(&self.traffic));
         let _listed = self.targets.add_stream(target, &remote, &traffic);
         let over = pin!(self.stop.wait_for_end());
         match relay(ProgramStream(stream), remote, &traffic, over).await {

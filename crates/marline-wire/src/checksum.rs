@@ -24,20 +24,20 @@ const TCP_CHECKSUM_AT: usize = 16;
 pub struct Checksum {
     sum: u64,
     /// The number of bytes so far is odd: the next byte is the low half of a 16-bit word.
-    odd: bool,
+    is_odd: bool,
 }
 
 impl Checksum {
     /// The sum of no bytes.
     #[must_use]
     pub const fn new() -> Self {
-        Checksum { sum: 0, odd: false }
+        Checksum { sum: 0, is_odd: false }
     }
 
     /// The sum of `bytes`.
     #[must_use]
     pub fn of(bytes: &[u8]) -> Self {
-        Checksum { sum: sum_bytes(bytes), odd: bytes.len() % 2 == 1 }
+        Checksum { sum: sum_bytes(bytes), is_odd: bytes.len() % 2 == 1 }
     }
 
     /// Adds bytes that follow those already added.
@@ -49,27 +49,27 @@ impl Checksum {
     /// Adds a 16-bit field in network byte order.
     #[inline]
     pub fn add_u16(&mut self, value: u16) {
-        self.append(Checksum { sum: u64::from(value.to_be()), odd: false });
+        self.append(Checksum { sum: u64::from(value.to_be()), is_odd: false });
     }
 
     /// Adds a 32-bit field in network byte order.
     #[inline]
     pub fn add_u32(&mut self, value: u32) {
-        self.append(Checksum { sum: u64::from(value.to_be()), odd: false });
+        self.append(Checksum { sum: u64::from(value.to_be()), is_odd: false });
     }
 
     /// Adds a 64-bit field in network byte order.
     #[inline]
     pub fn add_u64(&mut self, value: u64) {
-        self.append(Checksum { sum: value.to_be(), odd: false });
+        self.append(Checksum { sum: value.to_be(), is_odd: false });
     }
 
     /// Adds a sum of bytes that follow those already added.
     #[inline]
     pub fn append(&mut self, later: Checksum) {
-        let sum = if self.odd { later.sum.rotate_left(8) } else { later.sum };
+        let sum = if self.is_odd { later.sum.rotate_left(8) } else { later.sum };
         self.sum = add_wrapping_carry(self.sum, sum);
-        self.odd ^= later.odd;
+        self.is_odd ^= later.is_odd;
     }
 
     /// Copies `src` to the front of `dst` and adds it, reading it once. Copies and adds at most the length of `dst`.
@@ -77,7 +77,7 @@ impl Checksum {
     pub fn copy_and_add(&mut self, dst: &mut [u8], src: &[u8]) -> usize {
         let len = src.len().min(dst.len());
         let sum = copy_and_sum_bytes(&mut dst[..len], &src[..len]);
-        self.append(Checksum { sum, odd: len % 2 == 1 });
+        self.append(Checksum { sum, is_odd: len % 2 == 1 });
         len
     }
 
@@ -198,7 +198,7 @@ pub fn tcp_pseudo_header(addresses: Option<(IpAddr, IpAddr)>, length: usize) -> 
 pub fn tcp_checksum(addresses: Option<(IpAddr, IpAddr)>, segment: &[u8]) -> u16 {
     let mut sum = tcp_pseudo_header(addresses, segment.len());
     sum.add_bytes(segment);
-    let mut sum = Checksum { odd: false, ..sum };
+    let mut sum = Checksum { is_odd: false, ..sum };
     if let Some(&[high, low]) = segment.get(TCP_CHECKSUM_AT..TCP_CHECKSUM_AT + 2) {
         // In one's complement, adding the complement removes the field from the sum.
         sum.add_u16(!u16::from_be_bytes([high, low]));

@@ -11,7 +11,7 @@ pub const DNS_AAAA: u16 = 28;
 /// Maximum number of labels in a name: 255 bytes, at least two per label.
 const LABELS: usize = 128;
 /// Maximum number of questions skipped. Messages have one.
-const QUESTIONS: u16 = 8;
+const MAX_QUESTIONS: u16 = 8;
 
 /// A record in the answer section.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -55,7 +55,7 @@ pub fn dns_after_name(message: &[u8], mut at: usize) -> Option<usize> {
 #[must_use]
 pub fn dns_after_questions(message: &[u8]) -> Option<usize> {
     let mut at = DNS_HEADER_LEN;
-    for _ in 0..number(message, 4)?.min(QUESTIONS) {
+    for _ in 0..number(message, 4)?.min(MAX_QUESTIONS) {
         at = dns_after_name(message, at)? + 4;
     }
     (at <= message.len()).then_some(at)

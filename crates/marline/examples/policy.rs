@@ -17,9 +17,9 @@ const BYTES: u64 = 4 << 20;
 
 /// Scheduler that prefers the subflow with the most room. One value is created per connection.
 #[derive(Debug)]
-struct MostRoom;
+struct LargestRoom;
 
-impl Scheduler for MostRoom {
+impl Scheduler for LargestRoom {
     fn next_send(&mut self, cx: &SchedulerContext<'_>) -> Decision {
         // The best class: regular subflows before backups, healthy ones before others.
         let Some(class) = classes::best_class(cx.subflows) else { return Decision::Wait };
@@ -49,7 +49,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     });
 
     let mut registry = Registry::default();
-    registry.register_scheduler(NamedScheduler::new("most-room", || Box::new(MostRoom)))?;
+    registry.register_scheduler(NamedScheduler::new("most-room", || Box::new(LargestRoom)))?;
     let client = Client::builder()
         .registry(registry)
         .scheduler("most-room")?

@@ -103,7 +103,7 @@ impl Client {
         let capture = captures(config.capture_dir.as_deref(), "client", config.capture_secrets)
             .map_err(|error| BindError::io("capture directory", error))?;
         let shard = Shard::start(ShardConfig {
-            shard: marline_core::Shard::ALONE,
+            shard: marline_core::Shard::SINGLE,
             reset_seed: None,
             accept: None,
             limits: config.limits,
@@ -248,7 +248,7 @@ impl Client {
             monitor.is_degraded(c.end.address, c.remote.ip())
         };
         let schedule = match &self.inner.config.path_health {
-            None => AttemptSchedule::staggered(candidates, stagger),
+            None => AttemptSchedule::new_staggered(candidates, stagger),
             Some(monitor) => {
                 AttemptSchedule::order_by_health(candidates, stagger, |c| is_bad(monitor, c))
             }
@@ -276,7 +276,7 @@ impl Client {
             shard.with_endpoint(|endpoint, now| endpoint.add_remote_address(now, id, other));
         }
         let mut stream = Stream::new(stream, Arc::clone(&self.inner.config.registry));
-        stream.write_all(&first_bytes[written..]).await.map_err(broken)?;
+        stream.write_all(&first_bytes[written..]).await.map_err(broken_stream_error)?;
         Ok(stream)
     }
 
@@ -493,7 +493,7 @@ impl Client {
 }
 
 /// Converts the error of a write to the reason of the connection's end.
-fn broken(error: io::Error) -> ConnectError {
+fn broken_stream_error(error: io::Error) -> ConnectError {
     let reason = error.into_inner().and_then(|inner| inner.downcast::<CloseReason>().ok());
     reason.map_or(ConnectError::Stopped, |reason| ConnectError::Closed(*reason))
 }

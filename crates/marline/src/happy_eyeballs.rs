@@ -82,7 +82,7 @@ pub(crate) struct WinningAttempt {
 #[derive(Debug)]
 pub(crate) struct Failure {
     pub(crate) candidate: Candidate,
-    pub(crate) why: FailureKind,
+    pub(crate) kind: FailureKind,
     /// Error reported by the network, if there was one.
     delivery_error: Option<Reach>,
     /// Reason why there was no TCP connection to carry it, if that was tried.
@@ -118,7 +118,7 @@ struct Reason<'a>(&'a Failure);
 
 impl core::fmt::Display for Reason<'_> {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        match &self.0.why {
+        match &self.0.kind {
             FailureKind::NoRoute(error) => write!(f, "no route: {error}"),
             FailureKind::Start(StartError::Core(error)) => error.fmt(f),
             FailureKind::Start(StartError::Stopped) => {
@@ -174,7 +174,7 @@ impl HappyEyeballs<'_> {
                 return Outcome { winner: None, failures };
             }
             let over = begun + self.patience;
-            let next = schedule.due().map_or(over, |due| over.min(begun + due));
+            let next = schedule.time_until_due().map_or(over, |due| over.min(begun + due));
             match first(&running, next).await {
                 None if Instant::now() >= over => {
                     for RunningAttempt { candidate, stream, .. } in running {
@@ -218,7 +218,7 @@ impl HappyEyeballs<'_> {
             (why, _) => why,
         };
         let link_failure = self.shard.link_failure(local, remote);
-        Failure { candidate, why, delivery_error, link_failure, transport: self.transport }
+        Failure { candidate, kind: why, delivery_error, link_failure, transport: self.transport }
     }
 
     fn start(
@@ -257,7 +257,7 @@ pub(crate) struct AttemptSchedule {
 
 impl AttemptSchedule {
     /// Starts all attempts in this order, a stagger apart.
-    pub(crate) fn staggered(candidates: Vec<Candidate>, stagger: Duration) -> AttemptSchedule {
+    pub(crate) fn new_staggered(candidates: Vec<Candidate>, stagger: Duration) -> AttemptSchedule {
         let entrant = |candidate| ScheduledAttempt { candidate, wait: stagger, held: false };
         AttemptSchedule {
             waiting: candidates.into_iter().map(entrant).collect(),
@@ -276,7 +276,7 @@ impl AttemptSchedule {
         let (bad, good): (Vec<_>, Vec<_>) = candidates.into_iter().partition(is_bad);
         let (reserve, regular): (Vec<_>, Vec<_>) = good.into_iter().partition(|c| c.backup);
         let again = regular.first().filter(|_| !reserve.is_empty()).cloned();
-        let mut schedule = AttemptSchedule::staggered(regular, stagger);
+        let mut schedule = AttemptSchedule::new_staggered(regular, stagger);
         for late in [again.into_iter().collect(), reserve] {
             schedule.append(late, RESERVE_WAIT, stagger);
         }
@@ -297,7 +297,7 @@ impl AttemptSchedule {
     }
 
     /// Start time of the next attempt, since the beginning of the race.
-    fn due(&self) -> Option<Duration> {
+    fn time_until_due(&self) -> Option<Duration> {
         (!self.is_empty()).then_some(self.due)
     }
 
@@ -340,7 +340,7 @@ async fn first(
 
 /// Combines all failures in one error.
 pub(crate) fn connect_error(mut failures: Vec<Failure>) -> ConnectError {
-    let all = |test: fn(&FailureKind) -> bool| failures.iter().all(|f| test(&f.why));
+    let all = |test: fn(&FailureKind) -> bool| failures.iter().all(|f| test(&f.kind));
     if failures.is_empty() {
         return ConnectError::NoPath { reasons: Vec::new() };
     }
@@ -348,7 +348,7 @@ pub(crate) fn connect_error(mut failures: Vec<Failure>) -> ConnectError {
         return ConnectError::Closed(CloseReason::Refused);
     }
     if all(|why| matches!(why, FailureKind::NoRoute(_))) {
-        let Failure { candidate, why, .. } = failures.swap_remove(0);
+        let Failure { candidate, kind: why, .. } = failures.swap_remove(0);
         if let FailureKind::NoRoute(source) = why {
             return ConnectError::NoRoute {
                 path: candidate.path,
@@ -361,7 +361,7 @@ pub(crate) fn connect_error(mut failures: Vec<Failure>) -> ConnectError {
     if all(|why| matches!(why, FailureKind::Start(StartError::Stopped))) {
         return ConnectError::Stopped;
     }
-    if let [Failure { why: FailureKind::Start(StartError::Core(error)), .. }] = failures[..] {
+    if let [Failure { kind: FailureKind::Start(StartError::Core(error)), .. }] = failures[..] {
         return ConnectError::Start(error);
     }
     ConnectError::Unreachable { attempts: failures.into_iter().map(Attempt::from).collect() }

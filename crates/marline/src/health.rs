@@ -39,7 +39,7 @@ pub enum Reach {
     /// The server answers.
     Answers {
         /// Time since the last packet from it.
-        heard: Duration,
+        since_last_packet: Duration,
     },
     /// The server does not answer.
     NoAnswer {
@@ -79,7 +79,7 @@ impl Reach {
             }
         }
         match contact.heard_at {
-            Some(at) => Reach::Answers { heard: now.since(at) },
+            Some(at) => Reach::Answers { since_last_packet: now.since(at) },
             None => Reach::Unknown,
         }
     }
@@ -108,7 +108,9 @@ impl fmt::Display for Reach {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Reach::Unknown => f.write_str("not known yet"),
-            Reach::Answers { heard } => write!(f, "answers (last received {} ago)", span(*heard)),
+            Reach::Answers { since_last_packet: heard } => {
+                write!(f, "answers (last received {} ago)", span(*heard))
+            }
             Reach::NoAnswer { since, tries } => {
                 write!(f, "no answer for {} (tried {tries} times)", span(*since))
             }

@@ -57,7 +57,7 @@ impl Interactive {
 
     const fn receive_timer(self) -> ReceiveTimer {
         match self {
-            Interactive::Prompt => ReceiveTimer::probing(),
+            Interactive::Prompt => ReceiveTimer::with_probes(),
             Interactive::Multimob => ReceiveTimer::multimob(),
         }
     }

@@ -232,7 +232,7 @@ mod tests {
         }
     }
 
-    fn due_in(watch: &PrefixWatch) -> Duration {
+    fn time_until_due(watch: &PrefixWatch) -> Duration {
         watch.lock().networks[&7].due.saturating_duration_since(Instant::now())
     }
 
@@ -246,13 +246,13 @@ mod tests {
         let found = PrefixAnswer::Prefix { prefix, ttl_s: 300 };
         assert_eq!(watch.on_answer(&here, found), Some(Some(prefix)));
         assert!(!watch.is_lookup_pending());
-        assert!(due_in(&watch) > Duration::from_secs(299));
+        assert!(time_until_due(&watch) > Duration::from_secs(299));
         assert_eq!(watch.on_answer(&here, PrefixAnswer::Silence), Some(Some(prefix)));
-        assert!(due_in(&watch) <= RETRY);
+        assert!(time_until_due(&watch) <= RETRY);
         for _ in 0..40 {
             watch.on_answer(&here, PrefixAnswer::Silence);
         }
-        assert!(due_in(&watch) <= RETRY_MAX);
+        assert!(time_until_due(&watch) <= RETRY_MAX);
         assert_eq!(watch.on_answer(&here, PrefixAnswer::None), Some(None));
         let moved = end("2001:db8:1::2", 7);
         watch.set_networks(vec![moved]);
@@ -270,15 +270,15 @@ mod tests {
         watch.set_networks(vec![here.clone()]);
         assert_eq!(watch.on_answer(&here, found), Some(Some(asked)));
         watch.on_advertised(8, Pref64 { prefix: advertised, lifetime_s: 80 });
-        assert!(due_in(&watch) > Duration::from_secs(299), "another interface");
+        assert!(time_until_due(&watch) > Duration::from_secs(299), "another interface");
         watch.on_advertised(7, Pref64 { prefix: advertised, lifetime_s: 80 });
-        assert_eq!(due_in(&watch), Duration::ZERO);
+        assert_eq!(time_until_due(&watch), Duration::ZERO);
         assert_eq!(watch.router_prefix(&here, Instant::now()), Some(advertised));
-        let lifetime = due_in(&watch);
+        let lifetime = time_until_due(&watch);
         assert!(lifetime > Duration::from_secs(79) && lifetime <= Duration::from_secs(80));
         // The prefix is revoked, and a resolver without an answer provides none.
         watch.on_advertised(7, Pref64 { prefix: advertised, lifetime_s: 0 });
-        assert_eq!(due_in(&watch), Duration::ZERO);
+        assert_eq!(time_until_due(&watch), Duration::ZERO);
         assert_eq!(watch.router_prefix(&here, Instant::now()), None);
         assert_eq!(watch.on_answer(&here, PrefixAnswer::Silence), Some(None));
     }

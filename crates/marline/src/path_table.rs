@@ -70,7 +70,7 @@ pub(crate) struct PathTable {
     /// NAT64 prefixes by interface index.
     prefixes: BTreeMap<u32, Prefix64>,
     ids: BTreeMap<Key, AddressId>,
-    told: BTreeMap<Key, LocalAddress>,
+    last_logged: BTreeMap<Key, LocalAddress>,
     identities: Identities,
     /// Paths as last shown to observers, by number.
     shown: Vec<PathSpec>,
@@ -86,7 +86,7 @@ impl PathTable {
             entries: specs.iter().cloned().map(Entry::new).collect(),
             prefixes: BTreeMap::new(),
             ids: BTreeMap::new(),
-            told: BTreeMap::new(),
+            last_logged: BTreeMap::new(),
             identities: Identities::default(),
             shown: Vec::new(),
             sockets: BTreeMap::new(),
@@ -220,10 +220,11 @@ impl PathTable {
                 wanted.insert(key, LocalAddress { cost, nat64, link, ..plain });
             }
         }
-        let gone: Vec<_> = self.told.iter().filter(|(key, _)| !wanted.contains_key(key)).collect();
+        let gone: Vec<_> =
+            self.last_logged.iter().filter(|(key, _)| !wanted.contains_key(key)).collect();
         let mut changes: Vec<LocalAddress> = Vec::new();
         changes.extend(gone.into_iter().map(|(_, old)| LocalAddress { up: false, ..*old }));
-        let changed = wanted.iter().filter(|(key, new)| self.told.get(key) != Some(new));
+        let changed = wanted.iter().filter(|(key, new)| self.last_logged.get(key) != Some(new));
         changes.extend(changed.map(|(_, new)| *new));
         if !changes.is_empty() {
             shard.with_endpoint(|endpoint, now| {
@@ -252,7 +253,7 @@ impl PathTable {
             self.sockets.remove(&ip);
             shard.close_socket(ip);
         }
-        self.told = wanted;
+        self.last_logged = wanted;
     }
 
     /// Ensures that there is a socket for this address on this interface, and replaces it if the interface has
@@ -276,7 +277,8 @@ impl PathTable {
         let used = |ids: &BTreeMap<Key, AddressId>, id: u8| ids.values().any(|used| used.0 == id);
         let free = (1..=u8::MAX).find(|id| !used(&self.ids, *id));
         let id = free.or_else(|| {
-            let (&old, &id) = self.ids.iter().find(|(key, _)| !self.told.contains_key(key))?;
+            let (&old, &id) =
+                self.ids.iter().find(|(key, _)| !self.last_logged.contains_key(key))?;
             self.ids.remove(&old);
             Some(id.0)
         })?;
@@ -286,7 +288,7 @@ impl PathTable {
 
     /// Local addresses for new connections.
     pub(crate) fn local_addresses(&self) -> Vec<LocalAddress> {
-        self.told.values().copied().collect()
+        self.last_logged.values().copied().collect()
     }
 
     /// Candidates for the attempts to connect to `servers`, in this order: the last winner; other servers on the
@@ -376,7 +378,10 @@ impl PathTable {
     }
 
     /// Paths that are up, by name, each with its contacts.
-    pub(crate) fn known<'a>(&self, contacts: &'a [Contact]) -> Vec<health::NamedContacts<'a>> {
+    pub(crate) fn known_contacts<'a>(
+        &self,
+        contacts: &'a [Contact],
+    ) -> Vec<health::NamedContacts<'a>> {
         let up = self.entries.iter().filter(|entry| entry.is_up());
         up.map(|entry| (entry.called(), entry.contacts(contacts))).collect()
     }
@@ -391,8 +396,8 @@ impl PathTable {
         let at = self.position(name)?;
         let entry = &mut self.entries[at];
         match change {
-            PathChange::Up => entry.taken_down = false,
-            PathChange::Down => entry.taken_down = true,
+            PathChange::Up => entry.is_disabled = false,
+            PathChange::Down => entry.is_disabled = true,
             PathChange::Backup => entry.backup = true,
             PathChange::Primary => entry.backup = false,
             PathChange::Metered => entry.metered = true,

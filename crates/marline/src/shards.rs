@@ -27,7 +27,7 @@ impl Decisions {
         let listeners = self.0.get_or_init(|| broadcast::channel(MONITOR_CAPACITY).0);
         // This must come first: a shard without a subscriber stops sending.
         let receiver = listeners.subscribe();
-        shards.iter().for_each(|shard| shard.tell_decisions(listeners.clone()));
+        shards.iter().for_each(|shard| shard.report_decisions(listeners.clone()));
         receiver
     }
 }
@@ -35,7 +35,7 @@ impl Decisions {
 /// Subscribes to the traffic of a connection of this shard.
 pub(crate) fn traffic_of(shard: &Shard, of: ConnectionId) -> broadcast::Receiver<MonitorEvent> {
     let (listeners, receiver) = broadcast::channel(TRAFFIC_CAPACITY);
-    shard.tell_traffic(of, listeners);
+    shard.report_traffic(of, listeners);
     receiver
 }
 

@@ -14,10 +14,10 @@ use crate::command::LinkCommand;
 use crate::config::LinkEnds;
 use crate::member::{Member, Source};
 use crate::report::RelayReport;
-use crate::rest::Rest;
+use crate::rest::SleepDebt;
 use crate::socket::ReceiveBuffers;
 use crate::spin::Spin;
-use crate::starvation::Starvation;
+use crate::starvation::ProcessorWaitMeter;
 
 /// Interval of the checks for idle clients; also the longest sleep.
 const SWEEP: Duration = Duration::from_secs(1);
@@ -37,7 +37,7 @@ pub(crate) struct Engine {
     relays: Vec<Member>,
     spin: Spin,
     /// Voluntary rest of a real-time thread.
-    rest: Option<Rest>,
+    rest: Option<SleepDebt>,
     last_wake: Instant,
     inbox: Receiver<EngineRequest>,
     wakened: UnixStream,
@@ -85,8 +85,8 @@ impl Engine {
         let real_time = crate::priority::raise_priority();
         #[cfg(not(target_os = "linux"))]
         let real_time = false;
-        self.rest = real_time.then(Rest::default);
-        let mut starvation = Starvation::of_this_thread();
+        self.rest = real_time.then(SleepDebt::default);
+        let mut starvation = ProcessorWaitMeter::of_this_thread();
         while self.take_orders(&mut starvation) {
             for relay in &mut self.relays {
                 relay.advance(&self.clock);
@@ -100,7 +100,7 @@ impl Engine {
     }
 
     /// Handles waiting requests; returns false when the thread must stop.
-    fn take_orders(&mut self, starvation: &mut Starvation) -> bool {
+    fn take_orders(&mut self, starvation: &mut ProcessorWaitMeter) -> bool {
         loop {
             let order = match self.inbox.try_recv() {
                 Ok(order) => order,
@@ -127,7 +127,7 @@ impl Engine {
         }
     }
 
-    fn sweep(&mut self, starvation: &mut Starvation) {
+    fn sweep(&mut self, starvation: &mut ProcessorWaitMeter) {
         let now = self.clock.now();
         if now < self.next_sweep {
             return;
@@ -140,7 +140,7 @@ impl Engine {
     }
 
     /// Waits until a socket is readable or something is due soon; readable sockets are added to `ready`.
-    fn wait(&mut self, starvation: &mut Starvation) {
+    fn wait(&mut self, starvation: &mut ProcessorWaitMeter) {
         let due = self.relays.iter().filter_map(Member::next_event).min();
         let now = self.clock.now();
         let spin = self.spin.allowed(now);
@@ -163,7 +163,7 @@ impl Engine {
         let count = poll(&mut fds, Some(&timeout)).unwrap_or(0);
         let woke = self.clock.now();
         let slept = woke.since(now);
-        if slept > Starvation::CHECK_THRESHOLD {
+        if slept > ProcessorWaitMeter::CHECK_THRESHOLD {
             starvation.add_waits();
         }
         let round = woke.since(self.last_wake);
@@ -174,7 +174,7 @@ impl Engine {
             std::thread::sleep(owed);
         }
         if count == 0 && !sleep.is_zero() && woke >= deadline {
-            self.spin.overslept(woke.since(deadline));
+            self.spin.on_late_wakeup(woke.since(deadline));
         }
         if count == 0 {
             return;

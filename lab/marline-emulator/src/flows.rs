@@ -10,7 +10,7 @@ use crate::lane::FlowKey;
 use crate::socket::{DatagramSocket, kernel_drops};
 
 /// A client that sent something within this time is not replaced by a new one.
-const PROTECTED: Duration = Duration::from_secs(5);
+const PROTECTION_TIME: Duration = Duration::from_secs(5);
 
 /// One client address.
 #[derive(Debug)]
@@ -100,7 +100,7 @@ impl Flows {
         }
         let oldest = self.iter().min_by_key(|(_, flow)| flow.last_heard);
         let (slot, flow) = oldest?;
-        if now.since(flow.last_heard) < PROTECTED {
+        if now.since(flow.last_heard) < PROTECTION_TIME {
             return None;
         }
         self.remove(slot);
@@ -114,7 +114,7 @@ impl Flows {
     }
 
     /// The flow in a slot, with its key.
-    pub(crate) fn in_slot(&self, slot: u32) -> Option<(FlowKey, &Flow)> {
+    pub(crate) fn flow_in_slot(&self, slot: u32) -> Option<(FlowKey, &Flow)> {
         let entry = self.slots.get(slot as usize)?;
         Some((FlowKey { slot, generation: entry.generation }, entry.flow.as_ref()?))
     }

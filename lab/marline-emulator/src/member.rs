@@ -10,7 +10,7 @@ use crate::clock::Clock;
 use crate::command::LinkCommand;
 use crate::config::LinkEnds;
 use crate::relay::{Port, Relay};
-use crate::report::{RelayReport, Starved};
+use crate::report::{ProcessorWait, RelayReport};
 use crate::socket::ReceiveBuffers;
 use crate::tunnel::{End, Tunnel};
 
@@ -102,7 +102,7 @@ impl Member {
         }
     }
 
-    pub(crate) fn report(&self, age: Duration, starved: Starved) -> RelayReport {
+    pub(crate) fn report(&self, age: Duration, starved: ProcessorWait) -> RelayReport {
         match self {
             Member::Relay(relay) => relay.report(age, starved),
             Member::Tunnel(tunnel) => tunnel.report(age, starved),

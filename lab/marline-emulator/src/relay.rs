@@ -12,7 +12,7 @@ use crate::config::RelayConfig;
 use crate::flows::Flows;
 use crate::lane::{FlowKey, Lane, LinkDatagram};
 use crate::lanes::Lanes;
-use crate::report::{RelayReport, Starved};
+use crate::report::{ProcessorWait, RelayReport};
 use crate::socket::{DatagramSocket, Outgoing, ReceiveBuffers, kernel_drops};
 
 /// Largest number of spare buffers.
@@ -124,7 +124,7 @@ impl Relay {
                 });
             }
             Port::Upstream(slot) => {
-                let Some((flow, entry)) = flows.in_slot(slot) else { return };
+                let Some((flow, entry)) = flows.flow_in_slot(slot) else { return };
                 let now = clock.now();
                 let _ = entry.upstream.receive(buffers, |datagram| {
                     let bytes = fill(pool, datagram.bytes);
@@ -216,7 +216,7 @@ impl Relay {
         self.flows.expire(now);
     }
 
-    pub(crate) fn report(&self, age: Duration, starved: Starved) -> RelayReport {
+    pub(crate) fn report(&self, age: Duration, starved: ProcessorWait) -> RelayReport {
         RelayReport {
             name: self.name.clone(),
             running: age,

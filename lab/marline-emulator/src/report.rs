@@ -59,7 +59,7 @@ impl fmt::Display for Lateness {
 
 /// Time for which the emulator's thread waited for a processor.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
-pub struct Starved {
+pub struct ProcessorWait {
     /// Since the start, microseconds.
     pub total_us: u64,
     /// Longest single wait, microseconds.
@@ -104,7 +104,7 @@ pub struct RelayReport {
     /// Interfaces that were removed while the link ran.
     pub lost_interfaces: Vec<String>,
     /// Processor starvation of the emulator's thread, which all links share.
-    pub starved: Starved,
+    pub starved: ProcessorWait,
     /// From the client.
     pub up: DirectionReport,
     /// To the client.
@@ -186,7 +186,7 @@ mod tests {
             rebinds: 0,
             kernel_drops: 0,
             lost_interfaces: Vec::new(),
-            starved: Starved::default(),
+            starved: ProcessorWait::default(),
             up: way(late_us),
             down: way(&[]),
             radio: None,
@@ -210,7 +210,7 @@ mod tests {
         assert_eq!(report(&[1_500; 99]).doubts(), Vec::<String>::new());
         let mut other = report(&[]);
         other.kernel_drops = 3;
-        other.starved = Starved { total_us: 90_000, longest_us: 30_000 };
+        other.starved = ProcessorWait { total_us: 90_000, longest_us: 30_000 };
         other.lost_interfaces.push("lte".to_owned());
         other.down.send_blocked = 2;
         let doubts = other.doubts();

@@ -14,11 +14,11 @@ use marline_time::Duration;
 
 /// Debt of sleep.
 #[derive(Debug, Default)]
-pub(crate) struct Rest {
+pub(crate) struct SleepDebt {
     debt: Duration,
 }
 
-impl Rest {
+impl SleepDebt {
     /// Divisor of the time: the quotient is owed to other threads.
     const SHARE: u32 = 8;
     /// Debt at which it is paid.
@@ -42,19 +42,19 @@ mod tests {
 
     #[test]
     fn a_busy_thread_rests_an_eighth_of_its_time() {
-        let mut rest = Rest::default();
+        let mut rest = SleepDebt::default();
         let given: Duration = (0..100_000).filter_map(|_| rest.sleep_time(US(10), US(0))).sum();
         assert!((US(120_000)..=US(125_000)).contains(&given), "{given:?}");
     }
 
     #[test]
     fn a_stall_is_not_paid_in_full() {
-        assert_eq!(Rest::default().sleep_time(US(40_000), US(0)), Some(Rest::MAX_DEBT));
+        assert_eq!(SleepDebt::default().sleep_time(US(40_000), US(0)), Some(SleepDebt::MAX_DEBT));
     }
 
     #[test]
     fn a_thread_that_sleeps_an_eighth_needs_no_rest() {
-        let mut rest = Rest::default();
+        let mut rest = SleepDebt::default();
         // Shorter rounds: otherwise the debt is due before the sleep.
         for round in 0..100_000 {
             let slept = if round % 8 == 0 { US(40) } else { US(0) };

@@ -28,7 +28,7 @@ impl Spin {
     /// Largest unused budget.
     const MAX_BUDGET: Duration = Duration::from_millis(2);
     /// Divisor of an increase: this part of a sleep's excess over the estimate is added at once.
-    const RISE: u32 = 4;
+    const RISE_DIVISOR: u32 = 4;
     /// Divisor of a decrease. With both divisors, one in 17 sleeps may be later than the estimate.
     const RELEASE_DIVISOR: u32 = 64;
     /// Time for work between the end of a sleep and the packet.
@@ -55,10 +55,10 @@ impl Spin {
     }
 
     /// Notes that a sleep ended this late.
-    pub(crate) fn overslept(&mut self, late: Duration) {
+    pub(crate) fn on_late_wakeup(&mut self, late: Duration) {
         let needed = (late + Self::MARGIN).min(self.most);
         if needed > self.length {
-            self.length += (needed - self.length) / Self::RISE;
+            self.length += (needed - self.length) / Self::RISE_DIVISOR;
         } else {
             self.length -= (self.length - needed) / Self::RELEASE_DIVISOR;
         }
@@ -93,21 +93,21 @@ mod tests {
     fn a_spin_is_as_long_as_sleeps_are_late() {
         let mut spin = Spin::new(US(60));
         for _ in 0..1_000 {
-            spin.overslept(US(8));
+            spin.on_late_wakeup(US(8));
         }
         assert!((US(13)..US(14)).contains(&spin.length), "{:?}", spin.length);
         // A tenth of the sleeps is late, and the spin covers them.
         for number in 0..1_000 {
-            spin.overslept(US(if number % 10 == 0 { 40 } else { 8 }));
+            spin.on_late_wakeup(US(if number % 10 == 0 { 40 } else { 8 }));
         }
         assert!((US(25)..US(45)).contains(&spin.length), "{:?}", spin.length);
         // On a machine where every sleep is very late, the spin is the maximum.
         for _ in 0..100 {
-            spin.overslept(US(5_000));
+            spin.on_late_wakeup(US(5_000));
         }
         assert!((US(59)..=US(60)).contains(&spin.length), "{:?}", spin.length);
         let mut none = Spin::new(Duration::ZERO);
-        none.overslept(US(100));
+        none.on_late_wakeup(US(100));
         assert_eq!(none.length, Duration::ZERO);
     }
 }

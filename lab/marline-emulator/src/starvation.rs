@@ -12,11 +12,11 @@ use std::os::unix::fs::FileExt;
 
 use marline_time::Duration;
 
-use crate::report::Starved;
+use crate::report::ProcessorWait;
 
 /// Measures the waits of the thread that created it.
 #[derive(Debug)]
-pub(crate) struct Starvation {
+pub(crate) struct ProcessorWaitMeter {
     statistics: Option<File>,
     first: Waits,
     last: Waits,
@@ -30,7 +30,7 @@ struct Waits {
     count: u64,
 }
 
-impl Starvation {
+impl ProcessorWaitMeter {
     /// Shortest sleep after which the counters are read, since reading costs about a microsecond.
     pub(crate) const CHECK_THRESHOLD: Duration = Duration::from_micros(200);
 
@@ -38,7 +38,7 @@ impl Starvation {
     pub(crate) fn of_this_thread() -> Self {
         let statistics = File::open("/proc/thread-self/schedstat").ok();
         let first = statistics.as_ref().and_then(|file| read(file).ok()).unwrap_or_default();
-        Starvation { statistics, first, last: first, longest_ns: 0 }
+        ProcessorWaitMeter { statistics, first, last: first, longest_ns: 0 }
     }
 
     /// Adds the waits since the last call.
@@ -50,10 +50,10 @@ impl Starvation {
         self.last = now;
     }
 
-    pub(crate) fn report(&mut self) -> Starved {
+    pub(crate) fn report(&mut self) -> ProcessorWait {
         self.add_waits();
         let total_ns = self.last.total_ns.saturating_sub(self.first.total_ns);
-        Starved { total_us: total_ns / 1_000, longest_us: self.longest_ns / 1_000 }
+        ProcessorWait { total_us: total_ns / 1_000, longest_us: self.longest_ns / 1_000 }
     }
 }
 
@@ -96,7 +96,7 @@ mod tests {
             });
             let watched = scope.spawn(|| {
                 pin();
-                let mut starvation = Starvation::of_this_thread();
+                let mut starvation = ProcessorWaitMeter::of_this_thread();
                 busy();
                 starvation.add_waits();
                 starvation.report()

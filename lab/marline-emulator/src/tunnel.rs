@@ -15,7 +15,7 @@ use crate::command::LinkCommand;
 use crate::lane::{FlowKey, LinkDatagram};
 use crate::lanes::Lanes;
 use crate::netns;
-use crate::report::{RelayReport, Starved};
+use crate::report::{ProcessorWait, RelayReport};
 use crate::tap::Tap;
 use marline_io::Tun;
 
@@ -136,7 +136,7 @@ impl Tunnel {
             if let Some(tap) = tap {
                 tap.on_sent(now.since(Instant::ZERO), end == End::Client, &bytes);
             }
-            lane.offer(now, None, parcel(bytes));
+            lane.offer(now, None, new_datagram(bytes));
             while let Some(answer) = lane.take_answer() {
                 back.offer(clock.now(), None, answer);
             }
@@ -184,7 +184,7 @@ impl Tunnel {
         }
     }
 
-    pub(crate) fn report(&self, age: Duration, starved: Starved) -> RelayReport {
+    pub(crate) fn report(&self, age: Duration, starved: ProcessorWait) -> RelayReport {
         let ends = [&self.client, &self.server];
         let lost = ends.into_iter().filter(|end| end.lost);
         RelayReport {
@@ -225,7 +225,7 @@ fn parse_drops(table: &str, interface: &str) -> Option<u64> {
     numbers.split_ascii_whitespace().nth(TRANSMIT_DROPS)?.parse().ok()
 }
 
-fn parcel(bytes: Vec<u8>) -> LinkDatagram {
+fn new_datagram(bytes: Vec<u8>) -> LinkDatagram {
     // An IP packet carries all its headers itself, and there is only one flow.
     LinkDatagram { flow: FlowKey { slot: 0, generation: 0 }, ecn: None, headers: 0, bytes }
 }

@@ -28,7 +28,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let mut all = Vec::new();
     for directory in &args.directories {
         let mut results = BTreeMap::new();
-        for paper in marline_papers::all().into_iter().filter(|paper| paper.in_virtual_time()) {
+        for paper in marline_papers::all().into_iter().filter(|paper| paper.is_virtual_time()) {
             let Some((result, run)) = marline_papers::load(&directory.join(paper.key()))? else {
                 continue;
             };

@@ -58,7 +58,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         };
         return results(&Results::parse(a), &Results::parse(b));
     }
-    let rows = chosen(args)?;
+    let rows = select_rows(args)?;
     if args.list {
         let list: String =
             rows.iter().map(|row| format!("{:12} {}\n", row.key, row.title)).collect();
@@ -115,7 +115,7 @@ impl<'a> Results<'a> {
 /// Prints the comparison of two results.
 fn results(a: &Results<'_>, b: &Results<'_>) -> anyhow::Result<ExitCode> {
     let (kept_a, kept_b) = (StoredRuns::open(a.place)?, StoredRuns::open(b.place)?);
-    let all = Comparison::of_all(
+    let all = Comparison::compare_all(
         Selection { results: &kept_a, variant: a.variant },
         Selection { results: &kept_b, variant: b.variant },
     )?;
@@ -141,7 +141,7 @@ fn results(a: &Results<'_>, b: &Results<'_>) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn chosen(args: &Args) -> anyhow::Result<Vec<Row>> {
+fn select_rows(args: &Args) -> anyhow::Result<Vec<Row>> {
     let all = rows(if args.full { Extent::Full } else { Extent::Cover });
     let wanted = |row: &Row| {
         args.rows.is_empty() || args.rows.iter().any(|name| row.key.starts_with(name.as_str()))

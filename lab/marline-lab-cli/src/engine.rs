@@ -7,7 +7,7 @@ use std::str::FromStr;
 use anyhow::{Context as _, bail, ensure};
 use marline_lab::experiment::Stack;
 
-use super::run::How;
+use super::run::RunOptions;
 
 /// Who makes the runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,10 +39,10 @@ impl FromStr for Engine {
 /// The package or Ray is not installed, or a stack other than virtual time is requested.
 pub(crate) fn run_on_ray(
     file: &Path,
-    how: &How,
+    how: &RunOptions,
     address: Option<&str>,
 ) -> anyhow::Result<ExitCode> {
-    let How { stacks, seeds, formats, trace_dir, .. } = how;
+    let RunOptions { stacks, seeds, formats, trace_dir, .. } = how;
     ensure!(stacks[..] == [Stack::Sim], "--engine ray makes runs of stack sim only");
     let python = std::env::var_os("MARLINE_PYTHON").unwrap_or_else(|| "python3".into());
     let mut able = Command::new(&python);

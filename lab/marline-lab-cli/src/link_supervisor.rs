@@ -74,9 +74,9 @@ impl Stats {
 }
 
 /// Running links.
-pub(crate) trait Supervised: Send + Sync + 'static {
+pub(crate) trait SupervisedLinks: Send + Sync + 'static {
     /// Executes a line of commands.
-    fn obey(&self, line: &str) -> anyhow::Result<Answer>;
+    fn execute(&self, line: &str) -> anyhow::Result<Answer>;
 
     /// Statistics so far.
     fn stats(&self) -> anyhow::Result<Stats>;
@@ -86,8 +86,8 @@ pub(crate) trait Supervised: Send + Sync + 'static {
 #[derive(Debug)]
 pub(crate) struct Named<T>(pub(crate) T);
 
-impl<T: AsRef<Links> + Send + Sync + 'static> Supervised for Named<T> {
-    fn obey(&self, line: &str) -> anyhow::Result<Answer> {
+impl<T: AsRef<Links> + Send + Sync + 'static> SupervisedLinks for Named<T> {
+    fn execute(&self, line: &str) -> anyhow::Result<Answer> {
         match line.parse()? {
             Line::Path(path, order) => self.0.as_ref().order(&path, &order)?,
             Line::Stats => return self.stats().map(Answer::Stats),
@@ -122,7 +122,7 @@ impl LinkSupervisor {
     /// Runs the links until a signal, a command or the time limit ends them; prints their statistics.
     pub(crate) async fn run(
         mut self,
-        running: Arc<impl Supervised>,
+        running: Arc<impl SupervisedLinks>,
         args: &SupervisorArgs,
     ) -> anyhow::Result<()> {
         let quit = Arc::new(Notify::new());
@@ -152,13 +152,13 @@ impl LinkSupervisor {
 }
 
 /// Executes commands on standard input; returns at `quit`. At the end of the input, the links go on.
-async fn run_stdin_commands(running: &impl Supervised) {
+async fn run_stdin_commands(running: &impl SupervisedLinks) {
     let mut lines = BufReader::new(tokio::io::stdin()).lines();
     while let Ok(Some(line)) = lines.next_line().await {
         if line.trim().is_empty() {
             continue;
         }
-        match running.obey(&line) {
+        match running.execute(&line) {
             Ok(Answer::Done) => {}
             Ok(Answer::Stats(stats)) => eprint!("{}", stats.text()),
             Ok(Answer::Quit) => return,
@@ -184,14 +184,18 @@ impl Drop for Control {
 }
 
 /// Serves commands on a unix socket.
-fn serve(path: &Path, running: Arc<impl Supervised>, quit: Arc<Notify>) -> anyhow::Result<Control> {
+fn serve(
+    path: &Path,
+    running: Arc<impl SupervisedLinks>,
+    quit: Arc<Notify>,
+) -> anyhow::Result<Control> {
     let listener = control::listen(path)
         .with_context(|| format!("cannot listen at --control {}", path.display()))?;
     let task = tokio::spawn(accept(listener, running, quit));
     Ok(Control { path: path.to_path_buf(), task })
 }
 
-async fn accept(listener: UnixListener, running: Arc<impl Supervised>, quit: Arc<Notify>) {
+async fn accept(listener: UnixListener, running: Arc<impl SupervisedLinks>, quit: Arc<Notify>) {
     let places = Arc::new(Semaphore::new(MAX_PEERS));
     loop {
         let Ok(place) = places.clone().acquire_owned().await else { return };
@@ -213,7 +217,7 @@ async fn accept(listener: UnixListener, running: Arc<impl Supervised>, quit: Arc
 
 async fn serve_connection(
     stream: UnixStream,
-    running: &impl Supervised,
+    running: &impl SupervisedLinks,
     quit: &Notify,
 ) -> std::io::Result<()> {
     let (reader, mut writer) = stream.into_split();
@@ -223,7 +227,7 @@ async fn serve_connection(
         if (&mut reader).take(MAX_LINE).read_line(&mut line).await? == 0 {
             return Ok(());
         }
-        let answer = running.obey(&line);
+        let answer = running.execute(&line);
         let reply = match &answer {
             Ok(Answer::Stats(stats)) => json!({ "ok": stats.json() }),
             Ok(_) => json!({ "ok": true }),

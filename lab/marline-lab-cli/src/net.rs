@@ -64,7 +64,7 @@ pub struct Up {
 /// No permission to create namespaces, an invalid scenario, or no such network.
 pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
     match args.command {
-        Command::Up(up) => stand(up).await?,
+        Command::Up(up) => run_network(up).await?,
         Command::Down { name } => release(&name)?,
         Command::Sweep => {
             for name in remove_remains() {
@@ -95,7 +95,7 @@ fn status(json: bool) -> String {
     nets.into_iter().map(line).collect()
 }
 
-async fn stand(args: Up) -> anyhow::Result<()> {
+async fn run_network(args: Up) -> anyhow::Result<()> {
     let scenario = marline_lab::experiment::file::hosts(&args.file)?;
     let name = match &args.name {
         Some(name) => name.clone(),

@@ -12,8 +12,8 @@ use marline_lab::figure::number;
 use marline_lab::keep;
 use marline_lab::parallel::available;
 use marline_papers::{
-    self as papers, Context, Counts, Effort, MIN_ROOTS, Machine, Paper, PaperFile, Reproduction,
-    Row, RunInfo, Spent, Table, Value, Verdict,
+    self as papers, Context, Counts, Effort, MIN_ROOTS, Machine, Paper, PaperFile, ProcessorTimes,
+    Reproduction, Row, RunInfo, Table, Value, Verdict,
 };
 use rustix::time::{ClockId, clock_gettime};
 
@@ -84,7 +84,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
             print(&list()?)?;
             return Ok(ExitCode::SUCCESS);
         }
-        ["all"] => papers::all().into_iter().filter(|paper| paper.in_virtual_time()).collect(),
+        ["all"] => papers::all().into_iter().filter(|paper| paper.is_virtual_time()).collect(),
         ref keys => keys.iter().map(|key| papers::find(key)).collect::<anyhow::Result<Vec<_>>>()?,
     };
     let (mut all, mut failed) = (Vec::new(), Vec::new());
@@ -126,7 +126,7 @@ fn list() -> anyhow::Result<String> {
     let mut text = String::new();
     for paper in papers::all() {
         let file = file(paper)?;
-        let kind = if paper.in_virtual_time() { "" } else { " (real time, needs root)" };
+        let kind = if paper.is_virtual_time() { "" } else { " (real time, needs root)" };
         writeln!(text, "{:14} {}{kind}", paper.key(), file.title)?;
     }
     Ok(text)
@@ -165,7 +165,7 @@ pub(crate) fn reproduce(paper: &dyn Paper, args: &Runs) -> anyhow::Result<(Repro
         bar.set_position(done as u64);
         bar.set_message(what.to_owned());
     };
-    let (program, spent) = (keep::program()?, Spent::default());
+    let (program, spent) = (keep::program()?, ProcessorTimes::default());
     let context = Context {
         key: paper.key(),
         master: args.master,
@@ -189,7 +189,7 @@ pub(crate) fn reproduce(paper: &dyn Paper, args: &Runs) -> anyhow::Result<(Repro
     let info = RunInfo {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         program,
-        machine: Machine::here(),
+        machine: Machine::current(),
         master: args.master,
         effort: effort_words(args.effort()),
         scale: args.scale,
@@ -259,7 +259,7 @@ fn results_text(
         write!(text, "\n{}", wrapped(note))?;
     }
     write!(text, "\nMaster root {}, {}", info.master, info.effort)?;
-    if !paper.in_virtual_time() && (info.scale - 1.0).abs() > f64::EPSILON {
+    if !paper.is_virtual_time() && (info.scale - 1.0).abs() > f64::EPSILON {
         write!(text, "; {} % of the full number of runs", number(100.0 * info.scale))?;
     }
     let (wall, cpu) = (info.seconds, info.cpu_s / 60.0);
@@ -305,7 +305,7 @@ mod tests {
 
     #[test]
     fn tables_show_the_ratio_to_the_bound_only_where_there_is_one() {
-        let row = Row::new("echo p99").paper(40.0, "ms").ours(41.0, "ms").within(0.15);
+        let row = Row::new("echo p99").paper(40.0, "ms").measured(41.0, "ms").within_of_paper(0.15);
         let plain = Table::new("t", "T", vec![row.clone()]);
         let with = Table::new("t", "T", vec![row.bound_ratio(1.25)]);
         let text = aligned(&table_cells(&plain));

@@ -33,7 +33,7 @@ impl SeriesWork {
         if there > 0 {
             eprintln!("{there} of {} runs already exist", self.runs);
         }
-        Bar { bar: bar(self.cost_s), total: self.missing, so_far: Mutex::default() }
+        Bar { bar: bar(self.cost_s), total: self.missing, state: Mutex::default() }
     }
 }
 
@@ -42,7 +42,7 @@ impl SeriesWork {
 pub(crate) struct Bar {
     bar: ProgressBar,
     total: usize,
-    so_far: Mutex<ProgressState>,
+    state: Mutex<ProgressState>,
 }
 
 #[derive(Debug, Default)]
@@ -55,7 +55,7 @@ struct ProgressState {
 impl Bar {
     /// Notes a completed run.
     pub(crate) fn record_run(&self, progress: &Progress<'_>) {
-        let mut so_far = self.so_far.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut so_far = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         so_far.cost_s += progress.job.cost_s();
         so_far.runs += 1;
         self.bar.set_position((so_far.cost_s * MS) as u64);
@@ -75,7 +75,7 @@ impl Bar {
 
     /// Number of failed runs.
     pub(crate) fn failed(&self) -> usize {
-        self.so_far.lock().unwrap_or_else(PoisonError::into_inner).failed
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).failed
     }
 }
 

@@ -45,7 +45,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let mut sections = Vec::new();
     for of in marline_papers::all() {
         let mut results = marline_papers::load(&args.runs.out.join(of.key()))?;
-        if results.is_none() && args.run_missing && of.in_virtual_time() {
+        if results.is_none() && args.run_missing && of.is_virtual_time() {
             // A key that cannot run is shown as not run.
             match paper::reproduce(of, &args.runs) {
                 Ok(made) => results = Some(made),
@@ -119,7 +119,7 @@ fn changes(docs: &Path, sections: &[Section]) -> anyhow::Result<Vec<String>> {
 
 /// Returns true if the repository stores the verdicts: those of virtual time are the same on every machine.
 fn is_kept(section: &Section) -> bool {
-    marline_papers::find(&section.key).is_ok_and(|paper| paper.in_virtual_time())
+    marline_papers::find(&section.key).is_ok_and(|paper| paper.is_virtual_time())
 }
 
 fn verdicts_file(docs: &Path, key: &str) -> PathBuf {

@@ -26,7 +26,7 @@ pub struct Args {
     pub file: PathBuf,
     /// Options of the runs.
     #[command(flatten)]
-    pub how: How,
+    pub how: RunOptions,
     /// Write time lines of the runs on stack sim: table subflows (samples of each subflow at this interval;
     /// without a value: 10ms) and table copies (path of each copy of a message, and the winner).
     #[arg(
@@ -67,7 +67,7 @@ fn interval(text: &str) -> anyhow::Result<Duration> {
 
 /// Options common to `run` and `sweep`.
 #[derive(Debug, clap::Args)]
-pub struct How {
+pub struct RunOptions {
     /// Stacks, separated by commas: sim (virtual time), live (Marline's processes), tcp and mptcp
     /// (this machine's kernel), duplicate (two TCP, the first answer counts), to-kernel and from-kernel
     /// (Marline at one end only). All but sim need root.
@@ -129,7 +129,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let records = args.how.all(&jobs, &out, files.clone())?;
     let summary = Summary::from_runs(&jobs, &records);
     print_results(&summary, &file.title)?;
-    summary.write(&out, &args.how.formats())?;
+    summary.write(&out, &args.how.selected_formats())?;
     let json = serde_json::to_string_pretty(&summary.json(&file.title))?;
     write(&out, "result.json", &(json + "\n"))?;
     let mut names = format!("{}, result.json", args.how.files(&["messages", "runs"]));
@@ -202,10 +202,15 @@ impl Args {
 }
 
 /// Writes the time lines of all simulated runs, and prints a warning if rows are left out.
-fn write_timelines(jobs: &[Job], how: &How, interval: Duration, out: &Path) -> anyhow::Result<()> {
+fn write_timelines(
+    jobs: &[Job],
+    how: &RunOptions,
+    interval: Duration,
+    out: &Path,
+) -> anyhow::Result<()> {
     let config = TimelineConfig::with_interval(interval)?;
     let timelines = Timelines { jobs: how.processors(), config };
-    let written = timelines.write(jobs, out, &how.formats())?;
+    let written = timelines.write(jobs, out, &how.selected_formats())?;
     if let Some(cut) = written.omission_note() {
         eprintln!("WARNING: {cut}");
     }
@@ -213,7 +218,7 @@ fn write_timelines(jobs: &[Job], how: &How, interval: Duration, out: &Path) -> a
 }
 
 /// Writes traces of all simulated runs with drawings; returns a summary.
-fn write_qlogs(jobs: &[Job], how: &How, out: &Path) -> anyhow::Result<String> {
+fn write_qlogs(jobs: &[Job], how: &RunOptions, out: &Path) -> anyhow::Result<String> {
     let qlogs = Qlogs { jobs: how.processors(), config: QlogConfig::default() };
     let files = qlogs.write(jobs, &out.join("qlog"))?;
     let cut = files.omission_notes();
@@ -223,7 +228,7 @@ fn write_qlogs(jobs: &[Job], how: &How, out: &Path) -> anyhow::Result<String> {
 }
 
 /// Writes captures of all simulated runs; returns a summary.
-fn write_captures(jobs: &[Job], how: &How, out: &Path) -> anyhow::Result<String> {
+fn write_captures(jobs: &[Job], how: &RunOptions, out: &Path) -> anyhow::Result<String> {
     let captures = Captures { jobs: how.processors(), max_bytes: Captures::MAX_BYTES };
     let written = captures.write(jobs, &out.join("pcap"))?;
     let cut = written.omission_notes();
@@ -264,12 +269,12 @@ fn agreement(agreements: &[Agreement]) -> String {
 
 /// Prints the first warnings about doubtful or failed runs; `count` is the number of all.
 pub(crate) fn print_warnings(warnings: &[String], count: usize) {
-    const SHOWN: usize = 12;
-    for warning in warnings.iter().take(SHOWN) {
+    const MAX_SHOWN_WARNINGS: usize = 12;
+    for warning in warnings.iter().take(MAX_SHOWN_WARNINGS) {
         eprintln!("WARNING: {warning}");
     }
-    if count > SHOWN {
-        eprintln!("WARNING: and {} more, see the table of runs", count - SHOWN);
+    if count > MAX_SHOWN_WARNINGS {
+        eprintln!("WARNING: and {} more, see the table of runs", count - MAX_SHOWN_WARNINGS);
     }
 }
 
@@ -278,7 +283,7 @@ fn write(out: &Path, name: &str, text: &str) -> anyhow::Result<()> {
     std::fs::write(&file, text).with_context(|| file.display().to_string())
 }
 
-impl How {
+impl RunOptions {
     /// The directory of results.
     pub(crate) fn results_directory(&self, file: &Path) -> anyhow::Result<PathBuf> {
         let stem = file.file_stem().context("the file name is missing")?;
@@ -288,13 +293,13 @@ impl How {
     }
 
     /// Formats of tables, without duplicates.
-    pub(crate) fn formats(&self) -> Vec<Format> {
+    pub(crate) fn selected_formats(&self) -> Vec<Format> {
         Format::ALL.into_iter().filter(|format| self.formats.contains(format)).collect()
     }
 
     /// File names of these tables.
     pub(crate) fn files(&self, tables: &[&str]) -> String {
-        let formats = self.formats();
+        let formats = self.selected_formats();
         let of = |table: &&str| formats.iter().map(|f| format!("{table}.{f}")).collect::<Vec<_>>();
         tables.iter().flat_map(of).collect::<Vec<_>>().join(", ")
     }

@@ -9,7 +9,7 @@ use marline_lab::runs::{Seeds, Sweep};
 
 use super::engine::{Engine, run_on_ray};
 use super::progress::SeriesWork;
-use super::run::{How, ShardReport, print_warnings};
+use super::run::{RunOptions, ShardReport, print_warnings};
 use super::table::aligned;
 use marline_cli::cmd::monitor::print;
 
@@ -20,7 +20,7 @@ pub struct Args {
     pub file: PathBuf,
     /// Options of the runs.
     #[command(flatten)]
-    pub how: How,
+    pub how: RunOptions,
     /// Engine for the runs: local (this process) or ray[=ADDRESS] (a Ray cluster through the Python package,
     /// docs/research/python.md); without an address, the cluster that Ray finds, or this machine.
     #[arg(
@@ -80,7 +80,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         let (runs, all_runs, failed) = (mine, sweep.runs(), bar.failed());
         return ShardReport { shard, runs, all_runs, failed }.print(&store);
     }
-    let swept = sweep.collect(&store, &out, &args.how.formats())?;
+    let swept = sweep.collect(&store, &out, &args.how.selected_formats())?;
     print(&aligned(&swept.table()))?;
     print_warnings(&swept.warnings, swept.warnings_count);
     let files = args.how.files(&["messages", "runs", "sweep"]);

@@ -80,8 +80,8 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
 fn read(args: &Args, delay: Delay, files: &str) -> anyhow::Result<Vec<Passage>> {
     if delay == Delay::RoundTrip {
         let read = round_trips(files, &bytes(Path::new(files))?)?;
-        if read.untold > 0 {
-            eprintln!("{files}: {} transmissions are ambiguous and left out", read.untold);
+        if read.ambiguous > 0 {
+            eprintln!("{files}: {} transmissions are ambiguous and left out", read.ambiguous);
         }
         return Ok(read.sent);
     }

@@ -33,7 +33,7 @@ use marline_time::{Instant, SeedTree};
 use crate::emulation::settings::Settings;
 use crate::experiment::{Experiment, Message, START};
 use crate::workload::Workload;
-use course::{Change, Course, large};
+use course::{Change, LinkCourse, large};
 
 /// Smallest header of any packet, bytes: IPv4 and TCP without options.
 const HEADERS: u32 = 40;
@@ -47,8 +47,8 @@ pub const STEP_MS: f64 = course::GRID.as_nanos() as f64 / 1e6;
 #[derive(Debug)]
 pub struct Bound {
     workload: Workload,
-    up: Vec<Course>,
-    down: Vec<Course>,
+    up: Vec<LinkCourse>,
+    down: Vec<LinkCourse>,
 }
 
 impl Bound {
@@ -59,7 +59,7 @@ impl Bound {
     pub fn for_experiment(experiment: &Experiment, seed: u64) -> anyhow::Result<Bound> {
         let seeds = SeedTree::new(seed);
         let workload = *experiment.workload();
-        let until = START + experiment.lasts(seed) + experiment.patience;
+        let until = START + experiment.duration(seed) + experiment.patience;
         let script = experiment.script(seed)?;
         let mut bound = Bound { workload, up: Vec::new(), down: Vec::new() };
         for path in &experiment.scenario.paths {
@@ -70,7 +70,7 @@ impl Bound {
             let orders = mine.map(|happening| (happening.at, happening.order.clone())).collect();
             let commands = settings.schedule(orders)?;
             let course = |config, branch: &str, is_up: bool| {
-                Course::new(config, own.branch(branch), changes(&commands, is_up), until)
+                LinkCourse::new(config, own.branch(branch), changes(&commands, is_up), until)
             };
             bound.up.push(course(&up, "up", true));
             bound.down.push(course(&down, "down", false));
@@ -92,7 +92,7 @@ impl Bound {
         for (name, link) in links {
             let own = seeds.branch(name);
             let course =
-                |config, branch| Course::new(config, own.branch(branch), Vec::new(), until);
+                |config, branch| LinkCourse::new(config, own.branch(branch), Vec::new(), until);
             bound.up.push(course(&link.up, "up"));
             bound.down.push(course(&link.down, "down"));
         }
@@ -154,7 +154,7 @@ pub fn ratio(latencies_ms: &[f64], bounds_ms: &[f64], share: f64) -> f64 {
     quantile(latencies_ms, share) / quantile(bounds_ms, share)
 }
 
-fn transfer(links: &[Course], from: Instant, bytes: u32) -> Option<Instant> {
+fn transfer(links: &[LinkCourse], from: Instant, bytes: u32) -> Option<Instant> {
     if bytes <= ONE_PACKET {
         return links
             .iter()

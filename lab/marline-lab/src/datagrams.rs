@@ -60,7 +60,7 @@ pub struct DatagramExperiment {
     workload: DatagramWorkload,
     lasts: Duration,
     seed: u64,
-    dies: Option<(usize, Duration)>,
+    path_death: Option<(usize, Duration)>,
 }
 
 /// Datagrams from the server as the client received them.
@@ -105,14 +105,14 @@ impl DatagramExperiment {
             workload,
             lasts,
             seed,
-            dies: None,
+            path_death: None,
         })
     }
 
     /// Lets a path fail silently at this time after the start.
     #[must_use]
     pub const fn with_death(mut self, path: usize, after: Duration) -> Self {
-        self.dies = Some((path, after));
+        self.path_death = Some((path, after));
         self
     }
 
@@ -151,7 +151,7 @@ impl DatagramExperiment {
                 paths.add_apps(Box::new(receives), Box::new(sends));
             }
         }
-        if let Some((path, after)) = self.dies {
+        if let Some((path, after)) = self.path_death {
             paths.at_set_path_up(START + after, path, false);
         }
         paths.world.run_until(until + DRAIN_TIME);

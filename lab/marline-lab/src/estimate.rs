@@ -32,7 +32,7 @@ struct Level {
 /// Level of verdicts: [`CONFIDENCE`].
 const VERDICT_LEVEL: Level = Level { confidence: CONFIDENCE, z: 2.575_829, resamples: 4_000 };
 /// Level of intervals shown beside a number: the customary 95 %.
-const SHOWN: Level = Level { confidence: 0.95, z: 1.959_964, resamples: 1_000 };
+const DISPLAY_LEVEL: Level = Level { confidence: 0.95, z: 1.959_964, resamples: 1_000 };
 
 /// A quantity with its interval.
 #[derive(Copy, Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -106,7 +106,7 @@ impl Estimate {
 
     /// Compares the estimate with a required range.
     #[must_use]
-    pub fn stands(&self, asked: RequiredRange) -> RangePosition {
+    pub fn position_in(&self, asked: RequiredRange) -> RangePosition {
         let RequiredRange { least, most } = asked;
         if !(self.low.is_finite() && self.high.is_finite() && self.value.is_finite()) {
             return RangePosition::Outside;
@@ -154,7 +154,7 @@ impl<T> Samples<T> {
     /// Uses intervals at 95 %, as tables show them; they are not for verdicts.
     #[must_use]
     pub fn for_tables(self) -> Samples<T> {
-        Samples { level: SHOWN, ..self }
+        Samples { level: DISPLAY_LEVEL, ..self }
     }
 
     /// Measurements of all roots.
@@ -347,21 +347,24 @@ mod tests {
     fn standing_is_that_of_the_whole_interval() {
         let of = |low, value, high| Estimate { value, low, high, roots: 20 };
         let asked = RequiredRange::at_most(10.0);
-        assert_eq!(of(8.0, 9.0, 10.0).stands(asked), RangePosition::Inside);
-        assert_eq!(of(10.1, 11.0, 12.0).stands(asked), RangePosition::Outside);
+        assert_eq!(of(8.0, 9.0, 10.0).position_in(asked), RangePosition::Inside);
+        assert_eq!(of(10.1, 11.0, 12.0).position_in(asked), RangePosition::Outside);
         // Half the interval is 2 and the distance 1: four times as many roots are needed.
-        let near = of(7.0, 9.0, 11.0).stands(asked);
+        let near = of(7.0, 9.0, 11.0).position_in(asked);
         assert_eq!(near, RangePosition::Undecided { needed: Some(80) });
-        assert_eq!(of(9.0, 10.0, 11.0).stands(asked), RangePosition::Undecided { needed: None });
-        assert_eq!(of(f64::NAN, 9.0, f64::NAN).stands(asked), RangePosition::Outside);
+        assert_eq!(
+            of(9.0, 10.0, 11.0).position_in(asked),
+            RangePosition::Undecided { needed: None }
+        );
+        assert_eq!(of(f64::NAN, 9.0, f64::NAN).position_in(asked), RangePosition::Outside);
         let both = RequiredRange::within(0.1, 100.0);
         assert_eq!(
-            of(89.0, 100.0, 111.0).stands(both),
+            of(89.0, 100.0, 111.0).position_in(both),
             RangePosition::Undecided { needed: Some(25) }
         );
-        assert_eq!(of(60.0, 70.0, 80.0).stands(both), RangePosition::Outside);
-        assert_eq!(Estimate::exact(10.0).stands(asked), RangePosition::Inside);
-        assert_eq!(Estimate::exact(f64::NAN).stands(asked), RangePosition::Outside);
+        assert_eq!(of(60.0, 70.0, 80.0).position_in(both), RangePosition::Outside);
+        assert_eq!(Estimate::exact(10.0).position_in(asked), RangePosition::Inside);
+        assert_eq!(Estimate::exact(f64::NAN).position_in(asked), RangePosition::Outside);
     }
 
     #[test]
@@ -387,6 +390,6 @@ mod tests {
             assert!((normal_below(x) - below).abs() < 1e-6, "{x}");
         }
         assert!((student(19.0, VERDICT_LEVEL.z) - 2.861).abs() < 0.005);
-        assert!((student(9.0, SHOWN.z) - 2.262).abs() < 0.005);
+        assert!((student(9.0, DISPLAY_LEVEL.z) - 2.262).abs() < 0.005);
     }
 }

@@ -31,14 +31,14 @@ pub use background::Background;
 pub use calibration::Calibration;
 pub use capture::{CaptureConfig, EndCapture, simulate_captured};
 pub use end::run_end;
-pub use live::{Watch, Watched, run_live, run_live_watched, weight};
+pub use live::{RunRecords, Watch, run_live, run_live_watched, weight};
 pub use load::Load;
 pub use measures::Measures;
 pub use outcome::{Flow, Message, Outcome, PathTotals};
 pub use plan::Flows;
 pub use qlog::{EndTrace, QlogConfig, simulate_traced};
 pub use right_answer::{Check, Edge, Measure};
-pub use script::{Fault, Happening, Moment, Stop, can_be_restored};
+pub use script::{Fault, Moment, Stop, TimedCommand, can_be_restored};
 pub use simulation::{START, reinjected_bytes, simulate, simulate_recorded, stage};
 pub use stack::Stack;
 pub use timeline::{Timeline, TimelineConfig};
@@ -108,7 +108,7 @@ impl Experiment {
 
     /// Planned duration of all workloads of the run with this seed.
     #[must_use]
-    pub fn lasts(&self, seed: u64) -> Duration {
+    pub fn duration(&self, seed: u64) -> Duration {
         let ends = self.loads.iter().enumerate();
         let ends = ends.map(|(number, load)| load.ends(Load::seed(seed, number)));
         ends.max().unwrap_or_default()
@@ -160,7 +160,7 @@ impl Experiment {
     ///
     /// # Errors
     /// The variant names a path that does not exist.
-    pub fn used(&self, variant: &Variant) -> anyhow::Result<Vec<&Path>> {
+    pub fn used_paths(&self, variant: &Variant) -> anyhow::Result<Vec<&Path>> {
         let all = &self.scenario.paths;
         for name in &variant.backup {
             path_number(all, name)?;

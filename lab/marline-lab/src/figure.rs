@@ -28,7 +28,7 @@ mod sheet;
 mod timing;
 
 pub use bars::Bars;
-pub use boxes::{Boxes, FiveNumbers};
+pub use boxes::{BoxPlot, FiveNumbers};
 pub use curve::{cdf, density, mean_interval};
 pub use drawing::Figure;
 pub use heat_map::HeatMap;

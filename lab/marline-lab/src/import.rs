@@ -164,15 +164,15 @@ fn checked(items: &[String]) -> anyhow::Result<String> {
 /// All mistakes in a file, in one error.
 #[derive(Debug, Default)]
 struct Mistakes {
-    told: Vec<String>,
+    reported: Vec<String>,
     count: usize,
 }
 
 impl Mistakes {
     fn record_mistake(&mut self, line: usize, what: impl std::fmt::Display) {
         self.count += 1;
-        if self.told.len() < MAX_REPORTED_MISTAKES {
-            self.told.push(format!("line {line}: {what}"));
+        if self.reported.len() < MAX_REPORTED_MISTAKES {
+            self.reported.push(format!("line {line}: {what}"));
         }
     }
 
@@ -180,9 +180,9 @@ impl Mistakes {
         if self.count == 0 {
             return Ok(());
         }
-        let more = self.count - self.told.len();
+        let more = self.count - self.reported.len();
         let more = if more > 0 { format!("\n  and {more} more") } else { String::new() };
-        bail!("{file} cannot be used:\n  {}{more}", self.told.join("\n  "))
+        bail!("{file} cannot be used:\n  {}{more}", self.reported.join("\n  "))
     }
 }
 

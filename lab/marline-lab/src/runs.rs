@@ -27,7 +27,7 @@ mod timelines;
 use anyhow::{Context, ensure};
 
 use crate::experiment::file::Lane;
-use crate::experiment::{Experiment, Stack, Watch, Watched, run_live_watched, simulate, weight};
+use crate::experiment::{Experiment, RunRecords, Stack, Watch, run_live_watched, simulate, weight};
 
 pub use captures::{CaptureFiles, Captures};
 pub use comparison::{Compared, Comparison, Outcome, Selection};
@@ -41,7 +41,7 @@ pub use shard::Shard;
 pub use store::Store;
 pub use stored_runs::{StoredLane, StoredRuns};
 pub use summary::{Agreement, LaneSummary, Summary};
-pub use sweep::{PointSummary, Seeds, Sweep, Swept};
+pub use sweep::{PointSummary, Seeds, Sweep, SweepSummary};
 pub use timelines::{Timelines, WrittenSizes};
 
 /// Halves of a processor that one simulation keeps busy.
@@ -89,7 +89,7 @@ impl Job {
     #[must_use]
     pub fn cost_s(&self) -> f64 {
         // Connecting and closing take time, too; a simulation is about fifty times as fast.
-        let lasts = self.experiment.lasts(self.seed).as_secs_f64();
+        let lasts = self.experiment.duration(self.seed).as_secs_f64();
         if self.lane.stack.is_real_time() { lasts + 5.0 } else { lasts / 50.0 + 0.02 }
     }
 
@@ -101,20 +101,21 @@ impl Job {
     }
 
     /// Makes the run, again if its links were late. Captures and traces are those of the run that counts.
-    fn run(&self, instance: &str, watch: &Watch) -> (Record, Watched) {
+    fn run(&self, instance: &str, watch: &Watch) -> (Record, RunRecords) {
         let (experiment, stack, variant) = (&self.experiment, self.lane.stack, &self.lane.variant);
-        let mut last = (Record::default(), Watched::default());
+        let mut last = (Record::default(), RunRecords::default());
         for _ in 0..ATTEMPTS {
             let made = match stack {
                 Stack::Sim => simulate(experiment, variant, self.seed)
-                    .map(|outcome| (outcome, Watched::default())),
+                    .map(|outcome| (outcome, RunRecords::default())),
                 _ => run_live_watched(experiment, stack, variant, self.seed, instance, watch),
             };
             let looked_at = made.and_then(|(outcome, seen)| {
                 Ok((Record::from_outcome(experiment, &outcome)?, seen))
             });
-            last = looked_at
-                .unwrap_or_else(|error| (Record::failed(format!("{error:#}")), Watched::default()));
+            last = looked_at.unwrap_or_else(|error| {
+                (Record::failed(format!("{error:#}")), RunRecords::default())
+            });
             if last.0.doubts.is_empty() || last.0.error.is_some() {
                 break;
             }

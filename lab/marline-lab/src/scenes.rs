@@ -16,7 +16,7 @@ use crate::runs::Record;
 /// Runs of each variant.
 const SEEDS: u64 = 3;
 /// Messages in a row that must be fast for a connection to be settled.
-const SETTLED: usize = 5;
+const SETTLED_MESSAGES: usize = 5;
 
 /// A question with its answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,7 +26,7 @@ pub struct Answer {
     /// Values of the sweep, what was asked, and the bound.
     pub asked: String,
     /// What was measured.
-    pub got: String,
+    pub measured: String,
     /// The right answer was given.
     pub holds: bool,
 }
@@ -134,7 +134,7 @@ fn answer(point: &Point, check: &Check, records: &[(&Variant, &Record)]) -> Answ
     Answer {
         question: file.title.clone(),
         asked: values + &asked,
-        got: shown(got) + &of,
+        measured: shown(got) + &of,
         holds: if check.is_least { got >= bound } else { got <= bound },
     }
 }
@@ -175,7 +175,7 @@ fn value_of(check: &Check, experiment: &Experiment, record: &Record) -> f64 {
         }
         Measure::Settled(most_ms) => {
             let counted: Vec<_> = counted.collect();
-            let mut rows = counted.windows(SETTLED);
+            let mut rows = counted.windows(SETTLED_MESSAGES);
             let row = rows.find(|row| row.iter().all(|message| message.latency_ms <= *most_ms));
             row.map_or(f64::INFINITY, |row| (row[0].sent_ms - span_ms.start) / 1e3)
         }
@@ -188,7 +188,7 @@ fn value_of(check: &Check, experiment: &Experiment, record: &Record) -> f64 {
 pub fn table(answers: &[Answer]) -> String {
     let mut text = "|question|expected|measured|holds|\n|---|---|---|---|\n".to_owned();
     let mut before = "";
-    for Answer { question, asked, got, holds } in answers {
+    for Answer { question, asked, measured: got, holds } in answers {
         let shown = if question == before { "" } else { question };
         let verdict = if *holds { "yes" } else { "**no**" };
         text += &format!("|{shown}|{asked}|{got}|{verdict}|\n");

@@ -82,7 +82,7 @@ pub fn what_if(
     within: Duration,
     delay: Delay,
 ) -> anyhow::Result<WhatIf> {
-    let pairs = paired(first, second, within);
+    let pairs = pair_passages(first, second, within);
     let least = BLOCKS * MIN_BLOCK_PAIRS;
     ensure!(
         pairs.len() >= least,
@@ -95,7 +95,7 @@ pub fn what_if(
     let mut apart: Vec<u64> = pairs.iter().map(|(a, b)| a.at_ns.abs_diff(b.at_ns)).collect();
     apart.sort_unstable();
     let lasts = pairs[pairs.len() - 1].0.at_ns.saturating_sub(pairs[0].0.at_ns);
-    let delays = judged(&pairs, delay);
+    let delays = delays_of_pairs(&pairs, delay);
     let blocks = (0..BLOCKS).map(|block| {
         let at = |block: usize| block * delays.len() / BLOCKS;
         delays[at(block)..at(block + 1)].to_vec()
@@ -109,7 +109,11 @@ pub fn what_if(
 }
 
 /// Pairs each packet with the nearest unpaired one of the other path.
-fn paired(first: &[Passage], second: &[Passage], within: Duration) -> Vec<(Passage, Passage)> {
+fn pair_passages(
+    first: &[Passage],
+    second: &[Passage],
+    within: Duration,
+) -> Vec<(Passage, Passage)> {
     let mut pairs = Vec::new();
     let mut next = 0;
     for one in first {
@@ -129,7 +133,7 @@ fn paired(first: &[Passage], second: &[Passage], within: Duration) -> Vec<(Passa
 }
 
 /// Delays of the pairs for every way of sending.
-fn judged(pairs: &[(Passage, Passage)], delay: Delay) -> Vec<Delays> {
+fn delays_of_pairs(pairs: &[(Passage, Passage)], delay: Delay) -> Vec<Delays> {
     let ways = match delay {
         Delay::OneWay => 2,
         Delay::RoundTrip => 1,

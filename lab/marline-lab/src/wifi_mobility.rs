@@ -88,7 +88,7 @@ pub fn count() -> u32 {
 
 /// Duration of a walk.
 #[must_use]
-pub fn lasts() -> Duration {
+pub fn walk_duration() -> Duration {
     script::duration(&FILE.lasts).unwrap_or(Duration::from_secs(80))
 }
 
@@ -107,7 +107,7 @@ pub fn mobility_run(seed: u64, leaves: bool, traced: bool) -> MobilityRun {
         let mut rng = SeedTree::new(seed).stream("walks/lte");
         let recording = &FILE.lte.trace[rng.below(FILE.lte.trace.len() as u64) as usize];
         let whole = script::duration(&recording.lasts).unwrap_or_default();
-        let from_s = rng.below(whole.saturating_sub(lasts()).as_secs().max(1));
+        let from_s = rng.below(whole.saturating_sub(walk_duration()).as_secs().max(1));
         format!("trace={}@{from_s}s,{}", recording.name, FILE.lte.link)
     } else {
         format!("{},{}", FILE.lte.untraced, FILE.lte.link)
@@ -152,7 +152,7 @@ impl MobilityRun {
     ///
     /// # Errors
     /// The link does not use the WiFi mobility model.
-    pub fn away(&self) -> anyhow::Result<Vec<(Duration, Option<Duration>)>> {
+    pub fn absence_times(&self) -> anyhow::Result<Vec<(Duration, Option<Duration>)>> {
         let spec: DuplexSpec = self.wifi.parse()?;
         let RateSpec::PhoneMobility(phone) = spec.down.rate else {
             anyhow::bail!("unknown walk `{}`", self.wifi)
@@ -184,7 +184,10 @@ pub fn probe(seeds: impl Iterator<Item = u64>, leaves: bool) -> anyhow::Result<P
     let mut seen = ProbeResults { rtts_ms: Vec::new(), lost: 0, seconds: (0, 0) };
     for seed in seeds {
         let run = mobility_run(seed, leaves, false);
-        let end = run.away()?.first().map_or(lasts(), |away| away.0.min(lasts()));
+        let end = run
+            .absence_times()?
+            .first()
+            .map_or(walk_duration(), |away| away.0.min(walk_duration()));
         let links = run.links(None)?;
         probe_one(links.first().context("WiFi")?, seed, end, &mut seen);
     }
@@ -256,7 +259,7 @@ mod tests {
         let awake = untraced.without_promotion().links(None).expect("links");
         assert!(!awake[1].up.radio.expect("a radio").waits);
         assert_eq!(awake[0], links[0]);
-        assert_eq!(lasts(), Duration::from_secs(80));
+        assert_eq!(walk_duration(), Duration::from_secs(80));
     }
 
     #[test]
@@ -287,8 +290,8 @@ mod tests {
             within(what, value, bounds);
         }
         let gone = all.clone().filter(|seed| {
-            let away = mobility_run(*seed, true, false).away().expect("a walk");
-            away.first().is_some_and(|away| away.0 < lasts())
+            let away = mobility_run(*seed, true, false).absence_times().expect("a walk");
+            away.first().is_some_and(|away| away.0 < walk_duration())
         });
         assert!(gone.count() * 10 >= 9 * count() as usize);
         // A walk within range loses almost nothing and is never slow.

@@ -292,7 +292,7 @@ impl Workload {
 
     /// Planned duration after the start, on links that can carry the workload.
     #[must_use]
-    pub fn lasts(&self, seed: u64) -> Duration {
+    pub fn duration(&self, seed: u64) -> Duration {
         match *self {
             Workload::Blocks { lasts_ms, .. } | Workload::Upload { lasts_ms, .. } => {
                 Duration::from_millis(lasts_ms)

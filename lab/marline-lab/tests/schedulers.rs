@@ -73,7 +73,7 @@ fn sent(segments: &[Segment]) -> Vec<Sent> {
     let mut acks: Vec<(Instant, u64)> = segments
         .iter()
         .filter(|segment| segment.from_client)
-        .filter_map(|segment| match segment.fate {
+        .filter_map(|segment| match segment.delivery {
             Delivery::Arrived(at) => Some((at, segment.data_acked?)),
             Delivery::Lost => None,
         })

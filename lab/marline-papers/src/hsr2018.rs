@@ -18,15 +18,15 @@ use crate::paper::{Context, Paper};
 use crate::roots::{Part, Root};
 use crate::table::{Grid, Reproduction, Table};
 use crate::value::Value;
-use contestants::{Ride, SCHEDULERS, StudiedRide, ride, studied_ride};
+use contestants::{Ride, SCHEDULERS, StudiedRide, ride, ride_of_study};
 use replay::{Recording, Replay};
 use ride::{CLASSES, LENGTH};
-use rows::{Efficiencies, efficiencies, of_best};
+use rows::{Efficiencies, efficiencies, ratios_to_best};
 
 const TEXT: &str = include_str!("../papers/hsr2018.toml");
 
 /// Ride for a seed at 150 to 310 km/h with two carriers, and the names of both paths.
-pub(crate) fn fast_ride(seed: u64) -> anyhow::Result<(Download, [&'static str; 2])> {
+pub(crate) fn fast_ride_downloads(seed: u64) -> anyhow::Result<(Download, [&'static str; 2])> {
     let fastest = &CLASSES[CLASSES.len() - 1];
     let download = contestants::carriers(fastest, 2, LENGTH, seed)?;
     Ok((download, [ride::PATHS[0], ride::PATHS[1]]))
@@ -75,8 +75,9 @@ impl Paper for HighSpeedRail {
         let file = PaperFile::<Published>::parse(TEXT)?;
         let most = file.tolerance("papd_of_others")?;
         let length = context.length(LENGTH).max(SHORTEST);
-        let tables_of =
-            |rides: &Samples<Vec<Ride>>| tables(&Sets::from_rides(rides, context.master), most);
+        let tables_of = |rides: &Samples<Vec<Ride>>| {
+            tables(&EfficiencySets::from_rides(rides, context.master), most)
+        };
         let (rides, _) = context.judge_part(
             RIDES,
             |root| CLASSES.iter().map(|class| ride(class, length, root.seed)).collect(),
@@ -90,15 +91,16 @@ impl Paper for HighSpeedRail {
         )?;
         let recording = Recording::read(context.traces()?)?;
         let of_replays = |samples: &Samples<Replay>| {
-            efficiencies(samples, context.master, |r| vec![of_best(&r.two, &r.alone)])
+            efficiencies(samples, context.master, |r| vec![ratios_to_best(&r.two, &r.alone)])
         };
         let (replays, replayed) = context.judge_part(
             REPLAY,
             |root| recording.replay(length, root),
             |samples| Ok(rows::shares(&of_replays(samples), Some(most))),
         )?;
-        let sets = Sets::from_rides(&rides, context.master);
-        let wide = by_class(&as_studied, context.master, |ride| of_best(&ride.two, &ride.alone));
+        let sets = EfficiencySets::from_rides(&rides, context.master);
+        let wide =
+            by_class(&as_studied, context.master, |ride| ratios_to_best(&ride.two, &ride.alone));
         let mut tables = tables_of(&rides);
         let title = "Two carriers with the study's buffers (2 MB to send, 3 MB to receive)";
         tables.push(Table::new("study-buffers", title, of_classes(&wide, None)));
@@ -106,7 +108,7 @@ impl Paper for HighSpeedRail {
         tables.push(Table::new("replay", "Replay of a recording from random positions", replayed));
         let figures = CLASSES
             .iter()
-            .zip(&sets.two)
+            .zip(&sets.two_carriers)
             .map(|(class, set)| rows::figure(class.key, class.name, set))
             .collect();
         let grids = vec![sets.means(&wide, &of_replays(&replays)), goodputs(&rides)];
@@ -117,7 +119,7 @@ impl Paper for HighSpeedRail {
 /// Runs one ride of each class, and another one of each for Reno.
 fn as_studied(length: Duration, root: &Root) -> anyhow::Result<Vec<StudiedRide>> {
     let later = root.rng("another ride").next_u64();
-    CLASSES.iter().map(|class| studied_ride(class, length, root.seed, later)).collect()
+    CLASSES.iter().map(|class| ride_of_study(class, length, root.seed, later)).collect()
 }
 
 /// Efficiencies of each class.
@@ -134,7 +136,7 @@ fn by_class<T>(
 fn of_classes(sets: &[Efficiencies], most: Option<f64>) -> Vec<Row> {
     let mut all = Vec::new();
     for (class, set) in CLASSES.iter().zip(sets) {
-        for mut row in rows::shares(set, most.filter(|_| class.moves())) {
+        for mut row in rows::shares(set, most.filter(|_| class.is_moving())) {
             row.what = format!("{}: {}", class.name, row.what);
             all.push(row);
         }
@@ -143,19 +145,21 @@ fn of_classes(sets: &[Efficiencies], most: Option<f64>) -> Vec<Row> {
 }
 
 /// Efficiencies by class with two carriers and with three.
-struct Sets {
-    two: Vec<Efficiencies>,
-    three: Vec<Efficiencies>,
+struct EfficiencySets {
+    two_carriers: Vec<Efficiencies>,
+    three_carriers: Vec<Efficiencies>,
     /// Two carriers, rides of all classes pooled.
     all: Efficiencies,
 }
 
-impl Sets {
-    fn from_rides(samples: &Samples<Vec<Ride>>, master: u64) -> Sets {
-        let two = |ride: &Ride| of_best(&ride.two, &ride.alone[..2]);
-        Sets {
-            two: by_class(samples, master, two),
-            three: by_class(samples, master, |ride| of_best(&ride.three, &ride.alone)),
+impl EfficiencySets {
+    fn from_rides(samples: &Samples<Vec<Ride>>, master: u64) -> EfficiencySets {
+        let two = |ride: &Ride| ratios_to_best(&ride.two, &ride.alone[..2]);
+        EfficiencySets {
+            two_carriers: by_class(samples, master, two),
+            three_carriers: by_class(samples, master, |ride| {
+                ratios_to_best(&ride.three, &ride.alone)
+            }),
             all: efficiencies(samples, master, |rides| rides.iter().map(two).collect()),
         }
     }
@@ -163,8 +167,8 @@ impl Sets {
     fn means(&self, wide: &[Efficiencies], replays: &Efficiencies) -> Grid {
         let mut sets = Vec::new();
         for (what, of_class) in [
-            ("two carriers", &self.two[..]),
-            ("three carriers", &self.three),
+            ("two carriers", &self.two_carriers[..]),
+            ("three carriers", &self.three_carriers),
             ("two carriers, the study's buffers", wide),
         ] {
             for (class, set) in CLASSES.iter().zip(of_class) {
@@ -177,15 +181,15 @@ impl Sets {
 }
 
 /// Judged tables of the rides.
-fn tables(sets: &Sets, most: f64) -> Vec<Table> {
+fn tables(sets: &EfficiencySets, most: f64) -> Vec<Table> {
     let title = "Two carriers, rides of all classes";
     let mut tables = vec![Table::new("below-one", title, rows::shares(&sets.all, Some(most)))];
-    for (class, set) in CLASSES.iter().zip(&sets.two) {
-        let rows = rows::shares(set, class.moves().then_some(most));
+    for (class, set) in CLASSES.iter().zip(&sets.two_carriers) {
+        let rows = rows::shares(set, class.is_moving().then_some(most));
         tables.push(Table::new(class.key, format!("Two carriers, {}", class.name), rows));
     }
     let title = "Three carriers: against the best of the three alone";
-    tables.push(Table::new("three-carriers", title, of_classes(&sets.three, Some(most))));
+    tables.push(Table::new("three-carriers", title, of_classes(&sets.three_carriers, Some(most))));
     tables
 }
 
@@ -198,7 +202,7 @@ fn goodputs(rides: &Samples<Vec<Ride>>) -> Grid {
     for (number, class) in CLASSES.iter().enumerate() {
         let mean = |of: &dyn Fn(&Ride) -> f64| {
             let estimate = rides.mean(|root| of(&root[number]));
-            Value::estimated(&estimate, "")
+            Value::from_estimate(&estimate, "")
         };
         let mut row = vec![Value::Text(class.name.to_owned())];
         row.extend((0..SCHEDULERS.len()).map(|s| mean(&|ride: &Ride| ride.two[s])));

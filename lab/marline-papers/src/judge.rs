@@ -119,7 +119,7 @@ impl Row {
 
     /// Sets our number and its unit, measured once in real time, or only shown.
     #[must_use]
-    pub fn ours(mut self, value: f64, unit: &str) -> Row {
+    pub fn measured(mut self, value: f64, unit: &str) -> Row {
         self.ours = Some(Value::new(value, unit));
         self
     }
@@ -130,7 +130,7 @@ impl Row {
         let Estimate { value, low, high, roots } = *estimate;
         self.ours = Some(match roots {
             0 => Value::new(value, unit),
-            _ => Value::between(value, low, high, unit),
+            _ => Value::with_interval(value, low, high, unit),
         });
         self.roots = Some(roots);
         self
@@ -160,7 +160,7 @@ impl Row {
     /// Names the parameter of this scene that was chosen by looking at the required value. The row is shown and no
     /// longer judged.
     #[must_use]
-    pub fn fitted(mut self, what: impl Into<String>) -> Row {
+    pub fn mark_fitted(mut self, what: impl Into<String>) -> Row {
         self.fitted = what.into();
         self.verdict = if self.requirement.is_empty() { Verdict::Shown } else { Verdict::Fitted };
         self
@@ -170,34 +170,34 @@ impl Row {
     #[must_use]
     pub fn require(self, met: bool, requirement: impl Into<String>) -> Row {
         let standing = if met { RangePosition::Inside } else { RangePosition::Outside };
-        self.combined(standing, requirement.into())
+        self.with_standing(standing, requirement.into())
     }
 
     /// Requires our value to lie in this range. `requirement` is its text.
     #[must_use]
     pub fn require_range(self, asked: RequiredRange, requirement: impl Into<String>) -> Row {
         let ours = self.our_estimate();
-        self.also(&ours, asked, requirement)
+        self.require_also(&ours, asked, requirement)
     }
 
     /// Adds a requirement on another quantity.
     #[must_use]
-    pub fn also(
+    pub fn require_also(
         mut self,
         of: &Estimate,
         asked: RequiredRange,
         requirement: impl Into<String>,
     ) -> Row {
-        let standing = of.stands(asked);
+        let standing = of.position_in(asked);
         if (1..MIN_ROOTS).contains(&of.roots) {
-            self = self.combined(standing, requirement.into());
+            self = self.with_standing(standing, requirement.into());
             self.verdict = Verdict::NotJudged;
             return self;
         }
-        self.combined(standing, requirement.into())
+        self.with_standing(standing, requirement.into())
     }
 
-    fn combined(mut self, standing: RangePosition, requirement: String) -> Row {
+    fn with_standing(mut self, standing: RangePosition, requirement: String) -> Row {
         if !self.requirement.is_empty() {
             self.requirement.push_str(", ");
         }
@@ -224,7 +224,7 @@ impl Row {
 
     /// Requires our value to be within this share of the paper's.
     #[must_use]
-    pub fn within(self, share: f64) -> Row {
+    pub fn within_of_paper(self, share: f64) -> Row {
         let asked = RequiredRange::within(share, number_of(self.paper.as_ref()));
         self.require_range(asked, format!("within {} % of the paper", number(100.0 * share)))
     }

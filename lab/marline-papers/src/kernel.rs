@@ -126,7 +126,12 @@ fn numbers(row: &Row, base: &Baseline) -> Vec<Number> {
                 hit,
             )];
             let calm_names = ("calm_ms", "calm_least_ms", 0.5);
-            numbers.push(latency(CALM, |pool| pool.quantile("calm_ms", 0.5), calm_names, calm));
+            numbers.push(latency(
+                FAILURE_FREE_METRIC,
+                |pool| pool.quantile("calm_ms", 0.5),
+                calm_names,
+                calm,
+            ));
             numbers
         }
         Measure::Goodput => {
@@ -141,7 +146,7 @@ fn numbers(row: &Row, base: &Baseline) -> Vec<Number> {
 }
 
 /// Metric of a burst without a failure.
-const CALM: &str = "without failures, median";
+const FAILURE_FREE_METRIC: &str = "without failures, median";
 
 /// One line of the verdicts.
 fn line(row: &Row, by: &BTreeMap<Contestant, Pool>, number: &Number, who: Contestant) -> Line {
@@ -154,7 +159,7 @@ fn line(row: &Row, by: &BTreeMap<Contestant, Pool>, number: &Number, who: Contes
     };
     let mut line = Line::new(format!("{}, {}: {title}", row.title, number.what))
         .paper(kernel, number.unit)
-        .ours(ours, number.unit)
+        .measured(ours, number.unit)
         .remark(format!("{:.2} x the kernel's", ours / kernel));
     if let Some(ratio) = number.bound_ratio(pool(who)) {
         line = line.bound_ratio(ratio);
@@ -164,7 +169,7 @@ fn line(row: &Row, by: &BTreeMap<Contestant, Pool>, number: &Number, who: Contes
 
 /// Adds the requirements to a line: ahead of the kernel's Multipath TCP and, without a failure, close to the fast
 /// path alone. A one-packet message without a failure takes the same time with every stack.
-fn judged(
+fn judge_row(
     line: Line,
     row: &Row,
     by: &BTreeMap<Contestant, Pool>,
@@ -174,12 +179,16 @@ fn judged(
     let none = Pool::default();
     let of = |who| (number.value)(by.get(&who).unwrap_or(&none));
     let (kernel, alone) = (of(Contestant::Kernel), of(Contestant::FirstPath));
-    let line = match (number.what == CALM, number.more) {
+    let line = match (number.what == FAILURE_FREE_METRIC, number.more) {
         (true, _) => line.at_most(calm * alone),
         (false, true) => line.at_least(kernel),
         (false, false) => line.at_most(kernel),
     };
-    if number.what == CALM && row.key != "2c-docs" { line.at_most(kernel) } else { line }
+    if number.what == FAILURE_FREE_METRIC && row.key != "2c-docs" {
+        line.at_most(kernel)
+    } else {
+        line
+    }
 }
 
 impl Paper for Kernel {
@@ -191,7 +200,7 @@ impl Paper for Kernel {
         TEXT
     }
 
-    fn in_virtual_time(&self) -> bool {
+    fn is_virtual_time(&self) -> bool {
         false
     }
 
@@ -224,7 +233,7 @@ impl Paper for Kernel {
                 for (lines, who) in verdicts.iter_mut().zip(both) {
                     if by.contains_key(&who) {
                         let line = line(row, by, number, who);
-                        lines.push(judged(line, row, by, number, calm));
+                        lines.push(judge_row(line, row, by, number, calm));
                     }
                 }
             }

@@ -48,7 +48,7 @@ pub use marline_lab::estimate::{
     CONFIDENCE, Estimate, MIN_ROOTS, RequiredRange, Samples, pooled_quantile,
 };
 pub use output::{Machine, RunInfo, load, store};
-pub use paper::{Context, Effort, Paper, Spent, trace_directory};
+pub use paper::{Context, Effort, Paper, ProcessorTimes, trace_directory};
 pub use roots::{Part, Root, remove_stored};
 pub use table::{Column, Counts, Grid, Reproduction, Table};
 pub use value::Value;

@@ -26,7 +26,7 @@ const FILES: [(&str, &str, usize); 5] = [
 /// Published values. There are none.
 #[derive(Debug, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Nothing {}
+struct NoPublishedValues {}
 
 /// Key `live`.
 pub(super) struct Live;
@@ -40,12 +40,12 @@ impl Paper for Live {
         TEXT
     }
 
-    fn in_virtual_time(&self) -> bool {
+    fn is_virtual_time(&self) -> bool {
         false
     }
 
     fn run(&self, context: &Context<'_>) -> anyhow::Result<Reproduction> {
-        let file = PaperFile::<Nothing>::parse(TEXT)?;
+        let file = PaperFile::<NoPublishedValues>::parse(TEXT)?;
         let (median, p95) = (file.tolerance("median")?, file.tolerance("p95")?);
         let store = Store::open(&context.results.join("runs"), false)?;
         let instance = format!("agree-{}", std::process::id());
@@ -88,7 +88,7 @@ impl Paper for Live {
             for warning in summary.warnings() {
                 anyhow::ensure!(!warning.contains("FAILED"), "{warning}");
             }
-            rows.extend(judged(title, &summary, median, p95));
+            rows.extend(judged_rows(title, &summary, median, p95));
             figures.push(curves(title, &jobs[these.clone()], &records[these]));
             for lane in &summary.lanes {
                 let names = [
@@ -128,13 +128,13 @@ fn curves(title: &str, jobs: &[Job], records: &[Record]) -> Figure {
         .figure(&name.to_lowercase(), "The same experiment with the same seeds.")
 }
 
-fn judged(title: &str, summary: &Summary<'_>, median: f64, p95: f64) -> Vec<Row> {
+fn judged_rows(title: &str, summary: &Summary<'_>, median: f64, p95: f64) -> Vec<Row> {
     let mut rows = Vec::new();
     for agreement in summary.agreement() {
         for (what, (sim, live), tolerance) in
             [("median", agreement.p50_ms, median), ("p95", agreement.p95_ms, p95)]
         {
-            let row = Row::new(format!("{title}: {what}")).paper(sim, "ms").ours(live, "ms");
+            let row = Row::new(format!("{title}: {what}")).paper(sim, "ms").measured(live, "ms");
             rows.push(row.within_of(tolerance, sim, "virtual time"));
         }
     }
@@ -147,7 +147,7 @@ mod tests {
 
     #[test]
     fn every_family_has_a_lane_on_both_sides() {
-        PaperFile::<Nothing>::parse(TEXT).expect("file");
+        PaperFile::<NoPublishedValues>::parse(TEXT).expect("file");
         for (name, text, _) in FILES {
             let file = ExperimentFile::from_toml(name, text).unwrap_or_else(|e| panic!("{e:#}"));
             let lanes = file.lanes(&[Stack::Sim, Stack::Live]).expect("lanes");

@@ -18,7 +18,7 @@ const END: &str = "<!-- end of results -->";
 pub fn page_with_verdicts(page: &str, verdicts: &StoredVerdicts) -> anyhow::Result<String> {
     let mut text = format!("Master root {}, {}.\n", verdicts.master, verdicts.effort);
     for table in &verdicts.tables {
-        let _ = writeln!(text, "\n**{}**{}", table.title, settled_counts(table));
+        let _ = writeln!(text, "\n**{}**{}", table.title, verdict_counts(table));
         let mut separator = "\n";
         for asked in requirements(table) {
             let rows: Vec<&StoredRow> =
@@ -70,7 +70,7 @@ fn requirements(table: &StoredTable) -> Vec<&str> {
 }
 
 /// Numbers of rows that need no attention, in parentheses. Empty if there are none.
-fn settled_counts(table: &StoredTable) -> String {
+fn verdict_counts(table: &StoredTable) -> String {
     let count = |verdict| table.rows.iter().filter(|row| row.has_verdict(verdict)).count();
     let counts = [("accepted", Verdict::Accepted), ("fitted", Verdict::Fitted)]
         .map(|(word, verdict)| (word, count(verdict)))
@@ -138,14 +138,14 @@ mod tests {
         let page = format!("# Page\n\n{BEGIN}\nstale\n{END}\n\nMore.\n");
         let estimate = Estimate { value: 1.4, low: 1.0, high: 2.0, roots: 20 };
         let rows = vec![
-            Row::new("h: a").paper(1.0, "ms").ours(2.0, "ms").within(0.5),
-            Row::new("h: b").paper(4.0, "ms").ours(1.0, "ms").within(0.5),
-            Row::new("b").ours(1.0, "ms").at_most(1.5),
+            Row::new("h: a").paper(1.0, "ms").measured(2.0, "ms").within_of_paper(0.5),
+            Row::new("h: b").paper(4.0, "ms").measured(1.0, "ms").within_of_paper(0.5),
+            Row::new("b").measured(1.0, "ms").at_most(1.5),
             Row::new("c").estimate(&estimate, "ms").at_most(1.5),
-            Row::new("d").ours(1.2, "ms").at_most(1.5),
-            Row::new("e").ours(0.2, "ms").at_most(1.5),
-            Row::new("f").ours(0.2, "ms").at_most(0.5),
-            Row::new("g").ours(0.2, "ms").at_most(0.1).fitted("k=2"),
+            Row::new("d").measured(1.2, "ms").at_most(1.5),
+            Row::new("e").measured(0.2, "ms").at_most(1.5),
+            Row::new("f").measured(0.2, "ms").at_most(0.5),
+            Row::new("g").measured(0.2, "ms").at_most(0.1).mark_fitted("k=2"),
         ];
         let result = Reproduction {
             tables: vec![Table::new("t", "Title", rows)],

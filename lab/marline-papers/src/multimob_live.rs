@@ -27,7 +27,7 @@ impl Paper for MultiMobLive {
         TEXT
     }
 
-    fn in_virtual_time(&self) -> bool {
+    fn is_virtual_time(&self) -> bool {
         false
     }
 

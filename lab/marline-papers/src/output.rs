@@ -52,7 +52,7 @@ pub struct Machine {
 impl Machine {
     /// Describes the current machine.
     #[must_use]
-    pub fn here() -> Machine {
+    pub fn current() -> Machine {
         let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
         let name = cpuinfo.lines().find_map(|line| line.strip_prefix("model name"));
         let processor = name.unwrap_or_default().trim_start_matches(['\t', ' ', ':']);

@@ -21,7 +21,7 @@ pub trait Paper: Sync {
 
     /// True if `paper all` runs it, because it needs nothing but processor time. The others need root privileges
     /// and real time.
-    fn in_virtual_time(&self) -> bool {
+    fn is_virtual_time(&self) -> bool {
         true
     }
 
@@ -46,7 +46,7 @@ pub enum Effort {
 }
 
 /// Processor time, in seconds, of kept roots when they were measured, by part and root.
-pub type Spent = Mutex<BTreeMap<(&'static str, u64), f64>>;
+pub type ProcessorTimes = Mutex<BTreeMap<(&'static str, u64), f64>>;
 
 /// Context of a reproduction.
 #[derive(Copy, Clone)]
@@ -68,7 +68,7 @@ pub struct Context<'a> {
     /// Directory of the recorded traces.
     pub traces: Option<&'a std::path::Path>,
     /// Original cost of the roots that were kept.
-    pub spent: &'a Spent,
+    pub spent: &'a ProcessorTimes,
     /// Called after every run with the name of the work, the number of finished runs, and their total.
     pub progress: &'a (dyn Fn(&str, usize, usize) + Sync),
 }

@@ -16,7 +16,7 @@ use crate::file::PaperFile;
 use crate::paper::{Context, Paper};
 use crate::table::{Reproduction, Table};
 use curves::{CELLULAR, KERNEL, NONE, WIFI};
-use study::{AT_CELLULAR, AT_KERNEL, AT_NONE, AT_WIFI, Judged, PLOT_ENDS_MS, Shape, job};
+use study::{AT_CELLULAR, AT_KERNEL, AT_NONE, AT_WIFI, JudgedResults, PLOT_ENDS_MS, Shape, job};
 
 const TEXT: &str = include_str!("../papers/raiciu2012.toml");
 
@@ -76,11 +76,11 @@ impl Paper for Raiciu {
 
     fn run(&self, context: &Context<'_>) -> anyhow::Result<Reproduction> {
         let file = PaperFile::<Published>::parse(TEXT)?;
-        let Judged { runs, peaks, medians, claims } = study::judge_study(context, &file)?;
+        let JudgedResults { runs, peaks, medians, claims } = study::judge_study(context, &file)?;
         let (losses, losses_grid) = loss::judge_loss(context, &file)?;
         let (nsdi, [nsdi_grid, exact_grid]) = nsdi::judge_nsdi(context, &file)?;
         let drawn = drawn::judge_drawn(context, &file)?;
-        let doubled = shown::doubled(context, &file)?;
+        let doubled = shown::doubled_window_table(context, &file)?;
         let tables = vec![
             Table::new("peaks", "CS244: peaks of the density of block latencies", peaks),
             Table::new("medians", "CS244: medians; ratio to bound: of the medians", medians),
@@ -117,7 +117,7 @@ fn details(
     shown::push(&mut grid, &["any", WIFI.name], runs, context.master, AT_WIFI);
     for (place, at) in file.published.at.iter().enumerate() {
         let jitter = format!("{} ms", at.jitter_ms);
-        for (number, curve) in study::EACH.iter().enumerate() {
+        for (number, curve) in study::STUDY_CURVES.iter().enumerate() {
             let words = [&jitter, curve.name];
             shown::push(&mut grid, &words, runs, context.master, job(place, number));
         }

@@ -10,7 +10,7 @@ use crate::judge::Row;
 ///
 /// # Errors
 /// `MARLINE_REQUIRE_ALL=1` is set, which requires the traces.
-pub(crate) fn skipped(key: &str) -> anyhow::Result<Row> {
+pub(crate) fn skipped_row(key: &str) -> anyhow::Result<Row> {
     let why = "SKIPPED: no recorded traces (--trace-dir DIR or MARLINE_TRACE_DIR)";
     let required = std::env::var_os("MARLINE_REQUIRE_ALL").is_some_and(|value| value == "1");
     anyhow::ensure!(!required, "{why}, and MARLINE_REQUIRE_ALL=1");

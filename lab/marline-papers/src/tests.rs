@@ -16,7 +16,7 @@ fn context(run: impl FnOnce(&Context<'_>)) {
         program: "p",
         results: directory.path(),
         traces: None,
-        spent: &Spent::default(),
+        spent: &ProcessorTimes::default(),
         progress: &progress,
     });
 }
@@ -39,11 +39,11 @@ fn every_paper_has_a_file_that_can_be_read_and_a_name_of_its_own() {
 
 #[test]
 fn a_requirement_that_is_not_met_cannot_be_made_good_by_another() {
-    let row = || Row::new("x").paper(100.0, "ms").ours(120.0, "ms");
+    let row = || Row::new("x").paper(100.0, "ms").measured(120.0, "ms");
     assert_eq!(row().verdict, Verdict::Shown);
-    assert_eq!(row().within(0.20).verdict, Verdict::Accepted);
-    assert_eq!(row().within(0.19).verdict, Verdict::NotAccepted);
-    assert_eq!(row().within(0.19).at_most(1e9).verdict, Verdict::NotAccepted);
+    assert_eq!(row().within_of_paper(0.20).verdict, Verdict::Accepted);
+    assert_eq!(row().within_of_paper(0.19).verdict, Verdict::NotAccepted);
+    assert_eq!(row().within_of_paper(0.19).at_most(1e9).verdict, Verdict::NotAccepted);
     assert_eq!(row().at_most(120.0).at_least(120.0).verdict, Verdict::Accepted);
     assert_eq!(row().at_most(119.9).verdict, Verdict::NotAccepted);
     assert_eq!(row().at_least(120.1).verdict, Verdict::NotAccepted);
@@ -57,8 +57,8 @@ fn a_requirement_that_is_not_met_cannot_be_made_good_by_another() {
 
 #[test]
 fn an_unmeasured_row_meets_no_requirement() {
-    let none = Row::new("x").paper(1.0, "ms").ours(f64::NAN, "ms");
-    assert_eq!(none.clone().within(9.0).verdict, Verdict::NotAccepted);
+    let none = Row::new("x").paper(1.0, "ms").measured(f64::NAN, "ms");
+    assert_eq!(none.clone().within_of_paper(9.0).verdict, Verdict::NotAccepted);
     assert_eq!(none.clone().at_most(9.0).verdict, Verdict::NotAccepted);
     assert_eq!(none.at_least(0.0).verdict, Verdict::NotAccepted);
     assert_eq!(Row::new("x").at_most(1.0).verdict, Verdict::NotAccepted);
@@ -79,7 +79,7 @@ fn a_verdict_is_that_of_the_whole_interval() {
     assert_eq!(open.clone().at_least(0.0).verdict, Verdict::Inconclusive);
     assert_eq!(row().at_most(90.0).at_most(100.0).verdict, Verdict::NotAccepted);
     // Fitted rows and rows with too few roots have no verdict.
-    assert_eq!(row().at_most(90.0).fitted("y").verdict, Verdict::Fitted);
+    assert_eq!(row().at_most(90.0).mark_fitted("y").verdict, Verdict::Fitted);
     let few = Samples::new(vec![1.0; 19], 1).mean(|value| *value);
     let few = Row::new("x").estimate(&few, "ms").at_most(90.0);
     assert_eq!(few.verdict, Verdict::NotJudged);
@@ -125,11 +125,11 @@ fn numbers_have_the_digits_that_matter() {
     let told = [1234.5, 12.34, 1.234, 0.0999, 0.0, -3.0, 1e-5].map(number);
     assert_eq!(told, ["1234", "12.3", "1.23", "0.0999", "0", "-3", "1.00e-5"]);
     assert_eq!(number(f64::NAN), "-");
-    assert_eq!(Value::between(10.0, 9.0, 11.0, "ms").to_string(), "10 [9, 11] ms");
+    assert_eq!(Value::with_interval(10.0, 9.0, 11.0, "ms").to_string(), "10 [9, 11] ms");
 }
 
 fn result() -> Reproduction {
-    let row = Row::new("with, comma").paper(2.0, "s").ours(f64::NAN, "s").at_most(3.0);
+    let row = Row::new("with, comma").paper(2.0, "s").measured(f64::NAN, "s").at_most(3.0);
     let mut grid = Grid::new("grid", "A grid", &[("who", ""), ("p99", "ms")]);
     grid.push(&["min-\"rtt\""], &[12.5]);
     Reproduction {
@@ -146,7 +146,7 @@ fn result() -> Reproduction {
 }
 
 pub(crate) fn info() -> RunInfo {
-    let machine = Machine::here();
+    let machine = Machine::current();
     let (version, program) = ("0".to_owned(), "p".to_owned());
     RunInfo {
         version,

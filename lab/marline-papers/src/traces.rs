@@ -44,17 +44,19 @@ impl Paper for Traces {
 
     fn run(&self, context: &Context<'_>) -> anyhow::Result<Reproduction> {
         let file = PaperFile::<Setup>::parse(TEXT)?;
-        let Some(directory) = context.traces else { return skipped() };
+        let Some(directory) = context.traces else { return skipped_reproduction() };
         let mut pairs = pairs::pairs(directory, &file.published)?;
         anyhow::ensure!(!pairs.is_empty(), "no pair of traces in {}", directory.display());
         pairs.truncate(context.count(pairs.len()));
         let margins = Margins::from_file(&file)?;
         let never = file.tolerance("never_worse")?;
-        let judged = |pair: &Pair, root: &Root| vec![shipped(), halves::one_limited(pair, root)];
+        let judged = |pair: &Pair, root: &Root| {
+            vec![shipped(), halves::variant_with_one_limited(pair, root)]
+        };
         let (samples, rows) = context.judge_part(
             JUDGED,
             |root| measure(context, &file.published, &pairs, &judged, root),
-            |samples| Ok(never_worse(samples, margins, never)),
+            |samples| Ok(never_worse_rows(samples, margins, never)),
         )?;
         let variants = schedulers(&file.published);
         let all = |_: &Pair, _: &Root| variants.clone();
@@ -70,8 +72,8 @@ impl Paper for Traces {
 }
 
 /// Result without traces.
-fn skipped() -> anyhow::Result<Reproduction> {
-    let tables = vec![Table::new("traces", TITLE, vec![recorded::skipped("traces")?])];
+fn skipped_reproduction() -> anyhow::Result<Reproduction> {
+    let tables = vec![Table::new("traces", TITLE, vec![recorded::skipped_row("traces")?])];
     Ok(Reproduction { tables, ..Reproduction::default() })
 }
 
@@ -117,12 +119,12 @@ fn measure(
 
 /// True if a scheduler is worse than the better of the two paths alone.
 fn is_worse(cells: &[Cell], scheduler: usize, measure: Measure, margins: Margins) -> bool {
-    let best = measure.better(cells[0].figure(measure), cells[1].figure(measure));
+    let best = measure.better_of(cells[0].figure(measure), cells[1].figure(measure));
     measure.is_worse(cells[2 + scheduler].figure(measure), best, margins)
 }
 
 /// Shares of the pairs and places in which the default is not worse, by measure and in all measures.
-fn never_worse(samples: &Samples<Cells>, margins: Margins, never: f64) -> Vec<Row> {
+fn never_worse_rows(samples: &Samples<Cells>, margins: Margins, never: f64) -> Vec<Row> {
     let share = |measures: &[Measure]| {
         samples.share(|cells| {
             let fine = |cells: &&Vec<Cell>| {
@@ -176,13 +178,13 @@ impl Measured {
     }
 
     /// Number of roots in which a scheduler is worse on a pair than the best single path.
-    fn worse(&self, pair: usize, scheduler: usize, measure: Measure) -> usize {
+    fn count_worse(&self, pair: usize, scheduler: usize, measure: Measure) -> usize {
         let worse = |cells: &&Cells| is_worse(&cells[pair], scheduler, measure, self.margins);
         self.roots.iter().filter(worse).count()
     }
 
     /// Number of roots in which it is not worse in any measure.
-    fn never_worse(&self, pair: usize, scheduler: usize) -> usize {
+    fn count_never_worse(&self, pair: usize, scheduler: usize) -> usize {
         let fine = |cells: &&Cells| {
             !Measure::ALL.iter().any(|m| is_worse(&cells[pair], scheduler, *m, self.margins))
         };
@@ -235,7 +237,7 @@ fn cells_grid(measured: &Measured) -> Grid {
             let (name, judged) = match index.checked_sub(2) {
                 None => (format!("TCP {}", of.paths[index]), String::new()),
                 Some(scheduler) => {
-                    let fine = measured.never_worse(pair, scheduler);
+                    let fine = measured.count_never_worse(pair, scheduler);
                     let judged = format!("{fine} of {}", measured.roots.len());
                     (measured.schedulers[scheduler].clone(), judged)
                 }
@@ -285,7 +287,7 @@ fn schedulers_grid(measured: &Measured) -> Grid {
                 (0..pairs).map(|pair| measured.mean(pair, 2 + number, of)).collect();
             marline_sim::median(&values)
         };
-        let fine: usize = (0..pairs).map(|p| measured.never_worse(p, number)).sum();
+        let fine: usize = (0..pairs).map(|p| measured.count_never_worse(p, number)).sum();
         let gains: Vec<f64> = (0..pairs).map(|pair| measured.goodput_gain(pair, number)).collect();
         let numbers = [
             100.0 * fine as f64 / (pairs * measured.roots.len()) as f64,
@@ -318,7 +320,7 @@ fn violations_grid(measured: &Measured) -> Grid {
     for (index, scheduler) in measured.schedulers.iter().enumerate() {
         for (number, pair) in measured.pairs.iter().enumerate() {
             for measure in Measure::ALL {
-                let places = measured.worse(number, index, measure);
+                let places = measured.count_worse(number, index, measure);
                 if places > 0 {
                     let mean = |of: usize| measured.mean(number, of, |cell| cell.figure(measure));
                     let words = [scheduler.as_str(), &pair.name, measure.name()];

@@ -38,13 +38,13 @@ impl Value {
 
     /// An estimate with its interval, as [`Value::between`].
     #[must_use]
-    pub fn estimated(estimate: &Estimate, unit: &str) -> Value {
-        Value::between(estimate.value, estimate.low, estimate.high, unit)
+    pub fn from_estimate(estimate: &Estimate, unit: &str) -> Value {
+        Value::with_interval(estimate.value, estimate.low, estimate.high, unit)
     }
 
     /// A number with an interval and its unit. An interval with a non-finite end is left out.
     #[must_use]
-    pub fn between(value: f64, low: f64, high: f64, unit: &str) -> Value {
+    pub fn with_interval(value: f64, low: f64, high: f64, unit: &str) -> Value {
         let real = low.is_finite() && high.is_finite();
         Value::Number { value, interval: real.then_some((low, high)), unit: unit.to_owned() }
     }

@@ -201,9 +201,9 @@ mod tests {
 
     fn result(limit: f64) -> Reproduction {
         let rows = vec![
-            Row::new("a \"b\" \\").paper(1.0, "ms").ours(2.0, "ms").at_most(limit),
-            Row::new("fitted").ours(2.0, "ms").at_most(3.0).fitted("k=2"),
-            Row::new("shown").ours(3.0, "ms"),
+            Row::new("a \"b\" \\").paper(1.0, "ms").measured(2.0, "ms").at_most(limit),
+            Row::new("fitted").measured(2.0, "ms").at_most(3.0).mark_fitted("k=2"),
+            Row::new("shown").measured(3.0, "ms"),
         ];
         Reproduction { tables: vec![Table::new("t", "Title", rows)], ..Default::default() }
     }
@@ -220,7 +220,7 @@ mod tests {
         let asks = kept.changes(&result(1.0));
         assert_eq!(asks, ["t: a \"b\" \\: the goal is `at most 1 ms`, not `at most 3 ms`"]);
         let mut slower = result(3.0);
-        slower.tables[0].rows[0] = Row::new("a \"b\" \\").ours(4.0, "ms").at_most(3.0);
+        slower.tables[0].rows[0] = Row::new("a \"b\" \\").measured(4.0, "ms").at_most(3.0);
         let flipped = kept.changes(&slower);
         assert_eq!(flipped, ["t: a \"b\" \\: 4 ms, not accepted; was 2 ms, accepted"]);
         slower.tables[0].rows[0].what = "new".to_owned();

@@ -276,7 +276,7 @@ fn unnamed(found: &[(Kind, &str)], registry: &Registry) -> Vec<String> {
         let left = known.filter(|name| !there.contains(&(kind.to_string(), (*name).to_owned())));
         unnamed.extend(left.map(|name| format!("{NAME} does not name the {kind} `{name}`")));
     }
-    let papers = all().into_iter().filter(|paper| paper.in_virtual_time());
+    let papers = all().into_iter().filter(|paper| paper.is_virtual_time());
     let left = papers.map(|paper| paper.key()).filter(|key| !found.contains(&(Kind::Key, key)));
     unnamed.extend(left.map(|key| format!("{NAME} does not name the key `{key}`")));
     unnamed

@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use marline_papers::{
-    Context, Effort, Paper, Reproduction, Spent, StoredVerdicts, Verdict, all, page_with_summary,
-    page_with_verdicts,
+    Context, Effort, Paper, ProcessorTimes, Reproduction, StoredVerdicts, Verdict, all,
+    page_with_summary, page_with_verdicts,
 };
 use marline_testkit::need;
 
@@ -21,7 +21,7 @@ fn run(paper: &dyn Paper, jobs: usize, traces: &Path) -> Reproduction {
         program: "test",
         results: directory.path(),
         traces: Some(traces),
-        spent: &Spent::default(),
+        spent: &ProcessorTimes::default(),
         progress: &|_, _, _| {},
     };
     paper.run(&context).unwrap_or_else(|error| panic!("{}: {error:#}", paper.key()))
@@ -76,7 +76,7 @@ fn look_at(paper: &dyn Paper, twice: bool, traces: &Path) {
 #[test]
 fn every_paper_runs_and_one_seed_is_one_result() {
     let Some(traces) = need::trace_dir() else { return };
-    for paper in all().into_iter().filter(|paper| paper.in_virtual_time()) {
+    for paper in all().into_iter().filter(|paper| paper.is_virtual_time()) {
         look_at(paper, TWICE.contains(&paper.key()), &traces);
     }
 }
@@ -85,7 +85,7 @@ fn every_paper_runs_and_one_seed_is_one_result() {
 #[ignore = "minutes; `cargo xtask nightly papers` runs it"]
 fn every_paper_twice() {
     let Some(traces) = need::trace_dir() else { return };
-    for paper in all().into_iter().filter(|paper| paper.in_virtual_time()) {
+    for paper in all().into_iter().filter(|paper| paper.is_virtual_time()) {
         look_at(paper, true, &traces);
     }
 }
@@ -102,7 +102,7 @@ fn pages_are_made_of_the_kept_verdicts() {
         assert!(page == made, "{name}: run `marline-lab report --docs docs/research/papers`");
     };
     let mut all_kept = Vec::new();
-    for key in all().into_iter().filter(|paper| paper.in_virtual_time()).map(Paper::key) {
+    for key in all().into_iter().filter(|paper| paper.is_virtual_time()).map(Paper::key) {
         let text = read(format!("verdicts/{key}.toml"));
         let kept = StoredVerdicts::parse(&text).unwrap_or_else(|error| panic!("{key}: {error:#}"));
         assert_eq!(kept.text(), text, "{key}.toml");

@@ -20,7 +20,7 @@ use crate::guard;
 pub(crate) type PolicyClass = (String, String, Py<PyAny>, Vec<(String, String, String)>);
 
 /// What builds objects of a class.
-struct Maker {
+struct ObjectFactory {
     class: Py<PyAny>,
     parameters: Vec<(String, String, String)>,
 }
@@ -51,7 +51,7 @@ impl Value {
     }
 }
 
-impl Maker {
+impl ObjectFactory {
     /// The values of a spec, each by its name.
     fn read(&self, parameters: &mut Parameters<'_>) -> Vec<(String, Value)> {
         let value = |(key, default, kind): &(String, String, String)| {
@@ -62,7 +62,7 @@ impl Maker {
                 _ => "text",
             };
             let read = |text: &str| Value::read(kind, text);
-            Some((key.clone(), parameters.custom(key, default, expected, read)?))
+            Some((key.clone(), parameters.parse_with(key, default, expected, read)?))
         };
         self.parameters.iter().filter_map(value).collect()
     }
@@ -90,7 +90,7 @@ impl Maker {
 /// Adds a class to a registry.
 pub(crate) fn register(registry: &mut Registry, class: PolicyClass) -> PyResult<()> {
     let (kind, name, class, parameters) = class;
-    let maker = Arc::new(Maker { class, parameters });
+    let maker = Arc::new(ObjectFactory { class, parameters });
     let added = match kind.as_str() {
         "scheduler" => registry.register_scheduler_with(&name, move |parameters| {
             let (maker, values) = (Arc::clone(&maker), maker.read(parameters));

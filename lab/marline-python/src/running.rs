@@ -22,7 +22,7 @@ struct SharedState {
     jobs: Vec<Job>,
     registry: Registry,
     outputs: Outputs,
-    at_once: usize,
+    parallel_runs: usize,
     next: AtomicUsize,
     canceled: Arc<AtomicBool>,
     state: Mutex<State>,
@@ -44,7 +44,7 @@ pub(crate) struct Outputs {
 struct State {
     /// What files had no room for.
     cut: Vec<String>,
-    made: Vec<Option<RunResult>>,
+    results: Vec<Option<RunResult>>,
     done: usize,
     threads: usize,
     failure: Option<PyErr>,
@@ -66,12 +66,12 @@ impl Running {
     ) -> Running {
         let threads = at_once.clamp(1, jobs.len().max(1));
         let made = jobs.iter().map(|_| None).collect();
-        let state = State { cut: Vec::new(), made, done: 0, threads, failure: None };
+        let state = State { cut: Vec::new(), results: made, done: 0, threads, failure: None };
         let shared = Arc::new(SharedState {
             jobs,
             registry,
             outputs,
-            at_once: threads,
+            parallel_runs: threads,
             next: AtomicUsize::new(0),
             canceled: Arc::default(),
             state: Mutex::new(state),
@@ -103,7 +103,7 @@ impl SharedState {
             let mut state = self.lock();
             match result {
                 Ok(made) => {
-                    state.made[at] = made;
+                    state.results[at] = made;
                     state.done += 1;
                 }
                 Err(failure) => {
@@ -135,11 +135,11 @@ impl SharedState {
         let go_on = || !self.canceled.load(Ordering::Relaxed);
         let mut cut = Vec::new();
         if let Some(directory) = &self.outputs.pcap {
-            let captures = Captures { jobs: self.at_once, max_bytes: Captures::MAX_BYTES };
+            let captures = Captures { jobs: self.parallel_runs, max_bytes: Captures::MAX_BYTES };
             cut.extend(captures.write_while(&self.jobs, directory, &go_on)?.omission_notes());
         }
         if let Some(directory) = &self.outputs.qlog {
-            let qlogs = Qlogs { jobs: self.at_once, config: QlogConfig::default() };
+            let qlogs = Qlogs { jobs: self.parallel_runs, config: QlogConfig::default() };
             cut.extend(qlogs.write_while(&self.jobs, directory, &go_on)?.omission_notes());
         }
         Ok(cut)
@@ -223,7 +223,7 @@ impl Running {
     /// What all runs showed.
     fn results(&self) -> PyResult<Results> {
         let mut state = self.shared.lock();
-        let made: Option<Vec<RunResult>> = state.made.iter_mut().map(Option::take).collect();
+        let made: Option<Vec<RunResult>> = state.results.iter_mut().map(Option::take).collect();
         let made = made.ok_or_else(|| PyRuntimeError::new_err("some runs are missing"))?;
         Ok(Results::new(self.shared.jobs.clone(), made))
     }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use marline::algos::Registry;
 use marline_lab::experiment::Stack;
 use marline_lab::results::Format;
-use marline_lab::runs::{Seeds, Store, Sweep as Plan, Swept};
+use marline_lab::runs::{Seeds, Store, Sweep as Plan, SweepSummary};
 use marline_lab::{keep, parallel, policies};
 use pyo3::prelude::*;
 
@@ -52,7 +52,7 @@ impl Sweep {
         count: u32,
         seeds: Option<Vec<u64>>,
     ) -> PyResult<Sweep> {
-        let seeds = seeds.map_or(Seeds::Own(count), Seeds::These);
+        let seeds = seeds.map_or(Seeds::Own(count), Seeds::List);
         let registry = plan.registry().clone();
         let read = || Plan::from_file(plan.file(), &[Stack::Sim], seeds);
         let plan =
@@ -95,7 +95,7 @@ impl Sweep {
             store.remove_abandoned();
             self.plan.collect(&store, &self.place, &formats?)
         };
-        let swept: Swept = py.detach(write).map_err(|error| experiment_error(&error))?;
+        let swept: SweepSummary = py.detach(write).map_err(|error| experiment_error(&error))?;
         Ok((swept.table(), swept.warnings, swept.warnings_count, swept.failed))
     }
 }

@@ -60,7 +60,7 @@ impl<'a> Line<'a> {
     }
 
     /// Writes an optional field.
-    pub(crate) fn maybe<T>(
+    pub(crate) fn optional<T>(
         self,
         value: Option<T>,
         put: impl FnOnce(Line<'a>, T) -> Line<'a>,

@@ -15,7 +15,7 @@ pub struct Recording {
     /// The events of the namespace `mptcp`, ordered by time.
     pub records: Vec<Record>,
     /// Whether the last record is incomplete, because the file was cut off during writing.
-    pub torn: bool,
+    pub is_cut_off: bool,
 }
 
 /// An event.
@@ -74,11 +74,11 @@ pub fn read(text: &str) -> Result<Recording, ReadError> {
     let mut parts = parts.enumerate().peekable();
     let first = parts.next().map(|(_, part)| part).unwrap_or_default();
     let (title, vantage) = header(first).map_err(|what| wrong(1, what))?;
-    let mut recording = Recording { title, vantage, records: Vec::new(), torn: false };
+    let mut recording = Recording { title, vantage, records: Vec::new(), is_cut_off: false };
     let mut last_ms = 0.0;
     while let Some((index, part)) = parts.next() {
         if !part.ends_with('\n') && parts.peek().is_none() {
-            recording.torn = true;
+            recording.is_cut_off = true;
             break;
         }
         let Some(record) = event(part).map_err(|what| wrong(index + 1, what))? else { continue };

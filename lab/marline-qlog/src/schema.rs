@@ -29,7 +29,7 @@ const fn field(name: &'static str, unit: &'static str, about: &'static str) -> F
     Field { name, unit, optional: false, about }
 }
 
-const fn maybe(name: &'static str, unit: &'static str, about: &'static str) -> Field {
+const fn optional_field(name: &'static str, unit: &'static str, about: &'static str) -> Field {
     Field { name, unit, optional: true, about }
 }
 
@@ -120,7 +120,11 @@ pub const SCHEMA: &[EventKind] = &[
                  subflows; `reachable`: it received something again; `address_pair_degraded`, \
                  `address_pair_usable`: the path health monitor's verdict",
             ),
-            maybe("cause", "word", "the cause: `receive_timer`, `unanswered_probes`, `loss`, ..."),
+            optional_field(
+                "cause",
+                "word",
+                "the cause: `receive_timer`, `unanswered_probes`, `loss`, ...",
+            ),
         ],
     },
     EventKind {
@@ -136,16 +140,20 @@ pub const SCHEMA: &[EventKind] = &[
                  subflow lost; `probe`: its last data again (tail loss probe); `repair`: a sum of data; `handshake`, \
                  `ack`, `ack_request` (empty, requests an answer), `data_fin`, `fin`, `reset`",
             ),
-            maybe(
+            optional_field(
                 "cause",
                 "word",
                 "of a reinjection: `unanswered_probe`, `retransmission_timeout`, `subflow_closed`, `data_timeout`, \
                  `lost`; of a retransmission: `lost`, `retransmission_timeout`",
             ),
             field("seq", "number", "sequence number of the first, as on the wire"),
-            maybe("dsn", "bytes", "position of the payload in the stream; a repair has none"),
+            optional_field(
+                "dsn",
+                "bytes",
+                "position of the payload in the stream; a repair has none",
+            ),
             field("length", "bytes", "payload"),
-            maybe("segments", "count", "number of segments, if more than one"),
+            optional_field("segments", "count", "number of segments, if more than one"),
         ],
     },
     EventKind {
@@ -155,18 +163,18 @@ pub const SCHEMA: &[EventKind] = &[
             SUBFLOW,
             field("seq", "number", "sequence number, as on the wire"),
             field("ack", "number", "acknowledgment number, as on the wire"),
-            maybe(
+            optional_field(
                 "flags",
                 "words",
                 "control bits but ACK: `fin`, `syn`, `rst`, `psh`, `ece`, `cwr`",
             ),
             field("length", "bytes", "payload"),
-            maybe(
+            optional_field(
                 "mapping_dsn",
                 "bytes",
                 "start of the announced mapping, as a position in the stream",
             ),
-            maybe("mapping_length", "bytes", "length of the announced mapping"),
+            optional_field("mapping_length", "bytes", "length of the announced mapping"),
         ],
     },
     EventKind {
@@ -176,7 +184,7 @@ pub const SCHEMA: &[EventKind] = &[
             SUBFLOW,
             DSN,
             field("length", "bytes", "number of bytes"),
-            maybe("duplicate_length", "bytes", "number of them that are duplicates"),
+            optional_field("duplicate_length", "bytes", "number of them that are duplicates"),
         ],
     },
     EventKind {
@@ -189,7 +197,7 @@ pub const SCHEMA: &[EventKind] = &[
         about: "A segment is believed lost.",
         fields: &[
             SUBFLOW,
-            maybe("dsn", "bytes", "position of its payload; a repair and a FIN have none"),
+            optional_field("dsn", "bytes", "position of its payload; a repair and a FIN have none"),
             field("length", "bytes", "of the subflow's sequence numbers"),
             field("trigger", "word", "`ack`: acknowledgments showed it; `timer`: a timer expired"),
         ],
@@ -198,7 +206,11 @@ pub const SCHEMA: &[EventKind] = &[
         name: "timer_expired",
         about: "A timer expired.",
         fields: &[
-            maybe("subflow", "number", "slot of the subflow; missing: a timer of the connection"),
+            optional_field(
+                "subflow",
+                "number",
+                "slot of the subflow; missing: a timer of the connection",
+            ),
             field(
                 "timer",
                 "word",
@@ -212,15 +224,15 @@ pub const SCHEMA: &[EventKind] = &[
         about: "The state of a subflow after it received something or its timer expired: the fields that changed.",
         fields: &[
             SUBFLOW,
-            maybe("phase", "word", "`open`, `recovery`, `loss`"),
-            maybe("cwnd_bytes", "bytes", "congestion window"),
-            maybe("ssthresh_bytes", "bytes", "slow-start threshold, once it is known"),
-            maybe("in_flight_bytes", "bytes", "in flight"),
-            maybe("srtt_us", "µs", "smoothed RTT"),
-            maybe("rttvar_us", "µs", "RTT variation"),
-            maybe("min_rtt_us", "µs", "smallest RTT"),
-            maybe("rto_us", "µs", "retransmission timeout without backoff"),
-            maybe("delivery_bits_per_s", "bit/s", "delivery rate"),
+            optional_field("phase", "word", "`open`, `recovery`, `loss`"),
+            optional_field("cwnd_bytes", "bytes", "congestion window"),
+            optional_field("ssthresh_bytes", "bytes", "slow-start threshold, once it is known"),
+            optional_field("in_flight_bytes", "bytes", "in flight"),
+            optional_field("srtt_us", "µs", "smoothed RTT"),
+            optional_field("rttvar_us", "µs", "RTT variation"),
+            optional_field("min_rtt_us", "µs", "smallest RTT"),
+            optional_field("rto_us", "µs", "retransmission timeout without backoff"),
+            optional_field("delivery_bits_per_s", "bit/s", "delivery rate"),
         ],
     },
     EventKind {
@@ -231,8 +243,12 @@ pub const SCHEMA: &[EventKind] = &[
             field("began", "ms", "its start, in the trace's time"),
             field("duration", "ms", "length of the hole"),
             field("subflow", "number", "slot of the subflow that delivered next"),
-            maybe("unreachable_subflow", "number", "slot of a subflow that was unreachable then"),
-            maybe("cause", "word", "the cause of that state"),
+            optional_field(
+                "unreachable_subflow",
+                "number",
+                "slot of a subflow that was unreachable then",
+            ),
+            optional_field("cause", "word", "the cause of that state"),
         ],
     },
     EventKind {
@@ -240,16 +256,20 @@ pub const SCHEMA: &[EventKind] = &[
         about: "The scheduler decided where data goes, or that it waits. Only if decisions are requested.",
         fields: &[
             field("rule", "word", "which of its rules: `first`, `rescue`, `late`, `no_room`, ..."),
-            maybe("subflow", "number", "slot of the subflow that was chosen, or rejected"),
-            maybe("other_subflow", "number", "slot of the subflow that it was compared with"),
-            maybe("arrives_us", "µs", "time until the data arrives"),
-            maybe(
+            optional_field("subflow", "number", "slot of the subflow that was chosen, or rejected"),
+            optional_field(
+                "other_subflow",
+                "number",
+                "slot of the subflow that it was compared with",
+            ),
+            optional_field("arrives_us", "µs", "time until the data arrives"),
+            optional_field(
                 "other_us",
                 "µs",
                 "the same on the other subflow, or time until its answer is due",
             ),
-            maybe("gain_us", "µs", "what a copy is expected to save"),
-            maybe("price_us", "µs", "smallest gain worth its price"),
+            optional_field("gain_us", "µs", "what a copy is expected to save"),
+            optional_field("price_us", "µs", "smallest gain worth its price"),
         ],
     },
     EventKind {

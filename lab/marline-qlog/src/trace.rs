@@ -69,7 +69,7 @@ impl Trace {
         self.cut &= unkept_bytes == 0;
         self.written_bytes = self.written_bytes.saturating_sub(unkept_bytes);
         let before = out.len();
-        self.missed(at, count, out);
+        self.write_missed(at, count, out);
         self.written_bytes += (out.len() - before) as u64;
     }
 
@@ -84,13 +84,13 @@ impl Trace {
     fn write(&mut self, event: &MonitorEvent, out: &mut String) {
         match &event.kind {
             MonitorKind::Traffic { what, missed } => {
-                self.missed(event.at, *missed, out);
+                self.write_missed(event.at, *missed, out);
                 self.traffic(event.at, what, out);
             }
             MonitorKind::Decided { reason, missed } => {
-                self.missed(event.at, *missed, out);
+                self.write_missed(event.at, *missed, out);
                 let line = self.begin_line(event.at, "scheduler_decided", out);
-                decided(line, &reason.grounds);
+                write_decision(line, &reason.grounds);
             }
             MonitorKind::Hole { direction, since, ended_by, unreachable } => {
                 self.begin_line(event.at, "delivery_hole", out)
@@ -98,7 +98,7 @@ impl Trace {
                     .time("began", time_since(*since, self.zero))
                     .time("duration", time_since(event.at, *since))
                     .number("subflow", ended_by.0)
-                    .maybe(*unreachable, |line, (subflow, cause)| {
+                    .optional(*unreachable, |line, (subflow, cause)| {
                         line.number("unreachable_subflow", subflow.0)
                             .word("cause", &words::silence(cause))
                     })
@@ -111,7 +111,7 @@ impl Trace {
         }
     }
 
-    fn missed(&self, at: Instant, missed: u64, out: &mut String) {
+    fn write_missed(&self, at: Instant, missed: u64, out: &mut String) {
         if missed > 0 {
             self.begin_line(at, "events_missed", out).number("count", missed).end();
         }
@@ -177,7 +177,7 @@ impl Trace {
                 };
                 pen.begin_on_subflow(HEALTH, *id)
                     .word("health", health)
-                    .maybe(*fault, |line, fault| line.word("cause", &words::fault(fault)))
+                    .optional(*fault, |line, fault| line.word("cause", &words::fault(fault)))
                     .end();
             }
             _ => {}
@@ -191,7 +191,7 @@ impl Trace {
         if let Traffic::Timer { on, timer, count } = what {
             return self
                 .begin_line(at, "timer_expired", out)
-                .maybe(*on, |line, on| line.number("subflow", on.0))
+                .optional(*on, |line, on| line.number("subflow", on.0))
                 .word("timer", words::timer(*timer))
                 .number("count", *count)
                 .end();
@@ -211,7 +211,7 @@ impl Trace {
                 pen.begin_on_subflow("data_received", *on)
                     .number("dsn", data.start.0)
                     .number("length", data.len())
-                    .maybe(nonzero(*duplicate_bytes), |line, bytes| {
+                    .optional(nonzero(*duplicate_bytes), |line, bytes| {
                         line.number("duplicate_length", bytes)
                     })
                     .end();
@@ -221,7 +221,7 @@ impl Trace {
             }
             Traffic::Lost { on, data, bytes, by_timer } => {
                 pen.begin_on_subflow("data_lost", *on)
-                    .maybe(start_of(data), |line, dsn| line.number("dsn", dsn))
+                    .optional(start_of(data), |line, dsn| line.number("dsn", dsn))
                     .number("length", *bytes)
                     .word("trigger", if *by_timer { "timer" } else { "ack" })
                     .end();
@@ -253,16 +253,16 @@ impl Trace {
         let ssthresh = known(now.ssthresh_bytes);
         let ssthresh = ssthresh.filter(|_| before.as_ref().map(|m| m.ssthresh_bytes) != ssthresh);
         let mut line = self.begin_line(at, "metrics_updated", out).number("subflow", now.on.0);
-        line = line.maybe(phase.then_some(now.phase), |line, p| line.word("phase", p.name()));
-        line = line.maybe(ssthresh, |line, bytes| line.number("ssthresh_bytes", bytes));
+        line = line.optional(phase.then_some(now.phase), |line, p| line.word("phase", p.name()));
+        line = line.optional(ssthresh, |line, bytes| line.number("ssthresh_bytes", bytes));
         for (name, of) in fields {
             let fresh = of(now).filter(|value| before.as_ref().and_then(of) != Some(*value));
-            line = line.maybe(fresh, |line, value| line.number(name, value));
+            line = line.optional(fresh, |line, value| line.number(name, value));
         }
         for (name, of) in times {
             let old = before.as_ref().and_then(of).map(us);
             let fresh = of(now).map(us).filter(|value| old != Some(*value));
-            line = line.maybe(fresh, |line, value| line.number(name, value));
+            line = line.optional(fresh, |line, value| line.number(name, value));
         }
         line.end();
     }
@@ -301,11 +301,13 @@ fn start_of(data: &DataRange) -> Option<u64> {
 
 fn segment_sent(line: Line<'_>, sent: &SegmentSent) {
     line.word("purpose", words::purpose(sent.purpose))
-        .maybe(words::cause(sent.purpose), |line, cause| line.word("cause", cause))
+        .optional(words::cause(sent.purpose), |line, cause| line.word("cause", cause))
         .number("seq", sent.seq.0)
-        .maybe(start_of(&sent.data), |line, dsn| line.number("dsn", dsn))
+        .optional(start_of(&sent.data), |line, dsn| line.number("dsn", dsn))
         .number("length", sent.payload_bytes)
-        .maybe((sent.segments > 1).then_some(sent.segments), |line, n| line.number("segments", n))
+        .optional((sent.segments > 1).then_some(sent.segments), |line, n| {
+            line.number("segments", n)
+        })
         .end();
 }
 
@@ -313,22 +315,22 @@ fn segment_received(line: Line<'_>, came: &SegmentReceived) {
     let flags = words::flags(came.flags);
     line.number("seq", came.seq.0)
         .number("ack", came.ack.0)
-        .maybe((!flags.is_empty()).then_some(flags), |line, flags| line.word("flags", &flags))
+        .optional((!flags.is_empty()).then_some(flags), |line, flags| line.word("flags", &flags))
         .number("length", came.payload_bytes)
-        .maybe(came.mapping, |line, mapping| {
+        .optional(came.mapping, |line, mapping| {
             line.number("mapping_dsn", mapping.start.0).number("mapping_length", mapping.len())
         })
         .end();
 }
 
-fn decided(line: Line<'_>, grounds: &Grounds) {
+fn write_decision(line: Line<'_>, grounds: &Grounds) {
     line.word("rule", &grounds.rule.name().replace('-', "_"))
-        .maybe(grounds.path, |line, id| line.number("subflow", id.0))
-        .maybe(grounds.other, |line, id| line.number("other_subflow", id.0))
-        .maybe(grounds.arrives_us, |line, us| line.number("arrives_us", us))
-        .maybe(grounds.other_us, |line, us| line.number("other_us", us))
-        .maybe(grounds.gain_us, |line, us| line.number("gain_us", us))
-        .maybe(grounds.price_us, |line, us| line.number("price_us", us))
+        .optional(grounds.path, |line, id| line.number("subflow", id.0))
+        .optional(grounds.other, |line, id| line.number("other_subflow", id.0))
+        .optional(grounds.arrives_us, |line, us| line.number("arrives_us", us))
+        .optional(grounds.other_us, |line, us| line.number("other_us", us))
+        .optional(grounds.gain_us, |line, us| line.number("gain_us", us))
+        .optional(grounds.price_us, |line, us| line.number("price_us", us))
         .end();
 }
 

@@ -7,7 +7,7 @@ use marline_core::Ecn;
 use marline_time::Instant;
 use marline_wire::pcapng::{self, CapturedSegment, Direction, PacketInfo, SegmentChecksum};
 
-use crate::{NodeId, Observer, Packet, Sighting};
+use crate::{NodeId, ObservationPoint, Observer, Packet};
 
 /// Captures the packets that one host sends and receives.
 #[derive(Debug)]
@@ -82,12 +82,12 @@ impl Capture {
 }
 
 impl Observer for Capture {
-    fn on_packet(&mut self, now: Instant, sighting: Sighting, packet: &Packet) {
+    fn on_packet(&mut self, now: Instant, sighting: ObservationPoint, packet: &Packet) {
         match sighting {
-            Sighting::Sent { node, .. } if node == self.node => {
+            ObservationPoint::Sent { node, .. } if node == self.node => {
                 self.write(now, packet.path.local.ip(), Direction::Outbound, packet);
             }
-            Sighting::Delivered { node, .. } if node == self.node => {
+            ObservationPoint::Delivered { node, .. } if node == self.node => {
                 self.write(now, packet.path.remote.ip(), Direction::Inbound, packet);
             }
             _ => {}

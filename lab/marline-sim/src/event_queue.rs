@@ -9,7 +9,7 @@ use marline_time::Instant;
 #[derive(Debug)]
 pub(crate) struct EventQueue<E> {
     heap: BinaryHeap<Entry<E>>,
-    made: u64,
+    pushed_count: u64,
 }
 
 /// An event with its order: nanoseconds and insertion number in a single number, because comparisons dominate the cost
@@ -49,12 +49,12 @@ impl<E> Eq for Entry<E> {}
 
 impl<E> EventQueue<E> {
     pub(crate) fn new() -> Self {
-        EventQueue { heap: BinaryHeap::new(), made: 0 }
+        EventQueue { heap: BinaryHeap::new(), pushed_count: 0 }
     }
 
     pub(crate) fn push(&mut self, at: Instant, event: E) {
-        self.made += 1;
-        let place = u128::from(at.as_nanos()) << 64 | u128::from(self.made);
+        self.pushed_count += 1;
+        let place = u128::from(at.as_nanos()) << 64 | u128::from(self.pushed_count);
         self.heap.push(Entry { place, event });
     }
 

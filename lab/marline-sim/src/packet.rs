@@ -31,7 +31,7 @@ pub struct Packet {
     pub foreign: bool,
     /// The sender's checksum is still valid, because nothing on the path has modified the bytes. The receiver need not
     /// verify it, which saves part of the cost per packet.
-    pub untouched: bool,
+    pub is_unmodified: bool,
     /// TCP header, options and payload.
     pub segment: Vec<u8>,
     /// The payload, while the packet is on a link and the payload can be elided. `segment` then lacks it.
@@ -51,7 +51,7 @@ impl Packet {
             peer_flow: 0,
             overhead,
             foreign: false,
-            untouched: false,
+            is_unmodified: false,
             segment: Vec::new(),
             elided: Elided::default(),
         }
@@ -73,7 +73,7 @@ impl Packet {
     /// The same packet with another segment.
     fn with_segment(&self, segment: &[u8]) -> Self {
         let segment = segment.to_vec();
-        Packet { untouched: false, segment, elided: Elided::default(), ..self.clone() }
+        Packet { is_unmodified: false, segment, elided: Elided::default(), ..self.clone() }
     }
 
     /// Takes the ports from the native segment's header, which a NAT may have changed.
@@ -99,14 +99,14 @@ impl marline_link::Packet for Packet {
     }
 
     fn bytes_mut(&mut self) -> &mut [u8] {
-        self.untouched = false;
+        self.is_unmodified = false;
         self.complete();
         // A router's message has a checksum. A receiver ignores a damaged one, as if it were lost.
         if self.too_big_mtu.is_some() { &mut [] } else { &mut self.segment }
     }
 
     fn tcp_mut(&mut self) -> Option<&mut [u8]> {
-        self.untouched = false;
+        self.is_unmodified = false;
         self.complete();
         self.too_big_mtu.is_none().then_some(&mut self.segment)
     }
@@ -122,7 +122,7 @@ impl marline_link::Packet for Packet {
 
     fn too_big(&self, mtu_bytes: u32) -> Option<Self> {
         /// Ports and sequence number: the part of a segment that routers quote according to RFC 792.
-        const QUOTED: usize = 8;
+        const QUOTED_LEN: usize = 8;
         const ICMP_HEADER: u16 = 8;
         if self.too_big_mtu.is_some() {
             return None;
@@ -133,7 +133,7 @@ impl marline_link::Packet for Packet {
             path: FourTuple { local: self.path.remote, remote: self.path.local },
             ecn: Ecn::NotEct,
             overhead: ip_header + ICMP_HEADER + ip_header,
-            ..self.with_segment(self.segment.get(..QUOTED)?)
+            ..self.with_segment(self.segment.get(..QUOTED_LEN)?)
         })
     }
 }
@@ -171,7 +171,7 @@ impl Pool {
         packet.peer_flow = template.peer_flow;
         packet.overhead = template.overhead;
         packet.foreign = template.foreign;
-        packet.untouched = template.untouched;
+        packet.is_unmodified = template.is_unmodified;
         packet.elided = elided;
         packet.segment.clear();
         packet.segment.extend_from_slice(&bytes[..header]);
@@ -205,7 +205,7 @@ impl Pool {
 
 /// Where a packet was seen.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub enum Sighting {
+pub enum ObservationPoint {
     /// Leaving a host, before its link accepts it.
     Sent {
         /// The host.
@@ -225,7 +225,7 @@ pub enum Sighting {
 /// Observer of every packet: a capture, a check, a counter.
 pub trait Observer: core::fmt::Debug {
     /// Processes a sighting of a packet.
-    fn on_packet(&mut self, now: Instant, sighting: Sighting, packet: &Packet);
+    fn on_packet(&mut self, now: Instant, sighting: ObservationPoint, packet: &Packet);
 
     /// Reports an error in the packets seen so far, if any.
     ///

@@ -101,7 +101,7 @@ pub struct Paths {
     /// Endpoint of strangers, which accepts nothing.
     endpoint: EndpointConfig,
     carrier_overhead: u16,
-    strangers: u8,
+    stranger_hosts: u8,
     /// Number of times that the client changed its address on each path, which determines the current one.
     renumbered: Vec<u8>,
 }
@@ -131,7 +131,7 @@ impl Paths {
         let endpoint = EndpointConfig {
             capabilities: config.capabilities,
             limits: config.limits,
-            shard: Shard::ALONE,
+            shard: Shard::SINGLE,
             accept: None,
             monitor: true,
         };
@@ -156,7 +156,7 @@ impl Paths {
             connection,
             endpoint,
             carrier_overhead,
-            strangers: 0,
+            stranger_hosts: 0,
             renumbered: vec![0; config.links.len()],
         };
         for (path, link) in config.links.iter().enumerate() {
@@ -235,7 +235,7 @@ impl Paths {
     }
 
     /// Opens a connection to a port of the server over a path at a later time.
-    pub fn at_connect_to(&mut self, when: Instant, path: usize, port: u16, app: Box<dyn App>) {
+    pub fn connect_to_at(&mut self, when: Instant, path: usize, port: u16, app: Box<dyn App>) {
         let local = SocketAddr::new(Self::address(path, self.renumbered[path]), 0);
         let remote = SocketAddr::new(Self::server_address(), port);
         let (client, config) = (self.client, self.connection.clone());
@@ -288,15 +288,15 @@ impl Paths {
 
     /// Adds a connection of two strangers, plain TCP as `config` says, over the links of a path from this time on. The
     /// first application is that of the side of the client.
-    pub fn at_add_strangers(
+    pub fn add_strangers_at(
         &mut self,
         when: Instant,
         path: usize,
         mut config: ConnectionConfig,
         [near, far]: [Box<dyn App>; 2],
     ) {
-        let number = self.strangers;
-        self.strangers += 1;
+        let number = self.stranger_hosts;
+        self.stranger_hosts += 1;
         config.mptcp = false;
         let (near_ip, far_ip) = (IpAddr::from([10, 255, number, 1]), [198, 51, 100, number].into());
         let host = |accept, address: IpAddr, name: &str| {
@@ -310,8 +310,8 @@ impl Paths {
             (host(None, near_ip, "near"), host(Some(config.clone()), far_ip, "far"));
         let client = self.world.add_node(client, &[near_ip]);
         let server = self.world.add_node(server, &[far_ip]);
-        self.world.estrange(client);
-        self.world.estrange(server);
+        self.world.mark_stranger(client);
+        self.world.mark_stranger(server);
         self.world.route(near_ip, far_ip, self.up[path]);
         self.world.route(far_ip, near_ip, self.down[path]);
         let mut far = Some(far);
@@ -347,13 +347,13 @@ impl Paths {
     }
 
     /// The client's interface loses its address or gets it back, and the client is notified.
-    pub fn at_set_address(&mut self, when: Instant, path: usize, up: bool) {
+    pub fn set_address_at(&mut self, when: Instant, path: usize, up: bool) {
         let (client, address) = (self.client, Self::address(path, self.renumbered[path]));
         self.world.run_at(when, move |world| world.set_address(client, address, up));
     }
 
     /// Gives the client another address on this path at `when`. The old one must be gone by then.
-    pub fn at_renumber(&mut self, when: Instant, path: usize) {
+    pub fn renumber_at(&mut self, when: Instant, path: usize) {
         self.renumbered[path] += 1;
         let (client, address) = (self.client, Self::address(path, self.renumbered[path]));
         self.world.route(address, Self::server_address(), self.up[path]);

@@ -33,7 +33,7 @@ fn joined(parts: impl Iterator<Item = String>, separator: &str) -> String {
 
 impl Renderer<'_> {
     /// A type.
-    pub(super) fn of_type(&self, value: &Value) -> String {
+    pub(super) fn render_type(&self, value: &Value) -> String {
         let Some((kind, inner)) = variant(value) else {
             return if value == "infer" { "_".to_owned() } else { value.to_string() };
         };
@@ -41,19 +41,19 @@ impl Renderer<'_> {
             "resolved_path" => self.path(inner),
             "generic" | "primitive" => text(inner).to_owned(),
             "tuple" => self.tuple(inner),
-            "slice" => format!("[{}]", self.of_type(inner)),
-            "array" => format!("[{}; {}]", self.of_type(&inner["type"]), text(&inner["len"])),
+            "slice" => format!("[{}]", self.render_type(inner)),
+            "array" => format!("[{}; {}]", self.render_type(&inner["type"]), text(&inner["len"])),
             "borrowed_ref" => {
                 let lifetime = match text(&inner["lifetime"]) {
                     "" => String::new(),
                     name => format!("{name} "),
                 };
                 let mutable = if inner["is_mutable"] == true { "mut " } else { "" };
-                format!("&{lifetime}{mutable}{}", self.of_type(&inner["type"]))
+                format!("&{lifetime}{mutable}{}", self.render_type(&inner["type"]))
             }
             "raw_pointer" => {
                 let mutable = if inner["is_mutable"] == true { "mut" } else { "const" };
-                format!("*{mutable} {}", self.of_type(&inner["type"]))
+                format!("*{mutable} {}", self.render_type(&inner["type"]))
             }
             "impl_trait" => format!("impl {}", self.bounds(inner)),
             "dyn_trait" => {
@@ -68,7 +68,7 @@ impl Renderer<'_> {
     }
 
     fn tuple(&self, value: &Value) -> String {
-        let all: Vec<String> = list(value).map(|part| self.of_type(part)).collect();
+        let all: Vec<String> = list(value).map(|part| self.render_type(part)).collect();
         match &all[..] {
             [one] => format!("({one},)"),
             all => format!("({})", all.join(", ")),
@@ -77,7 +77,7 @@ impl Renderer<'_> {
 
     fn qualified(&self, value: &Value) -> String {
         let name = text(&value["name"]);
-        let of = self.of_type(&value["self_type"]);
+        let of = self.render_type(&value["self_type"]);
         match &value["trait"] {
             Value::Null => format!("{of}::{name}"),
             base if text(&base["path"]).is_empty() => format!("{of}::{name}"),
@@ -101,19 +101,19 @@ impl Renderer<'_> {
     fn arguments(&self, value: &Value) -> String {
         let Some((kind, inner)) = variant(value) else { return String::new() };
         if kind == "parenthesized" {
-            let inputs = joined(list(&inner["inputs"]).map(|input| self.of_type(input)), ", ");
+            let inputs = joined(list(&inner["inputs"]).map(|input| self.render_type(input)), ", ");
             return format!("({inputs}){}", self.output(&inner["output"]));
         }
         let plain = list(&inner["args"]).map(|argument| match variant(argument) {
             Some(("lifetime", name)) => text(name).to_owned(),
-            Some(("type", of)) => self.of_type(of),
+            Some(("type", of)) => self.render_type(of),
             Some(("const", of)) => text(&of["expr"]).to_owned(),
             _ => "_".to_owned(),
         });
         let constraints = list(&inner["constraints"]).map(|constraint| {
             let name = text(&constraint["name"]);
             match variant(&constraint["binding"]) {
-                Some(("equality", term)) => format!("{name} = {}", self.of_type(&term["type"])),
+                Some(("equality", term)) => format!("{name} = {}", self.render_type(&term["type"])),
                 Some((_, bounds)) => format!("{name}: {}", self.bounds(bounds)),
                 None => name.to_owned(),
             }
@@ -146,14 +146,14 @@ impl Renderer<'_> {
                 ("type", of) => {
                     let default = match &of["default"] {
                         Value::Null => String::new(),
-                        default => format!(" = {}", self.of_type(default)),
+                        default => format!(" = {}", self.render_type(default)),
                     };
                     match self.bounds(&of["bounds"]) {
                         none if none.is_empty() => format!("{name}{default}"),
                         bounds => format!("{name}: {bounds}{default}"),
                     }
                 }
-                ("const", of) => format!("const {name}: {}", self.of_type(&of["type"])),
+                ("const", of) => format!("const {name}: {}", self.render_type(&of["type"])),
                 _ => name.to_owned(),
             })
         });
@@ -167,7 +167,7 @@ impl Renderer<'_> {
     pub(super) fn conditions(&self, value: &Value) -> String {
         let one = |predicate: &Value| match variant(predicate) {
             Some(("bound_predicate", inner)) => {
-                format!("{}: {}", self.of_type(&inner["type"]), self.bounds(&inner["bounds"]))
+                format!("{}: {}", self.render_type(&inner["type"]), self.bounds(&inner["bounds"]))
             }
             _ => predicate.to_string(),
         };
@@ -180,8 +180,8 @@ impl Renderer<'_> {
     /// Arguments and result. Names of arguments are not part of the interface.
     pub(super) fn signature(&self, value: &Value) -> String {
         let inputs = list(&value["inputs"]).map(|input| match text(&input[0]) {
-            "self" => format!("self: {}", self.of_type(&input[1])),
-            _ => self.of_type(&input[1]),
+            "self" => format!("self: {}", self.render_type(&input[1])),
+            _ => self.render_type(&input[1]),
         });
         format!("({}){}", joined(inputs, ", "), self.output(&value["output"]))
     }
@@ -189,7 +189,7 @@ impl Renderer<'_> {
     fn output(&self, value: &Value) -> String {
         match value {
             Value::Null => String::new(),
-            output => format!(" -> {}", self.of_type(output)),
+            output => format!(" -> {}", self.render_type(output)),
         }
     }
 }

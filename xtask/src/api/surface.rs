@@ -44,7 +44,7 @@ struct Place<'a> {
 }
 
 /// Collects the lines.
-struct Surface<'a> {
+struct SurfaceCollector<'a> {
     crates: &'a BTreeMap<String, Documented>,
     waiting: VecDeque<Place<'a>>,
     /// Public paths of items that were already listed.
@@ -54,7 +54,7 @@ struct Surface<'a> {
 
 /// Lines of the public items of crate `name`, sorted.
 pub(super) fn lines(crates: &BTreeMap<String, Documented>, name: &str) -> BTreeSet<String> {
-    let mut surface = Surface {
+    let mut surface = SurfaceCollector {
         crates,
         waiting: VecDeque::new(),
         listed: BTreeMap::new(),
@@ -81,7 +81,7 @@ pub(super) fn root_names(lines: &BTreeSet<String>, name: &str) -> BTreeSet<Strin
     names.map(str::to_owned).collect()
 }
 
-impl<'a> Surface<'a> {
+impl<'a> SurfaceCollector<'a> {
     fn visit(&mut self, place: Place<'a>) {
         let Place { krate, id, path } = place;
         let Some(documented) = self.crates.get(krate) else { return };
@@ -176,10 +176,14 @@ impl Lister<'_> {
                 self.members(&inner["items"], path, true);
             }
             "function" => self.function(inner, path, "fn"),
-            "constant" => self.put(format!("const {path}: {}", renderer.of_type(&inner["type"]))),
-            "static" => self.put(format!("static {path}: {}", renderer.of_type(&inner["type"]))),
+            "constant" => {
+                self.put(format!("const {path}: {}", renderer.render_type(&inner["type"])))
+            }
+            "static" => {
+                self.put(format!("static {path}: {}", renderer.render_type(&inner["type"])))
+            }
             "type_alias" => {
-                let of = renderer.of_type(&inner["type"]);
+                let of = renderer.render_type(&inner["type"]);
                 self.put(format!("type {path}{generics} = {of}"));
             }
             other => self.put(format!("{other} {path}")),
@@ -217,7 +221,7 @@ impl Lister<'_> {
 
     fn field(&mut self, field: &Value, path: &str) {
         let renderer = self.documented.renderer();
-        let of = renderer.of_type(&field["inner"]["struct_field"]);
+        let of = renderer.render_type(&field["inner"]["struct_field"]);
         self.put(format!("field {path}.{}: {of}", text(&field["name"])));
     }
 
@@ -254,7 +258,7 @@ impl Lister<'_> {
             }
             let generics = renderer.generics(&inner["generics"]);
             let conditions = renderer.conditions(&inner["generics"]);
-            let (base, of) = (renderer.path(&inner["trait"]), renderer.of_type(&inner["for"]));
+            let (base, of) = (renderer.path(&inner["trait"]), renderer.render_type(&inner["for"]));
             // Derived equality has a helper trait that nobody names.
             if !base.ends_with("StructuralPartialEq") {
                 self.put(format!("impl{generics} {base} for {of}{conditions} ({path})"));
@@ -279,7 +283,7 @@ impl Lister<'_> {
             } else if let Some(constant) = inner.get("assoc_const") {
                 let required =
                     if of_trait && constant["value"].is_null() { "required " } else { "" };
-                let of = renderer.of_type(&constant["type"]);
+                let of = renderer.render_type(&constant["type"]);
                 self.put(format!("{required}const {path}: {of}"));
             } else if let Some(alias) = inner.get("assoc_type") {
                 let required = if of_trait && alias["type"].is_null() { "required " } else { "" };

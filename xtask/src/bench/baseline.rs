@@ -86,7 +86,7 @@ impl Baseline {
     }
 
     /// The baseline with these counts. Unchanged counts keep their reason, changed ones get this one.
-    pub(super) fn blessed(
+    pub(super) fn update_baseline(
         &self,
         machine: Machine,
         mut paths: BTreeMap<String, Entry>,
@@ -149,7 +149,7 @@ impl Baseline {
              | path | instructions | per |\n|---|---:|---|\n"
         );
         for (name, Entry { instructions, per, .. }) in &self.paths {
-            lines += &format!("| `{name}` | {} | {per} |\n", grouped(*instructions));
+            lines += &format!("| `{name}` | {} | {per} |\n", group_digits(*instructions));
         }
         lines
     }
@@ -165,7 +165,7 @@ pub(super) fn check_page(root: &Path, known: &Baseline) -> TaskResult {
 }
 
 /// One decimal below a thousand, otherwise whole numbers with commas.
-fn grouped(number: f64) -> String {
+fn group_digits(number: f64) -> String {
     if number < 1_000.0 {
         return format!("{number:.1}");
     }
@@ -191,10 +191,11 @@ mod tests {
 
     #[test]
     fn a_reason_is_kept_with_the_changed_path() {
-        let first = Baseline::default().blessed(Machine::default(), paths(1_000.0), "first");
-        let same = first.blessed(Machine::default(), paths(1_000.4), "second");
+        let first =
+            Baseline::default().update_baseline(Machine::default(), paths(1_000.0), "first");
+        let same = first.update_baseline(Machine::default(), paths(1_000.4), "second");
         assert_eq!(same.paths, first.paths);
-        let more = same.blessed(Machine::default(), paths(1_050.0), "a \"new\" field");
+        let more = same.update_baseline(Machine::default(), paths(1_050.0), "a \"new\" field");
         let read: Baseline = toml::from_str(&more.toml()).unwrap();
         assert_eq!(read.paths["segment_out.one"].why, "+5.0 %: a 'new' field");
         assert!(read.markdown().contains("| `segment_out.one` | 1,050 | segment |"));

@@ -9,7 +9,7 @@ use crate::manifest;
 use crate::run::{command, output, run};
 
 /// Directory for a runner of the right version, below the checkout.
-const OWN: &str = "target/tools";
+const OWN_TOOLS: &str = "target/tools";
 const RUNNER: &str = "gungraun-runner";
 
 /// The search path with a runner of the right version first. Installs the runner if necessary.
@@ -20,7 +20,7 @@ pub(super) fn path(root: &Path) -> Result<OsString, String> {
         );
     }
     let wanted = harness_version(root)?;
-    let own = root.join(OWN).join("bin");
+    let own = root.join(OWN_TOOLS).join("bin");
     let mut places: Vec<PathBuf> = vec![own.clone()];
     places.extend(env::split_paths(&env::var_os("PATH").unwrap_or_default()));
     let home = env::var_os("CARGO_HOME").map(PathBuf::from);
@@ -42,9 +42,9 @@ pub(super) fn path(root: &Path) -> Result<OsString, String> {
 
 fn install(root: &Path, version: &str, place: PathBuf) -> Result<PathBuf, String> {
     let package = format!("{RUNNER}@{version}");
-    let line = format!("cargo install --debug --locked {package} --root {OWN}");
+    let line = format!("cargo install --debug --locked {package} --root {OWN_TOOLS}");
     println!("bench: no {package} is installed: {line}");
-    let words = ["install", "--debug", "--locked", "-q", &package, "--root", OWN];
+    let words = ["install", "--debug", "--locked", "-q", &package, "--root", OWN_TOOLS];
     run(&mut command(root, "cargo", &words))
         .map_err(|error| format!("{error}\nby hand: {line}"))?;
     Ok(place)

@@ -23,7 +23,7 @@ pub(super) fn build(root: &Path, epoch_s: &str) -> Result<Programs, String> {
     let folder = root.join("target/dist-build");
     cargo(root, &["build", "--release", "--locked", "-p", "marline-cli"], epoch_s, &[])?;
     let built = folder.join(target()?).join("release/marline");
-    let dynamic = stripped(&built, &folder.join("dynamic"))?;
+    let dynamic = strip_program(&built, &folder.join("dynamic"))?;
     let fixed = fixed(root, epoch_s)?;
     Ok(Programs { dynamic, fixed })
 }
@@ -34,7 +34,7 @@ pub(super) fn fixed(root: &Path, epoch_s: &str) -> Result<PathBuf, String> {
     let arguments = ["rustc", "--release", "--locked", "-p", "marline-cli", "--bin", "marline"];
     cargo(root, &arguments, epoch_s, &["--", "-Ctarget-feature=+crt-static"])?;
     let built = folder.join(target()?).join("release/marline");
-    stripped(&built, &folder.join("static"))
+    strip_program(&built, &folder.join("static"))
 }
 
 fn cargo(root: &Path, arguments: &[&str], epoch_s: &str, last: &[&str]) -> Result<(), String> {
@@ -51,7 +51,7 @@ fn cargo(root: &Path, arguments: &[&str], epoch_s: &str, last: &[&str]) -> Resul
 }
 
 /// Copies `program` without its debugging information.
-pub(crate) fn stripped(program: &Path, copy: &Path) -> Result<PathBuf, String> {
+pub(crate) fn strip_program(program: &Path, copy: &Path) -> Result<PathBuf, String> {
     fs::copy(program, copy).map_err(|error| format!("{}: {error}", program.display()))?;
     let parent = copy.parent().unwrap_or(copy);
     let name = copy.to_string_lossy();

@@ -9,7 +9,7 @@ use crate::TaskResult;
 use crate::run::{command, output};
 
 /// Prefixes of the names of license files.
-const TERMS: [&str; 5] = ["LICENSE", "LICENCE", "COPYING", "NOTICE", "COPYRIGHT"];
+const LICENSE_PREFIXES: [&str; 5] = ["LICENSE", "LICENCE", "COPYING", "NOTICE", "COPYRIGHT"];
 
 /// Writes `target/dist/THIRD-PARTY.txt`.
 pub(super) fn write(release: &Release) -> TaskResult {
@@ -78,7 +78,7 @@ fn packages(root: &Path) -> Result<BTreeMap<String, Package>, String> {
 fn terms_of(folder: &Path) -> Vec<PathBuf> {
     let is_terms = |file: &PathBuf| {
         let name = file.file_name().unwrap_or_default().to_string_lossy().to_ascii_uppercase();
-        file.is_file() && TERMS.iter().any(|word| name.starts_with(word))
+        file.is_file() && LICENSE_PREFIXES.iter().any(|word| name.starts_with(word))
     };
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let mut files: Vec<PathBuf> = entries.map(|entry| entry.path()).filter(is_terms).collect();

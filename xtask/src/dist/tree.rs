@@ -25,7 +25,7 @@ const FILES: [(&str, &str); 6] = [
 ];
 
 /// Sections of the documentation for installation and operation; research is in the repository only.
-const SHELVES: [&str; 3] = ["start", "operate", "concepts"];
+const DOC_SECTIONS: [&str; 3] = ["start", "operate", "concepts"];
 
 /// Creates `target/dist/tree`.
 pub(super) fn fill(release: &Release, program: &Path) -> TaskResult {
@@ -36,7 +36,7 @@ pub(super) fn fill(release: &Release, program: &Path) -> TaskResult {
     }
     let others = release.folder.join("THIRD-PARTY.txt");
     put(&others, &tree.join("usr/share/doc/marline/THIRD-PARTY.txt"))?;
-    for shelf in SHELVES {
+    for shelf in DOC_SECTIONS {
         let to = tree.join("usr/share/doc/marline").join(shelf);
         copy_all(&release.root.join("docs").join(shelf), &to, "md")?;
     }

@@ -8,7 +8,7 @@ use crate::manifest::{read_toml, workspace_crates};
 use crate::run::{command, output, run};
 
 /// Fields of a manifest that describe a crate to its users.
-const ASKED: [&str; 6] =
+const REQUIRED_FIELDS: [&str; 6] =
     ["description", "license", "repository", "readme", "keywords", "categories"];
 
 /// Packs every published crate, builds each from the packages alone in the order of publication, and installs the
@@ -33,7 +33,7 @@ fn published(root: &Path) -> Result<Vec<String>, String> {
         if !member.is_published {
             continue;
         }
-        let missing = ASKED.iter().filter(|key| !package.contains_key(**key));
+        let missing = REQUIRED_FIELDS.iter().filter(|key| !package.contains_key(**key));
         wrong.extend(missing.map(|key| format!("{}: no {key}", member.name)));
         names.push(member.name);
     }

@@ -50,10 +50,10 @@ fn python(tree: &Path, folder: &Path) -> TaskResult {
     let page = page.map_err(|error| format!("{PYTHON_PAGE}: {error}"))?;
     for (number, block) in blocks(&page, "sh").into_iter().enumerate() {
         for line in block.lines() {
-            run(&mut typed(tree, folder, line))?;
+            run(&mut shell_command(tree, folder, line))?;
             // The installed packages must not come from the tree.
             if number == 0 {
-                run(&mut typed(
+                run(&mut shell_command(
                     folder,
                     folder,
                     "python -I -c 'import marline; print(marline.__file__)'",
@@ -61,12 +61,12 @@ fn python(tree: &Path, folder: &Path) -> TaskResult {
             }
         }
     }
-    run(&mut typed(tree, folder, &format!("pip install -q {}", READERS.join(" "))))?;
-    run(&mut typed(folder, folder, "python marline/lab/marline-python/tests/newcomer.py"))
+    run(&mut shell_command(tree, folder, &format!("pip install -q {}", READERS.join(" "))))?;
+    run(&mut shell_command(folder, folder, "python marline/lab/marline-python/tests/newcomer.py"))
 }
 
 /// A command line in a shell with the Python environment.
-fn typed(place: &Path, folder: &Path, line: &str) -> Command {
+fn shell_command(place: &Path, folder: &Path, line: &str) -> Command {
     println!("$ {line}");
     let mut shell = command(place, "bash", &["-euo", "pipefail", "-c", line]);
     let path = std::env::var("PATH").unwrap_or_default();
@@ -84,7 +84,7 @@ fn test_copied_template(tree: &Path, folder: &Path) -> TaskResult {
     let manifest = own.join("Cargo.toml");
     let text = fs::read_to_string(&manifest).map_err(|error| error.to_string())?;
     fs::write(&manifest, local_template(&text)).map_err(|error| error.to_string())?;
-    run(&mut typed(&own, folder, "cargo test -p outside-policy"))
+    run(&mut shell_command(&own, folder, "cargo test -p outside-policy"))
 }
 
 /// The template's manifest for a crate beside a checkout.

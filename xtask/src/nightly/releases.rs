@@ -10,7 +10,7 @@ use crate::run::{command, output, run};
 const DIGITS: usize = 12;
 /// Environment variable with the released program and its commit, for the tests.
 const PROGRAM: &str = "MARLINE_RELEASED";
-const NAMED: &str = "MARLINE_RELEASED_COMMIT";
+const RELEASED_COMMIT_VAR: &str = "MARLINE_RELEASED_COMMIT";
 
 /// The last release: its newest tag, and its commit.
 struct Release {
@@ -46,7 +46,10 @@ pub(crate) fn check(root: &Path) -> TaskResult {
     let program = build(root, &release)?;
     println!("the last release: {}, {}", release.tag, program.display());
     let mut tests = super::long_tests(root, "releases::");
-    run(tests.arg("--test-threads=1").env(PROGRAM, &program).env(NAMED, release.short()))
+    run(tests
+        .arg("--test-threads=1")
+        .env(PROGRAM, &program)
+        .env(RELEASED_COMMIT_VAR, release.short()))
 }
 
 /// Builds the released program as a debug build, like the program it is tested with. Source and objects are kept

@@ -27,7 +27,7 @@ pub(crate) fn check(root: &Path) -> TaskResult {
         return Err(format!(
             "these differ: {}\nkept for a look: {}",
             differ.join(", "),
-            shown(&places)
+            display_paths(&places)
         ));
     }
     println!("equal, both times:\n{one}");
@@ -55,6 +55,6 @@ fn clone(root: &Path, place: &PathBuf) -> TaskResult {
     run(&mut command(place, "git", &["checkout", "-q", ours.trim()]))
 }
 
-fn shown(places: &[PathBuf]) -> String {
+fn display_paths(places: &[PathBuf]) -> String {
     places.iter().map(|place| place.display().to_string()).collect::<Vec<_>>().join(", ")
 }

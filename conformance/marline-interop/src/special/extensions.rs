@@ -3,11 +3,16 @@
 
 use marline_lab::scenario::Side;
 
-use super::{Act, Direction, Found, LONG, LTE, Special, WIFI, case};
+use super::{Act, CaseResults, Direction, LONG, LTE, Special, WIFI, case};
 use crate::peer::Extra;
 use crate::peer::Stack::{self, Kernel, Marline};
 
-fn dies(name: &'static str, client: Stack, server: Stack, check: fn(&mut Found<'_>)) -> Special {
+fn path_death_case(
+    name: &'static str,
+    client: Stack,
+    server: Stack,
+    check: fn(&mut CaseResults<'_>),
+) -> Special {
     Special {
         paths: vec![WIFI, "lte,backup"],
         extra: Extra { interactive: true, ..Extra::default() },
@@ -18,25 +23,25 @@ fn dies(name: &'static str, client: Stack, server: Stack, check: fn(&mut Found<'
 }
 
 /// WiFi carried everything, and then LTE did.
-fn check_switch_to_lte(found: &mut Found<'_>) {
+fn check_switch_to_lte(found: &mut CaseResults<'_>) {
     for way in [Direction::Up, Direction::Down] {
         found.carried(WIFI, 0..1, way, true);
         found.carried(LTE, 0..1, way, false);
         found.carried(LTE, 1..2, way, true);
     }
     // HELLO, and further options if it is answered.
-    found.seen("MP_EXPERIMENTAL", 1);
+    found.require_captured("MP_EXPERIMENTAL", 1);
 }
 
 pub(super) fn cases() -> Vec<Special> {
     vec![
-        dies("mk-interactive", Marline, Kernel, |found| {
+        path_death_case("mk-interactive", Marline, Kernel, |found| {
             check_switch_to_lte(found);
             found.at_least(Side::Server, "MPJoinAckRx", 1);
         }),
-        dies("mm-interactive", Marline, Marline, |found| {
+        path_death_case("mm-interactive", Marline, Marline, |found| {
             check_switch_to_lte(found);
-            found.seen("HMACs of Fast JOINs", 2);
+            found.require_captured("HMACs of Fast JOINs", 2);
         }),
     ]
 }

@@ -3,7 +3,7 @@
 use marline_lab::scenario::EndpointFlag::Subflow;
 use marline_lab::scenario::Side;
 
-use super::{Act, Direction, Found, LTE, Special, WIFI, case, dual_stack, endpoint, v4};
+use super::{Act, CaseResults, Direction, LTE, Special, WIFI, case, dual_stack, endpoint, v4};
 use crate::peer::Stack::{self, Kernel, Marline, Tcp};
 
 /// Counters of the kernel for fallbacks to plain TCP.
@@ -20,7 +20,7 @@ fn plain(
     client: Stack,
     server: Stack,
     box_on_the_way: Option<&'static str>,
-    check: fn(&mut Found<'_>),
+    check: fn(&mut CaseResults<'_>),
 ) -> Special {
     Special {
         before: box_on_the_way.map(|order| Act::Path(WIFI, order)).into_iter().collect(),
@@ -30,17 +30,17 @@ fn plain(
     }
 }
 
-fn client_fell_back(found: &mut Found<'_>) {
-    found.fell_back(Side::Client, true);
+fn client_fell_back(found: &mut CaseResults<'_>) {
+    found.require_fallback(Side::Client, true);
     found.carried(LTE, 0..1, Direction::Down, false);
 }
 
-fn server_fell_back(found: &mut Found<'_>) {
-    found.fell_back(Side::Server, true);
+fn server_fell_back(found: &mut CaseResults<'_>) {
+    found.require_fallback(Side::Server, true);
     found.carried(LTE, 0..1, Direction::Down, false);
 }
 
-fn both_fell_back(found: &mut Found<'_>) {
+fn both_fell_back(found: &mut CaseResults<'_>) {
     client_fell_back(found);
     server_fell_back(found);
 }
@@ -52,7 +52,7 @@ fn rewritten(
     client: Stack,
     server: Stack,
     order: &'static str,
-    check: fn(&mut Found<'_>),
+    check: fn(&mut CaseResults<'_>),
 ) -> Special {
     let mut scenario = dual_stack();
     scenario.client.mptcp.endpoints.push(endpoint(v4(1, 2), LTE, &[Subflow]));
@@ -68,8 +68,8 @@ fn rewritten(
     }
 }
 
-fn check_only_wifi_used(found: &mut Found<'_>) {
-    found.seen("MP_FAIL", 1);
+fn check_only_wifi_used(found: &mut CaseResults<'_>) {
+    found.require_captured("MP_FAIL", 1);
     found.carried(WIFI, 0..1, Direction::Up, true);
     found.carried(WIFI, 0..1, Direction::Down, true);
 }

@@ -4,19 +4,19 @@ use marline_lab::scenario::EndpointFlag::Subflow;
 use marline_lab::scenario::{Path, Scenario, Side};
 
 use super::{
-    Act, Direction, Found, LINKS, LONG, LTE, Special, WIFI, case, dual_stack, endpoint, v4,
+    Act, CaseResults, Direction, LINKS, LONG, LTE, Special, WIFI, case, dual_stack, endpoint, v4,
 };
 use crate::cell_setup::ipnet;
 use crate::peer::Extra;
 use crate::peer::Stack::{Kernel, Marline};
 
 /// A third path.
-const THIRD: &str = "lte2";
+const THIRD_PATH: &str = "lte2";
 
 fn three_paths() -> Scenario {
     let mut scenario = dual_stack();
     scenario.paths.push(Path {
-        name: THIRD.to_owned(),
+        name: THIRD_PATH.to_owned(),
         link: LINKS[1].to_owned(),
         client: vec![ipnet(v4(2, 2), 24)],
         server: vec![ipnet(v4(2, 1), 24)],
@@ -27,19 +27,19 @@ fn three_paths() -> Scenario {
 }
 
 /// One of the two carried data, whichever came first. After both were closed the third path could join.
-fn check_third_path_joined(found: &mut Found<'_>) {
-    let used = [LTE, THIRD].map(|path| found.between(path, 0, 1).1 > 60_000);
+fn check_third_path_joined(found: &mut CaseResults<'_>) {
+    let used = [LTE, THIRD_PATH].map(|path| found.between(path, 0, 1).1 > 60_000);
     if used[0] == used[1] {
         found.problems.push(format!("with room for one of two more paths, used: {used:?}"));
     }
-    found.carried(THIRD, 2..3, Direction::Down, true);
+    found.carried(THIRD_PATH, 2..3, Direction::Down, true);
     found.carried(LTE, 2..3, Direction::Down, false);
 }
 
 pub(super) fn cases() -> Vec<Special> {
     let change = |after_ms, path: &str, word: &str| (after_ms, path.to_owned(), word.to_owned());
     let mut both = three_paths();
-    for (number, path) in [(1, LTE), (2, THIRD)] {
+    for (number, path) in [(1, LTE), (2, THIRD_PATH)] {
         let mut endpoint = endpoint(v4(number, 2), path, &[Subflow]);
         endpoint.id = Some(number as u8 + 4);
         both.client.mptcp.endpoints.push(endpoint);
@@ -47,21 +47,21 @@ pub(super) fn cases() -> Vec<Special> {
     vec![
         Special {
             scenario: three_paths(),
-            paths: vec![WIFI, LTE, THIRD],
+            paths: vec![WIFI, LTE, THIRD_PATH],
             bytes: LONG,
             before: vec![Act::Run(Side::Server, "ip mptcp limits set subflows 1")],
             extra: Extra {
                 changes: vec![
                     change(1_000, LTE, "down"),
-                    change(1_000, THIRD, "down"),
-                    change(1_600, THIRD, "up"),
+                    change(1_000, THIRD_PATH, "down"),
+                    change(1_600, THIRD_PATH, "up"),
                 ],
                 ..Extra::default()
             },
             acts: vec![(1_000, Act::Note), (1_800, Act::Note)],
             ..case("mk-room-again", Marline, Kernel, |found| {
                 found.at_least(Side::Server, "MPJoinSynRx", 3);
-                found.exactly(Side::Server, "MPJoinAckRx", 2);
+                found.require_exactly(Side::Server, "MPJoinAckRx", 2);
                 check_third_path_joined(found);
             })
         },
@@ -81,7 +81,7 @@ pub(super) fn cases() -> Vec<Special> {
             ],
             ..case("km-room-again", Kernel, Marline, |found| {
                 found.at_least(Side::Client, "MPJoinSynTx", 3);
-                found.exactly(Side::Client, "MPJoinSynAckRx", 2);
+                found.require_exactly(Side::Client, "MPJoinSynAckRx", 2);
                 check_third_path_joined(found);
             })
         },

@@ -6,7 +6,8 @@ use marline_lab::scenario::EndpointFlag::{Fullmesh, Signal, Subflow};
 use marline_lab::scenario::{Endpoint, Scenario, Side};
 
 use super::{
-    Act, Direction, LONG, LTE, Special, WIFI, announced, at, case, dual_stack, endpoint, v4, v6,
+    Act, Direction, LONG, LTE, Special, WIFI, announced_address, at, case, dual_stack, endpoint,
+    v4, v6,
 };
 use crate::cell_setup::OTHER_PORT;
 use crate::peer::Stack::{Kernel, Marline};
@@ -18,7 +19,7 @@ pub(super) fn cases() -> Vec<Special> {
         announcing_marline(),
         distant_announcement_cases(),
         refusing(),
-        removing(),
+        removal_cases(),
     ]
     .into_iter()
     .flatten()
@@ -53,7 +54,7 @@ fn announcing_kernel() -> Vec<Special> {
                 found.at_least(Side::Server, "EchoAdd", 1);
                 // From LTE to the first address, and from each path to the second.
                 found.at_least(Side::Server, "MPJoinAckRx", 3);
-                found.seen("HMACs of ADD_ADDR", 1);
+                found.require_captured("HMACs of ADD_ADDR", 1);
             })
         },
         Special {
@@ -62,7 +63,7 @@ fn announcing_kernel() -> Vec<Special> {
             ..case("mk-signal-v6", Marline, Kernel, |found| {
                 found.at_least(Side::Server, "EchoAdd", 1);
                 found.at_least(Side::Server, "MPJoinAckRx", 3);
-                found.seen("HMACs of ADD_ADDR", 1);
+                found.require_captured("HMACs of ADD_ADDR", 1);
             })
         },
         Special {
@@ -77,7 +78,7 @@ fn announcing_kernel() -> Vec<Special> {
             to: at(v6(0, 1)),
             ..case("mk-signal-v6-port", Marline, Kernel, |found| {
                 // Address, port and HMAC do not fit beside timestamps, and this kernel never sends them.
-                if found.counted(Side::Server, "AddAddrTx") > 0 {
+                if found.counter(Side::Server, "AddAddrTx") > 0 {
                     found.at_least(Side::Server, "EchoAdd", 1);
                     found.at_least(Side::Server, "MPJoinPortAckRx", 1);
                 }
@@ -102,7 +103,7 @@ fn announcing_kernel() -> Vec<Special> {
 }
 
 fn serving(address: SocketAddr) -> Extra {
-    Extra { announced: vec![announced(address)], ..Extra::default() }
+    Extra { announced: vec![announced_address(address)], ..Extra::default() }
 }
 
 /// Our server announces, and a kernel's client echoes and joins.
@@ -119,8 +120,8 @@ fn announcing_marline() -> Vec<Special> {
                 found.at_least(Side::Client, "AddAddr", 1);
                 found.at_least(Side::Client, "EchoAddTx", 1);
                 found.at_least(Side::Client, "MPJoinSynAckRx", 2);
-                found.seen("ADD_ADDR echoes", 1);
-                found.seen("HMACs of ADD_ADDR", 1);
+                found.require_captured("ADD_ADDR echoes", 1);
+                found.require_captured("HMACs of ADD_ADDR", 1);
             })
         },
         Special {
@@ -218,20 +219,20 @@ fn refusing() -> Vec<Special> {
             scenario: flag_c(with_server_endpoint(endpoint(v4(1, 1), LTE, &[Signal]))),
             ..case("mk-flag-c", Marline, Kernel, |found| {
                 // From each path to the second address, and none from LTE to the first.
-                found.exactly(Side::Server, "MPJoinSynRx", 2);
+                found.require_exactly(Side::Server, "MPJoinSynRx", 2);
                 found.at_least(Side::Server, "MPJoinAckRx", 2);
             })
         },
         Special {
             scenario: with_client_endpoint(endpoint(v4(1, 2), LTE, &[Subflow])),
             extra: Extra {
-                announced: vec![announced(at(v4(1, 1)))],
+                announced: vec![announced_address(at(v4(1, 1)))],
                 deny_join_id0: true,
                 ..Extra::default()
             },
             ..case("km-flag-c", Kernel, Marline, |found| {
                 found.at_least(Side::Client, "AddAddr", 1);
-                found.exactly(Side::Client, "MPJoinSynTx", 1);
+                found.require_exactly(Side::Client, "MPJoinSynTx", 1);
                 found.at_least(Side::Client, "MPJoinSynAckRx", 1);
             })
         },
@@ -239,7 +240,7 @@ fn refusing() -> Vec<Special> {
             before: vec![Act::Run(Side::Server, "ip mptcp limits set subflows 0")],
             ..case("mk-refused", Marline, Kernel, |found| {
                 found.at_least(Side::Server, "MPJoinSynRx", 1);
-                found.exactly(Side::Server, "MPJoinAckRx", 0);
+                found.require_exactly(Side::Server, "MPJoinAckRx", 0);
                 found.carried(LTE, 0..1, Direction::Down, false);
             })
         },
@@ -248,14 +249,14 @@ fn refusing() -> Vec<Special> {
             extra: Extra { subflows: Some(1), ..Extra::default() },
             ..case("km-refused", Kernel, Marline, |found| {
                 found.at_least(Side::Client, "MPJoinSynTx", 1);
-                found.exactly(Side::Client, "MPJoinSynAckRx", 0);
+                found.require_exactly(Side::Client, "MPJoinSynAckRx", 0);
             })
         },
     ]
 }
 
 /// Removed addresses.
-fn removing() -> Vec<Special> {
+fn removal_cases() -> Vec<Special> {
     let named = |mut endpoint: Endpoint| {
         endpoint.id = Some(5);
         endpoint
@@ -271,7 +272,7 @@ fn removing() -> Vec<Special> {
             ],
             ..case("km-removed", Kernel, Marline, |found| {
                 found.at_least(Side::Client, "RmAddrTx", 1);
-                found.seen("REMOVE_ADDR", 1);
+                found.require_captured("REMOVE_ADDR", 1);
                 found.carried(LTE, 0..1, Direction::Down, true);
                 found.carried(LTE, 2..3, Direction::Down, false);
             })

@@ -7,7 +7,7 @@
 use marline_lab::experiment::Variant;
 use marline_lab::scenario::{EndpointFlag, Scenario};
 
-use super::{Act, Direction, Found, LTE, SHORT, Special, WIFI, case, dual_stack};
+use super::{Act, CaseResults, Direction, LTE, SHORT, Special, WIFI, case, dual_stack};
 use crate::peer::Extra;
 use crate::peer::Stack::{Kernel, Marline};
 
@@ -22,7 +22,7 @@ fn system(variant: &Variant) -> Extra {
 }
 
 /// WiFi with a small delay, and a slow LTE with a large delay.
-fn unequal() -> Scenario {
+fn unequal_links() -> Scenario {
     let mut scenario = dual_stack();
     scenario.paths[1].link = "rate=5M,delay=100ms,queue=300ms".to_owned();
     scenario
@@ -41,22 +41,25 @@ fn joining(mut scenario: Scenario) -> Scenario {
     scenario
 }
 
-fn check_both_paths_used(found: &mut Found<'_>) {
+fn check_both_paths_used(found: &mut CaseResults<'_>) {
     let way = if found.is_marline_client_case() { Direction::Up } else { Direction::Down };
     found.carried(WIFI, 0..1, way, true);
     found.carried(LTE, 0..1, way, true);
 }
 
 /// At least this many copies, on two paths.
-fn repeated(found: &mut Found<'_>, least: u64) {
+fn repeated(found: &mut CaseResults<'_>, least: u64) {
     check_both_paths_used(found);
-    copied(found, least);
+    require_copies(found, least);
 }
 
 /// Copies by Marline. The kernel's do not count.
-fn copied(found: &mut Found<'_>, least: u64) {
+fn require_copies(found: &mut CaseResults<'_>, least: u64) {
     let ours = found.is_marline_client_case();
-    found.seen(if ours { "copies from the client" } else { "copies from the server" }, least);
+    found.require_captured(
+        if ours { "copies from the client" } else { "copies from the server" },
+        least,
+    );
 }
 
 pub(super) fn cases() -> Vec<Special> {
@@ -83,8 +86,8 @@ pub(super) fn cases() -> Vec<Special> {
             Special {
                 receive_buffer: Some(SMALL_WINDOW),
                 // Penalized: the slow path carries almost nothing.
-                check: |found| copied(found, 1),
-                ..one(name("mk-policy-orp", "km-policy-orp"), &orp, unequal())
+                check: |found| require_copies(found, 1),
+                ..one(name("mk-policy-orp", "km-policy-orp"), &orp, unequal_links())
             },
             Special {
                 acts: cut(),

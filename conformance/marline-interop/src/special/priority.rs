@@ -3,7 +3,9 @@
 use marline_lab::scenario::EndpointFlag::{Backup, Subflow};
 use marline_lab::scenario::{Scenario, Side};
 
-use super::{Act, Direction, Found, LONG, LTE, Special, WIFI, case, dual_stack, endpoint, v4};
+use super::{
+    Act, CaseResults, Direction, LONG, LTE, Special, WIFI, case, dual_stack, endpoint, v4,
+};
 use crate::peer::Extra;
 use crate::peer::Stack::{Kernel, Marline};
 
@@ -22,7 +24,7 @@ fn cut() -> Vec<(u64, Act)> {
 }
 
 /// The backup carried nothing before, and everything afterwards.
-fn took_over(found: &mut Found<'_>) {
+fn require_takeover(found: &mut CaseResults<'_>) {
     for way in [Direction::Up, Direction::Down] {
         found.carried(LTE, 0..1, way, false);
         found.carried(LTE, 1..2, way, true);
@@ -43,7 +45,7 @@ pub(super) fn cases() -> Vec<Special> {
             acts: cut(),
             ..case("mk-backup", Marline, Kernel, |found| {
                 found.at_least(Side::Server, "MPJoinSynBackupRx", 1);
-                took_over(found);
+                require_takeover(found);
             })
         },
         Special {
@@ -52,14 +54,14 @@ pub(super) fn cases() -> Vec<Special> {
             acts: cut(),
             ..case("km-backup", Kernel, Marline, |found| {
                 found.at_least(Side::Client, "MPJoinSynAckRx", 1);
-                took_over(found);
+                require_takeover(found);
             })
         },
         Special {
             paths: vec![WIFI, "lte,backup"],
             bytes: LONG,
             acts: cut(),
-            ..case("mm-backup", Marline, Marline, took_over)
+            ..case("mm-backup", Marline, Marline, require_takeover)
         },
         // From us to the kernel's server: the subflow stops, and continues.
         Special {
@@ -78,7 +80,7 @@ pub(super) fn cases() -> Vec<Special> {
             extra: changes("backup", "primary"),
             acts: notes,
             ..case("mm-prio", Marline, Marline, |found| {
-                found.seen("MP_PRIO", 2);
+                found.require_captured("MP_PRIO", 2);
                 found.carried(LTE, 2..3, Direction::Down, false);
                 found.carried(LTE, 3..4, Direction::Down, true);
             })

@@ -7,15 +7,15 @@ use marline_lab::scenario::EndpointFlag::{self, Backup, Signal};
 use marline_lab::scenario::{Scenario, Side};
 
 use super::{
-    Act, Direction, Found, LONG, LTE, Special, WIFI, announced, at, case, dual_stack, endpoint, v4,
-    v6,
+    Act, CaseResults, Direction, LONG, LTE, Special, WIFI, announced_address, at, case, dual_stack,
+    endpoint, v4, v6,
 };
 use crate::cell_setup::OTHER_PORT;
 use crate::peer::Extra;
 use crate::peer::Stack::{self, Kernel, Marline};
 
 pub(super) fn cases() -> Vec<Special> {
-    [backups(), priorities(), removing(), announcing()].into_iter().flatten().collect()
+    [backups(), priorities(), removal_cases(), announcement_cases()].into_iter().flatten().collect()
 }
 
 /// The announced address, which is used by all of LTE.
@@ -39,7 +39,7 @@ fn kernel_server(flags: &[EndpointFlag]) -> Scenario {
 fn our_server(changes: &[(u64, &str)]) -> Extra {
     let change = |(after_ms, word): &(u64, &str)| (*after_ms, lte(), (*word).to_owned());
     Extra {
-        announced: vec![announced(lte())],
+        announced: vec![announced_address(lte())],
         deny_join_id0: true,
         readdressed: changes.iter().map(change).collect(),
         ..Extra::default()
@@ -47,7 +47,7 @@ fn our_server(changes: &[(u64, &str)]) -> Extra {
 }
 
 /// LTE carried nothing before WiFi was cut, and everything afterwards.
-fn took_over(found: &mut Found<'_>) {
+fn require_takeover(found: &mut CaseResults<'_>) {
     for way in [Direction::Up, Direction::Down] {
         found.carried(LTE, 0..1, way, false);
         found.carried(LTE, 1..2, way, true);
@@ -70,7 +70,7 @@ fn backups() -> Vec<Special> {
             acts: acts(),
             ..case("mk-server-backup", Marline, Kernel, |found| {
                 found.at_least(Side::Server, "MPJoinAckRx", 1);
-                took_over(found);
+                require_takeover(found);
             })
         },
         Special {
@@ -79,20 +79,20 @@ fn backups() -> Vec<Special> {
             acts: acts(),
             ..case("km-server-backup", Kernel, Marline, |found| {
                 found.at_least(Side::Client, "MPJoinSynAckBackupRx", 1);
-                took_over(found);
+                require_takeover(found);
             })
         },
         Special {
             extra: ours(),
             bytes: LONG,
             acts: acts(),
-            ..case("mm-server-backup", Marline, Marline, took_over)
+            ..case("mm-server-backup", Marline, Marline, require_takeover)
         },
     ]
 }
 
 /// LTE carried data, stopped, and continued, in both directions.
-fn paused(found: &mut Found<'_>) {
+fn paused(found: &mut CaseResults<'_>) {
     for way in [Direction::Up, Direction::Down] {
         found.carried(LTE, 0..1, way, true);
         found.carried(LTE, 2..3, way, false);
@@ -149,14 +149,14 @@ fn priorities() -> Vec<Special> {
             // (docs/decisions/upgrades-and-shards.md), and there would be no other subflow for the priority.
             before: apart(),
             ..ours("mm-server-prio", Marline, |found| {
-                found.seen("MP_PRIO", 2);
+                found.require_captured("MP_PRIO", 2);
                 paused(found);
             })
         },
     ]
 }
 
-fn removing() -> Vec<Special> {
+fn removal_cases() -> Vec<Special> {
     let ours = |name, client: Stack, check| Special {
         extra: our_server(&[(1_200, "down"), (2_700, "up")]),
         bytes: LONG,
@@ -171,7 +171,7 @@ fn removing() -> Vec<Special> {
             paused(found);
         }),
         ours("mm-server-removed", Marline, |found| {
-            found.seen("REMOVE_ADDR", 1);
+            found.require_captured("REMOVE_ADDR", 1);
             paused(found);
         }),
         Special {
@@ -194,15 +194,15 @@ fn removing() -> Vec<Special> {
 }
 
 /// The longest announcement, between two Marline peers.
-fn announcing() -> Vec<Special> {
+fn announcement_cases() -> Vec<Special> {
     let mut other = at(v6(1, 1));
     other.set_port(OTHER_PORT);
     vec![Special {
-        extra: Extra { announced: vec![announced(other)], ..Extra::default() },
+        extra: Extra { announced: vec![announced_address(other)], ..Extra::default() },
         to: at(v6(0, 1)),
         ..case("mm-signal-v6-port", Marline, Marline, |found| {
-            found.seen("HMACs of ADD_ADDR", 1);
-            found.seen("ADD_ADDR echoes", 1);
+            found.require_captured("HMACs of ADD_ADDR", 1);
+            found.require_captured("ADD_ADDR echoes", 1);
             found.carried(LTE, 0..1, Direction::Down, true);
         })
     }]

@@ -73,7 +73,7 @@ impl Run {
     }
 
     /// Sends random bytes, the first twenty of which may be an earlier header.
-    pub(super) fn noise(&mut self, side: Side, script: &mut Script<'_>) {
+    pub(super) fn inject_noise(&mut self, side: Side, script: &mut Script<'_>) {
         let len = usize::from(script.byte() % 64);
         let mut bytes: Vec<u8> = (0..len).map(|_| script.byte()).collect();
         let Some(mut flight) = self.pick(script.byte()) else { return };
@@ -112,10 +112,10 @@ impl Run {
             seen.push(flight.clone());
             match tricks.pop() {
                 None => SegmentOutcome::Arrive(DELAY),
-                Some(Trick::Lose) => SegmentOutcome::Lose,
+                Some(Trick::Drop) => SegmentOutcome::Drop,
                 Some(Trick::Repeat(after)) => SegmentOutcome::Twice(DELAY, DELAY + after),
                 Some(Trick::Late(by)) => SegmentOutcome::Arrive(DELAY + by),
-                Some(Trick::Break { at, with }) => {
+                Some(Trick::Corrupt { at, with }) => {
                     // The checksum always detects a single changed byte.
                     let at = usize::from(at) % flight.bytes.len();
                     flight.bytes[at] ^= with.max(1);
@@ -125,7 +125,7 @@ impl Run {
                     let at = usize::from(at) % flight.bytes.len();
                     flight.bytes[at] ^= with;
                     forged.push(flight.clone());
-                    SegmentOutcome::Lose
+                    SegmentOutcome::Drop
                 }
             }
         };

@@ -5,9 +5,9 @@ use std::time::Duration;
 /// What happens to segments that are sent from now on.
 #[derive(Clone, Debug)]
 pub(super) enum Trick {
-    Lose,
+    Drop,
     Repeat(Duration),
     Late(Duration),
-    Break { at: u16, with: u8 },
+    Corrupt { at: u16, with: u8 },
     Forge { at: u16, with: u8 },
 }

@@ -49,7 +49,7 @@ pub(super) struct End {
     wrong_byte: Option<usize>,
     /// Connections that fell back to plain TCP, including those that the application does not have yet.
     fallbacks: Vec<(ConnectionId, FallbackReason)>,
-    crowded: bool,
+    has_second_connection: bool,
     joined: usize,
     was_reset: bool,
     keeps_withdrawn: bool,
@@ -78,7 +78,7 @@ pub(super) struct Facts {
     /// True if the application stopped waiting for a join.
     pub(super) lacks_join: bool,
     /// True if a second connection arrived although the first had data.
-    pub(super) crowded: bool,
+    pub(super) has_second_connection: bool,
     /// Number of established subflows, without the first.
     pub(super) joined: usize,
     /// True if the peer reset a subflow, or caused the endpoint to reset it.
@@ -86,7 +86,7 @@ pub(super) struct Facts {
     /// True if the peer withdrew an address, and a subflow to it stayed.
     pub(super) keeps_withdrawn: bool,
     /// True if the endpoint holds a connection or an ended subflow.
-    pub(super) holds: bool,
+    pub(super) has_state: bool,
     /// The time of the next timer of the endpoint or of the application.
     pub(super) deadline: Option<Instant>,
 }
@@ -118,7 +118,7 @@ impl End {
             fallback: None,
             wrong_byte: None,
             fallbacks: Vec::new(),
-            crowded: false,
+            has_second_connection: false,
             joined: 0,
             was_reset: false,
             keeps_withdrawn: false,
@@ -159,11 +159,11 @@ impl End {
             fallback: self.fallback,
             wrong_byte: self.wrong_byte,
             lacks_join: self.lacks_join,
-            crowded: self.crowded,
+            has_second_connection: self.has_second_connection,
             joined: self.joined,
             was_reset: self.was_reset,
             keeps_withdrawn: self.keeps_withdrawn,
-            holds: !self.endpoint.connections().is_empty() || self.endpoint.in_time_wait(),
+            has_state: !self.endpoint.connections().is_empty() || self.endpoint.in_time_wait(),
             deadline: self.deadline(),
         }
     }
@@ -291,7 +291,7 @@ impl End {
             self.id = None;
         }
         if self.id.is_some() || self.closed.is_some() {
-            self.crowded = true;
+            self.has_second_connection = true;
             return;
         }
         (self.id, self.connected) = (Some(id), true);

@@ -11,7 +11,7 @@ pub enum Choice {
     /// No packet is in flight: timers run until an endpoint does something.
     Wait,
     /// This packet is lost.
-    Lose(usize),
+    Drop(usize),
     /// This packet arrives, and a copy of it is held back.
     Duplicate(usize),
     /// This packet is held back: time passes although it is in flight. It arrives when it is chosen.
@@ -52,7 +52,7 @@ impl Choice {
         match self {
             Choice::Deliver(n) => ('d', Some(n)),
             Choice::Wait => ('w', None),
-            Choice::Lose(n) => ('l', Some(n)),
+            Choice::Drop(n) => ('l', Some(n)),
             Choice::Duplicate(n) => ('c', Some(n)),
             Choice::Hold(n) => ('h', Some(n)),
             Choice::Strip(n) => ('s', Some(n)),
@@ -83,7 +83,7 @@ impl FromStr for Choice {
         match letter {
             'd' => Ok(Choice::Deliver(number()?)),
             'w' => Ok(Choice::Wait),
-            'l' => Ok(Choice::Lose(number()?)),
+            'l' => Ok(Choice::Drop(number()?)),
             'c' => Ok(Choice::Duplicate(number()?)),
             'h' => Ok(Choice::Hold(number()?)),
             's' => Ok(Choice::Strip(number()?)),

@@ -11,7 +11,7 @@ use super::application::{End, Facts};
 use super::packet::{Packet, PacketId, Packets};
 use super::scene::{Scene, client_address, server_address};
 use crate::Side;
-use crate::pair::arriving;
+use crate::pair::arrival_meta;
 
 /// Start time of a world.
 pub(super) const START: Instant = Instant::from_secs(1);
@@ -101,7 +101,7 @@ impl<'a> Ends<'a> {
             first_sent: Vec::new(),
         };
         for side in [Side::A, Side::B] {
-            let (mut end, sent) = ends.fresh(side);
+            let (mut end, sent) = ends.new_end(side);
             ends.first_sent.extend(sent);
             let facts = end.facts();
             end.take_events();
@@ -152,7 +152,7 @@ impl<'a> Ends<'a> {
         let side = self.states[from.0 as usize].side as usize;
         let mut end = match self.live[side].take() {
             Some((at, end)) if at == from => end,
-            _ => self.rebuilt(from),
+            _ => self.rebuild(from),
         };
         let (sent, acted) = self.give(&mut end, now, input);
         let events = end.take_events();
@@ -175,14 +175,14 @@ impl<'a> Ends<'a> {
     }
 
     /// Rebuilds an end in this state by repeating all inputs from its initial state.
-    fn rebuilt(&mut self, state: StateId) -> End {
+    fn rebuild(&mut self, state: StateId) -> End {
         let mut inputs = Vec::new();
         let mut at = state;
         while let Some((before, now, input)) = self.states[at.0 as usize].before {
             inputs.push((now, input));
             at = before;
         }
-        let (mut end, _) = self.fresh(self.states[state.0 as usize].side);
+        let (mut end, _) = self.new_end(self.states[state.0 as usize].side);
         for (now, input) in inputs.into_iter().rev() {
             self.give(&mut end, now, input);
         }
@@ -190,7 +190,7 @@ impl<'a> Ends<'a> {
         end
     }
 
-    fn fresh(&mut self, side: Side) -> (End, Vec<PacketId>) {
+    fn new_end(&mut self, side: Side) -> (End, Vec<PacketId>) {
         let (config, name, steps) = match side {
             Side::A => (&self.scene.client_endpoint, "a", &self.scene.client_steps),
             Side::B => (&self.scene.server_endpoint, "b", &self.scene.server_steps),
@@ -235,7 +235,7 @@ impl<'a> Ends<'a> {
             let path = (0..scene.paths)
                 .find(|path| client_address(*path).address.ip() == client.ip())
                 .expect("an address of the client");
-            let packet = Packet::new(side.other(), path, arriving(transmit), segment.to_vec());
+            let packet = Packet::new(side.other(), path, arrival_meta(transmit), segment.to_vec());
             sent.push(packets.add(packet));
         });
         (sent, acted)

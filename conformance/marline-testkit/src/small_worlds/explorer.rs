@@ -84,7 +84,7 @@ pub fn explore(scene: &Scene, faults: usize, stop: &mut dyn FnMut(&Report) -> bo
         stop,
         ends: Ends::new(scene, true, false),
         seen: BTreeSet::new(),
-        fates: HashMap::new(),
+        outcomes: HashMap::new(),
         verdicts: Vec::new(),
         script: Vec::new(),
         report,
@@ -141,7 +141,7 @@ fn replayed(
         }
     }
     let endless = next_without_fault(&world, &ends).is_some();
-    Ok((judge(&world.ended(&ends, endless)), world.log.unwrap_or_default()))
+    Ok((judge(&world.final_state(&ends, endless)), world.log.unwrap_or_default()))
 }
 
 /// Next event without a fault: packets arrive in their order, then held ones, then timers run.
@@ -165,7 +165,7 @@ struct Walk<'a> {
     seen: BTreeSet<u64>,
     /// Verdicts on worlds that run to their end without further choices, by exact fingerprint, as indices into
     /// `verdicts`.
-    fates: HashMap<u64, u32>,
+    outcomes: HashMap<u64, u32>,
     /// Verdicts, and the number of worlds for each.
     verdicts: Vec<(Verdict, u64)>,
     script: Vec<Choice>,
@@ -242,7 +242,7 @@ impl Walk<'_> {
             choices.push(Choice::Duplicate(n));
             // Losing a held packet has the same effect as losing it at once.
             if !packet.held && world.is_loss_distinct(n) {
-                choices.extend([Choice::Hold(n), Choice::Lose(n)]);
+                choices.extend([Choice::Hold(n), Choice::Drop(n)]);
             }
             if self.scene.faults.strips && packet.has_mptcp {
                 choices.push(Choice::Strip(n));
@@ -266,7 +266,7 @@ impl Walk<'_> {
                 return self.script.truncate(length);
             }
         }
-        if world.calm_waits < MAX_HOLD_WAITS && world.deadline(&self.ends).is_some() {
+        if world.waits_without_fault < MAX_HOLD_WAITS && world.deadline(&self.ends).is_some() {
             self.branch(&world, &[Choice::Deliver(0), Choice::Wait]);
         } else {
             self.end(world);
@@ -276,7 +276,7 @@ impl Walk<'_> {
 
     fn end(&mut self, world: World) {
         self.report.ends += 1;
-        let fate = self.fate(world);
+        let fate = self.run_to_end(world);
         let (verdict, count) = &mut self.verdicts[fate];
         *count += 1;
         let Verdict { outcome, complaint, .. } = verdict;
@@ -294,18 +294,18 @@ impl Walk<'_> {
     }
 
     /// Runs a world to its end: all packets in flight arrive, then timers run. Returns an index into `verdicts`.
-    fn fate(&mut self, mut world: World) -> usize {
+    fn run_to_end(&mut self, mut world: World) -> usize {
         let mut passed = Vec::new();
         let fate = loop {
             let print = world.exact_fingerprint();
-            if let Some(fate) = self.fates.get(&print) {
+            if let Some(fate) = self.outcomes.get(&print) {
                 break *fate;
             }
             passed.push(print);
             let next = next_without_fault(&world, &self.ends);
             let endless = next.is_some() && (world.now > END || passed.len() > MAX_STEPS);
             let Some(choice) = next.filter(|_| !endless) else {
-                let verdict = judge(&world.ended(&self.ends, endless));
+                let verdict = judge(&world.final_state(&self.ends, endless));
                 break self.verdict(verdict);
             };
             if let Err(Failed::Panicked(words)) = world.apply(&mut self.ends, choice) {
@@ -313,7 +313,7 @@ impl Walk<'_> {
                 break self.verdict(Verdict { outcome, joins: 0, complaint });
             }
         };
-        self.fates.extend(passed.into_iter().map(|print| (print, fate)));
+        self.outcomes.extend(passed.into_iter().map(|print| (print, fate)));
         fate as usize
     }
 

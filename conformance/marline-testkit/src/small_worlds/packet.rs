@@ -33,7 +33,7 @@ impl Packet {
         Seg::parse(&self.bytes).expect("what an endpoint sent")
     }
 
-    fn stripped(&self, scope: ChecksumScope) -> Packet {
+    fn without_options(&self, scope: ChecksumScope) -> Packet {
         let mut seg = self.seg();
         seg.options.dss = None;
         seg.options.mptcp = Default::default();
@@ -73,11 +73,11 @@ impl Packets {
     }
 
     /// A copy of the packet without its MPTCP options.
-    pub(super) fn stripped(&mut self, id: PacketId, scope: ChecksumScope) -> PacketId {
+    pub(super) fn strip_options(&mut self, id: PacketId, scope: ChecksumScope) -> PacketId {
         if let Some(known) = self.stripped.get(&id) {
             return *known;
         }
-        let stripped = self.get(id).stripped(scope);
+        let stripped = self.get(id).without_options(scope);
         let stripped = self.add(stripped);
         self.stripped.insert(id, stripped);
         stripped

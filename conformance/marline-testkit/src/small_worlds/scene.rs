@@ -145,7 +145,7 @@ impl Scene {
 
     /// Replaces the steps of the applications.
     #[must_use]
-    pub fn doing(mut self, client: &[Step], server: &[Step]) -> Scene {
+    pub fn with_steps(mut self, client: &[Step], server: &[Step]) -> Scene {
         (self.client_steps, self.server_steps) = (client.to_vec(), server.to_vec());
         self
     }

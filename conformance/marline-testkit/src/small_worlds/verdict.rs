@@ -51,7 +51,7 @@ pub(super) struct Ended<'a> {
     /// By end: true if it fell back to plain TCP after the last bytes for which the mode matters.
     pub(super) late_fallback: [bool; 2],
     /// Effects other than delayed, lost and copied packets.
-    pub(super) harm: FaultEffect,
+    pub(super) effects: FaultEffect,
     /// True if the world was stopped because it would never end.
     pub(super) endless: bool,
 }
@@ -72,19 +72,19 @@ pub(super) fn judge(world: &Ended<'_>) -> Verdict {
         .or_else(|| find_false_success(world))
         .or_else(|| different_modes(world))
         .or_else(|| find_leaked_state(world))
-        .or_else(|| server.crowded.then(|| complain("a second connection", world)))
-        .or_else(|| withdrawn(world))
-        .or_else(|| match world.harm {
+        .or_else(|| server.has_second_connection.then(|| complain("a second connection", world)))
+        .or_else(|| withdrawn_address_use(world))
+        .or_else(|| match world.effects {
             FaultEffect::Other => None,
             _ if world.is_aborted() => misread_abort(world),
-            FaultEffect::None => needless(world),
+            FaultEffect::None => needless_error(world),
             FaultEffect::NoOptions => find_failed_fallback(world),
         });
     Verdict { outcome: outcome(world), joins: client.joined.min(server.joined), complaint }
 }
 
 /// Complaints about results that a fault which only delays, loses or copies packets must not cause.
-fn needless(world: &Ended<'_>) -> Option<RuleViolation> {
+fn needless_error(world: &Ended<'_>) -> Option<RuleViolation> {
     let failed = |end: &Facts| end.closed != Some(CloseReason::Finished);
     let any = |is: &dyn Fn(&Facts) -> bool| world.ends.into_iter().any(is);
     let rule = match () {
@@ -114,7 +114,7 @@ fn find_failed_fallback(world: &Ended<'_>) -> Option<RuleViolation> {
 }
 
 /// Complains if a subflow to an address stayed although the peer withdrew the address.
-fn withdrawn(world: &Ended<'_>) -> Option<RuleViolation> {
+fn withdrawn_address_use(world: &Ended<'_>) -> Option<RuleViolation> {
     let any = world.ends.iter().any(|end| end.keeps_withdrawn);
     any.then(|| complain("a subflow to an address that is gone", world))
 }
@@ -208,5 +208,5 @@ fn different_modes(world: &Ended<'_>) -> Option<RuleViolation> {
 
 /// Complains if an endpoint holds a connection or an ended subflow permanently.
 fn find_leaked_state(world: &Ended<'_>) -> Option<RuleViolation> {
-    world.ends.iter().any(|end| end.holds).then(|| complain("memory is never released", world))
+    world.ends.iter().any(|end| end.has_state).then(|| complain("memory is never released", world))
 }

@@ -58,9 +58,9 @@ pub(super) struct World {
     pub(super) lost: [bool; MAX_PATHS],
     /// Number of times that timers ran: in total, and since the last fault.
     pub(super) waits: usize,
-    pub(super) calm_waits: usize,
+    pub(super) waits_without_fault: usize,
     pub(super) faults: usize,
-    harm: FaultEffect,
+    effects: FaultEffect,
     /// By end: true if it fell back to plain TCP after the last bytes for which the mode matters
     /// ([`is_late`](Self::is_late)).
     late_fallback: [bool; 2],
@@ -83,9 +83,9 @@ impl World {
             options: [OptionTreatment::Pass; MAX_PATHS],
             lost: [false; MAX_PATHS],
             waits: 0,
-            calm_waits: 0,
+            waits_without_fault: 0,
             faults: 0,
-            harm: FaultEffect::None,
+            effects: FaultEffect::None,
             late_fallback: [false; 2],
             bound: None,
             order: scene.order,
@@ -118,9 +118,9 @@ impl World {
     }
 
     /// This world in the form needed for a verdict.
-    pub(super) fn ended<'a>(&self, ends: &'a Ends<'_>, endless: bool) -> Ended<'a> {
+    pub(super) fn final_state<'a>(&self, ends: &'a Ends<'_>, endless: bool) -> Ended<'a> {
         let facts = [self.facts(ends, Side::A), self.facts(ends, Side::B)];
-        Ended { ends: facts, late_fallback: self.late_fallback, harm: self.harm, endless }
+        Ended { ends: facts, late_fallback: self.late_fallback, effects: self.effects, endless }
     }
 
     /// Fingerprint that is equal for worlds with the same possible continuations.
@@ -144,7 +144,7 @@ impl World {
 
     fn print(&self, packets: &[InFlight]) -> u64 {
         let mut hasher = DefaultHasher::new();
-        (self.states, self.now, self.faults, self.harm, self.options).hash(&mut hasher);
+        (self.states, self.now, self.faults, self.effects, self.options).hash(&mut hasher);
         let bound = self.bound.map(|n| self.in_flight[n].id);
         (self.lost, self.late_fallback, bound).hash(&mut hasher);
         for packet in packets {
@@ -194,7 +194,7 @@ impl World {
                 self.in_flight[n].held = true;
                 self.hand_over(ends, packet)?;
             }
-            Choice::Lose(n) if here(n) => {
+            Choice::Drop(n) if here(n) => {
                 let packet = self.in_flight.remove(n);
                 self.bind_next(packet);
             }
@@ -204,7 +204,7 @@ impl World {
             }
             Choice::Strip(n) if here(n) => {
                 let packet = &mut self.in_flight[n];
-                packet.id = ends.packets.stripped(packet.id, self.scope);
+                packet.id = ends.packets.strip_options(packet.id, self.scope);
                 packet.has_mptcp = false;
                 self.bound = Some(n);
             }
@@ -236,15 +236,15 @@ impl World {
     }
 
     fn count(&mut self, ends: &Ends<'_>, choice: Choice) {
-        self.harm = match self.harm {
+        self.effects = match self.effects {
             harm if choice.is_benign() => harm,
             FaultEffect::None if self.is_early(ends, choice) => FaultEffect::NoOptions,
             _ => FaultEffect::Other,
         };
         if choice.is_fault() {
-            (self.faults, self.calm_waits) = (self.faults + 1, 0);
+            (self.faults, self.waits_without_fault) = (self.faults + 1, 0);
         } else if choice == Choice::Wait {
-            (self.waits, self.calm_waits) = (self.waits + 1, self.calm_waits + 1);
+            (self.waits, self.waits_without_fault) = (self.waits + 1, self.waits_without_fault + 1);
         }
     }
 
@@ -314,12 +314,12 @@ impl World {
     fn send(&mut self, ends: &mut Ends<'_>, mut id: PacketId) {
         let path = ends.packets.get(id).path;
         if self.options[path] == OptionTreatment::Removed {
-            id = ends.packets.stripped(id, self.scope);
+            id = ends.packets.strip_options(id, self.scope);
         }
         let packet = ends.packets.get(id);
         if let Some(log) = &mut self.log {
             let (from, place) = (packet.to.other(), self.in_flight.len());
-            let words = in_words(&packet.seg());
+            let words = describe_segment(&packet.seg());
             log.push(format!("    {from:?} sends {place} on path {path}: {words}"));
         }
         let blocked = self.options[path] == OptionTreatment::Lost && packet.has_mptcp;
@@ -337,7 +337,7 @@ impl World {
 }
 
 /// A segment as one line of text.
-fn in_words(seg: &Seg) -> String {
+fn describe_segment(seg: &Seg) -> String {
     let header = &seg.header;
     let mptcp: Vec<_> = seg.options.mptcp.iter().collect();
     format!(

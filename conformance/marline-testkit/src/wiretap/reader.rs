@@ -8,12 +8,12 @@ pub struct ReadError {
     /// Which of the files, from 0.
     pub file: usize,
     /// Description of the problem.
-    pub why: String,
+    pub problem: String,
 }
 
 impl fmt::Display for ReadError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "capture {}: {}", self.file + 1, self.why)
+        write!(f, "capture {}: {}", self.file + 1, self.problem)
     }
 }
 
@@ -32,31 +32,31 @@ pub(super) struct Packet<'a> {
 /// Numbers in the byte order of their file.
 #[derive(Copy, Clone)]
 struct Order {
-    little: bool,
+    little_endian: bool,
 }
 
 impl Order {
     fn u16(self, bytes: &[u8], at: usize) -> Option<u16> {
         let field = bytes.get(at..at + 2)?.try_into().ok()?;
-        Some(if self.little { u16::from_le_bytes(field) } else { u16::from_be_bytes(field) })
+        Some(if self.little_endian { u16::from_le_bytes(field) } else { u16::from_be_bytes(field) })
     }
 
     fn u32(self, bytes: &[u8], at: usize) -> Option<u32> {
         let field = bytes.get(at..at + 4)?.try_into().ok()?;
-        Some(if self.little { u32::from_le_bytes(field) } else { u32::from_be_bytes(field) })
+        Some(if self.little_endian { u32::from_le_bytes(field) } else { u32::from_be_bytes(field) })
     }
 }
 
 /// The packets of a file in its order.
 pub(super) fn read(file: usize, bytes: &[u8]) -> Result<Vec<Packet<'_>>, ReadError> {
-    let fail = |why: String| ReadError { file, why };
+    let fail = |why: String| ReadError { file, problem: why };
     let magic = bytes.get(..4).ok_or_else(|| fail("shorter than a capture's header".to_owned()))?;
     let packets = match magic {
         [0x0a, 0x0d, 0x0d, 0x0a] => pcapng(file, bytes),
-        [0xd4, 0xc3, 0xb2, 0xa1] => pcap(file, bytes, Order { little: true }, 1_000),
-        [0xa1, 0xb2, 0xc3, 0xd4] => pcap(file, bytes, Order { little: false }, 1_000),
-        [0x4d, 0x3c, 0xb2, 0xa1] => pcap(file, bytes, Order { little: true }, 1),
-        [0xa1, 0xb2, 0x3c, 0x4d] => pcap(file, bytes, Order { little: false }, 1),
+        [0xd4, 0xc3, 0xb2, 0xa1] => pcap(file, bytes, Order { little_endian: true }, 1_000),
+        [0xa1, 0xb2, 0xc3, 0xd4] => pcap(file, bytes, Order { little_endian: false }, 1_000),
+        [0x4d, 0x3c, 0xb2, 0xa1] => pcap(file, bytes, Order { little_endian: true }, 1),
+        [0xa1, 0xb2, 0x3c, 0x4d] => pcap(file, bytes, Order { little_endian: false }, 1),
         _ => return Err(fail("neither pcap nor pcapng".to_owned())),
     };
     packets.map_err(fail)
@@ -90,15 +90,15 @@ fn pcapng(file: usize, bytes: &[u8]) -> Result<Vec<Packet<'_>>, String> {
     const SECTION: u32 = 0x0a0d_0d0a;
     const INTERFACE: u32 = 1;
     const PACKET: u32 = 6;
-    let mut order = Order { little: true };
+    let mut order = Order { little_endian: true };
     let mut interfaces: Vec<(u16, u64)> = Vec::new();
     let mut packets = Vec::new();
     let (mut at, mut frame) = (0, 0);
     while let Some(kind) = order.u32(bytes, at) {
         if kind == SECTION {
             order = match bytes.get(at + 8..at + 12) {
-                Some([0x4d, 0x3c, 0x2b, 0x1a]) => Order { little: true },
-                Some(_) => Order { little: false },
+                Some([0x4d, 0x3c, 0x2b, 0x1a]) => Order { little_endian: true },
+                Some(_) => Order { little_endian: false },
                 None => break,
             };
             interfaces.clear();
@@ -113,7 +113,7 @@ fn pcapng(file: usize, bytes: &[u8]) -> Result<Vec<Packet<'_>>, String> {
             interfaces.push((link, tick_ns(order, block)));
         } else if kind == PACKET {
             frame += 1;
-            if let Some((link, time_ns, whole)) = enhanced(order, block, &interfaces)
+            if let Some((link, time_ns, whole)) = parse_enhanced(order, block, &interfaces)
                 && let Some(bytes) = ip(link, whole)?
             {
                 packets.push(Packet { time_ns, file, frame, bytes });
@@ -125,7 +125,7 @@ fn pcapng(file: usize, bytes: &[u8]) -> Result<Vec<Packet<'_>>, String> {
 }
 
 /// Link layer, time and bytes of an enhanced packet block.
-fn enhanced<'a>(
+fn parse_enhanced<'a>(
     order: Order,
     block: &'a [u8],
     interfaces: &[(u16, u64)],
@@ -159,7 +159,7 @@ fn ip(link: u16, frame: &[u8]) -> Result<Option<&[u8]>, String> {
     const IPV4: u16 = 0x0800;
     const IPV6: u16 = 0x86dd;
     let after = |type_at: usize, header: usize| {
-        let kind = Order { little: false }.u16(frame, type_at);
+        let kind = Order { little_endian: false }.u16(frame, type_at);
         kind.filter(|kind| matches!(*kind, IPV4 | IPV6)).and_then(|_| frame.get(header..))
     };
     Ok(match link {

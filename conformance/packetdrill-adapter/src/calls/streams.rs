@@ -37,7 +37,7 @@ fn parts<'a>(vector: *const iovec, count: usize) -> Result<&'a [iovec], c_int> {
 }
 
 /// Bytes of all parts, concatenated.
-fn gathered(vector: &[iovec]) -> Result<Vec<u8>, c_int> {
+fn gather(vector: &[iovec]) -> Result<Vec<u8>, c_int> {
     let mut bytes = Vec::new();
     for part in vector.iter().filter(|part| part.iov_len > 0) {
         if part.iov_base.is_null() {
@@ -100,8 +100,9 @@ fn send_to(
     to: Option<Option<SocketAddr>>,
 ) -> Result<usize, c_int> {
     let machine = machine().ok_or(libc::ENOSYS)?;
-    let bytes = gathered(vector)?;
-    let mut writing = Writing { bytes: &bytes, done: 0, flags, deadline: None, to, begun: false };
+    let bytes = gather(vector)?;
+    let mut writing =
+        Writing { bytes: &bytes, done: 0, flags, deadline: None, to, is_started: false };
     machine.wait(|state| state.write(fd, &mut writing))
 }
 

@@ -51,7 +51,7 @@ fn with<T>(fd: c_int, f: impl FnOnce(&mut Hashing) -> T) -> Option<T> {
 }
 
 /// A descriptor that represents a hash computation.
-fn stand_in(hashing: Hashing) -> c_int {
+fn open_replacement(hashing: Hashing) -> c_int {
     // SAFETY: no pointers.
     let fd = unsafe { libc::syscall(libc::SYS_socket, libc::AF_UNIX, libc::SOCK_DGRAM, 0) };
     let fd = fd as c_int;
@@ -68,7 +68,7 @@ pub(super) unsafe extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_i
     // SAFETY: no pointers.
     let fd = unsafe { libc::syscall(libc::SYS_socket, domain, kind, protocol) } as c_int;
     if fd < 0 && domain == libc::AF_ALG {
-        return stand_in(Hashing::default());
+        return open_replacement(Hashing::default());
     }
     fd
 }
@@ -123,7 +123,7 @@ pub(super) unsafe extern "C" fn accept(
     len: *mut socklen_t,
 ) -> c_int {
     if let Some(hashing) = with(fd, |hashing| hashing.clone()) {
-        return stand_in(hashing);
+        return open_replacement(hashing);
     }
     // SAFETY: the arguments are the caller's own.
     unsafe { libc::syscall(libc::SYS_accept, fd, peer, len) as c_int }
@@ -209,7 +209,7 @@ mod tests {
 
     #[test]
     fn the_emulated_hash_socket_hashes_its_input() {
-        let fd = stand_in(Hashing::default());
+        let fd = open_replacement(Hashing::default());
         let mut name = [0u8; 88];
         name[NAME_AT..NAME_AT + 7].copy_from_slice(b"sha256\0");
         let mut out = [0u8; 32];

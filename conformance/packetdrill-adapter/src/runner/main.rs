@@ -48,7 +48,7 @@ struct Options {
     jobs: usize,
     ratchet: Option<PathBuf>,
     write: bool,
-    why: bool,
+    shows_output: bool,
 }
 
 impl Options {
@@ -91,7 +91,7 @@ fn options(mut words: impl Iterator<Item = String>) -> Result<Options, String> {
         jobs: 1,
         ratchet: None,
         write: false,
-        why: false,
+        shows_output: false,
     };
     while let Some(word) = words.next() {
         let mut value = || words.next().ok_or(format!("{word} needs a value"));
@@ -104,7 +104,7 @@ fn options(mut words: impl Iterator<Item = String>) -> Result<Options, String> {
                 options.jobs = text.parse().map_err(|error| format!("`{text}` jobs: {error}"))?;
             }
             "--write" => options.write = true,
-            "--why" => options.why = true,
+            "--why" => options.shows_output = true,
             other if other.starts_with("--") => return Err(format!("no option `{other}`")),
             _ => options.names.push(word),
         }
@@ -161,7 +161,7 @@ fn run(options: &Options, program: OsString, directory: &Path) -> Result<bool, S
                     let outcome = namespace::run(&setting, &scratch, path, &name);
                     let Ok(mut results) = results.lock() else { return };
                     results.push((name.clone(), outcome.passed));
-                    tell(results.len(), &name, &outcome, options.why);
+                    tell(results.len(), &name, &outcome, options.shows_output);
                 }
             });
         }

@@ -44,7 +44,7 @@ impl Ratchet {
     /// Compares results with the list and prints new passing scripts. True if the list holds. With `write`, new
     /// ones are added to it.
     pub(crate) fn judge(mut self, results: &[(String, bool)], write: bool) -> Result<bool, String> {
-        let failed: Vec<&str> = self.broken(results);
+        let failed: Vec<&str> = self.broken_scripts(results);
         let new: Vec<String> = self.newcomers(results);
         let passed = results.iter().filter(|(_, passed)| *passed).count();
         println!("# {passed} of {} pass", results.len());
@@ -64,7 +64,7 @@ impl Ratchet {
         Ok(holds)
     }
 
-    fn broken<'a>(&self, results: &'a [(String, bool)]) -> Vec<&'a str> {
+    fn broken_scripts<'a>(&self, results: &'a [(String, bool)]) -> Vec<&'a str> {
         let broken = results.iter().filter(|(name, passed)| !passed && self.names.contains(name));
         broken.map(|(name, _)| name.as_str()).collect()
     }
@@ -96,7 +96,7 @@ mod tests {
             ("tcp/c.pkt".to_owned(), false),
             ("tcp/d.pkt".to_owned(), true),
         ];
-        assert_eq!(ratchet.broken(&results), ["tcp/a.pkt"]);
+        assert_eq!(ratchet.broken_scripts(&results), ["tcp/a.pkt"]);
         assert_eq!(ratchet.newcomers(&results), ["tcp/d.pkt"]);
         assert_eq!(ratchet.judge(&results, false), Ok(false));
     }

@@ -57,7 +57,7 @@ impl State {
         if by.is_zero() {
             return;
         }
-        for (id, life) in &mut self.sockets.lives {
+        for (id, life) in &mut self.sockets.connections {
             if !life.open || life.over.is_some() {
                 continue;
             }

@@ -40,7 +40,7 @@ fn of_client(options: &SocketOptions) -> FastOpen {
 /// Configuration of connections that a listener accepts.
 pub(crate) fn of_listener(options: &SocketOptions) -> Option<FastOpen> {
     let mode = mode();
-    let asked = options.remembered(libc::SOL_TCP, TCP_FASTOPEN);
+    let asked = options.stored_value(libc::SOL_TCP, TCP_FASTOPEN);
     let pending = match u32::try_from(asked) {
         Ok(0) if mode & ENABLED_FOR_ALL_LISTENERS != 0 => PENDING,
         Ok(asked) => asked,
@@ -176,9 +176,10 @@ impl State {
         let socket = self.sockets.get(fd).ok()?;
         let nonblocking = socket.nonblocking || writing.flags & libc::MSG_DONTWAIT != 0;
         if let Kind::Stream(id) = socket.kind {
-            let waits = |state: &State| state.sockets.lives.get(&id).is_some_and(|l| l.waits());
-            let again = asked && !writing.begun && waits(self);
-            writing.begun = true;
+            let waits =
+                |state: &State| state.sockets.connections.get(&id).is_some_and(|l| l.is_blocking());
+            let again = asked && !writing.is_started && waits(self);
+            writing.is_started = true;
             return again.then_some(Attempt::Done(Err(libc::EALREADY)));
         }
         let deferred = socket.deferred.take();
@@ -191,7 +192,7 @@ impl State {
         let Some(remote) = deferred.or(to.flatten()) else {
             return Some(Attempt::Done(Err(libc::EOPNOTSUPP)));
         };
-        writing.begun = true;
+        writing.is_started = true;
         Some(self.open_with(fd, remote, writing, nonblocking))
     }
 
@@ -221,7 +222,7 @@ impl State {
         }
         match writing.done {
             0 => Attempt::Done(Err(libc::EINPROGRESS)),
-            _ => self.written(fd, id, writing),
+            _ => self.on_written(fd, id, writing),
         }
     }
 }

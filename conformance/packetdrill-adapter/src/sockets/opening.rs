@@ -7,7 +7,7 @@ use libc::c_int;
 use marline_core::{ConnectError, FourTuple};
 use marline_time::Instant;
 
-use super::{Kind, Life, Socket, errno_of};
+use super::{ConnectionLife, Kind, Socket, errno_of};
 use crate::machine::{Attempt, State};
 use crate::mirror::Opening;
 
@@ -67,7 +67,7 @@ impl State {
         };
         self.sockets.by_fd.insert(new_fd, accepted);
         self.apply_socket_settings(new_fd, id);
-        let life = self.sockets.lives.get(&id);
+        let life = self.sockets.connections.get(&id);
         Attempt::Done(life.map(|life| life.path.remote).ok_or(libc::ECONNABORTED))
     }
 
@@ -89,7 +89,7 @@ impl State {
         let Ok(socket) = self.sockets.get(fd) else { return Attempt::Done(Err(libc::EBADF)) };
         let (nonblocking, connecting) = (socket.nonblocking, socket.connecting);
         let Kind::Stream(id) = socket.kind else { return Attempt::Done(Err(libc::EINVAL)) };
-        let Some(life) = self.sockets.lives.get(&id) else {
+        let Some(life) = self.sockets.connections.get(&id) else {
             return Attempt::Done(Err(libc::ECONNABORTED));
         };
         if !life.open && life.over.is_none() {
@@ -148,7 +148,7 @@ impl State {
         let info = self.endpoint.info(id);
         let path = info.and_then(|info| info.subflows.first().map(|flow| flow.path));
         let path = path.unwrap_or(FourTuple { local, remote });
-        self.sockets.lives.insert(id, Life::new(path, &options, self.now));
+        self.sockets.connections.insert(id, ConnectionLife::new(path, &options, self.now));
         let socket = self.sockets.get(fd)?;
         socket.kind = Kind::Stream(id);
         socket.connecting = true;

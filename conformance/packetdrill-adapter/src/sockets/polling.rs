@@ -23,11 +23,11 @@ impl State {
         };
         let (read_shut, write_shut) = (socket.read_shut, socket.write_shut);
         let news = !socket.reports.is_empty();
-        let Some(life) = self.sockets.lives.get(&id) else { return libc::POLLNVAL };
+        let Some(life) = self.sockets.connections.get(&id) else { return libc::POLLNVAL };
         let mut found = if news { libc::POLLERR } else { 0 };
         if let Some(reason) = life.over {
             found |= libc::POLLHUP | READ | WRITE | libc::POLLRDHUP;
-            if reason != CloseReason::Finished && !life.error_told {
+            if reason != CloseReason::Finished && !life.is_error_returned {
                 found |= libc::POLLERR;
             }
             return found & (events | libc::POLLHUP | libc::POLLERR);

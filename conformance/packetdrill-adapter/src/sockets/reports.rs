@@ -64,7 +64,7 @@ impl Reports {
         self.queue.pop_front()
     }
 
-    fn waits(&self) -> bool {
+    fn is_blocking(&self) -> bool {
         !self.uncopied.is_empty() || !self.stamps.is_empty()
     }
 
@@ -130,7 +130,7 @@ impl Socket {
 impl Sockets {
     /// Checks the totals of all connections with pending notifications.
     pub(crate) fn update_reports(&mut self, now: Instant, endpoint: &Endpoint) {
-        for socket in self.by_fd.values_mut().filter(|socket| socket.reports.waits()) {
+        for socket in self.by_fd.values_mut().filter(|socket| socket.reports.is_blocking()) {
             let Kind::Stream(id) = socket.kind else { continue };
             let everything = (u64::MAX, u64::MAX);
             let told = |info: ConnectionInfo| (info.bytes_written - info.unsent, info.bytes_acked);

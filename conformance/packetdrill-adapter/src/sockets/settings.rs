@@ -168,7 +168,7 @@ impl State {
         }
         let marks = (options.tos, options.hops);
         if let Ok(id) = self.sockets.stream(fd) {
-            if let Some(life) = self.sockets.lives.get_mut(&id) {
+            if let Some(life) = self.sockets.connections.get_mut(&id) {
                 (life.tos, life.hops) = marks;
             }
             if push {
@@ -253,9 +253,9 @@ impl State {
                 c_int::from(options.tos)
             }
             (libc::SOL_IP, libc::IP_TTL) | (libc::SOL_IPV6, libc::IPV6_UNICAST_HOPS) => {
-                options.hops.map_or_else(|| options.remembered(level, name), c_int::from)
+                options.hops.map_or_else(|| options.stored_value(level, name), c_int::from)
             }
-            _ if is_known(level, name) => options.remembered(level, name),
+            _ if is_known(level, name) => options.stored_value(level, name),
             _ => return Err(libc::ENOPROTOOPT),
         })
     }

@@ -29,7 +29,7 @@ pub(crate) struct Writing<'a> {
     /// The address in the message, if there was one. `AF_UNSPEC` is `Some(None)`.
     pub(crate) to: Option<Option<SocketAddr>>,
     /// True after the first attempt.
-    pub(crate) begun: bool,
+    pub(crate) is_started: bool,
 }
 
 impl State {
@@ -118,7 +118,7 @@ impl State {
         if writing.deadline.is_none() {
             writing.deadline = socket.options.send_timeout.map(|timeout| now + timeout);
         }
-        let Some(life) = self.sockets.lives.get(&id) else {
+        let Some(life) = self.sockets.connections.get(&id) else {
             return Attempt::Done(Err(libc::EPIPE));
         };
         if life.over.is_some() {
@@ -150,21 +150,21 @@ impl State {
             }
         }
         if writing.done == writing.bytes.len() && open {
-            return self.written(fd, id, writing);
+            return self.on_written(fd, id, writing);
         }
-        if let Some(life) = self.sockets.lives.get_mut(&id) {
+        if let Some(life) = self.sockets.connections.get_mut(&id) {
             life.full = true;
         }
         let expired = writing.deadline.is_some_and(|at| at <= now);
         match (nonblocking || expired, writing.done) {
             (true, 0) => Attempt::Done(Err(libc::EAGAIN)),
-            (true, _) => self.written(fd, id, writing),
+            (true, _) => self.on_written(fd, id, writing),
             (false, _) => Attempt::Wait(writing.deadline),
         }
     }
 
     /// Finishes a write, and records it for notifications.
-    pub(super) fn written(
+    pub(super) fn on_written(
         &mut self,
         fd: c_int,
         id: ConnectionId,

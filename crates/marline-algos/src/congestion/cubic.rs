@@ -151,7 +151,7 @@ impl Cubic {
 
     /// Selects an estimate of Reno's window.
     #[must_use]
-    pub fn estimating(mut self, estimate: RenoEstimate) -> Self {
+    pub fn with_reno_estimate(mut self, estimate: RenoEstimate) -> Self {
         self.estimate = estimate;
         self
     }

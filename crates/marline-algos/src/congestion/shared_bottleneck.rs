@@ -32,7 +32,7 @@ const MEMORY: f32 = 100.0;
 const MIN_SAMPLES: u16 = 30;
 /// A sibling shares the bottleneck above the first correlation, until it falls below the second.
 const SHARED: f32 = 0.75;
-const SEPARATE_BELOW: f32 = 0.4;
+const MIN_SHARED_CORRELATION: f32 = 0.4;
 /// A queueing delay with a smaller standard deviation, in seconds, is not evidence.
 const MIN_DEVIATION: f32 = 0.001;
 /// Maximum number of siblings tracked.
@@ -73,7 +73,7 @@ impl DelayPair {
 #[derive(Copy, Clone, Debug)]
 struct Sibling {
     id: SubflowId,
-    together: DelayPair,
+    delays: DelayPair,
     shares: bool,
 }
 
@@ -119,14 +119,14 @@ impl SharedBottleneck {
             Some(at) => at,
             None if self.siblings.len() == MAX_SIBLINGS => return,
             None => {
-                self.siblings.push(Sibling { id, together: DelayPair::default(), shares: false });
+                self.siblings.push(Sibling { id, delays: DelayPair::default(), shares: false });
                 self.siblings.len() - 1
             }
         };
         let sibling = &mut self.siblings[at];
-        sibling.together.add(mine, theirs);
-        let limit = if sibling.shares { SEPARATE_BELOW } else { SHARED };
-        sibling.shares = sibling.together.correlation().is_some_and(|found| found > limit);
+        sibling.delays.add(mine, theirs);
+        let limit = if sibling.shares { MIN_SHARED_CORRELATION } else { SHARED };
+        sibling.shares = sibling.delays.correlation().is_some_and(|found| found > limit);
     }
 }
 

@@ -174,14 +174,14 @@ impl Window {
             CongestionSignal::Loss { .. } => {
                 self.save();
                 self.in_episode = true;
-                self.ssthresh = self.reduced(beta);
+                self.ssthresh = self.reduced_window(beta);
                 self.cwnd = self.ssthresh;
                 Change::Reduced { undoable: true, before }
             }
             CongestionSignal::Ecn { .. } if self.in_episode => Change::None,
             CongestionSignal::Ecn { .. } => {
                 self.saved = None;
-                self.ssthresh = self.reduced(beta);
+                self.ssthresh = self.reduced_window(beta);
                 self.cwnd = self.ssthresh;
                 Change::Reduced { undoable: false, before }
             }
@@ -191,7 +191,7 @@ impl Window {
                     self.save();
                 }
                 if fresh {
-                    self.ssthresh = self.reduced(beta);
+                    self.ssthresh = self.reduced_window(beta);
                 }
                 self.in_episode = true;
                 self.cwnd = self.mss;
@@ -224,7 +224,7 @@ impl Window {
         }
     }
 
-    fn reduced(&self, beta: f64) -> f64 {
+    fn reduced_window(&self, beta: f64) -> f64 {
         (self.cwnd * beta).max(MIN_SSTHRESH_SEGMENTS * self.mss)
     }
 

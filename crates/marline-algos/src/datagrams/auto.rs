@@ -123,7 +123,7 @@ impl Auto {
         main: &DatagramPathView,
     ) -> Option<PathId> {
         let spent = self.spent_share(context.now);
-        let trouble = in_trouble(context.now, main);
+        let trouble = is_in_trouble(context.now, main);
         let other = earliest(candidates::for_copies(context, main.id, trouble), flow)?;
         let wanted = match flow.class {
             FlowClass::Bulk => false,
@@ -141,12 +141,12 @@ impl Auto {
 
 impl DatagramPolicy for Auto {
     fn route(&mut self, context: &DatagramContext<'_>, flow: &FlowView) -> Route {
-        let best = candidates::best(context);
+        let best = candidates::best_candidate(context);
         let stays = flow.last.and_then(|(last, _)| best.clone().find(|path| path.id == last));
         let main = match flow.class {
             FlowClass::Bulk => fastest(context, flow),
             FlowClass::Sparse | FlowClass::Steady => {
-                earliest(best, flow).map(|best| settled_path(best, stays, flow))
+                earliest(best, flow).map(|best| path_without_exploration(best, stays, flow))
             }
         };
         let Some(main) = main else { return Route::only(context.paths[0].id) };
@@ -224,7 +224,7 @@ fn earliest<'a>(
 }
 
 /// The best path, or the one on which the flow is if that is about as good.
-fn settled_path<'a>(
+fn path_without_exploration<'a>(
     best: &'a DatagramPathView,
     stays: Option<&'a DatagramPathView>,
     flow: &FlowView,
@@ -235,7 +235,7 @@ fn settled_path<'a>(
     if now <= better { stays } else { best }
 }
 
-fn in_trouble(now: Instant, path: &DatagramPathView) -> bool {
+fn is_in_trouble(now: Instant, path: &DatagramPathView) -> bool {
     let lately = path.last_trouble_at.is_some_and(|at| now.since(at) < TROUBLE_DURATION);
     lately || !path.overdue.is_zero() || has_trouble_signs(path)
 }
@@ -271,7 +271,7 @@ fn first_probability(other: &DatagramPathView, main: &DatagramPathView, flow: &F
 fn fastest<'a>(context: &DatagramContext<'a>, flow: &FlowView) -> Option<&'a DatagramPathView> {
     let now = context.now;
     let order = |path: &&DatagramPathView| (!is_costly(path), rate(path), Reverse(path.srtt));
-    let best = candidates::best(context).max_by_key(order)?;
+    let best = candidates::best_candidate(context).max_by_key(order)?;
     let waits = |path: &&DatagramPathView| match path.health {
         Health::Unreachable { since, .. } => !path.backup && now.since(since) < MAX_BULK_WAIT,
         Health::Usable | Health::Degraded { .. } => path.backup == best.backup,

@@ -23,7 +23,7 @@ fn rank(path: &DatagramPathView) -> u8 {
 }
 
 /// The paths of the best rank there is.
-pub(super) fn best<'a>(
+pub(super) fn best_candidate<'a>(
     context: &DatagramContext<'a>,
 ) -> impl Iterator<Item = &'a DatagramPathView> + Clone {
     let paths = context.paths;

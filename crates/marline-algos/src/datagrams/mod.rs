@@ -11,4 +11,4 @@ mod testing;
 pub use auto::{Auto, AutoConfig};
 pub use duplicate::Duplicate;
 pub use min_rtt::MinRtt;
-pub use one_path::OnePath;
+pub use one_path::SinglePath;

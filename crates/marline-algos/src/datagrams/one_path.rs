@@ -7,23 +7,23 @@ use super::candidates;
 
 /// All on one path.
 #[derive(Copy, Clone, Debug)]
-pub struct OnePath {
+pub struct SinglePath {
     path: PathId,
 }
 
-impl OnePath {
+impl SinglePath {
     /// On the path of this number.
     #[must_use]
     pub const fn new(path: PathId) -> Self {
-        OnePath { path }
+        SinglePath { path }
     }
 }
 
-impl DatagramPolicy for OnePath {
+impl DatagramPolicy for SinglePath {
     fn route(&mut self, context: &DatagramContext<'_>, _: &FlowView) -> Route {
         if context.path(self.path).is_some() {
             return Route::only(self.path);
         }
-        Route::only(candidates::best(context).next().map_or(self.path, |path| path.id))
+        Route::only(candidates::best_candidate(context).next().map_or(self.path, |path| path.id))
     }
 }

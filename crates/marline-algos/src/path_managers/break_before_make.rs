@@ -102,7 +102,7 @@ pub struct BreakBeforeMake {
     /// When the last primary subflow became unhealthy, moved back by the duration of the trouble just before.
     trouble_since: Option<Instant>,
     /// Duration of the last trouble.
-    endured: Duration,
+    last_trouble: Duration,
     /// When a primary subflow became healthy.
     healthy_since: Option<Instant>,
     /// Subflows reported silent and not heard from since.
@@ -175,7 +175,7 @@ impl BreakBeforeMake {
     fn note_health(&mut self, cx: &PathContext<'_>, primary: &Tally) {
         if primary.healthy > 0 {
             if let Some(since) = self.trouble_since.take() {
-                self.endured = cx.now.since(since);
+                self.last_trouble = cx.now.since(since);
             }
             self.healthy_since.get_or_insert(cx.now);
             return;
@@ -183,9 +183,9 @@ impl BreakBeforeMake {
         // A path heard only for a moment, perhaps by a late answer, has not recovered. But two short troubles of one
         // lost segment each are not one long trouble: the time between them does not count.
         if self.healthy_since.take().is_some_and(|since| cx.now.since(since) >= MIN_RECOVERY) {
-            self.endured = Duration::ZERO;
+            self.last_trouble = Duration::ZERO;
         }
-        let begun = Instant::from_nanos(cx.now.as_nanos() - self.endured.as_nanos() as u64);
+        let begun = Instant::from_nanos(cx.now.as_nanos() - self.last_trouble.as_nanos() as u64);
         self.trouble_since.get_or_insert(begun);
     }
 

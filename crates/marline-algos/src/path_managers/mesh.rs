@@ -61,7 +61,7 @@ struct Attempt {
 }
 
 impl Attempt {
-    fn due(&self, longest: Duration) -> Instant {
+    fn due_at(&self, longest: Duration) -> Instant {
         let doublings = self.count.saturating_sub(1).min(16);
         self.at + (RETRY_FIRST * 2u32.pow(doublings)).min(longest)
     }
@@ -291,7 +291,7 @@ impl Mesh {
             }
             let key = (pair.local.id, pair.remote);
             if let Some(due) =
-                self.work().attempts.get(&key).map(|a| a.due(longest)).filter(|d| *d > cx.now)
+                self.work().attempts.get(&key).map(|a| a.due_at(longest)).filter(|d| *d > cx.now)
             {
                 self.wake_at = Some(self.wake_at.map_or(due, |at| at.min(due)));
                 continue;
@@ -303,7 +303,7 @@ impl Mesh {
             });
             attempt.count = attempt.count.saturating_add(1);
             attempt.at = cx.now;
-            let again = attempt.due(longest);
+            let again = attempt.due_at(longest);
             self.wake_at = Some(self.wake_at.map_or(again, |at| at.min(again)));
             if let Some(Plan { backup, fast }) = plan(pair.local) {
                 let (local, remote) = key;

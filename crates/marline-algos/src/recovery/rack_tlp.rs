@@ -37,7 +37,7 @@ pub struct RackTlp {
     tlp: Tlp,
     no_sack: NoSack,
     /// Bytes that duplicate ACKs allow beyond the window, without SACK.
-    beyond: Option<u32>,
+    bytes_beyond_window: Option<u32>,
 }
 
 impl RackTlp {
@@ -46,7 +46,12 @@ impl RackTlp {
     pub fn new(probes: ProbeConfig) -> Self {
         let to_the_letter = probes.formula == Some(PtoFormula::Rfc8985);
         let rack = Rack::new(to_the_letter);
-        RackTlp { rack, tlp: Tlp::new(probes), no_sack: NoSack::default(), beyond: None }
+        RackTlp {
+            rack,
+            tlp: Tlp::new(probes),
+            no_sack: NoSack::default(),
+            bytes_beyond_window: None,
+        }
     }
 
     /// Loss recovery with the RFC's own probe timeout.
@@ -83,7 +88,7 @@ impl LossRecovery for RackTlp {
         } else {
             self.no_sack.on_ack(ack, cx, no_sack::DUP_THRESH, lost);
             let segments = self.no_sack.duplicates().min(no_sack::DUP_THRESH - 1);
-            self.beyond = Some(segments.saturating_mul(cx.mss));
+            self.bytes_beyond_window = Some(segments.saturating_mul(cx.mss));
         }
         self.tlp.on_ack(ack, cx, lost.len() > before)
     }
@@ -129,7 +134,7 @@ impl LossRecovery for RackTlp {
     }
 
     fn limited_transmit(&self) -> LimitedTransmit {
-        let beyond = self.beyond.map(u64::from);
+        let beyond = self.bytes_beyond_window.map(u64::from);
         beyond.map_or(LimitedTransmit::BySack, LimitedTransmit::Beyond)
     }
 

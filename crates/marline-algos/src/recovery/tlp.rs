@@ -138,7 +138,7 @@ pub struct Tlp {
     peer_ack_delay_ns: u64,
     pto_at: Option<Instant>,
     episode: Option<Episode>,
-    lone: LoneAckDelay,
+    lone_ack_delay: LoneAckDelay,
     /// Number of RTT samples when the last probe was sent (low 32 bits).
     samples_at_probe: u32,
 }
@@ -163,7 +163,7 @@ impl LoneAckDelay {
         self.excess_ns = excess_ns.max(self.excess_ns * 15 / 16);
     }
 
-    fn known(&self) -> Option<Duration> {
+    fn known_delay(&self) -> Option<Duration> {
         (self.samples >= Self::MIN_SAMPLES).then(|| Duration::from_nanos(self.excess_ns))
     }
 }
@@ -179,7 +179,7 @@ impl Tlp {
             peer_ack_delay_ns: nanos(config.peer_ack_delay),
             pto_at: None,
             episode: None,
-            lone,
+            lone_ack_delay: lone,
             samples_at_probe: 0,
         }
     }
@@ -220,7 +220,7 @@ impl Tlp {
 
     /// New data was sent.
     fn on_new(&mut self, start: Ssn, cx: &RecoveryContext<'_>) {
-        self.lone.waiting = (cx.board.segments() == 1).then_some(start);
+        self.lone_ack_delay.waiting = (cx.board.segments() == 1).then_some(start);
         let before = self.pto_at;
         self.schedule(cx, cx.phase);
         if self.is_adaptive() {
@@ -251,7 +251,7 @@ impl Tlp {
             PtoFormula::Rfc8985 => rfc.max(MIN_PTO),
             PtoFormula::Variation => {
                 let usual = (srtt + cx.rtt.rttvar() * 4).max(srtt * 5 / 4);
-                let learned = self.lone.known().unwrap_or(Duration::MAX);
+                let learned = self.lone_ack_delay.known_delay().unwrap_or(Duration::MAX);
                 let delay = delay.min(learned).min((srtt / 2).max(MIN_PTO * 2));
                 (usual + delay).min(rfc).max(MIN_PTO)
             }
@@ -322,11 +322,12 @@ impl Tlp {
 
     /// TLP_process_ack of the RFC (section 7.4).
     fn process_ack(&mut self, ack: &AckSummary<'_>, cx: &RecoveryContext<'_>) -> AckOutcome {
-        let lone = ack.delivered.iter().find(|segment| Some(segment.start) == self.lone.waiting);
+        let lone =
+            ack.delivered.iter().find(|segment| Some(segment.start) == self.lone_ack_delay.waiting);
         if let (Some(segment), Some(least)) = (lone, cx.rtt.min()) {
-            self.lone.waiting = None;
+            self.lone_ack_delay.waiting = None;
             if !segment.retransmitted {
-                self.lone.on_sample(cx.now.since(segment.sent_at).saturating_sub(least));
+                self.lone_ack_delay.on_sample(cx.now.since(segment.sent_at).saturating_sub(least));
             }
         }
         let mut outcome = AckOutcome::default();

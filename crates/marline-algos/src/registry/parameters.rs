@@ -120,7 +120,7 @@ impl<'a> Parameters<'a> {
     ///
     /// # Panics
     /// In debug builds, if the default itself cannot be parsed or the key is requested twice.
-    pub fn custom<T>(
+    pub fn parse_with<T>(
         &mut self,
         key: &str,
         default: &str,
@@ -156,14 +156,14 @@ impl<'a> Parameters<'a> {
     pub fn word<T: Copy>(&mut self, key: &str, default: &str, words: &[(&str, T)]) -> T {
         let names: Vec<&str> = words.iter().map(|(name, _)| *name).collect();
         let find = |text: &str| words.iter().find(|(name, _)| *name == text).map(|(_, t)| *t);
-        self.custom(key, default, &format!("one of {}", names.join(", ")), find)
+        self.parse_with(key, default, &format!("one of {}", names.join(", ")), find)
             .expect("the default is one of the words")
     }
 
     /// A duration such as `200ms`; `0` needs no unit.
     pub fn duration(&mut self, key: &str, default: Duration) -> Duration {
         let expected = "a duration such as `200ms`";
-        self.custom(key, &format_duration(default), expected, read_duration).unwrap_or(default)
+        self.parse_with(key, &format_duration(default), expected, read_duration).unwrap_or(default)
     }
 
     /// A duration such as `200ms`, or `off`.
@@ -173,7 +173,7 @@ impl<'a> Parameters<'a> {
             "off" => Some(None),
             text => read_duration(text).map(Some),
         };
-        self.custom(key, &text, "a duration such as `200ms`, or `off`", read).unwrap_or(default)
+        self.parse_with(key, &text, "a duration such as `200ms`, or `off`", read).unwrap_or(default)
     }
 
     /// A number or a percentage: `0.25` and `25%` are the same.
@@ -181,7 +181,7 @@ impl<'a> Parameters<'a> {
         let expected =
             format!("a number from {} to {}, or a percentage", range.start(), range.end());
         let read = |text: &str| read_number(text).filter(|number| range.contains(number));
-        self.custom(key, &default.to_string(), &expected, read).unwrap_or(default)
+        self.parse_with(key, &default.to_string(), &expected, read).unwrap_or(default)
     }
 
     /// A number, a percentage, or `unlimited` (infinity).
@@ -197,21 +197,21 @@ impl<'a> Parameters<'a> {
             "unlimited" => Some(f64::INFINITY),
             text => read_number(text).filter(|number| range.contains(number)),
         };
-        self.custom(key, &default.to_string(), &expected, read).unwrap_or(default)
+        self.parse_with(key, &default.to_string(), &expected, read).unwrap_or(default)
     }
 
     /// A whole number.
     pub fn count(&mut self, key: &str, default: u64, range: RangeInclusive<u64>) -> u64 {
         let expected = format!("a whole number from {} to {}", range.start(), range.end());
         let read = |text: &str| text.parse().ok().filter(|number| range.contains(number));
-        self.custom(key, &default.to_string(), &expected, read).unwrap_or(default)
+        self.parse_with(key, &default.to_string(), &expected, read).unwrap_or(default)
     }
 
     /// A number of bytes such as `64kB` or `1500B`.
     pub fn bytes(&mut self, key: &str, default: u64) -> u64 {
         let read = |text: &str| read_scaled(text, &BYTE_UNITS).map(|bytes| bytes as u64);
         let expected = "a number of bytes such as `64kB` or `1500B`";
-        self.custom(key, &format_bytes(default), expected, read).unwrap_or(default)
+        self.parse_with(key, &format_bytes(default), expected, read).unwrap_or(default)
     }
 
     /// Rejects a value that is valid by itself but does not fit the others.

@@ -10,7 +10,7 @@ use super::{ParameterInfo, Parameters, PolicyError, PolicyKind, RegisterError, U
 /// Creates a factory with this text as its name.
 pub(super) type MakeFactory<F> = Box<dyn FnOnce(&str) -> Arc<F>>;
 /// Wraps a factory. The result has this text as its name.
-pub(super) type Wrap<F> = Box<dyn FnOnce(Arc<F>, &str) -> Arc<F>>;
+pub(super) type WrapFactory<F> = Box<dyn FnOnce(Arc<F>, &str) -> Arc<F>>;
 type Read<T> = Arc<dyn Fn(&mut Parameters<'_>) -> T + Send + Sync>;
 
 enum Entry<F: ?Sized> {
@@ -34,7 +34,7 @@ pub(super) struct Table<F: ?Sized> {
     kind: PolicyKind,
     wrapper_kind: Option<PolicyKind>,
     by_name: BTreeMap<String, Entry<F>>,
-    wrappers: BTreeMap<String, Read<Wrap<F>>>,
+    wrappers: BTreeMap<String, Read<WrapFactory<F>>>,
 }
 
 // Not derived, because that would require `F: Clone`.
@@ -88,7 +88,7 @@ impl<F: ?Sized> Table<F> {
     pub(super) fn insert_wrapper(
         &mut self,
         name: &str,
-        read: impl Fn(&mut Parameters<'_>) -> Wrap<F> + Send + Sync + 'static,
+        read: impl Fn(&mut Parameters<'_>) -> WrapFactory<F> + Send + Sync + 'static,
     ) -> Result<(), RegisterError> {
         let kind = self.wrapper_kind.unwrap_or(self.kind);
         check_name(kind, name, self.wrappers.contains_key(name))?;

@@ -125,7 +125,7 @@ impl Repairs {
         }
         let whole = range.len();
         let candidates = classes::members(cx.subflows, class).filter(|view| view.is_ready());
-        let candidates = candidates.map(|view| (carried(view, range, cx), view));
+        let candidates = candidates.map(|view| (carried_bytes(view, range, cx), view));
         let best = candidates
             .filter(|(bytes, _)| *bytes < whole)
             .min_by_key(|(bytes, view)| (*bytes, classes::rank(view)));
@@ -169,7 +169,7 @@ fn has_single_path(class: Class, cx: &SchedulerContext<'_>) -> bool {
 }
 
 /// Number of bytes of a range that a subflow carried.
-fn carried(view: &SubflowView, range: DataRange, cx: &SchedulerContext<'_>) -> u64 {
+fn carried_bytes(view: &SubflowView, range: DataRange, cx: &SchedulerContext<'_>) -> u64 {
     let (mut at, mut bytes) = (range.start, 0);
     for _ in 0..MAX_PARTS {
         let Some(part) = cx.mappings.mapping_at(at).filter(|_| at < range.end) else { break };

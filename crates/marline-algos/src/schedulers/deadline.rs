@@ -26,7 +26,7 @@ use marline_time::Duration;
 use super::classes::Class;
 use super::copies::CopyingScheduler;
 use super::delivery::{arrival_by, return_delay};
-use super::hedged::{HedgeRule, HedgedConfig, ImmediateCopyRule, overdue_after};
+use super::hedged::{HedgeRule, HedgedConfig, ImmediateCopyRule, time_until_overdue};
 
 /// Settings of the deadline.
 #[derive(Copy, Clone, Debug, PartialEq)]
@@ -57,7 +57,7 @@ pub struct MissedDeadlines {
 impl MissedDeadlines {
     /// Returns true if a copy that waits for an overdue answer still arrives in time on another path.
     fn may_wait(&self, on: &SubflowView, cx: &SchedulerContext<'_>) -> bool {
-        let Some(overdue) = overdue_after(on, self.deviations, cx) else { return false };
+        let Some(overdue) = time_until_overdue(on, self.deviations, cx) else { return false };
         let class = Class::from_view(on);
         let others =
             cx.subflows.iter().filter(|view| view.id != on.id && Class::from_view(view) == class);

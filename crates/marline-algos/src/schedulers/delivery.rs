@@ -109,7 +109,7 @@ impl<'a> Alternatives<'a> {
     }
 
     /// Excludes these paths, which get nothing.
-    pub(super) fn without(self, spared: SubflowSet) -> Self {
+    pub(super) fn excluding(self, spared: SubflowSet) -> Self {
         Alternatives { without: spared, ..self }
     }
 
@@ -141,7 +141,7 @@ impl<'a> Alternatives<'a> {
 
     /// A full path that will have delivered all unsent data before a segment would arrive on this path, and when.
     /// `last_leaves` computes when its window releases the last of a number of bytes.
-    pub(super) fn sooner_full_path(
+    pub(super) fn earlier_full_path(
         self,
         arrives: Duration,
         last_leaves: fn(&SubflowView, u64) -> Option<Duration>,

@@ -41,19 +41,20 @@ use super::classes;
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct FollowClientConfig {
     /// While the followed subflow is full, other subflows with room take the data, newest stamp first.
-    pub spills: bool,
+    pub uses_other_subflows: bool,
     /// Send data elsewhere after an unanswered probe, instead of after a retransmission timeout.
     pub reinjects_on_probe: bool,
 }
 
 impl FollowClientConfig {
     /// The behavior of MultiMob's kernel module.
-    pub const MULTIMOB: Self = FollowClientConfig { spills: true, reinjects_on_probe: false };
+    pub const MULTIMOB: Self =
+        FollowClientConfig { uses_other_subflows: true, reinjects_on_probe: false };
 }
 
 impl Default for FollowClientConfig {
     fn default() -> Self {
-        FollowClientConfig { spills: false, reinjects_on_probe: true }
+        FollowClientConfig { uses_other_subflows: false, reinjects_on_probe: true }
     }
 }
 
@@ -70,24 +71,25 @@ impl FollowClient {
         FollowClient { config }
     }
 
-    fn choose<'a>(&self, subflows: &'a [SubflowView]) -> Choice<'a> {
-        let Some(followed) = followed(subflows.iter()) else { return Choice::Nobody };
+    fn choose<'a>(&self, subflows: &'a [SubflowView]) -> ClientPath<'a> {
+        let Some(followed) = usable_client_path(subflows.iter()) else { return ClientPath::None };
         if followed.is_ready() {
-            return Choice::Send(followed);
+            return ClientPath::Send(followed);
         }
-        let spilled = if self.config.spills { spill_path(subflows) } else { None };
-        spilled.map_or(Choice::WaitFor(followed), Choice::Send)
+        let spilled =
+            if self.config.uses_other_subflows { path_for_overflow(subflows) } else { None };
+        spilled.map_or(ClientPath::WaitFor(followed), ClientPath::Send)
     }
 }
 
-enum Choice<'a> {
+enum ClientPath<'a> {
     Send(&'a SubflowView),
     WaitFor(&'a SubflowView),
-    Nobody,
+    None,
 }
 
 /// The subflow that the client uses, full or not, if any is usable.
-fn followed<'a>(
+fn usable_client_path<'a>(
     subflows: impl Iterator<Item = &'a SubflowView> + Clone,
 ) -> Option<&'a SubflowView> {
     let usable = subflows.filter(|view| view.is_active());
@@ -111,7 +113,7 @@ fn newest<'a>(views: impl Iterator<Item = &'a SubflowView>) -> Option<&'a Subflo
 
 /// The module's choice when the followed subflow is full: the regular one with room and the newest stamp. A backup only
 /// if its stamp is newer than those of all regular ones, full ones included.
-fn spill_path(subflows: &[SubflowView]) -> Option<&SubflowView> {
+fn path_for_overflow(subflows: &[SubflowView]) -> Option<&SubflowView> {
     let healthy = || subflows.iter().filter(|view| view.is_active() && view.health.is_usable());
     let regular = || healthy().filter(|view| !view.backup);
     let bar = regular().map(|view| view.last_new_at).max().unwrap_or(Instant::ZERO);
@@ -125,9 +127,9 @@ impl Scheduler for FollowClient {
             return Decision::Wait;
         }
         match self.choose(cx.subflows) {
-            Choice::Send(view) => Decision::Send { subflow: view.id, range: cx.unsent },
-            Choice::WaitFor(view) => classes::wait(core::iter::once(view)),
-            Choice::Nobody => Decision::Wait,
+            ClientPath::Send(view) => Decision::Send { subflow: view.id, range: cx.unsent },
+            ClientPath::WaitFor(view) => classes::wait(core::iter::once(view)),
+            ClientPath::None => Decision::Wait,
         }
     }
 
@@ -135,12 +137,12 @@ impl Scheduler for FollowClient {
     /// subflow is healthy, uses the best of those that did not carry it.
     fn next_reinjection(&mut self, item: &Reinjection, cx: &SchedulerContext<'_>) -> Decision {
         let again = item.cause == ReinjectionCause::DataRto;
-        let Some(best) = followed(cx.subflows.iter()) else { return Decision::Wait };
+        let Some(best) = usable_client_path(cx.subflows.iter()) else { return Decision::Wait };
         let carried = |view: &SubflowView| item.carried_by.contains(view.id) && !again;
         let to = match (best.health.is_usable(), carried(best)) {
             (_, false) => Some(best),
             (true, true) => None,
-            (false, true) => followed(cx.subflows.iter().filter(|view| !carried(view))),
+            (false, true) => usable_client_path(cx.subflows.iter().filter(|view| !carried(view))),
         };
         match to {
             Some(view) if view.is_ready() => Decision::Send { subflow: view.id, range: item.range },

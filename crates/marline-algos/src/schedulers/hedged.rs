@@ -71,7 +71,7 @@ struct WatchedSegment {
 }
 
 /// How long to wait for the answer to a segment sent now; `None` if nothing is known.
-pub(super) fn overdue_after(
+pub(super) fn time_until_overdue(
     on: &SubflowView,
     deviations: f64,
     cx: &SchedulerContext<'_>,
@@ -124,7 +124,7 @@ pub struct HedgeRule<I> {
 impl<I> HedgeRule<I> {
     /// When the answer to a segment sent now is due; `None` if nothing is known.
     fn due_at(&self, on: &SubflowView, cx: &SchedulerContext<'_>) -> Option<Instant> {
-        Some(cx.now + overdue_after(on, self.config.deviations, cx)?)
+        Some(cx.now + time_until_overdue(on, self.config.deviations, cx)?)
     }
 
     /// Data of the watched segment number `index`.
@@ -163,7 +163,7 @@ impl<I> HedgeRule<I> {
     }
 
     /// The copy that is due, if any.
-    fn due(&mut self, class: Class, cx: &SchedulerContext<'_>) -> Option<Decision> {
+    fn due_copy(&mut self, class: Class, cx: &SchedulerContext<'_>) -> Option<Decision> {
         let from = Dsn(cx.written.0.saturating_sub(self.config.limit));
         for index in 0..self.watched.len() {
             let range = self.range(index, cx);
@@ -231,7 +231,7 @@ impl<I: ImmediateCopyRule> CopyRule for HedgeRule<I> {
     fn next_copy(&mut self, class: Class, cx: &SchedulerContext<'_>) -> Decision {
         self.drop_answered(cx);
         self.copy_silent_paths(cx);
-        let copy = if queue_is_empty(cx) { self.due(class, cx) } else { None };
+        let copy = if queue_is_empty(cx) { self.due_copy(class, cx) } else { None };
         copy.unwrap_or_else(|| self.next_time(cx.now).map_or(Decision::Wait, Decision::WaitUntil))
     }
 

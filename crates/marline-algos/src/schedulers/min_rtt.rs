@@ -62,7 +62,7 @@ impl Default for MinRttConfig {
 
 impl MinRttConfig {
     /// `lowest-rtt`: everything off.
-    pub const BARE: Self = MinRttConfig {
+    pub const LOWEST_RTT: Self = MinRttConfig {
         avoids_blocking: false,
         completes_early: false,
         opportunistic: OpportunisticRules::OFF,
@@ -101,7 +101,7 @@ impl MinRtt {
         let Some(rivals) = rivals else { return true };
         let bytes = ahead + u64::from(view.mss);
         let Some(arrives) = arrival_by(view, bytes, Quantile::P90) else { return true };
-        let sooner = || rivals.sooner_full_path(arrives, send_time_by_answers).is_some();
+        let sooner = || rivals.earlier_full_path(arrives, send_time_by_answers).is_some();
         !(blocking && rivals.would_block(arrives) || completion && sooner())
     }
 }

@@ -151,7 +151,7 @@ impl Opportunistic {
         }
     }
 
-    fn stamp(&self, id: SubflowId) -> Option<Instant> {
+    fn last_penalty(&self, id: SubflowId) -> Option<Instant> {
         self.last_penalty.iter().find(|(of, _)| *of == id).map(|(_, at)| *at)
     }
 
@@ -197,7 +197,7 @@ impl Opportunistic {
         };
         let slower = brings(slow, held_up.fast_srtt) < brings(held_up.fast, slow_srtt);
         let now = held_up.cx.now;
-        let due = self.stamp(slow.id).is_none_or(|last| now.since(last) >= slow_srtt);
+        let due = self.last_penalty(slow.id).is_none_or(|last| now.since(last) >= slow_srtt);
         if slower && due {
             self.set_stamp(slow.id, Some(now));
             let penalty = Penalty::WindowAndThreshold;
@@ -212,7 +212,7 @@ impl Opportunistic {
         out: &mut Vec<SchedulerAction>,
     ) {
         let (now, fast_srtt) = (held_up.cx.now, held_up.fast_srtt);
-        let stamp = self.stamp(held_up.fast.id);
+        let stamp = self.last_penalty(held_up.fast.id);
         if stamp.is_some_and(|last| now.since(last) < fast_srtt) {
             return;
         }

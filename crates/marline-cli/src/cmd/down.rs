@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
-use marline_tun::machine::{Extent, clean_up, records};
+use marline_tun::machine::{CleanupExtent, clean_up, records};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
@@ -99,7 +99,7 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
     let cleaning = "cannot remove the rules and routes";
     if args.after_crash {
         let _locked = PidFile::lock(&PidFile::path()?)?;
-        if clean_up(Extent::AllButSwitch).await.context(cleaning)?.held {
+        if clean_up(CleanupExtent::AllButSwitch).await.context(cleaning)?.held {
             println!("the kill switch stays on (`sudo marline down` removes it)");
         }
         return Ok(ExitCode::SUCCESS);
@@ -118,8 +118,8 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
     };
     // Wait until a running cleanup has finished, so that its work is not counted as left over.
     let _locked = PidFile::lock(&PidFile::path()?)?;
-    let left = clean_up(Extent::Everything).await.context(cleaning)?;
-    match (was_up, left.had_switch, left.removed) {
+    let left = clean_up(CleanupExtent::Everything).await.context(cleaning)?;
+    match (was_up, left.removed_kill_switch, left.removed) {
         (true, false, _) => println!("stopped"),
         (true, true, _) => println!("stopped; kill switch removed"),
         (false, true, _) => {

@@ -36,7 +36,7 @@ pub(super) struct OpenedClient {
     mobile_data: MobileDataNotice,
     pub(super) handle: Arc<ClientHandle>,
     way: Arc<OnceLock<CurrentTunnel>>,
-    _keeping: JoinSet<()>,
+    _quota_tasks: JoinSet<()>,
 }
 
 impl OpenedClient {
@@ -62,7 +62,7 @@ impl OpenedClient {
         mobile_data.check_paths(&client, &quotas);
         let (notice, of, limits) = (mobile_data.clone(), client.clone(), quotas.clone());
         keeping.spawn(async move { notice.watch_paths(&of, &limits).await });
-        let (udp, way) = (UdpTunnel::charged_to(memory::process_account().clone()), Arc::default());
+        let (udp, way) = (UdpTunnel::charging(memory::process_account().clone()), Arc::default());
         let udp = Arc::new(udp);
         let handle = ClientHandle {
             client: client.clone(),
@@ -85,7 +85,7 @@ impl OpenedClient {
             mobile_data,
             handle,
             way,
-            _keeping: keeping,
+            _quota_tasks: keeping,
         })
     }
 

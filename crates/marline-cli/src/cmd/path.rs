@@ -126,7 +126,7 @@ fn list(paths: &[Path]) -> String {
             or_dash(&path.remote),
         ]);
     }
-    align(&rows, &[1, 2, 3, 4]) + &causes(paths) + &translated(paths) + &servers(paths)
+    align(&rows, &[1, 2, 3, 4]) + &causes(paths) + &describe_nat64(paths) + &servers(paths)
 }
 
 /// An empty line, then a line for each path with a fault.
@@ -137,7 +137,7 @@ fn causes(paths: &[Path]) -> String {
 }
 
 /// An empty line, then a line for each path whose network has only IPv6.
-fn translated(paths: &[Path]) -> String {
+fn describe_nat64(paths: &[Path]) -> String {
     let of = |path: &Path| {
         let prefix = path.nat64.as_ref()?;
         Some(format!("{}: {}\n", path.name, nat64_text(prefix)))
@@ -150,14 +150,16 @@ fn translated(paths: &[Path]) -> String {
 fn servers(paths: &[Path]) -> String {
     let mut rows = vec![["path", "server", "reachability"].map(str::to_owned)];
     for path in paths {
-        let row = |reached: &Reached| [path.name.clone(), reached.server.clone(), known(reached)];
+        let row = |reached: &Reached| {
+            [path.name.clone(), reached.server.clone(), describe_reachability(reached)]
+        };
         rows.extend(path.servers.iter().map(row));
     }
     if rows.len() > 1 { format!("\n{}", align(&rows, &[0, 1, 2])) } else { String::new() }
 }
 
 /// State of a server, with the carrier if it is not the usual one.
-fn known(reached: &Reached) -> String {
+fn describe_reachability(reached: &Reached) -> String {
     match &reached.tcp_failure {
         _ if reached.by_tcp => format!("{}, by TCP", reached.text),
         Some(why) => format!("{}; {why}", reached.text),

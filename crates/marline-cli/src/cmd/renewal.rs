@@ -22,19 +22,19 @@ pub(super) type Step<'a> = Box<dyn FnOnce() + 'a>;
 
 /// Settings from which a way is made.
 #[derive(PartialEq)]
-struct WaySettings {
+struct TunnelSettings {
     invite: Invite,
     /// Number of connections that are kept ready.
     warm: usize,
     behavior: String,
 }
 
-impl WaySettings {
+impl TunnelSettings {
     /// The settings in this plan. `None`: it uses no server.
-    fn from_plan(plan: &ClientPlan) -> Option<WaySettings> {
+    fn from_plan(plan: &ClientPlan) -> Option<TunnelSettings> {
         let Route::Through(invite) = &plan.route else { return None };
         let (invite, behavior) = (invite.clone(), plan.behavior.clone());
-        Some(WaySettings { invite, warm: plan.warm, behavior })
+        Some(TunnelSettings { invite, warm: plan.warm, behavior })
     }
 }
 
@@ -45,7 +45,7 @@ pub(super) struct Renewal<'a> {
     names: NameLookup,
     pub(super) way: CurrentTunnel,
     transport: &'static str,
-    used: RefCell<WaySettings>,
+    used: RefCell<TunnelSettings>,
     /// Settings of new lanes for datagrams. `None`: the carrier does not support lanes.
     lanes: Option<watch::Sender<LaneConfig>>,
 }
@@ -61,7 +61,7 @@ impl<'a> Renewal<'a> {
         deadlines: &Deadlines,
         plan: &ClientPlan,
     ) -> anyhow::Result<Renewal<'a>> {
-        let Some(used) = WaySettings::from_plan(plan) else { bail!("no server configured") };
+        let Some(used) = TunnelSettings::from_plan(plan) else { bail!("no server configured") };
         let transport = plan.carrier.transport();
         let dialer = dialer(client, &used.invite, &plan.names, transport);
         let way = tunnel(dialer, &used.invite, deadlines, used.warm)?;
@@ -82,7 +82,8 @@ impl<'a> Renewal<'a> {
     /// # Errors
     /// The invite is not usable. Nothing has changed.
     pub(super) fn prepare(&self, plan: &ClientPlan) -> anyhow::Result<Step<'_>> {
-        let wanted = WaySettings::from_plan(plan).filter(|wanted| *wanted != *self.used.borrow());
+        let wanted =
+            TunnelSettings::from_plan(plan).filter(|wanted| *wanted != *self.used.borrow());
         if let Some(wanted) = &wanted {
             // Fails here if it would fail below.
             connector(wanted.invite.pin)?;
@@ -99,7 +100,7 @@ impl<'a> Renewal<'a> {
     }
 
     /// Replaces the way. Also needed for other connection settings, because waiting connections have the old ones.
-    fn replace(&self, wanted: WaySettings) {
+    fn replace(&self, wanted: TunnelSettings) {
         let dialer = dialer(self.client, &wanted.invite, &self.names, self.transport);
         // The rejection was by the previous server or for the previous invite.
         self.client.set_rejection(None);

@@ -71,7 +71,7 @@ pub async fn run(prepared: PreparedFront) -> anyhow::Result<ExitCode> {
     let (stopper, signals) = (Stopper::default(), Signals::new()?);
     memory::set_limit(plan.runtime.memory);
     let front = ServiceFront::new(plan.backend, plan.header, plan.limits, stopper.listen())
-        .charged_to(memory::process_account());
+        .charge_to(memory::process_account());
     let listener = plan.network.bind().await?;
     listener.set_memory_account(memory::process_account());
     let ((ask, upgrades), (reload, reloads)) = (upgrades(), reloads());

@@ -83,14 +83,14 @@ pub(super) struct LiveSettings<O, F> {
     apply: F,
     reloads: Reloads,
     /// The requester of the next reload. `None`: a signal.
-    asker: Option<ReplySender>,
+    requester: Option<ReplySender>,
     /// True if the service manager, if there is one, is notified.
     is_service: bool,
 }
 
 impl<O: Options, F: FnMut(&O::Plan) -> anyhow::Result<()>> LiveSettings<O, F> {
     pub(super) fn new(settings: Settings<O>, reloads: Reloads, apply: F) -> Self {
-        LiveSettings { settings, apply, reloads, asker: None, is_service: true }
+        LiveSettings { settings, apply, reloads, requester: None, is_service: true }
     }
 
     /// Disables notifications of the service manager, for a program that is not itself the service.
@@ -101,14 +101,14 @@ impl<O: Options, F: FnMut(&O::Plan) -> anyhow::Result<()>> LiveSettings<O, F> {
 
 impl<O: Options, F: FnMut(&O::Plan) -> anyhow::Result<()>> Reload for LiveSettings<O, F> {
     fn poll_reload_request(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        self.reloads.poll_next(cx).map(|asker| self.asker = Some(asker))
+        self.reloads.poll_next(cx).map(|asker| self.requester = Some(asker))
     }
 
     fn reload(&mut self) {
         if self.is_service {
             service::reloading();
         }
-        let asker = self.asker.take();
+        let asker = self.requester.take();
         let by = if asker.is_some() { "reload" } else { "SIGHUP" };
         let outcome = self.settings.reread(by, &mut self.apply);
         if let Some(asker) = asker {
@@ -207,7 +207,7 @@ fn differences<O: Reloadable>(old: &toml::Table, new: &toml::Table) -> Reloaded 
         match O::effect(setting) {
             Effect::AtOnce => reloaded.at_once.push(setting.clone()),
             Effect::New => reloaded.for_new.push(setting.clone()),
-            Effect::Elsewhere => reloaded.elsewhere.push(setting.clone()),
+            Effect::OtherCommand => reloaded.elsewhere.push(setting.clone()),
             Effect::Restart => reloaded.restart.push(PendingSetting {
                 setting: setting.clone(),
                 in_force: old.get(setting).map(display_value),

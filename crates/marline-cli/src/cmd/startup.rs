@@ -39,8 +39,8 @@ pub(super) async fn wait_for_server(client: &Client, way: &CurrentTunnel) -> any
                 service::status("");
                 return Ok(());
             }
-            Err(StartFailure::ForGood(error)) => return Err(error),
-            Err(StartFailure::ForNow(error)) => error,
+            Err(StartFailure::Permanent(error)) => return Err(error),
+            Err(StartFailure::Temporary(error)) => error,
         };
         if !is_any_up(&client.paths()) {
             continue;
@@ -62,8 +62,8 @@ pub(super) async fn wait_for_server(client: &Client, way: &CurrentTunnel) -> any
 /// Reason why the server was not reached.
 enum StartFailure {
     /// A later attempt may succeed.
-    ForNow(anyhow::Error),
-    ForGood(anyhow::Error),
+    Temporary(anyhow::Error),
+    Permanent(anyhow::Error),
 }
 
 /// Checks that the server accepts this client.
@@ -74,17 +74,17 @@ async fn check_admission(way: &CurrentTunnel) -> Result<(), StartFailure> {
             let Trouble { kind, text } = Trouble::from(&error);
             let failed = anyhow!("{text} ({})", kind.advice());
             Err(match error {
-                OpenError::Pin => StartFailure::ForGood(failed),
-                OpenError::Refused(_) if kind.is_rejection() => StartFailure::ForGood(failed),
+                OpenError::Pin => StartFailure::Permanent(failed),
+                OpenError::Refused(_) if kind.is_rejection() => StartFailure::Permanent(failed),
                 // The server is overloaded or unreachable, or a network's login page answers instead of it.
                 OpenError::Refused(_) | OpenError::Server(_) => {
-                    StartFailure::ForNow(anyhow!("{text}"))
+                    StartFailure::Temporary(anyhow!("{text}"))
                 }
             })
         }
         Err(_) => {
             let seconds = PROOF.as_secs();
-            Err(StartFailure::ForNow(anyhow!("no answer from the server within {seconds} s")))
+            Err(StartFailure::Temporary(anyhow!("no answer from the server within {seconds} s")))
         }
     }
 }

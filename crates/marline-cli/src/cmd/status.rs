@@ -17,7 +17,7 @@ use crate::control::protocol::{
 use crate::memory::Memory;
 use crate::path_summary::{summarize, summarize_listening};
 use crate::path_table::align;
-use crate::times::{ago, span};
+use crate::times::{format_ago, span};
 
 /// Exit status: no path is usable.
 const NO_PATH: u8 = 2;
@@ -121,7 +121,7 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
 impl Status {
     /// True if data gets through on some path.
     fn has_working_path(&self) -> bool {
-        self.paths.iter().any(|path| path.state.works())
+        self.paths.iter().any(|path| path.state.is_usable())
     }
 }
 
@@ -311,7 +311,7 @@ fn format_clients(Clients { clients, refusals }: &Clients, now: SystemTime) -> S
                 client.connections.to_string(),
                 bytes(client.to_targets),
                 bytes(client.from_targets),
-                ago(now.duration_since(seen_at).unwrap_or_default()),
+                format_ago(now.duration_since(seen_at).unwrap_or_default()),
             ]
         }));
         text += &align(&rows, &[0]);

@@ -16,7 +16,7 @@ use marline_tun::exceptions::Exceptions;
 use marline_tun::gateway::{Gateway, GatewaySettings, PacketSource};
 use marline_tun::machine::routing::{MARK, RoutingSettings};
 use marline_tun::machine::{
-    Extent, Machine, ReleaseReason, UndoProcess, addresses_of_server, clean_up, engage,
+    CleanupExtent, Machine, ReleaseReason, UndoProcess, addresses_of_server, clean_up, engage,
     make_interface,
 };
 use marline_tun::tunnel_datagrams::{Senders, TunnelDatagrams};
@@ -97,7 +97,7 @@ pub fn prepare(args: Args) -> anyhow::Result<Option<PreparedTunnel>> {
         engage_lockdown(&routing)?;
     }
     // Rules of a killed `marline up` would misroute the server's answers.
-    let left = block_on_current(clean_up(Extent::AllButSwitch))?;
+    let left = block_on_current(clean_up(CleanupExtent::AllButSwitch))?;
     let held = left.context("cannot remove the rules and routes of an earlier `marline up`")?.held;
     if held && !routing.lockdown {
         tracing::info!(

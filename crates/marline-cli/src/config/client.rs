@@ -15,11 +15,11 @@ use marline_proxy::deadlines::DeadlineRule;
 use marline_proxy::invite::Invite;
 use marline_proxy::private_file;
 
-use super::policies::{Choice, Side, registry};
+use super::policies::{PolicyChoice, Side, registry};
 use super::shared::{RuntimeOptions, busy_poll, connections, options, seconds};
 use super::up::UpOptions;
 use super::{
-    DurationValue, Forward, InviteWord, OrOff, PathQuota, PortDeadline, Resolver, StringValue,
+    DurationValue, Forward, InviteWord, PathQuota, PortDeadline, Resolver, StringValue, ValueOrOff,
     resolve_relative,
 };
 use crate::invite_places::{FoundInvite, LastInvite};
@@ -111,15 +111,15 @@ options! {
         /// Timer that detects a silent download path while another path is unused: probing or multimob,
         /// optionally with parameters (docs/spec/experimental.md), or off [default: the mode's]
         #[arg(long, value_name = "SPEC")]
-        pub receive_timer: Option<StringValue<OrOff<ReceiveTimer>>>,
+        pub receive_timer: Option<StringValue<ValueOrOff<ReceiveTimer>>>,
         /// Keepalives on the only path of an idle connection while another path is unused:
         /// idle=10s,interval=1s,count=2, or off [default: these values in mode interactive, otherwise off]
         #[arg(long, value_name = "SPEC")]
-        pub lone_keepalive: Option<StringValue<OrOff<LoneKeepalive>>>,
+        pub lone_keepalive: Option<StringValue<ValueOrOff<LoneKeepalive>>>,
         /// Read the WiFi signal once a second, and avoid a path whose signal fades: on, or
         /// fading=-80,steady=-74 (dBm; docs/concepts/path-health.md), or off [default: off]
         #[arg(long, value_name = "SPEC", allow_hyphen_values = true)]
-        pub wifi_signal: Option<StringValue<OrOff<SignalThresholds>>>,
+        pub wifi_signal: Option<StringValue<ValueOrOff<SignalThresholds>>>,
         /// File with the usage of paths, for --path-quota [default: in systemd's or the user's state
         /// directory]
         #[arg(long, value_name = "FILE")]
@@ -286,7 +286,7 @@ impl ClientOptions {
         }
     }
 
-    fn choice(&self) -> Choice {
+    fn choice(&self) -> PolicyChoice {
         self.shared().choice(self.path_manager.clone())
     }
 
@@ -405,19 +405,19 @@ impl ClientOptions {
     }
 
     fn wifi_signal(&self) -> Option<SignalThresholds> {
-        self.wifi_signal.as_ref().and_then(|StringValue(OrOff(thresholds))| *thresholds)
+        self.wifi_signal.as_ref().and_then(|StringValue(ValueOrOff(thresholds))| *thresholds)
     }
 
     /// Adds the settings for silence and signals to those of the mode.
     fn add_watch_settings(&self, mut connection: ConnectionConfig) -> ConnectionConfig {
-        if let Some(StringValue(OrOff(timer))) = self.receive_timer {
+        if let Some(StringValue(ValueOrOff(timer))) = self.receive_timer {
             connection.receive_timer = timer;
             if timer.is_some() {
                 let help = Extensions::IDLE.union(Extensions::RTO);
                 connection.extensions = connection.extensions.union(help);
             }
         }
-        if let Some(StringValue(OrOff(keepalive))) = self.lone_keepalive {
+        if let Some(StringValue(ValueOrOff(keepalive))) = self.lone_keepalive {
             connection.lone_keepalive = keepalive;
         }
         if self.wifi_signal().is_some() {

@@ -19,7 +19,7 @@ pub enum Effect {
     /// After a restart of the program.
     Restart,
     /// Never in the running program: another command reads the setting when it runs.
-    Elsewhere,
+    OtherCommand,
 }
 
 impl Effect {
@@ -30,12 +30,12 @@ impl Effect {
             Effect::AtOnce => "at once",
             Effect::New => "new connections",
             Effect::Restart => "restart",
-            Effect::Elsewhere => "another command",
+            Effect::OtherCommand => "another command",
         }
     }
 }
 
-use Effect::{AtOnce, Elsewhere, New, Restart};
+use Effect::{AtOnce, New, OtherCommand, Restart};
 
 /// Settings and their effects.
 pub type Effects = &'static [(&'static str, Effect)];
@@ -96,14 +96,14 @@ impl Reloadable for ClientOptions {
         ("deadline", New),
         ("warm", AtOnce),
         ("max-connections", AtOnce),
-        ("dns", Elsewhere),
+        ("dns", OtherCommand),
         ("keepalive", Restart),
         ("busy-poll", Restart),
         ("receive-timer", New),
         ("lone-keepalive", New),
         ("wifi-signal", AtOnce),
         ("state-file", Restart),
-        ("up", Elsewhere),
+        ("up", OtherCommand),
     ];
 }
 
@@ -111,7 +111,7 @@ impl Reloadable for ServerOptions {
     const OWN: Effects = &[
         ("listen", Restart),
         ("advertise", Restart),
-        ("public", Elsewhere),
+        ("public", OtherCommand),
         ("key-file", Restart),
         ("credentials-file", Restart),
         ("allow", New),
@@ -151,12 +151,12 @@ impl Reloadable for ServeOptions {
 
 /// Settings of a client, some of which have another effect in `marline up`.
 impl Reloadable for MachineOptions {
-    const OWN: Effects = &of_led(Elsewhere, Restart);
+    const OWN: Effects = &of_led(OtherCommand, Restart);
 }
 
 /// Settings of a client, with their effects in `marline run`.
 impl Reloadable for ProgramOptions {
-    const OWN: Effects = &of_led(Restart, Elsewhere);
+    const OWN: Effects = &of_led(Restart, OtherCommand);
 }
 
 /// Effects of a client's settings if traffic arrives by an interface of the program's own.
@@ -180,13 +180,13 @@ const fn of_led(direct: Effect, up: Effect) -> [(&'static str, Effect); 25] {
         ("busy-poll", Restart),
         ("state-file", Restart),
         ("up", up),
-        ("socks5", Elsewhere),
-        ("local-forward", Elsewhere),
-        ("remote-forward", Elsewhere),
-        ("transparent", Elsewhere),
-        ("udp-forward", Elsewhere),
-        ("share", Elsewhere),
-        ("fast-open", Elsewhere),
+        ("socks5", OtherCommand),
+        ("local-forward", OtherCommand),
+        ("remote-forward", OtherCommand),
+        ("transparent", OtherCommand),
+        ("udp-forward", OtherCommand),
+        ("share", OtherCommand),
+        ("fast-open", OtherCommand),
     ]
 }
 

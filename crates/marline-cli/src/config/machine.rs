@@ -38,7 +38,7 @@ impl MachineOptions {
     /// Errors in the file, with their place.
     pub fn with_file(self, file: Option<&Path>) -> anyhow::Result<MachineOptions> {
         let mut options = self.options.with_file(file)?.without_ports();
-        let up = self.up.layered_over(std::mem::take(&mut options.up));
+        let up = self.up.with_defaults(std::mem::take(&mut options.up));
         Ok(MachineOptions { options, up })
     }
 

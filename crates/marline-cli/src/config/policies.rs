@@ -112,7 +112,7 @@ pub const DEFAULT_LINGER: DurationValue = DurationValue(std::time::Duration::fro
 
 /// Choices common to both ends.
 #[derive(Clone, Debug, Default)]
-pub struct Choice {
+pub struct PolicyChoice {
     /// The mode.
     pub mode: Mode,
     // Policies are specs: a name, perhaps with parameters and wrappers (docs/concepts/policy-list.md).
@@ -130,7 +130,7 @@ pub struct Choice {
     pub dss_checksum: bool,
 }
 
-impl Choice {
+impl PolicyChoice {
     /// Effective specs: scheduler, path manager, congestion control, loss recovery.
     #[must_use]
     pub fn names(&self, side: Side) -> [String; 4] {

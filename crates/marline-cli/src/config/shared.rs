@@ -14,8 +14,8 @@ use marline::paths::PathHealthMonitor;
 use marline::policy::PathHealthConfig;
 use marline_qlog::Vantage;
 
-use super::policies::{Choice, Mode, Side};
-use super::{Bytes, DurationValue, OrOff, StringValue, Tun};
+use super::policies::{Mode, PolicyChoice, Side};
+use super::{Bytes, DurationValue, StringValue, Tun, ValueOrOff};
 use crate::control::ConnectionNumbers;
 use crate::log::LogLevel;
 use crate::native::{CarrierChoice, CarrierPlan};
@@ -28,7 +28,7 @@ pub trait Layer: Sized {
 
     /// This value, or the lower one if this is unset.
     #[must_use]
-    fn layered_over(self, lower: Self) -> Self {
+    fn with_defaults(self, lower: Self) -> Self {
         if self.is_unset() { lower } else { self }
     }
 }
@@ -52,7 +52,7 @@ impl Layer for bool {
 }
 
 /// The path health monitor's parameters, or `off`.
-pub type PathHealthWord = StringValue<OrOff<PathHealthConfig>>;
+pub type PathHealthWord = StringValue<ValueOrOff<PathHealthConfig>>;
 
 /// A command's options: its own fields, and after them the shared ones.
 macro_rules! options {
@@ -276,8 +276,8 @@ impl Recording {
 impl Shared {
     /// The choices for connections.
     #[must_use]
-    pub fn choice(&self, path_manager: Option<String>) -> Choice {
-        Choice {
+    pub fn choice(&self, path_manager: Option<String>) -> PolicyChoice {
+        PolicyChoice {
             mode: self.mode.unwrap_or_default(),
             scheduler: self.scheduler.clone(),
             path_manager,
@@ -302,7 +302,7 @@ impl Shared {
         self.carrier.get_or_insert(carrier);
         let [scheduler, _, congestion, recovery] = self.choice(None).names(side);
         let mode = *self.mode.get_or_insert_default();
-        self.path_health.get_or_insert(StringValue(OrOff(mode.path_health())));
+        self.path_health.get_or_insert(StringValue(ValueOrOff(mode.path_health())));
         self.scheduler = Some(scheduler);
         self.congestion = Some(congestion);
         self.recovery = Some(recovery);

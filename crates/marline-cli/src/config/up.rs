@@ -85,14 +85,14 @@ impl Layer for UpOptions {
         *self == UpOptions::default()
     }
 
-    fn layered_over(self, lower: UpOptions) -> UpOptions {
+    fn with_defaults(self, lower: UpOptions) -> UpOptions {
         UpOptions {
-            bypass: self.bypass.layered_over(lower.bypass),
-            only: self.only.layered_over(lower.only),
-            block: self.block.layered_over(lower.block),
-            reachable: self.reachable.layered_over(lower.reachable),
-            kill_switch: self.kill_switch.layered_over(lower.kill_switch),
-            lockdown: self.lockdown.layered_over(lower.lockdown),
+            bypass: self.bypass.with_defaults(lower.bypass),
+            only: self.only.with_defaults(lower.only),
+            block: self.block.with_defaults(lower.block),
+            reachable: self.reachable.with_defaults(lower.reachable),
+            kill_switch: self.kill_switch.with_defaults(lower.kill_switch),
+            lockdown: self.lockdown.with_defaults(lower.lockdown),
         }
     }
 }
@@ -174,7 +174,7 @@ mod tests {
             ..UpOptions::default()
         };
         let flags = UpOptions { bypass: word("c.example"), ..UpOptions::default() };
-        let both = flags.layered_over(file);
+        let both = flags.with_defaults(file);
         assert_eq!((both.bypass, both.block), (word("c.example"), word("b.example")));
     }
 }

@@ -104,17 +104,21 @@ impl Display for Resolver {
 
 /// Parameters of a feature, or `off`.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub struct OrOff<T>(pub Option<T>);
+pub struct ValueOrOff<T>(pub Option<T>);
 
-impl<T: FromStr> FromStr for OrOff<T> {
+impl<T: FromStr> FromStr for ValueOrOff<T> {
     type Err = T::Err;
 
     fn from_str(text: &str) -> Result<Self, T::Err> {
-        if text == "off" { Ok(OrOff(None)) } else { text.parse().map(|some| OrOff(Some(some))) }
+        if text == "off" {
+            Ok(ValueOrOff(None))
+        } else {
+            text.parse().map(|some| ValueOrOff(Some(some)))
+        }
     }
 }
 
-impl<T: Display> Display for OrOff<T> {
+impl<T: Display> Display for ValueOrOff<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
             Some(some) => some.fmt(f),

@@ -31,7 +31,7 @@ impl PathNames {
     }
 
     /// The name of a subflow's path, if it is known without a lookup.
-    pub(crate) fn known(&self, connection: u64, id: SubflowId) -> Option<&str> {
+    pub(crate) fn known_name(&self, connection: u64, id: SubflowId) -> Option<&str> {
         self.known.get(&(connection, id.0)).map(String::as_str)
     }
 

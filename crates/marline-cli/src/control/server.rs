@@ -328,7 +328,7 @@ async fn forward(
                 Event::from_monitor_event(&event, number)
             }),
             event = next(&mut all.path_events) => event.map(|event| Event::from(&event)),
-            event = next(&mut all.decisions) => event.map(|event| decided(&event, &mut names, handle)),
+            event = next(&mut all.decisions) => event.map(|event| decision_event(&event, &mut names, handle)),
         };
         let event = match event {
             Ok(event) => event,
@@ -342,7 +342,7 @@ async fn forward(
 }
 
 /// A decision as text.
-fn decided(event: &MonitorEvent, names: &mut PathNames, handle: &dyn Handle) -> Event {
+fn decision_event(event: &MonitorEvent, names: &mut PathNames, handle: &dyn Handle) -> Event {
     let (number, names) = (handle.number(event.connection), RefCell::new(names));
     let name = |id| names.borrow_mut().name(number, id, handle);
     views::decision(event, number, &name)

@@ -44,8 +44,8 @@ pub(crate) fn quota(used: &QuotaUse) -> Quota {
     let QuotaUse { quota, used_bytes, until_unix_s, state: standing, words } = used;
     let standing = match standing {
         QuotaState::Within => "within",
-        QuotaState::Soft => "soft",
-        QuotaState::Hard => "hard",
+        QuotaState::BeyondSoftLimit => "soft",
+        QuotaState::UsedUp => "hard",
     };
     Quota {
         bytes: quota.bytes,
@@ -163,7 +163,9 @@ impl From<&ServerReach> for Reached {
             ..Reached::default()
         };
         match reach {
-            Reach::Answers { heard } => Reached { last_rx_ms: Some(millis(*heard)), ..base },
+            Reach::Answers { since_last_packet: heard } => {
+                Reached { last_rx_ms: Some(millis(*heard)), ..base }
+            }
             Reach::NoAnswer { since, tries } => {
                 Reached { silent_ms: Some(millis(*since)), tries: Some(*tries), ..base }
             }
@@ -190,7 +192,7 @@ impl From<&PathEvent> for Event {
             remote: Some(event.server.to_string()),
             ..Event::default()
         };
-        because(named(base, name), &event.text)
+        with_reason(with_subflow_name(base, name), &event.text)
     }
 }
 
@@ -211,7 +213,7 @@ pub(super) fn decision(
         missed: Some(*missed).filter(|missed| *missed > 0),
         ..Event::default()
     };
-    Some(named(base, "DECISION"))
+    Some(with_subflow_name(base, "DECISION"))
 }
 
 impl Event {
@@ -223,16 +225,20 @@ impl Event {
         match &event.kind {
             MonitorKind::Created(path) => on_path(base, "CREATED", path),
             MonitorKind::Established(path) => on_path(base, "ESTABLISHED", path),
-            MonitorKind::Closed(reason) => because(named(base, "CLOSED"), reason),
-            MonitorKind::Fallback(reason) => because(named(base, "FALLBACK"), reason),
+            MonitorKind::Closed(reason) => with_reason(with_subflow_name(base, "CLOSED"), reason),
+            MonitorKind::Fallback(reason) => {
+                with_reason(with_subflow_name(base, "FALLBACK"), reason)
+            }
             MonitorKind::Announced { id, address } => Event {
                 address_id: Some(id.0),
                 address: Some(address.to_string()),
-                ..named(base, "ANNOUNCED")
+                ..with_subflow_name(base, "ANNOUNCED")
             },
-            MonitorKind::Removed(id) => Event { address_id: Some(id.0), ..named(base, "REMOVED") },
+            MonitorKind::Removed(id) => {
+                Event { address_id: Some(id.0), ..with_subflow_name(base, "REMOVED") }
+            }
             MonitorKind::Agreed(extensions) => {
-                Event { reason: Some(extensions.to_string()), ..named(base, "AGREED") }
+                Event { reason: Some(extensions.to_string()), ..with_subflow_name(base, "AGREED") }
             }
             MonitorKind::SubflowEstablished { id, path, backup } => Event {
                 subflow: Some(id.0.into()),
@@ -241,24 +247,24 @@ impl Event {
             },
             MonitorKind::SubflowClosed { id, path, reason } => Event {
                 subflow: Some(id.0.into()),
-                ..because(on_path(base, "SF_CLOSED", path), reason)
+                ..with_reason(on_path(base, "SF_CLOSED", path), reason)
             },
             MonitorKind::SubflowPriority { id, backup } => Event {
                 subflow: Some(id.0.into()),
                 backup: Some(*backup),
-                ..named(base, "SF_PRIO")
+                ..with_subflow_name(base, "SF_PRIO")
             },
             MonitorKind::SubflowSilent { id, cause } => Event {
                 subflow: Some(id.0.into()),
                 reason: Some(cause.to_string()),
-                ..named(base, "SF_SILENT")
+                ..with_subflow_name(base, "SF_SILENT")
             },
             MonitorKind::AddressPair { id, fault } => {
                 let name = match fault {
                     Some(_) => "SF_ADDRESS_PAIR_DEGRADED",
                     None => "SF_ADDRESS_PAIR_USABLE",
                 };
-                let event = Event { subflow: Some(id.0.into()), ..named(base, name) };
+                let event = Event { subflow: Some(id.0.into()), ..with_subflow_name(base, name) };
                 Event { reason: fault.map(|fault| fault.to_string()), ..event }
             }
             MonitorKind::Hole { direction, since, ended_by, unreachable } => Event {
@@ -267,27 +273,27 @@ impl Event {
                 subflow: Some(ended_by.0.into()),
                 unreachable: unreachable.map(|(id, _)| id.0.into()),
                 reason: unreachable.map(|(_, cause)| cause.to_string()),
-                ..named(base, "HOLE")
+                ..with_subflow_name(base, "HOLE")
             },
             MonitorKind::SubflowReachability { id, reachable } => {
                 let name = if *reachable { "SF_REACHABLE" } else { "SF_UNREACHABLE" };
-                Event { subflow: Some(id.0.into()), ..named(base, name) }
+                Event { subflow: Some(id.0.into()), ..with_subflow_name(base, name) }
             }
-            _ => named(base, "OTHER"),
+            _ => with_subflow_name(base, "OTHER"),
         }
     }
 }
 
-fn named(base: Event, name: &str) -> Event {
+fn with_subflow_name(base: Event, name: &str) -> Event {
     Event { event: name.to_owned(), ..base }
 }
 
 fn on_path(base: Event, name: &str, path: &FourTuple) -> Event {
     let (local, remote) = (Some(path.local.to_string()), Some(path.remote.to_string()));
-    Event { local, remote, ..named(base, name) }
+    Event { local, remote, ..with_subflow_name(base, name) }
 }
 
-fn because(event: Event, reason: &dyn std::fmt::Display) -> Event {
+fn with_reason(event: Event, reason: &dyn std::fmt::Display) -> Event {
     Event { reason: Some(reason.to_string()), ..event }
 }
 

@@ -32,7 +32,7 @@ const DECISIONS: usize = 256;
 const DECISION_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Rules that react to trouble, in the order of their display, with a description.
-const ANSWERS: [(&str, &str); 6] = [
+const REACTIONS: [(&str, &str); 6] = [
     ("rescue", "moved data away from the unreachable path"),
     ("late", "copied late data"),
     ("end", "copied the end of a write"),
@@ -134,7 +134,8 @@ impl DashboardEvents {
     fn record_decision(&mut self, event: &MonitorEvent) {
         let MonitorKind::Decided { reason, .. } = &event.kind else { return };
         let of = reason.grounds.rule.name();
-        let Some(rule) = ANSWERS.into_iter().map(|(rule, _)| rule).find(|rule| *rule == of) else {
+        let Some(rule) = REACTIONS.into_iter().map(|(rule, _)| rule).find(|rule| *rule == of)
+        else {
             return;
         };
         let connection = self.handle.number(event.connection);
@@ -157,7 +158,7 @@ impl DashboardEvents {
             decision.connection == connection && (since_us..=until_us).contains(&decision.at_us)
         };
         let mut told = Vec::new();
-        for (rule, words) in ANSWERS {
+        for (rule, words) in REACTIONS {
             let count = self.decisions.iter().filter(within).filter(|d| d.rule == rule).count();
             match count {
                 0 => {}
@@ -217,7 +218,7 @@ impl DashboardEvents {
     fn name(&self, connection: u64, slot: u64) -> String {
         let id = SubflowId(u8::try_from(slot).unwrap_or(u8::MAX));
         let mut names = self.names.borrow_mut();
-        if let Some(known) = names.known(connection, id) {
+        if let Some(known) = names.known_name(connection, id) {
             return known.to_owned();
         }
         let begin = Instant::now();

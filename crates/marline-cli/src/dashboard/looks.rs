@@ -120,10 +120,10 @@ impl LanePathUse {
 /// A path, and the rule that assigns subflows to it.
 struct Lane {
     path: Path,
-    by: By,
+    by: LookupKey,
 }
 
-enum By {
+enum LookupKey {
     /// By the client's list of paths.
     Path,
     /// By the peer's address.
@@ -135,9 +135,9 @@ enum By {
 impl Lane {
     fn has(&self, subflow: &Subflow) -> bool {
         match self.by {
-            By::Path => is_on(subflow, &self.path),
-            By::Peer => ip(&subflow.remote) == self.path.name,
-            By::Own => ip(&subflow.local) == self.path.name,
+            LookupKey::Path => is_on(subflow, &self.path),
+            LookupKey::Peer => ip(&subflow.remote) == self.path.name,
+            LookupKey::Own => ip(&subflow.local) == self.path.name,
         }
     }
 }
@@ -163,7 +163,7 @@ impl DashboardSource {
                 .handle
                 .paths()
                 .into_iter()
-                .map(|path| Lane { path, by: By::Path })
+                .map(|path| Lane { path, by: LookupKey::Path })
                 .collect();
         }
         // A server has no paths of its own. It shows up to eight peers one by one.
@@ -184,10 +184,10 @@ impl DashboardSource {
             Lane { path, by }
         };
         if peers.len() <= PEERS {
-            return peers.into_iter().map(|name| lane(name, By::Peer)).collect();
+            return peers.into_iter().map(|name| lane(name, LookupKey::Peer)).collect();
         }
         let own = ends(|subflow| ip(&subflow.local));
-        own.into_iter().take(PEERS).map(|name| lane(name, By::Own)).collect()
+        own.into_iter().take(PEERS).map(|name| lane(name, LookupKey::Own)).collect()
     }
 
     /// Adds the changes since the last look: sums for each path, and bytes moved for each connection.

@@ -100,7 +100,7 @@ impl PendingMessage {
                     Purpose::Retransmission { .. } | Purpose::Probe => TransmissionKind::Repeat,
                     _ => return,
                 };
-                self.carried(at_us, sent.on, true, manner, sent.data);
+                self.carried_ranges(at_us, sent.on, true, manner, sent.data);
             }
             Traffic::DataReceived { on, data, duplicate_bytes } => {
                 let manner = if *duplicate_bytes > 0 {
@@ -108,7 +108,7 @@ impl PendingMessage {
                 } else {
                     TransmissionKind::New
                 };
-                self.carried(at_us, *on, false, manner, *data);
+                self.carried_ranges(at_us, *on, false, manner, *data);
             }
             Traffic::DataAcked { to, .. } if self.places.acked.len() < MAX_ENTRIES => {
                 self.places.acked.push((at_us, to.0));
@@ -117,7 +117,7 @@ impl PendingMessage {
         }
     }
 
-    fn carried(
+    fn carried_ranges(
         &mut self,
         at_us: u64,
         on: SubflowId,

@@ -25,7 +25,7 @@ const CLOSING_TIME: Duration = Duration::from_secs(3);
 pub(super) struct Process {
     what: String,
     child: Child,
-    said: Arc<Mutex<VecDeque<String>>>,
+    output: Arc<Mutex<VecDeque<String>>>,
     _readers: Vec<JoinHandle<()>>,
 }
 
@@ -72,7 +72,7 @@ impl Process {
             tokio::spawn(listen(out, said.clone(), Some(lines))),
             tokio::spawn(listen(error, said.clone(), None)),
         ];
-        let process = Process { what: what.to_owned(), child, said, _readers: readers };
+        let process = Process { what: what.to_owned(), child, output: said, _readers: readers };
         let address = async {
             while let Some(line) = first.recv().await {
                 if let Some(rest) = line.strip_prefix(ready) {
@@ -96,7 +96,7 @@ impl Process {
 
     /// Last lines of output.
     pub(super) fn last_output_lines(&self) -> String {
-        let said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
+        let said = self.output.lock().unwrap_or_else(PoisonError::into_inner);
         let lines: Vec<String> = said.iter().map(|line| format!("    {line}")).collect();
         lines.join("\n")
     }
@@ -105,7 +105,7 @@ impl Process {
     pub(super) async fn find_output_after(&self, begin: &str) -> Option<String> {
         for _ in 0..50 {
             let found = {
-                let said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
+                let said = self.output.lock().unwrap_or_else(PoisonError::into_inner);
                 said.iter().find_map(|line| line.strip_prefix(begin)).map(str::to_owned)
             };
             if found.is_some() {

@@ -142,7 +142,7 @@ pub fn failures(outcomes: &[Outcome]) -> Vec<String> {
 /// Warning about a long pause on LTE alone, whose link is not cut. The cause must be different: a busy machine, or
 /// the chosen link.
 #[must_use]
-pub fn doubt(outcomes: &[Outcome]) -> Option<String> {
+pub fn describe_doubt(outcomes: &[Outcome]) -> Option<String> {
     const LONG_PAUSE: Duration = Duration::from_secs(1);
     let lte = outcomes.iter().find(|outcome| outcome.way.lte && !outcome.way.wifi)?;
     let pause = lte.echo.longest_hole;

@@ -83,7 +83,7 @@ pub(super) enum CandidateResult {
     /// The server answers and accepts this client, or was not asked whether it does.
     Served,
     /// The server answers and rejects this client.
-    TurnedAway(Trouble),
+    Rejected(Trouble),
     /// The server does not answer, with the cause and a remedy.
     Unreached { cause: String, help: String },
 }
@@ -99,7 +99,7 @@ pub(super) struct TriedCandidate {
 }
 
 impl TriedCandidate {
-    pub(super) const fn answered(&self) -> bool {
+    pub(super) const fn has_answered(&self) -> bool {
         !matches!(self.end, CandidateResult::Unreached { .. })
     }
 
@@ -113,7 +113,7 @@ impl TriedCandidate {
             CandidateResult::Unreached { cause, help } => {
                 Finding::fails(what, format!("{way}: {cause}: {help}"))
             }
-            _ => Finding::works(what, format!("{way}: answers in {} ms", self.took.as_millis())),
+            _ => Finding::passed(what, format!("{way}: answers in {} ms", self.took.as_millis())),
         }
     }
 }
@@ -168,7 +168,7 @@ pub(super) async fn try_candidate(
             let named = |f: Finding| Finding { text: format!("{way}: {}", f.text), ..f };
             findings.extend(greeted.into_iter().map(named));
             refused.map_or(CandidateResult::Served, |error| {
-                CandidateResult::TurnedAway(Trouble::from(&error))
+                CandidateResult::Rejected(Trouble::from(&error))
             })
         }
     };
@@ -273,7 +273,7 @@ async fn greet<S: AsyncRead + AsyncWrite + Unpin>(
             return (vec![failed(KEY, &error)], Some(error));
         }
     };
-    let mut findings = vec![Finding::works(KEY, "the server's key matches the invite")];
+    let mut findings = vec![Finding::passed(KEY, "the server's key matches the invite")];
     let mut hello = Vec::new();
     Message::Hello { version: VERSION, token: credential.token.clone() }.encode(&mut hello);
     let asked = async {
@@ -289,7 +289,7 @@ async fn greet<S: AsyncRead + AsyncWrite + Unpin>(
         Err(error) => Some(OpenError::from_io("the server ended the connection", error)),
     };
     findings.push(match &refused {
-        None => Finding::works(CREDENTIAL, "the server accepts the invite's credential"),
+        None => Finding::passed(CREDENTIAL, "the server accepts the invite's credential"),
         Some(error) => failed(CREDENTIAL, error),
     });
     findings.extend(segment_size(client));
@@ -309,5 +309,5 @@ fn segment_size(client: &Client) -> Option<Finding> {
     let subflows = connections.iter().flat_map(|c| c.subflows.iter().chain(&c.gone));
     let mss = subflows.map(|subflow| subflow.mss).max().filter(|mss| *mss > 0)?;
     let text = format!("segments with {mss} bytes of payload get through");
-    Some(Finding::works(MTU, text))
+    Some(Finding::passed(MTU, text))
 }

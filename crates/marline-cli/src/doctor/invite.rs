@@ -110,8 +110,9 @@ fn conclude(
 ) -> Examination {
     for (_, ways) in paths {
         for gone in ways {
-            let same =
-                |other: &&&TriedCandidate| other.way.server == gone.way.server && other.answered();
+            let same = |other: &&&TriedCandidate| {
+                other.way.server == gone.way.server && other.has_answered()
+            };
             findings.push(gone.first_line(ways.iter().any(|other| same(&other))));
             findings.extend(gone.findings.iter().cloned());
         }
@@ -123,7 +124,11 @@ fn conclude(
         let cause = cause.as_deref().map(|cause| format!(": {cause}")).unwrap_or_default();
         let text = format!("{path}: {state}{cause}");
         let served = ways.iter().any(|gone| gone.end == CandidateResult::Served);
-        findings.push(if served { Finding::works(PATH, text) } else { Finding::fails(PATH, text) });
+        findings.push(if served {
+            Finding::passed(PATH, text)
+        } else {
+            Finding::fails(PATH, text)
+        });
     }
     findings.extend(compare(paths));
     findings.push(for_client(&verdicts, paths));
@@ -135,7 +140,7 @@ fn judge_path(path: &PathSpec, ways: &[&TriedCandidate]) -> PathVerdict {
     let by = |transport: Transport| ways.iter().filter(move |g| g.way.transport == transport);
     let serves = |transport| by(transport).any(|gone| gone.end == CandidateResult::Served);
     let turned_away = ways.iter().find_map(|gone| match &gone.end {
-        CandidateResult::TurnedAway(trouble) => Some(trouble.text.clone()),
+        CandidateResult::Rejected(trouble) => Some(trouble.text.clone()),
         _ => None,
     });
     let unreached = |transport: Transport| {
@@ -167,11 +172,11 @@ fn for_client(verdicts: &[PathVerdict], paths: &[(&PathSpec, Vec<&TriedCandidate
     let usable = |verdict: &&PathVerdict| verdict.state == PathHealth::Usable.name();
     let usable: Vec<&str> = verdicts.iter().filter(usable).map(|v| v.path.as_str()).collect();
     if !usable.is_empty() {
-        return Finding::works(CLIENT, format!("a client can connect over {}", usable.join(", ")));
+        return Finding::passed(CLIENT, format!("a client can connect over {}", usable.join(", ")));
     }
     let ends = || paths.iter().flat_map(|(_, ways)| ways).map(|gone| &gone.end);
     let trouble = ends().find_map(|end| match end {
-        CandidateResult::TurnedAway(trouble) => Some(trouble),
+        CandidateResult::Rejected(trouble) => Some(trouble),
         _ => None,
     });
     Finding::fails(
@@ -215,7 +220,7 @@ pub(crate) async fn resolve(servers: &[Target]) -> (Vec<Finding>, Vec<SocketAddr
             Ok(Ok(found)) => {
                 let found: Vec<SocketAddr> = found.collect();
                 let words: Vec<String> = found.iter().map(|a| a.ip().to_string()).collect();
-                findings.push(Finding::works(NAME, format!("{name} is {}", words.join(", "))));
+                findings.push(Finding::passed(NAME, format!("{name} is {}", words.join(", "))));
                 addresses.extend(found);
             }
             Ok(Err(error)) => findings.push(Finding::fails(
@@ -236,7 +241,7 @@ pub(crate) async fn resolve(servers: &[Target]) -> (Vec<Finding>, Vec<SocketAddr
 fn compare(paths: &[(&PathSpec, Vec<&TriedCandidate>)]) -> Option<Finding> {
     let names = |answered: bool| {
         let of = |(path, ways): &(&PathSpec, Vec<&TriedCandidate>)| {
-            (ways.iter().any(|gone| gone.answered()) == answered).then(|| path.to_string())
+            (ways.iter().any(|gone| gone.has_answered()) == answered).then(|| path.to_string())
         };
         paths.iter().filter_map(of).collect::<Vec<_>>()
     };

@@ -31,7 +31,8 @@ pub(super) async fn examine() -> Vec<Finding> {
             return vec![Finding::fails(RAW, why)];
         }
     };
-    let mut findings = vec![Finding::works(RAW, "available for serve, --direct and --carrier raw")];
+    let mut findings =
+        vec![Finding::passed(RAW, "available for serve, --direct and --carrier raw")];
     let Ok(guard) = tokio::task::spawn_blocking(move || guard(&sockets)).await else {
         return findings;
     };
@@ -49,7 +50,7 @@ fn guard(sockets: &RawSockets) -> Finding {
     let answer = std::net::TcpStream::connect_timeout(&reserved, SILENCE);
     match answer.map_err(|error| error.kind()) {
         Err(io::ErrorKind::TimedOut) => {
-            Finding::works(GUARD, "the kernel does not answer on guarded ports")
+            Finding::passed(GUARD, "the kernel does not answer on guarded ports")
         }
         Err(kind) => {
             Finding::fails(GUARD, format!("the kernel answered on a guarded port: {kind}"))
@@ -67,16 +68,16 @@ async fn connections() -> Vec<Finding> {
             return vec![Finding::fails(PLAIN, text)];
         }
     };
-    if let Err(error) = greet(&listener, Protocol::TCP).await {
+    if let Err(error) = exchange_greeting(&listener, Protocol::TCP).await {
         let text = format!(
             "a connection over loopback fails ({error}): does a firewall rule drop input on loopback? \
              (nft list ruleset; docs/operate/deploy.md section 6)"
         );
         return vec![Finding::fails(PLAIN, text)];
     }
-    let plain = Finding::works(PLAIN, "works with the kernel's TCP over loopback");
-    let multipath = match greet(&listener, Protocol::MPTCP).await {
-        Ok(true) => Finding::works(MULTIPATH, "works with the kernel's Multipath TCP"),
+    let plain = Finding::passed(PLAIN, "works with the kernel's TCP over loopback");
+    let multipath = match exchange_greeting(&listener, Protocol::MPTCP).await {
+        Ok(true) => Finding::passed(MULTIPATH, "works with the kernel's Multipath TCP"),
         Ok(false) => Finding::note(
             MULTIPATH,
             "the kernel supports it but used plain TCP, as its programs will",
@@ -90,7 +91,7 @@ async fn connections() -> Vec<Finding> {
 }
 
 /// A connection from the kernel with some bytes in each direction. True if it was Multipath TCP.
-async fn greet(listener: &Server, protocol: Protocol) -> io::Result<bool> {
+async fn exchange_greeting(listener: &Server, protocol: Protocol) -> io::Result<bool> {
     let address = listener.local_addrs()[0];
     let kernel = tokio::task::spawn_blocking(move || kernel_side(address, protocol));
     let ours = async {

@@ -26,7 +26,7 @@ use marline::{BindError, Carrier, Client};
 use marline_io::{SegmentLog, TappedSegment};
 use tokio::time::timeout;
 
-use self::diagnosis::{Behavior, WHAT, diagnose};
+use self::diagnosis::{Behavior, SUBJECT, diagnose};
 use self::exchange::{ExchangeResult, exchange, fetch_report};
 use super::invite::usable_paths;
 use super::{Finding, FindingStatus};
@@ -43,14 +43,14 @@ const REPORT_TIMEOUT: Duration = Duration::from_secs(12);
 pub async fn examine(server: SocketAddr, paths: &[PathSpec]) -> Vec<Finding> {
     let paths = match usable_paths(paths) {
         Ok(paths) => paths,
-        Err(why) => return vec![Finding::fails(WHAT, why)],
+        Err(why) => return vec![Finding::fails(SUBJECT, why)],
     };
     let mut findings = Vec::new();
     for path in paths {
         let name = path.to_string();
         let found = match timeout(TIMEOUT, examine_path(server, path)).await {
             Ok(found) => found,
-            Err(_) => vec![Finding::fails(WHAT, "did not finish within a minute".to_owned())],
+            Err(_) => vec![Finding::fails(SUBJECT, "did not finish within a minute".to_owned())],
         };
         let named =
             |finding: Finding| Finding { text: format!("{name}: {}", finding.text), ..finding };
@@ -83,7 +83,7 @@ async fn examine_path(server: SocketAddr, path: PathSpec) -> Vec<Finding> {
         Ok(probing) => probing,
         Err(error) => {
             let text = format!("cannot test: {:#}", anyhow::Error::new(error));
-            return vec![Finding::fails(WHAT, text)];
+            return vec![Finding::fails(SUBJECT, text)];
         }
     };
     let exchanged = exchange(&probing, server).await;
@@ -109,13 +109,15 @@ fn findings(
     let mut findings: Vec<Finding> = Vec::new();
     findings.push(outcome(exchanged));
     if theirs.is_none() && exchanged.answered {
-        findings
-            .push(Finding::note(WHAT, "no report from the other end: only this side was checked"));
+        findings.push(Finding::note(
+            SUBJECT,
+            "no report from the other end: only this side was checked",
+        ));
     }
     findings.extend(behaviors.iter().map(Behavior::finding));
     let clean = behaviors.iter().all(|behavior| *behavior == Behavior::Translates);
     if clean && theirs.is_some() && exchanged.fallback.is_none() && exchanged.error.is_none() {
-        findings.push(Finding::works(WHAT, "no middlebox interferes with Multipath TCP"));
+        findings.push(Finding::passed(SUBJECT, "no middlebox interferes with Multipath TCP"));
     }
     findings
 }
@@ -127,19 +129,21 @@ fn outcome(exchanged: &ExchangeResult) -> Finding {
         Some(reason) => format!("plain TCP ({reason})"),
     };
     match &exchanged.error {
-        Some(error) if !exchanged.opened => Finding::fails(WHAT, error.clone()),
-        _ if exchanged.stranger => Finding::note(
-            WHAT,
+        Some(error) if !exchanged.opened => Finding::fails(SUBJECT, error.clone()),
+        _ if exchanged.is_foreign => Finding::note(
+            SUBJECT,
             format!(
                 "{how}; the other end is not `marline doctor --listen`, so only this side was checked"
             ),
         ),
         None if exchanged.fallback.is_none() => {
-            Finding::works(WHAT, format!("{how}, {} bytes echoed correctly", exchanged.right))
+            Finding::passed(SUBJECT, format!("{how}, {} bytes echoed correctly", exchanged.right))
         }
-        None => Finding::note(WHAT, format!("{how}, {} bytes echoed correctly", exchanged.right)),
+        None => {
+            Finding::note(SUBJECT, format!("{how}, {} bytes echoed correctly", exchanged.right))
+        }
         Some(error) => Finding {
-            what: WHAT,
+            what: SUBJECT,
             status: FindingStatus::Fails,
             text: format!("{how}, {} bytes echoed correctly, then: {error}", exchanged.right),
         },

@@ -18,7 +18,7 @@ pub(super) fn tun() -> Finding {
     const WHAT: &str = "TUN";
     let opened = std::fs::OpenOptions::new().read(true).write(true).open("/dev/net/tun");
     match opened {
-        Ok(_) => Finding::works(WHAT, "--carrier tun may use interfaces that belong to this user"),
+        Ok(_) => Finding::passed(WHAT, "--carrier tun may use interfaces that belong to this user"),
         Err(error) => {
             Finding::note(WHAT, format!("--carrier tun cannot open /dev/net/tun: {error}"))
         }
@@ -50,9 +50,9 @@ fn has(status: &str, bit: u32) -> bool {
 fn buffers(rmem_max: Option<u64>, admin: bool) -> Finding {
     const WHAT: &str = "buffers";
     match rmem_max {
-        _ if admin => Finding::works(WHAT, "may exceed net.core.rmem_max (CAP_NET_ADMIN)"),
+        _ if admin => Finding::passed(WHAT, "may exceed net.core.rmem_max (CAP_NET_ADMIN)"),
         Some(bytes) if bytes >= RECOMMENDED_BUFFER => {
-            Finding::works(WHAT, format!("net.core.rmem_max is {bytes}"))
+            Finding::passed(WHAT, format!("net.core.rmem_max is {bytes}"))
         }
         Some(bytes) => Finding::note(
             WHAT,
@@ -68,8 +68,8 @@ fn buffers(rmem_max: Option<u64>, admin: bool) -> Finding {
 fn check_exact_guard(admin: bool) -> Finding {
     const WHAT: &str = "guard filter";
     match admin {
-        true => Finding::works(WHAT, "exact (CAP_NET_ADMIN)"),
-        false => Finding::works(
+        true => Finding::passed(WHAT, "exact (CAP_NET_ADMIN)"),
+        false => Finding::passed(
             WHAT,
             "by TTL (no CAP_NET_ADMIN): a neighbor that sends with TTL 255 may see resets",
         ),
@@ -88,7 +88,7 @@ fn lab(may: bool, ip: bool) -> Finding {
     let missing: Vec<&str> =
         needed.iter().filter(|(there, _)| !there).map(|(_, what)| *what).collect();
     match missing.is_empty() {
-        true => Finding::works(WHAT, "can create namespaces and links between them"),
+        true => Finding::passed(WHAT, "can create namespaces and links between them"),
         false => Finding::note(WHAT, format!("namespaces need {}", missing.join(", "))),
     }
 }
@@ -120,7 +120,7 @@ fn firewall() -> Finding {
 
 fn judge_input_rules(what: &'static str, dropping: &[String]) -> Finding {
     if dropping.is_empty() {
-        return Finding::works(what, "no nftables chain drops input by default");
+        return Finding::passed(what, "no nftables chain drops input by default");
     }
     Finding::note(
         what,

@@ -50,7 +50,7 @@ pub(super) const COUNTERS: [(&str, &str, CountFn); 25] = [
     }),
     ("marline_lane_forged_total", "Frames with an invalid tag", |l, _| l.stats.forged),
     ("marline_lane_unvalidated_total", "Frames from addresses that are not validated", |l, _| {
-        l.strangers
+        l.frames_unvalidated
     }),
     ("marline_lane_unknown_total", "Frames for unknown lanes", |l, _| l.unknown),
     ("marline_udp_from_local_total", "Datagrams from applications, or from targets", |_, u| {

@@ -71,7 +71,7 @@ impl Exposition {
 
     /// Names of all metrics, with or without a value.
     #[cfg(test)]
-    pub(super) fn described(&self) -> Vec<&'static str> {
+    pub(super) fn described_names(&self) -> Vec<&'static str> {
         self.metrics.keys().copied().collect()
     }
 
@@ -82,7 +82,7 @@ impl Exposition {
             // Writing to a string cannot fail.
             let _ = write!(text, "# HELP {name} {}\n# TYPE {name} {}\n", metric.about, metric.kind);
             for (labels, value) in &metric.series {
-                let _ = write!(text, "{name}{} ", braced(labels));
+                let _ = write!(text, "{name}{} ", format_labels(labels));
                 let _ = match value {
                     Value::Count(count) => writeln!(text, "{count}"),
                     Value::Level(level) if level.is_infinite() => writeln!(text, "+Inf"),
@@ -96,15 +96,15 @@ impl Exposition {
 }
 
 /// Labels as written after a name. Empty if there are none.
-pub(super) fn braced(labels: &[(&'static str, String)]) -> String {
+pub(super) fn format_labels(labels: &[(&'static str, String)]) -> String {
     if labels.is_empty() {
         return String::new();
     }
-    let shown = labels.iter().map(|(label, value)| format!("{label}=\"{}\"", escaped(value)));
+    let shown = labels.iter().map(|(label, value)| format!("{label}=\"{}\"", escape_label(value)));
     format!("{{{}}}", shown.collect::<Vec<_>>().join(","))
 }
 
-fn escaped(value: &str) -> String {
+fn escape_label(value: &str) -> String {
     value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }
 

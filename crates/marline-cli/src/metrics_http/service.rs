@@ -9,7 +9,7 @@ use marline::monitor::CarrierCounters;
 use marline::time::DelayHistogram;
 use marline_proxy::server::ClientCounts;
 
-use super::exposition::{Exposition, Labels, braced};
+use super::exposition::{Exposition, Labels, format_labels};
 use crate::service_counts::ServiceCounts;
 
 /// Largest number of clients with a label of their own: those with most bytes.
@@ -175,9 +175,9 @@ pub(super) fn write_histogram(
             so_far += count;
             let bound = bound.map_or("+Inf".to_owned(), |bound| bound.as_secs_f64().to_string());
             let bucket = [labels.as_slice(), &[("le", bound)]].concat();
-            let _ = writeln!(out, "{name}_bucket{} {so_far}", braced(&bucket));
+            let _ = writeln!(out, "{name}_bucket{} {so_far}", format_labels(&bucket));
         }
-        let labels = braced(labels);
+        let labels = format_labels(labels);
         let _ = writeln!(out, "{name}_sum{labels} {}", histogram.sum_us() as f64 / 1e6);
         let _ = writeln!(out, "{name}_count{labels} {so_far}");
     }

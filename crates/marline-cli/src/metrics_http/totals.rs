@@ -51,7 +51,7 @@ struct State {
     /// Interfaces of a client by address.
     interfaces: BTreeMap<IpAddr, String>,
     /// Start of each running handshake.
-    begun: BTreeMap<ConnectionId, Instant>,
+    started_at: BTreeMap<ConnectionId, Instant>,
     handshakes: DelayHistogram,
     /// Holes in sent data, and in received data.
     holes: [DelayHistogram; 2],
@@ -178,7 +178,7 @@ impl Totals {
             seen: BTreeMap::new(),
             paths: Vec::new(),
             interfaces: BTreeMap::new(),
-            begun: BTreeMap::new(),
+            started_at: BTreeMap::new(),
             handshakes: DelayHistogram::default(),
             holes: [DelayHistogram::default(); 2],
             delivery: DelayHistogram::default(),
@@ -201,8 +201,8 @@ impl Totals {
 
     /// Names of all counters and gauges, with or without a value.
     #[cfg(test)]
-    pub(crate) fn described(&self) -> Vec<&'static str> {
-        self.state().counted.described()
+    pub(crate) fn described_names(&self) -> Vec<&'static str> {
+        self.state().counted.described_names()
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -304,16 +304,16 @@ impl State {
         if is_new {
             self.counted.add(OPENED, Vec::new(), 1);
         }
-        let written = grown(&mut seen.written, connection.bytes_written);
+        let written = take_growth(&mut seen.written, connection.bytes_written);
         self.counted.add(WRITTEN, Vec::new(), written);
-        self.counted.add(READ, Vec::new(), grown(&mut seen.read, connection.bytes_read));
+        self.counted.add(READ, Vec::new(), take_growth(&mut seen.read, connection.bytes_read));
         for (path, sums) in now {
             let before = seen.paths.entry(path.clone()).or_default();
             // The first two counters are sent and received bytes.
             let is_used = before[..2] != sums[..2];
             for ((before, now), (name, _, _)) in before.iter_mut().zip(sums).zip(COUNTERS) {
                 let labels = labels(self.side, &self.interfaces, &path);
-                self.counted.add(name, labels, grown(before, now));
+                self.counted.add(name, labels, take_growth(before, now));
             }
             if is_used {
                 let of_path = |s: &&Subflow| label(&mut self.paths, self.side, s) == path;
@@ -326,16 +326,16 @@ impl State {
 
     fn on_event(&mut self, event: &MonitorEvent) {
         match &event.kind {
-            MonitorKind::Created(_) if self.begun.len() < MAX_HANDSHAKES => {
-                self.begun.insert(event.connection, event.at);
+            MonitorKind::Created(_) if self.started_at.len() < MAX_HANDSHAKES => {
+                self.started_at.insert(event.connection, event.at);
             }
             MonitorKind::Established(_) => {
-                if let Some(begun) = self.begun.remove(&event.connection) {
+                if let Some(begun) = self.started_at.remove(&event.connection) {
                     self.handshakes.record(event.at.since(begun));
                 }
             }
             MonitorKind::Closed(_) => {
-                self.begun.remove(&event.connection);
+                self.started_at.remove(&event.connection);
             }
             MonitorKind::Hole { direction, since, .. } => {
                 let received = usize::from(*direction == StreamDirection::Received);
@@ -407,7 +407,7 @@ fn labels(side: Side, interfaces: &BTreeMap<IpAddr, String>, path: &str) -> Labe
 }
 
 /// Increase since the last value. A decrease is ignored.
-fn grown(before: &mut u64, now: u64) -> u64 {
+fn take_growth(before: &mut u64, now: u64) -> u64 {
     let more = now.saturating_sub(*before);
     *before = (*before).max(now);
     more

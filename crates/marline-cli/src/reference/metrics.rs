@@ -120,7 +120,7 @@ pub(super) fn page() -> String {
     let mut metrics = BTreeMap::new();
     read(&mut metrics, &scrape(Side::Client, "client"));
     read(&mut metrics, &scrape(Side::Server, "server"));
-    for name in Totals::new(Side::Server, "server").described() {
+    for name in Totals::new(Side::Server, "server").described_names() {
         assert!(metrics.contains_key(name), "nothing in `scrape` has {name}");
     }
     let mut text =

@@ -264,7 +264,7 @@ impl Side {
         let config = EndpointConfig {
             capabilities,
             limits: Limits::default(),
-            shard: Shard::ALONE,
+            shard: Shard::SINGLE,
             accept,
             monitor: false,
         };

@@ -39,7 +39,7 @@ pub(super) struct Signal {
 struct Announcement {
     id: AddressId,
     option: AddAddr,
-    again_at: Instant,
+    repeat_at: Instant,
     count: u32,
 }
 
@@ -64,7 +64,7 @@ pub(super) struct Addresses {
     /// Local address of the initial subflow. Its id is 0 on the wire, regardless of the configured id.
     initial: AddressId,
     remote: Box<[RemoteAddress]>,
-    unsaid: OnDemand<PendingMessages>,
+    pending: OnDemand<PendingMessages>,
 }
 
 impl Addresses {
@@ -82,7 +82,7 @@ impl Addresses {
             own: None,
             initial,
             remote: Box::new([RemoteAddress { id: AddressId(0), address }]),
-            unsaid: OnDemand::new(),
+            pending: OnDemand::new(),
         };
         if known.is_none() {
             addresses.add_local(LocalAddress::new(initial, SocketAddr::new(path.local.ip(), 0)));
@@ -190,7 +190,7 @@ impl Addresses {
 
     /// Queues an option for sending.
     pub(super) fn signal(&mut self, signal: Signal) {
-        let signals = &mut self.unsaid.signals;
+        let signals = &mut self.pending.signals;
         if signals.len() >= MAX_SIGNALS {
             signals.pop_front();
         }
@@ -199,7 +199,7 @@ impl Addresses {
 
     pub(super) fn next_signal(&mut self, usable: impl Fn(SubflowId) -> bool) -> Option<Signal> {
         let ready = |s: &Signal| s.on.is_none_or(&usable);
-        let unsaid = self.unsaid.if_used()?;
+        let unsaid = self.pending.if_used()?;
         let index = unsaid.signals.iter().position(ready)?;
         let signal = unsaid.signals.remove(index);
         self.release_if_idle();
@@ -208,36 +208,36 @@ impl Addresses {
 
     /// Releases memory once nothing is pending.
     fn release_if_idle(&mut self) {
-        if self.unsaid.signals.is_empty() && self.unsaid.announcements.is_empty() {
-            self.unsaid.retire();
+        if self.pending.signals.is_empty() && self.pending.announcements.is_empty() {
+            self.pending.retire();
         }
     }
 
     /// Drops messages for a subflow that is gone.
     pub(super) fn forget_subflow(&mut self, id: SubflowId) {
-        if let Some(unsaid) = self.unsaid.if_used() {
+        if let Some(unsaid) = self.pending.if_used() {
             unsaid.signals.retain(|signal| signal.on != Some(id));
         }
         self.release_if_idle();
     }
 
     pub(super) fn has_signals(&self) -> bool {
-        !self.unsaid.signals.is_empty()
+        !self.pending.signals.is_empty()
     }
 
     /// True if MP_FAIL is queued. It must not be overtaken: a FIN before it would leave a subflow on which no
     /// option is sent any more.
     pub(super) fn has_pending_mp_fail(&self) -> bool {
-        self.unsaid.signals.iter().any(|signal| matches!(signal.option, MptcpOption::Fail(_)))
+        self.pending.signals.iter().any(|signal| matches!(signal.option, MptcpOption::Fail(_)))
     }
 
     /// Drops all pending messages: plain TCP sends none about addresses.
     pub(super) fn drop_messages(&mut self) {
-        self.unsaid.retire();
+        self.pending.retire();
     }
 
     pub(super) fn next_timeout(&self) -> Option<Instant> {
-        self.unsaid.announcements.iter().map(|a| a.again_at).min()
+        self.pending.announcements.iter().map(|a| a.repeat_at).min()
     }
 
     /// Announces one of our addresses until the peer echoes it. `rto` is that of the slowest subflow. `false` if
@@ -257,10 +257,10 @@ impl Addresses {
         let address_id = self.wire_id(id);
         let hmac = keys.address_hmac(address_id, address.ip(), port);
         let option = AddAddr { address_id, address: address.ip(), port, hmac };
-        let announcements = &mut self.unsaid.announcements;
+        let announcements = &mut self.pending.announcements;
         announcements.retain(|a| a.id != id);
         let again_at = now + rto.max(MIN_RETRY_PAUSE) * 2;
-        announcements.push(Announcement { id, option, again_at, count: 1 });
+        announcements.push(Announcement { id, option, repeat_at: again_at, count: 1 });
         self.signal(Signal { on: None, option: MptcpOption::AddAddr(option) });
         true
     }
@@ -269,12 +269,12 @@ impl Addresses {
     pub(super) fn repeat_announcements(&mut self, now: Instant, rto: Duration) -> u64 {
         let base = rto.max(MIN_RETRY_PAUSE);
         let mut due = Vec::new();
-        self.unsaid.announcements.retain_mut(|a| {
-            if a.again_at > now {
+        self.pending.announcements.retain_mut(|a| {
+            if a.repeat_at > now {
                 return true;
             }
             a.count += 1;
-            a.again_at = now + base * (1 << a.count.min(6));
+            a.repeat_at = now + base * (1 << a.count.min(6));
             due.push(a.option);
             a.count <= MAX_ANNOUNCEMENTS
         });
@@ -286,7 +286,7 @@ impl Addresses {
 
     /// Withdraws one of our addresses.
     pub(super) fn withdraw(&mut self, id: AddressId) {
-        self.unsaid.announcements.retain(|a| a.id != id);
+        self.pending.announcements.retain(|a| a.id != id);
         let mut ids = [0; 37];
         ids[0] = self.wire_id(id);
         let option = MptcpOption::RemoveAddr(RemoveAddr { ids, len: 1 });
@@ -297,7 +297,7 @@ impl Addresses {
     /// Cancels the withdrawal of an address that is back. Otherwise it would close its new subflows.
     pub(super) fn keep(&mut self, id: AddressId) {
         let wire = self.wire_id(id);
-        if let Some(unsaid) = self.unsaid.if_used() {
+        if let Some(unsaid) = self.pending.if_used() {
             unsaid.signals.retain(|signal| match signal.option {
                 MptcpOption::RemoveAddr(remove) => remove.ids[0] != wire,
                 _ => true,
@@ -309,7 +309,7 @@ impl Addresses {
     /// Handles the echo of an announcement: an equal option without its HMAC. Any other option is not an echo.
     pub(super) fn on_echo(&mut self, add: &AddAddr) {
         let echo = |a: &Announcement| AddAddr { hmac: None, ..a.option };
-        if let Some(unsaid) = self.unsaid.if_used() {
+        if let Some(unsaid) = self.pending.if_used() {
             unsaid.announcements.retain(|a| echo(a) != *add);
         }
         self.release_if_idle();

@@ -129,7 +129,7 @@ impl Assignment<'_> {
 
     /// Reports to the scheduler why data waits although a subflow has room. Called when nothing was sent.
     pub(super) fn report_blocked(&mut self, now: Instant) {
-        if let Some(event) = self.scheduling.blocked(self.sender) {
+        if let Some(event) = self.scheduling.blocked_event(self.sender) {
             self.scheduler_event(now, event);
         }
     }
@@ -302,7 +302,7 @@ impl Assignment<'_> {
     pub(super) fn on_persist(&mut self, now: Instant) {
         self.sender.stop_persist();
         let rto = self.paths.largest_rto(self.config);
-        let best = self.paths.best();
+        let best = self.paths.best_subflow();
         let heard_since = |at: Instant| {
             let best = best.and_then(|id| self.paths.get(id));
             best.is_some_and(|subflow| subflow.tcp().last_heard_at() > at)

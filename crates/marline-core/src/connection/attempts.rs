@@ -41,7 +41,7 @@ pub(super) struct KeptAnswer {
     options: TcpOptions,
     pub(super) ecn: Ecn,
     /// Time of arrival.
-    pub(super) came_at: Instant,
+    pub(super) arrived_at: Instant,
 }
 
 impl KeptAnswer {
@@ -60,13 +60,13 @@ impl KeptAnswer {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Attempts {
     /// Addresses of the attempts so far, in order.
-    begun: Vec<(AddressId, IpAddr)>,
+    started: Vec<(AddressId, IpAddr)>,
     /// Start time of the next attempt.
     next_at: Option<Instant>,
     /// Deadline after which a refusal is accepted, unless another path answers before.
     refused_until: Option<Instant>,
     /// First answer without the option, and the time at which it is accepted.
-    kept: Option<(Box<KeptAnswer>, Instant)>,
+    plain_answer: Option<(Box<KeptAnswer>, Instant)>,
     /// Attempts that were answered without the option.
     plain: SubflowSet,
     /// The kept answer was accepted; later answers without the option are accepted at once.
@@ -75,10 +75,10 @@ pub(super) struct Attempts {
 
 impl Unused for Attempts {
     const UNUSED: &'static Self = &Attempts {
-        begun: Vec::new(),
+        started: Vec::new(),
         next_at: None,
         refused_until: None,
-        kept: None,
+        plain_answer: None,
         plain: SubflowSet::EMPTY,
         settled: false,
     };
@@ -87,18 +87,18 @@ impl Unused for Attempts {
 impl Attempts {
     /// Records an attempt from this address.
     pub(super) fn note_attempt(&mut self, id: AddressId, ip: IpAddr) {
-        if !self.begun.contains(&(id, ip)) {
-            self.begun.push((id, ip));
+        if !self.started.contains(&(id, ip)) {
+            self.started.push((id, ip));
         }
     }
 
     /// Allows another attempt from an address that came up.
     pub(super) fn allow_another_attempt(&mut self, id: AddressId) {
-        self.begun.retain(|(begun, _)| *begun != id);
+        self.started.retain(|(begun, _)| *begun != id);
     }
 
     pub(super) fn has_begun(&self, start: &StartAddress) -> bool {
-        self.begun.contains(&(start.id, start.ip))
+        self.started.contains(&(start.id, start.ip))
     }
 
     /// Schedules the next attempt, after one that starts now. `from_reserve`: the current one uses a reserve address.
@@ -164,17 +164,17 @@ impl Attempts {
         config: &ConnectionConfig,
     ) {
         self.plain.insert(on);
-        if self.kept.is_none() {
+        if self.plain_answer.is_none() {
             let (header, options) = (answer.header, answer.options.clone());
-            let kept = KeptAnswer { on, header, options, ecn, came_at: now };
-            self.kept = Some((Box::new(kept), now + delay(config)));
+            let kept = KeptAnswer { on, header, options, ecn, arrived_at: now };
+            self.plain_answer = Some((Box::new(kept), now + delay(config)));
         }
     }
 
     /// Drops a subflow and its kept answer.
     pub(super) fn forget_subflow(&mut self, id: SubflowId) {
         self.plain.remove(id);
-        self.kept.take_if(|(kept, _)| kept.on == id);
+        self.plain_answer.take_if(|(kept, _)| kept.on == id);
     }
 
     /// This attempt was answered without the option.
@@ -189,20 +189,20 @@ impl Attempts {
 
     /// An answer without the option is kept.
     pub(super) const fn has_kept_answer(&self) -> bool {
-        self.kept.is_some()
+        self.plain_answer.is_some()
     }
 
     /// Takes the kept answer if it is due at `now`, or unconditionally without a time.
     pub(super) fn take_kept(&mut self, now: Option<Instant>) -> Option<Box<KeptAnswer>> {
         let due = |(_, until): &mut (_, Instant)| now.is_none_or(|now| *until <= now);
-        let (kept, _) = self.kept.take_if(due)?;
+        let (kept, _) = self.plain_answer.take_if(due)?;
         self.settled = true;
         Some(kept)
     }
 
     /// Times of the pending events.
     pub(super) fn timeouts(&self) -> [Option<Instant>; 3] {
-        [self.next_at, self.refused_until, self.kept.as_ref().map(|(_, until)| *until)]
+        [self.next_at, self.refused_until, self.plain_answer.as_ref().map(|(_, until)| *until)]
     }
 }
 

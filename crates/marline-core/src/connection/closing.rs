@@ -8,7 +8,7 @@
 use marline_policy::{Dsn, SubflowId, SubflowSet};
 use marline_time::{Duration, Instant};
 
-use super::repeats::Asked;
+use super::repeats::PendingProbes;
 use super::sender::Sender;
 use super::wait::Wait;
 use crate::on_demand::{OnDemand, Unused};
@@ -58,9 +58,9 @@ struct DataFin {
     /// Subflows on which it has yet to be sent now.
     on: SubflowSet,
     /// Subflows on which it was sent last.
-    went_on: SubflowSet,
+    sent_on: SubflowSet,
     /// Counts unanswered transmissions.
-    asked: Asked,
+    asked: PendingProbes,
 }
 
 /// State of closing, once it began.
@@ -82,8 +82,8 @@ impl Unused for Leaving {
             count: 0,
             probed: false,
             on: SubflowSet::EMPTY,
-            went_on: SubflowSet::EMPTY,
-            asked: Asked::NEVER,
+            sent_on: SubflowSet::EMPTY,
+            asked: PendingProbes::NONE_SENT,
         },
         since: None,
         una: Dsn(0),
@@ -99,7 +99,7 @@ pub(super) struct Closing {
     /// The application released the connection.
     released: bool,
     /// Data arrived that the application will not read.
-    came_late: bool,
+    has_unread_data: bool,
     /// Reason for the end of the connection, once it ended.
     closed: Option<CloseReason>,
     /// The application knows of the connection.
@@ -168,11 +168,11 @@ impl Closing {
 
     /// Records data that the application will not read.
     pub(super) const fn note_late_data(&mut self) {
-        self.came_late = true;
+        self.has_unread_data = true;
     }
 
     pub(super) const fn has_late_data(&self) -> bool {
-        self.came_late
+        self.has_unread_data
     }
 
     pub(super) fn fin_sent(&self) -> bool {
@@ -195,7 +195,7 @@ impl Closing {
 
     /// One past the highest DSN sent, including our DATA_FIN.
     pub(super) fn sent_end(&self, sender: &Sender) -> Dsn {
-        if self.fin_sent() { sender.written().plus(1) } else { sender.sent() }
+        if self.fin_sent() { sender.written_end().plus(1) } else { sender.sent() }
     }
 
     /// Schedules the first DATA_FIN for now: all data was handed to subflows.
@@ -236,8 +236,8 @@ impl Closing {
 
     /// Time of the last DATA_FIN in flight, and the subflows on which it was sent.
     pub(super) fn data_fin_in_flight(&self) -> Option<(Instant, SubflowSet)> {
-        let sent_at = self.leaving.fin.asked.at().filter(|_| self.fin_outstanding())?;
-        Some((sent_at, self.leaving.fin.went_on))
+        let sent_at = self.leaving.fin.asked.due_at().filter(|_| self.fin_outstanding())?;
+        Some((sent_at, self.leaving.fin.sent_on))
     }
 
     /// Schedules the DATA_FIN for now.
@@ -265,7 +265,7 @@ impl Closing {
                 let FinTimeouts { rto, probe } = timeouts();
                 let wait = rto * backoff;
                 let wait = probe.filter(|_| !fin.probed).map_or(wait, |probe| probe.min(wait));
-                Some(fin.asked.at()? + wait)
+                Some(fin.asked.due_at()? + wait)
             }
         }
     }
@@ -283,14 +283,14 @@ impl Closing {
         }
         let first = self.leaving.fin.count == 0;
         let on = if first { SubflowSet::single(best?) } else { usable };
-        (self.leaving.fin.on, self.leaving.fin.went_on) = (on, SubflowSet::EMPTY);
+        (self.leaving.fin.on, self.leaving.fin.sent_on) = (on, SubflowSet::EMPTY);
         on.iter().next()
     }
 
     /// Records a DATA_FIN on this subflow. Returns true if it was sent on all its subflows.
     pub(super) fn record_data_fin(&mut self, id: SubflowId, usable: SubflowSet) -> bool {
         self.leaving.fin.on.remove(id);
-        self.leaving.fin.went_on.insert(id);
+        self.leaving.fin.sent_on.insert(id);
         !self.leaving.fin.on.iter().any(|id| usable.contains(id))
     }
 
@@ -299,7 +299,7 @@ impl Closing {
     /// unanswered ones.
     pub(super) fn rearm_fin(&mut self, now: Instant, heard_at: Option<Instant>) -> u32 {
         let fin = &mut self.leaving.fin;
-        let silent = fin.asked.again(now, heard_at);
+        let silent = fin.asked.schedule_next(now, heard_at);
         // After the first one, the probe is next, which is not a backoff.
         if fin.count == 1 && !fin.probed {
             fin.probed = true;
@@ -317,7 +317,7 @@ impl Closing {
     }
 
     /// Handles a segment of the peer.
-    pub(super) fn heard(&mut self, now: Instant) {
+    pub(super) fn on_peer_heard(&mut self, now: Instant) {
         if let Some(wait) = self.wait.if_used() {
             wait.on_heard(now);
         }
@@ -353,13 +353,13 @@ impl Closing {
 
     /// The wait for a peer for which the application has not vouched.
     pub(super) fn is_unvouched_peer_waiting(&self, linger: Linger) -> bool {
-        let strange = linger.stranger.is_some() && !self.peer_known;
+        let strange = linger.unknown_peer.is_some() && !self.peer_known;
         self.closed.is_none() && strange && self.wait.started_at().is_some()
     }
 
     /// End of the wait for a path, or for any segment of the peer.
     pub(super) fn wait_ends_at(&self, linger: Linger, server: bool) -> Option<Instant> {
-        let Linger { timeout, stranger } = linger;
+        let Linger { timeout, unknown_peer: stranger } = linger;
         let strange = server && !self.peer_known && self.wait.is_by_reset();
         let timeout = stranger.filter(|_| strange).map_or(timeout, |short| short.min(timeout));
         let lingers_until = self.wait.started_at().map(|since| since + timeout);

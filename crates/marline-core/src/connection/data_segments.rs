@@ -224,7 +224,7 @@ impl SegmentBuilder<'_> {
         let (mapped, plain) = (room.mapped as u16, room.plain as u16);
         // New data uses as many full segments as the scheduler decided, although those without the mapping have
         // more room than the MSS.
-        let last = self.sender.written().0 - 1;
+        let last = self.sender.written_end().0 - 1;
         let (end, decided) = match choice.kind {
             Kind::New => (self.sender.unsent().end.0.min(last), choice.range.len().div_ceil(mss)),
             Kind::Repeat | Kind::Repair => (choice.range.end.0.min(last), u64::MAX),
@@ -332,7 +332,7 @@ impl SegmentBuilder<'_> {
         let dsn = choice.range.start;
         let most = (choice.range.len() as usize).min(room);
         let (len, ends_record) = self.sender.nagle().within_record(dsn, most);
-        let is_last = dsn.plus(len as u64) == self.sender.written();
+        let is_last = dsn.plus(len as u64) == self.sender.written_end();
         let is_stub = len < room && !ends_record && choice.kind != Kind::Repeat;
         let too_long = overhead + len > place.limit;
         if len == 0 || too_long || is_stub && is_last && self.is_held(cx.now) {
@@ -434,7 +434,7 @@ impl SegmentBuilder<'_> {
             return false;
         }
         let end = choice.range.start.plus(len as u64);
-        let is_last = end == self.sender.written();
+        let is_last = end == self.sender.written_end();
         let cut = !is_last && end == self.sender.window_end();
         let nagle = is_last && self.sender.nagle().is_on() && !self.closing.is_shut_down();
         let views = self.scheduling.views();

@@ -38,7 +38,12 @@ impl DeliveryWatch {
 
     /// Handles progress of delivery. `due`: more data is due. `usual`: the normal delivery time. Returns the start
     /// of the wait if it was a hole.
-    pub(super) fn moved(&mut self, now: Instant, due: bool, usual: Duration) -> Option<Instant> {
+    pub(super) fn on_progress(
+        &mut self,
+        now: Instant,
+        due: bool,
+        usual: Duration,
+    ) -> Option<Instant> {
         let next = due.then(|| NonZeroCompactInstant::from_instant(now));
         let before = core::mem::replace(&mut self.0, next)?;
         // The usual case.
@@ -77,27 +82,27 @@ mod tests {
         watch.note(ms(1_000), true);
         watch.note(ms(1_050), true);
         assert!(about(watch.due_since(ms(1_080)), 1_000));
-        assert_eq!(watch.moved(ms(1_159), true, rtt), None);
+        assert_eq!(watch.on_progress(ms(1_159), true, rtt), None);
         // Counted from the last DATA_ACK that advanced.
-        assert!(about(watch.moved(ms(1_320), false, rtt), 1_159));
+        assert!(about(watch.on_progress(ms(1_320), false, rtt), 1_159));
         // Without data in flight, no time counts.
         assert_eq!(watch.due_since(ms(1_400)), None);
         watch.note(ms(9_000), false);
-        assert_eq!(watch.moved(ms(9_500), false, rtt), None);
+        assert_eq!(watch.on_progress(ms(9_500), false, rtt), None);
     }
 
     #[test]
     fn a_pause_of_the_peer_does_not_count_as_a_hole() {
         let mut watch = DeliveryWatch::default();
-        assert_eq!(watch.moved(ms(0), false, Duration::ZERO), None);
-        assert_eq!(watch.moved(ms(5_000), false, Duration::ZERO), None);
+        assert_eq!(watch.on_progress(ms(0), false, Duration::ZERO), None);
+        assert_eq!(watch.on_progress(ms(5_000), false, Duration::ZERO), None);
         // Data behind a hole is due from its arrival.
         watch.note(ms(5_010), true);
         watch.note(ms(5_090), true);
-        assert!(about(watch.moved(ms(5_111), true, Duration::ZERO), 5_010));
-        assert_eq!(watch.moved(ms(5_210), true, Duration::ZERO), None);
+        assert!(about(watch.on_progress(ms(5_111), true, Duration::ZERO), 5_010));
+        assert_eq!(watch.on_progress(ms(5_210), true, Duration::ZERO), None);
         // Meanwhile the peer marked its last data.
         watch.note(ms(5_300), false);
-        assert_eq!(watch.moved(ms(6_000), false, Duration::ZERO), None);
+        assert_eq!(watch.on_progress(ms(6_000), false, Duration::ZERO), None);
     }
 }

@@ -65,7 +65,7 @@ impl Ending<'_> {
 
     /// The peer has all data that was written, by its own acknowledgments.
     pub(super) fn has_peer_all_data(&self) -> bool {
-        self.sender.una() >= self.sender.written()
+        self.sender.una() >= self.sender.written_end()
     }
 
     /// Repeats the DATA_FIN early: the peer has all data, and a DATA_FIN sent more than a round trip ago should

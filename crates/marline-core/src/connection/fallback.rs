@@ -95,7 +95,7 @@ pub(super) struct StreamFacts {
     /// Data that the peer mapped may have been DATA_ACKed: to the peer, Multipath TCP is proven.
     pub(super) proven_to_peer: bool,
     /// None of our data was ever DATA_ACKed, and the peer sent no more than it may without an answer.
-    pub(super) unheard: bool,
+    pub(super) has_no_data_ack: bool,
 }
 
 impl StreamFacts {
@@ -106,7 +106,7 @@ impl StreamFacts {
     /// The peer may have fallen back by itself. Linux does so without an infinite mapping, and also after it
     /// mapped data for its first window.
     const fn may_peer_be_plain(&self) -> bool {
-        !self.proven && (!self.proven_to_peer || self.unheard)
+        !self.proven && (!self.proven_to_peer || self.has_no_data_ack)
     }
 }
 
@@ -114,7 +114,7 @@ impl StreamFacts {
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     /// No change.
-    Stay,
+    Unchanged,
     /// Plain TCP from the first byte on.
     FromFirstByte { reason: FallbackReason, announces: bool },
     /// Plain TCP from the first byte that is not DATA_ACKed.
@@ -140,7 +140,7 @@ pub(super) fn judge(trigger: Trigger, at: &StreamFacts) -> Verdict {
         Trigger::UnmappedData if alone && at.is_whole() && at.may_peer_be_plain() => {
             from_first_byte(true)
         }
-        Trigger::BareAck if at.proven => Verdict::Stay,
+        Trigger::BareAck if at.proven => Verdict::Unchanged,
         // Joins that neither side has established carry nothing, and options certainly do not pass here.
         Trigger::BareAck
             if at.is_whole() && matches!(at.others, Others::None | Others::Opening) =>
@@ -148,10 +148,12 @@ pub(super) fn judge(trigger: Trigger, at: &StreamFacts) -> Verdict {
             from_first_byte(true)
         }
         Trigger::UnmappedData | Trigger::BareAck => Verdict::ResetSubflow,
-        Trigger::FirstByteAgain if alone && at.is_whole() && at.unheard => from_first_byte(false),
+        Trigger::FirstByteAgain if alone && at.is_whole() && at.has_no_data_ack => {
+            from_first_byte(false)
+        }
         // An infinite mapping is an option as well, and would not pass either.
         Trigger::OptionsUnanswered if alone && at.is_whole() => from_first_byte(false),
-        Trigger::FirstByteAgain | Trigger::OptionsUnanswered => Verdict::Stay,
+        Trigger::FirstByteAgain | Trigger::OptionsUnanswered => Verdict::Unchanged,
         Trigger::BadChecksum if none_carries && at.received_tail => Verdict::AskPeer,
         Trigger::MpFail | Trigger::MpFailAnswered if !none_carries => Verdict::ResetSubflow,
         Trigger::MpFail | Trigger::MpFailAnswered if at.sent_tail => Verdict::FromHere(reason),
@@ -159,7 +161,7 @@ pub(super) fn judge(trigger: Trigger, at: &StreamFacts) -> Verdict {
             Verdict::ResetWithMpFail
         }
         // RFC 8684 section 3.7 allows it on the only subflow: it has no meaning with others.
-        Trigger::InfiniteMapping if !none_carries => Verdict::Stay,
+        Trigger::InfiniteMapping if !none_carries => Verdict::Unchanged,
         Trigger::InfiniteMapping if at.sent_tail && at.received_tail => Verdict::FromHere(reason),
         Trigger::InfiniteMapping => Verdict::Abort,
     }

@@ -57,7 +57,7 @@ impl FallbackFacts<'_> {
             received_tail: self.receiver.is_in_step(id),
             proven,
             proven_to_peer: self.is_proven_to_peer(id),
-            unheard: usable && !proven && self.is_within_first_window(id),
+            has_no_data_ack: usable && !proven && self.is_within_first_window(id),
         }
     }
 

@@ -317,7 +317,7 @@ impl Joins<'_> {
         let Some(subflow) = self.paths.get_mut(id) else { return false };
         match subflow.on_half_open_fast(segment, self.session.keys()) {
             HalfOpen::Admitted => true,
-            HalfOpen::WentOrdinary => {
+            HalfOpen::FellBack => {
                 self.receiver.forget_syn_data(id);
                 true
             }

@@ -75,7 +75,7 @@ impl FastOpening {
     }
 
     /// Client: bytes of data in the SYN.
-    pub(super) const fn carried(&self) -> u64 {
+    pub(super) const fn carried_bytes(&self) -> u64 {
         self.carried
     }
 

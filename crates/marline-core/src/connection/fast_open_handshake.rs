@@ -72,7 +72,7 @@ impl FastOpenHandshake<'_> {
             return self.fast_open.plan_syn(None, 0);
         }
         let room = if mss > 0 { syn_room(subflow.tcp().settled_segment(), mss) as u64 } else { 0 };
-        let range = DataRange::new(Dsn(0), self.sender.written()).prefix(room);
+        let range = DataRange::new(Dsn(0), self.sender.written_end()).prefix(room);
         self.fast_open.plan_syn(option, range.len());
         if range.is_empty() {
             return;

@@ -24,7 +24,7 @@ enum Release {
     #[default]
     None,
     /// An ACK was received.
-    Quietly,
+    OnAck,
     /// The hold time has passed: sent with PSH.
     Overdue,
 }
@@ -92,7 +92,7 @@ impl Nagle {
         self.on = on;
         self.release = match self.hold {
             Hold::Corked if !on => Release::Overdue,
-            Hold::MoreFollows if !on => Release::Quietly,
+            Hold::MoreFollows if !on => Release::OnAck,
             _ => self.release,
         };
     }
@@ -177,7 +177,7 @@ impl Nagle {
     /// Handles an acknowledgment up to `una`. `waits`: there is unsent data.
     pub(super) fn on_ack(&mut self, una: Dsn, waits: bool) {
         if self.hold == Hold::MoreFollows && waits {
-            self.release = Release::Quietly;
+            self.release = Release::OnAck;
         }
         let Some(limits) = self.limits.if_used() else { return };
         while limits.records.front().is_some_and(|end| *end <= una) {

@@ -35,7 +35,7 @@ pub(super) struct Negotiation {
     settled: bool,
     /// HELLOs sent.
     count: u32,
-    again_at: Option<Instant>,
+    repeat_at: Option<Instant>,
 }
 
 /// Consequences of the peer's HELLO.
@@ -58,7 +58,7 @@ fn requested_extensions(config: &ConnectionConfig) -> Extensions {
 }
 
 /// Extensions offered by a client that a server may grant.
-fn granted(config: &ConnectionConfig, offered: Extensions) -> Extensions {
+fn grant_extensions(config: &ConnectionConfig, offered: Extensions) -> Extensions {
     let mut allowed = config.allow_extensions;
     if config.follow_client.is_none() {
         allowed = allowed.difference(Extensions::FOLLOW_CLIENT);
@@ -68,7 +68,7 @@ fn granted(config: &ConnectionConfig, offered: Extensions) -> Extensions {
 
 impl Negotiation {
     pub(super) const fn next_timeout(&self) -> Option<Instant> {
-        self.again_at
+        self.repeat_at
     }
 
     /// Negotiated extensions.
@@ -99,15 +99,15 @@ impl Negotiation {
     ) -> Extensions {
         let pause = (rto * 2).max(MIN_PAUSE) * (1 << self.count.min(6));
         self.count += 1;
-        self.again_at = (self.count < MAX_HELLOS).then_some(now + pause);
+        self.repeat_at = (self.count < MAX_HELLOS).then_some(now + pause);
         requested_extensions(config)
     }
 
     /// True if HELLO is to be repeated now.
     pub(super) fn is_due(&mut self, now: Instant) -> bool {
-        let due = self.again_at.is_some_and(|at| at <= now);
+        let due = self.repeat_at.is_some_and(|at| at <= now);
         if due {
-            self.again_at = None;
+            self.repeat_at = None;
         }
         due && !self.settled
     }
@@ -131,7 +131,8 @@ impl Negotiation {
             }
             Role::Server => {
                 self.count += 1;
-                let settled = (!self.settled).then(|| self.agree_on(granted(config, features)));
+                let settled =
+                    (!self.settled).then(|| self.agree_on(grant_extensions(config, features)));
                 HelloOutcome { settled, answer: Some(self.agreed) }
             }
         }
@@ -139,7 +140,7 @@ impl Negotiation {
 
     fn agree_on(&mut self, agreed: Extensions) -> Extensions {
         self.settled = true;
-        self.again_at = None;
+        self.repeat_at = None;
         self.agreed = agreed;
         agreed
     }

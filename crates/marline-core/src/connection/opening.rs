@@ -168,7 +168,7 @@ impl Opening<'_> {
         if !self.config.mptcp || self.config.connection_attempt_delay.is_none() {
             return None;
         }
-        if self.fast_open.carried() > 0 {
+        if self.fast_open.carried_bytes() > 0 {
             return None;
         }
         let starts = self.paths.addresses().first_pairs().map(|(local, remote)| {
@@ -249,7 +249,7 @@ impl Opening<'_> {
             return false;
         };
         let path = path.path();
-        let usual = cx.plain_answers.refuses(cx.now, path.local.ip(), path.remote.ip());
+        let usual = cx.plain_answers.is_refused(cx.now, path.local.ip(), path.remote.ip());
         if self.attempts.accepts_plain_answers() || usual {
             return false;
         }
@@ -279,7 +279,7 @@ impl Opening<'_> {
         let subflow = self.paths.get_mut(kept.on)?;
         let path = subflow.path();
         cx.plain_answers.blame(cx.now, path.local.ip(), path.remote.ip());
-        subflow.tcp_mut().note_answer_kept(cx.now.since(kept.came_at));
+        subflow.tcp_mut().note_answer_kept(cx.now.since(kept.arrived_at));
         Some(kept)
     }
 

@@ -61,7 +61,7 @@ impl PathProbing<'_> {
             None => self.unopened_at(path.local).is_some(),
             Some(first) => waits(first) || there.any(waits),
         };
-        let unanswered = self.sender.una() < self.sender.written();
+        let unanswered = self.sender.una() < self.sender.written_end();
         let is_busy = self.trim.was_busy_within(now, IN_USE_TIME) || unanswered;
         let is_reserve = |s: &SubflowContext| self.paths.is_reserve(s) || s.cost().tail_ms > 0;
         let spared =

@@ -244,7 +244,7 @@ impl PathSet {
     }
 
     /// Subflow on which a single segment arrives soonest.
-    pub(super) fn best(&self) -> Option<SubflowId> {
+    pub(super) fn best_subflow(&self) -> Option<SubflowId> {
         let usable = self.with_ids().filter(|(_, subflow)| subflow.is_active());
         let soonest = usable.min_by_key(|(_, subflow)| {
             let srtt = subflow.tcp().srtt().unwrap_or_default();
@@ -383,7 +383,7 @@ impl PathSet {
     /// Sends an empty segment that the peer answers, on this subflow, or on the best one if it is gone.
     pub(super) fn probe_subflow_or_best(&mut self, id: Option<SubflowId>) {
         let there = id.filter(|id| self.is_active(*id));
-        let on = there.or_else(|| self.best());
+        let on = there.or_else(|| self.best_subflow());
         if let Some(subflow) = on.and_then(|id| self.get_mut(id)) {
             subflow.tcp_mut().request_probe();
         }

@@ -31,7 +31,7 @@ pub(crate) struct ReceiveBuffer {
     /// First missing byte: the DATA_ACK.
     next: Dsn,
     /// Ranges beyond the hole: sorted, disjoint, not touching.
-    beyond: OnDemand<Vec<(u64, u64)>>,
+    ranges_beyond: OnDemand<Vec<(u64, u64)>>,
     max_ranges: u32,
     /// TCP's maximum is 2^30.
     max_window: u32,
@@ -92,7 +92,7 @@ impl ReceiveBuffer {
             chunks: Chunks::new(source),
             read: Dsn(0),
             next: Dsn(0),
-            beyond: OnDemand::new(),
+            ranges_beyond: OnDemand::new(),
             max_ranges: u32::try_from(max_ranges).unwrap_or(u32::MAX),
             window,
             max_window: u32::try_from(max_window).unwrap_or(u32::MAX),
@@ -180,7 +180,7 @@ impl ReceiveBuffer {
     /// Missing parts of `range`, in order.
     pub(crate) fn holes(&self, range: DataRange, holes: &mut Vec<DataRange>) {
         let mut at = self.next.max(range.start);
-        for (left, right) in self.beyond.iter() {
+        for (left, right) in self.ranges_beyond.iter() {
             if at >= range.end {
                 return;
             }
@@ -233,15 +233,15 @@ impl ReceiveBuffer {
 
     /// Bytes of memory that lists use.
     pub(crate) fn bookkeeping(&self) -> u64 {
-        (self.beyond.capacity() * size_of::<(u64, u64)>()) as u64
+        (self.ranges_beyond.capacity() * size_of::<(u64, u64)>()) as u64
     }
 
     /// Releases unused memory.
     pub(crate) fn shrink(&mut self) {
-        if self.beyond.is_empty() {
-            self.beyond.retire();
+        if self.ranges_beyond.is_empty() {
+            self.ranges_beyond.retire();
         } else {
-            self.beyond.shrink_to_fit();
+            self.ranges_beyond.shrink_to_fit();
         }
         self.chunks.shrink_list();
     }
@@ -304,15 +304,17 @@ impl ReceiveBuffer {
             self.chunks.write(start, slice(start, end));
             result.new = end - start;
         } else {
-            let first = self.beyond.partition_point(|r| r.1 < start);
-            let touches_none = self.beyond.get(first).is_none_or(|r| r.0 > end);
-            if touches_none && start != self.next.0 && self.beyond.len() >= self.max_ranges as usize
+            let first = self.ranges_beyond.partition_point(|r| r.1 < start);
+            let touches_none = self.ranges_beyond.get(first).is_none_or(|r| r.0 > end);
+            if touches_none
+                && start != self.next.0
+                && self.ranges_beyond.len() >= self.max_ranges as usize
             {
                 return result;
             }
             let mut position = start;
             let mut index = first;
-            while let Some(&(left, right)) = self.beyond.get(index).filter(|r| r.0 < end) {
+            while let Some(&(left, right)) = self.ranges_beyond.get(index).filter(|r| r.0 < end) {
                 if position < left {
                     self.chunks.write(position, slice(position, left));
                     result.new += left - position;
@@ -337,32 +339,32 @@ impl ReceiveBuffer {
 
     /// All received data is in order.
     pub(crate) fn has_no_hole(&self) -> bool {
-        self.beyond.get_used().is_none_or(Vec::is_empty)
+        self.ranges_beyond.get_used().is_none_or(Vec::is_empty)
     }
 
     /// One past the highest position received.
     fn highest(&self) -> u64 {
-        self.beyond.get_used().and_then(|beyond| beyond.last()).map_or(self.next.0, |r| r.1)
+        self.ranges_beyond.get_used().and_then(|beyond| beyond.last()).map_or(self.next.0, |r| r.1)
     }
 
     /// Adds `start..end` to the ranges and merges adjacent ones.
     fn remember(&mut self, first: usize, mut start: u64, mut end: u64) {
         let mut last = first;
-        while let Some(&(left, right)) = self.beyond.get(last).filter(|r| r.0 <= end) {
+        while let Some(&(left, right)) = self.ranges_beyond.get(last).filter(|r| r.0 <= end) {
             start = start.min(left);
             end = end.max(right);
             last += 1;
         }
         // Usually it extends a range.
         match last - first {
-            1 => self.beyond[first] = (start, end),
-            _ => drop(self.beyond.splice(first..last, [(start, end)])),
+            1 => self.ranges_beyond[first] = (start, end),
+            _ => drop(self.ranges_beyond.splice(first..last, [(start, end)])),
         }
     }
 
     fn advance(&mut self, end: u64) {
         self.next = Dsn(self.next.0.max(end));
-        if let Some(beyond) = self.beyond.if_used() {
+        if let Some(beyond) = self.ranges_beyond.if_used() {
             while let Some(&(left, right)) = beyond.first() {
                 if left > self.next.0 {
                     break;
@@ -416,7 +418,7 @@ impl ReceiveBuffer {
         if self.fin.get().is_some_and(|fin| fin != at) || at.0 < self.highest() {
             return self.fin.get() == Some(at);
         }
-        self.fin = FinPlace::at(at);
+        self.fin = FinPlace::new(at);
         self.fin_reached |= at == self.next;
         true
     }
@@ -505,7 +507,7 @@ impl crate::fec::KnownBytes for ReceiveBuffer {
 struct FinPlace(Option<NonZeroU64>);
 
 impl FinPlace {
-    const fn at(place: Dsn) -> Self {
+    const fn new(place: Dsn) -> Self {
         FinPlace(NonZeroU64::new(place.0.saturating_add(1)))
     }
 

@@ -81,7 +81,7 @@ struct RunningClock {
     /// The last progress.
     since: Instant,
     /// Time of the next check. It may be early; the due time is computed then.
-    look_at: Instant,
+    check_at: Instant,
     /// Time of the last probe, and number of probes since the last segment received.
     probed: Option<(Instant, u32)>,
     /// A probe was answered since the last progress.
@@ -97,7 +97,7 @@ impl RunningClock {
         let late = now.since(due_at.max(not_before)) > LATE_TIMER && graces < MAX_POSTPONEMENTS;
         let at = if late { now + LATE_TIMER } else { not_before };
         let graces = graces + u32::from(late);
-        (at > now).then_some(RunningClock { look_at: at, grace: (at, graces), ..self })
+        (at > now).then_some(RunningClock { check_at: at, grace: (at, graces), ..self })
     }
 }
 
@@ -144,7 +144,7 @@ impl ReceiveClock {
 
     /// Time at which [`on_timeout`](Self::on_timeout) is to be called.
     pub(super) fn next_timeout(&self) -> Option<Instant> {
-        self.running.map(|running| running.look_at)
+        self.running.map(|running| running.check_at)
     }
 
     /// Time of the last start.
@@ -210,32 +210,32 @@ impl ReceiveClock {
     fn start(&mut self, now: Instant, cond: &Conditions) {
         let mut running = RunningClock {
             since: now,
-            look_at: now,
+            check_at: now,
             probed: None,
             answered: false,
             grace: (now, 0),
         };
-        let looks_at = self.running.take().map(|running| running.look_at);
-        if let Some(at) = self.due(&running, cond) {
-            running.look_at = looks_at.map_or(at, |looks_at| at.min(looks_at));
+        let looks_at = self.running.take().map(|running| running.check_at);
+        if let Some(at) = self.due_at(&running, cond) {
+            running.check_at = looks_at.map_or(at, |looks_at| at.min(looks_at));
             self.running = Some(running);
         }
     }
 
     /// Time of the next event; `None` if there is none.
-    fn due(&self, running: &RunningClock, cond: &Conditions) -> Option<Instant> {
+    fn due_at(&self, running: &RunningClock, cond: &Conditions) -> Option<Instant> {
         let stalled = cond.stall.map(|stall| running.since + stall);
         let probe = cond.probing.and_then(|probing| match running.probed {
             Some((at, _)) => Some(at + probing.wait),
             // A peer that marks its last segment still has data to send; one without marks may have finished.
             None if running.answered && cond.stall.is_none() => None,
-            None => Some(running.since.max(cond.heard_at) + self.quiet(probing, cond)),
+            None => Some(running.since.max(cond.heard_at) + self.quiet_limit(probing, cond)),
         });
         stalled.into_iter().chain(probe).min()
     }
 
     /// Silence after which a probe is sent: sooner than the verdict by silence alone.
-    fn quiet(&self, probing: Probing, cond: &Conditions) -> Duration {
+    fn quiet_limit(&self, probing: Probing, cond: &Conditions) -> Duration {
         match cond.stall {
             Some(stall) => probing.after.max(self.gaps.longest() * 2).min(stall),
             None => probing.after,
@@ -244,19 +244,19 @@ impl ReceiveClock {
 
     /// Handles a due or overdue check.
     pub(super) fn on_timeout(&mut self, now: Instant, cond: &Conditions) -> ClockAction {
-        let Some(mut running) = self.running.filter(|running| running.look_at <= now) else {
+        let Some(mut running) = self.running.filter(|running| running.check_at <= now) else {
             return ClockAction::Nothing;
         };
         if running.probed.is_some_and(|(at, _)| cond.heard_at > at) {
             running.probed = None;
             running.answered = true;
         }
-        let Some(due_at) = self.due(&running, cond) else {
+        let Some(due_at) = self.due_at(&running, cond) else {
             self.running = None;
             return ClockAction::Nothing;
         };
         if due_at > now {
-            self.running = Some(RunningClock { look_at: due_at, ..running });
+            self.running = Some(RunningClock { check_at: due_at, ..running });
             return ClockAction::Nothing;
         }
         let stalled = cond.stall.is_some_and(|stall| running.since + stall <= now);
@@ -270,7 +270,7 @@ impl ReceiveClock {
             return if stalled { ClockAction::Stalled } else { ClockAction::Unanswered };
         }
         running.probed = Some((now, sent + 1));
-        running.look_at = self.due(&running, cond).unwrap_or(now);
+        running.check_at = self.due_at(&running, cond).unwrap_or(now);
         self.running = Some(running);
         ClockAction::Probe
     }

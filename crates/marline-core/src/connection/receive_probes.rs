@@ -19,7 +19,7 @@
 
 use marline_time::{Duration, Instant};
 
-use super::repeats::Asked;
+use super::repeats::PendingProbes;
 use crate::ReceiveProbes;
 
 /// Number of probes on a reserve path (a cellular radio), sent in the seconds in which the radio is awake anyway.
@@ -32,35 +32,39 @@ pub(super) struct ProbeTimer {
     /// Time of the last data.
     since: Instant,
     /// Time of the next check. It may be early; the due time is computed then.
-    look_at: Option<Instant>,
+    check_at: Option<Instant>,
     /// Number of probes since then.
     count: u32,
-    asked: Asked,
+    asked: PendingProbes,
 }
 
 impl ProbeTimer {
     /// A timer that is not running.
-    pub(super) const STOPPED: ProbeTimer =
-        ProbeTimer { since: Instant::ZERO, look_at: None, count: 0, asked: Asked::NEVER };
+    pub(super) const STOPPED: ProbeTimer = ProbeTimer {
+        since: Instant::ZERO,
+        check_at: None,
+        count: 0,
+        asked: PendingProbes::NONE_SENT,
+    };
 
     /// Starts the timer: data may come.
     pub(super) fn start(&mut self, now: Instant, probes: ReceiveProbes) {
-        if self.look_at.is_none() {
+        if self.check_at.is_none() {
             self.on_data(now, probes);
         }
     }
 
     /// Handles data or an acknowledgment.
     pub(super) fn on_data(&mut self, now: Instant, probes: ReceiveProbes) {
-        *self = ProbeTimer { since: now, look_at: self.look_at, ..ProbeTimer::default() };
+        *self = ProbeTimer { since: now, check_at: self.check_at, ..ProbeTimer::default() };
         // Only moved to an earlier time: an extra check costs less than moving it each time.
         let at = now + probes.first;
-        self.look_at = Some(self.look_at.map_or(at, |look_at| look_at.min(at)));
+        self.check_at = Some(self.check_at.map_or(at, |look_at| look_at.min(at)));
     }
 
     /// Time of the next check.
     pub(super) const fn next_timeout(&self) -> Option<Instant> {
-        self.look_at
+        self.check_at
     }
 
     /// The reserve's radio may still be probed.
@@ -70,17 +74,17 @@ impl ProbeTimer {
 
     /// Stops the timer until the next data.
     pub(super) const fn stop(&mut self) {
-        self.look_at = None;
+        self.check_at = None;
     }
 
     /// True if a probe is due; otherwise the next check is scheduled.
     pub(super) fn is_due(&mut self, now: Instant, probes: ReceiveProbes) -> bool {
-        let due_at = match self.asked.at() {
+        let due_at = match self.asked.due_at() {
             None => self.since + probes.first,
             Some(at) => at + pause(probes, self.count),
         };
         if due_at > now {
-            self.look_at = Some(due_at);
+            self.check_at = Some(due_at);
         }
         due_at <= now
     }
@@ -88,12 +92,12 @@ impl ProbeTimer {
     /// Records a probe. The peer was last heard at `heard_at`. Returns the number of consecutive unanswered probes.
     pub(super) fn record_probe(&mut self, now: Instant, heard_at: Option<Instant>) -> u32 {
         self.count = self.count.saturating_add(1);
-        self.asked.again(now, heard_at)
+        self.asked.schedule_next(now, heard_at)
     }
 
     /// Schedules the next check after a probe.
     pub(super) fn rearm(&mut self, now: Instant, probes: ReceiveProbes) {
-        self.look_at = Some(now + pause(probes, self.count));
+        self.check_at = Some(now + pause(probes, self.count));
     }
 }
 

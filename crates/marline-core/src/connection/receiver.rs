@@ -62,7 +62,7 @@ pub(super) struct DeliveryOutcome {
     /// Bytes that were already received, except those that were taken early.
     pub(super) duplicate: u64,
     /// Some bytes were new to the stream.
-    pub(super) news: bool,
+    pub(super) has_new_bytes: bool,
 }
 
 /// The receiving half of a connection.
@@ -75,7 +75,7 @@ pub(super) struct Receiver {
     /// Minimum number of mappings that a subflow keeps.
     mappings: usize,
     /// The application was notified that it may read, and has not read until the buffer was empty since.
-    told: bool,
+    is_reader_notified: bool,
     /// Tracks since when in-order bytes are due.
     watch: DeliveryWatch,
     bytes_read: u64,
@@ -91,7 +91,7 @@ impl Receiver {
             subflows: Box::default(),
             decoder: None,
             mappings: limits.mappings,
-            told: false,
+            is_reader_notified: false,
             watch: DeliveryWatch::default(),
             bytes_read: 0,
             window_updates: OnDemand::new(),
@@ -276,12 +276,12 @@ impl Receiver {
 
     /// True if the application has to be notified: once, until it found nothing to read.
     pub(super) const fn take_readable(&mut self) -> bool {
-        !core::mem::replace(&mut self.told, true)
+        !core::mem::replace(&mut self.is_reader_notified, true)
     }
 
     /// The application found nothing to read.
     pub(super) const fn found_nothing(&mut self) {
-        self.told = false;
+        self.is_reader_notified = false;
     }
 
     /// First position of the peer on a subflow that is not delivered yet.
@@ -324,7 +324,7 @@ impl Receiver {
 
     /// An infinite mapping with this point leaves no hole. Bytes before it that are still to come have mappings of
     /// their own.
-    pub(super) fn fits(&self, id: SubflowId, Point { ssn, dsn }: Point) -> bool {
+    pub(super) fn continues_at(&self, id: SubflowId, Point { ssn, dsn }: Point) -> bool {
         let delivered = self.delivered(id);
         delivered < ssn || dsn.plus(delivered.since(ssn)) <= self.next()
     }
@@ -390,7 +390,7 @@ impl Receiver {
     pub(super) fn deliver(&mut self, id: SubflowId, ssn: Ssn, bytes: &[u8]) -> DeliveryOutcome {
         let subflow = self.subflows.get_mut(usize::from(id.0)).and_then(Option::as_mut);
         let Some(subflow) = subflow else {
-            return DeliveryOutcome { result: Ok(()), duplicate: 0, news: false };
+            return DeliveryOutcome { result: Ok(()), duplicate: 0, has_new_bytes: false };
         };
         subflow.delivered = ssn.plus(bytes.len() as u64);
         let buffer = &mut self.buffer;
@@ -408,7 +408,7 @@ impl Receiver {
         subflow.in_step = whole && end == buffer.next();
         let early = duplicate.min(subflow.early.into());
         subflow.early -= early as u32;
-        DeliveryOutcome { result, duplicate: duplicate - early, news }
+        DeliveryOutcome { result, duplicate: duplicate - early, has_new_bytes: news }
     }
 
     /// Counts data kept after a failed checksum against the window.

@@ -258,7 +258,8 @@ impl Reception<'_> {
         bytes: &[u8],
     ) -> Result<(), MappingError> {
         let Some(subflow) = self.paths.get_mut(id) else { return Ok(()) };
-        let DeliveryOutcome { result, duplicate, news } = self.receiver.deliver(id, ssn, bytes);
+        let DeliveryOutcome { result, duplicate, has_new_bytes: news } =
+            self.receiver.deliver(id, ssn, bytes);
         subflow.tcp_mut().stats_mut().count_duplicate(duplicate);
         if news {
             subflow.note_news(cx.now);

@@ -18,9 +18,9 @@ use marline_time::{Duration, Instant};
 use crate::on_demand::Unused;
 
 /// Minimum time between two requests.
-const QUESTIONS: Duration = Duration::from_secs(1);
+const REQUEST_INTERVAL: Duration = Duration::from_secs(1);
 /// Minimum time between two answers.
-const ANSWERS: Duration = Duration::from_millis(100);
+const ANSWER_INTERVAL: Duration = Duration::from_millis(100);
 /// Limit on doublings of the time between unanswered requests.
 const MAX_BACKOFF: u32 = 6;
 
@@ -52,7 +52,7 @@ impl RtoExchange {
     pub(super) fn is_due(&self, now: Instant, refresh: Duration) -> bool {
         let old = self.peer_rto.is_none_or(|(_, at)| now.since(at) >= refresh);
         let rested = self.asked.is_none_or(|(at, in_vain)| {
-            now.since(at) >= QUESTIONS * (1 << in_vain.min(MAX_BACKOFF))
+            now.since(at) >= REQUEST_INTERVAL * (1 << in_vain.min(MAX_BACKOFF))
         });
         old && rested
     }
@@ -76,7 +76,7 @@ impl RtoExchange {
 
     /// True if the peer's request is answered.
     pub(super) fn may_answer(&mut self, now: Instant) -> bool {
-        let rested = self.answered_at.is_none_or(|at| now.since(at) >= ANSWERS);
+        let rested = self.answered_at.is_none_or(|at| now.since(at) >= ANSWER_INTERVAL);
         if rested {
             self.answered_at = Some(now);
         }

@@ -193,7 +193,7 @@ impl Scheduling {
             Kind::Repeat => choice.range.start >= sender.una(),
             Kind::Repair => choice.range.start >= sender.una() && constraints.repairs,
         };
-        self.is_ready(choice.subflow) && fresh && choice.range.end <= sender.written()
+        self.is_ready(choice.subflow) && fresh && choice.range.end <= sender.written_end()
     }
 
     /// Queued data to send again, on the subflow that the scheduler picks.
@@ -332,12 +332,12 @@ impl Scheduling {
     }
 
     /// Reason why data waits although a subflow has room, if it does.
-    pub(super) fn blocked(&self, sender: &Sender) -> Option<SchedulerEvent> {
+    pub(super) fn blocked_event(&self, sender: &Sender) -> Option<SchedulerEvent> {
         let fastest = self.scratch.views.iter().filter(|v| v.is_ready()).min_by_key(|v| v.srtt);
         let (picked, mss) = fastest.map(|v| (v.id, v.mss))?;
-        let unsent = sender.written() > sender.sent();
+        let unsent = sender.written_end() > sender.sent();
         // A window smaller than a segment counts as no window (silly window).
-        let beyond = sender.written() > sender.window_end();
+        let beyond = sender.written_end() > sender.window_end();
         let blocked = beyond && sender.unsent().len() < u64::from(mss);
         if unsent && blocked {
             return Some(SchedulerEvent::PeerWindowBlocked { picked });

@@ -141,7 +141,7 @@ impl SegmentBuilder<'_> {
         let fast_open = self.fast_open_option(id, egress);
         let window = self.receiver.advertise();
         let tcp = self.paths.get_mut(id)?.tcp_mut();
-        let owes_sack = signal.is_some() && tcp.owes_sack();
+        let owes_sack = signal.is_some() && tcp.has_pending_sack();
         let what = HeaderFor::Egress(egress);
         let (header, ecn) = tcp.fill_header(cx.now, what, window, &mut options);
         if !options.fits_header() {
@@ -197,7 +197,7 @@ impl SegmentBuilder<'_> {
         let window = self.receiver.advertise();
         let egress = Egress::Ack;
         let tcp = self.paths.get_mut(id)?.tcp_mut();
-        let owes_sack = tcp.owes_sack();
+        let owes_sack = tcp.has_pending_sack();
         let what = HeaderFor::Egress(&egress);
         let (header, ecn) = tcp.fill_header(cx.now, what, window, &mut options);
         let room = options.room();
@@ -212,7 +212,7 @@ impl SegmentBuilder<'_> {
             DataRange::default(),
             buf,
         )?;
-        let end = DataRange::new(self.sender.written(), self.sender.written());
+        let end = DataRange::new(self.sender.written_end(), self.sender.written_end());
         report_traffic(cx, self.id, || {
             Traffic::Sent(SegmentSent {
                 on: id,
@@ -239,7 +239,7 @@ impl SegmentBuilder<'_> {
             return None;
         }
         let signal = self.paths.addresses_mut().next_signal(|id| usable.contains(id))?;
-        let on = signal.on.or_else(|| self.paths.best())?;
+        let on = signal.on.or_else(|| self.paths.best_subflow())?;
         self.emit(cx, on, &Egress::Ack, Some(signal.option), buf)
     }
 

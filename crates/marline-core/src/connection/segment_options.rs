@@ -183,7 +183,7 @@ impl SegmentBuilder<'_> {
     }
 
     pub(super) fn data_fin_dss(&self) -> Dss {
-        let fin = self.sender.written();
+        let fin = self.sender.written_end();
         let wire = self.session.keys().local_wire(fin);
         let checksum = self.session.uses_checksum();
         let checksum = checksum.then(|| dss_checksum(wire, 0, 1, Checksum::new()));
@@ -221,7 +221,7 @@ impl SegmentBuilder<'_> {
         let back = segment.start.since(segment.mapping_start);
         let end = Dsn((segment.dsn.0 + u64::from(segment.mapping_len)).saturating_sub(back));
         let persists = segment.transmissions > MARKED_TRANSMISSIONS;
-        let last = end == self.sender.written() && self.session.marks_idle();
+        let last = end == self.sender.written_end() && self.session.marks_idle();
         if persists || segment.payload_len() == 0 || !last {
             return;
         }
@@ -258,7 +258,7 @@ impl SegmentBuilder<'_> {
         frame: Frame,
         ssn: Ssn,
     ) -> Frame {
-        let last = choice.range.end == self.sender.written() && self.session.marks_idle();
+        let last = choice.range.end == self.sender.written_end() && self.session.marks_idle();
         if !last || choice.range.len() > frame.room as u64 {
             return frame;
         }

@@ -37,7 +37,7 @@ const BASE_SPACE: u64 = 128 * 1024;
 /// segments on a slow path pin as many chunks as the buffer has.
 const MIN_KEPT_BYTES: u64 = 1024 * 1024;
 /// If memory is short, the application gets another piece although subflows keep this much acknowledged data.
-const KEPT_BESIDE_FLOOR: u64 = 4 * CHUNK;
+const KEPT_BESIDE_MINIMUM: u64 = 4 * CHUNK;
 
 fn space_of(bytes: u64) -> u32 {
     u32::try_from(bytes).unwrap_or(u32::MAX)
@@ -49,12 +49,12 @@ pub(crate) enum Written<'a> {
     /// Data to be copied.
     Copied(&'a [u8]),
     /// Static data, referenced without a copy if possible.
-    Lasting(&'static [u8]),
+    Static(&'static [u8]),
 }
 
 impl Written<'_> {
     pub(crate) const fn len(&self) -> usize {
-        let (Written::Copied(bytes) | Written::Lasting(bytes)) = self;
+        let (Written::Copied(bytes) | Written::Static(bytes)) = self;
         bytes.len()
     }
 }
@@ -74,7 +74,7 @@ pub(crate) struct SendBuffer {
     /// A write was refused, and the application waits for room.
     blocked: bool,
     /// Time since which writes are refused because memory is short or subflows keep too much.
-    held_back: Option<NonZeroCompactInstant>,
+    refused_since: Option<NonZeroCompactInstant>,
 }
 
 impl SendBuffer {
@@ -89,7 +89,7 @@ impl SendBuffer {
             max_space,
             fixed,
             blocked: false,
-            held_back: None,
+            refused_since: None,
         }
     }
 
@@ -127,7 +127,7 @@ impl SendBuffer {
     fn account_room(&self) -> u64 {
         let (allowance, held) = (self.chunks.account().allowance(), self.chunks.memory());
         let more = allowance.saturating_sub(held) / CHUNK * CHUNK;
-        let gets_another = self.una == self.end && held <= KEPT_BESIDE_FLOOR;
+        let gets_another = self.una == self.end && held <= KEPT_BESIDE_MINIMUM;
         let held_end = self.chunks.end_of_held_memory(self.end.0);
         let end =
             if gets_another { held_end.max(Chunks::end_of_piece(self.end.0)) } else { held_end };
@@ -166,14 +166,14 @@ impl SendBuffer {
         if n < wanted && account_room < wanted && !self.blocked {
             self.chunks.account().note_wait();
         }
-        self.held_back = match n < wanted {
-            true => self.held_back.or_else(|| Some(NonZeroCompactInstant::from_instant(now))),
+        self.refused_since = match n < wanted {
+            true => self.refused_since.or_else(|| Some(NonZeroCompactInstant::from_instant(now))),
             false => None,
         };
         let n = n as usize;
         match bytes {
             Written::Copied(bytes) => self.chunks.write(self.end.0, &bytes[..n]),
-            Written::Lasting(bytes) => self.chunks.refer_to(self.end.0, bytes, n),
+            Written::Static(bytes) => self.chunks.refer_to(self.end.0, bytes, n),
         }
         self.end = self.end.plus(n as u64);
         self.blocked = n < most;
@@ -205,16 +205,16 @@ impl SendBuffer {
             return false;
         }
         if self.justifies_wakeup(self.own_room()) && self.account_room() > 0 {
-            (self.blocked, self.held_back) = (false, None);
+            (self.blocked, self.refused_since) = (false, None);
             return true;
         }
-        self.held_back.get_or_insert_with(|| NonZeroCompactInstant::from_instant(now));
+        self.refused_since.get_or_insert_with(|| NonZeroCompactInstant::from_instant(now));
         false
     }
 
     /// A write was refused for lack of memory, and the application waits.
     pub(crate) const fn is_held_back(&self) -> bool {
-        self.held_back.is_some()
+        self.refused_since.is_some()
     }
 
     /// As [`is_held_back`](Self::is_held_back), because subflows keep too much data.
@@ -224,7 +224,7 @@ impl SendBuffer {
 
     /// As [`is_held_back`](Self::is_held_back), for at least this many nanoseconds.
     pub(crate) fn is_held_back_for(&self, nanos: u64, now: Instant) -> bool {
-        self.held_back.is_some_and(|since| !since.is_within(nanos, now))
+        self.refused_since.is_some_and(|since| !since.is_within(nanos, now))
     }
 
     /// Adjusts the space to the windows of all subflows (NSDI'12 mechanism 3): twice their sum keeps every path
@@ -312,7 +312,7 @@ mod tests {
             buffer.pin(DataRange::new(start, buffer.end()));
             buffer.ack(buffer.end());
         }
-        assert_eq!(buffer.memory(), KEPT_BESIDE_FLOOR + PIECE);
+        assert_eq!(buffer.memory(), KEPT_BESIDE_MINIMUM + PIECE);
         assert!(!buffer.take_writable(Instant::ZERO));
         // The application waits for the process's memory: no subflow has to be reset for it.
         assert!(buffer.is_held_back() && !buffer.retains_too_much());
@@ -406,7 +406,7 @@ mod tests {
         let mut buffer = SendBuffer::new(SPACE as u64, true, source());
         let write = |buffer: &mut SendBuffer| {
             buffer.ack(buffer.end());
-            buffer.write(Instant::ZERO, Written::Lasting(&BYTES), SPACE)
+            buffer.write(Instant::ZERO, Written::Static(&BYTES), SPACE)
         };
         write(&mut buffer);
         buffer.pin(DataRange::new(Dsn(5), Dsn(6)));

@@ -18,7 +18,7 @@ use super::fec_tx::{RepairTx, SentRepair};
 use super::mapping_tx::MappingTx;
 use super::nagle::Nagle;
 use super::reinjection::{Queued, ReinjectionQueue};
-use super::repeats::Asked;
+use super::repeats::PendingProbes;
 use super::send_buffer::{SendBuffer, Written};
 use crate::fec::Repair;
 use crate::on_demand::{OnDemand, Unused};
@@ -91,11 +91,11 @@ struct Persist {
     at: Option<Instant>,
     count: u32,
     /// Unanswered probes since the window was shut.
-    asked: Asked,
+    asked: PendingProbes,
 }
 
 impl Unused for Persist {
-    const UNUSED: &'static Self = &Persist { at: None, count: 0, asked: Asked::NEVER };
+    const UNUSED: &'static Self = &Persist { at: None, count: 0, asked: PendingProbes::NONE_SENT };
 }
 
 /// Constraints of the connection during a scheduling decision.
@@ -198,7 +198,7 @@ impl Sender {
     }
 
     /// One past the last byte written.
-    pub(super) const fn written(&self) -> Dsn {
+    pub(super) const fn written_end(&self) -> Dsn {
         self.buffer.end()
     }
 
@@ -213,7 +213,7 @@ impl Sender {
         let end = if self.is_mapping_limit_reached() {
             sent
         } else {
-            self.written().min(self.window_end)
+            self.written_end().min(self.window_end)
         };
         DataRange::new(sent, end.max(sent))
     }
@@ -232,12 +232,12 @@ impl Sender {
 
     /// Written data is not DATA_ACKed.
     pub(super) fn has_data(&self) -> bool {
-        self.written() > self.una()
+        self.written_end() > self.una()
     }
 
     /// All written data was handed to subflows.
     pub(super) fn sent_all(&self) -> bool {
-        self.sent() == self.written()
+        self.sent() == self.written_end()
     }
 
     /// Data handed to subflows is not DATA_ACKed.
@@ -265,7 +265,7 @@ impl Sender {
             now: constraints.now,
             subflows,
             unsent: self.unsent(),
-            written: self.written(),
+            written: self.written_end(),
             data_una: self.una(),
             window_end: self.window_end,
             send_limit: self.buffer.max_space(),
@@ -277,7 +277,7 @@ impl Sender {
 
     /// Accepts bytes to send. Returns how many fit.
     pub(super) fn write(&mut self, now: Instant, bytes: Written<'_>) -> usize {
-        let unsent = self.written().since(self.sent());
+        let unsent = self.written_end().since(self.sent());
         let room = self.nagle.writable_bytes(bytes.len(), unsent);
         let taken = self.buffer.write(now, bytes, room);
         if taken < bytes.len() {
@@ -308,7 +308,7 @@ impl Sender {
 
     /// True if the application is to be notified of room.
     pub(super) fn take_writable(&mut self, now: Instant) -> bool {
-        let unsent = self.written().since(self.sent());
+        let unsent = self.written_end().since(self.sent());
         self.nagle.is_unsent_low(unsent) && self.buffer.take_writable(now)
     }
 
@@ -500,7 +500,7 @@ impl Sender {
         self.reinjections.ack(to);
         self.rto.count = 0;
         if let Some(persist) = self.persist.if_used() {
-            (persist.count, persist.asked) = (0, Asked::default());
+            (persist.count, persist.asked) = (0, PendingProbes::default());
         }
         self.nagle.on_ack(self.buffer.una(), self.mappings.end() < self.buffer.end());
     }
@@ -698,7 +698,7 @@ impl Sender {
 
     /// Arms the persist timer: the peer's window is shut, and no data in flight would bring an update.
     pub(super) fn rearm_persist(&mut self, now: Instant, usable: bool, rto: Duration) {
-        let waiting = self.written() > self.sent();
+        let waiting = self.written_end() > self.sent();
         let idle = self.mappings.oldest().is_none();
         if !waiting || !idle || !usable || self.window_end > self.sent() {
             self.stop_persist();
@@ -716,7 +716,7 @@ impl Sender {
 
     /// Time of the last window probe.
     pub(super) fn probed_at(&self) -> Option<Instant> {
-        self.persist.asked.at()
+        self.persist.asked.due_at()
     }
 
     /// Postpones the next probe.
@@ -726,7 +726,7 @@ impl Sender {
 
     /// Records a window probe; the peer was last heard at `heard_at`. Returns the consecutive unanswered probes.
     pub(super) fn on_probe(&mut self, now: Instant, heard_at: Option<Instant>) -> u32 {
-        let silent = self.persist.asked.again(now, heard_at);
+        let silent = self.persist.asked.schedule_next(now, heard_at);
         if silent == 1 {
             // Lost, or the peer is gone: unanswered probes are repeated like data.
             self.persist.count = self.persist.count.min(1);
@@ -806,7 +806,7 @@ impl Sender {
         }
         self.nagle.shrink();
         let Persist { at, count, asked } = *self.persist;
-        if at.is_none() && count == 0 && asked.at().is_none() {
+        if at.is_none() && count == 0 && asked.due_at().is_none() {
             self.persist.retire();
         }
         self.mappings.shrink();

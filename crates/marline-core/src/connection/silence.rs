@@ -211,7 +211,7 @@ impl Silence<'_> {
         id: SubflowId,
     ) -> Option<Instant> {
         let due = self.facts().expects_peer_data(id);
-        self.receiver.watch_mut().moved(now, due, Duration::ZERO)
+        self.receiver.watch_mut().on_progress(now, due, Duration::ZERO)
     }
 
     /// Handles the expiry of the receive timer. Returns the subflows that count as silent from now on.
@@ -281,7 +281,7 @@ impl Silence<'_> {
         self.closing.note_silence(cx.now, unanswered);
         cx.out.counters.receive_probes += 1;
         if unanswered == 0 {
-            let best = self.paths.best();
+            let best = self.paths.best_subflow();
             self.paths.probe_subflow_or_best(best);
             return;
         }

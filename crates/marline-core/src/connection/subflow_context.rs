@@ -120,7 +120,7 @@ impl Membership {
     }
 
     /// A Fast JOIN of the peer, authenticated by its SYN.
-    pub(super) fn joined_fast(nonce: u32, fast: FastAccepted) -> Self {
+    pub(super) fn from_fast_join(nonce: u32, fast: FastAccepted) -> Self {
         let (verified, fast) = (true, Some(fast));
         Membership::Joined(Box::new(Joined { nonce, peer_nonce: 0, verified, fast }))
     }
@@ -223,7 +223,7 @@ pub(super) enum JoinStep {
     /// The subflow carries data, after a Fast JOIN of the peer.
     UpFast,
     /// The fourth ACK is pending.
-    Waits,
+    Pending,
 }
 
 /// Result of a segment on a half-open Fast JOIN of the peer.
@@ -232,7 +232,7 @@ pub(super) enum HalfOpen {
     /// The segment may be passed to TCP.
     Admitted,
     /// The opener fell back to an ordinary join, and has authenticated itself.
-    WentOrdinary,
+    FellBack,
     /// The HMAC is wrong: the segment must not reach TCP.
     BadHmac,
 }
@@ -665,7 +665,7 @@ impl SubflowContext {
         match &mut self.membership {
             Membership::Joining(joining) if !joining.confirmed => {
                 joining.repeat_at = Some(now + third_ack_pause(&self.tcp, 0));
-                return JoinStep::Waits;
+                return JoinStep::Pending;
             }
             _ => {}
         }
@@ -775,7 +775,7 @@ impl SubflowContext {
                 }
                 joined.fast = None;
                 self.tcp.forget_syn_payload();
-                return HalfOpen::WentOrdinary;
+                return HalfOpen::FellBack;
             }
             _ if again && fast_join_token(segment).is_some() => {
                 fast.ordinary = false;

@@ -88,7 +88,7 @@ impl TrafficTrace<'_> {
         by_timer: bool,
     ) {
         let Some(subflow) = self.paths.get(on) else { return };
-        for (data, bytes) in subflow.tcp().lost_segments().since(before) {
+        for (data, bytes) in subflow.tcp().lost_segments().added_since(before) {
             cx.out.traffic(cx.now, self.id, Traffic::Lost { on, data, bytes, by_timer });
         }
         cx.out.traffic(cx.now, self.id, Traffic::Metrics(subflow.tcp().metrics(on)));

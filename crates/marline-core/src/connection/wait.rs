@@ -55,11 +55,11 @@ pub(super) struct Wait {
     /// Start of the wait: all subflows are silent, or none is left.
     since: Option<Instant>,
     /// No subflow was left: a new one has to bring progress of the stream.
-    pathless: bool,
+    has_no_subflow: bool,
     /// A RST ended the last subflow.
     by_reset: bool,
     /// Time at which the wait ended, perhaps only for a moment.
-    over_at: Option<Instant>,
+    ended_at: Option<Instant>,
     /// Time since which subflows ended only by resets.
     resets_since: Option<Instant>,
     questions: Option<Questions>,
@@ -75,9 +75,9 @@ impl Wait {
     /// No wait.
     const NONE: Wait = Wait {
         since: None,
-        pathless: false,
+        has_no_subflow: false,
         by_reset: false,
-        over_at: None,
+        ended_at: None,
         resets_since: None,
         questions: None,
         answer_by: None,
@@ -85,7 +85,7 @@ impl Wait {
 
     /// Start of the current wait; `None` if there is none.
     pub(super) fn started_at(&self) -> Option<Instant> {
-        self.since.filter(|_| self.over_at.is_none())
+        self.since.filter(|_| self.ended_at.is_none())
     }
 
     /// A RST ended the last subflow.
@@ -132,7 +132,7 @@ impl Wait {
 
     /// Starts a wait for a silent peer.
     pub(super) fn begin(&mut self, now: Instant) {
-        if self.over_at.take().is_some_and(|over| now.since(over) >= MIN_RECEPTION) {
+        if self.ended_at.take().is_some_and(|over| now.since(over) >= MIN_RECEPTION) {
             let Wait { questions, answer_by, .. } = *self;
             *self = Wait { questions, answer_by, ..Wait::default() };
         }
@@ -142,17 +142,17 @@ impl Wait {
     /// Starts a wait without subflows.
     pub(super) fn start_wait_without_subflows(&mut self, now: Instant, why: CloseReason) {
         self.begin(now);
-        self.pathless = true;
+        self.has_no_subflow = true;
         self.by_reset = why == CloseReason::PeerReset;
     }
 
     /// Handles a segment of the peer.
     pub(super) fn on_heard(&mut self, now: Instant) {
         (self.questions, self.answer_by) = (None, None);
-        if !self.pathless {
+        if !self.has_no_subflow {
             self.since = None;
         } else if self.since.is_some() {
-            self.over_at.get_or_insert(now);
+            self.ended_at.get_or_insert(now);
         }
     }
 

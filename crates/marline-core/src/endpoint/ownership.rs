@@ -13,7 +13,7 @@ use crate::{FourTuple, PacketMeta};
 
 /// What a segment requests, regardless of existing flows.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub enum Asks {
+pub enum SegmentRequest {
     /// Join the connection with this token.
     ToJoin(u32),
     /// To open a connection.
@@ -22,23 +22,24 @@ pub enum Asks {
     Nothing,
 }
 
-impl Asks {
+impl SegmentRequest {
     /// Classifies the bytes of a segment.
     #[must_use]
-    pub fn of(segment: &[u8]) -> Asks {
-        TcpSegment::parse(segment).map_or(Asks::Nothing, |segment| Asks::of_parsed(&segment))
+    pub fn of(segment: &[u8]) -> SegmentRequest {
+        TcpSegment::parse(segment)
+            .map_or(SegmentRequest::Nothing, |segment| SegmentRequest::from_segment(&segment))
     }
 
-    fn of_parsed(segment: &TcpSegment<'_>) -> Asks {
+    fn from_segment(segment: &TcpSegment<'_>) -> SegmentRequest {
         let flags = segment.header.flags;
         if !flags.contains(TcpFlags::SYN) || flags.contains(TcpFlags::ACK) {
-            return Asks::Nothing;
+            return SegmentRequest::Nothing;
         }
         let joins = match mp_join(segment) {
             Some(MpJoin::Syn { token, .. }) => Some(token),
             _ => fast_join_token(segment),
         };
-        joins.map_or(Asks::ToOpen, Asks::ToJoin)
+        joins.map_or(SegmentRequest::ToOpen, SegmentRequest::ToJoin)
     }
 }
 
@@ -53,22 +54,22 @@ impl Endpoint {
     /// that it would join, or to a handshake that was answered with a cookie. Endpoints that share addresses use this
     /// to find a segment's owner where flows have no ids.
     #[must_use]
-    pub fn claims(&self, now: Instant, meta: &PacketMeta, segment: &[u8]) -> bool {
+    pub fn owns_segment(&self, now: Instant, meta: &PacketMeta, segment: &[u8]) -> bool {
         let flow = self.flows.find(&meta.path, meta.flow, meta.peer_flow);
         if flow.is_some_and(|flow| flow.slot & TIME_WAIT_BIT == 0) {
             return true;
         }
         let Ok(segment) = TcpSegment::parse(segment) else { return false };
-        let asks = Asks::of_parsed(&segment);
+        let asks = SegmentRequest::from_segment(&segment);
         if let Some(ended) = flow.and_then(|flow| self.flows.ended_subflow(flow.slot))
-            && (asks == Asks::Nothing || !ended.may_be_replaced_by(&segment))
+            && (asks == SegmentRequest::Nothing || !ended.may_be_replaced_by(&segment))
         {
             return true;
         }
         match asks {
-            Asks::Nothing => self.belongs_to_cookie(now, meta, &segment),
-            Asks::ToJoin(token) => self.knows_token(token),
-            Asks::ToOpen => false,
+            SegmentRequest::Nothing => self.belongs_to_cookie(now, meta, &segment),
+            SegmentRequest::ToJoin(token) => self.knows_token(token),
+            SegmentRequest::ToOpen => false,
         }
     }
 

@@ -41,7 +41,7 @@ fn timer(text: &str) -> Option<ReceiveTimer> {
     let mut words = text.split(',');
     let mut timer = match words.next()? {
         "multimob" => ReceiveTimer::multimob(),
-        "probing" => ReceiveTimer::probing(),
+        "probing" => ReceiveTimer::with_probes(),
         _ => return None,
     };
     for word in words {
@@ -135,7 +135,7 @@ mod tests {
             "probing,floor=700ms,count=2,ceiling=3s".parse().expect("a receive timer");
         assert_eq!(other.probing.map(|probing| probing.count), Some(2));
         assert_eq!((other.floor.as_millis(), other.ceiling.as_millis()), (700, 3_000));
-        for timer in [ReceiveTimer::multimob(), ReceiveTimer::probing(), other] {
+        for timer in [ReceiveTimer::multimob(), ReceiveTimer::with_probes(), other] {
             assert_eq!(timer.to_string().parse(), Ok(timer));
         }
         assert_eq!("multimob".parse(), Ok(ReceiveTimer::multimob()));

@@ -35,7 +35,7 @@ pub(crate) struct MemberActivity {
 }
 
 impl MemberActivity {
-    const NOTHING: MemberActivity = MemberActivity {
+    const NONE: MemberActivity = MemberActivity {
         members: 0,
         lost: 0,
         outstanding: 0,
@@ -127,10 +127,10 @@ struct Entry {
 impl Entry {
     fn new(now: Instant) -> Self {
         Entry {
-            loss: Average::NOTHING,
-            retransmissions: Average::NOTHING,
-            current: MemberActivity::NOTHING,
-            last: MemberActivity::NOTHING,
+            loss: Average::EMPTY,
+            retransmissions: Average::EMPTY,
+            current: MemberActivity::NONE,
+            last: MemberActivity::NONE,
             state: State::Usable,
             heard_at: Instant::ZERO,
             used_at: now,
@@ -242,7 +242,7 @@ impl HealthTable {
         match entry.state {
             State::Usable => None,
             State::Watched { next, .. } => Some(next),
-            State::Degraded(degraded) => self.config.clean.map(|_| degraded.next),
+            State::Degraded(degraded) => self.config.recovery.map(|_| degraded.next),
         }
     }
 
@@ -297,7 +297,7 @@ impl HealthTable {
     }
 
     fn mark_degraded(&mut self, now: Instant, pair: AddressPair, fault: AddressPairFault) {
-        let first = self.config.clean.map_or(Duration::ZERO, |clean| clean.probe);
+        let first = self.config.recovery.map_or(Duration::ZERO, |clean| clean.probe);
         let Some(entry) = self.address_pairs.get_mut(&pair) else { return };
         if let State::Degraded(degraded) = &mut entry.state {
             degraded.clean_since = None;
@@ -350,7 +350,7 @@ impl HealthTable {
                 entry.question = true;
             }
             State::Degraded(degraded) => {
-                let Some(clean) = self.config.clean else { return };
+                let Some(clean) = self.config.recovery else { return };
                 if now.since(degraded.next) > MAX_WAKEUP_LATENESS
                     && degraded.asked_at.is_some_and(|at| heard <= at)
                 {
@@ -386,7 +386,7 @@ impl HealthTable {
     fn end_period(&mut self, now: Instant) {
         self.period_ends = now + self.config.period;
         let config = self.config;
-        let forget = config.clean.map_or(Duration::ZERO, |clean| clean.period) + config.period;
+        let forget = config.recovery.map_or(Duration::ZERO, |clean| clean.period) + config.period;
         let mut faults = Vec::new();
         for (pair, entry) in &mut self.address_pairs {
             let period = core::mem::take(&mut entry.current);

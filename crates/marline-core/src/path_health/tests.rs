@@ -311,9 +311,9 @@ fn path_health_defaults_match_the_documentation() {
     let seed = PathHealthConfig::multimob();
     assert_eq!((seed.period, seed.weight, seed.rto), (ms(1_000), 0.5, ms(1_500)));
     assert_eq!((seed.loss, seed.retransmissions), (0.25, 0.5));
-    assert_eq!((seed.watch, seed.clean), (None, None));
+    assert_eq!((seed.watch, seed.recovery), (None, None));
     let ours = PathHealthConfig::default();
     assert_eq!(ours.watch, Some(PairProbing { wait: ms(50), count: 3 }));
     let clean = RecoveryRule { period: ms(2_000), probe: ms(600), longest_probe: ms(1_200) };
-    assert_eq!(ours.clean, Some(clean));
+    assert_eq!(ours.recovery, Some(clean));
 }

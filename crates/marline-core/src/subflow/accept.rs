@@ -58,7 +58,7 @@ impl Subflow {
         accept_window: u64,
     ) -> Ingress {
         self.withdrawable = false;
-        if self.dead {
+        if self.is_dead {
             return Ingress::default();
         }
         match self.state.get() {

@@ -331,7 +331,7 @@ impl Subflow {
             return None;
         }
         if self.is_end_of_outage(input) {
-            self.tx.rto.doubted = true;
+            self.tx.rto.is_doubtful = true;
             return None;
         }
         let echoed = input.echo.and_then(|echo| self.timestamps.sent_at(now, echo));
@@ -359,7 +359,7 @@ impl Subflow {
             scorer.on_answer(sent_at..=sent_until, rtt, own_delay, &latest);
         }
         self.tx.rtt.on_sample(rtt, now);
-        self.tx.rto.doubted = false;
+        self.tx.rto.is_doubtful = false;
         if is_exact {
             self.tx.forecaster.on_delivered(now, sent_at, tally.delivered);
         }
@@ -401,7 +401,7 @@ impl Subflow {
     fn is_end_of_outage(&self, input: &AckInput) -> bool {
         let before = |undo: &super::loss::Undo| input.echo.is_none_or(|e| undo.is_echo_older(e));
         self.tx.rto.count >= OUTAGE_TIMEOUTS
-            && !self.tx.rto.doubted
+            && !self.tx.rto.is_doubtful
             && self.tx.undo.as_deref().is_some_and(before)
     }
 

@@ -42,7 +42,7 @@ pub(super) struct Arrival {
     /// Out of order, gap fill, duplicate, FIN: the sender needs an ACK at once.
     pub(super) urgent: bool,
     /// Received over a reliable carrier.
-    pub(super) lazy: bool,
+    pub(super) is_reliable: bool,
 }
 
 /// State of the pending ACK.
@@ -99,10 +99,10 @@ impl DelayedAck {
     /// Requests an ACK, alone or with data, within the minimum wait for an answer.
     pub(super) fn request_ack_soon(&mut self, now: Instant) {
         self.owed = false;
-        self.due_by(now + self.short(None));
+        self.set_deadline_at_most(now + self.short(None));
     }
 
-    fn due_by(&mut self, at: Instant) {
+    fn set_deadline_at_most(&mut self, at: Instant) {
         self.deadline = Some(self.deadline.map_or(at, |deadline| deadline.min(at)));
     }
 
@@ -118,8 +118,11 @@ impl DelayedAck {
         self.pending += arrival.len as u64;
         let dialogue = self.answered >= DIALOGUE;
         let message_end = arrival.push;
-        if arrival.lazy && !arrival.urgent && self.pending <= LAZY_SEGMENTS * u64::from(self.full) {
-            self.due_by(now + self.max());
+        if arrival.is_reliable
+            && !arrival.urgent
+            && self.pending <= LAZY_SEGMENTS * u64::from(self.full)
+        {
+            self.set_deadline_at_most(now + self.max());
             return;
         }
         if arrival.urgent || self.pending > u64::from(self.full) && !(dialogue && message_end) {
@@ -131,7 +134,7 @@ impl DelayedAck {
             self.owed = true;
         } else {
             let wait = if message_end { self.short(srtt) } else { self.long(srtt) };
-            self.due_by(now + wait);
+            self.set_deadline_at_most(now + wait);
         }
     }
 
@@ -195,14 +198,14 @@ mod tests {
     const WAIT: Duration = Duration::from_millis(10);
 
     fn arrival(len: usize, push: bool) -> Arrival {
-        Arrival { len, push, urgent: false, lazy: false }
+        Arrival { len, push, urgent: false, is_reliable: false }
     }
 
     #[test]
     fn on_a_reliable_carrier_acks_wait_for_company() {
         let mut ack = past_quick();
         let now = Instant::from_millis(100);
-        let lazy = |len, push| Arrival { lazy: true, ..arrival(len, push) };
+        let lazy = |len, push| Arrival { is_reliable: true, ..arrival(len, push) };
         ack.on_arrival(now, lazy(200, true), SRTT);
         assert!(!ack.is_owed(), "also at the end of a message");
         assert_eq!(ack.deadline(), Some(now + MAX));

@@ -39,7 +39,7 @@ impl Subflow {
             self.rst_to_fill = Some(rst);
             return Some(Egress::Rst);
         }
-        if self.dead {
+        if self.is_dead {
             return None;
         }
         match self.state.get() {
@@ -84,7 +84,7 @@ impl Subflow {
     }
 
     fn next_ack(&mut self) -> Option<Egress> {
-        let open = !self.dead
+        let open = !self.is_dead
             && !self.state.is_handshake()
             && !self.state.matches_state(SubflowState::Closed);
         (open && self.ack.is_owed()).then_some(Egress::Ack)
@@ -104,7 +104,7 @@ impl Subflow {
 
     /// Lowest lost segment, if window and pacer allow it.
     fn next_retransmission(&mut self, now: Instant, room: PayloadRoom) -> Option<SentSegment> {
-        if self.tx.board.bytes_lost() == 0 || self.repeats == Repeats::Rests {
+        if self.tx.board.bytes_lost() == 0 || self.repeats == Repeats::Paused {
             return None;
         }
         let forced = self.tx.force.take();
@@ -117,7 +117,7 @@ impl Subflow {
             if self.tx.board.bytes_in_flight().saturating_sub(gone) >= self.send_window() {
                 return None;
             }
-            if let Some(at) = self.pacer.closed_until(now) {
+            if let Some(at) = self.pacer.next_send_at(now) {
                 self.pacer_wait.set(Some(at));
                 return None;
             }
@@ -195,7 +195,7 @@ impl Subflow {
 
     /// Send window in bytes.
     pub(super) fn send_window(&self) -> u64 {
-        match self.tx.rto.beneath {
+        match self.tx.rto.carrier {
             SegmentCarrier::Datagrams => {}
             SegmentCarrier::Stream => return self.cwnd(),
             SegmentCarrier::FullStream => return 0,
@@ -211,7 +211,7 @@ impl Subflow {
     /// New data that may be sent now, if any. The last segment may exceed the window by a part of itself, so that
     /// windows that are not a multiple of the segment size cause no small segments.
     pub(crate) fn eligibility(&self, now: Instant) -> Eligibility {
-        if self.dead || self.fin_wanted || self.owed.rst.is_some() || !self.may_send() {
+        if self.is_dead || self.fin_wanted || self.owed.rst.is_some() || !self.may_send() {
             return Eligibility::NotActive;
         }
         let board = &self.tx.board;
@@ -232,7 +232,7 @@ impl Subflow {
         if room == 0 || self.is_full() {
             return Eligibility::CwndLimited;
         }
-        if let Some(at) = self.pacer.closed_until(now) {
+        if let Some(at) = self.pacer.next_send_at(now) {
             self.pacer_wait.set(Some(at));
             return Eligibility::PacingLimited(at);
         }
@@ -283,7 +283,7 @@ impl Subflow {
         len: u16,
         layout: RunLayout,
     ) -> SentSegment {
-        debug_assert!(len > 0 && self.may_send() && !self.dead);
+        debug_assert!(len > 0 && self.may_send() && !self.is_dead);
         self.prepare_new_data(now);
         let content = SentSegment { dsn, mapping_len: len, layout, ..SentSegment::default() };
         let run = self.push(now, content);
@@ -309,7 +309,7 @@ impl Subflow {
         len: u16,
         mapping_checksum: u16,
     ) -> SentSegment {
-        debug_assert!(len > 0 && self.may_send() && !self.dead);
+        debug_assert!(len > 0 && self.may_send() && !self.is_dead);
         self.prepare_new_data(now);
         let segment = self.push(
             now,
@@ -327,7 +327,7 @@ impl Subflow {
 
     /// Records `len` bytes of a repair as sent now. The caller checked [`eligibility`](Self::eligibility) first.
     pub(crate) fn push_repair(&mut self, now: Instant, len: u16, checksum: u16) -> SentSegment {
-        debug_assert!(len > 0 && self.may_send() && !self.dead);
+        debug_assert!(len > 0 && self.may_send() && !self.is_dead);
         let content = SentSegment {
             mapping_len: len,
             mapping_checksum: checksum,
@@ -367,8 +367,8 @@ impl Subflow {
         };
         self.tx.board.push(segment);
         self.tx.nxt = end;
-        if let Frto::Wants(left) = self.tx.frto {
-            self.tx.frto = if left > 1 { Frto::Wants(left - 1) } else { Frto::Asked };
+        if let Frto::WaitForNewData(left) = self.tx.frto {
+            self.tx.frto = if left > 1 { Frto::WaitForNewData(left - 1) } else { Frto::Asked };
         }
         let kind = if self.tx.probe == Probe::Wanted && !content.fin {
             self.tx.probe.clear();
@@ -417,7 +417,7 @@ impl Subflow {
     /// The probe timer requests a probe. New data may be pushed for it, one segment beyond the window; if there is
     /// none, call [`repeat_last_as_probe`](Self::repeat_last_as_probe).
     pub(crate) fn wants_new_data_probe(&self) -> bool {
-        self.tx.probe == Probe::Wanted && self.state.may_send() && !self.fin_wanted && !self.dead
+        self.tx.probe == Probe::Wanted && self.state.may_send() && !self.fin_wanted && !self.is_dead
     }
 
     /// Repeats the last segment with the next egress, because there is no new data for the probe.
@@ -490,7 +490,7 @@ impl Subflow {
             SubflowState::TimeWait => self.finish_silently(),
             _ => {
                 self.owed.rst = Some(Rst::Own);
-                self.dead = true;
+                self.is_dead = true;
                 self.stop_timers();
             }
         }
@@ -534,11 +534,11 @@ impl Subflow {
                 header.flags = TcpFlags::FIN;
             }
             HeaderFor::Egress(Egress::Retransmit(segment)) => {
-                owes_sack = self.owes_sack();
+                owes_sack = self.has_pending_sack();
                 self.data_header(segment, &mut header);
             }
             HeaderFor::Data(segment) => {
-                owes_sack = self.owes_sack();
+                owes_sack = self.has_pending_sack();
                 self.data_header(segment, &mut header);
                 let (flags, ect) = self.ecn.data_marks();
                 header.flags = header.flags.with(flags);
@@ -588,7 +588,7 @@ impl Subflow {
     }
 
     /// True if a pending ACK has SACK blocks to report.
-    pub(crate) fn owes_sack(&self) -> bool {
+    pub(crate) fn has_pending_sack(&self) -> bool {
         self.ack.is_owed() && self.tx.sack_enabled && self.has_sack_blocks()
     }
 }

@@ -241,7 +241,7 @@ impl Subflow {
     /// Wait after this many repeats, the first of which are linear.
     fn syn_wait(&self, count: u32, linear: u32) -> Duration {
         let rto = RtoTimer { count: count.saturating_sub(linear), ..RtoTimer::default() };
-        rto.backed_off(self.tx.rtt.rto(), self.tx.rtt.config().max_rto)
+        rto.rto_with_backoff(self.tx.rtt.rto(), self.tx.rtt.config().max_rto)
     }
 
     /// Only the first repeats of a SYN may be linear.

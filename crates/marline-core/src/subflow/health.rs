@@ -60,7 +60,7 @@ pub(crate) struct VerdictChange {
     /// Fault of the address pair now; `None` if it is usable again.
     pub(crate) fault: Option<AddressPairFault>,
     /// The verdict changed between usable and degraded.
-    pub(crate) turned: bool,
+    pub(crate) has_changed: bool,
 }
 
 impl VerdictChange {
@@ -76,7 +76,7 @@ pub(crate) struct EndOfSilence {
     /// The outstanding data had been queued for others.
     pub(crate) was_rescued: bool,
     /// Time since the previous segment.
-    pub(crate) unheard: Duration,
+    pub(crate) silence: Duration,
 }
 
 /// Queries.
@@ -169,14 +169,14 @@ impl SubflowHealth {
             silence.cause = UnreachableCause::LiftedVerdict;
         }
         self.clear_if_healthy();
-        Some(VerdictChange { fault, turned: before.is_some() != fault.is_some() })
+        Some(VerdictChange { fault, has_changed: before.is_some() != fault.is_some() })
     }
 
     /// Handles a valid segment, the first for this time. `None` if the subflow was not unreachable.
     pub(crate) fn on_heard(&mut self, unheard: Duration) -> Option<EndOfSilence> {
         let silence = self.facts.if_used()?.silence.take()?;
         self.clear_if_healthy();
-        Some(EndOfSilence { was_rescued: silence.rescued, unheard })
+        Some(EndOfSilence { was_rescued: silence.rescued, silence: unheard })
     }
 
     /// True if the patience with an unanswered probe ends now.

@@ -40,12 +40,12 @@ pub(super) struct LossHistory {
     /// Bytes since the last loss.
     pub(super) since_last: u64,
     /// Bytes between the last two losses.
-    pub(super) between: u64,
+    pub(super) bytes_between: u64,
 }
 
 impl LossHistory {
     pub(super) fn on_episode(&mut self) {
-        self.between = core::mem::take(&mut self.since_last);
+        self.bytes_between = core::mem::take(&mut self.since_last);
     }
 }
 
@@ -94,14 +94,14 @@ pub(super) struct RtoTimer {
     /// Expiries since SND.UNA last advanced.
     pub(super) count: u32,
     /// The last answer after timeouts was not accepted as a round trip.
-    pub(super) doubted: bool,
+    pub(super) is_doubtful: bool,
     /// Carrier of the segments, which determines the minimum timeout.
-    pub(super) beneath: SegmentCarrier,
+    pub(super) carrier: SegmentCarrier,
 }
 
 impl RtoTimer {
     /// Timeout with its backoff.
-    pub(super) fn backed_off(&self, rto: Duration, max: Duration) -> Duration {
+    pub(super) fn rto_with_backoff(&self, rto: Duration, max: Duration) -> Duration {
         rto.saturating_mul(1 << self.count.min(20)).min(max)
     }
 }
@@ -113,7 +113,7 @@ pub(super) enum Repeats {
     #[default]
     Always,
     /// Pauses: others carry the data, and probes check for the peer at their own pace.
-    Rests,
+    Paused,
     /// The next timeout retransmits although the subflow might pause, because an answer is expected.
     Once,
 }
@@ -127,17 +127,17 @@ pub(super) enum Frto {
     /// Waits for the first ACK that advances SND.UNA.
     Listening,
     /// Step 2b: this many segments of new data are wanted; nothing is retransmitted meanwhile.
-    Wants(u8),
+    WaitForNewData(u8),
     /// Step 3: the new data was sent, the next ACK decides.
     Asked,
     /// There was no verdict, and no further attempt is made.
-    Spent,
+    GaveUp,
 }
 
 impl Frto {
     /// True if retransmissions wait for its verdict.
     pub(super) const fn defers_retransmissions(self) -> bool {
-        matches!(self, Frto::Wants(_) | Frto::Asked)
+        matches!(self, Frto::WaitForNewData(_) | Frto::Asked)
     }
 }
 
@@ -241,11 +241,11 @@ impl Subflow {
         let within = self.tx.phase == Phase::Loss && self.tx.una < self.tx.recovery_point;
         self.tx.frto = match self.tx.frto {
             Frto::Listening if moved && within && !self.timestamps.enabled => {
-                Frto::Wants(FRTO_SEGMENTS)
+                Frto::WaitForNewData(FRTO_SEGMENTS)
             }
             // Step 3a: a duplicate, or a SACK of the new data alone.
-            Frto::Asked | Frto::Wants(_) if !moved => Frto::Off,
-            Frto::Asked | Frto::Wants(_) => Frto::Spent,
+            Frto::Asked | Frto::WaitForNewData(_) if !moved => Frto::Off,
+            Frto::Asked | Frto::WaitForNewData(_) => Frto::GaveUp,
             other => other,
         };
     }
@@ -253,7 +253,7 @@ impl Subflow {
     /// F-RTO requests new data instead of retransmissions. If there is no data or no room for it, call
     /// [`frto_has_no_data`](Self::frto_has_no_data).
     pub(crate) const fn awaits_frto_data(&self) -> bool {
-        matches!(self.tx.frto, Frto::Wants(_)) && !self.dead
+        matches!(self.tx.frto, Frto::WaitForNewData(_)) && !self.is_dead
     }
 
     /// True if new data may be sent for it.
@@ -264,8 +264,8 @@ impl Subflow {
 
     /// Handles missing new data for F-RTO: retransmissions continue unless some new data was sent.
     pub(crate) fn frto_has_no_data(&mut self) {
-        if let Frto::Wants(left) = self.tx.frto {
-            self.tx.frto = if left < FRTO_SEGMENTS { Frto::Asked } else { Frto::Spent };
+        if let Frto::WaitForNewData(left) = self.tx.frto {
+            self.tx.frto = if left < FRTO_SEGMENTS { Frto::Asked } else { Frto::GaveUp };
         }
     }
 
@@ -289,9 +289,9 @@ impl Subflow {
     }
 
     /// Selects the mode after an expiry. `may_rest`: others carry the unacknowledged data, and the path is probed.
-    pub(crate) fn rest_or_repeat(&mut self, may_rest: bool) {
+    pub(crate) fn pause_or_repeat(&mut self, may_rest: bool) {
         let rests = may_rest && self.repeats != Repeats::Once;
-        self.repeats = if rests { Repeats::Rests } else { Repeats::Always };
+        self.repeats = if rests { Repeats::Paused } else { Repeats::Always };
     }
 
     /// Fires the timer now because the path is back. Lost retransmissions during the outage prove nothing about
@@ -299,7 +299,7 @@ impl Subflow {
     pub(crate) fn retry_now(&mut self, now: Instant) {
         self.repeats = Repeats::Once;
         let rto = &mut self.tx.rto;
-        if !self.dead && rto.count > 0 && rto.deadline.is_some_and(|at| at > now) {
+        if !self.is_dead && rto.count > 0 && rto.deadline.is_some_and(|at| at > now) {
             rto.deadline = Some(now);
             rto.count -= 1;
         }
@@ -315,7 +315,7 @@ impl Subflow {
     /// after the path came back, that costs a segment; without the retransmission it could cost a timeout.
     pub(crate) fn retry_soon(&mut self, now: Instant, unheard: Duration) {
         self.repeats = Repeats::Once;
-        if self.dead || self.tx.rto.count == 0 || self.refuses_payload() {
+        if self.is_dead || self.tx.rto.count == 0 || self.refuses_payload() {
             return;
         }
         let timeout = self.tx.rto_without_backoff();
@@ -357,7 +357,7 @@ impl Subflow {
             return;
         }
         if self.tx.rto.count >= self.config.retries {
-            self.die();
+            self.on_fatal_error();
             return;
         }
         self.tx.rto.count += 1;

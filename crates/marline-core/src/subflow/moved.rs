@@ -20,7 +20,7 @@ impl Subflow {
         now: Instant,
         congestion: &dyn CongestionFactory,
     ) {
-        if self.dead || self.state.is_handshake() {
+        if self.is_dead || self.state.is_handshake() {
             return;
         }
         self.mtu.restart_search();
@@ -28,7 +28,7 @@ impl Subflow {
         let window = u64::from(self.config.initial_window) * u64::from(self.tx.mss);
         self.congestion = congestion.build(self.tx.mss, window, now);
         self.pacer = self.config.pacer(window);
-        if self.tx.rto.beneath.is_reliable() {
+        if self.tx.rto.carrier.is_reliable() {
             self.pacer.set_enabled(false);
         }
         self.pacer_wait.set(None);
@@ -41,7 +41,7 @@ impl Subflow {
     /// Asks at once which data arrived, because unacknowledged data was sent to the peer's old address. After a
     /// timeout, the timer fires again now. Otherwise a probe asks, without the reduction of a timeout.
     pub(crate) fn repeat_at_once(&mut self, now: Instant) {
-        if self.dead || self.state.is_handshake() || self.tx.board.is_empty() {
+        if self.is_dead || self.state.is_handshake() || self.tx.board.is_empty() {
             return;
         }
         if self.tx.rto.count > 0 {

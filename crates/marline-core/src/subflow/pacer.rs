@@ -100,7 +100,7 @@ impl Pacer {
     }
 
     /// Time at which it opens; `None` if it is open.
-    pub(super) fn closed_until(&self, now: Instant) -> Option<Instant> {
+    pub(super) fn next_send_at(&self, now: Instant) -> Option<Instant> {
         (self.closed_until > now).then_some(self.closed_until)
     }
 }
@@ -114,7 +114,7 @@ mod tests {
     fn run(pacer: &mut Pacer, start: Instant, until: Instant) -> (u64, u64) {
         let (mut now, mut sent, mut wakes) = (start, 0, 0);
         while now < until {
-            match pacer.closed_until(now) {
+            match pacer.next_send_at(now) {
                 Some(at) => {
                     now = at;
                     wakes += 1;
@@ -156,12 +156,12 @@ mod tests {
         pacer.set_rate(Rate::from_bits_per_s(1_600_000), MSS);
         let now = Instant::from_secs(1);
         let mut sent = 0;
-        while pacer.closed_until(now).is_none() {
+        while pacer.next_send_at(now).is_none() {
             pacer.on_sent(now, MSS);
             sent += 1;
         }
         assert_eq!(sent, 5);
-        let pause = pacer.closed_until(now).unwrap().since(now);
+        let pause = pacer.next_send_at(now).unwrap().since(now);
         assert_eq!(pause.as_micros() / 1_000, 21, "{pause:?}");
         let (bytes, _) = run(&mut pacer, now, now + Duration::from_secs(10));
         let rate = Rate::over(bytes, Duration::from_secs(10));
@@ -173,15 +173,15 @@ mod tests {
     fn the_first_window_and_an_unknown_rate_are_free() {
         let mut pacer = Pacer::new(true, 10 * MSS);
         pacer.on_sent(Instant::from_secs(1), 100 * MSS);
-        assert_eq!(pacer.closed_until(Instant::from_secs(1)), None);
+        assert_eq!(pacer.next_send_at(Instant::from_secs(1)), None);
         pacer.set_rate(Rate::from_mbit(1), MSS);
         for _ in 0..10 {
             pacer.on_sent(Instant::from_secs(1), MSS);
-            assert_eq!(pacer.closed_until(Instant::from_secs(1)), None);
+            assert_eq!(pacer.next_send_at(Instant::from_secs(1)), None);
         }
         for _ in 0..5 {
             pacer.on_sent(Instant::from_secs(1), MSS);
         }
-        assert!(pacer.closed_until(Instant::from_secs(1)).is_some());
+        assert!(pacer.next_send_at(Instant::from_secs(1)).is_some());
     }
 }

@@ -44,8 +44,8 @@ impl Subflow {
         self.rx.delivered_to = end;
         self.rx.nxt = end;
         let push = segment.header.flags.contains(TcpFlags::PSH);
-        let lazy = self.tx.rto.beneath.is_reliable();
-        let arrival = Arrival { len, push, urgent: false, lazy };
+        let lazy = self.tx.rto.carrier.is_reliable();
+        let arrival = Arrival { len, push, urgent: false, is_reliable: lazy };
         self.ack.on_arrival(now, arrival, self.tx.rtt.srtt());
         self.stats.bytes_received += len as u64;
         Some(Ingress {
@@ -72,7 +72,7 @@ impl Subflow {
             && header.ack == self.to_wire(self.tx.una)
             && options.sack.is_empty();
         let quiet = self.state.matches_state(SubflowState::Established)
-            && !self.dead
+            && !self.is_dead
             && !self.health.is_unreachable()
             && !self.ecn.negotiated
             && self.rx.queue.is_empty()

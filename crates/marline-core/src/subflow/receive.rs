@@ -94,7 +94,7 @@ impl Subflow {
             len,
             push: segment.header.flags.contains(TcpFlags::PSH),
             urgent: stored.urgent || has_fin,
-            lazy: self.tx.rto.beneath.is_reliable(),
+            is_reliable: self.tx.rto.carrier.is_reliable(),
         };
         self.ack.on_arrival(now, arrival, self.tx.rtt.srtt());
         self.stats.bytes_received += stored.new;

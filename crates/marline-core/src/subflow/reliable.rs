@@ -57,10 +57,10 @@ impl Subflow {
         reliable: bool,
         congestion: &dyn CongestionFactory,
     ) {
-        if reliable == self.tx.rto.beneath.is_reliable() {
+        if reliable == self.tx.rto.carrier.is_reliable() {
             return;
         }
-        self.tx.rto.beneath =
+        self.tx.rto.carrier =
             if reliable { SegmentCarrier::Stream } else { SegmentCarrier::Datagrams };
         self.pacer.set_enabled(self.config.pacing && !reliable);
         self.reset_path_measurements(now, congestion);
@@ -68,8 +68,8 @@ impl Subflow {
 
     /// Records that the stream does not accept data now, or does again.
     pub(crate) fn set_carrier_full(&mut self, full: bool) {
-        if self.tx.rto.beneath.is_reliable() {
-            self.tx.rto.beneath =
+        if self.tx.rto.carrier.is_reliable() {
+            self.tx.rto.carrier =
                 if full { SegmentCarrier::FullStream } else { SegmentCarrier::Stream };
         }
     }
@@ -77,7 +77,7 @@ impl Subflow {
     /// Congestion window in bytes.
     pub(crate) fn cwnd(&self) -> u64 {
         let (window, in_flight) = (self.congestion.window(), self.tx.board.bytes_in_flight());
-        match self.tx.rto.beneath {
+        match self.tx.rto.carrier {
             SegmentCarrier::Datagrams => window,
             SegmentCarrier::Stream => {
                 window.max(in_flight + self.tx.board.bytes_lost() + CARRIER_ROOM)

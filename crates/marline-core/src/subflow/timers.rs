@@ -14,7 +14,7 @@ use crate::SubflowState;
 impl Subflow {
     /// Time at which [`on_timeout`](Self::on_timeout) must be called.
     pub(crate) fn next_timeout(&self) -> Option<Instant> {
-        if self.dead {
+        if self.is_dead {
             return None;
         }
         let mut next = self.tx.rto.deadline;
@@ -36,7 +36,7 @@ impl Subflow {
 
     /// Handles expired timers.
     pub(crate) fn on_timeout(&mut self, now: Instant) {
-        if self.dead {
+        if self.is_dead {
             return;
         }
         if self.pacer_wait.get().is_some_and(|at| at <= now) {
@@ -85,7 +85,7 @@ impl Subflow {
                 _ => {}
             }
         }
-        if action == TimeoutAction::SendProbe && self.tx.rto.beneath.is_reliable() {
+        if action == TimeoutAction::SendProbe && self.tx.rto.carrier.is_reliable() {
             // The carrier retransmits its losses. The slow path is reported all the same.
             self.events.push_back(SubflowEvent::ProbeTimeout);
         } else if action == TimeoutAction::SendProbe {
@@ -126,7 +126,7 @@ impl Subflow {
     fn on_keepalive(&mut self, now: Instant) {
         let patience = self.keepalive_times().map_or(self.config.retries, |times| times.probes);
         if self.keepalive.unanswered >= patience {
-            self.die();
+            self.on_fatal_error();
             return;
         }
         if self.keepalive.unanswered > 0 {

@@ -197,12 +197,12 @@ impl Transmission {
 
     /// Retransmission timeout with its backoff.
     pub(super) fn timeout(&self) -> Duration {
-        self.rto.backed_off(self.rto_without_backoff(), self.rtt.config().max_rto)
+        self.rto.rto_with_backoff(self.rto_without_backoff(), self.rtt.config().max_rto)
     }
 
     /// Retransmission timeout without backoff.
     pub(super) fn rto_without_backoff(&self) -> Duration {
-        self.rtt.rto().max(self.rto.beneath.least_rto())
+        self.rtt.rto().max(self.rto.carrier.least_rto())
     }
 
     /// Marks the entry that contains `start` as lost. Returns its bytes if it was in flight.

@@ -45,7 +45,7 @@ impl Subflow {
             forecast,
             overdue_at: tx.overdue_at(&forecast),
             bytes_since_loss: tx.losses.since_last,
-            bytes_between_losses: tx.losses.between,
+            bytes_between_losses: tx.losses.bytes_between,
             last_sent_at: tx.last_sent_at,
             last_heard_at: self.last_heard_at,
             // Set by the connection.
@@ -88,7 +88,7 @@ impl Subflow {
             state: self.state.get(),
             phase: tx.phase,
             backup,
-            reliable: tx.rto.beneath.is_reliable(),
+            reliable: tx.rto.carrier.is_reliable(),
             health: self.health.get(),
             srtt: tx.rtt.srtt(),
             rttvar: tx.rtt.rttvar(),

@@ -51,7 +51,7 @@ pub(crate) struct NetworkMemory {
 
 impl NetworkMemory {
     /// True if a SYN between these addresses should be sent without the option.
-    pub(crate) fn refuses(&self, now: Instant, local: IpAddr, remote: IpAddr) -> bool {
+    pub(crate) fn is_refused(&self, now: Instant, local: IpAddr, remote: IpAddr) -> bool {
         self.find(local, remote).is_some_and(|index| self.entries[index].until > now)
     }
 
@@ -131,17 +131,19 @@ mod tests {
         let mut memory = NetworkMemory::default();
         let at = |hours: u64| Instant::from_secs(hours * 3_600);
         memory.blame(at(0), ip(1), ip(9));
-        assert!(memory.refuses(at(0), ip(1), ip(9)));
-        assert!(!memory.refuses(at(0), ip(1), ip(8)) && !memory.refuses(at(0), ip(2), ip(9)));
-        assert!(!memory.refuses(at(1), ip(1), ip(9)), "the penalty has expired");
+        assert!(memory.is_refused(at(0), ip(1), ip(9)));
+        assert!(!memory.is_refused(at(0), ip(1), ip(8)) && !memory.is_refused(at(0), ip(2), ip(9)));
+        assert!(!memory.is_refused(at(1), ip(1), ip(9)), "the penalty has expired");
         memory.blame(at(1), ip(1), ip(9));
-        assert!(memory.refuses(at(2), ip(1), ip(9)) && !memory.refuses(at(3), ip(1), ip(9)));
+        assert!(memory.is_refused(at(2), ip(1), ip(9)) && !memory.is_refused(at(3), ip(1), ip(9)));
         memory.blame(at(100), ip(1), ip(9));
-        assert!(!memory.refuses(at(101), ip(1), ip(9)), "old failures do not count");
+        assert!(!memory.is_refused(at(101), ip(1), ip(9)), "old failures do not count");
         for _ in 0..20 {
             memory.blame(at(101), ip(1), ip(9));
         }
-        assert!(memory.refuses(at(116), ip(1), ip(9)) && !memory.refuses(at(117), ip(1), ip(9)));
+        assert!(
+            memory.is_refused(at(116), ip(1), ip(9)) && !memory.is_refused(at(117), ip(1), ip(9))
+        );
     }
 
     #[test]
@@ -150,16 +152,16 @@ mod tests {
         let now = Instant::ZERO;
         memory.blame(now, ip(1), ip(9));
         memory.clear_suspicion(ip(1), ip(9));
-        assert!(!memory.refuses(now, ip(1), ip(9)));
+        assert!(!memory.is_refused(now, ip(1), ip(9)));
         memory.blame(now, ip(1), ip(9));
         memory.forget_address(ip(1));
-        assert!(!memory.refuses(now, ip(1), ip(9)));
+        assert!(!memory.is_refused(now, ip(1), ip(9)));
         for number in 0..1_000_u32 {
             let remote = IpAddr::from((0x0b00_0000 + number).to_be_bytes());
             memory.blame(now + Duration::from_secs(number.into()), ip(1), remote);
         }
         assert_eq!(memory.entries.len(), MAX_ENTRIES);
-        assert!(memory.refuses(Instant::from_secs(999), ip(1), IpAddr::from([11, 0, 3, 231])));
+        assert!(memory.is_refused(Instant::from_secs(999), ip(1), IpAddr::from([11, 0, 3, 231])));
     }
 
     #[test]
@@ -168,19 +170,19 @@ mod tests {
         let now = Instant::ZERO;
         memory.on_passed(ip(1), ip(9));
         memory.on_unanswered(now, ip(1), ip(9));
-        assert!(!memory.refuses(now, ip(1), ip(9)) && !memory.passes(ip(1), ip(9)));
+        assert!(!memory.is_refused(now, ip(1), ip(9)) && !memory.passes(ip(1), ip(9)));
         memory.on_passed(ip(1), ip(9));
         memory.on_unanswered(now, ip(1), ip(9));
-        assert!(!memory.refuses(now, ip(1), ip(9)), "a success in between resets the count");
+        assert!(!memory.is_refused(now, ip(1), ip(9)), "a success in between resets the count");
         memory.on_unanswered(now, ip(1), ip(9));
-        assert!(memory.refuses(now, ip(1), ip(9)));
+        assert!(memory.is_refused(now, ip(1), ip(9)));
 
         memory.on_unanswered(now, ip(2), ip(9));
-        assert!(memory.refuses(now, ip(2), ip(9)), "no packet has passed on this pair");
+        assert!(memory.is_refused(now, ip(2), ip(9)), "no packet has passed on this pair");
         memory.on_passed(ip(2), ip(9));
         memory.forget_address(ip(2));
         memory.on_unanswered(now, ip(2), ip(9));
-        assert!(memory.refuses(now, ip(2), ip(9)), "the address now belongs to another network");
+        assert!(memory.is_refused(now, ip(2), ip(9)), "the address now belongs to another network");
     }
 
     #[test]

@@ -61,7 +61,7 @@ impl Outbox {
     }
 
     /// Reports a scheduler decision. Beyond the limit on unread ones, decisions are only counted.
-    pub(crate) fn decided(&mut self, at: Instant, connection: ConnectionId, reason: Reason) {
+    pub(crate) fn push_decision(&mut self, at: Instant, connection: ConnectionId, reason: Reason) {
         if self.decisions >= MAX_DECISIONS {
             self.missed += 1;
             return;
@@ -79,7 +79,7 @@ impl Outbox {
     /// True if the traffic of this connection is reported.
     pub(crate) fn traces_traffic(&self, of: ConnectionId) -> bool {
         match self.traffic_of {
-            TrafficFilter::Nobody => false,
+            TrafficFilter::None => false,
             TrafficFilter::One(one) => one == of,
             TrafficFilter::All => true,
         }
@@ -133,9 +133,9 @@ mod tests {
     use super::*;
 
     /// An empty index.
-    struct Nothing;
+    struct EmptyIndex;
 
-    impl MappingIndex for Nothing {
+    impl MappingIndex for EmptyIndex {
         fn oldest(&self) -> Option<Mapping> {
             None
         }
@@ -164,11 +164,11 @@ mod tests {
             send_limit: 0,
             repeated: 0,
             repairs: false,
-            mappings: &Nothing,
+            mappings: &EmptyIndex,
         };
         let ((), inputs) = Inputs::record(&cx, &BudgetState::default(), |_| ());
         let (question, grounds) = (Question::Next, Grounds::without_times(Rule::NoPath));
-        Reason { question, decision: Decision::Wait, also: Vec::new(), grounds, inputs }
+        Reason { question, decision: Decision::Wait, more_ranges: Vec::new(), grounds, inputs }
     }
 
     #[test]
@@ -176,7 +176,7 @@ mod tests {
         let mut out = Outbox::new(false);
         let told = 5_000;
         for _ in 0..told {
-            out.decided(Instant::ZERO, ConnectionId(1), reason());
+            out.push_decision(Instant::ZERO, ConnectionId(1), reason());
         }
         assert_eq!(out.events.len(), MAX_DECISIONS);
         let missed = |event: Option<Event>| match event {
@@ -187,8 +187,8 @@ mod tests {
             other => panic!("{other:?}"),
         };
         assert_eq!(missed(out.next_event()), 0);
-        out.decided(Instant::ZERO, ConnectionId(1), reason());
-        out.decided(Instant::ZERO, ConnectionId(1), reason());
+        out.push_decision(Instant::ZERO, ConnectionId(1), reason());
+        out.push_decision(Instant::ZERO, ConnectionId(1), reason());
         let read: Vec<u64> =
             core::iter::from_fn(|| Some(missed(Some(out.next_event()?)))).collect();
         // The next event read contains the number of dropped ones, once.

@@ -13,7 +13,7 @@ const MAX_CACHED: usize = 16;
 /// Recently created settings.
 #[derive(Debug, Default)]
 pub(crate) struct SubflowSettings {
-    made: VecDeque<CachedSettings>,
+    cached: VecDeque<CachedSettings>,
 }
 
 #[derive(Debug)]
@@ -37,19 +37,23 @@ impl SubflowSettings {
                 && made.capabilities == capabilities
                 && made.settings.syn == syn
         };
-        if let Some(made) = self.made.iter().find(alike) {
+        if let Some(made) = self.cached.iter().find(alike) {
             return Arc::clone(&made.settings);
         }
         let settings = Arc::new(SubflowConfig::new(connection, &capabilities, limits, syn));
-        self.made.truncate(MAX_CACHED - 1);
+        self.cached.truncate(MAX_CACHED - 1);
         let of = Arc::clone(connection);
-        self.made.push_front(CachedSettings { of, capabilities, settings: Arc::clone(&settings) });
+        self.cached.push_front(CachedSettings {
+            of,
+            capabilities,
+            settings: Arc::clone(&settings),
+        });
         settings
     }
 
     /// Drops settings that no connection uses any more.
     pub(crate) fn forget_unused(&mut self) {
-        self.made.retain(|made| Arc::strong_count(&made.settings) > 1);
+        self.cached.retain(|made| Arc::strong_count(&made.settings) > 1);
     }
 }
 
@@ -81,8 +85,8 @@ mod tests {
         assert_eq!(of(&one, join).syn, SynRetries { most: 2, linear: 0 });
         let others: Vec<_> = (0..100).map(|_| config()).collect();
         others.iter().for_each(|other| assert_eq!(of(other, first).syn.most, 6));
-        assert!(settings.made.len() <= MAX_CACHED);
+        assert!(settings.cached.len() <= MAX_CACHED);
         settings.forget_unused();
-        assert!(settings.made.is_empty());
+        assert!(settings.cached.is_empty());
     }
 }

@@ -21,12 +21,12 @@ fn unharmed(script: &mut Script, id: ConnectionId) {
 /// The stream continues in both directions.
 fn still_works(script: &mut Script, peer: &mut Peer, id: ConnectionId) {
     script.advance(Duration::from_secs(1));
-    peer.hear_all(script);
+    peer.receive_all(script);
     peer.send_data(script, b"and on");
     assert_eq!(script.read_all(id), b"and on");
     script.run(|e, now| e.write(now, id, b"too").expect("room"));
     script.advance(Duration::from_millis(1));
-    let sent = peer.hear_all(script);
+    let sent = peer.receive_all(script);
     assert!(sent.iter().any(|s| s.seg.payload == b"too"), "{sent:#?}");
     peer.acknowledge(script);
     let info = script.endpoint.info(id).expect("the connection lives");
@@ -194,7 +194,7 @@ fn icmp_is_believed_only_about_data_in_flight() {
     let (mut script, mut peer, id) = served(listening(), 1);
     script.run(|e, now| e.write(now, id, b"some").expect("room"));
     script.advance(Duration::from_millis(1));
-    let sent = peer.hear_all(&mut script);
+    let sent = peer.receive_all(&mut script);
     let data = sent.iter().find(|s| s.seg.payload == b"some").expect("it goes out");
     let (path, seq) = (peer.path, data.seg.header.seq);
     let mut say =
@@ -212,7 +212,7 @@ fn icmp_is_believed_only_about_data_in_flight() {
     script.run(|e, now| e.write(now, id, &[7; 3_000]).expect("room"));
     peer.acknowledge(&mut script);
     script.advance(Duration::from_millis(300));
-    let sent = peer.hear_all(&mut script);
+    let sent = peer.receive_all(&mut script);
     let largest = sent.iter().map(|s| s.seg.payload.len()).max().unwrap_or_default();
     assert!((400..600).contains(&largest), "{largest}");
 }

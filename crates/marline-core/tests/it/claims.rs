@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use marline_core::{Asks, Ecn, PacketMeta, Shard};
+use marline_core::{Ecn, PacketMeta, SegmentRequest, Shard};
 use marline_testkit::fixtures::path;
 use marline_testkit::{Peer, Script, Seg, config, endpoint_config};
 use marline_wire::SeqNum;
@@ -18,7 +18,7 @@ fn claims(script: &mut Script, peer: &Peer, seg: Seg) -> bool {
         .bytes(Some((path.remote.ip(), path.local.ip())));
     let meta =
         PacketMeta { path, ecn: Ecn::NotEct, flow: 0, peer_flow: 0, checksum_verified: true };
-    script.run(|endpoint, now| endpoint.claims(now, &meta, &bytes))
+    script.run(|endpoint, now| endpoint.owns_segment(now, &meta, &bytes))
 }
 
 #[test]
@@ -120,13 +120,13 @@ fn subflow_remains_give_way_to_joins_of_any_endpoint() {
 fn a_segment_is_classified_by_its_request() {
     let (_, first) = served(config(), 7, 1);
     let second = Peer::new(served_path(1), 0);
-    let asks = |seg: Seg| Asks::of(&seg.ports(1, 2).bytes(None));
-    assert_eq!(asks(second.capable_syn()), Asks::ToOpen);
-    assert_eq!(asks(Seg::syn()), Asks::ToOpen);
-    assert!(matches!(asks(second.join_syn(&first, 1, 2)), Asks::ToJoin(_)));
-    assert_eq!(asks(Seg::ack()), Asks::Nothing);
-    assert_eq!(asks(Seg::rst()), Asks::Nothing);
-    assert_eq!(Asks::of(&[0; 7]), Asks::Nothing);
+    let asks = |seg: Seg| SegmentRequest::of(&seg.ports(1, 2).bytes(None));
+    assert_eq!(asks(second.capable_syn()), SegmentRequest::ToOpen);
+    assert_eq!(asks(Seg::syn()), SegmentRequest::ToOpen);
+    assert!(matches!(asks(second.join_syn(&first, 1, 2)), SegmentRequest::ToJoin(_)));
+    assert_eq!(asks(Seg::ack()), SegmentRequest::Nothing);
+    assert_eq!(asks(Seg::rst()), SegmentRequest::Nothing);
+    assert_eq!(SegmentRequest::of(&[0; 7]), SegmentRequest::Nothing);
 }
 
 #[test]
@@ -140,7 +140,8 @@ fn joins_to_a_cookie_connection_reach_the_shard_that_issued_it() {
             let mut peer = Peer::new(path(0, 2, 40_000 + port), 9);
             peer.connect(&mut script);
             let join = Peer::new(path(1, 3, 40_000 + port), 0).join_syn(&peer, 1, 2);
-            let Asks::ToJoin(token) = Asks::of(&join.ports(1, 2).bytes(None)) else {
+            let SegmentRequest::ToJoin(token) = SegmentRequest::of(&join.ports(1, 2).bytes(None))
+            else {
                 unreachable!("a join")
             };
             assert!(script.endpoint.knows_token(token));

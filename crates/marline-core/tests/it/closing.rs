@@ -82,7 +82,7 @@ fn an_abort_reaches_the_peer_even_if_its_reset_is_lost() {
     let (mut pair, client, server) = connected(2);
     let now = pair.now();
     pair.endpoint(Side::A).abort(now, client);
-    let _ = pair.gather(&mut |_| SegmentOutcome::Lose);
+    let _ = pair.gather(&mut |_| SegmentOutcome::Drop);
     pair.endpoint(Side::B).write(now, server, b"anybody there?").expect("room");
     let mut closed = None;
     run(&mut pair, Duration::from_secs(1), &mut |_| {}, &mut |event| {
@@ -135,7 +135,7 @@ fn an_abort_behind_a_hole_ends_the_peer_too() {
             }
             if !segment.payload.is_empty() && holes > 0 {
                 holes -= 1;
-                return SegmentOutcome::Lose;
+                return SegmentOutcome::Drop;
             }
             SegmentOutcome::Arrive(Duration::from_millis(10))
         });

@@ -42,13 +42,13 @@ impl Setup {
             let data = vec![1; (grow - written).min(60_000) as usize];
             written += script.run(|e, now| e.write(now, id, &data)).unwrap_or(0) as u64;
             script.advance(MS(20));
-            first.hear_all(&mut script);
+            first.receive_all(&mut script);
             first.acknowledge(&mut script);
         }
         // One segment alone: a round trip without the transmission time of a run.
         assert_eq!(script.run(|e, now| e.write(now, id, &[1; 1_000])), Ok(1_000));
         script.advance(MS(20));
-        first.hear_all(&mut script);
+        first.receive_all(&mut script);
         first.acknowledge(&mut script);
         let base = first.expected_dsn;
         assert_eq!(script.run(|e, now| e.write(now, id, &[2; HELD])), Ok(HELD));

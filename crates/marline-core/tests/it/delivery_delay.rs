@@ -21,14 +21,14 @@ fn a_write_is_timed_until_its_data_ack() {
     script.advance(Duration::from_millis(30));
     // A write while another one is timed is not timed itself.
     script.run(|e, now| e.write(now, id, b"and more")).expect("room");
-    peer.hear_all(&mut script);
+    peer.receive_all(&mut script);
     peer.acknowledge(&mut script);
     assert_eq!(classes(&script), [(50, 1)]);
     script.advance(Duration::from_secs(3));
     // Losing it twice is part of the delay.
     script.run(|e, now| e.write(now, id, b"late")).expect("room");
     script.advance(Duration::from_millis(1_500));
-    peer.hear_all(&mut script);
+    peer.receive_all(&mut script);
     peer.acknowledge(&mut script);
     assert_eq!(classes(&script), [(50, 1), (2_000, 1)]);
     let sum_ms = script.endpoint.delivery_delays().sum_us() / 1_000;

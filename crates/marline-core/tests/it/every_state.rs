@@ -65,7 +65,7 @@ fn syn_received(seed: u64) -> Setup {
     let (mut script, mut peer, _) = listen(seed);
     let syn = peer.capable_syn();
     peer.send(&mut script, syn);
-    peer.hear_all(&mut script);
+    peer.receive_all(&mut script);
     (script, peer, None)
 }
 
@@ -113,7 +113,7 @@ fn with_checksums(seed: u64) -> Setup {
     let mut peer = Peer::new(path(0, 2, 40_000), 0x1111_2222_3333_4444);
     peer.connect(&mut script);
     let id = script.take_incoming();
-    peer.hear_all(&mut script);
+    peer.receive_all(&mut script);
     (script, peer, id)
 }
 
@@ -121,7 +121,7 @@ fn plain(seed: u64) -> Setup {
     let (mut script, mut peer, _) = listen(seed);
     let syn = Seg::syn().mss(1_400).sack_permitted().window_scale(7);
     peer.send(&mut script, syn);
-    peer.hear_all(&mut script);
+    peer.receive_all(&mut script);
     peer.send(&mut script, Seg::ack());
     let id = script.take_incoming().expect("a connection");
     script.run(|e, now| e.write(now, id, &[3; 5_000]).expect("room"));
@@ -134,7 +134,7 @@ fn join_pending(seed: u64) -> Setup {
     second.timestamps = Some((1, 0));
     let syn = second.join_syn(&first, 7, 1);
     second.send(&mut script, syn);
-    second.hear_all(&mut script);
+    second.receive_all(&mut script);
     second.their_key = first.their_key;
     (script, second, Some(id))
 }
@@ -143,7 +143,7 @@ fn joined(seed: u64) -> Setup {
     let (mut script, first, id) = served(listening(), seed);
     let mut second = Peer::new(path(1, 2, 40_000), 0);
     second.join(&mut script, &first, 1);
-    second.hear_all(&mut script);
+    second.receive_all(&mut script);
     (script, second, Some(id))
 }
 
@@ -151,7 +151,7 @@ fn joined(seed: u64) -> Setup {
 fn shut_down(seed: u64, acked: bool) -> Setup {
     let (mut script, mut peer, id) = served(listening(), seed);
     script.run(|e, now| e.shutdown(now, id));
-    peer.hear_all(&mut script);
+    peer.receive_all(&mut script);
     if acked {
         peer.acknowledge(&mut script);
     }
@@ -164,7 +164,7 @@ fn fin_wait(seed: u64, acked: bool) -> Setup {
     let end = Seg::ack().data_ack(peer.expected_dsn).mapping(peer.next_dsn, 0, 1).data_fin();
     peer.send(&mut script, end);
     script.advance(Duration::from_millis(10));
-    peer.hear_all(&mut script);
+    peer.receive_all(&mut script);
     if acked {
         peer.send(&mut script, Seg::ack());
     }
@@ -179,7 +179,7 @@ fn closing(seed: u64, acked: bool) -> Setup {
     let fin = Seg::fin().timestamps(1, peer.timestamps.map_or(0, |t| t.1));
     peer.inject(&mut script, fin.at(peer.next).acking(number));
     peer.next = peer.next.add(1);
-    peer.hear_all(&mut script);
+    peer.receive_all(&mut script);
     (script, peer, id)
 }
 
@@ -189,7 +189,7 @@ fn close_wait_plain(seed: u64, closed: bool) -> Setup {
     if let Some(id) = id.filter(|_| closed) {
         script.run(|e, now| e.shutdown(now, id));
     }
-    peer.hear_all(&mut script);
+    peer.receive_all(&mut script);
     (script, peer, id)
 }
 
@@ -326,7 +326,7 @@ fn attack(name: &str, setup: Opening, segments: u64) {
             if rng.below(4) == 0 {
                 script.advance(Duration::from_millis(rng.below(300)));
             }
-            peer.hear_all(&mut script);
+            peer.receive_all(&mut script);
             peak = peak.max(check(&mut script, id));
         }
         script.advance(Duration::from_secs(900));

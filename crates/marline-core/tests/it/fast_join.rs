@@ -22,7 +22,7 @@ fn agreed() -> (Script, Peer, ConnectionId) {
     let seg = Seg::ack().data_ack(peer.expected_dsn).mptcp(MptcpOption::Experimental(hello));
     peer.send(&mut script, seg);
     script.advance(MS(10));
-    peer.hear_all(&mut script);
+    peer.receive_all(&mut script);
     assert_eq!(script.endpoint.info(id).map(|i| i.extensions), Some(Extensions::FAST_JOIN));
     (script, peer, id)
 }
@@ -35,7 +35,7 @@ fn agreed_to_count() -> (Script, Peer, ConnectionId) {
     let seg = Seg::ack().data_ack(peer.expected_dsn).mptcp(MptcpOption::Experimental(hello));
     peer.send(&mut script, seg);
     script.advance(MS(10));
-    peer.hear_all(&mut script);
+    peer.receive_all(&mut script);
     assert_eq!(script.endpoint.info(id).map(|i| i.extensions), Some(both));
     (script, peer, id)
 }
@@ -125,7 +125,7 @@ fn refused(script: &mut Script, first: &mut Peer, id: ConnectionId, name: &str) 
     first.send_data(script, b"alive");
     assert_eq!(script.read_all(id), b"alive", "{name}");
     script.advance(MS(100));
-    first.hear_all(script);
+    first.receive_all(script);
 }
 
 #[test]
@@ -357,7 +357,7 @@ fn repeated_bad_hmacs_suspend_fast_join() {
     let mut third = good.send(&mut script, &first, 51_001);
     take_answer(&mut script, &mut third, &good, first.next_dsn + 4);
     assert_eq!(script.read_all(id), b"good");
-    first.hear_all(&mut script);
+    first.receive_all(&mut script);
 }
 
 #[test]

@@ -177,7 +177,7 @@ impl Setup {
             if own {
                 SegmentOutcome::Arrive(Duration::from_millis(5))
             } else {
-                SegmentOutcome::Lose
+                SegmentOutcome::Drop
             }
         });
     }
@@ -426,7 +426,7 @@ fn beside_a_flood_others_connect_by_cookies_with_all_their_options() {
         let mut got = 0;
         while got < 100_000 {
             script.advance(Duration::from_millis(10));
-            let sent = peer.hear_all(&mut script);
+            let sent = peer.receive_all(&mut script);
             assert!(
                 sent.iter()
                     .all(|s| s.seg.payload.len() <= 1_400 && s.seg.options.timestamps.is_some())

@@ -158,7 +158,7 @@ fn hello_answers_are_bounded_and_never_change() {
         let seg = Seg::ack().data_ack(peer.expected_dsn).mptcp(hello(features));
         peer.send(&mut script, seg);
         script.advance(MS(10));
-        answers.extend(hellos(&peer.hear_all(&mut script)));
+        answers.extend(hellos(&peer.receive_all(&mut script)));
     }
     assert_eq!(answers.len(), 16);
     assert!(answers.iter().all(|features| *features == FOLLOW));

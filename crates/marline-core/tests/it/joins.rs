@@ -52,7 +52,7 @@ fn subflows(script: &Script, id: ConnectionId) -> Vec<SubflowState> {
 /// The connection has one subflow, and its stream continues.
 fn unharmed(script: &mut Script, first: &mut Peer, id: ConnectionId) {
     script.advance(MS(100));
-    first.hear_all(script);
+    first.receive_all(script);
     first.send_data(script, b"unharmed");
     assert_eq!(script.read_all(id), b"unharmed");
     assert_eq!(subflows(script, id), [SubflowState::Established]);
@@ -96,7 +96,7 @@ fn a_blind_attacker_cannot_end_a_join() {
     let right = third_ack(&first, 7, theirs);
     second.send(&mut script, right);
     assert_eq!(subflows(&script, id), [SubflowState::Established; 2]);
-    first.hear_all(&mut script);
+    first.receive_all(&mut script);
     second.next_dsn = first.next_dsn;
     second.send_data(&mut script, b"joined");
     assert_eq!(script.read_all(id), b"joined");
@@ -142,7 +142,7 @@ fn replayed_syns_and_third_acks() {
     script.expect(&reset());
     assert_eq!(script.endpoint.counters().mp_join_bad_hmac, 1);
     assert_eq!(subflows(&script, id), [SubflowState::Established; 2]);
-    first.hear_all(&mut script);
+    first.receive_all(&mut script);
     first.send_data(&mut script, b"fine");
     assert_eq!(script.read_all(id), b"fine");
 }
@@ -195,7 +195,7 @@ fn pending_joins_are_bounded_and_their_places_come_free() {
 
 fn unharmed_by_pending(script: &mut Script, first: &mut Peer, id: ConnectionId) {
     script.advance(MS(10));
-    first.hear_all(script);
+    first.receive_all(script);
     first.send_data(script, b"pending");
     assert_eq!(script.read_all(id), b"pending");
 }

@@ -70,7 +70,7 @@ fn mappings_that_contradict_each_other() {
 fn an_unmapped_queue_resets_only_its_subflow() {
     let (mut script, mut peer, id) = served(listening(), 1);
     script.run(|endpoint, now| endpoint.write(now, id, b"a word")).expect("room");
-    peer.hear_all(&mut script);
+    peer.receive_all(&mut script);
     peer.acknowledge(&mut script);
     let mut later = peer.clone();
     let first = later.mapped(b"first");
@@ -118,7 +118,7 @@ fn the_same_mapping_again_or_a_part_of_it_is_fine() {
 fn bytes_that_no_mapping_covers() {
     let (mut script, mut peer, id) = served(listening(), 2);
     script.run(|endpoint, now| endpoint.write(now, id, b"a word")).expect("room");
-    peer.hear_all(&mut script);
+    peer.receive_all(&mut script);
     peer.acknowledge(&mut script);
     // A hole of four bytes between two mappings.
     peer.inject(&mut script, peer.stamp(mapping(&peer, 4, 6, 2)));
@@ -126,12 +126,12 @@ fn bytes_that_no_mapping_covers() {
     peer.send(&mut script, data);
     assert_eq!(script.read_all(id), b"ab", "what was mapped counts");
     peer.next_dsn += 2;
-    assert!(!was_reset(&peer.hear_all(&mut script)));
+    assert!(!was_reset(&peer.receive_all(&mut script)));
     let again = peer.mapped(b"cd");
     peer.send(&mut script, again);
     peer.next_dsn += 4;
     assert_eq!(script.read_all(id), b"cdef", "what followed waited for it");
-    assert!(!was_reset(&peer.hear_all(&mut script)));
+    assert!(!was_reset(&peer.receive_all(&mut script)));
     // Whole segments without any mapping do not show that options pass.
     peer.send(&mut script, Seg::ack().data_ack(peer.expected_dsn).payload(b"bare"));
     only_this_subflow_ended(&mut script, id);
@@ -204,7 +204,7 @@ fn acknowledgments_of_data_that_was_never_sent() {
     script.run(|e, now| e.write(now, id, b"0123456789").expect("room"));
     script.advance(Duration::from_millis(1));
     let before = peer.expected_dsn;
-    peer.hear_all(&mut script);
+    peer.receive_all(&mut script);
     assert_eq!(peer.expected_dsn, before + 10);
     for ahead in [11, 1 << 20, 1 << 31, 1 << 62, 1 << 63, u64::MAX - 10_000] {
         let absurd = Seg::ack().data_ack(before.wrapping_add(ahead));
@@ -353,7 +353,7 @@ fn an_idle_connection_holds_next_to_nothing() {
         let data = vec![1; (2_000_000 - written).min(400_000)];
         written += script.run(|e, now| e.write(now, id, &data)).unwrap_or(0);
         script.advance(Duration::from_millis(20));
-        peer.hear_all(&mut script);
+        peer.receive_all(&mut script);
         peer.acknowledge(&mut script);
     }
     let held = |script: &Script| {
@@ -421,7 +421,7 @@ fn joined_segments_are_taken_whole_and_acknowledged_at_once() {
         script.expect(&acked);
         assert!(script.read_all(id) == joined);
         script.advance(Duration::from_millis(20));
-        peer.hear_all(&mut script);
+        peer.receive_all(&mut script);
     }
     let info = script.endpoint.info(id).expect("the connection lives");
     assert_eq!(info.subflows.len(), 1);
@@ -437,7 +437,7 @@ fn a_run_that_is_to_be_joined_has_its_mapping_in_each_segment() {
             script.join_runs();
         }
         script.run(|endpoint, now| endpoint.write(now, id, b"a word")).expect("room");
-        peer.hear_all(&mut script);
+        peer.receive_all(&mut script);
         peer.acknowledge(&mut script);
         script.run(|endpoint, now| endpoint.write(now, id, &[7; 40_000])).expect("room");
         let sent = script.take_sent();

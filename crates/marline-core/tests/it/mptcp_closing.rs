@@ -66,7 +66,7 @@ fn talk(script: &mut Script, peer: &mut Peer, words: usize, round_trip_ms: u64) 
     for _ in 0..words {
         write(script, b"word");
         script.advance(Duration::from_millis(round_trip_ms));
-        peer.hear_all(script);
+        peer.receive_all(script);
         peer.acknowledge(script);
         let _ = script.take_sent();
     }

@@ -275,16 +275,16 @@ fn a_late_third_ack_opens_no_window() {
     let late = peer.stamp(Seg::ack().mptcp(third).window(WINDOW));
     write(&mut script, &bytes(100_000, 1));
     script.advance(Duration::from_millis(20));
-    let sent = peer.hear_all(&mut script);
+    let sent = peer.receive_all(&mut script);
     assert!(highest(&sent).is_some_and(|end| end <= edge && end + 1_400 > edge));
     // The peer has 4,200 bytes, which its application does not read.
     let some = Seg::ack().data_ack(una + 4_200).window(WINDOW - 4_200);
     peer.send(&mut script, some);
     peer.inject(&mut script, late);
     script.advance(Duration::from_millis(20));
-    assert!(highest(&peer.hear_all(&mut script)) <= Some(edge), "beyond the window");
+    assert!(highest(&peer.receive_all(&mut script)) <= Some(edge), "beyond the window");
     let read = Seg::ack().data_ack(una + 4_200).window(WINDOW);
     peer.send(&mut script, read);
     script.advance(Duration::from_millis(20));
-    assert!(highest(&peer.hear_all(&mut script)).is_some_and(|end| end > edge));
+    assert!(highest(&peer.receive_all(&mut script)).is_some_and(|end| end > edge));
 }

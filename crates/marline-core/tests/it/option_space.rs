@@ -22,7 +22,7 @@ fn everything_on(host: u16) -> ConnectionConfig {
     config.ecn = true;
     if host == 2 {
         config.extensions = Extensions::ALL;
-        config.receive_timer = Some(ReceiveTimer::probing());
+        config.receive_timer = Some(ReceiveTimer::with_probes());
     }
     let local = [0u16, 1, 2].map(|net| LocalAddress {
         id: AddressId(net as u8),
@@ -91,7 +91,7 @@ fn nothing_beyond_forty_bytes_leaves_and_nothing_is_lost_for_lack_of_room() {
             let len = seen.entry(kinds(&seg)).or_default();
             *len = (*len).max(header - 20);
             match rng.below(50) {
-                0 => SegmentOutcome::Lose,
+                0 => SegmentOutcome::Drop,
                 late => SegmentOutcome::Arrive(Duration::from_millis(10 + late % 7)),
             }
         });

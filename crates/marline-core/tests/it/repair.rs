@@ -32,11 +32,11 @@ fn agreed(extensions: Extensions) -> (Script, Peer, Peer, ConnectionId) {
     let (mut script, mut first, id) = served(coded(), 1);
     let hello = Seg::ack().data_ack(first.expected_dsn);
     first.send(&mut script, hello.mptcp(option(ExperimentalMessage::Hello(extensions))));
-    first.hear_all(&mut script);
+    first.receive_all(&mut script);
     let mut second = Peer::new(path(1, 2, 40_001), 9);
     second.join(&mut script, &first, 1);
     script.advance(MS(500));
-    first.hear_all(&mut script);
+    first.receive_all(&mut script);
     let _ = script.take_sent();
     assert_eq!(script.endpoint.info(id).map(|info| info.extensions), Some(extensions));
     (script, first, second, id)
@@ -151,7 +151,7 @@ fn a_repair_that_overtakes_the_answer_ends_nothing() {
             let mut messages = seg.options.mptcp.experimental();
             messages.any(|message| matches!(message, ExperimentalMessage::Hello(_)))
         };
-        assert!(peer.hear_all(&mut script).iter().any(|sent| hello(&sent.seg)), "it asks");
+        assert!(peer.receive_all(&mut script).iter().any(|sent| hello(&sent.seg)), "it asks");
         peer.send_data(&mut script, b"0123456789");
         let seg = repair(&peer, peer.next_dsn.wrapping_sub(10), 10, 0, b"0123456789");
         peer.send(&mut script, seg);

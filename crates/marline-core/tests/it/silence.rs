@@ -35,7 +35,7 @@ fn client(config: ConnectionConfig) -> (Script, Peer) {
     let (mut script, mut peer, _) = calling(endpoint, config);
     peer.acknowledge(&mut script);
     script.advance(ms(100));
-    peer.hear_all(&mut script);
+    peer.receive_all(&mut script);
     script.take_events();
     (script, peer)
 }
@@ -66,7 +66,7 @@ fn burst(script: &mut Script, peer: &mut Peer) -> Instant {
         script.advance(ms(1));
     }
     script.advance(ms(60));
-    peer.hear_all(script);
+    peer.receive_all(script);
     script.now() - ms(61)
 }
 
@@ -78,7 +78,7 @@ fn since(start: Instant, times: &[Instant]) -> Vec<u64> {
 /// trip (10 ms, and four times half of it), at least 50 ms.
 #[test]
 fn a_silent_peer_without_marks_is_probed_three_times() {
-    let (mut script, mut peer) = client(with_timer(ReceiveTimer::probing()));
+    let (mut script, mut peer) = client(with_timer(ReceiveTimer::with_probes()));
     let last = burst(&mut script, &mut peer);
     script.advance(ms(60_000));
     let sent = probes(&mut script, &peer);
@@ -96,7 +96,7 @@ fn a_silent_peer_without_marks_is_probed_three_times() {
 
 #[test]
 fn an_answer_stops_the_probes_until_new_data_arrives() {
-    let (mut script, mut peer) = client(with_timer(ReceiveTimer::probing()));
+    let (mut script, mut peer) = client(with_timer(ReceiveTimer::with_probes()));
     for _ in 0..3 {
         let last = burst(&mut script, &mut peer);
         script.advance(ms(1_470));
@@ -120,7 +120,7 @@ fn without_probes_a_stock_peer_is_never_judged() {
 
 #[test]
 fn a_client_with_a_single_path_does_not_probe() {
-    let timer = with_timer(ReceiveTimer::probing());
+    let timer = with_timer(ReceiveTimer::with_probes());
     let lone = with_keepalive();
     for mut config in [timer, lone] {
         config.local_addresses.truncate(1);
@@ -136,7 +136,7 @@ fn our_own_shut_window_does_not_count_as_silence() {
     let config = ConnectionConfig {
         receive_buffer: 14_000,
         buffer_tuning: marline_core::BufferTuning::Fixed,
-        ..with_timer(ReceiveTimer::probing())
+        ..with_timer(ReceiveTimer::with_probes())
     };
     let (mut script, mut peer) = client(config);
     burst(&mut script, &mut peer);
@@ -144,7 +144,7 @@ fn our_own_shut_window_does_not_count_as_silence() {
     assert_eq!(probes(&mut script, &peer), [], "the application reads nothing");
     let id = script.endpoint.connections()[0];
     script.read_all(id);
-    peer.hear_all(&mut script);
+    peer.receive_all(&mut script);
     script.advance(ms(4_000));
     assert_eq!(probes(&mut script, &peer).len(), 3, "the window is open, and nothing comes");
     assert_eq!(silences(&mut script).len(), 1);
@@ -152,11 +152,11 @@ fn our_own_shut_window_does_not_count_as_silence() {
 
 #[test]
 fn the_end_of_the_stream_ends_the_wait() {
-    let (mut script, mut peer) = client(with_timer(ReceiveTimer::probing()));
+    let (mut script, mut peer) = client(with_timer(ReceiveTimer::with_probes()));
     burst(&mut script, &mut peer);
     let fin = Seg::ack().data_ack(peer.expected_dsn).mapping(peer.next_dsn, 0, 1).data_fin();
     peer.send(&mut script, fin);
-    peer.hear_all(&mut script);
+    peer.receive_all(&mut script);
     script.advance(ms(5_000));
     assert_eq!(probes(&mut script, &peer), []);
 }
@@ -201,7 +201,7 @@ fn a_backup_path_gets_no_keepalives() {
     config.local_addresses[0].backup = true;
     let (mut script, mut peer) = client(config);
     script.advance(ms(3_600_000));
-    assert_eq!(peer.hear_all(&mut script).len(), 0);
+    assert_eq!(peer.receive_all(&mut script).len(), 0);
 }
 
 /// A client with one address that probes for its peer.

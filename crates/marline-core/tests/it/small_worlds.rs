@@ -26,12 +26,12 @@ fn any_order() -> Scene {
 fn at_once() -> Scene {
     let steps: [Step; 2] =
         [(Trigger::Connected, Action::Write(300)), (Trigger::Connected, Action::Shutdown)];
-    Scene::new("at once", 1, false).doing(&steps, &steps)
+    Scene::new("at once", 1, false).with_steps(&steps, &steps)
 }
 
 /// A second exchange, of two segments each way.
 fn twice() -> Scene {
-    Scene::new("twice", 1, false).doing(&TWO_EXCHANGES, &TWO_ANSWERS)
+    Scene::new("twice", 1, false).with_steps(&TWO_EXCHANGES, &TWO_ANSWERS)
 }
 
 const TWO_EXCHANGES: [Step; 3] = [
@@ -65,7 +65,7 @@ fn flow_ids() -> Scene {
 fn reinjection() -> Scene {
     let by_turns = Registry::default().scheduler("round-robin,segments=1").expect("a scheduler");
     Scene::with("reinjection", 2, false, |config| config.policies.scheduler = by_turns.clone())
-        .doing(
+        .with_steps(
             &[TWO_EXCHANGES[0], (Trigger::Joined, Action::Write(2_000)), TWO_EXCHANGES[2]],
             &TWO_ANSWERS,
         )
@@ -76,7 +76,7 @@ fn join_first() -> Scene {
     let client =
         [(Trigger::Joined, Action::Write(300)), (Trigger::Received(200), Action::Shutdown)];
     let server = [TWO_ANSWERS[0], (Trigger::Received(300), Action::Shutdown)];
-    Scene::new("join first", 2, false).doing(&client, &server)
+    Scene::new("join first", 2, false).with_steps(&client, &server)
 }
 
 /// The client announces its second address.
@@ -98,7 +98,7 @@ fn abort() -> Scene {
         (Trigger::Received(300), Action::Write(2_000)),
         (Trigger::Received(300), Action::Shutdown),
     ];
-    Scene::new("abort", 2, false).doing(&CLIENT, &SERVER)
+    Scene::new("abort", 2, false).with_steps(&CLIENT, &SERVER)
 }
 
 /// The client aborts as soon as it has written.
@@ -109,7 +109,7 @@ fn abort_at_once() -> Scene {
         (Trigger::Connected, Action::Abort),
     ];
     let server = [(Trigger::Connected, Action::Write(300)), (Trigger::End, Action::Shutdown)];
-    Scene::new("abort at once", 1, false).doing(&client, &server)
+    Scene::new("abort at once", 1, false).with_steps(&client, &server)
 }
 
 fn scenes() -> Vec<Scene> {

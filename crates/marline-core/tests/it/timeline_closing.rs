@@ -4,7 +4,7 @@
 
 use marline_core::{CloseReason, ConnectionConfig, Event, ReadError};
 use marline_testkit::Seg;
-use marline_testkit::timeline::{MSS, Timeline, full, plain};
+use marline_testkit::timeline::{MSS, Timeline, full_segments, plain};
 use marline_wire::TcpFlags;
 
 fn served() -> Timeline {
@@ -164,7 +164,7 @@ fn a_fin_waits_for_the_data_before_it_and_backs_off_like_data() {
     let mut line = served();
     line.write(12_000);
     shutdown(&mut line);
-    assert_eq!(line.sent(), full(1, 10), "the window");
+    assert_eq!(line.sent(), full_segments(1, 10), "the window");
     line.wait(100);
     line.ack(10_001);
     assert_eq!(line.sent(), ["10001:11001", "11001:12001 P", "12001 F"]);

@@ -475,13 +475,13 @@ fn a_long_hole_is_not_filled_one_mapping_a_timeout() {
     line.write(28_000);
     line.wait(10);
     let (start, end) = (line.peers[0].expected_dsn, line.endpoint_dsn(56_001));
-    assert_eq!(line.peers[0].hear_all(&mut line.script).len(), 21);
+    assert_eq!(line.peers[0].receive_all(&mut line.script).len(), 21);
     line.peers[0].expected_dsn = start;
     line.ack(0);
     let mut bursts = Vec::new();
     while line.peers[0].expected_dsn < end && bursts.len() < 30 {
         line.wait_for_send(5_000).expect("the data-level timer");
-        bursts.push(line.peers[0].hear_all(&mut line.script).len());
+        bursts.push(line.peers[0].receive_all(&mut line.script).len());
         line.wait(10);
         line.ack(0);
     }

@@ -5,7 +5,7 @@
 use marline_core::ConnectionConfig;
 use marline_testkit::Seg;
 use marline_testkit::timeline::multipath::{Subflows, multipath};
-use marline_testkit::timeline::{Timeline, full, plain};
+use marline_testkit::timeline::{Timeline, full_segments, plain};
 use marline_wire::mptcp::{MpPrio, MptcpOption};
 
 /// Ten segments are in flight, `more` bytes wait, and the timer has fired: the first is retransmitted. With SACK a
@@ -51,7 +51,7 @@ fn f_rto_sends_two_new_segments_and_judges_by_the_next_ack() {
         let mut line = timed_out(sack, 20_000);
         line.ack(1_001);
         let new = if sack { 11_001 } else { 10_001 };
-        assert_eq!(line.sent(), full(new, 2), "no repeat: step 2b");
+        assert_eq!(line.sent(), full_segments(new, 2), "no repeat: step 2b");
         line.ack(2_001);
         assert_eq!(undone(&line), 1, "the second was sent once: the timeout was too early");
         let mut all = line.sent();
@@ -73,10 +73,14 @@ fn other_losses_are_resent_at_the_pace_of_the_whole_flight() {
     let mut line = timed_out(true, 0);
     line.ack(3_001);
     assert_eq!(undone(&line), 1, "the second was sent once");
-    assert_eq!(line.sent(), full(3_001, 3), "as many as the ACK says have left (RFC 9937)");
+    assert_eq!(
+        line.sent(),
+        full_segments(3_001, 3),
+        "as many as the ACK says have left (RFC 9937)"
+    );
     line.wait(100);
     line.ack(4_001);
-    assert_eq!(line.sent(), full(6_001, 2), "it goes on without further loss: one more");
+    assert_eq!(line.sent(), full_segments(6_001, 2), "it goes on without further loss: one more");
 }
 
 #[test]
@@ -124,7 +128,7 @@ fn repeats_go_on_if_the_peer_window_leaves_no_room_for_new_data() {
     line.ack_window(1, 5_000);
     line.id = line.script.take_incoming();
     line.write(20_000);
-    assert_eq!(line.sent(), full(1, 5));
+    assert_eq!(line.sent(), full_segments(1, 5));
     while line.sent() != ["1:1001"] {
         line.wait_for_send(5_000).expect("a probe, the timeout");
     }
@@ -159,7 +163,7 @@ fn repeats_go_on_after_an_unanswered_f_rto_question() {
 fn a_timeout_within_recovery_is_not_judged() {
     let mut line = Timeline::served(plain(), true, 100);
     line.write(40_000);
-    assert_eq!(line.sent(), full(1, 10));
+    assert_eq!(line.sent(), full_segments(1, 10));
     line.wait(100);
     line.ack_sack(1, &[(1_001, 4_001)]);
     let sent = line.sent();

@@ -25,21 +25,21 @@ fn a_peer_that_closes_its_half_early_does_not_close_ours() {
     let fin = Seg::ack().data_ack(peer.expected_dsn).mapping(peer.next_dsn, 0, 1).data_fin();
     peer.next_dsn += 1;
     peer.send(&mut script, fin);
-    peer.hear_all(&mut script);
+    peer.receive_all(&mut script);
     // Its subflow's FIN at once, although it still waits for our answer.
     let early = Seg::fin().data_ack(peer.expected_dsn);
     peer.send(&mut script, early);
-    let sent = peer.hear_all(&mut script);
+    let sent = peer.receive_all(&mut script);
     assert!(sent.iter().all(|sent| !is(sent, TcpFlags::FIN)), "our half is not done");
     script.run(|e, now| e.write(now, id, b"the answer")).expect("room");
-    let sent = peer.hear_all(&mut script);
+    let sent = peer.receive_all(&mut script);
     assert_eq!(sent.last().map(|sent| sent.seg.payload.as_slice()), Some(&b"the answer"[..]));
     peer.acknowledge(&mut script);
     script.run(|e, now| e.shutdown(now, id));
-    let sent = peer.hear_all(&mut script);
+    let sent = peer.receive_all(&mut script);
     assert!(sent.iter().any(|sent| sent.seg.dss().data_fin));
     peer.acknowledge(&mut script);
-    let sent = peer.hear_all(&mut script);
+    let sent = peer.receive_all(&mut script);
     assert!(sent.iter().any(|sent| is(sent, TcpFlags::FIN)), "both are done: {sent:?}");
 }
 
@@ -49,7 +49,7 @@ fn a_mapping_of_nothing_on_a_bare_ack_says_nothing() {
     let nothing = Seg::ack().data_ack(peer.expected_dsn).mapping(peer.next_dsn, 1, 0);
     peer.send(&mut script, nothing);
     script.run(|e, now| e.write(now, id, b"still mapped")).expect("room");
-    let sent = peer.hear_all(&mut script);
+    let sent = peer.receive_all(&mut script);
     assert!(sent.last().is_some_and(|sent| sent.seg.dss().mapping.is_some()), "{sent:?}");
     assert_eq!(script.endpoint.info(id).and_then(|info| info.fallback), None);
 }
@@ -62,7 +62,7 @@ fn keys_of_another_version_in_the_third_ack_are_ignored() {
         peer.timestamps = Some((1, 0));
         let syn = peer.capable_syn();
         peer.send(&mut script, syn);
-        let answer = peer.hear_all(&mut script);
+        let answer = peer.receive_all(&mut script);
         let Some(MpCapableForm::SynAck { listener_key }) =
             answer[0].seg.options.mptcp.capable().map(|capable| capable.form)
         else {
@@ -93,7 +93,7 @@ fn keys_of_another_version_in_the_third_ack_are_ignored() {
 fn an_announcement_proves_that_the_peer_has_both_keys() {
     let (mut script, mut peer, id) = calling(endpoint_config(None), config());
     script.run(|e, now| e.write(now, id, b"hi")).expect("room");
-    peer.hear_all(&mut script);
+    peer.receive_all(&mut script);
     let address: IpAddr = "10.9.0.2".parse().expect("an address");
     let IpAddr::V4(v4) = address else { unreachable!("it is one of IPv4") };
     let message = [&[3][..], &v4.octets(), &[0, 0]].concat();
@@ -134,7 +134,7 @@ fn a_server_answers_the_third_ack() {
     let mut script = Script::new(endpoint_config(Some(config())), 1);
     let mut peer = Peer::new(path(0, 2, 40_000), 7);
     peer.connect(&mut script);
-    assert_eq!(peer.hear_all(&mut script).len(), 1);
+    assert_eq!(peer.receive_all(&mut script).len(), 1);
 }
 
 #[test]
@@ -143,7 +143,7 @@ fn numbers_are_short_at_first() {
     let mut peer = Peer::new(path(0, 2, 40_000), 7);
     let id = serve(&mut script, &mut peer);
     script.run(|e, now| e.write(now, id, b"data")).expect("room");
-    let sent = peer.hear_all(&mut script);
+    let sent = peer.receive_all(&mut script);
     let dss = sent.last().expect("data").seg.dss();
     let dsn = dss.mapping.expect("a mapping").dsn;
     assert!(matches!(dsn, WireDsn::Short(_)), "{dsn:?}");
@@ -166,9 +166,9 @@ fn addresses_are_announced_after_the_first_dss() {
     let announces = |sent: &&Sent| {
         sent.seg.options.mptcp.iter().any(|option| matches!(option, MptcpOption::AddAddr(_)))
     };
-    assert!(!peer.hear_all(&mut script).iter().any(|sent| announces(&sent)));
+    assert!(!peer.receive_all(&mut script).iter().any(|sent| announces(&sent)));
     peer.send_data(&mut script, b"data");
-    let sent = peer.hear_all(&mut script);
+    let sent = peer.receive_all(&mut script);
     assert_eq!(sent.iter().filter(announces).count(), 1, "and once");
 }
 
@@ -182,10 +182,11 @@ fn only_the_echo_of_an_announcement_ends_its_repetition() {
             peer.send(script, Seg::ack().mptcp(MptcpOption::AddAddr(echo)));
         }
         script.advance(Duration::from_secs(20));
-        let found = options(&peer.hear_all(script)).into_iter().find_map(|option| match option {
-            MptcpOption::AddAddr(add) => Some(add),
-            _ => None,
-        });
+        let found =
+            options(&peer.receive_all(script)).into_iter().find_map(|option| match option {
+                MptcpOption::AddAddr(add) => Some(add),
+                _ => None,
+            });
         found.map(|add| AddAddr { hmac: None, ..add })
     };
     let right = announcements(&mut script, None).expect("it is repeated");

@@ -2,7 +2,7 @@
 //! retransmissions, learned reordering (RFC 8985). Round trips take 100 ms, segments are full at 1,000 bytes,
 //! there are no timestamps.
 
-use marline_testkit::timeline::{Timeline, full, plain};
+use marline_testkit::timeline::{Timeline, full_segments, plain};
 
 fn flight(sack: bool, bytes: usize) -> Timeline {
     let mut line = Timeline::served(plain(), sack, 100);
@@ -101,7 +101,7 @@ fn no_tail_loss_probe_without_sack() {
     let mut line = flight(false, 3_000);
     let first = line.wait_for_send(5_000).expect("the timer");
     assert!(first >= 200, "{first} ms: the retransmission timeout");
-    assert_eq!(line.sent()[0], full(1, 1)[0], "and the first segment");
+    assert_eq!(line.sent()[0], full_segments(1, 1)[0], "and the first segment");
 }
 
 #[test]

@@ -2,12 +2,12 @@
 //! instead of RFC 6937's two). The window is ten times 980 bytes, as segments leave room for a DSS, and allows ten
 //! segments of 1,000 bytes. CUBIC reduces it to seven tenths.
 
-use marline_testkit::timeline::{Timeline, full, plain};
+use marline_testkit::timeline::{Timeline, full_segments, plain};
 
 fn flight(sack: bool, segments: usize) -> Timeline {
     let mut line = Timeline::served(plain(), sack, 100);
     line.write(segments * 1_000);
-    assert_eq!(line.sent(), full(1, 10.min(segments as u32)));
+    assert_eq!(line.sent(), full_segments(1, 10.min(segments as u32)));
     line.wait(100);
     line
 }
@@ -45,7 +45,11 @@ fn one_loss_brings_the_flight_from_twelve_to_eight_step_by_step() {
         "recovery ends at the target, and it grows again: {}",
         window(&line)
     );
-    assert_eq!(line.sent(), full(18_001, 5), "four are in flight, and eight and a bit may be");
+    assert_eq!(
+        line.sent(),
+        full_segments(18_001, 5),
+        "four are in flight, and eight and a bit may be"
+    );
 }
 
 /// Without SACK arrived segments are not identified. Duplicate ACKs stand for them: twelve in flight, one of them
@@ -81,25 +85,25 @@ fn duplicates_beyond_the_flight_release_no_data() {
 fn below_the_target_as_much_goes_out_as_came_in_and_one_more_while_all_goes_well() {
     let mut line = flight(true, 40);
     line.ack_sack(1, &[(7_001, 10_001)]);
-    assert_eq!(line.sent(), full(1, 3), "as many as arrived");
+    assert_eq!(line.sent(), full_segments(1, 3), "as many as arrived");
     line.wait(100);
     let mut acked = |to: u32| {
         line.ack_sack(to, &[(7_001, 10_001)]);
         line.sent()
     };
-    assert_eq!(acked(1_001), full(3_001, 2));
-    assert_eq!(acked(2_001), full(5_001, 2));
+    assert_eq!(acked(1_001), full_segments(3_001, 2));
+    assert_eq!(acked(2_001), full_segments(5_001, 2));
     assert_eq!(
         acked(3_001),
-        full(10_001, 3),
+        full_segments(10_001, 3),
         "all is repeated, new data goes: seven are in flight"
     );
-    assert_eq!(acked(4_001), full(13_001, 1), "one for one");
-    assert_eq!(acked(5_001), full(14_001, 1));
-    assert_eq!(acked(6_001), full(15_001, 1));
+    assert_eq!(acked(4_001), full_segments(13_001, 1), "one for one");
+    assert_eq!(acked(5_001), full_segments(14_001, 1));
+    assert_eq!(acked(6_001), full_segments(15_001, 1));
     assert_eq!(
         acked(10_001),
-        full(16_001, 1),
+        full_segments(16_001, 1),
         "the end: six are in flight, and the window lets out seven"
     );
 }

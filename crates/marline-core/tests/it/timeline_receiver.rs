@@ -2,7 +2,7 @@
 //! segment sizes (RFC 2018, 2883, 7323, 9293).
 
 use marline_core::ConnectionConfig;
-use marline_testkit::timeline::{MSS, Timeline, full, plain};
+use marline_testkit::timeline::{MSS, Timeline, full_segments, plain};
 use marline_testkit::{Seg, Sent};
 
 fn served() -> Timeline {
@@ -38,7 +38,10 @@ fn ready_data_does_not_replace_an_ack_of_out_of_order_data() {
     line.write(3_000);
     assert_eq!(line.sent().len(), 0, "the window is shut");
     line.send_at(1_001, Seg::ack().window(1_000).payload(&[b'x'; 100]));
-    assert_eq!(line.sent(), [full(1, 2), words(&["2001:3001 P", "ack 1 sack 1001:1101"])].concat());
+    assert_eq!(
+        line.sent(),
+        [full_segments(1, 2), words(&["2001:3001 P", "ack 1 sack 1001:1101"])].concat()
+    );
     line.write(1_000);
     assert_eq!(line.sent(), ["3001:4001 P"], "told once");
 }
@@ -193,7 +196,7 @@ fn offering(window: u16) -> Timeline {
 fn a_shut_window_is_probed_with_growing_pauses_and_opens() {
     let mut line = offering(5_000);
     line.write(20_000);
-    assert_eq!(line.sent(), full(1, 5));
+    assert_eq!(line.sent(), full_segments(1, 5));
     line.wait(100);
     line.ack_window(5_001, 0);
     let mut gaps = Vec::new();
@@ -205,14 +208,14 @@ fn a_shut_window_is_probed_with_growing_pauses_and_opens() {
     }
     assert!(gaps.windows(2).all(|pair| pair[1] > pair[0] * 3 / 2), "{gaps:?}");
     line.ack_window(5_001, 3_000);
-    assert_eq!(line.sent(), full(5_001, 3));
+    assert_eq!(line.sent(), full_segments(5_001, 3));
 }
 
 #[test]
 fn a_window_that_opens_by_little_lets_no_stub_out() {
     let mut line = offering(5_000);
     line.write(20_000);
-    assert_eq!(line.sent(), full(1, 5));
+    assert_eq!(line.sent(), full_segments(1, 5));
     line.wait(100);
     line.ack_window(2_001, 4_200);
     assert_eq!(line.sent(), ["5001:6001"], "not the 200 bytes behind it");
@@ -222,7 +225,7 @@ fn a_window_that_opens_by_little_lets_no_stub_out() {
 fn a_sliver_of_window_is_used_only_after_a_while() {
     let mut line = offering(5_000);
     line.write(20_000);
-    assert_eq!(line.sent(), full(1, 5));
+    assert_eq!(line.sent(), full_segments(1, 5));
     line.wait(100);
     line.ack_window(5_001, 200);
     assert_eq!(line.sent(), [""; 0], "nothing is in flight, and yet");
@@ -264,7 +267,7 @@ fn half_of_a_window_that_never_held_a_segment_is_used_at_once() {
 fn the_last_bytes_of_a_write_go_into_a_small_window() {
     let mut line = offering(5_000);
     line.write(5_100);
-    assert_eq!(line.sent(), full(1, 5));
+    assert_eq!(line.sent(), full_segments(1, 5));
     line.wait(100);
     line.ack_window(5_001, 100);
     assert_eq!(line.sent(), ["5001:5101 P"]);
@@ -274,7 +277,7 @@ fn the_last_bytes_of_a_write_go_into_a_small_window() {
 fn a_shrunken_window_stops_new_data_and_is_probed_with_backoff() {
     let mut line = offering(30_000);
     line.write(20_000);
-    assert_eq!(line.sent(), full(1, 10), "the initial window");
+    assert_eq!(line.sent(), full_segments(1, 10), "the initial window");
     line.wait(100);
     line.ack_window(10_001, 0);
     assert_eq!(line.sent(), [""; 0], "what was offered before is taken back (SHLD-15)");
@@ -285,5 +288,5 @@ fn a_shrunken_window_stops_new_data_and_is_probed_with_backoff() {
     }
     assert!(pauses.windows(2).all(|pair| pair[1] == pair[0] * 2), "{pauses:?}");
     line.ack_window(10_001, 2_000);
-    assert_eq!(line.sent(), full(10_001, 2));
+    assert_eq!(line.sent(), full_segments(10_001, 2));
 }

@@ -1,7 +1,7 @@
 //! Tests of loss recovery on plain TCP, segment by segment: retransmissions, their times, and other data sent
 //! meanwhile. The peer's segments are full at 1,000 bytes, the round trip takes 100 ms.
 
-use marline_testkit::timeline::{Timeline, full, plain};
+use marline_testkit::timeline::{Timeline, full_segments, plain};
 
 fn flight(sack: bool, bytes: usize) -> Timeline {
     let mut line = Timeline::served(plain(), sack, 100);
@@ -105,7 +105,7 @@ fn a_timeout_that_was_too_early_is_taken_back() {
 #[test]
 fn prr_sends_less_than_leaves_the_network() {
     let mut line = flight(true, 30_000);
-    assert_eq!(line.sent(), full(1, 10));
+    assert_eq!(line.sent(), full_segments(1, 10));
     line.wait(100);
     line.ack_sack(1, &[(1_001, 2_001)]);
     line.ack_sack(1, &[(1_001, 3_001)]);
@@ -123,7 +123,7 @@ fn prr_sends_less_than_leaves_the_network() {
 #[test]
 fn without_sack_duplicates_let_new_data_out_and_the_third_repeats() {
     let mut line = flight(false, 15_000);
-    assert_eq!(line.sent(), full(1, 10));
+    assert_eq!(line.sent(), full_segments(1, 10));
     line.wait(100);
     line.ack(1);
     assert_eq!(line.sent(), ["10001:11001"], "limited transmit");

@@ -10,14 +10,14 @@ const LONG: Duration = Duration::from_secs(3_600);
 fn only_a_moved_deadline_is_recomputed() {
     let (mut script, mut first, id) = served(listening(), 3);
     script.advance(Duration::from_secs(2));
-    first.hear_all(&mut script);
+    first.receive_all(&mut script);
     let written = script.run(|endpoint, now| endpoint.write(now, id, b"a word"));
     assert_eq!(written, Ok(6));
     let due = script.endpoint.poll_timeout().expect("a probe, or the retransmission timer");
     script.endpoint.postpone_timeouts(due + LONG);
     assert_eq!(script.endpoint.poll_timeout(), Some(due), "it is not acknowledged");
 
-    first.hear_all(&mut script);
+    first.receive_all(&mut script);
     first.acknowledge(&mut script);
     assert_eq!(script.endpoint.poll_timeout(), Some(due), "as noted");
     script.endpoint.postpone_timeouts(due);

@@ -168,7 +168,7 @@ fn a_lost_window_update_is_found_by_a_probe() {
         stalled.run(Duration::from_secs(1));
     }
     stalled.read_all();
-    let _ = stalled.pair.gather(&mut |_| SegmentOutcome::Lose);
+    let _ = stalled.pair.gather(&mut |_| SegmentOutcome::Drop);
     for _ in 0..130 {
         stalled.run(Duration::from_secs(1));
         stalled.read_all();
@@ -188,7 +188,7 @@ fn a_lost_window_update_is_repeated_before_a_late_probe() {
     let mut lost = 0;
     let _ = stalled.pair.gather(&mut |_| {
         lost += 1;
-        SegmentOutcome::Lose
+        SegmentOutcome::Drop
     });
     assert_eq!(lost, 1, "the update");
     let before = stalled.read;
@@ -268,7 +268,7 @@ fn probes_of_a_shut_window_back_off() {
     while quiet < 3 {
         let wrote = script.run(|e, now| e.write(now, id, &bytes)).unwrap_or(0);
         script.advance(Duration::from_millis(20));
-        let sent = peer.hear_all(&mut script);
+        let sent = peer.receive_all(&mut script);
         quiet = if wrote == 0 && sent.is_empty() { quiet + 1 } else { 0 };
         peer.send(&mut script, shut(&peer));
     }
@@ -276,7 +276,7 @@ fn probes_of_a_shut_window_back_off() {
     for _ in 0..14 {
         assert!(script.advance_to_send(Duration::from_secs(61)), "probes go on");
         at.push(script.now());
-        let sent = peer.hear_all(&mut script);
+        let sent = peer.receive_all(&mut script);
         assert_eq!(sent.len(), 1, "one probe at a time: {sent:#?}");
         peer.send(&mut script, shut(&peer));
     }

@@ -290,7 +290,7 @@ impl Lane {
         }
         let bytes = group.repair_bytes().saturating_sub(datagram_overhead(u64::MAX, None));
         self.update_path_views(bytes, None, now);
-        let class = self.flows.known(group.flow).map_or(FlowClass::Steady, |flow| flow.class);
+        let class = self.flows.find_known(group.flow).map_or(FlowClass::Steady, |flow| flow.class);
         let flow = self.flow_view(group.flow, class, bytes, group.deadline);
         let context = DatagramContext { now, paths: &self.views, repairs: self.peer_repairs };
         let frames = group.view().frames;

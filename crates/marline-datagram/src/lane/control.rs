@@ -22,8 +22,8 @@ impl Lane {
         let path = &mut self.paths[at];
         let id = path.id();
         let before = frame.len();
-        if path.received().is_waiting() && path.received().ack(id, now).write(frame, room) {
-            path.received().on_acked();
+        if path.received_mut().is_waiting() && path.received_mut().ack(id, now).write(frame, room) {
+            path.received_mut().on_acked();
         }
         if frame.len() - before + SIZE_BYTES <= room
             && let Some(bytes) = path.mtu().take_unannounced_size()
@@ -57,10 +57,10 @@ impl Lane {
                 frame.resize(full, 0);
                 return Some(self.send_control(at, id, Some(false), now, frame));
             }
-            if path.received().due_at().is_some_and(|due| due <= now) {
+            if path.received_mut().due_at().is_some_and(|due| due <= now) {
                 frame.resize(HEADER_BYTES, 0);
-                path.received().ack(id, now).write(frame, most);
-                path.received().on_acked();
+                path.received_mut().ack(id, now).write(frame, most);
+                path.received_mut().on_acked();
                 // If the peer does not acknowledge our frames on this path, it does not receive the ACK there
                 // either.
                 let other = self.paths.iter().find(|path| !path.health().is_unreachable());

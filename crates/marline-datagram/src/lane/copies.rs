@@ -30,8 +30,8 @@ impl Lane {
                     keeping,
                     path.frame_bytes().into(),
                 );
-                (cut.again, cut.rescue) = (true, rescue);
-                self.cutting.push(cut);
+                (cut.is_repeat, cut.rescue) = (true, rescue);
+                self.fragmented.push(cut);
                 return self.transmit_piece(now, frame);
             }
             frame.extend_from_slice(&kept.bytes);

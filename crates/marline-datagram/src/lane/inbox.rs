@@ -16,7 +16,7 @@ pub(super) enum Notice {
     Unreachable(PathId),
     Answers(PathId),
     Mtu(PathId, u16),
-    KeysSpent,
+    KeyLimitNear,
     Forged,
 }
 
@@ -67,7 +67,7 @@ impl Inbox {
                 Notice::Unreachable(path) => Event::PathUnreachable(path),
                 Notice::Answers(path) => Event::PathAnswers(path),
                 Notice::Mtu(path, frame_bytes) => Event::PathMtu { path, frame_bytes },
-                Notice::KeysSpent => Event::KeysSpent,
+                Notice::KeyLimitNear => Event::KeyLimitNear,
                 Notice::Forged => Event::Forged,
             });
         }

@@ -32,7 +32,7 @@ const MAX_INCOMPLETE_FRAMES: usize = 64;
 const MAX_INCOMPLETE_BYTES: usize = 256 << 10;
 /// Maximum age of an incomplete frame. It exceeds the waiting time of any datagram at its sender plus the difference
 /// between two paths.
-const AGE: Duration = Duration::from_secs(2);
+const MAX_INCOMPLETE_AGE: Duration = Duration::from_secs(2);
 
 /// Whole frame that is sent in pieces.
 #[derive(Clone, Debug)]
@@ -45,7 +45,7 @@ pub(super) struct FrameInPieces {
     /// Path for a copy of each piece.
     pub(super) copy: Option<PathId>,
     /// True if the frame has been sent before. `rescue`: true if that is because it was not acknowledged.
-    pub(super) again: bool,
+    pub(super) is_repeat: bool,
     pub(super) rescue: bool,
     /// Maximum length of the frames that carry the pieces.
     pub(super) frame_bytes: usize,
@@ -64,7 +64,7 @@ impl FrameInPieces {
             whole,
             keeping,
             copy: None,
-            again: false,
+            is_repeat: false,
             rescue: false,
             frame_bytes,
             sent: 0,
@@ -177,7 +177,7 @@ impl PartialFrames {
 
     /// Drops frames that have been incomplete for too long.
     pub(super) fn expire(&mut self, now: Instant) {
-        let old = |half: &PartialFrame| now.since(half.began_at) > AGE;
+        let old = |half: &PartialFrame| now.since(half.began_at) > MAX_INCOMPLETE_AGE;
         while self.halves.values().any(old) {
             self.drop_oldest();
         }
@@ -225,7 +225,7 @@ impl Lane {
             FrameToKeep { flow, class, payload_bytes, deadline: deadline.max(now), path: id };
         let mut cut = FrameInPieces::new(number, whole, keeping, most.min(of_copy).into());
         cut.copy = copy;
-        self.cutting.push(cut);
+        self.fragmented.push(cut);
         self.stats.cut_datagrams += 1;
         self.reuse(payload);
     }
@@ -233,16 +233,16 @@ impl Lane {
     /// Sends the next piece of a frame that is too large for its path.
     pub(super) fn transmit_piece(&mut self, now: Instant, frame: &mut Vec<u8>) -> Option<Transmit> {
         loop {
-            let cut = self.cutting.current()?;
-            let (keeping, copy, again, rescue) = (cut.keeping, cut.copy, cut.again, cut.rescue);
+            let cut = self.fragmented.current()?;
+            let (keeping, copy, again, rescue) = (cut.keeping, cut.copy, cut.is_repeat, cut.rescue);
             let at = self.paths.iter().position(|path| path.id() == keeping.path);
             let useless = keeping.deadline < now || self.next_number >= self.max_packets();
             let Some(at) = at.filter(|_| !useless) else {
-                self.cutting.take_done(true).into_iter().for_each(|memory| self.reuse(memory));
+                self.fragmented.take_done(true).into_iter().for_each(|memory| self.reuse(memory));
                 continue;
             };
             frame.resize(HEADER_BYTES, 0);
-            self.cutting.next_piece()?.write(frame);
+            self.fragmented.next_piece()?.write(frame);
             let number = self.seal(frame);
             let bytes = frame.len();
             self.paths[at].on_sent(number, bytes, false, now);
@@ -252,7 +252,7 @@ impl Lane {
             if let Some(path) = copy {
                 self.copy(Copy { number, path, rescue: false });
             }
-            if let Some(memory) = self.cutting.take_done(false) {
+            if let Some(memory) = self.fragmented.take_done(false) {
                 self.reuse(memory);
             }
             let counted = bytes as u64;
@@ -278,7 +278,7 @@ impl Lane {
                 return;
             }
         };
-        let ours = Header { lane: self.ids.ours, packet_number: piece.number };
+        let ours = Header { lane: self.ids.local, packet_number: piece.number };
         let is_ours = Header::parse_whole(&whole) == Some(ours);
         let (start, rest) = whole.split_at_mut(HEADER_BYTES);
         let Some((body, tag)) = rest.split_last_chunk_mut::<TAG_BYTES>() else { return };
@@ -319,9 +319,9 @@ mod tests {
             );
             assert!(halves.bytes <= MAX_INCOMPLETE_BYTES);
         }
-        halves.expire(Instant::ZERO + AGE);
+        halves.expire(Instant::ZERO + MAX_INCOMPLETE_AGE);
         assert!(!halves.halves.is_empty());
-        halves.expire(Instant::ZERO + AGE + Duration::from_millis(1));
+        halves.expire(Instant::ZERO + MAX_INCOMPLETE_AGE + Duration::from_millis(1));
         assert_eq!((halves.halves.len(), halves.bytes), (0, 0));
     }
 

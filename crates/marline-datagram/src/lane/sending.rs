@@ -21,7 +21,7 @@ pub enum SendError {
     /// The lane has no path.
     NoPath,
     /// The keys may seal no more packets.
-    KeysSpent,
+    KeyLimitReached,
     /// The flow id exceeds 2^62 - 1.
     BadFlow,
 }
@@ -34,7 +34,7 @@ impl core::fmt::Display for SendError {
             }
             SendError::QueueFull => f.write_str("the send queue is full"),
             SendError::NoPath => f.write_str("no path is available"),
-            SendError::KeysSpent => f.write_str("the key usage limit is reached"),
+            SendError::KeyLimitReached => f.write_str("the key usage limit is reached"),
             SendError::BadFlow => f.write_str("a flow id must be at most 2^62 - 1"),
         }
     }

@@ -32,8 +32,8 @@ fn config(policy: &str) -> LaneConfig {
 fn lanes_of(config: &LaneConfig, keys: [Keys; 2]) -> [Lane; 2] {
     let [ours, theirs] = keys;
     let mut both = [
-        Lane::new(config.clone(), LaneIds { ours: 0x0101, peers: 0x0202 }, ours, at(0)),
-        Lane::new(config.clone(), LaneIds { ours: 0x0202, peers: 0x0101 }, theirs, at(0)),
+        Lane::new(config.clone(), LaneIds { local: 0x0101, peers: 0x0202 }, ours, at(0)),
+        Lane::new(config.clone(), LaneIds { local: 0x0202, peers: 0x0101 }, theirs, at(0)),
     ];
     for lane in &mut both {
         assert!(lane.add_path(A, at(0)) && lane.add_path(B, at(0)));
@@ -342,9 +342,9 @@ fn numbers_are_sealed_once_and_a_spent_key_seals_no_more() {
         hand_over(&mut a, at(ms), &acks);
         a.handle_timeout(at(ms));
     }
-    assert_eq!(refused, Some(SendError::KeysSpent));
+    assert_eq!(refused, Some(SendError::KeyLimitReached));
     assert_eq!(*numbers.lock().unwrap(), (0..500).collect::<Vec<u64>>());
-    let told = core::iter::from_fn(|| a.poll_event().map(|event| event == Event::KeysSpent));
+    let told = core::iter::from_fn(|| a.poll_event().map(|event| event == Event::KeyLimitNear));
     assert_eq!(told.filter(|spent| *spent).count(), 1);
     assert_eq!(a.poll_timeout(), None);
 }

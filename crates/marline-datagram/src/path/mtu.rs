@@ -20,7 +20,7 @@ const SIZES: [u16; 8] = [1_472, 1_452, 1_432, 1_392, 1_332, 1_252, INITIAL_FRAME
 /// Number of probes per size.
 const PROBES_PER_SIZE: u8 = 3;
 /// Number of consecutive losses of large frames that indicates a narrower path.
-const BLACK_HOLE: u8 = 4;
+const MIN_BLACK_HOLE_LOSSES: u8 = 4;
 /// Time after which larger sizes are probed again (RFC 8899 section 5.1.1).
 const REPROBE_AFTER: Duration = Duration::from_secs(600);
 
@@ -29,10 +29,10 @@ const REPROBE_AFTER: Duration = Duration::from_secs(600);
 pub(crate) struct Mtu {
     frame_bytes: u16,
     /// Size that is assumed to pass, and the configured maximum.
-    safe: u16,
+    safe_size: u16,
     most: u16,
     /// Size that passes from the peer to us, according to the peer.
-    told_by_peer: Option<u16>,
+    reported_by_peer: Option<u16>,
     /// Index of the size that is being probed; beyond the last one, none is.
     trying: usize,
     tries: u8,
@@ -41,11 +41,11 @@ pub(crate) struct Mtu {
     large_lost: u8,
     /// Position of the last large frame that arrived.
     large_passed: Option<u64>,
-    again_at: Option<Instant>,
+    retry_at: Option<Instant>,
     /// Set after the path became unreachable: the previous size is probed again.
-    suspected: bool,
+    is_suspected: bool,
     /// Size that was last announced to the peer.
-    told: Option<u16>,
+    announced: Option<u16>,
 }
 
 impl Mtu {
@@ -53,17 +53,17 @@ impl Mtu {
         let most = most.max(safe);
         Mtu {
             frame_bytes: safe,
-            safe,
+            safe_size: safe,
             most,
-            told_by_peer: None,
+            reported_by_peer: None,
             trying: sizes_below(most),
             tries: 0,
             probe: None,
             large_lost: 0,
             large_passed: None,
-            again_at: None,
-            suspected: false,
-            told: None,
+            retry_at: None,
+            is_suspected: false,
+            announced: None,
         }
     }
 
@@ -73,19 +73,19 @@ impl Mtu {
 
     /// Size that passes in both directions.
     pub(crate) fn two_way_size(&self) -> u16 {
-        self.told_by_peer.map_or(self.frame_bytes, |bytes| bytes.min(self.frame_bytes))
+        self.reported_by_peer.map_or(self.frame_bytes, |bytes| bytes.min(self.frame_bytes))
     }
 
     /// Size of the frame to probe with now, if any.
     pub(crate) fn probe_size(&mut self, now: Instant) -> Option<u16> {
-        if self.again_at.is_some_and(|at| at <= now) {
-            (self.again_at, self.trying, self.tries) = (None, sizes_below(self.most), 0);
+        if self.retry_at.is_some_and(|at| at <= now) {
+            (self.retry_at, self.trying, self.tries) = (None, sizes_below(self.most), 0);
         }
         if self.probe.is_some() {
             return None;
         }
         let wanted = SIZES.get(self.trying).copied().filter(|bytes| *bytes > self.frame_bytes);
-        self.suspected &= wanted.is_some();
+        self.is_suspected &= wanted.is_some();
         wanted
     }
 
@@ -107,9 +107,9 @@ impl Mtu {
         self.probe = None;
         let Some(size) = SIZES.get(self.trying).copied() else { return false };
         self.frame_bytes = size;
-        self.suspected = false;
+        self.is_suspected = false;
         self.trying = SIZES.len();
-        self.told != Some(size)
+        self.announced != Some(size)
     }
 
     /// Records a lost probe.
@@ -132,7 +132,7 @@ impl Mtu {
             return false;
         }
         self.large_lost += 1;
-        if self.large_lost < BLACK_HOLE {
+        if self.large_lost < MIN_BLACK_HOLE_LOSSES {
             return false;
         }
         self.search_from(narrower, self.most);
@@ -141,16 +141,16 @@ impl Mtu {
 
     /// Records that the path does not answer, which may be due to a smaller MTU.
     pub(crate) fn suspect(&mut self) {
-        if self.frame_bytes > self.safe {
-            self.search_from(self.safe, self.frame_bytes);
-            self.suspected = true;
+        if self.frame_bytes > self.safe_size {
+            self.search_from(self.safe_size, self.frame_bytes);
+            self.is_suspected = true;
         }
     }
 
     fn search_from(&mut self, frame_bytes: u16, most: u16) {
         self.frame_bytes = frame_bytes;
         (self.trying, self.tries, self.probe) = (sizes_below(most), 0, None);
-        (self.large_lost, self.suspected) = (0, false);
+        (self.large_lost, self.is_suspected) = (0, false);
     }
 
     /// Records a maximum that the machine or a router reported. Returns true if the maximum has changed.
@@ -161,31 +161,36 @@ impl Mtu {
         }
         let changed = frame_bytes < self.frame_bytes;
         self.search_from(self.frame_bytes.min(frame_bytes), frame_bytes);
-        self.again_at = Some(now + REPROBE_AFTER);
+        self.retry_at = Some(now + REPROBE_AFTER);
         changed
     }
 
     /// Records the size that the peer announced. Returns true if the result has changed.
     pub(crate) fn on_reported(&mut self, bytes: u16) -> bool {
         let before = self.two_way_size();
-        self.told_by_peer = Some(bytes.max(self.min_size()));
+        self.reported_by_peer = Some(bytes.max(self.min_size()));
         before != self.two_way_size()
     }
 
     /// If no sizes are probed, the size is fixed.
     fn min_size(&self) -> u16 {
-        if self.safe == self.most { self.safe } else { MIN_FRAME_BYTES.min(self.safe) }
+        if self.safe_size == self.most {
+            self.safe_size
+        } else {
+            MIN_FRAME_BYTES.min(self.safe_size)
+        }
     }
 
     /// Size to use when the present one no longer passes.
     fn narrower(&self) -> u16 {
-        if self.frame_bytes > self.safe { self.safe } else { self.min_size() }
+        if self.frame_bytes > self.safe_size { self.safe_size } else { self.min_size() }
     }
 
     /// Size that has to be announced to the peer, if any.
     pub(crate) fn take_unannounced_size(&mut self) -> Option<u16> {
-        let news = !self.suspected && self.told.unwrap_or(self.safe) != self.frame_bytes;
-        news.then(|| *self.told.insert(self.frame_bytes))
+        let news =
+            !self.is_suspected && self.announced.unwrap_or(self.safe_size) != self.frame_bytes;
+        news.then(|| *self.announced.insert(self.frame_bytes))
     }
 }
 

@@ -14,7 +14,7 @@ pub enum Addressee {
     /// The process that has the connection with this token.
     Token(u32),
     /// Any process: the frame contains an id of the peer, which any of them may know.
-    Anybody,
+    AnyProcess,
     /// The newest process.
     Newest,
 }
@@ -24,7 +24,7 @@ impl Addressee {
     #[must_use]
     pub fn of(frame: &[u8]) -> Addressee {
         if frame::has_peer_id(frame) {
-            return Addressee::Anybody;
+            return Addressee::AnyProcess;
         }
         match frame.get(1..).and_then(|rest| rest.first_chunk()).map(|id| u64::from_be_bytes(*id)) {
             None => Addressee::Newest,
@@ -55,10 +55,10 @@ mod tests {
         for kind in [0, 1, 2, 3, 4, 8] {
             assert_eq!(Addressee::of(&frame(kind, id)), Addressee::Generation(4), "type {kind}");
         }
-        assert_eq!(Addressee::of(&frame(5, id)), Addressee::Anybody);
+        assert_eq!(Addressee::of(&frame(5, id)), Addressee::AnyProcess);
         assert_eq!(Addressee::of(&frame(0, 0)), Addressee::Newest);
         assert_eq!(Addressee::of(&[0x20, 1]), Addressee::Newest);
-        let drawn = Shard { generation: Some(4), ..Shard::ALONE }.with_generation(u64::MAX);
+        let drawn = Shard { generation: Some(4), ..Shard::SINGLE }.with_generation(u64::MAX);
         assert_eq!(Addressee::of(&frame(0, drawn)), Addressee::Generation(4));
     }
 }

@@ -23,7 +23,7 @@ impl UdpCarrier {
         self.learn_peer(id, batch.peer_flow);
         let header = if batch.handshake { self.handshake_header(id) } else { None };
         let Some(flow) = self.flows.get_mut(&id) else {
-            return self.frame_stray(batch, bytes);
+            return self.frame_unbound(batch, bytes);
         };
         let extra = header.as_ref().map_or(0, HandshakeHeader::extra_header_bytes);
         let total = bytes.len() + extra * batch.datagrams;
@@ -67,7 +67,7 @@ impl UdpCarrier {
     }
 
     /// Frames a batch without a flow: a RST to an unknown peer.
-    fn frame_stray(&mut self, batch: &Transmit, bytes: &mut [u8]) -> Option<Framed> {
+    fn frame_unbound(&mut self, batch: &Transmit, bytes: &mut [u8]) -> Option<Framed> {
         if batch.peer_flow != 0 {
             let ip = batch.path.remote.ip();
             if let Some(entry) = self.pending.get_mut(batch.peer_flow, ip) {
@@ -118,9 +118,9 @@ impl UdpCarrier {
             self.arm_sweep(now);
             self.by_peer.insert(batch.peer_flow, id);
         }
-        let pending = (!flow.opened_here).then(|| self.strangers.admit(flow.source(), id).0);
+        let pending = (!flow.is_opener).then(|| self.unvalidated.admit(flow.source(), id).0);
         let is_stranger = pending.is_some();
-        let flow = Flow { peer_flow: batch.peer_flow, pending, is_stranger, ..flow };
+        let flow = Flow { peer_flow: batch.peer_flow, pending, is_evictable: is_stranger, ..flow };
         self.flows.insert(id, flow);
         self.note_carried(id);
         true
@@ -132,7 +132,7 @@ impl UdpCarrier {
         let opening =
             OpeningState { cookie: self.cookies.get(now, &outer), ..OpeningState::default() };
         let (opening, alarm_at) = (Some(Box::new(opening)), now + self.config.keepalive);
-        Flow { opened_here: true, kept_open: true, validated: true, opening, alarm_at, ..flow }
+        Flow { is_opener: true, kept_open: true, validated: true, opening, alarm_at, ..flow }
     }
 
     fn outer_from(&self, path: FourTuple) -> Option<Outer> {
@@ -161,8 +161,8 @@ impl UdpCarrier {
         self.changes += 1;
         self.keep_open_fewer(usize::from(flow.kept_open));
         self.unproven -= usize::from(!flow.validated);
-        if let Some(pending) = flow.pending.filter(|_| flow.is_stranger) {
-            self.strangers.remove(flow.source(), pending);
+        if let Some(pending) = flow.pending.filter(|_| flow.is_evictable) {
+            self.unvalidated.remove(flow.source(), pending);
         }
         if self.by_peer.get(&flow.peer_flow) == Some(&id) {
             self.by_peer.remove(&flow.peer_flow);

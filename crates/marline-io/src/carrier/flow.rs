@@ -9,7 +9,7 @@ use marline_core::{FourTuple, PendingId, PendingLimits, PendingPeers, Source};
 use marline_time::{Duration, Instant};
 
 use super::frame::{Cookie, SenderInfo};
-use super::keys::Bond;
+use super::keys::BoundKeys;
 
 /// Bytes that may be sent to an unvalidated address for each byte received from it.
 const AMPLIFICATION: u64 = 3;
@@ -34,7 +34,7 @@ pub(super) struct Allowance {
 
 impl Allowance {
     /// Counts bytes received from the address.
-    pub(super) fn received(&mut self, bytes: usize) {
+    pub(super) fn on_received(&mut self, bytes: usize) {
         self.received = self.received.saturating_add(bytes as u64);
     }
 
@@ -56,7 +56,7 @@ pub(super) struct Flow {
     pub(super) path: FourTuple,
     /// Keys that authenticate the flow. They are stored in place: a separate heap block per flow, which lasts
     /// through TIME-WAIT, would keep the surrounding page of a closed connection (about 25 kB) allocated.
-    pub(super) bond: Bond,
+    pub(super) bond: BoundKeys,
     /// State while our SYN has not been answered.
     pub(super) opening: Option<Box<OpeningState>>,
     /// Id of the peer; 0 until known.
@@ -70,7 +70,7 @@ pub(super) struct Flow {
     /// Entry among the strangers, which the flow keeps; `None` if we opened it.
     pub(super) pending: Option<PendingId>,
     /// Set while the flow is counted among the strangers.
-    pub(super) is_stranger: bool,
+    pub(super) is_evictable: bool,
     /// Set when its subflow has ended.
     pub(super) has_ended: bool,
     /// Number of moves so far.
@@ -78,7 +78,7 @@ pub(super) struct Flow {
     /// Address challenged last, and the time.
     pub(super) challenged: Option<(Outer, Instant)>,
     /// Set if we sent its SYN: this side decides where it goes.
-    pub(super) opened_here: bool,
+    pub(super) is_opener: bool,
     /// Set if a link carries it, or did at its previous address.
     pub(super) by_link: bool,
     /// Set if it gets keepalives: we sent its SYN, and its subflow has not ended.
@@ -109,11 +109,11 @@ pub(super) struct OpeningState {
 /// Silence after which a flow that was busy is probed for the first time; the interval doubles.
 pub(crate) const FIRST_QUIET: Duration = Duration::from_secs(1);
 /// Number of these probes.
-const QUIET_PROBES: u8 = 4;
+const MAX_IDLE_PROBES: u8 = 4;
 
 impl Flow {
     /// Creates a flow opened by the peer, with an unvalidated address.
-    pub(super) fn new(now: Instant, path: FourTuple, outer: Outer, bond: Bond) -> Self {
+    pub(super) fn new(now: Instant, path: FourTuple, outer: Outer, bond: BoundKeys) -> Self {
         Flow {
             path,
             bond,
@@ -123,11 +123,11 @@ impl Flow {
             validated: false,
             allowance: Allowance::default(),
             pending: None,
-            is_stranger: false,
+            is_evictable: false,
             has_ended: false,
             moves: 0,
             challenged: None,
-            opened_here: false,
+            is_opener: false,
             by_link: false,
             kept_open: false,
             sent_at: now,
@@ -152,9 +152,9 @@ impl Flow {
 
     /// Time at which to check if a flow that was busy has become quiet because a NAT lost its mapping: a side that
     /// only receives would otherwise wait for a peer that sends to the old address.
-    pub(super) fn quiet_due(&self) -> Option<Instant> {
+    pub(super) fn keepalive_due(&self) -> Option<Instant> {
         let step = self.quiet_steps;
-        (step < QUIET_PROBES).then(|| self.heard_at + FIRST_QUIET * (1 << step))
+        (step < MAX_IDLE_PROBES).then(|| self.heard_at + FIRST_QUIET * (1 << step))
     }
 
     /// Returns true at [`Flow::quiet_due`] if nothing was sent for some time either, so that a keepalive is useful.

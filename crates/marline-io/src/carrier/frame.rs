@@ -71,7 +71,7 @@ pub(super) enum Frame<'a> {
     /// Request to repeat the SYN with this cookie.
     Retry { flow: u64, cookie: Cookie },
     /// First SYN in an unsupported version.
-    Unspoken { sender: u64 },
+    UnsupportedVersion { sender: u64 },
     /// Frame for the lane with this id.
     Lane { lane: u64 },
 }
@@ -116,7 +116,7 @@ impl<'a> Frame<'a> {
         if newer && kind == HANDSHAKE && flow == 0 {
             let sender = id_at(bytes, SHORT_HEADER)?;
             segment(bytes, HANDSHAKE_IDS)?;
-            return Some(Frame::Unspoken { sender });
+            return Some(Frame::UnsupportedVersion { sender });
         }
         if bytes[0] >> 4 != VERSION {
             return None;

@@ -35,7 +35,7 @@ impl UdpCarrier {
             Frame::Lane { lane } => {
                 self.foreign_owner(datagram, lane).unwrap_or(Received::Lane(lane))
             }
-            Frame::Unspoken { sender } => {
+            Frame::UnsupportedVersion { sender } => {
                 if self.config.accept {
                     self.push_control(datagram.outer, ControlFrame::versions(sender));
                 }
@@ -133,7 +133,7 @@ impl UdpCarrier {
     ) -> Option<Received<'static>> {
         let owner = Shard::of_flow(flow, self.config.shard.count);
         let foreign = flow != 0 && owner != self.config.shard.index && !datagram.handed_over;
-        foreign.then_some(Received::Elsewhere(owner))
+        foreign.then_some(Received::OtherShard(owner))
     }
 
     fn receive_syn<'a>(
@@ -151,7 +151,7 @@ impl UdpCarrier {
         let owner = join_owner(segment, self.config.shard.count);
         if owner.is_some_and(|owner| owner != self.config.shard.index) {
             if let Some(owner) = owner.filter(|_| !datagram.handed_over) {
-                return Received::Elsewhere(owner);
+                return Received::OtherShard(owner);
             }
             self.counters.syns_refused += 1;
             return Received::Nothing;
@@ -166,7 +166,7 @@ impl UdpCarrier {
         let flow = self.flow_of(sender, datagram);
         self.arm_sweep(now);
         let entry = self.pending.record_syn(now, sender, datagram.outer, path, more.introduction);
-        entry.allowance.received(datagram.bytes.len());
+        entry.allowance.on_received(datagram.bytes.len());
         if let Some((id, path)) = flow
             && entry.flow.is_none()
         {
@@ -180,7 +180,7 @@ impl UdpCarrier {
                 flow.outer = datagram.outer;
                 flow.allowance = Allowance::default();
             }
-            flow.allowance.received(datagram.bytes.len());
+            flow.allowance.on_received(datagram.bytes.len());
         }
         Received::Segment(meta(datagram, path, 0, sender), segment)
     }
@@ -244,7 +244,7 @@ impl UdpCarrier {
     /// Returns `Anywhere` if other shards may have the flow: the peer's id does not contain the shard.
     fn owner_of_peer(&self, datagram: &Datagram<'_>) -> Received<'static> {
         let many = self.config.shard.count > 1 && !datagram.handed_over;
-        if many { Received::Anywhere } else { Received::Nothing }
+        if many { Received::UnknownShard } else { Received::Nothing }
     }
 
     /// Handles a RETRY of a busy server: our SYN is repeated with the cookie.

@@ -39,7 +39,7 @@ const COOKIE_LABEL: &[u8] = b"Marline carrier cookie";
 pub(super) struct KeyPair {
     secret: SecretKey,
     public: [u8; KEY_LEN],
-    born_at: Instant,
+    created_at: Instant,
 }
 
 impl fmt::Debug for KeyPair {
@@ -50,7 +50,7 @@ impl fmt::Debug for KeyPair {
 
 /// Keys that a flow is bound to.
 #[derive(Clone)]
-pub(super) struct Bond {
+pub(super) struct BoundKeys {
     own: Arc<KeyPair>,
     /// Introduction of the peer; `None` until its handshake arrives.
     pub(super) peer: Option<SenderInfo>,
@@ -58,7 +58,7 @@ pub(super) struct Bond {
     path_key: Option<[u8; 32]>,
 }
 
-impl fmt::Debug for Bond {
+impl fmt::Debug for BoundKeys {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Bond(..)")
     }
@@ -95,13 +95,13 @@ impl Keyring {
     }
 
     /// Binds a flow to the current key pair and to the peer's introduction.
-    pub(super) fn bind_flow(&mut self, now: Instant, peer: Option<SenderInfo>) -> Bond {
-        let fresh = |pair: &&Arc<KeyPair>| now < pair.born_at + PAIR_LIFETIME;
+    pub(super) fn bind_flow(&mut self, now: Instant, peer: Option<SenderInfo>) -> BoundKeys {
+        let fresh = |pair: &&Arc<KeyPair>| now < pair.created_at + PAIR_LIFETIME;
         let own = match self.pair.as_ref().filter(fresh) {
             Some(pair) => Arc::clone(pair),
             None => self.next_pair(now),
         };
-        Bond { own, peer, path_key: None }
+        BoundKeys { own, peer, path_key: None }
     }
 
     fn next_pair(&mut self, now: Instant) -> Arc<KeyPair> {
@@ -113,13 +113,13 @@ impl Keyring {
             // The base point is of prime order, and a clamped scalar is not a multiple of that.
             Err(error) => unreachable!("{error}"),
         };
-        let pair = Arc::new(KeyPair { secret, public, born_at: now });
+        let pair = Arc::new(KeyPair { secret, public, created_at: now });
         self.pair = Some(Arc::clone(&pair));
         pair
     }
 
     /// Our introduction on the flow `id`, at the address `local`.
-    pub(super) fn introduction(&self, bond: &Bond, id: u64, local: SocketAddr) -> SenderInfo {
+    pub(super) fn introduction(&self, bond: &BoundKeys, id: u64, local: SocketAddr) -> SenderInfo {
         let commitment = commitment_of(&self.reset_token(id, local));
         SenderInfo { key: bond.own.public, commitment }
     }
@@ -135,7 +135,7 @@ impl Keyring {
     /// `challenger`. Returns `None` if there is no agreed secret.
     pub(super) fn response(
         &mut self,
-        bond: &mut Bond,
+        bond: &mut BoundKeys,
         challenger: u64,
         responder: u64,
         nonce: &Nonce,
@@ -146,7 +146,7 @@ impl Keyring {
     }
 
     /// `both` is equal on both sides.
-    fn path_key(&mut self, bond: &mut Bond, both: u64) -> Option<[u8; 32]> {
+    fn path_key(&mut self, bond: &mut BoundKeys, both: u64) -> Option<[u8; 32]> {
         if let Some(key) = bond.path_key {
             return Some(key);
         }

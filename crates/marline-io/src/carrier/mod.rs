@@ -47,7 +47,7 @@ pub const BASE_DATAGRAM: u16 = 1_232;
 /// Minimum interval between challenges of the same address.
 const CHALLENGE_INTERVAL: Duration = Duration::from_millis(10);
 /// Lifetime of a SYN, and of a flow whose address is not validated.
-const UNPROVEN_LIFETIME: Duration = Duration::from_secs(120);
+const UNVALIDATED_LIFETIME: Duration = Duration::from_secs(120);
 /// Lifetime of a validation after the last packet of the flow. Then the flow may be evicted if there are too many.
 /// Clients that are alive send a keepalive at least every 20 s.
 const PROOF_LIFETIME: Duration = Duration::from_secs(600);
@@ -130,9 +130,9 @@ pub enum Received<'a> {
     /// Segment for the core.
     Segment(PacketMeta, &'a [u8]),
     /// The datagram belongs to the shard with this index.
-    Elsewhere(u8),
+    OtherShard(u8),
     /// The datagram belongs to an unknown shard: ask all.
-    Anywhere,
+    UnknownShard,
     /// The peer has lost the state of this flow, and has proven it.
     Reset(u64),
     /// The peer moved this flow.
@@ -238,7 +238,7 @@ pub struct UdpCarrier {
     /// Flows whose address is not validated.
     unproven: usize,
     /// Flows of peers that may be evicted: unvalidated ones, and those whose validation is too old.
-    strangers: PendingPeers<u64>,
+    unvalidated: PendingPeers<u64>,
     /// Time from which the age of validations may be checked again, if there are too many flows.
     proofs_checked_next: Instant,
     /// Evicted flows of connections that the core still has.
@@ -280,12 +280,12 @@ impl UdpCarrier {
             config,
             flows: FlowMap::default(),
             by_peer: HashMap::new(),
-            pending: PendingSyns::new(PENDING_CAPACITY, UNPROVEN_LIFETIME),
+            pending: PendingSyns::new(PENDING_CAPACITY, UNVALIDATED_LIFETIME),
             control: VecDeque::new(),
             sockets: Vec::new(),
             kept_open: 0,
             unproven: 0,
-            strangers: PendingPeers::new(strangers),
+            unvalidated: PendingPeers::new(strangers),
             proofs_checked_next: Instant::ZERO,
             evicted: VecDeque::new(),
             alarms: BinaryHeap::new(),

@@ -20,9 +20,9 @@ impl UdpCarrier {
             self.proofs_checked_next = now + SWEEP_INTERVAL;
             self.check_proofs(now);
         }
-        while let Some(id) = self.strangers.make_room(newcomer) {
+        while let Some(id) = self.unvalidated.make_room(newcomer) {
             let Some(flow) = self.flows.get_mut(&id) else { continue };
-            flow.is_stranger = false;
+            flow.is_evictable = false;
             // The peer may have become active after its age was checked.
             if flow.is_evictable(now) {
                 if flow.validated && !flow.has_ended {
@@ -37,12 +37,13 @@ impl UdpCarrier {
 
     /// Adds flows whose validation is too old to the strangers.
     fn check_proofs(&mut self, now: Instant) {
-        let UdpCarrier { flows, strangers, .. } = self;
-        let aged = flows.iter_mut().filter(|(_, flow)| !flow.is_stranger && flow.is_evictable(now));
+        let UdpCarrier { flows, unvalidated: strangers, .. } = self;
+        let aged =
+            flows.iter_mut().filter(|(_, flow)| !flow.is_evictable && flow.is_evictable(now));
         // The order does not matter: each flow keeps its entry.
         aged.for_each(|(id, flow)| {
             if let Some(pending) = flow.pending {
-                flow.is_stranger = true;
+                flow.is_evictable = true;
                 strangers.readmit(flow.source(), pending, *id);
             }
         });
@@ -51,9 +52,9 @@ impl UdpCarrier {
     /// Records that the address of a flow is validated. Called before the flow moves there.
     pub(super) fn mark_validated(&mut self, id: u64) {
         let Some(flow) = self.flows.get_mut(&id) else { return };
-        if let Some(pending) = flow.pending.filter(|_| flow.is_stranger) {
-            flow.is_stranger = false;
-            self.strangers.remove(flow.source(), pending);
+        if let Some(pending) = flow.pending.filter(|_| flow.is_evictable) {
+            flow.is_evictable = false;
+            self.unvalidated.remove(flow.source(), pending);
         }
         if !flow.validated {
             flow.validated = true;

@@ -34,7 +34,7 @@ fn carrier(accept: bool, shard: Shard) -> UdpCarrier {
     carrier
 }
 
-const ALONE: Shard = Shard::ALONE;
+const ALONE: Shard = Shard::SINGLE;
 
 fn outer(local: u8, host: u8, port: u16) -> Outer {
     Outer { socket: 0, local: ip(local), remote: SocketAddr::new(ip(host), port) }
@@ -248,14 +248,14 @@ fn joins_and_foreign_ids_are_handed_to_the_shard_that_owns_them() {
     tcp[20..32].copy_from_slice(&[30, 12, 0x10, 0, 1, 2, 3, 4, 0, 0, 0, 0]);
     join.extend(&tcp);
     let mut arrived = datagram(outer(1, 9, 7000), &join);
-    assert!(matches!(shard.receive(now, &arrived), Received::Elsewhere(1)));
+    assert!(matches!(shard.receive(now, &arrived), Received::OtherShard(1)));
     arrived.handed_over = true;
     assert!(matches!(shard.receive(now, &arrived), Received::Nothing), "never round in circles");
     let mut owner = carrier(true, Shard { index: 1, count: 2, generation: None });
     assert!(matches!(owner.receive(now, &arrived), Received::Segment(..)));
     let foreign = data(SERVER_FLOW, 20);
     let arrived = datagram(outer(1, 9, 7000), &foreign);
-    assert!(matches!(shard.receive(now, &arrived), Received::Elsewhere(1)));
+    assert!(matches!(shard.receive(now, &arrived), Received::OtherShard(1)));
     assert!(matches!(owner.receive(now, &arrived), Received::Nothing));
     assert_eq!((shard.counters().resets, owner.counters().resets), (0, 1), "the owner disowns it");
 }

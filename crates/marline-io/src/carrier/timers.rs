@@ -7,7 +7,7 @@ use marline_time::Instant;
 use super::flow::Flow;
 use super::frame::ControlFrame;
 use super::{
-    CONTROL_CAPACITY, FlowEnds, MAX_QUIET_PAIRS, SWEEP_INTERVAL, UNPROVEN_LIFETIME, UdpCarrier,
+    CONTROL_CAPACITY, FlowEnds, MAX_QUIET_PAIRS, SWEEP_INTERVAL, UNVALIDATED_LIFETIME, UdpCarrier,
 };
 
 impl UdpCarrier {
@@ -43,7 +43,7 @@ impl UdpCarrier {
         let Some(flow) = self.flows.get_mut(&id).filter(|flow| flow.alarm_at == at) else { return };
         let mut wanted = flow.sent_at + interval <= now;
         let mut quiet = false;
-        while let Some(at) = flow.quiet_due()
+        while let Some(at) = flow.keepalive_due()
             && at <= now
         {
             wanted |= flow.is_quiet();
@@ -56,7 +56,7 @@ impl UdpCarrier {
             flow.sent_at = now;
         }
         let next = (flow.sent_at + interval).max(now + interval / 16);
-        flow.alarm_at = flow.quiet_due().map_or(next, |quiet| quiet.min(next));
+        flow.alarm_at = flow.keepalive_due().map_or(next, |quiet| quiet.min(next));
         self.alarms.push(Reverse((flow.alarm_at, id)));
         let ends = FlowEnds::new(outer.local, outer.remote);
         if quiet && self.quiet.len() < MAX_QUIET_PAIRS && !self.quiet.contains(&ends) {
@@ -75,7 +75,7 @@ impl UdpCarrier {
 
     fn sweep(&mut self, now: Instant) {
         self.pending.expire(now);
-        let old = |flow: &Flow| !flow.validated && flow.created_at + UNPROVEN_LIFETIME <= now;
+        let old = |flow: &Flow| !flow.validated && flow.created_at + UNVALIDATED_LIFETIME <= now;
         let ids: Vec<u64> =
             self.flows.iter().filter(|(_, flow)| old(flow)).map(|(&id, _)| id).collect();
         for id in ids {

@@ -11,7 +11,7 @@ impl UdpCarrier {
     pub(super) fn check_address(&mut self, now: Instant, id: u64, datagram: &Datagram<'_>) {
         let Some(flow) = self.flows.get_mut(&id) else { return };
         if flow.outer == datagram.outer {
-            if !flow.opened_here {
+            if !flow.is_opener {
                 flow.heard_at = now;
             }
             if !flow.validated {
@@ -20,7 +20,7 @@ impl UdpCarrier {
             }
             return;
         }
-        if flow.opened_here && flow.outer.same_addresses(&datagram.outer) {
+        if flow.is_opener && flow.outer.same_addresses(&datagram.outer) {
             // It arrived on another of our sockets: the peer has not followed yet.
             return;
         }

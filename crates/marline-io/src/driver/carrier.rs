@@ -55,7 +55,7 @@ impl Carrier {
     pub(super) const fn part(&self) -> Part {
         match self {
             Carrier::Native(carrier) => carrier.shard(),
-            Carrier::Udp(_) => Part::ALONE,
+            Carrier::Udp(_) => Part::SINGLE,
         }
     }
 

@@ -16,7 +16,7 @@ use crate::carrier::Outer;
 use crate::edge::virtio::VirtioHeader;
 
 /// Maximum number of segments in a packet.
-const MOST: usize = 64;
+const MAX_SEGMENTS: usize = 64;
 /// Maximum length of a packet, in bytes.
 pub(super) const LONGEST: usize = 65_535;
 /// Maximum length of IP and TCP headers.
@@ -32,7 +32,7 @@ const PUSH: u8 = 0x08;
 const ACK: u8 = 0x10;
 
 /// Parts of a packet for the kernel: at most two in front, then the payloads.
-type Parts<'a> = [IoSlice<'a>; MOST + 2];
+type Parts<'a> = [IoSlice<'a>; MAX_SEGMENTS + 2];
 
 /// Segments that are sent as one packet.
 pub(super) struct Group<'a> {
@@ -40,7 +40,7 @@ pub(super) struct Group<'a> {
     ip_header: usize,
     /// Maximum length of the combined packet, including the headers of the first.
     longest: usize,
-    packets: [&'a [u8]; MOST],
+    packets: [&'a [u8]; MAX_SEGMENTS],
     count: usize,
     /// Length of the first packet's headers.
     headers: usize,
@@ -56,7 +56,7 @@ impl<'a> Group<'a> {
         Group {
             ip_header,
             longest: longest.min(LONGEST),
-            packets: [&[]; MOST],
+            packets: [&[]; MAX_SEGMENTS],
             count: 0,
             headers: 0,
             bytes: 0,
@@ -132,7 +132,7 @@ impl<'a> Group<'a> {
 
     /// Returns the payload length of a packet that continues the group.
     fn following(&self, packet: &'a [u8]) -> Option<usize> {
-        if self.closed || self.count == MOST || packet.len() <= self.headers {
+        if self.closed || self.count == MAX_SEGMENTS || packet.len() <= self.headers {
             return None;
         }
         let tcp = self.ip_header..self.headers;
@@ -193,7 +193,7 @@ impl<'a> Group<'a> {
     where
         'a: 'b,
     {
-        let mut parts = [IoSlice::new(&[]); MOST + 2];
+        let mut parts = [IoSlice::new(&[]); MAX_SEGMENTS + 2];
         (parts[0], parts[1]) = (IoSlice::new(front[0]), IoSlice::new(front[1]));
         for (part, packet) in parts[2..].iter_mut().zip(&self.packets[..self.count]) {
             *part = IoSlice::new(&packet[self.headers..]);

@@ -188,8 +188,8 @@ impl Stream {
         let shard = Arc::clone(self.shard());
         let connection = self.own_id();
         let make = |now| Lane::new(config, ids, keys, now);
-        open_lane(&shard, ids.ours, ids.peers, make, connection, numbers)?;
-        Ok(Datagrams { shard, id: ids.ours })
+        open_lane(&shard, ids.local, ids.peers, make, connection, numbers)?;
+        Ok(Datagrams { shard, id: ids.local })
     }
 }
 

@@ -33,7 +33,7 @@ use super::lane_traffic::LaneCounters;
 use super::lanes::Lanes;
 use super::link_events::{self, LinkListener};
 use super::observers::Observers;
-use super::reception::{Looked, Reception};
+use super::reception::{ReadResult, Reception};
 use super::routing::Routing;
 use super::shard::{Shard, ShardConfig, ShardHandle, StartError};
 use super::sockets::{Sock, SocketOptions, Watch};
@@ -48,9 +48,9 @@ use crate::native::NativeCarrier;
 use crate::random::{ResetSeed, SecretRng};
 
 /// A timer that is due within this time is reset if its deadline has moved by at least as much.
-const SOON: Duration = Duration::from_millis(1);
+const RESET_THRESHOLD: Duration = Duration::from_millis(1);
 /// Maximum number of batches received before silence is judged.
-const CATCH_UP_BATCHES: u32 = 64;
+const MAX_CATCH_UP_BATCHES: u32 = 64;
 /// Maximum number of queued datagrams from other shards.
 const HANDOVER_CAPACITY: usize = 1_024;
 
@@ -288,7 +288,7 @@ impl Shard {
             state.wakeups().wake_task();
         }
         let may_wait = matches!(state.carrier(), Carrier::Udp(_)) && !state.wakeups().is_stopped();
-        if !may_wait || !state.wakeups().delays_write(now, id, len) {
+        if !may_wait || !state.wakeups().should_delay_write(now, id, len) {
             self.serve(state, now);
         }
     }
@@ -307,13 +307,14 @@ impl Shard {
     /// wake-up is cheaper than a system call each time. A timer that would fire soon without need is moved while the
     /// task is awake: in a dialogue this costs a tenth of the wake-up.
     fn arm(&self, state: &mut State, now: Instant) {
-        let fires_soon = state.wakeups().armed().is_some_and(|armed| armed.since(now) < SOON);
+        let fires_soon =
+            state.wakeups().armed().is_some_and(|armed| armed.since(now) < RESET_THRESHOLD);
         if fires_soon {
-            state.endpoint().postpone_timeouts(now + SOON);
+            state.endpoint().postpone_timeouts(now + RESET_THRESHOLD);
         }
         let Some(next) = state.next_timeout() else { return };
         let is_kept = |armed: Instant| {
-            let in_vain = fires_soon && next.since(armed) >= SOON;
+            let in_vain = fires_soon && next.since(armed) >= RESET_THRESHOLD;
             armed <= next && !in_vain
         };
         if state.wakeups().armed().is_some_and(is_kept) {
@@ -342,7 +343,7 @@ impl Shard {
     /// Receives what the sockets hold, even if the task is not late. Call this before silence is judged: after a
     /// process did not run for some time, the timeout and the answer appear at the same time.
     pub fn catch_up(&self) {
-        for _ in 0..CATCH_UP_BATCHES {
+        for _ in 0..MAX_CATCH_UP_BATCHES {
             if self.receive_now() {
                 return;
             }
@@ -364,7 +365,7 @@ impl Shard {
         drop(state);
         let is_drained = self.receive(&mut reception);
         if is_drained {
-            self.receiving().readiness().looked();
+            self.receiving().readiness().note_polled();
             let mut state = self.lock();
             let now = self.now(&mut state);
             if state.wakeups().armed().is_some_and(|at| at <= now) {
@@ -392,14 +393,14 @@ impl Shard {
         may_busy_poll: bool,
     ) -> io::Result<bool> {
         let drained = match reception.poll_receive(cx, at, may_busy_poll)? {
-            Looked::Nothing => return Ok(false),
-            Looked::Error => return Ok(true),
-            Looked::Batch { drained } => drained,
+            ReadResult::Nothing => return Ok(false),
+            ReadResult::Error => return Ok(true),
+            ReadResult::Batch { drained } => drained,
         };
         self.dispatch_batch(reception, at, |state, now| {
             if dispatch_events(self, state, now) && drained {
                 cx.waker().wake_by_ref();
-            } else if !state.wakeups().turn_continues(now) {
+            } else if !state.wakeups().is_same_turn(now) {
                 self.serve(state, now);
             }
         });
@@ -429,7 +430,7 @@ impl Shard {
         then: impl FnOnce(&mut State, Instant),
     ) {
         if let Some(older) = self.links().connected_older_processes() {
-            reception.sift(at, older);
+            reception.keep_own_datagrams(at, older);
         }
         let (socket, buffer) = reception.batch(at);
         let mut state = self.lock();
@@ -486,7 +487,7 @@ fn on_event(shard: &Shard, state: &mut State, now: Instant, event: Event) -> boo
             let filter = match event.kind {
                 MonitorKind::Decided { .. } => {
                     if !state.observers().pass_decision(event) {
-                        state.endpoint().tell_decisions(false);
+                        state.endpoint().report_decisions(false);
                     }
                     filter
                 }
@@ -497,7 +498,7 @@ fn on_event(shard: &Shard, state: &mut State, now: Instant, event: Event) -> boo
                 }
             };
             if let Some(filter) = filter {
-                state.endpoint().tell_traffic(filter);
+                state.endpoint().report_traffic(filter);
             }
             false
         }

@@ -92,7 +92,7 @@ fn send_handshake(
 
 /// Hands segments to the kernel: at once, or together with following ones, at the latest in [`send_gathered`].
 fn gather(state: &mut State, now: Instant, out: &Outgoing<'_>) {
-    if !state.sending().gathered().takes(out) {
+    if !state.sending().gathered_datagrams().takes(out) {
         send_gathered(state, now);
     }
     if out.bytes.len() > MAX_GATHERED_BYTES || !state.sockets().sends_runs(&out.outer) {
@@ -106,11 +106,11 @@ fn gather(state: &mut State, now: Instant, out: &Outgoing<'_>) {
 /// Hands the gathered segments to the kernel.
 fn send_gathered(state: &mut State, now: Instant) {
     let gathered = state.sending().take_gathered();
-    match gathered.together() {
+    match gathered.as_one_send() {
         Some((out, 1)) => hand_over(state, now, &out),
         // Sending each batch alone shows which one failed.
         Some((out, _)) if state.sockets().send(now, &out).is_err() => {
-            gathered.each().for_each(|out| hand_over(state, now, &out));
+            gathered.datagrams().for_each(|out| hand_over(state, now, &out));
         }
         _ => {}
     }
@@ -143,7 +143,7 @@ fn transmit_lane(state: &mut State, id: u64, now: Instant) {
         };
         let Carrier::Udp(carrier) = state.carrier() else { break };
         let Some(outer) = carrier.place(path.flow) else {
-            state.lanes().unroutable();
+            state.lanes().on_unroutable();
             continue;
         };
         if !batch.takes(outer, path.id, frame.len()) {
@@ -161,7 +161,7 @@ fn transmit_lane(state: &mut State, id: u64, now: Instant) {
 }
 
 fn send_frames(state: &mut State, id: u64, now: Instant, batch: &mut LaneBatch) {
-    if let Some(out) = batch.together(id) {
+    if let Some(out) = batch.as_one_send(id) {
         send(state, now, &out);
     }
     batch.clear();
@@ -170,7 +170,7 @@ fn send_frames(state: &mut State, id: u64, now: Instant, batch: &mut LaneBatch) 
 /// Hands bytes to a link or to the kernel.
 fn send(state: &mut State, now: Instant, out: &Outgoing<'_>) {
     if !matches!(out.sender, Sender::Subflow(..)) {
-        state.observers().frames(Direction::Out, &out.outer, out.bytes.len(), out.stride);
+        state.observers().frames(Direction::Sent, &out.outer, out.bytes.len(), out.stride);
     }
     if out.outer.is_link() {
         for flow in state.routing().send(out) {
@@ -254,7 +254,7 @@ fn on_network_error(state: &mut State, now: Instant, error: &NetworkError) {
     if quoted.is_none() && on_frame_error(state, now, error) {
         return;
     }
-    let Some((flow, path)) = quoted.filter(|_| !error.ours) else { return };
+    let Some((flow, path)) = quoted.filter(|_| !error.is_local) else { return };
     let what = match error.mtu {
         Some(mtu) => {
             CoreError::TooBig { max_segment: state.carrier().trusted_segment_len(mtu, &path) }
@@ -282,7 +282,7 @@ fn on_network_error(state: &mut State, now: Instant, error: &NetworkError) {
 pub(super) fn on_native_error(state: &mut State, now: Instant, error: &NetworkError) {
     let at = |port: usize| u16::from_be_bytes([error.quoted[port], error.quoted[port + 1]]);
     let mut remote = error.remote;
-    if error.ours {
+    if error.is_local {
         // The send call has reported this error, too.
         return;
     }
@@ -337,7 +337,7 @@ fn on_frame_error(state: &mut State, now: Instant, error: &NetworkError) -> bool
     let quoted = quoted_lane(&error.quoted);
     let Some(id) = quoted.and_then(|peer| state.lanes().of_peer(peer)) else { return false };
     let path = state.lane_path_to(id, error.remote);
-    let Some(path) = path.filter(|_| !error.ours) else { return true };
+    let Some(path) = path.filter(|_| !error.is_local) else { return true };
     match error.mtu {
         Some(mtu) => {
             if let Some(bytes) = payload_of_mtu(mtu, error.remote) {

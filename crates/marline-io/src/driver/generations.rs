@@ -28,7 +28,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use marline_core::{Asks, Ecn, FourTuple, PacketMeta, Shard as Part};
+use marline_core::{Ecn, FourTuple, PacketMeta, SegmentRequest, Shard as Part};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::net::UnixStream;
@@ -49,12 +49,12 @@ use crate::edge::descriptor::watch;
 use crate::edge::network_error::NetworkError;
 use crate::links::FrameDecoder;
 use crate::native;
-use crate::succession::{Channel, MAX_MESSAGE_LEN, Message, Passed};
+use crate::succession::{Channel, ForwardedOrigin, MAX_MESSAGE_LEN, Message};
 use crate::sys::channel;
 
 /// Passes packets of a batch on to the shards that own them. No shard may be locked.
 pub(super) fn pass_on(shard: &Shard, others: OtherShardPackets<'_>) {
-    let OtherShardPackets { mut strays, errors } = others;
+    let OtherShardPackets { unowned: mut strays, errors } = others;
     while let Some(asked) = strays.first().map(|stray| stray.asked) {
         let (theirs, rest): (Vec<_>, Vec<_>) =
             strays.into_iter().partition(|stray| stray.asked == asked);
@@ -77,7 +77,7 @@ pub(super) fn pass_on(shard: &Shard, others: OtherShardPackets<'_>) {
 /// shared.
 fn group(shard: &Shard) -> impl Iterator<Item = Arc<Shard>> {
     let is_shared = shard.lock().carrier().part().count > 1;
-    shard.siblings().filter(move |_| is_shared)
+    shard.other_shards().filter(move |_| is_shared)
 }
 
 /// Returns true if neither this shard nor one that receives some of its packets has a handle left.
@@ -106,15 +106,15 @@ fn claim_strays<'a>(shard: &Shard, strays: Vec<Stray<'a>>) -> Vec<Stray<'a>> {
     let asked = strays.len();
     for stray in strays {
         let Stray { asks, meta, segment, .. } = &stray;
-        if state.endpoint().claims(now, meta, segment) {
+        if state.endpoint().owns_segment(now, meta, segment) {
             if let Carrier::Native(carrier) = state.carrier() {
-                carrier.count_foreign(matches!(asks, Asks::ToJoin(_)));
+                carrier.count_foreign(matches!(asks, SegmentRequest::ToJoin(_)));
             }
             ingress::take_segment(&mut state, now, meta, segment);
         } else if stray.is_last {
             ingress::on_unclaimed_segment(&mut state, now, meta, segment);
         } else {
-            if stray.asks != Asks::Nothing {
+            if stray.asks != SegmentRequest::Nothing {
                 state.endpoint().release_address_pair(&meta.path);
             }
             left.push(stray);
@@ -128,7 +128,7 @@ fn claim_strays<'a>(shard: &Shard, strays: Vec<Stray<'a>>) -> Vec<Stray<'a>> {
 
 /// Passes ICMP errors on: one that arrived in one queue of an interface may concern any shard.
 fn pass_errors_to_shards(shard: &Shard, errors: &[NetworkError]) {
-    for sibling in shard.siblings() {
+    for sibling in shard.other_shards() {
         if core::ptr::eq(&raw const *sibling, shard) {
             continue;
         }
@@ -148,7 +148,7 @@ pub(super) fn on_passed_segment(shard: &Shard, path: FourTuple, ecn: Ecn, segmen
     let meta = meta(path, ecn);
     let mut state = shard.lock();
     let now = shard.now(&mut state);
-    if !state.endpoint().claims(now, &meta, segment) {
+    if !state.endpoint().owns_segment(now, &meta, segment) {
         return false;
     }
     ingress::take_segment(&mut state, now, &meta, segment);
@@ -169,7 +169,7 @@ pub(super) fn on_returned_segment(
     let mut state = shard.lock();
     let now = shard.now(&mut state);
     // An earlier segment may have made it ours.
-    if !state.endpoint().claims(now, &meta, segment)
+    if !state.endpoint().owns_segment(now, &meta, segment)
         && let Some(older) = state.routing().links().connected_older_processes()
         && older.ask_next_process(generation, &path, ecn, segment)
     {
@@ -186,7 +186,7 @@ pub struct Generations {
     links: Arc<Links>,
     older: Arc<OlderProcesses>,
     /// Task that receives the packets that the successor passes on.
-    heard: Mutex<Option<Watch>>,
+    receiving_task: Mutex<Option<Watch>>,
 }
 
 impl Generations {
@@ -211,13 +211,13 @@ impl Generations {
         let older = OlderProcesses::new(own, knows_token, returned);
         links.set_older_processes(&older);
         let links = Arc::clone(links);
-        Arc::new(Generations { shards, links, older, heard: Mutex::default() })
+        Arc::new(Generations { shards, links, older, receiving_task: Mutex::default() })
     }
 
     /// Generation of this process.
     #[must_use]
-    pub fn own(&self) -> u8 {
-        self.older.own()
+    pub fn own_number(&self) -> u8 {
+        self.older.own_number()
     }
 
     /// Adds a process that keeps its connections while this one receives.
@@ -252,13 +252,13 @@ impl Generations {
             shard.ignore_unknown();
         }
         self.links.hand_over_tcp(true);
-        let task = tokio::spawn(hear(Arc::downgrade(self), channel));
+        let task = tokio::spawn(receive_messages(Arc::downgrade(self), channel));
         *self.lock_heard() = Some(Watch::new(task.abort_handle()));
         Ok(())
     }
 
     fn lock_heard(&self) -> MutexGuard<'_, Option<Watch>> {
-        self.heard.lock().unwrap_or_else(PoisonError::into_inner)
+        self.receiving_task.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn receive_again(&self) {
@@ -288,7 +288,7 @@ impl Generations {
         true
     }
 
-    fn take_frames(&self, passed: &Passed, run: &[u8]) {
+    fn take_frames(&self, passed: &ForwardedOrigin, run: &[u8]) {
         let stride = usize::from(passed.stride).max(1);
         let frames = run.chunks(stride).filter(|frame| self.older.takes(frame));
         let frames: Vec<&[u8]> = frames.collect();
@@ -313,7 +313,7 @@ impl Generations {
                     &self.links,
                     link,
                     users_of(&shards),
-                    FrameDecoder::greeted(),
+                    FrameDecoder::after_greeting(),
                     true,
                 );
             }
@@ -327,7 +327,7 @@ fn home_and_other_shards(
     shards: &[Weak<Shard>],
     path: &FourTuple,
 ) -> (Option<Arc<Shard>>, Vec<Arc<Shard>>) {
-    let home = usize::from(native::home(path.remote, shard_count(shards)));
+    let home = usize::from(native::home_shard(path.remote, shard_count(shards)));
     let others = shards.iter().enumerate().filter(|(index, _)| *index != home);
     let others = others.filter_map(|(_, other)| other.upgrade()).collect();
     (shards.get(home).and_then(Weak::upgrade), others)
@@ -345,7 +345,7 @@ fn knows_token(shards: &[Weak<Shard>], token: u32) -> bool {
 }
 
 /// Receives what the successor passes on until the successor is gone. Then only this process can receive.
-async fn hear(generations: Weak<Generations>, channel: AsyncFd<OwnedFd>) {
+async fn receive_messages(generations: Weak<Generations>, channel: AsyncFd<OwnedFd>) {
     let mut buffer = vec![0; MAX_MESSAGE_LEN].into_boxed_slice();
     loop {
         let Ok(mut guard) = channel.readable().await else { return };
@@ -370,7 +370,7 @@ async fn hear(generations: Weak<Generations>, channel: AsyncFd<OwnedFd>) {
 }
 
 /// Gives frames that the newest process received to the carrier and the core.
-fn on_passed_frames(shard: &Shard, passed: &Passed, frames: &[&[u8]]) {
+fn on_passed_frames(shard: &Shard, passed: &ForwardedOrigin, frames: &[&[u8]]) {
     let mut state = shard.lock();
     let now = shard.now(&mut state);
     let index = state.sockets().position(|socket| socket.local == passed.bound);

@@ -3,7 +3,7 @@
 
 use core::net::SocketAddr;
 
-use marline_core::{Asks, PacketMeta};
+use marline_core::{PacketMeta, SegmentRequest};
 use marline_time::Instant;
 
 use super::carrier::Carrier;
@@ -12,7 +12,7 @@ use super::observers::Direction;
 use super::path_owners::OtherShardPackets;
 use super::reception::{ReceiveBuffer, UdpBuffer, local_ip};
 use super::shard::{Handover, Shard};
-use super::sockets::{OpenSocket, ecn_of, plain};
+use super::sockets::{OpenSocket, canonical_address, ecn_of};
 use super::state::State;
 use crate::carrier::{Datagram, FlowEnds, Outer, Received, SHORT_HEADER};
 use crate::edge::raw_packet::RawMeta;
@@ -64,9 +64,9 @@ fn on_datagrams(
         let outer = Outer {
             socket: socket.index,
             local: local_ip(meta.dst_ip, socket.local),
-            remote: plain(meta.addr),
+            remote: canonical_address(meta.addr),
         };
-        state.routing().routes().heard(now, FlowEnds::new(outer.local, outer.remote));
+        state.routing().routes().on_udp_received(now, FlowEnds::new(outer.local, outer.remote));
         let run = bytes.get(..meta.len).unwrap_or_default();
         let origin = Origin { outer, local_port: socket.local.port(), ecn: ecn_of(meta.ecn) };
         on_frames(shard, state, now, &origin, run.chunks(meta.stride.max(1)));
@@ -118,15 +118,15 @@ fn on_received(
     received: Received<'_>,
 ) {
     if !matches!(received, Received::Segment(..)) {
-        state.observers().frames(Direction::In, &datagram.outer, datagram.bytes.len(), 0);
+        state.observers().frames(Direction::Received, &datagram.outer, datagram.bytes.len(), 0);
     }
     match received {
         Received::Segment(meta, segment) => {
             state.observe_arrival(now, &meta, segment);
             state.endpoint().handle_packet(now, &meta, segment);
         }
-        Received::Elsewhere(owner) => hand_over(shard, usize::from(owner), datagram),
-        Received::Anywhere => {
+        Received::OtherShard(owner) => hand_over(shard, usize::from(owner), datagram),
+        Received::UnknownShard => {
             for other in 0..shard.peers().len() {
                 hand_over(shard, other, datagram);
             }
@@ -138,7 +138,7 @@ fn on_received(
         Received::UnknownFlow(id) => {
             let ends = FlowEnds::new(datagram.outer.local, datagram.outer.remote);
             if !datagram.outer.is_link() {
-                state.routing().routes().answered(now, ends, id);
+                state.routing().routes().on_link_answer(now, ends, id);
             }
         }
         Received::Nothing => {}
@@ -225,17 +225,17 @@ fn on_raw_packet<'a>(
         _ if meta.truncated => None,
         SocketAddr::V4(_) => native::tcp_of(bytes).filter(|arrived| {
             // For a broadcast, the kernel reports a local address that differs from the packet's destination.
-            meta.taken_for.is_none_or(|taken_for| taken_for == arrived.destination)
+            meta.delivered_to.is_none_or(|taken_for| taken_for == arrived.destination)
         }),
         SocketAddr::V6(_) => meta.destination.map(|destination| Arrived {
-            source: plain(meta.source),
+            source: canonical_address(meta.source),
             destination,
             ecn: native::ecn_of_bits(meta.class),
             segment: bytes,
         }),
     };
     let Some(arrived) = arrived else {
-        carrier.malformed();
+        carrier.count_malformed();
         return;
     };
     on_arrived(state, now, &arrived, others);
@@ -256,7 +256,7 @@ fn on_tun_packet<'a>(
         on_native_error(state, now, &error);
         others.errors.push(error);
     } else if let Carrier::Native(carrier) = state.carrier() {
-        carrier.malformed();
+        carrier.count_malformed();
     }
 }
 
@@ -273,16 +273,16 @@ pub(super) fn on_arrived<'a>(
     let may_be_others = shard.count > 1
         || ignores_unknown
         || state.routing().links().connected_older_processes().is_some();
-    if !may_be_others || state.endpoint().claims(now, &meta, segment) {
+    if !may_be_others || state.endpoint().owns_segment(now, &meta, segment) {
         take_segment(state, now, &meta, segment);
         return;
     }
-    match state.path_owners().first_shard_to_ask(now, shard, meta, segment) {
+    match state.path_owners().first_candidate(now, shard, meta, segment) {
         Some(stray) => {
-            if stray.asks != Asks::Nothing {
+            if stray.asks != SegmentRequest::Nothing {
                 state.endpoint().release_address_pair(&meta.path);
             }
-            others.strays.push(stray);
+            others.unowned.push(stray);
         }
         None => on_unclaimed_segment(state, now, &meta, segment),
     }

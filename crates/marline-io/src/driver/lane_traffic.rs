@@ -19,14 +19,14 @@ const NEARLY_ALL_PERCENT: u64 = 80;
 /// Counters since the last check, and their values at that time.
 #[derive(Debug)]
 pub(super) struct Carried {
-    looked_at: Instant,
-    paths: Vec<OnPath>,
+    checked_at: Instant,
+    paths: Vec<PathTraffic>,
     /// Frames that the peer sent, and frames that arrived.
     arrived: (u64, u64),
 }
 
 #[derive(Copy, Clone, Debug)]
-struct OnPath {
+struct PathTraffic {
     id: PathId,
     sent_bytes: u64,
     arrived_bytes: u64,
@@ -36,39 +36,39 @@ struct OnPath {
 
 impl Carried {
     pub(super) fn new(now: Instant, lane: &Lane) -> Self {
-        let on_path = |info: marline_datagram::PathInfo| OnPath {
+        let on_path = |info: marline_datagram::PathInfo| PathTraffic {
             id: info.id,
             sent_bytes: 0,
             arrived_bytes: 0,
             frames: (info.frames, info.lost_frames),
         };
         let paths = lane.paths(now).map(on_path).collect();
-        Carried { looked_at: now, paths, arrived: lane.arrived_frames() }
+        Carried { checked_at: now, paths, arrived: lane.arrived_frames() }
     }
 
     /// Returns true if the last check was a moment ago.
     pub(super) fn is_recent(&self, now: Instant) -> bool {
-        now < self.looked_at + CHECK_INTERVAL
+        now < self.checked_at + CHECK_INTERVAL
     }
 
-    fn on(&mut self, path: PathId) -> Option<&mut OnPath> {
+    fn path_mut(&mut self, path: PathId) -> Option<&mut PathTraffic> {
         self.paths.iter_mut().find(|on| on.id == path)
     }
 
     pub(super) fn on_sent(&mut self, path: PathId, bytes: usize) {
-        if let Some(on) = self.on(path) {
+        if let Some(on) = self.path_mut(path) {
             on.sent_bytes += bytes as u64;
         }
     }
 
     pub(super) fn on_arrived(&mut self, path: PathId, bytes: usize) {
-        if let Some(on) = self.on(path) {
+        if let Some(on) = self.path_mut(path) {
             on.arrived_bytes += bytes as u64;
         }
     }
 
     /// Returns what each path carried until now, in both directions.
-    pub(super) fn until(
+    pub(super) fn wait_duration(
         &self,
         now: Instant,
         lane: &Lane,
@@ -111,7 +111,7 @@ pub struct LaneCounters {
     /// Frames for unknown lanes.
     pub unknown: u64,
     /// Frames for a lane from an address that no subflow of its connection has validated.
-    pub strangers: u64,
+    pub frames_unvalidated: u64,
     /// Frames that were not sent because their path had no address.
     pub unroutable: u64,
     /// Sums over all lanes, including those that have ended.
@@ -122,7 +122,7 @@ impl core::ops::AddAssign for LaneCounters {
     fn add_assign(&mut self, other: LaneCounters) {
         self.lanes += other.lanes;
         self.unknown += other.unknown;
-        self.strangers += other.strangers;
+        self.frames_unvalidated += other.frames_unvalidated;
         self.unroutable += other.unroutable;
         self.stats += other.stats;
     }
@@ -132,7 +132,7 @@ impl core::ops::AddAssign for LaneCounters {
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum PathNumbers {
     /// This side: each established subflow is a path, which [`Arrivals::paths`] reports.
-    Ours,
+    Local,
     /// The peer, which names them ([`Datagrams::add_path`](super::Datagrams::add_path)). The oldest subflow is
     /// number 0 until the peer reassigns it.
     Peers,

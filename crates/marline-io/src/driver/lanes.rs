@@ -29,7 +29,7 @@ const PATH_NUMBERS: u8 = 32;
 /// Interval at which an active lane checks the connection's subflows and their cost.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// The same interval while a named path is missing.
-const LOOK_AGAIN: Duration = Duration::from_millis(20);
+const MISSING_PATH_INTERVAL: Duration = Duration::from_millis(20);
 /// Maximum time that a named path is awaited.
 const AWAIT_PATH: Duration = Duration::from_secs(10);
 /// Minimum timer delay: a bug in one lane must not stop the others.
@@ -65,8 +65,8 @@ struct Entry {
     charge: Option<MemoryCharge>,
     deadline: Option<Instant>,
     /// Time of the next check of the subflows.
-    look_at: Instant,
-    has_looked: bool,
+    check_at: Instant,
+    was_checked: bool,
     is_ready: bool,
 }
 
@@ -80,7 +80,7 @@ pub(super) struct Lanes {
     /// Lane ids by our ids of the subflows that are paths.
     by_flow: LaneMap<u64>,
     /// Lanes whose paths are numbered here.
-    ours: Vec<u64>,
+    numbered_here: Vec<u64>,
     /// Lanes with pending work.
     ready: VecDeque<u64>,
     deadlines: BTreeSet<(Instant, u64)>,
@@ -104,7 +104,7 @@ impl Lanes {
             entries: LaneMap::default(),
             by_peer: LaneMap::default(),
             by_flow: LaneMap::default(),
-            ours: Vec::new(),
+            numbered_here: Vec::new(),
             ready: VecDeque::new(),
             deadlines: BTreeSet::new(),
             silent: BTreeSet::new(),
@@ -142,8 +142,8 @@ impl Lanes {
         numbers: PathNumbers,
     ) {
         self.by_peer.insert(peer, id);
-        if numbers == PathNumbers::Ours {
-            self.ours.push(id);
+        if numbers == PathNumbers::Local {
+            self.numbered_here.push(id);
         }
         let entry = Entry {
             lane,
@@ -159,8 +159,8 @@ impl Lanes {
             reader: None,
             charge: None,
             deadline: None,
-            look_at: Instant::ZERO,
-            has_looked: false,
+            check_at: Instant::ZERO,
+            was_checked: false,
             is_ready: false,
         };
         self.entries.insert(id, entry);
@@ -170,7 +170,7 @@ impl Lanes {
     pub(super) fn remove(&mut self, id: u64) {
         let Some(entry) = self.entries.remove(&id) else { return };
         self.by_peer.remove(&entry.peer);
-        self.ours.retain(|ours| *ours != id);
+        self.numbered_here.retain(|ours| *ours != id);
         for path in &entry.paths {
             self.by_flow.remove(&path.flow);
         }
@@ -215,7 +215,7 @@ impl Lanes {
             entry.wanted.retain(|(other, _)| other.id != path.id);
             entry.wanted.push((path, now + AWAIT_PATH));
         }
-        entry.look_at = Instant::ZERO;
+        entry.check_at = Instant::ZERO;
         self.touch(id);
     }
 
@@ -232,22 +232,22 @@ impl Lanes {
         if core::mem::replace(&mut self.seen_changes, changes) == changes {
             return;
         }
-        for at in 0..self.ours.len() {
-            self.schedule_check(self.ours[at]);
+        for at in 0..self.numbered_here.len() {
+            self.schedule_check(self.numbered_here[at]);
         }
     }
 
     fn schedule_check(&mut self, id: u64) {
         if let Some(entry) = self.entries.get_mut(&id) {
-            entry.look_at = Instant::ZERO;
+            entry.check_at = Instant::ZERO;
             self.touch(id);
         }
     }
 
     /// Returns the connection whose subflows the lane has to check now.
-    pub(super) fn looks_at(&self, id: u64, now: Instant) -> Option<ConnectionId> {
+    pub(super) fn next_lane_to_check(&self, id: u64, now: Instant) -> Option<ConnectionId> {
         let entry = self.entries.get(&id)?;
-        (entry.look_at <= now).then_some(entry.connection)
+        (entry.check_at <= now).then_some(entry.connection)
     }
 
     /// Updates the paths from these subflows. Either the peer or this side numbers them. Of several subflows that
@@ -266,7 +266,7 @@ impl Lanes {
             self.by_flow.remove(&path.flow);
         }
         if entry.numbers == PathNumbers::Peers
-            && !core::mem::replace(&mut entry.has_looked, true)
+            && !core::mem::replace(&mut entry.was_checked, true)
             && let Some(first) = subflows.first()
         {
             // The first datagram must not wait until the peer has named a path.
@@ -280,7 +280,7 @@ impl Lanes {
                 let come = entry.wanted.extract_if(.., |(path, _)| ready(path.flow));
                 come.map(|(path, _)| path).collect()
             }
-            PathNumbers::Ours => {
+            PathNumbers::Local => {
                 let ready = subflows.iter().map(|s| s.local_flow).filter(|flow| ready(*flow));
                 entry.number(ready, &place)
             }
@@ -298,8 +298,8 @@ impl Lanes {
                 entry.lane.set_path_fading(path.id, subflow.cost.fading);
             }
         }
-        let pause = if entry.wanted.is_empty() { CHECK_INTERVAL } else { LOOK_AGAIN };
-        entry.look_at = now + pause;
+        let pause = if entry.wanted.is_empty() { CHECK_INTERVAL } else { MISSING_PATH_INTERVAL };
+        entry.check_at = now + pause;
     }
 
     /// Paths of a lane.
@@ -341,7 +341,7 @@ impl Entry {
             return false;
         }
         self.paths.push(path);
-        if let Some(subflow) = subflow.filter(|_| self.numbers == PathNumbers::Ours) {
+        if let Some(subflow) = subflow.filter(|_| self.numbers == PathNumbers::Local) {
             self.named.push(NamedPath { path: path.id, peer_flow: subflow.peer_flow });
         }
         true
@@ -401,7 +401,7 @@ impl Lanes {
         self.note_silence(id);
         let Some(entry) = self.entries.get_mut(&id) else { return };
         entry.charge_held();
-        let look = (!entry.wanted.is_empty()).then_some(entry.look_at);
+        let look = (!entry.wanted.is_empty()).then_some(entry.check_at);
         let next = [entry.lane.poll_timeout(), look].into_iter().flatten().min();
         let next = next.map(|at| at.max(now + MIN_TIMER_DELAY));
         if entry.has_news() {
@@ -431,7 +431,7 @@ impl Lanes {
             return;
         };
         let Some(path) = entry.paths.iter().find(|path| from(path.flow)) else {
-            self.counters.strangers += 1;
+            self.counters.frames_unvalidated += 1;
             return;
         };
         self.arrived.clear();
@@ -444,7 +444,7 @@ impl Lanes {
     }
 
     /// Counts a frame whose path has no address.
-    pub(super) fn unroutable(&mut self) {
+    pub(super) fn on_unroutable(&mut self) {
         self.counters.unroutable += 1;
     }
 
@@ -469,7 +469,7 @@ impl Lanes {
                     arrivals.set_silent();
                     silent.extend(entry.paths.iter().find(|p| p.id == path).map(|p| p.flow));
                 }
-                Some(Event::KeysSpent | Event::Forged) => arrivals.set_spent(),
+                Some(Event::KeyLimitNear | Event::Forged) => arrivals.set_spent(),
                 Some(Event::PathAnswers(_) | Event::PathMtu { .. }) => {}
                 None => break,
             }
@@ -509,7 +509,7 @@ impl Lanes {
         let next = Carried::new(now, &entry.lane);
         let Some(last) = entry.carried.replace(next) else { return Vec::new() };
         let flow = |id: PathId| Some(entry.paths.iter().find(|path| path.id == id)?.flow);
-        let carried = last.until(now, &entry.lane).into_iter();
+        let carried = last.wait_duration(now, &entry.lane).into_iter();
         carried.filter_map(|(id, heading, bytes)| Some((flow(id)?, heading, bytes))).collect()
     }
 

@@ -306,7 +306,7 @@ impl Link {
 }
 
 /// Time without progress after which a link is stalled. It also has to be this many round trips.
-const PATIENCE: Duration = Duration::from_millis(1_500);
+const STALL_TIMEOUT: Duration = Duration::from_millis(1_500);
 const PATIENCE_RTTS: u32 = 3;
 /// Number of retransmission timeouts that a stalled link must have had.
 const TIMEOUTS: u8 = 3;
@@ -315,7 +315,7 @@ const TIMEOUTS: u8 = 3;
 #[derive(Debug)]
 pub(super) struct Progress {
     /// Set when data was sent after the last read.
-    unheard: AtomicBool,
+    is_unanswered: AtomicBool,
     /// Number of bytes that the peer had acknowledged at the last check, and the time at which that number was
     /// reached.
     acknowledged: Mutex<Option<(u64, Instant)>>,
@@ -326,7 +326,7 @@ pub(super) struct Progress {
 impl Progress {
     pub(super) fn new(watch: &Arc<Notify>) -> Self {
         Progress {
-            unheard: AtomicBool::new(false),
+            is_unanswered: AtomicBool::new(false),
             acknowledged: Mutex::new(None),
             stalled: AtomicBool::new(false),
             watch: Arc::clone(watch),
@@ -334,17 +334,17 @@ impl Progress {
     }
 
     pub(super) fn on_sent(&self) {
-        if !self.unheard.swap(true, Ordering::Relaxed) {
+        if !self.is_unanswered.swap(true, Ordering::Relaxed) {
             self.watch.notify_one();
         }
     }
 
     pub(super) fn on_read(&self) {
-        self.unheard.store(false, Ordering::Relaxed);
+        self.is_unanswered.store(false, Ordering::Relaxed);
     }
 
     pub(super) fn is_unheard(&self) -> bool {
-        self.unheard.load(Ordering::Relaxed)
+        self.is_unanswered.load(Ordering::Relaxed)
     }
 
     pub(super) fn set_stalled(&self) {
@@ -368,7 +368,7 @@ impl Progress {
             _ => now,
         };
         *known = Some((info.acknowledged_bytes, since));
-        let patience = PATIENCE.max(info.rtt * PATIENCE_RTTS);
+        let patience = STALL_TIMEOUT.max(info.rtt * PATIENCE_RTTS);
         info.timeouts >= TIMEOUTS && now.saturating_duration_since(since) >= patience
     }
 }

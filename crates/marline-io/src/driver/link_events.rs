@@ -15,7 +15,7 @@ use super::link::{Link, LinkStream};
 use super::link_tasks::{self, LinkEvent, LinkOpenError, LinkUsers};
 use super::routing::count;
 use super::shard::{Shard, ShardHandle};
-use super::sockets::{SocketOptions, Watch, plain};
+use super::sockets::{SocketOptions, Watch, canonical_address};
 use super::state::State;
 use crate::carrier::{FlowEnds, Outer};
 use crate::links::{CarrierRates, Failure, FrameDecoder, Leaving, Order};
@@ -86,7 +86,7 @@ async fn accept(listener: TcpListener, port: u16, shards: Shards) {
         match listener.accept().await {
             Ok((stream, remote)) => {
                 let Ok(local) = stream.local_addr() else { continue };
-                let remote = plain(remote);
+                let remote = canonical_address(remote);
                 count(&links.counters().accepted);
                 sys::link::prepare(&stream);
                 match links.insert(LinkStream::Tcp(stream), local.ip(), remote, port, false) {
@@ -130,7 +130,7 @@ pub(super) fn apply_carrier_changes(state: &mut State, now: Instant) {
             state.endpoint().set_flow_full(now, flow, full);
         }
         if let Some(link) = carried.link.filter(|_| carried.proven) {
-            state.routing().prove(flow, link);
+            state.routing().mark_proven(flow, link);
         }
     }
 }
@@ -263,7 +263,7 @@ fn on_link_opened(shard: &Shard, ends: FlowEnds, link: u16) {
     let mut state = shard.lock();
     let now = shard.now(&mut state);
     state.routing().forget_failure(&ends);
-    state.routing().routes().opened(now, ends, link);
+    state.routing().routes().on_link_opened(now, ends, link);
     shard.serve(&mut state, now);
 }
 
@@ -365,7 +365,7 @@ async fn open(shard: Weak<Shard>, options: SocketOptions, ends: FlowEnds, stalle
                 shard.links(),
                 link,
                 users_of(&shards),
-                FrameDecoder::greeted(),
+                FrameDecoder::after_greeting(),
                 false,
             );
         }

@@ -38,7 +38,7 @@ const BLOCKED_LINK_TIMEOUT: Duration = Duration::from_secs(30);
 /// Delay before a client closes a link that it no longer needs: the server's flows follow within a round trip.
 const CLOSING_TIME: Duration = Duration::from_secs(5);
 /// Connect time below which the first SYN was answered, and not a repeated one.
-const AT_ONCE: Duration = Duration::from_millis(900);
+const FIRST_SYN_ANSWER_TIME: Duration = Duration::from_millis(900);
 /// Bytes per read.
 const READ_BYTES: usize = 64 << 10;
 
@@ -245,7 +245,7 @@ fn take(
         let end = unpacker.unpack(&buffer[..len], |frame| frames.push(frame));
         let came = !frames.is_empty();
         if let Some(older) = links.connected_older_processes() {
-            frames = sift(links, older, link, frames);
+            frames = keep_own_segments(links, older, link, frames);
         } else if let (LinkStream::Unix(_), Some(older)) = (link.stream(), links.older_processes())
         {
             frames.retain(|frame| older.takes(frame));
@@ -329,8 +329,8 @@ async fn connect(
     stalled: bool,
 ) -> Result<TcpStream, LinkOpenError> {
     let begun = Instant::now();
-    let mut stream = connect_with(options, remote, Segments::Usual).await?;
-    if stalled && begun.elapsed() < AT_ONCE {
+    let mut stream = connect_with(options, remote, Segments::Standard).await?;
+    if stalled && begun.elapsed() < FIRST_SYN_ANSWER_TIME {
         tracing::debug!(server = %remote, "large TCP segments seem to be lost; using small ones");
         stream = connect_with(options, remote, Segments::Small).await?;
     }
@@ -381,14 +381,14 @@ pub(super) fn close_later(links: &Arc<Links>, index: u16) {
 }
 
 /// Delay before a full link is tried again.
-const LOOK_AGAIN: Duration = Duration::from_millis(1);
+const FULL_LINK_RETRY_DELAY: Duration = Duration::from_millis(1);
 /// Bytes per read from a relay.
 const RELAY_READ_BYTES: usize = 16 << 10;
 /// Stands for no shard: a relay notifies none when it has room.
 const NO_SHARD: u8 = 127;
 
 /// Passes on the frames of a link that belong to older processes. Returns the rest.
-fn sift<'a>(
+fn keep_own_segments<'a>(
     links: &Links,
     older: &OlderProcesses,
     link: &Arc<Link>,
@@ -449,7 +449,7 @@ async fn write_relay(relay: Arc<Link>) {
 
 /// Writes frames of an older process to the link, until one of them ends.
 async fn write_back(link: Arc<Link>, relay: Arc<Link>, generation: u8) {
-    let mut unpacker = FrameDecoder::greeted();
+    let mut unpacker = FrameDecoder::after_greeting();
     let mut buffer = vec![0; RELAY_READ_BYTES];
     while relay.stream().readable().await.is_ok() && !link.is_broken() {
         let kept = unpacker.restore(&mut buffer);
@@ -469,7 +469,7 @@ async fn write_back(link: Arc<Link>, relay: Arc<Link>, generation: u8) {
             break;
         }
         while sent == Sent::Full && link.is_waiting() && !link.is_broken() {
-            tokio::time::sleep(LOOK_AGAIN).await;
+            tokio::time::sleep(FULL_LINK_RETRY_DELAY).await;
         }
     }
     relay.close();

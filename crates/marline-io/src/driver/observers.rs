@@ -26,9 +26,9 @@ use crate::tap::SegmentLog;
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Direction {
     /// To the peer.
-    Out,
+    Sent,
     /// From the peer.
-    In,
+    Received,
 }
 
 /// Segments of one path that are sent or received together.
@@ -51,7 +51,7 @@ pub struct ObservedSegments<'a> {
 
 impl<'a> ObservedSegments<'a> {
     /// Batch of the core, with headroom for the carrier's header before each segment.
-    pub(super) fn out(
+    pub(super) fn on_sent(
         now: Instant,
         batch: &'a Transmit,
         bytes: &'a [u8],
@@ -59,7 +59,7 @@ impl<'a> ObservedSegments<'a> {
     ) -> Self {
         ObservedSegments {
             at: now,
-            direction: Direction::Out,
+            direction: Direction::Sent,
             path: &batch.path,
             ecn: batch.ecn,
             datagrams: bytes,
@@ -70,7 +70,7 @@ impl<'a> ObservedSegments<'a> {
     }
 
     /// Incoming segment, with the length of the carrier's headers.
-    pub(super) fn came(
+    pub(super) fn on_received(
         now: Instant,
         meta: &'a PacketMeta,
         segment: &'a [u8],
@@ -78,7 +78,7 @@ impl<'a> ObservedSegments<'a> {
     ) -> Self {
         ObservedSegments {
             at: now,
-            direction: Direction::In,
+            direction: Direction::Received,
             path: &meta.path,
             ecn: meta.ecn,
             datagrams: segment,
@@ -183,32 +183,32 @@ pub type SharedEventObserver = Arc<Mutex<dyn EventObserver>>;
 pub(super) struct ContactBook {
     /// `None` in a shard that accepts connections: it has as many peers as there are clients.
     contacts: Option<Contacts>,
-    news: Arc<Notify>,
+    changed: Arc<Notify>,
 }
 
 impl ContactBook {
     pub(super) fn new(opens_connections: bool) -> Self {
         let contacts = opens_connections.then(Contacts::default);
-        ContactBook { contacts, news: Arc::default() }
+        ContactBook { contacts, changed: Arc::default() }
     }
 
     fn note(&mut self, what: impl FnOnce(&mut Contacts) -> bool) {
         if let Some(contacts) = &mut self.contacts
             && what(contacts)
         {
-            self.news.notify_one();
+            self.changed.notify_one();
         }
     }
 
     /// Records that there is no route from `local` to `remote`; nothing was sent.
-    pub(super) fn unroutable(
+    pub(super) fn on_unroutable(
         &mut self,
         now: Instant,
         local: IpAddr,
         remote: SocketAddr,
         errno: i32,
     ) {
-        self.note(|contacts| contacts.unroutable(now, FlowEnds::new(local, remote), errno));
+        self.note(|contacts| contacts.on_unroutable(now, FlowEnds::new(local, remote), errno));
     }
 
     /// Returns all contacts.
@@ -221,7 +221,7 @@ impl ContactBook {
         if let Some(contacts) = &mut self.contacts {
             contacts.await_news();
         }
-        Arc::clone(&self.news)
+        Arc::clone(&self.changed)
     }
 
     /// Discards everything learned over this local address.
@@ -270,11 +270,11 @@ impl PacketObserver for ContactBook {
     fn observe(&mut self, observed: &ObservedSegments<'_>) {
         let (now, ends) = (observed.at, FlowEnds::new(observed.local_ip(), observed.path.remote));
         self.note(|contacts| match observed.direction {
-            Direction::Out => contacts.sent(now, ends, observed.segments()),
-            Direction::In => {
+            Direction::Sent => contacts.sent(now, ends, observed.segments()),
+            Direction::Received => {
                 let mut news = false;
                 for segment in observed.segments() {
-                    news |= contacts.came(now, ends, segment);
+                    news |= contacts.on_received(now, ends, segment);
                 }
                 news
             }
@@ -286,8 +286,8 @@ impl PacketObserver for Captures {
     fn observe(&mut self, observed: &ObservedSegments<'_>) {
         for segment in observed.segments() {
             match observed.direction {
-                Direction::Out => self.sent(observed.path, observed.ecn, segment),
-                Direction::In => self.received(observed.path, observed.ecn, segment),
+                Direction::Sent => self.sent(observed.path, observed.ecn, segment),
+                Direction::Received => self.record_received(observed.path, observed.ecn, segment),
             }
         }
     }
@@ -295,7 +295,7 @@ impl PacketObserver for Captures {
 
 impl PacketObserver for SegmentLog {
     fn observe(&mut self, observed: &ObservedSegments<'_>) {
-        let sent = observed.direction == Direction::Out;
+        let sent = observed.direction == Direction::Sent;
         observed.segments().for_each(|segment| self.note(sent, observed.path, segment));
     }
 }
@@ -399,7 +399,7 @@ impl Observers {
         match (&self.events, &self.traffic) {
             (Some(_), _) => TrafficFilter::All,
             (None, Some((id, _))) => TrafficFilter::One(*id),
-            (None, None) => TrafficFilter::Nobody,
+            (None, None) => TrafficFilter::None,
         }
     }
 

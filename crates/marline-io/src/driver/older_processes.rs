@@ -20,7 +20,7 @@ use tokio::task::AbortHandle;
 use super::path_owners::PathOwners;
 use crate::carrier::Addressee;
 use crate::edge::descriptor::watch;
-use crate::succession::{Channel, MAX_MESSAGE_LEN, Message, Passed};
+use crate::succession::{Channel, ForwardedOrigin, MAX_MESSAGE_LEN, Message};
 use crate::sys::channel;
 
 /// Older process, and the channel to it.
@@ -42,32 +42,32 @@ impl OlderProcess {
 
 /// Older process, and the task that waits for its end.
 #[derive(Debug)]
-struct Known {
+struct ConnectedProcess {
     process: Arc<OlderProcess>,
     watch: AbortHandle,
 }
 
-impl Drop for Known {
+impl Drop for ConnectedProcess {
     fn drop(&mut self) {
         self.watch.abort();
     }
 }
 
 /// Function that returns true if a connection of this process has the token.
-type KnowsToken = Box<dyn Fn(u32) -> bool + Send + Sync>;
+type TokenLookup = Box<dyn Fn(u32) -> bool + Send + Sync>;
 
 /// Handler of a message from an older process. The only such message is a segment that does not belong to it.
-type Returned = Box<dyn Fn(u8, &[u8]) + Send + Sync>;
+type ReturnHandler = Box<dyn Fn(u8, &[u8]) + Send + Sync>;
 
 /// Older processes of this server.
 pub(super) struct OlderProcesses {
     own: u8,
-    knows_token: KnowsToken,
-    returned: Returned,
+    knows_token: TokenLookup,
+    returned: ReturnHandler,
     /// Owner of each path of native TCP, or the process that is being asked for it.
     paths: Mutex<PathOwners>,
     /// Youngest first.
-    known: Mutex<Vec<Known>>,
+    known: Mutex<Vec<ConnectedProcess>>,
     has_any: AtomicBool,
 }
 
@@ -80,18 +80,18 @@ impl fmt::Debug for OlderProcesses {
 impl OlderProcesses {
     /// Creates an empty set for a process of generation `own`. `knows_token` and `returned` are called without a
     /// lock held.
-    pub(super) fn new(own: u8, knows_token: KnowsToken, returned: Returned) -> Arc<Self> {
+    pub(super) fn new(own: u8, knows_token: TokenLookup, returned: ReturnHandler) -> Arc<Self> {
         let (known, has_any) = (Mutex::default(), AtomicBool::new(false));
         let paths = Mutex::default();
         Arc::new(OlderProcesses { own, knows_token, returned, paths, known, has_any })
     }
 
     /// Generation of this process.
-    pub(super) const fn own(&self) -> u8 {
+    pub(super) const fn own_number(&self) -> u8 {
         self.own
     }
 
-    fn lock(&self) -> MutexGuard<'_, Vec<Known>> {
+    fn lock(&self) -> MutexGuard<'_, Vec<ConnectedProcess>> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -102,14 +102,14 @@ impl OlderProcesses {
         let process = Arc::new(OlderProcess { generation, channel });
         let task = tokio::spawn(receive_until_end(Arc::downgrade(self), Arc::clone(&process)));
         let mut known = self.lock();
-        known.insert(0, Known { process, watch: task.abort_handle() });
+        known.insert(0, ConnectedProcess { process, watch: task.abort_handle() });
         self.has_any.store(true, Ordering::Release);
         Ok(())
     }
 
     /// Duplicates the descriptors of the channels, in the order in which the processes were added.
     pub(super) fn copies(&self) -> io::Result<Vec<(u8, OwnedFd)>> {
-        let copy = |known: &Known| {
+        let copy = |known: &ConnectedProcess| {
             let fd = known.process.channel.get_ref().try_clone()?;
             Ok((known.process.generation, fd))
         };
@@ -176,7 +176,7 @@ impl OlderProcesses {
     ) -> (&'a [Arc<OlderProcess>], bool) {
         match Addressee::of(frame) {
             Addressee::Newest => (&[], true),
-            Addressee::Anybody => (all, true),
+            Addressee::AnyProcess => (all, true),
             // Processes that do not have the token do not answer.
             Addressee::Token(token) if !(self.knows_token)(token) => (all, false),
             Addressee::Token(_) => (&[], true),
@@ -192,7 +192,7 @@ impl OlderProcesses {
 
     /// Passes on the frames of older processes in a run of datagrams. Returns the frames that are left for this
     /// process, or `None` if nothing was passed on.
-    pub(super) fn sift(&self, from: &Passed, run: &[u8]) -> Option<Vec<u8>> {
+    pub(super) fn keep_own_datagrams(&self, from: &ForwardedOrigin, run: &[u8]) -> Option<Vec<u8>> {
         let all = self.all();
         let stride = usize::from(from.stride).max(1);
         let receivers: Vec<_> =
@@ -276,16 +276,16 @@ mod tests {
 
     /// A frame of 40 bytes for an id of this generation.
     fn frame(generation: u8, mark: u8) -> Vec<u8> {
-        let shard = Shard { generation: Some(generation), ..Shard::ALONE };
+        let shard = Shard { generation: Some(generation), ..Shard::SINGLE };
         let mut bytes = vec![0x20];
         bytes.extend(shard.with_generation(7).to_be_bytes());
         bytes.resize(40, mark);
         bytes
     }
 
-    fn passed() -> Passed {
+    fn passed() -> ForwardedOrigin {
         let at = "192.0.2.1:443".parse().expect("an address");
-        Passed { bound: at, local: at.ip(), remote: at, ecn: Ecn::Ect0, stride: 40 }
+        ForwardedOrigin { bound: at, local: at.ip(), remote: at, ecn: Ecn::Ect0, stride: 40 }
     }
 
     /// Receives everything from a channel: the frames of each message.
@@ -308,33 +308,38 @@ mod tests {
         let run = |numbers: &[u8]| -> Vec<u8> {
             numbers.iter().enumerate().flat_map(|(at, number)| frame(*number, at as u8)).collect()
         };
-        assert!(older.sift(&passed(), &run(&[1, 2, 3])).is_none(), "no other process exists");
+        assert!(
+            older.keep_own_datagrams(&passed(), &run(&[1, 2, 3])).is_none(),
+            "no other process exists"
+        );
         let (to_one, one) = Channel::pair().expect("a channel");
         let (to_two, two) = Channel::pair().expect("a channel");
         older.add(1, to_one).expect("a runtime");
         older.add(2, to_two).expect("a runtime");
         assert!(older.has_any());
         assert!(
-            older.sift(&passed(), &run(&[3, 3])).is_none(),
+            older.keep_own_datagrams(&passed(), &run(&[3, 3])).is_none(),
             "all datagrams belong to this process"
         );
         // The last frame of a run may be shorter than the others. Generation 9 does not exist any more.
         let mut mixed = run(&[1, 1, 3, 2, 9, 1]);
         mixed.truncate(mixed.len() - 10);
-        let ours = older.sift(&passed(), &mixed).expect("some datagrams belong to other processes");
+        let ours = older
+            .keep_own_datagrams(&passed(), &mixed)
+            .expect("some datagrams belong to other processes");
         assert_eq!(ours, [frame(3, 2), frame(9, 4)].concat());
         assert_eq!(heard(&one), [mixed[..80].to_vec(), mixed[200..].to_vec()]);
         assert_eq!(heard(&two), [frame(2, 3)]);
         // A reset carries the peer's id, which may be known to any process.
         let mut reset = frame(1, 0);
         reset[0] = 0x25;
-        assert_eq!(older.sift(&passed(), &reset), Some(reset.clone()));
+        assert_eq!(older.keep_own_datagrams(&passed(), &reset), Some(reset.clone()));
         assert_eq!((heard(&one), heard(&two)), (vec![reset.clone()], vec![reset]));
         // A process that has ended receives nothing any more.
         drop(one);
         while older.all().len() > 1 {
             tokio::task::yield_now().await;
         }
-        assert!(older.sift(&passed(), &run(&[1])).is_none());
+        assert!(older.keep_own_datagrams(&passed(), &run(&[1])).is_none());
     }
 }

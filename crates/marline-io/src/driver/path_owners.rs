@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use marline_core::{Asks, FourTuple, PacketMeta, Shard as Part};
+use marline_core::{FourTuple, PacketMeta, SegmentRequest, Shard as Part};
 use marline_time::{Duration, Instant};
 
 use crate::edge::network_error::NetworkError;
@@ -19,14 +19,14 @@ const UNUSED: Duration = Duration::from_secs(120);
 /// Packets of a batch that may belong to other shards.
 #[derive(Default)]
 pub(super) struct OtherShardPackets<'a> {
-    pub(crate) strays: Vec<Stray<'a>>,
+    pub(crate) unowned: Vec<Stray<'a>>,
     /// ICMP errors.
     pub(crate) errors: Vec<NetworkError>,
 }
 
 /// Segment that the receiving shard does not claim.
 pub(super) struct Stray<'a> {
-    pub(crate) asks: Asks,
+    pub(crate) asks: SegmentRequest,
     pub(crate) meta: PacketMeta,
     pub(crate) segment: &'a [u8],
     /// Shard that is asked now.
@@ -66,7 +66,7 @@ impl PathOwners {
     }
 
     /// Returns the owner of a path, if it is cached.
-    pub(super) fn known(&mut self, path: &FourTuple) -> Option<u8> {
+    pub(super) fn known_owner(&mut self, path: &FourTuple) -> Option<u8> {
         if let Some(owner) = self.unused.remove(path) {
             self.keep(*path, Some(owner));
         }
@@ -81,7 +81,7 @@ impl PathOwners {
 
     /// Returns the process that receives a segment of this path.
     pub(super) fn owner(&mut self, path: FourTuple, processes: &[u8]) -> Option<u8> {
-        let known = self.known(&path).filter(|known| processes.contains(known));
+        let known = self.known_owner(&path).filter(|known| processes.contains(known));
         let owner = known.or_else(|| processes.first().copied());
         self.keep(path, owner)
     }
@@ -94,7 +94,7 @@ impl PathOwners {
         processes: &[u8],
     ) -> Option<u8> {
         // Another owner may have been found meanwhile, because several segments may have been in transit.
-        let found = self.known(&path).filter(|found| *found != asked);
+        let found = self.known_owner(&path).filter(|found| *found != asked);
         let found = found.filter(|found| processes.contains(found));
         let older = || {
             let behind = processes.iter().skip_while(|process| **process != asked).nth(1);
@@ -107,7 +107,7 @@ impl PathOwners {
     }
 
     /// Returns the segment with the first shard to ask for it; `None` if it belongs to this shard.
-    pub(super) fn first_shard_to_ask<'a>(
+    pub(super) fn first_candidate<'a>(
         &mut self,
         now: Instant,
         shard: Part,
@@ -118,17 +118,19 @@ impl PathOwners {
             return None;
         }
         self.age(now);
-        let (asks, path) = (Asks::of(segment), meta.path);
-        let home = native::home(path.remote, shard.count);
+        let (asks, path) = (SegmentRequest::of(segment), meta.path);
+        let home = native::home_shard(path.remote, shard.count);
         let (asked, is_last) = match asks {
-            Asks::ToJoin(token) => {
+            SegmentRequest::ToJoin(token) => {
                 let owner = Part::index_for_token(token, shard.count);
                 let others = Some(owner).filter(|owner| *owner != shard.index);
                 self.set(path, others);
                 (owner, true)
             }
-            Asks::ToOpen => self.known(&path).map_or((home, true), |owner| (owner, false)),
-            Asks::Nothing => match self.known(&path) {
+            SegmentRequest::ToOpen => {
+                self.known_owner(&path).map_or((home, true), |owner| (owner, false))
+            }
+            SegmentRequest::Nothing => match self.known_owner(&path) {
                 Some(owner) => (owner, false),
                 None => (self.owner(path, &others(shard, home))?, false),
             },
@@ -142,10 +144,10 @@ impl PathOwners {
     /// Selects the next shard after the asked one has not claimed the segment.
     pub(super) fn next_shard_to_ask<'a>(&mut self, shard: Part, stray: Stray<'a>) -> Stray<'a> {
         let path = stray.meta.path;
-        let home = native::home(path.remote, shard.count);
+        let home = native::home_shard(path.remote, shard.count);
         let next = match stray.asks {
-            Asks::Nothing => self.next_owner(path, stray.asked, &others(shard, home)),
-            Asks::ToOpen | Asks::ToJoin(_) => {
+            SegmentRequest::Nothing => self.next_owner(path, stray.asked, &others(shard, home)),
+            SegmentRequest::ToOpen | SegmentRequest::ToJoin(_) => {
                 self.set(path, None);
                 None
             }
@@ -230,19 +232,19 @@ mod tests {
         owners.set(path(2), Some(3));
         for _ in 0..1_000 {
             owners.age(now);
-            assert_eq!(owners.known(&path(1)), Some(3));
+            assert_eq!(owners.known_owner(&path(1)), Some(3));
             now += Duration::from_secs(1);
         }
-        assert_eq!(owners.known(&path(2)), None);
+        assert_eq!(owners.known_owner(&path(2)), None);
         assert_eq!((owners.owners.len(), owners.unused.len()), (1, 0));
         owners.set(path(1), None);
         owners.age(now + UNUSED);
-        assert_eq!(owners.known(&path(1)), None);
+        assert_eq!(owners.known_owner(&path(1)), None);
         // Also if a long time passed without a call.
         owners.set(path(4), Some(1));
         for later in 1..4u64 {
             owners.age(now + Duration::from_secs(1_000 * later));
         }
-        assert_eq!(owners.known(&path(4)), None);
+        assert_eq!(owners.known_owner(&path(4)), None);
     }
 }

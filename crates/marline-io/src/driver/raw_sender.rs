@@ -47,12 +47,12 @@ const SYSCTLS: &str = "/proc/sys/net";
 /// Sockets that send the packets of raw sockets. Clones share them.
 #[derive(Clone, Debug)]
 pub(crate) struct RawSender {
-    ways: Arc<Mutex<Ways>>,
+    ways: Arc<Mutex<Outlets>>,
 }
 
 /// Outgoing interfaces and sockets of native packets.
 #[derive(Debug)]
-struct Ways {
+struct Outlets {
     /// Outgoing interface by source address.
     interfaces: BTreeMap<IpAddr, u32>,
     /// Sockets bound to an interface. Each has its own send buffer, so that a slow network does not hold up the
@@ -70,11 +70,11 @@ impl RawSender {
     pub(super) fn new(spare: Vec<OwnedFd>, offload: Option<Offload>) -> RawSender {
         let combined = offload.map(CombinedSender::new);
         let (interfaces, senders) = (BTreeMap::new(), BTreeMap::new());
-        let ways = Ways { interfaces, senders, spare, combined };
+        let ways = Outlets { interfaces, senders, spare, combined };
         RawSender { ways: Arc::new(Mutex::new(ways)) }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Ways> {
+    fn lock(&self) -> MutexGuard<'_, Outlets> {
         self.ways.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -126,7 +126,7 @@ impl RawSender {
         bytes: &[u8],
     ) -> Result<(), SendError> {
         let mut ways = self.lock();
-        let Ways { interfaces, senders, combined, .. } = &mut *ways;
+        let Outlets { interfaces, senders, combined, .. } = &mut *ways;
         let interface = interfaces.get(&to.local).copied().unwrap_or(0);
         let fd = senders.get(&interface).map_or(fd, AsFd::as_fd);
         let to = RawDestination { interface, ..to };
@@ -139,7 +139,7 @@ impl RawSender {
     }
 }
 
-impl Ways {
+impl Outlets {
     /// Adds a socket for this interface. If that fails, the shared socket is used.
     fn add_sender(&mut self, index: u32, ipv6: bool) {
         if self.senders.contains_key(&index) {
@@ -171,11 +171,11 @@ impl Ways {
 pub(super) struct CombinedSender {
     sockets: Offload,
     finder: OutletFinder,
-    known: BTreeMap<(IpAddr, SocketAddr), Known>,
+    known: BTreeMap<(IpAddr, SocketAddr), CachedOutlet>,
 }
 
 #[derive(Copy, Clone, Debug)]
-struct Known {
+struct CachedOutlet {
     outlet: Option<Outlet>,
     until: Instant,
 }
@@ -209,7 +209,7 @@ impl CombinedSender {
             }
         }
         let outlet = self.ask(to, first);
-        self.known.insert(key, Known { outlet, until: now + ROUTE_VALIDITY });
+        self.known.insert(key, CachedOutlet { outlet, until: now + ROUTE_VALIDITY });
         None
     }
 
@@ -239,7 +239,7 @@ impl CombinedSender {
     /// Returns true if IPsec seems to handle these packets: the usable MTU is then less than the route's. IPsec
     /// policies cannot be read without privileges.
     fn is_protected(&self, to: &RawDestination, mtu: u32) -> bool {
-        let seen = match &self.sockets.asker {
+        let seen = match &self.sockets.mtu_socket {
             Some(asker) => raw::kernel_mtu(asker.as_fd(), to),
             None => socket::route_mtu_by_index(to.local, to.interface, to.remote),
         };
@@ -259,7 +259,8 @@ impl CombinedSender {
         bytes: &[u8],
     ) -> Result<(), SendError> {
         let outlet = self.outlet(now, to, bytes);
-        let Some((outlet, longest)) = outlet.and_then(|outlet| fits(outlet, to, stride)) else {
+        let Some((outlet, longest)) = outlet.and_then(|outlet| fitting_outlet(outlet, to, stride))
+        else {
             let sent = send_each(raw, to, stride, bytes);
             if sent.as_ref().is_err_and(|failed| !failed.would_block()) {
                 self.forget(to);
@@ -279,7 +280,8 @@ impl CombinedSender {
             }
             if group.count() > 1 {
                 let before = bytes.get(rest..begin).unwrap_or_default();
-                send_each(raw, to, stride, before).map_err(|failed| failed.after(rest))?;
+                send_each(raw, to, stride, before)
+                    .map_err(|failed| failed.with_sent_before(rest))?;
                 rest = begin;
                 match self.send(raw, &outlet, to, &group) {
                     Ok(()) => rest = next,
@@ -298,7 +300,7 @@ impl CombinedSender {
             group.clear();
         }
         let rest_of_all = bytes.get(rest..).unwrap_or_default();
-        send_each(raw, to, stride, rest_of_all).map_err(|failed| failed.after(rest))
+        send_each(raw, to, stride, rest_of_all).map_err(|failed| failed.with_sent_before(rest))
     }
 
     /// Sends the segments of a group as one packet. `raw` is used for this machine's own addresses.
@@ -369,7 +371,7 @@ pub(super) fn send_each(
 
 /// Returns the outlet and the maximum length of a combined TCP segment there, if the outlet takes segments of `each`
 /// bytes.
-fn fits(outlet: Outlet, to: &RawDestination, each: usize) -> Option<(Outlet, usize)> {
+fn fitting_outlet(outlet: Outlet, to: &RawDestination, each: usize) -> Option<(Outlet, usize)> {
     let (longest, most) = room(&outlet, to.local.is_ipv6());
     (each <= most).then_some((outlet, longest))
 }

@@ -15,16 +15,16 @@ use quinn_udp::{RecvMeta, UdpSockRef};
 
 use super::carrier::CarrierKind;
 use super::older_processes::OlderProcesses;
-use super::sockets::{Kind, OpenSocket, Sock, UdpKind, ecn_of, plain};
+use super::sockets::{Kind, OpenSocket, Sock, UdpKind, canonical_address, ecn_of};
 use crate::clock::Clock;
 use crate::edge::raw_packet;
 use crate::edge::virtio::VirtioHeader;
 use crate::native;
-use crate::succession::Passed;
+use crate::succession::ForwardedOrigin;
 use crate::sys::raw::RawBuffer;
 
 /// Time in the ready state after which a task counts as late: a turn of a runtime that is not overloaded takes less.
-const LATE: Duration = Duration::from_millis(1);
+const LATE_THRESHOLD: Duration = Duration::from_millis(1);
 /// Number of calls between two checks of the sockets that indicates many tasks: a runtime polls them one after the
 /// other and checks I/O less often meanwhile.
 pub(super) const BUSY_RUNTIME_CALLS: u32 = 16;
@@ -43,7 +43,7 @@ pub(super) struct Reception {
 }
 
 /// Result of a read from a socket.
-pub(super) enum Looked {
+pub(super) enum ReadResult {
     Nothing,
     /// An error; there may be more data behind it.
     Error,
@@ -80,17 +80,17 @@ impl Reception {
         cx: &mut Context<'_>,
         at: usize,
         may_busy_poll: bool,
-    ) -> io::Result<Looked> {
+    ) -> io::Result<ReadResult> {
         let socket = &self.sockets[at].socket;
         let mut guard = match socket.fd.poll_read_ready(cx) {
             Poll::Ready(guard) => Some(guard?),
             Poll::Pending if may_busy_poll => None,
-            Poll::Pending => return Ok(Looked::Nothing),
+            Poll::Pending => return Ok(ReadResult::Nothing),
         };
         let drained = match self.buffer.receive(socket) {
             Ok(drained) => drained,
             // The socket was not reported as ready, so an error is normal.
-            Err(_) if guard.is_none() => return Ok(Looked::Nothing),
+            Err(_) if guard.is_none() => return Ok(ReadResult::Nothing),
             Err(error) => {
                 // An ICMP error is handled by the error watch, and there may be datagrams behind it. But a
                 // persistent error must not keep the task busy.
@@ -101,7 +101,7 @@ impl Reception {
                 {
                     guard.clear_ready();
                 }
-                return Ok(Looked::Error);
+                return Ok(ReadResult::Error);
             }
         };
         self.errors = 0;
@@ -110,7 +110,7 @@ impl Reception {
         {
             guard.clear_ready();
         }
-        Ok(Looked::Batch { drained })
+        Ok(ReadResult::Batch { drained })
     }
 
     /// Receives once from the next socket, on behalf of the task. Returns its index, and true if it is empty now.
@@ -125,8 +125,8 @@ impl Reception {
     }
 
     /// Passes on the datagrams of a batch that belong to other processes.
-    pub(super) fn sift(&mut self, at: usize, older: &OlderProcesses) {
-        self.buffer.sift(older, self.sockets[at].local);
+    pub(super) fn keep_own_datagrams(&mut self, at: usize, older: &OlderProcesses) {
+        self.buffer.keep_own_datagrams(older, self.sockets[at].local);
     }
 
     /// Returns the socket of the last batch and the batch.
@@ -142,7 +142,7 @@ pub(super) struct Readiness {
     /// Time since which the task has been ready to be polled, in nanoseconds of the clock; 0 if it is not ready.
     since: AtomicU64,
     /// Time of the last check of the sockets, by the task or on its behalf, in nanoseconds of the clock.
-    looked_at: AtomicU64,
+    polled_at: AtomicU64,
     /// Calls since then.
     calls: AtomicU32,
 }
@@ -150,7 +150,12 @@ pub(super) struct Readiness {
 impl Readiness {
     fn new(clock: Clock) -> Readiness {
         let looked_at = AtomicU64::new(clock.now().as_nanos());
-        Readiness { clock, since: AtomicU64::new(0), looked_at, calls: AtomicU32::new(0) }
+        Readiness {
+            clock,
+            since: AtomicU64::new(0),
+            polled_at: looked_at,
+            calls: AtomicU32::new(0),
+        }
     }
 
     fn note(&self) {
@@ -167,30 +172,30 @@ impl Readiness {
         if since == 0 && calls < BUSY_RUNTIME_CALLS {
             return false;
         }
-        let from = since.max(self.looked_at.load(Ordering::Relaxed));
-        self.clock.now().since(Instant::from_nanos(from)) > LATE
+        let from = since.max(self.polled_at.load(Ordering::Relaxed));
+        self.clock.now().since(Instant::from_nanos(from)) > LATE_THRESHOLD
     }
 
     /// Records that all sockets were checked.
-    pub(super) fn looked(&self) {
-        self.looked_at.store(self.clock.now().as_nanos(), Ordering::Relaxed);
+    pub(super) fn note_polled(&self) {
+        self.polled_at.store(self.clock.now().as_nanos(), Ordering::Relaxed);
         self.calls.store(0, Ordering::Relaxed);
     }
 
     /// Records that the task is polled.
     pub(super) fn note_polled(&self) {
         self.since.store(0, Ordering::Release);
-        self.looked();
+        self.note_polled();
     }
 }
 
 /// Waker that records the time at which the shard's task becomes ready.
-struct Noting {
+struct ReadyTime {
     readiness: Arc<Readiness>,
     task: Waker,
 }
 
-impl Wake for Noting {
+impl Wake for ReadyTime {
     fn wake(self: Arc<Self>) {
         self.wake_by_ref();
     }
@@ -203,15 +208,15 @@ impl Wake for Noting {
 
 /// Cached [`Noting`] waker of a shard's task. It is replaced only if the runtime's waker changes.
 #[derive(Default)]
-pub(super) struct NotingWaker(Option<(Waker, Waker)>);
+pub(super) struct ReadyTimeWaker(Option<(Waker, Waker)>);
 
-impl NotingWaker {
+impl ReadyTimeWaker {
     pub(super) fn of(&mut self, readiness: &Arc<Readiness>, task: &Waker) -> Waker {
         match &self.0 {
             Some((known, noting)) if known.will_wake(task) => noting.clone(),
             _ => {
                 let (readiness, task) = (Arc::clone(readiness), task.clone());
-                let noting = Waker::from(Arc::new(Noting { readiness, task: task.clone() }));
+                let noting = Waker::from(Arc::new(ReadyTime { readiness, task: task.clone() }));
                 self.0 = Some((task, noting.clone()));
                 noting
             }
@@ -301,9 +306,9 @@ impl ReceiveBuffer {
     }
 
     /// Passes on datagrams of other processes that share the socket.
-    pub(super) fn sift(&mut self, older: &OlderProcesses, bound: SocketAddr) {
+    pub(super) fn keep_own_datagrams(&mut self, older: &OlderProcesses, bound: SocketAddr) {
         if let ReceiveBuffer::Udp(buffer) = self {
-            buffer.sift(older, bound);
+            buffer.keep_own_datagrams(older, bound);
         }
     }
 
@@ -359,7 +364,7 @@ fn finish_checksum(bytes: &mut [u8]) {
     let Some((header, packet)) = bytes.split_first_chunk_mut::<{ VirtioHeader::LEN }>() else {
         return;
     };
-    let Some((start, field)) = VirtioHeader::unfinished(header) else { return };
+    let Some((start, field)) = VirtioHeader::checksum_range(header) else { return };
     if native::tcp_of(packet).is_some() {
         return;
     }
@@ -385,19 +390,19 @@ impl UdpBuffer {
     }
 
     /// Passes on datagrams of other processes and keeps the rest.
-    fn sift(&mut self, older: &OlderProcesses, bound: SocketAddr) {
+    fn keep_own_datagrams(&mut self, older: &OlderProcesses, bound: SocketAddr) {
         let messages = self.metas.iter_mut().zip(self.bytes.chunks_mut(MESSAGE_BYTES));
         for (meta, bytes) in messages.take(self.messages) {
             let stride = meta.stride.clamp(1, usize::from(u16::MAX));
-            let from = Passed {
+            let from = ForwardedOrigin {
                 bound,
                 local: local_ip(meta.dst_ip, bound),
-                remote: plain(meta.addr),
+                remote: canonical_address(meta.addr),
                 ecn: ecn_of(meta.ecn),
                 stride: stride as u16,
             };
             let run = bytes.get(..meta.len).unwrap_or_default();
-            if let Some(ours) = older.sift(&from, run) {
+            if let Some(ours) = older.keep_own_datagrams(&from, run) {
                 meta.len = ours.len();
                 bytes[..ours.len()].copy_from_slice(&ours);
             }

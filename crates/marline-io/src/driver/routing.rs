@@ -43,7 +43,7 @@ struct Table {
     /// Accepted links without a validated flow, by index.
     pending: PendingPeers<u16>,
     /// Set while another process handles TCP connections.
-    elsewhere: bool,
+    is_tcp_elsewhere: bool,
 }
 
 #[derive(Debug)]
@@ -57,7 +57,7 @@ struct Slot {
 
 impl Default for Table {
     fn default() -> Self {
-        Table { slots: Vec::new(), pending: PendingPeers::new(PENDING), elsewhere: false }
+        Table { slots: Vec::new(), pending: PendingPeers::new(PENDING), is_tcp_elsewhere: false }
     }
 }
 
@@ -172,7 +172,7 @@ impl Links {
         trusted: bool,
     ) -> Option<Arc<Link>> {
         let mut table = lock(&self.table);
-        if table.elsewhere && matches!(stream, LinkStream::Tcp(_)) {
+        if table.is_tcp_elsewhere && matches!(stream, LinkStream::Tcp(_)) {
             return None;
         }
         let slot = table.free_slot()?;
@@ -206,7 +206,7 @@ impl Links {
     }
 
     /// Records that the first flow of a shard has validated itself on the link.
-    pub(super) fn prove(&self, link: &Link) {
+    pub(super) fn mark_proven(&self, link: &Link) {
         let mut table = lock(&self.table);
         link.add_user();
         table.settle(link);
@@ -223,7 +223,7 @@ impl Links {
     }
 
     /// Links on which data was sent after the last read.
-    pub(super) fn unheard(&self) -> Vec<Arc<Link>> {
+    pub(super) fn unanswered_links(&self) -> Vec<Arc<Link>> {
         let table = lock(&self.table);
         let links = table.slots.iter().flatten().map(|slot| &slot.link);
         links.filter(|link| link.progress().is_unheard()).map(Arc::clone).collect()
@@ -241,7 +241,7 @@ impl Links {
     /// Leaves TCP connections to another process, or takes them back. Existing links are closed: clients open others
     /// at once.
     pub(super) fn hand_over_tcp(&self, elsewhere: bool) {
-        lock(&self.table).elsewhere = elsewhere;
+        lock(&self.table).is_tcp_elsewhere = elsewhere;
         if elsewhere {
             self.close_all();
         }
@@ -290,7 +290,7 @@ async fn watch(links: Weak<Links>, sent: Arc<Notify>) {
 /// Closes stalled links. Returns true if others may become stalled.
 fn end_stalled(links: &Links) -> bool {
     let mut waiting = false;
-    for link in links.unheard() {
+    for link in links.unanswered_links() {
         let LinkStream::Tcp(stream) = link.stream() else { continue };
         // Data sent from here on counts again.
         link.progress().on_read();
@@ -391,7 +391,7 @@ impl Routing {
     }
 
     /// Records that a flow has validated itself on the link of this index.
-    pub(super) fn prove(&mut self, flow: u64, index: u16) {
+    pub(super) fn mark_proven(&mut self, flow: u64, index: u16) {
         let Some(link) = self.all.by_index(index) else { return };
         let Some(flows) = self.links.get_mut(&link.outer().socket) else { return };
         flows.proven.insert(flow);
@@ -399,7 +399,7 @@ impl Routing {
         let known = flows.proven_link.as_ref().is_some_and(|known| Arc::ptr_eq(known, &link));
         if !known {
             flows.proven_link = Some(Arc::clone(&link));
-            self.all.prove(&link);
+            self.all.mark_proven(&link);
         }
     }
 
@@ -446,7 +446,7 @@ impl Routing {
     /// Records why a link was not established.
     pub(super) fn note_failure(&mut self, ends: FlowEnds, why: String) {
         let Routing { routes, failures, .. } = self;
-        failures.retain(|ends, _| routes.knows(ends));
+        failures.retain(|ends, _| routes.is_tracked(ends));
         failures.insert(ends, why);
     }
 
@@ -478,12 +478,12 @@ mod tests {
     async fn a_link_is_safe_while_it_carries_a_proven_flow_and_not_after_that() {
         let links = Links::default();
         let (used, _used_end) = accept(&links, [198, 51, 100, 1]);
-        links.prove(&used);
+        links.mark_proven(&used);
         let of_one = PENDING.per_source;
         let first = (0..of_one).map(|_| accept(&links, [198, 51, 100, 1])).collect::<Vec<_>>();
         assert!(first.iter().all(|(link, _)| !link.is_broken()) && !used.is_broken());
         // A second shard's flow is validated and the first one's ends: the link is still in use.
-        links.prove(&used);
+        links.mark_proven(&used);
         links.remove_validated_flow(&used);
         assert_eq!(lock(&links.table).pending.len(), of_one);
         links.remove_validated_flow(&used);

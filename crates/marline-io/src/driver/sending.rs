@@ -49,7 +49,7 @@ impl From<io::Error> for SendError {
 
 impl SendError {
     /// Adds `before` bytes of the batch that were sent earlier.
-    pub(crate) fn after(self, before: usize) -> SendError {
+    pub(crate) fn with_sent_before(self, before: usize) -> SendError {
         SendError { sent: self.sent + before, ..self }
     }
 
@@ -153,7 +153,7 @@ impl Gathered {
 
     /// Returns everything as one batch, with the first sender, and the number of batches in it; `None` if it is
     /// empty.
-    pub(super) fn together(&self) -> Option<(Outgoing<'_>, usize)> {
+    pub(super) fn as_one_send(&self) -> Option<(Outgoing<'_>, usize)> {
         let (outer, ecn) = self.batch.to()?;
         let sender = self.parts.first()?.sender;
         let (stride, bytes) = self.batch.bytes();
@@ -161,7 +161,7 @@ impl Gathered {
     }
 
     /// Iterates over the batches.
-    pub(super) fn each(&self) -> impl Iterator<Item = Outgoing<'_>> {
+    pub(super) fn datagrams(&self) -> impl Iterator<Item = Outgoing<'_>> {
         let (_, mut rest) = self.batch.bytes();
         let to = self.batch.to();
         self.parts.iter().filter_map(move |Part { sender, stride, len }| {
@@ -192,7 +192,7 @@ impl LaneBatch {
     }
 
     /// Returns the frames of lane `id` as one batch; `None` if it is empty.
-    pub(super) fn together(&self, id: u64) -> Option<Outgoing<'_>> {
+    pub(super) fn as_one_send(&self, id: u64) -> Option<Outgoing<'_>> {
         let (outer, path) = self.0.to()?;
         let (stride, bytes) = self.0.bytes();
         Some(Outgoing { outer, ecn: Ecn::NotEct, stride, bytes, sender: Sender::Lane(id, path) })
@@ -205,7 +205,7 @@ impl LaneBatch {
 
 /// Batch for which the kernel had no room.
 #[derive(Debug)]
-pub(super) struct Stalled {
+pub(super) struct StalledBatch {
     pub(crate) outer: Outer,
     pub(crate) ecn: Ecn,
     pub(crate) stride: usize,
@@ -215,16 +215,16 @@ pub(super) struct Stalled {
 /// Batches that wait for room, in order, by source address: a slow network does not hold up the others.
 #[derive(Debug, Default)]
 pub(super) struct StalledQueue {
-    batches: BTreeMap<IpAddr, VecDeque<Stalled>>,
+    batches: BTreeMap<IpAddr, VecDeque<StalledBatch>>,
 }
 
 impl StalledQueue {
     /// Returns true if a batch from this address already waits.
-    pub(super) fn holds(&self, local: IpAddr) -> bool {
+    pub(super) fn contains_address(&self, local: IpAddr) -> bool {
         self.batches.contains_key(&local)
     }
 
-    pub(super) fn push(&mut self, batch: Stalled) {
+    pub(super) fn push(&mut self, batch: StalledBatch) {
         let queue = self.batches.entry(batch.outer.local).or_default();
         // A batch that does not fit is lost, as in a router.
         if queue.len() < STALLED_CAPACITY {
@@ -233,7 +233,7 @@ impl StalledQueue {
     }
 
     /// Tries all batches again. Returns true if some still wait.
-    pub(super) fn retry(&mut self, send: impl Fn(&Stalled) -> Result<(), SendError>) -> bool {
+    pub(super) fn retry(&mut self, send: impl Fn(&StalledBatch) -> Result<(), SendError>) -> bool {
         self.batches.retain(|_, queue| {
             while let Some(batch) = queue.front_mut() {
                 match send(batch) {
@@ -305,7 +305,7 @@ impl Sending {
         self.spare = Some(core::mem::replace(&mut self.out, batch));
     }
 
-    pub(super) fn gathered(&self) -> &Gathered {
+    pub(super) fn gathered_datagrams(&self) -> &Gathered {
         &self.gathered
     }
 

@@ -206,15 +206,15 @@ impl Shard {
 
     /// Sends scheduler decisions and their reasons to these subscribers. They are separate from other monitor
     /// events, which would be lost among many decisions. This ends when there is no subscriber any more.
-    pub fn tell_decisions(&self, listeners: broadcast::Sender<MonitorEvent>) {
+    pub fn report_decisions(&self, listeners: broadcast::Sender<MonitorEvent>) {
         let mut state = self.lock();
         state.observers().set_decision_listeners(listeners);
-        state.endpoint().tell_decisions(true);
+        state.endpoint().report_decisions(true);
     }
 
     /// Sends traffic events of one connection of this shard to these subscribers. This ends when there is no
     /// subscriber any more, or when another connection is selected.
-    pub fn tell_traffic(&self, of: ConnectionId, listeners: broadcast::Sender<MonitorEvent>) {
+    pub fn report_traffic(&self, of: ConnectionId, listeners: broadcast::Sender<MonitorEvent>) {
         let (_, of) = Shard::split_id(of);
         let mut state = self.lock();
         state.observers().set_traffic_listeners(of, listeners);
@@ -279,7 +279,7 @@ impl Shard {
     }
 
     /// All shards that share the ports, including this one.
-    pub(super) fn siblings(&self) -> impl Iterator<Item = Arc<Shard>> {
+    pub(super) fn other_shards(&self) -> impl Iterator<Item = Arc<Shard>> {
         self.siblings.get().into_iter().flatten().filter_map(Weak::upgrade)
     }
 
@@ -370,7 +370,7 @@ impl Shard {
     pub fn note_unroutable(&self, local: IpAddr, remote: SocketAddr, error: &io::Error) {
         let now = self.clock.now();
         let errno = error.raw_os_error().unwrap_or(libc::ENETUNREACH);
-        self.lock().observers().contacts().unroutable(now, local, remote, errno);
+        self.lock().observers().contacts().on_unroutable(now, local, remote, errno);
     }
 
     /// Requests one notification: the next change of a contact wakes the waiter (an unanswered packet, an error

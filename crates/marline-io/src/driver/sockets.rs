@@ -14,7 +14,7 @@ use tokio::task::AbortHandle;
 
 use super::combined_packet;
 use super::raw_sender::RawSender;
-use super::sending::{Outgoing, SendError, Stalled, StalledQueue};
+use super::sending::{Outgoing, SendError, StalledBatch, StalledQueue};
 use crate::carrier::Outer;
 use crate::edge::descriptor::watch;
 use crate::edge::network_error::NetworkError;
@@ -482,7 +482,7 @@ impl Sockets {
     pub(super) fn send(&mut self, now: Instant, out: &Outgoing<'_>) -> Result<(), SendError> {
         let index = usize::from(out.outer.socket);
         let Some(Some(entry)) = self.entries.get_mut(index) else { return Ok(()) };
-        let result = if !entry.stalled.holds(out.outer.local) {
+        let result = if !entry.stalled.contains_address(out.outer.local) {
             entry.socket.send(now, &out.outer, out.ecn, out.stride, out.bytes)
         } else {
             Err(io::Error::from(io::ErrorKind::WouldBlock).into())
@@ -493,7 +493,7 @@ impl Sockets {
         }
         let bytes = out.bytes.get(failed.sent..).unwrap_or_default().to_vec();
         let (outer, ecn, stride) = (out.outer, out.ecn, out.stride);
-        entry.stalled.push(Stalled { outer, ecn, stride, bytes });
+        entry.stalled.push(StalledBatch { outer, ecn, stride, bytes });
         self.stall_retry_at = Some(now + STALL_RETRY);
         Ok(())
     }
@@ -546,7 +546,7 @@ impl Sockets {
     #[cfg(test)]
     pub(super) fn stall(&mut self, outer: Outer, ecn: Ecn, stride: usize, bytes: Vec<u8>) {
         if let Some(Some(entry)) = self.entries.get_mut(usize::from(outer.socket)) {
-            entry.stalled.push(Stalled { outer, ecn, stride, bytes });
+            entry.stalled.push(StalledBatch { outer, ecn, stride, bytes });
         }
     }
 }
@@ -572,7 +572,7 @@ pub(crate) fn ecn_of(codepoint: Option<EcnCodepoint>) -> Ecn {
 
 /// Removes the flow label, which may differ between datagrams of one peer. The scope of a link-local address is
 /// kept: without it no answer can be sent.
-pub(super) fn plain(address: SocketAddr) -> SocketAddr {
+pub(super) fn canonical_address(address: SocketAddr) -> SocketAddr {
     match address {
         SocketAddr::V6(v6) if v6.flowinfo() != 0 => {
             core::net::SocketAddrV6::new(*v6.ip(), v6.port(), 0, v6.scope_id()).into()

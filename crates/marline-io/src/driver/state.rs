@@ -126,7 +126,7 @@ impl State {
 
     /// Limits the core's traffic events to those that have subscribers.
     pub(super) fn update_traffic_filter(&mut self) {
-        self.endpoint.tell_traffic(self.observers.traffic_filter());
+        self.endpoint.report_traffic(self.observers.traffic_filter());
     }
 
     /// Lets the core write its next batch into the buffer for it.
@@ -142,7 +142,7 @@ impl State {
         batch: &Transmit,
         out: &mut [u8],
     ) -> Option<Framed> {
-        let observed = ObservedSegments::out(now, batch, out, &self.carrier);
+        let observed = ObservedSegments::on_sent(now, batch, out, &self.carrier);
         self.observers.observe(&observed);
         let routes = self.routing.routes();
         if routes.compares() {
@@ -162,13 +162,13 @@ impl State {
     /// Shows an incoming segment to the observers.
     pub(super) fn observe_arrival(&mut self, now: Instant, meta: &PacketMeta, segment: &[u8]) {
         let header = self.carrier.header();
-        self.observers.observe(&ObservedSegments::came(now, meta, segment, header));
+        self.observers.observe(&ObservedSegments::on_received(now, meta, segment, header));
     }
 
     /// Updates the paths of a lane, its memory limit, and its silent paths, before it sends.
     pub(super) fn prepare_lane(&mut self, id: u64, now: Instant) {
         let Carrier::Udp(carrier) = &self.carrier else { return };
-        if let Some(connection) = self.lanes.looks_at(id, now) {
+        if let Some(connection) = self.lanes.next_lane_to_check(id, now) {
             let subflows = self.endpoint.subflow_places(connection);
             self.lanes.look(id, now, &subflows, |flow| carrier.place(flow));
             if let Some(account) = self.endpoint.memory_account(connection) {

@@ -133,7 +133,7 @@ impl Stream {
         self.shard.with_endpoint(|endpoint, now| command(endpoint, now, self.id))
     }
 
-    fn gone(&self, state: &mut State) -> io::Error {
+    fn closed_error(&self, state: &mut State) -> io::Error {
         match state.streams().closed(self.id) {
             Some(reason) => closed(reason),
             None => io::ErrorKind::NotConnected.into(),
@@ -178,7 +178,7 @@ impl Stream {
             Ok(len) => {
                 buf.advance(len);
                 // New room in the receive buffer may have to be announced.
-                if !state.wakeups().turn_continues(now) {
+                if !state.wakeups().is_same_turn(now) {
                     self.shard.serve(&mut state, now);
                 }
                 budget.made_progress();
@@ -192,7 +192,7 @@ impl Stream {
                 Poll::Pending
             }
             Err(ReadError::Closed(reason)) => Poll::Ready(Err(closed(reason))),
-            Err(ReadError::Unknown) => Poll::Ready(Err(self.gone(&mut state))),
+            Err(ReadError::Unknown) => Poll::Ready(Err(self.closed_error(&mut state))),
         }
     }
 
@@ -263,7 +263,7 @@ impl Stream {
             }
             WriteError::Shutdown => Poll::Ready(Err(io::ErrorKind::BrokenPipe.into())),
             WriteError::Closed(reason) => Poll::Ready(Err(closed(reason))),
-            WriteError::Unknown => Poll::Ready(Err(self.gone(state))),
+            WriteError::Unknown => Poll::Ready(Err(self.closed_error(state))),
         }
     }
 

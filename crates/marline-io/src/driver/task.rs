@@ -14,7 +14,7 @@ use tokio::sync::mpsc;
 
 use super::generations;
 use super::ingress;
-use super::reception::{NotingWaker, Reception};
+use super::reception::{ReadyTimeWaker, Reception};
 use super::shard::{Handover, Shard};
 
 /// Receive calls before other tasks get their turn.
@@ -29,7 +29,7 @@ const CLOSING_TIME: Duration = Duration::from_secs(70);
 struct Task {
     shard: Arc<Shard>,
     handed_over: mpsc::Receiver<Handover>,
-    waker: NotingWaker,
+    waker: ReadyTimeWaker,
     /// Turns by which the timer was postponed because there was more to receive.
     postponed: u32,
     /// Set if sockets are read without readiness.
@@ -58,7 +58,7 @@ pub(super) async fn run(shard: Arc<Shard>, handed_over: mpsc::Receiver<Handover>
     let mut task = Task {
         shard,
         handed_over,
-        waker: NotingWaker::default(),
+        waker: ReadyTimeWaker::default(),
         postponed: 0,
         may_busy_poll,
         orphaned_at: None,
@@ -125,7 +125,7 @@ impl Task {
         if let Some(sockets) = state.sockets().take_change() {
             reception.set_sockets(sockets);
         }
-        if !state.wakeups().turn_continues(now) {
+        if !state.wakeups().is_same_turn(now) {
             self.shard.serve(&mut state, now);
         }
         let nothing_armed = state.wakeups().armed().is_none();

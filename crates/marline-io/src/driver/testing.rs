@@ -48,7 +48,7 @@ pub(super) fn without_sockets(
     accept: Option<(ConnectionConfig, Arc<AcceptQueue>)>,
 ) -> Arc<ShardHandle> {
     let (accept, queue) = accept.unzip();
-    start(carrier, Part::ALONE, accept, queue)
+    start(carrier, Part::SINGLE, accept, queue)
 }
 
 /// Starts one of several shards without sockets. It accepts connections, but has no queue.

@@ -4,7 +4,7 @@ use core::net::{IpAddr, SocketAddr};
 
 /// Length of the quoted payload that is read. For TCP, RFC 792 guarantees the first bytes of this; for UDP, it is
 /// the first byte of a frame and two ids, which routers quote as well (RFC 1812 section 4.3.2.3).
-pub(crate) const QUOTED: usize = 17;
+pub(crate) const QUOTED_LEN: usize = 17;
 
 /// Error that the network or this machine reported.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -14,9 +14,9 @@ pub(crate) struct NetworkError {
     /// Local address that the ICMP message was sent to, if the socket requests it (IP_PKTINFO).
     pub(crate) local: Option<IpAddr>,
     /// True if this machine reported the error itself.
-    pub(crate) ours: bool,
+    pub(crate) is_local: bool,
     /// Beginning of the datagram's payload as quoted by ICMP, padded with zeros.
-    pub(crate) quoted: [u8; QUOTED],
+    pub(crate) quoted: [u8; QUOTED_LEN],
     /// Error number.
     pub(crate) errno: i32,
     /// MTU of the path (IP packet length), for "packet too big" errors.

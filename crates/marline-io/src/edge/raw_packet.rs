@@ -30,7 +30,7 @@ pub(crate) struct RawMeta {
     /// Destination address in the packet's header.
     pub(crate) destination: Option<IpAddr>,
     /// Local address to which the kernel delivered the packet (IPv4; differs from the destination for broadcasts).
-    pub(crate) taken_for: Option<IpAddr>,
+    pub(crate) delivered_to: Option<IpAddr>,
     /// TOS or traffic class, if it is not in the bytes.
     pub(crate) class: u8,
 }

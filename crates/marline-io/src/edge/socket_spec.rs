@@ -11,7 +11,7 @@ pub enum PortSharing {
     /// the kernel, and a second server would receive every other datagram of the first.
     First,
     /// Further socket on the port of the first.
-    Further,
+    Additional,
 }
 
 /// Parameters of a new socket.

@@ -6,7 +6,7 @@ use std::time::Duration;
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Segments {
     /// MSS of the interface.
-    Usual,
+    Standard,
     /// MSS that any path carries, in both directions.
     Small,
 }

@@ -36,7 +36,7 @@ impl VirtioHeader {
     }
 
     /// Returns the start of the data that an unfinished checksum covers, and the position of its field.
-    pub(crate) fn unfinished(bytes: &[u8; Self::LEN]) -> Option<(usize, usize)> {
+    pub(crate) fn checksum_range(bytes: &[u8; Self::LEN]) -> Option<(usize, usize)> {
         let number = |at: usize| usize::from(u16::from_ne_bytes([bytes[at], bytes[at + 1]]));
         let (start, offset) = (number(6), number(8));
         (bytes[0] & Self::NEEDS_CHECKSUM != 0).then_some((start, start + offset))

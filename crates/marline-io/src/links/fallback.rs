@@ -29,7 +29,7 @@ use marline_time::{Duration, Instant};
 use super::pace::Paces;
 use crate::carrier::{FIRST_QUIET, FlowEnds};
 pub use comparing::CarrierRates;
-use comparing::{COMPARE, COMPARE_AFTER_NOTHING, Comparison, TRIAL};
+use comparing::{COMPARE, Comparison, INCONCLUSIVE_RETRY_DELAY, TRIAL};
 
 /// Patience with a server that has not answered a datagram here yet.
 const INITIAL_ANSWER_TIMEOUT: Duration = Duration::from_millis(500);
@@ -54,7 +54,7 @@ pub(crate) enum Failure {
 /// First and longest pause between probes with datagrams while a link is in use.
 const PROBE: Backoff = Backoff { first: Duration::from_secs(1), longest: Duration::from_secs(30) };
 /// Consecutive answers that bring a route back to datagrams.
-const ANSWERS: u8 = 3;
+const ANSWERS_TO_RETURN: u8 = 3;
 /// Minimum time that a route stays on its link: the first value, doubled after each mistaken return, up to the
 /// second.
 const MIN_STAY: Backoff =
@@ -149,7 +149,7 @@ struct Route {
     /// faster (`in_vain`).
     compare_at: Instant,
     slower: u32,
-    in_vain: u32,
+    failed_attempts: u32,
 }
 
 #[derive(Copy, Clone, Debug, Default)]
@@ -178,7 +178,7 @@ impl Route {
             comparison: None,
             compare_at: now,
             slower: 0,
-            in_vain: 0,
+            failed_attempts: 0,
         }
     }
 
@@ -258,7 +258,7 @@ impl Routes {
     }
 
     /// Records an incoming datagram.
-    pub(crate) fn heard(&mut self, now: Instant, ends: FlowEnds) {
+    pub(crate) fn on_udp_received(&mut self, now: Instant, ends: FlowEnds) {
         let Some(route) = self.routes.get_mut(&ends) else { return };
         route.heard_at = Some(now);
         match route.way {
@@ -292,7 +292,7 @@ impl Routes {
     }
 
     /// Handles an established link.
-    pub(crate) fn opened(&mut self, now: Instant, ends: FlowEnds, link: u16) {
+    pub(crate) fn on_link_opened(&mut self, now: Instant, ends: FlowEnds, link: u16) {
         let wanted = |route: &&mut Route| route.way == TransportChoice::Opening;
         let Some(route) = self.routes.get_mut(&ends).filter(wanted) else {
             self.orders.push_back(Order::Close(link));
@@ -351,8 +351,8 @@ impl Routes {
             route.way = TransportChoice::Datagrams;
         }
         if route.comparison.take().is_some() {
-            route.compare_at = now + COMPARE.delay_after(route.in_vain);
-            route.in_vain = route.in_vain.saturating_add(1);
+            route.compare_at = now + COMPARE.delay_after(route.failed_attempts);
+            route.failed_attempts = route.failed_attempts.saturating_add(1);
             return false;
         }
         // Only a link attempt detects that the path works again: datagrams are not sent, or were not answered
@@ -394,7 +394,7 @@ impl Routes {
         match route.way {
             TransportChoice::Link(used) if used == link => {
                 if route.comparison.take().is_some() {
-                    route.compare_at = now + COMPARE_AFTER_NOTHING;
+                    route.compare_at = now + INCONCLUSIVE_RETRY_DELAY;
                 }
                 route.choose_transport(now, TransportChoice::Datagrams);
                 self.orders.push_back(Order::Leave(ends, Leaving::LinkEnded));
@@ -407,7 +407,7 @@ impl Routes {
     }
 
     /// Handles the answer to the probe with this id.
-    pub(crate) fn answered(&mut self, now: Instant, ends: FlowEnds, id: u64) {
+    pub(crate) fn on_link_answer(&mut self, now: Instant, ends: FlowEnds, id: u64) {
         let udp = self.udp;
         let Some(route) = self.routes.get_mut(&ends) else { return };
         let TransportChoice::Link(link) = route.way else { return };
@@ -417,7 +417,8 @@ impl Routes {
         route.probe.answers = route.probe.answers.saturating_add(1);
         route.probe.pause = PROBE.first;
         route.probe.at = Some(now + PROBE.first);
-        if route.probe.answers < ANSWERS || now < route.since + MIN_STAY.delay_after(route.mistakes)
+        if route.probe.answers < ANSWERS_TO_RETURN
+            || now < route.since + MIN_STAY.delay_after(route.mistakes)
         {
             return;
         }
@@ -436,7 +437,7 @@ impl Routes {
     }
 
     /// Returns true if this route is known.
-    pub(crate) fn knows(&self, ends: &FlowEnds) -> bool {
+    pub(crate) fn is_tracked(&self, ends: &FlowEnds) -> bool {
         self.routes.contains_key(ends)
     }
 
@@ -465,10 +466,10 @@ impl Routes {
 
     /// Time at which [`on_timeout`](Self::on_timeout) must be called.
     pub(crate) fn next_timeout(&self) -> Option<Instant> {
-        self.routes.values().filter_map(|route| self.due(route)).min()
+        self.routes.values().filter_map(|route| self.due_at(route)).min()
     }
 
-    fn due(&self, route: &Route) -> Option<Instant> {
+    fn due_at(&self, route: &Route) -> Option<Instant> {
         match route.way {
             TransportChoice::Datagrams => route.open_at(self.udp),
             TransportChoice::Opening => None,
@@ -484,7 +485,7 @@ impl Routes {
     /// Handles due timers. Early or late calls are harmless.
     pub(crate) fn on_timeout(&mut self, now: Instant) {
         let due =
-            self.routes.iter().filter(|(_, route)| self.due(route).is_some_and(|at| at <= now));
+            self.routes.iter().filter(|(_, route)| self.due_at(route).is_some_and(|at| at <= now));
         let due: Vec<(FlowEnds, TransportChoice)> =
             due.map(|(ends, route)| (*ends, route.way)).collect();
         for (ends, way) in due {

@@ -91,7 +91,7 @@ pub(crate) struct FrameDecoder {
 
 impl FrameDecoder {
     /// Creates an unpacker for a stream whose preamble has been read.
-    pub(crate) fn greeted() -> Self {
+    pub(crate) fn after_greeting() -> Self {
         FrameDecoder { greeted: true, ..FrameDecoder::default() }
     }
 

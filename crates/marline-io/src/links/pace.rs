@@ -62,7 +62,7 @@ pub(crate) struct LaneBytes {
 /// Payload bytes in one direction.
 #[derive(Copy, Clone, Debug, Default)]
 struct DirectionBytes {
-    fresh: u64,
+    new_bytes: u64,
     /// Repeated bytes; for lanes, lost ones.
     repeated: u64,
 }
@@ -79,7 +79,7 @@ struct Window {
 
 impl Window {
     const fn new(since: Instant) -> Window {
-        Window { since, carried: [DirectionBytes { fresh: 0, repeated: 0 }; 2], policed: 0 }
+        Window { since, carried: [DirectionBytes { new_bytes: 0, repeated: 0 }; 2], policed: 0 }
     }
 
     /// Counts bytes, and evaluates the window if it is over. A route looks policed if one byte in `repeated_of` is
@@ -92,12 +92,13 @@ impl Window {
         repeated_of: u64,
     ) -> Option<(DataDirection, u64)> {
         let sum = &mut self.carried[heading as usize];
-        (sum.fresh, sum.repeated) = (sum.fresh + carried.fresh, sum.repeated + carried.repeated);
+        (sum.new_bytes, sum.repeated) =
+            (sum.new_bytes + carried.new_bytes, sum.repeated + carried.repeated);
         if now < self.since + WINDOW {
             return None;
         }
         let look = |heading: DataDirection| {
-            let DirectionBytes { fresh, repeated } = self.carried[heading as usize];
+            let DirectionBytes { new_bytes: fresh, repeated } = self.carried[heading as usize];
             let rate = bits_per_s(fresh, self.since, now)?;
             let is_slow = fresh >= MIN_BYTES && rate <= SLOW_BITS_PER_S;
             (is_slow && repeated * repeated_of >= fresh + repeated).then_some((heading, rate))
@@ -136,7 +137,7 @@ impl Pace {
         carried: DirectionBytes,
     ) -> Option<PolicedRoute> {
         if let Some((_, sums)) = &mut self.trial {
-            sums[usize::from(by_lanes)][heading as usize] += carried.fresh;
+            sums[usize::from(by_lanes)][heading as usize] += carried.new_bytes;
         }
         let (window, repeated_of) = match by_lanes {
             true => (&mut self.lanes, POLICED_LANE_LOSS),
@@ -176,11 +177,11 @@ impl Paces {
             if (seq.wrapping_sub(*seen) as i32) < 0 {
                 carried.repeated += u64::from(len);
             } else {
-                carried.fresh += u64::from(len);
+                carried.new_bytes += u64::from(len);
                 *seen = end;
             }
         }
-        if carried.fresh + carried.repeated == 0 {
+        if carried.new_bytes + carried.repeated == 0 {
             return None;
         }
         self.pace(now, ends).count_bytes(now, false, heading, carried)
@@ -197,7 +198,7 @@ impl Paces {
         if delivered + lost == 0 {
             return None;
         }
-        let carried = DirectionBytes { fresh: delivered, repeated: lost };
+        let carried = DirectionBytes { new_bytes: delivered, repeated: lost };
         self.pace(now, ends).count_bytes(now, true, heading, carried)
     }
 

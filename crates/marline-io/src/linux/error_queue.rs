@@ -9,7 +9,7 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 use super::set_option;
-use crate::edge::network_error::{NetworkError, QUOTED};
+use crate::edge::network_error::{NetworkError, QUOTED_LEN};
 
 /// Enables the error queue.
 pub(crate) fn enable(fd: BorrowedFd<'_>, ipv6: bool) -> io::Result<()> {
@@ -27,7 +27,7 @@ pub(crate) fn next(fd: BorrowedFd<'_>) -> Option<NetworkError> {
     #[repr(C, align(8))]
     struct Control([u8; 256]);
     let mut control = Control([0; 256]);
-    let mut quoted = [0u8; QUOTED];
+    let mut quoted = [0u8; QUOTED_LEN];
     // SAFETY: all-zero bytes are a valid sockaddr_storage and a valid msghdr (null pointers, zero
     // lengths).
     let (mut name, mut header) =
@@ -52,7 +52,7 @@ pub(crate) fn next(fd: BorrowedFd<'_>) -> Option<NetworkError> {
     Some(NetworkError {
         remote,
         local: found.local,
-        ours: error.ee_origin == libc::SO_EE_ORIGIN_LOCAL,
+        is_local: error.ee_origin == libc::SO_EE_ORIGIN_LOCAL,
         quoted,
         errno: error.ee_errno as i32,
         mtu: (too_big && error.ee_info > 0).then_some(error.ee_info),
@@ -168,7 +168,7 @@ mod tests {
         // Loopback delivers the ICMP message before send_to returns.
         let error = next(socket.as_fd()).expect("an error is queued");
         assert_eq!((error.remote, error.errno), (to, libc::ECONNREFUSED));
-        assert_eq!((error.mtu, error.ours, error.quoted[0]), (None, false, b'x'));
+        assert_eq!((error.mtu, error.is_local, error.quoted[0]), (None, false, b'x'));
         // Port unreachable, from the host itself.
         assert_eq!((error.icmp, error.offender), (Some((3, 3)), Some(to.ip())));
         assert_eq!(next(socket.as_fd()), None);

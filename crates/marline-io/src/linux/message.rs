@@ -334,7 +334,7 @@ mod tests {
     use marline_time::PcgRng;
 
     use super::*;
-    use crate::mutation::mutated;
+    use crate::mutation::mutate;
 
     fn route(attributes: &[(u16, &[u8])]) -> Vec<u8> {
         let mut body = vec![0; ROUTE_LEN];
@@ -404,7 +404,7 @@ mod tests {
         whole.extend(router_options(3, ROUTER_ADVERTISEMENT, &[38; 16]));
         let mut rng = PcgRng::new(3, 1);
         for _ in 0..20_000 {
-            let bytes = mutated(&mut rng, &whole);
+            let bytes = mutate(&mut rng, &whole);
             assert!(parse(&bytes).len() <= bytes.len() / HEADER_LEN);
         }
     }

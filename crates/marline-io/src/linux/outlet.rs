@@ -310,12 +310,12 @@ mod tests {
     fn mutated_answers_do_not_panic() {
         use marline_time::Rng as _;
 
-        use crate::mutation::mutated;
+        use crate::mutation::mutate;
         let whole =
             route(libc::RTN_UNICAST, &[OIF, (libc::RTA_METRICS, &[8; 24]), (RTA_VIA, &[2; 6])]);
         let mut rng = marline_time::PcgRng::new(3, 1);
         for _ in 0..20_000 {
-            let mut bytes = mutated(&mut rng, &whole);
+            let mut bytes = mutate(&mut rng, &whole);
             bytes.truncate(rng.below(bytes.len() as u64 + 1) as usize);
             let _ = (parse_route(&bytes), parse_link(&bytes), parse_neighbor(&bytes));
         }

@@ -141,7 +141,7 @@ fn tree(ports: &[RangeInclusive<u16>], program: &mut Vec<Instruction>) {
 mod tests {
     use super::super::{instructions, raw};
     use super::*;
-    use crate::native::home as home_of;
+    use crate::native::home_shard as home_of;
 
     /// Interprets a program like the kernel, with the few instructions used here.
     fn run(program: &[Instruction], ip: &[u8], packet: &[u8]) -> u32 {
@@ -194,7 +194,7 @@ mod tests {
 
     /// Program for a single shard.
     fn alone(ipv6: bool, ports: &[RangeInclusive<u16>]) -> Vec<Instruction> {
-        program(ipv6, Shard::ALONE, ports)
+        program(ipv6, Shard::SINGLE, ports)
     }
 
     fn segment(port: u16) -> Vec<u8> {
@@ -264,7 +264,7 @@ mod tests {
     #[test]
     fn short_packets_are_dropped() {
         let ports = ranges([0, 80]);
-        for shard in [Shard::ALONE, Shard { index: 0, count: 2, generation: None }] {
+        for shard in [Shard::SINGLE, Shard { index: 0, count: 2, generation: None }] {
             let (v4, v6) = (program(false, shard, &ports), program(true, shard, &ports));
             assert_eq!(run(&v6, &[0x60; 40], &[0, 1, 0]), 0);
             for packet in [&[0x45; 0][..], &[0x45, 0, 0, 0], &[0x45; 21]] {

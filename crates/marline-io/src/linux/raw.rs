@@ -234,7 +234,14 @@ impl RawBuffer {
     pub(crate) fn new() -> Self {
         let source = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0);
         let (destination, taken_for, class) = (None, None, 0);
-        let meta = RawMeta { len: 0, truncated: false, source, destination, taken_for, class };
+        let meta = RawMeta {
+            len: 0,
+            truncated: false,
+            source,
+            destination,
+            delivered_to: taken_for,
+            class,
+        };
         RawBuffer {
             bytes: vec![0; MESSAGES * MESSAGE_BYTES].into_boxed_slice(),
             metas: Box::new([meta; MESSAGES]),
@@ -291,7 +298,7 @@ fn meta(message: &libc::mmsghdr, name: &libc::sockaddr_storage) -> RawMeta {
         truncated: message.msg_hdr.msg_flags & libc::MSG_TRUNC != 0,
         source: error_queue::socket_addr(name).unwrap_or(unknown),
         destination: None,
-        taken_for: None,
+        delivered_to: None,
         class: 0,
     };
     // SAFETY: the kernel filled the header's control buffer, which is still live.
@@ -314,7 +321,7 @@ fn read_control(cmsg: *const libc::cmsghdr, meta: &mut RawMeta) {
             let info: libc::in_pktinfo = unsafe { core::ptr::read_unaligned(data.cast()) };
             let ip = |addr: libc::in_addr| IpAddr::V4(Ipv4Addr::from(u32::from_be(addr.s_addr)));
             meta.destination = Some(ip(info.ipi_addr));
-            meta.taken_for = Some(ip(info.ipi_spec_dst));
+            meta.delivered_to = Some(ip(info.ipi_spec_dst));
         }
         (libc::IPPROTO_IPV6, libc::IPV6_PKTINFO) => {
             // SAFETY: a message of this kind holds an in6_pktinfo; it may be unaligned.

@@ -32,7 +32,7 @@ pub(crate) fn open(spec: &SocketSpec<'_>) -> io::Result<UdpSocket> {
     if spec.local.is_ipv6() {
         socket.set_only_v6(true)?;
     }
-    if spec.port == PortSharing::Further {
+    if spec.port == PortSharing::Additional {
         socket.set_reuse_port(true)?;
     }
     if let Some((name, index)) = spec.interface {
@@ -195,7 +195,7 @@ mod tests {
         let mut local: SocketAddr = "127.0.0.1:0".parse().unwrap();
         let mut sockets = Vec::new();
         for shard in 0..shards {
-            let port = if shard == 0 { PortSharing::First } else { PortSharing::Further };
+            let port = if shard == 0 { PortSharing::First } else { PortSharing::Additional };
             let spec = SocketSpec { local, interface: None, port, mark: 0 };
             let socket = open(&spec).unwrap();
             socket.set_nonblocking(false).unwrap();

@@ -5,7 +5,7 @@ use core::net::{IpAddr, SocketAddr};
 
 use marline_wire::{Checksum, IpPacket, PROTOCOL_TCP};
 
-use crate::edge::network_error::{NetworkError, QUOTED};
+use crate::edge::network_error::{NetworkError, QUOTED_LEN};
 
 const PROTOCOL_ICMP: u8 = 1;
 const PROTOCOL_ICMPV6: u8 = 58;
@@ -41,13 +41,13 @@ pub(crate) fn error_of(packet: &[u8]) -> Option<NetworkError> {
         return None;
     }
     let quoted =
-        segment.get(..segment.len().min(QUOTED)).filter(|q| q.len() >= MIN_QUOTED_BYTES)?;
-    let mut beginning = [0; QUOTED];
+        segment.get(..segment.len().min(QUOTED_LEN)).filter(|q| q.len() >= MIN_QUOTED_BYTES)?;
+    let mut beginning = [0; QUOTED_LEN];
     beginning[..quoted.len()].copy_from_slice(quoted);
     Some(NetworkError {
         remote: SocketAddr::new(remote, 0),
         local: Some(local),
-        ours: false,
+        is_local: false,
         quoted: beginning,
         errno,
         mtu: mtu.filter(|mtu| *mtu > 0),

@@ -23,7 +23,7 @@ use marline_wire::{IPV6_HEADER_LEN, PROTOCOL_TCP, emit_ip, ip_header_len};
 pub(crate) use self::arrived::{Arrived, ecn_of_bits, tcp_of};
 pub(crate) use self::icmp::error_of;
 use self::ports::PortSet;
-pub(crate) use self::spread::home;
+pub(crate) use self::spread::home_shard;
 use crate::carrier::CarrierCounters;
 use crate::succession::NativePart;
 use crate::sys::guard::Guard;
@@ -37,7 +37,7 @@ const ETHERNET_SEGMENT: u16 = 1_480;
 const OFFLOAD_NAMES: [[&str; 2]; 2] =
     [["native-packets-v4", "native-asker-v4"], ["native-packets-v6", "native-asker-v6"]];
 /// Number of send-only sockets: interfaces that a client without privileges can bind over time.
-const SENDERS: usize = 16;
+const SEND_SOCKETS: usize = 16;
 /// Number of local ports reserved at a time.
 const POOL_STEP: usize = 32;
 /// Maximum number of local ports of a client. Each guarantees one connection per minute to every server and port: a
@@ -93,7 +93,7 @@ pub(crate) struct Offload {
     /// Packet socket; `None` if only packets to this machine's own addresses are combined, on the raw socket.
     pub(crate) packets: Option<OwnedFd>,
     /// Raw socket that sends nothing, for querying a path's MTU.
-    pub(crate) asker: Option<OwnedFd>,
+    pub(crate) mtu_socket: Option<OwnedFd>,
 }
 
 impl RawSockets {
@@ -112,7 +112,7 @@ impl RawSockets {
     pub fn open_for(shards: usize) -> io::Result<Self> {
         let shards = shards.max(1);
         // With several shards, packets follow the routing table: no socket is bound to an interface.
-        let senders = if shards > 1 { 0 } else { SENDERS };
+        let senders = if shards > 1 { 0 } else { SEND_SOCKETS };
         let family = |ipv6| (0..shards).map(|_| open_family(ipv6, senders)).collect();
         let v4 = family(false)?;
         let v6 = match family(true) {
@@ -224,7 +224,7 @@ fn open_family(ipv6: bool, senders: usize) -> io::Result<OpenedFamily> {
     if let Err(error) = &packets {
         tracing::debug!(%error, "no packet socket: segmentation offload disabled");
     }
-    let offload = Offload { packets: packets.ok(), asker: Some(raw::open_sender(ipv6)?) };
+    let offload = Offload { packets: packets.ok(), mtu_socket: Some(raw::open_sender(ipv6)?) };
     Ok(OpenedFamily { receiver, senders, offload: Some(offload) })
 }
 
@@ -238,7 +238,7 @@ impl Offload {
     /// Duplicates the sockets, with the names under which a successor gets them.
     pub(crate) fn copies(&self, ipv6: bool) -> io::Result<Vec<(String, OwnedFd)>> {
         let sockets =
-            OFFLOAD_NAMES[usize::from(ipv6)].into_iter().zip([&self.packets, &self.asker]);
+            OFFLOAD_NAMES[usize::from(ipv6)].into_iter().zip([&self.packets, &self.mtu_socket]);
         let there = sockets.filter_map(|(name, socket)| Some((name, socket.as_ref()?)));
         there.map(|(name, socket)| Ok((name.to_owned(), socket.try_clone()?))).collect()
     }
@@ -250,7 +250,7 @@ impl Offload {
             Some(named.swap_remove(at).1)
         };
         let [packets, asker] = OFFLOAD_NAMES[usize::from(ipv6)];
-        Offload { packets: take(packets), asker: take(asker) }
+        Offload { packets: take(packets), mtu_socket: take(asker) }
     }
 }
 
@@ -304,7 +304,7 @@ impl NativeCarrier {
     pub(crate) fn gateway() -> Self {
         let mut ports = PortSet::default();
         ports.add_everything();
-        NativeCarrier { tun: true, ports, pool_limit: 0, ..NativeCarrier::raw(Shard::ALONE) }
+        NativeCarrier { tun: true, ports, pool_limit: 0, ..NativeCarrier::raw(Shard::SINGLE) }
     }
 
     /// Maximum number of bytes that this carrier writes in front of each segment.

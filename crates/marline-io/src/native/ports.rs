@@ -9,7 +9,7 @@ const WORDS: usize = 1 << 10;
 #[derive(Debug, Default)]
 pub(super) struct PortSet {
     /// Ports on all addresses: IPv4, IPv6.
-    everywhere: [Bits; 2],
+    on_all_addresses: [Bits; 2],
     exact: Vec<SocketAddr>,
     addresses: Vec<IpAddr>,
     everything: bool,
@@ -38,7 +38,7 @@ impl PortSet {
             return;
         }
         let port = usize::from(local.port());
-        self.everywhere[usize::from(local.is_ipv6())].0[port / 64] |= 1 << (port % 64);
+        self.on_all_addresses[usize::from(local.is_ipv6())].0[port / 64] |= 1 << (port % 64);
     }
 
     /// Adds all ports of an address.
@@ -56,14 +56,14 @@ impl PortSet {
     /// Returns true if the set contains this address and port.
     pub(super) fn has(&self, local: SocketAddr) -> bool {
         self.everything
-            || self.everywhere[usize::from(local.is_ipv6())].has(local.port())
+            || self.on_all_addresses[usize::from(local.is_ipv6())].has(local.port())
             || self.exact.contains(&local)
             || self.addresses.contains(&local.ip())
     }
 
     /// Ports in the set on any address of a family.
     pub(super) fn ports_of_family(&self, ipv6: bool) -> impl Iterator<Item = u16> {
-        let bits = &self.everywhere[usize::from(ipv6)];
+        let bits = &self.on_all_addresses[usize::from(ipv6)];
         let exact = self.exact.iter().filter(move |local| local.is_ipv6() == ipv6);
         (0..=u16::MAX).filter(|port| bits.has(*port)).chain(exact.map(SocketAddr::port))
     }

@@ -16,7 +16,7 @@ use super::arrived::Arrived;
 
 impl NativeCarrier {
     /// Counts a packet that is not valid TCP.
-    pub(crate) fn malformed(&mut self) {
+    pub(crate) fn count_malformed(&mut self) {
         self.counters.malformed += 1;
     }
 
@@ -93,7 +93,7 @@ mod tests {
 
     /// Carrier that owns port 80 on all addresses, without sockets.
     fn carrier() -> NativeCarrier {
-        let mut carrier = NativeCarrier::raw(marline_core::Shard::ALONE);
+        let mut carrier = NativeCarrier::raw(marline_core::Shard::SINGLE);
         carrier.ports.add(at("0.0.0.0:80"));
         carrier.ports.add(at("[::]:80"));
         carrier
@@ -164,7 +164,7 @@ mod tests {
 
     #[test]
     fn syns_are_accepted_only_on_listening_ports() {
-        let mut carrier = NativeCarrier::tun(true, marline_core::Shard::ALONE);
+        let mut carrier = NativeCarrier::tun(true, marline_core::Shard::SINGLE);
         carrier.own_address(at(US).ip());
         carrier.guard(at("0.0.0.0:80"), None).unwrap();
         for (port, flags, taken) in

@@ -13,7 +13,7 @@ pub(crate) const MULTIPLIER: u32 = 0x9e37_79b1;
 
 /// Returns the shard among `count`, a power of two, that receives packets from this address, except for joins to a
 /// connection of another shard.
-pub(crate) fn home(remote: SocketAddr, count: u8) -> u8 {
+pub(crate) fn home_shard(remote: SocketAddr, count: u8) -> u8 {
     let folded = match remote.ip() {
         IpAddr::V4(v4) => u32::from(v4),
         IpAddr::V6(v6) => {
@@ -40,7 +40,7 @@ mod tests {
     /// Counts the addresses per shard.
     fn spread(ends: impl Iterator<Item = SocketAddr>, count: u8) -> Vec<usize> {
         let mut each = vec![0; usize::from(count)];
-        ends.for_each(|end| each[usize::from(home(end, count))] += 1);
+        ends.for_each(|end| each[usize::from(home_shard(end, count))] += 1);
         each
     }
 
@@ -68,7 +68,7 @@ mod tests {
     fn there_is_a_shard_for_every_end() {
         for count in [1, 2, 128] {
             for end in ["0.0.0.0:0", "255.255.255.255:65535", "[::]:0", "[ffff::ffff]:65535"] {
-                assert!(home(end.parse().unwrap(), count) < count);
+                assert!(home_shard(end.parse().unwrap(), count) < count);
             }
         }
     }

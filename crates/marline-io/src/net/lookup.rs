@@ -232,7 +232,7 @@ mod tests {
         let good = answer(&question(DNS_A), 0, &[(5, &[3; 40]), (DNS_A, &[1, 2, 3, 4])]);
         let mut rng = marline_time::PcgRng::new(13, 1);
         for _ in 0..20_000 {
-            let bytes = crate::mutation::mutated(&mut rng, &good);
+            let bytes = crate::mutation::mutate(&mut rng, &good);
             question(DNS_A).process_answer(&bytes);
         }
     }

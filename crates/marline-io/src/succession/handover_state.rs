@@ -73,7 +73,7 @@ impl HandoverState {
             put(Message::OlderProcess { generation: *generation }, Some(fd))?;
         }
         for (name, fd) in &self.further {
-            put(Message::Further { name: name.clone() }, Some(fd))?;
+            put(Message::Additional { name: name.clone() }, Some(fd))?;
         }
         put(Message::End, None)
     }
@@ -113,7 +113,7 @@ impl HandoverState {
                 Message::OlderProcess { generation } => {
                     handover.older_processes.push((generation, fd))
                 }
-                Message::Further { name } => handover.further.push((name, fd)),
+                Message::Additional { name } => handover.further.push((name, fd)),
                 _ => return Err(other_error("unexpected message from the predecessor")),
             }
         }
@@ -154,7 +154,7 @@ impl PendingSuccessor {
         let ready = Message::Ready { version: version.to_owned() };
         self.channel.send(&[&ready.to_bytes()], None)?;
         match next(&self.channel, &mut [0; 256])? {
-            (Message::Go, _) => Ok(()),
+            (Message::Start, _) => Ok(()),
             _ => Err(other_error("the predecessor refused the handover")),
         }
     }
@@ -196,6 +196,6 @@ impl Channel {
 
     /// Lets the successor start.
     pub(crate) fn permit_start(&self) -> io::Result<()> {
-        self.send(&[&Message::Go.to_bytes()], None)
+        self.send(&[&Message::Start.to_bytes()], None)
     }
 }

@@ -22,7 +22,7 @@ pub(crate) enum Message {
     /// Channel to a process of this generation.
     OlderProcess { generation: u8 },
     /// Further descriptor of the program.
-    Further { name: String },
+    Additional { name: String },
     /// End of the state.
     End,
     /// The successor is ready to start.
@@ -30,11 +30,11 @@ pub(crate) enum Message {
     /// The successor cannot start.
     Failed { why: String },
     /// The successor must start.
-    Go,
+    Start,
     /// To an older process: a relayed link with these ends, for this port.
     Link { local: IpAddr, remote: SocketAddr, port: u16 },
     /// To an older process: frames, which follow.
-    Frames(Passed),
+    Frames(ForwardedOrigin),
     /// Part of a native carrier.
     Native { part: NativePart, local: SocketAddr },
     /// To an older process, and back if it does not own it: a segment of native TCP, which follows.
@@ -61,7 +61,7 @@ impl core::fmt::Debug for Message {
 
 /// Origin of frames that are passed on.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Passed {
+pub(crate) struct ForwardedOrigin {
     /// Address that the socket is bound to.
     pub(crate) bound: SocketAddr,
     /// Local address of the datagrams.
@@ -81,11 +81,11 @@ impl Message {
             Message::Socket { .. } => 2,
             Message::Listener { .. } => 3,
             Message::OlderProcess { .. } => 4,
-            Message::Further { .. } => 5,
+            Message::Additional { .. } => 5,
             Message::End => 6,
             Message::Ready { .. } => 7,
             Message::Failed { .. } => 8,
-            Message::Go => 9,
+            Message::Start => 9,
             Message::Link { .. } => 10,
             Message::Frames(_) => 11,
             Message::Native { .. } => 12,
@@ -107,12 +107,12 @@ impl Message {
             }
             Message::Listener { local } => put_address(&mut out, *local),
             Message::OlderProcess { generation } => out.push(*generation),
-            Message::Further { name: text }
+            Message::Additional { name: text }
             | Message::Ready { version: text }
             | Message::Failed { why: text } => {
                 out.extend(text.bytes().take(MAX_TEXT_BYTES));
             }
-            Message::End | Message::Go => {}
+            Message::End | Message::Start => {}
             Message::Link { local, remote, port } => {
                 put_address(&mut out, SocketAddr::new(*local, *port));
                 put_address(&mut out, *remote);
@@ -217,17 +217,17 @@ impl Reader<'_> {
             2 => Message::Socket { shard: self.byte()?, local: self.address()? },
             3 => Message::Listener { local: self.address()? },
             4 => Message::OlderProcess { generation: self.byte()? },
-            5 => Message::Further { name: self.text()? },
+            5 => Message::Additional { name: self.text()? },
             6 => Message::End,
             7 => Message::Ready { version: self.text()? },
             8 => Message::Failed { why: self.text()? },
-            9 => Message::Go,
+            9 => Message::Start,
             10 => {
                 let local = self.address()?;
                 let (local, port) = (local.ip(), local.port());
                 Message::Link { local, remote: self.address()?, port }
             }
-            11 => Message::Frames(Passed {
+            11 => Message::Frames(ForwardedOrigin {
                 bound: self.address()?,
                 local: self.address()?.ip(),
                 remote: self.address()?,
@@ -252,17 +252,18 @@ mod tests {
     fn messages_parse_back_and_truncated_ones_are_refused() {
         let v4: SocketAddr = "192.0.2.1:443".parse().unwrap();
         let v6: SocketAddr = SocketAddrV6::new("fe80::1".parse().unwrap(), 7, 0, 3).into();
-        let passed = Passed { bound: v6, local: v4.ip(), remote: v6, ecn: Ecn::Ce, stride: 1_472 };
+        let passed =
+            ForwardedOrigin { bound: v6, local: v4.ip(), remote: v6, ecn: Ecn::Ce, stride: 1_472 };
         let all = [
             Message::Hello { protocol: 1, generation: 2, predecessor: 1, seed: [7; 32] },
             Message::Socket { shard: 3, local: v4 },
             Message::Listener { local: v6 },
             Message::OlderProcess { generation: 9 },
-            Message::Further { name: "metrics".to_owned() },
+            Message::Additional { name: "metrics".to_owned() },
             Message::End,
             Message::Ready { version: "0.1.0".to_owned() },
             Message::Failed { why: "no".to_owned() },
-            Message::Go,
+            Message::Start,
             Message::Link { local: v4.ip(), remote: v6, port: 443 },
             Message::Frames(passed),
             Message::Native { part: NativePart::Guard, local: v6 },

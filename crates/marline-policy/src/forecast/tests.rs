@@ -176,7 +176,7 @@ fn a_bad_time_is_over_when_trouble_stays_away_for_longer_than_it_did() {
     }
     let untroubled = |troubles, untroubled_ms| {
         let troubles = troubles / trouble_decay(untroubled_ms);
-        Forecast { untroubled_ms, ..forecast(troubles) }
+        Forecast { since_trouble_ms: untroubled_ms, ..forecast(troubles) }
     };
     let after = |troubles, ms| {
         let later = untroubled(troubles, ms);

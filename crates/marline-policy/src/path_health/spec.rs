@@ -45,7 +45,7 @@ fn read(text: &str) -> Option<PathHealthConfig> {
     };
     for word in words {
         let (key, value) = word.split_once('=')?;
-        match (key, config.watch.as_mut(), config.clean.as_mut()) {
+        match (key, config.watch.as_mut(), config.recovery.as_mut()) {
             ("period", ..) => config.period = duration(value)?,
             ("weight", ..) => config.weight = parse_share(value)?,
             ("loss", ..) => config.loss = parse_share(value)?,
@@ -102,7 +102,7 @@ impl Display for PathHealthConfig {
         if let Some(watch) = self.watch {
             write!(f, ",wait={}ms,count={}", ms(watch.wait), watch.count)?;
         }
-        if let Some(clean) = self.clean {
+        if let Some(clean) = self.recovery {
             write!(f, ",clean={}ms,probe={}ms", ms(clean.period), ms(clean.probe))?;
             write!(f, ",longest-probe={}ms", ms(clean.longest_probe))?;
         }
@@ -119,7 +119,7 @@ mod tests {
         let other: PathHealthConfig =
             "prompt,loss=40%,clean=5s,count=2,base=outstanding".parse().expect("a configuration");
         assert!((other.loss - 0.4).abs() < 1e-9);
-        assert_eq!(other.clean.map(|clean| clean.period), Some(Duration::from_secs(5)));
+        assert_eq!(other.recovery.map(|clean| clean.period), Some(Duration::from_secs(5)));
         for config in [PathHealthConfig::prompt(), PathHealthConfig::multimob(), other] {
             assert_eq!(config.to_string().parse(), Ok(config));
         }

@@ -64,7 +64,7 @@ fn name_of<T: PartialEq>(names: &[(T, &'static str)], value: &T) -> &'static str
     names.iter().find(|(of, _)| of == value).map_or("", |(_, name)| name)
 }
 
-fn named<T: Copy>(names: &[(T, &str)], name: &str) -> Option<T> {
+fn find_by_name<T: Copy>(names: &[(T, &str)], name: &str) -> Option<T> {
     names.iter().find(|(_, of)| *of == name).map(|(value, _)| *value)
 }
 
@@ -83,7 +83,7 @@ impl Reason {
         let mut line = Line(String::new());
         line.push_field("question", question_text(&self.question));
         line.push_field("decision", decision_text(&self.decision));
-        let also: Vec<String> = self.also.iter().map(range_text).collect();
+        let also: Vec<String> = self.more_ranges.iter().map(range_text).collect();
         line.put_list("also", &also);
         line.put_grounds(&self.grounds);
         line.put_inputs(&self.inputs);
@@ -106,7 +106,7 @@ impl Reason {
         Ok(Reason {
             question: general.read_field("question", read_question)?,
             decision: general.read_field("decision", read_decision)?,
-            also: general.list("also", read_range)?,
+            more_ranges: general.list("also", read_range)?,
             grounds: general.read_grounds()?,
             inputs,
         })
@@ -197,7 +197,7 @@ impl Line {
         self.push_field("p99_us", p99);
         self.put_list("multiples", &forecast.multiples.map(|multiple| multiple.to_string()));
         self.push_field("troubles_per_s", forecast.troubles);
-        self.push_field("untroubled_ms", forecast.untroubled_ms);
+        self.push_field("untroubled_ms", forecast.since_trouble_ms);
         self.push_field("queued_us", forecast.queued_us);
         self.push_field("idle_us", forecast.idle_us);
         self.put_optional("train_bits_per_s", forecast.rate.map(Rate::bits_per_s));
@@ -233,7 +233,7 @@ fn read_question(text: &str) -> Option<Question> {
         ["again", range, carried_by, cause, since] => Question::Again(Reinjection {
             range: read_range(range)?,
             carried_by: SubflowSet(carried_by.parse().ok()?),
-            cause: named(&CAUSES, cause)?,
+            cause: find_by_name(&CAUSES, cause)?,
             since: read_instant(since)?,
         }),
         _ => return None,
@@ -422,7 +422,7 @@ impl<'a> Fields<'a> {
 
     fn read_grounds(self) -> Result<Grounds, BadRecord> {
         Ok(Grounds {
-            rule: self.read_field("rule", |text| named(&RULES, text))?,
+            rule: self.read_field("rule", |text| find_by_name(&RULES, text))?,
             path: self.read_optional("path", read_id)?,
             other: self.read_optional("other", read_id)?,
             arrives_us: self.parse_optional_number("arrives_us")?,
@@ -472,7 +472,7 @@ impl<'a> Fields<'a> {
             metered: self.read_optional("metered", read_flag)?.unwrap_or(false),
             limited: self.read_optional("limited", read_flag)?.unwrap_or(false),
             wake_share: self.read_optional("wake_share", read_fraction)?.unwrap_or(0.0),
-            health: self.read_field("health", |text| named(&HEALTH_NAMES, text))?,
+            health: self.read_field("health", |text| find_by_name(&HEALTH_NAMES, text))?,
             phase: self.read_field("phase", |text| {
                 PHASES.into_iter().find(|phase| phase.name() == text)
             })?,
@@ -497,7 +497,7 @@ impl<'a> Fields<'a> {
                 ],
                 multiples: multiples.try_into().map_err(|_| BadRecord("multiples"))?,
                 troubles: self.read_field("troubles_per_s", read_fraction)?,
-                untroubled_ms: self.number("untroubled_ms")?,
+                since_trouble_ms: self.number("untroubled_ms")?,
                 queued_us: self.number("queued_us")?,
                 idle_us: self.number("idle_us")?,
                 rate: self.read_optional("train_bits_per_s", read_rate)?,

@@ -11,7 +11,9 @@ impl Reason {
         let path = self.grounds.path.map_or_else(|| "a path".to_owned(), name);
         let size = bytes(self.bytes());
         match self.grounds.rule {
-            Rule::First => format!("{size} of new data on {path}, {}", self.compared(name)),
+            Rule::First => {
+                format!("{size} of new data on {path}, {}", self.describe_comparison(name))
+            }
             Rule::Spared => self.spared_text(name),
             Rule::LastReceived => {
                 let state = match self.grounds.path.and_then(|id| self.inputs.path(id)) {
@@ -89,7 +91,7 @@ impl Reason {
 
     /// Number of bytes covered by the decision.
     fn bytes(&self) -> u64 {
-        let also: u64 = self.also.iter().map(|range| range.len()).sum();
+        let also: u64 = self.more_ranges.iter().map(|range| range.len()).sum();
         let first = match self.decision {
             Decision::Repair { range, .. } => range.len(),
             decision => decision.data().map_or(0, |(_, range)| range.len()),
@@ -102,7 +104,7 @@ impl Reason {
     }
 
     /// Why new data is sent where it is.
-    fn compared(&self, name: &dyn Fn(SubflowId) -> String) -> String {
+    fn describe_comparison(&self, name: &dyn Fn(SubflowId) -> String) -> String {
         let grounds = &self.grounds;
         let here = match grounds.arrives_us {
             Some(us) if us < UNKNOWN_US => {

@@ -23,7 +23,7 @@ fn reason(decision: Decision, grounds: Grounds) -> Reason {
     let (stream, spending) =
         (Stream::new(5_000), BudgetState { spent: 0.36, ..BudgetState::default() });
     let ((), inputs) = Inputs::record(&stream.context(&paths), &spending, |_| ());
-    Reason { question: Question::Next, decision, also: Vec::new(), grounds, inputs }
+    Reason { question: Question::Next, decision, more_ranges: Vec::new(), grounds, inputs }
 }
 
 fn words(decision: Decision, grounds: Grounds) -> String {
@@ -145,7 +145,7 @@ fn the_text_of_a_reinjection_names_its_cause() {
     let unblock = Grounds { other: Some(LTE), ..by(Rule::Unblock, WIFI) };
     let mut blocked = reason(send(0, 0, 1_000), unblock);
     blocked.question = Question::WindowBlocked(WIFI);
-    blocked.also = vec![range(1_000, 2_000)];
+    blocked.more_ranges = vec![range(1_000, 2_000)];
     assert_eq!(
         blocked.text(&name),
         "reinjection of 2.0 kB on wifi: the peer's window is full, and lte holds the oldest missing data"
@@ -248,7 +248,7 @@ fn a_record_is_read_as_it_was_written() {
     };
     let mut reason =
         Reason { question: Question::Again(item), inputs, ..reason(send(1, 0, 1_000), grounds) };
-    reason.also = vec![range(1, 2), range(4, 9)];
+    reason.more_ranges = vec![range(1, 2), range(4, 9)];
     let read = Reason::parse(&reason.record()).expect("what was written");
     assert_eq!(read, reason);
     assert_eq!(read.inputs.replay(ask), answers);

@@ -24,7 +24,7 @@ pub(super) enum Admitted {
     /// A session.
     Session(Arc<Session>),
     /// Permission to make a TLS handshake.
-    Stranger(HandshakeTurn),
+    NewClient(HandshakeTurn),
 }
 
 #[derive(Debug)]
@@ -39,7 +39,7 @@ struct State {
     current: Option<CurrentSession>,
     /// True while a renewal of the session is in progress.
     renewing: bool,
-    shaking: usize,
+    handshakes: usize,
     last_begun: Option<Instant>,
 }
 
@@ -63,7 +63,7 @@ fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
 
 impl Drop for HandshakeTurn {
     fn drop(&mut self) {
-        lock(&self.state).shaking -= 1;
+        lock(&self.state).handshakes -= 1;
         self.changed.notify_one();
     }
 }
@@ -79,7 +79,7 @@ impl State {
 
     /// Time at which the next handshake may start. `None`: when a running one ends.
     fn next_turn(&self, now: Instant, alone: bool) -> Option<Instant> {
-        match (self.shaking, self.last_begun) {
+        match (self.handshakes, self.last_begun) {
             (0, _) | (_, None) => Some(now),
             (shaking, _) if shaking >= MAX_HANDSHAKES => None,
             (_, Some(_)) if alone => Some(now),
@@ -90,7 +90,7 @@ impl State {
 
 impl Admission {
     fn start_handshake(&self, state: &mut State, now: Instant) -> HandshakeTurn {
-        state.shaking += 1;
+        state.handshakes += 1;
         state.last_begun = Some(now);
         HandshakeTurn { state: Arc::clone(&self.state), changed: Arc::clone(&self.changed) }
     }
@@ -107,7 +107,7 @@ impl Admission {
                 }
                 let next = state.next_turn(now, alone);
                 if next.is_some_and(|at| at <= now) {
-                    return Admitted::Stranger(self.start_handshake(&mut state, now));
+                    return Admitted::NewClient(self.start_handshake(&mut state, now));
                 }
                 next
             };
@@ -132,7 +132,7 @@ impl Admission {
     /// Waits for permission to make a handshake, for a connection that cannot use a session.
     pub(super) async fn enter_without_session(&self) -> HandshakeTurn {
         loop {
-            if let Admitted::Stranger(turn) = self.wait_until_admitted(true).await {
+            if let Admitted::NewClient(turn) = self.wait_until_admitted(true).await {
                 return turn;
             }
         }

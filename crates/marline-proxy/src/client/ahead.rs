@@ -29,7 +29,7 @@ const MAX_BYTES_AHEAD: usize = 4 * 1_024;
 pub struct EarlyBytes<'a> {
     application: &'a TcpStream,
     /// Bytes read from the application.
-    taken: Vec<u8>,
+    bytes: Vec<u8>,
     /// True if the application's end was read.
     ended: bool,
     /// Error of the application's connection.
@@ -42,7 +42,7 @@ impl<'a> EarlyBytes<'a> {
     /// An empty start for this application.
     #[must_use]
     pub const fn new(application: &'a TcpStream) -> EarlyBytes<'a> {
-        EarlyBytes { application, taken: Vec::new(), ended: false, error: None, spent: false }
+        EarlyBytes { application, bytes: Vec::new(), ended: false, error: None, spent: false }
     }
 
     /// Number of bytes read from the application, which the target has received.
@@ -50,7 +50,7 @@ impl<'a> EarlyBytes<'a> {
     /// # Errors
     /// The application's connection has broken.
     pub fn finish(self) -> io::Result<u64> {
-        self.error.map_or(Ok(self.taken.len() as u64), Err)
+        self.error.map_or(Ok(self.bytes.len() as u64), Err)
     }
 
     /// True if the request can be repeated together with these bytes.
@@ -61,27 +61,27 @@ impl<'a> EarlyBytes<'a> {
     /// Records that the connection with the bytes has failed. If its server has not started the request, no byte
     /// has arrived.
     pub(super) const fn on_break(&mut self, began_nothing: bool) {
-        self.spent = !self.taken.is_empty() && !began_nothing;
+        self.spent = !self.bytes.is_empty() && !began_nothing;
     }
 
     /// Sends the bytes again, to a target that is connected.
     pub(super) async fn repeat(&self, writer: &mut (impl AsyncWrite + Unpin)) -> io::Result<()> {
-        if self.taken.is_empty() { Ok(()) } else { send(writer, &self.taken).await }
+        if self.bytes.is_empty() { Ok(()) } else { send(writer, &self.bytes).await }
     }
 
     /// The first bytes of the application, if it sends within `patience`.
     pub(super) async fn first_bytes(&mut self, patience: Duration) -> &[u8] {
         // An application that stays silent is normal for protocols in which the server sends first.
         let _ = timeout(patience, self.read_more()).await;
-        &self.taken
+        &self.bytes
     }
 
     /// Reads more bytes when they arrive. Cancel safe.
     async fn read_more(&mut self) {
         loop {
             let readable = self.application.readable().await;
-            self.taken.reserve_exact(MAX_BYTES_AHEAD - self.taken.len());
-            match readable.and_then(|()| self.application.try_read_buf(&mut self.taken)) {
+            self.bytes.reserve_exact(MAX_BYTES_AHEAD - self.bytes.len());
+            match readable.and_then(|()| self.application.try_read_buf(&mut self.bytes)) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 Err(error) => return self.error = Some(error),
                 Ok(0) => return self.ended = true,
@@ -100,7 +100,7 @@ impl<'a> EarlyBytes<'a> {
     ) -> io::Result<Option<R>> {
         let (mut answer, mut late) = (pin!(answer), pin!(sleep(patience)));
         loop {
-            let before = self.taken.len();
+            let before = self.bytes.len();
             let (goes_on, waits) =
                 (!self.ended && self.error.is_none() && before < MAX_BYTES_AHEAD, before > 0);
             tokio::select! {
@@ -109,8 +109,8 @@ impl<'a> EarlyBytes<'a> {
                 () = self.read_more(), if goes_on => {}
                 () = &mut late, if !waits => return Ok(None),
             }
-            if self.taken.len() > before {
-                send(writer, &self.taken[before..]).await?;
+            if self.bytes.len() > before {
+                send(writer, &self.bytes[before..]).await?;
             }
         }
     }

@@ -26,7 +26,7 @@ impl<O> Current<O> {
     }
 
     /// Resolves when the current way is no longer `way`.
-    pub async fn replaced(&self, way: &Arc<O>) {
+    pub async fn wait_until_replaced(&self, way: &Arc<O>) {
         let mut now = self.0.subscribe();
         // Cannot fail, because the sender is in `self`.
         let _ = now.wait_for(|now| !Arc::ptr_eq(now, way)).await;

@@ -47,7 +47,7 @@ const FALLBACK_LOOKUP_TIMEOUT: Duration = Duration::from_secs(9);
 /// Delay after which the paths' own resolvers are asked in addition to the usual resolution.
 const LOOKUP_HEAD_START: Duration = Duration::from_millis(500);
 /// Smallest age of an answer before unanswered connections cause another resolution.
-const RENEW_EVERY: Duration = Duration::from_secs(3);
+const MIN_RESOLVE_INTERVAL: Duration = Duration::from_secs(3);
 /// Time without received data after which connections to an address end that the name no longer has.
 const GONE_ADDRESS_IDLE_LIMIT: Duration = Duration::from_secs(30);
 
@@ -81,7 +81,7 @@ impl Dialer {
     /// Text about the paths that were tried.
     fn paths(&self) -> String {
         let word = |path: marline::paths::PathStatus| {
-            let cause = path.cause.filter(|_| !path.health.works());
+            let cause = path.cause.filter(|_| !path.health.is_usable());
             format!("{}: {}", path.spec, cause.as_deref().unwrap_or("no answer"))
         };
         self.client.paths().into_iter().map(word).collect::<Vec<_>>().join("; ")
@@ -266,13 +266,13 @@ struct ServerNames {
     lookup: NameLookup,
     known: Mutex<ResolvedNames>,
     /// Held while the names are resolved.
-    asking: tokio::sync::Mutex<()>,
+    resolve_lock: tokio::sync::Mutex<()>,
 }
 
 impl ServerNames {
     fn new(client: Client, servers: Vec<Target>, lookup: NameLookup) -> Self {
         let (known, asking) = (Mutex::default(), tokio::sync::Mutex::default());
-        ServerNames { client, servers, lookup, known, asking }
+        ServerNames { client, servers, lookup, known, resolve_lock: asking }
     }
 
     fn lock(&self) -> MutexGuard<'_, ResolvedNames> {
@@ -287,7 +287,7 @@ impl ServerNames {
         let known = self.lock().answer.clone();
         match known {
             Some((at, addresses)) => {
-                if at.elapsed() >= RENEW_AFTER && self.asking.try_lock().is_ok() {
+                if at.elapsed() >= RENEW_AFTER && self.resolve_lock.try_lock().is_ok() {
                     let names = Arc::clone(self);
                     tokio::spawn(async move { drop(names.resolve_names(Instant::now()).await) });
                 }
@@ -303,7 +303,8 @@ impl ServerNames {
         if !self.has_names() {
             return None;
         }
-        let recently = Instant::now().checked_sub(RENEW_EVERY).unwrap_or_else(Instant::now);
+        let recently =
+            Instant::now().checked_sub(MIN_RESOLVE_INTERVAL).unwrap_or_else(Instant::now);
         let now = self.resolve_names(recently).await.ok()?;
         if now.iter().all(|address| tried.contains(address)) {
             return None;
@@ -328,7 +329,7 @@ impl ServerNames {
 
     /// Resolves the names, or waits for a running resolution. An answer or failure since `since` suffices.
     async fn resolve_names(&self, since: Instant) -> anyhow::Result<Vec<SocketAddr>> {
-        let _asking = self.asking.lock().await;
+        let _asking = self.resolve_lock.lock().await;
         {
             let known = self.lock();
             if let Some((at, addresses)) = &known.answer
@@ -404,7 +405,7 @@ async fn watch_silence(names: Weak<ServerNames>, mut events: broadcast::Receiver
             let tried = names.lock().answer.as_ref().map(|(_, addresses)| addresses.clone());
             names.renew(&tried.unwrap_or_default()).await;
             drop(names);
-            sleep(RENEW_EVERY).await;
+            sleep(MIN_RESOLVE_INTERVAL).await;
         }
     }
 }

@@ -9,7 +9,7 @@ use crate::transport;
 /// An attempt that did not succeed.
 pub(super) enum Failed {
     /// Permanent.
-    Finally(OpenError),
+    Permanent(OpenError),
     /// The server is overloaded: it said so, or closed before its Welcome.
     Busy(OpenError),
     /// The path was lost before the server answered, and no data was used. Another connection takes another path.
@@ -24,7 +24,7 @@ impl From<OpenError> for Failed {
             OpenError::Refused(failure) if failure.code == ErrorCode::ResourceExceeded => {
                 Failed::Busy(error)
             }
-            _ => Failed::Finally(error),
+            _ => Failed::Permanent(error),
         }
     }
 }
@@ -71,9 +71,9 @@ mod tests {
         }
         let lost = failed(io::ErrorKind::HostUnreachable);
         assert!(matches!(lost, Failed::PathLost(_)), "another path may work");
-        assert!(matches!(failed(io::ErrorKind::InvalidData), Failed::Finally(_)));
+        assert!(matches!(failed(io::ErrorKind::InvalidData), Failed::Permanent(_)));
         let unknown = Failure::new(ErrorCode::NotAuthorized, "unknown");
         let failed = Failed::classify_early_error(OpenError::Refused(unknown));
-        assert!(matches!(failed, Failed::Finally(_)));
+        assert!(matches!(failed, Failed::Permanent(_)));
     }
 }

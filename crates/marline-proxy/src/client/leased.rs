@@ -19,7 +19,7 @@ pub struct Leased<S: Transport> {
     channel: Channel<S>,
     home: ReturnFn<S>,
     /// Scheduler of the connection before it got this target's deadline.
-    usual: Option<PreviousScheduler>,
+    previous_scheduler: Option<PreviousScheduler>,
 }
 
 impl<S: Transport> std::fmt::Debug for Leased<S> {
@@ -32,12 +32,12 @@ impl<S: Transport> Leased<S> {
     /// Lends `channel`, which has just been connected to a target.
     pub(super) fn new(mut channel: Channel<S>, home: ReturnFn<S>) -> Leased<S> {
         channel.keep_open();
-        Leased { channel, home, usual: None }
+        Leased { channel, home, previous_scheduler: None }
     }
 
     /// Applies the deadline for its target's port.
     pub(super) fn apply_deadline(&mut self, deadlines: &Deadlines, port: u16) {
-        self.usual = deadlines.apply_to(&self.channel, port);
+        self.previous_scheduler = deadlines.apply_to(&self.channel, port);
     }
 
     /// True if the connection belongs to a session.
@@ -70,7 +70,7 @@ impl<S: Transport> Transport for Leased<S> {
 
     fn finish(mut self) {
         // With the scheduler of this target's deadline, the connection must not serve another target.
-        let usual = self.usual.is_none_or(|usual| usual.restore(&self.channel));
+        let usual = self.previous_scheduler.is_none_or(|usual| usual.restore(&self.channel));
         if usual && self.channel.renew() {
             (self.home)(self.channel);
         }

@@ -27,7 +27,7 @@ struct List {
 struct Entry {
     target: Target,
     connection: Option<ConnectionId>,
-    begun: Instant,
+    opened_at: Instant,
     traffic: Arc<Traffic>,
 }
 
@@ -64,7 +64,7 @@ impl OpenTargets {
         let entry = Entry {
             target: target.clone(),
             connection: stream.multipath().map(marline::Stream::id),
-            begun: Instant::now(),
+            opened_at: Instant::now(),
             traffic: Arc::clone(traffic),
         };
         let mut list = self.lock();
@@ -80,7 +80,7 @@ impl OpenTargets {
     pub fn list(&self) -> Vec<OpenTarget> {
         let shown = |entry: &Entry| {
             let (from_target, to_target) = entry.traffic.counts();
-            let Entry { target, connection, begun, traffic: _ } = entry;
+            let Entry { target, connection, opened_at: begun, traffic: _ } = entry;
             let (target, connection) = (target.clone(), *connection);
             OpenTarget { target, connection, age: begun.elapsed(), to_target, from_target }
         };

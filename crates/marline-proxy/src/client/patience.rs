@@ -17,7 +17,7 @@ pub struct Timeouts {
     /// Time limit for the target. The server gives up earlier.
     pub target: Duration,
     /// Time limit for an overloaded server, over all attempts together.
-    pub busy: Duration,
+    pub overload: Duration,
 }
 
 impl Default for Timeouts {
@@ -28,7 +28,7 @@ impl Default for Timeouts {
             hedge: Duration::from_secs(2),
             warm: Duration::from_secs(3),
             target: Duration::from_secs(45),
-            busy: Duration::from_secs(30),
+            overload: Duration::from_secs(30),
         }
     }
 }

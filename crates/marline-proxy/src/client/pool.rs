@@ -35,13 +35,13 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// Time limit for an orderly end.
 const CLOSING_TIME: Duration = Duration::from_secs(5);
 
-type HandOut<S> = oneshot::Sender<S>;
+type StreamSender<S> = oneshot::Sender<S>;
 
 /// Pool of warm connections.
 #[derive(Debug)]
 pub struct Pool<S> {
     size: AtomicUsize,
-    keepers: Mutex<VecDeque<oneshot::Sender<HandOut<S>>>>,
+    keepers: Mutex<VecDeque<oneshot::Sender<StreamSender<S>>>>,
     changed: Arc<Notify>,
 }
 
@@ -52,7 +52,7 @@ impl<S: Transport> Pool<S> {
         Pool { size: AtomicUsize::new(size), keepers: Mutex::default(), changed: Arc::default() }
     }
 
-    fn keepers(&self) -> MutexGuard<'_, VecDeque<oneshot::Sender<HandOut<S>>>> {
+    fn keepers(&self) -> MutexGuard<'_, VecDeque<oneshot::Sender<StreamSender<S>>>> {
         self.keepers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -109,7 +109,7 @@ impl<S: Transport> Pool<S> {
 
 async fn keep_until_ordered<S: Transport>(
     mut stream: S,
-    mut order: oneshot::Receiver<HandOut<S>>,
+    mut order: oneshot::Receiver<StreamSender<S>>,
     life: Duration,
 ) {
     let mut byte = [0];

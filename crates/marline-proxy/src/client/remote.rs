@@ -49,7 +49,7 @@ pub struct RemoteForward {
 /// Result of an attempt.
 enum AttemptOutcome {
     /// The server listened, and the connection ended.
-    Again,
+    Ended,
     /// The server did not listen.
     Failed(OpenError),
     /// Another client with this credential listens at the address.
@@ -81,11 +81,11 @@ impl<C: Connect> SocksListener<Current<Tunnel<C>>> {
             let next = tokio::select! {
                 next = self.listen(&tunnel, forward, announce, visitors) => next,
                 // When dropped, the server sees the end and releases the address.
-                () = self.way.replaced(&tunnel) => AttemptOutcome::Again,
+                () = self.way.wait_until_replaced(&tunnel) => AttemptOutcome::Ended,
             };
             drop(tunnel);
             match next {
-                AttemptOutcome::Again => {
+                AttemptOutcome::Ended => {
                     tracing::info!(address = %forward.listen, "remote forward ended; retrying");
                     told.clear();
                     if began.elapsed() > MAX_PAUSE {
@@ -159,7 +159,7 @@ impl<C: Connect> SocksListener<Current<Tunnel<C>>> {
             Ok(failure) => AttemptOutcome::Failed(OpenError::Refused(failure)),
             Err(error) => {
                 tracing::debug!("control connection of a remote forward lost: {error}");
-                AttemptOutcome::Again
+                AttemptOutcome::Ended
             }
         }
     }

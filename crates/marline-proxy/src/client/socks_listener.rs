@@ -39,7 +39,7 @@ const PENDING_APPLICATIONS: PendingLimits = PendingLimits { total: 1_024, per_so
 pub struct SocksListener<O> {
     pub(super) way: Arc<O>,
     pub(super) places: Places,
-    asking: PendingTable,
+    pending_requests: PendingTable,
     pub(super) udp: CurrentUdpTunnel,
     pub(super) stop: Stop,
     /// Bytes from and to all applications.
@@ -77,11 +77,11 @@ impl<O: Open> SocksListener<O> {
         targets: OpenTargets,
         memory: MemoryAccount,
     ) -> Arc<SocksListener<O>> {
-        let (udp, traffic) = (CurrentUdpTunnel::default(), Arc::new(Traffic::charged_to(memory)));
+        let (udp, traffic) = (CurrentUdpTunnel::default(), Arc::new(Traffic::charging(memory)));
         Arc::new(SocksListener {
             way,
             places: Places::new(places),
-            asking: PendingTable::new(PENDING_APPLICATIONS),
+            pending_requests: PendingTable::new(PENDING_APPLICATIONS),
             udp,
             stop,
             traffic,
@@ -166,7 +166,7 @@ impl<O: Open> SocksListener<O> {
 
     /// Serves an application at a SOCKS port.
     async fn application(&self, mut socket: TcpStream, remote: SocketAddr) {
-        let mut asking = self.asking.admit(remote.ip());
+        let mut asking = self.pending_requests.admit(remote.ip());
         // Boxed, because reading a request takes more memory than a relay that runs for hours.
         let asked = tokio::select! {
             asked = Box::pin(read_application_request::<O>(&mut socket)) => asked,
@@ -272,7 +272,7 @@ impl<O: Open> SocksListener<O> {
         target: &Target,
     ) {
         tracing::debug!(%target, "connected");
-        let (begun, traffic) = (Instant::now(), Arc::new(Traffic::counted_in(&self.traffic)));
+        let (begun, traffic) = (Instant::now(), Arc::new(Traffic::part_of(&self.traffic)));
         traffic.count(ahead_bytes, 0);
         let _listed = self.targets.add_stream(target, &remote, &traffic);
         let end = relay(local, remote, &traffic, pin!(self.stop.wait_for_end())).await;

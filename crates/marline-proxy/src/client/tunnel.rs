@@ -30,7 +30,7 @@ use crate::channel::Channel;
 use crate::deadlines::Deadlines;
 use crate::message::{Message, Offer, VERSION, VisitorId};
 use crate::secret::Secret;
-use crate::session::sealed::Sealed;
+use crate::session::sealed::SealedStream;
 use crate::session::{ANSWER_LEN, Answer, Binding, Session};
 use crate::target::Target;
 use crate::tls;
@@ -211,16 +211,16 @@ impl<C: Connect> Tunnel<C> {
         &self,
         request: Option<&Message>,
     ) -> Result<AuthenticatedConnection<C::Stream>, OpenError> {
-        let mut backoff = Backoff::new(self.patience.busy);
+        let mut backoff = Backoff::new(self.patience.overload);
         loop {
             let attempt = match self.admission.wait_for_admission().await {
                 Admitted::Session(session) => self.attempt_with_session(&session, request).await,
-                Admitted::Stranger(turn) => self.attempt_with_handshake(turn, &[], request).await,
+                Admitted::NewClient(turn) => self.attempt_with_handshake(turn, &[], request).await,
             };
             match attempt {
                 Ok(fresh) => return Ok(fresh),
                 Err(Failed::Forgotten) => {}
-                Err(Failed::Finally(error)) => return Err(error),
+                Err(Failed::Permanent(error)) => return Err(error),
                 Err(Failed::PathLost(error)) => {
                     tracing::debug!(
                         "the path was lost before the server answered ({error}): dialing again"
@@ -258,7 +258,7 @@ impl<C: Connect> Tunnel<C> {
             attempted = &mut second => (attempted, first),
         };
         match attempted {
-            Err(Failed::Finally(OpenError::Server(_)) | Failed::PathLost(_)) => other.await,
+            Err(Failed::Permanent(OpenError::Server(_)) | Failed::PathLost(_)) => other.await,
             attempted => attempted,
         }
     }
@@ -326,7 +326,7 @@ impl<C: Connect> Tunnel<C> {
         if answer == Answer::Unknown {
             return Ok(Err(stream));
         }
-        let mut stream = Channel::session(Sealed::new(stream, keys, Vec::new()));
+        let mut stream = Channel::session(SealedStream::new(stream, keys, Vec::new()));
         let (limit, ..) = self.expect(&mut stream, self.patience.handshake, expect_welcome).await?;
         Ok(Ok((stream, limit, Arc::clone(session))))
     }
@@ -449,7 +449,7 @@ impl<C: Connect> Tunnel<C> {
                 self.record_outcome(None);
                 drop(timeout(self.patience.warm, stream.shutdown()).await);
             }
-            Err(Failed::Busy(error) | Failed::PathLost(error) | Failed::Finally(error)) => {
+            Err(Failed::Busy(error) | Failed::PathLost(error) | Failed::Permanent(error)) => {
                 tracing::debug!("cannot renew the session yet: {error}");
                 self.record_outcome(Some(&error));
                 self.admission.on_renewal_failed();

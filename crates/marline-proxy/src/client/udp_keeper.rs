@@ -36,14 +36,14 @@ const MAX_UNSENT_MESSAGES: usize = 64;
 
 /// Pauses after refusals that last until the server changes. The first ones are short, because the refusal may have
 /// come from a server that was just being replaced, or concern a connection without a session.
-struct RefusedPauses {
+struct RefusalPauses {
     next: Duration,
 }
 
-impl RefusedPauses {
+impl RefusalPauses {
     const FIRST_IDLE: Duration = Duration::from_secs(2);
     const MAX_IDLE: Duration = Duration::from_secs(60);
-    const NEW: RefusedPauses = RefusedPauses { next: Self::FIRST_IDLE };
+    const NEW: RefusalPauses = RefusalPauses { next: Self::FIRST_IDLE };
 
     /// The pause after another refusal.
     fn next(&mut self) -> Duration {
@@ -56,7 +56,7 @@ impl RefusedPauses {
 /// Result of an attempt.
 enum AttemptOutcome {
     /// The lane existed and has ended.
-    Again,
+    Ended,
     /// The lane is no longer needed.
     Unused,
     /// No lane was opened.
@@ -105,13 +105,13 @@ struct LaneMaintainer {
 impl LaneMaintainer {
     async fn maintain_lane<C: Connect>(&self, way: &Current<Tunnel<C>>) -> Infallible {
         let (mut pause, mut told) = (FIRST_PAUSE, String::new());
-        let mut refused_pauses = RefusedPauses::NEW;
+        let mut refused_pauses = RefusalPauses::NEW;
         loop {
             self.udp.wait_for_socket().await;
             let (tunnel, began) = (way.now(), Instant::now());
             let next = tokio::select! {
                 next = self.run_lane(&tunnel) => next,
-                () = way.replaced(&tunnel) => AttemptOutcome::Again,
+                () = way.wait_until_replaced(&tunnel) => AttemptOutcome::Ended,
             };
             self.udp.detach();
             drop(tunnel);
@@ -120,9 +120,9 @@ impl LaneMaintainer {
                     tracing::debug!("lane closed, as no application sends datagrams");
                     continue;
                 }
-                AttemptOutcome::Again => {
+                AttemptOutcome::Ended => {
                     told.clear();
-                    refused_pauses = RefusedPauses::NEW;
+                    refused_pauses = RefusalPauses::NEW;
                     if began.elapsed() > MAX_PAUSE {
                         pause = FIRST_PAUSE;
                     }
@@ -178,7 +178,7 @@ impl LaneMaintainer {
         if let Err(error) = ended {
             tracing::debug!("control connection of the lane lost: {error}");
         }
-        AttemptOutcome::Again
+        AttemptOutcome::Ended
     }
 
     fn open_lane<T: Transport>(&self, control: &Control<T>) -> anyhow::Result<Datagrams> {
@@ -186,9 +186,9 @@ impl LaneMaintainer {
         let none = || anyhow::anyhow!("the connection has no secret to derive keys from");
         let binding = stream.binding().ok_or_else(none)?;
         let keys = session.datagram_keys(&binding, Side::Client, client, server);
-        let ids = LaneIds { ours: client.lane, peers: server.lane };
+        let ids = LaneIds { local: client.lane, peers: server.lane };
         let below = stream.multipath().ok_or(LaneError::Native)?;
-        Ok(below.open_lane(self.config.borrow().clone(), ids, keys, PathNumbers::Ours)?)
+        Ok(below.open_lane(self.config.borrow().clone(), ids, keys, PathNumbers::Local)?)
     }
 
     /// Handles arrivals until the lane ends or its key limit is reached.
@@ -298,7 +298,7 @@ mod tests {
 
     #[test]
     fn a_refused_lane_request_is_retried_with_backoff() {
-        let mut pauses = RefusedPauses::NEW;
+        let mut pauses = RefusalPauses::NEW;
         let asked: Vec<u64> = (0..8).map(|_| pauses.next().as_secs()).collect();
         assert_eq!(asked, [2, 4, 8, 16, 32, 60, 60, 60]);
     }

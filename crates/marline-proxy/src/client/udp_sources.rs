@@ -17,7 +17,7 @@ use crate::udp::{DNS_PORT, idle_limit};
 /// Largest number of sources with a socket. A new source replaces the one that was silent longest.
 const MAX_SOURCES: usize = 512;
 /// Interval of checks for silent sources.
-const SWEEP_EVERY: Duration = Duration::from_secs(5);
+const SWEEP_INTERVAL: Duration = Duration::from_secs(5);
 
 /// State of a source.
 #[derive(Debug)]
@@ -144,7 +144,7 @@ impl UdpSources {
 
 /// Closes the sockets of silent sources until the sources are dropped.
 async fn sweep(sources: Weak<UdpSources>) {
-    let mut look = interval(SWEEP_EVERY);
+    let mut look = interval(SWEEP_INTERVAL);
     loop {
         look.tick().await;
         let Some(sources) = sources.upgrade() else { return };

@@ -32,7 +32,7 @@ use crate::udp::{
 /// Largest number of application sockets.
 const MAX_SOCKETS: usize = 1_024;
 /// Largest number of datagrams that wait for a lane.
-const EARLY: usize = 64;
+const MAX_EARLY_DATAGRAMS: usize = 64;
 /// Time after which a waiting datagram is dropped.
 const EARLY_TIMEOUT: Duration = Duration::from_secs(5);
 /// Time of silence after which a flow sends its key again, because the server may have removed it.
@@ -92,7 +92,7 @@ struct State {
     next_socket: u32,
     own: FlowTable<OwnFlow>,
     /// Flows that the server opened.
-    unasked: FlowTable<()>,
+    unsolicited: FlowTable<()>,
     lane: Option<Arc<Datagrams>>,
     early: VecDeque<WaitingItem>,
     outbox: Outbox,
@@ -174,7 +174,7 @@ impl Batch<'_> {
     /// Keeps a datagram or request until there is a lane. If too many wait, the oldest is dropped.
     fn queue_until_lane(&mut self, socket: u32, what: Sent, payload: &[u8]) {
         let early = &mut self.state.early;
-        if early.len() >= EARLY {
+        if early.len() >= MAX_EARLY_DATAGRAMS {
             early.pop_front();
             count(&self.tunnel.counters.dropped);
         }
@@ -215,19 +215,19 @@ pub type UdpInbox = Inbox<InboundDatagram>;
 
 impl Default for UdpTunnel {
     fn default() -> Self {
-        UdpTunnel::charged_to(MemoryAccount::default())
+        UdpTunnel::charging(MemoryAccount::default())
     }
 }
 
 impl UdpTunnel {
     /// A tunnel whose waiting datagrams are charged to this account.
     #[must_use]
-    pub fn charged_to(memory: MemoryAccount) -> Self {
+    pub fn charging(memory: MemoryAccount) -> Self {
         let state = State {
             sockets: BTreeMap::new(),
             next_socket: 0,
             own: FlowTable::new(2, MAX_FLOWS),
-            unasked: FlowTable::new(1, MAX_UNSOLICITED_FLOWS),
+            unsolicited: FlowTable::new(1, MAX_UNSOLICITED_FLOWS),
             lane: None,
             early: VecDeque::new(),
             outbox: Outbox::default(),
@@ -298,7 +298,7 @@ impl UdpTunnel {
         let state = &mut *state;
         state.sockets.remove(&socket);
         state.own.remove_socket(socket);
-        state.unasked.remove_socket(socket);
+        state.unsolicited.remove_socket(socket);
         state.used_at = Instant::now();
         if let Some(lane) = &state.lane {
             state.outbox.push(0, &Item::Closed { socket });
@@ -386,7 +386,7 @@ impl UdpTunnel {
         let mut state = self.lock();
         let state = &mut *state;
         state.own.states().for_each(|own| own.known = false);
-        state.unasked = FlowTable::new(1, MAX_UNSOLICITED_FLOWS);
+        state.unsolicited = FlowTable::new(1, MAX_UNSOLICITED_FLOWS);
         state.outbox.set_largest(lane.largest());
         for early in std::mem::take(&mut state.early) {
             if now.duration_since(early.at) > EARLY_TIMEOUT {
@@ -430,7 +430,7 @@ impl UdpTunnel {
         let ours = flow.is_multiple_of(2);
         match item {
             Item::Data(payload) if ours => self.on_answer(state, now, flow, payload),
-            Item::Data(payload) => match state.unasked.mark_used(flow, now) {
+            Item::Data(payload) => match state.unsolicited.mark_used(flow, now) {
                 Some((key, ..)) => {
                     let (socket, from) = (key.socket, key.peer.clone());
                     self.deliver(state, socket, InboundDatagram::new(from, payload, false));
@@ -479,9 +479,9 @@ impl UdpTunnel {
 
     /// Handles the server's announcement of a peer that sent first.
     fn on_unsolicited(&self, state: &mut State, now: Instant, flow: u64, key: FlowKey) {
-        if state.unasked.find(&key) != Some(flow) {
+        if state.unsolicited.find(&key) != Some(flow) {
             count(&self.counters.flows);
-            if state.unasked.insert(flow, key, (), now) {
+            if state.unsolicited.insert(flow, key, (), now) {
                 count(&self.counters.flows_forgotten);
             }
         }

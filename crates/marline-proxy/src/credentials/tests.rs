@@ -84,7 +84,7 @@ async fn a_running_server_follows_the_file_and_survives_a_broken_one() {
     following.changed().await.unwrap();
     assert!(following.borrow_and_update().find(&token.digest()).is_some());
     private_file::replace(store.path(), b"broken =").unwrap();
-    tokio::time::sleep(RELOAD_EVERY + RELOAD_EVERY / 2).await;
+    tokio::time::sleep(RELOAD_INTERVAL + RELOAD_INTERVAL / 2).await;
     assert!(following.borrow().find(&token.digest()).is_some());
     private_file::replace(store.path(), FILE_HEADER.as_bytes()).unwrap();
     following.changed().await.unwrap();

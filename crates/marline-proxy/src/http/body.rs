@@ -53,7 +53,7 @@ enum Place {
     /// Size of the trailers so far, and whether the current line has begun.
     Trailer {
         len: usize,
-        begun: bool,
+        is_started: bool,
     },
     /// LF after a trailer.
     TrailerEnd {
@@ -136,17 +136,17 @@ fn next_place(place: Place, byte: u8) -> Result<Place, BadBody> {
             Place::Extension { len: len + 1, value }
         }
         (Place::Extension { .. }, _) => return wrong("an extension"),
-        (Place::SizeEnd { value: 0 }, b'\n') => Place::Trailer { len: 0, begun: false },
+        (Place::SizeEnd { value: 0 }, b'\n') => Place::Trailer { len: 0, is_started: false },
         (Place::SizeEnd { value }, b'\n') => Place::Data { left: value, chunked: true },
         (Place::DataEnd, b'\r') => Place::ChunkEnd,
         (Place::ChunkEnd, b'\n') => Place::Size { digits: 0, value: 0 },
-        (Place::Trailer { begun: false, .. }, b'\r') => Place::LastEnd,
+        (Place::Trailer { is_started: false, .. }, b'\r') => Place::LastEnd,
         (Place::Trailer { len, .. }, b'\r') => Place::TrailerEnd { len },
         (Place::Trailer { len: MAX_TRAILER.., .. }, _) => return Err(BadBody::Long("the trailer")),
         (Place::Trailer { len, .. }, _) if is_text(byte) => {
-            Place::Trailer { len: len + 1, begun: true }
+            Place::Trailer { len: len + 1, is_started: true }
         }
-        (Place::TrailerEnd { len }, b'\n') => Place::Trailer { len, begun: false },
+        (Place::TrailerEnd { len }, b'\n') => Place::Trailer { len, is_started: false },
         (Place::LastEnd, b'\n') => Place::Over,
         (Place::Trailer { .. } | Place::TrailerEnd { .. } | Place::LastEnd, _) => {
             return wrong("the trailer");

@@ -46,7 +46,7 @@ pub struct Exchange<S> {
     ahead: Vec<u8>,
     given: usize,
     body: Body,
-    passed_over: usize,
+    interim_responses: usize,
     is_old: bool,
     answer: Answer,
     /// Bytes for the application that precede further writes.
@@ -65,7 +65,7 @@ impl<S> Exchange<S> {
             ahead: head,
             given: 0,
             body,
-            passed_over: 0,
+            interim_responses: 0,
             is_old,
             answer: Answer::Head(Vec::new()),
             unwritten: Vec::new(),
@@ -104,7 +104,7 @@ impl<S> Exchange<S> {
     }
 }
 
-fn invalid(error: impl std::error::Error + Send + Sync + 'static) -> io::Error {
+fn invalid_data_error(error: impl std::error::Error + Send + Sync + 'static) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, error)
 }
 
@@ -141,8 +141,8 @@ impl<S: AsyncRead + Unpin> Exchange<S> {
             if buf.filled().is_empty() {
                 return Poll::Ready(Ok(()));
             }
-            self.passed_over += buf.filled().len();
-            if self.passed_over > MAX_DISCARDED_BYTES {
+            self.interim_responses += buf.filled().len();
+            if self.interim_responses > MAX_DISCARDED_BYTES {
                 let text = "the application keeps sending after its request";
                 return Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidData, text)));
             }
@@ -201,8 +201,8 @@ impl<S: AsyncRead + Unpin> AsyncRead for Exchange<S> {
         if read.is_empty() {
             return Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into()));
         }
-        let count = this.body.parse_bytes(read).map_err(invalid)?;
-        this.passed_over += read.len() - count;
+        let count = this.body.parse_bytes(read).map_err(invalid_data_error)?;
+        this.interim_responses += read.len() - count;
         buf.set_filled(before + count);
         Poll::Ready(Ok(()))
     }

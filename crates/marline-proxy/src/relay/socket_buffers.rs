@@ -38,7 +38,7 @@ const AMPLE_ALLOWANCE: u64 = 1024 * 1_024;
 /// Charges for the kernel's buffers of one relay's socket and for its encryption.
 #[derive(Debug, Default)]
 pub(super) struct SocketBuffers {
-    charge: Option<Box<Charges>>,
+    charge: Option<Box<MemoryCharges>>,
     blocked: BlockedDirections,
     /// True if the receive buffer does not grow.
     is_fixed: bool,
@@ -56,7 +56,7 @@ pub(super) struct BlockedDirections {
 }
 
 #[derive(Debug)]
-struct Charges {
+struct MemoryCharges {
     socket: MemoryCharge,
     kept: MemoryCharge,
 }
@@ -132,11 +132,11 @@ impl SocketBuffers {
         }
     }
 
-    fn charges(&mut self, memory: &MemoryAccount) -> &mut Charges {
+    fn charges(&mut self, memory: &MemoryAccount) -> &mut MemoryCharges {
         self.charge.get_or_insert_with(|| {
             let charge = |kind| memory.charge(kind, 0);
             let (socket, kept) = (charge(MemoryKind::Socket), charge(MemoryKind::Relay));
-            Box::new(Charges { socket, kept })
+            Box::new(MemoryCharges { socket, kept })
         })
     }
 

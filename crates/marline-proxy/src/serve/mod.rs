@@ -90,8 +90,8 @@ impl ServiceFront {
 
     /// Charges this account for the memory of connections.
     #[must_use]
-    pub fn charged_to(self, memory: &MemoryAccount) -> ServiceFront {
-        ServiceFront { traffic: Arc::new(Traffic::charged_to(memory.clone())), ..self }
+    pub fn charge_to(self, memory: &MemoryAccount) -> ServiceFront {
+        ServiceFront { traffic: Arc::new(Traffic::charging(memory.clone())), ..self }
     }
 
     /// Applies this configuration to new connections. Existing ones are not affected.
@@ -113,7 +113,7 @@ impl ServiceFront {
 
     /// Serves one connection that `peer` opened to the local address `local`, to its end.
     pub async fn serve<T: Transport>(&self, stream: T, peer: SocketAddr, local: SocketAddr) {
-        let traffic = Arc::new(Traffic::counted_in(&self.traffic));
+        let traffic = Arc::new(Traffic::part_of(&self.traffic));
         let mut place = match self.places.take_place(Source::of(peer.ip()), &traffic) {
             Ok(place) => place,
             Err(full) => {

@@ -35,7 +35,7 @@ struct Table {
 struct Silent {
     source: Source,
     traffic: Arc<Traffic>,
-    spoken: oneshot::Sender<()>,
+    first_bytes: oneshot::Sender<()>,
 }
 
 /// A place. Dropping it frees the place.
@@ -45,8 +45,8 @@ pub(super) struct Place {
     source: Source,
     id: PendingId,
     /// A message means that the connection was no longer silent. A closed channel means that it is evicted.
-    spoken: oneshot::Receiver<()>,
-    has_spoken: bool,
+    eviction: oneshot::Receiver<()>,
+    has_received: bool,
 }
 
 impl Places {
@@ -82,9 +82,9 @@ impl Places {
         *table.by_source.entry(source).or_default() += 1;
         table.all += 1;
         let (sender, spoken) = oneshot::channel();
-        let silent = Silent { source, traffic: Arc::clone(traffic), spoken: sender };
+        let silent = Silent { source, traffic: Arc::clone(traffic), first_bytes: sender };
         let (id, _) = table.silent.admit(source, silent);
-        Ok(Place { places: self.clone(), source, id, spoken, has_spoken: false })
+        Ok(Place { places: self.clone(), source, id, eviction: spoken, has_received: false })
     }
 
     fn lock(&self) -> MutexGuard<'_, Table> {
@@ -102,7 +102,7 @@ impl Table {
         let (from_client, _) = connection.traffic.counts();
         if from_client > 0 {
             // A failed send means that the place is being dropped, which handles the end.
-            let _ = connection.spoken.send(());
+            let _ = connection.first_bytes.send(());
         } else {
             self.release(connection.source);
         }
@@ -122,10 +122,10 @@ impl Table {
 impl Place {
     /// Resolves when the connection has been evicted. Cancel safe.
     pub(super) async fn evicted(&mut self) {
-        if !self.has_spoken && (&mut self.spoken).await.is_err() {
+        if !self.has_received && (&mut self.eviction).await.is_err() {
             return;
         }
-        self.has_spoken = true;
+        self.has_received = true;
         pending().await
     }
 }
@@ -134,7 +134,7 @@ impl Drop for Place {
     fn drop(&mut self) {
         let mut table = self.places.lock();
         let was_silent = table.silent.remove(self.source, self.id).is_some();
-        if was_silent || self.has_spoken || self.spoken.try_recv().is_ok() {
+        if was_silent || self.has_received || self.eviction.try_recv().is_ok() {
             table.release(self.source);
         }
     }

@@ -13,7 +13,7 @@ use std::time::{Duration, SystemTime};
 use tokio::time::{Instant, interval};
 
 use super::{ClientCounts, Server};
-use crate::credentials::{Suspended, Suspensions};
+use crate::credentials::{SuspensionReasons, Suspensions};
 use crate::ledger::{Ledger, Moment, PendingCounts, Tally};
 use crate::quota::{ByteQuota, ForClient, QuotaState, period};
 use crate::session::SessionId;
@@ -78,7 +78,7 @@ pub fn unix_s() -> u64 {
 #[derive(Debug, Default)]
 pub(super) struct Allowances {
     state: Mutex<State>,
-    seats: SessionPlaces,
+    places: SessionPlaces,
 }
 
 #[derive(Debug, Default)]
@@ -86,9 +86,9 @@ struct State {
     may: ClientAllowances,
     book: Option<(Ledger, Suspensions)>,
     /// Counts already added to the ledger: connections, bytes to targets, bytes from targets.
-    noted: BTreeMap<Arc<str>, (u64, u64, u64)>,
+    recorded: BTreeMap<Arc<str>, (u64, u64, u64)>,
     /// Last logged standing of each client.
-    told: BTreeMap<Arc<str>, QuotaState>,
+    last_logged: BTreeMap<Arc<str>, QuotaState>,
 }
 
 impl Allowances {
@@ -119,7 +119,7 @@ impl Allowances {
             return Ok(None);
         };
         let counts_for = lifetime * 3 / 4;
-        let seat = self.seats.take_place(name, session, most, counts_for).ok_or(most)?;
+        let seat = self.places.take_place(name, session, most, counts_for).ok_or(most)?;
         Ok(Some(Box::new(seat)))
     }
 }
@@ -128,7 +128,7 @@ impl State {
     fn record_counts(&mut self, counts: &[ClientCounts], now_unix_s: u64) {
         let Some((ledger, _)) = &mut self.book else { return };
         for client in counts {
-            let noted = self.noted.entry(Arc::clone(&client.name)).or_default();
+            let noted = self.recorded.entry(Arc::clone(&client.name)).or_default();
             let now = (client.connections, client.to_targets, client.from_targets);
             if *noted == now {
                 continue;
@@ -154,25 +154,25 @@ impl State {
 
     /// Suspends exactly the clients that have used up their quota.
     fn suspend_exceeding(&mut self, names: &[Arc<str>], now_unix_s: u64) {
-        let mut suspended = Suspended::new();
+        let mut suspended = SuspensionReasons::new();
         for name in names {
             let used = self.quota_use(name, now_unix_s);
             let standing = used.as_ref().map_or(QuotaState::Within, |used| used.state);
-            if let (Some(used), QuotaState::Hard) = (&used, standing) {
+            if let (Some(used), QuotaState::UsedUp) = (&used, standing) {
                 let why =
                     format!("the server refuses this client: {}", used.quota.refusal(now_unix_s));
                 suspended.insert(Arc::clone(name), why.into());
             }
             let before = match standing {
-                QuotaState::Within => self.told.remove(name).unwrap_or_default(),
-                _ => self.told.insert(Arc::clone(name), standing).unwrap_or_default(),
+                QuotaState::Within => self.last_logged.remove(name).unwrap_or_default(),
+                _ => self.last_logged.insert(Arc::clone(name), standing).unwrap_or_default(),
             };
             match (&used, standing) {
                 _ if before == standing => {}
-                (Some(used), QuotaState::Soft) => {
+                (Some(used), QuotaState::BeyondSoftLimit) => {
                     tracing::warn!(client = %name, "quota: {}, beyond the soft limit", used.words);
                 }
-                (Some(used), QuotaState::Hard) => {
+                (Some(used), QuotaState::UsedUp) => {
                     tracing::warn!(client = %name, "quota used up: {}; client refused until then", used.words);
                 }
                 _ => tracing::info!(client = %name, "quota: within limit again"),
@@ -218,7 +218,7 @@ impl Server {
         };
         let mut state = self.allowances.lock();
         state.record_counts(&counts, now_unix_s);
-        if !state.may.quotas.is_empty() || !state.told.is_empty() {
+        if !state.may.quotas.is_empty() || !state.last_logged.is_empty() {
             state.suspend_exceeding(&names, now_unix_s);
         }
     }
@@ -276,8 +276,8 @@ pub(super) struct ConnectionPlace {
     seats: Arc<Mutex<OccupiedPlaces>>,
 }
 
-fn lock_places(seats: &Mutex<OccupiedPlaces>) -> MutexGuard<'_, OccupiedPlaces> {
-    seats.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock_places(places: &Mutex<OccupiedPlaces>) -> MutexGuard<'_, OccupiedPlaces> {
+    places.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl SessionPlaces {

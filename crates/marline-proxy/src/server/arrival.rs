@@ -29,7 +29,7 @@ use crate::channel::Channel;
 use crate::message::{ErrorCode, Failure, Message, Offer, VERSION};
 use crate::prefixed_stream::PrefixedStream;
 use crate::secret::Secret;
-use crate::session::sealed::Sealed;
+use crate::session::sealed::SealedStream;
 use crate::session::{Answer, MAGIC, OPENING_LEN, Opening, Session, SessionId};
 use crate::transport::Transport;
 
@@ -52,15 +52,15 @@ pub(super) struct Arrived<T> {
     /// Addresses of this server alone.
     pub(super) own: Vec<SocketAddr>,
     /// True if the request arrived together with the opening, so that the greeting can wait for the answer.
-    pub(super) asks_at_once: bool,
+    pub(super) has_early_request: bool,
     pub(super) _permit: Permit<Arc<str>>,
-    pub(super) _seat: Option<Box<ConnectionPlace>>,
+    pub(super) _place: Option<Box<ConnectionPlace>>,
 }
 
 /// Result of reading the first bytes.
 enum FirstRead<T> {
     Known(Channel<PrefixedStream<T>>, Client, Arc<Session>, bool),
-    Stranger(PrefixedStream<T>),
+    NewClient(PrefixedStream<T>),
 }
 
 /// Greeting of an unauthenticated client.
@@ -84,7 +84,9 @@ impl Server {
                 self.take_client_place(stream, client, session, asks_at_once).await
             }
             // Boxed, because a handshake takes several times the memory of a relay that runs for hours.
-            FirstRead::Stranger(stream) => Box::pin(self.stranger(stream, peer)).await,
+            FirstRead::NewClient(stream) => {
+                Box::pin(self.authenticate_new_client(stream, peer)).await
+            }
         }
     }
 
@@ -123,7 +125,7 @@ impl Server {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
         if head[0] != MAGIC {
-            return Ok(FirstRead::Stranger(PrefixedStream::new(head[..filled].to_vec(), stream)));
+            return Ok(FirstRead::NewClient(PrefixedStream::new(head[..filled].to_vec(), stream)));
         }
         while filled < OPENING_LEN {
             match stream.read(&mut head[filled..]).await? {
@@ -139,7 +141,7 @@ impl Server {
         });
         if let Some((keys, client, session)) = keys {
             let stream = PrefixedStream::new(Vec::new(), stream);
-            let sealed = Sealed::new(stream, keys, Answer::Known.to_bytes().to_vec());
+            let sealed = SealedStream::new(stream, keys, Answer::Known.to_bytes().to_vec());
             return Ok(FirstRead::Known(Channel::session(sealed), client, session, flight > 0));
         }
         // The data that came with the opening cannot be decrypted any more.
@@ -151,11 +153,11 @@ impl Server {
         if count == 0 {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
-        Ok(FirstRead::Stranger(PrefixedStream::new(head[..count].to_vec(), stream)))
+        Ok(FirstRead::NewClient(PrefixedStream::new(head[..count].to_vec(), stream)))
     }
 
     /// TLS handshake and the client's Hello, in turn.
-    async fn stranger<T: Transport>(
+    async fn authenticate_new_client<T: Transport>(
         &self,
         stream: PrefixedStream<T>,
         peer: IpAddr,
@@ -177,7 +179,7 @@ impl Server {
                 return None;
             }
         };
-        let _charge = self.strangers.charge(MemoryKind::Handshake, HANDSHAKE_BYTES);
+        let _charge = self.unauthenticated_memory.charge(MemoryKind::Handshake, HANDSHAKE_BYTES);
         let greeting = tokio::select! {
             greeting = timeout(self.limits.authentication, self.hello(stream)) => greeting,
             () = ticket.evicted() => {
@@ -259,7 +261,16 @@ impl Server {
         client.account.on_connection();
         let (offer, own) = (None, Vec::new());
         let (_permit, _seat) = (place, seat);
-        Some(Arrived { stream, client, session, offer, own, asks_at_once, _permit, _seat })
+        Some(Arrived {
+            stream,
+            client,
+            session,
+            offer,
+            own,
+            has_early_request: asks_at_once,
+            _permit,
+            _place: _seat,
+        })
     }
 
     async fn hello<T: Transport>(&self, stream: PrefixedStream<T>) -> io::Result<Greeting<T>> {
@@ -308,7 +319,7 @@ struct Table {
     limits: PendingLimits,
     running: Mutex<PendingPeers<RunningHandshake>>,
     /// Notified when a running handshake has ended.
-    freed: Notify,
+    handshake_ended: Notify,
     /// Semaphores for running handshakes per source. Only sources with running or waiting handshakes have one.
     sources: Mutex<BTreeMap<Source, Arc<Semaphore>>>,
 }
@@ -345,7 +356,7 @@ impl HandshakeQueue {
         let table = Table {
             limits: running,
             running: Mutex::new(PendingPeers::new(running)),
-            freed: Notify::new(),
+            handshake_ended: Notify::new(),
             sources: Mutex::default(),
         };
         HandshakeQueue { waiting: PendingTable::new(waiting), table: Arc::new(table) }
@@ -378,7 +389,7 @@ impl HandshakeQueue {
             () = table.evict_stalled_of(source) => unreachable!("the eviction loop never returns"),
         };
         loop {
-            let freed = table.freed.notified();
+            let freed = table.handshake_ended.notified();
             if let Some(admitted) = table.admit(source) {
                 return Table::issue_permit(table, source, admitted, place);
             }
@@ -471,7 +482,7 @@ impl HandshakePermit {
 impl Drop for HandshakePermit {
     fn drop(&mut self) {
         lock(&self.table.running).remove(self.source, self.id);
-        self.table.freed.notify_one();
+        self.table.handshake_ended.notify_one();
     }
 }
 

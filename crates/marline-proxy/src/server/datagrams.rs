@@ -16,7 +16,7 @@ use tokio::time::{interval, timeout};
 
 use super::admission::Quota;
 use super::nat::filter::UdpFiltering;
-use super::nat::{Nat, SWEEP_EVERY, SharedNatState};
+use super::nat::{Nat, SWEEP_INTERVAL, SharedNatState};
 use super::{Client, PendingMessages, RefusalReason, Server};
 use crate::channel::Channel;
 use crate::message::{ErrorCode, Failure, Message};
@@ -90,7 +90,7 @@ impl DatagramService {
             .map_err(|error| Failure::new(ErrorCode::ResourceExceeded, error.to_string()))?;
         let server = LaneEnd { generation, lane };
         let keys = session.datagram_keys(&binding, Side::Server, &client, &server);
-        let ids = LaneIds { ours: lane, peers: client.lane };
+        let ids = LaneIds { local: lane, peers: client.lane };
         let opened = below.open_lane(config, ids, keys, PathNumbers::Peers);
         let lane =
             opened.map_err(|error| Failure::new(ErrorCode::ResourceExceeded, error.to_string()))?;
@@ -166,7 +166,7 @@ impl Server {
     /// reaches that process.
     async fn unused(&self, nat: &Nat) {
         self.stop.handed_over().await;
-        let mut look = interval(SWEEP_EVERY);
+        let mut look = interval(SWEEP_INTERVAL);
         while nat.has_sockets() {
             look.tick().await;
         }
@@ -176,7 +176,7 @@ impl Server {
 /// Handles arrivals on the lane and removes idle sockets until the lane fails.
 async fn serve_lane(nat: &Nat) -> ControlEnd {
     let mut arrivals = Arrivals::default();
-    let mut sweep = interval(SWEEP_EVERY);
+    let mut sweep = interval(SWEEP_INTERVAL);
     loop {
         tokio::select! {
             received = nat.lane().recv(&mut arrivals) => match received {

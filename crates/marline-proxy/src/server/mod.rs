@@ -108,7 +108,7 @@ pub struct Server {
     stop: Stop,
     accounts: Accounts,
     /// Memory account of connections that are not authenticated yet.
-    strangers: MemoryAccount,
+    unauthenticated_memory: MemoryAccount,
     allowances: Allowances,
     refusals: Refusals,
     deadlines: Deadlines,
@@ -189,7 +189,7 @@ impl Server {
             datagrams: DatagramService::default(),
             limits,
             stop,
-            strangers: budget.account(UNAUTHENTICATED_BUFFER),
+            unauthenticated_memory: budget.account(UNAUTHENTICATED_BUFFER),
             accounts: Accounts::new(budget),
             allowances: Allowances::default(),
             refusals: Refusals::default(),
@@ -200,7 +200,7 @@ impl Server {
     /// Memory account of connections that are not authenticated yet. Their windows are small.
     #[must_use]
     pub const fn unauthenticated_account(&self) -> &MemoryAccount {
-        &self.strangers
+        &self.unauthenticated_memory
     }
 
     /// Announces addresses of this server to clients, for servers that share an address with others. Clients with a
@@ -291,9 +291,9 @@ impl Server {
             session,
             offer,
             own,
-            mut asks_at_once,
+            has_early_request: mut asks_at_once,
             _permit,
-            _seat,
+            _place: _seat,
         }) = Box::pin(self.authenticate_connection(stream, peer)).await
         else {
             return;
@@ -452,7 +452,7 @@ impl Server {
             }
         });
         stream.keep_open();
-        let (begun, traffic) = (Instant::now(), Traffic::counted_in(&client.account.traffic));
+        let (begun, traffic) = (Instant::now(), Traffic::part_of(&client.account.traffic));
         let end = relay(socket, stream, &traffic, cancel).await;
         log_end(name, begun, &traffic, &end);
         match end {

@@ -43,11 +43,11 @@ use mapped_ports::{MappedPort, MappedPorts};
 use names::LOOKUPS;
 
 /// Interval between two checks for idle sockets.
-pub(super) const SWEEP_EVERY: Duration = Duration::from_secs(5);
+pub(super) const SWEEP_INTERVAL: Duration = Duration::from_secs(5);
 /// Largest number of datagrams of a flow that wait for the lookup of its name.
 const WAITING: usize = 8;
 /// Largest number of datagrams kept for flows whose Open has not arrived.
-const EARLY: usize = 16;
+const MAX_EARLY_DATAGRAMS: usize = 16;
 /// Largest number of datagrams read from a socket in one turn.
 const DATAGRAMS_PER_TURN: usize = 32;
 
@@ -105,7 +105,7 @@ impl Mapping {
     }
 
     /// Records an answer of a peer.
-    const fn answered(&mut self, now: Instant) {
+    const fn on_answer(&mut self, now: Instant) {
         self.used_at = now;
     }
 
@@ -168,7 +168,7 @@ enum Flow {
 struct State {
     sockets: BTreeMap<u32, Mapping>,
     flows: FlowTable<Flow>,
-    unasked: FlowTable<UnsolicitedFlow>,
+    unsolicited: FlowTable<UnsolicitedFlow>,
     unasked_rates: UnsolicitedRates,
     early: VecDeque<(u64, Vec<u8>)>,
     outbox: Outbox,
@@ -182,14 +182,19 @@ pub(super) struct SharedNatState {
     places: Arc<Quota<Arc<str>>>,
     ports: MappedPorts,
     counters: Arc<UdpCounters>,
-    echoes_told: PermissionLogged,
+    is_echo_refusal_logged: PermissionLogged,
 }
 
 impl SharedNatState {
     /// State of a server whose clients may have this many sockets.
     pub(super) fn new(places: Quota<Arc<str>>) -> SharedNatState {
         let (ports, counters, echoes_told) = Default::default();
-        SharedNatState { places: Arc::new(places), ports, counters, echoes_told }
+        SharedNatState {
+            places: Arc::new(places),
+            ports,
+            counters,
+            is_echo_refusal_logged: echoes_told,
+        }
     }
 
     /// Counts of relayed UDP.
@@ -224,7 +229,7 @@ impl Nat {
         let state = Mutex::new(State {
             sockets: BTreeMap::new(),
             flows: FlowTable::new(2, MAX_FLOWS),
-            unasked: FlowTable::new(1, MAX_UNSOLICITED_FLOWS),
+            unsolicited: FlowTable::new(1, MAX_UNSOLICITED_FLOWS),
             unasked_rates: UnsolicitedRates::default(),
             early: VecDeque::new(),
             outbox: Outbox::default(),
@@ -304,7 +309,7 @@ impl Nat {
             }
             None => {
                 count(&self.shared.counters.unknown);
-                if state.early.len() >= EARLY {
+                if state.early.len() >= MAX_EARLY_DATAGRAMS {
                     state.early.pop_front();
                 }
                 state.early.push_back((flow, payload.to_vec()));
@@ -503,7 +508,7 @@ impl Nat {
             self.client.account.traffic.count(payload.len() as u64, 0);
             state.flows.mark_used(flow, now);
             if let Some(mapping) = state.sockets.get_mut(&socket) {
-                mapping.answered(now);
+                mapping.on_answer(now);
             }
             return state.outbox.push(flow, &Item::Data(payload));
         }
@@ -515,7 +520,7 @@ fn remove_socket(state: &mut State, socket: u32) {
     state.sockets.remove(&socket);
     state.echoes.remove(socket);
     state.flows.remove_socket(socket);
-    state.unasked.remove_socket(socket);
+    state.unsolicited.remove_socket(socket);
 }
 
 /// Address of a peer that is not a name.

@@ -101,7 +101,7 @@ struct HeldAddress {
 
 impl HeldAddress {
     /// Resolves when another connection has taken the address.
-    async fn displaced(&mut self) -> Failure {
+    async fn wait_for_replacement(&mut self) -> Failure {
         let _ = (&mut self.displaced).await;
         let text =
             format!("another connection with this credential now listens on {}", self.wanted);
@@ -146,7 +146,7 @@ impl Remotes {
     }
 
     /// Resolves when the rules forbid the address.
-    async fn forbidden(&self, client: &Client, wanted: SocketAddr) -> Failure {
+    async fn forbidden_failure(&self, client: &Client, wanted: SocketAddr) -> Failure {
         let mut rules = self.rules.subscribe();
         loop {
             if let Err(failure) = self.check(client, wanted) {
@@ -339,8 +339,8 @@ impl Server {
             tokio::select! {
                 end = self.read_messages(reader, ask, client) => end,
                 end = self.write_messages(writer, asked, &listener, client) => end,
-                failure = held.displaced() => failure.into(),
-                failure = self.remotes.forbidden(client, wanted) => failure.into(),
+                failure = held.wait_for_replacement() => failure.into(),
+                failure = self.remotes.forbidden_failure(client, wanted) => failure.into(),
                 () = self.stop.handed_over() => ControlEnd::Orderly,
                 ended = self.wait_until_revoked(client) => ended.map_or(ControlEnd::Broken, ControlEnd::Refused),
             }

@@ -335,7 +335,7 @@ async fn a_client_over_its_quota_is_refused_until_the_month_ends() {
     echo(&mut relayed, &[7; 300]).await;
     bench.server.update_accounts(NOVEMBER);
     let used = bench.server.quota_use("laptop", NOVEMBER).unwrap();
-    assert_eq!((used.used_bytes, used.state), (600, QuotaState::Soft));
+    assert_eq!((used.used_bytes, used.state), (600, QuotaState::BeyondSoftLimit));
     assert!(suspensions.now().is_empty(), "soft is a warning");
     echo(&mut relayed, &[7; 200]).await;
     bench.server.update_accounts(NOVEMBER);

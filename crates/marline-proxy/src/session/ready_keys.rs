@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     /// Number of keys derived when the keys with these numbers are used in turn by a new thread.
-    fn made(numbers: &[u64]) -> u32 {
+    fn count_derived(numbers: &[u64]) -> u32 {
         let mut count = 0;
         let mut make = || {
             count += 1;
@@ -85,13 +85,13 @@ mod tests {
     #[test]
     fn a_key_is_made_once_until_its_place_is_needed() {
         let beside = 3 + CACHED_KEYS as u64;
-        assert_eq!(made(&[3, 4, 3, 4]), 2);
-        assert_eq!(made(&[3, beside - 1, 3]), 2);
-        assert_eq!(made(&[3, beside, beside, 3]), 3);
+        assert_eq!(count_derived(&[3, 4, 3, 4]), 2);
+        assert_eq!(count_derived(&[3, beside - 1, 3]), 2);
+        assert_eq!(count_derived(&[3, beside, beside, 3]), 3);
     }
 
     #[test]
     fn each_thread_makes_its_own() {
-        assert_eq!((made(&[5]), made(&[5])), (1, 1));
+        assert_eq!((count_derived(&[5]), count_derived(&[5])), (1, 1));
     }
 }

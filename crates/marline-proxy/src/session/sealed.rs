@@ -53,14 +53,14 @@ impl IncomingData {
         };
         let length = usize::from(u16::from_be_bytes([*high, *low]));
         if !(TAG_LEN..=MAX_RECORD - LENGTH_LEN).contains(&length) {
-            return Err(damaged("record with an invalid length"));
+            return Err(damaged_record_error("record with an invalid length"));
         }
         let (from, to) = (start + LENGTH_LEN, start + LENGTH_LEN + length);
         if to > end {
             return Ok(false);
         }
         let opened = keys.open.open_record(&mut buffer[from..to]);
-        let plain = opened.ok_or_else(|| damaged("record with an invalid tag"))?.len();
+        let plain = opened.ok_or_else(|| damaged_record_error("record with an invalid tag"))?.len();
         self.ended = plain == 0;
         self.plain = (from, from + plain);
         self.sealed.0 = to;
@@ -134,12 +134,12 @@ impl IncomingData {
     }
 }
 
-fn damaged(what: &'static str) -> io::Error {
+fn damaged_record_error(what: &'static str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, what)
 }
 
 /// A stream whose both directions are sealed.
-pub struct Sealed<T> {
+pub struct SealedStream<T> {
     inner: T,
     keys: Keys,
     sizer: RecordSizer,
@@ -149,22 +149,22 @@ pub struct Sealed<T> {
     /// True if our end of direction is sealed.
     ending: bool,
     /// True if the stream below stays open after both ends of direction.
-    kept: bool,
-    begun: Instant,
+    keeps_stream: bool,
+    started_at: Instant,
 }
 
-impl<T> Sealed<T> {
+impl<T> SealedStream<T> {
     /// Seals data written to `inner`. `preface` is sent before the first record.
-    pub fn new(inner: T, keys: Keys, preface: Vec<u8>) -> Sealed<T> {
-        Sealed {
+    pub fn new(inner: T, keys: Keys, preface: Vec<u8>) -> SealedStream<T> {
+        SealedStream {
             inner,
             keys,
             sizer: RecordSizer::default(),
             incoming: IncomingData::default(),
             outgoing: preface,
             ending: false,
-            kept: false,
-            begun: Instant::now(),
+            keeps_stream: false,
+            started_at: Instant::now(),
         }
     }
 
@@ -172,16 +172,16 @@ impl<T> Sealed<T> {
     /// can be reused after [`Sealed::renew`], unless it is older than the maximum lifetime of a
     /// session.
     pub fn keep(&mut self) {
-        self.kept = self.begun.elapsed() < LIFETIME;
+        self.keeps_stream = self.started_at.elapsed() < LIFETIME;
     }
 
     /// After both directions have ended, starts again as a new stream whose ends are those of the underlying
     /// stream. Returns `false` and changes nothing if a direction has not ended, or if the stream was not kept.
     pub fn renew(&mut self) -> bool {
         let over = self.ending && self.outgoing.is_empty() && self.incoming.ended;
-        let renewed = over && self.kept;
+        let renewed = over && self.keeps_stream;
         if renewed {
-            (self.ending, self.incoming.ended, self.kept) = (false, false, false);
+            (self.ending, self.incoming.ended, self.keeps_stream) = (false, false, false);
         }
         renewed
     }
@@ -211,7 +211,7 @@ impl<T> Sealed<T> {
     }
 }
 
-impl<T: AsyncWrite + Unpin> Sealed<T> {
+impl<T: AsyncWrite + Unpin> SealedStream<T> {
     /// Seals a record after the waiting ones.
     fn seal(&mut self, plaintext: &[u8]) {
         if self.outgoing.is_empty() {
@@ -247,7 +247,7 @@ impl<T: AsyncWrite + Unpin> Sealed<T> {
     }
 }
 
-impl<T: AsyncRead + Unpin> Sealed<T> {
+impl<T: AsyncRead + Unpin> SealedStream<T> {
     /// Fills `out` with data that can be opened without waiting. Waits if there is none. Opens further records
     /// while there is room for another, so that a bulk transfer is passed on in large pieces.
     fn poll_records(
@@ -293,7 +293,7 @@ impl<T: AsyncRead + Unpin> Sealed<T> {
     }
 }
 
-impl<T: AsyncRead + Unpin> AsyncRead for Sealed<T> {
+impl<T: AsyncRead + Unpin> AsyncRead for SealedStream<T> {
     fn poll_read(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -310,7 +310,7 @@ impl<T: AsyncRead + Unpin> AsyncRead for Sealed<T> {
     }
 }
 
-impl<T: AsyncWrite + Unpin> AsyncWrite for Sealed<T> {
+impl<T: AsyncWrite + Unpin> AsyncWrite for SealedStream<T> {
     fn poll_write(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -331,7 +331,7 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for Sealed<T> {
         while taken < bytes.len() && this.outgoing.len() <= MAX_WRITE {
             let count = (bytes.len() - taken).min(this.sizer.next(now));
             this.seal(&bytes[taken..taken + count]);
-            this.sizer.wrote(count, now);
+            this.sizer.on_written(count, now);
             taken += count;
         }
         if this.outgoing.len() >= MAX_HELD {
@@ -353,7 +353,7 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for Sealed<T> {
             this.seal(&[]);
         }
         ready!(this.poll_drain(cx))?;
-        match this.kept {
+        match this.keeps_stream {
             true => Pin::new(&mut this.inner).poll_flush(cx),
             false => Pin::new(&mut this.inner).poll_shutdown(cx),
         }

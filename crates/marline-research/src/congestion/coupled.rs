@@ -40,7 +40,7 @@ pub(crate) struct Member {
     /// Bytes between losses: the larger of the last two values.
     between_losses: f64,
     /// True if this is the controller's own subflow.
-    is_me: bool,
+    is_own: bool,
 }
 
 impl Member {
@@ -57,7 +57,7 @@ impl Member {
             window: (bytes as f64 / f64::from(view.mss.max(1))).max(1.0),
             rtt,
             between_losses: view.bytes_since_loss.max(view.bytes_between_losses) as f64,
-            is_me: false,
+            is_own: false,
         })
     }
 }
@@ -76,7 +76,7 @@ impl Group {
             if let Some(mut member) = Member::from_view(view) {
                 if view.id == me {
                     member.window = window;
-                    member.is_me = true;
+                    member.is_own = true;
                 }
                 self.members.push(member);
             }
@@ -84,7 +84,7 @@ impl Group {
     }
 
     fn own_member(&self) -> Option<&Member> {
-        self.members.iter().find(|member| member.is_me)
+        self.members.iter().find(|member| member.is_own)
     }
 
     /// Returns true if there is no other subflow to couple with.

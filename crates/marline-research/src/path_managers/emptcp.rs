@@ -68,7 +68,7 @@ pub struct EmptcpConfig {
     /// Assumed cellular rate before the first measurement, in bytes per second; more than zero.
     pub supposed: u64,
     /// Time after which a suspended WiFi subflow is tried again.
-    pub again: Duration,
+    pub retry_after: Duration,
     /// Kind of the cellular radio.
     pub radio: RadioKind,
 }
@@ -80,7 +80,7 @@ impl Default for EmptcpConfig {
             time: Duration::from_secs(3),
             margin: 0.1,
             supposed: 1_250_000,
-            again: Duration::from_secs(10),
+            retry_after: Duration::from_secs(10),
             radio: RadioKind::Lte,
         }
     }
@@ -113,7 +113,7 @@ pub struct Emptcp {
     /// Priorities already requested. The peer may insist on its own view.
     asked: BTreeMap<SubflowId, bool>,
     actions: VecDeque<PathAction>,
-    look_at: Option<Instant>,
+    check_at: Option<Instant>,
 }
 
 impl Emptcp {
@@ -134,7 +134,7 @@ impl Emptcp {
             counters: BTreeMap::new(),
             asked: BTreeMap::new(),
             actions: VecDeque::new(),
-            look_at: None,
+            check_at: None,
         }
     }
 
@@ -167,7 +167,7 @@ impl Emptcp {
         } else if self.idle_for(cx.now) > PAUSE {
             self.transfer = None;
         }
-        self.look_at = Some(
+        self.check_at = Some(
             cx.now + (self.idle_for(cx.now) / 8).clamp(MIN_SAMPLE_INTERVAL, MAX_SAMPLE_INTERVAL),
         );
     }
@@ -193,7 +193,7 @@ impl Emptcp {
     /// The choice for the current transfer while WiFi works.
     fn choose_interfaces(&self, now: Instant) -> InterfaceSet {
         let Some(transfer) = self.transfer else { return InterfaceSet::Wifi };
-        let EmptcpConfig { bytes, time, margin, again, .. } = self.config;
+        let EmptcpConfig { bytes, time, margin, retry_after: again, .. } = self.config;
         if transfer.bytes < bytes && now.since(transfer.since) < time {
             return self.set;
         }
@@ -275,7 +275,7 @@ impl PathManager for Emptcp {
             self.asked.remove(&id);
         }
         if !Self::chooses(cx) {
-            self.look_at = None;
+            self.check_at = None;
             self.mesh.on_event(event, cx);
             return;
         }
@@ -283,7 +283,7 @@ impl PathManager for Emptcp {
         self.mesh.on_event(event, &PathContext { local: &local, ..*cx });
         self.established |= matches!(event, PathEvent::Established);
         if self.established {
-            self.look_at.get_or_insert(cx.now + MIN_SAMPLE_INTERVAL);
+            self.check_at.get_or_insert(cx.now + MIN_SAMPLE_INTERVAL);
             self.update(cx);
         }
     }
@@ -297,16 +297,16 @@ impl PathManager for Emptcp {
     }
 
     fn next_timeout(&self) -> Option<Instant> {
-        self.mesh.next_timeout().into_iter().chain(self.look_at).min()
+        self.mesh.next_timeout().into_iter().chain(self.check_at).min()
     }
 
     fn on_timeout(&mut self, cx: &PathContext<'_>) {
         if !Self::chooses(cx) {
-            self.look_at = None;
+            self.check_at = None;
             self.mesh.on_timeout(cx);
             return;
         }
-        if self.look_at.is_some_and(|at| at <= cx.now) {
+        if self.check_at.is_some_and(|at| at <= cx.now) {
             self.measure_and_decide(cx);
         }
         self.update(cx);

@@ -14,7 +14,7 @@ pub(super) fn add(registry: &mut Registry) -> Result<(), RegisterError> {
             time: parameters.duration("time", default.time),
             margin: parameters.number("margin", default.margin, 0.0..=0.9),
             supposed: parameters.bytes("supposed", default.supposed),
-            again: parameters.duration("again", default.again),
+            retry_after: parameters.duration("again", default.retry_after),
             radio: parameters.word("radio", default.radio.name(), &radios),
         };
         if config.supposed == 0 {

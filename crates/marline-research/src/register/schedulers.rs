@@ -62,7 +62,7 @@ fn augur(parameters: &mut Parameters<'_>) -> AugurConfig {
     AugurConfig {
         budget: parameters.number("budget", default.budget, 0.0..=1.0),
         reserve: parameters.bytes("reserve", default.reserve),
-        worth: parameters.duration("worth", default.worth),
+        min_saving: parameters.duration("worth", default.min_saving),
         with_backups: parameters.on_off("backup", default.with_backups),
     }
 }

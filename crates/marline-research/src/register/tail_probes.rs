@@ -11,6 +11,6 @@ pub(super) fn add(registry: &mut Registry) -> Result<(), RegisterError> {
         let words =
             [("reinject", SilentOriginalAction::Reinject), ("rto", SilentOriginalAction::Rto)];
         let after = parameters.word("after", "reinject", &words);
-        move |base| Box::new(TailProbes::across(base, after))
+        move |base| Box::new(TailProbes::across_paths(base, after))
     })
 }

@@ -59,7 +59,7 @@ pub struct AugurConfig {
     /// Maximum number of bytes that can be saved up.
     pub reserve: u64,
     /// Mean delay that a copied segment must save when the budget is half full.
-    pub worth: Duration,
+    pub min_saving: Duration,
     /// True if a backup may carry the copies.
     pub with_backups: bool,
 }
@@ -69,7 +69,7 @@ impl Default for AugurConfig {
         AugurConfig {
             budget: 0.1,
             reserve: 60_000,
-            worth: Duration::from_millis(1),
+            min_saving: Duration::from_millis(1),
             with_backups: false,
         }
     }
@@ -156,7 +156,7 @@ impl Augur {
     }
 
     /// Processes the arrival of watched data on this path.
-    fn answered(&mut self, on: SubflowId, range: DataRange, now: Instant) {
+    fn on_answer(&mut self, on: SubflowId, range: DataRange, now: Instant) {
         let mut watched = core::mem::take(&mut self.watched);
         watched.retain(|watched| {
             if watched.on != on || range.end < watched.end {
@@ -170,7 +170,7 @@ impl Augur {
                 (true, true) => {}
             }
             if late {
-                model.delayed(watched.state, now.since(watched.due_at));
+                model.record_delay(watched.state, now.since(watched.due_at));
             }
             false
         });
@@ -229,7 +229,7 @@ impl Augur {
         let in_time = 1.0 - self.model(second.id).lateness_probability();
         let gain_s = in_time * self.model(primary.id).expected_delay_s(srtt, longer_s, overdue);
         let segments = bytes.div_ceil(u64::from(second.mss.max(1)));
-        let price_s = self.config.worth.as_secs_f64() * segments as f64;
+        let price_s = self.config.min_saving.as_secs_f64() * segments as f64;
         // The price depends on how full the budget is.
         gain_s * 2.0 * self.saved >= price_s * self.config.reserve as f64
     }
@@ -253,7 +253,7 @@ impl Scheduler for Augur {
     fn next_send(&mut self, cx: &SchedulerContext<'_>) -> Decision {
         self.observe(cx);
         let Some(primary) = self.primary.choose(cx) else { return primary::use_last_heard(cx) };
-        let alone = primary::alone(primary, cx);
+        let alone = primary::decide_for_primary(primary, cx);
         // If the peer's window ends before the data does, no message is complete.
         if alone.data().is_some() || cx.unsent.end < cx.written {
             return alone;
@@ -294,7 +294,7 @@ impl Scheduler for Augur {
                 self.watched.retain(|watched| watched.on != id);
                 self.copying = self.copying.filter(|(_, on)| *on != id);
             }
-            SchedulerEvent::Acked { on, range } => self.answered(on, range, cx.now),
+            SchedulerEvent::Acked { on, range } => self.on_answer(on, range, cx.now),
             _ => {}
         }
     }

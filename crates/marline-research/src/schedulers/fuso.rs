@@ -81,7 +81,7 @@ impl Fuso {
     }
 
     /// The best path of a class with room.
-    fn best<'a>(
+    fn best_path<'a>(
         &self,
         class: Class,
         cx: &SchedulerContext<'a>,
@@ -92,9 +92,9 @@ impl Fuso {
     }
 
     /// A copy of data of the worst path for the best one.
-    fn spare_copy(&self, cx: &SchedulerContext<'_>) -> Option<Decision> {
+    fn copy_with_spare_capacity(&self, cx: &SchedulerContext<'_>) -> Option<Decision> {
         let class = copying_class(cx.subflows)?;
-        let best = self.best(class, cx, |_| true)?;
+        let best = self.best_path(class, cx, |_| true)?;
         let carries = |view: &&SubflowView| view.bytes_in_flight > 0 || view.bytes_queued > 0;
         let worst = classes::members(cx.subflows, class)
             .filter(carries)
@@ -116,7 +116,7 @@ impl Fuso {
             return;
         };
         let worth = self.rank(loser);
-        let better = self.best(class, cx, |view| view.id != on && self.rank(view) < worth);
+        let better = self.best_path(class, cx, |view| view.id != on && self.rank(view) < worth);
         let Some(better) = better else { return };
         // Data behind the hole waits in the peer's queue of that path until the hole is repaired there.
         let end = if queue_is_empty(cx) { cx.unsent.start } else { lost.end };
@@ -161,7 +161,7 @@ impl Scheduler for Fuso {
         if !idle || !self.config.spare || !queue_is_empty(cx) {
             return decision;
         }
-        self.spare_copy(cx).unwrap_or(decision)
+        self.copy_with_spare_capacity(cx).unwrap_or(decision)
     }
 
     fn next_reinjection(&mut self, item: &Reinjection, cx: &SchedulerContext<'_>) -> Decision {

@@ -22,14 +22,15 @@ struct PathLosses {
     /// Segments given to it since its last loss.
     since: f64,
     /// Smoothed number of segments between losses; `None` before the first loss.
-    between: Option<f64>,
+    mean_interval: Option<f64>,
 }
 
 impl PathLosses {
     fn update(&mut self, view: &SubflowView) {
         if view.bytes_since_loss < self.bytes_since_loss {
             let last = core::mem::take(&mut self.since);
-            self.between = Some(self.between.map_or(last, |b| b + (last - b) * INTERVAL_GAIN));
+            self.mean_interval =
+                Some(self.mean_interval.map_or(last, |b| b + (last - b) * INTERVAL_GAIN));
         }
         self.bytes_since_loss = view.bytes_since_loss;
     }
@@ -48,7 +49,7 @@ impl Losses {
                 continue;
             }
             let (of, bytes_since_loss) = (view.id, view.bytes_since_loss);
-            self.0.push(PathLosses { of, bytes_since_loss, since: 0.0, between: None });
+            self.0.push(PathLosses { of, bytes_since_loss, since: 0.0, mean_interval: None });
         }
     }
 
@@ -69,7 +70,7 @@ impl Losses {
     /// before the first loss.
     pub(super) fn chance(&self, view: &SubflowView, burst: f64) -> f64 {
         let known = self.0.iter().find(|known| known.of == view.id);
-        let of = |known: &PathLosses| Some(1.0 / known.between?.max(known.since).max(1.0));
+        let of = |known: &PathLosses| Some(1.0 / known.mean_interval?.max(known.since).max(1.0));
         let usual = known.and_then(of).unwrap_or_default();
         let now = if view.phase == Phase::Open { usual } else { usual.max(burst) };
         now.min(MAX_LOSS)
@@ -80,7 +81,7 @@ impl Losses {
     pub(super) fn set_between(&mut self, view: &SubflowView, between: f64) {
         self.update(&[*view]);
         for known in self.0.iter_mut().filter(|known| known.of == view.id) {
-            known.between = Some(between);
+            known.mean_interval = Some(between);
         }
     }
 }

@@ -146,7 +146,7 @@ pub struct Paaf {
     primary: Primary,
     watch: Option<PrimaryWatch>,
     /// Sends the stream on both during a warning.
-    both: Redundant,
+    redundant: Redundant,
     /// Views for one decision of `both`.
     views: Vec<SubflowView>,
 }
@@ -159,7 +159,7 @@ impl Paaf {
             config,
             primary: Primary::default(),
             watch: None,
-            both: Redundant::default(),
+            redundant: Redundant::default(),
             views: Vec::new(),
         }
     }
@@ -180,7 +180,7 @@ impl Paaf {
         // Both count as regular here, because the use of the second path was already decided.
         views.extend(pair.map(|view| SubflowView { backup: false, ..*view }));
         // A run would continue after the end of the warning, so data is sent by segments.
-        let decision = self.both.next_send(&SchedulerContext { subflows: &views, ..*cx });
+        let decision = self.redundant.next_send(&SchedulerContext { subflows: &views, ..*cx });
         self.views = views;
         decision.limited_to_segment()
     }
@@ -216,7 +216,7 @@ impl Scheduler for Paaf {
         let second = helper(primary, self.config.with_backups, cx);
         let decision = match second {
             Some(second) if warned => self.send_on_both([primary, second], cx),
-            _ => super::primary::alone(primary, cx),
+            _ => super::primary::decide_for_primary(primary, cx),
         };
         match second {
             Some(_) if !warned => self.wait_until_silence(primary, decision, cx.now),
@@ -235,7 +235,7 @@ impl Scheduler for Paaf {
         out: &mut Vec<SchedulerAction>,
     ) {
         self.primary.on_event(event);
-        self.both.on_event(event, cx, out);
+        self.redundant.on_event(event, cx, out);
         match (event, &mut self.watch) {
             (SchedulerEvent::SubflowUp(id) | SchedulerEvent::SubflowDown(id), Some(watch))
                 if watch.on == id =>

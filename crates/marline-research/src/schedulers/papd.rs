@@ -133,7 +133,7 @@ pub struct Papd {
     config: PapdConfig,
     modes: Modes,
     carriers: Carriers,
-    look: Option<MeasurementWindow>,
+    measurement: Option<MeasurementWindow>,
     /// Rate of each path in its turn, in bytes per second.
     turns: Vec<(SubflowId, f64)>,
     redundant: Redundant,
@@ -156,7 +156,7 @@ impl Papd {
             config,
             modes: Modes::new(config),
             carriers: Carriers::All,
-            look: None,
+            measurement: None,
             turns: Vec::new(),
             redundant: Redundant::default(),
             multipath,
@@ -180,7 +180,7 @@ impl Papd {
             data_una: cx.data_una,
             longest_rtt,
             spread_limit,
-            alone,
+            single_path_rate: alone,
             rates_are_known: members().all(|view| view.ssthresh != u64::MAX),
             void: members().nth(1).is_none() || is_application_slow(cx),
         };
@@ -207,10 +207,10 @@ impl Papd {
             void: false,
         };
         if restart {
-            (self.carriers, self.look) = (self.restart_measurement(cx), None);
+            (self.carriers, self.measurement) = (self.restart_measurement(cx), None);
         }
         let turn = matches!(self.carriers, Carriers::Turn { .. });
-        let look = self.look.get_or_insert(from_here(turn));
+        let look = self.measurement.get_or_insert(from_here(turn));
         look.void |= reading.void;
         let length = cx.now.since(look.since);
         if look.pending && length >= reading.longest_rtt {
@@ -228,13 +228,13 @@ impl Papd {
             Carriers::All => {
                 best_path(cx).map_or(Carriers::All, |(path, rate)| Carriers::Best { path, rate })
             }
-            Carriers::Turn { path } => self.after_turn(path, brought, cx),
+            Carriers::Turn { path } => self.on_turn_end(path, brought, cx),
             Carriers::Best { rate, .. } if brought < rate * MIN_RATE_SHARE => {
                 self.restart_measurement(cx)
             }
             best @ Carriers::Best { .. } => best,
         };
-        self.look = Some(from_here(matches!(self.carriers, Carriers::Turn { .. })));
+        self.measurement = Some(from_here(matches!(self.carriers, Carriers::Turn { .. })));
     }
 
     /// The first carriers of a new measurement.
@@ -252,7 +252,12 @@ impl Papd {
     }
 
     /// Ends a path's turn with its rate: chooses the next one, or the best of all.
-    fn after_turn(&mut self, path: SubflowId, brought: f64, cx: &SchedulerContext<'_>) -> Carriers {
+    fn on_turn_end(
+        &mut self,
+        path: SubflowId,
+        brought: f64,
+        cx: &SchedulerContext<'_>,
+    ) -> Carriers {
         self.turns.push((path, brought));
         if let Some(path) = self.next_turn(cx) {
             return Carriers::Turn { path };
@@ -271,7 +276,7 @@ impl Papd {
     }
 
     /// The path that carries the data alone, while it belongs to the best class.
-    fn alone(&self, cx: &SchedulerContext<'_>) -> Option<SubflowId> {
+    fn single_path(&self, cx: &SchedulerContext<'_>) -> Option<SubflowId> {
         let (Carriers::Best { path, .. } | Carriers::Turn { path }) = self.carriers else {
             return None;
         };
@@ -309,7 +314,7 @@ fn best_path(cx: &SchedulerContext<'_>) -> Option<(SubflowId, f64)> {
 impl Scheduler for Papd {
     fn next_send(&mut self, cx: &SchedulerContext<'_>) -> Decision {
         self.read(cx);
-        let decision = match (self.modes.mode(), self.alone(cx)) {
+        let decision = match (self.modes.mode(), self.single_path(cx)) {
             (Mode::Multipath, _) => self.multipath.next_send(cx),
             (Mode::Redundant, None) => self.redundant.next_send(cx),
             (Mode::Redundant, Some(path)) => {
@@ -347,7 +352,7 @@ impl Scheduler for Papd {
         match event {
             SchedulerEvent::SubflowUp(_) | SchedulerEvent::SubflowDown(_) => {
                 self.modes.restart();
-                (self.carriers, self.look) = (Carriers::All, None);
+                (self.carriers, self.measurement) = (Carriers::All, None);
                 self.redundant.on_event(event, cx, out);
                 self.multipath.on_event(event, cx, out);
             }

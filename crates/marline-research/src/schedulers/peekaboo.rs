@@ -119,7 +119,7 @@ struct Episode {
     /// The segment of the decision.
     segment: DataRange,
     /// Discounted bytes DATA_ACKed since the decision.
-    gained: f64,
+    gain: f64,
 }
 
 impl Episode {
@@ -127,7 +127,7 @@ impl Episode {
     fn is_running(&mut self, bytes: f64, discount: f64, cx: &SchedulerContext<'_>) -> bool {
         let age = cx.now.since(self.begun_at);
         if bytes > 0.0 {
-            self.gained += bytes * discounted(discount, age, self.round);
+            self.gain += bytes * apply_discount(discount, age, self.round);
         }
         if cx.data_una >= self.segment.end {
             self.acked_at.get_or_insert(cx.now);
@@ -139,7 +139,7 @@ impl Episode {
     /// Discounted throughput relative to the rate of both windows.
     fn reward(&self, now: Instant) -> f64 {
         let length = self.acked_at.unwrap_or(now).since(self.begun_at).max(self.horizon);
-        (self.gained / length.as_secs_f64() / self.scale).clamp(0.0, MAX_FEATURE)
+        (self.gain / length.as_secs_f64() / self.scale).clamp(0.0, MAX_FEATURE)
     }
 }
 
@@ -238,7 +238,7 @@ impl Peekaboo {
                 round: fast_rtt,
                 scale,
                 segment,
-                gained: 0.0,
+                gain: 0.0,
             });
         }
         action
@@ -259,7 +259,7 @@ impl Peekaboo {
 }
 
 /// Value of a byte that took this long.
-fn discounted(discount: f64, age: Duration, round: Duration) -> f64 {
+fn apply_discount(discount: f64, age: Duration, round: Duration) -> f64 {
     let rounds = (age.as_nanos() / round.as_nanos().max(1)).min(MAX_ROUNDS);
     (0..rounds).fold(1.0, |worth, _| worth * discount)
 }

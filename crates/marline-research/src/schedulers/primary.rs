@@ -50,7 +50,7 @@ pub(super) fn helper<'a>(
 }
 
 /// Sends new data on this path only. Data for which it has no room waits.
-pub(super) fn alone(primary: &SubflowView, cx: &SchedulerContext<'_>) -> Decision {
+pub(super) fn decide_for_primary(primary: &SubflowView, cx: &SchedulerContext<'_>) -> Decision {
     if cx.unsent.is_empty() {
         return Decision::Wait;
     }

@@ -71,7 +71,7 @@ pub struct TailProbes {
 impl TailProbes {
     /// TLP-MP: probes are copied to all subflows.
     #[must_use]
-    pub fn across(base: Box<dyn Scheduler>, after: SilentOriginalAction) -> Self {
+    pub fn across_paths(base: Box<dyn Scheduler>, after: SilentOriginalAction) -> Self {
         Self::new(base, Some(after))
     }
 

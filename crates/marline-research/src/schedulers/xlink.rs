@@ -112,7 +112,7 @@ impl CopyRule for EndCopies {
     }
 
     fn base_scheduler() -> MinRtt {
-        MinRtt::new(MinRttConfig::BARE)
+        MinRtt::new(MinRttConfig::LOWEST_RTT)
     }
 
     fn next_copy(&mut self, class: Class, cx: &SchedulerContext<'_>) -> Decision {

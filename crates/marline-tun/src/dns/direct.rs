@@ -97,7 +97,7 @@ impl DirectNames {
                 Some(answer) => match message::refusal(&exceptions, &answer) {
                     Some(code) => query.refuse(&writer, code),
                     None => {
-                        this.make_direct(name, opened_by(&answer, &exceptions)).await;
+                        this.make_direct(name, excepted_addresses(&answer, &exceptions)).await;
                         query.answer(&writer, answer);
                     }
                 },
@@ -188,7 +188,7 @@ fn is_answer_to(query: &[u8], answer: &[u8]) -> bool {
 }
 
 /// Addresses of an answer that are made direct.
-fn opened_by(answer: &[u8], exceptions: &Exceptions) -> Vec<TimedAddress> {
+fn excepted_addresses(answer: &[u8], exceptions: &Exceptions) -> Vec<TimedAddress> {
     let open = |(address, _): &(IpAddr, u32)| is_public(*address) && !exceptions.blocks(*address);
     let timed = |(address, ttl_s): (IpAddr, u32)| {
         let ttl = Duration::from_secs(ttl_s.into());
@@ -241,7 +241,7 @@ mod tests {
             ("64:ff9b::a00:1", 600),
             ("2606:4700::1111", 600),
         ]);
-        let opened = opened_by(&all, &exceptions);
+        let opened = excepted_addresses(&all, &exceptions);
         let shown: Vec<String> = opened.iter().map(|timed| timed.address.to_string()).collect();
         assert_eq!(shown, ["1.1.1.1", "2606:4700::1111"]);
     }
@@ -249,11 +249,11 @@ mod tests {
     #[test]
     fn an_address_counts_for_its_time_within_bounds_and_few_do() {
         let timed = [("1.1.1.1", 0), ("1.1.1.2", 299), ("1.1.1.3", 3_600), ("1.1.1.4", u32::MAX)];
-        let opened = opened_by(&answer(&timed), &Exceptions::default());
+        let opened = excepted_addresses(&answer(&timed), &Exceptions::default());
         let seconds: Vec<u64> = opened.iter().map(|timed| timed.lifetime.as_secs()).collect();
         assert_eq!(seconds, [300, 300, 3_600, 86_400]);
         let many: Vec<String> = (1..=40).map(|number| format!("1.1.2.{number}")).collect();
         let many: Vec<(&str, u32)> = many.iter().map(|address| (address.as_str(), 60)).collect();
-        assert_eq!(opened_by(&answer(&many), &Exceptions::default()).len(), ADDRESSES);
+        assert_eq!(excepted_addresses(&answer(&many), &Exceptions::default()).len(), ADDRESSES);
     }
 }

@@ -39,7 +39,7 @@ pub(super) const NXDOMAIN: u8 = 3;
 /// Unsupported opcode.
 pub(super) const NOTIMP: u8 = 4;
 /// Maximum number of records of an answer that are examined.
-const ANSWERS: usize = 64;
+const MAX_RECORDS: usize = 64;
 
 /// Returns true if this is a query.
 pub(super) fn is_query(message: &[u8]) -> bool {
@@ -98,7 +98,7 @@ pub(super) fn truncate_to(answer: &mut Vec<u8>, limit: usize) {
 
 /// Returns the name of a query's question (see [`read_name`]), or the response code for the error. A query has
 /// exactly one question (RFC 9619): a resolver might answer another one than the one checked here.
-pub(super) fn asked_name(query: &[u8]) -> Result<String, u8> {
+pub(super) fn question_name(query: &[u8]) -> Result<String, u8> {
     if query.len() < HEADER_LEN {
         return Err(FORMERR);
     }
@@ -175,7 +175,7 @@ pub(crate) fn addresses(answer: &[u8]) -> Vec<IpAddr> {
 /// Addresses in an answer with their TTLs, in seconds.
 pub(super) fn timed_addresses(answer: &[u8]) -> impl Iterator<Item = (IpAddr, u32)> {
     let address = |record: DnsRecord<'_>| Some((record.address()?, record.ttl_s));
-    dns_answers(answer).take(ANSWERS).map_while(|record| record).filter_map(address)
+    dns_answers(answer).take(MAX_RECORDS).map_while(|record| record).filter_map(address)
 }
 
 /// Answer to a query with this response code and no records. Returns `None` if it is not a query.
@@ -266,9 +266,9 @@ mod tests {
     #[test]
     fn a_name_is_read_in_lower_case_and_addresses_beside_other_records() {
         let asked = query(&[], 0);
-        assert_eq!(asked_name(&asked).as_deref(), Ok("a.example"));
-        assert_eq!(asked_name(&asked.to_ascii_uppercase()).as_deref(), Ok("a.example"));
-        assert_eq!(asked_name(&asked[..14]), Err(FORMERR));
+        assert_eq!(question_name(&asked).as_deref(), Ok("a.example"));
+        assert_eq!(question_name(&asked.to_ascii_uppercase()).as_deref(), Ok("a.example"));
+        assert_eq!(question_name(&asked[..14]), Err(FORMERR));
         let mut answer = query(&[], 0);
         answer[2] |= RESPONSE;
         answer[7] = 3;
@@ -301,20 +301,20 @@ mod tests {
     #[test]
     fn a_query_has_one_question_with_a_name_that_is_spelled_out() {
         let good = b"\x01A\x07Blocked\x00";
-        assert_eq!(asked_name(&message(&[good], &[])).as_deref(), Ok("a.blocked"));
-        assert_eq!(asked_name(&message(&[b"\x00"], &[])).as_deref(), Ok(""), "the root zone");
-        assert_eq!(asked_name(&message(&[good, good], &[])), Err(FORMERR));
-        assert_eq!(asked_name(&message(&[], &[])), Err(FORMERR));
+        assert_eq!(question_name(&message(&[good], &[])).as_deref(), Ok("a.blocked"));
+        assert_eq!(question_name(&message(&[b"\x00"], &[])).as_deref(), Ok(""), "the root zone");
+        assert_eq!(question_name(&message(&[good, good], &[])), Err(FORMERR));
+        assert_eq!(question_name(&message(&[], &[])), Err(FORMERR));
         // A pointer forward, to itself and into the header, and an unused label type.
         for odd in [b"\xc0\x12".as_slice(), b"\xc0\x0c", b"\x01a\xc0\x00", b"\x41a\x00"] {
-            assert_eq!(asked_name(&message(&[odd], &[])), Err(FORMERR), "{odd:?}");
+            assert_eq!(question_name(&message(&[odd], &[])), Err(FORMERR), "{odd:?}");
         }
         let mut update = message(&[good], &[]);
         update[2] = 0x28;
-        assert_eq!(asked_name(&update), Err(NOTIMP));
+        assert_eq!(question_name(&update), Err(NOTIMP));
         // A dot within a label does not separate labels.
         let dotted = message(&[b"\x09x.blocked\x03a\\\xff\x00"], &[]);
-        assert_eq!(asked_name(&dotted).as_deref(), Ok("x\\046blocked.a\\092\\255"));
+        assert_eq!(question_name(&dotted).as_deref(), Ok("x\\046blocked.a\\092\\255"));
     }
 
     #[test]
@@ -357,7 +357,7 @@ mod tests {
             bytes.truncate(rng.below(bytes.len() as u64 + 1) as usize);
             assert!((512..=1_232).contains(&limit(&bytes)));
             // A byte is written as at most four characters.
-            let len = asked_name(&bytes).map_or(0, |name| name.len());
+            let len = question_name(&bytes).map_or(0, |name| name.len());
             assert!(len <= 4 * bytes.len());
             assert!(addresses(&bytes).len() * 4 <= bytes.len());
             let _ = aliases(&bytes);

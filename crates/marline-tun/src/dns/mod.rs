@@ -80,7 +80,7 @@ impl<O: Open> Forwarder<O> {
         if !self.exceptions.has_domains() {
             return pending.add(query);
         }
-        let name = match message::asked_name(&query.message) {
+        let name = match message::question_name(&query.message) {
             Ok(name) => name,
             Err(code) => return query.refuse(&self.writer, code),
         };
@@ -180,7 +180,7 @@ impl<O: Open> Forwarder<O> {
             let Some(answer) = received.get(at + LENGTH_BYTES..at + LENGTH_BYTES + len) else {
                 break;
             };
-            if let Some((query, answer)) = pending.answered(answer) {
+            if let Some((query, answer)) = pending.take_answered(answer) {
                 match message::refusal(&self.exceptions, &answer) {
                     None => query.answer(&self.writer, answer),
                     Some(code) => query.refuse(&self.writer, code),

@@ -73,7 +73,7 @@ impl Pending {
     }
 
     /// Returns the query that a message answers, and the answer with the program's number.
-    pub(super) fn answered(&mut self, answer: &[u8]) -> Option<(Query, Vec<u8>)> {
+    pub(super) fn take_answered(&mut self, answer: &[u8]) -> Option<(Query, Vec<u8>)> {
         let number = u16::from_be_bytes(*answer.first_chunk()?);
         if !message::is_answer(answer) {
             return None;

@@ -7,7 +7,7 @@ use super::{resolver_file, reverse_path};
 
 /// Extent of a cleanup after an earlier `marline up`.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub enum Extent {
+pub enum CleanupExtent {
     /// Everything, at the user's request.
     Everything,
     /// Everything but a kill switch and its dependencies, after a process with a kill switch was killed.
@@ -20,7 +20,7 @@ pub struct CleanupResult {
     /// Number of removed rules and routes.
     pub removed: usize,
     /// Set if there was a kill switch.
-    pub had_switch: bool,
+    pub removed_kill_switch: bool,
     /// Set if the kill switch is still active.
     pub held: bool,
 }
@@ -29,19 +29,19 @@ pub struct CleanupResult {
 ///
 /// # Errors
 /// A system call fails.
-pub async fn clean_up(extent: Extent) -> anyhow::Result<CleanupResult> {
+pub async fn clean_up(extent: CleanupExtent) -> anyhow::Result<CleanupResult> {
     let routing = Routing::open()?;
     let had_switch = routing.has(RuleSet::Switch).await?;
-    let held = had_switch && extent == Extent::AllButSwitch;
+    let held = had_switch && extent == CleanupExtent::AllButSwitch;
     if !held {
         reverse_path::restore();
         // This precedes the removal of rules, because it can be retried if it fails, and without it names do not
         // resolve.
         resolver_file::restore().context("/etc/resolv.conf still names the tunnel's resolver")?;
     }
-    let mut removed = routing.clear(RuleSet::Lead).await?;
+    let mut removed = routing.clear(RuleSet::Routing).await?;
     if !held {
         removed += routing.clear(RuleSet::Switch).await?;
     }
-    Ok(CleanupResult { removed, had_switch, held })
+    Ok(CleanupResult { removed, removed_kill_switch: had_switch, held })
 }

@@ -28,7 +28,7 @@ use marline_io::{GATEWAY_INTERFACE, Tun};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, MissedTickBehavior, interval_at};
 
-pub use self::cleanup::{CleanupResult, Extent, clean_up};
+pub use self::cleanup::{CleanupExtent, CleanupResult, clean_up};
 use self::netlink::{Routing, RuleSet};
 use self::resolver_file::ResolverFile;
 use self::routing::{InboundConnection, MachineState, RoutingSettings, direct_host};
@@ -146,7 +146,7 @@ impl Machine {
 
     async fn add_tunnel_rules(&mut self) -> anyhow::Result<()> {
         let routing = &self.switch.routing;
-        let left = routing.clear(RuleSet::Lead).await?;
+        let left = routing.clear(RuleSet::Routing).await?;
         if left > 0 {
             tracing::info!("removed {left} leftover rules and routes of an earlier `marline up`");
         }
@@ -316,9 +316,9 @@ impl Machine {
         let extent = if ending == ReleaseReason::Requested && !settings.lockdown {
             // If we are killed from now on, the other process completes the cleanup.
             self.undo.release();
-            Extent::Everything
+            CleanupExtent::Everything
         } else {
-            Extent::AllButSwitch
+            CleanupExtent::AllButSwitch
         };
         match clean_up(extent).await {
             Ok(cleaned) => {

@@ -42,7 +42,7 @@ type Key = (u32, u8, u8, Vec<(u16, Vec<u8>)>);
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(super) enum RuleSet {
     /// Rules that route traffic to the interface.
-    Lead,
+    Routing,
     /// Rules that block traffic past it.
     Switch,
 }
@@ -50,15 +50,15 @@ pub(super) enum RuleSet {
 impl RuleSet {
     const fn priorities(self) -> std::ops::Range<u32> {
         match self {
-            RuleSet::Lead => TUNNEL_PRIORITIES,
+            RuleSet::Routing => TUNNEL_PRIORITIES,
             RuleSet::Switch => KILL_SWITCH_PRIORITIES,
         }
     }
 
     const fn other(self) -> RuleSet {
         match self {
-            RuleSet::Lead => RuleSet::Switch,
-            RuleSet::Switch => RuleSet::Lead,
+            RuleSet::Routing => RuleSet::Switch,
+            RuleSet::Switch => RuleSet::Routing,
         }
     }
 }
@@ -172,13 +172,13 @@ impl Routing {
         rules.extend(self.our_rules(true).await?);
         rules.retain(|rule| part.priorities().contains(&priority(rule)));
         rules.sort_by_key(priority);
-        if part == RuleSet::Lead {
+        if part == RuleSet::Routing {
             rules.reverse();
         }
         let mut removed = self.remove(rules).await?;
         let is_last = !self.has(part.other()).await?;
         for route in self.our_tables().await?.into_iter().filter(is_ours) {
-            if is_last || part == RuleSet::Lead && is_tunnel_route(&route) {
+            if is_last || part == RuleSet::Routing && is_tunnel_route(&route) {
                 removed +=
                     usize::from(was_removed(self.handle.route().del(route).execute().await)?);
             }
@@ -318,7 +318,7 @@ fn rule_message(rule: &Rule, ipv6: bool) -> RuleMessage {
             RuleAction::ToTable
         }
         Verdict::Unreachable | Verdict::UnreachableForUsers => RuleAction::Unreachable,
-        Verdict::Beyond => RuleAction::Goto,
+        Verdict::OwnRules => RuleAction::Goto,
         Verdict::Nothing => RuleAction::Nop,
     };
     let attributes = &mut message.attributes;
@@ -341,7 +341,7 @@ fn rule_message(rule: &Rule, ipv6: bool) -> RuleMessage {
                 RuleAttribute::UidRange(USERS),
             ]);
         }
-        Verdict::Beyond => attributes.push(RuleAttribute::Goto(JUMP_TARGET_PRIORITY)),
+        Verdict::OwnRules => attributes.push(RuleAttribute::Goto(JUMP_TARGET_PRIORITY)),
         Verdict::Unreachable | Verdict::Nothing => {}
     }
     match &rule.selector {
@@ -351,7 +351,7 @@ fn rule_message(rule: &Rule, ipv6: bool) -> RuleMessage {
             attributes
                 .extend([protocol(*transport), RuleAttribute::SourcePortRange(single_port(*port))]);
         }
-        Selector::AnswersTo(inbound) => attributes.extend([
+        Selector::RepliesTo(inbound) => attributes.extend([
             protocol(Transport::Tcp),
             RuleAttribute::SourcePortRange(single_port(inbound.port)),
             RuleAttribute::Destination(inbound.peer),
@@ -371,7 +371,7 @@ fn rule_message(rule: &Rule, ipv6: bool) -> RuleMessage {
     let host = if ipv6 { 128 } else { 32 };
     match &rule.selector {
         Selector::Source(_) => message.header.src_len = host,
-        Selector::AnswersTo(_) => message.header.dst_len = host,
+        Selector::RepliesTo(_) => message.header.dst_len = host,
         Selector::To(to) | Selector::NamesTo(_, to) => message.header.dst_len = to.prefix_len(),
         _ => {}
     }
@@ -382,8 +382,8 @@ fn message(route: Route, interface: u32) -> anyhow::Result<RouteMessage> {
     let Route { table, to, leads } = route;
     let kind = match leads {
         RouteAction::ToInterface | RouteAction::ToLoopback(_) => RouteType::Unicast,
-        RouteAction::Elsewhere => RouteType::Throw,
-        RouteAction::Nowhere => RouteType::Unreachable,
+        RouteAction::LeaveTable => RouteType::Throw,
+        RouteAction::Unreachable => RouteType::Unreachable,
         RouteAction::ToSelf(_) => RouteType::Local,
     };
     let mut builder = RouteMessageBuilder::<IpAddr>::new()
@@ -399,8 +399,8 @@ fn message(route: Route, interface: u32) -> anyhow::Result<RouteMessage> {
         RouteAction::ToSelf(index) => {
             builder = builder.output_interface(index).scope(RouteScope::Host).priority(index);
         }
-        RouteAction::Nowhere => builder = builder.priority(LAST_PRIORITY),
-        RouteAction::Elsewhere => {}
+        RouteAction::Unreachable => builder = builder.priority(LAST_PRIORITY),
+        RouteAction::LeaveTable => {}
     }
     Ok(builder.build())
 }

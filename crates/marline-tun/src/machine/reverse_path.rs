@@ -12,7 +12,7 @@ use super::records;
 
 const CONF: &str = "/proc/sys/net/ipv4/conf";
 const STRICT: u8 = 1;
-const LOOSE: u8 = 2;
+const LOOSE_MODE: u8 = 2;
 /// File with the value of `all` before the change.
 const RECORD: &str = "rp_filter";
 
@@ -23,14 +23,14 @@ pub(super) fn loosen_filter() {
     let strict_somewhere = fs::read_dir(CONF).is_ok_and(|interfaces| {
         interfaces.flatten().any(|interface| interface.file_name().to_str().is_some_and(strict))
     });
-    if !strict_somewhere || before >= LOOSE {
+    if !strict_somewhere || before >= LOOSE_MODE {
         return;
     }
     let recorded = records::file(RECORD).and_then(|path| fs::write(path, before.to_string()));
     if let Err(error) = recorded {
         tracing::warn!("net.ipv4.conf.all.rp_filter will not be restored to {before}: {error}");
     }
-    match set(LOOSE) {
+    match set(LOOSE_MODE) {
         Ok(()) => tracing::info!(
             "reverse path filter set to loose (net.ipv4.conf.all.rp_filter) until `marline up` ends"
         ),
@@ -45,10 +45,12 @@ pub(super) fn loosen_filter() {
 pub(super) fn restore() {
     let Ok(record) = records::file(RECORD) else { return };
     let Ok(before) = fs::read_to_string(&record) else { return };
-    let Some(before) = before.trim().parse().ok().filter(|before| *before < LOOSE) else { return };
+    let Some(before) = before.trim().parse().ok().filter(|before| *before < LOOSE_MODE) else {
+        return;
+    };
     match set(before) {
         Ok(()) => drop(fs::remove_file(record)),
-        Err(error) => tracing::warn!("net.ipv4.conf.all.rp_filter stays {LOOSE}: {error}"),
+        Err(error) => tracing::warn!("net.ipv4.conf.all.rp_filter stays {LOOSE_MODE}: {error}"),
     }
 }
 

@@ -50,7 +50,7 @@ pub(super) const KILL_SWITCH_PRIORITIES: std::ops::Range<u32> = 5_400..JUMP_TARG
 pub(super) const JUMP_TARGET_PRIORITY: u32 = 5_499;
 
 /// Priority of rules for replies on connections, relative to the start of a set.
-const ANSWERS: u32 = 3;
+const REPLY_PRIORITY: u32 = 3;
 /// Priority of the switch's rules for hosts that are direct because of their names.
 const DIRECT_HOST: u32 = KILL_SWITCH_PRIORITIES.start + 20;
 
@@ -130,7 +130,7 @@ pub(super) enum Selector {
     All,
     Mark(u32),
     SourcePort(Transport, u16),
-    AnswersTo(InboundConnection),
+    RepliesTo(InboundConnection),
     Names(Transport),
     NamesTo(Transport, Cidr),
     /// Queries from sockets bound to this interface.
@@ -151,7 +151,7 @@ pub(super) enum Verdict {
     /// Lookup in this table for traffic sent by this machine itself.
     LookupForOwn(u32),
     /// The machine's own rules decide.
-    Beyond,
+    OwnRules,
     /// The next rule decides.
     Nothing,
 }
@@ -170,9 +170,9 @@ pub(super) enum RouteAction {
     /// Send to the interface.
     ToInterface,
     /// Leave the table. The next rule decides.
-    Elsewhere,
+    LeaveTable,
     /// Unreachable, unless another route of the table matches.
-    Nowhere,
+    Unreachable,
     /// Send to this machine itself, for sockets bound to this interface.
     ToSelf(u32),
     /// Send to the loopback interface with this index, which drops packets that are not local.
@@ -242,7 +242,7 @@ impl RoutingSettings {
         if self.handles_dns_queries() {
             for to in self.named_direct(ipv6).filter(|_| !self.has_domain_exceptions) {
                 for transport in TRANSPORTS {
-                    planned.add(Selector::NamesTo(transport, to), Verdict::Beyond);
+                    planned.add(Selector::NamesTo(transport, to), Verdict::OwnRules);
                 }
             }
             planned.next();
@@ -252,7 +252,7 @@ impl RoutingSettings {
             planned.next();
             // Programs that open the login page of a network use its resolver.
             if !self.has_domain_exceptions {
-                add_bound_names(&mut planned, facts, ipv6, Verdict::Beyond);
+                add_bound_names(&mut planned, facts, ipv6, Verdict::OwnRules);
             }
             planned.next();
             for transport in TRANSPORTS {
@@ -282,7 +282,7 @@ impl RoutingSettings {
             self.add_dns_block_rules(&mut planned, facts, ipv6);
         }
         for to in self.named_direct(ipv6) {
-            planned.add(Selector::To(to), Verdict::Beyond);
+            planned.add(Selector::To(to), Verdict::OwnRules);
         }
         planned.next();
         if self.handles_dns_queries() && !self.has_domain_exceptions {
@@ -292,7 +292,7 @@ impl RoutingSettings {
         for (address, bits) in
             LINK_SPECIFIC_NETWORKS.iter().filter(|(address, _)| address.is_ipv6() == ipv6)
         {
-            planned.add(Selector::To(Cidr::containing(*address, *bits)), Verdict::Beyond);
+            planned.add(Selector::To(Cidr::containing(*address, *bits)), Verdict::OwnRules);
         }
         planned.next();
         let hosts = facts.direct_hosts.iter().filter(|host| host.is_ipv6() == ipv6);
@@ -331,7 +331,7 @@ impl RoutingSettings {
         }
         planned.next();
         for inbound in facts.inbound.iter().filter(|inbound| inbound.peer.is_ipv6() == ipv6) {
-            planned.add(Selector::AnswersTo(*inbound), Verdict::Lookup(MAIN));
+            planned.add(Selector::RepliesTo(*inbound), Verdict::Lookup(MAIN));
         }
         planned.next();
     }
@@ -370,10 +370,10 @@ impl RoutingSettings {
             networks.dedup();
         }
         through.retain(|network| !direct.contains(network));
-        let elsewhere = |to| Route { table: TABLE, to, leads: RouteAction::Elsewhere };
+        let elsewhere = |to| Route { table: TABLE, to, leads: RouteAction::LeaveTable };
         let mut routes: Vec<Route> = direct.into_iter().map(elsewhere).collect();
         // Traffic that the interface cannot carry would otherwise bypass it.
-        let leads = if served { RouteAction::ToInterface } else { RouteAction::Nowhere };
+        let leads = if served { RouteAction::ToInterface } else { RouteAction::Unreachable };
         routes.extend(through.into_iter().map(|to| Route { table: TABLE, to, leads }));
         if self.handles_dns_queries() && served {
             routes.push(Route { table: NAMES_TABLE, to: any_address(ipv6), leads });
@@ -385,8 +385,8 @@ impl RoutingSettings {
 /// Rules of both sets that let the replies of a connection leave directly.
 pub(super) fn direct_reply_rules(inbound: InboundConnection) -> [Rule; 2] {
     [TUNNEL_PRIORITIES.start, KILL_SWITCH_PRIORITIES.start].map(|start| Rule {
-        priority: start + ANSWERS,
-        selector: Selector::AnswersTo(inbound),
+        priority: start + REPLY_PRIORITY,
+        selector: Selector::RepliesTo(inbound),
         verdict: Verdict::Lookup(MAIN),
     })
 }
@@ -394,12 +394,12 @@ pub(super) fn direct_reply_rules(inbound: InboundConnection) -> [Rule; 2] {
 /// Rule of the switch that lets traffic pass to a host that is direct because of its name.
 pub(super) fn direct_host_rule(address: IpAddr) -> Rule {
     let selector = Selector::To(Cidr::containing(address, u8::MAX));
-    Rule { priority: DIRECT_HOST, selector, verdict: Verdict::Beyond }
+    Rule { priority: DIRECT_HOST, selector, verdict: Verdict::OwnRules }
 }
 
 /// Route that makes a host direct, in the table for general traffic.
 pub(super) fn direct_host(address: IpAddr) -> Route {
-    Route { table: TABLE, to: Cidr::containing(address, u8::MAX), leads: RouteAction::Elsewhere }
+    Route { table: TABLE, to: Cidr::containing(address, u8::MAX), leads: RouteAction::LeaveTable }
 }
 
 /// Adds rules for queries from sockets bound to an interface. IPv4 only: in IPv6 a query to a link-local resolver

@@ -13,11 +13,11 @@ use anyhow::Context;
 use marline_io::{KeptCapabilities, keep_capabilities};
 use rustix::pipe::{PipeFlags, pipe_with};
 
-use super::cleanup::{Extent, clean_up};
+use super::cleanup::{CleanupExtent, clean_up};
 use crate::process::{Fork, close_inherited, fork, ignore_signals};
 
 /// The machine is about to be changed.
-const ARMED: u8 = b'+';
+const ARM_MESSAGE: u8 = b'+';
 /// The machine is about to be changed with an active kill switch.
 const SWITCH_ACTIVE: u8 = b'#';
 /// The user requested the end: everything left is to be undone, including the kill switch.
@@ -58,7 +58,7 @@ impl UndoProcess {
 
     /// Reports that there are changes to undo.
     pub(super) fn arm(&mut self, kill_switch: bool) -> io::Result<()> {
-        self.pipe.write_all(&[if kill_switch { SWITCH_ACTIVE } else { ARMED }])
+        self.pipe.write_all(&[if kill_switch { SWITCH_ACTIVE } else { ARM_MESSAGE }])
     }
 
     /// Reports that the user requested the end.
@@ -75,11 +75,11 @@ impl UndoProcess {
 }
 
 /// Remaining work after a parent that has written these bytes.
-fn remaining(written: &[u8]) -> Option<Extent> {
+fn remaining(written: &[u8]) -> Option<CleanupExtent> {
     match written {
         [] | [.., DONE] => None,
-        [ARMED, ..] | [SWITCH_ACTIVE, .., RELEASED] => Some(Extent::Everything),
-        _ => Some(Extent::AllButSwitch),
+        [ARM_MESSAGE, ..] | [SWITCH_ACTIVE, .., RELEASED] => Some(CleanupExtent::Everything),
+        _ => Some(CleanupExtent::AllButSwitch),
     }
 }
 
@@ -108,14 +108,14 @@ mod tests {
     fn a_kill_switch_is_removed_only_if_a_person_has_asked_for_the_end() {
         for (written, extent) in [
             (&b""[..], None),
-            (b"+", Some(Extent::Everything)),
-            (b"+~", Some(Extent::Everything)),
+            (b"+", Some(CleanupExtent::Everything)),
+            (b"+~", Some(CleanupExtent::Everything)),
             (b"+-", None),
-            (b"#", Some(Extent::AllButSwitch)),
-            (b"#~", Some(Extent::Everything)),
+            (b"#", Some(CleanupExtent::AllButSwitch)),
+            (b"#~", Some(CleanupExtent::Everything)),
             (b"#-", None),
             (b"#~-", None),
-            (b"?", Some(Extent::AllButSwitch)),
+            (b"?", Some(CleanupExtent::AllButSwitch)),
         ] {
             assert_eq!(remaining(written), extent, "{written:?}");
         }

@@ -13,7 +13,7 @@ use crate::datagram::{DatagramOutcome, DatagramWriter, Echo};
 use crate::icmp::{self, EchoFailure, EchoNumbers};
 
 /// Interval of searches for idle identifiers.
-const SWEEP_EVERY: Duration = Duration::from_secs(5);
+const SWEEP_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Sends a program's request.
 pub(super) fn send(
@@ -36,7 +36,7 @@ pub(super) fn send(
 
 /// Ends idle identifiers while the sources exist.
 pub(super) async fn sweep(sources: Weak<EchoSources>) {
-    let mut look = interval(SWEEP_EVERY);
+    let mut look = interval(SWEEP_INTERVAL);
     loop {
         look.tick().await;
         let Some(sources) = sources.upgrade() else { return };

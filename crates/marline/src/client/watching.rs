@@ -35,7 +35,7 @@ impl Inner {
         // If the process was suspended, answers may be waiting in its sockets; process them first.
         self.shard.catch_up();
         let (now, contacts) = self.shard.contacts();
-        let paths = lock(&self.paths).known(&contacts);
+        let paths = lock(&self.paths).known_contacts(&contacts);
         let mut watcher = lock(&self.watcher);
         for event in watcher.check_paths(now, &paths) {
             match event.fault {

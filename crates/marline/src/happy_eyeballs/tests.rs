@@ -42,7 +42,7 @@ fn run(mut schedule: AttemptSchedule, fails: impl Fn(u32) -> Option<u64>) -> Vec
             let fails = fails(candidate.end.interface.1).map(Duration::from_millis);
             running.push((fails.map_or(Duration::MAX, |after| now + after), candidate));
         }
-        let next = running.iter().map(|(at, _)| *at).chain(schedule.due()).min();
+        let next = running.iter().map(|(at, _)| *at).chain(schedule.time_until_due()).min();
         let Some(at) = next.filter(|at| *at < Duration::MAX) else { return starts };
         now = at;
         if let Some(loser) = running.iter().position(|(fails, _)| *fails <= now) {
@@ -62,8 +62,9 @@ fn names(starts: &[(u128, &str)]) -> Vec<(u128, String)> {
 
 #[test]
 fn without_path_health_all_start_a_stagger_apart_and_at_once_when_one_fails() {
-    let all =
-        || AttemptSchedule::staggered(vec![way(1, false), way(2, true), way(3, false)], STAGGER);
+    let all = || {
+        AttemptSchedule::new_staggered(vec![way(1, false), way(2, true), way(3, false)], STAGGER)
+    };
     assert_eq!(run(all(), never), names(&[(0, "if1"), (100, "if2"), (200, "if3")]));
     let refused = run(all(), |path| (path == 1).then_some(20));
     assert_eq!(refused, names(&[(0, "if1"), (20, "if2"), (120, "if3")]));
@@ -115,6 +116,6 @@ fn a_refused_path_is_not_tried_again() {
 #[test]
 fn an_empty_schedule_starts_no_attempt() {
     let mut schedule = AttemptSchedule::order_by_health(Vec::new(), STAGGER, |_| true);
-    assert_eq!((schedule.take_due(Duration::ZERO, true), schedule.due()), (None, None));
+    assert_eq!((schedule.take_due(Duration::ZERO, true), schedule.time_until_due()), (None, None));
     assert!(schedule.is_empty());
 }

@@ -54,8 +54,8 @@ struct LastReport {
 pub(crate) struct HealthWatcher {
     /// Name of the transport in terms of firewalls.
     transport: &'static str,
-    told: BTreeMap<String, LastReport>,
-    fate: CommonFailures,
+    last_reports: BTreeMap<String, LastReport>,
+    common_failures: CommonFailures,
     /// Notices about paths that fail together.
     notices: Vec<String>,
 }
@@ -71,8 +71,8 @@ impl HealthWatcher {
     pub(crate) const fn new(transport: &'static str) -> Self {
         HealthWatcher {
             transport,
-            told: BTreeMap::new(),
-            fate: CommonFailures::new(),
+            last_reports: BTreeMap::new(),
+            common_failures: CommonFailures::new(),
             notices: Vec::new(),
         }
     }
@@ -83,7 +83,7 @@ impl HealthWatcher {
         now: Instant,
         paths: &[NamedContacts<'_>],
     ) -> Vec<PathEvent> {
-        let mut news = self.recovered(now, paths);
+        let mut news = self.recovery_events(now, paths);
         let bad: Vec<PathCheck<'_>> = paths
             .iter()
             .filter_map(|(path, contacts)| {
@@ -91,7 +91,7 @@ impl HealthWatcher {
                 Some(PathCheck { path, contact, reach: found.reach })
             })
             .collect();
-        let is_new = |look: &&PathCheck<'_>| match self.told.get(look.path) {
+        let is_new = |look: &&PathCheck<'_>| match self.last_reports.get(look.path) {
             None => true,
             // A host that repeats its error now and then does not cause an event each time.
             Some(told) => told.word != look.reach.name() && look.reach.name() != "no-answer",
@@ -111,12 +111,13 @@ impl HealthWatcher {
             let failed: Vec<&str> = fresh.iter().map(|look| look.path).collect();
             // If all paths fail, the cause is the server.
             if paths.iter().any(|(path, _)| !bad.iter().any(|look| look.path == path)) {
-                self.notices.extend(self.fate.on_failure(&failed));
+                self.notices.extend(self.common_failures.on_failure(&failed));
             }
             news.extend(make_events(now, self.transport, &fresh, &bad, paths));
             for look in fresh {
                 let word = look.reach.name();
-                self.told.insert(look.path.to_owned(), LastReport { word, since: now, server });
+                self.last_reports
+                    .insert(look.path.to_owned(), LastReport { word, since: now, server });
             }
         }
         self.forget_oldest();
@@ -130,10 +131,10 @@ impl HealthWatcher {
 
     /// Drops the oldest reports: paths appear and disappear with ever new names.
     fn forget_oldest(&mut self) {
-        while self.told.len() > MAX_REPORTED_PATHS {
-            let oldest = self.told.iter().min_by_key(|(_, told)| told.since);
+        while self.last_reports.len() > MAX_REPORTED_PATHS {
+            let oldest = self.last_reports.iter().min_by_key(|(_, told)| told.since);
             let Some(path) = oldest.map(|(path, _)| path.clone()) else { return };
-            self.told.remove(&path);
+            self.last_reports.remove(&path);
         }
     }
 
@@ -150,13 +151,13 @@ impl HealthWatcher {
         paths.iter().any(|(_, contacts)| contacts.iter().any(open))
     }
 
-    fn recovered(&mut self, now: Instant, paths: &[NamedContacts<'_>]) -> Vec<PathEvent> {
+    fn recovery_events(&mut self, now: Instant, paths: &[NamedContacts<'_>]) -> Vec<PathEvent> {
         let mut news = Vec::new();
         for (path, contacts) in paths {
             if fault(contacts, now).is_some() {
                 continue;
             }
-            let Some(told) = self.told.get(path) else { continue };
+            let Some(told) = self.last_reports.get(path) else { continue };
             // Only packets count: a forgotten contact is neither bad nor good.
             let heard = |c: &&&Contact| c.heard_at.is_some_and(|at| at >= told.since);
             if let Some(contact) = contacts.iter().find(heard) {
@@ -168,9 +169,9 @@ impl HealthWatcher {
             } else if contacts.iter().any(|contact| contact.remote == told.server) {
                 continue;
             }
-            self.told.remove(path);
+            self.last_reports.remove(path);
         }
-        self.told.retain(|path, _| paths.iter().any(|(known, _)| known == path));
+        self.last_reports.retain(|path, _| paths.iter().any(|(known, _)| known == path));
         news
     }
 }

@@ -26,7 +26,7 @@ struct Link {
     /// Current network, identified by our address there.
     end: Option<LocalEnd>,
     /// Valid prefixes, oldest first.
-    heard: Vec<Advertisement>,
+    valid_prefixes: Vec<Advertisement>,
 }
 
 /// Advertisements by interface.
@@ -40,7 +40,7 @@ impl Advertised {
         if !self.0.contains_key(&interface) && self.0.len() >= INTERFACES {
             return;
         }
-        let heard = &mut self.0.entry(interface).or_default().heard;
+        let heard = &mut self.0.entry(interface).or_default().valid_prefixes;
         let until = now + Duration::from_secs(u64::from(said.lifetime_s));
         let room = heard.len() < PREFIXES;
         match heard.iter_mut().find(|heard| heard.prefix == said.prefix) {
@@ -53,7 +53,7 @@ impl Advertised {
 
     /// Returns the prefix to use on an interface, and the end of its lifetime.
     pub(super) fn prefix_for(&self, interface: u32, now: Instant) -> Option<(Prefix64, Instant)> {
-        let heard = &self.0.get(&interface)?.heard;
+        let heard = &self.0.get(&interface)?.valid_prefixes;
         let heard = heard.iter().find(|heard| heard.until > now)?;
         Some((heard.prefix, heard.until))
     }
@@ -64,7 +64,7 @@ impl Advertised {
         if let Some(link) = self.0.get_mut(&end.interface.1)
             && link.end.as_ref() != Some(end)
         {
-            link.heard.retain(|heard| now.duration_since(heard.at) < MAX_LEAD);
+            link.valid_prefixes.retain(|heard| now.duration_since(heard.at) < MAX_LEAD);
             link.end = Some(end.clone());
         }
         self.expire(now);
@@ -72,8 +72,8 @@ impl Advertised {
 
     fn expire(&mut self, now: Instant) {
         self.0.retain(|_, link| {
-            link.heard.retain(|heard| heard.until > now);
-            !link.heard.is_empty()
+            link.valid_prefixes.retain(|heard| heard.until > now);
+            !link.valid_prefixes.is_empty()
         });
     }
 }
@@ -136,7 +136,7 @@ mod tests {
             all.record(number % 1_000, said(number, 65_528), begun);
         }
         assert_eq!(all.0.len(), INTERFACES);
-        assert!(all.0.values().all(|link| link.heard.len() <= PREFIXES));
+        assert!(all.0.values().all(|link| link.valid_prefixes.len() <= PREFIXES));
         let late = begun + Duration::from_secs(70_000);
         all.record(1, said(1, 0), late);
         assert!(all.0.is_empty(), "expired prefixes are removed");

@@ -14,7 +14,7 @@ use super::PathRestriction;
 pub(super) struct Entry {
     pub(super) spec: PathSpec,
     pub(super) ends: Vec<LocalEnd>,
-    pub(super) taken_down: bool,
+    pub(super) is_disabled: bool,
     pub(super) backup: bool,
     pub(super) metered: bool,
     /// True if traffic counts against an allowance, false if not; `None` if the user has not specified it.
@@ -36,7 +36,7 @@ impl Entry {
         Entry {
             spec,
             ends,
-            taken_down: false,
+            is_disabled: false,
             backup,
             metered,
             limited,
@@ -87,7 +87,7 @@ impl Entry {
 
     /// Obstacle for connections that start here.
     pub(super) fn current_obstacle(&self) -> Option<String> {
-        let by_hand = || self.taken_down.then(|| "disabled by hand".to_owned());
+        let by_hand = || self.is_disabled.then(|| "disabled by hand".to_owned());
         let restricted = || match &self.restriction {
             PathRestriction::Unusable(why) => Some(why.clone()),
             _ => None,
@@ -101,7 +101,7 @@ impl Entry {
 
     /// Returns true unless the path is disabled by hand or restricted as unusable.
     pub(super) const fn may_be_used(&self) -> bool {
-        !self.taken_down && !matches!(self.restriction, PathRestriction::Unusable(_))
+        !self.is_disabled && !matches!(self.restriction, PathRestriction::Unusable(_))
     }
 
     /// Returns true if its network has only IPv6 and no server address is configured.
@@ -130,7 +130,7 @@ impl Entry {
 
     /// Takes over runtime changes of `other`, unless the specification differs in that point.
     pub(super) fn inherit_changes(&mut self, other: &Entry) {
-        (self.taken_down, self.fading) = (other.taken_down, other.fading);
+        (self.is_disabled, self.fading) = (other.is_disabled, other.fading);
         self.restriction = other.restriction.clone();
         if self.spec.backup == other.spec.backup {
             self.backup = other.backup;
@@ -156,7 +156,7 @@ impl Entry {
     pub(super) fn is_changed(&self) -> bool {
         let (backup, metered) = (self.spec.backup, self.spec.metered);
         let flags =
-            self.taken_down || self.fading || self.backup != backup || self.metered != metered;
+            self.is_disabled || self.fading || self.backup != backup || self.metered != metered;
         let flags = flags || self.limited != self.spec.limited;
         flags || self.restriction != PathRestriction::None
     }

@@ -69,7 +69,7 @@ pub(crate) struct Evidence<'a> {
 impl PathTable {
     /// Judges all paths by this evidence.
     pub(crate) fn status(&self, evidence: &Evidence<'_>) -> Vec<PathStatus> {
-        let known = self.known(evidence.contacts);
+        let known = self.known_contacts(evidence.contacts);
         self.entries.iter().map(|entry| self.status_of(entry, evidence, &known)).collect()
     }
 
@@ -140,7 +140,7 @@ impl PathTable {
             return (PathHealth::Unreachable, Some(cause));
         }
         if !answers {
-            return (PathHealth::Untried, Some(untried(contacts, evidence.now)));
+            return (PathHealth::Untried, Some(describe_untried(contacts, evidence.now)));
         }
         let is_impaired = |ends: &FlowEnds| {
             let pinned = entry.spec.remote.is_none_or(|pinned| pinned == ends.remote);
@@ -182,7 +182,7 @@ impl PathTable {
 }
 
 /// Description of a path without an answer and without a detected problem.
-fn untried(contacts: &[&Contact], now: Instant) -> String {
+fn describe_untried(contacts: &[&Contact], now: Instant) -> String {
     let asked = contacts.iter().filter_map(|contact| contact.question);
     match asked.min_by_key(|question| question.since) {
         Some(question) => {

@@ -27,7 +27,7 @@ pub(super) fn listen(
     match (&config.carrier, inherited) {
         (Carrier::Tun(paths), Some(parts)) => adopt_tuns(paths, shards, parts)?,
         (Carrier::Opened(sockets), Some(_)) if sockets.shards() != shards.len() => {
-            return Err(succession::changed(config));
+            return Err(succession::changed_setting_error(config));
         }
         (Carrier::Raw, Some(_)) => {
             let text = "reserve ports from the predecessor's raw sockets first";
@@ -69,7 +69,7 @@ pub(super) struct Announced {
     local: LocalAddress,
     /// True if the machine has it.
     present: bool,
-    taken_down: bool,
+    is_disabled: bool,
 }
 
 impl Announced {
@@ -82,14 +82,14 @@ impl Announced {
             named: named.address,
             local: *local,
             present: true,
-            taken_down: false,
+            is_disabled: false,
         };
         pairs.map(announced).collect()
     }
 
     /// Updates the cores if the state has changed.
     fn update_cores(&mut self, shards: &[Arc<ShardHandle>], backup: bool) {
-        let up = self.present && !self.taken_down;
+        let up = self.present && !self.is_disabled;
         if (up, backup) != (self.local.up, self.local.backup) {
             (self.local.up, self.local.backup) = (up, backup);
             let local = self.local;
@@ -113,8 +113,8 @@ pub(super) fn change(
     };
     let mut backup = announced.local.backup;
     match change {
-        PathChange::Up => announced.taken_down = false,
-        PathChange::Down => announced.taken_down = true,
+        PathChange::Up => announced.is_disabled = false,
+        PathChange::Down => announced.is_disabled = true,
         PathChange::Backup => backup = true,
         PathChange::Primary => backup = false,
         // The cost of traffic is set by the client.

@@ -66,7 +66,7 @@ fn open_datagrams(shards: &[Arc<ShardHandle>], mut address: SocketAddr) -> io::R
     for shard in shards {
         let options = SocketOptions { local: address, alias: None, interface: None, port, mark: 0 };
         address = shard.open_socket(options)?;
-        port = PortSharing::Further;
+        port = PortSharing::Additional;
     }
     Ok(address)
 }

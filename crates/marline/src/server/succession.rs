@@ -47,7 +47,7 @@ impl Server {
         let io = |error| BindError::io("copy the sockets", error);
         let place = &self.inner.place;
         let older_processes = place.generations.older_processes().map_err(io)?;
-        let own = place.generations.own();
+        let own = place.generations.own_number();
         let numbers: Vec<u8> = older_processes.iter().map(|(number, _)| *number).collect();
         let Some(generation) = next_generation(own, &numbers) else {
             let text = format!("{} older processes still have connections", older_processes.len());
@@ -145,7 +145,7 @@ pub(super) fn adopt_sockets(
     for (wanted, local) in config.own.listen.iter().zip(first) {
         let wanted = same_port(*wanted, before);
         if wanted.ip() != local.ip() || wanted.port() != 0 && wanted.port() != local.port() {
-            return Err(changed(config));
+            return Err(changed_setting_error(config));
         }
         before = Some(local);
         listen.push(local);
@@ -156,7 +156,7 @@ pub(super) fn adopt_sockets(
             .iter()
             .all(|(shard, local, _)| usize::from(*shard) < shards.len() && listen.contains(local));
     if !fits {
-        return Err(changed(config));
+        return Err(changed_setting_error(config));
     }
     for (shard, local, fd) in sockets {
         // The socket is bound already.
@@ -173,7 +173,7 @@ pub(super) fn adopt_sockets(
     Ok(listen)
 }
 
-pub(super) fn changed(config: &ServerBuilder) -> BindError {
+pub(super) fn changed_setting_error(config: &ServerBuilder) -> BindError {
     let listen: Vec<String> = config.own.listen.iter().map(ToString::to_string).collect();
     BindError::Config(format!(
         "an upgrade keeps the addresses and the number of threads: {} with {} differs from the running \

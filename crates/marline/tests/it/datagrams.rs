@@ -32,15 +32,15 @@ struct Lanes {
 impl Lanes {
     fn beside(near: &Stream, far: &Stream, policy: &str) -> Lanes {
         let [ours, peers] = [near, far].map(|stream| stream.draw_lane_id().unwrap());
-        let ids = LaneIds { ours, peers };
-        let [key, far_key] = TestCipher::pair(ids.ours);
+        let ids = LaneIds { local: ours, peers };
+        let [key, far_key] = TestCipher::pair(ids.local);
         let far = far.open_lane(
             config(policy),
-            LaneIds { ours: peers, peers: ours },
+            LaneIds { local: peers, peers: ours },
             far_key,
             PathNumbers::Peers,
         );
-        let near = near.open_lane(config(policy), ids, key, PathNumbers::Ours);
+        let near = near.open_lane(config(policy), ids, key, PathNumbers::Local);
         Lanes { near: near.unwrap(), far: far.unwrap(), ids }
     }
 
@@ -154,7 +154,10 @@ async fn a_client_that_a_translator_moves_is_followed() {
     })
     .await;
     eprintln!("the server follows after {:?}", gap.unwrap());
-    assert!(listener.lane_counters().strangers > 0, "frames came from the new address before");
+    assert!(
+        listener.lane_counters().frames_unvalidated > 0,
+        "frames came from the new address before"
+    );
     lanes.echo(100_000, 20).await;
 }
 
@@ -201,7 +204,9 @@ async fn frames_of_strangers_are_counted_and_not_read() {
     within(async {
         loop {
             let now = listener.lane_counters();
-            if (now.strangers, now.unknown) == (before.strangers + 1, before.unknown + 1) {
+            if (now.frames_unvalidated, now.unknown)
+                == (before.frames_unvalidated + 1, before.unknown + 1)
+            {
                 assert_eq!(now.stats.forged, before.stats.forged, "no tag was computed");
                 return;
             }

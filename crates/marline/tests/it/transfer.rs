@@ -355,7 +355,7 @@ struct Tally {
 
 impl PacketObserver for Tally {
     fn observe(&mut self, observed: &ObservedSegments<'_>) {
-        let out = observed.direction == Direction::Out;
+        let out = observed.direction == Direction::Sent;
         let [segments, bytes, packets] = self.passed.entry((observed.local_ip(), out)).or_default();
         *segments += observed.segments().count() as u64;
         *bytes += observed.segments().map(<[u8]>::len).sum::<usize>() as u64;

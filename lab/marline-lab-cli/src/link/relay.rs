@@ -10,7 +10,7 @@ use marline_link::DuplexSpec;
 use marline_time::SeedTree;
 
 use super::Args;
-use crate::link_supervisor::{Answer, Stats, Supervised};
+use crate::link_supervisor::{Answer, Stats, SupervisedLinks};
 use marline_lab::emulation::script::{self, ParsedCommand};
 use marline_lab::emulation::settings::Settings;
 
@@ -53,8 +53,8 @@ impl Relay {
     }
 }
 
-impl Supervised for Relay {
-    fn obey(&self, line: &str) -> anyhow::Result<Answer> {
+impl SupervisedLinks for Relay {
+    fn execute(&self, line: &str) -> anyhow::Result<Answer> {
         let order = match line.parse()? {
             ParsedCommand::Stats => return self.stats().map(Answer::Stats),
             ParsedCommand::Quit => return Ok(Answer::Quit),

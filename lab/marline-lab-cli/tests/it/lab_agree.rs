@@ -14,7 +14,7 @@ fn results(directory: &Path, master: u64, value: f64) {
     let info = RunInfo {
         version: "0".to_owned(),
         program: "p".to_owned(),
-        machine: Machine::here(),
+        machine: Machine::current(),
         master,
         effort: "full".to_owned(),
         scale: 1.0,

@@ -37,8 +37,12 @@ document.body.append(answer);
 
 fn result() -> Reproduction {
     let rows = vec![
-        Row::new("echo, average").paper(40.0, "ms").ours(41.0, "ms").within(0.15).bound_ratio(1.2),
-        Row::new("<img src=x onerror=\"hacked=1\">").ours(9.0, "ms").at_most(3.0),
+        Row::new("echo, average")
+            .paper(40.0, "ms")
+            .measured(41.0, "ms")
+            .within_of_paper(0.15)
+            .bound_ratio(1.2),
+        Row::new("<img src=x onerror=\"hacked=1\">").measured(9.0, "ms").at_most(3.0),
     ];
     let mut grid = Grid::new("grid", "A grid wider than any page", &[("x", ""); 40]);
     grid.push(&["a word that is not short"; 40], &[]);
@@ -58,7 +62,7 @@ fn result() -> Reproduction {
 
 fn info() -> RunInfo {
     let (version, program) = ("0".to_owned(), "another".to_owned());
-    let machine = Machine::here();
+    let machine = Machine::current();
     RunInfo {
         version,
         program,
@@ -129,7 +133,7 @@ fn kept_verdicts_make_the_pages_and_find_a_flip() {
 
     let mut slower = result();
     slower.tables[0].rows[0] =
-        Row::new("echo, average").paper(40.0, "ms").ours(61.0, "ms").within(0.15);
+        Row::new("echo, average").paper(40.0, "ms").measured(61.0, "ms").within_of_paper(0.15);
     store(&out.join(key), &slower, &info()).expect("results");
     let (same, said) = report(dir.path(), &out, "--check", &docs);
     let flip = "t: echo, average: 61 ms, not accepted; was 41 ms, accepted";

@@ -25,7 +25,7 @@ pub(super) enum Change {
 
 /// A direction of a link from the start of the world.
 #[derive(Debug)]
-pub(super) struct Course {
+pub(super) struct LinkCourse {
     first: LinkConfig,
     seeds: SeedTree,
     changes: Vec<(Instant, Change)>,
@@ -61,19 +61,19 @@ impl Packet for Probe {
     }
 }
 
-impl Course {
+impl LinkCourse {
     /// Creates the course of a link until a time.
     pub(super) fn new(
         config: &LinkConfig,
         seeds: SeedTree,
         changes: Vec<(Instant, Change)>,
         until: Instant,
-    ) -> Course {
-        let (first, mut lead) = lucky(config);
+    ) -> LinkCourse {
+        let (first, mut lead) = with_least_delay(config);
         let mut shrinks = first.delay.trace.is_some();
         let changes = changes.into_iter().map(|(at, change)| match change {
             Change::Settings(config) => {
-                let (config, further) = lucky(&config);
+                let (config, further) = with_least_delay(&config);
                 lead = lead.max(further);
                 shrinks = true;
                 (at, Change::Settings(Box::new(config)))
@@ -82,7 +82,7 @@ impl Course {
         });
         let changes = changes.collect();
         let tables = Mutex::default();
-        Course { first, seeds, changes, lead, shrinks, until, tables }
+        LinkCourse { first, seeds, changes, lead, shrinks, until, tables }
     }
 
     /// The link at a time, and the changes that follow.
@@ -216,7 +216,7 @@ impl Course {
 /// The earliest time at which `bytes` could have arrived over all of these links together, from empty queues. This
 /// is a relaxation: the message is a fluid, every per-packet draw is favorable, and every piece that arrives
 /// counts, whatever was lost before it.
-pub(super) fn large(links: &[&Course], from: Instant, bytes: u32) -> Option<Instant> {
+pub(super) fn large(links: &[&LinkCourse], from: Instant, bytes: u32) -> Option<Instant> {
     // On each link, one piece may have arrived almost completely.
     let pieces = (bytes.div_ceil(PIECE.0) as usize).saturating_sub(links.len()).max(1);
     let mut arrivals: Vec<Instant> = Vec::new();
@@ -243,7 +243,7 @@ fn apply_change(link: &mut Link<Probe>, at: Instant, change: &Change) {
 /// A sender that knows every future draw spends dummy packets on the bad ones beforehand, so draws per packet
 /// cannot delay the message. Draws over time can: outages, states and steps in which everything is lost, delays
 /// and rates of traces.
-fn lucky(config: &LinkConfig) -> (LinkConfig, Duration) {
+fn with_least_delay(config: &LinkConfig) -> (LinkConfig, Duration) {
     let mut lucky = config.clone();
     lucky.middlebox = Default::default();
     lucky.faults = Default::default();

@@ -164,7 +164,7 @@ fn blocks() -> Row {
         },
         contestants: vec![FirstPath, SecondPath, Kernel, Marline, Best],
         best: Variant::new("min-rtt+orp").scheduler("min-rtt+orp"),
-        ..row("2b", title, links, workload, Measure::Blocks).warmed_up(8_000)
+        ..row("2b", title, links, workload, Measure::Blocks).with_warm_up(8_000)
     }
 }
 
@@ -204,7 +204,7 @@ fn bulk() -> Row {
         [("wifi", "rate=50M,delay=10ms,queue=100ms"), ("lte", "rate=20M,delay=30ms,queue=100ms")];
     let workload = Workload::Blocks { bytes: 65_536, lasts_ms: 15_000 };
     let title = "bulk over 50 and 20 Mbit/s".to_owned();
-    Row { weight: 2, ..row("bulk", title, links, workload, Measure::Goodput).warmed_up(3_000) }
+    Row { weight: 2, ..row("bulk", title, links, workload, Measure::Goodput).with_warm_up(3_000) }
 }
 
 /// One path: Marline's TCP beside the kernel's.
@@ -215,7 +215,7 @@ fn loss() -> Row {
     let mut row = Row {
         weight: 2,
         contestants: vec![FirstPath, Marline],
-        ..row("loss", title, [link, link], workload, Measure::Goodput).warmed_up(3_000)
+        ..row("loss", title, [link, link], workload, Measure::Goodput).with_warm_up(3_000)
     };
     row.experiment.scenario.paths.truncate(1);
     row
@@ -256,7 +256,7 @@ fn small_windows(extent: Extent) -> Vec<Row> {
             contestants,
             repeats: if extent == Extent::Cover { SMALL_WINDOW_REPEATS } else { REPEATS },
             ..row(key, title, [("one", first), ("two", &second)], workload, Measure::Goodput)
-                .warmed_up(8_000)
+                .with_warm_up(8_000)
         }
     };
     let alone = "window of 660 KiB, the better path alone".to_owned();
@@ -313,7 +313,7 @@ impl Row {
         }
     }
 
-    fn warmed_up(mut self, ms: u64) -> Row {
+    fn with_warm_up(mut self, ms: u64) -> Row {
         self.experiment.warm_up = Duration::from_millis(ms);
         self
     }

@@ -53,7 +53,7 @@ struct StoredSample {
 pub struct Bench {
     place: PathBuf,
     program: String,
-    fresh: bool,
+    reruns_all: bool,
 }
 
 impl Bench {
@@ -63,7 +63,7 @@ impl Bench {
     /// The directory cannot be created.
     pub fn open(place: &Path, fresh: bool) -> anyhow::Result<Bench> {
         std::fs::create_dir_all(place).with_context(|| place.display().to_string())?;
-        Ok(Bench { place: place.to_owned(), program: keep::program()?, fresh })
+        Ok(Bench { place: place.to_owned(), program: keep::program()?, reruns_all: fresh })
     }
 
     fn file(&self, row: &Row, contestant: Contestant, repeat: u32) -> PathBuf {
@@ -92,7 +92,7 @@ impl Bench {
         });
         let good = |sample: &Sample| sample.error.is_none();
         let there = |(c, repeat): &(Contestant, u32)| {
-            !self.fresh && self.latest(row, *c, *repeat).as_ref().is_some_and(good)
+            !self.reruns_all && self.latest(row, *c, *repeat).as_ref().is_some_and(good)
         };
         all.filter(|run| !there(run)).collect()
     }

@@ -77,7 +77,7 @@ impl Pool {
     }
 
     /// Median with least and greatest.
-    fn spread(&self, name: &str) -> String {
+    fn format_spread(&self, name: &str) -> String {
         let values = self.values_of(name);
         if values.is_empty() {
             return "-".to_owned();
@@ -172,16 +172,16 @@ fn cells(measure: Measure, pool: &Pool) -> Vec<String> {
         Measure::Bursts => vec![
             number(pool.quantile("calm_ms", 0.5)),
             number(pool.quantile("calm_ms", 1.0)),
-            pool.spread("hit_ms"),
-            pool.spread("second_ms"),
+            pool.format_spread("hit_ms"),
+            pool.format_spread("second_ms"),
             number(pool.quantile("later_ms", 0.5)),
         ],
         Measure::Handover => vec![
-            pool.spread("gap_ms"),
-            pool.spread("worst_ms"),
+            pool.format_spread("gap_ms"),
+            pool.format_spread("worst_ms"),
             number(pool.quantile("answer_ms", 0.5)),
         ],
-        Measure::Goodput => vec![pool.spread("goodput_mbit_per_s")],
+        Measure::Goodput => vec![pool.format_spread("goodput_mbit_per_s")],
     }
 }
 

@@ -88,7 +88,7 @@ pub fn begin(paths: &mut Paths, loads: &[Load], seed: u64) -> anyhow::Result<Flo
         for (page, at_ns) in (0..).zip(load.workload.times_ns(seed)) {
             let app = Page::begin(page, number as u16, port, &flows, &servers);
             let at = START + load.from + Duration::from_nanos(at_ns);
-            paths.at_connect_to(at, 0, port, Box::new(app));
+            paths.connect_to_at(at, 0, port, Box::new(app));
             port += HOSTS as u16;
         }
     }

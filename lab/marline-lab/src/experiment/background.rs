@@ -58,7 +58,7 @@ impl Background {
             Box::new(Bulk::new(amount, seeds.0, seeds.1))
         };
         let apps = [end(self.is_up, (21, 22)), end(!self.is_up, (22, 21))];
-        paths.at_add_strangers(START + self.from, number, self.variant().connection()?, apps);
+        paths.add_strangers_at(START + self.from, number, self.variant().connection()?, apps);
         Ok(())
     }
 }

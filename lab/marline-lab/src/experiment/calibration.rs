@@ -4,7 +4,7 @@ use marline::monitor::ForecastScore;
 use serde::{Deserialize, Serialize};
 
 /// Nominal shares of p50, p90 and p99.
-const NOMINAL: [f64; 3] = [0.5, 0.9, 0.99];
+const NOMINAL_SHARES: [f64; 3] = [0.5, 0.9, 0.99];
 
 /// Accuracy of the forecasts of a path's answers, both ends together: a [`ForecastScore`], and values derived from
 /// it.
@@ -69,8 +69,9 @@ impl Calibration {
     /// Mean distance of the three shares from 0.5, 0.9 and 0.99: 0 is calibrated.
     #[must_use]
     pub fn distance(&self) -> f64 {
-        let off = self.shares().into_iter().zip(NOMINAL).map(|(share, nominal)| share - nominal);
-        off.map(f64::abs).sum::<f64>() / NOMINAL.len() as f64
+        let off =
+            self.shares().into_iter().zip(NOMINAL_SHARES).map(|(share, nominal)| share - nominal);
+        off.map(f64::abs).sum::<f64>() / NOMINAL_SHARES.len() as f64
     }
 
     /// Pinball loss of p90 over that of SRTT + 4 RTTVAR; below 1, the forecast is better.

@@ -33,7 +33,7 @@ pub fn simulate_captured(
     seed: u64,
     max_bytes: usize,
 ) -> anyhow::Result<(Outcome, Vec<EndCapture>)> {
-    let count = experiment.used(variant)?.len();
+    let count = experiment.used_paths(variant)?.len();
     let mut ends = Vec::new();
     let (mut paths, flows) = stage_seen(experiment, variant, seed, |paths| {
         // The server has one address for all paths.

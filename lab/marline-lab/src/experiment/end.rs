@@ -23,7 +23,7 @@ use tokio::time::timeout;
 
 use super::plan::{self, End};
 use super::qlog::Traces;
-use super::talk::{self, Until};
+use super::talk::{self, StopCondition};
 use super::{Flow, Load, QlogConfig, Stack, Variant};
 use crate::kernel::Kernel;
 use crate::scenario::Side;
@@ -162,7 +162,8 @@ impl Job {
             let group = groups.get(if twice { 0 } else { usize::from(number) });
             let group = group.context("too many streams")?;
             let [client, server] = End::both(&self.loads, group, start, self.seed, &flows);
-            let stop = Until { floods: End::floods_until(&self.loads, group, start), deadline };
+            let stop =
+                StopCondition { floods: End::bulk_end_of(&self.loads, group, start), deadline };
             match self.side {
                 Side::Client => {
                     let end = client.on_stream(if twice { number } else { 0 });
@@ -186,7 +187,7 @@ impl Job {
     }
 }
 
-fn boxed(stream: TcpStream) -> io::Result<Stream> {
+fn box_stream(stream: TcpStream) -> io::Result<Stream> {
     stream.set_nodelay(true)?;
     Ok(Box::new(stream))
 }
@@ -199,7 +200,7 @@ async fn kernel_client(job: &Job) -> anyhow::Result<EndLogs> {
     for from in from {
         let connecting = job.kernel();
         let stream = timeout(CONNECTING, connecting.connect(Some(from), job.address)).await;
-        streams.push(boxed(stream.context("connect")?.context("connect")?)?);
+        streams.push(box_stream(stream.context("connect")?.context("connect")?)?);
     }
     job.run_client(streams).await
 }
@@ -211,7 +212,7 @@ async fn kernel_server(job: &Job) -> anyhow::Result<EndLogs> {
     let mut streams = Vec::new();
     for _ in 0..job.connections() {
         let stream = timeout(CONNECTING, kernel.accept(&listener)).await.context("accept")??;
-        streams.push(boxed(stream)?);
+        streams.push(box_stream(stream)?);
     }
     job.run_server(streams).await
 }
@@ -234,7 +235,7 @@ async fn marline_client(job: &Job, traces: Option<Arc<Mutex<Traces>>>) -> anyhow
         streams.push(Box::new(client.connect(job.address).await.context("connect")?));
     }
     let mut log = job.run_client(streams).await?;
-    log.reinjected_bytes = reinjected(client.connections());
+    log.reinjected_bytes = reinjected_bytes(client.connections());
     client.drained(CLOSING_TIME).await;
     Ok(log)
 }
@@ -257,13 +258,13 @@ async fn marline_server(job: &Job, traces: Option<Arc<Mutex<Traces>>>) -> anyhow
         streams.push(Box::new(accepted.context("accept: the server was closed")?.0));
     }
     let mut log = job.run_server(streams).await?;
-    log.reinjected_bytes = reinjected(server.connections());
+    log.reinjected_bytes = reinjected_bytes(server.connections());
     server.drained(CLOSING_TIME).await;
     Ok(log)
 }
 
 /// Bytes sent again by all subflows, closed ones included.
-fn reinjected(connections: Vec<ConnectionInfo>) -> u64 {
+fn reinjected_bytes(connections: Vec<ConnectionInfo>) -> u64 {
     let subflows =
         connections.into_iter().flat_map(|info| info.subflows.into_iter().chain(info.gone));
     subflows.map(|subflow| subflow.bytes_reinjected).sum()

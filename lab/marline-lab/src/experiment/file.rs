@@ -17,7 +17,7 @@ use std::path::{Path as FilePath, PathBuf};
 
 use anyhow::{Context, bail, ensure};
 
-use self::diagnostic::{Diagnostic, KeyPath, told};
+use self::diagnostic::{Diagnostic, KeyPath, format_diagnostics};
 use self::raw::Raw;
 use super::{Stack, Variant};
 use crate::scenario::{Path, Scenario};
@@ -36,7 +36,8 @@ pub fn hosts(file: &FilePath) -> anyhow::Result<Scenario> {
         Ok(table) if table.contains_key("workload") => {
             Ok(ExperimentFile::from_toml(&name, &text)?.experiment.hosts())
         }
-        _ => check::scenario(&text).map_err(|wrong| anyhow::anyhow!(told(&name, &text, &wrong))),
+        _ => check::scenario(&text)
+            .map_err(|wrong| anyhow::anyhow!(format_diagnostics(&name, &text, &wrong))),
     }
 }
 
@@ -74,7 +75,7 @@ impl ExperimentFile {
             }
             Ok(file)
         };
-        read().map_err(|diagnostics| anyhow::anyhow!(told(name, text, &diagnostics)))
+        read().map_err(|diagnostics| anyhow::anyhow!(format_diagnostics(name, text, &diagnostics)))
     }
 
     /// Sets the directory of the links' traces.
@@ -152,6 +153,6 @@ impl ExperimentFile {
             let (paths, backup) = (vec![path.name.clone()], Vec::new());
             Lane { stack: Stack::Tcp, variant: Variant { name, paths, backup, ..variant.clone() } }
         };
-        Ok(self.experiment.used(variant)?.into_iter().map(lane).collect())
+        Ok(self.experiment.used_paths(variant)?.into_iter().map(lane).collect())
     }
 }

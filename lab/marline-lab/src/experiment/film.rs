@@ -18,7 +18,7 @@ use crate::workload::Film;
 /// Bit rates, kbit/s.
 const RATES: [u32; 9] = [145, 365, 730, 1_100, 2_000, 3_000, 4_500, 6_000, 7_800];
 /// Share of the measured rate that a segment may need.
-const SAFETY: f64 = 0.8;
+const MAX_RATE_SHARE: f64 = 0.8;
 /// Segments whose rates are averaged.
 const MEMORY: usize = 5;
 
@@ -70,7 +70,7 @@ impl Player {
     pub(super) fn request(&mut self, now: Instant) -> u64 {
         let mean = self.rates.len() as f64 / self.rates.iter().map(|rate| 1.0 / rate).sum::<f64>();
         // NaN, before the first segment, is not above any rate.
-        let fits = |rate: &&u32| f64::from(**rate) <= SAFETY * mean;
+        let fits = |rate: &&u32| f64::from(**rate) <= MAX_RATE_SHARE * mean;
         let kbit_per_s = *RATES.iter().rev().find(fits).unwrap_or(&RATES[0]);
         self.requested += 1;
         self.pending = Some(Pending { at: now, kbit_per_s });
@@ -83,7 +83,7 @@ impl Player {
     }
 
     /// The requested segment has arrived.
-    pub(super) fn arrived(&mut self, now: Instant) {
+    pub(super) fn on_segment_arrived(&mut self, now: Instant) {
         let Some(Pending { at, kbit_per_s }) = self.pending.take() else { return };
         let took_ms = (now.since(at).as_secs_f64() * 1e3).max(0.001);
         self.rates.push_back(self.bytes(kbit_per_s) as f64 * 8.0 / took_ms);
@@ -113,7 +113,7 @@ impl Player {
         for (place, sent) in flow.client.sent.iter().enumerate() {
             player.request(at(sent.at_ns));
             if let Some(received) = flow.client.received.get(place) {
-                player.arrived(at(received.at_ns));
+                player.on_segment_arrived(at(received.at_ns));
             }
         }
         player

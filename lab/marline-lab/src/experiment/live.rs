@@ -13,7 +13,7 @@ use marline_qlog::Vantage;
 
 use super::end::{Job, PathUse};
 use super::process::End;
-use super::script::Happening;
+use super::script::TimedCommand;
 use super::{
     CaptureConfig, EndCapture, EndTrace, Experiment, Flow, Load, Outcome, PathTotals, QlogConfig,
     Stack, Variant, capture,
@@ -27,7 +27,7 @@ const PORT: u16 = 7_100;
 /// Time between the start of the links and the start of the workload: enough to connect even if SYNs are lost. It
 /// counts from the links and not from the processes, because addresses, routes and endpoints take longer for some
 /// stacks than for others, and each stack must meet the same second of a trace with the same request.
-const LEAD: Duration = Duration::from_millis(3_500);
+const START_DELAY: Duration = Duration::from_millis(3_500);
 /// Part of this time that must be left when the hosts are ready.
 const CONNECTING: Duration = Duration::from_millis(1_500);
 /// Time to close connections after the workload's patience is over.
@@ -44,7 +44,7 @@ pub struct Watch {
 
 /// Captures and traces of a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Watched {
+pub struct RunRecords {
     /// A capture for each end, the client's first.
     pub captures: Vec<EndCapture>,
     /// A trace for each connection of each end that is Marline's, the client's first.
@@ -80,14 +80,14 @@ pub fn run_live_watched(
     seed: u64,
     instance: &str,
     watch: &Watch,
-) -> anyhow::Result<(Outcome, Watched)> {
-    let scenario = staged(experiment, stack, variant, seed)?;
+) -> anyhow::Result<(Outcome, RunRecords)> {
+    let scenario = prepare_end(experiment, stack, variant, seed)?;
     let script = experiment.script(seed)?;
     let mut options = Options::new(instance);
     options.trace_dir.clone_from(&experiment.trace_dir);
     options.tap_bytes = watch.captures.map(|captures| captures.max_bytes);
     let net = Net::create(&scenario, &options)?;
-    let left = LEAD.saturating_sub(net.started().elapsed());
+    let left = START_DELAY.saturating_sub(net.started().elapsed());
     ensure!(left >= CONNECTING, "creating the hosts took {:?}", net.started().elapsed());
     let start_ns = now_ns() + left.as_nanos() as u64;
     let job = |side| {
@@ -98,8 +98,8 @@ pub fn run_live_watched(
     server.ready()?;
     let mut client = End::start(&net, &job(Side::Client)?)?;
     let mut strangers = start_strangers(&net, experiment, &scenario, start_ns)?;
-    let lasts = experiment.lasts(seed) + experiment.patience;
-    let faults_ns = strike(&net, &script, start_ns, lasts)?;
+    let lasts = experiment.duration(seed) + experiment.patience;
+    let faults_ns = apply_fault(&net, &script, start_ns, lasts)?;
     let left = Duration::from_nanos(start_ns.saturating_sub(now_ns()));
     let deadline = Instant::now() + left + lasts + GRACE;
     let (client, of_client) = client.log(deadline)?;
@@ -133,7 +133,7 @@ pub fn run_live_watched(
         texts.into_iter().enumerate().map(trace)
     });
     let captures = capture::of_net(&net, reveal_keys);
-    Ok((outcome, Watched { captures, traces: traces.collect() }))
+    Ok((outcome, RunRecords { captures, traces: traces.collect() }))
 }
 
 /// Starts the traffic of strangers, all clients before their servers.
@@ -147,7 +147,7 @@ fn start_strangers(
     for (port, flow) in (PORT + 1..).zip(&experiment.background) {
         for side in [Side::Server, Side::Client] {
             let mut job = job(experiment, scenario, Stack::Tcp, &flow.variant(), start_ns, side)?;
-            job.loads = vec![flow.load(experiment.lasts(scenario.seed))];
+            job.loads = vec![flow.load(experiment.duration(scenario.seed))];
             job.address.set_port(port);
             let mut end = End::start(net, &job)?;
             if side == Side::Server {
@@ -163,9 +163,9 @@ fn start_strangers(
 }
 
 /// Applies the script's events at their times; returns the times of the faults, ns of the monotonic clock.
-fn strike(
+fn apply_fault(
     net: &Net,
-    script: &[Happening],
+    script: &[TimedCommand],
     start_ns: u64,
     lasts: Duration,
 ) -> anyhow::Result<Vec<u64>> {
@@ -194,7 +194,7 @@ fn totals(
         let name = path.name.clone();
         Some(PathTotals { name, up, down, radio: report.radio, calibration: None })
     };
-    Ok(experiment.used(variant)?.iter().filter_map(total).collect())
+    Ok(experiment.used_paths(variant)?.iter().filter_map(total).collect())
 }
 
 /// Processor demand of a run in real time, in halves of a processor: it follows from the load on the links.
@@ -216,7 +216,7 @@ pub fn weight(experiment: &Experiment) -> u32 {
 }
 
 /// The scenario of a run, with the settings of the kernel's Multipath TCP for the variant's paths.
-fn staged(
+fn prepare_end(
     experiment: &Experiment,
     stack: Stack,
     variant: &Variant,
@@ -225,7 +225,7 @@ fn staged(
     let mut scenario = Scenario { seed, events: Vec::new(), ..experiment.hosts() };
     let said = !scenario.client.mptcp.endpoints.is_empty();
     if !(said && variant.paths.is_empty() && variant.backup.is_empty()) {
-        let used = experiment.used(variant)?;
+        let used = experiment.used_paths(variant)?;
         let others = used.iter().skip(1).map(|path| endpoint(&scenario, path, variant));
         scenario.client.mptcp.endpoints = others.collect::<anyhow::Result<_>>()?;
     }
@@ -259,7 +259,7 @@ fn job(
     start_ns: u64,
     side: Side,
 ) -> anyhow::Result<Job> {
-    let used = experiment.used(variant)?;
+    let used = experiment.used_paths(variant)?;
     let first = scenario.path_number(&used.first().context("no path")?.name)?;
     let server = scenario.paths[first].server.first().context("the server has no address")?;
     let only_requests =
@@ -315,8 +315,9 @@ mod tests {
     fn the_kernel_gets_the_endpoints_of_its_variant() {
         let mut variant = Variant { backup: vec!["3g".to_owned()], ..Variant::new("kernel") };
         variant.congestion = Some("reno".to_owned());
-        let hosts =
-            |stack, variant: &Variant| staged(&experiment(), stack, variant, 7).expect("hosts");
+        let hosts = |stack, variant: &Variant| {
+            prepare_end(&experiment(), stack, variant, 7).expect("hosts")
+        };
         let kernel = hosts(Stack::Mptcp, &variant);
         kernel.check().expect("a scenario");
         let told: Vec<String> = kernel

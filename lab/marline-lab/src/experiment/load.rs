@@ -46,7 +46,7 @@ impl Load {
     /// Planned end, counted from the start of the run's workloads.
     #[must_use]
     pub fn ends(&self, seed: u64) -> Duration {
-        self.from + self.workload.lasts(seed)
+        self.from + self.workload.duration(seed)
     }
 }
 

@@ -92,7 +92,7 @@ impl Flow {
             _ => {}
         }
         let sent = if workload.is_from_client() { &self.client.sent } else { &self.server.sent };
-        let received = self.received(workload).iter();
+        let received = self.received_marks(workload).iter();
         let read: BTreeMap<(u8, u32), u64> =
             received.map(|mark| ((mark.stream, mark.index), mark.at_ns)).collect();
         let (sizes, player) = (workload.sizes(self.seed), self.player(workload));
@@ -156,7 +156,7 @@ impl Flow {
     }
 
     /// Messages as their reader saw them.
-    const fn received(&self, workload: &Workload) -> &Vec<Mark> {
+    const fn received_marks(&self, workload: &Workload) -> &Vec<Mark> {
         let reader = match workload {
             Workload::Upload { .. } => &self.server,
             _ => &self.client,
@@ -207,7 +207,7 @@ impl Flow {
         } else {
             let sizes = workload.sizes(self.seed);
             let within = |mark: &&Mark| span.contains(&ms(self.start_ns, mark.at_ns));
-            let read = self.received(workload).iter().filter(within);
+            let read = self.received_marks(workload).iter().filter(within);
             read.map(|mark| f64::from(sizes.size_of(mark.index))).sum()
         };
         bytes * 8.0 / ((to_ms - from_ms) / 1e3) / 1e6

@@ -66,7 +66,7 @@ pub(super) trait Source: Debug {
     fn on_read(&mut self, _now: Instant, _message: &Message) {}
 
     /// End of an endless source, which has messages whenever the connection accepts them.
-    fn floods_until(&self) -> Option<Instant> {
+    fn bulk_ends_at(&self) -> Option<Instant> {
         None
     }
 }
@@ -149,7 +149,7 @@ impl Source for Flood {
         Some(block)
     }
 
-    fn floods_until(&self) -> Option<Instant> {
+    fn bulk_ends_at(&self) -> Option<Instant> {
         Some(self.until)
     }
 }
@@ -174,7 +174,7 @@ impl Source for FilmRequests {
     }
 
     fn on_read(&mut self, now: Instant, _message: &Message) {
-        self.player.arrived(now);
+        self.player.on_segment_arrived(now);
     }
 }
 
@@ -189,7 +189,7 @@ pub(super) struct End {
     owed: VecDeque<Message>,
     /// Number of messages that it will read, by workload; nothing for endless ones.
     expects: BTreeMap<u16, u64>,
-    skipped: u64,
+    skipped_count: u64,
     flows: Flows,
 }
 
@@ -224,7 +224,7 @@ impl End {
             sources: Vec::new(),
             owed: VecDeque::new(),
             expects: BTreeMap::new(),
-            skipped: 0,
+            skipped_count: 0,
             flows: Rc::clone(flows),
         }
     }
@@ -235,7 +235,7 @@ impl End {
     }
 
     /// Latest end of its endless sources and those of the peer.
-    pub(super) fn floods_until(loads: &[Load], group: &[u16], start: Instant) -> Option<Instant> {
+    pub(super) fn bulk_end_of(loads: &[Load], group: &[u16], start: Instant) -> Option<Instant> {
         let mine = group.iter().map(|number| &loads[usize::from(*number)]);
         let endless = mine.filter(|load| load.workload.count().is_none());
         endless.map(|load| start + load.ends(0)).max()
@@ -246,7 +246,7 @@ impl End {
         let written = self
             .sources
             .iter()
-            .all(|(_, source)| source.next_at().is_none() || source.floods_until().is_some());
+            .all(|(_, source)| source.next_at().is_none() || source.bulk_ends_at().is_some());
         written && self.owed.is_empty() && self.expects.values().all(|left| *left == 0)
     }
 
@@ -255,16 +255,16 @@ impl End {
         loop {
             let due = |(_, source): &&mut (u16, Box<dyn Source>)| {
                 source.next_at().is_some_and(|at| at <= now)
-                    && source.floods_until().is_none_or(|until| now < until)
+                    && source.bulk_ends_at().is_none_or(|until| now < until)
             };
             let earliest = |(_, source): &&mut (u16, Box<dyn Source>)| {
-                (source.floods_until().is_some(), source.next_at())
+                (source.bulk_ends_at().is_some(), source.next_at())
             };
             let (flow, source) = self.sources.iter_mut().filter(due).min_by_key(earliest)?;
             if let Some(message) = source.take(now) {
                 return Some(message);
             }
-            self.skipped += 1;
+            self.skipped_count += 1;
             self.expects.entry(*flow).and_modify(|left| *left = left.saturating_sub(1));
             if let Some(flow) = self.flows.borrow_mut().get_mut(usize::from(*flow)) {
                 flow.client.skipped += 1;
@@ -307,8 +307,8 @@ impl Plan for End {
         }
     }
 
-    fn skipped(&self) -> u64 {
-        self.skipped
+    fn skipped_count(&self) -> u64 {
+        self.skipped_count
     }
 }
 

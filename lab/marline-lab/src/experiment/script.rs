@@ -59,7 +59,7 @@ pub struct Stop {
 
 /// A timed command of a run.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Happening {
+pub struct TimedCommand {
     /// Time after the workload's start.
     pub at: Duration,
     /// Path.
@@ -75,12 +75,12 @@ impl Experiment {
     ///
     /// # Errors
     /// A time, a path or a command cannot be parsed, or there is no such burst.
-    pub fn script(&self, seed: u64) -> anyhow::Result<Vec<Happening>> {
+    pub fn script(&self, seed: u64) -> anyhow::Result<Vec<TimedCommand>> {
         let mut script = Vec::new();
         for event in &self.scenario.events {
             path_number(&self.scenario.paths, &event.path)?;
             let (at, order) = event.parse()?;
-            script.push(Happening { at, path: event.path.clone(), order, is_fault: false });
+            script.push(TimedCommand { at, path: event.path.clone(), order, is_fault: false });
         }
         let times = self.workload().times_ns(seed);
         let mut rng = SeedTree::new(seed).stream("fault");
@@ -92,9 +92,9 @@ impl Experiment {
             let path = fault.path.clone();
             if let (Some(lasts), Some(order)) = (fault.lasts, restored(&order)) {
                 let (at, path) = (at + lasts, path.clone());
-                script.push(Happening { at, path, order, is_fault: false });
+                script.push(TimedCommand { at, path, order, is_fault: false });
             }
-            script.push(Happening { at, path, order, is_fault: true });
+            script.push(TimedCommand { at, path, order, is_fault: true });
         }
         // A stable sort: commands at one time keep the order of the file.
         script.sort_by_key(|happening| happening.at);

@@ -9,7 +9,7 @@ use marline_time::{Duration, Instant, SeedTree};
 
 use super::plan::Flows;
 use super::timeline::{Recorder, Timeline, TimelineConfig};
-use super::{Calibration, Experiment, Happening, Outcome, PathTotals, Variant, apps};
+use super::{Calibration, Experiment, Outcome, PathTotals, TimedCommand, Variant, apps};
 use crate::emulation::settings::Settings;
 use crate::scenario::Side as End;
 use crate::workload::Workload;
@@ -76,7 +76,7 @@ fn run(
     seed: u64,
     recorder: &mut Option<Recorder>,
 ) -> anyhow::Result<Outcome> {
-    let end = START + experiment.lasts(seed);
+    let end = START + experiment.duration(seed);
     let warm_up = if variant.score_forecasts {
         advance(paths, recorder, (START + experiment.warm_up).min(end));
         calibrations(paths)
@@ -116,7 +116,7 @@ pub(super) fn stage_seen(
     before: impl FnOnce(&mut Paths),
 ) -> anyhow::Result<(Paths, Flows)> {
     let seeds = SeedTree::new(seed);
-    let used = experiment.used(variant)?;
+    let used = experiment.used_paths(variant)?;
     let mut settings = Vec::new();
     for path in &used {
         let trace_dir = experiment.trace_dir.as_deref();
@@ -146,7 +146,7 @@ pub(super) fn stage_seen(
     }
     for flow in &experiment.background {
         if let Some(number) = used.iter().position(|path| path.name == flow.path) {
-            flow.begin(&mut paths, number, experiment.lasts(seed))?;
+            flow.begin(&mut paths, number, experiment.duration(seed))?;
         }
     }
     for stop in &experiment.stops {
@@ -168,7 +168,7 @@ fn schedule(
     paths: &mut Paths,
     number: usize,
     name: &str,
-    script: &[Happening],
+    script: &[TimedCommand],
     settings: &mut Settings,
 ) -> anyhow::Result<()> {
     let mine = script.iter().filter(|happening| happening.path == name);
@@ -210,10 +210,10 @@ fn outcome(
     apps::note_calls(paths, &experiment.loads, flows);
     let missing = Outcome::missing(&flows.borrow(), experiment);
     let mut totals = Vec::new();
-    for (number, path) in experiment.used(variant)?.iter().enumerate() {
+    for (number, path) in experiment.used_paths(variant)?.iter().enumerate() {
         let stats = |link| {
             let mut stats = *paths.world.link(link).stats();
-            stats.offered_bytes -= paths.world.foreign_bytes(link);
+            stats.offered_bytes -= paths.world.cross_traffic_bytes(link);
             stats
         };
         let (up, down) = (stats(paths.up[number]), stats(paths.down[number]));

@@ -29,7 +29,7 @@ fn left_until(at: Instant) -> Duration {
 
 /// When an end stops.
 #[derive(Copy, Clone, Debug)]
-pub(super) struct Until {
+pub(super) struct StopCondition {
     /// End of endless messages, if there are any: it then stops when the rest is complete.
     pub(super) floods: Option<Instant>,
     /// It stops even if messages are missing.
@@ -40,8 +40,8 @@ pub(super) struct Until {
 ///
 /// # Errors
 /// The stream failed.
-pub(super) async fn client(stream: Stream, end: End, until: Until) -> io::Result<()> {
-    let mut talk = Talk::new(stream, end);
+pub(super) async fn client(stream: Stream, end: End, until: StopCondition) -> io::Result<()> {
+    let mut talk = StreamTask::new(stream, end);
     while now() < until.deadline {
         let idle = talk.end.is_complete() && talk.writing.is_none();
         if idle && until.floods.is_none_or(|at| at <= now()) {
@@ -68,8 +68,8 @@ pub(super) async fn client(stream: Stream, end: End, until: Until) -> io::Result
 }
 
 /// Runs the end that accepted the stream, until the client closes. The client reports what is missing.
-pub(super) async fn server(stream: Stream, end: End, until: Until) {
-    let mut talk = Talk::new(stream, end);
+pub(super) async fn server(stream: Stream, end: End, until: StopCondition) {
+    let mut talk = StreamTask::new(stream, end);
     while now() < until.deadline {
         match talk.step(until.deadline).await {
             Ok(Step::Done) => {}
@@ -87,7 +87,7 @@ enum Step {
 }
 
 /// A stream with the plan of its end.
-struct Talk {
+struct StreamTask {
     end: End,
     reader: ReadHalf<Stream>,
     writer: WriteHalf<Stream>,
@@ -102,12 +102,12 @@ struct Talk {
     filler: Vec<u8>,
 }
 
-impl Talk {
-    fn new(stream: Stream, end: End) -> Talk {
+impl StreamTask {
+    fn new(stream: Stream, end: End) -> StreamTask {
         let (reader, writer) = split(stream);
         let (buffer, filler) = (vec![0; CHUNK], vec![0x5a; CHUNK]);
         let (writing, header, reading) = (None, Vec::new(), None);
-        Talk { end, reader, writer, writing, header, reading, buffer, filler }
+        StreamTask { end, reader, writer, writing, header, reading, buffer, filler }
     }
 
     /// Writes or reads some bytes, or waits until the plan has a message, at most until this time.
@@ -131,7 +131,7 @@ impl Talk {
             },
             written = self.writer.write(piece), if !piece.is_empty() => {
                 let count = written?;
-                self.wrote(count as u64).await?;
+                self.wait_until_written(count as u64).await?;
             }
             () = sleep(left_until(timer)) => {}
         }
@@ -148,7 +148,7 @@ impl Talk {
         self.writing = Some((message, 0));
     }
 
-    async fn wrote(&mut self, count: u64) -> io::Result<()> {
+    async fn wait_until_written(&mut self, count: u64) -> io::Result<()> {
         let Some((message, written)) = &mut self.writing else { return Ok(()) };
         *written += count;
         if *written < length(message) {

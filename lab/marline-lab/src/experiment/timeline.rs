@@ -100,7 +100,7 @@ impl Recorder {
         config: TimelineConfig,
     ) -> anyhow::Result<Recorder> {
         TimelineConfig::with_interval(config.interval)?;
-        let used = experiment.used(variant)?;
+        let used = experiment.used_paths(variant)?;
         let names: Vec<String> = used.iter().map(|path| path.name.clone()).collect();
         let copies = Copies::new(paths, experiment.workload(), seed, config.max_rows);
         paths.world.observe(Box::new(copies));

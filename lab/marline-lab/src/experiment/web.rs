@@ -105,7 +105,7 @@ impl Page {
     }
 
     /// An object has arrived: those found in it are wanted.
-    fn arrived(page: &Rc<RefCell<Page>>, now: Instant, object: usize) {
+    fn on_object_arrived(page: &Rc<RefCell<Page>>, now: Instant, object: usize) {
         let mut to_open = Vec::new();
         let mut mine = page.borrow_mut();
         mine.left -= 1;
@@ -180,7 +180,7 @@ impl Plan for ToHost {
         }
         self.log(message, now, false);
         let object = message.index - self.page.borrow().first_index;
-        Page::arrived(&self.page, now, object as usize);
+        Page::on_object_arrived(&self.page, now, object as usize);
     }
 
     fn take_calls(&mut self) -> Vec<Call> {

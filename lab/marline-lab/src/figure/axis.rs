@@ -19,7 +19,7 @@ enum Scale {
     /// Name number N takes the range from N to N + 1.
     Names(Vec<String>),
     /// Range from 0 to this value, without ticks.
-    Bare(f64),
+    WithoutTicks(f64),
 }
 
 /// An axis.
@@ -67,8 +67,8 @@ impl Axis {
     }
 
     /// From 0 to `most`, without ticks.
-    pub(super) fn bare(most: f64) -> Axis {
-        Scale::Bare(most).into()
+    pub(super) fn without_labels(most: f64) -> Axis {
+        Scale::WithoutTicks(most).into()
     }
 
     pub(super) fn downwards(self) -> Axis {
@@ -134,7 +134,7 @@ impl Ranged for Axis {
             _ if between => Vec::new(),
             Scale::Linear(range) => RangedCoordf64::from(range.clone()).key_points(hint),
             Scale::Names(names) => (0..names.len()).map(|name| name as f64 + 0.5).collect(),
-            Scale::Bare(_) => Vec::new(),
+            Scale::WithoutTicks(_) => Vec::new(),
         }
     }
 
@@ -143,7 +143,7 @@ impl Ranged for Axis {
             Scale::Linear(range) | Scale::Log(range) => range.clone(),
             // Without names the range must not be empty.
             Scale::Names(names) => 0.0..names.len().max(1) as f64,
-            Scale::Bare(most) => 0.0..most.max(1.0),
+            Scale::WithoutTicks(most) => 0.0..most.max(1.0),
         }
     }
 }

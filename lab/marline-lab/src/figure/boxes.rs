@@ -35,31 +35,31 @@ pub struct FiveNumbers {
 /// assert!(svg.contains("auto"));
 /// ```
 #[derive(Clone, Debug)]
-pub struct Boxes {
+pub struct BoxPlot {
     title: String,
     label: String,
     boxes: Vec<(String, FiveNumbers)>,
     log: bool,
 }
 
-impl Boxes {
+impl BoxPlot {
     /// Creates an empty chart; the label has the quantity and its unit.
     #[must_use]
-    pub fn new(title: &str, label: &str) -> Boxes {
+    pub fn new(title: &str, label: &str) -> BoxPlot {
         let (title, label) = (title.to_owned(), label.to_owned());
-        Boxes { title, label, boxes: Vec::new(), log: false }
+        BoxPlot { title, label, boxes: Vec::new(), log: false }
     }
 
     /// Adds a contestant.
     #[must_use]
-    pub fn add(mut self, name: &str, numbers: FiveNumbers) -> Boxes {
+    pub fn add(mut self, name: &str, numbers: FiveNumbers) -> BoxPlot {
         self.boxes.push((name.to_owned(), numbers));
         self
     }
 
     /// Makes the axis logarithmic.
     #[must_use]
-    pub fn log(mut self) -> Boxes {
+    pub fn log(mut self) -> BoxPlot {
         self.log = true;
         self
     }

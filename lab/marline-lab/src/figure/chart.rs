@@ -6,8 +6,8 @@ use plotters::style::text_anchor::{HPos, VPos};
 
 use super::axis::Axis;
 use super::sheet::{
-    Area, Drawn, FRAME, GRID, INK, MUTE, REFERENCE, Size, aligned, px, series, sheet, text_width,
-    widest,
+    Area, Drawn, FRAME, GRID, INK, MUTE, REFERENCE, Size, aligned, max_text_width, px, series,
+    sheet, text_width,
 };
 
 /// Drawing context for the contents.
@@ -63,7 +63,7 @@ impl<'a> Frame<'a> {
     /// Draws the chart as SVG.
     pub(super) fn draw(self, fill: impl FnOnce(&mut Chart<'_>) -> Drawn) -> String {
         let (left, foot) = (self.left(), if self.labels.0.is_empty() { 8 } else { 46 });
-        let names = widest(self.legend.iter().map(|entry| entry.0));
+        let names = max_text_width(self.legend.iter().map(|entry| entry.0));
         let legend = if names > 0 { SAMPLE + 4 * SPACE + names } else { 22 };
         let height = self.size.height.max(LINE * self.legend.len() as i32 + SPACE);
         // The heading is bold and a little larger.

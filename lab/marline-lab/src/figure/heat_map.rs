@@ -7,7 +7,7 @@ use super::axis::{Axis, extent};
 use super::chart::{Chart, Frame, Label};
 use super::drawing::Figure;
 use super::label::number;
-use super::sheet::{Drawn, INK, MUTE, NONE, Size, Tone, aligned, px, text_width, widest};
+use super::sheet::{Drawn, INK, MUTE, NONE, Size, Tone, aligned, max_text_width, px, text_width};
 
 /// Color scale from good to bad, light to dark, distinguishable without color, too: five stops between pale yellow
 /// and dark violet.
@@ -86,11 +86,11 @@ impl HeatMap {
         let columns = self.columns.len() as f64;
         let rows = Axis::names(self.rows.iter().map(|row| row.0.as_str()));
         // Column names are vertical, above the map.
-        let above = widest(self.columns.iter().map(String::as_str)) + 4;
+        let above = max_text_width(self.columns.iter().map(String::as_str)) + 4;
         let scale = STEPS * STEP + 12 + text_width(&self.unit);
         let width = (FIELD.0 * self.columns.len() as i32).max(1);
         let size = Size { width, height: FIELD.1 * self.rows.len().max(1) as i32 };
-        let frame = Frame::new(&self.title, Axis::bare(columns), rows, size);
+        let frame = Frame::new(&self.title, Axis::without_labels(columns), rows, size);
         let empty = self.rows.is_empty() || self.columns.is_empty();
         Frame { free: (above, 40), wide: scale, empty, ..frame }.draw(|chart| {
             let upright = aligned(&INK.text(), HPos::Left, VPos::Center);

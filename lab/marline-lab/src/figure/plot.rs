@@ -10,7 +10,7 @@ use super::sheet::{Area, Drawn, Size, px, series};
 /// Width and height between the axes, pixels.
 const SIZE: Size = Size { width: 620, height: 300 };
 /// Opacity of a shaded area.
-const SHADE: f64 = 0.15;
+const SHADE_OPACITY: f64 = 0.15;
 
 /// A point of a series.
 #[derive(Copy, Clone, Debug, PartialEq)]
@@ -83,19 +83,19 @@ impl Plot {
     /// Adds a line through points `(x, y)`.
     #[must_use]
     pub fn line(self, name: &str, points: &[(f64, f64)]) -> Plot {
-        self.add(name, Style::Line, bare(points))
+        self.add(name, Style::Line, points_without_notes(points))
     }
 
     /// Adds a step line, as for [`cdf`](super::cdf): a value holds until the next point.
     #[must_use]
     pub fn steps(self, name: &str, points: &[(f64, f64)]) -> Plot {
-        self.add(name, Style::Steps, bare(points))
+        self.add(name, Style::Steps, points_without_notes(points))
     }
 
     /// Adds a line with the area below it shaded, as for [`density`](super::density).
     #[must_use]
     pub fn area(self, name: &str, points: &[(f64, f64)]) -> Plot {
-        self.add(name, Style::Area, bare(points))
+        self.add(name, Style::Area, points_without_notes(points))
     }
 
     /// Adds joined points with their intervals.
@@ -156,7 +156,7 @@ impl Plot {
     #[must_use]
     pub fn svg(&self) -> String {
         let (x, y) = self.axes();
-        let places = self.series.iter().map(|series| series.real().count()).sum::<usize>();
+        let places = self.series.iter().map(|series| series.real_points().count()).sum::<usize>();
         let mut frame = Frame::new(&self.title, x, y, SIZE);
         for (number, of) in self.series.iter().enumerate() {
             let sample = move |area: &Area<'_>, (x, y)| of.sample(area, x, y, number);
@@ -172,7 +172,7 @@ impl Plot {
     }
 
     fn axes(&self) -> (Axis, Axis) {
-        let all = || self.series.iter().flat_map(Series::real);
+        let all = || self.series.iter().flat_map(Series::real_points);
         let marked = |at_x: bool| {
             let of = move |mark: &&(bool, f64, String)| mark.0 == at_x;
             self.marks.iter().filter(of).map(|mark| mark.1)
@@ -194,13 +194,13 @@ impl Plot {
     }
 }
 
-fn bare(points: &[(f64, f64)]) -> Vec<Point> {
+fn points_without_notes(points: &[(f64, f64)]) -> Vec<Point> {
     points.iter().map(|(x, y)| Point { x: *x, y: *y, interval: None }).collect()
 }
 
 impl Series {
     /// The points that can be drawn.
-    fn real(&self) -> impl Iterator<Item = &Point> {
+    fn real_points(&self) -> impl Iterator<Item = &Point> {
         self.points.iter().filter(|point| point.x.is_finite() && point.y.is_finite())
     }
 
@@ -208,7 +208,7 @@ impl Series {
     fn line(&self, chart: &Chart<'_>) -> Vec<(f64, f64)> {
         let mut before = chart.y_range().start;
         let mut corners: Vec<(f64, f64)> = Vec::new();
-        for Point { x, y, .. } in self.real() {
+        for Point { x, y, .. } in self.real_points() {
             if self.style == Style::Steps {
                 corners.push((*x, before));
             }
@@ -230,7 +230,7 @@ impl Series {
         let (tone, line) = (series(number), self.line(chart));
         let foot = chart.y_range().start;
         if self.style == Style::Area {
-            let shade = tone.color().mix(SHADE);
+            let shade = tone.color().mix(SHADE_OPACITY);
             chart.draw_series(AreaSeries::new(line.iter().copied(), foot, shade))?;
         }
         chart.draw_series(LineSeries::new(line, tone.line(20)))?;
@@ -238,12 +238,12 @@ impl Series {
             return Ok(());
         }
         let finite = |(low, high): &(f64, f64)| low.is_finite() && high.is_finite();
-        let intervals = self.real().filter_map(|Point { x, y, interval }| {
+        let intervals = self.real_points().filter_map(|Point { x, y, interval }| {
             let (low, high) = interval.filter(finite)?;
             Some(ErrorBar::new_vertical(*x, low, *y, high, tone.line(10), px(6) as u32))
         });
         chart.draw_series(intervals)?;
-        chart.draw_series(self.real().map(|point| marker(number, (point.x, point.y))))?;
+        chart.draw_series(self.real_points().map(|point| marker(number, (point.x, point.y))))?;
         Ok(())
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::hash::Hasher as _;
 
-use marline_sim::{LinkId, Observer, Packet, Paths, Sighting};
+use marline_sim::{LinkId, ObservationPoint, Observer, Packet, Paths};
 use marline_time::Instant;
 use marline_wire::{TcpFlags, TcpHeader, TcpOptions, TcpSegment};
 
@@ -28,7 +28,7 @@ pub struct Segment {
     /// Time of sending.
     pub sent: Instant,
     /// Fate.
-    pub fate: Delivery,
+    pub delivery: Delivery,
     /// TCP header, as sent.
     pub header: TcpHeader,
     /// TCP options.
@@ -127,7 +127,7 @@ impl SegmentLog {
             path,
             from_client,
             sent: now,
-            fate: Delivery::Lost,
+            delivery: Delivery::Lost,
             header: tcp.header,
             options: tcp.options.clone(),
             payload: tcp.payload.len() as u32,
@@ -148,7 +148,7 @@ impl SegmentLog {
         if let Some(at) = pending.iter().position(|(hash, _)| *hash == wanted) {
             let index = pending[at].1;
             pending.remove(at);
-            self.segments[index].fate = Delivery::Arrived(now);
+            self.segments[index].delivery = Delivery::Arrived(now);
         }
     }
 }
@@ -161,11 +161,11 @@ fn hash(bytes: &[u8]) -> u64 {
 }
 
 impl Observer for SegmentLog {
-    fn on_packet(&mut self, now: Instant, sighting: Sighting, packet: &Packet) {
+    fn on_packet(&mut self, now: Instant, sighting: ObservationPoint, packet: &Packet) {
         match sighting {
-            Sighting::Sent { link: Some(link), .. } => self.sent(now, link, packet),
-            Sighting::Delivered { link, .. } => self.delivered(now, link, packet),
-            Sighting::Sent { link: None, .. } => {}
+            ObservationPoint::Sent { link: Some(link), .. } => self.sent(now, link, packet),
+            ObservationPoint::Delivered { link, .. } => self.delivered(now, link, packet),
+            ObservationPoint::Sent { link: None, .. } => {}
         }
     }
 

@@ -23,7 +23,7 @@ use super::sheet::{Drawn, INK, MUTE, Size, Tone, aligned, no_series, px, series,
 /// Width and height between the axes, pixels.
 const SIZE: Size = Size { width: 840, height: 420 };
 /// Opacity of a shaded time without delivery.
-const SHADE: f64 = 0.15;
+const SHADE_OPACITY: f64 = 0.15;
 /// Resolution, units: half a pixel. Elements within it are drawn once.
 const GRID: i32 = 5;
 /// Largest number of markers of data sent again.
@@ -240,7 +240,7 @@ fn shape<'a>(manner: TransmissionKind, x: i32, y: i32, tone: Tone) -> Element<'a
 }
 
 fn shade() -> ShapeStyle {
-    INK.color().mix(SHADE).filled()
+    INK.color().mix(SHADE_OPACITY).filled()
 }
 
 /// Unit for places up to `most`: its bytes and its name.

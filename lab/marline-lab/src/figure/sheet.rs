@@ -115,7 +115,7 @@ pub(super) fn text_width(text: &str) -> i32 {
 }
 
 /// The width of the widest text.
-pub(super) fn widest<'a>(texts: impl IntoIterator<Item = &'a str>) -> i32 {
+pub(super) fn max_text_width<'a>(texts: impl IntoIterator<Item = &'a str>) -> i32 {
     texts.into_iter().map(text_width).max().unwrap_or(0)
 }
 

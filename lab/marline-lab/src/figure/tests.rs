@@ -208,11 +208,11 @@ fn a_segment_log_shows_paths_and_losses() {
     let told: Vec<String> = segments.iter().map(Segment::describe).collect();
     assert_eq!(told[..2], ["SYN", "SYN ACK"]);
     let data = || segments.iter().filter(|segment| !segment.from_client && segment.payload > 0);
-    let lost: Vec<&Segment> = data().filter(|segment| segment.fate == Delivery::Lost).collect();
+    let lost: Vec<&Segment> = data().filter(|segment| segment.delivery == Delivery::Lost).collect();
     assert_eq!(lost.len(), 1, "{told:?}");
     assert!(lost[0].sent >= start);
     // The whole stream arrived: every byte was in a segment that arrived, the lost one's on the second attempt.
-    let arrived = data().filter(|segment| segment.fate != Delivery::Lost);
+    let arrived = data().filter(|segment| segment.delivery != Delivery::Lost);
     let mut ranges: Vec<(u64, u64)> = arrived
         .map(|segment| {
             let offset = segment.stream_offset.expect("mapped");
@@ -230,7 +230,7 @@ fn a_segment_log_shows_paths_and_losses() {
     assert_eq!(again, 2);
     assert!(segments.iter().any(|segment| segment.data_acked == Some(6_000)));
     for segment in &segments {
-        let Delivery::Arrived(at) = segment.fate else { continue };
+        let Delivery::Arrived(at) = segment.delivery else { continue };
         assert!(at.as_nanos() - segment.sent.as_nanos() >= 6_000_000, "{segment:?}");
     }
 }

@@ -18,7 +18,7 @@ const GAP: f64 = 180.0;
 /// Labels with a smaller distance are merged, pixels.
 const LABEL_GAP: i32 = 12;
 /// Opacity of a shaded span.
-const SHADE: f64 = 0.15;
+const SHADE_OPACITY: f64 = 0.15;
 
 #[derive(Clone, Debug)]
 struct Arrow {
@@ -100,7 +100,7 @@ impl TimingDiagram {
                 continue;
             }
             let Some(label) = label(segment) else { continue };
-            let arrived_ms = match segment.fate {
+            let arrived_ms = match segment.delivery {
                 Delivery::Arrived(at) => Some(ms(at)),
                 Delivery::Lost => None,
             };
@@ -142,7 +142,7 @@ impl TimingDiagram {
         let width = GAP + self.paths.len() as f64 * (LANE + GAP);
         let time = Axis::between(self.from_ms, self.to_ms, false).downwards();
         let size = Size { width: width as i32, height: self.height as i32 };
-        let frame = Frame::new(&self.title, Axis::bare(width), time, size);
+        let frame = Frame::new(&self.title, Axis::without_labels(width), time, size);
         let (labels, empty) = (("", "time (ms)"), self.paths.is_empty());
         Frame { labels, free: (40, 0), empty, ..frame }.draw(|chart| {
             self.lanes(chart)?;
@@ -183,7 +183,7 @@ impl TimingDiagram {
             return Ok(());
         }
         let (client, server) = (self.x(path, true), self.x(path, false));
-        let shade = INK.color().mix(SHADE).filled();
+        let shade = INK.color().mix(SHADE_OPACITY).filled();
         let area = Rectangle::new([(client, from_ms), (server, to_ms)], shade);
         chart.plotting_area().draw(&area)?;
         let style = aligned(&MUTE.text(), HPos::Center, VPos::Top);

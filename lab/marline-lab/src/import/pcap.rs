@@ -196,9 +196,10 @@ fn sample(every: Duration, number: i64, ways: &[Bin; 2]) -> Sample {
 
 /// Packets that both ends saw, with both records, and those that only one saw. Among identical packets, the
 /// nearest in time match.
-type Matched = (Vec<(CapturedPacket, CapturedPacket)>, Vec<CapturedPacket>, Vec<CapturedPacket>);
+type MatchedPackets =
+    (Vec<(CapturedPacket, CapturedPacket)>, Vec<CapturedPacket>, Vec<CapturedPacket>);
 
-fn matched(client: &[CapturedPacket], server: &[CapturedPacket]) -> Matched {
+fn matched(client: &[CapturedPacket], server: &[CapturedPacket]) -> MatchedPackets {
     let mut waiting: BTreeMap<u64, Vec<CapturedPacket>> = BTreeMap::new();
     for seen in server {
         waiting.entry(seen.key).or_default().push(*seen);
@@ -234,7 +235,7 @@ pub(super) fn ip_of(link: Linktype, frame: &[u8]) -> Option<&[u8]> {
     }
 }
 
-fn seen(at_ns: i64, link: Linktype, frame: &[u8]) -> Option<CapturedPacket> {
+fn parse_frame(at_ns: i64, link: Linktype, frame: &[u8]) -> Option<CapturedPacket> {
     let packet = IpPacket::parse(ip_of(link, frame)?).ok()?;
     // This hasher has fixed keys, so the numbers are the same each time.
     let mut hash = DefaultHasher::new();
@@ -300,8 +301,9 @@ impl Interfaces {
 /// The TCP and UDP packets of a capture, in order.
 fn packets(file: &str, bytes: &[u8]) -> anyhow::Result<Vec<CapturedPacket>> {
     let mut found = Vec::new();
-    let frames =
-        each_frame(file, bytes, |at_ns, link, frame| found.extend(seen(at_ns, link, frame)))?;
+    let frames = each_frame(file, bytes, |at_ns, link, frame| {
+        found.extend(parse_frame(at_ns, link, frame))
+    })?;
     ensure!(
         !found.is_empty(),
         "{file}: none of its {frames} frames is a whole TCP or UDP packet over IP"

@@ -21,7 +21,7 @@ use super::pcap::{each_frame, ip_of};
 
 /// One of the handshake's two answers must be this many times as late as the other; otherwise the capture was not
 /// made at an end.
-const CLEARLY: i64 = 4;
+const MIN_DELAY_RATIO: i64 = 4;
 
 /// Longest time that data is under way, ns; older sequence numbers are not compared.
 const MAX_FLIGHT_NS: i64 = 60_000_000_000;
@@ -32,7 +32,7 @@ pub struct RoundTrips {
     /// Transmissions of data, in the order of sending: each with its round trip, or lost.
     pub sent: Vec<Passage>,
     /// Transmissions whose fate is unknown.
-    pub untold: usize,
+    pub ambiguous: usize,
 }
 
 /// A transmission of data.
@@ -42,7 +42,7 @@ struct Transmission {
     end: u32,
     at_ns: i64,
     timestamp: Option<u32>,
-    fate: TransmissionOutcome,
+    outcome: TransmissionOutcome,
 }
 
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -50,9 +50,9 @@ enum TransmissionOutcome {
     /// Not covered by an ACK.
     Open,
     /// Acknowledged after this time, ns.
-    Took(i64),
+    AckedAfter(i64),
     Lost,
-    Untold,
+    Ambiguous,
 }
 
 /// One direction of a connection.
@@ -67,7 +67,7 @@ struct Flow {
 
 /// A connection so far.
 #[derive(Clone, Debug, Default)]
-struct Conversation {
+struct ConnectionState {
     /// Times of the SYN, the SYN-ACK and the initiator's next segment.
     handshake: [Option<i64>; 3],
     /// True if both ends permit SACK.
@@ -81,7 +81,7 @@ struct Conversation {
 /// # Errors
 /// The file is not a capture, has no handshake that shows at which end it was made, or has no data from there.
 pub fn round_trips(file: &str, bytes: &[u8]) -> anyhow::Result<RoundTrips> {
-    let mut all: BTreeMap<[SocketAddr; 2], Conversation> = BTreeMap::new();
+    let mut all: BTreeMap<[SocketAddr; 2], ConnectionState> = BTreeMap::new();
     each_frame(file, bytes, |at_ns, link, frame| {
         let packet = ip_of(link, frame).and_then(|ip| IpPacket::parse(ip).ok());
         let packet =
@@ -105,12 +105,12 @@ pub fn round_trips(file: &str, bytes: &[u8]) -> anyhow::Result<RoundTrips> {
         let Some(end) = conversation.end_of_capture() else { continue };
         known += 1;
         for one in &conversation.flows[end].all {
-            match one.fate {
-                TransmissionOutcome::Took(ns) => {
+            match one.outcome {
+                TransmissionOutcome::AckedAfter(ns) => {
                     sent.push(Passage { at_ns: one.at_ns, took_ns: Some(ns) })
                 }
                 TransmissionOutcome::Lost => sent.push(Passage { at_ns: one.at_ns, took_ns: None }),
-                TransmissionOutcome::Open | TransmissionOutcome::Untold => untold += 1,
+                TransmissionOutcome::Open | TransmissionOutcome::Ambiguous => untold += 1,
             }
         }
     }
@@ -125,7 +125,7 @@ pub fn round_trips(file: &str, bytes: &[u8]) -> anyhow::Result<RoundTrips> {
         "{file}: the capturing end sent no data that was acknowledged: capture at the end that sends data"
     );
     sent.sort_by_key(|passage| passage.at_ns);
-    Ok(RoundTrips { sent, untold })
+    Ok(RoundTrips { sent, ambiguous: untold })
 }
 
 /// Returns true if `a` is at or after `b`.
@@ -137,15 +137,15 @@ const fn overlap(a: &Transmission, b: &Transmission) -> bool {
     !is_at_or_after(a.start, b.end) && !is_at_or_after(b.start, a.end)
 }
 
-impl Conversation {
+impl ConnectionState {
     /// The end of the capture: 0 is the initiator, 1 the other end.
     fn end_of_capture(&self) -> Option<usize> {
         let [syn, answer, next] = self.handshake;
         let (there, back) = (answer? - syn?, next? - answer?);
-        if back.max(0) * CLEARLY < there {
+        if back.max(0) * MIN_DELAY_RATIO < there {
             return Some(0);
         }
-        (there.max(0) * CLEARLY < back).then_some(1)
+        (there.max(0) * MIN_DELAY_RATIO < back).then_some(1)
     }
 
     fn add_segment(&mut self, from: usize, at_ns: i64, segment: &TcpSegment<'_>) {
@@ -169,7 +169,7 @@ impl Conversation {
             self.flows[from].sends(at_ns, segment);
         }
         if flags.contains(TcpFlags::ACK) {
-            self.flows[1 - from].hears(at_ns, segment, self.sack);
+            self.flows[1 - from].on_acknowledgment(at_ns, segment, self.sack);
         }
     }
 }
@@ -186,15 +186,17 @@ impl Flow {
         let end = start.wrapping_add(segment.payload.len() as u32);
         let timestamp = segment.options.timestamps.map(|timestamps| timestamps.value);
         let mut one =
-            Transmission { start, end, at_ns, timestamp, fate: TransmissionOutcome::Open };
+            Transmission { start, end, at_ns, timestamp, outcome: TransmissionOutcome::Open };
         // If data is sent again after its acknowledgment, another ACK shows nothing about the repetition.
         let repeats = self.sent_to.is_some_and(|to| !is_at_or_after(start, to));
         let there = |earlier: &Transmission| {
-            matches!(earlier.fate, TransmissionOutcome::Took(_) | TransmissionOutcome::Untold)
-                && overlap(earlier, &one)
+            matches!(
+                earlier.outcome,
+                TransmissionOutcome::AckedAfter(_) | TransmissionOutcome::Ambiguous
+            ) && overlap(earlier, &one)
         };
         if repeats && self.recent(at_ns).any(|n| there(&self.all[n])) {
-            one.fate = TransmissionOutcome::Untold;
+            one.outcome = TransmissionOutcome::Ambiguous;
         } else {
             self.open.push(self.all.len());
         }
@@ -204,7 +206,7 @@ impl Flow {
         }
     }
 
-    fn hears(&mut self, at_ns: i64, segment: &TcpSegment<'_>, sack: bool) {
+    fn on_acknowledgment(&mut self, at_ns: i64, segment: &TcpSegment<'_>, sack: bool) {
         let ack = segment.header.ack.0;
         let blocks = segment.options.sack.as_slice();
         let within = |one: &Transmission, left: u32, right: u32| {
@@ -218,11 +220,13 @@ impl Flow {
             });
             if is_at_or_after(ack, first.right.0) || inner {
                 let twice = |one: &Transmission| {
-                    one.fate == TransmissionOutcome::Lost
+                    one.outcome == TransmissionOutcome::Lost
                         && within(one, first.left.0, first.right.0)
                 };
                 let found: Vec<_> = self.recent(at_ns).filter(|n| twice(&self.all[*n])).collect();
-                found.into_iter().for_each(|n| self.all[n].fate = TransmissionOutcome::Untold);
+                found
+                    .into_iter()
+                    .for_each(|n| self.all[n].outcome = TransmissionOutcome::Ambiguous);
             }
         }
         let covered = |one: &Transmission| {
@@ -241,9 +245,9 @@ impl Flow {
             .collect();
         let repaired = groups.iter().any(|group| group.len() > 1);
         for (n, group) in now.iter().zip(&groups) {
-            let took = TransmissionOutcome::Took(at_ns - self.all[*n].at_ns);
-            self.all[*n].fate = match group.len() {
-                1 if repaired && !sack => TransmissionOutcome::Untold,
+            let took = TransmissionOutcome::AckedAfter(at_ns - self.all[*n].at_ns);
+            self.all[*n].outcome = match group.len() {
+                1 if repaired && !sack => TransmissionOutcome::Ambiguous,
                 1 => took,
                 _ => self.outcome_of_repeated(*n, group, echo).unwrap_or(took),
             };
@@ -265,12 +269,12 @@ impl Flow {
             (Some(hit), None) => Some(if one < hit {
                 TransmissionOutcome::Lost
             } else {
-                TransmissionOutcome::Untold
+                TransmissionOutcome::Ambiguous
             }),
             _ => Some(if one < last {
                 TransmissionOutcome::Lost
             } else {
-                TransmissionOutcome::Untold
+                TransmissionOutcome::Ambiguous
             }),
         }
     }

@@ -222,7 +222,7 @@ fn one_capture_at_the_sender_yields_rtts_and_losses() {
     let result = result.expect("pairs");
     let median = |way| result.quantile(way, 0.5).value;
     let lost = Sending::ALL.map(|way| result.lost(way).value);
-    println!("{lost:?}, {} and {} untold", wifi.untold, lte.untold);
+    println!("{lost:?}, {} and {} untold", wifi.ambiguous, lte.ambiguous);
     println!("medians {:?}", Sending::ALL.map(median));
     assert!((0.02..0.04).contains(&lost[0]) && lost[1] == 0.0 && lost[3] == 0.0, "{lost:?}");
     // 20 ms and twice up to 8 ms more; constant 60 ms.

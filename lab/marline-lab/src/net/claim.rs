@@ -37,7 +37,7 @@ impl Owner {
     ///
     /// # Errors
     /// /proc cannot be read.
-    pub fn this() -> io::Result<Owner> {
+    pub fn current_process() -> io::Result<Owner> {
         let pid = std::process::id();
         Ok(Owner { pid, started: started(pid)? })
     }
@@ -93,7 +93,7 @@ impl Claim {
             remove(instance);
             let _ = fs::remove_file(&file);
         }
-        let record = Record { instance: instance.to_owned(), owner: Owner::this()? };
+        let record = Record { instance: instance.to_owned(), owner: Owner::current_process()? };
         publish(&file, &record).with_context(|| format!("cannot claim {}", file.display()))?;
         Ok(Claim { file, namespaces: namespaces(instance) })
     }

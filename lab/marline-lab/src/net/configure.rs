@@ -29,14 +29,14 @@ pub(super) fn make_namespace(name: &str) -> anyhow::Result<()> {
         bail!("cannot create the namespace {name}: {}", String::from_utf8_lossy(&output.stderr));
     }
     // These are set before interfaces exist, because an interface takes the defaults of its creation time.
-    for (key, value) in EARLY {
+    for (key, value) in INTERFACE_SYSCTLS {
         set(name, key, value)?;
     }
     Ok(())
 }
 
 /// Sysctls for interfaces that are quiet and usable at once.
-const EARLY: &[(&str, &str)] = &[
+const INTERFACE_SYSCTLS: &[(&str, &str)] = &[
     ("net.ipv6.conf.default.accept_ra", "0"),
     ("net.ipv6.conf.default.router_solicitations", "0"),
     ("net.ipv6.conf.default.accept_dad", "0"),
@@ -145,7 +145,7 @@ fn endpoint_line(endpoint: &Endpoint) -> String {
 
 fn batch(namespace: &str, script: &str) -> anyhow::Result<()> {
     // `-4` and `-6` are options of the program, not of a line: one run per family and subject.
-    for (option, lines) in grouped(script) {
+    for (option, lines) in group_lines(script) {
         let mut ip = Command::new("ip");
         ip.args(["-n", namespace]);
         ip.args(option);
@@ -165,7 +165,7 @@ fn batch(namespace: &str, script: &str) -> anyhow::Result<()> {
 }
 
 /// Groups successive lines by family option, and removes the option.
-fn grouped(script: &str) -> Vec<(Option<&'static str>, String)> {
+fn group_lines(script: &str) -> Vec<(Option<&'static str>, String)> {
     let mut groups: Vec<(Option<&'static str>, String)> = Vec::new();
     for line in script.lines() {
         let (option, rest) = match line.split_at_checked(3) {

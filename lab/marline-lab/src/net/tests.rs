@@ -93,7 +93,7 @@ fn nets_of_dead_owners_are_swept_and_live_ones_kept() {
     std::mem::forget(claim);
     let file = format!("/run/marline-lab/{}.json", dead.instance);
     let text = std::fs::read_to_string(&file).expect("claim");
-    let mine = format!("\"started\":{}", Owner::this().expect("owner").started);
+    let mine = format!("\"started\":{}", Owner::current_process().expect("owner").started);
     std::fs::write(&file, text.replace(&mine, "\"started\":1")).expect("write");
     Claim::claim_instance(&live.instance).expect_err("in use");
     assert!(remove_remains().contains(&dead.instance));

@@ -69,7 +69,7 @@ impl Column {
 
     /// Creates an empty column of reals.
     #[must_use]
-    pub fn real(name: impl Into<Cow<'static, str>>, unit: &'static str) -> Column {
+    pub fn real_column(name: impl Into<Cow<'static, str>>, unit: &'static str) -> Column {
         Column::new(name, unit, Values::Real(Cells::default()))
     }
 
@@ -141,13 +141,13 @@ impl Column {
     }
 
     /// An empty column of this kind.
-    pub(super) fn emptied(&self) -> Column {
+    pub(super) fn empty_copy(&self) -> Column {
         let (name, unit) = (self.name.clone(), self.unit);
         match self.values {
             Values::Text(_) => Column::text(name),
             Values::Count(_) => Column::count(name, unit),
             Values::Integer(_) => Column::integer(name, unit),
-            Values::Real(_) => Column::real(name, unit),
+            Values::Real(_) => Column::real_column(name, unit),
             Values::Flag(_) => Column::flag(name),
         }
     }

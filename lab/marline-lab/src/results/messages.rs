@@ -19,9 +19,9 @@ pub fn messages(run: &RunColumns, runs: &[(&Job, &Record)]) -> Table {
         Column::count("index", ""),
         Column::count("bytes", "B"),
         Column::flag("counted"),
-        Column::real("sent_ms", "ms"),
-        Column::real("latency_ms", "ms"),
-        Column::real("least_ms", "ms"),
+        Column::real_column("sent_ms", "ms"),
+        Column::real_column("latency_ms", "ms"),
+        Column::real_column("least_ms", "ms"),
     ]);
     let mut table = Table::new("messages", columns);
     for (job, load, record) in each_workload(runs) {

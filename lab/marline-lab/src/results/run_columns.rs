@@ -1,7 +1,7 @@
 //! Columns that identify a run in a row.
 
 use super::column::{Cell, Column};
-use super::swept::Swept;
+use super::swept::SweptKey;
 use super::table::Table;
 use crate::experiment::{Experiment, Load, Measures};
 use crate::runs::{Job, Record};
@@ -9,7 +9,7 @@ use crate::runs::{Job, Record};
 /// Values of a sweep, as numbers if possible, then stack, variant and seed.
 #[derive(Clone, Debug)]
 pub struct RunColumns {
-    swept: Vec<Swept>,
+    swept: Vec<SweptKey>,
     /// The runs have several workloads.
     workloads: bool,
     /// Names and units of the workloads' measures.
@@ -42,8 +42,8 @@ impl RunColumns {
 
     /// The empty columns of measures and prices.
     pub(super) fn columns_of_measures(&self) -> Vec<Column> {
-        let measures = self.measures.iter().map(|(name, unit)| Column::real(*name, unit));
-        measures.chain(self.price.then(|| Column::real("price", ""))).collect()
+        let measures = self.measures.iter().map(|(name, unit)| Column::real_column(*name, unit));
+        measures.chain(self.price.then(|| Column::real_column("price", ""))).collect()
     }
 
     /// Values of a record in these columns.
@@ -72,7 +72,7 @@ impl RunColumns {
         let first = points.clone().next().unwrap_or_default();
         let swept = first.iter().enumerate().map(|(number, (key, _))| {
             let values = points.clone().filter_map(move |point| point.get(number));
-            Swept::of(key, values.map(|(_, value)| value.as_str()))
+            SweptKey::of(key, values.map(|(_, value)| value.as_str()))
         });
         RunColumns { swept: swept.collect(), workloads: false, measures: Vec::new(), price: false }
     }
@@ -81,13 +81,13 @@ impl RunColumns {
     #[must_use]
     pub fn columns(&self) -> Vec<Column> {
         let run = [Column::text("stack"), Column::text("variant"), Column::count("seed", "")];
-        self.swept.iter().map(Swept::column).chain(run).collect()
+        self.swept.iter().map(SweptKey::column).chain(run).collect()
     }
 
     /// Values of a run in these columns.
     #[must_use]
     pub fn cells<'a>(&self, job: &'a Job) -> Vec<Cell<'a>> {
-        let value = |(number, swept): (usize, &Swept)| match job.point.get(number) {
+        let value = |(number, swept): (usize, &SweptKey)| match job.point.get(number) {
             Some((_, text)) => swept.cell(text),
             None => Cell::Unknown,
         };

@@ -25,12 +25,12 @@ pub fn runs_over(run: &RunColumns, paths: &[impl AsRef<str>], runs: &[(&Job, &Re
     columns.extend([
         Column::count("messages", ""),
         Column::count("missing", ""),
-        Column::real("mean_ms", "ms"),
-        Column::real("p50_ms", "ms"),
-        Column::real("p95_ms", "ms"),
-        Column::real("p99_ms", "ms"),
-        Column::real("max_ms", "ms"),
-        Column::real("goodput_mbit_per_s", "Mbit/s"),
+        Column::real_column("mean_ms", "ms"),
+        Column::real_column("p50_ms", "ms"),
+        Column::real_column("p95_ms", "ms"),
+        Column::real_column("p99_ms", "ms"),
+        Column::real_column("max_ms", "ms"),
+        Column::real_column("goodput_mbit_per_s", "Mbit/s"),
         Column::count("reinjected_bytes", "B"),
     ]);
     columns.extend(run.columns_of_measures());
@@ -39,8 +39,8 @@ pub fn runs_over(run: &RunColumns, paths: &[impl AsRef<str>], runs: &[(&Job, &Re
             Column::count(format!("{path}_up_bytes"), "B"),
             Column::count(format!("{path}_down_bytes"), "B"),
             Column::count(format!("{path}_dropped_packets"), ""),
-            Column::real(format!("{path}_traffic_j"), "J"),
-            Column::real(format!("{path}_idle_j"), "J"),
+            Column::real_column(format!("{path}_traffic_j"), "J"),
+            Column::real_column(format!("{path}_idle_j"), "J"),
         ]);
     }
     columns.extend([Column::text("doubts"), Column::text("error")]);

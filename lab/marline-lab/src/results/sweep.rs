@@ -10,7 +10,7 @@ use super::table::Table;
 pub fn long(run: &RunColumns, runs: &Table) -> Table {
     let mut columns = run.columns_of_workload();
     let leading = columns.len();
-    columns.extend([Column::text("measure"), Column::real("value", "")]);
+    columns.extend([Column::text("measure"), Column::real_column("value", "")]);
     let mut table = Table::new("sweep", columns);
     for row in 0..runs.rows() {
         let head: Vec<Cell<'_>> = runs.row(row).take(leading).collect();

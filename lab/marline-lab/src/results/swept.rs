@@ -50,7 +50,7 @@ const PLAIN: Quantity = Quantity { ending: "", unit: "", units: &[], bare: Some(
 
 /// A key of a sweep.
 #[derive(Clone, Debug)]
-pub(super) struct Swept {
+pub(super) struct SweptKey {
     key: String,
     /// Quantity; `None` for text.
     quantity: Option<&'static Quantity>,
@@ -75,16 +75,16 @@ impl Quantity {
     }
 }
 
-impl Swept {
+impl SweptKey {
     /// Creates the column of a key from all its values in the file.
-    pub(super) fn of<'a>(key: &str, values: impl Iterator<Item = &'a str> + Clone) -> Swept {
+    pub(super) fn of<'a>(key: &str, values: impl Iterator<Item = &'a str> + Clone) -> SweptKey {
         let is_rate = key.rsplit('.').next() == Some("rate");
         let all =
             |quantity: &&Quantity| values.clone().all(|value| quantity.value(value).is_some());
         let bare: [&'static Quantity; 2] = if is_rate { [&RATE, &RATE] } else { [&PLAIN, &PLAIN] };
         let known: [&'static Quantity; 4] = [&TIME, &BYTES, &RATE, &PERCENT];
         let quantity = bare.into_iter().chain(known).find(all);
-        Swept { key: key.to_owned(), quantity }
+        SweptKey { key: key.to_owned(), quantity }
     }
 
     /// The empty column.
@@ -94,7 +94,7 @@ impl Swept {
         };
         let said = self.key.ends_with(ending.trim_start_matches('_'));
         let name = if said { self.key.clone() } else { format!("{}{ending}", self.key) };
-        Column::real(name, unit)
+        Column::real_column(name, unit)
     }
 
     /// The cell of a value.
@@ -113,7 +113,7 @@ mod tests {
     #[test]
     fn numbers_are_numbers_in_one_unit() {
         let of = |key: &str, values: &[&str]| {
-            let swept = Swept::of(key, values.iter().copied());
+            let swept = SweptKey::of(key, values.iter().copied());
             let column = swept.column();
             let cells: Vec<String> = values
                 .iter()

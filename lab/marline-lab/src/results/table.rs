@@ -14,7 +14,7 @@ impl Table {
     /// Creates an empty table of this name; its columns must be empty.
     #[must_use]
     pub fn new(name: &'static str, columns: Vec<Column>) -> Table {
-        let columns = columns.iter().map(Column::emptied).collect();
+        let columns = columns.iter().map(Column::empty_copy).collect();
         Table { name, columns, rows: 0 }
     }
 
@@ -90,7 +90,7 @@ impl Table {
     #[must_use]
     pub fn with_leading_columns(&self, columns: &[Column], cells: &[Cell<'_>]) -> Table {
         assert_eq!(columns.len(), cells.len(), "a value for each column");
-        let mut all: Vec<Column> = columns.iter().map(Column::emptied).collect();
+        let mut all: Vec<Column> = columns.iter().map(Column::empty_copy).collect();
         for (column, cell) in all.iter_mut().zip(cells) {
             (0..self.rows).for_each(|_| column.push(*cell));
         }

@@ -14,20 +14,20 @@ const NAME: (&str, &str) = ("tables.", ".partial");
 
 /// A temporary directory beside the earlier tables, removed on drop.
 #[derive(Debug)]
-pub(super) struct Apart {
+pub(super) struct TemporaryTables {
     place: PathBuf,
     apart: PathBuf,
 }
 
-impl Apart {
+impl TemporaryTables {
     /// Creates a temporary directory in `place`.
-    pub(super) fn create(place: &Path) -> anyhow::Result<Apart> {
+    pub(super) fn create(place: &Path) -> anyhow::Result<TemporaryTables> {
         // A random number: the standard library seeds each of these hashers differently.
         let number = RandomState::new().hash_one(std::process::id());
         let (begin, end) = NAME;
         let apart = place.join(format!("{begin}{number:016x}{end}"));
         make_directory(&apart)?;
-        Ok(Apart { place: place.to_owned(), apart })
+        Ok(TemporaryTables { place: place.to_owned(), apart })
     }
 
     /// The directory for new files.
@@ -47,7 +47,7 @@ impl Apart {
     }
 }
 
-impl Drop for Apart {
+impl Drop for TemporaryTables {
     fn drop(&mut self) {
         // A remaining directory only takes up space.
         let _ = fs::remove_dir_all(&self.apart);

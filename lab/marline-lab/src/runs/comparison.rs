@@ -68,7 +68,7 @@ impl Compared {
                 } else {
                     RequiredRange::at_most(1.0)
                 };
-                return Outcome::Inconclusive(match self.ratio.stands(asked) {
+                return Outcome::Inconclusive(match self.ratio.position_in(asked) {
                     RangePosition::Undecided { needed } => needed,
                     RangePosition::Inside | RangePosition::Outside => None,
                 });
@@ -137,7 +137,7 @@ impl Comparison {
     ///
     /// # Errors
     /// No lanes match, a result cannot be read, or two lanes have no seed in common.
-    pub fn of_all(a: Selection<'_>, b: Selection<'_>) -> anyhow::Result<Vec<Comparison>> {
+    pub fn compare_all(a: Selection<'_>, b: Selection<'_>) -> anyhow::Result<Vec<Comparison>> {
         let (lanes_a, lanes_b) = (a.lanes()?, b.lanes()?);
         let named = a.variant.is_some() && b.variant.is_some();
         let mut all = Vec::new();

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use super::qlogs::file_name_part;
 use super::{Job, Record};
 use crate::experiment::{Stack, Timeline, TimelineConfig, simulate_recorded};
-use crate::figure::{Boxes, Figure, FiveNumbers, Plot, cdf};
+use crate::figure::{BoxPlot, Figure, FiveNumbers, Plot, cdf};
 use crate::results::{Cell, Table, quantile};
 
 /// Largest number of points of a curve: more would overlap.
@@ -32,12 +32,12 @@ impl Figures<'_> {
         let all: Vec<f64> = lanes.iter().flat_map(|(_, values)| values.iter().copied()).collect();
         let wide = quantile(&all, 1.0) > LOGARITHMIC_FROM * quantile(&all, 0.5);
         let mut plot = Plot::new(self.title, "latency (ms)", "share of messages");
-        let mut boxes = Boxes::new(self.title, "latency (ms)");
+        let mut boxes = BoxPlot::new(self.title, "latency (ms)");
         if wide {
             (plot, boxes) = (plot.log_x(), boxes.log());
         }
         for (name, values) in lanes.iter().filter(|(_, values)| !values.is_empty()) {
-            plot = plot.steps(name, &thinned(&cdf(values)));
+            plot = plot.steps(name, &thin_points(&cdf(values)));
             let at = |share| quantile(values, share);
             let [low, q25, q50, q75, high] = [0.01, 0.25, 0.5, 0.75, 0.99].map(at);
             boxes = boxes.add(name, FiveNumbers { low, q25, q50, q75, high });
@@ -84,7 +84,7 @@ impl Figures<'_> {
 }
 
 /// Every n-th point and the last.
-fn thinned(points: &[(f64, f64)]) -> Vec<(f64, f64)> {
+fn thin_points(points: &[(f64, f64)]) -> Vec<(f64, f64)> {
     let step = points.len().div_ceil(POINTS).max(1);
     let mut kept: Vec<(f64, f64)> = points.iter().copied().step_by(step).collect();
     if kept.last() != points.last() {
@@ -104,7 +104,7 @@ fn subflows(job: &Job, timeline: &Timeline) -> [Figure; 2] {
         let title = format!("{name}, seed {}: subflows of the {end}", job.seed);
         let mut plot = Plot::new(&title, "time (s)", what);
         for (name, points) in curves(&timeline.subflows, end, columns, unit) {
-            plot = plot.line(&name, &thinned(&points));
+            plot = plot.line(&name, &thin_points(&points));
         }
         plot
     };

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use marline_qlog::Vantage;
 
 use super::{Captures, Job, captures, make_directory, qlogs};
-use crate::experiment::{CaptureConfig, QlogConfig, Watch, Watched};
+use crate::experiment::{CaptureConfig, QlogConfig, RunRecords, Watch};
 
 /// Files of runs in real time, and their directory.
 #[derive(Clone, Debug)]
@@ -51,7 +51,7 @@ impl RealTimeFiles {
     }
 
     /// Writes the captures and traces of a run.
-    pub(super) fn write_files(&self, job: &Job, watched: &Watched) -> anyhow::Result<()> {
+    pub(super) fn write_files(&self, job: &Job, watched: &RunRecords) -> anyhow::Result<()> {
         let directory = |name: &str| {
             let directory = self.directory.join(name);
             make_directory(&directory)?;

@@ -14,7 +14,7 @@ use crate::keep;
 
 /// Age of partial files that are removed: a record is written in a moment, so the partial file of a living process
 /// is never this old, even by the clock of another machine.
-const ABANDONED_AFTER: Duration = Duration::from_secs(24 * 60 * 60);
+const PARTIAL_FILE_LIFETIME: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// Directory of runs, each in a file named by the hash of its inputs.
 #[derive(Debug)]
@@ -22,7 +22,7 @@ pub struct Store {
     place: PathBuf,
     program: String,
     kernel: String,
-    fresh: bool,
+    reruns_all: bool,
 }
 
 impl Store {
@@ -32,7 +32,7 @@ impl Store {
     /// # Errors
     /// The directory cannot be created.
     pub fn open(place: &Path, fresh: bool) -> anyhow::Result<Store> {
-        let store = Store::opened_by(place, fresh, keep::program()?)?;
+        let store = Store::open_for_program(place, fresh, keep::program()?)?;
         store.remove_abandoned();
         Ok(store)
     }
@@ -44,12 +44,17 @@ impl Store {
     /// # Errors
     /// The directory cannot be created.
     pub fn open_as(place: &Path, fresh: bool, program: String) -> anyhow::Result<Store> {
-        Store::opened_by(place, fresh, program)
+        Store::open_for_program(place, fresh, program)
     }
 
-    fn opened_by(place: &Path, fresh: bool, program: String) -> anyhow::Result<Store> {
+    fn open_for_program(place: &Path, fresh: bool, program: String) -> anyhow::Result<Store> {
         make_directory(place)?;
-        Ok(Store { place: place.to_owned(), program, kernel: keep::kernel_release(), fresh })
+        Ok(Store {
+            place: place.to_owned(),
+            program,
+            kernel: keep::kernel_release(),
+            reruns_all: fresh,
+        })
     }
 
     /// The directory.
@@ -80,7 +85,7 @@ impl Store {
     /// The stored record of a run, if the run did not fail.
     #[must_use]
     pub fn read(&self, job: &Job) -> Option<Record> {
-        if self.fresh {
+        if self.reruns_all {
             return None;
         }
         self.last(job).filter(|record| record.error.is_none())
@@ -121,7 +126,7 @@ impl Store {
             let written = entry.metadata().and_then(|file| file.modified());
             // A time in the future has no age: it is unknown which clock is right.
             let age = written.ok().and_then(|at| at.elapsed().ok());
-            if age.is_some_and(|age| age > ABANDONED_AFTER) {
+            if age.is_some_and(|age| age > PARTIAL_FILE_LIFETIME) {
                 let _ = fs::remove_file(entry.path());
             }
         }

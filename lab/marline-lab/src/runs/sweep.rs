@@ -6,7 +6,7 @@ use std::path::Path;
 
 use anyhow::bail;
 
-use super::apart::Apart;
+use super::apart::TemporaryTables;
 use super::stored_runs::RunListWriter;
 use super::{Job, LaneSummary, Progress, Record, Series, Shard, Store, Summary};
 use crate::experiment::file::{ExperimentFile, Lane};
@@ -26,14 +26,14 @@ pub enum Seeds {
     /// This many seeds, starting with the experiment's own.
     Own(u32),
     /// These seeds.
-    These(Vec<u64>),
+    List(Vec<u64>),
 }
 
 impl Seeds {
     fn count(&self) -> usize {
         match self {
             Seeds::Own(count) => *count as usize,
-            Seeds::These(seeds) => seeds.len(),
+            Seeds::List(seeds) => seeds.len(),
         }
     }
 }
@@ -66,7 +66,7 @@ pub struct PointSummary {
 
 /// Summary of a sweep, without its runs.
 #[derive(Clone, Debug, Default)]
-pub struct Swept {
+pub struct SweepSummary {
     /// Combinations, in the order of the plan.
     pub points: Vec<PointSummary>,
     /// Paths with a radio.
@@ -124,7 +124,7 @@ impl Sweep {
         let within = place - (part.end - part.lanes.len() * seeds);
         let seed = match &self.seeds {
             Seeds::Own(_) => part.experiment.scenario.seed + (within % seeds) as u64,
-            Seeds::These(these) => *these.get(within % seeds)?,
+            Seeds::List(these) => *these.get(within % seeds)?,
         };
         let mut experiment = part.experiment.clone();
         experiment.scenario.seed = seed;
@@ -186,14 +186,19 @@ impl Sweep {
         store: &Store,
         place: &Path,
         formats: &[Format],
-    ) -> anyhow::Result<Swept> {
-        let apart = Apart::create(place)?;
+    ) -> anyhow::Result<SweepSummary> {
+        let apart = TemporaryTables::create(place)?;
         let swept = self.write(store, apart.path(), formats)?;
         apart.move_into_place()?;
         Ok(swept)
     }
 
-    fn write(&self, store: &Store, place: &Path, formats: &[Format]) -> anyhow::Result<Swept> {
+    fn write(
+        &self,
+        store: &Store,
+        place: &Path,
+        formats: &[Format],
+    ) -> anyhow::Result<SweepSummary> {
         let columns = RunColumns::over(self.points());
         let columns = match self.parts.first() {
             Some(part) => columns.with_workloads(&part.experiment),
@@ -202,7 +207,7 @@ impl Sweep {
         let like = results::messages(&columns, &[]);
         let mut messages = Sheets::create(place, &like, formats, u64::MAX)?;
         let mut noting = RunListWriter::begin(place)?;
-        let mut swept = Swept::default();
+        let mut swept = SweepSummary::default();
         let mut paths: Vec<String> = Vec::new();
         for number in 0..self.parts.len() {
             let (jobs, records) = self.stored_runs(store, number)?;
@@ -267,7 +272,7 @@ impl Sweep {
     }
 }
 
-impl Swept {
+impl SweepSummary {
     /// The table as text, header first: a line for each variant at each combination.
     #[must_use]
     pub fn table(&self) -> Vec<Vec<String>> {

@@ -12,7 +12,7 @@ pub(crate) const OBJECTS: u32 = 71;
 /// Hosts of a page; the first has the page.
 pub(crate) const HOSTS: usize = 12;
 /// Standard deviation of the sizes' logarithm within a type.
-const SPREAD: f64 = 1.0;
+const SIZE_SPREAD: f64 = 1.0;
 
 /// Type of objects: number, bytes of all, what they are found in (place of the type in the table), and the time from
 /// its arrival to the request, ms. Half of those found in their own type are found in the page.
@@ -42,7 +42,8 @@ pub(crate) fn objects(seed: u64, page: u32) -> Vec<Object> {
     let mut first_of = [0; TYPES.len()];
     for (kind, (count, bytes, found_in, delay_ms)) in TYPES.into_iter().enumerate() {
         first_of[kind] = objects.len();
-        let weights: Vec<f64> = (0..count).map(|_| (SPREAD * normal(&mut rng)).exp()).collect();
+        let weights: Vec<f64> =
+            (0..count).map(|_| (SIZE_SPREAD * normal(&mut rng)).exp()).collect();
         let scale = bytes / weights.iter().sum::<f64>();
         for (number, weight) in weights.into_iter().enumerate() {
             // The page's own host has half of all objects, and all style sheets.

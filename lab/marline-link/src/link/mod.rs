@@ -175,7 +175,7 @@ impl<P: Packet> Link<P> {
             return self.drop_packet(now, packet);
         }
         let age = now.since(self.start);
-        match options::treat(&self.config.middlebox, age, &mut packet) {
+        match options::apply_rules(&self.config.middlebox, age, &mut packet) {
             PacketOutcome::Passes => {}
             PacketOutcome::Changed => self.stats.stripped += 1,
             PacketOutcome::Dropped => {

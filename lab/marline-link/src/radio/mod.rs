@@ -35,6 +35,6 @@ mod tests;
 
 pub use energy::{Energy, RadioReading};
 pub use machine::{Radio, RadioState};
-pub use parameters::{RadioKind, RadioParameters, Stay};
+pub use parameters::{RadioKind, RadioParameters, TimedState};
 pub use sensitivity::{Sensitivity, Swing};
 pub(crate) use tap::RadioTap;

@@ -87,16 +87,16 @@ impl FromStr for RadioKind {
 
 /// A state with its duration and power.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
-pub struct Stay {
+pub struct TimedState {
     /// Duration.
     pub lasts: Duration,
     /// Power in microwatts.
     pub power_uw: u64,
 }
 
-impl Stay {
+impl TimedState {
     const fn new(lasts_us: u64, power_uw: u64) -> Self {
-        Stay { lasts: Duration::from_micros(lasts_us), power_uw }
+        TimedState { lasts: Duration::from_micros(lasts_us), power_uw }
     }
 }
 
@@ -107,7 +107,7 @@ pub struct RadioParameters {
     /// Kind of the radio.
     pub kind: RadioKind,
     /// Promotion: from idle until data can be sent.
-    pub promotion: Stay,
+    pub promotion: TimedState,
     /// Power in microwatts while data is in transit, without the energy of bytes.
     pub transfer_power_uw: u64,
     /// Time after a packet during which the radio still counts as transferring.
@@ -118,11 +118,11 @@ pub struct RadioParameters {
     pub down_fj_per_byte: u64,
     /// The tail, counted from the last packet: successive states before the radio is idle. The first one includes
     /// [`RadioParameters::transfer_hold`] of transfer.
-    pub tails: [Stay; 2],
+    pub tails: [TimedState; 2],
     /// Idle: how often the radio listens ...
     pub idle_cycle: Duration,
     /// ... and for how long, at which power. In between it draws nothing.
-    pub idle_listen: Stay,
+    pub idle_listen: TimedState,
 }
 
 /// Milliwatts per Mbit/s, times 100, as femtojoules per byte: 1 mW per Mbit/s is 1 nJ per bit.
@@ -132,40 +132,40 @@ const fn fj_per_byte(mw_per_mbit_s_x100: u64) -> u64 {
 
 const LTE: RadioParameters = RadioParameters {
     kind: RadioKind::Lte,
-    promotion: Stay::new(260_100, 1_210_700),
+    promotion: TimedState::new(260_100, 1_210_700),
     transfer_power_uw: 1_288_040,
     transfer_hold: Duration::from_millis(100),
     up_fj_per_byte: fj_per_byte(43_839),
     down_fj_per_byte: fj_per_byte(5_197),
-    tails: [Stay::new(11_576_000, 1_060_000), Stay::new(0, 0)],
+    tails: [TimedState::new(11_576_000, 1_060_000), TimedState::new(0, 0)],
     idle_cycle: Duration::from_millis(1_280),
-    idle_listen: Stay::new(43_200, 594_300),
+    idle_listen: TimedState::new(43_200, 594_300),
 };
 
 /// A packet in the second tail (FACH) returns to the first (DCH) at once, because the source does not give the
 /// promotion between them. Nor does it give idle listening, which is taken from LTE's cycle and power.
 const UMTS: RadioParameters = RadioParameters {
     kind: RadioKind::Umts,
-    promotion: Stay::new(582_100, 659_400),
+    promotion: TimedState::new(582_100, 659_400),
     transfer_power_uw: 817_880,
     transfer_hold: Duration::from_millis(100),
     up_fj_per_byte: fj_per_byte(86_898),
     down_fj_per_byte: fj_per_byte(12_212),
-    tails: [Stay::new(8_090_000, 803_900), Stay::new(820_000, 601_300)],
+    tails: [TimedState::new(8_090_000, 803_900), TimedState::new(820_000, 601_300)],
     idle_cycle: LTE.idle_cycle,
     idle_listen: LTE.idle_listen,
 };
 
 const WIFI: RadioParameters = RadioParameters {
     kind: RadioKind::Wifi,
-    promotion: Stay::new(79_100, 124_400),
+    promotion: TimedState::new(79_100, 124_400),
     transfer_power_uw: 132_860,
     transfer_hold: Duration::from_millis(100),
     up_fj_per_byte: fj_per_byte(28_317),
     down_fj_per_byte: fj_per_byte(13_701),
-    tails: [Stay::new(238_100, 119_300), Stay::new(0, 0)],
+    tails: [TimedState::new(238_100, 119_300), TimedState::new(0, 0)],
     idle_cycle: Duration::from_millis(308),
-    idle_listen: Stay::new(7_600, 77_200),
+    idle_listen: TimedState::new(7_600, 77_200),
 };
 
 /// Scales one parameter.

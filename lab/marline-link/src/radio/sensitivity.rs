@@ -57,7 +57,7 @@ impl Sensitivity {
 
     /// Energy that traffic caused until `now`, for each parameter.
     #[must_use]
-    pub fn swings(&self, now: Instant) -> Vec<Swing> {
+    pub fn parameter_swings(&self, now: Instant) -> Vec<Swing> {
         let swing = |(parameter, pair): &(&'static str, [Radio; 2])| {
             let [low_j, high_j] = pair.map(|radio| radio.energy(now).traffic_j());
             Swing { parameter, low_j, high_j }
@@ -69,7 +69,7 @@ impl Sensitivity {
     #[must_use]
     pub fn range_j(&self, now: Instant) -> (f64, f64) {
         let nominal = self.nominal.energy(now).traffic_j();
-        let swings = self.swings(now);
+        let swings = self.parameter_swings(now);
         let all = swings.iter().flat_map(|swing| [swing.low_j, swing.high_j]);
         all.fold((nominal, nominal), |(low, high), joules| (low.min(joules), high.max(joules)))
     }

@@ -176,7 +176,7 @@ fn each_parameter_swings_the_energy_by_at_most_its_share() {
     let mut run = Sensitivity::new(RadioParameters::published(RadioKind::Lte), Instant::ZERO);
     run.packet(MS(0), Direction::Up, 1_000);
     let (end, nominal) = (MS(40_000), run.nominal().energy(MS(40_000)).traffic_j());
-    let swings = run.swings(end);
+    let swings = run.parameter_swings(end);
     assert_eq!(swings.len(), 8);
     for swing in &swings {
         assert!(swing.low_j <= nominal && nominal <= swing.high_j, "{swing:?}");

@@ -117,7 +117,7 @@ fn radio(radio: RadioSpec) -> String {
     let kind = radio.kind;
     match radio.wakes {
         RadioUse::Published => format!("radio={kind}"),
-        RadioUse::Takes(time) => format!("radio={kind}:{}", Time(time)),
+        RadioUse::WakesAfter(time) => format!("radio={kind}:{}", Time(time)),
         RadioUse::Meter => format!("radio={kind}:meter"),
     }
 }

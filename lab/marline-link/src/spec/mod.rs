@@ -128,7 +128,7 @@ pub enum RadioUse {
     #[default]
     Published,
     /// They wait this long.
-    Takes(Duration),
+    WakesAfter(Duration),
     /// They do not wait; energy is counted as if they did.
     Meter,
 }
@@ -175,12 +175,12 @@ pub struct SpecError {
     /// The item as it was written.
     pub item: String,
     /// What is wrong with it.
-    pub why: String,
+    pub problem: String,
 }
 
 impl fmt::Display for SpecError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "link description: `{}`: {}", self.item, self.why)
+        write!(f, "link description: `{}`: {}", self.item, self.problem)
     }
 }
 

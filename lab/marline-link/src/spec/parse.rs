@@ -27,7 +27,7 @@ impl FromStr for DuplexSpec {
             if item.is_empty() && text.trim().is_empty() {
                 break;
             }
-            let error = |why| SpecError { item: item.to_owned(), why };
+            let error = |why| SpecError { item: item.to_owned(), problem: why };
             match item.split_once('=') {
                 None if index == 0 && preset::find(item).is_some() => {
                     spec = preset::find(item).unwrap_or_default().parse()?;
@@ -103,7 +103,7 @@ impl LinkSpec {
             "rebind" => self.rebind = parse_unless(value, "never", duration)?,
             "split" => self.middlebox.split = parse_unless(value, "none", split)?,
             "coalesce" => self.middlebox.coalesce = parse_unless(value, "none", positive)?,
-            "thin" => self.middlebox.thin = parse_unless(value, "none", thin)?,
+            "thin" => self.middlebox.thin = parse_unless(value, "none", parse_thin)?,
             "swallow" => self.middlebox.swallow = probability(value)?,
             "down" => self.outage.intervals = intervals(value)?,
             "flap" => {
@@ -149,7 +149,7 @@ fn split(value: &str) -> Words<Split> {
     }
 }
 
-fn thin(value: &str) -> Words<u32> {
+fn parse_thin(value: &str) -> Words<u32> {
     let every = value.parse().ok().filter(|every| (2..=1_000).contains(every));
     every.ok_or_else(|| "must be a number from 2 to 1000".to_owned())
 }
@@ -287,7 +287,7 @@ fn radio(value: &str) -> Words<Option<RadioSpec>> {
         None if value == "none" => return Ok(None),
         None => (value, RadioUse::Published),
         Some((kind, "meter")) => (kind, RadioUse::Meter),
-        Some((kind, takes)) => (kind, RadioUse::Takes(duration(takes)?)),
+        Some((kind, takes)) => (kind, RadioUse::WakesAfter(duration(takes)?)),
     };
     Ok(Some(RadioSpec { kind: kind.parse()?, wakes }))
 }

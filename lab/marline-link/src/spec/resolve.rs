@@ -133,10 +133,10 @@ impl RadioSpec {
         let mut parameters = RadioParameters::published(self.kind);
         let waits = match self.wakes {
             RadioUse::Published => parameters.waits_for_promotion(),
-            RadioUse::Takes(_) => true,
+            RadioUse::WakesAfter(_) => true,
             RadioUse::Meter => false,
         };
-        if let RadioUse::Takes(time) = self.wakes {
+        if let RadioUse::WakesAfter(time) = self.wakes {
             parameters.promotion.lasts = time;
         }
         RadioConfig { parameters, direction, waits }

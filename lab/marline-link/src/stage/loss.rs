@@ -10,8 +10,8 @@ use crate::{GilbertElliott, LossConfig};
 
 /// State of the Gilbert-Elliott chain.
 #[derive(Copy, Clone, Debug)]
-struct Chain {
-    bad: bool,
+struct GilbertElliottState {
+    is_bad: bool,
     until: Instant,
 }
 
@@ -21,7 +21,7 @@ pub(crate) struct LossStage {
     config: LossConfig,
     start: Instant,
     packets: u64,
-    chain: Chain,
+    chain: GilbertElliottState,
     random: PcgRng,
     sojourns: PcgRng,
     within_state: PcgRng,
@@ -34,7 +34,7 @@ impl LossStage {
             config,
             start,
             packets: 0,
-            chain: Chain { bad: true, until: start },
+            chain: GilbertElliottState { is_bad: true, until: start },
             random: seeds.stream("loss/random"),
             sojourns: seeds.stream("loss/gilbert-elliott/state"),
             within_state: seeds.stream("loss/gilbert-elliott/packet"),
@@ -49,7 +49,7 @@ impl LossStage {
         let restart = self.config.gilbert_elliott != config.gilbert_elliott;
         self.config = config;
         if restart {
-            self.chain = Chain { bad: true, until: now };
+            self.chain = GilbertElliottState { is_bad: true, until: now };
         }
     }
 
@@ -61,7 +61,7 @@ impl LossStage {
         if let Some(model) = self.config.gilbert_elliott {
             self.walk_chain(now);
             let GilbertElliott { loss_bad, loss_good, .. } = model;
-            lost |= self.within_state.chance(if self.chain.bad { loss_bad } else { loss_good });
+            lost |= self.within_state.chance(if self.chain.is_bad { loss_bad } else { loss_good });
         }
         if let Some(steps) = &self.config.steps {
             lost |= self.stepped.chance(steps.value_at(elapsed).0);
@@ -76,8 +76,8 @@ impl LossStage {
     fn walk_chain(&mut self, now: Instant) {
         let Some(model) = self.config.gilbert_elliott else { return };
         while self.chain.until <= now {
-            self.chain.bad = !self.chain.bad;
-            let mean = if self.chain.bad { model.bad } else { model.good };
+            self.chain.is_bad = !self.chain.is_bad;
+            let mean = if self.chain.is_bad { model.bad } else { model.good };
             self.chain.until += exponential(mean, &mut self.sojourns);
         }
     }

@@ -37,7 +37,7 @@ pub(crate) struct Middleboxes<P> {
     out: VecDeque<P>,
     /// Packets to send back to the sender.
     answers: VecDeque<P>,
-    swallows: PcgRng,
+    drop_draws: PcgRng,
     counts: Counts,
 }
 
@@ -57,7 +57,7 @@ impl<P: Packet> Middleboxes<P> {
             held: HeldSegments::default(),
             out: VecDeque::new(),
             answers: VecDeque::new(),
-            swallows: seeds.stream("box/swallow"),
+            drop_draws: seeds.stream("box/swallow"),
             counts: Counts::default(),
         }
     }
@@ -85,8 +85,8 @@ impl<P: Packet> Middleboxes<P> {
             self.out.push_back(packet);
             return true;
         };
-        if config.swallow > 0.0 && has_payload(segment) && self.swallows.chance(config.swallow) {
-            self.swallow(&mut packet);
+        if config.swallow > 0.0 && has_payload(segment) && self.drop_draws.chance(config.swallow) {
+            self.acknowledge_and_drop(&mut packet);
             return false;
         }
         if let Some(renumber) = config.renumber {
@@ -137,7 +137,7 @@ impl<P: Packet> Middleboxes<P> {
     }
 
     /// Acknowledges a segment that will be dropped.
-    fn swallow(&mut self, packet: &mut P) {
+    fn acknowledge_and_drop(&mut self, packet: &mut P) {
         self.counts.swallowed += 1;
         let answer = packet.tcp_mut().and_then(|segment| numbers::acknowledgment_of(segment));
         let answer = answer.and_then(|segment| packet.answer(&segment));
@@ -170,7 +170,7 @@ impl<P: Packet> Middleboxes<P> {
         }
         let pure = !payload && flags == ACK;
         if let Some(every) = config.thin.filter(|_| pure) {
-            return self.thin(now, flow, before, packet, every);
+            return self.thin_acks(now, flow, before, packet, every);
         }
         self.out.extend(before.map(|before| before.packet));
         self.out.push_back(packet);
@@ -178,7 +178,7 @@ impl<P: Packet> Middleboxes<P> {
 
     /// Of consecutive acknowledgments, only the latest continues, after `every` of them or when the first has waited
     /// long enough.
-    fn thin(
+    fn thin_acks(
         &mut self,
         now: Instant,
         flow: held::Flow,

@@ -25,25 +25,25 @@ pub struct TraceError {
     /// Line number from 1; 0 if the error does not concern a single line.
     pub line: usize,
     /// Description of the error.
-    pub why: String,
+    pub problem: String,
 }
 
 impl TraceError {
     /// An error of the file as a whole.
     pub fn of_file(file: &str, why: impl Into<String>) -> Self {
-        TraceError { file: file.to_owned(), line: 0, why: why.into() }
+        TraceError { file: file.to_owned(), line: 0, problem: why.into() }
     }
 
     fn of_line(file: &str, line: usize, why: impl Into<String>) -> Self {
-        TraceError { file: file.to_owned(), line, why: why.into() }
+        TraceError { file: file.to_owned(), line, problem: why.into() }
     }
 }
 
 impl fmt::Display for TraceError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.line {
-            0 => write!(f, "{}: {}", self.file, self.why),
-            line => write!(f, "{}:{line}: {}", self.file, self.why),
+            0 => write!(f, "{}: {}", self.file, self.problem),
+            line => write!(f, "{}:{line}: {}", self.file, self.problem),
         }
     }
 }

@@ -9,7 +9,7 @@ use marline_lab::experiment::Calibration;
 use marline_lab::figure::number;
 
 use super::cell::{Forecasts, RecordedPairResult};
-use super::recorded::{Cells, PairSubset, View, judged};
+use super::recorded::{Cells, PairSubset, View, judged_cell};
 use crate::estimate::Samples;
 use crate::judge::Row;
 use crate::recorded::pairs::Pair;
@@ -52,7 +52,7 @@ fn all_calibrations(forecasts: &Forecasts) -> Vec<Calibration> {
 }
 
 fn of_case(case: &RecordedPairResult) -> Forecasts {
-    judged(case).forecasts.unwrap_or_default()
+    judged_cell(case).forecasts.unwrap_or_default()
 }
 
 /// Rows of a half. Those of the tuned half are not judged.

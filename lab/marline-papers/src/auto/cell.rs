@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::setup::{Messages, Setup};
 use crate::paper::Context;
 use crate::plain::tcp;
-use crate::recorded::figures::{Bounds, Five, Latencies, Quantiles};
+use crate::recorded::figures::{Bounds, FiveFigures, Latencies, Quantiles};
 use crate::recorded::pairs::Pair;
 use crate::roots::Root;
 
@@ -20,13 +20,13 @@ const DRAIN_TIME: Duration = Duration::from_secs(15);
 const BLOCK_BYTES: u32 = 8_192;
 
 /// Index of the judged contestant.
-pub(super) const JUDGED: usize = 0;
+pub(super) const JUDGED_INDEX: usize = 0;
 
 /// Results of the runs on a recorded pair.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct RecordedPairResult {
     /// TCP alone on either path.
-    pub(super) alone: [Five; 2],
+    pub(super) alone: [FiveFigures; 2],
     /// Results in the order of [`Setup::contestants`].
     pub(super) contestants: Vec<Cell>,
 }
@@ -34,7 +34,7 @@ pub(super) struct RecordedPairResult {
 /// Results of a contestant on a recorded pair.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Cell {
-    pub(super) five: Five,
+    pub(super) five: FiveFigures,
     pub(super) small: Quantiles,
     /// Latencies of the bursts of each size.
     pub(super) bursts: Vec<Quantiles>,
@@ -143,7 +143,7 @@ impl Timed {
         Timed { experiment, bounds: None }
     }
 
-    fn bounded(experiment: Experiment, seed: u64) -> anyhow::Result<Timed> {
+    fn run_bound(experiment: Experiment, seed: u64) -> anyhow::Result<Timed> {
         let bounds = Some(Bounds::for_experiment(&experiment, seed)?);
         Ok(Timed { experiment, bounds })
     }
@@ -165,7 +165,7 @@ fn goodput(experiment: &Experiment, variant: &Variant, seed: u64) -> anyhow::Res
     let outcome = simulate(experiment, variant, seed)?;
     let workload = experiment.workload();
     let from_ms = experiment.warm_up.as_secs_f64() * 1e3;
-    let to_ms = workload.lasts(seed).as_secs_f64() * 1e3;
+    let to_ms = workload.duration(seed).as_secs_f64() * 1e3;
     let mbit_per_s = outcome.goodput_mbit_per_s(workload, from_ms, to_ms);
     Ok((mbit_per_s, Extra::from_outcome(&outcome, workload)))
 }
@@ -189,9 +189,9 @@ impl Place {
         let warm_up = setup.warm_up_seconds;
         let bursts = setup.bursts.iter();
         let bursts =
-            bursts.map(|burst| Timed::bounded(links.bursts(context, warm_up, *burst), seed));
+            bursts.map(|burst| Timed::run_bound(links.bursts(context, warm_up, *burst), seed));
         Ok(Place {
-            echo: Timed::bounded(links.echo(context, warm_up, setup.echo), seed)?,
+            echo: Timed::run_bound(links.echo(context, warm_up, setup.echo), seed)?,
             small: Timed::unbounded(links.bursts(context, warm_up, setup.small)),
             bursts: bursts.collect::<anyhow::Result<Vec<Timed>>>()?,
             figure_burst: setup.figure_burst()?,
@@ -199,9 +199,9 @@ impl Place {
         })
     }
 
-    fn alone(&self, path: &str, seed: u64) -> anyhow::Result<Five> {
+    fn alone(&self, path: &str, seed: u64) -> anyhow::Result<FiveFigures> {
         let variant = tcp(path, path);
-        Ok(Five {
+        Ok(FiveFigures {
             echo: self.echo.run(&variant, seed)?.latencies,
             burst: self.bursts[self.figure_burst].run(&variant, seed)?.latencies,
             goodput: goodput(&self.blocks, &variant, seed)?.0,
@@ -222,7 +222,7 @@ impl Place {
             small: small.forecasts,
             burst: burst.forecasts,
         });
-        let five = Five { echo: echo.latencies, burst: burst.latencies.clone(), goodput };
+        let five = FiveFigures { echo: echo.latencies, burst: burst.latencies.clone(), goodput };
         let bursts = bursts.into_iter().map(|ran| ran.latencies).collect();
         Ok(Cell { five, small: small.latencies, bursts, extra, forecasts })
     }
@@ -241,7 +241,7 @@ pub(super) fn on_recorded(
     let place = Place::new(context, setup, &links, root.seed)?;
     let variants = setup.contestants().enumerate().map(|(number, contestant)| {
         let variant = contestant.variant();
-        if number == JUDGED { variant.scoring_forecasts() } else { variant }
+        if number == JUDGED_INDEX { variant.scoring_forecasts() } else { variant }
     });
     let contestants = variants.map(|variant| place.cell(&variant, root.seed));
     Ok(RecordedPairResult {
@@ -254,9 +254,9 @@ pub(super) fn on_recorded(
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct GeneratedLinksResult {
     /// TCP alone on either path.
-    pub(super) alone: [Five; 2],
-    pub(super) judged: Five,
-    pub(super) duplication: Five,
+    pub(super) alone: [FiveFigures; 2],
+    pub(super) judged: FiveFigures,
+    pub(super) duplication: FiveFigures,
 }
 
 /// Runs the workloads of the five figures on generated links.
@@ -270,8 +270,8 @@ pub(super) fn on_generated(
     let echo = Timed::unbounded(links.echo(context, warm_up, generated.echo));
     let burst = Timed::unbounded(links.bursts(context, warm_up, generated.burst));
     let blocks = links.blocks(context, setup);
-    let five = |variant: &Variant| -> anyhow::Result<Five> {
-        Ok(Five {
+    let five = |variant: &Variant| -> anyhow::Result<FiveFigures> {
+        Ok(FiveFigures {
             echo: echo.run(variant, seed)?.latencies,
             burst: burst.run(variant, seed)?.latencies,
             goodput: goodput(&blocks, variant, seed)?.0,

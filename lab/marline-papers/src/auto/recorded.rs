@@ -3,7 +3,7 @@
 use marline_lab::figure::number;
 use marline_time::fnv1a;
 
-use super::cell::{Cell, Extra, JUDGED, RecordedPairResult};
+use super::cell::{Cell, Extra, JUDGED_INDEX, RecordedPairResult};
 use super::setup::{Limits, Messages, Setup};
 use super::violations::{self, percent, violations};
 use crate::estimate::{Estimate, RequiredRange, Samples};
@@ -43,7 +43,7 @@ impl PairSubset {
         match self {
             PairSubset::Judged => rows,
             PairSubset::Tuned => {
-                rows.into_iter().map(|row| row.fitted("tuned on these pairs")).collect()
+                rows.into_iter().map(|row| row.mark_fitted("tuned on these pairs")).collect()
             }
         }
     }
@@ -63,7 +63,7 @@ pub(crate) fn recorded_pairs(
     result: &mut Reproduction,
 ) -> anyhow::Result<Option<Vec<Pair>>> {
     let Some(directory) = context.traces else {
-        let row = crate::recorded::skipped(key)?;
+        let row = crate::recorded::skipped_row(key)?;
         result.tables.push(Table::new("recorded", "Recorded pairs", vec![row]));
         return Ok(None);
     };
@@ -117,7 +117,11 @@ impl View<'_> {
         numbers.estimate(|roots| marline_sim::median(&all(roots)))
     }
 
-    fn least(&self, samples: &Samples<Cells>, of: impl Fn(&RecordedPairResult) -> f64) -> Estimate {
+    fn estimate_minimum(
+        &self,
+        samples: &Samples<Cells>,
+        of: impl Fn(&RecordedPairResult) -> f64,
+    ) -> Estimate {
         let numbers = self.numbers(samples, of);
         numbers.estimate(|roots| all(roots).into_iter().fold(f64::NAN, f64::min))
     }
@@ -140,14 +144,14 @@ impl View<'_> {
         rows.push(self.small(samples));
         rows.extend(self.bursts(samples));
         rows.extend(self.goodput(samples));
-        rows.extend(self.never_worse(samples));
+        rows.extend(self.never_worse_rows(samples));
         rows.extend(self.extra(samples));
         self.half.judged_rows(rows)
     }
 
     fn echo(&self, samples: &Samples<Cells>) -> Vec<Row> {
         let Limits { echo_p99, echo_p99_high, echo_p99_high_share, .. } = *self.limits;
-        let ratio = |case: &RecordedPairResult| judged(case).five.echo.p99_ratio();
+        let ratio = |case: &RecordedPairResult| judged_cell(case).five.echo.p99_ratio();
         let median = self.median(samples, ratio);
         let high = self.percent(samples, |case| ratio(case) > echo_p99_high);
         let what = format!("echo p99 above {} of the bound's: cases", number(echo_p99_high));
@@ -159,7 +163,7 @@ impl View<'_> {
 
     fn small(&self, samples: &Samples<Cells>) -> Row {
         let ratio = |case: &RecordedPairResult| {
-            ratio(judged(case).small.all_ms()[1], case.contestants[1].small.all_ms()[1])
+            ratio(judged_cell(case).small.all_ms()[1], case.contestants[1].small.all_ms()[1])
         };
         let what = format!(
             "{}, p99 over that of full duplication, median",
@@ -178,7 +182,7 @@ impl View<'_> {
         let mut rows = Vec::new();
         for (index, burst) in self.setup.bursts.iter().enumerate() {
             for (name, of, limit) in quantiles {
-                let median = self.median(samples, |case| of(&judged(case).bursts[index]));
+                let median = self.median(samples, |case| of(&judged_cell(case).bursts[index]));
                 let what =
                     format!("bursts of {}, {name} over the bound's, median", size(burst.bytes));
                 rows.push(Row::new(what).estimate(&median, "").at_most(limit));
@@ -190,7 +194,7 @@ impl View<'_> {
     fn goodput(&self, samples: &Samples<Cells>) -> Vec<Row> {
         let Limits { goodput, goodput_least, .. } = *self.limits;
         let median = self.median(samples, |case| goodput_gain(case, 0));
-        let least = self.least(samples, |case| goodput_gain(case, 0));
+        let least = self.estimate_minimum(samples, |case| goodput_gain(case, 0));
         vec![
             Row::new("goodput over the best path's, median")
                 .estimate(&median, "")
@@ -201,9 +205,9 @@ impl View<'_> {
         ]
     }
 
-    fn never_worse(&self, samples: &Samples<Cells>) -> Vec<Row> {
+    fn never_worse_rows(&self, samples: &Samples<Cells>) -> Vec<Row> {
         let limit = 100.0 * self.limits.violations;
-        let worse = |case: &RecordedPairResult| self.worse(case, 0);
+        let worse = |case: &RecordedPairResult| self.find_violations(case, 0);
         let each = Figure::ALL.map(|figure| {
             let share =
                 self.percent(samples, |case| worse(case).iter().any(|of| of.figure == figure));
@@ -231,7 +235,7 @@ impl View<'_> {
         let names = self.messages().map(messages_name).chain(["as much as possible".to_owned()]);
         let mut rows: Vec<Row> = names.enumerate().map(row).collect();
         let most = self.numbers(samples, |case| {
-            let Extra { bytes, payload } = judged(case).extra[SMALL];
+            let Extra { bytes, payload } = judged_cell(case).extra[SMALL];
             100.0 * bytes as f64 / payload.max(1) as f64
         });
         let most = most.estimate(|roots| all(roots).into_iter().fold(f64::NAN, f64::max));
@@ -256,7 +260,11 @@ impl View<'_> {
         })
     }
 
-    fn worse(&self, case: &RecordedPairResult, contestant: usize) -> Vec<violations::Violation> {
+    fn find_violations(
+        &self,
+        case: &RecordedPairResult,
+        contestant: usize,
+    ) -> Vec<violations::Violation> {
         violations(&case.alone, &case.contestants[contestant].five, self.limits.margins)
     }
 
@@ -293,7 +301,7 @@ impl View<'_> {
                 let all = samples.all().iter().flat_map(|root| self.cases(root));
                 all.map(|case| goodput_gain(case, index)).collect()
             };
-            let worse = self.percent(samples, |case| !self.worse(case, index).is_empty());
+            let worse = self.percent(samples, |case| !self.find_violations(case, index).is_empty());
             let numbers = [
                 median(&|cell| cell.five.echo.p99_ratio()),
                 median(&|cell| cell.small.all_ms()[1]),
@@ -320,7 +328,7 @@ pub(super) fn list(samples: &Samples<Cells>, pairs: &[Pair], margins: Margins) -
             for (root, cells) in samples.all().iter().enumerate() {
                 let case = &cells[number];
                 let words = [&*pair.name, half.name(), &root.to_string()];
-                let found = violations(&case.alone, &judged(case).five, margins);
+                let found = violations(&case.alone, &judged_cell(case).five, margins);
                 let found = found.iter().filter(|_| PairSubset::of_pair(&pair.name) == half);
                 for violation in found {
                     violations::push(&mut grid, words, violation, &case.contestants[1].five);
@@ -351,15 +359,16 @@ pub(super) fn by_pair(samples: &Samples<Cells>, pairs: &[Pair], margins: Margins
         };
         let figures = Figure::ALL.len() as f64;
         let numbers = [
-            mean(&|case| judged(case).five.echo.p99_ratio()),
+            mean(&|case| judged_cell(case).five.echo.p99_ratio()),
             mean(&|case| {
-                ratio(judged(case).small.all_ms()[1], case.contestants[1].small.all_ms()[1])
+                ratio(judged_cell(case).small.all_ms()[1], case.contestants[1].small.all_ms()[1])
             }),
-            mean(&|case| judged(case).five.burst.p50_ratio()),
-            mean(&|case| judged(case).five.burst.p99_ratio()),
+            mean(&|case| judged_cell(case).five.burst.p50_ratio()),
+            mean(&|case| judged_cell(case).five.burst.p99_ratio()),
             mean(&|case| goodput_gain(case, 0)),
             mean(&|case| {
-                100.0 * violations(&case.alone, &judged(case).five, margins).len() as f64 / figures
+                100.0 * violations(&case.alone, &judged_cell(case).five, margins).len() as f64
+                    / figures
             }),
         ];
         grid.push(&[&pair.name, PairSubset::of_pair(&pair.name).name()], &numbers);
@@ -367,8 +376,8 @@ pub(super) fn by_pair(samples: &Samples<Cells>, pairs: &[Pair], margins: Margins
     grid
 }
 
-pub(super) fn judged(case: &RecordedPairResult) -> &Cell {
-    &case.contestants[JUDGED]
+pub(super) fn judged_cell(case: &RecordedPairResult) -> &Cell {
+    &case.contestants[JUDGED_INDEX]
 }
 
 /// Goodput over that of the better path alone.

@@ -1,7 +1,7 @@
 //! Violations of the guarantee: figures in which the judged contestant is worse than the best single path.
 
 use crate::estimate::{CONFIDENCE, Estimate, Samples};
-use crate::recorded::figures::{Figure, Five, Margins};
+use crate::recorded::figures::{Figure, FiveFigures, Margins};
 use crate::table::Grid;
 
 /// A figure that is worse than on the best single path.
@@ -13,9 +13,13 @@ pub(super) struct Violation {
 }
 
 /// Figures that are worse than on the better of the two paths alone by more than the margins.
-pub(super) fn violations(alone: &[Five; 2], ours: &Five, margins: Margins) -> Vec<Violation> {
+pub(super) fn violations(
+    alone: &[FiveFigures; 2],
+    ours: &FiveFigures,
+    margins: Margins,
+) -> Vec<Violation> {
     let worse = |figure: Figure| {
-        let best = figure.better(alone[0].figure(figure), alone[1].figure(figure));
+        let best = figure.better_of(alone[0].figure(figure), alone[1].figure(figure));
         let ours = ours.figure(figure);
         let is_worse = figure.is_worse(ours, best, margins);
         is_worse.then_some(Violation { figure, ours, best })
@@ -40,7 +44,12 @@ pub(super) fn grid(name: &str, title: &str, where_or_why: &str) -> Grid {
 
 /// Adds a violation to a list, with the value of full duplication. Where that is equally bad, the scheduler is not
 /// the cause.
-pub(super) fn push(grid: &mut Grid, words: [&str; 3], violation: &Violation, duplication: &Five) {
+pub(super) fn push(
+    grid: &mut Grid,
+    words: [&str; 3],
+    violation: &Violation,
+    duplication: &FiveFigures,
+) {
     let Violation { figure, ours, best } = *violation;
     let numbers = [ours, best, ours / best, duplication.figure(figure)];
     grid.push(&[words[0], words[1], words[2], figure.name()], &numbers);
@@ -68,9 +77,9 @@ mod tests {
 
     const MARGINS: Margins = Margins { share: 0.05, ms: 1.0 };
 
-    fn five(echo_ms: f64, burst_ms: f64, goodput: f64) -> Five {
-        let quantiles = |ms: f64| Quantiles::flat(ms);
-        Five { echo: quantiles(echo_ms), burst: quantiles(burst_ms), goodput }
+    fn five(echo_ms: f64, burst_ms: f64, goodput: f64) -> FiveFigures {
+        let quantiles = |ms: f64| Quantiles::constant_quantiles(ms);
+        FiveFigures { echo: quantiles(echo_ms), burst: quantiles(burst_ms), goodput }
     }
 
     #[test]

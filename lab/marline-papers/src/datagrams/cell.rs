@@ -48,7 +48,7 @@ pub(super) struct UnavoidableLoss {
     pub(super) missed: [u64; 2],
 }
 
-fn finite(value: f64) -> Option<f64> {
+fn finite_or_none(value: f64) -> Option<f64> {
     value.is_finite().then_some(value)
 }
 
@@ -83,9 +83,9 @@ pub(super) fn on_pair(
         DatagramExperiment::on_links(&links, context.traces, workload, lasts, seed)
     };
     let (call, call_bound) =
-        pulses(setup, setup.call, &over(setup.call.workload(), setup.call.lasts())?)?;
+        pulses(setup, setup.call, &over(setup.call.workload(), setup.call.duration())?)?;
     let (game, game_bound) =
-        pulses(setup, setup.game, &over(setup.game.workload(), setup.game.lasts())?)?;
+        pulses(setup, setup.game, &over(setup.game.workload(), setup.game.duration())?)?;
     let seconds = setup.quic_seconds;
     let bulk = over(DatagramWorkload::Quic, Duration::from_secs(seconds.into()))?;
     let goodput = |contestant| {
@@ -126,7 +126,7 @@ fn pulses(
     }
     let bounds = bounds.unwrap_or_default();
     let missed = setup.deadlines_ms.map(|deadline| count_late(&bounds, deadline.into()));
-    Ok((cells, UnavoidableLoss { p99_ms: finite(quantile(&bounds, 0.99)), missed }))
+    Ok((cells, UnavoidableLoss { p99_ms: finite_or_none(quantile(&bounds, 0.99)), missed }))
 }
 
 fn count_late(latencies: &[f64], deadline_ms: f64) -> u64 {
@@ -147,8 +147,8 @@ fn cell(
     };
     let both = [outcome.server, outcome.client];
     Cell {
-        p50_ms: finite(quantile(&latencies, 0.5)),
-        p99_ms: finite(quantile(&latencies, 0.99)),
+        p50_ms: finite_or_none(quantile(&latencies, 0.5)),
+        p99_ms: finite_or_none(quantile(&latencies, 0.99)),
         datagrams: latencies.len() as u64,
         lost: latencies.iter().filter(|ms| ms.is_infinite()).count() as u64,
         missed: setup.deadlines_ms.map(|deadline| count_late(&latencies, deadline.into())),
@@ -173,7 +173,7 @@ pub(super) fn deaths(setup: &Setup, root: &Root) -> anyhow::Result<Vec<f64>> {
             DatagramExperiment::on_links(&links, None, setup.call.workload(), lasts, seed)?
                 .with_death(0, after);
         let outcome = experiment.run(&setup.policies(&setup.judged))?;
-        let came = |(sent, latency): &(f64, f64)| finite(sent + latency);
+        let came = |(sent, latency): &(f64, f64)| finite_or_none(sent + latency);
         let mut arrived: Vec<f64> = outcome.datagrams.iter().filter_map(came).collect();
         arrived.sort_by(f64::total_cmp);
         gaps.push(arrived.windows(2).map(|pair| pair[1] - pair[0]).fold(0.0, f64::max));

@@ -7,7 +7,7 @@ use marline_lab::figure::number;
 use marline_sim::quantile;
 use serde::{Deserialize, Serialize};
 
-use super::setup::{DUPLICATION, JUDGED, Limits, Scene, Setup};
+use super::setup::{DUPLICATION, JUDGED_INDEX, Limits, Scene, Setup};
 use crate::estimate::Samples;
 use crate::judge::Row;
 use crate::roots::Root;
@@ -104,24 +104,24 @@ pub(super) fn tables(
     let title = "A radio loses packets during a call: held-out scenes";
     let judged = Table::new("lossy", title, rows(false));
     let title = "A radio loses packets during a call: scenes used for tuning repairs";
-    let fitted = rows(true).into_iter().map(|row| row.fitted("tuned on this scene")).collect();
+    let fitted = rows(true).into_iter().map(|row| row.mark_fitted("tuned on this scene")).collect();
     (vec![judged, Table::new("lossy-tuned", title, fitted)], all_results(samples, setup))
 }
 
 fn rows_of(samples: &Samples<Scenes>, scene: &Scene, at: usize, limits: &Limits) -> Vec<Row> {
     let p99 = samples.mean(|root| {
         let of = |place: usize| root[at][place].p99_ms(true);
-        super::rows::ratio(of(JUDGED), of(DUPLICATION))
+        super::rows::ratio(of(JUDGED_INDEX), of(DUPLICATION))
     });
     let extra = samples.ratio(|root| {
-        let shown = &root[at][JUDGED];
+        let shown = &root[at][JUDGED_INDEX];
         (100.0 * shown.extra_bytes as f64, shown.first_bytes as f64)
     });
     let limit = limits.duplication;
     let allowed = 100.0 * limits.extra;
     let late = samples.ratio(|root| {
         let late = |place: usize| f64::from(root[at][place].late_frames);
-        (late(JUDGED), late(WITHOUT_REPAIRS))
+        (late(JUDGED_INDEX), late(WITHOUT_REPAIRS))
     });
     vec![
         Row::new(format!(

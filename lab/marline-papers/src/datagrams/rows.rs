@@ -3,7 +3,7 @@
 use marline_lab::figure::number;
 
 use super::cell::{Cell, RecordedPairResult};
-use super::setup::{DUPLICATION, JUDGED, Limits, MIN_RTT, ONE_PATH, Pulses, Setup};
+use super::setup::{DUPLICATION, JUDGED_INDEX, Limits, MIN_RTT, ONE_PATH, Pulses, Setup};
 use crate::auto::recorded::PairSubset;
 use crate::auto::violations::percent;
 use crate::estimate::{Estimate, RequiredRange, Samples};
@@ -76,7 +76,7 @@ impl View<'_> {
 
     fn tail(&self, samples: &Samples<Cells>, (name, pulses, of): Kind) -> Vec<Row> {
         let p99 = |case: &RecordedPairResult| {
-            ratio(of(case)[JUDGED].p99_ms(), of(case)[DUPLICATION].p99_ms())
+            ratio(of(case)[JUDGED_INDEX].p99_ms(), of(case)[DUPLICATION].p99_ms())
         };
         let limit = self.limits.duplication;
         let above = percent(samples, |root| {
@@ -84,7 +84,7 @@ impl View<'_> {
             (above as u64, self.cases(root).count() as u64)
         });
         let extra = self.ratio(samples, |case| {
-            let cell = &of(case)[JUDGED];
+            let cell = &of(case)[JUDGED_INDEX];
             (100 * cell.extra_bytes, cell.first_bytes)
         });
         let allowed = self.limits.extra_percent(pulses);
@@ -105,11 +105,11 @@ impl View<'_> {
         let mut rows = Vec::new();
         for (index, deadline) in self.setup.deadlines_ms.iter().enumerate() {
             let all = self.ratio(samples, |case| {
-                (of(case)[JUDGED].missed[index], of(case)[MIN_RTT].missed[index])
+                (of(case)[JUDGED_INDEX].missed[index], of(case)[MIN_RTT].missed[index])
             });
             let avoidable = self.ratio(samples, |case| {
                 let missed = |place: usize| of(case)[place].missed_avoidably[index];
-                (missed(JUDGED), missed(MIN_RTT))
+                (missed(JUDGED_INDEX), missed(MIN_RTT))
             });
             let what = format!("{name}: misses of {deadline} ms over those of min-rtt");
             let row = Row::new(what).estimate(&all, "");
@@ -123,7 +123,7 @@ impl View<'_> {
 
     fn quic(&self, samples: &Samples<Cells>) -> Vec<Row> {
         let best = |case: &RecordedPairResult| case.quic.iter().copied().fold(0.0, f64::max);
-        let gain = |case: &RecordedPairResult| ratio(case.quic[JUDGED], best(case));
+        let gain = |case: &RecordedPairResult| ratio(case.quic[JUDGED_INDEX], best(case));
         let median = self.median(samples, gain);
         let below = percent(samples, |root| {
             let below = self.cases(root).filter(|case| gain(case) < self.limits.quic).count();
@@ -199,12 +199,12 @@ impl View<'_> {
             median(&|case| case.call_bound.p99_ms()),
             median(&|case| ratio(case.call_bound.p99_ms(), case.call[DUPLICATION].p99_ms())),
             nothing,
-            share(&|case| case.call_bound.missed[0], &|case| case.call[JUDGED].datagrams),
-            share(&|case| case.call_bound.missed[1], &|case| case.call[JUDGED].datagrams),
+            share(&|case| case.call_bound.missed[0], &|case| case.call[JUDGED_INDEX].datagrams),
+            share(&|case| case.call_bound.missed[1], &|case| case.call[JUDGED_INDEX].datagrams),
             nothing,
             median(&|case| case.game_bound.p99_ms()),
             nothing,
-            share(&|case| case.game_bound.missed[0], &|case| case.game[JUDGED].datagrams),
+            share(&|case| case.game_bound.missed[0], &|case| case.game[JUDGED_INDEX].datagrams),
             nothing,
             nothing,
             nothing,
@@ -241,17 +241,17 @@ pub(super) fn by_pair(samples: &Samples<Cells>, pairs: &[Pair]) -> Grid {
             })
         };
         let numbers = [
-            mean(&|case| ratio(case.call[JUDGED].p99_ms(), case.call[DUPLICATION].p99_ms())),
-            missed(JUDGED),
+            mean(&|case| ratio(case.call[JUDGED_INDEX].p99_ms(), case.call[DUPLICATION].p99_ms())),
+            missed(JUDGED_INDEX),
             missed(MIN_RTT),
             missed(DUPLICATION),
             mean(&|case| {
-                let cell = &case.call[JUDGED];
+                let cell = &case.call[JUDGED_INDEX];
                 100.0 * cell.extra_bytes as f64 / cell.first_bytes as f64
             }),
             mean(&|case| case.quic[ONE_PATH]),
             mean(&|case| case.quic[ONE_PATH + 1]),
-            mean(&|case| case.quic[JUDGED]),
+            mean(&|case| case.quic[JUDGED_INDEX]),
         ];
         grid.push(&[&pair.name, PairSubset::of_pair(&pair.name).name()], &numbers);
     }
@@ -270,7 +270,7 @@ pub(super) fn deaths(samples: &Samples<Vec<f64>>, limits: &Limits) -> Vec<Row> {
         Row::new("longest gap, worst of the runs of a root, mean")
             .estimate(&worst, "ms")
             .at_most(limits.death_worst_ms),
-        Row::new("longest gap, worst of all runs").ours(worst_of_all, "ms"),
+        Row::new("longest gap, worst of all runs").measured(worst_of_all, "ms"),
     ]
 }
 

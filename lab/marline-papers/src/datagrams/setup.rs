@@ -27,14 +27,14 @@ pub(super) struct Setup {
     duplication: Contestant,
     min_rtt: Contestant,
     one_path: [Contestant; 2],
-    pub(super) death: Death,
-    pub(super) lossy: Lossy,
+    pub(super) death: DeathScene,
+    pub(super) lossy: LossyScene,
 }
 
 /// A radio that loses packets under a call.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Lossy {
+pub(super) struct LossyScene {
     pub(super) wifi: String,
     pub(super) lte: String,
     pub(super) seconds: u32,
@@ -72,7 +72,7 @@ pub(super) struct Contestant {
 /// A path that dies under a call.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Death {
+pub(super) struct DeathScene {
     pub(super) wifi: String,
     pub(super) lte: String,
     pub(super) seconds: u32,
@@ -80,7 +80,7 @@ pub(super) struct Death {
 }
 
 /// Indexes of the contestants.
-pub(super) const JUDGED: usize = 0;
+pub(super) const JUDGED_INDEX: usize = 0;
 pub(super) const DUPLICATION: usize = 1;
 pub(super) const MIN_RTT: usize = 2;
 /// Index of the first of two contestants on one path.
@@ -125,7 +125,7 @@ impl Pulses {
         DatagramWorkload::Pulse { gap: Gap { least_ms, most_ms }, group: (least, most), bytes }
     }
 
-    pub(super) fn lasts(self) -> Duration {
+    pub(super) fn duration(self) -> Duration {
         Duration::from_secs(self.seconds.into())
     }
 

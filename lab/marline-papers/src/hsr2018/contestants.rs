@@ -29,12 +29,13 @@ pub(super) const SCHEDULERS: [(&str, &str); 5] = [
 pub(super) const MIN_RTT: usize = 0;
 pub(super) const ORP: usize = 1;
 pub(super) const PAPD: usize = 2;
-pub(super) const FITTED: usize = 4;
+pub(super) const FITTED_INDEX: usize = 4;
 /// Reason why the scheduler [`FITTED`] is not judged.
-pub(super) const FITTED_TO: &str = "best-path=off, window=2, most-window=500ms, share=0.05, \
+pub(super) const FITTED_REASON: &str = "best-path=off, window=2, most-window=500ms, share=0.05, \
      hysteresis=0.1: chosen by the share of such rides below 1";
 /// Congestion controls of the study, in the order of [`StudiedRide::studied`].
-pub(super) const STUDIED: [(&str, &str); 3] = [("LIA", "lia"), ("OLIA", "olia"), ("Reno", "reno")];
+pub(super) const STUDIED_CONTROLS: [(&str, &str); 3] =
+    [("LIA", "lia"), ("OLIA", "olia"), ("Reno", "reno")];
 
 /// Goodputs of a ride, Mbit/s.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -130,7 +131,7 @@ pub(super) fn ride(class: &Class, length: Duration, seed: u64) -> anyhow::Result
 }
 
 /// Results of a ride of a class with the study's buffers. `later` is the seed of another ride of that class.
-pub(super) fn studied_ride(
+pub(super) fn ride_of_study(
     class: &Class,
     length: Duration,
     seed: u64,
@@ -141,7 +142,7 @@ pub(super) fn studied_ride(
     let (two, alone) = measure_bbr(&this, true, seed)?;
     let over = |congestion| Stack { download: &this, congestion, buffers: STUDY_BUFFERS, seed };
     let mut studied = [0.0; 3];
-    for (goodput, (name, congestion)) in studied.iter_mut().zip(STUDIED) {
+    for (goodput, (name, congestion)) in studied.iter_mut().zip(STUDIED_CONTROLS) {
         let variant = mptcp(name).scheduler(SCHEDULERS[ORP].1);
         *goodput = over(congestion).goodput(variant)?;
     }

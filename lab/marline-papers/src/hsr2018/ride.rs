@@ -70,7 +70,7 @@ struct Moment {
 
 impl Class {
     /// True if cells change during a ride. Otherwise there is no degradation to avoid.
-    pub(super) fn moves(&self) -> bool {
+    pub(super) fn is_moving(&self) -> bool {
         self.handoffs > 0.0
     }
 

@@ -3,7 +3,7 @@
 
 use marline_lab::figure::{Figure, Plot, cdf};
 
-use super::contestants::{FITTED, FITTED_TO, MIN_RTT, ORP, PAPD, SCHEDULERS};
+use super::contestants::{FITTED_INDEX, FITTED_REASON, MIN_RTT, ORP, PAPD, SCHEDULERS};
 use crate::estimate::{Estimate, RequiredRange, Samples};
 use crate::judge::Row;
 use crate::table::Grid;
@@ -22,7 +22,7 @@ pub(super) fn efficiencies<T>(
 }
 
 /// U_c of several schedulers on one ride.
-pub(super) fn of_best(bonded: &[f64], alone: &[f64]) -> Vec<f64> {
+pub(super) fn ratios_to_best(bonded: &[f64], alone: &[f64]) -> Vec<f64> {
     let best = alone.iter().copied().fold(f64::NAN, f64::max);
     bonded.iter().map(|goodput| goodput / best).collect()
 }
@@ -48,8 +48,8 @@ pub(super) fn shares(samples: &Efficiencies, judged: Option<f64>) -> Vec<Row> {
         let row = row.estimate(&share, "%");
         match judged {
             Some(most) if scheduler == PAPD => require_share(row, samples, scheduler, most),
-            Some(most) if scheduler == FITTED => {
-                require_share(row, samples, scheduler, most).fitted(FITTED_TO)
+            Some(most) if scheduler == FITTED_INDEX => {
+                require_share(row, samples, scheduler, most).mark_fitted(FITTED_REASON)
             }
             _ => row,
         }
@@ -74,7 +74,7 @@ fn require_share(mut row: Row, samples: &Efficiencies, scheduler: usize, most: f
             excess.high = never.high;
         }
         let text = format!("at most {most} of {}'s", SCHEDULERS[other].0);
-        row = row.also(&excess, RequiredRange::at_most(0.0), text);
+        row = row.require_also(&excess, RequiredRange::at_most(0.0), text);
     }
     if hits(scheduler) > 0.0 {
         let worst = samples.all().iter().flatten().map(|ride| ride[scheduler]);
@@ -97,7 +97,7 @@ pub(super) fn means(sets: &[(String, &Efficiencies)]) -> Grid {
             let mean = samples.mean(|rides| over(rides, |u| u));
             let lack = samples.mean(|rides| over(rides, |u| (1.0 - u).max(0.0))).percent();
             let text = |words: &str| Value::Text(words.to_owned());
-            let number = |e: Estimate| Value::estimated(&e, "");
+            let number = |e: Estimate| Value::from_estimate(&e, "");
             grid.rows.push(vec![text(set), text(name), number(mean), number(lack)]);
         }
     }

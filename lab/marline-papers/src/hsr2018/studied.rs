@@ -1,7 +1,7 @@
 //! The study's own comparison: Multipath TCP over its congestion controls against Reno on one
 //! carrier, with the shares it publishes.
 
-use super::contestants::{STUDIED, StudiedRide};
+use super::contestants::{STUDIED_CONTROLS, StudiedRide};
 use super::ride::CLASSES;
 use crate::estimate::{Estimate, Samples};
 use crate::judge::Row;
@@ -20,27 +20,27 @@ type Holds = fn(f64, [f64; 2]) -> bool;
 
 /// Runs of Reno with which a run of Multipath TCP is compared.
 #[derive(Copy, Clone)]
-enum Against {
+enum ComparedRuns {
     /// Runs on the same ride. The difference is due to Multipath TCP alone.
     SameRide,
     /// Runs on another ride of the class, because the study ran one after the other.
     AnotherRide,
 }
 
-impl Against {
-    const ALL: [Against; 2] = [Against::SameRide, Against::AnotherRide];
+impl ComparedRuns {
+    const ALL: [ComparedRuns; 2] = [ComparedRuns::SameRide, ComparedRuns::AnotherRide];
 
     const fn name(self) -> &'static str {
         match self {
-            Against::SameRide => "same ride",
-            Against::AnotherRide => "Reno on another ride, as in the study",
+            ComparedRuns::SameRide => "same ride",
+            ComparedRuns::AnotherRide => "Reno on another ride, as in the study",
         }
     }
 
     const fn reno(self, ride: &StudiedRide) -> [f64; 2] {
         match self {
-            Against::SameRide => ride.reno,
-            Against::AnotherRide => ride.later_reno,
+            ComparedRuns::SameRide => ride.reno,
+            ComparedRuns::AnotherRide => ride.later_reno,
         }
     }
 
@@ -55,9 +55,9 @@ impl Against {
     }
 
     /// Number of runs of a root's ride of a class that are worse than the better carrier.
-    fn worse(self, rides: &[StudiedRide], class: usize) -> i64 {
+    fn count_worse(self, rides: &[StudiedRide], class: usize) -> i64 {
         let reno = self.reno(&rides[class]);
-        rides[class].studied.iter().filter(|goodput| worse(**goodput, reno)).count() as i64
+        rides[class].studied.iter().filter(|goodput| is_worse(**goodput, reno)).count() as i64
     }
 
     /// Difference of the shares of worse runs between two classes, percentage points.
@@ -67,8 +67,9 @@ impl Against {
         [from, to]: [usize; 2],
     ) -> Estimate {
         samples.estimate(|picked| {
-            let hits = |class| picked.iter().map(|rides| self.worse(rides, class)).sum::<i64>();
-            let runs = picked.len() * STUDIED.len();
+            let hits =
+                |class| picked.iter().map(|rides| self.count_worse(rides, class)).sum::<i64>();
+            let runs = picked.len() * STUDIED_CONTROLS.len();
             100.0 * (hits(to) - hits(from)) as f64 / runs as f64
         })
     }
@@ -76,18 +77,18 @@ impl Against {
     /// Share of worse runs over all classes, percent.
     fn worse_share_overall(self, samples: &Samples<Vec<StudiedRide>>) -> Estimate {
         let share = samples.share(|rides| {
-            let hits: i64 = (0..rides.len()).map(|class| self.worse(rides, class)).sum();
-            (hits as u64, (rides.len() * STUDIED.len()) as u64)
+            let hits: i64 = (0..rides.len()).map(|class| self.count_worse(rides, class)).sum();
+            (hits as u64, (rides.len() * STUDIED_CONTROLS.len()) as u64)
         });
         share.percent()
     }
 }
 
-fn worse(goodput: f64, [first, second]: [f64; 2]) -> bool {
+fn is_worse(goodput: f64, [first, second]: [f64; 2]) -> bool {
     goodput < first.max(second)
 }
 
-fn exceeds_three_worst(goodput: f64, [first, second]: [f64; 2]) -> bool {
+fn is_above_three_times_worse(goodput: f64, [first, second]: [f64; 2]) -> bool {
     goodput > 3.0 * first.min(second)
 }
 
@@ -105,30 +106,34 @@ pub(super) fn rows(samples: &Samples<Vec<StudiedRide>>, published: &Shares<'_>) 
     let mut rows = Vec::new();
     let worse_than_best = published.better_than_best.map(|share| 1.0 - share);
     let shares: [(&str, &[f64; 3], Holds); 3] = [
-        ("worse than the better carrier", &worse_than_best, worse),
-        ("above 3 times the worse carrier", published.exceeds_three_worst, exceeds_three_worst),
+        ("worse than the better carrier", &worse_than_best, is_worse),
+        (
+            "above 3 times the worse carrier",
+            published.exceeds_three_worst,
+            is_above_three_times_worse,
+        ),
         ("above 0.7 of the sum of both", published.exceeds_share_of_sum, exceeds_share_of_sum),
     ];
     for (what, papers, holds) in shares {
         for (class, (of, paper)) in CLASSES.iter().zip(papers).enumerate() {
-            for against in Against::ALL {
+            for against in ComparedRuns::ALL {
                 let share = against.share(samples, class, holds);
                 let row = Row::new(format!("{}: {what} ({})", of.name, against.name()));
                 rows.push(row.paper(100.0 * paper, "%").estimate(&share, "%"));
             }
         }
     }
-    for against in Against::ALL {
+    for against in ComparedRuns::ALL {
         let name = format!("all classes: worse than the better carrier ({})", against.name());
         let row = Row::new(name).paper_claim("most of the time");
         let row = row.estimate(&against.worse_share_overall(samples), "%");
         rows.push(match against {
-            Against::SameRide => row,
-            Against::AnotherRide => row.at_least(50.0),
+            ComparedRuns::SameRide => row,
+            ComparedRuns::AnotherRide => row.at_least(50.0),
         });
     }
     for pair in [[0, 1], [1, 2]] {
-        for against in Against::ALL {
+        for against in ComparedRuns::ALL {
             let [from, to] = pair.map(|class| CLASSES[class].name);
             let name = against.name();
             let row = Row::new(format!("worse more often {to} than {from} ({name})"));
@@ -136,12 +141,12 @@ pub(super) fn rows(samples: &Samples<Vec<StudiedRide>>, published: &Shares<'_>) 
             let ours = against.worse_share_difference(samples, pair);
             let row = row.paper(paper, "points").estimate(&ours, "points");
             rows.push(match against {
-                Against::SameRide => row,
-                Against::AnotherRide => row.at_least(0.0),
+                ComparedRuns::SameRide => row,
+                ComparedRuns::AnotherRide => row.at_least(0.0),
             });
         }
     }
-    for (number, (name, _)) in STUDIED.iter().enumerate() {
+    for (number, (name, _)) in STUDIED_CONTROLS.iter().enumerate() {
         let share = samples.share(|rides| {
             let above = rides.iter().filter(|ride| ride.studied[number] > 10.0).count();
             (above as u64, rides.len() as u64)
@@ -150,7 +155,7 @@ pub(super) fn rows(samples: &Samples<Vec<StudiedRide>>, published: &Shares<'_>) 
         let row = row.paper(100.0 * published.above_10_mbit[number], "%");
         let row = row.estimate(&share.percent(), "%");
         rows.push(match *name {
-            "Reno" => row.fitted("the median rate of the cells: from this share"),
+            "Reno" => row.mark_fitted("the median rate of the cells: from this share"),
             _ => row,
         });
     }

@@ -16,9 +16,9 @@ use crate::roots::{Part, Root};
 use crate::table::Grid;
 
 const PART: Part = Part::fixed("beside", 20);
-const LASTS: Duration = Duration::from_secs(40);
+const RUN_DURATION: Duration = Duration::from_secs(40);
 /// Start of the evaluated time.
-const FROM: Duration = Duration::from_secs(10);
+const EVALUATION_START: Duration = Duration::from_secs(10);
 const RATES_MBIT: [u32; 2] = [10, 50];
 const RTTS_MS: [u32; 2] = [20, 80];
 /// Buffer sizes, in bandwidth-delay products.
@@ -66,7 +66,7 @@ pub(super) fn judge_shares(
     ever: RequiredRange,
 ) -> anyhow::Result<(Vec<Row>, Grid)> {
     let part = if context.effort == Effort::Quick { Part::fixed(PART.name, 2) } else { PART };
-    let lasts = context.length(LASTS);
+    let lasts = context.length(RUN_DURATION);
     let samples = context.sample(part, |root| measure(judged, lasts, root))?;
     let over = |of: fn(&Shares) -> &Vec<f64>, sum: fn(&[f64]) -> f64| {
         let flat = move |picked: &[&Shares]| {
@@ -127,7 +127,7 @@ fn measure_share(
     paths.connect_as(cubic, 0, endless()).context("the CUBIC flow")?;
     let end = Instant::ZERO + lasts;
     paths.world.run_until(end);
-    let from = Instant::ZERO + FROM.min(lasts / 4);
+    let from = Instant::ZERO + EVALUATION_START.min(lasts / 4);
     let goodput = |index| -> anyhow::Result<f64> {
         let report = paths.server_report(index).context("was not accepted")?;
         anyhow::ensure!(report.wrong_at.is_none(), "a wrong byte at {:?}", report.wrong_at);

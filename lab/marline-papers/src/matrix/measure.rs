@@ -6,7 +6,7 @@ use marline_sim::quantile;
 use marline_time::Duration;
 use serde::{Deserialize, Serialize};
 
-use super::scenes::{Buffers, Kind, PATIENCE_MS, SCENES, Scene, Stage, Staged};
+use super::scenes::{Buffers, Kind, PATIENCE_MS, SCENES, Scene, SceneWorkload, Stage};
 use crate::hsr2018;
 use crate::paper::Context;
 use crate::plain::tcp;
@@ -50,7 +50,7 @@ pub(super) fn all(
     root: &Root,
 ) -> anyhow::Result<Vec<SceneCells>> {
     let in_scene = |scene: &Scene| -> anyhow::Result<SceneCells> {
-        let Staged { stage, buffers } = (scene.stage)(context, root)?;
+        let SceneWorkload { stage, buffers } = (scene.stage)(context, root)?;
         let cell = |variant: &Variant| {
             let mut variant = variant.clone();
             if let Some(Buffers { send_bytes, receive_bytes }) = buffers {
@@ -86,7 +86,7 @@ fn messages(
 ) -> anyhow::Result<Cell> {
     let outcome = simulate(experiment, variant, root.seed)?;
     let workload = experiment.workload();
-    let lasts_s = workload.lasts(root.seed).as_secs_f64();
+    let lasts_s = workload.duration(root.seed).as_secs_f64();
     let latencies = latencies(experiment, &outcome);
     let asks = matches!(workload, Workload::Ask { .. } | Workload::Dialogue { .. });
     let value = |measure: &Kind| match measure {
@@ -141,14 +141,14 @@ pub(super) struct Ride {
 
 impl Ride {
     /// Goodput relative to that of the best carrier alone.
-    pub(super) fn of_best(&self) -> f64 {
+    pub(super) fn best_direction(&self) -> f64 {
         self.both / self.best
     }
 }
 
 /// Runs the default on a ride at 150 to 310 km/h, and TCP on each of its two carriers alone.
 pub(super) fn ride(judged: &Variant, root: &Root) -> anyhow::Result<Ride> {
-    let (download, names) = hsr2018::fast_ride(root.seed)?;
+    let (download, names) = hsr2018::fast_ride_downloads(root.seed)?;
     let of = |variant: &Variant| download.mbit_per_s(variant, root.seed, Duration::ZERO);
     let alone =
         names.map(|name| of(&Variant { congestion: judged.congestion.clone(), ..tcp(name, name) }));

@@ -52,7 +52,7 @@ pub(super) struct Buffers {
 }
 
 /// Workload with its buffers; `None`: autotuned.
-pub(super) struct Staged {
+pub(super) struct SceneWorkload {
     pub(super) stage: Stage,
     pub(super) buffers: Option<Buffers>,
 }
@@ -63,7 +63,7 @@ pub(super) struct Scene {
     /// Key of the study with these links.
     pub(super) key: &'static str,
     pub(super) measures: &'static [Kind],
-    pub(super) stage: fn(&Context<'_>, &Root) -> anyhow::Result<Staged>,
+    pub(super) stage: fn(&Context<'_>, &Root) -> anyhow::Result<SceneWorkload>,
 }
 
 /// All scenes.
@@ -139,8 +139,8 @@ pub(super) const SCENES: &[Scene] = &[
         key: "hsr2018",
         measures: &[Kind::Goodput],
         stage: |_, root| {
-            let (download, _) = hsr2018::fast_ride(root.seed)?;
-            Ok(Staged { stage: Stage::Download(download), buffers: None })
+            let (download, _) = hsr2018::fast_ride_downloads(root.seed)?;
+            Ok(SceneWorkload { stage: Stage::Download(download), buffers: None })
         },
     },
     Scene {
@@ -195,13 +195,13 @@ const BLOCKS_MS: u64 = 20_000;
 /// Length of a download over wires or on a phone.
 const DOWNLOAD: marline_time::Duration = marline_time::Duration::from_secs(12);
 
-fn messages(mut experiment: Experiment) -> Staged {
+fn messages(mut experiment: Experiment) -> SceneWorkload {
     experiment.patience = Duration::from_millis(PATIENCE_MS as u64);
-    Staged { stage: Stage::Messages(Box::new(experiment)), buffers: None }
+    SceneWorkload { stage: Stage::Messages(Box::new(experiment)), buffers: None }
 }
 
 /// Eleven bursts. WiFi dies in the seventh, at most `dies_within_ms` after its start.
-fn bursts(bytes: u32, dies_within_ms: f64) -> Staged {
+fn bursts(bytes: u32, dies_within_ms: f64) -> SceneWorkload {
     let every_ms = if bytes > 500_000 { 3_000.0 } else { 1_000.0 };
     let gap = Gap { least_ms: every_ms, most_ms: every_ms };
     let workload = Workload::Bursts { bytes, gap, count: 11 };
@@ -210,7 +210,7 @@ fn bursts(bytes: u32, dies_within_ms: f64) -> Staged {
     messages(experiment)
 }
 
-fn walk() -> Staged {
+fn walk() -> SceneWorkload {
     let workload = Workload::Dialogue {
         request_bytes: 2_500,
         answer_bytes: 750,
@@ -222,11 +222,11 @@ fn walk() -> Staged {
     messages(Experiment::over(&[("wifi", LEAVING), ("lte", STAYING)], workload))
 }
 
-fn blocks(links: [&str; 2], buffers: Buffers, context: &Context<'_>) -> Staged {
+fn blocks(links: [&str; 2], buffers: Buffers, context: &Context<'_>) -> SceneWorkload {
     let lasts = context.length(marline_time::Duration::from_millis(BLOCKS_MS));
     let workload = Workload::Blocks { bytes: 8_192, lasts_ms: lasts.as_nanos() as u64 / 1_000_000 };
     let experiment = Experiment::over(&[("wifi", links[0]), ("cellular", links[1])], workload);
-    Staged { buffers: Some(buffers), ..messages(experiment) }
+    SceneWorkload { buffers: Some(buffers), ..messages(experiment) }
 }
 
 fn wires(
@@ -234,19 +234,19 @@ fn wires(
     loss: [f64; 2],
     buffer: u64,
     context: &Context<'_>,
-) -> anyhow::Result<Staged> {
+) -> anyhow::Result<SceneWorkload> {
     let paths = papd2017::wires(rtt_ms, loss)?;
     let download = Download { paths, length: context.length(DOWNLOAD) };
-    Ok(Staged {
+    Ok(SceneWorkload {
         stage: Stage::Download(download),
         buffers: Some(Buffers { send_bytes: buffer, receive_bytes: buffer }),
     })
 }
 
-fn phone(scenario: usize, context: &Context<'_>, root: &Root) -> anyhow::Result<Staged> {
+fn phone(scenario: usize, context: &Context<'_>, root: &Root) -> anyhow::Result<SceneWorkload> {
     let download = papd2017::phone(scenario, context.length(DOWNLOAD), root.seed)?;
     let buffer = papd2017::SMALL_BUFFER;
-    Ok(Staged {
+    Ok(SceneWorkload {
         stage: Stage::Download(download),
         buffers: Some(Buffers { send_bytes: buffer, receive_bytes: buffer }),
     })

@@ -22,7 +22,7 @@ const HANDOVER: Part = Part::new("handover", 60, 4_000);
 /// Round trips of LTE, ms.
 const RTTS_MS: [u32; 3] = [50, 100, 200];
 /// Earliest loss of the address. It is uniform over the length of a unit, so that it hits the stream at any point.
-const GONE: Duration = Duration::from_secs(3);
+const EARLIEST_LOSS: Duration = Duration::from_secs(3);
 /// Time between units of the stream.
 const GAP: Duration = Duration::from_millis(20);
 const UNIT: u64 = 1_000;
@@ -34,7 +34,7 @@ enum Transfer {
     Down,
 }
 
-const WAYS: [(Transfer, &str); 2] = [(Transfer::Up, "upload"), (Transfer::Down, "download")];
+const TRANSFERS: [(Transfer, &str); 2] = [(Transfer::Up, "upload"), (Transfer::Down, "download")];
 
 /// Handovers that start at the same moment of the stream.
 #[derive(Serialize, Deserialize)]
@@ -72,14 +72,14 @@ pub(super) fn reproduce(
 }
 
 fn measure(root: &Root) -> anyhow::Result<Handovers> {
-    let gone = Instant::ZERO + GONE + GAP.mul_f64(root.rng("gone").unit());
+    let gone = Instant::ZERO + EARLIEST_LOSS + GAP.mul_f64(root.rng("gone").unit());
     let systems = [systems::tuned_with_plain_join(), systems::tuned()];
     let both = |way: Transfer, rtt: u32| -> anyhow::Result<[f64; 2]> {
         let [plain, fast] = systems.each_ref().map(|s| handover_ms(s, rtt, way, gone, root.seed));
         Ok([plain?, fast?])
     };
     let of = |(way, _)| RTTS_MS.into_iter().map(|rtt| both(way, rtt)).collect();
-    Ok(Handovers { ms: WAYS.into_iter().map(of).collect::<anyhow::Result<_>>()? })
+    Ok(Handovers { ms: TRANSFERS.into_iter().map(of).collect::<anyhow::Result<_>>()? })
 }
 
 fn verdicts(
@@ -87,7 +87,7 @@ fn verdicts(
     file: &PaperFile<Published>,
 ) -> anyhow::Result<Vec<Row>> {
     let mut rows = Vec::new();
-    for (way, (which, name)) in WAYS.into_iter().enumerate() {
+    for (way, (which, name)) in TRANSFERS.into_iter().enumerate() {
         let saved = handovers.mean(|handovers| handovers.saved(way));
         let row = Row::new(format!("{name}: round trips saved by Fast JOIN"));
         let row = row.estimate(&saved, "RTT");
@@ -100,7 +100,7 @@ fn verdicts(
         }
         let row = row.paper(file.published.fast_join_rtts, "RTT");
         rows.push(
-            row.within(file.tolerance("fast_join")?)
+            row.within_of_paper(file.tolerance("fast_join")?)
                 .remark("the mean of two cases (below), whose shares depend on the stream"),
         );
         for (with, case) in
@@ -130,7 +130,7 @@ fn handover_times(handovers: &Samples<Handovers>) -> Grid {
     ];
     let title = "From the loss of the WiFi address to new data at the reader";
     let mut grid = Grid::new("handover-times", title, &columns);
-    for (way, (_, name)) in WAYS.into_iter().enumerate() {
+    for (way, (_, name)) in TRANSFERS.into_iter().enumerate() {
         for (place, rtt) in RTTS_MS.into_iter().enumerate() {
             let rtt = f64::from(rtt);
             let mean = |of: &dyn Fn([f64; 2]) -> f64| -> Estimate {
@@ -176,7 +176,7 @@ fn handover_ms(
     paths.connect(WIFI, Box::new(client.context("a client")?)).context("connect")?;
     // The signal is lost with the address. Packets in flight are lost and must be sent over LTE.
     paths.at_set_path_up(gone, WIFI, false);
-    paths.at_set_address(gone, WIFI, false);
+    paths.set_address_at(gone, WIFI, false);
     paths.world.run_until(gone + Duration::from_secs(5));
     let report = match way {
         Transfer::Up => paths.server_report(0),

@@ -20,12 +20,12 @@ use crate::value::Value;
 
 const NEIGHBORS: Part = Part::new("neighbours", 40, 160);
 /// Connections besides the active one.
-const OTHERS: usize = 9;
+const OTHER_CONNECTIONS: usize = 9;
 /// Size of requests and answers.
 const BYTES: u64 = 200;
 /// Request interval of the active connection and of each of the others, which start at random times.
 const BUSY: Duration = Duration::from_millis(100);
-const SELDOM: Duration = Duration::from_secs(9);
+const REQUEST_INTERVAL: Duration = Duration::from_secs(9);
 /// Start of the second within which WiFi goes silent.
 const SILENT: Duration = Duration::from_secs(10);
 const END: Instant = Instant::from_secs(40);
@@ -57,8 +57,8 @@ fn contestants() -> Vec<System> {
 }
 
 /// Indexes into [`contestants`]: tuned, and tuned without a path health monitor.
-const WITH: usize = 1;
-const WITHOUT: usize = 2;
+const WITH_MONITOR: usize = 1;
+const WITHOUT_MONITOR: usize = 2;
 
 pub(super) fn reproduce(context: &Context<'_>, all: &mut Reproduction) -> anyhow::Result<()> {
     let (moved, rows) = context.judge_part(NEIGHBORS, measure, |moved| Ok(verdicts(moved)))?;
@@ -70,7 +70,7 @@ pub(super) fn reproduce(context: &Context<'_>, all: &mut Reproduction) -> anyhow
 }
 
 fn measure(root: &Root) -> anyhow::Result<MovesBySystem> {
-    contestants().iter().map(|system| moves(system, root)).collect()
+    contestants().iter().map(|system| measure_moves(system, root)).collect()
 }
 
 fn quantile(moved: &Samples<MovesBySystem>, place: usize, of: SelectTimes, share: f64) -> Estimate {
@@ -82,8 +82,10 @@ fn verdicts(moved: &Samples<MovesBySystem>) -> Vec<Row> {
         let median = |picked: &[&MovesBySystem], place: usize| {
             pooled_quantile(picked.iter().map(|root| of(&root[place])), 0.5)
         };
-        let ratio = moved.estimate(|picked| median(picked, WITH) / median(picked, WITHOUT));
-        let of_each = [WITH, WITHOUT].map(|place| quantile(moved, place, of, 0.5).value);
+        let ratio =
+            moved.estimate(|picked| median(picked, WITH_MONITOR) / median(picked, WITHOUT_MONITOR));
+        let of_each =
+            [WITH_MONITOR, WITHOUT_MONITOR].map(|place| quantile(moved, place, of, 0.5).value);
         let what = format!("{what}, median: with a path health monitor over without");
         let row = Row::new(what).paper_claim("others react").estimate(&ratio, "").at_most(1.0);
         row.remark(format!("{:.0} and {:.0} ms", of_each[0], of_each[1]))
@@ -134,12 +136,12 @@ fn figure(moved: &Samples<MovesBySystem>) -> Figure {
 }
 
 /// Requests every `gap` from a time on.
-fn asks(from: Instant, gap: Duration) -> Box<Units> {
+fn request_units(from: Instant, gap: Duration) -> Box<Units> {
     let times = (0..).map(|n| from + gap * n).take_while(|at| *at < END).collect();
     Box::new(Units::new(Pace::At { bytes: BYTES, times }, BYTES, 5, 6))
 }
 
-fn moves(system: &System, root: &Root) -> anyhow::Result<Moves> {
+fn measure_moves(system: &System, root: &Root) -> anyhow::Result<Moves> {
     let links = DrawnLinks::draw(root);
     let scenario = PhoneScenario::over_links(&links.wifi, &links.lte, None, root.seed)?;
     let mut paths = scenario.stage(system, root.seed)?;
@@ -147,10 +149,10 @@ fn moves(system: &System, root: &Root) -> anyhow::Result<Moves> {
     let start = Instant::from_secs(1);
     let sizes = ExchangeSizes { request_bytes: BYTES, answer_bytes: BYTES };
     paths.listen(Box::new(move |_| Box::new(ResponseServer::new(sizes, 6, 5))));
-    let mut ids = vec![paths.connect(WIFI, asks(start, BUSY)).context("connect")?];
-    for _ in 0..OTHERS {
-        let from = start + SELDOM.mul_f64(rng.unit());
-        ids.push(paths.connect(WIFI, asks(from, SELDOM)).context("connect")?);
+    let mut ids = vec![paths.connect(WIFI, request_units(start, BUSY)).context("connect")?];
+    for _ in 0..OTHER_CONNECTIONS {
+        let from = start + REQUEST_INTERVAL.mul_f64(rng.unit());
+        ids.push(paths.connect(WIFI, request_units(from, REQUEST_INTERVAL)).context("connect")?);
     }
     let silent = Instant::ZERO + SILENT + Duration::from_secs(1).mul_f64(rng.unit());
     paths.at_set_path_up(silent, WIFI, false);
@@ -181,6 +183,6 @@ fn moves(system: &System, root: &Root) -> anyhow::Result<Moves> {
     Ok(Moves {
         first_ms: moved(ids[0]),
         others_ms: ascending(ids[1..].iter().map(|id| moved(*id)).collect()),
-        delays_ms: ascending((1..=OTHERS).filter_map(delay).collect()),
+        delays_ms: ascending((1..=OTHER_CONNECTIONS).filter_map(delay).collect()),
     })
 }

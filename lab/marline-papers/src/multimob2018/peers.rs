@@ -23,7 +23,7 @@ const PEERS: Part = Part::new("peers", 110, 220);
 const BYTES: u64 = 4_000_000;
 /// Start of the half second within which WiFi dies.
 const DEAD: Duration = Duration::from_millis(800);
-const WITHIN: Duration = Duration::from_millis(500);
+const DEATH_WINDOW: Duration = Duration::from_millis(500);
 /// Maximum number of HELLO messages of a client.
 const MAX_HELLO_COUNT: usize = 5;
 /// SYNs of a join with a fallback: one with the data, one without.
@@ -35,7 +35,7 @@ enum Ask {
     /// No requirement. The case is the reference for the others.
     Nothing,
     /// An end without extensions.
-    Stock,
+    WithoutExtensions,
     /// Options that a middlebox removes or corrupts.
     Options,
     /// Whole segments that a middlebox drops.
@@ -46,7 +46,7 @@ impl Ask {
     fn text(self) -> String {
         let asked = match self {
             Ask::Nothing => return String::new(),
-            Ask::Stock => format!(
+            Ask::WithoutExtensions => format!(
                 "all bytes arrive over the other path, Multipath TCP, at most {MAX_HELLO_COUNT} HELLO and no other \
                  experimental option"
             ),
@@ -85,10 +85,10 @@ struct Outcome {
 }
 
 impl Outcome {
-    fn meets(&self, ask: Ask) -> bool {
+    fn satisfies(&self, ask: Ask) -> bool {
         match ask {
             Ask::Nothing => true,
-            Ask::Stock => {
+            Ask::WithoutExtensions => {
                 self.came && self.multipath && self.hellos <= MAX_HELLO_COUNT && self.messages == 0
             }
             Ask::Options => self.came && self.multipath && self.syns <= SYNS,
@@ -110,7 +110,7 @@ pub(super) fn reproduce(context: &Context<'_>, all: &mut Reproduction) -> anyhow
     let (downloads, rows) = context.judge_part(
         PEERS,
         |root| {
-            let dead = DEAD + WITHIN.mul_f64(root.rng("dead").unit());
+            let dead = DEAD + DEATH_WINDOW.mul_f64(root.rng("dead").unit());
             let outcomes = cases.iter().map(|case| fetch(case, root, bytes, dead));
             Ok(Downloads { seed: root.seed, cases: outcomes.collect::<anyhow::Result<_>>()? })
         },
@@ -126,7 +126,7 @@ pub(super) fn reproduce(context: &Context<'_>, all: &mut Reproduction) -> anyhow
 fn verdicts(cases: &[Case], downloads: &Samples<Downloads>) -> Vec<Row> {
     let asked = cases.iter().enumerate().filter(|(_, case)| case.ask != Ask::Nothing);
     let row = |(place, case): (usize, &Case)| {
-        let met = |root: &Downloads| root.cases[place].meets(case.ask);
+        let met = |root: &Downloads| root.cases[place].satisfies(case.ask);
         let share = downloads.share(|root| (u64::from(met(root)), 1));
         let failed: Vec<String> = downloads
             .all()
@@ -191,8 +191,16 @@ fn cases() -> Vec<Case> {
     };
     let mut cases = vec![
         of("both ends MultiMob, no middlebox", systems::tuned(), Ask::Nothing),
-        of("MultiMob client, server without extensions", systems::to_stock_server(), Ask::Stock),
-        of("client without extensions, MultiMob server", systems::from_stock_client(), Ask::Stock),
+        of(
+            "MultiMob client, server without extensions",
+            systems::to_stock_server(),
+            Ask::WithoutExtensions,
+        ),
+        of(
+            "client without extensions, MultiMob server",
+            systems::from_stock_client(),
+            Ask::WithoutExtensions,
+        ),
     ];
     for (what, ask) in [("strip", Ask::Options), ("block", Ask::Segments), ("mangle", Ask::Options)]
     {
@@ -219,7 +227,7 @@ fn fetch(case: &Case, root: &Root, bytes: u64, dead: Duration) -> anyhow::Result
     let (wifi, lte) =
         (format!("{}{}", links.wifi, case.wifi), format!("{}{}", links.lte, case.lte));
     let download = Download { bytes, dead, limit: Instant::from_secs(60) };
-    let Fetched { paths, report, segments, came, last } = PhoneScenario::over_links(
+    let Fetched { paths, report, segments, is_complete: came, last } = PhoneScenario::over_links(
         &wifi, &lte, None, root.seed,
     )?
     .fetch(&case.system, download, root.seed)?;

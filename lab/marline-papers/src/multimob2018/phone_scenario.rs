@@ -24,7 +24,7 @@ pub(super) const NAMES: [&str; 2] = ["wifi", "lte"];
 /// Time for which an interface keeps its address after the signal is lost (docs/research/wifi-mobility.md).
 const ADDRESS_LINGER: Duration = Duration::from_secs(4);
 /// Time before and after WiFi falls silent in which the gap of a handover is searched.
-const AROUND: Duration = Duration::from_secs(5);
+const GAP_SEARCH_WINDOW: Duration = Duration::from_secs(5);
 /// Size of a GET, bytes.
 const REQUEST: u64 = 200;
 /// Maximum time for which a run continues after the last request is due.
@@ -47,7 +47,7 @@ pub(super) struct Fetched {
     pub(super) report: Report,
     pub(super) segments: Vec<Segment>,
     /// True if all bytes arrived.
-    pub(super) came: bool,
+    pub(super) is_complete: bool,
     /// Time of the last arrival.
     pub(super) last: Instant,
 }
@@ -95,7 +95,7 @@ impl PhoneScenario {
         let changes = |(gone, back): (Duration, Option<Duration>)| {
             [Some((gone, false)), back.map(|back| (back, true))]
         };
-        let away = if leaves { run.away()? } else { Vec::new() };
+        let away = if leaves { run.absence_times()? } else { Vec::new() };
         let address: Vec<(Duration, bool)> = away.into_iter().flat_map(changes).flatten().collect();
         let first = address.first().map(|(at, _)| *at);
         Ok(PhoneScenario {
@@ -111,8 +111,8 @@ impl PhoneScenario {
     }
 
     /// Maximum length of a run with this workload, after the start.
-    pub(super) fn lasts(&self, workload: &Workload, seed: u64) -> Duration {
-        workload.lasts(seed) + last_gap(workload) + DRAIN_TIME
+    pub(super) fn duration(&self, workload: &Workload, seed: u64) -> Duration {
+        workload.duration(seed) + last_gap(workload) + DRAIN_TIME
     }
 
     /// Simulated world before its first event, without applications.
@@ -130,7 +130,7 @@ impl PhoneScenario {
         let mut paths = Paths::new(&config, SeedTree::new(seed));
         system.set_up_hosts(&mut paths);
         for (at, up) in &self.address {
-            paths.at_set_address(Instant::ZERO + *at, WIFI, *up);
+            paths.set_address_at(Instant::ZERO + *at, WIFI, *up);
         }
         Ok(paths)
     }
@@ -163,7 +163,7 @@ impl PhoneScenario {
         let log = paths.world.observer::<SegmentLog>().context("no observer was set")?;
         Ok(Fetched {
             segments: log.segments().to_vec(),
-            came: report.read == bytes,
+            is_complete: report.read == bytes,
             last: report.arrivals.last().map_or(limit, |(at, _)| *at),
             report,
             paths,
@@ -179,13 +179,13 @@ impl PhoneScenario {
         system: &System,
         workload: &Workload,
         seed: u64,
-    ) -> anyhow::Result<Talk> {
+    ) -> anyhow::Result<WorkloadResult> {
         let mut paths = self.stage(system, seed)?;
         apps::begin(&mut paths, &[Load::new(*workload)], seed)?;
         if let Some(meter) = Meter::for_path(&paths, LTE) {
             paths.world.observe(Box::new(meter));
         }
-        let end = START + workload.lasts(seed) + last_gap(workload);
+        let end = START + workload.duration(seed) + last_gap(workload);
         paths.world.run_until(end);
         let joules = joules(&paths, end);
         let metered = paths.world.observer::<Meter>().map(|meter| meter.read(end));
@@ -204,13 +204,13 @@ impl PhoneScenario {
             let came = report.received.get(index).copied().unwrap_or(over);
             (ms(sent.since(START)), ms(came.since(*sent)))
         };
-        Ok(Talk {
+        Ok(WorkloadResult {
             silent_ms: self.silent.map(|at| ms(at) - ms(START.since(Instant::ZERO))),
             delays: report.sent.iter().enumerate().map(delay).collect(),
             unanswered: report.sent.len() - report.received.len(),
             missed: report.skipped,
             gap_ms: ms(report.hole_within(START, over).length),
-            opened: opened(&paths, LTE),
+            opened: count_opened(&paths, LTE),
             joules,
             metered,
         })
@@ -261,7 +261,7 @@ pub(super) fn ms(duration: Duration) -> f64 {
 
 /// Results of a workload: the delays of the application, and the cost.
 #[derive(Clone, Debug)]
-pub(super) struct Talk {
+pub(super) struct WorkloadResult {
     /// When WiFi fell silent, ms after the start.
     silent_ms: Option<f64>,
     /// For each request: when it was sent, and how long its answer took, ms.
@@ -280,19 +280,19 @@ pub(super) struct Talk {
     pub(super) metered: Option<Metered>,
 }
 
-impl Talk {
+impl WorkloadResult {
     /// The longest delay, ms.
     pub(super) fn worst_ms(&self) -> f64 {
         self.delays.iter().map(|(_, delay)| *delay).fold(0.0, f64::max)
     }
 }
 
-impl Talk {
+impl WorkloadResult {
     /// The longest delay of a request that was sent around the time at which WiFi fell silent, ms. `None` if WiFi
     /// did not fall silent while the application talked.
     pub(super) fn hole_ms(&self) -> Option<f64> {
         let silent = self.silent_ms.filter(|at| *at < self.delays.last().map_or(0.0, |d| d.0))?;
-        let near = |(sent, _): &&(f64, f64)| (sent - silent).abs() <= ms(AROUND);
+        let near = |(sent, _): &&(f64, f64)| (sent - silent).abs() <= ms(GAP_SEARCH_WINDOW);
         Some(self.delays.iter().filter(near).map(|(_, delay)| *delay).fold(0.0, f64::max))
     }
 }
@@ -306,7 +306,7 @@ pub(super) fn joules(paths: &Paths, now: Instant) -> [Energy; 2] {
 }
 
 /// Number of subflows over a path that were established at some time, of all connections of the client.
-pub(super) fn opened(paths: &Paths, path: usize) -> usize {
+pub(super) fn count_opened(paths: &Paths, path: usize) -> usize {
     let address = Paths::address(path, 0);
     let monitor = paths.world.node(paths.client).monitor().iter();
     monitor

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::phone_scenario::{DrawnLinks, LTE, PhoneScenario, WIFI, joules, ms};
 use super::published::Published;
-use super::quantiles::{Ranked, counted};
+use super::quantiles::{Ranked, count_where};
 use super::radios::{CONSTANTS, cell};
 use super::systems::{self, System};
 use crate::estimate::{Estimate, RequiredRange, Samples};
@@ -170,7 +170,7 @@ fn quantile(pauses: &Samples<Pause>, master: u64, place: usize, share: f64) -> E
     let after =
         |pause: &Pause| Some(pause.pushes[place].after_s.unwrap_or(PUSH_TIMEOUT.as_secs_f64()));
     let ranked = Ranked::rank(pauses, after);
-    counted(pauses, master, |drawn| ranked.quantile(drawn, share))
+    count_where(pauses, master, |drawn| ranked.quantile(drawn, share))
 }
 
 /// Share of the pushes that arrive within this time.

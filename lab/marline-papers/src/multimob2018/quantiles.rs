@@ -36,7 +36,7 @@ impl Ranked {
 }
 
 /// Estimate, with its interval, of a statistic of how often each root was drawn.
-pub(super) fn counted<T>(
+pub(super) fn count_where<T>(
     samples: &Samples<T>,
     master: u64,
     of: impl Fn(&[u32]) -> f64,
@@ -61,7 +61,7 @@ mod tests {
         let samples = Samples::new(values.clone(), 3);
         let ranked = Ranked::rank(&samples, |value| Some(*value));
         for share in [0.1, 0.5, 0.9, 1.0] {
-            let counted = counted(&samples, 3, |drawn| ranked.quantile(drawn, share));
+            let counted = count_where(&samples, 3, |drawn| ranked.quantile(drawn, share));
             let direct = samples.estimate(|picked| {
                 let picked: Vec<f64> = picked.iter().map(|value| **value).collect();
                 marline_sim::quantile(&picked, share)

@@ -2,8 +2,8 @@
 //! raised by a fifth, and those of a public tool.
 
 use marline_link::Direction;
-use marline_link::radio::{Radio, RadioKind, RadioParameters, Sensitivity, Stay};
-use marline_sim::{LinkId, Observer, Packet, Paths, Sighting};
+use marline_link::radio::{Radio, RadioKind, RadioParameters, Sensitivity, TimedState};
+use marline_sim::{LinkId, ObservationPoint, Observer, Packet, Paths};
 use marline_time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 
@@ -42,11 +42,11 @@ fn aro() -> RadioParameters {
     let awake = 2.0 / 40.0;
     let tail_w = 1.06f64.mul_add(1.0 - awake, 1.68 * awake);
     RadioParameters {
-        promotion: Stay { lasts: Duration::from_millis(260), power_uw: 1_210_000 },
+        promotion: TimedState { lasts: Duration::from_millis(260), power_uw: 1_210_000 },
         transfer_power_uw: 1_200_000,
         tails: [
-            Stay { lasts: Duration::from_millis(10_120), power_uw: (tail_w * 1e6) as u64 },
-            Stay::default(),
+            TimedState { lasts: Duration::from_millis(10_120), power_uw: (tail_w * 1e6) as u64 },
+            TimedState::default(),
         ],
         ..RadioParameters::published(RadioKind::Lte)
     }
@@ -73,7 +73,7 @@ impl Meter {
     }
 
     pub(super) fn read(&self, now: Instant) -> Metered {
-        let swings = self.model.swings(now);
+        let swings = self.model.parameter_swings(now);
         Metered {
             model: self.model.nominal().energy(now).traffic_j(),
             aro: self.aro.energy(now).traffic_j(),
@@ -89,13 +89,13 @@ impl Meter {
 }
 
 impl Observer for Meter {
-    fn on_packet(&mut self, now: Instant, sighting: Sighting, packet: &Packet) {
+    fn on_packet(&mut self, now: Instant, sighting: ObservationPoint, packet: &Packet) {
         let bytes = packet.segment.len() as u64 + u64::from(packet.overhead);
         match sighting {
-            Sighting::Sent { link: Some(link), .. } if link == self.up => {
+            ObservationPoint::Sent { link: Some(link), .. } if link == self.up => {
                 self.packet(now, Direction::Up, bytes);
             }
-            Sighting::Delivered { link, .. } if link == self.down => {
+            ObservationPoint::Delivered { link, .. } if link == self.down => {
                 self.packet(now, Direction::Down, bytes);
             }
             _ => {}
@@ -165,7 +165,7 @@ pub(super) fn rows<T>(
 
 /// A cell of a grid.
 pub(super) fn cell(of: Estimate) -> Value {
-    Value::estimated(&of, "")
+    Value::from_estimate(&of, "")
 }
 
 /// Energy of full mesh and MultiMob's share of it, with each constant lowered, unchanged and raised.

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::phone_scenario::{Download, DrawnLinks, Fetched, LTE, NAMES, PhoneScenario, WIFI, ms};
 use super::published::Published;
-use super::quantiles::{Ranked, counted};
+use super::quantiles::{Ranked, count_where};
 use super::radios::cell;
 use super::systems::{self, System};
 use crate::estimate::{Estimate, Samples};
@@ -30,7 +30,7 @@ const DOWNLOAD: Download = Download {
 /// Time in which a sleeping radio of the link wakes up, ms.
 const PROMOTION_MS: f64 = 260.1;
 /// Maximum number of points per path in the figure.
-const SHOWN: usize = 400;
+const MAX_FIGURE_POINTS: usize = 400;
 
 /// Links of a root, and the download over them by each of [`systems::multipath`].
 #[derive(Serialize, Deserialize)]
@@ -95,7 +95,7 @@ fn measure(root: &Root, download: Download) -> anyhow::Result<Links> {
     let links = DrawnLinks::draw(root);
     let scenario = PhoneScenario::over_links(&links.wifi, &links.lte, None, root.seed)?;
     let fetch = |system: &System| -> anyhow::Result<Fetch> {
-        let Fetched { paths, segments, came, last, .. } =
+        let Fetched { paths, segments, is_complete: came, last, .. } =
             scenario.fetch(system, download, root.seed)?;
         let shown = [WIFI, LTE].into_iter().filter(|_| root.number == 0);
         Ok(Fetch {
@@ -110,8 +110,8 @@ fn measure(root: &Root, download: Download) -> anyhow::Result<Links> {
 }
 
 /// Time of arrival of a segment.
-fn arrived(segment: &Segment) -> Option<Instant> {
-    match segment.fate {
+fn arrival_time(segment: &Segment) -> Option<Instant> {
+    match segment.delivery {
         Delivery::Arrived(at) => Some(at),
         Delivery::Lost => None,
     }
@@ -122,7 +122,7 @@ fn hole(paths: &Paths, segments: &[Segment]) -> Hole {
     let data = |path: usize| {
         let mine =
             segments.iter().filter(move |s| s.path == path && !s.from_client && s.payload > 0);
-        mine.filter_map(arrived)
+        mine.filter_map(arrival_time)
     };
     let last = data(WIFI).max().unwrap_or(dead);
     let first = data(LTE).filter(|at| *at > last).min();
@@ -143,7 +143,7 @@ fn hole(paths: &Paths, segments: &[Segment]) -> Hole {
         _ => None,
     };
     let (silent_at, syn_at) = (silent.map(|event| event.at), syn.map(|syn| syn.sent));
-    let syn_came = syn.and_then(arrived);
+    let syn_came = syn.and_then(arrival_time);
     Hole {
         whole: since(Some(last), first),
         timer: since(Some(last), silent_at),
@@ -161,7 +161,7 @@ fn median(
     of: fn(&Fetch) -> Option<f64>,
 ) -> Estimate {
     let ranked = Ranked::rank(links, |links| of(&links.fetches[place]));
-    counted(links, master, |drawn| ranked.quantile(drawn, 0.5))
+    count_where(links, master, |drawn| ranked.quantile(drawn, 0.5))
 }
 
 fn verdicts(links: &Samples<Links>, master: u64, file: &PaperFile<Published>) -> Vec<Row> {
@@ -235,11 +235,11 @@ fn parts(links: &Samples<Links>, master: u64) -> Grid {
 fn arrivals(segments: &[Segment], path: usize) -> Vec<(f64, f64)> {
     let mine = segments.iter().filter(|s| s.path == path && !s.from_client && s.payload > 0);
     let point = |segment: &Segment| {
-        let seconds = arrived(segment)?.as_nanos() as f64 / 1e9;
+        let seconds = arrival_time(segment)?.as_nanos() as f64 / 1e9;
         Some((seconds, segment.stream_offset? as f64 / 1e6))
     };
     let all: Vec<(f64, f64)> = mine.filter_map(point).collect();
-    let step = all.len().div_ceil(SHOWN).max(1);
+    let step = all.len().div_ceil(MAX_FIGURE_POINTS).max(1);
     // Arrivals around the gap are all kept.
     let near = |(x, _): &(f64, f64)| (x - DOWNLOAD.dead.as_secs_f64()).abs() < 0.05;
     let shown = all.iter().enumerate().filter(|(index, p)| index % step == 0 || near(p));

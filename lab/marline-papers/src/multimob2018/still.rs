@@ -5,9 +5,9 @@ use marline_sim::mean;
 use serde::{Deserialize, Serialize};
 
 use super::loads::ASSISTANT;
-use super::phone_scenario::{LTE, PhoneScenario, Talk, WIFI};
+use super::phone_scenario::{LTE, PhoneScenario, WIFI, WorkloadResult};
 use super::published::Published;
-use super::quantiles::{Ranked, counted};
+use super::quantiles::{Ranked, count_where};
 use super::radios::{self, CONSTANTS, Metered, cell};
 use super::systems::{self, System};
 use super::unhelpful;
@@ -24,7 +24,7 @@ const STATIC: Part = Part::new("static", 120, 960);
 
 /// Results of a run, by each of [`systems::all`].
 #[derive(Serialize, Deserialize)]
-struct Stay {
+struct StayResults {
     systems: Vec<Cost>,
 }
 
@@ -42,7 +42,7 @@ struct Cost {
 }
 
 impl Cost {
-    fn from_talk(talk: Talk) -> Cost {
+    fn from_talk(talk: WorkloadResult) -> Cost {
         let delays: Vec<f64> = talk.delays.iter().map(|(_, delay)| *delay).collect();
         let lte = &talk.joules[LTE];
         let [promotions, transfer, tails] = lte.parts_j();
@@ -62,7 +62,7 @@ impl Cost {
     }
 }
 
-fn drawn(run: &Stay, place: usize) -> Option<&Metered> {
+fn cellular_usage(run: &StayResults, place: usize) -> Option<&Metered> {
     run.systems[place].lte.as_ref()
 }
 
@@ -77,23 +77,23 @@ pub(super) fn reproduce(
     all.tables.push(Table::new("static", title, rows));
     all.grids.push(energy(&runs, context.master));
     let title = "Runs that never lose WiFi: energy of LTE, by the constants of the radio";
-    all.grids.push(radios::sensitivity("static-constants", title, &runs, drawn));
+    all.grids.push(radios::sensitivity("static-constants", title, &runs, cellular_usage));
     all.figures.push(figure(&runs));
     Ok(())
 }
 
-fn measure(context: &Context<'_>, root: &Root) -> anyhow::Result<Stay> {
+fn measure(context: &Context<'_>, root: &Root) -> anyhow::Result<StayResults> {
     let scenario = PhoneScenario::walk(context.traces()?, root.seed, false)?;
     let cost = |system: &System| scenario.talk(system, &ASSISTANT, root.seed).map(Cost::from_talk);
-    Ok(Stay { systems: systems::all().iter().map(cost).collect::<anyhow::Result<_>>()? })
+    Ok(StayResults { systems: systems::all().iter().map(cost).collect::<anyhow::Result<_>>()? })
 }
 
-fn verdicts(runs: &Samples<Stay>, file: &PaperFile<Published>) -> anyhow::Result<Vec<Row>> {
+fn verdicts(runs: &Samples<StayResults>, file: &PaperFile<Published>) -> anyhow::Result<Vec<Row>> {
     let mut rows = Vec::new();
     for system in systems::multimob() {
         let place = systems::index_of(&system);
         let most = file.tolerance("cellular_energy")?;
-        rows.extend(radios::rows(runs, drawn, &system, Some(most)));
+        rows.extend(radios::rows(runs, cellular_usage, &system, Some(most)));
         let opened = runs.share(|run| (u64::from(run.systems[place].opened > 0), 1));
         let what = format!("{}: runs that open a cellular subflow", system.name);
         let row = Row::new(what).estimate(&opened.percent(), "%").at_most(5.0);
@@ -120,7 +120,7 @@ fn verdicts(runs: &Samples<Stay>, file: &PaperFile<Published>) -> anyhow::Result
     Ok(rows)
 }
 
-fn energy(runs: &Samples<Stay>, master: u64) -> Grid {
+fn energy(runs: &Samples<StayResults>, master: u64) -> Grid {
     let columns = [
         ("system", ""),
         ("WiFi", "J"),
@@ -149,14 +149,14 @@ fn energy(runs: &Samples<Stay>, master: u64) -> Grid {
             mean(&|cost| cost.wakes as f64),
             mean(&|cost| cost.opened as f64),
             mean(&|cost| cost.delay_ms),
-            cell(counted(runs, master, |drawn| worst.quantile(drawn, 0.5))),
+            cell(count_where(runs, master, |drawn| worst.quantile(drawn, 0.5))),
         ]);
         grid.rows.push(cells);
     }
     grid
 }
 
-fn figure(runs: &Samples<Stay>) -> Figure {
+fn figure(runs: &Samples<StayResults>) -> Figure {
     let mut bars = Bars::new("Energy of 80 s within WiFi", "J", &["WiFi", "LTE"]);
     for (place, system) in systems::all().iter().enumerate() {
         let bar = |of: &dyn Fn(&Cost) -> f64| {

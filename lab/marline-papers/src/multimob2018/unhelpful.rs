@@ -5,9 +5,9 @@ use marline_time::Rng;
 use serde::{Deserialize, Serialize};
 
 use super::loads::ASSISTANT;
-use super::phone_scenario::{PhoneScenario, Talk};
+use super::phone_scenario::{PhoneScenario, WorkloadResult};
 use super::published::Published;
-use super::quantiles::{Ranked, counted};
+use super::quantiles::{Ranked, count_where};
 use super::radios::{CONSTANTS, cell};
 use super::systems::{self, System};
 use crate::estimate::{Estimate, Samples};
@@ -36,7 +36,7 @@ struct RunDelays {
 }
 
 impl RunDelays {
-    fn from_talk(talk: Talk) -> RunDelays {
+    fn from_talk(talk: WorkloadResult) -> RunDelays {
         let delays: Vec<f64> = talk.delays.iter().map(|(_, delay)| *delay).collect();
         RunDelays {
             worst_ms: talk.worst_ms(),
@@ -139,7 +139,7 @@ fn grid(runs: &Samples<Run>, master: u64) -> Grid {
         let worst = Ranked::rank(runs, |run| Some(run.systems[place].worst_ms));
         let mean = |of: fn(&RunDelays) -> f64| cell(runs.mean(|run| of(&run.systems[place])));
         let mut cells = vec![Value::Text(system.name.to_owned())];
-        let decile = |share| cell(counted(runs, master, |drawn| worst.quantile(drawn, share)));
+        let decile = |share| cell(count_where(runs, master, |drawn| worst.quantile(drawn, share)));
         cells.extend([0.1, 0.5, 0.9].map(decile));
         cells.extend([
             mean(|seen| seen.median_ms),

@@ -7,9 +7,9 @@ use marline_lab::workload::Workload;
 use serde::{Deserialize, Serialize};
 
 use super::loads::{ASSISTANT, ECHO};
-use super::phone_scenario::{PhoneScenario, Talk};
+use super::phone_scenario::{PhoneScenario, WorkloadResult};
 use super::published::Published;
-use super::quantiles::{Ranked, counted};
+use super::quantiles::{Ranked, count_where};
 use super::radios::{self, CONSTANTS, Metered, cell};
 use super::systems::{self, System};
 use crate::estimate::{Estimate, RequiredRange, Samples};
@@ -63,7 +63,7 @@ pub(super) struct Outcome {
 }
 
 impl Outcome {
-    pub(super) fn from_talk(talk: Talk) -> Outcome {
+    pub(super) fn from_talk(talk: WorkloadResult) -> Outcome {
         Outcome {
             worst_ms: talk.worst_ms(),
             hole_ms: talk.hole_ms(),
@@ -102,7 +102,7 @@ pub(super) fn reproduce(
         all.tables.push(Table::new(&format!("walks-{key}"), heading, mine));
         let deciles = Deciles::new(&walks, load, context.master);
         all.grids.push(deciles.grid(key, title));
-        all.grids.push(deciles.later(key, title));
+        all.grids.push(deciles.later_walks(key, title));
         all.figures.push(deciles.figure(key, title));
     }
     let title = "Walks, first load: energy of LTE, by the constants of the radio";
@@ -125,7 +125,7 @@ fn measure(context: &Context<'_>, root: &Root) -> anyhow::Result<Walk> {
 
 /// Lower bound of the longest delay, ms. `None` if some request cannot be answered at all.
 fn bound_ms(scenario: &PhoneScenario, workload: &Workload, seed: u64) -> Option<f64> {
-    let end = START + scenario.lasts(workload, seed);
+    let end = START + scenario.duration(workload, seed);
     let bound = Bound::for_links(&scenario.named(), workload, seed, end);
     let answer = workload.sizes(seed).size_of(0);
     let due = workload.times_ns(seed).into_iter();
@@ -164,14 +164,14 @@ impl<'a> Deciles<'a> {
 
     /// Ratio of a quantile of one distribution to that of another.
     fn ratio(&self, ours: &Ranked, theirs: &Ranked, share: f64) -> Estimate {
-        counted(self.walks, self.master, |drawn| {
+        count_where(self.walks, self.master, |drawn| {
             ours.quantile(drawn, share) / theirs.quantile(drawn, share)
         })
     }
 
     /// Largest ratio over the nine deciles.
     fn worst_ratio(&self, ours: &Ranked, theirs: &Ranked) -> Estimate {
-        counted(self.walks, self.master, |drawn| {
+        count_where(self.walks, self.master, |drawn| {
             let shares = (1..=9).map(|decile| f64::from(decile) / 10.0);
             let ratio = |share| ours.quantile(drawn, share) / theirs.quantile(drawn, share);
             shares.map(ratio).fold(0.0, f64::max)
@@ -179,7 +179,7 @@ impl<'a> Deciles<'a> {
     }
 
     fn quantile(&self, of: &Ranked, share: f64) -> Estimate {
-        counted(self.walks, self.master, |drawn| of.quantile(drawn, share))
+        count_where(self.walks, self.master, |drawn| of.quantile(drawn, share))
     }
 
     fn outcome<'b>(&self, walk: &'b Walk, place: usize) -> &'b Outcome {
@@ -263,7 +263,7 @@ impl<'a> Deciles<'a> {
             self.quantile(&self.holes[place], 0.5).value,
             self.quantile(&self.holes[theirs], 0.5).value
         ));
-        rows.push(row.fitted(
+        rows.push(row.mark_fitted(
             "the window of 5 s around WiFi's silence, chosen when this ratio and that of whole \
              runs were known",
         ));
@@ -313,7 +313,7 @@ impl<'a> Deciles<'a> {
     }
 
     /// Walks in which tuned MultiMob's longest delay exceeds full mesh's, the worst first.
-    fn later(&self, key: &str, title: &str) -> Grid {
+    fn later_walks(&self, key: &str, title: &str) -> Grid {
         let all = systems::all();
         let mut columns = vec![("root", ""), ("tuned over full mesh", "")];
         columns.extend(all.iter().map(|system| (system.name, "ms")));

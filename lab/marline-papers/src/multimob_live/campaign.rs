@@ -16,7 +16,7 @@ const PATIENCE_S: u64 = 20;
 /// Download: blocks of this size, as fast as they are read.
 const DOWNLOAD: Workload = Workload::Blocks { bytes: 16_384, lasts_ms: 12_000 };
 /// When WiFi dies during a download.
-const DIES: &str = "1.5s";
+const DEATH_TIME: &str = "1.5s";
 /// Links of a download: WiFi with 20 Mbit/s until it dies, and LTE.
 const DOWNLOAD_LINKS: [(&str, &str); 2] = [
     ("wifi", "rate=20M,delay=10ms,queue=100ms,radio=wifi"),
@@ -43,13 +43,13 @@ pub(super) struct Runs {
 }
 
 impl Runs {
-    pub(super) fn good(&self) -> impl Iterator<Item = &Record> {
+    pub(super) fn good_records(&self) -> impl Iterator<Item = &Record> {
         self.records.iter().filter(|record| record.error.is_none())
     }
 
     /// The longest delay of each run, ms.
     pub(super) fn holes_ms(&self) -> Vec<f64> {
-        self.good().map(hole_ms).collect()
+        self.good_records().map(hole_ms).collect()
     }
 
     pub(super) fn decile_ms(&self, decile: u32) -> f64 {
@@ -58,19 +58,19 @@ impl Runs {
 
     /// Mean energy of the traffic on a path, J.
     pub(super) fn joules(&self, path: &str) -> f64 {
-        let all: Vec<f64> = self.good().filter_map(|record| joules(record, path)).collect();
+        let all: Vec<f64> = self.good_records().filter_map(|record| joules(record, path)).collect();
         all.iter().sum::<f64>() / all.len() as f64
     }
 
     /// Bytes sent over LTE, all runs together.
     pub(super) fn lte_bytes(&self) -> u64 {
-        self.good().map(lte_bytes).sum()
+        self.good_records().map(lte_bytes).sum()
     }
 }
 
 /// The longest delay of a run, ms.
 pub(super) fn hole_ms(record: &Record) -> f64 {
-    let over_ms = ASSISTANT.lasts(0).as_secs_f64() * 1e3 + PATIENCE_S as f64 * 1e3;
+    let over_ms = ASSISTANT.duration(0).as_secs_f64() * 1e3 + PATIENCE_S as f64 * 1e3;
     record.worst_ms(over_ms)
 }
 
@@ -87,7 +87,7 @@ pub(super) fn joules(record: &Record, path: &str) -> Option<f64> {
 }
 
 /// Measurements of the roots for which the runs of both systems succeeded, paired.
-pub(super) fn paired<T>(
+pub(super) fn pair_runs<T>(
     ours: &Runs,
     theirs: &Runs,
     master: u64,
@@ -123,7 +123,7 @@ fn assistant_experiment(
 fn download(seed: u64) -> Experiment {
     let mut experiment = Experiment::over(&DOWNLOAD_LINKS, DOWNLOAD);
     experiment.scenario.seed = seed;
-    let (at, path) = (DIES.to_owned(), wifi_mobility::PATHS[0].to_owned());
+    let (at, path) = (DEATH_TIME.to_owned(), wifi_mobility::PATHS[0].to_owned());
     let event = marline_lab::scenario::Event { at, path, command: "set loss=100%".to_owned() };
     experiment.scenario.events = vec![event];
     experiment.patience = std::time::Duration::from_secs(5);
@@ -196,7 +196,7 @@ mod tests {
         PaperFile::<PublishedValues>::parse(crate::multimob_live::TEXT).expect("file");
         for system in systems::walkers().into_iter().chain(systems::other_systems()) {
             system.lane().variant.end(Role::Client).unwrap_or_else(|e| panic!("{system:?}: {e:#}"));
-            download(1).used(&system.lane().variant).expect("paths");
+            download(1).used_paths(&system.lane().variant).expect("paths");
         }
         download(3).check().expect("an experiment");
     }

@@ -5,7 +5,7 @@ use marline_lab::runs::Record;
 use marline_lab::wifi_mobility::PATHS;
 use marline_sim::median;
 
-use super::campaign::{Campaign, PublishedValues, Runs, hole_ms, joules, lte_bytes, paired};
+use super::campaign::{Campaign, PublishedValues, Runs, hole_ms, joules, lte_bytes, pair_runs};
 use super::systems::{self, System};
 use crate::estimate::{Samples, pooled_quantile};
 use crate::file::PaperFile;
@@ -55,7 +55,7 @@ fn walks(all: &[Runs], file: &PaperFile<PublishedValues>, master: u64) -> anyhow
             rows.push(answered(ours, kernel));
             continue;
         }
-        let holes = paired(ours, kernel, master, hole_ms);
+        let holes = pair_runs(ours, kernel, master, hole_ms);
         let middle = |pairs: &[&(f64, f64)], of: fn(&(f64, f64)) -> f64| {
             median(&pairs.iter().map(|pair| of(pair)).collect::<Vec<f64>>())
         };
@@ -74,7 +74,7 @@ fn walks(all: &[Runs], file: &PaperFile<PublishedValues>, master: u64) -> anyhow
         }
         for other in [systems::vanilla_mesh(), systems::vanilla_backup()] {
             let Some(other) = runs_of(all, &other) else { continue };
-            let ratio = paired(ours, other, master, hole_ms).estimate(worst_ratio);
+            let ratio = pair_runs(ours, other, master, hole_ms).estimate(worst_ratio);
             let row = Row::new(format!("{name}: worst decile against {}", other.system.name()))
                 .estimate(&ratio, "")
                 .at_most(1.0 + file.tolerance("decile")?);
@@ -86,8 +86,8 @@ fn walks(all: &[Runs], file: &PaperFile<PublishedValues>, master: u64) -> anyhow
 
 /// Number of requests without an answer, plus the number of failed runs.
 fn lost(runs: &Runs) -> usize {
-    let open: usize = runs.good().map(|record| record.unanswered_ms.len()).sum();
-    open + runs.records.len() - runs.good().count()
+    let open: usize = runs.good_records().map(|record| record.unanswered_ms.len()).sum();
+    open + runs.records.len() - runs.good_records().count()
 }
 
 /// Requires every request to be answered if the client is Marline's. A stock client can leave a request in the
@@ -96,7 +96,7 @@ fn lost(runs: &Runs) -> usize {
 fn answered(runs: &Runs, kernel: &Runs) -> Row {
     let asked = if runs.system.is_marline_client() { 0 } else { lost(kernel) };
     Row::new(format!("{}: unanswered requests and failed runs", runs.system.name()))
-        .ours(lost(runs) as f64, "")
+        .measured(lost(runs) as f64, "")
         .at_most(asked as f64)
         .remark(format!(
             "two kernels: {}; median hole {:.0} ms",
@@ -115,7 +115,7 @@ fn statics(
     for ours in all.iter().filter(|runs| runs.system.name() != mesh.system.name()) {
         let name = ours.system.name();
         let of_lte = |record: &Record| joules(record, PATHS[1]).unwrap_or(f64::NAN);
-        let ratio = paired(ours, mesh, master, of_lte).ratio(|pair| *pair);
+        let ratio = pair_runs(ours, mesh, master, of_lte).ratio(|pair| *pair);
         let row = Row::new(format!("{name}: LTE's energy over that of full mesh"))
             .estimate(&ratio, "")
             .remark(format!(
@@ -123,7 +123,7 @@ fn statics(
                 ours.joules(PATHS[1]),
                 mesh.joules(PATHS[1])
             ));
-        let silent = paired(ours, mesh, master, lte_bytes);
+        let silent = pair_runs(ours, mesh, master, lte_bytes);
         let silent = silent.share(|(bytes, _)| (u64::from(*bytes == 0), 1));
         let sent = Row::new(format!("{name}: share of the runs without a byte over LTE"))
             .estimate(&silent, "")
@@ -156,7 +156,7 @@ fn downloads(all: &[Runs], file: &PaperFile<PublishedValues>, master: u64) -> Ve
     let rtt = file.published.lte_rtt_ms;
     let most = RECEIVE_TIMER_MS + PROMOTION_MS + 2.0 * rtt;
     let row = |runs: &Runs| {
-        let gaps = Samples::new(runs.good().map(gap_ms).collect::<Vec<f64>>(), master);
+        let gaps = Samples::new(runs.good_records().map(gap_ms).collect::<Vec<f64>>(), master);
         let gap = gaps.estimate(|gaps| median(&gaps.iter().map(|gap| **gap).collect::<Vec<f64>>()));
         let row = Row::new(format!("{}: hole of the download, median", runs.system.name()))
             .estimate(&gap, "ms")
@@ -174,7 +174,7 @@ fn downloads(all: &[Runs], file: &PaperFile<PublishedValues>, master: u64) -> Ve
 }
 
 fn median_goodput(runs: &Runs) -> f64 {
-    median(&runs.good().map(|record| record.goodput_mbit_per_s).collect::<Vec<f64>>())
+    median(&runs.good_records().map(|record| record.goodput_mbit_per_s).collect::<Vec<f64>>())
 }
 
 /// Tables with the numbers of all systems.
@@ -186,8 +186,8 @@ pub(super) fn grids(campaign: &Campaign) -> Vec<Grid> {
     columns.extend([("missing", "per run"), ("WiFi", "J"), ("LTE", "J")]);
     let mut holes = Grid::new("holes", "deciles of the longest delay of a walk", &columns);
     for runs in &campaign.walks {
-        let count = runs.good().count();
-        let missing: u32 = runs.good().map(|record| record.missing).sum();
+        let count = runs.good_records().count();
+        let missing: u32 = runs.good_records().map(|record| record.missing).sum();
         let mut numbers: Vec<f64> = (1..=10).map(|decile| runs.decile_ms(decile)).collect();
         let joules = PATHS.map(|path| runs.joules(path));
         numbers.extend([f64::from(missing) / count as f64, joules[0], joules[1]]);
@@ -196,7 +196,7 @@ pub(super) fn grids(campaign: &Campaign) -> Vec<Grid> {
     let columns = [("system", ""), ("runs", ""), ("WiFi", "J"), ("LTE", "J"), ("LTE", "kB")];
     let mut energy = Grid::new("energy", "WiFi is never lost: energy by traffic, a run", &columns);
     for runs in &campaign.statics {
-        let count = runs.good().count();
+        let count = runs.good_records().count();
         let kilobytes = runs.lte_bytes() as f64 / 1e3 / count as f64;
         let numbers = [runs.joules(PATHS[0]), runs.joules(PATHS[1]), kilobytes];
         energy.push(&[runs.system.name(), &count.to_string()], &numbers);

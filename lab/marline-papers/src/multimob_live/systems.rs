@@ -86,7 +86,7 @@ fn tuned() -> System {
 }
 
 /// MultiMob at one end, a stock kernel at the other.
-fn mixed() -> [System; 2] {
+fn mixed_systems() -> [System; 2] {
     [
         multimob(Stack::ToKernel, "MultiMob, tuned, to a kernel", "interactive"),
         multimob(Stack::FromKernel, "kernel MPTCP to MultiMob's server", "interactive"),
@@ -103,7 +103,7 @@ pub(super) fn walkers() -> Vec<System> {
         vanilla_backup(),
         shipped(),
     ];
-    [seeds(), tuned()].into_iter().chain(mixed()).chain(others).collect()
+    [seeds(), tuned()].into_iter().chain(mixed_systems()).chain(others).collect()
 }
 
 /// Systems of the runs in range (which measure the cost of LTE) and of the downloads.

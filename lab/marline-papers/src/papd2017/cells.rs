@@ -3,7 +3,9 @@
 use marline_lab::figure::{Bars, Figure};
 use marline_time::Duration;
 
-use super::contestants::{LARGE_BUFFER, LINK, NAMES, PAPDS, Rates, SMALL_BUFFER, Scene, of_scene};
+use super::contestants::{
+    LARGE_BUFFER, LINK, NAMES, PAPDS, Rates, SMALL_BUFFER, Scene, contestants_of_scene,
+};
 use super::published::{Cell, Published, ms};
 use crate::download::{Download, link};
 use crate::estimate::{Estimate, RequiredRange, Samples};
@@ -139,9 +141,11 @@ impl BufferTable<'_> {
             let row = row.paper(cell.min_rtt, "Mbit/s").estimate(min_rtt, "Mbit/s");
             rows.push(match self.degrades {
                 true => {
-                    let ratio = of_scene(samples, number, |means| means.min_rtt / means.best);
+                    let ratio =
+                        contestants_of_scene(samples, number, |means| means.min_rtt / means.best);
                     let text = format!("at most {degraded} of the best path");
-                    row.also(&ratio, RequiredRange::at_most(degraded), text).fitted(BUFFER)
+                    row.require_also(&ratio, RequiredRange::at_most(degraded), text)
+                        .mark_fitted(BUFFER)
                 }
                 false => row,
             });
@@ -149,7 +153,7 @@ impl BufferTable<'_> {
             rows.push(row.paper(cell.best, "Mbit/s").estimate(best, "Mbit/s"));
             for (papd, ours) in PAPDS.iter().zip([ruleless, ruled]) {
                 let row = Row::new(format!("{name}: {papd}")).paper(cell.papd, "Mbit/s");
-                rows.push(row.estimate(ours, "Mbit/s").within(within).fitted(SHARE));
+                rows.push(row.estimate(ours, "Mbit/s").within_of_paper(within).mark_fitted(SHARE));
             }
             for which in 0..PAPDS.len() {
                 rows.push(self.ratio(samples, number, which, file)?);
@@ -167,25 +171,26 @@ impl BufferTable<'_> {
         file: &PaperFile<Published>,
     ) -> anyhow::Result<Row> {
         let cell = &self.cells[number];
-        let ratio = of_scene(samples, number, |means| means.papd[which] / means.min_rtt);
+        let ratio =
+            contestants_of_scene(samples, number, |means| means.papd[which] / means.min_rtt);
         let row = Row::new(format!("{}: {} / minRTT", name(cell), PAPDS[which]));
         let row = row.paper(cell.papd / cell.min_rtt, "").estimate(&ratio, "");
         if !self.degrades {
             return Ok(row.at_least(file.tolerance("papd_of_min_rtt")?));
         }
         let least = file.tolerance("papd_of_best")?;
-        let of_best = of_scene(samples, number, |means| means.papd[which] / means.best);
+        let of_best = contestants_of_scene(samples, number, |means| means.papd[which] / means.best);
         let text = format!("at least {least} of the best path");
-        Ok(row.at_least(1.0).also(&of_best, RequiredRange::at_least(least), text))
+        Ok(row.at_least(1.0).require_also(&of_best, RequiredRange::at_least(least), text))
     }
 
     fn estimates(&self, samples: &Samples<Vec<Rates>>) -> Vec<Estimates> {
         let of = |number| {
             [
-                of_scene(samples, number, |means| means.min_rtt),
-                of_scene(samples, number, |means| means.papd[0]),
-                of_scene(samples, number, |means| means.papd[1]),
-                of_scene(samples, number, |means| means.best),
+                contestants_of_scene(samples, number, |means| means.min_rtt),
+                contestants_of_scene(samples, number, |means| means.papd[0]),
+                contestants_of_scene(samples, number, |means| means.papd[1]),
+                contestants_of_scene(samples, number, |means| means.best),
             ]
         };
         (0..self.cells.len()).map(of).collect()
@@ -204,7 +209,7 @@ impl BufferTable<'_> {
         ];
         let mut grid = Grid::new(&format!("{}-cells", self.name), self.title, &columns);
         for (cell, ours) in self.cells.iter().zip(estimates) {
-            let ours = ours.map(|one| Value::estimated(&one, ""));
+            let ours = ours.map(|one| Value::from_estimate(&one, ""));
             let [min_rtt, papd, ruled, best] = ours;
             let papers = [cell.min_rtt, cell.papd, cell.best].map(|value| Value::new(value, ""));
             let [paper_min_rtt, paper_papd, paper_best] = papers;

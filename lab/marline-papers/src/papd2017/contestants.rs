@@ -43,13 +43,13 @@ pub(super) struct Scene {
     pub(super) start: Duration,
 }
 
-fn over_bbr(variant: Variant, buffer: u64) -> Variant {
+fn with_bbr(variant: Variant, buffer: u64) -> Variant {
     variant.congestion("bbr").buffers(Some(buffer), Some(buffer))
 }
 
 impl Scene {
     fn rate(&self, variant: Variant, seed: u64) -> anyhow::Result<f64> {
-        let rate = self.download.mbit_per_s(&over_bbr(variant, self.buffer), seed, self.start)?;
+        let rate = self.download.mbit_per_s(&with_bbr(variant, self.buffer), seed, self.start)?;
         Ok((rate * 1e3).round() / 1e3)
     }
 
@@ -104,7 +104,7 @@ impl Means {
 }
 
 /// Estimate over the roots of a statistic of one of several scenes.
-pub(super) fn of_scene(
+pub(super) fn contestants_of_scene(
     samples: &Samples<Vec<Rates>>,
     scene: usize,
     of: impl Fn(Means) -> f64,

@@ -40,7 +40,7 @@ struct Drawn {
 }
 
 /// Throughput relative to the better of the two paths alone.
-fn of_best(rates: &Rates, ours: f64) -> f64 {
+fn ratio_to_best(rates: &Rates, ours: f64) -> f64 {
     ours / rates.alone.iter().copied().fold(f64::NAN, f64::max)
 }
 
@@ -87,13 +87,13 @@ fn measure(context: &Context<'_>, root: &Root) -> anyhow::Result<Drawn> {
 
 fn rows(samples: &Samples<Drawn>, file: &PaperFile<Published>) -> anyhow::Result<Vec<Row>> {
     let (of_min_rtt, least) = (file.tolerance("papd_of_min_rtt")?, file.tolerance("papd_of_best")?);
-    let wins = |drawn: &&Drawn| of_best(&drawn.small, drawn.small.min_rtt) > 1.0;
+    let wins = |drawn: &&Drawn| ratio_to_best(&drawn.small, drawn.small.min_rtt) > 1.0;
     let bound = samples.share(|drawn| (u64::from(!wins(&drawn)), 1));
     let winners: Vec<f64> = samples
         .all()
         .iter()
         .filter(wins)
-        .map(|drawn| of_best(&drawn.small, drawn.small.min_rtt))
+        .map(|drawn| ratio_to_best(&drawn.small, drawn.small.min_rtt))
         .collect();
     let remark = format!(
         "bonding won in {} of {} scenes, at most {:.2} times the best path",
@@ -108,28 +108,29 @@ fn rows(samples: &Samples<Drawn>, file: &PaperFile<Published>) -> anyhow::Result
         row.require_range(RequiredRange::at_least(0.95), "at least 0.95 of the scenes")
             .remark(remark),
     ];
-    let ratio = samples.mean(|drawn| of_best(&drawn.small, drawn.small.min_rtt));
+    let ratio = samples.mean(|drawn| ratio_to_best(&drawn.small, drawn.small.min_rtt));
     rows.push(Row::new("small buffer: minRTT / best path, mean").estimate(&ratio, ""));
     for (which, papd) in PAPDS.iter().enumerate() {
         let ratio = samples.ratio(|Drawn { small, .. }| {
-            (of_best(small, small.papd[which]), of_best(small, small.min_rtt))
+            (ratio_to_best(small, small.papd[which]), ratio_to_best(small, small.min_rtt))
         });
         let row = Row::new(format!("small buffer: {papd} / minRTT"));
         rows.push(row.paper_claim("outperforms it").estimate(&ratio, "").at_least(1.0));
-        let ratio = samples.mean(|Drawn { small, .. }| of_best(small, small.papd[which]));
+        let ratio = samples.mean(|Drawn { small, .. }| ratio_to_best(small, small.papd[which]));
         let row = Row::new(format!("small buffer: {papd} / best path, mean"));
         rows.push(row.paper_claim("0.93 to 0.98").estimate(&ratio, "").at_least(least));
-        let far = samples
-            .share(|Drawn { small, .. }| (u64::from(of_best(small, small.papd[which]) < least), 1));
+        let far = samples.share(|Drawn { small, .. }| {
+            (u64::from(ratio_to_best(small, small.papd[which]) < least), 1)
+        });
         let name =
             format!("small buffer: scenes in which {papd} is below {least} of the best path");
         rows.push(Row::new(name).estimate(&far, "of the scenes"));
     }
-    let ratio = samples.mean(|drawn| of_best(&drawn.large, drawn.large.min_rtt));
+    let ratio = samples.mean(|drawn| ratio_to_best(&drawn.large, drawn.large.min_rtt));
     rows.push(Row::new("large buffer: minRTT / best path, mean").estimate(&ratio, ""));
     for (which, papd) in PAPDS.iter().enumerate() {
         let ratio = samples.ratio(|Drawn { large, .. }| {
-            (of_best(large, large.papd[which]), of_best(large, large.min_rtt))
+            (ratio_to_best(large, large.papd[which]), ratio_to_best(large, large.min_rtt))
         });
         let row = Row::new(format!("large buffer: {papd} / minRTT")).paper_claim("equally well");
         rows.push(row.estimate(&ratio, "").at_least(of_min_rtt));

@@ -6,7 +6,7 @@ use marline_link::trace::{PingTrace, Probe};
 use marline_link::{DuplexConfig, Offset};
 use marline_time::{Duration, Rng, SeedTree};
 
-use super::contestants::{PAPDS, Rates, SMALL_BUFFER, Scene, of_scene};
+use super::contestants::{PAPDS, Rates, SMALL_BUFFER, Scene, contestants_of_scene};
 use super::published::{Published, Scenario, ms};
 use crate::download::{Download, link};
 use crate::estimate::{RequiredRange, Samples};
@@ -21,11 +21,11 @@ const PART: Part = Part::new("mobile", 20, 50);
 /// others. The start counts, as in a real download.
 const LENGTHS: [Duration; 2] = [Duration::from_secs(30), Duration::from_secs(60)];
 /// Time for which an RTT lasts.
-const HOLDS: Duration = Duration::from_millis(200);
+const RTT_DURATION: Duration = Duration::from_millis(200);
 const WIFI: &str = "rate=50M,up.rate=20M,queue=1MB";
 const LTE: &str = "rate=40M,up.rate=10M,queue=1MB";
 /// First of the scenarios with varying RTTs, in which PAPD performs better.
-const VARYING: usize = 3;
+const FIRST_VARYING: usize = 3;
 
 pub(super) fn run(
     context: &Context<'_>,
@@ -36,7 +36,7 @@ pub(super) fn run(
     let least = file.tolerance("papd_of_best")?;
     let measure = |seed: u64| -> anyhow::Result<Vec<Rates>> {
         let rates = |(number, scenario): (usize, &Scenario)| {
-            let length = LENGTHS[usize::from(number >= VARYING)];
+            let length = LENGTHS[usize::from(number >= FIRST_VARYING)];
             let download = download(scenario, context.length(length), seed)?;
             Scene { download, buffer: SMALL_BUFFER, start: Duration::ZERO }.all(seed)
         };
@@ -56,18 +56,20 @@ fn rows(scenarios: &[Scenario], samples: &Samples<Vec<Rates>>, least: f64) -> Ve
     let mut rows = Vec::new();
     for (place, scenario) in scenarios.iter().enumerate() {
         let name = format!("scenario {} (WiFi {} ms)", place + 1, scenario.wifi_rtt_ms[1]);
-        let min_rtt = of_scene(samples, place, |means| means.min_rtt);
+        let min_rtt = contestants_of_scene(samples, place, |means| means.min_rtt);
         rows.push(Row::new(format!("{name}: minRTT")).estimate(&min_rtt, "Mbit/s"));
-        let best = of_scene(samples, place, |means| means.best);
+        let best = contestants_of_scene(samples, place, |means| means.best);
         rows.push(Row::new(format!("{name}: the best path")).estimate(&best, "Mbit/s"));
         for (which, papd) in PAPDS.iter().enumerate() {
-            let rate = of_scene(samples, place, |means| means.papd[which]);
-            let of_best = of_scene(samples, place, |means| means.papd[which] / means.best);
+            let rate = contestants_of_scene(samples, place, |means| means.papd[which]);
+            let of_best =
+                contestants_of_scene(samples, place, |means| means.papd[which] / means.best);
             let text = format!("at least {least} of the best path");
             let row = Row::new(format!("{name}: {papd}")).estimate(&rate, "Mbit/s");
-            rows.push(row.also(&of_best, RequiredRange::at_least(least), text));
-            let gain = of_scene(samples, place, |means| means.papd[which] / means.min_rtt);
-            let says = match place + 1 < VARYING {
+            rows.push(row.require_also(&of_best, RequiredRange::at_least(least), text));
+            let gain =
+                contestants_of_scene(samples, place, |means| means.papd[which] / means.min_rtt);
+            let says = match place + 1 < FIRST_VARYING {
                 true => "no worse",
                 false => "better, as the RTT varies more",
             };
@@ -108,9 +110,9 @@ fn path(
 fn rtts(name: &str, [least, mean, most]: [f64; 3], seed: u64) -> anyhow::Result<PingTrace> {
     let power = ((most - least) / (mean - least) - 1.0).round() as i32;
     let mut rng = SeedTree::new(seed).branch(name).stream("paper/rtt");
-    let count = (LENGTHS[1].as_nanos() / HOLDS.as_nanos()) as u32 + 1;
+    let count = (LENGTHS[1].as_nanos() / RTT_DURATION.as_nanos()) as u32 + 1;
     let probe = |number: u32| Probe {
-        at: HOLDS * number,
+        at: RTT_DURATION * number,
         rtt: Some(ms(least + (most - least) * rng.unit().powi(power))),
     };
     PingTrace::from_probes((0..count).map(probe).collect()).map_err(anyhow::Error::msg)
@@ -125,7 +127,7 @@ mod tests {
         for (number, rtt_ms) in (0..).zip([[49.0, 54.0, 167.0], [235.0, 371.0, 625.0]]) {
             let trace = rtts("wifi", rtt_ms, number).unwrap();
             let values: Vec<f64> =
-                (0..500).map(|n| trace.rtt_at(HOLDS * n).as_secs_f64() * 1e3).collect();
+                (0..500).map(|n| trace.rtt_at(RTT_DURATION * n).as_secs_f64() * 1e3).collect();
             let mean = values.iter().sum::<f64>() / 500.0;
             assert!((mean / rtt_ms[1] - 1.0).abs() < 0.06, "{mean} {rtt_ms:?}");
             assert!(values.iter().all(|rtt| (rtt_ms[0]..=rtt_ms[2]).contains(rtt)));

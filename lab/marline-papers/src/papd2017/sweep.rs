@@ -26,20 +26,20 @@ const LENGTH: Duration = Duration::from_secs(10);
 
 /// Throughputs of a root with one buffer, Mbit/s.
 #[derive(Copy, Clone, Debug, Serialize, Deserialize)]
-struct At {
+struct ThroughputsAtBuffer {
     min_rtt: f64,
     papd: f64,
     /// The first path alone. The other path has the same rate, a longer RTT, and losses.
     best: f64,
 }
 
-impl At {
+impl ThroughputsAtBuffer {
     /// Means over roots, for each buffer.
-    fn means(roots: &[&Vec<At>]) -> Vec<At> {
-        let mean = |place: usize, of: fn(&At) -> f64| {
+    fn means(roots: &[&Vec<ThroughputsAtBuffer>]) -> Vec<ThroughputsAtBuffer> {
+        let mean = |place: usize, of: fn(&ThroughputsAtBuffer) -> f64| {
             roots.iter().map(|root| of(&root[place])).sum::<f64>() / roots.len() as f64
         };
-        let at = |place| At {
+        let at = |place| ThroughputsAtBuffer {
             min_rtt: mean(place, |at| at.min_rtt),
             papd: mean(place, |at| at.papd),
             best: mean(place, |at| at.best),
@@ -59,14 +59,14 @@ pub(super) fn run(
     let predicted = RTT_MS[1] / 1e3 * best / 8.0;
     let within = file.tolerance("crossover")?;
     let least = file.tolerance("papd_of_best")?;
-    let rows = |samples: &Samples<Vec<At>>| {
-        let crossing = samples.estimate(|picked| crossing(&At::means(picked)));
+    let rows = |samples: &Samples<Vec<ThroughputsAtBuffer>>| {
+        let crossing = samples.estimate(|picked| crossing(&ThroughputsAtBuffer::means(picked)));
         let row = Row::new("buffer from which minRTT is faster than the best path");
-        let row = row.paper(predicted, "MB").estimate(&crossing, "MB").within(within);
+        let row = row.paper(predicted, "MB").estimate(&crossing, "MB").within_of_paper(within);
         let says = "paper: the longest RTT (150 ms) x its rate of the best path in this cell";
         let worst = samples.estimate(|picked| {
-            let of = |at: &At| at.papd / at.min_rtt.max(at.best);
-            At::means(picked).iter().map(of).fold(f64::INFINITY, f64::min)
+            let of = |at: &ThroughputsAtBuffer| at.papd / at.min_rtt.max(at.best);
+            ThroughputsAtBuffer::means(picked).iter().map(of).fold(f64::INFINITY, f64::min)
         });
         let envelope =
             Row::new("PAPD / the better of minRTT and the best path, at the worst buffer");
@@ -80,7 +80,7 @@ pub(super) fn run(
     Ok(())
 }
 
-fn measure(context: &Context<'_>, seed: u64) -> anyhow::Result<Vec<At>> {
+fn measure(context: &Context<'_>, seed: u64) -> anyhow::Result<Vec<ThroughputsAtBuffer>> {
     let path = |number: usize| {
         let (delay, loss) = (RTT_MS[number] / 2.0, LOSS[number] * 100.0);
         let text = format!("{LINK},delay={delay}ms,down.loss={loss}%");
@@ -90,7 +90,7 @@ fn measure(context: &Context<'_>, seed: u64) -> anyhow::Result<Vec<At>> {
     let at = |kb: &u64| {
         let start = context.length(START);
         let scene = Scene { download: download.clone(), buffer: kb * 1_000, start };
-        Ok(At {
+        Ok(ThroughputsAtBuffer {
             min_rtt: scene.min_rtt(seed)?,
             papd: scene.papd(seed)?,
             best: scene.alone(NAMES[0], seed)?,
@@ -105,9 +105,9 @@ fn megabytes() -> impl Iterator<Item = f64> {
 
 /// Buffer from which minRTT stays ahead of the best path, interpolated between the last buffer at which it is
 /// behind and the next one.
-fn crossing(means: &[At]) -> f64 {
+fn crossing(means: &[ThroughputsAtBuffer]) -> f64 {
     let buffers: Vec<f64> = megabytes().collect();
-    let lead = |at: &At| at.min_rtt / at.best - 1.0;
+    let lead = |at: &ThroughputsAtBuffer| at.min_rtt / at.best - 1.0;
     let Some(last) = means.iter().rposition(|at| lead(at) <= 0.0) else { return f64::NAN };
     let (Some(next), Some(at)) = (means.get(last + 1), buffers.get(last + 1)) else {
         return f64::NAN;
@@ -116,14 +116,14 @@ fn crossing(means: &[At]) -> f64 {
     buffers[last] + (at - buffers[last]) * -behind / (ahead - behind)
 }
 
-fn grid(samples: &Samples<Vec<At>>) -> Grid {
+fn grid(samples: &Samples<Vec<ThroughputsAtBuffer>>) -> Grid {
     let columns =
         [("buffer", "MB"), ("minRTT", "Mbit/s"), ("PAPD", "Mbit/s"), ("best path", "Mbit/s")];
     let mut grid = Grid::new("sweep", "Throughput by buffer, RTT 50 and 150 ms", &columns);
     for (place, buffer) in megabytes().enumerate() {
-        let between = |of: fn(&At) -> f64| {
+        let between = |of: fn(&ThroughputsAtBuffer) -> f64| {
             let estimate = samples.mean(|root| of(&root[place]));
-            Value::estimated(&estimate, "")
+            Value::from_estimate(&estimate, "")
         };
         grid.rows.push(vec![
             Value::new(buffer, ""),
@@ -135,11 +135,12 @@ fn grid(samples: &Samples<Vec<At>>) -> Grid {
     grid
 }
 
-fn figure(samples: &Samples<Vec<At>>, predicted: f64) -> Figure {
-    let all: Vec<&Vec<At>> = samples.all().iter().collect();
-    let means = At::means(&all);
-    let line =
-        |of: fn(&At) -> f64| -> Vec<(f64, f64)> { megabytes().zip(means.iter().map(of)).collect() };
+fn figure(samples: &Samples<Vec<ThroughputsAtBuffer>>, predicted: f64) -> Figure {
+    let all: Vec<&Vec<ThroughputsAtBuffer>> = samples.all().iter().collect();
+    let means = ThroughputsAtBuffer::means(&all);
+    let line = |of: fn(&ThroughputsAtBuffer) -> f64| -> Vec<(f64, f64)> {
+        megabytes().zip(means.iter().map(of)).collect()
+    };
     Plot::new("Throughput by buffer", "buffer (MB)", "throughput (Mbit/s)")
         .line("minRTT", &line(|at| at.min_rtt))
         .line("PAPD", &line(|at| at.papd))
@@ -155,7 +156,7 @@ mod tests {
 
     #[test]
     fn the_crossing_lies_between_behind_and_ahead() {
-        let at = |min_rtt| At { min_rtt, papd: 0.0, best: 100.0 };
+        let at = |min_rtt| ThroughputsAtBuffer { min_rtt, papd: 0.0, best: 100.0 };
         let means = [80.0, 110.0, 90.0, 110.0, 130.0].map(at);
         // Halfway from 0.8 to 1.2 MB.
         assert!((crossing(&means) - 1.0).abs() < 1e-9);

@@ -67,7 +67,7 @@ impl Cs244 {
 /// Payload in 200 KB as Linux counts them: memory of twice the size, of which 2,304 bytes hold 1,428 of payload.
 pub(super) const SEND_AS_LINUX: u64 = 409_600 * 1_428 / 2_304;
 /// Payload of 200 KB.
-pub(super) const SEND_AS_SAID: u64 = 204_800;
+pub(super) const SEND_200_KB: u64 = 204_800;
 /// Window of a 30 KB buffer in Linux: the size is doubled when it is set, and half of that is the window.
 pub(super) const RECEIVE_AS_LINUX: u64 = 30_720;
 /// Window of a 30 KB buffer if all of its doubled size is window.
@@ -92,7 +92,7 @@ impl Setting {
             format!("rate={rate}k,delay={delay}us,queue={queue}ms")
         };
         let links = [link(8_000.0, 10_000.0, 80.0), link(2_000.0, 75_000.0, 2_000.0)];
-        Setting { send: SEND_AS_SAID, receive: SEND_AS_SAID, ..Setting::with_links(name, links) }
+        Setting { send: SEND_200_KB, receive: SEND_200_KB, ..Setting::with_links(name, links) }
     }
 }
 
@@ -140,7 +140,7 @@ pub(super) const CODE: Curve = Curve::with("M1+M2, code of 2012", "lowest-rtt+or
 /// Marline's rule for M1 with the kernel's for M2.
 pub(super) const WIDE: Curve = Curve::with("M1+M2, wide", "lowest-rtt+orp,retransmit=wide");
 /// Marline's default scheduler.
-pub(super) const SHIPPED: Curve = Curve::with("Marline's min-rtt", "min-rtt");
+pub(super) const MARLINE_DEFAULT: Curve = Curve::with("Marline's min-rtt", "min-rtt");
 /// Reason why [`WIDE`] is not judged on the study's links.
 pub(super) const WIDE_FITTED: &str =
     "retransmit=wide, chosen for the peaks of M1+M2 on these links";
@@ -199,7 +199,7 @@ pub(super) struct RunResult {
 pub(super) type Jobs = Vec<(Setting, Curve)>;
 
 /// Length of a run: `full`, or three times the warm-up for a quick look.
-pub(super) fn lasts(context: &Context<'_>, full: Duration) -> Duration {
+pub(super) fn scaled_duration(context: &Context<'_>, full: Duration) -> Duration {
     if context.effort == Effort::Quick { WARM_UP * 3 } else { full }
 }
 
@@ -292,7 +292,7 @@ mod tests {
         let name = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scenarios/block-latency.toml");
         let file = ExperimentFile::open(std::path::Path::new(name)).unwrap();
         let setting = Setting::cs244(Cs244::with_jitter(100));
-        let ours = experiment(&setting, crate::raiciu2012::study::LASTS);
+        let ours = experiment(&setting, crate::raiciu2012::study::RUN_DURATION);
         assert_eq!(format!("{:#?}", file.experiment), format!("{ours:#?}"));
         let lanes = file.lanes(&[Stack::Sim]).unwrap();
         let curves = [WIFI, KERNEL, NONE, CELLULAR];

@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use super::Published;
 use super::curves::{
-    self, CODE, Curve, Jobs, KERNEL, NONE, PAPER, SHIPPED, Setting, WIDE, WIFI, lasts, measure,
+    self, CODE, Curve, Jobs, KERNEL, MARLINE_DEFAULT, NONE, PAPER, Setting, WIDE, WIFI, measure,
+    scaled_duration,
 };
 use super::density::Runs;
 use crate::estimate::{Estimate, RequiredRange};
@@ -17,9 +18,9 @@ use crate::judge::Row;
 use crate::paper::Context;
 use crate::roots::{Part, Root};
 
-const LASTS: Duration = Duration::from_secs(30);
+const RUN_DURATION: Duration = Duration::from_secs(30);
 const PART: Part = Part::new("drawn", 20, 100);
-const EACH: [Curve; 7] = [WIFI, NONE, KERNEL, PAPER, CODE, WIDE, SHIPPED];
+const DRAWN_CURVES: [Curve; 7] = [WIFI, NONE, KERNEL, PAPER, CODE, WIDE, MARLINE_DEFAULT];
 const AT_NONE: usize = 1;
 const RULES: std::ops::Range<usize> = 2..7;
 const FAMILIES: [&str; 2] = ["links like CS244's", "links like NSDI's"];
@@ -46,7 +47,10 @@ fn jobs(root: &Root) -> Jobs {
     ];
     let settings =
         [Setting::with_links(FAMILIES[0], cs244), Setting::nsdi(FAMILIES[1], &mut around)];
-    settings.into_iter().flat_map(|setting| EACH.map(|curve| (setting.clone(), curve))).collect()
+    settings
+        .into_iter()
+        .flat_map(|setting| DRAWN_CURVES.map(|curve| (setting.clone(), curve)))
+        .collect()
 }
 
 /// Rows on the drawn links.
@@ -54,7 +58,7 @@ pub(super) fn judge_drawn(
     context: &Context<'_>,
     file: &PaperFile<Published>,
 ) -> anyhow::Result<Vec<Row>> {
-    let long = lasts(context, LASTS);
+    let long = scaled_duration(context, RUN_DURATION);
     // Claims of each study about M1+M2, relative to TCP over WiFi.
     let same = 1.0 + file.tolerance("same")?;
     let most = [(same, "about as fast, or faster"), (1.0, "faster")];
@@ -71,7 +75,7 @@ pub(super) fn judge_drawn(
 }
 
 fn rows(runs: &Runs, family: usize, most: f64, says: &str) -> Vec<Row> {
-    let from = family * EACH.len();
+    let from = family * DRAWN_CURVES.len();
     let row = |what: String| Row::new(format!("{}: {what}", FAMILIES[family]));
     let none = geometric(runs, from + AT_NONE, from);
     let mut rows = vec![
@@ -81,7 +85,7 @@ fn rows(runs: &Runs, family: usize, most: f64, says: &str) -> Vec<Row> {
             .at_least(1.0),
     ];
     for curve in RULES {
-        let (name, job) = (EACH[curve].name, from + curve);
+        let (name, job) = (DRAWN_CURVES[curve].name, from + curve);
         let over_wifi = geometric(runs, job, from);
         rows.push(
             row(format!("{name} over TCP WiFi, p50"))

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use super::curves::{
-    CELLULAR, CODE, Cs244, Curve, Jobs, KERNEL, NONE, PAPER, RunResult, Setting, WIFI, lasts,
-    measure,
+    CELLULAR, CODE, Cs244, Curve, Jobs, KERNEL, NONE, PAPER, RunResult, Setting, WIFI, measure,
+    scaled_duration,
 };
 use super::density::{Runs, median_ratio};
 use super::{Published, shown};
@@ -15,18 +15,18 @@ use crate::paper::Context;
 use crate::roots::Part;
 use crate::table::Grid;
 
-const LASTS: Duration = Duration::from_secs(30);
+const RUN_DURATION: Duration = Duration::from_secs(30);
 const PART: Part = Part::new("loss", 20, 70);
 /// Losses of WiFi and 3G, percent, and their names in tables. The first pair is the study's. The study states no
 /// high loss.
 const LOSSES: [([f64; 2], &str); 3] =
     [([0.75, 0.1], "as in the study"), ([3.0, 0.1], "WiFi 3 %"), ([0.75, 3.0], "3G 3 %")];
-const EACH: [Curve; 6] = [WIFI, CELLULAR, NONE, KERNEL, PAPER, CODE];
+const LOSS_CURVES: [Curve; 6] = [WIFI, CELLULAR, NONE, KERNEL, PAPER, CODE];
 const AT_NONE: usize = 2;
 const RULES: [usize; 3] = [3, 4, 5];
 
 const fn job(losses: usize, curve: usize) -> usize {
-    losses * EACH.len() + curve
+    losses * LOSS_CURVES.len() + curve
 }
 
 /// Rows on both kinds of loss, and the curves.
@@ -38,9 +38,9 @@ pub(super) fn judge_loss(
     let mut jobs: Jobs = Vec::new();
     for (loss_percent, name) in LOSSES {
         let setting = Setting::cs244(Cs244 { loss_percent, ..Cs244::with_jitter(jitter_ms) });
-        jobs.extend(EACH.map(|curve| (Setting { name, ..setting.clone() }, curve)));
+        jobs.extend(LOSS_CURVES.map(|curve| (Setting { name, ..setting.clone() }, curve)));
     }
-    let long = lasts(context, LASTS);
+    let long = scaled_duration(context, RUN_DURATION);
     let least = 1.0 + file.tolerance("significant")?;
     let (runs, rows) = context.judge_part(
         PART,
@@ -61,7 +61,7 @@ fn rows(runs: &Runs, losses: usize, least: f64) -> Vec<Row> {
     let lossy = losses - 1;
     let slower = median_ratio(runs, job(losses, lossy), job(0, lossy));
     let mut rows = vec![
-        Row::new(format!("{name}: {} over that without, p50", EACH[lossy].name))
+        Row::new(format!("{name}: {} over that without, p50", LOSS_CURVES[lossy].name))
             .paper_claim("affects latency significantly")
             .estimate(&slower, "")
             .at_least(least),
@@ -74,12 +74,12 @@ fn rows(runs: &Runs, losses: usize, least: f64) -> Vec<Row> {
         for other in &over {
             let what = format!(
                 "{name}: gain of {} on {}, over that without",
-                EACH[rule].name, EACH[*other].name
+                LOSS_CURVES[rule].name, LOSS_CURVES[*other].name
             );
             rows.push(
                 Row::new(what)
                     .paper_claim("amplifies the benefits")
-                    .estimate(&amplified(runs, losses, *other, rule), "")
+                    .estimate(&estimate_gain(runs, losses, *other, rule), "")
                     .at_least(1.0),
             );
         }
@@ -88,7 +88,7 @@ fn rows(runs: &Runs, losses: usize, least: f64) -> Vec<Row> {
 }
 
 /// Ratio of two curves' medians, relative to that with the study's losses.
-fn amplified(runs: &Runs, losses: usize, slow: usize, fast: usize) -> Estimate {
+fn estimate_gain(runs: &Runs, losses: usize, slow: usize, fast: usize) -> Estimate {
     runs.estimate(|roots: &[&Vec<RunResult>]| {
         let sum = |job: usize| roots.iter().map(|root| root[job].p50_ms).sum::<f64>();
         let gain = |losses| sum(job(losses, slow)) / sum(job(losses, fast));

@@ -9,8 +9,8 @@ use std::time::Duration;
 use marline::config::BufferTuning;
 
 use super::curves::{
-    self, CELLULAR, CODE, Curve, Jobs, KERNEL, NONE, PAPER, SEND_AS_LINUX, SEND_AS_SAID, SHIPPED,
-    Setting, WIDE, WIFI, lasts, measure,
+    self, CELLULAR, CODE, Curve, Jobs, KERNEL, MARLINE_DEFAULT, NONE, PAPER, SEND_200_KB,
+    SEND_AS_LINUX, Setting, WIDE, WIFI, measure, scaled_duration,
 };
 use super::density::{Runs, median, median_ratio};
 use super::{Published, shown};
@@ -20,13 +20,14 @@ use crate::paper::Context;
 use crate::roots::{Part, Root};
 use crate::table::Grid;
 
-const LASTS: Duration = Duration::from_secs(30);
+const RUN_DURATION: Duration = Duration::from_secs(30);
 const PART: Part = Part::new("nsdi", 20, 70);
 /// Numbers of the links lie within this factor of the paper's.
-const SPREAD: f64 = 1.05;
+const LINK_SPREAD: f64 = 1.05;
 /// Maximum size of tuned buffers, bytes.
 const BOUND: u64 = 4 << 20;
-const EACH: [Curve; 9] = [WIFI, CELLULAR, NONE, PAPER, CODE, KERNEL, WIDE, SHIPPED, CAPPED];
+const NSDI_CURVES: [Curve; 9] =
+    [WIFI, CELLULAR, NONE, PAPER, CODE, KERNEL, WIDE, MARLINE_DEFAULT, CAPPED];
 const CAPPED: Curve =
     Curve { name: "M1+M2+M4, code of 2012", congestion: "cubic-classic+cap", ..CODE };
 const AT_CELLULAR: usize = 1;
@@ -46,14 +47,14 @@ const SINGLE_RULES: [Curve; 4] = [
 /// Names of the buffers: 200 KB as payload, and as Linux counts them.
 const NAMES: [&str; 2] = ["200 KB", "200 KB, doubled"];
 /// Send buffers of [`NAMES`].
-const SEND: [u64; 2] = [SEND_AS_SAID, SEND_AS_LINUX];
+const SEND: [u64; 2] = [SEND_200_KB, SEND_AS_LINUX];
 
 fn jobs(said: &Setting) -> Jobs {
     let doubled = Setting { name: NAMES[1], send: SEND[1], ..said.clone() };
-    let doubled = Setting { receive: 2 * SEND_AS_SAID, ..doubled };
+    let doubled = Setting { receive: 2 * SEND_200_KB, ..doubled };
     let mut jobs = Jobs::new();
     for setting in [said, &doubled] {
-        jobs.extend(EACH.map(|curve| (setting.clone(), curve)));
+        jobs.extend(NSDI_CURVES.map(|curve| (setting.clone(), curve)));
     }
     let tuned =
         Setting { name: "tuned, 4 MB at most", send: BOUND, receive: BOUND, ..said.clone() };
@@ -72,13 +73,14 @@ pub(super) fn judge_nsdi(
     file: &PaperFile<Published>,
 ) -> anyhow::Result<(Vec<Row>, [Grid; 2])> {
     let share = file.tolerance("derived")?;
-    let long = lasts(context, LASTS);
+    let long = scaled_duration(context, RUN_DURATION);
     let all = |runs: &Runs| -> Vec<Row> {
         (0..NAMES.len()).flat_map(|place| rows(runs, place, share)).collect()
     };
     let measured = |root: &Root| {
         let mut rng = root.rng("links");
-        let drawn = Setting::nsdi(NAMES[0], |value| curves::draw_around(&mut rng, SPREAD, value));
+        let drawn =
+            Setting::nsdi(NAMES[0], |value| curves::draw_around(&mut rng, LINK_SPREAD, value));
         measure(&jobs(&drawn), long, root.seed)
     };
     let (runs, rows) = context.judge_part(PART, measured, |runs| Ok(all(runs)))?;
@@ -112,11 +114,11 @@ fn deterministic_links(context: &Context<'_>, jobs: &Jobs, long: Duration) -> an
 
 /// Rows with one buffer size.
 fn rows(runs: &Runs, place: usize, share: f64) -> Vec<Row> {
-    let from = place * EACH.len();
+    let from = place * NSDI_CURVES.len();
     let named = |what: String| Row::new(format!("{}: {what}", NAMES[place]));
     let derived = |curve: usize, mbit_per_s: f64| {
         let expected = (SEND[place] as f64 * 8.0 / mbit_per_s / 1e3).round();
-        named(format!("{}, p50", EACH[curve].name))
+        named(format!("{}, p50", NSDI_CURVES[curve].name))
             .paper_claim(format!("send buffer over {mbit_per_s} Mbit/s: {expected} ms"))
             .estimate(&median(runs, from + curve), "ms")
             .within_of(share, expected, "send buffer over rate")
@@ -136,7 +138,7 @@ fn rows(runs: &Runs, place: usize, share: f64) -> Vec<Row> {
             .at_least(1.0),
     );
     for curve in RULES {
-        let (name, job) = (EACH[curve].name, from + curve);
+        let (name, job) = (NSDI_CURVES[curve].name, from + curve);
         rows.push(derived(curve, RATES.iter().sum()));
         rows.push(named(format!("{name}, goodput")).estimate(&goodput(job), "Mbit/s"));
         rows.push(

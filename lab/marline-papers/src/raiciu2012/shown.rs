@@ -6,8 +6,8 @@ use marline::config::BufferTuning;
 
 use super::Published;
 use super::curves::{
-    CELLULAR, Cs244, Curve, Jobs, KERNEL, NONE, RECEIVE_AS_LINUX, RECEIVE_DOUBLED, SEND_AS_LINUX,
-    SEND_AS_SAID, SHIPPED, Setting, WIDE, WIFI, lasts, measure,
+    CELLULAR, Cs244, Curve, Jobs, KERNEL, MARLINE_DEFAULT, NONE, RECEIVE_AS_LINUX, RECEIVE_DOUBLED,
+    SEND_200_KB, SEND_AS_LINUX, Setting, WIDE, WIFI, measure, scaled_duration,
 };
 use super::density::{self, Runs};
 use super::study::{AT_KERNEL, AT_NONE, AT_WIFI, Shape, job};
@@ -20,7 +20,7 @@ use crate::table::Grid;
 use crate::value::Value;
 
 /// Length of a run. Short, because these results are only shown.
-const LASTS: Duration = Duration::from_secs(15);
+const RUN_DURATION: Duration = Duration::from_secs(15);
 const RULES: Part = Part::fixed("rules", 20);
 const BUFFERS: Part = Part::fixed("buffers", 20);
 const DOUBLED: Part = Part::fixed("doubled", 20);
@@ -49,7 +49,7 @@ pub(super) fn grid(name: &str, title: &str, words: &[&str]) -> Grid {
 }
 
 fn cell(estimate: &Estimate) -> Value {
-    Value::estimated(estimate, "")
+    Value::from_estimate(estimate, "")
 }
 
 /// Adds the results of a job.
@@ -95,7 +95,7 @@ pub(super) fn plots(runs: &Runs, master: u64, published: &Published) -> Grid {
             let words = [format!("{} ms", at.jitter_ms), curve.name.to_owned()];
             let numbers = [
                 Value::new(100.0 * shape.highest, ""),
-                Value::between(100.0 * value, 100.0 * low, 100.0 * high, ""),
+                Value::with_interval(100.0 * value, 100.0 * low, 100.0 * high, ""),
                 Value::new(shape.until_ms, ""),
                 cell(&reach),
                 Value::new(shape.p95_ms, ""),
@@ -116,7 +116,7 @@ pub(super) fn rules(context: &Context<'_>) -> anyhow::Result<Grid> {
         Curve::with("M2, kernel", "lowest-rtt+orp,retransmit=off"),
         Curve::with("BLEST, M1 and M2 (kernel)", "blest+orp"),
         Curve::with("ECF, M1 and M2 (kernel)", "ecf+orp"),
-        SHIPPED,
+        MARLINE_DEFAULT,
         counted("TCP WiFi, rfc6675", WIFI),
         counted("M1+M2, kernel of the study, rfc6675", KERNEL),
         counted("no M, rfc6675", NONE),
@@ -140,7 +140,7 @@ pub(super) fn buffers(context: &Context<'_>) -> anyhow::Result<Grid> {
     for jitter_ms in [100, 250] {
         let links = Cs244::with_jitter(jitter_ms);
         let judged = Setting::cs244(links);
-        let said = Setting { send: SEND_AS_SAID, ..judged };
+        let said = Setting { send: SEND_200_KB, ..judged };
         let ordered = Setting::cs244(Cs244 { overtaking: false, ..links });
         let queue = Setting::cs244(Cs244 { queue_kbyte: 200, ..links });
         let [said_name, ordered_name, queue_name] = match jitter_ms {
@@ -163,7 +163,7 @@ pub(super) fn buffers(context: &Context<'_>) -> anyhow::Result<Grid> {
 }
 
 fn fill(context: &Context<'_>, part: Part, jobs: &Jobs, mut grid: Grid) -> anyhow::Result<Grid> {
-    let long = lasts(context, LASTS);
+    let long = scaled_duration(context, RUN_DURATION);
     let runs = context.sample(part, |root| measure(jobs, long, root.seed))?;
     for (number, (setting, curve)) in jobs.iter().enumerate() {
         push(&mut grid, &[setting.name, curve.name], &runs, context.master, number);
@@ -172,33 +172,36 @@ fn fill(context: &Context<'_>, part: Part, jobs: &Jobs, mut grid: Grid) -> anyho
 }
 
 /// Peaks with the whole doubled receive buffer as window. The rows are not judged.
-pub(super) fn doubled(
+pub(super) fn doubled_window_table(
     context: &Context<'_>,
     file: &PaperFile<Published>,
 ) -> anyhow::Result<Vec<Row>> {
-    const EACH: [Curve; 4] = [KERNEL, WIDE, NONE, CELLULAR];
+    const DOUBLED_CURVES: [Curve; 4] = [KERNEL, WIDE, NONE, CELLULAR];
     let at = |jitter_ms| {
         let setting = Setting::cs244(Cs244::with_jitter(jitter_ms));
         Setting { name: "doubled", receive: RECEIVE_DOUBLED, ..setting }
     };
     let mut jobs: Jobs = vec![(at(file.published.at[0].jitter_ms), WIFI)];
     for published in &file.published.at {
-        jobs.extend(EACH.map(|curve| (at(published.jitter_ms), curve)));
+        jobs.extend(DOUBLED_CURVES.map(|curve| (at(published.jitter_ms), curve)));
     }
-    let long = lasts(context, DOUBLED_LASTS);
+    let long = scaled_duration(context, DOUBLED_LASTS);
     let runs = context.sample(DOUBLED, |root| measure(&jobs, long, root.seed))?;
     let share = file.tolerance("peak")?;
     let mut rows = Vec::new();
     for (place, at) in file.published.at.iter().enumerate() {
         let shapes = [Some(&at.both), Some(&at.both), Some(&at.none), None];
-        let from = 1 + place * EACH.len();
-        let curves = EACH.iter().zip(shapes).enumerate();
+        let from = 1 + place * DOUBLED_CURVES.len();
+        let curves = DOUBLED_CURVES.iter().zip(shapes).enumerate();
         let all = curves.map(|(number, (curve, shape))| (curve.name, shape, from + number));
         for (name, shape, job) in [(WIFI.name, Some(&at.wifi), 0)].into_iter().chain(all) {
             let row = Row::new(format!("jitter {} ms: {name}", at.jitter_ms))
                 .estimate(&density::peak(&runs, context.master, job), "ms");
             rows.push(match shape {
-                Some(shape) => row.paper(shape.peak_ms, "ms").within(share).fitted(DOUBLED_FITTED),
+                Some(shape) => row
+                    .paper(shape.peak_ms, "ms")
+                    .within_of_paper(share)
+                    .mark_fitted(DOUBLED_FITTED),
                 None => row.paper_claim(&at.cellular.peak),
             });
         }
@@ -208,11 +211,11 @@ pub(super) fn doubled(
                 .paper((100.0 * at.both.p50_ms / at.wifi.p50_ms).round() / 100.0, "")
                 .estimate(&over, "")
                 .at_most(1.0 + file.tolerance("same")?)
-                .fitted(DOUBLED_FITTED),
+                .mark_fitted(DOUBLED_FITTED),
         );
     }
     Ok(rows)
 }
 
 // The doubled size is twice the configured size.
-const _: () = assert!(RECEIVE_DOUBLED == 2 * RECEIVE_AS_LINUX && SEND_AS_LINUX > SEND_AS_SAID);
+const _: () = assert!(RECEIVE_DOUBLED == 2 * RECEIVE_AS_LINUX && SEND_AS_LINUX > SEND_200_KB);

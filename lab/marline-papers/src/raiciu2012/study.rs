@@ -6,7 +6,7 @@ use serde::Deserialize;
 
 use super::curves::{
     CELLULAR, CODE, Cs244, Curve, Jobs, KERNEL, NONE, PAPER, Setting, WIDE, WIDE_FITTED, WIFI,
-    lasts, measure,
+    measure, scaled_duration,
 };
 use super::density::{self, Runs, median_ratio, peak_ratio};
 use super::{Published, PublishedAt};
@@ -18,10 +18,10 @@ use crate::roots::Part;
 
 /// End of the plot.
 pub(super) const PLOT_ENDS_MS: f64 = 3_000.0;
-pub(super) const LASTS: Duration = Duration::from_secs(40);
+pub(super) const RUN_DURATION: Duration = Duration::from_secs(40);
 const PART: Part = Part::new("curves", 20, 70);
 /// Curves of each jitter. TCP over WiFi comes once before them, because it does not use 3G.
-pub(super) const EACH: [Curve; 6] = [CELLULAR, NONE, KERNEL, PAPER, CODE, WIDE];
+pub(super) const STUDY_CURVES: [Curve; 6] = [CELLULAR, NONE, KERNEL, PAPER, CODE, WIDE];
 /// Indexes into [`EACH`].
 pub(super) const AT_CELLULAR: usize = 0;
 pub(super) const AT_NONE: usize = 1;
@@ -32,7 +32,7 @@ pub(super) const AT_WIFI: usize = 0;
 
 /// Index of the job with this curve at this jitter, both by index.
 pub(super) const fn job(jitter: usize, curve: usize) -> usize {
-    1 + jitter * EACH.len() + curve
+    1 + jitter * STUDY_CURVES.len() + curve
 }
 
 /// Peak, median and tail at one jitter, read from a plot.
@@ -49,7 +49,7 @@ pub(super) struct Shape {
 }
 
 /// Results and the rows of each table.
-pub(super) struct Judged {
+pub(super) struct JudgedResults {
     pub(super) runs: Runs,
     pub(super) peaks: Vec<Row>,
     pub(super) medians: Vec<Row>,
@@ -67,17 +67,17 @@ struct RowInputs<'a> {
 pub(super) fn judge_study(
     context: &Context<'_>,
     file: &PaperFile<Published>,
-) -> anyhow::Result<Judged> {
+) -> anyhow::Result<JudgedResults> {
     let mut jobs: Jobs =
         vec![(Setting::cs244(Cs244::with_jitter(file.published.at[0].jitter_ms)), WIFI)];
     for at in &file.published.at {
         let setting = Setting::cs244(Cs244::with_jitter(at.jitter_ms));
-        jobs.extend(EACH.map(|curve| (setting.clone(), curve)));
+        jobs.extend(STUDY_CURVES.map(|curve| (setting.clone(), curve)));
     }
-    let long = lasts(context, LASTS);
+    let long = scaled_duration(context, RUN_DURATION);
     let tables = |runs: &Runs| -> anyhow::Result<[Vec<Row>; 3]> {
         let made = RowInputs { runs, master: context.master, file };
-        Ok([made.peaks()?, made.medians()?, made.claims()?])
+        Ok([made.peaks()?, made.medians()?, made.claim_rows()?])
     };
     let (runs, _) = context.judge_part(
         PART,
@@ -85,7 +85,7 @@ pub(super) fn judge_study(
         |runs| Ok(tables(runs)?.concat()),
     )?;
     let [peaks, medians, claims] = tables(&runs)?;
-    Ok(Judged { runs, peaks, medians, claims })
+    Ok(JudgedResults { runs, peaks, medians, claims })
 }
 
 impl RowInputs<'_> {
@@ -114,13 +114,13 @@ impl RowInputs<'_> {
                 let peak = density::peak(self.runs, self.master, job);
                 Row::new(format!("jitter {} ms: {name}", at.jitter_ms)).estimate(&peak, "ms")
             };
-            rows.push(row(WIFI.name, AT_WIFI).paper(at.wifi.peak_ms, "ms").within(share));
-            for (curve, contestant) in EACH.iter().enumerate() {
+            rows.push(row(WIFI.name, AT_WIFI).paper(at.wifi.peak_ms, "ms").within_of_paper(share));
+            for (curve, contestant) in STUDY_CURVES.iter().enumerate() {
                 let row = row(contestant.name, job(place, curve));
                 rows.push(match self.shape(at, curve) {
                     Some(shape) => {
-                        let row = row.paper(shape.peak_ms, "ms").within(share);
-                        if curve == 5 { row.fitted(WIDE_FITTED) } else { row }
+                        let row = row.paper(shape.peak_ms, "ms").within_of_paper(share);
+                        if curve == 5 { row.mark_fitted(WIDE_FITTED) } else { row }
                     }
                     None => row.paper_claim(&at.cellular.peak),
                 });
@@ -138,16 +138,16 @@ impl RowInputs<'_> {
                     .estimate(&density::median(self.runs, job), "ms")
                     .bound_ratio(self.mean_bound(job))
             };
-            rows.push(row(WIFI.name, AT_WIFI).paper(at.wifi.p50_ms, "ms").within(share));
+            rows.push(row(WIFI.name, AT_WIFI).paper(at.wifi.p50_ms, "ms").within_of_paper(share));
             for curve in [AT_NONE, AT_KERNEL] {
                 let published = self.shape(at, curve).map_or(f64::NAN, |shape| shape.p50_ms);
-                let row = row(EACH[curve].name, job(place, curve));
-                rows.push(row.paper(published, "ms").within(share));
+                let row = row(STUDY_CURVES[curve].name, job(place, curve));
+                rows.push(row.paper(published, "ms").within_of_paper(share));
             }
             let cellular = job(place, AT_CELLULAR);
             let row = row(CELLULAR.name, cellular);
             rows.push(match at.cellular.p50_ms {
-                Some(published) => row.paper(published, "ms").within(share),
+                Some(published) => row.paper(published, "ms").within_of_paper(share),
                 None => row.paper_claim("beyond the end of the plot").at_least(PLOT_ENDS_MS),
             });
             let within = density::share_within(self.runs, cellular, PLOT_ENDS_MS);
@@ -161,7 +161,7 @@ impl RowInputs<'_> {
         Ok(rows)
     }
 
-    fn claims(&self) -> anyhow::Result<Vec<Row>> {
+    fn claim_rows(&self) -> anyhow::Result<Vec<Row>> {
         let mut rows = Vec::new();
         for (place, at) in self.at() {
             rows.extend(self.compare_with_wifi(place, at)?);
@@ -181,7 +181,7 @@ impl RowInputs<'_> {
     }
 
     fn finished(row: Row, curve: usize) -> Row {
-        if EACH[curve].name == WIDE.name { row.fitted(WIDE_FITTED) } else { row }
+        if STUDY_CURVES[curve].name == WIDE.name { row.mark_fitted(WIDE_FITTED) } else { row }
     }
 
     /// "Essentially the same distribution as TCP over Wifi", "slightly better than Wifi".
@@ -189,7 +189,7 @@ impl RowInputs<'_> {
         let about = 1.0 + self.file.tolerance("same")?;
         let mut rows = Vec::new();
         for curve in self.rules(place) {
-            let (name, job) = (EACH[curve].name, job(place, curve));
+            let (name, job) = (STUDY_CURVES[curve].name, job(place, curve));
             let row = |what: &str, published: f64, ratio: &Estimate| {
                 Row::new(format!("jitter {} ms: {name} over TCP WiFi, {what}", at.jitter_ms))
                     .paper(rounded(published), "")
@@ -247,7 +247,7 @@ impl RowInputs<'_> {
         ];
         for curve in self.rules(place) {
             let ratio = peak_ratio(self.runs, self.master, none, job(place, curve));
-            let over = row(format!("no M over {}, peak", EACH[curve].name))
+            let over = row(format!("no M over {}, peak", STUDY_CURVES[curve].name))
                 .paper(rounded(at.none.peak_ms / at.both.peak_ms), "")
                 .estimate(&ratio, "")
                 .at_least(least);
@@ -269,7 +269,7 @@ impl RowInputs<'_> {
         for (place, at) in self.at().skip(1) {
             for curve in self.rules(place) {
                 let ratio = median_ratio(self.runs, job(place, curve), job(0, curve));
-                let (name, from) = (EACH[curve].name, all[0].jitter_ms);
+                let (name, from) = (STUDY_CURVES[curve].name, all[0].jitter_ms);
                 let row = Row::new(format!("{name}: {} over {from} ms, p50", at.jitter_ms))
                     .paper(rounded(at.both.p50_ms / all[0].both.p50_ms), "")
                     .estimate(&ratio, "")
@@ -313,7 +313,9 @@ impl RowInputs<'_> {
             let row = Row::new(format!("jitter {} ms: TCP 3G over TCP WiFi, p50", at.jitter_ms));
             let row = row.estimate(&ratio, "");
             rows.push(match at.cellular.p50_ms {
-                Some(published) => row.paper(rounded(published / at.wifi.p50_ms), "").within(share),
+                Some(published) => {
+                    row.paper(rounded(published / at.wifi.p50_ms), "").within_of_paper(share)
+                }
                 None => {
                     let least = rounded(PLOT_ENDS_MS / at.wifi.p50_ms);
                     row.paper_claim(format!("more than {least}")).at_least(least)

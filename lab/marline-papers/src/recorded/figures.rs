@@ -76,15 +76,16 @@ pub(crate) struct Quantiles {
     p99_ratio: Option<f64>,
 }
 
-fn finite(value: f64) -> Option<f64> {
+fn finite_or_none(value: f64) -> Option<f64> {
     value.is_finite().then_some(value)
 }
 
 impl Quantiles {
     pub(crate) fn from_latencies(latencies: &Latencies) -> Quantiles {
-        let at = |share: f64| finite(quantile(&latencies.ours_ms, share));
-        let ratio =
-            |share: f64| finite(bound::ratio(&latencies.ours_ms, &latencies.bounds_ms, share));
+        let at = |share: f64| finite_or_none(quantile(&latencies.ours_ms, share));
+        let ratio = |share: f64| {
+            finite_or_none(bound::ratio(&latencies.ours_ms, &latencies.bounds_ms, share))
+        };
         Quantiles {
             p50_ms: at(0.5),
             p99_ms: at(0.99),
@@ -97,7 +98,7 @@ impl Quantiles {
 
     /// Quantiles of a single value. Infinite: the message never arrived.
     #[cfg(test)]
-    pub(crate) fn flat(ms: f64) -> Quantiles {
+    pub(crate) fn constant_quantiles(ms: f64) -> Quantiles {
         Quantiles::from_latencies(&Latencies { ours_ms: vec![ms], bounds_ms: vec![ms] })
     }
 
@@ -158,7 +159,7 @@ impl Figure {
     }
 
     /// The better of two values.
-    pub(crate) fn better(self, a: f64, b: f64) -> f64 {
+    pub(crate) fn better_of(self, a: f64, b: f64) -> f64 {
         if self == Figure::Goodput { a.max(b) } else { a.min(b) }
     }
 
@@ -191,7 +192,7 @@ impl Latencies {
         messages.retain(|message| message.index as usize >= first);
         let mut ours_ms: Vec<f64> = messages.iter().map(|message| message.latency_ms).collect();
         let bounds_ms = match bounds {
-            Some(bounds) => attained(&ours_ms, bounds.latencies_ms(&messages))?,
+            Some(bounds) => ratios_to_bounds(&ours_ms, bounds.latencies_ms(&messages))?,
             None => Vec::new(),
         };
         let lost = (times_ns.len() - first).saturating_sub(messages.len());
@@ -203,7 +204,7 @@ impl Latencies {
 
 /// Bounds, limited to the attained latencies. The bound misses a good moment of a link that is shorter than the
 /// steps of its search, and a message may have used one.
-fn attained(ours_ms: &[f64], mut bounds_ms: Vec<f64>) -> anyhow::Result<Vec<f64>> {
+fn ratios_to_bounds(ours_ms: &[f64], mut bounds_ms: Vec<f64>) -> anyhow::Result<Vec<f64>> {
     let mut overlooked = 0;
     for (ours, least) in ours_ms.iter().zip(&mut bounds_ms) {
         overlooked += usize::from(*ours < *least - bound::STEP_MS);
@@ -216,14 +217,14 @@ fn attained(ours_ms: &[f64], mut bounds_ms: Vec<f64>) -> anyhow::Result<Vec<f64>
 
 /// The five figures by which a way to use a pair of links is compared with the best single path.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Five {
+pub(crate) struct FiveFigures {
     pub(crate) echo: Quantiles,
     pub(crate) burst: Quantiles,
     /// Goodput, Mbit/s.
     pub(crate) goodput: f64,
 }
 
-impl Five {
+impl FiveFigures {
     pub(crate) fn figure(&self, figure: Figure) -> f64 {
         figure.value_in(&self.echo, &self.burst, self.goodput)
     }
@@ -236,7 +237,10 @@ mod tests {
     #[test]
     fn a_bound_that_is_beaten_by_little_gives_way_and_one_that_is_wrong_is_an_error() {
         let bounds = vec![50.0, 55.768, 60.0];
-        assert_eq!(attained(&[51.0, 55.7564, 60.0], bounds).unwrap(), [50.0, 55.7564, 60.0]);
-        assert!(attained(&[51.0, 30.0, 60.0], vec![50.0, 55.0, 60.0]).is_err());
+        assert_eq!(
+            ratios_to_bounds(&[51.0, 55.7564, 60.0], bounds).unwrap(),
+            [50.0, 55.7564, 60.0]
+        );
+        assert!(ratios_to_bounds(&[51.0, 30.0, 60.0], vec![50.0, 55.0, 60.0]).is_err());
     }
 }

@@ -26,7 +26,7 @@ pub(crate) struct Pair {
     pub(crate) paths: [String; 2],
     recordings: [Recorded; 2],
     /// True if both were recorded at the same time. Both then start at the same place.
-    together: bool,
+    is_simultaneous: bool,
 }
 
 /// A recording that can be used as a link.
@@ -68,7 +68,7 @@ impl Pair {
     /// end.
     pub(crate) fn links(&self, rng: &mut impl Rng) -> anyhow::Result<[String; 2]> {
         let first = rng.unit();
-        let second = if self.together { first } else { rng.unit() };
+        let second = if self.is_simultaneous { first } else { rng.unit() };
         Ok([
             self.recordings[0].description_from(first)?,
             self.recordings[1].description_from(second)?,
@@ -88,7 +88,7 @@ pub(crate) fn pairs(directory: &Path, setup: &Setup) -> anyhow::Result<Vec<Pair>
         }
     }
     pairs.extend(of_recordings(&files, setup)?);
-    pairs.extend(of_train(&files, setup)?);
+    pairs.extend(train_pairs(&files, setup)?);
     Ok(pairs)
 }
 
@@ -122,7 +122,7 @@ fn of_pings(file: &Path, session: &str, setup: &Setup) -> anyhow::Result<Vec<Pai
             name: format!("{session} {a} + {b}"),
             paths: [a.clone(), b.clone()],
             recordings: [recorded(a, trace_a), recorded(b, trace_b)],
-            together: true,
+            is_simultaneous: true,
         })
         .collect())
 }
@@ -157,13 +157,13 @@ fn of_recordings(files: &[PathBuf], setup: &Setup) -> anyhow::Result<Vec<Pair>> 
         name: format!("{a} + {b}"),
         paths: [a.clone(), b.clone()],
         recordings: [first.clone(), second.clone()],
-        together: false,
+        is_simultaneous: false,
     };
     Ok(all_pairs(&known).map(pair).collect())
 }
 
 /// Pairs of arrivals that were captured at the same time. Their file names are equal up to the carrier.
-fn of_train(files: &[PathBuf], setup: &Setup) -> anyhow::Result<Vec<Pair>> {
+fn train_pairs(files: &[PathBuf], setup: &Setup) -> anyhow::Result<Vec<Pair>> {
     let mut sets: BTreeMap<String, Vec<(String, &Path)>> = BTreeMap::new();
     for file in files {
         let name = file.file_name().and_then(|name| name.to_str()).unwrap_or_default();
@@ -182,7 +182,7 @@ fn of_train(files: &[PathBuf], setup: &Setup) -> anyhow::Result<Vec<Pair>> {
                 name: format!("train {a} + {b}"),
                 paths: [a.clone(), b.clone()],
                 recordings: [train_link(file_a, setup)?, train_link(file_b, setup)?],
-                together: true,
+                is_simultaneous: true,
             });
         }
     }

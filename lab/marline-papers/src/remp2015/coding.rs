@@ -175,7 +175,7 @@ pub(super) fn run(context: &Context<'_>, result: &mut Reproduction) -> anyhow::R
                     Value::Text(name.to_owned()),
                     Value::Text((*scheduler).to_owned()),
                     Value::new(f64::from(*packets), ""),
-                    Value::estimated(&average, ""),
+                    Value::from_estimate(&average, ""),
                     Value::new(tail.quantile(0.5), ""),
                     Value::new(tail.quantile(0.95), ""),
                     Value::new(tail.quantile(0.99), ""),

@@ -43,7 +43,7 @@ impl Pair {
     }
 
     /// Number of messages that were faster on the first path, and the number of all messages.
-    pub(super) fn first_sooner(&self) -> (u64, u64) {
+    pub(super) fn first_sooner_counts(&self) -> (u64, u64) {
         (u64::from(self.first_sooner), self.late.iter().copied().map(u64::from).sum())
     }
 
@@ -82,7 +82,7 @@ mod tests {
         let same = Pair::from_lists(&first, &first);
         assert!((same.correlation() - 1.0).abs() < 1e-9, "{same:?}");
         assert!((Pair::lateness_correlation([&same].into_iter()) - 1.0).abs() < 1e-9);
-        assert_eq!(same.first_sooner(), (0, 6));
+        assert_eq!(same.first_sooner_counts(), (0, 6));
         let calm = Pair::from_lists(&first, &[10.0; 6]);
         assert_eq!(calm.correlation(), 0.0);
         assert_eq!(Pair::lateness_correlation([&calm].into_iter()), 0.0);

@@ -19,7 +19,7 @@ use crate::table::{Grid, Reproduction, Table};
 use crate::value::Value;
 
 /// Contestants of the verdicts: no copies, copies of everything, and detection.
-const JUDGED: [&str; 3] = ["min-rtt", "redundant", "auto-redundant"];
+const JUDGED_CONTESTANTS: [&str; 3] = ["min-rtt", "redundant", "auto-redundant"];
 /// Indexes of all three.
 const NONE: usize = 0;
 const FULL: usize = 1;
@@ -65,7 +65,7 @@ impl Case {
         Case { name, part, place, fitted: false }
     }
 
-    const fn fitted(self) -> Case {
+    const fn as_fitted(self) -> Case {
         Case { fitted: true, ..self }
     }
 
@@ -87,8 +87,8 @@ impl Case {
 }
 
 const CASES: [Case; 11] = [
-    Case::new("home", "detection-home", Place::Home(WIFI)).fitted(),
-    Case::new("train", "detection-train", Place::Train).fitted(),
+    Case::new("home", "detection-home", Place::Home(WIFI)).as_fitted(),
+    Case::new("train", "detection-train", Place::Train).as_fitted(),
     Case::new("home, WiFi dies abruptly", "detection-abrupt", Place::Leaving(WifiEnd::Abrupt)),
     Case::new("home, WiFi fades and dies", "detection-fading", Place::Leaving(WifiEnd::Fading)),
     Case::new(
@@ -165,7 +165,7 @@ pub(super) fn run(
     for case in &CASES {
         let (_, of_case) = context.judge_part(
             Part::new(case.part, 60, 2_400),
-            |root| Degrees::measure(case, count, root, &JUDGED),
+            |root| Degrees::measure(case, count, root, &JUDGED_CONTESTANTS),
             |samples| judge_case(file, case, samples, context.master),
         )?;
         rows.extend(of_case);
@@ -224,7 +224,7 @@ fn judge_case(
     }
     if case.fitted {
         let what = "parameters of auto-redundant, chosen on this scene";
-        rows = rows.into_iter().map(|row| row.fitted(what)).collect();
+        rows = rows.into_iter().map(|row| row.mark_fitted(what)).collect();
     }
     Ok(rows)
 }
@@ -250,7 +250,7 @@ fn degrees(context: &Context<'_>, count: usize, result: &mut Reproduction) -> an
     let all = context.sample(part, |root| {
         shown.iter().map(|case| Degrees::measure(case, count, root, &SCHEDULERS)).collect()
     })?;
-    let cell = |of: &Estimate| Value::estimated(of, "");
+    let cell = |of: &Estimate| Value::from_estimate(of, "");
     for (number, case) in shown.iter().enumerate() {
         let samples = measure::mapped(&all, context.master, |root: &Vec<Degrees>| Degrees {
             runs: root[number].runs.clone(),

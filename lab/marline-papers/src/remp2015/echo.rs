@@ -21,19 +21,19 @@ use crate::table::{Grid, Reproduction, Table};
 use crate::value::Value;
 
 /// Loss recovery of the study's Linux 3.14.
-const RECOVERY_THEN: &str = "rfc6675,pto=linux-3.10,fack=on,early-retransmit=on";
+const STUDY_RECOVERY: &str = "rfc6675,pto=linux-3.10,fack=on,early-retransmit=on";
 
 /// Plain TCP on each path, then redundancy on both.
 pub(super) fn variants(paths: [&str; 2]) -> [Variant; 3] {
     // The scheduler is also of that time. One that suspects paths by probes (`min-rtt`) also retries sooner on a
     // path that responds again, even if it is the only path.
-    let alone = |path| tcp(path, path).scheduler("lowest-rtt").recovery(RECOVERY_THEN);
-    let both = mptcp("ReMP").scheduler("redundant").recovery(RECOVERY_THEN);
+    let alone = |path| tcp(path, path).scheduler("lowest-rtt").recovery(STUDY_RECOVERY);
+    let both = mptcp("ReMP").scheduler("redundant").recovery(STUDY_RECOVERY);
     [alone(paths[0]), alone(paths[1]), both]
 }
 
 /// Number of roots whose round-trip times are kept for the figures.
-const DRAWN: usize = 50;
+const FIGURE_ROOTS: usize = 50;
 
 /// One run.
 #[derive(Debug, Serialize, Deserialize)]
@@ -70,7 +70,7 @@ impl Scene {
         let bound_ms = bound_ms(experiment, root, &messages[0])?;
         let run = |echoes: Echoes| {
             let moments = Moments::from_latencies(&echoes.latencies_ms);
-            let drawn = if root.number < DRAWN { echoes.latencies_ms } else { Vec::new() };
+            let drawn = if root.number < FIGURE_ROOTS { echoes.latencies_ms } else { Vec::new() };
             Run {
                 moments,
                 lost: echoes.lost.first().copied().unwrap_or(0.0),
@@ -183,9 +183,9 @@ fn round_trips(
         let row = Row::new(format!("{name}: {what}"))
             .paper(paper, "ms")
             .estimate(&estimate, "ms")
-            .within(share);
+            .within_of_paper(share);
         rows.push(match fitted {
-            Some(what) => row.fitted(what),
+            Some(what) => row.mark_fitted(what),
             None => row,
         });
     }
@@ -255,21 +255,23 @@ fn link_rows(
 ) -> Vec<Row> {
     let lost = |place: usize| samples.mean(move |root| 100.0 * root.runs[place].lost);
     let later = pooled_estimate(moments, |[wifi, lte, _]| lte.average() - wifi.average());
-    let first = samples.share(|root| root.pair.first_sooner());
+    let first = samples.share(|root| root.pair.first_sooner_counts());
     let correlation = samples.mean(|root| root.pair.correlation());
     vec![
         Row::new("WiFi alone: packets lost")
             .paper(paper.wifi_loss_percent, "%")
             .estimate(&lost(0), "%")
-            .fitted("the losses of the bad and the good times were set, near what the paper cites"),
+            .mark_fitted(
+                "the losses of the bad and the good times were set, near what the paper cites",
+            ),
         Row::new("LTE alone: packets lost")
             .paper(paper.lte_loss_percent, "%")
             .estimate(&lost(1), "%")
-            .fitted("set to what the paper cites"),
+            .mark_fitted("set to what the paper cites"),
         Row::new("LTE's average above WiFi's by")
             .paper(paper.lte_later_ms, "ms")
             .estimate(&later, "ms")
-            .fitted("both averages were fitted")
+            .mark_fitted("both averages were fitted")
             .remark(format!(
                 "the paper's table has {:.1} ms; without losses ours are 59 ms apart",
                 paper.lte.average - paper.wifi.average
@@ -284,18 +286,18 @@ fn link_rows(
     ]
 }
 
-fn better(first: f64, second: f64) -> f64 {
+fn smaller_average(first: f64, second: f64) -> f64 {
     first.min(second)
 }
 
 /// Average of redundancy, in percent of that of the better connection.
 fn remaining_percent(all: [Moments; 3]) -> f64 {
-    100.0 * all[2].average() / better(all[0].average(), all[1].average())
+    100.0 * all[2].average() / smaller_average(all[0].average(), all[1].average())
 }
 
 /// Ratio of the smaller deviation of the two connections alone to that of redundancy.
 fn sigma_factor(all: [Moments; 3]) -> f64 {
-    better(all[0].sigma(), all[1].sigma()) / all[2].sigma()
+    smaller_average(all[0].sigma(), all[1].sigma()) / all[2].sigma()
 }
 
 fn train_rows(
@@ -320,11 +322,12 @@ fn train_rows(
             .paper(paper.train_share_left, "%")
             .estimate(&pooled_estimate(&moments, remaining_percent), "%")
             .at_most(100.0 - file.tolerance("train_cut_percent")?)
-            .fitted("both averages were fitted; judged below, with independent connections")
+            .mark_fitted("both averages were fitted; judged below, with independent connections")
             .remark("the text has \"more than halves (48.8 %)\": the remaining share"),
     );
     let factor = pooled_estimate(&moments, sigma_factor);
-    let papers = better(paper.train_lte1.sigma, paper.train_lte2.sigma) / paper.train_remp.sigma;
+    let papers =
+        smaller_average(paper.train_lte1.sigma, paper.train_lte2.sigma) / paper.train_remp.sigma;
     rows.push(
         Row::new("ReMP: standard deviation smaller by a factor of")
             .paper(papers, "")
@@ -423,7 +426,7 @@ fn coincidence_row(grid: &mut Grid, name: &str, samples: &Samples<Scene>, master
         pooled_estimate(&moments, remaining_percent),
         pooled_estimate(&moments, sigma_factor),
     ];
-    let cell = |estimate: &crate::estimate::Estimate| Value::estimated(estimate, "");
+    let cell = |estimate: &crate::estimate::Estimate| Value::from_estimate(estimate, "");
     let words = [Value::Text(name.to_owned())];
     grid.rows.push(words.into_iter().chain(estimates.iter().map(cell)).collect());
 }

@@ -35,7 +35,7 @@ const LENGTH: Duration = Duration::from_secs(40);
 
 /// Bytes of a burst and time between bursts: 3.2 Mbit/s.
 const BURST: u64 = 80_000;
-const EVERY: Duration = Duration::from_millis(200);
+const MESSAGE_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Traffic of the multipath connection.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -107,9 +107,9 @@ fn sender(load: Load, length: Duration, root: &Root) -> Box<dyn App> {
     match load {
         Load::Greedy => Box::new(Bulk::new(Amount::Endless, 1, 2)),
         Load::Bursts => {
-            let first = EVERY.mul_f64(root.rng("first burst").unit());
-            let count = (length.as_secs_f64() / EVERY.as_secs_f64()) as u32;
-            let times = (1..=count).map(|n| Instant::ZERO + first + EVERY * n).collect();
+            let first = MESSAGE_INTERVAL.mul_f64(root.rng("first burst").unit());
+            let count = (length.as_secs_f64() / MESSAGE_INTERVAL.as_secs_f64()) as u32;
+            let times = (1..=count).map(|n| Instant::ZERO + first + MESSAGE_INTERVAL * n).collect();
             Box::new(Units::new(Pace::At { bytes: BURST, times }, 1, 1, 2))
         }
     }
@@ -236,7 +236,7 @@ fn grid(samples: &Samples<Shares>) -> Grid {
     let title = "Shares of a bottleneck of 10 Mbit/s: a multipath connection with both paths through \
                  it, and a TCP (Reno); intervals of 99 %";
     let mut grid = Grid::new("shares", title, &columns);
-    let cell = |of: Estimate| Value::estimated(&of, "");
+    let cell = |of: Estimate| Value::from_estimate(&of, "");
     let mut push = |names: [&str; 3], of: &dyn Fn(&Shares) -> Rates| {
         let words = names.map(|name| Value::Text(name.to_owned()));
         let numbers = [

@@ -260,7 +260,7 @@ mod tests {
     }
 
     /// Shares of the time in which the first connection, and both, are lost.
-    fn gone(coincidence: Coincidence) -> (f64, f64) {
+    fn outage_shares(coincidence: Coincidence) -> (f64, f64) {
         let (mut first_s, mut both_s) = (0.0, 0.0);
         for seed in 1..=TRAINS {
             let [first, second] = outages(coincidence, seed);
@@ -278,19 +278,19 @@ mod tests {
     #[test]
     fn connections_in_turn_are_never_gone_at_once() {
         // Each connection has a failing change every 75 s, of about 1.9 s.
-        let (first, both) = gone(Coincidence::Never);
+        let (first, both) = outage_shares(Coincidence::Never);
         assert!((0.012..0.04).contains(&first) && both == 0.0, "{first} {both}");
     }
 
     #[test]
     fn connections_by_chance_are_gone_at_once_as_often_as_is_said() {
-        let (first, both) = gone(Coincidence::Share(0.0));
+        let (first, both) = outage_shares(Coincidence::Share(0.0));
         // The product of both shares, because the connections are independent.
         assert!((0.012..0.04).contains(&first), "{first}");
         assert!(both > 0.0 && both < 4.0 * first * first, "{first} {both}");
-        let (first, both) = gone(Coincidence::Share(0.5));
+        let (first, both) = outage_shares(Coincidence::Share(0.5));
         assert!((0.3..0.7).contains(&(both / first)), "{first} {both}");
-        let (first, both) = gone(Coincidence::Share(1.0));
+        let (first, both) = outage_shares(Coincidence::Share(1.0));
         assert!((both - first).abs() < 1e-9, "{first} {both}");
     }
 }

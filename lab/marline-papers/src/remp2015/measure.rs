@@ -13,7 +13,7 @@ use crate::roots::Root;
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Number of roots that are compared with the clairvoyant bound. With changing links it takes longer than the run.
-const BOUNDED: usize = 8;
+const BOUND_ROOTS: usize = 8;
 
 /// Results of one run.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -72,7 +72,7 @@ pub(super) fn bound_ms(
     root: &Root,
     messages: &[Message],
 ) -> anyhow::Result<Option<f64>> {
-    if root.number >= BOUNDED {
+    if root.number >= BOUND_ROOTS {
         return Ok(None);
     }
     let bounds = Bound::for_experiment(&lossless(experiment), root.seed)?.latencies_ms(messages);
@@ -122,7 +122,7 @@ impl Moments {
     }
 
     /// Moments of the messages of several runs, with the mean of the runs' maximums.
-    pub(super) fn pooled(runs: impl Iterator<Item = Moments>) -> Moments {
+    pub(super) fn pool_moments(runs: impl Iterator<Item = Moments>) -> Moments {
         let (mut all, mut number) = (Moments::default(), 0.0);
         for run in runs {
             number += 1.0;
@@ -171,7 +171,7 @@ pub(super) fn pooled_estimate<const N: usize>(
     of: impl Fn([Moments; N]) -> f64,
 ) -> Estimate {
     samples.estimate(|picked| {
-        of(std::array::from_fn(|n| Moments::pooled(picked.iter().map(|root| root[n]))))
+        of(std::array::from_fn(|n| Moments::pool_moments(picked.iter().map(|root| root[n]))))
     })
 }
 
@@ -197,7 +197,7 @@ impl Tail {
 
     /// The value at or below which this share of the messages lies (nearest rank), with each root picked a number
     /// of times. NaN without messages.
-    fn of_picked(&self, times: &[usize], share: f64) -> f64 {
+    fn average_of_times(&self, times: &[usize], share: f64) -> f64 {
         let total: usize = self.counts.iter().zip(times).map(|(count, times)| count * times).sum();
         if total == 0 {
             return f64::NAN;
@@ -216,20 +216,22 @@ impl Tail {
 
     /// Quantile over all roots.
     pub(super) fn quantile(&self, share: f64) -> f64 {
-        self.of_picked(&vec![1; self.counts.len()], share)
+        self.average_of_times(&vec![1; self.counts.len()], share)
     }
 
     /// Quantile over all roots, with its interval.
     pub(super) fn estimate(&self, master: u64, share: f64) -> Estimate {
-        self.resampled(master, |times| self.of_picked(times, share))
+        self.estimate_by_resampling(master, |times| self.average_of_times(times, share))
     }
 
     /// Ratio of the quantile to that of another contestant in the same roots.
     pub(super) fn ratio(&self, of: &Tail, master: u64, share: f64) -> Estimate {
-        self.resampled(master, |times| self.of_picked(times, share) / of.of_picked(times, share))
+        self.estimate_by_resampling(master, |times| {
+            self.average_of_times(times, share) / of.average_of_times(times, share)
+        })
     }
 
-    fn resampled(&self, master: u64, of: impl Fn(&[usize]) -> f64) -> Estimate {
+    fn estimate_by_resampling(&self, master: u64, of: impl Fn(&[usize]) -> f64) -> Estimate {
         let roots = self.counts.len();
         let numbers = Samples::new((0..roots).collect::<Vec<usize>>(), master);
         numbers.estimate(|picked| {
@@ -269,8 +271,9 @@ mod tests {
     #[test]
     fn moments_of_runs_together_are_those_of_all_messages() {
         let (first, second) = (vec![1.0, 2.0, 3.0], vec![6.0]);
-        let all =
-            Moments::pooled([&first, &second].into_iter().map(|run| Moments::from_latencies(run)));
+        let all = Moments::pool_moments(
+            [&first, &second].into_iter().map(|run| Moments::from_latencies(run)),
+        );
         assert_eq!((all.average(), all.worst()), (3.0, 4.5));
         assert!((all.sigma() - 3.5_f64.sqrt()).abs() < 1e-12);
     }

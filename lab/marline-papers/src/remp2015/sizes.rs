@@ -38,7 +38,7 @@ const SCHEDULERS: [&str; 9] = [
     "auto-redundant",
 ];
 /// Schedulers in the figures. More than six curves are hard to distinguish.
-const DRAWN: [&str; 6] =
+const FIGURE_SCHEDULERS: [&str; 6] =
     ["one path", "min-rtt", "redundant", "redundant-idle", "hedged", "auto-redundant"];
 
 fn experiment(bytes: u32, loss_percent: u32, count: usize, gap_ms: f64) -> Experiment {
@@ -112,7 +112,7 @@ pub(super) fn run(context: &Context<'_>, result: &mut Reproduction) -> anyhow::R
                     Value::Text((*name).to_owned()),
                     Value::new(f64::from(*bytes), ""),
                     Value::new(tail.quantile(0.5), ""),
-                    Value::estimated(&average, ""),
+                    Value::from_estimate(&average, ""),
                     Value::new(tail.quantile(0.95), ""),
                     Value::new(tail.quantile(0.99), ""),
                     Value::new(average.value / bound_ms, ""),
@@ -136,7 +136,7 @@ fn figure(name: &str, loss: usize, samples: &Samples<Cells>) -> Figure {
     let title = format!("Flow completion time, average, {} % loss", LOSSES_PERCENT[loss]);
     let mut plot = Plot::new(&title, "size (bytes)", "time (ms)").log_x().log_y();
     for (place, scheduler) in SCHEDULERS.iter().enumerate() {
-        if !DRAWN.contains(scheduler) {
+        if !FIGURE_SCHEDULERS.contains(scheduler) {
             continue;
         }
         let average = |size: usize| {

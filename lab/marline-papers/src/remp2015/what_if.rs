@@ -61,7 +61,7 @@ fn in_order<'a>(
     count: usize,
 ) -> Vec<Option<f64>> {
     let mut arrived: Vec<(Instant, &Segment)> = segments
-        .filter_map(|segment| match segment.fate {
+        .filter_map(|segment| match segment.delivery {
             Delivery::Arrived(at) => Some((at, segment)),
             Delivery::Lost => None,
         })
@@ -95,7 +95,7 @@ fn in_order<'a>(
     messages
 }
 
-fn earlier(a: Option<f64>, b: Option<f64>) -> Option<f64> {
+fn earlier_of(a: Option<f64>, b: Option<f64>) -> Option<f64> {
     match (a, b) {
         (Some(a), Some(b)) => Some(a.min(b)),
         (a, b) => a.or(b),
@@ -109,10 +109,10 @@ pub(super) fn redundant(sent_ms: &[f64], runs: [&Arrivals; 2]) -> Vec<f64> {
     let (mut asked, mut read) = (f64::NEG_INFINITY, f64::NEG_INFINITY);
     let mut round_trips = Vec::new();
     for (message, sent_ms) in sent_ms.iter().enumerate() {
-        let Some(request) = earlier(runs[0].up[message], runs[1].up[message]) else { continue };
+        let Some(request) = earlier_of(runs[0].up[message], runs[1].up[message]) else { continue };
         asked = asked.max(request);
         let takes = |run: &Arrivals| Some(run.down[message]? - run.up[message]?);
-        let Some(answer) = earlier(takes(runs[0]), takes(runs[1])) else { continue };
+        let Some(answer) = earlier_of(takes(runs[0]), takes(runs[1])) else { continue };
         read = read.max(asked + answer);
         round_trips.push(read - sent_ms);
     }
@@ -125,28 +125,28 @@ pub(super) fn redundant(sent_ms: &[f64], runs: [&Arrivals; 2]) -> Vec<f64> {
 pub(super) fn alone(sent_ms: &[f64], path: &Arrivals, other: &Arrivals) -> Vec<Option<f64>> {
     let round_trip = |(message, sent_ms): (usize, &f64)| {
         let (up, down) = (path.up[message]?, path.down[message]?);
-        let asked = earlier(Some(up), other.up[message])?;
+        let asked = earlier_of(Some(up), other.up[message])?;
         Some(up - sent_ms + (down - asked))
     };
     sent_ms.iter().enumerate().map(round_trip).collect()
 }
 
 /// Results and capture of a run.
-struct Captured {
+struct CapturedRun {
     sent_ms: Vec<f64>,
     latencies_ms: Vec<f64>,
     segments: Vec<Segment>,
 }
 
-impl Captured {
-    fn run(experiment: &Experiment, variant: &Variant, root: &Root) -> anyhow::Result<Captured> {
+impl CapturedRun {
+    fn run(experiment: &Experiment, variant: &Variant, root: &Root) -> anyhow::Result<CapturedRun> {
         const STEP: Duration = Duration::from_millis(500);
         const ANSWER_TIMEOUT: Duration = Duration::from_secs(120);
         let mut paths = stage(experiment, variant, root.seed)?;
         let log = SegmentLog::for_paths(&paths);
         paths.world.observe(Box::new(log));
         let count = experiment.workload().count().unwrap_or(0) as usize;
-        let end = START + experiment.workload().lasts(root.seed);
+        let end = START + experiment.workload().duration(root.seed);
         paths.world.run_until(end);
         let read = |paths: &marline_sim::Paths| {
             paths.client_report(0).map_or(0, |report| report.received.len())
@@ -164,7 +164,7 @@ impl Captured {
         let sent_ms: Vec<f64> = report.sent.iter().map(ms).collect();
         let latencies = report.received.iter().zip(&sent_ms).map(|(at, sent)| ms(at) - sent);
         let latencies_ms = latencies.collect();
-        Ok(Captured { sent_ms, latencies_ms, segments: log.segments().to_vec() })
+        Ok(CapturedRun { sent_ms, latencies_ms, segments: log.segments().to_vec() })
     }
 
     fn arrivals(&self, path: usize) -> Arrivals {
@@ -187,9 +187,11 @@ struct Compared {
 impl Compared {
     fn measure(experiment: &Experiment, paths: [&str; 2], root: &Root) -> anyhow::Result<Compared> {
         let [first, second, both] = super::echo::variants(paths);
-        let singles =
-            [Captured::run(experiment, &first, root)?, Captured::run(experiment, &second, root)?];
-        let both = Captured::run(experiment, &both, root)?;
+        let singles = [
+            CapturedRun::run(experiment, &first, root)?,
+            CapturedRun::run(experiment, &second, root)?,
+        ];
+        let both = CapturedRun::run(experiment, &both, root)?;
         let of_both = [both.arrivals(0), both.arrivals(1)];
         // A single-path run has one path, index 0.
         let of_singles = [singles[0].arrivals(0), singles[1].arrivals(0)];
@@ -273,9 +275,9 @@ fn rows(
             let row = Row::new(format!("{name} alone, computed from ReMP's capture: {kind}"))
                 .paper(paper, "ms")
                 .estimate(&pooled_estimate(&moments, |all| of(&all[3 + path])), "ms")
-                .within(share);
+                .within_of_paper(share);
             rows.push(match fitted {
-                Some(what) => row.fitted(*what),
+                Some(what) => row.mark_fitted(*what),
                 None => row,
             });
         }
@@ -347,18 +349,18 @@ mod tests {
         let experiment = links::home_experiment(links::WIFI_INDEPENDENT, links::LTE, 200);
         let [wifi, _, both] = super::super::echo::variants(["wifi", "lte"]);
         let near = |a: f64, b: f64| (a - b).abs() < 1e-3;
-        let one = Captured::run(&experiment, &wifi, &root).expect("a run");
+        let one = CapturedRun::run(&experiment, &wifi, &root).expect("a run");
         let path = one.arrivals(0);
         let computed = redundant(&one.sent_ms, [&path, &path]);
         assert_eq!(computed.len(), 200);
         assert!(computed.iter().zip(&one.latencies_ms).all(|(a, b)| near(*a, *b)));
         // In a redundant run, the earlier arrivals determine the program's latencies.
-        let both = Captured::run(&experiment, &both, &root).expect("a run");
+        let both = CapturedRun::run(&experiment, &both, &root).expect("a run");
         let (first, second) = (both.arrivals(0), both.arrivals(1));
         let mut read = f64::NEG_INFINITY;
         for (message, latency) in both.latencies_ms.iter().enumerate() {
             let came =
-                earlier(first.down[message], second.down[message]).expect("the answer arrived");
+                earlier_of(first.down[message], second.down[message]).expect("the answer arrived");
             read = read.max(came);
             assert!(near(read - both.sent_ms[message], *latency), "{message}");
         }

@@ -45,12 +45,12 @@ pub(super) const COLUMNS: [(&str, &str); 9] = [
 ];
 
 /// Date of the workshop, used as seed.
-const DRAWN_FROM: u64 = 20_151_201;
+const WORLD_SEED: u64 = 20_151_201;
 
 impl World {
     /// World of this number.
     pub(super) fn number(number: usize) -> World {
-        let mut rng = SeedTree::new(DRAWN_FROM).stream(&format!("remp2015/world/{number}"));
+        let mut rng = SeedTree::new(WORLD_SEED).stream(&format!("remp2015/world/{number}"));
         let mut even = |least: f64, most: f64| (most - least).mul_add(rng.unit(), least);
         World {
             wifi_ms: even(20.0, 120.0),

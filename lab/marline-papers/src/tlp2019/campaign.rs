@@ -7,7 +7,7 @@ use marline_lab::experiment::Variant;
 use serde::{Deserialize, Serialize};
 
 use super::contestants::{Windows, both, standard};
-use super::run::{Hit, run, time_of_share};
+use super::run::{AffectedBurst, run, time_of_share};
 use super::traffic::{App, DEATH, Place, Repetition, Trace, WLAN_MBIT, millis};
 use crate::estimate::{Estimate, Samples};
 use crate::paper::Context;
@@ -24,7 +24,7 @@ pub(super) struct Case {
 }
 
 /// A trace and its failure.
-pub(super) struct Spot {
+pub(super) struct FailurePoint {
     pub(super) trace: Trace,
     pub(super) repetition: Repetition,
 }
@@ -39,8 +39,8 @@ pub(super) struct Setting {
 /// Results of the two contestants on the same trace.
 #[derive(Copy, Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Pair {
-    pub(super) standard: Hit,
-    pub(super) multipath: Hit,
+    pub(super) standard: AffectedBurst,
+    pub(super) multipath: AffectedBurst,
 }
 
 /// Results of a root by setting and trace. `None`: WLAN lost no data of that trace.
@@ -78,7 +78,7 @@ impl Case {
         repetition: usize,
         windows: Windows,
         death: Duration,
-    ) -> anyhow::Result<Spot> {
+    ) -> anyhow::Result<FailurePoint> {
         let part = self.place.max_share(self.app, number);
         let drawn = Trace::new(self.app, number, root.seed, death, part.is_some());
         let trace = Trace { wlan_mbit: self.wlan_mbit, ..drawn };
@@ -88,12 +88,12 @@ impl Case {
             Some(part) => time_of_share(&trace, seed, &standard(windows), death, part * at)?,
             None => millis(death.as_secs_f64().mul_add(1e3, 200.0 * at - 100.0)),
         };
-        Ok(Spot { trace, repetition: Repetition { seed, dies } })
+        Ok(FailurePoint { trace, repetition: Repetition { seed, death_time: dies } })
     }
 }
 
-impl Spot {
-    pub(super) fn run(&self, variant: &Variant) -> anyhow::Result<Hit> {
+impl FailurePoint {
+    pub(super) fn run(&self, variant: &Variant) -> anyhow::Result<AffectedBurst> {
         run(&self.trace, &self.repetition, variant)
     }
 
@@ -163,7 +163,7 @@ impl SettingSamples<'_> {
     }
 
     /// Number of traces that were hit, and number of all traces.
-    pub(super) fn hit(&self) -> (usize, usize) {
+    pub(super) fn affected_runs(&self) -> (usize, usize) {
         let all = self.samples.all().iter().filter_map(|sample| sample.get(self.index));
         (self.pairs().count(), all.map(Vec::len).sum())
     }
@@ -199,7 +199,7 @@ impl SettingSamples<'_> {
     }
 
     /// Mean over the roots of the extreme value of their traces.
-    pub(super) fn extreme(
+    pub(super) fn extreme_estimate(
         &self,
         of: impl Fn(&Pair) -> f64,
         better: impl Fn(f64, f64) -> f64,

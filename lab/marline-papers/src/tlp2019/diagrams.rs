@@ -14,7 +14,7 @@ use super::traffic::{Repetition, Trace, WLAN, WLAN_MBIT};
 use crate::table::Reproduction;
 
 /// Number of bursts before the drawn one.
-const BEFORE: u32 = 15;
+const BURSTS_BEFORE: u32 = 15;
 /// Time from the death of WLAN to the burst, or from a large burst to the death of WLAN.
 const EARLY: Duration = Duration::from_millis(100);
 const LATE: Duration = Duration::from_millis(9);
@@ -59,11 +59,12 @@ pub(super) fn draw(all: &mut Reproduction) -> anyhow::Result<()> {
 }
 
 fn diagram(drawn: &DiagramSpec, variant: &Variant) -> anyhow::Result<marline_lab::figure::Figure> {
-    let begins = Duration::from_secs(1) * (BEFORE + 1);
-    let bursts = (1..=BEFORE + 1).map(|n| (Duration::from_secs(1) * n, drawn.bytes)).collect();
+    let begins = Duration::from_secs(1) * (BURSTS_BEFORE + 1);
+    let bursts =
+        (1..=BURSTS_BEFORE + 1).map(|n| (Duration::from_secs(1) * n, drawn.bytes)).collect();
     let trace = Trace { bursts, rtts_ms: (13.0, 85.0), wlan_mbit: WLAN_MBIT };
     let dies = if drawn.within { begins + LATE } else { begins - EARLY };
-    let mut paths = scene(&trace, &Repetition { seed: 5, dies }, variant)?;
+    let mut paths = scene(&trace, &Repetition { seed: 5, death_time: dies }, variant)?;
     let log = SegmentLog::for_paths(&paths);
     paths.world.observe(Box::new(log));
     paths.world.run_until(START + begins + Duration::from_secs(2));
@@ -72,7 +73,7 @@ fn diagram(drawn: &DiagramSpec, variant: &Variant) -> anyhow::Result<marline_lab
     let dead_ms = (dies.as_secs_f64() - begins.as_secs_f64()) * 1e3;
     let from_ms = dead_ms.min(0.0);
     let title = format!("{}: {} when WLAN dies", variant.name, drawn.title);
-    let before = drawn.bytes * u64::from(BEFORE);
+    let before = drawn.bytes * u64::from(BURSTS_BEFORE);
     let mut diagram = TimingDiagram::new(&title, &["WLAN", "4G"], from_ms, drawn.until_ms)
         .height(640.0)
         .segments(log.segments(), zero, |segment| Some(label(segment, before)))

@@ -13,7 +13,7 @@ use super::watch::{Sent, Watch};
 use crate::paper::Context;
 
 /// Bursts before the evaluated one, after which windows and timers are stable.
-pub(super) const BEFORE: usize = 15;
+pub(super) const BURSTS_BEFORE: usize = 15;
 const GAP: Duration = Duration::from_secs(1);
 const BURST_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -42,7 +42,7 @@ impl BurstExperiment {
     /// Bursts of `bytes` bytes over paths whose round-trip times are drawn from the seed, as in the traces. A
     /// quick look has fewer bursts before the evaluated one.
     pub(super) fn new(context: &Context<'_>, bytes: u64, seed: u64) -> BurstExperiment {
-        BurstExperiment::with_bursts_before(context.count(BEFORE), bytes, seed)
+        BurstExperiment::with_bursts_before(context.count(BURSTS_BEFORE), bytes, seed)
     }
 
     /// Same bursts, with `before` of them before the evaluated one.
@@ -52,7 +52,8 @@ impl BurstExperiment {
         let bursts = times.map(|at| (at, bytes)).collect();
         let trace = Trace { bursts, rtts_ms, wlan_mbit: WLAN_MBIT };
         // WLAN does not die.
-        let repetition = Repetition { seed, dies: GAP * (before as u32 + 1) + BURST_TIMEOUT * 2 };
+        let repetition =
+            Repetition { seed, death_time: GAP * (before as u32 + 1) + BURST_TIMEOUT * 2 };
         BurstExperiment { trace, repetition, before, overtaking_ms: 0.0 }
     }
 
@@ -84,7 +85,7 @@ impl BurstExperiment {
     }
 
     fn prepare(&self, paths: &mut Paths, lost: &[u64]) -> anyhow::Result<()> {
-        let experiment = self.trace.experiment(self.repetition.dies);
+        let experiment = self.trace.experiment(self.repetition.death_time);
         let path = experiment.scenario.paths.first().context("no WLAN")?;
         let mut spec = path.spec()?;
         if self.overtaking_ms > 0.0 {

@@ -27,13 +27,13 @@ const CAMPAIGNS: [Campaign; 3] = [
     Campaign {
         name: "Docs",
         part: Part::new("docs", 110, 220),
-        cases: &[Case::new(App::Docs, Place::AsItComes, 30)],
+        cases: &[Case::new(App::Docs, Place::Independent, 30)],
     },
     Campaign {
         name: "Maps",
         part: Part::new("maps", 60, 300),
         cases: &[
-            Case::new(App::Maps, Place::AsItComes, 2),
+            Case::new(App::Maps, Place::Independent, 2),
             Case::new(App::Maps, Place::Within, 2),
             Case::new(App::Maps, Place::AsObserved, 3),
         ],
@@ -42,13 +42,13 @@ const CAMPAIGNS: [Campaign; 3] = [
         name: "Netflix",
         part: Part::new("netflix", 30, 200),
         cases: &[
-            Case::new(App::Netflix, Place::AsItComes, 1),
+            Case::new(App::Netflix, Place::Independent, 1),
             Case::new(App::Netflix, Place::Within, 1),
             Case::new(App::Netflix, Place::AsObserved, 1),
-            Case::new(App::NetflixSmall, Place::AsItComes, 1),
+            Case::new(App::NetflixSmall, Place::Independent, 1),
             Case::new(App::NetflixSmall, Place::Within, 1),
             Case::new(App::NetflixSmall, Place::AsObserved, 1),
-            Case::new(App::NetflixLarge, Place::AsItComes, 1),
+            Case::new(App::NetflixLarge, Place::Independent, 1),
             Case::new(App::NetflixLarge, Place::Within, 1),
             Case::new(App::NetflixLarge, Place::AsObserved, 1),
         ],
@@ -105,7 +105,7 @@ fn completion(file: &PaperFile<Published>, of: &SettingSamples<'_>) -> anyhow::R
     let saved = of.mean(Pair::saved_ms);
     let share = of.ratio(|pair| (100.0 * pair.saved_ms(), pair.standard.completion_ms));
     let faster = of.share(|pair| pair.saved_ms() > 0.0);
-    let (hit, traces) = of.hit();
+    let (hit, traces) = of.affected_runs();
     Ok(vec![
         Row::new(format!("{name}: TLP-STD"))
             .estimate(&of.mean(|pair| pair.standard.completion_ms), "ms")
@@ -120,7 +120,7 @@ fn completion(file: &PaperFile<Published>, of: &SettingSamples<'_>) -> anyhow::R
             .at_least(least)
             .remark(format!(
                 "{}; faster in {:.1} % of the runs",
-                Value::estimated(&saved, "ms"),
+                Value::from_estimate(&saved, "ms"),
                 100.0 * faster.value
             )),
     ])
@@ -140,12 +140,12 @@ fn docs(file: &PaperFile<Published>, of: &SettingSamples<'_>) -> anyhow::Result<
             .at_least(file.tolerance("always")?),
         Row::new(format!("{name}: least saving of a set"))
             .paper(published.docs_least_saving_ms, "ms")
-            .estimate(&of.extreme(Pair::saved_ms, f64::min), "ms")
+            .estimate(&of.extreme_estimate(Pair::saved_ms, f64::min), "ms")
             .at_least(published.docs_least_saving_ms),
         Row::new(format!("{name}: largest share saved of a set"))
             .paper(100.0 * published.docs_largest_share, "%")
-            .estimate(&of.extreme(|pair| 100.0 * pair.saved_share(), f64::max), "%")
-            .within(file.tolerance("share")?),
+            .estimate(&of.extreme_estimate(|pair| 100.0 * pair.saved_share(), f64::max), "%")
+            .within_of_paper(file.tolerance("share")?),
     ])
 }
 
@@ -180,11 +180,11 @@ fn position(file: &PaperFile<Published>, of: &SettingSamples<'_>) -> Option<Row>
     };
     let assumed = match case.place {
         Place::AsObserved => "its place, from the paper's figures 2 and 3",
-        Place::Within | Place::AsItComes => "the gaps between bursts, which are our choice",
+        Place::Within | Place::Independent => "the gaps between bursts, which are our choice",
     };
     let share = of.share(|pair| fits(pair.standard.position));
     let row = Row::new(format!("{}: losses {words}", of.name())).paper_claim(says);
-    Some(row.estimate(&share, "").fitted(assumed))
+    Some(row.estimate(&share, "").mark_fitted(assumed))
 }
 
 fn position_figure(positions: &[(Case, Vec<f64>)]) -> marline_lab::figure::Figure {
@@ -210,7 +210,7 @@ fn handover(context: &Context<'_>, file: &PaperFile<Published>) -> anyhow::Resul
     let variant = marline_lab::experiment::Variant { plain: true, ..standard(Windows::Restarted) };
     let samples = context.sample(Part::fixed("handover", 20), |root| {
         let time = |app| {
-            let case = Case::new(app, Place::AsItComes, 1);
+            let case = Case::new(app, Place::Independent, 1);
             let death = super::campaign::death(context);
             let spot = case.spot(root, 0, 0, Windows::Restarted, death)?;
             reconnect(&spot.trace, &spot.repetition, &variant)
@@ -222,7 +222,7 @@ fn handover(context: &Context<'_>, file: &PaperFile<Published>) -> anyhow::Resul
         Row::new(format!("{}, one path, reconnects after 3 s", app.name()))
             .paper(file.published.handover_ms, "ms")
             .estimate(&time, "ms")
-            .fitted("the 3 s are the paper's own")
+            .mark_fitted("the 3 s are the paper's own")
             .remark("the paper's number is the handover; ours is the burst, which may begin later")
     };
     let rows = App::THREE.into_iter().enumerate().map(row).collect();

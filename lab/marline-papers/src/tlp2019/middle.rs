@@ -10,7 +10,7 @@ use super::contestants::{LINUX_314_RECOVERY, Windows, both, multipath};
 use super::drill::{BurstExperiment, Done};
 use super::ordinary::difference;
 use super::published::Published;
-use super::traffic::{App, between};
+use super::traffic::{App, draw_between};
 use crate::estimate::{Estimate, RequiredRange, Samples};
 use crate::file::PaperFile;
 use crate::judge::Row;
@@ -96,8 +96,9 @@ fn episodes(
     windows: Windows,
 ) -> anyhow::Result<Vec<Episode>> {
     let mut rng = root.rng(&format!("middle/{}", app.name()));
-    let drill = BurstExperiment::new(context, between(&mut rng, app.sizes()) as u64, root.seed);
-    let place = between(&mut rng, MIDDLE);
+    let drill =
+        BurstExperiment::new(context, draw_between(&mut rng, app.sizes()) as u64, root.seed);
+    let place = draw_between(&mut rng, MIDDLE);
     let [standard, multipath] = both(windows);
     let first = at_share(&drill.run(&standard, &[])?, place);
     let standard = lose(&drill, &standard, first)?;
@@ -134,7 +135,11 @@ fn row(samples: &Samples<Vec<Episode>>, index: usize, name: &str, slower: f64) -
         .paper_claim("left for later")
         .estimate(&ratio, "")
         .require_range(most, format!("not slower by more than {} %", 100.0 * slower))
-        .also(&more_packets, RequiredRange::at_most(1.0), "at most one packet more per burst")
+        .require_also(
+            &more_packets,
+            RequiredRange::at_most(1.0),
+            "at most one packet more per burst",
+        )
         .remark(format!(
             "TLP-STD {}, TLP-MP {}; packets beyond TLP-STD: {}",
             unit(&standard, "ms"),
@@ -144,7 +149,7 @@ fn row(samples: &Samples<Vec<Episode>>, index: usize, name: &str, slower: f64) -
 }
 
 fn unit(of: &Estimate, unit: &str) -> Value {
-    Value::estimated(of, unit)
+    Value::from_estimate(of, unit)
 }
 
 fn cell(of: &Estimate) -> Value {

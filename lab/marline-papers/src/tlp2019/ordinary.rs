@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::contestants::{Windows, both};
 use super::drill::{BurstExperiment, Done};
 use super::published::Published;
-use super::traffic::{App, between};
+use super::traffic::{App, draw_between};
 use crate::estimate::{RequiredRange, Samples};
 use crate::file::PaperFile;
 use crate::judge::Row;
@@ -68,7 +68,8 @@ fn episode(
     windows: Windows,
 ) -> anyhow::Result<Episode> {
     let mut rng = root.rng(&format!("ordinary/{}", app.name()));
-    let drill = BurstExperiment::new(context, between(&mut rng, app.sizes()) as u64, root.seed);
+    let drill =
+        BurstExperiment::new(context, draw_between(&mut rng, app.sizes()) as u64, root.seed);
     let [standard, multipath] = both(windows);
     let segments = drill.run(&standard, &[])?.segments();
     let length = (1 + rng.below(MAX_LOST_PACKETS)).min(segments);
@@ -100,11 +101,11 @@ fn row(samples: &Samples<Sample>, index: usize, app: App, windows: Windows, alwa
         .paper_claim("small; one extra packet")
         .estimate(&packets, "per episode")
         .at_most(1.0)
-        .also(&no_more, RequiredRange::at_least(always), words)
+        .require_also(&no_more, RequiredRange::at_least(always), words)
         .remark(format!(
             "{}; no more than one packet in {:.1} %; TLP-MP saves {} of the time",
-            Value::estimated(&bytes, "B"),
+            Value::from_estimate(&bytes, "B"),
             100.0 * no_more.value,
-            Value::estimated(&saved, "%")
+            Value::from_estimate(&saved, "%")
         ))
 }

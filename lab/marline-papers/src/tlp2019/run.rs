@@ -15,7 +15,7 @@ use super::watch::Watch;
 /// Time for which packets are counted, from the death of WLAN or the writing of the burst, whichever is later.
 const COUNTED: Duration = Duration::from_secs(3);
 /// Time from the start of the observation to the last burst before the failure.
-const BEFORE: Duration = Duration::from_millis(20);
+const OBSERVATION_LEAD: Duration = Duration::from_millis(20);
 /// Time to wait for a burst.
 const BURST_TIMEOUT: Duration = Duration::from_secs(60);
 /// Time from the loss of WLAN to a connection over 4G (Lescuyer and Lucidarme 2008).
@@ -23,7 +23,7 @@ pub(super) const RECONNECT: Duration = Duration::from_secs(3);
 
 /// Results of the burst that the failure hit.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub(super) struct Hit {
+pub(super) struct AffectedBurst {
     /// Time from writing the burst until all of it was read, ms.
     pub(super) completion_ms: f64,
     /// Lower bound of the completion time, ms.
@@ -45,10 +45,10 @@ pub(super) fn scene(
     variant: &Variant,
 ) -> anyhow::Result<Paths> {
     let seeds = SeedTree::new(repetition.seed);
-    let experiment = trace.experiment(repetition.dies);
+    let experiment = trace.experiment(repetition.death_time);
     let mut links = Vec::new();
     let mut names = Vec::new();
-    for path in experiment.used(variant)? {
+    for path in experiment.used_paths(variant)? {
         links.push(path.spec()?.resolve(&seeds.branch(&path.name), &mut |_| None)?);
         names.push(path.name.clone());
     }
@@ -63,7 +63,7 @@ pub(super) fn scene(
     let silent = || -> Box<dyn App> { Box::new(Units::new(Pace::Never, 1, 7, 8)) };
     paths.listen(Box::new(move |_| server.take().unwrap_or_else(silent)));
     paths.connect(WLAN, Box::new(Units::new(Pace::Never, 1, 8, 7).reading(&sizes)))?;
-    paths.at_set_path_up(START + repetition.dies, WLAN, false);
+    paths.at_set_path_up(START + repetition.death_time, WLAN, false);
     Ok(paths)
 }
 
@@ -84,12 +84,12 @@ pub(super) fn run(
     trace: &Trace,
     repetition: &Repetition,
     variant: &Variant,
-) -> anyhow::Result<Hit> {
+) -> anyhow::Result<AffectedBurst> {
     let mut paths = scene(trace, repetition, variant)?;
-    let dies = START + repetition.dies;
+    let dies = START + repetition.death_time;
     let begun = trace.bursts.partition_point(|(at, _)| START + *at < dies);
     let last = begun.checked_sub(1).context("WLAN dies before the first burst")?;
-    paths.world.run_until(START + trace.bursts[last].0 - BEFORE);
+    paths.world.run_until(START + trace.bursts[last].0 - OBSERVATION_LEAD);
     let watch = Watch::new(&paths);
     paths.world.observe(Box::new(watch));
     // Packets in flight from earlier bursts are not observed, because pauses are long.
@@ -108,7 +108,7 @@ pub(super) fn run(
     let first_lost = watch.first_lost(before, bytes);
     let (air_packets, air_bytes) = watch.sent_on_air_until(before, bytes, from + COUNTED);
     let position = if START + at >= dies { 1.0 } else { first_lost as f64 / bytes as f64 };
-    Ok(Hit {
+    Ok(AffectedBurst {
         completion_ms: rounded(read.since(START + at)),
         bound_ms: bound_ms(trace, repetition, at, bytes)?,
         position: (position * 1e4).round() / 1e4,
@@ -135,8 +135,8 @@ pub(super) fn time_of_share(
     let number = trace.bursts.iter().position(|(at, _)| near(*at)).context("no burst begins")?;
     let (at, bytes) = trace.bursts[number];
     let never = begins + 2 * BURST_TIMEOUT;
-    let mut paths = scene(trace, &Repetition { seed, dies: never }, variant)?;
-    paths.world.run_until(START + at - BEFORE);
+    let mut paths = scene(trace, &Repetition { seed, death_time: never }, variant)?;
+    paths.world.run_until(START + at - OBSERVATION_LEAD);
     let watch = Watch::new(&paths);
     paths.world.observe(Box::new(watch));
     until_read(&mut paths, number, START + at + BURST_TIMEOUT)?;
@@ -152,8 +152,8 @@ fn bound_ms(
     at: Duration,
     bytes: u64,
 ) -> anyhow::Result<f64> {
-    let mut experiment = trace.experiment(repetition.dies);
-    if at >= repetition.dies {
+    let mut experiment = trace.experiment(repetition.death_time);
+    if at >= repetition.death_time {
         // A path that has failed for good is removed, so that the bound does not search it.
         experiment.faults.clear();
         experiment.scenario.paths.remove(WLAN);
@@ -178,7 +178,7 @@ pub(super) fn reconnect(
     variant: &Variant,
 ) -> anyhow::Result<f64> {
     let mut paths = scene(trace, repetition, variant)?;
-    let dies = START + repetition.dies;
+    let dies = START + repetition.death_time;
     paths.world.run_until(dies);
     let hit = paths.client_report(0).context("no connection")?.received.len();
     let (at, bytes) = *trace.bursts.get(hit).context("no burst after the failure")?;

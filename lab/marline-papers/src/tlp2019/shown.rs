@@ -7,7 +7,7 @@ use super::campaign::{Case, Pair, death};
 use super::contestants::{
     LINUX_314_RECOVERY, Windows, historic_stack, multipath, no_probes, standard,
 };
-use super::run::Hit;
+use super::run::AffectedBurst;
 use super::traffic::{App, Place, WLAN_MBIT, WLAN_ON_AIR_MBIT};
 use crate::estimate::Estimate;
 use crate::paper::Context;
@@ -23,8 +23,8 @@ const RATES: Part = Part::fixed("rates", 20);
 
 /// Scenes of the grids.
 const CASES: [Case; 4] = [
-    Case::new(App::Docs, Place::AsItComes, 1),
-    Case::new(App::Maps, Place::AsItComes, 1),
+    Case::new(App::Docs, Place::Independent, 1),
+    Case::new(App::Maps, Place::Independent, 1),
     Case::new(App::Maps, Place::Within, 1),
     Case::new(App::Netflix, Place::Within, 1),
 ];
@@ -115,7 +115,7 @@ fn cells(context: &Context<'_>, root: &Root, list: &[Variant]) -> anyhow::Result
             list.iter().map(|variant| spot.run(variant)).collect::<anyhow::Result<Vec<_>>>()?;
         // All stacks must be hit for a trace to count.
         let lost = hits.iter().all(|hit| hit.lost);
-        let cell = |hit: &Hit| lost.then_some((hit.completion_ms, hit.bound_ms));
+        let cell = |hit: &AffectedBurst| lost.then_some((hit.completion_ms, hit.bound_ms));
         cells.extend(hits.iter().map(cell));
     }
     Ok(cells)
@@ -163,7 +163,7 @@ fn name(case: &Case) -> String {
 }
 
 fn interval(of: &Estimate) -> Value {
-    Value::estimated(of, "")
+    Value::from_estimate(of, "")
 }
 
 /// Results with the router's nominal rate, and with an assumed rate on the air.

@@ -26,16 +26,16 @@ enum Loss {
     /// These packets, once.
     Once,
     /// These packets and all that follow.
-    ForGood,
+    Permanent,
 }
 
 impl Loss {
-    const ALL: [Loss; 2] = [Loss::Once, Loss::ForGood];
+    const ALL: [Loss; 2] = [Loss::Once, Loss::Permanent];
 
     const fn text(self) -> &'static str {
         match self {
             Loss::Once => "lost once",
-            Loss::ForGood => "path dead from then on",
+            Loss::Permanent => "path dead from then on",
         }
     }
 }
@@ -63,7 +63,7 @@ pub(super) fn reproduce(context: &Context<'_>, all: &mut Reproduction) -> anyhow
     let title = "The last k packets of 20 are lost, windows kept (99 % intervals)";
     let mut grid = Grid::new("tail", title, &columns);
     for (index, (loss, k)) in cases.iter().enumerate() {
-        let cell = |of: Estimate| Value::estimated(&of, "");
+        let cell = |of: Estimate| Value::from_estimate(&of, "");
         let mean = |which: usize| cell(samples.mean(|cases| cases[index][which]));
         let saved = cell(samples.mean(|cases| cases[index][1] - cases[index][2]));
         let (words, k) = (Value::Text(loss.text().to_owned()), Value::new(*k as f64, ""));

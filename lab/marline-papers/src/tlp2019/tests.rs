@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::campaign::Case;
 use super::contestants::{Windows, both, multipath, standard};
-use super::drill::{BEFORE, BurstExperiment};
+use super::drill::{BURSTS_BEFORE, BurstExperiment};
 use super::traffic::{App, DEATH, LTE, Place, Trace};
 use crate::roots::Root;
 
@@ -39,16 +39,16 @@ fn a_trace_is_the_same_for_the_same_seed_and_has_the_sizes_of_its_application() 
 fn wlan_dies_where_it_is_meant_to() {
     let dies = |place, app, repetition| {
         let case = Case::new(app, place, 1);
-        case.spot(&ROOT, 0, repetition, KEPT, SOON).unwrap().repetition.dies
+        case.spot(&ROOT, 0, repetition, KEPT, SOON).unwrap().repetition.death_time
     };
-    let free = [0, 1].map(|number| dies(Place::AsItComes, App::Maps, number));
+    let free = [0, 1].map(|number| dies(Place::Independent, App::Maps, number));
     assert_ne!(free[0], free[1]);
     assert!(free.iter().all(|at| at.abs_diff(SOON) <= Duration::from_millis(100)));
     for windows in Windows::ALL {
         for (place, most) in [(Place::Within, 1.0), (Place::AsObserved, 0.1)] {
             let case = Case::new(App::Netflix, place, 1);
             let spot = case.spot(&ROOT, 0, 0, windows, SOON).unwrap();
-            assert!(spot.repetition.dies > SOON);
+            assert!(spot.repetition.death_time > SOON);
             let hit = spot.run(&multipath(windows)).unwrap();
             assert!(hit.position <= most, "{place:?}: {hit:?}");
         }
@@ -57,7 +57,7 @@ fn wlan_dies_where_it_is_meant_to() {
 
 #[test]
 fn a_lone_packet_costs_tlp_std_one_timeout_more() {
-    let spot = Case::new(App::Docs, Place::AsItComes, 1).spot(&ROOT, 1, 0, KEPT, SOON).unwrap();
+    let spot = Case::new(App::Docs, Place::Independent, 1).spot(&ROOT, 1, 0, KEPT, SOON).unwrap();
     let [slow, fast] = both(KEPT).map(|variant| spot.run(&variant).unwrap());
     assert!(slow.lost && fast.lost);
     let saved = slow.completion_ms - fast.completion_ms;
@@ -71,14 +71,14 @@ fn a_lone_packet_costs_tlp_std_one_timeout_more() {
 
 #[test]
 fn a_burst_of_maps_is_hit_as_a_whole_between_two() {
-    let spot = Case::new(App::Maps, Place::AsItComes, 1).spot(&ROOT, 2, 1, KEPT, SOON).unwrap();
+    let spot = Case::new(App::Maps, Place::Independent, 1).spot(&ROOT, 2, 1, KEPT, SOON).unwrap();
     let hit = spot.run(&multipath(KEPT)).unwrap();
     assert!(hit.lost && hit.position == 1.0, "{hit:?}");
 }
 
 #[test]
 fn a_drill_drops_the_given_packets() {
-    let drill = BurstExperiment::with_bursts_before(BEFORE, 20 * 1_428, 1);
+    let drill = BurstExperiment::with_bursts_before(BURSTS_BEFORE, 20 * 1_428, 1);
     let calm = drill.run(&standard(KEPT), &[]).unwrap();
     assert_eq!((calm.segments(), calm.sent.len()), (20, 20), "all on WLAN, once");
     assert_eq!(calm.repeat_of(19), None);
@@ -94,7 +94,7 @@ fn a_drill_drops_the_given_packets() {
 
 #[test]
 fn restarted_windows_leave_no_room_for_a_copy_on_4g() {
-    let case = Case::new(App::Maps, Place::AsItComes, 1);
+    let case = Case::new(App::Maps, Place::Independent, 1);
     let hits = Windows::ALL.map(|windows| {
         let spot = case.spot(&ROOT, 0, 0, windows, SOON).unwrap();
         both(windows).map(|variant| spot.run(&variant).unwrap())

@@ -17,7 +17,7 @@ pub(super) const LTE: usize = 1;
 /// Time from the start of the traffic to the death of WLAN.
 pub(super) const DEATH: Duration = Duration::from_secs(80);
 /// Time for which the bursts of a trace continue after that. No run is longer.
-const BEYOND: Duration = Duration::from_secs(20);
+const TRAFFIC_TAIL: Duration = Duration::from_secs(20);
 /// Rates of the links, Mbit/s: the nominal rate of the study's router, and the rate that is left on the air.
 pub(super) const WLAN_MBIT: f64 = 150.0;
 pub(super) const WLAN_ON_AIR_MBIT: f64 = 60.0;
@@ -72,7 +72,7 @@ impl App {
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(super) enum Place {
     /// At its time, independent of the traffic: mostly between two bursts.
-    AsItComes,
+    Independent,
     /// After a share of a burst has arrived, uniformly distributed.
     Within,
     /// As the paper observed: for Netflix within the first tenth of a burst, for Maps within a burst in every
@@ -83,7 +83,7 @@ pub(super) enum Place {
 impl Place {
     pub(super) const fn text(self) -> &'static str {
         match self {
-            Place::AsItComes => "not placed",
+            Place::Independent => "not placed",
             Place::Within => "within a burst",
             Place::AsObserved => "as observed",
         }
@@ -92,7 +92,7 @@ impl Place {
     /// Maximum share of a burst that may have arrived when WLAN dies. `None`: not placed.
     pub(super) const fn max_share(self, app: App, trace: usize) -> Option<f64> {
         match (self, app) {
-            (Place::AsItComes, _) | (Place::AsObserved, App::Docs) => None,
+            (Place::Independent, _) | (Place::AsObserved, App::Docs) => None,
             (Place::Within, _) => Some(1.0),
             (Place::AsObserved, App::Maps) if trace.is_multiple_of(3) => Some(1.0),
             (Place::AsObserved, App::Maps) => None,
@@ -115,7 +115,7 @@ pub(super) struct Trace {
 #[derive(Clone, Debug)]
 pub(super) struct Repetition {
     pub(super) seed: u64,
-    pub(super) dies: Duration,
+    pub(super) death_time: Duration,
 }
 
 impl Trace {
@@ -125,12 +125,12 @@ impl Trace {
         let mut rng = seeds.stream("trace");
         let rtts_ms = round_trips_ms(&mut rng);
         let death_ms = death.as_secs_f64() * 1e3;
-        let until_ms = death_ms + BEYOND.as_secs_f64() * 1e3;
+        let until_ms = death_ms + TRAFFIC_TAIL.as_secs_f64() * 1e3;
         let mut bursts = Vec::new();
-        let mut at = between(&mut rng, app.gap_ms());
+        let mut at = draw_between(&mut rng, app.gap_ms());
         while at < until_ms {
-            bursts.push((at, between(&mut rng, app.sizes()) as u64));
-            at += between(&mut rng, app.gap_ms());
+            bursts.push((at, draw_between(&mut rng, app.sizes()) as u64));
+            at += draw_between(&mut rng, app.gap_ms());
         }
         if within {
             let last = bursts.iter().rfind(|(at, _)| *at < death_ms).map_or(0.0, |(at, _)| *at);
@@ -157,17 +157,17 @@ impl Trace {
             Experiment::over(&[("wlan", wlan.as_str()), ("4g", lte.as_str())], workload);
         let dies_ms = dies.as_secs_f64() * 1e3;
         experiment.faults = vec![Fault::down("wlan", Moment::Between(dies_ms, dies_ms))];
-        experiment.patience = DEATH + 2 * BEYOND;
+        experiment.patience = DEATH + 2 * TRAFFIC_TAIL;
         experiment
     }
 }
 
 /// Round trips of WLAN and 4G as the paper measured them, ms.
 pub(super) fn round_trips_ms(rng: &mut impl Rng) -> (f64, f64) {
-    (between(rng, 10.0..=15.0), between(rng, 70.0..=100.0))
+    (draw_between(rng, 10.0..=15.0), draw_between(rng, 70.0..=100.0))
 }
 
-pub(super) fn between(rng: &mut impl Rng, range: RangeInclusive<f64>) -> f64 {
+pub(super) fn draw_between(rng: &mut impl Rng, range: RangeInclusive<f64>) -> f64 {
     let (least, most) = range.into_inner();
     (most - least).mul_add(rng.unit(), least)
 }

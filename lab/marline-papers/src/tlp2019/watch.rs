@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use marline_sim::{LinkId, NodeId, Observer, Packet, Paths, Placement, Sighting};
+use marline_sim::{LinkId, NodeId, ObservationPoint, Observer, Packet, Paths, Placement};
 use marline_time::Instant;
 use marline_wire::TcpSegment;
 
@@ -87,9 +87,9 @@ impl Watch {
 }
 
 impl Observer for Watch {
-    fn on_packet(&mut self, now: Instant, sighting: Sighting, packet: &Packet) {
+    fn on_packet(&mut self, now: Instant, sighting: ObservationPoint, packet: &Packet) {
         match sighting {
-            Sighting::Sent { node, link: Some(link) } if node == self.server => {
+            ObservationPoint::Sent { node, link: Some(link) } if node == self.server => {
                 let Some(path) = self.down.iter().position(|down| *down == link) else { return };
                 let Some((place, _)) = self.place_packet(path, packet) else { return };
                 let wire_bytes = packet.segment.len() as u64 + u64::from(packet.overhead);
@@ -98,7 +98,7 @@ impl Observer for Watch {
                     *self.lost.entry(place).or_default() += 1;
                 }
             }
-            Sighting::Delivered { link, .. } => {
+            ObservationPoint::Delivered { link, .. } => {
                 let Some(path) = self.down.iter().position(|down| *down == link) else { return };
                 let Some((place, bytes)) = self.place_packet(path, packet) else { return };
                 self.arrived.push((now, place, bytes));

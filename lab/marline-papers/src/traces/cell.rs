@@ -95,7 +95,7 @@ impl Place {
         let wire_ratio = outcome.wire_bytes() as f64 / payload.max(1) as f64;
         let outcome = simulate(&self.goodput, variant, seed)?;
         let workload = self.goodput.workload();
-        let lasts_ms = workload.lasts(seed).as_secs_f64() * 1e3;
+        let lasts_ms = workload.duration(seed).as_secs_f64() * 1e3;
         let from_ms = self.goodput.warm_up.as_secs_f64() * 1e3;
         let delivered = |name: &str| -> u64 {
             let of = outcome.paths.iter().filter(|path| path.name == name);

@@ -16,7 +16,7 @@ use crate::roots::Root;
 use crate::table::Table;
 
 /// The default with a path on which bytes count against an allowance: the second of a pair in every other root.
-pub(super) fn one_limited(pair: &Pair, root: &Root) -> Variant {
+pub(super) fn variant_with_one_limited(pair: &Pair, root: &Root) -> Variant {
     let limited = (root.number + 1) % 2;
     let path = |(number, name): (usize, &String)| match number == limited {
         true => format!("{name},limited"),

@@ -15,10 +15,10 @@ use marline_sim::{NodeId, Paths, Report};
 use super::steered::{Orders, SteeredScheduler, path_of};
 
 /// The name under which the scheduler is known within a run.
-const STEERED: &str = "steered";
+const STEERED_NAME: &str = "steered";
 /// An episode begins so long before the workload, so that the first action is there for its first message; and with
 /// it each step that is as long as the gap between messages.
-const EARLY: Duration = Duration::from_micros(1);
+const EPISODE_LEAD: Duration = Duration::from_micros(1);
 /// What is seen of each path; nothing of it is negative, and all is 0 while the path has no subflow.
 pub(super) const FEATURES_OF_PATH: [&str; 15] = [
     "active",
@@ -73,7 +73,7 @@ pub(super) struct Episode {
     end: Instant,
     deadline: Instant,
     messages: Option<usize>,
-    came: usize,
+    arrived: usize,
     step: Duration,
     reward: Reward,
 }
@@ -105,14 +105,14 @@ impl Scene {
             "variant `{}` has a mode or plain TCP, and no scheduler to steer",
             variant.name
         );
-        experiment.used(variant)?;
-        let variant = Variant { scheduler: Some(STEERED.to_owned()), ..variant.clone() };
+        experiment.used_paths(variant)?;
+        let variant = Variant { scheduler: Some(STEERED_NAME.to_owned()), ..variant.clone() };
         let (experiment, registry) = (experiment.clone(), registry.clone());
         Ok(Scene { experiment, variant, registry, step, reward, at_client })
     }
 
     pub(super) fn paths(&self) -> usize {
-        self.experiment.used(&self.variant).map_or(0, |used| used.len())
+        self.experiment.used_paths(&self.variant).map_or(0, |used| used.len())
     }
 
     /// Numbers that an action has.
@@ -133,14 +133,16 @@ impl Scene {
         let build = move || -> Box<dyn marline::policy::Scheduler> {
             Box::new(SteeredScheduler::new(Arc::clone(&mine)))
         };
-        registry.register_scheduler(NamedScheduler::new(STEERED, build)).context("a name")?;
+        registry.register_scheduler(NamedScheduler::new(STEERED_NAME, build)).context("a name")?;
         let mut experiment = self.experiment.clone();
         experiment.scenario.seed = seed;
         let mut paths =
             policies::with_registry(&registry, || stage(&experiment, &self.variant, seed))?;
-        paths.world.run_until(Instant::from_nanos(START.as_nanos() - EARLY.as_nanos() as u64));
+        paths
+            .world
+            .run_until(Instant::from_nanos(START.as_nanos() - EPISODE_LEAD.as_nanos() as u64));
         let workload = experiment.workload();
-        let end = START + workload.lasts(seed);
+        let end = START + workload.duration(seed);
         let node = if self.at_client { paths.client } else { paths.server };
         Ok(Episode {
             node,
@@ -151,7 +153,7 @@ impl Scene {
             end,
             deadline: end + experiment.patience,
             messages: workload.count().map(|count| count as usize),
-            came: 0,
+            arrived: 0,
             step: self.step,
             reward: self.reward,
             paths,
@@ -193,7 +195,7 @@ impl Episode {
         let (sent, client) = self.reports();
         let received = client.map_or(&[][..], |report| &report.received);
         let skipped = client.map_or(0, |report| report.skipped as usize);
-        let pairs = sent.iter().zip(received).skip(self.came);
+        let pairs = sent.iter().zip(received).skip(self.arrived);
         let latencies_s: Vec<f64> =
             pairs.clone().map(|(sent, came)| came.since(*sent).as_secs_f64()).collect();
         let reward = match self.reward {
@@ -210,7 +212,7 @@ impl Episode {
         };
         let came = received.len();
         let truncated = !over && to >= self.deadline;
-        self.came = came;
+        self.arrived = came;
         StepResult { reward, terminated: over, truncated, latencies_s }
     }
 
@@ -238,7 +240,7 @@ impl Episode {
                 if let Some(slots) = into.get_mut(at..at + FEATURES_OF_PATH.len())
                     && path_of(&view) < self.used
                 {
-                    slots.copy_from_slice(&seen(&view));
+                    slots.copy_from_slice(&path_features(&view));
                 }
             }
         }
@@ -250,7 +252,7 @@ impl Episode {
 }
 
 /// A path in [`FEATURES_OF_PATH`]'s order.
-fn seen(view: &SubflowView) -> [f32; FEATURES_OF_PATH.len()] {
+fn path_features(view: &SubflowView) -> [f32; FEATURES_OF_PATH.len()] {
     const KIB_64: f32 = 65_536.0;
     let flag = |holds: bool| f32::from(u8::from(holds));
     let seconds = |time: Option<Duration>| time.map_or(0.0, |time| time.as_secs_f32());

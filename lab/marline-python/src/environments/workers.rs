@@ -28,7 +28,7 @@ pub(super) struct WorkerResult {
 
 struct Worker {
     orders: Sender<WorkerRequest>,
-    made: Receiver<Result<WorkerResult, String>>,
+    results: Receiver<Result<WorkerResult, String>>,
     episodes: usize,
 }
 
@@ -51,12 +51,12 @@ impl Workers {
                 let mut held = Episodes { scene, all: Vec::new(), step: count as u64 };
                 held.all.resize_with(episodes, || None);
                 for order in ordered {
-                    if answer.send(held.obey(order)).is_err() {
+                    if answer.send(held.execute(order)).is_err() {
                         break;
                     }
                 }
             });
-            Worker { orders, made, episodes }
+            Worker { orders, results: made, episodes }
         };
         Workers { all: (0..threads).map(worker).collect(), per_episode: scene.orders() }
     }
@@ -91,7 +91,7 @@ impl Workers {
             from += worker.episodes;
         }
         // All are heard before one is believed, so that none answers a question later.
-        let answers: Vec<_> = self.all.iter().map(|worker| worker.made.recv()).collect();
+        let answers: Vec<_> = self.all.iter().map(|worker| worker.results.recv()).collect();
         let mut all = WorkerResult::default();
         for made in answers {
             let made = made.map_err(|_| GONE.to_owned())??;
@@ -114,7 +114,7 @@ struct Episodes {
 }
 
 impl Episodes {
-    fn obey(&mut self, order: WorkerRequest) -> Result<WorkerResult, String> {
+    fn execute(&mut self, order: WorkerRequest) -> Result<WorkerResult, String> {
         let mut made = WorkerResult::default();
         match order {
             WorkerRequest::Reset(seeds) => {

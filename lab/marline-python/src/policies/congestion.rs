@@ -9,7 +9,7 @@ use marline_time::Rate;
 use pyo3::prelude::*;
 use pyo3::types::PyList;
 
-use super::{Maker, Value, call_object, views};
+use super::{ObjectFactory, Value, call_object, views};
 use crate::forecast::micros;
 use crate::guard;
 
@@ -37,7 +37,7 @@ impl fmt::Debug for PyCongestion {
 
 /// A new one for a subflow.
 pub(super) fn build(
-    maker: &Arc<Maker>,
+    maker: &Arc<ObjectFactory>,
     values: &[(String, Value)],
     mss: u32,
     window: u64,

@@ -13,7 +13,7 @@ use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyInt, PyTuple};
 
-use super::{Maker, Value, call_object, views};
+use super::{ObjectFactory, Value, call_object, views};
 use crate::forecast::duration;
 use crate::guard;
 
@@ -41,7 +41,7 @@ impl fmt::Debug for PyScheduler {
 }
 
 /// A new one for a connection.
-pub(super) fn build(maker: &Arc<Maker>, values: &[(String, Value)]) -> Box<dyn Scheduler> {
+pub(super) fn build(maker: &Arc<ObjectFactory>, values: &[(String, Value)]) -> Box<dyn Scheduler> {
     let made = guard::call_python(|py| {
         let object = maker.make(py, PyTuple::empty(py), values)?;
         let traits = views::named(py, "_scheduler_traits")?.call1((&object,))?;
@@ -113,7 +113,7 @@ impl Scheduler for PyScheduler {
             return;
         }
         let tell = |object: &Bound<'_, PyAny>, view: Bound<'_, PyAny>| {
-            let (kind, subflow, range) = described(event);
+            let (kind, subflow, range) = describe_event(event);
             let range = range.map(|range| (range.start.0, range.end.0));
             let event =
                 views::named(object.py(), "SchedulerEvent")?.call1((kind, subflow, range))?;
@@ -140,7 +140,7 @@ impl Scheduler for PyScheduler {
 }
 
 /// Kind, subflow and data of an event.
-fn described(event: SchedulerEvent) -> (&'static str, Option<u8>, Option<DataRange>) {
+fn describe_event(event: SchedulerEvent) -> (&'static str, Option<u8>, Option<DataRange>) {
     match event {
         SchedulerEvent::SubflowUp(id) => ("subflow-up", Some(id.0), None),
         SchedulerEvent::SubflowDown(id) => ("subflow-down", Some(id.0), None),

@@ -229,7 +229,7 @@ fn an_invalid_trace_is_refused_with_the_reason() {
         "{good}\x1e{{\"time\":0,\"name\":\"quic:x\",\"data\":{{}}}}\n\x1e{{\"time\":9,\"na"
     );
     let recording = read(&others).expect("a trace");
-    assert!(recording.torn && recording.records.len() == 2);
+    assert!(recording.is_cut_off && recording.records.len() == 2);
 }
 
 /// Environment variable with which `cargo xtask reference` has the page written.

@@ -15,7 +15,7 @@ const PROBE_AFTER: Duration = Duration::from_millis(120);
 /// Later acknowledged segments that show a loss at once.
 const DUPTHRESH: usize = 3;
 /// Bursts after one with losses that are sent twice by [`Protection::Selective`].
-const REMEMBERED: u32 = 3;
+const PROTECTED_BURSTS: u32 = 3;
 
 /// What is done beyond recovery.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -67,7 +67,7 @@ pub(crate) struct Paths {
     there: Vec<Link<Piece>>,
     back: Vec<Link<Piece>>,
     /// For so many bursts more losses are expected.
-    risky: u32,
+    bursts_at_risk: u32,
 }
 
 impl Paths {
@@ -80,7 +80,7 @@ impl Paths {
             there.push(Link::new(config.up, &own.branch("there"), Instant::ZERO));
             back.push(Link::new(config.down, &own.branch("back"), Instant::ZERO));
         }
-        Paths { there, back, risky: REMEMBERED }
+        Paths { there, back, bursts_at_risk: PROTECTED_BURSTS }
     }
 
     fn next_event(&self) -> Option<Instant> {
@@ -168,7 +168,8 @@ impl Burst {
             let next = [timer, paths.next_event(), self.death].into_iter().flatten().min();
             now = next.unwrap_or(end).max(now + Duration::from_nanos(1));
         }
-        paths.risky = if self.trouble { REMEMBERED } else { paths.risky.saturating_sub(1) };
+        paths.bursts_at_risk =
+            if self.trouble { PROTECTED_BURSTS } else { paths.bursts_at_risk.saturating_sub(1) };
         (complete.unwrap_or(end).since(self.start), self.sent)
     }
 
@@ -186,7 +187,7 @@ impl Burst {
             self.send(self.start, paths, 0, Unit::Data(number));
         }
         match self.way {
-            Protection::Selective if paths.risky > 0 => self.copy_tail(count, paths),
+            Protection::Selective if paths.bursts_at_risk > 0 => self.copy_tail(count, paths),
             Protection::Plain | Protection::Hedged | Protection::Selective => {}
             Protection::Tail(extra) => self.copy_tail(extra, paths),
             Protection::Xor(extra) | Protection::Ideal(extra) => {

@@ -124,7 +124,7 @@ fn through_lane(scene: &Scene, policy: &str, links: &[usize], seed: u64) -> (Del
 }
 
 /// The same datagrams without a lane.
-fn plain(scene: &Scene, number: usize, seed: u64) -> Delays {
+fn plain_udp_delays(scene: &Scene, number: usize, seed: u64) -> Delays {
     let seeds = SeedTree::new(seed).branch("links").branch(&format!("link {number}"));
     let mut link = Link::new(link(scene, number).down, &seeds.branch("down"), Instant::ZERO);
     let mut now = START;
@@ -164,7 +164,7 @@ pub(crate) fn run(scene: &Scene, policy: &str, seeds: u64, deadlines_ms: &[u64])
     let prices: Vec<f64> = both.iter().map(|run| run.1).collect();
     let alone =
         |number| (0..seeds).map(|seed| through_lane(scene, policy, &[number], seed).0).collect();
-    let udp = |number| (0..seeds).map(|seed| plain(scene, number, seed)).collect();
+    let udp = |number| (0..seeds).map(|seed| plain_udp_delays(scene, number, seed)).collect();
     let single: [Vec<Delays>; 4] = [alone(0), alone(1), udp(0), udp(1)];
     let judged = |deadline_ms: &u64| Outcome {
         both: both.iter().map(|run| bad(&run.0, *deadline_ms)).collect(),

@@ -68,7 +68,7 @@ pub trait Plan: core::fmt::Debug {
     }
 
     /// Number of messages skipped so far.
-    fn skipped(&self) -> u64 {
+    fn skipped_count(&self) -> u64 {
         0
     }
 
@@ -86,7 +86,7 @@ pub struct Messages {
     sends: Ledger,
     reads: Ledger,
     /// Bytes of all messages begun, and the last of them until it has been accepted.
-    begun: u64,
+    started_bytes: u64,
     current: Option<Message>,
     /// Bytes of all messages read.
     complete: u64,
@@ -105,7 +105,7 @@ impl Messages {
             plan,
             sends: sends.clone(),
             reads: reads.clone(),
-            begun: 0,
+            started_bytes: 0,
             current: None,
             complete: 0,
             blocked: false,
@@ -117,7 +117,9 @@ impl Messages {
 
     fn read(&mut self, socket: &mut Socket<'_>) {
         self.stream.read(socket, u64::MAX);
-        while let Some(message) = self.reads.arrived(self.stream.report.read - self.complete) {
+        while let Some(message) =
+            self.reads.message_arrived_at(self.stream.report.read - self.complete)
+        {
             self.complete += message.bytes;
             if message.ends && message.answer_bytes == 0 {
                 self.stream.report.received.push(socket.now());
@@ -128,7 +130,7 @@ impl Messages {
 
     fn write(&mut self, socket: &mut Socket<'_>) {
         loop {
-            self.blocked = !self.stream.write_to(socket, self.begun);
+            self.blocked = !self.stream.write_to(socket, self.started_bytes);
             if self.blocked {
                 return;
             }
@@ -136,9 +138,9 @@ impl Messages {
                 self.note_sent(socket.now(), &message, SentAt::Accepted);
             }
             let next = self.plan.next_message(socket.now());
-            self.stream.report.skipped = self.plan.skipped();
+            self.stream.report.skipped = self.plan.skipped_count();
             let Some(message) = next else { return };
-            self.begun += message.bytes;
+            self.started_bytes += message.bytes;
             self.current = Some(message);
             self.sends.0.borrow_mut().push_back(message);
             self.note_sent(socket.now(), &message, SentAt::Begin);
@@ -155,7 +157,7 @@ impl Messages {
 
 impl Ledger {
     /// Takes the oldest message if this many bytes complete it.
-    fn arrived(&self, bytes: u64) -> Option<Message> {
+    fn message_arrived_at(&self, bytes: u64) -> Option<Message> {
         self.0.borrow_mut().pop_front_if(|message| message.bytes <= bytes)
     }
 }

@@ -29,7 +29,7 @@ pub struct Random {
     target: u64,
     write_at: Option<Instant>,
     /// Bytes to read before the next pause.
-    appetite: u64,
+    bytes_until_pause: u64,
     read_at: Instant,
 }
 
@@ -44,7 +44,7 @@ impl Random {
             stream: Stream::new(write_seed, read_seed),
             target: 0,
             write_at: None,
-            appetite,
+            bytes_until_pause: appetite,
             read_at: Instant::ZERO,
         }
     }
@@ -64,12 +64,12 @@ impl Random {
             return;
         }
         while self.read_at <= now {
-            let got = self.stream.read(socket, self.appetite);
-            self.appetite -= got;
-            if self.appetite > 0 {
+            let got = self.stream.read(socket, self.bytes_until_pause);
+            self.bytes_until_pause -= got;
+            if self.bytes_until_pause > 0 {
                 break;
             }
-            self.appetite = 1 + self.rng.below(self.plan.read_bytes_max);
+            self.bytes_until_pause = 1 + self.rng.below(self.plan.read_bytes_max);
             self.read_at = now + self.pause(self.plan.read_pause_max);
         }
         self.stream.report.pausing = self.read_at > now;

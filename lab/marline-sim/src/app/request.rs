@@ -20,7 +20,7 @@ pub struct RequestResponse {
     requests: u64,
     request_bytes: u64,
     answer_bytes: u64,
-    think: Duration,
+    think_time: Duration,
     asked: u64,
     asked_at: Instant,
     next: Option<Instant>,
@@ -42,7 +42,7 @@ impl RequestResponse {
             requests,
             request_bytes: sizes.request_bytes.max(1),
             answer_bytes: sizes.answer_bytes.max(1),
-            think,
+            think_time: think,
             asked: 0,
             asked_at: Instant::ZERO,
             next: None,
@@ -61,7 +61,7 @@ impl App for RequestResponse {
         let answered = self.stream.report.read / self.answer_bytes;
         if answered > self.stream.report.latencies.len() as u64 {
             self.stream.report.latencies.push(now.since(self.asked_at));
-            self.next = Some(now + self.think);
+            self.next = Some(now + self.think_time);
         }
         let may_ask = answered == self.asked && self.next.is_none_or(|next| next <= now);
         if may_ask && self.asked < self.requests {

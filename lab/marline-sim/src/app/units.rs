@@ -69,7 +69,7 @@ pub struct Units {
     reads: Reads,
     /// Total bytes up to and including each unit of [`Pace::Sized`].
     ends: Vec<u64>,
-    begun: usize,
+    started_count: usize,
     /// A unit was accepted in part. The socket wakes the application when there is more room.
     blocked: bool,
     stream: Stream,
@@ -87,7 +87,7 @@ impl Units {
             _ => Vec::new(),
         };
         let reads = Reads::Even(read_bytes.max(1));
-        Units { pace, reads, ends, begun: 0, blocked: false, stream }
+        Units { pace, reads, ends, started_count: 0, blocked: false, stream }
     }
 
     /// Sets individual sizes for the peer's units.
@@ -97,8 +97,8 @@ impl Units {
     }
 
     fn write_due(&mut self, socket: &mut Socket<'_>) {
-        while self.finish(socket) && self.due().is_some_and(|at| at <= socket.now()) {
-            self.begun += 1;
+        while self.finish(socket) && self.due_at().is_some_and(|at| at <= socket.now()) {
+            self.started_count += 1;
             if matches!(self.pace, Pace::At { .. } | Pace::Sized { .. }) {
                 self.stream.report.sent.push(socket.now());
             }
@@ -109,22 +109,24 @@ impl Units {
     fn finish(&mut self, socket: &mut Socket<'_>) -> bool {
         let target = match &self.pace {
             Pace::Never => 0,
-            Pace::At { bytes, .. } | Pace::Flood { bytes, .. } => self.begun as u64 * bytes,
-            Pace::Sized { .. } => self.begun.checked_sub(1).map_or(0, |last| self.ends[last]),
+            Pace::At { bytes, .. } | Pace::Flood { bytes, .. } => self.started_count as u64 * bytes,
+            Pace::Sized { .. } => {
+                self.started_count.checked_sub(1).map_or(0, |last| self.ends[last])
+            }
         };
         self.blocked = !self.stream.write_to(socket, target);
         if matches!(self.pace, Pace::Flood { .. }) && !self.blocked {
-            self.stream.report.sent.resize(self.begun, socket.now());
+            self.stream.report.sent.resize(self.started_count, socket.now());
         }
         !self.blocked
     }
 
     /// When the next unit is due.
-    fn due(&self) -> Option<Instant> {
+    fn due_at(&self) -> Option<Instant> {
         match &self.pace {
             Pace::Never => None,
-            Pace::At { times, .. } => times.get(self.begun).copied(),
-            Pace::Sized { units } => units.get(self.begun).map(|(at, _)| *at),
+            Pace::At { times, .. } => times.get(self.started_count).copied(),
+            Pace::Sized { units } => units.get(self.started_count).map(|(at, _)| *at),
             Pace::Flood { from, until, .. } => {
                 Some(self.stream.report.sent.last().map_or(*from, |last| *from.max(last)))
                     .filter(|at| at < until)
@@ -146,7 +148,7 @@ impl App for Units {
     }
 
     fn next_timeout(&self) -> Option<Instant> {
-        self.due().filter(|_| !self.blocked).and_then(|at| self.stream.timer(at))
+        self.due_at().filter(|_| !self.blocked).and_then(|at| self.stream.timer(at))
     }
 
     fn report(&self) -> &Report {

@@ -167,8 +167,8 @@ impl Host {
     /// the same with and without a watcher.
     pub fn set_watcher(&mut self, watcher: Watcher) {
         self.watcher = Some(watcher);
-        self.endpoint.tell_traffic(TrafficFilter::All);
-        self.endpoint.tell_decisions(true);
+        self.endpoint.report_traffic(TrafficFilter::All);
+        self.endpoint.report_decisions(true);
     }
 
     fn due(&self) -> Option<Instant> {
@@ -287,7 +287,7 @@ impl Node for Host {
             ecn: packet.ecn,
             flow: packet.flow,
             peer_flow: packet.peer_flow,
-            checksum_verified: packet.untouched,
+            checksum_verified: packet.is_unmodified,
         };
         self.endpoint.handle_packet(now, &meta, &packet.segment);
         self.handle_all(now);
@@ -345,7 +345,7 @@ impl Node for Host {
                 ecn: transmit.ecn,
                 flow: transmit.peer_flow,
                 peer_flow: if transmit.handshake { transmit.local_flow } else { 0 },
-                untouched: true,
+                is_unmodified: true,
                 ..Packet::new(transmit.path, ip_header + self.config.carrier_overhead)
             };
             for segment in self.buffer.bytes().chunks(transmit.stride.max(1)) {

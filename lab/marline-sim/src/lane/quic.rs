@@ -56,8 +56,8 @@ impl QuicLike {
             let (packet, payload) = (Vec::new(), vec![0; PAYLOAD_BYTES]);
             QuicLike { flow, inner, sends, report: QuicReport::default(), packet, payload }
         };
-        let near = LaneIds { ours: 1, peers: 2 };
-        let far = LaneIds { ours: 2, peers: 1 };
+        let near = LaneIds { local: 1, peers: 2 };
+        let far = LaneIds { local: 2, peers: 1 };
         [end(near, there, Some((from, until))), end(far, back, None)]
     }
 

@@ -112,7 +112,7 @@ pub(crate) fn lanes(
     };
     let host = |config: &LaneConfig, keys, is_client: bool| {
         let (ours, peers) = if is_client { (1, 2) } else { (2, 1) };
-        let lane = Lane::new(config.clone(), LaneIds { ours, peers }, keys, Instant::ZERO);
+        let lane = Lane::new(config.clone(), LaneIds { local: ours, peers }, keys, Instant::ZERO);
         let tuples = (0..paths.len()).map(|number| four_tuple(number, is_client)).collect();
         let mut host = LaneHost::new(lane, tuples, Instant::ZERO);
         for (number, (backup, cost)) in paths.iter().enumerate() {

@@ -4,7 +4,7 @@ use marline_link::Packet as _;
 
 use super::{LinkId, NodeId, World};
 use crate::node::{Node, Outbox};
-use crate::packet::{Packet, Sighting};
+use crate::packet::{ObservationPoint, Packet};
 
 /// Number of bytes of each packet in the digest: the header and all its options.
 const DIGEST_BYTES: usize = 60;
@@ -62,7 +62,7 @@ impl<N: Node> World<N> {
             return host.handle_too_big(self.now, packet, mtu_bytes);
         }
         for observer in &mut self.observers {
-            observer.on_packet(self.now, Sighting::Delivered { node, link }, packet);
+            observer.on_packet(self.now, ObservationPoint::Delivered { node, link }, packet);
         }
         host.handle_packet(self.now, packet);
     }
@@ -90,7 +90,7 @@ impl<N: Node> World<N> {
         let own = self.topology.owner(from) == Some(node);
         let link = if own { self.topology.route(from, to) } else { None };
         for observer in &mut self.observers {
-            observer.on_packet(self.now, Sighting::Sent { node, link }, &packet);
+            observer.on_packet(self.now, ObservationPoint::Sent { node, link }, &packet);
         }
         let Some(LinkId(index)) = link else {
             self.stats.unroutable += 1;

@@ -142,7 +142,7 @@ impl<N: Node> World<N> {
     }
 
     /// Makes a host one of strangers, whose traffic is counted apart and wakes no radio.
-    pub fn estrange(&mut self, node: NodeId) {
+    pub fn mark_stranger(&mut self, node: NodeId) {
         self.strangers.insert(node.0);
     }
 
@@ -409,7 +409,7 @@ impl<N: Node> World<N> {
 
     /// Bytes that strangers have offered to a link, headers included.
     #[must_use]
-    pub fn foreign_bytes(&self, link: LinkId) -> u64 {
+    pub fn cross_traffic_bytes(&self, link: LinkId) -> u64 {
         self.foreign_bytes.get(&link.0).copied().unwrap_or(0)
     }
 

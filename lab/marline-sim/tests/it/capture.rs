@@ -97,10 +97,10 @@ fn the_checker_computes_everything_again() {
         assert!(findings.is_clean(), "{findings}\n{:#?}", findings.faults);
         for check in ["keys echoed", "tokens of joins", "HMACs of SYN/ACKs", "HMACs of third ACKs"]
         {
-            assert_eq!(findings.right(check), 1, "{check}: {findings}");
+            assert_eq!(findings.count_correct(check), 1, "{check}: {findings}");
         }
         let mapped = if checksums { "DSS checksums" } else { "bytes sent again" };
-        assert!(findings.right(mapped) > 0, "{findings}");
+        assert!(findings.count_correct(mapped) > 0, "{findings}");
     }
 }
 
@@ -123,5 +123,5 @@ fn the_checker_finds_one_wrong_byte_and_bears_any_end() {
     // Two files of the same host are one story.
     let both = wiretap::check(&[&bytes, &bytes]).expect("captures");
     assert!(both.is_clean(), "{both}\n{:#?}", both.faults);
-    assert_eq!(both.right("TCP checksums"), 2 * clean.right("TCP checksums"));
+    assert_eq!(both.count_correct("TCP checksums"), 2 * clean.count_correct("TCP checksums"));
 }

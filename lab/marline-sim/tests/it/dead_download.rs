@@ -64,7 +64,7 @@ fn multimobs_receive_timer_opens_lte() {
 #[test]
 fn probes_open_lte_sooner() {
     for fast in [false, true] {
-        let setting = Setting { timer: ReceiveTimer::probing(), helped: true, fast };
+        let setting = Setting { timer: ReceiveTimer::with_probes(), helped: true, fast };
         check(setting, MS(350), UnreachableCause::UnansweredProbes);
     }
 }
@@ -72,7 +72,7 @@ fn probes_open_lte_sooner() {
 /// A server that knows no extension: its silence is questioned after 1.5 s.
 #[test]
 fn a_server_without_extensions_costs_a_second_more() {
-    let setting = Setting { timer: ReceiveTimer::probing(), helped: false, fast: false };
+    let setting = Setting { timer: ReceiveTimer::with_probes(), helped: false, fast: false };
     check(setting, MS(1_800), UnreachableCause::UnansweredProbes);
 }
 
@@ -86,7 +86,7 @@ fn a_bad_wifi_is_not_a_dead_one() {
         "rate=6M,delay=10ms,queue=50ms,flap=2s:30ms,outage=suspend",
     ];
     let mut alarms = Vec::new();
-    for timer in [ReceiveTimer::multimob(), ReceiveTimer::probing()] {
+    for timer in [ReceiveTimer::multimob(), ReceiveTimer::with_probes()] {
         for wifi in links {
             for seed in 1..=5 {
                 let setting = Setting { timer, helped: true, fast: false };
@@ -102,7 +102,7 @@ fn a_bad_wifi_is_not_a_dead_one() {
 /// That is beyond what silence alone can tell from death; most of what is asked is answered.
 #[test]
 fn a_wifi_that_loses_every_twelfth_packet_is_seldom_taken_for_dead() {
-    let setting = Setting { timer: ReceiveTimer::probing(), helped: true, fast: false };
+    let setting = Setting { timer: ReceiveTimer::with_probes(), helped: true, fast: false };
     let wifi = "rate=20M,delay=10ms,queue=50ms,loss=8%";
     let alarms: Vec<usize> = (1..=40).map(|seed| false_alarms(setting, wifi, seed).len()).collect();
     assert!(alarms.iter().sum::<usize>() <= 6, "{alarms:?}");

@@ -3,7 +3,7 @@
 use core::any::Any;
 
 use crate::cases::oracle::stream;
-use marline_sim::{Amount, Bulk, Observer, Packet, Paths, Sighting, WorldStats};
+use marline_sim::{Amount, Bulk, ObservationPoint, Observer, Packet, Paths, WorldStats};
 use marline_time::Instant;
 
 use crate::cases::{connection, scene};
@@ -13,7 +13,7 @@ use crate::cases::{connection, scene};
 struct Onlooker;
 
 impl Observer for Onlooker {
-    fn on_packet(&mut self, _now: Instant, _sighting: Sighting, _packet: &Packet) {}
+    fn on_packet(&mut self, _now: Instant, _sighting: ObservationPoint, _packet: &Packet) {}
 
     fn as_any(&self) -> &dyn Any {
         self

@@ -24,7 +24,7 @@ fn scene(links: &[&str], scheduler: &str, path_manager: &str, bytes: u64) -> Pat
     config.backup = vec![false, path_manager != "full-mesh"];
     config.backup.truncate(config.links.len());
     // Who only receives does not notice otherwise that its path died.
-    config.client.receive_timer = Some(ReceiveTimer::probing());
+    config.client.receive_timer = Some(ReceiveTimer::with_probes());
     let mut paths = Paths::new(&config, SeedTree::new(1));
     paths.listen(Box::new(move |_| Box::new(Bulk::new(Amount::Bytes(bytes), 1, 2))));
     paths.connect(0, Box::new(Bulk::new(Amount::Nothing, 2, 1))).expect("a connection");

@@ -30,7 +30,7 @@ fn policies(scheduler: &str, path_manager: &str) -> ConnectionConfig {
 fn client() -> ConnectionConfig {
     let mut config = policies("min-rtt", "break-before-make");
     config.extensions = Extensions::ALL.difference(Extensions::REPAIR);
-    config.receive_timer = Some(ReceiveTimer::probing());
+    config.receive_timer = Some(ReceiveTimer::with_probes());
     config
 }
 
@@ -207,8 +207,8 @@ fn a_peer_without_any_extension_is_served_too() {
 #[test]
 fn an_address_that_goes_takes_no_detour() {
     let mut paths = phone(WIFI, &server(), true, &[50]);
-    paths.at_set_address(at(5_030), 0, false);
-    paths.at_set_address(at(12_000), 0, true);
+    paths.set_address_at(at(5_030), 0, false);
+    paths.set_address_at(at(12_000), 0, true);
     paths.world.run_until(at(11_900));
     let up = times(&paths, opened);
     // One radio promotion, and one round trip and a half of LTE.

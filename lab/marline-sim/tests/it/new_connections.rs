@@ -11,7 +11,7 @@ use marline_core::{
     SubflowState,
 };
 use marline_policy::PathHealthConfig;
-use marline_sim::{Echo, EchoServer, Observer, Packet, Paths, PathsConfig, Sighting};
+use marline_sim::{Echo, EchoServer, ObservationPoint, Observer, Packet, Paths, PathsConfig};
 use marline_time::{Duration, Instant, SeedTree};
 use marline_wire::{TcpFlags, TcpSegment};
 
@@ -35,7 +35,7 @@ fn policies(scheduler: &str, path_manager: &str) -> ConnectionConfig {
 fn phone(wifi: &str) -> Paths {
     let mut client = policies("min-rtt", "break-before-make");
     client.extensions = Extensions::ALL.difference(Extensions::REPAIR);
-    client.receive_timer = Some(ReceiveTimer::probing());
+    client.receive_timer = Some(ReceiveTimer::with_probes());
     let lte = link("rate=20M,delay=30ms,radio=lte");
     let mut config = PathsConfig::new(vec![link(wifi), lte], client);
     config.server = policies("min-rtt", "full-mesh");
@@ -71,8 +71,8 @@ struct Wire {
 }
 
 impl Observer for Wire {
-    fn on_packet(&mut self, now: Instant, sighting: Sighting, packet: &Packet) {
-        let Sighting::Sent { .. } = sighting else { return };
+    fn on_packet(&mut self, now: Instant, sighting: ObservationPoint, packet: &Packet) {
+        let ObservationPoint::Sent { .. } = sighting else { return };
         let Ok(segment) = TcpSegment::parse(&packet.segment) else { return };
         let (from, to) = (packet.path.local.ip(), packet.path.remote.ip());
         let syn = segment.header.flags.contains(TcpFlags::SYN);

@@ -45,9 +45,9 @@ fn an_address_that_comes_back_is_not_withdrawn() {
     let mut paths = transfer(Amount::Nothing, Amount::Until(Instant::from_secs(9)));
     for (from, to) in [(2_000, 2_400), (4_000, 4_020), (6_000, 7_500)] {
         paths.at_set_path_up(Instant::from_millis(from), 0, false);
-        paths.at_set_address(Instant::from_millis(from), 0, false);
+        paths.set_address_at(Instant::from_millis(from), 0, false);
         paths.at_set_path_up(Instant::from_millis(to), 0, true);
-        paths.at_set_address(Instant::from_millis(to), 0, true);
+        paths.set_address_at(Instant::from_millis(to), 0, true);
     }
     paths.world.run_until(Instant::from_secs(10));
     let client = paths.client_report(0).unwrap();

@@ -169,7 +169,7 @@ fn the_backup_path_manager_keeps_the_second_path_in_reserve() {
     let links = ["rate=10M,delay=10ms,queue=40ms", "rate=10M,delay=40ms,queue=80ms"];
     let mut paths = scene(&links, &[], ["min-rtt", "backup"], 6);
     upload(&mut paths, 10 * MBYTE);
-    paths.at_set_address(at(4), 0, false);
+    paths.set_address_at(at(4), 0, false);
     paths.world.run_until(at(4));
     let before = carried(&paths);
     assert!(before[0] > 3 * MBYTE && before[1] < 5_000, "{before:?}");

@@ -209,7 +209,7 @@ impl Case {
         scene.costs.clone_from(&self.costs);
         let mut paths = Paths::new(&scene, SeedTree::new(11));
         for node in [paths.client, paths.server] {
-            paths.world.node_mut(node).endpoint_mut().tell_decisions(listening);
+            paths.world.node_mut(node).endpoint_mut().report_decisions(listening);
         }
         paths.listen(self.listen());
         match self.work {

@@ -28,7 +28,7 @@ fn an_address_that_returns_is_used_at_once() {
     let (away, back) = (Instant::from_secs(5), Instant::from_secs(15));
     for (at, up) in [(away, false), (back, true)] {
         paths.at_set_path_up(at, 0, up);
-        paths.at_set_address(at, 0, up);
+        paths.set_address_at(at, 0, up);
     }
     paths.world.run_until(Instant::from_secs(60));
     let report = paths.client_report(0).expect("connected");

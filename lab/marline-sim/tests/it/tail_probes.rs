@@ -8,7 +8,9 @@ use core::any::Any;
 
 use crate::cases::{LINUX_314, link};
 use marline_core::ConnectionConfig;
-use marline_sim::{NodeId, Observer, Pace, Packet, Paths, PathsConfig, Placement, Sighting, Units};
+use marline_sim::{
+    NodeId, ObservationPoint, Observer, Pace, Packet, Paths, PathsConfig, Placement, Units,
+};
 use marline_time::{Duration, Instant, SeedTree};
 use marline_wire::TcpSegment;
 
@@ -40,8 +42,8 @@ struct Log {
 }
 
 impl Observer for Log {
-    fn on_packet(&mut self, now: Instant, sighting: Sighting, packet: &Packet) {
-        if !matches!(sighting, Sighting::Sent { node, .. } if node == self.server) {
+    fn on_packet(&mut self, now: Instant, sighting: ObservationPoint, packet: &Packet) {
+        if !matches!(sighting, ObservationPoint::Sent { node, .. } if node == self.server) {
             return;
         }
         let segment = TcpSegment::parse(&packet.segment).expect("a segment");

@@ -44,7 +44,7 @@ fn the_cube_root_is_exact_to_the_last_bits() {
 #[test]
 fn beyond_the_last_loss_the_estimate_grows_as_its_source_says() {
     for (estimate, per_round) in [(RenoEstimate::Rfc9438, 1.0), (RenoEstimate::Linux, ALPHA)] {
-        let mut cc = after_loss_at(40).estimating(estimate);
+        let mut cc = after_loss_at(40).with_reno_estimate(estimate);
         let mut bulk = Bulk::new(10);
         while segments(&cc) < 41.0 {
             bulk.round(&mut cc);

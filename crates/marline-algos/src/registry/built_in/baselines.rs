@@ -9,7 +9,7 @@ use crate::{NamedScheduler, Parameters};
 
 pub(super) fn add(registry: &mut Registry) -> Result<(), RegisterError> {
     for (name, defaults) in
-        [("min-rtt", MinRttConfig::default()), ("lowest-rtt", MinRttConfig::BARE)]
+        [("min-rtt", MinRttConfig::default()), ("lowest-rtt", MinRttConfig::LOWEST_RTT)]
     {
         registry.register_scheduler_with(name, move |parameters| {
             let config = min_rtt(parameters, defaults);
@@ -55,7 +55,7 @@ fn follow_client(parameters: &mut Parameters<'_>) -> FollowClientConfig {
     let defaults = FollowClientConfig::default();
     let reinject = if defaults.reinjects_on_probe { "probe" } else { "rto" };
     FollowClientConfig {
-        spills: parameters.on_off("spill", defaults.spills),
+        uses_other_subflows: parameters.on_off("spill", defaults.uses_other_subflows),
         reinjects_on_probe: parameters.word(
             "reinject",
             reinject,

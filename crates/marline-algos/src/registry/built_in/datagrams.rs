@@ -5,7 +5,7 @@ use marline_time::Rate;
 
 use super::{RegisterError, Registry};
 use crate::NamedDatagramPolicy;
-use crate::datagrams::{Auto, AutoConfig, Duplicate, MinRtt, OnePath};
+use crate::datagrams::{Auto, AutoConfig, Duplicate, MinRtt, SinglePath};
 use crate::schedulers::BudgetConfig;
 
 pub(super) fn add(registry: &mut Registry) -> Result<(), RegisterError> {
@@ -19,7 +19,7 @@ pub(super) fn add(registry: &mut Registry) -> Result<(), RegisterError> {
     })?;
     registry.register_datagram_policy_with("one-path", |parameters| {
         let path = PathId(parameters.count("path", 0, 0..=31) as u8);
-        move || Box::new(OnePath::new(path))
+        move || Box::new(SinglePath::new(path))
     })?;
     registry
         .register_datagram_policy(NamedDatagramPolicy::new("duplicate", || Box::new(Duplicate)))?;

@@ -27,8 +27,8 @@ fn register_redundancy_degrees(registry: &mut Registry) -> Result<(), RegisterEr
     registry.register_copies::<IdleCopies>("redundant-idle", |_| ())?;
     registry.register_copies::<Tail>("burst-end", burst_end)?;
     registry.register_copies::<Repairs>("coded", coded)?;
-    registry.register_copies::<IdlePaths>("probing", probing)?;
-    registry.register_copies::<HedgeRule<()>>("hedged", hedged)?;
+    registry.register_copies::<IdlePaths>("probing", read_probing)?;
+    registry.register_copies::<HedgeRule<()>>("hedged", read_hedged)?;
     registry.register_copies::<HedgeRule<RiskyPaths>>("auto-redundant", auto_redundant)?;
     registry.register_copies::<HedgeRule<MissedDeadlines>>("deadline", deadline)
 }
@@ -56,7 +56,7 @@ fn auto(parameters: &mut Parameters<'_>) -> AutoConfig {
     AutoConfig { budget: BudgetConfig { share, rate }, idle_share, path_budget, terms }
 }
 
-fn hedged(parameters: &mut Parameters<'_>) -> HedgedConfig {
+fn read_hedged(parameters: &mut Parameters<'_>) -> HedgedConfig {
     let default = HedgedConfig::default();
     HedgedConfig {
         deviations: parameters.number("deviations", default.deviations, 0.0..=100.0),
@@ -67,7 +67,7 @@ fn hedged(parameters: &mut Parameters<'_>) -> HedgedConfig {
 fn auto_redundant(parameters: &mut Parameters<'_>) -> AutoRedundantConfig {
     let default = AutoRedundantConfig::default();
     let config = AutoRedundantConfig {
-        hedged: hedged(parameters),
+        hedged: read_hedged(parameters),
         tail: parameters.number("tail", default.tail, 0.0..=1.0),
         stale: parameters.duration("stale", default.stale),
     };
@@ -80,7 +80,7 @@ fn auto_redundant(parameters: &mut Parameters<'_>) -> AutoRedundantConfig {
 fn deadline(parameters: &mut Parameters<'_>) -> DeadlineConfig {
     let default = DeadlineConfig::default();
     DeadlineConfig {
-        hedged: hedged(parameters),
+        hedged: read_hedged(parameters),
         within: parameters.duration("within", default.within),
         risk: parameters.number("risk", default.risk, 0.0..=1.0),
     }
@@ -103,7 +103,7 @@ fn burst_end(parameters: &mut Parameters<'_>) -> BurstEndConfig {
     BurstEndConfig { segments: segments as u32 }
 }
 
-fn probing(parameters: &mut Parameters<'_>) -> ProbingConfig {
+fn read_probing(parameters: &mut Parameters<'_>) -> ProbingConfig {
     let default = ProbingConfig::default();
     let idle_rtts = parameters.count("idle", default.idle_rtts.into(), 1..=1_000);
     ProbingConfig { idle_rtts: idle_rtts as u32 }

@@ -54,7 +54,7 @@ impl Costs<'_> {
             return spared;
         }
         for view in members(cx.subflows, class).filter(|view| is_costly(view)) {
-            if self.stand_in(view, class, cx).is_some() {
+            if self.replacement_path(view, class, cx).is_some() {
                 spared.insert(view.id);
             }
         }
@@ -62,7 +62,7 @@ impl Costs<'_> {
     }
 
     /// The cheaper path to use instead of this one, and when it will have delivered all unsent data.
-    pub(super) fn stand_in<'a>(
+    pub(super) fn replacement_path<'a>(
         self,
         view: &SubflowView,
         class: Class,
@@ -156,7 +156,7 @@ impl Costs<'_> {
     }
 
     /// Whether a path that has been idle for `unused` is explored by a copy.
-    pub(super) fn explores(self, view: &SubflowView, class: Class, unused: Duration) -> bool {
+    pub(super) fn should_explore(self, view: &SubflowView, class: Class, unused: Duration) -> bool {
         let spared = view.wake_share > 0.0 && !self.0.unlimited;
         let after = if view.metered { EXPLORE_METERED_AFTER } else { EXPLORE_AFTER };
         unused > after && !spared && self.allows_speculative_copies(view, class, MAX_EXPLORE_SHARE)

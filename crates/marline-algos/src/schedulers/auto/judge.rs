@@ -145,7 +145,7 @@ impl<'a> Decider<'a> {
         class: Class,
         cx: &SchedulerContext<'_>,
     ) -> Verdict {
-        let stand_in = self.costs().stand_in(view, class, cx);
+        let stand_in = self.costs().replacement_path(view, class, cx);
         Verdict {
             path: stand_in.map(|(other, _)| other.id),
             arrives: stand_in.map(|(_, all)| all),
@@ -166,12 +166,12 @@ impl<'a> Decider<'a> {
         spared: SubflowSet,
         cx: &SchedulerContext<'_>,
     ) -> Option<(Rule, Option<SubflowId>, Option<Duration>)> {
-        let rivals = Alternatives::find(view, class, Overdue::LeftOut, cx)?.without(spared);
+        let rivals = Alternatives::find(view, class, Overdue::LeftOut, cx)?.excluding(spared);
         if rivals.would_block(arrives) {
             return Some((Rule::WouldBlock, None, None));
         }
         rivals
-            .sooner_full_path(arrives, send_time_by_windows)
+            .earlier_full_path(arrives, send_time_by_windows)
             .map(|(id, all)| (Rule::FullPathFaster, Some(id), Some(all)))
     }
 
@@ -209,7 +209,7 @@ impl<'a> Decider<'a> {
         let newest = cx.mappings.newest()?;
         let stale = |view: &&SubflowView| {
             view.is_ready()
-                && self.costs().explores(view, class, cx.now.since(view.last_sent_at))
+                && self.costs().should_explore(view, class, cx.now.since(view.last_sent_at))
                 && !newest.carried_by.contains(view.id)
         };
         members(cx.subflows, class).find(stale).map(|view| {

@@ -21,13 +21,13 @@ use crate::schedulers::opportunistic::Opportunistic;
 struct Answer {
     decision: Decision,
     /// Further data that the decision covers.
-    also: Vec<DataRange>,
+    more_ranges: Vec<DataRange>,
     grounds: Grounds,
 }
 
 impl Answer {
     const fn new(decision: Decision, grounds: Grounds) -> Answer {
-        Answer { decision, also: Vec::new(), grounds }
+        Answer { decision, more_ranges: Vec::new(), grounds }
     }
 }
 
@@ -68,12 +68,16 @@ pub(super) fn reason_of_actions(
     // Records the actual actions, not the recomputed ones. Both are the same, as recomputing confirms.
     let (_, inputs) = Inputs::record(cx, spending, |cx| answer(&question, spending, cx));
     let decision = Decision::Send { subflow: on, range: first };
-    Some(reason(question, Answer { decision, also, grounds: unblocked(on, cx) }, inputs))
+    Some(reason(
+        question,
+        Answer { decision, more_ranges: also, grounds: unblocked(on, cx) },
+        inputs,
+    ))
 }
 
 fn reason(question: Question, answer: Answer, inputs: Inputs) -> Reason {
-    let Answer { decision, also, grounds } = answer;
-    Reason { question, decision, also, grounds, inputs }
+    let Answer { decision, more_ranges: also, grounds } = answer;
+    Reason { question, decision, more_ranges: also, grounds, inputs }
 }
 
 /// The decision in this context. Answers about blocked data do not depend on earlier events, except for whether a path
@@ -100,7 +104,7 @@ fn answer(
     Costs(spending).drop_costly_repeats(&mut actions, 0, cx);
     let (on, first, also) = repeats(&actions)?;
     let decision = Decision::Send { subflow: on, range: first };
-    Some(Answer { decision, also, grounds: unblocked(on, cx) })
+    Some(Answer { decision, more_ranges: also, grounds: unblocked(on, cx) })
 }
 
 /// The data that actions send again, all on one path.
@@ -136,7 +140,7 @@ fn grounds(verdict: &Verdict, spending: &BudgetState, cx: &SchedulerContext<'_>)
         }
         _ => return compared,
     };
-    let due = |quantile| owed.and_then(|owed| owed.due_in(quantile)).map(micros);
+    let due = |quantile| owed.and_then(|owed| owed.time_until_due(quantile)).map(micros);
     let takes = arrival_by(view, view.mss.into(), Quantile::P50);
     let class = classes::best_class(cx.subflows);
     let price = class.and_then(|class| Costs(spending).price_on(view, class));

@@ -88,7 +88,7 @@ pub(super) fn next(
     let whole = range.len();
     let ready = members(cx.subflows, class).filter(|view| view.is_ready());
     let (_, view) = ready
-        .map(|view| (carried(view, range, cx), view))
+        .map(|view| (carried_bytes(view, range, cx), view))
         .filter(|(bytes, _)| *bytes < whole)
         .min_by_key(|(bytes, view)| (*bytes, view.srtt, view.id))?;
     let costs = Costs(spending);
@@ -98,7 +98,7 @@ pub(super) fn next(
     let segments = whole.div_ceil(u64::from(view.mss.max(1))) as f32;
     let behind = cx.written.since(range.end);
     let others = members(cx.subflows, class).filter(|other| other.id != view.id);
-    let gains = others.filter(|other| carried(other, range, cx) > 0).map(|other| {
+    let gains = others.filter(|other| carried_bytes(other, range, cx) > 0).map(|other| {
         let gain = OutstandingAnswer::for_data_before(other, behind, cx.now).gain(view);
         (other.id, (gain * segments).min(MAX_GAIN))
     });
@@ -108,7 +108,7 @@ pub(super) fn next(
 }
 
 /// Number of bytes of a range that a subflow carried.
-fn carried(view: &SubflowView, range: DataRange, cx: &SchedulerContext<'_>) -> u64 {
+fn carried_bytes(view: &SubflowView, range: DataRange, cx: &SchedulerContext<'_>) -> u64 {
     let (mut at, mut bytes) = (range.start, 0);
     for _ in 0..MAX_EXAMINED_MAPPINGS {
         let Some(part) = cx.mappings.mapping_at(at).filter(|_| at < range.end) else { break };

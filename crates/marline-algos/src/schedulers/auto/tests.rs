@@ -244,7 +244,7 @@ fn reinjected_data_has_a_reason_too() {
     let mut auto = Auto::default();
     auto.explain_event(event, &stream.context(&paths), &mut actions, &mut reasons);
     assert_eq!((reasons.len(), reasons[0].grounds.rule), (1, Rule::Unblock));
-    assert_eq!(reasons[0].also, [marline_testkit::views::range(1_000, 2_000)]);
+    assert_eq!(reasons[0].more_ranges, [marline_testkit::views::range(1_000, 2_000)]);
     let item = Reinjection {
         range: marline_testkit::views::range(0, 1_000),
         carried_by: marline_testkit::views::set(&[1]),

@@ -135,7 +135,7 @@ impl<'a> OutstandingAnswer<'a> {
     }
 
     /// Time until the data arrives at this quantile; zero if it should have arrived. `None` if nothing is known.
-    pub(super) fn due_in(&self, quantile: Quantile) -> Option<Duration> {
+    pub(super) fn time_until_due(&self, quantile: Quantile) -> Option<Duration> {
         let answer = self.path.forecast.answer(quantile)?;
         Some((self.ahead + answer).saturating_sub(self.waited))
     }

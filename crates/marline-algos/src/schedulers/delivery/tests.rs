@@ -108,7 +108,7 @@ mod completion {
         let (slow, cx) = (&pair[1], stream.context(pair));
         let arrives = arrival(slow, MSS.into());
         let sooner = Alternatives::find(slow, Class::Regular, Overdue::LeftOut, &cx)
-            .and_then(|rivals| rivals.sooner_full_path(arrives, send_time_by_answers));
+            .and_then(|rivals| rivals.earlier_full_path(arrives, send_time_by_answers));
         sooner.is_some_and(|(id, all)| id == SubflowId(0) && all < arrives)
     }
 

@@ -106,7 +106,7 @@ fn bare_min_rtt_has_no_estimates_repeats_or_probe_patience() {
     let slow = [filled(view(0, 20)), view(1, 500)];
     let mut cx = stream.context(&slow);
     cx.unsent = cx.unsent.prefix(20_000);
-    let mut bare = MinRtt::new(MinRttConfig::BARE);
+    let mut bare = MinRtt::new(MinRttConfig::LOWEST_RTT);
     assert_eq!(MinRtt::default().next_send(&cx), Decision::Wait, "it would block the fast one");
     assert_eq!(bare.next_send(&cx), run(1, 0, 20_000));
     let mut held_up = Stream::new(5_000);

@@ -125,7 +125,7 @@ impl Ports {
 mod tests {
     use super::*;
 
-    fn wanted(address: &str, target: Option<&str>) -> WantedPort {
+    fn wanted_port(address: &str, target: Option<&str>) -> WantedPort {
         let service =
             target.map_or(Service::Socks5, |target| Service::Forward(target.parse().unwrap()));
         WantedPort { address: address.parse().unwrap(), service }
@@ -134,7 +134,7 @@ mod tests {
     #[tokio::test]
     async fn ports_come_go_and_change_where_they_lead_without_being_closed() {
         let (mut ports, mut begun) = Ports::new();
-        let first = wanted("127.0.0.1:0", None);
+        let first = wanted_port("127.0.0.1:0", None);
         let change = ports.prepare(std::slice::from_ref(&first)).unwrap();
         let address = ports.commit(change)[0].0;
         let mut socks = begun.try_recv().unwrap();
@@ -144,7 +144,7 @@ mod tests {
         // Nor does it if another port is taken.
         let other = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let taken = other.local_addr().unwrap().to_string();
-        assert!(ports.prepare(&[first, wanted(&taken, None)]).is_err());
+        assert!(ports.prepare(&[first, wanted_port(&taken, None)]).is_err());
         assert!(socks.closed.try_recv().is_err_and(|e| e == oneshot::error::TryRecvError::Empty));
         assert_eq!(socks.listener.local_addr().unwrap(), address);
         // A forward at a fixed port, whose target then changes.
@@ -152,9 +152,9 @@ mod tests {
         let fixed = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         fixed.set_nonblocking(true).unwrap();
         let fixed_address = fixed.local_addr().unwrap().to_string();
-        ports.open(wanted(&fixed_address, Some("a.example:1")), fixed).unwrap();
+        ports.open(wanted_port(&fixed_address, Some("a.example:1")), fixed).unwrap();
         let mut old = begun.try_recv().unwrap();
-        let change = ports.prepare(&[wanted(&fixed_address, Some("b.example:2"))]).unwrap();
+        let change = ports.prepare(&[wanted_port(&fixed_address, Some("b.example:2"))]).unwrap();
         assert_eq!(ports.commit(change).len(), 1);
         let new = begun.try_recv().unwrap();
         assert_eq!(new.listener.local_addr().unwrap().to_string(), fixed_address);

@@ -14,7 +14,7 @@ use crate::config::server::ServerOptions;
 use crate::control::protocol::Quota;
 use crate::control::views;
 use crate::path_table::align;
-use crate::times::ago;
+use crate::times::format_ago;
 
 /// List of clients.
 #[derive(Debug, Serialize)]
@@ -81,7 +81,7 @@ impl ClientList {
         rows.extend(self.clients.iter().map(|client| {
             let seen = client.seen_unix_s.map(|seen| {
                 let seen_at = SystemTime::UNIX_EPOCH + Duration::from_secs(seen);
-                ago(now.duration_since(seen_at).unwrap_or_default())
+                format_ago(now.duration_since(seen_at).unwrap_or_default())
             });
             [
                 client.name.clone(),

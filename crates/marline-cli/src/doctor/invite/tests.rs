@@ -58,7 +58,7 @@ fn a_path_works_by_either_carrier_and_the_other_one_is_forgiven() {
 
 #[test]
 fn a_server_that_rejects_the_client_is_reported_with_a_remedy() {
-    let away = || CandidateResult::TurnedAway(Trouble::from(&OpenError::Pin));
+    let away = || CandidateResult::Rejected(Trouble::from(&OpenError::Pin));
     let found = concluded(&[("wlan0", away(), away()), ("wwan0", silent(), away())]);
     assert!(!found.can_connect());
     assert!(found.paths.iter().all(|path| path.state == "unreachable"));

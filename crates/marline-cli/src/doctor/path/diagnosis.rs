@@ -11,7 +11,7 @@ use super::super::Finding;
 use super::seen::SeenSegment;
 
 /// Subject of the findings.
-pub(super) const WHAT: &str = "native TCP";
+pub(super) const SUBJECT: &str = "native TCP";
 
 /// Behavior of a middlebox on the path.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -33,14 +33,14 @@ pub(super) enum Behavior {
         in_mid_stream: bool,
     },
     Renumbers,
-    ForgetsSack,
+    KeepsSackNumbers,
     Splits,
     Coalesces,
     ChangesPayload,
     ThinsAcks,
     Translates,
-    ForgetsTranslation,
-    AnswersItself,
+    RebindsNat,
+    AcknowledgesAndDrops,
 }
 
 impl Behavior {
@@ -86,7 +86,7 @@ impl Behavior {
                 });
             }
             Behavior::Renumbers => ("rewrites sequence numbers", "harmless to Multipath TCP"),
-            Behavior::ForgetsSack => ("rewrites sequence numbers, but not those in selective acknowledgments",
+            Behavior::KeepsSackNumbers => ("rewrites sequence numbers, but not those in selective acknowledgments",
                 "losses are repaired late; disable its sequence number randomization, or use the UDP carrier"),
             Behavior::Splits => ("splits segments", "harmless to Multipath TCP"),
             Behavior::Coalesces => ("coalesces segments (keeps the options of only one)",
@@ -96,9 +96,9 @@ impl Behavior {
             Behavior::ThinsAcks => ("thins out acknowledgments", "harmless to Multipath TCP, but makes \
                 bursts larger"),
             Behavior::Translates => ("translates addresses or ports (NAT)", "harmless to Multipath TCP"),
-            Behavior::ForgetsTranslation => ("drops NAT mappings of live connections (NAT rebinding)",
+            Behavior::RebindsNat => ("drops NAT mappings of live connections (NAT rebinding)",
                 "native subflows break and are reopened; keepalives help, and the UDP carrier survives it"),
-            Behavior::AnswersItself => ("acknowledges data that it does not deliver",
+            Behavior::AcknowledgesAndDrops => ("acknowledges data that it does not deliver",
                 "subflows on this path are reset after seconds and reopened; use another path, or the UDP carrier"),
         };
         (what.to_owned(), advice)
@@ -108,10 +108,12 @@ impl Behavior {
         let (what, advice) = self.description();
         let text = format!("a middlebox {what}: {advice}");
         match self {
-            Behavior::NoMultipath => Finding::note(WHAT, format!("{what}: {advice}")),
-            Behavior::OnlyAcknowledges => Finding::fails(WHAT, format!("{what}: {advice}")),
-            Behavior::ChangesPayload | Behavior::AnswersItself => Finding::fails(WHAT, text),
-            _ => Finding::note(WHAT, text),
+            Behavior::NoMultipath => Finding::note(SUBJECT, format!("{what}: {advice}")),
+            Behavior::OnlyAcknowledges => Finding::fails(SUBJECT, format!("{what}: {advice}")),
+            Behavior::ChangesPayload | Behavior::AcknowledgesAndDrops => {
+                Finding::fails(SUBJECT, text)
+            }
+            _ => Finding::note(SUBJECT, text),
         }
     }
 }
@@ -173,12 +175,12 @@ pub(super) fn diagnose(ours: &[TappedSegment], theirs: Option<&[TappedSegment]>)
             found.push(Behavior::Renumbers);
             let back = if towards_server { &client.down } else { &server.up };
             if way.has_invalid_sack(back) {
-                found.push(Behavior::ForgetsSack);
+                found.push(Behavior::KeepsSackNumbers);
             }
         }
     }
     if has_middlebox_acks {
-        found.push(Behavior::AnswersItself);
+        found.push(Behavior::AcknowledgesAndDrops);
     }
     translation(&whole, &server_whole, &mut found);
     found.sort_unstable();
@@ -408,7 +410,7 @@ fn translation(client: &EndRecord, server: &EndRecord, found: &mut Vec<Behavior>
     let opened = ports(server, true);
     let strangers = ports(server, false).into_iter().filter(|port| !opened.contains(port)).count();
     if strangers > 0 {
-        found.push(Behavior::ForgetsTranslation);
+        found.push(Behavior::RebindsNat);
     }
     let ours = ports(client, true);
     let alike = opened.iter().any(|port| ours.contains(port));

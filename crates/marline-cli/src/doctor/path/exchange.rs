@@ -39,7 +39,7 @@ pub(super) struct ExchangeResult {
     /// True if a connection was opened.
     pub(super) opened: bool,
     /// True if the other end is not a responder.
-    pub(super) stranger: bool,
+    pub(super) is_foreign: bool,
     /// True if the other end is a responder.
     pub(super) answered: bool,
     /// Reason of a fallback to plain TCP.
@@ -83,8 +83,8 @@ pub(super) async fn exchange(client: &Client, server: SocketAddr) -> ExchangeRes
     exchanged.fallback = stream.fallback();
     // If a middlebox changes its text, a responder may look like another server.
     let damaged = [FallbackReason::ChecksumFailed, FallbackReason::PeerFailed];
-    if exchanged.stranger && exchanged.fallback.is_some_and(|why| damaged.contains(&why)) {
-        exchanged.stranger = false;
+    if exchanged.is_foreign && exchanged.fallback.is_some_and(|why| damaged.contains(&why)) {
+        exchanged.is_foreign = false;
         exchanged.error = Some("invalid greeting".to_owned());
     }
     exchanged
@@ -102,8 +102,8 @@ async fn exchange_bytes(stream: &mut Stream, exchanged: &mut ExchangeResult) -> 
     let mut answer = [0; ANSWER.len()];
     let read = with_read_timeout(stream.read_exact(&mut answer)).await;
     let hung_up = read.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::UnexpectedEof);
-    exchanged.stranger = hung_up || read.is_ok() && answer != ANSWER;
-    if exchanged.stranger {
+    exchanged.is_foreign = hung_up || read.is_ok() && answer != ANSWER;
+    if exchanged.is_foreign {
         return Ok(());
     }
     read?;

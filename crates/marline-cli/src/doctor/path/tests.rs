@@ -40,7 +40,7 @@ fn no_connection_and_a_foreign_server_are_reported_as_such() {
         [(FindingStatus::Fails, "no connection: refused by the peer".to_owned())]
     );
     let [(status, text)] =
-        &said(&ExchangeResult { opened: true, stranger: true, ..ExchangeResult::default() })[..]
+        &said(&ExchangeResult { opened: true, is_foreign: true, ..ExchangeResult::default() })[..]
     else {
         panic!("one finding");
     };

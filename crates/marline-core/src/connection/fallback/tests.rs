@@ -3,7 +3,7 @@ use super::Trigger::{
     OptionsUnanswered, UnmappedData,
 };
 use super::Verdict::{
-    Abort, AskPeer, FromFirstByte, FromHere, ResetSubflow, ResetWithMpFail, Stay,
+    Abort, AskPeer, FromFirstByte, FromHere, ResetSubflow, ResetWithMpFail, Unchanged,
 };
 use super::*;
 
@@ -17,7 +17,7 @@ const FRESH: StreamFacts = StreamFacts {
     received_tail: true,
     proven: false,
     proven_to_peer: false,
-    unheard: true,
+    has_no_data_ack: true,
 };
 
 const ALL: [Trigger; 8] = [
@@ -58,13 +58,21 @@ fn a_fresh_connection_falls_back_by_every_trigger_but_a_bad_checksum() {
 #[test]
 fn nothing_leads_to_plain_tcp_on_a_subflow_that_is_not_the_only_one() {
     let beside = StreamFacts { others: Others::Usable, ..FRESH };
-    let expected =
-        [ResetSubflow, ResetSubflow, Stay, Stay, ResetWithMpFail, ResetSubflow, ResetSubflow, Stay];
+    let expected = [
+        ResetSubflow,
+        ResetSubflow,
+        Unchanged,
+        Unchanged,
+        ResetWithMpFail,
+        ResetSubflow,
+        ResetSubflow,
+        Unchanged,
+    ];
     assert_eq!(verdicts(&beside), expected);
     let joined = StreamFacts { initial: false, ..FRESH };
-    assert_eq!(verdicts(&joined)[..4], [ResetSubflow, ResetSubflow, Stay, Stay]);
+    assert_eq!(verdicts(&joined)[..4], [ResetSubflow, ResetSubflow, Unchanged, Unchanged]);
     let closing = StreamFacts { others: Others::Closing, ..FRESH };
-    assert_eq!(verdicts(&closing)[..4], [ResetSubflow, ResetSubflow, Stay, Stay]);
+    assert_eq!(verdicts(&closing)[..4], [ResetSubflow, ResetSubflow, Unchanged, Unchanged]);
     assert_eq!(verdicts(&closing)[4..], verdicts(&FRESH)[4..]);
     let opening = StreamFacts { others: Others::Opening, ..FRESH };
     assert_eq!(judge(UnmappedData, &opening), ResetSubflow, "the other path may let options pass");
@@ -76,13 +84,13 @@ fn nothing_leads_to_plain_tcp_on_a_subflow_that_is_not_the_only_one() {
 
 #[test]
 fn a_peer_to_which_multipath_is_proven_would_not_follow() {
-    let acknowledged = StreamFacts { proven_to_peer: true, unheard: false, ..FRESH };
+    let acknowledged = StreamFacts { proven_to_peer: true, has_no_data_ack: false, ..FRESH };
     assert_eq!(judge(UnmappedData, &acknowledged), ResetSubflow);
-    let perhaps = StreamFacts { unheard: true, ..acknowledged };
+    let perhaps = StreamFacts { has_no_data_ack: true, ..acknowledged };
     assert_eq!(judge(UnmappedData, &perhaps), judge(UnmappedData, &FRESH), "it may be plain TCP");
     let proven = StreamFacts { proven: true, ..FRESH };
     assert_eq!(judge(UnmappedData, &proven), ResetSubflow);
-    assert_eq!(judge(BareAck, &proven), Stay);
+    assert_eq!(judge(BareAck, &proven), Unchanged);
 }
 
 #[test]
@@ -95,8 +103,8 @@ fn a_hole_in_either_direction_forbids_plain_tcp() {
             [
                 ResetSubflow,
                 ResetSubflow,
-                Stay,
-                Stay,
+                Unchanged,
+                Unchanged,
                 AskPeer,
                 ResetWithMpFail,
                 ResetWithMpFail,
@@ -108,8 +116,8 @@ fn a_hole_in_either_direction_forbids_plain_tcp() {
             [
                 ResetSubflow,
                 ResetSubflow,
-                Stay,
-                Stay,
+                Unchanged,
+                Unchanged,
                 ResetWithMpFail,
                 FromHere(FallbackReason::PeerFailed),
                 FromHere(FallbackReason::ChecksumFailed),

@@ -73,7 +73,7 @@ fn holes_fill_in_any_order_and_bytes_are_kept_once() {
     assert_eq!(b.insert(Dsn(400), &pattern(400, 100)).new, 100);
     let over = b.insert(Dsn(150), &pattern(150, 300));
     assert_eq!((over.new, over.duplicate, over.advanced), (150, 150, false));
-    assert_eq!(*b.beyond, [(150, 500)]);
+    assert_eq!(*b.ranges_beyond, [(150, 500)]);
     let first = b.insert(Dsn(0), &pattern(0, 160));
     assert_eq!((first.new, first.duplicate, first.advanced), (150, 10, true));
     assert_eq!(b.data_ack(), Dsn(500));
@@ -88,7 +88,7 @@ fn ranges_are_bounded_but_the_head_is_always_taken() {
     for i in 1..=6 {
         b.insert(Dsn(i * 100), &pattern(i * 100, 10));
     }
-    assert_eq!(b.beyond.len(), 4);
+    assert_eq!(b.ranges_beyond.len(), 4);
     assert!(b.insert(Dsn(0), &pattern(0, 100)).advanced);
     assert_eq!(b.data_ack(), Dsn(110));
 }

@@ -16,7 +16,7 @@ fn the_first_cause_sets_the_silence_and_a_segment_ends_it() {
     health.on_overdue(T(9), UnreachableCause::ReceiveTimer);
     let cause = UnreachableCause::RetransmissionTimeout;
     assert_eq!(health.get(), Health::Unreachable { since: T(5), cause });
-    assert_eq!(health.on_heard(MS(3)), Some(EndOfSilence { was_rescued: false, unheard: MS(3) }));
+    assert_eq!(health.on_heard(MS(3)), Some(EndOfSilence { was_rescued: false, silence: MS(3) }));
     assert!(health.is_usable() && health.on_heard(MS(5)).is_none());
     assert!(health.facts.get_used().is_none(), "a usable one keeps nothing");
 }
@@ -27,7 +27,7 @@ fn a_rescue_starts_once_until_something_is_heard() {
     assert!(!health.is_rescued() && !health.needs_rescue());
     assert!(health.start_rescue() && !health.start_rescue());
     assert!(health.is_rescued() && health.needs_rescue());
-    assert_eq!(health.on_heard(MS(4)), Some(EndOfSilence { was_rescued: true, unheard: MS(4) }));
+    assert_eq!(health.on_heard(MS(4)), Some(EndOfSilence { was_rescued: true, silence: MS(4) }));
     assert!(!health.start_rescue(), "it is not silent");
 }
 
@@ -65,15 +65,15 @@ fn doubt_lasts_as_long_as_the_path_health_verdict() {
     let mut health = SubflowHealth::default();
     assert_eq!(health.on_verdict(T(1), None), None);
     let change = health.on_verdict(T(2), Some(rto)).expect("news");
-    assert!(change.turned && !change.reinjects_outstanding());
+    assert!(change.has_changed && !change.reinjects_outstanding());
     assert_eq!(health.on_verdict(T(3), Some(rto)), None);
     let change = health.on_verdict(T(4), Some(loss)).expect("news");
-    assert!(!change.turned && change.reinjects_outstanding());
+    assert!(!change.has_changed && change.reinjects_outstanding());
     assert_eq!(health.on_heard(MS(5)), None);
     assert_eq!(health.get(), Health::Degraded { since: T(2), cause: loss });
     assert!(health.needs_rescue());
     let change = health.on_verdict(T(5), None).expect("news");
-    assert!(change.turned && !change.reinjects_outstanding() && change.fault.is_none());
+    assert!(change.has_changed && !change.reinjects_outstanding() && change.fault.is_none());
     assert!(health.facts.get_used().is_none(), "a usable one keeps nothing");
 }
 

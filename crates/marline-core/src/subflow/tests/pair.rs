@@ -275,7 +275,7 @@ impl Pair {
                     end.tcp.health_mut().on_probe_timeout(now, Duration::ZERO);
                 }
                 if let SubflowEvent::HeardAgain(silence) = event {
-                    end.tcp.retry_soon(now, silence.unheard);
+                    end.tcp.retry_soon(now, silence.silence);
                 }
                 end.events.push(event);
             }

@@ -23,7 +23,7 @@ fn only_the_last_segment_of_a_write_is_marked() {
     let (mut script, mut peer) = server_with(config(), BOTH);
     for len in [1, 100, FULL - 4, 5_000, 9_999] {
         write(&mut script, &bytes(len, 1));
-        let sent = data_of(&peer.hear_all(&mut script));
+        let sent = data_of(&peer.receive_all(&mut script));
         let marks: Vec<bool> = sent.iter().map(is_marked).collect();
         let (last, before) = marks.split_last().expect("segments");
         assert!(*last && !before.contains(&true), "{len} bytes: {marks:?}");
@@ -38,10 +38,10 @@ fn only_the_last_segment_of_a_write_is_marked() {
 fn nothing_is_marked_that_was_not_agreed_on() {
     let (mut stranger, mut peer) = served(config(), 7, 1);
     write(&mut stranger, b"before any HELLO");
-    assert!(!data_of(&peer.hear_all(&mut stranger)).iter().any(is_marked));
+    assert!(!data_of(&peer.receive_all(&mut stranger)).iter().any(is_marked));
     let (mut script, mut peer) = server_with(config(), Extensions::RTO);
     write(&mut script, b"not this one");
-    assert!(!data_of(&peer.hear_all(&mut script)).iter().any(is_marked));
+    assert!(!data_of(&peer.receive_all(&mut script)).iter().any(is_marked));
 }
 
 /// The mark takes four bytes. A burst that would fill its last segment continues in one more: no segment is longer
@@ -52,7 +52,7 @@ fn every_length_ends_in_one_mark() {
     for len in (FULL * 2 - 12)..(FULL * 2 + 12) {
         let written = bytes(len, 3);
         write(&mut script, &written);
-        let sent = data_of(&peer.hear_all(&mut script));
+        let sent = data_of(&peer.receive_all(&mut script));
         let got: Vec<u8> = sent.iter().flat_map(|seg| seg.payload.clone()).collect();
         assert!(got == written, "{len} bytes");
         let marks: Vec<bool> = sent.iter().map(is_marked).collect();
@@ -70,7 +70,7 @@ fn every_length_ends_in_one_mark() {
 fn a_resent_segment_is_marked_while_it_is_the_last() {
     let (mut script, mut peer) = server_with(config(), BOTH);
     write(&mut script, b"the end for now");
-    let first = data_of(&peer.hear_all(&mut script));
+    let first = data_of(&peer.receive_all(&mut script));
     assert!(first.len() == 1 && is_marked(&first[0]));
     // The probe repeats it: still the last data.
     assert!(script.advance_to_send(ms(400)));
@@ -101,7 +101,7 @@ fn a_box_that_drops_marks_does_not_keep_the_bytes() {
     peer.expected_dsn = peer.expected_dsn.wrapping_add(15);
     peer.acknowledge(&mut script);
     write(&mut script, b"and then");
-    assert!(data_of(&peer.hear_all(&mut script)).iter().all(is_marked));
+    assert!(data_of(&peer.receive_all(&mut script)).iter().all(is_marked));
 }
 
 #[test]
@@ -113,7 +113,7 @@ fn copies_and_reinjections_are_marked_alike() {
     let mut second = Peer::new(served_path(1), 0);
     second.join(&mut script, &first, 2);
     script.advance(ms(20));
-    first.hear_all(&mut script);
+    first.receive_all(&mut script);
     write(&mut script, b"on both");
     let sent = script.take_sent();
     for path in [first.path, second.path] {
@@ -132,9 +132,9 @@ fn the_end_of_the_window_is_not_the_end() {
     let seg = Seg::ack().data_ack(peer.expected_dsn).window(6_400).mptcp(hello);
     peer.send(&mut script, seg);
     script.advance(ms(50));
-    peer.hear_all(&mut script);
+    peer.receive_all(&mut script);
     write(&mut script, &bytes(8_000, 1));
-    let sent = data_of(&peer.hear_all(&mut script));
+    let sent = data_of(&peer.receive_all(&mut script));
     let passed: usize = sent.iter().map(|seg| seg.payload.len()).sum();
     assert!(passed > 0 && passed <= 6_400, "{passed}");
     assert!(!sent.iter().any(is_marked), "{sent:#?}");
@@ -148,11 +148,11 @@ fn the_mark_stands_beside_checksums() {
         let seg = Seg::ack().data_ack(peer.expected_dsn).mptcp(hello);
         peer.send(&mut script, seg);
         script.advance(ms(50));
-        peer.hear_all(&mut script);
+        peer.receive_all(&mut script);
         (script, peer)
     };
     write(&mut script, &bytes(3_000, 1));
-    let sent = data_of(&peer.hear_all(&mut script));
+    let sent = data_of(&peer.receive_all(&mut script));
     let last = sent.last().expect("segments");
     assert!(is_marked(last) && last.dss().mapping.is_some_and(|m| m.checksum.is_some()));
     assert!(last.options.timestamps.is_some());
@@ -164,9 +164,9 @@ fn the_mark_stands_beside_long_data_acks() {
     // A 64-bit DSN from the peer makes our DATA_ACKs 64 bits long.
     peer.send_data(&mut script, b"long numbers");
     script.advance(ms(50));
-    peer.hear_all(&mut script);
+    peer.receive_all(&mut script);
     write(&mut script, b"room enough");
-    let sent = data_of(&peer.hear_all(&mut script));
+    let sent = data_of(&peer.receive_all(&mut script));
     assert!(matches!(sent[0].dss().data_ack, Some(DataAck::Long(_))));
     assert!(is_marked(&sent[0]));
 }
@@ -204,16 +204,16 @@ fn full_option_space_leaves_no_mark() {
     for _ in 0..200 {
         peer.acknowledge(&mut script);
         script.advance(ms(5));
-        peer.hear_all(&mut script);
+        peer.receive_all(&mut script);
     }
     for long_ack in [false, true] {
         if long_ack {
             peer.send_data(&mut script, b"long numbers");
             script.advance(ms(50));
-            peer.hear_all(&mut script);
+            peer.receive_all(&mut script);
         }
         write(&mut script, b"the last");
-        let sent = peer.hear_all(&mut script);
+        let sent = peer.receive_all(&mut script);
         let last = sent.last().expect("a segment");
         assert!(is_long(last) && last.seg.payload == b"the last", "{last:?}");
         assert_eq!(is_marked(&last.seg), !long_ack, "{:?}", last.seg.options);
@@ -225,6 +225,6 @@ fn full_option_space_leaves_no_mark() {
 fn a_client_marks_nothing() {
     let (mut script, mut peer) = client(BOTH);
     write(&mut script, b"a request");
-    assert!(!data_of(&peer.hear_all(&mut script)).iter().any(is_marked));
+    assert!(!data_of(&peer.receive_all(&mut script)).iter().any(is_marked));
     assert_eq!(script.endpoint.counters().mp_idle_tx, 0);
 }

@@ -37,7 +37,7 @@ fn server_with(config: ConnectionConfig, extensions: Extensions) -> (Script, Pee
     let seg = Seg::ack().data_ack(peer.expected_dsn).mptcp(hello);
     peer.send(&mut script, seg);
     script.advance(ms(50));
-    let answered = peer.hear_all(&mut script);
+    let answered = peer.receive_all(&mut script);
     let answer = ExperimentalMessage::Hello(extensions);
     assert!(answered.iter().any(|s| messages(&s.seg).contains(&answer)), "{answered:#?}");
     (script, peer)
@@ -58,7 +58,7 @@ fn asking_client() -> (Script, Peer) {
     let endpoint = EndpointConfig { monitor: true, ..endpoint_config(None) };
     let (mut script, mut peer, _) = calling(endpoint, config);
     peer.acknowledge(&mut script);
-    let sent = peer.hear_all(&mut script);
+    let sent = peer.receive_all(&mut script);
     let hello = ExperimentalMessage::Hello(BOTH);
     assert!(sent.iter().any(|s| messages(&s.seg).contains(&hello)), "{sent:#?}");
     (script, peer)
@@ -68,7 +68,7 @@ fn agree(script: &mut Script, peer: &mut Peer, extensions: Extensions) {
     let answer = Seg::ack().data_ack(peer.expected_dsn);
     peer.send(script, answer.mptcp(option(ExperimentalMessage::Hello(extensions))));
     script.advance(ms(10));
-    peer.hear_all(script);
+    peer.receive_all(script);
     script.take_events();
 }
 

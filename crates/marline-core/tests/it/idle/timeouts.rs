@@ -14,7 +14,7 @@ fn ask(script: &mut Script, peer: &mut Peer) -> Vec<u32> {
         ExperimentalMessage::RtoInfo { rto_us } => Some(rto_us),
         _ => None,
     };
-    let sent = peer.hear_all(script);
+    let sent = peer.receive_all(script);
     sent.iter().flat_map(|s| messages(&s.seg)).filter_map(told).collect()
 }
 
@@ -45,7 +45,7 @@ fn tell(script: &mut Script, peer: &mut Peer, rto_us: u32) {
 }
 
 fn questions(script: &mut Script, peer: &mut Peer) -> usize {
-    let sent = peer.hear_all(script);
+    let sent = peer.receive_all(script);
     let asks = |s: &&Sent| messages(&s.seg).contains(&ExperimentalMessage::RtoRequest);
     sent.iter().filter(asks).count()
 }

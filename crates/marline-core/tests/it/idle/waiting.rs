@@ -136,7 +136,7 @@ fn progress_of_our_own_data_restarts_it() {
     send(&mut script, &mut peer, b"more to come", false);
     script.advance(ms(1_000));
     write(&mut script, b"a request");
-    peer.hear_all(&mut script);
+    peer.receive_all(&mut script);
     peer.acknowledge(&mut script);
     assert_eq!(judged_after(&mut script), Some(1_500));
 }

@@ -54,7 +54,7 @@ fn filled(multipath: bool) -> (Script, Peer, ConnectionId) {
     for _ in 0..200 {
         let _ = script.run(|e, now| e.write(now, id, &bytes));
         script.advance(Duration::from_millis(20));
-        peer.hear_all(&mut script);
+        peer.receive_all(&mut script);
         let full = shut(&peer, multipath);
         peer.send(&mut script, full);
     }
@@ -80,7 +80,7 @@ fn a_shut_window_whose_owner_answers_stays() {
         let (mut script, mut peer, _) = filled(multipath);
         let mut lost = 0;
         let end = closes_within(&mut script, 20_000, |script, _| {
-            if peer.hear_all(script).is_empty() {
+            if peer.receive_all(script).is_empty() {
                 return;
             }
             // Every third answer is lost.
@@ -110,9 +110,9 @@ fn an_unanswered_data_fin_ends_the_connection() {
 fn a_half_closed_connection_whose_peer_sends_for_hours_stays() {
     let (mut script, mut peer, id) = served(listening(), 3);
     script.run(|e, now| e.shutdown(now, id));
-    peer.hear_all(&mut script);
+    peer.receive_all(&mut script);
     let end = closes_within(&mut script, 20_000, |script, second| {
-        peer.hear_all(script);
+        peer.receive_all(script);
         if second % 600 == 0 {
             peer.send_data(script, b"still there");
         }
@@ -133,9 +133,9 @@ fn subflows_that_the_peer_never_closes_give_their_places_back() {
             peer.join(&mut script, &first, n);
             let subflows = script.endpoint.info(id).expect("it lives").subflows;
             let last = subflows.iter().map(|s| s.id).max_by_key(|id| id.0).expect("subflows");
-            peer.hear_all(&mut script);
+            peer.receive_all(&mut script);
             script.run(|e, now| e.path_action(now, id, PathAction::CloseSubflow(last)));
-            let fin = peer.hear_all(&mut script);
+            let fin = peer.receive_all(&mut script);
             assert!(fin.iter().any(|s| s.seg.header.flags.contains(TcpFlags::FIN)), "{fin:#?}");
             peer.send(&mut script, Seg::ack());
             at.push(peer);
@@ -163,10 +163,10 @@ fn subflows_that_the_peer_never_closes_give_their_places_back() {
 fn a_subflow_that_we_closed_stays_while_the_peer_sends_on_it() {
     let (mut script, mut peer, id) = served(listening(), 5);
     script.run(|e, now| e.path_action(now, id, PathAction::CloseSubflow(SubflowId(0))));
-    peer.hear_all(&mut script);
+    peer.receive_all(&mut script);
     for _ in 0..20 {
         script.advance(S(30));
-        peer.hear_all(&mut script);
+        peer.receive_all(&mut script);
         peer.send_data(&mut script, b"still sending");
         assert_eq!(script.read_all(id), b"still sending");
     }

@@ -87,7 +87,7 @@ fn a_released_connection_whose_peer_never_closes() {
         if !reset {
             peer.send_data(script, &[1; 1_000]);
         }
-        let sent = peer.hear_all(script);
+        let sent = peer.receive_all(script);
         reset |= sent.iter().any(|s| s.seg.header.flags.contains(TcpFlags::RST));
     });
     println!("a peer that never closes: gone after {took:?} s");
@@ -105,14 +105,14 @@ fn a_released_connection_whose_peer_answers_but_takes_nothing() {
     for _ in 0..200 {
         let _ = script.run(|e, now| e.write(now, id, &bytes));
         script.advance(Duration::from_millis(20));
-        peer.hear_all(&mut script);
+        peer.receive_all(&mut script);
         peer.send(&mut script, shut(&peer));
     }
     let info = script.endpoint.info(id).expect("it lives");
     assert!(info.bytes_written > info.bytes_acked, "the window is shut: {info:#?}");
     script.run(|e, now| e.release(now, id));
     let took = ends_within(&mut script, 2_000, |script, _| {
-        if !peer.hear_all(script).is_empty() {
+        if !peer.receive_all(script).is_empty() {
             peer.send(script, shut(&peer));
         }
     });
@@ -131,7 +131,7 @@ fn data_written_before_the_release_reaches_even_a_slow_peer() {
     let start = peer.expected_dsn;
     let (mut acked, mut edge) = (0, 0);
     let _ = ends_within(&mut script, 1_200, |script, second| {
-        peer.hear_all(script);
+        peer.receive_all(script);
         acked = peer.expected_dsn.wrapping_sub(start);
         if second % 40 == 0 {
             edge += 3_000;
@@ -165,7 +165,7 @@ fn fin_wait_2_is_bounded_too() {
     let end = Seg::ack().data_ack(peer.expected_dsn).mapping(peer.next_dsn, 0, 1).data_fin();
     peer.send(&mut script, end);
     script.advance(Duration::from_millis(10));
-    peer.hear_all(&mut script);
+    peer.receive_all(&mut script);
     peer.send(&mut script, Seg::ack());
     let took = ends_within(&mut script, 1_000, |_, _| {});
     println!("FIN-WAIT-2: gone after {took:?} s");
@@ -185,7 +185,7 @@ fn a_plain_connection_whose_peer_never_closes() {
     let id = script.take_incoming().expect("a connection");
     script.run(|e, now| e.release(now, id));
     script.advance(Duration::from_millis(10));
-    let sent = peer.hear_all(&mut script);
+    let sent = peer.receive_all(&mut script);
     assert!(sent.iter().any(|s| s.seg.header.flags.contains(TcpFlags::FIN)), "{sent:#?}");
     peer.send(&mut script, Seg::ack());
     let took = ends_within(&mut script, 1_000, |_, _| {});

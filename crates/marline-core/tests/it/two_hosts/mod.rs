@@ -308,10 +308,10 @@ impl TwoHosts {
                 MiddleboxAction::Pass => {
                     SegmentOutcome::Arrive(Duration::from_millis(10 * (path as u64 + 1)))
                 }
-                MiddleboxAction::Drop => SegmentOutcome::Lose,
+                MiddleboxAction::Drop => SegmentOutcome::Drop,
                 MiddleboxAction::Refuse => {
                     refused.push(bare_reset(flight, &seg));
-                    SegmentOutcome::Lose
+                    SegmentOutcome::Drop
                 }
             }
         });

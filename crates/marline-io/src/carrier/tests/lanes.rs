@@ -18,7 +18,7 @@ fn a_frame_is_its_lanes_or_another_shards() {
     assert!(matches!(got, Received::Lane(0x0500_0000_0000_0009)), "{got:?}");
     let other = lane_frame(0x0600_0000_0000_0009);
     let mut datagram = datagram(outer(1, 9, 7000), &other);
-    assert!(matches!(carrier.receive(now, &datagram), Received::Elsewhere(2)));
+    assert!(matches!(carrier.receive(now, &datagram), Received::OtherShard(2)));
     datagram.handed_over = true;
     let got = carrier.receive(now, &datagram);
     assert!(matches!(got, Received::Lane(_)), "it is not handed on again: {got:?}");

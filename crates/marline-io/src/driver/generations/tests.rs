@@ -30,7 +30,7 @@ fn two() -> [Arc<ShardHandle>; 2] {
 fn path(home: u8, number: u16) -> FourTuple {
     let local = SocketAddr::from(([192, 0, 2, 1], 80));
     let remotes = (number * 1_000..).map(|port| SocketAddr::from(([192, 0, 2, 2], port)));
-    let remote = { remotes }.find(|remote| native::home(*remote, 2) == home);
+    let remote = { remotes }.find(|remote| native::home_shard(*remote, 2) == home);
     FourTuple { local, remote: remote.expect("half of them are") }
 }
 
@@ -53,7 +53,7 @@ fn arrives(shard: &Arc<ShardHandle>, path: FourTuple, seg: Seg) -> bool {
     let now = shard.now(&mut state);
     ingress::on_arrived(&mut state, now, &arrived, &mut others);
     drop(state);
-    let asked = !others.strays.is_empty();
+    let asked = !others.unowned.is_empty();
     pass_on(shard, others);
     asked
 }
@@ -85,7 +85,7 @@ async fn a_segment_reaches_the_shard_of_its_token_or_path_once() {
     // Later segments find it: first all shards are asked, then the path is known.
     let data = || Seg::ack().at(SeqNum(6)).acking(SeqNum(1)).payload(b"late");
     assert!(arrives(&shards[0], there, data()));
-    assert_eq!(shards[0].lock().path_owners().known(&there), Some(1));
+    assert_eq!(shards[0].lock().path_owners().known_owner(&there), Some(1));
     let (_, carrier) = shards[1].counters();
     assert_eq!((carrier.foreign_segments, carrier.foreign_joins), (1, 0));
     // A stray segment is answered only by its home shard and is not remembered.
@@ -98,18 +98,18 @@ async fn a_segment_reaches_the_shard_of_its_token_or_path_once() {
             let answered = after[index].0 - before[index].0;
             assert_eq!(answered, u64::from(index == usize::from(home)), "{home}: {index}");
         }
-        assert_eq!(shards[0].lock().path_owners().known(&stranger), None);
+        assert_eq!(shards[0].lock().path_owners().known_owner(&stranger), None);
     }
     // A join goes to the shard in the token's bits, from any source.
     let (ours, theirs) = (0x0200_0001, 0x0300_0001);
     assert!(!arrives(&shards[0], path(0, 40), join(ours)));
     assert!(arrives(&shards[0], path(0, 41), join(theirs)));
     assert_eq!(refused(&shards).map(|(_, unknown)| unknown), [1, 1]);
-    assert_eq!(shards[0].lock().path_owners().known(&path(0, 41)), Some(1));
+    assert_eq!(shards[0].lock().path_owners().known_owner(&path(0, 41)), Some(1));
     // A new connection between the same addresses: the previous owner does not claim it.
     assert!(arrives(&shards[0], path(0, 41), Seg::syn().at(SeqNum(9)).mss(1_400)));
     assert_eq!(shards[0].connections().len(), 2);
-    assert_eq!(shards[0].lock().path_owners().known(&path(0, 41)), None);
+    assert_eq!(shards[0].lock().path_owners().known_owner(&path(0, 41)), None);
 }
 
 #[tokio::test]

@@ -7,7 +7,7 @@ use marline_datagram::{FlowId, LaneConfig, LaneIds, TestCipher};
 use super::*;
 
 const ID: u64 = 7;
-const ALONE: Shard = Shard::ALONE;
+const ALONE: Shard = Shard::SINGLE;
 
 fn config() -> LaneConfig {
     let registry = Registry::default();
@@ -17,7 +17,7 @@ fn config() -> LaneConfig {
 
 fn lanes(numbers: PathNumbers) -> Lanes {
     let [keys, _] = TestCipher::pair(1);
-    let lane = Lane::new(config(), LaneIds { ours: ID, peers: 8 }, keys, Instant::ZERO);
+    let lane = Lane::new(config(), LaneIds { local: ID, peers: 8 }, keys, Instant::ZERO);
     let mut lanes = Lanes::new(ALONE, SecretRng::from_os().unwrap());
     assert!(lanes.admits(ID, 8));
     lanes.insert(ID, 8, lane, ConnectionId(3), numbers);
@@ -53,7 +53,7 @@ fn told(lanes: &mut Lanes) -> Vec<(u8, u64)> {
 
 #[test]
 fn subflows_are_numbered_but_for_those_between_the_same_addresses() {
-    let mut lanes = lanes(PathNumbers::Ours);
+    let mut lanes = lanes(PathNumbers::Local);
     let now = Instant::from_secs(1);
     // Subflows 11 and 12 have the same addresses; 14 has validated none.
     let place = |flow: u64| match flow {
@@ -66,13 +66,13 @@ fn subflows_are_numbered_but_for_those_between_the_same_addresses() {
     assert_eq!(told(&mut lanes), [(0, 110), (1, 111), (2, 113)]);
     // One ends, and the other one with these addresses takes its number.
     lanes.on_flow_ended(11);
-    assert_eq!(lanes.looks_at(ID, now), Some(ConnectionId(3)));
+    assert_eq!(lanes.next_lane_to_check(ID, now), Some(ConnectionId(3)));
     lanes.look(ID, now, &subflows(&[10, 12, 13]), place);
     assert_eq!(paths(&lanes), [(0, 10), (2, 13), (1, 12)]);
     assert_eq!(told(&mut lanes), [(1, 112)]);
-    assert_eq!(lanes.looks_at(ID, now), None, "nothing has changed since");
+    assert_eq!(lanes.next_lane_to_check(ID, now), None, "nothing has changed since");
     lanes.on_changes(1);
-    assert!(lanes.looks_at(ID, now).is_some());
+    assert!(lanes.next_lane_to_check(ID, now).is_some());
     lanes.look(ID, now, &[], place);
     assert_eq!(paths(&lanes), []);
 }
@@ -91,7 +91,7 @@ fn the_peer_names_paths_before_or_after_their_subflows_are_there() {
     assert_eq!(paths(&lanes), [(0, 10), (2, 12)], "numbers are below 32");
     lanes.settle(ID, now);
     let soon = lanes.next_timeout().expect("a look for the other");
-    assert!(soon <= now + LOOK_AGAIN);
+    assert!(soon <= now + MISSING_PATH_INTERVAL);
     lanes.look(ID, soon, &subflows(&[10, 11, 12]), Some);
     assert_eq!(paths(&lanes), [(0, 10), (2, 12), (1, 11)]);
     // Another subflow with a number in use replaces the first.
@@ -117,13 +117,13 @@ fn waiting_for_a_missing_lane_path_ends() {
         looks += 1;
         assert!(looks < 1_000, "a lane that is silent costs nothing");
     }
-    assert!(at <= now + AWAIT_PATH + LOOK_AGAIN, "{at:?}");
+    assert!(at <= now + AWAIT_PATH + MISSING_PATH_INTERVAL, "{at:?}");
     assert_eq!(paths(&lanes), [(0, 10)]);
 }
 
 #[test]
 fn frames_come_from_a_path_or_are_counted() {
-    let mut lanes = lanes(PathNumbers::Ours);
+    let mut lanes = lanes(PathNumbers::Local);
     let now = Instant::from_secs(1);
     lanes.look(ID, now, &subflows(&[10]), Some);
     let frame = [0x28; 60];
@@ -131,7 +131,7 @@ fn frames_come_from_a_path_or_are_counted() {
     lanes.arrive(ID, now, &frame, |_| false);
     lanes.arrive(ID + 1, now, &frame, |_| true);
     let counters = lanes.counters();
-    assert_eq!((counters.strangers, counters.unknown, counters.stats.foreign), (1, 1, 1));
+    assert_eq!((counters.frames_unvalidated, counters.unknown, counters.stats.foreign), (1, 1, 1));
     lanes.remove(ID);
     let after = lanes.counters();
     assert_eq!((after.lanes, after.stats.foreign), (0, 1), "what ended still counts");
@@ -140,9 +140,9 @@ fn frames_come_from_a_path_or_are_counted() {
 
 #[test]
 fn a_silent_lane_path_is_probed_when_its_addresses_answer() {
-    let mut lanes = lanes(PathNumbers::Ours);
+    let mut lanes = lanes(PathNumbers::Local);
     let [_, keys] = TestCipher::pair(1);
-    let mut peer = Lane::new(config(), LaneIds { ours: 8, peers: ID }, keys, Instant::ZERO);
+    let mut peer = Lane::new(config(), LaneIds { local: 8, peers: ID }, keys, Instant::ZERO);
     let now = Instant::from_secs(1);
     peer.add_path(PathId(0), now);
     let subflows = subflows(&[10]);
@@ -175,7 +175,7 @@ fn a_silent_lane_path_is_probed_when_its_addresses_answer() {
 fn the_memory_of_a_lane_is_charged_and_bounded() {
     let budget = marline_core::MemoryBudget::new(Some(1 << 20));
     let account = budget.account(u64::MAX);
-    let mut lanes = lanes(PathNumbers::Ours);
+    let mut lanes = lanes(PathNumbers::Local);
     let now = Instant::from_secs(1);
     lanes.look(ID, now, &subflows(&[10]), Some);
     lanes.charge_to(ID, &account);

@@ -21,7 +21,7 @@ const FASTER_PERCENT: u64 = 150;
 pub(super) const COMPARE: Backoff =
     Backoff { first: Duration::from_secs(600), longest: Duration::from_secs(7_200) };
 /// Time until the next comparison after one without a result.
-pub(super) const COMPARE_AFTER_NOTHING: Duration = Duration::from_secs(60);
+pub(super) const INCONCLUSIVE_RETRY_DELAY: Duration = Duration::from_secs(60);
 
 /// Result of comparing UDP and TCP on a path.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -106,10 +106,11 @@ impl Routes {
                     return;
                 }
                 let pause = match rate {
-                    None => COMPARE_AFTER_NOTHING,
-                    Some(_) => COMPARE.delay_after(route.in_vain),
+                    None => INCONCLUSIVE_RETRY_DELAY,
+                    Some(_) => COMPARE.delay_after(route.failed_attempts),
                 };
-                route.in_vain = route.in_vain.saturating_add(u32::from(rate.is_some()));
+                route.failed_attempts =
+                    route.failed_attempts.saturating_add(u32::from(rate.is_some()));
                 route.compare_at = now + pause;
                 Leaving::NotFaster
             }

@@ -26,7 +26,7 @@ fn run(routes: &mut Routes, until: Instant, answers: bool) -> Vec<(Instant, Orde
                 let id = ids.next().unwrap();
                 routes.probes(ends, id);
                 if answers {
-                    routes.answered(at + Duration::from_millis(40), ends, id);
+                    routes.on_link_answer(at + Duration::from_millis(40), ends, id);
                 }
             }
             log.push((at, order));
@@ -46,7 +46,7 @@ fn on_link(now: Instant) -> Routes {
     routes.sent(now, ends());
     let opened = run(&mut routes, now + Duration::from_secs(1), false);
     assert_eq!(opened, opens(now + INITIAL_ANSWER_TIMEOUT));
-    routes.opened(now + Duration::from_millis(540), ends(), LINK);
+    routes.on_link_opened(now + Duration::from_millis(540), ends(), LINK);
     goes_over(&mut routes, now + Duration::from_millis(640));
     routes
 }
@@ -64,10 +64,10 @@ fn datagrams_are_given_as_long_again_as_the_link_took() {
     let mut routes = Routes::new(UdpUse::Preferred);
     routes.sent(ms(0), ends());
     assert_eq!(run(&mut routes, ms(1_000), false), opens(ms(500)));
-    routes.opened(ms(900), ends(), LINK);
+    routes.on_link_opened(ms(900), ends(), LINK);
     assert_eq!(orders(&mut routes), [Order::Probe(ends())]);
     assert_eq!(routes.next_timeout(), Some(ms(1_300)));
-    routes.heard(ms(1_250), ends());
+    routes.on_udp_received(ms(1_250), ends());
     assert_eq!(orders(&mut routes), [Order::Close(LINK)]);
     assert_eq!(routes.next_timeout(), None);
 }
@@ -94,10 +94,10 @@ fn download(routes: &mut Routes, from: Instant, bits_per_s: u64, seconds: u64) -
 fn where_datagrams_are_policed_a_faster_link_is_kept_and_datagrams_have_a_chance_later() {
     let mut routes = Routes::new(UdpUse::Preferred);
     routes.sent(ms(0), ends());
-    routes.heard(ms(10), ends());
+    routes.on_udp_received(ms(10), ends());
     let now = download(&mut routes, ms(10), 1_000_000, 5);
     assert_eq!(orders(&mut routes), [Order::Open(ends())]);
-    routes.opened(now, ends(), LINK);
+    routes.on_link_opened(now, ends(), LINK);
     assert_eq!(orders(&mut routes), [Order::Compare(ends(), LINK)]);
     assert!(routes.by_link().is_empty(), "nothing is decided");
     let now = download(&mut routes, now, 40_000_000, 5);
@@ -112,7 +112,7 @@ fn where_datagrams_are_policed_a_faster_link_is_kept_and_datagrams_have_a_chance
     assert!(left >= now + Duration::from_secs(590), "{left:?}");
     // Still policed: the link is kept for twice as long.
     let now = download(&mut routes, left, 1_000_000, 5);
-    routes.opened(now, ends(), LINK);
+    routes.on_link_opened(now, ends(), LINK);
     let now = download(&mut routes, now, 40_000_000, 5);
     assert!(matches!(
         orders(&mut routes)[..],
@@ -129,9 +129,9 @@ fn where_datagrams_are_policed_a_faster_link_is_kept_and_datagrams_have_a_chance
 fn a_transfer_that_ends_while_it_is_compared_decides_as_well() {
     let mut routes = Routes::new(UdpUse::Preferred);
     routes.sent(ms(0), ends());
-    routes.heard(ms(10), ends());
+    routes.on_udp_received(ms(10), ends());
     let now = download(&mut routes, ms(10), 1_000_000, 5);
-    routes.opened(now, ends(), LINK);
+    routes.on_link_opened(now, ends(), LINK);
     let now = download(&mut routes, now, 100_000_000, 1);
     assert!(routes.routes_faster_by_tcp().is_empty(), "not yet");
     run(&mut routes, now + Duration::from_secs(4), false);
@@ -143,9 +143,9 @@ fn a_transfer_that_ends_while_it_is_compared_decides_as_well() {
 fn a_link_that_is_not_faster_is_closed_and_not_soon_retried() {
     let mut routes = Routes::new(UdpUse::Preferred);
     routes.sent(ms(0), ends());
-    routes.heard(ms(10), ends());
+    routes.on_udp_received(ms(10), ends());
     let now = download(&mut routes, ms(10), 5_000_000, 5);
-    routes.opened(now, ends(), LINK);
+    routes.on_link_opened(now, ends(), LINK);
     let now = download(&mut routes, now, 6_000_000, 5);
     let said = orders(&mut routes);
     let [.., Order::Leave(_, Leaving::NotFaster), Order::Close(LINK)] = said[..] else {
@@ -159,7 +159,7 @@ fn a_link_that_is_not_faster_is_closed_and_not_soon_retried() {
 fn a_comparison_whose_link_does_not_come_about_changes_nothing() {
     let mut routes = Routes::new(UdpUse::Preferred);
     routes.sent(ms(0), ends());
-    routes.heard(ms(10), ends());
+    routes.on_udp_received(ms(10), ends());
     let now = download(&mut routes, ms(10), 1_000_000, 5);
     assert!(!routes.on_link_failure(now, ends(), Failure::Answered), "no news");
     assert_eq!(orders(&mut routes), [Order::Open(ends())]);
@@ -172,7 +172,7 @@ fn datagrams_that_are_answered_open_no_link() {
     let mut routes = Routes::new(UdpUse::Preferred);
     for at in (0..60_000).step_by(100) {
         routes.sent(ms(at), ends());
-        routes.heard(ms(at), ends());
+        routes.on_udp_received(ms(at), ends());
         assert_eq!(routes.next_timeout(), None);
     }
 }
@@ -182,8 +182,8 @@ fn a_link_that_comes_about_beside_an_answer_is_closed_again() {
     let mut routes = Routes::new(UdpUse::Preferred);
     routes.sent(ms(0), ends());
     assert_eq!(run(&mut routes, ms(2_000), false), opens(ms(500)));
-    routes.heard(ms(540), ends());
-    routes.opened(ms(620), ends(), LINK);
+    routes.on_udp_received(ms(540), ends());
+    routes.on_link_opened(ms(620), ends(), LINK);
     assert_eq!(orders(&mut routes), [Order::Close(LINK)]);
     assert_eq!(routes.next_timeout(), None);
 }
@@ -192,7 +192,7 @@ fn a_link_that_comes_about_beside_an_answer_is_closed_again() {
 fn a_server_that_answered_before_gets_a_longer_timeout() {
     let mut routes = Routes::new(UdpUse::Preferred);
     routes.sent(ms(0), ends());
-    routes.heard(ms(40), ends());
+    routes.on_udp_received(ms(40), ends());
     routes.sent(ms(100), ends());
     routes.sent(ms(900), ends());
     assert_eq!(routes.next_timeout(), Some(ms(1_600)), "the oldest counts");
@@ -205,7 +205,7 @@ fn quiet_flows_together_probe_the_server_once_a_second() {
     let mut routes = Routes::new(UdpUse::Preferred);
     for at in 0..1_000 {
         routes.sent(ms(at), ends());
-        routes.heard(ms(at), ends());
+        routes.on_udp_received(ms(at), ends());
     }
     let mut asked = Vec::new();
     for at in 1_000..4_000 {
@@ -214,7 +214,7 @@ fn quiet_flows_together_probe_the_server_once_a_second() {
             routes.sent(ms(at), ends());
         }
         if asked.last() == Some(&(at - 40)) {
-            routes.heard(ms(at), ends());
+            routes.on_udp_received(ms(at), ends());
         }
     }
     assert_eq!(asked, [1_999, 3_039]);
@@ -227,7 +227,7 @@ fn no_flow_probes_while_an_answer_is_due() {
     assert!(routes.is_quiet(ms(0), &ends()), "nothing is known");
     routes.sent(ms(0), ends());
     assert!(!routes.is_quiet(ms(100), &ends()));
-    routes.heard(ms(200), ends());
+    routes.on_udp_received(ms(200), ends());
     assert!(!routes.is_quiet(ms(1_199), &ends()));
     assert!(routes.is_quiet(ms(1_200), &ends()));
 }
@@ -283,7 +283,7 @@ fn one_answer_among_many_that_do_not_come_brings_nothing_back() {
         assert_eq!(orders(&mut routes), [Order::Probe(ends())], "round {round}");
         routes.probes(ends(), round);
         if round % 3 != 0 {
-            routes.answered(at, ends(), round);
+            routes.on_link_answer(at, ends(), round);
         }
     }
 }
@@ -295,7 +295,7 @@ fn an_answer_to_another_probe_id_is_ignored() {
         let at = routes.next_timeout().unwrap();
         routes.on_timeout(at);
         routes.probes(ends(), round);
-        routes.answered(at, ends(), round + 100);
+        routes.on_link_answer(at, ends(), round + 100);
     }
     assert!(orders(&mut routes).iter().all(|order| *order == Order::Probe(ends())));
 }
@@ -315,7 +315,7 @@ fn a_network_that_goes_back_and_forth_stays_on_the_link_longer_each_time() {
         let log = run(&mut routes, left + Duration::from_secs(10), false);
         let opened = log[0].0;
         assert_eq!(log[0].1, Order::Open(ends()));
-        routes.opened(opened, ends(), LINK);
+        routes.on_link_opened(opened, ends(), LINK);
         began = opened + *CONFIRMATION_TIME.start();
         goes_over(&mut routes, began);
     }
@@ -395,7 +395,7 @@ fn without_datagrams_a_link_is_opened_at_once_and_never_left() {
     let mut routes = Routes::new(UdpUse::Never);
     routes.sent(ms(7), ends());
     assert_eq!(run(&mut routes, ms(7), false), [(ms(7), Order::Open(ends()))]);
-    routes.opened(ms(9), ends(), LINK);
+    routes.on_link_opened(ms(9), ends(), LINK);
     assert_eq!(orders(&mut routes), [Order::Use(ends(), LINK)]);
     assert_eq!(routes.next_timeout(), None);
 }

@@ -78,7 +78,7 @@ impl Nat {
     /// The error that the client receives when the system cannot send.
     fn system_error(&self, to: IpAddr, error: &io::Error) -> EchoError {
         if error.kind() == io::ErrorKind::PermissionDenied {
-            if !self.shared.echoes_told.swap(true, Ordering::Relaxed) {
+            if !self.shared.is_echo_refusal_logged.swap(true, Ordering::Relaxed) {
                 tracing::warn!(
                     "clients cannot ping: the server may not open ICMP sockets (sysctl \
                      net.ipv4.ping_group_range)"

@@ -88,11 +88,11 @@ impl Nat {
             return count(&self.shared.counters.filtered);
         };
         self.client.account.traffic.count(payload.len() as u64, 0);
-        let flow = match state.unasked.find(&key) {
+        let flow = match state.unsolicited.find(&key) {
             Some(flow) => flow,
             None => {
                 let new = UnsolicitedFlow { known: UnsolicitedReaction::New, way };
-                let (flow, full) = state.unasked.open(key.clone(), new, now);
+                let (flow, full) = state.unsolicited.open(key.clone(), new, now);
                 count(&self.shared.counters.flows);
                 if full {
                     count(&self.shared.counters.flows_forgotten);
@@ -100,7 +100,7 @@ impl Nat {
                 flow
             }
         };
-        match state.unasked.mark_used(flow, now).map(|(_, flow, _)| flow.known) {
+        match state.unsolicited.mark_used(flow, now).map(|(_, flow, _)| flow.known) {
             Some(UnsolicitedReaction::Known) => state.outbox.push(flow, &Item::Data(payload)),
             Some(UnsolicitedReaction::Unwanted) | None => count(&self.shared.counters.dropped),
             Some(UnsolicitedReaction::New) => {
@@ -128,7 +128,7 @@ impl Nat {
 
     /// Handles the client's answer to a peer that had sent first.
     pub(super) fn on_answer(&self, state: &mut State, now: Instant, flow: u64, payload: &[u8]) {
-        let known = state.unasked.mark_used(flow, now);
+        let known = state.unsolicited.mark_used(flow, now);
         let to = known.and_then(|(key, flow, _)| {
             let peer = Peer { address: address_of(&key.peer)?, way: flow.way };
             Some((key.socket, peer))
@@ -144,7 +144,7 @@ impl Nat {
 }
 
 pub(super) fn set_unsolicited(state: &mut State, flow: u64, to: UnsolicitedReaction) {
-    if let Some((_, flow)) = state.unasked.get(flow) {
+    if let Some((_, flow)) = state.unsolicited.get(flow) {
         flow.known = to;
     }
 }

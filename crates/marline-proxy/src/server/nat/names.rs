@@ -44,7 +44,7 @@ impl Nat {
         let waiting = std::mem::take(waiting);
         match found {
             Ok(addresses) => {
-                let Some(address) = best(&addresses) else { return };
+                let Some(address) = best_address(&addresses) else { return };
                 let peer = Peer { address, way: PeerRoute::Allowed };
                 *entry = Flow::Open { peer, named: true };
                 state.flows.alias(flow, address.into());
@@ -65,7 +65,7 @@ impl Nat {
 }
 
 /// The first address with a route, or else the first.
-fn best(addresses: &[SocketAddr]) -> Option<SocketAddr> {
+fn best_address(addresses: &[SocketAddr]) -> Option<SocketAddr> {
     let has_route = |to: &&SocketAddr| {
         let any: SocketAddr = match to {
             SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),

@@ -19,7 +19,7 @@ fn a_mapping_lasts_five_minutes_and_half_a_minute_while_it_is_for_dns_alone() {
     assert!(!mapping.is_idle(after(348)) && mapping.is_idle(after(349)));
     mapping.sends(after(300), "192.0.2.1:53".parse().unwrap());
     assert!(!mapping.is_idle(after(599)), "a mapping used for more than DNS has the longer limit");
-    mapping.answered(after(550));
+    mapping.on_answer(after(550));
     assert!(!mapping.is_idle(after(849)) && mapping.is_idle(after(850)));
 }
 

@@ -95,7 +95,7 @@ fn lanes(cipher: Cipher) -> [Lane; 2] {
     let [client, server] = [end(3), end(4)];
     [(Side::Client, client.lane, server.lane), (Side::Server, server.lane, client.lane)].map(
         |(side, ours, peers)| {
-            let ids = LaneIds { ours, peers };
+            let ids = LaneIds { local: ours, peers };
             let keys = of(cipher, side, 3, 4, 5);
             let mut lane = Lane::new(lane_config(), ids, keys, Instant::ZERO);
             assert!(lane.add_path(PATH, Instant::ZERO));

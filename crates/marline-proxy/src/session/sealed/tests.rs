@@ -6,13 +6,13 @@ use super::*;
 use crate::record::MAX_PLAINTEXT;
 
 /// Two ends of a session's connection, over a pipe that takes `room` bytes.
-async fn pair(room: usize) -> (Sealed<DuplexStream>, Sealed<DuplexStream>) {
+async fn pair(room: usize) -> (SealedStream<DuplexStream>, SealedStream<DuplexStream>) {
     let (client, server) = both(SessionId::from_bytes([3; 16])).await;
     let (opening, keys) = client.open(&[5; 32], b"").unwrap();
     let (near, far) = duplex(room);
-    let near = Sealed::new(near, keys, Vec::new());
+    let near = SealedStream::new(near, keys, Vec::new());
     let opening = Opening::parse(opening[..OPENING_LEN].try_into().unwrap()).unwrap();
-    let far = Sealed::new(far, server.accept(&[5; 32], &opening).unwrap(), Vec::new());
+    let far = SealedStream::new(far, server.accept(&[5; 32], &opening).unwrap(), Vec::new());
     (near, far)
 }
 
@@ -103,15 +103,15 @@ async fn an_ended_direction_stays_ended_and_the_other_continues() {
 }
 
 /// The first record's bytes on the wire.
-async fn record(text: &[u8]) -> (Vec<u8>, Sealed<DuplexStream>, DuplexStream) {
+async fn record(text: &[u8]) -> (Vec<u8>, SealedStream<DuplexStream>, DuplexStream) {
     let (mut near, far) = pair(1 << 16).await;
     near.write_all(text).await.unwrap();
     near.flush().await.unwrap();
-    let Sealed { inner: mut wire, keys, .. } = far;
+    let SealedStream { inner: mut wire, keys, .. } = far;
     let mut bytes = vec![0; crate::session::keys::record_len(text.len())];
     wire.read_exact(&mut bytes).await.unwrap();
     let (again, reader) = duplex(1 << 16);
-    (bytes, Sealed::new(reader, keys, Vec::new()), again)
+    (bytes, SealedStream::new(reader, keys, Vec::new()), again)
 }
 
 #[tokio::test]
@@ -167,7 +167,7 @@ impl AsyncWrite for Pieces {
 async fn the_records_of_a_long_write_go_to_the_stream_below_as_one() {
     let (client, _) = both(SessionId::from_bytes([3; 16])).await;
     let (_, keys) = client.open(&[5; 32], b"").unwrap();
-    let mut near = Sealed::new(Pieces::default(), keys, Vec::new());
+    let mut near = SealedStream::new(Pieces::default(), keys, Vec::new());
     // Records grow.
     near.write_all(&[0; 1 << 19]).await.unwrap();
     near.flush().await.unwrap();

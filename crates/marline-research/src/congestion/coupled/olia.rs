@@ -97,7 +97,7 @@ mod tests {
         ];
         let shift_of = |me: usize| {
             let mut group = group(members);
-            group.members.iter_mut().enumerate().for_each(|(i, m)| m.is_me = i == me);
+            group.members.iter_mut().enumerate().for_each(|(i, m)| m.is_own = i == me);
             shift(&group, group.own_member().unwrap())
         };
         assert!((shift_of(0) - 1.0 / 6.0).abs() < 1e-12);
@@ -112,6 +112,6 @@ mod tests {
         // Twice the bytes between losses at twice the RTT is half as good.
         let near = with_history(5.0, 0.1, 1e5);
         let far = with_history(20.0, 0.2, 2e5);
-        assert!(shift(&group([near, far]), &Member { is_me: true, ..near }) > 0.0);
+        assert!(shift(&group([near, far]), &Member { is_own: true, ..near }) > 0.0);
     }
 }

@@ -6,12 +6,12 @@ use super::*;
 
 /// A member of a group.
 pub(super) fn member(window: f64, rtt: f64) -> Member {
-    Member { window, rtt, between_losses: 0.0, is_me: false }
+    Member { window, rtt, between_losses: 0.0, is_own: false }
 }
 
 /// A group in which the first member is the controller's own.
 pub(super) fn group<const N: usize>(mut members: [Member; N]) -> Group {
-    members[0].is_me = true;
+    members[0].is_own = true;
     Group { members: members.to_vec() }
 }
 

@@ -1,6 +1,6 @@
 //! Energy information base: the cost of a byte over each choice of interfaces, for each pair of rates.
 
-use marline_link::radio::{RadioKind, RadioParameters, Stay};
+use marline_link::radio::{RadioKind, RadioParameters, TimedState};
 use marline_time::Duration;
 
 /// Interfaces that carry data.
@@ -73,7 +73,7 @@ fn watts(microwatts: u64) -> f64 {
     microwatts as f64 * 1e-6
 }
 
-fn joules(stay: &Stay) -> f64 {
+fn joules(stay: &TimedState) -> f64 {
     stay.lasts.as_secs_f64() * watts(stay.power_uw)
 }
 

@@ -172,7 +172,7 @@ fn a_server_and_a_client_of_one_kind_keep_a_mesh_and_no_timer() {
     let mut client = Client::new();
     client.local[1].backup = false;
     assert_eq!(client.event(&PathEvent::LocalUp(AddressId(2))), [JOIN]);
-    assert!(client.manager.look_at.is_none());
+    assert!(client.manager.check_at.is_none());
 }
 
 #[test]

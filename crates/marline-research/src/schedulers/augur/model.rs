@@ -11,7 +11,7 @@ use marline_time::{Duration, Instant};
 use super::super::primary::Silence;
 
 /// SRTT in multiples of the smallest RTT above which a path is degrading. With twice that increase, it is bad.
-const RISE: f64 = 1.5;
+const DEGRADING_SRTT_RATIO: f64 = 1.5;
 /// Smaller increases of the RTT are not evidence.
 const MIN_RTT_RISE: Duration = Duration::from_millis(5);
 /// RTT variations after which an answer is late.
@@ -107,13 +107,13 @@ impl Model {
         if silent
             || !view.health.is_usable()
             || view.phase == Phase::Loss
-            || risen(2.0 * (RISE - 1.0))
+            || risen(2.0 * (DEGRADING_SRTT_RATIO - 1.0))
         {
             State::Bad
         } else if self.lost
             || view.phase == Phase::Recovery
             || view.bytes_queued > 0
-            || risen(RISE - 1.0)
+            || risen(DEGRADING_SRTT_RATIO - 1.0)
         {
             State::Degrading
         } else {
@@ -140,14 +140,14 @@ impl Model {
     }
 
     /// Records how much later than due it was answered.
-    pub(super) fn delayed(&mut self, state: State, by: Duration) {
+    pub(super) fn record_delay(&mut self, state: State, by: Duration) {
         let (by_s, record) = (by.as_secs_f64(), &mut self.records[state as usize]);
         let mean_s = record.delay_s.unwrap_or(by_s);
         record.delay_s = Some(mean_s + (by_s - mean_s) * DELAY_GAIN);
     }
 
     /// Probability of each state at the arrival of a message sent now.
-    fn outlook(&self) -> impl Iterator<Item = (f64, &Record)> {
+    fn weighted_records(&self) -> impl Iterator<Item = (f64, &Record)> {
         let row = self.changes[self.state as usize];
         let sum: f64 = row.iter().sum();
         self.records.iter().zip(row).map(move |(record, count)| (count / sum, record))
@@ -155,7 +155,7 @@ impl Model {
 
     /// Probability that a message sent now is late.
     pub(super) fn lateness_probability(&self) -> f64 {
-        self.outlook().map(|(chance, record)| chance * record.late / record.ended).sum()
+        self.weighted_records().map(|(chance, record)| chance * record.late / record.ended).sum()
     }
 
     /// Mean lateness in seconds, where up to `spared_s` counts as in time. An `overdue` message is certainly late.
@@ -165,7 +165,7 @@ impl Model {
             (record.delay_s.unwrap_or(guess_s) - spared_s).max(0.0)
         };
         let late = |record: &Record| if overdue { 1.0 } else { record.late / record.ended };
-        self.outlook().map(|(chance, record)| chance * late(record) * beyond(record)).sum()
+        self.weighted_records().map(|(chance, record)| chance * late(record) * beyond(record)).sum()
     }
 }
 
@@ -256,7 +256,7 @@ mod tests {
         let guess_s = model.expected_delay_s(ms(20), 0.0, false);
         for _ in 0..50 {
             model.record_late(State::Good);
-            model.delayed(State::Good, ms(100));
+            model.record_delay(State::Good, ms(100));
         }
         let learned_s = model.expected_delay_s(ms(20), 0.0, false);
         assert!(learned_s > 20.0 * guess_s && learned_s < 0.1, "{guess_s} {learned_s}");

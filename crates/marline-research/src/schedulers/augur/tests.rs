@@ -122,7 +122,7 @@ fn an_overdue_answer_is_a_reason_by_itself() {
     assert_eq!(play.ask(), Decision::WaitUntil(Instant::from_millis(1_025)));
     play.now_ms = 1_025;
     assert_eq!(play.ask(), send(1, 0, 1_000));
-    let mut rich = Play::new(AugurConfig { worth: Duration::ZERO, ..AugurConfig::default() });
+    let mut rich = Play::new(AugurConfig { min_saving: Duration::ZERO, ..AugurConfig::default() });
     rich.second = unreachable(rich.second, 3);
     rich.stream.written = 1_000;
     rich.send();
@@ -132,7 +132,8 @@ fn an_overdue_answer_is_a_reason_by_itself() {
 
 #[test]
 fn the_budget_bounds_the_bytes() {
-    let config = AugurConfig { reserve: 10_000, worth: Duration::ZERO, ..AugurConfig::default() };
+    let config =
+        AugurConfig { reserve: 10_000, min_saving: Duration::ZERO, ..AugurConfig::default() };
     let mut play = Play::new(config);
     let copied: Vec<u64> = (0..1_000).map(|_| play.message(20)).collect();
     // 5 kB in the reserve and 10 % of what follows.
@@ -193,7 +194,7 @@ fn backups_and_odd_paths() {
 
 #[test]
 fn the_memory_of_the_scheduler_is_bounded() {
-    let mut play = Play::new(AugurConfig { worth: Duration::ZERO, ..AugurConfig::default() });
+    let mut play = Play::new(AugurConfig { min_saving: Duration::ZERO, ..AugurConfig::default() });
     for _ in 0..200 {
         play.stream.written += 100;
         play.send();

@@ -4,7 +4,7 @@ use marline_testkit::views::{Stream, backup, full, range, send, unreachable, vie
 use super::*;
 
 fn fuso(found: bool, spare: bool) -> Fuso {
-    Fuso::wrap(Box::new(MinRtt::new(MinRttConfig::BARE)), FusoConfig { found, spare })
+    Fuso::wrap(Box::new(MinRtt::new(MinRttConfig::LOWEST_RTT)), FusoConfig { found, spare })
 }
 
 /// 20 ms and nothing outstanding, 80 ms and much.

@@ -59,7 +59,7 @@ fn placement_and_probe_patience_come_from_the_inner_scheduler() {
     assert!(inner.data().is_some(), "the second one has room");
     assert_eq!(wrapped.next_send(&cx), inner);
     assert_eq!(wrapped.probe_patience(), RoundRobin::default().probe_patience());
-    let bare = MinRtt::new(marline_algos::schedulers::MinRttConfig::BARE);
+    let bare = MinRtt::new(marline_algos::schedulers::MinRttConfig::LOWEST_RTT);
     let wrapped = Orp::new(Box::new(bare), OpportunisticRules::KERNEL);
     assert_eq!(wrapped.probe_patience(), None);
 }

@@ -47,7 +47,7 @@ pub(super) struct ModeInput {
     /// Upper limit of the multipath mode's rate in bytes per second, if known.
     pub(super) spread_limit: f64,
     /// Rate of the best path alone in bytes per second, if known.
-    pub(super) alone: f64,
+    pub(super) single_path_rate: f64,
     /// No path is still searching for its rate.
     pub(super) rates_are_known: bool,
     /// The current rate is not meaningful: too little to send, or only one path.
@@ -201,7 +201,7 @@ impl Modes {
         }
         let brought = recent.rate(reading);
         self.recent = None;
-        brought.is_some_and(|rate| rate * (1.0 + self.config.hysteresis) < reading.alone)
+        brought.is_some_and(|rate| rate * (1.0 + self.config.hysteresis) < reading.single_path_rate)
     }
 
     /// This many windows from now on, in a mode that was not used just before.

@@ -110,7 +110,7 @@ fn in_turn_each_path_carries_alone_and_the_one_that_brought_more_goes_on() {
     asked.pass(1_610, 5_000, &views);
     assert_eq!(asked.papd.modes.mode(), Mode::Redundant);
     // A window of 800 ms each, after a round trip of 200 ms.
-    let carrier = |asked: &Asked| asked.papd.alone(&asked.stream.context(&views));
+    let carrier = |asked: &Asked| asked.papd.single_path(&asked.stream.context(&views));
     assert_eq!(carrier(&asked), Some(SubflowId(0)));
     assert_eq!(asked.send(&views), Some((0, true)));
     assert_eq!(asked.ask(&[full(views[0]), views[1]]), asked.ask(&[full(views[0])]), "no copies");
@@ -141,7 +141,7 @@ fn a_silent_best_path_is_not_waited_for_and_a_fallen_one_is_measured_again() {
     let mut asked = Asked::new(PapdConfig::default());
     let views = pair();
     asked.pass(2_420, 10_000, &views);
-    assert_eq!(asked.papd.alone(&asked.stream.context(&views)), Some(SubflowId(0)));
+    assert_eq!(asked.papd.single_path(&asked.stream.context(&views)), Some(SubflowId(0)));
     let mut failed = views;
     failed[0] = unreachable(failed[0], 0);
     assert_eq!(asked.send(&failed), Some((1, true)), "at once");

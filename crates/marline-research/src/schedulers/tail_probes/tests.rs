@@ -11,7 +11,7 @@ const NOW: Instant = Instant::from_secs(1);
 
 /// TLP-MP around min-rtt, with `count` segments sent on subflow 0.
 fn sent(after: SilentOriginalAction, count: u64) -> (TailProbes, Stream) {
-    let mut scheduler = TailProbes::across(Box::<MinRtt>::default(), after);
+    let mut scheduler = TailProbes::across_paths(Box::<MinRtt>::default(), after);
     let mut stream = Stream::new(count * 1_000);
     let views = [view(0, 13)];
     for _ in 0..count {
@@ -213,7 +213,7 @@ proptest! {
     /// suspicion, and only silent subflows that were probed are suspected.
     #[test]
     fn tail_probes_stay_valid_in_any_sequence_of_events(steps in proptest::collection::vec(any_step(), 1..120)) {
-        let mut scheduler = TailProbes::across(Box::<MinRtt>::default(), SilentOriginalAction::Reinject);
+        let mut scheduler = TailProbes::across_paths(Box::<MinRtt>::default(), SilentOriginalAction::Reinject);
         let mut stream = Stream::new(0);
         let mut views = vec![view(0, 13), view(1, 85), view(2, 40)];
         let mut probed = [false; 3];

@@ -37,7 +37,7 @@ fn facts() -> MachineState {
 fn leaves(rules: &[Rule], matches: impl Fn(&Selector) -> bool, local: bool) -> bool {
     for rule in rules.iter().filter(|rule| matches(&rule.selector)) {
         match rule.verdict {
-            Verdict::Lookup(MAIN) | Verdict::Beyond => return true,
+            Verdict::Lookup(MAIN) | Verdict::OwnRules => return true,
             Verdict::LookupButDefault(_) if local => return true,
             Verdict::Unreachable => return false,
             // Our tables are empty because the interface is not served.
@@ -143,7 +143,7 @@ fn names_stay_as_they_were_when_only_some_networks_are_reached_through_it() {
         ]
     );
     let ipv6 = settings.routes(true, true);
-    assert!(ipv6.iter().all(|route| route.leads == RouteAction::Elsewhere), "{ipv6:?}");
+    assert!(ipv6.iter().all(|route| route.leads == RouteAction::LeaveTable), "{ipv6:?}");
 }
 
 #[test]
@@ -177,7 +177,7 @@ fn a_kill_switch_holds_queries_of_sockets_that_are_bound_to_an_interface() {
         let bound = rules.iter().find(|rule| matches!(rule.selector, Selector::NamesBoundTo(..)));
         bound.unwrap().verdict
     };
-    assert_eq!(bound(&of(RoutingSettings::default())), Verdict::Beyond);
+    assert_eq!(bound(&of(RoutingSettings::default())), Verdict::OwnRules);
     let settings = RoutingSettings { kill_switch: true, ..RoutingSettings::default() };
     assert_eq!(bound(&settings.switch(OWN, &facts())), Verdict::Lookup(BOUND_QUERY_TABLE));
     let held = settings.routes_of_switch(false, &facts());
@@ -234,7 +234,7 @@ fn with_exceptions_of_names_every_query_goes_to_the_interface() {
         let names = before.filter(|rule| {
             matches!(rule.selector, Selector::NamesTo(..) | Selector::NamesBoundTo(..))
         });
-        names.filter(|rule| rule.verdict == Verdict::Beyond).count()
+        names.filter(|rule| rule.verdict == Verdict::OwnRules).count()
     };
     assert!(past(&settings) > 0, "a resolver that is direct");
     assert_eq!(past(&sorting), 0);

@@ -157,7 +157,7 @@ fn a_path_that_is_doubted_or_fades_or_is_gone_says_so() {
     both.entries[0].restriction = PathRestriction::Unusable("its quota is used up".to_owned());
     assert_eq!(judged(&both, &world), "unreachable: its quota is used up");
     both.entries[0].restriction = PathRestriction::None;
-    both.entries[0].taken_down = true;
+    both.entries[0].is_disabled = true;
     assert_eq!(judged(&both, &world), "unreachable: disabled by hand");
     both.entries[0].ends.clear();
     both.entries[0].error = Some("the interface is down".to_owned());

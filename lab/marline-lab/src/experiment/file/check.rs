@@ -24,7 +24,7 @@ use crate::scenario::{Event, Path, Scenario, Side, check_name, path_number};
 /// Payload size of a buffer, bytes.
 const BUFFER: std::ops::RangeInclusive<u64> = 1..=1 << 30;
 /// Default time to wait for the last messages after the planned end.
-const PATIENCE: Duration = Duration::from_secs(30);
+const DEFAULT_WAIT: Duration = Duration::from_secs(30);
 /// Modes whose policies cannot be replaced.
 const MULTIMOB: [&str; 2] = ["interactive", "multimob"];
 
@@ -40,7 +40,11 @@ impl Checker<'_> {
     }
 
     /// Returns a value, or adds a diagnostic at its place.
-    fn ok<T, E: Display>(&mut self, key_path: &KeyPath, result: Result<T, E>) -> Option<T> {
+    fn check_result<T, E: Display>(
+        &mut self,
+        key_path: &KeyPath,
+        result: Result<T, E>,
+    ) -> Option<T> {
         result.map_err(|error| self.report(key_path, format!("{error:#}"))).ok()
     }
 
@@ -85,7 +89,7 @@ pub(super) fn checked(raw: Raw, text: &str) -> Result<ExperimentFile, Vec<Diagno
     let contestants = contestants(&mut checker, &raw.variants, &raw.paths);
     let checks = answers::checks(&mut checker, &raw.checks, &loads, &contestants);
     let interval = raw.timelines.map(|time| TimelineConfig::with_interval(time.0));
-    checker.ok(&KeyPath::top("timelines"), interval.transpose());
+    checker.check_result(&KeyPath::top("timelines"), interval.transpose());
     if !checker.diagnostics.is_empty() {
         return Err(checker.diagnostics);
     }
@@ -102,10 +106,10 @@ pub(super) fn checked(raw: Raw, text: &str) -> Result<ExperimentFile, Vec<Diagno
         faults: moments,
         stops: raw.stops.iter().map(stop).collect(),
         warm_up: raw.warm_up.map_or(Duration::ZERO, |time| time.0),
-        patience: raw.patience.map_or(PATIENCE, |time| time.0),
+        patience: raw.patience.map_or(DEFAULT_WAIT, |time| time.0),
         trace_dir: None,
     };
-    checker.ok(&KeyPath::default(), experiment.check());
+    checker.check_result(&KeyPath::default(), experiment.check());
     if !checker.diagnostics.is_empty() {
         return Err(checker.diagnostics);
     }
@@ -123,7 +127,7 @@ pub(super) fn scenario(text: &str) -> Result<Scenario, Vec<Diagnostic>> {
     paths(&mut checker, &scenario.paths);
     events(&mut checker, &scenario.events, &scenario.paths);
     if checker.diagnostics.is_empty() {
-        checker.ok(&KeyPath::default(), scenario.check());
+        checker.check_result(&KeyPath::default(), scenario.check());
     }
     if checker.diagnostics.is_empty() { Ok(scenario) } else { Err(checker.diagnostics) }
 }
@@ -138,13 +142,13 @@ fn paths(checker: &mut Checker<'_>, paths: &[Path]) {
     let mut seen = BTreeSet::new();
     for (number, path) in paths.iter().enumerate() {
         let key_path = KeyPath::top("path").at(number);
-        checker.ok(&key_path.key("name"), check_name(&path.name));
+        checker.check_result(&key_path.key("name"), check_name(&path.name));
         if !seen.insert(&path.name) {
             checker.report(&key_path.key("name"), format!("two paths are named `{}`", path.name));
         }
         let spec: Result<marline_link::DuplexSpec, _> = path.link.parse();
         if let Err(error) = spec {
-            let shown = format!("`{}`: {}", error.item, error.why);
+            let shown = format!("`{}`: {}", error.item, error.problem);
             checker.report(&key_path.key("link"), shown);
         }
         if path.client.is_empty() != path.server.is_empty() {
@@ -156,9 +160,9 @@ fn paths(checker: &mut Checker<'_>, paths: &[Path]) {
 fn events(checker: &mut Checker<'_>, events: &[Event], paths: &[Path]) {
     for (number, event) in events.iter().enumerate() {
         let key_path = KeyPath::top("event").at(number);
-        checker.ok(&key_path.key("path"), path_number(paths, &event.path));
-        checker.ok(&key_path.key("at"), script::duration(&event.at));
-        checker.ok(&key_path.key("command"), event.command.parse::<ParsedCommand>());
+        checker.check_result(&key_path.key("path"), path_number(paths, &event.path));
+        checker.check_result(&key_path.key("at"), script::duration(&event.at));
+        checker.check_result(&key_path.key("command"), event.command.parse::<ParsedCommand>());
     }
 }
 
@@ -169,8 +173,9 @@ fn fault(
     paths: &[Path],
 ) -> Option<Fault> {
     let key_path = KeyPath::top("fault").at(number);
-    checker.ok(&key_path.key("path"), path_number(paths, &raw.path));
-    let order: Option<ParsedCommand> = checker.ok(&key_path.key("command"), raw.command.parse());
+    checker.check_result(&key_path.key("path"), path_number(paths, &raw.path));
+    let order: Option<ParsedCommand> =
+        checker.check_result(&key_path.key("command"), raw.command.parse());
     if raw.lasts.is_some() && order.is_some_and(|order| !can_be_restored(&order)) {
         checker.report(&key_path.key("lasts"), "only `down` ends by itself");
     }
@@ -215,9 +220,9 @@ fn background(
     paths: &[Path],
 ) -> Background {
     let key_path = KeyPath::top("background").at(number);
-    checker.ok(&key_path.key("path"), path_number(paths, &raw.path));
+    checker.check_result(&key_path.key("path"), path_number(paths, &raw.path));
     let congestion = raw.congestion.as_deref().unwrap_or("cubic").to_owned();
-    checker.ok(&key_path.key("congestion"), policies::registry().congestion(&congestion));
+    checker.check_result(&key_path.key("congestion"), policies::registry().congestion(&congestion));
     let (from, until) =
         (raw.from.map_or(Duration::ZERO, |time| time.0), raw.until.map(|time| time.0));
     if until.is_some_and(|until| until <= from) {
@@ -247,11 +252,11 @@ fn contestants(
         }
         for path in &raw.paths {
             let found = path_number(paths, path.split(',').next().unwrap_or_default());
-            checker.ok(&key_path.key("paths"), found);
-            checker.ok(&key_path.key("paths"), path.parse::<PathSpec>());
+            checker.check_result(&key_path.key("paths"), found);
+            checker.check_result(&key_path.key("paths"), path.parse::<PathSpec>());
         }
         for path in &raw.backup {
-            checker.ok(&key_path.key("backup"), path_number(paths, path));
+            checker.check_result(&key_path.key("backup"), path_number(paths, path));
         }
         let stacks = raw.stacks.clone().unwrap_or_else(|| marline.clone());
         policies(checker, &key_path, raw, &stacks);
@@ -316,26 +321,26 @@ fn policies(checker: &mut Checker<'_>, key_path: &KeyPath, raw: &RawVariant, sta
         checker.refuse(key_path, "receive_timer", &why, raw.receive_timer.as_ref());
     }
     let moded = Variant { mode: raw.mode.clone(), ..Variant::default() };
-    checker.ok(&key_path.key("mode"), moded.interactive());
+    checker.check_result(&key_path.key("mode"), moded.interactive());
     if let Some(spec) = &raw.scheduler {
-        checker.ok(&key_path.key("scheduler"), registry.scheduler(spec));
+        checker.check_result(&key_path.key("scheduler"), registry.scheduler(spec));
     }
     if let Some(spec) = &raw.path_manager {
-        checker.ok(&key_path.key("path_manager"), registry.path_manager(spec));
+        checker.check_result(&key_path.key("path_manager"), registry.path_manager(spec));
     }
     if let Some(spec) = &raw.congestion {
-        checker.ok(&key_path.key("congestion"), registry.congestion(spec));
+        checker.check_result(&key_path.key("congestion"), registry.congestion(spec));
     }
     if let Some(spec) = &raw.recovery {
-        checker.ok(&key_path.key("recovery"), registry.recovery(spec));
+        checker.check_result(&key_path.key("recovery"), registry.recovery(spec));
     }
     if let Some(spec) = &raw.datagram_policy {
-        checker.ok(&key_path.key("datagram_policy"), registry.datagram_policy(spec));
+        checker.check_result(&key_path.key("datagram_policy"), registry.datagram_policy(spec));
     }
     if let Some(spec) = &raw.receive_timer {
-        checker.ok(&key_path.key("receive_timer"), spec.parse::<ReceiveTimer>());
+        checker.check_result(&key_path.key("receive_timer"), spec.parse::<ReceiveTimer>());
     }
     if let Some(spec) = &raw.lone_keepalive {
-        checker.ok(&key_path.key("lone_keepalive"), spec.parse::<LoneKeepalive>());
+        checker.check_result(&key_path.key("lone_keepalive"), spec.parse::<LoneKeepalive>());
     }
 }

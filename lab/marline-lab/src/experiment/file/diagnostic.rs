@@ -79,7 +79,7 @@ impl Diagnostic {
     /// Creates a diagnostic about a value. It points at a word in backticks that occurs in the value.
     pub(crate) fn new(text: &str, key_path: &KeyPath, what: impl fmt::Display) -> Diagnostic {
         let what = what.to_string();
-        let span = key_path.span(text).map(|span| narrowed(text, span, &what));
+        let span = key_path.span(text).map(|span| narrow_span(text, span, &what));
         Diagnostic { span, what }
     }
 
@@ -96,7 +96,7 @@ impl From<toml::de::Error> for Diagnostic {
 }
 
 /// The first word in backticks that occurs within the span, else the span's first line.
-fn narrowed(text: &str, span: Range<usize>, what: &str) -> Range<usize> {
+fn narrow_span(text: &str, span: Range<usize>, what: &str) -> Range<usize> {
     let within = text.get(span.clone()).unwrap_or_default();
     let found = what.split('`').skip(1).step_by(2).find_map(|word| {
         let at = (!word.is_empty()).then(|| within.find(word)).flatten()?;
@@ -106,7 +106,7 @@ fn narrowed(text: &str, span: Range<usize>, what: &str) -> Range<usize> {
 }
 
 /// All diagnostics of a file as text. `name` is the file's.
-pub(crate) fn told(name: &str, text: &str, diagnostics: &[Diagnostic]) -> String {
+pub(crate) fn format_diagnostics(name: &str, text: &str, diagnostics: &[Diagnostic]) -> String {
     let mut said = String::new();
     for diagnostic in diagnostics {
         if !said.is_empty() {
@@ -163,16 +163,18 @@ mod tests {
         let text = "a = 1\n[[variant]]\nname = 'x'\nscheduler = 'min-rt+orp'\n";
         let key_path = KeyPath::top("variant").at(0).key("scheduler");
         let what = "unknown scheduler `min-rt`; known: blest, min-rtt, redundant";
-        let said = told("f.toml", text, &[Diagnostic::new(text, &key_path, what)]);
+        let said = format_diagnostics("f.toml", text, &[Diagnostic::new(text, &key_path, what)]);
         let expected = format!(
             "f.toml:4:14: {what}; did you mean `min-rtt`?\n    4 | scheduler = 'min-rt+orp'\n      \
              |              ^^^^^^"
         );
         assert_eq!(said, expected);
         // A missing key is reported at the table it is missing in.
-        let said = told("f", text, &[Diagnostic::new(text, &key_path.key("x"), "no")]);
+        let said =
+            format_diagnostics("f", text, &[Diagnostic::new(text, &key_path.key("x"), "no")]);
         assert!(said.starts_with("f:4:13: no"), "{said}");
-        let nowhere = told("f", text, &[Diagnostic::new(text, &KeyPath::top("b"), "missing")]);
+        let nowhere =
+            format_diagnostics("f", text, &[Diagnostic::new(text, &KeyPath::top("b"), "missing")]);
         assert_eq!(nowhere, "f: missing");
     }
 

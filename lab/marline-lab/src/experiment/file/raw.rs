@@ -100,7 +100,7 @@ pub(super) struct RawWorkload {
 
 impl RawWorkload {
     /// Names of the keys that are given, besides those of all kinds.
-    pub(super) fn given(&self) -> Vec<&'static str> {
+    pub(super) fn given_keys(&self) -> Vec<&'static str> {
         let all = [
             ("bytes", self.bytes.is_some()),
             ("request", self.request.is_some()),

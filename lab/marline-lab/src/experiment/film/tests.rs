@@ -23,7 +23,7 @@ fn a_player_takes_the_rate_that_fits_and_stops_when_its_buffer_is_full() {
         let bytes = player.request(now);
         requests.push((now, bytes));
         // 5 Mbit/s.
-        player.arrived(now + Duration::from_micros(bytes * 8 / 5));
+        player.on_segment_arrived(now + Duration::from_micros(bytes * 8 / 5));
     }
     assert_eq!(requests.len(), 20);
     // 145 kbit/s for 4 s, then at most 4 Mbit/s.
@@ -45,7 +45,7 @@ fn the_picture_stands_still_while_the_buffer_is_empty() {
     for (requested, arrived) in [(1_000, 1_500), (1_500, 8_000), (8_000, 8_500)] {
         assert_eq!(player.next_at, Some(at(requested)));
         player.request(at(requested));
-        player.arrived(at(arrived));
+        player.on_segment_arrived(at(arrived));
     }
     assert_eq!(player.next_at, None);
     // The first segment ends at 5.5 s.

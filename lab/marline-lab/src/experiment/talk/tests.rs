@@ -1,6 +1,6 @@
 use marline_time::{Duration, Instant};
 
-use super::{Until, client, now, server};
+use super::{StopCondition, client, now, server};
 use crate::experiment::plan::{End, flows};
 use crate::experiment::{Flow, Load};
 use crate::workload::{Gap, Log, Sizes, Stream, Workload};
@@ -15,10 +15,13 @@ fn ends(loads: &[Load], start: Instant) -> ([End; 2], crate::experiment::Flows) 
     (End::both(loads, &group, start, SEED, &flows), flows)
 }
 
-fn until(loads: &[Load], start: Instant, patience: Duration) -> Until {
+fn until(loads: &[Load], start: Instant, patience: Duration) -> StopCondition {
     let group: Vec<u16> = (0..loads.len() as u16).collect();
     let lasts = loads.iter().map(|load| load.ends(SEED)).max().expect("a workload");
-    Until { floods: End::floods_until(loads, &group, start), deadline: start + lasts + patience }
+    StopCondition {
+        floods: End::bulk_end_of(loads, &group, start),
+        deadline: start + lasts + patience,
+    }
 }
 
 /// Runs workloads on one connection; the server begins to read after this time.

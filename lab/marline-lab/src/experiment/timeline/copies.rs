@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::ops::Range;
 
-use marline_sim::{LinkId, Observer, Packet, Paths, Report, Sighting};
+use marline_sim::{LinkId, ObservationPoint, Observer, Packet, Paths, Report};
 use marline_time::Instant;
 use marline_wire::{TcpFlags, TcpSegment, verify_tcp_checksum};
 
@@ -30,7 +30,7 @@ struct MessageCopy {
     arrived: Option<Instant>,
     /// Bytes that no other copy had delivered before.
     new_bytes: u32,
-    won: bool,
+    arrived_first: bool,
 }
 
 /// A data segment that is under way or held by its subflow's receiver.
@@ -54,7 +54,7 @@ struct Inbox {
     /// Segments that wait for delivery, by place and packet number.
     waiting: BTreeMap<(u64, u64), Held>,
     /// Place in the stream minus place in the subflow, of the segment that was sent last.
-    shift: Option<i64>,
+    stream_offset: Option<i64>,
 }
 
 /// Messages of one direction.
@@ -155,7 +155,7 @@ impl Copies {
             sent: now,
             arrived: None,
             new_bytes: 0,
-            won: false,
+            arrived_first: false,
         }));
         let copies = first..direction.copies.len();
         let begin = u64::from(place.subflow_offset);
@@ -259,7 +259,7 @@ impl MessageCopy {
             after_start_us(self.sent).into(),
             self.arrived.map(after_start_us).into(),
             self.new_bytes.into(),
-            self.won.into(),
+            self.arrived_first.into(),
         ]
     }
 }
@@ -270,9 +270,9 @@ impl Inbox {
     fn stream_offset(&mut self, place: &Place) -> Option<u64> {
         let in_subflow = i64::from(place.subflow_offset);
         let Some(stream) = place.stream_offset else {
-            return u64::try_from(in_subflow + self.shift.unwrap_or(0)).ok();
+            return u64::try_from(in_subflow + self.stream_offset.unwrap_or(0)).ok();
         };
-        self.shift = Some(stream as i64 - in_subflow);
+        self.stream_offset = Some(stream as i64 - in_subflow);
         Some(stream)
     }
 
@@ -403,7 +403,7 @@ impl Direction {
         let mine = self.copies[copies].iter_mut().find(|copy| copy.message == message);
         if let Some(copy) = mine {
             copy.new_bytes += bytes as u32;
-            copy.won |= won;
+            copy.arrived_first |= won;
         }
     }
 
@@ -435,11 +435,11 @@ impl Direction {
 }
 
 impl Observer for Copies {
-    fn on_packet(&mut self, now: Instant, sighting: Sighting, packet: &Packet) {
+    fn on_packet(&mut self, now: Instant, sighting: ObservationPoint, packet: &Packet) {
         match sighting {
-            Sighting::Sent { link: Some(link), .. } => self.sent(now, link, packet),
-            Sighting::Delivered { .. } => self.delivered(now, packet),
-            Sighting::Sent { link: None, .. } => {}
+            ObservationPoint::Sent { link: Some(link), .. } => self.sent(now, link, packet),
+            ObservationPoint::Delivered { .. } => self.delivered(now, packet),
+            ObservationPoint::Sent { link: None, .. } => {}
         }
     }
 

@@ -161,7 +161,7 @@ impl Sample<'_> {
         let Sample { time_us, end, path, queued_bytes, subflow, view } = *self;
         let (health, cause) = (subflow.health.path_health().name(), subflow.health.cause());
         let forecast = view.map(|view| view.forecast).filter(|forecast| forecast.is_known());
-        let answer = |quantile| forecast.and_then(|forecast| forecast.answer(quantile)).map(us);
+        let answer = |quantile| forecast.and_then(|forecast| forecast.answer(quantile)).map(to_us);
         let row: [Cell<'_>; 22] = [
             time_us.into(),
             end.into(),
@@ -175,12 +175,12 @@ impl Sample<'_> {
             subflow.cwnd.into(),
             subflow.in_flight.into(),
             subflow.lost.into(),
-            subflow.srtt.map(us).into(),
-            subflow.srtt.map(|_| us(subflow.rttvar)).into(),
+            subflow.srtt.map(to_us).into(),
+            subflow.srtt.map(|_| to_us(subflow.rttvar)).into(),
             answer(Quantile::P50).into(),
             answer(Quantile::P90).into(),
             answer(Quantile::P99).into(),
-            forecast.map(|forecast| us(forecast.queued())).into(),
+            forecast.map(|forecast| to_us(forecast.queued())).into(),
             subflow.delivery_rate.map(|rate| rate.bits_per_s()).into(),
             subflow.mss.into(),
             subflow.bytes_sent.into(),
@@ -190,7 +190,7 @@ impl Sample<'_> {
     }
 }
 
-fn us(time: Duration) -> u64 {
+fn to_us(time: Duration) -> u64 {
     u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
 

@@ -21,7 +21,7 @@ pub(crate) enum PacketOutcome {
 }
 
 /// Applies the rules to a packet that arrives this long after the link's start.
-pub(crate) fn treat<P: Packet>(
+pub(crate) fn apply_rules<P: Packet>(
     config: &MiddleboxConfig,
     age: Duration,
     packet: &mut P,
@@ -158,7 +158,7 @@ mod tests {
     fn an_option_becomes_no_operations_and_the_checksum_stays_good() {
         let mut syn = segment(SYN, &OPTIONS);
         assert_eq!(
-            treat(&config("mp_capable:syn", "none"), Duration::ZERO, &mut syn),
+            apply_rules(&config("mp_capable:syn", "none"), Duration::ZERO, &mut syn),
             PacketOutcome::Changed
         );
         let mut expected = OPTIONS;
@@ -167,13 +167,13 @@ mod tests {
         assert_eq!(checksum(&syn.0), 0xffff);
         // The other one of the same kind goes with a rule for the kind.
         assert_eq!(
-            treat(&config("mptcp", "none"), Duration::ZERO, &mut syn),
+            apply_rules(&config("mptcp", "none"), Duration::ZERO, &mut syn),
             PacketOutcome::Changed
         );
         assert_eq!(syn.0[HEADER + 20..HEADER + 24], [1; 4]);
         assert_eq!(checksum(&syn.0), 0xffff);
         assert_eq!(
-            treat(&config("mptcp", "none"), Duration::ZERO, &mut syn),
+            apply_rules(&config("mptcp", "none"), Duration::ZERO, &mut syn),
             PacketOutcome::Passes
         );
     }
@@ -183,7 +183,7 @@ mod tests {
         let mangle = OptionRule::parse_list("mp_capable:syn+timestamps").unwrap();
         let config = MiddleboxConfig { mangle, ..MiddleboxConfig::default() };
         let mut syn = segment(SYN, &OPTIONS);
-        assert_eq!(treat(&config, Duration::ZERO, &mut syn), PacketOutcome::Changed);
+        assert_eq!(apply_rules(&config, Duration::ZERO, &mut syn), PacketOutcome::Changed);
         let mut expected = OPTIONS;
         expected[8..17].iter_mut().for_each(|byte| *byte = !*byte);
         assert_eq!(syn.0[HEADER..HEADER + 24], expected);
@@ -200,14 +200,14 @@ mod tests {
                 let mut packet = segment(flags, &OPTIONS);
                 let expected = if hit { PacketOutcome::Changed } else { PacketOutcome::Passes };
                 assert_eq!(
-                    treat(&config(rule, "none"), Duration::ZERO, &mut packet),
+                    apply_rules(&config(rule, "none"), Duration::ZERO, &mut packet),
                     expected,
                     "{rule} {flags}"
                 );
                 let expected = if hit { PacketOutcome::Dropped } else { PacketOutcome::Passes };
                 let mut packet = segment(flags, &OPTIONS);
                 assert_eq!(
-                    treat(&config("none", rule), Duration::ZERO, &mut packet),
+                    apply_rules(&config("none", rule), Duration::ZERO, &mut packet),
                     expected,
                     "{rule} {flags}"
                 );
@@ -245,7 +245,7 @@ mod tests {
         for length in 0..80 {
             let mut packet = Segment((0..length).map(|n| n as u8).collect());
             let before = packet.0.clone();
-            if treat(&all, Duration::ZERO, &mut packet) == PacketOutcome::Passes {
+            if apply_rules(&all, Duration::ZERO, &mut packet) == PacketOutcome::Passes {
                 assert_eq!(packet.0, before);
             }
             // Random options of a true header: at worst something is blanked, nothing panics.
@@ -255,7 +255,7 @@ mod tests {
                 *byte = (state >> 24) as u8 % 32;
             }
             let mut packet = segment(SYN, &options);
-            treat(&all, Duration::ZERO, &mut packet);
+            apply_rules(&all, Duration::ZERO, &mut packet);
             assert_eq!(checksum(&packet.0), 0xffff);
         }
     }

@@ -33,9 +33,9 @@ pub fn run(gone: Duration, scheduler: &str, seed: u64) -> Outcome {
     let (away, back) = (Instant::from_secs(10), Instant::from_secs(10) + gone);
     for path in 0..2 {
         paths.at_set_path_up(away, path, false);
-        paths.at_set_address(away, path, false);
+        paths.set_address_at(away, path, false);
         paths.at_set_path_up(back, path, true);
-        paths.at_renumber(back, path);
+        paths.renumber_at(back, path);
     }
     paths.world.run_until(back);
     let before = paths.client_report(0).expect("connected").read;

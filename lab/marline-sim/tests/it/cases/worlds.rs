@@ -155,12 +155,12 @@ fn schedule(paths: &mut Paths, plan: &Plan) {
         paths.at_set_path_up(from, path, false);
         paths.at_set_path_up(to, path, true);
         if kind != OutageKind::Silent {
-            paths.at_set_address(from, path, false);
+            paths.set_address_at(from, path, false);
         }
         match kind {
             OutageKind::Silent => {}
-            OutageKind::Told => paths.at_set_address(to, path, true),
-            OutageKind::Renumbered => paths.at_renumber(to, path),
+            OutageKind::Told => paths.set_address_at(to, path, true),
+            OutageKind::Renumbered => paths.renumber_at(to, path),
         }
     }
     for (path, link) in plan.paths.links.iter().enumerate() {

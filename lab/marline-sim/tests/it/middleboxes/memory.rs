@@ -119,8 +119,8 @@ fn an_address_that_comes_back_is_another_network() {
     let mut paths = paths(&["up.block=mptcp:syn"]);
     open(&mut paths, 0);
     let now = paths.world.now();
-    paths.at_set_address(now + Duration::from_secs(1), 0, false);
-    paths.at_set_address(now + Duration::from_secs(2), 0, true);
+    paths.set_address_at(now + Duration::from_secs(1), 0, false);
+    paths.set_address_at(now + Duration::from_secs(2), 0, true);
     paths.world.run_until(now + Duration::from_secs(3));
     let (took, why) = open(&mut paths, 0);
     assert!(took > SLOW && why == Some(FallbackReason::SynRetries), "{took:?} {why:?}");
@@ -132,8 +132,8 @@ fn a_syn_ack_with_the_option_clears_the_network() {
     let mut paths = paths(&["up.drop=1+2+3"]);
     assert_eq!(open(&mut paths, 0).1, Some(FallbackReason::SynRetries));
     let now = paths.world.now();
-    paths.at_set_address(now + Duration::from_secs(1), 0, false);
-    paths.at_set_address(now + Duration::from_secs(2), 0, true);
+    paths.set_address_at(now + Duration::from_secs(1), 0, false);
+    paths.set_address_at(now + Duration::from_secs(2), 0, true);
     paths.world.run_until(now + Duration::from_secs(3));
     assert_eq!(open(&mut paths, 0).1, None);
     assert_eq!(open(&mut paths, 0).1, None);

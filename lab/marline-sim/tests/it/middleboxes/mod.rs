@@ -199,7 +199,7 @@ fn changed_payload_is_noticed_as_long_as_there_are_checksums() {
             assert!(noticed || beside.rewritten == 0, "{boxes}, seed {seed}: {beside:?}");
             let alone = run(&Run { checksum: true, seed, ..Run::new(&both[..1]) });
             assert!(alone.fallback.iter().all(says), "{boxes}, seed {seed}: {alone:?}");
-            assert!(alone.ended(), "{boxes}, seed {seed}: {alone:?}");
+            assert!(alone.has_ended(), "{boxes}, seed {seed}: {alone:?}");
         }
     }
 }

@@ -62,7 +62,7 @@ pub struct Outcome {
 
 impl Outcome {
     /// Both streams came to an end, whatever the bytes.
-    pub fn ended(&self) -> bool {
+    pub fn has_ended(&self) -> bool {
         self.complete.is_some() || self.wrong.is_some() || self.closed.iter().all(Option::is_some)
     }
 

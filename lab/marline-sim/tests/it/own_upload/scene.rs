@@ -15,8 +15,8 @@ use marline_datagram::{FlowId, Lane, LaneConfig, LaneIds, PathId, TestCipher};
 use marline_policy::{AddressId, LocalAddress};
 use marline_sim::{
     Amount, Bulk, Echo, EchoServer, Host, HostConfig, LANE_PORT, LaneHost, LinkId, NodeId,
-    Observer, Packet, Paths, Pulse, PulsePlan, SERVER_PORT, Sighting, UDP_CAPABILITIES, World,
-    quantile,
+    ObservationPoint, Observer, Packet, Paths, Pulse, PulsePlan, SERVER_PORT, UDP_CAPABILITIES,
+    World, quantile,
 };
 use marline_time::{Duration, Instant, SeedTree};
 
@@ -115,17 +115,17 @@ struct Queues {
 }
 
 impl Observer for Queues {
-    fn on_packet(&mut self, now: Instant, sighting: Sighting, packet: &Packet) {
+    fn on_packet(&mut self, now: Instant, sighting: ObservationPoint, packet: &Packet) {
         use marline_link::Packet as _;
         let place = |id: LinkId| self.up.iter().position(|up| *up == id);
         match sighting {
-            Sighting::Sent { link: Some(link), .. } if place(link).is_some() => {
+            ObservationPoint::Sent { link: Some(link), .. } if place(link).is_some() => {
                 self.offered_at.insert(packet.number, now);
                 if packet.path.local.port() == LANE_PORT && packet.segment.len() >= GAME_BYTES {
                     self.game_offered.push(now);
                 }
             }
-            Sighting::Delivered { link, .. } => {
+            ObservationPoint::Delivered { link, .. } => {
                 let Some(number) = place(link).map(|place| self.paths[place]) else { return };
                 let Some(offered) = self.offered_at.remove(&packet.number) else { return };
                 let sending_ms = packet.wire_len() as f64 * 8.0 / (RATE_MBIT[number] * 1e3);
@@ -135,7 +135,7 @@ impl Observer for Queues {
                     self.waits_ms[number].push(waits_ms.max(0.0));
                 }
             }
-            Sighting::Sent { .. } => {}
+            ObservationPoint::Sent { .. } => {}
         }
     }
 
@@ -177,7 +177,7 @@ fn host(plan: &Plan, client: bool, seeds: &SeedTree) -> Host {
     let endpoint = EndpointConfig {
         capabilities: UDP_CAPABILITIES,
         limits: Limits::default(),
-        shard: Shard::ALONE,
+        shard: Shard::SINGLE,
         accept: (!client).then(|| config.clone()),
         monitor: true,
     };
@@ -195,7 +195,7 @@ fn host(plan: &Plan, client: bool, seeds: &SeedTree) -> Host {
     let policy = Registry::default().datagram_policy("auto").expect("built in");
     let [ours, theirs] = TestCipher::pair(1);
     let (id, peers, keys) = if client { (1, 2, ours) } else { (2, 1, theirs) };
-    let ids = LaneIds { ours: id, peers };
+    let ids = LaneIds { local: id, peers };
     let lane =
         Lane::new(LaneConfig::new(policy, config.policies.congestion), ids, keys, Instant::ZERO);
     host.set_lane(LaneHost::new(lane, paths, Instant::ZERO));

@@ -2,7 +2,7 @@
 
 use core::any::Any;
 
-use marline_sim::{LinkId, NodeId, Observer, Packet, Placement, Sighting};
+use marline_sim::{LinkId, NodeId, ObservationPoint, Observer, Packet, Placement};
 use marline_time::{Duration, Instant};
 use marline_wire::TcpSegment;
 
@@ -49,8 +49,8 @@ impl Log {
 }
 
 impl Observer for Log {
-    fn on_packet(&mut self, now: Instant, sighting: Sighting, packet: &Packet) {
-        let Sighting::Sent { node, link: Some(link) } = sighting else { return };
+    fn on_packet(&mut self, now: Instant, sighting: ObservationPoint, packet: &Packet) {
+        let ObservationPoint::Sent { node, link: Some(link) } = sighting else { return };
         let Some(path) = self.links.iter().position(|id| *id == link) else { return };
         if node != self.node {
             return;

@@ -412,7 +412,7 @@ impl Kind {
             Came::Multipath => {}
             Came::Plain(reason) => exchanged.fallback = Some(reason),
             Came::Stranger => {
-                exchanged.stranger = true;
+                exchanged.is_foreign = true;
                 exchanged.fallback = Some(FallbackReason::SynAckWithoutOption);
             }
             Came::Broken => {

@@ -28,7 +28,7 @@ impl Harness {
                 data_una: Dsn(0),
                 longest_rtt: ms(100),
                 spread_limit: f64::INFINITY,
-                alone: 0.0,
+                single_path_rate: 0.0,
                 rates_are_known: false,
                 void: false,
             },
@@ -214,7 +214,7 @@ fn a_mode_slower_than_one_path_is_left_after_a_window() {
         harness.run(2_000);
         assert_eq!(harness.modes.mode(), Mode::Multipath, "it won, and once again");
         harness.rates[1] = 7_000;
-        harness.reading.alone = alone;
+        harness.reading.single_path_rate = alone;
         let mut passed = 0;
         while harness.modes.mode() == Mode::Multipath {
             harness.run(1);

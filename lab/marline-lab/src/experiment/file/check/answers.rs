@@ -60,7 +60,7 @@ fn check(
         Some("fault") => Some(Some(Edge::Fault)),
         Some("return") => Some(Some(Edge::Return)),
         Some(text) => {
-            let time = checker.ok(&at.key(key), script::duration(text))?;
+            let time = checker.check_result(&at.key(key), script::duration(text))?;
             Some(Some(Edge::At(time.as_secs_f64() * 1e3)))
         }
     };

@@ -38,7 +38,7 @@ const BULK_BYTES: u64 = 65_536;
 /// A film without its length.
 const FILM: Film = Film { segment_ms: 4_000, segments: 0, buffer_ms: 30_000 };
 /// Time from one picture to the next of a video with a constant rate.
-const PICTURE_MS: u64 = 40;
+const VIDEO_FRAME_INTERVAL_MS: u64 = 40;
 /// Frames of a call, G.711 with RTP's header: bytes of a datagram, ms from one to the next.
 const VOICE_BYTES: u64 = 172;
 const VOICE_FRAME_MS: u32 = 20;
@@ -89,7 +89,7 @@ impl Keys<'_, '_> {
             self.checker.report(&self.key_path.key("kind"), what);
             return None;
         };
-        for key in self.raw.given().into_iter().filter(|key| !allowed.contains(key)) {
+        for key in self.raw.given_keys().into_iter().filter(|key| !allowed.contains(key)) {
             let what = format!("kind = \"{kind}\" has no `{key}`; it has {}", allowed.join(", "));
             self.checker.report(&self.key_path.key(key), what);
         }
@@ -203,14 +203,23 @@ impl Keys<'_, '_> {
             return Some(Workload::Film(Film { segments, ..FILM }));
         };
         let link = format!("rate={rate}").parse::<DuplexSpec>();
-        let spec = self.checker.ok(&self.key_path.key("rate"), link.map_err(|error| error.why))?;
+        let spec = self
+            .checker
+            .check_result(&self.key_path.key("rate"), link.map_err(|error| error.problem))?;
         let RateSpec::Constant(rate) = spec.down.rate else {
             self.report("rate", "expected a constant rate such as \"4M\"");
             return None;
         };
-        let bytes = (rate.bits_per_s() * PICTURE_MS / 8_000).max(1) as u32;
-        let gap = Gap { least_ms: PICTURE_MS as f64, most_ms: PICTURE_MS as f64 };
-        Some(Workload::Bursts { bytes, gap, count: (lasts_ms / PICTURE_MS).max(1) as u32 })
+        let bytes = (rate.bits_per_s() * VIDEO_FRAME_INTERVAL_MS / 8_000).max(1) as u32;
+        let gap = Gap {
+            least_ms: VIDEO_FRAME_INTERVAL_MS as f64,
+            most_ms: VIDEO_FRAME_INTERVAL_MS as f64,
+        };
+        Some(Workload::Bursts {
+            bytes,
+            gap,
+            count: (lasts_ms / VIDEO_FRAME_INTERVAL_MS).max(1) as u32,
+        })
     }
 
     /// Requests and answers; dialogues have whole requests and no limit to what is unanswered, unless given.

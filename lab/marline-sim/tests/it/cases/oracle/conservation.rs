@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use marline_time::Instant;
 
-use marline_sim::{Digest, LinkId, Observer, Packet, Sighting};
+use marline_sim::{Digest, LinkId, ObservationPoint, Observer, Packet};
 
 /// Watches all links of a world. Stores a number per segment: for runs of up to a few million packets.
 #[derive(Debug, Default)]
@@ -43,15 +43,15 @@ impl Conservation {
 }
 
 impl Observer for Conservation {
-    fn on_packet(&mut self, _now: Instant, sighting: Sighting, packet: &Packet) {
+    fn on_packet(&mut self, _now: Instant, sighting: ObservationPoint, packet: &Packet) {
         let mut digest = Digest::default();
         digest.bytes(&packet.segment);
         match sighting {
-            Sighting::Sent { link: Some(link), .. } => {
+            ObservationPoint::Sent { link: Some(link), .. } => {
                 *self.balance.entry((link, digest.value())).or_default() += 1;
             }
-            Sighting::Sent { link: None, .. } => {}
-            Sighting::Delivered { link, .. } => {
+            ObservationPoint::Sent { link: None, .. } => {}
+            ObservationPoint::Delivered { link, .. } => {
                 match self.balance.get_mut(&(link, digest.value())) {
                     None => self.unknown += 1,
                     Some(left) => *left -= 1,

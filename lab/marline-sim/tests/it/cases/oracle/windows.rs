@@ -12,7 +12,7 @@ use marline_time::Instant;
 use marline_wire::mptcp::{DataAck, Dss, ExperimentalMessage, WireDsn};
 use marline_wire::{TcpFlags, TcpSegment};
 
-use marline_sim::{NodeId, Observer, Packet, Sighting};
+use marline_sim::{NodeId, ObservationPoint, Observer, Packet};
 
 /// Watches one connection between two hosts.
 #[derive(Debug, Default)]
@@ -106,8 +106,8 @@ impl Windows {
 }
 
 impl Observer for Windows {
-    fn on_packet(&mut self, now: Instant, sighting: Sighting, packet: &Packet) {
-        if let Sighting::Sent { node, .. } = sighting {
+    fn on_packet(&mut self, now: Instant, sighting: ObservationPoint, packet: &Packet) {
+        if let ObservationPoint::Sent { node, .. } = sighting {
             self.on_sent(now, node, packet);
         }
     }

@@ -6,7 +6,7 @@
 //! - It was told that nothing follows (MP_IDLE), and had everything. Then no receive timer runs: silence is what
 //!   it was promised, and only a keepalive of its own would tell that the path is dead.
 
-use marline_sim::{LinkId, NodeId, Observer, Packet, Sighting};
+use marline_sim::{LinkId, NodeId, ObservationPoint, Observer, Packet};
 use marline_time::Instant;
 use marline_wire::mptcp::{ExperimentalMessage, MptcpOption, WireDsn};
 use marline_wire::{TcpFlags, TcpSegment};
@@ -63,15 +63,15 @@ impl Heard {
 }
 
 impl Observer for Heard {
-    fn on_packet(&mut self, now: Instant, sighting: Sighting, packet: &Packet) {
+    fn on_packet(&mut self, now: Instant, sighting: ObservationPoint, packet: &Packet) {
         let Ok(segment) = TcpSegment::parse(&packet.segment) else { return };
         match sighting {
-            Sighting::Sent { node, .. }
+            ObservationPoint::Sent { node, .. }
                 if node == self.client && segment.header.flags.contains(TcpFlags::SYN) =>
             {
                 self.asked_at = now;
             }
-            Sighting::Delivered { node, link } if node == self.client => {
+            ObservationPoint::Delivered { node, link } if node == self.client => {
                 let Some(dss) = segment.options.dss else { return };
                 self.dss = true;
                 let Some(mapping) = dss.mapping else { return };

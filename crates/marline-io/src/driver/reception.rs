@@ -177,7 +177,7 @@ impl Readiness {
     }
 
     /// Records that all sockets were checked.
-    pub(super) fn note_polled(&self) {
+    pub(super) fn note_sockets_checked(&self) {
         self.polled_at.store(self.clock.now().as_nanos(), Ordering::Relaxed);
         self.calls.store(0, Ordering::Relaxed);
     }
@@ -185,7 +185,7 @@ impl Readiness {
     /// Records that the task is polled.
     pub(super) fn note_polled(&self) {
         self.since.store(0, Ordering::Release);
-        self.note_polled();
+        self.note_sockets_checked();
     }
 }
 

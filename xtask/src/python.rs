@@ -32,7 +32,7 @@ const RAY: &str = "ray==2.60.0";
 
 /// Builds the module from the objects of `cargo test`, and tests the package.
 pub(crate) fn check(root: &Path) -> TaskResult {
-    let Some(Installed { python, wheel }) = installed(root, ENVIRONMENT, &NEEDS)? else {
+    let Some(Installed { python, wheel }) = find_installed(root, ENVIRONMENT, &NEEDS)? else {
         return Ok(());
     };
     first_steps(root, &python, &wheel)?;
@@ -69,7 +69,7 @@ fn first_steps(root: &Path, python: &str, wheel: &str) -> TaskResult {
 /// Tests sweeps on a local cluster whose workers are killed.
 pub(crate) fn ray(root: &Path) -> TaskResult {
     let needs = [RAY];
-    let Some(Installed { python, .. }) = installed(root, RAY_ENVIRONMENT, &needs)? else {
+    let Some(Installed { python, .. }) = find_installed(root, RAY_ENVIRONMENT, &needs)? else {
         return Ok(());
     };
     let mut sweep = command(&root.join(PACKAGE).join("tests"), &python, &["ray_cluster.py"]);
@@ -84,7 +84,7 @@ struct Installed {
 }
 
 /// Installs the package and its needs into an environment; `None` without Python.
-fn installed(root: &Path, environment: &str, needs: &[&str]) -> Result<Option<Installed>, String> {
+fn find_installed(root: &Path, environment: &str, needs: &[&str]) -> Result<Option<Installed>, String> {
     if !has_python(root)? {
         return Ok(None);
     }

@@ -77,7 +77,7 @@ impl<'a> Play<'a> {
         for sniffer in &mut sniffers {
             stop(sniffer);
         }
-        let kernel_said = log.complaints();
+        let kernel_said = log.kernel_warnings();
         Ok(Evidence { plan: &client_job.plan, client, server, net, captures, kernel_said })
     }
 }

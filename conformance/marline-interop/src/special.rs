@@ -231,11 +231,11 @@ pub(crate) fn all() -> &'static [Special] {
     &ALL
 }
 
-fn v4(path: usize, host: u8) -> IpAddr {
+fn ipv4_address(path: usize, host: u8) -> IpAddr {
     address(Family::V4, path, host)
 }
 
-fn v6(path: usize, host: u8) -> IpAddr {
+fn ipv6_address(path: usize, host: u8) -> IpAddr {
     address(Family::V6, path, host)
 }
 
@@ -252,8 +252,8 @@ fn dual_stack() -> Scenario {
     let path = |(number, name): (usize, &str)| Path {
         name: name.to_owned(),
         link: LINKS[number].to_owned(),
-        client: vec![ipnet(v4(number, 2), 24), ipnet(v6(number, 2), 64)],
-        server: vec![ipnet(v4(number, 1), 24), ipnet(v6(number, 1), 64)],
+        client: vec![ipnet(ipv4_address(number, 2), 24), ipnet(ipv6_address(number, 2), 64)],
+        server: vec![ipnet(ipv4_address(number, 1), 24), ipnet(ipv6_address(number, 1), 64)],
         mtu: None,
         price: None,
     };
@@ -271,7 +271,7 @@ fn case(name: &'static str, client: Stack, server: Stack, check: fn(&mut CaseRes
         client,
         server,
         scenario: dual_stack(),
-        to: at(v4(0, 1)),
+        to: at(ipv4_address(0, 1)),
         paths: vec![WIFI, LTE],
         extra: Extra::default(),
         bytes: SHORT,
@@ -331,7 +331,7 @@ impl Special {
     ) -> anyhow::Result<CellResult> {
         let mut problems = Vec::new();
         judge::applications(evidence, &mut problems);
-        judge::complaints(&evidence.kernel_said, &mut problems);
+        judge::report_kernel_warnings(&evidence.kernel_said, &mut problems);
         let (text, capture) = judge::captures(&evidence.captures, !self.plain, &mut problems)?;
         if self.tampered {
             problems.retain(|problem| {

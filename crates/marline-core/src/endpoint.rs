@@ -513,7 +513,7 @@ impl Endpoint {
         self.set_alarm(slot);
         if self.wakeups.needs_sweep(self.slots.count()) {
             let slots = &self.slots;
-            self.wakeups.sweep(|at, slot| slots.armed(slot) == Some(at));
+            self.wakeups.sweep(|at, slot| slots.alarm_at(slot) == Some(at));
         }
     }
 

@@ -207,7 +207,7 @@ impl Path {
 
     pub(crate) fn view(&self, now: Instant) -> DatagramPathView {
         let overdue = |sent: Option<&Sent>| {
-            let at = sent.and_then(|sent| self.expected_by(sent));
+            let at = sent.and_then(|sent| self.answer_deadline(sent));
             at.map_or(Duration::ZERO, |at| now.since(at))
         };
         DatagramPathView {
@@ -251,7 +251,7 @@ impl Path {
     }
 
     /// Latest expected time of a frame's acknowledgment.
-    fn expected_by(&self, sent: &Sent) -> Option<Instant> {
+    fn answer_deadline(&self, sent: &Sent) -> Option<Instant> {
         // A frame that was reported already was due before.
         sent.overdue_at.or_else(|| Some(sent.at + self.rtt.srtt()? + ACK_DELAY))
     }
@@ -467,7 +467,7 @@ impl Path {
         let own = self.forecaster.own_delay(&sent.expected, sent.bytes.into());
         self.rtt.on_sample(rtt, now);
         self.forecaster.on_answer(now, rtt, own, &sent.expected);
-        if self.expected_by(sent).is_some_and(|by| now > by) {
+        if self.answer_deadline(sent).is_some_and(|by| now > by) {
             self.last_trouble_at = Some(now);
         }
         Some(rtt)

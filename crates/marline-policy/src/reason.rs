@@ -228,7 +228,7 @@ const UNREACHABLE: Health =
     Health::Unreachable { since: Instant::ZERO, cause: UnreachableCause::ProbeTimeout };
 
 /// A view as a record keeps it: without causes of its health, addresses, and counters that no rule reads.
-fn recorded(view: &SubflowView) -> SubflowView {
+fn recorded_view(view: &SubflowView) -> SubflowView {
     SubflowView {
         local_id: AddressId(0),
         remote_id: AddressId(0),
@@ -266,7 +266,7 @@ impl Inputs {
             send_limit: cx.send_limit,
             repairs: cx.repairs,
             spending: spending.clone(),
-            paths: cx.subflows.iter().map(recorded).collect(),
+            paths: cx.subflows.iter().map(recorded_view).collect(),
             asked: listening.asked.into_inner(),
         };
         (decided, inputs)

@@ -228,7 +228,7 @@ mod tests {
     fn end(address: &str, index: u32) -> LocalEnd {
         LocalEnd {
             interface: ("wwan0".to_owned(), index),
-            ..LocalEnd::behind_tun("", address.parse().unwrap())
+            ..LocalEnd::from_tun("", address.parse().unwrap())
         }
     }
 

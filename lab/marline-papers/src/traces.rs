@@ -50,7 +50,7 @@ impl Paper for Traces {
         pairs.truncate(context.count(pairs.len()));
         let margins = Margins::from_file(&file)?;
         let never = file.tolerance("never_worse")?;
-        let judged = |pair: &Pair, root: &Root| vec![shipped(), halves::variant_with_one_limited(pair, root)];
+        let judged = |pair: &Pair, root: &Root| vec![default_variant(), halves::variant_with_one_limited(pair, root)];
         let (samples, rows) = context.judge_part(
             JUDGED,
             |root| measure(context, &file.published, &pairs, &judged, root),
@@ -76,7 +76,7 @@ fn skipped_reproduction() -> anyhow::Result<Reproduction> {
 }
 
 /// Marline as shipped. A test checks that the name is that of the default.
-fn shipped() -> Variant {
+fn default_variant() -> Variant {
     Variant::new(DEFAULT)
 }
 
@@ -368,7 +368,7 @@ mod tests {
 
     #[test]
     fn the_judged_policies_are_the_defaults() {
-        let set = shipped().policies().unwrap();
+        let set = default_variant().policies().unwrap();
         assert_eq!(set.scheduler.name(), DEFAULT);
         assert_eq!(set.congestion.name(), marline::algos::default_policies().congestion.name());
     }

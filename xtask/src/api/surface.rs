@@ -88,7 +88,7 @@ impl<'a> SurfaceCollector<'a> {
         let Some(item) = documented.item(&id) else { return };
         let inner = &item["inner"];
         if let Some(import) = inner.get("use") {
-            return self.follow(krate, documented, import, &path);
+            return self.follow_import(krate, documented, import, &path);
         }
         if let Some(first) = self.listed.get(&(krate, id.clone())) {
             self.lines.insert(format!("use {path} = {first}"));
@@ -120,7 +120,7 @@ impl<'a> SurfaceCollector<'a> {
     }
 
     /// Adds the item that an import names, of whichever crate.
-    fn follow(&mut self, krate: &'a str, documented: &Documented, import: &Value, path: &str) {
+    fn follow_import(&mut self, krate: &'a str, documented: &Documented, import: &Value, path: &str) {
         let id = import["id"].to_string();
         if let Some(item) = documented.item(&id) {
             match import["is_glob"] == true {
@@ -165,7 +165,7 @@ impl Lister<'_> {
                 self.put(format!("{kind} {path}{generics}{conditions}{open}"));
                 self.fields(&inner["kind"], path);
                 self.variants(&inner["variants"], path);
-                self.impls(&inner["impls"], path);
+                self.list_impls(&inner["impls"], path);
             }
             "trait" => {
                 let bounds = match renderer.bounds(&inner["bounds"]) {
@@ -239,7 +239,7 @@ impl Lister<'_> {
 
     /// Methods and constants of a type, and the traits it implements. Auto traits and blanket implementations follow
     /// from the rest.
-    fn impls(&mut self, impls: &Value, path: &str) {
+    fn list_impls(&mut self, impls: &Value, path: &str) {
         let documented = self.documented;
         let renderer = documented.renderer();
         for id in list(impls) {

@@ -3,7 +3,7 @@
 use marline_lab::scenario::EndpointFlag::Subflow;
 use marline_lab::scenario::Side;
 
-use super::{Act, Direction, CaseResults, LTE, Special, WIFI, case, dual_stack, endpoint, v4};
+use super::{Act, Direction, CaseResults, LTE, Special, WIFI, case, dual_stack, endpoint, ipv4_address};
 use crate::peer::Stack::{self, Kernel, Marline, Tcp};
 
 /// Counters of the kernel for fallbacks to plain TCP.
@@ -40,7 +40,7 @@ fn server_fell_back(found: &mut CaseResults<'_>) {
     found.carried(LTE, 0..1, Direction::Down, false);
 }
 
-fn both_fell_back(found: &mut CaseResults<'_>) {
+fn require_fallback_of_both(found: &mut CaseResults<'_>) {
     client_fell_back(found);
     server_fell_back(found);
 }
@@ -55,7 +55,7 @@ fn rewritten(
     check: fn(&mut CaseResults<'_>),
 ) -> Special {
     let mut scenario = dual_stack();
-    scenario.client.mptcp.endpoints.push(endpoint(v4(1, 2), LTE, &[Subflow]));
+    scenario.client.mptcp.endpoints.push(endpoint(ipv4_address(1, 2), LTE, &[Subflow]));
     scenario.client.mptcp.checksum = true;
     scenario.server.mptcp.checksum = true;
     Special {
@@ -90,9 +90,9 @@ pub(super) fn cases() -> Vec<Special> {
         plain("km-strip-syn", Kernel, Marline, Some(syn), server_fell_back),
         plain("km-strip-synack", Kernel, Marline, Some(synack), server_fell_back),
         plain("km-strip-data", Kernel, Marline, Some(rest), server_fell_back),
-        plain("mm-strip-syn", Marline, Marline, Some(syn), both_fell_back),
-        plain("mm-strip-synack", Marline, Marline, Some(synack), both_fell_back),
-        plain("mm-strip-data", Marline, Marline, Some(rest), both_fell_back),
+        plain("mm-strip-syn", Marline, Marline, Some(syn), require_fallback_of_both),
+        plain("mm-strip-synack", Marline, Marline, Some(synack), require_fallback_of_both),
+        plain("mm-strip-data", Marline, Marline, Some(rest), require_fallback_of_both),
     ];
     cases.extend([
         rewritten("mk-rewrite-down", Marline, Kernel, "set down.rewrite=100%", |found| {

@@ -6,7 +6,7 @@ use marline_lab::scenario::EndpointFlag::{Fullmesh, Signal, Subflow};
 use marline_lab::scenario::{Endpoint, Scenario, Side};
 
 use super::{
-    Act, Direction, LONG, LTE, Special, WIFI, announced_address, at, case, dual_stack, endpoint, v4, v6,
+    Act, Direction, LONG, LTE, Special, WIFI, announced_address, at, case, dual_stack, endpoint, ipv4_address, ipv6_address,
 };
 use crate::cell_setup::OTHER_PORT;
 use crate::peer::Stack::{Kernel, Marline};
@@ -43,8 +43,8 @@ fn announcing_kernel() -> Vec<Special> {
         endpoint.port = Some(OTHER_PORT);
         endpoint
     };
-    let lte = endpoint(v4(1, 1), LTE, &[Signal]);
-    let lte6 = endpoint(v6(1, 1), LTE, &[Signal]);
+    let lte = endpoint(ipv4_address(1, 1), LTE, &[Signal]);
+    let lte6 = endpoint(ipv6_address(1, 1), LTE, &[Signal]);
     vec![
         Special {
             scenario: with_server_endpoint(lte.clone()),
@@ -58,7 +58,7 @@ fn announcing_kernel() -> Vec<Special> {
         },
         Special {
             scenario: with_server_endpoint(lte6.clone()),
-            to: at(v6(0, 1)),
+            to: at(ipv6_address(0, 1)),
             ..case("mk-signal-v6", Marline, Kernel, |found| {
                 found.at_least(Side::Server, "EchoAdd", 1);
                 found.at_least(Side::Server, "MPJoinAckRx", 3);
@@ -74,7 +74,7 @@ fn announcing_kernel() -> Vec<Special> {
         },
         Special {
             scenario: with_server_endpoint(port(lte6)),
-            to: at(v6(0, 1)),
+            to: at(ipv6_address(0, 1)),
             ..case("mk-signal-v6-port", Marline, Kernel, |found| {
                 // Address, port and HMAC do not fit beside timestamps, and this kernel never sends them.
                 if found.counter(Side::Server, "AddAddrTx") > 0 {
@@ -91,7 +91,7 @@ fn announcing_kernel() -> Vec<Special> {
                 scenario.paths[1].client.retain(|net| net.addr().is_ipv4());
                 scenario
             },
-            to: at(v6(0, 1)),
+            to: at(ipv6_address(0, 1)),
             ..case("mk-mixed", Marline, Kernel, |found| {
                 found.at_least(Side::Server, "EchoAdd", 1);
                 found.at_least(Side::Server, "MPJoinAckRx", 1);
@@ -107,14 +107,14 @@ fn serving(address: SocketAddr) -> Extra {
 
 /// Our server announces, and a kernel's client echoes and joins.
 fn announcing_marline() -> Vec<Special> {
-    let mut other = at(v4(1, 1));
+    let mut other = at(ipv4_address(1, 1));
     other.set_port(OTHER_PORT);
-    let mut other6 = at(v6(1, 1));
+    let mut other6 = at(ipv6_address(1, 1));
     other6.set_port(OTHER_PORT);
     vec![
         Special {
-            extra: serving(at(v4(1, 1))),
-            scenario: with_client_endpoint(endpoint(v4(1, 2), LTE, &[Subflow])),
+            extra: serving(at(ipv4_address(1, 1))),
+            scenario: with_client_endpoint(endpoint(ipv4_address(1, 2), LTE, &[Subflow])),
             ..case("km-signal-v4", Kernel, Marline, |found| {
                 found.at_least(Side::Client, "AddAddr", 1);
                 found.at_least(Side::Client, "EchoAddTx", 1);
@@ -124,9 +124,9 @@ fn announcing_marline() -> Vec<Special> {
             })
         },
         Special {
-            extra: serving(at(v6(1, 1))),
-            scenario: with_client_endpoint(endpoint(v6(1, 2), LTE, &[Subflow])),
-            to: at(v6(0, 1)),
+            extra: serving(at(ipv6_address(1, 1))),
+            scenario: with_client_endpoint(endpoint(ipv6_address(1, 2), LTE, &[Subflow])),
+            to: at(ipv6_address(0, 1)),
             ..case("km-signal-v6", Kernel, Marline, |found| {
                 found.at_least(Side::Client, "AddAddr", 1);
                 found.at_least(Side::Client, "EchoAddTx", 1);
@@ -143,7 +143,7 @@ fn announcing_marline() -> Vec<Special> {
         // Port and HMAC leave no room for timestamps.
         Special {
             extra: serving(other6),
-            to: at(v6(0, 1)),
+            to: at(ipv6_address(0, 1)),
             ..case("km-signal-v6-port", Kernel, Marline, |found| {
                 found.at_least(Side::Client, "PortAdd", 1);
                 found.at_least(Side::Client, "EchoAddTx", 1);
@@ -157,8 +157,8 @@ fn announcing_marline() -> Vec<Special> {
 fn distant_announcement_cases() -> Vec<Special> {
     vec![
         Special {
-            extra: serving(at(v4(1, 1))),
-            to: at(v6(0, 1)),
+            extra: serving(at(ipv4_address(1, 1))),
+            to: at(ipv6_address(0, 1)),
             ..case("km-mixed", Kernel, Marline, |found| {
                 found.at_least(Side::Client, "AddAddr", 1);
                 found.at_least(Side::Client, "MPJoinSynAckRx", 1);
@@ -166,10 +166,10 @@ fn distant_announcement_cases() -> Vec<Special> {
             })
         },
         Special {
-            extra: serving(at(v4(1, 1))),
+            extra: serving(at(ipv4_address(1, 1))),
             scenario: {
-                let mut scenario = with_client_endpoint(endpoint(v4(0, 2), WIFI, &[Fullmesh]));
-                let lte = endpoint(v4(1, 2), LTE, &[Subflow, Fullmesh]);
+                let mut scenario = with_client_endpoint(endpoint(ipv4_address(0, 2), WIFI, &[Fullmesh]));
+                let lte = endpoint(ipv4_address(1, 2), LTE, &[Subflow, Fullmesh]);
                 scenario.client.mptcp.endpoints.push(lte);
                 scenario.client.mptcp.endpoints[0].flags.push(Subflow);
                 scenario
@@ -183,8 +183,8 @@ fn distant_announcement_cases() -> Vec<Special> {
         Special {
             extra: Extra {
                 announced: vec![Announced {
-                    address: at(v4(1, 1)),
-                    advertised: Some(at(v4(1, 9))),
+                    address: at(ipv4_address(1, 1)),
+                    advertised: Some(at(ipv4_address(1, 9))),
                     backup: false,
                 }],
                 ..Extra::default()
@@ -215,7 +215,7 @@ fn refusing() -> Vec<Special> {
     };
     vec![
         Special {
-            scenario: flag_c(with_server_endpoint(endpoint(v4(1, 1), LTE, &[Signal]))),
+            scenario: flag_c(with_server_endpoint(endpoint(ipv4_address(1, 1), LTE, &[Signal]))),
             ..case("mk-flag-c", Marline, Kernel, |found| {
                 // From each path to the second address, and none from LTE to the first.
                 found.require_exactly(Side::Server, "MPJoinSynRx", 2);
@@ -223,9 +223,9 @@ fn refusing() -> Vec<Special> {
             })
         },
         Special {
-            scenario: with_client_endpoint(endpoint(v4(1, 2), LTE, &[Subflow])),
+            scenario: with_client_endpoint(endpoint(ipv4_address(1, 2), LTE, &[Subflow])),
             extra: Extra {
-                announced: vec![announced_address(at(v4(1, 1)))],
+                announced: vec![announced_address(at(ipv4_address(1, 1)))],
                 deny_join_id0: true,
                 ..Extra::default()
             },
@@ -244,7 +244,7 @@ fn refusing() -> Vec<Special> {
             })
         },
         Special {
-            scenario: with_client_endpoint(endpoint(v4(1, 2), LTE, &[Subflow])),
+            scenario: with_client_endpoint(endpoint(ipv4_address(1, 2), LTE, &[Subflow])),
             extra: Extra { subflows: Some(1), ..Extra::default() },
             ..case("km-refused", Kernel, Marline, |found| {
                 found.at_least(Side::Client, "MPJoinSynTx", 1);
@@ -262,7 +262,7 @@ fn removal_cases() -> Vec<Special> {
     };
     vec![
         Special {
-            scenario: with_client_endpoint(named(endpoint(v4(1, 2), LTE, &[Subflow]))),
+            scenario: with_client_endpoint(named(endpoint(ipv4_address(1, 2), LTE, &[Subflow]))),
             bytes: LONG,
             acts: vec![
                 (1_500, Act::Note),
@@ -277,7 +277,7 @@ fn removal_cases() -> Vec<Special> {
             })
         },
         Special {
-            scenario: with_server_endpoint(named(endpoint(v4(1, 1), LTE, &[Signal]))),
+            scenario: with_server_endpoint(named(endpoint(ipv4_address(1, 1), LTE, &[Signal]))),
             bytes: LONG,
             acts: vec![
                 (1_500, Act::Note),

@@ -37,7 +37,7 @@ fn lossy() -> Scenario {
 /// The kernel as a client that joins over LTE.
 fn joining(mut scenario: Scenario) -> Scenario {
     let flags = [EndpointFlag::Subflow];
-    scenario.client.mptcp.endpoints.push(super::endpoint(super::v4(1, 2), LTE, &flags));
+    scenario.client.mptcp.endpoints.push(super::endpoint(super::ipv4_address(1, 2), LTE, &flags));
     scenario
 }
 

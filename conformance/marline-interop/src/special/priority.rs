@@ -3,14 +3,14 @@
 use marline_lab::scenario::EndpointFlag::{Backup, Subflow};
 use marline_lab::scenario::{Scenario, Side};
 
-use super::{Act, Direction, CaseResults, LONG, LTE, Special, WIFI, case, dual_stack, endpoint, v4};
+use super::{Act, Direction, CaseResults, LONG, LTE, Special, WIFI, case, dual_stack, endpoint, ipv4_address};
 use crate::peer::Extra;
 use crate::peer::Stack::{Kernel, Marline};
 
 fn lte(backup: bool) -> Scenario {
     let flags = if backup { &[Subflow, Backup][..] } else { &[Subflow] };
     let mut scenario = dual_stack();
-    let mut endpoint = endpoint(v4(1, 2), LTE, flags);
+    let mut endpoint = endpoint(ipv4_address(1, 2), LTE, flags);
     endpoint.id = Some(5);
     scenario.client.mptcp.endpoints.push(endpoint);
     scenario

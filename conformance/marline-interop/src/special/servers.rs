@@ -7,8 +7,8 @@ use marline_lab::scenario::EndpointFlag::{self, Backup, Signal};
 use marline_lab::scenario::{Scenario, Side};
 
 use super::{
-    Act, Direction, CaseResults, LONG, LTE, Special, WIFI, announced_address, at, case, dual_stack, endpoint, v4,
-    v6,
+    Act, Direction, CaseResults, LONG, LTE, Special, WIFI, announced_address, at, case, dual_stack, endpoint, ipv4_address,
+    ipv6_address,
 };
 use crate::cell_setup::OTHER_PORT;
 use crate::peer::Extra;
@@ -20,7 +20,7 @@ pub(super) fn cases() -> Vec<Special> {
 
 /// The announced address, which is used by all of LTE.
 fn lte() -> SocketAddr {
-    at(v4(1, 1))
+    at(ipv4_address(1, 1))
 }
 
 /// A kernel's server that announces the address and refuses joins to the first address, so that LTE is used for
@@ -101,7 +101,7 @@ fn paused(found: &mut CaseResults<'_>) {
 }
 
 /// Counts before the change, when data in transit has arrived, and before the change back.
-fn notes() -> Vec<(u64, Act)> {
+fn scheduled_commands() -> Vec<(u64, Act)> {
     vec![(1_200, Act::Note), (2_000, Act::Note), (2_500, Act::Note)]
 }
 
@@ -109,7 +109,7 @@ fn priorities() -> Vec<Special> {
     let ours = |name, client: Stack, check| Special {
         extra: our_server(&[(1_200, "backup"), (2_700, "primary")]),
         bytes: LONG,
-        acts: notes(),
+        acts: scheduled_commands(),
         ..case(name, client, Marline, check)
     };
     // WiFi has no route to the announced address.
@@ -160,7 +160,7 @@ fn removal_cases() -> Vec<Special> {
     let ours = |name, client: Stack, check| Special {
         extra: our_server(&[(1_200, "down"), (2_700, "up")]),
         bytes: LONG,
-        acts: notes(),
+        acts: scheduled_commands(),
         ..case(name, client, Marline, check)
     };
     vec![
@@ -195,11 +195,11 @@ fn removal_cases() -> Vec<Special> {
 
 /// The longest announcement, between two Marline peers.
 fn announcement_cases() -> Vec<Special> {
-    let mut other = at(v6(1, 1));
+    let mut other = at(ipv6_address(1, 1));
     other.set_port(OTHER_PORT);
     vec![Special {
         extra: Extra { announced: vec![announced_address(other)], ..Extra::default() },
-        to: at(v6(0, 1)),
+        to: at(ipv6_address(0, 1)),
         ..case("mm-signal-v6-port", Marline, Marline, |found| {
             found.require_captured("HMACs of ADD_ADDR", 1);
             found.require_captured("ADD_ADDR echoes", 1);

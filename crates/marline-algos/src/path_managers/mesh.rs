@@ -230,7 +230,7 @@ impl Mesh {
         let Some(denied) = denied.map(|r| r.address) else { return };
         let leads_there = |path: &SubflowPath| {
             let local = cx.local.iter().find(|local| starts_at(path, local));
-            local.map_or(path.remote, |local| local.remote_reached_by(path.remote)) == denied
+            local.map_or(path.remote, |local| local.remote_for(path.remote)) == denied
         };
         for path in cx.paths.iter().filter(|path| path.established && leads_there(path)) {
             let serves = |other: &SubflowPath| {
@@ -373,16 +373,16 @@ fn targets(local: &LocalAddress, cx: &PathContext<'_>) -> Vec<(AddressId, Socket
 /// configuration gives its address, so addresses are compared as well.
 #[must_use]
 pub fn starts_at(path: &SubflowPath, local: &LocalAddress) -> bool {
-    path.local_id == local.id || same_host(path.local.ip(), local.address.ip())
+    path.local_id == local.id || is_same_host(path.local.ip(), local.address.ip())
 }
 
-fn same_host(a: IpAddr, b: IpAddr) -> bool {
+fn is_same_host(a: IpAddr, b: IpAddr) -> bool {
     a == b && !a.is_unspecified()
 }
 
 /// Returns true if a subflow's end is this address; port 0 matches any port.
 fn is_end(end: SocketAddr, address: SocketAddr) -> bool {
-    same_host(end.ip(), address.ip()) && (address.port() == 0 || address.port() == end.port())
+    is_same_host(end.ip(), address.ip()) && (address.port() == 0 || address.port() == end.port())
 }
 
 /// Returns true if one subflow can replace another: a backup cannot replace a regular subflow.

@@ -59,7 +59,7 @@ pub(super) fn is_overdue(view: &SubflowView, now: Instant) -> bool {
 }
 
 /// Returns true if answers to data in flight open the window. A window closed by a loss opens when that is repaired.
-pub(super) fn will_window_open(view: &SubflowView) -> bool {
+pub(super) fn is_window_opening(view: &SubflowView) -> bool {
     view.phase == Phase::Open && view.bytes_queued == 0
 }
 
@@ -160,7 +160,7 @@ impl<'a> Alternatives<'a> {
             Some(opens + arrival(other, left).max(arrival(other, 0) + leaves))
         };
         self.all()
-            .filter(|other| !other.is_ready() && will_window_open(other))
+            .filter(|other| !other.is_ready() && is_window_opening(other))
             .filter_map(|other| Some((other.id, delivery_time_of_rest(other)?)))
             .find(|(_, all)| *all < arrives)
     }

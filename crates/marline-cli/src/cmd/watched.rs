@@ -85,15 +85,15 @@ fn take_inherited(inherited: &mut Inherited, name: &str) -> Option<OwnedFd> {
 
 /// Serves the control socket and, if configured, metrics and a dashboard. Also releases memory of ended connections
 /// and serves the service manager's watchdog. Needs a runtime.
-pub(super) fn watched(
+pub(super) fn with_watchers(
     runtime: &RuntimeOptions,
     handle: Arc<dyn Handle>,
 ) -> anyhow::Result<ServedViews> {
-    watched_after_upgrade(runtime, handle, Vec::new())
+    with_inherited_watchers(runtime, handle, Vec::new())
 }
 
 /// Like [`watched`], for a successor: sockets of the previous process are used if they are still configured.
-pub(super) fn watched_after_upgrade(
+pub(super) fn with_inherited_watchers(
     runtime: &RuntimeOptions,
     handle: Arc<dyn Handle>,
     mut inherited: Inherited,

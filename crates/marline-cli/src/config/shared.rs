@@ -298,7 +298,7 @@ impl Shared {
 
     /// Fills in the defaults.
     #[must_use]
-    pub fn effective(mut self, carrier: CarrierChoice, side: Side) -> Shared {
+    pub fn into_effective(mut self, carrier: CarrierChoice, side: Side) -> Shared {
         self.carrier.get_or_insert(carrier);
         let [scheduler, _, congestion, recovery] = self.choice(None).names(side);
         let mode = *self.mode.get_or_insert_default();

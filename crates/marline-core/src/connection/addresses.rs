@@ -76,7 +76,7 @@ impl Addresses {
         let known = local.iter().find(leads).or_else(|| local.iter().find(fits)).map(|l| l.id);
         let initial = known.unwrap_or(AddressId(0));
         let there = local.iter().find(|l| Some(l.id) == known);
-        let address = there.map_or(path.remote, |local| local.remote_reached_by(path.remote));
+        let address = there.map_or(path.remote, |local| local.remote_for(path.remote));
         let mut addresses = Addresses {
             config,
             own: None,
@@ -121,7 +121,7 @@ impl Addresses {
     /// Sets the addresses of the initial subflow.
     pub(super) fn set_initial(&mut self, id: AddressId, remote: SocketAddr) {
         self.initial = id;
-        let remote = self.find_local(id).map_or(remote, |local| local.remote_reached_by(remote));
+        let remote = self.find_local(id).map_or(remote, |local| local.remote_for(remote));
         if let Some(first) = self.remote.iter_mut().find(|r| r.id == AddressId(0)) {
             first.address = remote;
         }

@@ -331,7 +331,7 @@ impl SegmentBuilder<'_> {
         let Frame { overhead, room, idle } = frame;
         let dsn = choice.range.start;
         let most = (choice.range.len() as usize).min(room);
-        let (len, ends_record) = self.sender.nagle().within_record(dsn, most);
+        let (len, ends_record) = self.sender.nagle().bytes_within_record(dsn, most);
         let is_last = dsn.plus(len as u64) == self.sender.written_end();
         let is_stub = len < room && !ends_record && choice.kind != Kind::Repeat;
         let too_long = overhead + len > place.limit;

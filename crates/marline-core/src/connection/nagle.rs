@@ -132,7 +132,7 @@ impl Nagle {
     }
 
     /// Number of bytes of a segment from `start` on that belong to one record; true if a record ends with them.
-    pub(super) fn within_record(&self, start: Dsn, len: usize) -> (usize, bool) {
+    pub(super) fn bytes_within_record(&self, start: Dsn, len: usize) -> (usize, bool) {
         let Some(Limits { records, .. }) = self.limits.get_used() else { return (len, false) };
         let end = records.iter().find(|end| **end > start);
         match end.map(|end| end.since(start)) {

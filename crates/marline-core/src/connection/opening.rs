@@ -293,7 +293,7 @@ impl Opening<'_> {
         let with_option = self.config.mptcp_syn_retries.saturating_add(1);
         let most = |s: &SubflowContext| {
             let path = s.path();
-            let passes = cx.networks.passes(path.local.ip(), path.remote.ip());
+            let passes = cx.networks.is_known_to_pass(path.local.ip(), path.remote.ip());
             if passes { with_option.saturating_mul(2) } else { with_option }
         };
         let over = |s: &SubflowContext| s.tcp().syns_sent() > most(s);

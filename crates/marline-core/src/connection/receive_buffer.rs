@@ -455,7 +455,7 @@ impl ReceiveBuffer {
     /// 3.8.6.2.2: half the window), or reopened a window that was nearly shut.
     fn open_window(&mut self) -> bool {
         let edge = self.wanted_edge();
-        if self.returns_window() {
+        if self.end_withdrawal() {
             self.edge = edge;
             return true;
         }
@@ -469,7 +469,7 @@ impl ReceiveBuffer {
     }
 
     /// Ends a withdrawal, unless memory is still short and the application has something to read.
-    fn returns_window(&mut self) -> bool {
+    fn end_withdrawal(&mut self) -> bool {
         let was_withdrawn = self.is_withdrawn;
         self.is_withdrawn = was_withdrawn && self.readable() > 0 && self.is_memory_short();
         was_withdrawn && !self.is_withdrawn
@@ -478,7 +478,7 @@ impl ReceiveBuffer {
     /// Moves the edge as far as possible before a segment advertises the window anyway.
     pub(crate) fn refresh_edge(&mut self) {
         self.edge = self.wanted_edge();
-        self.returns_window();
+        self.end_withdrawal();
     }
 }
 

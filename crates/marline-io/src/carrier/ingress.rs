@@ -33,7 +33,7 @@ impl UdpCarrier {
             Frame::Reset { unknown, token } => self.on_reset(datagram, unknown, &token),
             Frame::Retry { flow, cookie } => self.on_retry(now, datagram, flow, cookie),
             Frame::Lane { lane } => {
-                self.foreign_owner(datagram, lane).unwrap_or(Received::Lane(lane))
+                self.owner_of_foreign_frame(datagram, lane).unwrap_or(Received::Lane(lane))
             }
             Frame::UnsupportedVersion { sender } => {
                 if self.config.accept {
@@ -69,7 +69,7 @@ impl UdpCarrier {
             let meta = meta(datagram, path, flow, peer_flow);
             return Received::Segment(meta, segment);
         }
-        if let Some(elsewhere) = self.foreign_owner(datagram, flow) {
+        if let Some(elsewhere) = self.owner_of_foreign_frame(datagram, flow) {
             return elsewhere;
         }
         self.counters.unknown += 1;
@@ -100,7 +100,7 @@ impl UdpCarrier {
             self.check_address(now, flow, datagram);
             return Received::Nothing;
         }
-        if let Some(elsewhere) = self.foreign_owner(datagram, flow) {
+        if let Some(elsewhere) = self.owner_of_foreign_frame(datagram, flow) {
             return elsewhere;
         }
         if flow != 0 && !self.may_be_other_process(flow) {
@@ -126,7 +126,7 @@ impl UdpCarrier {
     }
 
     /// Returns the owner of a flow id that another shard may have drawn.
-    pub(super) fn foreign_owner(
+    pub(super) fn owner_of_foreign_frame(
         &self,
         datagram: &Datagram<'_>,
         flow: u64,

@@ -23,7 +23,7 @@ impl Outer {
     }
 
     /// Returns true if the addresses are equal, even if the sockets differ.
-    pub(super) fn same_addresses(&self, other: &Outer) -> bool {
+    pub(super) fn has_same_addresses(&self, other: &Outer) -> bool {
         self.local == other.local && self.remote == other.remote
     }
 }

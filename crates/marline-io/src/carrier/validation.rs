@@ -20,7 +20,7 @@ impl UdpCarrier {
             }
             return;
         }
-        if flow.is_opener && flow.outer.same_addresses(&datagram.outer) {
+        if flow.is_opener && flow.outer.has_same_addresses(&datagram.outer) {
             // It arrived on another of our sockets: the peer has not followed yet.
             return;
         }
@@ -49,7 +49,7 @@ impl UdpCarrier {
         nonce: &Nonce,
     ) -> Received<'a> {
         let Some(flow) = self.flows.get_mut(&id) else {
-            return self.foreign_owner(datagram, id).unwrap_or(Received::Nothing);
+            return self.owner_of_foreign_frame(datagram, id).unwrap_or(Received::Nothing);
         };
         let asked_by_peer = flow.outer.remote == datagram.outer.remote;
         if flow.peer_flow == 0 || !asked_by_peer {
@@ -70,7 +70,7 @@ impl UdpCarrier {
         proof: &Proof,
     ) -> Received<'a> {
         let Some(flow) = self.flows.get_mut(&id) else {
-            return self.foreign_owner(datagram, id).unwrap_or(Received::Nothing);
+            return self.owner_of_foreign_frame(datagram, id).unwrap_or(Received::Nothing);
         };
         if flow.outer == datagram.outer && flow.validated {
             // The answer to a challenge that was repeated before the first answer arrived.

@@ -92,7 +92,7 @@ fn send_handshake(
 
 /// Hands segments to the kernel: at once, or together with following ones, at the latest in [`send_gathered`].
 fn gather(state: &mut State, now: Instant, out: &Outgoing<'_>) {
-    if !state.sending().gathered_datagrams().takes(out) {
+    if !state.sending().gathered_datagrams().accepts(out) {
         send_gathered(state, now);
     }
     if out.bytes.len() > MAX_GATHERED_BYTES || !state.sockets().sends_runs(&out.outer) {
@@ -146,7 +146,7 @@ fn transmit_lane(state: &mut State, id: u64, now: Instant) {
             state.lanes().on_unroutable();
             continue;
         };
-        if !batch.takes(outer, path.id, frame.len()) {
+        if !batch.accepts(outer, path.id, frame.len()) {
             send_frames(state, id, now, &mut batch);
         }
         batch.push(outer, path.id, &frame);

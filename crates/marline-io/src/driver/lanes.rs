@@ -584,7 +584,7 @@ impl Entry {
     /// Updates the charge.
     fn charge_held(&mut self) {
         if let Some(charge) = &mut self.charge {
-            charge.follow(self.lane.held_bytes() as u64, CHARGE_STEP);
+            charge.resize_in_steps(self.lane.held_bytes() as u64, CHARGE_STEP);
         }
     }
 

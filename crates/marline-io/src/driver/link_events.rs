@@ -304,11 +304,11 @@ fn on_link_closed(shard: &Shard, outer: &Outer, stalled: bool) {
     let now = shard.now(&mut state);
     let ends = FlowEnds::new(outer.local, outer.remote);
     if stalled {
-        state.routing().routes().stalled(now, ends, outer.socket);
+        state.routing().routes().on_stalled(now, ends, outer.socket);
     }
     state.routing().routes().closed(now, ends, outer.socket);
     // The next link may have the same index, and room.
-    state.routing().vacate(outer);
+    state.routing().on_link_ended(outer);
     let cut_off = match state.carrier() {
         Carrier::Udp(carrier) => carrier.flows_at(outer),
         Carrier::Native(_) => Vec::new(),

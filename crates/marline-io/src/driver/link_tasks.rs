@@ -248,7 +248,7 @@ fn take(
             frames = keep_own_segments(links, older, link, frames);
         } else if let (LinkStream::Unix(_), Some(older)) = (link.stream(), links.older_processes())
         {
-            frames.retain(|frame| older.takes(frame));
+            frames.retain(|frame| older.handles_frame(frame));
         }
         let owner = |frame: &[u8]| owner(frame, users.count);
         for run in frames.chunk_by(|one, other| owner(one) == owner(other)) {
@@ -373,7 +373,7 @@ async fn greet(stream: &TcpStream) -> Result<(), LinkOpenError> {
 
 /// Closes a link that is no longer needed, after a delay.
 pub(super) fn close_later(links: &Arc<Links>, index: u16) {
-    let Some(link) = links.by_index(index) else { return };
+    let Some(link) = links.link_by_index(index) else { return };
     tokio::spawn(async move {
         tokio::time::sleep(CLOSING_TIME).await;
         link.close();

@@ -284,7 +284,7 @@ impl Shard {
     }
 
     /// Returns the shard of this index among those that share the ports.
-    pub(super) fn sibling(&self, index: u8) -> Option<Arc<Shard>> {
+    pub(super) fn other_shard(&self, index: u8) -> Option<Arc<Shard>> {
         self.siblings.get()?.get(usize::from(index))?.upgrade()
     }
 

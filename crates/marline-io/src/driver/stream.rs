@@ -145,7 +145,7 @@ fn closed(reason: CloseReason) -> io::Error {
     io::Error::new(error_kind(reason), reason)
 }
 
-fn stopped() -> io::Error {
+fn stopped_error() -> io::Error {
     io::Error::new(io::ErrorKind::NotConnected, "the network driver has stopped")
 }
 
@@ -186,7 +186,7 @@ impl Stream {
             }
             Err(ReadError::Blocked) => {
                 if state.wakeups().is_stopped() {
-                    return Poll::Ready(Err(stopped()));
+                    return Poll::Ready(Err(stopped_error()));
                 }
                 state.streams().wait(self.id, Waiting::Reading, cx);
                 Poll::Pending
@@ -256,7 +256,7 @@ impl Stream {
         match error {
             WriteError::Blocked => {
                 if state.wakeups().is_stopped() {
-                    return Poll::Ready(Err(stopped()));
+                    return Poll::Ready(Err(stopped_error()));
                 }
                 state.streams().wait(self.id, Waiting::Writing, cx);
                 Poll::Pending

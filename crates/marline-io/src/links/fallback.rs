@@ -375,7 +375,7 @@ impl Routes {
     }
 
     /// Records that the link in use has stalled and is being closed.
-    pub(crate) fn stalled(&mut self, now: Instant, ends: FlowEnds, link: u16) {
+    pub(crate) fn on_stalled(&mut self, now: Instant, ends: FlowEnds, link: u16) {
         let used = |route: &&mut Route| route.way == TransportChoice::Link(link);
         if let Some(route) = self.routes.get_mut(&ends).filter(used) {
             route.stalled_at = Some(now);
@@ -446,7 +446,7 @@ impl Routes {
     }
 
     /// Routes that use a link, except for a comparison.
-    pub(crate) fn by_link(&self) -> Vec<FlowEnds> {
+    pub(crate) fn flows_on_links(&self) -> Vec<FlowEnds> {
         let compared = |route: &Route| matches!(route.comparison, Some(Comparison::Running { .. }));
         let linked =
             |route: &Route| matches!(route.way, TransportChoice::Link(_)) && !compared(route);

@@ -259,7 +259,7 @@ impl Server {
 
     /// Number of connections that have not authenticated yet.
     #[must_use]
-    pub fn unauthenticated(&self) -> usize {
+    pub fn count_unauthenticated(&self) -> usize {
         self.silent.count() + self.handshakes.count()
     }
 

@@ -115,7 +115,7 @@ mod tests {
         let at = |seconds| begun + Duration::from_secs(seconds);
         let end = |address: &str| LocalEnd {
             interface: ("wwan0".to_owned(), 7),
-            ..LocalEnd::behind_tun("", address.parse().expect("an address"))
+            ..LocalEnd::from_tun("", address.parse().expect("an address"))
         };
         all.record(7, said(1, 8_000), begun);
         all.record(8, said(1, 8_000), begun);

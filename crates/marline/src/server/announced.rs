@@ -9,7 +9,7 @@ use marline_io::{Interfaces, Shard, ShardHandle, Watcher};
 use marline_policy::{AddressId, LocalAddress};
 use tokio::task::AbortHandle;
 
-use super::builder::{ServerAddress, ServerBuilder, same_port};
+use super::builder::{ServerAddress, ServerBuilder, with_previous_port};
 use super::succession::{self, adopt_tuns};
 use crate::error::UnknownPath;
 use crate::path_table::PathChange;
@@ -38,7 +38,7 @@ pub(super) fn listen(
     shards.iter().for_each(|shard| shard.disable_connecting());
     let mut listen: Vec<SocketAddr> = Vec::new();
     for &address in &config.own.listen {
-        let address = same_port(address, listen.last().copied());
+        let address = with_previous_port(address, listen.last().copied());
         let bound = Shard::guard(shards, address);
         listen.push(bound.map_err(|source| BindError::Bind { address, source })?);
     }

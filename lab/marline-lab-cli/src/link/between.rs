@@ -6,7 +6,7 @@ use anyhow::Context;
 use marline_lab::net::{LinkOptions, Links, Scheduled};
 
 use super::Args;
-use marline_lab::emulation::script::line_at;
+use marline_lab::emulation::script::parse_timed_line;
 
 /// Joins the client's namespace with the server's.
 pub(crate) fn start(args: &Args, namespaces: [&str; 2]) -> anyhow::Result<Links> {
@@ -17,7 +17,7 @@ pub(crate) fn start(args: &Args, namespaces: [&str; 2]) -> anyhow::Result<Links>
         tap_bytes: None,
     };
     let scheduled = |text: &String| {
-        let (at, path, order) = line_at(text)?;
+        let (at, path, order) = parse_timed_line(text)?;
         Ok(Scheduled { at, path, order })
     };
     let schedule = args.at.iter().map(scheduled).collect::<anyhow::Result<Vec<_>>>();

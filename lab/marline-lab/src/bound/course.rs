@@ -121,7 +121,7 @@ impl LinkCourse {
     }
 
     /// The earliest arrival of a packet of `bytes` that may be sent from `from` on.
-    pub(super) fn one_packet(&self, from: Instant, bytes: usize) -> Option<Instant> {
+    pub(super) fn arrival_of_packet(&self, from: Instant, bytes: usize) -> Option<Instant> {
         let at_once = self.sent_at(from, bytes);
         if at_once.is_some() && !self.shrinks {
             return at_once;
@@ -173,7 +173,7 @@ impl LinkCourse {
     fn pieces(&self, from: Instant, count: usize, latest: Instant) -> Vec<Instant> {
         let latest = latest.min(self.until);
         if self.first.rate == RateConfig::Unlimited {
-            let first = self.one_packet(from, PIECE.1).filter(|first| *first <= latest);
+            let first = self.arrival_of_packet(from, PIECE.1).filter(|first| *first <= latest);
             return first.map_or_else(Vec::new, |first| vec![first; count]);
         }
         let (mut link, mut changes) = self.link_at(from);

@@ -161,7 +161,7 @@ impl Job {
             let twice = self.stack == Stack::Duplicate;
             let group = groups.get(if twice { 0 } else { usize::from(number) });
             let group = group.context("too many streams")?;
-            let [client, server] = End::both(&self.loads, group, start, self.seed, &flows);
+            let [client, server] = End::both_ends(&self.loads, group, start, self.seed, &flows);
             let stop = StopCondition { floods: End::bulk_end_of(&self.loads, group, start), deadline };
             match self.side {
                 Side::Client => {

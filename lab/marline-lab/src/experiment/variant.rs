@@ -133,7 +133,7 @@ impl Variant {
 
     /// Enables scores of forecasts.
     #[must_use]
-    pub fn scoring_forecasts(self) -> Variant {
+    pub fn with_forecast_scores(self) -> Variant {
         Variant { score_forecasts: true, ..self }
     }
 

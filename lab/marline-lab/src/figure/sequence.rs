@@ -18,7 +18,7 @@ use plotters::style::text_anchor::{HPos, VPos};
 
 use super::axis::{Axis, extent};
 use super::chart::{Chart, Element, Frame, Label, Sample};
-use super::sheet::{Drawn, INK, MUTE, Size, Tone, aligned, no_series, px, series, text_width};
+use super::sheet::{Drawn, INK, MUTE, Size, Tone, aligned, neutral_tone, px, series, text_width};
 
 /// Width and height between the axes, pixels.
 const SIZE: Size = Size { width: 840, height: 420 };
@@ -98,8 +98,8 @@ impl<'a> SequencePlot<'a> {
             |manner: &TransmissionKind| self.course.carried.iter().any(|c| c.manner == *manner);
         for manner in TransmissionKind::ALL.into_iter().filter(seen) {
             let sample: Sample<'_> = Box::new(move |area, (x, y)| match manner {
-                TransmissionKind::New => area.draw(&field((x, y), 1, no_series().fill())),
-                _ => area.draw(&shape(manner, x + px(13), y, no_series())),
+                TransmissionKind::New => area.draw(&field((x, y), 1, neutral_tone().fill())),
+                _ => area.draw(&shape(manner, x + px(13), y, neutral_tone())),
             });
             legend.push((manner.name(), sample));
         }

@@ -68,7 +68,7 @@ pub(super) fn series(number: usize) -> Tone {
 }
 
 /// The color of elements without a series.
-pub(super) fn no_series() -> Tone {
+pub(super) fn neutral_tone() -> Tone {
     HUES[HUES.len() - 1]
 }
 

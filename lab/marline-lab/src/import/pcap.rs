@@ -301,7 +301,7 @@ impl Interfaces {
 fn packets(file: &str, bytes: &[u8]) -> anyhow::Result<Vec<CapturedPacket>> {
     let mut found = Vec::new();
     let frames =
-        each_frame(file, bytes, |at_ns, link, frame| found.extend(parse_frame(at_ns, link, frame)))?;
+        for_each_frame(file, bytes, |at_ns, link, frame| found.extend(parse_frame(at_ns, link, frame)))?;
     ensure!(
         !found.is_empty(),
         "{file}: none of its {frames} frames is a whole TCP or UDP packet over IP"
@@ -311,7 +311,7 @@ fn packets(file: &str, bytes: &[u8]) -> anyhow::Result<Vec<CapturedPacket>> {
 
 /// Calls `look` for the frames of a capture in order with their time, ns since 1970, link type and bytes. Returns
 /// the number of frames.
-pub(super) fn each_frame(
+pub(super) fn for_each_frame(
     file: &str,
     bytes: &[u8],
     mut look: impl FnMut(i64, Linktype, &[u8]),

@@ -51,7 +51,7 @@ impl<T> Drop for Running<'_, T> {
 ///
 /// # Panics
 /// If `run` panics.
-pub fn weighted<T: Sync, R: Send>(
+pub fn run_weighted<T: Sync, R: Send>(
     halves: u32,
     items: &[T],
     weight: impl Fn(&T) -> u32,
@@ -100,11 +100,11 @@ mod tests {
             busy.fetch_sub(weight, Ordering::SeqCst);
             item * 10
         };
-        let results = weighted(4, &items, |item| *item, run);
+        let results = run_weighted(4, &items, |item| *item, run);
         assert_eq!(results, items.iter().map(|item| item * 10).collect::<Vec<_>>());
         let most = most.load(Ordering::SeqCst);
         assert!((3..=4).contains(&most), "{most}");
-        assert!(weighted(4, &[], |item: &u32| *item, run).is_empty());
+        assert!(run_weighted(4, &[], |item: &u32| *item, run).is_empty());
     }
 
     #[test]
@@ -112,7 +112,7 @@ mod tests {
         let ran = AtomicU32::new(0);
         let outcome = std::panic::catch_unwind(|| {
             // The item that panics takes both halves; the others need one each.
-            weighted(
+            run_weighted(
                 2,
                 &[2, 1, 1, 2],
                 |item| *item,

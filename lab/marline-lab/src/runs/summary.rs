@@ -221,8 +221,8 @@ impl<'a> Summary<'a> {
         let head = head.chain(["runs", "p50 ms", "p95", "p99", "Mbit/s"]);
         let mut table: Vec<Vec<String>> = vec![head.map(str::to_owned).chain(ratios).collect()];
         for lane in &self.lanes {
-            let theirs = self.good_runs(self.reference(lane.number).unwrap_or(reference));
-            let mine = self.good_runs(lane);
+            let theirs = self.completed_runs(self.reference(lane.number).unwrap_or(reference));
+            let mine = self.completed_runs(lane);
             let records: Vec<&Record> = mine.iter().map(|(_, record)| *record).collect();
             let measured = Measured::from_records(&records);
             let shown = [Measure::P50, Measure::P95, Measure::P99, Measure::Goodput];
@@ -249,7 +249,7 @@ impl<'a> Summary<'a> {
     }
 
     /// The completed runs of a lane, with their seeds.
-    fn good_runs(&self, lane: &LaneSummary) -> Vec<(u64, &'a Record)> {
+    fn completed_runs(&self, lane: &LaneSummary) -> Vec<(u64, &'a Record)> {
         let runs = self.jobs.iter().zip(self.records);
         let mine = runs.filter(|(job, record)| {
             job.lane.stack == lane.stack

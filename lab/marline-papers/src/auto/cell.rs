@@ -139,7 +139,7 @@ struct Timed {
 }
 
 impl Timed {
-    fn unbounded(experiment: Experiment) -> Timed {
+    fn run_without_bound(experiment: Experiment) -> Timed {
         Timed { experiment, bounds: None }
     }
 
@@ -192,7 +192,7 @@ impl Place {
             bursts.map(|burst| Timed::run_bound(links.bursts(context, warm_up, *burst), seed));
         Ok(Place {
             echo: Timed::run_bound(links.echo(context, warm_up, setup.echo), seed)?,
-            small: Timed::unbounded(links.bursts(context, warm_up, setup.small)),
+            small: Timed::run_without_bound(links.bursts(context, warm_up, setup.small)),
             bursts: bursts.collect::<anyhow::Result<Vec<Timed>>>()?,
             figure_burst: setup.figure_burst()?,
             blocks: links.blocks(context, setup),
@@ -241,7 +241,7 @@ pub(super) fn on_recorded(
     let place = Place::new(context, setup, &links, root.seed)?;
     let variants = setup.contestants().enumerate().map(|(number, contestant)| {
         let variant = contestant.variant();
-        if number == JUDGED_INDEX { variant.scoring_forecasts() } else { variant }
+        if number == JUDGED_INDEX { variant.with_forecast_scores() } else { variant }
     });
     let contestants = variants.map(|variant| place.cell(&variant, root.seed));
     Ok(RecordedPairResult {
@@ -267,8 +267,8 @@ pub(super) fn on_generated(
     seed: u64,
 ) -> anyhow::Result<GeneratedLinksResult> {
     let (warm_up, generated) = (setup.warm_up_seconds, &setup.generated);
-    let echo = Timed::unbounded(links.echo(context, warm_up, generated.echo));
-    let burst = Timed::unbounded(links.bursts(context, warm_up, generated.burst));
+    let echo = Timed::run_without_bound(links.echo(context, warm_up, generated.echo));
+    let burst = Timed::run_without_bound(links.bursts(context, warm_up, generated.burst));
     let blocks = links.blocks(context, setup);
     let five = |variant: &Variant| -> anyhow::Result<FiveFigures> {
         Ok(FiveFigures {

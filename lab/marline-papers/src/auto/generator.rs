@@ -67,7 +67,7 @@ pub(super) fn pair(first: Kind, rng: &mut impl Rng) -> GeneratedPair {
     let mut events = Vec::new();
     let links = [(first, PATHS[0]), (second, PATHS[1])].map(|(kind, path)| {
         let base = Base::draw(kind, rng);
-        format!("{}{}", base.text(), extras(kind, base, path, rng, &mut events))
+        format!("{}{}", base.text(), draw_extras(kind, base, path, rng, &mut events))
     });
     GeneratedPair { kinds: [first, second], links, events, seed: rng.next_u64() >> 11 }
 }
@@ -88,7 +88,7 @@ impl Base {
         // Only slow links have deep queues.
         let fastest_kbit = if kind == Kind::Bufferbloat { 20_000.0 } else { 60_000.0 };
         let down_kbit = logarithmic(rng, 2_000.0, fastest_kbit);
-        let up_kbit = (down_kbit as f64 * uniform(rng, 0.2, 1.0)) as u64;
+        let up_kbit = (down_kbit as f64 * draw_uniform(rng, 0.2, 1.0)) as u64;
         let queue_ms = match kind {
             Kind::Bufferbloat => logarithmic(rng, 500.0, 3_000.0),
             _ => logarithmic(rng, 30.0, 250.0),
@@ -104,7 +104,7 @@ impl Base {
 }
 
 /// Parameters that a kind adds to the description of a link, and its events.
-fn extras(
+fn draw_extras(
     kind: Kind,
     base: Base,
     path: &str,
@@ -112,11 +112,11 @@ fn extras(
     events: &mut Vec<Event>,
 ) -> String {
     match kind {
-        Kind::Steady => format!(",loss={:.4}", uniform(rng, 0.0, 0.005)),
+        Kind::Steady => format!(",loss={:.4}", draw_uniform(rng, 0.0, 0.005)),
         Kind::Bursty => {
             let good_ms = logarithmic(rng, 700.0, 10_000.0);
             let bad_ms = logarithmic(rng, 20.0, 400.0);
-            format!(",ge={good_ms}ms:{bad_ms}ms:{:.2}:0", uniform(rng, 0.3, 1.0))
+            format!(",ge={good_ms}ms:{bad_ms}ms:{:.2}:0", draw_uniform(rng, 0.3, 1.0))
         }
         Kind::Markov => format!(",down.rate={}", markov_rates(base, rng)),
         Kind::Handover => {
@@ -157,12 +157,12 @@ fn markov_rates(base: Base, rng: &mut impl Rng) -> String {
 fn slots(base: Base, path: &str, rng: &mut impl Rng, events: &mut Vec<Event>) -> String {
     let mut rates = vec![format!("0s:{}k", base.down_kbit)];
     let mut pauses = Vec::new();
-    let mut at_ms = (1e3 * uniform(rng, 1.0, SLOT_S)) as u64;
+    let mut at_ms = (1e3 * draw_uniform(rng, 1.0, SLOT_S)) as u64;
     while (at_ms as f64) < STEPS_S * 1e3 {
-        let kbit = (base.down_kbit as f64 * uniform(rng, 0.3, 1.0)) as u64;
+        let kbit = (base.down_kbit as f64 * draw_uniform(rng, 0.3, 1.0)) as u64;
         rates.push(format!("{at_ms}ms:{kbit}k"));
         pauses.push(format!("{at_ms}ms-{}ms", at_ms + logarithmic(rng, 20.0, 150.0)));
-        let delay_us = (base.delay_us as f64 * uniform(rng, 0.7, 1.6)) as u64;
+        let delay_us = (base.delay_us as f64 * draw_uniform(rng, 0.7, 1.6)) as u64;
         events.push(Event {
             at: format!("{at_ms}ms"),
             path: path.to_owned(),
@@ -173,7 +173,7 @@ fn slots(base: Base, path: &str, rng: &mut impl Rng, events: &mut Vec<Event>) ->
     format!(",down.rate={},down={},outage=suspend", rates.join("+"), pauses.join("+"))
 }
 
-fn uniform(rng: &mut impl Rng, least: f64, most: f64) -> f64 {
+fn draw_uniform(rng: &mut impl Rng, least: f64, most: f64) -> f64 {
     least + (most - least) * rng.unit()
 }
 

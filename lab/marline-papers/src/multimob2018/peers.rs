@@ -140,7 +140,7 @@ fn verdicts(cases: &[Case], downloads: &Samples<Downloads>) -> Vec<Row> {
         match failed.len() {
             0 => row,
             _ => row
-                .remark(format!("failed with roots {}", failed[..failed.len().min(5)].join(", "))),
+                .with_remark(format!("failed with roots {}", failed[..failed.len().min(5)].join(", "))),
         }
     };
     asked.map(row).collect()
@@ -219,7 +219,7 @@ fn fetch(case: &Case, root: &Root, bytes: u64, dead: Duration) -> anyhow::Result
     let (wifi, lte) =
         (format!("{}{}", links.wifi, case.wifi), format!("{}{}", links.lte, case.lte));
     let download = Download { bytes, dead, limit: Instant::from_secs(60) };
-    let Fetched { paths, report, segments, is_complete: came, last } = PhoneScenario::over_links(
+    let Fetched { paths, report, segments, is_complete: came, last } = PhoneScenario::experiment_over_links(
         &wifi, &lte, None, root.seed,
     )?
     .fetch(&case.system, download, root.seed)?;

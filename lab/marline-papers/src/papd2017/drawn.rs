@@ -106,7 +106,7 @@ fn rows(samples: &Samples<Drawn>, file: &PaperFile<Published>) -> anyhow::Result
         row.paper_claim("buffer <= RTT_max x T': no faster").estimate(&bound, "of the scenes");
     let mut rows = vec![
         row.require_range(RequiredRange::at_least(0.95), "at least 0.95 of the scenes")
-            .remark(remark),
+            .with_remark(remark),
     ];
     let ratio = samples.mean(|drawn| ratio_to_best(&drawn.small, drawn.small.min_rtt));
     rows.push(Row::new("small buffer: minRTT / best path, mean").estimate(&ratio, ""));

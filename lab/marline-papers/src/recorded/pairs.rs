@@ -56,7 +56,7 @@ impl Recorded {
             Recorded::Rates { steps, link } => {
                 let mut spec = DuplexSpec::clone(link);
                 spec.down.rate =
-                    RateSpec::Steps(steps.starting_at(start).map_err(anyhow::Error::msg)?);
+                    RateSpec::Steps(steps.with_start(start).map_err(anyhow::Error::msg)?);
                 spec.to_string()
             }
         })

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::correlation::Pair;
 use super::links::{self, Coincidence, TRAIN_PATHS};
 use super::measure::{
-    self, Echoes, Moments, STATISTICS, bound_ms, mapped, pooled_estimate, thousandth,
+    self, Echoes, Moments, STATISTICS, bound_ms, mapped, pooled_estimate, round_to_thousandth,
 };
 use super::published::{Published, RoundTrips};
 use crate::estimate::{RequiredRange, Samples};
@@ -83,7 +83,7 @@ impl Scene {
         Ok(Scene {
             runs: runs.into_iter().map(run).collect(),
             pair: Pair::from_lists(&latencies(&messages[0]), &latencies(&messages[1])),
-            course: if root.number == 0 { course(&messages) } else { Vec::new() },
+            course: if root.number == 0 { round_trip_course(&messages) } else { Vec::new() },
         })
     }
 
@@ -93,9 +93,9 @@ impl Scene {
 }
 
 /// Round-trip times of several runs by the time of sending, which is equal in all of them.
-fn course(runs: &[Vec<Message>]) -> Vec<(f64, [f64; 3])> {
+fn round_trip_course(runs: &[Vec<Message>]) -> Vec<(f64, [f64; 3])> {
     let at = |index: usize| {
-        let of_each = std::array::from_fn(|run| thousandth(runs[run][index].latency_ms));
+        let of_each = std::array::from_fn(|run| round_to_thousandth(runs[run][index].latency_ms));
         (runs[0][index].sent_ms / 1e3, of_each)
     };
     (0..runs[0].len()).map(at).collect()
@@ -120,7 +120,7 @@ pub(super) fn run(
 
     let train = |coincidence| {
         move |root: &Root| {
-            let experiment = links::train(coincidence, count, root.seed);
+            let experiment = links::train_experiment(coincidence, count, root.seed);
             Scene::new(&experiment, TRAIN_PATHS, root)
         }
     };
@@ -268,7 +268,7 @@ fn link_rows(
             .paper(paper.lte_later_ms, "ms")
             .estimate(&later, "ms")
             .mark_fitted("both averages were fitted")
-            .remark(format!(
+            .with_remark(format!(
                 "the paper's table has {:.1} ms; without losses ours are 59 ms apart",
                 paper.lte.average - paper.wifi.average
             )),
@@ -278,7 +278,7 @@ fn link_rows(
         Row::new("correlation of WiFi's and LTE's round trips")
             .paper_claim("very low")
             .estimate(&correlation, "")
-            .remark("the model's links are independent"),
+            .with_remark("the model's links are independent"),
     ]
 }
 
@@ -319,7 +319,7 @@ fn train_rows(
             .estimate(&pooled_estimate(&moments, remaining_percent), "%")
             .at_most(100.0 - file.tolerance("train_cut_percent")?)
             .mark_fitted("both averages were fitted; judged below, with independent connections")
-            .remark("the text has \"more than halves (48.8 %)\": the remaining share"),
+            .with_remark("the text has \"more than halves (48.8 %)\": the remaining share"),
     );
     let factor = pooled_estimate(&moments, sigma_factor);
     let papers = smaller_average(paper.train_lte1.sigma, paper.train_lte2.sigma) / paper.train_remp.sigma;
@@ -333,7 +333,7 @@ fn train_rows(
         Row::new("the same, as the paper's text has it")
             .paper(paper.train_sigma_factor_said, "")
             .estimate(&factor, "")
-            .remark("shown only: the paper's own table does not give what its text says"),
+            .with_remark("shown only: the paper's own table does not give what its text says"),
     );
     rows.extend(correlation_rows(samples, None));
     Ok(rows)
@@ -355,7 +355,7 @@ fn correlation_rows(samples: &Samples<Scene>, most: Option<f64>) -> Vec<Row> {
                 RequiredRange { least: -most, most },
                 format!("between -{most} and {most}"),
             ),
-            None => row.remark("imposed: never both without connection at once"),
+            None => row.with_remark("imposed: never both without connection at once"),
         }
     };
     rows.into_iter().map(row).collect()
@@ -378,7 +378,7 @@ fn independent_rows(
             .paper(paper.train_share_left, "%")
             .estimate(&pooled_estimate(&moments, remaining_percent), "%")
             .at_most(50.0)
-            .remark(
+            .with_remark(
                 "the goal is the text's \"more than halves\"; the cells are those fitted above",
             ),
     );

@@ -48,14 +48,14 @@ impl Arrivals {
             let of_way = |segment: &&Segment| {
                 segment.path == path && segment.from_client == from_client && segment.payload > 0
             };
-            in_order(segments.iter().filter(of_way), u64::from(bytes), count)
+            in_order_arrivals(segments.iter().filter(of_way), u64::from(bytes), count)
         };
         Arrivals { up: way(true), down: way(false) }
     }
 }
 
 /// Times at which the last byte of each message and all earlier bytes of the subflow had arrived.
-fn in_order<'a>(
+fn in_order_arrivals<'a>(
     segments: impl Iterator<Item = &'a Segment>,
     bytes: u64,
     count: usize,
@@ -242,7 +242,7 @@ pub(super) fn run(
     let (_, rows) = context.judge_part(
         Part::new("what-if-train", 60, 6_000),
         |root| {
-            let train = links::train(Coincidence::Never, count, root.seed);
+            let train = links::train_experiment(Coincidence::Never, count, root.seed);
             Compared::measure(&train, TRAIN_PATHS, root)
         },
         |samples| self::rows(file, samples, context.master, names, published, fitted),
@@ -301,7 +301,7 @@ fn rows(
             difference.value, difference.low, difference.high
         );
         let row = Row::new(what).estimate(&ratio, "").within_of(most, 1.0, "the measured value");
-        rows.push(row.remark(remark));
+        rows.push(row.with_remark(remark));
     }
     Ok(rows)
 }

@@ -110,7 +110,7 @@ fn completion(file: &PaperFile<Published>, of: &SettingSamples<'_>) -> anyhow::R
         Row::new(format!("{name}: TLP-STD"))
             .estimate(&of.mean(|pair| pair.standard.completion_ms), "ms")
             .bound_ratio(bound(|pair| (pair.standard.completion_ms, pair.standard.bound_ms)))
-            .remark(format!("WLAN lost data in {hit} of {traces} runs")),
+            .with_remark(format!("WLAN lost data in {hit} of {traces} runs")),
         Row::new(format!("{name}: TLP-MP"))
             .estimate(&of.mean(|pair| pair.multipath.completion_ms), "ms")
             .bound_ratio(bound(|pair| (pair.multipath.completion_ms, pair.multipath.bound_ms))),
@@ -118,7 +118,7 @@ fn completion(file: &PaperFile<Published>, of: &SettingSamples<'_>) -> anyhow::R
             .paper_claim("improved")
             .estimate(&share, "%")
             .at_least(least)
-            .remark(format!(
+            .with_remark(format!(
                 "{}; faster in {:.1} % of the runs",
                 Value::from_estimate(&saved, "ms"),
                 100.0 * faster.value
@@ -158,7 +158,7 @@ fn overhead(of: &SettingSamples<'_>) -> Row {
         .paper_claim("no additional overhead")
         .estimate(&of.mean(Pair::more_bytes), "B")
         .at_most(0.0)
-        .remark(format!(
+        .with_remark(format!(
             "{:+.2} packets; TLP-STD's are {:.0} B, on both paths together",
             packets.value, of_standard.value
         ))
@@ -223,7 +223,7 @@ fn handover(context: &Context<'_>, file: &PaperFile<Published>) -> anyhow::Resul
             .paper(file.published.handover_ms, "ms")
             .estimate(&time, "ms")
             .mark_fitted("the 3 s are the paper's own")
-            .remark("the paper's number is the handover; ours is the burst, which may begin later")
+            .with_remark("the paper's number is the handover; ours is the burst, which may begin later")
     };
     let rows = App::THREE.into_iter().enumerate().map(row).collect();
     Ok(Table::new("handover", "Without MPTCP: the same burst (99 % intervals)", rows))

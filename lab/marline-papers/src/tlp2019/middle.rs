@@ -6,7 +6,7 @@ use std::ops::RangeInclusive;
 use marline_lab::experiment::Variant;
 use serde::{Deserialize, Serialize};
 
-use super::contestants::{LINUX_314_RECOVERY, Windows, both, multipath};
+use super::contestants::{LINUX_314_RECOVERY, Windows, both_variants, multipath};
 use super::drill::{BurstExperiment, Done};
 use super::ordinary::difference;
 use super::published::Published;
@@ -98,7 +98,7 @@ fn episodes(
     let mut rng = root.rng(&format!("middle/{}", app.name()));
     let drill = BurstExperiment::new(context, draw_between(&mut rng, app.sizes()) as u64, root.seed);
     let place = draw_between(&mut rng, MIDDLE);
-    let [standard, multipath] = both(windows);
+    let [standard, multipath] = both_variants(windows);
     let first = at_share(&drill.run(&standard, &[])?, place);
     let standard = lose(&drill, &standard, first)?;
     let multipath = lose(&drill, &multipath, first)?;
@@ -135,7 +135,7 @@ fn row(samples: &Samples<Vec<Episode>>, index: usize, name: &str, slower: f64) -
         .estimate(&ratio, "")
         .require_range(most, format!("not slower by more than {} %", 100.0 * slower))
         .require_also(&more_packets, RequiredRange::at_most(1.0), "at most one packet more per burst")
-        .remark(format!(
+        .with_remark(format!(
             "TLP-STD {}, TLP-MP {}; packets beyond TLP-STD: {}",
             unit(&standard, "ms"),
             unit(&multipath, "ms"),

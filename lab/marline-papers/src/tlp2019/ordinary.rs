@@ -4,7 +4,7 @@
 use marline_time::Rng;
 use serde::{Deserialize, Serialize};
 
-use super::contestants::{Windows, both};
+use super::contestants::{Windows, both_variants};
 use super::drill::{BurstExperiment, Done};
 use super::published::Published;
 use super::traffic::{App, draw_between};
@@ -69,7 +69,7 @@ fn episode(
 ) -> anyhow::Result<Episode> {
     let mut rng = root.rng(&format!("ordinary/{}", app.name()));
     let drill = BurstExperiment::new(context, draw_between(&mut rng, app.sizes()) as u64, root.seed);
-    let [standard, multipath] = both(windows);
+    let [standard, multipath] = both_variants(windows);
     let segments = drill.run(&standard, &[])?.segments();
     let length = (1 + rng.below(MAX_LOST_PACKETS)).min(segments);
     let lost: Vec<u64> = (segments + 1 - length..=segments).collect();
@@ -101,7 +101,7 @@ fn row(samples: &Samples<Sample>, index: usize, app: App, windows: Windows, alwa
         .estimate(&packets, "per episode")
         .at_most(1.0)
         .require_also(&no_more, RequiredRange::at_least(always), words)
-        .remark(format!(
+        .with_remark(format!(
             "{}; no more than one packet in {:.1} %; TLP-MP saves {} of the time",
             Value::from_estimate(&bytes, "B"),
             100.0 * no_more.value,

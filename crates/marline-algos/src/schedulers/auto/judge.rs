@@ -89,7 +89,7 @@ impl<'a> Decider<'a> {
         }
         let left = cx.written.since(cx.unsent.start);
         let cost = |view: &SubflowView| cautious_arrival_time(view, u64::from(view.mss), left);
-        let spared = self.costs().spared_paths(class, cx);
+        let spared = self.costs().paths_to_avoid(class, cx);
         let has_room = || candidates().filter(|view| view.is_ready());
         let ready = || has_room().filter(|view| !spared.contains(view.id));
         let soonest_spared = || {

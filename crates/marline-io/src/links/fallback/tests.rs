@@ -99,7 +99,7 @@ fn where_datagrams_are_policed_a_faster_link_is_kept_and_datagrams_have_a_chance
     assert_eq!(orders(&mut routes), [Order::Open(ends())]);
     routes.on_link_opened(now, ends(), LINK);
     assert_eq!(orders(&mut routes), [Order::Compare(ends(), LINK)]);
-    assert!(routes.by_link().is_empty(), "nothing is decided");
+    assert!(routes.flows_on_links().is_empty(), "nothing is decided");
     let now = download(&mut routes, now, 40_000_000, 5);
     let [Order::Keep(_, rates)] = orders(&mut routes)[..] else { panic!("not kept") };
     assert!(rates.udp_bits_per_s < 1_100_000 && rates.tcp_bits_per_s > 30_000_000, "{rates:?}");
@@ -353,11 +353,11 @@ fn where_datagrams_got_no_answer_a_link_that_ended_is_tried_at_one_pace() {
 #[test]
 fn only_the_link_that_is_opened_at_once_knows_that_the_one_before_stalled() {
     let mut routes = on_link(ms(0));
-    routes.stalled(ms(5_000), ends(), LINK + 1);
+    routes.on_stalled(ms(5_000), ends(), LINK + 1);
     assert!(!routes.take_stall(ms(5_000), &ends()), "another link");
-    routes.stalled(ms(5_000), ends(), LINK);
+    routes.on_stalled(ms(5_000), ends(), LINK);
     assert!(routes.take_stall(ms(5_001), &ends()) && !routes.take_stall(ms(5_001), &ends()));
-    routes.stalled(ms(6_000), ends(), LINK);
+    routes.on_stalled(ms(6_000), ends(), LINK);
     assert!(!routes.take_stall(ms(8_000), &ends()), "too late");
 }
 

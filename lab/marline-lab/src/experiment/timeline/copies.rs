@@ -199,8 +199,8 @@ impl Copies {
         let mut rows = table();
         let most = requests.len().max(answers.len());
         let both = [
-            ("client", &self.to_server, &requests, self.to_server.by_message()),
-            ("server", &self.to_client, &answers, self.to_client.by_message()),
+            ("client", &self.to_server, &requests, self.to_server.copies_by_message()),
+            ("server", &self.to_client, &answers, self.to_client.copies_by_message()),
         ];
         for index in 0..most {
             for (from, direction, messages, copies) in &both {
@@ -408,7 +408,7 @@ impl Direction {
     }
 
     /// Copies of each message by number, in the order of sending.
-    fn by_message(&self) -> Vec<Vec<usize>> {
+    fn copies_by_message(&self) -> Vec<Vec<usize>> {
         let mut found: Vec<Vec<usize>> = Vec::new();
         for (number, copy) in self.copies.iter().enumerate() {
             let message = copy.message as usize;

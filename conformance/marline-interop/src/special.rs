@@ -31,7 +31,7 @@ use crate::cell_result::{CellResult, Evidence};
 use crate::cell_setup::{PORT, address, ipnet};
 use crate::exchange::Plan;
 use crate::judge;
-use crate::peer::{Announced, Extra, Job, Stack};
+use crate::peer::{AnnouncedAddress, Extra, Job, Stack};
 use crate::play::{Play, seed};
 
 /// The two paths of most cases.
@@ -58,7 +58,7 @@ enum Act {
 }
 
 /// A case.
-pub(crate) struct Special {
+pub(crate) struct SpecialCase {
     pub(crate) name: &'static str,
     client: Stack,
     server: Stack,
@@ -86,7 +86,7 @@ pub(crate) struct Special {
     check: fn(&mut CaseResults<'_>),
 }
 
-impl std::fmt::Debug for Special {
+impl std::fmt::Debug for SpecialCase {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(self.name)
     }
@@ -215,8 +215,8 @@ enum Direction {
 }
 
 /// Every case.
-pub(crate) fn all() -> &'static [Special] {
-    static ALL: LazyLock<Vec<Special>> = LazyLock::new(|| {
+pub(crate) fn all() -> &'static [SpecialCase] {
+    static ALL: LazyLock<Vec<SpecialCase>> = LazyLock::new(|| {
         let cases = [
             paths::cases(),
             limits::cases(),
@@ -265,8 +265,8 @@ fn dual_stack() -> Scenario {
 }
 
 /// A case with the most common settings.
-fn case(name: &'static str, client: Stack, server: Stack, check: fn(&mut CaseResults<'_>)) -> Special {
-    Special {
+fn case(name: &'static str, client: Stack, server: Stack, check: fn(&mut CaseResults<'_>)) -> SpecialCase {
+    SpecialCase {
         name,
         client,
         server,
@@ -286,11 +286,11 @@ fn case(name: &'static str, client: Stack, server: Stack, check: fn(&mut CaseRes
     }
 }
 
-fn announced_address(address: SocketAddr) -> Announced {
-    Announced { address, advertised: None, backup: false }
+fn announced_address(address: SocketAddr) -> AnnouncedAddress {
+    AnnouncedAddress { address, advertised: None, backup: false }
 }
 
-impl Special {
+impl SpecialCase {
     /// Runs the case in `directory`, which keeps its files.
     ///
     /// # Errors

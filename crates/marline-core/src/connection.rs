@@ -107,7 +107,7 @@ use self::replay_guard::ReplayGuard;
 use self::rto_exchange::RtoExchange;
 use self::scheduling::Scheduling;
 use self::segment_builder::SegmentBuilder;
-pub(crate) use self::send_buffer::Written;
+pub(crate) use self::send_buffer::WrittenBytes;
 use self::sender::Sender;
 use self::session::{Mode, Session};
 use self::silence::{Silence, SilenceFacts};
@@ -134,7 +134,7 @@ pub(crate) use self::fast_open::FastOpenVerdict;
 pub(crate) use self::handshake::{
     fast_join_token, mp_capable, mp_join, offers_multipath, reason as rst_reason,
 };
-pub(crate) use self::origin::{Accepted, Origin};
+pub(crate) use self::origin::{AcceptedSyn, Origin};
 
 /// Limit on path manager actions applied in one pass, in case a manager never stops.
 const MAX_ACTIONS: usize = 64;
@@ -280,7 +280,7 @@ impl Connection {
         cx: &mut Context<'_>,
         config: Arc<ConnectionConfig>,
         origin: &Origin,
-        syn: &Accepted<'_>,
+        syn: &AcceptedSyn<'_>,
     ) -> Self {
         let mut connection = Self::new_without_subflows(cx, config, origin, Role::Server, Mode::Offered);
         let ends = connection.opening().initial_ends(cx, origin.path, syn.peer_flow);
@@ -328,7 +328,7 @@ impl Connection {
 /// Requests of the application.
 impl Connection {
     /// Accepts bytes to send. Returns how many fit.
-    pub(crate) fn write(&mut self, now: Instant, bytes: Written<'_>) -> Result<usize, WriteError> {
+    pub(crate) fn write(&mut self, now: Instant, bytes: WrittenBytes<'_>) -> Result<usize, WriteError> {
         if let Some(reason) = self.closing.reason() {
             return Err(WriteError::Closed(reason));
         }
@@ -871,7 +871,7 @@ impl Connection {
 /// Fast Open (RFC 7413, RFC 8684 appendix B); its course is described in `connection/fast_open.rs`.
 impl Connection {
     /// Server: applies the Fast Open verdict to the SYN that opened the connection.
-    fn accept_fast_open(&mut self, cx: &mut Context<'_>, syn: &Accepted<'_>) {
+    fn accept_fast_open(&mut self, cx: &mut Context<'_>, syn: &AcceptedSyn<'_>) {
         let verdict = syn.fast_open;
         if !verdict.opens && verdict.answer.is_none() {
             return;
@@ -1655,7 +1655,7 @@ impl Connection {
         &mut self,
         cx: &mut Context<'_>,
         path: FourTuple,
-        syn: &Accepted<'_>,
+        syn: &AcceptedSyn<'_>,
     ) -> Result<(), u8> {
         if mp_join(syn.segment).is_none() {
             return self.accept_fast_join(cx, path, syn);
@@ -1665,7 +1665,7 @@ impl Connection {
     }
 
     /// Accepts a join. `false` if it must be refused with a RST.
-    fn accept_join(&mut self, cx: &mut Context<'_>, path: FourTuple, syn: &Accepted<'_>) -> bool {
+    fn accept_join(&mut self, cx: &mut Context<'_>, path: FourTuple, syn: &AcceptedSyn<'_>) -> bool {
         let Some(MpJoin::Syn { backup, address_id, nonce, .. }) = mp_join(syn.segment) else {
             return false;
         };
@@ -1766,7 +1766,7 @@ impl Connection {
         &mut self,
         cx: &mut Context<'_>,
         path: FourTuple,
-        syn: &Accepted<'_>,
+        syn: &AcceptedSyn<'_>,
     ) -> Result<(), u8> {
         let said = self.joins().check_fast_syn(cx, syn)?;
         if !self.path_manager_accepts(cx, path) {

@@ -255,7 +255,7 @@ impl Inputs {
         spending: &BudgetState,
         decide: impl FnOnce(&SchedulerContext<'_>) -> T,
     ) -> (T, Inputs) {
-        let listening = Listening { index: cx.mappings, asked: RefCell::default() };
+        let listening = RecordingIndex { index: cx.mappings, asked: RefCell::default() };
         let decided = decide(&SchedulerContext { mappings: &listening, ..*cx });
         let inputs = Inputs {
             now: cx.now,
@@ -324,12 +324,12 @@ impl MappingIndex for Inputs {
 
 /// A mapping index that records queries and answers. Each query is recorded once, because answers do not change during
 /// a decision.
-struct Listening<'a> {
+struct RecordingIndex<'a> {
     index: &'a dyn MappingIndex,
     asked: RefCell<Vec<(MappingQuery, Option<Mapping>)>>,
 }
 
-impl Listening<'_> {
+impl RecordingIndex<'_> {
     fn record_query(&self, query: MappingQuery, answer: Option<Mapping>) -> Option<Mapping> {
         let mut asked = self.asked.borrow_mut();
         if !asked.iter().any(|(before, _)| *before == query) {
@@ -339,7 +339,7 @@ impl Listening<'_> {
     }
 }
 
-impl MappingIndex for Listening<'_> {
+impl MappingIndex for RecordingIndex<'_> {
     fn oldest(&self) -> Option<Mapping> {
         self.record_query(MappingQuery::Oldest, self.index.oldest())
     }

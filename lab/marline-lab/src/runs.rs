@@ -30,9 +30,9 @@ use crate::experiment::file::Lane;
 use crate::experiment::{Experiment, Stack, Watch, RunRecords, run_live_watched, simulate, weight};
 
 pub use captures::{CaptureFiles, Captures};
-pub use comparison::{Compared, Comparison, Outcome, Selection};
+pub use comparison::{ComparedMeasure, Comparison, Outcome, Selection};
 pub use figures::Figures;
-pub use measured::{MIN_RUNS, Measure, Measured};
+pub use measured::{MIN_RUNS, Measure, Measurements};
 pub use qlogs::{QlogFiles, Qlogs};
 pub use queue::run_weighted;
 pub use real_time::RealTimeFiles;

@@ -63,7 +63,7 @@ impl Paper for Traces {
         let halves = halves::tables(&file, &pairs, &samples, margins)?;
         let names = variants.iter().map(|variant| variant.name.clone()).collect();
         let roots = shown.all().to_vec();
-        let mut result = reproduction(rows, &Measured { pairs, schedulers: names, roots, margins });
+        let mut result = reproduction(rows, &MeasuredResults { pairs, schedulers: names, roots, margins });
         result.tables.extend(halves);
         Ok(result)
     }
@@ -148,14 +148,14 @@ fn never_worse_rows(samples: &Samples<Cells>, margins: Margins, never: f64) -> V
 }
 
 /// Results of every scheduler on every pair, over several roots.
-struct Measured {
+struct MeasuredResults {
     pairs: Vec<Pair>,
     schedulers: Vec<String>,
     roots: Vec<Cells>,
     margins: Margins,
 }
 
-impl Measured {
+impl MeasuredResults {
     /// Cells of one index on a pair (TCP alone first), one per root.
     fn cells(&self, pair: usize, index: usize) -> impl Iterator<Item = &Cell> {
         self.roots.iter().map(move |cells| &cells[pair][index])
@@ -190,7 +190,7 @@ impl Measured {
     }
 }
 
-fn reproduction(rows: Vec<Row>, measured: &Measured) -> Reproduction {
+fn reproduction(rows: Vec<Row>, measured: &MeasuredResults) -> Reproduction {
     let grids = vec![schedulers_grid(measured), cells_grid(measured), violations_grid(measured)];
     Reproduction {
         tables: vec![Table::new("never-worse", TITLE, rows)],
@@ -208,7 +208,7 @@ fn reproduction(rows: Vec<Row>, measured: &Measured) -> Reproduction {
 }
 
 /// Grid of all results, with a row for each cell.
-fn cells_grid(measured: &Measured) -> Grid {
+fn cells_grid(measured: &MeasuredResults) -> Grid {
     let columns = [
         ("pair", ""),
         ("scheduler", ""),
@@ -261,7 +261,7 @@ fn cells_grid(measured: &Measured) -> Grid {
 }
 
 /// A row for each scheduler: medians over the pairs.
-fn schedulers_grid(measured: &Measured) -> Grid {
+fn schedulers_grid(measured: &MeasuredResults) -> Grid {
     let columns = [
         ("scheduler", ""),
         ("never worse than the best path, pairs and places", "%"),
@@ -303,7 +303,7 @@ fn schedulers_grid(measured: &Measured) -> Grid {
 }
 
 /// Every pair on which a scheduler is worse somewhere, a row for each measure.
-fn violations_grid(measured: &Measured) -> Grid {
+fn violations_grid(measured: &MeasuredResults) -> Grid {
     let columns = [
         ("scheduler", ""),
         ("pair", ""),
@@ -330,7 +330,7 @@ fn violations_grid(measured: &Measured) -> Grid {
     grid
 }
 
-fn figures(measured: &Measured) -> Vec<Figure> {
+fn figures(measured: &MeasuredResults) -> Vec<Figure> {
     let map = |title: &str, unit: &str| {
         let names: Vec<&str> = measured.schedulers.iter().map(String::as_str).collect();
         HeatMap::new(title, unit, &names)

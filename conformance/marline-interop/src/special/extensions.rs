@@ -3,12 +3,12 @@
 
 use marline_lab::scenario::Side;
 
-use super::{Act, Direction, CaseResults, LONG, LTE, Special, WIFI, case};
+use super::{Act, Direction, CaseResults, LONG, LTE, SpecialCase, WIFI, case};
 use crate::peer::Extra;
 use crate::peer::Stack::{self, Kernel, Marline};
 
-fn path_death_case(name: &'static str, client: Stack, server: Stack, check: fn(&mut CaseResults<'_>)) -> Special {
-    Special {
+fn path_death_case(name: &'static str, client: Stack, server: Stack, check: fn(&mut CaseResults<'_>)) -> SpecialCase {
+    SpecialCase {
         paths: vec![WIFI, "lte,backup"],
         extra: Extra { interactive: true, ..Extra::default() },
         bytes: LONG / 4,
@@ -28,7 +28,7 @@ fn check_switch_to_lte(found: &mut CaseResults<'_>) {
     found.require_captured("MP_EXPERIMENTAL", 1);
 }
 
-pub(super) fn cases() -> Vec<Special> {
+pub(super) fn cases() -> Vec<SpecialCase> {
     vec![
         path_death_case("mk-interactive", Marline, Kernel, |found| {
             check_switch_to_lte(found);

@@ -3,7 +3,7 @@
 use marline_lab::scenario::EndpointFlag::Subflow;
 use marline_lab::scenario::Side;
 
-use super::{Act, Direction, CaseResults, LTE, Special, WIFI, case, dual_stack, endpoint, ipv4_address};
+use super::{Act, Direction, CaseResults, LTE, SpecialCase, WIFI, case, dual_stack, endpoint, ipv4_address};
 use crate::peer::Stack::{self, Kernel, Marline, Tcp};
 
 /// Counters of the kernel for fallbacks to plain TCP.
@@ -21,8 +21,8 @@ fn plain(
     server: Stack,
     box_on_the_way: Option<&'static str>,
     check: fn(&mut CaseResults<'_>),
-) -> Special {
-    Special {
+) -> SpecialCase {
+    SpecialCase {
         before: box_on_the_way.map(|order| Act::Path(WIFI, order)).into_iter().collect(),
         expected: FALLBACKS,
         plain: true,
@@ -53,12 +53,12 @@ fn rewritten(
     server: Stack,
     order: &'static str,
     check: fn(&mut CaseResults<'_>),
-) -> Special {
+) -> SpecialCase {
     let mut scenario = dual_stack();
     scenario.client.mptcp.endpoints.push(endpoint(ipv4_address(1, 2), LTE, &[Subflow]));
     scenario.client.mptcp.checksum = true;
     scenario.server.mptcp.checksum = true;
-    Special {
+    SpecialCase {
         scenario,
         before: vec![Act::Path(LTE, order)],
         expected: &["DataCsumErr", "MPFailTx", "MPFailRx", "DSSCorruptionReset"],
@@ -74,13 +74,13 @@ fn check_only_wifi_used(found: &mut CaseResults<'_>) {
     found.carried(WIFI, 0..1, Direction::Down, true);
 }
 
-pub(super) fn cases() -> Vec<Special> {
+pub(super) fn cases() -> Vec<SpecialCase> {
     let (syn, synack, rest) =
         ("set strip=mptcp:syn", "set strip=mptcp:synack", "set strip=mptcp:rest");
     let mut cases = vec![
         plain("mk-plain-server", Marline, Tcp, None, client_fell_back),
         plain("km-plain-client", Tcp, Marline, None, server_fell_back),
-        Special {
+        SpecialCase {
             before: vec![Act::Run(Side::Server, "sysctl -q -w net.mptcp.enabled=0")],
             ..plain("mk-disabled", Marline, Tcp, None, client_fell_back)
         },
@@ -115,7 +115,7 @@ pub(super) fn cases() -> Vec<Special> {
     cases.extend(one_way());
     // A path whose middlebox blocks joins is not used, and the connection is not affected.
     cases.extend([("mk-strip-join", Kernel), ("mm-strip-join", Marline)].map(|(name, server)| {
-        Special {
+        SpecialCase {
             before: vec![Act::Path(LTE, "set strip=mptcp")],
             ..case(name, Marline, server, |found| {
                 found.carried(LTE, 0..1, Direction::Down, false);
@@ -126,7 +126,7 @@ pub(super) fn cases() -> Vec<Special> {
 }
 
 /// Middleboxes that remove the options in one direction only.
-fn one_way() -> Vec<Special> {
+fn one_way() -> Vec<SpecialCase> {
     let (up, down) = ("set up.strip=mptcp:rest", "set down.strip=mptcp:rest");
     vec![
         plain("mk-strip-data-up", Marline, Kernel, Some(up), client_fell_back),

@@ -4,7 +4,7 @@ use marline_lab::scenario::EndpointFlag::Subflow;
 use marline_lab::scenario::{Path, Scenario, Side};
 
 use super::{
-    Act, Direction, CaseResults, LINKS, LONG, LTE, Special, WIFI, case, dual_stack, endpoint, ipv4_address,
+    Act, Direction, CaseResults, LINKS, LONG, LTE, SpecialCase, WIFI, case, dual_stack, endpoint, ipv4_address,
 };
 use crate::cell_setup::ipnet;
 use crate::peer::Extra;
@@ -36,7 +36,7 @@ fn check_third_path_joined(found: &mut CaseResults<'_>) {
     found.carried(LTE, 2..3, Direction::Down, false);
 }
 
-pub(super) fn cases() -> Vec<Special> {
+pub(super) fn cases() -> Vec<SpecialCase> {
     let change = |after_ms, path: &str, word: &str| (after_ms, path.to_owned(), word.to_owned());
     let mut both = scenario_with_three_paths();
     for (number, path) in [(1, LTE), (2, THIRD_PATH)] {
@@ -45,7 +45,7 @@ pub(super) fn cases() -> Vec<Special> {
         both.client.mptcp.endpoints.push(endpoint);
     }
     vec![
-        Special {
+        SpecialCase {
             scenario: scenario_with_three_paths(),
             paths: vec![WIFI, LTE, THIRD_PATH],
             bytes: LONG,
@@ -65,7 +65,7 @@ pub(super) fn cases() -> Vec<Special> {
                 check_third_path_joined(found);
             })
         },
-        Special {
+        SpecialCase {
             scenario: both,
             bytes: LONG,
             extra: Extra { subflows: Some(2), ..Extra::default() },

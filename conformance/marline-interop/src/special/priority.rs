@@ -3,7 +3,7 @@
 use marline_lab::scenario::EndpointFlag::{Backup, Subflow};
 use marline_lab::scenario::{Scenario, Side};
 
-use super::{Act, Direction, CaseResults, LONG, LTE, Special, WIFI, case, dual_stack, endpoint, ipv4_address};
+use super::{Act, Direction, CaseResults, LONG, LTE, SpecialCase, WIFI, case, dual_stack, endpoint, ipv4_address};
 use crate::peer::Extra;
 use crate::peer::Stack::{Kernel, Marline};
 
@@ -29,7 +29,7 @@ fn require_takeover(found: &mut CaseResults<'_>) {
     }
 }
 
-pub(super) fn cases() -> Vec<Special> {
+pub(super) fn cases() -> Vec<SpecialCase> {
     let changes = |word: &str, back: &str| {
         let change = |at_ms, word: &str| (at_ms, LTE.to_owned(), word.to_owned());
         let changes = vec![change(1_200, word), change(2_400, back)];
@@ -37,7 +37,7 @@ pub(super) fn cases() -> Vec<Special> {
     };
     let notes = vec![(1_300, Act::Note), (2_000, Act::Note), (2_400, Act::Note)];
     vec![
-        Special {
+        SpecialCase {
             paths: vec![WIFI, "lte,backup"],
             bytes: LONG,
             acts: cut(),
@@ -46,7 +46,7 @@ pub(super) fn cases() -> Vec<Special> {
                 require_takeover(found);
             })
         },
-        Special {
+        SpecialCase {
             scenario: lte(true),
             bytes: LONG,
             acts: cut(),
@@ -55,14 +55,14 @@ pub(super) fn cases() -> Vec<Special> {
                 require_takeover(found);
             })
         },
-        Special {
+        SpecialCase {
             paths: vec![WIFI, "lte,backup"],
             bytes: LONG,
             acts: cut(),
             ..case("mm-backup", Marline, Marline, require_takeover)
         },
         // From us to the kernel's server: the subflow stops, and continues.
-        Special {
+        SpecialCase {
             bytes: LONG,
             extra: changes("backup", "primary"),
             acts: notes.clone(),
@@ -73,7 +73,7 @@ pub(super) fn cases() -> Vec<Special> {
                 found.carried(LTE, 3..4, Direction::Down, true);
             })
         },
-        Special {
+        SpecialCase {
             bytes: LONG,
             extra: changes("backup", "primary"),
             acts: notes,
@@ -84,7 +84,7 @@ pub(super) fn cases() -> Vec<Special> {
             })
         },
         // From the kernel's client to our server.
-        Special {
+        SpecialCase {
             scenario: lte(false),
             bytes: LONG,
             acts: vec![

@@ -13,7 +13,7 @@ use marline_time::{Duration, Instant};
 use marline_wire::mptcp::{AddAddr, MptcpOption, RemoveAddr};
 
 use super::keys::Keys;
-use crate::on_demand::{OnDemand, Unused};
+use crate::on_demand::{OnDemand, UnusedState};
 use crate::tables::Context;
 use crate::{ConnectionConfig, FourTuple};
 
@@ -50,7 +50,7 @@ struct PendingMessages {
     signals: VecDeque<Signal>,
 }
 
-impl Unused for PendingMessages {
+impl UnusedState for PendingMessages {
     const UNUSED: &'static Self =
         &PendingMessages { announcements: Vec::new(), signals: VecDeque::new() };
 }

@@ -13,7 +13,7 @@ use marline_policy::Dsn;
 use marline_time::{Duration, Instant};
 
 use crate::Hold;
-use crate::on_demand::{OnDemand, Unused};
+use crate::on_demand::{OnDemand, UnusedState};
 
 /// Limit on remembered ends of records. Beyond it, records are not kept apart.
 const MAX_RECORDS: usize = 1_024;
@@ -67,7 +67,7 @@ struct Limits {
     give_up_at: Option<Instant>,
 }
 
-impl Unused for Limits {
+impl UnusedState for Limits {
     const UNUSED: &'static Self = &Limits {
         hold_until: None,
         window_wait: WindowWait::No,

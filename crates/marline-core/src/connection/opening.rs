@@ -15,7 +15,7 @@ use super::attempts::{Attempts, KeptAnswer, StartAddress as FirstStart};
 use super::closing::Closing;
 use super::fast_open::FastOpening;
 use super::handshake::capable_syn_ack;
-use super::origin::Accepted;
+use super::origin::AcceptedSyn;
 use super::path_set::PathSet;
 use super::receiver::Receiver;
 use super::sender::Sender;
@@ -86,7 +86,7 @@ impl Opening<'_> {
         &self,
         cx: &mut Context<'_>,
         path: FourTuple,
-        syn: &Accepted<'_>,
+        syn: &AcceptedSyn<'_>,
         retries: SynRetries,
     ) -> Subflow {
         let config = self.subflow_config(cx, path, retries);
@@ -144,7 +144,7 @@ impl Opening<'_> {
         &mut self,
         cx: &mut Context<'_>,
         path: FourTuple,
-        syn: &Accepted<'_>,
+        syn: &AcceptedSyn<'_>,
         membership: Membership,
         address_id: u8,
     ) -> Option<SubflowId> {

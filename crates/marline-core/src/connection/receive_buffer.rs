@@ -16,7 +16,7 @@ use marline_time::{Duration, Instant};
 
 use crate::MemoryAccount;
 use crate::memory::{CHUNK, PIECE};
-use crate::on_demand::{OnDemand, Unused};
+use crate::on_demand::{OnDemand, UnusedState};
 use crate::tables::chunks::{ChunkSource, Chunks};
 
 /// Initial window of a connection.
@@ -64,7 +64,7 @@ struct KeptBytes {
     history_from: Dsn,
 }
 
-impl Unused for KeptBytes {
+impl UnusedState for KeptBytes {
     const UNUSED: &'static Self = &KeptBytes { held: 0, history: 0, history_from: Dsn(0) };
 }
 

@@ -30,7 +30,7 @@ impl Outer {
 
 /// Change of a flow's carrier.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub struct Carried {
+pub struct CarrierChange {
     /// Our flow id.
     pub flow: u64,
     /// Index of the link; `None` for datagrams.
@@ -103,7 +103,7 @@ impl UdpCarrier {
     }
 
     /// Takes the next flow whose address or socket has changed.
-    pub fn poll_carried(&mut self) -> Option<Carried> {
+    pub fn poll_carried(&mut self) -> Option<CarrierChange> {
         self.carried.pop_front()
     }
 
@@ -121,7 +121,7 @@ impl UdpCarrier {
         }
         flow.by_link = link.is_some();
         let proven = flow.validated;
-        self.carried.push_back(Carried { flow: id, link, proven });
+        self.carried.push_back(CarrierChange { flow: id, link, proven });
     }
 
     /// Port that a flow's reset token is bound to: the one whose datagrams the token would answer.

@@ -13,7 +13,7 @@ use super::observers::Direction;
 use super::sending::LaneBatch;
 use super::sending::{Outgoing, Sender};
 use super::state::State;
-use crate::carrier::{FlowEnds, Framed, Outer, SHORT_HEADER};
+use crate::carrier::{FlowEnds, FramedBatch, Outer, SHORT_HEADER};
 use crate::edge::network_error::NetworkError;
 
 /// Bytes sent under one lock before others get their turn: 16 of the largest batches.
@@ -53,12 +53,12 @@ fn send_batch(state: &mut State, now: Instant, batch: &Transmit) -> usize {
     let mut out = state.sending().take_batch();
     let framed = state.frame(now, batch, out.bytes_mut());
     match framed {
-        Some(Framed::Ready(outer)) => {
+        Some(FramedBatch::Ready(outer)) => {
             let (ecn, stride, bytes) = (batch.ecn, batch.stride, out.bytes());
             let sender = Sender::Subflow(batch.path, batch.local_flow);
             gather(state, now, &Outgoing { outer, ecn, stride, bytes, sender });
         }
-        Some(Framed::Handshake { outer, header }) => {
+        Some(FramedBatch::Handshake { outer, header }) => {
             send_gathered(state, now);
             for datagram in out.bytes().chunks(batch.stride.max(1)) {
                 let segment = datagram.get(SHORT_HEADER..).unwrap_or_default();

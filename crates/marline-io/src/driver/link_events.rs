@@ -18,7 +18,7 @@ use super::shard::{Shard, ShardHandle};
 use super::sockets::{SocketOptions, Watch, canonical_address};
 use super::state::State;
 use crate::carrier::{FlowEnds, Outer};
-use crate::links::{CarrierRates, Failure, FrameDecoder, Leaving, Order};
+use crate::links::{CarrierRates, Failure, FrameDecoder, LeaveReason, Order};
 use crate::sys;
 
 /// Pause of a listener that cannot accept (no descriptors left).
@@ -219,17 +219,17 @@ pub(super) fn execute_route_orders(shard: &Shard, state: &mut State, now: Instan
             }
             Order::Leave(ends, why) => {
                 match why {
-                    Leaving::DatagramsWork => tracing::info!(
+                    LeaveReason::DatagramsWork => tracing::info!(
                         local = %ends.local,
                         server = %ends.remote,
                         "UDP is answered again: connections use it"
                     ),
-                    Leaving::NextComparison => tracing::info!(
+                    LeaveReason::NextComparison => tracing::info!(
                         local = %ends.local,
                         server = %ends.remote,
                         "UDP was slower than TCP; trying UDP again"
                     ),
-                    Leaving::LinkEnded | Leaving::NotFaster => {}
+                    LeaveReason::LinkEnded | LeaveReason::NotFaster => {}
                 }
                 leave_link(state, now, ends);
             }

@@ -17,7 +17,7 @@ use marline_time::{Duration, PAUSE};
 use tokio::net::{TcpSocket, TcpStream, UnixStream};
 use tokio::time::{Instant, timeout, timeout_at};
 
-use super::link::{Link, LinkStream, Sent};
+use super::link::{Link, LinkStream, SendOutcome};
 use super::older_processes::{OlderProcess, OlderProcesses};
 use super::routing::{self, Links, count};
 use super::sockets::{SocketOptions, Watch};
@@ -400,7 +400,7 @@ fn keep_own_segments<'a>(
         let (receivers, keep) = older.receivers(&all, frame);
         for process in receivers {
             if let Some(relay) = relay_to(link, process)
-                && relay.send(NO_SHARD, false, 0, frame) == Sent::Dropped
+                && relay.send(NO_SHARD, false, 0, frame) == SendOutcome::Dropped
             {
                 count(&links.counters().dropped);
             }
@@ -459,16 +459,16 @@ async fn write_back(link: Arc<Link>, relay: Arc<Link>, generation: u8) {
             Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => kept,
             Err(_) => break,
         };
-        let mut sent = Sent::All;
+        let mut sent = SendOutcome::All;
         let write = |frame: &[u8]| {
-            if link.send(NO_SHARD, false, 0, frame) != Sent::All {
-                sent = Sent::Full;
+            if link.send(NO_SHARD, false, 0, frame) != SendOutcome::All {
+                sent = SendOutcome::Full;
             }
         };
         if unpacker.unpack(&buffer[..len], write).is_err() {
             break;
         }
-        while sent == Sent::Full && link.is_waiting() && !link.is_broken() {
+        while sent == SendOutcome::Full && link.is_waiting() && !link.is_broken() {
             tokio::time::sleep(FULL_LINK_RETRY_DELAY).await;
         }
     }

@@ -20,10 +20,10 @@ use marline_time::{Duration, Instant};
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 
-use super::link::{Link, LinkStream, Sent, lock};
+use super::link::{Link, LinkStream, SendOutcome, lock};
 use super::older_processes::OlderProcesses;
 use super::sending::{Outgoing, Sender};
-use crate::carrier::{Carried, CarrierCounters, FIRST_LINK, FlowEnds, Outer, SHORT_HEADER};
+use crate::carrier::{CarrierChange, CarrierCounters, FIRST_LINK, FlowEnds, Outer, SHORT_HEADER};
 use crate::edge::tcp::TcpInfo;
 use crate::links::Routes;
 
@@ -357,9 +357,9 @@ impl Routing {
         };
         let lane = matches!(out.sender, Sender::Lane(..));
         match link.send(self.index, lane, out.stride, out.bytes) {
-            Sent::All => return Vec::new(),
-            Sent::Full => {}
-            Sent::Dropped => count(dropped),
+            SendOutcome::All => return Vec::new(),
+            SendOutcome::Full => {}
+            SendOutcome::Dropped => count(dropped),
         }
         self.set_full(out.outer.socket, true)
     }
@@ -382,7 +382,7 @@ impl Routing {
     }
 
     /// Records what carries a flow now. Returns true if that link has no room.
-    pub(super) fn carry(&mut self, carried: Carried) -> bool {
+    pub(super) fn carry(&mut self, carried: CarrierChange) -> bool {
         let Some(index) = carried.link else { return false };
         self.by_flow.insert(carried.flow, index);
         let link = self.links.entry(index).or_default();

@@ -126,7 +126,7 @@ impl<To: Copy + PartialEq> FrameBatch<To> {
 /// and have the same length, except that the last may be shorter. So the kernel takes them like the segments of one
 /// connection (GSO). Their order is the core's.
 #[derive(Debug, Default)]
-pub(super) struct Gathered {
+pub(super) struct SegmentBatch {
     batch: FrameBatch<(Outer, Ecn)>,
     parts: Vec<Part>,
 }
@@ -139,7 +139,7 @@ struct Part {
     len: usize,
 }
 
-impl Gathered {
+impl SegmentBatch {
     /// Returns true if `out` may be appended.
     pub(super) fn accepts(&self, out: &Outgoing<'_>) -> bool {
         self.batch.accepts((out.outer, out.ecn), out.stride, out.bytes.len())
@@ -261,7 +261,7 @@ pub(super) struct Sending {
     /// Set if segments may be combined in one packet.
     joins_runs: bool,
     /// Segments for one system call.
-    gathered: Gathered,
+    gathered: SegmentBatch,
     /// Frames of a lane that are being sent.
     frames: LaneBatch,
     scratch: Vec<u8>,
@@ -274,7 +274,7 @@ impl Sending {
             spare: None,
             headroom,
             joins_runs: false,
-            gathered: Gathered::default(),
+            gathered: SegmentBatch::default(),
             frames: LaneBatch::default(),
             scratch: Vec::new(),
         }
@@ -305,7 +305,7 @@ impl Sending {
         self.spare = Some(core::mem::replace(&mut self.out, batch));
     }
 
-    pub(super) fn gathered_datagrams(&self) -> &Gathered {
+    pub(super) fn gathered_datagrams(&self) -> &SegmentBatch {
         &self.gathered
     }
 
@@ -315,11 +315,11 @@ impl Sending {
     }
 
     /// Takes the batches for one system call.
-    pub(super) fn take_gathered(&mut self) -> Gathered {
+    pub(super) fn take_gathered(&mut self) -> SegmentBatch {
         core::mem::take(&mut self.gathered)
     }
 
-    pub(super) fn give_gathered_back(&mut self, mut gathered: Gathered) {
+    pub(super) fn give_gathered_back(&mut self, mut gathered: SegmentBatch) {
         gathered.clear();
         self.gathered = gathered;
     }

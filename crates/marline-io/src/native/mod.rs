@@ -20,7 +20,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use marline_core::{Capabilities, ChecksumScope, Ecn, Shard, Transmit};
 use marline_wire::{IPV6_HEADER_LEN, PROTOCOL_TCP, emit_ip, ip_header_len};
 
-pub(crate) use self::arrived::{Arrived, ecn_of_bits, tcp_of};
+pub(crate) use self::arrived::{ReceivedSegment, ecn_of_bits, tcp_of};
 pub(crate) use self::icmp::error_of;
 use self::ports::PortSet;
 pub(crate) use self::spread::home_shard;

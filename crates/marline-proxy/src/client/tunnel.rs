@@ -16,7 +16,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsConnector;
 
-use super::admission::{Admission, Admitted, HandshakeTurn};
+use super::admission::{Admission, Authentication, HandshakeTurn};
 use super::ahead::EarlyBytes;
 use super::answers::{expect_welcome, expect_working, parse_listening};
 use super::backoff::Backoff;
@@ -214,8 +214,8 @@ impl<C: Connect> Tunnel<C> {
         let mut backoff = Backoff::new(self.patience.overload);
         loop {
             let attempt = match self.admission.wait_for_admission().await {
-                Admitted::Session(session) => self.attempt_with_session(&session, request).await,
-                Admitted::NewClient(turn) => self.attempt_with_handshake(turn, &[], request).await,
+                Authentication::Session(session) => self.attempt_with_session(&session, request).await,
+                Authentication::NewClient(turn) => self.attempt_with_handshake(turn, &[], request).await,
             };
             match attempt {
                 Ok(fresh) => return Ok(fresh),

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::Context;
-use marline_lab::net::{LinkOptions, Links, Scheduled};
+use marline_lab::net::{LinkOptions, Links, ScheduledCommand};
 
 use super::Args;
 use marline_lab::emulation::script::parse_timed_line;
@@ -18,7 +18,7 @@ pub(crate) fn start(args: &Args, namespaces: [&str; 2]) -> anyhow::Result<Links>
     };
     let scheduled = |text: &String| {
         let (at, path, order) = parse_timed_line(text)?;
-        Ok(Scheduled { at, path, order })
+        Ok(ScheduledCommand { at, path, order })
     };
     let schedule = args.at.iter().map(scheduled).collect::<anyhow::Result<Vec<_>>>();
     let schedule = schedule.context("--at")?;

@@ -18,7 +18,7 @@ use plotters::style::text_anchor::{HPos, VPos};
 
 use super::axis::{Axis, extent};
 use super::chart::{Chart, Element, Frame, Label, Sample};
-use super::sheet::{Drawn, INK, MUTE, Size, Tone, aligned, neutral_tone, px, series, text_width};
+use super::sheet::{DrawResult, INK, MUTE, Size, Tone, aligned, neutral_tone, px, series, text_width};
 
 /// Width and height between the axes, pixels.
 const SIZE: Size = Size { width: 840, height: 420 };
@@ -131,7 +131,7 @@ impl<'a> SequencePlot<'a> {
         (time, place)
     }
 
-    fn holes(&self, chart: &mut Chart<'_>) -> Drawn {
+    fn holes(&self, chart: &mut Chart<'_>) -> DrawResult {
         let (time, place) = (chart.x_range(), chart.y_range());
         let edge = chart.plotting_area().get_pixel_range().0.end;
         for hole in &self.course.holes {
@@ -157,7 +157,7 @@ impl<'a> SequencePlot<'a> {
     }
 
     /// Draws bars of new data; touching bars of one time are merged.
-    fn new_data(&self, chart: &mut Chart<'_>, unit: f64) -> Drawn {
+    fn new_data(&self, chart: &mut Chart<'_>, unit: f64) -> DrawResult {
         let time = chart.x_range();
         let mut bars: BTreeMap<(i32, u64), Vec<(i32, i32)>> = BTreeMap::new();
         let new =
@@ -182,7 +182,7 @@ impl<'a> SequencePlot<'a> {
         Ok(())
     }
 
-    fn acked(&self, chart: &mut Chart<'_>, unit: f64) -> Drawn {
+    fn acked(&self, chart: &mut Chart<'_>, unit: f64) -> DrawResult {
         let time = chart.x_range();
         let mut line: Vec<(f64, f64)> = Vec::new();
         let acked = self.course.acked.iter();
@@ -197,7 +197,7 @@ impl<'a> SequencePlot<'a> {
     }
 
     /// Draws markers of data sent again, and a note with the number of markers beyond the limit.
-    fn draw_repeats(&self, chart: &mut Chart<'_>, unit: f64) -> Drawn {
+    fn draw_repeats(&self, chart: &mut Chart<'_>, unit: f64) -> DrawResult {
         let time = chart.x_range();
         let screen = chart.plotting_area().use_screen_coord();
         let (mut seen, mut left_out) = (BTreeSet::new(), 0);

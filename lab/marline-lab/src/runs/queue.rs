@@ -14,7 +14,7 @@ struct Queue<'a, T> {
 
 impl<T> Queue<'_, T> {
     /// The next item that fits; `None` if no items are left.
-    fn next(&self) -> Option<Running<'_, T>> {
+    fn next(&self) -> Option<RunningItem<'_, T>> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
             let (waiting, free) = &mut *state;
@@ -24,7 +24,7 @@ impl<T> Queue<'_, T> {
             if let Some(at) = waiting.iter().position(|item| self.weights[*item] <= *free) {
                 let item = waiting.remove(at)?;
                 *free -= self.weights[item];
-                return Some(Running { queue: self, item });
+                return Some(RunningItem { queue: self, item });
             }
             state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
@@ -32,12 +32,12 @@ impl<T> Queue<'_, T> {
 }
 
 /// A running item. Its share of the processors is released on drop, also after a panic.
-struct Running<'a, T> {
+struct RunningItem<'a, T> {
     queue: &'a Queue<'a, T>,
     item: usize,
 }
 
-impl<T> Drop for Running<'_, T> {
+impl<T> Drop for RunningItem<'_, T> {
     fn drop(&mut self) {
         let Queue { weights, state, changed, .. } = self.queue;
         state.lock().unwrap_or_else(PoisonError::into_inner).1 += weights[self.item];

@@ -66,7 +66,7 @@ pub(super) fn pair(first: Kind, rng: &mut impl Rng) -> GeneratedPair {
     let second = Kind::ALL[rng.below(Kind::ALL.len() as u64) as usize];
     let mut events = Vec::new();
     let links = [(first, PATHS[0]), (second, PATHS[1])].map(|(kind, path)| {
-        let base = Base::draw(kind, rng);
+        let base = CommonParameters::draw(kind, rng);
         format!("{}{}", base.text(), draw_extras(kind, base, path, rng, &mut events))
     });
     GeneratedPair { kinds: [first, second], links, events, seed: rng.next_u64() >> 11 }
@@ -74,7 +74,7 @@ pub(super) fn pair(first: Kind, rng: &mut impl Rng) -> GeneratedPair {
 
 /// Parameters common to all links.
 #[derive(Copy, Clone, Debug)]
-struct Base {
+struct CommonParameters {
     /// Rates to and from the client.
     down_kbit: u64,
     up_kbit: u64,
@@ -83,8 +83,8 @@ struct Base {
     queue_ms: u64,
 }
 
-impl Base {
-    fn draw(kind: Kind, rng: &mut impl Rng) -> Base {
+impl CommonParameters {
+    fn draw(kind: Kind, rng: &mut impl Rng) -> CommonParameters {
         // Only slow links have deep queues.
         let fastest_kbit = if kind == Kind::Bufferbloat { 20_000.0 } else { 60_000.0 };
         let down_kbit = logarithmic(rng, 2_000.0, fastest_kbit);
@@ -94,11 +94,11 @@ impl Base {
             _ => logarithmic(rng, 30.0, 250.0),
         };
         let delay_us = logarithmic(rng, 5_000.0, 80_000.0);
-        Base { down_kbit, up_kbit: up_kbit.max(1_000), delay_us, queue_ms }
+        CommonParameters { down_kbit, up_kbit: up_kbit.max(1_000), delay_us, queue_ms }
     }
 
     fn text(self) -> String {
-        let Base { down_kbit, up_kbit, delay_us, queue_ms } = self;
+        let CommonParameters { down_kbit, up_kbit, delay_us, queue_ms } = self;
         format!("down.rate={down_kbit}k,up.rate={up_kbit}k,delay={delay_us}us,queue={queue_ms}ms")
     }
 }
@@ -106,7 +106,7 @@ impl Base {
 /// Parameters that a kind adds to the description of a link, and its events.
 fn draw_extras(
     kind: Kind,
-    base: Base,
+    base: CommonParameters,
     path: &str,
     rng: &mut impl Rng,
     events: &mut Vec<Event>,
@@ -132,7 +132,7 @@ fn draw_extras(
 
 /// Rates between a tenth of the base rate and all of it. The chain goes one state up or down after an
 /// exponentially distributed time.
-fn markov_rates(base: Base, rng: &mut impl Rng) -> String {
+fn markov_rates(base: CommonParameters, rng: &mut impl Rng) -> String {
     const SHARES: [f64; 5] = [0.1, 0.25, 0.5, 0.75, 1.0];
     let stay_ms = logarithmic(rng, 200.0, 2_000.0) as f64;
     let mut state = rng.below(SHARES.len() as u64) as usize;
@@ -154,7 +154,7 @@ fn markov_rates(base: Base, rng: &mut impl Rng) -> String {
 
 /// Slots of a satellite. After a pause of some tens of ms in which packets wait, both directions get a new rate
 /// and a new delay.
-fn slots(base: Base, path: &str, rng: &mut impl Rng, events: &mut Vec<Event>) -> String {
+fn slots(base: CommonParameters, path: &str, rng: &mut impl Rng, events: &mut Vec<Event>) -> String {
     let mut rates = vec![format!("0s:{}k", base.down_kbit)];
     let mut pauses = Vec::new();
     let mut at_ms = (1e3 * draw_uniform(rng, 1.0, SLOT_S)) as u64;

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::phone_scenario::{DrawnLinks, LTE, PhoneScenario, WIFI, joules, ms};
 use super::published::Published;
-use super::quantiles::{Ranked, count_where};
+use super::quantiles::{RankedSamples, count_where};
 use super::radios::{CONSTANTS, cell};
 use super::systems::{self, System};
 use crate::estimate::{Estimate, RequiredRange, Samples};
@@ -169,7 +169,7 @@ fn push(system: &System, root: &Root, lasts_s: f64, dead_s: f64) -> anyhow::Resu
 fn quantile(pauses: &Samples<Pause>, master: u64, place: usize, share: f64) -> Estimate {
     let after =
         |pause: &Pause| Some(pause.pushes[place].after_s.unwrap_or(PUSH_TIMEOUT.as_secs_f64()));
-    let ranked = Ranked::rank_samples(pauses, after);
+    let ranked = RankedSamples::rank_samples(pauses, after);
     count_where(pauses, master, |drawn| ranked.quantile(drawn, share))
 }
 
@@ -266,7 +266,7 @@ fn figure(pauses: &Samples<Pause>, contestants: &[Contestant]) -> Figure {
     for (place, contestant) in shown.filter(|(_, c)| c.interval_s.is_some()) {
         let after =
             |pause: &Pause| Some(pause.pushes[place].after_s.unwrap_or(PUSH_TIMEOUT.as_secs_f64()));
-        plot = plot.steps(&contestant.name, &cdf(&Ranked::rank_samples(pauses, after).values()));
+        plot = plot.steps(&contestant.name, &cdf(&RankedSamples::rank_samples(pauses, after).values()));
     }
     let caption = "The times at which WiFi died are spread evenly over the orders of magnitude \
                    before the push.";

@@ -108,12 +108,12 @@ impl Observer for Meter {
 }
 
 /// Selection of the cellular energy of one system, by its index in [`systems::all`].
-pub(super) type Drawn<T> = fn(&T, usize) -> Option<&Metered>;
+pub(super) type EnergySelector<T> = fn(&T, usize) -> Option<&Metered>;
 
 /// Cellular energy of a system relative to full mesh, with one set of constants.
 fn ratio_to_mesh<T>(
     samples: &Samples<T>,
-    drawn: Drawn<T>,
+    drawn: EnergySelector<T>,
     system: usize,
     of: impl Fn(&Metered) -> f64,
 ) -> Estimate {
@@ -126,7 +126,7 @@ fn ratio_to_mesh<T>(
 /// the limit. `None`: no requirement.
 pub(super) fn rows<T>(
     samples: &Samples<T>,
-    drawn: Drawn<T>,
+    drawn: EnergySelector<T>,
     system: &System,
     most: Option<f64>,
 ) -> [Row; 2] {
@@ -173,7 +173,7 @@ pub(super) fn sensitivity<T>(
     name: &str,
     title: &str,
     samples: &Samples<T>,
-    drawn: Drawn<T>,
+    drawn: EnergySelector<T>,
 ) -> Grid {
     let columns = [
         ("constant", ""),

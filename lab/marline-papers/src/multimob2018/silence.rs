@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::phone_scenario::{Download, DrawnLinks, Fetched, LTE, NAMES, PhoneScenario, WIFI, ms};
 use super::published::Published;
-use super::quantiles::{Ranked, count_where};
+use super::quantiles::{RankedSamples, count_where};
 use super::radios::cell;
 use super::systems::{self, System};
 use crate::estimate::{Estimate, Samples};
@@ -160,7 +160,7 @@ fn median(
     place: usize,
     of: fn(&Fetch) -> Option<f64>,
 ) -> Estimate {
-    let ranked = Ranked::rank_samples(links, |links| of(&links.fetches[place]));
+    let ranked = RankedSamples::rank_samples(links, |links| of(&links.fetches[place]));
     count_where(links, master, |drawn| ranked.quantile(drawn, 0.5))
 }
 

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::loads::ASSISTANT;
 use super::phone_scenario::{LTE, PhoneScenario, WorkloadResult, WIFI};
 use super::published::Published;
-use super::quantiles::{Ranked, count_where};
+use super::quantiles::{RankedSamples, count_where};
 use super::radios::{self, CONSTANTS, Metered, cell};
 use super::systems::{self, System};
 use super::unhelpful;
@@ -141,7 +141,7 @@ fn energy(runs: &Samples<StayResults>, master: u64) -> Grid {
     let mut grid = Grid::new("energy", title, &columns);
     for (place, system) in systems::all().iter().enumerate() {
         let mean = |of: &dyn Fn(&Cost) -> f64| cell(runs.mean(|run| of(&run.systems[place])));
-        let worst = Ranked::rank_samples(runs, |run| Some(run.systems[place].worst_ms));
+        let worst = RankedSamples::rank_samples(runs, |run| Some(run.systems[place].worst_ms));
         let mut cells = vec![Value::Text(system.name.to_owned())];
         cells.extend([mean(&|cost| cost.wifi_j), mean(&Cost::cellular_j)]);
         cells.extend((0..4).map(|part| mean(&|cost| cost.lte_j[part])));

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::loads::ASSISTANT;
 use super::phone_scenario::{PhoneScenario, WorkloadResult};
 use super::published::Published;
-use super::quantiles::{Ranked, count_where};
+use super::quantiles::{RankedSamples, count_where};
 use super::radios::{CONSTANTS, cell};
 use super::systems::{self, System};
 use crate::estimate::{Estimate, Samples};
@@ -136,7 +136,7 @@ fn grid(runs: &Samples<Run>, master: u64) -> Grid {
     let title = format!("WiFi with pauses beside a bad LTE; joules: {CONSTANTS}");
     let mut grid = Grid::new("weak-cellular", title, &columns);
     for (place, system) in systems::all().iter().enumerate() {
-        let worst = Ranked::rank_samples(runs, |run| Some(run.systems[place].worst_ms));
+        let worst = RankedSamples::rank_samples(runs, |run| Some(run.systems[place].worst_ms));
         let mean = |of: fn(&RunDelays) -> f64| cell(runs.mean(|run| of(&run.systems[place])));
         let mut cells = vec![Value::Text(system.name.to_owned())];
         let decile = |share| cell(count_where(runs, master, |drawn| worst.quantile(drawn, share)));
@@ -155,7 +155,7 @@ fn figure(runs: &Samples<Run>) -> Figure {
     let heading = "WiFi with pauses beside a bad LTE";
     let mut plot = Plot::new(heading, "longest delay (ms)", "share of the runs").log_x();
     for (place, system) in systems::all().iter().enumerate() {
-        let worst = Ranked::rank_samples(runs, |run| Some(run.systems[place].worst_ms));
+        let worst = RankedSamples::rank_samples(runs, |run| Some(run.systems[place].worst_ms));
         plot = plot.steps(system.name, &cdf(&worst.values()));
     }
     let caption = "Each system meets the same pauses of WiFi. WiFi alone waits for their end.";

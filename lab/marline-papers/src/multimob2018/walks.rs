@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::loads::{ASSISTANT, ECHO};
 use super::phone_scenario::{PhoneScenario, WorkloadResult};
 use super::published::Published;
-use super::quantiles::{Ranked, count_where};
+use super::quantiles::{RankedSamples, count_where};
 use super::radios::{self, CONSTANTS, Metered, cell};
 use super::systems::{self, System};
 use crate::estimate::{Estimate, RequiredRange, Samples};
@@ -106,7 +106,7 @@ pub(super) fn reproduce(
         all.figures.push(deciles.figure(key, title));
     }
     let title = "Walks, first load: energy of LTE, by the constants of the radio";
-    let drawn: radios::Drawn<Walk> = |walk, place| walk.loads[0].systems[place].lte.as_ref();
+    let drawn: radios::EnergySelector<Walk> = |walk, place| walk.loads[0].systems[place].lte.as_ref();
     all.grids.push(radios::sensitivity("walks-constants", title, &walks, drawn));
     Ok(())
 }
@@ -139,16 +139,16 @@ struct Deciles<'a> {
     load: usize,
     master: u64,
     /// Longest delays of each of [`systems::all`].
-    worst: Vec<Ranked>,
-    holes: Vec<Ranked>,
-    bounds: Ranked,
+    worst: Vec<RankedSamples>,
+    holes: Vec<RankedSamples>,
+    bounds: RankedSamples,
 }
 
 impl<'a> Deciles<'a> {
     fn new(walks: &'a Samples<Walk>, load: usize, master: u64) -> Deciles<'a> {
         let of = |number: fn(&Outcome) -> Option<f64>| {
             let ranked = |place: usize| {
-                Ranked::rank_samples(walks, move |walk| number(&walk.loads[load].systems[place]))
+                RankedSamples::rank_samples(walks, move |walk| number(&walk.loads[load].systems[place]))
             };
             (0..systems::all().len()).map(ranked).collect()
         };
@@ -158,19 +158,19 @@ impl<'a> Deciles<'a> {
             master,
             worst: of(|outcome| Some(outcome.worst_ms)),
             holes: of(|outcome| outcome.hole_ms),
-            bounds: Ranked::rank_samples(walks, |walk| walk.loads[load].bound_ms),
+            bounds: RankedSamples::rank_samples(walks, |walk| walk.loads[load].bound_ms),
         }
     }
 
     /// Ratio of a quantile of one distribution to that of another.
-    fn ratio(&self, ours: &Ranked, theirs: &Ranked, share: f64) -> Estimate {
+    fn ratio(&self, ours: &RankedSamples, theirs: &RankedSamples, share: f64) -> Estimate {
         count_where(self.walks, self.master, |drawn| {
             ours.quantile(drawn, share) / theirs.quantile(drawn, share)
         })
     }
 
     /// Largest ratio over the nine deciles.
-    fn worst_ratio(&self, ours: &Ranked, theirs: &Ranked) -> Estimate {
+    fn worst_ratio(&self, ours: &RankedSamples, theirs: &RankedSamples) -> Estimate {
         count_where(self.walks, self.master, |drawn| {
             let shares = (1..=9).map(|decile| f64::from(decile) / 10.0);
             let ratio = |share| ours.quantile(drawn, share) / theirs.quantile(drawn, share);
@@ -178,7 +178,7 @@ impl<'a> Deciles<'a> {
         })
     }
 
-    fn quantile(&self, of: &Ranked, share: f64) -> Estimate {
+    fn quantile(&self, of: &RankedSamples, share: f64) -> Estimate {
         count_where(self.walks, self.master, |drawn| of.quantile(drawn, share))
     }
 
@@ -191,7 +191,7 @@ impl<'a> Deciles<'a> {
         for system in systems::multimob() {
             self.compare_with_vanilla(&system, 1.0 + file.tolerance("decile")?, &mut rows);
             self.compare_with_kernel(&system, file.tolerance("median")?, &mut rows);
-            let drawn: radios::Drawn<Walk> = match self.load {
+            let drawn: radios::EnergySelector<Walk> = match self.load {
                 0 => |walk, place| walk.loads[0].systems[place].lte.as_ref(),
                 _ => |walk, place| walk.loads[1].systems[place].lte.as_ref(),
             };
@@ -293,7 +293,7 @@ impl<'a> Deciles<'a> {
                 cell(self.walks.mean(|walk| of(self.outcome(walk, place))))
             };
             let decile = |decile: u32| cell(self.quantile(worst, f64::from(decile) / 10.0));
-            let gaps = Ranked::rank_samples(self.walks, |walk| Some(self.outcome(walk, place).gap_ms));
+            let gaps = RankedSamples::rank_samples(self.walks, |walk| Some(self.outcome(walk, place).gap_ms));
             let mut cells = vec![Value::Text(system.name.to_owned())];
             cells.extend((1..=9).map(decile));
             cells.extend([

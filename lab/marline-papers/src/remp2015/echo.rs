@@ -159,7 +159,7 @@ pub(super) fn run(
 }
 
 /// Name of a variant in its rows, the paper's numbers, and the reasons why some of ours are fitted.
-struct Named<'a> {
+struct NamedVariant<'a> {
     name: &'a str,
     place: usize,
     paper: RoundTrips,
@@ -169,12 +169,12 @@ struct Named<'a> {
 
 /// Rows of average, worst and deviation of a variant.
 fn round_trips(
-    named: &Named<'_>,
+    named: &NamedVariant<'_>,
     samples: &Samples<Scene>,
     moments: &Samples<[Moments; 3]>,
     share: f64,
 ) -> Vec<Row> {
-    let Named { name, place, paper, fitted } = *named;
+    let NamedVariant { name, place, paper, fitted } = *named;
     let bounded = samples.all().iter().filter_map(|root| root.runs[place].over_bound);
     let bounded: Vec<f64> = bounded.collect();
     let mut rows = Vec::new();
@@ -210,9 +210,9 @@ fn home_rows(
     let lte = Some("LTE's delay and jitter, to its average and deviation");
     let mut rows = Vec::new();
     for named in [
-        Named { name: "WiFi alone", place: 0, paper: paper.wifi, fitted: [wifi; 3] },
-        Named { name: "LTE alone", place: 1, paper: paper.lte, fitted: [lte, None, lte] },
-        Named { name: "ReMP", place: 2, paper: paper.remp, fitted: [None; 3] },
+        NamedVariant { name: "WiFi alone", place: 0, paper: paper.wifi, fitted: [wifi; 3] },
+        NamedVariant { name: "LTE alone", place: 1, paper: paper.lte, fitted: [lte, None, lte] },
+        NamedVariant { name: "ReMP", place: 2, paper: paper.remp, fitted: [None; 3] },
     ] {
         rows.extend(round_trips(&named, samples, &moments, share));
     }
@@ -307,9 +307,9 @@ fn train_rows(
     let fitted = [cells, None, None];
     let mut rows = Vec::new();
     for named in [
-        Named { name: "LTE 1 alone", place: 0, paper: paper.train_lte1, fitted },
-        Named { name: "LTE 2 alone", place: 1, paper: paper.train_lte2, fitted },
-        Named { name: "ReMP", place: 2, paper: paper.train_remp, fitted },
+        NamedVariant { name: "LTE 1 alone", place: 0, paper: paper.train_lte1, fitted },
+        NamedVariant { name: "LTE 2 alone", place: 1, paper: paper.train_lte2, fitted },
+        NamedVariant { name: "ReMP", place: 2, paper: paper.train_remp, fitted },
     ] {
         rows.extend(round_trips(&named, samples, &moments, share));
     }
@@ -371,7 +371,7 @@ fn independent_rows(
     let moments = mapped(samples, master, Scene::moments);
     let mut rows = correlation_rows(samples, Some(file.tolerance("correlation")?));
     let fitted = [None; 3];
-    let named = Named { name: "ReMP", place: 2, paper: paper.train_remp, fitted };
+    let named = NamedVariant { name: "ReMP", place: 2, paper: paper.train_remp, fitted };
     rows.extend(round_trips(&named, samples, &moments, share));
     rows.push(
         Row::new("ReMP: average relative to the better connection's")

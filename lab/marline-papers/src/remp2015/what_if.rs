@@ -174,7 +174,7 @@ impl CapturedRun {
 
 /// Measured and computed results.
 #[derive(Debug, Serialize, Deserialize)]
-struct Compared {
+struct ComparedResults {
     /// Measured: plain TCP on each path, and redundancy.
     run: [Moments; 3],
     /// Computed: each path alone from the capture of redundancy, and redundancy from the captures of the two.
@@ -184,8 +184,8 @@ struct Compared {
     messages: u64,
 }
 
-impl Compared {
-    fn measure(experiment: &Experiment, paths: [&str; 2], root: &Root) -> anyhow::Result<Compared> {
+impl ComparedResults {
+    fn measure(experiment: &Experiment, paths: [&str; 2], root: &Root) -> anyhow::Result<ComparedResults> {
         let [first, second, both] = super::echo::variants(paths);
         let singles =
             [CapturedRun::run(experiment, &first, root)?, CapturedRun::run(experiment, &second, root)?];
@@ -201,7 +201,7 @@ impl Compared {
         });
         let known = |path: usize| computed[path].iter().copied().flatten().collect::<Vec<f64>>();
         let together = redundant(&both.sent_ms, [&of_singles[0], &of_singles[1]]);
-        Ok(Compared {
+        Ok(ComparedResults {
             run: [&singles[0], &singles[1], &both]
                 .map(|run| Moments::from_latencies(&run.latencies_ms)),
             what_if: [
@@ -229,7 +229,7 @@ pub(super) fn run(
     let fitted = [[wifi; 3], [wifi, None, wifi]];
     let (_, rows) = context.judge_part(
         Part::new("what-if-home", 60, 6_000),
-        |root| Compared::measure(&home, ["wifi", "lte"], root),
+        |root| ComparedResults::measure(&home, ["wifi", "lte"], root),
         |samples| rows(file, samples, context.master, names, published, fitted),
     )?;
     let title = "What-if values from captures at home: computed as the paper did, and compared with \
@@ -243,7 +243,7 @@ pub(super) fn run(
         Part::new("what-if-train", 60, 6_000),
         |root| {
             let train = links::train_experiment(Coincidence::Never, count, root.seed);
-            Compared::measure(&train, TRAIN_PATHS, root)
+            ComparedResults::measure(&train, TRAIN_PATHS, root)
         },
         |samples| self::rows(file, samples, context.master, names, published, fitted),
     )?;
@@ -254,7 +254,7 @@ pub(super) fn run(
 
 fn rows(
     file: &PaperFile<Published>,
-    samples: &Samples<Compared>,
+    samples: &Samples<ComparedResults>,
     master: u64,
     names: [&str; 3],
     published: [RoundTrips; 3],

@@ -194,7 +194,7 @@ fn position_figure(positions: &[(Case, Vec<f64>)]) -> marline_lab::figure::Figur
         "share of the runs",
     );
     for (case, percent) in positions {
-        let three = App::THREE.contains(&case.app) && case.app != App::Docs;
+        let three = App::STUDIED.contains(&case.app) && case.app != App::Docs;
         if three && case.place != Place::Within {
             let name = format!("{}, {}", case.app.name(), case.place.text());
             plot = plot.steps(&name, &cdf(percent));
@@ -215,7 +215,7 @@ fn handover(context: &Context<'_>, file: &PaperFile<Published>) -> anyhow::Resul
             let spot = case.spot(root, 0, 0, Windows::Restarted, death)?;
             reconnect(&spot.trace, &spot.repetition, &variant)
         };
-        App::THREE.into_iter().map(time).collect::<anyhow::Result<Vec<f64>>>()
+        App::STUDIED.into_iter().map(time).collect::<anyhow::Result<Vec<f64>>>()
     })?;
     let row = |(number, app): (usize, App)| {
         let time = samples.mean(|times: &Vec<f64>| times.get(number).copied().unwrap_or(f64::NAN));
@@ -225,6 +225,6 @@ fn handover(context: &Context<'_>, file: &PaperFile<Published>) -> anyhow::Resul
             .mark_fitted("the 3 s are the paper's own")
             .with_remark("the paper's number is the handover; ours is the burst, which may begin later")
     };
-    let rows = App::THREE.into_iter().enumerate().map(row).collect();
+    let rows = App::STUDIED.into_iter().enumerate().map(row).collect();
     Ok(Table::new("handover", "Without MPTCP: the same burst (99 % intervals)", rows))
 }

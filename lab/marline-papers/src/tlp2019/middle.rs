@@ -7,7 +7,7 @@ use marline_lab::experiment::Variant;
 use serde::{Deserialize, Serialize};
 
 use super::contestants::{LINUX_314_RECOVERY, Windows, both_variants, multipath};
-use super::drill::{BurstExperiment, Done};
+use super::drill::{BurstExperiment, BurstResults};
 use super::ordinary::difference;
 use super::published::Published;
 use super::traffic::{App, draw_between};
@@ -102,7 +102,7 @@ fn episodes(
     let first = at_share(&drill.run(&standard, &[])?, place);
     let standard = lose(&drill, &standard, first)?;
     let multipath = lose(&drill, &multipath, first)?;
-    let episode = |(standard, multipath): (&Done, &Done)| Episode {
+    let episode = |(standard, multipath): (&BurstResults, &BurstResults)| Episode {
         standard_ms: standard.completion_ms,
         multipath_ms: multipath.completion_ms,
         more_packets: difference(multipath, standard, |done| done.sent.len() as u64),
@@ -111,12 +111,12 @@ fn episodes(
 }
 
 /// Number of the packet at this share of a burst's packets on WLAN.
-fn at_share(whole: &Done, share: f64) -> u64 {
+fn at_share(whole: &BurstResults, share: f64) -> u64 {
     ((whole.segments() as f64 * share) as u64).max(1)
 }
 
 /// Runs the burst with each of [`Loss::ALL`].
-fn lose(drill: &BurstExperiment, variant: &Variant, first: u64) -> anyhow::Result<[Done; 3]> {
+fn lose(drill: &BurstExperiment, variant: &Variant, first: u64) -> anyhow::Result<[BurstResults; 3]> {
     let once = drill.run(variant, &[first])?;
     let three = drill.run(variant, &[first, first + 1, first + 2])?;
     let lost: Vec<u64> = [Some(first), once.repeat_of(first)].into_iter().flatten().collect();

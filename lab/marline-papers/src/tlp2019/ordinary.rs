@@ -5,7 +5,7 @@ use marline_time::Rng;
 use serde::{Deserialize, Serialize};
 
 use super::contestants::{Windows, both_variants};
-use super::drill::{BurstExperiment, Done};
+use super::drill::{BurstExperiment, BurstResults};
 use super::published::Published;
 use super::traffic::{App, draw_between};
 use crate::estimate::{RequiredRange, Samples};
@@ -78,12 +78,12 @@ fn episode(
         standard_ms: standard.completion_ms,
         multipath_ms: multipath.completion_ms,
         more_packets: difference(&multipath, &standard, |done| done.sent.len() as u64),
-        more_bytes: difference(&multipath, &standard, Done::air_bytes),
+        more_bytes: difference(&multipath, &standard, BurstResults::air_bytes),
     })
 }
 
 /// Difference of a count between two results.
-pub(super) fn difference(one: &Done, other: &Done, of: impl Fn(&Done) -> u64) -> f64 {
+pub(super) fn difference(one: &BurstResults, other: &BurstResults, of: impl Fn(&BurstResults) -> u64) -> f64 {
     of(one) as f64 - of(other) as f64
 }
 

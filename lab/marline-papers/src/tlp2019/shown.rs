@@ -50,13 +50,13 @@ fn traces(context: &Context<'_>) -> anyhow::Result<Vec<Figure>> {
             }
             Ok(pairs)
         };
-        App::THREE.into_iter().map(of_app).collect::<anyhow::Result<Vec<Vec<Pair>>>>()
+        App::STUDIED.into_iter().map(of_app).collect::<anyhow::Result<Vec<Vec<Pair>>>>()
     })?;
     let figure = |(index, app): (usize, App)| {
         let pairs = samples.all().iter().map(|apps| apps[index].as_slice());
         completion_bars(app, pairs)
     };
-    Ok(App::THREE.into_iter().enumerate().map(figure).collect())
+    Ok(App::STUDIED.into_iter().enumerate().map(figure).collect())
 }
 
 fn completion_bars<'a>(app: App, traces: impl Iterator<Item = &'a [Pair]>) -> Figure {

@@ -14,7 +14,7 @@ const ROOT: Root = Root { number: 0, seed: 77 };
 
 #[test]
 fn a_trace_is_the_same_for_the_same_seed_and_has_the_sizes_of_its_application() {
-    let apps = [App::NetflixSmall, App::NetflixLarge].into_iter().chain(App::THREE);
+    let apps = [App::NetflixSmall, App::NetflixLarge].into_iter().chain(App::STUDIED);
     for app in apps {
         let of = |seed| Trace::new(app, 3, seed, DEATH, false);
         assert_eq!((&of(1).bursts, of(1).rtts_ms), (&of(1).bursts, of(1).rtts_ms));

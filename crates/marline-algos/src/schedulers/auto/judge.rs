@@ -19,7 +19,7 @@ use super::worth::{self, OutstandingAnswer, Price};
 use super::{MAX_EXAMINED_MAPPINGS, MAX_SPENDING};
 use crate::schedulers::classes::{self, Class, members};
 use crate::schedulers::copies::{copying_class, queue_is_empty};
-use crate::schedulers::delivery::{Alternatives, Overdue, arrival_by, send_time_by_windows};
+use crate::schedulers::delivery::{Alternatives, OverdueWait, arrival_by, send_time_by_windows};
 
 /// A decision, the rule that made it, and what it compared.
 #[derive(Copy, Clone, Debug)]
@@ -166,7 +166,7 @@ impl<'a> Decider<'a> {
         spared: SubflowSet,
         cx: &SchedulerContext<'_>,
     ) -> Option<(Rule, Option<SubflowId>, Option<Duration>)> {
-        let rivals = Alternatives::find(view, class, Overdue::LeftOut, cx)?.excluding(spared);
+        let rivals = Alternatives::find(view, class, OverdueWait::LeftOut, cx)?.excluding(spared);
         if rivals.would_block(arrives) {
             return Some((Rule::WouldBlock, None, None));
         }

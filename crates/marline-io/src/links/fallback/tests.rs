@@ -105,7 +105,7 @@ fn where_datagrams_are_policed_a_faster_link_is_kept_and_datagrams_have_a_chance
     assert!(rates.udp_bits_per_s < 1_100_000 && rates.tcp_bits_per_s > 30_000_000, "{rates:?}");
     assert_eq!(routes.routes_faster_by_tcp(), [(ends(), rates)]);
     let log = run(&mut routes, now + Duration::from_secs(700), false);
-    let [(left, Order::Leave(_, Leaving::NextComparison)), (_, Order::Close(LINK))] = log[..]
+    let [(left, Order::Leave(_, LeaveReason::NextComparison)), (_, Order::Close(LINK))] = log[..]
     else {
         panic!("{log:?}")
     };
@@ -148,7 +148,7 @@ fn a_link_that_is_not_faster_is_closed_and_not_soon_retried() {
     routes.on_link_opened(now, ends(), LINK);
     let now = download(&mut routes, now, 6_000_000, 5);
     let said = orders(&mut routes);
-    let [.., Order::Leave(_, Leaving::NotFaster), Order::Close(LINK)] = said[..] else {
+    let [.., Order::Leave(_, LeaveReason::NotFaster), Order::Close(LINK)] = said[..] else {
         panic!("{said:?}")
     };
     download(&mut routes, now, 5_000_000, 300);
@@ -326,7 +326,7 @@ fn a_network_that_goes_back_and_forth_stays_on_the_link_longer_each_time() {
 fn a_link_that_ends_is_replaced_at_once() {
     let mut routes = on_link(ms(0));
     routes.closed(ms(5_000), ends(), LINK);
-    assert_eq!(orders(&mut routes), [Order::Leave(ends(), Leaving::LinkEnded)]);
+    assert_eq!(orders(&mut routes), [Order::Leave(ends(), LeaveReason::LinkEnded)]);
     routes.sent(ms(5_001), ends());
     assert_eq!(run(&mut routes, ms(5_001), false), opens(ms(5_001)));
 }

@@ -12,11 +12,11 @@ use marline::paths::PathSpec;
 
 use super::diagnostic::{Diagnostic, KeyPath};
 use super::document::{Contestant, ExperimentFile};
-use super::raw::{Direction, Raw, RawBackground, RawEnd, RawFault, RawStop, RawVariant};
+use super::raw::{Direction, RawFile, RawBackground, RawEnd, RawFault, RawStop, RawVariant};
 use super::values::Bytes;
 use crate::emulation::script::{self, ParsedCommand};
 use crate::experiment::{
-    Background, Experiment, Fault, Moment, Stack, Stop, TimelineConfig, Variant, can_be_restored,
+    BackgroundConnection, Experiment, Fault, Moment, Stack, Stop, TimelineConfig, Variant, can_be_restored,
 };
 use crate::policies;
 use crate::scenario::{Event, Path, Scenario, Side, check_name, path_number};
@@ -67,7 +67,7 @@ impl Checker<'_> {
 }
 
 /// The experiment of a file.
-pub(super) fn check(raw: Raw, text: &str) -> Result<ExperimentFile, Vec<Diagnostic>> {
+pub(super) fn check(raw: RawFile, text: &str) -> Result<ExperimentFile, Vec<Diagnostic>> {
     let mut checker = Checker { text, diagnostics: Vec::new() };
     paths(&mut checker, &raw.paths);
     events(&mut checker, &raw.events, &raw.paths);
@@ -76,7 +76,7 @@ pub(super) fn check(raw: Raw, text: &str) -> Result<ExperimentFile, Vec<Diagnost
     for (number, raw_fault) in raw.faults.iter().enumerate() {
         moments.extend(fault(&mut checker, number, raw_fault, &raw.paths));
     }
-    let background: Vec<Background> = raw
+    let background: Vec<BackgroundConnection> = raw
         .background
         .iter()
         .enumerate()
@@ -213,7 +213,7 @@ fn background(
     number: usize,
     raw: &RawBackground,
     paths: &[Path],
-) -> Background {
+) -> BackgroundConnection {
     let key_path = KeyPath::top_level("background").at(number);
     checker.check_result(&key_path.key("path"), path_number(paths, &raw.path));
     let congestion = raw.congestion.as_deref().unwrap_or("cubic").to_owned();
@@ -224,7 +224,7 @@ fn background(
         checker.report(&key_path.key("until"), "must be later than `from`");
     }
     let is_up = raw.direction == Direction::Up;
-    Background { path: raw.path.clone(), congestion, is_up, from, until }
+    BackgroundConnection { path: raw.path.clone(), congestion, is_up, from, until }
 }
 
 fn contestants(

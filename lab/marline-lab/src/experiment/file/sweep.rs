@@ -18,7 +18,7 @@ use super::check;
 use super::diagnostic::{Diagnostic, KeyPath};
 use super::document::{Axis, ExperimentFile};
 use super::parameter;
-use super::raw::Raw;
+use super::raw::RawFile;
 
 /// Most values of one key.
 const VALUES_MAX: usize = 1_000;
@@ -174,7 +174,7 @@ pub(super) fn applied(text: &str, chosen: &[(&Axis, &Value)]) -> Result<Experime
         replace(&mut document, &axis.key, value).map_err(|error| format!("{error:#}"))?;
     }
     let swept = toml::to_string(&document).map_err(|error| error.to_string())?;
-    let raw: Raw = toml::from_str(&swept).map_err(|error| error.message().to_owned())?;
+    let raw: RawFile = toml::from_str(&swept).map_err(|error| error.message().to_owned())?;
     check::check(raw, &swept).map_err(|diagnostics| {
         diagnostics.first().map(|diagnostic| diagnostic.what().to_owned()).unwrap_or_default()
     })

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::{Child, Command};
 use std::time::Instant;
 
-use crate::run::{command, run, run_and_report_failure, build_test_program};
+use crate::run::{build_test_program, command, run, run_and_report_failure};
 use crate::{
     TaskResult, alone, api, bench, dashboard, deps, manifest, ownership, packages, portable,
     python, readme, size, spec, test, tidy,
@@ -42,8 +42,8 @@ impl ParallelSteps {
     /// Waits for the end, and shows the output.
     fn finish(mut self, root: &Path) -> TaskResult {
         let status = self.0.wait().map_err(|error| format!("{PARALLEL_LOG}: {error}"))?;
-        let log =
-            fs::read(root.join(PARALLEL_LOG)).map_err(|error| format!("{PARALLEL_LOG}: {error}"))?;
+        let log = fs::read(root.join(PARALLEL_LOG))
+            .map_err(|error| format!("{PARALLEL_LOG}: {error}"))?;
         println!("{}", String::from_utf8_lossy(&log));
         if status.success() { Ok(()) } else { Err(format!("see the log above: {status}")) }
     }

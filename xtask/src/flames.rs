@@ -11,7 +11,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use crate::TaskResult;
-use crate::run::{command, output, run, display_command};
+use crate::run::{command, display_command, output, run};
 
 /// A row's name, its build and run by cargo, and the program's arguments.
 const ROWS: &[(&str, [&str; 6], &[&str])] = &[
@@ -104,7 +104,8 @@ fn sample_row(
     run(cargo(root, "perf", &perf).stdout(Stdio::null()))?;
     let mut script = command(root, "perf", &["script", "-i", &data]);
     let script = script.stdout(Stdio::piped()).stderr(Stdio::null());
-    let mut running = script.spawn().map_err(|error| format!("{}: {error}", display_command(script)))?;
+    let mut running =
+        script.spawn().map_err(|error| format!("{}: {error}", display_command(script)))?;
     let frames = running.stdout.take().ok_or("perf script without output")?;
     let stacks = output(command(root, "inferno-collapse-perf", &["-q"]).stdin(frames));
     running.wait().map_err(|error| format!("perf script: {error}"))?;

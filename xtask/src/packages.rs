@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use crate::TaskResult;
 use crate::dist::{Release, files, link_static_program, strip_program};
-use crate::run::{command, run, run_and_report_failure, skip, build_test_program};
+use crate::run::{build_test_program, command, run, run_and_report_failure, skip};
 
 const SCRIPT: &str = "packaging/check/fresh_machine.sh";
 /// Debian root file system, made by `.ci/install-tools`.

@@ -32,7 +32,8 @@ const RAY: &str = "ray==2.60.0";
 
 /// Builds the module from the objects of `cargo test`, and tests the package.
 pub(crate) fn check(root: &Path) -> TaskResult {
-    let Some(InstalledPackage { python, wheel }) = find_installed(root, ENVIRONMENT, &NEEDS)? else {
+    let Some(InstalledPackage { python, wheel }) = find_installed(root, ENVIRONMENT, &NEEDS)?
+    else {
         return Ok(());
     };
     first_steps(root, &python, &wheel)?;
@@ -54,7 +55,11 @@ pub(crate) fn check(root: &Path) -> TaskResult {
 /// First steps of a new user: an empty environment, `pip install` of the wheel without a registry, and the page's
 /// first commands, in a directory without this tree's sources.
 fn first_steps(root: &Path, python: &str, wheel: &str) -> TaskResult {
-    run(&mut command(root, "python3", &["-m", "venv", "--clear", "--without-pip", BARE_ENVIRONMENT]))?;
+    run(&mut command(
+        root,
+        "python3",
+        &["-m", "venv", "--clear", "--without-pip", BARE_ENVIRONMENT],
+    ))?;
     let bare = root.join(BARE_ENVIRONMENT).join("bin/python").to_string_lossy().into_owned();
     let install = ["-m", "pip", "--python", &bare, "install", "-q", "--no-index", wheel];
     run(command(root, python, &install).env("PIP_DISABLE_PIP_VERSION_CHECK", "1"))?;
@@ -69,7 +74,8 @@ fn first_steps(root: &Path, python: &str, wheel: &str) -> TaskResult {
 /// Tests sweeps on a local cluster whose workers are killed.
 pub(crate) fn ray(root: &Path) -> TaskResult {
     let needs = [RAY];
-    let Some(InstalledPackage { python, .. }) = find_installed(root, RAY_ENVIRONMENT, &needs)? else {
+    let Some(InstalledPackage { python, .. }) = find_installed(root, RAY_ENVIRONMENT, &needs)?
+    else {
         return Ok(());
     };
     let mut sweep = command(&root.join(PACKAGE).join("tests"), &python, &["ray_cluster.py"]);
@@ -84,7 +90,11 @@ struct InstalledPackage {
 }
 
 /// Installs the package and its needs into an environment; `None` without Python.
-fn find_installed(root: &Path, environment: &str, needs: &[&str]) -> Result<Option<InstalledPackage>, String> {
+fn find_installed(
+    root: &Path,
+    environment: &str,
+    needs: &[&str],
+) -> Result<Option<InstalledPackage>, String> {
     if !has_python(root)? {
         return Ok(None);
     }

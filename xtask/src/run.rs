@@ -27,7 +27,8 @@ fn is_of_our_package(variable: &OsStr) -> bool {
 
 /// Runs `command` and turns anything but success into a message.
 pub(crate) fn run(command: &mut Command) -> Result<(), String> {
-    let status = command.status().map_err(|error| format!("{}: {error}", display_command(command)))?;
+    let status =
+        command.status().map_err(|error| format!("{}: {error}", display_command(command)))?;
     if status.success() { Ok(()) } else { Err(format!("{}: {status}", display_command(command))) }
 }
 
@@ -49,12 +50,14 @@ pub(crate) fn output(command: &mut Command) -> Result<String, String> {
     if !output.status.success() {
         return Err(format!("{}: {}", display_command(command), output.status));
     }
-    String::from_utf8(output.stdout).map_err(|error| format!("{}: {error}", display_command(command)))
+    String::from_utf8(output.stdout)
+        .map_err(|error| format!("{}: {error}", display_command(command)))
 }
 
 /// Runs `command`, shows its standard output as it arrives, and returns it.
 pub(crate) fn shown_output(command: &mut Command) -> Result<String, String> {
-    let failed = |words: &dyn Display, command: &Command| format!("{}: {words}", display_command(command));
+    let failed =
+        |words: &dyn Display, command: &Command| format!("{}: {words}", display_command(command));
     let mut child =
         command.stdout(Stdio::piped()).spawn().map_err(|error| failed(&error, command))?;
     let mut text = String::new();
@@ -83,7 +86,8 @@ pub(crate) fn run_watched(
     command: &mut Command,
     mut watch: impl FnMut(&str),
 ) -> Result<(), String> {
-    let failed = |words: &dyn Display, command: &Command| format!("{}: {words}", display_command(command));
+    let failed =
+        |words: &dyn Display, command: &Command| format!("{}: {words}", display_command(command));
     let mut child =
         command.stdout(Stdio::piped()).spawn().map_err(|error| failed(&error, command))?;
     let mut failed_lines = FailedLines::default();

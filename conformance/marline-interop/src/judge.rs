@@ -165,7 +165,11 @@ fn paths(cell: Cell, evidence: &Evidence<'_>, problems: &mut Vec<String>) -> any
 }
 
 /// Requires that no counter for errors has moved, except the expected ones.
-pub(crate) fn check_unexpected_counters(counters: &Counters, expected: &[&str], problems: &mut Vec<String>) {
+pub(crate) fn check_unexpected_counters(
+    counters: &Counters,
+    expected: &[&str],
+    problems: &mut Vec<String>,
+) {
     // A retransmitted SYN/ACK, after the ACK of the first was lost, also counts as an error.
     let harmless =
         |name: &str| if name == "TcpInErrs" { counters.get("TCPSYNChallenge") } else { 0 };

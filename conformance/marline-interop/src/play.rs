@@ -95,7 +95,12 @@ fn start(net: &Net, job: &Job, directory: &Path) -> anyhow::Result<ChildProcess>
 }
 
 /// Starts a capture of one interface, and waits until it is active.
-fn start_tcpdump(net: &Net, side: Side, interface: &str, file: &Path) -> anyhow::Result<ChildProcess> {
+fn start_tcpdump(
+    net: &Net,
+    side: Side,
+    interface: &str,
+    file: &Path,
+) -> anyhow::Result<ChildProcess> {
     let said = file.with_extension("pcap.err");
     let mut tcpdump = Command::new("tcpdump");
     tcpdump.args(["-n", "-i", interface, "-s", "0", "-B", "16384", "-Z", "root"]);

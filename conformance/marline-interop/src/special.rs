@@ -164,7 +164,8 @@ impl CaseResults<'_> {
 
     /// Requires at least this many occurrences in the captures.
     fn require_captured(&mut self, name: &str, least: u64) {
-        let seen = self.capture.seen.get(name).copied().unwrap_or(0) + self.capture.count_correct(name);
+        let seen =
+            self.capture.seen.get(name).copied().unwrap_or(0) + self.capture.count_correct(name);
         if seen < least {
             self.problems.push(format!("the captures show {seen} {name}, not {least}"));
         }
@@ -265,7 +266,12 @@ fn dual_stack() -> Scenario {
 }
 
 /// A case with the most common settings.
-fn case(name: &'static str, client: Stack, server: Stack, check: fn(&mut CaseResults<'_>)) -> SpecialCase {
+fn case(
+    name: &'static str,
+    client: Stack,
+    server: Stack,
+    check: fn(&mut CaseResults<'_>),
+) -> SpecialCase {
     SpecialCase {
         name,
         client,

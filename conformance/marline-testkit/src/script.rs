@@ -265,7 +265,13 @@ impl Script {
                 };
                 assert!(!seg.options.mptcp.malformed, "the endpoint sent a malformed option");
                 let flows = (t.local_flow, t.peer_flow);
-                self.sent.push_back(SentSegment { at: self.now, path: t.path, ecn: t.ecn, flows, seg });
+                self.sent.push_back(SentSegment {
+                    at: self.now,
+                    path: t.path,
+                    ecn: t.ecn,
+                    flows,
+                    seg,
+                });
             }
         }
         while let Some(event) = self.endpoint.poll_event() {

@@ -241,7 +241,8 @@ impl Sockets {
         let Some(path) = info.subflows.first().map(|flow| flow.path) else { return };
         let listener = self.by_fd.values_mut().find(|socket| socket.listens_on(path.local));
         let Some(listener) = listener else { return };
-        let life = ConnectionLife { open: true, ..ConnectionLife::new(path, &listener.options, now) };
+        let life =
+            ConnectionLife { open: true, ..ConnectionLife::new(path, &listener.options, now) };
         if let Kind::Listener(queue) = &mut listener.kind {
             queue.push_back(id);
         }

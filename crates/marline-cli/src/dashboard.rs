@@ -142,7 +142,8 @@ impl RunningDashboard {
     /// # Errors
     /// The socket is not a TCP socket, and nothing has changed.
     pub fn change(&mut self, opening: BoundDashboard) -> io::Result<()> {
-        let BoundDashboard { configured_at: at, listener, token, from_file, access, shown } = opening;
+        let BoundDashboard { configured_at: at, listener, token, from_file, access, shown } =
+            opening;
         match listener {
             Some(listener) => self.served.move_to(listener, access)?,
             None => self.served.admit(access),

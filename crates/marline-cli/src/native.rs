@@ -105,7 +105,9 @@ impl CarrierPlan {
                     }
                     Ok(())
                 }
-                Err(BindError::Bind { address, source }) => Err(explain_reserve_error(source, address)),
+                Err(BindError::Bind { address, source }) => {
+                    Err(explain_reserve_error(source, address))
+                }
                 Err(error) => Err(error.into()),
             }
         })?;
@@ -233,6 +235,10 @@ mod tests {
         let text = explain_reserve_error(denied(), "0.0.0.0:80".parse().unwrap()).to_string();
         assert!(text.contains("CAP_NET_BIND_SERVICE") && text.contains("0.0.0.0:80"), "{text}");
         let taken = io::Error::from(io::ErrorKind::AddrInUse);
-        assert!(explain_reserve_error(taken, "0.0.0.0:80".parse().unwrap()).to_string().contains("service"));
+        assert!(
+            explain_reserve_error(taken, "0.0.0.0:80".parse().unwrap())
+                .to_string()
+                .contains("service")
+        );
     }
 }

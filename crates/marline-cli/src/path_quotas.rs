@@ -228,7 +228,9 @@ fn restriction(used: Option<&QuotaUse>, standing: QuotaState, now_unix_s: u64) -
     match (used, standing) {
         (_, QuotaState::Within) | (None, _) => PathRestriction::None,
         (Some(_), QuotaState::BeyondSoftLimit) => PathRestriction::Metered,
-        (Some(used), QuotaState::UsedUp) => PathRestriction::Unusable(used.quota.refusal(now_unix_s)),
+        (Some(used), QuotaState::UsedUp) => {
+            PathRestriction::Unusable(used.quota.refusal(now_unix_s))
+        }
     }
 }
 

@@ -92,7 +92,8 @@ impl WriteFailure {
 
     /// Handles a successful write. After a period without failures, the end of the trouble is logged once.
     fn is_over(&mut self) {
-        if self.logged_at.is_some() && self.last_at.is_some_and(|at| at.elapsed() >= RECOVERY_TIME) {
+        if self.logged_at.is_some() && self.last_at.is_some_and(|at| at.elapsed() >= RECOVERY_TIME)
+        {
             *self = WriteFailure::default();
             tracing::info!("writing traces again: earlier events are missing");
         }

@@ -282,7 +282,8 @@ impl Connection {
         origin: &Origin,
         syn: &AcceptedSyn<'_>,
     ) -> Self {
-        let mut connection = Self::new_without_subflows(cx, config, origin, Role::Server, Mode::Offered);
+        let mut connection =
+            Self::new_without_subflows(cx, config, origin, Role::Server, Mode::Offered);
         let ends = connection.opening().initial_ends(cx, origin.path, syn.peer_flow);
         let retries = SynRetries::first(&connection.config);
         let tcp = connection.opening().passive_subflow(cx, origin.path, syn, retries);
@@ -328,7 +329,11 @@ impl Connection {
 /// Requests of the application.
 impl Connection {
     /// Accepts bytes to send. Returns how many fit.
-    pub(crate) fn write(&mut self, now: Instant, bytes: WrittenBytes<'_>) -> Result<usize, WriteError> {
+    pub(crate) fn write(
+        &mut self,
+        now: Instant,
+        bytes: WrittenBytes<'_>,
+    ) -> Result<usize, WriteError> {
         if let Some(reason) = self.closing.reason() {
             return Err(WriteError::Closed(reason));
         }
@@ -1665,7 +1670,12 @@ impl Connection {
     }
 
     /// Accepts a join. `false` if it must be refused with a RST.
-    fn accept_join(&mut self, cx: &mut Context<'_>, path: FourTuple, syn: &AcceptedSyn<'_>) -> bool {
+    fn accept_join(
+        &mut self,
+        cx: &mut Context<'_>,
+        path: FourTuple,
+        syn: &AcceptedSyn<'_>,
+    ) -> bool {
         let Some(MpJoin::Syn { backup, address_id, nonce, .. }) = mp_join(syn.segment) else {
             return false;
         };
@@ -3200,8 +3210,8 @@ impl Connection {
             return;
         }
         let failed = self.receiver.failed_at(id);
-        let received_tail =
-            failed.map_or_else(|| self.receiver.continues_at(id, at), |dsn| dsn == self.receiver.next());
+        let received_tail = failed
+            .map_or_else(|| self.receiver.continues_at(id, at), |dsn| dsn == self.receiver.next());
         let facts = StreamFacts { received_tail, ..self.fallback_facts().gather(id) };
         let verdict = match fallback::judge(Trigger::InfiniteMapping, &facts) {
             Verdict::FromHere(_) if failed.is_some() => {

@@ -323,12 +323,15 @@ impl MemoryAccount {
     /// Frees spare chunks after a connection has become idle.
     pub(crate) fn release_spare_chunks(&self) {
         let free = &self.0.process.free_chunks;
-        free.shrink_to(free.count().saturating_sub(FREE_CHUNKS_PER_CONNECTION).max(FREE_CHUNKS_BASE));
+        free.shrink_to(
+            free.count().saturating_sub(FREE_CHUNKS_PER_CONNECTION).max(FREE_CHUNKS_BASE),
+        );
     }
 
     /// Frees chunks that the remaining connections of an endpoint will hardly use.
     pub(crate) fn limit_spare_chunks(&self, connections: usize) {
-        let most = connections.saturating_mul(FREE_CHUNKS_PER_CONNECTION).saturating_add(FREE_CHUNKS_BASE);
+        let most =
+            connections.saturating_mul(FREE_CHUNKS_PER_CONNECTION).saturating_add(FREE_CHUNKS_BASE);
         self.0.process.free_chunks.shrink_to(most);
     }
 

@@ -195,7 +195,10 @@ impl LostSegments {
     }
 
     /// Segments that are not in `before`: a segment that was split is not lost again.
-    pub(crate) fn added_since(&self, before: &LostSegments) -> impl Iterator<Item = (DataRange, u64)> {
+    pub(crate) fn added_since(
+        &self,
+        before: &LostSegments,
+    ) -> impl Iterator<Item = (DataRange, u64)> {
         let known = |start: u64| {
             before.0.iter().any(|(first, _, bytes)| (*first..first + bytes).contains(&start))
         };

@@ -119,7 +119,10 @@ impl Access {
     }
 
     /// Returns the status with which to refuse a request that requires the token.
-    pub(crate) fn check_request<T>(&self, request: &Request<T>) -> Option<(StatusCode, &'static str)> {
+    pub(crate) fn check_request<T>(
+        &self,
+        request: &Request<T>,
+    ) -> Option<(StatusCode, &'static str)> {
         let token = self.token.as_ref()?;
         let Some(shown) = request.headers().get(AUTHORIZATION) else {
             return Some((

@@ -173,7 +173,8 @@ impl Lane {
         }
         self.active_until = now + ACTIVE_TIME;
         let known = self.flows.on_datagram(now, flow.0, payload.len());
-        let (class, deadline) = (known.class, now + self.config.patience(known.class, known.is_sparse));
+        let (class, deadline) =
+            (known.class, now + self.config.patience(known.class, known.is_sparse));
         let mut bytes = self.spare.pop().unwrap_or_default();
         bytes.clear();
         bytes.extend_from_slice(payload);
@@ -424,8 +425,8 @@ impl Lane {
         self.window.record(packet_number, now);
         self.halves.forget_frame(packet_number);
         let body: &[u8] = body;
-        let wants_ack =
-            Items::new(body).any(|item| !matches!(item, Ok(Item::Ack(_)) | Err(frame::MalformedBody)));
+        let wants_ack = Items::new(body)
+            .any(|item| !matches!(item, Ok(Item::Ack(_)) | Err(frame::MalformedBody)));
         self.paths[at].received_mut().on_frame(packet_number, wants_ack, now);
         if new {
             self.take_body(packet_number, body, now);

@@ -458,7 +458,12 @@ impl Path {
     }
 
     /// Measures the RTT of the largest acknowledged number.
-    fn sample(&mut self, sent: Option<&SentFrame>, delay: Duration, now: Instant) -> Option<Duration> {
+    fn sample(
+        &mut self,
+        sent: Option<&SentFrame>,
+        delay: Duration,
+        now: Instant,
+    ) -> Option<Duration> {
         let sent = sent.filter(|sent| sent.place >= self.untimed_below)?;
         let whole = now.since(sent.at).max(Duration::from_micros(1));
         // RFC 9002 section 5.3: the peer's delay must not reduce the RTT below the minimum.

@@ -227,7 +227,9 @@ impl Forecaster {
         let error = answer_us - self.center_us;
         // The quantiles are calibrated for the time of sending, a round trip before the path's current behavior
         // is known.
-        if self.update_distribution(answer_us, spread, own_delay, expected) && error > self.center_us / 2.0 {
+        if self.update_distribution(answer_us, spread, own_delay, expected)
+            && error > self.center_us / 2.0
+        {
             self.on_trouble(now);
         }
         // One answer after an outage does not prove that the path is slow; several do.

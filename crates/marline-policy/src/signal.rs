@@ -125,7 +125,8 @@ impl SignalMonitor {
     /// Adds a reading in dBm, or `None` if there is none. Returns the new state (`true` if fading) when it
     /// has changed.
     pub fn read(&mut self, now: Instant, level_dbm: Option<f32>) -> Option<bool> {
-        let SignalThresholds { fading_dbm, steady_dbm, steady_time: calm, memory } = self.thresholds;
+        let SignalThresholds { fading_dbm, steady_dbm, steady_time: calm, memory } =
+            self.thresholds;
         let before = self.fading;
         match level_dbm {
             Some(level) => {

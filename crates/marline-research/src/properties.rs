@@ -84,7 +84,10 @@ fn schedulers() -> Vec<Box<dyn Scheduler>> {
         Box::new(Fuso::wrap(Box::<MinRtt>::default(), FusoConfig::default())),
         Box::<Lamps>::default(),
         Box::<Raven>::default(),
-        Box::new(TailProbes::across_paths(Box::<MinRtt>::default(), SilentOriginalAction::Reinject)),
+        Box::new(TailProbes::across_paths(
+            Box::<MinRtt>::default(),
+            SilentOriginalAction::Reinject,
+        )),
     ]
 }
 

@@ -108,7 +108,9 @@ impl fmt::Display for Reach {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Reach::Unknown => f.write_str("not known yet"),
-            Reach::Answers { since_last_packet: heard } => write!(f, "answers (last received {} ago)", span(*heard)),
+            Reach::Answers { since_last_packet: heard } => {
+                write!(f, "answers (last received {} ago)", span(*heard))
+            }
             Reach::NoAnswer { since, tries } => {
                 write!(f, "no answer for {} (tried {tries} times)", span(*since))
             }

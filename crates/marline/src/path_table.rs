@@ -220,7 +220,8 @@ impl PathTable {
                 wanted.insert(key, LocalAddress { cost, nat64, link, ..plain });
             }
         }
-        let gone: Vec<_> = self.last_logged.iter().filter(|(key, _)| !wanted.contains_key(key)).collect();
+        let gone: Vec<_> =
+            self.last_logged.iter().filter(|(key, _)| !wanted.contains_key(key)).collect();
         let mut changes: Vec<LocalAddress> = Vec::new();
         changes.extend(gone.into_iter().map(|(_, old)| LocalAddress { up: false, ..*old }));
         let changed = wanted.iter().filter(|(key, new)| self.last_logged.get(key) != Some(new));
@@ -276,7 +277,8 @@ impl PathTable {
         let used = |ids: &BTreeMap<Key, AddressId>, id: u8| ids.values().any(|used| used.0 == id);
         let free = (1..=u8::MAX).find(|id| !used(&self.ids, *id));
         let id = free.or_else(|| {
-            let (&old, &id) = self.ids.iter().find(|(key, _)| !self.last_logged.contains_key(key))?;
+            let (&old, &id) =
+                self.ids.iter().find(|(key, _)| !self.last_logged.contains_key(key))?;
             self.ids.remove(&old);
             Some(id.0)
         })?;
@@ -376,7 +378,10 @@ impl PathTable {
     }
 
     /// Paths that are up, by name, each with its contacts.
-    pub(crate) fn known_contacts<'a>(&self, contacts: &'a [Contact]) -> Vec<health::NamedContacts<'a>> {
+    pub(crate) fn known_contacts<'a>(
+        &self,
+        contacts: &'a [Contact],
+    ) -> Vec<health::NamedContacts<'a>> {
         let up = self.entries.iter().filter(|entry| entry.is_up());
         up.map(|entry| (entry.called(), entry.contacts(contacts))).collect()
     }

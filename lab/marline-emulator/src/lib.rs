@@ -37,7 +37,7 @@ mod tunnel;
 
 pub use command::{LinkCommand, Side};
 pub use config::{LinkEnds, RelayConfig};
-pub use report::{DirectionReport, Lateness, RelayReport, ProcessorWait};
+pub use report::{DirectionReport, Lateness, ProcessorWait, RelayReport};
 pub use tap::{Tap, TappedPacket, TappedPackets};
 pub use tunnel::{TunnelConfig, TunnelEnd};
 

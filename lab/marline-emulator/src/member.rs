@@ -10,7 +10,7 @@ use crate::clock::Clock;
 use crate::command::LinkCommand;
 use crate::config::LinkEnds;
 use crate::relay::{Port, Relay};
-use crate::report::{RelayReport, ProcessorWait};
+use crate::report::{ProcessorWait, RelayReport};
 use crate::socket::ReceiveBuffers;
 use crate::tunnel::{End, Tunnel};
 

@@ -12,7 +12,7 @@ use crate::config::RelayConfig;
 use crate::flows::Flows;
 use crate::lane::{FlowKey, Lane, LinkDatagram};
 use crate::lanes::Lanes;
-use crate::report::{RelayReport, ProcessorWait};
+use crate::report::{ProcessorWait, RelayReport};
 use crate::socket::{DatagramSocket, Outgoing, ReceiveBuffers, kernel_drops};
 
 /// Largest number of spare buffers.

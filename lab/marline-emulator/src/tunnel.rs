@@ -15,7 +15,7 @@ use crate::command::LinkCommand;
 use crate::lane::{FlowKey, LinkDatagram};
 use crate::lanes::Lanes;
 use crate::netns;
-use crate::report::{RelayReport, ProcessorWait};
+use crate::report::{ProcessorWait, RelayReport};
 use crate::tap::Tap;
 use marline_io::Tun;
 

@@ -151,7 +151,9 @@ pub fn run_command(command: Command) -> anyhow::Result<ExitCode> {
     }
 }
 
-fn run_in_runtime(work: impl Future<Output = anyhow::Result<ExitCode>>) -> anyhow::Result<ExitCode> {
+fn run_in_runtime(
+    work: impl Future<Output = anyhow::Result<ExitCode>>,
+) -> anyhow::Result<ExitCode> {
     let runtime = tokio::runtime::Runtime::new().context("cannot start threads")?;
     runtime.block_on(work)
 }

@@ -184,7 +184,11 @@ impl Drop for Control {
 }
 
 /// Serves commands on a unix socket.
-fn serve(path: &Path, running: Arc<impl SupervisedLinks>, quit: Arc<Notify>) -> anyhow::Result<Control> {
+fn serve(
+    path: &Path,
+    running: Arc<impl SupervisedLinks>,
+    quit: Arc<Notify>,
+) -> anyhow::Result<Control> {
     let listener = control::listen(path)
         .with_context(|| format!("cannot listen at --control {}", path.display()))?;
     let task = tokio::spawn(accept(listener, running, quit));

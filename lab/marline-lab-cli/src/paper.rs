@@ -12,8 +12,8 @@ use marline_lab::figure::number;
 use marline_lab::keep;
 use marline_lab::parallel::available;
 use marline_papers::{
-    self as papers, Context, Counts, Effort, MIN_ROOTS, Machine, Paper, PaperFile, Reproduction,
-    Row, RunInfo, ProcessorTimes, Table, Value, Verdict,
+    self as papers, Context, Counts, Effort, MIN_ROOTS, Machine, Paper, PaperFile, ProcessorTimes,
+    Reproduction, Row, RunInfo, Table, Value, Verdict,
 };
 use rustix::time::{ClockId, clock_gettime};
 

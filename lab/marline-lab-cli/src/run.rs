@@ -202,7 +202,12 @@ impl Args {
 }
 
 /// Writes the time lines of all simulated runs, and prints a warning if rows are left out.
-fn write_timelines(jobs: &[Job], how: &RunOptions, interval: Duration, out: &Path) -> anyhow::Result<()> {
+fn write_timelines(
+    jobs: &[Job],
+    how: &RunOptions,
+    interval: Duration,
+    out: &Path,
+) -> anyhow::Result<()> {
     let config = TimelineConfig::with_interval(interval)?;
     let timelines = Timelines { jobs: how.processors(), config };
     let written = timelines.write(jobs, out, &how.selected_formats())?;

@@ -352,7 +352,10 @@ mod tests {
         // Half the interval is 2 and the distance 1: four times as many roots are needed.
         let near = of(7.0, 9.0, 11.0).position_in(asked);
         assert_eq!(near, RangePosition::Undecided { needed: Some(80) });
-        assert_eq!(of(9.0, 10.0, 11.0).position_in(asked), RangePosition::Undecided { needed: None });
+        assert_eq!(
+            of(9.0, 10.0, 11.0).position_in(asked),
+            RangePosition::Undecided { needed: None }
+        );
         assert_eq!(of(f64::NAN, 9.0, f64::NAN).position_in(asked), RangePosition::Outside);
         let both = RequiredRange::within(0.1, 100.0);
         assert_eq!(

@@ -27,7 +27,7 @@ mod timelines;
 use anyhow::{Context, ensure};
 
 use crate::experiment::file::Lane;
-use crate::experiment::{Experiment, Stack, Watch, RunRecords, run_live_watched, simulate, weight};
+use crate::experiment::{Experiment, RunRecords, Stack, Watch, run_live_watched, simulate, weight};
 
 pub use captures::{CaptureFiles, Captures};
 pub use comparison::{ComparedMeasure, Comparison, Outcome, Selection};
@@ -113,8 +113,9 @@ impl Job {
             let looked_at = made.and_then(|(outcome, seen)| {
                 Ok((Record::from_outcome(experiment, &outcome)?, seen))
             });
-            last = looked_at
-                .unwrap_or_else(|error| (Record::failed(format!("{error:#}")), RunRecords::default()));
+            last = looked_at.unwrap_or_else(|error| {
+                (Record::failed(format!("{error:#}")), RunRecords::default())
+            });
             if last.0.doubts.is_empty() || last.0.error.is_some() {
                 break;
             }

@@ -109,7 +109,11 @@ pub fn what_if(
 }
 
 /// Pairs each packet with the nearest unpaired one of the other path.
-fn pair_passages(first: &[Passage], second: &[Passage], within: Duration) -> Vec<(Passage, Passage)> {
+fn pair_passages(
+    first: &[Passage],
+    second: &[Passage],
+    within: Duration,
+) -> Vec<(Passage, Passage)> {
     let mut pairs = Vec::new();
     let mut next = 0;
     for one in first {

@@ -184,7 +184,10 @@ pub fn probe(seeds: impl Iterator<Item = u64>, leaves: bool) -> anyhow::Result<P
     let mut seen = ProbeResults { rtts_ms: Vec::new(), lost: 0, seconds: (0, 0) };
     for seed in seeds {
         let run = mobility_run(seed, leaves, false);
-        let end = run.absence_times()?.first().map_or(walk_duration(), |away| away.0.min(walk_duration()));
+        let end = run
+            .absence_times()?
+            .first()
+            .map_or(walk_duration(), |away| away.0.min(walk_duration()));
         let links = run.links(None)?;
         probe_one(links.first().context("WiFi")?, seed, end, &mut seen);
     }

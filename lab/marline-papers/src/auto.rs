@@ -107,6 +107,8 @@ fn on_generated(
     let pairs: usize = samples.all().iter().map(Vec::len).sum();
     let title = format!("{pairs} generated pairs, beside the better of the two paths alone");
     result.tables.push(Table::new("generated", title, generated::rows(&samples, limits)));
-    result.grids.extend([generated::grid_by_kind(&samples, limits), generated::list(&samples, limits)]);
+    result
+        .grids
+        .extend([generated::grid_by_kind(&samples, limits), generated::list(&samples, limits)]);
     Ok(())
 }

@@ -75,8 +75,9 @@ impl Paper for HighSpeedRail {
         let file = PaperFile::<Published>::parse(TEXT)?;
         let most = file.tolerance("papd_of_others")?;
         let length = context.length(LENGTH).max(SHORTEST);
-        let tables_of =
-            |rides: &Samples<Vec<Ride>>| tables(&EfficiencySets::from_rides(rides, context.master), most);
+        let tables_of = |rides: &Samples<Vec<Ride>>| {
+            tables(&EfficiencySets::from_rides(rides, context.master), most)
+        };
         let (rides, _) = context.judge_part(
             RIDES,
             |root| CLASSES.iter().map(|class| ride(class, length, root.seed)).collect(),
@@ -98,7 +99,9 @@ impl Paper for HighSpeedRail {
             |samples| Ok(rows::shares(&of_replays(samples), Some(most))),
         )?;
         let sets = EfficiencySets::from_rides(&rides, context.master);
-        let wide = group_by_class(&as_studied, context.master, |ride| ratios_to_best(&ride.two, &ride.alone));
+        let wide = group_by_class(&as_studied, context.master, |ride| {
+            ratios_to_best(&ride.two, &ride.alone)
+        });
         let mut tables = tables_of(&rides);
         let title = "Two carriers with the study's buffers (2 MB to send, 3 MB to receive)";
         tables.push(Table::new("study-buffers", title, of_classes(&wide, None)));
@@ -155,7 +158,9 @@ impl EfficiencySets {
         let two = |ride: &Ride| ratios_to_best(&ride.two, &ride.alone[..2]);
         EfficiencySets {
             two_carriers: group_by_class(samples, master, two),
-            three_carriers: group_by_class(samples, master, |ride| ratios_to_best(&ride.three, &ride.alone)),
+            three_carriers: group_by_class(samples, master, |ride| {
+                ratios_to_best(&ride.three, &ride.alone)
+            }),
             all: efficiencies(samples, master, |rides| rides.iter().map(two).collect()),
         }
     }

@@ -126,7 +126,12 @@ fn numbers(row: &Row, base: &Baseline) -> Vec<Number> {
                 hit,
             )];
             let calm_names = ("calm_ms", "calm_least_ms", 0.5);
-            numbers.push(latency(FAILURE_FREE_METRIC, |pool| pool.quantile("calm_ms", 0.5), calm_names, calm));
+            numbers.push(latency(
+                FAILURE_FREE_METRIC,
+                |pool| pool.quantile("calm_ms", 0.5),
+                calm_names,
+                calm,
+            ));
             numbers
         }
         Measure::Goodput => {
@@ -179,7 +184,11 @@ fn judge_row(
         (false, true) => line.at_least(kernel),
         (false, false) => line.at_most(kernel),
     };
-    if number.what == FAILURE_FREE_METRIC && row.key != "2c-docs" { line.at_most(kernel) } else { line }
+    if number.what == FAILURE_FREE_METRIC && row.key != "2c-docs" {
+        line.at_most(kernel)
+    } else {
+        line
+    }
 }
 
 impl Paper for Kernel {

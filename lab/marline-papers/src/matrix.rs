@@ -124,8 +124,9 @@ fn ride_rows(rides: &Samples<Ride>, below: f64, least: f64) -> Vec<Row> {
         Row::new("rides on which it is below the best carrier").estimate(&share.percent(), "%");
     let asked = format!("at most {} %", 100.0 * below);
     let shares = row.require_also(&share, RequiredRange::at_most(below), asked);
-    let worst = rides
-        .estimate(|picked| picked.iter().map(|ride| ride.best_direction()).fold(f64::INFINITY, f64::min));
+    let worst = rides.estimate(|picked| {
+        picked.iter().map(|ride| ride.best_direction()).fold(f64::INFINITY, f64::min)
+    });
     let worst = Row::new("the worst ride").estimate(&worst, "").at_least(least);
     let mean = rides.mean(Ride::best_direction);
     vec![shares, worst, Row::new("the mean ride").estimate(&mean, "")]

@@ -351,7 +351,11 @@ mod tests {
     #[test]
     fn the_page_has_every_row_and_nothing_that_acts() {
         let rows = vec![
-            Row::new("one").paper(2.0, "ms").measured(2.1, "ms").within_of_paper(0.1).bound_ratio(1.25),
+            Row::new("one")
+                .paper(2.0, "ms")
+                .measured(2.1, "ms")
+                .within_of_paper(0.1)
+                .bound_ratio(1.25),
             Row::new("<script>").measured(9.0, "ms").at_most(3.0).with_remark("why not"),
         ];
         let mut grid = Grid::new("g", "Grid", &[("who", ""), ("p99", "ms")]);

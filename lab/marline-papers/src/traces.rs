@@ -50,7 +50,9 @@ impl Paper for Traces {
         pairs.truncate(context.count(pairs.len()));
         let margins = Margins::from_file(&file)?;
         let never = file.tolerance("never_worse")?;
-        let judged = |pair: &Pair, root: &Root| vec![default_variant(), halves::variant_with_one_limited(pair, root)];
+        let judged = |pair: &Pair, root: &Root| {
+            vec![default_variant(), halves::variant_with_one_limited(pair, root)]
+        };
         let (samples, rows) = context.judge_part(
             JUDGED,
             |root| measure(context, &file.published, &pairs, &judged, root),
@@ -63,7 +65,8 @@ impl Paper for Traces {
         let halves = halves::tables(&file, &pairs, &samples, margins)?;
         let names = variants.iter().map(|variant| variant.name.clone()).collect();
         let roots = shown.all().to_vec();
-        let mut result = reproduction(rows, &MeasuredResults { pairs, schedulers: names, roots, margins });
+        let mut result =
+            reproduction(rows, &MeasuredResults { pairs, schedulers: names, roots, margins });
         result.tables.extend(halves);
         Ok(result)
     }

@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use marline_papers::{
-    Context, Effort, Paper, Reproduction, ProcessorTimes, StoredVerdicts, Verdict, all, page_with_summary,
-    page_with_verdicts,
+    Context, Effort, Paper, ProcessorTimes, Reproduction, StoredVerdicts, Verdict, all,
+    page_with_summary, page_with_verdicts,
 };
 use marline_testkit::need;
 

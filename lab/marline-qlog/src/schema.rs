@@ -120,7 +120,11 @@ pub const SCHEMA: &[EventKind] = &[
                  subflows; `reachable`: it received something again; `address_pair_degraded`, \
                  `address_pair_usable`: the path health monitor's verdict",
             ),
-            optional_field("cause", "word", "the cause: `receive_timer`, `unanswered_probes`, `loss`, ..."),
+            optional_field(
+                "cause",
+                "word",
+                "the cause: `receive_timer`, `unanswered_probes`, `loss`, ...",
+            ),
         ],
     },
     EventKind {
@@ -143,7 +147,11 @@ pub const SCHEMA: &[EventKind] = &[
                  `lost`; of a retransmission: `lost`, `retransmission_timeout`",
             ),
             field("seq", "number", "sequence number of the first, as on the wire"),
-            optional_field("dsn", "bytes", "position of the payload in the stream; a repair has none"),
+            optional_field(
+                "dsn",
+                "bytes",
+                "position of the payload in the stream; a repair has none",
+            ),
             field("length", "bytes", "payload"),
             optional_field("segments", "count", "number of segments, if more than one"),
         ],
@@ -198,7 +206,11 @@ pub const SCHEMA: &[EventKind] = &[
         name: "timer_expired",
         about: "A timer expired.",
         fields: &[
-            optional_field("subflow", "number", "slot of the subflow; missing: a timer of the connection"),
+            optional_field(
+                "subflow",
+                "number",
+                "slot of the subflow; missing: a timer of the connection",
+            ),
             field(
                 "timer",
                 "word",
@@ -231,7 +243,11 @@ pub const SCHEMA: &[EventKind] = &[
             field("began", "ms", "its start, in the trace's time"),
             field("duration", "ms", "length of the hole"),
             field("subflow", "number", "slot of the subflow that delivered next"),
-            optional_field("unreachable_subflow", "number", "slot of a subflow that was unreachable then"),
+            optional_field(
+                "unreachable_subflow",
+                "number",
+                "slot of a subflow that was unreachable then",
+            ),
             optional_field("cause", "word", "the cause of that state"),
         ],
     },
@@ -241,7 +257,11 @@ pub const SCHEMA: &[EventKind] = &[
         fields: &[
             field("rule", "word", "which of its rules: `first`, `rescue`, `late`, `no_room`, ..."),
             optional_field("subflow", "number", "slot of the subflow that was chosen, or rejected"),
-            optional_field("other_subflow", "number", "slot of the subflow that it was compared with"),
+            optional_field(
+                "other_subflow",
+                "number",
+                "slot of the subflow that it was compared with",
+            ),
             optional_field("arrives_us", "µs", "time until the data arrives"),
             optional_field(
                 "other_us",

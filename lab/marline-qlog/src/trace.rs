@@ -305,7 +305,9 @@ fn segment_sent(line: Line<'_>, sent: &SegmentSent) {
         .number("seq", sent.seq.0)
         .optional(start_of(&sent.data), |line, dsn| line.number("dsn", dsn))
         .number("length", sent.payload_bytes)
-        .optional((sent.segments > 1).then_some(sent.segments), |line, n| line.number("segments", n))
+        .optional((sent.segments > 1).then_some(sent.segments), |line, n| {
+            line.number("segments", n)
+        })
         .end();
 }
 

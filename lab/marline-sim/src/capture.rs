@@ -7,7 +7,7 @@ use marline_core::Ecn;
 use marline_time::Instant;
 use marline_wire::pcapng::{self, CapturedSegment, Direction, PacketInfo, SegmentChecksum};
 
-use crate::{NodeId, Observer, Packet, ObservationPoint};
+use crate::{NodeId, ObservationPoint, Observer, Packet};
 
 /// Captures the packets that one host sends and receives.
 #[derive(Debug)]

@@ -44,7 +44,7 @@ pub use lane::{
 pub use marline_core::ConnectionId;
 pub use measure::{Samples, link_goodput, mean, median, quantile};
 pub use node::{Node, Outbox};
-pub use packet::{Observer, Packet, ObservationPoint};
+pub use packet::{ObservationPoint, Observer, Packet};
 pub use placement::Placement;
 pub use scenario::{Paths, PathsConfig, SERVER_PORT, UDP_CAPABILITIES};
 pub use world::{LinkId, NodeId, World, WorldStats};

@@ -104,7 +104,13 @@ impl<'a> SurfaceCollector<'a> {
     }
 
     /// Adds the public items of a module.
-    fn children(&mut self, krate: &'a str, documented: &DocumentedCrate, items: &Value, path: &str) {
+    fn children(
+        &mut self,
+        krate: &'a str,
+        documented: &DocumentedCrate,
+        items: &Value,
+        path: &str,
+    ) {
         for id in list(items) {
             let id = id.to_string();
             let Some(item) = documented.item(&id).filter(|item| item["visibility"] == "public")
@@ -120,7 +126,13 @@ impl<'a> SurfaceCollector<'a> {
     }
 
     /// Adds the item that an import names, of whichever crate.
-    fn follow_import(&mut self, krate: &'a str, documented: &DocumentedCrate, import: &Value, path: &str) {
+    fn follow_import(
+        &mut self,
+        krate: &'a str,
+        documented: &DocumentedCrate,
+        import: &Value,
+        path: &str,
+    ) {
         let id = import["id"].to_string();
         if let Some(item) = documented.item(&id) {
             match import["is_glob"] == true {
@@ -176,8 +188,12 @@ impl Lister<'_> {
                 self.members(&inner["items"], path, true);
             }
             "function" => self.function(inner, path, "fn"),
-            "constant" => self.put(format!("const {path}: {}", renderer.render_type(&inner["type"]))),
-            "static" => self.put(format!("static {path}: {}", renderer.render_type(&inner["type"]))),
+            "constant" => {
+                self.put(format!("const {path}: {}", renderer.render_type(&inner["type"])))
+            }
+            "static" => {
+                self.put(format!("static {path}: {}", renderer.render_type(&inner["type"])))
+            }
             "type_alias" => {
                 let of = renderer.render_type(&inner["type"]);
                 self.put(format!("type {path}{generics} = {of}"));

@@ -191,7 +191,8 @@ mod tests {
 
     #[test]
     fn a_reason_is_kept_with_the_changed_path() {
-        let first = Baseline::default().update_baseline(Machine::default(), paths(1_000.0), "first");
+        let first =
+            Baseline::default().update_baseline(Machine::default(), paths(1_000.0), "first");
         let same = first.update_baseline(Machine::default(), paths(1_000.4), "second");
         assert_eq!(same.paths, first.paths);
         let more = same.update_baseline(Machine::default(), paths(1_050.0), "a \"new\" field");

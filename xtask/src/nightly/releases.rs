@@ -46,7 +46,10 @@ pub(crate) fn check(root: &Path) -> TaskResult {
     let program = build(root, &release)?;
     println!("the last release: {}, {}", release.tag, program.display());
     let mut tests = super::long_tests(root, "releases::");
-    run(tests.arg("--test-threads=1").env(PROGRAM, &program).env(RELEASED_COMMIT_VAR, release.short()))
+    run(tests
+        .arg("--test-threads=1")
+        .env(PROGRAM, &program)
+        .env(RELEASED_COMMIT_VAR, release.short()))
 }
 
 /// Builds the released program as a debug build, like the program it is tested with. Source and objects are kept

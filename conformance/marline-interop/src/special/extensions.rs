@@ -3,11 +3,16 @@
 
 use marline_lab::scenario::Side;
 
-use super::{Act, Direction, CaseResults, LONG, LTE, SpecialCase, WIFI, case};
+use super::{Act, CaseResults, Direction, LONG, LTE, SpecialCase, WIFI, case};
 use crate::peer::Extra;
 use crate::peer::Stack::{self, Kernel, Marline};
 
-fn path_death_case(name: &'static str, client: Stack, server: Stack, check: fn(&mut CaseResults<'_>)) -> SpecialCase {
+fn path_death_case(
+    name: &'static str,
+    client: Stack,
+    server: Stack,
+    check: fn(&mut CaseResults<'_>),
+) -> SpecialCase {
     SpecialCase {
         paths: vec![WIFI, "lte,backup"],
         extra: Extra { interactive: true, ..Extra::default() },

@@ -3,7 +3,9 @@
 use marline_lab::scenario::EndpointFlag::Subflow;
 use marline_lab::scenario::Side;
 
-use super::{Act, Direction, CaseResults, LTE, SpecialCase, WIFI, case, dual_stack, endpoint, ipv4_address};
+use super::{
+    Act, CaseResults, Direction, LTE, SpecialCase, WIFI, case, dual_stack, endpoint, ipv4_address,
+};
 use crate::peer::Stack::{self, Kernel, Marline, Tcp};
 
 /// Counters of the kernel for fallbacks to plain TCP.

@@ -4,7 +4,8 @@ use marline_lab::scenario::EndpointFlag::Subflow;
 use marline_lab::scenario::{Path, Scenario, Side};
 
 use super::{
-    Act, Direction, CaseResults, LINKS, LONG, LTE, SpecialCase, WIFI, case, dual_stack, endpoint, ipv4_address,
+    Act, CaseResults, Direction, LINKS, LONG, LTE, SpecialCase, WIFI, case, dual_stack, endpoint,
+    ipv4_address,
 };
 use crate::cell_setup::ipnet;
 use crate::peer::Extra;

@@ -6,7 +6,8 @@ use marline_lab::scenario::EndpointFlag::{Fullmesh, Signal, Subflow};
 use marline_lab::scenario::{Endpoint, Scenario, Side};
 
 use super::{
-    Act, Direction, LONG, LTE, SpecialCase, WIFI, announced_address, at, case, dual_stack, endpoint, ipv4_address, ipv6_address,
+    Act, Direction, LONG, LTE, SpecialCase, WIFI, announced_address, at, case, dual_stack,
+    endpoint, ipv4_address, ipv6_address,
 };
 use crate::cell_setup::OTHER_PORT;
 use crate::peer::Stack::{Kernel, Marline};
@@ -168,7 +169,8 @@ fn distant_announcement_cases() -> Vec<SpecialCase> {
         SpecialCase {
             extra: serving(at(ipv4_address(1, 1))),
             scenario: {
-                let mut scenario = with_client_endpoint(endpoint(ipv4_address(0, 2), WIFI, &[Fullmesh]));
+                let mut scenario =
+                    with_client_endpoint(endpoint(ipv4_address(0, 2), WIFI, &[Fullmesh]));
                 let lte = endpoint(ipv4_address(1, 2), LTE, &[Subflow, Fullmesh]);
                 scenario.client.mptcp.endpoints.push(lte);
                 scenario.client.mptcp.endpoints[0].flags.push(Subflow);

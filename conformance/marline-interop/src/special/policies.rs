@@ -7,7 +7,7 @@
 use marline_lab::experiment::Variant;
 use marline_lab::scenario::{EndpointFlag, Scenario};
 
-use super::{Act, Direction, CaseResults, LTE, SHORT, SpecialCase, WIFI, case, dual_stack};
+use super::{Act, CaseResults, Direction, LTE, SHORT, SpecialCase, WIFI, case, dual_stack};
 use crate::peer::Extra;
 use crate::peer::Stack::{Kernel, Marline};
 
@@ -56,7 +56,10 @@ fn repeated(found: &mut CaseResults<'_>, least: u64) {
 /// Copies by Marline. The kernel's do not count.
 fn require_copies(found: &mut CaseResults<'_>, least: u64) {
     let ours = found.is_marline_client_case();
-    found.require_captured(if ours { "copies from the client" } else { "copies from the server" }, least);
+    found.require_captured(
+        if ours { "copies from the client" } else { "copies from the server" },
+        least,
+    );
 }
 
 pub(super) fn cases() -> Vec<SpecialCase> {

@@ -3,7 +3,10 @@
 use marline_lab::scenario::EndpointFlag::{Backup, Subflow};
 use marline_lab::scenario::{Scenario, Side};
 
-use super::{Act, Direction, CaseResults, LONG, LTE, SpecialCase, WIFI, case, dual_stack, endpoint, ipv4_address};
+use super::{
+    Act, CaseResults, Direction, LONG, LTE, SpecialCase, WIFI, case, dual_stack, endpoint,
+    ipv4_address,
+};
 use crate::peer::Extra;
 use crate::peer::Stack::{Kernel, Marline};
 

@@ -7,8 +7,8 @@ use marline_lab::scenario::EndpointFlag::{self, Backup, Signal};
 use marline_lab::scenario::{Scenario, Side};
 
 use super::{
-    Act, Direction, CaseResults, LONG, LTE, SpecialCase, WIFI, announced_address, at, case, dual_stack, endpoint, ipv4_address,
-    ipv6_address,
+    Act, CaseResults, Direction, LONG, LTE, SpecialCase, WIFI, announced_address, at, case,
+    dual_stack, endpoint, ipv4_address, ipv6_address,
 };
 use crate::cell_setup::OTHER_PORT;
 use crate::peer::Extra;

@@ -72,7 +72,9 @@ pub(super) fn judge(world: &FinalWorld<'_>) -> Verdict {
         .or_else(|| find_false_success(world))
         .or_else(|| mode_mismatch(world))
         .or_else(|| find_leaked_state(world))
-        .or_else(|| server.has_second_connection.then(|| new_violation("a second connection", world)))
+        .or_else(|| {
+            server.has_second_connection.then(|| new_violation("a second connection", world))
+        })
         .or_else(|| withdrawn_address_use(world))
         .or_else(|| match world.effects {
             FaultEffect::Other => None,
@@ -208,5 +210,9 @@ fn mode_mismatch(world: &FinalWorld<'_>) -> Option<RuleViolation> {
 
 /// Complains if an endpoint holds a connection or an ended subflow permanently.
 fn find_leaked_state(world: &FinalWorld<'_>) -> Option<RuleViolation> {
-    world.ends.iter().any(|end| end.has_state).then(|| new_violation("memory is never released", world))
+    world
+        .ends
+        .iter()
+        .any(|end| end.has_state)
+        .then(|| new_violation("memory is never released", world))
 }

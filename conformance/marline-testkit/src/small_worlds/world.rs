@@ -11,7 +11,7 @@ use super::choice::Choice;
 use super::ends::{Ends, Input, START, StateId, Step};
 use super::packet::PacketId;
 use super::scene::{MAX_PATHS, Order, Scene};
-use super::verdict::{FinalWorld, FaultEffect};
+use super::verdict::{FaultEffect, FinalWorld};
 use crate::{Seg, Side};
 
 /// Maximum number of timers in one wait before an endpoint does something.
@@ -120,7 +120,12 @@ impl World {
     /// This world in the form needed for a verdict.
     pub(super) fn final_state<'a>(&self, ends: &'a Ends<'_>, endless: bool) -> FinalWorld<'a> {
         let facts = [self.facts(ends, Side::A), self.facts(ends, Side::B)];
-        FinalWorld { ends: facts, late_fallback: self.late_fallback, effects: self.effects, endless }
+        FinalWorld {
+            ends: facts,
+            late_fallback: self.late_fallback,
+            effects: self.effects,
+            endless,
+        }
     }
 
     /// Fingerprint that is equal for worlds with the same possible continuations.

@@ -101,7 +101,8 @@ fn send_to(
 ) -> Result<usize, c_int> {
     let machine = machine().ok_or(libc::ENOSYS)?;
     let bytes = gather(vector)?;
-    let mut writing = Writing { bytes: &bytes, done: 0, flags, deadline: None, to, is_started: false };
+    let mut writing =
+        Writing { bytes: &bytes, done: 0, flags, deadline: None, to, is_started: false };
     machine.wait(|state| state.write(fd, &mut writing))
 }
 

@@ -176,7 +176,8 @@ impl State {
         let socket = self.sockets.get(fd).ok()?;
         let nonblocking = socket.nonblocking || writing.flags & libc::MSG_DONTWAIT != 0;
         if let Kind::Stream(id) = socket.kind {
-            let waits = |state: &State| state.sockets.connections.get(&id).is_some_and(|l| l.is_blocking());
+            let waits =
+                |state: &State| state.sockets.connections.get(&id).is_some_and(|l| l.is_blocking());
             let again = asked && !writing.is_started && waits(self);
             writing.is_started = true;
             return again.then_some(Attempt::Done(Err(libc::EALREADY)));

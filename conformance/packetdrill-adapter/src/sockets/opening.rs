@@ -7,7 +7,7 @@ use libc::c_int;
 use marline_core::{ConnectError, FourTuple};
 use marline_time::Instant;
 
-use super::{Kind, ConnectionLife, Socket, errno_of};
+use super::{ConnectionLife, Kind, Socket, errno_of};
 use crate::machine::{Attempt, State};
 use crate::mirror::Opening;
 

@@ -139,7 +139,8 @@ impl Window {
     /// Returns true if the window limits the sender, so that it may grow.
     #[must_use]
     pub fn is_limit(&self, ack: &AckSample) -> bool {
-        ack.cwnd_limited || (self.is_in_slow_start() && 2.0 * ack.prior_in_flight as f64 > self.cwnd)
+        ack.cwnd_limited
+            || (self.is_in_slow_start() && 2.0 * ack.prior_in_flight as f64 > self.cwnd)
     }
 
     /// Applies slow start to an ACK. Returns the delivered bytes left for congestion avoidance.

@@ -46,7 +46,12 @@ impl RackTlp {
     pub fn new(probes: ProbeConfig) -> Self {
         let to_the_letter = probes.formula == Some(PtoFormula::Rfc8985);
         let rack = Rack::new(to_the_letter);
-        RackTlp { rack, tlp: Tlp::new(probes), no_sack: NoSack::default(), bytes_beyond_window: None }
+        RackTlp {
+            rack,
+            tlp: Tlp::new(probes),
+            no_sack: NoSack::default(),
+            bytes_beyond_window: None,
+        }
     }
 
     /// Loss recovery with the RFC's own probe timeout.

@@ -322,7 +322,8 @@ impl Tlp {
 
     /// TLP_process_ack of the RFC (section 7.4).
     fn process_ack(&mut self, ack: &AckSummary<'_>, cx: &RecoveryContext<'_>) -> AckOutcome {
-        let lone = ack.delivered.iter().find(|segment| Some(segment.start) == self.lone_ack_delay.waiting);
+        let lone =
+            ack.delivered.iter().find(|segment| Some(segment.start) == self.lone_ack_delay.waiting);
         if let (Some(segment), Some(least)) = (lone, cx.rtt.min()) {
             self.lone_ack_delay.waiting = None;
             if !segment.retransmitted {

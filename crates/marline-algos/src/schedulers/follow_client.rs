@@ -48,7 +48,8 @@ pub struct FollowClientConfig {
 
 impl FollowClientConfig {
     /// The behavior of MultiMob's kernel module.
-    pub const MULTIMOB: Self = FollowClientConfig { uses_other_subflows: true, reinjects_on_probe: false };
+    pub const MULTIMOB: Self =
+        FollowClientConfig { uses_other_subflows: true, reinjects_on_probe: false };
 }
 
 impl Default for FollowClientConfig {
@@ -75,7 +76,8 @@ impl FollowClient {
         if followed.is_ready() {
             return ClientPath::Send(followed);
         }
-        let spilled = if self.config.uses_other_subflows { path_for_overflow(subflows) } else { None };
+        let spilled =
+            if self.config.uses_other_subflows { path_for_overflow(subflows) } else { None };
         spilled.map_or(ClientPath::WaitFor(followed), ClientPath::Send)
     }
 }

@@ -70,7 +70,8 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
     let mut text = introduction(&plan);
     text.push_str(&outcome::table(&outcomes));
     let failed = failures.iter().map(|failure| format!("FAILED: {failure}"));
-    let busy = [describe_doubts(&reports), outcome::describe_doubt(&outcomes)].into_iter().flatten();
+    let busy =
+        [describe_doubts(&reports), outcome::describe_doubt(&outcomes)].into_iter().flatten();
     let last = failed.chain(busy).map(|line| wrap_line(&line)).collect::<String>();
     text.push_str(&last);
     if let Some(verdict) = &verdict {

@@ -143,7 +143,9 @@ fn describe_nat64(paths: &[Path]) -> String {
 fn servers(paths: &[Path]) -> String {
     let mut rows = vec![["path", "server", "reachability"].map(str::to_owned)];
     for path in paths {
-        let row = |reached: &Reached| [path.name.clone(), reached.server.clone(), describe_reachability(reached)];
+        let row = |reached: &Reached| {
+            [path.name.clone(), reached.server.clone(), describe_reachability(reached)]
+        };
         rows.extend(path.servers.iter().map(row));
     }
     if rows.len() > 1 { format!("\n{}", align(&rows, &[0, 1, 2])) } else { String::new() }

@@ -82,7 +82,8 @@ impl<'a> Renewal<'a> {
     /// # Errors
     /// The invite is not usable. Nothing has changed.
     pub(super) fn prepare(&self, plan: &ClientPlan) -> anyhow::Result<Step<'_>> {
-        let wanted = TunnelSettings::from_plan(plan).filter(|wanted| *wanted != *self.used.borrow());
+        let wanted =
+            TunnelSettings::from_plan(plan).filter(|wanted| *wanted != *self.used.borrow());
         if let Some(wanted) = &wanted {
             // Fails here if it would fail below.
             connector(wanted.invite.pin)?;

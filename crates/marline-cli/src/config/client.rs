@@ -19,7 +19,7 @@ use super::policies::{PolicyChoice, Side, registry};
 use super::shared::{RuntimeOptions, busy_poll, connections, options, seconds};
 use super::up::UpOptions;
 use super::{
-    DurationValue, Forward, InviteWord, ValueOrOff, PathQuota, PortDeadline, Resolver, StringValue,
+    DurationValue, Forward, InviteWord, PathQuota, PortDeadline, Resolver, StringValue, ValueOrOff,
     resolve_relative,
 };
 use crate::invite_places::{FoundInvite, LastInvite};

@@ -35,7 +35,7 @@ impl Effect {
     }
 }
 
-use Effect::{AtOnce, OtherCommand, New, Restart};
+use Effect::{AtOnce, New, OtherCommand, Restart};
 
 /// Settings and their effects.
 pub type Effects = &'static [(&'static str, Effect)];

@@ -21,8 +21,8 @@ use anyhow::Context;
 use serde::de::DeserializeOwned;
 
 pub use values::{
-    Bytes, ClientQuota, DurationValue, Forward, InviteWord, ValueOrOff, PathQuota, PortDeadline,
-    Resolver, SessionLimit, SignalAddress, StringValue, Tun,
+    Bytes, ClientQuota, DurationValue, Forward, InviteWord, PathQuota, PortDeadline, Resolver,
+    SessionLimit, SignalAddress, StringValue, Tun, ValueOrOff,
 };
 
 /// Reads a file. Relative paths in it are relative to the file.

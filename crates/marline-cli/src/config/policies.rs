@@ -4,7 +4,7 @@ use std::sync::OnceLock;
 
 use anyhow::ensure;
 use marline::advanced::{ConnectionConfig, interactive};
-use marline::config::{ParameterChoice, Linger};
+use marline::config::{Linger, ParameterChoice};
 use marline::datagrams::LaneConfig;
 use marline::policy::{PathHealthConfig, Role};
 use marline::time::Duration;

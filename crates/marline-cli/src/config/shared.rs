@@ -14,8 +14,8 @@ use marline::paths::PathHealthMonitor;
 use marline::policy::PathHealthConfig;
 use marline_qlog::Vantage;
 
-use super::policies::{PolicyChoice, Mode, Side};
-use super::{Bytes, DurationValue, ValueOrOff, StringValue, Tun};
+use super::policies::{Mode, PolicyChoice, Side};
+use super::{Bytes, DurationValue, StringValue, Tun, ValueOrOff};
 use crate::control::ConnectionNumbers;
 use crate::log::LogLevel;
 use crate::native::{CarrierChoice, CarrierPlan};

@@ -110,7 +110,11 @@ impl<T: FromStr> FromStr for ValueOrOff<T> {
     type Err = T::Err;
 
     fn from_str(text: &str) -> Result<Self, T::Err> {
-        if text == "off" { Ok(ValueOrOff(None)) } else { text.parse().map(|some| ValueOrOff(Some(some))) }
+        if text == "off" {
+            Ok(ValueOrOff(None))
+        } else {
+            text.parse().map(|some| ValueOrOff(Some(some)))
+        }
     }
 }
 

@@ -163,7 +163,9 @@ impl From<&ServerReach> for Reached {
             ..Reached::default()
         };
         match reach {
-            Reach::Answers { since_last_packet: heard } => Reached { last_rx_ms: Some(millis(*heard)), ..base },
+            Reach::Answers { since_last_packet: heard } => {
+                Reached { last_rx_ms: Some(millis(*heard)), ..base }
+            }
             Reach::NoAnswer { since, tries } => {
                 Reached { silent_ms: Some(millis(*since)), tries: Some(*tries), ..base }
             }
@@ -224,13 +226,17 @@ impl Event {
             MonitorKind::Created(path) => on_path(base, "CREATED", path),
             MonitorKind::Established(path) => on_path(base, "ESTABLISHED", path),
             MonitorKind::Closed(reason) => with_reason(with_subflow_name(base, "CLOSED"), reason),
-            MonitorKind::Fallback(reason) => with_reason(with_subflow_name(base, "FALLBACK"), reason),
+            MonitorKind::Fallback(reason) => {
+                with_reason(with_subflow_name(base, "FALLBACK"), reason)
+            }
             MonitorKind::Announced { id, address } => Event {
                 address_id: Some(id.0),
                 address: Some(address.to_string()),
                 ..with_subflow_name(base, "ANNOUNCED")
             },
-            MonitorKind::Removed(id) => Event { address_id: Some(id.0), ..with_subflow_name(base, "REMOVED") },
+            MonitorKind::Removed(id) => {
+                Event { address_id: Some(id.0), ..with_subflow_name(base, "REMOVED") }
+            }
             MonitorKind::Agreed(extensions) => {
                 Event { reason: Some(extensions.to_string()), ..with_subflow_name(base, "AGREED") }
             }

@@ -134,7 +134,8 @@ impl DashboardEvents {
     fn record_decision(&mut self, event: &MonitorEvent) {
         let MonitorKind::Decided { reason, .. } = &event.kind else { return };
         let of = reason.grounds.rule.name();
-        let Some(rule) = REACTIONS.into_iter().map(|(rule, _)| rule).find(|rule| *rule == of) else {
+        let Some(rule) = REACTIONS.into_iter().map(|(rule, _)| rule).find(|rule| *rule == of)
+        else {
             return;
         };
         let connection = self.handle.number(event.connection);

@@ -178,7 +178,11 @@ pub(super) async fn try_candidate(
 
 /// The reason why a server did not answer, in the words of a running client, and a remedy. `error`: result of the
 /// attempt.
-async fn explain_unreached(client: &Client, way: &Candidate, error: Option<String>) -> CandidateResult {
+async fn explain_unreached(
+    client: &Client,
+    way: &Candidate,
+    error: Option<String>,
+) -> CandidateResult {
     let judged = async {
         loop {
             let status = client.paths().into_iter().next();

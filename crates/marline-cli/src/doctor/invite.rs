@@ -110,8 +110,9 @@ fn add_findings(
 ) -> Examination {
     for (_, ways) in paths {
         for gone in ways {
-            let same =
-                |other: &&&TriedCandidate| other.way.server == gone.way.server && other.has_answered();
+            let same = |other: &&&TriedCandidate| {
+                other.way.server == gone.way.server && other.has_answered()
+            };
             findings.push(gone.first_line(ways.iter().any(|other| same(&other))));
             findings.extend(gone.findings.iter().cloned());
         }
@@ -123,7 +124,11 @@ fn add_findings(
         let cause = cause.as_deref().map(|cause| format!(": {cause}")).unwrap_or_default();
         let text = format!("{path}: {state}{cause}");
         let served = ways.iter().any(|gone| gone.end == CandidateResult::Served);
-        findings.push(if served { Finding::passed(PATH, text) } else { Finding::fails(PATH, text) });
+        findings.push(if served {
+            Finding::passed(PATH, text)
+        } else {
+            Finding::fails(PATH, text)
+        });
     }
     findings.extend(compare(paths));
     findings.push(for_client(&verdicts, paths));

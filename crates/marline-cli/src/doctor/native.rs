@@ -31,7 +31,8 @@ pub(super) async fn examine() -> Vec<Finding> {
             return vec![Finding::fails(RAW, why)];
         }
     };
-    let mut findings = vec![Finding::passed(RAW, "available for serve, --direct and --carrier raw")];
+    let mut findings =
+        vec![Finding::passed(RAW, "available for serve, --direct and --carrier raw")];
     let Ok(guard) = tokio::task::spawn_blocking(move || guard(&sockets)).await else {
         return findings;
     };

@@ -109,8 +109,10 @@ fn findings(
     let mut findings: Vec<Finding> = Vec::new();
     findings.push(outcome(exchanged));
     if theirs.is_none() && exchanged.answered {
-        findings
-            .push(Finding::note(SUBJECT, "no report from the other end: only this side was checked"));
+        findings.push(Finding::note(
+            SUBJECT,
+            "no report from the other end: only this side was checked",
+        ));
     }
     findings.extend(behaviors.iter().map(Behavior::finding));
     let clean = behaviors.iter().all(|behavior| *behavior == Behavior::Translates);
@@ -137,7 +139,9 @@ fn outcome(exchanged: &ExchangeResult) -> Finding {
         None if exchanged.fallback.is_none() => {
             Finding::passed(SUBJECT, format!("{how}, {} bytes echoed correctly", exchanged.right))
         }
-        None => Finding::note(SUBJECT, format!("{how}, {} bytes echoed correctly", exchanged.right)),
+        None => {
+            Finding::note(SUBJECT, format!("{how}, {} bytes echoed correctly", exchanged.right))
+        }
         Some(error) => Finding {
             what: SUBJECT,
             status: FindingStatus::Fails,

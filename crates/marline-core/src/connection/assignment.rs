@@ -396,10 +396,12 @@ impl Assignment<'_> {
     /// Subflow to close because it retains too much DATA_ACKed data, if another one is healthy.
     pub(super) fn find_retainer(&self, now: Instant) -> Option<SubflowId> {
         let (healthy, una) = (self.paths.healthy(), self.sender.una());
-        let stuck = self.paths.subflows_where(|s| s.is_shut() || s.tcp().has_retransmission_timeout());
+        let stuck =
+            self.paths.subflows_where(|s| s.is_shut() || s.tcp().has_retransmission_timeout());
         let retainer = self.paths.largest_retainer(stuck, una).or_else(|| {
             let is_over = self.sender.is_held_back_for(MAX_HOLD_BACK, now);
-            is_over.then(|| self.paths.largest_retainer(self.paths.subflows_where(|_| true), una))?
+            is_over
+                .then(|| self.paths.largest_retainer(self.paths.subflows_where(|_| true), una))?
         });
         retainer.filter(|id| healthy.iter().any(|other| other != *id))
     }

@@ -168,7 +168,8 @@ impl SegmentBuilder<'_> {
         self.scheduling.discard_all();
         self.assignment().refresh_views(cx.now);
         let choice = Choice::single(id, range, Kind::New);
-        let EmittedSegments { size, ecn, .. } = self.emit_data(cx, &choice, BatchSlot::FIRST, buf)?;
+        let EmittedSegments { size, ecn, .. } =
+            self.emit_data(cx, &choice, BatchSlot::FIRST, buf)?;
         self.transmit(Batch { id, count: 1, stride: size + buf.headroom(), ecn })
     }
 

@@ -38,7 +38,12 @@ impl DeliveryWatch {
 
     /// Handles progress of delivery. `due`: more data is due. `usual`: the normal delivery time. Returns the start
     /// of the wait if it was a hole.
-    pub(super) fn on_progress(&mut self, now: Instant, due: bool, usual: Duration) -> Option<Instant> {
+    pub(super) fn on_progress(
+        &mut self,
+        now: Instant,
+        due: bool,
+        usual: Duration,
+    ) -> Option<Instant> {
         let next = due.then(|| NonZeroCompactInstant::from_instant(now));
         let before = core::mem::replace(&mut self.0, next)?;
         // The usual case.

@@ -148,7 +148,9 @@ pub(super) fn judge(trigger: Trigger, at: &StreamFacts) -> Verdict {
             from_first_byte(true)
         }
         Trigger::UnmappedData | Trigger::BareAck => Verdict::ResetSubflow,
-        Trigger::FirstByteAgain if alone && at.is_whole() && at.has_no_data_ack => from_first_byte(false),
+        Trigger::FirstByteAgain if alone && at.is_whole() && at.has_no_data_ack => {
+            from_first_byte(false)
+        }
         // An infinite mapping is an option as well, and would not pass either.
         Trigger::OptionsUnanswered if alone && at.is_whole() => from_first_byte(false),
         Trigger::FirstByteAgain | Trigger::OptionsUnanswered => Verdict::Unchanged,

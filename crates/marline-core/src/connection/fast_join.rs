@@ -210,7 +210,11 @@ impl Joins<'_> {
     }
 
     /// Checks the SYN's content against its HMAC.
-    fn read_fast_syn(&mut self, cx: &mut Context<'_>, syn: &AcceptedSyn<'_>) -> Result<FastSyn, u8> {
+    fn read_fast_syn(
+        &mut self,
+        cx: &mut Context<'_>,
+        syn: &AcceptedSyn<'_>,
+    ) -> Result<FastSyn, u8> {
         let mut messages = syn.segment.options.mptcp.experimental();
         let found = messages.find(|m| matches!(m, ExperimentalMessage::FastJoinSyn { .. }));
         let Some(message) = found else { return Err(reason::MPTCP_ERROR) };

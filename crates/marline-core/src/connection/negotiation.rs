@@ -131,7 +131,8 @@ impl Negotiation {
             }
             Role::Server => {
                 self.count += 1;
-                let settled = (!self.settled).then(|| self.agree_on(grant_extensions(config, features)));
+                let settled =
+                    (!self.settled).then(|| self.agree_on(grant_extensions(config, features)));
                 HelloOutcome { settled, answer: Some(self.agreed) }
             }
         }

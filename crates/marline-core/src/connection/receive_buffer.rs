@@ -306,7 +306,9 @@ impl ReceiveBuffer {
         } else {
             let first = self.ranges_beyond.partition_point(|r| r.1 < start);
             let touches_none = self.ranges_beyond.get(first).is_none_or(|r| r.0 > end);
-            if touches_none && start != self.next.0 && self.ranges_beyond.len() >= self.max_ranges as usize
+            if touches_none
+                && start != self.next.0
+                && self.ranges_beyond.len() >= self.max_ranges as usize
             {
                 return result;
             }

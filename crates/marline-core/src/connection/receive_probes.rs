@@ -40,8 +40,12 @@ pub(super) struct ProbeTimer {
 
 impl ProbeTimer {
     /// A timer that is not running.
-    pub(super) const STOPPED: ProbeTimer =
-        ProbeTimer { since: Instant::ZERO, check_at: None, count: 0, asked: PendingProbes::NONE_SENT };
+    pub(super) const STOPPED: ProbeTimer = ProbeTimer {
+        since: Instant::ZERO,
+        check_at: None,
+        count: 0,
+        asked: PendingProbes::NONE_SENT,
+    };
 
     /// Starts the timer: data may come.
     pub(super) fn start(&mut self, now: Instant, probes: ReceiveProbes) {

@@ -10,7 +10,7 @@ use marline_wire::{Checksum, TcpSegment, dss_checksum};
 use super::data_segments::MAX_MAPPING;
 use super::fallback::Point;
 use super::handshake::reason;
-use super::mapping_rx::{RepairFields, MappingError, RxMapping};
+use super::mapping_rx::{MappingError, RepairFields, RxMapping};
 use super::path_set::PathSet;
 use super::receiver::{DeliveryOutcome, Receiver};
 use super::session::Session;
@@ -258,7 +258,8 @@ impl Reception<'_> {
         bytes: &[u8],
     ) -> Result<(), MappingError> {
         let Some(subflow) = self.paths.get_mut(id) else { return Ok(()) };
-        let DeliveryOutcome { result, duplicate, has_new_bytes: news } = self.receiver.deliver(id, ssn, bytes);
+        let DeliveryOutcome { result, duplicate, has_new_bytes: news } =
+            self.receiver.deliver(id, ssn, bytes);
         subflow.tcp_mut().stats_mut().count_duplicate(duplicate);
         if news {
             subflow.note_news(cx.now);

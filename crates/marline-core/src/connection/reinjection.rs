@@ -120,8 +120,9 @@ impl ReinjectionQueue {
 
     /// Withdraws reinjections on suspicion of this subflow, which was heard again.
     pub(crate) fn clear_suspicion(&mut self, subflow: SubflowId) {
-        let suspected =
-            |q: &QueuedRange| q.from == Some(subflow) && q.cause == ReinjectionCause::UnansweredProbe;
+        let suspected = |q: &QueuedRange| {
+            q.from == Some(subflow) && q.cause == ReinjectionCause::UnansweredProbe
+        };
         if let Some(items) = self.items.if_used() {
             items.0.retain(|_, q| !suspected(q));
         }
@@ -218,7 +219,11 @@ mod tests {
     fn dropping_a_subflow_confirms_its_suspected_ranges() {
         let mut queue = ReinjectionQueue::default();
         queue.push(item(0, 100));
-        queue.push(QueuedRange { on: Some(SubflowId(0)), from: Some(SubflowId(1)), ..item(100, 200) });
+        queue.push(QueuedRange {
+            on: Some(SubflowId(0)),
+            from: Some(SubflowId(1)),
+            ..item(100, 200)
+        });
         queue.drop_subflow(SubflowId(0));
         assert!(!queue.names(SubflowId(0)) && queue.names(SubflowId(1)));
         queue.clear_suspicion(SubflowId(0));
@@ -247,7 +252,8 @@ mod tests {
     #[test]
     fn a_range_overlapping_other_causes_fills_only_the_gaps() {
         let mut queue = ReinjectionQueue::default();
-        let other = |start, end| QueuedRange { cause: ReinjectionCause::SubflowRto, ..item(start, end) };
+        let other =
+            |start, end| QueuedRange { cause: ReinjectionCause::SubflowRto, ..item(start, end) };
         queue.push(other(10, 20));
         queue.push(other(30, 40));
         queue.push(item(15, 50));

@@ -102,7 +102,13 @@ impl Endpoint {
         id
     }
 
-    fn on_join_syn(&mut self, now: Instant, meta: &PacketMeta, syn: &AcceptedSyn<'_>, token: Token) {
+    fn on_join_syn(
+        &mut self,
+        now: Instant,
+        meta: &PacketMeta,
+        syn: &AcceptedSyn<'_>,
+        token: Token,
+    ) {
         let slot = self.flows.token(token);
         let (slots, mut cx) = self.split_context(now);
         let connection = slot.and_then(|slot| slots.get_mut(slot));

@@ -26,7 +26,8 @@ impl SegmentRequest {
     /// Classifies the bytes of a segment.
     #[must_use]
     pub fn of(segment: &[u8]) -> SegmentRequest {
-        TcpSegment::parse(segment).map_or(SegmentRequest::Nothing, |segment| SegmentRequest::from_segment(&segment))
+        TcpSegment::parse(segment)
+            .map_or(SegmentRequest::Nothing, |segment| SegmentRequest::from_segment(&segment))
     }
 
     fn from_segment(segment: &TcpSegment<'_>) -> SegmentRequest {

@@ -118,7 +118,10 @@ impl DelayedAck {
         self.pending += arrival.len as u64;
         let dialogue = self.answered >= DIALOGUE;
         let message_end = arrival.push;
-        if arrival.is_reliable && !arrival.urgent && self.pending <= LAZY_SEGMENTS * u64::from(self.full) {
+        if arrival.is_reliable
+            && !arrival.urgent
+            && self.pending <= LAZY_SEGMENTS * u64::from(self.full)
+        {
             self.set_deadline_at_most(now + self.max());
             return;
         }

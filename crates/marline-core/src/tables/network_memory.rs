@@ -141,7 +141,9 @@ mod tests {
         for _ in 0..20 {
             memory.blame(at(101), ip(1), ip(9));
         }
-        assert!(memory.is_refused(at(116), ip(1), ip(9)) && !memory.is_refused(at(117), ip(1), ip(9)));
+        assert!(
+            memory.is_refused(at(116), ip(1), ip(9)) && !memory.is_refused(at(117), ip(1), ip(9))
+        );
     }
 
     #[test]
@@ -191,6 +193,9 @@ mod tests {
             memory.on_passed(ip(1), remote(number));
         }
         assert_eq!(memory.passed.len(), MAX_ENTRIES);
-        assert!(memory.is_known_to_pass(ip(1), remote(999)) && !memory.is_known_to_pass(ip(1), remote(0)));
+        assert!(
+            memory.is_known_to_pass(ip(1), remote(999))
+                && !memory.is_known_to_pass(ip(1), remote(0))
+        );
     }
 }

@@ -43,7 +43,11 @@ impl SubflowSettings {
         let settings = Arc::new(SubflowConfig::new(connection, &capabilities, limits, syn));
         self.cached.truncate(MAX_CACHED - 1);
         let of = Arc::clone(connection);
-        self.cached.push_front(CachedSettings { of, capabilities, settings: Arc::clone(&settings) });
+        self.cached.push_front(CachedSettings {
+            of,
+            capabilities,
+            settings: Arc::clone(&settings),
+        });
         settings
     }
 

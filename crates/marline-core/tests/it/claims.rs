@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use marline_core::{SegmentRequest, Ecn, PacketMeta, Shard};
+use marline_core::{Ecn, PacketMeta, SegmentRequest, Shard};
 use marline_testkit::fixtures::path;
 use marline_testkit::{Peer, Script, Seg, config, endpoint_config};
 use marline_wire::SeqNum;
@@ -140,7 +140,8 @@ fn joins_to_a_cookie_connection_reach_the_shard_that_issued_it() {
             let mut peer = Peer::new(path(0, 2, 40_000 + port), 9);
             peer.connect(&mut script);
             let join = Peer::new(path(1, 3, 40_000 + port), 0).join_syn(&peer, 1, 2);
-            let SegmentRequest::ToJoin(token) = SegmentRequest::of(&join.ports(1, 2).bytes(None)) else {
+            let SegmentRequest::ToJoin(token) = SegmentRequest::of(&join.ports(1, 2).bytes(None))
+            else {
                 unreachable!("a join")
             };
             assert!(script.endpoint.knows_token(token));

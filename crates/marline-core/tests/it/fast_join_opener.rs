@@ -9,7 +9,9 @@ use marline_core::{
 };
 use marline_policy::{AddressId, PathAction};
 use marline_testkit::fixtures::calling;
-use marline_testkit::{Expect, Peer, Script, Seg, SentSegment, Side, config, endpoint_config, keys};
+use marline_testkit::{
+    Expect, Peer, Script, Seg, SentSegment, Side, config, endpoint_config, keys,
+};
 use marline_wire::TcpFlags;
 use marline_wire::mptcp::{ExperimentalMessage, FastJoinForm, MpJoin, MptcpOption};
 

@@ -73,7 +73,11 @@ fn other_losses_are_resent_at_the_pace_of_the_whole_flight() {
     let mut line = timed_out(true, 0);
     line.ack(3_001);
     assert_eq!(undone(&line), 1, "the second was sent once");
-    assert_eq!(line.sent(), full_segments(3_001, 3), "as many as the ACK says have left (RFC 9937)");
+    assert_eq!(
+        line.sent(),
+        full_segments(3_001, 3),
+        "as many as the ACK says have left (RFC 9937)"
+    );
     line.wait(100);
     line.ack(4_001);
     assert_eq!(line.sent(), full_segments(6_001, 2), "it goes on without further loss: one more");

@@ -182,10 +182,11 @@ fn only_the_echo_of_an_announcement_ends_its_repetition() {
             peer.send(script, Seg::ack().mptcp(MptcpOption::AddAddr(echo)));
         }
         script.advance(Duration::from_secs(20));
-        let found = options(&peer.receive_all(script)).into_iter().find_map(|option| match option {
-            MptcpOption::AddAddr(add) => Some(add),
-            _ => None,
-        });
+        let found =
+            options(&peer.receive_all(script)).into_iter().find_map(|option| match option {
+                MptcpOption::AddAddr(add) => Some(add),
+                _ => None,
+            });
         found.map(|add| AddAddr { hmac: None, ..add })
     };
     let right = announcements(&mut script, None).expect("it is repeated");

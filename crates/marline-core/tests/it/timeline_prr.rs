@@ -45,7 +45,11 @@ fn one_loss_brings_the_flight_from_twelve_to_eight_step_by_step() {
         "recovery ends at the target, and it grows again: {}",
         window(&line)
     );
-    assert_eq!(line.sent(), full_segments(18_001, 5), "four are in flight, and eight and a bit may be");
+    assert_eq!(
+        line.sent(),
+        full_segments(18_001, 5),
+        "four are in flight, and eight and a bit may be"
+    );
 }
 
 /// Without SACK arrived segments are not identified. Duplicate ACKs stand for them: twelve in flight, one of them

@@ -38,7 +38,10 @@ fn ready_data_does_not_replace_an_ack_of_out_of_order_data() {
     line.write(3_000);
     assert_eq!(line.sent().len(), 0, "the window is shut");
     line.send_at(1_001, Seg::ack().window(1_000).payload(&[b'x'; 100]));
-    assert_eq!(line.sent(), [full_segments(1, 2), words(&["2001:3001 P", "ack 1 sack 1001:1101"])].concat());
+    assert_eq!(
+        line.sent(),
+        [full_segments(1, 2), words(&["2001:3001 P", "ack 1 sack 1001:1101"])].concat()
+    );
     line.write(1_000);
     assert_eq!(line.sent(), ["3001:4001 P"], "told once");
 }

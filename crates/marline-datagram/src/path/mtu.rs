@@ -174,7 +174,11 @@ impl Mtu {
 
     /// If no sizes are probed, the size is fixed.
     fn min_size(&self) -> u16 {
-        if self.safe_size == self.most { self.safe_size } else { MIN_FRAME_BYTES.min(self.safe_size) }
+        if self.safe_size == self.most {
+            self.safe_size
+        } else {
+            MIN_FRAME_BYTES.min(self.safe_size)
+        }
     }
 
     /// Size to use when the present one no longer passes.
@@ -184,7 +188,8 @@ impl Mtu {
 
     /// Size that has to be announced to the peer, if any.
     pub(crate) fn take_unannounced_size(&mut self) -> Option<u16> {
-        let news = !self.is_suspected && self.announced.unwrap_or(self.safe_size) != self.frame_bytes;
+        let news =
+            !self.is_suspected && self.announced.unwrap_or(self.safe_size) != self.frame_bytes;
         news.then(|| *self.announced.insert(self.frame_bytes))
     }
 }

@@ -15,7 +15,12 @@ use super::{CONTROL_CAPACITY, FlowEnds, FramedBatch, Outer, SHORT_HEADER, UdpCar
 impl UdpCarrier {
     /// Writes the headers of a batch into its headroom and returns its destination. Returns `None` if it must not or
     /// cannot be sent.
-    pub fn frame(&mut self, now: Instant, batch: &Transmit, bytes: &mut [u8]) -> Option<FramedBatch> {
+    pub fn frame(
+        &mut self,
+        now: Instant,
+        batch: &Transmit,
+        bytes: &mut [u8],
+    ) -> Option<FramedBatch> {
         let id = batch.local_flow;
         if id != 0 && !self.flows.contains_key(&id) && batch.handshake && !self.open(now, batch) {
             return None;

@@ -55,9 +55,8 @@ impl UdpCarrier {
         let (mut open, mut opening) = (Vec::new(), Vec::new());
         for id in self.flows_between(ends) {
             // A link that replaces another may have its index, but is a different address to the peer.
-            let moves = |flow: &&mut Flow| {
-                flow.is_opener && (flow.outer.socket != socket || to.is_link())
-            };
+            let moves =
+                |flow: &&mut Flow| flow.is_opener && (flow.outer.socket != socket || to.is_link());
             let Some(flow) = self.flows.get_mut(&id).filter(moves) else { continue };
             flow.outer = to;
             flow.sent_at = now;

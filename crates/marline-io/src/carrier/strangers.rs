@@ -38,7 +38,8 @@ impl UdpCarrier {
     /// Adds flows whose validation is too old to the strangers.
     fn check_proofs(&mut self, now: Instant) {
         let UdpCarrier { flows, unvalidated: strangers, .. } = self;
-        let aged = flows.iter_mut().filter(|(_, flow)| !flow.is_evictable && flow.is_evictable(now));
+        let aged =
+            flows.iter_mut().filter(|(_, flow)| !flow.is_evictable && flow.is_evictable(now));
         // The order does not matter: each flow keeps its entry.
         aged.for_each(|(id, flow)| {
             if let Some(pending) = flow.pending {

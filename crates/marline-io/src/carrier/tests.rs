@@ -95,7 +95,9 @@ fn data(flow: u64, len: usize) -> Vec<u8> {
 fn half_open(now: Instant) -> UdpCarrier {
     let mut server = carrier(true, ALONE);
     let syn = syn(CLIENT_FLOW, 44);
-    let ReceivedDatagram::Segment(meta, _) = server.receive(now, &datagram(outer(1, 9, 7000), &syn)) else {
+    let ReceivedDatagram::Segment(meta, _) =
+        server.receive(now, &datagram(outer(1, 9, 7000), &syn))
+    else {
         panic!("a SYN goes to the core");
     };
     assert_eq!((meta.path, meta.flow, meta.peer_flow), (server_path(), 0, CLIENT_FLOW));
@@ -173,7 +175,8 @@ fn a_client_keeps_its_mapping_open() {
         FourTuple { local: SocketAddr::new(ip(2), 4242), remote: SocketAddr::new(ip(1), 443) };
     let mut bytes = vec![0; SHORT_HEADER + 40];
     let first = batch(path, CLIENT_FLOW, 0, true, &bytes);
-    let Some(FramedBatch::Handshake { outer: to, .. }) = client.frame(now, &first, &mut bytes) else {
+    let Some(FramedBatch::Handshake { outer: to, .. }) = client.frame(now, &first, &mut bytes)
+    else {
         panic!("a SYN opens a flow");
     };
     let here = outer(2, 1, 443);
@@ -250,7 +253,10 @@ fn joins_and_foreign_ids_are_handed_to_the_shard_that_owns_them() {
     let mut arrived = datagram(outer(1, 9, 7000), &join);
     assert!(matches!(shard.receive(now, &arrived), ReceivedDatagram::OtherShard(1)));
     arrived.handed_over = true;
-    assert!(matches!(shard.receive(now, &arrived), ReceivedDatagram::Nothing), "never round in circles");
+    assert!(
+        matches!(shard.receive(now, &arrived), ReceivedDatagram::Nothing),
+        "never round in circles"
+    );
     let mut owner = carrier(true, Shard { index: 1, count: 2, generation: None });
     assert!(matches!(owner.receive(now, &arrived), ReceivedDatagram::Segment(..)));
     let foreign = data(SERVER_FLOW, 20);
@@ -269,7 +275,8 @@ fn a_flood_of_syns_leaves_tables_bounded_and_proven_flows_alone() {
         let sender = 0x5000 + n;
         let bytes = syn(sender, 44);
         let from = outer(1, (n % 200) as u8, 1000 + n as u16);
-        let ReceivedDatagram::Segment(meta, _) = server.receive(now, &datagram(from, &bytes)) else {
+        let ReceivedDatagram::Segment(meta, _) = server.receive(now, &datagram(from, &bytes))
+        else {
             panic!("a SYN goes to the core, which has limits of its own");
         };
         let mut out = vec![0; SHORT_HEADER + 60];

@@ -307,7 +307,8 @@ impl Shard {
     /// wake-up is cheaper than a system call each time. A timer that would fire soon without need is moved while the
     /// task is awake: in a dialogue this costs a tenth of the wake-up.
     fn arm(&self, state: &mut State, now: Instant) {
-        let fires_soon = state.wakeups().alarm_at().is_some_and(|armed| armed.since(now) < RESET_THRESHOLD);
+        let fires_soon =
+            state.wakeups().alarm_at().is_some_and(|armed| armed.since(now) < RESET_THRESHOLD);
         if fires_soon {
             state.endpoint().postpone_timeouts(now + RESET_THRESHOLD);
         }

@@ -28,7 +28,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use marline_core::{SegmentRequest, Ecn, FourTuple, PacketMeta, Shard as Part};
+use marline_core::{Ecn, FourTuple, PacketMeta, SegmentRequest, Shard as Part};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::net::UnixStream;
@@ -49,7 +49,7 @@ use crate::edge::descriptor::watch;
 use crate::edge::network_error::NetworkError;
 use crate::links::FrameDecoder;
 use crate::native;
-use crate::succession::{Channel, MAX_MESSAGE_LEN, Message, ForwardedOrigin};
+use crate::succession::{Channel, ForwardedOrigin, MAX_MESSAGE_LEN, Message};
 use crate::sys::channel;
 
 /// Passes packets of a batch on to the shards that own them. No shard may be locked.

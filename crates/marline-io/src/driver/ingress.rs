@@ -3,7 +3,7 @@
 
 use core::net::SocketAddr;
 
-use marline_core::{SegmentRequest, PacketMeta};
+use marline_core::{PacketMeta, SegmentRequest};
 use marline_time::Instant;
 
 use super::carrier::Carrier;
@@ -12,7 +12,7 @@ use super::observers::Direction;
 use super::path_owners::OtherShardPackets;
 use super::reception::{ReceiveBuffer, UdpBuffer, local_ip};
 use super::shard::{Handover, Shard};
-use super::sockets::{OpenSocket, ecn_of, canonical_address};
+use super::sockets::{OpenSocket, canonical_address, ecn_of};
 use super::state::State;
 use crate::carrier::{Datagram, FlowEnds, Outer, ReceivedDatagram, SHORT_HEADER};
 use crate::edge::raw_packet::RawMeta;
@@ -132,7 +132,9 @@ fn on_received(
             }
         }
         ReceivedDatagram::Reset(flow) => state.endpoint().flow_reset(now, flow),
-        ReceivedDatagram::Moved { flow, new_host } => state.endpoint().path_moved(now, flow, new_host),
+        ReceivedDatagram::Moved { flow, new_host } => {
+            state.endpoint().path_moved(now, flow, new_host)
+        }
         ReceivedDatagram::Lane(lane) => state.on_lane_frame(lane, now, datagram),
         ReceivedDatagram::Repeat(flow) => state.endpoint().repeat_syn(now, flow),
         ReceivedDatagram::UnknownFlow(id) => {

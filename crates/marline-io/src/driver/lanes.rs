@@ -14,7 +14,9 @@ use marline_core::{
 use marline_datagram::{Event, Lane, PathId, Transmit};
 use marline_time::{Duration, Instant, Rng};
 
-use super::lane_traffic::{Arrivals, TrafficCounters, LaneCounters, LanePath, NamedPath, PathNumbers};
+use super::lane_traffic::{
+    Arrivals, LaneCounters, LanePath, NamedPath, PathNumbers, TrafficCounters,
+};
 use super::streams::{register, wake};
 use crate::carrier::IdHasher;
 use crate::links::{DataDirection, LaneBytes};

@@ -20,7 +20,7 @@ use tokio::task::AbortHandle;
 use super::path_owners::PathOwners;
 use crate::carrier::Addressee;
 use crate::edge::descriptor::watch;
-use crate::succession::{Channel, MAX_MESSAGE_LEN, Message, ForwardedOrigin};
+use crate::succession::{Channel, ForwardedOrigin, MAX_MESSAGE_LEN, Message};
 use crate::sys::channel;
 
 /// Older process, and the channel to it.
@@ -308,7 +308,10 @@ mod tests {
         let run = |numbers: &[u8]| -> Vec<u8> {
             numbers.iter().enumerate().flat_map(|(at, number)| frame(*number, at as u8)).collect()
         };
-        assert!(older.keep_own_datagrams(&passed(), &run(&[1, 2, 3])).is_none(), "no other process exists");
+        assert!(
+            older.keep_own_datagrams(&passed(), &run(&[1, 2, 3])).is_none(),
+            "no other process exists"
+        );
         let (to_one, one) = Channel::pair().expect("a channel");
         let (to_two, two) = Channel::pair().expect("a channel");
         older.add(1, to_one).expect("a runtime");
@@ -321,7 +324,9 @@ mod tests {
         // The last frame of a run may be shorter than the others. Generation 9 does not exist any more.
         let mut mixed = run(&[1, 1, 3, 2, 9, 1]);
         mixed.truncate(mixed.len() - 10);
-        let ours = older.keep_own_datagrams(&passed(), &mixed).expect("some datagrams belong to other processes");
+        let ours = older
+            .keep_own_datagrams(&passed(), &mixed)
+            .expect("some datagrams belong to other processes");
         assert_eq!(ours, [frame(3, 2), frame(9, 4)].concat());
         assert_eq!(heard(&one), [mixed[..80].to_vec(), mixed[200..].to_vec()]);
         assert_eq!(heard(&two), [frame(2, 3)]);

@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use marline_core::{SegmentRequest, FourTuple, PacketMeta, Shard as Part};
+use marline_core::{FourTuple, PacketMeta, SegmentRequest, Shard as Part};
 use marline_time::{Duration, Instant};
 
 use crate::edge::network_error::NetworkError;
@@ -127,7 +127,9 @@ impl PathOwners {
                 self.set(path, others);
                 (owner, true)
             }
-            SegmentRequest::ToOpen => self.known_owner(&path).map_or((home, true), |owner| (owner, false)),
+            SegmentRequest::ToOpen => {
+                self.known_owner(&path).map_or((home, true), |owner| (owner, false))
+            }
             SegmentRequest::Nothing => match self.known_owner(&path) {
                 Some(owner) => (owner, false),
                 None => (self.owner(path, &others(shard, home))?, false),

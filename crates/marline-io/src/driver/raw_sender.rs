@@ -259,7 +259,8 @@ impl CombinedSender {
         bytes: &[u8],
     ) -> Result<(), SendError> {
         let outlet = self.outlet(now, to, bytes);
-        let Some((outlet, longest)) = outlet.and_then(|outlet| fitting_outlet(outlet, to, stride)) else {
+        let Some((outlet, longest)) = outlet.and_then(|outlet| fitting_outlet(outlet, to, stride))
+        else {
             let sent = send_each(raw, to, stride, bytes);
             if sent.as_ref().is_err_and(|failed| !failed.would_block()) {
                 self.forget(to);
@@ -279,7 +280,8 @@ impl CombinedSender {
             }
             if group.count() > 1 {
                 let before = bytes.get(rest..begin).unwrap_or_default();
-                send_each(raw, to, stride, before).map_err(|failed| failed.with_sent_before(rest))?;
+                send_each(raw, to, stride, before)
+                    .map_err(|failed| failed.with_sent_before(rest))?;
                 rest = begin;
                 match self.send(raw, &outlet, to, &group) {
                     Ok(()) => rest = next,

@@ -15,7 +15,7 @@ use quinn_udp::{RecvMeta, UdpSockRef};
 
 use super::carrier::CarrierKind;
 use super::older_processes::OlderProcesses;
-use super::sockets::{Kind, OpenSocket, Sock, UdpKind, ecn_of, canonical_address};
+use super::sockets::{Kind, OpenSocket, Sock, UdpKind, canonical_address, ecn_of};
 use crate::clock::Clock;
 use crate::edge::raw_packet;
 use crate::edge::virtio::VirtioHeader;
@@ -150,7 +150,12 @@ pub(super) struct Readiness {
 impl Readiness {
     fn new(clock: Clock) -> Readiness {
         let looked_at = AtomicU64::new(clock.now().as_nanos());
-        Readiness { clock, since: AtomicU64::new(0), polled_at: looked_at, calls: AtomicU32::new(0) }
+        Readiness {
+            clock,
+            since: AtomicU64::new(0),
+            polled_at: looked_at,
+            calls: AtomicU32::new(0),
+        }
     }
 
     fn note(&self) {

@@ -22,7 +22,7 @@ use tokio::sync::mpsc;
 use super::shard::{Shard, ShardHandle};
 use super::sockets::Sock;
 use super::state::State;
-use super::streams::{Handshake, Incoming, PacketSink, AwaitedEvent};
+use super::streams::{AwaitedEvent, Handshake, Incoming, PacketSink};
 use crate::error_kind;
 use crate::sys::tun::Tun;
 

@@ -148,7 +148,12 @@ impl Wakeups {
     }
 
     /// Records a write of `len` bytes. Returns true if it waits for the end of the turn.
-    pub(super) fn should_delay_write(&mut self, now: Instant, id: ConnectionId, len: usize) -> bool {
+    pub(super) fn should_delay_write(
+        &mut self,
+        now: Instant,
+        id: ConnectionId,
+        len: usize,
+    ) -> bool {
         self.turns.on_write(now, id, len)
     }
 

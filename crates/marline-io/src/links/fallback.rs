@@ -29,7 +29,7 @@ use marline_time::{Duration, Instant};
 use super::pace::Paces;
 use crate::carrier::{FIRST_QUIET, FlowEnds};
 pub use comparing::CarrierRates;
-use comparing::{COMPARE, INCONCLUSIVE_RETRY_DELAY, Comparison, TRIAL};
+use comparing::{COMPARE, Comparison, INCONCLUSIVE_RETRY_DELAY, TRIAL};
 
 /// Patience with a server that has not answered a datagram here yet.
 const INITIAL_ANSWER_TIMEOUT: Duration = Duration::from_millis(500);
@@ -417,7 +417,8 @@ impl Routes {
         route.probe.answers = route.probe.answers.saturating_add(1);
         route.probe.pause = PROBE.first;
         route.probe.at = Some(now + PROBE.first);
-        if route.probe.answers < ANSWERS_TO_RETURN || now < route.since + MIN_STAY.delay_after(route.mistakes)
+        if route.probe.answers < ANSWERS_TO_RETURN
+            || now < route.since + MIN_STAY.delay_after(route.mistakes)
         {
             return;
         }

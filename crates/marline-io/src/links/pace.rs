@@ -92,7 +92,8 @@ impl Window {
         repeated_of: u64,
     ) -> Option<(DataDirection, u64)> {
         let sum = &mut self.carried[heading as usize];
-        (sum.new_bytes, sum.repeated) = (sum.new_bytes + carried.new_bytes, sum.repeated + carried.repeated);
+        (sum.new_bytes, sum.repeated) =
+            (sum.new_bytes + carried.new_bytes, sum.repeated + carried.repeated);
         if now < self.since + WINDOW {
             return None;
         }

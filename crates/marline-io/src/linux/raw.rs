@@ -234,7 +234,14 @@ impl RawBuffer {
     pub(crate) fn new() -> Self {
         let source = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0);
         let (destination, taken_for, class) = (None, None, 0);
-        let meta = RawMeta { len: 0, truncated: false, source, destination, delivered_to: taken_for, class };
+        let meta = RawMeta {
+            len: 0,
+            truncated: false,
+            source,
+            destination,
+            delivered_to: taken_for,
+            class,
+        };
         RawBuffer {
             bytes: vec![0; MESSAGES * MESSAGE_BYTES].into_boxed_slice(),
             metas: Box::new([meta; MESSAGES]),

@@ -29,7 +29,10 @@ impl NativeCarrier {
     }
 
     /// Checks a segment. Returns `None` if the core must not see it.
-    pub(crate) fn receive<'a>(&mut self, arrived: &ReceivedSegment<'a>) -> Option<(PacketMeta, &'a [u8])> {
+    pub(crate) fn receive<'a>(
+        &mut self,
+        arrived: &ReceivedSegment<'a>,
+    ) -> Option<(PacketMeta, &'a [u8])> {
         let segment = arrived.segment;
         if segment.len() < TCP_HEADER_LEN {
             self.counters.malformed += 1;

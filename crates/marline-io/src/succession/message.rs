@@ -252,7 +252,8 @@ mod tests {
     fn messages_parse_back_and_truncated_ones_are_refused() {
         let v4: SocketAddr = "192.0.2.1:443".parse().unwrap();
         let v6: SocketAddr = SocketAddrV6::new("fe80::1".parse().unwrap(), 7, 0, 3).into();
-        let passed = ForwardedOrigin { bound: v6, local: v4.ip(), remote: v6, ecn: Ecn::Ce, stride: 1_472 };
+        let passed =
+            ForwardedOrigin { bound: v6, local: v4.ip(), remote: v6, ecn: Ecn::Ce, stride: 1_472 };
         let all = [
             Message::Hello { protocol: 1, generation: 2, predecessor: 1, seed: [7; 32] },
             Message::Socket { shard: 3, local: v4 },

@@ -13,4 +13,4 @@ pub use channel::Channel;
 pub(crate) use channel::MAX_MESSAGE_LEN;
 pub use handover_state::{HandoverState, PROTOCOL, PendingSuccessor};
 pub use message::NativePart;
-pub(crate) use message::{Message, ForwardedOrigin};
+pub(crate) use message::{ForwardedOrigin, Message};

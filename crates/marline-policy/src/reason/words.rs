@@ -11,7 +11,9 @@ impl Reason {
         let path = self.grounds.path.map_or_else(|| "a path".to_owned(), name);
         let size = bytes(self.bytes());
         match self.grounds.rule {
-            Rule::First => format!("{size} of new data on {path}, {}", self.describe_comparison(name)),
+            Rule::First => {
+                format!("{size} of new data on {path}, {}", self.describe_comparison(name))
+            }
             Rule::Spared => self.format_avoided(name),
             Rule::LastReceived => {
                 let state = match self.grounds.path.and_then(|id| self.inputs.path(id)) {

@@ -303,7 +303,8 @@ impl ServerNames {
         if !self.has_names() {
             return None;
         }
-        let recently = Instant::now().checked_sub(MIN_RESOLVE_INTERVAL).unwrap_or_else(Instant::now);
+        let recently =
+            Instant::now().checked_sub(MIN_RESOLVE_INTERVAL).unwrap_or_else(Instant::now);
         let now = self.resolve_names(recently).await.ok()?;
         if now.iter().all(|address| tried.contains(address)) {
             return None;

@@ -13,7 +13,7 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use super::ahead::EarlyBytes;
-use super::listening::{listen_error, explain_listen_error};
+use super::listening::{explain_listen_error, listen_error};
 use super::open::{Open, OpenError};
 use super::open_targets::OpenTargets;
 use super::places::{Places, WaitTurn};

@@ -12,7 +12,7 @@ use marline_io::is_local_address;
 use socket2::SockRef;
 use tokio::net::TcpStream;
 
-use super::listening::{listen_error, explain_listen_error};
+use super::listening::{explain_listen_error, listen_error};
 use crate::sys;
 use crate::target::Target;
 

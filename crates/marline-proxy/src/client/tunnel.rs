@@ -214,8 +214,12 @@ impl<C: Connect> Tunnel<C> {
         let mut backoff = Backoff::new(self.patience.overload);
         loop {
             let attempt = match self.admission.wait_for_admission().await {
-                Authentication::Session(session) => self.attempt_with_session(&session, request).await,
-                Authentication::NewClient(turn) => self.attempt_with_handshake(turn, &[], request).await,
+                Authentication::Session(session) => {
+                    self.attempt_with_session(&session, request).await
+                }
+                Authentication::NewClient(turn) => {
+                    self.attempt_with_handshake(turn, &[], request).await
+                }
             };
             match attempt {
                 Ok(fresh) => return Ok(fresh),
@@ -327,7 +331,8 @@ impl<C: Connect> Tunnel<C> {
             return Ok(Err(stream));
         }
         let mut stream = Channel::session(SealedStream::new(stream, keys, Vec::new()));
-        let (limit, ..) = self.expect_message(&mut stream, self.patience.handshake, expect_welcome).await?;
+        let (limit, ..) =
+            self.expect_message(&mut stream, self.patience.handshake, expect_welcome).await?;
         Ok(Ok((stream, limit, Arc::clone(session))))
     }
 
@@ -350,7 +355,8 @@ impl<C: Connect> Tunnel<C> {
             }
             let mut stream = Channel::tls(stream);
             send(&mut stream, &bytes).await.map_err(Failed::classify_early_error)?;
-            let welcomed = self.expect_message(&mut stream, self.patience.handshake, expect_welcome).await;
+            let welcomed =
+                self.expect_message(&mut stream, self.patience.handshake, expect_welcome).await;
             let (limit, offer, own) = welcomed.map_err(Failed::classify_early_error)?;
             let session = self.remember(&stream, offer, own)?;
             Ok((stream, limit, session))
@@ -427,7 +433,8 @@ impl<C: Connect> Tunnel<C> {
         self.renew_in_time();
         let (mut stream, ..) = self.open_connection(None).await?;
         send(&mut stream, &Message::Listen(wanted).to_bytes()).await?;
-        let address = self.expect_message(&mut stream, self.patience.handshake, parse_listening).await?;
+        let address =
+            self.expect_message(&mut stream, self.patience.handshake, parse_listening).await?;
         Ok((stream, address))
     }
 

@@ -218,9 +218,15 @@ mod tests {
             assert!(follow_body(Body::chunked(), text.as_bytes()).is_err(), "{text:?}");
         }
         let long = format!("1;{}\r\n", "x".repeat(MAX_EXTENSION));
-        assert_eq!(follow_body(Body::chunked(), long.as_bytes()), Err(BadBody::Long("an extension")));
+        assert_eq!(
+            follow_body(Body::chunked(), long.as_bytes()),
+            Err(BadBody::Long("an extension"))
+        );
         let long = format!("0\r\nA: {}\r\n", "x".repeat(MAX_TRAILER));
-        assert_eq!(follow_body(Body::chunked(), long.as_bytes()), Err(BadBody::Long("the trailer")));
+        assert_eq!(
+            follow_body(Body::chunked(), long.as_bytes()),
+            Err(BadBody::Long("the trailer"))
+        );
     }
 
     fn chunked(parts: &[Vec<u8>]) -> Vec<u8> {

@@ -84,7 +84,9 @@ impl Server {
                 self.take_client_place(stream, client, session, asks_at_once).await
             }
             // Boxed, because a handshake takes several times the memory of a relay that runs for hours.
-            FirstRead::NewClient(stream) => Box::pin(self.authenticate_new_client(stream, peer)).await,
+            FirstRead::NewClient(stream) => {
+                Box::pin(self.authenticate_new_client(stream, peer)).await
+            }
         }
     }
 
@@ -259,7 +261,16 @@ impl Server {
         client.account.on_connection();
         let (offer, own) = (None, Vec::new());
         let (_permit, _seat) = (place, seat);
-        Some(AuthenticatedClient { stream, client, session, offer, own, has_early_request: asks_at_once, _permit, _place: _seat })
+        Some(AuthenticatedClient {
+            stream,
+            client,
+            session,
+            offer,
+            own,
+            has_early_request: asks_at_once,
+            _permit,
+            _place: _seat,
+        })
     }
 
     async fn hello<T: Transport>(&self, stream: PrefixedStream<T>) -> io::Result<Greeting<T>> {

@@ -189,7 +189,12 @@ impl SharedNatState {
     /// State of a server whose clients may have this many sockets.
     pub(super) fn new(places: Quota<Arc<str>>) -> SharedNatState {
         let (ports, counters, echoes_told) = Default::default();
-        SharedNatState { places: Arc::new(places), ports, counters, is_echo_refusal_logged: echoes_told }
+        SharedNatState {
+            places: Arc::new(places),
+            ports,
+            counters,
+            is_echo_refusal_logged: echoes_told,
+        }
     }
 
     /// Counts of relayed UDP.

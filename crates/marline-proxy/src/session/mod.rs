@@ -209,7 +209,8 @@ impl ReceivedOpening {
     #[must_use]
     pub fn parse(bytes: &[u8; OPENING_LEN]) -> Option<ReceivedOpening> {
         let (header, tag) = bytes.split_at(HEADER_LEN);
-        let opening = ReceivedOpening { header: header.try_into().ok()?, tag: tag.try_into().ok()? };
+        let opening =
+            ReceivedOpening { header: header.try_into().ok()?, tag: tag.try_into().ok()? };
         let ours = header[0] == MAGIC && header[1] == VERSION;
         (ours && opening.flight() <= MAX_FLIGHT).then_some(opening)
     }

@@ -29,7 +29,8 @@ impl PathLosses {
     fn update(&mut self, view: &SubflowView) {
         if view.bytes_since_loss < self.bytes_since_loss {
             let last = core::mem::take(&mut self.since);
-            self.mean_interval = Some(self.mean_interval.map_or(last, |b| b + (last - b) * INTERVAL_GAIN));
+            self.mean_interval =
+                Some(self.mean_interval.map_or(last, |b| b + (last - b) * INTERVAL_GAIN));
         }
         self.bytes_since_loss = view.bytes_since_loss;
     }

@@ -252,7 +252,12 @@ impl Papd {
     }
 
     /// Ends a path's turn with its rate: chooses the next one, or the best of all.
-    fn on_turn_end(&mut self, path: SubflowId, brought: f64, cx: &SchedulerContext<'_>) -> Carriers {
+    fn on_turn_end(
+        &mut self,
+        path: SubflowId,
+        brought: f64,
+        cx: &SchedulerContext<'_>,
+    ) -> Carriers {
         self.turns.push((path, brought));
         if let Some(path) = self.next_turn(cx) {
             return Carriers::Turn { path };

@@ -72,7 +72,11 @@ impl Raven {
     /// A scheduler with these settings.
     #[must_use]
     pub fn new(config: RavenConfig) -> Self {
-        Raven { config, base: MinRtt::new(MinRttConfig::LOWEST_RTT), copies: PendingCopies::default() }
+        Raven {
+            config,
+            base: MinRtt::new(MinRttConfig::LOWEST_RTT),
+            copies: PendingCopies::default(),
+        }
     }
 
     /// Lower and upper limit of the confidence interval of a path's RTT; `None` if it contains everything.

@@ -81,7 +81,8 @@ fn used_subflows<'a>(cx: &SchedulerContext<'a>) -> impl Iterator<Item = &'a Subf
 
 /// Time until the peer has all written data; zero if no rate is known.
 fn time_left(cx: &SchedulerContext<'_>) -> Duration {
-    let total = used_subflows(cx).filter_map(rate).map(Rate::bits_per_s).fold(0, u64::saturating_add);
+    let total =
+        used_subflows(cx).filter_map(rate).map(Rate::bits_per_s).fold(0, u64::saturating_add);
     if total == 0 {
         return Duration::ZERO;
     }

@@ -28,7 +28,7 @@ use marline_io::{GATEWAY_INTERFACE, Tun};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, MissedTickBehavior, interval_at};
 
-pub use self::cleanup::{CleanupResult, CleanupExtent, clean_up};
+pub use self::cleanup::{CleanupExtent, CleanupResult, clean_up};
 use self::netlink::{Routing, RuleSet};
 use self::resolver_file::ResolverFile;
 use self::routing::{InboundConnection, MachineState, RoutingSettings, direct_host};

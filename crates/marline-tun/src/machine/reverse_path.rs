@@ -45,7 +45,9 @@ pub(super) fn loosen_filter() {
 pub(super) fn restore() {
     let Ok(record) = records::file(RECORD) else { return };
     let Ok(before) = fs::read_to_string(&record) else { return };
-    let Some(before) = before.trim().parse().ok().filter(|before| *before < LOOSE_MODE) else { return };
+    let Some(before) = before.trim().parse().ok().filter(|before| *before < LOOSE_MODE) else {
+        return;
+    };
     match set(before) {
         Ok(()) => drop(fs::remove_file(record)),
         Err(error) => tracing::warn!("net.ipv4.conf.all.rp_filter stays {LOOSE_MODE}: {error}"),

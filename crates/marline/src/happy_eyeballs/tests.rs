@@ -62,8 +62,9 @@ fn names(starts: &[(u128, &str)]) -> Vec<(u128, String)> {
 
 #[test]
 fn without_path_health_all_start_a_stagger_apart_and_at_once_when_one_fails() {
-    let all =
-        || AttemptSchedule::new_staggered(vec![way(1, false), way(2, true), way(3, false)], STAGGER);
+    let all = || {
+        AttemptSchedule::new_staggered(vec![way(1, false), way(2, true), way(3, false)], STAGGER)
+    };
     assert_eq!(run(all(), never), names(&[(0, "if1"), (100, "if2"), (200, "if3")]));
     let refused = run(all(), |path| (path == 1).then_some(20));
     assert_eq!(refused, names(&[(0, "if1"), (20, "if2"), (120, "if3")]));

@@ -116,7 +116,8 @@ impl HealthWatcher {
             news.extend(make_events(now, self.transport, &fresh, &bad, paths));
             for look in fresh {
                 let word = look.reach.name();
-                self.last_reports.insert(look.path.to_owned(), LastReport { word, since: now, server });
+                self.last_reports
+                    .insert(look.path.to_owned(), LastReport { word, since: now, server });
             }
         }
         self.forget_oldest();

@@ -154,7 +154,10 @@ async fn a_client_that_a_translator_moves_is_followed() {
     })
     .await;
     eprintln!("the server follows after {:?}", gap.unwrap());
-    assert!(listener.lane_counters().frames_unvalidated > 0, "frames came from the new address before");
+    assert!(
+        listener.lane_counters().frames_unvalidated > 0,
+        "frames came from the new address before"
+    );
     lanes.echo(100_000, 20).await;
 }
 
@@ -201,7 +204,9 @@ async fn frames_of_strangers_are_counted_and_not_read() {
     within(async {
         loop {
             let now = listener.lane_counters();
-            if (now.frames_unvalidated, now.unknown) == (before.frames_unvalidated + 1, before.unknown + 1) {
+            if (now.frames_unvalidated, now.unknown)
+                == (before.frames_unvalidated + 1, before.unknown + 1)
+            {
                 assert_eq!(now.stats.forged, before.stats.forged, "no tag was computed");
                 return;
             }

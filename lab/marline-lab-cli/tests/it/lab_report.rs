@@ -37,7 +37,11 @@ document.body.append(answer);
 
 fn result() -> Reproduction {
     let rows = vec![
-        Row::new("echo, average").paper(40.0, "ms").measured(41.0, "ms").within_of_paper(0.15).bound_ratio(1.2),
+        Row::new("echo, average")
+            .paper(40.0, "ms")
+            .measured(41.0, "ms")
+            .within_of_paper(0.15)
+            .bound_ratio(1.2),
         Row::new("<img src=x onerror=\"hacked=1\">").measured(9.0, "ms").at_most(3.0),
     ];
     let mut grid = Grid::new("grid", "A grid wider than any page", &[("x", ""); 40]);

@@ -139,7 +139,9 @@ impl LinkCourse {
         while good.sent.since(bad) > PRECISION {
             let middle = bad + good.sent.since(bad) / 2;
             match self.sent_at(middle, bytes) {
-                Some(arrival) if arrival <= good.arrival => good = EarliestArrival { arrival, sent: middle },
+                Some(arrival) if arrival <= good.arrival => {
+                    good = EarliestArrival { arrival, sent: middle }
+                }
                 _ => bad = middle,
             }
         }

@@ -159,7 +159,12 @@ impl Bench {
     }
 }
 
-fn run_once(row: &Row, contestant: Contestant, seed: u32, instance: &str) -> anyhow::Result<Sample> {
+fn run_once(
+    row: &Row,
+    contestant: Contestant,
+    seed: u32,
+    instance: &str,
+) -> anyhow::Result<Sample> {
     let (stack, variant, experiment) = row.setup_of_contestant(contestant);
     let outcome = experiment.run(stack, &variant, u64::from(seed) + 1, instance)?;
     if let Some(why) = &outcome.incomplete {

@@ -69,7 +69,8 @@ impl Calibration {
     /// Mean distance of the three shares from 0.5, 0.9 and 0.99: 0 is calibrated.
     #[must_use]
     pub fn distance(&self) -> f64 {
-        let off = self.shares().into_iter().zip(NOMINAL_SHARES).map(|(share, nominal)| share - nominal);
+        let off =
+            self.shares().into_iter().zip(NOMINAL_SHARES).map(|(share, nominal)| share - nominal);
         off.map(f64::abs).sum::<f64>() / NOMINAL_SHARES.len() as f64
     }
 

@@ -162,7 +162,8 @@ impl Job {
             let group = groups.get(if twice { 0 } else { usize::from(number) });
             let group = group.context("too many streams")?;
             let [client, server] = End::both_ends(&self.loads, group, start, self.seed, &flows);
-            let stop = StopCondition { floods: End::bulk_end_of(&self.loads, group, start), deadline };
+            let stop =
+                StopCondition { floods: End::bulk_end_of(&self.loads, group, start), deadline };
             match self.side {
                 Side::Client => {
                     let end = client.on_stream(if twice { number } else { 0 });

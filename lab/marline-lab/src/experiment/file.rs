@@ -36,7 +36,8 @@ pub fn hosts(file: &FilePath) -> anyhow::Result<Scenario> {
         Ok(table) if table.contains_key("workload") => {
             Ok(ExperimentFile::from_toml(&name, &text)?.experiment.hosts())
         }
-        _ => check::scenario(&text).map_err(|wrong| anyhow::anyhow!(format_diagnostics(&name, &text, &wrong))),
+        _ => check::scenario(&text)
+            .map_err(|wrong| anyhow::anyhow!(format_diagnostics(&name, &text, &wrong))),
     }
 }
 

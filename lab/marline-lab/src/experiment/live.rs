@@ -315,8 +315,9 @@ mod tests {
     fn the_kernel_gets_the_endpoints_of_its_variant() {
         let mut variant = Variant { backup: vec!["3g".to_owned()], ..Variant::new("kernel") };
         variant.congestion = Some("reno".to_owned());
-        let hosts =
-            |stack, variant: &Variant| prepare_end(&experiment(), stack, variant, 7).expect("hosts");
+        let hosts = |stack, variant: &Variant| {
+            prepare_end(&experiment(), stack, variant, 7).expect("hosts")
+        };
         let kernel = hosts(Stack::Mptcp, &variant);
         kernel.check().expect("a scenario");
         let told: Vec<String> = kernel

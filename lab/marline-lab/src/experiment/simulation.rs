@@ -9,7 +9,7 @@ use marline_time::{Duration, Instant, SeedTree};
 
 use super::plan::Flows;
 use super::timeline::{Recorder, Timeline, TimelineConfig};
-use super::{Calibration, Experiment, TimedCommand, Outcome, PathTotals, Variant, apps};
+use super::{Calibration, Experiment, Outcome, PathTotals, TimedCommand, Variant, apps};
 use crate::emulation::settings::Settings;
 use crate::scenario::Side as End;
 use crate::workload::Workload;

@@ -6,8 +6,8 @@ use plotters::style::text_anchor::{HPos, VPos};
 
 use super::axis::Axis;
 use super::sheet::{
-    Area, DrawResult, FRAME, GRID, INK, MUTE, REFERENCE, Size, aligned, px, series, sheet, text_width,
-    max_text_width,
+    Area, DrawResult, FRAME, GRID, INK, MUTE, REFERENCE, Size, aligned, max_text_width, px, series,
+    sheet, text_width,
 };
 
 /// Drawing context for the contents.

@@ -7,7 +7,9 @@ use super::axis::{Axis, extent};
 use super::chart::{Chart, Frame, Label};
 use super::drawing::Figure;
 use super::label::number;
-use super::sheet::{DrawResult, INK, MUTE, NONE, Size, Tone, aligned, px, text_width, max_text_width};
+use super::sheet::{
+    DrawResult, INK, MUTE, NONE, Size, Tone, aligned, max_text_width, px, text_width,
+};
 
 /// Color scale from good to bad, light to dark, distinguishable without color, too: five stops between pale yellow
 /// and dark violet.

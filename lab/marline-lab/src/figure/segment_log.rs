@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::hash::Hasher as _;
 
-use marline_sim::{LinkId, Observer, Packet, Paths, ObservationPoint};
+use marline_sim::{LinkId, ObservationPoint, Observer, Packet, Paths};
 use marline_time::Instant;
 use marline_wire::{TcpFlags, TcpHeader, TcpOptions, TcpSegment};
 

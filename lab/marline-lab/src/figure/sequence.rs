@@ -18,7 +18,9 @@ use plotters::style::text_anchor::{HPos, VPos};
 
 use super::axis::{Axis, extent};
 use super::chart::{Chart, Element, Frame, Label, Sample};
-use super::sheet::{DrawResult, INK, MUTE, Size, Tone, aligned, neutral_tone, px, series, text_width};
+use super::sheet::{
+    DrawResult, INK, MUTE, Size, Tone, aligned, neutral_tone, px, series, text_width,
+};
 
 /// Width and height between the axes, pixels.
 const SIZE: Size = Size { width: 840, height: 420 };

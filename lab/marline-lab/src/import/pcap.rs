@@ -68,7 +68,9 @@ pub fn passages(
 ) -> anyhow::Result<[Vec<Passage>; 2]> {
     let mut ways = [Vec::new(), Vec::new()];
     // Acknowledgments without payload are identical and may be sent at intervals shorter than the delay.
-    for SentPacket { up, at_ns, took_ns } in transfers(client, server, ahead_ns, |seen| seen.carries)? {
+    for SentPacket { up, at_ns, took_ns } in
+        transfers(client, server, ahead_ns, |seen| seen.carries)?
+    {
         ways[usize::from(!up)].push(Passage { at_ns, took_ns });
     }
     ways.iter_mut().for_each(|way| way.sort_by_key(|passage| passage.at_ns));
@@ -196,7 +198,8 @@ fn sample(every: Duration, number: i64, ways: &[Bin; 2]) -> Sample {
 
 /// Packets that both ends saw, with both records, and those that only one saw. Among identical packets, the
 /// nearest in time match.
-type MatchedPackets = (Vec<(CapturedPacket, CapturedPacket)>, Vec<CapturedPacket>, Vec<CapturedPacket>);
+type MatchedPackets =
+    (Vec<(CapturedPacket, CapturedPacket)>, Vec<CapturedPacket>, Vec<CapturedPacket>);
 
 fn matched(client: &[CapturedPacket], server: &[CapturedPacket]) -> MatchedPackets {
     let mut waiting: BTreeMap<u64, Vec<CapturedPacket>> = BTreeMap::new();
@@ -300,8 +303,9 @@ impl Interfaces {
 /// The TCP and UDP packets of a capture, in order.
 fn packets(file: &str, bytes: &[u8]) -> anyhow::Result<Vec<CapturedPacket>> {
     let mut found = Vec::new();
-    let frames =
-        for_each_frame(file, bytes, |at_ns, link, frame| found.extend(parse_frame(at_ns, link, frame)))?;
+    let frames = for_each_frame(file, bytes, |at_ns, link, frame| {
+        found.extend(parse_frame(at_ns, link, frame))
+    })?;
     ensure!(
         !found.is_empty(),
         "{file}: none of its {frames} frames is a whole TCP or UDP packet over IP"

@@ -190,8 +190,10 @@ impl Flow {
         // If data is sent again after its acknowledgment, another ACK shows nothing about the repetition.
         let repeats = self.sent_to.is_some_and(|to| !is_at_or_after(start, to));
         let there = |earlier: &Transmission| {
-            matches!(earlier.outcome, TransmissionOutcome::AckedAfter(_) | TransmissionOutcome::Ambiguous)
-                && overlap(earlier, &one)
+            matches!(
+                earlier.outcome,
+                TransmissionOutcome::AckedAfter(_) | TransmissionOutcome::Ambiguous
+            ) && overlap(earlier, &one)
         };
         if repeats && self.recent(at_ns).any(|n| there(&self.all[n])) {
             one.outcome = TransmissionOutcome::Ambiguous;
@@ -222,7 +224,9 @@ impl Flow {
                         && within(one, first.left.0, first.right.0)
                 };
                 let found: Vec<_> = self.recent(at_ns).filter(|n| twice(&self.all[*n])).collect();
-                found.into_iter().for_each(|n| self.all[n].outcome = TransmissionOutcome::Ambiguous);
+                found
+                    .into_iter()
+                    .for_each(|n| self.all[n].outcome = TransmissionOutcome::Ambiguous);
             }
         }
         let covered = |one: &Transmission| {

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use marline_qlog::Vantage;
 
 use super::{Captures, Job, captures, make_directory, qlogs};
-use crate::experiment::{CaptureConfig, QlogConfig, Watch, RunRecords};
+use crate::experiment::{CaptureConfig, QlogConfig, RunRecords, Watch};
 
 /// Files of runs in real time, and their directory.
 #[derive(Clone, Debug)]

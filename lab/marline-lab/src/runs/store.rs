@@ -49,7 +49,12 @@ impl Store {
 
     fn open_for_program(place: &Path, fresh: bool, program: String) -> anyhow::Result<Store> {
         make_directory(place)?;
-        Ok(Store { place: place.to_owned(), program, kernel: keep::kernel_release(), reruns_all: fresh })
+        Ok(Store {
+            place: place.to_owned(),
+            program,
+            kernel: keep::kernel_release(),
+            reruns_all: fresh,
+        })
     }
 
     /// The directory.

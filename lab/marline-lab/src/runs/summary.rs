@@ -232,7 +232,8 @@ impl<'a> Summary<'a> {
                 Some((*record, other.1))
             };
             let (ours, others): (Vec<&Record>, Vec<&Record>) = mine.iter().filter_map(both).unzip();
-            let (ours, others) = (Measurements::from_records(&ours), Measurements::from_records(&others));
+            let (ours, others) =
+                (Measurements::from_records(&ours), Measurements::from_records(&others));
             let to_reference = |measure| ours.ratio(measure, &others);
             estimates.extend([Measure::P50, Measure::P99].map(to_reference));
             estimates.push(measured.estimate(Measure::P99ToBound));

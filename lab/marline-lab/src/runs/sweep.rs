@@ -193,7 +193,12 @@ impl Sweep {
         Ok(swept)
     }
 
-    fn write(&self, store: &Store, place: &Path, formats: &[Format]) -> anyhow::Result<SweepSummary> {
+    fn write(
+        &self,
+        store: &Store,
+        place: &Path,
+        formats: &[Format],
+    ) -> anyhow::Result<SweepSummary> {
         let columns = RunColumns::over(self.points());
         let columns = match self.parts.first() {
             Some(part) => columns.with_workloads(&part.experiment),

@@ -42,7 +42,8 @@ pub(crate) fn objects(seed: u64, page: u32) -> Vec<Object> {
     let mut first_of = [0; TYPES.len()];
     for (kind, (count, bytes, found_in, delay_ms)) in TYPES.into_iter().enumerate() {
         first_of[kind] = objects.len();
-        let weights: Vec<f64> = (0..count).map(|_| (SIZE_SPREAD * normal(&mut rng)).exp()).collect();
+        let weights: Vec<f64> =
+            (0..count).map(|_| (SIZE_SPREAD * normal(&mut rng)).exp()).collect();
         let scale = bytes / weights.iter().sum::<f64>();
         for (number, weight) in weights.into_iter().enumerate() {
             // The page's own host has half of all objects, and all style sheets.

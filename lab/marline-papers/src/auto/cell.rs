@@ -188,8 +188,8 @@ impl Place {
     ) -> anyhow::Result<Place> {
         let warm_up = setup.warm_up_seconds;
         let bursts = setup.bursts.iter();
-        let bursts =
-            bursts.map(|burst| TimedExperiment::run_bound(links.bursts(context, warm_up, *burst), seed));
+        let bursts = bursts
+            .map(|burst| TimedExperiment::run_bound(links.bursts(context, warm_up, *burst), seed));
         Ok(Place {
             echo: TimedExperiment::run_bound(links.echo(context, warm_up, setup.echo), seed)?,
             small: TimedExperiment::run_without_bound(links.bursts(context, warm_up, setup.small)),

@@ -154,7 +154,12 @@ fn markov_rates(base: CommonParameters, rng: &mut impl Rng) -> String {
 
 /// Slots of a satellite. After a pause of some tens of ms in which packets wait, both directions get a new rate
 /// and a new delay.
-fn slots(base: CommonParameters, path: &str, rng: &mut impl Rng, events: &mut Vec<Event>) -> String {
+fn slots(
+    base: CommonParameters,
+    path: &str,
+    rng: &mut impl Rng,
+    events: &mut Vec<Event>,
+) -> String {
     let mut rates = vec![format!("0s:{}k", base.down_kbit)];
     let mut pauses = Vec::new();
     let mut at_ms = (1e3 * draw_uniform(rng, 1.0, SLOT_S)) as u64;

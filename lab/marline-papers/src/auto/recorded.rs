@@ -117,7 +117,11 @@ impl View<'_> {
         numbers.estimate(|roots| marline_sim::median(&all(roots)))
     }
 
-    fn estimate_minimum(&self, samples: &Samples<Cells>, of: impl Fn(&RecordedPairResult) -> f64) -> Estimate {
+    fn estimate_minimum(
+        &self,
+        samples: &Samples<Cells>,
+        of: impl Fn(&RecordedPairResult) -> f64,
+    ) -> Estimate {
         let numbers = self.numbers(samples, of);
         numbers.estimate(|roots| all(roots).into_iter().fold(f64::NAN, f64::min))
     }
@@ -256,7 +260,11 @@ impl View<'_> {
         })
     }
 
-    fn find_violations(&self, case: &RecordedPairResult, contestant: usize) -> Vec<violations::Violation> {
+    fn find_violations(
+        &self,
+        case: &RecordedPairResult,
+        contestant: usize,
+    ) -> Vec<violations::Violation> {
         violations(&case.alone, &case.contestants[contestant].five, self.limits.margins)
     }
 
@@ -359,7 +367,8 @@ pub(super) fn grid_by_pair(samples: &Samples<Cells>, pairs: &[Pair], margins: Ma
             mean(&|case| judged_cell(case).five.burst.p99_ratio()),
             mean(&|case| goodput_gain(case, 0)),
             mean(&|case| {
-                100.0 * violations(&case.alone, &judged_cell(case).five, margins).len() as f64 / figures
+                100.0 * violations(&case.alone, &judged_cell(case).five, margins).len() as f64
+                    / figures
             }),
         ];
         grid.push(&[&pair.name, PairSubset::of_pair(&pair.name).name()], &numbers);

@@ -13,7 +13,11 @@ pub(super) struct Violation {
 }
 
 /// Figures that are worse than on the better of the two paths alone by more than the margins.
-pub(super) fn violations(alone: &[FiveFigures; 2], ours: &FiveFigures, margins: Margins) -> Vec<Violation> {
+pub(super) fn violations(
+    alone: &[FiveFigures; 2],
+    ours: &FiveFigures,
+    margins: Margins,
+) -> Vec<Violation> {
     let worse = |figure: Figure| {
         let best = figure.better_of(alone[0].figure(figure), alone[1].figure(figure));
         let ours = ours.figure(figure);
@@ -40,7 +44,12 @@ pub(super) fn grid(name: &str, title: &str, where_or_why: &str) -> Grid {
 
 /// Adds a violation to a list, with the value of full duplication. Where that is equally bad, the scheduler is not
 /// the cause.
-pub(super) fn push(grid: &mut Grid, words: [&str; 3], violation: &Violation, duplication: &FiveFigures) {
+pub(super) fn push(
+    grid: &mut Grid,
+    words: [&str; 3],
+    violation: &Violation,
+    duplication: &FiveFigures,
+) {
     let Violation { figure, ours, best } = *violation;
     let numbers = [ours, best, ours / best, duplication.figure(figure)];
     grid.push(&[words[0], words[1], words[2], figure.name()], &numbers);

@@ -34,7 +34,8 @@ pub(super) const FITTED_INDEX: usize = 4;
 pub(super) const FITTED_REASON: &str = "best-path=off, window=2, most-window=500ms, share=0.05, \
      hysteresis=0.1: chosen by the share of such rides below 1";
 /// Congestion controls of the study, in the order of [`StudiedRide::studied`].
-pub(super) const STUDIED_CONTROLS: [(&str, &str); 3] = [("LIA", "lia"), ("OLIA", "olia"), ("Reno", "reno")];
+pub(super) const STUDIED_CONTROLS: [(&str, &str); 3] =
+    [("LIA", "lia"), ("OLIA", "olia"), ("Reno", "reno")];
 
 /// Goodputs of a ride, Mbit/s.
 #[derive(Clone, Debug, Serialize, Deserialize)]

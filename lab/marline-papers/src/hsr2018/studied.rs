@@ -67,7 +67,8 @@ impl ComparedRuns {
         [from, to]: [usize; 2],
     ) -> Estimate {
         samples.estimate(|picked| {
-            let hits = |class| picked.iter().map(|rides| self.count_worse(rides, class)).sum::<i64>();
+            let hits =
+                |class| picked.iter().map(|rides| self.count_worse(rides, class)).sum::<i64>();
             let runs = picked.len() * STUDIED_CONTROLS.len();
             100.0 * (hits(to) - hits(from)) as f64 / runs as f64
         })
@@ -106,7 +107,11 @@ pub(super) fn rows(samples: &Samples<Vec<StudiedRide>>, published: &Shares<'_>) 
     let worse_than_best = published.better_than_best.map(|share| 1.0 - share);
     let shares: [(&str, &[f64; 3], Holds); 3] = [
         ("worse than the better carrier", &worse_than_best, is_worse),
-        ("above 3 times the worse carrier", published.exceeds_three_worst, is_above_three_times_worse),
+        (
+            "above 3 times the worse carrier",
+            published.exceeds_three_worst,
+            is_above_three_times_worse,
+        ),
         ("above 0.7 of the sum of both", published.exceeds_share_of_sum, exceeds_share_of_sum),
     ];
     for (what, papers, holds) in shares {

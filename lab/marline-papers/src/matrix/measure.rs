@@ -6,7 +6,7 @@ use marline_sim::quantile;
 use marline_time::Duration;
 use serde::{Deserialize, Serialize};
 
-use super::scenes::{Buffers, Kind, PATIENCE_MS, SCENES, Scene, Stage, SceneWorkload};
+use super::scenes::{Buffers, Kind, PATIENCE_MS, SCENES, Scene, SceneWorkload, Stage};
 use crate::hsr2018;
 use crate::paper::Context;
 use crate::plain::tcp;

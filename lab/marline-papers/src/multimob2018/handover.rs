@@ -159,7 +159,8 @@ fn handover_ms(
     seed: u64,
 ) -> anyhow::Result<f64> {
     let lte = format!("rate=20M,delay={}ms,queue=300ms", f64::from(rtt_ms) / 2.0);
-    let scenario = PhoneScenario::experiment_over_links("rate=20M,delay=10ms,queue=100ms", &lte, None, seed)?;
+    let scenario =
+        PhoneScenario::experiment_over_links("rate=20M,delay=10ms,queue=100ms", &lte, None, seed)?;
     let mut paths = scenario.stage(system, seed)?;
     let from = Duration::from_secs(1);
     let times = (0..UNITS).map(|n| Instant::ZERO + from + GAP * n).collect();

@@ -82,8 +82,10 @@ fn verdicts(moved: &Samples<MovesBySystem>) -> Vec<Row> {
         let median = |picked: &[&MovesBySystem], place: usize| {
             pooled_quantile(picked.iter().map(|root| of(&root[place])), 0.5)
         };
-        let ratio = moved.estimate(|picked| median(picked, WITH_MONITOR) / median(picked, WITHOUT_MONITOR));
-        let of_each = [WITH_MONITOR, WITHOUT_MONITOR].map(|place| quantile(moved, place, of, 0.5).value);
+        let ratio =
+            moved.estimate(|picked| median(picked, WITH_MONITOR) / median(picked, WITHOUT_MONITOR));
+        let of_each =
+            [WITH_MONITOR, WITHOUT_MONITOR].map(|place| quantile(moved, place, of, 0.5).value);
         let what = format!("{what}, median: with a path health monitor over without");
         let row = Row::new(what).paper_claim("others react").estimate(&ratio, "").at_most(1.0);
         row.with_remark(format!("{:.0} and {:.0} ms", of_each[0], of_each[1]))

@@ -266,7 +266,8 @@ fn figure(pauses: &Samples<Pause>, contestants: &[Contestant]) -> Figure {
     for (place, contestant) in shown.filter(|(_, c)| c.interval_s.is_some()) {
         let after =
             |pause: &Pause| Some(pause.pushes[place].after_s.unwrap_or(PUSH_TIMEOUT.as_secs_f64()));
-        plot = plot.steps(&contestant.name, &cdf(&RankedSamples::rank_samples(pauses, after).values()));
+        plot = plot
+            .steps(&contestant.name, &cdf(&RankedSamples::rank_samples(pauses, after).values()));
     }
     let caption = "The times at which WiFi died are spread evenly over the orders of magnitude \
                    before the push.";

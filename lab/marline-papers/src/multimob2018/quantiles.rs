@@ -8,7 +8,10 @@ pub(super) struct RankedSamples(Vec<(f64, usize)>);
 
 impl RankedSamples {
     /// Ranks one number per root. Roots without a number are left out.
-    pub(super) fn rank_samples<T>(samples: &Samples<T>, number: impl Fn(&T) -> Option<f64>) -> RankedSamples {
+    pub(super) fn rank_samples<T>(
+        samples: &Samples<T>,
+        number: impl Fn(&T) -> Option<f64>,
+    ) -> RankedSamples {
         let numbers = samples.all().iter().enumerate();
         let mut ranked: Vec<(f64, usize)> =
             numbers.filter_map(|(root, sample)| Some((number(sample)?, root))).collect();

@@ -3,7 +3,7 @@
 
 use marline_link::Direction;
 use marline_link::radio::{Radio, RadioKind, RadioParameters, Sensitivity, TimedState};
-use marline_sim::{LinkId, Observer, Packet, Paths, ObservationPoint};
+use marline_sim::{LinkId, ObservationPoint, Observer, Packet, Paths};
 use marline_time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 
@@ -157,7 +157,8 @@ pub(super) fn rows<T>(
         }
     };
     [
-        row("constants from memory", ratio_to_mesh(samples, drawn, place, |m| m.model)).with_remark(remark),
+        row("constants from memory", ratio_to_mesh(samples, drawn, place, |m| m.model))
+            .with_remark(remark),
         row("constants of ARO", ratio_to_mesh(samples, drawn, place, |m| m.aro))
             .with_remark("AT&T's Application Resource Optimizer, lte.conf: a published source"),
     ]

@@ -173,9 +173,8 @@ fn verdicts(links: &Samples<Links>, master: u64, file: &PaperFile<Published>) ->
         let timer = median(links, master, place, |fetch| fetch.hole.timer);
         let row = Row::new(format!("{name}: hole, median")).estimate(&hole, "ms");
         rows.push(match timer.value.is_finite() {
-            true => {
-                row.with_remark(format!("WiFi found unreachable after {:.0} ms, median", timer.value))
-            }
+            true => row
+                .with_remark(format!("WiFi found unreachable after {:.0} ms, median", timer.value)),
             false => row.with_remark("the client did not react: the server's own timers expired"),
         });
         if !system.multimob {

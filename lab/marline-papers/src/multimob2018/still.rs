@@ -5,7 +5,7 @@ use marline_sim::mean;
 use serde::{Deserialize, Serialize};
 
 use super::loads::ASSISTANT;
-use super::phone_scenario::{LTE, PhoneScenario, WorkloadResult, WIFI};
+use super::phone_scenario::{LTE, PhoneScenario, WIFI, WorkloadResult};
 use super::published::Published;
 use super::quantiles::{RankedSamples, count_where};
 use super::radios::{self, CONSTANTS, Metered, cell};
@@ -100,8 +100,10 @@ fn verdicts(runs: &Samples<StayResults>, file: &PaperFile<Published>) -> anyhow:
         let count: usize = runs.all().iter().map(|run| run.systems[place].opened).sum();
         rows.push(row.with_remark(format!("{count} subflows in all runs")));
     }
-    let (mesh, alone) =
-        (systems::index_of(&systems::vanilla_full_mesh()), systems::index_of(&systems::plain_tcp()));
+    let (mesh, alone) = (
+        systems::index_of(&systems::vanilla_full_mesh()),
+        systems::index_of(&systems::plain_tcp()),
+    );
     let ratio = runs.ratio(|run| (run.systems[mesh].worst_ms, run.systems[alone].worst_ms));
     let row = Row::new("full mesh: mean longest delay over WiFi alone's")
         .paper_claim("multiple paths are not always beneficial");

@@ -1,7 +1,7 @@
 //! Systems under comparison.
 
 use marline::advanced::{ConnectionConfig, interactive};
-use marline::config::{ParameterChoice, LoneKeepalive};
+use marline::config::{LoneKeepalive, ParameterChoice};
 use marline::monitor::Extensions;
 use marline::policy::Role;
 use marline_lab::experiment::Variant;

@@ -106,7 +106,8 @@ pub(super) fn reproduce(
         all.figures.push(deciles.figure(key, title));
     }
     let title = "Walks, first load: energy of LTE, by the constants of the radio";
-    let drawn: radios::EnergySelector<Walk> = |walk, place| walk.loads[0].systems[place].lte.as_ref();
+    let drawn: radios::EnergySelector<Walk> =
+        |walk, place| walk.loads[0].systems[place].lte.as_ref();
     all.grids.push(radios::sensitivity("walks-constants", title, &walks, drawn));
     Ok(())
 }
@@ -148,7 +149,9 @@ impl<'a> Deciles<'a> {
     fn new(walks: &'a Samples<Walk>, load: usize, master: u64) -> Deciles<'a> {
         let of = |number: fn(&Outcome) -> Option<f64>| {
             let ranked = |place: usize| {
-                RankedSamples::rank_samples(walks, move |walk| number(&walk.loads[load].systems[place]))
+                RankedSamples::rank_samples(walks, move |walk| {
+                    number(&walk.loads[load].systems[place])
+                })
             };
             (0..systems::all().len()).map(ranked).collect()
         };
@@ -201,7 +204,8 @@ impl<'a> Deciles<'a> {
     }
 
     fn compare_with_vanilla(&self, system: &System, most: f64, rows: &mut Vec<Row>) {
-        let (place, mesh) = (systems::index_of(system), systems::index_of(&systems::vanilla_full_mesh()));
+        let (place, mesh) =
+            (systems::index_of(system), systems::index_of(&systems::vanilla_full_mesh()));
         let (ours, theirs) = (&self.worst[place], &self.worst[mesh]);
         let asked = format!("at most {most:.3}");
         for decile in 1..=9 {
@@ -293,7 +297,9 @@ impl<'a> Deciles<'a> {
                 cell(self.walks.mean(|walk| of(self.outcome(walk, place))))
             };
             let decile = |decile: u32| cell(self.quantile(worst, f64::from(decile) / 10.0));
-            let gaps = RankedSamples::rank_samples(self.walks, |walk| Some(self.outcome(walk, place).gap_ms));
+            let gaps = RankedSamples::rank_samples(self.walks, |walk| {
+                Some(self.outcome(walk, place).gap_ms)
+            });
             let mut cells = vec![Value::Text(system.name.to_owned())];
             cells.extend((1..=9).map(decile));
             cells.extend([
@@ -321,8 +327,10 @@ impl<'a> Deciles<'a> {
         let heading =
             format!("Walks in which tuned has a longer delay than full mesh, the worst, {title}");
         let mut grid = Grid::new(&format!("later-{key}"), heading, &columns);
-        let (tuned, mesh) =
-            (systems::index_of(&systems::tuned()), systems::index_of(&systems::vanilla_full_mesh()));
+        let (tuned, mesh) = (
+            systems::index_of(&systems::tuned()),
+            systems::index_of(&systems::vanilla_full_mesh()),
+        );
         let ratio =
             |walk: &Walk| self.outcome(walk, tuned).worst_ms / self.outcome(walk, mesh).worst_ms;
         let mut later: Vec<&Walk> =

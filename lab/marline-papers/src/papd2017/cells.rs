@@ -3,7 +3,9 @@
 use marline_lab::figure::{Bars, Figure};
 use marline_time::Duration;
 
-use super::contestants::{LARGE_BUFFER, LINK, NAMES, PAPDS, Rates, SMALL_BUFFER, Scene, contestants_of_scene};
+use super::contestants::{
+    LARGE_BUFFER, LINK, NAMES, PAPDS, Rates, SMALL_BUFFER, Scene, contestants_of_scene,
+};
 use super::published::{Cell, Published, ms};
 use crate::download::{Download, link};
 use crate::estimate::{Estimate, RequiredRange, Samples};
@@ -139,9 +141,11 @@ impl BufferTable<'_> {
             let row = row.paper(cell.min_rtt, "Mbit/s").estimate(min_rtt, "Mbit/s");
             rows.push(match self.degrades {
                 true => {
-                    let ratio = contestants_of_scene(samples, number, |means| means.min_rtt / means.best);
+                    let ratio =
+                        contestants_of_scene(samples, number, |means| means.min_rtt / means.best);
                     let text = format!("at most {degraded} of the best path");
-                    row.require_also(&ratio, RequiredRange::at_most(degraded), text).mark_fitted(BUFFER)
+                    row.require_also(&ratio, RequiredRange::at_most(degraded), text)
+                        .mark_fitted(BUFFER)
                 }
                 false => row,
             });
@@ -167,7 +171,8 @@ impl BufferTable<'_> {
         file: &PaperFile<Published>,
     ) -> anyhow::Result<Row> {
         let cell = &self.cells[number];
-        let ratio = contestants_of_scene(samples, number, |means| means.papd[which] / means.min_rtt);
+        let ratio =
+            contestants_of_scene(samples, number, |means| means.papd[which] / means.min_rtt);
         let row = Row::new(format!("{}: {} / minRTT", name(cell), PAPDS[which]));
         let row = row.paper(cell.papd / cell.min_rtt, "").estimate(&ratio, "");
         if !self.degrades {

@@ -116,11 +116,13 @@ fn rows(samples: &Samples<DrawnScene>, file: &PaperFile<Published>) -> anyhow::R
         });
         let row = Row::new(format!("small buffer: {papd} / minRTT"));
         rows.push(row.paper_claim("outperforms it").estimate(&ratio, "").at_least(1.0));
-        let ratio = samples.mean(|DrawnScene { small, .. }| ratio_to_best(small, small.papd[which]));
+        let ratio =
+            samples.mean(|DrawnScene { small, .. }| ratio_to_best(small, small.papd[which]));
         let row = Row::new(format!("small buffer: {papd} / best path, mean"));
         rows.push(row.paper_claim("0.93 to 0.98").estimate(&ratio, "").at_least(least));
-        let far = samples
-            .share(|DrawnScene { small, .. }| (u64::from(ratio_to_best(small, small.papd[which]) < least), 1));
+        let far = samples.share(|DrawnScene { small, .. }| {
+            (u64::from(ratio_to_best(small, small.papd[which]) < least), 1)
+        });
         let name =
             format!("small buffer: scenes in which {papd} is below {least} of the best path");
         rows.push(Row::new(name).estimate(&far, "of the scenes"));

@@ -62,11 +62,13 @@ fn rows(scenarios: &[Scenario], samples: &Samples<Vec<Rates>>, least: f64) -> Ve
         rows.push(Row::new(format!("{name}: the best path")).estimate(&best, "Mbit/s"));
         for (which, papd) in PAPDS.iter().enumerate() {
             let rate = contestants_of_scene(samples, place, |means| means.papd[which]);
-            let of_best = contestants_of_scene(samples, place, |means| means.papd[which] / means.best);
+            let of_best =
+                contestants_of_scene(samples, place, |means| means.papd[which] / means.best);
             let text = format!("at least {least} of the best path");
             let row = Row::new(format!("{name}: {papd}")).estimate(&rate, "Mbit/s");
             rows.push(row.require_also(&of_best, RequiredRange::at_least(least), text));
-            let gain = contestants_of_scene(samples, place, |means| means.papd[which] / means.min_rtt);
+            let gain =
+                contestants_of_scene(samples, place, |means| means.papd[which] / means.min_rtt);
             let says = match place + 1 < FIRST_VARYING {
                 true => "no worse",
                 false => "better, as the RTT varies more",

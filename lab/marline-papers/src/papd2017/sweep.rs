@@ -60,7 +60,8 @@ pub(super) fn run(
     let within = file.tolerance("crossover")?;
     let least = file.tolerance("papd_of_best")?;
     let rows = |samples: &Samples<Vec<ThroughputsAtBuffer>>| {
-        let crossing = samples.estimate(|picked| crossing_buffer(&ThroughputsAtBuffer::means(picked)));
+        let crossing =
+            samples.estimate(|picked| crossing_buffer(&ThroughputsAtBuffer::means(picked)));
         let row = Row::new("buffer from which minRTT is faster than the best path");
         let row = row.paper(predicted, "MB").estimate(&crossing, "MB").within_of_paper(within);
         let says = "paper: the longest RTT (150 ms) x its rate of the best path in this cell";
@@ -138,8 +139,9 @@ fn grid(samples: &Samples<Vec<ThroughputsAtBuffer>>) -> Grid {
 fn figure(samples: &Samples<Vec<ThroughputsAtBuffer>>, predicted: f64) -> Figure {
     let all: Vec<&Vec<ThroughputsAtBuffer>> = samples.all().iter().collect();
     let means = ThroughputsAtBuffer::means(&all);
-    let line =
-        |of: fn(&ThroughputsAtBuffer) -> f64| -> Vec<(f64, f64)> { megabytes().zip(means.iter().map(of)).collect() };
+    let line = |of: fn(&ThroughputsAtBuffer) -> f64| -> Vec<(f64, f64)> {
+        megabytes().zip(means.iter().map(of)).collect()
+    };
     Plot::new("Throughput by buffer", "buffer (MB)", "throughput (Mbit/s)")
         .line("minRTT", &line(|at| at.min_rtt))
         .line("PAPD", &line(|at| at.papd))

@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use super::Published;
 use super::curves::{
-    self, CODE, Curve, Jobs, KERNEL, NONE, PAPER, MARLINE_DEFAULT, Setting, WIDE, WIFI, scaled_duration, measure,
+    self, CODE, Curve, Jobs, KERNEL, MARLINE_DEFAULT, NONE, PAPER, Setting, WIDE, WIFI, measure,
+    scaled_duration,
 };
 use super::density::Runs;
 use crate::estimate::{Estimate, RequiredRange};
@@ -46,7 +47,10 @@ fn jobs(root: &Root) -> Jobs {
     ];
     let settings =
         [Setting::with_links(FAMILIES[0], cs244), Setting::nsdi(FAMILIES[1], &mut around)];
-    settings.into_iter().flat_map(|setting| DRAWN_CURVES.map(|curve| (setting.clone(), curve))).collect()
+    settings
+        .into_iter()
+        .flat_map(|setting| DRAWN_CURVES.map(|curve| (setting.clone(), curve)))
+        .collect()
 }
 
 /// Rows on the drawn links.

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use super::curves::{
-    CELLULAR, CODE, Cs244, Curve, Jobs, KERNEL, NONE, PAPER, RunResult, Setting, WIFI, scaled_duration,
-    measure,
+    CELLULAR, CODE, Cs244, Curve, Jobs, KERNEL, NONE, PAPER, RunResult, Setting, WIFI, measure,
+    scaled_duration,
 };
 use super::density::{Runs, median_ratio};
 use super::{Published, shown};

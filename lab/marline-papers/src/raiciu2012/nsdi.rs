@@ -9,8 +9,8 @@ use std::time::Duration;
 use marline::config::BufferTuning;
 
 use super::curves::{
-    self, CELLULAR, CODE, Curve, Jobs, KERNEL, NONE, PAPER, SEND_AS_LINUX, SEND_200_KB, MARLINE_DEFAULT,
-    Setting, WIDE, WIFI, scaled_duration, measure,
+    self, CELLULAR, CODE, Curve, Jobs, KERNEL, MARLINE_DEFAULT, NONE, PAPER, SEND_200_KB,
+    SEND_AS_LINUX, Setting, WIDE, WIFI, measure, scaled_duration,
 };
 use super::density::{Runs, median, median_ratio};
 use super::{Published, shown};
@@ -26,7 +26,8 @@ const PART: Part = Part::new("nsdi", 20, 70);
 const LINK_SPREAD: f64 = 1.05;
 /// Maximum size of tuned buffers, bytes.
 const BOUND: u64 = 4 << 20;
-const NSDI_CURVES: [Curve; 9] = [WIFI, CELLULAR, NONE, PAPER, CODE, KERNEL, WIDE, MARLINE_DEFAULT, CAPPED];
+const NSDI_CURVES: [Curve; 9] =
+    [WIFI, CELLULAR, NONE, PAPER, CODE, KERNEL, WIDE, MARLINE_DEFAULT, CAPPED];
 const CAPPED: Curve =
     Curve { name: "M1+M2+M4, code of 2012", congestion: "cubic-classic+cap", ..CODE };
 const AT_CELLULAR: usize = 1;
@@ -78,7 +79,8 @@ pub(super) fn judge_nsdi(
     };
     let measured = |root: &Root| {
         let mut rng = root.rng("links");
-        let drawn = Setting::nsdi(NAMES[0], |value| curves::draw_around(&mut rng, LINK_SPREAD, value));
+        let drawn =
+            Setting::nsdi(NAMES[0], |value| curves::draw_around(&mut rng, LINK_SPREAD, value));
         measure(&jobs(&drawn), long, root.seed)
     };
     let (runs, rows) = context.judge_part(PART, measured, |runs| Ok(all(runs)))?;

@@ -6,8 +6,8 @@ use marline::config::BufferTuning;
 
 use super::Published;
 use super::curves::{
-    CELLULAR, Cs244, Curve, Jobs, KERNEL, NONE, RECEIVE_AS_LINUX, RECEIVE_DOUBLED, SEND_AS_LINUX,
-    SEND_200_KB, MARLINE_DEFAULT, Setting, WIDE, WIFI, scaled_duration, measure,
+    CELLULAR, Cs244, Curve, Jobs, KERNEL, MARLINE_DEFAULT, NONE, RECEIVE_AS_LINUX, RECEIVE_DOUBLED,
+    SEND_200_KB, SEND_AS_LINUX, Setting, WIDE, WIFI, measure, scaled_duration,
 };
 use super::density::{self, Runs};
 use super::study::{AT_KERNEL, AT_NONE, AT_WIFI, Shape, job};
@@ -198,7 +198,10 @@ pub(super) fn doubled_window_table(
             let row = Row::new(format!("jitter {} ms: {name}", at.jitter_ms))
                 .estimate(&density::peak(&runs, context.master, job), "ms");
             rows.push(match shape {
-                Some(shape) => row.paper(shape.peak_ms, "ms").within_of_paper(share).mark_fitted(DOUBLED_FITTED),
+                Some(shape) => row
+                    .paper(shape.peak_ms, "ms")
+                    .within_of_paper(share)
+                    .mark_fitted(DOUBLED_FITTED),
                 None => row.paper_claim(&at.cellular.peak),
             });
         }

@@ -6,7 +6,7 @@ use serde::Deserialize;
 
 use super::curves::{
     CELLULAR, CODE, Cs244, Curve, Jobs, KERNEL, NONE, PAPER, Setting, WIDE, WIDE_FITTED, WIFI,
-    scaled_duration, measure,
+    measure, scaled_duration,
 };
 use super::density::{self, Runs, median_ratio, peak_ratio};
 use super::{Published, PublishedAt};
@@ -313,7 +313,9 @@ impl RowInputs<'_> {
             let row = Row::new(format!("jitter {} ms: TCP 3G over TCP WiFi, p50", at.jitter_ms));
             let row = row.estimate(&ratio, "");
             rows.push(match at.cellular.p50_ms {
-                Some(published) => row.paper(rounded(published / at.wifi.p50_ms), "").within_of_paper(share),
+                Some(published) => {
+                    row.paper(rounded(published / at.wifi.p50_ms), "").within_of_paper(share)
+                }
                 None => {
                     let least = rounded(PLOT_ENDS_MS / at.wifi.p50_ms);
                     row.paper_claim(format!("more than {least}")).at_least(least)

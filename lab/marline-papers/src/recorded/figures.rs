@@ -83,8 +83,9 @@ fn finite_or_none(value: f64) -> Option<f64> {
 impl Quantiles {
     pub(crate) fn from_latencies(latencies: &Latencies) -> Quantiles {
         let at = |share: f64| finite_or_none(quantile(&latencies.ours_ms, share));
-        let ratio =
-            |share: f64| finite_or_none(bound::ratio(&latencies.ours_ms, &latencies.bounds_ms, share));
+        let ratio = |share: f64| {
+            finite_or_none(bound::ratio(&latencies.ours_ms, &latencies.bounds_ms, share))
+        };
         Quantiles {
             p50_ms: at(0.5),
             p99_ms: at(0.99),
@@ -236,7 +237,10 @@ mod tests {
     #[test]
     fn a_bound_that_is_beaten_by_little_gives_way_and_one_that_is_wrong_is_an_error() {
         let bounds = vec![50.0, 55.768, 60.0];
-        assert_eq!(ratios_to_bounds(&[51.0, 55.7564, 60.0], bounds).unwrap(), [50.0, 55.7564, 60.0]);
+        assert_eq!(
+            ratios_to_bounds(&[51.0, 55.7564, 60.0], bounds).unwrap(),
+            [50.0, 55.7564, 60.0]
+        );
         assert!(ratios_to_bounds(&[51.0, 30.0, 60.0], vec![50.0, 55.0, 60.0]).is_err());
     }
 }

@@ -153,12 +153,13 @@ fn of_recordings(files: &[PathBuf], setup: &Setup) -> anyhow::Result<Vec<Pair>> 
         let short = one.trace.trim_end_matches("-driving").to_lowercase();
         known.push((short.trim_end_matches("-short").to_owned(), recorded));
     }
-    let pair = |((a, first), (b, second)): (&(String, RecordedLink), &(String, RecordedLink))| Pair {
-        name: format!("{a} + {b}"),
-        paths: [a.clone(), b.clone()],
-        recordings: [first.clone(), second.clone()],
-        is_simultaneous: false,
-    };
+    let pair =
+        |((a, first), (b, second)): (&(String, RecordedLink), &(String, RecordedLink))| Pair {
+            name: format!("{a} + {b}"),
+            paths: [a.clone(), b.clone()],
+            recordings: [first.clone(), second.clone()],
+            is_simultaneous: false,
+        };
     Ok(all_pairs(&known).map(pair).collect())
 }
 

@@ -219,7 +219,9 @@ fn judge_case(
             Row::new(format!("{}: p99 within 5 s of the death, over full's", case.name))
                 .estimate(&auto.ratio(&full, master, 0.99), "")
                 .at_most(file.tolerance("detection_p99_ratio")?)
-                .with_remark(format!("{of_auto:.0} ms; full {of_full:.0} ms; none {of_none:.0} ms")),
+                .with_remark(format!(
+                    "{of_auto:.0} ms; full {of_full:.0} ms; none {of_none:.0} ms"
+                )),
         );
     }
     if case.fitted {

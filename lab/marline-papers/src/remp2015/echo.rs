@@ -259,7 +259,9 @@ fn link_rows(
         Row::new("WiFi alone: packets lost")
             .paper(paper.wifi_loss_percent, "%")
             .estimate(&lost(0), "%")
-            .mark_fitted("the losses of the bad and the good times were set, near what the paper cites"),
+            .mark_fitted(
+                "the losses of the bad and the good times were set, near what the paper cites",
+            ),
         Row::new("LTE alone: packets lost")
             .paper(paper.lte_loss_percent, "%")
             .estimate(&lost(1), "%")
@@ -322,7 +324,8 @@ fn train_rows(
             .with_remark("the text has \"more than halves (48.8 %)\": the remaining share"),
     );
     let factor = pooled_estimate(&moments, sigma_factor);
-    let papers = smaller_average(paper.train_lte1.sigma, paper.train_lte2.sigma) / paper.train_remp.sigma;
+    let papers =
+        smaller_average(paper.train_lte1.sigma, paper.train_lte2.sigma) / paper.train_remp.sigma;
     rows.push(
         Row::new("ReMP: standard deviation smaller by a factor of")
             .paper(papers, "")

@@ -226,7 +226,9 @@ impl Tail {
 
     /// Ratio of the quantile to that of another contestant in the same roots.
     pub(super) fn ratio(&self, of: &Tail, master: u64, share: f64) -> Estimate {
-        self.estimate_by_resampling(master, |times| self.average_of_times(times, share) / of.average_of_times(times, share))
+        self.estimate_by_resampling(master, |times| {
+            self.average_of_times(times, share) / of.average_of_times(times, share)
+        })
     }
 
     fn estimate_by_resampling(&self, master: u64, of: impl Fn(&[usize]) -> f64) -> Estimate {
@@ -269,8 +271,9 @@ mod tests {
     #[test]
     fn moments_of_runs_together_are_those_of_all_messages() {
         let (first, second) = (vec![1.0, 2.0, 3.0], vec![6.0]);
-        let all =
-            Moments::pool_moments([&first, &second].into_iter().map(|run| Moments::from_latencies(run)));
+        let all = Moments::pool_moments(
+            [&first, &second].into_iter().map(|run| Moments::from_latencies(run)),
+        );
         assert_eq!((all.average(), all.worst()), (3.0, 4.5));
         assert!((all.sigma() - 3.5_f64.sqrt()).abs() < 1e-12);
     }

@@ -185,10 +185,16 @@ struct ComparedResults {
 }
 
 impl ComparedResults {
-    fn measure(experiment: &Experiment, paths: [&str; 2], root: &Root) -> anyhow::Result<ComparedResults> {
+    fn measure(
+        experiment: &Experiment,
+        paths: [&str; 2],
+        root: &Root,
+    ) -> anyhow::Result<ComparedResults> {
         let [first, second, both] = super::echo::variants(paths);
-        let singles =
-            [CapturedRun::run(experiment, &first, root)?, CapturedRun::run(experiment, &second, root)?];
+        let singles = [
+            CapturedRun::run(experiment, &first, root)?,
+            CapturedRun::run(experiment, &second, root)?,
+        ];
         let both = CapturedRun::run(experiment, &both, root)?;
         let of_both = [both.arrivals(0), both.arrivals(1)];
         // A single-path run has one path, index 0.

@@ -60,7 +60,8 @@ pub(super) fn draw(all: &mut Reproduction) -> anyhow::Result<()> {
 
 fn diagram(drawn: &DiagramSpec, variant: &Variant) -> anyhow::Result<marline_lab::figure::Figure> {
     let begins = Duration::from_secs(1) * (BURSTS_BEFORE + 1);
-    let bursts = (1..=BURSTS_BEFORE + 1).map(|n| (Duration::from_secs(1) * n, drawn.bytes)).collect();
+    let bursts =
+        (1..=BURSTS_BEFORE + 1).map(|n| (Duration::from_secs(1) * n, drawn.bytes)).collect();
     let trace = Trace { bursts, rtts_ms: (13.0, 85.0), wlan_mbit: WLAN_MBIT };
     let dies = if drawn.within { begins + LATE } else { begins - EARLY };
     let mut paths = scene(&trace, &Repetition { seed: 5, death_time: dies }, variant)?;

@@ -52,7 +52,8 @@ impl BurstExperiment {
         let bursts = times.map(|at| (at, bytes)).collect();
         let trace = Trace { bursts, rtts_ms, wlan_mbit: WLAN_MBIT };
         // WLAN does not die.
-        let repetition = Repetition { seed, death_time: GAP * (before as u32 + 1) + BURST_TIMEOUT * 2 };
+        let repetition =
+            Repetition { seed, death_time: GAP * (before as u32 + 1) + BURST_TIMEOUT * 2 };
         BurstExperiment { trace, repetition, before, overtaking_ms: 0.0 }
     }
 
@@ -105,7 +106,8 @@ impl BurstExperiment {
 impl BurstResults {
     /// Number on WLAN, counted from 1, of the second copy of the packet with this number.
     pub(super) fn repeat_of(&self, number: u64) -> Option<u64> {
-        let on_wlan: Vec<&SentSegment> = self.sent.iter().filter(|sent| sent.path == WLAN).collect();
+        let on_wlan: Vec<&SentSegment> =
+            self.sent.iter().filter(|sent| sent.path == WLAN).collect();
         let first = on_wlan.get(usize::try_from(number).ok()?.checked_sub(1)?)?.place;
         let again = on_wlan.iter().skip(number as usize).position(|sent| sent.place == first)?;
         Some(number + again as u64 + 1)

@@ -223,7 +223,9 @@ fn handover(context: &Context<'_>, file: &PaperFile<Published>) -> anyhow::Resul
             .paper(file.published.handover_ms, "ms")
             .estimate(&time, "ms")
             .mark_fitted("the 3 s are the paper's own")
-            .with_remark("the paper's number is the handover; ours is the burst, which may begin later")
+            .with_remark(
+                "the paper's number is the handover; ours is the burst, which may begin later",
+            )
     };
     let rows = App::STUDIED.into_iter().enumerate().map(row).collect();
     Ok(Table::new("handover", "Without MPTCP: the same burst (99 % intervals)", rows))

@@ -96,7 +96,8 @@ fn episodes(
     windows: Windows,
 ) -> anyhow::Result<Vec<Episode>> {
     let mut rng = root.rng(&format!("middle/{}", app.name()));
-    let drill = BurstExperiment::new(context, draw_between(&mut rng, app.sizes()) as u64, root.seed);
+    let drill =
+        BurstExperiment::new(context, draw_between(&mut rng, app.sizes()) as u64, root.seed);
     let place = draw_between(&mut rng, MIDDLE);
     let [standard, multipath] = both_variants(windows);
     let first = at_share(&drill.run(&standard, &[])?, place);
@@ -116,7 +117,11 @@ fn at_share(whole: &BurstResults, share: f64) -> u64 {
 }
 
 /// Runs the burst with each of [`Loss::ALL`].
-fn lose(drill: &BurstExperiment, variant: &Variant, first: u64) -> anyhow::Result<[BurstResults; 3]> {
+fn lose(
+    drill: &BurstExperiment,
+    variant: &Variant,
+    first: u64,
+) -> anyhow::Result<[BurstResults; 3]> {
     let once = drill.run(variant, &[first])?;
     let three = drill.run(variant, &[first, first + 1, first + 2])?;
     let lost: Vec<u64> = [Some(first), once.repeat_of(first)].into_iter().flatten().collect();
@@ -134,7 +139,11 @@ fn row(samples: &Samples<Vec<Episode>>, index: usize, name: &str, slower: f64) -
         .paper_claim("left for later")
         .estimate(&ratio, "")
         .require_range(most, format!("not slower by more than {} %", 100.0 * slower))
-        .require_also(&more_packets, RequiredRange::at_most(1.0), "at most one packet more per burst")
+        .require_also(
+            &more_packets,
+            RequiredRange::at_most(1.0),
+            "at most one packet more per burst",
+        )
         .with_remark(format!(
             "TLP-STD {}, TLP-MP {}; packets beyond TLP-STD: {}",
             unit(&standard, "ms"),

@@ -68,7 +68,8 @@ fn episode(
     windows: Windows,
 ) -> anyhow::Result<Episode> {
     let mut rng = root.rng(&format!("ordinary/{}", app.name()));
-    let drill = BurstExperiment::new(context, draw_between(&mut rng, app.sizes()) as u64, root.seed);
+    let drill =
+        BurstExperiment::new(context, draw_between(&mut rng, app.sizes()) as u64, root.seed);
     let [standard, multipath] = both_variants(windows);
     let segments = drill.run(&standard, &[])?.segments();
     let length = (1 + rng.below(MAX_LOST_PACKETS)).min(segments);
@@ -83,7 +84,11 @@ fn episode(
 }
 
 /// Difference of a count between two results.
-pub(super) fn difference(one: &BurstResults, other: &BurstResults, of: impl Fn(&BurstResults) -> u64) -> f64 {
+pub(super) fn difference(
+    one: &BurstResults,
+    other: &BurstResults,
+    of: impl Fn(&BurstResults) -> u64,
+) -> f64 {
     of(one) as f64 - of(other) as f64
 }
 

@@ -5,7 +5,7 @@ use marline_lab::figure::{Bars, Figure, mean_interval};
 
 use super::campaign::{Case, Pair, death};
 use super::contestants::{
-    LINUX_314_RECOVERY, Windows, historic_stack, multipath, variant_without_probes, standard,
+    LINUX_314_RECOVERY, Windows, historic_stack, multipath, standard, variant_without_probes,
 };
 use super::run::AffectedBurst;
 use super::traffic::{App, Place, WLAN_MBIT, WLAN_ON_AIR_MBIT};

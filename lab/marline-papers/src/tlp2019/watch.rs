@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use marline_sim::{LinkId, NodeId, Observer, Packet, Paths, Placement, ObservationPoint};
+use marline_sim::{LinkId, NodeId, ObservationPoint, Observer, Packet, Paths, Placement};
 use marline_time::Instant;
 use marline_wire::TcpSegment;
 

@@ -138,7 +138,9 @@ impl Scene {
         experiment.scenario.seed = seed;
         let mut paths =
             policies::with_registry(&registry, || stage(&experiment, &self.variant, seed))?;
-        paths.world.run_until(Instant::from_nanos(START.as_nanos() - EPISODE_LEAD.as_nanos() as u64));
+        paths
+            .world
+            .run_until(Instant::from_nanos(START.as_nanos() - EPISODE_LEAD.as_nanos() as u64));
         let workload = experiment.workload();
         let end = START + workload.duration(seed);
         let node = if self.at_client { paths.client } else { paths.server };

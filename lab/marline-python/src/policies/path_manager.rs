@@ -29,7 +29,10 @@ impl fmt::Debug for PyPathManager {
 }
 
 /// A new one for a connection.
-pub(super) fn build(maker: &Arc<ObjectFactory>, values: &[(String, Value)]) -> Box<dyn PathManager> {
+pub(super) fn build(
+    maker: &Arc<ObjectFactory>,
+    values: &[(String, Value)],
+) -> Box<dyn PathManager> {
     let object = guard::call_python(|py| Ok(maker.make(py, PyTuple::empty(py), values)?.unbind()));
     Box::new(PyPathManager { object, actions: VecDeque::new(), timeout: None })
 }

@@ -168,7 +168,8 @@ impl Burst {
             let next = [timer, paths.next_event(), self.death].into_iter().flatten().min();
             now = next.unwrap_or(end).max(now + Duration::from_nanos(1));
         }
-        paths.bursts_at_risk = if self.trouble { PROTECTED_BURSTS } else { paths.bursts_at_risk.saturating_sub(1) };
+        paths.bursts_at_risk =
+            if self.trouble { PROTECTED_BURSTS } else { paths.bursts_at_risk.saturating_sub(1) };
         (complete.unwrap_or(end).since(self.start), self.sent)
     }
 
@@ -277,7 +278,8 @@ impl Burst {
         let mut wake = |at: Instant| timer = Some(timer.map_or(at, |t: Instant| t.min(at)));
         for number in 0..self.outstanding.len() {
             // The peer reports what it knows, so decoded data is not repeated.
-            let OutstandingPacket { sent_at: Some(sent_at), acked, copied } = self.outstanding[number]
+            let OutstandingPacket { sent_at: Some(sent_at), acked, copied } =
+                self.outstanding[number]
             else {
                 continue;
             };

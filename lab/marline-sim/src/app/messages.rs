@@ -117,7 +117,9 @@ impl Messages {
 
     fn read(&mut self, socket: &mut Socket<'_>) {
         self.stream.read(socket, u64::MAX);
-        while let Some(message) = self.reads.message_arrived_at(self.stream.report.read - self.complete) {
+        while let Some(message) =
+            self.reads.message_arrived_at(self.stream.report.read - self.complete)
+        {
             self.complete += message.bytes;
             if message.ends && message.answer_bytes == 0 {
                 self.stream.report.received.push(socket.now());

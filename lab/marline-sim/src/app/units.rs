@@ -110,7 +110,9 @@ impl Units {
         let target = match &self.pace {
             Pace::Never => 0,
             Pace::At { bytes, .. } | Pace::Flood { bytes, .. } => self.started_count as u64 * bytes,
-            Pace::Sized { .. } => self.started_count.checked_sub(1).map_or(0, |last| self.ends[last]),
+            Pace::Sized { .. } => {
+                self.started_count.checked_sub(1).map_or(0, |last| self.ends[last])
+            }
         };
         self.blocked = !self.stream.write_to(socket, target);
         if matches!(self.pace, Pace::Flood { .. }) && !self.blocked {

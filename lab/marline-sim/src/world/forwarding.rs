@@ -4,7 +4,7 @@ use marline_link::Packet as _;
 
 use super::{LinkId, NodeId, World};
 use crate::node::{Node, Outbox};
-use crate::packet::{Packet, ObservationPoint};
+use crate::packet::{ObservationPoint, Packet};
 
 /// Number of bytes of each packet in the digest: the header and all its options.
 const DIGEST_BYTES: usize = 60;

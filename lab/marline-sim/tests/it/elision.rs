@@ -3,7 +3,7 @@
 use core::any::Any;
 
 use crate::cases::oracle::stream;
-use marline_sim::{Amount, Bulk, Observer, Packet, Paths, ObservationPoint, WorldStats};
+use marline_sim::{Amount, Bulk, ObservationPoint, Observer, Packet, Paths, WorldStats};
 use marline_time::Instant;
 
 use crate::cases::{connection, scene};

@@ -8,7 +8,7 @@ use core::any::Any;
 
 use crate::cases::{LINUX_314, link};
 use marline_core::ConnectionConfig;
-use marline_sim::{NodeId, Observer, Pace, Packet, Paths, PathsConfig, ObservationPoint, Units};
+use marline_sim::{NodeId, ObservationPoint, Observer, Pace, Packet, Paths, PathsConfig, Units};
 use marline_time::{Duration, Instant, SeedTree};
 use marline_wire::TcpSegment;
 
@@ -39,7 +39,8 @@ struct Log {
 impl Observer for Log {
     fn on_packet(&mut self, now: Instant, sighting: ObservationPoint, packet: &Packet) {
         let segment = TcpSegment::parse(&packet.segment).expect("a segment");
-        let by_server = matches!(sighting, ObservationPoint::Sent { node, .. } if node == self.server);
+        let by_server =
+            matches!(sighting, ObservationPoint::Sent { node, .. } if node == self.server);
         if by_server && !segment.payload.is_empty() {
             self.sent.push((now, segment.header.seq.0));
         }

@@ -11,7 +11,7 @@ use marline_core::{
     SubflowState,
 };
 use marline_policy::PathHealthConfig;
-use marline_sim::{Echo, EchoServer, Observer, Packet, Paths, PathsConfig, ObservationPoint};
+use marline_sim::{Echo, EchoServer, ObservationPoint, Observer, Packet, Paths, PathsConfig};
 use marline_time::{Duration, Instant, SeedTree};
 use marline_wire::{TcpFlags, TcpSegment};
 

@@ -8,7 +8,9 @@ use core::any::Any;
 
 use crate::cases::{LINUX_314, link};
 use marline_core::ConnectionConfig;
-use marline_sim::{NodeId, Observer, Pace, Packet, Paths, PathsConfig, Placement, ObservationPoint, Units};
+use marline_sim::{
+    NodeId, ObservationPoint, Observer, Pace, Packet, Paths, PathsConfig, Placement, Units,
+};
 use marline_time::{Duration, Instant, SeedTree};
 use marline_wire::TcpSegment;
 

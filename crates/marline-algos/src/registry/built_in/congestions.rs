@@ -12,7 +12,9 @@ pub(super) fn add(registry: &mut Registry) -> Result<(), RegisterError> {
         registry.register_congestion_with(name, move |parameters| {
             let sources = [("rfc9438", RenoEstimate::Rfc9438), ("linux", RenoEstimate::Linux)];
             let estimate = parameters.word("reno", "rfc9438", &sources);
-            move |mss, window, _| Box::new(Cubic::new(mss, window, slow_start).with_reno_estimate(estimate))
+            move |mss, window, _| {
+                Box::new(Cubic::new(mss, window, slow_start).with_reno_estimate(estimate))
+            }
         })?;
     }
     registry.register_congestion(NamedCongestion::new("cubic-westwood", |mss, window, _| {

@@ -30,7 +30,7 @@ use super::arrivals::{cautious_arrival_time, trouble_delay};
 use super::worth::{self, Price};
 use super::{EXPLORE_AFTER, MAX_SPENDING};
 use crate::schedulers::classes::{self, Class, members};
-use crate::schedulers::delivery::{arrival, is_overdue, send_time_by_answers, is_window_opening};
+use crate::schedulers::delivery::{arrival, is_overdue, is_window_opening, send_time_by_answers};
 
 /// Idle time after which a metered path is explored, if at most this share of its own budget is spent. The rest is
 /// reserved for late data.

@@ -68,7 +68,11 @@ pub(super) fn reason_of_actions(
     // Records the actual actions, not the recomputed ones. Both are the same, as recomputing confirms.
     let (_, inputs) = Inputs::record(cx, spending, |cx| answer(&question, spending, cx));
     let decision = Decision::Send { subflow: on, range: first };
-    Some(reason(question, Answer { decision, more_ranges: also, grounds: unblocked(on, cx) }, inputs))
+    Some(reason(
+        question,
+        Answer { decision, more_ranges: also, grounds: unblocked(on, cx) },
+        inputs,
+    ))
 }
 
 fn reason(question: Question, answer: Answer, inputs: Inputs) -> Reason {

@@ -110,7 +110,9 @@ impl Behavior {
         match self {
             Behavior::NoMultipath => Finding::note(SUBJECT, format!("{what}: {advice}")),
             Behavior::OnlyAcknowledges => Finding::fails(SUBJECT, format!("{what}: {advice}")),
-            Behavior::ChangesPayload | Behavior::AcknowledgesAndDrops => Finding::fails(SUBJECT, text),
+            Behavior::ChangesPayload | Behavior::AcknowledgesAndDrops => {
+                Finding::fails(SUBJECT, text)
+            }
             _ => Finding::note(SUBJECT, text),
         }
     }

@@ -58,8 +58,16 @@ fn a_fresh_connection_falls_back_by_every_trigger_but_a_bad_checksum() {
 #[test]
 fn nothing_leads_to_plain_tcp_on_a_subflow_that_is_not_the_only_one() {
     let beside = StreamFacts { others: Others::Usable, ..FRESH };
-    let expected =
-        [ResetSubflow, ResetSubflow, Unchanged, Unchanged, ResetWithMpFail, ResetSubflow, ResetSubflow, Unchanged];
+    let expected = [
+        ResetSubflow,
+        ResetSubflow,
+        Unchanged,
+        Unchanged,
+        ResetWithMpFail,
+        ResetSubflow,
+        ResetSubflow,
+        Unchanged,
+    ];
     assert_eq!(verdicts(&beside), expected);
     let joined = StreamFacts { initial: false, ..FRESH };
     assert_eq!(verdicts(&joined)[..4], [ResetSubflow, ResetSubflow, Unchanged, Unchanged]);

@@ -12,7 +12,8 @@ use super::S;
 
 /// A server that keeps connections without a path for an hour, and those of unauthenticated peers for half a minute.
 fn patient(lingering: usize) -> EndpointConfig {
-    let linger = Linger { timeout: Span::from_secs(3_600), unknown_peer: Some(Span::from_secs(30)) };
+    let linger =
+        Linger { timeout: Span::from_secs(3_600), unknown_peer: Some(Span::from_secs(30)) };
     let mut endpoint = endpoint_config(Some(ConnectionConfig { linger, ..config() }));
     endpoint.limits = Limits { lingering, ..endpoint.limits };
     endpoint

@@ -24,7 +24,9 @@ pub(super) fn at_client() -> Outer {
 }
 
 fn sent(framed: Option<FramedBatch>, segment: &[u8]) -> Vec<u8> {
-    let Some(FramedBatch::Handshake { header, .. }) = framed else { panic!("a handshake goes out") };
+    let Some(FramedBatch::Handshake { header, .. }) = framed else {
+        panic!("a handshake goes out")
+    };
     [header.as_bytes(), segment].concat()
 }
 

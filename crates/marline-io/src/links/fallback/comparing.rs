@@ -109,7 +109,8 @@ impl Routes {
                     None => INCONCLUSIVE_RETRY_DELAY,
                     Some(_) => COMPARE.delay_after(route.failed_attempts),
                 };
-                route.failed_attempts = route.failed_attempts.saturating_add(u32::from(rate.is_some()));
+                route.failed_attempts =
+                    route.failed_attempts.saturating_add(u32::from(rate.is_some()));
                 route.compare_at = now + pause;
                 LeaveReason::NotFaster
             }

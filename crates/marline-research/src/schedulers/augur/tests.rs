@@ -132,7 +132,8 @@ fn an_overdue_answer_is_a_reason_by_itself() {
 
 #[test]
 fn the_budget_bounds_the_bytes() {
-    let config = AugurConfig { reserve: 10_000, min_saving: Duration::ZERO, ..AugurConfig::default() };
+    let config =
+        AugurConfig { reserve: 10_000, min_saving: Duration::ZERO, ..AugurConfig::default() };
     let mut play = Play::new(config);
     let copied: Vec<u64> = (0..1_000).map(|_| play.message(20)).collect();
     // 5 kB in the reserve and 10 % of what follows.

@@ -12,11 +12,12 @@ use marline::paths::PathSpec;
 
 use super::diagnostic::{Diagnostic, KeyPath};
 use super::document::{Contestant, ExperimentFile};
-use super::raw::{Direction, RawFile, RawBackground, RawEnd, RawFault, RawStop, RawVariant};
+use super::raw::{Direction, RawBackground, RawEnd, RawFault, RawFile, RawStop, RawVariant};
 use super::values::Bytes;
 use crate::emulation::script::{self, ParsedCommand};
 use crate::experiment::{
-    BackgroundConnection, Experiment, Fault, Moment, Stack, Stop, TimelineConfig, Variant, can_be_restored,
+    BackgroundConnection, Experiment, Fault, Moment, Stack, Stop, TimelineConfig, Variant,
+    can_be_restored,
 };
 use crate::policies;
 use crate::scenario::{Event, Path, Scenario, Side, check_name, path_number};
@@ -40,7 +41,11 @@ impl Checker<'_> {
     }
 
     /// Returns a value, or adds a diagnostic at its place.
-    fn check_result<T, E: Display>(&mut self, key_path: &KeyPath, result: Result<T, E>) -> Option<T> {
+    fn check_result<T, E: Display>(
+        &mut self,
+        key_path: &KeyPath,
+        result: Result<T, E>,
+    ) -> Option<T> {
         result.map_err(|error| self.report(key_path, format!("{error:#}"))).ok()
     }
 
@@ -170,7 +175,8 @@ fn fault(
 ) -> Option<Fault> {
     let key_path = KeyPath::top_level("fault").at(number);
     checker.check_result(&key_path.key("path"), path_number(paths, &raw.path));
-    let order: Option<ParsedCommand> = checker.check_result(&key_path.key("command"), raw.command.parse());
+    let order: Option<ParsedCommand> =
+        checker.check_result(&key_path.key("command"), raw.command.parse());
     if raw.lasts.is_some() && order.is_some_and(|order| !can_be_restored(&order)) {
         checker.report(&key_path.key("lasts"), "only `down` ends by itself");
     }

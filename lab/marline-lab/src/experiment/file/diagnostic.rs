@@ -170,9 +170,14 @@ mod tests {
         );
         assert_eq!(said, expected);
         // A missing key is reported at the table it is missing in.
-        let said = format_diagnostics("f", text, &[Diagnostic::new(text, &key_path.key("x"), "no")]);
+        let said =
+            format_diagnostics("f", text, &[Diagnostic::new(text, &key_path.key("x"), "no")]);
         assert!(said.starts_with("f:4:13: no"), "{said}");
-        let nowhere = format_diagnostics("f", text, &[Diagnostic::new(text, &KeyPath::top_level("b"), "missing")]);
+        let nowhere = format_diagnostics(
+            "f",
+            text,
+            &[Diagnostic::new(text, &KeyPath::top_level("b"), "missing")],
+        );
         assert_eq!(nowhere, "f: missing");
     }
 

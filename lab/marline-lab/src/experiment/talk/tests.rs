@@ -18,7 +18,10 @@ fn ends(loads: &[Load], start: Instant) -> ([End; 2], crate::experiment::Flows) 
 fn until(loads: &[Load], start: Instant, patience: Duration) -> StopCondition {
     let group: Vec<u16> = (0..loads.len() as u16).collect();
     let lasts = loads.iter().map(|load| load.ends(SEED)).max().expect("a workload");
-    StopCondition { floods: End::bulk_end_of(loads, &group, start), deadline: start + lasts + patience }
+    StopCondition {
+        floods: End::bulk_end_of(loads, &group, start),
+        deadline: start + lasts + patience,
+    }
 }
 
 /// Runs workloads on one connection; the server begins to read after this time.

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::ops::Range;
 
-use marline_sim::{LinkId, Observer, Packet, Paths, Report, ObservationPoint};
+use marline_sim::{LinkId, ObservationPoint, Observer, Packet, Paths, Report};
 use marline_time::Instant;
 use marline_wire::{TcpFlags, TcpSegment, verify_tcp_checksum};
 

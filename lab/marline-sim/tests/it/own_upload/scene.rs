@@ -15,8 +15,8 @@ use marline_datagram::{FlowId, Lane, LaneConfig, LaneIds, PathId, TestCipher};
 use marline_policy::{AddressId, LocalAddress};
 use marline_sim::{
     Amount, Bulk, Echo, EchoServer, Host, HostConfig, LANE_PORT, LaneHost, LinkId, NodeId,
-    Observer, Packet, Paths, Pulse, PulsePlan, SERVER_PORT, ObservationPoint, UDP_CAPABILITIES, World,
-    quantile,
+    ObservationPoint, Observer, Packet, Paths, Pulse, PulsePlan, SERVER_PORT, UDP_CAPABILITIES,
+    World, quantile,
 };
 use marline_time::{Duration, Instant, SeedTree};
 

@@ -2,7 +2,7 @@
 
 use core::any::Any;
 
-use marline_sim::{LinkId, NodeId, Observer, Packet, Placement, ObservationPoint};
+use marline_sim::{LinkId, NodeId, ObservationPoint, Observer, Packet, Placement};
 use marline_time::{Duration, Instant};
 use marline_wire::TcpSegment;
 

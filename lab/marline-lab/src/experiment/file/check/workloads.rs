@@ -203,14 +203,23 @@ impl Keys<'_, '_> {
             return Some(Workload::Film(Film { segments, ..FILM }));
         };
         let link = format!("rate={rate}").parse::<DuplexSpec>();
-        let spec = self.checker.check_result(&self.key_path.key("rate"), link.map_err(|error| error.problem))?;
+        let spec = self
+            .checker
+            .check_result(&self.key_path.key("rate"), link.map_err(|error| error.problem))?;
         let RateSpec::Constant(rate) = spec.down.rate else {
             self.report("rate", "expected a constant rate such as \"4M\"");
             return None;
         };
         let bytes = (rate.bits_per_s() * VIDEO_FRAME_INTERVAL_MS / 8_000).max(1) as u32;
-        let gap = Gap { least_ms: VIDEO_FRAME_INTERVAL_MS as f64, most_ms: VIDEO_FRAME_INTERVAL_MS as f64 };
-        Some(Workload::Bursts { bytes, gap, count: (lasts_ms / VIDEO_FRAME_INTERVAL_MS).max(1) as u32 })
+        let gap = Gap {
+            least_ms: VIDEO_FRAME_INTERVAL_MS as f64,
+            most_ms: VIDEO_FRAME_INTERVAL_MS as f64,
+        };
+        Some(Workload::Bursts {
+            bytes,
+            gap,
+            count: (lasts_ms / VIDEO_FRAME_INTERVAL_MS).max(1) as u32,
+        })
     }
 
     /// Requests and answers; dialogues have whole requests and no limit to what is unanswered, unless given.

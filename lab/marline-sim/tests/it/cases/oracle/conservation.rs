@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use marline_time::Instant;
 
-use marline_sim::{Digest, LinkId, Observer, Packet, ObservationPoint};
+use marline_sim::{Digest, LinkId, ObservationPoint, Observer, Packet};
 
 /// Watches all links of a world. Stores a number per segment: for runs of up to a few million packets.
 #[derive(Debug, Default)]

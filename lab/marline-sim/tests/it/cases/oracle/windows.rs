@@ -12,7 +12,7 @@ use marline_time::Instant;
 use marline_wire::mptcp::{DataAck, Dss, ExperimentalMessage, WireDsn};
 use marline_wire::{TcpFlags, TcpSegment};
 
-use marline_sim::{NodeId, Observer, Packet, ObservationPoint};
+use marline_sim::{NodeId, ObservationPoint, Observer, Packet};
 
 /// Watches one connection between two hosts.
 #[derive(Debug, Default)]

@@ -6,7 +6,7 @@
 //! - It was told that nothing follows (MP_IDLE), and had everything. Then no receive timer runs: silence is what
 //!   it was promised, and only a keepalive of its own would tell that the path is dead.
 
-use marline_sim::{LinkId, NodeId, Observer, Packet, ObservationPoint};
+use marline_sim::{LinkId, NodeId, ObservationPoint, Observer, Packet};
 use marline_time::Instant;
 use marline_wire::mptcp::{ExperimentalMessage, MptcpOption, WireDsn};
 use marline_wire::{TcpFlags, TcpSegment};

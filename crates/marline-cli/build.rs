@@ -27,11 +27,11 @@ fn commit() -> Option<String> {
     if std::env::var("PROFILE").is_ok_and(|profile| profile == "debug") {
         return None;
     }
-    published().or_else(from_git)
+    published_commit().or_else(from_git)
 }
 
 /// `{"git": {"sha1": "..", "dirty": true}, ..}`, written by `cargo package`.
-fn published() -> Option<String> {
+fn published_commit() -> Option<String> {
     let text = std::fs::read_to_string(".cargo_vcs_info.json").ok()?;
     let digits = text.split("\"sha1\"").nth(1)?.split('"').nth(1)?.get(..DIGITS)?;
     Some(version_suffix(digits, text.contains("\"dirty\": true")))

@@ -15,7 +15,7 @@ use std::path::Path;
 use crate::TaskResult;
 use crate::manifest;
 use crate::run::{command, output, run};
-use surface::Documented;
+use surface::DocumentedCrate;
 
 const CRATE: &str = "marline";
 /// Crates whose items are re-exported.
@@ -92,7 +92,7 @@ fn lines(root: &Path) -> Result<BTreeSet<String>, String> {
         let text =
             fs::read_to_string(root.join(&path)).map_err(|error| format!("{path}: {error}"))?;
         let json = serde_json::from_str(&text).map_err(|error| format!("{path}: {error}"))?;
-        crates.insert(name, Documented::new(json));
+        crates.insert(name, DocumentedCrate::new(json));
     }
     match surface::lines(&crates, CRATE) {
         none if none.is_empty() => Err("rustdoc's JSON has another format".to_owned()),

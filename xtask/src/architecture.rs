@@ -42,14 +42,14 @@ pub(crate) fn places(text: &str) -> Vec<Place<'_>> {
                 Some(before) => {
                     Some(Place { line: number + 1, function: Some(&code[1..]), ..before })
                 }
-                None => place(number + 1, code),
+                None => parse_place(number + 1, code),
             });
         }
     }
     found
 }
 
-fn place(line: usize, code: &str) -> Option<Place<'_>> {
+fn parse_place(line: usize, code: &str) -> Option<Place<'_>> {
     let (path, function) = match code.split_once(':') {
         Some((path, function)) => (path, Some(function)),
         None => (code, None),

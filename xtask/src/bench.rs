@@ -72,7 +72,7 @@ pub(crate) fn run(root: &Path, arguments: &[String]) -> TaskResult {
         }
         Task::Check => {
             baseline::check_page(root, &known)?;
-            known.machine.comparable(&machine)?;
+            known.machine.check_comparable(&machine)?;
             judge(&counts, &known)
         }
         Task::Show | Task::Flame => Ok(()),

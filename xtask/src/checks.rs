@@ -64,7 +64,7 @@ pub(crate) fn text(path: &str, text: &str) -> Vec<Finding> {
         found.push(finding(text.lines().count(), "no newline at the end of the file"));
     }
     if path.ends_with("Cargo.lock") {
-        found.extend(foreign_sources(text));
+        found.extend(find_foreign_sources(text));
     }
     found
 }
@@ -78,7 +78,7 @@ fn contains_path(line: &str, fragment: &str) -> bool {
 }
 
 /// Finds crates from other sources than the public index: a mirror's name in the lock file breaks others' builds.
-fn foreign_sources(lock: &str) -> Vec<Finding> {
+fn find_foreign_sources(lock: &str) -> Vec<Finding> {
     let official = "source = \"registry+https://github.com/rust-lang/crates.io-index\"";
     lock.lines()
         .enumerate()
@@ -142,7 +142,7 @@ pub(crate) struct Link<'a> {
 /// Relative links of a Markdown file, without those in code blocks.
 pub(crate) fn links(text: &str) -> Vec<Link<'_>> {
     let mut found = Vec::new();
-    for (line, mut rest) in outside_code(text) {
+    for (line, mut rest) in lines_outside_code(text) {
         while let Some(start) = rest.find("](") {
             rest = &rest[start + 2..];
             let Some(end) = rest.find(')') else { break };
@@ -161,9 +161,9 @@ pub(crate) fn links(text: &str) -> Vec<Link<'_>> {
 }
 
 /// Possible link targets in a Markdown file: its headings in GitHub's anchor form.
-pub(crate) fn anchors(text: &str) -> Vec<String> {
+pub(crate) fn heading_anchors(text: &str) -> Vec<String> {
     let mut found: Vec<String> = Vec::new();
-    for (_, line) in outside_code(text) {
+    for (_, line) in lines_outside_code(text) {
         let heading = line.trim_start_matches('#');
         if heading.len() == line.len() || !heading.starts_with(' ') {
             continue;
@@ -187,7 +187,7 @@ fn text_of_links(heading: &str) -> String {
 }
 
 /// Lines outside of code blocks, with their numbers.
-fn outside_code(text: &str) -> Vec<(usize, &str)> {
+fn lines_outside_code(text: &str) -> Vec<(usize, &str)> {
     let mut in_code = false;
     let mut kept = Vec::new();
     for (index, line) in text.lines().enumerate() {
@@ -285,7 +285,7 @@ mod tests {
     fn headings_are_named_as_in_addresses() {
         let page = "# `marline demo`\n## 8. Stopping, upgrades\n```\n# no\n```\n## A [b](c.md) d\n# x\n# x\n";
         let expected = ["marline-demo", "8-stopping-upgrades", "a-b-d", "x", "x-1"];
-        assert_eq!(anchors(page), expected);
+        assert_eq!(heading_anchors(page), expected);
     }
 
     #[test]

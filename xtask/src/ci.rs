@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::{Child, Command};
 use std::time::Instant;
 
-use crate::run::{command, run, run_and_report_failure, tested};
+use crate::run::{build_test_program, command, run, run_and_report_failure};
 use crate::{
     TaskResult, alone, api, bench, dashboard, deps, manifest, ownership, packages, portable,
     python, readme, size, spec, test, tidy,
@@ -64,7 +64,7 @@ pub(crate) fn all(root: &Path, wanted: &[String]) -> TaskResult {
         ("dashboard", &dashboard::check),
         ("clippy", &clippy),
         ("portable", &portable::check),
-        ("doc", &doc),
+        ("doc", &check_docs),
         // After `doc`, whose metadata of dependencies it uses.
         ("api", &api::check),
         ("alone", &alone::check),
@@ -168,7 +168,7 @@ fn fuzz_targets(root: &Path) -> Result<Vec<String>, String> {
 
 /// The part of the matrix against the kernel that covers all pairs of values.
 fn interop(root: &Path) -> TaskResult {
-    let program = tested(root, "marline-interop")?;
+    let program = build_test_program(root, "marline-interop")?;
     let with = |more: &[&str]| {
         run_and_report_failure(&mut command(root, &program, &[&["--small"], more].concat()))
     };
@@ -192,7 +192,7 @@ fn papers(root: &Path) -> TaskResult {
 /// Runs a quick look at every paper in virtual time, with results in a directory of the checkout. Returns the
 /// program.
 pub(crate) fn small_papers(root: &Path, out: &str) -> Result<String, String> {
-    let program = tested(root, "marline-lab")?;
+    let program = build_test_program(root, "marline-lab")?;
     let mut small = command(root, &program, &["paper", "all", "--quick", "--out", out]);
     let status = small.status().map_err(|error| format!("paper: {error}"))?;
     // A quick look has no verdicts.
@@ -203,7 +203,7 @@ fn clippy(root: &Path) -> TaskResult {
     cargo(root, &["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"])
 }
 
-fn doc(root: &Path) -> TaskResult {
+fn check_docs(root: &Path) -> TaskResult {
     let mut doc = command(root, "cargo", &["doc", "--workspace", "--no-deps", "--quiet"]);
     run(doc.env("RUSTDOCFLAGS", "-D warnings"))
 }

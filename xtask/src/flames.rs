@@ -60,7 +60,7 @@ pub(crate) fn draw(root: &Path, wanted: &[String]) -> TaskResult {
     fs::create_dir_all(&folder).map_err(|error| format!("{FOLDER}: {error}"))?;
     for (name, what, arguments) in ROWS {
         if wanted.is_empty() || wanted.iter().any(|word| word == name) {
-            let stacks = sampled(root, &folder, name, what, arguments)?;
+            let stacks = sample_row(root, &folder, name, what, arguments)?;
             let picture = folder.join(format!("{name}.svg"));
             fs::write(&picture, draw_graph(root, name, &stacks)?)
                 .map_err(|error| format!("{}: {error}", picture.display()))?;
@@ -83,7 +83,7 @@ fn cargo(root: &Path, program: &str, arguments: &[&str]) -> Command {
 }
 
 /// Runs a row under `perf`; returns a line for each stack, with its nanoseconds.
-fn sampled(
+fn sample_row(
     root: &Path,
     folder: &Path,
     name: &str,

@@ -139,7 +139,7 @@ pub(crate) fn check(root: &Path) -> TaskResult {
     for of in manifest::workspace_crates(root)? {
         let graph = Graph::read(&of.dir.join("src"))?;
         files += graph.imports.len();
-        let circles = graph.circles();
+        let circles = graph.import_cycles();
         if !CRATES_WITH_CIRCLES.contains(&of.name.as_str()) {
             wrong.extend(circles.iter().map(|circle| format!("{}: {circle}", of.name)));
         }
@@ -424,7 +424,7 @@ impl Graph {
             let mut found = Vec::new();
             for item in &parse(path)?.items {
                 if let Item::Use(import) = item {
-                    flatten(&import.tree, &mut Vec::new(), &mut found);
+                    flatten_use_tree(&import.tree, &mut Vec::new(), &mut found);
                 }
             }
             let named = found.iter().filter_map(|import| resolve(module, import, &modules));
@@ -434,7 +434,7 @@ impl Graph {
     }
 
     /// Sets of files that import each other, each as text.
-    fn circles(&self) -> Vec<String> {
+    fn import_cycles(&self) -> Vec<String> {
         let mut circles = BTreeSet::new();
         for module in self.imports.keys() {
             let there = self.reachable(module);
@@ -471,15 +471,15 @@ fn module_of(src: &Path, file: &Path) -> Vec<String> {
     parts
 }
 
-fn flatten(tree: &UseTree, before: &mut Vec<String>, found: &mut Vec<Vec<String>>) {
+fn flatten_use_tree(tree: &UseTree, before: &mut Vec<String>, found: &mut Vec<Vec<String>>) {
     match tree {
         UseTree::Path(path) => {
             before.push(path.ident.to_string());
-            flatten(&path.tree, before, found);
+            flatten_use_tree(&path.tree, before, found);
             before.pop();
         }
         UseTree::Group(group) => {
-            group.items.iter().for_each(|tree| flatten(tree, before, found));
+            group.items.iter().for_each(|tree| flatten_use_tree(tree, before, found));
         }
         UseTree::Name(name) => found.push([&before[..], &[name.ident.to_string()]].concat()),
         UseTree::Rename(name) => found.push([&before[..], &[name.ident.to_string()]].concat()),
@@ -528,9 +528,9 @@ mod tests {
     #[test]
     fn an_import_cycle_is_named_once_with_all_its_files() {
         let circles =
-            graph(&[("a", &["b"]), ("b", &["c"]), ("c", &["a", "d"]), ("d", &[])]).circles();
+            graph(&[("a", &["b"]), ("b", &["c"]), ("c", &["a", "d"]), ("d", &[])]).import_cycles();
         assert_eq!(circles, ["files import each other: a, b, c"]);
-        assert!(graph(&[("a", &["b", "c"]), ("b", &["c"]), ("c", &[])]).circles().is_empty());
+        assert!(graph(&[("a", &["b", "c"]), ("b", &["c"]), ("c", &[])]).import_cycles().is_empty());
     }
 
     const AREA: OwnedState = OwnedState {

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use crate::TaskResult;
 use crate::dist::{Release, files, link_static_program, strip_program};
-use crate::run::{command, run, run_and_report_failure, skip, tested};
+use crate::run::{build_test_program, command, run, run_and_report_failure, skip};
 
 const SCRIPT: &str = "packaging/check/fresh_machine.sh";
 /// Debian root file system, made by `.ci/install-tools`.
@@ -17,7 +17,7 @@ const DEBIAN: &str = ".cache/marline/debian-bookworm.tar";
 /// Builds packages, archive and container files, and runs the script that uses them.
 pub(crate) fn check(root: &Path) -> TaskResult {
     let Some(debian) = debian()? else { return Ok(()) };
-    let built = PathBuf::from(tested(root, "marline")?);
+    let built = PathBuf::from(build_test_program(root, "marline")?);
     let world = root.join("target/ci-packages");
     remove(&world)?;
     let made = fs::create_dir_all(world.join("debian"));

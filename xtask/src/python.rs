@@ -32,7 +32,8 @@ const RAY: &str = "ray==2.60.0";
 
 /// Builds the module from the objects of `cargo test`, and tests the package.
 pub(crate) fn check(root: &Path) -> TaskResult {
-    let Some(Installed { python, wheel }) = installed(root, ENVIRONMENT, &NEEDS)? else {
+    let Some(InstalledPackage { python, wheel }) = find_installed(root, ENVIRONMENT, &NEEDS)?
+    else {
         return Ok(());
     };
     first_steps(root, &python, &wheel)?;
@@ -73,7 +74,8 @@ fn first_steps(root: &Path, python: &str, wheel: &str) -> TaskResult {
 /// Tests sweeps on a local cluster whose workers are killed.
 pub(crate) fn ray(root: &Path) -> TaskResult {
     let needs = [RAY];
-    let Some(Installed { python, .. }) = installed(root, RAY_ENVIRONMENT, &needs)? else {
+    let Some(InstalledPackage { python, .. }) = find_installed(root, RAY_ENVIRONMENT, &needs)?
+    else {
         return Ok(());
     };
     let mut sweep = command(&root.join(PACKAGE).join("tests"), &python, &["ray_cluster.py"]);
@@ -81,14 +83,18 @@ pub(crate) fn ray(root: &Path) -> TaskResult {
 }
 
 /// The installed package.
-struct Installed {
+struct InstalledPackage {
     /// Python interpreter of the environment with the package and its needs.
     python: String,
     wheel: String,
 }
 
 /// Installs the package and its needs into an environment; `None` without Python.
-fn installed(root: &Path, environment: &str, needs: &[&str]) -> Result<Option<Installed>, String> {
+fn find_installed(
+    root: &Path,
+    environment: &str,
+    needs: &[&str],
+) -> Result<Option<InstalledPackage>, String> {
     if !has_python(root)? {
         return Ok(None);
     }
@@ -109,7 +115,7 @@ fn installed(root: &Path, environment: &str, needs: &[&str]) -> Result<Option<In
     let install = ["-m", "pip", "install", "-q", "--disable-pip-version-check", "--no-deps"];
     let mut install = command(root, &python, &install);
     run(install.args(["--force-reinstall", wheel.trim()]))?;
-    Ok(Some(Installed { python, wheel: wheel.trim().to_owned() }))
+    Ok(Some(InstalledPackage { python, wheel: wheel.trim().to_owned() }))
 }
 
 /// The Python interpreter of an environment, created once with its needs.

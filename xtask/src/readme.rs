@@ -35,7 +35,7 @@ pub(crate) fn check(root: &Path) -> TaskResult {
 
 fn findings(pages: &Pages) -> Vec<String> {
     let mut wrong = Vec::new();
-    wrong.extend(worse_cases(pages).err());
+    wrong.extend(check_worse_cases(pages).err());
     wrong.extend(measured(pages));
     wrong.extend(demo(pages).err());
     wrong.extend(["The demo", "Compared with the kernel"].iter().filter_map(|title| {
@@ -47,7 +47,7 @@ fn findings(pages: &Pages) -> Vec<String> {
 }
 
 /// Compares "One case of N" with the share of cases on the default scheduler's page.
-fn worse_cases(pages: &Pages) -> TaskResult {
+fn check_worse_cases(pages: &Pages) -> TaskResult {
     const BEHIND: &str = "worse than the best single path in one of five figures in ";
     let page = joined(&pages.auto);
     let share =
@@ -59,7 +59,7 @@ fn worse_cases(pages: &Pages) -> TaskResult {
     let one_of = (100.0 / share).round() as usize;
     let number = one_of.checked_sub(2).and_then(|index| NUMBERS.get(index));
     let number = number.map_or_else(|| one_of.to_string(), |word| (*word).to_owned());
-    expect(&pages.readme, &format!("in one of {number} cases "), AUTO)
+    expect_words(&pages.readme, &format!("in one of {number} cases "), AUTO)
 }
 
 /// Compares every row of the README's table with the page of results.
@@ -82,7 +82,7 @@ fn demo(pages: &Pages) -> TaskResult {
     if kept { Ok(()) } else { Err(format!("{README}: the demo's output is not that of {RESULTS}")) }
 }
 
-fn expect(readme: &str, words: &str, source: &str) -> TaskResult {
+fn expect_words(readme: &str, words: &str, source: &str) -> TaskResult {
     let says = joined(readme).contains(words);
     if says { Ok(()) } else { Err(format!("{README} should say, by {source}: {words}")) }
 }

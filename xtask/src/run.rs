@@ -34,7 +34,7 @@ pub(crate) fn run(command: &mut Command) -> Result<(), String> {
 
 /// Builds a program of the workspace as `cargo test --workspace` does, with overflow checks and debug assertions.
 /// Steps that run programs then compile almost nothing, while a release takes ten minutes (`cargo xtask dist`).
-pub(crate) fn tested(root: &Path, program: &str) -> Result<String, String> {
+pub(crate) fn build_test_program(root: &Path, program: &str) -> Result<String, String> {
     const BUILD: [&str; 8] =
         ["build", "--profile", "test", "--workspace", "--bins", "--tests", "--locked", "-q"];
     run(&mut command(root, "cargo", &BUILD))?;

@@ -65,7 +65,7 @@ pub(crate) fn check(root: &Path) -> TaskResult {
     for of in manifest::workspace_crates(root)? {
         wrong.extend(crate_rules(root, &of)?);
     }
-    wrong.extend(unlisted_pages(root, &listed));
+    wrong.extend(find_unlisted_pages(root, &listed));
     wrong.extend(names::check(root));
     if !long.is_empty() {
         long.sort_unstable_by(|a, b| b.cmp(a));
@@ -118,7 +118,7 @@ fn dead_links(root: &Path, path: &str, text: &str) -> Vec<String> {
             && target.extension().is_some_and(|ending| ending == "md")
         {
             let there = fs::read_to_string(&target).unwrap_or_default();
-            if !checks::anchors(&there).iter().any(|anchor| anchor == part) {
+            if !checks::heading_anchors(&there).iter().any(|anchor| anchor == part) {
                 dead.push(format!("{path}:{line}: no such heading: {shown}#{part}"));
             }
         }
@@ -137,7 +137,7 @@ fn missing_pages(root: &Path, path: &str, text: &str) -> Vec<String> {
 
 /// Pages that are missing in the list for their readers: that of their own folder, if there is one, or that of all
 /// sections.
-fn unlisted_pages(root: &Path, files: &[String]) -> Vec<String> {
+fn find_unlisted_pages(root: &Path, files: &[String]) -> Vec<String> {
     const INDEX: &str = "README.md";
     let mut unlisted = Vec::new();
     let pages = files.iter().filter(|path| path.starts_with("docs/") && path.ends_with(".md"));

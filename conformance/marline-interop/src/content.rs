@@ -48,7 +48,7 @@ impl Content {
 
 /// Data received by one end.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Received {
+pub(crate) struct ReceivedData {
     pub(crate) bytes: u64,
     pub(crate) sha256: String,
     /// True if every byte was the expected one.
@@ -83,7 +83,7 @@ pub(crate) async fn send(
 }
 
 /// Reads to the end, orderly or not, and compares.
-pub(crate) async fn receive(from: &mut (impl AsyncRead + Unpin), content: Content) -> Received {
+pub(crate) async fn receive(from: &mut (impl AsyncRead + Unpin), content: Content) -> ReceivedData {
     let (mut got, mut filled) = (vec![0; CHUNK], 0);
     let mut comparison = Comparison::with(content);
     let end = loop {
@@ -99,7 +99,7 @@ pub(crate) async fn receive(from: &mut (impl AsyncRead + Unpin), content: Conten
     };
     comparison.take(&got[..filled]);
     let Comparison { bytes, hash, matches, .. } = comparison;
-    Received { bytes, sha256: hexadecimal(hash), matches, end }
+    ReceivedData { bytes, sha256: hexadecimal(hash), matches, end }
 }
 
 fn hexadecimal(hash: Sha256) -> String {

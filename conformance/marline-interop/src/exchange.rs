@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 use crate::cell::Workload;
-use crate::content::{Content, Received, receive, send};
+use crate::content::{Content, ReceivedData, receive, send};
 
 /// The server's first byte.
 const GREETING: u8 = b'M';
@@ -49,7 +49,7 @@ pub(crate) struct Plan {
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Outcome {
     /// The received stream, if one was expected.
-    pub(crate) received: Option<Received>,
+    pub(crate) received: Option<ReceivedData>,
     /// Number of messages that were echoed correctly.
     pub(crate) echoed: u32,
     /// Error while writing.

@@ -58,7 +58,7 @@ pub(crate) fn judge(cell: Cell, evidence: &Evidence<'_>) -> anyhow::Result<CellR
             kernel(cell, evidence, &counters, side, &mut problems);
         }
     }
-    complaints(&evidence.kernel_said, &mut problems);
+    report_kernel_warnings(&evidence.kernel_said, &mut problems);
     let (capture, _) = captures(&evidence.captures, true, &mut problems)?;
     Ok(CellResult {
         problems,
@@ -70,7 +70,7 @@ pub(crate) fn judge(cell: Cell, evidence: &Evidence<'_>) -> anyhow::Result<CellR
 }
 
 /// Complaints in the kernel's log that concern TCP.
-pub(crate) fn complaints(said: &[String], problems: &mut Vec<String>) {
+pub(crate) fn report_kernel_warnings(said: &[String], problems: &mut Vec<String>) {
     let words = ["mptcp", "tcp", "warning", "bug:", "rcu", "refcount"];
     let about_us = |line: &&String| words.iter().any(|word| line.to_lowercase().contains(word));
     let said = said.iter().filter(about_us);
@@ -101,12 +101,12 @@ pub(crate) fn applications(evidence: &Evidence<'_>, problems: &mut Vec<String>) 
             if let Some(error) = &outcome.error {
                 say(error.clone());
             }
-            one(evidence, side, connection, outcome, &mut say);
+            check_end(evidence, side, connection, outcome, &mut say);
         }
     }
 }
 
-fn one(
+fn check_end(
     evidence: &Evidence<'_>,
     side: Side,
     connection: usize,

@@ -22,7 +22,7 @@ impl KernelLog {
     }
 
     /// Warnings and worse since the start or the last call.
-    pub(crate) fn complaints(&mut self) -> Vec<String> {
+    pub(crate) fn kernel_warnings(&mut self) -> Vec<String> {
         const WARNING: u32 = 4;
         let mut complaints = Vec::new();
         let Some(file) = &mut self.0 else { return complaints };

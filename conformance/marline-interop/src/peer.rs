@@ -37,7 +37,7 @@ pub(crate) enum Stack {
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Extra {
     /// Addresses announced by the server.
-    pub(crate) announced: Vec<Announced>,
+    pub(crate) announced: Vec<AnnouncedAddress>,
     /// Forbid joins to the first address (flag C).
     pub(crate) deny_join_id0: bool,
     /// Subflows per connection.
@@ -54,7 +54,7 @@ pub(crate) struct Extra {
 
 /// An address that a server announces.
 #[derive(Copy, Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Announced {
+pub(crate) struct AnnouncedAddress {
     pub(crate) address: SocketAddr,
     /// The address that clients use, if it differs.
     pub(crate) advertised: Option<SocketAddr>,
@@ -152,7 +152,7 @@ fn connection_config(job: &Job) -> anyhow::Result<ConnectionConfig> {
         let client = job.side == Side::Client;
         let role =
             if client { marline::policy::Role::Client } else { marline::policy::Role::Server };
-        marline::advanced::interactive(&mut config, role, marline::config::Interactive::Prompt);
+        marline::advanced::interactive(&mut config, role, marline::config::ParameterChoice::Prompt);
     }
     config.dss_checksum = job.checksum;
     config.deny_join_id0 = job.extra.deny_join_id0;
@@ -185,8 +185,8 @@ async fn marline_client(job: &Job) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn server_address(announced: &Announced) -> ServerAddress {
-    let Announced { address, advertised, backup } = *announced;
+fn server_address(announced: &AnnouncedAddress) -> ServerAddress {
+    let AnnouncedAddress { address, advertised, backup } = *announced;
     let mut server = ServerAddress::new(address);
     (server.advertised, server.backup) = (advertised, backup);
     server

@@ -24,12 +24,12 @@ const READY: Duration = Duration::from_secs(20);
 const CHECK_INTERVAL: Duration = Duration::from_millis(10);
 
 /// A process that ends when this is dropped.
-struct Running {
+struct ChildProcess {
     child: Child,
     name: &'static str,
 }
 
-impl Drop for Running {
+impl Drop for ChildProcess {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -77,13 +77,13 @@ impl<'a> Play<'a> {
         for sniffer in &mut sniffers {
             stop(sniffer);
         }
-        let kernel_said = log.complaints();
+        let kernel_said = log.kernel_warnings();
         Ok(Evidence { plan: &client_job.plan, client, server, net, captures, kernel_said })
     }
 }
 
 /// Starts one end, with its output in files.
-fn start(net: &Net, job: &Job, directory: &Path) -> anyhow::Result<Running> {
+fn start(net: &Net, job: &Job, directory: &Path) -> anyhow::Result<ChildProcess> {
     let name = if job.side == Side::Client { "client" } else { "server" };
     let mut command = Command::new(std::env::current_exe()?);
     command.arg("peer").arg(serde_json::to_string(job)?).stdin(Stdio::null());
@@ -91,24 +91,29 @@ fn start(net: &Net, job: &Job, directory: &Path) -> anyhow::Result<Running> {
     command.stderr(File::create(directory.join(format!("{name}.err")))?);
     let child =
         net.spawn(job.side, &mut command).with_context(|| format!("cannot start {name}"))?;
-    Ok(Running { child, name })
+    Ok(ChildProcess { child, name })
 }
 
 /// Starts a capture of one interface, and waits until it is active.
-fn start_tcpdump(net: &Net, side: Side, interface: &str, file: &Path) -> anyhow::Result<Running> {
+fn start_tcpdump(
+    net: &Net,
+    side: Side,
+    interface: &str,
+    file: &Path,
+) -> anyhow::Result<ChildProcess> {
     let said = file.with_extension("pcap.err");
     let mut tcpdump = Command::new("tcpdump");
     tcpdump.args(["-n", "-i", interface, "-s", "0", "-B", "16384", "-Z", "root"]);
     tcpdump.args(["-c", CAPTURED_PACKETS, "-w"]).arg(file).arg("tcp");
     tcpdump.stdin(Stdio::null()).stdout(Stdio::null()).stderr(File::create(&said)?);
     let child = net.spawn(side, &mut tcpdump).context("cannot run tcpdump")?;
-    let mut running = Running { child, name: "tcpdump" };
+    let mut running = ChildProcess { child, name: "tcpdump" };
     wait_for_line(&said, "listening on", &mut running)?;
     Ok(running)
 }
 
 /// Waits until a file contains a line with this text.
-fn wait_for_line(file: &Path, text: &str, from: &mut Running) -> anyhow::Result<()> {
+fn wait_for_line(file: &Path, text: &str, from: &mut ChildProcess) -> anyhow::Result<()> {
     let start = Instant::now();
     loop {
         if std::fs::read_to_string(file).unwrap_or_default().contains(text) {
@@ -126,7 +131,7 @@ fn wait_for_line(file: &Path, text: &str, from: &mut Running) -> anyhow::Result<
 /// Waits for both ends, and performs due actions meanwhile.
 fn wait(
     limit: Duration,
-    mut running: [&mut Running; 2],
+    mut running: [&mut ChildProcess; 2],
     directory: &Path,
     act: &mut dyn FnMut(Duration) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
@@ -148,7 +153,7 @@ fn wait(
             return Ok(());
         }
         if start.elapsed() > limit {
-            let waits = |end: &mut &mut Running| {
+            let waits = |end: &mut &mut ChildProcess| {
                 matches!(end.child.try_wait(), Ok(None)).then_some(end.name)
             };
             let names: Vec<&str> = running.iter_mut().filter_map(waits).collect();
@@ -159,7 +164,7 @@ fn wait(
 }
 
 /// Stops a capture after it has written its packets.
-fn stop(sniffer: &mut Running) {
+fn stop(sniffer: &mut ChildProcess) {
     let pid = i32::try_from(sniffer.child.id()).ok().and_then(Pid::from_raw);
     let _ = pid.map(|pid| kill_process(pid, Signal::INT));
     let start = Instant::now();

@@ -14,7 +14,7 @@ use crate::cell_setup::{CellSetup, Scale};
 use crate::judge;
 use crate::peer::{Extra, Job, Stack};
 use crate::play::{Play, seed};
-use crate::special::Special;
+use crate::special::SpecialCase;
 
 /// A task to run.
 #[derive(Copy, Clone, Debug)]
@@ -22,7 +22,7 @@ pub(crate) enum Task {
     /// A cell of the matrix.
     Cell(Cell, Scale),
     /// A special case.
-    Special(&'static Special),
+    Special(&'static SpecialCase),
 }
 
 impl Task {

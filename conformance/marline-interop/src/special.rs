@@ -31,7 +31,7 @@ use crate::cell_result::{CellResult, Evidence};
 use crate::cell_setup::{PORT, address, ipnet};
 use crate::exchange::Plan;
 use crate::judge;
-use crate::peer::{Announced, Extra, Job, Stack};
+use crate::peer::{AnnouncedAddress, Extra, Job, Stack};
 use crate::play::{Play, seed};
 
 /// The two paths of most cases.
@@ -58,7 +58,7 @@ enum Act {
 }
 
 /// A case.
-pub(crate) struct Special {
+pub(crate) struct SpecialCase {
     pub(crate) name: &'static str,
     client: Stack,
     server: Stack,
@@ -86,7 +86,7 @@ pub(crate) struct Special {
     check: fn(&mut CaseResults<'_>),
 }
 
-impl std::fmt::Debug for Special {
+impl std::fmt::Debug for SpecialCase {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(self.name)
     }
@@ -216,8 +216,8 @@ enum Direction {
 }
 
 /// Every case.
-pub(crate) fn all() -> &'static [Special] {
-    static ALL: LazyLock<Vec<Special>> = LazyLock::new(|| {
+pub(crate) fn all() -> &'static [SpecialCase] {
+    static ALL: LazyLock<Vec<SpecialCase>> = LazyLock::new(|| {
         let cases = [
             paths::cases(),
             limits::cases(),
@@ -232,11 +232,11 @@ pub(crate) fn all() -> &'static [Special] {
     &ALL
 }
 
-fn v4(path: usize, host: u8) -> IpAddr {
+fn ipv4_address(path: usize, host: u8) -> IpAddr {
     address(Family::V4, path, host)
 }
 
-fn v6(path: usize, host: u8) -> IpAddr {
+fn ipv6_address(path: usize, host: u8) -> IpAddr {
     address(Family::V6, path, host)
 }
 
@@ -253,8 +253,8 @@ fn dual_stack() -> Scenario {
     let path = |(number, name): (usize, &str)| Path {
         name: name.to_owned(),
         link: LINKS[number].to_owned(),
-        client: vec![ipnet(v4(number, 2), 24), ipnet(v6(number, 2), 64)],
-        server: vec![ipnet(v4(number, 1), 24), ipnet(v6(number, 1), 64)],
+        client: vec![ipnet(ipv4_address(number, 2), 24), ipnet(ipv6_address(number, 2), 64)],
+        server: vec![ipnet(ipv4_address(number, 1), 24), ipnet(ipv6_address(number, 1), 64)],
         mtu: None,
         price: None,
     };
@@ -271,13 +271,13 @@ fn case(
     client: Stack,
     server: Stack,
     check: fn(&mut CaseResults<'_>),
-) -> Special {
-    Special {
+) -> SpecialCase {
+    SpecialCase {
         name,
         client,
         server,
         scenario: dual_stack(),
-        to: at(v4(0, 1)),
+        to: at(ipv4_address(0, 1)),
         paths: vec![WIFI, LTE],
         extra: Extra::default(),
         bytes: SHORT,
@@ -292,11 +292,11 @@ fn case(
     }
 }
 
-fn announced_address(address: SocketAddr) -> Announced {
-    Announced { address, advertised: None, backup: false }
+fn announced_address(address: SocketAddr) -> AnnouncedAddress {
+    AnnouncedAddress { address, advertised: None, backup: false }
 }
 
-impl Special {
+impl SpecialCase {
     /// Runs the case in `directory`, which keeps its files.
     ///
     /// # Errors
@@ -337,7 +337,7 @@ impl Special {
     ) -> anyhow::Result<CellResult> {
         let mut problems = Vec::new();
         judge::applications(evidence, &mut problems);
-        judge::complaints(&evidence.kernel_said, &mut problems);
+        judge::report_kernel_warnings(&evidence.kernel_said, &mut problems);
         let (text, capture) = judge::captures(&evidence.captures, !self.plain, &mut problems)?;
         if self.tampered {
             problems.retain(|problem| {

@@ -27,5 +27,5 @@ pub mod wiretap;
 pub use expect::Expect;
 pub use pair::{Flight, Pair, SegmentOutcome, Side};
 pub use peer::{Peer, capable};
-pub use script::{Script, Sent, capabilities, config, endpoint_config, with_known_mtu};
+pub use script::{Script, SentSegment, capabilities, config, endpoint_config, with_known_mtu};
 pub use seg::Seg;

@@ -6,7 +6,7 @@ use marline_core::FourTuple;
 use marline_wire::mptcp::{MpCapable, MpCapableForm, MpJoin, MptcpOption, WireMapping};
 use marline_wire::{SeqNum, TcpFlags};
 
-use crate::{Expect, Script, Seg, Sent, keys};
+use crate::{Expect, Script, Seg, SentSegment, keys};
 
 /// Time in which a peer answers a handshake.
 const RTT: Duration = Duration::from_millis(10);
@@ -116,7 +116,7 @@ impl Peer {
     }
 
     /// Takes all segments sent on this subflow from the script and processes them. Drops segments of other subflows.
-    pub fn receive_all(&mut self, script: &mut Script) -> Vec<Sent> {
+    pub fn receive_all(&mut self, script: &mut Script) -> Vec<SentSegment> {
         let mut sent = script.take_sent();
         sent.retain(|s| s.path == self.path);
         for one in &sent {
@@ -139,7 +139,7 @@ impl Peer {
     }
 
     /// Processes an in-order segment of the endpoint.
-    pub fn hear(&mut self, sent: &Sent) {
+    pub fn hear(&mut self, sent: &SentSegment) {
         let seg = &sent.seg;
         if seg.header.flags.contains(TcpFlags::SYN) {
             self.irs = seg.header.seq;
@@ -173,7 +173,7 @@ impl Peer {
     /// # Panics
     /// If nothing or something else was sent.
     #[track_caller]
-    pub fn take_syn(&mut self, script: &mut Script) -> Sent {
+    pub fn take_syn(&mut self, script: &mut Script) -> SentSegment {
         let offers = Expect::any()
             .flags(TcpFlags::SYN)
             .mptcp("MP_CAPABLE without key", |o| {

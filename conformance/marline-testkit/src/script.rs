@@ -57,7 +57,7 @@ pub fn endpoint_config(accept: Option<ConnectionConfig>) -> EndpointConfig {
 
 /// A segment that the endpoint sent.
 #[derive(Clone, Debug)]
-pub struct Sent {
+pub struct SentSegment {
     /// Time of sending.
     pub at: Instant,
     /// Source and destination from the endpoint's view.
@@ -78,7 +78,7 @@ pub struct Script {
     now: Instant,
     checksum: ChecksumScope,
     buf: TransmitBuf,
-    sent: VecDeque<Sent>,
+    sent: VecDeque<SentSegment>,
     events: VecDeque<Event>,
 }
 
@@ -180,7 +180,7 @@ impl Script {
     }
 
     /// Takes all segments sent and not taken yet.
-    pub fn take_sent(&mut self) -> Vec<Sent> {
+    pub fn take_sent(&mut self) -> Vec<SentSegment> {
         self.sent.drain(..).collect()
     }
 
@@ -202,7 +202,7 @@ impl Script {
     }
 
     /// Takes the next segment sent, if any.
-    pub fn next_sent(&mut self) -> Option<Sent> {
+    pub fn next_sent(&mut self) -> Option<SentSegment> {
         self.sent.pop_front()
     }
 
@@ -211,7 +211,7 @@ impl Script {
     /// # Panics
     /// If there is none or it does not meet them.
     #[track_caller]
-    pub fn expect(&mut self, expected: &Expect) -> Sent {
+    pub fn expect(&mut self, expected: &Expect) -> SentSegment {
         let Some(sent) = self.sent.pop_front() else {
             panic!("nothing was sent; expected {expected:?}");
         };
@@ -265,7 +265,13 @@ impl Script {
                 };
                 assert!(!seg.options.mptcp.malformed, "the endpoint sent a malformed option");
                 let flows = (t.local_flow, t.peer_flow);
-                self.sent.push_back(Sent { at: self.now, path: t.path, ecn: t.ecn, flows, seg });
+                self.sent.push_back(SentSegment {
+                    at: self.now,
+                    path: t.path,
+                    ecn: t.ecn,
+                    flows,
+                    seg,
+                });
             }
         }
         while let Some(event) = self.endpoint.poll_event() {

@@ -17,7 +17,7 @@ use marline_core::{ConnectionConfig, ConnectionId, FourTuple};
 use marline_time::Instant;
 use marline_wire::{SeqNum, TcpFlags};
 
-use crate::{Script, Seg, Sent, endpoint_config, with_known_mtu};
+use crate::{Script, Seg, SentSegment, endpoint_config, with_known_mtu};
 
 /// The peer's first sequence number.
 const PEER_ISS: SeqNum = SeqNum(0xffff_ff00);
@@ -191,7 +191,7 @@ impl Timeline {
         sent.iter().map(|sent| self.words(sent)).collect()
     }
 
-    fn words(&mut self, sent: &Sent) -> String {
+    fn words(&mut self, sent: &SentSegment) -> String {
         let seg = &sent.seg;
         let flags = seg.header.flags;
         self.stamp = seg.options.timestamps.map_or(self.stamp, |timestamps| timestamps.value);

@@ -305,7 +305,7 @@ pub fn ack(now: Instant, delivered: u64, in_flight: u64, rtt: Duration) -> AckSa
 
 /// A sender that always fills its window: one ACK per segment in each round trip.
 #[derive(Debug)]
-pub struct Bulk {
+pub struct BulkSender {
     /// Virtual time of the latest ACK.
     pub now: Instant,
     /// The round trip time.
@@ -314,11 +314,11 @@ pub struct Bulk {
     pub total: u64,
 }
 
-impl Bulk {
+impl BulkSender {
     /// A sender with this round trip time.
     #[must_use]
     pub fn new(rtt_ms: u64) -> Self {
-        Bulk { now: Instant::from_secs(1), rtt: ms(rtt_ms), total: 0 }
+        BulkSender { now: Instant::from_secs(1), rtt: ms(rtt_ms), total: 0 }
     }
 
     /// One round trip with the window that `cc` has at its start.

@@ -61,7 +61,7 @@ impl Findings {
         }
     }
 
-    fn see(&mut self, name: &'static str) {
+    fn count_seen(&mut self, name: &'static str) {
         *self.seen.entry(name).or_default() += 1;
     }
 }
@@ -124,16 +124,16 @@ struct Wiretap<'a> {
 
 impl<'a> Wiretap<'a> {
     fn packet(&mut self, bytes: &'a [u8], at: FrameRef) {
-        let Ok(ip) = IpPacket::parse(bytes) else { return self.findings.see("not IP") };
+        let Ok(ip) = IpPacket::parse(bytes) else { return self.findings.count_seen("not IP") };
         if ip.protocol != PROTOCOL_TCP || ip.fragment.is_some() {
-            return self.findings.see("not TCP");
+            return self.findings.count_seen("not TCP");
         }
         let Ok(segment) = TcpSegment::parse(ip.payload) else {
             return self.findings.check("TCP headers", false, at);
         };
         let addresses = Some((ip.src, ip.dst));
         if is_unfinished(addresses, ip.payload) {
-            self.findings.see("checksums left to hardware");
+            self.findings.count_seen("checksums left to hardware");
         } else {
             self.findings.check("TCP checksums", verify_tcp_checksum(addresses, ip.payload), at);
         }
@@ -164,7 +164,7 @@ impl<'a> Wiretap<'a> {
         let (flow, side) = match (self.current.get(&(from, to)), self.current.get(&(to, from))) {
             (Some(flow), _) => (*flow, 0),
             (None, Some(flow)) => (*flow, 1),
-            (None, None) => return self.findings.see("segments of flows that began before"),
+            (None, None) => return self.findings.count_seen("segments of flows that began before"),
         };
         if flags.contains(TcpFlags::SYN) {
             self.flows[flow].isn[side] = Some(segment.header.seq);
@@ -177,7 +177,7 @@ impl<'a> Wiretap<'a> {
         }
         let Flow { connection, .. } = self.flows[flow];
         if let Some(dss) = segment.options.dss {
-            self.findings.see("DSS options");
+            self.findings.count_seen("DSS options");
             if let (Some(mapping), Some(number)) = (dss.mapping, connection) {
                 let sender = self.flows[flow].sender(side);
                 let known = &mut self.connections[number];
@@ -216,17 +216,17 @@ impl<'a> Wiretap<'a> {
                 let right = close.receiver_key == connection.keys[1 - sender];
                 self.findings.check("keys of MP_FASTCLOSE", right, at);
             }
-            MptcpOption::Fail(_) => self.findings.see("MP_FAIL"),
-            MptcpOption::TcpRst(_) => self.findings.see("MP_TCPRST"),
-            MptcpOption::RemoveAddr(_) => self.findings.see("REMOVE_ADDR"),
-            MptcpOption::Prio(_) => self.findings.see("MP_PRIO"),
+            MptcpOption::Fail(_) => self.findings.count_seen("MP_FAIL"),
+            MptcpOption::TcpRst(_) => self.findings.count_seen("MP_TCPRST"),
+            MptcpOption::RemoveAddr(_) => self.findings.count_seen("REMOVE_ADDR"),
+            MptcpOption::Prio(_) => self.findings.count_seen("MP_PRIO"),
             MptcpOption::Experimental(option) => {
-                self.findings.see("MP_EXPERIMENTAL");
+                self.findings.count_seen("MP_EXPERIMENTAL");
                 self.fast_join(flow, side, option, segment, at);
             }
         }
         if segment.header.flags.contains(TcpFlags::SYN) && side == 0 {
-            self.findings.see("SYNs with MPTCP");
+            self.findings.count_seen("SYNs with MPTCP");
         }
     }
 
@@ -282,7 +282,7 @@ impl<'a> Wiretap<'a> {
     }
 
     fn add_addr(&mut self, flow: usize, side: usize, announced: &AddAddr, at: FrameRef) {
-        let Some(hmac) = announced.hmac else { return self.findings.see("ADD_ADDR echoes") };
+        let Some(hmac) = announced.hmac else { return self.findings.count_seen("ADD_ADDR echoes") };
         let Some((connection, sender)) = self.of(flow, side) else { return };
         let right = connection.add_addr_hmac(sender, announced) == hmac;
         self.findings.check("HMACs of ADD_ADDR", right, at);
@@ -292,7 +292,7 @@ impl<'a> Wiretap<'a> {
     fn finish(&mut self) {
         for flow in &mut self.flows {
             let Some(number) = flow.connection else {
-                self.findings.see("flows of plain TCP or unknown");
+                self.findings.count_seen("flows of plain TCP or unknown");
                 continue;
             };
             flow.verify(&mut self.connections[number], &mut self.findings);

@@ -106,12 +106,12 @@ impl Budget {
 
     /// Spent share of the bytes that copies may use within the window; may exceed 1.
     pub(crate) fn spent_share(&mut self, now: Instant, config: &BudgetConfig) -> f32 {
-        self.spent_share_beside(now, config, || IdleCapacity::NONE)
+        self.spent_share_with(now, config, || IdleCapacity::NONE)
     }
 
     /// As [`spent_share`](Self::spent_share), where copies may also use a share of idle capacity, if that is more.
     /// `idle` is called only if the result depends on it: this is part of each decision.
-    pub(crate) fn spent_share_beside(
+    pub(crate) fn spent_share_with(
         &mut self,
         now: Instant,
         config: &BudgetConfig,
@@ -170,11 +170,11 @@ mod tests {
         budget.on_new(now, 640_000);
         budget.on_copy(now, 640_000);
         assert_eq!(budget.spent_share(now, &config), 4.0);
-        let spent = budget.spent_share_beside(now, &config, || idle);
+        let spent = budget.spent_share_with(now, &config, || idle);
         assert!((spent - 640.0 / 1_186.0).abs() < 0.001, "{spent}");
         // A full path leaves the share of the new data.
         budget.on_new(now, 24_000_000);
-        let spent = budget.spent_share_beside(now, &config, || idle);
+        let spent = budget.spent_share_with(now, &config, || idle);
         assert_eq!(spent, budget.spent_share(now, &config));
     }
 

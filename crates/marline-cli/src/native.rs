@@ -105,7 +105,9 @@ impl CarrierPlan {
                     }
                     Ok(())
                 }
-                Err(BindError::Bind { address, source }) => Err(unreserved(source, address)),
+                Err(BindError::Bind { address, source }) => {
+                    Err(explain_reserve_error(source, address))
+                }
                 Err(error) => Err(error.into()),
             }
         })?;
@@ -191,7 +193,7 @@ pub(crate) fn explain_open_error(error: io::Error, what: &str) -> anyhow::Error 
     )
 }
 
-fn unreserved(error: io::Error, address: SocketAddr) -> anyhow::Error {
+fn explain_reserve_error(error: io::Error, address: SocketAddr) -> anyhow::Error {
     let port = address.port();
     let why = match error.kind() {
         io::ErrorKind::PermissionDenied => format!(
@@ -230,9 +232,13 @@ mod tests {
         for part in ["CAP_NET_RAW", "setcap cap_net_raw+ep", "AmbientCapabilities"] {
             assert!(text.contains(part), "{part} not in {text}");
         }
-        let text = unreserved(denied(), "0.0.0.0:80".parse().unwrap()).to_string();
+        let text = explain_reserve_error(denied(), "0.0.0.0:80".parse().unwrap()).to_string();
         assert!(text.contains("CAP_NET_BIND_SERVICE") && text.contains("0.0.0.0:80"), "{text}");
         let taken = io::Error::from(io::ErrorKind::AddrInUse);
-        assert!(unreserved(taken, "0.0.0.0:80".parse().unwrap()).to_string().contains("service"));
+        assert!(
+            explain_reserve_error(taken, "0.0.0.0:80".parse().unwrap())
+                .to_string()
+                .contains("service")
+        );
     }
 }

@@ -38,7 +38,7 @@ pub fn render(connections: &[Connection]) -> String {
 
 /// An empty line, then one line per path that is not usable, with the cause. Empty if all are usable.
 #[must_use]
-pub fn unusable(paths: &[Path]) -> String {
+pub fn list_unusable(paths: &[Path]) -> String {
     let line = |path: &Path| {
         let cause = path.cause.as_deref().map(|cause| format!(": {cause}")).unwrap_or_default();
         format!("{}: {}{cause}\n", path.name, path.health)
@@ -91,7 +91,7 @@ fn number_row(connection: &Connection, subflow: &Subflow, gone: bool) -> [String
         live(format_time(subflow.rttvar_us)),
         live(bytes(subflow.cwnd)),
         live(bytes(subflow.in_flight)),
-        live(subflow.rate_bits_per_s.map_or_else(dash, |rate| scaled(rate, ""))),
+        live(subflow.rate_bits_per_s.map_or_else(dash, |rate| format_scaled(rate, ""))),
         bytes(subflow.bytes_retransmitted),
         bytes(subflow.bytes_reinjected),
         bytes(subflow.bytes_duplicate),
@@ -148,16 +148,16 @@ fn totals(connections: &[Connection]) -> String {
 /// Bytes in SI units with three significant digits: `999 B`, `1.23 MB`.
 #[must_use]
 pub fn bytes(count: u64) -> String {
-    scaled(count, "B")
+    format_scaled(count, "B")
 }
 
 /// Bits per second in SI units.
 #[must_use]
 pub fn rate(bits_per_s: u64) -> String {
-    scaled(bits_per_s, "bit/s")
+    format_scaled(bits_per_s, "bit/s")
 }
 
-fn scaled(count: u64, unit: &str) -> String {
+fn format_scaled(count: u64, unit: &str) -> String {
     const PREFIXES: [&str; 6] = ["", "k", "M", "G", "T", "P"];
     let (mut value, mut power) = (count as f64, 0);
     // 999.5 would be printed as 1000.

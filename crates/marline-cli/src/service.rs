@@ -46,7 +46,7 @@ pub fn reloading() {
 }
 
 /// Reports that the service is stopping.
-pub fn stopping() {
+pub fn notify_stopping() {
     send_states(&[NotifyState::Stopping]);
 }
 

@@ -18,10 +18,10 @@ impl SudoCaller {
         if !rustix::process::geteuid().is_root() {
             return None;
         }
-        SudoCaller::in_file(&std::fs::read_to_string("/etc/passwd").ok()?, uid)
+        SudoCaller::find_in_file(&std::fs::read_to_string("/etc/passwd").ok()?, uid)
     }
 
-    fn in_file(passwd: &str, uid: u32) -> Option<SudoCaller> {
+    fn find_in_file(passwd: &str, uid: u32) -> Option<SudoCaller> {
         passwd.lines().find_map(|line| {
             let fields: Vec<&str> = line.split(':').collect();
             let [_, _, number, gid, _, home, _] = fields[..] else { return None };
@@ -39,8 +39,8 @@ mod tests {
     fn the_caller_has_the_home_and_group_of_the_password_file() {
         let passwd =
             "root:x:0:0:root:/root:/bin/bash\nbroken:x\nme:x:1000:1001:Me,,,:/srv/me:/bin/sh\n";
-        let me = SudoCaller::in_file(passwd, 1_000).unwrap();
+        let me = SudoCaller::find_in_file(passwd, 1_000).unwrap();
         assert_eq!((me.uid, me.gid, me.home), (1_000, 1_001, PathBuf::from("/srv/me")));
-        assert!(SudoCaller::in_file(passwd, 1_001).is_none());
+        assert!(SudoCaller::find_in_file(passwd, 1_001).is_none());
     }
 }

@@ -107,7 +107,7 @@ use self::replay_guard::ReplayGuard;
 use self::rto_exchange::RtoExchange;
 use self::scheduling::Scheduling;
 use self::segment_builder::SegmentBuilder;
-pub(crate) use self::send_buffer::Written;
+pub(crate) use self::send_buffer::WrittenBytes;
 use self::sender::Sender;
 use self::session::{Mode, Session};
 use self::silence::{Silence, SilenceFacts};
@@ -134,7 +134,7 @@ pub(crate) use self::fast_open::FastOpenVerdict;
 pub(crate) use self::handshake::{
     fast_join_token, mp_capable, mp_join, offers_multipath, reason as rst_reason,
 };
-pub(crate) use self::origin::{Accepted, Origin};
+pub(crate) use self::origin::{AcceptedSyn, Origin};
 
 /// Limit on path manager actions applied in one pass, in case a manager never stops.
 const MAX_ACTIONS: usize = 64;
@@ -280,7 +280,7 @@ impl Connection {
         cx: &mut Context<'_>,
         config: Arc<ConnectionConfig>,
         origin: &Origin,
-        syn: &Accepted<'_>,
+        syn: &AcceptedSyn<'_>,
     ) -> Self {
         let mut connection =
             Self::new_without_subflows(cx, config, origin, Role::Server, Mode::Offered);
@@ -329,7 +329,11 @@ impl Connection {
 /// Requests of the application.
 impl Connection {
     /// Accepts bytes to send. Returns how many fit.
-    pub(crate) fn write(&mut self, now: Instant, bytes: Written<'_>) -> Result<usize, WriteError> {
+    pub(crate) fn write(
+        &mut self,
+        now: Instant,
+        bytes: WrittenBytes<'_>,
+    ) -> Result<usize, WriteError> {
         if let Some(reason) = self.closing.reason() {
             return Err(WriteError::Closed(reason));
         }
@@ -497,7 +501,7 @@ impl Connection {
     /// Changes the backup flag of all subflows from a local address.
     pub(crate) fn set_backup(&mut self, cx: &mut Context<'_>, local: AddressId, backup: bool) {
         self.paths.addresses_mut().set_backup(local, backup);
-        for id in self.paths.matching(|subflow| subflow.local_id() == local).iter() {
+        for id in self.paths.subflows_where(|subflow| subflow.local_id() == local).iter() {
             self.set_priority(cx, id, backup);
         }
     }
@@ -523,7 +527,7 @@ impl Connection {
             self.set_backup(cx, old.id, new.backup);
         }
         if let Some(old) = old.filter(|o| o.cost != new.cost) {
-            for id in self.paths.matching(|subflow| subflow.local_id() == new.id).iter() {
+            for id in self.paths.subflows_where(|subflow| subflow.local_id() == new.id).iter() {
                 if let Some(subflow) = self.paths.get_mut(id) {
                     subflow.set_cost(new.cost);
                 }
@@ -565,7 +569,7 @@ impl Connection {
 
     /// Handles the loss of a local address: nothing can be sent from it any more.
     fn on_local_address_lost(&mut self, cx: &mut Context<'_>, id: AddressId) {
-        let lost = self.paths.matching(|subflow| subflow.local_id() == id);
+        let lost = self.paths.subflows_where(|subflow| subflow.local_id() == id);
         let confirmed = self.session.is_confirmed();
         for subflow in lost.iter().filter(|_| confirmed) {
             self.assignment().stop_carrying(cx.now, subflow);
@@ -690,7 +694,7 @@ impl Connection {
         let patience = self.config.mptcp_syn_retries;
         let Some(subflow) = self.paths.get_mut(id) else { return };
         let path = subflow.path();
-        let passes = cx.networks.passes(path.local.ip(), path.remote.ip());
+        let passes = cx.networks.is_known_to_pass(path.local.ip(), path.remote.ip());
         let tcp = subflow.tcp_mut();
         match self.session.on_unanswered_options(cx.now, tcp.last_heard_at(), patience, passes) {
             TimeoutOutcome::Repeat => {}
@@ -872,7 +876,7 @@ impl Connection {
 /// Fast Open (RFC 7413, RFC 8684 appendix B); its course is described in `connection/fast_open.rs`.
 impl Connection {
     /// Server: applies the Fast Open verdict to the SYN that opened the connection.
-    fn accept_fast_open(&mut self, cx: &mut Context<'_>, syn: &Accepted<'_>) {
+    fn accept_fast_open(&mut self, cx: &mut Context<'_>, syn: &AcceptedSyn<'_>) {
         let verdict = syn.fast_open;
         if !verdict.opens && verdict.answer.is_none() {
             return;
@@ -1636,7 +1640,7 @@ impl Connection {
         let key = cx.new_flow(path, 0);
         let fast = fast && self.joins().may_join_fast(cx, &pair);
         let membership = Membership::joining(cx.rng.next_u32(), fast);
-        let remote_id = self.paths.addresses().remote_id(local.remote_reached_by(remote));
+        let remote_id = self.paths.addresses().remote_id(local.remote_for(remote));
         let ends = Ends { key, local_id: local.id, remote_id };
         cx.out.counters.mp_join_syn_tx += 1;
         if self.path_probing().probes_silent_paths() {
@@ -1656,7 +1660,7 @@ impl Connection {
         &mut self,
         cx: &mut Context<'_>,
         path: FourTuple,
-        syn: &Accepted<'_>,
+        syn: &AcceptedSyn<'_>,
     ) -> Result<(), u8> {
         if mp_join(syn.segment).is_none() {
             return self.accept_fast_join(cx, path, syn);
@@ -1666,7 +1670,12 @@ impl Connection {
     }
 
     /// Accepts a join. `false` if it must be refused with a RST.
-    fn accept_join(&mut self, cx: &mut Context<'_>, path: FourTuple, syn: &Accepted<'_>) -> bool {
+    fn accept_join(
+        &mut self,
+        cx: &mut Context<'_>,
+        path: FourTuple,
+        syn: &AcceptedSyn<'_>,
+    ) -> bool {
         let Some(MpJoin::Syn { backup, address_id, nonce, .. }) = mp_join(syn.segment) else {
             return false;
         };
@@ -1767,7 +1776,7 @@ impl Connection {
         &mut self,
         cx: &mut Context<'_>,
         path: FourTuple,
-        syn: &Accepted<'_>,
+        syn: &AcceptedSyn<'_>,
     ) -> Result<(), u8> {
         let said = self.joins().check_fast_syn(cx, syn)?;
         if !self.path_manager_accepts(cx, path) {
@@ -1840,7 +1849,7 @@ impl Connection {
             return;
         }
         cx.out.monitor(cx.now, self.id, MonitorKind::Agreed(agreed));
-        for id in self.paths.matching(|subflow| !subflow.cost().is_none()).iter() {
+        for id in self.paths.subflows_where(|subflow| !subflow.cost().is_none()).iter() {
             self.messages().report_cost(cx, id);
         }
         if let Some(follow) = self.config.follow_client.clone()
@@ -2258,7 +2267,7 @@ impl Connection {
         self.confirm(cx);
         let cut_off = self.paths.initial().filter(|subflow| self.paths.is_cut_off(subflow));
         let lost = cut_off.map(SubflowContext::local_id);
-        for id in self.paths.matching(|s| Some(s.local_id()) == lost).iter() {
+        for id in self.paths.subflows_where(|s| Some(s.local_id()) == lost).iter() {
             self.assignment().stop_carrying(cx.now, id);
             self.drop_subflow(cx, id, CloseReason::TimedOut);
         }
@@ -2274,7 +2283,7 @@ impl Connection {
         if !self.may_join_unconfirmed() || self.paths.iter().any(joins) {
             return false;
         }
-        for id in self.paths.matching(SubflowContext::is_initial).iter() {
+        for id in self.paths.subflows_where(SubflowContext::is_initial).iter() {
             self.abandon_cut_off_subflow(cx, id);
         }
         true
@@ -2757,7 +2766,7 @@ impl Connection {
     /// ACK event, in which path manager and monitor cannot be notified. Data that the ACK releases is not queued
     /// this way.
     fn start_pending_rescues(&mut self, cx: &mut Context<'_>) {
-        let awaited = self.paths.matching(|s| s.health().awaits_rescue() && s.is_active());
+        let awaited = self.paths.subflows_where(|s| s.health().awaits_rescue() && s.is_active());
         for id in awaited.iter() {
             self.start_rescue(cx, id, ReinjectionCause::UnansweredProbe);
         }
@@ -3002,7 +3011,7 @@ impl Connection {
         let point = Point { ssn: Ssn(una.0 + 1), dsn: una };
         let infinite = infinite.map(|first| InfiniteMapping { first, point });
         self.switch_to_plain(cx, reason, Point::FIRST, infinite);
-        for id in self.paths.matching(SubflowContext::is_initial).iter() {
+        for id in self.paths.subflows_where(SubflowContext::is_initial).iter() {
             self.receive_plain(cx, id, Point::FIRST);
         }
         if multipath {
@@ -3271,7 +3280,7 @@ impl Connection {
 
     /// Drops joins with an unanswered SYN that were closed without a RST: no answer is expected.
     fn drop_unanswered(&mut self, cx: &mut Context<'_>) {
-        for id in self.paths.matching(SubflowContext::is_closed_unanswered).iter() {
+        for id in self.paths.subflows_where(SubflowContext::is_closed_unanswered).iter() {
             self.drop_subflow(cx, id, CloseReason::Finished);
         }
     }

@@ -25,7 +25,7 @@ use self::half_open::HalfOpen;
 use self::oldest_first::OldestFirst;
 use self::slots::Slots;
 use self::wakeups::Wakeups;
-use crate::connection::{Connection, Written};
+use crate::connection::{Connection, WrittenBytes};
 use crate::on_demand::OnDemand;
 use crate::subflow::Workspace;
 use crate::tables::Context;
@@ -168,7 +168,7 @@ impl Endpoint {
         id: ConnectionId,
         bytes: &[u8],
     ) -> Result<usize, WriteError> {
-        self.take_written(now, id, Written::Copied(bytes))
+        self.take_written(now, id, WrittenBytes::Copied(bytes))
     }
 
     /// As [`write`](Self::write), for bytes with static lifetime: constants or leaked memory. Where they fill a chunk
@@ -183,14 +183,14 @@ impl Endpoint {
         id: ConnectionId,
         bytes: &'static [u8],
     ) -> Result<usize, WriteError> {
-        self.take_written(now, id, Written::Static(bytes))
+        self.take_written(now, id, WrittenBytes::Static(bytes))
     }
 
     fn take_written(
         &mut self,
         now: Instant,
         id: ConnectionId,
-        bytes: Written<'_>,
+        bytes: WrittenBytes<'_>,
     ) -> Result<usize, WriteError> {
         self.with_connection(now, id, |c, _| c.write(now, bytes))
             .unwrap_or(Err(WriteError::Unknown))
@@ -513,7 +513,7 @@ impl Endpoint {
         self.set_alarm(slot);
         if self.wakeups.needs_sweep(self.slots.count()) {
             let slots = &self.slots;
-            self.wakeups.sweep(|at, slot| slots.armed(slot) == Some(at));
+            self.wakeups.sweep(|at, slot| slots.alarm_at(slot) == Some(at));
         }
     }
 

@@ -390,7 +390,7 @@ impl MemoryCharge {
 
     /// Charges at least `held` bytes, in steps of `step`, so that a frequently changing value seldom touches its
     /// account. Up to two steps more than `held` stay charged.
-    pub fn follow(&mut self, held: u64, step: u64) {
+    pub fn resize_in_steps(&mut self, held: u64, step: u64) {
         if held > self.bytes || held + 2 * step <= self.bytes {
             self.resize(held.next_multiple_of(step));
         }

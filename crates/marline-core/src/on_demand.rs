@@ -4,15 +4,15 @@ use core::fmt;
 use core::ops::{Deref, DerefMut};
 
 /// A part with a known state before its first use.
-pub(crate) trait Unused: Default + 'static {
+pub(crate) trait UnusedState: Default + 'static {
     /// State made by [`Default`].
     const UNUSED: &'static Self;
 }
 
 /// A part that is allocated when it is first changed. Reading it allocates nothing.
-pub(crate) struct OnDemand<T: Unused>(Option<Box<T>>);
+pub(crate) struct OnDemand<T: UnusedState>(Option<Box<T>>);
 
-impl<T: Unused> OnDemand<T> {
+impl<T: UnusedState> OnDemand<T> {
     /// An unused part.
     pub(crate) const fn new() -> Self {
         OnDemand(None)
@@ -47,20 +47,20 @@ impl<T: Unused> OnDemand<T> {
     }
 }
 
-impl<T: Unused> Default for OnDemand<T> {
+impl<T: UnusedState> Default for OnDemand<T> {
     fn default() -> Self {
         OnDemand::new()
     }
 }
 
-impl<T: Unused> Deref for OnDemand<T> {
+impl<T: UnusedState> Deref for OnDemand<T> {
     type Target = T;
     fn deref(&self) -> &T {
         self.0.as_deref().unwrap_or(T::UNUSED)
     }
 }
 
-impl<T: Unused> DerefMut for OnDemand<T> {
+impl<T: UnusedState> DerefMut for OnDemand<T> {
     fn deref_mut(&mut self) -> &mut T {
         match self.0 {
             Some(ref mut part) => part,
@@ -69,21 +69,21 @@ impl<T: Unused> DerefMut for OnDemand<T> {
     }
 }
 
-impl<T: Unused + fmt::Debug> fmt::Debug for OnDemand<T> {
+impl<T: UnusedState + fmt::Debug> fmt::Debug for OnDemand<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         (**self).fmt(f)
     }
 }
 
-impl<T: 'static> Unused for Vec<T> {
+impl<T: 'static> UnusedState for Vec<T> {
     const UNUSED: &'static Self = &Vec::new();
 }
 
-impl<T: Ord + 'static> Unused for std::collections::BinaryHeap<T> {
+impl<T: Ord + 'static> UnusedState for std::collections::BinaryHeap<T> {
     const UNUSED: &'static Self = &std::collections::BinaryHeap::new();
 }
 
-impl<T: 'static> Unused for std::collections::VecDeque<T> {
+impl<T: 'static> UnusedState for std::collections::VecDeque<T> {
     const UNUSED: &'static Self = &std::collections::VecDeque::new();
 }
 

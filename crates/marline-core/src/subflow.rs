@@ -62,7 +62,7 @@ use marline_time::{Duration, Instant};
 use marline_wire::SeqNum;
 
 use crate::compact_path::CompactPath;
-use crate::on_demand::{OnDemand, Unused};
+use crate::on_demand::{OnDemand, UnusedState};
 use crate::traffic::LostSegments;
 use crate::{ChecksumScope, FourTuple};
 use delayed_ack::DelayedAck;
@@ -92,7 +92,7 @@ enum Rst {
 
 /// Pending segments that have no other trigger.
 #[derive(Copy, Clone, Debug, Default)]
-struct Owed {
+struct PendingSegments {
     syn: bool,
     probe: bool,
     plain: Option<PlainSegment>,
@@ -108,11 +108,11 @@ struct Scratch {
     sacked: Vec<DataRange>,
 }
 
-impl Unused for FalseAcks {
+impl UnusedState for FalseAcks {
     const UNUSED: &'static Self = &FalseAcks::NONE;
 }
 
-impl Unused for Scratch {
+impl UnusedState for Scratch {
     const UNUSED: &'static Self =
         &Scratch { delivered: Vec::new(), lost: Vec::new(), sacked: Vec::new() };
 }
@@ -143,7 +143,7 @@ pub(crate) struct Subflow {
     /// See [`Subflow::acknowledge_syn_alone`].
     syn_alone: bool,
     fast_open: FastOpen,
-    owed: Owed,
+    pending: PendingSegments,
     rst_to_fill: Option<Rst>,
     false_acks: OnDemand<FalseAcks>,
     /// `close` was called and the FIN is not sent yet.
@@ -216,7 +216,7 @@ impl Subflow {
             syn_data: None,
             syn_alone: false,
             fast_open: FastOpen::default(),
-            owed: Owed::default(),
+            pending: PendingSegments::default(),
             rst_to_fill: None,
             false_acks: OnDemand::new(),
             fin_wanted: false,
@@ -550,7 +550,7 @@ impl Subflow {
 
     fn finish_silently(&mut self) {
         self.state.move_to_closed();
-        self.owed = Owed::default();
+        self.pending = PendingSegments::default();
         self.stop_timers();
     }
 

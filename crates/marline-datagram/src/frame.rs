@@ -183,7 +183,7 @@ pub(crate) fn datagram_part(body: &[u8]) -> &[u8] {
         match items.next() {
             Some(Ok(Item::Datagram { .. })) => return rest,
             Some(Ok(_)) => {}
-            Some(Err(Malformed)) | None => return &[],
+            Some(Err(MalformedBody)) | None => return &[],
         }
     }
 }
@@ -285,7 +285,7 @@ pub(crate) struct Items<'a> {
 
 /// Error of a body that is not well-formed.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Malformed;
+pub(crate) struct MalformedBody;
 
 /// Returns true if peers that announce this last known kind understand repairs.
 pub(crate) const fn supports_repairs(kind: u8) -> bool {
@@ -330,7 +330,7 @@ impl<'a> Items<'a> {
 }
 
 impl<'a> Iterator for Items<'a> {
-    type Item = Result<Item<'a>, Malformed>;
+    type Item = Result<Item<'a>, MalformedBody>;
 
     fn next(&mut self) -> Option<Self::Item> {
         if self.reader.rest.is_empty() {
@@ -340,7 +340,7 @@ impl<'a> Iterator for Items<'a> {
             Some(item) => item.map(Ok),
             None => {
                 self.reader.rest = &[];
-                Some(Err(Malformed))
+                Some(Err(MalformedBody))
             }
         }
     }
@@ -567,7 +567,7 @@ mod tests {
             &[REPAIR, 0, 2, 5, 0, 0, 1],
             &[REPAIR, 0, 2, 5, 0],
         ] {
-            assert_eq!(Items::new(body).next(), Some(Err(Malformed)), "{body:?}");
+            assert_eq!(Items::new(body).next(), Some(Err(MalformedBody)), "{body:?}");
         }
         let sum = Repair::new(0, &[5, 6], &[0, 1, 9]);
         let body = [REPAIR, 0, 2, 5, 0, 0, 1, 9];
@@ -576,11 +576,11 @@ mod tests {
 
     #[test]
     fn an_unknown_item_and_padding_with_something_in_it_are_malformed() {
-        assert_eq!(Items::new(&[99]).next(), Some(Err(Malformed)));
-        assert_eq!(Items::new(&[PADDING, 0, 1]).next(), Some(Err(Malformed)));
+        assert_eq!(Items::new(&[99]).next(), Some(Err(MalformedBody)));
+        assert_eq!(Items::new(&[PADDING, 0, 1]).next(), Some(Err(MalformedBody)));
         assert_eq!(Items::new(&[PADDING, 0, 0]).next(), None);
         let mut items = Items::new(&[PING, 99, PING]);
         assert_eq!(items.next(), Some(Ok(Item::Ping)));
-        assert_eq!((items.next(), items.next()), (Some(Err(Malformed)), None));
+        assert_eq!((items.next(), items.next()), (Some(Err(MalformedBody)), None));
     }
 }

@@ -34,7 +34,7 @@ use crate::path::Path;
 use crate::queue::WaitingDatagram;
 use crate::replay::ReplayWindow;
 use crate::seal::Keys;
-use coding::Coding;
+use coding::FrameGroups;
 use inbox::{Inbox, Notice};
 use pieces::{FragmentedFrames, PartialFrames};
 use repairing::RepairState;
@@ -62,7 +62,7 @@ pub struct Lane {
     copies: VecDeque<Copy>,
     fragmented: FragmentedFrames,
     halves: PartialFrames,
-    coding: Coding,
+    coding: FrameGroups,
     /// True if the peer has announced that it understands repairs.
     peer_repairs: bool,
     repairing: RepairState,
@@ -96,7 +96,7 @@ impl Lane {
             copies: VecDeque::new(),
             fragmented: FragmentedFrames::default(),
             halves: PartialFrames::default(),
-            coding: Coding::default(),
+            coding: FrameGroups::default(),
             peer_repairs: false,
             repairing: RepairState::default(),
             inbox: Inbox::default(),
@@ -425,8 +425,8 @@ impl Lane {
         self.window.record(packet_number, now);
         self.halves.forget_frame(packet_number);
         let body: &[u8] = body;
-        let wants_ack =
-            Items::new(body).any(|item| !matches!(item, Ok(Item::Ack(_)) | Err(frame::Malformed)));
+        let wants_ack = Items::new(body)
+            .any(|item| !matches!(item, Ok(Item::Ack(_)) | Err(frame::MalformedBody)));
         self.paths[at].received_mut().on_frame(packet_number, wants_ack, now);
         if new {
             self.take_body(packet_number, body, now);
@@ -478,7 +478,7 @@ impl Lane {
                 }
                 Ok(Item::Piece(piece)) => self.take_piece(&piece, now),
                 Ok(Item::Ping) => {}
-                Err(frame::Malformed) => self.stats.malformed += 1,
+                Err(frame::MalformedBody) => self.stats.malformed += 1,
             }
         }
     }

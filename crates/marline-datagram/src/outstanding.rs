@@ -19,7 +19,7 @@ const CLOCK_RESOLUTION: Duration = Duration::from_millis(1);
 
 /// Frame whose acknowledgment is awaited.
 #[derive(Copy, Clone, Debug)]
-pub(crate) struct Sent {
+pub(crate) struct SentFrame {
     /// Position in the sending order of the path.
     pub(crate) place: u64,
     pub(crate) at: Instant,
@@ -49,8 +49,8 @@ pub(crate) struct Sending {
 
 /// Frames in transit.
 #[derive(Debug)]
-pub(crate) struct Outstanding {
-    sent: BTreeMap<u64, Sent>,
+pub(crate) struct OutstandingFrames {
+    sent: BTreeMap<u64, SentFrame>,
     /// Numbers by position. The first is removed as soon as it is acknowledged or lost.
     order: VecDeque<u64>,
     /// Position of the first.
@@ -66,16 +66,16 @@ pub(crate) struct Outstanding {
 /// Result of an acknowledgment.
 #[derive(Debug, Default)]
 pub(crate) struct AckResult {
-    pub(crate) frames: Vec<(u64, Sent)>,
+    pub(crate) frames: Vec<(u64, SentFrame)>,
     pub(crate) bytes: u64,
     /// Frame with the largest number in the acknowledgment, if it was acknowledged for the first time: its RTT is
     /// known.
-    pub(crate) largest: Option<Sent>,
+    pub(crate) largest: Option<SentFrame>,
 }
 
-impl Outstanding {
+impl OutstandingFrames {
     pub(crate) const fn new(most: usize) -> Self {
-        Outstanding {
+        OutstandingFrames {
             sent: BTreeMap::new(),
             order: VecDeque::new(),
             front: 0,
@@ -102,7 +102,7 @@ impl Outstanding {
     }
 
     /// Oldest frame in transit.
-    pub(crate) fn oldest(&self) -> Option<&Sent> {
+    pub(crate) fn oldest(&self) -> Option<&SentFrame> {
         self.order.front().and_then(|number| self.sent.get(number))
     }
 
@@ -121,7 +121,7 @@ impl Outstanding {
         if self.sent.is_empty() {
             (self.delivered_at, self.first_at) = (now, now);
         }
-        let sent = Sent {
+        let sent = SentFrame {
             place: self.sent_count(),
             at: now,
             bytes: sending.bytes,
@@ -144,7 +144,7 @@ impl Outstanding {
         }
     }
 
-    fn remove(&mut self, number: u64) -> Option<Sent> {
+    fn remove(&mut self, number: u64) -> Option<SentFrame> {
         let sent = self.sent.remove(&number)?;
         self.in_flight -= u64::from(sent.bytes);
         Some(sent)
@@ -189,7 +189,7 @@ impl Outstanding {
 
     /// Rate at which the path delivered since the newest answered frame was sent
     /// (draft-cheng-iccrg-delivery-rate-estimation).
-    pub(crate) fn rate(&mut self, newest: &Sent, now: Instant) -> RateSample {
+    pub(crate) fn rate(&mut self, newest: &SentFrame, now: Instant) -> RateSample {
         self.first_at = newest.at;
         let sending = newest.at.since(newest.first_at);
         let interval = now.since(newest.delivered_at).max(sending).max(CLOCK_RESOLUTION);
@@ -209,7 +209,7 @@ impl Outstanding {
         &mut self,
         now: Instant,
         rtt: Duration,
-    ) -> (Vec<(u64, Sent)>, Option<Instant>) {
+    ) -> (Vec<(u64, SentFrame)>, Option<Instant>) {
         let mut lost = Vec::new();
         let Some(largest) = self.largest_answered else { return (lost, None) };
         let wait = (rtt + rtt / 8).max(CLOCK_RESOLUTION);
@@ -234,7 +234,7 @@ impl Outstanding {
     }
 
     /// Removes everything because the path has been silent for too long.
-    pub(crate) fn take_all(&mut self) -> Vec<(u64, Sent)> {
+    pub(crate) fn take_all(&mut self) -> Vec<(u64, SentFrame)> {
         self.in_flight = 0;
         self.front += self.order.len() as u64;
         self.order.clear();
@@ -265,7 +265,7 @@ impl Outstanding {
     }
 
     /// Oldest frame that was sent after the last acknowledged one.
-    pub(crate) fn oldest_unanswered(&self) -> Option<&Sent> {
+    pub(crate) fn oldest_unanswered(&self) -> Option<&SentFrame> {
         let after = self.largest_answered.map_or(0, |place| place + 1);
         let skipped = after.saturating_sub(self.front) as usize;
         self.order.iter().skip(skipped).find_map(|number| self.sent.get(number))
@@ -293,13 +293,13 @@ mod tests {
         [NumberRange { least: number, most: number }]
     }
 
-    fn numbers(frames: &[(u64, Sent)]) -> Vec<u64> {
+    fn numbers(frames: &[(u64, SentFrame)]) -> Vec<u64> {
         frames.iter().map(|(number, _)| *number).collect()
     }
 
     #[test]
     fn three_later_frames_or_time_reveal_a_loss_in_sending_order() {
-        let mut outstanding = Outstanding::new(100);
+        let mut outstanding = OutstandingFrames::new(100);
         // The frame with the small number is a late copy: it was sent last.
         for (ms, number) in [(0, 10), (1, 20), (2, 30), (3, 40), (4, 5)] {
             outstanding.on_sent(number, MS(ms), &sending(None));
@@ -318,7 +318,7 @@ mod tests {
 
     #[test]
     fn overdue_frames_are_reported_once_and_unknown_numbers_ignored() {
-        let mut outstanding = Outstanding::new(100);
+        let mut outstanding = OutstandingFrames::new(100);
         outstanding.on_sent(1, MS(0), &sending(Some(50)));
         outstanding.on_sent(2, MS(10), &sending(Some(60)));
         assert_eq!(outstanding.take_overdue(MS(49), true), [0; 0]);
@@ -332,7 +332,7 @@ mod tests {
 
     #[test]
     fn a_lost_frame_does_not_make_later_frames_overdue() {
-        let mut outstanding = Outstanding::new(100);
+        let mut outstanding = OutstandingFrames::new(100);
         for (ms, number) in [(0, 1), (1, 2), (30, 3)] {
             outstanding.on_sent(number, MS(ms), &sending(Some(ms + 50)));
         }
@@ -348,7 +348,7 @@ mod tests {
 
     #[test]
     fn on_a_radio_that_loses_frames_one_by_one_each_is_overdue_by_itself() {
-        let mut outstanding = Outstanding::new(100);
+        let mut outstanding = OutstandingFrames::new(100);
         outstanding.on_sent(1, MS(0), &sending(Some(50)));
         outstanding.on_sent(2, MS(10), &sending(Some(60)));
         assert_eq!(outstanding.take_overdue(MS(55), false), [1]);
@@ -357,7 +357,7 @@ mod tests {
 
     #[test]
     fn the_number_of_frames_is_bounded() {
-        let mut outstanding = Outstanding::new(10);
+        let mut outstanding = OutstandingFrames::new(10);
         for number in 0..1_000 {
             outstanding.on_sent(number, MS(number), &sending(None));
         }
@@ -367,7 +367,7 @@ mod tests {
 
     #[test]
     fn the_rate_is_that_of_delivery() {
-        let mut outstanding = Outstanding::new(100);
+        let mut outstanding = OutstandingFrames::new(100);
         // 100 bytes are sent every 2 ms, and acknowledged every 10 ms.
         for number in 0..20 {
             outstanding.on_sent(number, MS(number * 2), &sending(None));

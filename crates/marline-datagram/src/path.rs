@@ -21,10 +21,10 @@ use marline_time::{Duration, Instant, Rate};
 use crate::config::LaneConfig;
 use crate::event::PathInfo;
 use crate::frame::{Ack, HEADER_BYTES, TAG_BYTES, datagram_overhead};
-use crate::outstanding::{Outstanding, Sending, Sent};
+use crate::outstanding::{OutstandingFrames, Sending, SentFrame};
 use crate::pacer::Pacer;
 use crate::queue::{Queues, Room};
-use crate::received::{ACK_DELAY, Received};
+use crate::received::{ACK_DELAY, ReceivedFrames};
 use carried::DeliveryRates;
 use lone_losses::IsolatedLosses;
 use losses::Losses;
@@ -93,8 +93,8 @@ pub(crate) struct Path {
     patience: Cell<Option<Duration>>,
     congestion: Box<dyn CongestionController>,
     pacer: Pacer,
-    outstanding: Outstanding,
-    received: Received,
+    outstanding: OutstandingFrames,
+    received: ReceivedFrames,
     queues: Queues,
     mtu: Mtu,
     /// Position below which frames belong to the current loss episode.
@@ -135,8 +135,8 @@ impl Path {
             patience: Cell::new(None),
             congestion: config.congestion.build(segment, 10 * u64::from(segment), now),
             pacer: Pacer::new(),
-            outstanding: Outstanding::new(config.limits.outstanding),
-            received: Received::default(),
+            outstanding: OutstandingFrames::new(config.limits.outstanding),
+            received: ReceivedFrames::default(),
             queues: Queues::default(),
             mtu,
             recovers_until: None,
@@ -179,7 +179,7 @@ impl Path {
         self.queues.bytes()
     }
 
-    pub(crate) const fn received_mut(&mut self) -> &mut Received {
+    pub(crate) const fn received_mut(&mut self) -> &mut ReceivedFrames {
         &mut self.received
     }
 
@@ -206,8 +206,8 @@ impl Path {
     }
 
     pub(crate) fn view(&self, now: Instant) -> DatagramPathView {
-        let overdue = |sent: Option<&Sent>| {
-            let at = sent.and_then(|sent| self.expected_by(sent));
+        let overdue = |sent: Option<&SentFrame>| {
+            let at = sent.and_then(|sent| self.answer_deadline(sent));
             at.map_or(Duration::ZERO, |at| now.since(at))
         };
         DatagramPathView {
@@ -251,7 +251,7 @@ impl Path {
     }
 
     /// Latest expected time of a frame's acknowledgment.
-    fn expected_by(&self, sent: &Sent) -> Option<Instant> {
+    fn answer_deadline(&self, sent: &SentFrame) -> Option<Instant> {
         // A frame that was reported already was due before.
         sent.overdue_at.or_else(|| Some(sent.at + self.rtt.srtt()? + ACK_DELAY))
     }
@@ -458,7 +458,12 @@ impl Path {
     }
 
     /// Measures the RTT of the largest acknowledged number.
-    fn sample(&mut self, sent: Option<&Sent>, delay: Duration, now: Instant) -> Option<Duration> {
+    fn sample(
+        &mut self,
+        sent: Option<&SentFrame>,
+        delay: Duration,
+        now: Instant,
+    ) -> Option<Duration> {
         let sent = sent.filter(|sent| sent.place >= self.untimed_below)?;
         let whole = now.since(sent.at).max(Duration::from_micros(1));
         // RFC 9002 section 5.3: the peer's delay must not reduce the RTT below the minimum.
@@ -467,7 +472,7 @@ impl Path {
         let own = self.forecaster.own_delay(&sent.expected, sent.bytes.into());
         self.rtt.on_sample(rtt, now);
         self.forecaster.on_answer(now, rtt, own, &sent.expected);
-        if self.expected_by(sent).is_some_and(|by| now > by) {
+        if self.answer_deadline(sent).is_some_and(|by| now > by) {
             self.last_trouble_at = Some(now);
         }
         Some(rtt)
@@ -483,7 +488,7 @@ impl Path {
     /// Handles lost frames. Returns the bytes of those whose loss indicates congestion.
     fn on_lost(
         &mut self,
-        lost: &[(u64, Sent)],
+        lost: &[(u64, SentFrame)],
         in_flight: u64,
         now: Instant,
         outcome: &mut Outcome,

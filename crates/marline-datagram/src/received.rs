@@ -16,7 +16,7 @@ pub(crate) const ACK_DELAY: Duration = Duration::from_millis(5);
 
 /// Frames received on a path.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Received {
+pub(crate) struct ReceivedFrames {
     /// Descending and not adjacent.
     ranges: Vec<NumberRange>,
     /// Arrival time of the largest number.
@@ -26,7 +26,7 @@ pub(crate) struct Received {
     due_at: Option<Instant>,
 }
 
-impl Received {
+impl ReceivedFrames {
     /// Records a received frame; `wants_ack` is false for frames that only acknowledge.
     pub(crate) fn on_frame(&mut self, number: u64, wants_ack: bool, now: Instant) {
         let largest = self.ranges.first().map(|range| range.most);
@@ -107,7 +107,7 @@ mod tests {
     proptest! {
         #[test]
         fn ranges_hold_exactly_the_received_numbers(numbers in prop::collection::vec(0u64..60, 1..80)) {
-            let mut received = Received::default();
+            let mut received = ReceivedFrames::default();
             let mut all = BTreeSet::new();
             for number in numbers {
                 received.on_frame(number, true, Instant::ZERO);
@@ -123,7 +123,7 @@ mod tests {
 
     #[test]
     fn the_newest_ranges_are_kept() {
-        let mut received = Received::default();
+        let mut received = ReceivedFrames::default();
         for number in 0..1_000 {
             received.on_frame(number * 2, true, Instant::ZERO);
         }
@@ -135,7 +135,7 @@ mod tests {
 
     #[test]
     fn two_frames_are_acknowledged_at_once_and_one_after_a_moment() {
-        let mut received = Received::default();
+        let mut received = ReceivedFrames::default();
         let at = Instant::from_millis;
         received.on_frame(1, false, at(0));
         assert_eq!(received.due_at(), None);

@@ -50,7 +50,7 @@ impl Waking {
             // others.
             alarms.retain(|_, at| *at > now);
             PAUSE_COUNT.store(clock.pauses(), Ordering::Release);
-            EXCLUDED.store(nanos(clock.left_out()), Ordering::Release);
+            EXCLUDED.store(nanos(clock.excluded_time()), Ordering::Release);
         }
         LAST_READING.fetch_max(system.as_nanos(), Ordering::Release);
         now

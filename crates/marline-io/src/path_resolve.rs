@@ -31,7 +31,7 @@ pub struct LocalEnd {
 impl LocalEnd {
     /// Creates the end behind a TUN interface.
     #[must_use]
-    pub fn behind_tun(interface: &str, address: IpAddr) -> Self {
+    pub fn from_tun(interface: &str, address: IpAddr) -> Self {
         let interface = (interface.to_owned(), 0);
         LocalEnd { address, bound: address, interface, loopback: false, behind_tun: true, mark: 0 }
     }
@@ -92,7 +92,7 @@ pub enum ResolveError {
 const LISTED: usize = 8;
 
 impl ResolveError {
-    fn no_interface(name: &str, interfaces: &Interfaces) -> ResolveError {
+    fn unknown_interface_error(name: &str, interfaces: &Interfaces) -> ResolveError {
         let present = usable(interfaces).map(|interface| interface.name.clone());
         ResolveError::NoInterface { name: name.to_owned(), present: present.take(LISTED).collect() }
     }
@@ -154,7 +154,7 @@ impl PathSpec {
             LocalSpec::Interface(name) => {
                 let interface = interfaces
                     .find_by_name(name)
-                    .ok_or_else(|| ResolveError::no_interface(name, interfaces))?;
+                    .ok_or_else(|| ResolveError::unknown_interface_error(name, interfaces))?;
                 let family = self.remote.map(|remote| remote.is_ipv4());
                 let fitting = interface
                     .addresses

@@ -227,7 +227,9 @@ impl Forecaster {
         let error = answer_us - self.center_us;
         // The quantiles are calibrated for the time of sending, a round trip before the path's current behavior
         // is known.
-        if self.learn(answer_us, spread, own_delay, expected) && error > self.center_us / 2.0 {
+        if self.update_distribution(answer_us, spread, own_delay, expected)
+            && error > self.center_us / 2.0
+        {
             self.on_trouble(now);
         }
         // One answer after an outage does not prove that the path is slow; several do.
@@ -289,7 +291,7 @@ impl Forecaster {
     }
 
     /// Updates the quantiles. Returns whether the answer is later than its forecast p90 by more than a spread.
-    fn learn(
+    fn update_distribution(
         &mut self,
         answer_us: f32,
         spread: f32,
@@ -525,7 +527,7 @@ impl Forecast {
     /// Time since the path delivered the last of the bytes sent. Zero while it is busy, the maximum if its rate
     /// is not known.
     #[must_use]
-    pub fn idle_for(&self) -> Duration {
+    pub fn idle_time(&self) -> Duration {
         Duration::from_micros(self.idle_us.into())
     }
 

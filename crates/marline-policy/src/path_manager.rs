@@ -75,7 +75,7 @@ impl LocalAddress {
 
     /// The remote address that packets sent from here to `to` reach: the inverse of [`way_to`](Self::way_to).
     #[must_use]
-    pub fn remote_reached_by(&self, to: SocketAddr) -> SocketAddr {
+    pub fn remote_for(&self, to: SocketAddr) -> SocketAddr {
         self.nat64.map_or(to, |prefix| prefix.translate_back(to))
     }
 }

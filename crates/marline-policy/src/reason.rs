@@ -228,7 +228,7 @@ const UNREACHABLE: Health =
     Health::Unreachable { since: Instant::ZERO, cause: UnreachableCause::ProbeTimeout };
 
 /// A view as a record keeps it: without causes of its health, addresses, and counters that no rule reads.
-fn recorded(view: &SubflowView) -> SubflowView {
+fn recorded_view(view: &SubflowView) -> SubflowView {
     SubflowView {
         local_id: AddressId(0),
         remote_id: AddressId(0),
@@ -255,7 +255,7 @@ impl Inputs {
         spending: &BudgetState,
         decide: impl FnOnce(&SchedulerContext<'_>) -> T,
     ) -> (T, Inputs) {
-        let listening = Listening { index: cx.mappings, asked: RefCell::default() };
+        let listening = RecordingIndex { index: cx.mappings, asked: RefCell::default() };
         let decided = decide(&SchedulerContext { mappings: &listening, ..*cx });
         let inputs = Inputs {
             now: cx.now,
@@ -266,7 +266,7 @@ impl Inputs {
             send_limit: cx.send_limit,
             repairs: cx.repairs,
             spending: spending.clone(),
-            paths: cx.subflows.iter().map(recorded).collect(),
+            paths: cx.subflows.iter().map(recorded_view).collect(),
             asked: listening.asked.into_inner(),
         };
         (decided, inputs)
@@ -324,12 +324,12 @@ impl MappingIndex for Inputs {
 
 /// A mapping index that records queries and answers. Each query is recorded once, because answers do not change during
 /// a decision.
-struct Listening<'a> {
+struct RecordingIndex<'a> {
     index: &'a dyn MappingIndex,
     asked: RefCell<Vec<(MappingQuery, Option<Mapping>)>>,
 }
 
-impl Listening<'_> {
+impl RecordingIndex<'_> {
     fn record_query(&self, query: MappingQuery, answer: Option<Mapping>) -> Option<Mapping> {
         let mut asked = self.asked.borrow_mut();
         if !asked.iter().any(|(before, _)| *before == query) {
@@ -339,7 +339,7 @@ impl Listening<'_> {
     }
 }
 
-impl MappingIndex for Listening<'_> {
+impl MappingIndex for RecordingIndex<'_> {
     fn oldest(&self) -> Option<Mapping> {
         self.record_query(MappingQuery::Oldest, self.index.oldest())
     }

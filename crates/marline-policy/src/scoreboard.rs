@@ -188,7 +188,7 @@ impl SentSegment {
 
     /// The whole segments of the entry that lie in `from..to`; empty if there are none.
     #[must_use]
-    pub fn whole_segments_within(&self, from: Ssn, to: Ssn) -> (Ssn, Ssn) {
+    pub fn segments_within(&self, from: Ssn, to: Ssn) -> (Ssn, Ssn) {
         let first = match from {
             from if from <= self.start => self.start,
             from if from >= self.end => self.end,

@@ -86,7 +86,7 @@ pub struct Moment {
 impl Tally {
     /// The tally at this moment, with a new month started if the old one is over.
     #[must_use]
-    pub fn in_period(mut self, at: Moment) -> Tally {
+    pub fn counts_in_period(mut self, at: Moment) -> Tally {
         self.begin_period(at);
         self
     }
@@ -270,7 +270,7 @@ impl Ledger {
     /// Usage of a name in the month of this moment.
     #[must_use]
     pub fn tally_of(&self, name: &str, at: Moment) -> Tally {
-        self.known.get(name).cloned().unwrap_or_default().in_period(at)
+        self.known.get(name).cloned().unwrap_or_default().counts_in_period(at)
     }
 
     /// Starts a write, or a read of a changed file, if one is due. With `force`, any unwritten count is due.

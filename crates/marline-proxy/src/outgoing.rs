@@ -39,12 +39,12 @@ pub(crate) async fn resolve(target: &Target) -> Result<Vec<SocketAddr>, Failure>
     match timeout(RESOLVE_TIMEOUT, lookup_host((name.as_str(), target.port))).await {
         Err(_) => Err(unreachable("no answer".into())),
         Ok(Err(error)) => Err(unreachable(error.to_string())),
-        Ok(Ok(addresses)) => Ok(alternate(addresses)),
+        Ok(Ok(addresses)) => Ok(alternate_families(addresses)),
     }
 }
 
 /// The first address of the first family, the first of the other, the second of the first ...
-fn alternate(addresses: impl Iterator<Item = SocketAddr>) -> Vec<SocketAddr> {
+fn alternate_families(addresses: impl Iterator<Item = SocketAddr>) -> Vec<SocketAddr> {
     let addresses: Vec<SocketAddr> = addresses.collect();
     let first_is_v6 = addresses.first().is_some_and(SocketAddr::is_ipv6);
     let (mut first, mut second): (Vec<SocketAddr>, Vec<SocketAddr>) =
@@ -182,7 +182,7 @@ mod tests {
     fn families_alternate() {
         let addresses = ["[::1]:1", "[::2]:1", "[::3]:1", "1.0.0.1:1"].map(|a| a.parse().unwrap());
         let order: Vec<String> =
-            alternate(addresses.into_iter()).iter().map(ToString::to_string).collect();
+            alternate_families(addresses.into_iter()).iter().map(ToString::to_string).collect();
         assert_eq!(order, ["[::1]:1", "1.0.0.1:1", "[::2]:1", "[::3]:1"]);
     }
 }

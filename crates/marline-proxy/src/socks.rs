@@ -107,7 +107,7 @@ pub enum SocksError {
     Io(#[from] io::Error),
 }
 
-fn not_socks(first: u8) -> String {
+fn describe_foreign_protocol(first: u8) -> String {
     let guess = match first {
         b'A'..=b'Z' => " (looks like HTTP)",
         0x16 => " (looks like TLS: this port accepts SOCKS and HTTP without TLS)",
@@ -116,7 +116,7 @@ fn not_socks(first: u8) -> String {
     format!("the application does not speak SOCKS4 or SOCKS5: first byte {first}{guess}")
 }
 
-fn unsupported(version: Version, command: u8) -> String {
+fn describe_unsupported(version: Version, command: u8) -> String {
     match version {
         Version::Four => format!("SOCKS4 command {command} is not supported (CONNECT is)"),
         Version::Five => {

@@ -75,7 +75,7 @@ impl ProcessClock {
 
     /// Total time during which the process did not run, as far as detected.
     #[must_use]
-    pub const fn left_out(&self) -> Duration {
+    pub const fn excluded_time(&self) -> Duration {
         self.left_out
     }
 
@@ -103,7 +103,7 @@ mod tests {
         assert_eq!(clock.read(ms(3_601_030), || Some(ms(1_040))), ms(1_070));
         assert_eq!(clock.system_time(ms(1_100)), ms(3_601_060));
         assert_eq!(clock.read(ms(3_701_030), || Some(ms(1_100))), ms(1_100));
-        assert_eq!(clock.left_out(), Duration::from_millis(3_699_930));
+        assert_eq!(clock.excluded_time(), Duration::from_millis(3_699_930));
     }
 
     #[test]

@@ -501,7 +501,7 @@ fn broken_stream_error(error: io::Error) -> ConnectError {
 /// Creates the table of these paths, without looking up their addresses.
 fn path_table(carrier: &Carrier, mark: u32, paths: &[PathSpec]) -> PathTable {
     match carrier {
-        Carrier::Tun(tuns) => PathTable::behind_tuns(tuns, paths),
+        Carrier::Tun(tuns) => PathTable::from_tuns(tuns, paths),
         _ => PathTable::new(paths).with_mark(mark),
     }
 }

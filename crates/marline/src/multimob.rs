@@ -20,7 +20,7 @@ const EXTENSIONS: Extensions = Extensions::FAST_JOIN
 /// Choice of parameters.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Interactive {
+pub enum ParameterChoice {
     /// Our parameters: decisions based on events, and cellular paths are closed again. Used by `--mode interactive`.
     #[default]
     Prompt,
@@ -28,13 +28,13 @@ pub enum Interactive {
     Multimob,
 }
 
-impl Interactive {
+impl ParameterChoice {
     /// Specs of the client's scheduler, the server's, and the client's path manager.
     #[must_use]
     pub const fn specs(self) -> [&'static str; 3] {
         match self {
-            Interactive::Prompt => ["auto", "follow-client", "break-before-make"],
-            Interactive::Multimob => {
+            ParameterChoice::Prompt => ["auto", "follow-client", "break-before-make"],
+            ParameterChoice::Multimob => {
                 ["lowest-rtt", "follow-client,spill=on,reinject=rto", "multimob"]
             }
         }
@@ -44,8 +44,8 @@ impl Interactive {
     #[must_use]
     pub const fn path_health_config(self) -> PathHealthConfig {
         match self {
-            Interactive::Prompt => PathHealthConfig::prompt(),
-            Interactive::Multimob => PathHealthConfig::multimob(),
+            ParameterChoice::Prompt => PathHealthConfig::prompt(),
+            ParameterChoice::Multimob => PathHealthConfig::multimob(),
         }
     }
 
@@ -57,15 +57,15 @@ impl Interactive {
 
     const fn receive_timer(self) -> ReceiveTimer {
         match self {
-            Interactive::Prompt => ReceiveTimer::with_probes(),
-            Interactive::Multimob => ReceiveTimer::multimob(),
+            ParameterChoice::Prompt => ReceiveTimer::with_probes(),
+            ParameterChoice::Multimob => ReceiveTimer::multimob(),
         }
     }
 
     /// Without them, data that a server sends after a pause in which WiFi failed would never arrive. MultiMob does
     /// not use them.
     fn lone_keepalive(self) -> Option<LoneKeepalive> {
-        (self == Interactive::Prompt).then(LoneKeepalive::default)
+        (self == ParameterChoice::Prompt).then(LoneKeepalive::default)
     }
 }
 
@@ -73,7 +73,7 @@ impl Interactive {
 /// that the server follows, and the other extensions that both support. Addresses flagged `backup` sleep until they
 /// are needed. The path health monitor is set separately
 /// ([`ClientBuilder::path_health_monitor`](crate::ClientBuilder::path_health_monitor)).
-pub fn interactive(config: &mut ConnectionConfig, role: Role, parameters: Interactive) {
+pub fn interactive(config: &mut ConnectionConfig, role: Role, parameters: ParameterChoice) {
     let [client, server, path_manager] = parameters.specs();
     match role {
         Role::Client => {
@@ -117,7 +117,7 @@ mod tests {
 
     #[test]
     fn both_sides_get_their_parts() {
-        for parameters in [Interactive::Prompt, Interactive::Multimob] {
+        for parameters in [ParameterChoice::Prompt, ParameterChoice::Multimob] {
             let [scheduler, follower, path_manager] = parameters.specs();
             let mut config = ConnectionConfig::new(marline_algos::default_policies());
             interactive(&mut config, Role::Client, parameters);
@@ -125,7 +125,7 @@ mod tests {
             assert_eq!(config.policies.path_manager.name(), path_manager);
             assert!(config.receive_timer.is_some() && config.follow_client.is_none());
             assert!(config.extensions.contains(EXTENSIONS));
-            assert_eq!(config.lone_keepalive.is_some(), parameters == Interactive::Prompt);
+            assert_eq!(config.lone_keepalive.is_some(), parameters == ParameterChoice::Prompt);
             let mut config = ConnectionConfig::new(marline_algos::default_policies());
             interactive(&mut config, Role::Server, parameters);
             assert_eq!(config.policies.scheduler.name(), follower);

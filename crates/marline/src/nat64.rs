@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use marline_io::{LocalEnd, Pref64, Pref64Listener, Prefix64, PrefixAnswer, discover_nat64};
 use tokio::sync::Notify;
 
-use advertised::Advertised;
+use advertised::AdvertisedPrefixes;
 
 /// Time after which a network without NAT64 is asked again, unless it has changed earlier.
 const NAT64_RECHECK_INTERVAL: Duration = Duration::from_secs(600);
@@ -39,7 +39,7 @@ struct NetworkState {
 #[derive(Debug, Default)]
 struct State {
     networks: BTreeMap<u32, NetworkState>,
-    advertised: Advertised,
+    advertised: AdvertisedPrefixes,
 }
 
 /// Discovery of prefixes, and its results.
@@ -228,7 +228,7 @@ mod tests {
     fn end(address: &str, index: u32) -> LocalEnd {
         LocalEnd {
             interface: ("wwan0".to_owned(), index),
-            ..LocalEnd::behind_tun("", address.parse().unwrap())
+            ..LocalEnd::from_tun("", address.parse().unwrap())
         }
     }
 

@@ -94,7 +94,7 @@ impl PathTable {
     }
 
     /// Creates the paths behind TUN interfaces; all of them if none is specified.
-    pub(crate) fn behind_tuns(tuns: &[TunPath], specs: &[PathSpec]) -> Self {
+    pub(crate) fn from_tuns(tuns: &[TunPath], specs: &[PathSpec]) -> Self {
         let all = || {
             let spec = |tun: &TunPath| PathSpec::new(LocalSpec::Interface(tun.interface.clone()));
             tuns.iter().map(spec).collect::<Vec<_>>()
@@ -105,7 +105,7 @@ impl PathTable {
                 LocalSpec::Address(address) => tun.address == *address,
                 LocalSpec::Interface(name) => tun.interface == *name,
             };
-            let end = |tun: &TunPath| LocalEnd::behind_tun(&tun.interface, tun.address);
+            let end = |tun: &TunPath| LocalEnd::from_tun(&tun.interface, tun.address);
             entry.set_ends(tuns.iter().filter(named).map(end).collect());
             if entry.ends.is_empty() {
                 entry.error =
@@ -299,7 +299,7 @@ impl PathTable {
         servers: &[SocketAddr],
         winner: Option<(IpAddr, SocketAddr)>,
     ) -> Vec<Candidate> {
-        let servers = in_order(servers, &self.prefixes_in_use());
+        let servers = order_servers(servers, &self.prefixes_in_use());
         let mut found = Vec::new();
         let usable = self.entries.iter().filter(|entry| entry.may_be_used());
         for (turn, entry) in usable.enumerate() {
@@ -333,8 +333,8 @@ impl PathTable {
         reached: SocketAddr,
     ) -> Option<SocketAddr> {
         let prefixes = self.prefixes_in_use();
-        let reached = *in_order(&[reached], &prefixes).first()?;
-        let servers = in_order(servers, &prefixes);
+        let reached = *order_servers(&[reached], &prefixes).first()?;
+        let servers = order_servers(servers, &prefixes);
         servers.into_iter().find(|server| server.is_ipv4() != reached.is_ipv4())
     }
 
@@ -491,7 +491,7 @@ fn missing_path_reason(entry: &Entry, interfaces: &Interfaces) -> &'static str {
 
 /// Returns the addresses in the order of attempts, without translation: with DNS64, a resolver synthesizes addresses
 /// with one of these prefixes, which are valid only in its own network.
-fn in_order(servers: &[SocketAddr], prefixes: &[Prefix64]) -> Vec<SocketAddr> {
+fn order_servers(servers: &[SocketAddr], prefixes: &[Prefix64]) -> Vec<SocketAddr> {
     let mut plain: Vec<SocketAddr> = Vec::with_capacity(servers.len());
     for server in servers {
         let mut back = prefixes.iter().map(|prefix| prefix.translate_back(*server));

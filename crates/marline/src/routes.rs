@@ -75,7 +75,7 @@ mod tests {
     #[test]
     fn an_answer_is_good_for_a_second_or_until_something_changes() {
         let (routes, now) = (Routes::default(), Instant::now());
-        let end = LocalEnd::behind_tun("wlan0", IpAddr::from([192, 0, 2, 1]));
+        let end = LocalEnd::from_tun("wlan0", IpAddr::from([192, 0, 2, 1]));
         let (near, far) = (IpAddr::from([192, 0, 2, 9]), IpAddr::from([203, 0, 113, 9]));
         let asked = core::cell::Cell::new(0);
         let check = |after_ms: u64, remote: IpAddr| {
@@ -98,7 +98,7 @@ mod tests {
     #[test]
     fn remembered_entries_are_bounded() {
         let (routes, now) = (Routes::default(), Instant::now());
-        let end = LocalEnd::behind_tun("wlan0", IpAddr::from([192, 0, 2, 1]));
+        let end = LocalEnd::from_tun("wlan0", IpAddr::from([192, 0, 2, 1]));
         for host in 0..1_000_u32 {
             let remote = IpAddr::from(host.to_be_bytes());
             routes.check_at(now, &end, remote, |_, _| Ok(())).unwrap();

@@ -29,7 +29,7 @@ use crate::shards::{
 };
 use crate::transport_config::TransportConfig;
 use crate::{BindError, Stream, carrier, multimob};
-use announced::Announced;
+use announced::AnnouncedAddress;
 pub use builder::{ServerAddress, ServerBuilder, ServerSettings};
 use succession::ProcessPlace;
 
@@ -49,7 +49,7 @@ struct Inner {
     /// Listening addresses with their ports.
     listen: Vec<SocketAddr>,
     /// Addresses that native carriers announce.
-    addresses: Arc<Mutex<Vec<Announced>>>,
+    addresses: Arc<Mutex<Vec<AnnouncedAddress>>>,
     /// Task that follows the interfaces of the announced addresses.
     watch: Option<AbortHandle>,
     /// Relation to other processes that share the addresses.
@@ -103,7 +103,7 @@ impl Server {
         }
         if config.carrier.is_native() {
             let (listen, place) = open_native(&config, &shards, &links)?;
-            let addresses = Arc::new(Mutex::new(Announced::from_config(&config)));
+            let addresses = Arc::new(Mutex::new(AnnouncedAddress::from_config(&config)));
             let watch = announced::follow_addresses(&config, &shards, &addresses);
             let decisions = Decisions::default();
             let inner = Inner {

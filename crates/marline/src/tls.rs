@@ -230,7 +230,7 @@ pub fn server_config(identity: &Identity) -> Result<rustls::ServerConfig, rustls
 /// The provider does not support TLS 1.3 (which does not happen).
 pub fn client_config(pin: KeyPin) -> Result<rustls::ClientConfig, rustls::Error> {
     let provider = provider();
-    let verifier = identity::Pinned::new(pin, provider.signature_verification_algorithms);
+    let verifier = identity::PinnedVerifier::new(pin, provider.signature_verification_algorithms);
     let mut config = rustls::ClientConfig::builder_with_provider(provider)
         .with_protocol_versions(&[&TLS13])?
         .dangerous()

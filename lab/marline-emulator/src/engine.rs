@@ -150,7 +150,7 @@ impl Engine {
         let mut fds = Vec::with_capacity(2 * self.relays.len() + 1);
         fds.push(PollFd::new(&self.wakened, PollFlags::IN));
         for (number, relay) in self.relays.iter().enumerate() {
-            relay.each_source(|source, fd| {
+            relay.for_each_source(|source, fd| {
                 sources.push((number, source));
                 fds.push(PollFd::from_borrowed_fd(fd, PollFlags::IN));
             });

@@ -44,7 +44,7 @@ impl Member {
     }
 
     /// Calls `each` with every descriptor to watch.
-    pub(crate) fn each_source<'a>(&'a self, mut each: impl FnMut(Source, BorrowedFd<'a>)) {
+    pub(crate) fn for_each_source<'a>(&'a self, mut each: impl FnMut(Source, BorrowedFd<'a>)) {
         match self {
             Member::Relay(relay) => {
                 each(Source::Port(Port::Listen), relay.listen.as_fd());

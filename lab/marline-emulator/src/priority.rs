@@ -10,7 +10,7 @@ const NICE: i32 = -15;
 pub(crate) fn raise_priority() -> bool {
     // The default timer slack of 50 us is added to every sleep.
     let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
-    let real_time = real_time();
+    let real_time = set_real_time();
     if !real_time {
         let _ = rustix::process::setpriority_process(None, NICE);
     }
@@ -19,7 +19,7 @@ pub(crate) fn raise_priority() -> bool {
 
 /// Requests the lowest real-time priority: above all ordinary threads, below the system's own real-time threads.
 /// The kernel reserves 5 % of each second for others, so even a spinning thread cannot stop a machine.
-fn real_time() -> bool {
+fn set_real_time() -> bool {
     // The kernel's `struct sched_param` is this one number. The call is made directly because musl's
     // wrapper refuses it.
     let priority: libc::c_int = 1;

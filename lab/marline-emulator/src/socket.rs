@@ -26,7 +26,7 @@ pub(crate) struct DatagramSocket {
 
 /// A received datagram.
 #[derive(Debug)]
-pub(crate) struct Received<'a> {
+pub(crate) struct ReceivedDatagram<'a> {
     pub(crate) from: SocketAddr,
     pub(crate) to_ip: Option<IpAddr>,
     pub(crate) ecn: Option<EcnCodepoint>,
@@ -97,7 +97,7 @@ impl DatagramSocket {
     pub(crate) fn receive(
         &self,
         buffers: &mut ReceiveBuffers,
-        mut each: impl FnMut(Received<'_>),
+        mut each: impl FnMut(ReceivedDatagram<'_>),
     ) -> io::Result<bool> {
         let ReceiveBuffers { bytes, meta } = buffers;
         let mut slots: [IoSliceMut<'_>; BATCH_SIZE] = {
@@ -112,7 +112,7 @@ impl DatagramSocket {
             let whole = &slot[..meta.len];
             for bytes in whole.chunks(meta.stride.max(1)) {
                 let (from, to_ip, ecn) = (meta.addr, meta.dst_ip, meta.ecn);
-                each(Received { from, to_ip, ecn, age, bytes });
+                each(ReceivedDatagram { from, to_ip, ecn, age, bytes });
             }
         }
         Ok(count == BATCH_SIZE)

@@ -106,7 +106,7 @@ fn measured(args: &Args) -> anyhow::Result<Measurement> {
             "{file} is not text; captures are needed from both ends, the client's and the server's"
         )
     })?;
-    let kind = args.kind.or_else(|| by_ending(&args.files[0]));
+    let kind = args.kind.or_else(|| kind_of_file(&args.files[0]));
     let kind =
         kind.with_context(|| format!("unknown kind of {file}: give --kind csv or --kind iperf3"))?;
     match kind {
@@ -132,7 +132,7 @@ pub(crate) fn bytes(file: &Path) -> anyhow::Result<Vec<u8>> {
     std::fs::read(file).with_context(named)
 }
 
-fn by_ending(file: &Path) -> Option<Kind> {
+fn kind_of_file(file: &Path) -> Option<Kind> {
     match file.extension()?.to_str()? {
         "csv" => Some(Kind::Csv),
         "json" => Some(Kind::Iperf3),

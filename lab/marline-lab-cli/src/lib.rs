@@ -133,8 +133,8 @@ fn fail(error: &anyhow::Error) -> ExitCode {
 /// Those of the subcommand.
 pub fn run_command(command: Command) -> anyhow::Result<ExitCode> {
     match command {
-        Command::Net(args) => in_runtime(net::run(args)),
-        Command::Link(args) => in_runtime(link::run(*args)),
+        Command::Net(args) => run_in_runtime(net::run(args)),
+        Command::Link(args) => run_in_runtime(link::run(*args)),
         Command::Import(args) => import::run(&args),
         Command::WhatIf(args) => what_if::run(&args),
         Command::Compare(args) => compare::run(&args),
@@ -152,7 +152,9 @@ pub fn run_command(command: Command) -> anyhow::Result<ExitCode> {
     }
 }
 
-fn in_runtime(work: impl Future<Output = anyhow::Result<ExitCode>>) -> anyhow::Result<ExitCode> {
+fn run_in_runtime(
+    work: impl Future<Output = anyhow::Result<ExitCode>>,
+) -> anyhow::Result<ExitCode> {
     let runtime = tokio::runtime::Runtime::new().context("cannot start threads")?;
     runtime.block_on(work)
 }

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use anyhow::Context;
 use marline_lab::scenario::Path;
 
-use super::link_supervisor::{LinkSupervisor, Named, SupervisorArgs};
+use super::link_supervisor::{LinkSupervisor, NamedLinks, SupervisorArgs};
 use marline_cli::native::{capabilities_for_ports, drop_privileges};
 use relay::Relay;
 
@@ -93,7 +93,7 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
     if let [client, server] = &args.between[..] {
         let links = between::start(&args, [client, server])?;
         eprintln!("link between {client} and {server}: {}", between::names(&links));
-        supervisor.run(Arc::new(Named(links)), &args.supervisor).await?;
+        supervisor.run(Arc::new(NamedLinks(links)), &args.supervisor).await?;
     } else {
         let (listen, to) = args.listen.zip(args.to).context("--listen and --to are missing")?;
         let relay = Relay::start(&args, listen, to)?;

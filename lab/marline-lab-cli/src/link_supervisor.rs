@@ -84,9 +84,9 @@ pub(crate) trait SupervisedLinks: Send + Sync + 'static {
 
 /// Links with commands that begin with a path's name: those of a net, or between two namespaces.
 #[derive(Debug)]
-pub(crate) struct Named<T>(pub(crate) T);
+pub(crate) struct NamedLinks<T>(pub(crate) T);
 
-impl<T: AsRef<Links> + Send + Sync + 'static> SupervisedLinks for Named<T> {
+impl<T: AsRef<Links> + Send + Sync + 'static> SupervisedLinks for NamedLinks<T> {
     fn execute(&self, line: &str) -> anyhow::Result<Answer> {
         match line.parse()? {
             Line::Path(path, order) => self.0.as_ref().order(&path, &order)?,

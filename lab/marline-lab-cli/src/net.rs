@@ -10,7 +10,7 @@ use marline_lab::net::{Net, Options, Owner, claims, release, remove_remains};
 use marline_lab::scenario::Side;
 use serde_json::json;
 
-use crate::link_supervisor::{LinkSupervisor, Named, SupervisorArgs};
+use crate::link_supervisor::{LinkSupervisor, NamedLinks, SupervisorArgs};
 use marline_cli::cmd::monitor::print;
 
 /// Arguments of `marline-lab net`.
@@ -111,7 +111,7 @@ async fn run_network(args: Up) -> anyhow::Result<()> {
     let supervisor = LinkSupervisor::new(&args.supervisor)?;
     let net = Net::create(&scenario, &options)?;
     eprint!("{}", paths_text(&net));
-    supervisor.run(Arc::new(Named(net)), &args.supervisor).await
+    supervisor.run(Arc::new(NamedLinks(net)), &args.supervisor).await
 }
 
 /// The paths, and the commands that enter the hosts.

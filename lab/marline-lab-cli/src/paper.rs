@@ -90,7 +90,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let (mut all, mut failed) = (Vec::new(), Vec::new());
     for paper in chosen {
         // A key that cannot run does not keep the others from running.
-        match one(paper, &args.runs) {
+        match run_paper(paper, &args.runs) {
             Ok(result) => all.push((paper.key(), result.verdict(), result.counts())),
             Err(error) => {
                 eprintln!("{}: {error:#}", paper.key());
@@ -137,7 +137,7 @@ pub(crate) fn file(paper: &dyn Paper) -> anyhow::Result<PaperFile<toml::Table>> 
 }
 
 /// Runs, stores and prints one key.
-fn one(paper: &dyn Paper, args: &Runs) -> anyhow::Result<Reproduction> {
+fn run_paper(paper: &dyn Paper, args: &Runs) -> anyhow::Result<Reproduction> {
     let (result, info) = reproduce(paper, args)?;
     print(&results_text(paper, &result, &info)?)?;
     let at = args.out.join(paper.key());

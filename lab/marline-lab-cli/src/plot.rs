@@ -48,7 +48,7 @@ fn plot(args: &Args, file: &Path, out: &Path) -> anyhow::Result<String> {
 }
 
 /// A drawing of a trace.
-pub(crate) struct Drawn {
+pub(crate) struct Drawing {
     pub(crate) svg: String,
     /// End and connection of the trace, by its header.
     pub(crate) title: String,
@@ -57,7 +57,7 @@ pub(crate) struct Drawn {
 }
 
 /// Draws what one end sent, from `from` to `to` in milliseconds of the trace.
-pub(crate) fn draw(file: &Path, from: Option<f64>, to: Option<f64>) -> anyhow::Result<Drawn> {
+pub(crate) fn draw(file: &Path, from: Option<f64>, to: Option<f64>) -> anyhow::Result<Drawing> {
     let whole = from.is_none() && to.is_none();
     let text = std::fs::read_to_string(file)?;
     let recording = read(&text).map_err(|error| anyhow!(error))?;
@@ -79,5 +79,5 @@ pub(crate) fn draw(file: &Path, from: Option<f64>, to: Option<f64>) -> anyhow::R
     let sums =
         TransmissionKind::ALL.map(|manner| format!("{} B {}", course.bytes(manner), manner.name()));
     let holes = course.holes.len();
-    Ok(Drawn { svg: plot.svg(), title, says: format!("{}, {holes} holes", sums.join(", ")) })
+    Ok(Drawing { svg: plot.svg(), title, says: format!("{}, {holes} holes", sums.join(", ")) })
 }

@@ -7,7 +7,7 @@ use anyhow::ensure;
 use marline_lab::experiment::file::ExperimentFile;
 use marline_lab::keep::write_between_markers;
 use marline_lab::parallel::available;
-use marline_lab::scenes::{answers, in_directory, table};
+use marline_lab::scenes::{answers, read_directory, table};
 
 use marline_cli::cmd::monitor::print;
 
@@ -30,7 +30,7 @@ pub struct Args {
 /// A file is invalid, or a run is not possible.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let scenes: Vec<ExperimentFile> = match args.files.is_empty() {
-        true => in_directory("scenarios".as_ref())?,
+        true => read_directory("scenarios".as_ref())?,
         false => args
             .files
             .iter()

@@ -158,7 +158,7 @@ fn transfer(links: &[LinkCourse], from: Instant, bytes: u32) -> Option<Instant> 
     if bytes <= ONE_PACKET {
         return links
             .iter()
-            .filter_map(|link| link.one_packet(from, (bytes + HEADERS) as usize))
+            .filter_map(|link| link.arrival_of_packet(from, (bytes + HEADERS) as usize))
             .min();
     }
     large(&links.iter().collect::<Vec<_>>(), from, bytes)

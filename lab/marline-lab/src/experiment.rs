@@ -27,7 +27,7 @@ mod timeline;
 mod variant;
 mod web;
 
-pub use background::Background;
+pub use background::BackgroundConnection;
 pub use calibration::Calibration;
 pub use capture::{CaptureConfig, EndCapture, simulate_captured};
 pub use end::run_end;
@@ -62,7 +62,7 @@ pub struct Experiment {
     /// Workloads, at least one; faults count from the bursts of the first.
     pub loads: Vec<Load>,
     /// Traffic of strangers.
-    pub background: Vec<Background>,
+    pub background: Vec<BackgroundConnection>,
     /// Path events at times that are drawn for each run.
     pub faults: Vec<Fault>,
     /// Stops of the ends' processes.

@@ -111,7 +111,7 @@ fn orders(values: &[Value], before: &[Value]) -> anyhow::Result<Vec<String>> {
     }
     let items: Vec<String> = values.iter().filter_map(item).collect();
     if !items.is_empty() {
-        orders.push(format!("set {}", checked(&items)?));
+        orders.push(format!("set {}", check_items(&items)?));
     }
     Ok(orders)
 }
@@ -131,7 +131,7 @@ impl Measurement {
             // A rate of zero keeps the packets on the link.
             link.push("outage=suspend".to_owned());
         }
-        let mut text = format!("[[path]]\nname = \"{name}\"\nlink = \"{}\"\n", checked(&link)?);
+        let mut text = format!("[[path]]\nname = \"{name}\"\nlink = \"{}\"\n", check_items(&link)?);
         let mut now: Vec<Value> =
             first.values.iter().filter(|v| !is_stalled_link(v)).copied().collect();
         for Sample { at, values } in &self.samples {
@@ -153,7 +153,7 @@ impl Measurement {
 }
 
 /// Joins items after checking that they describe a link.
-fn checked(items: &[String]) -> anyhow::Result<String> {
+fn check_items(items: &[String]) -> anyhow::Result<String> {
     let text = items.join(",");
     match text.parse::<DuplexSpec>() {
         Ok(_) => Ok(text),

@@ -23,7 +23,7 @@ use crate::emulation::script::ParsedCommand;
 use crate::scenario::{Event, Scenario, Side};
 pub use claim::{Claim, Owner, claims, release, remove_remains};
 pub use counters::Counters;
-pub use links::{LinkOptions, Links, Scheduled};
+pub use links::{LinkOptions, Links, ScheduledCommand};
 pub use marline_emulator::RelayReport;
 
 /// Options of a network.
@@ -77,7 +77,7 @@ impl Net {
         }
         let named = |event: &Event| {
             let (at, order) = event.parse()?;
-            Ok(Scheduled { at, path: event.path.clone(), order })
+            Ok(ScheduledCommand { at, path: event.path.clone(), order })
         };
         let schedule = scenario.events.iter().map(named).collect::<anyhow::Result<Vec<_>>>()?;
         let Options { trace_dir, spin, tap_bytes, .. } = options.clone();

@@ -34,7 +34,7 @@ pub use csv::csv_field;
 pub use messages::messages;
 pub use quantile::quantile;
 pub use run_columns::RunColumns;
-pub use runs::{runs, runs_over};
+pub use runs::{runs, runs_table};
 pub use sheet::{Format, Sheet, Sheets};
 pub use sweep::long;
 pub use table::Table;

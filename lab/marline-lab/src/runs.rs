@@ -30,11 +30,11 @@ use crate::experiment::file::Lane;
 use crate::experiment::{Experiment, RunRecords, Stack, Watch, run_live_watched, simulate, weight};
 
 pub use captures::{CaptureFiles, Captures};
-pub use comparison::{Compared, Comparison, Outcome, Selection};
+pub use comparison::{ComparedMeasure, Comparison, Outcome, Selection};
 pub use figures::Figures;
-pub use measured::{MIN_RUNS, Measure, Measured};
+pub use measured::{MIN_RUNS, Measure, Measurements};
 pub use qlogs::{QlogFiles, Qlogs};
-pub use queue::weighted;
+pub use queue::run_weighted;
 pub use real_time::RealTimeFiles;
 pub use record::{PathBytes, RadioJoules, Record, Statistics};
 pub use shard::Shard;
@@ -186,7 +186,7 @@ impl Series<'_> {
                 kept.map(|()| (*at, record))
             };
             let halves = 2 * self.jobs.max(1) as u32;
-            for done in weighted(halves, &now, |(_, job)| job.weight(), run) {
+            for done in run_weighted(halves, &now, |(_, job)| job.weight(), run) {
                 let (at, record) = done?;
                 records[at] = Some(record);
             }

@@ -82,7 +82,7 @@ pub struct Scenario {
     pub events: Vec<Event>,
 }
 
-const fn one() -> u64 {
+const fn default_count() -> u64 {
     1
 }
 
@@ -220,7 +220,7 @@ impl Path {
         if let Some(bytes) = self.mtu {
             let interface = Mtu { bytes, silent: false };
             for direction in [&mut spec.up, &mut spec.down] {
-                let mtu = direction.mtu.map_or(interface, |link| link.smaller(interface));
+                let mtu = direction.mtu.map_or(interface, |link| link.lower_of(interface));
                 direction.mtu = Some(mtu);
             }
         }

@@ -43,7 +43,7 @@ struct Run<'a> {
 ///
 /// # Errors
 /// A file cannot be read.
-pub fn in_directory(directory: &Path) -> anyhow::Result<Vec<ExperimentFile>> {
+pub fn read_directory(directory: &Path) -> anyhow::Result<Vec<ExperimentFile>> {
     let listed = std::fs::read_dir(directory).with_context(|| directory.display().to_string())?;
     let mut paths: Vec<_> = listed.flatten().map(|entry| entry.path()).collect();
     paths.sort();

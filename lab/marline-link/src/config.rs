@@ -83,7 +83,7 @@ impl Mtu {
 
     /// The smaller of two limits; among equal ones, the one that notifies the sender.
     #[must_use]
-    pub fn smaller(self, other: Mtu) -> Mtu {
+    pub fn lower_of(self, other: Mtu) -> Mtu {
         core::cmp::min_by_key(self, other, |mtu| (mtu.bytes, mtu.silent))
     }
 }

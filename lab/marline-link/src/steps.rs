@@ -28,7 +28,7 @@ impl<T: Copy> Steps<T> {
     ///
     /// # Errors
     /// If the steps do not repeat.
-    pub fn starting_at(&self, start: Duration) -> Result<Self, &'static str> {
+    pub fn with_start(&self, start: Duration) -> Result<Self, &'static str> {
         let Some(period) = self.period else { return Err("steps without a period") };
         let start = Duration::from_nanos(nanos(start) % nanos(period));
         let after = self.points.partition_point(|(from, _)| *from <= start);
@@ -94,13 +94,13 @@ mod tests {
     fn steps_from_a_later_start_are_the_same_steps() {
         let steps = Steps::new(vec![(S(0), 'a'), (S(3), 'b'), (S(4), 'c')], Some(S(5))).unwrap();
         for start in 0..12 {
-            let from = steps.starting_at(S(start)).unwrap();
+            let from = steps.with_start(S(start)).unwrap();
             for at in 0..12 {
                 assert_eq!(from.value_at(S(at)).0, steps.value_at(S(start + at)).0, "{start} {at}");
             }
             assert_eq!(from.period(), steps.period());
         }
-        assert!(Steps::new(vec![(S(0), 'a')], None).unwrap().starting_at(S(1)).is_err());
+        assert!(Steps::new(vec![(S(0), 'a')], None).unwrap().with_start(S(1)).is_err());
     }
 
     #[test]

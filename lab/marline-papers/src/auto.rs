@@ -89,9 +89,9 @@ fn on_recorded(
     result.grids.extend([
         view(PairSubset::Judged).contestants(&samples),
         view(PairSubset::Tuned).contestants(&samples),
-        recorded::by_pair(&samples, &pairs, limits.margins),
+        recorded::grid_by_pair(&samples, &pairs, limits.margins),
         recorded::list(&samples, &pairs, limits.margins),
-        calibration::by_pair(&samples, &pairs),
+        calibration::grid_by_pair(&samples, &pairs),
         calibration::list(&samples, &pairs),
     ]);
     Ok(())
@@ -107,6 +107,8 @@ fn on_generated(
     let pairs: usize = samples.all().iter().map(Vec::len).sum();
     let title = format!("{pairs} generated pairs, beside the better of the two paths alone");
     result.tables.push(Table::new("generated", title, generated::rows(&samples, limits)));
-    result.grids.extend([generated::by_kind(&samples, limits), generated::list(&samples, limits)]);
+    result
+        .grids
+        .extend([generated::grid_by_kind(&samples, limits), generated::list(&samples, limits)]);
     Ok(())
 }

@@ -76,7 +76,7 @@ fn on_recorded(
     result.grids.extend([
         view(PairSubset::Judged).contestants(&samples),
         view(PairSubset::Tuned).contestants(&samples),
-        rows::by_pair(&samples, &pairs),
+        rows::grid_by_pair(&samples, &pairs),
     ]);
     Ok(())
 }

@@ -99,8 +99,9 @@ impl Paper for HighSpeedRail {
             |samples| Ok(rows::shares(&of_replays(samples), Some(most))),
         )?;
         let sets = EfficiencySets::from_rides(&rides, context.master);
-        let wide =
-            by_class(&as_studied, context.master, |ride| ratios_to_best(&ride.two, &ride.alone));
+        let wide = group_by_class(&as_studied, context.master, |ride| {
+            ratios_to_best(&ride.two, &ride.alone)
+        });
         let mut tables = tables_of(&rides);
         let title = "Two carriers with the study's buffers (2 MB to send, 3 MB to receive)";
         tables.push(Table::new("study-buffers", title, of_classes(&wide, None)));
@@ -123,7 +124,7 @@ fn as_studied(length: Duration, root: &Root) -> anyhow::Result<Vec<StudiedRide>>
 }
 
 /// Efficiencies of each class.
-fn by_class<T>(
+fn group_by_class<T>(
     samples: &Samples<Vec<T>>,
     master: u64,
     of: impl Fn(&T) -> Vec<f64>,
@@ -156,8 +157,8 @@ impl EfficiencySets {
     fn from_rides(samples: &Samples<Vec<Ride>>, master: u64) -> EfficiencySets {
         let two = |ride: &Ride| ratios_to_best(&ride.two, &ride.alone[..2]);
         EfficiencySets {
-            two_carriers: by_class(samples, master, two),
-            three_carriers: by_class(samples, master, |ride| {
+            two_carriers: group_by_class(samples, master, two),
+            three_carriers: group_by_class(samples, master, |ride| {
                 ratios_to_best(&ride.three, &ride.alone)
             }),
             all: efficiencies(samples, master, |rides| rides.iter().map(two).collect()),

@@ -152,7 +152,7 @@ impl Row {
 
     /// Adds a remark.
     #[must_use]
-    pub fn remark(mut self, text: impl Into<String>) -> Row {
+    pub fn with_remark(mut self, text: impl Into<String>) -> Row {
         self.remark = text.into();
         self
     }

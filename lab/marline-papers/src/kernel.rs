@@ -160,7 +160,7 @@ fn line(row: &Row, by: &BTreeMap<Contestant, Pool>, number: &Number, who: Contes
     let mut line = Line::new(format!("{}, {}: {title}", row.title, number.what))
         .paper(kernel, number.unit)
         .measured(ours, number.unit)
-        .remark(format!("{:.2} x the kernel's", ours / kernel));
+        .with_remark(format!("{:.2} x the kernel's", ours / kernel));
     if let Some(ratio) = number.bound_ratio(pool(who)) {
         line = line.bound_ratio(ratio);
     }
@@ -239,7 +239,7 @@ impl Paper for Kernel {
             }
             fill(&mut all, row, by, &numbers);
         }
-        let figure = relative(&pools, &file.published);
+        let figure = relative_figure(&pools, &file.published);
         let [default, best] = verdicts;
         let doubtful: usize =
             pools.iter().flat_map(|(_, by)| by.values()).map(|pool| pool.runs().1).sum();
@@ -262,7 +262,7 @@ impl Paper for Kernel {
 }
 
 /// Every latency relative to that of the kernel's Multipath TCP.
-fn relative(pools: &Pools<'_>, base: &Baseline) -> Figure {
+fn relative_figure(pools: &Pools<'_>, base: &Baseline) -> Figure {
     let who = [Contestant::FirstPath, Contestant::Marline, Contestant::Best];
     let names = ["kernel TCP on the fast path (alive)", "Marline", "Marline, best policies"];
     let title = "Latency beside the kernel's Multipath TCP";

@@ -89,7 +89,7 @@ fn open(rows: &[&StoredRow]) -> Vec<String> {
     let mut open = Vec::new();
     let missed = with(Verdict::NotAccepted);
     if !missed.is_empty() {
-        open.push(format!("**not accepted:** {}.", rows_text(&missed, short)));
+        open.push(format!("**not accepted:** {}.", rows_text(&missed, without_interval)));
     }
     let undecided = with(Verdict::Inconclusive);
     if !undecided.is_empty() {
@@ -119,7 +119,7 @@ fn rows_text(rows: &[&StoredRow], shown: impl Fn(&str) -> String) -> String {
 }
 
 /// Our value without the interval.
-fn short(ours: &str) -> String {
+fn without_interval(ours: &str) -> String {
     match ours.split_once(" [").and_then(|(value, rest)| Some((value, rest.split_once(']')?.1))) {
         Some((value, unit)) => format!("{value}{unit}"),
         None => ours.to_owned(),

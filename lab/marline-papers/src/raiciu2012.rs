@@ -101,7 +101,7 @@ impl Paper for Raiciu {
         ];
         let published = &file.published.at;
         let mut figures: Vec<Figure> =
-            (0..published.len()).map(|place| plot_four(&runs, &file, place)).collect();
+            (0..published.len()).map(|place| plot_figure_four(&runs, &file, place)).collect();
         figures.push(plot_jitters(&runs, &file));
         Ok(Reproduction { tables, grids, figures, notes: NOTES.map(str::to_owned).to_vec() })
     }
@@ -129,7 +129,7 @@ const X: &str = "latency of a block (ms)";
 const Y: &str = "share of the blocks per 20 ms";
 
 /// Figure of the four curves of one of the study's plots.
-fn plot_four(runs: &density::Runs, file: &PaperFile<Published>, place: usize) -> Figure {
+fn plot_figure_four(runs: &density::Runs, file: &PaperFile<Published>, place: usize) -> Figure {
     let jitter_ms = file.published.at[place].jitter_ms;
     let curves = [
         (WIFI.name, AT_WIFI),

@@ -356,7 +356,7 @@ mod tests {
                 .measured(2.1, "ms")
                 .within_of_paper(0.1)
                 .bound_ratio(1.25),
-            Row::new("<script>").measured(9.0, "ms").at_most(3.0).remark("why not"),
+            Row::new("<script>").measured(9.0, "ms").at_most(3.0).with_remark("why not"),
         ];
         let mut grid = Grid::new("g", "Grid", &[("who", ""), ("p99", "ms")]);
         (0..40).for_each(|n| grid.push(&["x"], &[f64::from(n)]));

@@ -133,7 +133,7 @@ fn result() -> Reproduction {
     let mut grid = Grid::new("grid", "A grid", &[("who", ""), ("p99", "ms")]);
     grid.push(&["min-\"rtt\""], &[12.5]);
     Reproduction {
-        tables: vec![Table::new("main", "A table", vec![row.remark("why")])],
+        tables: vec![Table::new("main", "A table", vec![row.with_remark("why")])],
         grids: vec![grid],
         figures: vec![Figure {
             name: "curve".into(),

@@ -51,7 +51,7 @@ impl Paper for Traces {
         let margins = Margins::from_file(&file)?;
         let never = file.tolerance("never_worse")?;
         let judged = |pair: &Pair, root: &Root| {
-            vec![shipped(), halves::variant_with_one_limited(pair, root)]
+            vec![default_variant(), halves::variant_with_one_limited(pair, root)]
         };
         let (samples, rows) = context.judge_part(
             JUDGED,
@@ -65,7 +65,8 @@ impl Paper for Traces {
         let halves = halves::tables(&file, &pairs, &samples, margins)?;
         let names = variants.iter().map(|variant| variant.name.clone()).collect();
         let roots = shown.all().to_vec();
-        let mut result = reproduction(rows, &Measured { pairs, schedulers: names, roots, margins });
+        let mut result =
+            reproduction(rows, &MeasuredResults { pairs, schedulers: names, roots, margins });
         result.tables.extend(halves);
         Ok(result)
     }
@@ -78,7 +79,7 @@ fn skipped_reproduction() -> anyhow::Result<Reproduction> {
 }
 
 /// Marline as shipped. A test checks that the name is that of the default.
-fn shipped() -> Variant {
+fn default_variant() -> Variant {
     Variant::new(DEFAULT)
 }
 
@@ -150,14 +151,14 @@ fn never_worse_rows(samples: &Samples<Cells>, margins: Margins, never: f64) -> V
 }
 
 /// Results of every scheduler on every pair, over several roots.
-struct Measured {
+struct MeasuredResults {
     pairs: Vec<Pair>,
     schedulers: Vec<String>,
     roots: Vec<Cells>,
     margins: Margins,
 }
 
-impl Measured {
+impl MeasuredResults {
     /// Cells of one index on a pair (TCP alone first), one per root.
     fn cells(&self, pair: usize, index: usize) -> impl Iterator<Item = &Cell> {
         self.roots.iter().map(move |cells| &cells[pair][index])
@@ -192,7 +193,7 @@ impl Measured {
     }
 }
 
-fn reproduction(rows: Vec<Row>, measured: &Measured) -> Reproduction {
+fn reproduction(rows: Vec<Row>, measured: &MeasuredResults) -> Reproduction {
     let grids = vec![schedulers_grid(measured), cells_grid(measured), violations_grid(measured)];
     Reproduction {
         tables: vec![Table::new("never-worse", TITLE, rows)],
@@ -210,7 +211,7 @@ fn reproduction(rows: Vec<Row>, measured: &Measured) -> Reproduction {
 }
 
 /// Grid of all results, with a row for each cell.
-fn cells_grid(measured: &Measured) -> Grid {
+fn cells_grid(measured: &MeasuredResults) -> Grid {
     let columns = [
         ("pair", ""),
         ("scheduler", ""),
@@ -263,7 +264,7 @@ fn cells_grid(measured: &Measured) -> Grid {
 }
 
 /// A row for each scheduler: medians over the pairs.
-fn schedulers_grid(measured: &Measured) -> Grid {
+fn schedulers_grid(measured: &MeasuredResults) -> Grid {
     let columns = [
         ("scheduler", ""),
         ("never worse than the best path, pairs and places", "%"),
@@ -305,7 +306,7 @@ fn schedulers_grid(measured: &Measured) -> Grid {
 }
 
 /// Every pair on which a scheduler is worse somewhere, a row for each measure.
-fn violations_grid(measured: &Measured) -> Grid {
+fn violations_grid(measured: &MeasuredResults) -> Grid {
     let columns = [
         ("scheduler", ""),
         ("pair", ""),
@@ -332,7 +333,7 @@ fn violations_grid(measured: &Measured) -> Grid {
     grid
 }
 
-fn figures(measured: &Measured) -> Vec<Figure> {
+fn figures(measured: &MeasuredResults) -> Vec<Figure> {
     let map = |title: &str, unit: &str| {
         let names: Vec<&str> = measured.schedulers.iter().map(String::as_str).collect();
         HeatMap::new(title, unit, &names)
@@ -370,7 +371,7 @@ mod tests {
 
     #[test]
     fn the_judged_policies_are_the_defaults() {
-        let set = shipped().policies().unwrap();
+        let set = default_variant().policies().unwrap();
         assert_eq!(set.scheduler.name(), DEFAULT);
         assert_eq!(set.congestion.name(), marline::algos::default_policies().congestion.name());
     }

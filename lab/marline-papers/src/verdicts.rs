@@ -122,14 +122,14 @@ impl StoredVerdicts {
             "# Made by `marline-lab report --docs`: what, paper, ours, goal, verdict of each row.\n\
              master = {}\neffort = {}\nprocessor_minutes = {}\n",
             self.master,
-            quoted(&self.effort),
+            quote(&self.effort),
             self.processor_minutes
         );
         for StoredTable { name, title, rows } in &self.tables {
-            let (name, title) = (quoted(name), quoted(title));
+            let (name, title) = (quote(name), quote(title));
             let _ = writeln!(text, "\n[[tables]]\nname = {name}\ntitle = {title}\nrows = [");
             for StoredRow { what, paper, ours, asked, verdict } in rows {
-                let cells = [what, paper, ours, asked, verdict].map(|cell| quoted(cell));
+                let cells = [what, paper, ours, asked, verdict].map(|cell| quote(cell));
                 let _ = writeln!(text, "  [{}],", cells.join(", "));
             }
             text.push_str("]\n");
@@ -190,7 +190,7 @@ impl StoredRow {
 }
 
 /// Quoted TOML string.
-fn quoted(text: &str) -> String {
+fn quote(text: &str) -> String {
     format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\""))
 }
 

@@ -23,12 +23,12 @@ const MAX_PAUSE: u32 = 64;
 
 /// A payload that a packet does not store.
 #[derive(Copy, Clone, Debug, Default)]
-pub(crate) struct Elided {
+pub(crate) struct ElidedPayload {
     place: u32,
     bytes: u16,
 }
 
-impl Elided {
+impl ElidedPayload {
     pub(crate) const fn len(self) -> usize {
         self.bytes as usize
     }
@@ -51,7 +51,7 @@ pub(crate) struct Elider {
 
 impl Elider {
     /// Splits a segment whose payload is in the table: returns the header length and the payload.
-    pub(crate) fn split(&mut self, segment: &[u8]) -> Option<(usize, Elided)> {
+    pub(crate) fn split(&mut self, segment: &[u8]) -> Option<(usize, ElidedPayload)> {
         const DATA_OFFSET: usize = 12;
         let header = usize::from(*segment.get(DATA_OFFSET)? >> 4) * 4;
         let payload = segment.get(header..)?;
@@ -59,7 +59,7 @@ impl Elider {
             return None;
         }
         let place = self.place_of(payload)?;
-        Some((header, Elided { place: place as u32, bytes: payload.len() as u16 }))
+        Some((header, ElidedPayload { place: place as u32, bytes: payload.len() as u16 }))
     }
 
     fn place_of(&mut self, payload: &[u8]) -> Option<usize> {

@@ -5,7 +5,7 @@ use core::net::IpAddr;
 use marline_core::{Ecn, FourTuple};
 use marline_time::Instant;
 
-use crate::elision::{Elided, Elider};
+use crate::elision::{ElidedPayload, Elider};
 use crate::{LinkId, NodeId};
 
 /// A TCP segment with its metadata, or a router's message about one.
@@ -35,7 +35,7 @@ pub struct Packet {
     /// TCP header, options and payload.
     pub segment: Vec<u8>,
     /// The payload, while the packet is on a link and the payload can be elided. `segment` then lacks it.
-    pub(crate) elided: Elided,
+    pub(crate) elided: ElidedPayload,
 }
 
 impl Packet {
@@ -53,7 +53,7 @@ impl Packet {
             foreign: false,
             is_unmodified: false,
             segment: Vec::new(),
-            elided: Elided::default(),
+            elided: ElidedPayload::default(),
         }
     }
 
@@ -73,7 +73,7 @@ impl Packet {
     /// The same packet with another segment.
     fn with_segment(&self, segment: &[u8]) -> Self {
         let segment = segment.to_vec();
-        Packet { is_unmodified: false, segment, elided: Elided::default(), ..self.clone() }
+        Packet { is_unmodified: false, segment, elided: ElidedPayload::default(), ..self.clone() }
     }
 
     /// Takes the ports from the native segment's header, which a NAT may have changed.
@@ -159,7 +159,7 @@ impl Pool {
         watches: bool,
     ) -> Box<Packet> {
         let split = if watches { None } else { self.elider.split(bytes) };
-        let (header, elided) = split.unwrap_or((bytes.len(), Elided::default()));
+        let (header, elided) = split.unwrap_or((bytes.len(), ElidedPayload::default()));
         let mut packet = self.free.pop().unwrap_or_else(|| {
             Box::new(Packet { segment: Vec::with_capacity(header), ..template.clone() })
         });

@@ -62,7 +62,7 @@ impl Renderer<'_> {
                 format!("dyn {}", joined(traits.chain(lifetime), " + "))
             }
             "function_pointer" => format!("fn{}", self.signature(&inner["sig"])),
-            "qualified_path" => self.qualified(inner),
+            "qualified_path" => self.render_qualified(inner),
             _ => value.to_string(),
         }
     }
@@ -75,7 +75,7 @@ impl Renderer<'_> {
         }
     }
 
-    fn qualified(&self, value: &Value) -> String {
+    fn render_qualified(&self, value: &Value) -> String {
         let name = text(&value["name"]);
         let of = self.render_type(&value["self_type"]);
         match &value["trait"] {

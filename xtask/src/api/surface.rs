@@ -7,13 +7,13 @@ use serde_json::Value;
 use super::render::{Renderer, list, text};
 
 /// JSON of a crate, with its definition paths in both directions.
-pub(super) struct Documented {
+pub(super) struct DocumentedCrate {
     json: Value,
     paths: BTreeMap<String, Vec<String>>,
     own: BTreeMap<Vec<String>, String>,
 }
 
-impl Documented {
+impl DocumentedCrate {
     const fn renderer(&self) -> Renderer<'_> {
         Renderer { paths: &self.paths }
     }
@@ -28,7 +28,7 @@ impl Documented {
             }
             paths.insert(id.clone(), path);
         }
-        Documented { json, paths, own }
+        DocumentedCrate { json, paths, own }
     }
 
     fn item(&self, id: &str) -> Option<&Value> {
@@ -45,7 +45,7 @@ struct Place<'a> {
 
 /// Collects the lines.
 struct SurfaceCollector<'a> {
-    crates: &'a BTreeMap<String, Documented>,
+    crates: &'a BTreeMap<String, DocumentedCrate>,
     waiting: VecDeque<Place<'a>>,
     /// Public paths of items that were already listed.
     listed: BTreeMap<(&'a str, String), String>,
@@ -53,7 +53,7 @@ struct SurfaceCollector<'a> {
 }
 
 /// Lines of the public items of crate `name`, sorted.
-pub(super) fn lines(crates: &BTreeMap<String, Documented>, name: &str) -> BTreeSet<String> {
+pub(super) fn lines(crates: &BTreeMap<String, DocumentedCrate>, name: &str) -> BTreeSet<String> {
     let mut surface = SurfaceCollector {
         crates,
         waiting: VecDeque::new(),
@@ -88,7 +88,7 @@ impl<'a> SurfaceCollector<'a> {
         let Some(item) = documented.item(&id) else { return };
         let inner = &item["inner"];
         if let Some(import) = inner.get("use") {
-            return self.follow(krate, documented, import, &path);
+            return self.follow_import(krate, documented, import, &path);
         }
         if let Some(first) = self.listed.get(&(krate, id.clone())) {
             self.lines.insert(format!("use {path} = {first}"));
@@ -104,7 +104,13 @@ impl<'a> SurfaceCollector<'a> {
     }
 
     /// Adds the public items of a module.
-    fn children(&mut self, krate: &'a str, documented: &Documented, items: &Value, path: &str) {
+    fn children(
+        &mut self,
+        krate: &'a str,
+        documented: &DocumentedCrate,
+        items: &Value,
+        path: &str,
+    ) {
         for id in list(items) {
             let id = id.to_string();
             let Some(item) = documented.item(&id).filter(|item| item["visibility"] == "public")
@@ -120,7 +126,13 @@ impl<'a> SurfaceCollector<'a> {
     }
 
     /// Adds the item that an import names, of whichever crate.
-    fn follow(&mut self, krate: &'a str, documented: &Documented, import: &Value, path: &str) {
+    fn follow_import(
+        &mut self,
+        krate: &'a str,
+        documented: &DocumentedCrate,
+        import: &Value,
+        path: &str,
+    ) {
         let id = import["id"].to_string();
         if let Some(item) = documented.item(&id) {
             match import["is_glob"] == true {
@@ -145,7 +157,7 @@ impl<'a> SurfaceCollector<'a> {
 
 /// Lists one item and its parts.
 struct Lister<'a> {
-    documented: &'a Documented,
+    documented: &'a DocumentedCrate,
     lines: &'a mut BTreeSet<String>,
 }
 
@@ -165,7 +177,7 @@ impl Lister<'_> {
                 self.put(format!("{kind} {path}{generics}{conditions}{open}"));
                 self.fields(&inner["kind"], path);
                 self.variants(&inner["variants"], path);
-                self.impls(&inner["impls"], path);
+                self.list_impls(&inner["impls"], path);
             }
             "trait" => {
                 let bounds = match renderer.bounds(&inner["bounds"]) {
@@ -243,7 +255,7 @@ impl Lister<'_> {
 
     /// Methods and constants of a type, and the traits it implements. Auto traits and blanket implementations follow
     /// from the rest.
-    fn impls(&mut self, impls: &Value, path: &str) {
+    fn list_impls(&mut self, impls: &Value, path: &str) {
         let documented = self.documented;
         let renderer = documented.renderer();
         for id in list(impls) {

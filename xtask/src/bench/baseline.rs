@@ -64,7 +64,7 @@ impl Machine {
 
     /// Fails for another compiler or processor, whose counts are not comparable. The effect of valgrind and the C
     /// library is far below the tolerance.
-    pub(super) fn comparable(&self, now: &Machine) -> TaskResult {
+    pub(super) fn check_comparable(&self, now: &Machine) -> TaskResult {
         if (&self.rustc, &self.processor) == (&now.rustc, &now.processor) {
             return Ok(());
         }
@@ -205,9 +205,9 @@ mod tests {
     fn another_compiler_cannot_be_compared_another_library_can() {
         let known = Machine { rustc: "1.95".to_owned(), ..Machine::default() };
         let library = Machine { libc: "x".to_owned(), ..known.clone() };
-        assert!(known.comparable(&library).is_ok());
+        assert!(known.check_comparable(&library).is_ok());
         assert_eq!(known.differences(&library).len(), 1);
-        assert!(known.comparable(&Machine::default()).is_err());
+        assert!(known.check_comparable(&Machine::default()).is_err());
     }
 
     #[test]

@@ -40,7 +40,7 @@ pub(super) fn fixed(root: &Path, epoch_s: &str) -> Result<PathBuf, String> {
 fn cargo(root: &Path, arguments: &[&str], epoch_s: &str, last: &[&str]) -> Result<(), String> {
     let mut cargo = command(root, "cargo", arguments);
     cargo.args(["--target-dir", "target/dist-build", "--target", target()?]).args(last);
-    let moves = moved_paths(root)?;
+    let moves = path_replacements(root)?;
     let flags = moves.iter().map(|(from, to)| format!("--remap-path-prefix={from}={to}"));
     cargo.env("CARGO_ENCODED_RUSTFLAGS", flags.collect::<Vec<_>>().join("\x1f"));
     // For the TLS library's C and assembler parts.
@@ -93,7 +93,7 @@ fn target() -> Result<&'static str, String> {
 }
 
 /// Directories of this machine that would occur in panic messages, with their replacements.
-fn moved_paths(root: &Path) -> Result<[(String, &'static str); 3], String> {
+fn path_replacements(root: &Path) -> Result<[(String, &'static str); 3], String> {
     let sysroot = output(&mut command(root, "rustc", &["--print", "sysroot"]))?;
     let home = std::env::var("HOME").unwrap_or_default();
     let cargo = std::env::var("CARGO_HOME").unwrap_or_else(|_| format!("{home}/.cargo"));

@@ -14,7 +14,7 @@ const REQUIRED_FIELDS: [&str; 6] =
 /// Packs every published crate, builds each from the packages alone in the order of publication, and installs the
 /// program from them.
 pub(crate) fn check(root: &Path) -> TaskResult {
-    let published = published(root)?;
+    let published = published_crates(root)?;
     let mut pack = command(root, "cargo", &["package", "--locked"]);
     for name in &published {
         pack.args(["-p", name]);
@@ -24,7 +24,7 @@ pub(crate) fn check(root: &Path) -> TaskResult {
 }
 
 /// Names of the crates that are published.
-fn published(root: &Path) -> Result<Vec<String>, String> {
+fn published_crates(root: &Path) -> Result<Vec<String>, String> {
     let (mut names, mut wrong) = (Vec::new(), Vec::new());
     for member in workspace_crates(root)? {
         let manifest = read_toml(&member.dir.join("Cargo.toml"))?;

@@ -3,7 +3,7 @@
 
 use marline_lab::scenario::Side;
 
-use super::{Act, CaseResults, Direction, LONG, LTE, Special, WIFI, case};
+use super::{Act, CaseResults, Direction, LONG, LTE, SpecialCase, WIFI, case};
 use crate::peer::Extra;
 use crate::peer::Stack::{self, Kernel, Marline};
 
@@ -12,8 +12,8 @@ fn path_death_case(
     client: Stack,
     server: Stack,
     check: fn(&mut CaseResults<'_>),
-) -> Special {
-    Special {
+) -> SpecialCase {
+    SpecialCase {
         paths: vec![WIFI, "lte,backup"],
         extra: Extra { interactive: true, ..Extra::default() },
         bytes: LONG / 4,
@@ -33,7 +33,7 @@ fn check_switch_to_lte(found: &mut CaseResults<'_>) {
     found.require_captured("MP_EXPERIMENTAL", 1);
 }
 
-pub(super) fn cases() -> Vec<Special> {
+pub(super) fn cases() -> Vec<SpecialCase> {
     vec![
         path_death_case("mk-interactive", Marline, Kernel, |found| {
             check_switch_to_lte(found);

@@ -3,7 +3,9 @@
 use marline_lab::scenario::EndpointFlag::Subflow;
 use marline_lab::scenario::Side;
 
-use super::{Act, CaseResults, Direction, LTE, Special, WIFI, case, dual_stack, endpoint, v4};
+use super::{
+    Act, CaseResults, Direction, LTE, SpecialCase, WIFI, case, dual_stack, endpoint, ipv4_address,
+};
 use crate::peer::Stack::{self, Kernel, Marline, Tcp};
 
 /// Counters of the kernel for fallbacks to plain TCP.
@@ -21,8 +23,8 @@ fn plain(
     server: Stack,
     box_on_the_way: Option<&'static str>,
     check: fn(&mut CaseResults<'_>),
-) -> Special {
-    Special {
+) -> SpecialCase {
+    SpecialCase {
         before: box_on_the_way.map(|order| Act::Path(WIFI, order)).into_iter().collect(),
         expected: FALLBACKS,
         plain: true,
@@ -40,7 +42,7 @@ fn server_fell_back(found: &mut CaseResults<'_>) {
     found.carried(LTE, 0..1, Direction::Down, false);
 }
 
-fn both_fell_back(found: &mut CaseResults<'_>) {
+fn require_fallback_of_both(found: &mut CaseResults<'_>) {
     client_fell_back(found);
     server_fell_back(found);
 }
@@ -53,12 +55,12 @@ fn rewritten(
     server: Stack,
     order: &'static str,
     check: fn(&mut CaseResults<'_>),
-) -> Special {
+) -> SpecialCase {
     let mut scenario = dual_stack();
-    scenario.client.mptcp.endpoints.push(endpoint(v4(1, 2), LTE, &[Subflow]));
+    scenario.client.mptcp.endpoints.push(endpoint(ipv4_address(1, 2), LTE, &[Subflow]));
     scenario.client.mptcp.checksum = true;
     scenario.server.mptcp.checksum = true;
-    Special {
+    SpecialCase {
         scenario,
         before: vec![Act::Path(LTE, order)],
         expected: &["DataCsumErr", "MPFailTx", "MPFailRx", "DSSCorruptionReset"],
@@ -74,13 +76,13 @@ fn check_only_wifi_used(found: &mut CaseResults<'_>) {
     found.carried(WIFI, 0..1, Direction::Down, true);
 }
 
-pub(super) fn cases() -> Vec<Special> {
+pub(super) fn cases() -> Vec<SpecialCase> {
     let (syn, synack, rest) =
         ("set strip=mptcp:syn", "set strip=mptcp:synack", "set strip=mptcp:rest");
     let mut cases = vec![
         plain("mk-plain-server", Marline, Tcp, None, client_fell_back),
         plain("km-plain-client", Tcp, Marline, None, server_fell_back),
-        Special {
+        SpecialCase {
             before: vec![Act::Run(Side::Server, "sysctl -q -w net.mptcp.enabled=0")],
             ..plain("mk-disabled", Marline, Tcp, None, client_fell_back)
         },
@@ -90,9 +92,9 @@ pub(super) fn cases() -> Vec<Special> {
         plain("km-strip-syn", Kernel, Marline, Some(syn), server_fell_back),
         plain("km-strip-synack", Kernel, Marline, Some(synack), server_fell_back),
         plain("km-strip-data", Kernel, Marline, Some(rest), server_fell_back),
-        plain("mm-strip-syn", Marline, Marline, Some(syn), both_fell_back),
-        plain("mm-strip-synack", Marline, Marline, Some(synack), both_fell_back),
-        plain("mm-strip-data", Marline, Marline, Some(rest), both_fell_back),
+        plain("mm-strip-syn", Marline, Marline, Some(syn), require_fallback_of_both),
+        plain("mm-strip-synack", Marline, Marline, Some(synack), require_fallback_of_both),
+        plain("mm-strip-data", Marline, Marline, Some(rest), require_fallback_of_both),
     ];
     cases.extend([
         rewritten("mk-rewrite-down", Marline, Kernel, "set down.rewrite=100%", |found| {
@@ -115,7 +117,7 @@ pub(super) fn cases() -> Vec<Special> {
     cases.extend(one_way());
     // A path whose middlebox blocks joins is not used, and the connection is not affected.
     cases.extend([("mk-strip-join", Kernel), ("mm-strip-join", Marline)].map(|(name, server)| {
-        Special {
+        SpecialCase {
             before: vec![Act::Path(LTE, "set strip=mptcp")],
             ..case(name, Marline, server, |found| {
                 found.carried(LTE, 0..1, Direction::Down, false);
@@ -126,7 +128,7 @@ pub(super) fn cases() -> Vec<Special> {
 }
 
 /// Middleboxes that remove the options in one direction only.
-fn one_way() -> Vec<Special> {
+fn one_way() -> Vec<SpecialCase> {
     let (up, down) = ("set up.strip=mptcp:rest", "set down.strip=mptcp:rest");
     vec![
         plain("mk-strip-data-up", Marline, Kernel, Some(up), client_fell_back),

@@ -4,7 +4,8 @@ use marline_lab::scenario::EndpointFlag::Subflow;
 use marline_lab::scenario::{Path, Scenario, Side};
 
 use super::{
-    Act, CaseResults, Direction, LINKS, LONG, LTE, Special, WIFI, case, dual_stack, endpoint, v4,
+    Act, CaseResults, Direction, LINKS, LONG, LTE, SpecialCase, WIFI, case, dual_stack, endpoint,
+    ipv4_address,
 };
 use crate::cell_setup::ipnet;
 use crate::peer::Extra;
@@ -13,13 +14,13 @@ use crate::peer::Stack::{Kernel, Marline};
 /// A third path.
 const THIRD_PATH: &str = "lte2";
 
-fn three_paths() -> Scenario {
+fn scenario_with_three_paths() -> Scenario {
     let mut scenario = dual_stack();
     scenario.paths.push(Path {
         name: THIRD_PATH.to_owned(),
         link: LINKS[1].to_owned(),
-        client: vec![ipnet(v4(2, 2), 24)],
-        server: vec![ipnet(v4(2, 1), 24)],
+        client: vec![ipnet(ipv4_address(2, 2), 24)],
+        server: vec![ipnet(ipv4_address(2, 1), 24)],
         mtu: None,
         price: None,
     });
@@ -36,17 +37,17 @@ fn check_third_path_joined(found: &mut CaseResults<'_>) {
     found.carried(LTE, 2..3, Direction::Down, false);
 }
 
-pub(super) fn cases() -> Vec<Special> {
+pub(super) fn cases() -> Vec<SpecialCase> {
     let change = |after_ms, path: &str, word: &str| (after_ms, path.to_owned(), word.to_owned());
-    let mut both = three_paths();
+    let mut both = scenario_with_three_paths();
     for (number, path) in [(1, LTE), (2, THIRD_PATH)] {
-        let mut endpoint = endpoint(v4(number, 2), path, &[Subflow]);
+        let mut endpoint = endpoint(ipv4_address(number, 2), path, &[Subflow]);
         endpoint.id = Some(number as u8 + 4);
         both.client.mptcp.endpoints.push(endpoint);
     }
     vec![
-        Special {
-            scenario: three_paths(),
+        SpecialCase {
+            scenario: scenario_with_three_paths(),
             paths: vec![WIFI, LTE, THIRD_PATH],
             bytes: LONG,
             before: vec![Act::Run(Side::Server, "ip mptcp limits set subflows 1")],
@@ -65,7 +66,7 @@ pub(super) fn cases() -> Vec<Special> {
                 check_third_path_joined(found);
             })
         },
-        Special {
+        SpecialCase {
             scenario: both,
             bytes: LONG,
             extra: Extra { subflows: Some(2), ..Extra::default() },

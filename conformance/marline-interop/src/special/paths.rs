@@ -6,14 +6,14 @@ use marline_lab::scenario::EndpointFlag::{Fullmesh, Signal, Subflow};
 use marline_lab::scenario::{Endpoint, Scenario, Side};
 
 use super::{
-    Act, Direction, LONG, LTE, Special, WIFI, announced_address, at, case, dual_stack, endpoint,
-    v4, v6,
+    Act, Direction, LONG, LTE, SpecialCase, WIFI, announced_address, at, case, dual_stack,
+    endpoint, ipv4_address, ipv6_address,
 };
 use crate::cell_setup::OTHER_PORT;
 use crate::peer::Stack::{Kernel, Marline};
-use crate::peer::{Announced, Extra};
+use crate::peer::{AnnouncedAddress, Extra};
 
-pub(super) fn cases() -> Vec<Special> {
+pub(super) fn cases() -> Vec<SpecialCase> {
     [
         announcing_kernel(),
         announcing_marline(),
@@ -39,15 +39,15 @@ fn with_client_endpoint(endpoint: Endpoint) -> Scenario {
 }
 
 /// A kernel's server announces, and our client echoes and joins.
-fn announcing_kernel() -> Vec<Special> {
+fn announcing_kernel() -> Vec<SpecialCase> {
     let port = |mut endpoint: Endpoint| {
         endpoint.port = Some(OTHER_PORT);
         endpoint
     };
-    let lte = endpoint(v4(1, 1), LTE, &[Signal]);
-    let lte6 = endpoint(v6(1, 1), LTE, &[Signal]);
+    let lte = endpoint(ipv4_address(1, 1), LTE, &[Signal]);
+    let lte6 = endpoint(ipv6_address(1, 1), LTE, &[Signal]);
     vec![
-        Special {
+        SpecialCase {
             scenario: with_server_endpoint(lte.clone()),
             ..case("mk-signal-v4", Marline, Kernel, |found| {
                 found.at_least(Side::Server, "AddAddrTx", 1);
@@ -57,25 +57,25 @@ fn announcing_kernel() -> Vec<Special> {
                 found.require_captured("HMACs of ADD_ADDR", 1);
             })
         },
-        Special {
+        SpecialCase {
             scenario: with_server_endpoint(lte6.clone()),
-            to: at(v6(0, 1)),
+            to: at(ipv6_address(0, 1)),
             ..case("mk-signal-v6", Marline, Kernel, |found| {
                 found.at_least(Side::Server, "EchoAdd", 1);
                 found.at_least(Side::Server, "MPJoinAckRx", 3);
                 found.require_captured("HMACs of ADD_ADDR", 1);
             })
         },
-        Special {
+        SpecialCase {
             scenario: with_server_endpoint(port(lte.clone())),
             ..case("mk-signal-v4-port", Marline, Kernel, |found| {
                 found.at_least(Side::Server, "EchoAdd", 1);
                 found.at_least(Side::Server, "MPJoinPortAckRx", 1);
             })
         },
-        Special {
+        SpecialCase {
             scenario: with_server_endpoint(port(lte6)),
-            to: at(v6(0, 1)),
+            to: at(ipv6_address(0, 1)),
             ..case("mk-signal-v6-port", Marline, Kernel, |found| {
                 // Address, port and HMAC do not fit beside timestamps, and this kernel never sends them.
                 if found.counter(Side::Server, "AddAddrTx") > 0 {
@@ -86,13 +86,13 @@ fn announcing_kernel() -> Vec<Special> {
         },
         // Connected by IPv6, joined by IPv4, which the kernel supports with IPv6 sockets only. LTE has only IPv4.
         // WiFi has both families, but is one radio and already has its subflow.
-        Special {
+        SpecialCase {
             scenario: {
                 let mut scenario = with_server_endpoint(lte);
                 scenario.paths[1].client.retain(|net| net.addr().is_ipv4());
                 scenario
             },
-            to: at(v6(0, 1)),
+            to: at(ipv6_address(0, 1)),
             ..case("mk-mixed", Marline, Kernel, |found| {
                 found.at_least(Side::Server, "EchoAdd", 1);
                 found.at_least(Side::Server, "MPJoinAckRx", 1);
@@ -107,15 +107,15 @@ fn serving(address: SocketAddr) -> Extra {
 }
 
 /// Our server announces, and a kernel's client echoes and joins.
-fn announcing_marline() -> Vec<Special> {
-    let mut other = at(v4(1, 1));
+fn announcing_marline() -> Vec<SpecialCase> {
+    let mut other = at(ipv4_address(1, 1));
     other.set_port(OTHER_PORT);
-    let mut other6 = at(v6(1, 1));
+    let mut other6 = at(ipv6_address(1, 1));
     other6.set_port(OTHER_PORT);
     vec![
-        Special {
-            extra: serving(at(v4(1, 1))),
-            scenario: with_client_endpoint(endpoint(v4(1, 2), LTE, &[Subflow])),
+        SpecialCase {
+            extra: serving(at(ipv4_address(1, 1))),
+            scenario: with_client_endpoint(endpoint(ipv4_address(1, 2), LTE, &[Subflow])),
             ..case("km-signal-v4", Kernel, Marline, |found| {
                 found.at_least(Side::Client, "AddAddr", 1);
                 found.at_least(Side::Client, "EchoAddTx", 1);
@@ -124,17 +124,17 @@ fn announcing_marline() -> Vec<Special> {
                 found.require_captured("HMACs of ADD_ADDR", 1);
             })
         },
-        Special {
-            extra: serving(at(v6(1, 1))),
-            scenario: with_client_endpoint(endpoint(v6(1, 2), LTE, &[Subflow])),
-            to: at(v6(0, 1)),
+        SpecialCase {
+            extra: serving(at(ipv6_address(1, 1))),
+            scenario: with_client_endpoint(endpoint(ipv6_address(1, 2), LTE, &[Subflow])),
+            to: at(ipv6_address(0, 1)),
             ..case("km-signal-v6", Kernel, Marline, |found| {
                 found.at_least(Side::Client, "AddAddr", 1);
                 found.at_least(Side::Client, "EchoAddTx", 1);
                 found.at_least(Side::Client, "MPJoinSynAckRx", 2);
             })
         },
-        Special {
+        SpecialCase {
             extra: serving(other),
             ..case("km-signal-v4-port", Kernel, Marline, |found| {
                 found.at_least(Side::Client, "PortAdd", 1);
@@ -142,9 +142,9 @@ fn announcing_marline() -> Vec<Special> {
             })
         },
         // Port and HMAC leave no room for timestamps.
-        Special {
+        SpecialCase {
             extra: serving(other6),
-            to: at(v6(0, 1)),
+            to: at(ipv6_address(0, 1)),
             ..case("km-signal-v6-port", Kernel, Marline, |found| {
                 found.at_least(Side::Client, "PortAdd", 1);
                 found.at_least(Side::Client, "EchoAddTx", 1);
@@ -155,22 +155,23 @@ fn announcing_marline() -> Vec<Special> {
 }
 
 /// Announcements with other families, full mesh and NAT.
-fn distant_announcement_cases() -> Vec<Special> {
+fn distant_announcement_cases() -> Vec<SpecialCase> {
     vec![
-        Special {
-            extra: serving(at(v4(1, 1))),
-            to: at(v6(0, 1)),
+        SpecialCase {
+            extra: serving(at(ipv4_address(1, 1))),
+            to: at(ipv6_address(0, 1)),
             ..case("km-mixed", Kernel, Marline, |found| {
                 found.at_least(Side::Client, "AddAddr", 1);
                 found.at_least(Side::Client, "MPJoinSynAckRx", 1);
                 found.carried(LTE, 0..1, Direction::Down, true);
             })
         },
-        Special {
-            extra: serving(at(v4(1, 1))),
+        SpecialCase {
+            extra: serving(at(ipv4_address(1, 1))),
             scenario: {
-                let mut scenario = with_client_endpoint(endpoint(v4(0, 2), WIFI, &[Fullmesh]));
-                let lte = endpoint(v4(1, 2), LTE, &[Subflow, Fullmesh]);
+                let mut scenario =
+                    with_client_endpoint(endpoint(ipv4_address(0, 2), WIFI, &[Fullmesh]));
+                let lte = endpoint(ipv4_address(1, 2), LTE, &[Subflow, Fullmesh]);
                 scenario.client.mptcp.endpoints.push(lte);
                 scenario.client.mptcp.endpoints[0].flags.push(Subflow);
                 scenario
@@ -181,11 +182,11 @@ fn distant_announcement_cases() -> Vec<Special> {
             })
         },
         // Behind a NAT: the announced address does not belong to the server.
-        Special {
+        SpecialCase {
             extra: Extra {
-                announced: vec![Announced {
-                    address: at(v4(1, 1)),
-                    advertised: Some(at(v4(1, 9))),
+                announced: vec![AnnouncedAddress {
+                    address: at(ipv4_address(1, 1)),
+                    advertised: Some(at(ipv4_address(1, 9))),
                     backup: false,
                 }],
                 ..Extra::default()
@@ -208,25 +209,25 @@ fn distant_announcement_cases() -> Vec<Special> {
 }
 
 /// Joins that are refused, completely or to the first address.
-fn refusing() -> Vec<Special> {
+fn refusing() -> Vec<SpecialCase> {
     let flag_c = |mut scenario: Scenario| {
         let key = "net.mptcp.allow_join_initial_addr_port".to_owned();
         scenario.server.sysctl.insert(key, "0".to_owned());
         scenario
     };
     vec![
-        Special {
-            scenario: flag_c(with_server_endpoint(endpoint(v4(1, 1), LTE, &[Signal]))),
+        SpecialCase {
+            scenario: flag_c(with_server_endpoint(endpoint(ipv4_address(1, 1), LTE, &[Signal]))),
             ..case("mk-flag-c", Marline, Kernel, |found| {
                 // From each path to the second address, and none from LTE to the first.
                 found.require_exactly(Side::Server, "MPJoinSynRx", 2);
                 found.at_least(Side::Server, "MPJoinAckRx", 2);
             })
         },
-        Special {
-            scenario: with_client_endpoint(endpoint(v4(1, 2), LTE, &[Subflow])),
+        SpecialCase {
+            scenario: with_client_endpoint(endpoint(ipv4_address(1, 2), LTE, &[Subflow])),
             extra: Extra {
-                announced: vec![announced_address(at(v4(1, 1)))],
+                announced: vec![announced_address(at(ipv4_address(1, 1)))],
                 deny_join_id0: true,
                 ..Extra::default()
             },
@@ -236,7 +237,7 @@ fn refusing() -> Vec<Special> {
                 found.at_least(Side::Client, "MPJoinSynAckRx", 1);
             })
         },
-        Special {
+        SpecialCase {
             before: vec![Act::Run(Side::Server, "ip mptcp limits set subflows 0")],
             ..case("mk-refused", Marline, Kernel, |found| {
                 found.at_least(Side::Server, "MPJoinSynRx", 1);
@@ -244,8 +245,8 @@ fn refusing() -> Vec<Special> {
                 found.carried(LTE, 0..1, Direction::Down, false);
             })
         },
-        Special {
-            scenario: with_client_endpoint(endpoint(v4(1, 2), LTE, &[Subflow])),
+        SpecialCase {
+            scenario: with_client_endpoint(endpoint(ipv4_address(1, 2), LTE, &[Subflow])),
             extra: Extra { subflows: Some(1), ..Extra::default() },
             ..case("km-refused", Kernel, Marline, |found| {
                 found.at_least(Side::Client, "MPJoinSynTx", 1);
@@ -256,14 +257,14 @@ fn refusing() -> Vec<Special> {
 }
 
 /// Removed addresses.
-fn removal_cases() -> Vec<Special> {
+fn removal_cases() -> Vec<SpecialCase> {
     let named = |mut endpoint: Endpoint| {
         endpoint.id = Some(5);
         endpoint
     };
     vec![
-        Special {
-            scenario: with_client_endpoint(named(endpoint(v4(1, 2), LTE, &[Subflow]))),
+        SpecialCase {
+            scenario: with_client_endpoint(named(endpoint(ipv4_address(1, 2), LTE, &[Subflow]))),
             bytes: LONG,
             acts: vec![
                 (1_500, Act::Note),
@@ -277,8 +278,8 @@ fn removal_cases() -> Vec<Special> {
                 found.carried(LTE, 2..3, Direction::Down, false);
             })
         },
-        Special {
-            scenario: with_server_endpoint(named(endpoint(v4(1, 1), LTE, &[Signal]))),
+        SpecialCase {
+            scenario: with_server_endpoint(named(endpoint(ipv4_address(1, 1), LTE, &[Signal]))),
             bytes: LONG,
             acts: vec![
                 (1_500, Act::Note),
@@ -289,7 +290,7 @@ fn removal_cases() -> Vec<Special> {
                 found.at_least(Side::Server, "EchoAdd", 1);
             })
         },
-        Special {
+        SpecialCase {
             bytes: LONG,
             acts: vec![
                 (1_500, Act::Note),
@@ -302,7 +303,7 @@ fn removal_cases() -> Vec<Special> {
                 found.carried(LTE, 2..3, Direction::Down, false);
             })
         },
-        Special {
+        SpecialCase {
             bytes: LONG,
             extra: Extra {
                 changes: vec![(1_500, LTE.to_owned(), "down".to_owned())],

@@ -7,7 +7,7 @@
 use marline_lab::experiment::Variant;
 use marline_lab::scenario::{EndpointFlag, Scenario};
 
-use super::{Act, CaseResults, Direction, LTE, SHORT, Special, WIFI, case, dual_stack};
+use super::{Act, CaseResults, Direction, LTE, SHORT, SpecialCase, WIFI, case, dual_stack};
 use crate::peer::Extra;
 use crate::peer::Stack::{Kernel, Marline};
 
@@ -37,7 +37,7 @@ fn lossy() -> Scenario {
 /// The kernel as a client that joins over LTE.
 fn joining(mut scenario: Scenario) -> Scenario {
     let flags = [EndpointFlag::Subflow];
-    scenario.client.mptcp.endpoints.push(super::endpoint(super::v4(1, 2), LTE, &flags));
+    scenario.client.mptcp.endpoints.push(super::endpoint(super::ipv4_address(1, 2), LTE, &flags));
     scenario
 }
 
@@ -62,7 +62,7 @@ fn require_copies(found: &mut CaseResults<'_>, least: u64) {
     );
 }
 
-pub(super) fn cases() -> Vec<Special> {
+pub(super) fn cases() -> Vec<SpecialCase> {
     let variant = |scheduler: &str| Variant::new("system").scheduler(scheduler);
     let orp = variant("lowest-rtt+orp,retransmit=paper,penalize=paper");
     let tlp = variant("lowest-rtt+tlp-mp");
@@ -76,32 +76,32 @@ pub(super) fn cases() -> Vec<Special> {
             Kernel => joining(scenario),
             _ => scenario,
         };
-        let one = |name: &'static str, variant: &Variant, scenario: Scenario| Special {
+        let one = |name: &'static str, variant: &Variant, scenario: Scenario| SpecialCase {
             extra: system(variant),
             scenario: setup(scenario),
             ..case(name, client, server, |found| repeated(found, 1))
         };
         let name = |mk: &'static str, km: &'static str| if role == "mk" { mk } else { km };
         cases.extend([
-            Special {
+            SpecialCase {
                 receive_buffer: Some(SMALL_WINDOW),
                 // Penalized: the slow path carries almost nothing.
                 check: |found| require_copies(found, 1),
                 ..one(name("mk-policy-orp", "km-policy-orp"), &orp, unequal_links())
             },
-            Special {
+            SpecialCase {
                 acts: cut(),
                 ..one(name("mk-policy-tlp-mp", "km-policy-tlp-mp"), &tlp, lossy())
             },
-            Special {
+            SpecialCase {
                 acts: cut(),
                 ..one(name("mk-policy-tlp-std", "km-policy-tlp-std"), &tlp_std, lossy())
             },
-            Special {
+            SpecialCase {
                 check: |found| repeated(found, 300),
                 ..one(name("mk-policy-redundant", "km-policy-redundant"), &redundant, dual_stack())
             },
-            Special {
+            SpecialCase {
                 check: |found| repeated(found, 20),
                 bytes: 2 * SHORT,
                 ..one(name("mk-policy-papd", "km-policy-papd"), &papd, dual_stack())

@@ -4,7 +4,8 @@ use marline_lab::scenario::EndpointFlag::{Backup, Subflow};
 use marline_lab::scenario::{Scenario, Side};
 
 use super::{
-    Act, CaseResults, Direction, LONG, LTE, Special, WIFI, case, dual_stack, endpoint, v4,
+    Act, CaseResults, Direction, LONG, LTE, SpecialCase, WIFI, case, dual_stack, endpoint,
+    ipv4_address,
 };
 use crate::peer::Extra;
 use crate::peer::Stack::{Kernel, Marline};
@@ -12,7 +13,7 @@ use crate::peer::Stack::{Kernel, Marline};
 fn lte(backup: bool) -> Scenario {
     let flags = if backup { &[Subflow, Backup][..] } else { &[Subflow] };
     let mut scenario = dual_stack();
-    let mut endpoint = endpoint(v4(1, 2), LTE, flags);
+    let mut endpoint = endpoint(ipv4_address(1, 2), LTE, flags);
     endpoint.id = Some(5);
     scenario.client.mptcp.endpoints.push(endpoint);
     scenario
@@ -31,7 +32,7 @@ fn require_takeover(found: &mut CaseResults<'_>) {
     }
 }
 
-pub(super) fn cases() -> Vec<Special> {
+pub(super) fn cases() -> Vec<SpecialCase> {
     let changes = |word: &str, back: &str| {
         let change = |at_ms, word: &str| (at_ms, LTE.to_owned(), word.to_owned());
         let changes = vec![change(1_200, word), change(2_400, back)];
@@ -39,7 +40,7 @@ pub(super) fn cases() -> Vec<Special> {
     };
     let notes = vec![(1_300, Act::Note), (2_000, Act::Note), (2_400, Act::Note)];
     vec![
-        Special {
+        SpecialCase {
             paths: vec![WIFI, "lte,backup"],
             bytes: LONG,
             acts: cut(),
@@ -48,7 +49,7 @@ pub(super) fn cases() -> Vec<Special> {
                 require_takeover(found);
             })
         },
-        Special {
+        SpecialCase {
             scenario: lte(true),
             bytes: LONG,
             acts: cut(),
@@ -57,14 +58,14 @@ pub(super) fn cases() -> Vec<Special> {
                 require_takeover(found);
             })
         },
-        Special {
+        SpecialCase {
             paths: vec![WIFI, "lte,backup"],
             bytes: LONG,
             acts: cut(),
             ..case("mm-backup", Marline, Marline, require_takeover)
         },
         // From us to the kernel's server: the subflow stops, and continues.
-        Special {
+        SpecialCase {
             bytes: LONG,
             extra: changes("backup", "primary"),
             acts: notes.clone(),
@@ -75,7 +76,7 @@ pub(super) fn cases() -> Vec<Special> {
                 found.carried(LTE, 3..4, Direction::Down, true);
             })
         },
-        Special {
+        SpecialCase {
             bytes: LONG,
             extra: changes("backup", "primary"),
             acts: notes,
@@ -86,7 +87,7 @@ pub(super) fn cases() -> Vec<Special> {
             })
         },
         // From the kernel's client to our server.
-        Special {
+        SpecialCase {
             scenario: lte(false),
             bytes: LONG,
             acts: vec![

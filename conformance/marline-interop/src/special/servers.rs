@@ -7,20 +7,20 @@ use marline_lab::scenario::EndpointFlag::{self, Backup, Signal};
 use marline_lab::scenario::{Scenario, Side};
 
 use super::{
-    Act, CaseResults, Direction, LONG, LTE, Special, WIFI, announced_address, at, case, dual_stack,
-    endpoint, v4, v6,
+    Act, CaseResults, Direction, LONG, LTE, SpecialCase, WIFI, announced_address, at, case,
+    dual_stack, endpoint, ipv4_address, ipv6_address,
 };
 use crate::cell_setup::OTHER_PORT;
 use crate::peer::Extra;
 use crate::peer::Stack::{self, Kernel, Marline};
 
-pub(super) fn cases() -> Vec<Special> {
+pub(super) fn cases() -> Vec<SpecialCase> {
     [backups(), priorities(), removal_cases(), announcement_cases()].into_iter().flatten().collect()
 }
 
 /// The announced address, which is used by all of LTE.
 fn lte() -> SocketAddr {
-    at(v4(1, 1))
+    at(ipv4_address(1, 1))
 }
 
 /// A kernel's server that announces the address and refuses joins to the first address, so that LTE is used for
@@ -54,7 +54,7 @@ fn require_takeover(found: &mut CaseResults<'_>) {
     }
 }
 
-fn backups() -> Vec<Special> {
+fn backups() -> Vec<SpecialCase> {
     let acts = || {
         vec![(1_500, Act::Note), (1_500, Act::Path(WIFI, "down")), (6_000, Act::Path(WIFI, "up"))]
     };
@@ -64,7 +64,7 @@ fn backups() -> Vec<Special> {
         extra
     };
     vec![
-        Special {
+        SpecialCase {
             scenario: kernel_server(&[Signal, Backup]),
             bytes: LONG,
             acts: acts(),
@@ -73,7 +73,7 @@ fn backups() -> Vec<Special> {
                 require_takeover(found);
             })
         },
-        Special {
+        SpecialCase {
             extra: ours(),
             bytes: LONG,
             acts: acts(),
@@ -82,7 +82,7 @@ fn backups() -> Vec<Special> {
                 require_takeover(found);
             })
         },
-        Special {
+        SpecialCase {
             extra: ours(),
             bytes: LONG,
             acts: acts(),
@@ -101,15 +101,15 @@ fn paused(found: &mut CaseResults<'_>) {
 }
 
 /// Counts before the change, when data in transit has arrived, and before the change back.
-fn notes() -> Vec<(u64, Act)> {
+fn scheduled_commands() -> Vec<(u64, Act)> {
     vec![(1_200, Act::Note), (2_000, Act::Note), (2_500, Act::Note)]
 }
 
-fn priorities() -> Vec<Special> {
-    let ours = |name, client: Stack, check| Special {
+fn priorities() -> Vec<SpecialCase> {
+    let ours = |name, client: Stack, check| SpecialCase {
         extra: our_server(&[(1_200, "backup"), (2_700, "primary")]),
         bytes: LONG,
-        acts: notes(),
+        acts: scheduled_commands(),
         ..case(name, client, Marline, check)
     };
     // WiFi has no route to the announced address.
@@ -123,7 +123,7 @@ fn priorities() -> Vec<Special> {
         .to_vec()
     };
     vec![
-        Special {
+        SpecialCase {
             scenario: kernel_server(&[Signal]),
             bytes: LONG,
             // The kernel changes one of the subflows to an address, so there must be no other.
@@ -144,7 +144,7 @@ fn priorities() -> Vec<Special> {
             found.at_least(Side::Client, "MPPrioRx", 2);
             paused(found);
         }),
-        Special {
+        SpecialCase {
             // If our client could not join at the first address, it would leave that for the announced one
             // (docs/decisions/upgrades-and-shards.md), and there would be no other subflow for the priority.
             before: apart(),
@@ -156,11 +156,11 @@ fn priorities() -> Vec<Special> {
     ]
 }
 
-fn removal_cases() -> Vec<Special> {
-    let ours = |name, client: Stack, check| Special {
+fn removal_cases() -> Vec<SpecialCase> {
+    let ours = |name, client: Stack, check| SpecialCase {
         extra: our_server(&[(1_200, "down"), (2_700, "up")]),
         bytes: LONG,
-        acts: notes(),
+        acts: scheduled_commands(),
         ..case(name, client, Marline, check)
     };
     vec![
@@ -174,7 +174,7 @@ fn removal_cases() -> Vec<Special> {
             found.require_captured("REMOVE_ADDR", 1);
             paused(found);
         }),
-        Special {
+        SpecialCase {
             extra: our_server(&[]),
             bytes: LONG,
             acts: vec![
@@ -194,12 +194,12 @@ fn removal_cases() -> Vec<Special> {
 }
 
 /// The longest announcement, between two Marline peers.
-fn announcement_cases() -> Vec<Special> {
-    let mut other = at(v6(1, 1));
+fn announcement_cases() -> Vec<SpecialCase> {
+    let mut other = at(ipv6_address(1, 1));
     other.set_port(OTHER_PORT);
-    vec![Special {
+    vec![SpecialCase {
         extra: Extra { announced: vec![announced_address(other)], ..Extra::default() },
-        to: at(v6(0, 1)),
+        to: at(ipv6_address(0, 1)),
         ..case("mm-signal-v6-port", Marline, Marline, |found| {
             found.require_captured("HMACs of ADD_ADDR", 1);
             found.require_captured("ADD_ADDR echoes", 1);

@@ -59,7 +59,7 @@ pub(super) struct End {
 
 /// Observable state of an end.
 #[derive(Clone, Debug)]
-pub(super) struct Facts {
+pub(super) struct EndState {
     /// True if it opens the connection, false if it waits for one.
     pub(super) connects: bool,
     /// True if the application has a connection that is not over.
@@ -141,12 +141,12 @@ impl End {
     }
 
     /// Observable state of this end.
-    pub(super) fn facts(&self) -> Facts {
+    pub(super) fn facts(&self) -> EndState {
         let sizes = self.steps.iter().map(|(_, action)| match action {
             Action::Write(size) => *size,
             Action::Shutdown | Action::Abort => 0,
         });
-        Facts {
+        EndState {
             connects: self.side == Side::A,
             is_open: self.id.is_some(),
             all_written: sizes.sum(),

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use marline_core::{Endpoint, Event, TransmitBuf};
 use marline_time::{Instant, PcgRng, Rng, SeedTree};
 
-use super::application::{End, Facts};
+use super::application::{End, EndState};
 use super::packet::{Packet, PacketId, Packets};
 use super::scene::{Scene, client_address, server_address};
 use crate::Side;
@@ -61,7 +61,7 @@ type Made = Result<Rc<Step>, Rc<str>>;
 #[derive(Debug)]
 struct State {
     side: Side,
-    facts: Facts,
+    facts: EndState,
     /// The first input that led to this state, with the state before it and the time.
     before: Option<(StateId, Instant, Input)>,
 }
@@ -121,7 +121,7 @@ impl<'a> Ends<'a> {
         self.first_sent.clone()
     }
 
-    pub(super) fn facts(&self, state: StateId) -> &Facts {
+    pub(super) fn facts(&self, state: StateId) -> &EndState {
         &self.states[state.0 as usize].facts
     }
 

@@ -152,7 +152,7 @@ fn next_without_fault(world: &World, ends: &Ends<'_>) -> Option<Choice> {
     prompt.or(any).map(Choice::Deliver).or_else(timer)
 }
 
-fn panicked(words: &str) -> RuleViolation {
+fn panic_violation(words: &str) -> RuleViolation {
     RuleViolation { rule: PANICKED, details: words.to_owned() }
 }
 
@@ -203,7 +203,7 @@ impl Walk<'_> {
             match applied {
                 Ok(()) if self.seen.insert(next.fingerprint()) => self.enter(next),
                 Ok(()) | Err(Failed::Impossible) => {}
-                Err(Failed::Panicked(words)) => self.note(&panicked(&words)),
+                Err(Failed::Panicked(words)) => self.note(&panic_violation(&words)),
             }
             self.script.pop();
             if !self.report.complete {
@@ -262,7 +262,7 @@ impl Walk<'_> {
             let Some(choice) = next_without_fault(&world, &self.ends) else { break };
             self.script.push(choice);
             if let Err(Failed::Panicked(words)) = world.apply(&mut self.ends, choice) {
-                self.note(&panicked(&words));
+                self.note(&panic_violation(&words));
                 return self.script.truncate(length);
             }
         }
@@ -309,7 +309,7 @@ impl Walk<'_> {
                 break self.verdict(verdict);
             };
             if let Err(Failed::Panicked(words)) = world.apply(&mut self.ends, choice) {
-                let (outcome, complaint) = ("panicked".to_owned(), Some(panicked(&words)));
+                let (outcome, complaint) = ("panicked".to_owned(), Some(panic_violation(&words)));
                 break self.verdict(Verdict { outcome, joins: 0, complaint });
             }
         };

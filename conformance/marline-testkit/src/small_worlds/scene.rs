@@ -152,7 +152,7 @@ impl Scene {
 
     /// Sets the order in which packets arrive.
     #[must_use]
-    pub fn in_order(mut self, order: Order) -> Scene {
+    pub fn with_order(mut self, order: Order) -> Scene {
         self.order = order;
         self
     }

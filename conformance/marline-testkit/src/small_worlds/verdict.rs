@@ -4,7 +4,7 @@ use core::fmt;
 
 use marline_core::CloseReason;
 
-use super::application::Facts;
+use super::application::EndState;
 
 /// A broken rule in a world.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,8 +46,8 @@ const NAMES: [&str; 2] = ["client", "server"];
 
 /// A world in which nothing more happens, or that was stopped.
 #[derive(Copy, Clone, Debug)]
-pub(super) struct Ended<'a> {
-    pub(super) ends: [&'a Facts; 2],
+pub(super) struct FinalWorld<'a> {
+    pub(super) ends: [&'a EndState; 2],
     /// By end: true if it fell back to plain TCP after the last bytes for which the mode matters.
     pub(super) late_fallback: [bool; 2],
     /// Effects other than delayed, lost and copied packets.
@@ -56,7 +56,7 @@ pub(super) struct Ended<'a> {
     pub(super) endless: bool,
 }
 
-impl Ended<'_> {
+impl FinalWorld<'_> {
     /// True if an application aborted its connection.
     fn is_aborted(&self) -> bool {
         self.ends.iter().any(|end| end.closed == Some(CloseReason::Aborted))
@@ -64,15 +64,17 @@ impl Ended<'_> {
 }
 
 /// Judges a world.
-pub(super) fn judge(world: &Ended<'_>) -> Verdict {
+pub(super) fn judge(world: &FinalWorld<'_>) -> Verdict {
     let [client, server] = world.ends;
     let complaint = broken_bytes(world)
-        .or_else(|| world.endless.then(|| complain("never becomes idle", world)))
+        .or_else(|| world.endless.then(|| new_violation("never becomes idle", world)))
         .or_else(|| find_stuck_end(world))
         .or_else(|| find_false_success(world))
-        .or_else(|| different_modes(world))
+        .or_else(|| mode_mismatch(world))
         .or_else(|| find_leaked_state(world))
-        .or_else(|| server.has_second_connection.then(|| complain("a second connection", world)))
+        .or_else(|| {
+            server.has_second_connection.then(|| new_violation("a second connection", world))
+        })
         .or_else(|| withdrawn_address_use(world))
         .or_else(|| match world.effects {
             FaultEffect::Other => None,
@@ -84,9 +86,9 @@ pub(super) fn judge(world: &Ended<'_>) -> Verdict {
 }
 
 /// Complaints about results that a fault which only delays, loses or copies packets must not cause.
-fn needless_error(world: &Ended<'_>) -> Option<RuleViolation> {
-    let failed = |end: &Facts| end.closed != Some(CloseReason::Finished);
-    let any = |is: &dyn Fn(&Facts) -> bool| world.ends.into_iter().any(is);
+fn needless_error(world: &FinalWorld<'_>) -> Option<RuleViolation> {
+    let failed = |end: &EndState| end.closed != Some(CloseReason::Finished);
+    let any = |is: &dyn Fn(&EndState) -> bool| world.ends.into_iter().any(is);
     let rule = match () {
         // Every packet that was sent again would have arrived.
         () if any(&failed) => "an unnecessary error",
@@ -95,39 +97,39 @@ fn needless_error(world: &Ended<'_>) -> Option<RuleViolation> {
         () if any(&|end| end.was_reset) => "a subflow was reset unnecessarily",
         () => return None,
     };
-    Some(complain(rule, world))
+    Some(new_violation(rule, world))
 }
 
 /// Complains if the other end of an aborted connection reports that its peer violated the protocol.
-fn misread_abort(world: &Ended<'_>) -> Option<RuleViolation> {
-    let blames = |end: &&Facts| end.closed == Some(CloseReason::PeerMisbehaved);
+fn misread_abort(world: &FinalWorld<'_>) -> Option<RuleViolation> {
+    let blames = |end: &&EndState| end.closed == Some(CloseReason::PeerMisbehaved);
     let any = world.ends.iter().any(blames);
-    any.then(|| complain("an abort was treated as a protocol violation", world))
+    any.then(|| new_violation("an abort was treated as a protocol violation", world))
 }
 
 /// Complains about an error in a world where no options pass on the first path from an early point on. Plain TCP or
 /// another path is sufficient there.
-fn find_failed_fallback(world: &Ended<'_>) -> Option<RuleViolation> {
-    let failed = |end: &&Facts| end.closed != Some(CloseReason::Finished);
+fn find_failed_fallback(world: &FinalWorld<'_>) -> Option<RuleViolation> {
+    let failed = |end: &&EndState| end.closed != Some(CloseReason::Finished);
     let any = world.ends.iter().any(failed);
-    any.then(|| complain("an error where plain TCP was possible", world))
+    any.then(|| new_violation("an error where plain TCP was possible", world))
 }
 
 /// Complains if a subflow to an address stayed although the peer withdrew the address.
-fn withdrawn_address_use(world: &Ended<'_>) -> Option<RuleViolation> {
+fn withdrawn_address_use(world: &FinalWorld<'_>) -> Option<RuleViolation> {
     let any = world.ends.iter().any(|end| end.keeps_withdrawn);
-    any.then(|| complain("a subflow to an address that is gone", world))
+    any.then(|| new_violation("a subflow to an address that is gone", world))
 }
 
 /// A complaint with the states of both ends.
-fn complain(rule: &'static str, world: &Ended<'_>) -> RuleViolation {
+fn new_violation(rule: &'static str, world: &FinalWorld<'_>) -> RuleViolation {
     RuleViolation { rule, details: description(world) }
 }
 
 /// The result and the mode of both ends.
-fn outcome(world: &Ended<'_>) -> String {
-    let mode = |end: &Facts| if end.fallback.is_some() { "plain" } else { "multipath" };
-    let words = |end: &Facts| match end.closed {
+fn outcome(world: &FinalWorld<'_>) -> String {
+    let mode = |end: &EndState| if end.fallback.is_some() { "plain" } else { "multipath" };
+    let words = |end: &EndState| match end.closed {
         Some(CloseReason::Finished) => format!("finished ({})", mode(end)),
         Some(reason) => reason.to_string(),
         None if !end.is_open => "never began".to_owned(),
@@ -137,7 +139,7 @@ fn outcome(world: &Ended<'_>) -> String {
     format!("client {}, server {}", words(client), words(server))
 }
 
-fn description(world: &Ended<'_>) -> String {
+fn description(world: &FinalWorld<'_>) -> String {
     let one = |at: usize| {
         let (end, peer) = (world.ends[at], world.ends[1 - at]);
         format!(
@@ -155,37 +157,37 @@ fn description(world: &Ended<'_>) -> String {
     format!("{}; {}", one(0), one(1))
 }
 
-fn broken_bytes(world: &Ended<'_>) -> Option<RuleViolation> {
+fn broken_bytes(world: &FinalWorld<'_>) -> Option<RuleViolation> {
     let wrong = |at: usize| {
         let (end, peer) = (world.ends[at], world.ends[1 - at]);
         end.wrong_byte.is_some() || end.received > peer.written
     };
-    (wrong(0) || wrong(1)).then(|| complain("wrong bytes", world))
+    (wrong(0) || wrong(1)).then(|| new_violation("wrong bytes", world))
 }
 
 /// Complains if an end is still open although no further events are possible.
-fn find_stuck_end(world: &Ended<'_>) -> Option<RuleViolation> {
+fn find_stuck_end(world: &FinalWorld<'_>) -> Option<RuleViolation> {
     let [client, server] = world.ends;
-    let open = |end: &Facts| end.is_open || (end.connects && end.closed.is_none());
-    (open(client) || open(server)).then(|| complain("waits forever", world))
+    let open = |end: &EndState| end.is_open || (end.connects && end.closed.is_none());
+    (open(client) || open(server)).then(|| new_violation("waits forever", world))
 }
 
 /// Complains if an end reports a success that did not occur.
-fn find_false_success(world: &Ended<'_>) -> Option<RuleViolation> {
+fn find_false_success(world: &FinalWorld<'_>) -> Option<RuleViolation> {
     for at in [0, 1] {
         let (end, peer) = (world.ends[at], world.ends[1 - at]);
-        let has_all = |reader: &Facts, writer: &Facts| reader.received == writer.all_written;
+        let has_all = |reader: &EndState, writer: &EndState| reader.received == writer.all_written;
         if end.at_end && !has_all(end, peer) {
-            return Some(complain("a clean end before the last byte", world));
+            return Some(new_violation("a clean end before the last byte", world));
         }
         if end.closed != Some(CloseReason::Finished) {
             continue;
         }
         if !(end.at_end && has_all(end, peer)) {
-            return Some(complain("finished without the peer's bytes", world));
+            return Some(new_violation("finished without the peer's bytes", world));
         }
         if !(peer.at_end && has_all(peer, end)) {
-            return Some(complain("finished although the peer has not read all", world));
+            return Some(new_violation("finished although the peer has not read all", world));
         }
     }
     None
@@ -198,15 +200,19 @@ fn find_false_success(world: &Ended<'_>) -> Option<RuleViolation> {
 /// peer's whole stream, has sent all of its own with mappings, and detects only now that options do not pass.
 /// Nothing that it still sends can inform the peer. A peer that lacks some of these bytes receives them without a
 /// mapping, and falls back as well. [`find_false_success`] has already verified that both ends have all bytes.
-fn different_modes(world: &Ended<'_>) -> Option<RuleViolation> {
+fn mode_mismatch(world: &FinalWorld<'_>) -> Option<RuleViolation> {
     let [client, server] = world.ends;
     let finished = [client, server].iter().all(|e| e.closed == Some(CloseReason::Finished));
     let differ = client.fallback.is_some() != server.fallback.is_some();
     let late = world.late_fallback.contains(&true);
-    (finished && differ && !late).then(|| complain("the ends disagree on the mode", world))
+    (finished && differ && !late).then(|| new_violation("the ends disagree on the mode", world))
 }
 
 /// Complains if an endpoint holds a connection or an ended subflow permanently.
-fn find_leaked_state(world: &Ended<'_>) -> Option<RuleViolation> {
-    world.ends.iter().any(|end| end.has_state).then(|| complain("memory is never released", world))
+fn find_leaked_state(world: &FinalWorld<'_>) -> Option<RuleViolation> {
+    world
+        .ends
+        .iter()
+        .any(|end| end.has_state)
+        .then(|| new_violation("memory is never released", world))
 }

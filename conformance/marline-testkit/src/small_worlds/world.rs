@@ -6,12 +6,12 @@ use std::rc::Rc;
 use marline_core::{ChecksumScope, CloseReason};
 use marline_time::Instant;
 
-use super::application::Facts;
+use super::application::EndState;
 use super::choice::Choice;
 use super::ends::{Ends, Input, START, StateId, Step};
 use super::packet::PacketId;
 use super::scene::{MAX_PATHS, Order, Scene};
-use super::verdict::{Ended, FaultEffect};
+use super::verdict::{FaultEffect, FinalWorld};
 use crate::{Seg, Side};
 
 /// Maximum number of timers in one wait before an endpoint does something.
@@ -103,7 +103,7 @@ impl World {
         self.in_flight.iter().any(|packet| !packet.held)
     }
 
-    fn facts<'a>(&self, ends: &'a Ends<'_>, side: Side) -> &'a Facts {
+    fn facts<'a>(&self, ends: &'a Ends<'_>, side: Side) -> &'a EndState {
         ends.facts(self.states[side as usize])
     }
 
@@ -118,9 +118,14 @@ impl World {
     }
 
     /// This world in the form needed for a verdict.
-    pub(super) fn final_state<'a>(&self, ends: &'a Ends<'_>, endless: bool) -> Ended<'a> {
+    pub(super) fn final_state<'a>(&self, ends: &'a Ends<'_>, endless: bool) -> FinalWorld<'a> {
         let facts = [self.facts(ends, Side::A), self.facts(ends, Side::B)];
-        Ended { ends: facts, late_fallback: self.late_fallback, effects: self.effects, endless }
+        FinalWorld {
+            ends: facts,
+            late_fallback: self.late_fallback,
+            effects: self.effects,
+            endless,
+        }
     }
 
     /// Fingerprint that is equal for worlds with the same possible continuations.

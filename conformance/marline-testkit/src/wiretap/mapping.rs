@@ -34,7 +34,7 @@ impl Mapping {
         findings: &mut Findings,
     ) {
         if self.length == 0 {
-            return findings.see("infinite mappings");
+            return findings.count_seen("infinite mappings");
         }
         let fin = u16::from(self.data_fin);
         if self.ssn == 0 {
@@ -44,17 +44,17 @@ impl Mapping {
         }
         let Some(body) = body(bytes, self.ssn, usize::from(self.length - fin.min(self.length)))
         else {
-            return findings.see("mappings whose bytes are not all captured");
+            return findings.count_seen("mappings whose bytes are not all captured");
         };
         self.verify_checksum(&body, "DSS checksums", findings);
         if self.compare(body, pieces, findings) {
-            findings.see(copies);
+            findings.count_seen(copies);
         }
     }
 
     fn verify_checksum(&self, body: &[u8], name: &'static str, findings: &mut Findings) {
         let Some(checksum) = self.checksum else {
-            return findings.see("mappings without checksum");
+            return findings.count_seen("mappings without checksum");
         };
         // Summed up instead of compared, because zero has two forms.
         let mut sum = Checksum::new();
@@ -88,7 +88,7 @@ impl Mapping {
         if again && !equal && body.len() == 1 {
             // Linux probes a zero window with the next byte under the number of the last acknowledged one. The receiver
             // already has that number and drops the byte.
-            findings.see("probes of a zero window");
+            findings.count_seen("probes of a zero window");
             return false;
         }
         if body.len() == 1 && !again {

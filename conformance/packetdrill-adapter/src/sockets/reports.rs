@@ -82,7 +82,7 @@ impl Reports {
     }
 
     /// Applies the numbers of sent and acknowledged bytes. True if there is a new notification.
-    fn follow(&mut self, now: Instant, sent: u64, acked: u64) -> bool {
+    fn update_progress(&mut self, now: Instant, sent: u64, acked: u64) -> bool {
         let before = self.queue.len();
         let merged = self.queue.back().copied();
         while let Some((_, id)) = self.uncopied.pop_front_if(|(end, _)| *end <= acked) {
@@ -135,7 +135,7 @@ impl Sockets {
             let everything = (u64::MAX, u64::MAX);
             let told = |info: ConnectionInfo| (info.bytes_written - info.unsent, info.bytes_acked);
             let (sent, acked) = endpoint.info(id).map_or(everything, told);
-            if socket.reports.follow(now, sent, acked) {
+            if socket.reports.update_progress(now, sent, acked) {
                 socket.wakes.record_change();
             }
         }
@@ -174,11 +174,11 @@ mod tests {
         for id in 0..3u32 {
             reports.uncopied.push_back((u64::from(id + 1) * 100, id));
         }
-        assert!(!reports.follow(Instant::ZERO, 300, 99));
-        assert!(reports.follow(Instant::ZERO, 300, 100));
-        assert!(reports.follow(Instant::ZERO, 300, 200), "a longer range is new");
+        assert!(!reports.update_progress(Instant::ZERO, 300, 99));
+        assert!(reports.update_progress(Instant::ZERO, 300, 100));
+        assert!(reports.update_progress(Instant::ZERO, 300, 200), "a longer range is new");
         assert_eq!(reports.take(), Some(Report::Copied { first: 0, last: 1 }));
-        assert!(reports.follow(Instant::ZERO, 300, 300));
+        assert!(reports.update_progress(Instant::ZERO, 300, 300));
         assert_eq!(reports.take(), Some(Report::Copied { first: 2, last: 2 }));
         assert_eq!(reports.take(), None);
     }
@@ -187,9 +187,9 @@ mod tests {
     fn times_come_as_a_write_is_sent_and_acknowledged() {
         let mut reports = Reports { stamping: SENT | SCHEDULED | ACKED, ..Reports::default() };
         reports.stamps.push_back(Stamp { end: 100, key: 99, sent: false });
-        assert!(!reports.follow(Instant::ZERO, 99, 0));
-        assert!(reports.follow(Instant::ZERO, 100, 0));
-        assert!(reports.follow(Instant::from_secs(1), 100, 100));
+        assert!(!reports.update_progress(Instant::ZERO, 99, 0));
+        assert!(reports.update_progress(Instant::ZERO, 100, 0));
+        assert!(reports.update_progress(Instant::from_secs(1), 100, 100));
         let kinds: Vec<u32> = std::iter::from_fn(|| reports.take())
             .map(|report| match report {
                 Report::Time { kind, .. } => kind,

@@ -132,20 +132,21 @@ impl Window {
 
     /// Returns true if the window is below ssthresh.
     #[must_use]
-    pub fn in_slow_start(&self) -> bool {
+    pub fn is_in_slow_start(&self) -> bool {
         self.cwnd < self.ssthresh
     }
 
     /// Returns true if the window limits the sender, so that it may grow.
     #[must_use]
     pub fn is_limit(&self, ack: &AckSample) -> bool {
-        ack.cwnd_limited || (self.in_slow_start() && 2.0 * ack.prior_in_flight as f64 > self.cwnd)
+        ack.cwnd_limited
+            || (self.is_in_slow_start() && 2.0 * ack.prior_in_flight as f64 > self.cwnd)
     }
 
     /// Applies slow start to an ACK. Returns the delivered bytes left for congestion avoidance.
     pub fn slow_start(&mut self, ack: &AckSample) -> f64 {
         let delivered = ack.delivered as f64;
-        if !self.in_slow_start() {
+        if !self.is_in_slow_start() {
             return delivered;
         }
         let is_limit = self.is_limit(ack);
@@ -247,7 +248,7 @@ impl Window {
             return Change::None;
         }
         let least = MIN_SSTHRESH_SEGMENTS * self.mss;
-        let slow_start_goes_on = penalty == Penalty::Window && self.in_slow_start();
+        let slow_start_goes_on = penalty == Penalty::Window && self.is_in_slow_start();
         self.cwnd = (self.cwnd / 2.0).max(self.mss);
         match penalty {
             Penalty::Window if slow_start_goes_on => {}

@@ -77,7 +77,7 @@ pub(super) struct Plan {
 }
 
 /// A pair that should have a subflow.
-struct Wanted<'a> {
+struct WantedPair<'a> {
     local: &'a LocalAddress,
     remote: AddressId,
     to: SocketAddr,
@@ -230,7 +230,7 @@ impl Mesh {
         let Some(denied) = denied.map(|r| r.address) else { return };
         let leads_there = |path: &SubflowPath| {
             let local = cx.local.iter().find(|local| starts_at(path, local));
-            local.map_or(path.remote, |local| local.remote_reached_by(path.remote)) == denied
+            local.map_or(path.remote, |local| local.remote_for(path.remote)) == denied
         };
         for path in cx.paths.iter().filter(|path| path.established && leads_there(path)) {
             let serves = |other: &SubflowPath| {
@@ -249,10 +249,10 @@ impl Mesh {
     }
 
     /// Restricts each interface to one family: that of the initial subflow, or the other one after that has failed.
-    fn choose_families(&self, wanted: &mut Vec<Wanted<'_>>, cx: &PathContext<'_>) {
+    fn choose_families(&self, wanted: &mut Vec<WantedPair<'_>>, cx: &PathContext<'_>) {
         let initial = cx.remote.iter().find(|remote| remote.id == AddressId(0));
         let Some(prefers_ipv4) = initial.map(|remote| remote.address.is_ipv4()) else { return };
-        let has_failed = |pair: &Wanted<'_>| {
+        let has_failed = |pair: &WantedPair<'_>| {
             let work = self.work.as_deref();
             work.is_some_and(|work| work.attempts.contains_key(&(pair.local.id, pair.remote)))
         };
@@ -316,7 +316,7 @@ impl Mesh {
 
 /// The pairs that should have a subflow but have none, except those made unnecessary by a subflow of the same
 /// interface.
-fn wanted_pairs<'a>(cx: &PathContext<'a>, stuck: SubflowSet) -> Vec<Wanted<'a>> {
+fn wanted_pairs<'a>(cx: &PathContext<'a>, stuck: SubflowSet) -> Vec<WantedPair<'a>> {
     let mut wanted = Vec::new();
     let works = |path: &SubflowPath| !stuck.contains(path.id);
     let works_for = |local: &LocalAddress| {
@@ -336,7 +336,7 @@ fn wanted_pairs<'a>(cx: &PathContext<'a>, stuck: SubflowSet) -> Vec<Wanted<'a>> 
             let serves =
                 |path: &SubflowPath| starts_at(path, local) && path.remote == to && works(path);
             if !cx.paths.iter().any(serves) {
-                wanted.push(Wanted { local, remote, to, rank });
+                wanted.push(WantedPair { local, remote, to, rank });
                 rank += 1;
             }
         }
@@ -373,16 +373,16 @@ fn targets(local: &LocalAddress, cx: &PathContext<'_>) -> Vec<(AddressId, Socket
 /// configuration gives its address, so addresses are compared as well.
 #[must_use]
 pub fn starts_at(path: &SubflowPath, local: &LocalAddress) -> bool {
-    path.local_id == local.id || same_host(path.local.ip(), local.address.ip())
+    path.local_id == local.id || is_same_host(path.local.ip(), local.address.ip())
 }
 
-fn same_host(a: IpAddr, b: IpAddr) -> bool {
+fn is_same_host(a: IpAddr, b: IpAddr) -> bool {
     a == b && !a.is_unspecified()
 }
 
 /// Returns true if a subflow's end is this address; port 0 matches any port.
 fn is_end(end: SocketAddr, address: SocketAddr) -> bool {
-    same_host(end.ip(), address.ip()) && (address.port() == 0 || address.port() == end.port())
+    is_same_host(end.ip(), address.ip()) && (address.port() == 0 || address.port() == end.port())
 }
 
 /// Returns true if one subflow can replace another: a backup cannot replace a regular subflow.

@@ -121,13 +121,13 @@ impl<F: ?Sized> Table<F> {
                 Some(inner) => self.wrap(part, inner, so_far)?,
             });
         }
-        made.ok_or_else(|| unknown(self.kind, text, self.names()))
+        made.ok_or_else(|| unknown_policy_error(self.kind, text, self.names()))
     }
 
     fn make(&self, part: &Part<'_>, text: &str) -> Result<Arc<F>, PolicyError> {
         let mut parameters = Parameters::new(self.kind, part.name, &part.given);
         let factory = match self.by_name.get(part.name) {
-            None => return Err(unknown(self.kind, part.name, self.names())),
+            None => return Err(unknown_policy_error(self.kind, part.name, self.names())),
             Some(Entry::Plain(factory)) => Arc::clone(factory),
             Some(Entry::Parametric(read)) => read(&mut parameters)(text),
         };
@@ -142,7 +142,7 @@ impl<F: ?Sized> Table<F> {
             return Err(PolicyError::Syntax { kind, text, problem });
         };
         let Some(read) = self.wrappers.get(part.name) else {
-            return Err(unknown(kind, part.name, self.wrapper_names()));
+            return Err(unknown_policy_error(kind, part.name, self.wrapper_names()));
         };
         let mut parameters = Parameters::new(kind, part.name, &part.given);
         let wrap = read(&mut parameters);
@@ -167,7 +167,7 @@ impl<F: ?Sized> Table<F> {
     }
 }
 
-fn unknown(kind: PolicyKind, name: &str, known: Vec<&str>) -> PolicyError {
+fn unknown_policy_error(kind: PolicyKind, name: &str, known: Vec<&str>) -> PolicyError {
     let known = known.into_iter().map(str::to_owned).collect();
     UnknownPolicy { kind, name: name.to_owned(), known }.into()
 }

@@ -177,7 +177,7 @@ impl Auto {
         if cx.subflows.len() > 1 {
             let (budget, path_budget) = &self.limits;
             let idle = || IdleCapacity { rate: free_capacity(cx), share: self.idle_share };
-            self.spending.spent = self.budget.spent_share_beside(cx.now, budget, idle);
+            self.spending.spent = self.budget.spent_share_with(cx.now, budget, idle);
             let spent = &mut self.spending.path_budgets;
             self.path_budgets.spent_shares(cx.now, budget, path_budget, spent);
         }

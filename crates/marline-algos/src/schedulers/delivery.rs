@@ -59,7 +59,7 @@ pub(super) fn is_overdue(view: &SubflowView, now: Instant) -> bool {
 }
 
 /// Returns true if answers to data in flight open the window. A window closed by a loss opens when that is repaired.
-pub(super) fn will_window_open(view: &SubflowView) -> bool {
+pub(super) fn is_window_opening(view: &SubflowView) -> bool {
     view.phase == Phase::Open && view.bytes_queued == 0
 }
 
@@ -77,7 +77,7 @@ fn rate(view: &SubflowView) -> Rate {
 
 /// True if data may wait for paths whose oldest answer is overdue.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub(super) enum Overdue {
+pub(super) enum OverdueWait {
     /// It may. Most such alarms are false, and data then sent on a slow path takes as long as that path does.
     WaitedFor,
     /// It may not: for schedulers that repair a wrong choice with copies.
@@ -90,7 +90,7 @@ pub(super) enum Overdue {
 pub(super) struct Alternatives<'a> {
     of: &'a SubflowView,
     class: Class,
-    overdue: Overdue,
+    overdue: OverdueWait,
     without: SubflowSet,
     cx: &'a SchedulerContext<'a>,
 }
@@ -101,7 +101,7 @@ impl<'a> Alternatives<'a> {
     pub(super) fn find(
         view: &'a SubflowView,
         class: Class,
-        overdue: Overdue,
+        overdue: OverdueWait,
         cx: &'a SchedulerContext<'a>,
     ) -> Option<Self> {
         let rivals = Alternatives { of: view, class, overdue, without: SubflowSet::EMPTY, cx };
@@ -117,7 +117,7 @@ impl<'a> Alternatives<'a> {
         members(self.cx.subflows, self.class).filter(move |other| {
             let moves = other.bytes_in_flight > 0
                 || matches!(other.eligibility, Eligibility::PacingLimited(_));
-            let late = || self.overdue == Overdue::LeftOut && is_overdue(other, self.cx.now);
+            let late = || self.overdue == OverdueWait::LeftOut && is_overdue(other, self.cx.now);
             other.id != self.of.id && moves && !late() && !self.without.contains(other.id)
         })
     }
@@ -160,7 +160,7 @@ impl<'a> Alternatives<'a> {
             Some(opens + arrival(other, left).max(arrival(other, 0) + leaves))
         };
         self.all()
-            .filter(|other| !other.is_ready() && will_window_open(other))
+            .filter(|other| !other.is_ready() && is_window_opening(other))
             .filter_map(|other| Some((other.id, delivery_time_of_rest(other)?)))
             .find(|(_, all)| *all < arrives)
     }

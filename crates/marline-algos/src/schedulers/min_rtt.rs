@@ -32,7 +32,7 @@ use marline_policy::{
 use marline_time::Duration;
 
 use super::classes::{self, Class};
-use super::delivery::{Alternatives, Overdue, arrival_by, send_time_by_answers};
+use super::delivery::{Alternatives, OverdueWait, arrival_by, send_time_by_answers};
 use super::opportunistic::{Opportunistic, OpportunisticRules};
 
 /// Behavior of a [`MinRtt`] beyond choosing the lowest RTT.
@@ -97,7 +97,7 @@ impl MinRtt {
         if !blocking && !completion {
             return true;
         }
-        let rivals = Alternatives::find(view, class, Overdue::WaitedFor, cx);
+        let rivals = Alternatives::find(view, class, OverdueWait::WaitedFor, cx);
         let Some(rivals) = rivals else { return true };
         let bytes = ahead + u64::from(view.mss);
         let Some(arrives) = arrival_by(view, bytes, Quantile::P90) else { return true };

@@ -32,13 +32,13 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
     let text = match args.whose {
         ConfigKind::Client(args) => {
             let options = args.options.with_file(args.config.as_deref())?;
-            let text = toml::to_string(&options.clone().effective())?;
+            let text = toml::to_string(&options.clone().into_effective())?;
             options.plan()?;
             text
         }
         ConfigKind::Serve(args) => {
             let options = args.options.with_file(args.config.as_deref())?;
-            let text = toml::to_string(&options.clone().effective())?;
+            let text = toml::to_string(&options.clone().into_effective())?;
             options.plan()?;
             text
         }
@@ -46,7 +46,7 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
             let server::Args { config: file, options, .. } = *args;
             let file = &file;
             let options = options.layered_over(ServerOptions::from_file(file)?);
-            let text = toml::to_string(&options.clone().effective(file))?;
+            let text = toml::to_string(&options.clone().into_effective(file))?;
             options.plan(file)?;
             text
         }

@@ -30,7 +30,7 @@ use super::opened::OpenedClient;
 use super::renewal::{Renewal, Step};
 use super::settings::{LiveSettings, Settings};
 use super::startup::wait_for_path;
-use super::watched::{ServedViews, watched};
+use super::watched::{ServedViews, with_watchers};
 use crate::config::Forward;
 use crate::config::client::{ClientOptions, ClientPlan, Route};
 use crate::memory;
@@ -99,7 +99,7 @@ fn wanted_ports(plan: &ClientPlan) -> Vec<WantedPort> {
 pub async fn run(prepared: PreparedClient) -> anyhow::Result<ExitCode> {
     let (ask, reloads) = reloads();
     let opened = OpenedClient::open(&prepared.plan, Some(ask)).await?;
-    let watched = watched(&prepared.plan.runtime, Arc::clone(&opened.handle) as _)?;
+    let watched = with_watchers(&prepared.plan.runtime, Arc::clone(&opened.handle) as _)?;
     // The ports are already served in the meantime.
     let mut beside = JoinSet::new();
     beside.spawn(wait_for_path(opened.client.clone()));

@@ -144,7 +144,8 @@ async fn connect_and_relay(prepared: PreparedConnect) -> anyhow::Result<ExitCode
         Route::Through(invite) => {
             let dialer = Dialer::new(client.clone(), invite.servers, plan.carrier.transport());
             let patience = Timeouts::default();
-            let tunnel = Tunnel::in_time(dialer, invite.pin, invite.token, patience, deadlines, 0)?;
+            let tunnel =
+                Tunnel::within_limit(dialer, invite.pin, invite.token, patience, deadlines, 0)?;
             relay_streams(&*tunnel, &target).await
         }
     };

@@ -141,7 +141,7 @@ async fn show_table(client: &mut ControlClient, args: &Args) -> anyhow::Result<E
             } else {
                 String::new()
             };
-            path_table::render(&connections) + &health + &path_table::unusable(&paths)
+            path_table::render(&connections) + &health + &path_table::list_unusable(&paths)
         };
         // Cursor home, the text with the rest of each line erased, then erase everything below.
         let text =

@@ -136,5 +136,5 @@ pub(super) fn tunnel(
     warm: usize,
 ) -> anyhow::Result<Arc<Tunnel<Dialer>>> {
     let (token, patience) = (invite.token.clone(), Timeouts::default());
-    Tunnel::in_time(dialer, invite.pin, token, patience, deadlines.clone(), warm)
+    Tunnel::within_limit(dialer, invite.pin, token, patience, deadlines.clone(), warm)
 }

@@ -29,7 +29,7 @@ use super::names::resolvers;
 use super::opened::OpenedClient;
 use super::renewal::Renewal;
 use super::settings::{LiveSettings, Settings};
-use super::watched::{ServedViews, watched};
+use super::watched::{ServedViews, with_watchers};
 use crate::config::client::{ClientOptions, ClientPlan, Route};
 use crate::config::program::ProgramOptions;
 use crate::memory;
@@ -180,7 +180,7 @@ pub async fn run(prepared: PreparedRelay) -> anyhow::Result<ExitCode> {
         Ok(opened) => opened,
         Err(error) => return Ok(report_start_failure(outside, &error)),
     };
-    let watched = match watched(&plan.runtime, Arc::clone(&opened.handle) as _) {
+    let watched = match with_watchers(&plan.runtime, Arc::clone(&opened.handle) as _) {
         Ok(watched) => watched,
         Err(error) => return Ok(report_start_failure(outside, &error)),
     };

@@ -14,7 +14,7 @@ use super::accepting::accept;
 use super::monitor::print;
 use super::opened::CLOSING_TIME;
 use super::settings::{LiveSettings, Settings};
-use super::watched::watched_after_upgrade;
+use super::watched::with_inherited_watchers;
 use crate::config::serve::{ServeOptions, ServePlan};
 use crate::control::ServerHandle;
 use crate::memory;
@@ -77,7 +77,7 @@ pub async fn run(prepared: PreparedFront) -> anyhow::Result<ExitCode> {
     let ((ask, upgrades), (reload, reloads)) = (upgrades(), reloads());
     let handle = ServerHandle::new(listener.clone(), None, ask, reload);
     let further = successor.as_mut().map(|s| std::mem::take(&mut s.further)).unwrap_or_default();
-    let watched = watched_after_upgrade(&plan.runtime, Arc::new(handle), further)?;
+    let watched = with_inherited_watchers(&plan.runtime, Arc::new(handle), further)?;
     begin(successor, &listener)?;
     for address in listener.local_addrs() {
         let _ = print(&format!("listening on {address}\n"));

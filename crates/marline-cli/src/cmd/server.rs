@@ -26,7 +26,7 @@ use super::accepting::accept;
 use super::monitor::print;
 use super::opened::CLOSING_TIME;
 use super::settings::{LiveSettings, Settings};
-use super::watched::watched_after_upgrade;
+use super::watched::with_inherited_watchers;
 use crate::config::server::{ServerOptions, ServerPlan};
 use crate::control::ServerHandle;
 use crate::memory;
@@ -167,7 +167,7 @@ fn credential(file: &Path, options: ServerOptions, change: Credential) -> anyhow
         }
         Credential::Revoke { name } => {
             let store =
-                Store::in_file(options.effective(file).credentials_file.unwrap_or_default());
+                Store::in_file(options.into_effective(file).credentials_file.unwrap_or_default());
             store.change(|credentials| credentials.revoke(&name))?;
             eprintln!("revoked {name:?}");
         }
@@ -226,7 +226,7 @@ pub async fn run(prepared: Option<PreparedServer>) -> anyhow::Result<ExitCode> {
     let ((ask, upgrades), (reload, reloads)) = (upgrades(), reloads());
     let handle = ServerHandle::new(listener.clone(), Some(Arc::clone(&server)), ask, reload);
     let further = successor.as_mut().map(|s| std::mem::take(&mut s.further)).unwrap_or_default();
-    let watched = watched_after_upgrade(&plan.runtime, Arc::new(handle), further)?;
+    let watched = with_inherited_watchers(&plan.runtime, Arc::new(handle), further)?;
     begin(successor, &listener)?;
     for address in listener.local_addrs() {
         let _ = print(&format!("listening on {address}\n"));

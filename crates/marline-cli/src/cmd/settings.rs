@@ -67,7 +67,7 @@ impl Options for ServerOptions {
     fn read(&self, file: Option<&Path>) -> anyhow::Result<(ServerPlan, toml::Table)> {
         let file = file.unwrap_or(Path::new(""));
         let options = self.clone().layered_over(ServerOptions::from_file(file)?);
-        let in_force = toml::Table::try_from(options.clone().effective(file))?;
+        let in_force = toml::Table::try_from(options.clone().into_effective(file))?;
         Ok((options.plan(file)?, in_force))
     }
 
@@ -122,7 +122,7 @@ impl<O: Options, F: FnMut(&O::Plan) -> anyhow::Result<()>> Reload for LiveSettin
 
     /// Called once, when the shutdown begins.
     fn patience(&self) -> Duration {
-        service::stopping();
+        service::notify_stopping();
         self.settings.drain
     }
 }

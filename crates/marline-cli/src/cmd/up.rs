@@ -29,7 +29,7 @@ use super::opened::{CLOSING_TIME, OpenedClient};
 use super::renewal::Renewal;
 use super::settings::{LiveSettings, Settings};
 use super::startup::wait_for_server;
-use super::watched::watched;
+use super::watched::with_watchers;
 use crate::config::client::{ClientOptions, ClientPlan};
 use crate::config::machine::{MachineOptions, MachinePlan};
 use crate::config::up::UpOptions;
@@ -147,7 +147,7 @@ pub async fn run(prepared: PreparedTunnel) -> anyhow::Result<ExitCode> {
     let (ask_reload, reloads) = reloads();
     let opened = OpenedClient::open(&plan, Some(ask_reload)).await?;
     let (client, udp) = (&opened.client, &opened.udp);
-    let watched = watched(&plan.runtime, Arc::clone(&opened.handle) as _)?;
+    let watched = with_watchers(&plan.runtime, Arc::clone(&opened.handle) as _)?;
     let renewal = Renewal::start(client, &opened.deadlines, &plan)?;
     let way = &renewal.way;
     opened.set_server_tunnel(way);

@@ -45,7 +45,7 @@ struct ViewState {
 }
 
 /// Listening sockets of the previous process, with the names from [`ServedViews::copies`].
-pub(super) type Inherited = Vec<(String, OwnedFd)>;
+pub(super) type InheritedSockets = Vec<(String, OwnedFd)>;
 
 /// Change of one view.
 enum Step<T> {
@@ -78,25 +78,25 @@ fn dashboard_name(address: SocketAddr) -> String {
     format!("dashboard {address}")
 }
 
-fn take_inherited(inherited: &mut Inherited, name: &str) -> Option<OwnedFd> {
+fn take_inherited(inherited: &mut InheritedSockets, name: &str) -> Option<OwnedFd> {
     let at = inherited.iter().position(|(known, _)| known == name)?;
     Some(inherited.swap_remove(at).1)
 }
 
 /// Serves the control socket and, if configured, metrics and a dashboard. Also releases memory of ended connections
 /// and serves the service manager's watchdog. Needs a runtime.
-pub(super) fn watched(
+pub(super) fn with_watchers(
     runtime: &RuntimeOptions,
     handle: Arc<dyn Handle>,
 ) -> anyhow::Result<ServedViews> {
-    watched_after_upgrade(runtime, handle, Vec::new())
+    with_inherited_watchers(runtime, handle, Vec::new())
 }
 
 /// Like [`watched`], for a successor: sockets of the previous process are used if they are still configured.
-pub(super) fn watched_after_upgrade(
+pub(super) fn with_inherited_watchers(
     runtime: &RuntimeOptions,
     handle: Arc<dyn Handle>,
-    mut inherited: Inherited,
+    mut inherited: InheritedSockets,
 ) -> anyhow::Result<ServedViews> {
     let metrics = match runtime.metrics {
         None => None,
@@ -149,7 +149,7 @@ fn serve_metrics(listener: TcpListener, handle: Arc<dyn Handle>) -> io::Result<M
 fn serve_control(
     wanted: Option<PathBuf>,
     handle: Arc<dyn Handle>,
-    mut inherited: Inherited,
+    mut inherited: InheritedSockets,
 ) -> anyhow::Result<Option<control::ControlServer>> {
     let path = wanted.clone().unwrap_or_else(|| control::default_path(handle.role()));
     let served = match take_inherited(&mut inherited, &control_name(&path)) {
@@ -303,9 +303,9 @@ impl ServedViews {
 
 impl UpgradeResources for ServedViews {
     /// Copies of sockets at configured addresses.
-    fn copies(&self) -> io::Result<Inherited> {
+    fn copies(&self) -> io::Result<InheritedSockets> {
         let shown = self.shown.borrow();
-        let mut copies = Inherited::new();
+        let mut copies = InheritedSockets::new();
         if let Some(control) = shown.control.as_ref().filter(|_| shown.is_named) {
             copies.push((control_name(control.path()), control.copy()?));
         }

@@ -230,14 +230,14 @@ impl ClientOptions {
 
     /// These options with the defaults filled in.
     #[must_use]
-    pub fn effective(mut self) -> ClientOptions {
+    pub fn into_effective(mut self) -> ClientOptions {
         let forwards =
             self.local_forward.len() + self.remote_forward.len() + self.udp_forward.len();
         if self.socks5.is_empty() && forwards == 0 && self.transparent.is_none() {
             self.socks5 = vec![SocketAddr::from(([127, 0, 0, 1], 1080))];
         }
         let native = if self.direct { CarrierChoice::Raw } else { CarrierChoice::Auto };
-        let shared = self.shared().effective(native, Side::Client);
+        let shared = self.shared().into_effective(native, Side::Client);
         let [_, path_manager, ..] = self.choice().names(Side::Client);
         self.path_manager = Some(path_manager);
         self.set_shared(shared);
@@ -332,7 +332,7 @@ impl ClientOptions {
         let route = self.route()?;
         let chosen = [&self.scheduler, &self.path_manager, &self.datagram_policy];
         let own_policies = chosen.into_iter().any(Option::is_some);
-        let options = self.effective();
+        let options = self.into_effective();
         let words =
             |list: &[StringValue<Forward>]| list.iter().map(|word| word.0.clone()).collect();
         let forwards: Vec<Forward> = words(&options.local_forward);

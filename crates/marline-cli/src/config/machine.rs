@@ -44,8 +44,8 @@ impl MachineOptions {
 
     /// These options with the defaults filled in, in the form of a file.
     #[must_use]
-    pub fn effective(self) -> ClientOptions {
-        ClientOptions { up: self.up, ..self.options.effective() }
+    pub fn into_effective(self) -> ClientOptions {
+        ClientOptions { up: self.up, ..self.options.into_effective() }
     }
 
     /// Routing of traffic through the tunnel, without the client.

@@ -23,8 +23,8 @@ impl ProgramOptions {
 
     /// These options with the defaults filled in, in the form of a file.
     #[must_use]
-    pub fn effective(self) -> ClientOptions {
-        self.0.effective()
+    pub fn into_effective(self) -> ClientOptions {
+        self.0.into_effective()
     }
 
     /// The complete configuration.

@@ -128,8 +128,8 @@ impl ServeOptions {
 
     /// These options with the defaults filled in.
     #[must_use]
-    pub fn effective(mut self) -> ServeOptions {
-        let shared = self.shared().effective(CarrierChoice::Raw, Side::Server);
+    pub fn into_effective(mut self) -> ServeOptions {
+        let shared = self.shared().into_effective(CarrierChoice::Raw, Side::Server);
         self.set_shared(shared);
         let limits = FrontLimits::default();
         self.shards.get_or_insert(1);
@@ -146,7 +146,7 @@ impl ServeOptions {
     /// # Errors
     /// Contradictory options.
     pub fn plan(self) -> anyhow::Result<ServePlan> {
-        let options = self.effective();
+        let options = self.into_effective();
         if options.listen.is_empty() {
             bail!("no address to listen on: give --listen ADDR:PORT");
         }

@@ -179,8 +179,8 @@ impl ServerOptions {
 
     /// These options with the defaults filled in. `file` is their source.
     #[must_use]
-    pub fn effective(mut self, file: &Path) -> ServerOptions {
-        let shared = self.shared().effective(CarrierChoice::Auto, Side::Server);
+    pub fn into_effective(mut self, file: &Path) -> ServerOptions {
+        let shared = self.shared().into_effective(CarrierChoice::Auto, Side::Server);
         self.set_shared(shared);
         let datagram_policy = self.shared().choice(None).mode.datagram_policy();
         self.datagram_policy.get_or_insert_with(|| datagram_policy.to_owned());
@@ -222,7 +222,7 @@ impl ServerOptions {
     /// # Errors
     /// Contradictory options.
     pub fn plan(self, file: &Path) -> anyhow::Result<ServerPlan> {
-        let options = self.effective(file);
+        let options = self.into_effective(file);
         if options.listen.is_empty() {
             bail!("no address to listen on: give --listen ADDR:PORT, or `listen` in the file");
         }

@@ -190,7 +190,7 @@ pub(super) use options;
 /// The shared fields. They are documented in `options!`.
 #[derive(Clone, Debug, Default)]
 #[expect(missing_docs, reason = "the macro above documents them for the users of the flags")]
-pub struct Shared {
+pub struct SharedOptions {
     pub mode: Option<Mode>,
     pub scheduler: Option<String>,
     pub congestion: Option<String>,
@@ -273,7 +273,7 @@ impl Recording {
     }
 }
 
-impl Shared {
+impl SharedOptions {
     /// The choices for connections.
     #[must_use]
     pub fn choice(&self, path_manager: Option<String>) -> PolicyChoice {
@@ -298,7 +298,7 @@ impl Shared {
 
     /// Fills in the defaults.
     #[must_use]
-    pub fn effective(mut self, carrier: CarrierChoice, side: Side) -> Shared {
+    pub fn into_effective(mut self, carrier: CarrierChoice, side: Side) -> SharedOptions {
         self.carrier.get_or_insert(carrier);
         let [scheduler, _, congestion, recovery] = self.choice(None).names(side);
         let mode = *self.mode.get_or_insert_default();

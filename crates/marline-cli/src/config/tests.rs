@@ -84,7 +84,7 @@ fn file_keys_are_named_like_flags_and_flags_win() {
         mode: Some(Mode::Handover),
         ..ClientOptions::default()
     };
-    let both = flags.layered_over(file).effective();
+    let both = flags.layered_over(file).into_effective();
     assert_eq!(both.socks5, ["127.0.0.1:1".parse().unwrap()]);
     assert_eq!(both.mode, Some(Mode::Handover));
     assert_eq!(both.scheduler.as_deref(), Some("auto"));
@@ -97,9 +97,9 @@ fn file_keys_are_named_like_flags_and_flags_win() {
 #[test]
 fn check_config_output_parses_as_configuration() {
     let options = ClientOptions { mode: Some(Mode::Redundant), ..ClientOptions::default() };
-    let printed = toml::to_string(&options.effective()).unwrap();
+    let printed = toml::to_string(&options.into_effective()).unwrap();
     let again: ClientOptions = parse(&printed).unwrap();
-    assert_eq!(toml::to_string(&again.effective()).unwrap(), printed);
+    assert_eq!(toml::to_string(&again.into_effective()).unwrap(), printed);
     assert!(printed.contains("scheduler = \"auto,budget=unlimited\""), "{printed}");
     assert!(printed.contains("socks5 = [\"127.0.0.1:1080\"]"), "{printed}");
 }
@@ -209,14 +209,14 @@ fn a_mode_budgets_datagrams_as_it_does_streams() {
         let datagram_policy = chosen.map(str::to_owned);
         let client = ClientOptions { mode: Some(mode), datagram_policy, ..with_invite() };
         assert!(client.clone().plan().unwrap().datagrams.is_some());
-        client.effective().datagram_policy.unwrap()
+        client.into_effective().datagram_policy.unwrap()
     };
     assert_eq!(of(Mode::Balanced, None), "auto");
     assert_eq!(of(Mode::Aggregate, None), "auto,budget=0");
     assert_eq!(of(Mode::Redundant, None), "auto,budget=unlimited");
     assert_eq!(of(Mode::Redundant, Some("min-rtt")), "min-rtt");
     let server = ServerOptions { mode: Some(Mode::Redundant), ..ServerOptions::default() };
-    let server = server.effective(Path::new("server.toml"));
+    let server = server.into_effective(Path::new("server.toml"));
     assert_eq!(server.datagram_policy.as_deref(), Some("auto,budget=unlimited"));
 }
 
@@ -230,7 +230,7 @@ fn silence_timers_are_off_unless_configured() {
         lone_keepalive: Some("idle=5s".parse().unwrap()),
         ..with_invite()
     };
-    let printed = toml::to_string(&told.clone().effective()).unwrap();
+    let printed = toml::to_string(&told.clone().into_effective()).unwrap();
     let line = printed.lines().find(|line| line.starts_with("receive-timer = ")).unwrap();
     assert_eq!(parse::<ClientOptions>(line).unwrap().receive_timer, told.receive_timer);
     let connection = told.plan().unwrap();
@@ -308,7 +308,7 @@ fn the_path_health_in_force_is_printed_so_that_it_can_be_read() {
     for options in
         [told, ClientOptions { mode: Some(Mode::Interactive), ..with_invite() }, with_invite()]
     {
-        let effective = options.effective();
+        let effective = options.into_effective();
         let printed = toml::to_string(&effective).unwrap();
         let line = printed.lines().find(|line| line.starts_with("path-health = ")).unwrap();
         assert_eq!(
@@ -506,8 +506,8 @@ fn a_front_needs_an_address_and_a_service() {
     let more =
         "signal = [\"10.0.0.5=203.0.113.5,backup\"]\nproxy-protocol = \"v2\"\nlinger = \"5m\"";
     let options = front(&format!("{fine}{more}"));
-    let printed = toml::to_string(&options.clone().effective()).unwrap();
-    let again = toml::to_string(&front(&printed).effective()).unwrap();
+    let printed = toml::to_string(&options.clone().into_effective()).unwrap();
+    let again = toml::to_string(&front(&printed).into_effective()).unwrap();
     assert_eq!(again, printed);
     let plan = options.plan().unwrap();
     assert!(plan.network.announced()[0].backup && plan.network.announced()[0].signal);

@@ -149,7 +149,7 @@ pub(super) async fn try_candidate(
         failed => {
             let error = failed.ok().and_then(Result::err);
             let error = error.map(|error| format!("{:#}", anyhow::Error::new(error)));
-            let end = unreached_end(&client, &way, error).await;
+            let end = explain_unreached(&client, &way, error).await;
             return gone(way, end, Vec::new());
         }
     };
@@ -178,7 +178,11 @@ pub(super) async fn try_candidate(
 
 /// The reason why a server did not answer, in the words of a running client, and a remedy. `error`: result of the
 /// attempt.
-async fn unreached_end(client: &Client, way: &Candidate, error: Option<String>) -> CandidateResult {
+async fn explain_unreached(
+    client: &Client,
+    way: &Candidate,
+    error: Option<String>,
+) -> CandidateResult {
     let judged = async {
         loop {
             let status = client.paths().into_iter().next();

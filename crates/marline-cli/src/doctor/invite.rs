@@ -100,11 +100,11 @@ async fn check_all(
     };
     let ways: Vec<(&PathSpec, Vec<&TriedCandidate>)> =
         paths.iter().enumerate().map(|(number, path)| (path, of_path(number))).collect();
-    conclude(findings, &ways)
+    add_findings(findings, &ways)
 }
 
 /// Findings and verdicts about paths for which these ways were tried.
-fn conclude(
+fn add_findings(
     mut findings: Vec<Finding>,
     paths: &[(&PathSpec, Vec<&TriedCandidate>)],
 ) -> Examination {

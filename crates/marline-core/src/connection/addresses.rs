@@ -13,7 +13,7 @@ use marline_time::{Duration, Instant};
 use marline_wire::mptcp::{AddAddr, MptcpOption, RemoveAddr};
 
 use super::keys::Keys;
-use crate::on_demand::{OnDemand, Unused};
+use crate::on_demand::{OnDemand, UnusedState};
 use crate::tables::Context;
 use crate::{ConnectionConfig, FourTuple};
 
@@ -50,7 +50,7 @@ struct PendingMessages {
     signals: VecDeque<Signal>,
 }
 
-impl Unused for PendingMessages {
+impl UnusedState for PendingMessages {
     const UNUSED: &'static Self =
         &PendingMessages { announcements: Vec::new(), signals: VecDeque::new() };
 }
@@ -76,7 +76,7 @@ impl Addresses {
         let known = local.iter().find(leads).or_else(|| local.iter().find(fits)).map(|l| l.id);
         let initial = known.unwrap_or(AddressId(0));
         let there = local.iter().find(|l| Some(l.id) == known);
-        let address = there.map_or(path.remote, |local| local.remote_reached_by(path.remote));
+        let address = there.map_or(path.remote, |local| local.remote_for(path.remote));
         let mut addresses = Addresses {
             config,
             own: None,
@@ -121,7 +121,7 @@ impl Addresses {
     /// Sets the addresses of the initial subflow.
     pub(super) fn set_initial(&mut self, id: AddressId, remote: SocketAddr) {
         self.initial = id;
-        let remote = self.find_local(id).map_or(remote, |local| local.remote_reached_by(remote));
+        let remote = self.find_local(id).map_or(remote, |local| local.remote_for(remote));
         if let Some(first) = self.remote.iter_mut().find(|r| r.id == AddressId(0)) {
             first.address = remote;
         }

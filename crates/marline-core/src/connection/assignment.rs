@@ -139,7 +139,7 @@ impl Assignment<'_> {
         // A subflow that has room and gets no data is limited by the application, the peer's window, or the
         // scheduler. Its delivery rate is below its capacity.
         let dry = self.sender.unsent().is_empty() && self.sender.reinjections().is_empty();
-        for id in self.paths.matching(SubflowContext::is_up).iter() {
+        for id in self.paths.subflows_where(SubflowContext::is_up).iter() {
             let views = self.scheduling.views();
             if dry || views.iter().any(|view| view.id == id && view.is_ready()) {
                 let Some(subflow) = self.paths.get_mut(id) else { continue };
@@ -216,7 +216,7 @@ impl Assignment<'_> {
     /// A healthy subflow exists: reinjects data of silent subflows and of subflows on bad paths (even if heard),
     /// including data assigned while they were the only ones, without waiting for their timers.
     pub(super) fn rescue(&mut self, now: Instant, of: impl Fn(&SubflowContext) -> bool) {
-        for id in self.paths.matching(|s| s.health().needs_rescue() && of(s)).iter() {
+        for id in self.paths.subflows_where(|s| s.health().needs_rescue() && of(s)).iter() {
             self.reinject_from(now, id, ReinjectionCause::UnansweredProbe);
         }
     }
@@ -396,10 +396,12 @@ impl Assignment<'_> {
     /// Subflow to close because it retains too much DATA_ACKed data, if another one is healthy.
     pub(super) fn find_retainer(&self, now: Instant) -> Option<SubflowId> {
         let (healthy, una) = (self.paths.healthy(), self.sender.una());
-        let stuck = self.paths.matching(|s| s.is_shut() || s.tcp().has_retransmission_timeout());
+        let stuck =
+            self.paths.subflows_where(|s| s.is_shut() || s.tcp().has_retransmission_timeout());
         let retainer = self.paths.largest_retainer(stuck, una).or_else(|| {
             let is_over = self.sender.is_held_back_for(MAX_HOLD_BACK, now);
-            is_over.then(|| self.paths.largest_retainer(self.paths.matching(|_| true), una))?
+            is_over
+                .then(|| self.paths.largest_retainer(self.paths.subflows_where(|_| true), una))?
         });
         retainer.filter(|id| healthy.iter().any(|other| other != *id))
     }

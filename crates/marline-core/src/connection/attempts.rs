@@ -21,7 +21,7 @@ use marline_policy::{AddressId, SubflowId, SubflowSet};
 use marline_time::{Duration, Instant};
 use marline_wire::{TcpHeader, TcpOptions, TcpSegment};
 
-use crate::on_demand::Unused;
+use crate::on_demand::UnusedState;
 use crate::{CloseReason, ConnectionConfig, Ecn};
 
 /// A local address from which a first subflow may be tried.
@@ -73,7 +73,7 @@ pub(super) struct Attempts {
     settled: bool,
 }
 
-impl Unused for Attempts {
+impl UnusedState for Attempts {
     const UNUSED: &'static Self = &Attempts {
         started: Vec::new(),
         next_at: None,

@@ -11,7 +11,7 @@ use marline_time::{Duration, Instant};
 use super::repeats::PendingProbes;
 use super::sender::Sender;
 use super::wait::Wait;
-use crate::on_demand::{OnDemand, Unused};
+use crate::on_demand::{OnDemand, UnusedState};
 use crate::{CloseReason, Linger};
 
 /// Consecutive resets of the last subflow by us, without progress in between, before the connection ends.
@@ -65,7 +65,7 @@ struct DataFin {
 
 /// State of closing, once it began.
 #[derive(Copy, Clone, Debug, Default)]
-struct Leaving {
+struct ClosingState {
     fin: DataFin,
     /// Time at which the connection ended or the application released it.
     since: Option<Instant>,
@@ -73,8 +73,8 @@ struct Leaving {
     una: Dsn,
 }
 
-impl Unused for Leaving {
-    const UNUSED: &'static Self = &Leaving {
+impl UnusedState for ClosingState {
+    const UNUSED: &'static Self = &ClosingState {
         fin: DataFin {
             sent: false,
             acked: false,
@@ -95,7 +95,7 @@ impl Unused for Leaving {
 pub(super) struct Closing {
     /// The application finished writing.
     shutdown: bool,
-    leaving: OnDemand<Leaving>,
+    leaving: OnDemand<ClosingState>,
     /// The application released the connection.
     released: bool,
     /// Data arrived that the application will not read.
@@ -206,7 +206,7 @@ impl Closing {
 
     /// Handles a DATA_ACK. `beyond`: it covers more than the data.
     pub(super) fn on_data_ack(&mut self, beyond: bool) {
-        if let Some(Leaving { fin, .. }) = self.leaving.if_used() {
+        if let Some(ClosingState { fin, .. }) = self.leaving.if_used() {
             fin.acked |= fin.sent && beyond;
         }
     }
@@ -219,7 +219,7 @@ impl Closing {
 
     /// Reduces the DATA_FIN's backoff: a peer that accepts data does not ignore the end of data.
     pub(super) fn on_data_taken(&mut self) {
-        if let Some(Leaving { fin, .. }) = self.leaving.if_used() {
+        if let Some(ClosingState { fin, .. }) = self.leaving.if_used() {
             fin.count = fin.count.min(1);
         }
     }
@@ -247,7 +247,7 @@ impl Closing {
 
     /// Stops the DATA_FIN.
     pub(super) fn stop_fin(&mut self) {
-        if let Some(Leaving { fin, .. }) = self.leaving.if_used() {
+        if let Some(ClosingState { fin, .. }) = self.leaving.if_used() {
             fin.due = Due::Never;
         }
     }

@@ -10,7 +10,7 @@ use marline_wire::{
 
 use super::fallback::Point;
 use super::scheduling::{Choice, Kind};
-use super::segment_builder::{Batch, Emitted, SegmentBuilder, SegmentHead};
+use super::segment_builder::{Batch, EmittedSegments, SegmentBuilder, SegmentHead};
 use super::segment_options::{Frame, mp_idle_option};
 use super::subflow_context::SubflowContext;
 use crate::subflow::{HeaderFor, PayloadRoom};
@@ -113,10 +113,10 @@ impl SegmentBuilder<'_> {
         &mut self,
         cx: &mut Context<'_>,
         id: SubflowId,
-        first: Emitted,
+        first: EmittedSegments,
         buf: &mut TransmitBuf,
     ) -> usize {
-        let Emitted { size, mut count, .. } = first;
+        let EmittedSegments { size, mut count, .. } = first;
         while count < buf.max_datagrams() {
             self.assignment().refresh_view(cx.now, id);
             let Some(next) = self.assignment().choose(cx.now) else { break };
@@ -140,7 +140,7 @@ impl SegmentBuilder<'_> {
         choice: &Choice,
         place: BatchSlot,
         buf: &mut TransmitBuf,
-    ) -> Option<Emitted> {
+    ) -> Option<EmittedSegments> {
         if let Some(run) = self.plan_run(cx.now, choice, place, buf) {
             return self.emit_run(cx, choice.subflow, run, buf);
         }
@@ -168,7 +168,8 @@ impl SegmentBuilder<'_> {
         self.scheduling.discard_all();
         self.assignment().refresh_views(cx.now);
         let choice = Choice::single(id, range, Kind::New);
-        let Emitted { size, ecn, .. } = self.emit_data(cx, &choice, BatchSlot::FIRST, buf)?;
+        let EmittedSegments { size, ecn, .. } =
+            self.emit_data(cx, &choice, BatchSlot::FIRST, buf)?;
         self.transmit(Batch { id, count: 1, stride: size + buf.headroom(), ecn })
     }
 
@@ -249,7 +250,7 @@ impl SegmentBuilder<'_> {
         id: SubflowId,
         run: Run,
         buf: &mut TransmitBuf,
-    ) -> Option<Emitted> {
+    ) -> Option<EmittedSegments> {
         let Run { range, layout, segments, rest } = run;
         self.session.watch_dsn_speed(cx.now, self.sender.sent());
         self.sender.on_segment();
@@ -280,7 +281,7 @@ impl SegmentBuilder<'_> {
         }
         cx.out.counters.segments_out += segments as u64;
         cx.out.counters.bytes_out += range.len();
-        Some(Emitted { size, count: segments, ecn })
+        Some(EmittedSegments { size, count: segments, ecn })
     }
 
     /// Headers of a run's segments.
@@ -321,7 +322,7 @@ impl SegmentBuilder<'_> {
         choice: &Choice,
         place: BatchSlot,
         buf: &mut TransmitBuf,
-    ) -> Option<Emitted> {
+    ) -> Option<EmittedSegments> {
         let id = choice.subflow;
         self.session.watch_dsn_speed(cx.now, self.sender.sent());
         let subflow = self.paths.get(id)?;
@@ -331,7 +332,7 @@ impl SegmentBuilder<'_> {
         let Frame { overhead, room, idle } = frame;
         let dsn = choice.range.start;
         let most = (choice.range.len() as usize).min(room);
-        let (len, ends_record) = self.sender.nagle().within_record(dsn, most);
+        let (len, ends_record) = self.sender.nagle().bytes_within_record(dsn, most);
         let is_last = dsn.plus(len as u64) == self.sender.written_end();
         let is_stub = len < room && !ends_record && choice.kind != Kind::Repeat;
         let too_long = overhead + len > place.limit;
@@ -382,7 +383,7 @@ impl SegmentBuilder<'_> {
         debug_assert_eq!(TCP_HEADER_LEN + options.encoded_len(), overhead);
         let bytes = &mut buf.bytes_mut()[start..];
         self.finish_segment(cx, id, &SegmentHead::new(&header, &options), sum, bytes)?;
-        Some(Emitted { size: overhead + len, count: 1, ecn })
+        Some(EmittedSegments { size: overhead + len, count: 1, ecn })
     }
 
     /// Sets or withholds PSH on a data segment, which asks the peer to deliver at once.

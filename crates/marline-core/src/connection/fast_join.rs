@@ -29,7 +29,7 @@ use marline_wire::{MAX_OPTIONS, TCP_HEADER_LEN, TcpSegment, dss_checksum};
 use super::addresses::JoinAddresses;
 use super::handshake::reason;
 use super::joins::{JoinCheck, Joins};
-use super::origin::Accepted;
+use super::origin::AcceptedSyn;
 use super::replay_guard::SeenSyn;
 use super::subflow_context::{FastAccepted, FastOpened, HalfOpen, SubflowContext};
 use crate::CloseReason;
@@ -178,7 +178,7 @@ impl Joins<'_> {
     pub(super) fn check_fast_syn(
         &mut self,
         cx: &mut Context<'_>,
-        syn: &Accepted<'_>,
+        syn: &AcceptedSyn<'_>,
     ) -> Result<FastSyn, u8> {
         if !self.session.agreed_on(Extensions::FAST_JOIN)
             || !self.has_room_for_join(cx)
@@ -210,7 +210,11 @@ impl Joins<'_> {
     }
 
     /// Checks the SYN's content against its HMAC.
-    fn read_fast_syn(&mut self, cx: &mut Context<'_>, syn: &Accepted<'_>) -> Result<FastSyn, u8> {
+    fn read_fast_syn(
+        &mut self,
+        cx: &mut Context<'_>,
+        syn: &AcceptedSyn<'_>,
+    ) -> Result<FastSyn, u8> {
         let mut messages = syn.segment.options.mptcp.experimental();
         let found = messages.find(|m| matches!(m, ExperimentalMessage::FastJoinSyn { .. }));
         let Some(message) = found else { return Err(reason::MPTCP_ERROR) };

@@ -24,7 +24,7 @@
 
 use marline_wire::FastOpenOption;
 
-use crate::on_demand::Unused;
+use crate::on_demand::UnusedState;
 
 /// Fast Open decision about a received SYN.
 #[derive(Copy, Clone, Debug, Default)]
@@ -48,7 +48,7 @@ pub(super) struct FastOpening {
     early: bool,
 }
 
-impl Unused for FastOpening {
+impl UnusedState for FastOpening {
     const UNUSED: &'static Self =
         &FastOpening { planned: false, option: None, carried: 0, early: false };
 }

@@ -12,7 +12,7 @@ use super::receiver::Receiver;
 use super::replay_guard::ReplayGuard;
 use super::sender::Sender;
 use super::session::Session;
-use super::subflow_context::{Joined, Joining};
+use super::subflow_context::{AcceptedJoin, OpenedJoin};
 use crate::ConnectionConfig;
 use crate::crypto::leftmost_160;
 use crate::on_demand::OnDemand;
@@ -58,7 +58,7 @@ impl Joins<'_> {
         cx: &mut Context<'_>,
         id: SubflowId,
         segment: &TcpSegment<'_>,
-        joining: Joining,
+        joining: OpenedJoin,
     ) -> JoinCheck {
         let flags = segment.header.flags;
         if !flags.contains(TcpFlags::SYN.with(TcpFlags::ACK)) || flags.contains(TcpFlags::RST) {
@@ -97,7 +97,7 @@ impl Joins<'_> {
         cx: &mut Context<'_>,
         id: SubflowId,
         segment: &TcpSegment<'_>,
-        joined: Joined,
+        joined: AcceptedJoin,
     ) -> JoinCheck {
         let flags = segment.header.flags;
         if flags.contains(TcpFlags::RST) || flags.contains(TcpFlags::SYN) {

@@ -11,7 +11,7 @@ use marline_time::{Duration, Instant};
 
 use super::receive_clock::{ClockAction, Conditions, ReceiveClock};
 use super::receive_probes::ProbeTimer;
-use crate::on_demand::Unused;
+use crate::on_demand::UnusedState;
 use crate::{LoneKeepalive, Probing, ReceiveProbes, ReceiveTimer};
 
 /// Keepalives on the lone subflow since it was last heard.
@@ -56,7 +56,7 @@ pub(super) struct Liveness {
     probes: ProbeTimer,
 }
 
-impl Unused for Liveness {
+impl UnusedState for Liveness {
     const UNUSED: &'static Self = &Liveness {
         clock: ReceiveClock::STOPPED,
         announced: Dsn(0),

@@ -36,12 +36,12 @@ pub(crate) struct RxMapping {
     pub(crate) wire_len: u16,
     pub(crate) checksum: Option<u16>,
     /// Set for a repair: the bytes are a sum over `span` bytes of the stream, from `dsn` on.
-    pub(crate) coded: Option<Coded>,
+    pub(crate) coded: Option<RepairFields>,
 }
 
 /// Additional fields of a repair's mapping.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Coded {
+pub(crate) struct RepairFields {
     pub(crate) span: u16,
     pub(crate) row: u8,
 }
@@ -61,7 +61,7 @@ impl RxMapping {
     fn verify(&self, payload: &[u8]) -> bool {
         let Some(sum) = self.checksum else { return true };
         let ssn = self.ssn.0 as u32;
-        if let Some(Coded { span, row }) = self.coded {
+        if let Some(RepairFields { span, row }) = self.coded {
             let wire = MpRepair {
                 ssn: ssn as u16,
                 length: self.wire_len,
@@ -470,7 +470,7 @@ impl MappingRx {
 
     /// Completes a repair. With a wrong checksum it is dropped.
     fn complete(&mut self, mapping: &RxMapping, sum: &[u8]) {
-        let Some(Coded { span, row }) = mapping.coded.filter(|_| mapping.verify(sum)) else {
+        let Some(RepairFields { span, row }) = mapping.coded.filter(|_| mapping.verify(sum)) else {
             return;
         };
         let range = DataRange::new(mapping.dsn, mapping.dsn.plus(u64::from(span)));

@@ -13,7 +13,7 @@ use marline_policy::Dsn;
 use marline_time::{Duration, Instant};
 
 use crate::Hold;
-use crate::on_demand::{OnDemand, Unused};
+use crate::on_demand::{OnDemand, UnusedState};
 
 /// Limit on remembered ends of records. Beyond it, records are not kept apart.
 const MAX_RECORDS: usize = 1_024;
@@ -67,7 +67,7 @@ struct Limits {
     give_up_at: Option<Instant>,
 }
 
-impl Unused for Limits {
+impl UnusedState for Limits {
     const UNUSED: &'static Self = &Limits {
         hold_until: None,
         window_wait: WindowWait::No,
@@ -132,7 +132,7 @@ impl Nagle {
     }
 
     /// Number of bytes of a segment from `start` on that belong to one record; true if a record ends with them.
-    pub(super) fn within_record(&self, start: Dsn, len: usize) -> (usize, bool) {
+    pub(super) fn bytes_within_record(&self, start: Dsn, len: usize) -> (usize, bool) {
         let Some(Limits { records, .. }) = self.limits.get_used() else { return (len, false) };
         let end = records.iter().find(|end| **end > start);
         match end.map(|end| end.since(start)) {

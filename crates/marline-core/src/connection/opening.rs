@@ -15,7 +15,7 @@ use super::attempts::{Attempts, KeptAnswer, StartAddress as FirstStart};
 use super::closing::Closing;
 use super::fast_open::FastOpening;
 use super::handshake::capable_syn_ack;
-use super::origin::Accepted;
+use super::origin::AcceptedSyn;
 use super::path_set::PathSet;
 use super::receiver::Receiver;
 use super::sender::Sender;
@@ -86,7 +86,7 @@ impl Opening<'_> {
         &self,
         cx: &mut Context<'_>,
         path: FourTuple,
-        syn: &Accepted<'_>,
+        syn: &AcceptedSyn<'_>,
         retries: SynRetries,
     ) -> Subflow {
         let config = self.subflow_config(cx, path, retries);
@@ -144,7 +144,7 @@ impl Opening<'_> {
         &mut self,
         cx: &mut Context<'_>,
         path: FourTuple,
-        syn: &Accepted<'_>,
+        syn: &AcceptedSyn<'_>,
         membership: Membership,
         address_id: u8,
     ) -> Option<SubflowId> {
@@ -293,7 +293,7 @@ impl Opening<'_> {
         let with_option = self.config.mptcp_syn_retries.saturating_add(1);
         let most = |s: &SubflowContext| {
             let path = s.path();
-            let passes = cx.networks.passes(path.local.ip(), path.remote.ip());
+            let passes = cx.networks.is_known_to_pass(path.local.ip(), path.remote.ip());
             if passes { with_option.saturating_mul(2) } else { with_option }
         };
         let over = |s: &SubflowContext| s.tcp().syns_sent() > most(s);

@@ -28,7 +28,7 @@
 use marline_time::{Duration, Instant};
 
 use super::repeats::Repeats;
-use crate::on_demand::Unused;
+use crate::on_demand::UnusedState;
 
 /// Answers to probes without options, while data with options is not answered, that identify the option black hole.
 const MIN_ANSWERS: u32 = 2;
@@ -59,7 +59,7 @@ pub(super) struct OptionBlackhole {
     questions: Repeats,
 }
 
-impl Unused for OptionBlackhole {
+impl UnusedState for OptionBlackhole {
     const UNUSED: &'static Self = &OptionBlackhole {
         syn_acks_repeated: 0,
         timeouts: 0,

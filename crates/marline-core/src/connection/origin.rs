@@ -15,7 +15,7 @@ pub(crate) struct Origin {
 }
 
 /// A received SYN that opens a subflow.
-pub(crate) struct Accepted<'a> {
+pub(crate) struct AcceptedSyn<'a> {
     pub(crate) segment: &'a TcpSegment<'a>,
     pub(crate) ecn: Ecn,
     pub(crate) peer_flow: u64,

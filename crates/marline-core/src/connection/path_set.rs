@@ -98,7 +98,7 @@ impl PathSet {
     }
 
     /// Subflows that satisfy this condition.
-    pub(super) fn matching(&self, holds: impl Fn(&SubflowContext) -> bool) -> SubflowSet {
+    pub(super) fn subflows_where(&self, holds: impl Fn(&SubflowContext) -> bool) -> SubflowSet {
         let mut set = SubflowSet::EMPTY;
         let fitting = self.with_ids().filter(|(_, subflow)| holds(subflow));
         fitting.for_each(|(id, _)| set.insert(id));
@@ -107,7 +107,7 @@ impl PathSet {
 
     /// Slots in use, in order.
     pub(super) fn ids(&self) -> impl Iterator<Item = SubflowId> + use<> {
-        self.matching(|_| true).iter()
+        self.subflows_where(|_| true).iter()
     }
 
     /// Number of subflows.
@@ -125,7 +125,7 @@ impl PathSet {
     }
 
     pub(super) fn active_set(&self) -> SubflowSet {
-        self.matching(SubflowContext::is_active)
+        self.subflows_where(SubflowContext::is_active)
     }
 
     pub(super) fn active_count(&self) -> usize {
@@ -159,7 +159,7 @@ impl PathSet {
 
     /// Subflows that carry data and have no known problem.
     pub(super) fn healthy(&self) -> SubflowSet {
-        self.matching(SubflowContext::is_healthy)
+        self.subflows_where(SubflowContext::is_healthy)
     }
 
     pub(super) fn is_initial(&self, id: SubflowId) -> bool {

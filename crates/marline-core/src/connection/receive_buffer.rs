@@ -16,7 +16,7 @@ use marline_time::{Duration, Instant};
 
 use crate::MemoryAccount;
 use crate::memory::{CHUNK, PIECE};
-use crate::on_demand::{OnDemand, Unused};
+use crate::on_demand::{OnDemand, UnusedState};
 use crate::tables::chunks::{ChunkSource, Chunks};
 
 /// Initial window of a connection.
@@ -64,7 +64,7 @@ struct KeptBytes {
     history_from: Dsn,
 }
 
-impl Unused for KeptBytes {
+impl UnusedState for KeptBytes {
     const UNUSED: &'static Self = &KeptBytes { held: 0, history: 0, history_from: Dsn(0) };
 }
 
@@ -457,7 +457,7 @@ impl ReceiveBuffer {
     /// 3.8.6.2.2: half the window), or reopened a window that was nearly shut.
     fn open_window(&mut self) -> bool {
         let edge = self.wanted_edge();
-        if self.returns_window() {
+        if self.end_withdrawal() {
             self.edge = edge;
             return true;
         }
@@ -471,7 +471,7 @@ impl ReceiveBuffer {
     }
 
     /// Ends a withdrawal, unless memory is still short and the application has something to read.
-    fn returns_window(&mut self) -> bool {
+    fn end_withdrawal(&mut self) -> bool {
         let was_withdrawn = self.is_withdrawn;
         self.is_withdrawn = was_withdrawn && self.readable() > 0 && self.is_memory_short();
         was_withdrawn && !self.is_withdrawn
@@ -480,7 +480,7 @@ impl ReceiveBuffer {
     /// Moves the edge as far as possible before a segment advertises the window anyway.
     pub(crate) fn refresh_edge(&mut self) {
         self.edge = self.wanted_edge();
-        self.returns_window();
+        self.end_withdrawal();
     }
 }
 

@@ -10,7 +10,7 @@ use marline_wire::{Checksum, TcpSegment, dss_checksum};
 use super::data_segments::MAX_MAPPING;
 use super::fallback::Point;
 use super::handshake::reason;
-use super::mapping_rx::{Coded, MappingError, RxMapping};
+use super::mapping_rx::{MappingError, RepairFields, RxMapping};
 use super::path_set::PathSet;
 use super::receiver::{DeliveryOutcome, Receiver};
 use super::session::Session;
@@ -168,7 +168,7 @@ impl Reception<'_> {
             unmapped: 0,
             wire_len: repair.length,
             checksum: repair.checksum,
-            coded: Some(Coded { span: repair.span, row: repair.row }),
+            coded: Some(RepairFields { span: repair.span, row: repair.row }),
         };
         self.announce_mapping(cx, id, mapping)
     }

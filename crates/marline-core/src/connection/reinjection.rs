@@ -11,11 +11,11 @@ use std::collections::BTreeMap;
 use marline_policy::{DataRange, Dsn, ReinjectionCause, SubflowId};
 use marline_time::Instant;
 
-use crate::on_demand::{OnDemand, Unused};
+use crate::on_demand::{OnDemand, UnusedState};
 
 /// One range to be sent again.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Queued {
+pub(crate) struct QueuedRange {
     pub(crate) range: DataRange,
     pub(crate) cause: ReinjectionCause,
     pub(crate) since: Instant,
@@ -28,9 +28,9 @@ pub(crate) struct Queued {
 /// Ranges by their first byte, in a map: a subflow that dies may leave tens of thousands, and each is found, added
 /// and removed in logarithmic time.
 #[derive(Debug, Default)]
-struct Items(BTreeMap<Dsn, Queued>);
+struct Items(BTreeMap<Dsn, QueuedRange>);
 
-impl Unused for Items {
+impl UnusedState for Items {
     const UNUSED: &'static Self = &Items(BTreeMap::new());
 }
 
@@ -46,7 +46,7 @@ impl ReinjectionQueue {
     }
 
     /// Every queued range, oldest data first.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &Queued> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &QueuedRange> {
         self.items.0.values()
     }
 
@@ -57,21 +57,21 @@ impl ReinjectionQueue {
     }
 
     /// First range that ends after `at`.
-    fn first_ending_after(&self, at: Dsn) -> Option<Queued> {
-        let reaches = |(_, item): &(&Dsn, &Queued)| item.range.end > at;
+    fn first_ending_after(&self, at: Dsn) -> Option<QueuedRange> {
+        let reaches = |(_, item): &(&Dsn, &QueuedRange)| item.range.end > at;
         let before = self.items.0.range(..=at).next_back().filter(reaches);
         before.or_else(|| self.items.0.range(at..).next()).map(|(_, item)| *item)
     }
 
     /// Adds the parts of `item.range` that are not queued yet.
-    pub(crate) fn push(&mut self, item: Queued) {
+    pub(crate) fn push(&mut self, item: QueuedRange) {
         let mut start = item.range.start;
         while start < item.range.end {
             let present = self.first_ending_after(start);
             let next = present.map_or(item.range.end, |present| present.range.start);
             let gap = DataRange::new(start, next.min(item.range.end));
             if !gap.is_empty() {
-                self.insert_range(Queued { range: gap, ..item });
+                self.insert_range(QueuedRange { range: gap, ..item });
             }
             let Some(present) = present else { break };
             start = present.range.end;
@@ -80,11 +80,11 @@ impl ReinjectionQueue {
 
     /// Inserts a range that overlaps no queued one, and merges it with the previous range if they are contiguous:
     /// segments are cut by the size of the subflow that repeats them.
-    fn insert_range(&mut self, item: Queued) {
+    fn insert_range(&mut self, item: QueuedRange) {
         let items = &mut self.items.0;
         if let Some((_, before)) = items.range_mut(..item.range.start).next_back()
             && before.range.end == item.range.start
-            && (Queued { range: item.range, ..*before }) == item
+            && (QueuedRange { range: item.range, ..*before }) == item
         {
             before.range.end = item.range.end;
         } else {
@@ -104,7 +104,7 @@ impl ReinjectionQueue {
             let right = DataRange::new(range.end.max(item.range.start), item.range.end);
             for part in [left, right] {
                 if !part.is_empty() {
-                    items.insert(part.start, Queued { range: part, ..item });
+                    items.insert(part.start, QueuedRange { range: part, ..item });
                 }
             }
         }
@@ -120,8 +120,9 @@ impl ReinjectionQueue {
 
     /// Withdraws reinjections on suspicion of this subflow, which was heard again.
     pub(crate) fn clear_suspicion(&mut self, subflow: SubflowId) {
-        let suspected =
-            |q: &Queued| q.from == Some(subflow) && q.cause == ReinjectionCause::UnansweredProbe;
+        let suspected = |q: &QueuedRange| {
+            q.from == Some(subflow) && q.cause == ReinjectionCause::UnansweredProbe
+        };
         if let Some(items) = self.items.if_used() {
             items.0.retain(|_, q| !suspected(q));
         }
@@ -153,7 +154,7 @@ impl ReinjectionQueue {
 
     /// Bytes of memory held, assuming that nodes of the map are half full.
     pub(crate) fn memory(&self) -> u64 {
-        (2 * self.items.0.len() * size_of::<(Dsn, Queued)>()) as u64
+        (2 * self.items.0.len() * size_of::<(Dsn, QueuedRange)>()) as u64
     }
 
     pub(crate) fn clear(&mut self) {
@@ -165,8 +166,8 @@ impl ReinjectionQueue {
 mod tests {
     use super::*;
 
-    fn item(start: u64, end: u64) -> Queued {
-        Queued {
+    fn item(start: u64, end: u64) -> QueuedRange {
+        QueuedRange {
             range: DataRange::new(Dsn(start), Dsn(end)),
             cause: ReinjectionCause::UnansweredProbe,
             since: Instant::ZERO,
@@ -195,7 +196,7 @@ mod tests {
         let mut queue = ReinjectionQueue::default();
         queue.push(item(0, 100));
         queue.push(item(100, 200));
-        queue.push(Queued { cause: ReinjectionCause::SubflowRto, ..item(200, 300) });
+        queue.push(QueuedRange { cause: ReinjectionCause::SubflowRto, ..item(200, 300) });
         assert_eq!(ranges(&queue), [(0, 200), (200, 300)]);
     }
 
@@ -218,7 +219,11 @@ mod tests {
     fn dropping_a_subflow_confirms_its_suspected_ranges() {
         let mut queue = ReinjectionQueue::default();
         queue.push(item(0, 100));
-        queue.push(Queued { on: Some(SubflowId(0)), from: Some(SubflowId(1)), ..item(100, 200) });
+        queue.push(QueuedRange {
+            on: Some(SubflowId(0)),
+            from: Some(SubflowId(1)),
+            ..item(100, 200)
+        });
         queue.drop_subflow(SubflowId(0));
         assert!(!queue.names(SubflowId(0)) && queue.names(SubflowId(1)));
         queue.clear_suspicion(SubflowId(0));
@@ -247,7 +252,8 @@ mod tests {
     #[test]
     fn a_range_overlapping_other_causes_fills_only_the_gaps() {
         let mut queue = ReinjectionQueue::default();
-        let other = |start, end| Queued { cause: ReinjectionCause::SubflowRto, ..item(start, end) };
+        let other =
+            |start, end| QueuedRange { cause: ReinjectionCause::SubflowRto, ..item(start, end) };
         queue.push(other(10, 20));
         queue.push(other(30, 40));
         queue.push(item(15, 50));

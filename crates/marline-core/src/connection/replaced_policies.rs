@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use marline_policy::{PathManagerFactory, SchedulerFactory};
 
-use crate::on_demand::Unused;
+use crate::on_demand::UnusedState;
 
 /// Policies that were replaced while the connection ran.
 #[derive(Debug, Default)]
@@ -13,7 +13,7 @@ pub(super) struct ReplacedPolicies {
     path_manager: Option<Arc<dyn PathManagerFactory>>,
 }
 
-impl Unused for ReplacedPolicies {
+impl UnusedState for ReplacedPolicies {
     const UNUSED: &'static Self = &ReplacedPolicies { scheduler: None, path_manager: None };
 }
 

@@ -8,7 +8,7 @@ use marline_policy::Dsn;
 use marline_time::{Duration, Instant};
 use marline_wire::mptcp::FastJoinForm;
 
-use crate::on_demand::Unused;
+use crate::on_demand::UnusedState;
 
 /// Number of invalid HMACs that a connection tolerates, and the time after which one is forgiven.
 const MAX_FAILURES: u32 = 8;
@@ -72,7 +72,7 @@ impl AcceptedNumbers {
     }
 }
 
-impl Unused for ReplayGuard {
+impl UnusedState for ReplayGuard {
     const UNUSED: &'static Self = &ReplayGuard {
         seen: Vec::new(),
         counted: AcceptedNumbers { highest: 0, seen: 0 },

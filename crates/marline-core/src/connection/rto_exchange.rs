@@ -15,7 +15,7 @@
 
 use marline_time::{Duration, Instant};
 
-use crate::on_demand::Unused;
+use crate::on_demand::UnusedState;
 
 /// Minimum time between two requests.
 const REQUEST_INTERVAL: Duration = Duration::from_secs(1);
@@ -37,7 +37,7 @@ pub(super) struct RtoExchange {
     answered_at: Option<Instant>,
 }
 
-impl Unused for RtoExchange {
+impl UnusedState for RtoExchange {
     const UNUSED: &'static Self =
         &RtoExchange { peer_rto: None, asked: None, open: false, answered_at: None };
 }

@@ -10,7 +10,7 @@ use marline_policy::{
 };
 use marline_time::{Duration, Instant};
 
-use super::reinjection::Queued;
+use super::reinjection::QueuedRange;
 use super::sender::{Constraints, Sender};
 use crate::on_demand::OnDemand;
 use crate::tables::scheduler_scratch::SchedulerScratch;
@@ -216,7 +216,7 @@ impl Scheduling {
         &mut self,
         constraints: Constraints,
         sender: &Sender,
-        queued: &Queued,
+        queued: &QueuedRange,
     ) -> Option<Choice> {
         let fit = |view: &&SubflowView| view.is_active() && view.health.is_usable();
         let named = self.scratch.views.iter().find(|view| Some(view.id) == queued.on);

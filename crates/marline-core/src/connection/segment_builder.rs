@@ -77,7 +77,7 @@ pub(super) struct Batch {
 
 /// Segments that were added to a batch.
 #[derive(Copy, Clone, Debug)]
-pub(super) struct Emitted {
+pub(super) struct EmittedSegments {
     /// Bytes of each segment.
     pub(super) size: usize,
     pub(super) count: usize,
@@ -294,7 +294,7 @@ impl SegmentBuilder<'_> {
         choice: &Choice,
         limit: usize,
         buf: &mut TransmitBuf,
-    ) -> Option<Emitted> {
+    ) -> Option<EmittedSegments> {
         let id = choice.subflow;
         let tcp = self.paths.get(id)?.tcp();
         let ssn = tcp.snd_nxt();
@@ -334,7 +334,7 @@ impl SegmentBuilder<'_> {
         id: SubflowId,
         what: HeaderFor<'_>,
         buf: &mut TransmitBuf,
-    ) -> Option<Emitted> {
+    ) -> Option<EmittedSegments> {
         let segment = match what {
             HeaderFor::Data(segment) | HeaderFor::Egress(Egress::Retransmit(segment)) => segment,
             HeaderFor::Egress(_) => return None,
@@ -364,6 +364,6 @@ impl SegmentBuilder<'_> {
         report_traffic(cx, self.id, || {
             Traffic::Sent(SegmentSent { on: id, purpose, seq, data, payload_bytes, segments: 1 })
         });
-        Some(Emitted { size, count: 1, ecn })
+        Some(EmittedSegments { size, count: 1, ecn })
     }
 }

@@ -45,16 +45,16 @@ fn space_of(bytes: u64) -> u32 {
 
 /// Bytes that an application writes.
 #[derive(Copy, Clone, Debug)]
-pub(crate) enum Written<'a> {
+pub(crate) enum WrittenBytes<'a> {
     /// Data to be copied.
     Copied(&'a [u8]),
     /// Static data, referenced without a copy if possible.
     Static(&'static [u8]),
 }
 
-impl Written<'_> {
+impl WrittenBytes<'_> {
     pub(crate) const fn len(&self) -> usize {
-        let (Written::Copied(bytes) | Written::Static(bytes)) = self;
+        let (WrittenBytes::Copied(bytes) | WrittenBytes::Static(bytes)) = self;
         bytes.len()
     }
 }
@@ -159,7 +159,7 @@ impl SendBuffer {
     }
 
     /// Accepts as many bytes as there is room for, `most` at most. Zero means that the application must wait.
-    pub(crate) fn write(&mut self, now: Instant, bytes: Written<'_>, most: usize) -> usize {
+    pub(crate) fn write(&mut self, now: Instant, bytes: WrittenBytes<'_>, most: usize) -> usize {
         let wanted = (most as u64).min(self.room());
         let (account_room, own_room) = (self.account_room(), self.own_room());
         let n = wanted.min(account_room).min(own_room);
@@ -172,8 +172,8 @@ impl SendBuffer {
         };
         let n = n as usize;
         match bytes {
-            Written::Copied(bytes) => self.chunks.write(self.end.0, &bytes[..n]),
-            Written::Static(bytes) => self.chunks.refer_to(self.end.0, bytes, n),
+            WrittenBytes::Copied(bytes) => self.chunks.write(self.end.0, &bytes[..n]),
+            WrittenBytes::Static(bytes) => self.chunks.refer_to(self.end.0, bytes, n),
         }
         self.end = self.end.plus(n as u64);
         self.blocked = n < most;
@@ -321,7 +321,7 @@ mod tests {
     }
 
     fn write(buffer: &mut SendBuffer, bytes: &[u8]) -> usize {
-        buffer.write(Instant::ZERO, Written::Copied(bytes), bytes.len())
+        buffer.write(Instant::ZERO, WrittenBytes::Copied(bytes), bytes.len())
     }
 
     #[test]
@@ -359,7 +359,7 @@ mod tests {
         let mut written = 0;
         // One byte in a hundred is pinned, and so is every chunk.
         for _ in 0..1_000 {
-            let n = buffer.write(now, Written::Copied(&bytes), SPACE) as u64;
+            let n = buffer.write(now, WrittenBytes::Copied(&bytes), SPACE) as u64;
             for at in (written..written + n).step_by(100) {
                 buffer.pin(DataRange::new(Dsn(at), Dsn(at + 1)));
             }
@@ -380,7 +380,7 @@ mod tests {
         let freed = full - buffer.memory();
         assert!((16_384..SPACE as u64).contains(&freed), "{freed}");
         assert!(!buffer.is_held_back());
-        assert!(buffer.write(now, Written::Copied(&bytes), SPACE) >= SPACE / 3);
+        assert!(buffer.write(now, WrittenBytes::Copied(&bytes), SPACE) >= SPACE / 3);
     }
 
     #[test]
@@ -406,7 +406,7 @@ mod tests {
         let mut buffer = SendBuffer::new(SPACE as u64, true, source());
         let write = |buffer: &mut SendBuffer| {
             buffer.ack(buffer.end());
-            buffer.write(Instant::ZERO, Written::Static(&BYTES), SPACE)
+            buffer.write(Instant::ZERO, WrittenBytes::Static(&BYTES), SPACE)
         };
         write(&mut buffer);
         buffer.pin(DataRange::new(Dsn(5), Dsn(6)));

@@ -17,11 +17,11 @@ use super::fallback::Point;
 use super::fec_tx::{RepairTx, SentRepair};
 use super::mapping_tx::MappingTx;
 use super::nagle::Nagle;
-use super::reinjection::{Queued, ReinjectionQueue};
+use super::reinjection::{QueuedRange, ReinjectionQueue};
 use super::repeats::PendingProbes;
-use super::send_buffer::{SendBuffer, Written};
+use super::send_buffer::{SendBuffer, WrittenBytes};
 use crate::fec::Repair;
-use crate::on_demand::{OnDemand, Unused};
+use crate::on_demand::{OnDemand, UnusedState};
 use crate::subflow::SegmentSize;
 use crate::tables::chunks::ChunkSource;
 use crate::{BufferTuning, ConnectionConfig, Hold, MemoryAccount};
@@ -70,7 +70,7 @@ struct Holes {
     hole_segments: u32,
 }
 
-impl Unused for Holes {
+impl UnusedState for Holes {
     const UNUSED: &'static Self = &Holes { fired_at: None, hole_end: None, hole_segments: 0 };
 }
 
@@ -94,7 +94,7 @@ struct Persist {
     asked: PendingProbes,
 }
 
-impl Unused for Persist {
+impl UnusedState for Persist {
     const UNUSED: &'static Self = &Persist { at: None, count: 0, asked: PendingProbes::NONE_SENT };
 }
 
@@ -276,7 +276,7 @@ impl Sender {
     }
 
     /// Accepts bytes to send. Returns how many fit.
-    pub(super) fn write(&mut self, now: Instant, bytes: Written<'_>) -> usize {
+    pub(super) fn write(&mut self, now: Instant, bytes: WrittenBytes<'_>) -> usize {
         let unsent = self.written_end().since(self.sent());
         let room = self.nagle.writable_bytes(bytes.len(), unsent);
         let taken = self.buffer.write(now, bytes, room);
@@ -520,7 +520,7 @@ impl Sender {
         cause: ReinjectionCause,
         from: Option<SubflowId>,
     ) {
-        self.reinjections.push(Queued { range, cause, since: now, from, on: None });
+        self.reinjections.push(QueuedRange { range, cause, since: now, from, on: None });
     }
 
     /// Queues sent data to be sent again on a subflow that a policy chose.
@@ -534,7 +534,7 @@ impl Sender {
         let range = range.intersection(&DataRange::new(self.una(), self.sent()));
         if !range.is_empty() {
             let on = Some(on);
-            self.reinjections.push(Queued { range, cause, since: now, from: on, on });
+            self.reinjections.push(QueuedRange { range, cause, since: now, from: on, on });
         }
     }
 
@@ -554,7 +554,7 @@ impl Sender {
         };
         for part in self.mappings.parts(range).filter(lonely) {
             let (range, from) = (part.range, Some(from));
-            self.reinjections.push(Queued { range, cause, since: now, from, on: None });
+            self.reinjections.push(QueuedRange { range, cause, since: now, from, on: None });
         }
     }
 
@@ -564,7 +564,7 @@ impl Sender {
         for part in self.mappings.parts(DataRange::new(first, self.mappings.end())) {
             if part.carried_by == alone {
                 let (range, from) = (part.range, Some(id));
-                self.reinjections.push(Queued { range, cause, since: now, from, on: None });
+                self.reinjections.push(QueuedRange { range, cause, since: now, from, on: None });
             }
         }
     }
@@ -666,7 +666,7 @@ impl Sender {
         let cause = ReinjectionCause::SubflowClosed;
         for part in self.mappings.parts(sent).filter(|part| part.carried_by.is_empty()) {
             let range = part.range;
-            self.reinjections.push(Queued { range, cause, since: now, from: None, on: None });
+            self.reinjections.push(QueuedRange { range, cause, since: now, from: None, on: None });
         }
     }
 

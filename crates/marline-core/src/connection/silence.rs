@@ -63,7 +63,8 @@ impl SilenceFacts<'_> {
 
     /// Subflow that brought the last data before the silence, and subflows not heard since.
     pub(super) fn silent_since(&self, since: Instant) -> SubflowSet {
-        let mut silent = self.paths.matching(|s| s.is_active() && s.tcp().last_heard_at() <= since);
+        let mut silent =
+            self.paths.subflows_where(|s| s.is_active() && s.tcp().last_heard_at() <= since);
         if let Some(id) = self.liveness.last_data_subflow().filter(|id| self.paths.is_active(*id)) {
             silent.insert(id);
         }

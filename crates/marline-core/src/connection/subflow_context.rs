@@ -11,7 +11,7 @@ use marline_wire::{TcpFlags, TcpSegment};
 use super::handshake::{fast_join_token, mp_join};
 use super::keys::Keys;
 use crate::FourTuple;
-use crate::on_demand::{OnDemand, Unused};
+use crate::on_demand::{OnDemand, UnusedState};
 use crate::subflow::{Subflow, SubflowHealth};
 use crate::tables::demux::FlowKey;
 use crate::{SubflowPlace, SubflowState};
@@ -32,14 +32,14 @@ pub(super) enum Membership {
     /// The first subflow: MP_CAPABLE.
     Initial,
     /// We joined: MP_JOIN from our SYN on.
-    Joining(Box<Joining>),
+    Joining(Box<OpenedJoin>),
     /// The peer joined.
-    Joined(Box<Joined>),
+    Joined(Box<AcceptedJoin>),
 }
 
 /// A join that we opened.
 #[derive(Copy, Clone, Debug, Default)]
-pub(super) struct Joining {
+pub(super) struct OpenedJoin {
     nonce: u32,
     /// HMAC of the third ACK, once the SYN/ACK authenticated the peer.
     hmac: Option<[u8; 20]>,
@@ -54,7 +54,7 @@ pub(super) struct Joining {
 
 /// A join that the peer opened.
 #[derive(Copy, Clone, Debug)]
-pub(super) struct Joined {
+pub(super) struct AcceptedJoin {
     nonce: u32,
     peer_nonce: u32,
     /// The third ACK or the SYN of a Fast JOIN authenticated the peer.
@@ -110,23 +110,23 @@ impl Membership {
     /// A join that we open, fast or not.
     pub(super) fn joining(nonce: u32, fast: bool) -> Self {
         let fast = fast.then_some(FastOpened::PLANNED_FAST_JOIN);
-        Membership::Joining(Box::new(Joining { nonce, fast, ..Joining::default() }))
+        Membership::Joining(Box::new(OpenedJoin { nonce, fast, ..OpenedJoin::default() }))
     }
 
     /// A join of the peer, to be authenticated by its third ACK.
     pub(super) fn joined(nonce: u32, peer_nonce: u32) -> Self {
         let (verified, fast) = (false, None);
-        Membership::Joined(Box::new(Joined { nonce, peer_nonce, verified, fast }))
+        Membership::Joined(Box::new(AcceptedJoin { nonce, peer_nonce, verified, fast }))
     }
 
     /// A Fast JOIN of the peer, authenticated by its SYN.
     pub(super) fn from_fast_join(nonce: u32, fast: FastAccepted) -> Self {
         let (verified, fast) = (true, Some(fast));
-        Membership::Joined(Box::new(Joined { nonce, peer_nonce: 0, verified, fast }))
+        Membership::Joined(Box::new(AcceptedJoin { nonce, peer_nonce: 0, verified, fast }))
     }
 }
 
-impl Joining {
+impl OpenedJoin {
     pub(super) const fn nonce(&self) -> u32 {
         self.nonce
     }
@@ -137,7 +137,7 @@ impl Joining {
     }
 }
 
-impl Joined {
+impl AcceptedJoin {
     /// Our nonce and the peer's.
     pub(super) const fn nonces(&self) -> (u32, u32) {
         (self.nonce, self.peer_nonce)
@@ -260,7 +260,7 @@ struct Trouble {
     fail: FailState,
 }
 
-impl Unused for Trouble {
+impl UnusedState for Trouble {
     const UNUSED: &'static Self = &Trouble {
         reset_reason: None,
         closing_option: ClosingOption::None,

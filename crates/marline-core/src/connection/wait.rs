@@ -31,7 +31,7 @@
 use marline_time::{Duration, Instant};
 
 use crate::CloseReason;
-use crate::on_demand::Unused;
+use crate::on_demand::UnusedState;
 
 /// Time for which only resets may be received on every path.
 const MAX_RESET_ONLY_TIME: Duration = Duration::from_secs(30);
@@ -67,7 +67,7 @@ pub(super) struct Wait {
     answer_by: Option<Instant>,
 }
 
-impl Unused for Wait {
+impl UnusedState for Wait {
     const UNUSED: &'static Self = &Wait::NONE;
 }
 

@@ -12,7 +12,7 @@ use marline_policy::Dsn;
 use marline_time::{Duration, Instant};
 
 use super::repeats::Repeats;
-use crate::on_demand::Unused;
+use crate::on_demand::UnusedState;
 
 /// The last update that reopened a shut window.
 #[derive(Copy, Clone, Debug, Default)]
@@ -22,7 +22,7 @@ pub(super) struct WindowUpdates {
     next: Dsn,
 }
 
-impl Unused for WindowUpdates {
+impl UnusedState for WindowUpdates {
     const UNUSED: &'static Self = &WindowUpdates { repeats: Repeats::NONE, next: Dsn(0) };
 }
 

@@ -21,7 +21,7 @@ use marline_wire::{SeqNum, TcpFlags, TcpHeader, TcpOptions, TcpSegment, Timestam
 use super::Endpoint;
 use super::listener::MAX_REPLIES;
 use crate::connection::{
-    Accepted, Connection, FastOpenVerdict, Origin, mp_capable, offers_multipath,
+    AcceptedSyn, Connection, FastOpenVerdict, Origin, mp_capable, offers_multipath,
 };
 use crate::crypto::Key;
 use crate::subflow::{Egress, HeaderFor, Start, Subflow, SynRetries};
@@ -219,7 +219,7 @@ impl Endpoint {
         let path = meta.path;
         let (ecn, peer_flow, isn) = (meta.ecn, 0, Some(cookie_and_key.isn));
         let fast_open = FastOpenVerdict::default();
-        let accepted = Accepted { segment: &syn, ecn, peer_flow, after: None, isn, fast_open };
+        let accepted = AcceptedSyn { segment: &syn, ecn, peer_flow, after: None, isn, fast_open };
         let (id, slot) = self.insert(now, |cx, id, slot| {
             let origin = Origin { id, slot, path, key: cookie_and_key.key };
             Connection::accept(cx, config, &origin, &accepted)

@@ -10,7 +10,7 @@ use marline_wire::{SeqNum, TcpFlags, TcpHeader, TcpOptions, TcpSegment, fill_tcp
 
 use super::Endpoint;
 use crate::connection::{
-    Accepted, Connection, FastOpenVerdict, Origin, fast_join_token, mp_join, rst_reason,
+    AcceptedSyn, Connection, FastOpenVerdict, Origin, fast_join_token, mp_join, rst_reason,
 };
 use crate::crypto::Key;
 use crate::tables::demux::FlowKey;
@@ -38,7 +38,7 @@ impl Endpoint {
         segment: &TcpSegment<'_>,
         after: Option<SeqNum>,
     ) {
-        let mut syn = Accepted {
+        let mut syn = AcceptedSyn {
             segment,
             ecn: meta.ecn,
             peer_flow: meta.peer_flow,
@@ -84,7 +84,7 @@ impl Endpoint {
         now: Instant,
         path: FourTuple,
         config: Arc<ConnectionConfig>,
-        syn: &Accepted<'_>,
+        syn: &AcceptedSyn<'_>,
     ) -> ConnectionId {
         self.make_room_for_syn(now, path.remote.ip());
         let key = self.draw_key();
@@ -102,7 +102,13 @@ impl Endpoint {
         id
     }
 
-    fn on_join_syn(&mut self, now: Instant, meta: &PacketMeta, syn: &Accepted<'_>, token: Token) {
+    fn on_join_syn(
+        &mut self,
+        now: Instant,
+        meta: &PacketMeta,
+        syn: &AcceptedSyn<'_>,
+        token: Token,
+    ) {
         let slot = self.flows.token(token);
         let (slots, mut cx) = self.split_context(now);
         let connection = slot.and_then(|slot| slots.get_mut(slot));

@@ -12,13 +12,13 @@ use marline_time::Instant;
 use marline_wire::SeqNum;
 
 use super::Endpoint;
-use crate::connection::{Accepted, FastOpenVerdict};
+use crate::connection::{AcceptedSyn, FastOpenVerdict};
 use crate::tables::requests::Request;
 use crate::{ConnectionId, Event, FourTuple, PacketMeta};
 
 impl Endpoint {
     /// Queues a SYN for the application's decision. A SYN beyond the limits is dropped; the client repeats it.
-    pub(super) fn queue_request(&mut self, meta: &PacketMeta, syn: &Accepted<'_>) {
+    pub(super) fn queue_request(&mut self, meta: &PacketMeta, syn: &AcceptedSyn<'_>) {
         let request = Request::new(meta, syn.segment, syn.after);
         let Some(request) = self.requests.renew(request) else { return };
         let limits = &self.config.limits;
@@ -49,7 +49,7 @@ impl Endpoint {
             (request.ecn(), request.meta().peer_flow, request.expected_ack());
         let segment = request.into_segment();
         let fast_open = FastOpenVerdict::default();
-        let syn = Accepted { segment: &segment, ecn, peer_flow, after, isn: None, fast_open };
+        let syn = AcceptedSyn { segment: &segment, ecn, peer_flow, after, isn: None, fast_open };
         Some(self.open_passively(now, *path, config, &syn))
     }
 

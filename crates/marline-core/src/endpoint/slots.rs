@@ -105,7 +105,7 @@ impl Slots {
     }
 
     /// The alarm set for a slot.
-    pub(super) fn armed(&self, slot: u32) -> Option<Instant> {
+    pub(super) fn alarm_at(&self, slot: u32) -> Option<Instant> {
         let slot = self.slots.get(slot as usize)?;
         slot.connection.as_ref().map(|_| slot.armed)
     }
@@ -123,7 +123,7 @@ impl Slots {
     /// Handles the alarm for `at`. An alarm that was replaced by an earlier one must not set another, or alarms would
     /// multiply.
     pub(super) fn handle_alarm(&mut self, slot: u32, at: Instant) -> bool {
-        let is_set = self.armed(slot) == Some(at);
+        let is_set = self.alarm_at(slot) == Some(at);
         if is_set {
             self.slots[slot as usize].armed = Instant::FAR_FUTURE;
         }

@@ -199,7 +199,7 @@ impl Subflow {
                 (true, true) => Check::Accept,
                 (true, false) => {
                     // The peer did not get our SYN/ACK.
-                    self.owed.syn = true;
+                    self.pending.syn = true;
                     Check::Drop
                 }
                 (false, _) => Check::Challenge,
@@ -253,7 +253,7 @@ impl Subflow {
             return match ack {
                 Some(ack) if ack >= Ssn(1) && ack <= self.tx.nxt => Ok(ack),
                 _ => {
-                    self.owed.rst = Some(Rst::Answer(segment.header.ack));
+                    self.pending.rst = Some(Rst::Answer(segment.header.ack));
                     Err(Check::Drop)
                 }
             };

@@ -242,7 +242,7 @@ impl Subflow {
             if entry.start >= to {
                 break;
             }
-            let (first, last) = entry.whole_segments_within(left, right);
+            let (first, last) = entry.segments_within(left, right);
             if !entry.sacked && first < last {
                 index += usize::from(self.tx.cut(index, first));
                 self.tx.cut(index, last);

@@ -99,7 +99,7 @@ impl DelayedAck {
     /// Requests an ACK, alone or with data, within the minimum wait for an answer.
     pub(super) fn request_ack_soon(&mut self, now: Instant) {
         self.owed = false;
-        self.set_deadline_at_most(now + self.short(None));
+        self.set_deadline_at_most(now + self.short_delay(None));
     }
 
     fn set_deadline_at_most(&mut self, at: Instant) {
@@ -133,7 +133,7 @@ impl DelayedAck {
         } else if message_end && !dialogue {
             self.owed = true;
         } else {
-            let wait = if message_end { self.short(srtt) } else { self.long(srtt) };
+            let wait = if message_end { self.short_delay(srtt) } else { self.long(srtt) };
             self.set_deadline_at_most(now + wait);
         }
     }
@@ -142,7 +142,7 @@ impl DelayedAck {
         srtt.map_or(self.max(), |srtt| (srtt / 2).max(MIN_SEGMENT_WAIT)).min(self.max())
     }
 
-    fn short(&self, srtt: Option<Duration>) -> Duration {
+    fn short_delay(&self, srtt: Option<Duration>) -> Duration {
         let quarter = srtt.map_or(Duration::ZERO, |srtt| srtt / 4);
         quarter.max(MIN_ANSWER_WAIT).min(self.max())
     }
@@ -161,7 +161,7 @@ impl DelayedAck {
     /// Handles the transmission of data, which may answer received data.
     pub(super) fn on_data_sent(&mut self, now: Instant, srtt: Option<Duration>) {
         let Some(last) = self.last_arrival else { return };
-        if core::mem::take(&mut self.unanswered) && now.since(last) <= self.short(srtt) {
+        if core::mem::take(&mut self.unanswered) && now.since(last) <= self.short_delay(srtt) {
             self.answered = (self.answered + 1).min(2 * DIALOGUE);
         }
     }

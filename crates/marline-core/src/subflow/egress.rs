@@ -32,7 +32,7 @@ impl Subflow {
         now: Instant,
         room: PayloadRoom,
     ) -> Option<Egress> {
-        if let Some(rst) = self.owed.rst.take() {
+        if let Some(rst) = self.pending.rst.take() {
             if matches!(rst, Rst::Own) {
                 self.state.move_to_closed();
             }
@@ -61,22 +61,22 @@ impl Subflow {
             self.push_fin(now);
             return Some(Egress::Fin);
         }
-        if core::mem::take(&mut self.owed.probe) {
+        if core::mem::take(&mut self.pending.probe) {
             return Some(Egress::Probe);
         }
         self.next_plain()
     }
 
     fn next_plain(&mut self) -> Option<Egress> {
-        self.owed.plain.take().map(Egress::Plain)
+        self.pending.plain.take().map(Egress::Plain)
     }
 
     /// True if [`next_egress_but_ack`](Self::next_egress_but_ack) may return a segment. The check is cheap,
     /// because it is made at every turn.
     pub(crate) fn has_pending_besides_ack(&self) -> bool {
-        self.owed.rst.is_some()
-            || self.owed.probe
-            || self.owed.plain.is_some()
+        self.pending.rst.is_some()
+            || self.pending.probe
+            || self.pending.plain.is_some()
             || self.fin_wanted
             || self.state.is_handshake()
             || self.tx.probe == Probe::RepeatLast
@@ -91,7 +91,7 @@ impl Subflow {
     }
 
     fn next_syn(&mut self, now: Instant) -> Option<Egress> {
-        if !self.owed.syn {
+        if !self.pending.syn {
             return None;
         }
         self.on_syn_sent(now);
@@ -211,7 +211,7 @@ impl Subflow {
     /// New data that may be sent now, if any. The last segment may exceed the window by a part of itself, so that
     /// windows that are not a multiple of the segment size cause no small segments.
     pub(crate) fn eligibility(&self, now: Instant) -> Eligibility {
-        if self.is_dead || self.fin_wanted || self.owed.rst.is_some() || !self.may_send() {
+        if self.is_dead || self.fin_wanted || self.pending.rst.is_some() || !self.may_send() {
             return Eligibility::NotActive;
         }
         let board = &self.tx.board;
@@ -444,19 +444,19 @@ impl Subflow {
 
     /// Requests a probe as soon as possible: the peer answers it with an ACK.
     pub(crate) fn request_probe(&mut self) {
-        self.owed.probe = !self.state.is_handshake();
+        self.pending.probe = !self.state.is_handshake();
     }
 
     /// Requests a probe without the connection's options as soon as possible, after retransmissions.
     pub(crate) fn request_plain_probe(&mut self) {
         if !self.state.is_handshake() {
-            self.owed.plain = Some(PlainSegment::Probe);
+            self.pending.plain = Some(PlainSegment::Probe);
         }
     }
 
     /// Requests an answer without options to a probe without options.
     pub(crate) fn answer_plain_probe(&mut self) {
-        self.owed.plain = Some(PlainSegment::Ack);
+        self.pending.plain = Some(PlainSegment::Ack);
     }
 
     /// Ends new data: a FIN follows the pushed data.
@@ -489,7 +489,7 @@ impl Subflow {
             SubflowState::Closed => {}
             SubflowState::TimeWait => self.finish_silently(),
             _ => {
-                self.owed.rst = Some(Rst::Own);
+                self.pending.rst = Some(Rst::Own);
                 self.is_dead = true;
                 self.stop_timers();
             }

@@ -47,7 +47,7 @@ const SRTT_4VAR_PERCENT: u64 = 90;
 
 /// Forecast at a send time.
 #[derive(Copy, Clone, Debug)]
-struct Pending {
+struct PendingForecast {
     sent_at: Instant,
     /// Forecast without own bytes ahead of the segment, by quantile.
     forecast: Forecast,
@@ -58,7 +58,7 @@ struct Pending {
 #[derive(Debug, Default)]
 pub(super) struct Scorer {
     /// Sorted by time.
-    pending: VecDeque<Pending>,
+    pending: VecDeque<PendingForecast>,
     score: ForecastScore,
 }
 
@@ -83,7 +83,7 @@ impl Scorer {
             self.pending.pop_front();
         }
         let srtt_4var = srtt + 4 * rtt.rttvar();
-        self.pending.push_back(Pending { sent_at: now, forecast: *forecast, srtt_4var });
+        self.pending.push_back(PendingForecast { sent_at: now, forecast: *forecast, srtt_4var });
     }
 
     /// Handles an answer after `rtt` to a segment sent within `sent`; `queued` is the expected delay of the bytes
@@ -98,7 +98,7 @@ impl Scorer {
         let first = self.pending.partition_point(|pending| pending.sent_at < *sent.start());
         let found = self.pending.get(first).filter(|pending| pending.sent_at <= *sent.end());
         let score = &mut self.score;
-        let Some(Pending { forecast, srtt_4var, .. }) = found else {
+        let Some(PendingForecast { forecast, srtt_4var, .. }) = found else {
             score.unforecast += 1;
             return;
         };

@@ -29,7 +29,7 @@ impl Subflow {
         recovery: &dyn RecoveryFactory,
     ) -> Subflow {
         let mut subflow = Subflow::new(now, config, path, start, congestion, recovery);
-        subflow.owed.syn = true;
+        subflow.pending.syn = true;
         subflow
     }
 
@@ -53,7 +53,7 @@ impl Subflow {
         subflow.take_syn(now, syn);
         subflow.ecn.negotiated =
             subflow.config.ecn && EcnState::offered(syn.header.flags) && ecn == Ecn::NotEct;
-        subflow.owed.syn = true;
+        subflow.pending.syn = true;
         subflow
     }
 
@@ -96,7 +96,7 @@ impl Subflow {
         let is_reset = header.flags.contains(TcpFlags::RST);
         if has_ack && !self.acks_syn(header.ack) {
             if !is_reset {
-                self.owed.rst = Some(Rst::Answer(header.ack));
+                self.pending.rst = Some(Rst::Answer(header.ack));
             }
             return Ingress::default();
         }
@@ -121,7 +121,7 @@ impl Subflow {
             self.state.move_to_syn_received();
             self.tx.rto.count = 0;
             self.tx.rto.deadline = None;
-            self.owed.syn = true;
+            self.pending.syn = true;
         }
         Ingress {
             accepted: true,
@@ -134,7 +134,7 @@ impl Subflow {
     /// Completes the handshake: our SYN is acknowledged and the peer's was received.
     pub(super) fn establish(&mut self, now: Instant, segment: &TcpSegment<'_>) {
         self.state.move_to_established();
-        self.owed.syn = false;
+        self.pending.syn = false;
         self.tx.una = Ssn(1);
         self.tx.recovery_point = Ssn(1);
         self.tx.rto.deadline = None;
@@ -181,7 +181,7 @@ impl Subflow {
 
     /// Handles the transmission of the SYN or SYN/ACK.
     pub(super) fn on_syn_sent(&mut self, now: Instant) {
-        self.owed.syn = false;
+        self.pending.syn = false;
         self.handshake.transmissions += 1;
         self.handshake.sent_at = now;
         self.tx.nxt = self.tx.nxt.max(Ssn(1));
@@ -204,7 +204,7 @@ impl Subflow {
 
     /// Repeats our SYN on request. It does not prolong the attempt.
     pub(crate) fn repeat_syn(&mut self) {
-        self.owed.syn |=
+        self.pending.syn |=
             self.state.matches_state(SubflowState::SynSent) && self.handshake.transmissions > 0;
     }
 
@@ -216,7 +216,7 @@ impl Subflow {
             return;
         }
         self.tx.rto.count += 1;
-        self.owed.syn = true;
+        self.pending.syn = true;
         // Even if it was not sent, the attempt ends in time.
         self.tx.rto.deadline = Some(now + self.syn_timeout());
     }

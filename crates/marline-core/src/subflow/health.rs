@@ -14,7 +14,7 @@
 use marline_policy::{AddressPairFault, Health, UnreachableCause};
 use marline_time::{Duration, Instant};
 
-use crate::on_demand::{OnDemand, Unused};
+use crate::on_demand::{OnDemand, UnusedState};
 
 /// Health of one subflow. A healthy one needs no memory.
 #[derive(Debug, Default)]
@@ -29,7 +29,7 @@ struct HealthFacts {
     verdict: Option<Verdict>,
 }
 
-impl Unused for HealthFacts {
+impl UnusedState for HealthFacts {
     const UNUSED: &'static Self = &HealthFacts { silence: None, verdict: None };
 }
 

@@ -47,7 +47,7 @@ pub(super) const fn min_reported_mss(ipv6: bool) -> u16 {
 
 /// Sizes that have arrived.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
-enum Arrived {
+enum ArrivedSizes {
     /// None of the size in use.
     #[default]
     Nothing,
@@ -73,7 +73,7 @@ pub(super) struct MtuSearch {
     in_flight: Option<Box<(Ssn, Ssn, u16)>>,
     /// Size of a segment that timed out, while none as large has arrived since; 0 if there is none.
     timed_out: u16,
-    arrived: Arrived,
+    arrived: ArrivedSizes,
     losses: u8,
     not_before: Instant,
 }
@@ -91,7 +91,7 @@ impl MtuSearch {
             in_flight: None,
             losses: 0,
             timed_out: 0,
-            arrived: Arrived::Nothing,
+            arrived: ArrivedSizes::Nothing,
             not_before: Instant::ZERO,
         }
     }
@@ -116,8 +116,8 @@ impl MtuSearch {
     pub(super) fn repeated_segment(&self, count: u32, repair: bool) -> u16 {
         let patience = match (repair, self.arrived) {
             (true, _) => MAX_UNSPLIT_REPAIRS,
-            (false, Arrived::Full) => 1,
-            (false, Arrived::Nothing | Arrived::Smaller) => 0,
+            (false, ArrivedSizes::Full) => 1,
+            (false, ArrivedSizes::Nothing | ArrivedSizes::Smaller) => 0,
         };
         let suspected = self.timed_out > 0 && count > patience;
         if suspected { self.floor().min(self.current) } else { self.current }
@@ -157,7 +157,7 @@ impl MtuSearch {
         self.wanted = 0;
         self.in_flight = None;
         self.losses = 0;
-        (self.timed_out, self.arrived) = (0, Arrived::Nothing);
+        (self.timed_out, self.arrived) = (0, ArrivedSizes::Nothing);
         self.not_before = Instant::ZERO;
     }
 
@@ -225,7 +225,7 @@ impl MtuSearch {
         self.in_flight = None;
         self.losses = 0;
         self.current = size;
-        (self.timed_out, self.arrived) = (0, Arrived::Full);
+        (self.timed_out, self.arrived) = (0, ArrivedSizes::Full);
         Some(size)
     }
 
@@ -248,15 +248,15 @@ impl MtuSearch {
 
     /// Handles the delivery of a segment of this size. `later`: it was sent after the last timeout.
     pub(super) fn on_passed(&mut self, size: u64, later: bool) {
-        if self.timed_out == 0 && self.arrived == Arrived::Full {
+        if self.timed_out == 0 && self.arrived == ArrivedSizes::Full {
             return;
         }
         let full =
             if self.timed_out > 0 { self.timed_out } else { self.current.saturating_sub(STEP) };
         if size >= u64::from(full) {
-            (self.timed_out, self.arrived) = (0, Arrived::Full);
+            (self.timed_out, self.arrived) = (0, ArrivedSizes::Full);
         } else if self.timed_out > 0 && later {
-            self.arrived = Arrived::Smaller;
+            self.arrived = ArrivedSizes::Smaller;
         }
     }
 
@@ -267,7 +267,7 @@ impl MtuSearch {
         self.in_flight = None;
         let floor = self.floor();
         if self.current > floor && oldest > u64::from(floor) {
-            if self.arrived == Arrived::Smaller {
+            if self.arrived == ArrivedSizes::Smaller {
                 self.reduce_to(floor);
                 return true;
             }
@@ -287,7 +287,7 @@ impl MtuSearch {
         self.current = size;
         self.ceiling = self.max;
         self.losses = 0;
-        (self.timed_out, self.arrived) = (0, Arrived::Nothing);
+        (self.timed_out, self.arrived) = (0, ArrivedSizes::Nothing);
         self.not_before = Instant::ZERO;
     }
 }

@@ -12,7 +12,7 @@
 //! the first retransmission. Linux 6.12 does the same, and packetdrill's scripts of recovery check it segment by
 //! segment. It starts from the window in Linux, and from the bytes in flight in the RFC (and here).
 
-use crate::on_demand::Unused;
+use crate::on_demand::UnusedState;
 
 /// The state of one recovery episode, in bytes.
 #[derive(Copy, Clone, Debug, Default)]
@@ -24,7 +24,7 @@ pub(super) struct Prr {
     allowance: u64,
 }
 
-impl Unused for Prr {
+impl UnusedState for Prr {
     const UNUSED: &'static Self =
         &Prr { recover_flight: 0, ssthresh: 0, delivered: 0, out: 0, allowance: 0 };
 }

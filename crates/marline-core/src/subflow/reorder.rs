@@ -13,7 +13,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use crate::on_demand::{OnDemand, Unused};
+use crate::on_demand::{OnDemand, UnusedState};
 
 /// Maximum size to which a buffer grows if a new segment continues it.
 const BUFFER_BYTES: usize = 16 << 10;
@@ -46,7 +46,7 @@ struct HeldRanges {
     pool: Vec<Vec<u8>>,
 }
 
-impl Unused for HeldRanges {
+impl UnusedState for HeldRanges {
     const UNUSED: &'static Self = &HeldRanges {
         buffers: BTreeMap::new(),
         ranges: BTreeMap::new(),

@@ -134,7 +134,7 @@ impl Subflow {
         }
         self.keepalive.unanswered += 1;
         self.keepalive.sent_at = Some(now);
-        self.owed.probe = true;
+        self.pending.probe = true;
     }
 
     /// Sets the application's keepalive settings.
@@ -153,8 +153,8 @@ impl Subflow {
         self.time_wait_until = None;
         self.pacer_wait.set(None);
         self.tx.probe.clear();
-        self.owed.probe = false;
-        self.owed.plain = None;
+        self.pending.probe = false;
+        self.pending.plain = None;
     }
 
     /// Handles an acceptable segment, or a repetition.

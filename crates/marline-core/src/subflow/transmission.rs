@@ -16,7 +16,7 @@ use super::loss::{Frto, LossHistory, RtoTimer, Undo};
 use super::path_health::Tally;
 use super::prr::Prr;
 use super::rate::RateSampler;
-use crate::on_demand::{OnDemand, Unused};
+use crate::on_demand::{OnDemand, UnusedState};
 
 /// Limit on outdated entries in the retransmission queue, beyond the number of scoreboard entries.
 const MAX_OUTDATED: usize = 64;
@@ -69,7 +69,7 @@ impl WindowUse {
 #[derive(Copy, Clone, Debug, Default)]
 pub(super) struct SackCache(pub(super) [(Ssn, Ssn); 4]);
 
-impl Unused for SackCache {
+impl UnusedState for SackCache {
     const UNUSED: &'static Self = &SackCache([(Ssn(0), Ssn(0)); 4]);
 }
 

@@ -6,7 +6,7 @@ use marline_policy::{DataRange, SentSegment, Ssn};
 use marline_time::Duration;
 
 use super::health::EndOfSilence;
-use crate::on_demand::{OnDemand, Unused};
+use crate::on_demand::{OnDemand, UnusedState};
 
 /// Result of a segment at the level of the subflow.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -170,7 +170,7 @@ pub(crate) struct TroubleStats {
     pub(crate) reorderings: u32,
 }
 
-impl Unused for TroubleStats {
+impl UnusedState for TroubleStats {
     const UNUSED: &'static Self = &TroubleStats {
         bytes_retransmitted: 0,
         bytes_reinjected: 0,

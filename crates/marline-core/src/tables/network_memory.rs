@@ -75,7 +75,7 @@ impl NetworkMemory {
     /// Records that SYNs with the option stayed unanswered between these addresses, and one without it did not.
     /// The option does not pass, unless it did the last time: then the path may have been down for a while.
     pub(crate) fn on_unanswered(&mut self, now: Instant, local: IpAddr, remote: IpAddr) {
-        if self.passes(local, remote) {
+        if self.is_known_to_pass(local, remote) {
             self.passed.retain(|pair| *pair != (local, remote));
         } else {
             self.blame(now, local, remote);
@@ -83,7 +83,7 @@ impl NetworkMemory {
     }
 
     /// True if the option passed between these addresses when last observed.
-    pub(crate) fn passes(&self, local: IpAddr, remote: IpAddr) -> bool {
+    pub(crate) fn is_known_to_pass(&self, local: IpAddr, remote: IpAddr) -> bool {
         self.passed.contains(&(local, remote))
     }
 
@@ -94,7 +94,7 @@ impl NetworkMemory {
 
     /// Records that options passed in both directions, in the handshake and after it.
     pub(crate) fn on_passed(&mut self, local: IpAddr, remote: IpAddr) {
-        if self.passes(local, remote) {
+        if self.is_known_to_pass(local, remote) {
             return;
         }
         if self.passed.len() >= MAX_ENTRIES {
@@ -170,7 +170,7 @@ mod tests {
         let now = Instant::ZERO;
         memory.on_passed(ip(1), ip(9));
         memory.on_unanswered(now, ip(1), ip(9));
-        assert!(!memory.is_refused(now, ip(1), ip(9)) && !memory.passes(ip(1), ip(9)));
+        assert!(!memory.is_refused(now, ip(1), ip(9)) && !memory.is_known_to_pass(ip(1), ip(9)));
         memory.on_passed(ip(1), ip(9));
         memory.on_unanswered(now, ip(1), ip(9));
         assert!(!memory.is_refused(now, ip(1), ip(9)), "a success in between resets the count");
@@ -193,6 +193,9 @@ mod tests {
             memory.on_passed(ip(1), remote(number));
         }
         assert_eq!(memory.passed.len(), MAX_ENTRIES);
-        assert!(memory.passes(ip(1), remote(999)) && !memory.passes(ip(1), remote(0)));
+        assert!(
+            memory.is_known_to_pass(ip(1), remote(999))
+                && !memory.is_known_to_pass(ip(1), remote(0))
+        );
     }
 }

@@ -4,7 +4,7 @@
 
 use marline_policy::{Reason, SubflowView};
 
-use crate::on_demand::Unused;
+use crate::on_demand::UnusedState;
 
 /// Buffers of a scheduler during a call.
 #[derive(Debug, Default)]
@@ -15,6 +15,6 @@ pub(crate) struct SchedulerScratch {
     pub(crate) reasons: Option<Vec<Reason>>,
 }
 
-impl Unused for SchedulerScratch {
+impl UnusedState for SchedulerScratch {
     const UNUSED: &'static Self = &SchedulerScratch { views: Vec::new(), reasons: None };
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use marline_core::{ConnectionConfig, ConnectionId, Extensions};
 use marline_testkit::fixtures::{path, served};
-use marline_testkit::{Expect, Peer, Script, Seg, Sent, config, endpoint_config, keys};
+use marline_testkit::{Expect, Peer, Script, Seg, SentSegment, config, endpoint_config, keys};
 use marline_wire::TcpFlags;
 use marline_wire::mptcp::{
     ExperimentalMessage, Extensions as Bits, FastJoinForm, MpJoin, MptcpOption,
@@ -100,7 +100,7 @@ impl Claim {
 
 /// Takes the answer to a Fast JOIN and checks it: full 64 bits of its position.
 #[track_caller]
-fn take_answer(script: &mut Script, second: &mut Peer, claim: &Claim, point: u64) -> Sent {
+fn take_answer(script: &mut Script, second: &mut Peer, claim: &Claim, point: u64) -> SentSegment {
     let sent = script.expect(&Expect::any().flags(SYN_ACK));
     let first = Peer { their_key: second.their_key, ..Peer::new(second.path, second.key) };
     let nibble = if claim.message & 2 == 0 { 0xf8 } else { 0xf9 };
@@ -166,7 +166,7 @@ fn a_data_ack_with_the_syn_gets_missing_data_after_the_third_ack() {
     second.expected_dsn = base + 2_000;
     second.acknowledge(&mut script);
     let sent = script.take_sent();
-    let data: Vec<&Sent> =
+    let data: Vec<&SentSegment> =
         sent.iter().filter(|s| s.path == second.path && !s.seg.payload.is_empty()).collect();
     let bytes: usize = data.iter().map(|s| s.seg.payload.len()).sum();
     assert_eq!(bytes, 3_000, "{sent:#?}");

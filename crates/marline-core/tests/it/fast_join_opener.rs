@@ -9,7 +9,9 @@ use marline_core::{
 };
 use marline_policy::{AddressId, PathAction};
 use marline_testkit::fixtures::calling;
-use marline_testkit::{Expect, Peer, Script, Seg, Sent, Side, config, endpoint_config, keys};
+use marline_testkit::{
+    Expect, Peer, Script, Seg, SentSegment, Side, config, endpoint_config, keys,
+};
 use marline_wire::TcpFlags;
 use marline_wire::mptcp::{ExperimentalMessage, FastJoinForm, MpJoin, MptcpOption};
 
@@ -112,7 +114,7 @@ fn in_a_hurry(script: &mut Script, id: ConnectionId, data: &[u8]) {
     script.run(|e, now| e.path_action(now, id, OPEN));
 }
 
-fn payload(sent: &[Sent], path: FourTuple) -> Vec<u8> {
+fn payload(sent: &[SentSegment], path: FourTuple) -> Vec<u8> {
     sent.iter().filter(|s| s.path == path).flat_map(|s| s.seg.payload.clone()).collect()
 }
 
@@ -176,7 +178,7 @@ fn data_that_the_answerer_did_not_take_goes_again_first_of_all() {
     second.send(&mut script, seg);
     let sent = script.take_sent();
     assert_eq!(payload(&sent, second.path), data);
-    let on_second = |s: &&Sent| s.path == second.path && !s.seg.payload.is_empty();
+    let on_second = |s: &&SentSegment| s.path == second.path && !s.seg.payload.is_empty();
     let again = sent.iter().find(on_second).expect("data");
     assert_eq!(again.seg.payload, asked.data);
     let mapping = again.seg.dss().mapping.expect("a mapping");
@@ -300,7 +302,7 @@ fn the_ordinary_answer_to_the_repeated_syn_brings_everything() {
     let (_, second) = take_syn(&mut script, &first, first.expected_dsn);
     script.take_sent();
     script.advance(MS(1_001));
-    let sent: Vec<Sent> =
+    let sent: Vec<SentSegment> =
         script.take_sent().into_iter().filter(|s| s.path == second.path).collect();
     let Some(MpJoin::Syn { nonce, .. }) = sent[0].seg.options.mptcp.join() else { panic!() };
     let mut second = Peer { expected: second.irs.add(1), ..second };

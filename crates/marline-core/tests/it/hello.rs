@@ -8,7 +8,7 @@ use crate::two_hosts::{MiddleboxAction, Packet, TwoHosts, bytes};
 use marline_core::{ConnectionConfig, Extensions, MonitorKind};
 use marline_policy::SchedulerFactory;
 use marline_testkit::fixtures::{calling, served};
-use marline_testkit::{Seg, Sent, Side, config, endpoint_config};
+use marline_testkit::{Seg, SentSegment, Side, config, endpoint_config};
 use marline_wire::mptcp::{ExperimentalMessage, MpExperimental, MptcpOption};
 
 const MS: fn(u64) -> Duration = Duration::from_millis;
@@ -39,7 +39,7 @@ fn hello(features: Extensions) -> MptcpOption {
     MptcpOption::Experimental(ExperimentalMessage::Hello(features).option())
 }
 
-fn hellos(sent: &[Sent]) -> Vec<Extensions> {
+fn hellos(sent: &[SentSegment]) -> Vec<Extensions> {
     sent.iter().filter_map(|sent| hello_of(&sent.seg)).collect()
 }
 

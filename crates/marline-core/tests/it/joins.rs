@@ -5,13 +5,13 @@ use std::time::Duration;
 use marline_core::{ConnectionId, SubflowState};
 use marline_policy::{AddressId, LocalAddress};
 use marline_testkit::fixtures::{listening, path, serve, served};
-use marline_testkit::{Expect, Peer, Script, Seg, Sent, config, endpoint_config, keys};
+use marline_testkit::{Expect, Peer, Script, Seg, SentSegment, config, endpoint_config, keys};
 use marline_wire::TcpFlags;
 use marline_wire::mptcp::{MpJoin, MptcpOption};
 
 const MS: fn(u64) -> Duration = Duration::from_millis;
 
-fn is_reset(sent: &Sent) -> bool {
+fn is_reset(sent: &SentSegment) -> bool {
     sent.seg.header.flags.contains(TcpFlags::RST)
 }
 
@@ -23,7 +23,7 @@ fn reset() -> Expect {
 }
 
 /// Sends a SYN that joins `first` and takes the SYN/ACK. Returns the endpoint's HMAC and nonce.
-fn half_join(script: &mut Script, peer: &mut Peer, first: &Peer, nonce: u32) -> (Sent, u32) {
+fn half_join(script: &mut Script, peer: &mut Peer, first: &Peer, nonce: u32) -> (SentSegment, u32) {
     peer.timestamps = Some((1, 0));
     let syn = peer.join_syn(first, nonce, 1);
     peer.send(script, syn);
@@ -214,7 +214,7 @@ fn joining_client(seed: u64) -> (Script, Peer, ConnectionId, Peer, u32) {
     assert_eq!(script.read_all(id), b"hello");
     script.advance(MS(200));
     let sent = script.take_sent();
-    let is_join = |s: &&Sent| matches!(s.seg.options.mptcp.join(), Some(MpJoin::Syn { .. }));
+    let is_join = |s: &&SentSegment| matches!(s.seg.options.mptcp.join(), Some(MpJoin::Syn { .. }));
     let syn = sent.iter().find(is_join).expect("a join from the second address");
     let Some(MpJoin::Syn { nonce, token, .. }) = syn.seg.options.mptcp.join() else { panic!() };
     assert_eq!(token, keys::token(first.key));

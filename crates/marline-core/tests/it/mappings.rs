@@ -7,7 +7,7 @@ use marline_core::{
     BufferTuning, CloseReason, ConnectionConfig, ConnectionId, EndpointConfig, Event, SubflowState,
 };
 use marline_testkit::fixtures::{listening, path, served};
-use marline_testkit::{Expect, Peer, Script, Seg, Sent};
+use marline_testkit::{Expect, Peer, Script, Seg, SentSegment};
 use marline_time::{Rng, SeedTree};
 use marline_wire::TcpFlags;
 use marline_wire::mptcp::{Dss, MptcpOption, WireDsn};
@@ -21,7 +21,7 @@ fn reset() -> Expect {
         .mptcp("MP_TCPRST", |o| matches!(o, MptcpOption::TcpRst(_)))
 }
 
-fn was_reset(sent: &[Sent]) -> bool {
+fn was_reset(sent: &[SentSegment]) -> bool {
     sent.iter().any(|s| reset().missing(&s.seg).is_none())
 }
 
@@ -441,14 +441,14 @@ fn a_run_that_is_to_be_joined_has_its_mapping_in_each_segment() {
         peer.acknowledge(&mut script);
         script.run(|endpoint, now| endpoint.write(now, id, &[7; 40_000])).expect("room");
         let sent = script.take_sent();
-        let mapping = |sent: &Sent| sent.seg.options.dss.and_then(|dss| dss.mapping);
+        let mapping = |sent: &SentSegment| sent.seg.options.dss.and_then(|dss| dss.mapping);
         let run: Vec<_> = sent.iter().take(9).collect();
         assert!(run.len() == 9, "{} segments", sent.len());
         let first = mapping(run[0]).expect("the first says its mapping");
         let wanted = |number: usize| (joined || number.is_multiple_of(8)).then_some(first);
         for (number, segment) in run.iter().enumerate() {
             assert_eq!(mapping(segment), wanted(number), "joined: {joined}, {number}");
-            let len = |sent: &Sent| sent.seg.payload.len();
+            let len = |sent: &SentSegment| sent.seg.payload.len();
             assert!(!joined || len(segment) == len(run[0]));
             peer.hear(segment);
         }

@@ -10,7 +10,9 @@ use crate::two_hosts::{
 use marline_core::ConnectionConfig;
 use marline_policy::{AddressId, LocalAddress};
 use marline_testkit::fixtures::calling;
-use marline_testkit::{Expect, Peer, Script, Seg, Sent, Side, config, endpoint_config, keys};
+use marline_testkit::{
+    Expect, Peer, Script, Seg, SentSegment, Side, config, endpoint_config, keys,
+};
 use marline_wire::TcpFlags;
 use marline_wire::mptcp::{AddAddr, MpPrio, MptcpOption, RemoveAddr};
 
@@ -25,7 +27,7 @@ fn hmac(own_key: u64, other_key: u64, id: u8, address: IpAddr, port: Option<u16>
     keys::right64(keys::hmac(own_key, other_key, &message))
 }
 
-fn announced(sent: &[Sent]) -> Vec<AddAddr> {
+fn announced(sent: &[SentSegment]) -> Vec<AddAddr> {
     let options = sent.iter().flat_map(|s| s.seg.options.mptcp.iter());
     let add = options.filter_map(|o| match o {
         MptcpOption::AddAddr(add) => Some(add),
@@ -165,7 +167,8 @@ fn a_removed_address_loses_its_subflows_and_their_data() {
     assert!(script.take_sent().iter().all(|s| s.path != second.path), "an id that nobody knows");
     first.send(&mut script, Seg::ack().data_ack(first.expected_dsn).mptcp(remove(2)));
     let sent = script.take_sent();
-    let rst = |s: &&Sent| s.path == second.path && s.seg.header.flags.contains(TcpFlags::RST);
+    let rst =
+        |s: &&SentSegment| s.path == second.path && s.seg.header.flags.contains(TcpFlags::RST);
     assert_eq!(sent.iter().filter(rst).count(), 1, "RFC 8684 section 3.4.2: SHOULD send RST");
     let again: usize =
         sent.iter().filter(|s| s.path == first.path).map(|s| s.seg.payload.len()).sum();

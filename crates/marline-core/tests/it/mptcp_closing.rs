@@ -150,7 +150,7 @@ fn fastclose(key: u64) -> MptcpOption {
 
 fn resets(script: &mut Script, peer: &Peer) -> usize {
     let sent = script.take_sent();
-    let rst = |s: &&marline_testkit::Sent| s.seg.header.flags.contains(TcpFlags::RST);
+    let rst = |s: &&marline_testkit::SentSegment| s.seg.header.flags.contains(TcpFlags::RST);
     sent.iter().filter(rst).filter(|s| s.path == peer.path).count()
 }
 

@@ -26,7 +26,7 @@ fn two_subflows() -> (Script, Peer, Peer) {
     (script, first, second)
 }
 
-fn hear(sent: &marline_testkit::Sent, first: &mut Peer, second: &mut Peer) {
+fn hear(sent: &marline_testkit::SentSegment, first: &mut Peer, second: &mut Peer) {
     let peer = if sent.path == first.path { first } else { second };
     peer.hear(sent);
 }
@@ -223,7 +223,7 @@ fn a_data_ack_goes_with_the_window_of_its_own_segment() {
     let una = peer.expected_dsn;
     let edge = una + u64::from(WINDOW);
     let highest = |script: &mut Script| {
-        let end = |sent: &marline_testkit::Sent| {
+        let end = |sent: &marline_testkit::SentSegment| {
             let mapping = sent.seg.dss().mapping?;
             Some(mapping.dsn.unwrap_near(una).expect("near") + u64::from(mapping.length))
         };
@@ -256,8 +256,8 @@ fn a_late_third_ack_opens_no_window() {
     let (mut script, mut peer) = served_by(endpoint_config(Some(config())), syn);
     let una = peer.expected_dsn;
     let edge = una + u64::from(WINDOW);
-    let highest = |sent: &[marline_testkit::Sent]| {
-        let end = |sent: &marline_testkit::Sent| {
+    let highest = |sent: &[marline_testkit::SentSegment]| {
+        let end = |sent: &marline_testkit::SentSegment| {
             let mapping = sent.seg.dss().mapping?;
             Some(mapping.dsn.unwrap_near(una).expect("near") + u64::from(mapping.length))
         };

@@ -44,7 +44,7 @@ impl Withheld {
         Withheld { acked: peer.expected, peer, sacked_from: None }
     }
 
-    fn hear_all(&mut self, sent: &[marline_testkit::Sent]) {
+    fn hear_all(&mut self, sent: &[marline_testkit::SentSegment]) {
         let path = self.peer.path;
         for sent in sent.iter().filter(|sent| sent.path == path) {
             let seg = &sent.seg;

@@ -7,7 +7,7 @@ use marline_core::{
     ConnectionConfig, ConnectionId, EndpointConfig, Extensions, FourTuple, NetworkError,
 };
 use marline_testkit::fixtures::{path, served};
-use marline_testkit::{Peer, Script, Seg, Sent, config, endpoint_config};
+use marline_testkit::{Peer, Script, Seg, SentSegment, config, endpoint_config};
 use marline_time::{Rng, SeedTree};
 use marline_wire::TcpFlags;
 use marline_wire::mptcp::{ExperimentalMessage, MpRepair, MptcpOption};
@@ -77,11 +77,11 @@ fn repair_of(seg: &Seg) -> Option<MpRepair> {
     })
 }
 
-fn repairs(sent: &[Sent]) -> Vec<&Sent> {
+fn repairs(sent: &[SentSegment]) -> Vec<&SentSegment> {
     sent.iter().filter(|sent| repair_of(&sent.seg).is_some()).collect()
 }
 
-fn was_reset(sent: &[Sent]) -> bool {
+fn was_reset(sent: &[SentSegment]) -> bool {
     sent.iter().any(|sent| sent.seg.header.flags.contains(TcpFlags::RST))
 }
 
@@ -227,13 +227,13 @@ fn repair_claims_never_change_received_data() {
 }
 
 /// The peer receives the segments on its own subflow.
-fn hear_own(peer: &mut Peer, sent: &[Sent]) {
+fn hear_own(peer: &mut Peer, sent: &[SentSegment]) {
     let path = peer.path;
     sent.iter().filter(|sent| sent.path == path).for_each(|sent| peer.hear(sent));
 }
 
 /// The server's burst is sent on the first path, 30 % of it as repairs on the second.
-fn burst(script: &mut Script, id: ConnectionId, bytes: &[u8]) -> Vec<Sent> {
+fn burst(script: &mut Script, id: ConnectionId, bytes: &[u8]) -> Vec<SentSegment> {
     let written = script.run(|endpoint, now| endpoint.write(now, id, bytes));
     assert_eq!(written.ok(), Some(bytes.len()));
     script.take_sent()

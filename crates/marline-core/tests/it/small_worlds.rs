@@ -19,7 +19,7 @@ fn one_path() -> Scene {
 
 /// With every order of arrival, instead of reordering only as a fault.
 fn any_order() -> Scene {
-    Scene { name: "any order", ..one_path() }.in_order(Order::Any)
+    Scene { name: "any order", ..one_path() }.with_order(Order::Any)
 }
 
 /// Both ends write and close at once.

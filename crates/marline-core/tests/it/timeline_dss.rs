@@ -3,7 +3,7 @@
 
 use marline_core::{CloseReason, ConnectionConfig};
 use marline_testkit::timeline::multipath::{Subflows, capable, multipath, sum, syn};
-use marline_testkit::{Seg, Sent};
+use marline_testkit::{Seg, SentSegment};
 use marline_wire::mptcp::{DataAck, Dss, MpCapableForm, MptcpOption, WireDsn, WireMapping};
 
 /// Form of a mapping of the peer's next bytes.
@@ -130,7 +130,7 @@ fn options_and_payload_respect_the_mss_of_the_peer() {
         line.write(1_000);
         let sent = line.script.take_sent();
         assert!(sent.iter().any(|s| s.seg.payload.len() >= 8), "{sent:?}");
-        for Sent { seg, .. } in &sent {
+        for SentSegment { seg, .. } in &sent {
             let bytes = seg.options.encoded_len() + seg.payload.len();
             assert!(bytes <= 48, "{bytes}: {seg:?}");
         }
@@ -444,7 +444,7 @@ fn data_of_a_dead_subflow_stays_queued_when_its_successor_recovers() {
     line.wait(1_500);
     let sent = line.script.take_sent();
     let (mut rounds, end) = (0, line.endpoint_dsn(70_001));
-    let hear = |line: &mut Subflows, sent: &[marline_testkit::Sent]| {
+    let hear = |line: &mut Subflows, sent: &[marline_testkit::SentSegment]| {
         let path = line.peers[on].path;
         let peer = &mut line.peers[on];
         sent.iter().filter(|sent| sent.path == path).for_each(|sent| peer.hear(sent));

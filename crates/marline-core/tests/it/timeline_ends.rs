@@ -4,7 +4,7 @@
 
 use marline_core::{CloseReason, ConnectionConfig, ReadError, WriteError};
 use marline_testkit::timeline::multipath::{Subflows, capable, multipath, syn};
-use marline_testkit::{Seg, Sent};
+use marline_testkit::{Seg, SentSegment};
 use marline_wire::TcpFlags;
 use marline_wire::mptcp::{MpCapableForm, MpFastclose, MpTcpRst, MptcpOption};
 
@@ -69,8 +69,8 @@ fn a_data_fin_does_not_replace_an_ack_of_out_of_order_data() {
         let late = Seg::ack().mapping(line.dsn(16), 16, 4).payload(b"late");
         line.send_at(0, 16, stamped(late, 5));
         let sent = line.script.take_sent();
-        let fin = |sent: &&Sent| sent.seg.options.dss.is_some_and(|dss| dss.data_fin);
-        let tells = |sent: &&Sent| !sent.seg.options.sack.is_empty();
+        let fin = |sent: &&SentSegment| sent.seg.options.dss.is_some_and(|dss| dss.data_fin);
+        let tells = |sent: &&SentSegment| !sent.seg.options.sack.is_empty();
         assert_eq!(sent.iter().filter(fin).count(), 1, "{sent:?}");
         assert_eq!(sent.iter().filter(tells).count(), 1, "{sent:?}");
         assert_eq!(sent.len(), if timestamps { 2 } else { 1 }, "room for both without them");

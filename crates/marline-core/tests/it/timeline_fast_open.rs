@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use marline_core::{ConnectionConfig, ConnectionId, Event, FastOpen, FourTuple};
 use marline_testkit::timeline::multipath::{KEY, capable, sum};
-use marline_testkit::{Script, Seg, Sent, config, endpoint_config, keys, with_known_mtu};
+use marline_testkit::{Script, Seg, SentSegment, config, endpoint_config, keys, with_known_mtu};
 use marline_wire::mptcp::{CapableData, DataAck, MpCapable, MpCapableForm, MptcpOption, WireDsn};
 use marline_wire::{FastOpenOption, SeqNum, TcpFlags};
 use proptest::prelude::*;
@@ -39,7 +39,7 @@ fn ends() -> (SocketAddr, SocketAddr) {
 }
 
 /// Opens a connection and writes to it before anything is sent. Returns the connection and its SYN.
-fn open(script: &mut Script, config: ConnectionConfig, data: &[u8]) -> (ConnectionId, Sent) {
+fn open(script: &mut Script, config: ConnectionConfig, data: &[u8]) -> (ConnectionId, SentSegment) {
     let (local, remote) = ends();
     let id = script.run(|endpoint, now| {
         let id = endpoint.connect(now, config, local, remote).expect("a connection");
@@ -54,7 +54,7 @@ fn open(script: &mut Script, config: ConnectionConfig, data: &[u8]) -> (Connecti
 }
 
 /// Segments sent on the path of a SYN.
-fn on_its_path(script: &mut Script, syn: &Sent) -> Vec<Sent> {
+fn on_its_path(script: &mut Script, syn: &SentSegment) -> Vec<SentSegment> {
     let mut all = script.take_sent();
     all.retain(|sent| sent.path == syn.path);
     all
@@ -73,15 +73,15 @@ fn client(config: &ConnectionConfig) -> Script {
 }
 
 /// Answers a SYN, and acknowledges this many of its octets.
-fn answer(script: &mut Script, syn: &Sent, octets: u32, seg: Seg) {
+fn answer(script: &mut Script, syn: &SentSegment, octets: u32, seg: Seg) {
     script.advance(Duration::from_millis(10));
     script.inject(syn.path, seg.at(ISS).acking(syn.seg.header.seq.add(octets)));
 }
 
 /// Sequence numbers, counted from the SYN, and payload lengths of the sent segments.
-fn sent(script: &mut Script, syn: &Sent) -> Vec<(u32, usize)> {
+fn sent(script: &mut Script, syn: &SentSegment) -> Vec<(u32, usize)> {
     let all = on_its_path(script, syn);
-    let at = |s: &Sent| s.seg.header.seq.offset_from(syn.seg.header.seq);
+    let at = |s: &SentSegment| s.seg.header.seq.offset_from(syn.seg.header.seq);
     all.iter().map(|s| (at(s), s.seg.payload.len())).collect()
 }
 
@@ -186,7 +186,7 @@ fn a_syn_with_data_is_not_raced_over_other_paths() {
     // A SYN without data is, from the other address.
     let (_, syn) = open(&mut script, two_paths(multipath()), b"");
     script.advance(Duration::from_millis(300));
-    let other = |sent: &Sent| sent.path.local.ip() != syn.path.local.ip();
+    let other = |sent: &SentSegment| sent.path.local.ip() != syn.path.local.ip();
     assert!(script.take_sent().iter().any(other));
 }
 

@@ -7,15 +7,15 @@ use std::time::Duration;
 use marline_core::ConnectionConfig;
 use marline_policy::{AddressId, LocalAddress};
 use marline_testkit::fixtures::{calling, path, serve, served};
-use marline_testkit::{Peer, Script, Seg, Sent, config, endpoint_config, keys};
+use marline_testkit::{Peer, Script, Seg, SentSegment, config, endpoint_config, keys};
 use marline_wire::TcpFlags;
 use marline_wire::mptcp::{AddAddr, MpCapable, MpCapableForm, MpFastclose, MptcpOption, WireDsn};
 
-fn options(sent: &[Sent]) -> Vec<MptcpOption> {
+fn options(sent: &[SentSegment]) -> Vec<MptcpOption> {
     sent.iter().flat_map(|sent| sent.seg.options.mptcp.iter().collect::<Vec<_>>()).collect()
 }
 
-fn is(sent: &Sent, flags: TcpFlags) -> bool {
+fn is(sent: &SentSegment, flags: TcpFlags) -> bool {
     sent.seg.header.flags.contains(flags)
 }
 
@@ -163,7 +163,7 @@ fn addresses_are_announced_after_the_first_dss() {
     let mut script = Script::new(endpoint_config(Some(announcing(config()))), 1);
     let mut peer = Peer::new(path(0, 2, 40_000), 7);
     peer.connect(&mut script);
-    let announces = |sent: &&Sent| {
+    let announces = |sent: &&SentSegment| {
         sent.seg.options.mptcp.iter().any(|option| matches!(option, MptcpOption::AddAddr(_)))
     };
     assert!(!peer.receive_all(&mut script).iter().any(|sent| announces(&sent)));

@@ -3,7 +3,7 @@
 
 use marline_core::ConnectionConfig;
 use marline_testkit::timeline::{MSS, Timeline, full_segments, plain};
-use marline_testkit::{Seg, Sent};
+use marline_testkit::{Seg, SentSegment};
 
 fn served() -> Timeline {
     Timeline::served(plain(), true, 100)
@@ -130,7 +130,7 @@ fn segments_respect_a_small_mss() {
             let sent = line.script.take_sent();
             let options = if timestamps { 12 } else { 0 };
             assert!(sent.len() >= 4, "{asked}: {} segments", sent.len());
-            for Sent { seg, .. } in &sent {
+            for SentSegment { seg, .. } in &sent {
                 let room = seg.payload.len() + options;
                 assert_eq!(room, largest, "{asked}: payload and options");
             }

@@ -34,10 +34,10 @@ const MAX_REMEMBERED_GROUPS: usize = 64;
 
 /// Groups of sent frames.
 #[derive(Debug, Default)]
-pub(super) struct Coding {
-    open: Option<Coded>,
+pub(super) struct FrameGroups {
+    open: Option<FrameGroup>,
     /// Groups that have ended and whose repairs have not been requested yet.
-    ended: VecDeque<Coded>,
+    ended: VecDeque<FrameGroup>,
     leaving: Option<RepairsInProgress>,
     remembered: VecDeque<EndedGroup>,
     spare: Vec<Vec<u8>>,
@@ -45,7 +45,7 @@ pub(super) struct Coding {
 
 /// Group of frames.
 #[derive(Debug)]
-pub(super) struct Coded {
+pub(super) struct FrameGroup {
     pub(super) on: PathId,
     /// Flow of the largest datagram.
     pub(super) flow: u64,
@@ -59,7 +59,7 @@ pub(super) struct Coded {
 /// Group whose repairs are being sent.
 #[derive(Debug)]
 struct RepairsInProgress {
-    group: Coded,
+    group: FrameGroup,
     repairs: Repairs,
     sent: Vec<u64>,
 }
@@ -74,7 +74,7 @@ struct EndedGroup {
     missed: Vec<u64>,
 }
 
-impl Coded {
+impl FrameGroup {
     pub(super) fn view(&self) -> Group {
         Group { frames: self.numbers.len() as u8, on: self.on }
     }
@@ -107,7 +107,7 @@ impl Coded {
     }
 }
 
-impl Coding {
+impl FrameGroups {
     /// Adds a sent frame with these datagrams to the current group.
     pub(super) fn on_sent(
         &mut self,
@@ -121,7 +121,7 @@ impl Coding {
         let mut bytes = self.spare.pop().unwrap_or_default();
         bytes.clear();
         bytes.extend_from_slice(part);
-        let open = self.open.get_or_insert_with(|| Coded {
+        let open = self.open.get_or_insert_with(|| FrameGroup {
             on,
             flow,
             deadline,
@@ -140,7 +140,7 @@ impl Coding {
         self.end_groups_if(|open| open.numbers.len() >= MAX_GROUP_FRAMES);
     }
 
-    fn end_groups_if(&mut self, ends: impl Fn(&Coded) -> bool) {
+    fn end_groups_if(&mut self, ends: impl Fn(&FrameGroup) -> bool) {
         let Some(open) = self.open.take_if(|open| ends(open)) else { return };
         // Several groups wait only while nothing may be sent; the newest is the most useful.
         if self.ended.len() >= 4
@@ -153,22 +153,22 @@ impl Coding {
 
     /// Time at which the current group ends.
     pub(super) fn ends_at(&self) -> Option<Instant> {
-        self.open.as_ref().map(Coded::ends_at)
+        self.open.as_ref().map(FrameGroup::ends_at)
     }
 
     /// Takes the next group that has ended.
-    pub(super) fn take_ended(&mut self, now: Instant) -> Option<Coded> {
+    pub(super) fn take_ended(&mut self, now: Instant) -> Option<FrameGroup> {
         self.end_groups_if(|open| open.ends_at() <= now);
         self.ended.pop_front()
     }
 
     /// Starts to send these repairs of a group.
-    pub(super) fn start_repairs(&mut self, group: Coded, repairs: Repairs) {
+    pub(super) fn start_repairs(&mut self, group: FrameGroup, repairs: Repairs) {
         self.leaving = Some(RepairsInProgress { group, repairs, sent: Vec::new() });
     }
 
     /// Group whose repair has to be sent next, with its path and row.
-    pub(super) fn next_repair(&self) -> Option<(&Coded, PathId, u8)> {
+    pub(super) fn next_repair(&self) -> Option<(&FrameGroup, PathId, u8)> {
         let leaving = self.leaving.as_ref()?;
         Some((&leaving.group, leaving.repairs.path, leaving.sent.len() as u8))
     }
@@ -186,11 +186,11 @@ impl Coding {
     }
 
     /// Discards a group without repairs.
-    pub(super) fn discard_group(&mut self, group: Coded) {
+    pub(super) fn discard_group(&mut self, group: FrameGroup) {
         self.reuse(group.parts);
     }
 
-    fn remember(&mut self, group: Coded, repairs: Vec<u64>) {
+    fn remember(&mut self, group: FrameGroup, repairs: Vec<u64>) {
         if !repairs.is_empty() {
             if self.remembered.len() >= MAX_REMEMBERED_GROUPS {
                 self.remembered.pop_front();
@@ -284,7 +284,7 @@ impl Lane {
         Some(Transmit { path: id, bytes })
     }
 
-    fn repairs_of(&mut self, group: &Coded, now: Instant) -> Option<Repairs> {
+    fn repairs_of(&mut self, group: &FrameGroup, now: Instant) -> Option<Repairs> {
         if group.deadline <= now {
             return None;
         }

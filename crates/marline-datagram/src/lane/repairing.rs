@@ -208,7 +208,7 @@ impl Lane {
                         self.stats.repaired_datagrams += 1;
                         self.deliver(flow, payload);
                     }
-                    Ok(_) | Err(frame::Malformed) => self.stats.malformed += 1,
+                    Ok(_) | Err(frame::MalformedBody) => self.stats.malformed += 1,
                 }
             }
         }

@@ -25,7 +25,7 @@ impl Path {
         self.usual_ack_time(srtt).max(p99) + ACK_DELAY
     }
 
-    fn missed_at(&self) -> Option<Instant> {
+    fn deadline(&self) -> Option<Instant> {
         let oldest = self.outstanding.oldest()?;
         let patience = self.patience() * (1 << self.misses.min(6));
         Some(oldest.at.max(self.pinged_at.unwrap_or(oldest.at)) + patience)
@@ -51,7 +51,7 @@ impl Path {
             self.received.due_at(),
             self.loss_at,
             self.outstanding.next_overdue(),
-            self.missed_at(),
+            self.deadline(),
             asks,
         ];
         known.into_iter().flatten().min()
@@ -78,7 +78,7 @@ impl Path {
             let in_flight = self.outstanding.bytes_in_flight();
             self.detect_losses(now, in_flight, &mut outcome);
         }
-        if self.missed_at().is_some_and(|at| at <= now) {
+        if self.deadline().is_some_and(|at| at <= now) {
             self.on_missed(active, now, &mut outcome);
         }
         if active && self.next_request_at().is_some_and(|at| at <= now) {

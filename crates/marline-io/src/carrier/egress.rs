@@ -10,12 +10,17 @@ use marline_time::Instant;
 
 use super::flow::{Flow, OpeningState, shrink_table};
 use super::frame::{self, ControlFrame, HandshakeBody, HandshakeHeader};
-use super::{CONTROL_CAPACITY, FlowEnds, Framed, Outer, SHORT_HEADER, UdpCarrier};
+use super::{CONTROL_CAPACITY, FlowEnds, FramedBatch, Outer, SHORT_HEADER, UdpCarrier};
 
 impl UdpCarrier {
     /// Writes the headers of a batch into its headroom and returns its destination. Returns `None` if it must not or
     /// cannot be sent.
-    pub fn frame(&mut self, now: Instant, batch: &Transmit, bytes: &mut [u8]) -> Option<Framed> {
+    pub fn frame(
+        &mut self,
+        now: Instant,
+        batch: &Transmit,
+        bytes: &mut [u8],
+    ) -> Option<FramedBatch> {
         let id = batch.local_flow;
         if id != 0 && !self.flows.contains_key(&id) && batch.handshake && !self.open(now, batch) {
             return None;
@@ -34,10 +39,10 @@ impl UdpCarrier {
         flow.sent_at = now;
         let outer = flow.outer;
         if let Some(header) = header {
-            return Some(Framed::Handshake { outer, header });
+            return Some(FramedBatch::Handshake { outer, header });
         }
         fill(bytes, batch.stride, &frame::data_header(flow.peer_flow));
-        Some(Framed::Ready(outer))
+        Some(FramedBatch::Ready(outer))
     }
 
     /// Records the peer's data from its handshake, which the core has accepted.
@@ -67,7 +72,7 @@ impl UdpCarrier {
     }
 
     /// Frames a batch without a flow: a RST to an unknown peer.
-    fn frame_unbound(&mut self, batch: &Transmit, bytes: &mut [u8]) -> Option<Framed> {
+    fn frame_unbound(&mut self, batch: &Transmit, bytes: &mut [u8]) -> Option<FramedBatch> {
         if batch.peer_flow != 0 {
             let ip = batch.path.remote.ip();
             if let Some(entry) = self.pending.get_mut(batch.peer_flow, ip) {
@@ -77,7 +82,7 @@ impl UdpCarrier {
                 }
                 let outer = entry.outer;
                 fill(bytes, batch.stride, &frame::data_header(batch.peer_flow));
-                return Some(Framed::Ready(outer));
+                return Some(FramedBatch::Ready(outer));
             }
         }
         self.counters.unroutable += 1;

@@ -201,7 +201,7 @@ pub(super) type FlowMap<T> = HashMap<u64, T, BuildHasherDefault<IdHasher>>;
 
 /// Incoming SYN, stored by the peer's id and IP address.
 #[derive(Copy, Clone, Debug)]
-pub(super) struct Pending {
+pub(super) struct PendingSyn {
     /// Origin of the SYN.
     pub(super) outer: Outer,
     /// Ends of the subflow for the core.
@@ -219,7 +219,7 @@ pub(super) struct Pending {
 /// SYNs that wait for TCP's answer. Beyond the limit, the oldest SYN of the source with most SYNs is dropped.
 #[derive(Debug)]
 pub(super) struct PendingSyns {
-    entries: HashMap<SynKey, Pending, RandomState>,
+    entries: HashMap<SynKey, PendingSyn, RandomState>,
     order: PendingPeers<SynKey>,
     lifetime: Duration,
 }
@@ -235,7 +235,7 @@ impl PendingSyns {
     }
 
     /// Finds the SYN with the peer's id `sender` from this IP address.
-    pub(super) fn get_mut(&mut self, sender: u64, ip: IpAddr) -> Option<&mut Pending> {
+    pub(super) fn get_mut(&mut self, sender: u64, ip: IpAddr) -> Option<&mut PendingSyn> {
         self.entries.get_mut(&(sender, ip))
     }
 
@@ -247,7 +247,7 @@ impl PendingSyns {
         outer: Outer,
         path: FourTuple,
         introduction: SenderInfo,
-    ) -> &mut Pending {
+    ) -> &mut PendingSyn {
         let key = (sender, outer.remote.ip());
         let PendingSyns { entries, order, .. } = self;
         let id = match entries.get(&key) {
@@ -261,7 +261,7 @@ impl PendingSyns {
             }
         };
         let allowance = Allowance::default();
-        let fresh = Pending { outer, path, allowance, introduction, flow: None, at: now, id };
+        let fresh = PendingSyn { outer, path, allowance, introduction, flow: None, at: now, id };
         let entry = entries.entry(key).or_insert(fresh);
         if entry.outer != outer {
             entry.outer = outer;

@@ -162,10 +162,10 @@ pub(super) fn parse_ids(beginning: &[u8]) -> Option<(u64, u64)> {
 
 /// Header of a DATA frame.
 pub(super) fn data_header(flow: u64) -> [u8; SHORT_HEADER] {
-    short(DATA, flow)
+    short_header(DATA, flow)
 }
 
-fn short(kind: u8, flow: u64) -> [u8; SHORT_HEADER] {
+fn short_header(kind: u8, flow: u64) -> [u8; SHORT_HEADER] {
     let mut header = [VERSION << 4 | kind; SHORT_HEADER];
     header[1..].copy_from_slice(&flow.to_be_bytes());
     header
@@ -183,7 +183,7 @@ impl HandshakeHeader {
     pub(super) fn new(flow: u64, sender: u64, more: &HandshakeBody) -> Self {
         let HandshakeBody { introduction, cookie } = more;
         let mut bytes = [0; MAX_HANDSHAKE_HEADER];
-        bytes[..SHORT_HEADER].copy_from_slice(&short(HANDSHAKE, flow));
+        bytes[..SHORT_HEADER].copy_from_slice(&short_header(HANDSHAKE, flow));
         bytes[SHORT_HEADER..HANDSHAKE_IDS].copy_from_slice(&sender.to_be_bytes());
         let commitment_at = HANDSHAKE_IDS + KEY_LEN;
         bytes[HANDSHAKE_IDS..commitment_at].copy_from_slice(&introduction.key);
@@ -251,7 +251,7 @@ impl ControlFrame {
     fn new(kind: u8, flow: u64, rest: &[u8]) -> Self {
         let mut bytes = [0; MAX_CONTROL_FRAME];
         let len = SHORT_HEADER + rest.len();
-        bytes[..SHORT_HEADER].copy_from_slice(&short(kind, flow));
+        bytes[..SHORT_HEADER].copy_from_slice(&short_header(kind, flow));
         bytes[SHORT_HEADER..len].copy_from_slice(rest);
         ControlFrame { bytes, len: len as u8 }
     }

@@ -9,14 +9,14 @@ use marline_time::{Duration, Instant};
 use super::flow::{Allowance, FIRST_QUIET};
 use super::frame::{ControlFrame, Cookie, Frame, HandshakeBody, Proof};
 use super::keys::{commitment_of, equal_in_constant_time};
-use super::{Datagram, MAX_RETRIES, RESETS_PER_S, Received, UdpCarrier};
+use super::{Datagram, MAX_RETRIES, RESETS_PER_S, ReceivedDatagram, UdpCarrier};
 
 impl UdpCarrier {
     /// Processes a datagram.
-    pub fn receive<'a>(&mut self, now: Instant, datagram: &Datagram<'a>) -> Received<'a> {
+    pub fn receive<'a>(&mut self, now: Instant, datagram: &Datagram<'a>) -> ReceivedDatagram<'a> {
         let Some(frame) = Frame::parse(datagram.bytes) else {
             self.counters.malformed += 1;
-            return Received::Nothing;
+            return ReceivedDatagram::Nothing;
         };
         match frame {
             Frame::Data { flow, segment } => self.receive_segment(now, datagram, flow, 0, segment),
@@ -33,13 +33,13 @@ impl UdpCarrier {
             Frame::Reset { unknown, token } => self.on_reset(datagram, unknown, &token),
             Frame::Retry { flow, cookie } => self.on_retry(now, datagram, flow, cookie),
             Frame::Lane { lane } => {
-                self.foreign_owner(datagram, lane).unwrap_or(Received::Lane(lane))
+                self.owner_of_foreign_frame(datagram, lane).unwrap_or(ReceivedDatagram::Lane(lane))
             }
             Frame::UnsupportedVersion { sender } => {
                 if self.config.accept {
                     self.push_control(datagram.outer, ControlFrame::versions(sender));
                 }
-                Received::Nothing
+                ReceivedDatagram::Nothing
             }
         }
     }
@@ -51,7 +51,7 @@ impl UdpCarrier {
         flow: u64,
         peer_flow: u64,
         segment: &'a [u8],
-    ) -> Received<'a> {
+    ) -> ReceivedDatagram<'a> {
         if let Some(known) = self.flows.get_mut(&flow) {
             let path = known.path;
             known.heard_at = now;
@@ -67,16 +67,16 @@ impl UdpCarrier {
                 self.check_address(now, flow, datagram);
             }
             let meta = meta(datagram, path, flow, peer_flow);
-            return Received::Segment(meta, segment);
+            return ReceivedDatagram::Segment(meta, segment);
         }
-        if let Some(elsewhere) = self.foreign_owner(datagram, flow) {
+        if let Some(elsewhere) = self.owner_of_foreign_frame(datagram, flow) {
             return elsewhere;
         }
         self.counters.unknown += 1;
         if flow != 0 && !self.may_be_other_process(flow) {
             self.reset_unknown_flow(now, datagram, flow);
         }
-        Received::Nothing
+        ReceivedDatagram::Nothing
     }
 
     /// Records the server's data in the first answer to our SYN with this id. The core decides if the answer is
@@ -95,19 +95,19 @@ impl UdpCarrier {
         now: Instant,
         datagram: &Datagram<'a>,
         flow: u64,
-    ) -> Received<'a> {
+    ) -> ReceivedDatagram<'a> {
         if self.flows.contains_key(&flow) {
             self.check_address(now, flow, datagram);
-            return Received::Nothing;
+            return ReceivedDatagram::Nothing;
         }
-        if let Some(elsewhere) = self.foreign_owner(datagram, flow) {
+        if let Some(elsewhere) = self.owner_of_foreign_frame(datagram, flow) {
             return elsewhere;
         }
         if flow != 0 && !self.may_be_other_process(flow) {
             self.counters.unknown += 1;
             self.reset_unknown_flow(now, datagram, flow);
         }
-        Received::Nothing
+        ReceivedDatagram::Nothing
     }
 
     /// Answers a datagram with an unknown id by a RESET, which is not longer than the datagram.
@@ -126,14 +126,14 @@ impl UdpCarrier {
     }
 
     /// Returns the owner of a flow id that another shard may have drawn.
-    pub(super) fn foreign_owner(
+    pub(super) fn owner_of_foreign_frame(
         &self,
         datagram: &Datagram<'_>,
         flow: u64,
-    ) -> Option<Received<'static>> {
+    ) -> Option<ReceivedDatagram<'static>> {
         let owner = Shard::of_flow(flow, self.config.shard.count);
         let foreign = flow != 0 && owner != self.config.shard.index && !datagram.handed_over;
-        foreign.then_some(Received::OtherShard(owner))
+        foreign.then_some(ReceivedDatagram::OtherShard(owner))
     }
 
     fn receive_syn<'a>(
@@ -143,22 +143,22 @@ impl UdpCarrier {
         sender: u64,
         more: HandshakeBody,
         segment: &'a [u8],
-    ) -> Received<'a> {
+    ) -> ReceivedDatagram<'a> {
         if !self.config.accept || sender == 0 || !is_first_syn(segment) {
             self.counters.syns_refused += 1;
-            return Received::Nothing;
+            return ReceivedDatagram::Nothing;
         }
         let owner = join_owner(segment, self.config.shard.count);
         if owner.is_some_and(|owner| owner != self.config.shard.index) {
             if let Some(owner) = owner.filter(|_| !datagram.handed_over) {
-                return Received::OtherShard(owner);
+                return ReceivedDatagram::OtherShard(owner);
             }
             self.counters.syns_refused += 1;
-            return Received::Nothing;
+            return ReceivedDatagram::Nothing;
         }
         // A join has a token and creates no connection.
         if owner.is_none() && !self.admits(now, datagram, sender, &more) {
-            return Received::Nothing;
+            return ReceivedDatagram::Nothing;
         }
         self.counters.syns += 1;
         let path = subflow_path(datagram, segment);
@@ -182,7 +182,7 @@ impl UdpCarrier {
             }
             flow.allowance.on_received(datagram.bytes.len());
         }
-        Received::Segment(meta(datagram, path, 0, sender), segment)
+        ReceivedDatagram::Segment(meta(datagram, path, 0, sender), segment)
     }
 
     /// Returns true if a SYN may create a half-open connection. If there are many already, its sender must have a
@@ -223,28 +223,28 @@ impl UdpCarrier {
         datagram: &Datagram<'a>,
         unknown: u64,
         token: &Proof,
-    ) -> Received<'a> {
+    ) -> ReceivedDatagram<'a> {
         let Some(&id) = self.by_peer.get(&unknown) else {
             return match self.owner_of_peer(datagram) {
-                Received::Nothing => Received::UnknownFlow(unknown),
+                ReceivedDatagram::Nothing => ReceivedDatagram::UnknownFlow(unknown),
                 elsewhere => elsewhere,
             };
         };
-        let Some(flow) = self.flows.get(&id) else { return Received::Nothing };
+        let Some(flow) = self.flows.get(&id) else { return ReceivedDatagram::Nothing };
         let promised = flow.bond.peer;
         let shown = commitment_of(token);
         let proven = promised.is_some_and(|p| equal_in_constant_time(&p.commitment, &shown));
         if !proven {
             self.counters.bad_resets += 1;
-            return Received::Nothing;
+            return ReceivedDatagram::Nothing;
         }
-        Received::Reset(id)
+        ReceivedDatagram::Reset(id)
     }
 
     /// Returns `Anywhere` if other shards may have the flow: the peer's id does not contain the shard.
-    fn owner_of_peer(&self, datagram: &Datagram<'_>) -> Received<'static> {
+    fn owner_of_peer(&self, datagram: &Datagram<'_>) -> ReceivedDatagram<'static> {
         let many = self.config.shard.count > 1 && !datagram.handed_over;
-        if many { Received::UnknownShard } else { Received::Nothing }
+        if many { ReceivedDatagram::UnknownShard } else { ReceivedDatagram::Nothing }
     }
 
     /// Handles a RETRY of a busy server: our SYN is repeated with the cookie.
@@ -254,19 +254,19 @@ impl UdpCarrier {
         datagram: &Datagram<'a>,
         id: u64,
         cookie: Cookie,
-    ) -> Received<'a> {
-        let Some(flow) = self.flows.get_mut(&id) else { return Received::Nothing };
+    ) -> ReceivedDatagram<'a> {
+        let Some(flow) = self.flows.get_mut(&id) else { return ReceivedDatagram::Nothing };
         let from_server = flow.outer.remote == datagram.outer.remote;
         let Some(opening) = flow.opening.as_mut().filter(|_| from_server) else {
-            return Received::Nothing;
+            return ReceivedDatagram::Nothing;
         };
         if opening.retries >= MAX_RETRIES || opening.cookie == Some(cookie) {
-            return Received::Nothing;
+            return ReceivedDatagram::Nothing;
         }
         opening.retries += 1;
         opening.cookie = Some(cookie);
         self.cookies.store(now, &flow.outer, cookie);
-        Received::Repeat(id)
+        ReceivedDatagram::Repeat(id)
     }
 }
 

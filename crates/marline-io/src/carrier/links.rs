@@ -23,14 +23,14 @@ impl Outer {
     }
 
     /// Returns true if the addresses are equal, even if the sockets differ.
-    pub(super) fn same_addresses(&self, other: &Outer) -> bool {
+    pub(super) fn has_same_addresses(&self, other: &Outer) -> bool {
         self.local == other.local && self.remote == other.remote
     }
 }
 
 /// Change of a flow's carrier.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub struct Carried {
+pub struct CarrierChange {
     /// Our flow id.
     pub flow: u64,
     /// Index of the link; `None` for datagrams.
@@ -102,7 +102,7 @@ impl UdpCarrier {
     }
 
     /// Takes the next flow whose address or socket has changed.
-    pub fn poll_carried(&mut self) -> Option<Carried> {
+    pub fn poll_carried(&mut self) -> Option<CarrierChange> {
         self.carried.pop_front()
     }
 
@@ -120,7 +120,7 @@ impl UdpCarrier {
         }
         flow.by_link = link.is_some();
         let proven = flow.validated;
-        self.carried.push_back(Carried { flow: id, link, proven });
+        self.carried.push_back(CarrierChange { flow: id, link, proven });
     }
 
     /// Port that a flow's reset token is bound to: the one whose datagrams the token would answer.

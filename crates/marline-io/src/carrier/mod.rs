@@ -37,7 +37,7 @@ pub(crate) use flow::{FIRST_QUIET, IdHasher};
 use flow::{Flow, FlowMap, PendingSyns};
 pub use frame::{ControlFrame, HandshakeHeader, MAX_HANDSHAKE_HEADER, SHORT_HEADER};
 use keys::Keyring;
-pub use links::{Carried, FIRST_LINK};
+pub use links::{CarrierChange, FIRST_LINK};
 
 /// Maximum UDP payload: that of an Ethernet frame with IPv4.
 pub const LARGEST_DATAGRAM: u16 = 1_472;
@@ -126,7 +126,7 @@ impl FlowEnds {
 
 /// Result of receiving a datagram.
 #[derive(Debug)]
-pub enum Received<'a> {
+pub enum ReceivedDatagram<'a> {
     /// Segment for the core.
     Segment(PacketMeta, &'a [u8]),
     /// The datagram belongs to the shard with this index.
@@ -154,7 +154,7 @@ pub enum Received<'a> {
 
 /// Framing of a batch of the core.
 #[derive(Copy, Clone, Debug)]
-pub enum Framed {
+pub enum FramedBatch {
     /// The headroom in front of each segment was filled; send the buffer as it is.
     Ready(Outer),
     /// The header replaces the headroom: one datagram at a time.
@@ -256,7 +256,7 @@ pub struct UdpCarrier {
     changes: u64,
     /// Links for new flows.
     preferred: BTreeMap<FlowEnds, u16>,
-    carried: VecDeque<Carried>,
+    carried: VecDeque<CarrierChange>,
     quiet: VecDeque<FlowEnds>,
     counters: CarrierCounters,
 }

@@ -95,12 +95,14 @@ fn data(flow: u64, len: usize) -> Vec<u8> {
 fn half_open(now: Instant) -> UdpCarrier {
     let mut server = carrier(true, ALONE);
     let syn = syn(CLIENT_FLOW, 44);
-    let Received::Segment(meta, _) = server.receive(now, &datagram(outer(1, 9, 7000), &syn)) else {
+    let ReceivedDatagram::Segment(meta, _) =
+        server.receive(now, &datagram(outer(1, 9, 7000), &syn))
+    else {
         panic!("a SYN goes to the core");
     };
     assert_eq!((meta.path, meta.flow, meta.peer_flow), (server_path(), 0, CLIENT_FLOW));
     let framed = answer(&mut server, now, 60).expect("one answer fits three times the SYN");
-    let Framed::Handshake { outer: to, header, .. } = framed else {
+    let FramedBatch::Handshake { outer: to, header, .. } = framed else {
         panic!("SYN/ACK has the long header")
     };
     assert_eq!(to, outer(1, 9, 7000));
@@ -108,7 +110,7 @@ fn half_open(now: Instant) -> UdpCarrier {
     server
 }
 
-fn answer(server: &mut UdpCarrier, now: Instant, segment_len: usize) -> Option<Framed> {
+fn answer(server: &mut UdpCarrier, now: Instant, segment_len: usize) -> Option<FramedBatch> {
     let mut bytes = vec![0; SHORT_HEADER + segment_len];
     let syn_ack = batch(server_path(), SERVER_FLOW, CLIENT_FLOW, true, &bytes);
     server.frame(now, &syn_ack, &mut bytes)
@@ -119,7 +121,7 @@ fn established(now: Instant) -> UdpCarrier {
     let ack = data(SERVER_FLOW, 20);
     assert!(matches!(
         server.receive(now, &datagram(outer(1, 9, 7000), &ack)),
-        Received::Segment(meta, _) if meta.path == server_path() && meta.flow == SERVER_FLOW
+        ReceivedDatagram::Segment(meta, _) if meta.path == server_path() && meta.flow == SERVER_FLOW
     ));
     server
 }
@@ -159,7 +161,7 @@ fn a_syn_from_another_port_moves_the_answer_and_its_allowance() {
     server.receive(now, &datagram(outer(1, 9, 7001), &again));
     assert!(matches!(
         answer(&mut server, now, 60),
-        Some(Framed::Handshake { outer: to, .. }) if to == outer(1, 9, 7001)
+        Some(FramedBatch::Handshake { outer: to, .. }) if to == outer(1, 9, 7001)
     ));
     assert!(answer(&mut server, now, 60).is_some());
     assert!(answer(&mut server, now, 60).is_none(), "what the old port sent does not count");
@@ -173,7 +175,8 @@ fn a_client_keeps_its_mapping_open() {
         FourTuple { local: SocketAddr::new(ip(2), 4242), remote: SocketAddr::new(ip(1), 443) };
     let mut bytes = vec![0; SHORT_HEADER + 40];
     let first = batch(path, CLIENT_FLOW, 0, true, &bytes);
-    let Some(Framed::Handshake { outer: to, .. }) = client.frame(now, &first, &mut bytes) else {
+    let Some(FramedBatch::Handshake { outer: to, .. }) = client.frame(now, &first, &mut bytes)
+    else {
         panic!("a SYN opens a flow");
     };
     let here = outer(2, 1, 443);
@@ -248,15 +251,18 @@ fn joins_and_foreign_ids_are_handed_to_the_shard_that_owns_them() {
     tcp[20..32].copy_from_slice(&[30, 12, 0x10, 0, 1, 2, 3, 4, 0, 0, 0, 0]);
     join.extend(&tcp);
     let mut arrived = datagram(outer(1, 9, 7000), &join);
-    assert!(matches!(shard.receive(now, &arrived), Received::OtherShard(1)));
+    assert!(matches!(shard.receive(now, &arrived), ReceivedDatagram::OtherShard(1)));
     arrived.handed_over = true;
-    assert!(matches!(shard.receive(now, &arrived), Received::Nothing), "never round in circles");
+    assert!(
+        matches!(shard.receive(now, &arrived), ReceivedDatagram::Nothing),
+        "never round in circles"
+    );
     let mut owner = carrier(true, Shard { index: 1, count: 2, generation: None });
-    assert!(matches!(owner.receive(now, &arrived), Received::Segment(..)));
+    assert!(matches!(owner.receive(now, &arrived), ReceivedDatagram::Segment(..)));
     let foreign = data(SERVER_FLOW, 20);
     let arrived = datagram(outer(1, 9, 7000), &foreign);
-    assert!(matches!(shard.receive(now, &arrived), Received::OtherShard(1)));
-    assert!(matches!(owner.receive(now, &arrived), Received::Nothing));
+    assert!(matches!(shard.receive(now, &arrived), ReceivedDatagram::OtherShard(1)));
+    assert!(matches!(owner.receive(now, &arrived), ReceivedDatagram::Nothing));
     assert_eq!((shard.counters().resets, owner.counters().resets), (0, 1), "the owner disowns it");
 }
 
@@ -269,7 +275,8 @@ fn a_flood_of_syns_leaves_tables_bounded_and_proven_flows_alone() {
         let sender = 0x5000 + n;
         let bytes = syn(sender, 44);
         let from = outer(1, (n % 200) as u8, 1000 + n as u16);
-        let Received::Segment(meta, _) = server.receive(now, &datagram(from, &bytes)) else {
+        let ReceivedDatagram::Segment(meta, _) = server.receive(now, &datagram(from, &bytes))
+        else {
             panic!("a SYN goes to the core, which has limits of its own");
         };
         let mut out = vec![0; SHORT_HEADER + 60];
@@ -280,7 +287,7 @@ fn a_flood_of_syns_leaves_tables_bounded_and_proven_flows_alone() {
     }
     let ack = data(SERVER_FLOW, 20);
     let got = server.receive(now, &datagram(outer(1, 9, 7000), &ack));
-    assert!(matches!(got, Received::Segment(meta, _) if meta.path == server_path()));
+    assert!(matches!(got, ReceivedDatagram::Segment(meta, _) if meta.path == server_path()));
     // Minutes later, only the validated flow is left, and no timer runs.
     for _ in 0..100 {
         if let Some(at) = server.next_timeout() {

@@ -4,7 +4,7 @@ use marline_time::Instant;
 
 use super::frame::{ControlFrame, Nonce, Proof};
 use super::keys::equal_in_constant_time;
-use super::{CHALLENGE_INTERVAL, Datagram, Received, UdpCarrier};
+use super::{CHALLENGE_INTERVAL, Datagram, ReceivedDatagram, UdpCarrier};
 
 impl UdpCarrier {
     /// Checks that a datagram with a known id comes from the flow's current address.
@@ -20,7 +20,7 @@ impl UdpCarrier {
             }
             return;
         }
-        if flow.is_opener && flow.outer.same_addresses(&datagram.outer) {
+        if flow.is_opener && flow.outer.has_same_addresses(&datagram.outer) {
             // It arrived on another of our sockets: the peer has not followed yet.
             return;
         }
@@ -47,19 +47,19 @@ impl UdpCarrier {
         datagram: &Datagram<'a>,
         id: u64,
         nonce: &Nonce,
-    ) -> Received<'a> {
+    ) -> ReceivedDatagram<'a> {
         let Some(flow) = self.flows.get_mut(&id) else {
-            return self.foreign_owner(datagram, id).unwrap_or(Received::Nothing);
+            return self.owner_of_foreign_frame(datagram, id).unwrap_or(ReceivedDatagram::Nothing);
         };
         let asked_by_peer = flow.outer.remote == datagram.outer.remote;
         if flow.peer_flow == 0 || !asked_by_peer {
-            return Received::Nothing;
+            return ReceivedDatagram::Nothing;
         }
         if let Some(proof) = self.keys.response(&mut flow.bond, flow.peer_flow, id, nonce) {
             let frame = ControlFrame::response(flow.peer_flow, &proof);
             self.push_control(datagram.outer, frame);
         }
-        Received::Nothing
+        ReceivedDatagram::Nothing
     }
 
     pub(super) fn on_response<'a>(
@@ -68,13 +68,13 @@ impl UdpCarrier {
         datagram: &Datagram<'a>,
         id: u64,
         proof: &Proof,
-    ) -> Received<'a> {
+    ) -> ReceivedDatagram<'a> {
         let Some(flow) = self.flows.get_mut(&id) else {
-            return self.foreign_owner(datagram, id).unwrap_or(Received::Nothing);
+            return self.owner_of_foreign_frame(datagram, id).unwrap_or(ReceivedDatagram::Nothing);
         };
         if flow.outer == datagram.outer && flow.validated {
             // The answer to a challenge that was repeated before the first answer arrived.
-            return Received::Nothing;
+            return ReceivedDatagram::Nothing;
         }
         let nonce = self.keys.nonce(id, flow.moves, &datagram.outer);
         let expected = match flow.peer_flow {
@@ -83,11 +83,11 @@ impl UdpCarrier {
         };
         if !expected.is_some_and(|expected| equal_in_constant_time(&expected, proof)) {
             self.counters.bad_responses += 1;
-            return Received::Nothing;
+            return ReceivedDatagram::Nothing;
         }
         tracing::debug!(from = %flow.outer.remote, to = %datagram.outer.remote, "the peer moved");
         self.mark_validated(id);
-        let Some(flow) = self.flows.get_mut(&id) else { return Received::Nothing };
+        let Some(flow) = self.flows.get_mut(&id) else { return ReceivedDatagram::Nothing };
         let new_host = flow.outer.remote.ip() != datagram.outer.remote.ip();
         flow.outer = datagram.outer;
         flow.moves += 1;
@@ -95,6 +95,6 @@ impl UdpCarrier {
         (flow.sent_at, flow.heard_at) = (now, now);
         self.counters.moves += 1;
         self.note_carried(id);
-        Received::Moved { flow: id, new_host }
+        ReceivedDatagram::Moved { flow: id, new_host }
     }
 }

@@ -100,7 +100,7 @@ impl<'a> Group<'a> {
     }
 
     /// Adds a packet if it is the first one or continues the group. Returns false otherwise.
-    pub(super) fn takes(&mut self, packet: &'a [u8]) -> bool {
+    pub(super) fn try_add(&mut self, packet: &'a [u8]) -> bool {
         if self.count == 0 {
             self.begin(packet);
             return true;
@@ -242,7 +242,7 @@ pub(super) fn write_batch(
     let mut sent = 0;
     let mut next = packets.next();
     while let Some(packet) = next {
-        if group.takes(packet) {
+        if group.try_add(packet) {
             next = packets.next();
             continue;
         }
@@ -364,7 +364,7 @@ mod tests {
             let last = 1 + rng.below(size as u64) as usize;
             let segments = run(&mut rng, ipv6, count, size, last);
             let mut group = Group::new(0, LONGEST);
-            assert!(segments.iter().all(|segment| group.takes(segment)), "{count} of {size}");
+            assert!(segments.iter().all(|segment| group.try_add(segment)), "{count} of {size}");
             assert_eq!((group.count(), group.size()), (count, size));
             let mut header = vec![0; group.headers_len()];
             let (local, remote) = ends(ipv6);
@@ -391,10 +391,10 @@ mod tests {
         let mut rng = PcgRng::new(7, 2);
         let segments = run(&mut rng, false, 5, 1_000, 1_000);
         let mut group = Group::new(0, 3 * segments[0].len());
-        let taken = segments.iter().filter(|segment| group.takes(segment)).count();
+        let taken = segments.iter().filter(|segment| group.try_add(segment)).count();
         assert_eq!((taken, group.count()), (3, 3));
         group.clear();
-        assert!(group.takes(&segments[3]) && group.takes(&segments[4]));
+        assert!(group.try_add(&segments[3]) && group.try_add(&segments[4]));
     }
 
     const STRIDE: usize = IPV6_HEADER_LEN + 32 + 100;

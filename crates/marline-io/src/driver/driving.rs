@@ -214,7 +214,7 @@ impl Shard {
     /// # Errors
     /// The socket is not a UDP socket.
     pub fn adopt_socket(&self, socket: OwnedFd, options: SocketOptions) -> io::Result<()> {
-        self.add_socket(Sock::adopted(socket, options)?).map(drop)
+        self.add_socket(Sock::adopt(socket, options)?).map(drop)
     }
 
     /// Stops receiving because another process receives from now on, which this process sends with; or receives
@@ -249,7 +249,7 @@ impl Shard {
     /// Returns the address pairs whose connections use TCP now.
     #[must_use]
     pub fn routes_by_link(&self) -> Vec<FlowEnds> {
-        self.lock().routing().routes().by_link()
+        self.lock().routing().routes().flows_on_links()
     }
 }
 
@@ -308,7 +308,7 @@ impl Shard {
     /// task is awake: in a dialogue this costs a tenth of the wake-up.
     fn arm(&self, state: &mut State, now: Instant) {
         let fires_soon =
-            state.wakeups().armed().is_some_and(|armed| armed.since(now) < RESET_THRESHOLD);
+            state.wakeups().alarm_at().is_some_and(|armed| armed.since(now) < RESET_THRESHOLD);
         if fires_soon {
             state.endpoint().postpone_timeouts(now + RESET_THRESHOLD);
         }
@@ -317,7 +317,7 @@ impl Shard {
             let in_vain = fires_soon && next.since(armed) >= RESET_THRESHOLD;
             armed <= next && !in_vain
         };
-        if state.wakeups().armed().is_some_and(is_kept) {
+        if state.wakeups().alarm_at().is_some_and(is_kept) {
             return;
         }
         match self.timer().set(next.since(now)) {
@@ -368,7 +368,7 @@ impl Shard {
             self.receiving().readiness().note_sockets_checked();
             let mut state = self.lock();
             let now = self.now(&mut state);
-            if state.wakeups().armed().is_some_and(|at| at <= now) {
+            if state.wakeups().alarm_at().is_some_and(|at| at <= now) {
                 self.on_timer(&mut state, now);
             }
         }
@@ -483,7 +483,7 @@ fn on_event(shard: &Shard, state: &mut State, now: Instant, event: Event) -> boo
         Event::Monitor(mut event) => {
             let id = event.connection;
             event.connection = shard.public_id(id);
-            let filter = state.observers().show(&event);
+            let filter = state.observers().pass_event(&event);
             let filter = match event.kind {
                 MonitorKind::Decided { .. } => {
                     if !state.observers().pass_decision(event) {

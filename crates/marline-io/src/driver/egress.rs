@@ -13,7 +13,7 @@ use super::observers::Direction;
 use super::sending::LaneBatch;
 use super::sending::{Outgoing, Sender};
 use super::state::State;
-use crate::carrier::{FlowEnds, Framed, Outer, SHORT_HEADER};
+use crate::carrier::{FlowEnds, FramedBatch, Outer, SHORT_HEADER};
 use crate::edge::network_error::NetworkError;
 
 /// Bytes sent under one lock before others get their turn: 16 of the largest batches.
@@ -53,12 +53,12 @@ fn send_batch(state: &mut State, now: Instant, batch: &Transmit) -> usize {
     let mut out = state.sending().take_batch();
     let framed = state.frame(now, batch, out.bytes_mut());
     match framed {
-        Some(Framed::Ready(outer)) => {
+        Some(FramedBatch::Ready(outer)) => {
             let (ecn, stride, bytes) = (batch.ecn, batch.stride, out.bytes());
             let sender = Sender::Subflow(batch.path, batch.local_flow);
             gather(state, now, &Outgoing { outer, ecn, stride, bytes, sender });
         }
-        Some(Framed::Handshake { outer, header }) => {
+        Some(FramedBatch::Handshake { outer, header }) => {
             send_gathered(state, now);
             for datagram in out.bytes().chunks(batch.stride.max(1)) {
                 let segment = datagram.get(SHORT_HEADER..).unwrap_or_default();
@@ -92,7 +92,7 @@ fn send_handshake(
 
 /// Hands segments to the kernel: at once, or together with following ones, at the latest in [`send_gathered`].
 fn gather(state: &mut State, now: Instant, out: &Outgoing<'_>) {
-    if !state.sending().gathered_datagrams().takes(out) {
+    if !state.sending().gathered_datagrams().accepts(out) {
         send_gathered(state, now);
     }
     if out.bytes.len() > MAX_GATHERED_BYTES || !state.sockets().sends_runs(&out.outer) {
@@ -146,7 +146,7 @@ fn transmit_lane(state: &mut State, id: u64, now: Instant) {
             state.lanes().on_unroutable();
             continue;
         };
-        if !batch.takes(outer, path.id, frame.len()) {
+        if !batch.accepts(outer, path.id, frame.len()) {
             send_frames(state, id, now, &mut batch);
         }
         batch.push(outer, path.id, &frame);

@@ -59,7 +59,7 @@ pub(super) fn pass_on(shard: &Shard, others: OtherShardPackets<'_>) {
         let (theirs, rest): (Vec<_>, Vec<_>) =
             strays.into_iter().partition(|stray| stray.asked == asked);
         strays = rest;
-        let Some(sibling) = shard.sibling(asked) else { continue };
+        let Some(sibling) = shard.other_shard(asked) else { continue };
         let left = claim_strays(&sibling, theirs);
         if !left.is_empty() {
             let mut state = shard.lock();
@@ -290,7 +290,7 @@ impl Generations {
 
     fn take_frames(&self, passed: &ForwardedOrigin, run: &[u8]) {
         let stride = usize::from(passed.stride).max(1);
-        let frames = run.chunks(stride).filter(|frame| self.older.takes(frame));
+        let frames = run.chunks(stride).filter(|frame| self.older.handles_frame(frame));
         let frames: Vec<&[u8]> = frames.collect();
         let count = self.shards.len();
         for same in frames.chunk_by(|one, other| owner(one, count) == owner(other, count)) {

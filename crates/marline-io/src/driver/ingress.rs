@@ -14,10 +14,10 @@ use super::reception::{ReceiveBuffer, UdpBuffer, local_ip};
 use super::shard::{Handover, Shard};
 use super::sockets::{OpenSocket, canonical_address, ecn_of};
 use super::state::State;
-use crate::carrier::{Datagram, FlowEnds, Outer, Received, SHORT_HEADER};
+use crate::carrier::{Datagram, FlowEnds, Outer, ReceivedDatagram, SHORT_HEADER};
 use crate::edge::raw_packet::RawMeta;
 use crate::links::DataDirection;
-use crate::native::{self, Arrived};
+use crate::native::{self, ReceivedSegment};
 
 /// Origin of frames that arrived together.
 #[derive(Copy, Clone, Debug)]
@@ -89,7 +89,7 @@ pub(super) fn on_frames<'a>(
         let datagram = Datagram { outer, local_port, ecn, handed_over, pressed, bytes };
         let Carrier::Udp(carrier) = state.carrier() else { return };
         match carrier.receive(now, &datagram) {
-            Received::Segment(meta, segment) => {
+            ReceivedDatagram::Segment(meta, segment) => {
                 state.observe_arrival(now, &meta, segment);
                 segments.add(state, now, &meta, segment);
             }
@@ -115,33 +115,35 @@ fn on_received(
     state: &mut State,
     now: Instant,
     datagram: &Datagram<'_>,
-    received: Received<'_>,
+    received: ReceivedDatagram<'_>,
 ) {
-    if !matches!(received, Received::Segment(..)) {
+    if !matches!(received, ReceivedDatagram::Segment(..)) {
         state.observers().frames(Direction::Received, &datagram.outer, datagram.bytes.len(), 0);
     }
     match received {
-        Received::Segment(meta, segment) => {
+        ReceivedDatagram::Segment(meta, segment) => {
             state.observe_arrival(now, &meta, segment);
             state.endpoint().handle_packet(now, &meta, segment);
         }
-        Received::OtherShard(owner) => hand_over(shard, usize::from(owner), datagram),
-        Received::UnknownShard => {
+        ReceivedDatagram::OtherShard(owner) => hand_over(shard, usize::from(owner), datagram),
+        ReceivedDatagram::UnknownShard => {
             for other in 0..shard.peers().len() {
                 hand_over(shard, other, datagram);
             }
         }
-        Received::Reset(flow) => state.endpoint().flow_reset(now, flow),
-        Received::Moved { flow, new_host } => state.endpoint().path_moved(now, flow, new_host),
-        Received::Lane(lane) => state.on_lane_frame(lane, now, datagram),
-        Received::Repeat(flow) => state.endpoint().repeat_syn(now, flow),
-        Received::UnknownFlow(id) => {
+        ReceivedDatagram::Reset(flow) => state.endpoint().flow_reset(now, flow),
+        ReceivedDatagram::Moved { flow, new_host } => {
+            state.endpoint().path_moved(now, flow, new_host)
+        }
+        ReceivedDatagram::Lane(lane) => state.on_lane_frame(lane, now, datagram),
+        ReceivedDatagram::Repeat(flow) => state.endpoint().repeat_syn(now, flow),
+        ReceivedDatagram::UnknownFlow(id) => {
             let ends = FlowEnds::new(datagram.outer.local, datagram.outer.remote);
             if !datagram.outer.is_link() {
                 state.routing().routes().on_link_answer(now, ends, id);
             }
         }
-        Received::Nothing => {}
+        ReceivedDatagram::Nothing => {}
     }
 }
 
@@ -227,7 +229,7 @@ fn on_raw_packet<'a>(
             // For a broadcast, the kernel reports a local address that differs from the packet's destination.
             meta.delivered_to.is_none_or(|taken_for| taken_for == arrived.destination)
         }),
-        SocketAddr::V6(_) => meta.destination.map(|destination| Arrived {
+        SocketAddr::V6(_) => meta.destination.map(|destination| ReceivedSegment {
             source: canonical_address(meta.source),
             destination,
             ecn: native::ecn_of_bits(meta.class),
@@ -264,7 +266,7 @@ fn on_tun_packet<'a>(
 pub(super) fn on_arrived<'a>(
     state: &mut State,
     now: Instant,
-    arrived: &Arrived<'a>,
+    arrived: &ReceivedSegment<'a>,
     others: &mut OtherShardPackets<'a>,
 ) {
     let Carrier::Native(carrier) = state.carrier() else { return };

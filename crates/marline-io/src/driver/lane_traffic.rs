@@ -18,7 +18,7 @@ const NEARLY_ALL_PERCENT: u64 = 80;
 
 /// Counters since the last check, and their values at that time.
 #[derive(Debug)]
-pub(super) struct Carried {
+pub(super) struct TrafficCounters {
     checked_at: Instant,
     paths: Vec<PathTraffic>,
     /// Frames that the peer sent, and frames that arrived.
@@ -34,7 +34,7 @@ struct PathTraffic {
     frames: (u64, u64),
 }
 
-impl Carried {
+impl TrafficCounters {
     pub(super) fn new(now: Instant, lane: &Lane) -> Self {
         let on_path = |info: marline_datagram::PathInfo| PathTraffic {
             id: info.id,
@@ -43,7 +43,7 @@ impl Carried {
             frames: (info.frames, info.lost_frames),
         };
         let paths = lane.paths(now).map(on_path).collect();
-        Carried { checked_at: now, paths, arrived: lane.arrived_frames() }
+        TrafficCounters { checked_at: now, paths, arrived: lane.arrived_frames() }
     }
 
     /// Returns true if the last check was a moment ago.

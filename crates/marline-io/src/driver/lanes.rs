@@ -14,7 +14,9 @@ use marline_core::{
 use marline_datagram::{Event, Lane, PathId, Transmit};
 use marline_time::{Duration, Instant, Rng};
 
-use super::lane_traffic::{Arrivals, Carried, LaneCounters, LanePath, NamedPath, PathNumbers};
+use super::lane_traffic::{
+    Arrivals, LaneCounters, LanePath, NamedPath, PathNumbers, TrafficCounters,
+};
 use super::streams::{register, wake};
 use crate::carrier::IdHasher;
 use crate::links::{DataDirection, LaneBytes};
@@ -55,7 +57,7 @@ struct Entry {
     /// Paths that were silent when the lane was last served.
     silent: Vec<(PathId, PathAddresses)>,
     /// Bytes carried since the last check, if carriers are compared.
-    carried: Option<Carried>,
+    carried: Option<TrafficCounters>,
     /// Paths that the peer has named and that are not established yet, with the end of the waiting time.
     wanted: Vec<(LanePath, Instant)>,
     /// Paths that this side has numbered and not announced yet.
@@ -506,7 +508,7 @@ impl Lanes {
         if entry.carried.as_ref().is_some_and(|carried| carried.is_recent(now)) {
             return Vec::new();
         }
-        let next = Carried::new(now, &entry.lane);
+        let next = TrafficCounters::new(now, &entry.lane);
         let Some(last) = entry.carried.replace(next) else { return Vec::new() };
         let flow = |id: PathId| Some(entry.paths.iter().find(|path| path.id == id)?.flow);
         let carried = last.wait_duration(now, &entry.lane).into_iter();
@@ -584,7 +586,7 @@ impl Entry {
     /// Updates the charge.
     fn charge_held(&mut self) {
         if let Some(charge) = &mut self.charge {
-            charge.follow(self.lane.held_bytes() as u64, CHARGE_STEP);
+            charge.resize_in_steps(self.lane.held_bytes() as u64, CHARGE_STEP);
         }
     }
 

@@ -30,7 +30,7 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// Result of a send on a link.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub(super) enum Sent {
+pub(super) enum SendOutcome {
     /// Everything was sent.
     All,
     /// The rest waits; the sender must pause.
@@ -210,11 +210,11 @@ impl Link {
     }
 
     /// Sends a batch of frames of this shard. Frames of a `lane` are worthless if they are late.
-    pub(super) fn send(&self, shard: u8, lane: bool, stride: usize, bytes: &[u8]) -> Sent {
+    pub(super) fn send(&self, shard: u8, lane: bool, stride: usize, bytes: &[u8]) -> SendOutcome {
         let mut out = lock(&self.out);
         let out = &mut *out;
         if out.broken {
-            return Sent::Dropped;
+            return SendOutcome::Dropped;
         }
         self.progress.on_sent();
         out.scratch.bytes.clear();
@@ -222,12 +222,12 @@ impl Link {
         let length = out.scratch.bytes.len();
         let waits = out.backlog.len() > out.sent;
         let sent = match if waits { Ok(0) } else { self.stream.try_write(&out.scratch.bytes) } {
-            Ok(sent) if sent == length => return Sent::All,
+            Ok(sent) if sent == length => return SendOutcome::All,
             Ok(sent) => sent,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => 0,
             Err(_) => {
                 out.broken = true;
-                return Sent::Dropped;
+                return SendOutcome::Dropped;
             }
         };
         let room = match lane {
@@ -245,7 +245,7 @@ impl Link {
         out.lanes += if lane { rest.len() } else { 0 };
         out.waiting |= 1 << (shard & 127);
         self.work.notify_one();
-        if rest.is_empty() { Sent::Dropped } else { Sent::Full }
+        if rest.is_empty() { SendOutcome::Dropped } else { SendOutcome::Full }
     }
 
     /// Writes the backlog. Once it is empty, returns the shards to notify.

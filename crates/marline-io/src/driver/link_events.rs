@@ -18,7 +18,7 @@ use super::shard::{Shard, ShardHandle};
 use super::sockets::{SocketOptions, Watch, canonical_address};
 use super::state::State;
 use crate::carrier::{FlowEnds, Outer};
-use crate::links::{CarrierRates, Failure, FrameDecoder, Leaving, Order};
+use crate::links::{CarrierRates, Failure, FrameDecoder, LeaveReason, Order};
 use crate::sys;
 
 /// Pause of a listener that cannot accept (no descriptors left).
@@ -219,17 +219,17 @@ pub(super) fn execute_route_orders(shard: &Shard, state: &mut State, now: Instan
             }
             Order::Leave(ends, why) => {
                 match why {
-                    Leaving::DatagramsWork => tracing::info!(
+                    LeaveReason::DatagramsWork => tracing::info!(
                         local = %ends.local,
                         server = %ends.remote,
                         "UDP is answered again: connections use it"
                     ),
-                    Leaving::NextComparison => tracing::info!(
+                    LeaveReason::NextComparison => tracing::info!(
                         local = %ends.local,
                         server = %ends.remote,
                         "UDP was slower than TCP; trying UDP again"
                     ),
-                    Leaving::LinkEnded | Leaving::NotFaster => {}
+                    LeaveReason::LinkEnded | LeaveReason::NotFaster => {}
                 }
                 leave_link(state, now, ends);
             }
@@ -304,11 +304,11 @@ fn on_link_closed(shard: &Shard, outer: &Outer, stalled: bool) {
     let now = shard.now(&mut state);
     let ends = FlowEnds::new(outer.local, outer.remote);
     if stalled {
-        state.routing().routes().stalled(now, ends, outer.socket);
+        state.routing().routes().on_stalled(now, ends, outer.socket);
     }
     state.routing().routes().closed(now, ends, outer.socket);
     // The next link may have the same index, and room.
-    state.routing().vacate(outer);
+    state.routing().on_link_ended(outer);
     let cut_off = match state.carrier() {
         Carrier::Udp(carrier) => carrier.flows_at(outer),
         Carrier::Native(_) => Vec::new(),

@@ -17,7 +17,7 @@ use marline_time::{Duration, PAUSE};
 use tokio::net::{TcpSocket, TcpStream, UnixStream};
 use tokio::time::{Instant, timeout, timeout_at};
 
-use super::link::{Link, LinkStream, Sent};
+use super::link::{Link, LinkStream, SendOutcome};
 use super::older_processes::{OlderProcess, OlderProcesses};
 use super::routing::{self, Links, count};
 use super::sockets::{SocketOptions, Watch};
@@ -248,7 +248,7 @@ fn take(
             frames = keep_own_segments(links, older, link, frames);
         } else if let (LinkStream::Unix(_), Some(older)) = (link.stream(), links.older_processes())
         {
-            frames.retain(|frame| older.takes(frame));
+            frames.retain(|frame| older.handles_frame(frame));
         }
         let owner = |frame: &[u8]| owner(frame, users.count);
         for run in frames.chunk_by(|one, other| owner(one) == owner(other)) {
@@ -373,7 +373,7 @@ async fn greet(stream: &TcpStream) -> Result<(), LinkOpenError> {
 
 /// Closes a link that is no longer needed, after a delay.
 pub(super) fn close_later(links: &Arc<Links>, index: u16) {
-    let Some(link) = links.by_index(index) else { return };
+    let Some(link) = links.link_by_index(index) else { return };
     tokio::spawn(async move {
         tokio::time::sleep(CLOSING_TIME).await;
         link.close();
@@ -400,7 +400,7 @@ fn keep_own_segments<'a>(
         let (receivers, keep) = older.receivers(&all, frame);
         for process in receivers {
             if let Some(relay) = relay_to(link, process)
-                && relay.send(NO_SHARD, false, 0, frame) == Sent::Dropped
+                && relay.send(NO_SHARD, false, 0, frame) == SendOutcome::Dropped
             {
                 count(&links.counters().dropped);
             }
@@ -459,16 +459,16 @@ async fn write_back(link: Arc<Link>, relay: Arc<Link>, generation: u8) {
             Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => kept,
             Err(_) => break,
         };
-        let mut sent = Sent::All;
+        let mut sent = SendOutcome::All;
         let write = |frame: &[u8]| {
-            if link.send(NO_SHARD, false, 0, frame) != Sent::All {
-                sent = Sent::Full;
+            if link.send(NO_SHARD, false, 0, frame) != SendOutcome::All {
+                sent = SendOutcome::Full;
             }
         };
         if unpacker.unpack(&buffer[..len], write).is_err() {
             break;
         }
-        while sent == Sent::Full && link.is_waiting() && !link.is_broken() {
+        while sent == SendOutcome::Full && link.is_waiting() && !link.is_broken() {
             tokio::time::sleep(FULL_LINK_RETRY_DELAY).await;
         }
     }

@@ -426,7 +426,7 @@ impl Observers {
     }
 
     /// Passes an event to the observer of all events, if there is one, and removes the observer once it is closed.
-    pub(super) fn show(&mut self, event: &MonitorEvent) -> Option<TrafficFilter> {
+    pub(super) fn pass_event(&mut self, event: &MonitorEvent) -> Option<TrafficFilter> {
         let events = self.events.as_ref()?;
         let mut observer = events.lock().unwrap_or_else(PoisonError::into_inner);
         observer.event(event);

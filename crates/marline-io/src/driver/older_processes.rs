@@ -223,7 +223,7 @@ impl OlderProcesses {
 
     /// Returns true if a frame that another process passed on is handled here. A join to a connection of a third
     /// process must not be answered here: that process answers it.
-    pub(super) fn takes(&self, frame: &[u8]) -> bool {
+    pub(super) fn handles_frame(&self, frame: &[u8]) -> bool {
         match Addressee::of(frame) {
             Addressee::Token(token) => (self.knows_token)(token),
             _ => true,

@@ -274,7 +274,7 @@ impl CombinedSender {
             let begin = next;
             while let Some(segment) = bytes.get(next..bytes.len().min(next + stride))
                 && !segment.is_empty()
-                && group.takes(segment)
+                && group.try_add(segment)
             {
                 next += segment.len();
             }

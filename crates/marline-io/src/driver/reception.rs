@@ -225,15 +225,15 @@ impl ReadyTimeWaker {
 }
 
 /// Receiving half of a shard.
-pub(super) struct Receiving {
+pub(super) struct ReceivingHalf {
     reception: Mutex<Reception>,
     readiness: Arc<Readiness>,
 }
 
-impl Receiving {
-    pub(super) fn new(kind: CarrierKind, clock: Clock) -> Receiving {
+impl ReceivingHalf {
+    pub(super) fn new(kind: CarrierKind, clock: Clock) -> ReceivingHalf {
         let readiness = Arc::new(Readiness::new(clock));
-        Receiving { reception: Mutex::new(Reception::new(kind)), readiness }
+        ReceivingHalf { reception: Mutex::new(Reception::new(kind)), readiness }
     }
 
     pub(super) const fn readiness(&self) -> &Arc<Readiness> {

@@ -20,10 +20,10 @@ use marline_time::{Duration, Instant};
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 
-use super::link::{Link, LinkStream, Sent, lock};
+use super::link::{Link, LinkStream, SendOutcome, lock};
 use super::older_processes::OlderProcesses;
 use super::sending::{Outgoing, Sender};
-use crate::carrier::{Carried, CarrierCounters, FIRST_LINK, FlowEnds, Outer, SHORT_HEADER};
+use crate::carrier::{CarrierChange, CarrierCounters, FIRST_LINK, FlowEnds, Outer, SHORT_HEADER};
 use crate::edge::tcp::TcpInfo;
 use crate::links::Routes;
 
@@ -194,7 +194,7 @@ impl Links {
     }
 
     /// Finds a link by index.
-    pub(super) fn by_index(&self, index: u16) -> Option<Arc<Link>> {
+    pub(super) fn link_by_index(&self, index: u16) -> Option<Arc<Link>> {
         let slot = usize::from(index.checked_sub(FIRST_LINK)?);
         let table = lock(&self.table);
         table.slots.get(slot)?.as_ref().map(|slot| Arc::clone(&slot.link))
@@ -202,7 +202,7 @@ impl Links {
 
     /// Finds the link with exactly these ends: another link may have the index now.
     pub(super) fn at(&self, outer: &Outer) -> Option<Arc<Link>> {
-        self.by_index(outer.socket).filter(|link| *link.outer() == *outer)
+        self.link_by_index(outer.socket).filter(|link| *link.outer() == *outer)
     }
 
     /// Records that the first flow of a shard has validated itself on the link.
@@ -357,9 +357,9 @@ impl Routing {
         };
         let lane = matches!(out.sender, Sender::Lane(..));
         match link.send(self.index, lane, out.stride, out.bytes) {
-            Sent::All => return Vec::new(),
-            Sent::Full => {}
-            Sent::Dropped => count(dropped),
+            SendOutcome::All => return Vec::new(),
+            SendOutcome::Full => {}
+            SendOutcome::Dropped => count(dropped),
         }
         self.set_full(out.outer.socket, true)
     }
@@ -382,7 +382,7 @@ impl Routing {
     }
 
     /// Records what carries a flow now. Returns true if that link has no room.
-    pub(super) fn carry(&mut self, carried: Carried) -> bool {
+    pub(super) fn carry(&mut self, carried: CarrierChange) -> bool {
         let Some(index) = carried.link else { return false };
         self.by_flow.insert(carried.flow, index);
         let link = self.links.entry(index).or_default();
@@ -392,7 +392,7 @@ impl Routing {
 
     /// Records that a flow has validated itself on the link of this index.
     pub(super) fn mark_proven(&mut self, flow: u64, index: u16) {
-        let Some(link) = self.all.by_index(index) else { return };
+        let Some(link) = self.all.link_by_index(index) else { return };
         let Some(flows) = self.links.get_mut(&link.outer().socket) else { return };
         flows.proven.insert(flow);
         // `proven_link` may be an earlier link of this index, which has ended.
@@ -433,7 +433,7 @@ impl Routing {
     }
 
     /// Handles the end of a link: its state does not apply to the next link of this index.
-    pub(super) fn vacate(&mut self, outer: &Outer) {
+    pub(super) fn on_link_ended(&mut self, outer: &Outer) {
         let Some(link) = self.links.get_mut(&outer.socket) else { return };
         // The next link may have validated flows already.
         if link.proven_link.as_ref().is_none_or(|proven| proven.outer() == outer) {

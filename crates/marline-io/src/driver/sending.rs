@@ -98,7 +98,7 @@ impl<To: Copy + PartialEq> FrameBatch<To> {
 
     /// Returns true if datagrams may be appended: `len` bytes, with `stride` from one to the next (0 for a single
     /// datagram).
-    fn takes(&self, to: To, stride: usize, len: usize) -> bool {
+    fn accepts(&self, to: To, stride: usize, len: usize) -> bool {
         let Some(known) = self.to else { return true };
         let one = stride == 0 || len <= stride;
         let fits = if one { len <= self.stride } else { stride == self.stride };
@@ -126,7 +126,7 @@ impl<To: Copy + PartialEq> FrameBatch<To> {
 /// and have the same length, except that the last may be shorter. So the kernel takes them like the segments of one
 /// connection (GSO). Their order is the core's.
 #[derive(Debug, Default)]
-pub(super) struct Gathered {
+pub(super) struct SegmentBatch {
     batch: FrameBatch<(Outer, Ecn)>,
     parts: Vec<Part>,
 }
@@ -139,10 +139,10 @@ struct Part {
     len: usize,
 }
 
-impl Gathered {
+impl SegmentBatch {
     /// Returns true if `out` may be appended.
-    pub(super) fn takes(&self, out: &Outgoing<'_>) -> bool {
-        self.batch.takes((out.outer, out.ecn), out.stride, out.bytes.len())
+    pub(super) fn accepts(&self, out: &Outgoing<'_>) -> bool {
+        self.batch.accepts((out.outer, out.ecn), out.stride, out.bytes.len())
     }
 
     fn push(&mut self, out: &Outgoing<'_>) {
@@ -183,8 +183,8 @@ pub(super) struct LaneBatch(FrameBatch<(Outer, PathId)>);
 
 impl LaneBatch {
     /// Returns true if a frame of this length may be appended.
-    pub(super) fn takes(&self, outer: Outer, path: PathId, len: usize) -> bool {
-        self.0.takes((outer, path), 0, len)
+    pub(super) fn accepts(&self, outer: Outer, path: PathId, len: usize) -> bool {
+        self.0.accepts((outer, path), 0, len)
     }
 
     pub(super) fn push(&mut self, outer: Outer, path: PathId, frame: &[u8]) {
@@ -261,7 +261,7 @@ pub(super) struct Sending {
     /// Set if segments may be combined in one packet.
     joins_runs: bool,
     /// Segments for one system call.
-    gathered: Gathered,
+    gathered: SegmentBatch,
     /// Frames of a lane that are being sent.
     frames: LaneBatch,
     scratch: Vec<u8>,
@@ -274,7 +274,7 @@ impl Sending {
             spare: None,
             headroom,
             joins_runs: false,
-            gathered: Gathered::default(),
+            gathered: SegmentBatch::default(),
             frames: LaneBatch::default(),
             scratch: Vec::new(),
         }
@@ -305,7 +305,7 @@ impl Sending {
         self.spare = Some(core::mem::replace(&mut self.out, batch));
     }
 
-    pub(super) fn gathered_datagrams(&self) -> &Gathered {
+    pub(super) fn gathered_datagrams(&self) -> &SegmentBatch {
         &self.gathered
     }
 
@@ -315,11 +315,11 @@ impl Sending {
     }
 
     /// Takes the batches for one system call.
-    pub(super) fn take_gathered(&mut self) -> Gathered {
+    pub(super) fn take_gathered(&mut self) -> SegmentBatch {
         core::mem::take(&mut self.gathered)
     }
 
-    pub(super) fn give_gathered_back(&mut self, mut gathered: Gathered) {
+    pub(super) fn give_gathered_back(&mut self, mut gathered: SegmentBatch) {
         gathered.clear();
         self.gathered = gathered;
     }
@@ -356,35 +356,35 @@ mod tests {
     fn a_batch_is_to_one_place_and_of_one_length_but_for_its_last() {
         let mut batch = FrameBatch::default();
         for len in [1_200, 1_200, 700] {
-            assert!(batch.takes('a', 0, len));
+            assert!(batch.accepts('a', 0, len));
             batch.push('a', 0, &vec![0; len]);
         }
         assert_eq!(batch.bytes(), (1_200, &[0; 3_100][..]));
-        assert!(!batch.takes('a', 0, 700), "a shorter datagram ends the batch");
+        assert!(!batch.accepts('a', 0, 700), "a shorter datagram ends the batch");
         batch.clear();
         batch.push('a', 0, &[0; 700]);
         assert_eq!(batch.bytes(), (0, &[0; 700][..]));
-        assert!(!batch.takes('a', 0, 701) && !batch.takes('b', 0, 700));
-        assert!(batch.takes('a', 0, 700));
+        assert!(!batch.accepts('a', 0, 701) && !batch.accepts('b', 0, 700));
+        assert!(batch.accepts('a', 0, 700));
     }
 
     #[test]
     fn several_datagrams_follow_those_of_their_length() {
         let mut batch = FrameBatch::default();
         batch.push('a', 700, &[0; 1_400]);
-        assert!(batch.takes('a', 700, 2_000) && batch.takes('a', 0, 600));
-        assert!(!batch.takes('a', 600, 1_200) && !batch.takes('a', 800, 1_600));
-        assert!(batch.takes('a', 800, 700), "a single datagram");
+        assert!(batch.accepts('a', 700, 2_000) && batch.accepts('a', 0, 600));
+        assert!(!batch.accepts('a', 600, 1_200) && !batch.accepts('a', 800, 1_600));
+        assert!(batch.accepts('a', 800, 700), "a single datagram");
         batch.push('a', 700, &[0; 1_000]);
         assert_eq!(batch.bytes(), (700, &[0; 2_400][..]));
-        assert!(!batch.takes('a', 0, 300), "the last datagram was shorter");
+        assert!(!batch.accepts('a', 0, 300), "the last datagram was shorter");
     }
 
     #[test]
     fn a_batch_is_no_longer_than_the_kernel_takes() {
         for len in [34, 1_472] {
             let mut batch = FrameBatch::default();
-            while batch.takes('a', 0, len) {
+            while batch.accepts('a', 0, len) {
                 batch.push('a', 0, &vec![0; len]);
             }
             assert_eq!(batch.bytes.len(), BATCH_DATAGRAMS * len);

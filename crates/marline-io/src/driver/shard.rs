@@ -17,7 +17,7 @@ use tokio::sync::{Notify, broadcast, mpsc};
 
 use super::carrier::{Carrier, CarrierKind};
 use super::observers::{ObservedPath, SharedEventObserver, SharedObserver};
-use super::reception::Receiving;
+use super::reception::ReceivingHalf;
 use super::routing::Links;
 use super::sockets::{Sock, SocketOptions};
 use super::state::State;
@@ -89,7 +89,7 @@ pub struct Shard {
     /// Time at which the timer fires.
     alarm: Alarm,
     links: Arc<Links>,
-    receiving: Receiving,
+    receiving: ReceivingHalf,
     inbox: mpsc::Sender<Handover>,
     peers: OnceLock<Vec<mpsc::Sender<Handover>>>,
     /// All shards that share the ports, including this one.
@@ -144,7 +144,7 @@ impl ShardHandle {
             timer: FineTimer::new()?,
             clock,
             alarm: Alarm::new(),
-            receiving: Receiving::new(kind, clock),
+            receiving: ReceivingHalf::new(kind, clock),
             inbox,
             peers: OnceLock::new(),
             siblings: OnceLock::new(),
@@ -269,7 +269,7 @@ impl Shard {
         &self.alarm
     }
 
-    pub(super) const fn receiving(&self) -> &Receiving {
+    pub(super) const fn receiving(&self) -> &ReceivingHalf {
         &self.receiving
     }
 
@@ -284,7 +284,7 @@ impl Shard {
     }
 
     /// Returns the shard of this index among those that share the ports.
-    pub(super) fn sibling(&self, index: u8) -> Option<Arc<Shard>> {
+    pub(super) fn other_shard(&self, index: u8) -> Option<Arc<Shard>> {
         self.siblings.get()?.get(usize::from(index))?.upgrade()
     }
 

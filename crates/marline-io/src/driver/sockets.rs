@@ -91,11 +91,11 @@ pub(crate) struct UdpKind {
 
 impl Sock {
     pub(crate) fn udp(options: SocketOptions) -> io::Result<Self> {
-        Sock::adopted(OwnedFd::from(socket::open(&options.spec())?), options)
+        Sock::adopt(OwnedFd::from(socket::open(&options.spec())?), options)
     }
 
     /// Wraps a socket with these options that another process has opened.
-    pub(crate) fn adopted(socket: OwnedFd, options: SocketOptions) -> io::Result<Self> {
+    pub(crate) fn adopt(socket: OwnedFd, options: SocketOptions) -> io::Result<Self> {
         let socket = std::net::UdpSocket::from(socket);
         let state = UdpSocketState::new(UdpSockRef::from(&socket))?;
         let mut local = socket.local_addr()?;

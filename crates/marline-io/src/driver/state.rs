@@ -23,7 +23,7 @@ use super::sending::Sending;
 use super::sockets::{Kind, Sockets};
 use super::streams::Streams;
 use super::wakeups::Wakeups;
-use crate::carrier::{Datagram, FlowEnds, Framed, Outer};
+use crate::carrier::{Datagram, FlowEnds, FramedBatch, Outer};
 use crate::links::DataDirection;
 use crate::succession::NativePart;
 
@@ -141,7 +141,7 @@ impl State {
         now: Instant,
         batch: &Transmit,
         out: &mut [u8],
-    ) -> Option<Framed> {
+    ) -> Option<FramedBatch> {
         let observed = ObservedSegments::on_sent(now, batch, out, &self.carrier);
         self.observers.observe(&observed);
         let routes = self.routing.routes();
@@ -154,7 +154,7 @@ impl State {
             Carrier::Udp(carrier) => carrier.frame(now, batch, out),
             Carrier::Native(carrier) => {
                 carrier.frame(batch, out);
-                self.sockets.native_outer(&batch.path).map(Framed::Ready)
+                self.sockets.native_outer(&batch.path).map(FramedBatch::Ready)
             }
         }
     }

@@ -22,7 +22,7 @@ use tokio::sync::mpsc;
 use super::shard::{Shard, ShardHandle};
 use super::sockets::Sock;
 use super::state::State;
-use super::streams::{Handshake, Incoming, PacketSink, Waiting};
+use super::streams::{AwaitedEvent, Handshake, Incoming, PacketSink};
 use crate::error_kind;
 use crate::sys::tun::Tun;
 
@@ -89,7 +89,7 @@ impl Stream {
             Some(Handshake::Failed(reason)) => Poll::Ready(Err(reason)),
             Some(Handshake::Pending) if stopped => Poll::Ready(Err(CloseReason::Aborted)),
             Some(Handshake::Pending) => {
-                state.streams().wait(self.id, Waiting::Connecting, cx);
+                state.streams().wait(self.id, AwaitedEvent::Connecting, cx);
                 Poll::Pending
             }
         }
@@ -145,7 +145,7 @@ fn closed(reason: CloseReason) -> io::Error {
     io::Error::new(error_kind(reason), reason)
 }
 
-fn stopped() -> io::Error {
+fn stopped_error() -> io::Error {
     io::Error::new(io::ErrorKind::NotConnected, "the network driver has stopped")
 }
 
@@ -186,9 +186,9 @@ impl Stream {
             }
             Err(ReadError::Blocked) => {
                 if state.wakeups().is_stopped() {
-                    return Poll::Ready(Err(stopped()));
+                    return Poll::Ready(Err(stopped_error()));
                 }
-                state.streams().wait(self.id, Waiting::Reading, cx);
+                state.streams().wait(self.id, AwaitedEvent::Reading, cx);
                 Poll::Pending
             }
             Err(ReadError::Closed(reason)) => Poll::Ready(Err(closed(reason))),
@@ -256,9 +256,9 @@ impl Stream {
         match error {
             WriteError::Blocked => {
                 if state.wakeups().is_stopped() {
-                    return Poll::Ready(Err(stopped()));
+                    return Poll::Ready(Err(stopped_error()));
                 }
-                state.streams().wait(self.id, Waiting::Writing, cx);
+                state.streams().wait(self.id, AwaitedEvent::Writing, cx);
                 Poll::Pending
             }
             WriteError::Shutdown => Poll::Ready(Err(io::ErrorKind::BrokenPipe.into())),

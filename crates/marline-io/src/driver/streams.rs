@@ -135,7 +135,7 @@ impl AcceptQueue {
 
 /// Event of a connection that a task waits for.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub(super) enum Waiting {
+pub(super) enum AwaitedEvent {
     /// The end of the handshake.
     Connecting,
     /// Data.
@@ -205,12 +205,12 @@ impl Streams {
     }
 
     /// Stores the waker of a task that waits.
-    pub(super) fn wait(&mut self, id: ConnectionId, waiting: Waiting, cx: &Context<'_>) {
+    pub(super) fn wait(&mut self, id: ConnectionId, waiting: AwaitedEvent, cx: &Context<'_>) {
         let Some(slot) = self.slots.get_mut(&id) else { return };
         let place = match waiting {
-            Waiting::Connecting => &mut slot.connecting,
-            Waiting::Reading => &mut slot.reader,
-            Waiting::Writing => &mut slot.writer,
+            AwaitedEvent::Connecting => &mut slot.connecting,
+            AwaitedEvent::Reading => &mut slot.reader,
+            AwaitedEvent::Writing => &mut slot.writer,
         };
         register(place, cx);
     }

@@ -128,7 +128,7 @@ impl Task {
         if !state.wakeups().is_same_turn(now) {
             self.shard.serve(&mut state, now);
         }
-        let nothing_armed = state.wakeups().armed().is_none();
+        let nothing_armed = state.wakeups().alarm_at().is_none();
         drop(state);
         let over = self.is_over(now);
         if self.orphaned_at.is_some() && !over && nothing_armed {

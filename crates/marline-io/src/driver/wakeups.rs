@@ -121,7 +121,7 @@ impl Wakeups {
     }
 
     /// Time at which the timer fires.
-    pub(super) const fn armed(&self) -> Option<Instant> {
+    pub(super) const fn alarm_at(&self) -> Option<Instant> {
         self.armed
     }
 

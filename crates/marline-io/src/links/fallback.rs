@@ -91,7 +91,7 @@ pub(crate) enum Order {
     /// Keep the flows on the compared link, which is faster.
     Keep(FlowEnds, CarrierRates),
     /// Move them back to datagrams.
-    Leave(FlowEnds, Leaving),
+    Leave(FlowEnds, LeaveReason),
     /// Close this link, which is not needed (any more).
     Close(u16),
     /// Send a probe datagram, with an id that does not exist.
@@ -100,7 +100,7 @@ pub(crate) enum Order {
 
 /// Reason why flows leave a link.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Leaving {
+pub(crate) enum LeaveReason {
     /// Datagrams are answered.
     DatagramsWork,
     /// The link has ended.
@@ -375,7 +375,7 @@ impl Routes {
     }
 
     /// Records that the link in use has stalled and is being closed.
-    pub(crate) fn stalled(&mut self, now: Instant, ends: FlowEnds, link: u16) {
+    pub(crate) fn on_stalled(&mut self, now: Instant, ends: FlowEnds, link: u16) {
         let used = |route: &&mut Route| route.way == TransportChoice::Link(link);
         if let Some(route) = self.routes.get_mut(&ends).filter(used) {
             route.stalled_at = Some(now);
@@ -397,7 +397,7 @@ impl Routes {
                     route.compare_at = now + INCONCLUSIVE_RETRY_DELAY;
                 }
                 route.choose_transport(now, TransportChoice::Datagrams);
-                self.orders.push_back(Order::Leave(ends, Leaving::LinkEnded));
+                self.orders.push_back(Order::Leave(ends, LeaveReason::LinkEnded));
             }
             TransportChoice::Confirming(known, _) if known == link => {
                 route.way = TransportChoice::Datagrams
@@ -425,7 +425,7 @@ impl Routes {
         route.choose_transport(now, TransportChoice::Datagrams);
         (route.suspect, route.heard_at) = (false, Some(now));
         route.mistakes = route.mistakes.saturating_add(1);
-        self.orders.push_back(Order::Leave(ends, Leaving::DatagramsWork));
+        self.orders.push_back(Order::Leave(ends, LeaveReason::DatagramsWork));
         self.orders.push_back(Order::Close(link));
     }
 
@@ -447,7 +447,7 @@ impl Routes {
     }
 
     /// Routes that use a link, except for a comparison.
-    pub(crate) fn by_link(&self) -> Vec<FlowEnds> {
+    pub(crate) fn flows_on_links(&self) -> Vec<FlowEnds> {
         let compared = |route: &Route| matches!(route.comparison, Some(Comparison::Running { .. }));
         let linked =
             |route: &Route| matches!(route.way, TransportChoice::Link(_)) && !compared(route);

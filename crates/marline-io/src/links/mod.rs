@@ -9,6 +9,6 @@ mod framing;
 mod pace;
 
 pub use fallback::{CarrierRates, UdpUse};
-pub(crate) use fallback::{Failure, Leaving, Order, Routes};
+pub(crate) use fallback::{Failure, LeaveReason, Order, Routes};
 pub(crate) use framing::{ForeignData, FrameDecoder, FramedBytes, PREAMBLE, enclose};
 pub(crate) use pace::{DataDirection, LaneBytes};

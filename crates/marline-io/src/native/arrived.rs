@@ -7,7 +7,7 @@ use marline_wire::PROTOCOL_TCP;
 
 /// Received TCP segment with data of its IP header.
 #[derive(Copy, Clone, Debug)]
-pub(crate) struct Arrived<'a> {
+pub(crate) struct ReceivedSegment<'a> {
     /// Source address; the port is not used.
     pub(crate) source: SocketAddr,
     /// Destination address.
@@ -18,14 +18,14 @@ pub(crate) struct Arrived<'a> {
 
 /// Extracts the TCP segment of an IP packet from a raw IPv4 socket or a TUN device. Options and extension headers
 /// are skipped; fragments are ignored.
-pub(crate) fn tcp_of(packet: &[u8]) -> Option<Arrived<'_>> {
+pub(crate) fn tcp_of(packet: &[u8]) -> Option<ReceivedSegment<'_>> {
     let ip = marline_wire::IpPacket::parse(packet).ok()?;
     if ip.fragment.is_some() || ip.protocol != PROTOCOL_TCP {
         return None;
     }
     let source = SocketAddr::new(ip.src, 0);
     let ecn = ecn_of_bits(ip.ecn);
-    Some(Arrived { source, destination: ip.dst, ecn, segment: ip.payload })
+    Some(ReceivedSegment { source, destination: ip.dst, ecn, segment: ip.payload })
 }
 
 /// Reads the ECN field: the two lowest bits of TOS or traffic class.

@@ -20,7 +20,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use marline_core::{Capabilities, ChecksumScope, Ecn, Shard, Transmit};
 use marline_wire::{IPV6_HEADER_LEN, PROTOCOL_TCP, emit_ip, ip_header_len};
 
-pub(crate) use self::arrived::{Arrived, ecn_of_bits, tcp_of};
+pub(crate) use self::arrived::{ReceivedSegment, ecn_of_bits, tcp_of};
 pub(crate) use self::icmp::error_of;
 use self::ports::PortSet;
 pub(crate) use self::spread::home_shard;
@@ -187,7 +187,7 @@ impl RawSockets {
     /// The system's; the port may be in use.
     pub fn reserve(&self, local: SocketAddr) -> io::Result<SocketAddr> {
         let mut opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
-        let opened = opened.as_mut().ok_or_else(in_use)?;
+        let opened = opened.as_mut().ok_or_else(in_use_error)?;
         let guard = match opened.take_inherited(local) {
             Some(guard) => guard,
             None => Guard::on_address(local)?,
@@ -208,12 +208,12 @@ impl RawSockets {
     /// Takes the sockets for this number of shards.
     pub(crate) fn take(&self, shards: usize) -> io::Result<OpenedSockets> {
         let mut opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
-        let there = opened.as_ref().ok_or_else(in_use)?.shards();
+        let there = opened.as_ref().ok_or_else(in_use_error)?.shards();
         if there != shards {
             let text = format!("these raw sockets are for {there} shards, not for {shards}");
             return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
         }
-        opened.take().ok_or_else(in_use)
+        opened.take().ok_or_else(in_use_error)
     }
 }
 
@@ -254,7 +254,7 @@ impl Offload {
     }
 }
 
-fn in_use() -> io::Error {
+fn in_use_error() -> io::Error {
     io::Error::new(io::ErrorKind::ResourceBusy, "these raw sockets are already in use")
 }
 

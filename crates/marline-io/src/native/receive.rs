@@ -12,7 +12,7 @@ use marline_core::{FourTuple, PacketMeta};
 use marline_wire::{TCP_HEADER_LEN, tcp_pseudo_header, verify_tcp_checksum};
 
 use super::NativeCarrier;
-use super::arrived::Arrived;
+use super::arrived::ReceivedSegment;
 
 impl NativeCarrier {
     /// Counts a packet that is not valid TCP.
@@ -29,7 +29,10 @@ impl NativeCarrier {
     }
 
     /// Checks a segment. Returns `None` if the core must not see it.
-    pub(crate) fn receive<'a>(&mut self, arrived: &Arrived<'a>) -> Option<(PacketMeta, &'a [u8])> {
+    pub(crate) fn receive<'a>(
+        &mut self,
+        arrived: &ReceivedSegment<'a>,
+    ) -> Option<(PacketMeta, &'a [u8])> {
         let segment = arrived.segment;
         if segment.len() < TCP_HEADER_LEN {
             self.counters.malformed += 1;
@@ -113,7 +116,7 @@ mod tests {
 
     fn receive(carrier: &mut NativeCarrier, from: &str, to: &str, segment: &[u8]) -> bool {
         let (source, destination) = (at(from), at(to).ip());
-        let arrived = Arrived { source, destination, ecn: Ecn::NotEct, segment };
+        let arrived = ReceivedSegment { source, destination, ecn: Ecn::NotEct, segment };
         let received = carrier.receive(&arrived);
         if let Some((meta, bytes)) = received {
             assert_eq!((meta.path.local, meta.path.remote), (at(to), at(from)));

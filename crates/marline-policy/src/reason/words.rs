@@ -14,7 +14,7 @@ impl Reason {
             Rule::First => {
                 format!("{size} of new data on {path}, {}", self.describe_comparison(name))
             }
-            Rule::Spared => self.spared_text(name),
+            Rule::Spared => self.format_avoided(name),
             Rule::LastReceived => {
                 let state = match self.grounds.path.and_then(|id| self.inputs.path(id)) {
                     Some(path) if path.health.is_degraded() => "is degraded",
@@ -61,7 +61,7 @@ impl Reason {
                     "copy of {size} on {path} to measure it, as it has carried nothing for {unused}"
                 )
             }
-            Rule::Recheck => self.recheck_text(),
+            Rule::Recheck => self.format_recheck(),
             Rule::Nothing => "there is no data to send, and none worth a copy".to_owned(),
             Rule::NoPath => "nothing is sent: no path can send".to_owned(),
             Rule::Rescue => format!("reinjection of {size} on {path}: {}", self.cause(name)),
@@ -79,7 +79,7 @@ impl Reason {
         }
     }
 
-    fn recheck_text(&self) -> String {
+    fn format_recheck(&self) -> String {
         let after = match self.decision {
             Decision::WaitUntil(at) => {
                 Some(at.since(self.inputs.now).as_micros()).map(|us| us as u64)
@@ -149,7 +149,7 @@ impl Reason {
     }
 
     /// Why a faster path is not used.
-    fn spared_text(&self, name: &dyn Fn(SubflowId) -> String) -> String {
+    fn format_avoided(&self, name: &dyn Fn(SubflowId) -> String) -> String {
         let path = self.grounds.path.map_or_else(|| "a path".to_owned(), name);
         let other = self.grounds.other.and_then(|id| self.inputs.path(id));
         let why = match other {

@@ -111,7 +111,7 @@ fn a_run_knows_where_its_segments_end() {
     }
     assert_eq!(ends, [80, 180, 280, 380, 460, 560, 660, 760, 840, 940]);
     assert_eq!(run.last_segment_start(), Ssn(841));
-    let within = |from, to| run.whole_segments_within(Ssn(from), Ssn(to));
+    let within = |from, to| run.segments_within(Ssn(from), Ssn(to));
     assert_eq!(within(81, 181), (Ssn(81), Ssn(181)));
     assert_eq!(within(80, 182), (Ssn(81), Ssn(181)));
     assert_eq!(within(100, 150), (Ssn(181), Ssn(181)), "no segment lies within");
@@ -153,6 +153,6 @@ fn a_run_may_have_its_mapping_in_each_segment() {
     assert!((0..20).all(|number| layout.is_mapped(number)));
     let run = SentSegment { layout, mapping_len: len as u16, ..segment(1, len) };
     assert_eq!(run.segments(), 20);
-    let whole = run.whole_segments_within(Ssn(100), Ssn(400));
+    let whole = run.segments_within(Ssn(100), Ssn(400));
     assert_eq!(whole, (Ssn(161), Ssn(321)));
 }

@@ -20,7 +20,7 @@ const HANDSHAKE_HEDGE_DELAY: Duration = Duration::from_secs(1);
 
 /// Means of authentication for a request.
 #[derive(Debug)]
-pub(super) enum Admitted {
+pub(super) enum Authentication {
     /// A session.
     Session(Arc<Session>),
     /// Permission to make a TLS handshake.
@@ -96,18 +96,18 @@ impl Admission {
     }
 
     /// Waits for a session, or for permission to make a handshake. `alone`: the connection cannot use a session.
-    async fn wait_until_admitted(&self, alone: bool) -> Admitted {
+    async fn wait_until_admitted(&self, alone: bool) -> Authentication {
         loop {
             let changed = self.changed.notified();
             let next = {
                 let now = Instant::now();
                 let mut state = lock(&self.state);
                 if !alone && let Some(session) = state.session(now) {
-                    return Admitted::Session(session);
+                    return Authentication::Session(session);
                 }
                 let next = state.next_turn(now, alone);
                 if next.is_some_and(|at| at <= now) {
-                    return Admitted::NewClient(self.start_handshake(&mut state, now));
+                    return Authentication::NewClient(self.start_handshake(&mut state, now));
                 }
                 next
             };
@@ -125,14 +125,14 @@ impl Admission {
     }
 
     /// Waits for a session, or for permission to make a handshake.
-    pub(super) async fn wait_for_admission(&self) -> Admitted {
+    pub(super) async fn wait_for_admission(&self) -> Authentication {
         self.wait_until_admitted(false).await
     }
 
     /// Waits for permission to make a handshake, for a connection that cannot use a session.
     pub(super) async fn enter_without_session(&self) -> HandshakeTurn {
         loop {
-            if let Admitted::NewClient(turn) = self.wait_until_admitted(true).await {
+            if let Authentication::NewClient(turn) = self.wait_until_admitted(true).await {
                 return turn;
             }
         }

@@ -12,7 +12,7 @@ pub(super) fn expect_working(message: &Message) -> Option<()> {
 }
 
 /// The server listens at this address.
-pub(super) fn listening(message: &Message) -> Option<SocketAddr> {
+pub(super) fn parse_listening(message: &Message) -> Option<SocketAddr> {
     match message {
         Message::Listening(address) => Some(*address),
         _ => None,

@@ -28,7 +28,7 @@ impl<C: Connect> Tunnel<C> {
                 let broken = |error| OpenError::from_io("sending to the server", error);
                 let late = || OpenError::timed_out("a used connection", warm);
                 send(writer, &request.to_bytes()).await?;
-                let heard = self.expect(reader, target, expect_working);
+                let heard = self.expect_message(reader, target, expect_working);
                 ahead.send_until(writer, warm, heard).await.map_err(broken)?.ok_or_else(late)??;
                 has_begun = true;
                 let connected = self.connected(reader);

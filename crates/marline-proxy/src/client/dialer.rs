@@ -128,7 +128,7 @@ impl Dialer {
             }
             Err(_) => self.paths(),
         };
-        Err(unanswered(servers, self.transport, &tried))
+        Err(unanswered_error(servers, self.transport, &tried))
     }
 
     /// Connects by name because a member's own addresses gave no connection. If that succeeds, the network works,
@@ -414,7 +414,7 @@ fn names(servers: &[Target]) -> String {
     servers.iter().map(Target::to_string).collect::<Vec<_>>().join(", ")
 }
 
-fn unanswered(servers: &[Target], transport: &str, tried: &str) -> anyhow::Error {
+fn unanswered_error(servers: &[Target], transport: &str, tried: &str) -> anyhow::Error {
     let ports: Vec<String> = servers.iter().map(|server| server.port.to_string()).collect();
     anyhow::anyhow!(
         "the server {} does not answer over {transport} (tried {tried}): is `marline server` running \

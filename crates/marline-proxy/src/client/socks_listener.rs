@@ -13,7 +13,7 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use super::ahead::EarlyBytes;
-use super::listening::{listen_error, listening};
+use super::listening::{explain_listen_error, listen_error};
 use super::open::{Open, OpenError};
 use super::open_targets::OpenTargets;
 use super::places::{Places, WaitTurn};
@@ -63,7 +63,7 @@ pub enum Service {
 /// # Errors
 /// The port is taken or not allowed.
 pub fn bind(address: SocketAddr) -> anyhow::Result<std::net::TcpListener> {
-    listening(address, |_| Ok(())).map_err(|error| listen_error("TCP", address, error))
+    explain_listen_error(address, |_| Ok(())).map_err(|error| listen_error("TCP", address, error))
 }
 
 impl<O: Open> SocksListener<O> {

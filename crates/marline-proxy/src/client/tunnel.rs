@@ -16,9 +16,9 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsConnector;
 
-use super::admission::{Admission, Admitted, HandshakeTurn};
+use super::admission::{Admission, Authentication, HandshakeTurn};
 use super::ahead::EarlyBytes;
-use super::answers::{expect_welcome, expect_working, listening};
+use super::answers::{expect_welcome, expect_working, parse_listening};
 use super::backoff::Backoff;
 use super::failed::Failed;
 use super::leased::Leased;
@@ -81,14 +81,14 @@ impl<C: Connect> Tunnel<C> {
         patience: Timeouts,
         warm: usize,
     ) -> anyhow::Result<Arc<Tunnel<C>>> {
-        Tunnel::in_time(connect, pin, token, patience, Deadlines::default(), warm)
+        Tunnel::within_limit(connect, pin, token, patience, Deadlines::default(), warm)
     }
 
     /// Like [`new`](Self::new), with latency requirements of applications.
     ///
     /// # Errors
     /// TLS cannot be set up.
-    pub fn in_time(
+    pub fn within_limit(
         connect: C,
         pin: [u8; 32],
         token: Secret,
@@ -167,7 +167,7 @@ impl<C: Connect> Tunnel<C> {
     ) -> Result<Channel<C::Stream>, OpenError> {
         let ask = async {
             send(&mut stream, &request.to_bytes()).await?;
-            self.expect(&mut stream, self.patience.warm, expect_working).await
+            self.expect_message(&mut stream, self.patience.warm, expect_working).await
         };
         let asked = timeout(self.patience.warm, ask).await;
         if let Err(error) = asked
@@ -185,7 +185,7 @@ impl<C: Connect> Tunnel<C> {
         stream: &mut (impl AsyncRead + Unpin),
     ) -> Result<(), OpenError> {
         let connected = |message: &Message| matches!(message, Message::Connected).then_some(());
-        self.expect(stream, self.patience.target, connected).await
+        self.expect_message(stream, self.patience.target, connected).await
     }
 
     async fn connect_transport(&self, own: &[SocketAddr]) -> Result<C::Stream, OpenError> {
@@ -214,8 +214,12 @@ impl<C: Connect> Tunnel<C> {
         let mut backoff = Backoff::new(self.patience.overload);
         loop {
             let attempt = match self.admission.wait_for_admission().await {
-                Admitted::Session(session) => self.attempt_with_session(&session, request).await,
-                Admitted::NewClient(turn) => self.attempt_with_handshake(turn, &[], request).await,
+                Authentication::Session(session) => {
+                    self.attempt_with_session(&session, request).await
+                }
+                Authentication::NewClient(turn) => {
+                    self.attempt_with_handshake(turn, &[], request).await
+                }
             };
             match attempt {
                 Ok(fresh) => return Ok(fresh),
@@ -327,7 +331,8 @@ impl<C: Connect> Tunnel<C> {
             return Ok(Err(stream));
         }
         let mut stream = Channel::session(SealedStream::new(stream, keys, Vec::new()));
-        let (limit, ..) = self.expect(&mut stream, self.patience.handshake, expect_welcome).await?;
+        let (limit, ..) =
+            self.expect_message(&mut stream, self.patience.handshake, expect_welcome).await?;
         Ok(Ok((stream, limit, Arc::clone(session))))
     }
 
@@ -350,7 +355,8 @@ impl<C: Connect> Tunnel<C> {
             }
             let mut stream = Channel::tls(stream);
             send(&mut stream, &bytes).await.map_err(Failed::classify_early_error)?;
-            let welcomed = self.expect(&mut stream, self.patience.handshake, expect_welcome).await;
+            let welcomed =
+                self.expect_message(&mut stream, self.patience.handshake, expect_welcome).await;
             let (limit, offer, own) = welcomed.map_err(Failed::classify_early_error)?;
             let session = self.remember(&stream, offer, own)?;
             Ok((stream, limit, session))
@@ -399,7 +405,7 @@ impl<C: Connect> Tunnel<C> {
             }
         }
         let (mut stream, ..) = self.open_connection(Some(request)).await?;
-        self.expect(&mut stream, self.patience.handshake, expect_working).await?;
+        self.expect_message(&mut stream, self.patience.handshake, expect_working).await?;
         self.connected(&mut stream).await?;
         if let Some(ahead) = ahead {
             let repeated = ahead.repeat(&mut stream).await;
@@ -427,7 +433,8 @@ impl<C: Connect> Tunnel<C> {
         self.renew_in_time();
         let (mut stream, ..) = self.open_connection(None).await?;
         send(&mut stream, &Message::Listen(wanted).to_bytes()).await?;
-        let address = self.expect(&mut stream, self.patience.handshake, listening).await?;
+        let address =
+            self.expect_message(&mut stream, self.patience.handshake, parse_listening).await?;
         Ok((stream, address))
     }
 
@@ -459,7 +466,7 @@ impl<C: Connect> Tunnel<C> {
     }
 
     /// Reads one message, which `pick` must accept.
-    pub(super) async fn expect<T>(
+    pub(super) async fn expect_message<T>(
         &self,
         stream: &mut (impl AsyncRead + Unpin),
         patience: Duration,

@@ -173,7 +173,7 @@ impl LaneMaintainer {
             ended = read_messages(reader) => ended,
             error = write_messages(writer, said) => Err(error),
             () = self.receive(&lane, say) => Ok(()),
-            () = self.unused() => return AttemptOutcome::Unused,
+            () = self.wait_until_unused() => return AttemptOutcome::Unused,
         };
         if let Err(error) = ended {
             tracing::debug!("control connection of the lane lost: {error}");
@@ -214,7 +214,7 @@ impl LaneMaintainer {
     }
 
     /// Resolves when there has been no socket for a while.
-    async fn unused(&self) {
+    async fn wait_until_unused(&self) {
         let mut look = interval(UNUSED / 4);
         loop {
             look.tick().await;
@@ -239,7 +239,7 @@ impl<C: Connect> Tunnel<C> {
         let (mut stream, _, session) = self.open_connection(None).await?;
         let client = end(&stream).map_err(OpenError::Server)?;
         send(&mut stream, &Message::Datagrams(client).to_bytes()).await?;
-        let server = self.expect(&mut stream, self.patience.handshake, lane).await?;
+        let server = self.expect_message(&mut stream, self.patience.handshake, lane).await?;
         Ok(Control { stream, session, client, server })
     }
 }

@@ -70,7 +70,7 @@ impl UdpForward {
             Ok(socket) => Arc::new(socket),
             Err(error) => return tracing::error!("UDP forward failed: {error}"),
         };
-        let (sources, datagrams) = (UdpSources::start(udp), Received::default());
+        let (sources, datagrams) = (UdpSources::start(udp), ReceivedDatagrams::default());
         Forward { socket, target: self.target, sources, datagrams }.run().await;
     }
 }
@@ -79,17 +79,17 @@ struct Forward {
     socket: Arc<UdpSocket>,
     target: Target,
     sources: Arc<UdpSources>,
-    datagrams: Received,
+    datagrams: ReceivedDatagrams,
 }
 
 /// Datagrams read from a socket in one turn.
 #[derive(Debug, Default)]
-struct Received {
+struct ReceivedDatagrams {
     bytes: Vec<u8>,
     ends: Vec<(SocketAddr, usize)>,
 }
 
-impl Received {
+impl ReceivedDatagrams {
     /// Replaces the contents by the datagrams that have arrived.
     fn fill(&mut self, socket: &UdpSocket) -> io::Result<()> {
         self.bytes.clear();
@@ -246,7 +246,7 @@ struct Association {
     application: SocketAddr,
     sender: UdpSender,
     inbox: UdpInbox,
-    datagrams: Received,
+    datagrams: ReceivedDatagrams,
     out: Vec<u8>,
 }
 
@@ -259,7 +259,7 @@ impl Association {
         let application = SocketAddr::new(application.ip().to_canonical(), port);
         let full = || io::Error::new(io::ErrorKind::QuotaExceeded, "too many UDP sockets");
         let (sender, inbox) = udp.socket().ok_or_else(full)?;
-        let (datagrams, out) = (Received::default(), Vec::new());
+        let (datagrams, out) = (ReceivedDatagrams::default(), Vec::new());
         Ok(Association { socket, address, application, sender, inbox, datagrams, out })
     }
 

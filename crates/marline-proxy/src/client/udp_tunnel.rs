@@ -66,13 +66,13 @@ struct OwnFlow {
 struct WaitingItem {
     at: Instant,
     socket: u32,
-    what: Sent,
+    what: SentKind,
     payload: Vec<u8>,
 }
 
 /// Kind of data from an application, without its bytes.
 #[derive(Clone, Debug)]
-enum Sent {
+enum SentKind {
     /// A datagram to this peer.
     Datagram(Target),
     /// An echo request.
@@ -168,11 +168,11 @@ impl Batch<'_> {
         if self.lane.is_some() {
             return self.tunnel.queue_datagram(&mut self.state, self.now, socket, peer, payload);
         }
-        self.queue_until_lane(socket, Sent::Datagram(peer.clone()), payload);
+        self.queue_until_lane(socket, SentKind::Datagram(peer.clone()), payload);
     }
 
     /// Keeps a datagram or request until there is a lane. If too many wait, the oldest is dropped.
-    fn queue_until_lane(&mut self, socket: u32, what: Sent, payload: &[u8]) {
+    fn queue_until_lane(&mut self, socket: u32, what: SentKind, payload: &[u8]) {
         let early = &mut self.state.early;
         if early.len() >= MAX_EARLY_DATAGRAMS {
             early.pop_front();
@@ -393,10 +393,10 @@ impl UdpTunnel {
                 count(&self.counters.dropped);
             } else if state.sockets.contains_key(&early.socket) {
                 match early.what {
-                    Sent::Datagram(peer) => {
+                    SentKind::Datagram(peer) => {
                         self.queue_datagram(state, now, early.socket, &peer, &early.payload);
                     }
-                    Sent::Echo(request) => request.queue(state, early.socket, &early.payload),
+                    SentKind::Echo(request) => request.queue(state, early.socket, &early.payload),
                 }
             }
         }

@@ -168,15 +168,15 @@ mod tests {
     use super::*;
 
     /// Number of bytes that belong to the content, and whether it is complete.
-    fn follow(mut body: Body, bytes: &[u8]) -> Result<(usize, bool), BadBody> {
+    fn follow_body(mut body: Body, bytes: &[u8]) -> Result<(usize, bool), BadBody> {
         body.parse_bytes(bytes).map(|count| (count, body.is_complete()))
     }
 
     #[test]
     fn a_length_ends_where_it_says() {
-        assert_eq!(follow(Body::with_length(0), b"GET"), Ok((0, true)));
-        assert_eq!(follow(Body::with_length(3), b"abcGET"), Ok((3, true)));
-        assert_eq!(follow(Body::with_length(u64::MAX), b"abc"), Ok((3, false)));
+        assert_eq!(follow_body(Body::with_length(0), b"GET"), Ok((0, true)));
+        assert_eq!(follow_body(Body::with_length(3), b"abcGET"), Ok((3, true)));
+        assert_eq!(follow_body(Body::with_length(u64::MAX), b"abc"), Ok((3, false)));
     }
 
     #[test]
@@ -191,7 +191,7 @@ mod tests {
         ] {
             let bytes = [text, rest].concat();
             assert_eq!(
-                follow(Body::chunked(), bytes.as_bytes()),
+                follow_body(Body::chunked(), bytes.as_bytes()),
                 Ok((text.len(), true)),
                 "{text:?}"
             );
@@ -215,12 +215,18 @@ mod tests {
             "0\r\nA: b\n\r\n",
             "0\r\nA\rb\r\n\r\n",
         ] {
-            assert!(follow(Body::chunked(), text.as_bytes()).is_err(), "{text:?}");
+            assert!(follow_body(Body::chunked(), text.as_bytes()).is_err(), "{text:?}");
         }
         let long = format!("1;{}\r\n", "x".repeat(MAX_EXTENSION));
-        assert_eq!(follow(Body::chunked(), long.as_bytes()), Err(BadBody::Long("an extension")));
+        assert_eq!(
+            follow_body(Body::chunked(), long.as_bytes()),
+            Err(BadBody::Long("an extension"))
+        );
         let long = format!("0\r\nA: {}\r\n", "x".repeat(MAX_TRAILER));
-        assert_eq!(follow(Body::chunked(), long.as_bytes()), Err(BadBody::Long("the trailer")));
+        assert_eq!(
+            follow_body(Body::chunked(), long.as_bytes()),
+            Err(BadBody::Long("the trailer"))
+        );
     }
 
     fn chunked(parts: &[Vec<u8>]) -> Vec<u8> {

@@ -105,7 +105,7 @@ impl<'a> Fields<'a> {
         for field in self.0 {
             let stays = HOP_BY_HOP.iter().chain(also_without);
             if is_among(&nominated, field.name)
-                || stays.into_iter().any(|n| names_equal(n, field.name))
+                || stays.into_iter().any(|n| equal_names(n, field.name))
             {
                 continue;
             }
@@ -115,7 +115,7 @@ impl<'a> Fields<'a> {
     }
 }
 
-fn names_equal(one: &str, other: &str) -> bool {
+fn equal_names(one: &str, other: &str) -> bool {
     one.eq_ignore_ascii_case(other)
 }
 

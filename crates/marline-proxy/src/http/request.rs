@@ -118,7 +118,7 @@ impl Head<'_> {
             let (method, path) = (self.method.to_owned(), self.uri.to_owned());
             return Ok(Request::Own(OwnResource { method, path, host }));
         }
-        match self.hops_left()? {
+        match self.remaining_hops()? {
             Some(0) => {
                 let (method, path) = (self.method.to_owned(), "*".to_owned());
                 Ok(Request::Own(OwnResource { method, path, host: None }))
@@ -128,7 +128,7 @@ impl Head<'_> {
     }
 
     /// How many more hops may forward the request, for methods that have this limit (RFC 9110 section 7.6.2).
-    fn hops_left(&self) -> Result<Option<u32>, Refusal> {
+    fn remaining_hops(&self) -> Result<Option<u32>, Refusal> {
         if !matches!(self.method, "OPTIONS" | "TRACE") {
             return Ok(None);
         }

@@ -19,10 +19,10 @@ use std::task::{Context, Poll, Waker};
 
 /// The accounts that share a runtime.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct FairTurns(Arc<Shared>);
+pub(crate) struct FairTurns(Arc<SharedTurns>);
 
 #[derive(Debug, Default)]
-struct Shared {
+struct SharedTurns {
     /// Number of accounts so far.
     accounts: AtomicUsize,
     round: AtomicU64,
@@ -41,7 +41,7 @@ struct Queues {
 /// An account, with the accounts that share its runtime.
 #[derive(Debug)]
 struct Account {
-    shared: Arc<Shared>,
+    shared: Arc<SharedTurns>,
     used: Mutex<TurnUse>,
 }
 
@@ -56,7 +56,7 @@ struct TurnUse {
 
 #[derive(Debug)]
 struct Waiter {
-    shared: Arc<Shared>,
+    shared: Arc<SharedTurns>,
     waker: Waker,
     /// True if the relay has a turn. Set while the queues are locked.
     is_given: AtomicBool,
@@ -171,7 +171,7 @@ impl TurnUse {
     }
 }
 
-impl Shared {
+impl SharedTurns {
     /// Ends the wait of a relay. After the last turn that was given, the next round begins.
     fn end_wait(&self, waiter: &Waiter) {
         let mut queues = lock(&self.queues);

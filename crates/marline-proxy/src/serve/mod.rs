@@ -132,7 +132,7 @@ impl ServiceFront {
             () = self.stop.wait_for_end() => return stream.abort(),
             () = place.evicted() => return evict(stream, peer),
         };
-        let admitted = Admitted { service: &service, traffic, place, peer, local };
+        let admitted = AdmittedConnection { service: &service, traffic, place, peer, local };
         match connected {
             Ok(Ok(Connected::Tcp(socket))) => {
                 self.relay_connection(socket, stream, admitted).await;
@@ -155,9 +155,9 @@ impl ServiceFront {
         &self,
         mut socket: L,
         stream: R,
-        admitted: Admitted<'_>,
+        admitted: AdmittedConnection<'_>,
     ) {
-        let Admitted { service, traffic, mut place, peer, local } = admitted;
+        let AdmittedConnection { service, traffic, mut place, peer, local } = admitted;
         if let Some(version) = service.header {
             // The header fits in the empty send buffer of a new socket.
             if let Err(error) = socket.write_all(&version.header(peer, local)).await {
@@ -189,7 +189,7 @@ impl ServiceFront {
 }
 
 /// A connection that has a place.
-struct Admitted<'a> {
+struct AdmittedConnection<'a> {
     service: &'a Service,
     traffic: Arc<Traffic>,
     place: Place,

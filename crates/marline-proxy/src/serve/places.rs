@@ -27,12 +27,12 @@ struct Table {
     all: usize,
     by_source: BTreeMap<Source, usize>,
     /// Connections that were silent at the last check.
-    silent: PendingPeers<Silent>,
+    silent: PendingPeers<SilentConnection>,
 }
 
 /// State of a silent connection. Dropping `spoken` evicts it.
 #[derive(Debug)]
-struct Silent {
+struct SilentConnection {
     source: Source,
     traffic: Arc<Traffic>,
     first_bytes: oneshot::Sender<()>,
@@ -82,7 +82,7 @@ impl Places {
         *table.by_source.entry(source).or_default() += 1;
         table.all += 1;
         let (sender, spoken) = oneshot::channel();
-        let silent = Silent { source, traffic: Arc::clone(traffic), first_bytes: sender };
+        let silent = SilentConnection { source, traffic: Arc::clone(traffic), first_bytes: sender };
         let (id, _) = table.silent.admit(source, silent);
         Ok(Place { places: self.clone(), source, id, eviction: spoken, has_received: false })
     }
@@ -98,7 +98,7 @@ impl Table {
     }
 
     /// Evicts a connection if it is still silent. Otherwise it is only removed from the silent ones.
-    fn evict(&mut self, connection: Silent) {
+    fn evict(&mut self, connection: SilentConnection) {
         let (from_client, _) = connection.traffic.counts();
         if from_client > 0 {
             // A failed send means that the place is being dropped, which handles the end.

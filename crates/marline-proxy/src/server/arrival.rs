@@ -30,7 +30,7 @@ use crate::message::{ErrorCode, Failure, Message, Offer, VERSION};
 use crate::prefixed_stream::PrefixedStream;
 use crate::secret::Secret;
 use crate::session::sealed::SealedStream;
-use crate::session::{Answer, MAGIC, OPENING_LEN, Opening, Session, SessionId};
+use crate::session::{Answer, MAGIC, OPENING_LEN, ReceivedOpening, Session, SessionId};
 use crate::transport::Transport;
 
 /// Memory of a TLS handshake with its certificate and buffers, in bytes.
@@ -42,7 +42,7 @@ const STALL_TIME: Duration = Duration::from_secs(3);
 const CHECK_INTERVAL: Duration = Duration::from_millis(250);
 
 /// An authenticated connection.
-pub(super) struct Arrived<T> {
+pub(super) struct AuthenticatedClient<T> {
     pub(super) stream: Channel<PrefixedStream<T>>,
     pub(super) client: Client,
     /// The session that authenticated the connection, or that its handshake began.
@@ -76,7 +76,7 @@ impl Server {
         &self,
         stream: T,
         peer: IpAddr,
-    ) -> Option<Arrived<T>> {
+    ) -> Option<AuthenticatedClient<T>> {
         let place = self.silent.admit(peer);
         match self.first(stream, peer, place).await? {
             FirstRead::Known(stream, client, session, asks_at_once) => {
@@ -133,7 +133,7 @@ impl Server {
                 count => filled += count,
             }
         }
-        let opening = Opening::parse(&head).ok_or(io::ErrorKind::InvalidData)?;
+        let opening = ReceivedOpening::parse(&head).ok_or(io::ErrorKind::InvalidData)?;
         let flight = opening.flight();
         let known = self.sessions.find(opening.session());
         let keys = known.zip(stream.binding()).and_then(|((session, client), binding)| {
@@ -161,7 +161,7 @@ impl Server {
         &self,
         stream: PrefixedStream<T>,
         peer: IpAddr,
-    ) -> Option<Arrived<T>> {
+    ) -> Option<AuthenticatedClient<T>> {
         let entering =
             timeout(self.limits.authentication, self.handshakes.wait_for_permission(peer));
         let mut ticket = match entering.await {
@@ -220,7 +220,7 @@ impl Server {
         let offer = Some(Offer { id: session.id(), lifetime_s });
         self.sessions.add_session(Arc::clone(&session), &client);
         let arrived = self.take_client_place(greeting.stream, client, session, false).await?;
-        Some(Arrived { offer, own: self.own.clone(), ..arrived })
+        Some(AuthenticatedClient { offer, own: self.own.clone(), ..arrived })
     }
 
     /// Assigns an authenticated connection its place within its client's limit.
@@ -230,7 +230,7 @@ impl Server {
         client: Client,
         session: Arc<Session>,
         asks_at_once: bool,
-    ) -> Option<Arrived<T>> {
+    ) -> Option<AuthenticatedClient<T>> {
         let suspension = self.credentials.borrow().suspension(&client.name).cloned();
         if let Some(why) = suspension {
             self.refusals.record(RefusalReason::Quota, &client.name, &why);
@@ -261,7 +261,7 @@ impl Server {
         client.account.on_connection();
         let (offer, own) = (None, Vec::new());
         let (_permit, _seat) = (place, seat);
-        Some(Arrived {
+        Some(AuthenticatedClient {
             stream,
             client,
             session,
@@ -408,7 +408,7 @@ impl HandshakeQueue {
 }
 
 /// A handshake that may run.
-struct Admitted {
+struct AdmittedHandshake {
     id: PendingId,
     /// Ends when the handshake is evicted.
     evicted: oneshot::Receiver<()>,
@@ -427,7 +427,7 @@ impl Table {
     }
 
     /// Lets a handshake run if there is room, or if another one can be evicted.
-    fn admit(&self, source: Source) -> Option<Admitted> {
+    fn admit(&self, source: Source) -> Option<AdmittedHandshake> {
         let mut running = lock(&self.running);
         if running.len() >= self.limits.total {
             let (victims, victim) = running.next_victim(source)?;
@@ -440,16 +440,16 @@ impl Table {
         let (evict, evicted) = oneshot::channel();
         let (id, _) =
             running.admit(source, RunningHandshake { since: Instant::now(), _evict: evict });
-        Some(Admitted { id, evicted })
+        Some(AdmittedHandshake { id, evicted })
     }
 
     fn issue_permit(
         table: &Arc<Table>,
         source: Source,
-        admitted: Admitted,
+        admitted: AdmittedHandshake,
         place: OwnedSemaphorePermit,
     ) -> HandshakePermit {
-        let Admitted { id, evicted } = admitted;
+        let AdmittedHandshake { id, evicted } = admitted;
         HandshakePermit { table: Arc::clone(table), source, id, evicted, _of_source: place }
     }
 

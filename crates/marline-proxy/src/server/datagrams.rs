@@ -147,7 +147,7 @@ impl Server {
                 () = answer_keepalives(writer, asked) => ControlEnd::Broken,
                 end = serve_lane(&nat) => end,
                 () = self.stop.draining() => ControlEnd::Orderly,
-                () = self.unused(&nat) => ControlEnd::Orderly,
+                () = self.wait_until_unused(&nat) => ControlEnd::Orderly,
                 ended = self.wait_until_revoked(client) => ended.map_or(ControlEnd::Broken, ControlEnd::Refused),
             }
         };
@@ -164,7 +164,7 @@ impl Server {
 impl Server {
     /// Resolves when another process accepts new work and no socket is left here. The client's next lane then
     /// reaches that process.
-    async fn unused(&self, nat: &Nat) {
+    async fn wait_until_unused(&self, nat: &Nat) {
         self.stop.handed_over().await;
         let mut look = interval(SWEEP_INTERVAL);
         while nat.has_sockets() {

@@ -37,7 +37,7 @@ pub use refusals::RefusalReason;
 use accounts::{Account, Accounts};
 use admission::{AdmissionLimits, Quota};
 use allowances::Allowances;
-use arrival::{Arrived, HandshakeQueue};
+use arrival::{AuthenticatedClient, HandshakeQueue};
 use datagrams::DatagramService;
 use refusals::Refusals;
 use remote::Remotes;
@@ -259,7 +259,7 @@ impl Server {
 
     /// Number of connections that have not authenticated yet.
     #[must_use]
-    pub fn unauthenticated(&self) -> usize {
+    pub fn count_unauthenticated(&self) -> usize {
         self.silent.count() + self.handshakes.count()
     }
 
@@ -285,7 +285,7 @@ impl Server {
     pub async fn serve<T: Transport>(&self, stream: T, peer: IpAddr) {
         // Boxed, because authentication is short and takes several times the memory of a relay that runs for hours.
         // Destructured at once, because a named value keeps its memory while bytes are relayed.
-        let Some(Arrived {
+        let Some(AuthenticatedClient {
             mut stream,
             client,
             session,

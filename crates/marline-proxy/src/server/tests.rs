@@ -65,7 +65,7 @@ async fn a_client_reaches_its_target_and_both_ends_close() {
     let bench = Bench::new(ServerLimits::default());
     let mut stream = connected(&bench).await;
     echo(&mut stream, b"hello over there").await;
-    assert_eq!((bench.server.unauthenticated(), bench.server.authenticated()), (0, 1));
+    assert_eq!((bench.server.count_unauthenticated(), bench.server.authenticated()), (0, 1));
     stream.shutdown().await.unwrap();
     assert_eq!(stream.read(&mut [0]).await.unwrap(), 0, "an orderly end");
 }
@@ -141,9 +141,9 @@ async fn lingering_without_authentication_is_bounded_in_number_and_time() {
     let mut lingering: Vec<DuplexStream> = (0..20).map(|_| bench.dial_from("192.0.2.9")).collect();
     lingering.extend((0..20).map(|n| bench.dial_from(&format!("198.51.100.{n}"))));
     tokio::time::sleep(Duration::from_secs(1)).await;
-    assert_eq!(bench.server.unauthenticated(), 6);
+    assert_eq!(bench.server.count_unauthenticated(), 6);
     tokio::time::sleep(Duration::from_secs(10)).await;
-    assert_eq!(bench.server.unauthenticated(), 0);
+    assert_eq!(bench.server.count_unauthenticated(), 0);
     for mut stream in lingering {
         let ended = matches!(stream.read(&mut [0; 16]).await, Ok(0) | Err(_));
         assert!(ended, "the server must have let go");
@@ -178,9 +178,9 @@ async fn lingering_after_tls_and_in_the_middle_of_hello_ends_too() {
     half.write_all(&hello(&bench.token).to_bytes()[..20]).await.unwrap();
     half.flush().await.unwrap();
     tokio::time::sleep(Duration::from_secs(9)).await;
-    assert_eq!(bench.server.unauthenticated(), 2);
+    assert_eq!(bench.server.count_unauthenticated(), 2);
     tokio::time::sleep(Duration::from_secs(2)).await;
-    assert_eq!(bench.server.unauthenticated(), 0);
+    assert_eq!(bench.server.count_unauthenticated(), 0);
     drop((silent, half));
 }
 

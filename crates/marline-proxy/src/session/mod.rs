@@ -191,7 +191,7 @@ impl Session {
     /// Server: the keys of a connection with this opening. `None` if its sender does not have the secret, or if it
     /// was made for another connection.
     #[must_use]
-    pub fn accept(&self, binding: &Binding, opening: &Opening) -> Option<Keys> {
+    pub fn accept(&self, binding: &Binding, opening: &ReceivedOpening) -> Option<Keys> {
         let (mut open, seal) = self.keys(binding, &opening.header);
         open.verify(&opening.header, opening.tag).then_some(Keys { seal, open })
     }
@@ -199,17 +199,18 @@ impl Session {
 
 /// An opening as received.
 #[derive(Debug)]
-pub struct Opening {
+pub struct ReceivedOpening {
     header: [u8; HEADER_LEN],
     tag: [u8; TAG_LEN],
 }
 
-impl Opening {
+impl ReceivedOpening {
     /// Parses an opening. `None` if the bytes are not an opening, or have an unsupported version.
     #[must_use]
-    pub fn parse(bytes: &[u8; OPENING_LEN]) -> Option<Opening> {
+    pub fn parse(bytes: &[u8; OPENING_LEN]) -> Option<ReceivedOpening> {
         let (header, tag) = bytes.split_at(HEADER_LEN);
-        let opening = Opening { header: header.try_into().ok()?, tag: tag.try_into().ok()? };
+        let opening =
+            ReceivedOpening { header: header.try_into().ok()?, tag: tag.try_into().ok()? };
         let ours = header[0] == MAGIC && header[1] == VERSION;
         (ours && opening.flight() <= MAX_FLIGHT).then_some(opening)
     }

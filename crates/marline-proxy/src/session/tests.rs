@@ -14,8 +14,8 @@ pub(super) async fn both(id: SessionId) -> (Session, Session) {
     (client, Session::from_tls(id, far.unwrap().get_ref().1).unwrap())
 }
 
-fn opening(bytes: &[u8]) -> Option<Opening> {
-    Opening::parse(bytes[..OPENING_LEN].try_into().unwrap())
+fn opening(bytes: &[u8]) -> Option<ReceivedOpening> {
+    ReceivedOpening::parse(bytes[..OPENING_LEN].try_into().unwrap())
 }
 
 #[tokio::test]

@@ -82,7 +82,7 @@ impl CongestionController for KeepWindow {
 mod tests {
     use marline_algos::congestion::Reno;
     use marline_algos::slow_start::SlowStartKind;
-    use marline_testkit::views::{Bulk, MSS};
+    use marline_testkit::views::{BulkSender, MSS};
 
     use super::*;
 
@@ -91,9 +91,9 @@ mod tests {
         let start = 10 * u64::from(MSS);
         let mut plain = Reno::new(MSS, start, SlowStartKind::Classic);
         let mut kept = KeepWindow::new(Box::new(Reno::new(MSS, start, SlowStartKind::Classic)));
-        let mut bulk = Bulk::new(20);
+        let mut bulk = BulkSender::new(20);
         (0..3).for_each(|_| bulk.round(&mut kept));
-        let mut bulk = Bulk::new(20);
+        let mut bulk = BulkSender::new(20);
         (0..3).for_each(|_| bulk.round(&mut plain));
         let grown = kept.window();
         assert_eq!((grown, plain.window()), (8 * start, 8 * start));

@@ -164,15 +164,15 @@ impl Emptcp {
             let transfer = self.transfer.get_or_insert(fresh);
             transfer.bytes += bytes;
             transfer.sent += sent_now;
-        } else if self.idle_for(cx.now) > PAUSE {
+        } else if self.idle_time(cx.now) > PAUSE {
             self.transfer = None;
         }
         self.check_at = Some(
-            cx.now + (self.idle_for(cx.now) / 8).clamp(MIN_SAMPLE_INTERVAL, MAX_SAMPLE_INTERVAL),
+            cx.now + (self.idle_time(cx.now) / 8).clamp(MIN_SAMPLE_INTERVAL, MAX_SAMPLE_INTERVAL),
         );
     }
 
-    fn idle_for(&self, now: Instant) -> Duration {
+    fn idle_time(&self, now: Instant) -> Duration {
         self.last_moved_at.map_or(MAX_SAMPLE_INTERVAL * 8, |at| now.since(at))
     }
 

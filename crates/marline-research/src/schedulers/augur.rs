@@ -165,7 +165,7 @@ impl Augur {
             let late = now > watched.due_at;
             let model = self.model(on);
             match (late, watched.late) {
-                (false, _) => model.in_time(watched.state),
+                (false, _) => model.record_in_time(watched.state),
                 (true, false) => model.record_late(watched.state),
                 (true, true) => {}
             }

@@ -74,14 +74,15 @@ impl EndCopies {
 }
 
 /// The subflows that new data may use now.
-fn in_use<'a>(cx: &SchedulerContext<'a>) -> impl Iterator<Item = &'a SubflowView> {
+fn used_subflows<'a>(cx: &SchedulerContext<'a>) -> impl Iterator<Item = &'a SubflowView> {
     let class = classes::best_class(cx.subflows);
     cx.subflows.iter().filter(move |view| class.is_some() && Class::from_view(view) == class)
 }
 
 /// Time until the peer has all written data; zero if no rate is known.
 fn time_left(cx: &SchedulerContext<'_>) -> Duration {
-    let total = in_use(cx).filter_map(rate).map(Rate::bits_per_s).fold(0, u64::saturating_add);
+    let total =
+        used_subflows(cx).filter_map(rate).map(Rate::bits_per_s).fold(0, u64::saturating_add);
     if total == 0 {
         return Duration::ZERO;
     }
@@ -100,7 +101,7 @@ fn rate(view: &SubflowView) -> Option<Rate> {
 
 /// Longest time that data now in flight may take.
 fn longest_delivery(cx: &SchedulerContext<'_>) -> Option<Duration> {
-    let carrying = in_use(cx).filter(|view| view.bytes_in_flight > 0);
+    let carrying = used_subflows(cx).filter(|view| view.bytes_in_flight > 0);
     carrying.filter_map(|view| Some(view.srtt?.saturating_add(view.rttvar))).max()
 }
 

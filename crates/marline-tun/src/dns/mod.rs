@@ -28,7 +28,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 
 pub(crate) use self::connection::answer_queries;
 pub use self::direct::{DirectAddresses, DirectNames, TimedAddress};
-use self::pending::Pending;
+use self::pending::PendingQueries;
 use self::query::LENGTH_BYTES;
 pub(crate) use self::query::Query;
 use crate::datagram::DatagramWriter;
@@ -58,7 +58,7 @@ pub(crate) struct Forwarder<O> {
 impl<O: Open> Forwarder<O> {
     /// Forwards queries until all senders are dropped.
     pub(crate) async fn run(mut self) {
-        let mut pending = Pending::default();
+        let mut pending = PendingQueries::default();
         loop {
             if pending.is_empty() {
                 let Some(query) = self.queries.recv().await else { return };
@@ -76,7 +76,7 @@ impl<O: Open> Forwarder<O> {
     }
 
     /// Assigns a query to the resolver for its name.
-    fn assign_resolver(&self, query: Query, pending: &mut Pending) {
+    fn assign_resolver(&self, query: Query, pending: &mut PendingQueries) {
         if !self.exceptions.has_domains() {
             return pending.add(query);
         }
@@ -121,7 +121,7 @@ impl<O: Open> Forwarder<O> {
     }
 
     /// Answers all waiting queries with a failure.
-    fn fail_all(&mut self, pending: &mut Pending) {
+    fn fail_all(&mut self, pending: &mut PendingQueries) {
         for query in pending.take_all() {
             query.fail(&self.writer);
         }
@@ -132,7 +132,7 @@ impl<O: Open> Forwarder<O> {
 
     /// Sends queries and receives answers on one connection until it ends or is idle. Queries left unanswered by a
     /// broken connection stay in `pending` if they may be sent again.
-    async fn exchange(&mut self, stream: O::Stream, pending: &mut Pending) {
+    async fn exchange(&mut self, stream: O::Stream, pending: &mut PendingQueries) {
         let (mut from, mut to) = tokio::io::split(stream);
         if !self.send_queries(&mut to, pending.encode_unsent()).await {
             return self.on_connection_lost(pending);
@@ -173,7 +173,7 @@ impl<O: Open> Forwarder<O> {
     }
 
     /// Passes on the complete answers among the received bytes.
-    fn deliver(&self, received: &mut Vec<u8>, pending: &mut Pending) {
+    fn deliver(&self, received: &mut Vec<u8>, pending: &mut PendingQueries) {
         let mut at = 0;
         while let Some(&[high, low]) = received.get(at..at + LENGTH_BYTES) {
             let len = usize::from(u16::from_be_bytes([high, low]));
@@ -192,7 +192,7 @@ impl<O: Open> Forwarder<O> {
     }
 
     /// Handles a broken connection. Queries that were sent for the second time fail.
-    fn on_connection_lost(&self, pending: &mut Pending) {
+    fn on_connection_lost(&self, pending: &mut PendingQueries) {
         for query in pending.renumber() {
             query.fail(&self.writer);
         }

@@ -24,12 +24,12 @@ struct PendingQuery {
 
 /// Pending queries of the forwarder.
 #[derive(Debug, Default)]
-pub(super) struct Pending {
+pub(super) struct PendingQueries {
     asked: BTreeMap<u16, PendingQuery>,
     next: u16,
 }
 
-impl Pending {
+impl PendingQueries {
     pub(super) fn is_empty(&self) -> bool {
         self.asked.is_empty()
     }

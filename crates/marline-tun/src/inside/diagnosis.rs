@@ -16,7 +16,7 @@ pub(super) enum Step {
 }
 
 /// Describes the error and what would help. `read` returns the text of a file of /proc if it exists.
-pub(super) fn explain(
+pub(super) fn explain_failure(
     step: Step,
     error: &io::Error,
     read: impl Fn(&str) -> Option<String>,
@@ -89,7 +89,7 @@ mod tests {
 
     fn said(step: Step, errno: i32, files: &[(&str, &str)]) -> String {
         let error = io::Error::from_raw_os_error(errno);
-        explain(step, &error, |path| {
+        explain_failure(step, &error, |path| {
             files.iter().find(|(known, _)| *known == path).map(|(_, text)| format!("{text}\n"))
         })
     }

@@ -10,7 +10,7 @@ use marline_io::{GATEWAY_INTERFACE, InterfaceSetup, Tun};
 use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags};
 use rustix::thread::UnshareFlags;
 
-use super::diagnosis::{Step, explain, read};
+use super::diagnosis::{Step, explain_failure, read};
 use crate::addresses::Addresses;
 use crate::interface::ReadyInterface;
 use crate::resolver;
@@ -65,7 +65,8 @@ type FailedStep = (Step, io::Error);
 /// # Errors
 /// The system refuses: the error names the responsible setting.
 pub fn enter(addresses: &Addresses, names: &Names) -> anyhow::Result<OwnedFd> {
-    enter_namespaces(addresses, names).map_err(|(step, error)| anyhow!(explain(step, &error, read)))
+    enter_namespaces(addresses, names)
+        .map_err(|(step, error)| anyhow!(explain_failure(step, &error, read)))
 }
 
 fn enter_namespaces(addresses: &Addresses, names: &Names) -> Result<OwnedFd, FailedStep> {

@@ -75,7 +75,7 @@ impl UndoProcess {
 }
 
 /// Remaining work after a parent that has written these bytes.
-fn remaining(written: &[u8]) -> Option<CleanupExtent> {
+fn parse_extent(written: &[u8]) -> Option<CleanupExtent> {
     match written {
         [] | [.., DONE] => None,
         [ARM_MESSAGE, ..] | [SWITCH_ACTIVE, .., RELEASED] => Some(CleanupExtent::Everything),
@@ -88,7 +88,7 @@ fn undo_after_parent(pipe: OwnedFd) -> anyhow::Result<()> {
     close_inherited()?;
     let mut written = Vec::new();
     File::from(pipe).read_to_end(&mut written)?;
-    let Some(extent) = remaining(&written) else { return Ok(()) };
+    let Some(extent) = parse_extent(&written) else { return Ok(()) };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let cleaned = runtime.block_on(clean_up(extent))?;
     if cleaned.held {
@@ -117,7 +117,7 @@ mod tests {
             (b"#~-", None),
             (b"?", Some(CleanupExtent::AllButSwitch)),
         ] {
-            assert_eq!(remaining(written), extent, "{written:?}");
+            assert_eq!(parse_extent(written), extent, "{written:?}");
         }
     }
 }

@@ -31,9 +31,9 @@ struct Link {
 
 /// Advertisements by interface.
 #[derive(Debug, Default)]
-pub(super) struct Advertised(BTreeMap<u32, Link>);
+pub(super) struct AdvertisedPrefixes(BTreeMap<u32, Link>);
 
-impl Advertised {
+impl AdvertisedPrefixes {
     /// Records an advertisement on an interface. A lifetime of 0 revokes a prefix.
     pub(super) fn record(&mut self, interface: u32, said: Pref64, now: Instant) {
         self.expire(now);
@@ -92,7 +92,7 @@ mod tests {
 
     #[test]
     fn a_prefix_lasts_for_its_lifetime_and_can_be_renewed_or_ended() {
-        let (mut all, begun) = (Advertised::default(), Instant::now());
+        let (mut all, begun) = (AdvertisedPrefixes::default(), Instant::now());
         let at = |seconds| begun + Duration::from_secs(seconds);
         all.record(7, said(1, 80), begun);
         assert_eq!(all.prefix_for(7, at(79)), Some((prefix(1), at(80))));
@@ -111,11 +111,11 @@ mod tests {
 
     #[test]
     fn another_network_on_the_interface_has_its_own_prefix() {
-        let (mut all, begun) = (Advertised::default(), Instant::now());
+        let (mut all, begun) = (AdvertisedPrefixes::default(), Instant::now());
         let at = |seconds| begun + Duration::from_secs(seconds);
         let end = |address: &str| LocalEnd {
             interface: ("wwan0".to_owned(), 7),
-            ..LocalEnd::behind_tun("", address.parse().expect("an address"))
+            ..LocalEnd::from_tun("", address.parse().expect("an address"))
         };
         all.record(7, said(1, 8_000), begun);
         all.record(8, said(1, 8_000), begun);
@@ -131,7 +131,7 @@ mod tests {
 
     #[test]
     fn however_much_is_advertised_little_is_kept() {
-        let (mut all, begun) = (Advertised::default(), Instant::now());
+        let (mut all, begun) = (AdvertisedPrefixes::default(), Instant::now());
         for number in 0..10_000 {
             all.record(number % 1_000, said(number, 65_528), begun);
         }

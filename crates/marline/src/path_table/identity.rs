@@ -64,7 +64,7 @@ mod tests {
     fn end(address: &str, index: u32) -> LocalEnd {
         let interface = (format!("usb{index}"), index);
         let behind_tun = false;
-        LocalEnd { interface, behind_tun, ..LocalEnd::behind_tun("", address.parse().unwrap()) }
+        LocalEnd { interface, behind_tun, ..LocalEnd::from_tun("", address.parse().unwrap()) }
     }
 
     fn addresses(identities: &mut Identities, ends: &[LocalEnd]) -> Vec<String> {

@@ -9,7 +9,7 @@ use marline_io::{Interfaces, Shard, ShardHandle, Watcher};
 use marline_policy::{AddressId, LocalAddress};
 use tokio::task::AbortHandle;
 
-use super::builder::{ServerAddress, ServerBuilder, same_port};
+use super::builder::{ServerAddress, ServerBuilder, with_previous_port};
 use super::succession::{self, adopt_tuns};
 use crate::error::UnknownPath;
 use crate::path_table::PathChange;
@@ -38,7 +38,7 @@ pub(super) fn listen(
     shards.iter().for_each(|shard| shard.disable_connecting());
     let mut listen: Vec<SocketAddr> = Vec::new();
     for &address in &config.own.listen {
-        let address = same_port(address, listen.last().copied());
+        let address = with_previous_port(address, listen.last().copied());
         let bound = Shard::guard(shards, address);
         listen.push(bound.map_err(|source| BindError::Bind { address, source })?);
     }
@@ -62,7 +62,7 @@ pub(super) fn listen(
 
 /// Announced address, with the machine's state and manual changes.
 #[derive(Debug)]
-pub(super) struct Announced {
+pub(super) struct AnnouncedAddress {
     /// Address in the configuration.
     named: SocketAddr,
     /// Address in the core.
@@ -72,13 +72,13 @@ pub(super) struct Announced {
     is_disabled: bool,
 }
 
-impl Announced {
+impl AnnouncedAddress {
     /// Addresses of a configuration that was processed by [`announce`].
-    pub(super) fn from_config(config: &ServerBuilder) -> Vec<Announced> {
+    pub(super) fn from_config(config: &ServerBuilder) -> Vec<AnnouncedAddress> {
         let locals = &config.transport.as_core().local_addresses;
         let first = locals.len() - config.own.addresses.len() - config.own.advertised.len();
         let pairs = config.own.addresses.iter().zip(&locals[first..]);
-        let announced = |(named, local): (&ServerAddress, &LocalAddress)| Announced {
+        let announced = |(named, local): (&ServerAddress, &LocalAddress)| AnnouncedAddress {
             named: named.address,
             local: *local,
             present: true,
@@ -103,7 +103,7 @@ impl Announced {
 /// Changes an announced address by hand.
 pub(super) fn change(
     shards: &[Arc<ShardHandle>],
-    addresses: &Mutex<Vec<Announced>>,
+    addresses: &Mutex<Vec<AnnouncedAddress>>,
     named: SocketAddr,
     change: PathChange,
 ) -> Result<(), UnknownPath> {
@@ -130,7 +130,7 @@ pub(super) fn change(
 pub(super) fn follow_addresses(
     config: &ServerBuilder,
     shards: &[Arc<ShardHandle>],
-    addresses: &Arc<Mutex<Vec<Announced>>>,
+    addresses: &Arc<Mutex<Vec<AnnouncedAddress>>>,
 ) -> Option<AbortHandle> {
     if config.own.addresses.is_empty() || matches!(config.carrier, Carrier::Tun(_)) {
         return None;
@@ -150,7 +150,7 @@ pub(super) fn follow_addresses(
 async fn watch_addresses(
     shards: Vec<Weak<ShardHandle>>,
     mut watcher: Watcher,
-    addresses: Arc<Mutex<Vec<Announced>>>,
+    addresses: Arc<Mutex<Vec<AnnouncedAddress>>>,
 ) {
     let mut interfaces = Interfaces::now();
     loop {
@@ -176,7 +176,7 @@ async fn watch_addresses(
     }
 }
 
-fn lock(addresses: &Mutex<Vec<Announced>>) -> MutexGuard<'_, Vec<Announced>> {
+fn lock(addresses: &Mutex<Vec<AnnouncedAddress>>) -> MutexGuard<'_, Vec<AnnouncedAddress>> {
     addresses.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

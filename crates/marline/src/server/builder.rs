@@ -293,7 +293,7 @@ fn on_both_families(listen: &[SocketAddr]) -> Vec<SocketAddr> {
 }
 
 /// `0.0.0.0:0` after `[::]:PORT` means that port.
-pub(super) fn same_port(address: SocketAddr, before: Option<SocketAddr>) -> SocketAddr {
+pub(super) fn with_previous_port(address: SocketAddr, before: Option<SocketAddr>) -> SocketAddr {
     let everywhere = |at: &SocketAddr| at.ip().is_unspecified();
     match before.filter(|at| at.is_ipv6() && everywhere(at)) {
         Some(ipv6) if address.is_ipv4() && everywhere(&address) && address.port() == 0 => {
@@ -323,7 +323,7 @@ mod tests {
         );
         assert_eq!(spelled(&["[::1]:7", "0.0.0.0:8"]), "[::1]:7 0.0.0.0:8");
         let [v6, v4] = ["[::]:9", "0.0.0.0:0"].map(|at| at.parse().unwrap());
-        assert_eq!(same_port(v4, Some(v6)).port(), 9);
-        assert_eq!(same_port(v4, None).port(), 0);
+        assert_eq!(with_previous_port(v4, Some(v6)).port(), 9);
+        assert_eq!(with_previous_port(v4, None).port(), 0);
     }
 }

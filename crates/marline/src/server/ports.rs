@@ -11,7 +11,7 @@ use std::sync::Arc;
 use marline_io::{LinkListener, PortSharing, Shard, ShardHandle, SocketOptions};
 
 use super::ServerBuilder;
-use super::builder::same_port;
+use super::builder::with_previous_port;
 use crate::BindError;
 
 /// Number of attempts to find a port that is free for both.
@@ -24,7 +24,7 @@ pub(super) fn open(
 ) -> Result<(Vec<SocketAddr>, Vec<LinkListener>), BindError> {
     let (mut listen, mut listeners) = (Vec::new(), Vec::new());
     for address in &config.own.listen {
-        let address = same_port(*address, listen.last().copied());
+        let address = with_previous_port(*address, listen.last().copied());
         let opened = if address.port() == 0 && config.carrier.has_links() {
             open_chosen(shards, address)
         } else {

@@ -8,7 +8,7 @@ use marline_io::succession::{Channel, HandoverState, NativePart, PendingSuccesso
 use marline_io::{Generations, LinkListener, PortSharing, Shard, ShardHandle, SocketOptions};
 use std::sync::{Mutex, PoisonError};
 
-use super::builder::same_port;
+use super::builder::with_previous_port;
 use super::{Server, ServerBuilder};
 use crate::BindError;
 use crate::carrier::TunPath;
@@ -143,7 +143,7 @@ pub(super) fn adopt_sockets(
     let mut listen = Vec::new();
     let first = sockets.iter().filter(|(shard, ..)| *shard == 0).map(|(_, local, _)| *local);
     for (wanted, local) in config.own.listen.iter().zip(first) {
-        let wanted = same_port(*wanted, before);
+        let wanted = with_previous_port(*wanted, before);
         if wanted.ip() != local.ip() || wanted.port() != 0 && wanted.port() != local.port() {
             return Err(changed_setting_error(config));
         }

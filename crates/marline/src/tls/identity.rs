@@ -160,18 +160,18 @@ impl std::error::Error for KeyPinError {}
 
 /// Verifier that accepts exactly one key.
 #[derive(Debug)]
-pub(super) struct Pinned {
+pub(super) struct PinnedVerifier {
     pin: KeyPin,
     algorithms: WebPkiSupportedAlgorithms,
 }
 
-impl Pinned {
+impl PinnedVerifier {
     pub(super) const fn new(pin: KeyPin, algorithms: WebPkiSupportedAlgorithms) -> Self {
-        Pinned { pin, algorithms }
+        PinnedVerifier { pin, algorithms }
     }
 }
 
-impl ServerCertVerifier for Pinned {
+impl ServerCertVerifier for PinnedVerifier {
     fn verify_server_cert(
         &self,
         end_entity: &CertificateDer<'_>,

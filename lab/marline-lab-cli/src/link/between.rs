@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use anyhow::Context;
-use marline_lab::net::{LinkOptions, Links, Scheduled};
+use marline_lab::net::{LinkOptions, Links, ScheduledCommand};
 
 use super::Args;
-use marline_lab::emulation::script::line_at;
+use marline_lab::emulation::script::parse_timed_line;
 
 /// Joins the client's namespace with the server's.
 pub(crate) fn start(args: &Args, namespaces: [&str; 2]) -> anyhow::Result<Links> {
@@ -17,8 +17,8 @@ pub(crate) fn start(args: &Args, namespaces: [&str; 2]) -> anyhow::Result<Links>
         tap_bytes: None,
     };
     let scheduled = |text: &String| {
-        let (at, path, order) = line_at(text)?;
-        Ok(Scheduled { at, path, order })
+        let (at, path, order) = parse_timed_line(text)?;
+        Ok(ScheduledCommand { at, path, order })
     };
     let schedule = args.at.iter().map(scheduled).collect::<anyhow::Result<Vec<_>>>();
     let schedule = schedule.context("--at")?;

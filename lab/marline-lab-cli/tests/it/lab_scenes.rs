@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use marline_lab::parallel::available;
-use marline_lab::scenes::{Answer, answers, in_directory};
+use marline_lab::scenes::{Answer, answers, read_directory};
 
 use super::support;
 
@@ -26,7 +26,7 @@ fn page(root: &Path) -> Vec<(String, String, bool)> {
 fn every_scene_is_answered_as_well_as_the_page_says() {
     let _others = support::among_others();
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let scenes = in_directory(&root.join("scenarios")).expect("scenes");
+    let scenes = read_directory(&root.join("scenarios")).expect("scenes");
     let answers = answers(&scenes, available()).expect("the scenes run");
     let page = page(&root);
     let asked = |answer: &Answer| (answer.question.clone(), answer.asked.clone());

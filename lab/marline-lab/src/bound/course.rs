@@ -40,12 +40,12 @@ pub(super) struct LinkCourse {
 
 /// The earliest arrival of a packet sent at this grid step or later.
 #[derive(Copy, Clone, Debug)]
-struct Best {
+struct EarliestArrival {
     arrival: Instant,
     sent: Instant,
 }
 
-type Table = Vec<Option<Best>>;
+type Table = Vec<Option<EarliestArrival>>;
 
 /// A packet of this length, bytes.
 #[derive(Copy, Clone, Debug)]
@@ -121,7 +121,7 @@ impl LinkCourse {
     }
 
     /// The earliest arrival of a packet of `bytes` that may be sent from `from` on.
-    pub(super) fn one_packet(&self, from: Instant, bytes: usize) -> Option<Instant> {
+    pub(super) fn arrival_of_packet(&self, from: Instant, bytes: usize) -> Option<Instant> {
         let at_once = self.sent_at(from, bytes);
         if at_once.is_some() && !self.shrinks {
             return at_once;
@@ -139,7 +139,9 @@ impl LinkCourse {
         while good.sent.since(bad) > PRECISION {
             let middle = bad + good.sent.since(bad) / 2;
             match self.sent_at(middle, bytes) {
-                Some(arrival) if arrival <= good.arrival => good = Best { arrival, sent: middle },
+                Some(arrival) if arrival <= good.arrival => {
+                    good = EarliestArrival { arrival, sent: middle }
+                }
                 _ => bad = middle,
             }
         }
@@ -154,14 +156,14 @@ impl LinkCourse {
 
     fn tabulate(&self, bytes: usize) -> Table {
         let count = self.until.as_nanos() / GRID.as_nanos() as u64;
-        let mut best: Option<Best> = None;
+        let mut best: Option<EarliestArrival> = None;
         let mut table = vec![None; count as usize + 1];
         for index in (0..table.len()).rev() {
             let sent = Instant::from_nanos(index as u64 * GRID.as_nanos() as u64);
             if let Some(arrival) = self.sent_at(sent, bytes)
                 && best.is_none_or(|best| arrival <= best.arrival)
             {
-                best = Some(Best { arrival, sent });
+                best = Some(EarliestArrival { arrival, sent });
             }
             table[index] = best;
         }
@@ -173,7 +175,7 @@ impl LinkCourse {
     fn pieces(&self, from: Instant, count: usize, latest: Instant) -> Vec<Instant> {
         let latest = latest.min(self.until);
         if self.first.rate == RateConfig::Unlimited {
-            let first = self.one_packet(from, PIECE.1).filter(|first| *first <= latest);
+            let first = self.arrival_of_packet(from, PIECE.1).filter(|first| *first <= latest);
             return first.map_or_else(Vec::new, |first| vec![first; count]);
         }
         let (mut link, mut changes) = self.link_at(from);

@@ -186,7 +186,7 @@ fn bursts(key: &str, bytes: u32, gap: Gap, hit: u32, moment: Moment) -> Row {
     Row {
         contestants: vec![FirstPath, SecondPath, Kernel, Marline, Best],
         best,
-        ..row(key, title, FAILING, workload, Measure::Bursts).failing(moment)
+        ..row(key, title, FAILING, workload, Measure::Bursts).with_failure(moment)
     }
 }
 
@@ -196,7 +196,7 @@ fn handover() -> Row {
     let title = "ten requests a second, WiFi dies, LTE is a backup".to_owned();
     let row = row("2e", title, FAILING, ask, Measure::Handover);
     let backup = vec!["lte".to_owned()];
-    Row { backup, ..row.failing(Moment::Between(7_000.0, 8_000.0)) }
+    Row { backup, ..row.with_failure(Moment::Between(7_000.0, 8_000.0)) }
 }
 
 fn bulk() -> Row {
@@ -318,7 +318,7 @@ impl Row {
         self
     }
 
-    fn failing(mut self, moment: Moment) -> Row {
+    fn with_failure(mut self, moment: Moment) -> Row {
         let first = &self.experiment.scenario.paths[0].name;
         self.experiment.faults = vec![Fault::down(first, moment)];
         self

@@ -11,7 +11,7 @@ use super::contestant::Contestant;
 use super::row::Row;
 use super::statistics::measure_values;
 use crate::keep;
-use crate::runs::{check_real_time, weighted};
+use crate::runs::{check_real_time, run_weighted};
 
 /// Attempts at a run with late links.
 const ATTEMPTS: u32 = 3;
@@ -126,7 +126,7 @@ impl Bench {
             told((done, waiting.len()), &made);
             anyhow::Ok(())
         };
-        let all = weighted(2 * processors.max(1), &waiting, |(row, ..)| row.weight, run);
+        let all = run_weighted(2 * processors.max(1), &waiting, |(row, ..)| row.weight, run);
         all.into_iter().collect()
     }
 
@@ -143,7 +143,7 @@ impl Bench {
     ) -> anyhow::Result<Sample> {
         let mut sample = Sample::default();
         for attempt in 0..ATTEMPTS {
-            sample = match one(row, contestant, repeat + 1_000 * attempt, instance) {
+            sample = match run_once(row, contestant, repeat + 1_000 * attempt, instance) {
                 Ok(sample) => sample,
                 Err(error) => Sample { error: Some(format!("{error:#}")), ..Sample::default() },
             };
@@ -159,7 +159,12 @@ impl Bench {
     }
 }
 
-fn one(row: &Row, contestant: Contestant, seed: u32, instance: &str) -> anyhow::Result<Sample> {
+fn run_once(
+    row: &Row,
+    contestant: Contestant,
+    seed: u32,
+    instance: &str,
+) -> anyhow::Result<Sample> {
     let (stack, variant, experiment) = row.setup_of_contestant(contestant);
     let outcome = experiment.run(stack, &variant, u64::from(seed) + 1, instance)?;
     if let Some(why) = &outcome.incomplete {

@@ -53,7 +53,7 @@ fn ms(from_ns: u64, to_ns: u64) -> f64 {
 }
 
 /// Times by stream and index.
-fn by_index(marks: &[Mark]) -> BTreeMap<(u8, u32), u64> {
+fn index_marks(marks: &[Mark]) -> BTreeMap<(u8, u32), u64> {
     marks.iter().map(|mark| ((mark.stream, mark.index), mark.at_ns)).collect()
 }
 
@@ -71,7 +71,7 @@ impl ValueCollector<'_> {
     }
 
     fn answers(&mut self, from_ns: u64) {
-        let received = by_index(&self.outcome.first().client.received);
+        let received = index_marks(&self.outcome.first().client.received);
         let mut first: BTreeMap<u32, (Mark, f64)> = BTreeMap::new();
         for sent in self.outcome.first().client.sent.iter().filter(|sent| sent.at_ns >= from_ns) {
             let Some(back_ns) = received.get(&(sent.stream, sent.index)) else { continue };
@@ -88,7 +88,7 @@ impl ValueCollector<'_> {
     }
 
     fn blocks(&mut self, from_ns: u64) {
-        let received = by_index(&self.outcome.first().client.received);
+        let received = index_marks(&self.outcome.first().client.received);
         for taken in self.outcome.first().server.sent.iter().filter(|mark| mark.at_ns >= from_ns) {
             if let Some(read_ns) = received.get(&(taken.stream, taken.index)) {
                 self.latency("block", *taken, ms(taken.at_ns, *read_ns));
@@ -97,7 +97,7 @@ impl ValueCollector<'_> {
     }
 
     fn bursts(&mut self) {
-        let received = by_index(&self.outcome.first().client.received);
+        let received = index_marks(&self.outcome.first().client.received);
         let fault_ns = self.outcome.faults_ns.first().copied();
         let mut hit: Option<u32> = None;
         for sent in &self.outcome.first().server.sent {
@@ -118,7 +118,7 @@ impl ValueCollector<'_> {
     }
 
     fn handover(&mut self, from_ns: u64) {
-        let received = by_index(&self.outcome.first().client.received);
+        let received = index_marks(&self.outcome.first().client.received);
         let (mut worst, mut times) = (0.0, Vec::new());
         for sent in self.outcome.first().client.sent.iter().filter(|sent| sent.at_ns >= from_ns) {
             if let Some(back_ns) = received.get(&(sent.stream, sent.index)) {

@@ -105,7 +105,7 @@ impl std::str::FromStr for Line {
 ///
 /// # Errors
 /// The time or the command is invalid; the error quotes the text.
-pub fn line_at(text: &str) -> anyhow::Result<(Duration, String, ParsedCommand)> {
+pub fn parse_timed_line(text: &str) -> anyhow::Result<(Duration, String, ParsedCommand)> {
     let (time, line) = text
         .trim()
         .split_once(char::is_whitespace)
@@ -207,7 +207,7 @@ mod tests {
         assert_eq!(line(" up  lte downlink "), path("lte", ParsedCommand::Restore(Side::Down)));
         assert_eq!(line("set lte rate=5M"), path("lte", ParsedCommand::Set("rate=5M".into())));
         assert_eq!((line("stats"), line("quit")), (Line::Stats, Line::Quit));
-        let at = line_at("7.5s down wifi").expect("at");
+        let at = parse_timed_line("7.5s down wifi").expect("at");
         assert_eq!(
             at,
             (Duration::from_millis(7_500), "wifi".into(), ParsedCommand::Break(Side::Both))
@@ -224,7 +224,7 @@ mod tests {
             assert!(error.contains(word), "{text}: {error}");
         }
         for text in ["7s", "7s stats", "down wifi", "7 down wifi"] {
-            line_at(text).expect_err(text);
+            parse_timed_line(text).expect_err(text);
         }
     }
 

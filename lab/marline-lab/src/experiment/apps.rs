@@ -64,7 +64,7 @@ pub fn begin(paths: &mut Paths, loads: &[Load], seed: u64) -> anyhow::Result<Flo
     let servers = Servers::default();
     let mut clients = Vec::new();
     for (port, group) in (SERVER_PORT..).zip(plan::connections(loads)) {
-        let ends = End::both(loads, &group, START, seed, &flows);
+        let ends = End::both_ends(loads, &group, START, seed, &flows);
         let first = &loads[usize::from(group[0])].workload;
         let both = matches!(first, Workload::Exchange { .. });
         let seeds = if both || first.is_from_client() { UP_FIRST } else { DOWN_FIRST };

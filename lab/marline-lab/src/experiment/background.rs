@@ -12,7 +12,7 @@ const BLOCK_BYTES: u32 = 65_536;
 
 /// A connection of strangers.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Background {
+pub struct BackgroundConnection {
     /// Path whose link it shares.
     pub path: String,
     /// Congestion control, by its spec; on live stacks the kernel's module of this name.
@@ -25,7 +25,7 @@ pub struct Background {
     pub until: Option<Duration>,
 }
 
-impl Background {
+impl BackgroundConnection {
     /// Variant of its stack: TCP on its path.
     pub(super) fn variant(&self) -> Variant {
         Variant::alone("background", &self.path).congestion(&self.congestion)

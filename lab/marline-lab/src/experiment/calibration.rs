@@ -15,7 +15,7 @@ pub struct Calibration(#[serde(with = "Written")] pub ForecastScore);
 /// Serialization of a score; the core has no serde.
 #[derive(Serialize, Deserialize)]
 #[serde(remote = "ForecastScore")]
-struct Written {
+struct SerializedScore {
     answers: u64,
     within: [u64; 3],
     within_latest: [u64; 3],

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::Context;
-use marline::config::Interactive;
+use marline::config::ParameterChoice;
 use marline::monitor::ConnectionInfo;
 use marline::policy::Role;
 use marline::{Carrier, Client, Server};
@@ -161,7 +161,7 @@ impl Job {
             let twice = self.stack == Stack::Duplicate;
             let group = groups.get(if twice { 0 } else { usize::from(number) });
             let group = group.context("too many streams")?;
-            let [client, server] = End::both(&self.loads, group, start, self.seed, &flows);
+            let [client, server] = End::both_ends(&self.loads, group, start, self.seed, &flows);
             let stop =
                 StopCondition { floods: End::bulk_end_of(&self.loads, group, start), deadline };
             match self.side {
@@ -225,7 +225,7 @@ async fn marline_client(job: &Job, traces: Option<Arc<Mutex<Traces>>>) -> anyhow
     client
         .carrier(Carrier::Raw)
         .transport(job.variant.end(Role::Client)?)
-        .path_health_monitor(job.variant.interactive()?.map(Interactive::path_health_monitor));
+        .path_health_monitor(job.variant.interactive()?.map(ParameterChoice::path_health_monitor));
     for path in &job.paths {
         client.path(path.spec.parse()?);
     }
@@ -249,7 +249,7 @@ async fn marline_server(job: &Job, traces: Option<Arc<Mutex<Traces>>>) -> anyhow
         .carrier(Carrier::Raw)
         .listen(job.address)
         .transport(job.variant.end(Role::Server)?)
-        .path_health_monitor(job.variant.interactive()?.map(Interactive::path_health_monitor));
+        .path_health_monitor(job.variant.interactive()?.map(ParameterChoice::path_health_monitor));
     let server = server.bind().await?;
     println!("ready");
     let mut streams: Vec<Stream> = Vec::new();

@@ -18,7 +18,7 @@ use std::path::{Path as FilePath, PathBuf};
 use anyhow::{Context, bail, ensure};
 
 use self::diagnostic::{Diagnostic, KeyPath, format_diagnostics};
-use self::raw::Raw;
+use self::raw::RawFile;
 use super::{Stack, Variant};
 use crate::scenario::{Path, Scenario};
 
@@ -58,8 +58,8 @@ impl ExperimentFile {
     /// The file is invalid; the error names mistakes, their places and corrections.
     pub fn from_toml(name: &str, text: &str) -> anyhow::Result<ExperimentFile> {
         let read = || -> Result<ExperimentFile, Vec<Diagnostic>> {
-            let raw: Raw = toml::from_str(text).map_err(|error| vec![error.into()])?;
-            let mut file = check::checked(raw, text)?;
+            let raw: RawFile = toml::from_str(text).map_err(|error| vec![error.into()])?;
+            let mut file = check::check(raw, text)?;
             name.clone_into(&mut file.name);
             text.clone_into(&mut file.text);
             file.axes = sweep::axes(text)?;
@@ -68,7 +68,7 @@ impl ExperimentFile {
                 for value in &axis.values {
                     let swept = sweep::applied(text, &[(axis, value)]);
                     swept.map_err(|what| {
-                        let key_path = KeyPath::top("sweep").key(&axis.key);
+                        let key_path = KeyPath::top_level("sweep").key(&axis.key);
                         vec![Diagnostic::new(text, &key_path, what)]
                     })?;
                 }

@@ -24,7 +24,7 @@ const MEMORY: usize = 5;
 
 /// A segment that has been requested.
 #[derive(Copy, Clone, Debug)]
-struct Pending {
+struct PendingSegment {
     at: Instant,
     kbit_per_s: u32,
 }
@@ -34,7 +34,7 @@ struct Pending {
 pub(super) struct Player {
     film: Film,
     pub(super) requested: u32,
-    pending: Option<Pending>,
+    pending: Option<PendingSegment>,
     /// When the next request is due.
     pub(super) next_at: Option<Instant>,
     /// Rates of the last segments, kbit/s.
@@ -73,7 +73,7 @@ impl Player {
         let fits = |rate: &&u32| f64::from(**rate) <= MAX_RATE_SHARE * mean;
         let kbit_per_s = *RATES.iter().rev().find(fits).unwrap_or(&RATES[0]);
         self.requested += 1;
-        self.pending = Some(Pending { at: now, kbit_per_s });
+        self.pending = Some(PendingSegment { at: now, kbit_per_s });
         self.next_at = None;
         self.bytes(kbit_per_s)
     }
@@ -84,7 +84,7 @@ impl Player {
 
     /// The requested segment has arrived.
     pub(super) fn on_segment_arrived(&mut self, now: Instant) {
-        let Some(Pending { at, kbit_per_s }) = self.pending.take() else { return };
+        let Some(PendingSegment { at, kbit_per_s }) = self.pending.take() else { return };
         let took_ms = (now.since(at).as_secs_f64() * 1e3).max(0.001);
         self.rates.push_back(self.bytes(kbit_per_s) as f64 * 8.0 / took_ms);
         if self.rates.len() > MEMORY {

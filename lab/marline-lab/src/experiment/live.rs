@@ -115,7 +115,7 @@ pub fn run_live_watched(
         Flow { client, server, start_ns, from_ns, seed: Load::seed(seed, number) }
     };
     let flows: Vec<Flow> = logs.map(flow).collect();
-    let missing = Outcome::missing(&flows, experiment);
+    let missing = Outcome::count_missing(&flows, experiment);
     let outcome = Outcome {
         reinjected_bytes,
         flows,

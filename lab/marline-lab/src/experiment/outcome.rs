@@ -84,7 +84,7 @@ impl Flow {
     pub fn messages(&self, workload: &Workload) -> Vec<Message> {
         match *workload {
             Workload::Exchange { bytes } | Workload::Voice { bytes, .. } => {
-                return self.both_ways(bytes);
+                return self.messages_both_ways(bytes);
             }
             Workload::Web { .. } => {
                 return self.pages(workload).into_iter().map(|(page, _)| page).collect();
@@ -165,7 +165,7 @@ impl Flow {
     }
 
     /// Messages in both directions by number: even ones to the client, odd ones from it.
-    fn both_ways(&self, bytes: u32) -> Vec<Message> {
+    fn messages_both_ways(&self, bytes: u32) -> Vec<Message> {
         let mut messages = Vec::new();
         for (way, from, to) in [(0, &self.server, &self.client), (1, &self.client, &self.server)] {
             let read: BTreeMap<u32, u64> =
@@ -215,7 +215,7 @@ impl Flow {
 
     /// Number of missing messages that may still arrive: lost datagrams do not.
     #[must_use]
-    pub fn missing(&self, workload: &Workload) -> usize {
+    pub fn count_missing(&self, workload: &Workload) -> usize {
         let Some(wanted) = workload.count() else { return 0 };
         if matches!(workload, Workload::Voice { .. }) {
             return 0;
@@ -237,9 +237,9 @@ impl Outcome {
 
     /// Number of missing messages of all workloads.
     #[must_use]
-    pub fn missing(flows: &[Flow], experiment: &Experiment) -> usize {
+    pub fn count_missing(flows: &[Flow], experiment: &Experiment) -> usize {
         let all = flows.iter().zip(&experiment.loads);
-        all.map(|(flow, load)| flow.missing(&load.workload)).sum()
+        all.map(|(flow, load)| flow.count_missing(&load.workload)).sum()
     }
 
     /// Messages of the first workload that arrived, in order.

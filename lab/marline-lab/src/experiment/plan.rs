@@ -195,7 +195,7 @@ pub(super) struct End {
 
 impl End {
     /// Both ends of a connection with these workloads of a run that starts at this time, the client's first.
-    pub(super) fn both(
+    pub(super) fn both_ends(
         loads: &[Load],
         group: &[u16],
         start: Instant,
@@ -203,7 +203,7 @@ impl End {
         flows: &Flows,
     ) -> [End; 2] {
         let mut ends =
-            [Side::Client, Side::Server].map(|side| End { side, ..End::answering(flows) });
+            [Side::Client, Side::Server].map(|side| End { side, ..End::answering_end(flows) });
         for number in group {
             let load = &loads[usize::from(*number)];
             let seed = Load::seed(seed, usize::from(*number));
@@ -217,7 +217,7 @@ impl End {
     }
 
     /// An end that only answers.
-    pub(super) fn answering(flows: &Flows) -> End {
+    pub(super) fn answering_end(flows: &Flows) -> End {
         End {
             side: Side::Server,
             stream: 0,

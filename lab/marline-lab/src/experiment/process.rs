@@ -37,7 +37,7 @@ impl End {
         Ok(End { child, lines, name: side })
     }
 
-    fn complaint(&mut self) -> String {
+    fn read_stderr(&mut self) -> String {
         let mut said = String::new();
         if let Some(stderr) = &mut self.child.stderr {
             let _ = stderr.take(4_096).read_to_string(&mut said);
@@ -50,7 +50,7 @@ impl End {
         let mut line = String::new();
         self.lines.read_line(&mut line)?;
         if line.trim() != "ready" {
-            let said = self.complaint();
+            let said = self.read_stderr();
             bail!("the {} is not ready: {said}", self.name);
         }
         Ok(())
@@ -77,7 +77,7 @@ impl End {
         read?;
         let status = self.child.wait()?;
         if !status.success() {
-            bail!("the {name} ended with {status}: {}", self.complaint());
+            bail!("the {name} ended with {status}: {}", self.read_stderr());
         }
         let line = |begin: char| text.lines().find(|line| line.starts_with(begin));
         let log = serde_json::from_str(line('{').context("no log")?)?;

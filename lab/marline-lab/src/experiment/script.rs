@@ -90,7 +90,7 @@ impl Experiment {
             let (from_ns, to_ns) = bounds(fault.moment, &times)?;
             let at = Duration::from_nanos(from_ns + rng.below((to_ns - from_ns).max(1)));
             let path = fault.path.clone();
-            if let (Some(lasts), Some(order)) = (fault.lasts, restored(&order)) {
+            if let (Some(lasts), Some(order)) = (fault.lasts, restore_command(&order)) {
                 let (at, path) = (at + lasts, path.clone());
                 script.push(TimedCommand { at, path, order, is_fault: false });
             }
@@ -103,7 +103,7 @@ impl Experiment {
 }
 
 /// The command that ends an outage.
-fn restored(order: &ParsedCommand) -> Option<ParsedCommand> {
+fn restore_command(order: &ParsedCommand) -> Option<ParsedCommand> {
     match order {
         ParsedCommand::Break(side) => Some(ParsedCommand::Restore(*side)),
         ParsedCommand::Set(_)

@@ -85,7 +85,7 @@ fn run(
     };
     advance(paths, recorder, end);
     let deadline = end + experiment.patience;
-    while Outcome::missing(&flows.borrow(), experiment) > 0 && paths.world.now() < deadline {
+    while Outcome::count_missing(&flows.borrow(), experiment) > 0 && paths.world.now() < deadline {
         let next = (paths.world.now() + STEP).min(deadline);
         advance(paths, recorder, next);
     }
@@ -208,7 +208,7 @@ fn outcome(
         anyhow::ensure!(wrong.is_none(), "the {side} read a wrong byte at {wrong:?}");
     }
     apps::note_calls(paths, &experiment.loads, flows);
-    let missing = Outcome::missing(&flows.borrow(), experiment);
+    let missing = Outcome::count_missing(&flows.borrow(), experiment);
     let mut totals = Vec::new();
     for (number, path) in experiment.used_paths(variant)?.iter().enumerate() {
         let stats = |link| {

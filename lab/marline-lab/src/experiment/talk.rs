@@ -23,7 +23,7 @@ fn now() -> Instant {
     Instant::from_nanos(now_ns())
 }
 
-fn left_until(at: Instant) -> Duration {
+fn time_until(at: Instant) -> Duration {
     at.since(now())
 }
 
@@ -62,7 +62,7 @@ pub(super) async fn client(stream: Stream, end: End, until: StopCondition) -> io
             talk.writer.shutdown().await.ok();
             while !matches!(talk.step(until.deadline).await, Ok(Step::Ended) | Err(_)) {}
         };
-        timeout(left_until(until.deadline), closing).await.ok();
+        timeout(time_until(until.deadline), closing).await.ok();
     }
     Ok(())
 }
@@ -133,7 +133,7 @@ impl StreamTask {
                 let count = written?;
                 self.wait_until_written(count as u64).await?;
             }
-            () = sleep(left_until(timer)) => {}
+            () = sleep(time_until(timer)) => {}
         }
         Ok(Step::Done)
     }

@@ -39,7 +39,7 @@ fn to_judge_forecasts_changes_nothing_else() {
     };
     let (silent, silent_digest) = run(&auto);
     assert!(silent.paths.iter().all(|path| path.calibration.is_none()));
-    let (mut scored, scored_digest) = run(&auto.scoring_forecasts());
+    let (mut scored, scored_digest) = run(&auto.with_forecast_scores());
     for path in &mut scored.paths {
         let calibration = path.calibration.take().expect("both paths are used");
         assert!(calibration.answers >= 10, "{calibration:?}");
@@ -58,7 +58,7 @@ fn forecasts_of_even_jitter_hold() {
     let workload = Workload::Ask { request_bytes: 200, answer_bytes: 200, gap, count: 1_500 };
     let mut experiment = Experiment::over(&[("wifi", "rate=50M,delay=20ms,jitter=10ms")], workload);
     experiment.warm_up = Duration::from_secs(20);
-    let alone = Variant::alone("alone", "wifi").scoring_forecasts();
+    let alone = Variant::alone("alone", "wifi").with_forecast_scores();
     let outcome = simulate(&experiment, &alone, 1).expect("run");
     let calibration = outcome.paths[0].calibration.expect("answers");
     let [p50, p90, p99] = calibration.shares();

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use marline::advanced::ConnectionConfig;
 use marline::algos::default_policies;
-use marline::config::{BufferTuning, Interactive};
+use marline::config::{BufferTuning, ParameterChoice};
 use marline::datagrams::LaneConfig;
 use marline::monitor::Extensions;
 use marline::paths::{PathSpec, RadioKind};
@@ -133,7 +133,7 @@ impl Variant {
 
     /// Enables scores of forecasts.
     #[must_use]
-    pub fn scoring_forecasts(self) -> Variant {
+    pub fn with_forecast_scores(self) -> Variant {
         Variant { score_forecasts: true, ..self }
     }
 
@@ -170,10 +170,10 @@ impl Variant {
     ///
     /// # Errors
     /// The mode is unknown.
-    pub fn interactive(&self) -> anyhow::Result<Option<Interactive>> {
+    pub fn interactive(&self) -> anyhow::Result<Option<ParameterChoice>> {
         Ok(match self.mode.as_deref() {
-            Some("interactive") => Some(Interactive::Prompt),
-            Some("multimob") => Some(Interactive::Multimob),
+            Some("interactive") => Some(ParameterChoice::Prompt),
+            Some("multimob") => Some(ParameterChoice::Multimob),
             _ => self.mode_specs().map(|_| None)?,
         })
     }

@@ -81,7 +81,7 @@ impl Page {
         let mut mine = page.borrow_mut();
         mine.links[host].is_open = true;
         let port = mine.port + host as u16;
-        let server: Box<dyn Plan> = Box::new(End::answering(&mine.flows));
+        let server: Box<dyn Plan> = Box::new(End::answering_end(&mine.flows));
         let client: Box<dyn Plan> = Box::new(ToHost { page: Rc::clone(page), host });
         let seeds = [2 * u64::from(port), 2 * u64::from(port) + 1];
         let [client, server] = Messages::pair([client, server], seeds);

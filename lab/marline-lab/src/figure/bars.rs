@@ -5,7 +5,7 @@ use plotters::prelude::*;
 use super::axis::Axis;
 use super::chart::{Chart, Frame, reference};
 use super::drawing::Figure;
-use super::sheet::{Area, Drawn, INK, Size, px, series};
+use super::sheet::{Area, DrawResult, INK, Size, px, series};
 
 /// Layout, pixels: width between the axes, height of a bar, and space of a group around its bars.
 const WIDTH: i32 = 560;
@@ -107,7 +107,7 @@ impl Bars {
     }
 
     /// Draws the bars of a contestant in all groups.
-    fn draw_series(&self, chart: &mut Chart<'_>, number: usize) -> Drawn {
+    fn draw_series(&self, chart: &mut Chart<'_>, number: usize) -> DrawResult {
         let tone = series(number);
         let group = f64::from(GAP + BAR * self.series.len() as i32);
         let (first, each) = (f64::from(GAP) / 2.0 / group, f64::from(BAR) / group);

@@ -6,7 +6,7 @@ use plotters::style::text_anchor::{HPos, VPos};
 
 use super::axis::Axis;
 use super::sheet::{
-    Area, Drawn, FRAME, GRID, INK, MUTE, REFERENCE, Size, aligned, max_text_width, px, series,
+    Area, DrawResult, FRAME, GRID, INK, MUTE, REFERENCE, Size, aligned, max_text_width, px, series,
     sheet, text_width,
 };
 
@@ -27,7 +27,7 @@ const LINE: i32 = 19;
 const HEADING_HEIGHT: i32 = 34;
 
 /// Draws the sample of a legend entry, from the middle of its left edge on.
-pub(super) type Sample<'a> = Box<dyn Fn(&Area<'_>, (i32, i32)) -> Drawn + 'a>;
+pub(super) type Sample<'a> = Box<dyn Fn(&Area<'_>, (i32, i32)) -> DrawResult + 'a>;
 
 /// A chart without its contents.
 pub(super) struct Frame<'a> {
@@ -61,7 +61,7 @@ impl<'a> Frame<'a> {
     }
 
     /// Draws the chart as SVG.
-    pub(super) fn draw(self, fill: impl FnOnce(&mut Chart<'_>) -> Drawn) -> String {
+    pub(super) fn draw(self, fill: impl FnOnce(&mut Chart<'_>) -> DrawResult) -> String {
         let (left, foot) = (self.left(), if self.labels.0.is_empty() { 8 } else { 46 });
         let names = max_text_width(self.legend.iter().map(|entry| entry.0));
         let legend = if names > 0 { SAMPLE + 4 * SPACE + names } else { 22 };
@@ -134,14 +134,14 @@ pub(super) struct Label<'a> {
 }
 
 impl Label<'_> {
-    pub(super) fn draw(self, chart: &Chart<'_>) -> Drawn {
+    pub(super) fn draw(self, chart: &Chart<'_>) -> DrawResult {
         let text = Text::new(self.text.to_owned(), (px(self.right), px(self.down)), self.style);
         chart.plotting_area().draw(&(EmptyElement::at((self.x, self.y)) + text))
     }
 }
 
 /// A labeled dashed line across the chart, at a value of the horizontal axis (`at_x`) or the vertical one.
-pub(super) fn reference(chart: &Chart<'_>, at_x: bool, value: f64, text: &str) -> Drawn {
+pub(super) fn reference(chart: &Chart<'_>, at_x: bool, value: f64, text: &str) -> DrawResult {
     let (x, y) = (chart.x_range(), chart.y_range());
     let range = if at_x { &x } else { &y };
     if !(range.start..=range.end).contains(&value) {

@@ -7,7 +7,9 @@ use super::axis::{Axis, extent};
 use super::chart::{Chart, Frame, Label};
 use super::drawing::Figure;
 use super::label::number;
-use super::sheet::{Drawn, INK, MUTE, NONE, Size, Tone, aligned, max_text_width, px, text_width};
+use super::sheet::{
+    DrawResult, INK, MUTE, NONE, Size, Tone, aligned, max_text_width, px, text_width,
+};
 
 /// Color scale from good to bad, light to dark, distinguishable without color, too: five stops between pale yellow
 /// and dark violet.
@@ -108,7 +110,7 @@ impl HeatMap {
         })
     }
 
-    fn field(&self, chart: &Chart<'_>, x: f64, y: f64, value: f64) -> Drawn {
+    fn field(&self, chart: &Chart<'_>, x: f64, y: f64, value: f64) -> DrawResult {
         let known = !value.is_nan();
         let (fill, ink) = match color(self.share(value)) {
             _ if !known => (NONE.fill(), INK),
@@ -141,7 +143,7 @@ impl HeatMap {
     }
 
     /// The scale, below the map.
-    fn legend(&self, chart: &Chart<'_>) -> Drawn {
+    fn legend(&self, chart: &Chart<'_>) -> DrawResult {
         let foot = chart.y_range().end;
         for step in 0..STEPS {
             let color = color(f64::from(step) / f64::from(STEPS - 1));

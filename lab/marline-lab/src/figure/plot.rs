@@ -5,7 +5,7 @@ use plotters::prelude::*;
 use super::axis::Axis;
 use super::chart::{Chart, Frame, marker, reference};
 use super::drawing::Figure;
-use super::sheet::{Area, Drawn, Size, px, series};
+use super::sheet::{Area, DrawResult, Size, px, series};
 
 /// Width and height between the axes, pixels.
 const SIZE: Size = Size { width: 620, height: 300 };
@@ -220,13 +220,13 @@ impl Series {
     }
 
     /// The legend's sample of the series.
-    fn sample(&self, area: &Area<'_>, x: i32, y: i32, number: usize) -> Drawn {
+    fn sample(&self, area: &Area<'_>, x: i32, y: i32, number: usize) -> DrawResult {
         area.draw(&PathElement::new([(x, y), (x + px(26), y)], series(number).line(20)))?;
         let marked = self.style == Style::Points;
         if marked { area.draw(&marker(number, (x + px(13), y))) } else { Ok(()) }
     }
 
-    fn draw(&self, chart: &mut Chart<'_>, number: usize) -> Drawn {
+    fn draw(&self, chart: &mut Chart<'_>, number: usize) -> DrawResult {
         let (tone, line) = (series(number), self.line(chart));
         let foot = chart.y_range().start;
         if self.style == Style::Area {

@@ -18,7 +18,9 @@ use plotters::style::text_anchor::{HPos, VPos};
 
 use super::axis::{Axis, extent};
 use super::chart::{Chart, Element, Frame, Label, Sample};
-use super::sheet::{Drawn, INK, MUTE, Size, Tone, aligned, no_series, px, series, text_width};
+use super::sheet::{
+    DrawResult, INK, MUTE, Size, Tone, aligned, neutral_tone, px, series, text_width,
+};
 
 /// Width and height between the axes, pixels.
 const SIZE: Size = Size { width: 840, height: 420 };
@@ -98,8 +100,8 @@ impl<'a> SequencePlot<'a> {
             |manner: &TransmissionKind| self.course.carried.iter().any(|c| c.manner == *manner);
         for manner in TransmissionKind::ALL.into_iter().filter(seen) {
             let sample: Sample<'_> = Box::new(move |area, (x, y)| match manner {
-                TransmissionKind::New => area.draw(&field((x, y), 1, no_series().fill())),
-                _ => area.draw(&shape(manner, x + px(13), y, no_series())),
+                TransmissionKind::New => area.draw(&field((x, y), 1, neutral_tone().fill())),
+                _ => area.draw(&shape(manner, x + px(13), y, neutral_tone())),
             });
             legend.push((manner.name(), sample));
         }
@@ -131,7 +133,7 @@ impl<'a> SequencePlot<'a> {
         (time, place)
     }
 
-    fn holes(&self, chart: &mut Chart<'_>) -> Drawn {
+    fn holes(&self, chart: &mut Chart<'_>) -> DrawResult {
         let (time, place) = (chart.x_range(), chart.y_range());
         let edge = chart.plotting_area().get_pixel_range().0.end;
         for hole in &self.course.holes {
@@ -157,7 +159,7 @@ impl<'a> SequencePlot<'a> {
     }
 
     /// Draws bars of new data; touching bars of one time are merged.
-    fn new_data(&self, chart: &mut Chart<'_>, unit: f64) -> Drawn {
+    fn new_data(&self, chart: &mut Chart<'_>, unit: f64) -> DrawResult {
         let time = chart.x_range();
         let mut bars: BTreeMap<(i32, u64), Vec<(i32, i32)>> = BTreeMap::new();
         let new =
@@ -182,7 +184,7 @@ impl<'a> SequencePlot<'a> {
         Ok(())
     }
 
-    fn acked(&self, chart: &mut Chart<'_>, unit: f64) -> Drawn {
+    fn acked(&self, chart: &mut Chart<'_>, unit: f64) -> DrawResult {
         let time = chart.x_range();
         let mut line: Vec<(f64, f64)> = Vec::new();
         let acked = self.course.acked.iter();
@@ -197,7 +199,7 @@ impl<'a> SequencePlot<'a> {
     }
 
     /// Draws markers of data sent again, and a note with the number of markers beyond the limit.
-    fn draw_repeats(&self, chart: &mut Chart<'_>, unit: f64) -> Drawn {
+    fn draw_repeats(&self, chart: &mut Chart<'_>, unit: f64) -> DrawResult {
         let time = chart.x_range();
         let screen = chart.plotting_area().use_screen_coord();
         let (mut seen, mut left_out) = (BTreeSet::new(), 0);

@@ -16,7 +16,7 @@ use super::escape;
 /// The library's drawing area.
 pub(super) type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 /// Result of drawing. Drawing into a string cannot fail; the library also draws into files.
-pub(super) type Drawn = Result<(), DrawingAreaErrorKind<std::io::Error>>;
+pub(super) type DrawResult = Result<(), DrawingAreaErrorKind<std::io::Error>>;
 
 /// Units per pixel: the library has integer coordinates only.
 const UNITS: i32 = 10;
@@ -68,7 +68,7 @@ pub(super) fn series(number: usize) -> Tone {
 }
 
 /// The color of elements without a series.
-pub(super) fn no_series() -> Tone {
+pub(super) fn neutral_tone() -> Tone {
     HUES[HUES.len() - 1]
 }
 
@@ -127,7 +127,7 @@ pub(super) struct Size {
 }
 
 /// An `<svg>` element of this size with the contents that `draw` draws.
-pub(super) fn sheet(title: &str, size: Size, draw: impl FnOnce(&Area<'_>) -> Drawn) -> String {
+pub(super) fn sheet(title: &str, size: Size, draw: impl FnOnce(&Area<'_>) -> DrawResult) -> String {
     let Size { width, height } = size;
     let mut svg = String::new();
     let (w, h) = (px(width), px(height));

@@ -9,7 +9,7 @@ use super::axis::Axis;
 use super::chart::{Chart, Frame, Label};
 use super::drawing::Figure;
 use super::segment_log::{Delivery, Segment};
-use super::sheet::{Drawn, FRAME, INK, LOST, MUTE, Size, TEXT, aligned, px, series};
+use super::sheet::{DrawResult, FRAME, INK, LOST, MUTE, Size, TEXT, aligned, px, series};
 
 /// Distance between the two lines of a path, pixels.
 const LANE: f64 = 230.0;
@@ -159,7 +159,7 @@ impl TimingDiagram {
         if client { left } else { left + LANE }
     }
 
-    fn lanes(&self, chart: &Chart<'_>) -> Drawn {
+    fn lanes(&self, chart: &Chart<'_>) -> DrawResult {
         let time = chart.y_range();
         let middle = |style: TextStyle<'static>| aligned(&style, HPos::Center, VPos::Bottom);
         for (path, name) in self.paths.iter().enumerate() {
@@ -177,7 +177,7 @@ impl TimingDiagram {
         Ok(())
     }
 
-    fn draw_span(&self, chart: &Chart<'_>, span: &Span) -> Drawn {
+    fn draw_span(&self, chart: &Chart<'_>, span: &Span) -> DrawResult {
         let Span { path, from_ms, to_ms, ref text } = *span;
         if path >= self.paths.len() {
             return Ok(());
@@ -191,7 +191,7 @@ impl TimingDiagram {
         Label { text, style, x, y, right: 0, down: 3 }.draw(chart)
     }
 
-    fn draw_arrow(&self, chart: &Chart<'_>, arrow: &Arrow) -> Drawn {
+    fn draw_arrow(&self, chart: &Chart<'_>, arrow: &Arrow) -> DrawResult {
         let from = (self.x(arrow.path, arrow.from_client), arrow.sent_ms);
         let far = self.x(arrow.path, !arrow.from_client);
         let area = chart.plotting_area();
@@ -222,7 +222,7 @@ impl TimingDiagram {
     }
 
     /// Draws labels at the senders' ends, outside of the lane; those of one burst are merged.
-    fn labels(&self, chart: &Chart<'_>) -> Drawn {
+    fn labels(&self, chart: &Chart<'_>) -> DrawResult {
         for path in 0..self.paths.len() {
             for client in [true, false] {
                 let mut shown: Vec<(i32, f64, &str, usize)> = Vec::new();
@@ -247,7 +247,7 @@ impl TimingDiagram {
         Ok(())
     }
 
-    fn draw_note(&self, chart: &Chart<'_>, note: &Note) -> Drawn {
+    fn draw_note(&self, chart: &Chart<'_>, note: &Note) -> DrawResult {
         let time = chart.y_range();
         if note.path >= self.paths.len() || !(time.start..=time.end).contains(&note.at_ms) {
             return Ok(());

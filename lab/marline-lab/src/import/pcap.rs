@@ -68,7 +68,9 @@ pub fn passages(
 ) -> anyhow::Result<[Vec<Passage>; 2]> {
     let mut ways = [Vec::new(), Vec::new()];
     // Acknowledgments without payload are identical and may be sent at intervals shorter than the delay.
-    for Sent { up, at_ns, took_ns } in transfers(client, server, ahead_ns, |seen| seen.carries)? {
+    for SentPacket { up, at_ns, took_ns } in
+        transfers(client, server, ahead_ns, |seen| seen.carries)?
+    {
         ways[usize::from(!up)].push(Passage { at_ns, took_ns });
     }
     ways.iter_mut().for_each(|way| way.sort_by_key(|passage| passage.at_ns));
@@ -77,7 +79,7 @@ pub fn passages(
 
 /// A packet and its fate.
 #[derive(Copy, Clone, Debug)]
-struct Sent {
+struct SentPacket {
     up: bool,
     at_ns: i64,
     took_ns: Option<i64>,
@@ -99,7 +101,7 @@ pub fn read(
     let start_ns = sent.iter().map(|sent| sent.at_ns).min().unwrap_or(0);
     let mut bins: BTreeMap<i64, [Bin; 2]> = BTreeMap::new();
     let every_ns = i64::try_from(every.as_nanos()).unwrap_or(i64::MAX);
-    for Sent { up, at_ns, took_ns } in sent {
+    for SentPacket { up, at_ns, took_ns } in sent {
         let bin = &mut bins.entry((at_ns - start_ns) / every_ns).or_default()[usize::from(!up)];
         bin.sent += 1;
         bin.lost += u32::from(took_ns.is_none());
@@ -115,7 +117,7 @@ fn transfers(
     server_file: CaptureFile<'_>,
     ahead_ns: i64,
     wanted: impl Fn(&CapturedPacket) -> bool,
-) -> anyhow::Result<Vec<Sent>> {
+) -> anyhow::Result<Vec<SentPacket>> {
     let mut client = packets(client_file.name, client_file.bytes)?;
     let mut server = packets(server_file.name, server_file.bytes)?;
     let (client_name, server_name) = (client_file.name, server_file.name);
@@ -160,11 +162,11 @@ fn transfers(
         let took = at_server.at_ns - at_client.at_ns;
         let up = took >= 0;
         let at_ns = if up { at_client.at_ns } else { at_server.at_ns };
-        sent.push(Sent { up, at_ns, took_ns: Some(took.abs()) });
+        sent.push(SentPacket { up, at_ns, took_ns: Some(took.abs()) });
     }
     let mut lost = |all: &[CapturedPacket], from: &BTreeSet<IpAddr>, up: bool| {
         let mine = all.iter().filter(|seen| from.contains(&seen.from));
-        sent.extend(mine.map(|seen| Sent { up, at_ns: seen.at_ns, took_ns: None }));
+        sent.extend(mine.map(|seen| SentPacket { up, at_ns: seen.at_ns, took_ns: None }));
     };
     lost(&alone_client, &up, true);
     lost(&alone_server, &down, false);
@@ -301,7 +303,7 @@ impl Interfaces {
 /// The TCP and UDP packets of a capture, in order.
 fn packets(file: &str, bytes: &[u8]) -> anyhow::Result<Vec<CapturedPacket>> {
     let mut found = Vec::new();
-    let frames = each_frame(file, bytes, |at_ns, link, frame| {
+    let frames = for_each_frame(file, bytes, |at_ns, link, frame| {
         found.extend(parse_frame(at_ns, link, frame))
     })?;
     ensure!(
@@ -313,7 +315,7 @@ fn packets(file: &str, bytes: &[u8]) -> anyhow::Result<Vec<CapturedPacket>> {
 
 /// Calls `look` for the frames of a capture in order with their time, ns since 1970, link type and bytes. Returns
 /// the number of frames.
-pub(super) fn each_frame(
+pub(super) fn for_each_frame(
     file: &str,
     bytes: &[u8],
     mut look: impl FnMut(i64, Linktype, &[u8]),

@@ -17,7 +17,7 @@ use anyhow::ensure;
 use marline_wire::{IpPacket, PROTOCOL_TCP, TcpFlags, TcpSegment};
 
 use super::Passage;
-use super::pcap::{each_frame, ip_of};
+use super::pcap::{for_each_frame, ip_of};
 
 /// One of the handshake's two answers must be this many times as late as the other; otherwise the capture was not
 /// made at an end.
@@ -82,7 +82,7 @@ struct ConnectionState {
 /// The file is not a capture, has no handshake that shows at which end it was made, or has no data from there.
 pub fn round_trips(file: &str, bytes: &[u8]) -> anyhow::Result<RoundTrips> {
     let mut all: BTreeMap<[SocketAddr; 2], ConnectionState> = BTreeMap::new();
-    each_frame(file, bytes, |at_ns, link, frame| {
+    for_each_frame(file, bytes, |at_ns, link, frame| {
         let packet = ip_of(link, frame).and_then(|ip| IpPacket::parse(ip).ok());
         let packet =
             packet.filter(|packet| packet.protocol == PROTOCOL_TCP && packet.fragment.is_none());

@@ -36,7 +36,7 @@ impl Default for LinkOptions {
 
 /// A timed command for a path.
 #[derive(Clone, Debug)]
-pub struct Scheduled {
+pub struct ScheduledCommand {
     /// Time after the start.
     pub at: Duration,
     /// Path name.
@@ -70,12 +70,12 @@ impl Links {
     pub fn join_namespaces(
         [client, server]: [&str; 2],
         paths: &[Path],
-        schedule: Vec<Scheduled>,
+        schedule: Vec<ScheduledCommand>,
         options: &LinkOptions,
     ) -> anyhow::Result<Links> {
         let seeds = SeedTree::new(options.seed);
         let mut orders: Vec<Vec<(Duration, ParsedCommand)>> = vec![Vec::new(); paths.len()];
-        for Scheduled { at, path, order } in schedule {
+        for ScheduledCommand { at, path, order } in schedule {
             refuse_rebind(&order)?;
             orders[path_number(paths, &path)?].push((at, order));
         }

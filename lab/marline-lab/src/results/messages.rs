@@ -2,7 +2,7 @@
 
 use super::column::{Cell, Column};
 use super::run_columns::RunColumns;
-use super::runs::each_workload;
+use super::runs::workloads_of_runs;
 use super::table::Table;
 use crate::runs::{Job, Record};
 
@@ -24,7 +24,7 @@ pub fn messages(run: &RunColumns, runs: &[(&Job, &Record)]) -> Table {
         Column::real_column("least_ms", "ms"),
     ]);
     let mut table = Table::new("messages", columns);
-    for (job, load, record) in each_workload(runs) {
+    for (job, load, record) in workloads_of_runs(runs) {
         let head = run.cells_of_workload(job, load);
         for (number, message) in record.messages.iter().enumerate() {
             let counted = number.checked_sub(record.warm_up);

@@ -14,12 +14,12 @@ use crate::runs::{Job, PathBytes, Record, Statistics};
 /// packets and the energy of its radio (blank without one); `doubts`, and the reason of a failure (`error`).
 #[must_use]
 pub fn runs(run: &RunColumns, runs: &[(&Job, &Record)]) -> Table {
-    runs_over(run, &path_names(runs), runs)
+    runs_table(run, &path_names(runs), runs)
 }
 
 /// As [`runs`], with columns for these paths.
 #[must_use]
-pub fn runs_over(run: &RunColumns, paths: &[impl AsRef<str>], runs: &[(&Job, &Record)]) -> Table {
+pub fn runs_table(run: &RunColumns, paths: &[impl AsRef<str>], runs: &[(&Job, &Record)]) -> Table {
     let paths = || paths.iter().map(AsRef::as_ref);
     let mut columns = run.columns_of_workload();
     columns.extend([
@@ -45,7 +45,7 @@ pub fn runs_over(run: &RunColumns, paths: &[impl AsRef<str>], runs: &[(&Job, &Re
     }
     columns.extend([Column::text("doubts"), Column::text("error")]);
     let mut table = Table::new("runs", columns);
-    for (job, load, record) in each_workload(runs) {
+    for (job, load, record) in workloads_of_runs(runs) {
         let of = Statistics::from_latencies(&record.latencies_ms());
         let doubts = record.doubts.join("; ");
         let mut row = run.cells_of_workload(job, load);
@@ -76,7 +76,7 @@ fn path_cells(path: Option<&PathBytes>) -> [Cell<'static>; 5] {
 }
 
 /// Each workload of each run; a failed run has its first one only.
-pub(super) fn each_workload<'a>(
+pub(super) fn workloads_of_runs<'a>(
     runs: &'a [(&'a Job, &'a Record)],
 ) -> impl Iterator<Item = (&'a Job, &'a Load, &'a Record)> {
     runs.iter().flat_map(|(job, record)| {

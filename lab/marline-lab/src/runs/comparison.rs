@@ -2,7 +2,7 @@
 
 use anyhow::ensure;
 
-use super::measured::{MIN_RUNS, Measure, Measured};
+use super::measured::{MIN_RUNS, Measure, Measurements};
 use super::record::Record;
 use super::stored_runs::{StoredLane, StoredRuns};
 use crate::estimate::{Estimate, RangePosition, RequiredRange};
@@ -20,12 +20,12 @@ pub struct Comparison {
     /// Messages that did not arrive, in each lane.
     pub missing: (u64, u64),
     /// Compared measures.
-    pub rows: Vec<Compared>,
+    pub rows: Vec<ComparedMeasure>,
 }
 
 /// A measure in both lanes.
 #[derive(Clone, Debug)]
-pub struct Compared {
+pub struct ComparedMeasure {
     /// Measure.
     pub measure: Measure,
     /// Values in each lane.
@@ -49,7 +49,7 @@ pub enum Outcome {
     TooFew,
 }
 
-impl Compared {
+impl ComparedMeasure {
     /// The result.
     #[must_use]
     pub fn outcome(&self) -> Outcome {
@@ -171,10 +171,10 @@ impl Comparison {
             first.variant,
             second.variant
         );
-        let one = Measured::from_records(&pairs.iter().map(|pair| &pair.0).collect::<Vec<_>>());
-        let two = Measured::from_records(&pairs.iter().map(|pair| pair.1).collect::<Vec<_>>());
+        let one = Measurements::from_records(&pairs.iter().map(|pair| &pair.0).collect::<Vec<_>>());
+        let two = Measurements::from_records(&pairs.iter().map(|pair| pair.1).collect::<Vec<_>>());
         let all = vec![1; pairs.len()];
-        let compared = |measure| Compared {
+        let compared = |measure| ComparedMeasure {
             measure,
             values: (one.value(measure, &all), two.value(measure, &all)),
             ratio: one.ratio(measure, &two),
@@ -219,7 +219,7 @@ mod tests {
 
     fn compared(measure: Measure, low: f64, value: f64, high: f64) -> String {
         let ratio = Estimate { value, low, high, roots: 20 };
-        Compared { measure, values: (1.0, 1.0), ratio }.text()
+        ComparedMeasure { measure, values: (1.0, 1.0), ratio }.text()
     }
 
     #[test]

@@ -54,15 +54,15 @@ impl Measure {
 
 /// Ascending values of several runs, each with its run's number.
 #[derive(Clone, Debug)]
-struct Pooled(Vec<(f64, u32)>);
+struct PooledSamples(Vec<(f64, u32)>);
 
-impl Pooled {
-    fn of<'a>(runs: impl Iterator<Item = &'a [f64]>) -> Pooled {
+impl PooledSamples {
+    fn of<'a>(runs: impl Iterator<Item = &'a [f64]>) -> PooledSamples {
         let numbered =
             runs.zip(0..).flat_map(|(values, run)| values.iter().map(move |v| (*v, run)));
         let mut values: Vec<(f64, u32)> = numbered.collect();
         values.sort_by(|a, b| a.0.total_cmp(&b.0));
-        Pooled(values)
+        PooledSamples(values)
     }
 
     /// As [`crate::results::quantile`], with each run weighted by its number of draws.
@@ -88,26 +88,26 @@ impl Pooled {
 
 /// Measurements of some runs of a lane.
 #[derive(Clone, Debug)]
-pub struct Measured {
-    latencies: Pooled,
-    least: Pooled,
+pub struct Measurements {
+    latencies: PooledSamples,
+    least: PooledSamples,
     /// Number of messages and sum of their latencies, per run.
     sums: Vec<(usize, f64)>,
-    goodput: Pooled,
+    goodput: PooledSamples,
 }
 
-impl Measured {
+impl Measurements {
     /// Collects the measurements of these runs.
     #[must_use]
-    pub fn from_records(records: &[&Record]) -> Measured {
+    pub fn from_records(records: &[&Record]) -> Measurements {
         let latencies: Vec<Vec<f64>> = records.iter().map(|record| record.latencies_ms()).collect();
         let goodput: Vec<[f64; 1]> =
             records.iter().map(|record| [record.goodput_mbit_per_s]).collect();
-        Measured {
+        Measurements {
             sums: latencies.iter().map(|run| (run.len(), run.iter().sum())).collect(),
-            latencies: Pooled::of(latencies.iter().map(Vec::as_slice)),
-            least: Pooled::of(records.iter().map(|record| record.least_ms.as_slice())),
-            goodput: Pooled::of(goodput.iter().map(<[f64; 1]>::as_slice)),
+            latencies: PooledSamples::of(latencies.iter().map(Vec::as_slice)),
+            least: PooledSamples::of(records.iter().map(|record| record.least_ms.as_slice())),
+            goodput: PooledSamples::of(goodput.iter().map(<[f64; 1]>::as_slice)),
         }
     }
 
@@ -147,7 +147,7 @@ impl Measured {
 
     /// The ratio of this lane's measure to another lane's; both are resampled together, paired by seed.
     #[must_use]
-    pub fn ratio(&self, measure: Measure, other: &Measured) -> Estimate {
+    pub fn ratio(&self, measure: Measure, other: &Measurements) -> Estimate {
         let values = self.latencies.0.len() + other.latencies.0.len();
         bootstrap(self.runs().min(other.runs()), values, |drawn| {
             self.value(measure, drawn) / other.value(measure, drawn)
@@ -198,8 +198,8 @@ mod tests {
         (0..count).map(|_| one()).collect()
     }
 
-    fn measured(records: &[Record]) -> Measured {
-        Measured::from_records(&records.iter().collect::<Vec<_>>())
+    fn measured(records: &[Record]) -> Measurements {
+        Measurements::from_records(&records.iter().collect::<Vec<_>>())
     }
 
     #[test]

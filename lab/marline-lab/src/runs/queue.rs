@@ -14,7 +14,7 @@ struct Queue<'a, T> {
 
 impl<T> Queue<'_, T> {
     /// The next item that fits; `None` if no items are left.
-    fn next(&self) -> Option<Running<'_, T>> {
+    fn next(&self) -> Option<RunningItem<'_, T>> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
             let (waiting, free) = &mut *state;
@@ -24,7 +24,7 @@ impl<T> Queue<'_, T> {
             if let Some(at) = waiting.iter().position(|item| self.weights[*item] <= *free) {
                 let item = waiting.remove(at)?;
                 *free -= self.weights[item];
-                return Some(Running { queue: self, item });
+                return Some(RunningItem { queue: self, item });
             }
             state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
@@ -32,12 +32,12 @@ impl<T> Queue<'_, T> {
 }
 
 /// A running item. Its share of the processors is released on drop, also after a panic.
-struct Running<'a, T> {
+struct RunningItem<'a, T> {
     queue: &'a Queue<'a, T>,
     item: usize,
 }
 
-impl<T> Drop for Running<'_, T> {
+impl<T> Drop for RunningItem<'_, T> {
     fn drop(&mut self) {
         let Queue { weights, state, changed, .. } = self.queue;
         state.lock().unwrap_or_else(PoisonError::into_inner).1 += weights[self.item];
@@ -51,7 +51,7 @@ impl<T> Drop for Running<'_, T> {
 ///
 /// # Panics
 /// If `run` panics.
-pub fn weighted<T: Sync, R: Send>(
+pub fn run_weighted<T: Sync, R: Send>(
     halves: u32,
     items: &[T],
     weight: impl Fn(&T) -> u32,
@@ -100,11 +100,11 @@ mod tests {
             busy.fetch_sub(weight, Ordering::SeqCst);
             item * 10
         };
-        let results = weighted(4, &items, |item| *item, run);
+        let results = run_weighted(4, &items, |item| *item, run);
         assert_eq!(results, items.iter().map(|item| item * 10).collect::<Vec<_>>());
         let most = most.load(Ordering::SeqCst);
         assert!((3..=4).contains(&most), "{most}");
-        assert!(weighted(4, &[], |item: &u32| *item, run).is_empty());
+        assert!(run_weighted(4, &[], |item: &u32| *item, run).is_empty());
     }
 
     #[test]
@@ -112,7 +112,7 @@ mod tests {
         let ran = AtomicU32::new(0);
         let outcome = std::panic::catch_unwind(|| {
             // The item that panics takes both halves; the others need one each.
-            weighted(
+            run_weighted(
                 2,
                 &[2, 1, 1, 2],
                 |item| *item,

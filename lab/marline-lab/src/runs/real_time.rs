@@ -28,7 +28,7 @@ impl RealTimeFiles {
 
     /// Captures and traces to take of a job.
     pub(super) fn watch(&self, job: &Job) -> Watch {
-        let ours = [Vantage::Client, Vantage::Server].into_iter().any(|end| traced(job, end));
+        let ours = [Vantage::Client, Vantage::Server].into_iter().any(|end| is_traced(job, end));
         Watch { captures: self.captures, traces: self.traces.filter(|_| ours) }
     }
 
@@ -45,7 +45,7 @@ impl RealTimeFiles {
             // If there are several connections, the name ends with the number of one.
             [".sqlog", "-0.sqlog"].iter().any(|end| qlog.join(format!("{name}{end}")).exists())
         };
-        let mut of_ours = both.iter().filter(|end| traced(job, **end));
+        let mut of_ours = both.iter().filter(|end| is_traced(job, **end));
         (self.captures.is_some() && !captured.iter().all(|file| file.exists()))
             || (self.traces.is_some() && !of_ours.all(begun))
     }
@@ -76,7 +76,7 @@ impl RealTimeFiles {
 }
 
 /// Returns true if an end of a job writes traces.
-fn traced(job: &Job, end: Vantage) -> bool {
+fn is_traced(job: &Job, end: Vantage) -> bool {
     use crate::scenario::Side;
     let side = if end == Vantage::Client { Side::Client } else { Side::Server };
     job.lane.stack.at(side).is_marline()

@@ -7,7 +7,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::Job;
-use super::measured::{Measure, Measured};
+use super::measured::{Measure, Measurements};
 use super::record::{Record, Statistics};
 use crate::estimate::Estimate;
 use crate::experiment::{Calibration, Load, Measures, Stack};
@@ -221,10 +221,10 @@ impl<'a> Summary<'a> {
         let head = head.chain(["runs", "p50 ms", "p95", "p99", "Mbit/s"]);
         let mut table: Vec<Vec<String>> = vec![head.map(str::to_owned).chain(ratios).collect()];
         for lane in &self.lanes {
-            let theirs = self.good_runs(self.reference(lane.number).unwrap_or(reference));
-            let mine = self.good_runs(lane);
+            let theirs = self.completed_runs(self.reference(lane.number).unwrap_or(reference));
+            let mine = self.completed_runs(lane);
             let records: Vec<&Record> = mine.iter().map(|(_, record)| *record).collect();
-            let measured = Measured::from_records(&records);
+            let measured = Measurements::from_records(&records);
             let shown = [Measure::P50, Measure::P95, Measure::P99, Measure::Goodput];
             let mut estimates = shown.map(|measure| measured.estimate(measure)).to_vec();
             let both = |(seed, record): &(u64, &'a Record)| {
@@ -232,7 +232,8 @@ impl<'a> Summary<'a> {
                 Some((*record, other.1))
             };
             let (ours, others): (Vec<&Record>, Vec<&Record>) = mine.iter().filter_map(both).unzip();
-            let (ours, others) = (Measured::from_records(&ours), Measured::from_records(&others));
+            let (ours, others) =
+                (Measurements::from_records(&ours), Measurements::from_records(&others));
             let to_reference = |measure| ours.ratio(measure, &others);
             estimates.extend([Measure::P50, Measure::P99].map(to_reference));
             estimates.push(measured.estimate(Measure::P99ToBound));
@@ -249,7 +250,7 @@ impl<'a> Summary<'a> {
     }
 
     /// The completed runs of a lane, with their seeds.
-    fn good_runs(&self, lane: &LaneSummary) -> Vec<(u64, &'a Record)> {
+    fn completed_runs(&self, lane: &LaneSummary) -> Vec<(u64, &'a Record)> {
         let runs = self.jobs.iter().zip(self.records);
         let mine = runs.filter(|(job, record)| {
             job.lane.stack == lane.stack

@@ -232,7 +232,7 @@ impl Sweep {
         columns: &RunColumns,
         paths: &[String],
     ) -> anyhow::Result<()> {
-        let like = results::runs_over(columns, paths, &[]);
+        let like = results::runs_table(columns, paths, &[]);
         let mut runs = Sheets::create(place, &like, formats, u64::MAX)?;
         let is_one = self.points().any(|values| !values.is_empty());
         let long = results::long(columns, &like);
@@ -241,7 +241,7 @@ impl Sweep {
         for number in 0..self.parts.len() {
             let (jobs, records) = self.stored_runs(store, number)?;
             let these: Vec<(&Job, &Record)> = jobs.iter().zip(&records).collect();
-            let table = results::runs_over(columns, paths, &these);
+            let table = results::runs_table(columns, paths, &these);
             runs.append(&table, 0)?;
             if let Some(long) = &mut long {
                 long.append(&results::long(columns, &table), 0)?;

@@ -127,7 +127,7 @@ impl Radio {
             let drawn = u128::from(spent) * u128::from(power_uw);
             match state {
                 RadioState::Idle => {
-                    self.energy.idle_fj += u128::from(self.listened(to)) * u128::from(power_uw);
+                    self.energy.idle_fj += u128::from(self.listening_ns(to)) * u128::from(power_uw);
                     self.energy.idle_time += Duration::from_nanos(spent);
                 }
                 RadioState::Promotion => self.energy.promotion_fj += drawn,
@@ -176,7 +176,7 @@ impl Radio {
     }
 
     /// Nanoseconds an idle radio listens between `accounted` and `to`: at the end of each cycle.
-    fn listened(&self, to: Instant) -> u64 {
+    fn listening_ns(&self, to: Instant) -> u64 {
         let Phase::Idle { since } = self.phase else { return 0 };
         let cycle = nanos(self.parameters.idle_cycle).max(1);
         let listens = nanos(self.parameters.idle_listen.lasts).min(cycle);

@@ -173,22 +173,22 @@ type ScaleParameter = fn(&mut RadioParameters, &dyn Fn(u64) -> u64);
 
 /// Parameters that a sensitivity run varies, one at a time.
 const TURNS: [(&str, ScaleParameter); 8] = [
-    ("promotion time", |p, by| p.promotion.lasts = scaled(p.promotion.lasts, by)),
+    ("promotion time", |p, by| p.promotion.lasts = scale_time(p.promotion.lasts, by)),
     ("promotion power", |p, by| p.promotion.power_uw = by(p.promotion.power_uw)),
     ("transfer power", |p, by| p.transfer_power_uw = by(p.transfer_power_uw)),
-    ("transfer hold", |p, by| p.transfer_hold = scaled(p.transfer_hold, by)),
+    ("transfer hold", |p, by| p.transfer_hold = scale_time(p.transfer_hold, by)),
     ("energy of bytes", |p, by| {
         p.up_fj_per_byte = by(p.up_fj_per_byte);
         p.down_fj_per_byte = by(p.down_fj_per_byte);
     }),
     ("tail time", |p, by| {
-        p.tails.iter_mut().for_each(|tail| tail.lasts = scaled(tail.lasts, by));
+        p.tails.iter_mut().for_each(|tail| tail.lasts = scale_time(tail.lasts, by));
     }),
     ("tail power", |p, by| p.tails.iter_mut().for_each(|tail| tail.power_uw = by(tail.power_uw))),
     ("idle power", |p, by| p.idle_listen.power_uw = by(p.idle_listen.power_uw)),
 ];
 
-fn scaled(time: Duration, by: &dyn Fn(u64) -> u64) -> Duration {
+fn scale_time(time: Duration, by: &dyn Fn(u64) -> u64) -> Duration {
     Duration::from_nanos(by(marline_time::nanos(time)))
 }
 
@@ -217,7 +217,7 @@ impl RadioParameters {
 
     /// Variants in which one parameter is scaled to `percent`, the others unchanged.
     #[must_use]
-    pub fn varied(&self, percent: u64) -> Vec<(&'static str, RadioParameters)> {
+    pub fn variations(&self, percent: u64) -> Vec<(&'static str, RadioParameters)> {
         let by = |value: u64| value.saturating_mul(percent) / 100;
         let one = |(name, turn): &(&'static str, ScaleParameter)| {
             let mut other = *self;

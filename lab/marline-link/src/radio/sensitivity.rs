@@ -33,7 +33,7 @@ impl Sensitivity {
     /// Variations around these parameters, idle from `start` on.
     #[must_use]
     pub fn new(parameters: RadioParameters, start: Instant) -> Self {
-        let [low, high] = VARIED_PERCENT.map(|percent| parameters.varied(percent));
+        let [low, high] = VARIED_PERCENT.map(|percent| parameters.variations(percent));
         let pair = |((name, low), (_, high)): ((&'static str, RadioParameters), (_, _))| {
             (name, [Radio::new(low, start), Radio::new(high, start)])
         };

@@ -32,7 +32,7 @@ impl FromStr for DuplexSpec {
                 None if index == 0 && preset::find(item).is_some() => {
                     spec = preset::find(item).unwrap_or_default().parse()?;
                 }
-                None => return Err(error(no_value(item, index))),
+                None => return Err(error(missing_value_error(item, index))),
                 Some((key, value)) => spec.set(key.trim(), value.trim()).map_err(error)?,
             }
         }
@@ -40,7 +40,7 @@ impl FromStr for DuplexSpec {
     }
 }
 
-fn no_value(item: &str, index: usize) -> String {
+fn missing_value_error(item: &str, index: usize) -> String {
     let presets = preset::PRESETS.map(|(name, _)| name).join(", ");
     match (item, index) {
         ("", _) => "an item is missing between two commas".to_owned(),

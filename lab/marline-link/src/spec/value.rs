@@ -21,7 +21,7 @@ const BYTE_UNITS: [(&str, u64); 4] =
 type Words<T> = Result<T, String>;
 
 /// A decimal number times a unit, exactly; the unit must be one of `units`.
-fn scaled(text: &str, units: &[(&str, u64)]) -> Words<u64> {
+fn parse_scaled(text: &str, units: &[(&str, u64)]) -> Words<u64> {
     let split = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (digits, unit) = text.split_at(split);
     let Some((_, scale)) = units.iter().find(|(name, _)| *name == unit) else {
@@ -94,7 +94,7 @@ pub(super) fn duration(text: &str) -> Words<Duration> {
     if text == "0" {
         return Ok(Duration::ZERO);
     }
-    scaled(text, &TIME_UNITS).map(Duration::from_nanos)
+    parse_scaled(text, &TIME_UNITS).map(Duration::from_nanos)
 }
 
 /// A duration that is not zero.
@@ -106,11 +106,11 @@ pub(super) fn positive(text: &str) -> Words<Duration> {
 }
 
 pub(super) fn rate(text: &str) -> Words<Rate> {
-    scaled(text, &RATE_UNITS).map(Rate::from_bits_per_s)
+    parse_scaled(text, &RATE_UNITS).map(Rate::from_bits_per_s)
 }
 
 pub(super) fn bytes(text: &str) -> Words<u64> {
-    scaled(text, &BYTE_UNITS)
+    parse_scaled(text, &BYTE_UNITS)
 }
 
 /// A probability: `1%` or `0.01`.

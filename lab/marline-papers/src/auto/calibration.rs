@@ -75,7 +75,7 @@ pub(super) fn rows(view: &View<'_>, samples: &Samples<Cells>) -> Vec<Row> {
     let strictly = view.percent(samples, |case| all_calibrations(&of_case(case)).iter().all(holds));
     let what = format!("{between} on each path in each workload: share of the cases");
     rows.push(Row::new(what).estimate(&strictly, "%"));
-    view.half.judged_rows(rows)
+    view.half.mark_fitted_rows(rows)
 }
 
 /// Table of a half.
@@ -111,7 +111,7 @@ fn grid(name: &str, title: &str, words: &[(&str, &str)]) -> Grid {
 }
 
 /// Table of every pair, with all answers of its places pooled.
-pub(super) fn by_pair(samples: &Samples<Cells>, pairs: &[Pair]) -> Grid {
+pub(super) fn grid_by_pair(samples: &Samples<Cells>, pairs: &[Pair]) -> Grid {
     let title =
         "Forecasts of answers: every recorded pair, all paths, workloads and places together";
     let mut grid = grid("reliability", title, &[("pair", ""), ("half", "")]);

@@ -133,19 +133,19 @@ struct MessageRunResult {
 }
 
 /// An experiment of messages, with their latency bounds if they are compared.
-struct Timed {
+struct TimedExperiment {
     experiment: Experiment,
     bounds: Option<Bounds>,
 }
 
-impl Timed {
-    fn unbounded(experiment: Experiment) -> Timed {
-        Timed { experiment, bounds: None }
+impl TimedExperiment {
+    fn run_without_bound(experiment: Experiment) -> TimedExperiment {
+        TimedExperiment { experiment, bounds: None }
     }
 
-    fn run_bound(experiment: Experiment, seed: u64) -> anyhow::Result<Timed> {
+    fn run_bound(experiment: Experiment, seed: u64) -> anyhow::Result<TimedExperiment> {
         let bounds = Some(Bounds::for_experiment(&experiment, seed)?);
-        Ok(Timed { experiment, bounds })
+        Ok(TimedExperiment { experiment, bounds })
     }
 
     fn run(&self, variant: &Variant, seed: u64) -> anyhow::Result<MessageRunResult> {
@@ -172,9 +172,9 @@ fn goodput(experiment: &Experiment, variant: &Variant, seed: u64) -> anyhow::Res
 
 /// All experiments on a recorded pair, from one place of the recording.
 struct Place {
-    echo: Timed,
-    small: Timed,
-    bursts: Vec<Timed>,
+    echo: TimedExperiment,
+    small: TimedExperiment,
+    bursts: Vec<TimedExperiment>,
     figure_burst: usize,
     blocks: Experiment,
 }
@@ -188,12 +188,12 @@ impl Place {
     ) -> anyhow::Result<Place> {
         let warm_up = setup.warm_up_seconds;
         let bursts = setup.bursts.iter();
-        let bursts =
-            bursts.map(|burst| Timed::run_bound(links.bursts(context, warm_up, *burst), seed));
+        let bursts = bursts
+            .map(|burst| TimedExperiment::run_bound(links.bursts(context, warm_up, *burst), seed));
         Ok(Place {
-            echo: Timed::run_bound(links.echo(context, warm_up, setup.echo), seed)?,
-            small: Timed::unbounded(links.bursts(context, warm_up, setup.small)),
-            bursts: bursts.collect::<anyhow::Result<Vec<Timed>>>()?,
+            echo: TimedExperiment::run_bound(links.echo(context, warm_up, setup.echo), seed)?,
+            small: TimedExperiment::run_without_bound(links.bursts(context, warm_up, setup.small)),
+            bursts: bursts.collect::<anyhow::Result<Vec<TimedExperiment>>>()?,
             figure_burst: setup.figure_burst()?,
             blocks: links.blocks(context, setup),
         })
@@ -241,7 +241,7 @@ pub(super) fn on_recorded(
     let place = Place::new(context, setup, &links, root.seed)?;
     let variants = setup.contestants().enumerate().map(|(number, contestant)| {
         let variant = contestant.variant();
-        if number == JUDGED_INDEX { variant.scoring_forecasts() } else { variant }
+        if number == JUDGED_INDEX { variant.with_forecast_scores() } else { variant }
     });
     let contestants = variants.map(|variant| place.cell(&variant, root.seed));
     Ok(RecordedPairResult {
@@ -267,8 +267,8 @@ pub(super) fn on_generated(
     seed: u64,
 ) -> anyhow::Result<GeneratedLinksResult> {
     let (warm_up, generated) = (setup.warm_up_seconds, &setup.generated);
-    let echo = Timed::unbounded(links.echo(context, warm_up, generated.echo));
-    let burst = Timed::unbounded(links.bursts(context, warm_up, generated.burst));
+    let echo = TimedExperiment::run_without_bound(links.echo(context, warm_up, generated.echo));
+    let burst = TimedExperiment::run_without_bound(links.bursts(context, warm_up, generated.burst));
     let blocks = links.blocks(context, setup);
     let five = |variant: &Variant| -> anyhow::Result<FiveFigures> {
         Ok(FiveFigures {

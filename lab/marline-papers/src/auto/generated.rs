@@ -101,7 +101,7 @@ pub(super) fn rows(samples: &Samples<Vec<GeneratedPairResult>>, limits: &Limits)
 }
 
 /// Shares of the pairs with a violation, by kind of link.
-pub(super) fn by_kind(samples: &Samples<Vec<GeneratedPairResult>>, limits: &Limits) -> Grid {
+pub(super) fn grid_by_kind(samples: &Samples<Vec<GeneratedPairResult>>, limits: &Limits) -> Grid {
     let mut columns =
         vec![("kind of link, on either path", ""), ("pairs", ""), ("any of the five worse", "%")];
     columns.extend(Figure::ALL.map(|figure| (figure.name(), "%")));
@@ -182,7 +182,7 @@ mod tests {
         assert_eq!(list.rows.len(), 4, "both quantiles of echoes and of bursts");
         let words = ["3-49, seed 1", "bursty loss + Markov rate", "3", "echo p50"];
         assert_eq!(list.rows[0][..4], words.map(|word| Value::Text(word.to_owned())));
-        let kinds = by_kind(&samples, &limits);
+        let kinds = grid_by_kind(&samples, &limits);
         assert_eq!(kinds.rows[1][1], Value::new(1_000.0, ""));
     }
 }

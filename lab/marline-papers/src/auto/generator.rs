@@ -66,15 +66,15 @@ pub(super) fn pair(first: Kind, rng: &mut impl Rng) -> GeneratedPair {
     let second = Kind::ALL[rng.below(Kind::ALL.len() as u64) as usize];
     let mut events = Vec::new();
     let links = [(first, PATHS[0]), (second, PATHS[1])].map(|(kind, path)| {
-        let base = Base::draw(kind, rng);
-        format!("{}{}", base.text(), extras(kind, base, path, rng, &mut events))
+        let base = CommonParameters::draw(kind, rng);
+        format!("{}{}", base.text(), draw_extras(kind, base, path, rng, &mut events))
     });
     GeneratedPair { kinds: [first, second], links, events, seed: rng.next_u64() >> 11 }
 }
 
 /// Parameters common to all links.
 #[derive(Copy, Clone, Debug)]
-struct Base {
+struct CommonParameters {
     /// Rates to and from the client.
     down_kbit: u64,
     up_kbit: u64,
@@ -83,40 +83,40 @@ struct Base {
     queue_ms: u64,
 }
 
-impl Base {
-    fn draw(kind: Kind, rng: &mut impl Rng) -> Base {
+impl CommonParameters {
+    fn draw(kind: Kind, rng: &mut impl Rng) -> CommonParameters {
         // Only slow links have deep queues.
         let fastest_kbit = if kind == Kind::Bufferbloat { 20_000.0 } else { 60_000.0 };
         let down_kbit = logarithmic(rng, 2_000.0, fastest_kbit);
-        let up_kbit = (down_kbit as f64 * uniform(rng, 0.2, 1.0)) as u64;
+        let up_kbit = (down_kbit as f64 * draw_uniform(rng, 0.2, 1.0)) as u64;
         let queue_ms = match kind {
             Kind::Bufferbloat => logarithmic(rng, 500.0, 3_000.0),
             _ => logarithmic(rng, 30.0, 250.0),
         };
         let delay_us = logarithmic(rng, 5_000.0, 80_000.0);
-        Base { down_kbit, up_kbit: up_kbit.max(1_000), delay_us, queue_ms }
+        CommonParameters { down_kbit, up_kbit: up_kbit.max(1_000), delay_us, queue_ms }
     }
 
     fn text(self) -> String {
-        let Base { down_kbit, up_kbit, delay_us, queue_ms } = self;
+        let CommonParameters { down_kbit, up_kbit, delay_us, queue_ms } = self;
         format!("down.rate={down_kbit}k,up.rate={up_kbit}k,delay={delay_us}us,queue={queue_ms}ms")
     }
 }
 
 /// Parameters that a kind adds to the description of a link, and its events.
-fn extras(
+fn draw_extras(
     kind: Kind,
-    base: Base,
+    base: CommonParameters,
     path: &str,
     rng: &mut impl Rng,
     events: &mut Vec<Event>,
 ) -> String {
     match kind {
-        Kind::Steady => format!(",loss={:.4}", uniform(rng, 0.0, 0.005)),
+        Kind::Steady => format!(",loss={:.4}", draw_uniform(rng, 0.0, 0.005)),
         Kind::Bursty => {
             let good_ms = logarithmic(rng, 700.0, 10_000.0);
             let bad_ms = logarithmic(rng, 20.0, 400.0);
-            format!(",ge={good_ms}ms:{bad_ms}ms:{:.2}:0", uniform(rng, 0.3, 1.0))
+            format!(",ge={good_ms}ms:{bad_ms}ms:{:.2}:0", draw_uniform(rng, 0.3, 1.0))
         }
         Kind::Markov => format!(",down.rate={}", markov_rates(base, rng)),
         Kind::Handover => {
@@ -132,7 +132,7 @@ fn extras(
 
 /// Rates between a tenth of the base rate and all of it. The chain goes one state up or down after an
 /// exponentially distributed time.
-fn markov_rates(base: Base, rng: &mut impl Rng) -> String {
+fn markov_rates(base: CommonParameters, rng: &mut impl Rng) -> String {
     const SHARES: [f64; 5] = [0.1, 0.25, 0.5, 0.75, 1.0];
     let stay_ms = logarithmic(rng, 200.0, 2_000.0) as f64;
     let mut state = rng.below(SHARES.len() as u64) as usize;
@@ -154,15 +154,20 @@ fn markov_rates(base: Base, rng: &mut impl Rng) -> String {
 
 /// Slots of a satellite. After a pause of some tens of ms in which packets wait, both directions get a new rate
 /// and a new delay.
-fn slots(base: Base, path: &str, rng: &mut impl Rng, events: &mut Vec<Event>) -> String {
+fn slots(
+    base: CommonParameters,
+    path: &str,
+    rng: &mut impl Rng,
+    events: &mut Vec<Event>,
+) -> String {
     let mut rates = vec![format!("0s:{}k", base.down_kbit)];
     let mut pauses = Vec::new();
-    let mut at_ms = (1e3 * uniform(rng, 1.0, SLOT_S)) as u64;
+    let mut at_ms = (1e3 * draw_uniform(rng, 1.0, SLOT_S)) as u64;
     while (at_ms as f64) < STEPS_S * 1e3 {
-        let kbit = (base.down_kbit as f64 * uniform(rng, 0.3, 1.0)) as u64;
+        let kbit = (base.down_kbit as f64 * draw_uniform(rng, 0.3, 1.0)) as u64;
         rates.push(format!("{at_ms}ms:{kbit}k"));
         pauses.push(format!("{at_ms}ms-{}ms", at_ms + logarithmic(rng, 20.0, 150.0)));
-        let delay_us = (base.delay_us as f64 * uniform(rng, 0.7, 1.6)) as u64;
+        let delay_us = (base.delay_us as f64 * draw_uniform(rng, 0.7, 1.6)) as u64;
         events.push(Event {
             at: format!("{at_ms}ms"),
             path: path.to_owned(),
@@ -173,7 +178,7 @@ fn slots(base: Base, path: &str, rng: &mut impl Rng, events: &mut Vec<Event>) ->
     format!(",down.rate={},down={},outage=suspend", rates.join("+"), pauses.join("+"))
 }
 
-fn uniform(rng: &mut impl Rng, least: f64, most: f64) -> f64 {
+fn draw_uniform(rng: &mut impl Rng, least: f64, most: f64) -> f64 {
     least + (most - least) * rng.unit()
 }
 

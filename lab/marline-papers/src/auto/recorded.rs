@@ -39,7 +39,7 @@ impl PairSubset {
     }
 
     /// Rows of this half. Those of the tuned half are not judged.
-    pub(crate) fn judged_rows(self, rows: Vec<Row>) -> Vec<Row> {
+    pub(crate) fn mark_fitted_rows(self, rows: Vec<Row>) -> Vec<Row> {
         match self {
             PairSubset::Judged => rows,
             PairSubset::Tuned => {
@@ -141,12 +141,12 @@ impl View<'_> {
     /// Rows of this half except those of calibration. Those of the tuned half are not judged.
     pub(super) fn rows(&self, samples: &Samples<Cells>) -> Vec<Row> {
         let mut rows = self.echo(samples);
-        rows.push(self.small(samples));
+        rows.push(self.small_message_row(samples));
         rows.extend(self.bursts(samples));
         rows.extend(self.goodput(samples));
         rows.extend(self.never_worse_rows(samples));
-        rows.extend(self.extra(samples));
-        self.half.judged_rows(rows)
+        rows.extend(self.extra_byte_rows(samples));
+        self.half.mark_fitted_rows(rows)
     }
 
     fn echo(&self, samples: &Samples<Cells>) -> Vec<Row> {
@@ -161,7 +161,7 @@ impl View<'_> {
         ]
     }
 
-    fn small(&self, samples: &Samples<Cells>) -> Row {
+    fn small_message_row(&self, samples: &Samples<Cells>) -> Row {
         let ratio = |case: &RecordedPairResult| {
             ratio(judged_cell(case).small.all_ms()[1], case.contestants[1].small.all_ms()[1])
         };
@@ -219,7 +219,7 @@ impl View<'_> {
         each.into_iter().chain([any]).collect()
     }
 
-    fn extra(&self, samples: &Samples<Cells>) -> Vec<Row> {
+    fn extra_byte_rows(&self, samples: &Samples<Cells>) -> Vec<Row> {
         let row = |(index, name): (usize, String)| {
             let percent = self.extra_percent(samples, 0, index);
             let allowed = match self.messages().nth(index) {
@@ -340,7 +340,7 @@ pub(super) fn list(samples: &Samples<Cells>, pairs: &[Pair], margins: Margins) -
 }
 
 /// Results of every pair: means over the places.
-pub(super) fn by_pair(samples: &Samples<Cells>, pairs: &[Pair], margins: Margins) -> Grid {
+pub(super) fn grid_by_pair(samples: &Samples<Cells>, pairs: &[Pair], margins: Margins) -> Grid {
     let columns = [
         ("pair", ""),
         ("half", ""),

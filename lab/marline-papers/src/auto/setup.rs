@@ -24,14 +24,14 @@ pub(super) struct Setup {
     pub(super) judged: Contestant,
     pub(super) duplication: Contestant,
     pub(super) shown: Vec<Contestant>,
-    pub(super) generated: Generated,
+    pub(super) generated: GeneratedSetup,
     pub(super) budget: Budget,
 }
 
 /// Configuration of the runs on generated pairs.
 #[derive(Copy, Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Generated {
+pub(super) struct GeneratedSetup {
     pub(super) pairs_of_a_root: usize,
     pub(super) echo: Messages,
     pub(super) burst: Messages,

@@ -71,7 +71,7 @@ impl View<'_> {
             rows.extend(self.misses(samples, kind));
         }
         rows.extend(self.quic(samples));
-        self.half.judged_rows(rows)
+        self.half.mark_fitted_rows(rows)
     }
 
     fn tail(&self, samples: &Samples<Cells>, (name, pulses, of): Kind) -> Vec<Row> {
@@ -215,7 +215,7 @@ impl View<'_> {
 }
 
 /// Results of every pair: means over the places.
-pub(super) fn by_pair(samples: &Samples<Cells>, pairs: &[Pair]) -> Grid {
+pub(super) fn grid_by_pair(samples: &Samples<Cells>, pairs: &[Pair]) -> Grid {
     let columns = [
         ("pair", ""),
         ("half", ""),

@@ -82,7 +82,7 @@ impl Stack<'_> {
     }
 
     /// Goodputs of the first `N` schedulers.
-    fn bonded<const N: usize>(&self) -> anyhow::Result<[f64; N]> {
+    fn run_bonded<const N: usize>(&self) -> anyhow::Result<[f64; N]> {
         let mut all = [0.0; N];
         for (goodput, (name, spec)) in all.iter_mut().zip(SCHEDULERS) {
             *goodput = self.goodput(mptcp(name).scheduler(spec))?;
@@ -108,7 +108,7 @@ pub(super) fn measure_bbr<const S: usize, const P: usize>(
 ) -> anyhow::Result<([f64; S], [f64; P])> {
     let buffers = if wide { STUDY_BUFFERS } else { BUFFERS };
     let stack = Stack { download, congestion: "bbr", buffers, seed };
-    Ok((stack.bonded()?, stack.alone()?))
+    Ok((stack.run_bonded()?, stack.alone()?))
 }
 
 /// Download over `count` carriers on a ride of this class and length.

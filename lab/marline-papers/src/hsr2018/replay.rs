@@ -52,7 +52,7 @@ impl Recording {
             let mut both = link("up.rate=5M,delay=41.5ms,queue=300kB")?;
             let start = steps.period().unwrap_or(LENGTH).mul_f64(place);
             both.down.rate =
-                RateConfig::Steps(Arc::new(steps.starting_at(start).map_err(anyhow::Error::msg)?));
+                RateConfig::Steps(Arc::new(steps.with_start(start).map_err(anyhow::Error::msg)?));
             paths.push((*name, both));
         }
         let download = Download { paths, length };

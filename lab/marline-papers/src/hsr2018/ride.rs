@@ -81,7 +81,7 @@ impl Class {
         let mut paths = Vec::new();
         for (name, rtts) in PATHS.iter().zip(&RTT_MS) {
             let mut rng = seeds.branch(name).stream("paper/ride");
-            let course = self.course(&mut rng, rtts, &mut taken);
+            let course = self.rate_course(&mut rng, rtts, &mut taken);
             paths.push((*name, carrier(&course)?));
         }
         Ok(Download { paths, length: LENGTH })
@@ -94,7 +94,7 @@ impl Class {
 
     /// Cells and handoffs of a carrier. `taken` holds the handoff times of the other carriers, and those of this
     /// carrier are added to it.
-    fn course(
+    fn rate_course(
         &self,
         rng: &mut PcgRng,
         rtts: &Quantiles,
@@ -179,7 +179,7 @@ mod tests {
             let mut taken = Vec::new();
             for (name, rtts) in PATHS.iter().zip(&RTT_MS) {
                 let mut rng = seeds.branch(name).stream("paper/ride");
-                let course = class.course(&mut rng, rtts, &mut taken);
+                let course = class.rate_course(&mut rng, rtts, &mut taken);
                 assert!(course.windows(2).all(|pair| pair[0].at < pair[1].at), "seed {seed}");
             }
             taken.sort();

@@ -78,7 +78,7 @@ fn require_share(mut row: Row, samples: &Efficiencies, scheduler: usize, most: f
     }
     if hits(scheduler) > 0.0 {
         let worst = samples.all().iter().flatten().map(|ride| ride[scheduler]);
-        row = row.remark(format!("least U_c {:.2}", worst.fold(f64::INFINITY, f64::min)));
+        row = row.with_remark(format!("least U_c {:.2}", worst.fold(f64::INFINITY, f64::min)));
     }
     row
 }

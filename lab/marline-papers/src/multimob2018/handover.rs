@@ -92,7 +92,7 @@ fn verdicts(
         let row = Row::new(format!("{name}: round trips saved by Fast JOIN"));
         let row = row.estimate(&saved, "RTT");
         if which == Transfer::Down {
-            rows.push(row.remark(
+            rows.push(row.with_remark(
                 "the server may send when its SYN/ACK is acknowledged, as after a plain join; the \
                  DATA_ACK in the SYN tells it what to send again",
             ));
@@ -101,7 +101,7 @@ fn verdicts(
         let row = row.paper(file.published.fast_join_rtts, "RTT");
         rows.push(
             row.within_of_paper(file.tolerance("fast_join")?)
-                .remark("the mean of two cases (below), whose shares depend on the stream"),
+                .with_remark("the mean of two cases (below), whose shares depend on the stream"),
         );
         for (with, case) in
             [(true, "the SYN brings new data"), (false, "the SYN brings no new data")]
@@ -112,7 +112,7 @@ fn verdicts(
             });
             let share = handovers.mean(|h| f64::from(u8::from(h.has_data_in_syn(way) == with)));
             let row = Row::new(format!("{name}: the same where {case}")).estimate(&saved, "RTT");
-            rows.push(row.remark(format!("{:.0} % of the handovers", 100.0 * share.value)));
+            rows.push(row.with_remark(format!("{:.0} % of the handovers", 100.0 * share.value)));
         }
     }
     Ok(rows)
@@ -159,7 +159,8 @@ fn handover_ms(
     seed: u64,
 ) -> anyhow::Result<f64> {
     let lte = format!("rate=20M,delay={}ms,queue=300ms", f64::from(rtt_ms) / 2.0);
-    let scenario = PhoneScenario::over_links("rate=20M,delay=10ms,queue=100ms", &lte, None, seed)?;
+    let scenario =
+        PhoneScenario::experiment_over_links("rate=20M,delay=10ms,queue=100ms", &lte, None, seed)?;
     let mut paths = scenario.stage(system, seed)?;
     let from = Duration::from_secs(1);
     let times = (0..UNITS).map(|n| Instant::ZERO + from + GAP * n).collect();

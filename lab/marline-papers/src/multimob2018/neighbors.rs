@@ -88,7 +88,7 @@ fn verdicts(moved: &Samples<MovesBySystem>) -> Vec<Row> {
             [WITH_MONITOR, WITHOUT_MONITOR].map(|place| quantile(moved, place, of, 0.5).value);
         let what = format!("{what}, median: with a path health monitor over without");
         let row = Row::new(what).paper_claim("others react").estimate(&ratio, "").at_most(1.0);
-        row.remark(format!("{:.0} and {:.0} ms", of_each[0], of_each[1]))
+        row.with_remark(format!("{:.0} and {:.0} ms", of_each[0], of_each[1]))
     };
     vec![
         row("others moved after WiFi's silence", |moves| &moves.others_ms),
@@ -143,7 +143,7 @@ fn request_units(from: Instant, gap: Duration) -> Box<Units> {
 
 fn measure_moves(system: &System, root: &Root) -> anyhow::Result<Moves> {
     let links = DrawnLinks::draw(root);
-    let scenario = PhoneScenario::over_links(&links.wifi, &links.lte, None, root.seed)?;
+    let scenario = PhoneScenario::experiment_over_links(&links.wifi, &links.lte, None, root.seed)?;
     let mut paths = scenario.stage(system, root.seed)?;
     let mut rng = root.rng("neighbours");
     let start = Instant::from_secs(1);

@@ -139,8 +139,10 @@ fn verdicts(cases: &[Case], downloads: &Samples<Downloads>) -> Vec<Row> {
             row.require_range(crate::estimate::RequiredRange::at_least(95.0), case.ask.text());
         match failed.len() {
             0 => row,
-            _ => row
-                .remark(format!("failed with roots {}", failed[..failed.len().min(5)].join(", "))),
+            _ => row.with_remark(format!(
+                "failed with roots {}",
+                failed[..failed.len().min(5)].join(", ")
+            )),
         }
     };
     asked.map(row).collect()
@@ -227,10 +229,12 @@ fn fetch(case: &Case, root: &Root, bytes: u64, dead: Duration) -> anyhow::Result
     let (wifi, lte) =
         (format!("{}{}", links.wifi, case.wifi), format!("{}{}", links.lte, case.lte));
     let download = Download { bytes, dead, limit: Instant::from_secs(60) };
-    let Fetched { paths, report, segments, is_complete: came, last } = PhoneScenario::over_links(
-        &wifi, &lte, None, root.seed,
-    )?
-    .fetch(&case.system, download, root.seed)?;
+    let Fetched { paths, report, segments, is_complete: came, last } =
+        PhoneScenario::experiment_over_links(&wifi, &lte, None, root.seed)?.fetch(
+            &case.system,
+            download,
+            root.seed,
+        )?;
     let monitor = paths.world.node(paths.client).monitor().iter();
     let syn =
         |s: &&Segment| s.path == LTE && s.from_client && s.header.flags.contains(TcpFlags::SYN);

@@ -67,7 +67,7 @@ impl PhoneScenario {
     ///
     /// # Errors
     /// Invalid description, or missing trace.
-    pub(super) fn over_links(
+    pub(super) fn experiment_over_links(
         wifi: &str,
         lte: &str,
         traces: Option<&Path>,

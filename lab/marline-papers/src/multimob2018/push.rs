@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::phone_scenario::{DrawnLinks, LTE, PhoneScenario, WIFI, joules, ms};
 use super::published::Published;
-use super::quantiles::{Ranked, count_where};
+use super::quantiles::{RankedSamples, count_where};
 use super::radios::{CONSTANTS, cell};
 use super::systems::{self, System};
 use crate::estimate::{Estimate, RequiredRange, Samples};
@@ -66,7 +66,7 @@ fn contestants() -> Vec<Contestant> {
     }));
     let others = [
         systems::authors(),
-        systems::vanilla(),
+        systems::vanilla_full_mesh(),
         systems::vanilla_backup(),
         systems::kernel_backup(),
     ];
@@ -131,7 +131,7 @@ fn measure(root: &Root, contestants: &[Contestant]) -> anyhow::Result<Pause> {
 
 fn push(system: &System, root: &Root, lasts_s: f64, dead_s: f64) -> anyhow::Result<PushResult> {
     let links = DrawnLinks::draw(root);
-    let scenario = PhoneScenario::over_links(&links.wifi, &links.lte, None, root.seed)?;
+    let scenario = PhoneScenario::experiment_over_links(&links.wifi, &links.lte, None, root.seed)?;
     let mut paths = scenario.stage(system, root.seed)?;
     let pushed = SILENCE + Duration::from_secs_f64(lasts_s);
     let died = pushed - Duration::from_secs_f64(dead_s);
@@ -169,7 +169,7 @@ fn push(system: &System, root: &Root, lasts_s: f64, dead_s: f64) -> anyhow::Resu
 fn quantile(pauses: &Samples<Pause>, master: u64, place: usize, share: f64) -> Estimate {
     let after =
         |pause: &Pause| Some(pause.pushes[place].after_s.unwrap_or(PUSH_TIMEOUT.as_secs_f64()));
-    let ranked = Ranked::rank(pauses, after);
+    let ranked = RankedSamples::rank_samples(pauses, after);
     count_where(pauses, master, |drawn| ranked.quantile(drawn, share))
 }
 
@@ -212,7 +212,7 @@ fn verdicts(
                 RequiredRange::at_least(95.0),
                 "at least 95 %: the interval, two keepalives without an answer (1 s each) and 1 s",
             )
-            .remark(format!(
+            .with_remark(format!(
                 "median {:.2} s, longest {longest:.2} s",
                 quantile(pauses, master, place, 0.5).value
             )),
@@ -266,7 +266,8 @@ fn figure(pauses: &Samples<Pause>, contestants: &[Contestant]) -> Figure {
     for (place, contestant) in shown.filter(|(_, c)| c.interval_s.is_some()) {
         let after =
             |pause: &Pause| Some(pause.pushes[place].after_s.unwrap_or(PUSH_TIMEOUT.as_secs_f64()));
-        plot = plot.steps(&contestant.name, &cdf(&Ranked::rank(pauses, after).values()));
+        plot = plot
+            .steps(&contestant.name, &cdf(&RankedSamples::rank_samples(pauses, after).values()));
     }
     let caption = "The times at which WiFi died are spread evenly over the orders of magnitude \
                    before the push.";

@@ -4,16 +4,19 @@ use crate::estimate::{Estimate, Samples};
 
 /// Values and root indexes, in ascending order of the values.
 #[derive(Clone, Debug)]
-pub(super) struct Ranked(Vec<(f64, usize)>);
+pub(super) struct RankedSamples(Vec<(f64, usize)>);
 
-impl Ranked {
+impl RankedSamples {
     /// Ranks one number per root. Roots without a number are left out.
-    pub(super) fn rank<T>(samples: &Samples<T>, number: impl Fn(&T) -> Option<f64>) -> Ranked {
+    pub(super) fn rank_samples<T>(
+        samples: &Samples<T>,
+        number: impl Fn(&T) -> Option<f64>,
+    ) -> RankedSamples {
         let numbers = samples.all().iter().enumerate();
         let mut ranked: Vec<(f64, usize)> =
             numbers.filter_map(|(root, sample)| Some((number(sample)?, root))).collect();
         ranked.sort_by(|a, b| a.0.total_cmp(&b.0));
-        Ranked(ranked)
+        RankedSamples(ranked)
     }
 
     /// The value at or below which this share of the drawn roots lies (nearest rank). `drawn` holds how often each
@@ -59,7 +62,7 @@ mod tests {
     fn quantiles_by_counting_are_those_of_sorted_values() {
         let values: Vec<f64> = (0..37_u32).map(|n| f64::from(n * 17 % 37)).collect();
         let samples = Samples::new(values.clone(), 3);
-        let ranked = Ranked::rank(&samples, |value| Some(*value));
+        let ranked = RankedSamples::rank_samples(&samples, |value| Some(*value));
         for share in [0.1, 0.5, 0.9, 1.0] {
             let counted = count_where(&samples, 3, |drawn| ranked.quantile(drawn, share));
             let direct = samples.estimate(|picked| {
@@ -68,6 +71,6 @@ mod tests {
             });
             assert_eq!(counted, direct, "{share}");
         }
-        assert!(Ranked(Vec::new()).quantile(&[], 0.5).is_nan());
+        assert!(RankedSamples(Vec::new()).quantile(&[], 0.5).is_nan());
     }
 }

@@ -31,7 +31,7 @@ pub(super) struct Metered {
 
 /// Names of the varied constants.
 fn parameters() -> Vec<&'static str> {
-    let varied = RadioParameters::published(RadioKind::Lte).varied(100);
+    let varied = RadioParameters::published(RadioKind::Lte).variations(100);
     varied.into_iter().map(|(name, _)| name).collect()
 }
 
@@ -108,16 +108,16 @@ impl Observer for Meter {
 }
 
 /// Selection of the cellular energy of one system, by its index in [`systems::all`].
-pub(super) type Drawn<T> = fn(&T, usize) -> Option<&Metered>;
+pub(super) type EnergySelector<T> = fn(&T, usize) -> Option<&Metered>;
 
 /// Cellular energy of a system relative to full mesh, with one set of constants.
-fn over_mesh<T>(
+fn ratio_to_mesh<T>(
     samples: &Samples<T>,
-    drawn: Drawn<T>,
+    drawn: EnergySelector<T>,
     system: usize,
     of: impl Fn(&Metered) -> f64,
 ) -> Estimate {
-    let mesh = systems::index_of(&systems::vanilla());
+    let mesh = systems::index_of(&systems::vanilla_full_mesh());
     let joules = |root: &T, place| drawn(root, place).map_or(f64::NAN, &of);
     samples.ratio(|root| (joules(root, system), joules(root, mesh)))
 }
@@ -126,7 +126,7 @@ fn over_mesh<T>(
 /// the limit. `None`: no requirement.
 pub(super) fn rows<T>(
     samples: &Samples<T>,
-    drawn: Drawn<T>,
+    drawn: EnergySelector<T>,
     system: &System,
     most: Option<f64>,
 ) -> [Row; 2] {
@@ -136,7 +136,7 @@ pub(super) fn rows<T>(
     for index in 0..parameters().len() {
         let turned: [&dyn Fn(&Metered) -> f64; 2] = [&|m| m.low[index], &|m| m.high[index]];
         for of in turned {
-            let ratio = over_mesh(samples, drawn, place, of).value;
+            let ratio = ratio_to_mesh(samples, drawn, place, of).value;
             range = (range.0.min(ratio), range.1.max(ratio));
         }
     }
@@ -144,7 +144,7 @@ pub(super) fn rows<T>(
         "{CONSTANTS}; {:.2} and {:.1} J a run; with each constant at 80 and at 120 % the ratio \
          lies between {:.1} and {:.1} %",
         mean(place),
-        mean(systems::index_of(&systems::vanilla())),
+        mean(systems::index_of(&systems::vanilla_full_mesh())),
         100.0 * range.0,
         100.0 * range.1
     );
@@ -157,9 +157,10 @@ pub(super) fn rows<T>(
         }
     };
     [
-        row("constants from memory", over_mesh(samples, drawn, place, |m| m.model)).remark(remark),
-        row("constants of ARO", over_mesh(samples, drawn, place, |m| m.aro))
-            .remark("AT&T's Application Resource Optimizer, lte.conf: a published source"),
+        row("constants from memory", ratio_to_mesh(samples, drawn, place, |m| m.model))
+            .with_remark(remark),
+        row("constants of ARO", ratio_to_mesh(samples, drawn, place, |m| m.aro))
+            .with_remark("AT&T's Application Resource Optimizer, lte.conf: a published source"),
     ]
 }
 
@@ -173,7 +174,7 @@ pub(super) fn sensitivity<T>(
     name: &str,
     title: &str,
     samples: &Samples<T>,
-    drawn: Drawn<T>,
+    drawn: EnergySelector<T>,
 ) -> Grid {
     let columns = [
         ("constant", ""),
@@ -182,12 +183,12 @@ pub(super) fn sensitivity<T>(
         ("authors' over full mesh", "%"),
     ];
     let mut grid = Grid::new(name, title, &columns);
-    let mesh = systems::index_of(&systems::vanilla());
+    let mesh = systems::index_of(&systems::vanilla_full_mesh());
     let mut push = |what: String, of: &dyn Fn(&Metered) -> f64| {
         let joules = samples.mean(|root| drawn(root, mesh).map_or(f64::NAN, of));
         let mut cells = vec![Value::Text(what), cell(joules)];
         for system in [systems::tuned(), systems::authors()] {
-            let ratio = over_mesh(samples, drawn, systems::index_of(&system), of);
+            let ratio = ratio_to_mesh(samples, drawn, systems::index_of(&system), of);
             cells.push(cell(ratio.percent()));
         }
         grid.rows.push(cells);

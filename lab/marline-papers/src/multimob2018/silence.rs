@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::phone_scenario::{Download, DrawnLinks, Fetched, LTE, NAMES, PhoneScenario, WIFI, ms};
 use super::published::Published;
-use super::quantiles::{Ranked, count_where};
+use super::quantiles::{RankedSamples, count_where};
 use super::radios::cell;
 use super::systems::{self, System};
 use crate::estimate::{Estimate, Samples};
@@ -93,7 +93,7 @@ pub(super) fn reproduce(
 
 fn measure(root: &Root, download: Download) -> anyhow::Result<Links> {
     let links = DrawnLinks::draw(root);
-    let scenario = PhoneScenario::over_links(&links.wifi, &links.lte, None, root.seed)?;
+    let scenario = PhoneScenario::experiment_over_links(&links.wifi, &links.lte, None, root.seed)?;
     let fetch = |system: &System| -> anyhow::Result<Fetch> {
         let Fetched { paths, segments, is_complete: came, last, .. } =
             scenario.fetch(system, download, root.seed)?;
@@ -160,7 +160,7 @@ fn median(
     place: usize,
     of: fn(&Fetch) -> Option<f64>,
 ) -> Estimate {
-    let ranked = Ranked::rank(links, |links| of(&links.fetches[place]));
+    let ranked = RankedSamples::rank_samples(links, |links| of(&links.fetches[place]));
     count_where(links, master, |drawn| ranked.quantile(drawn, 0.5))
 }
 
@@ -173,10 +173,9 @@ fn verdicts(links: &Samples<Links>, master: u64, file: &PaperFile<Published>) ->
         let timer = median(links, master, place, |fetch| fetch.hole.timer);
         let row = Row::new(format!("{name}: hole, median")).estimate(&hole, "ms");
         rows.push(match timer.value.is_finite() {
-            true => {
-                row.remark(format!("WiFi found unreachable after {:.0} ms, median", timer.value))
-            }
-            false => row.remark("the client did not react: the server's own timers expired"),
+            true => row
+                .with_remark(format!("WiFi found unreachable after {:.0} ms, median", timer.value)),
+            false => row.with_remark("the client did not react: the server's own timers expired"),
         });
         if !system.multimob {
             continue;
@@ -194,7 +193,7 @@ fn verdicts(links: &Samples<Links>, master: u64, file: &PaperFile<Published>) ->
             let limit_ms = timer_ms + PROMOTION_MS + 2.0 * links.lte_rtt_ms;
             fetch.hole.whole.is_some_and(|ms| ms <= limit_ms)
         });
-        rows.push(within.remark(format!(
+        rows.push(within.with_remark(format!(
             "the authors' shortest timer ({timer_ms:.0} ms), promotion (260 ms), round trips of \
              the root's LTE"
         )));

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::loads::ASSISTANT;
 use super::phone_scenario::{LTE, PhoneScenario, WIFI, WorkloadResult};
 use super::published::Published;
-use super::quantiles::{Ranked, count_where};
+use super::quantiles::{RankedSamples, count_where};
 use super::radios::{self, CONSTANTS, Metered, cell};
 use super::systems::{self, System};
 use super::unhelpful;
@@ -98,10 +98,12 @@ fn verdicts(runs: &Samples<StayResults>, file: &PaperFile<Published>) -> anyhow:
         let what = format!("{}: runs that open a cellular subflow", system.name);
         let row = Row::new(what).estimate(&opened.percent(), "%").at_most(5.0);
         let count: usize = runs.all().iter().map(|run| run.systems[place].opened).sum();
-        rows.push(row.remark(format!("{count} subflows in all runs")));
+        rows.push(row.with_remark(format!("{count} subflows in all runs")));
     }
-    let (mesh, alone) =
-        (systems::index_of(&systems::vanilla()), systems::index_of(&systems::plain_tcp()));
+    let (mesh, alone) = (
+        systems::index_of(&systems::vanilla_full_mesh()),
+        systems::index_of(&systems::plain_tcp()),
+    );
     let ratio = runs.ratio(|run| (run.systems[mesh].worst_ms, run.systems[alone].worst_ms));
     let row = Row::new("full mesh: mean longest delay over WiFi alone's")
         .paper_claim("multiple paths are not always beneficial");
@@ -110,7 +112,7 @@ fn verdicts(runs: &Samples<StayResults>, file: &PaperFile<Published>) -> anyhow:
     rows.push(
         row.estimate(&ratio, "")
             .at_least(least)
-            .remark(format!("no benefit above 1 %, for {cost:.1} J of LTE ({CONSTANTS})")),
+            .with_remark(format!("no benefit above 1 %, for {cost:.1} J of LTE ({CONSTANTS})")),
     );
     let later = runs.share(|run| {
         let (mesh, alone) = (run.systems[mesh].worst_ms, run.systems[alone].worst_ms);
@@ -141,7 +143,7 @@ fn energy(runs: &Samples<StayResults>, master: u64) -> Grid {
     let mut grid = Grid::new("energy", title, &columns);
     for (place, system) in systems::all().iter().enumerate() {
         let mean = |of: &dyn Fn(&Cost) -> f64| cell(runs.mean(|run| of(&run.systems[place])));
-        let worst = Ranked::rank(runs, |run| Some(run.systems[place].worst_ms));
+        let worst = RankedSamples::rank_samples(runs, |run| Some(run.systems[place].worst_ms));
         let mut cells = vec![Value::Text(system.name.to_owned())];
         cells.extend([mean(&|cost| cost.wifi_j), mean(&Cost::cellular_j)]);
         cells.extend((0..4).map(|part| mean(&|cost| cost.lte_j[part])));

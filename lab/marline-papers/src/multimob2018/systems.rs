@@ -1,7 +1,7 @@
 //! Systems under comparison.
 
 use marline::advanced::{ConnectionConfig, interactive};
-use marline::config::{Interactive, LoneKeepalive};
+use marline::config::{LoneKeepalive, ParameterChoice};
 use marline::monitor::Extensions;
 use marline::policy::Role;
 use marline_lab::experiment::Variant;
@@ -34,7 +34,7 @@ pub(super) struct System {
 /// Stack at one end.
 #[derive(Clone, Debug)]
 enum End {
-    MultiMob(Interactive),
+    MultiMob(ParameterChoice),
     Other(Box<Variant>),
 }
 
@@ -46,7 +46,7 @@ impl End {
                 let mut config = mptcp("").connection()?;
                 let plain = config.policies.scheduler.clone();
                 interactive(&mut config, role, *parameters);
-                if *parameters == Interactive::Prompt && role == Role::Client {
+                if *parameters == ParameterChoice::Prompt && role == Role::Client {
                     // The study compares paths and path selection. Copies would change its figures.
                     config.policies.scheduler = plain;
                 }
@@ -57,7 +57,7 @@ impl End {
 }
 
 impl System {
-    fn both(name: &'static str, variant: Variant) -> System {
+    fn with_both_ends(name: &'static str, variant: Variant) -> System {
         System {
             name,
             client: End::Other(Box::new(variant.clone())),
@@ -71,7 +71,7 @@ impl System {
         }
     }
 
-    fn multimob(name: &'static str, parameters: Interactive) -> System {
+    fn multimob(name: &'static str, parameters: ParameterChoice) -> System {
         System {
             client: End::MultiMob(parameters),
             server: End::MultiMob(parameters),
@@ -79,7 +79,7 @@ impl System {
             multimob: true,
             shared_path_health: true,
             allowed: Extensions::ALL,
-            ..System::both(name, mptcp(""))
+            ..System::with_both_ends(name, mptcp(""))
         }
     }
 
@@ -123,7 +123,7 @@ pub(super) fn index_of(of: &System) -> usize {
 
 /// Systems with two paths.
 pub(super) fn multipath() -> Vec<System> {
-    let others = [vanilla(), vanilla_backup(), kernel_backup()];
+    let others = [vanilla_full_mesh(), vanilla_backup(), kernel_backup()];
     multimob().into_iter().chain(others).collect()
 }
 
@@ -134,12 +134,12 @@ pub(super) fn multimob() -> Vec<System> {
 
 /// MultiMob with the authors' parameters.
 pub(super) fn authors() -> System {
-    System::multimob("MultiMob, authors' parameters", Interactive::Multimob)
+    System::multimob("MultiMob, authors' parameters", ParameterChoice::Multimob)
 }
 
 /// MultiMob, driven by events.
 pub(super) fn tuned() -> System {
-    System::multimob("MultiMob, tuned", Interactive::Prompt)
+    System::multimob("MultiMob, tuned", ParameterChoice::Prompt)
 }
 
 /// Tuned MultiMob without a shared path health monitor.
@@ -173,24 +173,24 @@ pub(super) fn from_stock_client() -> System {
 pub(super) fn kernel_backup() -> System {
     let variant = Variant { path_manager: Some("backup".to_owned()), ..mptcp("") };
     let variant = variant.scheduler("linux");
-    System { backup: true, ..System::both("kernel, backup flag", variant) }
+    System { backup: true, ..System::with_both_ends("kernel, backup flag", variant) }
 }
 
 /// Multipath TCP at the time of the study. It has the kernel's scheduler without additions, which leaves a silent
 /// path to its retransmission timer, and joins all paths at the start.
-pub(super) fn vanilla() -> System {
-    System::both("vanilla, full mesh", mptcp("").scheduler("lowest-rtt"))
+pub(super) fn vanilla_full_mesh() -> System {
+    System::with_both_ends("vanilla, full mesh", mptcp("").scheduler("lowest-rtt"))
 }
 
 /// Multipath TCP at the time of the study, with the cellular path as backup.
 pub(super) fn vanilla_backup() -> System {
     let variant = Variant { path_manager: Some("backup".to_owned()), ..mptcp("") };
     let variant = variant.scheduler("lowest-rtt");
-    System { backup: true, ..System::both("vanilla, backup flag", variant) }
+    System { backup: true, ..System::with_both_ends("vanilla, backup flag", variant) }
 }
 
 /// Plain TCP over WiFi.
 pub(super) fn plain_tcp() -> System {
     let variant = Variant { plain: true, ..mptcp("") };
-    System { cellular: false, ..System::both("WiFi alone", variant) }
+    System { cellular: false, ..System::with_both_ends("WiFi alone", variant) }
 }

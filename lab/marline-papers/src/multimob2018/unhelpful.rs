@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::loads::ASSISTANT;
 use super::phone_scenario::{PhoneScenario, WorkloadResult};
 use super::published::Published;
-use super::quantiles::{Ranked, count_where};
+use super::quantiles::{RankedSamples, count_where};
 use super::radios::{CONSTANTS, cell};
 use super::systems::{self, System};
 use crate::estimate::{Estimate, Samples};
@@ -86,7 +86,7 @@ pub(super) fn reproduce(
 
 fn measure(root: &Root) -> anyhow::Result<Run> {
     let [wifi, lte] = links(root);
-    let scenario = PhoneScenario::over_links(&wifi, &lte, None, root.seed)?;
+    let scenario = PhoneScenario::experiment_over_links(&wifi, &lte, None, root.seed)?;
     let seen =
         |system: &System| scenario.talk(system, &ASSISTANT, root.seed).map(RunDelays::from_talk);
     Ok(Run { systems: systems::all().iter().map(seen).collect::<anyhow::Result<_>>()? })
@@ -101,13 +101,13 @@ fn verdicts(runs: &Samples<Run>, file: &PaperFile<Published>) -> anyhow::Result<
         let joules = runs.mean(|run| run.systems[place].lte_j).value;
         let what = format!("{}: mean longest delay over WiFi alone's", system.name);
         let row = Row::new(what).estimate(&ratio, "");
-        let row = row.remark(format!("{joules:.1} J of LTE a run ({CONSTANTS})"));
-        rows.push(match system.name == systems::vanilla().name {
+        let row = row.with_remark(format!("{joules:.1} J of LTE a run ({CONSTANTS})"));
+        rows.push(match system.name == systems::vanilla_full_mesh().name {
             true => row.paper_claim("multiple paths are not always beneficial").at_least(least),
             false => row,
         });
     }
-    let mesh = systems::index_of(&systems::vanilla());
+    let mesh = systems::index_of(&systems::vanilla_full_mesh());
     let later = runs.share(|run| {
         let (mesh, alone) = (run.systems[mesh].worst_ms, run.systems[alone].worst_ms);
         (u64::from(mesh >= least * alone), 1)
@@ -136,7 +136,7 @@ fn grid(runs: &Samples<Run>, master: u64) -> Grid {
     let title = format!("WiFi with pauses beside a bad LTE; joules: {CONSTANTS}");
     let mut grid = Grid::new("weak-cellular", title, &columns);
     for (place, system) in systems::all().iter().enumerate() {
-        let worst = Ranked::rank(runs, |run| Some(run.systems[place].worst_ms));
+        let worst = RankedSamples::rank_samples(runs, |run| Some(run.systems[place].worst_ms));
         let mean = |of: fn(&RunDelays) -> f64| cell(runs.mean(|run| of(&run.systems[place])));
         let mut cells = vec![Value::Text(system.name.to_owned())];
         let decile = |share| cell(count_where(runs, master, |drawn| worst.quantile(drawn, share)));
@@ -155,7 +155,7 @@ fn figure(runs: &Samples<Run>) -> Figure {
     let heading = "WiFi with pauses beside a bad LTE";
     let mut plot = Plot::new(heading, "longest delay (ms)", "share of the runs").log_x();
     for (place, system) in systems::all().iter().enumerate() {
-        let worst = Ranked::rank(runs, |run| Some(run.systems[place].worst_ms));
+        let worst = RankedSamples::rank_samples(runs, |run| Some(run.systems[place].worst_ms));
         plot = plot.steps(system.name, &cdf(&worst.values()));
     }
     let caption = "Each system meets the same pauses of WiFi. WiFi alone waits for their end.";

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::loads::{ASSISTANT, ECHO};
 use super::phone_scenario::{PhoneScenario, WorkloadResult};
 use super::published::Published;
-use super::quantiles::{Ranked, count_where};
+use super::quantiles::{RankedSamples, count_where};
 use super::radios::{self, CONSTANTS, Metered, cell};
 use super::systems::{self, System};
 use crate::estimate::{Estimate, RequiredRange, Samples};
@@ -106,7 +106,8 @@ pub(super) fn reproduce(
         all.figures.push(deciles.figure(key, title));
     }
     let title = "Walks, first load: energy of LTE, by the constants of the radio";
-    let drawn: radios::Drawn<Walk> = |walk, place| walk.loads[0].systems[place].lte.as_ref();
+    let drawn: radios::EnergySelector<Walk> =
+        |walk, place| walk.loads[0].systems[place].lte.as_ref();
     all.grids.push(radios::sensitivity("walks-constants", title, &walks, drawn));
     Ok(())
 }
@@ -139,16 +140,18 @@ struct Deciles<'a> {
     load: usize,
     master: u64,
     /// Longest delays of each of [`systems::all`].
-    worst: Vec<Ranked>,
-    holes: Vec<Ranked>,
-    bounds: Ranked,
+    worst: Vec<RankedSamples>,
+    holes: Vec<RankedSamples>,
+    bounds: RankedSamples,
 }
 
 impl<'a> Deciles<'a> {
     fn new(walks: &'a Samples<Walk>, load: usize, master: u64) -> Deciles<'a> {
         let of = |number: fn(&Outcome) -> Option<f64>| {
             let ranked = |place: usize| {
-                Ranked::rank(walks, move |walk| number(&walk.loads[load].systems[place]))
+                RankedSamples::rank_samples(walks, move |walk| {
+                    number(&walk.loads[load].systems[place])
+                })
             };
             (0..systems::all().len()).map(ranked).collect()
         };
@@ -158,19 +161,19 @@ impl<'a> Deciles<'a> {
             master,
             worst: of(|outcome| Some(outcome.worst_ms)),
             holes: of(|outcome| outcome.hole_ms),
-            bounds: Ranked::rank(walks, |walk| walk.loads[load].bound_ms),
+            bounds: RankedSamples::rank_samples(walks, |walk| walk.loads[load].bound_ms),
         }
     }
 
     /// Ratio of a quantile of one distribution to that of another.
-    fn ratio(&self, ours: &Ranked, theirs: &Ranked, share: f64) -> Estimate {
+    fn ratio(&self, ours: &RankedSamples, theirs: &RankedSamples, share: f64) -> Estimate {
         count_where(self.walks, self.master, |drawn| {
             ours.quantile(drawn, share) / theirs.quantile(drawn, share)
         })
     }
 
     /// Largest ratio over the nine deciles.
-    fn worst_ratio(&self, ours: &Ranked, theirs: &Ranked) -> Estimate {
+    fn worst_ratio(&self, ours: &RankedSamples, theirs: &RankedSamples) -> Estimate {
         count_where(self.walks, self.master, |drawn| {
             let shares = (1..=9).map(|decile| f64::from(decile) / 10.0);
             let ratio = |share| ours.quantile(drawn, share) / theirs.quantile(drawn, share);
@@ -178,7 +181,7 @@ impl<'a> Deciles<'a> {
         })
     }
 
-    fn quantile(&self, of: &Ranked, share: f64) -> Estimate {
+    fn quantile(&self, of: &RankedSamples, share: f64) -> Estimate {
         count_where(self.walks, self.master, |drawn| of.quantile(drawn, share))
     }
 
@@ -191,7 +194,7 @@ impl<'a> Deciles<'a> {
         for system in systems::multimob() {
             self.compare_with_vanilla(&system, 1.0 + file.tolerance("decile")?, &mut rows);
             self.compare_with_kernel(&system, file.tolerance("median")?, &mut rows);
-            let drawn: radios::Drawn<Walk> = match self.load {
+            let drawn: radios::EnergySelector<Walk> = match self.load {
                 0 => |walk, place| walk.loads[0].systems[place].lte.as_ref(),
                 _ => |walk, place| walk.loads[1].systems[place].lte.as_ref(),
             };
@@ -201,7 +204,8 @@ impl<'a> Deciles<'a> {
     }
 
     fn compare_with_vanilla(&self, system: &System, most: f64, rows: &mut Vec<Row>) {
-        let (place, mesh) = (systems::index_of(system), systems::index_of(&systems::vanilla()));
+        let (place, mesh) =
+            (systems::index_of(system), systems::index_of(&systems::vanilla_full_mesh()));
         let (ours, theirs) = (&self.worst[place], &self.worst[mesh]);
         let asked = format!("at most {most:.3}");
         for decile in 1..=9 {
@@ -211,14 +215,14 @@ impl<'a> Deciles<'a> {
             rows.push(
                 row.estimate(&self.ratio(ours, theirs, share), "")
                     .require_range(RequiredRange::at_most(most), asked.as_str())
-                    .remark(format!(
+                    .with_remark(format!(
                         "{:.0} and {:.0} ms",
                         self.quantile(ours, share).value,
                         self.quantile(theirs, share).value
                     )),
             );
         }
-        for other in [systems::vanilla(), systems::vanilla_backup()] {
+        for other in [systems::vanilla_full_mesh(), systems::vanilla_backup()] {
             let theirs = &self.worst[systems::index_of(&other)];
             let what = format!("{}: worst decile against {}", system.name, other.name);
             let ratio = self.worst_ratio(ours, theirs);
@@ -226,7 +230,7 @@ impl<'a> Deciles<'a> {
                 .paper_claim("not worse")
                 .estimate(&ratio, "")
                 .require_range(RequiredRange::at_most(most), asked.as_str());
-            rows.push(row.remark("the largest of nine ratios, so chance alone raises it"));
+            rows.push(row.with_remark("the largest of nine ratios, so chance alone raises it"));
         }
         let held = |walk: &Walk| {
             self.outcome(walk, place).worst_ms <= most * self.outcome(walk, mesh).worst_ms
@@ -237,7 +241,7 @@ impl<'a> Deciles<'a> {
         rows.push(
             row.estimate(&share.percent(), "%")
                 .at_least(95.0)
-                .remark("walk by walk, which is stricter than the slides' figure"),
+                .with_remark("walk by walk, which is stricter than the slides' figure"),
         );
     }
 
@@ -249,7 +253,7 @@ impl<'a> Deciles<'a> {
             (self.quantile(&self.worst[place], 0.5), self.quantile(&self.bounds, 0.5));
         let what = format!("{}: median longest delay over that of {}", system.name, kernel.name);
         let row = Row::new(what).estimate(&whole, "").bound_ratio(ours.value / bound.value);
-        rows.push(row.at_most(most).remark(format!(
+        rows.push(row.at_most(most).with_remark(format!(
             "{:.0} and {:.0} ms; pauses of LTE itself included, bound {:.0} ms; the slides have no \
              such system",
             ours.value,
@@ -258,7 +262,7 @@ impl<'a> Deciles<'a> {
         )));
         let hole = self.ratio(&self.holes[place], &self.holes[theirs], 0.5);
         let what = format!("{}: median hole at WiFi's silence, likewise", system.name);
-        let row = Row::new(what).estimate(&hole, "").at_most(most).remark(format!(
+        let row = Row::new(what).estimate(&hole, "").at_most(most).with_remark(format!(
             "{:.0} and {:.0} ms",
             self.quantile(&self.holes[place], 0.5).value,
             self.quantile(&self.holes[theirs], 0.5).value
@@ -293,7 +297,9 @@ impl<'a> Deciles<'a> {
                 cell(self.walks.mean(|walk| of(self.outcome(walk, place))))
             };
             let decile = |decile: u32| cell(self.quantile(worst, f64::from(decile) / 10.0));
-            let gaps = Ranked::rank(self.walks, |walk| Some(self.outcome(walk, place).gap_ms));
+            let gaps = RankedSamples::rank_samples(self.walks, |walk| {
+                Some(self.outcome(walk, place).gap_ms)
+            });
             let mut cells = vec![Value::Text(system.name.to_owned())];
             cells.extend((1..=9).map(decile));
             cells.extend([
@@ -321,8 +327,10 @@ impl<'a> Deciles<'a> {
         let heading =
             format!("Walks in which tuned has a longer delay than full mesh, the worst, {title}");
         let mut grid = Grid::new(&format!("later-{key}"), heading, &columns);
-        let (tuned, mesh) =
-            (systems::index_of(&systems::tuned()), systems::index_of(&systems::vanilla()));
+        let (tuned, mesh) = (
+            systems::index_of(&systems::tuned()),
+            systems::index_of(&systems::vanilla_full_mesh()),
+        );
         let ratio =
             |walk: &Walk| self.outcome(walk, tuned).worst_ms / self.outcome(walk, mesh).worst_ms;
         let mut later: Vec<&Walk> =

@@ -63,7 +63,7 @@ fn walks(all: &[Runs], file: &PaperFile<PublishedValues>, master: u64) -> anyhow
             holes.estimate(|pairs| middle(pairs, |pair| pair.0) / middle(pairs, |pair| pair.1));
         let row = Row::new(format!("{name}: median hole over kernel MPTCP's with backup flag"))
             .estimate(&ratio, "")
-            .remark(format!(
+            .with_remark(format!(
                 "{:.0} and {:.0} ms",
                 median(&ours.holes_ms()),
                 median(&kernel.holes_ms())
@@ -98,7 +98,7 @@ fn answered(runs: &Runs, kernel: &Runs) -> Row {
     Row::new(format!("{}: unanswered requests and failed runs", runs.system.name()))
         .measured(lost(runs) as f64, "")
         .at_most(asked as f64)
-        .remark(format!(
+        .with_remark(format!(
             "two kernels: {}; median hole {:.0} ms",
             lost(kernel),
             median(&runs.holes_ms())
@@ -118,7 +118,7 @@ fn statics(
         let ratio = pair_runs(ours, mesh, master, of_lte).ratio(|pair| *pair);
         let row = Row::new(format!("{name}: LTE's energy over that of full mesh"))
             .estimate(&ratio, "")
-            .remark(format!(
+            .with_remark(format!(
                 "{:.2} and {:.2} J a run",
                 ours.joules(PATHS[1]),
                 mesh.joules(PATHS[1])
@@ -127,7 +127,7 @@ fn statics(
         let silent = silent.share(|(bytes, _)| (u64::from(*bytes == 0), 1));
         let sent = Row::new(format!("{name}: share of the runs without a byte over LTE"))
             .estimate(&silent, "")
-            .remark(format!("{} B in all runs", ours.lte_bytes()));
+            .with_remark(format!("{} B in all runs", ours.lte_bytes()));
         if ours.system.judged {
             rows.push(row.at_most(file.tolerance("energy")?));
             // Twenty runs without a byte over LTE show 77 % at the required confidence.
@@ -160,11 +160,11 @@ fn downloads(all: &[Runs], file: &PaperFile<PublishedValues>, master: u64) -> Ve
         let gap = gaps.estimate(|gaps| median(&gaps.iter().map(|gap| **gap).collect::<Vec<f64>>()));
         let row = Row::new(format!("{}: hole of the download, median", runs.system.name()))
             .estimate(&gap, "ms")
-            .remark(format!("{:.2} Mbit/s in all", median_goodput(runs)));
+            .with_remark(format!("{:.2} Mbit/s in all", median_goodput(runs)));
         if !runs.system.judged {
             return row;
         }
-        row.at_most(most).remark(format!(
+        row.at_most(most).with_remark(format!(
             "receive timer {RECEIVE_TIMER_MS:.0} + promotion {PROMOTION_MS} + 2 x {rtt:.0} ms; \
              {:.2} Mbit/s in all",
             median_goodput(runs)

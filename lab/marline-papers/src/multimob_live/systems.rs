@@ -68,7 +68,7 @@ pub(super) fn vanilla_backup() -> System {
     System::new(Stack::Live, with_backup(Variant { path_manager, ..variant }))
 }
 
-fn shipped() -> System {
+fn default_system() -> System {
     System::new(Stack::Live, Variant::new("Marline as shipped"))
 }
 
@@ -101,7 +101,7 @@ pub(super) fn walkers() -> Vec<System> {
         kernel_wifi(),
         vanilla_mesh(),
         vanilla_backup(),
-        shipped(),
+        default_system(),
     ];
     [seeds(), tuned()].into_iter().chain(mixed_systems()).chain(others).collect()
 }

@@ -119,7 +119,7 @@ impl BufferTable<'_> {
                 known.push((name, link, length, rate));
                 alone.push(rate);
             }
-            rates.push(scene.bonded(alone, seed)?);
+            rates.push(scene.run_bonded(alone, seed)?);
         }
         Ok(rates)
     }

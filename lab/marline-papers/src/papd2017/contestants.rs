@@ -68,7 +68,7 @@ impl Scene {
     }
 
     /// Throughputs of all contestants that bond, together with those of the paths alone.
-    pub(super) fn bonded(&self, alone: Vec<f64>, seed: u64) -> anyhow::Result<Rates> {
+    pub(super) fn run_bonded(&self, alone: Vec<f64>, seed: u64) -> anyhow::Result<Rates> {
         let ruled = self.rate(mptcp("PAPD").scheduler(WITH_RULE), seed)?;
         Ok(Rates { min_rtt: self.min_rtt(seed)?, papd: [self.papd(seed)?, ruled], alone })
     }
@@ -77,7 +77,7 @@ impl Scene {
     pub(super) fn all(&self, seed: u64) -> anyhow::Result<Rates> {
         let paths = &self.download.paths;
         let alone = paths.iter().map(|(name, _)| self.alone(name, seed));
-        self.bonded(alone.collect::<anyhow::Result<_>>()?, seed)
+        self.run_bonded(alone.collect::<anyhow::Result<_>>()?, seed)
     }
 }
 

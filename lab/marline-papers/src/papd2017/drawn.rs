@@ -33,7 +33,7 @@ const START: Duration = Duration::from_secs(4);
 const LENGTH: Duration = Duration::from_secs(16);
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
-struct Drawn {
+struct DrawnScene {
     seed: u64,
     small: Rates,
     large: Rates,
@@ -57,7 +57,7 @@ pub(super) fn run(
     Ok(())
 }
 
-fn measure(context: &Context<'_>, root: &Root) -> anyhow::Result<Drawn> {
+fn measure(context: &Context<'_>, root: &Root) -> anyhow::Result<DrawnScene> {
     let mut rng = root.rng("drawn scene");
     let mut between = |[low, high]: [f64; 2]| (high - low).mul_add(rng.unit(), low);
     let mut paths = Vec::new();
@@ -82,12 +82,12 @@ fn measure(context: &Context<'_>, root: &Root) -> anyhow::Result<Drawn> {
         let (download, start) = (download.clone(), context.length(START));
         Scene { download, buffer: buffer as u64, start }.all(root.seed)
     };
-    Ok(Drawn { seed: root.seed, small: with(small)?, large: with(large)? })
+    Ok(DrawnScene { seed: root.seed, small: with(small)?, large: with(large)? })
 }
 
-fn rows(samples: &Samples<Drawn>, file: &PaperFile<Published>) -> anyhow::Result<Vec<Row>> {
+fn rows(samples: &Samples<DrawnScene>, file: &PaperFile<Published>) -> anyhow::Result<Vec<Row>> {
     let (of_min_rtt, least) = (file.tolerance("papd_of_min_rtt")?, file.tolerance("papd_of_best")?);
-    let wins = |drawn: &&Drawn| ratio_to_best(&drawn.small, drawn.small.min_rtt) > 1.0;
+    let wins = |drawn: &&DrawnScene| ratio_to_best(&drawn.small, drawn.small.min_rtt) > 1.0;
     let bound = samples.share(|drawn| (u64::from(!wins(&drawn)), 1));
     let winners: Vec<f64> = samples
         .all()
@@ -106,20 +106,21 @@ fn rows(samples: &Samples<Drawn>, file: &PaperFile<Published>) -> anyhow::Result
         row.paper_claim("buffer <= RTT_max x T': no faster").estimate(&bound, "of the scenes");
     let mut rows = vec![
         row.require_range(RequiredRange::at_least(0.95), "at least 0.95 of the scenes")
-            .remark(remark),
+            .with_remark(remark),
     ];
     let ratio = samples.mean(|drawn| ratio_to_best(&drawn.small, drawn.small.min_rtt));
     rows.push(Row::new("small buffer: minRTT / best path, mean").estimate(&ratio, ""));
     for (which, papd) in PAPDS.iter().enumerate() {
-        let ratio = samples.ratio(|Drawn { small, .. }| {
+        let ratio = samples.ratio(|DrawnScene { small, .. }| {
             (ratio_to_best(small, small.papd[which]), ratio_to_best(small, small.min_rtt))
         });
         let row = Row::new(format!("small buffer: {papd} / minRTT"));
         rows.push(row.paper_claim("outperforms it").estimate(&ratio, "").at_least(1.0));
-        let ratio = samples.mean(|Drawn { small, .. }| ratio_to_best(small, small.papd[which]));
+        let ratio =
+            samples.mean(|DrawnScene { small, .. }| ratio_to_best(small, small.papd[which]));
         let row = Row::new(format!("small buffer: {papd} / best path, mean"));
         rows.push(row.paper_claim("0.93 to 0.98").estimate(&ratio, "").at_least(least));
-        let far = samples.share(|Drawn { small, .. }| {
+        let far = samples.share(|DrawnScene { small, .. }| {
             (u64::from(ratio_to_best(small, small.papd[which]) < least), 1)
         });
         let name =
@@ -129,7 +130,7 @@ fn rows(samples: &Samples<Drawn>, file: &PaperFile<Published>) -> anyhow::Result
     let ratio = samples.mean(|drawn| ratio_to_best(&drawn.large, drawn.large.min_rtt));
     rows.push(Row::new("large buffer: minRTT / best path, mean").estimate(&ratio, ""));
     for (which, papd) in PAPDS.iter().enumerate() {
-        let ratio = samples.ratio(|Drawn { large, .. }| {
+        let ratio = samples.ratio(|DrawnScene { large, .. }| {
             (ratio_to_best(large, large.papd[which]), ratio_to_best(large, large.min_rtt))
         });
         let row = Row::new(format!("large buffer: {papd} / minRTT")).paper_claim("equally well");

@@ -60,7 +60,8 @@ pub(super) fn run(
     let within = file.tolerance("crossover")?;
     let least = file.tolerance("papd_of_best")?;
     let rows = |samples: &Samples<Vec<ThroughputsAtBuffer>>| {
-        let crossing = samples.estimate(|picked| crossing(&ThroughputsAtBuffer::means(picked)));
+        let crossing =
+            samples.estimate(|picked| crossing_buffer(&ThroughputsAtBuffer::means(picked)));
         let row = Row::new("buffer from which minRTT is faster than the best path");
         let row = row.paper(predicted, "MB").estimate(&crossing, "MB").within_of_paper(within);
         let says = "paper: the longest RTT (150 ms) x its rate of the best path in this cell";
@@ -71,7 +72,7 @@ pub(super) fn run(
         let envelope =
             Row::new("PAPD / the better of minRTT and the best path, at the worst buffer");
         let envelope = envelope.paper_claim("the better mode wins").estimate(&worst, "");
-        Ok(vec![row.remark(says), envelope.at_least(least)])
+        Ok(vec![row.with_remark(says), envelope.at_least(least)])
     };
     let (samples, rows) = context.judge_part(PART, |root| measure(context, root.seed), rows)?;
     all.tables.push(Table::new("crossover", "When bonding wins", rows));
@@ -105,7 +106,7 @@ fn megabytes() -> impl Iterator<Item = f64> {
 
 /// Buffer from which minRTT stays ahead of the best path, interpolated between the last buffer at which it is
 /// behind and the next one.
-fn crossing(means: &[ThroughputsAtBuffer]) -> f64 {
+fn crossing_buffer(means: &[ThroughputsAtBuffer]) -> f64 {
     let buffers: Vec<f64> = megabytes().collect();
     let lead = |at: &ThroughputsAtBuffer| at.min_rtt / at.best - 1.0;
     let Some(last) = means.iter().rposition(|at| lead(at) <= 0.0) else { return f64::NAN };
@@ -159,8 +160,8 @@ mod tests {
         let at = |min_rtt| ThroughputsAtBuffer { min_rtt, papd: 0.0, best: 100.0 };
         let means = [80.0, 110.0, 90.0, 110.0, 130.0].map(at);
         // Halfway from 0.8 to 1.2 MB.
-        assert!((crossing(&means) - 1.0).abs() < 1e-9);
-        assert!(crossing(&means[..1]).is_nan());
-        assert!(crossing(&means[1..2]).is_nan());
+        assert!((crossing_buffer(&means) - 1.0).abs() < 1e-9);
+        assert!(crossing_buffer(&means[..1]).is_nan());
+        assert!(crossing_buffer(&means[1..2]).is_nan());
     }
 }

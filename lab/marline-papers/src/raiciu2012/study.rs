@@ -235,7 +235,7 @@ impl RowInputs<'_> {
                 .paper_claim("gains throughput by both links")
                 .estimate(&gain, "")
                 .at_least(1.0)
-                .remark(held),
+                .with_remark(held),
             row("no M over TCP WiFi, p50".to_owned())
                 .paper(rounded(at.none.p50_ms / at.wifi.p50_ms), "")
                 .estimate(&median_ratio(self.runs, none, AT_WIFI), "")

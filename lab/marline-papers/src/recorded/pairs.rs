@@ -24,25 +24,25 @@ pub(crate) struct Pair {
     pub(crate) name: String,
     /// Names of the paths.
     pub(crate) paths: [String; 2],
-    recordings: [Recorded; 2],
+    recordings: [RecordedLink; 2],
     /// True if both were recorded at the same time. Both then start at the same place.
     is_simultaneous: bool,
 }
 
 /// A recording that can be used as a link.
 #[derive(Clone, Debug)]
-enum Recorded {
+enum RecordedLink {
     /// Description around the start time, and the length of the recording.
     Text { before: String, after: String, period: Duration },
     /// Rates, and the description of all other properties.
     Rates { steps: Arc<Steps<Rate>>, link: Box<DuplexSpec> },
 }
 
-impl Recorded {
+impl RecordedLink {
     fn period(&self) -> Duration {
         match self {
-            Recorded::Text { period, .. } => *period,
-            Recorded::Rates { steps, .. } => steps.period().unwrap_or_default(),
+            RecordedLink::Text { period, .. } => *period,
+            RecordedLink::Rates { steps, .. } => steps.period().unwrap_or_default(),
         }
     }
 
@@ -50,13 +50,13 @@ impl Recorded {
     fn description_from(&self, share: f64) -> anyhow::Result<String> {
         let start = self.period().mul_f64(share);
         Ok(match self {
-            Recorded::Text { before, after, .. } => {
+            RecordedLink::Text { before, after, .. } => {
                 format!("{before}@{}ms{after}", start.as_millis())
             }
-            Recorded::Rates { steps, link } => {
+            RecordedLink::Rates { steps, link } => {
                 let mut spec = DuplexSpec::clone(link);
                 spec.down.rate =
-                    RateSpec::Steps(steps.starting_at(start).map_err(anyhow::Error::msg)?);
+                    RateSpec::Steps(steps.with_start(start).map_err(anyhow::Error::msg)?);
                 spec.to_string()
             }
         })
@@ -112,7 +112,7 @@ fn of_pings(file: &Path, session: &str, setup: &Setup) -> anyhow::Result<Vec<Pai
     // The file is another table, not pings.
     let Ok(carriers) = PingTrace::parse_all(session, &bytes) else { return Ok(Vec::new()) };
     let carriers: Vec<(String, PingTrace)> = carriers.into_iter().collect();
-    let recorded = |name: &str, trace: &PingTrace| Recorded::Text {
+    let recorded = |name: &str, trace: &PingTrace| RecordedLink::Text {
         before: format!("{},ping={session}:{name}", setup.ping_link),
         after: String::new(),
         period: trace.period(),
@@ -145,7 +145,7 @@ fn of_recordings(files: &[PathBuf], setup: &Setup) -> anyhow::Result<Vec<Pair>> 
         };
         let named = || down.display().to_string();
         let bytes = std::fs::read(down).with_context(named)?;
-        let recorded = Recorded::Text {
+        let recorded = RecordedLink::Text {
             before: format!("trace={}", one.trace),
             after: format!(",{}", one.link),
             period: Opportunities::parse(&named(), &bytes)?.period(),
@@ -153,12 +153,13 @@ fn of_recordings(files: &[PathBuf], setup: &Setup) -> anyhow::Result<Vec<Pair>> 
         let short = one.trace.trim_end_matches("-driving").to_lowercase();
         known.push((short.trim_end_matches("-short").to_owned(), recorded));
     }
-    let pair = |((a, first), (b, second)): (&(String, Recorded), &(String, Recorded))| Pair {
-        name: format!("{a} + {b}"),
-        paths: [a.clone(), b.clone()],
-        recordings: [first.clone(), second.clone()],
-        is_simultaneous: false,
-    };
+    let pair =
+        |((a, first), (b, second)): (&(String, RecordedLink), &(String, RecordedLink))| Pair {
+            name: format!("{a} + {b}"),
+            paths: [a.clone(), b.clone()],
+            recordings: [first.clone(), second.clone()],
+            is_simultaneous: false,
+        };
     Ok(all_pairs(&known).map(pair).collect())
 }
 
@@ -189,13 +190,13 @@ fn train_pairs(files: &[PathBuf], setup: &Setup) -> anyhow::Result<Vec<Pair>> {
     Ok(pairs)
 }
 
-fn train_link(file: &Path, setup: &Setup) -> anyhow::Result<Recorded> {
+fn train_link(file: &Path, setup: &Setup) -> anyhow::Result<RecordedLink> {
     let named = || file.display().to_string();
     let bytes = std::fs::read(file).with_context(named)?;
     let trace = ArrivalTrace::parse(&named(), &bytes)?;
     let steps = trace.rate_steps(TRAIN_WINDOW, TRAIN_HEADERS).map_err(anyhow::Error::msg)?;
     let link: DuplexSpec = setup.train_link.parse().with_context(|| "train_link")?;
-    Ok(Recorded::Rates { steps, link: Box::new(link) })
+    Ok(RecordedLink::Rates { steps, link: Box::new(link) })
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::measure::thousandth;
+use super::measure::round_to_thousandth;
 
 /// Ratio to the median of the run above which a message is late.
 const LATE_RATIO: f64 = 2.0;
@@ -68,7 +68,7 @@ fn pearson(first: &[f64], second: &[f64]) -> f64 {
         squares_a += a * a;
         squares_b += b * b;
     }
-    let sides = thousandth(squares_a) * thousandth(squares_b);
+    let sides = round_to_thousandth(squares_a) * round_to_thousandth(squares_b);
     if sides > 0.0 { products / sides.sqrt() } else { 0.0 }
 }
 

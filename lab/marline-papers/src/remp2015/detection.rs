@@ -73,10 +73,10 @@ impl Case {
     fn experiment(&self, count: usize, root: &Root) -> (Experiment, Option<f64>) {
         match self.place {
             Place::Home(wifi) => (links::home_experiment(wifi, LTE, count), None),
-            Place::Train => (links::train(Coincidence::Never, count, root.seed), None),
+            Place::Train => (links::train_experiment(Coincidence::Never, count, root.seed), None),
             Place::Leaving(farewell) => {
                 let at_s = links::death_s(count, &mut root.rng("death of the WiFi"));
-                (links::leaving_experiment(farewell, count, at_s), Some(at_s))
+                (links::wifi_loss_experiment(farewell, count, at_s), Some(at_s))
             }
             Place::World(number) => {
                 let world = World::number(number);
@@ -194,7 +194,7 @@ fn judge_case(
         Row::new(format!("{}: {name} over full redundancy's", case.name))
             .estimate(&auto.ratio(&full, master, share), "")
             .at_most(most)
-            .remark(format!("{of_auto:.0} ms; full {of_full:.0} ms; none {of_none:.0} ms"))
+            .with_remark(format!("{of_auto:.0} ms; full {of_full:.0} ms; none {of_none:.0} ms"))
     };
     let payload = samples.ratio(|root| {
         let copied = |place: usize| root.runs[place].copied_bytes as f64;
@@ -207,7 +207,7 @@ fn judge_case(
         Row::new(format!("{}: extra bytes over full redundancy's", case.name))
             .estimate(&extra_percent(samples, AUTO), "%")
             .at_most(file.tolerance("detection_bytes_percent")?)
-            .remark(format!("of the payload sent twice {:.0} %", payload.value)),
+            .with_remark(format!("of the payload sent twice {:.0} %", payload.value)),
     ];
     if matches!(case.place, Place::Leaving(_)) {
         let near = |place: usize| {
@@ -219,7 +219,9 @@ fn judge_case(
             Row::new(format!("{}: p99 within 5 s of the death, over full's", case.name))
                 .estimate(&auto.ratio(&full, master, 0.99), "")
                 .at_most(file.tolerance("detection_p99_ratio")?)
-                .remark(format!("{of_auto:.0} ms; full {of_full:.0} ms; none {of_none:.0} ms")),
+                .with_remark(format!(
+                    "{of_auto:.0} ms; full {of_full:.0} ms; none {of_none:.0} ms"
+                )),
         );
     }
     if case.fitted {

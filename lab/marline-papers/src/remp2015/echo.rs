@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::correlation::Pair;
 use super::links::{self, Coincidence, TRAIN_PATHS};
 use super::measure::{
-    self, Echoes, Moments, STATISTICS, bound_ms, mapped, pooled_estimate, thousandth,
+    self, Echoes, Moments, STATISTICS, bound_ms, mapped, pooled_estimate, round_to_thousandth,
 };
 use super::published::{Published, RoundTrips};
 use crate::estimate::{RequiredRange, Samples};
@@ -83,7 +83,7 @@ impl Scene {
         Ok(Scene {
             runs: runs.into_iter().map(run).collect(),
             pair: Pair::from_lists(&latencies(&messages[0]), &latencies(&messages[1])),
-            course: if root.number == 0 { course(&messages) } else { Vec::new() },
+            course: if root.number == 0 { round_trip_course(&messages) } else { Vec::new() },
         })
     }
 
@@ -93,9 +93,9 @@ impl Scene {
 }
 
 /// Round-trip times of several runs by the time of sending, which is equal in all of them.
-fn course(runs: &[Vec<Message>]) -> Vec<(f64, [f64; 3])> {
+fn round_trip_course(runs: &[Vec<Message>]) -> Vec<(f64, [f64; 3])> {
     let at = |index: usize| {
-        let of_each = std::array::from_fn(|run| thousandth(runs[run][index].latency_ms));
+        let of_each = std::array::from_fn(|run| round_to_thousandth(runs[run][index].latency_ms));
         (runs[0][index].sent_ms / 1e3, of_each)
     };
     (0..runs[0].len()).map(at).collect()
@@ -120,7 +120,7 @@ pub(super) fn run(
 
     let train = |coincidence| {
         move |root: &Root| {
-            let experiment = links::train(coincidence, count, root.seed);
+            let experiment = links::train_experiment(coincidence, count, root.seed);
             Scene::new(&experiment, TRAIN_PATHS, root)
         }
     };
@@ -159,7 +159,7 @@ pub(super) fn run(
 }
 
 /// Name of a variant in its rows, the paper's numbers, and the reasons why some of ours are fitted.
-struct Named<'a> {
+struct NamedVariant<'a> {
     name: &'a str,
     place: usize,
     paper: RoundTrips,
@@ -169,12 +169,12 @@ struct Named<'a> {
 
 /// Rows of average, worst and deviation of a variant.
 fn round_trips(
-    named: &Named<'_>,
+    named: &NamedVariant<'_>,
     samples: &Samples<Scene>,
     moments: &Samples<[Moments; 3]>,
     share: f64,
 ) -> Vec<Row> {
-    let Named { name, place, paper, fitted } = *named;
+    let NamedVariant { name, place, paper, fitted } = *named;
     let bounded = samples.all().iter().filter_map(|root| root.runs[place].over_bound);
     let bounded: Vec<f64> = bounded.collect();
     let mut rows = Vec::new();
@@ -212,9 +212,9 @@ fn home_rows(
     let lte = Some("LTE's delay and jitter, set to match its average and deviation");
     let mut rows = Vec::new();
     for named in [
-        Named { name: "WiFi alone", place: 0, paper: paper.wifi, fitted: [wifi; 3] },
-        Named { name: "LTE alone", place: 1, paper: paper.lte, fitted: [lte, None, lte] },
-        Named { name: "ReMP", place: 2, paper: paper.remp, fitted: [None; 3] },
+        NamedVariant { name: "WiFi alone", place: 0, paper: paper.wifi, fitted: [wifi; 3] },
+        NamedVariant { name: "LTE alone", place: 1, paper: paper.lte, fitted: [lte, None, lte] },
+        NamedVariant { name: "ReMP", place: 2, paper: paper.remp, fitted: [None; 3] },
     ] {
         rows.extend(round_trips(&named, samples, &moments, share));
     }
@@ -272,7 +272,7 @@ fn link_rows(
             .paper(paper.lte_later_ms, "ms")
             .estimate(&later, "ms")
             .mark_fitted("both averages were fitted")
-            .remark(format!(
+            .with_remark(format!(
                 "the paper's table has {:.1} ms; without losses ours are 59 ms apart",
                 paper.lte.average - paper.wifi.average
             )),
@@ -282,7 +282,7 @@ fn link_rows(
         Row::new("correlation of WiFi's and LTE's round trips")
             .paper_claim("very low")
             .estimate(&correlation, "")
-            .remark("the model's links are independent"),
+            .with_remark("the model's links are independent"),
     ]
 }
 
@@ -311,9 +311,9 @@ fn train_rows(
     let fitted = [cells, None, None];
     let mut rows = Vec::new();
     for named in [
-        Named { name: "LTE 1 alone", place: 0, paper: paper.train_lte1, fitted },
-        Named { name: "LTE 2 alone", place: 1, paper: paper.train_lte2, fitted },
-        Named { name: "ReMP", place: 2, paper: paper.train_remp, fitted },
+        NamedVariant { name: "LTE 1 alone", place: 0, paper: paper.train_lte1, fitted },
+        NamedVariant { name: "LTE 2 alone", place: 1, paper: paper.train_lte2, fitted },
+        NamedVariant { name: "ReMP", place: 2, paper: paper.train_remp, fitted },
     ] {
         rows.extend(round_trips(&named, samples, &moments, share));
     }
@@ -323,7 +323,7 @@ fn train_rows(
             .estimate(&pooled_estimate(&moments, remaining_percent), "%")
             .at_most(100.0 - file.tolerance("train_cut_percent")?)
             .mark_fitted("both averages were fitted; judged below, with independent connections")
-            .remark("the text has \"more than halves (48.8 %)\": the remaining share"),
+            .with_remark("the text has \"more than halves (48.8 %)\": the remaining share"),
     );
     let factor = pooled_estimate(&moments, sigma_factor);
     let papers =
@@ -338,7 +338,7 @@ fn train_rows(
         Row::new("the same, as the paper's text has it")
             .paper(paper.train_sigma_factor_said, "")
             .estimate(&factor, "")
-            .remark("shown only: the paper's own table does not give what its text says"),
+            .with_remark("shown only: the paper's own table does not give what its text says"),
     );
     rows.extend(correlation_rows(samples, None));
     Ok(rows)
@@ -360,7 +360,7 @@ fn correlation_rows(samples: &Samples<Scene>, most: Option<f64>) -> Vec<Row> {
                 RequiredRange { least: -most, most },
                 format!("between -{most} and {most}"),
             ),
-            None => row.remark("imposed: never both without connection at once"),
+            None => row.with_remark("imposed: never both without connection at once"),
         }
     };
     rows.into_iter().map(row).collect()
@@ -376,14 +376,14 @@ fn independent_rows(
     let moments = mapped(samples, master, Scene::moments);
     let mut rows = correlation_rows(samples, Some(file.tolerance("correlation")?));
     let fitted = [None; 3];
-    let named = Named { name: "ReMP", place: 2, paper: paper.train_remp, fitted };
+    let named = NamedVariant { name: "ReMP", place: 2, paper: paper.train_remp, fitted };
     rows.extend(round_trips(&named, samples, &moments, share));
     rows.push(
         Row::new("ReMP: average relative to the better connection's")
             .paper(paper.train_share_left, "%")
             .estimate(&pooled_estimate(&moments, remaining_percent), "%")
             .at_most(50.0)
-            .remark(
+            .with_remark(
                 "the goal is the text's \"more than halves\"; the cells are those fitted above",
             ),
     );

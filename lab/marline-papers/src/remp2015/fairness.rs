@@ -15,7 +15,7 @@ use marline_sim::{Amount, App, Bulk, Pace, Paths, PathsConfig, Units};
 use marline_time::{Duration, Instant, Rng as _, SeedTree};
 use serde::{Deserialize, Serialize};
 
-use super::measure::thousandth;
+use super::measure::round_to_thousandth;
 use super::published::Published;
 use crate::estimate::{Estimate, Samples};
 use crate::file::PaperFile;
@@ -96,7 +96,7 @@ struct Shares {
     all: Vec<Vec<Vec<Rates>>>,
 }
 
-fn bottleneck() -> anyhow::Result<DuplexConfig> {
+fn bottleneck_link() -> anyhow::Result<DuplexConfig> {
     let spec: DuplexSpec = BOTTLENECK.parse()?;
     // The description names no trace.
     Ok(spec.resolve(&SeedTree::new(1), &mut |_| None)?)
@@ -116,7 +116,7 @@ fn sender(load: Load, length: Duration, root: &Root) -> Box<dyn App> {
 }
 
 fn rates(load: Load, variant: &Variant, length: Duration, root: &Root) -> anyhow::Result<Rates> {
-    let link = bottleneck()?;
+    let link = bottleneck_link()?;
     let config = PathsConfig::new(vec![link.clone(), link], variant.connection()?);
     let mut paths = Paths::new(&config, SeedTree::new(root.seed));
     paths.share_link(1, 0);
@@ -142,12 +142,12 @@ fn rates(load: Load, variant: &Variant, length: Duration, root: &Root) -> anyhow
     let after = sent(&paths);
     let mbit_per_s = |connection: usize| {
         let bytes = (after[connection] - before[connection]) as f64;
-        thousandth(bytes * 8.0 / (length - settled).as_secs_f64() / 1e6)
+        round_to_thousandth(bytes * 8.0 / (length - settled).as_secs_f64() / 1e6)
     };
     let goodput = |connection: usize| {
         let report = paths.server_report(connection);
         let rate = report.map_or(0.0, |report| report.goodput(from, to).bits_per_s() as f64);
-        thousandth(rate / 1e6)
+        round_to_thousandth(rate / 1e6)
     };
     Ok(Rates {
         goodput: goodput(0),

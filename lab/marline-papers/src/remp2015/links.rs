@@ -76,7 +76,7 @@ pub(crate) fn home_echoes(count: usize) -> Experiment {
 
 /// Echoes in the train, with connections that never fail at the same time, as the authors observed.
 pub(crate) fn train_echoes(count: usize, seed: u64) -> Experiment {
-    train(Coincidence::Never, count, seed)
+    train_experiment(Coincidence::Never, count, seed)
 }
 
 /// End of the WiFi in the middle of a run.
@@ -94,7 +94,7 @@ pub(super) fn death_s(count: usize, rng: &mut impl Rng) -> f64 {
 }
 
 /// Echoes at home until the WiFi ends.
-pub(super) fn leaving_experiment(farewell: WifiEnd, count: usize, death_s: f64) -> Experiment {
+pub(super) fn wifi_loss_experiment(farewell: WifiEnd, count: usize, death_s: f64) -> Experiment {
     let mut experiment = home_experiment(WIFI, LTE, count);
     let events = &mut experiment.scenario.events;
     if farewell == WifiEnd::Fading {
@@ -118,13 +118,13 @@ pub(super) enum Coincidence {
 }
 
 /// Echoes in the train with `count` messages.
-pub(super) fn train(coincidence: Coincidence, count: usize, seed: u64) -> Experiment {
+pub(super) fn train_experiment(coincidence: Coincidence, count: usize, seed: u64) -> Experiment {
     let [first, second] = TRAIN_PATHS;
     let mut experiment = Experiment::over(&[(first, TRAIN), (second, TRAIN)], echoes(count));
     let mut rng = SeedTree::new(seed).stream("remp2015/cells");
     let end_s = lasts_s(count);
     experiment.scenario.events = match coincidence {
-        Coincidence::Never => alternating_cells(end_s, &mut rng),
+        Coincidence::Never => draw_alternating_cells(end_s, &mut rng),
         Coincidence::Share(share) => random_cells(share, end_s, &mut rng),
     };
     experiment
@@ -137,7 +137,7 @@ fn gap_s(rng: &mut impl Rng) -> f64 {
 }
 
 /// Cell changes one after the other, on either connection.
-fn alternating_cells(end_s: f64, rng: &mut impl Rng) -> Vec<Event> {
+fn draw_alternating_cells(end_s: f64, rng: &mut impl Rng) -> Vec<Event> {
     let mut events = Vec::new();
     for name in TRAIN_PATHS {
         events.push(event(0.0, name, new_cell(rng)));
@@ -237,9 +237,9 @@ mod tests {
 
     /// Times without connection of both paths, s after the start.
     fn outages(coincidence: Coincidence, seed: u64) -> [Vec<(f64, f64)>; 2] {
-        let events = train(coincidence, MESSAGES, seed).scenario.events;
+        let events = train_experiment(coincidence, MESSAGES, seed).scenario.events;
         let told = |events: &[Event]| format!("{events:?}");
-        let again = train(coincidence, MESSAGES, seed).scenario.events;
+        let again = train_experiment(coincidence, MESSAGES, seed).scenario.events;
         assert_eq!(told(&events), told(&again), "a seed is a train");
         TRAIN_PATHS.map(|name| {
             let (mut all, mut down) = (Vec::new(), None);

@@ -56,13 +56,13 @@ pub(super) fn run(
 
 /// Values rounded to a thousandth and sorted, as in a sample.
 pub(super) fn sorted(latencies_ms: impl Iterator<Item = f64>) -> Vec<f64> {
-    let mut all: Vec<f64> = latencies_ms.map(thousandth).collect();
+    let mut all: Vec<f64> = latencies_ms.map(round_to_thousandth).collect();
     all.sort_by(f64::total_cmp);
     all
 }
 
 /// Rounds a value to a thousandth.
-pub(super) fn thousandth(value: f64) -> f64 {
+pub(super) fn round_to_thousandth(value: f64) -> f64 {
     (value * 1e3).round() / 1e3
 }
 

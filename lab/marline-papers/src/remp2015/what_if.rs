@@ -48,14 +48,14 @@ impl Arrivals {
             let of_way = |segment: &&Segment| {
                 segment.path == path && segment.from_client == from_client && segment.payload > 0
             };
-            in_order(segments.iter().filter(of_way), u64::from(bytes), count)
+            in_order_arrivals(segments.iter().filter(of_way), u64::from(bytes), count)
         };
         Arrivals { up: way(true), down: way(false) }
     }
 }
 
 /// Times at which the last byte of each message and all earlier bytes of the subflow had arrived.
-fn in_order<'a>(
+fn in_order_arrivals<'a>(
     segments: impl Iterator<Item = &'a Segment>,
     bytes: u64,
     count: usize,
@@ -174,7 +174,7 @@ impl CapturedRun {
 
 /// Measured and computed results.
 #[derive(Debug, Serialize, Deserialize)]
-struct Compared {
+struct ComparedResults {
     /// Measured: plain TCP on each path, and redundancy.
     run: [Moments; 3],
     /// Computed: each path alone from the capture of redundancy, and redundancy from the captures of the two.
@@ -184,8 +184,12 @@ struct Compared {
     messages: u64,
 }
 
-impl Compared {
-    fn measure(experiment: &Experiment, paths: [&str; 2], root: &Root) -> anyhow::Result<Compared> {
+impl ComparedResults {
+    fn measure(
+        experiment: &Experiment,
+        paths: [&str; 2],
+        root: &Root,
+    ) -> anyhow::Result<ComparedResults> {
         let [first, second, both] = super::echo::variants(paths);
         let singles = [
             CapturedRun::run(experiment, &first, root)?,
@@ -203,7 +207,7 @@ impl Compared {
         });
         let known = |path: usize| computed[path].iter().copied().flatten().collect::<Vec<f64>>();
         let together = redundant(&both.sent_ms, [&of_singles[0], &of_singles[1]]);
-        Ok(Compared {
+        Ok(ComparedResults {
             run: [&singles[0], &singles[1], &both]
                 .map(|run| Moments::from_latencies(&run.latencies_ms)),
             what_if: [
@@ -231,7 +235,7 @@ pub(super) fn run(
     let fitted = [[wifi; 3], [wifi, None, wifi]];
     let (_, rows) = context.judge_part(
         Part::new("what-if-home", 60, 6_000),
-        |root| Compared::measure(&home, ["wifi", "lte"], root),
+        |root| ComparedResults::measure(&home, ["wifi", "lte"], root),
         |samples| rows(file, samples, context.master, names, published, fitted),
     )?;
     let title = "What-if values from captures at home: computed as the paper did, and compared with \
@@ -244,8 +248,8 @@ pub(super) fn run(
     let (_, rows) = context.judge_part(
         Part::new("what-if-train", 60, 6_000),
         |root| {
-            let train = links::train(Coincidence::Never, count, root.seed);
-            Compared::measure(&train, TRAIN_PATHS, root)
+            let train = links::train_experiment(Coincidence::Never, count, root.seed);
+            ComparedResults::measure(&train, TRAIN_PATHS, root)
         },
         |samples| self::rows(file, samples, context.master, names, published, fitted),
     )?;
@@ -256,7 +260,7 @@ pub(super) fn run(
 
 fn rows(
     file: &PaperFile<Published>,
-    samples: &Samples<Compared>,
+    samples: &Samples<ComparedResults>,
     master: u64,
     names: [&str; 3],
     published: [RoundTrips; 3],
@@ -303,7 +307,7 @@ fn rows(
             difference.value, difference.low, difference.high
         );
         let row = Row::new(what).estimate(&ratio, "").within_of(most, 1.0, "the measured value");
-        rows.push(row.remark(remark));
+        rows.push(row.with_remark(remark));
     }
     Ok(rows)
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use marline_lab::experiment::Variant;
 use serde::{Deserialize, Serialize};
 
-use super::contestants::{Windows, both, standard};
+use super::contestants::{Windows, both_variants, standard};
 use super::run::{AffectedBurst, run, time_of_share};
 use super::traffic::{App, DEATH, Place, Repetition, Trace, WLAN_MBIT, millis};
 use crate::estimate::{Estimate, Samples};
@@ -99,7 +99,7 @@ impl FailurePoint {
 
     /// Results of both contestants. `None`: WLAN lost no data with at least one of them.
     pub(super) fn pair(&self, windows: Windows) -> anyhow::Result<Option<Pair>> {
-        let [standard, multipath] = both(windows);
+        let [standard, multipath] = both_variants(windows);
         let pair = Pair { standard: self.run(&standard)?, multipath: self.run(&multipath)? };
         Ok((pair.standard.lost && pair.multipath.lost).then_some(pair))
     }

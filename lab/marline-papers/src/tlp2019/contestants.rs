@@ -62,12 +62,12 @@ pub(super) fn multipath(windows: Windows) -> Variant {
 }
 
 /// The first contestant probes on one path only, the second on all.
-pub(super) fn both(windows: Windows) -> [Variant; 2] {
+pub(super) fn both_variants(windows: Windows) -> [Variant; 2] {
     [standard(windows), multipath(windows)]
 }
 
 /// The stack of the time without probes.
-pub(super) fn no_probes(windows: Windows) -> Variant {
+pub(super) fn variant_without_probes(windows: Windows) -> Variant {
     Variant { name: "no probes".to_owned(), ..standard(windows) }
         .recovery(&LINUX_314_RECOVERY.replace("linux-3.10", "off"))
 }

@@ -8,7 +8,7 @@ use marline_lab::experiment::{START, Variant};
 use marline_lab::figure::{Segment, SegmentLog, TimingDiagram};
 use marline_time::Instant;
 
-use super::contestants::{Windows, both};
+use super::contestants::{Windows, both_variants};
 use super::run::scene;
 use super::traffic::{Repetition, Trace, WLAN, WLAN_MBIT};
 use crate::table::Reproduction;
@@ -51,7 +51,7 @@ const DIAGRAMS: [DiagramSpec; 2] = [
 
 pub(super) fn draw(all: &mut Reproduction) -> anyhow::Result<()> {
     for scene in &DIAGRAMS {
-        for variant in both(Windows::Kept) {
+        for variant in both_variants(Windows::Kept) {
             all.figures.push(diagram(scene, &variant)?);
         }
     }

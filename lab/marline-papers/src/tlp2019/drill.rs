@@ -9,7 +9,7 @@ use marline_time::{Instant, SeedTree};
 
 use super::run::{duplicates, rounded, scene};
 use super::traffic::{Repetition, Trace, WLAN, WLAN_MBIT, round_trips_ms};
-use super::watch::{Sent, Watch};
+use super::watch::{SentSegment, Watch};
 use crate::paper::Context;
 
 /// Bursts before the evaluated one, after which windows and timers are stable.
@@ -29,11 +29,11 @@ pub(super) struct BurstExperiment {
 
 /// Results of the burst.
 #[derive(Clone, Debug)]
-pub(super) struct Done {
+pub(super) struct BurstResults {
     /// Time from writing the burst until it was read, ms.
     pub(super) completion_ms: f64,
     /// Segments that the server sent of the burst and after it.
-    pub(super) sent: Vec<Sent>,
+    pub(super) sent: Vec<SentSegment>,
     /// Payload that arrived twice, bytes.
     pub(super) duplicate_bytes: u64,
 }
@@ -59,7 +59,7 @@ impl BurstExperiment {
 
     /// Runs the experiment. The packets with the numbers `lost` are lost. Packets on WLAN are counted from 1 at
     /// the start of the burst, including those after it.
-    pub(super) fn run(&self, variant: &Variant, lost: &[u64]) -> anyhow::Result<Done> {
+    pub(super) fn run(&self, variant: &Variant, lost: &[u64]) -> anyhow::Result<BurstResults> {
         let mut paths = scene(&self.trace, &self.repetition, variant)?;
         let begins = START + GAP * (self.before as u32 + 1);
         paths.world.run_until(begins - Duration::from_millis(20));
@@ -77,7 +77,7 @@ impl BurstExperiment {
         let read = read(&paths).context("the burst never arrived")?;
         paths.world.run_until(Instant::max(read, begins) + Duration::from_secs(2));
         let watch = paths.world.observer::<Watch>().context("no observer was set")?;
-        Ok(Done {
+        Ok(BurstResults {
             completion_ms: rounded(read.since(begins)),
             sent: watch.sent().to_vec(),
             duplicate_bytes: duplicates(&paths) - before,
@@ -103,10 +103,11 @@ impl BurstExperiment {
     }
 }
 
-impl Done {
+impl BurstResults {
     /// Number on WLAN, counted from 1, of the second copy of the packet with this number.
     pub(super) fn repeat_of(&self, number: u64) -> Option<u64> {
-        let on_wlan: Vec<&Sent> = self.sent.iter().filter(|sent| sent.path == WLAN).collect();
+        let on_wlan: Vec<&SentSegment> =
+            self.sent.iter().filter(|sent| sent.path == WLAN).collect();
         let first = on_wlan.get(usize::try_from(number).ok()?.checked_sub(1)?)?.place;
         let again = on_wlan.iter().skip(number as usize).position(|sent| sent.place == first)?;
         Some(number + again as u64 + 1)

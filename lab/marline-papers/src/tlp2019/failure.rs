@@ -110,7 +110,7 @@ fn completion(file: &PaperFile<Published>, of: &SettingSamples<'_>) -> anyhow::R
         Row::new(format!("{name}: TLP-STD"))
             .estimate(&of.mean(|pair| pair.standard.completion_ms), "ms")
             .bound_ratio(bound(|pair| (pair.standard.completion_ms, pair.standard.bound_ms)))
-            .remark(format!("WLAN lost data in {hit} of {traces} runs")),
+            .with_remark(format!("WLAN lost data in {hit} of {traces} runs")),
         Row::new(format!("{name}: TLP-MP"))
             .estimate(&of.mean(|pair| pair.multipath.completion_ms), "ms")
             .bound_ratio(bound(|pair| (pair.multipath.completion_ms, pair.multipath.bound_ms))),
@@ -118,7 +118,7 @@ fn completion(file: &PaperFile<Published>, of: &SettingSamples<'_>) -> anyhow::R
             .paper_claim("improved")
             .estimate(&share, "%")
             .at_least(least)
-            .remark(format!(
+            .with_remark(format!(
                 "{}; faster in {:.1} % of the runs",
                 Value::from_estimate(&saved, "ms"),
                 100.0 * faster.value
@@ -158,7 +158,7 @@ fn overhead(of: &SettingSamples<'_>) -> Row {
         .paper_claim("no additional overhead")
         .estimate(&of.mean(Pair::more_bytes), "B")
         .at_most(0.0)
-        .remark(format!(
+        .with_remark(format!(
             "{:+.2} packets; TLP-STD's are {:.0} B, on both paths together",
             packets.value, of_standard.value
         ))
@@ -194,7 +194,7 @@ fn position_figure(positions: &[(Case, Vec<f64>)]) -> marline_lab::figure::Figur
         "share of the runs",
     );
     for (case, percent) in positions {
-        let three = App::THREE.contains(&case.app) && case.app != App::Docs;
+        let three = App::STUDIED.contains(&case.app) && case.app != App::Docs;
         if three && case.place != Place::Within {
             let name = format!("{}, {}", case.app.name(), case.place.text());
             plot = plot.steps(&name, &cdf(percent));
@@ -215,7 +215,7 @@ fn handover(context: &Context<'_>, file: &PaperFile<Published>) -> anyhow::Resul
             let spot = case.spot(root, 0, 0, Windows::Restarted, death)?;
             reconnect(&spot.trace, &spot.repetition, &variant)
         };
-        App::THREE.into_iter().map(time).collect::<anyhow::Result<Vec<f64>>>()
+        App::STUDIED.into_iter().map(time).collect::<anyhow::Result<Vec<f64>>>()
     })?;
     let row = |(number, app): (usize, App)| {
         let time = samples.mean(|times: &Vec<f64>| times.get(number).copied().unwrap_or(f64::NAN));
@@ -223,8 +223,10 @@ fn handover(context: &Context<'_>, file: &PaperFile<Published>) -> anyhow::Resul
             .paper(file.published.handover_ms, "ms")
             .estimate(&time, "ms")
             .mark_fitted("the 3 s are the paper's own")
-            .remark("the paper's number is the handover; ours is the burst, which may begin later")
+            .with_remark(
+                "the paper's number is the handover; ours is the burst, which may begin later",
+            )
     };
-    let rows = App::THREE.into_iter().enumerate().map(row).collect();
+    let rows = App::STUDIED.into_iter().enumerate().map(row).collect();
     Ok(Table::new("handover", "Without MPTCP: the same burst (99 % intervals)", rows))
 }

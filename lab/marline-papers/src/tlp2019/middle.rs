@@ -6,8 +6,8 @@ use std::ops::RangeInclusive;
 use marline_lab::experiment::Variant;
 use serde::{Deserialize, Serialize};
 
-use super::contestants::{LINUX_314_RECOVERY, Windows, both, multipath};
-use super::drill::{BurstExperiment, Done};
+use super::contestants::{LINUX_314_RECOVERY, Windows, both_variants, multipath};
+use super::drill::{BurstExperiment, BurstResults};
 use super::ordinary::difference;
 use super::published::Published;
 use super::traffic::{App, draw_between};
@@ -99,11 +99,11 @@ fn episodes(
     let drill =
         BurstExperiment::new(context, draw_between(&mut rng, app.sizes()) as u64, root.seed);
     let place = draw_between(&mut rng, MIDDLE);
-    let [standard, multipath] = both(windows);
+    let [standard, multipath] = both_variants(windows);
     let first = at_share(&drill.run(&standard, &[])?, place);
     let standard = lose(&drill, &standard, first)?;
     let multipath = lose(&drill, &multipath, first)?;
-    let episode = |(standard, multipath): (&Done, &Done)| Episode {
+    let episode = |(standard, multipath): (&BurstResults, &BurstResults)| Episode {
         standard_ms: standard.completion_ms,
         multipath_ms: multipath.completion_ms,
         more_packets: difference(multipath, standard, |done| done.sent.len() as u64),
@@ -112,12 +112,16 @@ fn episodes(
 }
 
 /// Number of the packet at this share of a burst's packets on WLAN.
-fn at_share(whole: &Done, share: f64) -> u64 {
+fn at_share(whole: &BurstResults, share: f64) -> u64 {
     ((whole.segments() as f64 * share) as u64).max(1)
 }
 
 /// Runs the burst with each of [`Loss::ALL`].
-fn lose(drill: &BurstExperiment, variant: &Variant, first: u64) -> anyhow::Result<[Done; 3]> {
+fn lose(
+    drill: &BurstExperiment,
+    variant: &Variant,
+    first: u64,
+) -> anyhow::Result<[BurstResults; 3]> {
     let once = drill.run(variant, &[first])?;
     let three = drill.run(variant, &[first, first + 1, first + 2])?;
     let lost: Vec<u64> = [Some(first), once.repeat_of(first)].into_iter().flatten().collect();
@@ -140,7 +144,7 @@ fn row(samples: &Samples<Vec<Episode>>, index: usize, name: &str, slower: f64) -
             RequiredRange::at_most(1.0),
             "at most one packet more per burst",
         )
-        .remark(format!(
+        .with_remark(format!(
             "TLP-STD {}, TLP-MP {}; packets beyond TLP-STD: {}",
             unit(&standard, "ms"),
             unit(&multipath, "ms"),

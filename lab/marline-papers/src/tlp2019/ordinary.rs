@@ -4,8 +4,8 @@
 use marline_time::Rng;
 use serde::{Deserialize, Serialize};
 
-use super::contestants::{Windows, both};
-use super::drill::{BurstExperiment, Done};
+use super::contestants::{Windows, both_variants};
+use super::drill::{BurstExperiment, BurstResults};
 use super::published::Published;
 use super::traffic::{App, draw_between};
 use crate::estimate::{RequiredRange, Samples};
@@ -70,7 +70,7 @@ fn episode(
     let mut rng = root.rng(&format!("ordinary/{}", app.name()));
     let drill =
         BurstExperiment::new(context, draw_between(&mut rng, app.sizes()) as u64, root.seed);
-    let [standard, multipath] = both(windows);
+    let [standard, multipath] = both_variants(windows);
     let segments = drill.run(&standard, &[])?.segments();
     let length = (1 + rng.below(MAX_LOST_PACKETS)).min(segments);
     let lost: Vec<u64> = (segments + 1 - length..=segments).collect();
@@ -79,12 +79,16 @@ fn episode(
         standard_ms: standard.completion_ms,
         multipath_ms: multipath.completion_ms,
         more_packets: difference(&multipath, &standard, |done| done.sent.len() as u64),
-        more_bytes: difference(&multipath, &standard, Done::air_bytes),
+        more_bytes: difference(&multipath, &standard, BurstResults::air_bytes),
     })
 }
 
 /// Difference of a count between two results.
-pub(super) fn difference(one: &Done, other: &Done, of: impl Fn(&Done) -> u64) -> f64 {
+pub(super) fn difference(
+    one: &BurstResults,
+    other: &BurstResults,
+    of: impl Fn(&BurstResults) -> u64,
+) -> f64 {
     of(one) as f64 - of(other) as f64
 }
 
@@ -102,7 +106,7 @@ fn row(samples: &Samples<Sample>, index: usize, app: App, windows: Windows, alwa
         .estimate(&packets, "per episode")
         .at_most(1.0)
         .require_also(&no_more, RequiredRange::at_least(always), words)
-        .remark(format!(
+        .with_remark(format!(
             "{}; no more than one packet in {:.1} %; TLP-MP saves {} of the time",
             Value::from_estimate(&bytes, "B"),
             100.0 * no_more.value,

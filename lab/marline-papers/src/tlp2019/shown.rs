@@ -5,7 +5,7 @@ use marline_lab::figure::{Bars, Figure, mean_interval};
 
 use super::campaign::{Case, Pair, death};
 use super::contestants::{
-    LINUX_314_RECOVERY, Windows, historic_stack, multipath, no_probes, standard,
+    LINUX_314_RECOVERY, Windows, historic_stack, multipath, standard, variant_without_probes,
 };
 use super::run::AffectedBurst;
 use super::traffic::{App, Place, WLAN_MBIT, WLAN_ON_AIR_MBIT};
@@ -50,16 +50,16 @@ fn traces(context: &Context<'_>) -> anyhow::Result<Vec<Figure>> {
             }
             Ok(pairs)
         };
-        App::THREE.into_iter().map(of_app).collect::<anyhow::Result<Vec<Vec<Pair>>>>()
+        App::STUDIED.into_iter().map(of_app).collect::<anyhow::Result<Vec<Vec<Pair>>>>()
     })?;
     let figure = |(index, app): (usize, App)| {
         let pairs = samples.all().iter().map(|apps| apps[index].as_slice());
-        bars(app, pairs)
+        completion_bars(app, pairs)
     };
-    Ok(App::THREE.into_iter().enumerate().map(figure).collect())
+    Ok(App::STUDIED.into_iter().enumerate().map(figure).collect())
 }
 
-fn bars<'a>(app: App, traces: impl Iterator<Item = &'a [Pair]>) -> Figure {
+fn completion_bars<'a>(app: App, traces: impl Iterator<Item = &'a [Pair]>) -> Figure {
     let title = format!("{}: completion of the affected burst, per trace", app.name());
     let mut bars = Bars::new(&title, "time (ms)", &["TLP-STD", "TLP-MP"]);
     for (number, pairs) in (1..).zip(traces) {
@@ -90,7 +90,7 @@ fn list() -> Vec<Variant> {
     let no_allowance = LINUX_314_RECOVERY.replace("linux-3.10", "no-allowance");
     let named = |name: &str, variant: Variant| Variant { name: name.to_owned(), ..variant };
     vec![
-        no_probes(kept),
+        variant_without_probes(kept),
         standard(kept),
         historic_stack("TLP-MP, waits for the timer", "tlp-mp,after=rto", kept),
         multipath(kept),

@@ -4,7 +4,7 @@
 use marline_lab::experiment::Variant;
 use marline_lab::figure::{Figure, Plot, Point};
 
-use super::contestants::{Windows, both, no_probes};
+use super::contestants::{Windows, both_variants, variant_without_probes};
 use super::drill::BurstExperiment;
 use crate::estimate::{Estimate, Samples};
 use crate::paper::Context;
@@ -78,10 +78,10 @@ fn measure_times(context: &Context<'_>, root: &Root, loss: Loss, k: u64) -> anyh
     let end = if loss == Loss::Once { SEGMENTS } else { SEGMENTS + PERMANENT_LOSS };
     let lost: Vec<u64> = (SEGMENTS + 1 - k..=end).collect();
     let drill = BurstExperiment::new(context, BYTES, root.seed);
-    let [standard, multipath] = both(Windows::Kept);
+    let [standard, multipath] = both_variants(Windows::Kept);
     let time =
         |variant: &Variant| -> anyhow::Result<f64> { Ok(drill.run(variant, &lost)?.completion_ms) };
-    Ok([time(&no_probes(Windows::Kept))?, time(&standard)?, time(&multipath)?])
+    Ok([time(&variant_without_probes(Windows::Kept))?, time(&standard)?, time(&multipath)?])
 }
 
 fn figure(samples: &Samples<Vec<Times>>, cases: &[(Loss, u64)], loss: Loss) -> Figure {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::campaign::Case;
-use super::contestants::{Windows, both, multipath, standard};
+use super::contestants::{Windows, both_variants, multipath, standard};
 use super::drill::{BURSTS_BEFORE, BurstExperiment};
 use super::traffic::{App, DEATH, LTE, Place, Trace};
 use crate::roots::Root;
@@ -14,7 +14,7 @@ const ROOT: Root = Root { number: 0, seed: 77 };
 
 #[test]
 fn a_trace_is_the_same_for_the_same_seed_and_has_the_sizes_of_its_application() {
-    let apps = [App::NetflixSmall, App::NetflixLarge].into_iter().chain(App::THREE);
+    let apps = [App::NetflixSmall, App::NetflixLarge].into_iter().chain(App::STUDIED);
     for app in apps {
         let of = |seed| Trace::new(app, 3, seed, DEATH, false);
         assert_eq!((&of(1).bursts, of(1).rtts_ms), (&of(1).bursts, of(1).rtts_ms));
@@ -58,7 +58,7 @@ fn wlan_dies_where_it_is_meant_to() {
 #[test]
 fn a_lone_packet_costs_tlp_std_one_timeout_more() {
     let spot = Case::new(App::Docs, Place::Independent, 1).spot(&ROOT, 1, 0, KEPT, SOON).unwrap();
-    let [slow, fast] = both(KEPT).map(|variant| spot.run(&variant).unwrap());
+    let [slow, fast] = both_variants(KEPT).map(|variant| spot.run(&variant).unwrap());
     assert!(slow.lost && fast.lost);
     let saved = slow.completion_ms - fast.completion_ms;
     // RTO = SRTT + 200 ms. Each copy has its own jitter on 4G.
@@ -97,7 +97,7 @@ fn restarted_windows_leave_no_room_for_a_copy_on_4g() {
     let case = Case::new(App::Maps, Place::Independent, 1);
     let hits = Windows::ALL.map(|windows| {
         let spot = case.spot(&ROOT, 0, 0, windows, SOON).unwrap();
-        both(windows).map(|variant| spot.run(&variant).unwrap())
+        both_variants(windows).map(|variant| spot.run(&variant).unwrap())
     });
     let [[kept_slow, kept_fast], [slow, fast]] = hits;
     assert!(kept_fast.completion_ms < kept_slow.completion_ms - 50.0);

@@ -35,7 +35,7 @@ pub(super) enum App {
 
 impl App {
     /// Applications of the study.
-    pub(super) const THREE: [App; 3] = [App::Docs, App::Maps, App::Netflix];
+    pub(super) const STUDIED: [App; 3] = [App::Docs, App::Maps, App::Netflix];
 
     pub(super) const fn name(self) -> &'static str {
         match self {

@@ -19,13 +19,13 @@ pub(super) struct Watch {
     placement: Placement<usize>,
     /// Segments that WLAN has not delivered so far, by offset, with their number of copies sent.
     lost: BTreeMap<u64, u32>,
-    sent: Vec<Sent>,
+    sent: Vec<SentSegment>,
     arrived: Vec<(Instant, u64, u64)>,
 }
 
 /// A segment with data.
 #[derive(Copy, Clone, Debug)]
-pub(super) struct Sent {
+pub(super) struct SentSegment {
     pub(super) at: Instant,
     pub(super) path: usize,
     /// Offset in the stream from the start of the first observed burst.
@@ -74,7 +74,7 @@ impl Watch {
     }
 
     /// All sent segments, in order.
-    pub(super) fn sent(&self) -> &[Sent] {
+    pub(super) fn sent(&self) -> &[SentSegment] {
         &self.sent
     }
 
@@ -93,7 +93,7 @@ impl Observer for Watch {
                 let Some(path) = self.down.iter().position(|down| *down == link) else { return };
                 let Some((place, _)) = self.place_packet(path, packet) else { return };
                 let wire_bytes = packet.segment.len() as u64 + u64::from(packet.overhead);
-                self.sent.push(Sent { at: now, path, place, wire_bytes });
+                self.sent.push(SentSegment { at: now, path, place, wire_bytes });
                 if path == WLAN {
                     *self.lost.entry(place).or_default() += 1;
                 }

@@ -64,7 +64,7 @@ pub(super) fn tables(
     let table = |(half, name, title): (PairSubset, &str, &str)| {
         let rows =
             goals.iter().flat_map(|goals| Half { half, pairs, samples, margins }.rows(goals));
-        Table::new(name, title, half.judged_rows(rows.collect()))
+        Table::new(name, title, half.mark_fitted_rows(rows.collect()))
     };
     let halves = [
         (PairSubset::Judged, "held-out", "Pairs held out, under the same congestion control"),

@@ -96,7 +96,7 @@ pub(crate) fn moment(packets: usize, rng: &mut impl Rng) -> Duration {
 
 /// What the sender knows of a packet.
 #[derive(Copy, Clone, Debug, Default)]
-struct Outstanding {
+struct OutstandingPacket {
     sent_at: Option<Instant>,
     acked: bool,
     copied: bool,
@@ -107,7 +107,7 @@ pub(crate) struct Burst {
     way: Protection,
     start: Instant,
     death: Option<Instant>,
-    outstanding: Vec<Outstanding>,
+    outstanding: Vec<OutstandingPacket>,
     /// What the receiver has, and how many repairs of each kind.
     known: Vec<bool>,
     repairs: Vec<bool>,
@@ -134,7 +134,7 @@ impl Burst {
             way,
             start,
             death,
-            outstanding: vec![Outstanding::default(); packets],
+            outstanding: vec![OutstandingPacket::default(); packets],
             known: vec![false; packets],
             repairs: vec![false; repairs],
             heard_at: start,
@@ -278,7 +278,8 @@ impl Burst {
         let mut wake = |at: Instant| timer = Some(timer.map_or(at, |t: Instant| t.min(at)));
         for number in 0..self.outstanding.len() {
             // The peer reports what it knows, so decoded data is not repeated.
-            let Outstanding { sent_at: Some(sent_at), acked, copied } = self.outstanding[number]
+            let OutstandingPacket { sent_at: Some(sent_at), acked, copied } =
+                self.outstanding[number]
             else {
                 continue;
             };

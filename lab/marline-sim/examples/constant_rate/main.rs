@@ -36,7 +36,7 @@ fn scenes(seconds: u64, losses: Option<&str>, rate: Option<f64>) -> Vec<Scene> {
 fn print(scene: &Scene, outcomes: &[Outcome]) {
     for (outcome, deadline_ms) in outcomes.iter().zip(DEADLINES_MS) {
         let [a, b, plain_a, plain_b] = outcome.single.each_ref().map(|single| mean(single));
-        let (by, half) = outcome.worse_by();
+        let (by, half) = outcome.difference_to_best();
         println!(
             "| {} + {} | {} | {} | {deadline_ms} | {:.2} | {a:.2}, {b:.2} | {plain_a:.2}, {plain_b:.2} | \
              {by:+.2} ± {half:.2} | {:.2} | {:.0} | {} |",

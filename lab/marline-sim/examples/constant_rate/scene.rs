@@ -45,7 +45,7 @@ pub(crate) fn mean(values: &[f64]) -> f64 {
 impl Outcome {
     /// By how many percentage points both paths are worse than the best single one, and half of the interval of
     /// confidence of that (95 %, over the seeds, which all ways share); infinite for one seed.
-    pub(crate) fn worse_by(&self) -> (f64, f64) {
+    pub(crate) fn difference_to_best(&self) -> (f64, f64) {
         let best = self.single.iter().min_by(|one, other| mean(one).total_cmp(&mean(other)));
         let best = best.expect("four of them");
         let by: Vec<f64> = self.both.iter().zip(best).map(|(both, best)| both - best).collect();
@@ -58,7 +58,7 @@ impl Outcome {
     /// Both paths are worse than the best single one beyond what chance explains; half a datagram in ten thousand is
     /// nothing.
     pub(crate) fn is_worse(&self) -> bool {
-        let (by, half) = self.worse_by();
+        let (by, half) = self.difference_to_best();
         by > half + 0.005
     }
 }
@@ -92,7 +92,7 @@ fn plan(scene: &Scene) -> PulsePlan {
 type Delays = Vec<Option<Duration>>;
 
 /// A lane over these links: what the client saw of what the server sent, price, longest gap in ms.
-fn through_lane(scene: &Scene, policy: &str, links: &[usize], seed: u64) -> (Delays, f64, f64) {
+fn lane_delays(scene: &Scene, policy: &str, links: &[usize], seed: u64) -> (Delays, f64, f64) {
     let registry = Registry::default();
     let lane = || {
         let policy = registry.datagram_policy(policy).expect("a policy");
@@ -152,7 +152,7 @@ fn plain_udp_delays(scene: &Scene, number: usize, seed: u64) -> Delays {
 }
 
 /// Share that is lost or late, percent.
-fn bad(delays: &Delays, deadline_ms: u64) -> f64 {
+fn lost_or_late_share(delays: &Delays, deadline_ms: u64) -> f64 {
     let deadline = Duration::from_millis(deadline_ms);
     let bad = delays.iter().filter(|delay| delay.is_none_or(|delay| delay > deadline)).count();
     bad as f64 / delays.len() as f64 * 100.0
@@ -160,17 +160,17 @@ fn bad(delays: &Delays, deadline_ms: u64) -> f64 {
 
 /// Runs a scene over this many seeds and judges it by each deadline; the gap is the longest one.
 pub(crate) fn run(scene: &Scene, policy: &str, seeds: u64, deadlines_ms: &[u64]) -> Vec<Outcome> {
-    let both: Vec<_> = (0..seeds).map(|seed| through_lane(scene, policy, &[0, 1], seed)).collect();
+    let both: Vec<_> = (0..seeds).map(|seed| lane_delays(scene, policy, &[0, 1], seed)).collect();
     let prices: Vec<f64> = both.iter().map(|run| run.1).collect();
     let alone =
-        |number| (0..seeds).map(|seed| through_lane(scene, policy, &[number], seed).0).collect();
+        |number| (0..seeds).map(|seed| lane_delays(scene, policy, &[number], seed).0).collect();
     let udp = |number| (0..seeds).map(|seed| plain_udp_delays(scene, number, seed)).collect();
     let single: [Vec<Delays>; 4] = [alone(0), alone(1), udp(0), udp(1)];
     let judged = |deadline_ms: &u64| Outcome {
-        both: both.iter().map(|run| bad(&run.0, *deadline_ms)).collect(),
+        both: both.iter().map(|run| lost_or_late_share(&run.0, *deadline_ms)).collect(),
         single: single
             .each_ref()
-            .map(|runs| runs.iter().map(|run| bad(run, *deadline_ms)).collect()),
+            .map(|runs| runs.iter().map(|run| lost_or_late_share(run, *deadline_ms)).collect()),
         price: mean(&prices),
         longest_gap_ms: both.iter().map(|run| run.2).fold(0.0, f64::max),
     };

@@ -92,7 +92,7 @@ impl Units {
 
     /// Sets individual sizes for the peer's units.
     #[must_use]
-    pub fn reading(self, sizes: &[u64]) -> Self {
+    pub fn with_reads(self, sizes: &[u64]) -> Self {
         Units { reads: Reads::Ends(ends(sizes.iter().copied())), ..self }
     }
 

@@ -63,7 +63,7 @@ pub struct WorldStats {
 }
 
 /// Packets waiting for a stopped host, with their links.
-type Arrived = Vec<(LinkId, Box<Packet>)>;
+type WaitingPackets = Vec<(LinkId, Box<Packet>)>;
 
 type Action<N> = Box<dyn FnOnce(&mut World<N>)>;
 
@@ -84,7 +84,7 @@ pub struct World<N = Host> {
     strangers: BTreeSet<u32>,
     foreign_bytes: BTreeMap<u32, u64>,
     /// Stopped hosts, and the packets that have arrived for them.
-    stopped: BTreeMap<u32, Arrived>,
+    stopped: BTreeMap<u32, WaitingPackets>,
     digest: Digest,
     stats: WorldStats,
     /// Number of events at the current instant. A host that never comes to rest must fail, not hang.

@@ -115,7 +115,7 @@ fn a_one_byte_greeting_does_not_slow_later_data() {
     paths.listen(Box::new(move |_| -> Box<dyn App> {
         Box::new(Units::new(pace.take().unwrap_or(Pace::Never), 1, 7, 8))
     }));
-    let client = Units::new(Pace::Never, 1, 8, 7).reading(&sizes);
+    let client = Units::new(Pace::Never, 1, 8, 7).with_reads(&sizes);
     paths.connect(0, Box::new(client)).expect("a connection");
     paths.world.run_until(at(5_000));
     let client = paths.client_report(0).expect("connected");

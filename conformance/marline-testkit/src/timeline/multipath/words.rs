@@ -8,10 +8,10 @@ use marline_wire::mptcp::{
 use marline_wire::{SeqNum, TcpFlags};
 
 use super::{Subflows, address_hmac, sum};
-use crate::{Peer, Seg, Sent, keys};
+use crate::{Peer, Seg, SentSegment, keys};
 
 impl Subflows {
-    pub(super) fn words(&mut self, sent: &Sent) -> String {
+    pub(super) fn words(&mut self, sent: &SentSegment) -> String {
         let on = self.subflow_of(sent);
         self.learn(on, &sent.seg);
         let seg = &sent.seg;
@@ -29,7 +29,7 @@ impl Subflows {
     }
 
     /// Records that the peer received this segment. Stream data counts as received on all subflows.
-    fn hear(&mut self, on: usize, sent: &Sent) {
+    fn hear(&mut self, on: usize, sent: &SentSegment) {
         let peer = &mut self.peers[on];
         let in_order = peer.expected == sent.seg.header.seq;
         peer.hear(sent);
@@ -46,7 +46,7 @@ impl Subflows {
     }
 
     /// Index of a segment's subflow. A subflow that the endpoint opens gets the next letter.
-    fn subflow_of(&mut self, sent: &Sent) -> usize {
+    fn subflow_of(&mut self, sent: &SentSegment) -> usize {
         let same = |peer: &Peer| {
             let (mine, theirs) = (peer.path, sent.path);
             (mine.local.ip(), mine.remote) == (theirs.local.ip(), theirs.remote)

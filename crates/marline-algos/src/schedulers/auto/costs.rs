@@ -30,7 +30,7 @@ use super::arrivals::{cautious_arrival_time, trouble_delay};
 use super::worth::{self, Price};
 use super::{EXPLORE_AFTER, MAX_SPENDING};
 use crate::schedulers::classes::{self, Class, members};
-use crate::schedulers::delivery::{arrival, is_overdue, send_time_by_answers, will_window_open};
+use crate::schedulers::delivery::{arrival, is_overdue, is_window_opening, send_time_by_answers};
 
 /// Idle time after which a metered path is explored, if at most this share of its own budget is spent. The rest is
 /// reserved for late data.
@@ -48,7 +48,7 @@ pub(super) struct Costs<'a>(pub(super) &'a BudgetState);
 
 impl Costs<'_> {
     /// Paths of a class that new data avoids, because cheaper ones deliver it soon enough.
-    pub(super) fn spared_paths(self, class: Class, cx: &SchedulerContext<'_>) -> SubflowSet {
+    pub(super) fn paths_to_avoid(self, class: Class, cx: &SchedulerContext<'_>) -> SubflowSet {
         let mut spared = SubflowSet::EMPTY;
         if !cx.subflows.iter().any(is_costly) {
             return spared;
@@ -186,7 +186,7 @@ fn delivery_time_of_rest(
     if let Eligibility::PacingLimited(at) = view.eligibility {
         later += at.since(cx.now);
     }
-    if !view.is_ready() && !will_window_open(view) {
+    if !view.is_ready() && !is_window_opening(view) {
         later += view.srtt.unwrap_or_default();
     }
     // A path that has not answered for this long will, in half of the cases, not answer for as long again.

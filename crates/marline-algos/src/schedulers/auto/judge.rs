@@ -19,7 +19,7 @@ use super::worth::{self, OutstandingAnswer, Price};
 use super::{MAX_EXAMINED_MAPPINGS, MAX_SPENDING};
 use crate::schedulers::classes::{self, Class, members};
 use crate::schedulers::copies::{copying_class, queue_is_empty};
-use crate::schedulers::delivery::{Alternatives, Overdue, arrival_by, send_time_by_windows};
+use crate::schedulers::delivery::{Alternatives, OverdueWait, arrival_by, send_time_by_windows};
 
 /// A decision, the rule that made it, and what it compared.
 #[derive(Copy, Clone, Debug)]
@@ -89,7 +89,7 @@ impl<'a> Decider<'a> {
         }
         let left = cx.written.since(cx.unsent.start);
         let cost = |view: &SubflowView| cautious_arrival_time(view, u64::from(view.mss), left);
-        let spared = self.costs().spared_paths(class, cx);
+        let spared = self.costs().paths_to_avoid(class, cx);
         let has_room = || candidates().filter(|view| view.is_ready());
         let ready = || has_room().filter(|view| !spared.contains(view.id));
         let soonest_spared = || {
@@ -166,7 +166,7 @@ impl<'a> Decider<'a> {
         spared: SubflowSet,
         cx: &SchedulerContext<'_>,
     ) -> Option<(Rule, Option<SubflowId>, Option<Duration>)> {
-        let rivals = Alternatives::find(view, class, Overdue::LeftOut, cx)?.excluding(spared);
+        let rivals = Alternatives::find(view, class, OverdueWait::LeftOut, cx)?.excluding(spared);
         if rivals.would_block(arrives) {
             return Some((Rule::WouldBlock, None, None));
         }

@@ -94,7 +94,7 @@ fn answer(
         }
         Question::Again(item) => {
             let decision = classes::reinject(item, cx);
-            return Some(Answer::new(decision, rescue_grounds(decision, item, cx)));
+            return Some(Answer::new(decision, grounds_of_rescue(decision, item, cx)));
         }
         Question::WindowBlocked(picked) => SchedulerEvent::PeerWindowBlocked { picked: *picked },
         Question::BufferBlocked => SchedulerEvent::SendBufferBlocked,
@@ -157,7 +157,7 @@ fn grounds(verdict: &Verdict, spending: &BudgetState, cx: &SchedulerContext<'_>)
 }
 
 /// Where data is sent again, or that it waits and which path already carries it.
-fn rescue_grounds(decision: Decision, item: &Reinjection, cx: &SchedulerContext<'_>) -> Grounds {
+fn grounds_of_rescue(decision: Decision, item: &Reinjection, cx: &SchedulerContext<'_>) -> Grounds {
     if let Some((path, _)) = decision.data() {
         return Grounds { path: Some(path), ..Grounds::without_times(Rule::Rescue) };
     }

@@ -76,7 +76,7 @@ impl<'a> OutstandingAnswer<'a> {
     pub(super) fn for_data_before(path: &'a SubflowView, bytes: u64, now: Instant) -> Self {
         let (queued, passing) = (path.forecast.queued(), path.forecast.transit_time(bytes));
         let since_last = match queued {
-            Duration::ZERO => now.since(path.last_sent_at).min(path.forecast.idle_for()),
+            Duration::ZERO => now.since(path.last_sent_at).min(path.forecast.idle_time()),
             _ => Duration::ZERO,
         };
         OutstandingAnswer {

@@ -41,7 +41,7 @@ mod blocking {
     fn blocks(pair: &[SubflowView; 2], window: u64) -> bool {
         let stream = Stream { window, ..Stream::new(50_000) };
         let (slow, cx) = (&pair[1], stream.context(pair));
-        Alternatives::find(slow, Class::Regular, Overdue::LeftOut, &cx)
+        Alternatives::find(slow, Class::Regular, OverdueWait::LeftOut, &cx)
             .is_some_and(|rivals| rivals.would_block(arrival(slow, MSS.into())))
     }
 
@@ -64,7 +64,7 @@ mod blocking {
         let stream = Stream { window: 1_000, ..Stream::new(50_000) };
         let arrives = arrival(&pair[0], MSS.into());
         let cx = stream.context(&pair);
-        let rivals = Alternatives::find(&pair[0], Class::Regular, Overdue::LeftOut, &cx)
+        let rivals = Alternatives::find(&pair[0], Class::Regular, OverdueWait::LeftOut, &cx)
             .expect("the slow one is busy");
         assert!(!rivals.would_block(arrives));
         pair[1].bytes_in_flight = 0;
@@ -90,7 +90,7 @@ mod blocking {
         pair[0].overdue_at = Some(Instant::from_millis(999));
         let stream = Stream { window: 1_000, ..Stream::new(50_000) };
         let cx = stream.context(&pair);
-        let rivals = Alternatives::find(&pair[1], Class::Regular, Overdue::WaitedFor, &cx);
+        let rivals = Alternatives::find(&pair[1], Class::Regular, OverdueWait::WaitedFor, &cx);
         assert!(rivals.is_some_and(|rivals| rivals.would_block(ms(75))));
     }
 }
@@ -107,7 +107,7 @@ mod completion {
     fn sooner(pair: &[SubflowView; 2], stream: &Stream) -> bool {
         let (slow, cx) = (&pair[1], stream.context(pair));
         let arrives = arrival(slow, MSS.into());
-        let sooner = Alternatives::find(slow, Class::Regular, Overdue::LeftOut, &cx)
+        let sooner = Alternatives::find(slow, Class::Regular, OverdueWait::LeftOut, &cx)
             .and_then(|rivals| rivals.earlier_full_path(arrives, send_time_by_answers));
         sooner.is_some_and(|(id, all)| id == SubflowId(0) && all < arrives)
     }

@@ -43,7 +43,7 @@ struct Client {
 /// # Errors
 /// The credentials cannot be read. If only the usage file cannot be read, usage is shown as zero.
 pub(super) fn list(file: &Path, options: ServerOptions) -> anyhow::Result<ClientList> {
-    let options = options.effective(file);
+    let options = options.into_effective(file);
     let quotas: Vec<ClientQuota> = options.quota.iter().map(|word| word.0.clone()).collect();
     let credentials = Store::in_file(options.credentials_file.unwrap_or_default()).load()?;
     let tallies = ledger::read(&options.state_file.unwrap_or_default()).unwrap_or_else(|error| {
@@ -55,7 +55,7 @@ pub(super) fn list(file: &Path, options: ServerOptions) -> anyhow::Result<Client
     let clients = credentials.list().iter().map(|credential| {
         let quota = ForClient::find(&quotas, &credential.name);
         let tally = tallies.get(&*credential.name).cloned().unwrap_or_default();
-        let tally = tally.in_period(moment(quota, now_unix_s));
+        let tally = tally.counts_in_period(moment(quota, now_unix_s));
         Client {
             name: credential.name.to_string(),
             created_unix_s: credential.created_unix_s,

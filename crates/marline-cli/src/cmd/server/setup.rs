@@ -63,7 +63,7 @@ pub(super) fn add_client(
     client: &str,
 ) -> anyhow::Result<Invite> {
     let names = options.public_names()?;
-    let options = options.clone().effective(file);
+    let options = options.clone().into_effective(file);
     let key_file = options.key_file.unwrap_or_default();
     let store = Store::in_file(options.credentials_file.unwrap_or_default());
     private_file::check_mode(&key_file)?;

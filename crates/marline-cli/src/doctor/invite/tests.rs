@@ -31,7 +31,7 @@ fn concluded(paths: &[(&str, CandidateResult, CandidateResult)]) -> Examination 
         .collect();
     let ways: Vec<(&PathSpec, Vec<&TriedCandidate>)> =
         ways.iter().map(|(path, gone)| (path, gone.iter().collect())).collect();
-    conclude(Vec::new(), &ways)
+    add_findings(Vec::new(), &ways)
 }
 
 fn last(examination: &Examination) -> &str {

@@ -113,7 +113,7 @@ fn data_after_a_failed_mapping_is_kept_until_an_infinite_mapping() {
 
 /// A repair of 4 bytes at `ssn` over 9 from DSN 100 on.
 fn coded(ssn: u64) -> RxMapping {
-    RxMapping { coded: Some(Coded { span: 9, row: 3 }), ..mapping(ssn, 4, 100) }
+    RxMapping { coded: Some(RepairFields { span: 9, row: 3 }), ..mapping(ssn, 4, 100) }
 }
 
 #[test]

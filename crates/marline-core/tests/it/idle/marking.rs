@@ -1,7 +1,7 @@
 //! Tests of the server's mark on the last segment of the written data.
 
 use marline_core::Extensions;
-use marline_testkit::{Peer, Seg, Sent, config, endpoint_config};
+use marline_testkit::{Peer, Seg, SentSegment, config, endpoint_config};
 use marline_wire::mptcp::{DataAck, ExperimentalMessage, WireDsn};
 
 use super::{BOTH, client, messages, ms, option, server_with};
@@ -14,7 +14,7 @@ fn is_marked(seg: &Seg) -> bool {
     messages(seg).contains(&ExperimentalMessage::Idle)
 }
 
-fn data_of(sent: &[Sent]) -> Vec<Seg> {
+fn data_of(sent: &[SentSegment]) -> Vec<Seg> {
     sent.iter().map(|s| s.seg.clone()).filter(|seg| !seg.payload.is_empty()).collect()
 }
 
@@ -117,7 +117,7 @@ fn copies_and_reinjections_are_marked_alike() {
     write(&mut script, b"on both");
     let sent = script.take_sent();
     for path in [first.path, second.path] {
-        let copies: Vec<Sent> = sent.iter().filter(|s| s.path == path).cloned().collect();
+        let copies: Vec<SentSegment> = sent.iter().filter(|s| s.path == path).cloned().collect();
         let copies = data_of(&copies);
         assert!(copies.len() == 1 && is_marked(&copies[0]), "{path:?}: {copies:#?}");
     }
@@ -184,7 +184,7 @@ fn full_option_space_leaves_no_mark() {
     let seg = Seg::ack().data_ack(peer.expected_dsn).mptcp(hello);
     peer.send(&mut script, seg);
     let chunk = vec![7; 1 << 20];
-    let is_long = |sent: &Sent| {
+    let is_long = |sent: &SentSegment| {
         sent.seg.dss().mapping.is_some_and(|mapping| matches!(mapping.dsn, WireDsn::Long(_)))
     };
     // A sender of more than 2^31 bytes in two minutes switches to 64-bit numbers.

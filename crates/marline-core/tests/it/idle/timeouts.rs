@@ -1,7 +1,7 @@
 //! Tests of the retransmission timeout exchange: the client asks, the server answers.
 
 use marline_core::Extensions;
-use marline_testkit::{Peer, Script, Seg, Sent, config};
+use marline_testkit::{Peer, Script, Seg, SentSegment, config};
 use marline_wire::mptcp::ExperimentalMessage;
 
 use super::{BOTH, client, judged_after, messages, ms, option, send, server_with};
@@ -46,7 +46,7 @@ fn tell(script: &mut Script, peer: &mut Peer, rto_us: u32) {
 
 fn questions(script: &mut Script, peer: &mut Peer) -> usize {
     let sent = peer.receive_all(script);
-    let asks = |s: &&Sent| messages(&s.seg).contains(&ExperimentalMessage::RtoRequest);
+    let asks = |s: &&SentSegment| messages(&s.seg).contains(&ExperimentalMessage::RtoRequest);
     sent.iter().filter(asks).count()
 }
 

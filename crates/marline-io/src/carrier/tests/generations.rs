@@ -16,11 +16,11 @@ fn the_newest_speaks_for_those_that_have_ended_and_an_older_one_only_for_itself(
         let before = server.counters().resets;
         let unknown = data(id_of(generation), 40);
         let got = server.receive(now, &datagram(outer(1, 9, 7000), &unknown));
-        assert!(matches!(got, Received::Nothing));
+        assert!(matches!(got, ReceivedDatagram::Nothing));
         let keepalive = ControlFrame::keepalive(id_of(generation));
         let from = outer(1, 9, 7000);
         let got = server.receive(now, &datagram(from, keepalive.as_bytes()));
-        assert!(matches!(got, Received::Nothing));
+        assert!(matches!(got, ReceivedDatagram::Nothing));
         server.counters().resets - before
     };
     assert_eq!([resets(&mut server, 3), resets(&mut server, 2)], [2, 2]);

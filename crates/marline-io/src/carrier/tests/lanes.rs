@@ -15,19 +15,19 @@ fn a_frame_is_its_lanes_or_another_shards() {
     let mut carrier = carrier(true, Shard { index: 1, count: 4, generation: None });
     let ours = lane_frame(0x0500_0000_0000_0009);
     let got = carrier.receive(now, &datagram(outer(1, 9, 7000), &ours));
-    assert!(matches!(got, Received::Lane(0x0500_0000_0000_0009)), "{got:?}");
+    assert!(matches!(got, ReceivedDatagram::Lane(0x0500_0000_0000_0009)), "{got:?}");
     let other = lane_frame(0x0600_0000_0000_0009);
     let mut datagram = datagram(outer(1, 9, 7000), &other);
-    assert!(matches!(carrier.receive(now, &datagram), Received::OtherShard(2)));
+    assert!(matches!(carrier.receive(now, &datagram), ReceivedDatagram::OtherShard(2)));
     datagram.handed_over = true;
     let got = carrier.receive(now, &datagram);
-    assert!(matches!(got, Received::Lane(_)), "it is not handed on again: {got:?}");
+    assert!(matches!(got, ReceivedDatagram::Lane(_)), "it is not handed on again: {got:?}");
     // Too short for a tag, too long, or of another version.
     let mut old = ours.clone();
     old[0] = 0x18;
     for bad in [&ours[..33], &[&ours[..], &[0; 1_472]].concat(), &old] {
         let got = carrier.receive(now, &Datagram { bytes: bad, ..datagram });
-        assert!(matches!(got, Received::Nothing));
+        assert!(matches!(got, ReceivedDatagram::Nothing));
     }
     assert_eq!(carrier.counters().malformed, 3);
     assert!(carrier.poll_control().is_none(), "nobody is answered");

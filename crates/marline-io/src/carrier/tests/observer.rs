@@ -23,8 +23,10 @@ pub(super) fn at_client() -> Outer {
     outer(2, 1, 443)
 }
 
-fn sent(framed: Option<Framed>, segment: &[u8]) -> Vec<u8> {
-    let Some(Framed::Handshake { header, .. }) = framed else { panic!("a handshake goes out") };
+fn sent(framed: Option<FramedBatch>, segment: &[u8]) -> Vec<u8> {
+    let Some(FramedBatch::Handshake { header, .. }) = framed else {
+        panic!("a handshake goes out")
+    };
     [header.as_bytes(), segment].concat()
 }
 
@@ -57,7 +59,7 @@ fn goes_to(server: &mut UdpCarrier, now: Instant) -> Outer {
     let mut bytes = vec![0; 200];
     let out = batch(server_path(), SERVER_FLOW, CLIENT_FLOW, false, &bytes);
     match server.frame(now, &out, &mut bytes) {
-        Some(Framed::Ready(to)) => to,
+        Some(FramedBatch::Ready(to)) => to,
         other => panic!("{other:?}"),
     }
 }
@@ -71,13 +73,13 @@ impl Pair {
         let now = Instant::from_secs(1);
         let syn = first_syn(&mut client, now);
         let got = server.receive(now, &datagram(here(), &syn));
-        assert!(matches!(got, Received::Segment(meta, _) if meta.peer_flow == CLIENT_FLOW));
+        assert!(matches!(got, ReceivedDatagram::Segment(meta, _) if meta.peer_flow == CLIENT_FLOW));
         let answer = syn_ack(&mut server, now);
         let got = client.receive(now, &datagram(at_client(), &answer));
-        assert!(matches!(got, Received::Segment(meta, _) if meta.peer_flow == SERVER_FLOW));
+        assert!(matches!(got, ReceivedDatagram::Segment(meta, _) if meta.peer_flow == SERVER_FLOW));
         let third = client_sends(&mut client, now);
         let got = server.receive(now, &datagram(here(), &third));
-        assert!(matches!(got, Received::Segment(meta, _) if meta.flow == SERVER_FLOW));
+        assert!(matches!(got, ReceivedDatagram::Segment(meta, _) if meta.flow == SERVER_FLOW));
         Pair { client, server, now, seen: vec![syn, answer, third] }
     }
 
@@ -102,7 +104,7 @@ fn a_moving_client_is_followed_and_the_core_notified() {
         let (_, response) = pair.client.poll_control().expect("a response");
         let got = pair.server.receive(now, &datagram(moved, response.as_bytes()));
         assert!(
-            matches!(got, Received::Moved { flow: SERVER_FLOW, new_host } if new_host == other_host)
+            matches!(got, ReceivedDatagram::Moved { flow: SERVER_FLOW, new_host } if new_host == other_host)
         );
         assert_eq!(goes_to(&mut pair.server, now), moved);
     }
@@ -121,7 +123,7 @@ fn a_new_address_gets_only_challenges_until_it_answers() {
     for ms in 0..200 {
         let at = now + Duration::from_millis(ms);
         let got = pair.server.receive(at, &datagram(moved, &bytes));
-        assert!(matches!(got, Received::Segment(meta, _) if meta.path == server_path()));
+        assert!(matches!(got, ReceivedDatagram::Segment(meta, _) if meta.path == server_path()));
         received += bytes.len();
         while let Some((to, frame)) = pair.server.poll_control() {
             assert_eq!(to, moved);
@@ -181,12 +183,12 @@ fn an_observer_of_everything_cannot_steal_a_flow() {
     for proof in &tries {
         let forged = ControlFrame::response(SERVER_FLOW, proof);
         let got = pair.server.receive(now, &datagram(thief, forged.as_bytes()));
-        assert!(matches!(got, Received::Nothing));
+        assert!(matches!(got, ReceivedDatagram::Nothing));
     }
     assert_eq!(pair.server.counters().bad_responses, 5);
     // It sends the challenge to the true peer, which answers only the server.
     let got = pair.client.receive(now, &datagram(outer(2, 66, 6666), challenge.as_bytes()));
-    assert!(matches!(got, Received::Nothing));
+    assert!(matches!(got, ReceivedDatagram::Nothing));
     assert!(pair.client.poll_control().is_none());
     // It makes the true peer move, and uses what it sees then.
     let moved = outer(1, 8, 9000);
@@ -219,7 +221,7 @@ fn only_a_restarted_server_can_prove_a_reset() {
         let mut answers = Vec::new();
         for server in [&mut other, &mut restarted] {
             let got = server.receive(now, &datagram(here(), asked));
-            assert!(matches!(got, Received::Nothing));
+            assert!(matches!(got, ReceivedDatagram::Nothing));
             let (to, reset) = server.poll_control().expect("a reset");
             assert_eq!(to, here());
             assert!(reset.as_bytes().len() <= asked.len());
@@ -235,10 +237,10 @@ fn only_a_restarted_server_can_prove_a_reset() {
         forged.push(answers[0]);
         for reset in forged {
             let got = pair.client.receive(now, &datagram(at_client(), reset.as_bytes()));
-            assert!(matches!(got, Received::Nothing));
+            assert!(matches!(got, ReceivedDatagram::Nothing));
         }
         let got = pair.client.receive(now, &datagram(at_client(), answers[1].as_bytes()));
-        assert!(matches!(got, Received::Reset(CLIENT_FLOW)));
+        assert!(matches!(got, ReceivedDatagram::Reset(CLIENT_FLOW)));
     }
     assert_eq!(pair.client.counters().bad_resets, 6);
 }
@@ -303,25 +305,25 @@ fn a_loaded_server_sends_retries_and_keeps_no_state() {
     let (mut client, mut server) = (carrier(false, ALONE), carrier(true, ALONE));
     let pressed = |bytes| Datagram { pressed: true, ..datagram(here(), bytes) };
     let syn = first_syn(&mut client, now);
-    assert!(matches!(server.receive(now, &pressed(&syn)), Received::Nothing));
+    assert!(matches!(server.receive(now, &pressed(&syn)), ReceivedDatagram::Nothing));
     assert_eq!(server.table_sizes(), (0, 0));
     let (_, retry) = server.poll_control().expect("a cookie");
     assert!(retry.as_bytes().len() <= syn.len());
     let thief = client.receive(now, &datagram(outer(2, 66, 443), retry.as_bytes()));
-    assert!(matches!(thief, Received::Nothing));
+    assert!(matches!(thief, ReceivedDatagram::Nothing));
     let got = client.receive(now, &datagram(at_client(), retry.as_bytes()));
-    assert!(matches!(got, Received::Repeat(CLIENT_FLOW)));
+    assert!(matches!(got, ReceivedDatagram::Repeat(CLIENT_FLOW)));
     let again = client.receive(now, &datagram(at_client(), retry.as_bytes()));
-    assert!(matches!(again, Received::Nothing), "once");
+    assert!(matches!(again, ReceivedDatagram::Nothing), "once");
     let second = first_syn(&mut client, now);
-    assert!(matches!(server.receive(now, &pressed(&second)), Received::Segment(..)));
+    assert!(matches!(server.receive(now, &pressed(&second)), ReceivedDatagram::Segment(..)));
     // The next flow from there has the cookie at once.
     let next = first_syn_of(&mut client, now, CLIENT_FLOW + 1);
-    assert!(matches!(server.receive(now, &pressed(&next)), Received::Segment(..)));
+    assert!(matches!(server.receive(now, &pressed(&next)), ReceivedDatagram::Segment(..)));
     // The cookie is worthless elsewhere.
     let elsewhere = Datagram { outer: outer(1, 9, 7001), ..pressed(&second) };
     let mut fresh = carrier(true, ALONE);
-    assert!(matches!(fresh.receive(now, &elsewhere), Received::Nothing));
+    assert!(matches!(fresh.receive(now, &elsewhere), ReceivedDatagram::Nothing));
 }
 
 #[test]

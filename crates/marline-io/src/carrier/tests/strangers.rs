@@ -7,7 +7,7 @@ fn open_from(server: &mut UdpCarrier, now: Instant, host: u8, port: u16, id: u64
     let sender = CLIENT_FLOW + id;
     let bytes = syn(sender, 44);
     let from = outer(1, host, port);
-    let Received::Segment(meta, _) = server.receive(now, &datagram(from, &bytes)) else {
+    let ReceivedDatagram::Segment(meta, _) = server.receive(now, &datagram(from, &bytes)) else {
         panic!("a SYN goes to the core");
     };
     let mut out = vec![0; SHORT_HEADER + 60];
@@ -21,7 +21,7 @@ fn hear_from(server: &mut UdpCarrier, now: Instant, host: u8, port: u16, id: u64
     let bytes = data(id, 20);
     let got = server.receive(now, &datagram(outer(1, host, port), &bytes));
     assert_eq!(server.table_sizes().0, known);
-    matches!(got, Received::Segment(..))
+    matches!(got, ReceivedDatagram::Segment(..))
 }
 
 #[test]

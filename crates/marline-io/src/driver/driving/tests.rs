@@ -143,9 +143,9 @@ async fn no_timer_fires_for_an_answer_that_lies_in_the_socket() {
         wake_task(&world.client);
         compute(&world.client, 500);
         let overdue = world.client.clock().now();
-        assert!(world.client.lock().wakeups().armed().is_some_and(|at| at < overdue));
+        assert!(world.client.lock().wakeups().alarm_at().is_some_and(|at| at < overdue));
         assert_eq!(read_now(&world.near[0], cx).as_deref(), Some(&b"answer"[..]));
-        let armed = world.client.lock().wakeups().armed();
+        let armed = world.client.lock().wakeups().alarm_at();
         assert!(armed.is_none_or(|at| at > overdue), "the caller has seen to the timers");
         assert_eq!(world.near[0].info().map(|info| repeats(&info)), Some(0));
     })

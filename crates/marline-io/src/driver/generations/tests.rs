@@ -39,7 +39,7 @@ fn arrives(shard: &Arc<ShardHandle>, path: FourTuple, seg: Seg) -> bool {
     let bytes = seg
         .ports(path.remote.port(), path.local.port())
         .bytes(Some((path.remote.ip(), path.local.ip())));
-    let arrived = native::Arrived {
+    let arrived = native::ReceivedSegment {
         source: path.remote,
         destination: path.local.ip(),
         ecn: Ecn::NotEct,

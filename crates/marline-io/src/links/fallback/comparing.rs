@@ -8,7 +8,7 @@
 
 use marline_time::{Duration, Instant};
 
-use super::{Backoff, Leaving, Order, Routes, TransportChoice, UdpUse};
+use super::{Backoff, LeaveReason, Order, Routes, TransportChoice, UdpUse};
 use crate::carrier::FlowEnds;
 use crate::links::pace::{DataDirection, LaneBytes, PolicedRoute};
 
@@ -112,11 +112,11 @@ impl Routes {
                 route.failed_attempts =
                     route.failed_attempts.saturating_add(u32::from(rate.is_some()));
                 route.compare_at = now + pause;
-                Leaving::NotFaster
+                LeaveReason::NotFaster
             }
             Some(Comparison::Faster { .. }) => {
                 route.compare_at = now;
-                Leaving::NextComparison
+                LeaveReason::NextComparison
             }
         };
         route.choose_transport(now, TransportChoice::Datagrams);

@@ -99,13 +99,13 @@ fn where_datagrams_are_policed_a_faster_link_is_kept_and_datagrams_have_a_chance
     assert_eq!(orders(&mut routes), [Order::Open(ends())]);
     routes.on_link_opened(now, ends(), LINK);
     assert_eq!(orders(&mut routes), [Order::Compare(ends(), LINK)]);
-    assert!(routes.by_link().is_empty(), "nothing is decided");
+    assert!(routes.flows_on_links().is_empty(), "nothing is decided");
     let now = download(&mut routes, now, 40_000_000, 5);
     let [Order::Keep(_, rates)] = orders(&mut routes)[..] else { panic!("not kept") };
     assert!(rates.udp_bits_per_s < 1_100_000 && rates.tcp_bits_per_s > 30_000_000, "{rates:?}");
     assert_eq!(routes.routes_faster_by_tcp(), [(ends(), rates)]);
     let log = run(&mut routes, now + Duration::from_secs(700), false);
-    let [(left, Order::Leave(_, Leaving::NextComparison)), (_, Order::Close(LINK))] = log[..]
+    let [(left, Order::Leave(_, LeaveReason::NextComparison)), (_, Order::Close(LINK))] = log[..]
     else {
         panic!("{log:?}")
     };
@@ -148,7 +148,7 @@ fn a_link_that_is_not_faster_is_closed_and_not_soon_retried() {
     routes.on_link_opened(now, ends(), LINK);
     let now = download(&mut routes, now, 6_000_000, 5);
     let said = orders(&mut routes);
-    let [.., Order::Leave(_, Leaving::NotFaster), Order::Close(LINK)] = said[..] else {
+    let [.., Order::Leave(_, LeaveReason::NotFaster), Order::Close(LINK)] = said[..] else {
         panic!("{said:?}")
     };
     download(&mut routes, now, 5_000_000, 300);
@@ -326,7 +326,7 @@ fn a_network_that_goes_back_and_forth_stays_on_the_link_longer_each_time() {
 fn a_link_that_ends_is_replaced_at_once() {
     let mut routes = on_link(ms(0));
     routes.closed(ms(5_000), ends(), LINK);
-    assert_eq!(orders(&mut routes), [Order::Leave(ends(), Leaving::LinkEnded)]);
+    assert_eq!(orders(&mut routes), [Order::Leave(ends(), LeaveReason::LinkEnded)]);
     routes.sent(ms(5_001), ends());
     assert_eq!(run(&mut routes, ms(5_001), false), opens(ms(5_001)));
 }
@@ -353,11 +353,11 @@ fn where_datagrams_got_no_answer_a_link_that_ended_is_tried_at_one_pace() {
 #[test]
 fn only_the_link_that_is_opened_at_once_knows_that_the_one_before_stalled() {
     let mut routes = on_link(ms(0));
-    routes.stalled(ms(5_000), ends(), LINK + 1);
+    routes.on_stalled(ms(5_000), ends(), LINK + 1);
     assert!(!routes.take_stall(ms(5_000), &ends()), "another link");
-    routes.stalled(ms(5_000), ends(), LINK);
+    routes.on_stalled(ms(5_000), ends(), LINK);
     assert!(routes.take_stall(ms(5_001), &ends()) && !routes.take_stall(ms(5_001), &ends()));
-    routes.stalled(ms(6_000), ends(), LINK);
+    routes.on_stalled(ms(6_000), ends(), LINK);
     assert!(!routes.take_stall(ms(8_000), &ends()), "too late");
 }
 

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use super::echo::{EchoAnswer, EchoInbox, EchoRequest};
-use super::{Sent, Socket, State, TooBig, UdpSender, UdpTunnel, inbox};
+use super::{SentKind, Socket, State, TooBig, UdpSender, UdpTunnel, inbox};
 use crate::udp::{ECHO_OVERHEAD, Item, count};
 
 /// Sender for an application's echo identifier. Dropping it ends the identifier, also at the server.
@@ -34,7 +34,7 @@ impl EchoSender {
             }
             None => {
                 count(&tunnel.counters.from_local);
-                batch.queue_until_lane(*number, Sent::Echo(request), payload);
+                batch.queue_until_lane(*number, SentKind::Echo(request), payload);
             }
         }
         Ok(())

@@ -35,14 +35,14 @@ impl InboxContents {
             account.note_wait();
             return false;
         }
-        self.charge.follow(after, STEP);
+        self.charge.resize_in_steps(after, STEP);
         self.bytes = after;
         true
     }
 
     fn shrink(&mut self, bytes: u64) {
         self.bytes = self.bytes.saturating_sub(bytes);
-        self.charge.follow(self.bytes, STEP);
+        self.charge.resize_in_steps(self.bytes, STEP);
     }
 }
 

@@ -1,7 +1,7 @@
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
 
 use super::super::tests::both;
-use super::super::{OPENING_LEN, Opening, SessionId};
+use super::super::{OPENING_LEN, ReceivedOpening, SessionId};
 use super::*;
 use crate::record::MAX_PLAINTEXT;
 
@@ -11,7 +11,7 @@ async fn pair(room: usize) -> (SealedStream<DuplexStream>, SealedStream<DuplexSt
     let (opening, keys) = client.open(&[5; 32], b"").unwrap();
     let (near, far) = duplex(room);
     let near = SealedStream::new(near, keys, Vec::new());
-    let opening = Opening::parse(opening[..OPENING_LEN].try_into().unwrap()).unwrap();
+    let opening = ReceivedOpening::parse(opening[..OPENING_LEN].try_into().unwrap()).unwrap();
     let far = SealedStream::new(far, server.accept(&[5; 32], &opening).unwrap(), Vec::new());
     (near, far)
 }

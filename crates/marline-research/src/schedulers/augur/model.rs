@@ -127,7 +127,7 @@ impl Model {
     }
 
     /// Records that a message sent in this state was answered in time.
-    pub(super) fn in_time(&mut self, state: State) {
+    pub(super) fn record_in_time(&mut self, state: State) {
         let record = &mut self.records[state as usize];
         record.ended = record.ended * DECAY + 1.0;
         record.late *= DECAY;
@@ -135,7 +135,7 @@ impl Model {
 
     /// Records that a message sent in this state was not answered in time.
     pub(super) fn record_late(&mut self, state: State) {
-        self.in_time(state);
+        self.record_in_time(state);
         self.records[state as usize].late += 1.0;
     }
 
@@ -265,7 +265,7 @@ mod tests {
         assert!(spared_s < learned_s / 5.0, "{spared_s}");
         assert!(model.expected_delay_s(ms(20), 0.0, true) > learned_s);
         for _ in 0..1_000 {
-            model.in_time(State::Good);
+            model.record_in_time(State::Good);
         }
         assert!(model.lateness_probability() < 0.03);
     }

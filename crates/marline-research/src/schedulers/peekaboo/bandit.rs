@@ -53,7 +53,7 @@ impl Arm {
         let mut root = [[0.0; FEATURES]; FEATURES];
         for row in 0..FEATURES {
             for column in 0..=row {
-                let known = dot_first(column, &root[row], &root[column]);
+                let known = dot_product(column, &root[row], &root[column]);
                 let moment = self.moments[row][column] - known;
                 root[row][column] = if row == column {
                     (moment + 1.0).max(1.0).sqrt()
@@ -70,16 +70,16 @@ impl Arm {
 fn forward(root: &[Context; FEATURES], v: &Context) -> Context {
     let mut y = [0.0; FEATURES];
     for row in 0..FEATURES {
-        y[row] = (v[row] - dot_first(row, &root[row], &y)) / root[row][row];
+        y[row] = (v[row] - dot_product(row, &root[row], &y)) / root[row][row];
     }
     y
 }
 
 fn dot(a: &Context, b: &Context) -> f64 {
-    dot_first(FEATURES, a, b)
+    dot_product(FEATURES, a, b)
 }
 
-fn dot_first(n: usize, a: &Context, b: &Context) -> f64 {
+fn dot_product(n: usize, a: &Context, b: &Context) -> f64 {
     a.iter().zip(b).take(n).map(|(a, b)| a * b).sum()
 }
 

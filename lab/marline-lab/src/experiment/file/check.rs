@@ -12,11 +12,12 @@ use marline::paths::PathSpec;
 
 use super::diagnostic::{Diagnostic, KeyPath};
 use super::document::{Contestant, ExperimentFile};
-use super::raw::{Direction, Raw, RawBackground, RawEnd, RawFault, RawStop, RawVariant};
+use super::raw::{Direction, RawBackground, RawEnd, RawFault, RawFile, RawStop, RawVariant};
 use super::values::Bytes;
 use crate::emulation::script::{self, ParsedCommand};
 use crate::experiment::{
-    Background, Experiment, Fault, Moment, Stack, Stop, TimelineConfig, Variant, can_be_restored,
+    BackgroundConnection, Experiment, Fault, Moment, Stack, Stop, TimelineConfig, Variant,
+    can_be_restored,
 };
 use crate::policies;
 use crate::scenario::{Event, Path, Scenario, Side, check_name, path_number};
@@ -71,7 +72,7 @@ impl Checker<'_> {
 }
 
 /// The experiment of a file.
-pub(super) fn checked(raw: Raw, text: &str) -> Result<ExperimentFile, Vec<Diagnostic>> {
+pub(super) fn check(raw: RawFile, text: &str) -> Result<ExperimentFile, Vec<Diagnostic>> {
     let mut checker = Checker { text, diagnostics: Vec::new() };
     paths(&mut checker, &raw.paths);
     events(&mut checker, &raw.events, &raw.paths);
@@ -80,7 +81,7 @@ pub(super) fn checked(raw: Raw, text: &str) -> Result<ExperimentFile, Vec<Diagno
     for (number, raw_fault) in raw.faults.iter().enumerate() {
         moments.extend(fault(&mut checker, number, raw_fault, &raw.paths));
     }
-    let background: Vec<Background> = raw
+    let background: Vec<BackgroundConnection> = raw
         .background
         .iter()
         .enumerate()
@@ -89,7 +90,7 @@ pub(super) fn checked(raw: Raw, text: &str) -> Result<ExperimentFile, Vec<Diagno
     let contestants = contestants(&mut checker, &raw.variants, &raw.paths);
     let checks = answers::checks(&mut checker, &raw.checks, &loads, &contestants);
     let interval = raw.timelines.map(|time| TimelineConfig::with_interval(time.0));
-    checker.check_result(&KeyPath::top("timelines"), interval.transpose());
+    checker.check_result(&KeyPath::top_level("timelines"), interval.transpose());
     if !checker.diagnostics.is_empty() {
         return Err(checker.diagnostics);
     }
@@ -141,7 +142,7 @@ fn paths(checker: &mut Checker<'_>, paths: &[Path]) {
     }
     let mut seen = BTreeSet::new();
     for (number, path) in paths.iter().enumerate() {
-        let key_path = KeyPath::top("path").at(number);
+        let key_path = KeyPath::top_level("path").at(number);
         checker.check_result(&key_path.key("name"), check_name(&path.name));
         if !seen.insert(&path.name) {
             checker.report(&key_path.key("name"), format!("two paths are named `{}`", path.name));
@@ -159,7 +160,7 @@ fn paths(checker: &mut Checker<'_>, paths: &[Path]) {
 
 fn events(checker: &mut Checker<'_>, events: &[Event], paths: &[Path]) {
     for (number, event) in events.iter().enumerate() {
-        let key_path = KeyPath::top("event").at(number);
+        let key_path = KeyPath::top_level("event").at(number);
         checker.check_result(&key_path.key("path"), path_number(paths, &event.path));
         checker.check_result(&key_path.key("at"), script::duration(&event.at));
         checker.check_result(&key_path.key("command"), event.command.parse::<ParsedCommand>());
@@ -172,7 +173,7 @@ fn fault(
     raw: &RawFault,
     paths: &[Path],
 ) -> Option<Fault> {
-    let key_path = KeyPath::top("fault").at(number);
+    let key_path = KeyPath::top_level("fault").at(number);
     checker.check_result(&key_path.key("path"), path_number(paths, &raw.path));
     let order: Option<ParsedCommand> =
         checker.check_result(&key_path.key("command"), raw.command.parse());
@@ -218,8 +219,8 @@ fn background(
     number: usize,
     raw: &RawBackground,
     paths: &[Path],
-) -> Background {
-    let key_path = KeyPath::top("background").at(number);
+) -> BackgroundConnection {
+    let key_path = KeyPath::top_level("background").at(number);
     checker.check_result(&key_path.key("path"), path_number(paths, &raw.path));
     let congestion = raw.congestion.as_deref().unwrap_or("cubic").to_owned();
     checker.check_result(&key_path.key("congestion"), policies::registry().congestion(&congestion));
@@ -229,7 +230,7 @@ fn background(
         checker.report(&key_path.key("until"), "must be later than `from`");
     }
     let is_up = raw.direction == Direction::Up;
-    Background { path: raw.path.clone(), congestion, is_up, from, until }
+    BackgroundConnection { path: raw.path.clone(), congestion, is_up, from, until }
 }
 
 fn contestants(
@@ -245,7 +246,7 @@ fn contestants(
     let mut seen = BTreeSet::new();
     let mut contestants = Vec::new();
     for (number, raw) in variants.iter().enumerate() {
-        let key_path = KeyPath::top("variant").at(number);
+        let key_path = KeyPath::top_level("variant").at(number);
         let name = raw.name.trim();
         if name.is_empty() || !seen.insert(name.to_owned()) {
             checker.report(&key_path.key("name"), "every variant needs a unique name");

@@ -26,7 +26,7 @@ pub(crate) struct KeyPath(Vec<Step>);
 
 impl KeyPath {
     /// A top-level table or value.
-    pub(crate) fn top(key: &str) -> KeyPath {
+    pub(crate) fn top_level(key: &str) -> KeyPath {
         KeyPath::default().key(key)
     }
 
@@ -161,7 +161,7 @@ mod tests {
     #[test]
     fn a_complaint_has_its_line_and_points_at_the_word() {
         let text = "a = 1\n[[variant]]\nname = 'x'\nscheduler = 'min-rt+orp'\n";
-        let key_path = KeyPath::top("variant").at(0).key("scheduler");
+        let key_path = KeyPath::top_level("variant").at(0).key("scheduler");
         let what = "unknown scheduler `min-rt`; known: blest, min-rtt, redundant";
         let said = format_diagnostics("f.toml", text, &[Diagnostic::new(text, &key_path, what)]);
         let expected = format!(
@@ -173,8 +173,11 @@ mod tests {
         let said =
             format_diagnostics("f", text, &[Diagnostic::new(text, &key_path.key("x"), "no")]);
         assert!(said.starts_with("f:4:13: no"), "{said}");
-        let nowhere =
-            format_diagnostics("f", text, &[Diagnostic::new(text, &KeyPath::top("b"), "missing")]);
+        let nowhere = format_diagnostics(
+            "f",
+            text,
+            &[Diagnostic::new(text, &KeyPath::top_level("b"), "missing")],
+        );
         assert_eq!(nowhere, "f: missing");
     }
 

@@ -14,7 +14,7 @@ use crate::scenario::{Event, Host, Path};
 /// The whole file.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Raw {
+pub(super) struct RawFile {
     pub(super) title: Option<String>,
     pub(super) seed: Option<u64>,
     pub(super) warm_up: Option<Time>,

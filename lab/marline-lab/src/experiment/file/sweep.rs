@@ -18,7 +18,7 @@ use super::check;
 use super::diagnostic::{Diagnostic, KeyPath};
 use super::document::{Axis, ExperimentFile};
 use super::parameter;
-use super::raw::Raw;
+use super::raw::RawFile;
 
 /// Most values of one key.
 const VALUES_MAX: usize = 1_000;
@@ -64,7 +64,7 @@ pub(super) fn axes(text: &str) -> Result<Vec<Axis>, Vec<Diagnostic>> {
         match values(value) {
             Ok(values) => axes.push(Axis { key: key.clone(), values }),
             Err(error) => {
-                let key_path = KeyPath::top("sweep").key(key);
+                let key_path = KeyPath::top_level("sweep").key(key);
                 diagnostics.push(Diagnostic::new(text, &key_path, format!("{error:#}")));
             }
         }
@@ -72,7 +72,7 @@ pub(super) fn axes(text: &str) -> Result<Vec<Axis>, Vec<Diagnostic>> {
     let points = axes.iter().try_fold(1usize, |points, axis| points.checked_mul(axis.values.len()));
     if points.is_none_or(|points| points > POINTS_MAX) {
         let what = format!("more than {POINTS_MAX} combinations");
-        diagnostics.push(Diagnostic::new(text, &KeyPath::top("sweep"), what));
+        diagnostics.push(Diagnostic::new(text, &KeyPath::top_level("sweep"), what));
     }
     if diagnostics.is_empty() { Ok(axes) } else { Err(diagnostics) }
 }
@@ -174,8 +174,8 @@ pub(super) fn applied(text: &str, chosen: &[(&Axis, &Value)]) -> Result<Experime
         replace(&mut document, &axis.key, value).map_err(|error| format!("{error:#}"))?;
     }
     let swept = toml::to_string(&document).map_err(|error| error.to_string())?;
-    let raw: Raw = toml::from_str(&swept).map_err(|error| error.message().to_owned())?;
-    check::checked(raw, &swept).map_err(|diagnostics| {
+    let raw: RawFile = toml::from_str(&swept).map_err(|error| error.message().to_owned())?;
+    check::check(raw, &swept).map_err(|diagnostics| {
         diagnostics.first().map(|diagnostic| diagnostic.what().to_owned()).unwrap_or_default()
     })
 }

@@ -12,7 +12,7 @@ const PATIENCE: Duration = Duration::from_secs(15);
 fn ends(loads: &[Load], start: Instant) -> ([End; 2], crate::experiment::Flows) {
     let group: Vec<u16> = (0..loads.len() as u16).collect();
     let flows = flows(loads, start, SEED);
-    (End::both(loads, &group, start, SEED, &flows), flows)
+    (End::both_ends(loads, &group, start, SEED, &flows), flows)
 }
 
 fn until(loads: &[Load], start: Instant, patience: Duration) -> StopCondition {
@@ -47,7 +47,7 @@ async fn one(workload: Workload) -> Flow {
 async fn requests_are_answered() {
     let workload = Workload::Ask { request_bytes: 200, answer_bytes: 1_000, gap: EVEN, count: 5 };
     let flow = one(workload).await;
-    assert_eq!((flow.messages(&workload).len(), flow.missing(&workload)), (5, 0));
+    assert_eq!((flow.messages(&workload).len(), flow.count_missing(&workload)), (5, 0));
     assert_eq!(flow.server, Log::default());
 }
 

@@ -35,7 +35,7 @@ struct MessageCopy {
 
 /// A data segment that is under way or held by its subflow's receiver.
 #[derive(Clone, Debug)]
-struct Held {
+struct HeldSegment {
     from_client: bool,
     flow: (SocketAddr, SocketAddr),
     /// Place in its subflow.
@@ -52,7 +52,7 @@ struct Inbox {
     /// Everything before this place has been delivered.
     next: u64,
     /// Segments that wait for delivery, by place and packet number.
-    waiting: BTreeMap<(u64, u64), Held>,
+    waiting: BTreeMap<(u64, u64), HeldSegment>,
     /// Place in the stream minus place in the subflow, of the segment that was sent last.
     stream_offset: Option<i64>,
 }
@@ -78,7 +78,7 @@ pub(super) struct Copies {
     links: BTreeMap<LinkId, (usize, bool)>,
     places: StreamPlaces,
     /// Segments under way, by packet number; lost ones stay.
-    under_way: BTreeMap<u64, Held>,
+    under_way: BTreeMap<u64, HeldSegment>,
     inboxes: BTreeMap<(SocketAddr, SocketAddr), Inbox>,
     to_client: Direction,
     to_server: Direction,
@@ -160,7 +160,7 @@ impl Copies {
         let copies = first..direction.copies.len();
         let begin = u64::from(place.subflow_offset);
         let subflow = begin..begin + bytes;
-        let held = Held { from_client, flow, subflow, stream, copies };
+        let held = HeldSegment { from_client, flow, subflow, stream, copies };
         self.under_way.insert(packet.number, held);
     }
 
@@ -199,8 +199,8 @@ impl Copies {
         let mut rows = table();
         let most = requests.len().max(answers.len());
         let both = [
-            ("client", &self.to_server, &requests, self.to_server.by_message()),
-            ("server", &self.to_client, &answers, self.to_client.by_message()),
+            ("client", &self.to_server, &requests, self.to_server.copies_by_message()),
+            ("server", &self.to_client, &answers, self.to_client.copies_by_message()),
         ];
         for index in 0..most {
             for (from, direction, messages, copies) in &both {
@@ -277,7 +277,7 @@ impl Inbox {
     }
 
     /// The next segment in order, and the place in the subflow from which it is new.
-    fn pass_on(&mut self) -> Option<(Held, u64)> {
+    fn pass_on(&mut self) -> Option<(HeldSegment, u64)> {
         let next = self.next;
         let first = self.waiting.first_entry().filter(|first| first.key().0 <= next)?;
         let held = first.remove();
@@ -345,7 +345,7 @@ impl Direction {
     }
 
     /// Delivers a segment that is in order, from this place in the subflow on.
-    fn pass_on(&mut self, now: Instant, held: &Held, from: u64) {
+    fn pass_on(&mut self, now: Instant, held: &HeldSegment, from: u64) {
         let skipped = from.saturating_sub(held.subflow.start);
         let end = held.stream + (held.subflow.end - held.subflow.start);
         for new in self.take(held.stream + skipped..end) {
@@ -408,7 +408,7 @@ impl Direction {
     }
 
     /// Copies of each message by number, in the order of sending.
-    fn by_message(&self) -> Vec<Vec<usize>> {
+    fn copies_by_message(&self) -> Vec<Vec<usize>> {
         let mut found: Vec<Vec<usize>> = Vec::new();
         for (number, copy) in self.copies.iter().enumerate() {
             let message = copy.message as usize;

@@ -66,7 +66,7 @@ fn a_run_with_time_lines_is_the_run_without() {
     for workload in workloads() {
         for variant in variants() {
             // Judging forecasts splits the run in two.
-            let variant = if variant.plain { variant } else { variant.scoring_forecasts() };
+            let variant = if variant.plain { variant } else { variant.with_forecast_scores() };
             let experiment = Experiment::over(&LINKS, workload);
             let plain =
                 marline_sim::digest::of_runs(|| simulate(&experiment, &variant, 3).expect("run"));

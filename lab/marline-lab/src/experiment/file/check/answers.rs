@@ -25,7 +25,7 @@ pub(super) fn checks(
     loads: &[Load],
     contestants: &[Contestant],
 ) -> Vec<Check> {
-    let top = KeyPath::top("check");
+    let top = KeyPath::top_level("check");
     let all = raw.iter().enumerate();
     all.filter_map(|(number, raw)| check(checker, &top.at(number), raw, loads, contestants))
         .collect()

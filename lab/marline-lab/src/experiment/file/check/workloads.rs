@@ -47,7 +47,7 @@ const VOICE_DEADLINE: Duration = Duration::from_millis(150);
 
 /// The workloads with their places. Without a name they are named by their kinds, if there are several.
 pub(super) fn loads(checker: &mut Checker<'_>, raw: &RawWorkloads) -> Vec<Load> {
-    let top = KeyPath::top("workload");
+    let top = KeyPath::top_level("workload");
     if !(1..=MAX_WORKLOADS).contains(&raw.all.len()) {
         checker.report(&top, format!("there must be 1 to {MAX_WORKLOADS} workloads"));
     }

@@ -49,7 +49,7 @@ pub struct Period {
 /// Error in the text of a quota.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "quota {text:?}: {why} (write BYTES[,soft=PERCENT][,day=DAY] with a unit of B, kB, MB, GB or TB, for \
+    "quota {text:?}: {problem} (write BYTES[,soft=PERCENT][,day=DAY] with a unit of B, kB, MB, GB or TB, for \
      example 50GB,soft=80%,day=1)"
 )]
 pub struct BadQuota {

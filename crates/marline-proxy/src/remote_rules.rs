@@ -20,7 +20,7 @@ pub struct RemoteRule {
 /// Error in the text of a rule.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "rule {text:?}: {why} (write [CLIENT@]ADDRESS:PORT or [CLIENT@]ADDRESS:FIRST-LAST, IPv6 in brackets)"
+    "rule {text:?}: {problem} (write [CLIENT@]ADDRESS:PORT or [CLIENT@]ADDRESS:FIRST-LAST, IPv6 in brackets)"
 )]
 pub struct BadRemoteRule {
     text: String,

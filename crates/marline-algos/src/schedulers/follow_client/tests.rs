@@ -130,7 +130,7 @@ proptest! {
         subflows in (any_view(0), any_view(1), any_view(2)).prop_map(|(a, b, c)| [a, b, c]),
         spills in any::<bool>(),
     ) {
-        let config = FollowClientConfig { uses_other_subflows, ..FollowClientConfig::default() };
+        let config = FollowClientConfig { uses_other_subflows: spills, ..FollowClientConfig::default() };
         if let Decision::Send { subflow: SubflowId(id), .. } = decide(config, &subflows) {
             let taken = subflows[usize::from(id)];
             prop_assert!(taken.is_ready());

@@ -1,4 +1,4 @@
-//! Fuzz target of the HTTP proxy: any bytes as a request and what follows it, and as an answer.
+//! Fuzz target of the HTTP proxy: arbitrary bytes as a request with what follows it, and as a response.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -13,7 +13,7 @@ fuzz_target!(|bytes: &[u8]| {
             check_request(&forward.head);
             let behind = &bytes[head_len..];
             if forward.take_content(behind).is_ok() {
-                // Content goes on as it came; what is not content stays.
+                // Content is forwarded unchanged; what follows it is kept.
                 assert!(behind.starts_with(&forward.head[passed_on..]));
                 let rest = forward.head.len() - passed_on < behind.len();
                 assert!(!rest || forward.body.is_complete());
@@ -29,7 +29,7 @@ fuzz_target!(|bytes: &[u8]| {
     }
 });
 
-/// What is passed on is one head, and an application is told that the connection ends.
+/// The forwarded bytes are exactly one head, and the application is notified that the connection ends.
 fn check_answer(head: &[u8], is_interim: bool) {
     let mut room = [httparse::EMPTY_HEADER; 256];
     let mut parsed = httparse::Response::new(&mut room);
@@ -42,7 +42,7 @@ fn check_answer(head: &[u8], is_interim: bool) {
     assert!(count("content-length") == 0 || count("transfer-encoding") == 0);
 }
 
-/// What is passed on is one head in origin-form that nobody reads otherwise.
+/// The forwarded bytes are exactly one head in origin-form, which every parser reads in the same way.
 fn check_request(head: &[u8]) {
     let mut room = [httparse::EMPTY_HEADER; 256];
     let mut parsed = httparse::Request::new(&mut room);

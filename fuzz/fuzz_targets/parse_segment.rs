@@ -8,7 +8,7 @@ fuzz_target!(|bytes: &[u8]| {
     let Ok(segment) = TcpSegment::parse(bytes) else { return };
     let header_len = usize::from(bytes[12] >> 4) * 4;
     assert_eq!(segment.payload, &bytes[header_len..]);
-    // The short way for usual options and the general one agree.
+    // The fast path for usual options and the general parser agree.
     assert_eq!(segment.options, TcpOptions::parse(&bytes[20..header_len]));
     let TcpSegment { header, mut options, .. } = segment;
     options.mptcp.malformed = false;

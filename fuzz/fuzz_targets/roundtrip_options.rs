@@ -7,7 +7,7 @@ use marline_wire::mptcp::{DataAck, Dss, ExperimentalMessage, MpExperimental, Mpt
 use marline_wire::mptcp::{WireDsn, WireMapping};
 use marline_wire::{SackBlock, SeqNum, TcpHeader, TcpOptions, TcpSegment, Timestamps};
 
-/// Numbers off the front of the input; zeros at its end.
+/// Takes numbers from the front of the input; zeros after its end.
 struct Input<'a>(&'a [u8]);
 
 impl Input<'_> {
@@ -39,7 +39,7 @@ fn dss(i: &mut Input<'_>) -> Dss {
     Dss { data_ack, mapping, data_fin: i.bit() }
 }
 
-/// What can be read of an option of the private subtype means the same when it is told again.
+/// A parsed option of the private subtype keeps its meaning when it is emitted again.
 fn message(option: &MpExperimental) {
     if let Some(message) = ExperimentalMessage::parse(option) {
         assert_eq!(ExperimentalMessage::parse(&message.option()), Some(message));
@@ -60,7 +60,7 @@ fuzz_target!(|bytes: &[u8]| {
         let (left, right) = (SeqNum(i.number(4) as u32), SeqNum(i.number(4) as u32));
         options.sack.push(SackBlock { left, right });
     }
-    // Whatever MPTCP options the rest of the input has, in its order and as often as it says.
+    // Arbitrary MPTCP options from the rest of the input, in its order.
     let wild: Vec<MptcpOption> = TcpOptions::parse(i.0).mptcp.iter().collect();
     for option in wild {
         if let MptcpOption::Experimental(experimental) = &option {
@@ -68,7 +68,7 @@ fuzz_target!(|bytes: &[u8]| {
         }
         options.mptcp.push(option);
     }
-    // The nibble and bytes of one such option, whatever they are.
+    // The nibble and bytes of one such option.
     let nibble = bytes.first().copied().unwrap_or(0);
     if let Some(option) = bytes.get(1..).and_then(|rest| MpExperimental::new(nibble, rest)) {
         message(&option);

@@ -1,5 +1,5 @@
-//! Fuzz target of a gateway: the input is packets from the interface, each behind its length, for the core's listener
-//! and for what answers the rest.
+//! Fuzz target of a gateway: the input contains packets from the interface, each preceded by its length, for the
+//! core's listener and for the responder.
 #![no_main]
 
 use std::net::SocketAddr;
@@ -73,7 +73,7 @@ impl Gateway {
             local: SocketAddr::new(ip.dst, port(2)),
             remote: SocketAddr::new(ip.src, port(0)),
         };
-        // A fuzzer does not find checksums.
+        // A fuzzer does not find valid checksums.
         let meta =
             PacketMeta { path, ecn: Ecn::NotEct, flow: 0, peer_flow: 0, checksum_verified: true };
         self.endpoint.handle_packet(self.now, &meta, ip.payload);

@@ -135,7 +135,7 @@ pub(crate) struct Link<'a> {
     pub(crate) line: usize,
     /// Path of the file; empty for the page itself.
     pub(crate) path: &'a str,
-    /// A heading, in the form of [`anchors`].
+    /// A heading, in the form of [`heading_anchors`].
     pub(crate) part: Option<&'a str>,
 }
 

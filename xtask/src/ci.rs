@@ -23,7 +23,7 @@ const PARALLEL_STEPS: [&str; 3] = ["bench", "fuzz", "papers"];
 /// Their output, below the checkout.
 const PARALLEL_LOG: &str = "target/ci-beside.log";
 
-/// Process that runs [`BESIDE_TESTS`] with the lowest priority, so that tests do not notice it.
+/// Process that runs [`PARALLEL_STEPS`] with the lowest priority, so that tests do not notice it.
 struct ParallelSteps(Child);
 
 impl ParallelSteps {
@@ -65,11 +65,11 @@ pub(crate) fn all(root: &Path, wanted: &[String]) -> TaskResult {
         ("clippy", &clippy),
         ("portable", &portable::check),
         ("doc", &check_docs),
-        // After `doc`, whose metadata of dependencies it uses.
+        // After `check_docs`, whose metadata of dependencies it uses.
         ("api", &api::check),
         ("alone", &alone::check),
         ("test", &|root| test::run_all(root, &[])),
-        // Steps of `BESIDE_TESTS`, if all steps run.
+        // Steps of `PARALLEL_STEPS`, if all steps run.
         ("bench", &|root| bench::run(root, &["--check".to_owned()])),
         ("fuzz", &|root| fuzz(root, None)),
         ("papers", &papers),

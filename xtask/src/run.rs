@@ -71,7 +71,7 @@ pub(crate) fn shown_output(command: &mut Command) -> Result<String, String> {
     if status.success() { Ok(text) } else { Err(failed(&status, command)) }
 }
 
-/// Lines kept of what failed, and those behind a panic that say why.
+/// Number of lines kept of a failure, and of those that explain a panic.
 const KEPT_LIMIT: usize = 120;
 const LINES_AFTER_PANIC: usize = 5;
 

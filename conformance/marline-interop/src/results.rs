@@ -44,7 +44,7 @@ pub(crate) struct Summary {
 }
 
 impl Results {
-    /// Results in this directory. `fresh`: green cells are run again. `keep_captures`: their captures are kept.
+    /// Results in this directory. `reruns_all`: green cells are run again. `keep_captures`: their captures are kept.
     pub(crate) fn open(place: &Path, fresh: bool, keep_captures: bool) -> anyhow::Result<Results> {
         fs::create_dir_all(place).with_context(|| place.display().to_string())?;
         let program = keep::program()?;

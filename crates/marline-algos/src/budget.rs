@@ -44,7 +44,7 @@ impl Default for BudgetConfig {
     }
 }
 
-/// What paths could carry in total, and the share of their idle capacity that copies may use.
+/// Bytes that paths could carry in total, and the share of their idle capacity that copies may use.
 #[derive(Copy, Clone, Debug, PartialEq)]
 pub(crate) struct IdleCapacity {
     /// Sum of the rates of the paths.

@@ -62,7 +62,7 @@ pub enum LogFormat {
     /// A line for people.
     #[default]
     Text,
-    /// A JSON object per line: `timestamp`, `level`, and `fields` with `message` and what else is told.
+    /// A JSON object per line: `timestamp`, `level`, and `fields` with `message` and the other fields.
     Json,
 }
 

@@ -1297,7 +1297,7 @@ impl Connection {
         true
     }
 
-    /// Data came in order, or the end of the stream.
+    /// In-order data arrived, or the end of the stream.
     fn on_stream_moved(&mut self, cx: &mut Context<'_>, id: SubflowId, data: bool) {
         self.closing.on_progress();
         self.silence().postpone_probes(cx.now);
@@ -1735,7 +1735,7 @@ impl Connection {
         }
     }
 
-    /// Repeats the third ACK if the fourth does not come.
+    /// Repeats the third ACK if the fourth does not arrive.
     fn repeat_third_ack(&mut self, cx: &mut Context<'_>, id: SubflowId) {
         let subflow = self.paths.get_mut(id);
         if subflow.is_some_and(|subflow| subflow.repeat_third_ack(cx.now)) {

@@ -170,14 +170,14 @@ pub enum MonitorKind {
         unreachable: Option<(SubflowId, UnreachableCause)>,
     },
     /// A decision of the scheduler to send data or to wait; only while the endpoint [reports
-    /// decisions](crate::Endpoint::tell_decisions).
+    /// decisions](crate::Endpoint::report_decisions).
     Decided {
         /// The decision and its reason.
         reason: Arc<Reason>,
         /// Number of decisions just before that were not reported because too many were unread.
         missed: u64,
     },
-    /// Data or a segment was processed; only while the endpoint [reports traffic](crate::Endpoint::tell_traffic).
+    /// Data or a segment was processed; only while the endpoint [reports traffic](crate::Endpoint::report_traffic).
     Traffic {
         /// Traffic event.
         what: Box<Traffic>,

@@ -10,7 +10,7 @@ pub use spec::BadSilenceSpec;
 ///
 /// It runs only while the connection has a local address that is up and has no subflow; otherwise
 /// there would be no alternative to use. [`multimob`](Self::multimob) and
-/// [`probing`](Self::probing) are two sets of parameters, explained in
+/// [`with_probes`](Self::with_probes) are two sets of parameters, explained in
 /// `connection/receive_clock.rs`.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]

@@ -309,7 +309,7 @@ impl Subflow {
         !self.scratch.sacked.is_empty()
     }
 
-    /// That data; to be taken before the buffers are exchanged again.
+    /// The released data, to be taken before the buffers are exchanged again.
     pub(crate) fn take_sacked(&mut self) -> Vec<DataRange> {
         self.scratch
             .if_used()

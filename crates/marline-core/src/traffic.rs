@@ -1,7 +1,7 @@
 //! Traffic of a connection, for traces: segments sent with their purpose, segments received, and acknowledgments.
 //!
 //! It is reported as [`MonitorKind::Traffic`](crate::MonitorKind::Traffic) while the endpoint [reports
-//! traffic](crate::Endpoint::tell_traffic), and influences no decision. The sender of a segment reports its
+//! traffic](crate::Endpoint::report_traffic), and influences no decision. The sender of a segment reports its
 //! purpose: afterwards, a copy that a scheduler wanted and reinjected data cannot be distinguished.
 //!
 //! Positions in the stream count from its first byte, 0. No value is derived from keys.

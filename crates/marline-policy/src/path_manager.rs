@@ -194,7 +194,7 @@ pub enum PathEvent {
     Silent {
         /// The subflow.
         id: SubflowId,
-        /// What detected the silence.
+        /// Cause of the silence.
         cause: UnreachableCause,
     },
 }

@@ -51,9 +51,9 @@ pub enum Question {
     Next,
     /// On which subflow to send this data again.
     Again(Reinjection),
-    /// What to do when new data does not fit the peer's window although this subflow has room.
+    /// Choice when new data does not fit the peer's window although this subflow has room.
     WindowBlocked(SubflowId),
-    /// What to do when the send buffer is full of data that is not DATA_ACKed.
+    /// Choice when the send buffer is full of data that is not DATA_ACKed.
     BufferBlocked,
 }
 

@@ -153,7 +153,7 @@ pub trait LossRecovery: Debug + Send {
         false
     }
 
-    /// What may be sent on duplicate ACKs before recovery is entered.
+    /// Limit of data sent on duplicate ACKs before recovery is entered.
     fn limited_transmit(&self) -> LimitedTransmit {
         LimitedTransmit::BySack
     }

@@ -125,7 +125,7 @@ pub enum Refused {
     Class {
         /// The address.
         address: IpAddr,
-        /// Its class.
+        /// Class of the address.
         class: &'static str,
     },
     /// An address of the server itself.

@@ -37,7 +37,7 @@ pub enum BadTarget {
     Byte {
         /// The byte.
         byte: u8,
-        /// Its position.
+        /// Position of the byte.
         position: usize,
     },
     /// Port 0, or not a number.

@@ -29,7 +29,7 @@ impl Side {
 pub enum LinkCommand {
     /// The link goes down: packets in transit and new ones are lost.
     Break(Side),
-    /// The link comes back up.
+    /// The link is up again.
     Restore(Side),
     /// New settings.
     Set(Box<DuplexConfig>),

@@ -9,7 +9,7 @@ use marline_lab::experiment::Stack;
 
 use super::run::RunOptions;
 
-/// Who makes the runs.
+/// Executor of the runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Engine {
     /// Threads of this process.

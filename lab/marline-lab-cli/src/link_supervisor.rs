@@ -151,7 +151,7 @@ impl LinkSupervisor {
     }
 }
 
-/// Executes commands on standard input; returns at `quit`. At the end of the input, the links go on.
+/// Executes the commands on standard input; returns at `quit`. At the end of the input, the links continue.
 async fn run_stdin_commands(running: &impl SupervisedLinks) {
     let mut lines = BufReader::new(tokio::io::stdin()).lines();
     while let Ok(Some(line)) = lines.next_line().await {

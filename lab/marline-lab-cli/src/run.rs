@@ -352,7 +352,7 @@ impl RunOptions {
     }
 }
 
-/// What came of a shard.
+/// Result of a shard.
 pub(crate) struct ShardReport {
     pub(crate) shard: Shard,
     /// Runs of the shard.

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | [`Plot`] | curves: distributions ([`cdf`], [`density`]), something over something, points with intervals |
 //! | [`Bars`] | values of several contestants in several cases, with intervals |
-//! | [`Boxes`] | distributions of several contestants: quartiles and tails |
+//! | [`BoxPlot`] | distributions of several contestants: quartiles and tails |
 //! | [`HeatMap`] | a number for every pair of two lists |
 //! | [`SequencePlot`] | bytes of the stream over time, by subflow, with those that were sent again |
 //! | [`TimingDiagram`] | segments by path and time, with their fate ([`SegmentLog`]) |

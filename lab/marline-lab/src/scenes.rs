@@ -25,7 +25,7 @@ pub struct Answer {
     pub question: String,
     /// Values of the sweep, what was asked, and the bound.
     pub asked: String,
-    /// What was measured.
+    /// Measured value.
     pub measured: String,
     /// The right answer was given.
     pub holds: bool,

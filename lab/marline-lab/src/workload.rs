@@ -298,7 +298,7 @@ impl Workload {
                 Duration::from_millis(lasts_ms)
             }
             Workload::Film(film) => Duration::from_millis(film.lasts_ms()),
-            // The last frames are on their way.
+            // The last frames are in transit.
             Workload::Voice { frame_ms, count, .. } => {
                 Duration::from_millis(u64::from(frame_ms) * u64::from(count)) + VOICE_TAIL
             }

@@ -36,7 +36,7 @@ impl Value {
         Value::Number { value, interval: None, unit: unit.to_owned() }
     }
 
-    /// An estimate with its interval, as [`Value::between`].
+    /// An estimate with its interval, as [`Value::with_interval`].
     #[must_use]
     pub fn from_estimate(estimate: &Estimate, unit: &str) -> Value {
         Value::with_interval(estimate.value, estimate.low, estimate.high, unit)

@@ -1,7 +1,7 @@
-//! Environments for learning: several runs side by side, each advanced by a step of virtual time at a call.
+//! Environments for learning: several runs side by side, each advanced by one step of virtual time per call.
 //!
-//! A run stays on the thread that made it; a call sends each thread the actions of its runs and waits, without the
-//! interpreter's lock, for what came of them.
+//! A run stays on the thread that created it. A call sends each thread the actions of its runs and waits, without the
+//! interpreter's lock, for the results.
 
 mod episode;
 mod steered;
@@ -21,7 +21,7 @@ use crate::experiment_error;
 use episode::{FEATURES_OF_ALL, FEATURES_OF_PATH, Reward, Scene};
 use workers::Workers;
 
-/// Several runs of an experiment, steered from outside.
+/// Several runs of an experiment, controlled from outside.
 #[pyclass(frozen, module = "marline._native")]
 pub(crate) struct Environments {
     workers: Mutex<Workers>,
@@ -31,7 +31,7 @@ pub(crate) struct Environments {
 
 #[pymethods]
 impl Environments {
-    /// So many runs of a variant on so many threads (0: processors).
+    /// Creates this many runs of a variant on this many threads (0: one per processor).
     #[new]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments of the class in Python")]
     #[pyo3(signature = (plan, variant, count, threads, step_us, reward, at_client))]
@@ -71,7 +71,7 @@ impl Environments {
         })
     }
 
-    /// Numbers that are seen of each path, and of all together.
+    /// Number of features of each path, and of the connection.
     #[staticmethod]
     fn features() -> (Vec<&'static str>, Vec<&'static str>) {
         (FEATURES_OF_PATH.to_vec(), FEATURES_OF_ALL.to_vec())
@@ -83,7 +83,7 @@ impl Environments {
         self.paths
     }
 
-    /// Restarts the runs that have a seed, and writes what is seen of them.
+    /// Restarts the runs that have a seed, and writes their observations.
     fn reset(
         &self,
         py: Python<'_>,
@@ -101,10 +101,11 @@ impl Environments {
         observations.copy_from_slice(py, &made.observations)
     }
 
-    /// Goes on by a step. `actions`: of each run a weight for each path, and for each whether copies go on it: above
-    /// 0.5. Written are what is seen, the rewards, whether runs are over (by their end, by time), and for each run how
-    /// many messages came and the sum of their latencies, s. A run that was over before restarts instead if
-    /// `renew`. Returns the latencies, s, of each run.
+    /// Advances all runs by one step. `actions` contains for each run a weight for each path, then for each path a
+    /// value that allows copies on it if above 0.5. Writes the observations, the rewards, whether runs have ended (by
+    /// their end, by time), and for each run the number of messages received and the sum of their latencies in
+    /// seconds. A run that had ended before restarts instead if `renew` is set. Returns the latencies of each run in
+    /// seconds.
     #[expect(
         clippy::too_many_arguments,
         reason = "arrays that the caller keeps, so that nothing is allocated"
@@ -128,7 +129,8 @@ impl Environments {
         PyList::new(py, made.latencies_s)
     }
 
-    /// Of each run so far a hash, by which equal runs are known, and bytes that both ends sent again on another path.
+    /// Returns for each run so far a hash that identifies equal runs, and the bytes that both ends sent again on
+    /// another path.
     fn counts(&self, py: Python<'_>) -> PyResult<Vec<(u64, u64)>> {
         py.detach(|| self.lock().counts()).map_err(PyRuntimeError::new_err)
     }

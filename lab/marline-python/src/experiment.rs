@@ -1,4 +1,4 @@
-//! Experiment as Python has it: a checked document, and a registry with the policies that are Python classes.
+//! Experiment for Python: a checked document, and a registry with the policies that are Python classes.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -24,7 +24,7 @@ pub(crate) struct Plan {
 
 #[pymethods]
 impl Plan {
-    /// Reads a text of this name. `classes`: kind, name, class and the text of each parameter's default.
+    /// Reads a text of this name. `classes`: kind, name, class, and the text of each parameter's default.
     #[new]
     #[pyo3(signature = (name, text, trace_dir=None, classes=Vec::new()))]
     fn new(
@@ -48,13 +48,13 @@ impl Plan {
         &self.text
     }
 
-    /// What it is about.
+    /// Title of the experiment.
     #[getter]
     fn title(&self) -> &str {
         &self.file.title
     }
 
-    /// Of the first run.
+    /// Seed of the first run.
     #[getter]
     fn seed(&self) -> u64 {
         self.file.experiment.scenario.seed
@@ -72,8 +72,8 @@ impl Plan {
         Ok(self.lanes()?.into_iter().map(|lane| lane.variant.name).collect())
     }
 
-    /// Starts the runs on threads of their own: all seeds of the first variant, then of the next. `files`:
-    /// directories for captures and for traces.
+    /// Starts the runs on their own threads: all seeds of the first variant, then of the next. `files`: directories
+    /// for captures and for traces.
     #[pyo3(signature = (seeds, jobs=0, variants=None, timelines_us=None, files=(None, None)))]
     fn start(
         &self,
@@ -118,12 +118,12 @@ impl Plan {
         &self.file.experiment
     }
 
-    /// With all policies that it may name.
+    /// All policies that the experiment may name.
     pub(crate) fn registry(&self) -> &Registry {
         &self.registry
     }
 
-    /// A variant by name, the first one without.
+    /// A variant by name; without a name, the first one.
     pub(crate) fn variant(&self, name: Option<&str>) -> PyResult<Variant> {
         let lanes = self.lanes()?;
         let found = lanes.iter().find(|lane| name.is_none_or(|name| lane.variant.name == name));

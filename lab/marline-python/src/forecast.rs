@@ -1,17 +1,17 @@
-//! Forecast of a path as Python sees it: the core's own, with the arithmetic that schedulers of ours use.
+//! Forecast of a path for Python: the core's own, with the arithmetic that the built-in schedulers use.
 
 use marline::policy::{Forecast as Core, Quantile};
 use marline_time::{Duration, Rate};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
-/// When what is sent on a path now will be answered.
+/// Forecast of the time at which data sent now is answered.
 #[pyclass(frozen, module = "marline._native")]
 pub(crate) struct Forecast {
     pub(crate) core: Core,
 }
 
-/// A time given in microseconds; what is negative or no number is none.
+/// A time given in microseconds. Negative values and NaN mean none.
 pub(crate) fn duration(us: f64) -> Duration {
     Duration::try_from_secs_f64(us / 1e6).unwrap_or(Duration::ZERO)
 }
@@ -32,7 +32,7 @@ fn quantile(share: f64) -> PyResult<Quantile> {
 
 #[pymethods]
 impl Forecast {
-    /// For tests of policies: these answer times, episodes of trouble a second, and rate.
+    /// Creates a forecast for tests of policies from answer times, episodes of trouble per second, and a rate.
     #[new]
     #[pyo3(signature = (p50_us=0.0, p90_us=0.0, p99_us=0.0, troubles_per_s=0.0, rate_bits_per_s=None))]
     fn new(

@@ -1,4 +1,4 @@
-//! Call into Python from a run: what it raises ends the run, and what was canceled calls nothing any more.
+//! Calls into Python from a run. An exception ends the run, and a canceled run makes no further calls.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -17,23 +17,24 @@ thread_local! {
     static RUN: RefCell<Run> = RefCell::default();
 }
 
-/// Does `work`, a run with policies that may be Python objects, and returns what one of them raised, if one did.
+/// Executes `work`, a run with policies that may be Python objects, and returns the exception that one of them
+/// raised, if any.
 ///
 /// A policy cannot return an error to the core. After the first exception, or once `canceled` is set, Python is not
-/// asked again: schedulers wait, and the rest of the run passes quickly, for nothing is sent.
+/// called again. Schedulers then wait, and the rest of the run passes quickly because nothing is sent.
 pub(crate) fn run<R>(canceled: &Arc<AtomicBool>, work: impl FnOnce() -> R) -> (R, Option<PyErr>) {
     RUN.replace(Run { canceled: Arc::clone(canceled), failure: None });
     let result = work();
     (result, RUN.take().failure)
 }
 
-/// Asks Python something; `None` if it raised, or is not to be asked any more.
+/// Calls Python; `None` if it raised an exception or must not be called any more.
 pub(crate) fn call_python<R>(ask: impl FnOnce(Python<'_>) -> PyResult<R>) -> Option<R> {
     let over = RUN.with_borrow(|run| run.failure.is_some() || run.canceled.load(Ordering::Relaxed));
     if over {
         return None;
     }
-    // `None`: the interpreter shuts down.
+    // `None`: the interpreter is shutting down.
     match Python::try_attach(ask)? {
         Ok(answer) => Some(answer),
         Err(error) => {

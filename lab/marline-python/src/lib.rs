@@ -1,8 +1,8 @@
-//! Native half of the Python package `marline`: the lab's experiments, policies that are Python objects, and
+//! Native part of the Python package `marline`: the lab's experiments, policies that are Python objects, and
 //! environments for learning, all in virtual time.
 //!
-//! What people see is the Python in `python/marline`; this module has no more than it needs. Simulations run on
-//! threads of their own, without the interpreter's lock: they take it only to ask a policy written in Python.
+//! The public interface is the Python code in `python/marline`; this module contains only what it needs. Simulations
+//! run on their own threads, without the interpreter's lock. They take it only to call a policy written in Python.
 
 mod environments;
 mod experiment;
@@ -22,7 +22,7 @@ pyo3::create_exception!(
     "An experiment cannot be read or run; the text says what is wrong and where."
 );
 
-/// An error of the lab as a Python exception, its causes in one line.
+/// Converts an error of the lab to a Python exception, with its causes in one line.
 fn experiment_error(error: &anyhow::Error) -> PyErr {
     ExperimentError::new_err(format!("{error:#}"))
 }

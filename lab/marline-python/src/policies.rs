@@ -15,11 +15,11 @@ use pyo3::types::PyDict;
 
 use crate::guard;
 
-/// A class: kind (`scheduler`, `path_manager`, `congestion`), name, class, and of each parameter its name,
-/// the text of its default, and the word for its type (`int`, `float`, `bool`, `str`).
+/// A class: kind (`scheduler`, `path_manager`, `congestion`), name, class, and for each parameter its name, the text
+/// of its default, and the name of its type (`int`, `float`, `bool`, `str`).
 pub(crate) type PolicyClass = (String, String, Py<PyAny>, Vec<(String, String, String)>);
 
-/// What builds objects of a class.
+/// Creates objects of a class.
 struct ObjectFactory {
     class: Py<PyAny>,
     parameters: Vec<(String, String, String)>,
@@ -52,7 +52,7 @@ impl Value {
 }
 
 impl ObjectFactory {
-    /// The values of a spec, each by its name.
+    /// Values of a spec, by name.
     fn read(&self, parameters: &mut Parameters<'_>) -> Vec<(String, Value)> {
         let value = |(key, default, kind): &(String, String, String)| {
             let expected = match kind.as_str() {
@@ -67,7 +67,7 @@ impl ObjectFactory {
         self.parameters.iter().filter_map(value).collect()
     }
 
-    /// A new object; positional arguments first.
+    /// Creates an object; positional arguments come first.
     fn make<'py>(
         &self,
         py: Python<'py>,
@@ -109,7 +109,7 @@ pub(crate) fn register(registry: &mut Registry, class: PolicyClass) -> PyResult<
     added.map_err(|error| PyValueError::new_err(error.to_string()))
 }
 
-/// An object of a run, its methods called by name; `None` once it raised.
+/// An object of a run, whose methods are called by name; `None` once it has raised an exception.
 fn call_object<R>(
     object: Option<&Py<PyAny>>,
     call: impl FnOnce(Python<'_>, &Bound<'_, PyAny>) -> PyResult<R>,

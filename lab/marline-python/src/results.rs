@@ -16,11 +16,11 @@ use pyo3::exceptions::{PyKeyError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyCapsule, PyDict, PyList};
 
-/// What one run made.
+/// Results of one run.
 pub(crate) struct RunResult {
     pub(crate) record: Record,
     pub(crate) timeline: Timeline,
-    /// Over every packet that was delivered, when and where, and over what applications saw.
+    /// Hash of every delivered packet, with its time and link, and of all data received by applications.
     pub(crate) digest: u64,
 }
 
@@ -78,7 +78,7 @@ impl Results {
 
 #[pymethods]
 impl Results {
-    /// A table as a capsule of Arrow's C stream.
+    /// Returns a table as a capsule of Arrow's C stream.
     fn arrow<'py>(&self, py: Python<'py>, table: &str) -> PyResult<Bound<'py, PyCapsule>> {
         let batch = batch(&self.table(table)?).map_err(|e| PyValueError::new_err(e.to_string()))?;
         let schema = batch.schema();
@@ -87,7 +87,7 @@ impl Results {
         PyCapsule::new_with_value(py, stream, c"arrow_array_stream")
     }
 
-    /// A table as lists by the names of its columns; `None` is what is not known.
+    /// Returns a table as lists, by column name. `None` stands for unknown values.
     fn columns<'py>(&self, py: Python<'py>, table: &str) -> PyResult<Bound<'py, PyDict>> {
         let table = self.table(table)?;
         let columns = PyDict::new(py);
@@ -106,22 +106,22 @@ impl Results {
         Ok(columns)
     }
 
-    /// A table as `marline-lab run` writes it into a file.
+    /// Returns a table as `marline-lab run` writes it to a file.
     fn csv(&self, table: &str) -> PyResult<String> {
         Ok(self.table(table)?.csv())
     }
 
-    /// The table that `marline-lab run` prints, its head first.
+    /// The table that `marline-lab run` prints, with its heading.
     fn summary(&self) -> Vec<Vec<String>> {
         Summary::from_runs(&self.jobs, &self.records).table()
     }
 
-    /// Everything that makes a result doubtful or is missing, one line each.
+    /// Warnings about doubtful or missing results, one per line.
     fn warnings(&self) -> Vec<String> {
         Summary::from_runs(&self.jobs, &self.records).warnings()
     }
 
-    /// Why the first run that failed did.
+    /// Error of the first failed run.
     fn error(&self) -> Option<String> {
         self.runs().into_iter().find_map(|(job, record)| {
             let error = record.error.as_ref()?;
@@ -129,13 +129,13 @@ impl Results {
         })
     }
 
-    /// Of each run a hash over every packet that was delivered and over what applications saw.
+    /// Returns for each run a hash of every delivered packet and of all data received by applications.
     #[getter]
     fn digests(&self) -> Vec<u64> {
         self.digests.clone()
     }
 
-    /// Rows of time lines there was no room for.
+    /// Number of time-line rows that were dropped because of the limit.
     #[getter]
     fn left_out(&self) -> u64 {
         self.left_out
@@ -148,7 +148,7 @@ fn batch(table: &Table) -> Result<RecordBatch, ArrowError> {
     RecordBatch::try_new(Arc::new(Schema::new(fields)), columns.iter().map(array).collect())
 }
 
-/// Name, kind and, as metadata, unit.
+/// Name, kind and (as metadata) unit.
 fn field(column: &Column) -> Field {
     let field = Field::new(column.name(), array(column).data_type().clone(), true);
     match column.unit() {

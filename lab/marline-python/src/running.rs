@@ -1,4 +1,4 @@
-//! Runs under way: threads that take one job after the other, and a handle to wait for them, look and cancel.
+//! Runs in progress: threads that take one job after the other, and a handle to wait for, inspect and cancel them.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
@@ -17,7 +17,7 @@ use pyo3::prelude::*;
 use crate::guard;
 use crate::results::{Results, RunResult};
 
-/// What the threads share.
+/// State shared by the threads.
 struct SharedState {
     jobs: Vec<Job>,
     registry: Registry,
@@ -29,20 +29,20 @@ struct SharedState {
     changed: Condvar,
 }
 
-/// Results of runs beside their measurements, and where they go.
+/// Results of runs besides their measurements, and their destination.
 #[derive(Debug, Default)]
 pub(crate) struct Outputs {
     pub(crate) timelines: Option<TimelineConfig>,
     /// Directory of captures, as `marline-lab run` writes them.
     pub(crate) pcap: Option<PathBuf>,
-    /// Directory of traces, likewise.
+    /// Directory of traces, as `marline-lab run` writes them.
     pub(crate) qlog: Option<PathBuf>,
-    /// Where runs go; what is there is not made again. Without one they are held for [`Running::results`].
+    /// Store of runs; existing runs are not repeated. Without a store they are held for [`Running::results`].
     pub(crate) store: Option<Store>,
 }
 
 struct State {
-    /// What files had no room for.
+    /// Warnings about files that reached their limit.
     cut: Vec<String>,
     results: Vec<Option<RunResult>>,
     done: usize,
@@ -50,14 +50,14 @@ struct State {
     failure: Option<PyErr>,
 }
 
-/// A handle to runs under way. Dropping it cancels them.
+/// Handle to runs in progress. Dropping it cancels them.
 #[pyclass(frozen, module = "marline._native")]
 pub(crate) struct Running {
     shared: Arc<SharedState>,
 }
 
 impl Running {
-    /// Starts so many threads.
+    /// Starts this many threads.
     pub(crate) fn start(
         jobs: Vec<Job>,
         at_once: usize,
@@ -91,7 +91,7 @@ impl SharedState {
     }
 
     fn run_jobs(&self) {
-        // The order in which jobs are taken needs no other memory to be visible.
+        // The order in which jobs are taken does not affect the visibility of other memory.
         while !self.canceled.load(Ordering::Relaxed)
             && let at = self.next.fetch_add(1, Ordering::Relaxed)
             && let Some(job) = self.jobs.get(at)
@@ -114,7 +114,7 @@ impl SharedState {
             drop(state);
             self.changed.notify_all();
         }
-        // Files are written when all runs are made, by the thread that is the last.
+        // The last thread writes the files, when all runs are finished.
         let last = self.lock().threads == 1;
         if last && !self.canceled.load(Ordering::Relaxed) {
             let written = policies::with_registry(&self.registry, || self.write_files());
@@ -130,7 +130,7 @@ impl SharedState {
         self.changed.notify_all();
     }
 
-    /// Captures and traces, as the program writes them; what there was no room for.
+    /// Captures and traces, as the program writes them, and warnings about those omitted.
     fn write_files(&self) -> anyhow::Result<Vec<String>> {
         let go_on = || !self.canceled.load(Ordering::Relaxed);
         let mut cut = Vec::new();
@@ -151,20 +151,20 @@ impl SharedState {
             return Ok(());
         }
         let RunResult { record, .. } = self.guarded(job)?;
-        // Of a run that was canceled policies in Python saw a part only.
+        // Python policies saw only a part of a canceled run.
         if self.canceled.load(Ordering::Relaxed) {
             return Ok(());
         }
         store.save(job, &record).map_err(|error| PyOSError::new_err(format!("{error:#}")))
     }
 
-    /// One run, or what a policy raised in it.
+    /// One run, or the exception that a policy raised in it.
     fn guarded(&self, job: &Job) -> PyResult<RunResult> {
         let (made, failure) = guard::run(&self.canceled, || self.make(job));
         failure.map_or(Ok(made), Err)
     }
 
-    /// One run. A bug in it is an error of that run, not the end of the interpreter.
+    /// Executes one run. A bug in it becomes an error of that run and does not end the interpreter.
     fn make(&self, job: &Job) -> RunResult {
         let run =
             || policies::with_registry(&self.registry, || digest::of_runs(|| self.simulated(job)));
@@ -191,8 +191,8 @@ impl SharedState {
 
 #[pymethods]
 impl Running {
-    /// Waits until all runs are made, at most so long, without the interpreter's lock; whether they are. Raises what
-    /// a policy raised.
+    /// Waits until all runs are finished, up to a limit, without the interpreter's lock. Returns true if they are.
+    /// Raises the exception of a policy.
     fn wait(&self, py: Python<'_>, seconds: f64) -> PyResult<bool> {
         let limit = Duration::try_from_secs_f64(seconds).unwrap_or(Duration::ZERO);
         let (over, failure) = py.detach(|| {
@@ -205,22 +205,22 @@ impl Running {
         failure.map_or(Ok(over), Err)
     }
 
-    /// Runs that are made, and all.
+    /// Number of finished runs, and of all.
     fn progress(&self) -> (usize, usize) {
         (self.shared.lock().done, self.shared.jobs.len())
     }
 
-    /// No further run begins; those under way end by themselves.
+    /// Starts no further runs. Those in progress end by themselves.
     fn cancel(&self) {
         self.shared.canceled.store(true, Ordering::Relaxed);
     }
 
-    /// What files had no room for, a line each.
+    /// Warnings about files that reached their limit, one per line.
     fn cut(&self) -> Vec<String> {
         self.shared.lock().cut.clone()
     }
 
-    /// What all runs showed.
+    /// Results of all runs.
     fn results(&self) -> PyResult<Results> {
         let mut state = self.shared.lock();
         let made: Option<Vec<RunResult>> = state.results.iter_mut().map(Option::take).collect();

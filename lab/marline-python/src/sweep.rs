@@ -1,4 +1,4 @@
-//! Sweep as Python has it: the runs of every combination, made piece by piece into a store on disk.
+//! Sweep for Python: the runs of every combination, executed piece by piece into a store on disk.
 
 use std::path::PathBuf;
 
@@ -13,22 +13,21 @@ use crate::experiment;
 use crate::experiment_error;
 use crate::running::{Outputs, Running};
 
-/// What tells this module from one that was built of other sources. The interpreter's file, which is the running
-/// program's, would not.
+/// Identifies this build of the module. The running program's file would not, because that is the interpreter.
 #[pyfunction]
 pub(crate) fn identity(py: Python<'_>, module: PathBuf) -> PyResult<String> {
     py.detach(|| keep::file(&module)).map_err(|error| experiment_error(&error))
 }
 
-/// A table, its head first; warnings, the first of so many; runs that failed.
+/// A table with its heading, warnings (only the first ones), and failed runs.
 type SweepTable = (Vec<Vec<String>>, Vec<String>, usize, usize);
 
-/// The plan of a sweep, and the directory that its runs and tables are in.
+/// The plan of a sweep, and the directory of its runs and tables.
 #[pyclass(frozen, module = "marline._native")]
 pub(crate) struct Sweep {
     plan: Plan,
     place: PathBuf,
-    /// Who makes the runs: the module, and what Python says of its policies.
+    /// Program that executes the runs: the module, with Python's description of its policies.
     program: String,
     registry: Registry,
 }
@@ -42,7 +41,8 @@ impl Sweep {
 
 #[pymethods]
 impl Sweep {
-    /// All variants that run in virtual time with these seeds (`count` from the experiment's own on without).
+    /// Plans all variants that run in virtual time with these seeds (without seeds: `count` from the experiment's
+    /// own).
     #[new]
     #[pyo3(signature = (plan, place, program, count, seeds=None))]
     fn new(
@@ -72,12 +72,13 @@ impl Sweep {
         self.plan.points().map(<[_]>::to_vec).collect()
     }
 
-    /// All runs in pieces of at most so many, each of one variant at one combination: its first, and behind its last.
+    /// All runs in pieces of limited size, each of one variant at one combination: index of the first run, and past
+    /// the last.
     fn pieces(&self, most: usize) -> Vec<(usize, usize)> {
         self.plan.pieces(most).into_iter().map(|piece| (piece.start, piece.end)).collect()
     }
 
-    /// Begins to make those of the runs from `start` to `end` that are not in the store yet.
+    /// Starts those of the runs from `start` to `end` that are not in the store yet.
     #[pyo3(signature = (start, end, jobs=0))]
     fn start(&self, start: usize, end: usize, jobs: usize) -> PyResult<Running> {
         let at_once = if jobs == 0 { parallel::available() } else { jobs };
@@ -86,7 +87,7 @@ impl Sweep {
         Ok(Running::start(plan, at_once, outputs, self.registry.clone()))
     }
 
-    /// Writes the tables of all runs, in these formats; what they show in short.
+    /// Writes the tables of all runs in these formats, and returns a summary.
     fn collect(&self, py: Python<'_>, formats: Vec<String>) -> PyResult<SweepTable> {
         let store = self.store()?;
         let write = || {

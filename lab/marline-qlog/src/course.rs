@@ -4,7 +4,7 @@
 use crate::header::Vantage;
 use crate::read::Recording;
 
-/// How bytes were carried.
+/// Manner in which bytes were carried.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum TransmissionKind {
     /// For the first time.
@@ -26,7 +26,7 @@ impl TransmissionKind {
         TransmissionKind::Repeat,
     ];
 
-    /// Its name.
+    /// Name of the manner.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -49,7 +49,7 @@ pub struct CarriedBytes {
     pub dsn: u64,
     /// Number of bytes.
     pub bytes: u64,
-    /// How they were carried.
+    /// Manner of transmission.
     pub manner: TransmissionKind,
 }
 

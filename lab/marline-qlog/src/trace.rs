@@ -61,7 +61,7 @@ impl Trace {
         self.written_bytes += bytes;
     }
 
-    /// Appends a record that `count` events with `unkept_bytes` bytes are missing. The next metrics are written
+    /// Appends a record that `count` events with `unwritten_bytes` bytes are missing. The next metrics are written
     /// completely, because the last ones may be among the missing events.
     pub fn note_missed(&mut self, at: Instant, count: u64, unkept_bytes: u64, out: &mut String) {
         self.metrics.clear();

@@ -22,7 +22,7 @@ pub(crate) const fn purpose(purpose: Purpose) -> &'static str {
     }
 }
 
-/// What else is known of the reason.
+/// Further details of the reason, if any.
 pub(crate) const fn cause(purpose: Purpose) -> Option<&'static str> {
     match purpose {
         Purpose::Reinjection(cause) => Some(match cause {

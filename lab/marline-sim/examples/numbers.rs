@@ -23,7 +23,7 @@ use marline_sim::median;
 use marline_time::{Duration, Instant, Rate};
 use rustix::time::{ClockId, clock_gettime};
 
-/// The rows that are left out unless asked for.
+/// Rows that run only on request.
 const ON_REQUEST: [&str; 2] = ["anchors", "digests"];
 
 fn main() {
@@ -63,11 +63,11 @@ fn speed_row() {
     }
 }
 
-/// Turns that one path and two have.
+/// Turns with one path, and with two.
 const COST_ROUNDS: usize = 7;
 
-/// What simulating a bulk transfer costs: the whole core at both ends, every byte written and checked.
-/// CPU time, so that other load on the machine counts little; alone on it, wall time is the same.
+/// Cost of simulating a bulk transfer: the whole core at both ends, every byte written and checked. Measured as CPU
+/// time, so that other load on the machine has little effect.
 fn cost_row() {
     let link_text = "rate=100M,delay=10ms,queue=20ms";
     let length = Duration::from_secs(20);
@@ -121,7 +121,7 @@ fn print_bulk(name: &str, outcome: &bulk::Outcome, rates: &[Rate], took: f64) {
 const FAST: &str = "rate=50M,delay=10ms,queue=20ms";
 const SLOW: &str = "rate=50M,delay=30ms,queue=60ms";
 
-/// What a packet costs in a world with many connections, in CPU time.
+/// CPU time per packet in a world with many connections.
 fn crowd_row() {
     let links = ["rate=400M,delay=10ms,queue=50ms", "rate=200M,delay=30ms,queue=50ms"];
     for connections in [1, 10, 100, 1_000] {
@@ -248,7 +248,7 @@ fn pairs_row() {
     }
 }
 
-/// Messages and a download by each scheduler; `SEED=n` for other losses, `SCHEDULERS=paaf;xlink,near=0` for others.
+/// Messages and a download with each scheduler; `SEED=n` for other losses, `SCHEDULERS=paaf;xlink,near=0` for others.
 fn anchors_row() {
     let words = env::var("SCHEDULERS").ok();
     let schedulers: Vec<&str> =
@@ -272,7 +272,7 @@ fn anchors_row() {
     }
 }
 
-/// As many as `MARLINE_WORLDS` says, from `MARLINE_WORLDS_FROM` on.
+/// Runs `MARLINE_WORLDS` worlds, starting with seed `MARLINE_WORLDS_FROM`.
 fn world_seeds(count: u64) -> Vec<u64> {
     let number = |name| env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
     let from = number("MARLINE_WORLDS_FROM").unwrap_or(1);

@@ -271,7 +271,7 @@ impl Lister<'_> {
             let generics = renderer.generics(&inner["generics"]);
             let conditions = renderer.conditions(&inner["generics"]);
             let (base, of) = (renderer.path(&inner["trait"]), renderer.render_type(&inner["for"]));
-            // Derived equality has a helper trait that nobody names.
+            // Derived equality has a helper trait that is never named.
             if !base.ends_with("StructuralPartialEq") {
                 self.put(format!("impl{generics} {base} for {of}{conditions} ({path})"));
             }

@@ -88,7 +88,7 @@ fn target() -> Result<&'static str, String> {
     match std::env::consts::ARCH {
         "x86_64" => Ok("x86_64-unknown-linux-gnu"),
         "aarch64" => Ok("aarch64-unknown-linux-gnu"),
-        other => Err(format!("no release is set up for {other}")),
+        other => Err(format!("release builds for {other} are not supported")),
     }
 }
 

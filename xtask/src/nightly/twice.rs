@@ -30,7 +30,7 @@ pub(crate) fn check(root: &Path) -> TaskResult {
             display_paths(&places)
         ));
     }
-    println!("equal, both times:\n{one}");
+    println!("identical, both times:\n{one}");
     let _ = fs::remove_dir_all(root.join("target/nightly"));
     Ok(())
 }

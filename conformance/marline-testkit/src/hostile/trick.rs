@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// What happens to segments that are sent from now on.
+/// Treatment of the segments sent from now on.
 #[derive(Clone, Debug)]
 pub(super) enum Trick {
     Drop,

@@ -26,7 +26,7 @@ impl fmt::Display for RuleViolation {
 pub struct Verdict {
     /// Results of both ends, in a few words.
     pub outcome: String,
-    /// Joins that came up at both ends.
+    /// Joins that were established at both ends.
     pub joins: usize,
     /// The broken rule, if there is one.
     pub complaint: Option<RuleViolation>,
@@ -92,7 +92,7 @@ fn needless_error(world: &FinalWorld<'_>) -> Option<RuleViolation> {
     let rule = match () {
         // Every packet that was sent again would have arrived.
         () if any(&failed) => "an unnecessary error",
-        () if any(&|end| end.lacks_join) => "no join came up",
+        () if any(&|end| end.lacks_join) => "no join was established",
         // The subflow had only faults that TCP repairs.
         () if any(&|end| end.was_reset) => "a subflow was reset unnecessarily",
         () => return None,

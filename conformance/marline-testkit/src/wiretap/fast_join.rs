@@ -64,7 +64,7 @@ impl<'a> Wiretap<'a> {
                 };
                 let (opener, answerer) = (joined.opener, 1 - joined.opener);
                 let point = match form {
-                    // What it has of the opener's stream; where its own goes on.
+                    // Position in the opener's stream that it has; position at which its own stream continues.
                     FastJoinForm::Out => self.full_count(number, opener, form, point),
                     FastJoinForm::In => self.full_count(number, answerer, FastJoinForm::Out, point),
                 };

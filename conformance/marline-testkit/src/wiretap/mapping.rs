@@ -106,7 +106,7 @@ impl Mapping {
     }
 }
 
-/// The bytes of a subflow from number `first` on, if all are there.
+/// Bytes of a subflow from number `first` on, if all were captured.
 fn body(bytes: &BTreeMap<u32, &[u8]>, first: u32, length: usize) -> Option<Vec<u8>> {
     let mut body = Vec::with_capacity(length);
     while body.len() < length {

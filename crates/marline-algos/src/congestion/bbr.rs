@@ -57,7 +57,7 @@ const PROBE_RTT: Duration = Duration::from_millis(200);
 /// Window in multiples of rate x RTT while probing for bandwidth.
 const WINDOW_GAIN: f64 = 2.0;
 
-/// How a loss affects the window.
+/// Effect of a loss on the window.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 enum Repair {
     /// Not at all.

@@ -45,50 +45,51 @@ use marline_time::{Duration, Instant, Rate};
 use super::candidates::{self, is_costly};
 use crate::budget::{Budget, BudgetConfig};
 
-/// A flow changes to a path that is earlier by this share and by this time.
+/// A flow moves to a path that is earlier by this share and by this time.
 const MIN_RELATIVE_GAIN: f32 = 0.15;
 const MIN_TIME_GAIN: Duration = Duration::from_millis(3);
-/// A path that is metered, or whose radio is to sleep, is left alone for one that is later by no more than that.
+/// A metered path, or one whose radio should sleep, is avoided if another is later by no more than this.
 const MAX_EXTRA_DELAY: Duration = Duration::from_millis(100);
-/// Delay that a lost datagram counts for: a path that loses one in a hundred is left for one that loses none and is
-/// later by a hundredth of this.
+/// Delay that a lost datagram counts for: a path that loses one in a hundred is avoided for one without losses that
+/// is later by up to a hundredth of this.
 const LOSS_PENALTY: Duration = Duration::from_secs(10);
 /// Assumed answer time of a path before its first answer.
 const UNKNOWN: Duration = Duration::from_millis(400);
 /// Time for which a sign of trouble counts.
 const TROUBLE_DURATION: Duration = Duration::from_millis(1_500);
-/// Round trips vary much if their variation is this share of them.
+/// Round trips vary much if their variation is at least this share of them.
 const RTT_VARIATION_DIVISOR: u32 = 4;
-/// Shares of the budget up to which copies without and with signs of trouble are made, and rescues.
+/// Shares of the budget up to which copies without signs of trouble, copies with signs, and rescues are made.
 const CALM_COPY_LIMIT: f32 = 0.7;
 const TROUBLE_COPY_LIMIT: f32 = 0.9;
 const RESCUE_LIMIT: f32 = 1.25;
-/// Repairs are made on a path that loses at least this share of its frames one by one, for flows with at least so many
-/// datagrams in a burst; one for each so many frames.
+/// Repairs are made on a path that loses at least this share of its frames one by one, for flows with at least this
+/// many datagrams per burst, one for each group of this many frames.
 const MIN_REPAIR_LOSS: f32 = 0.002;
 const MIN_BURST: f32 = 1.5;
 const FRAMES_PER_REPAIR: u8 = 4;
-/// Shares of the budget up to which there are repairs of groups of one frame, two, three, and more.
+/// Shares of the budget up to which groups of one frame, two, three, and more are repaired.
 const REPAIR_LIMITS: [f32; 4] = [0.25, 0.5, 0.9, 1.0];
-/// A copy without signs is made if it is first with this chance, plus the square of what is spent.
+/// A copy without signs of trouble is made if the probability that it arrives first is at least this, plus the square
+/// of the spent share.
 const MIN_COPY_CHANCE: f32 = 0.02;
-/// Bulk changes to a path that is so many times as fast after it has been on one for so long, to one that is much
-/// faster at any time. What it has on its way and the window on the other path are lost time.
+/// Bulk moves to a path that is this many times as fast after staying on one for this long, and to a much faster one
+/// at any time. A move wastes the data in transit and the window of the other path.
 const MIN_BULK_SPEEDUP: f64 = 1.5;
 const IMMEDIATE_BULK_SPEEDUP: f64 = 2.5;
 const MIN_BULK_STAY: Duration = Duration::from_secs(5);
-/// Time for which it waits for a path that has fallen silent.
+/// Time for which bulk waits for a path that has fallen silent.
 const MAX_BULK_WAIT: Duration = Duration::from_secs(1);
-/// How often a path that carries nothing is asked, for its round trip and for its rate.
+/// Interval of probes of an unused path, for its round trip and for its rate.
 const EXPLORE_INTERVAL: Duration = Duration::from_millis(500);
 const RATE_EXPLORE_INTERVAL: Duration = Duration::from_secs(2);
 
 /// Settings.
 #[derive(Copy, Clone, Debug, PartialEq)]
 pub struct AutoConfig {
-    /// What copies and repairs may cost.
+    /// Budget of copies and repairs.
     pub budget: BudgetConfig,
-    /// Whether there are repairs.
+    /// True if repairs are enabled.
     pub repairs: bool,
 }
 
@@ -106,7 +107,7 @@ pub struct Auto {
 }
 
 impl Auto {
-    /// With these settings.
+    /// Creates a policy with these settings.
     #[must_use]
     pub fn new(config: AutoConfig) -> Self {
         Auto { config, budget: Budget::default() }
@@ -128,7 +129,7 @@ impl Auto {
         let wanted = match flow.class {
             FlowClass::Bulk => false,
             FlowClass::Sparse => spent < 1.0,
-            // What a path loses shows only after a while.
+            // Losses of a path show only after some time.
             FlowClass::Steady if trouble || !main.losses_known => spent < TROUBLE_COPY_LIMIT,
             FlowClass::Steady => {
                 spent < CALM_COPY_LIMIT
@@ -181,7 +182,7 @@ impl DatagramPolicy for Auto {
             return None;
         }
         let other = earliest(candidates::for_copies(context, on, true), flow)?;
-        // Half of a round trip there, or it is of no use.
+        // Half of a round trip there, or the copy is useless.
         (context.now + delay(other, flow) / 2 < flow.deadline).then_some(other.id)
     }
 
@@ -202,15 +203,15 @@ impl DatagramPolicy for Auto {
     }
 }
 
-/// When a datagram that leaves now would be answered on a path, nine times of ten.
+/// Time at which a datagram sent now would be answered on a path, at the 90th percentile.
 fn delay(path: &DatagramPathView, flow: &FlowView) -> Duration {
     let ahead = path.bytes_queued + u64::from(flow.bytes);
     let answer = path.forecast.answer_after(ahead, Quantile::P90).unwrap_or(UNKNOWN);
-    // What is overdue is not behind us.
+    // Overdue data is not ahead of us in the queue.
     answer + path.overdue
 }
 
-/// The same, later by what has to be saved where using the path costs more than time, and by what it loses.
+/// The same time, delayed by the required saving on paths that cost more than time, and by the path's losses.
 fn priced_delay(path: &DatagramPathView, flow: &FlowView) -> Duration {
     let price = if is_costly(path) { MAX_EXTRA_DELAY } else { Duration::ZERO };
     delay(path, flow) + price + LOSS_PENALTY.mul_f32(path.losses)
@@ -223,7 +224,7 @@ fn earliest<'a>(
     paths.min_by_key(|path| priced_delay(path, flow))
 }
 
-/// The best path, or the one on which the flow is if that is about as good.
+/// The best path, or the flow's current one if that is about as good.
 fn path_without_exploration<'a>(
     best: &'a DatagramPathView,
     stays: Option<&'a DatagramPathView>,
@@ -240,13 +241,13 @@ fn is_in_trouble(now: Instant, path: &DatagramPathView) -> bool {
     lately || !path.overdue.is_zero() || has_trouble_signs(path)
 }
 
-/// Signs of trouble that are not those of single losses.
+/// Signs of trouble other than isolated losses.
 fn has_trouble_signs(path: &DatagramPathView) -> bool {
     let varies = path.srtt.is_some_and(|srtt| path.rttvar > srtt / RTT_VARIATION_DIVISOR);
     varies || path.fading || !path.is_usable() || !path.stalled.is_zero()
 }
 
-/// Whether what leaves on this path is repaired together rather than copied one by one.
+/// True if datagrams on this path are repaired as a group instead of being copied.
 fn uses_group_repair(
     context: &DatagramContext<'_>,
     flow: &FlowView,
@@ -259,7 +260,7 @@ fn uses_group_repair(
         && !has_trouble_signs(main)
 }
 
-/// How likely it is that the answer to a copy on `other` comes first.
+/// Probability that the answer to a copy on `other` arrives first.
 fn first_probability(other: &DatagramPathView, main: &DatagramPathView, flow: &FlowView) -> f32 {
     let ahead = other.bytes_queued + u64::from(flow.bytes);
     let Some(then) = other.forecast.answer_after(ahead, Quantile::P50) else { return 1.0 };
@@ -267,7 +268,7 @@ fn first_probability(other: &DatagramPathView, main: &DatagramPathView, flow: &F
     main.forecast.late_probability(then.saturating_sub(own))
 }
 
-/// Where bulk is delivered fastest, by what is known.
+/// The path with the highest known delivery rate for bulk.
 fn fastest<'a>(context: &DatagramContext<'a>, flow: &FlowView) -> Option<&'a DatagramPathView> {
     let now = context.now;
     let order = |path: &&DatagramPathView| (!is_costly(path), rate(path), Reverse(path.srtt));
@@ -291,7 +292,8 @@ fn fastest<'a>(context: &DatagramContext<'a>, flow: &FlowView) -> Option<&'a Dat
     Some(if times > wanted { best } else { stays })
 }
 
-/// What a path delivers: the rate at which it lets trains through, or before one was seen what its window lets go.
+/// Delivery rate of a path: the rate at which it passes trains, or before the first train the rate that its window
+/// allows.
 fn rate(path: &DatagramPathView) -> Rate {
     const SECOND: Duration = Duration::from_secs(1);
     match path.forecast.bytes_in(SECOND) {

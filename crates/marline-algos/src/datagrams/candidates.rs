@@ -11,7 +11,7 @@ pub(super) const fn is_costly(path: &DatagramPathView) -> bool {
     path.metered || path.radio
 }
 
-/// How much speaks against a path; less is better.
+/// Rank of a path by its problems; lower is better.
 fn rank(path: &DatagramPathView) -> u8 {
     match (path.health.is_unreachable(), path.backup) {
         (false, false) if path.is_usable() && !path.fading => 0,
@@ -22,7 +22,7 @@ fn rank(path: &DatagramPathView) -> u8 {
     }
 }
 
-/// The paths of the best rank there is.
+/// The paths of the best available rank.
 pub(super) fn best_candidate<'a>(
     context: &DatagramContext<'a>,
 ) -> impl Iterator<Item = &'a DatagramPathView> + Clone {
@@ -31,9 +31,9 @@ pub(super) fn best_candidate<'a>(
     paths.iter().filter(move |path| rank(path) == least)
 }
 
-/// The paths that may have a copy of what goes on this one: regular ones that answer, those that cost money or keep a
-/// radio awake only while it is in trouble. A backup is good enough for a copy when the datagram itself goes on a path
-/// that is not usable.
+/// Paths that may carry a copy of a datagram on this path: regular paths that answer. Those that cost money or keep a
+/// radio awake qualify only while this path is in trouble. A backup qualifies if the datagram itself goes on an
+/// unusable path.
 pub(super) fn for_copies<'a>(
     context: &DatagramContext<'a>,
     on: PathId,

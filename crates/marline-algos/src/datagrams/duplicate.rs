@@ -1,5 +1,7 @@
-//! Full duplication: every datagram on the two paths with the smallest round trips, whatever it costs. What nobody
-//! can beat who does not know the future, but for the queues it fills; here for comparison.
+//! Full duplication: every datagram on the two paths with the smallest round trips, at any cost.
+//!
+//! Except for the queues that it fills, only a sender that knows the future could do better. It exists for
+//! comparison.
 
 use marline_policy::{DatagramContext, DatagramPolicy, FlowView, Route};
 

@@ -1,4 +1,4 @@
-//! Datagram policies: which path a datagram goes on, and which path, if any, has a copy.
+//! Datagram policies: the path of each datagram, and the path of its copy, if any.
 
 mod auto;
 mod candidates;

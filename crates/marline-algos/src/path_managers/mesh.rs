@@ -67,7 +67,7 @@ impl Attempt {
     }
 }
 
-/// How to open subflows from a local address.
+/// Manner of opening subflows from a local address.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(super) struct Plan {
     /// Set the backup flag.

@@ -143,7 +143,7 @@ pub struct Tlp {
     samples_at_probe: u32,
 }
 
-/// How much longer than the shortest RTT the ACKs of lone segments took.
+/// Additional delay of the ACKs of lone segments, beyond the shortest RTT.
 #[derive(Copy, Clone, Debug, Default)]
 struct LoneAckDelay {
     /// Start of the lone segment in flight.

@@ -18,7 +18,7 @@ use super::PolicyKind;
 /// A parameter that a policy knows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ParameterInfo {
-    /// Its key.
+    /// Key of the parameter.
     pub key: String,
     /// Value when the key is omitted.
     pub default: String,
@@ -44,7 +44,7 @@ pub struct ParameterError {
 pub enum ParameterProblem {
     /// The policy has no such parameter.
     Unknown {
-        /// Its parameters, in the order it reads them.
+        /// Parameters, in the order in which they are read.
         known: Vec<String>,
     },
     /// The policy no longer has this parameter.

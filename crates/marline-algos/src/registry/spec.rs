@@ -26,7 +26,7 @@ pub enum PolicyError {
         kind: PolicyKind,
         /// The text.
         text: String,
-        /// What is wrong with it.
+        /// Description of the error.
         problem: &'static str,
     },
 }

@@ -15,7 +15,7 @@
 //! - [`Alternatives::would_block`]: until the segment's DATA_ACK, which returns on the quickest of them, the faster
 //!   ones deliver their rate times that time. If that and S's outstanding data exceed the buffers, S gets nothing now.
 //!   The DATA_ACK is later the longer S's queue is, so S is only kept as full as the buffers allow;
-//! - [`Alternatives::sooner_full_path`]: a full path has delivered all unsent data once its window has released the
+//! - [`Alternatives::earlier_full_path`]: a full path has delivered all unsent data once its window has released the
 //!   last byte and its queue has transmitted it. If that is before the segment arrives, S gets nothing now. While the
 //!   send buffer is nearly full, the application has more to write, and nothing is held back.
 //!

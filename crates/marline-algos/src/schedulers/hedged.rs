@@ -70,7 +70,7 @@ struct WatchedSegment {
     copy_at: Option<Instant>,
 }
 
-/// How long to wait for the answer to a segment sent now; `None` if nothing is known.
+/// Time to wait for the answer to a segment sent now; `None` if nothing is known.
 pub(super) fn time_until_overdue(
     on: &SubflowView,
     deviations: f64,

@@ -45,7 +45,7 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
         ConfigKind::Server(args) => {
             let server::Args { config: file, options, .. } = *args;
             let file = &file;
-            let options = options.layered_over(ServerOptions::from_file(file)?);
+            let options = options.with_defaults(ServerOptions::from_file(file)?);
             let text = toml::to_string(&options.clone().into_effective(file))?;
             options.plan(file)?;
             text

@@ -142,7 +142,7 @@ impl RunningClient<'_> {
         Ok(())
     }
 
-    /// Serves applications until a signal. `renew` prepares changes of the way at a reload, `also` starts
+    /// Serves applications until a signal. `renew` prepares changes of the tunnel at a reload, `also` starts
     /// additional services.
     async fn serve<'s, O: Open>(
         self,

@@ -23,7 +23,7 @@ use crate::reload::ReloadSender;
 /// Time that closing connections get at the end of a process to notify the peer.
 pub(super) const CLOSING_TIME: marline::time::Duration = marline::time::Duration::from_secs(2);
 
-/// The way through a server.
+/// Tunnel through a server.
 pub(super) type CurrentTunnel = Arc<Current<Tunnel<Dialer>>>;
 
 /// An opened network of a client.
@@ -89,7 +89,7 @@ impl OpenedClient {
         })
     }
 
-    /// Sets the server's way, from which the server's rejection is read.
+    /// Sets the server's tunnel, from which the server's rejection is read.
     pub(super) fn set_server_tunnel(&self, way: &CurrentTunnel) {
         let _ = self.way.set(Arc::clone(way));
     }

@@ -51,7 +51,7 @@ pub enum Change {
     Hint,
 }
 
-/// What is known of a path's radio.
+/// Known state of a path's radio.
 #[derive(Copy, Clone, Debug, clap::ValueEnum)]
 pub enum Hint {
     /// The signal is fading.

@@ -20,7 +20,7 @@ use crate::config::client::{ClientPlan, Route};
 /// Final step of a change, after everything that may fail has succeeded.
 pub(super) type Step<'a> = Box<dyn FnOnce() + 'a>;
 
-/// Settings from which a way is made.
+/// Settings from which a tunnel is created.
 #[derive(PartialEq)]
 struct TunnelSettings {
     invite: Invite,
@@ -38,7 +38,7 @@ impl TunnelSettings {
     }
 }
 
-/// The way through a server, which can be replaced.
+/// Tunnel through a server, which can be replaced.
 pub(super) struct Renewal<'a> {
     client: &'a Client,
     deadlines: Deadlines,
@@ -77,7 +77,7 @@ impl<'a> Renewal<'a> {
         self.lanes.as_ref().map(watch::Sender::subscribe)
     }
 
-    /// Prepares the changes of the way.
+    /// Prepares the changes of the tunnel.
     ///
     /// # Errors
     /// The invite is not usable. Nothing has changed.

@@ -137,7 +137,7 @@ pub fn prepare(args: Args) -> anyhow::Result<Option<PreparedServer>> {
         );
     }
     if let Some(Command::Credential(change)) = args.command {
-        let options = args.options.layered_over(ServerOptions::from_file(file)?);
+        let options = args.options.with_defaults(ServerOptions::from_file(file)?);
         credential(file, options, change)?;
         return Ok(None);
     }

@@ -66,7 +66,7 @@ impl Options for ServerOptions {
 
     fn read(&self, file: Option<&Path>) -> anyhow::Result<(ServerPlan, toml::Table)> {
         let file = file.unwrap_or(Path::new(""));
-        let options = self.clone().layered_over(ServerOptions::from_file(file)?);
+        let options = self.clone().with_defaults(ServerOptions::from_file(file)?);
         let in_force = toml::Table::try_from(options.clone().into_effective(file))?;
         Ok((options.plan(file)?, in_force))
     }

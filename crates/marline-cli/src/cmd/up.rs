@@ -48,7 +48,7 @@ pub struct Args {
     /// Block all traffic outside the tunnel (lockdown) before the network is up, and exit; `marline down` ends this
     #[arg(long)]
     pub lockdown_only: bool,
-    /// What of the traffic goes through the tunnel.
+    /// Part of the traffic that goes through the tunnel.
     #[command(flatten)]
     pub up: UpOptions,
     /// All other options of a client.

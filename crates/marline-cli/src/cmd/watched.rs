@@ -92,7 +92,7 @@ pub(super) fn with_watchers(
     with_inherited_watchers(runtime, handle, Vec::new())
 }
 
-/// Like [`watched`], for a successor: sockets of the previous process are used if they are still configured.
+/// Like [`with_watchers`], for a successor: sockets of the previous process are used if they are still configured.
 pub(super) fn with_inherited_watchers(
     runtime: &RuntimeOptions,
     handle: Arc<dyn Handle>,

@@ -211,12 +211,12 @@ impl ClientOptions {
         if lower.invite.is_some() {
             private_file::check_mode(file).context("the file contains the invite")?;
         }
-        Ok(self.layered_over(lower))
+        Ok(self.with_defaults(lower))
     }
 
     /// These options, with those of `lower` where unset.
     #[must_use]
-    pub fn layered_over(self, mut lower: ClientOptions) -> ClientOptions {
+    pub fn with_defaults(self, mut lower: ClientOptions) -> ClientOptions {
         // Each way of giving the invite replaces both.
         if self.invite.is_some() || self.invite_file.is_some() {
             (lower.invite, lower.invite_file, lower.direct) = (None, None, false);

@@ -1,6 +1,6 @@
 //! Configuration: TOML files whose keys are the flags' names; flags override files.
 //!
-//! One struct per command serves both: clap fills it from flags, serde from a file, and `layered_over` merges the two.
+//! One struct per command serves both: clap fills it from flags, serde from a file, and `with_defaults` merges the two.
 //! Options common to several commands are in [`shared`]. Every value is parsed where it is read, so that an error
 //! in a file names line and column. An unknown key is an error.
 

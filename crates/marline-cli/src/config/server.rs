@@ -173,7 +173,7 @@ impl ServerOptions {
 
     /// These options, with those of `lower` where unset.
     #[must_use]
-    pub fn layered_over(self, lower: ServerOptions) -> ServerOptions {
+    pub fn with_defaults(self, lower: ServerOptions) -> ServerOptions {
         self.layered(lower)
     }
 

@@ -1,7 +1,7 @@
 //! Options shared by all long-running commands, and the layering of flags over files.
 //!
 //! serde can either flatten a shared struct, or refuse unknown keys and report the place of an error, but not both.
-//! Therefore the macro `options!` adds the shared fields to each command's struct, and [`Shared`] holds those
+//! Therefore the macro `options!` adds the shared fields to each command's struct, and [`SharedOptions`] holds those
 //! fields alone, with the operations on them.
 
 use std::net::SocketAddr;
@@ -168,8 +168,8 @@ macro_rules! options {
             fn layered(self, lower: $name) -> $name {
                 use $crate::config::shared::Layer;
                 $name {
-                    $($own: Layer::layered_over(self.$own, lower.$own),)*
-                    $($shared: Layer::layered_over(self.$shared, lower.$shared),)*
+                    $($own: Layer::with_defaults(self.$own, lower.$own),)*
+                    $($shared: Layer::with_defaults(self.$shared, lower.$shared),)*
                 }
             }
 

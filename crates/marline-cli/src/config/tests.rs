@@ -84,7 +84,7 @@ fn file_keys_are_named_like_flags_and_flags_win() {
         mode: Some(Mode::Handover),
         ..ClientOptions::default()
     };
-    let both = flags.layered_over(file).into_effective();
+    let both = flags.with_defaults(file).into_effective();
     assert_eq!(both.socks5, ["127.0.0.1:1".parse().unwrap()]);
     assert_eq!(both.mode, Some(Mode::Handover));
     assert_eq!(both.scheduler.as_deref(), Some("auto"));
@@ -524,9 +524,9 @@ fn direct_and_an_invite_exclude_each_other() {
     let udp = ClientOptions { carrier: Some(CarrierChoice::Udp), ..direct.clone() };
     assert!(error_of(udp.plan()).contains("--carrier raw"));
     // A flag replaces the value in the file.
-    assert!(direct.layered_over(with_invite()).plan().is_ok());
+    assert!(direct.with_defaults(with_invite()).plan().is_ok());
     let file = ClientOptions { direct: true, ..ClientOptions::default() };
-    assert!(matches!(with_invite().layered_over(file).plan().unwrap().route, Route::Through(_)));
+    assert!(matches!(with_invite().with_defaults(file).plan().unwrap().route, Route::Through(_)));
     let plan = with_invite().plan().unwrap();
     assert_eq!(plan.carrier, CarrierPlan::Auto);
 }
@@ -542,7 +542,7 @@ fn fast_open_needs_direct_mode() {
     assert!(error_of(through.plan()).contains("--fast-open needs --direct"));
     assert!(error_of(direct.clone().refuse_ports()).contains("--fast-open"));
     // A client that uses a server after all drops the option, as `marline run` does.
-    assert!(with_invite().layered_over(direct.clone()).plan().is_ok());
+    assert!(with_invite().with_defaults(direct.clone()).plan().is_ok());
     assert_eq!(fast_open(direct.without_ports().plan().unwrap()), None);
 }
 

@@ -48,7 +48,7 @@ impl Serialize for ServiceWord {
     }
 }
 
-/// What of a machine's traffic goes through the tunnel.
+/// Part of a machine's traffic that goes through the tunnel.
 #[derive(Clone, Debug, Default, PartialEq, Eq, clap::Args, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub struct UpOptions {

@@ -57,7 +57,7 @@ pub struct ClientHandle {
     pub udp: Arc<UdpTunnel>,
     /// Quotas of its paths.
     pub quotas: PathQuotas,
-    /// Current way through a server, once there is one.
+    /// Current tunnel through a server, once there is one.
     pub way: Arc<OnceLock<Arc<Current<Tunnel<Dialer>>>>>,
     /// Sender of reload requests. `None`: reloads are not supported.
     pub reloads: Option<ReloadSender>,

@@ -9,10 +9,10 @@ use super::columns::wrap_line;
 use super::plan::Setup;
 use crate::path_table::{align, bytes};
 
-/// Results of one compared way.
+/// Results of one compared variant.
 #[derive(Clone, Debug)]
 pub struct Outcome {
-    /// The compared way.
+    /// The compared variant.
     pub way: Setup,
     /// Result of the echo.
     pub echo: EchoResult,
@@ -156,7 +156,7 @@ pub fn describe_doubt(outcomes: &[Outcome]) -> Option<String> {
     })
 }
 
-/// Result of one way as JSON.
+/// Result of one variant as JSON.
 #[must_use]
 pub fn to_json(outcome: &Outcome) -> Value {
     let latency = Latency::from_samples(&outcome.echo.latencies);

@@ -63,7 +63,7 @@ impl DemoPlan {
     }
 }
 
-/// One of the compared ways to use the links.
+/// One of the compared variants, each of which uses the links in its own way.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Setup {
     /// Name in the table.

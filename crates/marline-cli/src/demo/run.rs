@@ -26,7 +26,7 @@ const START_PAUSE: Duration = Duration::from_millis(200);
 /// Time limit for a connection through SOCKS5, generous for a loaded machine.
 const OPENING: Duration = Duration::from_secs(8);
 
-/// Processes and links of one way.
+/// Processes and links of one variant.
 #[derive(Debug)]
 struct RunningVariant {
     way: Setup,
@@ -42,7 +42,7 @@ struct Link {
     address: SocketAddr,
 }
 
-/// The links of one way.
+/// Links of one variant.
 #[derive(Copy, Clone, Debug)]
 struct Links {
     wifi: Option<Link>,
@@ -141,7 +141,7 @@ fn start_links(plan: &DemoPlan, ports: &[SocketAddr]) -> anyhow::Result<(Emulato
     Ok((emulator, links))
 }
 
-/// Starts server and client of every way concurrently.
+/// Starts server and client of every variant concurrently.
 async fn start_variants(
     ports: &[SocketAddr],
     links: &[Links],
@@ -214,7 +214,7 @@ fn write_private(path: &Path, text: &str) -> std::io::Result<()> {
     writeln!(file, "{text}")
 }
 
-/// Runs echo and download of every way while WiFi fails and returns.
+/// Runs echo and download of every variant while WiFi fails and returns.
 async fn run_applications(
     plan: &DemoPlan,
     running: &[RunningVariant],

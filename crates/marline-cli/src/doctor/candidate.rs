@@ -77,7 +77,7 @@ impl fmt::Display for Candidate {
     }
 }
 
-/// Result of trying a way.
+/// Result of trying a candidate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum CandidateResult {
     /// The server answers and accepts this client, or was not asked whether it does.
@@ -88,7 +88,7 @@ pub(super) enum CandidateResult {
     Unreached { cause: String, help: String },
 }
 
-/// A way that was tried, with its result.
+/// A candidate that was tried, with its result.
 #[derive(Clone, Debug)]
 pub(super) struct TriedCandidate {
     pub(super) way: Candidate,

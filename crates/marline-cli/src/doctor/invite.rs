@@ -103,7 +103,7 @@ async fn check_all(
     add_findings(findings, &ways)
 }
 
-/// Findings and verdicts about paths for which these ways were tried.
+/// Findings and verdicts about paths for which these candidates were tried.
 fn add_findings(
     mut findings: Vec<Finding>,
     paths: &[(&PathSpec, Vec<&TriedCandidate>)],
@@ -135,7 +135,7 @@ fn add_findings(
     Examination { findings, paths: verdicts }
 }
 
-/// Verdict of a running client on a path for which these ways were tried.
+/// Verdict of a running client on a path for which these candidates were tried.
 fn judge_path(path: &PathSpec, ways: &[&TriedCandidate]) -> PathVerdict {
     let by = |transport: Transport| ways.iter().filter(move |g| g.way.transport == transport);
     let serves = |transport| by(transport).any(|gone| gone.end == CandidateResult::Served);

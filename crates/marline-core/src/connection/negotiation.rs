@@ -76,7 +76,7 @@ impl Negotiation {
         self.agreed
     }
 
-    /// Client: these were requested, and the answer has not come yet.
+    /// Client: these were requested, and the answer has not arrived yet.
     pub(super) fn awaits_extension_answer(
         &self,
         config: &ConnectionConfig,

@@ -70,7 +70,7 @@ pub(super) enum ClockAction {
     Nothing,
     /// Send an empty segment that the peer answers.
     Probe,
-    /// No in-order data came in time.
+    /// No in-order data arrived in time.
     Stalled,
     /// No probe was answered.
     Unanswered,

@@ -6,7 +6,7 @@ use marline_wire::{TcpFlags, TcpSegment};
 use super::handshake::reason;
 use crate::crypto::Key;
 
-/// A RST with MP_FASTCLOSE and our key, which only the peer knows.
+/// RST with MP_FASTCLOSE and our key, which only the peer knows.
 pub(super) fn is_proven_abort(segment: &TcpSegment<'_>, key: Key) -> bool {
     let knows = |option| matches!(option, MptcpOption::Fastclose(f) if f.receiver_key == key.0);
     segment.header.flags.contains(TcpFlags::RST) && segment.options.mptcp.iter().any(knows)

@@ -463,7 +463,7 @@ impl Sender {
         }
     }
 
-    /// No DATA_ACK came on the subflow since an ACK without options.
+    /// No DATA_ACK arrived on the subflow since an ACK without options.
     pub(super) fn lacks_data_ack(&self, id: SubflowId) -> bool {
         self.subflow(id).is_some_and(|subflow| subflow.bare)
     }

@@ -454,7 +454,7 @@ impl Session {
         if self.is_multipath() { self.negotiation.agreed() } else { Extensions::NONE }
     }
 
-    /// Client: these were requested, and the answer has not come yet.
+    /// Client: these were requested, and the answer has not arrived yet.
     pub(super) fn awaits_extension_answer(
         &self,
         config: &ConnectionConfig,

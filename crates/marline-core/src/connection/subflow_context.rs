@@ -45,7 +45,7 @@ pub(super) struct OpenedJoin {
     hmac: Option<[u8; 20]>,
     /// A Fast JOIN, until the subflow is established.
     fast: Option<FastOpened>,
-    /// The fourth ACK came, or the answer to a Fast JOIN: data may be sent.
+    /// The fourth ACK, or the answer to a Fast JOIN, has arrived: data may be sent.
     confirmed: bool,
     /// Time of the next third ACK.
     repeat_at: Option<Instant>,
@@ -131,7 +131,7 @@ impl OpenedJoin {
         self.nonce
     }
 
-    /// The SYN/ACK that authenticates the peer has not come.
+    /// The SYN/ACK that authenticates the peer has not arrived.
     pub(super) const fn awaits_syn_ack(&self) -> bool {
         self.hmac.is_none() && !self.confirmed
     }

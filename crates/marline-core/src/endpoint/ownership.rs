@@ -11,7 +11,7 @@ use crate::connection::{fast_join_token, mp_join};
 use crate::tables::time_wait::TIME_WAIT_BIT;
 use crate::{FourTuple, PacketMeta};
 
-/// What a segment requests, regardless of existing flows.
+/// Request in a segment, regardless of existing flows.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum SegmentRequest {
     /// Join the connection with this token.
@@ -74,7 +74,7 @@ impl Endpoint {
     }
 
     /// Forgets the remains of a subflow between these addresses and ports. Another endpoint owns them from now on,
-    /// through a SYN that this one does not [claim](Self::claims). Otherwise this endpoint would continue to claim
+    /// through a SYN that this one does not [claim](Self::owns_segment). Otherwise this endpoint would continue to claim
     /// segments of the other.
     pub fn release_address_pair(&mut self, path: &FourTuple) {
         let flow = self.flows.find(path, 0, 0);

@@ -38,7 +38,7 @@ impl Subflow {
         self.fast_open.took_data
     }
 
-    /// New data may be sent as far as the state goes.
+    /// True if the state allows new data.
     pub(super) fn may_send(&self) -> bool {
         self.state.may_send()
             || self.fast_open.open && self.state.matches_state(SubflowState::SynReceived)

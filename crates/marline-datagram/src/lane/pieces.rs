@@ -10,7 +10,7 @@
 //!
 //! *Limits.* The sender cuts a frame only when the previous one has been sent. The receiver has at most
 //! [`MAX_INCOMPLETE_FRAMES`] incomplete frames and [`MAX_INCOMPLETE_BYTES`]; the oldest are dropped first, and each is
-//! dropped after [`AGE`].
+//! dropped after [`MAX_INCOMPLETE_AGE`].
 
 use std::collections::{BTreeMap, VecDeque};
 

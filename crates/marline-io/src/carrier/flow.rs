@@ -87,7 +87,7 @@ pub(super) struct Flow {
     pub(super) sent_at: Instant,
     /// Time of the last packet from the peer.
     pub(super) heard_at: Instant,
-    /// Steps of [`Flow::quiet_due`] since then.
+    /// Steps of [`Flow::keepalive_due`] since then.
     pub(super) quiet_steps: u8,
     /// Time of creation.
     pub(super) created_at: Instant,
@@ -157,7 +157,7 @@ impl Flow {
         (step < MAX_IDLE_PROBES).then(|| self.heard_at + FIRST_QUIET * (1 << step))
     }
 
-    /// Returns true at [`Flow::quiet_due`] if nothing was sent for some time either, so that a keepalive is useful.
+    /// Returns true at [`Flow::keepalive_due`] if nothing was sent for some time either, so that a keepalive is useful.
     pub(super) fn is_quiet(&self) -> bool {
         let since = FIRST_QUIET * (1 << self.quiet_steps);
         self.sent_at <= self.heard_at + since * 3 / 4

@@ -241,7 +241,7 @@ impl UdpCarrier {
         ReceivedDatagram::Reset(id)
     }
 
-    /// Returns `Anywhere` if other shards may have the flow: the peer's id does not contain the shard.
+    /// Returns `UnknownShard` if other shards may have the flow: the peer's id does not contain the shard.
     fn owner_of_peer(&self, datagram: &Datagram<'_>) -> ReceivedDatagram<'static> {
         let many = self.config.shard.count > 1 && !datagram.handed_over;
         if many { ReceivedDatagram::UnknownShard } else { ReceivedDatagram::Nothing }

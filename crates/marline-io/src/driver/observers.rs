@@ -387,7 +387,7 @@ impl Observers {
     }
 }
 
-/// Receivers of events. [`show`](Self::show) and [`pass_traffic`](Self::pass_traffic) return the traffic that the core
+/// Receivers of events. [`pass_event`](Self::pass_event) and [`pass_traffic`](Self::pass_traffic) return the traffic that the core
 /// has to report from now on, if that has changed.
 impl Observers {
     pub(super) fn set_monitor(&mut self, monitor: Option<broadcast::Sender<MonitorEvent>>) {

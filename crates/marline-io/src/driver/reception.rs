@@ -206,7 +206,7 @@ impl Wake for ReadyTime {
     }
 }
 
-/// Cached [`Noting`] waker of a shard's task. It is replaced only if the runtime's waker changes.
+/// Cached [`ReadyTime`] waker of a shard's task. It is replaced only if the runtime's waker changes.
 #[derive(Default)]
 pub(super) struct ReadyTimeWaker(Option<(Waker, Waker)>);
 

@@ -124,7 +124,7 @@ pub struct Links {
     older: OnceLock<Arc<OlderProcesses>>,
     /// Wakes the task that checks for stalled links.
     watch: Arc<Notify>,
-    /// That task, which ends with the links.
+    /// The task, which ends with the links.
     watcher: OnceLock<AbortHandle>,
 }
 

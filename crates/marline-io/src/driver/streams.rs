@@ -176,7 +176,8 @@ impl Streams {
         (self.requests, self.sink) = (Some(requests), Some(sink));
     }
 
-    /// Passes a gateway's connection request to the application. Returns false if nobody receives it.
+    /// Passes a gateway's connection request to the application. Returns false if the application does not accept
+    /// requests.
     pub(super) fn request(&self, path: FourTuple) -> bool {
         self.requests.as_ref().is_some_and(|requests| requests.send(path).is_ok())
     }

@@ -146,7 +146,7 @@ struct Route {
     stalled_at: Option<Instant>,
     comparison: Option<Comparison>,
     /// Time of the next possible comparison, and how often datagrams were found slower (`slower`) or links not
-    /// faster (`in_vain`).
+    /// faster (`failed_attempts`).
     compare_at: Instant,
     slower: u32,
     failed_attempts: u32,

@@ -8,31 +8,31 @@ use super::ahead::EarlyBytes;
 use super::open::{Open, OpenError};
 use crate::target::Target;
 
-/// The current way to targets.
+/// The current tunnel to targets.
 #[derive(Debug)]
 pub struct Current<O>(watch::Sender<Arc<O>>);
 
 impl<O> Current<O> {
-    /// Starts with this `way`.
+    /// Starts with this tunnel.
     #[must_use]
     pub fn new(way: Arc<O>) -> Current<O> {
         Current(watch::Sender::new(way))
     }
 
-    /// The current way to targets.
+    /// Returns the current tunnel.
     #[must_use]
     pub fn now(&self) -> Arc<O> {
         Arc::clone(&self.0.borrow())
     }
 
-    /// Resolves when the current way is no longer `way`.
+    /// Resolves when `way` is no longer the current tunnel.
     pub async fn wait_until_replaced(&self, way: &Arc<O>) {
         let mut now = self.0.subscribe();
         // Cannot fail, because the sender is in `self`.
         let _ = now.wait_for(|now| !Arc::ptr_eq(now, way)).await;
     }
 
-    /// Replaces the way and returns the old one.
+    /// Replaces the tunnel and returns the old one.
     pub fn replace(&self, way: Arc<O>) -> Arc<O> {
         self.0.send_replace(way)
     }

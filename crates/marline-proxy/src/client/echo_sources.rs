@@ -23,7 +23,7 @@ pub struct EchoSource {
     pub identifier: u16,
 }
 
-/// Sources of one way in. Dropping them closes all.
+/// Sources of one entry point. Dropping them closes all.
 #[derive(Debug)]
 pub struct EchoSources {
     udp: Arc<UdpTunnel>,

@@ -9,7 +9,7 @@ use crate::target::Target;
 use crate::tls;
 use crate::transport::Transport;
 
-/// A way to targets.
+/// A tunnel or direct connector to targets.
 pub trait Open: Send + Sync + 'static {
     /// Type of the opened streams.
     type Stream: Transport;

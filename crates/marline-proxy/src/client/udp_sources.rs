@@ -80,7 +80,7 @@ impl<S> Table<S> {
     }
 }
 
-/// Sources of one way in. Dropping them closes all their sockets.
+/// Sources of one entry point. Dropping them closes all their sockets.
 #[derive(Debug)]
 pub struct UdpSources {
     udp: Arc<UdpTunnel>,

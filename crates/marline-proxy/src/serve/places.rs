@@ -30,7 +30,7 @@ struct Table {
     silent: PendingPeers<SilentConnection>,
 }
 
-/// State of a silent connection. Dropping `spoken` evicts it.
+/// State of a silent connection. Dropping `first_bytes` evicts it.
 #[derive(Debug)]
 struct SilentConnection {
     source: Source,

@@ -400,7 +400,7 @@ impl HandshakeQueue {
         }
     }
 
-    /// Number of handshakes under way.
+    /// Number of handshakes in progress.
     #[must_use]
     pub(super) fn count(&self) -> usize {
         lock(&self.table.running).len()

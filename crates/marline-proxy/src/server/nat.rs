@@ -60,7 +60,7 @@ struct FamilySocket {
     reader: AbortHandle,
 }
 
-/// How a peer is reached.
+/// Manner of reaching a peer.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 enum PeerRoute {
     /// At an address that the rules allow.
@@ -156,7 +156,7 @@ impl Mapping {
 /// State of a flow that the client opened.
 #[derive(Debug)]
 enum Flow {
-    /// Its name is being looked up. These datagrams wait.
+    /// Its name is being resolved. These datagrams wait.
     LookedUp(Vec<Vec<u8>>),
     /// The peer, and whether the client named it by host name.
     Open { peer: Peer, named: bool },
@@ -318,7 +318,7 @@ impl Nat {
         }
     }
 
-    /// Handles the client's announcement of what a flow stands for.
+    /// Handles the client's announcement of a flow's peer.
     fn on_open(
         &self,
         state: &mut State,

@@ -147,7 +147,7 @@ pub struct Paaf {
     watch: Option<PrimaryWatch>,
     /// Sends the stream on both during a warning.
     redundant: Redundant,
-    /// Views for one decision of `both`.
+    /// Views for one decision of `redundant`.
     views: Vec<SubflowView>,
 }
 

@@ -43,7 +43,7 @@ use marline_time::{Duration, Instant, Rate};
 
 use modes::{Mode, ModeInput, Modes};
 
-/// How the redundant mode measures paths.
+/// Measurement of paths in the redundant mode.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Measure {
     /// All paths carry the same data.
@@ -71,7 +71,7 @@ pub struct PapdConfig {
     pub start_rtts: u32,
     /// Whether, in the redundant mode, the best path carries the data alone outside of measurements.
     pub best_path_only: bool,
-    /// How the best path is found.
+    /// Manner of finding the best path.
     pub measure: Measure,
     /// True if predictable outcomes are not measured: the multipath mode is not tried while the buffer per longest RTT
     /// is less than the redundant mode delivers, and ends as soon as it delivers less in a window than the best path's

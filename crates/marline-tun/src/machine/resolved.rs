@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use std::path::Path;
 use std::process::Command;
 
-/// Its socket.
+/// Socket of systemd-resolved.
 const SOCKET: &str = "/run/systemd/resolve/io.systemd.Resolve";
 
 /// Configures it to send all queries to `resolver` through `interface`. Returns whether that succeeded, or `None` if

@@ -57,7 +57,7 @@ pub struct Bench {
 }
 
 impl Bench {
-    /// Opens this directory of results; `fresh` ignores the results that it holds.
+    /// Opens this directory of results; `reruns_all` ignores the results that it holds.
     ///
     /// # Errors
     /// The directory cannot be created.

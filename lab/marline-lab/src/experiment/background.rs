@@ -94,7 +94,8 @@ mod tests {
             let (outcome, shared) = run(&read(&flow));
             let share = shared.goodput_mbit_per_s / free.goodput_mbit_per_s;
             assert!((0.2..0.95).contains(&share), "{congestion}: {share}");
-            // Own bytes are what was read and a little more, and the radio sends for nobody else.
+            // The connection's own bytes are the bytes read and a little more. The radio sends for no other
+            // connection.
             let own = shared.paths[0].down_bytes as f64;
             let read = shared.goodput_mbit_per_s * 1e6;
             assert!((1.0..1.15).contains(&(own / read)), "{congestion}: {own} of {read}");

@@ -178,7 +178,7 @@ impl Source for FilmRequests {
     }
 }
 
-/// What one end of a connection writes, and its log.
+/// Data that one end of a connection writes, and its log.
 #[derive(Debug)]
 pub(super) struct End {
     side: Side,

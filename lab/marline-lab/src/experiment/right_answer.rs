@@ -1,6 +1,6 @@
 //! Right answers to the question of an experiment: bounds of its measures.
 
-/// What the check looks at.
+/// Object of a check.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Measure {
     /// Quantile of the latencies, ms; missing messages are infinitely late.
@@ -29,7 +29,7 @@ pub enum Edge {
 /// Right answer to a question.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Check {
-    /// What is asked, in words.
+    /// The question, in words.
     pub asks: String,
     /// Measure, and its unit as in tables.
     pub measure: (Measure, &'static str),

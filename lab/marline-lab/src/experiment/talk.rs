@@ -78,7 +78,7 @@ pub(super) async fn server(stream: Stream, end: End, until: StopCondition) {
     }
 }
 
-/// What happened.
+/// Event.
 enum Step {
     /// Bytes were written or read, or a time has come.
     Done,

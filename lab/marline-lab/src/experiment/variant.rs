@@ -203,7 +203,7 @@ impl Variant {
         Ok(spec)
     }
 
-    /// The costs that Marline is told of a path.
+    /// Costs of a path as configured for Marline.
     ///
     /// # Errors
     /// As [`path_spec`](Self::path_spec).

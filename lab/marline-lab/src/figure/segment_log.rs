@@ -14,7 +14,7 @@ use crate::stream_places::StreamPlaces;
 pub enum Delivery {
     /// Arrived at this time.
     Arrived(Instant),
-    /// Not arrived when the run ended: lost, or under way.
+    /// Not arrived when the run ended: lost or in transit.
     Lost,
 }
 
@@ -94,7 +94,7 @@ pub struct SegmentLog {
     /// Path of a link, and whether the link leads away from the client.
     links: BTreeMap<LinkId, (usize, bool)>,
     segments: Vec<Segment>,
-    /// Segments under way, per link: hash of the bytes, and index of the segment.
+    /// Segments in transit, per link: hash of the bytes, and index of the segment.
     pending: BTreeMap<LinkId, VecDeque<(u64, usize)>>,
     places: StreamPlaces,
 }

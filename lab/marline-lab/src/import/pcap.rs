@@ -21,7 +21,7 @@ use super::{Measurement, PathDirection, Quantity, Sample, from_zero};
 const MIN_SHARED_PACKETS: f64 = 0.3;
 /// One in this many pairs may seem to have arrived before it was sent.
 const MAX_REVERSED_PAIRS: usize = 100;
-/// Longest time that a packet is under way, ns.
+/// Longest time that a packet is in transit, ns.
 const MAX_FLIGHT_NS: i64 = 30_000_000_000;
 
 /// Buffer for reading a capture, bytes: the largest block.

@@ -23,7 +23,7 @@ use super::pcap::{for_each_frame, ip_of};
 /// made at an end.
 const MIN_DELAY_RATIO: i64 = 4;
 
-/// Longest time that data is under way, ns; older sequence numbers are not compared.
+/// Longest time that data is in transit, ns; older sequence numbers are not compared.
 const MAX_FLIGHT_NS: i64 = 60_000_000_000;
 
 /// Round trips of what one end of a path sent.

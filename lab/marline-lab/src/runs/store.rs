@@ -26,7 +26,7 @@ pub struct Store {
 }
 
 impl Store {
-    /// Opens this directory of runs; `fresh` ignores the runs that it holds. Partial files that killed processes
+    /// Opens this directory of runs; `reruns_all` ignores the runs that it holds. Partial files that killed processes
     /// left a day ago or earlier are removed.
     ///
     /// # Errors

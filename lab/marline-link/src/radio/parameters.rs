@@ -3,7 +3,7 @@
 //! Source: Huang, Qian, Gerber, Mao, Sen, Spatscheck, "A close examination of performance and power
 //! characteristics of 4G LTE networks", MobiSys 2012 (tables 3 and 4). **The values could not be checked
 //! against the full paper**: only its abstract was available. So every figure in joules comes with runs in
-//! which each value is 20 % lower and higher ([`RadioParameters::varied`]).
+//! which each value is 20 % lower and higher ([`RadioParameters::variations`]).
 //!
 //! Ours, because the paper's tables do not contain them: `transfer_hold`, the time after a packet that still
 //! counts as transfer (for LTE the paper's timer of continuous reception, 100 ms); and that packets do not

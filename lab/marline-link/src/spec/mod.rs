@@ -117,7 +117,7 @@ pub struct LinkSpec {
 pub struct RadioSpec {
     /// Kind of the radio.
     pub kind: RadioKind,
-    /// How it delays packets.
+    /// Effect on the delay of packets.
     pub wakes: RadioUse,
 }
 
@@ -174,7 +174,7 @@ pub struct PingRef {
 pub struct SpecError {
     /// The item as it was written.
     pub item: String,
-    /// What is wrong with it.
+    /// Description of the error.
     pub problem: String,
 }
 

@@ -67,7 +67,7 @@ const CONTROL_MARGIN_DB: f64 = 3.0;
 /// Ends and steepness of the frame error curve: `1 / (1 + exp(slope * (margin + offset)))`.
 const ERROR_OFFSET_DB: f64 = 1.83;
 const ERROR_SLOPE: f64 = 1.2;
-/// How much less two lower steps need, in dB.
+/// Difference in required signal between two adjacent lower steps, dB.
 const FALLBACK_DB: f64 = 6.0;
 const WALL_DB: f64 = 8.0;
 const MIN_LOSS: f64 = 0.001;
@@ -320,7 +320,7 @@ mod tests {
             let gone = profile.down_loss.points().iter().find(|(_, loss)| *loss > 0.9);
             let gone_at = gone.expect("silence comes").0.as_secs();
             assert!((8..75).contains(&gone_at), "seed {seed}: gone at {gone_at} s");
-            // Who turns round at once may keep its address through a few bad seconds.
+            // A person who turns back at once may keep the address through a few bad seconds.
             let Some(&(left, back)) = profile.away.first() else { continue };
             left_all += 1;
             assert!(left.as_secs() >= 10, "seed {seed}: {left:?}");
@@ -342,14 +342,14 @@ mod tests {
             let points = profile.down_loss.points().iter().take_while(|(at, _)| *at < end);
             points.filter(|(_, loss)| (least..most).contains(loss)).count()
         };
-        // Steps in which some, but not all packets are lost; steps at which the link stands still.
+        // Steps in which some but not all packets are lost; steps at which the link stalls.
         let lossy = all.iter().filter(|profile| before(profile, 0.02, 0.9) > 5).count();
         let stands = |profile: &&PhoneMobilityProfile| {
             profile.down_rate.points().iter().any(|p| p.1 == Rate::ZERO)
         };
         assert!(lossy > 90, "{lossy}");
         assert!(all.iter().filter(stands).count() > 90);
-        // The phone is heard worse than it hears.
+        // The phone's transmissions arrive weaker than the access point's.
         let lost = |steps: &Steps<f64>| steps.points().iter().filter(|p| p.1 > 0.05).count();
         let worse = all.iter().filter(|c| lost(&c.up_loss) >= lost(&c.down_loss)).count();
         assert!(worse > 80, "{worse}");

@@ -56,7 +56,7 @@ impl PairSubset {
     }
 }
 
-/// All pairs, and in quick runs the first of each half. Without traces `None`, which `result` says.
+/// All pairs, and in quick runs the first of each half. `None` without traces, which `result` reports.
 pub(crate) fn recorded_pairs(
     context: &Context<'_>,
     key: &str,

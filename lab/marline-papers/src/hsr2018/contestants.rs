@@ -30,7 +30,7 @@ pub(super) const MIN_RTT: usize = 0;
 pub(super) const ORP: usize = 1;
 pub(super) const PAPD: usize = 2;
 pub(super) const FITTED_INDEX: usize = 4;
-/// Reason why the scheduler [`FITTED`] is not judged.
+/// Reason why the scheduler [`FITTED_INDEX`] is not judged.
 pub(super) const FITTED_REASON: &str = "best-path=off, window=2, most-window=500ms, share=0.05, \
      hysteresis=0.1: chosen by the share of such rides below 1";
 /// Congestion controls of the study, in the order of [`StudiedRide::studied`].

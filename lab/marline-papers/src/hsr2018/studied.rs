@@ -7,7 +7,7 @@ use crate::estimate::{Estimate, Samples};
 use crate::judge::Row;
 use crate::table::Table;
 
-/// Published shares, by class, and those of all flows above 10 Mbit/s by [`STUDIED`].
+/// Published shares, by class, and those of all flows above 10 Mbit/s by [`STUDIED_CONTROLS`].
 pub(super) struct Shares<'a> {
     pub(super) better_than_best: &'a [f64; 3],
     pub(super) exceeds_three_worst: &'a [f64; 3],

@@ -17,7 +17,7 @@ use crate::roots::Part;
 use crate::table::{Reproduction, Table};
 
 const PART: Part = Part::new("mobile", 20, 50);
-/// BufferTable the time that 380 MB take, at 60 Mbit/s in the scenarios before [`VARYING`] and at 30 Mbit/s in the
+/// About 60 % of the time that 380 MB take, at 60 Mbit/s in the scenarios before [`FIRST_VARYING`] and at 30 Mbit/s in the
 /// others. The start counts, as in a real download.
 const LENGTHS: [Duration; 2] = [Duration::from_secs(30), Duration::from_secs(60)];
 /// Time for which an RTT lasts.
@@ -105,7 +105,7 @@ fn path(
     Ok(path)
 }
 
-/// RTTs between the minimum and the maximum with this mean, a new one every [`HOLDS`]. The mean of u^k is 1 / (k +
+/// RTTs between the minimum and the maximum with this mean, a new one every [`RTT_DURATION`]. The mean of u^k is 1 / (k +
 /// 1). k is rounded to an integer, so that a seed has the same result on every machine.
 fn rtts(name: &str, [least, mean, most]: [f64; 3], seed: u64) -> anyhow::Result<PingTrace> {
     let power = ((most - least) / (mean - least) - 1.0).round() as i32;

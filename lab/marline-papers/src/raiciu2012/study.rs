@@ -22,7 +22,7 @@ pub(super) const RUN_DURATION: Duration = Duration::from_secs(40);
 const PART: Part = Part::new("curves", 20, 70);
 /// Curves of each jitter. TCP over WiFi comes once before them, because it does not use 3G.
 pub(super) const STUDY_CURVES: [Curve; 6] = [CELLULAR, NONE, KERNEL, PAPER, CODE, WIDE];
-/// Indexes into [`EACH`].
+/// Indexes into [`STUDY_CURVES`].
 pub(super) const AT_CELLULAR: usize = 0;
 pub(super) const AT_NONE: usize = 1;
 pub(super) const AT_KERNEL: usize = 2;

@@ -179,7 +179,7 @@ fn position(file: &PaperFile<Published>, of: &SettingSamples<'_>) -> Option<Row>
         }
     };
     let assumed = match case.place {
-        Place::AsObserved => "its place, from the paper's figures 2 and 3",
+        Place::AsObserved => "its position, from the paper's figures 2 and 3",
         Place::Within | Place::Independent => "the gaps between bursts, which are our choice",
     };
     let share = of.share(|pair| fits(pair.standard.position));

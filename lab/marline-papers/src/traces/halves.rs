@@ -26,7 +26,7 @@ pub(super) fn variant_with_one_limited(pair: &Pair, root: &Root) -> Variant {
     Variant { paths, ..Variant::new(&format!("{DEFAULT}, one path limited")) }
 }
 
-/// What is asked of the default in one of the two cases.
+/// Question about the default in one of the two cases.
 struct Goals {
     /// Index among the judged variants, and words.
     variant: usize,

@@ -14,12 +14,12 @@ use marline_sim::{NodeId, Paths, Report};
 
 use super::steered::{Orders, SteeredScheduler, path_of};
 
-/// The name under which the scheduler is known within a run.
+/// Name of the scheduler within a run.
 const STEERED_NAME: &str = "steered";
-/// An episode begins so long before the workload, so that the first action is there for its first message; and with
-/// it each step that is as long as the gap between messages.
+/// An episode begins this long before the workload, so that the first action applies to its first message. Each step
+/// as long as the gap between messages then starts before its message.
 const EPISODE_LEAD: Duration = Duration::from_micros(1);
-/// What is seen of each path; nothing of it is negative, and all is 0 while the path has no subflow.
+/// Features of each path. None is negative, and all are 0 while the path has no subflow.
 pub(super) const FEATURES_OF_PATH: [&str; 15] = [
     "active",
     "usable",
@@ -37,20 +37,20 @@ pub(super) const FEATURES_OF_PATH: [&str; 15] = [
     "queued_s",
     "risk_in_100ms",
 ];
-/// What is seen of the connection.
+/// Features of the connection.
 pub(super) const FEATURES_OF_ALL: [&str; 3] = ["unsent_mb", "messages_under_way", "oldest_s"];
 
-/// What is rewarded.
+/// Kind of reward.
 #[derive(Copy, Clone, Debug)]
 pub(super) enum Reward {
-    /// Of each message that came in the step: minus its latency, s.
+    /// Minus the latency in seconds of each message received in the step.
     Latency,
-    /// Of each message under way: minus the time that it waited in the step, s. The sum of an episode is that of the
-    /// latencies, and tells of each step what it was worth.
+    /// Minus the time in seconds that each message in transit waited during the step. Over an episode, the sum equals
+    /// that of the latencies, so each step gets its share.
     Waiting,
 }
 
-/// What all episodes of an environment have in common.
+/// Settings common to all episodes of an environment.
 #[derive(Clone, Debug)]
 pub(super) struct Scene {
     experiment: Experiment,
@@ -61,7 +61,7 @@ pub(super) struct Scene {
     at_client: bool,
 }
 
-/// A run under way.
+/// A run in progress.
 pub(super) struct Episode {
     paths: Paths,
     node: NodeId,
@@ -69,7 +69,7 @@ pub(super) struct Episode {
     orders: Arc<Mutex<Orders>>,
     seed: u64,
     from_client: bool,
-    /// The workload's planned end, and when patience is over.
+    /// Planned end of the workload, and the time at which the episode ends regardless.
     end: Instant,
     deadline: Instant,
     messages: Option<usize>,
@@ -78,7 +78,7 @@ pub(super) struct Episode {
     reward: Reward,
 }
 
-/// What came of a step.
+/// Result of a step.
 #[derive(Debug, Default)]
 pub(super) struct StepResult {
     pub(super) reward: f64,
@@ -115,17 +115,17 @@ impl Scene {
         self.experiment.used_paths(&self.variant).map_or(0, |used| used.len())
     }
 
-    /// Numbers that an action has.
+    /// Number of values in an action.
     pub(super) fn orders(&self) -> usize {
         2 * self.paths()
     }
 
-    /// Numbers that are seen of an episode.
+    /// Number of features of an episode.
     pub(super) fn features(&self) -> usize {
         self.paths() * FEATURES_OF_PATH.len() + FEATURES_OF_ALL.len()
     }
 
-    /// An episode at the start of the workload.
+    /// Creates an episode at the start of the workload.
     pub(super) fn begin(&self, seed: u64) -> anyhow::Result<Episode> {
         let orders = Arc::new(Mutex::new(Orders::default()));
         let mut registry = self.registry.clone();
@@ -170,7 +170,8 @@ impl Episode {
         self.paths.world.digest()
     }
 
-    /// Goes on by a step: of each path a weight, then of each whether copies go on it: above 0.5.
+    /// Advances by one step. The action has a weight for each path, then for each path a value that allows copies on
+    /// it if above 0.5.
     pub(super) fn step(&mut self, action: &[f32]) -> StepResult {
         let (weights, copies) = action.split_at(self.used.min(action.len()));
         let mut orders = self.orders.lock().unwrap_or_else(PoisonError::into_inner);
@@ -216,14 +217,14 @@ impl Episode {
         StepResult { reward, terminated: over, truncated, latencies_s }
     }
 
-    /// When messages were sent, and what the client saw.
+    /// Times at which messages were sent, and the client's observations.
     fn reports(&self) -> (&[Instant], Option<&Report>) {
         let client = self.paths.client_report(0);
         let sender = if self.from_client { client } else { self.paths.server_report(0) };
         (sender.map_or(&[], |report| &report.sent), client)
     }
 
-    /// Appends what is seen now.
+    /// Appends the current features.
     pub(super) fn observe(&self, into: &mut Vec<f32>) {
         let begin = into.len();
         into.resize(begin + self.used * FEATURES_OF_PATH.len(), 0.0);
@@ -251,7 +252,7 @@ impl Episode {
     }
 }
 
-/// A path in [`FEATURES_OF_PATH`]'s order.
+/// Features of a path, in the order of [`FEATURES_OF_PATH`].
 fn path_features(view: &SubflowView) -> [f32; FEATURES_OF_PATH.len()] {
     const KIB_64: f32 = 65_536.0;
     let flag = |holds: bool| f32::from(u8::from(holds));

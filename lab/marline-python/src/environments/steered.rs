@@ -1,34 +1,35 @@
-//! Scheduler that does as it was told for the present step: shares of new data by path, and paths for copies.
+//! Scheduler controlled step by step: shares of new data by path, and paths for copies.
 //!
-//! New data goes to the paths with a weight, in proportion to their weights within the step: of those that take data
-//! now the one that is furthest behind its share. Where only one path has a weight, data waits for it. Where no path
-//! with a weight works, all that work count alike, so that a wrong action is slow and not the end. What was sent
-//! before is copied onto the paths for copies while they take data, the oldest first.
+//! New data goes to the paths with a weight, in proportion to their weights within the step: among those with room,
+//! to the one that is furthest behind its share. If only one path has a weight, data waits for it. If no path with a
+//! weight is usable, all usable paths count equally, so that a wrong action is slow but not fatal. Outstanding data
+//! is copied onto the paths for copies while they have room, the oldest first.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
 use marline::algos::schedulers::classes;
 use marline::policy::{Decision, Reinjection, Scheduler, SchedulerContext, SubflowView};
 
-/// Where several paths share, each gets so many segments at a time: segments of a run cost a fraction.
+/// If several paths share the data, each gets this many segments at a time, because segments of a run are much
+/// cheaper.
 const RUN_SEGMENTS: u64 = 8;
 
-/// What was told, of all schedulers of a run.
+/// Orders for all schedulers of a run.
 #[derive(Debug, Default)]
 pub(super) struct Orders {
-    /// By path; what is negative or missing is 0.
+    /// Weight by path. Negative and missing values count as 0.
     pub(super) weights: Vec<f32>,
-    /// By path, whether copies go on it; what is missing has none.
+    /// Whether copies are allowed, by path. Missing values count as false.
     pub(super) copies_on: Vec<bool>,
-    /// Counts orders, so that schedulers notice new ones.
+    /// Number of the order, so that schedulers notice new ones.
     pub(super) number: u64,
 }
 
-/// Goes by [`Orders`].
+/// Follows [`Orders`].
 #[derive(Debug)]
 pub(super) struct SteeredScheduler {
     orders: Arc<Mutex<Orders>>,
-    /// Bytes by path that were given out under the order of this number.
+    /// Bytes by path that were assigned under the order of this number.
     given: Vec<u64>,
     number: u64,
 }
@@ -39,7 +40,8 @@ impl SteeredScheduler {
     }
 }
 
-/// The number of the path that a subflow goes over: the client's addresses have their ids by path, the server has one.
+/// Number of the path that a subflow uses: the client's address ids are the path numbers, and the server has one
+/// address.
 pub(super) fn path_of(view: &SubflowView) -> usize {
     usize::from(view.local_id.0.max(view.remote_id.0))
 }

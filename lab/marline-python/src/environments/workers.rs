@@ -1,28 +1,28 @@
-//! Threads that hold episodes, and what is said to them.
+//! Threads that run episodes, and the requests to them.
 
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 
 use super::episode::{Episode, Scene, StepResult};
 
-/// What is said to a thread, about each of its episodes in their order.
+/// Request to a thread, with a value for each of its episodes in order.
 enum WorkerRequest {
-    /// Restart those that have a seed.
+    /// Restart the episodes that have a seed.
     Reset(Vec<Option<u64>>),
-    /// Go on by these actions; finished ones restart if requested.
+    /// Advance by these actions. Finished episodes restart if requested.
     Step(Vec<f32>, bool),
     Count,
 }
 
-/// What became of its episodes.
+/// Result of a request.
 #[derive(Default)]
 pub(super) struct WorkerResult {
     pub(super) observations: Vec<f32>,
     pub(super) rewards: Vec<f64>,
-    /// Of each whether it came to its end, and whether its time is over.
+    /// For each episode, whether it came to its end, and whether its time is over.
     pub(super) over: Vec<u8>,
     pub(super) latencies_s: Vec<Vec<f64>>,
-    /// Of each, on demand: a hash over what happened, and bytes sent again on another path.
+    /// For each episode, on request: a hash of its events, and the bytes sent again on another path.
     pub(super) counts: Vec<(u64, u64)>,
 }
 
@@ -39,7 +39,7 @@ pub(super) struct Workers {
 }
 
 impl Workers {
-    /// So many episodes on so many threads, the first ones on the first.
+    /// Starts this many episodes on this many threads, the first ones on the first thread.
     pub(super) fn start(scene: &Scene, count: usize, threads: usize) -> Workers {
         let threads = threads.clamp(1, count.max(1));
         let worker = |number: usize| {
@@ -74,12 +74,12 @@ impl Workers {
         })
     }
 
-    /// Of each episode a hash over what happened so far, and bytes sent again on another path.
+    /// Returns for each episode a hash of its events so far, and the bytes sent again on another path.
     pub(super) fn counts(&self) -> Result<Vec<(u64, u64)>, String> {
         self.request_all(|_, _| WorkerRequest::Count).map(|made| made.counts)
     }
 
-    /// Says something to all threads, and puts what they answer together.
+    /// Sends a request to all threads and combines their results.
     fn request_all(
         &self,
         order: impl Fn(usize, usize) -> WorkerRequest,
@@ -90,7 +90,7 @@ impl Workers {
             worker.orders.send(order(from, worker.episodes)).map_err(|_| GONE.to_owned())?;
             from += worker.episodes;
         }
-        // All are heard before one is believed, so that none answers a question later.
+        // All results are received before any is evaluated, so that none is left for the next request.
         let answers: Vec<_> = self.all.iter().map(|worker| worker.results.recv()).collect();
         let mut all = WorkerResult::default();
         for made in answers {
@@ -105,11 +105,11 @@ impl Workers {
     }
 }
 
-/// The episodes of a thread.
+/// Episodes of a thread.
 struct Episodes {
     scene: Scene,
     all: Vec<Option<(Episode, bool)>>,
-    /// From the seed of an episode to that of the one after it.
+    /// Derives the seed of the next episode.
     step: u64,
 }
 

@@ -1,4 +1,4 @@
-//! Congestion control that asks a Python object, and goes by its attributes between two calls.
+//! Congestion control that calls a Python object and reads its attributes after each call.
 
 use std::fmt;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use super::{ObjectFactory, Value, call_object, views};
 use crate::forecast::micros;
 use crate::guard;
 
-/// What the object's attributes say.
+/// Attributes of the object.
 #[derive(Copy, Clone, Debug)]
 struct Limits {
     window: u64,
@@ -21,7 +21,7 @@ struct Limits {
     pacing: Option<Rate>,
 }
 
-/// A Python object as a congestion control. Once it raised its window stays.
+/// A Python object as a congestion control. After an exception its window stays constant.
 struct PyCongestion {
     object: Option<Py<PyAny>>,
     wants_group: bool,
@@ -35,7 +35,7 @@ impl fmt::Debug for PyCongestion {
     }
 }
 
-/// A new one for a subflow.
+/// Creates one for a subflow.
 pub(super) fn build(
     maker: &Arc<ObjectFactory>,
     values: &[(String, Value)],
@@ -56,7 +56,7 @@ pub(super) fn build(
     })
 }
 
-/// The attributes; a window is a segment at least.
+/// Reads the attributes. A window is at least one segment.
 fn limits(object: &Bound<'_, PyAny>, mss: u32) -> PyResult<Limits> {
     let bytes = |name: &str| -> PyResult<Option<u64>> {
         let value: Option<f64> = object.getattr(name)?.extract()?;

@@ -1,4 +1,4 @@
-//! Path manager that asks a Python object.
+//! Path manager that calls a Python object.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -15,7 +15,7 @@ use super::{ObjectFactory, Value, call_object, views};
 use crate::forecast::duration;
 use crate::guard;
 
-/// A Python object as a path manager. Once it raised it does nothing.
+/// A Python object as a path manager. After an exception it does nothing.
 struct PyPathManager {
     object: Option<Py<PyAny>>,
     actions: VecDeque<PathAction>,
@@ -28,7 +28,7 @@ impl fmt::Debug for PyPathManager {
     }
 }
 
-/// A new one for a connection.
+/// Creates one for a connection.
 pub(super) fn build(
     maker: &Arc<ObjectFactory>,
     values: &[(String, Value)],
@@ -38,7 +38,7 @@ pub(super) fn build(
 }
 
 impl PyPathManager {
-    /// Calls a method that answers a list of actions, and looks when it wants to be called again.
+    /// Calls a method that returns a list of actions, and reads when the object wants to be called again.
     fn notify(&mut self, method: &str, event: Option<&PathEvent>, cx: &PathContext<'_>) {
         let told = call_object(self.object.as_ref(), |py, object| {
             let view = context(py, cx)?;
@@ -82,7 +82,7 @@ impl PathManager for PyPathManager {
     }
 
     fn on_timeout(&mut self, cx: &PathContext<'_>) {
-        // Who does not set another is not called again.
+        // Without a new wake-up time the object is not called again.
         self.timeout = None;
         let _ = call_object(self.object.as_ref(), |_, object| {
             object.setattr("next_timeout_us", None::<f64>)
@@ -123,7 +123,7 @@ fn context<'py>(py: Python<'py>, cx: &PathContext<'_>) -> PyResult<Bound<'py, Py
     ))
 }
 
-/// `marline.PathEvent`: kind, subflow, address id, and whether it is so (backup, degraded, established before).
+/// `marline.PathEvent`: kind, subflow, address id, and a flag (backup, degraded, or established before).
 fn path_event<'py>(py: Python<'py>, event: &PathEvent) -> PyResult<Bound<'py, PyAny>> {
     let (kind, subflow, address, flag) = match *event {
         PathEvent::Established => ("established", None, None, None),
@@ -149,7 +149,7 @@ fn path_event<'py>(py: Python<'py>, event: &PathEvent) -> PyResult<Bound<'py, Py
     views::named(py, "PathEvent")?.call1((kind, subflow, address, flag))
 }
 
-/// One of the actions of `marline.policies`.
+/// Converts one of the actions of `marline.policies`.
 fn action(asked: &Bound<'_, PyAny>) -> PyResult<PathAction> {
     let class = asked.get_type().name()?.to_string();
     let subflow = || views::id(asked.getattr("subflow")?.extract()?);

@@ -1,4 +1,4 @@
-//! Scheduler that asks a Python object.
+//! Scheduler that calls a Python object.
 
 use std::fmt;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use super::{ObjectFactory, Value, call_object, views};
 use crate::forecast::duration;
 use crate::guard;
 
-/// What the object said of itself when it was made.
+/// Properties that the object declared at its creation.
 #[derive(Copy, Clone, Debug, Default)]
 struct ObjectTraits {
     reinjections: bool,
@@ -28,7 +28,7 @@ struct ObjectTraits {
     patience: Option<Duration>,
 }
 
-/// A Python object as a scheduler. Once it raised it waits.
+/// A Python object as a scheduler. After an exception it waits.
 struct PyScheduler {
     object: Option<Py<PyAny>>,
     traits: ObjectTraits,
@@ -40,7 +40,7 @@ impl fmt::Debug for PyScheduler {
     }
 }
 
-/// A new one for a connection.
+/// Creates one for a connection.
 pub(super) fn build(maker: &Arc<ObjectFactory>, values: &[(String, Value)]) -> Box<dyn Scheduler> {
     let made = guard::call_python(|py| {
         let object = maker.make(py, PyTuple::empty(py), values)?;
@@ -91,12 +91,12 @@ impl Scheduler for PyScheduler {
             let arguments = (range.0, range.1, carried_by, cause, since_us);
             let item_view = views::named(py, "Reinjection")?.call1(arguments)?;
             let answer = object.call_method1("next_reinjection", (item_view, view))?;
-            // The base class's answer: as the built-in schedulers do.
+            // The base class's answer: do as the built-in schedulers do.
             if answer.is(py.NotImplemented()) {
                 return Ok(classes::reinject(item, cx));
             }
             let decision = allowed(decision(&answer, item.range)?, cx)?;
-            // Only a part of the item is taken.
+            // Only a part of the item is sent.
             let within = |(_, range): (_, DataRange)| !range.intersection(&item.range).is_empty();
             Ok(if decision.data().is_none_or(within) { decision } else { Decision::Wait })
         };
@@ -162,7 +162,7 @@ fn range(object: &Bound<'_, PyAny>, all: DataRange) -> PyResult<DataRange> {
     Ok(DataRange::new(start, end))
 }
 
-/// `None`, the number of a subflow, or one of `marline.Send`, `Repair`, `WaitUntil`.
+/// Converts a decision: `None`, a subflow number, or one of `marline.Send`, `Repair`, `WaitUntil`.
 fn decision(answer: &Bound<'_, PyAny>, all: DataRange) -> PyResult<Decision> {
     if answer.is_none() {
         return Ok(Decision::Wait);
@@ -189,11 +189,11 @@ fn decision(answer: &Bound<'_, PyAny>, all: DataRange) -> PyResult<Decision> {
     }
 }
 
-/// What of a decision the core takes: a subflow that takes nothing now is waited for, and with nothing to
-/// send nothing is sent.
+/// Adapts a decision to what the core accepts: it waits for a subflow without room, and sends nothing if there is no
+/// data.
 ///
 /// # Errors
-/// There is no such subflow, or it can not carry that data.
+/// The subflow does not exist, or cannot carry that data.
 fn allowed(decision: Decision, cx: &SchedulerContext<'_>) -> PyResult<Decision> {
     let (subflow, range) = match decision {
         Decision::Repair { subflow, range } if cx.repairs => (subflow, range),
@@ -229,7 +229,7 @@ fn allowed(decision: Decision, cx: &SchedulerContext<'_>) -> PyResult<Decision> 
     wrong(format!("subflow {} has already carried {} to {}", subflow.0, start.0, range.end.0))
 }
 
-/// One of `marline.Reinject`, `Suspect`, `Penalize`.
+/// Converts one of `marline.Reinject`, `Suspect`, `Penalize`.
 fn action(asked: &Bound<'_, PyAny>) -> PyResult<SchedulerAction> {
     let class = asked.get_type().name()?.to_string();
     let id = || views::id(asked.getattr("subflow")?.extract()?);

@@ -1,4 +1,4 @@
-//! Views as Python objects: the dataclasses of `marline.policies`, filled with what the core shows.
+//! Views as Python objects: the dataclasses of `marline.policies`, filled with the core's values.
 
 use marline::policy::{
     DataRange, Eligibility, Phase, SchedulerContext, SubflowId, SubflowSet, SubflowView,
@@ -11,7 +11,7 @@ use pyo3::{IntoPyObjectExt, intern};
 
 use crate::forecast::{Forecast, micros};
 
-/// Most mappings that a scheduler is shown at once.
+/// Maximum number of mappings passed to a scheduler at once.
 const MAX_SHOWN_MAPPINGS: usize = 10_000;
 
 static MODULE: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
@@ -22,7 +22,7 @@ pub(super) fn named<'py>(py: Python<'py>, name: &str) -> PyResult<Bound<'py, PyA
     MODULE.get_or_try_init(py, import)?.bind(py).getattr(name)
 }
 
-/// A Python object of a value.
+/// Converts a value to a Python object.
 fn to_python<'py, T: IntoPyObjectExt<'py>>(
     py: Python<'py>,
     value: T,
@@ -38,7 +38,7 @@ pub(super) fn ids(set: SubflowSet) -> Vec<u8> {
     set.iter().map(|id| id.0).collect()
 }
 
-/// `marline.SubflowView`, its fields in their order.
+/// `marline.SubflowView`, with its fields in order.
 pub(super) fn subflow<'py>(py: Python<'py>, view: &SubflowView) -> PyResult<Bound<'py, PyAny>> {
     let (word, cause) = (view.health.path_health().name(), view.health.cause());
     let phase = match view.phase {
@@ -97,7 +97,7 @@ pub(super) fn subflows<'py>(
     PyList::new(py, all?)
 }
 
-/// `marline.SchedulerContext`; outstanding data only where it is wanted, for there may be much.
+/// `marline.SchedulerContext`. It contains outstanding data only if requested, because there may be much of it.
 pub(super) fn context<'py>(
     py: Python<'py>,
     cx: &SchedulerContext<'_>,
@@ -123,7 +123,7 @@ pub(super) fn context<'py>(
     ))
 }
 
-/// What was handed to subflows and is not DATA_ACKed, the oldest first.
+/// Data that was assigned to subflows and is not DATA_ACKed, the oldest first.
 fn outstanding(cx: &SchedulerContext<'_>) -> Vec<(DataRange, SubflowSet, bool)> {
     let mut all = Vec::new();
     let mut next = cx.mappings.oldest();
@@ -136,7 +136,7 @@ fn outstanding(cx: &SchedulerContext<'_>) -> Vec<(DataRange, SubflowSet, bool)> 
     all
 }
 
-/// The number of a subflow, as Python gives it.
+/// Reads a subflow number from a Python value.
 pub(super) fn id(number: u64) -> PyResult<SubflowId> {
     if number < u64::from(SubflowSet::CAPACITY) {
         return Ok(SubflowId(number as u8));

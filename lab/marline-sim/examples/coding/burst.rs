@@ -6,46 +6,46 @@ use marline_time::{Duration, Instant, Rng, SeedTree};
 /// Bytes of a full packet, and of an acknowledgment.
 const DATA_BYTES: usize = 1_500;
 const ACK_BYTES: usize = 72;
-/// What the sender knows of the first path; it has been used before.
+/// Initial estimate of the first path; it has been used before.
 const RTT: Duration = Duration::from_millis(96);
-/// When an answer is overdue for a hedged copy: three variations of the jitter beyond the RTT.
+/// Time after which an answer is overdue for a hedged copy: three variations of the jitter beyond the RTT.
 const HEDGE_AFTER: Duration = Duration::from_millis(108);
-/// When silence means that the other path must help, and until the next time.
+/// Silence after which the other path is used, and the interval of repetitions.
 const PROBE_AFTER: Duration = Duration::from_millis(120);
-/// Later acknowledged segments that show a loss at once.
+/// Number of later acknowledged segments that indicate a loss.
 const DUPTHRESH: usize = 3;
-/// Bursts after one with losses that are sent twice by [`Protection::Selective`].
+/// Number of bursts after one with losses that are duplicated by [`Protection::Selective`].
 const PROTECTED_BURSTS: u32 = 3;
 
-/// What is done beyond recovery.
+/// Protection in addition to recovery.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Protection {
     /// Nothing.
     Plain,
-    /// A copy over the other path of what is overdue.
+    /// Overdue packets are copied to the other path.
     Hedged,
-    /// The last so many packets over the other path, too, at once.
+    /// The last packets, this many, are sent over the other path at once as well.
     Tail(usize),
-    /// All packets over the other path, too, at once, for some bursts after one with losses.
+    /// All packets are sent over the other path at once as well, for some bursts after one with losses.
     Selective,
-    /// So many parities over the other path at once, each of every so-many-th packet.
+    /// This many parities over the other path at once, each of every n-th packet.
     Xor(usize),
-    /// So many packets over the other path at once, each of which replaces any one.
+    /// This many packets over the other path at once, each of which replaces any one.
     Ideal(usize),
 }
 
 /// A packet of the model.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Unit {
-    /// Of the burst, by its number.
+    /// Packet of the burst, by number.
     Data(usize),
-    /// Repairs, by its number.
+    /// Repair, by number.
     Repair(usize),
-    /// Of a packet on this path, with whether the whole burst is known.
+    /// Acknowledgment of a packet on this path, with whether the whole burst is known.
     Ack(Option<usize>, bool),
 }
 
-/// With the burst it belongs to: what comes late is of no use to the next.
+/// A packet with the burst it belongs to. Packets that arrive after their burst are useless.
 #[derive(Copy, Clone, Debug)]
 pub(crate) struct Piece {
     burst: Instant,
@@ -66,12 +66,12 @@ impl Packet for Piece {
 pub(crate) struct Paths {
     there: Vec<Link<Piece>>,
     back: Vec<Link<Piece>>,
-    /// For so many bursts more losses are expected.
+    /// Number of bursts for which more losses are expected.
     bursts_at_risk: u32,
 }
 
 impl Paths {
-    /// Links of these descriptions.
+    /// Creates links from these descriptions.
     pub(crate) fn new(specs: [DuplexSpec; 2], seeds: &SeedTree) -> Self {
         let (mut there, mut back) = (Vec::new(), Vec::new());
         for (number, spec) in specs.iter().enumerate() {
@@ -88,13 +88,13 @@ impl Paths {
     }
 }
 
-/// A moment within the sending of a burst.
+/// A random moment within the sending of a burst.
 pub(crate) fn moment(packets: usize, rng: &mut impl Rng) -> Duration {
-    // 0.6 ms a packet, and the way of the last one.
+    // 0.6 ms per packet, and the transit time of the last one.
     Duration::from_millis(1).mul_f64((0.6 * packets as f64 + 40.0) * rng.unit())
 }
 
-/// What the sender knows of a packet.
+/// The sender's knowledge of a packet.
 #[derive(Copy, Clone, Debug, Default)]
 struct OutstandingPacket {
     sent_at: Option<Instant>,
@@ -102,24 +102,24 @@ struct OutstandingPacket {
     copied: bool,
 }
 
-/// One burst on its way.
+/// A burst in transit.
 pub(crate) struct Burst {
     way: Protection,
     start: Instant,
     death: Option<Instant>,
     outstanding: Vec<OutstandingPacket>,
-    /// What the receiver has, and how many repairs of each kind.
+    /// Packets at the receiver, and the number of repairs of each kind.
     known: Vec<bool>,
     repairs: Vec<bool>,
     heard_at: Instant,
     sent: usize,
     acknowledged: bool,
-    /// Something was lost or overdue.
+    /// A packet was lost or overdue.
     trouble: bool,
 }
 
 impl Burst {
-    /// A burst of this many packets. The first path dies at `death`, until the next burst.
+    /// A burst of this many packets. The first path fails at `death`, until the next burst.
     pub(crate) fn new(
         packets: usize,
         way: Protection,
@@ -144,8 +144,8 @@ impl Burst {
         }
     }
 
-    /// How long until the receiver has all of it, and how many packets were sent, repairs and copies
-    /// included, until the sender knew.
+    /// Returns the time until the receiver has the whole burst, and the number of packets, repairs and copies
+    /// included, that were sent until the sender knew.
     pub(crate) fn run(mut self, paths: &mut Paths) -> (Duration, usize) {
         for link in paths.there.iter_mut().chain(&mut paths.back) {
             link.set_up(self.start, true);
@@ -251,7 +251,7 @@ impl Burst {
         }
     }
 
-    /// Acknowledgments that came.
+    /// Processes arrived acknowledgments.
     fn hear(&mut self, now: Instant, paths: &mut Paths) {
         for path in 0..2 {
             while let Some(piece) = paths.back[path].poll(now) {
@@ -267,7 +267,7 @@ impl Burst {
         }
     }
 
-    /// The sender: repairs, copies, probes. When it wants to be asked again.
+    /// The sender: repairs, copies, probes. Returns the time at which it must run again.
     fn act(&mut self, now: Instant, paths: &mut Paths) -> Option<Instant> {
         let mut timer = None;
         let mut answered: Vec<(Instant, usize)> = Vec::new();
@@ -277,7 +277,7 @@ impl Burst {
         answered.sort_unstable();
         let mut wake = |at: Instant| timer = Some(timer.map_or(at, |t: Instant| t.min(at)));
         for number in 0..self.outstanding.len() {
-            // The peer reports what it knows, so decoded data is not repeated.
+            // The peer reports which packets it has, so decoded data is not repeated.
             let OutstandingPacket { sent_at: Some(sent_at), acked, copied } =
                 self.outstanding[number]
             else {
@@ -299,7 +299,7 @@ impl Burst {
             let patience = if hedged { HEDGE_AFTER } else { PROBE_AFTER };
             let since = if hedged { sent_at } else { sent_at.max(self.heard_at) };
             if copied {
-                // Sent on both: again on the first when that has been silent for long.
+                // Packets sent on both paths are repeated on the first one after a long silence.
                 let at = sent_at.max(self.heard_at) + PROBE_AFTER * 3;
                 if at <= now {
                     self.send(now, paths, 1, Unit::Data(number));
@@ -318,7 +318,7 @@ impl Burst {
     }
 }
 
-/// When later acknowledgments show that it is lost. `acked` is in the order of sending.
+/// Time at which later acknowledgments show that a packet is lost. `acked` is in the order of sending.
 fn lost_at(acked: &[(Instant, usize)], number: usize, sent_at: Instant) -> Option<Instant> {
     let before = acked.partition_point(|other| *other <= (sent_at, number));
     match acked.len() - before {

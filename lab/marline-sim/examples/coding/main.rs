@@ -22,7 +22,7 @@ use marline_time::{Duration, Instant, SeedTree};
 
 type Setup = (&'static str, &'static str, &'static str, bool);
 
-/// The paths: name, first and second path, and whether the first dies in the midst of each burst.
+/// The paths: name, first and second path, and whether the first fails during each burst.
 const SETUPS: [Setup; 5] = [
     ("losses 1 %", "rate=20M,delay=47.5ms,jitter=uniform:6ms,loss=1%", LTE, false),
     ("losses 3 %", "rate=20M,delay=47.5ms,jitter=uniform:6ms,loss=3%", LTE, false),
@@ -31,11 +31,11 @@ const SETUPS: [Setup; 5] = [
     ("the path dies", "rate=20M,delay=47.5ms,jitter=uniform:6ms", LTE, true),
 ];
 const LTE: &str = "rate=10M,delay=77ms,jitter=uniform:33ms,loss=0.1%";
-/// Packets of a burst.
+/// Packets per burst.
 const SIZES: [usize; 6] = [1, 3, 7, 20, 40, 70];
-/// Extra packets that are sent in any case, as a share of the burst (at least one).
+/// Extra packets that are always sent, as a share of the burst (at least one).
 const SHARES: [f64; 2] = [0.1, 0.3];
-/// From one burst to the next.
+/// Interval of bursts.
 const PERIOD: Duration = Duration::from_millis(2_000);
 
 struct Tally {

@@ -66,7 +66,7 @@ fn main() {
     );
     println!("|---|---|---|---|---|---|---|---|---|---|---|");
     let next = AtomicUsize::new(0);
-    // What has come, in the order of the scenes as far as that is complete.
+    // Finished scenes, in order.
     let done = Mutex::new((vec![None; scenes.len()], 0, [0; 2]));
     let work = || {
         while let Some(scene) = scenes.get(next.fetch_add(1, Relaxed)) {

@@ -1,7 +1,7 @@
 //! Scene: datagrams of one size at a constant rate with a deadline, over two links that lose packets.
 //!
-//! Four ways over the same links with the same seeds: a lane over both, a lane over each alone, and the better of the
-//! two links without any lane, as plain UDP has it.
+//! Four variants over the same links with the same seeds: a lane over both links, a lane over each link alone, and
+//! the better of the two links as plain UDP.
 
 use marline_algos::Registry;
 use marline_datagram::{FlowId, LaneConfig};
@@ -30,7 +30,7 @@ pub(crate) struct Scene {
 #[derive(Clone, Debug)]
 pub(crate) struct Outcome {
     pub(crate) both: Vec<f64>,
-    /// Through Marline over each path alone, and as plain UDP over each.
+    /// Through Marline over each path alone, and as plain UDP over each path.
     pub(crate) single: [Vec<f64>; 4],
     /// Bytes that both links carried for a lane over both, per byte of payload.
     pub(crate) price: f64,
@@ -43,8 +43,8 @@ pub(crate) fn mean(values: &[f64]) -> f64 {
 }
 
 impl Outcome {
-    /// By how many percentage points both paths are worse than the best single one, and half of the interval of
-    /// confidence of that (95 %, over the seeds, which all ways share); infinite for one seed.
+    /// Difference in percentage points between both paths and the best single one, and half of its confidence
+    /// interval (95 %, over the seeds, which all variants share); infinite for one seed.
     pub(crate) fn difference_to_best(&self) -> (f64, f64) {
         let best = self.single.iter().min_by(|one, other| mean(one).total_cmp(&mean(other)));
         let best = best.expect("four of them");
@@ -55,8 +55,8 @@ impl Outcome {
         (mean, if half.is_nan() { f64::INFINITY } else { half })
     }
 
-    /// Both paths are worse than the best single one beyond what chance explains; half a datagram in ten thousand is
-    /// nothing.
+    /// True if both paths are worse than the best single one beyond chance; half a datagram in ten thousand is
+    /// ignored.
     pub(crate) fn is_worse(&self) -> bool {
         let (by, half) = self.difference_to_best();
         by > half + 0.005
@@ -88,10 +88,11 @@ fn plan(scene: &Scene) -> PulsePlan {
     }
 }
 
-/// What became of each datagram: its delay, if it arrived.
+/// Delay of each datagram, if it arrived.
 type Delays = Vec<Option<Duration>>;
 
-/// A lane over these links: what the client saw of what the server sent, price, longest gap in ms.
+/// A lane over these links: the client's observations of the server's datagrams, the price, and the longest gap in
+/// ms.
 fn lane_delays(scene: &Scene, policy: &str, links: &[usize], seed: u64) -> (Delays, f64, f64) {
     let registry = Registry::default();
     let lane = || {
@@ -151,14 +152,14 @@ fn plain_udp_delays(scene: &Scene, number: usize, seed: u64) -> Delays {
     delays
 }
 
-/// Share that is lost or late, percent.
+/// Share of lost or late datagrams, percent.
 fn lost_or_late_share(delays: &Delays, deadline_ms: u64) -> f64 {
     let deadline = Duration::from_millis(deadline_ms);
     let bad = delays.iter().filter(|delay| delay.is_none_or(|delay| delay > deadline)).count();
     bad as f64 / delays.len() as f64 * 100.0
 }
 
-/// Runs a scene over this many seeds and judges it by each deadline; the gap is the longest one.
+/// Runs a scene over this many seeds and evaluates it for each deadline. The gap is the longest one.
 pub(crate) fn run(scene: &Scene, policy: &str, seeds: u64, deadlines_ms: &[u64]) -> Vec<Outcome> {
     let both: Vec<_> = (0..seeds).map(|seed| lane_delays(scene, policy, &[0, 1], seed)).collect();
     let prices: Vec<f64> = both.iter().map(|run| run.1).collect();

@@ -45,7 +45,7 @@ pub enum SentAt {
 #[derive(Clone, Debug, Default)]
 struct Ledger(Rc<RefCell<VecDeque<Message>>>);
 
-/// What one end of a connection writes, and its knowledge of what it reads.
+/// Data that one end of a connection writes, and its knowledge of the data it reads.
 pub trait Plan: core::fmt::Debug {
     /// The connection is open.
     fn on_open(&mut self, _id: ConnectionId) {}
@@ -62,7 +62,7 @@ pub trait Plan: core::fmt::Debug {
     /// A message of the peer has been read.
     fn on_message(&mut self, now: Instant, message: &Message);
 
-    /// What other connections of the host shall do.
+    /// Requests to other connections of the host.
     fn take_calls(&mut self) -> Vec<Call> {
         Vec::new()
     }

@@ -28,7 +28,7 @@ pub struct RequestResponse {
 }
 
 impl RequestResponse {
-    /// Sends `requests` requests of `sizes`, with a pause of `think` after each answer. The report's latencies
+    /// Sends `requests` requests of `sizes`, with a pause of `think_time` after each answer. The report's latencies
     /// are those of the answers.
     #[must_use]
     pub fn new(

@@ -16,7 +16,7 @@ pub enum SocketStatus {
     Closed(CloseReason),
 }
 
-/// What an application asks of its host for another connection.
+/// Request of an application for another connection of its host.
 #[derive(Debug)]
 pub enum Call {
     /// Wake the application of a connection.

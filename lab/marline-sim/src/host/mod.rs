@@ -208,7 +208,7 @@ impl Host {
         }
     }
 
-    /// Does what an application asks.
+    /// Executes an application's request.
     fn answer(&mut self, now: Instant, call: Call) {
         match call {
             Call::Wake(id) => self.wake(now, id),

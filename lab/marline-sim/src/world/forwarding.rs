@@ -55,7 +55,7 @@ impl<N: Node> World<N> {
         owner
     }
 
-    /// Gives a packet to a node. Observers see segments; a router's message goes only to the node.
+    /// Gives a packet to a node. Observers see segments. A router's message reaches only the node.
     fn hand_over(&mut self, node: NodeId, link: LinkId, packet: &Packet) {
         let host = &mut self.nodes[node.0 as usize].inner;
         if let Some(mtu_bytes) = packet.too_big_mtu {

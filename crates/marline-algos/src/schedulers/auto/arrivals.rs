@@ -14,7 +14,7 @@ pub(super) fn cautious_arrival_time(view: &SubflowView, bytes: u64, left: u64) -
     arrives.saturating_add(trouble_delay(view, arrives + view.forecast.transit_time(left)))
 }
 
-/// What trouble on the path adds to the tail of data that is in flight for this long.
+/// Contribution of trouble on the path to the tail of data that is in flight for this long.
 pub(super) fn trouble_delay(view: &SubflowView, under_way: Duration) -> Duration {
     let Some(answer) = view.forecast.answer(Quantile::P90) else { return Duration::ZERO };
     let weight = (view.forecast.risk(under_way) * TAIL_WEIGHT).min(1.0);

@@ -92,7 +92,7 @@ impl Costs<'_> {
         members(cx.subflows, class).filter(cheaper).filter_map(in_time).min_by_key(|(_, all)| *all)
     }
 
-    /// What a copy on this path must gain; `None` if no copy is allowed there.
+    /// Minimum gain of a copy on this path; `None` if no copy is allowed there.
     pub(super) fn price_on(self, view: &SubflowView, class: Class) -> Option<Price> {
         let path_budget = self.path_budget(view, class).unwrap_or(0.0);
         let price = self.common_price_on(view);

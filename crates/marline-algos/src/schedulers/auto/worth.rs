@@ -35,7 +35,7 @@ pub(super) fn price(spent: f32) -> f32 {
     (FULL_BUDGET_PRICE * squared * squared * spent).min(MAX_PRICE)
 }
 
-/// What a copy must gain.
+/// Minimum gain of a copy.
 #[derive(Copy, Clone, Debug)]
 pub(super) struct Price {
     /// For its bytes, in multiples of its own trip time.
@@ -60,7 +60,7 @@ pub(super) struct OutstandingAnswer<'a> {
     path: &'a SubflowView,
     /// Remaining time, from now, until the path has finished earlier data; zero if it has.
     ahead: Duration,
-    /// How long ago the path finished it.
+    /// Time since the path finished it.
     waited: Duration,
 }
 
@@ -183,7 +183,7 @@ mod tests {
         let gains = [41, 45, 60, 200].map(|after_ms| gain(&steady, after_ms));
         assert!(gains.is_sorted(), "{gains:?}");
         assert!(gains[3] > 1.4 && gains[3] <= MAX_GAIN + 0.001, "{gains:?}");
-        // At once it is, too, if the path is slower; not when the answer is about to come.
+        // It is also sent at once if the path is slower, but not if the answer is about to arrive.
         assert!(gain(&steady, 0) > 0.5 && gains[0] < 0.05, "{gains:?}");
         // Both would be there at nearly the same time; a slow one would not.
         let twin = path([20, 21, 25], 0.0);

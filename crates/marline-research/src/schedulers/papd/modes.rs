@@ -18,7 +18,7 @@ use marline_time::{Duration, Instant};
 
 use super::PapdConfig;
 
-/// How data is distributed.
+/// Distribution of data.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(super) enum Mode {
     /// All data on all paths, or on the best one.

@@ -12,7 +12,7 @@ pub(super) const FEATURES: usize = 6;
 /// Features at the time of a decision.
 pub(super) type Context = [f64; FEATURES];
 
-/// What was learned about one action.
+/// Learned estimate of one action.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Arm {
     moments: [Context; FEATURES],

@@ -33,7 +33,7 @@ struct MessageCopy {
     arrived_first: bool,
 }
 
-/// A data segment that is under way or held by its subflow's receiver.
+/// A data segment that is in transit or held by its subflow's receiver.
 #[derive(Clone, Debug)]
 struct HeldSegment {
     from_client: bool,
@@ -77,7 +77,7 @@ pub(super) struct Copies {
     /// Path of a link, and whether the link leads away from the client.
     links: BTreeMap<LinkId, (usize, bool)>,
     places: StreamPlaces,
-    /// Segments under way, by packet number; lost ones stay.
+    /// Segments in transit, by packet number; lost ones stay.
     under_way: BTreeMap<u64, HeldSegment>,
     inboxes: BTreeMap<(SocketAddr, SocketAddr), Inbox>,
     to_client: Direction,

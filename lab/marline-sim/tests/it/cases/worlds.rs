@@ -51,7 +51,7 @@ pub struct Outcome {
 /// Whose policies the worlds run with.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Family {
-    /// Those that are shipped: the default with the budget of each mode ([`SHIPPED`]).
+    /// Those that are shipped: the default with the budget of each mode ([`MARLINE_DEFAULT`]).
     Shipped,
     /// As plain stacks for Multipath TCP have them, with three schedulers.
     Plain,

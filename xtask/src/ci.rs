@@ -67,7 +67,7 @@ pub(crate) fn all(root: &Path, wanted: &[String]) -> TaskResult {
         ("doc", &check_docs),
         // After `check_docs`, whose metadata of dependencies it uses.
         ("api", &api::check),
-        ("alone", &alone::check),
+        ("alone", &standalone_crates::check),
         ("test", &|root| test::run_all(root, &[])),
         // Steps of `PARALLEL_STEPS`, if all steps run.
         ("bench", &|root| bench::run(root, &["--check".to_owned()])),

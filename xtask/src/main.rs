@@ -4,7 +4,6 @@
 //! of files, forbidden contents of the tree. Every check reports the file, the line and a remedy.
 #![forbid(unsafe_code)]
 
-mod alone;
 mod api;
 mod architecture;
 mod bench;
@@ -33,6 +32,7 @@ mod run;
 mod size;
 mod source;
 mod spec;
+mod standalone_crates;
 mod test;
 mod test_counts;
 mod tidy;

@@ -6,7 +6,7 @@
 mod crates;
 mod newcomer;
 mod releases;
-mod twice;
+mod reproducible_builds;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -27,7 +27,11 @@ const STEPS: [Step; 18] = [
         "every crate builds from its package, and the program installs from the packages",
         crates::check,
     ),
-    ("dist", "two builds of a release in two directories are identical", twice::check),
+    (
+        "dist",
+        "two builds of a release in two directories are identical",
+        reproducible_builds::check,
+    ),
     (
         "releases",
         "the last release's client with this server and vice versa: streams, UDP, a dead path, the server replaced",

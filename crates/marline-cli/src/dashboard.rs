@@ -1,8 +1,8 @@
 //! Dashboard of a running client, server or front: a page with the data of the control socket.
 //! docs/operate/dashboard.md describes the page.
 
+mod connection_snapshots;
 mod dashboard_events;
-mod looks;
 mod places;
 
 use std::io;
@@ -18,8 +18,8 @@ use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 
 use crate::control::Handle;
+use connection_snapshots::DashboardSource;
 use dashboard_events::DashboardEvents;
-use looks::DashboardSource;
 
 /// A dashboard that is being served. Dropping it ends the service.
 #[derive(Debug)]

@@ -14,10 +14,10 @@ use crate::command::LinkCommand;
 use crate::config::LinkEnds;
 use crate::member::{Member, Source};
 use crate::report::RelayReport;
-use crate::rest::SleepDebt;
 use crate::socket::ReceiveBuffers;
 use crate::spin::Spin;
 use crate::starvation::ProcessorWaitMeter;
+use crate::thread_rest::SleepDebt;
 
 /// Interval of the checks for idle clients; also the longest sleep.
 const SWEEP: Duration = Duration::from_secs(1);

@@ -25,13 +25,13 @@ mod priority;
 mod relay;
 mod report;
 pub mod report_text;
-mod rest;
 mod socket;
 mod spin;
 mod starvation;
 mod tap;
 #[cfg(test)]
 mod tests;
+mod thread_rest;
 pub mod traces;
 mod tunnel;
 

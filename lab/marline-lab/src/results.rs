@@ -23,7 +23,7 @@ mod run_columns;
 mod runs;
 mod sheet;
 mod sweep;
-mod swept;
+mod swept_keys;
 mod table;
 #[cfg(test)]
 mod tests;

@@ -6,7 +6,6 @@
 //! completion.
 
 mod again;
-mod apart;
 mod captures;
 mod comparison;
 mod figures;
@@ -20,6 +19,7 @@ mod store;
 mod stored_runs;
 mod summary;
 mod sweep;
+mod temporary_tables;
 #[cfg(test)]
 mod tests;
 mod timelines;

@@ -11,10 +11,10 @@ mod push;
 mod quantiles;
 mod radios;
 mod silence;
-mod still;
+mod stationary;
 mod systems;
-mod unhelpful;
 mod walks;
+mod weak_wifi;
 
 use crate::file::PaperFile;
 use crate::paper::{Context, Paper};
@@ -39,10 +39,10 @@ impl Paper for MultiMob {
         let file = PaperFile::<Published>::parse(TEXT)?;
         let mut all = Reproduction::default();
         walks::reproduce(context, &file, &mut all)?;
-        still::reproduce(context, &file, &mut all)?;
+        stationary::reproduce(context, &file, &mut all)?;
         silence::reproduce(context, &file, &mut all)?;
         handover::reproduce(context, &file, &mut all)?;
-        unhelpful::reproduce(context, &file, &mut all)?;
+        weak_wifi::reproduce(context, &file, &mut all)?;
         push::reproduce(context, &file, &mut all)?;
         neighbors::reproduce(context, &mut all)?;
         peers::reproduce(context, &mut all)?;

@@ -12,14 +12,14 @@
 mod campaign;
 mod contestants;
 mod diagrams;
-mod drill;
 mod failure;
-mod middle;
-mod ordinary;
+mod mid_burst;
 mod published;
 mod run;
 mod shown;
+mod single_burst;
 mod tail;
+mod tail_loss;
 mod traffic;
 mod watch;
 
@@ -46,8 +46,8 @@ impl Paper for Tlp {
         let file = PaperFile::<Published>::parse(TEXT)?;
         let mut all = Reproduction::default();
         failure::reproduce(context, &file, &mut all)?;
-        ordinary::reproduce(context, &file, &mut all)?;
-        middle::reproduce(context, &file, &mut all)?;
+        tail_loss::reproduce(context, &file, &mut all)?;
+        mid_burst::reproduce(context, &file, &mut all)?;
         shown::reproduce(context, &mut all)?;
         tail::reproduce(context, &mut all)?;
         diagrams::draw(&mut all)?;

@@ -66,12 +66,12 @@ use super::opportunistic::{Opportunistic, OpportunisticRules};
 use crate::budget::{Budget, BudgetConfig, IdleCapacity};
 
 mod arrivals;
+mod copy_gain;
 mod costs;
 mod judge;
 mod path_budgets;
 mod reasons;
 mod repairs;
-mod worth;
 
 use costs::Costs;
 use judge::Decider;

@@ -17,7 +17,7 @@ use marline_io::Clock;
 use tokio::sync::broadcast;
 use tokio::time::Instant;
 
-use super::looks::OpenConnections;
+use super::connection_snapshots::OpenConnections;
 use crate::control::Handle;
 use crate::control::path_names::PathNames;
 use crate::control::protocol::Event;

@@ -16,11 +16,11 @@ use marline_policy::{DataRange, Dsn, Ssn};
 use marline_wire::mptcp::{MpRepair, repair_checksum};
 use marline_wire::{Checksum, dss_checksum};
 
-use self::torn::TornRanges;
+use self::torn_ranges::TornRanges;
 use crate::fec::Repair;
 use crate::on_demand::OnDemand;
 
-mod torn;
+mod torn_ranges;
 
 /// A mapping in unwrapped positions.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tokio::sync::watch;
 
-use super::ahead::EarlyBytes;
+use super::early_bytes::EarlyBytes;
 use super::open::{Open, OpenError};
 use crate::target::Target;
 

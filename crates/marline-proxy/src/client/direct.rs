@@ -14,7 +14,7 @@ use marline::monitor::CloseReason;
 use marline::{Client, ConnectError};
 use tokio::time::timeout;
 
-use super::ahead::EarlyBytes;
+use super::early_bytes::EarlyBytes;
 use super::open::{Open, OpenError};
 use crate::deadlines::Deadlines;
 use crate::message::{ErrorCode, Failure};

@@ -1,17 +1,16 @@
 //! Client side of the proxy: accepts applications' connections and opens their targets.
 
 mod admission;
-pub mod ahead;
 mod answers;
-mod asking;
 mod backoff;
 pub mod current;
 pub mod dialer;
 pub mod direct;
+pub mod early_bytes;
 pub mod echo_sources;
 mod failed;
 mod http_listener;
-mod leased;
+mod leased_connection;
 mod listening;
 pub mod open;
 pub mod open_targets;
@@ -20,6 +19,7 @@ pub mod places;
 pub mod pool;
 pub mod remote;
 pub mod socks_listener;
+mod target_request;
 pub mod transparent;
 pub mod trouble;
 pub mod tunnel;

@@ -3,7 +3,7 @@
 use std::io;
 use std::time::Duration;
 
-use super::ahead::EarlyBytes;
+use super::early_bytes::EarlyBytes;
 use crate::message::{ErrorCode, Failure};
 use crate::target::Target;
 use crate::tls;

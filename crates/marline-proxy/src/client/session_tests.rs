@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use super::leased::Leased;
+use super::leased_connection::Leased;
 use super::open::Open;
 use super::tunnel::{Connect, Timeouts, Tunnel};
 use crate::message::ErrorCode;

@@ -12,7 +12,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
-use super::ahead::EarlyBytes;
+use super::early_bytes::EarlyBytes;
 use super::listening::{explain_listen_error, listen_error};
 use super::open::{Open, OpenError};
 use super::open_targets::OpenTargets;

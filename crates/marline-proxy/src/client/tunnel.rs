@@ -17,11 +17,11 @@ use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsConnector;
 
 use super::admission::{Admission, Authentication, HandshakeTurn};
-use super::ahead::EarlyBytes;
 use super::answers::{expect_welcome, expect_working, parse_listening};
 use super::backoff::Backoff;
+use super::early_bytes::EarlyBytes;
 use super::failed::Failed;
-use super::leased::Leased;
+use super::leased_connection::Leased;
 use super::open::{Open, OpenError};
 pub use super::patience::Timeouts;
 use super::pool::{Pool, UsedConnections};

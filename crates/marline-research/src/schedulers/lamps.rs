@@ -32,8 +32,8 @@ use marline_policy::{
 };
 use marline_time::Duration;
 
-use super::at_once::PendingCopies;
 use super::losses::{BURST, Losses, expected_delay};
+use super::pending_copies::PendingCopies;
 
 /// Required certainty of delivery.
 #[derive(Copy, Clone, Debug, PartialEq)]

@@ -1,6 +1,5 @@
 //! Schedulers of the literature, and wrappers around any scheduler.
 
-mod at_once;
 mod augur;
 mod blest;
 mod ecf;
@@ -12,6 +11,7 @@ mod orp;
 mod paaf;
 mod papd;
 mod peekaboo;
+mod pending_copies;
 mod primary;
 mod raven;
 mod tail_probes;

@@ -23,7 +23,7 @@ use marline_policy::{
     Decision, Reinjection, Scheduler, SchedulerAction, SchedulerContext, SchedulerEvent, SubflowSet,
 };
 
-use super::at_once::PendingCopies;
+use super::pending_copies::PendingCopies;
 
 /// Sends new segments on all regular subflows that currently have room.
 #[derive(Clone, Debug)]

@@ -34,7 +34,7 @@ use marline_policy::{
 };
 use marline_time::{Duration, Instant};
 
-use super::at_once::PendingCopies;
+use super::pending_copies::PendingCopies;
 
 /// Width of the intervals, and which data is copied.
 #[derive(Copy, Clone, Debug, PartialEq)]

@@ -23,7 +23,7 @@ use tokio::time::timeout;
 
 use super::plan::{self, End};
 use super::qlog::Traces;
-use super::talk::{self, StopCondition};
+use super::stream_task::{self, StopCondition};
 use super::{Flow, Load, QlogConfig, Stack, Variant};
 use crate::kernel::Kernel;
 use crate::scenario::Side;
@@ -167,10 +167,10 @@ impl Job {
             match self.side {
                 Side::Client => {
                     let end = client.on_stream(if twice { number } else { 0 });
-                    running.spawn_local(talk::client(stream, end, stop))
+                    running.spawn_local(stream_task::client(stream, end, stop))
                 }
                 Side::Server => running.spawn_local(async move {
-                    talk::server(stream, server, stop).await;
+                    stream_task::server(stream, server, stop).await;
                     Ok(())
                 }),
             };

@@ -1,7 +1,7 @@
 //! Columns that identify a run in a row.
 
 use super::column::{Cell, Column};
-use super::swept::SweptKey;
+use super::swept_keys::SweptKey;
 use super::table::Table;
 use crate::experiment::{Experiment, Load, Measures};
 use crate::runs::{Job, Record};

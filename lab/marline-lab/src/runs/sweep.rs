@@ -6,8 +6,8 @@ use std::path::Path;
 
 use anyhow::bail;
 
-use super::apart::TemporaryTables;
 use super::stored_runs::RunListWriter;
+use super::temporary_tables::TemporaryTables;
 use super::{Job, LaneSummary, Progress, Record, Series, Shard, Store, Summary};
 use crate::experiment::file::{ExperimentFile, Lane};
 use crate::experiment::{Experiment, Stack};

@@ -5,7 +5,7 @@ use marline_lab::experiment::Variant;
 use marline_lab::figure::{Figure, Plot, Point};
 
 use super::contestants::{Windows, both_variants, variant_without_probes};
-use super::drill::BurstExperiment;
+use super::single_burst::BurstExperiment;
 use crate::estimate::{Estimate, Samples};
 use crate::paper::Context;
 use crate::roots::{Part, Root};

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::campaign::Case;
 use super::contestants::{Windows, both_variants, multipath, standard};
-use super::drill::{BURSTS_BEFORE, BurstExperiment};
+use super::single_burst::{BURSTS_BEFORE, BurstExperiment};
 use super::traffic::{App, DEATH, LTE, Place, Trace};
 use crate::roots::Root;
 

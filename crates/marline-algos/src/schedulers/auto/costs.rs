@@ -27,7 +27,7 @@ use marline_policy::{
 use marline_time::Duration;
 
 use super::arrivals::{cautious_arrival_time, trouble_delay};
-use super::worth::{self, Price};
+use super::copy_gain::{self, Price};
 use super::{EXPLORE_AFTER, MAX_SPENDING};
 use crate::schedulers::classes::{self, Class, members};
 use crate::schedulers::delivery::{arrival, is_overdue, is_window_opening, send_time_by_answers};
@@ -97,7 +97,7 @@ impl Costs<'_> {
         let path_budget = self.path_budget(view, class).unwrap_or(0.0);
         let price = self.common_price_on(view);
         let least = if path_budget > 0.0 {
-            price.least.max(worth::price(path_budget))
+            price.least.max(copy_gain::price(path_budget))
         } else {
             price.least
         };
@@ -114,7 +114,7 @@ impl Costs<'_> {
     /// The price by the common budget.
     fn common_price_on(self, view: &SubflowView) -> Price {
         // Without a limit, a copy is made even if no gain is expected.
-        let least = if self.0.unlimited { -1.0 } else { worth::price(self.0.spent) };
+        let least = if self.0.unlimited { -1.0 } else { copy_gain::price(self.0.spent) };
         let spares = view.wake_share > 0.0 && !self.0.unlimited;
         let wake = if spares { self.0.terms.wake.mul_f32(view.wake_share) } else { Duration::ZERO };
         Price { least, wake }

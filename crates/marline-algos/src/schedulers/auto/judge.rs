@@ -13,9 +13,9 @@ use marline_policy::{
 use marline_time::Duration;
 
 use super::arrivals::cautious_arrival_time;
+use super::copy_gain::{self, OutstandingAnswer, Price};
 use super::costs::{Costs, is_costly};
 use super::repairs;
-use super::worth::{self, OutstandingAnswer, Price};
 use super::{MAX_EXAMINED_MAPPINGS, MAX_SPENDING};
 use crate::schedulers::classes::{self, Class, members};
 use crate::schedulers::copies::{copying_class, queue_is_empty};
@@ -304,7 +304,7 @@ fn judge_last_segment(
         }
     }
     // Data that no path carries any more is lost.
-    let gain = least.map_or(worth::MAX_GAIN, |(gain, _)| gain);
+    let gain = least.map_or(copy_gain::MAX_GAIN, |(gain, _)| gain);
     let (path, other) = (Some(view.id), least.map(|(_, id)| id));
     let copy = Decision::Send { subflow: view.id, range };
     Some(Verdict { path, other, gain, ..Verdict::without_comparison(Rule::End, copy) })

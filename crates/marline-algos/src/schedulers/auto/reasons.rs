@@ -9,9 +9,9 @@ use marline_policy::{
 };
 use marline_time::Duration;
 
+use super::copy_gain::OutstandingAnswer;
 use super::costs::Costs;
 use super::judge::{Decider, Verdict};
-use super::worth::OutstandingAnswer;
 use super::{Auto, OPPORTUNISTIC};
 use crate::schedulers::classes::{self, Class, members};
 use crate::schedulers::delivery::arrival_by;

@@ -21,8 +21,8 @@ use marline_policy::{
 };
 
 use super::MAX_EXAMINED_MAPPINGS;
+use super::copy_gain::{MAX_GAIN, OutstandingAnswer};
 use super::costs::Costs;
-use super::worth::{MAX_GAIN, OutstandingAnswer};
 use crate::schedulers::classes::{Class, best_class, members};
 use crate::schedulers::copies::queue_is_empty;
 use crate::schedulers::delivery::arrival_by;

@@ -9,7 +9,7 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 
 use super::EarlyBytes;
-use crate::client::leased::Leased;
+use crate::client::leased_connection::Leased;
 use crate::client::open::{Open, OpenError};
 use crate::client::tunnel::{Connect, Timeouts, Tunnel};
 use crate::deadlines::{DeadlineRule, Deadlines};

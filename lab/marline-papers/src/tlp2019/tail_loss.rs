@@ -5,8 +5,8 @@ use marline_time::Rng;
 use serde::{Deserialize, Serialize};
 
 use super::contestants::{Windows, both_variants};
-use super::drill::{BurstExperiment, BurstResults};
 use super::published::Published;
+use super::single_burst::{BurstExperiment, BurstResults};
 use super::traffic::{App, draw_between};
 use crate::estimate::{RequiredRange, Samples};
 use crate::file::PaperFile;

@@ -7,9 +7,9 @@ use marline_lab::experiment::Variant;
 use serde::{Deserialize, Serialize};
 
 use super::contestants::{LINUX_314_RECOVERY, Windows, both_variants, multipath};
-use super::drill::{BurstExperiment, BurstResults};
-use super::ordinary::difference;
 use super::published::Published;
+use super::single_burst::{BurstExperiment, BurstResults};
+use super::tail_loss::difference;
 use super::traffic::{App, draw_between};
 use crate::estimate::{Estimate, RequiredRange, Samples};
 use crate::file::PaperFile;

@@ -118,7 +118,7 @@ fn verdicts(runs: &Samples<StayResults>, file: &PaperFile<Published>) -> anyhow:
         let (mesh, alone) = (run.systems[mesh].worst_ms, run.systems[alone].worst_ms);
         (u64::from(mesh >= least * alone), 1)
     });
-    rows.push(unhelpful::not_always_row(&later));
+    rows.push(weak_wifi::not_always_row(&later));
     Ok(rows)
 }
 

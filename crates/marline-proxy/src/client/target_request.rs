@@ -2,8 +2,8 @@
 
 use tokio::io::split;
 
-use super::ahead::EarlyBytes;
 use super::answers::expect_working;
+use super::early_bytes::EarlyBytes;
 use super::open::OpenError;
 use super::patience::Timeouts;
 use super::tunnel::{Connect, Tunnel, send};

@@ -7,8 +7,8 @@ use std::time::Instant;
 
 use crate::run::{build_test_program, command, run, run_and_report_failure};
 use crate::{
-    TaskResult, alone, api, bench, dashboard, deps, manifest, ownership, packages, portable,
-    python, readme, size, spec, test, tidy,
+    TaskResult, api, bench, dashboard, deps, manifest, ownership, packages, portable, python,
+    readme, size, spec, standalone_crates, test, tidy,
 };
 
 const FUZZ_SECONDS: u64 = 5;

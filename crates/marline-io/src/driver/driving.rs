@@ -483,7 +483,7 @@ fn on_event(shard: &Shard, state: &mut State, now: Instant, event: Event) -> boo
         Event::Monitor(mut event) => {
             let id = event.connection;
             event.connection = shard.public_id(id);
-            let filter = state.observers().pass_event(&event);
+            let filter = state.observers().pass_to_observer(&event);
             let filter = match event.kind {
                 MonitorKind::Decided { .. } => {
                     if !state.observers().pass_decision(event) {

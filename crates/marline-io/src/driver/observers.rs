@@ -387,7 +387,7 @@ impl Observers {
     }
 }
 
-/// Receivers of events. [`pass_event`](Self::pass_event) and [`pass_traffic`](Self::pass_traffic) return the traffic that the core
+/// Receivers of events. [`pass_to_observer`](Self::pass_to_observer) and [`pass_traffic`](Self::pass_traffic) return the traffic that the core
 /// has to report from now on, if that has changed.
 impl Observers {
     pub(super) fn set_monitor(&mut self, monitor: Option<broadcast::Sender<MonitorEvent>>) {
@@ -426,7 +426,7 @@ impl Observers {
     }
 
     /// Passes an event to the observer of all events, if there is one, and removes the observer once it is closed.
-    pub(super) fn pass_event(&mut self, event: &MonitorEvent) -> Option<TrafficFilter> {
+    pub(super) fn pass_to_observer(&mut self, event: &MonitorEvent) -> Option<TrafficFilter> {
         let events = self.events.as_ref()?;
         let mut observer = events.lock().unwrap_or_else(PoisonError::into_inner);
         observer.event(event);

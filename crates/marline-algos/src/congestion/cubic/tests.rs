@@ -1,5 +1,5 @@
 use marline_policy::Penalty;
-use marline_testkit::views::{Bulk, MSS, ack, ms};
+use marline_testkit::views::{BulkSender, MSS, ack, ms};
 
 use super::*;
 
@@ -45,7 +45,7 @@ fn the_cube_root_is_exact_to_the_last_bits() {
 fn beyond_the_last_loss_the_estimate_grows_as_its_source_says() {
     for (estimate, per_round) in [(RenoEstimate::Rfc9438, 1.0), (RenoEstimate::Linux, ALPHA)] {
         let mut cc = after_loss_at(40).with_reno_estimate(estimate);
-        let mut bulk = Bulk::new(10);
+        let mut bulk = BulkSender::new(10);
         while segments(&cc) < 41.0 {
             bulk.round(&mut cc);
         }
@@ -61,7 +61,7 @@ fn growth_follows_the_closed_formula() {
     // A long path, so that the cubic region applies throughout.
     let mut cc = after_loss_at(1_000);
     assert_eq!(cc.window(), 700 * SEGMENT);
-    let mut bulk = Bulk::new(100);
+    let mut bulk = BulkSender::new(100);
     let begin = bulk.now;
     let k = cube_root(1_000.0 * (1.0 - BETA) / C);
     assert!((k - 9.0856).abs() < 1e-3, "{k}");
@@ -81,7 +81,7 @@ fn growth_follows_the_closed_formula() {
 #[test]
 fn on_a_short_path_it_is_as_fast_as_reno_of_the_same_fairness() {
     let mut cc = after_loss_at(20);
-    let mut bulk = Bulk::new(10);
+    let mut bulk = BulkSender::new(10);
     // Below the old window 0.53 segments per round trip, beyond it one. CUBIC alone would stay below 20 for 2.5 s.
     (0..12).for_each(|_| bulk.round(&mut cc));
     let early = segments(&cc);
@@ -101,7 +101,7 @@ fn fast_convergence_aims_lower_after_a_second_loss() {
 #[test]
 fn a_spurious_loss_is_undone_with_the_curve() {
     let mut cc = after_loss_at(500);
-    let mut bulk = Bulk::new(50);
+    let mut bulk = BulkSender::new(50);
     (0..20).for_each(|_| bulk.round(&mut cc));
     let before = (cc.window(), cc.ssthresh(), curve(&cc).w_max, curve(&cc).k, curve(&cc).elapsed);
     signal(&mut cc, LOSS);
@@ -117,7 +117,7 @@ fn a_timeout_starts_flat_where_slow_start_ends() {
     signal(&mut cc, CongestionSignal::Rto { bytes_in_flight: 0, first: true });
     assert_eq!((cc.window(), cc.ssthresh()), (SEGMENT, 70 * SEGMENT));
     signal(&mut cc, CongestionSignal::RecoveryDone);
-    let mut bulk = Bulk::new(100);
+    let mut bulk = BulkSender::new(100);
     (0..8).for_each(|_| bulk.round(&mut cc));
     assert_eq!(curve(&cc).k, 0.0);
     assert!(curve(&cc).origin >= 70.0 && curve(&cc).origin < 72.0, "{}", curve(&cc).origin);
@@ -129,7 +129,7 @@ fn a_timeout_starts_flat_where_slow_start_ends() {
 fn pauses_of_the_application_earn_no_growth() {
     let mut busy = after_loss_at(1_000);
     let mut pausing = after_loss_at(1_000);
-    let (mut a, mut b) = (Bulk::new(100), Bulk::new(100));
+    let (mut a, mut b) = (BulkSender::new(100), BulkSender::new(100));
     for _ in 0..10 {
         a.round(&mut busy);
         b.round(&mut pausing);
@@ -149,7 +149,7 @@ fn pauses_of_the_application_earn_no_growth() {
 #[test]
 fn a_penalty_is_not_given_back_within_a_round_trip() {
     let mut cc = after_loss_at(100);
-    let mut bulk = Bulk::new(100);
+    let mut bulk = BulkSender::new(100);
     (0..40).for_each(|_| bulk.round(&mut cc));
     signal(&mut cc, CongestionSignal::Penalty(Penalty::Window));
     let reduced = segments(&cc);
@@ -162,7 +162,7 @@ fn hystart_leaves_slow_start_when_the_queue_grows() {
     // 100 segments fit the path. The rest waits in an unlimited queue, 1 ms per segment.
     let run = |kind| {
         let mut cc = Cubic::new(MSS, 10 * SEGMENT, kind);
-        let mut bulk = Bulk::new(100);
+        let mut bulk = BulkSender::new(100);
         for _ in 0..10 {
             let queued = (segments(&cc) - 100.0).max(0.0) as u64;
             bulk.rtt = ms(100 + queued);

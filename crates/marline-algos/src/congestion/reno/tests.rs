@@ -1,5 +1,5 @@
 use marline_policy::Penalty;
-use marline_testkit::views::{Bulk, MSS, ack, ms};
+use marline_testkit::views::{BulkSender, MSS, ack, ms};
 
 use super::*;
 
@@ -21,7 +21,7 @@ const NEXT_RTO: CongestionSignal = CongestionSignal::Rto { bytes_in_flight: 0, f
 #[test]
 fn slow_start_doubles_and_avoidance_adds_one_segment_per_round() {
     let mut cc = reno();
-    let mut bulk = Bulk::new(50);
+    let mut bulk = BulkSender::new(50);
     bulk.round(&mut cc);
     assert_eq!(cc.window(), 20 * SEGMENT);
     bulk.round(&mut cc);
@@ -127,7 +127,7 @@ fn penalty_halves_and_spares_ssthresh_in_slow_start() {
 #[test]
 fn idle_restarts_from_the_initial_window_and_keeps_ssthresh() {
     let mut cc = reno();
-    let mut bulk = Bulk::new(50);
+    let mut bulk = BulkSender::new(50);
     (0..3).for_each(|_| bulk.round(&mut cc));
     signal(&mut cc, LOSS);
     signal(&mut cc, CongestionSignal::RecoveryDone);

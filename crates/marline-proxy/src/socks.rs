@@ -85,13 +85,13 @@ impl From<ErrorCode> for Reply {
 #[derive(Debug, thiserror::Error)]
 pub enum SocksError {
     /// The application speaks another protocol.
-    #[error("{}", not_socks(*.0))]
+    #[error("{}", describe_foreign_protocol(*.0))]
     Version(u8),
     /// Only methods with authentication were offered.
     #[error("the application requires SOCKS authentication, which is not supported")]
     Method,
     /// BIND or an unknown command.
-    #[error("{}", unsupported(*.0, *.1))]
+    #[error("{}", describe_unsupported(*.0, *.1))]
     Command(Version, u8),
     /// A text of SOCKS4 that exceeds its limit.
     #[error("the {0} of a SOCKS4 request is longer than {max} bytes", max = version_four::MAX_TEXT_BYTES)]

@@ -66,7 +66,7 @@ impl fmt::Display for Side {
 #[serde(deny_unknown_fields)]
 pub struct Scenario {
     /// Seed of all random numbers of the links.
-    #[serde(default = "one")]
+    #[serde(default = "default_seed")]
     pub seed: u64,
     /// The paths, the first with the default route.
     #[serde(rename = "path")]
@@ -82,7 +82,7 @@ pub struct Scenario {
     pub events: Vec<Event>,
 }
 
-const fn default_count() -> u64 {
+const fn default_seed() -> u64 {
     1
 }
 

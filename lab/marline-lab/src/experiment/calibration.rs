@@ -10,7 +10,7 @@ const NOMINAL_SHARES: [f64; 3] = [0.5, 0.9, 0.99];
 /// it.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
-pub struct Calibration(#[serde(with = "Written")] pub ForecastScore);
+pub struct Calibration(#[serde(with = "SerializedScore")] pub ForecastScore);
 
 /// Serialization of a score; the core has no serde.
 #[derive(Serialize, Deserialize)]

@@ -45,7 +45,7 @@ macro_rules! options {
 
             fn read(&self, file: Option<&Path>) -> anyhow::Result<($plan, toml::Table)> {
                 let options = self.clone().with_file(file)?;
-                let in_force = toml::Table::try_from(options.clone().effective())?;
+                let in_force = toml::Table::try_from(options.clone().into_effective())?;
                 Ok((options.plan()?, in_force))
             }
 

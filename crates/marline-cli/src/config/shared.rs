@@ -174,12 +174,12 @@ macro_rules! options {
             }
 
             /// The shared fields alone.
-            fn shared(&self) -> $crate::config::shared::Shared {
-                $crate::config::shared::Shared { $($shared: self.$shared.clone(),)* }
+            fn shared(&self) -> $crate::config::shared::SharedOptions {
+                $crate::config::shared::SharedOptions { $($shared: self.$shared.clone(),)* }
             }
 
             /// Sets the shared fields.
-            fn set_shared(&mut self, shared: $crate::config::shared::Shared) {
+            fn set_shared(&mut self, shared: $crate::config::shared::SharedOptions) {
                 $(self.$shared = shared.$shared;)*
             }
         }

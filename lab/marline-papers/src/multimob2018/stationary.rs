@@ -10,7 +10,7 @@ use super::published::Published;
 use super::quantiles::{RankedSamples, count_where};
 use super::radios::{self, CONSTANTS, Metered, cell};
 use super::systems::{self, System};
-use super::unhelpful;
+use super::weak_wifi;
 use crate::estimate::Samples;
 use crate::file::PaperFile;
 use crate::judge::Row;

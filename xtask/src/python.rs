@@ -32,7 +32,7 @@ const RAY: &str = "ray==2.60.0";
 
 /// Builds the module from the objects of `cargo test`, and tests the package.
 pub(crate) fn check(root: &Path) -> TaskResult {
-    let Some(InstalledPackage { python, wheel }) = find_installed(root, ENVIRONMENT, &NEEDS)?
+    let Some(InstalledPackage { python, wheel }) = install_package(root, ENVIRONMENT, &NEEDS)?
     else {
         return Ok(());
     };
@@ -74,7 +74,7 @@ fn first_steps(root: &Path, python: &str, wheel: &str) -> TaskResult {
 /// Tests sweeps on a local cluster whose workers are killed.
 pub(crate) fn ray(root: &Path) -> TaskResult {
     let needs = [RAY];
-    let Some(InstalledPackage { python, .. }) = find_installed(root, RAY_ENVIRONMENT, &needs)?
+    let Some(InstalledPackage { python, .. }) = install_package(root, RAY_ENVIRONMENT, &needs)?
     else {
         return Ok(());
     };
@@ -90,7 +90,7 @@ struct InstalledPackage {
 }
 
 /// Installs the package and its needs into an environment; `None` without Python.
-fn find_installed(
+fn install_package(
     root: &Path,
     environment: &str,
     needs: &[&str],

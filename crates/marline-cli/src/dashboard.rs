@@ -121,7 +121,7 @@ impl RunningDashboard {
     ///
     /// # Errors
     /// Same as [`BoundDashboard::bind`].
-    pub fn has_changed(
+    pub fn bind_if_changed(
         &self,
         at: SocketAddr,
         token_file: Option<&Path>,

@@ -199,7 +199,8 @@ impl MemoryBudget {
         self.0.wake_waiting();
     }
 
-    /// Creates an account. `max_per_account`: maximum bytes of one buffer, regardless of free memory; `u64::MAX` sets no
+    /// Creates an account. `max_per_account`: maximum bytes of one buffer, regardless of free memory; `u64::MAX` sets
+    /// no
     /// limit besides the account's.
     #[must_use]
     pub fn account(&self, most_each: u64) -> MemoryAccount {

@@ -555,7 +555,7 @@ impl Subflow {
     }
 
     /// Ends the subflow after all retries.
-    fn on_fatal_error(&mut self) {
+    fn end_after_retries(&mut self) {
         self.is_dead = true;
         self.stop_timers();
         self.events.push_back(SubflowEvent::Dead);

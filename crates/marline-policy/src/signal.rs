@@ -7,8 +7,10 @@
 //! *How.* Readings are averaged ([`SignalThresholds::memory`]), because a single one means little: people and doors
 //! cost 5 to 10 dB for a moment. The path *fades* once the average is at most
 //! [`fading_dbm`](SignalThresholds::fading_dbm), and is *steady* again once the average has been at least
-//! [`steady_dbm`](SignalThresholds::steady_dbm) for [`steady_time`](SignalThresholds::steady_time). Between the two thresholds
-//! nothing changes. Without a reading for `steady_time`, the level is unknown and the path counts as steady, so that other
+//! [`steady_dbm`](SignalThresholds::steady_dbm) for [`steady_time`](SignalThresholds::steady_time). Between the two
+//! thresholds
+//! nothing changes. Without a reading for `steady_time`, the level is unknown and the path counts as steady, so that
+//! other
 //! measurements decide.
 //!
 //! *Source.* Ours. -80 dBm is about 12 dB above the noise of a 20 MHz channel, which is 802.11n's third-lowest rate.

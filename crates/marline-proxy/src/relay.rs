@@ -101,7 +101,7 @@ impl Traffic {
 
     /// Traffic of an account whose memory is charged to `memory`.
     #[must_use]
-    pub fn charging(memory: MemoryAccount) -> Traffic {
+    pub fn with_account(memory: MemoryAccount) -> Traffic {
         Traffic::for_owner(TrafficOwner::All { memory, turns: None })
     }
 

@@ -2,7 +2,8 @@
 //! carried as a whole.
 //!
 //! *Bounds.* At most [`MAX_INCOMPLETE`] packets at a time with [`MAX_PAYLOAD_LEN`] bytes each. The oldest is
-//! evicted for a new one, and each expires after [`MAX_FRAGMENT_WAIT`]. Packets with overlapping or contradictory fragments are
+//! evicted for a new one, and each expires after [`MAX_FRAGMENT_WAIT`]. Packets with overlapping or contradictory
+//! fragments are
 //! dropped, as RFC 8200 section 4.5 requires for IPv6 and as is safe for IPv4.
 
 use std::collections::HashMap;

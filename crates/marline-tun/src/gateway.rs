@@ -125,7 +125,7 @@ impl Gateway {
             resolvers: resolvers.map(Arc::new),
             connections,
             targets,
-            traffic: Arc::new(Traffic::charging(memory)),
+            traffic: Arc::new(Traffic::with_account(memory)),
             destinations,
             direct_names,
             shard,

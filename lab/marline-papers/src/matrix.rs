@@ -119,16 +119,16 @@ impl Paper for Matrix {
 }
 
 fn ride_rows(rides: &Samples<Ride>, below: f64, least: f64) -> Vec<Row> {
-    let share = rides.share(|ride| (u64::from(ride.best_direction() < 1.0), 1));
+    let share = rides.share(|ride| (u64::from(ride.ratio_to_best_carrier() < 1.0), 1));
     let row =
         Row::new("rides on which it is below the best carrier").estimate(&share.percent(), "%");
     let asked = format!("at most {} %", 100.0 * below);
     let shares = row.require_also(&share, RequiredRange::at_most(below), asked);
     let worst = rides.estimate(|picked| {
-        picked.iter().map(|ride| ride.best_direction()).fold(f64::INFINITY, f64::min)
+        picked.iter().map(|ride| ride.ratio_to_best_carrier()).fold(f64::INFINITY, f64::min)
     });
     let worst = Row::new("the worst ride").estimate(&worst, "").at_least(least);
-    let mean = rides.mean(Ride::best_direction);
+    let mean = rides.mean(Ride::ratio_to_best_carrier);
     vec![shares, worst, Row::new("the mean ride").estimate(&mean, "")]
 }
 
@@ -146,7 +146,7 @@ fn mean(picked: &[&Vec<SceneCells>], scene: usize, contestant: usize, measure: u
 
 impl View<'_> {
     /// Factor by which this contestant's mean is worse than the best of the others. 1: none is better.
-    fn worse_share_rows(
+    fn worse_factor(
         picked: &[&Vec<SceneCells>],
         scene: usize,
         measure: usize,
@@ -180,7 +180,7 @@ impl View<'_> {
             for (place, measure) in measures.iter().enumerate() {
                 let mut row = |who: &str, contestant: usize, among: &[usize]| {
                     let worse = |picked: &[&Vec<SceneCells>]| {
-                        View::worse_share_rows(picked, number, place, contestant, among)
+                        View::worse_factor(picked, number, place, contestant, among)
                     };
                     let estimate = self.samples.estimate(worse);
                     let what = format!("{name}, {}: {who}", measure.name());

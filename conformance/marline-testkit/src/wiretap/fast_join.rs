@@ -30,7 +30,7 @@ impl<'a> Wiretap<'a> {
                 let joined = &mut self.flows[flow];
                 (joined.opener, joined.connection) = (opener, Some(number));
                 joined.fast_syn = Some((form, hmac));
-                let Some(full) = self.full_count(number, opener, form, point) else { return };
+                let Some(full) = self.full_dsn(number, opener, form, point) else { return };
                 let connection = &mut self.connections[number];
                 let data = segment.payload;
                 let syn = keys::FastJoinSyn {
@@ -65,8 +65,8 @@ impl<'a> Wiretap<'a> {
                 let (opener, answerer) = (joined.opener, 1 - joined.opener);
                 let point = match form {
                     // Position in the opener's stream that it has; position at which its own stream continues.
-                    FastJoinForm::Out => self.full_count(number, opener, form, point),
-                    FastJoinForm::In => self.full_count(number, answerer, FastJoinForm::Out, point),
+                    FastJoinForm::Out => self.full_dsn(number, opener, form, point),
+                    FastJoinForm::In => self.full_dsn(number, answerer, FastJoinForm::Out, point),
                 };
                 let Some(full) = point else { return };
                 let connection = &self.connections[number];
@@ -80,7 +80,7 @@ impl<'a> Wiretap<'a> {
     }
 
     /// All 64 bits of a DSN of `who`, or of a DATA_ACK that `who` sends.
-    fn full_count(&self, number: usize, who: usize, form: FastJoinForm, low: u32) -> Option<u64> {
+    fn full_dsn(&self, number: usize, who: usize, form: FastJoinForm, low: u32) -> Option<u64> {
         let highest = self.connections[number].highest;
         match form {
             FastJoinForm::Out => WireDsn::Short(low).unwrap_near(highest[who]),

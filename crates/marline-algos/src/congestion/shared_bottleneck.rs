@@ -8,7 +8,8 @@
 //! While its window is the limit, a subflow examines its siblings at intervals (half of the longest round trip, at
 //! least [`MIN_SPAN`]). It tracks the correlation of its own queueing delay (SRTT minus the smallest RTT) with that
 //! of each sibling, over about [`MEMORY`] samples. A sibling counts as sharing the bottleneck once the correlation
-//! exceeds [`SHARED`], until it falls below [`MIN_SHARED_CORRELATION`]. A delay that hardly varies is not evidence. Among
+//! exceeds [`SHARED`], until it falls below [`MIN_SHARED_CORRELATION`]. A delay that hardly varies is not evidence.
+//! Among
 //! subflows that share a bottleneck, growth is coupled as in RFC 6356: each takes w max(w/r^2) / sum(w/r)^2 of one
 //! TCP's growth, with windows w and round trips r, so that together they grow like one TCP on the best of them.
 //!

@@ -142,7 +142,7 @@ impl Auto {
 
 impl DatagramPolicy for Auto {
     fn route(&mut self, context: &DatagramContext<'_>, flow: &FlowView) -> Route {
-        let best = candidates::best_candidate(context);
+        let best = candidates::best_paths(context);
         let stays = flow.last.and_then(|(last, _)| best.clone().find(|path| path.id == last));
         let main = match flow.class {
             FlowClass::Bulk => fastest(context, flow),
@@ -272,7 +272,7 @@ fn first_probability(other: &DatagramPathView, main: &DatagramPathView, flow: &F
 fn fastest<'a>(context: &DatagramContext<'a>, flow: &FlowView) -> Option<&'a DatagramPathView> {
     let now = context.now;
     let order = |path: &&DatagramPathView| (!is_costly(path), rate(path), Reverse(path.srtt));
-    let best = candidates::best_candidate(context).max_by_key(order)?;
+    let best = candidates::best_paths(context).max_by_key(order)?;
     let waits = |path: &&DatagramPathView| match path.health {
         Health::Unreachable { since, .. } => !path.backup && now.since(since) < MAX_BULK_WAIT,
         Health::Usable | Health::Degraded { .. } => path.backup == best.backup,

@@ -23,7 +23,7 @@ fn rank(path: &DatagramPathView) -> u8 {
 }
 
 /// The paths of the best available rank.
-pub(super) fn best_candidate<'a>(
+pub(super) fn best_paths<'a>(
     context: &DatagramContext<'a>,
 ) -> impl Iterator<Item = &'a DatagramPathView> + Clone {
     let paths = context.paths;

@@ -22,7 +22,7 @@ pub(super) fn key(path: &DatagramPathView) -> (bool, Duration) {
 
 impl DatagramPolicy for MinRtt {
     fn route(&mut self, context: &DatagramContext<'_>, _: &FlowView) -> Route {
-        let best = candidates::best_candidate(context).min_by_key(|path| key(path));
+        let best = candidates::best_paths(context).min_by_key(|path| key(path));
         Route::only(best.map_or(context.paths[0].id, |path| path.id))
     }
 

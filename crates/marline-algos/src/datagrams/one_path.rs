@@ -24,6 +24,6 @@ impl DatagramPolicy for SinglePath {
         if context.path(self.path).is_some() {
             return Route::only(self.path);
         }
-        Route::only(candidates::best_candidate(context).next().map_or(self.path, |path| path.id))
+        Route::only(candidates::best_paths(context).next().map_or(self.path, |path| path.id))
     }
 }

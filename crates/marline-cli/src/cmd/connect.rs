@@ -145,7 +145,7 @@ async fn connect_and_relay(prepared: PreparedConnect) -> anyhow::Result<ExitCode
             let dialer = Dialer::new(client.clone(), invite.servers, plan.carrier.transport());
             let patience = Timeouts::default();
             let tunnel =
-                Tunnel::within_limit(dialer, invite.pin, invite.token, patience, deadlines, 0)?;
+                Tunnel::with_deadlines(dialer, invite.pin, invite.token, patience, deadlines, 0)?;
             relay_streams(&*tunnel, &target).await
         }
     };

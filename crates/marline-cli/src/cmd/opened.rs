@@ -62,7 +62,8 @@ impl OpenedClient {
         mobile_data.check_paths(&client, &quotas);
         let (notice, of, limits) = (mobile_data.clone(), client.clone(), quotas.clone());
         keeping.spawn(async move { notice.watch_paths(&of, &limits).await });
-        let (udp, way) = (UdpTunnel::charging(memory::process_account().clone()), Arc::default());
+        let (udp, way) =
+            (UdpTunnel::with_account(memory::process_account().clone()), Arc::default());
         let udp = Arc::new(udp);
         let handle = ClientHandle {
             client: client.clone(),

@@ -136,5 +136,5 @@ pub(super) fn tunnel(
     warm: usize,
 ) -> anyhow::Result<Arc<Tunnel<Dialer>>> {
     let (token, patience) = (invite.token.clone(), Timeouts::default());
-    Tunnel::within_limit(dialer, invite.pin, token, patience, deadlines.clone(), warm)
+    Tunnel::with_deadlines(dialer, invite.pin, token, patience, deadlines.clone(), warm)
 }

@@ -195,7 +195,7 @@ impl ServedViews {
             (None, _) => Step::End,
             (Some(wanted), None) => Step::Open(BoundDashboard::bind(wanted, token_file, None)?),
             (Some(wanted), Some(running)) => {
-                running.has_changed(wanted, token_file)?.map_or(Step::Keep, Step::Open)
+                running.bind_if_changed(wanted, token_file)?.map_or(Step::Keep, Step::Open)
             }
         };
         let control = self.prepare_control(runtime.control.as_deref(), &shown)?;

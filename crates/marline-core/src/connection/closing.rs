@@ -236,7 +236,7 @@ impl Closing {
 
     /// Time of the last DATA_FIN in flight, and the subflows on which it was sent.
     pub(super) fn data_fin_in_flight(&self) -> Option<(Instant, SubflowSet)> {
-        let sent_at = self.leaving.fin.asked.due_at().filter(|_| self.fin_outstanding())?;
+        let sent_at = self.leaving.fin.asked.last_sent_at().filter(|_| self.fin_outstanding())?;
         Some((sent_at, self.leaving.fin.sent_on))
     }
 
@@ -265,7 +265,7 @@ impl Closing {
                 let FinTimeouts { rto, probe } = timeouts();
                 let wait = rto * backoff;
                 let wait = probe.filter(|_| !fin.probed).map_or(wait, |probe| probe.min(wait));
-                Some(fin.asked.due_at()? + wait)
+                Some(fin.asked.last_sent_at()? + wait)
             }
         }
     }
@@ -299,7 +299,7 @@ impl Closing {
     /// unanswered ones.
     pub(super) fn rearm_fin(&mut self, now: Instant, heard_at: Option<Instant>) -> u32 {
         let fin = &mut self.leaving.fin;
-        let silent = fin.asked.schedule_next(now, heard_at);
+        let silent = fin.asked.record_probe_at(now, heard_at);
         // After the first one, the probe is next, which is not a backoff.
         if fin.count == 1 && !fin.probed {
             fin.probed = true;

@@ -79,7 +79,7 @@ impl ProbeTimer {
 
     /// True if a probe is due; otherwise the next check is scheduled.
     pub(super) fn is_due(&mut self, now: Instant, probes: ReceiveProbes) -> bool {
-        let due_at = match self.asked.due_at() {
+        let due_at = match self.asked.last_sent_at() {
             None => self.since + probes.first,
             Some(at) => at + pause(probes, self.count),
         };
@@ -92,7 +92,7 @@ impl ProbeTimer {
     /// Records a probe. The peer was last heard at `heard_at`. Returns the number of consecutive unanswered probes.
     pub(super) fn record_probe(&mut self, now: Instant, heard_at: Option<Instant>) -> u32 {
         self.count = self.count.saturating_add(1);
-        self.asked.schedule_next(now, heard_at)
+        self.asked.record_probe_at(now, heard_at)
     }
 
     /// Schedules the next check after a probe.

@@ -49,13 +49,13 @@ impl PendingProbes {
     pub(super) const NONE_SENT: PendingProbes = PendingProbes { at: None, unanswered: 0 };
 
     /// Time of the last probe.
-    pub(super) const fn due_at(&self) -> Option<Instant> {
+    pub(super) const fn last_sent_at(&self) -> Option<Instant> {
         self.at
     }
 
     /// Records a new probe. The peer was last heard at `heard_at`. Returns the number of consecutive unanswered
     /// probes.
-    pub(super) fn schedule_next(&mut self, now: Instant, heard_at: Option<Instant>) -> u32 {
+    pub(super) fn record_probe_at(&mut self, now: Instant, heard_at: Option<Instant>) -> u32 {
         let silent = self.at.is_some_and(|at| heard_at.is_none_or(|heard| heard <= at));
         self.unanswered = if silent { self.unanswered.saturating_add(1) } else { 0 };
         self.at = Some(now);

@@ -716,7 +716,7 @@ impl Sender {
 
     /// Time of the last window probe.
     pub(super) fn probed_at(&self) -> Option<Instant> {
-        self.persist.asked.due_at()
+        self.persist.asked.last_sent_at()
     }
 
     /// Postpones the next probe.
@@ -726,7 +726,7 @@ impl Sender {
 
     /// Records a window probe; the peer was last heard at `heard_at`. Returns the consecutive unanswered probes.
     pub(super) fn on_probe(&mut self, now: Instant, heard_at: Option<Instant>) -> u32 {
-        let silent = self.persist.asked.schedule_next(now, heard_at);
+        let silent = self.persist.asked.record_probe_at(now, heard_at);
         if silent == 1 {
             // Lost, or the peer is gone: unanswered probes are repeated like data.
             self.persist.count = self.persist.count.min(1);
@@ -806,7 +806,7 @@ impl Sender {
         }
         self.nagle.shrink();
         let Persist { at, count, asked } = *self.persist;
-        if at.is_none() && count == 0 && asked.due_at().is_none() {
+        if at.is_none() && count == 0 && asked.last_sent_at().is_none() {
             self.persist.retire();
         }
         self.mappings.shrink();

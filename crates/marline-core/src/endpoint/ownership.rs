@@ -74,7 +74,8 @@ impl Endpoint {
     }
 
     /// Forgets the remains of a subflow between these addresses and ports. Another endpoint owns them from now on,
-    /// through a SYN that this one does not [claim](Self::owns_segment). Otherwise this endpoint would continue to claim
+    /// through a SYN that this one does not [claim](Self::owns_segment). Otherwise this endpoint would continue to
+    /// claim
     /// segments of the other.
     pub fn release_address_pair(&mut self, path: &FourTuple) {
         let flow = self.flows.find(path, 0, 0);

@@ -357,7 +357,7 @@ impl Subflow {
             return;
         }
         if self.tx.rto.count >= self.config.retries {
-            self.on_fatal_error();
+            self.end_after_retries();
             return;
         }
         self.tx.rto.count += 1;

@@ -146,7 +146,7 @@ impl HeldRanges {
             return None;
         }
         let end = start + payload.len() as u64;
-        let merged = self.merged_size(start, end);
+        let merged = self.touching_range_start(start, end);
         if merged.is_none() && self.ranges.len() >= max_ranges {
             return None;
         }
@@ -176,7 +176,7 @@ impl HeldRanges {
     }
 
     /// Start of an existing range that `start..end` touches.
-    fn merged_size(&self, start: u64, end: u64) -> Option<u64> {
+    fn touching_range_start(&self, start: u64, end: u64) -> Option<u64> {
         let (&first, &last) = self.ranges.range(..=end).next_back()?;
         (last >= start).then_some(first)
     }

@@ -126,7 +126,7 @@ impl Subflow {
     fn on_keepalive(&mut self, now: Instant) {
         let patience = self.keepalive_times().map_or(self.config.retries, |times| times.probes);
         if self.keepalive.unanswered >= patience {
-            self.on_fatal_error();
+            self.end_after_retries();
             return;
         }
         if self.keepalive.unanswered > 0 {

@@ -4,7 +4,8 @@
 //! padded frames without datagrams, the largest first. After [`PROBES_PER_SIZE`] losses, the next size is probed.
 //! Meanwhile larger datagrams are sent in pieces, so nothing waits for the search.
 //!
-//! When [`MIN_BLACK_HOLE_LOSSES`] frames above the safe size were lost and none arrived, the path has become narrower, and the
+//! When [`MIN_BLACK_HOLE_LOSSES`] frames above the safe size were lost and none arrived, the path has become
+//! narrower, and the
 //! search restarts from the safe size. If that happens to frames of the safe size, the minimum that every IPv4 path
 //! supports is used. A path that becomes silent is *suspected*: the cause may be a smaller MTU, so it continues with
 //! safe frames until the previous size has passed again.

@@ -87,7 +87,7 @@ pub(super) struct Flow {
     pub(super) sent_at: Instant,
     /// Time of the last packet from the peer.
     pub(super) heard_at: Instant,
-    /// Steps of [`Flow::keepalive_due`] since then.
+    /// Steps of [`Flow::idle_check_at`] since then.
     pub(super) quiet_steps: u8,
     /// Time of creation.
     pub(super) created_at: Instant,
@@ -152,12 +152,12 @@ impl Flow {
 
     /// Time at which to check if a flow that was busy has become quiet because a NAT lost its mapping: a side that
     /// only receives would otherwise wait for a peer that sends to the old address.
-    pub(super) fn keepalive_due(&self) -> Option<Instant> {
+    pub(super) fn idle_check_at(&self) -> Option<Instant> {
         let step = self.quiet_steps;
         (step < MAX_IDLE_PROBES).then(|| self.heard_at + FIRST_QUIET * (1 << step))
     }
 
-    /// Returns true at [`Flow::keepalive_due`] if nothing was sent for some time either, so that a keepalive is useful.
+    /// Returns true at [`Flow::idle_check_at`] if nothing was sent for some time either, so that a keepalive is useful.
     pub(super) fn is_quiet(&self) -> bool {
         let since = FIRST_QUIET * (1 << self.quiet_steps);
         self.sent_at <= self.heard_at + since * 3 / 4

@@ -43,7 +43,7 @@ impl UdpCarrier {
         let Some(flow) = self.flows.get_mut(&id).filter(|flow| flow.alarm_at == at) else { return };
         let mut wanted = flow.sent_at + interval <= now;
         let mut quiet = false;
-        while let Some(at) = flow.keepalive_due()
+        while let Some(at) = flow.idle_check_at()
             && at <= now
         {
             wanted |= flow.is_quiet();
@@ -56,7 +56,7 @@ impl UdpCarrier {
             flow.sent_at = now;
         }
         let next = (flow.sent_at + interval).max(now + interval / 16);
-        flow.alarm_at = flow.keepalive_due().map_or(next, |quiet| quiet.min(next));
+        flow.alarm_at = flow.idle_check_at().map_or(next, |quiet| quiet.min(next));
         self.alarms.push(Reverse((flow.alarm_at, id)));
         let ends = FlowEnds::new(outer.local, outer.remote);
         if quiet && self.quiet.len() < MAX_QUIET_PAIRS && !self.quiet.contains(&ends) {

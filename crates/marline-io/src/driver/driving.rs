@@ -400,7 +400,7 @@ impl Shard {
         self.dispatch_batch(reception, at, |state, now| {
             if dispatch_events(self, state, now) && drained {
                 cx.waker().wake_by_ref();
-            } else if !state.wakeups().is_same_turn(now) {
+            } else if !state.wakeups().defers_writes(now) {
                 self.serve(state, now);
             }
         });

@@ -92,7 +92,7 @@ fn send_handshake(
 
 /// Hands segments to the kernel: at once, or together with following ones, at the latest in [`send_gathered`].
 fn gather(state: &mut State, now: Instant, out: &Outgoing<'_>) {
-    if !state.sending().gathered_datagrams().accepts(out) {
+    if !state.sending().segment_batch().accepts(out) {
         send_gathered(state, now);
     }
     if out.bytes.len() > MAX_GATHERED_BYTES || !state.sockets().sends_runs(&out.outer) {

@@ -59,7 +59,7 @@ pub(super) fn pass_on(shard: &Shard, others: OtherShardPackets<'_>) {
         let (theirs, rest): (Vec<_>, Vec<_>) =
             strays.into_iter().partition(|stray| stray.asked == asked);
         strays = rest;
-        let Some(sibling) = shard.other_shard(asked) else { continue };
+        let Some(sibling) = shard.port_shard(asked) else { continue };
         let left = claim_strays(&sibling, theirs);
         if !left.is_empty() {
             let mut state = shard.lock();
@@ -77,7 +77,7 @@ pub(super) fn pass_on(shard: &Shard, others: OtherShardPackets<'_>) {
 /// shared.
 fn group(shard: &Shard) -> impl Iterator<Item = Arc<Shard>> {
     let is_shared = shard.lock().carrier().part().count > 1;
-    shard.other_shards().filter(move |_| is_shared)
+    shard.port_shards().filter(move |_| is_shared)
 }
 
 /// Returns true if neither this shard nor one that receives some of its packets has a handle left.
@@ -128,7 +128,7 @@ fn claim_strays<'a>(shard: &Shard, strays: Vec<Stray<'a>>) -> Vec<Stray<'a>> {
 
 /// Passes ICMP errors on: one that arrived in one queue of an interface may concern any shard.
 fn pass_errors_to_shards(shard: &Shard, errors: &[NetworkError]) {
-    for sibling in shard.other_shards() {
+    for sibling in shard.port_shards() {
         if core::ptr::eq(&raw const *sibling, shard) {
             continue;
         }

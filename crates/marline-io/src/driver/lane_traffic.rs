@@ -18,7 +18,7 @@ const NEARLY_ALL_PERCENT: u64 = 80;
 
 /// Counters since the last check, and their values at that time.
 #[derive(Debug)]
-pub(super) struct TrafficCounters {
+pub(super) struct LaneTraffic {
     checked_at: Instant,
     paths: Vec<PathTraffic>,
     /// Frames that the peer sent, and frames that arrived.
@@ -34,7 +34,7 @@ struct PathTraffic {
     frames: (u64, u64),
 }
 
-impl TrafficCounters {
+impl LaneTraffic {
     pub(super) fn new(now: Instant, lane: &Lane) -> Self {
         let on_path = |info: marline_datagram::PathInfo| PathTraffic {
             id: info.id,
@@ -43,7 +43,7 @@ impl TrafficCounters {
             frames: (info.frames, info.lost_frames),
         };
         let paths = lane.paths(now).map(on_path).collect();
-        TrafficCounters { checked_at: now, paths, arrived: lane.arrived_frames() }
+        LaneTraffic { checked_at: now, paths, arrived: lane.arrived_frames() }
     }
 
     /// Returns true if the last check was a moment ago.
@@ -68,7 +68,7 @@ impl TrafficCounters {
     }
 
     /// Returns what each path carried until now, in both directions.
-    pub(super) fn wait_duration(
+    pub(super) fn carried_until(
         &self,
         now: Instant,
         lane: &Lane,

@@ -14,9 +14,7 @@ use marline_core::{
 use marline_datagram::{Event, Lane, PathId, Transmit};
 use marline_time::{Duration, Instant, Rng};
 
-use super::lane_traffic::{
-    Arrivals, LaneCounters, LanePath, NamedPath, PathNumbers, TrafficCounters,
-};
+use super::lane_traffic::{Arrivals, LaneCounters, LanePath, LaneTraffic, NamedPath, PathNumbers};
 use super::streams::{register, wake};
 use crate::carrier::IdHasher;
 use crate::links::{DataDirection, LaneBytes};
@@ -57,7 +55,7 @@ struct Entry {
     /// Paths that were silent when the lane was last served.
     silent: Vec<(PathId, PathAddresses)>,
     /// Bytes carried since the last check, if carriers are compared.
-    carried: Option<TrafficCounters>,
+    carried: Option<LaneTraffic>,
     /// Paths that the peer has named and that are not established yet, with the end of the waiting time.
     wanted: Vec<(LanePath, Instant)>,
     /// Paths that this side has numbered and not announced yet.
@@ -188,10 +186,7 @@ impl Lanes {
 
     /// Wakes all readers when the shard stops.
     pub(super) fn wake_all(&mut self) {
-        #[expect(
-            clippy::iter_over_hash_type,
-            reason = "all waiters are woken, so the order does not matter"
-        )]
+        #[expect(clippy::iter_over_hash_type, reason = "wakes all, in any order")]
         for entry in self.entries.values_mut() {
             wake(entry.reader.take());
         }
@@ -247,7 +242,7 @@ impl Lanes {
     }
 
     /// Returns the connection whose subflows the lane has to check now.
-    pub(super) fn next_lane_to_check(&self, id: u64, now: Instant) -> Option<ConnectionId> {
+    pub(super) fn connection_to_check(&self, id: u64, now: Instant) -> Option<ConnectionId> {
         let entry = self.entries.get(&id)?;
         (entry.check_at <= now).then_some(entry.connection)
     }
@@ -508,10 +503,10 @@ impl Lanes {
         if entry.carried.as_ref().is_some_and(|carried| carried.is_recent(now)) {
             return Vec::new();
         }
-        let next = TrafficCounters::new(now, &entry.lane);
+        let next = LaneTraffic::new(now, &entry.lane);
         let Some(last) = entry.carried.replace(next) else { return Vec::new() };
         let flow = |id: PathId| Some(entry.paths.iter().find(|path| path.id == id)?.flow);
-        let carried = last.wait_duration(now, &entry.lane).into_iter();
+        let carried = last.carried_until(now, &entry.lane).into_iter();
         carried.filter_map(|(id, heading, bytes)| Some((flow(id)?, heading, bytes))).collect()
     }
 

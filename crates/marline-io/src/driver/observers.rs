@@ -387,7 +387,8 @@ impl Observers {
     }
 }
 
-/// Receivers of events. [`pass_to_observer`](Self::pass_to_observer) and [`pass_traffic`](Self::pass_traffic) return the traffic that the core
+/// Receivers of events. [`pass_to_observer`](Self::pass_to_observer) and [`pass_traffic`](Self::pass_traffic) return
+/// the traffic that the core
 /// has to report from now on, if that has changed.
 impl Observers {
     pub(super) fn set_monitor(&mut self, monitor: Option<broadcast::Sender<MonitorEvent>>) {

@@ -305,7 +305,7 @@ impl Sending {
         self.spare = Some(core::mem::replace(&mut self.out, batch));
     }
 
-    pub(super) fn gathered_datagrams(&self) -> &SegmentBatch {
+    pub(super) fn segment_batch(&self) -> &SegmentBatch {
         &self.gathered
     }
 

@@ -279,12 +279,12 @@ impl Shard {
     }
 
     /// All shards that share the ports, including this one.
-    pub(super) fn other_shards(&self) -> impl Iterator<Item = Arc<Shard>> {
+    pub(super) fn port_shards(&self) -> impl Iterator<Item = Arc<Shard>> {
         self.siblings.get().into_iter().flatten().filter_map(Weak::upgrade)
     }
 
     /// Returns the shard of this index among those that share the ports.
-    pub(super) fn other_shard(&self, index: u8) -> Option<Arc<Shard>> {
+    pub(super) fn port_shard(&self, index: u8) -> Option<Arc<Shard>> {
         self.siblings.get()?.get(usize::from(index))?.upgrade()
     }
 

@@ -168,7 +168,7 @@ impl State {
     /// Updates the paths of a lane, its memory limit, and its silent paths, before it sends.
     pub(super) fn prepare_lane(&mut self, id: u64, now: Instant) {
         let Carrier::Udp(carrier) = &self.carrier else { return };
-        if let Some(connection) = self.lanes.next_lane_to_check(id, now) {
+        if let Some(connection) = self.lanes.connection_to_check(id, now) {
             let subflows = self.endpoint.subflow_places(connection);
             self.lanes.look(id, now, &subflows, |flow| carrier.place(flow));
             if let Some(account) = self.endpoint.memory_account(connection) {

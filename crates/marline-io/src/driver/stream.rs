@@ -178,7 +178,7 @@ impl Stream {
             Ok(len) => {
                 buf.advance(len);
                 // New room in the receive buffer may have to be announced.
-                if !state.wakeups().is_same_turn(now) {
+                if !state.wakeups().defers_writes(now) {
                     self.shard.serve(&mut state, now);
                 }
                 budget.made_progress();

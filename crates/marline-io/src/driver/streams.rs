@@ -263,10 +263,7 @@ impl Streams {
 
     /// Wakes all tasks that wait for a connection.
     pub(super) fn wake_all(&mut self) {
-        #[expect(
-            clippy::iter_over_hash_type,
-            reason = "all waiters are woken, so the order does not matter"
-        )]
+        #[expect(clippy::iter_over_hash_type, reason = "wakes all, in any order")]
         for slot in self.slots.values_mut() {
             slot.wake_all();
         }

@@ -125,7 +125,7 @@ impl Task {
         if let Some(sockets) = state.sockets().take_change() {
             reception.set_sockets(sockets);
         }
-        if !state.wakeups().is_same_turn(now) {
+        if !state.wakeups().defers_writes(now) {
             self.shard.serve(&mut state, now);
         }
         let nothing_armed = state.wakeups().alarm_at().is_none();

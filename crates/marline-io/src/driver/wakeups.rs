@@ -143,8 +143,8 @@ impl Wakeups {
     }
 
     /// Returns true if writes wait for the end of this turn of the runtime. Everything else can then wait with them.
-    pub(super) fn is_same_turn(&self, now: Instant) -> bool {
-        self.turns.has_time_left(now)
+    pub(super) fn defers_writes(&self, now: Instant) -> bool {
+        self.turns.defers_writes(now)
     }
 
     /// Records a write of `len` bytes. Returns true if it waits for the end of the turn.
@@ -229,7 +229,7 @@ impl Turns {
     }
 
     /// Returns true if writes wait for the end of this turn. Everything else can then wait with them.
-    pub(super) fn has_time_left(&self, now: Instant) -> bool {
+    pub(super) fn defers_writes(&self, now: Instant) -> bool {
         let ended = |end: &Arc<End>| end.has_come.load(Ordering::Acquire);
         self.waiting > 0 && now.since(self.since) < MAX_TURN && !self.end.as_ref().is_none_or(ended)
     }

@@ -3,11 +3,11 @@
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 
-use super::unsupported;
+use super::unsupported_error;
 
 /// Fails: there are no channels.
 pub(crate) fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
-    Err(unsupported("upgrades without interruption"))
+    Err(unsupported_error("upgrades without interruption"))
 }
 
 /// Fails: there are no channels.
@@ -16,7 +16,7 @@ pub(crate) fn send(
     _parts: &[&[u8]],
     _fd: Option<BorrowedFd<'_>>,
 ) -> io::Result<()> {
-    Err(unsupported("upgrades without interruption"))
+    Err(unsupported_error("upgrades without interruption"))
 }
 
 /// Fails: there are no channels.
@@ -24,5 +24,5 @@ pub(crate) fn receive(
     _from: BorrowedFd<'_>,
     _buffer: &mut [u8],
 ) -> io::Result<Option<(usize, Option<OwnedFd>)>> {
-    Err(unsupported("upgrades without interruption"))
+    Err(unsupported_error("upgrades without interruption"))
 }

@@ -4,7 +4,7 @@ use core::net::SocketAddr;
 use std::io;
 use std::os::fd::OwnedFd;
 
-use super::unsupported;
+use super::unsupported_error;
 
 /// Guard of a port, which is never created.
 #[derive(Debug)]
@@ -16,22 +16,22 @@ pub(crate) struct Guard {
 impl Guard {
     /// Fails: there are no guards.
     pub(crate) fn on_address(_local: SocketAddr) -> io::Result<Self> {
-        Err(unsupported("native carriers"))
+        Err(unsupported_error("native carriers"))
     }
 
     /// Fails: there are no guards.
     pub(crate) fn on_all_addresses(_port: u16) -> io::Result<Self> {
-        Err(unsupported("native carriers"))
+        Err(unsupported_error("native carriers"))
     }
 
     /// Fails: there are no guards.
     pub(crate) fn inherited(_socket: OwnedFd) -> io::Result<Self> {
-        Err(unsupported("native carriers"))
+        Err(unsupported_error("native carriers"))
     }
 
     /// Fails: there are no guards.
     pub(crate) fn copy(&self) -> io::Result<OwnedFd> {
-        Err(unsupported("native carriers"))
+        Err(unsupported_error("native carriers"))
     }
 
     /// Returns true if it guards this address and port.

@@ -9,8 +9,8 @@ use std::io;
 
 use crate::edge::interface::Interface;
 
-/// Pause between two looks.
-const LOOK_AGAIN: Duration = Duration::from_secs(2);
+/// Interval of polling.
+const POLL_INTERVAL: Duration = Duration::from_secs(2);
 
 /// Lists all interfaces, by index.
 ///
@@ -97,7 +97,7 @@ impl Changes {
     /// The system's.
     pub(crate) async fn wait_until_settled(&mut self) -> io::Result<()> {
         loop {
-            tokio::time::sleep(LOOK_AGAIN).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
             let now = list()?;
             if now != self.known {
                 self.known = now;

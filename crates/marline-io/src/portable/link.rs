@@ -7,7 +7,7 @@ use std::os::fd::AsRawFd;
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
 use super::socket::{bind_to_interface, set_mark};
-use super::unsupported;
+use super::unsupported_error;
 use crate::edge::socket_spec::SocketSpec;
 use crate::edge::tcp::{Segments, TcpInfo};
 
@@ -54,6 +54,6 @@ pub(crate) fn prepare(stream: &tokio::net::TcpStream) {
 impl TcpInfo {
     /// Fails: the kernel's state is not known.
     pub(crate) fn of(_socket: &impl AsRawFd) -> io::Result<Self> {
-        Err(unsupported("states of TCP connections"))
+        Err(unsupported_error("states of TCP connections"))
     }
 }

@@ -31,6 +31,6 @@ use tokio::io::Interest;
 pub(crate) const WITHOUT_INPUT: Interest = Interest::ERROR;
 
 /// Error of a facility that only Linux has.
-fn unsupported(what: &str) -> io::Error {
+fn unsupported_error(what: &str) -> io::Error {
     io::Error::new(io::ErrorKind::Unsupported, format!("{what} are available on Linux only"))
 }

@@ -3,11 +3,11 @@
 use std::io::{self, IoSlice};
 use std::os::fd::{BorrowedFd, OwnedFd};
 
-use super::unsupported;
+use super::unsupported_error;
 
 /// Fails: there are no packet sockets.
 pub(crate) fn open() -> io::Result<OwnedFd> {
-    Err(unsupported("packet sockets"))
+    Err(unsupported_error("packet sockets"))
 }
 
 /// Fails: there are no packet sockets.
@@ -17,5 +17,5 @@ pub(crate) fn send(
     _ipv6: bool,
     _parts: &[IoSlice<'_>],
 ) -> io::Result<()> {
-    Err(unsupported("packet sockets"))
+    Err(unsupported_error("packet sockets"))
 }

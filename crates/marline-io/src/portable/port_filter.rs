@@ -5,7 +5,7 @@ use std::os::fd::BorrowedFd;
 
 use marline_core::Shard;
 
-use super::unsupported;
+use super::unsupported_error;
 
 /// Fails: there are no raw sockets.
 pub(crate) fn install(
@@ -14,5 +14,5 @@ pub(crate) fn install(
     _shard: Shard,
     _ports: impl IntoIterator<Item = u16>,
 ) -> io::Result<()> {
-    Err(unsupported("native carriers"))
+    Err(unsupported_error("native carriers"))
 }

@@ -4,7 +4,7 @@ use std::io;
 
 use marline_wire::Pref64;
 
-use super::unsupported;
+use super::unsupported_error;
 
 /// Listener for prefixes that routers advertise.
 #[derive(Debug)]
@@ -16,7 +16,7 @@ impl Pref64Listener {
     /// # Errors
     /// Always `Unsupported`.
     pub fn start() -> io::Result<Self> {
-        Err(unsupported("NAT64 prefixes from routers"))
+        Err(unsupported_error("NAT64 prefixes from routers"))
     }
 
     /// Waits for the next advertised options: forever.

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use super::unsupported;
+use super::unsupported_error;
 use crate::edge::capabilities::KeptCapabilities;
 
 /// Fails: there are no capabilities to drop.
@@ -10,7 +10,7 @@ use crate::edge::capabilities::KeptCapabilities;
 /// # Errors
 /// Always `Unsupported`.
 pub fn keep_capabilities(_kept: KeptCapabilities) -> io::Result<()> {
-    Err(unsupported("capabilities"))
+    Err(unsupported_error("capabilities"))
 }
 
 /// Returns false: the privilege is unknown.

@@ -3,22 +3,22 @@
 use std::io::{self, IoSlice};
 use std::os::fd::{BorrowedFd, OwnedFd};
 
-use super::unsupported;
+use super::unsupported_error;
 use crate::edge::raw_packet::{RawDestination, RawMeta};
 
 /// Fails: there are no raw sockets for TCP.
 pub(crate) fn open(_ipv6: bool) -> io::Result<OwnedFd> {
-    Err(unsupported("native carriers"))
+    Err(unsupported_error("native carriers"))
 }
 
 /// Fails: there are no raw sockets for TCP.
 pub(crate) fn open_sender(_ipv6: bool) -> io::Result<OwnedFd> {
-    Err(unsupported("native carriers"))
+    Err(unsupported_error("native carriers"))
 }
 
 /// Fails: there are no raw sockets for TCP.
 pub(crate) fn bind_to_interface(_fd: BorrowedFd<'_>, _index: u32) -> io::Result<()> {
-    Err(unsupported("native carriers"))
+    Err(unsupported_error("native carriers"))
 }
 
 /// Fails: there are no raw sockets for TCP.
@@ -28,7 +28,7 @@ pub(crate) fn send(
     _stride: usize,
     _bytes: &[u8],
 ) -> io::Result<usize> {
-    Err(unsupported("native carriers"))
+    Err(unsupported_error("native carriers"))
 }
 
 /// Fails: there are no raw sockets for TCP.
@@ -37,12 +37,12 @@ pub(crate) fn send_parts(
     _to: &RawDestination,
     _parts: &[IoSlice<'_>],
 ) -> io::Result<()> {
-    Err(unsupported("native carriers"))
+    Err(unsupported_error("native carriers"))
 }
 
 /// Fails: there are no raw sockets for TCP.
 pub(crate) fn kernel_mtu(_fd: BorrowedFd<'_>, _to: &RawDestination) -> io::Result<u32> {
-    Err(unsupported("native carriers"))
+    Err(unsupported_error("native carriers"))
 }
 
 /// Receive buffer for packets, which stays empty.
@@ -55,7 +55,7 @@ impl RawBuffer {
 
     /// Fails: there are no raw sockets for TCP.
     pub(crate) fn receive(&mut self, _fd: BorrowedFd<'_>) -> io::Result<usize> {
-        Err(unsupported("native carriers"))
+        Err(unsupported_error("native carriers"))
     }
 
     /// Returns no packets.

@@ -3,7 +3,7 @@
 use core::net::IpAddr;
 use std::io;
 
-use super::unsupported;
+use super::unsupported_error;
 
 /// Interface that this process sets up, which is never found.
 #[derive(Debug)]
@@ -15,7 +15,7 @@ impl InterfaceSetup {
     /// # Errors
     /// Always `Unsupported`.
     pub fn named(_name: &str) -> io::Result<InterfaceSetup> {
-        Err(unsupported("TUN interfaces"))
+        Err(unsupported_error("TUN interfaces"))
     }
 
     /// Interface index.
@@ -29,7 +29,7 @@ impl InterfaceSetup {
     /// # Errors
     /// Always `Unsupported`.
     pub fn set_up(&self, _mtu: Option<u32>) -> io::Result<()> {
-        Err(unsupported("TUN interfaces"))
+        Err(unsupported_error("TUN interfaces"))
     }
 
     /// Fails: interfaces cannot be set up.
@@ -37,7 +37,7 @@ impl InterfaceSetup {
     /// # Errors
     /// Always `Unsupported`.
     pub fn add_address(&self, _address: IpAddr, _prefix: u8) -> io::Result<()> {
-        Err(unsupported("TUN interfaces"))
+        Err(unsupported_error("TUN interfaces"))
     }
 
     /// Fails: interfaces cannot be set up.
@@ -45,6 +45,6 @@ impl InterfaceSetup {
     /// # Errors
     /// Always `Unsupported`.
     pub fn add_default_route(&self, _ipv6: bool) -> io::Result<()> {
-        Err(unsupported("TUN interfaces"))
+        Err(unsupported_error("TUN interfaces"))
     }
 }

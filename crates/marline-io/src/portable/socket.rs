@@ -7,7 +7,7 @@ use std::os::fd::BorrowedFd;
 
 use socket2::{Domain, Protocol, Socket, Type};
 
-use super::unsupported;
+use super::unsupported_error;
 use crate::edge::socket_spec::{PortSharing, SocketSpec};
 
 /// Requested kernel buffer in each direction, in bytes.
@@ -23,7 +23,7 @@ pub(crate) fn udp_socket(domain: Domain) -> io::Result<Socket> {
 /// Opens and binds a UDP socket.
 pub(crate) fn open(spec: &SocketSpec<'_>) -> io::Result<UdpSocket> {
     if spec.port != PortSharing::Alone {
-        return Err(unsupported("several shards"));
+        return Err(unsupported_error("several shards"));
     }
     let socket = udp_socket(Domain::for_address(spec.local))?;
     if spec.local.is_ipv6() {
@@ -40,7 +40,7 @@ pub(crate) fn open(spec: &SocketSpec<'_>) -> io::Result<UdpSocket> {
 
 /// Fails if there is a mark: there are no marks.
 pub(crate) fn set_mark(_socket: &Socket, mark: u32) -> io::Result<()> {
-    if mark == 0 { Ok(()) } else { Err(unsupported("marks of packets")) }
+    if mark == 0 { Ok(()) } else { Err(unsupported_error("marks of packets")) }
 }
 
 /// Binds a socket to an interface, where the system can. Elsewhere the source address selects the path.
@@ -79,7 +79,7 @@ fn raise_buffers(socket: &Socket) {
 /// # Errors
 /// Always `Unsupported`.
 pub fn set_initial_receive_buffer(_socket: BorrowedFd<'_>, _bytes: usize) -> io::Result<()> {
-    Err(unsupported("initial sizes of buffers"))
+    Err(unsupported_error("initial sizes of buffers"))
 }
 
 /// Fails: the kernel would not tune the buffer any more.
@@ -87,17 +87,17 @@ pub fn set_initial_receive_buffer(_socket: BorrowedFd<'_>, _bytes: usize) -> io:
 /// # Errors
 /// Always `Unsupported`.
 pub fn restore_receive_buffer(_socket: BorrowedFd<'_>) -> io::Result<()> {
-    Err(unsupported("initial sizes of buffers"))
+    Err(unsupported_error("initial sizes of buffers"))
 }
 
 /// Fails: the kernel does not select sockets by the content of datagrams.
 pub(crate) fn spread_by_flow_id(_socket: BorrowedFd<'_>, _shards: u8) -> io::Result<()> {
-    Err(unsupported("several shards"))
+    Err(unsupported_error("several shards"))
 }
 
 /// Fails: the MTU of a route is not known, and is found by probes.
 pub(crate) fn route_mtu(_spec: &SocketSpec<'_>, _remote: SocketAddr) -> io::Result<u32> {
-    Err(unsupported("MTUs of routes"))
+    Err(unsupported_error("MTUs of routes"))
 }
 
 /// Fails: the MTU of a route is not known.
@@ -106,5 +106,5 @@ pub(crate) fn route_mtu_by_index(
     _interface: u32,
     _remote: SocketAddr,
 ) -> io::Result<u32> {
-    Err(unsupported("MTUs of routes"))
+    Err(unsupported_error("MTUs of routes"))
 }

@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use super::unsupported;
+use super::unsupported_error;
 
 /// TUN interface of this process, which is never opened.
 #[derive(Debug)]
@@ -17,7 +17,7 @@ impl Tun {
     /// # Errors
     /// Always `Unsupported`.
     pub fn open(_name: &str) -> io::Result<Tun> {
-        Err(unsupported("TUN interfaces"))
+        Err(unsupported_error("TUN interfaces"))
     }
 
     /// Fails: there are no TUN interfaces.
@@ -25,7 +25,7 @@ impl Tun {
     /// # Errors
     /// Always `Unsupported`.
     pub fn open_queue(_name: &str) -> io::Result<Tun> {
-        Err(unsupported("TUN interfaces"))
+        Err(unsupported_error("TUN interfaces"))
     }
 
     /// Fails: there are no TUN interfaces.
@@ -33,7 +33,7 @@ impl Tun {
     /// # Errors
     /// Always `Unsupported`.
     pub fn open_offloading(_name: &str) -> io::Result<Tun> {
-        Err(unsupported("TUN interfaces"))
+        Err(unsupported_error("TUN interfaces"))
     }
 
     /// Fails: there are no TUN interfaces.
@@ -41,7 +41,7 @@ impl Tun {
     /// # Errors
     /// Always `Unsupported`.
     pub fn adopt(_descriptor: OwnedFd) -> io::Result<Tun> {
-        Err(unsupported("TUN interfaces"))
+        Err(unsupported_error("TUN interfaces"))
     }
 
     /// Creates a second handle to the same interface.
@@ -63,7 +63,7 @@ impl Tun {
     /// # Errors
     /// Always `Unsupported`.
     pub fn read(&self, _buffer: &mut [u8]) -> io::Result<usize> {
-        Err(unsupported("TUN interfaces"))
+        Err(unsupported_error("TUN interfaces"))
     }
 
     /// Fails: there are no TUN interfaces.
@@ -71,7 +71,7 @@ impl Tun {
     /// # Errors
     /// Always `Unsupported`.
     pub fn write(&self, _packet: &[u8]) -> io::Result<()> {
-        Err(unsupported("TUN interfaces"))
+        Err(unsupported_error("TUN interfaces"))
     }
 }
 

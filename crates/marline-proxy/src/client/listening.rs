@@ -17,7 +17,7 @@ pub(super) fn listen_error(protocol: &str, address: SocketAddr, error: io::Error
 }
 
 /// Listens at an address. `prepare` is called with the socket first.
-pub(super) fn explain_listen_error(
+pub(super) fn listen_with(
     address: SocketAddr,
     prepare: impl FnOnce(&Socket) -> io::Result<()>,
 ) -> io::Result<std::net::TcpListener> {

@@ -13,7 +13,7 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use super::early_bytes::EarlyBytes;
-use super::listening::{explain_listen_error, listen_error};
+use super::listening::{listen_error, listen_with};
 use super::open::{Open, OpenError};
 use super::open_targets::OpenTargets;
 use super::places::{Places, WaitTurn};
@@ -63,7 +63,7 @@ pub enum Service {
 /// # Errors
 /// The port is taken or not allowed.
 pub fn bind(address: SocketAddr) -> anyhow::Result<std::net::TcpListener> {
-    explain_listen_error(address, |_| Ok(())).map_err(|error| listen_error("TCP", address, error))
+    listen_with(address, |_| Ok(())).map_err(|error| listen_error("TCP", address, error))
 }
 
 impl<O: Open> SocksListener<O> {
@@ -77,7 +77,7 @@ impl<O: Open> SocksListener<O> {
         targets: OpenTargets,
         memory: MemoryAccount,
     ) -> Arc<SocksListener<O>> {
-        let (udp, traffic) = (CurrentUdpTunnel::default(), Arc::new(Traffic::charging(memory)));
+        let (udp, traffic) = (CurrentUdpTunnel::default(), Arc::new(Traffic::with_account(memory)));
         Arc::new(SocksListener {
             way,
             places: Places::new(places),

@@ -12,7 +12,7 @@ use marline_io::is_local_address;
 use socket2::SockRef;
 use tokio::net::TcpStream;
 
-use super::listening::{explain_listen_error, listen_error};
+use super::listening::{listen_error, listen_with};
 use crate::sys;
 use crate::target::Target;
 
@@ -36,7 +36,7 @@ pub fn bind(port: u16) -> anyhow::Result<Vec<std::net::TcpListener>> {
 }
 
 fn bind_one(address: SocketAddr) -> io::Result<std::net::TcpListener> {
-    explain_listen_error(address, |socket| {
+    listen_with(address, |socket| {
         if address.is_ipv6() {
             socket.set_only_v6(true)?;
         }

@@ -81,14 +81,14 @@ impl<C: Connect> Tunnel<C> {
         patience: Timeouts,
         warm: usize,
     ) -> anyhow::Result<Arc<Tunnel<C>>> {
-        Tunnel::within_limit(connect, pin, token, patience, Deadlines::default(), warm)
+        Tunnel::with_deadlines(connect, pin, token, patience, Deadlines::default(), warm)
     }
 
     /// Like [`new`](Self::new), with latency requirements of applications.
     ///
     /// # Errors
     /// TLS cannot be set up.
-    pub fn within_limit(
+    pub fn with_deadlines(
         connect: C,
         pin: [u8; 32],
         token: Secret,

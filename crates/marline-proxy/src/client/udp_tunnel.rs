@@ -215,14 +215,14 @@ pub type UdpInbox = Inbox<InboundDatagram>;
 
 impl Default for UdpTunnel {
     fn default() -> Self {
-        UdpTunnel::charging(MemoryAccount::default())
+        UdpTunnel::with_account(MemoryAccount::default())
     }
 }
 
 impl UdpTunnel {
     /// A tunnel whose waiting datagrams are charged to this account.
     #[must_use]
-    pub fn charging(memory: MemoryAccount) -> Self {
+    pub fn with_account(memory: MemoryAccount) -> Self {
         let state = State {
             sockets: BTreeMap::new(),
             next_socket: 0,

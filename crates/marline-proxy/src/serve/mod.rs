@@ -91,7 +91,7 @@ impl ServiceFront {
     /// Charges this account for the memory of connections.
     #[must_use]
     pub fn charge_to(self, memory: &MemoryAccount) -> ServiceFront {
-        ServiceFront { traffic: Arc::new(Traffic::charging(memory.clone())), ..self }
+        ServiceFront { traffic: Arc::new(Traffic::with_account(memory.clone())), ..self }
     }
 
     /// Applies this configuration to new connections. Existing ones are not affected.

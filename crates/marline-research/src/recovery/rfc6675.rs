@@ -141,7 +141,7 @@ impl Rfc6675 {
     }
 
     /// Position below which segments are lost according to SACKs.
-    fn count_lost_below(&self, cx: &RecoveryContext<'_>, certain: bool) -> usize {
+    fn lost_boundary(&self, cx: &RecoveryContext<'_>, certain: bool) -> usize {
         let Some(top) = cx.board.index_of(Ssn(self.highest.0.saturating_sub(1))) else { return 0 };
         if certain && cx.app_limited {
             return top;
@@ -173,11 +173,11 @@ impl Rfc6675 {
 
     fn detect(&mut self, cx: &RecoveryContext<'_>, lost: &mut Vec<Ssn>) {
         let repairing = cx.phase == Phase::Recovery;
-        let end = self.count_lost_below(cx, repairing);
+        let end = self.lost_boundary(cx, repairing);
         self.report_lost(cx, end, lost);
         if !repairing && !lost.is_empty() {
             // At the start of recovery, report the holes above as well if there is nothing better to send.
-            let end = self.count_lost_below(cx, true);
+            let end = self.lost_boundary(cx, true);
             self.report_lost(cx, end, lost);
         }
     }
@@ -217,7 +217,7 @@ impl Rfc6675 {
 
     fn retransmit_few(&mut self, cx: &RecoveryContext<'_>, lost: &mut Vec<Ssn>) {
         self.early_at = None;
-        let end = self.count_lost_below(cx, true).max(1);
+        let end = self.lost_boundary(cx, true).max(1);
         self.report_lost(cx, end, lost);
     }
 

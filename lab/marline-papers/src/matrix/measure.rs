@@ -141,7 +141,7 @@ pub(super) struct Ride {
 
 impl Ride {
     /// Goodput relative to that of the best carrier alone.
-    pub(super) fn best_direction(&self) -> f64 {
+    pub(super) fn ratio_to_best_carrier(&self) -> f64 {
         self.both / self.best
     }
 }

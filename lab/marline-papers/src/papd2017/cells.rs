@@ -4,7 +4,7 @@ use marline_lab::figure::{Bars, Figure};
 use marline_time::Duration;
 
 use super::contestants::{
-    LARGE_BUFFER, LINK, NAMES, PAPDS, Rates, SMALL_BUFFER, Scene, contestants_of_scene,
+    LARGE_BUFFER, LINK, NAMES, PAPDS, Rates, SMALL_BUFFER, Scene, estimate_for_scene,
 };
 use super::published::{Cell, Published, ms};
 use crate::download::{Download, link};
@@ -142,7 +142,7 @@ impl BufferTable<'_> {
             rows.push(match self.degrades {
                 true => {
                     let ratio =
-                        contestants_of_scene(samples, number, |means| means.min_rtt / means.best);
+                        estimate_for_scene(samples, number, |means| means.min_rtt / means.best);
                     let text = format!("at most {degraded} of the best path");
                     row.require_also(&ratio, RequiredRange::at_most(degraded), text)
                         .mark_fitted(BUFFER)
@@ -171,15 +171,14 @@ impl BufferTable<'_> {
         file: &PaperFile<Published>,
     ) -> anyhow::Result<Row> {
         let cell = &self.cells[number];
-        let ratio =
-            contestants_of_scene(samples, number, |means| means.papd[which] / means.min_rtt);
+        let ratio = estimate_for_scene(samples, number, |means| means.papd[which] / means.min_rtt);
         let row = Row::new(format!("{}: {} / minRTT", name(cell), PAPDS[which]));
         let row = row.paper(cell.papd / cell.min_rtt, "").estimate(&ratio, "");
         if !self.degrades {
             return Ok(row.at_least(file.tolerance("papd_of_min_rtt")?));
         }
         let least = file.tolerance("papd_of_best")?;
-        let of_best = contestants_of_scene(samples, number, |means| means.papd[which] / means.best);
+        let of_best = estimate_for_scene(samples, number, |means| means.papd[which] / means.best);
         let text = format!("at least {least} of the best path");
         Ok(row.at_least(1.0).require_also(&of_best, RequiredRange::at_least(least), text))
     }
@@ -187,10 +186,10 @@ impl BufferTable<'_> {
     fn estimates(&self, samples: &Samples<Vec<Rates>>) -> Vec<Estimates> {
         let of = |number| {
             [
-                contestants_of_scene(samples, number, |means| means.min_rtt),
-                contestants_of_scene(samples, number, |means| means.papd[0]),
-                contestants_of_scene(samples, number, |means| means.papd[1]),
-                contestants_of_scene(samples, number, |means| means.best),
+                estimate_for_scene(samples, number, |means| means.min_rtt),
+                estimate_for_scene(samples, number, |means| means.papd[0]),
+                estimate_for_scene(samples, number, |means| means.papd[1]),
+                estimate_for_scene(samples, number, |means| means.best),
             ]
         };
         (0..self.cells.len()).map(of).collect()

@@ -104,7 +104,7 @@ impl Means {
 }
 
 /// Estimate over the roots of a statistic of one of several scenes.
-pub(super) fn contestants_of_scene(
+pub(super) fn estimate_for_scene(
     samples: &Samples<Vec<Rates>>,
     scene: usize,
     of: impl Fn(Means) -> f64,

@@ -6,7 +6,7 @@ use marline_link::trace::{PingTrace, Probe};
 use marline_link::{DuplexConfig, Offset};
 use marline_time::{Duration, Rng, SeedTree};
 
-use super::contestants::{PAPDS, Rates, SMALL_BUFFER, Scene, contestants_of_scene};
+use super::contestants::{PAPDS, Rates, SMALL_BUFFER, Scene, estimate_for_scene};
 use super::published::{Published, Scenario, ms};
 use crate::download::{Download, link};
 use crate::estimate::{RequiredRange, Samples};
@@ -17,7 +17,8 @@ use crate::roots::Part;
 use crate::table::{Reproduction, Table};
 
 const PART: Part = Part::new("mobile", 20, 50);
-/// About 60 % of the time that 380 MB take, at 60 Mbit/s in the scenarios before [`FIRST_VARYING`] and at 30 Mbit/s in the
+/// About 60 % of the time that 380 MB take, at 60 Mbit/s in the scenarios before [`FIRST_VARYING`] and at 30 Mbit/s
+/// in the
 /// others. The start counts, as in a real download.
 const LENGTHS: [Duration; 2] = [Duration::from_secs(30), Duration::from_secs(60)];
 /// Time for which an RTT lasts.
@@ -56,19 +57,19 @@ fn rows(scenarios: &[Scenario], samples: &Samples<Vec<Rates>>, least: f64) -> Ve
     let mut rows = Vec::new();
     for (place, scenario) in scenarios.iter().enumerate() {
         let name = format!("scenario {} (WiFi {} ms)", place + 1, scenario.wifi_rtt_ms[1]);
-        let min_rtt = contestants_of_scene(samples, place, |means| means.min_rtt);
+        let min_rtt = estimate_for_scene(samples, place, |means| means.min_rtt);
         rows.push(Row::new(format!("{name}: minRTT")).estimate(&min_rtt, "Mbit/s"));
-        let best = contestants_of_scene(samples, place, |means| means.best);
+        let best = estimate_for_scene(samples, place, |means| means.best);
         rows.push(Row::new(format!("{name}: the best path")).estimate(&best, "Mbit/s"));
         for (which, papd) in PAPDS.iter().enumerate() {
-            let rate = contestants_of_scene(samples, place, |means| means.papd[which]);
+            let rate = estimate_for_scene(samples, place, |means| means.papd[which]);
             let of_best =
-                contestants_of_scene(samples, place, |means| means.papd[which] / means.best);
+                estimate_for_scene(samples, place, |means| means.papd[which] / means.best);
             let text = format!("at least {least} of the best path");
             let row = Row::new(format!("{name}: {papd}")).estimate(&rate, "Mbit/s");
             rows.push(row.require_also(&of_best, RequiredRange::at_least(least), text));
             let gain =
-                contestants_of_scene(samples, place, |means| means.papd[which] / means.min_rtt);
+                estimate_for_scene(samples, place, |means| means.papd[which] / means.min_rtt);
             let says = match place + 1 < FIRST_VARYING {
                 true => "no worse",
                 false => "better, as the RTT varies more",
@@ -105,7 +106,8 @@ fn path(
     Ok(path)
 }
 
-/// RTTs between the minimum and the maximum with this mean, a new one every [`RTT_DURATION`]. The mean of u^k is 1 / (k +
+/// RTTs between the minimum and the maximum with this mean, a new one every [`RTT_DURATION`]. The mean of u^k is 1 /
+/// (k +
 /// 1). k is rounded to an integer, so that a seed has the same result on every machine.
 fn rtts(name: &str, [least, mean, most]: [f64; 3], seed: u64) -> anyhow::Result<PingTrace> {
     let power = ((most - least) / (mean - least) - 1.0).round() as i32;

@@ -192,7 +192,7 @@ impl Latencies {
         messages.retain(|message| message.index as usize >= first);
         let mut ours_ms: Vec<f64> = messages.iter().map(|message| message.latency_ms).collect();
         let bounds_ms = match bounds {
-            Some(bounds) => ratios_to_bounds(&ours_ms, bounds.latencies_ms(&messages))?,
+            Some(bounds) => limit_to_attained(&ours_ms, bounds.latencies_ms(&messages))?,
             None => Vec::new(),
         };
         let lost = (times_ns.len() - first).saturating_sub(messages.len());
@@ -204,7 +204,7 @@ impl Latencies {
 
 /// Bounds, limited to the attained latencies. The bound misses a good moment of a link that is shorter than the
 /// steps of its search, and a message may have used one.
-fn ratios_to_bounds(ours_ms: &[f64], mut bounds_ms: Vec<f64>) -> anyhow::Result<Vec<f64>> {
+fn limit_to_attained(ours_ms: &[f64], mut bounds_ms: Vec<f64>) -> anyhow::Result<Vec<f64>> {
     let mut overlooked = 0;
     for (ours, least) in ours_ms.iter().zip(&mut bounds_ms) {
         overlooked += usize::from(*ours < *least - bound::STEP_MS);
@@ -238,9 +238,9 @@ mod tests {
     fn a_bound_that_is_beaten_by_little_gives_way_and_one_that_is_wrong_is_an_error() {
         let bounds = vec![50.0, 55.768, 60.0];
         assert_eq!(
-            ratios_to_bounds(&[51.0, 55.7564, 60.0], bounds).unwrap(),
+            limit_to_attained(&[51.0, 55.7564, 60.0], bounds).unwrap(),
             [50.0, 55.7564, 60.0]
         );
-        assert!(ratios_to_bounds(&[51.0, 30.0, 60.0], vec![50.0, 55.0, 60.0]).is_err());
+        assert!(limit_to_attained(&[51.0, 30.0, 60.0], vec![50.0, 55.0, 60.0]).is_err());
     }
 }

@@ -197,7 +197,7 @@ impl Tail {
 
     /// The value at or below which this share of the messages lies (nearest rank), with each root picked a number
     /// of times. NaN without messages.
-    fn average_of_times(&self, times: &[usize], share: f64) -> f64 {
+    fn quantile_of_picked(&self, times: &[usize], share: f64) -> f64 {
         let total: usize = self.counts.iter().zip(times).map(|(count, times)| count * times).sum();
         if total == 0 {
             return f64::NAN;
@@ -216,18 +216,18 @@ impl Tail {
 
     /// Quantile over all roots.
     pub(super) fn quantile(&self, share: f64) -> f64 {
-        self.average_of_times(&vec![1; self.counts.len()], share)
+        self.quantile_of_picked(&vec![1; self.counts.len()], share)
     }
 
     /// Quantile over all roots, with its interval.
     pub(super) fn estimate(&self, master: u64, share: f64) -> Estimate {
-        self.estimate_by_resampling(master, |times| self.average_of_times(times, share))
+        self.estimate_by_resampling(master, |times| self.quantile_of_picked(times, share))
     }
 
     /// Ratio of the quantile to that of another contestant in the same roots.
     pub(super) fn ratio(&self, of: &Tail, master: u64, share: f64) -> Estimate {
         self.estimate_by_resampling(master, |times| {
-            self.average_of_times(times, share) / of.average_of_times(times, share)
+            self.quantile_of_picked(times, share) / of.quantile_of_picked(times, share)
         })
     }
 

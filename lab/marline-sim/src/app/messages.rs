@@ -118,7 +118,7 @@ impl Messages {
     fn read(&mut self, socket: &mut Socket<'_>) {
         self.stream.read(socket, u64::MAX);
         while let Some(message) =
-            self.reads.message_arrived_at(self.stream.report.read - self.complete)
+            self.reads.completed_message(self.stream.report.read - self.complete)
         {
             self.complete += message.bytes;
             if message.ends && message.answer_bytes == 0 {
@@ -157,7 +157,7 @@ impl Messages {
 
 impl Ledger {
     /// Takes the oldest message if this many bytes complete it.
-    fn message_arrived_at(&self, bytes: u64) -> Option<Message> {
+    fn completed_message(&self, bytes: u64) -> Option<Message> {
         self.0.borrow_mut().pop_front_if(|message| message.bytes <= bytes)
     }
 }

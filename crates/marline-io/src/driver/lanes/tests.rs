@@ -66,13 +66,13 @@ fn subflows_are_numbered_but_for_those_between_the_same_addresses() {
     assert_eq!(told(&mut lanes), [(0, 110), (1, 111), (2, 113)]);
     // One ends, and the other one with these addresses takes its number.
     lanes.on_flow_ended(11);
-    assert_eq!(lanes.next_lane_to_check(ID, now), Some(ConnectionId(3)));
+    assert_eq!(lanes.connection_to_check(ID, now), Some(ConnectionId(3)));
     lanes.look(ID, now, &subflows(&[10, 12, 13]), place);
     assert_eq!(paths(&lanes), [(0, 10), (2, 13), (1, 12)]);
     assert_eq!(told(&mut lanes), [(1, 112)]);
-    assert_eq!(lanes.next_lane_to_check(ID, now), None, "nothing has changed since");
+    assert_eq!(lanes.connection_to_check(ID, now), None, "nothing has changed since");
     lanes.on_changes(1);
-    assert!(lanes.next_lane_to_check(ID, now).is_some());
+    assert!(lanes.connection_to_check(ID, now).is_some());
     lanes.look(ID, now, &[], place);
     assert_eq!(paths(&lanes), []);
 }

@@ -97,14 +97,14 @@ fn no_more_wait_than_one_batch_has_datagrams() {
 fn a_turn_ends_when_the_runtime_says_so_or_after_its_longest_time() {
     let (mut turns, count) = turns();
     turns.on_write(micros(0), id(1), 100);
-    assert!(!turns.has_time_left(micros(0)), "nothing waits");
+    assert!(!turns.defers_writes(micros(0)), "nothing waits");
     assert!(turns.on_write(micros(10), id(2), 100));
     let end = turns.end.clone().expect("set");
     end.has_come.store(false, Ordering::Relaxed);
-    assert!(turns.has_time_left(micros(209)) && !turns.has_time_left(micros(210)));
+    assert!(turns.defers_writes(micros(209)) && !turns.defers_writes(micros(210)));
     assert!(!turns.on_write(micros(210), id(1), 100), "it takes along what waits");
     Waker::from(end).wake();
-    assert!(!turns.has_time_left(micros(20)));
+    assert!(!turns.defers_writes(micros(20)));
     assert_eq!(
         count.0.load(Ordering::Relaxed),
         2,

@@ -101,7 +101,7 @@ impl World {
         let patience = Timeouts { warm: Duration::from_millis(200), ..Timeouts::default() };
         let (pin, token) = (bench.key.pin(), bench.token.clone());
         let wired = Wired { bound, wire: sees };
-        let way = Tunnel::within_limit(wired, pin, token, patience, deadlines, 0);
+        let way = Tunnel::with_deadlines(wired, pin, token, patience, deadlines, 0);
         let target = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let world = World { way: way.unwrap(), connects, wire, target };
         let echo = echo_target().await;

@@ -67,7 +67,7 @@ mod tests {
             assert!(!std::thread::scope(|scope| scope.spawn(known).join().expect("no panic")));
             let ended =
                 std::panic::catch_unwind(|| with_registry(&registry(), || panic!("in the work")));
-            assert!(ended.is_err() && known(), "what was lent before is lent again");
+            assert!(ended.is_err() && known(), "the previous policies are restored");
         });
         assert!(!known());
     }

@@ -111,7 +111,7 @@ fn another_key_at_the_old_address_is_refused_with_words_and_the_right_one_is_acc
     server.process.end();
     let mut wrong = start_again(dir.path());
     assert!(open(socks, target).is_err(), "a stream by a key that the invite does not name");
-    client.line_with("the server has another key than the invite names");
+    client.line_with("the server's key differs from the invite's");
     wrong.signal("KILL");
     wrong.end();
     std::fs::copy(&kept, &key).unwrap();

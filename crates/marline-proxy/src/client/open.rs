@@ -37,7 +37,7 @@ pub enum OpenError {
     Refused(Failure),
     /// The server has another key than the invite's.
     #[error(
-        "the server has another key than the invite names: it was set up again, or another machine \
+        "the server's key differs from the invite's: it was set up again, or another machine \
          answers in its place (nothing secret was sent); ask the server's owner for a new invite"
     )]
     Pin,

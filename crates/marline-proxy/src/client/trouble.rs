@@ -77,7 +77,7 @@ impl From<&OpenError> for Trouble {
                 _ => (TroubleKind::Protocol, format!("refused by the server: {}", failure.text)),
             },
             OpenError::Pin => {
-                let text = "the server has another key than the invite names: it was set up again, \
+                let text = "the server's key differs from the invite's: it was set up again, \
                             or another machine answers in its place (nothing secret was sent)";
                 (TroubleKind::Key, text.to_owned())
             }

@@ -318,7 +318,7 @@ mod tests {
         for (seed, profile) in all.iter().enumerate() {
             assert_eq!(profile.down_loss.value_at(Duration::ZERO).0, MIN_LOSS, "seed {seed}");
             let gone = profile.down_loss.points().iter().find(|(_, loss)| *loss > 0.9);
-            let gone_at = gone.expect("silence comes").0.as_secs();
+            let gone_at = gone.expect("the phone falls silent").0.as_secs();
             assert!((8..75).contains(&gone_at), "seed {seed}: gone at {gone_at} s");
             // A person who turns back at once may keep the address through a few bad seconds.
             let Some(&(left, back)) = profile.away.first() else { continue };

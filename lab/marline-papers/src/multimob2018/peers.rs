@@ -157,7 +157,7 @@ fn grid(cases: &[Case], downloads: &Samples<Downloads>) -> Grid {
         ("HELLO", ""),
         ("other messages", ""),
         ("SYN over LTE", ""),
-        ("most SYN over LTE", ""),
+        ("maximum of SYNs over LTE", ""),
     ];
     let title = "4 MB by GET, WiFi dies after about a second: with peers and middleboxes of all kinds, means";
     let mut grid = Grid::new("peers", title, &columns);

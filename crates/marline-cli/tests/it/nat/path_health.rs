@@ -208,7 +208,7 @@ fn the_doctor_goes_the_way_of_an_invite_and_says_where_it_ends() {
     let word = testbed.run("server", init);
     support::write_private(&testbed.dir.join("client/other"), &word);
     let (said, well) = doctor(&testbed, "other");
-    assert!(!well && said.contains("the server has another key than the invite names"), "{said}");
+    assert!(!well && said.contains("the server's key differs from the invite's"), "{said}");
     // A credential that was revoked.
     let word = testbed.run("server", "marline server --config s.toml credential add tablet");
     support::write_private(&testbed.dir.join("client/tablet"), &word);

@@ -189,7 +189,7 @@ const WORLDS: &[World] = &[
             Made { invite, ..Made::of(server) }
         },
         state: "unreachable",
-        cause: "the server has another key than the invite names",
+        cause: "the server's key differs from the invite's",
         not_working: Some("ask the server's owner for a new invite"),
         helps: "ask the server's owner for a new invite",
     },

@@ -35,7 +35,7 @@ pub enum OpenError {
     /// The server refused.
     #[error("{}", .0.text)]
     Refused(Failure),
-    /// The server has another key than the invite's.
+    /// The server's key differs from the invite's.
     #[error(
         "the server's key differs from the invite's: it was set up again, or another machine \
          answers in its place (nothing secret was sent); ask the server's owner for a new invite"

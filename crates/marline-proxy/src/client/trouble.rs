@@ -22,7 +22,7 @@ pub struct Trouble {
 pub enum TroubleKind {
     /// The server refuses this client: its credential is unknown, revoked or over its quota.
     Credential,
-    /// The server has another key than the invite names.
+    /// The server's key differs from the invite's.
     Key,
     /// The peer does not speak the protocol of this client.
     Protocol,

@@ -62,7 +62,7 @@ fn a_server_that_rejects_the_client_is_reported_with_a_remedy() {
     let found = concluded(&[("wlan0", away(), away()), ("wwan0", silent(), away())]);
     assert!(!found.can_connect());
     assert!(found.paths.iter().all(|path| path.state == "unreachable"));
-    assert!(last(&found).contains("another key than the invite names"), "{}", last(&found));
+    assert!(last(&found).contains("key differs from the invite's"), "{}", last(&found));
     assert!(last(&found).ends_with("ask the server's owner for a new invite"), "{}", last(&found));
 }
 

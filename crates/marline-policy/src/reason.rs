@@ -82,6 +82,8 @@ pub enum Rule {
     Repair,
     /// A copy that probes a path not used recently.
     Explore,
+    /// The newest data is sent again on its own path, because that path loses single packets.
+    RepeatNewest,
     /// No copy is worth its cost now, but one may be later.
     Recheck,
     /// There is nothing to send, and no copy is worth its cost.

@@ -120,6 +120,10 @@ const MAX_EXAMINED_MAPPINGS: usize = 64;
 /// Maximum spending in multiples of the budget.
 const MAX_SPENDING: f32 = 2.0;
 
+/// Bounds of the time between data and its early repeat, a quarter of SRTT: with less, one burst of losses hits both.
+const MIN_REPEAT_DELAY: Duration = Duration::from_millis(2);
+const MAX_REPEAT_DELAY: Duration = Duration::from_millis(10);
+
 /// Rules for a slow path that blocks the others.
 const OPPORTUNISTIC: OpportunisticRules = OpportunisticRules::WIDE;
 
@@ -184,12 +188,21 @@ impl Auto {
         self.repairs.plan_repairs(cx, &mut self.spending.repairs_due);
     }
 
-    /// Counts a repair, which is not among the repeated bytes.
+    /// Counts a repair or an early repeat, which are not among the repeated bytes.
     fn count_repair(&mut self, decision: Decision, cx: &SchedulerContext<'_>) {
-        let Decision::Repair { subflow, .. } = decision else { return };
-        let bytes = cx.subflow(subflow).map_or(0, |view| view.mss.into());
+        let (Decision::Repair { subflow, .. } | Decision::RepeatNewest { subflow }) = decision
+        else {
+            return;
+        };
+        let bytes = cx.subflow(subflow).map_or(0, |view| match decision {
+            Decision::Repair { .. } => u64::from(view.mss),
+            _ => u64::from(view.mss).min(view.bytes_in_flight),
+        });
         self.budget.on_copy(cx.now, bytes);
         self.path_budgets.on_repair(cx.now, subflow, bytes);
+        if !matches!(decision, Decision::Repair { .. }) {
+            return;
+        }
         if let Some(due) = &mut self.spending.repairs_due {
             due.count = due.count.saturating_sub(1);
         }

@@ -61,6 +61,8 @@ pub(super) struct Scheduling {
     decided: Option<(Instant, Choice)>,
     /// Time at which the scheduler wants to be called again.
     wake_at: Option<Instant>,
+    /// The subflow whose newest segment the scheduler wants repeated.
+    repeat_newest: Option<SubflowId>,
 }
 
 impl Scheduling {
@@ -70,6 +72,7 @@ impl Scheduling {
             scratch: OnDemand::new(),
             decided: None,
             wake_at: None,
+            repeat_newest: None,
         }
     }
 
@@ -179,6 +182,11 @@ impl Scheduling {
             .or_else(|| self.choose_by_scheduler(constraints, sender))
     }
 
+    /// Takes the subflow whose newest segment the scheduler wants repeated.
+    pub(super) const fn take_repeat_newest(&mut self) -> Option<SubflowId> {
+        self.repeat_newest.take()
+    }
+
     /// Keeps a decision for the next batch.
     pub(super) const fn defer(&mut self, now: Instant, choice: Choice) {
         self.decided = Some((now, choice));
@@ -257,6 +265,10 @@ impl Scheduling {
         };
         match decision {
             Decision::Wait => None,
+            Decision::RepeatNewest { subflow } => {
+                self.repeat_newest = Some(subflow).filter(|_| constraints.repeats);
+                None
+            }
             Decision::WaitUntil(at) => {
                 // A time in the past would cause a busy loop.
                 self.wake_at = Some(at).filter(|at| *at > constraints.now);

@@ -35,9 +35,16 @@ pub(super) struct SackInput {
     blocks: [(Ssn, Ssn); 4],
     len: usize,
     dsack: Option<(Ssn, Ssn)>,
+    /// It reported a duplicate that an early repeat made, which says nothing.
+    reports_early_repeat: bool,
 }
 
 impl SackInput {
+    /// True if an early repeat caused the ACK: it is no sign of a hole.
+    pub(super) const fn reports_early_repeat(&self) -> bool {
+        self.reports_early_repeat
+    }
+
     fn as_slice(&self) -> &[(Ssn, Ssn)] {
         &self.blocks[..self.len]
     }
@@ -107,6 +114,8 @@ impl Subflow {
             if (i == 0 && right <= ack) || within_second {
                 let known = ack.0.saturating_sub(self.tx.max_window);
                 input.dsack = first.filter(|(l, _)| l.0 >= known);
+                input.reports_early_repeat =
+                    input.dsack.take_if(|range| self.tx.early.covers(*range)).is_some();
                 input.len = 0;
             }
             if right > ack {

@@ -11,6 +11,7 @@ use marline_policy::{
 use marline_time::{Duration, Instant};
 
 use super::SubflowConfig;
+use super::early_repeat::EarlyRepeats;
 use super::forecast_score::Scorer;
 use super::loss::{Frto, LossHistory, RtoTimer, Undo};
 use super::path_health::Tally;
@@ -106,6 +107,7 @@ pub(super) struct Transmission {
     /// One retransmission of this kind may be sent regardless of the window.
     pub(super) force: Option<SentKind>,
     pub(super) probe: Probe,
+    pub(super) early: OnDemand<EarlyRepeats>,
     /// The connection had no new data when there was room last.
     pub(super) starved: bool,
     /// One past the highest byte that was ever SACKed.
@@ -147,6 +149,7 @@ impl Transmission {
             frto: Frto::Off,
             force: None,
             probe: Probe::None,
+            early: OnDemand::new(),
             highest_sacked: Ssn(0),
             starved: false,
             window_use: WindowUse::default(),
@@ -303,6 +306,7 @@ impl Transmission {
         if self.board.is_empty() {
             self.lost.retire();
             self.sack_cache.retire();
+            self.early.retire();
         }
         if self.phase == Phase::Open {
             self.prr.retire();

@@ -10,13 +10,13 @@ use marline_policy::{
     BudgetState, DataRange, Decision, Mapping, Quantile, Rule, SchedulerContext, SubflowId,
     SubflowSet, SubflowView,
 };
-use marline_time::Duration;
+use marline_time::{Duration, Instant};
 
 use super::arrivals::cautious_arrival_time;
 use super::costs::{Costs, is_costly};
 use super::repairs;
 use super::worth::{self, OutstandingAnswer, Price};
-use super::{MAX_EXAMINED_MAPPINGS, MAX_SPENDING};
+use super::{MAX_EXAMINED_MAPPINGS, MAX_REPEAT_DELAY, MAX_SPENDING, MIN_REPEAT_DELAY};
 use crate::schedulers::classes::{self, Class, members};
 use crate::schedulers::copies::{copying_class, queue_is_empty};
 use crate::schedulers::delivery::{Alternatives, Overdue, arrival_by, send_time_by_windows};
@@ -219,6 +219,26 @@ impl<'a> Decider<'a> {
         })
     }
 
+    /// The next path on which the newest data is repeated early, and when: one that costs nothing and has lost something
+    /// lately.
+    fn next_early_repeat(
+        self,
+        class: Class,
+        cx: &SchedulerContext<'_>,
+    ) -> Option<(Instant, SubflowId)> {
+        if self.0.spent >= 1.0 {
+            return None;
+        }
+        let due = |view: &SubflowView| {
+            let is_free = !view.limited && !is_costly(view) && class != Class::Backup;
+            let (sent_at, srtt) = (view.newest_sent_at?, view.srtt?);
+            let lossy = view.forecast.had_recent_trouble();
+            let delay = (srtt / 4).clamp(MIN_REPEAT_DELAY, MAX_REPEAT_DELAY);
+            (is_free && lossy).then_some((sent_at + delay, view.id))
+        };
+        members(cx.subflows, class).filter_map(due).min()
+    }
+
     /// A repair of the current burst.
     fn repair(self, class: Class, cx: &SchedulerContext<'_>) -> Option<Verdict> {
         let (subflow, range, other, gain) = repairs::next(self.0, class, cx)?;
@@ -233,9 +253,16 @@ impl<'a> Decider<'a> {
         }
         let copy = self.best_copy(class, cx).or_else(|| self.explore(class, cx));
         copy.unwrap_or_else(|| {
+            let repeat = self.next_early_repeat(class, cx);
+            if let Some((_, id)) = repeat.filter(|(at, _)| *at <= cx.now) {
+                let decision = Decision::RepeatNewest { subflow: id };
+                let verdict = Verdict::without_comparison(Rule::RepeatNewest, decision);
+                return Verdict { path: Some(id), ..verdict };
+            }
             let owed =
                 cx.subflows.iter().filter_map(|view| OutstandingAnswer::oldest(view, cx.now));
-            let again = owed.filter_map(|owed| owed.next_evaluation(cx.now)).min();
+            let again = owed.filter_map(|owed| owed.next_evaluation(cx.now));
+            let again = again.chain(repeat.map(|(at, _)| at)).min();
             let again = again.map_or(Decision::Wait, Decision::WaitUntil);
             Verdict::without_comparison(Rule::Recheck, again)
         })

@@ -115,6 +115,11 @@ const TROUBLE_COST: u32 = 2;
 const TAIL_WEIGHT: f32 = 1.0;
 /// Idle time after which a path gets a copy of the newest segment.
 const EXPLORE_AFTER: Duration = Duration::from_millis(300);
+/// Rate of copies up to which even those are made that are expected to save almost nothing: a lone message on a path
+/// that dies just then is not late, and a stream of echoes does not keep another path's radio busy.
+const DOUBTFUL_COPIES: Rate = Rate::from_bytes_per_s(1_000);
+/// What other copies must gain, in multiples of their own trip time.
+const DOUBTFUL_GAIN: f32 = 0.02;
 /// Maximum number of mappings examined for copies.
 const MAX_EXAMINED_MAPPINGS: usize = 64;
 /// Maximum spending in multiples of the budget.
@@ -181,6 +186,7 @@ impl Auto {
         if cx.subflows.len() > 1 {
             let (budget, path_budget) = &self.limits;
             let idle = || IdleCapacity { rate: free_capacity(cx), share: self.idle_share };
+            self.spending.spent_doubtful = self.budget.share_of_rate(cx.now, DOUBTFUL_COPIES);
             self.spending.spent = self.budget.spent_share_beside(cx.now, budget, idle);
             let spent = &mut self.spending.path_budgets;
             self.path_budgets.spent_shares(cx.now, budget, path_budget, spent);

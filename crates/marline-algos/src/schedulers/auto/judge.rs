@@ -185,7 +185,7 @@ impl<'a> Decider<'a> {
             let (copy, price) = match blocked_data_copy(view, price, cx) {
                 Some(copy) => (copy, price),
                 None => {
-                    let price = self.costs().price_on(view, class)?;
+                    let price = self.price_beyond_doubt(self.costs().price_on(view, class)?);
                     let may = self.costs().allows_speculative_copies(view, class, 1.0);
                     let copy = may && queue_is_empty(cx);
                     (copy.then(|| judge_last_segment(view, price, cx)).flatten()?, price)
@@ -201,6 +201,13 @@ impl<'a> Decider<'a> {
             .filter_map(on)
             .max_by(|(a, _), (b, _)| a.total_cmp(b))
             .map(|(_, copy)| copy)
+    }
+
+    /// The price of a copy that is made before anything is late.
+    fn price_beyond_doubt(self, price: Price) -> Price {
+        let spent = self.0.spent_doubtful >= 1.0 && !self.0.unlimited;
+        let least = if spent { price.least.max(doubtful_gain()) } else { price.least };
+        Price { least, ..price }
     }
 
     /// Copies the newest segment to a path that has not been used recently, because what is known about it is old. The
@@ -356,4 +363,9 @@ fn may_copy(class: Class, cx: &SchedulerContext<'_>) -> bool {
         Class::Backup => members(cx.subflows, class).nth(1).is_some(),
         _ => copying_class(cx.subflows).is_some(),
     }
+}
+
+fn doubtful_gain() -> f32 {
+    static G: std::sync::OnceLock<f32> = std::sync::OnceLock::new();
+    *G.get_or_init(|| std::env::var("DOUBT").ok().and_then(|v| v.parse().ok()).unwrap_or(super::DOUBTFUL_GAIN))
 }

@@ -117,9 +117,11 @@ const TAIL_WEIGHT: f32 = 1.0;
 const EXPLORE_AFTER: Duration = Duration::from_millis(300);
 /// Rate of copies up to which even those are made that are expected to save almost nothing: a lone message on a path
 /// that dies just then is not late, and a stream of echoes does not keep another path's radio busy.
-const DOUBTFUL_COPIES: Rate = Rate::from_bytes_per_s(1_000);
-/// What other copies must gain, in multiples of their own trip time.
-const DOUBTFUL_GAIN: f32 = 0.02;
+const DOUBTFUL_COPIES: Rate = Rate::from_bytes_per_s(500);
+/// What other copies of short messages must gain, in multiples of their own trip time, and how many segments a short
+/// message has.
+const DOUBTFUL_GAIN: f32 = 0.005;
+const SHORT_SEGMENTS: u64 = 2;
 /// Maximum number of mappings examined for copies.
 const MAX_EXAMINED_MAPPINGS: usize = 64;
 /// Maximum spending in multiples of the budget.
@@ -137,7 +139,7 @@ const OPPORTUNISTIC: OpportunisticRules = OpportunisticRules::WIDE;
 pub struct Auto {
     /// The common budget and the per-path budget.
     limits: (BudgetConfig, BudgetConfig),
-    idle_share: f64,
+    idle_share: f32,
     opportunistic: Opportunistic,
     budget: Budget,
     path_budgets: PathBudgets,
@@ -156,7 +158,7 @@ impl Auto {
         Auto {
             limits: (config.budget, config.path_budget),
             // Without a share of the new data, nothing beyond the rate is wanted.
-            idle_share: if config.budget.share == 0.0 { 0.0 } else { config.idle_share },
+            idle_share: if config.budget.share == 0.0 { 0.0 } else { config.idle_share as f32 },
             opportunistic: Opportunistic::new(OPPORTUNISTIC),
             budget: Budget::default(),
             path_budgets: PathBudgets::default(),
@@ -185,7 +187,7 @@ impl Auto {
         self.path_budgets.count(new, cx);
         if cx.subflows.len() > 1 {
             let (budget, path_budget) = &self.limits;
-            let idle = || IdleCapacity { rate: free_capacity(cx), share: self.idle_share };
+            let idle = || IdleCapacity { rate: free_capacity(cx), share: self.idle_share.into() };
             self.spending.spent_doubtful = self.budget.share_of_rate(cx.now, DOUBTFUL_COPIES);
             self.spending.spent = self.budget.spent_share_beside(cx.now, budget, idle);
             let spent = &mut self.spending.path_budgets;

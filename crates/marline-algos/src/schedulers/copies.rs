@@ -107,9 +107,7 @@ impl<R: CopyRule> Scheduler for CopyingScheduler<R> {
             copy @ (Decision::Send { .. }
             | Decision::SendRun { .. }
             | Decision::Repair { .. }
-            | Decision::RepeatNewest { .. }) => {
-                copy
-            }
+            | Decision::RepeatNewest { .. }) => copy,
         }
     }
 

@@ -61,8 +61,6 @@ pub(super) struct Scheduling {
     decided: Option<(Instant, Choice)>,
     /// Time at which the scheduler wants to be called again.
     wake_at: Option<Instant>,
-    /// The subflow whose newest segment the scheduler wants repeated.
-    repeat_newest: Option<SubflowId>,
 }
 
 impl Scheduling {
@@ -72,7 +70,6 @@ impl Scheduling {
             scratch: OnDemand::new(),
             decided: None,
             wake_at: None,
-            repeat_newest: None,
         }
     }
 
@@ -183,8 +180,8 @@ impl Scheduling {
     }
 
     /// Takes the subflow whose newest segment the scheduler wants repeated.
-    pub(super) const fn take_repeat_newest(&mut self) -> Option<SubflowId> {
-        self.repeat_newest.take()
+    pub(super) fn take_repeat_newest(&mut self) -> Option<SubflowId> {
+        self.scratch.if_used()?.repeat_newest.take()
     }
 
     /// Keeps a decision for the next batch.
@@ -242,7 +239,7 @@ impl Scheduling {
         let item =
             Reinjection { range: part.range, carried_by, cause: queued.cause, since: queued.since };
         let decision = match self.scratch.if_used() {
-            Some(SchedulerScratch { views, reasons: Some(reasons) }) => self
+            Some(SchedulerScratch { views, reasons: Some(reasons), .. }) => self
                 .scheduler
                 .explain_reinjection(&item, &sender.context(constraints, views), reasons),
             _ => self
@@ -258,7 +255,7 @@ impl Scheduling {
 
     fn choose_by_scheduler(&mut self, constraints: Constraints, sender: &Sender) -> Option<Choice> {
         let decision = match self.scratch.if_used() {
-            Some(SchedulerScratch { views, reasons: Some(reasons) }) => {
+            Some(SchedulerScratch { views, reasons: Some(reasons), .. }) => {
                 self.scheduler.explain_send(&sender.context(constraints, views), reasons)
             }
             _ => self.scheduler.next_send(&sender.context(constraints, &self.scratch.views)),
@@ -266,7 +263,7 @@ impl Scheduling {
         match decision {
             Decision::Wait => None,
             Decision::RepeatNewest { subflow } => {
-                self.repeat_newest = Some(subflow).filter(|_| constraints.repeats);
+                self.scratch.repeat_newest = Some(subflow).filter(|_| constraints.repeats);
                 None
             }
             Decision::WaitUntil(at) => {
@@ -331,7 +328,7 @@ impl Scheduling {
     ) -> Vec<SchedulerAction> {
         let mut actions = Vec::new();
         match self.scratch.if_used() {
-            Some(SchedulerScratch { views, reasons: Some(reasons) }) => {
+            Some(SchedulerScratch { views, reasons: Some(reasons), .. }) => {
                 let context = sender.context(constraints, views);
                 self.scheduler.explain_event(event, &context, &mut actions, reasons);
             }

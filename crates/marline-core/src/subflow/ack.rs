@@ -115,7 +115,7 @@ impl Subflow {
                 let known = ack.0.saturating_sub(self.tx.max_window);
                 input.dsack = first.filter(|(l, _)| l.0 >= known);
                 input.reports_early_repeat =
-                    input.dsack.take_if(|range| self.tx.early.covers(*range)).is_some();
+                    input.dsack.take_if(|range| self.tx.notes.early.covers(*range)).is_some();
                 input.len = 0;
             }
             if right > ack {
@@ -222,8 +222,8 @@ impl Subflow {
         for &(left, right) in sack.as_slice() {
             let known = self
                 .tx
-                .sack_cache
-                .0
+                .notes
+                .sacks
                 .iter()
                 .copied()
                 .find(|&(l, r)| left <= l && r <= right && l < r);
@@ -235,8 +235,8 @@ impl Subflow {
                 None => self.sack_part(left, right, left, right, tally),
             }
         }
-        self.tx.sack_cache.0 = sack.blocks;
-        for stale in &mut self.tx.sack_cache.0[sack.len..] {
+        self.tx.notes.sacks = sack.blocks;
+        for stale in &mut self.tx.notes.sacks[sack.len..] {
             *stale = (Ssn(0), Ssn(0));
         }
     }

@@ -18,7 +18,6 @@ use marline_time::Instant;
 
 use super::transmission::Probe;
 use super::{PayloadRoom, Subflow};
-use crate::on_demand::Unused;
 
 /// Number of repeated ranges that are remembered until the peer reports them.
 const MAX_REMEMBERED: usize = 4;
@@ -33,12 +32,10 @@ pub(super) struct EarlyRepeats {
     next: usize,
 }
 
-impl Unused for EarlyRepeats {
-    const UNUSED: &'static Self =
-        &EarlyRepeats { wanted: false, ranges: [(Ssn(0), Ssn(0)); MAX_REMEMBERED], next: 0 };
-}
-
 impl EarlyRepeats {
+    pub(super) const NONE: EarlyRepeats =
+        EarlyRepeats { wanted: false, ranges: [(Ssn(0), Ssn(0)); MAX_REMEMBERED], next: 0 };
+
     fn last_end(&self) -> Ssn {
         self.ranges[(self.next + MAX_REMEMBERED - 1) % MAX_REMEMBERED].1
     }
@@ -70,13 +67,13 @@ impl Subflow {
             && self.tx.board.bytes_sacked() == 0;
         let fits = self.tx.sack_enabled && !self.tx.rto.beneath.is_reliable();
         let may = once && is_data && calm && fits && !self.mtu.is_probe(newest.start);
-        (may && newest.end > self.tx.early.last_end()).then_some(newest.sent_at)
+        (may && newest.end > self.tx.notes.early.last_end()).then_some(newest.sent_at)
     }
 
     /// Requests that the newest segment be sent again.
     pub(crate) fn request_early_repeat(&mut self) {
         if self.newest_repeatable().is_some() {
-            self.tx.early.wanted = true;
+            self.tx.notes.early.wanted = true;
         }
     }
 
@@ -86,7 +83,7 @@ impl Subflow {
         now: Instant,
         room: PayloadRoom,
     ) -> Option<SentSegment> {
-        self.tx.early.if_used()?.wanted = false;
+        self.tx.notes.if_used()?.early.wanted = false;
         self.newest_repeatable()?;
         let mut index = self.tx.board.len() - 1;
         let at = self.tx.board.get(index)?.last_segment_start();
@@ -95,7 +92,7 @@ impl Subflow {
         if self.payload_limit(&segment, room, self.mtu.current())? < segment.len() {
             return None;
         }
-        self.tx.early.remember(segment.start, segment.end);
+        self.tx.notes.early.remember(segment.start, segment.end);
         self.stats.bytes_sent += segment.payload_len();
         self.stats.trouble.bytes_retransmitted += segment.payload_len();
         self.pacer.on_sent(now, segment.len());

@@ -57,7 +57,7 @@ impl Subflow {
         {
             return Some(Egress::Retransmit(segment));
         }
-        if self.tx.early.is_wanted()
+        if self.tx.notes.early.is_wanted()
             && let Some(segment) = self.next_early_repeat(now, room)
         {
             return Some(Egress::Retransmit(segment));
@@ -85,7 +85,7 @@ impl Subflow {
             || self.fin_wanted
             || self.state.is_handshake()
             || self.tx.probe == Probe::RepeatLast
-            || self.tx.early.is_wanted()
+            || self.tx.notes.early.is_wanted()
             || self.tx.board.bytes_lost() > 0
     }
 
@@ -161,7 +161,12 @@ impl Subflow {
 
     /// Maximum payload of a retransmitted segment of at most `most` bytes; a former MTU probe must be split. The
     /// first part carries the mapping, which the peer then knows for the rest, since bytes are processed in order.
-    pub(super) fn payload_limit(&self, segment: &SentSegment, room: PayloadRoom, most: u16) -> Option<u64> {
+    pub(super) fn payload_limit(
+        &self,
+        segment: &SentSegment,
+        room: PayloadRoom,
+        most: u16,
+    ) -> Option<u64> {
         let first = segment.start <= segment.mapping_start;
         let payload = if first { room.mapped } else { room.plain };
         let header = HEADER + if self.timestamps.enabled { TIMESTAMP_OPTION } else { 0 };

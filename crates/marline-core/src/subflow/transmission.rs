@@ -66,12 +66,17 @@ impl WindowUse {
     }
 }
 
-/// SACK blocks received before.
+/// What is remembered of data in flight beside the scoreboard.
 #[derive(Copy, Clone, Debug, Default)]
-pub(super) struct SackCache(pub(super) [(Ssn, Ssn); 4]);
+pub(super) struct FlightNotes {
+    /// SACK blocks of the last ACK: their inner parts need not be examined again.
+    pub(super) sacks: [(Ssn, Ssn); 4],
+    pub(super) early: EarlyRepeats,
+}
 
-impl Unused for SackCache {
-    const UNUSED: &'static Self = &SackCache([(Ssn(0), Ssn(0)); 4]);
+impl Unused for FlightNotes {
+    const UNUSED: &'static Self =
+        &FlightNotes { sacks: [(Ssn(0), Ssn(0)); 4], early: EarlyRepeats::NONE };
 }
 
 /// Sending half of a subflow.
@@ -107,7 +112,6 @@ pub(super) struct Transmission {
     /// One retransmission of this kind may be sent regardless of the window.
     pub(super) force: Option<SentKind>,
     pub(super) probe: Probe,
-    pub(super) early: OnDemand<EarlyRepeats>,
     /// The connection had no new data when there was room last.
     pub(super) starved: bool,
     /// One past the highest byte that was ever SACKed.
@@ -119,8 +123,7 @@ pub(super) struct Transmission {
     pub(super) tally: Tally,
     /// Starts of entries marked lost; some may be out of date.
     lost: OnDemand<BinaryHeap<Reverse<u64>>>,
-    /// SACK blocks of the last ACK: their inner parts need not be examined again.
-    pub(super) sack_cache: OnDemand<SackCache>,
+    pub(super) notes: OnDemand<FlightNotes>,
     /// Lent by the endpoint while segments are received.
     pub(super) released: OnDemand<Vec<DataRange>>,
 }
@@ -149,7 +152,6 @@ impl Transmission {
             frto: Frto::Off,
             force: None,
             probe: Probe::None,
-            early: OnDemand::new(),
             highest_sacked: Ssn(0),
             starved: false,
             window_use: WindowUse::default(),
@@ -157,7 +159,7 @@ impl Transmission {
             last_sent_at: now,
             tally: Tally::default(),
             lost: OnDemand::new(),
-            sack_cache: OnDemand::new(),
+            notes: OnDemand::new(),
             released: OnDemand::new(),
         }
     }
@@ -305,8 +307,7 @@ impl Transmission {
         self.board.shrink();
         if self.board.is_empty() {
             self.lost.retire();
-            self.sack_cache.retire();
-            self.early.retire();
+            self.notes.retire();
         }
         if self.phase == Phase::Open {
             self.prr.retire();

@@ -60,7 +60,9 @@ impl Reason {
                 )
             }
             Rule::RepeatNewest => {
-                format!("the newest data is repeated on {path}, which lost packets in the last minute")
+                format!(
+                    "the newest data is repeated on {path}, which lost packets in the last minute"
+                )
             }
             Rule::Recheck => self.recheck_text(),
             Rule::Nothing => "there is no data to send, and none worth a copy".to_owned(),

@@ -16,7 +16,10 @@ use super::arrivals::cautious_arrival_time;
 use super::costs::{Costs, is_costly};
 use super::repairs;
 use super::worth::{self, OutstandingAnswer, Price};
-use super::{MAX_EXAMINED_MAPPINGS, MAX_REPEAT_DELAY, MAX_SPENDING, MIN_REPEAT_DELAY};
+use super::{
+    DOUBTFUL_GAIN, MAX_EXAMINED_MAPPINGS, MAX_REPEAT_DELAY, MAX_SPENDING, MIN_REPEAT_DELAY,
+    SHORT_SEGMENTS,
+};
 use crate::schedulers::classes::{self, Class, members};
 use crate::schedulers::copies::{copying_class, queue_is_empty};
 use crate::schedulers::delivery::{Alternatives, Overdue, arrival_by, send_time_by_windows};
@@ -181,11 +184,11 @@ impl<'a> Decider<'a> {
             return None;
         }
         let on = |view: &SubflowView| {
-            let price = self.costs().price_of_late_data(view, class)?;
+            let price = self.price_beyond_doubt(self.costs().price_of_late_data(view, class)?, cx);
             let (copy, price) = match blocked_data_copy(view, price, cx) {
                 Some(copy) => (copy, price),
                 None => {
-                    let price = self.price_beyond_doubt(self.costs().price_on(view, class)?);
+                    let price = self.price_beyond_doubt(self.costs().price_on(view, class)?, cx);
                     let may = self.costs().allows_speculative_copies(view, class, 1.0);
                     let copy = may && queue_is_empty(cx);
                     (copy.then(|| judge_last_segment(view, price, cx)).flatten()?, price)
@@ -203,10 +206,13 @@ impl<'a> Decider<'a> {
             .map(|(_, copy)| copy)
     }
 
-    /// The price of a copy that is made before anything is late.
-    fn price_beyond_doubt(self, price: Price) -> Price {
-        let spent = self.0.spent_doubtful >= 1.0 && !self.0.unlimited;
-        let least = if spent { price.least.max(doubtful_gain()) } else { price.least };
+    /// This price, or what a copy of a short message must gain when those that hardly gain anything have spent their
+    /// share. A burst is long enough to meet trouble, and rare.
+    fn price_beyond_doubt(self, price: Price, cx: &SchedulerContext<'_>) -> Price {
+        let most = cx.subflows.iter().map(|view| u64::from(view.mss)).min().unwrap_or_default();
+        let is_short = cx.written.since(cx.data_una) <= most * SHORT_SEGMENTS;
+        let doubts = is_short && self.0.spent_doubtful >= 1.0 && !self.0.unlimited;
+        let least = if doubts { price.least.max(DOUBTFUL_GAIN) } else { price.least };
         Price { least, ..price }
     }
 
@@ -363,9 +369,4 @@ fn may_copy(class: Class, cx: &SchedulerContext<'_>) -> bool {
         Class::Backup => members(cx.subflows, class).nth(1).is_some(),
         _ => copying_class(cx.subflows).is_some(),
     }
-}
-
-fn doubtful_gain() -> f32 {
-    static G: std::sync::OnceLock<f32> = std::sync::OnceLock::new();
-    *G.get_or_init(|| std::env::var("DOUBT").ok().and_then(|v| v.parse().ok()).unwrap_or(super::DOUBTFUL_GAIN))
 }

@@ -120,7 +120,7 @@ const EXPLORE_AFTER: Duration = Duration::from_millis(300);
 const DOUBTFUL_COPIES: Rate = Rate::from_bytes_per_s(500);
 /// What other copies of short messages must gain, in multiples of their own trip time, and how many segments a short
 /// message has.
-const DOUBTFUL_GAIN: f32 = 0.005;
+const DOUBTFUL_GAIN: f32 = 0.01;
 const SHORT_SEGMENTS: u64 = 2;
 /// Maximum number of mappings examined for copies.
 const MAX_EXAMINED_MAPPINGS: usize = 64;

@@ -209,9 +209,7 @@ impl<'a> Decider<'a> {
     /// This price, or what a copy of a short message must gain when those that hardly gain anything have spent their
     /// share. A burst is long enough to meet trouble, and rare.
     fn price_beyond_doubt(self, price: Price, cx: &SchedulerContext<'_>) -> Price {
-        let most = cx.subflows.iter().map(|view| u64::from(view.mss)).min().unwrap_or_default();
-        let is_short = cx.written.since(cx.data_una) <= most * SHORT_SEGMENTS;
-        let doubts = is_short && self.0.spent_doubtful >= 1.0 && !self.0.unlimited;
+        let doubts = is_message_short(cx) && self.0.spent_doubtful >= 1.0 && !self.0.unlimited;
         let least = if doubts { price.least.max(DOUBTFUL_GAIN) } else { price.least };
         Price { least, ..price }
     }
@@ -232,14 +230,14 @@ impl<'a> Decider<'a> {
         })
     }
 
-    /// The next path on which the newest data is repeated early, and when: one that costs nothing and has lost something
-    /// lately.
+    /// The next path on which the end of a short message is repeated early, and when: one that costs nothing and has
+    /// lost something lately.
     fn next_early_repeat(
         self,
         class: Class,
         cx: &SchedulerContext<'_>,
     ) -> Option<(Instant, SubflowId)> {
-        if self.0.spent >= 1.0 {
+        if self.0.spent >= 1.0 || !is_message_short(cx) {
             return None;
         }
         let due = |view: &SubflowView| {
@@ -280,6 +278,12 @@ impl<'a> Decider<'a> {
             Verdict::without_comparison(Rule::Recheck, again)
         })
     }
+}
+
+/// Whether everything that is not acknowledged fits into a few segments.
+fn is_message_short(cx: &SchedulerContext<'_>) -> bool {
+    let mss = cx.subflows.iter().map(|view| u64::from(view.mss)).min().unwrap_or_default();
+    cx.written.since(cx.data_una) <= mss * SHORT_SEGMENTS
 }
 
 /// Data carried only by paths whose answers are so overdue that a copy on this path is worth its price, with the

@@ -24,6 +24,9 @@
 //!   it and leaves most of the path unused. So copies may instead use a share of the capacity that is idle
 //!   ([`AutoConfig::idle_share`]). Mobile data often has an allowance, so such paths are
 //!   [limited](marline_policy::PathCost::limited) unless the user says otherwise.
+//! - *Early repeats*: a free path that loses single packets repeats the end of a short message by itself, a few
+//!   milliseconds later ([`MIN_REPEAT_DELAY`]). So other paths need to carry copies of short messages only while there is
+//!   more doubt than that ([`DOUBTFUL_GAIN`]).
 //! - *Repairs*, if the peer supports them, cover a share of each burst of several segments and are sent before its
 //!   copies (`auto/repairs.rs`).
 //! - *Costs* of a path other than time are converted to time (`auto/costs.rs`). New data avoids metered paths and
@@ -197,22 +200,21 @@ impl Auto {
     }
 
     /// Counts a repair or an early repeat, which are not among the repeated bytes.
-    fn count_repair(&mut self, decision: Decision, cx: &SchedulerContext<'_>) {
-        let (Decision::Repair { subflow, .. } | Decision::RepeatNewest { subflow }) = decision
-        else {
-            return;
-        };
-        let bytes = cx.subflow(subflow).map_or(0, |view| match decision {
-            Decision::Repair { .. } => u64::from(view.mss),
-            _ => u64::from(view.mss).min(view.bytes_in_flight),
-        });
-        self.budget.on_copy(cx.now, bytes);
-        self.path_budgets.on_repair(cx.now, subflow, bytes);
-        if !matches!(decision, Decision::Repair { .. }) {
-            return;
-        }
-        if let Some(due) = &mut self.spending.repairs_due {
-            due.count = due.count.saturating_sub(1);
+    fn count_extra(&mut self, decision: Decision, cx: &SchedulerContext<'_>) {
+        let mss_of = |id| cx.subflow(id).map_or(0, |view| u64::from(view.mss));
+        match decision {
+            Decision::Repair { subflow, .. } => {
+                self.budget.on_copy(cx.now, mss_of(subflow));
+                self.path_budgets.on_repair(cx.now, subflow, mss_of(subflow));
+                if let Some(due) = &mut self.spending.repairs_due {
+                    due.count = due.count.saturating_sub(1);
+                }
+            }
+            Decision::RepeatNewest { subflow } => {
+                let in_flight = cx.subflow(subflow).map_or(0, |view| view.bytes_in_flight);
+                self.budget.on_copy(cx.now, in_flight.min(mss_of(subflow)));
+            }
+            _ => {}
         }
     }
 }
@@ -241,7 +243,7 @@ impl Scheduler for Auto {
     fn next_send(&mut self, cx: &SchedulerContext<'_>) -> Decision {
         self.count(cx);
         let decision = Decider(&self.spending).decide(cx).decision;
-        self.count_repair(decision, cx);
+        self.count_extra(decision, cx);
         decision
     }
 
@@ -265,7 +267,7 @@ impl Scheduler for Auto {
         let reason = reasons::answer_question(Question::Next, &self.spending, cx);
         let decision = reason.decision;
         reasons.push(reason);
-        self.count_repair(decision, cx);
+        self.count_extra(decision, cx);
         decision
     }
 

@@ -61,12 +61,14 @@ impl Subflow {
     pub(super) fn newest_repeatable(&self) -> Option<Instant> {
         let newest = self.tx.board.back()?;
         let once = newest.in_flight() && !newest.retransmitted() && !newest.sacked;
+        let last = newest.end.since(newest.last_segment_start());
         let is_data = newest.payload_len() > 0 && !newest.repair && !newest.untimed;
         let calm = self.tx.phase == Phase::Open
             && self.tx.probe == Probe::None
             && self.tx.board.bytes_sacked() == 0;
-        let fits = self.tx.sack_enabled && !self.tx.rto.beneath.is_reliable();
-        let may = once && is_data && calm && fits && !self.mtu.is_probe(newest.start);
+        let is_lossy = self.tx.sack_enabled && !self.tx.rto.beneath.is_reliable();
+        let fits = last <= u64::from(self.tx.mss) && !self.mtu.is_probe(newest.start);
+        let may = once && is_data && calm && is_lossy && fits;
         (may && newest.end > self.tx.notes.early.last_end()).then_some(newest.sent_at)
     }
 

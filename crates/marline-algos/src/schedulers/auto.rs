@@ -25,8 +25,8 @@
 //!   ([`AutoConfig::idle_share`]). Mobile data often has an allowance, so such paths are
 //!   [limited](marline_policy::PathCost::limited) unless the user says otherwise.
 //! - *Early repeats*: a free path that loses single packets repeats the end of a short message by itself, a few
-//!   milliseconds later ([`MIN_REPEAT_DELAY`]). So other paths need to carry copies of short messages only while there is
-//!   more doubt than that ([`DOUBTFUL_GAIN`]).
+//!   milliseconds later ([`MIN_REPEAT_DELAY`]). So other paths carry copies of short messages only while there is more
+//!   doubt than that ([`DOUBTFUL_GAIN`]).
 //! - *Repairs*, if the peer supports them, cover a share of each burst of several segments and are sent before its
 //!   copies (`auto/repairs.rs`).
 //! - *Costs* of a path other than time are converted to time (`auto/costs.rs`). New data avoids metered paths and

@@ -114,8 +114,10 @@ impl Subflow {
             if (i == 0 && right <= ack) || within_second {
                 let known = ack.0.saturating_sub(self.tx.max_window);
                 input.dsack = first.filter(|(l, _)| l.0 >= known);
-                input.reports_early_repeat =
-                    input.dsack.take_if(|range| self.tx.notes.early.covers(*range)).is_some();
+                input.reports_early_repeat = input
+                    .dsack
+                    .take_if(|range| self.tx.notes.early.covers(range.0, range.1))
+                    .is_some();
                 input.len = 0;
             }
             if right > ack {

@@ -6,8 +6,8 @@
 //!
 //! *How.* The scheduler requests it some milliseconds after the segment ([`Decision::RepeatNewest`]), so that a short
 //! burst of losses does not hit both. The scoreboard does not know of it: round trips, loss detection and the probe
-//! timer refer to the original, and if both are lost, everything happens as without it. If both arrive, the peer reports
-//! a duplicate (RFC 2883), which must not be taken for the sign of a spurious retransmission or of reordering.
+//! timer refer to the original, and if both are lost, everything happens as without it. If both arrive, the peer
+//! reports a duplicate (RFC 2883), which must not be taken for the sign of a spurious retransmission or of reordering.
 //!
 //! *Source.* Ours. Proactive retransmission of everything: Flach et al., "Reducing Web Latency", SIGCOMM 2013.
 //!
@@ -16,7 +16,6 @@
 use marline_policy::{Phase, SentSegment, Ssn};
 use marline_time::Instant;
 
-use super::transmission::Probe;
 use super::{PayloadRoom, Subflow};
 
 /// Number of repeated ranges that are remembered until the peer reports them.
@@ -46,7 +45,7 @@ impl EarlyRepeats {
     }
 
     /// True if a repeated range covers this one.
-    pub(super) fn covers(&self, (start, end): (Ssn, Ssn)) -> bool {
+    pub(super) fn covers(&self, start: Ssn, end: Ssn) -> bool {
         self.ranges.iter().any(|&(from, to)| from <= start && end <= to && start < end)
     }
 
@@ -64,7 +63,7 @@ impl Subflow {
         let last = newest.end.since(newest.last_segment_start());
         let is_data = newest.payload_len() > 0 && !newest.repair && !newest.untimed;
         let calm = self.tx.phase == Phase::Open
-            && self.tx.probe == Probe::None
+            && self.tx.probe.is_none()
             && self.tx.board.bytes_sacked() == 0;
         let is_lossy = self.tx.sack_enabled && !self.tx.rto.beneath.is_reliable();
         let fits = last <= u64::from(self.tx.mss) && !self.mtu.is_probe(newest.start);

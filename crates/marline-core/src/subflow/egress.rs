@@ -159,21 +159,6 @@ impl Subflow {
         self.retransmit(now, index, SentKind::ProbeRepeat)
     }
 
-    /// Maximum payload of a retransmitted segment of at most `most` bytes; a former MTU probe must be split. The
-    /// first part carries the mapping, which the peer then knows for the rest, since bytes are processed in order.
-    pub(super) fn payload_limit(
-        &self,
-        segment: &SentSegment,
-        room: PayloadRoom,
-        most: u16,
-    ) -> Option<u64> {
-        let first = segment.start <= segment.mapping_start;
-        let payload = if first { room.mapped } else { room.plain };
-        let header = HEADER + if self.timestamps.enabled { TIMESTAMP_OPTION } else { 0 };
-        let limit = usize::from(most).saturating_sub(header).min(payload);
-        (limit > 0).then_some(limit as u64)
-    }
-
     fn retransmit(&mut self, now: Instant, index: usize, kind: SentKind) -> Option<SentSegment> {
         let length = self.tx.board.get(index)?.len();
         let stamp = self.tx.stamp(now, length);

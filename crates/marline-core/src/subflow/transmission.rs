@@ -34,6 +34,10 @@ pub(super) enum Probe {
 }
 
 impl Probe {
+    pub(super) fn is_none(self) -> bool {
+        self == Probe::None
+    }
+
     pub(super) fn clear(&mut self) {
         *self = Probe::None;
     }

@@ -65,7 +65,7 @@ impl Subflow {
         let calm = self.tx.phase == Phase::Open
             && self.tx.probe.is_none()
             && self.tx.board.bytes_sacked() == 0;
-        let is_lossy = self.tx.sack_enabled && !self.tx.rto.beneath.is_reliable();
+        let is_lossy = self.tx.sack_enabled && !self.tx.rto.carrier.is_reliable();
         let fits = last <= u64::from(self.tx.mss) && !self.mtu.is_probe(newest.start);
         let may = once && is_data && calm && is_lossy && fits;
         (may && newest.end > self.tx.notes.early.last_end()).then_some(newest.sent_at)

@@ -142,8 +142,6 @@ impl Grounds {
 pub struct BudgetState {
     /// Share of the budget that is spent. May exceed 1; infinite if there is no budget.
     pub spent: f32,
-    /// Share spent of what copies may cost that hardly save anything; may exceed 1.
-    pub spent_doubtful: f32,
     /// Copies cost nothing.
     pub unlimited: bool,
     /// Spent share for each path with its own budget for copies.

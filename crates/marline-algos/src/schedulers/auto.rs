@@ -25,8 +25,7 @@
 //!   ([`AutoConfig::idle_share`]). Mobile data often has an allowance, so such paths are
 //!   [limited](marline_policy::PathCost::limited) unless the user says otherwise.
 //! - *Early repeats*: a free path that loses single packets repeats the end of a short message by itself, a few
-//!   milliseconds later ([`MIN_REPEAT_DELAY`]). So other paths carry copies of short messages only while there is more
-//!   doubt than that ([`DOUBTFUL_GAIN`]).
+//!   milliseconds later ([`MIN_REPEAT_DELAY`]), so a slower path is not needed for that.
 //! - *Repairs*, if the peer supports them, cover a share of each burst of several segments and are sent before its
 //!   copies (`auto/repairs.rs`).
 //! - *Costs* of a path other than time are converted to time (`auto/costs.rs`). New data avoids metered paths and
@@ -118,12 +117,7 @@ const TROUBLE_COST: u32 = 2;
 const TAIL_WEIGHT: f32 = 1.0;
 /// Idle time after which a path gets a copy of the newest segment.
 const EXPLORE_AFTER: Duration = Duration::from_millis(300);
-/// Rate of copies up to which even those are made that are expected to save almost nothing: a lone message on a path
-/// that dies just then is not late, and a stream of echoes does not keep another path's radio busy.
-const DOUBTFUL_COPIES: Rate = Rate::from_bytes_per_s(500);
-/// What other copies of short messages must gain, in multiples of their own trip time, and how many segments a short
-/// message has.
-const DOUBTFUL_GAIN: f32 = 0.01;
+/// Most segments of a message whose end is repeated early.
 const SHORT_SEGMENTS: u64 = 2;
 /// Maximum number of mappings examined for copies.
 const MAX_EXAMINED_MAPPINGS: usize = 64;
@@ -142,7 +136,7 @@ const OPPORTUNISTIC: OpportunisticRules = OpportunisticRules::WIDE;
 pub struct Auto {
     /// The common budget and the per-path budget.
     limits: (BudgetConfig, BudgetConfig),
-    idle_share: f32,
+    idle_share: f64,
     opportunistic: Opportunistic,
     budget: Budget,
     path_budgets: PathBudgets,
@@ -161,7 +155,7 @@ impl Auto {
         Auto {
             limits: (config.budget, config.path_budget),
             // Without a share of the new data, nothing beyond the rate is wanted.
-            idle_share: if config.budget.share == 0.0 { 0.0 } else { config.idle_share as f32 },
+            idle_share: if config.budget.share == 0.0 { 0.0 } else { config.idle_share },
             opportunistic: Opportunistic::new(OPPORTUNISTIC),
             budget: Budget::default(),
             path_budgets: PathBudgets::default(),
@@ -190,8 +184,7 @@ impl Auto {
         self.path_budgets.count(new, cx);
         if cx.subflows.len() > 1 {
             let (budget, path_budget) = &self.limits;
-            let idle = || IdleCapacity { rate: free_capacity(cx), share: self.idle_share.into() };
-            self.spending.spent_doubtful = self.budget.share_of_rate(cx.now, DOUBTFUL_COPIES);
+            let idle = || IdleCapacity { rate: free_capacity(cx), share: self.idle_share };
             self.spending.spent = self.budget.spent_share_with(cx.now, budget, idle);
             let spent = &mut self.spending.path_budgets;
             self.path_budgets.spent_shares(cx.now, budget, path_budget, spent);

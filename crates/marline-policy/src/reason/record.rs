@@ -156,7 +156,6 @@ impl Line {
         self.push_field("send_limit", inputs.send_limit);
         self.push_field("repairs", u8::from(inputs.repairs));
         self.push_field("spent", inputs.spending.spent);
-        self.push_field("spent_doubtful", inputs.spending.spent_doubtful);
         self.push_field("unlimited", u8::from(inputs.spending.unlimited));
         let path_budget = |(id, spent): &(SubflowId, f32)| format!("{}:{spent}", id.0);
         let path_budgets: Vec<String> =
@@ -450,9 +449,6 @@ impl<'a> Fields<'a> {
             repairs: self.read_field("repairs", read_flag)?,
             spending: BudgetState {
                 spent: self.read_field("spent", read_fraction)?,
-                spent_doubtful: self
-                    .read_optional("spent_doubtful", read_fraction)?
-                    .unwrap_or_default(),
                 unlimited: self.read_field("unlimited", read_flag)?,
                 path_budgets: self.list("path-budgets", read_path_budget)?,
                 terms: Terms {

@@ -226,7 +226,6 @@ fn a_record_is_read_as_it_was_written() {
     let repairs_due = Some(RepairsDue { range: range(3, 9), count: 2 });
     let spending = BudgetState {
         spent: 1.0 / 3.0,
-        spent_doubtful: 0.25,
         path_budgets: vec![(LTE, 2.0 / 3.0), (SubflowId(3), f32::INFINITY)],
         terms,
         repairs_due,

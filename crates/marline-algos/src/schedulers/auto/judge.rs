@@ -17,8 +17,7 @@ use super::copy_gain::{self, OutstandingAnswer, Price};
 use super::costs::{Costs, is_costly};
 use super::repairs;
 use super::{
-    DOUBTFUL_GAIN, MAX_EXAMINED_MAPPINGS, MAX_REPEAT_DELAY, MAX_SPENDING, MIN_REPEAT_DELAY,
-    SHORT_SEGMENTS,
+    MAX_EXAMINED_MAPPINGS, MAX_REPEAT_DELAY, MAX_SPENDING, MIN_REPEAT_DELAY, SHORT_SEGMENTS,
 };
 use crate::schedulers::classes::{self, Class, members};
 use crate::schedulers::copies::{copying_class, queue_is_empty};
@@ -184,11 +183,11 @@ impl<'a> Decider<'a> {
             return None;
         }
         let on = |view: &SubflowView| {
-            let price = self.price_beyond_doubt(self.costs().price_of_late_data(view, class)?, cx);
+            let price = self.costs().price_of_late_data(view, class)?;
             let (copy, price) = match blocked_data_copy(view, price, cx) {
                 Some(copy) => (copy, price),
                 None => {
-                    let price = self.price_beyond_doubt(self.costs().price_on(view, class)?, cx);
+                    let price = self.costs().price_on(view, class)?;
                     let may = self.costs().allows_speculative_copies(view, class, 1.0);
                     let copy = may && queue_is_empty(cx);
                     (copy.then(|| judge_last_segment(view, price, cx)).flatten()?, price)
@@ -204,14 +203,6 @@ impl<'a> Decider<'a> {
             .filter_map(on)
             .max_by(|(a, _), (b, _)| a.total_cmp(b))
             .map(|(_, copy)| copy)
-    }
-
-    /// This price, or what a copy of a short message must gain when those that hardly gain anything have spent their
-    /// share. A burst is long enough to meet trouble, and rare.
-    fn price_beyond_doubt(self, price: Price, cx: &SchedulerContext<'_>) -> Price {
-        let doubts = is_message_short(cx) && self.0.spent_doubtful >= 1.0 && !self.0.unlimited;
-        let least = if doubts { price.least.max(DOUBTFUL_GAIN) } else { price.least };
-        Price { least, ..price }
     }
 
     /// Copies the newest segment to a path that has not been used recently, because what is known about it is old. The

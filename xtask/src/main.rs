@@ -66,6 +66,7 @@ usage: cargo xtask <task>
                   before and after a change that changes no behavior
   interop [ARGS]  the matrix against the kernel's Multipath TCP (root); --help lists its options
   compare [ARGS]  the table beside the kernel's TCP and Multipath TCP (root); --help likewise
+  rivals [ROW..]  the questions users ask, put to Marline and its rivals (root): lab/rivals/README.md
   packetdrill [..] scripts of PKT_DIR, run by PACKETDRILL against our core (root); --help likewise
   endurance       churn, ten thousand streams, kill -9 (root; some minutes): docs/research/endurance.md
   dashboard [--check]  the bundle of the dashboard's page, by npm; --check: it is what its sources make
@@ -125,6 +126,7 @@ fn main() -> ExitCode {
         "figures" => figures::measure(&root, rest),
         "interop" => measured(&root, INTEROP, rest),
         "compare" => measured(&root, COMPARE, rest),
+        "rivals" => rivals(&root, rest),
         "packetdrill" => packetdrill(&root, rest),
         "endurance" => endurance(&root, rest),
         "nightly" => nightly::all(&root, rest),
@@ -148,6 +150,15 @@ fn measured(root: &Path, program: &[&str], arguments: &[String]) -> TaskResult {
 
 fn endurance(root: &Path, arguments: &[String]) -> TaskResult {
     measured(root, ENDURANCE, arguments)
+}
+
+/// Builds Marline and the harness, which is a workspace of its own, and measures.
+fn rivals(root: &Path, arguments: &[String]) -> TaskResult {
+    const OURS: &[&str] = &["build", "--release", "-p", "marline-cli", "-p", "marline-lab-cli"];
+    const HARNESS: &[&str] = &["run", "--release", "--manifest-path", "lab/rivals/Cargo.toml"];
+    const MEASURE: &[&str] = &["--locked", "--", "measure", "--root", "."];
+    run::run(&mut run::command(root, "cargo", OURS))?;
+    run::run(run::command(root, "cargo", &[HARNESS, MEASURE].concat()).args(arguments))
 }
 
 /// Builds the adapter, a library for packetdrill, and runs the scripts.

@@ -82,10 +82,12 @@ impl RttEstimator {
         }
     }
 
-    /// Adds the sample of a handshake whose last segment may be a repetition. If the next sample is shorter than half
-    /// of it, that one counts as the first.
+    /// Adds the sample of a handshake whose last segment may be a repetition, or the answer to an earlier transmission.
+    /// It counts as the initial RTO at most (RFC 6298 section 5.7: the RTO is 3 s then) and is no minimum. If the next
+    /// sample is shorter than half of it, that one counts as the first.
     pub fn on_doubtful_handshake(&mut self, rtt: Duration, now: Instant) {
-        self.on_sample(rtt, now);
+        self.on_sample(rtt.min(self.config.initial_rto), now);
+        self.min = u64::MAX;
         self.is_first_doubtful = true;
     }
 
@@ -107,10 +109,10 @@ impl RttEstimator {
         Duration::from_nanos(self.latest)
     }
 
-    /// The smallest sample within the window; `None` before the first sample.
+    /// The smallest sample within the window; `None` before the first sample that is certain.
     #[must_use]
     pub fn min(&self) -> Option<Duration> {
-        (self.samples > 0).then(|| Duration::from_nanos(self.min))
+        (self.min < u64::MAX).then(|| Duration::from_nanos(self.min))
     }
 
     /// Number of samples so far.
@@ -175,6 +177,15 @@ mod tests {
         };
         assert_eq!(after(100), Some(MS(100)));
         assert!(after(600) > Some(MS(800)), "a path may be that slow");
+    }
+
+    #[test]
+    fn a_doubtful_handshake_is_no_minimum_and_no_reason_for_a_longer_timeout_than_three_seconds() {
+        let mut rtt = RttEstimator::new(RttConfig::default());
+        rtt.on_doubtful_handshake(MS(1_971), Instant::from_secs(5));
+        assert_eq!((rtt.srtt(), rtt.rto(), rtt.min()), (Some(MS(1_000)), MS(3_000), None));
+        rtt.on_sample(MS(700), Instant::from_secs(6));
+        assert_eq!(rtt.min(), Some(MS(700)));
     }
 
     #[test]

@@ -147,33 +147,39 @@ impl Subflow {
         if self.handshake.untimed {
             return;
         }
-        let sent_at = if self.handshake.transmissions == 1 {
-            Some(self.handshake.sent_at)
+        let last_sent_at = self.handshake.sent_at;
+        let echo = segment.options.timestamps.map(|timestamps| timestamps.echo);
+        let echoed = if self.handshake.transmissions == 1 {
+            Some(last_sent_at)
         } else if self.timestamps.enabled {
-            // The answer to a repeat may echo the first transmission: a peer that received that one, and whose ACK
-            // was lost, does not take the timestamp of the repeat (RFC 7323, 5.3: it is outside the window). The
-            // sample would be the timeout plus a round trip, and a scheduler that uses the RTT would avoid the
-            // path, which then is never measured again. On a path whose round trip is longer than the timeout this
-            // is too short, until data is acknowledged.
-            let echo = segment.options.timestamps.map(|timestamps| timestamps.echo);
-            let echoed = echo.and_then(|echo| self.timestamps.sent_at(now, echo));
-            echoed.map(|at| at.max(self.handshake.sent_at))
+            echo.and_then(|echo| self.timestamps.sent_at(now, echo))
         } else {
             None
         };
-        let Some(sent_at) = sent_at else { return };
-        let rtt = now.since(sent_at);
-        if !rtt.is_zero() {
-            // A client's data that ends the handshake may be repeated, because its ACK before was lost.
-            let is_data =
-                !segment.header.flags.contains(TcpFlags::SYN) && !segment.payload.is_empty();
-            if is_data {
-                self.tx.rtt.on_doubtful_handshake(rtt, now);
-            } else {
-                self.tx.rtt.on_sample(rtt, now);
-            }
-            self.tx.forecaster.on_answer(now, rtt, Duration::ZERO, &Expected::default());
+        // The answer to a repeat may echo the first transmission: a peer that received that one, and whose ACK was
+        // lost, does not take the timestamp of the repeat (RFC 7323, 5.3: it is outside the window). The sample would
+        // be the timeout plus a round trip, and a scheduler that uses the RTT would avoid the path, which then is never
+        // measured again. On a path whose round trip is longer than the timeout this is too short, until data is
+        // acknowledged.
+        let Some(echoed) = echoed else { return };
+        let rtt = now.since(echoed.max(last_sent_at));
+        if rtt.is_zero() {
+            return;
         }
+        // A client repeats the end of the handshake, too, if it is not answered: an ACK by a timer, data also by a
+        // probe.
+        let least_repeat = if segment.payload.is_empty() {
+            self.tx.rtt.config().min_rto
+        } else {
+            Duration::ZERO
+        };
+        let may_be_repeated = !segment.header.flags.contains(TcpFlags::SYN) && rtt >= least_repeat;
+        if may_be_repeated || echoed < last_sent_at {
+            self.tx.rtt.on_doubtful_handshake(rtt, now);
+        } else {
+            self.tx.rtt.on_sample(rtt, now);
+        }
+        self.tx.forecaster.on_answer(now, rtt, Duration::ZERO, &Expected::default());
     }
 
     /// Handles the transmission of the SYN or SYN/ACK.

@@ -1,4 +1,4 @@
-//! How a neutral client reaches the neutral server through a system.
+//! Ways of a neutral client to the neutral server through a system.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -19,7 +19,12 @@ pub type Stream = Box<dyn Duplex>;
 #[derive(Clone)]
 pub enum Dial {
     /// Socket of the kernel, perhaps of Multipath TCP, bound to an interface, with a congestion control.
-    Kernel { to: SocketAddr, multipath: bool, interface: Option<String>, congestion: Option<String> },
+    Kernel {
+        to: SocketAddr,
+        multipath: bool,
+        interface: Option<String>,
+        congestion: Option<String>,
+    },
     /// SOCKS5 proxy.
     Socks { proxy: SocketAddr, to: SocketAddr },
     /// Marline's library.

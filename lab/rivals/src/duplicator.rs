@@ -50,7 +50,9 @@ async fn path(interface: &str) -> anyhow::Result<UdpSocket> {
 /// # Errors
 /// A port is in use.
 pub async fn server() -> anyhow::Result<()> {
-    let outside = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, PORT)).await?;
+    // Clients accept answers from this address only.
+    let address: Ipv4Addr = SERVER.parse()?;
+    let outside = UdpSocket::bind((address, PORT)).await?;
     let local = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).await?;
     local.connect((Ipv4Addr::LOCALHOST, PORT_WIREGUARD)).await?;
     println!("ready");

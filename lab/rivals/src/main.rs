@@ -31,7 +31,7 @@ usage: cargo xtask rivals [ROW..] [--system NAME].. [--runs N] [--parallel N] [-
 
 Measures rows, without a name all, and prints them. Rows: death10 death30 loaded loss bulk page call signaled idle
 cpu memory. --write keeps the results in lab/rivals/results.json, beside those of other rows and systems, and writes
-docs/compare.md. --parallel: worlds side by side (6; cpu and memory are always alone). --condition: what else the
+docs/compare.md. --parallel: worlds side by side (8; cpu is always alone). --condition: what else the
 machine did, for the page. `cargo xtask rivals page-only --write` writes the page alone.
 
 `cargo xtask rivals world NAME` starts one system and prints its namespaces, for other programs, until standard
@@ -71,7 +71,7 @@ fn parse(arguments: &[String]) -> anyhow::Result<Arguments> {
         rows: Vec::new(),
         systems: Vec::new(),
         runs: 5,
-        parallel: 6,
+        parallel: 8,
         write: false,
         condition: "nothing else running".into(),
         root: PathBuf::from("."),
@@ -96,7 +96,10 @@ fn parse(arguments: &[String]) -> anyhow::Result<Arguments> {
 fn tasks(rows: &[String]) -> anyhow::Result<Vec<Task>> {
     let all = || TASKS.into_iter().chain([MEMORY]);
     for row in rows {
-        ensure!(row == "page-only" || all().any(|task| task.row == row), "no row `{row}`\n\n{USAGE}");
+        ensure!(
+            row == "page-only" || all().any(|task| task.row == row),
+            "no row `{row}`\n\n{USAGE}"
+        );
     }
     Ok(all().filter(|task| rows.is_empty() || rows.iter().any(|row| row == task.row)).collect())
 }
@@ -111,7 +114,10 @@ fn present(
         ensure!(ALL.iter().any(|system| system.name == name), "no system `{name}`");
     }
     let mut present = Vec::new();
-    for system in ALL.into_iter().filter(|system| names.is_empty() || names.iter().any(|name| name == system.name)) {
+    for system in ALL
+        .into_iter()
+        .filter(|system| names.is_empty() || names.iter().any(|name| name == system.name))
+    {
         match system.version(programs) {
             Ok(version) => {
                 println!("{}: {version}", system.name);
@@ -137,6 +143,8 @@ fn hold(name: &str, programs: &Programs) -> anyhow::Result<()> {
         println!("{side:?}: ip netns exec {} sh", world.namespace(side));
     }
     println!("logs: {}", world.dir.display());
+    // Its ports are for the other programs.
+    world.neutral.clear();
     for line in std::io::stdin().lines() {
         match line?.trim() {
             "down" => world.wifi_silent(true)?,

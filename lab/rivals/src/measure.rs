@@ -1,4 +1,4 @@
-//! What is measured: each task is a world of its own, and gives some metrics.
+//! Tasks: each is measured in a world of its own, and gives some metrics.
 
 use std::thread::sleep;
 use std::time::Duration;
@@ -96,25 +96,27 @@ pub const TASKS: [Task; 16] = [
     task("cpu", What::Processor),
 ];
 
-/// Tasks that are measured with nothing beside them.
+/// The task for processes' memory.
 pub const MEMORY: Task = task("memory", What::Memory);
 
 impl Task {
     /// Returns true if nothing may run beside it.
     pub fn is_alone(self) -> bool {
-        matches!(self.what, What::Processor | What::Memory)
+        self.what == What::Processor
     }
 
     /// Returns true if it says something about the system.
     pub fn applies(self, system: System) -> bool {
         let without_wifi = matches!(system.kind, Kind::Tcp { wifi: false, .. });
         let bbr = matches!(system.kind, Kind::Tcp { bbr: true, .. });
-        let dies = matches!(self.what, What::Death { .. } | What::Signaled | What::Call | What::Page);
+        let dies =
+            matches!(self.what, What::Death { .. } | What::Signaled | What::Call | What::Page);
         let in_kernel = matches!(system.kind, Kind::Tcp { .. } | Kind::Kernel { .. });
         (!self.datagrams || system.has_datagrams())
             && !(without_wifi && dies)
             && !(bbr && !matches!(self.what, What::Bulk | What::Loaded | What::Loss))
             && !(in_kernel && self.what == What::Memory)
+            && !(without_wifi && self.what == What::Processor)
     }
 
     /// Links of its world.
@@ -131,7 +133,9 @@ impl Task {
             What::Idle => bench.idle(self.datagrams),
             What::Bulk => bench.bulk(),
             What::Loaded => bench.loaded(),
-            What::Death { seconds, interval_ms } => bench.death(seconds, interval_ms, self.datagrams),
+            What::Death { seconds, interval_ms } => {
+                bench.death(seconds, interval_ms, self.datagrams)
+            }
             What::Signaled => bench.signaled(),
             What::Loss => bench.loss(self.loss.unwrap_or_default()),
             What::Page => bench.page(),
@@ -187,7 +191,12 @@ impl Bench<'_> {
     }
 
     /// Megabits per second of a stream over some seconds, after a warm-up, with echoes' 95th percentile.
-    fn stream(&mut self, direction: &str, seconds: u64, echoing: bool) -> anyhow::Result<(f64, Option<f64>)> {
+    fn stream(
+        &mut self,
+        direction: &str,
+        seconds: u64,
+        echoing: bool,
+    ) -> anyhow::Result<(f64, Option<f64>)> {
         let echo = if echoing { Some(self.echo(50, false)?) } else { None };
         let mut bulk = self.client(&[direction, &self.ways.stream])?;
         bulk.await_events("bytes", 1, Duration::from_secs(15))?;
@@ -205,14 +214,14 @@ impl Bench<'_> {
     }
 
     fn bulk(&mut self) -> anyhow::Result<Values> {
-        let (down, _) = self.stream("down", 8, false)?;
-        let (up, _) = self.stream("up", 8, false)?;
+        let (down, _) = self.stream("down", 6, false)?;
+        let (up, _) = self.stream("up", 6, false)?;
         Ok(vec![("down".into(), Some(down)), ("up".into(), Some(up))])
     }
 
     fn loaded(&mut self) -> anyhow::Result<Values> {
-        let (down, down_p95) = self.stream("down", 8, true)?;
-        let (up, up_p95) = self.stream("up", 8, true)?;
+        let (down, down_p95) = self.stream("down", 6, true)?;
+        let (up, up_p95) = self.stream("up", 6, true)?;
         Ok(vec![
             ("down p95".into(), down_p95),
             ("down rate".into(), Some(down)),
@@ -228,8 +237,11 @@ impl Bench<'_> {
         sleep(Duration::from_secs(10));
         let times = echoes_or_waiting(&client, start, now());
         drop(client);
-        let (down, _) = self.stream("down", 8, false)?;
-        Ok(vec![(format!("{percent} p99"), quantile(&times, 0.99)), (format!("{percent} down"), Some(down))])
+        let (down, _) = self.stream("down", 6, false)?;
+        Ok(vec![
+            (format!("{percent} p99"), quantile(&times, 0.99)),
+            (format!("{percent} down"), Some(down)),
+        ])
     }
 
     fn death(&mut self, seconds: u64, interval_ms: u64, datagrams: bool) -> anyhow::Result<Values> {
@@ -239,7 +251,7 @@ impl Bench<'_> {
         self.world.wifi_silent(true)?;
         sleep(Duration::from_secs(seconds));
         self.world.wifi_silent(false)?;
-        let back = await_return(&client, now(), Duration::from_secs(seconds.max(15)));
+        let back = await_return(&client, now(), Duration::from_secs(15));
         let gap = longest_gap(&client, dead, now());
         let name = if datagrams { "udp".to_owned() } else { format!("{interval_ms}") };
         Ok(vec![(format!("{name} gap"), Some(gap)), (format!("{name} back"), back)])
@@ -284,7 +296,8 @@ impl Bench<'_> {
         self.world.wifi_silent(false)?;
         client.await_events("theirs", 1, Duration::from_secs(30))?;
         let ends = [client.events("ours"), client.events("theirs")].concat();
-        let (sent, good) = ends.iter().fold((0, 0), |(sent, good), end| (sent + end[0], good + end[1]));
+        let (sent, good) =
+            ends.iter().fold((0, 0), |(sent, good), end| (sent + end[0], good + end[1]));
         let bad = 100.0 * (1.0 - good as f64 / sent as f64);
         Ok(vec![("bad".into(), Some(bad))])
     }
@@ -295,14 +308,14 @@ impl Bench<'_> {
         let ids = |world: &World, client: &Client| [processes(world), vec![client.id()]].concat();
         let all = ids(self.world, &client);
         let before = processor_seconds(&all)?;
-        sleep(Duration::from_secs(10));
-        let minute = 6.0 * (processor_seconds(&all)? - before);
+        sleep(Duration::from_secs(5));
+        let minute = 12.0 * (processor_seconds(&all)? - before);
         drop(client);
         let mut bulk = self.client(&["down", &self.ways.stream])?;
         bulk.await_events("bytes", 10, Duration::from_secs(15))?;
         let all = ids(self.world, &bulk);
         let (start, before) = (now(), processor_seconds(&all)?);
-        sleep(Duration::from_secs(5));
+        sleep(Duration::from_secs(4));
         let seconds = processor_seconds(&all)? - before;
         let gigabytes = rate(&bulk, start, now()).context("no bytes")? * ms(now() - start) / 8e6;
         Ok(vec![("gigabyte".into(), Some(seconds / gigabytes)), ("minute".into(), Some(minute))])
@@ -370,9 +383,12 @@ fn await_return(client: &Client, returned: u64, within: Duration) -> Option<f64>
             .map(|(sent, time)| (*sent, time.is_some_and(|time| time <= OVER_WIFI_NS)))
             .filter(|(sent, _)| (returned..known).contains(sent))
             .collect();
-        for (first, _) in echoes.iter().filter(|(first, fast)| *fast && first + SECOND_NS <= known) {
-            let second = echoes.iter().filter(|(sent, _)| (*first..first + SECOND_NS).contains(sent));
-            let (all, fast) = second.fold((0, 0), |(all, fast), (_, is)| (all + 1, fast + usize::from(*is)));
+        for (first, _) in echoes.iter().filter(|(first, fast)| *fast && first + SECOND_NS <= known)
+        {
+            let second =
+                echoes.iter().filter(|(sent, _)| (*first..first + SECOND_NS).contains(sent));
+            let (all, fast) =
+                second.fold((0, 0), |(all, fast), (_, is)| (all + 1, fast + usize::from(*is)));
             if fast * 10 >= all * 9 {
                 return Some((first - returned) as f64 / 1e9);
             }

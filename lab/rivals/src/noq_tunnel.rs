@@ -8,7 +8,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use noq::{ClientConfig, Connection, Endpoint, PathStatus, RecvStream, SendStream, ServerConfig, TransportConfig};
+use noq::{
+    ClientConfig, Connection, Endpoint, PathStatus, RecvStream, SendStream, ServerConfig,
+    TransportConfig,
+};
 use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer};
 use tokio::io::copy;
 use tokio::net::{TcpListener, TcpStream, UdpSocket};
@@ -113,7 +116,11 @@ async fn keep_open(connection: Connection, server: SocketAddr, local: IpAddr, st
     }
 }
 
-async fn relay(stream: TcpStream, mut send: SendStream, mut receive: RecvStream) -> anyhow::Result<()> {
+async fn relay(
+    stream: TcpStream,
+    mut send: SendStream,
+    mut receive: RecvStream,
+) -> anyhow::Result<()> {
     stream.set_nodelay(true)?;
     let (mut from, mut to) = stream.into_split();
     let out = async {
@@ -145,7 +152,7 @@ async fn to_socket(connection: Connection, socket: Arc<UdpSocket>) -> anyhow::Re
     }
 }
 
-/// The client's UDP port; answers go to whoever sent last.
+/// The client's UDP port; answers go to the last sender.
 async fn serve_local(connection: Connection, socket: Arc<UdpSocket>) -> anyhow::Result<()> {
     let (mut buffer, mut last) = ([0; 2_048], None);
     loop {

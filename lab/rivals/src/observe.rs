@@ -27,7 +27,10 @@ impl Client {
     pub fn start(world: &World, programs: &Programs, arguments: &[&str]) -> anyhow::Result<Client> {
         let program = [&[programs.rivals.as_str(), "client"], arguments].concat();
         let mut command = world.command(Side::Client, &program);
-        let log = std::fs::OpenOptions::new().create(true).append(true).open(world.dir.join("client.log"))?;
+        let log = std::fs::OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(world.dir.join("client.log"))?;
         let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log).spawn()?;
         let out = child.stdout.take().context("no output")?;
         let events = Events::default();
@@ -58,7 +61,12 @@ impl Client {
     ///
     /// # Errors
     /// They were not in time, or the client ended.
-    pub fn await_events(&mut self, kind: &str, count: usize, within: Duration) -> anyhow::Result<Vec<Vec<u64>>> {
+    pub fn await_events(
+        &mut self,
+        kind: &str,
+        count: usize,
+        within: Duration,
+    ) -> anyhow::Result<Vec<Vec<u64>>> {
         let start = Instant::now();
         loop {
             let ended = self.process.child.try_wait()?;
@@ -95,7 +103,8 @@ pub fn processes(world: &World) -> Vec<u32> {
 pub fn processor_seconds(processes: &[u32]) -> anyhow::Result<f64> {
     let mut nanoseconds = 0.0;
     for process in processes {
-        let tasks = std::fs::read_dir(format!("/proc/{process}/task")).context("a process ended")?;
+        let tasks =
+            std::fs::read_dir(format!("/proc/{process}/task")).context("a process ended")?;
         for task in tasks {
             let text = std::fs::read_to_string(task?.path().join("schedstat")).unwrap_or_default();
             nanoseconds += text.split(' ').next().and_then(|word| word.parse().ok()).unwrap_or(0.0);
@@ -111,7 +120,8 @@ pub fn processor_seconds(processes: &[u32]) -> anyhow::Result<f64> {
 pub fn memory_megabytes(processes: &[u32]) -> anyhow::Result<f64> {
     let mut kilobytes = 0.0;
     for process in processes {
-        let status = std::fs::read_to_string(format!("/proc/{process}/status")).context("a process ended")?;
+        let status = std::fs::read_to_string(format!("/proc/{process}/status"))
+            .context("a process ended")?;
         let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"));
         let number = line.and_then(|line| line.split_whitespace().next()?.parse::<f64>().ok());
         kilobytes += number.unwrap_or(0.0) * 1.024;

@@ -54,17 +54,24 @@ impl Results {
             let scale = 10f64.powi(2 - value.abs().max(1e-3).log10().floor() as i32);
             (value * scale).round() / scale
         });
-        self.values.entry(system.into()).or_default().entry(metric.into()).or_default().push(rounded);
+        self.values
+            .entry(system.into())
+            .or_default()
+            .entry(metric.into())
+            .or_default()
+            .push(rounded);
     }
 
-    /// Takes over a new measurement of these tasks, in place of what was known of the same rows and systems.
+    /// Takes over a new measurement of these tasks, instead of what was known of the same rows and systems.
     pub fn replace(&mut self, new: Results, tasks: &[Task], condition: &str) {
-        let measured = |name: &str| tasks.iter().any(|task| name.split(' ').any(|word| word == task.row));
+        let measured =
+            |name: &str| tasks.iter().any(|task| name.split(' ').any(|word| word == task.row));
         for (system, version) in &new.versions {
             if let Some(metrics) = self.values.get_mut(system) {
                 metrics.retain(|metric, _| !measured(metric));
             }
-            self.remarks.retain(|name, _| !(name.starts_with(&format!("{system} ")) && measured(name)));
+            self.remarks
+                .retain(|name, _| !(name.starts_with(&format!("{system} ")) && measured(name)));
             self.versions.insert(system.clone(), version.clone());
             self.skipped.remove(system);
         }
@@ -89,7 +96,11 @@ fn write_value(value: &serde_json::Value, depth: usize, text: &mut String) {
         serde_json::Value::Object(map) if !map.is_empty() => {
             text.push_str("{\n");
             for (place, (key, value)) in map.iter().enumerate() {
-                *text += &format!("{}{}: ", " ".repeat(depth + 1), serde_json::Value::from(key.as_str()));
+                *text += &format!(
+                    "{}{}: ",
+                    " ".repeat(depth + 1),
+                    serde_json::Value::from(key.as_str())
+                );
                 write_value(value, depth + 1, text);
                 text.push_str(if place + 1 < map.len() { ",\n" } else { "\n" });
             }

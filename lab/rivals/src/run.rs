@@ -45,7 +45,11 @@ pub fn all(jobs: &[Job], programs: &Programs, parallel: usize, logs: &Path, resu
 }
 
 /// Writes down what came out, and returns it as text.
-fn record(job: Job, measured: anyhow::Result<(Values, Option<String>)>, results: &mut Results) -> String {
+fn record(
+    job: Job,
+    measured: anyhow::Result<(Values, Option<String>)>,
+    results: &mut Results,
+) -> String {
     let (system, row) = (job.system.name, job.task.row);
     let mut text = format!("{system} {row} run {}:", job.run);
     let mut remark = |remark: String| {
@@ -72,7 +76,7 @@ fn record(job: Job, measured: anyhow::Result<(Values, Option<String>)>, results:
     text
 }
 
-/// Measures, and once more if it failed or the links were late.
+/// Measures, and again if it failed or the links were late.
 fn twice(job: Job, programs: &Programs, logs: &Path) -> anyhow::Result<(Values, Option<String>)> {
     match once(job, programs, logs) {
         Ok((values, None)) => Ok((values, None)),

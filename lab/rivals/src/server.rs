@@ -1,6 +1,6 @@
 //! The neutral server: it serves each workload to whatever system brings a stream or a datagram.
 
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use anyhow::Context;
@@ -9,6 +9,7 @@ use tokio::net::UdpSocket;
 
 use crate::dial::{Stream, tcp_socket, tokio_socket};
 use crate::workload::call;
+use crate::world::TARGET;
 
 /// Port of plain TCP, and of UDP.
 pub const PORT: u16 = 9000;
@@ -39,7 +40,8 @@ pub const CALL: u8 = b'c';
 /// A port is in use.
 pub async fn serve() -> anyhow::Result<()> {
     let any = |port: u16| SocketAddr::from(([0, 0, 0, 0], port));
-    let kernel = [(PORT, false, "cubic"), (PORT_BBR, false, "bbr"), (PORT_MULTIPATH, true, "cubic")];
+    let kernel =
+        [(PORT, false, "cubic"), (PORT_BBR, false, "bbr"), (PORT_MULTIPATH, true, "cubic")];
     for (port, multipath, congestion) in kernel {
         let socket = tcp_socket(multipath)?;
         socket.set_reuse_address(true)?;
@@ -62,7 +64,9 @@ pub async fn serve() -> anyhow::Result<()> {
             tokio::spawn(serve_stream(Box::new(stream)));
         }
     });
-    let datagrams = UdpSocket::bind(any(PORT)).await.context("UDP")?;
+    // Clients accept answers from this address only.
+    let target: Ipv4Addr = TARGET.parse()?;
+    let datagrams = UdpSocket::bind((target, PORT)).await.context("UDP")?;
     println!("ready");
     serve_datagrams(datagrams).await
 }

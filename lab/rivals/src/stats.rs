@@ -25,7 +25,8 @@ impl Summary {
         let mut sorted: Vec<f64> = runs.iter().map(|run| run.unwrap_or(f64::INFINITY)).collect();
         sorted.sort_by(f64::total_cmp);
         let (least, most) = (*sorted.first()?, *sorted.last()?);
-        Some(Summary { median: sorted[(sorted.len() - 1) / 2], least, most })
+        let (lower, upper) = (sorted[(sorted.len() - 1) / 2], sorted[sorted.len() / 2]);
+        Some(Summary { median: lower / 2.0 + upper / 2.0, least, most })
     }
 
     /// Returns true if the ranges have something in common.
@@ -42,6 +43,7 @@ mod tests {
     fn never_is_the_worst_run() {
         let summary = Summary::of(&[Some(2.0), None, Some(1.0)]);
         assert_eq!(summary, Some(Summary { median: 2.0, least: 1.0, most: f64::INFINITY }));
+        assert_eq!(Summary::of(&[Some(2.0), Some(1.0)]).map(|summary| summary.median), Some(1.5));
         assert_eq!(Summary::of(&[]), None);
     }
 

@@ -84,7 +84,11 @@ impl System {
     pub fn has_datagrams(self) -> bool {
         matches!(
             self.kind,
-            Kind::MarlineProxy(_) | Kind::MarlineUp | Kind::Noq | Kind::Mqvpn | Kind::WireguardTwice
+            Kind::MarlineProxy(_)
+                | Kind::MarlineUp
+                | Kind::Noq
+                | Kind::Mqvpn
+                | Kind::WireguardTwice
         )
     }
 
@@ -97,7 +101,11 @@ impl System {
             let output = Command::new(program).arg(argument).output();
             let output = output.with_context(|| format!("`{program}` is not installed"))?;
             let text = String::from_utf8_lossy(&output.stdout).into_owned();
-            let text = if text.is_empty() { String::from_utf8_lossy(&output.stderr).into_owned() } else { text };
+            let text = if text.is_empty() {
+                String::from_utf8_lossy(&output.stderr).into_owned()
+            } else {
+                text
+            };
             Ok(text.lines().next().unwrap_or_default().trim().to_owned())
         };
         let kernel = || first_line("uname", "-r").map(|release| format!("Linux {release}"));
@@ -179,7 +187,16 @@ fn marline_server(world: &mut World, programs: &Programs) -> anyhow::Result<()> 
     world.run(Side::Server, &init)?;
     // The target is on the same machine as the server, which it refuses otherwise.
     let allow = format!("{TARGET}/32");
-    let serve = [marline, "server", "--config", "marline.toml", "--control", "server.sock", "--allow", &allow];
+    let serve = [
+        marline,
+        "server",
+        "--config",
+        "marline.toml",
+        "--control",
+        "server.sock",
+        "--allow",
+        &allow,
+    ];
     world.start(Side::Server, "marline-server", &serve)?;
     world.await_printed("marline-server", "listening on")
 }
@@ -187,8 +204,16 @@ fn marline_server(world: &mut World, programs: &Programs) -> anyhow::Result<()> 
 fn marline_proxy(world: &mut World, programs: &Programs, mode: &str) -> anyhow::Result<Ways> {
     marline_server(world, programs)?;
     let (socks, forward) = ("127.0.0.1:1080", format!("9000:{TARGET}:{PORT}"));
-    let client = [programs.marline.as_str(), "client", "--invite-file", "invite", "--control", "client.sock"];
-    let rest = ["--mode", mode, "--path", WIFI.0, "--path", LTE.0, "--socks5", socks, "-U", &forward];
+    let client = [
+        programs.marline.as_str(),
+        "client",
+        "--invite-file",
+        "invite",
+        "--control",
+        "client.sock",
+    ];
+    let rest =
+        ["--mode", mode, "--path", WIFI.0, "--path", LTE.0, "--socks5", socks, "-U", &forward];
     world.start(Side::Client, "marline-client", &[&client[..], &rest].concat())?;
     world.await_printed("marline-client", "socks5 listening on")?;
     let stream = format!("socks,proxy={socks},to={TARGET}:{PORT}");
@@ -215,13 +240,17 @@ fn kernel(world: &mut World, backup: bool) -> anyhow::Result<Ways> {
         world.run(side, &limits)?;
     }
     for (interface, address) in [WIFI, LTE] {
-        let mut endpoint = vec!["ip", "mptcp", "endpoint", "add", address, "dev", interface, "subflow"];
+        let mut endpoint =
+            vec!["ip", "mptcp", "endpoint", "add", address, "dev", interface, "subflow"];
         if backup && interface == LTE.0 {
             endpoint.push("backup");
         }
         world.run(Side::Client, &endpoint)?;
     }
-    Ok(Ways { stream: format!("mptcp,to={TARGET}:{PORT_MULTIPATH},congestion=cubic"), datagrams: None })
+    Ok(Ways {
+        stream: format!("mptcp,to={TARGET}:{PORT_MULTIPATH},congestion=cubic"),
+        datagrams: None,
+    })
 }
 
 fn noq(world: &mut World, programs: &Programs) -> anyhow::Result<Ways> {

@@ -97,11 +97,16 @@ impl World {
         let path = |(name, client): (&str, &str), items: String| {
             format!("{name},{client}/24,{}1/24,{items}", client.trim_end_matches('2'))
         };
-        link.args(["link", "--between", &world.namespace(Side::Client), &world.namespace(Side::Server)])
-            .args(["--path", &path(WIFI, links.wifi()), "--path", &path(LTE, links.lte())])
-            .arg("--control")
-            .arg(world.control())
-            .args(["--seed", &seed.to_string()]);
+        link.args([
+            "link",
+            "--between",
+            &world.namespace(Side::Client),
+            &world.namespace(Side::Server),
+        ])
+        .args(["--path", &path(WIFI, links.wifi()), "--path", &path(LTE, links.lte())])
+        .arg("--control")
+        .arg(world.control())
+        .args(["--seed", &seed.to_string()]);
         world.link = Some(world.spawn_command(link, "link")?);
         world.await_true("the links", |world| world.control().exists())?;
         world.configure()?;
@@ -124,7 +129,9 @@ impl World {
             ip(&format!("-n {namespace} link set lo up"))?;
             for item in ["all", "default", WIFI.0, LTE.0] {
                 let filter = format!("net.ipv4.conf.{item}.rp_filter=0");
-                run(Command::new("ip").args(["netns", "exec", namespace, "sysctl", "-qw", &filter]))?;
+                run(
+                    Command::new("ip").args(["netns", "exec", namespace, "sysctl", "-qw", &filter])
+                )?;
             }
         }
         for address in [SERVER, TARGET] {
@@ -220,7 +227,8 @@ impl World {
     /// # Errors
     /// It did not within 15 s.
     pub fn await_printed(&self, name: &str, text: &str) -> anyhow::Result<()> {
-        let waited = self.await_true(&format!("`{text}` of {name}"), |world| world.printed(name).contains(text));
+        let waited = self
+            .await_true(&format!("`{text}` of {name}"), |world| world.printed(name).contains(text));
         waited.with_context(|| self.printed(name))
     }
 
@@ -243,7 +251,8 @@ impl World {
     /// There is no such interface.
     pub fn bytes_over(&self, interface: &str) -> anyhow::Result<u64> {
         let table = self.run(Side::Client, &["cat", "/proc/net/dev"])?;
-        let line = table.lines().find_map(|line| line.trim().strip_prefix(interface)?.strip_prefix(':'));
+        let line =
+            table.lines().find_map(|line| line.trim().strip_prefix(interface)?.strip_prefix(':'));
         let numbers: Vec<u64> =
             line.context("no such interface")?.split_whitespace().flat_map(str::parse).collect();
         Ok(numbers.first().unwrap_or(&0) + numbers.get(8).unwrap_or(&0))

@@ -8,9 +8,14 @@ use crate::world::{Side, TARGET, World};
 /// Starts both ends.
 pub(super) fn start(world: &mut World, programs: &Programs) -> anyhow::Result<Ways> {
     for side in ["server", "client"] {
-        world.run(Side::Client, &["sh", "-c", &format!("wg genkey > {side}.key; wg pubkey < {side}.key > {side}.pub")])?;
+        world.run(
+            Side::Client,
+            &["sh", "-c", &format!("wg genkey > {side}.key; wg pubkey < {side}.key > {side}.pub")],
+        )?;
     }
-    for (side, name, peer) in [(Side::Server, "server", "client"), (Side::Client, "client", "server")] {
+    for (side, name, peer) in
+        [(Side::Server, "server", "client"), (Side::Client, "client", "server")]
+    {
         let duplicator = format!("duplicator-{name}");
         world.start(side, &duplicator, &[&programs.rivals, &duplicator])?;
         world.await_printed(&duplicator, "ready")?;
@@ -22,7 +27,7 @@ pub(super) fn start(world: &mut World, programs: &Programs) -> anyhow::Result<Wa
     Ok(Ways { stream: way.clone(), datagrams: Some(way) })
 }
 
-/// Runs wireguard-go in place of the shell, and configures it once it answers.
+/// Runs wireguard-go instead of the shell, and configures it once it answers.
 fn script(side: Side, name: &str, peer: &str) -> String {
     let (address, routes, endpoint) = match side {
         Side::Server => ("10.8.0.1/24", String::new(), String::new()),
@@ -35,7 +40,8 @@ fn script(side: Side, name: &str, peer: &str) -> String {
     format!(
         "mkdir -p /var/run/wireguard && mount -t tmpfs tmpfs /var/run/wireguard || exit
          (until wg show wg0 > /dev/null 2>&1; do sleep 0.05; done
-          wg set wg0 listen-port {port} private-key {name}.key peer \"$(cat {peer}.pub)\" {endpoint} allowed-ips 0.0.0.0/0
+          wg set wg0 listen-port {port} private-key {name}.key
+          wg set wg0 peer \"$(cat {peer}.pub)\" {endpoint} allowed-ips 0.0.0.0/0
           ip address add {address} dev wg0
           ip link set wg0 up
           {routes}

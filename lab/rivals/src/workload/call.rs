@@ -42,7 +42,9 @@ impl End {
     }
 
     fn receive(&mut self, packet: &[u8]) {
-        let word = |at: usize| packet.get(at..at + 8).and_then(|word| word.try_into().ok()).map(u64::from_be_bytes);
+        let word = |at: usize| {
+            packet.get(at..at + 8).and_then(|word| word.try_into().ok()).map(u64::from_be_bytes)
+        };
         let (Some(sent), Some(reported)) = (word(9), word(17)) else { return };
         self.on_time += u64::from(clock::now().saturating_sub(sent) <= ON_TIME_NS);
         self.reported = self.reported.max(reported);
@@ -151,7 +153,9 @@ impl Datagrams {
             let Some(word) = packet.get(1..9).and_then(|word| word.try_into().ok()) else { return };
             let (sender, received) = mpsc::unbounded_channel();
             let socket = self.socket.clone();
-            tokio::spawn(async move { exchange(&socket, from, u64::from_be_bytes(word), received).await });
+            tokio::spawn(async move {
+                exchange(&socket, from, u64::from_be_bytes(word), received).await
+            });
             self.ends.push((from, sender));
         }
         for (_, end) in self.ends.iter().filter(|(peer, _)| *peer == from) {

@@ -13,8 +13,14 @@ use crate::dial::{Dial, Stream};
 use crate::server::{PAGE, REQUEST};
 
 /// Type of objects: number, bytes of one, and the type in which they are found.
-const TYPES: [(usize, u32, usize); 6] =
-    [(2, 9_000, 0), (8, 9_750, 0), (24, 25_540, 0), (4, 32_750, 1), (18, 58_560, 0), (15, 1_000, 2)];
+const TYPES: [(usize, u32, usize); 6] = [
+    (2, 9_000, 0),
+    (8, 9_750, 0),
+    (24, 25_540, 0),
+    (4, 32_750, 1),
+    (18, 58_560, 0),
+    (15, 1_000, 2),
+];
 const HOSTS: usize = 12;
 
 /// An object: host, bytes, and whose arrival makes it known.
@@ -37,7 +43,11 @@ fn objects() -> Vec<Object> {
                 other => first_of[other] + number % TYPES[other].0,
             };
             // Half of all are on the page's own host, with the style sheets.
-            let host = if kind == 1 || number % 2 == 0 { 0 } else { 1 + (number / 2 + kind) % (HOSTS - 1) };
+            let host = if kind == 1 || number % 2 == 0 {
+                0
+            } else {
+                1 + (number / 2 + kind) % (HOSTS - 1)
+            };
             objects.push(Object { host, bytes: bytes * share as u32 / 4, found_in });
         }
     }

@@ -15,6 +15,7 @@ mod accept;
 mod ack;
 mod config;
 mod delayed_ack;
+mod early_repeat;
 mod ecn;
 mod egress;
 mod false_acks;

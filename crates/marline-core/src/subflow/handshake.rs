@@ -168,11 +168,8 @@ impl Subflow {
         }
         // A client repeats the end of the handshake, too, if it is not answered: an ACK by a timer, data also by a
         // probe.
-        let least_repeat = if segment.payload.is_empty() {
-            self.tx.rtt.config().min_rto
-        } else {
-            Duration::ZERO
-        };
+        let least_repeat =
+            if segment.payload.is_empty() { self.tx.rtt.config().min_rto } else { Duration::ZERO };
         let may_be_repeated = !segment.header.flags.contains(TcpFlags::SYN) && rtt >= least_repeat;
         if may_be_repeated || echoed < last_sent_at {
             self.tx.rtt.on_doubtful_handshake(rtt, now);

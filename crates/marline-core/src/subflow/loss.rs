@@ -230,7 +230,9 @@ impl Subflow {
                 self.tx.queue_lost(index);
             }
         }
-        self.tx.sack_cache.retire();
+        if let Some(notes) = self.tx.notes.if_used() {
+            notes.sacks = Default::default();
+        }
     }
 }
 

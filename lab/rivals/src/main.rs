@@ -7,6 +7,7 @@ mod duplicator;
 mod measure;
 mod noq_tunnel;
 mod observe;
+mod protocol;
 mod report;
 mod results;
 mod run;

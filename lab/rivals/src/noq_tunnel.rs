@@ -16,7 +16,7 @@ use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer};
 use tokio::io::copy;
 use tokio::net::{TcpListener, TcpStream, UdpSocket};
 
-use crate::server::PORT;
+use crate::protocol::PORT;
 use crate::world::{LTE, SERVER, TARGET, WIFI};
 
 const PORT_QUIC: u16 = 4433;

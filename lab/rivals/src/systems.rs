@@ -8,7 +8,7 @@ use std::process::Command;
 use anyhow::{Context, ensure};
 
 use crate::noq_tunnel;
-use crate::server::{PORT, PORT_BBR, PORT_LIBRARY, PORT_MULTIPATH};
+use crate::protocol::{PORT, PORT_BBR, PORT_LIBRARY, PORT_MULTIPATH};
 use crate::world::{LTE, SERVER, Side, TARGET, WIFI, World};
 
 /// What a system is.

@@ -1,7 +1,7 @@
 //! mqvpn with its defaults: the whole client goes through its tunnel.
 
 use super::{Programs, Ways};
-use crate::server::PORT;
+use crate::protocol::PORT;
 use crate::world::{LTE, SERVER, Side, TARGET, WIFI, World};
 
 const PORT_QUIC: u16 = 4433;

@@ -2,7 +2,7 @@
 
 use super::{Programs, Ways};
 use crate::duplicator;
-use crate::server::PORT;
+use crate::protocol::PORT;
 use crate::world::{Side, TARGET, World};
 
 /// Starts both ends.

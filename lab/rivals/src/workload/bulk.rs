@@ -7,7 +7,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use super::event;
 use crate::clock;
 use crate::dial::Dial;
-use crate::server::{DOWN, UP};
+use crate::protocol::{DOWN, UP};
 
 /// From the server.
 pub async fn down(dial: &Dial) -> anyhow::Result<()> {

@@ -13,7 +13,7 @@ use tokio::sync::mpsc;
 use super::event;
 use crate::clock;
 use crate::dial::{Dial, Stream};
-use crate::server::CALL;
+use crate::protocol::CALL;
 
 const BYTES: usize = 600;
 const INTERVAL: Duration = Duration::from_millis(10);

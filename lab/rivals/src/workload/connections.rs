@@ -4,7 +4,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::event;
 use crate::dial::Dial;
-use crate::server::ECHO;
+use crate::protocol::ECHO;
 
 /// Opens them, some at a time.
 pub async fn open(dial: &Dial, count: u64) -> anyhow::Result<()> {

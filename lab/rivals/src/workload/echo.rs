@@ -8,7 +8,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use super::event;
 use crate::clock;
 use crate::dial::Dial;
-use crate::server::ECHO;
+use crate::protocol::ECHO;
 
 const BYTES: usize = 200;
 

@@ -10,7 +10,7 @@ use tokio::sync::{Mutex, mpsc};
 use super::event;
 use crate::clock;
 use crate::dial::{Dial, Stream};
-use crate::server::{PAGE, REQUEST};
+use crate::protocol::{PAGE, REQUEST};
 
 /// Type of objects: number, bytes of one, and the type in which they are found.
 const TYPES: [(usize, u32, usize); 6] = [

@@ -56,6 +56,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("marline-testkit", &["marline-sim", "marline-algos"]),
     ("marline-interop", &["marline-lab", "marline-testkit"]),
     ("packetdrill-adapter", &["marline-core", "marline-algos"]),
+    ("marline-rivals", &["marline"]),
     ("xtask", &[]),
 ];
 

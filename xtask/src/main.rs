@@ -66,6 +66,7 @@ usage: cargo xtask <task>
                   behavior keeps the hash
   interop [ARGS]  runs the matrix against the kernel's Multipath TCP (root); --help lists its options
   compare [ARGS]  compares Marline with the kernel's TCP and Multipath TCP (root); --help lists its options
+  rivals [ROW..]  asks Marline and its rivals what users ask (root): lab/rivals/README.md
   packetdrill [..] runs the scripts of PKT_DIR with PACKETDRILL against the core (root); --help lists its options
   endurance       churn, ten thousand streams, kill -9 (root; some minutes): docs/research/endurance.md
   dashboard [--check]  builds the dashboard's bundle with npm; --check compares it with its sources
@@ -125,6 +126,7 @@ fn main() -> ExitCode {
         "figures" => figures::measure(&root, rest),
         "interop" => measured(&root, INTEROP, rest),
         "compare" => measured(&root, COMPARE, rest),
+        "rivals" => rivals(&root, rest),
         "packetdrill" => packetdrill(&root, rest),
         "endurance" => endurance(&root, rest),
         "nightly" => nightly::all(&root, rest),
@@ -148,6 +150,15 @@ fn measured(root: &Path, program: &[&str], arguments: &[String]) -> TaskResult {
 
 fn endurance(root: &Path, arguments: &[String]) -> TaskResult {
     measured(root, ENDURANCE, arguments)
+}
+
+/// Builds Marline and the harness, which is a workspace of its own, and measures.
+fn rivals(root: &Path, arguments: &[String]) -> TaskResult {
+    const OURS: &[&str] = &["build", "--release", "-p", "marline-cli", "-p", "marline-lab-cli"];
+    const HARNESS: &[&str] = &["run", "--release", "--manifest-path", "lab/rivals/Cargo.toml"];
+    const MEASURE: &[&str] = &["--locked", "--", "measure", "--root", "."];
+    run::run(&mut run::command(root, "cargo", OURS))?;
+    run::run(run::command(root, "cargo", &[HARNESS, MEASURE].concat()).args(arguments))
 }
 
 /// Builds the adapter, a library for packetdrill, and runs the scripts.

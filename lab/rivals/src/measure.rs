@@ -1,0 +1,408 @@
+//! Tasks: each is measured in a world of its own, and gives some metrics.
+
+use std::thread::sleep;
+use std::time::Duration;
+
+use anyhow::Context;
+
+use crate::clock::{ms, now};
+use crate::observe::{Client, memory_megabytes, processes, processor_seconds};
+use crate::stats::quantile;
+use crate::systems::{Kind, Programs, System, Ways};
+use crate::world::{LTE, Links, World};
+
+/// Measured values by metric; without a value it never happened.
+pub type Values = Vec<(String, Option<f64>)>;
+
+/// A system, running.
+pub struct Bench<'a> {
+    /// Its world.
+    pub world: &'a mut World,
+    /// Ways through it.
+    pub ways: &'a Ways,
+    /// The system.
+    pub system: System,
+    /// Programs.
+    pub programs: &'a Programs,
+}
+
+/// What a task does.
+#[derive(Copy, Clone, Debug, PartialEq)]
+pub enum What {
+    /// Echoes alone.
+    Idle,
+    /// One stream alone, each way.
+    Bulk,
+    /// Echoes beside a stream, each way.
+    Loaded,
+    /// WiFi dies silently for so many seconds, and echoes at this interval.
+    Death { seconds: u64, interval_ms: u64 },
+    /// WiFi's interface goes down.
+    Signaled,
+    /// Echoes, then a stream, with loss.
+    Loss,
+    /// A page alone, and one while WiFi dies.
+    Page,
+    /// A call, in which WiFi dies.
+    Call,
+    /// Processor time.
+    Processor,
+    /// Memory of 1,000 connections.
+    Memory,
+}
+
+/// A task.
+#[derive(Copy, Clone, Debug)]
+pub struct Task {
+    /// Row on the command line.
+    pub row: &'static str,
+    /// What it does.
+    pub what: What,
+    /// In datagrams.
+    pub datagrams: bool,
+    /// Loss on both paths, percent.
+    pub loss: Option<f64>,
+}
+
+const fn task(row: &'static str, what: What) -> Task {
+    Task { row, what, datagrams: false, loss: None }
+}
+
+const fn in_datagrams(row: &'static str, what: What) -> Task {
+    Task { row, what, datagrams: true, loss: None }
+}
+
+const fn lossy(percent: f64) -> Task {
+    Task { row: "loss", what: What::Loss, datagrams: false, loss: Some(percent) }
+}
+
+/// All tasks, the longest first.
+pub const TASKS: [Task; 16] = [
+    task("death30", What::Death { seconds: 30, interval_ms: 50 }),
+    in_datagrams("death30", What::Death { seconds: 30, interval_ms: 50 }),
+    task("death10", What::Death { seconds: 10, interval_ms: 20 }),
+    task("death10", What::Death { seconds: 10, interval_ms: 50 }),
+    task("death10", What::Death { seconds: 10, interval_ms: 200 }),
+    in_datagrams("death10", What::Death { seconds: 10, interval_ms: 50 }),
+    task("loaded", What::Loaded),
+    lossy(1.0),
+    lossy(5.0),
+    task("bulk", What::Bulk),
+    task("page", What::Page),
+    task("call", What::Call),
+    task("signaled", What::Signaled),
+    task("idle", What::Idle),
+    in_datagrams("idle", What::Idle),
+    task("cpu", What::Processor),
+];
+
+/// The task for processes' memory.
+pub const MEMORY: Task = task("memory", What::Memory);
+
+impl Task {
+    /// Returns true if nothing may run beside it.
+    pub fn is_alone(self) -> bool {
+        self.what == What::Processor
+    }
+
+    /// Returns true if it says something about the system.
+    pub fn applies(self, system: System) -> bool {
+        let without_wifi = matches!(system.kind, Kind::Tcp { wifi: false, .. });
+        let bbr = matches!(system.kind, Kind::Tcp { bbr: true, .. });
+        let dies =
+            matches!(self.what, What::Death { .. } | What::Signaled | What::Call | What::Page);
+        let in_kernel = matches!(system.kind, Kind::Tcp { .. } | Kind::Kernel { .. });
+        (!self.datagrams || system.has_datagrams())
+            && !(without_wifi && dies)
+            && !(bbr && !matches!(self.what, What::Bulk | What::Loaded | What::Loss))
+            && !(in_kernel && self.what == What::Memory)
+            && !(without_wifi && self.what == What::Processor)
+    }
+
+    /// Links of its world.
+    pub fn links(self) -> Links {
+        Links { loss: self.loss, fast: self.what == What::Processor }
+    }
+
+    /// Measures.
+    ///
+    /// # Errors
+    /// The system does not work.
+    pub fn measure(self, bench: &mut Bench) -> anyhow::Result<Values> {
+        match self.what {
+            What::Idle => bench.idle(self.datagrams),
+            What::Bulk => bench.bulk(),
+            What::Loaded => bench.loaded(),
+            What::Death { seconds, interval_ms } => {
+                bench.death(seconds, interval_ms, self.datagrams)
+            }
+            What::Signaled => bench.signaled(),
+            What::Loss => bench.loss(self.loss.unwrap_or_default()),
+            What::Page => bench.page(),
+            What::Call => bench.call(),
+            What::Processor => bench.processor(),
+            What::Memory => bench.memory(),
+        }
+    }
+}
+
+/// Time that a system has to set up its paths before it is measured.
+const WARM_UP: Duration = Duration::from_secs(2);
+/// An echo that is answered within this time went over WiFi: halfway between the round trips of 16 and 60 ms.
+const OVER_WIFI_NS: u64 = 38_000_000;
+const SECOND_NS: u64 = 1_000_000_000;
+
+impl Bench<'_> {
+    fn client(&self, arguments: &[&str]) -> anyhow::Result<Client> {
+        Client::start(self.world, self.programs, arguments)
+    }
+
+    /// Starts echoes.
+    fn echo(&self, interval_ms: u64, datagrams: bool) -> anyhow::Result<Client> {
+        let interval = interval_ms.to_string();
+        let mut client = match &self.ways.datagrams {
+            Some(way) if datagrams => self.client(&["udp-echo", way, &interval])?,
+            _ => self.client(&["echo", &self.ways.stream, &interval])?,
+        };
+        client.await_events("answer", 1, Duration::from_secs(15))?;
+        Ok(client)
+    }
+
+    fn idle(&mut self, datagrams: bool) -> anyhow::Result<Values> {
+        let client = self.echo(50, datagrams)?;
+        sleep(WARM_UP);
+        let (start, bytes) = (now(), self.world.bytes_over(LTE.0)?);
+        sleep(Duration::from_secs(10));
+        let bits = (self.world.bytes_over(LTE.0)? - bytes) as f64 * 8.0;
+        let end = now();
+        sleep(Duration::from_millis(500));
+        let echoes = echoes(&client, start, end);
+        let times: Vec<f64> = echoes.iter().flatten().map(|time| ms(*time)).collect();
+        let kilobits = bits / ms(end - start);
+        let lost = 100.0 * (1.0 - times.len() as f64 / echoes.len().max(1) as f64);
+        let p99 = quantile(&times, 0.99);
+        Ok(match datagrams {
+            true => vec![("udp p99".into(), p99), ("udp lost".into(), Some(lost))],
+            false => {
+                let p50 = quantile(&times, 0.5);
+                vec![("p50".into(), p50), ("p99".into(), p99), ("lte".into(), Some(kilobits))]
+            }
+        })
+    }
+
+    /// Megabits per second of a stream over some seconds, after a warm-up, with echoes' 95th percentile.
+    fn stream(
+        &mut self,
+        direction: &str,
+        seconds: u64,
+        echoing: bool,
+    ) -> anyhow::Result<(f64, Option<f64>)> {
+        let echo = if echoing { Some(self.echo(50, false)?) } else { None };
+        let mut bulk = self.client(&[direction, &self.ways.stream])?;
+        bulk.await_events("bytes", 1, Duration::from_secs(15))?;
+        sleep(WARM_UP);
+        let start = now();
+        sleep(Duration::from_secs(seconds));
+        let end = now();
+        let rate = rate(&bulk, start, end).context("no bytes")?;
+        let p95 = echo.map(|echo| {
+            // What is not answered yet counts as long as it has waited.
+            let times = echoes_or_waiting(&echo, start, end);
+            quantile(&times, 0.95)
+        });
+        Ok((rate, p95.flatten()))
+    }
+
+    fn bulk(&mut self) -> anyhow::Result<Values> {
+        let (down, _) = self.stream("down", 6, false)?;
+        let (up, _) = self.stream("up", 6, false)?;
+        Ok(vec![("down".into(), Some(down)), ("up".into(), Some(up))])
+    }
+
+    fn loaded(&mut self) -> anyhow::Result<Values> {
+        let (down, down_p95) = self.stream("down", 6, true)?;
+        let (up, up_p95) = self.stream("up", 6, true)?;
+        Ok(vec![
+            ("down p95".into(), down_p95),
+            ("down rate".into(), Some(down)),
+            ("up p95".into(), up_p95),
+            ("up rate".into(), Some(up)),
+        ])
+    }
+
+    fn loss(&mut self, percent: f64) -> anyhow::Result<Values> {
+        let client = self.echo(50, false)?;
+        sleep(WARM_UP);
+        let start = now();
+        sleep(Duration::from_secs(10));
+        let times = echoes_or_waiting(&client, start, now());
+        drop(client);
+        let (down, _) = self.stream("down", 6, false)?;
+        Ok(vec![
+            (format!("{percent} p99"), quantile(&times, 0.99)),
+            (format!("{percent} down"), Some(down)),
+        ])
+    }
+
+    fn death(&mut self, seconds: u64, interval_ms: u64, datagrams: bool) -> anyhow::Result<Values> {
+        let client = self.echo(interval_ms, datagrams)?;
+        sleep(WARM_UP);
+        let dead = now();
+        self.world.wifi_silent(true)?;
+        sleep(Duration::from_secs(seconds));
+        self.world.wifi_silent(false)?;
+        let back = await_return(&client, now(), Duration::from_secs(15));
+        let gap = longest_gap(&client, dead, now());
+        let name = if datagrams { "udp".to_owned() } else { format!("{interval_ms}") };
+        Ok(vec![(format!("{name} gap"), Some(gap)), (format!("{name} back"), back)])
+    }
+
+    fn signaled(&mut self) -> anyhow::Result<Values> {
+        let client = self.echo(50, false)?;
+        sleep(WARM_UP);
+        let dead = now();
+        self.world.wifi_signaled(true)?;
+        sleep(Duration::from_secs(5));
+        self.world.wifi_signaled(false)?;
+        let back = await_return(&client, now(), Duration::from_secs(10));
+        let gap = longest_gap(&client, dead, now());
+        Ok(vec![("gap".into(), Some(gap)), ("back".into(), back)])
+    }
+
+    fn page(&mut self) -> anyhow::Result<Values> {
+        let mut client = self.client(&["page", &self.ways.stream, "3"])?;
+        client.await_events("start", 3, Duration::from_secs(60))?;
+        sleep(Duration::from_millis(300));
+        self.world.wifi_silent(true)?;
+        let dying = client.await_events("loaded", 3, Duration::from_secs(10));
+        self.world.wifi_silent(false)?;
+        // A page that never loads is no error of the harness.
+        let loaded = dying.or_else(|_| client.await_events("loaded", 3, Duration::from_secs(50)));
+        let took = |values: &Vec<u64>| ms(values[1] - values[0]);
+        let clean = client.events("loaded").get(1).map(took);
+        let dying = loaded.ok().and_then(|loaded| loaded.get(2).map(took));
+        Ok(vec![("clean".into(), clean), ("dying".into(), dying)])
+    }
+
+    fn call(&mut self) -> anyhow::Result<Values> {
+        let mut client = match &self.ways.datagrams {
+            Some(way) => self.client(&["udp-call", way, "12"])?,
+            None => self.client(&["call", &self.ways.stream, "12"])?,
+        };
+        client.await_events("start", 1, Duration::from_secs(15))?;
+        sleep(Duration::from_secs(3));
+        self.world.wifi_silent(true)?;
+        sleep(Duration::from_secs(6));
+        self.world.wifi_silent(false)?;
+        client.await_events("theirs", 1, Duration::from_secs(30))?;
+        let ends = [client.events("ours"), client.events("theirs")].concat();
+        let (sent, good) =
+            ends.iter().fold((0, 0), |(sent, good), end| (sent + end[0], good + end[1]));
+        let bad = 100.0 * (1.0 - good as f64 / sent as f64);
+        Ok(vec![("bad".into(), Some(bad))])
+    }
+
+    fn processor(&mut self) -> anyhow::Result<Values> {
+        let client = self.echo(50, false)?;
+        sleep(WARM_UP);
+        let ids = |world: &World, client: &Client| [processes(world), vec![client.id()]].concat();
+        let all = ids(self.world, &client);
+        let before = processor_seconds(&all)?;
+        sleep(Duration::from_secs(5));
+        let minute = 12.0 * (processor_seconds(&all)? - before);
+        drop(client);
+        let mut bulk = self.client(&["down", &self.ways.stream])?;
+        bulk.await_events("bytes", 10, Duration::from_secs(15))?;
+        let all = ids(self.world, &bulk);
+        let (start, before) = (now(), processor_seconds(&all)?);
+        sleep(Duration::from_secs(4));
+        let seconds = processor_seconds(&all)? - before;
+        let gigabytes = rate(&bulk, start, now()).context("no bytes")? * ms(now() - start) / 8e6;
+        Ok(vec![("gigabyte".into(), Some(seconds / gigabytes)), ("minute".into(), Some(minute))])
+    }
+
+    fn memory(&mut self) -> anyhow::Result<Values> {
+        let mut one = self.client(&["connections", &self.ways.stream, "20"])?;
+        one.await_events("open", 1, Duration::from_secs(30))?;
+        let system = |world: &World| -> Vec<u32> {
+            world.system.iter().map(|process| process.child.id()).collect()
+        };
+        // The library has no processes but the neutral ones.
+        let library = self.system.kind == Kind::MarlineLibrary;
+        let base = if library { processes(self.world) } else { system(self.world) };
+        let before = memory_megabytes(&base)?;
+        let mut many = self.client(&["connections", &self.ways.stream, "1000"])?;
+        many.await_events("open", 1, Duration::from_secs(60))?;
+        sleep(Duration::from_secs(1));
+        let mut after = memory_megabytes(&base)?;
+        if library {
+            after += memory_megabytes(&[many.id()])?;
+        }
+        Ok(vec![("memory".into(), Some(after - before))])
+    }
+}
+
+/// Round trips of the echoes sent between two times, nanoseconds; `None`: not answered.
+fn echoes(client: &Client, start: u64, end: u64) -> Vec<Option<u64>> {
+    let answers: std::collections::BTreeMap<u64, u64> =
+        client.events("answer").iter().rev().map(|event| (event[0], event[1])).collect();
+    let sent = client.events("sent");
+    let sent = sent.iter().filter(|event| (start..end).contains(&event[1]));
+    sent.map(|event| answers.get(&event[0]).map(|time| time - event[1])).collect()
+}
+
+/// As [`echoes`], in ms, and what is not answered counts as long as it has waited.
+fn echoes_or_waiting(client: &Client, start: u64, end: u64) -> Vec<f64> {
+    let answers = echoes(client, start, end);
+    let sent = client.events("sent");
+    let sent = sent.iter().filter(|event| (start..end).contains(&event[1]));
+    let now = now();
+    sent.zip(answers).map(|(event, answer)| ms(answer.unwrap_or(now - event[1]))).collect()
+}
+
+/// The longest time without an answer, ms, from shortly before `dead`.
+fn longest_gap(client: &Client, dead: u64, end: u64) -> f64 {
+    let mut times: Vec<u64> = client.events("answer").iter().map(|event| event[1]).collect();
+    times.retain(|time| *time + SECOND_NS / 2 >= dead);
+    times.push(end);
+    let gaps = times.windows(2).map(|pair| pair[1].saturating_sub(pair[0]));
+    ms(gaps.max().unwrap_or(0))
+}
+
+/// Waits until the echoes are over WiFi again: seconds from its return to the start of the first second in which nine
+/// of ten echoes were answered as fast as over WiFi. `None`: not in time.
+fn await_return(client: &Client, returned: u64, within: Duration) -> Option<f64> {
+    loop {
+        sleep(Duration::from_millis(200));
+        let known = now() - SECOND_NS / 10;
+        let sent: Vec<u64> = client.events("sent").iter().map(|event| event[1]).collect();
+        let round_trips = echoes(client, 0, u64::MAX);
+        let echoes: Vec<(u64, bool)> = sent
+            .iter()
+            .zip(round_trips)
+            .map(|(sent, time)| (*sent, time.is_some_and(|time| time <= OVER_WIFI_NS)))
+            .filter(|(sent, _)| (returned..known).contains(sent))
+            .collect();
+        for (first, _) in echoes.iter().filter(|(first, fast)| *fast && first + SECOND_NS <= known)
+        {
+            let second =
+                echoes.iter().filter(|(sent, _)| (*first..first + SECOND_NS).contains(sent));
+            let (all, fast) =
+                second.fold((0, 0), |(all, fast), (_, is)| (all + 1, fast + usize::from(*is)));
+            if fast * 10 >= all * 9 {
+                return Some((first - returned) as f64 / 1e9);
+            }
+        }
+        if known > returned + within.as_nanos() as u64 {
+            return None;
+        }
+    }
+}
+
+/// Megabits per second that arrived between two times.
+fn rate(client: &Client, start: u64, end: u64) -> Option<f64> {
+    let events = client.events("bytes");
+    let first = events.iter().rev().find(|event| event[1] <= start)?;
+    let last = events.iter().rev().find(|event| event[1] <= end)?;
+    Some((last[0] - first[0]) as f64 * 8e3 / (last[1] - first[1]).max(1) as f64)
+}

@@ -1,0 +1,158 @@
+//! The results as a table and as docs/compare.md.
+
+use std::collections::BTreeMap;
+
+use crate::results::Results;
+use crate::stats::Summary;
+use crate::systems::{ALL, System};
+
+/// A line of the table: metric, question, and whether more is better.
+struct Line(&'static str, &'static str, bool);
+
+const LINES: [Line; 35] = [
+    Line("idle p50", "idle echo, p50, ms", false),
+    Line("idle p99", "idle echo, p99, ms", false),
+    Line("idle lte", "LTE beside it, kbit/s", false),
+    Line("idle udp p99", "idle UDP echo, p99, ms", false),
+    Line("idle udp lost", "UDP echoes lost, %", false),
+    Line("death10 20 gap", "10 s dead, echo each 20 ms: gap, ms", false),
+    Line("death10 20 back", "each 20 ms: back, s", false),
+    Line("death10 50 gap", "each 50 ms: gap, ms", false),
+    Line("death10 50 back", "each 50 ms: back, s", false),
+    Line("death10 200 gap", "each 200 ms: gap, ms", false),
+    Line("death10 200 back", "each 200 ms: back, s", false),
+    Line("death10 udp gap", "UDP, each 50 ms: gap, ms", false),
+    Line("death10 udp back", "UDP: back, s", false),
+    Line("death30 50 gap", "30 s dead, each 50 ms: gap, ms", false),
+    Line("death30 50 back", "30 s dead: back, s", false),
+    Line("death30 udp gap", "30 s dead, UDP: gap, ms", false),
+    Line("death30 udp back", "30 s dead, UDP: back, s", false),
+    Line("signaled gap", "interface down for 5 s: gap, ms", false),
+    Line("signaled back", "interface down: back, s", false),
+    Line("loss 1 p99", "1 % loss on both: echo p99, ms", false),
+    Line("loss 1 down", "1 % loss: download, Mbit/s", true),
+    Line("loss 5 p99", "5 % loss on both: echo p99, ms", false),
+    Line("loss 5 down", "5 % loss: download, Mbit/s", true),
+    Line("loaded down p95", "beside a download: echo p95, ms", false),
+    Line("loaded down rate", "the download, Mbit/s", true),
+    Line("loaded up p95", "beside an upload: echo p95, ms", false),
+    Line("loaded up rate", "the upload, Mbit/s", true),
+    Line("bulk down", "download alone, Mbit/s", true),
+    Line("bulk up", "upload alone, Mbit/s", true),
+    Line("page clean", "page, ms", false),
+    Line("page dying", "page in which WiFi dies, ms", false),
+    Line("call bad", "call in which WiFi dies: late or lost, %", false),
+    Line("cpu gigabyte", "CPU-s per GB, both ends", false),
+    Line("cpu minute", "CPU-s of an idle echo per minute", false),
+    Line("memory memory", "memory per 1,000 connections, MB", false),
+];
+
+fn shown(value: f64) -> String {
+    match value {
+        value if value.is_infinite() => "never".into(),
+        value if value >= 1e4 => {
+            let whole = value.round() as u64;
+            format!("{},{:03}", whole / 1_000, whole % 1_000)
+        }
+        value if value >= 100.0 => format!("{value:.0}"),
+        value if value >= 10.0 => format!("{value:.1}").trim_end_matches(".0").to_owned(),
+        value => format!("{value:.2}").trim_end_matches('0').trim_end_matches('.').to_owned(),
+    }
+}
+
+fn cell(summary: Summary) -> String {
+    let [median, least, most] = [summary.median, summary.least, summary.most].map(shown);
+    if least == most { median } else { format!("{median}({least}-{most})") }
+}
+
+/// Systems with results, in order.
+fn systems(results: &Results) -> Vec<System> {
+    ALL.into_iter().filter(|system| results.values.contains_key(system.name)).collect()
+}
+
+/// The system with the best median.
+fn best(results: &Results, line: &Line, among: &[System]) -> Option<(System, Summary)> {
+    let known =
+        among.iter().filter_map(|system| Some((*system, results.summary(system.name, line.0)?)));
+    known.min_by(|(_, one), (_, other)| match line.2 {
+        true => other.median.total_cmp(&one.median),
+        false => one.median.total_cmp(&other.median),
+    })
+}
+
+/// Who wins a line: the best, and whose ranges overlap with it.
+fn winner(results: &Results, line: &Line, systems: &[System]) -> String {
+    let Some((winner, summary)) = best(results, line, systems) else { return String::new() };
+    let near = systems.iter().filter(|system| system.name != winner.name).filter(|system| {
+        results.summary(system.name, line.0).is_some_and(|other| other.overlaps(summary))
+    });
+    let near: Vec<&str> = near.map(|system| system.name).collect();
+    if near.is_empty() {
+        winner.name.into()
+    } else {
+        format!("{} (~ {})", winner.name, near.join(","))
+    }
+}
+
+/// The table: a line per metric, a column per system.
+pub fn table(results: &Results) -> String {
+    let systems = systems(results);
+    let names: Vec<&str> = systems.iter().map(|system| system.name).collect();
+    let mut text = format!("||{}|\n|---|{}\n", names.join("|"), "---|".repeat(names.len()));
+    for line in &LINES {
+        let Some((winner, _)) = best(results, line, &systems) else { continue };
+        let cells = systems.iter().map(|system| match results.summary(system.name, line.0) {
+            Some(summary) if system.name == winner.name => format!("**{}**", cell(summary)),
+            Some(summary) => cell(summary),
+            None => String::new(),
+        });
+        let cells: Vec<String> = cells.collect();
+        text += &format!("|{}|{}|\n", line.1, cells.join("|"));
+    }
+    text
+}
+
+/// Names with the same text, joined.
+fn grouped(texts: &BTreeMap<String, String>) -> BTreeMap<String, String> {
+    let mut names: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for (name, text) in texts {
+        names.entry(text).or_default().push(name);
+    }
+    names.into_iter().map(|(text, names)| (names.join(", "), text.to_owned())).collect()
+}
+
+/// docs/compare.md.
+pub fn page(results: &Results) -> String {
+    let all = systems(results);
+    let (ours, theirs): (Vec<System>, Vec<System>) =
+        all.iter().partition(|system| system.is_ours());
+    // Not the best of Marline's: a user has one configuration.
+    let ours: Vec<System> = ours.into_iter().filter(|system| system.name == "marline").collect();
+    let mut text = include_str!("page-head.md").to_owned();
+    text += "|row|Marline|best of the others|best of all (~ ranges overlap)|\n|---|---|---|---|\n";
+    for line in &LINES {
+        let side = |side: &[System]| {
+            let (system, summary) = best(results, line, side)?;
+            let name = if system.is_ours() { String::new() } else { format!("{} ", system.name) };
+            Some(format!("{name}{}", cell(summary)))
+        };
+        let (Some(our), Some(their)) = (side(&ours), side(&theirs)) else { continue };
+        text += &format!("|{}|{our}|{their}|{}|\n", line.1, winner(results, line, &all));
+    }
+    text += "\n## All systems\n\nMedian (range) of the runs; bold: the best median.\n\n";
+    text += &table(results);
+    text += "\n## Versions and conditions\n\n";
+    for (systems, version) in grouped(&results.versions) {
+        text += &format!("- {systems}: {version}\n");
+    }
+    for (systems, why) in grouped(&results.skipped) {
+        text += &format!("- **not measured**: {systems}: {why}\n");
+    }
+    for (rows, condition) in grouped(&results.conditions) {
+        text += &format!("- {rows}: {condition}\n");
+    }
+    for (name, remarks) in &results.remarks {
+        text += &format!("- {name}: {}\n", remarks.join("; "));
+    }
+    text
+}

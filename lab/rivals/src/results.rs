@@ -1,0 +1,111 @@
+//! Results as a file: a later measurement of some rows or systems replaces those, and keeps the others.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use crate::measure::Task;
+use crate::stats::Summary;
+
+/// Everything measured.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Results {
+    /// Values of all runs by system and metric; `null`: never.
+    pub values: BTreeMap<String, BTreeMap<String, Vec<Option<f64>>>>,
+    /// Version of each system.
+    pub versions: BTreeMap<String, String>,
+    /// Systems that could not be measured, and why.
+    pub skipped: BTreeMap<String, String>,
+    /// Measured how, by row.
+    pub conditions: BTreeMap<String, String>,
+    /// Runs that failed or whose links were late, by system and row.
+    pub remarks: BTreeMap<String, Vec<String>>,
+}
+
+impl Results {
+    /// Reads a file, which may not exist yet.
+    ///
+    /// # Errors
+    /// It is damaged.
+    pub fn read(file: &Path) -> anyhow::Result<Results> {
+        match std::fs::read_to_string(file) {
+            Ok(text) => Ok(serde_json::from_str(&text)?),
+            Err(_) => Ok(Results::default()),
+        }
+    }
+
+    /// Writes the file.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn write(&self, file: &Path) -> anyhow::Result<()> {
+        // One line per metric can be compared with an earlier version.
+        let mut text = String::new();
+        let value = serde_json::to_value(self)?;
+        write_value(&value, 0, &mut text);
+        std::fs::write(file, text + "\n")?;
+        Ok(())
+    }
+
+    /// Adds a run's value, of three digits.
+    pub fn add(&mut self, system: &str, metric: &str, value: Option<f64>) {
+        let rounded = value.map(|value| {
+            let scale = 10f64.powi(2 - value.abs().max(1e-3).log10().floor() as i32);
+            (value * scale).round() / scale
+        });
+        self.values
+            .entry(system.into())
+            .or_default()
+            .entry(metric.into())
+            .or_default()
+            .push(rounded);
+    }
+
+    /// Takes over a new measurement of these tasks, instead of what was known of the same rows and systems.
+    pub fn replace(&mut self, new: Results, tasks: &[Task], condition: &str) {
+        let measured =
+            |name: &str| tasks.iter().any(|task| name.split(' ').any(|word| word == task.row));
+        for (system, version) in &new.versions {
+            if let Some(metrics) = self.values.get_mut(system) {
+                metrics.retain(|metric, _| !measured(metric));
+            }
+            self.remarks
+                .retain(|name, _| !(name.starts_with(&format!("{system} ")) && measured(name)));
+            self.versions.insert(system.clone(), version.clone());
+            self.skipped.remove(system);
+        }
+        for (system, metrics) in new.values {
+            self.values.entry(system).or_default().extend(metrics);
+        }
+        for task in tasks {
+            self.conditions.insert(task.row.into(), condition.into());
+        }
+        self.skipped.extend(new.skipped);
+        self.remarks.extend(new.remarks);
+    }
+
+    /// Median and range of a metric.
+    pub fn summary(&self, system: &str, metric: &str) -> Option<Summary> {
+        Summary::of(self.values.get(system)?.get(metric)?)
+    }
+}
+
+fn write_value(value: &serde_json::Value, depth: usize, text: &mut String) {
+    match value {
+        serde_json::Value::Object(map) if !map.is_empty() => {
+            text.push_str("{\n");
+            for (place, (key, value)) in map.iter().enumerate() {
+                *text += &format!(
+                    "{}{}: ",
+                    " ".repeat(depth + 1),
+                    serde_json::Value::from(key.as_str())
+                );
+                write_value(value, depth + 1, text);
+                text.push_str(if place + 1 < map.len() { ",\n" } else { "\n" });
+            }
+            *text += &format!("{}}}", " ".repeat(depth));
+        }
+        other => *text += &other.to_string(),
+    }
+}

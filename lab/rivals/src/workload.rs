@@ -1,0 +1,45 @@
+//! The neutral client: each workload prints its events, a line each, and the harness computes from them.
+
+pub mod bulk;
+pub mod call;
+pub mod connections;
+pub mod echo;
+pub mod page;
+
+use std::io::Write;
+
+use anyhow::{Context, bail};
+
+use crate::dial::Dial;
+
+/// Runs `WORKLOAD WAY [ARGUMENT..]`.
+///
+/// # Errors
+/// It is unknown, or its connection broke.
+pub async fn run(arguments: &[String]) -> anyhow::Result<()> {
+    let [workload, way, rest @ ..] = arguments else { bail!("client WORKLOAD WAY [ARGUMENT..]") };
+    let dial = Dial::parse(way).await?;
+    let number = |place: usize| -> anyhow::Result<u64> {
+        rest.get(place).context("an argument is missing")?.parse().context("not a number")
+    };
+    match workload.as_str() {
+        "echo" => echo::over_stream(&dial, number(0)?).await,
+        "udp-echo" => echo::over_datagrams(&dial, number(0)?).await,
+        "down" => bulk::down(&dial).await,
+        "up" => bulk::up(&dial).await,
+        "page" => page::load(&dial, number(0)?).await,
+        "call" => call::over_stream(&dial, number(0)?).await,
+        "udp-call" => call::over_datagrams(&dial, number(0)?).await,
+        "connections" => connections::open(&dial, number(0)?).await,
+        other => bail!("no workload `{other}`"),
+    }
+}
+
+/// Prints an event.
+pub fn event(kind: &str, values: &[u64]) {
+    let values: Vec<String> = values.iter().map(u64::to_string).collect();
+    let mut out = std::io::stdout().lock();
+    // The harness may have ended.
+    let _ = writeln!(out, "{kind} {}", values.join(" "));
+    let _ = out.flush();
+}

@@ -1,0 +1,74 @@
+//! Echoes of 200 bytes at an interval, whether earlier ones were answered or not. Events: `sent NUMBER TIME`,
+//! `answer NUMBER TIME`.
+
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use super::event;
+use crate::clock;
+use crate::dial::Dial;
+use crate::protocol::ECHO;
+
+const BYTES: usize = 200;
+
+fn message(number: u64) -> [u8; BYTES] {
+    let mut message = [ECHO; BYTES];
+    message[1..9].copy_from_slice(&number.to_be_bytes());
+    message
+}
+
+fn answered(message: &[u8]) {
+    let Some(number) = message.get(1..9).and_then(|bytes| bytes.try_into().ok()) else { return };
+    event("answer", &[u64::from_be_bytes(number), clock::now()]);
+}
+
+/// Over a stream.
+pub async fn over_stream(dial: &Dial, interval_ms: u64) -> anyhow::Result<()> {
+    let mut stream = dial.stream().await?;
+    stream.write_u8(ECHO).await?;
+    stream.write_u32(BYTES as u32).await?;
+    let (mut from, mut to) = tokio::io::split(stream);
+    let reader = async {
+        let mut message = [0; BYTES];
+        loop {
+            from.read_exact(&mut message).await?;
+            answered(&message);
+        }
+    };
+    let writer = async {
+        let mut ticks = tokio::time::interval(Duration::from_millis(interval_ms));
+        for number in 0.. {
+            ticks.tick().await;
+            event("sent", &[number, clock::now()]);
+            to.write_all(&message(number)).await?;
+            to.flush().await?;
+        }
+        Ok(())
+    };
+    tokio::select! {
+        ended = reader => ended,
+        ended = writer => ended,
+    }
+}
+
+/// In datagrams.
+pub async fn over_datagrams(dial: &Dial, interval_ms: u64) -> anyhow::Result<()> {
+    let socket = dial.datagrams().await?;
+    let mut ticks = tokio::time::interval(Duration::from_millis(interval_ms));
+    let (mut number, mut buffer) = (0, [0; 2_048]);
+    loop {
+        tokio::select! {
+            _ = ticks.tick() => {
+                event("sent", &[number, clock::now()]);
+                // What cannot be sent is lost.
+                let _ = socket.send(&message(number)).await;
+                number += 1;
+            }
+            received = socket.recv(&mut buffer) => match received {
+                Ok(bytes) => answered(&buffer[..bytes]),
+                Err(_) => tokio::time::sleep(Duration::from_millis(1)).await,
+            },
+        }
+    }
+}

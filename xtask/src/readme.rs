@@ -139,7 +139,7 @@ mod tests {
                 pages.readme = pages.readme.replacen(from, to, 1);
             })
         };
-        assert!(readme("one of ten cases", "one of nine cases").contains("one of ten cases"));
+        assert!(readme("one of twelve cases", "one of nine cases").contains("one of twelve cases"));
         assert!(readme("| 207 ms |", "| 27 ms |").contains("27 ms"));
         assert!(readme("WiFi alone  ", "WiFi alone 1").contains("the demo's output"));
         let auto = finding(|pages| pages.auto = pages.auto.replace("10 % [7, 13]", "20 % [7, 35]"));

@@ -44,7 +44,6 @@ pub fn view(id: u8, srtt_ms: u64) -> SubflowView {
         delivery_rate: None,
         forecast: Forecast::with_quantiles([ms(srtt_ms), ms(srtt_ms), ms(srtt_ms)], 0.0, None),
         overdue_at: None,
-        newest_sent_at: None,
         bytes_since_loss: 0,
         bytes_between_losses: 0,
         last_sent_at: Instant::ZERO,

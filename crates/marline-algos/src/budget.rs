@@ -109,13 +109,6 @@ impl Budget {
         self.spent_share_beside(now, config, || IdleCapacity::NONE)
     }
 
-    /// Bytes of copies within the window, as a share of this rate.
-    pub(crate) fn share_of_rate(&mut self, now: Instant, rate: Rate) -> f32 {
-        self.advance_budget_to(now);
-        let copies: u64 = self.slots.iter().map(|slot| u64::from(slot.1)).sum();
-        (copies * UNIT) as f32 / rate.bytes_in(WINDOW).max(1) as f32
-    }
-
     /// As [`spent_share`](Self::spent_share), where copies may also use a share of idle capacity, if that is more.
     /// `idle` is called only if the result depends on it: this is part of each decision.
     pub(crate) fn spent_share_beside(

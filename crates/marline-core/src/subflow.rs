@@ -15,7 +15,6 @@ mod accept;
 mod ack;
 mod config;
 mod delayed_ack;
-mod early_repeat;
 mod ecn;
 mod egress;
 mod false_acks;

@@ -75,9 +75,6 @@ const UNUSUAL_DECAY_S: f32 = 1.0;
 /// Seconds over which the rate of trouble is smoothed.
 const TROUBLE_MEMORY_S: f32 = 10.0;
 
-/// Episodes per second to which a single one decays within a minute.
-const RECENT_TROUBLES: f32 = 0.1 / 25.0;
-
 /// Learns the answer times of a subflow.
 #[derive(Copy, Clone, Debug)]
 pub struct Forecaster {
@@ -536,12 +533,6 @@ impl Forecast {
     #[must_use]
     pub fn bytes_in(&self, time: Duration) -> u64 {
         self.rate().map_or(u64::MAX, |rate| rate.bytes_in(time))
-    }
-
-    /// Returns true if there was trouble within about the last minute.
-    #[must_use]
-    pub fn had_recent_trouble(&self) -> bool {
-        self.troubles > RECENT_TROUBLES
     }
 
     /// Probability that trouble begins within this time: a loss, or answers late by half a round trip or more;

@@ -82,8 +82,6 @@ pub enum Rule {
     Repair,
     /// A copy that probes a path not used recently.
     Explore,
-    /// The newest data is sent again on its own path, because that path loses single packets.
-    RepeatNewest,
     /// No copy is worth its cost now, but one may be later.
     Recheck,
     /// There is nothing to send, and no copy is worth its cost.
@@ -142,8 +140,6 @@ impl Grounds {
 pub struct BudgetState {
     /// Share of the budget that is spent. May exceed 1; infinite if there is no budget.
     pub spent: f32,
-    /// Share spent of what copies may cost that hardly save anything; may exceed 1.
-    pub spent_doubtful: f32,
     /// Copies cost nothing.
     pub unlimited: bool,
     /// Spent share for each path with its own budget for copies.

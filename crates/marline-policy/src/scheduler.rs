@@ -114,13 +114,6 @@ pub enum Decision {
         /// The data.
         range: DataRange,
     },
-    /// Send the newest segment of this subflow again on the same subflow, before its answer is due: if one of the two
-    /// is lost, the other arrives. It is not counted as a loss, and does not delay the tail loss probe. Ignored unless
-    /// [`SubflowView::newest_sent_at`] is set.
-    RepeatNewest {
-        /// The subflow.
-        subflow: SubflowId,
-    },
     /// Send nothing now. Consult the scheduler again when something changes.
     Wait,
     /// Send nothing now. Consult the scheduler again at this time at the latest.

@@ -100,11 +100,6 @@ pub struct SubflowView {
     /// Time at which the answer to the oldest segment in flight becomes overdue: the p99 of the forecast made when it
     /// was sent. `None` if nothing is in flight or nothing is known about the path.
     pub overdue_at: Option<Instant>,
-    /// When the newest data in flight was sent; `None` if it cannot be repeated by [`Decision::RepeatNewest`]: nothing
-    /// is in flight, it was repeated before, or a loss is being repaired.
-    ///
-    /// [`Decision::RepeatNewest`]: crate::Decision::RepeatNewest
-    pub newest_sent_at: Option<Instant>,
     /// Bytes acknowledged since the last loss (OLIA's l1).
     pub bytes_since_loss: u64,
     /// Bytes acknowledged between the last two losses (OLIA's l2).

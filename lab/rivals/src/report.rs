@@ -139,8 +139,6 @@ pub fn page(results: &Results) -> String {
         let (Some(our), Some(their)) = (side(&ours), side(&theirs)) else { continue };
         text += &format!("|{}|{our}|{their}|{}|\n", line.1, winner(results, line, &all));
     }
-    text += "\n## All systems\n\nMedian (range) of the runs; bold: the best median.\n\n";
-    text += &table(results);
     text += "\n## Versions and conditions\n\n";
     for (systems, version) in grouped(&results.versions) {
         text += &format!("- {systems}: {version}\n");

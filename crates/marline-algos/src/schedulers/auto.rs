@@ -24,9 +24,6 @@
 //!   it and leaves most of the path unused. So copies may instead use a share of the capacity that is idle
 //!   ([`AutoConfig::idle_share`]). Mobile data often has an allowance, so such paths are
 //!   [limited](marline_policy::PathCost::limited) unless the user says otherwise.
-//! - *Early repeats*: a free path that loses single packets repeats the end of a short message by itself, a few
-//!   milliseconds later ([`MIN_REPEAT_DELAY`]). So other paths carry copies of short messages only while there is more
-//!   doubt than that ([`DOUBTFUL_GAIN`]).
 //! - *Repairs*, if the peer supports them, cover a share of each burst of several segments and are sent before its
 //!   copies (`auto/repairs.rs`).
 //! - *Costs* of a path other than time are converted to time (`auto/costs.rs`). New data avoids metered paths and
@@ -118,21 +115,10 @@ const TROUBLE_COST: u32 = 2;
 const TAIL_WEIGHT: f32 = 1.0;
 /// Idle time after which a path gets a copy of the newest segment.
 const EXPLORE_AFTER: Duration = Duration::from_millis(300);
-/// Rate of copies up to which even those are made that are expected to save almost nothing: a lone message on a path
-/// that dies just then is not late, and a stream of echoes does not keep another path's radio busy.
-const DOUBTFUL_COPIES: Rate = Rate::from_bytes_per_s(500);
-/// What other copies of short messages must gain, in multiples of their own trip time, and how many segments a short
-/// message has.
-const DOUBTFUL_GAIN: f32 = 0.01;
-const SHORT_SEGMENTS: u64 = 2;
 /// Maximum number of mappings examined for copies.
 const MAX_EXAMINED_MAPPINGS: usize = 64;
 /// Maximum spending in multiples of the budget.
 const MAX_SPENDING: f32 = 2.0;
-
-/// Bounds of the time between data and its early repeat, a quarter of SRTT: with less, one burst of losses hits both.
-const MIN_REPEAT_DELAY: Duration = Duration::from_millis(2);
-const MAX_REPEAT_DELAY: Duration = Duration::from_millis(10);
 
 /// Rules for a slow path that blocks the others.
 const OPPORTUNISTIC: OpportunisticRules = OpportunisticRules::WIDE;
@@ -142,7 +128,7 @@ const OPPORTUNISTIC: OpportunisticRules = OpportunisticRules::WIDE;
 pub struct Auto {
     /// The common budget and the per-path budget.
     limits: (BudgetConfig, BudgetConfig),
-    idle_share: f32,
+    idle_share: f64,
     opportunistic: Opportunistic,
     budget: Budget,
     path_budgets: PathBudgets,
@@ -161,7 +147,7 @@ impl Auto {
         Auto {
             limits: (config.budget, config.path_budget),
             // Without a share of the new data, nothing beyond the rate is wanted.
-            idle_share: if config.budget.share == 0.0 { 0.0 } else { config.idle_share as f32 },
+            idle_share: if config.budget.share == 0.0 { 0.0 } else { config.idle_share },
             opportunistic: Opportunistic::new(OPPORTUNISTIC),
             budget: Budget::default(),
             path_budgets: PathBudgets::default(),
@@ -190,8 +176,7 @@ impl Auto {
         self.path_budgets.count(new, cx);
         if cx.subflows.len() > 1 {
             let (budget, path_budget) = &self.limits;
-            let idle = || IdleCapacity { rate: free_capacity(cx), share: self.idle_share.into() };
-            self.spending.spent_doubtful = self.budget.share_of_rate(cx.now, DOUBTFUL_COPIES);
+            let idle = || IdleCapacity { rate: free_capacity(cx), share: self.idle_share };
             self.spending.spent = self.budget.spent_share_beside(cx.now, budget, idle);
             let spent = &mut self.spending.path_budgets;
             self.path_budgets.spent_shares(cx.now, budget, path_budget, spent);
@@ -199,22 +184,14 @@ impl Auto {
         self.repairs.plan_repairs(cx, &mut self.spending.repairs_due);
     }
 
-    /// Counts a repair or an early repeat, which are not among the repeated bytes.
-    fn count_extra(&mut self, decision: Decision, cx: &SchedulerContext<'_>) {
-        let mss_of = |id| cx.subflow(id).map_or(0, |view| u64::from(view.mss));
-        match decision {
-            Decision::Repair { subflow, .. } => {
-                self.budget.on_copy(cx.now, mss_of(subflow));
-                self.path_budgets.on_repair(cx.now, subflow, mss_of(subflow));
-                if let Some(due) = &mut self.spending.repairs_due {
-                    due.count = due.count.saturating_sub(1);
-                }
-            }
-            Decision::RepeatNewest { subflow } => {
-                let in_flight = cx.subflow(subflow).map_or(0, |view| view.bytes_in_flight);
-                self.budget.on_copy(cx.now, in_flight.min(mss_of(subflow)));
-            }
-            _ => {}
+    /// Counts a repair, which is not among the repeated bytes.
+    fn count_repair(&mut self, decision: Decision, cx: &SchedulerContext<'_>) {
+        let Decision::Repair { subflow, .. } = decision else { return };
+        let bytes = cx.subflow(subflow).map_or(0, |view| view.mss.into());
+        self.budget.on_copy(cx.now, bytes);
+        self.path_budgets.on_repair(cx.now, subflow, bytes);
+        if let Some(due) = &mut self.spending.repairs_due {
+            due.count = due.count.saturating_sub(1);
         }
     }
 }
@@ -243,7 +220,7 @@ impl Scheduler for Auto {
     fn next_send(&mut self, cx: &SchedulerContext<'_>) -> Decision {
         self.count(cx);
         let decision = Decider(&self.spending).decide(cx).decision;
-        self.count_extra(decision, cx);
+        self.count_repair(decision, cx);
         decision
     }
 
@@ -267,7 +244,7 @@ impl Scheduler for Auto {
         let reason = reasons::answer_question(Question::Next, &self.spending, cx);
         let decision = reason.decision;
         reasons.push(reason);
-        self.count_extra(decision, cx);
+        self.count_repair(decision, cx);
         decision
     }
 

@@ -104,10 +104,9 @@ impl<R: CopyRule> Scheduler for CopyingScheduler<R> {
                 Decision::WaitUntil(opens) => Decision::WaitUntil(at.min(opens)),
                 _ => Decision::WaitUntil(at),
             },
-            copy @ (Decision::Send { .. }
-            | Decision::SendRun { .. }
-            | Decision::Repair { .. }
-            | Decision::RepeatNewest { .. }) => copy,
+            copy @ (Decision::Send { .. } | Decision::SendRun { .. } | Decision::Repair { .. }) => {
+                copy
+            }
         }
     }
 

@@ -83,15 +83,7 @@ impl Assignment<'_> {
             return None;
         }
         let constraints = self.constraints(now);
-        let choice = self.scheduling.choose(constraints, self.sender);
-        // Before the peer is known to speak Multipath TCP, a repetition might prevent a fallback.
-        if let Some(id) = self.scheduling.take_repeat_newest()
-            && self.session.is_confirmed()
-            && let Some(subflow) = self.paths.get_mut(id)
-        {
-            subflow.tcp_mut().request_early_repeat();
-        }
-        choice
+        self.scheduling.choose(constraints, self.sender)
     }
 
     pub(super) fn constraints(&self, now: Instant) -> Constraints {

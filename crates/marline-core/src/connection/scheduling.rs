@@ -179,11 +179,6 @@ impl Scheduling {
             .or_else(|| self.choose_by_scheduler(constraints, sender))
     }
 
-    /// Takes the subflow whose newest segment the scheduler wants repeated.
-    pub(super) fn take_repeat_newest(&mut self) -> Option<SubflowId> {
-        self.scratch.if_used()?.repeat_newest.take()
-    }
-
     /// Keeps a decision for the next batch.
     pub(super) const fn defer(&mut self, now: Instant, choice: Choice) {
         self.decided = Some((now, choice));
@@ -239,7 +234,7 @@ impl Scheduling {
         let item =
             Reinjection { range: part.range, carried_by, cause: queued.cause, since: queued.since };
         let decision = match self.scratch.if_used() {
-            Some(SchedulerScratch { views, reasons: Some(reasons), .. }) => self
+            Some(SchedulerScratch { views, reasons: Some(reasons) }) => self
                 .scheduler
                 .explain_reinjection(&item, &sender.context(constraints, views), reasons),
             _ => self
@@ -255,17 +250,13 @@ impl Scheduling {
 
     fn choose_by_scheduler(&mut self, constraints: Constraints, sender: &Sender) -> Option<Choice> {
         let decision = match self.scratch.if_used() {
-            Some(SchedulerScratch { views, reasons: Some(reasons), .. }) => {
+            Some(SchedulerScratch { views, reasons: Some(reasons) }) => {
                 self.scheduler.explain_send(&sender.context(constraints, views), reasons)
             }
             _ => self.scheduler.next_send(&sender.context(constraints, &self.scratch.views)),
         };
         match decision {
             Decision::Wait => None,
-            Decision::RepeatNewest { subflow } => {
-                self.scratch.repeat_newest = Some(subflow).filter(|_| constraints.repeats);
-                None
-            }
             Decision::WaitUntil(at) => {
                 // A time in the past would cause a busy loop.
                 self.wake_at = Some(at).filter(|at| *at > constraints.now);
@@ -328,7 +319,7 @@ impl Scheduling {
     ) -> Vec<SchedulerAction> {
         let mut actions = Vec::new();
         match self.scratch.if_used() {
-            Some(SchedulerScratch { views, reasons: Some(reasons), .. }) => {
+            Some(SchedulerScratch { views, reasons: Some(reasons) }) => {
                 let context = sender.context(constraints, views);
                 self.scheduler.explain_event(event, &context, &mut actions, reasons);
             }

@@ -126,14 +126,12 @@ impl Subflow {
         }
         self.update_window(segment, span.start, ack);
         if ack >= self.tx.una && !is_syn {
-            let sack = self.read_sack(ack, &segment.options.sack);
-            let is_bare = span.start == span.end && self.tx.window == prior_window;
             let input = AckInput {
                 ack,
                 flags: header.flags,
-                sack,
+                sack: self.read_sack(ack, &segment.options.sack),
                 echo: self.echo_of(segment),
-                duplicate: is_bare && !sack.reports_early_repeat(),
+                duplicate: span.start == span.end && self.tx.window == prior_window,
             };
             self.on_ack(now, &input);
             if prior_window == 0 && self.tx.window > 0 && self.tx.rto.count > 0 {

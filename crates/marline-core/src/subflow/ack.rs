@@ -35,16 +35,9 @@ pub(super) struct SackInput {
     blocks: [(Ssn, Ssn); 4],
     len: usize,
     dsack: Option<(Ssn, Ssn)>,
-    /// It reported a duplicate that an early repeat made, which says nothing.
-    reports_early_repeat: bool,
 }
 
 impl SackInput {
-    /// True if an early repeat caused the ACK: it is no sign of a hole.
-    pub(super) const fn reports_early_repeat(&self) -> bool {
-        self.reports_early_repeat
-    }
-
     fn as_slice(&self) -> &[(Ssn, Ssn)] {
         &self.blocks[..self.len]
     }
@@ -114,10 +107,6 @@ impl Subflow {
             if (i == 0 && right <= ack) || within_second {
                 let known = ack.0.saturating_sub(self.tx.max_window);
                 input.dsack = first.filter(|(l, _)| l.0 >= known);
-                input.reports_early_repeat = input
-                    .dsack
-                    .take_if(|range| self.tx.notes.early.covers(range.0, range.1))
-                    .is_some();
                 input.len = 0;
             }
             if right > ack {
@@ -224,8 +213,8 @@ impl Subflow {
         for &(left, right) in sack.as_slice() {
             let known = self
                 .tx
-                .notes
-                .sacks
+                .sack_cache
+                .0
                 .iter()
                 .copied()
                 .find(|&(l, r)| left <= l && r <= right && l < r);
@@ -237,8 +226,8 @@ impl Subflow {
                 None => self.sack_part(left, right, left, right, tally),
             }
         }
-        self.tx.notes.sacks = sack.blocks;
-        for stale in &mut self.tx.notes.sacks[sack.len..] {
+        self.tx.sack_cache.0 = sack.blocks;
+        for stale in &mut self.tx.sack_cache.0[sack.len..] {
             *stale = (Ssn(0), Ssn(0));
         }
     }

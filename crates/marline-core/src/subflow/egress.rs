@@ -57,11 +57,6 @@ impl Subflow {
         {
             return Some(Egress::Retransmit(segment));
         }
-        if self.tx.notes.early.is_wanted()
-            && let Some(segment) = self.next_early_repeat(now, room)
-        {
-            return Some(Egress::Retransmit(segment));
-        }
         if self.fin_wanted && self.state.may_send() {
             self.push_fin(now);
             return Some(Egress::Fin);
@@ -85,7 +80,6 @@ impl Subflow {
             || self.fin_wanted
             || self.state.is_handshake()
             || self.tx.probe == Probe::RepeatLast
-            || self.tx.notes.early.is_wanted()
             || self.tx.board.bytes_lost() > 0
     }
 
@@ -157,6 +151,16 @@ impl Subflow {
             index += usize::from(self.tx.cut(index, at));
         }
         self.retransmit(now, index, SentKind::ProbeRepeat)
+    }
+
+    /// Maximum payload of a retransmitted segment of at most `most` bytes; a former MTU probe must be split. The
+    /// first part carries the mapping, which the peer then knows for the rest, since bytes are processed in order.
+    fn payload_limit(&self, segment: &SentSegment, room: PayloadRoom, most: u16) -> Option<u64> {
+        let first = segment.start <= segment.mapping_start;
+        let payload = if first { room.mapped } else { room.plain };
+        let header = HEADER + if self.timestamps.enabled { TIMESTAMP_OPTION } else { 0 };
+        let limit = usize::from(most).saturating_sub(header).min(payload);
+        (limit > 0).then_some(limit as u64)
     }
 
     fn retransmit(&mut self, now: Instant, index: usize, kind: SentKind) -> Option<SentSegment> {

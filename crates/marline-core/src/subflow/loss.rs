@@ -230,9 +230,7 @@ impl Subflow {
                 self.tx.queue_lost(index);
             }
         }
-        if let Some(notes) = self.tx.notes.if_used() {
-            notes.sacks = Default::default();
-        }
+        self.tx.sack_cache.retire();
     }
 }
 

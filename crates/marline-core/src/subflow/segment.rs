@@ -1,10 +1,10 @@
-//! Sizes of segments, and headers of those without data: SYN, SYN/ACK, RST and plain ACKs, and the SACK option.
+//! Headers of segments without data: SYN, SYN/ACK, RST and plain ACKs, and the SACK option.
 
-use marline_policy::{SentSegment, Ssn};
+use marline_policy::Ssn;
 use marline_time::Instant;
 use marline_wire::{SackBlock, SackBlocks, TcpFlags, TcpHeader, TcpOptions};
 
-use super::{PayloadRoom, PlainSegment, Rst, Subflow};
+use super::{PlainSegment, Rst, Subflow};
 use crate::SubflowState;
 
 /// Bytes of a header without options.
@@ -15,21 +15,6 @@ pub(super) const TIMESTAMP_OPTION: usize = 12;
 pub(super) const DSS_OPTION: usize = 20;
 
 impl Subflow {
-    /// Maximum payload of a retransmitted segment of at most `most` bytes; a former MTU probe must be split. The
-    /// first part carries the mapping, which the peer then knows for the rest, since bytes are processed in order.
-    pub(super) fn payload_limit(
-        &self,
-        segment: &SentSegment,
-        room: PayloadRoom,
-        most: u16,
-    ) -> Option<u64> {
-        let first = segment.start <= segment.mapping_start;
-        let payload = if first { room.mapped } else { room.plain };
-        let header = HEADER + if self.timestamps.enabled { TIMESTAMP_OPTION } else { 0 };
-        let limit = usize::from(most).saturating_sub(header).min(payload);
-        (limit > 0).then_some(limit as u64)
-    }
-
     pub(super) fn syn_header(
         &mut self,
         now: Instant,

@@ -3,7 +3,6 @@
 mod attacks;
 mod closing;
 mod doubles;
-mod early_repeat;
 mod handshake;
 mod lost_entries;
 mod pair;

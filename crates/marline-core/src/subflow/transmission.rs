@@ -11,7 +11,6 @@ use marline_policy::{
 use marline_time::{Duration, Instant};
 
 use super::SubflowConfig;
-use super::early_repeat::EarlyRepeats;
 use super::forecast_score::Scorer;
 use super::loss::{Frto, LossHistory, RtoTimer, Undo};
 use super::path_health::Tally;
@@ -34,10 +33,6 @@ pub(super) enum Probe {
 }
 
 impl Probe {
-    pub(super) fn is_none(self) -> bool {
-        self == Probe::None
-    }
-
     pub(super) fn clear(&mut self) {
         *self = Probe::None;
     }
@@ -70,17 +65,12 @@ impl WindowUse {
     }
 }
 
-/// What is remembered of data in flight beside the scoreboard.
+/// SACK blocks received before.
 #[derive(Copy, Clone, Debug, Default)]
-pub(super) struct FlightNotes {
-    /// SACK blocks of the last ACK: their inner parts need not be examined again.
-    pub(super) sacks: [(Ssn, Ssn); 4],
-    pub(super) early: EarlyRepeats,
-}
+pub(super) struct SackCache(pub(super) [(Ssn, Ssn); 4]);
 
-impl Unused for FlightNotes {
-    const UNUSED: &'static Self =
-        &FlightNotes { sacks: [(Ssn(0), Ssn(0)); 4], early: EarlyRepeats::NONE };
+impl Unused for SackCache {
+    const UNUSED: &'static Self = &SackCache([(Ssn(0), Ssn(0)); 4]);
 }
 
 /// Sending half of a subflow.
@@ -127,7 +117,8 @@ pub(super) struct Transmission {
     pub(super) tally: Tally,
     /// Starts of entries marked lost; some may be out of date.
     lost: OnDemand<BinaryHeap<Reverse<u64>>>,
-    pub(super) notes: OnDemand<FlightNotes>,
+    /// SACK blocks of the last ACK: their inner parts need not be examined again.
+    pub(super) sack_cache: OnDemand<SackCache>,
     /// Lent by the endpoint while segments are received.
     pub(super) released: OnDemand<Vec<DataRange>>,
 }
@@ -163,7 +154,7 @@ impl Transmission {
             last_sent_at: now,
             tally: Tally::default(),
             lost: OnDemand::new(),
-            notes: OnDemand::new(),
+            sack_cache: OnDemand::new(),
             released: OnDemand::new(),
         }
     }
@@ -311,7 +302,7 @@ impl Transmission {
         self.board.shrink();
         if self.board.is_empty() {
             self.lost.retire();
-            self.notes.retire();
+            self.sack_cache.retire();
         }
         if self.phase == Phase::Open {
             self.prr.retire();

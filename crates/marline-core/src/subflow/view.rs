@@ -44,7 +44,6 @@ impl Subflow {
             delivery_rate: tx.rate.peak(),
             forecast,
             overdue_at: tx.overdue_at(&forecast),
-            newest_sent_at: self.newest_repeatable(),
             bytes_since_loss: tx.losses.since_last,
             bytes_between_losses: tx.losses.between,
             last_sent_at: tx.last_sent_at,

@@ -2,7 +2,7 @@
 //!
 //! There is one instance for all connections of an endpoint, which lends it: an idle connection holds no such memory.
 
-use marline_policy::{Reason, SubflowId, SubflowView};
+use marline_policy::{Reason, SubflowView};
 
 use crate::on_demand::Unused;
 
@@ -13,11 +13,8 @@ pub(crate) struct SchedulerScratch {
     pub(crate) views: Vec<SubflowView>,
     /// Reasons of decisions in this call; `None` if they are not recorded.
     pub(crate) reasons: Option<Vec<Reason>>,
-    /// The subflow whose newest segment the scheduler wants repeated.
-    pub(crate) repeat_newest: Option<SubflowId>,
 }
 
 impl Unused for SchedulerScratch {
-    const UNUSED: &'static Self =
-        &SchedulerScratch { views: Vec::new(), reasons: None, repeat_newest: None };
+    const UNUSED: &'static Self = &SchedulerScratch { views: Vec::new(), reasons: None };
 }

@@ -30,7 +30,7 @@ impl Display for BadRecord {
 
 impl core::error::Error for BadRecord {}
 
-const RULES: [(Rule, &str); 17] = [
+const RULES: [(Rule, &str); 16] = [
     (Rule::First, "first"),
     (Rule::Spared, "spared"),
     (Rule::LastReceived, "last-received"),
@@ -41,7 +41,6 @@ const RULES: [(Rule, &str); 17] = [
     (Rule::End, "end"),
     (Rule::Repair, "repair"),
     (Rule::Explore, "explore"),
-    (Rule::RepeatNewest, "repeat-newest"),
     (Rule::Recheck, "recheck"),
     (Rule::Nothing, "nothing"),
     (Rule::NoPath, "no-path"),
@@ -156,7 +155,6 @@ impl Line {
         self.push_field("send_limit", inputs.send_limit);
         self.push_field("repairs", u8::from(inputs.repairs));
         self.push_field("spent", inputs.spending.spent);
-        self.push_field("spent_doubtful", inputs.spending.spent_doubtful);
         self.push_field("unlimited", u8::from(inputs.spending.unlimited));
         let path_budget = |(id, spent): &(SubflowId, f32)| format!("{}:{spent}", id.0);
         let path_budgets: Vec<String> =
@@ -204,7 +202,6 @@ impl Line {
         self.push_field("idle_us", forecast.idle_us);
         self.put_optional("train_bits_per_s", forecast.rate.map(Rate::bits_per_s));
         self.put_optional("overdue_ns", path.overdue_at.map(Instant::as_nanos));
-        self.put_optional("newest_ns", path.newest_sent_at.map(Instant::as_nanos));
         self.push_field("sent_ns", path.last_sent_at.as_nanos());
         self.push_field("heard_ns", path.last_heard_at.as_nanos());
     }
@@ -250,7 +247,6 @@ fn decision_text(decision: &Decision) -> String {
         Decision::Send { subflow, range } => on("send", subflow, range),
         Decision::SendRun { subflow, range } => on("run", subflow, range),
         Decision::Repair { subflow, range } => on("repair", subflow, range),
-        Decision::RepeatNewest { subflow } => format!("newest:{}", subflow.0),
         Decision::Wait => "wait".to_owned(),
         Decision::WaitUntil(at) => format!("wait:{}", at.as_nanos()),
     }
@@ -261,7 +257,6 @@ fn read_decision(text: &str) -> Option<Decision> {
     Some(match parts[..] {
         ["wait"] => Decision::Wait,
         ["wait", at] => Decision::WaitUntil(read_instant(at)?),
-        ["newest", subflow] => Decision::RepeatNewest { subflow: read_id(subflow)? },
         [what, subflow, range] => {
             let (subflow, range) = (read_id(subflow)?, read_range(range)?);
             match what {
@@ -450,9 +445,6 @@ impl<'a> Fields<'a> {
             repairs: self.read_field("repairs", read_flag)?,
             spending: BudgetState {
                 spent: self.read_field("spent", read_fraction)?,
-                spent_doubtful: self
-                    .read_optional("spent_doubtful", read_fraction)?
-                    .unwrap_or_default(),
                 unlimited: self.read_field("unlimited", read_flag)?,
                 path_budgets: self.list("path-budgets", read_path_budget)?,
                 terms: Terms {
@@ -511,7 +503,6 @@ impl<'a> Fields<'a> {
                 rate: self.read_optional("train_bits_per_s", read_rate)?,
             },
             overdue_at: self.read_optional("overdue_ns", read_instant)?,
-            newest_sent_at: self.read_optional("newest_ns", read_instant)?,
             bytes_since_loss: 0,
             bytes_between_losses: 0,
             last_sent_at: self.read_field("sent_ns", read_instant)?,

@@ -59,11 +59,6 @@ impl Reason {
                     "copy of {size} on {path} to measure it, as it has carried nothing for {unused}"
                 )
             }
-            Rule::RepeatNewest => {
-                format!(
-                    "the newest data is repeated on {path}, which lost packets in the last minute"
-                )
-            }
             Rule::Recheck => self.recheck_text(),
             Rule::Nothing => "there is no data to send, and none worth a copy".to_owned(),
             Rule::NoPath => "nothing is sent: no path can send".to_owned(),

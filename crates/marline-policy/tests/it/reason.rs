@@ -224,14 +224,9 @@ fn a_record_is_read_as_it_was_written() {
     ];
     let terms = Terms { patience: ms(100), metered_rate: Rate::from_mbit(1), wake: ms(7) };
     let repairs_due = Some(RepairsDue { range: range(3, 9), count: 2 });
-    let spending = BudgetState {
-        spent: 1.0 / 3.0,
-        spent_doubtful: 0.25,
-        path_budgets: vec![(LTE, 2.0 / 3.0), (SubflowId(3), f32::INFINITY)],
-        terms,
-        repairs_due,
-        ..BudgetState::default()
-    };
+    let path_budgets = vec![(LTE, 2.0 / 3.0), (SubflowId(3), f32::INFINITY)];
+    let spending =
+        BudgetState { spent: 1.0 / 3.0, unlimited: false, path_budgets, terms, repairs_due };
     let ask = |cx: &SchedulerContext<'_>| {
         let index = cx.mappings;
         let next = [index.next_not_on(LTE, Dsn(0)), index.next_not_on(LTE, Dsn(1_000))];

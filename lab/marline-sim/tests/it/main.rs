@@ -14,7 +14,6 @@ mod coupled;
 mod crowd;
 mod dead_download;
 mod death;
-mod early_repeat;
 mod elision;
 mod emptcp;
 mod fading;

@@ -10,16 +10,13 @@ use marline_policy::{
     BudgetState, DataRange, Decision, Mapping, Quantile, Rule, SchedulerContext, SubflowId,
     SubflowSet, SubflowView,
 };
-use marline_time::{Duration, Instant};
+use marline_time::Duration;
 
 use super::arrivals::cautious_arrival_time;
 use super::costs::{Costs, is_costly};
 use super::repairs;
 use super::worth::{self, OutstandingAnswer, Price};
-use super::{
-    DOUBTFUL_GAIN, MAX_EXAMINED_MAPPINGS, MAX_REPEAT_DELAY, MAX_SPENDING, MIN_REPEAT_DELAY,
-    SHORT_SEGMENTS,
-};
+use super::{MAX_EXAMINED_MAPPINGS, MAX_SPENDING};
 use crate::schedulers::classes::{self, Class, members};
 use crate::schedulers::copies::{copying_class, queue_is_empty};
 use crate::schedulers::delivery::{Alternatives, Overdue, arrival_by, send_time_by_windows};
@@ -184,11 +181,11 @@ impl<'a> Decider<'a> {
             return None;
         }
         let on = |view: &SubflowView| {
-            let price = self.price_beyond_doubt(self.costs().price_of_late_data(view, class)?, cx);
+            let price = self.costs().price_of_late_data(view, class)?;
             let (copy, price) = match blocked_data_copy(view, price, cx) {
                 Some(copy) => (copy, price),
                 None => {
-                    let price = self.price_beyond_doubt(self.costs().price_on(view, class)?, cx);
+                    let price = self.costs().price_on(view, class)?;
                     let may = self.costs().allows_speculative_copies(view, class, 1.0);
                     let copy = may && queue_is_empty(cx);
                     (copy.then(|| judge_last_segment(view, price, cx)).flatten()?, price)
@@ -204,14 +201,6 @@ impl<'a> Decider<'a> {
             .filter_map(on)
             .max_by(|(a, _), (b, _)| a.total_cmp(b))
             .map(|(_, copy)| copy)
-    }
-
-    /// This price, or what a copy of a short message must gain when those that hardly gain anything have spent their
-    /// share. A burst is long enough to meet trouble, and rare.
-    fn price_beyond_doubt(self, price: Price, cx: &SchedulerContext<'_>) -> Price {
-        let doubts = is_message_short(cx) && self.0.spent_doubtful >= 1.0 && !self.0.unlimited;
-        let least = if doubts { price.least.max(DOUBTFUL_GAIN) } else { price.least };
-        Price { least, ..price }
     }
 
     /// Copies the newest segment to a path that has not been used recently, because what is known about it is old. The
@@ -230,26 +219,6 @@ impl<'a> Decider<'a> {
         })
     }
 
-    /// The next path on which the end of a short message is repeated early, and when: one that costs nothing and has
-    /// lost something lately.
-    fn next_early_repeat(
-        self,
-        class: Class,
-        cx: &SchedulerContext<'_>,
-    ) -> Option<(Instant, SubflowId)> {
-        if self.0.spent >= 1.0 || !is_message_short(cx) {
-            return None;
-        }
-        let due = |view: &SubflowView| {
-            let is_free = !view.limited && !is_costly(view) && class != Class::Backup;
-            let (sent_at, srtt) = (view.newest_sent_at?, view.srtt?);
-            let lossy = view.forecast.had_recent_trouble();
-            let delay = (srtt / 4).clamp(MIN_REPEAT_DELAY, MAX_REPEAT_DELAY);
-            (is_free && lossy).then_some((sent_at + delay, view.id))
-        };
-        members(cx.subflows, class).filter_map(due).min()
-    }
-
     /// A repair of the current burst.
     fn repair(self, class: Class, cx: &SchedulerContext<'_>) -> Option<Verdict> {
         let (subflow, range, other, gain) = repairs::next(self.0, class, cx)?;
@@ -264,26 +233,13 @@ impl<'a> Decider<'a> {
         }
         let copy = self.best_copy(class, cx).or_else(|| self.explore(class, cx));
         copy.unwrap_or_else(|| {
-            let repeat = self.next_early_repeat(class, cx);
-            if let Some((_, id)) = repeat.filter(|(at, _)| *at <= cx.now) {
-                let decision = Decision::RepeatNewest { subflow: id };
-                let verdict = Verdict::without_comparison(Rule::RepeatNewest, decision);
-                return Verdict { path: Some(id), ..verdict };
-            }
             let owed =
                 cx.subflows.iter().filter_map(|view| OutstandingAnswer::oldest(view, cx.now));
-            let again = owed.filter_map(|owed| owed.next_evaluation(cx.now));
-            let again = again.chain(repeat.map(|(at, _)| at)).min();
+            let again = owed.filter_map(|owed| owed.next_evaluation(cx.now)).min();
             let again = again.map_or(Decision::Wait, Decision::WaitUntil);
             Verdict::without_comparison(Rule::Recheck, again)
         })
     }
-}
-
-/// Whether everything that is not acknowledged fits into a few segments.
-fn is_message_short(cx: &SchedulerContext<'_>) -> bool {
-    let mss = cx.subflows.iter().map(|view| u64::from(view.mss)).min().unwrap_or_default();
-    cx.written.since(cx.data_una) <= mss * SHORT_SEGMENTS
 }
 
 /// Data carried only by paths whose answers are so overdue that a copy on this path is worth its price, with the

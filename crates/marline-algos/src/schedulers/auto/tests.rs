@@ -322,32 +322,3 @@ fn the_capacity_of_limited_metered_and_backup_paths_is_not_free() {
         assert_eq!(capacity(second), Rate::from_mbit(8));
     }
 }
-
-#[test]
-fn the_end_of_a_short_message_is_repeated_on_its_path_if_that_is_free_and_lost_something() {
-    let now = Stream::new(1).context(&[]).now;
-    let decide = |change: fn(SubflowView) -> SubflowView, bytes: u64| {
-        let mut stream = Stream::new(bytes);
-        for id in 0..2 {
-            stream.apply(SubflowId(id), marline_testkit::views::range(0, bytes));
-        }
-        let sent = |view| SubflowView {
-            last_sent_at: now - ms(5),
-            newest_sent_at: Some(now - ms(5)),
-            bytes_in_flight: bytes,
-            ..view
-        };
-        let other = SubflowView { newest_sent_at: None, ..sent(path(1, 200)) };
-        next(&mut Auto::default(), &stream, &[change(sent(risky(path(0, 20), 0.1))), other])
-    };
-    let repeat = Decision::RepeatNewest { subflow: SubflowId(0) };
-    assert_eq!(decide(|view| view, 500), repeat);
-    // A quarter of a round trip is not over; no losses; allowances count; a burst.
-    let waits =
-        decide(|view| SubflowView { newest_sent_at: Some(view.last_sent_at + ms(2)), ..view }, 500);
-    assert_eq!(waits, Decision::WaitUntil(now + ms(2)));
-    assert_ne!(decide(|view| SubflowView { forecast: path(0, 20).forecast, ..view }, 500), repeat);
-    assert_ne!(decide(|view| SubflowView { limited: true, ..view }, 500), repeat);
-    assert_ne!(decide(|view| SubflowView { metered: true, ..view }, 500), repeat);
-    assert_ne!(decide(|view| view, 50_000), repeat);
-}

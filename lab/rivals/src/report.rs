@@ -80,7 +80,7 @@ fn best(results: &Results, line: &Line, among: &[System]) -> Option<(System, Sum
     })
 }
 
-/// Who wins a line: the best, and whose ranges overlap with it.
+/// Name of the best system in a line, and of those whose ranges overlap with its range.
 fn winner(results: &Results, line: &Line, systems: &[System]) -> String {
     let Some((winner, summary)) = best(results, line, systems) else { return String::new() };
     let near = systems.iter().filter(|system| system.name != winner.name).filter(|system| {

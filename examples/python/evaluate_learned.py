@@ -321,15 +321,15 @@ def summary(judged: Judged, methods: Sequence[str]) -> list[str]:
     lines = [
         f"**{judged.load.bytes:,} bytes every {judged.load.every_ms} ms**, {len(judged.cases)} cases",
         "",
-        "||p99 (ms)|p99 over `auto`'s|extra bytes (%)|",
+        "| | p99 (ms) | p99 over `auto`'s | extra bytes (%) |",
         "|---" * 4 + "|",
     ]
     auto = judged.quantiles("auto")[-1]
     for name in [*BUILT_IN, *methods]:
         worst = judged.quantiles(name)[-1]
         ratio = "" if name == "auto" else beside(worst / auto)
-        lines.append(f"|`{name}`|{worst[0] * 1e3:.3g}|{ratio}|{judged.extra_percent(name):.0f}|")
-    return [*lines, f"|bound|{judged.quantiles('bound')[-1][0] * 1e3:.3g}|||", ""]
+        lines.append(f"| `{name}` | {worst[0] * 1e3:.3g} | {ratio} | {judged.extra_percent(name):.0f} |")
+    return [*lines, f"| bound | {judged.quantiles('bound')[-1][0] * 1e3:.3g} | | |", ""]
 
 
 def tables(judged: Judged) -> list[str]:

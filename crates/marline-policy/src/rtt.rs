@@ -83,8 +83,8 @@ impl RttEstimator {
     }
 
     /// Adds the sample of a handshake whose last segment may be a repetition, or the answer to an earlier transmission.
-    /// It counts as the initial RTO at most (RFC 6298 section 5.7: the RTO is 3 s then) and is no minimum. If the next
-    /// sample is shorter than half of it, that one counts as the first.
+    /// The sample is limited to the initial RTO, so that the RTO is at most 3 s (RFC 6298 section 5.7), and does not
+    /// count as a minimum. If the next sample is shorter than half of it, that one replaces it.
     pub fn on_doubtful_handshake(&mut self, rtt: Duration, now: Instant) {
         self.on_sample(rtt.min(self.config.initial_rto), now);
         self.min = u64::MAX;

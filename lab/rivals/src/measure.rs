@@ -16,7 +16,7 @@ pub type Values = Vec<(String, Option<f64>)>;
 
 /// A system, running.
 pub struct Bench<'a> {
-    /// Its world.
+    /// The world in which it runs.
     pub world: &'a mut World,
     /// Ways through it.
     pub ways: &'a Ways,
@@ -26,7 +26,7 @@ pub struct Bench<'a> {
     pub programs: &'a Programs,
 }
 
-/// What a task does.
+/// Scene and workload of a task.
 #[derive(Copy, Clone, Debug, PartialEq)]
 pub enum What {
     /// Echoes alone.
@@ -56,7 +56,7 @@ pub enum What {
 pub struct Task {
     /// Row on the command line.
     pub row: &'static str,
-    /// What it does.
+    /// Scene and workload.
     pub what: What,
     /// In datagrams.
     pub datagrams: bool,
@@ -177,7 +177,7 @@ impl Bench<'_> {
         let end = now();
         sleep(Duration::from_millis(500));
         let echoes = echoes(&client, start, end);
-        let times: Vec<f64> = echoes.iter().flatten().map(|time| ms(*time)).collect();
+        let times: Vec<f64> = echoes.iter().filter_map(|echo| echo.round_trip).map(ms).collect();
         let kilobits = bits / ms(end - start);
         let lost = 100.0 * (1.0 - times.len() as f64 / echoes.len().max(1) as f64);
         let p99 = quantile(&times, 0.99);
@@ -276,7 +276,7 @@ impl Bench<'_> {
         self.world.wifi_silent(true)?;
         let dying = client.await_events("loaded", 3, Duration::from_secs(10));
         self.world.wifi_silent(false)?;
-        // A page that never loads is no error of the harness.
+        // A page that never loads is a result, not an error.
         let loaded = dying.or_else(|_| client.await_events("loaded", 3, Duration::from_secs(50)));
         let took = |values: &Vec<u64>| ms(values[1] - values[0]);
         let clean = client.events("loaded").get(1).map(took);
@@ -342,22 +342,31 @@ impl Bench<'_> {
     }
 }
 
-/// Round trips of the echoes sent between two times, nanoseconds; `None`: not answered.
-fn echoes(client: &Client, start: u64, end: u64) -> Vec<Option<u64>> {
+/// An echo.
+struct Echo {
+    /// Time at which it was sent, nanoseconds.
+    sent: u64,
+    /// Its round trip, nanoseconds; `None`: not answered.
+    round_trip: Option<u64>,
+}
+
+/// The echoes sent between two times.
+fn echoes(client: &Client, start: u64, end: u64) -> Vec<Echo> {
     let answers: std::collections::BTreeMap<u64, u64> =
         client.events("answer").iter().rev().map(|event| (event[0], event[1])).collect();
     let sent = client.events("sent");
     let sent = sent.iter().filter(|event| (start..end).contains(&event[1]));
-    sent.map(|event| answers.get(&event[0]).map(|time| time - event[1])).collect()
+    let echo = |event: &Vec<u64>| {
+        let round_trip = answers.get(&event[0]).map(|time| time - event[1]);
+        Echo { sent: event[1], round_trip }
+    };
+    sent.map(echo).collect()
 }
 
-/// As [`echoes`], in ms, and what is not answered counts as long as it has waited.
+/// Round trips of [`echoes`], ms; what is not answered counts as long as it has waited.
 fn echoes_or_waiting(client: &Client, start: u64, end: u64) -> Vec<f64> {
-    let answers = echoes(client, start, end);
-    let sent = client.events("sent");
-    let sent = sent.iter().filter(|event| (start..end).contains(&event[1]));
-    let now = now();
-    sent.zip(answers).map(|(event, answer)| ms(answer.unwrap_or(now - event[1]))).collect()
+    let (echoes, now) = (echoes(client, start, end), now());
+    echoes.iter().map(|echo| ms(echo.round_trip.unwrap_or(now - echo.sent))).collect()
 }
 
 /// The longest time without an answer, ms, from shortly before `dead`.
@@ -375,14 +384,9 @@ fn await_return(client: &Client, returned: u64, within: Duration) -> Option<f64>
     loop {
         sleep(Duration::from_millis(200));
         let known = now() - SECOND_NS / 10;
-        let sent: Vec<u64> = client.events("sent").iter().map(|event| event[1]).collect();
-        let round_trips = echoes(client, 0, u64::MAX);
-        let echoes: Vec<(u64, bool)> = sent
-            .iter()
-            .zip(round_trips)
-            .map(|(sent, time)| (*sent, time.is_some_and(|time| time <= OVER_WIFI_NS)))
-            .filter(|(sent, _)| (returned..known).contains(sent))
-            .collect();
+        let is_fast = |echo: &Echo| echo.round_trip.is_some_and(|time| time <= OVER_WIFI_NS);
+        let echoes: Vec<(u64, bool)> =
+            echoes(client, returned, known).iter().map(|echo| (echo.sent, is_fast(echo))).collect();
         for (first, _) in echoes.iter().filter(|(first, fast)| *fast && first + SECOND_NS <= known)
         {
             let second =

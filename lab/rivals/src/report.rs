@@ -80,7 +80,7 @@ fn best(results: &Results, line: &Line, among: &[System]) -> Option<(System, Sum
     })
 }
 
-/// Who wins a line: the best, and whose ranges overlap with it.
+/// Name of the best system in a line, and of those whose ranges overlap with its range.
 fn winner(results: &Results, line: &Line, systems: &[System]) -> String {
     let Some((winner, summary)) = best(results, line, systems) else { return String::new() };
     let near = systems.iter().filter(|system| system.name != winner.name).filter(|system| {
@@ -128,7 +128,7 @@ pub fn page(results: &Results) -> String {
         all.iter().partition(|system| system.is_ours());
     // Not the best of Marline's: a user has one configuration.
     let ours: Vec<System> = ours.into_iter().filter(|system| system.name == "marline").collect();
-    let mut text = include_str!("page-head.md").to_owned();
+    let mut text = include_str!("page-head.txt").to_owned();
     text += "|row|Marline|best of the others|best of all (~ ranges overlap)|\n|---|---|---|---|\n";
     for line in &LINES {
         let side = |side: &[System]| {

@@ -11,7 +11,7 @@ use crate::noq_tunnel;
 use crate::protocol::{PORT, PORT_BBR, PORT_LIBRARY, PORT_MULTIPATH};
 use crate::world::{LTE, SERVER, Side, TARGET, WIFI, World};
 
-/// What a system is.
+/// Implementation and configuration of a system.
 #[derive(Copy, Clone, Debug, PartialEq)]
 pub enum Kind {
     /// Marline's proxy by SOCKS5 and a forwarded UDP port, in a mode.
@@ -45,7 +45,7 @@ pub enum Kind {
 pub struct System {
     /// Name on the command line.
     pub name: &'static str,
-    /// What it is.
+    /// Implementation and configuration.
     pub kind: Kind,
 }
 
@@ -110,8 +110,9 @@ impl System {
         };
         let kernel = || first_line("uname", "-r").map(|release| format!("Linux {release}"));
         match self.kind {
-            Kind::MarlineProxy(_) | Kind::MarlineUp => first_line(&programs.marline, "--version"),
-            Kind::MarlineLibrary => first_line(&programs.marline, "--version"),
+            Kind::MarlineProxy(_) | Kind::MarlineUp | Kind::MarlineLibrary => {
+                first_line(&programs.marline, "--version")
+            }
             Kind::Kernel { .. } => {
                 crate::dial::tcp_socket(true).context("this kernel has no Multipath TCP")?;
                 kernel()

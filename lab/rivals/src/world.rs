@@ -209,7 +209,7 @@ impl World {
         self.dir.join(format!("{name}.log"))
     }
 
-    /// What a process printed.
+    /// Output of a process so far.
     pub fn printed(&self, name: &str) -> String {
         std::fs::read_to_string(self.log(name)).unwrap_or_default()
     }
@@ -248,7 +248,7 @@ impl World {
     /// Bytes over an interface of the client so far, both ways.
     ///
     /// # Errors
-    /// There is no such interface.
+    /// The interface does not exist.
     pub fn bytes_over(&self, interface: &str) -> anyhow::Result<u64> {
         let table = self.run(Side::Client, &["cat", "/proc/net/dev"])?;
         let line =

@@ -151,11 +151,11 @@ impl Subflow {
             return;
         }
         let last_sent_at = self.handshake.sent_at;
-        let echo = segment.options.timestamps.map(|timestamps| timestamps.echo);
         let echoed = if self.handshake.transmissions == 1 {
             Some(last_sent_at)
         } else if self.timestamps.enabled {
-            echo.and_then(|echo| self.timestamps.sent_at(now, echo))
+            let timestamps = segment.options.timestamps;
+            timestamps.and_then(|timestamps| self.timestamps.sent_at(now, timestamps.echo))
         } else {
             None
         };

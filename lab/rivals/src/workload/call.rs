@@ -26,7 +26,7 @@ const TAIL: Duration = Duration::from_millis(1_500);
 struct End {
     sent: u64,
     on_time: u64,
-    /// What the peer counted of ours.
+    /// Number of our packets that the peer received on time.
     reported: u64,
 }
 

@@ -49,7 +49,7 @@ impl<T> Channel<T> {
         }
     }
 
-    /// Keeps the connection open after the current request, if possible ([`Sealed::keep`]). A session can do this;
+    /// Keeps the connection open after the current request, if possible ([`SealedStream::keep`]). A session can do this;
     /// a TLS connection ends with its stream.
     pub fn keep_open(&mut self) {
         if let Channel::Session(stream) = self {
@@ -58,7 +58,7 @@ impl<T> Channel<T> {
     }
 
     /// Prepares the connection for another request once both directions have ended
-    /// ([`Sealed::renew`]). Returns whether it can be reused.
+    /// ([`SealedStream::renew`]). Returns whether it can be reused.
     pub fn renew(&mut self) -> bool {
         match self {
             Channel::Tls(_) => false,

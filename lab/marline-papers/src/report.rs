@@ -383,7 +383,7 @@ mod tests {
         assert!(page.contains("<td class=\"bad\">not run</td>"));
         assert!(page.contains("A &amp; B") && page.contains("Only 50 % of the runs."));
         assert!(
-            page.contains("another build") && page.contains("<details><summary>Grid (40 rows)")
+            page.contains("a different build") && page.contains("<details><summary>Grid (40 rows)")
         );
         assert!(!page.contains("src=") && !page.contains("@import") && !page.contains("<link"));
     }

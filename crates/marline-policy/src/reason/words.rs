@@ -8,22 +8,14 @@ impl Reason {
     /// path.
     #[must_use]
     pub fn text(&self, name: &dyn Fn(SubflowId) -> String) -> String {
-        let path = self.grounds.path.map_or_else(|| "a path".to_owned(), name);
+        let path = self.path(name);
         let size = bytes(self.bytes());
         match self.grounds.rule {
             Rule::First => {
                 format!("{size} of new data on {path}, {}", self.describe_comparison(name))
             }
             Rule::Spared => self.format_avoided(name),
-            Rule::LastReceived => {
-                let state = match self.grounds.path.and_then(|id| self.inputs.path(id)) {
-                    Some(path) if path.health.is_degraded() => "is degraded",
-                    _ => "received data last",
-                };
-                format!(
-                    "{size} of new data on {path}: every path is in trouble, and this one {state}"
-                )
-            }
+            Rule::LastReceived => self.last_received_text(name),
             Rule::NoRoom => "new data waits: no path has room".to_owned(),
             Rule::FullPathFaster => {
                 let (full, all) = (self.other_path(name), time_text(self.grounds.other_us));
@@ -51,16 +43,7 @@ impl Reason {
                     self.other_path(name)
                 )
             }
-            Rule::Explore => {
-                let unused = self.grounds.path.and_then(|id| self.inputs.path(id)).map(|path| {
-                    let unused = self.inputs.now.since(path.last_sent_at);
-                    u64::try_from(unused.as_micros()).unwrap_or(u64::MAX)
-                });
-                let unused = time_text(unused);
-                format!(
-                    "copy of {size} on {path} to measure it, as it has carried nothing for {unused}"
-                )
-            }
+            Rule::Explore => self.exploration_text(name),
             Rule::RepeatNewest => {
                 format!(
                     "the newest data is repeated on {path}, which lost packets in the last minute"
@@ -84,6 +67,25 @@ impl Reason {
         }
     }
 
+    fn last_received_text(&self, name: &dyn Fn(SubflowId) -> String) -> String {
+        let (path, size) = (self.path(name), bytes(self.bytes()));
+        let state = match self.grounds.path.and_then(|id| self.inputs.path(id)) {
+            Some(path) if path.health.is_degraded() => "is degraded",
+            _ => "received data last",
+        };
+        format!("{size} of new data on {path}: every path is in trouble, and this one {state}")
+    }
+
+    fn exploration_text(&self, name: &dyn Fn(SubflowId) -> String) -> String {
+        let (path, size) = (self.path(name), bytes(self.bytes()));
+        let unused = self.grounds.path.and_then(|id| self.inputs.path(id)).map(|path| {
+            let unused = self.inputs.now.since(path.last_sent_at);
+            u64::try_from(unused.as_micros()).unwrap_or(u64::MAX)
+        });
+        let unused = time_text(unused);
+        format!("copy of {size} on {path} to measure it, as it has carried nothing for {unused}")
+    }
+
     fn format_recheck(&self) -> String {
         let after = match self.decision {
             Decision::WaitUntil(at) => {
@@ -102,6 +104,10 @@ impl Reason {
             decision => decision.data().map_or(0, |(_, range)| range.len()),
         };
         first + also
+    }
+
+    fn path(&self, name: &dyn Fn(SubflowId) -> String) -> String {
+        self.grounds.path.map_or_else(|| "a path".to_owned(), name)
     }
 
     fn other_path(&self, name: &dyn Fn(SubflowId) -> String) -> String {

@@ -169,7 +169,7 @@ impl<T> SealedStream<T> {
     }
 
     /// From now on the end of a direction leaves the underlying stream open, so that the connection
-    /// can be reused after [`Sealed::renew`], unless it is older than the maximum lifetime of a
+    /// can be reused after [`SealedStream::renew`], unless it is older than the maximum lifetime of a
     /// session.
     pub fn keep(&mut self) {
         self.keeps_stream = self.started_at.elapsed() < LIFETIME;

@@ -49,8 +49,8 @@ impl<T> Channel<T> {
         }
     }
 
-    /// Keeps the connection open after the current request, if possible ([`SealedStream::keep`]). A session can do this;
-    /// a TLS connection ends with its stream.
+    /// Keeps the connection open after the current request, if possible ([`SealedStream::keep`]). A session can do
+    /// this; a TLS connection ends with its stream.
     pub fn keep_open(&mut self) {
         if let Channel::Session(stream) = self {
             stream.keep();

@@ -342,7 +342,7 @@ fn places_in_the_stream_are_drawn_of_the_connection_that_is_chosen() {
     let aloud = aloud.as_str().expect("words");
     println!("{aloud}");
     assert!(
-        aloud.starts_with("Places in the stream, sent. ") && aloud.contains(" holes"),
+        aloud.starts_with("Positions in the stream, sent. ") && aloud.contains(" holes"),
         "{aloud}"
     );
     // After the selection is removed, nothing is reported any more.

@@ -47,7 +47,7 @@ fn curl_reaches_a_kernel_that_speaks_mptcp() {
     assert!(count("MPTcpExtMPJoinAckRx") >= 2, "the second network was not used");
     assert_eq!(count("MPTcpExtMPCapableFallbackACK"), 0);
     let log = testbed.log(client);
-    assert!(log.contains("by Multipath TCP") && !log.contains("by plain TCP"), "{log}");
+    assert!(log.contains("over Multipath TCP") && !log.contains("over plain TCP"), "{log}");
 }
 
 #[test]
@@ -61,7 +61,7 @@ fn curl_reaches_a_server_that_does_not_and_the_log_says_so() {
     // The monitor prints nothing before an event, and may miss the first fetch.
     fetch(&testbed, 80);
     fetch(&testbed, 80);
-    assert!(testbed.log(client).contains("by plain TCP"), "{}", testbed.log(client));
+    assert!(testbed.log(client).contains("over plain TCP"), "{}", testbed.log(client));
     assert!(testbed.log_with(events, "FALLBACK").contains("FALLBACK"));
     let text = testbed.run(
         "client",

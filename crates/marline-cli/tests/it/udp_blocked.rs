@@ -1,4 +1,4 @@
-//! Tests of networks that drop UDP, in namespaces: `marline client` as an ordinary user reaches its server by TCP,
+//! Tests of networks that drop UDP, in namespaces: `marline client` as an ordinary user reaches its server over TCP,
 //! path by path, and returns to UDP when that passes again. Needs root, nft and curl.
 
 use std::path::Path;
@@ -129,7 +129,7 @@ fn goes_by_tcp_as_that_is_faster(world: &World) {
     assert!(!log.contains(TO_TCP), "{log}");
     let status = format!("{NOBODY} marline status --control ./control.sock");
     let said = world.testbed.run("client", &status);
-    assert!(said.contains("by TCP, as UDP is slower ("), "{said}");
+    assert!(said.contains("over TCP, as UDP is slower ("), "{said}");
 }
 
 #[test]

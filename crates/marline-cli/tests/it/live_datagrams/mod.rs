@@ -201,7 +201,7 @@ fn streams_go_on_by_tcp_when_their_paths_silently_take_1200_bytes() {
         }
         let [first, second] = [(); 2].map(|()| echo_stream(&hosts));
         println!(
-            "1 MB there and back by TCP: {before:.2} s; paths take 1,200 bytes (both: {both}): {first:.2} s, \
+            "1 MB there and back over TCP: {before:.2} s; paths take 1,200 bytes (both: {both}): {first:.2} s, \
              then {second:.2} s"
         );
     }

@@ -160,7 +160,7 @@ impl Admission {
         self.changed.notify_waiters();
     }
 
-    /// Removes a session that the server does not know or has forgotten.
+    /// Removes a session that is unknown to the server.
     pub(super) fn forgotten(&self, id: SessionId) {
         let mut state = lock(&self.state);
         if state.current.as_ref().is_some_and(|current| current.session.id() == id) {

@@ -184,14 +184,14 @@ enum Starvation {
 }
 
 impl Starvation {
-    /// By a quota of the system: this many milliseconds of every 100.
+    /// With a quota of the system: this many milliseconds of every 100.
     fn by_quota(percent: u64, processes: [u32; 2]) -> Option<Starvation> {
         let group = ProcessorCgroup::with_percent(percent)?;
         processes.into_iter().for_each(|process| group.take(process));
         Some(Starvation::Quota { _group: group })
     }
 
-    /// Like [`by_quota`](Self::by_quota), by signals, which work on every machine: 3 ms of every 100.
+    /// Like [`by_quota`](Self::by_quota), with signals, which work on every machine: 3 ms of every 100.
     fn by_signals(processes: [u32; 2]) -> Starvation {
         let [one, other] = processes;
         let mut shell = std::process::Command::new("bash");

@@ -331,7 +331,7 @@ impl Place {
     fn machine_place(directory: &Path) -> Place {
         let owner = match directory == Path::new(MACHINE) {
             true => 0,
-            // The directory of a test.
+            // Tests use their own directory.
             false => rustix::process::geteuid().as_raw(),
         };
         Place { path: directory.join(FILE), scope: Scope::Machine, owner }

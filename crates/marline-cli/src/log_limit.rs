@@ -45,7 +45,7 @@ impl CallSite {
 }
 
 impl RepeatLimit {
-    /// Takes permission for this line. Returns the number of suppressed lines like it since the last one.
+    /// Takes permission for this line. Returns the number of similar lines suppressed since the last one.
     pub(crate) fn try_acquire(&self, line: &Metadata<'_>) -> Option<u64> {
         if *line.level() > Level::INFO {
             return Some(0);

@@ -139,7 +139,7 @@ impl fmt::Display for ByteQuota {
 pub struct ForClient<T> {
     /// The client. `None`: all others.
     pub client: Option<String>,
-    /// The value.
+    /// Value for the client.
     pub value: T,
 }
 

@@ -109,7 +109,7 @@ impl<O: Open> Service<O> {
                     Some(next) => next,
                     None => break,
                 },
-                // Removes those that have ended.
+                // Removes connections that have ended.
                 Some(_) = running.join_next(), if !running.is_empty() => continue,
                 () = service.stop.draining() => break,
             };

@@ -460,7 +460,7 @@ eth0: 9.9.9.1:7777: no answer for 12 s (tried 5 times)
         let used_up = Some(Quota { state: "hard".into(), ..Quota::default() });
         assert_eq!(two(PathSummary { quota: used_up, ..lte() }), format!("{head}quota used up"));
         assert_eq!(two(path("lte", 10_000, 0)), format!("{head}not needed so far"));
-        // No policy line.
+        // There is no policy line.
         assert_eq!(policy(&[path("wifi", 20_000, 1_000_000)]), None);
         assert_eq!(
             policy(&[path("wifi", 20_000, 0), lte()]).as_deref(),

@@ -104,7 +104,7 @@ pub fn find_socket_in(directory: &Path) -> Result<PathBuf, String> {
         _ => {
             let all: Vec<String> = live.iter().map(|p| format!("  {}", p.display())).collect();
             Err(format!(
-                "several processes are running, choose one with --control:\n{}",
+                "several processes are running; choose one with --control:\n{}",
                 all.join("\n")
             ))
         }

@@ -226,7 +226,7 @@ fn authority(text: &str, default_port: Option<u16>) -> Result<Target, Refusal> {
         // User information disguises a host more often than it logs in (RFC 9110 section 4.2.4).
         return Err(Refusal::bad_request("a user name or password is not allowed before the host"));
     }
-    // The colon after brackets, or the only one.
+    // The port's colon: the one after the brackets, or the only one.
     let (host, port) = match text.rsplit_once(':') {
         Some((host, port)) if !port.ends_with(']') => (host, Some(port)),
         _ => (text, None),

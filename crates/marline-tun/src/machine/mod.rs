@@ -280,7 +280,7 @@ impl Machine {
             anyhow::Ok(())
         };
         if let Err(error) = made.await {
-            tracing::warn!("{address} goes through the tunnel: {error:#}");
+            tracing::warn!("cannot make {address} direct; it still uses the tunnel: {error:#}");
             facts.direct_hosts.remove(address);
         }
         if let Some(evicted) = opening.evicted {
@@ -306,7 +306,9 @@ impl Machine {
             routing.remove_rule(&routing::direct_host_rule(address), address.is_ipv6()).await
         };
         if let Err(error) = removed.await {
-            tracing::warn!("{address} is still reached directly: {error:#}");
+            tracing::warn!(
+                "cannot end the exception for {address}; it is still reached directly: {error:#}"
+            );
         }
     }
 

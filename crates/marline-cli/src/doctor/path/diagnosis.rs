@@ -60,10 +60,10 @@ impl Behavior {
             Behavior::StripsSynAck => ("strips the options of Multipath TCP from SYN/ACKs",
                 "connections over it run as plain TCP; use the UDP carrier there"),
             Behavior::DropsSyn => ("drops SYNs with the options of Multipath TCP",
-                "the first connection waits seven seconds, later ones do not (for an hour); use the UDP \
+                "the first connection waits seven seconds, but later ones do not (for an hour); use the UDP \
                  carrier there"),
             Behavior::DropsSynAck => ("drops SYN/ACKs with the options of Multipath TCP",
-                "the first connection waits seven seconds, later ones do not (for an hour); use the UDP \
+                "the first connection waits seven seconds, but later ones do not (for an hour); use the UDP \
                  carrier there"),
             Behavior::StripsData { towards_server, in_mid_stream } => {
                 let when = if in_mid_stream { "in mid-stream" } else { "after the handshake" };

@@ -1,8 +1,8 @@
 //! Commit in the output of `marline --version`.
 //!
-//! Sources in this order: the variable `MARLINE_COMMIT` (for packagers who build from a tarball), the file that
-//! cargo puts into a published crate, git. A debug build has no commit, or it would be rebuilt after every commit.
-//! Nothing else that differs between machines is included, so that one commit gives one program.
+//! Sources in this order: the variable `MARLINE_COMMIT` (for packagers who build from a tarball), the file that cargo
+//! puts into a published crate, git. A debug build has no commit, or it would be rebuilt after every commit. Nothing
+//! else that differs between machines is included, so that each commit gives one program.
 
 use std::path::Path;
 use std::process::Command;
@@ -38,7 +38,7 @@ fn published_commit() -> Option<String> {
 }
 
 fn from_git() -> Option<String> {
-    // Ignores the commit of a repository into which this crate was unpacked.
+    // The commit of a repository into which this crate was unpacked does not count.
     if git(&["rev-parse", "--show-prefix"])? != "crates/marline-cli/" {
         return None;
     }

@@ -167,8 +167,8 @@ def table(judged: Judged, names: Sequence[str]) -> list[str]:
         f"**{load.bytes:,} bytes every {load.every_ms} ms**: {len(judged.cases)} cases, "
         f"{len(judged.cases) * (load.count - load.left_out):,} messages",
         "",
-        "| | p50 (ms) | p95 (ms) | p99 (ms) | p50 over `auto`'s | p95 over `auto`'s | p99 over `auto`'s "
-        "| p99 over `auto`'s, median case | p99 over the bound's, median case | extra bytes (%) | missing |",
+        "| | p50 (ms) | p95 (ms) | p99 (ms) | times `auto`'s p50 | times `auto`'s p95 | times `auto`'s p99 "
+        "| times `auto`'s p99, median case | times the bound's p99, median case | extra bytes (%) | missing |",
         "|---" * 11 + "|",
     ]
     auto = judged.quantiles("auto")
@@ -199,8 +199,8 @@ def trainings_of(judged: Judged, method: str) -> list[str]:
 
 def by_training(judged: Judged, methods: Sequence[str]) -> list[str]:
     """Ratios to ``auto``'s of every training, Markdown."""
-    columns = [f"p{100 * share:.0f} over `auto`'s" for share in QUANTILES]
-    columns += ["p99 over `auto`'s, median case", "extra bytes (%)", "missing"]
+    columns = [f"times `auto`'s p{100 * share:.0f}" for share in QUANTILES]
+    columns += ["times `auto`'s p99, median case", "extra bytes (%)", "missing"]
     lines = [
         f"**{judged.load.bytes:,} bytes, training by training**: median (least to most) of the trainings, and how many "
         "of them are *better* or *worse* than `auto`",
@@ -321,7 +321,7 @@ def summary(judged: Judged, methods: Sequence[str]) -> list[str]:
     lines = [
         f"**{judged.load.bytes:,} bytes every {judged.load.every_ms} ms**, {len(judged.cases)} cases",
         "",
-        "| | p99 (ms) | p99 over `auto`'s | extra bytes (%) |",
+        "| | p99 (ms) | times `auto`'s p99 | extra bytes (%) |",
         "|---" * 4 + "|",
     ]
     auto = judged.quantiles("auto")[-1]

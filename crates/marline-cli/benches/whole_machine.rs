@@ -1,6 +1,6 @@
-//! Throughput and connection setup of `marline up`: kernel TCP, the interface, sealed datagrams, the server and
-//! kernel TCP again, all on one machine, compared with the same without a tunnel. Medians of five. Needs root,
-//! iproute2, iperf3 and python3.
+//! Throughput and connection setup of `marline up`: kernel TCP, the interface, sealed datagrams, the server and kernel
+//! TCP again, all on one machine, compared with connections without a tunnel. Medians of five. Needs root, iproute2,
+//! iperf3 and python3.
 //!
 //! ```text
 //! sudo cargo bench -p marline-cli --bench whole_machine

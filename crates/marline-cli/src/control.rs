@@ -39,7 +39,7 @@ pub trait Handle: Send + Sync + 'static {
     /// `client`, `server` or `serve`.
     fn role(&self) -> &'static str;
 
-    /// Numbers of connections, and the mode. `None`: there are none, and numbers are ids.
+    /// Display numbers of connections, and the mode. `None`: connections are shown by their ids.
     fn labels(&self) -> Option<&Labels> {
         None
     }
@@ -49,7 +49,7 @@ pub trait Handle: Send + Sync + 'static {
         self.labels().and_then(|labels| labels.mode.get())
     }
 
-    /// Sets the mode that is shown.
+    /// Sets the displayed mode.
     fn set_mode(&self, mode: Mode) {
         if let Some(labels) = self.labels() {
             labels.mode.set(mode);
@@ -66,7 +66,7 @@ pub trait Handle: Send + Sync + 'static {
         self.labels().map(|labels| labels.numbers.clone()).unwrap_or_default()
     }
 
-    /// Targets of the open streams. `None`: this program does not disclose them, not even to its owner.
+    /// Targets of the open streams. `None`: this program does not disclose them even to its owner.
     fn targets(&self) -> Option<Vec<OpenTarget>> {
         None
     }
@@ -95,16 +95,16 @@ pub trait Handle: Send + Sync + 'static {
         ServiceCounts::default()
     }
 
-    /// Receiver of all later events.
+    /// Receives all events from now on.
     fn events(&self) -> broadcast::Receiver<MonitorEvent>;
 
-    /// Receiver of all later scheduler decisions with their reasons, reported while a receiver exists. `None` if
-    /// they are not available.
+    /// Receives all scheduler decisions from now on, with their reasons. They are reported only while a receiver
+    /// exists. `None` if they are not available.
     fn decisions(&self) -> Option<broadcast::Receiver<MonitorEvent>> {
         None
     }
 
-    /// Receiver of the later traffic of a connection, until another one is requested. `None` if it is not
+    /// Receives a connection's traffic from now on. Ends when another receiver is requested. `None` if traffic is not
     /// available.
     fn traffic(&self, _connection: u64) -> Option<broadcast::Receiver<MonitorEvent>> {
         None
@@ -113,26 +113,26 @@ pub trait Handle: Send + Sync + 'static {
     /// Captures packets into this directory from now on, with or without keys. `None` stops the capture.
     ///
     /// # Errors
-    /// The directory cannot be created. The current capture stays.
+    /// The directory cannot be created. The current capture continues.
     fn capture(&self, _dir: Option<&std::path::Path>, _secrets: bool) -> std::io::Result<()> {
         Ok(())
     }
 
-    /// Passes later events of connections to this observer. `None` removes it.
+    /// Passes events of connections to this observer from now on. `None` removes the observer.
     fn observe_events(&self, _observer: Option<&SharedEventObserver>) {}
 
-    /// Receiver of all later changes of paths. `None`: the paths belong to the other side.
+    /// Receives all changes of paths from now on. `None`: the paths belong to the other side.
     fn path_events(&self) -> Option<broadcast::Receiver<PathEvent>> {
         None
     }
 
-    /// Changes the scheduler of one connection or of all existing ones. Returns how many changed.
+    /// Changes the scheduler of one connection or of all existing ones. Returns the number of changed connections.
     ///
     /// # Errors
     /// No scheduler has this name, or the connection does not exist.
     fn set_scheduler(&self, connection: Option<u64>, name: &str) -> Result<u64, String>;
 
-    /// Requests the replacement of this process. `None`: this program cannot be replaced.
+    /// Sender of upgrade requests. `None`: this program cannot be replaced.
     fn upgrade(
         &self,
         _program: Option<String>,
@@ -141,7 +141,7 @@ pub trait Handle: Send + Sync + 'static {
         None
     }
 
-    /// Requests a reload of the configuration. `None`: this program does not support it.
+    /// Sender of reload requests. `None`: this program does not support reloads.
     fn reload(&self) -> Option<PendingReload> {
         None
     }

@@ -21,7 +21,7 @@ use crate::control::Handle;
 use connection_snapshots::DashboardSource;
 use dashboard_events::DashboardEvents;
 
-/// A dashboard that is being served. Dropping it ends the service.
+/// A dashboard that is being served. Dropping this stops the service.
 #[derive(Debug)]
 pub struct RunningDashboard {
     served: RunningServer,
@@ -109,7 +109,7 @@ impl RunningDashboard {
         self.served.local_addr()
     }
 
-    /// Another descriptor of the listening socket.
+    /// Duplicates the descriptor of the listening socket.
     ///
     /// # Errors
     /// The system has no descriptors left.

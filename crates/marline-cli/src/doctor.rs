@@ -22,7 +22,7 @@ use serde::Serialize;
 pub enum FindingStatus {
     /// The feature works.
     Works,
-    /// The feature works but could work better, or its state cannot be determined.
+    /// The feature works but could work better, or the check is inconclusive.
     Note,
     /// The feature does not work.
     Fails,
@@ -40,7 +40,7 @@ pub struct Finding {
     pub text: String,
 }
 
-/// State of a path to a server, in the terms of `marline status`.
+/// State of a path to a server, as in `marline status`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct PathVerdict {
     /// The path as given.

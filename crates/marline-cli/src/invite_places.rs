@@ -5,8 +5,8 @@
 //! | an ordinary user's | `$XDG_CONFIG_HOME/marline/invite` (`~/.config`), `/etc/marline/invite` if it can be read |
 //! | root's | `/etc/marline/invite`, and under `sudo` `~/.config/marline/invite` of the calling user |
 //!
-//! The first existing file is used. If it cannot be used, that is an error: the next one may lead to another
-//! server. Root reads only files that it or the calling user owns.
+//! The first existing file is used. If that file cannot be used, this is an error, because the next one may lead to
+//! another server. Root reads only files that it or the calling user owns.
 
 use std::fmt;
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
@@ -31,7 +31,7 @@ const FILE: &str = "invite";
 /// Bytes read from a file: the longest invite, and white space.
 const MAX_INVITE_BYTES: u64 = 16 * 1_024;
 
-/// Owner of a place.
+/// Whose invite a place holds.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 enum Scope {
     /// The user of this process.
@@ -140,7 +140,7 @@ impl InvitePlaces {
         Ok(None)
     }
 
-    /// True if the machine's invite is not readable for users, which is usual.
+    /// True if users cannot read the machine's invite, which is usual.
     fn is_closed_to_users(&self, place: &Place, error: &io::Error) -> bool {
         !self.is_root
             && place.scope == Scope::Machine
@@ -206,7 +206,8 @@ impl InvitePlaces {
         Ok(stored)
     }
 
-    /// Creates the directory. A user's is private. The machine's also holds configuration that services read.
+    /// Creates the directory. A user's directory is private, but the machine's also holds configuration that services
+    /// read.
     fn make_directory(&self, file: &Path) -> anyhow::Result<()> {
         let Some(directory) = file.parent() else { return Ok(()) };
         let mode = if self.is_root { 0o755 } else { 0o700 };
@@ -219,16 +220,15 @@ impl InvitePlaces {
     }
 }
 
-/// The invite that a process last read, for when its file is no longer accessible: a process that has dropped
-/// root's privileges cannot read the file of the user who called `sudo` again. Clones share the value. Not a
-/// setting.
+/// The invite that a process last read, for when the file is no longer accessible: a process that has dropped root's
+/// privileges cannot reread the file of the user who called `sudo`. Clones share the value. Not a setting.
 #[derive(Clone, Default)]
 pub struct LastInvite(Arc<Mutex<Memory>>);
 
 #[derive(Default)]
 struct Memory {
     invite: Option<Invite>,
-    /// Places at the start of the process, before it changed its user.
+    /// Places of the process at its start, before it changed its user.
     places: Option<InvitePlaces>,
 }
 
@@ -236,7 +236,6 @@ impl LastInvite {
     /// The stored invite, with the fallback of [`or_last_invite`](Self::or_last_invite).
     ///
     /// Same as [`InvitePlaces::find`].
-    /// As [`InvitePlaces::find`].
     pub(crate) fn find_stored(&self) -> anyhow::Result<Invite> {
         let places = self.lock().places.get_or_insert_with(InvitePlaces::for_process).clone();
         self.read_or_reuse(|| places.find())
@@ -246,7 +245,7 @@ impl LastInvite {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The invite that `read` finds. If the permission is missing, the last invite.
+    /// The invite that `read` finds, or the last invite if the permission is missing.
     ///
     /// # Errors
     /// The error of `read`, unless the permission is missing and there is a last invite.
@@ -280,7 +279,7 @@ impl fmt::Debug for LastInvite {
     }
 }
 
-/// The value belongs to the flags, which outlive each reading of the file.
+/// Does nothing: the value belongs to the flags, which outlive each reading of the file.
 impl Layer for LastInvite {
     fn is_unset(&self) -> bool {
         true
@@ -332,13 +331,13 @@ impl Place {
     fn machine_place(directory: &Path) -> Place {
         let owner = match directory == Path::new(MACHINE) {
             true => 0,
-            // The directory of a test.
+            // Tests use their own directory.
             false => rustix::process::geteuid().as_raw(),
         };
         Place { path: directory.join(FILE), scope: Scope::Machine, owner }
     }
 
-    /// Opens the file without waiting for a writer, in case it is a pipe.
+    /// Opens the file. If it is a pipe, this does not wait for a writer.
     fn open(&self) -> io::Result<File> {
         let flags = OFlags::NONBLOCK.bits() as i32;
         OpenOptions::new().read(true).custom_flags(flags).open(&self.path)

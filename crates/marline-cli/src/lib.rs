@@ -123,8 +123,8 @@ pub fn registry() -> Registry {
     config::policies::registry()
 }
 
-/// The whole program with these policies: every subcommand knows them by name, including `client`, `server` and
-/// `serve` and the processes that the program starts. To be called first in `main`.
+/// Runs the whole program with these policies, which every subcommand and every process that the program starts knows
+/// by name. To be called first in `main`.
 ///
 /// ```no_run
 /// fn main() -> std::process::ExitCode {
@@ -141,7 +141,7 @@ pub fn main_with(registry: Registry) -> ExitCode {
     }
 }
 
-/// Time limit for dropping tasks at the end.
+/// Time limit for dropping tasks when the program ends.
 const DROPPED: std::time::Duration = std::time::Duration::from_millis(250);
 
 /// Parses the command line, runs the subcommand and prints its error.
@@ -152,18 +152,18 @@ pub fn run() -> ExitCode {
         Err(error) => return refuse(&error),
     };
     if matches!(cli.command, Command::Connect(_)) && cli.log.verbose == 0 {
-        // Its standard error is the terminal of the program that started it, such as ssh's.
+        // Standard error of `connect` is the terminal of the program that started it, such as ssh.
         log::start_discarding();
     } else {
         // The log of `run` may continue in a file.
         let colors = !matches!(cli.command, Command::Run(_));
         log::start(cli.log.level(), cli.log.log_format, colors);
     }
-    // A demo that is killed by SIGKILL cannot end its servers and clients itself.
+    // A demo killed by SIGKILL cannot end its servers and clients.
     #[cfg(target_os = "linux")]
     if std::env::var_os(demo::DIE_WITH_PARENT).is_some() {
         let signal = Some(rustix::process::Signal::TERM);
-        // Without the signal the process can still run.
+        // The process can run without the signal.
         let _ = rustix::process::set_parent_process_death_signal(signal);
     }
     let ReadyCommand { work, drivers } = match begin(cli.command) {
@@ -185,9 +185,9 @@ pub fn run() -> ExitCode {
 }
 
 /// A runtime with threads for half of the processors. A short exchange passes between a driver and a task several
-/// times, and each time is a wake-up if these are on different threads. On two processors, one thread carries a
-/// fifth more exchanges than two do, and no less bulk data. Each driver (`--shards`) gets a thread if there are
-/// enough processors. Tokio's environment variable overrides this.
+/// times, each of which needs a wake-up if these are on different threads. On two processors, one thread carries a
+/// fifth more exchanges than two do, and no less bulk data. Each driver (`--shards`) gets a thread if there are enough
+/// processors. Tokio's environment variable overrides this.
 fn runtime(drivers: usize) -> std::io::Result<tokio::runtime::Runtime> {
     let mut builder = tokio::runtime::Builder::new_multi_thread();
     if std::env::var_os("TOKIO_WORKER_THREADS").is_none() {
@@ -195,7 +195,7 @@ fn runtime(drivers: usize) -> std::io::Result<tokio::runtime::Runtime> {
         builder.worker_threads(drivers.clamp(processors.div_ceil(2), processors));
     }
     // With tokio's default, an arriving message would wait for sixty polls of tasks that are always ready, such as
-    // those of a bulk transfer. Beside a client with thousands of busy streams, 16 instead of 4 polls triple the
+    // those of a bulk transfer. With thousands of busy streams of another client, 16 polls instead of 4 triple the
     // median time of a message in the server.
     builder.event_interval(POLLS_PER_CHECK).enable_all().build()
 }
@@ -212,8 +212,8 @@ struct ReadyCommand {
     drivers: usize,
 }
 
-/// Does everything that must precede the start of threads (capabilities are per thread). The rest is in the
-/// returned work.
+/// Does everything that must precede the start of threads (capabilities are per thread), and returns the remaining
+/// work.
 fn begin(command: Command) -> anyhow::Result<ReadyCommand> {
     if matches!(
         command,

@@ -35,7 +35,7 @@ pub enum LogLevel {
     Error,
     /// Also warnings.
     Warn,
-    /// Also starts and ends.
+    /// Also starts and stops of services and connections' ends.
     #[default]
     Info,
     /// Also each connection.
@@ -149,10 +149,10 @@ impl Write for Output {
     }
 }
 
-/// Text of the notice about lines that could not be written.
+/// Text of the notice about lines that could not be written, after their number.
 const LOST_LINES: &str = "log lines before this one could not be written";
 
-/// Writes lines to a writer that may refuse them.
+/// Writes lines to a destination that may refuse them.
 struct Sink<W> {
     to: W,
     format: LogFormat,
@@ -167,7 +167,7 @@ impl<W: Write> Sink<W> {
         Sink { to, format: LogFormat::Text, unreported: 0, is_cut_off: false }
     }
 
-    /// Writes a line, preceded by the number of lost ones. True if it was written.
+    /// Writes a line, preceded by a notice about lost ones. True if it was written.
     fn line(&mut self, line: &[u8]) -> bool {
         if self.is_cut_off && !self.write_bytes(b"\n") {
             self.unreported += 1;
@@ -218,7 +218,7 @@ impl<W: Write> Sink<W> {
     }
 }
 
-/// Writer for a formatted line, which is written at once.
+/// Writer for a formatted line, which is written immediately.
 struct Line;
 
 impl Write for Line {
@@ -245,7 +245,7 @@ pub fn start(flags: Option<LogLevel>, format: LogFormat, colors: bool) {
     // Evaluated for each line, because the configuration may change.
     let limit = RepeatLimit::default();
     let wanted = dynamic_filter_fn(move |line, _| {
-        // The user has requested one line per connection, so these are not limited.
+        // The user has requested a line per connection, so these lines are not limited.
         if line.target() == CONNECTIONS {
             return LOGS_CONNECTIONS.load(Ordering::Relaxed);
         }
@@ -307,7 +307,7 @@ pub fn set_level(level: LogLevel) {
 mod tests {
     use super::*;
 
-    /// Accepts `room` bytes and no more.
+    /// Accepts at most `room` bytes.
     struct Disk {
         room: usize,
         has: Vec<u8>,

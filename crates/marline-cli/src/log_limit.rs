@@ -1,8 +1,8 @@
 //! Limit on repeated log lines, so that clients, applications and unauthenticated peers cannot fill the disk.
 //!
-//! Each place in the code that writes a line (tracing's callsite) may write a burst of lines and then one a second
-//! ([`RATE`]). The next line after a gap is preceded by the number of suppressed ones. Lines of the levels debug
-//! and trace serve an investigation and are not limited.
+//! Each place in the code that writes a line (a callsite of tracing) may write a burst of lines and then one per second
+//! ([`RATE`]). The next line after a gap is preceded by the number of suppressed ones. Lines of the levels debug and
+//! trace are not limited.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use tracing::callsite::Identifier;
 use tracing::{Level, Metadata};
 
-/// Rate of lines per place.
+/// Rate of lines per call site.
 const RATE: Rate = Rate { burst: 100, interval: Duration::from_secs(1) };
 
 /// Limits of a process.
@@ -45,7 +45,7 @@ impl CallSite {
 }
 
 impl RepeatLimit {
-    /// Takes permission for this line. Returns the number of suppressed lines like it since the last one.
+    /// Takes permission for this line. Returns the number of similar lines suppressed since the last one.
     pub(crate) fn try_acquire(&self, line: &Metadata<'_>) -> Option<u64> {
         if *line.level() > Level::INFO {
             return Some(0);

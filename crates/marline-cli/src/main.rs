@@ -11,8 +11,8 @@ fn main() -> ExitCode {
 /// Resolution of names with a statically linked glibc.
 ///
 /// Entries of `/etc/nsswitch.conf` other than `files` and `dns` are modules that glibc would load from the machine,
-/// together with the machine's own glibc. If that has another version, the lookup fails or the program crashes:
-/// with Debian 12's glibc linked in, it crashes on Debian 13 by SIGFPE.
+/// together with the machine's own glibc. If that has another version, the lookup fails or the program crashes: with
+/// Debian 12's glibc linked in, it crashes on Debian 13 with SIGFPE.
 #[cfg(all(target_env = "gnu", target_feature = "crt-static"))]
 mod resolver {
     use std::ffi::{c_char, c_int};

@@ -11,9 +11,9 @@ use std::sync::OnceLock;
 use marline::memory::{MemoryAccount, MemoryBudget, MemoryKind, MemoryUsage};
 use serde::{Deserialize, Serialize};
 
-/// Share of a control group's limit, in percent. Such a limit is set for this program.
+/// Share of a control group's limit, in percent. It is large because such a limit is usually set for this program.
 const PERCENT_OF_GROUP: u64 = 75;
-/// Share of the machine's memory, in percent. Other programs need memory as well.
+/// Share of the machine's memory, in percent. It is small because other programs need memory as well.
 const PERCENT_OF_MACHINE: u64 = 25;
 
 static BUDGET: OnceLock<MemoryBudget> = OnceLock::new();
@@ -96,7 +96,7 @@ pub struct Memory {
     pub limit: Option<u64>,
     /// Bytes in use.
     pub used: u64,
-    /// Number of times a writer or a new stream had to wait for memory, since the start.
+    /// Number of times that a writer or a new stream had to wait for memory, since the start.
     pub waits: u64,
     /// Bytes in use by kind, without kinds that have none.
     pub by_kind: std::collections::BTreeMap<String, u64>,

@@ -1,9 +1,9 @@
 //! Prometheus metrics of a client or server at `http://ADDR/metrics`.
 //!
-//! Nothing is counted in the packet path. Once a second, and at each scrape, the snapshots that the control socket
-//! also shows are compared with the last ones, and the differences are added up. Labels are bounded: a path is
-//! identified by properties that outlive connections (a client's address and the server's, a server's own address),
-//! and paths beyond [`MAX_PATHS`] are combined as `other`.
+//! Nothing is counted in the packet path. Once a second, and at each scrape, the snapshots that the control socket also
+//! provides are compared with the previous ones, and the differences are added up. Labels are bounded: a path is
+//! identified by properties that outlive connections (a client's address and the server's, a server's own address), and
+//! paths beyond [`MAX_PATHS`] are combined as `other`.
 
 mod datagrams;
 mod exposition;
@@ -41,17 +41,17 @@ const SAMPLE: Duration = Duration::from_secs(1);
 /// Shortest interval between two samples.
 const MIN_SAMPLE_INTERVAL: Duration = Duration::from_millis(20);
 
-/// Limits on concurrent connections. Beyond them, the oldest connection of the source with most of them is closed:
-/// a scrape takes milliseconds, and a slow client must not block the others.
+/// Limits on concurrent connections. Beyond them, the oldest connection of the source with the most connections is
+/// closed: a scrape takes milliseconds, and a slow client must not block the others.
 const CONNECTIONS: PendingLimits = PendingLimits { total: 64, per_source: 32 };
 
 /// Time limit for a scrape.
 const SCRAPE: Duration = Duration::from_secs(10);
 
-/// Answer to a request at loopback with a host name.
+/// Answer to a request on loopback that uses a host name.
 const BY_ADDRESS: &str = "use an IP address or localhost: other host names are refused\n";
 
-/// A metrics port that is being served. Dropping it ends the service.
+/// A metrics port that is being served. Dropping this stops the service.
 #[derive(Debug)]
 pub struct MetricsServer {
     address: SocketAddr,
@@ -81,7 +81,7 @@ impl MetricsServer {
         self.address
     }
 
-    /// Another descriptor of the listening socket.
+    /// Duplicates the descriptor of the listening socket.
     ///
     /// # Errors
     /// The system has no descriptors left.
@@ -101,8 +101,8 @@ impl MetricsServer {
         Ok(())
     }
 
-    /// The totals. The caller that ends a connection may report its last snapshot, so that all data of a short
-    /// connection is counted.
+    /// The totals. A caller that ends a connection may add its last snapshot, so that all data of a short connection is
+    /// counted.
     #[must_use]
     pub fn totals(&self) -> Arc<Totals> {
         self.source.totals.clone()
@@ -203,7 +203,7 @@ async fn accept(listener: Arc<TcpListener>, source: MetricsSource) {
             });
             let mut http = hyper::server::conn::http1::Builder::new();
             http.keep_alive(false);
-            // A failure of the scraper is ignored.
+            // Errors of a scraper are ignored.
             let serving = http.serve_connection(TokioIo::new(stream), service);
             tokio::select! {
                 _ = tokio::time::timeout(SCRAPE, serving) => {}

@@ -1,8 +1,8 @@
-//! Mobile data: a notice about paths that look like it, with the amount that the mode may send there, and what
-//! NetworkManager knows of metered interfaces.
+//! Mobile data: a notice about paths that look like mobile data, with the amount that the mode may send there, and
+//! NetworkManager's information about metered interfaces.
 //!
-//! The library treats interfaces of cellular modems as limited. A phone that shares its network by USB or WiFi looks
-//! like any other interface, but announces itself by DHCP, which NetworkManager evaluates. Its command `nmcli` is asked
+//! The library treats interfaces of cellular modems as limited. A phone that shares its network over USB or WiFi looks
+//! like any other interface, but announces itself in DHCP, which NetworkManager evaluates. The command `nmcli` is run
 //! when paths or their addresses have changed.
 
 use std::collections::BTreeSet;
@@ -20,7 +20,7 @@ use crate::path_quotas::PathQuotas;
 
 /// NetworkManager's command.
 const NMCLI: &str = "/usr/bin/nmcli";
-/// Time that it gets.
+/// Time limit for the command.
 const NMCLI_TIMEOUT: Duration = Duration::from_secs(5);
 /// Largest output that is read, in bytes.
 const MAX_OUTPUT: usize = 64 << 10;
@@ -29,7 +29,7 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(10);
 /// Largest number of interfaces remembered as logged.
 const MAX_REMEMBERED: usize = 64;
 
-/// Logs each such interface once. Clones share their state.
+/// Logs each interface that looks like mobile data once. Clones share their state.
 #[derive(Clone, Debug)]
 pub(crate) struct MobileDataNotice(Arc<Mutex<State>>);
 
@@ -45,7 +45,7 @@ struct Settings {
     mode: Mode,
     /// True if policies were chosen by name, so that the description of the mode does not apply.
     own_policies: bool,
-    /// True if the paths were named.
+    /// True if the paths are configured by name.
     named: bool,
 }
 
@@ -150,7 +150,7 @@ fn spending_text(settings: &Settings) -> String {
     format!("mode {} {does}", settings.mode.name())
 }
 
-/// Reports to the client which paths NetworkManager considers metered.
+/// Marks the client's paths that NetworkManager considers metered.
 fn report_metered(client: &Client, paths: &[PathStatus], metered: &BTreeSet<String>) {
     for (number, path) in paths.iter().enumerate() {
         let limited = path.interface.as_ref().is_some_and(|name| metered.contains(name));
@@ -160,7 +160,7 @@ fn report_metered(client: &Client, paths: &[PathStatus], metered: &BTreeSet<Stri
     }
 }
 
-/// Names of the interfaces that NetworkManager considers metered; none if it does not run.
+/// Names of the interfaces that NetworkManager considers metered. None if it does not run.
 async fn metered_interfaces(nmcli: &str) -> BTreeSet<String> {
     let mut command = Command::new(nmcli);
     command.args(["-t", "-e", "no", "-f", "GENERAL.DEVICE,GENERAL.METERED", "device", "show"]);
@@ -170,7 +170,7 @@ async fn metered_interfaces(nmcli: &str) -> BTreeSet<String> {
             let read = &output.stdout[..output.stdout.len().min(MAX_OUTPUT)];
             parse_metered(&String::from_utf8_lossy(read))
         }
-        // Usually it is not installed.
+        // Usually NetworkManager is not installed.
         Ok(ended) => {
             let why = ended.map_or_else(|error| error.to_string(), |of| of.status.to_string());
             tracing::debug!("{nmcli}: {why}; metered interfaces are not known");
@@ -215,7 +215,7 @@ mod tests {
             assert!(named.contains(part), "{part} not in {named}");
         }
         assert!(!named.contains('\n'));
-        // Naming only this path would remove the others.
+        // Adding only this path with --path would remove the others.
         let found = line(&settings(Mode::Redundant, false), "wwan0", "wwan0");
         assert!(found.contains("marline path wwan0 metered"), "{found}");
         assert!(found.contains("mode redundant copies everything"), "{found}");

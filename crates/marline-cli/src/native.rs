@@ -1,5 +1,5 @@
-//! Carriers with minimal privileges: sockets that need a privilege are opened first, then the capabilities are
-//! dropped, and only then threads are started and untrusted bytes are read.
+//! Carriers with minimal privileges: sockets that need a privilege are opened first, then the capabilities are dropped,
+//! and only then are threads started and untrusted bytes read.
 
 use std::io;
 use std::net::SocketAddr;
@@ -30,8 +30,8 @@ pub enum CarrierChoice {
 }
 
 impl CarrierChoice {
-    /// True if the carrier uses the frames of the UDP carrier. Only Marline answers those, and sessions may have
-    /// lanes for datagrams.
+    /// True if the carrier uses the frames of the UDP carrier, which only Marline answers. Sessions may then have lanes
+    /// for datagrams.
     #[must_use]
     pub const fn is_framed(self) -> bool {
         matches!(self, CarrierChoice::Auto | CarrierChoice::Udp | CarrierChoice::Tcp)
@@ -41,7 +41,7 @@ impl CarrierChoice {
 /// A carrier that has not been opened yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CarrierPlan {
-    /// UDP datagrams, and TCP connections where those get no answer.
+    /// UDP datagrams, and TCP connections where UDP gets no answer.
     Auto,
     /// UDP datagrams.
     Udp,
@@ -159,11 +159,10 @@ fn check_interface(path: &TunPath, interfaces: &Interfaces, shards: usize) -> an
     )
 }
 
-/// Drops all capabilities except `kept`, and prevents regaining others permanently. Must be called before threads
-/// are started.
+/// Permanently drops all capabilities except `kept`. Must be called before threads are started.
 ///
 /// # Errors
-/// The error of the system.
+/// The system's error.
 pub fn drop_privileges(kept: KeptCapabilities) -> anyhow::Result<()> {
     raise_file_limit();
     marline::advanced::keep_capabilities(kept).context("cannot drop capabilities")
@@ -211,7 +210,7 @@ fn explain_reserve_error(error: io::Error, address: SocketAddr) -> anyhow::Error
     anyhow::anyhow!("cannot reserve TCP {address}: {why}")
 }
 
-/// Raises the limit of open files to its maximum, since guards and connections of applications and targets are
+/// Raises the limit of open files to its maximum, since guards and the connections of applications and targets are
 /// files.
 pub(crate) fn raise_file_limit() {
     use rustix::process::{Resource, getrlimit, setrlimit};

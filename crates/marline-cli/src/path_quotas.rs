@@ -1,4 +1,4 @@
-//! Quotas of a client's paths: every packet is counted on its path with its headers, in both directions.
+//! Quotas of a client's paths: every packet is counted on its path, including headers, in both directions.
 //!
 //! Beyond the soft limit a path is treated as metered regardless of its other settings, so that the policy spares
 //! it. When the quota is used up, the path is not used until the month is over. The counts are kept in a ledger
@@ -34,7 +34,7 @@ fn key(spec: &PathSpec) -> Key {
     (spec.short_name(), spec.remote)
 }
 
-/// State of a path that matters to a quota.
+/// State of a path that a quota depends on.
 struct PathSample {
     spec: PathSpec,
     interface: Option<String>,
@@ -204,13 +204,13 @@ impl State {
                 self.uses.insert(number, used);
             }
         }
-        // Removed paths are forgotten, and are judged again if they return.
+        // Removed paths are forgotten, and checked again if they return.
         self.recorded.retain(|key, _| applied.contains_key(key) || counts.contains_key(key));
         self.applied = applied;
         changes
     }
 
-    /// The quota for this path: by its name, its interface, or one of its addresses.
+    /// The quota for this path, by its name, its interface, or one of its addresses.
     fn quota_of(&self, path: &PathSample) -> Option<PathQuota> {
         let named = |quota: &&PathQuota| {
             let name = quota.path.as_str();

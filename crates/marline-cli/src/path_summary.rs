@@ -55,7 +55,8 @@ pub fn retransmitted_share(sent: u64, repeated: u64) -> Option<f64> {
     (sent > 0).then(|| repeated as f64 / sent as f64)
 }
 
-/// Largest number of our addresses listed for a wildcard address at which a server listens. The others share a row.
+/// Largest number of our addresses listed for a wildcard address at which a server listens. The remaining ones share a
+/// row.
 const ADDRESS_LIMIT: usize = 16;
 
 /// The rows of an address at which a server listens: one, or for a wildcard (`0.0.0.0`, `[::]`) one per local
@@ -87,13 +88,13 @@ pub fn summarize_listening(path: &Path, connections: &[Connection]) -> Vec<PathS
     rows
 }
 
-/// Description of a network with only IPv6 that reaches IPv4 by NAT64.
+/// Description of a network with only IPv6 that reaches IPv4 through NAT64.
 #[must_use]
 pub fn nat64_text(prefix: &str) -> String {
-    format!("IPv6 only, by NAT64 prefix {prefix}")
+    format!("IPv6 only, with NAT64 prefix {prefix}")
 }
 
-/// Cause if the path is not usable, with additional remarks.
+/// The cause if the path is not usable, and additional remarks.
 fn reason(path: &Path) -> Option<String> {
     let by_tcp = path.servers.iter().find(|server| server.by_tcp).map(tcp_reason);
     let translated = path.nat64.as_deref().map(nat64_text);
@@ -107,9 +108,9 @@ fn tcp_reason(server: &protocol::Reached) -> String {
     match (server.udp_bits_per_s, server.tcp_bits_per_s) {
         (Some(udp), Some(tcp)) => {
             let (udp, tcp) = (megabits(udp), megabits(tcp));
-            format!("by TCP, as UDP is slower ({udp:.1} against {tcp:.1} Mbit/s)")
+            format!("over TCP, as UDP is slower ({udp:.1} against {tcp:.1} Mbit/s)")
         }
-        _ => "by TCP, as UDP gets no answer".to_owned(),
+        _ => "over TCP, as UDP gets no answer".to_owned(),
     }
 }
 
@@ -202,17 +203,17 @@ mod tests {
             let summary = summarize(path, &[]);
             (summary.state.name(), summary.reason.unwrap_or_default())
         };
-        let tcp = "by TCP, as UDP gets no answer".to_owned();
+        let tcp = "over TCP, as UDP gets no answer".to_owned();
         assert_eq!(said(&path(PathHealth::Usable, None)), ("usable", tcp.clone()));
         let mut policed = path(PathHealth::Usable, None);
         let server = &mut policed.servers[0];
         (server.udp_bits_per_s, server.tcp_bits_per_s) = (Some(1_040_000), Some(45_200_000));
-        assert_eq!(said(&policed).1, "by TCP, as UDP is slower (1.0 against 45.2 Mbit/s)");
+        assert_eq!(said(&policed).1, "over TCP, as UDP is slower (1.0 against 45.2 Mbit/s)");
         let overdue = ("degraded", "answers are overdue".to_owned());
         assert_eq!(said(&path(PathHealth::Degraded, Some("answers are overdue"))), overdue);
         let translated =
             Path { nat64: Some("64:ff9b::/96".to_owned()), ..path(PathHealth::Usable, None) };
-        let both = format!("{tcp}; IPv6 only, by NAT64 prefix 64:ff9b::/96");
+        let both = format!("{tcp}; IPv6 only, with NAT64 prefix 64:ff9b::/96");
         assert_eq!(said(&translated), ("usable", both));
         assert_eq!(
             said(&Path { servers: Vec::new(), ..path(PathHealth::Untried, None) }),

@@ -4,10 +4,10 @@ use marline::paths::PathHealth;
 
 use crate::control::protocol::{Connection, Path, Subflow};
 
-/// Columns of the first table.
+/// Columns of the first table, which shows states.
 const STATES: [&str; 4] = ["conn", "sf", "path", "state"];
 
-/// Columns of the second table. The rate is in bits per second.
+/// Columns of the second table, which shows numbers. The rate is in bits per second.
 const NUMBERS: [&str; 10] =
     ["conn", "sf", "srtt", "rttvar", "cwnd", "flight", "bit/s", "retrans", "reinject", "dup rx"];
 
@@ -96,11 +96,11 @@ fn number_row(connection: &Connection, subflow: &Subflow, gone: bool) -> [String
         bytes(subflow.bytes_reinjected),
         bytes(subflow.bytes_duplicate),
     ]
-    // Without blanks the row fits.
+    // The row fits only without blanks.
     .map(|cell| cell.replace(' ', ""))
 }
 
-/// The TCP state, followed by marks about the state of the subflow.
+/// The TCP state, followed by flags of the subflow.
 fn state(subflow: &Subflow) -> String {
     let mut text = match subflow.state.as_str() {
         "ESTABLISHED" => "up".to_owned(),

@@ -1,10 +1,9 @@
 //! Traces of a running program: a qlog of each connection, in a directory (`--qlog DIR`, docs/spec/qlog.md).
 //!
-//! All sizes are bounded: a file has at most [`Bounds::file_bytes`], and a program keeps its newest
-//! [`Bounds::files`]. A connection that was never established has no file, so that SYNs of unknown peers do not
-//! displace other files. While the disk is full or the directory is missing, events are counted instead of written.
-//! Each trace continues with that count as soon as it can be written, with whole records. Connections are not
-//! affected.
+//! All sizes are bounded: a file has at most [`Bounds::file_bytes`], and a program keeps its newest [`Bounds::files`].
+//! A connection that was never established has no file, so that SYNs of unknown peers do not displace other files.
+//! While the disk is full or the directory is missing, events are counted instead of written. Each trace continues with
+//! that count, in whole records, as soon as it can be written. Connections are not affected.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::{self, File, OpenOptions};
@@ -23,15 +22,15 @@ use crate::times::time_of_day;
 
 /// Bytes of a connection that are buffered before they are written.
 const GATHER_BYTES: usize = 16 << 10;
-/// Longest time that they are buffered.
+/// Longest time that a connection's records are buffered.
 const GATHER_TIME: std::time::Duration = std::time::Duration::from_millis(500);
 /// Interval between attempts after a failure to write.
 const RETRY: std::time::Duration = std::time::Duration::from_secs(1);
-/// Time without failure after which the trouble is over.
+/// Time without a failure after which writing counts as restored.
 const RECOVERY_TIME: std::time::Duration = std::time::Duration::from_secs(60);
-/// Largest number of connections traced at once.
+/// Largest number of connections traced concurrently.
 const MAX_OPEN_TRACES: usize = 1_024;
-/// Time after the end of a connection in which it may still have segments.
+/// Time after the end of a connection in which segments of it may still arrive.
 const POST_END_PERIOD: std::time::Duration = std::time::Duration::from_secs(5);
 
 /// Limits of traces.
@@ -56,7 +55,7 @@ pub struct Traces {
     role: &'static str,
     vantage: Vantage,
     numbers: ConnectionNumbers,
-    /// Distinguishes the files of one run of the program from those of another.
+    /// Distinguishes the files of this run of the program from those of others.
     run: u64,
     bounds: Bounds,
     open: BTreeMap<ConnectionId, Open>,
@@ -69,7 +68,7 @@ pub struct Traces {
 /// A failure to write traces.
 #[derive(Debug, Default)]
 struct WriteFailure {
-    /// Time at which it was logged, if it is not over.
+    /// Time at which the failure was logged. `None` once it has ended.
     logged_at: Option<Instant>,
     last_at: Option<Instant>,
 }
@@ -90,7 +89,7 @@ impl WriteFailure {
         self.last_at.is_some_and(|at| at.elapsed() < RETRY)
     }
 
-    /// Handles a successful write. After a period without failures, the end of the trouble is logged once.
+    /// Handles a successful write. After a period without failures, logs once that writing works again.
     fn is_over(&mut self) {
         if self.logged_at.is_some() && self.last_at.is_some_and(|at| at.elapsed() >= RECOVERY_TIME)
         {
@@ -113,14 +112,14 @@ pub fn make_dir(directory: &Path) -> anyhow::Result<()> {
 #[derive(Debug)]
 struct Open {
     trace: Trace,
-    /// First record of the file.
+    /// First record of the file, with its line break.
     header: String,
     gathered: String,
     /// Number of events in `gathered`.
     events: u64,
     /// Earlier events that are in neither `gathered` nor the file.
     missed: u64,
-    /// Size of their records in bytes.
+    /// Size of the missed events' records, in bytes.
     unwritten_bytes: u64,
     /// Time of the last event.
     last_at: marline::time::Instant,
@@ -333,7 +332,7 @@ impl EventObserver for Traces {
                 return;
             }
             MonitorKind::Closed(_) => open.ended_at = Some(Instant::now()),
-            // Buffered records of a connection that was never established are dropped beyond this size.
+            // Records of a connection that is not established are dropped beyond this size.
             _ if open.file.is_none() && open.gathered.len() > GATHER_BYTES => {
                 self.open.remove(&id);
                 return;
@@ -458,7 +457,7 @@ mod tests {
         traces.event(&event(1, 1, MonitorKind::Created(ends())));
         traces.event(&event(1, 2, MonitorKind::Established(ends())));
         fs::rename(&within, &away).expect("the file exists");
-        // The first event is not written, the others are not even buffered.
+        // The first event is not written, and the others are not even buffered.
         let agreed = || MonitorKind::Fallback(marline::monitor::FallbackReason::SynWithoutOption);
         traces.event(&event(1, 3, agreed()));
         (4..1_004).for_each(|ms| traces.event(&data(1, ms)));

@@ -1,13 +1,13 @@
 //! QR code in the terminal, for transferring an invite to a phone's camera.
 //!
-//! Each character shows two modules, one above the other, by half blocks. Readers need dark modules on a bright
+//! Each character shows two modules, one above the other, as half blocks. Readers need dark modules on a bright
 //! background with a bright margin, but terminals may be dark or bright. Therefore both colors are set explicitly.
 
 use anyhow::Context;
 use qrcode::{Color, EcLevel, QrCode};
 
-/// Width of the bright margin in modules. The standard requires four, but two suffice for cameras, and keep the
-/// code of a usual invite narrower than 80 columns.
+/// Width of the bright margin in modules. The standard requires four, but two suffice for cameras and keep the code of
+/// a typical invite narrower than 80 columns.
 const MARGIN: usize = 2;
 /// Black on white, of the 256 colors that themes do not change.
 const BLACK_ON_WHITE: &str = "\x1b[38;5;16;48;5;231m";
@@ -51,7 +51,7 @@ pub fn invite_code(word: &str) -> anyhow::Result<String> {
 mod tests {
     use super::*;
 
-    /// The picture of a camera, with three pixels per module in each direction.
+    /// A camera's picture of the code, with three pixels per module in each direction.
     fn photographed(text: &str) -> String {
         const PIXELS: usize = 3;
         let mut rows: Vec<Vec<bool>> = Vec::new();

@@ -1,10 +1,10 @@
 //! Reader of the WiFi signal strength: hints for paths whose signal fades, once a second from Linux's
 //! /proc/net/wireless.
 //!
-//! The file has a line for each associated interface of a driver with wireless extensions, including cfg80211's,
-//! with the level of the last beacons in dBm. If the file or line is missing, no hints are given, which is normal
-//! without a radio, with a driver for WiFi 7 (which has no wireless extensions), or in a namespace without the
-//! interface. Cellular modems do not appear there. A program that reads one can call `marline path wwan0 hint
+//! The file has a line for each associated interface of a driver with wireless extensions, including cfg80211's, with
+//! the level of the last beacons in dBm. If the file or line is missing, no hints are given, which is normal without a
+//! radio, with a driver for WiFi 7 (which has no wireless extensions), or in a namespace without the interface.
+//! Cellular modems do not appear there. A program that reads a modem's signal can call `marline path wwan0 hint
 //! fading`.
 
 use std::collections::BTreeMap;
@@ -19,8 +19,8 @@ use marline_time::Instant;
 const FILE: &str = "/proc/net/wireless";
 /// Interval of reads. Beacons arrive ten times a second.
 const READ_INTERVAL: Duration = Duration::from_secs(1);
-/// Plausible levels of a radio, in dBm. Other values come from drivers with units of their own, or are -256, which
-/// means no value.
+/// Plausible levels of a radio, in dBm. Other values come from drivers with other units, or are -256, which means no
+/// value.
 const LEVELS: std::ops::RangeInclusive<i32> = -120..=-1;
 
 /// A reader whose thresholds can be changed. Clones share them.
@@ -147,7 +147,7 @@ fn parse_line(line: &str) -> Option<(&str, f32)> {
 mod tests {
     use super::*;
 
-    /// Output of Linux 6.1 for three radios: associated, not associated, and one with units of its own.
+    /// Output of Linux 6.1 for three radios: associated, not associated, and one with other units.
     const TEXT: &str = "\
 Inter-| sta-|   Quality        |   Discarded packets               | Missed | WE
  face | tus | link level noise |  nwid  crypt   frag  retry   misc | beacon | 22

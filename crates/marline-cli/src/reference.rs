@@ -55,7 +55,7 @@ fn value_of(argument: &Arg) -> String {
     format!(" {}", names.iter().map(ToString::to_string).collect::<Vec<_>>().join(" "))
 }
 
-/// First sentence of a help text, with its default, and without names of pages.
+/// First sentence of a help text and its default, without names of pages.
 fn help_summary(help: Option<&clap::builder::StyledStr>) -> String {
     let text = help.map(ToString::to_string).unwrap_or_default();
     let mut line = text.split_whitespace().collect::<Vec<_>>().join(" ");
@@ -111,7 +111,7 @@ fn settings(arguments: &[Arg], effects: Effects) -> String {
     arguments.iter().filter_map(row).collect()
 }
 
-/// The settings of a client: the effect in a client, and where it differs in `run` and `up`.
+/// The settings of a client, with the effect of each in `client`, and in `run` and `up` if it differs there.
 fn client_settings(arguments: &[Arg]) -> String {
     let mut text = String::new();
     for argument in arguments {
@@ -160,7 +160,7 @@ fn setting_names() -> BTreeSet<String> {
     all.iter().flatten().filter_map(|argument| Some(argument.get_long()?.to_owned())).collect()
 }
 
-/// Number of settings from which on a command's options are those of a configuration file.
+/// Number of settings from which a command's options count as those of a configuration file.
 const MANY_SETTINGS: usize = 20;
 
 /// The command whose subcommands accept the options of other commands.
@@ -187,7 +187,7 @@ fn command_text(text: &mut String, command: &Command, path: &str, settings: &BTr
         let _ = writeln!(text, "Takes the [settings](configuration.md) of its file as flags.");
     }
     if path.ends_with(CHECK) {
-        // Each of them accepts the settings of the command with its name.
+        // Each of its subcommands accepts the settings of the command with the same name.
         let rows = command
             .get_subcommands()
             .map(|c| format!("- `{}`: {}\n", c.get_name(), help_summary(c.get_about())));
@@ -245,7 +245,7 @@ fn a_first_sentence_ends_outside_of_parentheses() {
     assert_eq!(first_sentence("All of it"), "All of it");
 }
 
-/// Largest width of a help text, in columns.
+/// Maximum width of a help text, in columns.
 const HELP_COLUMNS: usize = 80;
 
 /// Lines of the help texts of a command and its subcommands that a terminal would wrap.

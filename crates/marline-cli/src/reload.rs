@@ -51,7 +51,7 @@ impl PendingReload {
     /// Result of the reload.
     ///
     /// # Errors
-    /// The error in the configuration and its place. The old configuration stays in force.
+    /// The error in the configuration and its location. The old configuration remains in force.
     pub async fn outcome(self) -> Answer {
         self.0?.await.unwrap_or_else(|_| Err("the process is stopping".to_owned()))
     }
@@ -62,7 +62,7 @@ impl Reloads {
     pub(crate) fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<ReplySender> {
         match self.0.poll_recv(cx) {
             Poll::Ready(Some(asker)) => Poll::Ready(asker),
-            // No sender is left.
+            // All senders were dropped.
             Poll::Ready(None) | Poll::Pending => Poll::Pending,
         }
     }

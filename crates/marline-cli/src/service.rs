@@ -20,12 +20,12 @@ pub fn is_managed() -> bool {
     std::env::var_os(NOTIFY_SOCKET).is_some()
 }
 
-/// Sets the status text of `systemctl status`. Empty: no particular status.
+/// Sets the status text in `systemctl status`. Empty: no particular status.
 pub fn status(text: &str) {
     send_states(&[NotifyState::Status(text)]);
 }
 
-/// Extends the start: the next message about it follows within this time.
+/// Extends the start's time limit: the next message about it follows within this time.
 pub fn extend_start(time: Duration) {
     send_states(&[NotifyState::ExtendTimeoutUsec(
         u32::try_from(time.as_micros()).unwrap_or(u32::MAX),
@@ -50,8 +50,8 @@ pub fn notify_stopping() {
     send_states(&[NotifyState::Stopping]);
 }
 
-/// Sends watchdog keepalives until dropped, if the manager wants any. Each follows a call of `ask`, which returns
-/// only while the program is alive: a blocked runtime, or a driver that holds its lock for ever, sends none.
+/// Sends watchdog keepalives until dropped, if the manager wants any. Each follows a call of `ask`, which returns only
+/// while the program is alive: a blocked runtime, or a driver that holds its lock forever, sends none.
 pub async fn send_watchdog_keepalives(ask: impl Fn()) {
     let Some(limit) = watchdog(std::env::var(WATCHDOG).ok().as_deref()) else { return };
     let mut due = tokio::time::interval(limit / KEEPALIVES_PER_TIMEOUT);
@@ -63,7 +63,7 @@ pub async fn send_watchdog_keepalives(ask: impl Fn()) {
     }
 }
 
-/// Reports another process as the main one of the service.
+/// Reports another process as the main process of the service.
 pub fn report_main_process(pid: u32) {
     send_states(&[NotifyState::MainPid(pid)]);
 }

@@ -1,4 +1,4 @@
-//! Places of a client's state file and of the log of `marline run`. A server's files are beside its configuration.
+//! Paths of a client's state file and of the log of `marline run`. A server's files are next to its configuration.
 
 use std::path::PathBuf;
 
@@ -11,7 +11,7 @@ pub fn run_log_path() -> PathBuf {
     client_state_file().with_file_name(LOG)
 }
 
-/// State file of a client: in systemd's state directory if there is one, else in the user's, else in root's.
+/// State file of a client: in systemd's state directory if there is one, or else in the user's or root's.
 #[must_use]
 pub fn client_state_file() -> PathBuf {
     let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());

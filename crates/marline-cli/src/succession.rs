@@ -1,10 +1,10 @@
 //! Upgrade of a running server: a process of the current program on disk replaces this one, whose connections
 //! continue here (docs/operate/upgrade.md, docs/decisions/upgrades-and-shards.md).
 //!
-//! The new process is a child with one end of a channel as its standard input. It receives the sockets and the seed
-//! of resets there, reads its configuration as at any start, opens its own resources, and reports that it is ready.
-//! Until then nothing has changed, and any failure is reported to the requester. Then this process stops receiving,
-//! and the new one starts.
+//! The new process is a child with one end of a channel as its standard input. It receives the sockets and the seed of
+//! resets there, reads its configuration as at any other start, opens its own resources, and reports that it is ready.
+//! Until then nothing has changed, and any failure is reported to the requester. Then this process stops receiving, and
+//! the new one starts.
 
 use std::cell::Cell;
 use std::ffi::{OsStr, OsString};
@@ -55,7 +55,7 @@ pub(crate) fn report_to_predecessor(why: &str) {
 pub(crate) struct Successor {
     successor: PendingSuccessor,
     predecessor: u8,
-    /// Listening sockets of the program.
+    /// Inherited listening sockets for the control socket, metrics and dashboard.
     pub(crate) further: Vec<(String, OwnedFd)>,
 }
 
@@ -164,7 +164,7 @@ impl UpgradeSender {
 }
 
 impl PendingUpgrade {
-    /// Result of the upgrade, and a sender to drop once the result has been passed on.
+    /// Result of the upgrade, and a sender to drop once the requester has the result.
     ///
     /// # Errors
     /// The reason for the failure. The process is unchanged.
@@ -173,12 +173,12 @@ impl PendingUpgrade {
     }
 }
 
-/// Resources of a process outside its network that an upgrade affects.
+/// Resources of a process, in addition to its network, that an upgrade affects.
 pub(crate) trait UpgradeResources {
     /// Listening sockets for the successor.
     fn copies(&self) -> io::Result<Vec<(String, OwnedFd)>>;
 
-    /// Gives up the sockets, which the successor now serves.
+    /// Releases the sockets, which the successor now serves.
     fn release_sockets(&self);
 }
 
@@ -262,7 +262,7 @@ async fn replace(
     }
 }
 
-/// The path by which this process was started, where the file may have been replaced since. For a process that was
+/// The path with which this process was started. The file may have been replaced since then. For a process that was
 /// started by its bare name, the path of the running file.
 fn program_path() -> anyhow::Result<PathBuf> {
     match std::env::args_os().next() {
@@ -286,7 +286,7 @@ fn start(program: &Path, other_end: Channel) -> io::Result<Child> {
     let arguments: Vec<OsString> = std::env::args_os().skip(1).collect();
     let mut command = Command::new(program);
     command.args(arguments).env(SUCCESSOR, "1").stdin(Stdio::from(other_end.into_fd()));
-    // Dropping the command closes our copy of the other end.
+    // Dropping the command closes our descriptor of the other end.
     command.spawn()
 }
 
@@ -298,7 +298,7 @@ async fn wait_until_ready(
     patience: Duration,
 ) -> anyhow::Result<String> {
     let giving = channel.duplicate()?;
-    // Ends with the child at the latest.
+    // This read ends with the child at the latest.
     let given = tokio::task::spawn_blocking(move || handover.send_to(&giving));
     let until = Instant::now() + patience;
     loop {
@@ -325,7 +325,7 @@ async fn wait_until_ready(
     }
 }
 
-/// Makes the service manager follow the successor. Otherwise the end of this process would count as the end of the
+/// Reports the successor to the service manager. Otherwise the end of this process would count as the end of the
 /// service.
 fn notify_service_manager(pid: u32) {
     service::report_main_process(pid);

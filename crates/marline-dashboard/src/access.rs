@@ -31,7 +31,7 @@ impl fmt::Debug for Token {
 }
 
 impl Token {
-    /// Creates a token from this text, of a file for instance. Surrounding whitespace is ignored.
+    /// Creates a token from this text, for instance from a file. Surrounding whitespace is ignored.
     ///
     /// # Errors
     /// The text is shorter than 16 characters, or has a character that is invalid in a header or URL.
@@ -93,8 +93,8 @@ impl Access {
         Ok(Access { token })
     }
 
-    /// Returns the status with which to refuse a request by a page of another site, or for a host name that others
-    /// control.
+    /// Returns the status and text of the refusal, if the request is by a page of another site or for a host name that
+    /// others control.
     pub(crate) fn refusal<T>(request: &Request<T>) -> Option<(StatusCode, &'static str)> {
         let mut hosts = request.headers().get_all(HOST).iter();
         let (Some(_), None) = (hosts.next(), hosts.next()) else {
@@ -118,7 +118,7 @@ impl Access {
         }
     }
 
-    /// Returns the status with which to refuse a request that requires the token.
+    /// Returns the status and text of the refusal, if the request lacks the required token.
     pub(crate) fn check_request<T>(
         &self,
         request: &Request<T>,

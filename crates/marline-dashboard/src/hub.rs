@@ -15,16 +15,16 @@ use crate::{Pace, Source, TimedEvent};
 /// Maximum number of viewers.
 pub const MAX_VIEWERS: usize = 16;
 
-/// Number of messages sent to a new viewer: samples of about a minute, and events.
+/// Maximum number of messages kept for new viewers: samples of about a minute, and events.
 pub const MAX_REPLAYED: usize = 320;
 
 /// Maximum number of messages that a viewer may lag behind.
 pub(crate) const MAX_LAG: usize = 64;
 
-/// Maximum number of events sent per second. The rest is only counted.
+/// Maximum number of events sent per second. Further events are only counted.
 const MAX_EVENTS_PER_S: u32 = 64;
 
-/// One of this many samples lists the connections.
+/// One in this many samples lists the connections.
 const DETAILED: u32 = 4;
 
 /// Handle with which others report events to a dashboard. Clones refer to the same dashboard.
@@ -41,7 +41,8 @@ pub struct Dashboard {
 struct State {
     viewers: Vec<Viewer>,
     recent: VecDeque<Bytes>,
-    /// Start of the current second, number of events sent in it, and number of omitted events since the last sample.
+    /// Start of the current second, number of events sent since then, and number of omitted events since the last
+    /// sample.
     second: Option<Instant>,
     reported_viewers: u32,
     unreported: u64,
@@ -96,7 +97,7 @@ impl Dashboard {
         state.send(&message("happening", happening));
     }
 
-    /// Returns true if an event now would be sent. Otherwise this call counts it as omitted.
+    /// Returns true if an event reported now would be sent. Otherwise the event is counted as omitted.
     #[must_use]
     pub fn wants_more(&self) -> bool {
         let mut state = self.state();

@@ -50,21 +50,21 @@ impl Quota {
 /// `marline status --json`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct PathSummary {
-    /// Name: that of the interface, the address, or a configured one.
+    /// Name of the path: a configured name, the interface, or the address.
     pub name: String,
     /// Health.
     pub state: PathHealth,
-    /// Reason for which it is not usable, or further information.
+    /// Reason why the path is not usable, or further information.
     pub reason: Option<String>,
     /// Local address.
     pub local: Option<String>,
-    /// Set if it is only used while no other path works.
+    /// Set if the path is used only while no other path works.
     pub backup: bool,
-    /// Set if traffic on it costs money.
+    /// Set if traffic on the path costs money.
     pub metered: bool,
-    /// Time since a server's last answer, in milliseconds.
+    /// Time since a server last answered, in milliseconds.
     pub last_rx_ms: Option<u64>,
-    /// Smoothed RTT of the subflow that is currently the fastest, in microseconds.
+    /// Smoothed RTT of the currently fastest subflow, in microseconds.
     pub srtt_us: Option<u64>,
     /// Fraction of the sent bytes that were retransmissions on this path. `None` if none were sent.
     pub retransmitted: Option<f64>,
@@ -86,7 +86,7 @@ pub struct PathSummary {
 /// Current state of a connection, without its destination.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Connection {
-    /// Number in the process.
+    /// Number of the connection in the process.
     pub connection: u64,
     /// Reason for a fallback to plain TCP, if there was one.
     pub fallback: Option<String>,
@@ -115,7 +115,7 @@ pub struct Connection {
 pub struct Totals {
     /// Number of open connections.
     pub connections: usize,
-    /// Number of those that are plain TCP.
+    /// Number of open connections that are plain TCP.
     pub fallbacks: usize,
     /// Schedulers in use.
     pub schedulers: Vec<String>,
@@ -152,13 +152,13 @@ pub struct Sample {
 pub enum TransmissionKind {
     /// First transmission, as far as this end knows.
     New,
-    /// Copy sent at once at the scheduler's request.
+    /// Copy sent immediately at the scheduler's request.
     Copy,
-    /// Sent on another path because of a problem on the first one.
+    /// Sent again on another path because of a problem on the first one.
     Reinjection,
     /// Retransmission on the same path.
     Repeat,
-    /// Received although already present.
+    /// Received again although already present.
     Duplicate,
 }
 
@@ -199,11 +199,11 @@ pub struct Places {
 pub struct TimedEvent {
     /// Name of the event.
     pub event: String,
-    /// Time of its end, in microseconds on the process's clock.
+    /// Time of the event's end, in microseconds on the process's clock.
     pub at_us: u64,
-    /// Time of its start, for a hole.
+    /// Time of the event's start, for a hole.
     pub since_us: Option<u64>,
-    /// Connection.
+    /// Affected connection.
     pub connection: Option<u64>,
     /// `sent` or `received`, for a hole.
     pub direction: Option<String>,

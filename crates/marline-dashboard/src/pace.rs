@@ -3,8 +3,7 @@
 use std::time::Duration;
 
 /// Determines the time of the next sample. The cost of a sample grows with the number of connections, and that of
-/// sending it with the number of viewers. Both together may use at most one part in [`SHARE`](Self::SHARE) of a
-/// processor.
+/// sending it with the number of viewers. Together they may use at most one [`SHARE`](Self::SHARE)th of a processor.
 #[derive(Copy, Clone, Debug, Default)]
 pub struct Pace {
     /// Slowly changing average cost of a sample.
@@ -16,13 +15,13 @@ impl Pace {
     pub const MIN_INTERVAL: Duration = Duration::from_millis(250);
     /// Maximum interval between two samples.
     pub const MAX_INTERVAL: Duration = Duration::from_secs(10);
-    /// Denominator of the maximum fraction of a processor, which is less than one percent.
+    /// Denominator of the maximum fraction of a processor. The fraction is below one percent.
     pub const SHARE: u32 = 125;
 
     /// Returns the time until the next sample, after a sample that took this processor time together with sending
     /// the previous one.
     pub fn next_delay(&mut self, took: Duration) -> Duration {
-        // A single interrupted sample should have little weight, two in a row count.
+        // A single interrupted sample should have little weight, but two in a row should count.
         self.cost = (self.cost * 3 + took) / 4;
         (self.cost.max(took / 4) * Self::SHARE).clamp(Self::MIN_INTERVAL, Self::MAX_INTERVAL)
     }

@@ -1,5 +1,4 @@
-//! Page itself: `page/src/index.html` and the files that npm built from the rest of `page/src`, embedded in the
-//! program.
+//! The page: `page/src/index.html` and the files that npm built from the rest of `page/src`, embedded in the program.
 
 use hyper::body::Bytes;
 use hyper::header::{self, HeaderValue};

@@ -20,7 +20,7 @@ use marline_proxy::relay::{Traffic, relay};
 use marline_proxy::tls::{ServerKey, connector, server_name};
 use tokio::io::{AsyncRead, AsyncWrite, DuplexStream, ReadBuf, duplex};
 
-/// Bytes that a relay reads ahead: two TLS records.
+/// Bytes that a relay reads ahead: two full TLS records.
 const BLOCK_BYTES: usize = 32 << 10;
 const BLOCKS: usize = 8;
 /// Capacity of a pipe for all blocks with their TLS overhead.
@@ -47,8 +47,8 @@ fn tunnel() -> Tunnel {
         take(&mut near, poll(connect.as_mut()));
         take(&mut far, poll(accept.as_mut()));
     }
-    let near = Channel::tls(near.expect("polled until then").expect("a handshake"));
-    let far = Channel::tls(far.expect("polled until then").expect("a handshake"));
+    let near = Channel::tls(near.expect("the handshake has finished").expect("a handshake"));
+    let far = Channel::tls(far.expect("the handshake has finished").expect("a handshake"));
     let (application, local) = duplex(PIPE_BYTES);
     let traffic = Arc::new(Traffic::default());
     let counted = Arc::clone(&traffic);

@@ -21,7 +21,7 @@ use crate::secret::{Digest, Secret};
 pub const MAX_CREDENTIALS: usize = 10_000;
 const RELOAD_INTERVAL: Duration = Duration::from_secs(1);
 const FILE_HEADER: &str =
-    "# Clients of this Marline server; kept by `marline server credential`.\n\n";
+    "# Clients of this Marline server; maintained by `marline server credential`.\n\n";
 
 /// One client.
 #[derive(Clone, Debug)]
@@ -90,7 +90,7 @@ impl Credentials {
     /// Reads a file's text.
     ///
     /// # Errors
-    /// The text is invalid. The error contains the place.
+    /// The text is invalid. The error says where.
     pub fn parse(text: &str) -> anyhow::Result<Credentials> {
         let table: Table = toml::from_str(text)?;
         let mut credentials = Credentials::default();

@@ -25,7 +25,7 @@ const CHECK_LEN: usize = 4;
 pub const MAX_NAMES: usize = 8;
 const MAX_NAME_LEN: usize = 240;
 
-/// An invite: what a client needs to reach its server.
+/// An invite: addresses, key and token by which a client reaches its server.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Invite {
     /// Addresses of the server, in order of preference: 1 to [`MAX_NAMES`].
@@ -43,7 +43,7 @@ pub enum BadInvite {
     #[error("not a valid invite: an invite is one word that starts with \"marline1\"")]
     NotAnInvite,
     /// Another version.
-    #[error("the invite has version {0:?}, this program reads version 1")]
+    #[error("the invite has version {0:?}, but this program reads only version 1")]
     Version(char),
     /// A character outside the alphabet.
     #[error("invalid character {character:?} at position {position} of the invite: copy it again")]
@@ -156,7 +156,7 @@ impl FromStr for Invite {
 }
 
 fn parse_contents(bytes: &[u8]) -> Result<Invite, BadInvite> {
-    let short = || BadInvite::Contents("it ends too early".into());
+    let short = || BadInvite::Contents("unexpected end".into());
     let (&count, mut rest) = bytes.split_first().ok_or_else(short)?;
     if count == 0 || usize::from(count) > MAX_NAMES {
         return Err(BadInvite::Contents(format!("{count} servers, expected 1 to {MAX_NAMES}")));

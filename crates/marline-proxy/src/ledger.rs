@@ -9,8 +9,8 @@
 //! *Failures.* An unreadable file is moved aside with a warning. If the file cannot be written (a full disk), this
 //! is logged once and writing is retried.
 //!
-//! *Clocks.* A machine without a battery starts in 1970, so a time before 2026 starts no month. A month that starts
-//! in the future was started by a clock that was ahead. It is replaced by the current month, which keeps the usage.
+//! *Clocks.* A machine without a battery starts in 1970, so a time before 2026 starts no month. A month that starts in
+//! the future was recorded while the clock was ahead. The current month replaces it and keeps its usage.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -21,9 +21,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::private_file::{self, Version};
 
-/// Unwritten counts are written after this many seconds ...
+/// Unwritten counts are written after this many seconds.
 pub const SAVE_AFTER_S: u64 = 10;
-/// ... or when they reach this many bytes.
+/// Unwritten counts are written when they reach this many bytes.
 pub const SAVE_BYTES: u64 = 8_000_000;
 /// 2026-01-01: a clock that shows less has not been set.
 const MIN_PLAUSIBLE_TIME_S: u64 = 1_767_225_600;
@@ -34,8 +34,7 @@ pub const MAX_LEDGER_NAMES: usize = 10_000;
 /// Largest file that is read, in bytes.
 const MAX_FILE_BYTES: u64 = 8 << 20;
 const VERSION: u32 = 1;
-const FILE_HEADER: &str =
-    "# What was used so far; kept by Marline. Without this file, counting starts again.\n\n";
+const FILE_HEADER: &str = "# Data usage so far, maintained by Marline. If this file is deleted, counting restarts from zero.\n\n";
 
 /// Usage of one name.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -64,7 +63,7 @@ pub struct PendingCounts {
     pub sent_bytes: u64,
     /// Bytes received.
     pub received_bytes: u64,
-    /// True if the name was in use now.
+    /// True if the name is in use now.
     pub seen: bool,
 }
 
@@ -157,7 +156,7 @@ pub fn read(path: &Path) -> anyhow::Result<Tallies> {
     let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {shown}"))?;
     let table: Table = toml::from_str(&text).with_context(|| format!("in {shown}"))?;
     if table.version != VERSION {
-        bail!("{shown} is of version {}, this program writes {VERSION}", table.version);
+        bail!("{shown} has version {}, but this program writes version {VERSION}", table.version);
     }
     Ok(table.tally.into_iter().map(|row| (row.name, row.tally)).collect())
 }
@@ -177,7 +176,9 @@ fn read_or_set_aside(path: &Path) -> Tallies {
     };
     let aside = private_file::with_suffix(path, ".bad");
     match std::fs::rename(path, &aside) {
-        Ok(()) => tracing::warn!("{error:#}: moved to {}, counting starts again", aside.display()),
+        Ok(()) => {
+            tracing::warn!("{error:#}: moved to {}; counting restarts from zero", aside.display())
+        }
         Err(moved) => tracing::warn!("{error:#}; cannot move the file aside either ({moved})"),
     }
     Tallies::new()
@@ -187,7 +188,7 @@ fn read_or_set_aside(path: &Path) -> Tallies {
 #[derive(Debug)]
 pub struct Ledger {
     path: PathBuf,
-    /// Tallies with everything counted so far, including unwritten counts.
+    /// Tallies, including unwritten counts.
     known: Tallies,
     unwritten: Tallies,
     /// Time of the oldest unwritten count.

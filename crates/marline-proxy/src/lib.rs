@@ -1,8 +1,8 @@
 //! Proxy over Multipath TCP: client, server, and the protocol between them.
 //!
-//! The route of an application's connection: SOCKS5 or forward -> tunnel (a multipath stream for this connection
-//! alone) -> TLS, or the keys of a session -> request -> rules of the server -> TCP to the target. Everything in
-//! this crate is generic over the [`Transport`](transport::Transport) below TLS, so that tests run over pipes.
+//! Route of an application's connection: SOCKS5 or forward -> tunnel (a multipath stream for this connection alone) ->
+//! TLS, or the keys of a session -> request -> rules of the server -> TCP to the target. Everything in this crate is
+//! generic over the [`Transport`](transport::Transport) below TLS, so that tests run over pipes.
 
 #![forbid(unsafe_code)]
 
@@ -43,7 +43,7 @@ pub mod tls;
 pub mod transport;
 pub mod udp;
 
-// The edge to the operating system: the only place that depends on which one it is.
+// Functions of the operating system: the only modules that depend on the system.
 #[cfg(target_os = "linux")]
 use linux as sys;
 #[cfg(not(target_os = "linux"))]

@@ -1,5 +1,5 @@
-//! Edge to Linux: options and questions about sockets that other systems do not have, and signal numbers. The rest of
-//! the crate knows this module as `sys`. `portable` has the same functions for other systems.
+//! Linux-specific functions: socket options and queries that other systems do not have, and signal numbers. The rest of
+//! the crate uses this module as `sys`. `portable` has the same functions for other systems.
 
 use std::io;
 use std::net::SocketAddr;

@@ -1,12 +1,12 @@
 //! Release of memory after a flood of connections.
 //!
-//! A connection costs about 10 kB, and more while it is opened, in dozens of allocations. Those of ten thousand
-//! connections lie between allocations that outlive them (TIME-WAIT, tables). glibc returns only free memory at the
-//! end of an arena to the system. The rest stays resident and unused: some hundred megabytes after 10,000
-//! connections. glibc has a call that returns all free pages. It is made when a flood is over (many connections
-//! have ended, and now hardly any do), and again when their TIME-WAIT is over. At a steady rate of connections it
-//! is made rarely, since the memory would soon be needed again. A process that accepts no new connections does not
-//! need the memory again, so a few ended connections are enough there.
+//! A connection costs about 10 kB, and more while it is opened, in dozens of allocations. After ten thousand
+//! connections, the freed memory lies between allocations that outlive them (TIME-WAIT, tables). glibc returns only
+//! free memory at the end of an arena to the system. The rest stays resident and unused: some hundred megabytes after
+//! 10,000 connections. glibc has a call that returns all free pages. It is made when a flood is over (many connections
+//! have ended, and now hardly any do), and again when their TIME-WAIT is over. At a steady rate of connections it is
+//! made rarely, since the memory would soon be needed again. A process that accepts no new connections does not need
+//! the memory again, so a few ended connections are enough there.
 //!
 //! Another allocator (jemalloc, mimalloc) would do this by itself, at the price of another C library in every build
 //! and different behavior under load. With the current cost of a connection the call is enough.
@@ -21,11 +21,11 @@ static ENDED: AtomicU64 = AtomicU64::new(0);
 /// True if this process accepts no new connections.
 static RETIRED: AtomicBool = AtomicBool::new(false);
 
-/// Fewer ended connections than this leave too little free memory to be worth the call.
+/// Minimum number of ended connections: fewer leave too little free memory to justify the call.
 const MIN_ENDED: u64 = 256;
 /// Interval of checks.
 const CHECK_INTERVAL: Duration = Duration::from_secs(5);
-/// Checks until the memory of TIME-WAIT and of late ends is free as well: 65 s.
+/// Number of checks until the memory of TIME-WAIT and of late ends is free as well: 65 s.
 const POST_END_PERIOD: u32 = 13;
 
 /// Another process accepts new connections from now on, so freed memory is no longer needed here.
@@ -99,7 +99,7 @@ pub async fn release_after_floods() {
 mod tests {
     use super::*;
 
-    /// Results of successive checks, for these numbers of connections ended before each.
+    /// Results of successive checks, given the number of ended connections at each.
     fn looks(ended: &[u64]) -> Vec<bool> {
         let (mut watch, mut all) = (FloodDetector::default(), 0);
         let mut look = |new: &u64| {

@@ -1,8 +1,8 @@
 //! TCP connections that this program opens, and the addresses of their targets.
 //!
-//! If the other end is on this machine, or in a virtual one on it, the handshake has finished before `connect`
-//! returns, although a nonblocking socket still reports that it is in progress. Waiting for it would set timers and
-//! use the system's readiness notification, both of which cost more than one direct check.
+//! If the other end is on this machine, or in a virtual one on it, the handshake has finished before `connect` returns,
+//! although a nonblocking socket still reports that it is in progress. Waiting for that would set timers and use the
+//! system's readiness notification, both of which cost more than one direct check.
 
 use std::io;
 use std::net::SocketAddr;
@@ -43,7 +43,7 @@ pub(crate) async fn resolve(target: &Target) -> Result<Vec<SocketAddr>, Failure>
     }
 }
 
-/// The first address of the first family, the first of the other, the second of the first ...
+/// Orders addresses by alternating families, starting with the family of the first address.
 fn alternate_families(addresses: impl Iterator<Item = SocketAddr>) -> Vec<SocketAddr> {
     let addresses: Vec<SocketAddr> = addresses.collect();
     let first_is_v6 = addresses.first().is_some_and(SocketAddr::is_ipv6);
@@ -59,12 +59,11 @@ fn alternate_families(addresses: impl Iterator<Item = SocketAddr>) -> Vec<Socket
     out
 }
 
-/// Connects to an address. Ready at once if the handshake has already finished. Sets TCP_NODELAY, so that small
-/// writes of interactive sessions do not wait for acknowledgments. The memory of the connection is charged to
-/// `memory`.
+/// Connects to an address. Ready immediately if the handshake has already finished. Sets TCP_NODELAY, so that small
+/// writes of interactive sessions do not wait for acknowledgments. The memory of the connection is charged to `memory`.
 ///
 /// # Errors
-/// The error of the system.
+/// The system's error.
 pub(crate) async fn to_address(
     address: SocketAddr,
     memory: &MemoryAccount,
@@ -90,7 +89,7 @@ pub(crate) async fn to_address(
 /// Connects to a target. The addresses of a name, resolved by this machine, are tried in turn.
 ///
 /// # Errors
-/// The error of the system for the last address.
+/// The system's error for the last address.
 pub(crate) async fn to_target(target: &Target, memory: &MemoryAccount) -> io::Result<TcpStream> {
     let name = match target.host.as_name() {
         Ok(name) => name,

@@ -26,7 +26,7 @@ pub fn create(path: &Path, contents: &[u8]) -> anyhow::Result<()> {
 pub fn reserve(path: &Path) -> anyhow::Result<File> {
     let opened = OpenOptions::new().write(true).create_new(true).mode(MODE).open(path);
     let made = opened.and_then(|file| {
-        // The mode at creation is subject to the umask. This one is not.
+        // The mode at creation is subject to the umask, but this mode is not.
         file.set_permissions(Permissions::from_mode(MODE))?;
         Ok(file)
     });
@@ -55,8 +55,8 @@ fn write(file: &mut File, contents: &[u8]) -> std::io::Result<()> {
     file.sync_all()
 }
 
-/// Locks a file against others that call this function, until the result is dropped. The lock is a separate file
-/// beside it.
+/// Locks a file against others that call this function, until the result is dropped. The lock is a separate file next
+/// to it.
 ///
 /// # Errors
 /// The lock file cannot be opened or locked.
@@ -70,7 +70,7 @@ pub fn lock(path: &Path) -> anyhow::Result<File> {
     Ok(file)
 }
 
-/// Version of a file. Differs from that of earlier contents.
+/// Version of a file, which changes when the file is replaced or written.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Version {
     inode: u64,

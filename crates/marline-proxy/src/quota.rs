@@ -46,7 +46,7 @@ pub struct Period {
     pub end_unix_s: u64,
 }
 
-/// Error in the text of a quota.
+/// Error in a quota's text.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "quota {text:?}: {problem} (write BYTES[,soft=PERCENT][,day=DAY] with a unit of B, kB, MB, GB or TB, for \
@@ -134,12 +134,12 @@ impl fmt::Display for ByteQuota {
     }
 }
 
-/// `[CLIENT@]VALUE`: a value for one client, or for all clients without one of their own.
+/// `[CLIENT@]VALUE`: a value for one client, or for all clients that have no value of their own.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ForClient<T> {
     /// The client. `None`: all others.
     pub client: Option<String>,
-    /// The value.
+    /// Value for the client.
     pub value: T,
 }
 
@@ -250,7 +250,7 @@ const fn days_in_month(year: u64, month: u64) -> u64 {
     }
 }
 
-/// The month before. Before 1970-01 it is 1970-01 itself, since nothing was counted then.
+/// The previous month, but never one before 1970-01.
 const fn previous_month(year: u64, month: u64) -> (u64, u64) {
     match (year, month) {
         (1970, 1) => (1970, 1),

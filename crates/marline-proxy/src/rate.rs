@@ -1,14 +1,14 @@
-//! Rate limits: a burst, and then one event per interval (the generic cell rate algorithm).
+//! Rate limits: a burst, then one event per interval (the generic cell rate algorithm).
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// A rate: `burst` at once, then one per `interval`.
+/// A rate: `burst` events together, then one per `interval`.
 #[derive(Copy, Clone, Debug)]
 pub struct Rate {
-    /// Events allowed at once, at least 1.
+    /// Events allowed together, at least 1.
     pub burst: u32,
     /// Time until one more event is allowed.
     pub interval: Duration,
@@ -45,7 +45,7 @@ impl RateLimit {
     }
 }
 
-/// The same rate for each of a bounded number of keys.
+/// One rate limit for each of a bounded number of keys.
 #[derive(Debug)]
 pub struct RateLimits<K> {
     rate: Rate,

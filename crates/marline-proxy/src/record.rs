@@ -21,9 +21,9 @@ pub const FIRST_PLAINTEXT: usize = 1_100;
 pub const MAX_PLAINTEXT: usize = 16_384;
 /// Plaintext of one write at the largest record size. TLS splits it into records.
 const MAX_WRITE: usize = 4 * MAX_PLAINTEXT;
-/// Bytes in records of one size before they grow.
+/// Bytes sent in records of one size before the size grows.
 const GROW_AFTER: usize = 64 * 1_024;
-/// Idle time after which they shrink again.
+/// Idle time after which records shrink again.
 const IDLE: Duration = Duration::from_secs(1);
 
 /// Size of the next record.

@@ -5,11 +5,11 @@
 //! application must never mistake a broken transfer for a complete one. A standstill after an end also aborts both:
 //! the sender has finished, and the receiver has accepted nothing for minutes.
 //!
-//! *Memory.* Most connections are idle most of the time, and a permanent buffer for the next bytes would be most of
-//! their cost: two of 59 KiB at either end of ten thousand idle streams are 2.4 GB. Therefore a direction has a buffer
-//! only while bytes are in it. To read, it borrows the buffer of its thread, and returns it when everything is
-//! written, which is nearly always at once. Only while the writer is blocked does the direction keep the buffer.
-//! Besides, a buffer shared by all streams of a thread is likely to be in its cache.
+//! *Memory.* Most connections are idle most of the time, and permanent buffers would be most of their cost: two of 59
+//! KiB for each of ten thousand idle streams take 1.2 GB at each end. Therefore a direction has a buffer only while
+//! bytes are in it. To read, it borrows the buffer of its thread, and returns it when everything is written, which is
+//! nearly always at once. Only while the writer is blocked does the direction keep the buffer. In addition, a buffer
+//! shared by all streams of a thread is likely to be in its CPU's cache.
 //!
 //! When memory is short, a direction reads less at a time, and only once the writer has passed on everything and
 //! has room for more. A blocked direction then mostly holds nothing, because the bytes wait at their source. Any
@@ -42,14 +42,14 @@ use self::turns::{AccountTurns, Turn};
 use crate::memory_trim::EndCounter;
 use crate::transport::Transport;
 
-/// Log target of the lines on closed connections, by which a log can include or omit them.
+/// Log target of the lines about closed connections, so that a log can include or omit them.
 pub const CONNECTIONS: &str = "marline::connections";
 
 /// Bytes read ahead: as many as leave in one batch (44 segments) or as one packet, sealed and with their headers,
 /// on paths with an MTU of 1,500 bytes, IPv6 included. With 64 KiB, a second packet with the remainder would follow
 /// each.
 const BUFFER_LEN: usize = 59 * 1_024;
-/// Fillings of the buffer before other tasks get their turn: 118 KiB, which is a tenth of a millisecond of a bulk
+/// Number of times a buffer is filled before other tasks get their turn: 118 KiB, or a tenth of a millisecond of a bulk
 /// transfer. With tokio's own budget other tasks, and with them messages of other streams, would wait for 2 MB.
 const FILLS_PER_TURN: usize = 2;
 
@@ -66,7 +66,7 @@ thread_local! {
 /// Bytes relayed, for metrics, and the account that is charged for them.
 #[derive(Debug, Default)]
 pub struct Traffic {
-    /// Bytes from the local side: the application, on the server the target, and in front of a service the service.
+    /// Bytes from the local side: the application, or on the server the target, or in a front the service.
     pub from_local: AtomicU64,
     /// Bytes to the local side.
     pub to_local: AtomicU64,
@@ -79,10 +79,10 @@ enum TrafficOwner {
     /// All connections of an account.
     All {
         memory: MemoryAccount,
-        /// Set where several accounts share a runtime.
+        /// Set if several accounts share a runtime.
         turns: Option<AccountTurns>,
     },
-    /// One connection, whose bytes are also added to the whole.
+    /// One connection, whose bytes are also added to the account's total.
     One(Arc<Traffic>),
 }
 
@@ -130,7 +130,7 @@ impl Traffic {
         }
     }
 
-    /// Counts bytes from the local side and to it.
+    /// Counts bytes from and to the local side.
     pub(crate) fn count(&self, from_local: u64, to_local: u64) {
         self.from_local.fetch_add(from_local, Ordering::Relaxed);
         self.to_local.fetch_add(to_local, Ordering::Relaxed);
@@ -149,7 +149,7 @@ impl Traffic {
 /// Relays bytes between `local` and `remote` until both directions have ended, or `cancel` resolves. Returns
 /// `remote` after a clean end.
 ///
-/// `cancel` should be pinned by the caller: a future that is an argument of another takes its space twice for the
+/// `cancel` should be pinned by the caller: a future that is an argument of another one takes twice its space for the
 /// life of the connection.
 ///
 /// # Errors

@@ -1,8 +1,7 @@
-//! Rules of remote forwards: the addresses of the server at which each client may listen.
+//! Rules of remote forwards: server addresses at which each client may listen.
 //!
-//! A client that listens on an address of the server appears as the server there. Therefore every address needs a
-//! rule that allows it. A rule for `127.0.0.1` does not cover `0.0.0.0`, which stands for every address of the
-//! machine.
+//! Visitors of an address at which a client listens take the client for the server. Therefore every address needs a
+//! rule that allows it. A rule for `127.0.0.1` does not cover `0.0.0.0`, which stands for every address of the machine.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};

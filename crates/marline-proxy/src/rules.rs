@@ -68,7 +68,7 @@ impl Cidr {
         self.address
     }
 
-    /// Number of bits that all addresses of the block share.
+    /// Number of leading bits that all addresses of the block share.
     #[must_use]
     pub const fn prefix_len(&self) -> u8 {
         self.prefix_len
@@ -238,7 +238,7 @@ const V4: &[(&str, [u8; 4], u8)] = &[
     ("private", [10, 0, 0, 0], 8),
     ("carrier-grade NAT space", [100, 64, 0, 0], 10),
     ("loopback", [127, 0, 0, 0], 8),
-    // A service of the host of an Azure virtual machine, which trusts every client.
+    // A service on the host of Azure virtual machines, which trusts every client.
     ("the cloud's WireServer", [168, 63, 129, 16], 32),
     ("link-local", [169, 254, 0, 0], 16),
     ("private", [172, 16, 0, 0], 12),

@@ -99,7 +99,7 @@ impl Digest {
         &self.0
     }
 
-    /// True if both are equal. The time does not depend on where they differ.
+    /// True if both are equal. Compares in constant time.
     #[must_use]
     pub fn matches(&self, other: &Digest) -> bool {
         let difference = self.0.iter().zip(&other.0).fold(0u8, |acc, (a, b)| acc | (a ^ b));

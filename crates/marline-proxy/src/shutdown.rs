@@ -23,7 +23,7 @@ enum Phase {
 #[derive(Debug)]
 pub struct Stopper {
     phase: watch::Sender<Phase>,
-    /// Time at which work that runs after a handover is drained.
+    /// Time at which the work left after a handover is drained.
     limit: watch::Sender<Option<Instant>>,
 }
 
@@ -79,14 +79,14 @@ impl Stopper {
         self.phase.send_replace(Phase::Draining);
     }
 
-    /// Ends everything at once.
+    /// Ends everything immediately.
     pub fn end(&self) {
         self.phase.send_replace(Phase::Over);
     }
 
-    /// Runs `work`. On the first signal to stop, `work` gets the drain time of `running` to finish. On the second,
-    /// it is stopped at once. `signals` must exist before the program reports that it is ready, so that no signal
-    /// is lost.
+    /// Runs `work`. On the first signal to stop, `work` gets the drain time of `running` to finish. On the second, it
+    /// is stopped immediately. `signals` must exist before the program reports that it is ready, so that no signal is
+    /// lost.
     ///
     /// # Errors
     /// The error of `work`.

@@ -8,7 +8,7 @@
 //! BIND is answered with "command not supported". The parser is our own, because it is short, must not read a byte
 //! beyond the request, and derives its replies from RFC 8803's codes.
 //!
-//! The port has no passwords. If it ever gets them, version 4 has to be refused, because it cannot carry any.
+//! The port has no passwords. If it ever gets them, version 4 has to be refused, because it cannot carry passwords.
 
 pub mod datagram;
 pub mod version_four;
@@ -93,7 +93,7 @@ pub enum SocksError {
     /// BIND or an unknown command.
     #[error("{}", describe_unsupported(*.0, *.1))]
     Command(Version, u8),
-    /// A text of SOCKS4 that exceeds its limit.
+    /// A SOCKS4 text field that exceeds its limit.
     #[error("the {0} of a SOCKS4 request is longer than {max} bytes", max = version_four::MAX_TEXT_BYTES)]
     TooLong(&'static str),
     /// An address type other than 1, 3 and 4.
@@ -198,7 +198,7 @@ async fn read_request(stream: &mut (impl AsyncRead + Unpin)) -> Result<Request, 
     // reply.
     match command {
         CONNECT => Ok(Request::Connect(Target::new(host?, port)?)),
-        // The address is often 0.0.0.0 and adds nothing to that of the connection.
+        // The address is often 0.0.0.0 and adds nothing to the connection's own address.
         ASSOCIATE => Ok(Request::Associate(port)),
         other => Err(SocksError::Command(Version::Five, other)),
     }

@@ -120,8 +120,8 @@ impl From<IpAddr> for Host {
     }
 }
 
-/// Name of the server's own resolver. No host can have this name (RFC 6761 section 6.4), so a server that does not
-/// support it answers that the name has no address.
+/// Name of the server's own resolver. No host can have this name (RFC 6761 section 6.4), so a server without support
+/// for this request answers that the name has no address.
 const SERVERS_RESOLVER: &str = "resolver.marline.invalid";
 
 impl Target {
@@ -131,7 +131,7 @@ impl Target {
         Target { host: Host::Name(SERVERS_RESOLVER.to_owned()), port: DNS_PORT }
     }
 
-    /// True if this is the server's own resolver.
+    /// True if the target is the server's own resolver.
     #[must_use]
     pub fn is_server_resolver(&self) -> bool {
         self.port == DNS_PORT && self.host.as_name() == Ok(SERVERS_RESOLVER)

@@ -231,7 +231,7 @@ impl Silent {
             }
             queue.push(next);
         }
-        panic!("a queue of none took {}", queue.len());
+        panic!("a queue of length 0 accepted {} connections", queue.len());
     }
 
     /// Accepts all queued connections, so that the next ones are answered.

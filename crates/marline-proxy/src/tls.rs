@@ -1,13 +1,13 @@
 //! TLS 1.3 inside the multipath stream.
 //!
-//! The server presents a raw public key (RFC 7250, Ed25519) instead of a certificate. Names and dates of a
-//! certificate would never be checked, the invite pins the key, and the server's whole handshake fits in two
-//! segments, most of which is the post-quantum key exchange. The client checks the key's SHA-256 against the invite
-//! and the handshake's signature against the key. Only then it sends its token, inside the encrypted stream. A
-//! server other than the invite's therefore learns nothing, and an observer sees no client identity.
+//! The server presents a raw public key (RFC 7250, Ed25519) instead of a certificate. The invite pins the key, so the
+//! names and dates of a certificate would never be checked. The server's whole handshake fits in two segments, most of
+//! which is the post-quantum key exchange. The client checks the key's SHA-256 against the invite and the handshake's
+//! signature against the key. Only then does it send its token, inside the encrypted stream. A server other than the
+//! invite's therefore learns nothing, and an observer sees no client identity.
 //!
-//! Disabled: TLS 1.2, 0-RTT (a request could be replayed), session tickets (the proxy's own sessions replace them,
-//! bound to their connection: `session`), server name indication (it would reveal the server's name).
+//! Disabled: TLS 1.2, 0-RTT (a request could be replayed), session tickets (replaced by the proxy's own sessions, which
+//! are bound to their connection: `session`), server name indication (it would reveal the server's name).
 
 use std::fs;
 use std::path::Path;

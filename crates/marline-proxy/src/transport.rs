@@ -37,15 +37,15 @@ impl PeerState {
 
 /// A byte stream that can also be aborted.
 pub trait Transport: AsyncRead + AsyncWrite + Unpin + Send + 'static {
-    /// Ends both directions at once so that the peer sees an error, not an orderly end.
+    /// Ends both directions immediately, so that the peer sees an error and not an orderly end.
     fn abort(self);
 
     /// Marks the peer as authenticated. A path that returns is then worth waiting for, and the memory of the stream
     /// is charged to this account.
     fn mark_authenticated(&self, _account: &MemoryAccount) {}
 
-    /// The socket below this stream, whose buffers are the kernel's. `None` if there is none, or if other streams
-    /// share it.
+    /// The socket below this stream, with its buffers in the kernel. `None` if there is none, or if other streams share
+    /// it.
     fn socket(&self) -> Option<BorrowedFd<'_>> {
         None
     }
@@ -79,8 +79,8 @@ pub trait Transport: AsyncRead + AsyncWrite + Unpin + Send + 'static {
         None
     }
 
-    /// Value that identifies this connection uniquely to both of its ends. `None` if there is none, and then no
-    /// session can be bound to it.
+    /// Value that uniquely identifies this connection to both ends. `None` if there is none, and then no session can be
+    /// bound to it.
     fn binding(&self) -> Option<Binding> {
         None
     }

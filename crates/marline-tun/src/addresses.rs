@@ -5,8 +5,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use marline_proxy::rules::is_public;
 use marline_proxy::udp::DNS_PORT;
 
-/// MTU of the interface, in bytes: an IPv6 packet with the longest supported datagram. Paths have smaller limits,
-/// and longer datagrams are sent in pieces.
+/// MTU of the interface, in bytes: an IPv6 packet with the longest supported datagram. The kernel fragments longer
+/// datagrams.
 pub const MTU: u32 = 40 + 8 + marline_proxy::udp::MAX_APPLICATION_DATAGRAM as u32;
 
 /// Common prefix length of the two IPv4 ends.
@@ -23,7 +23,7 @@ pub const PREFIX_V6: u8 = 64;
 pub struct Addresses {
     /// The programs' IPv4 address.
     pub host_v4: Ipv4Addr,
-    /// The gateway's IPv4 address, which is also that of the DNS service.
+    /// The gateway's IPv4 address, at which the DNS service is reached as well.
     pub gateway_v4: Ipv4Addr,
     /// The programs' IPv6 address.
     pub host_v6: Ipv6Addr,

@@ -39,7 +39,7 @@ pub struct Echo<'a> {
     pub payload: &'a [u8],
 }
 
-/// Outcome for a datagram.
+/// Result of passing on a datagram.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum DatagramOutcome {
     /// The datagram is on its way, or lost like any other.
@@ -64,7 +64,7 @@ pub trait Datagrams: Send {
     }
 }
 
-/// No carrier: programs that try UDP are notified at once that it does not work, and use TCP if they can.
+/// No carrier: programs that try UDP are notified immediately that it does not work, and use TCP if they can.
 #[derive(Copy, Clone, Debug, Default)]
 pub struct NoDatagrams;
 

@@ -25,7 +25,7 @@ pub enum BadDestination {
     /// The text has a slash but is not a network.
     #[error("{0}")]
     Network(BadCidr),
-    /// The text is not a name either.
+    /// The text is neither an address nor a name.
     #[error("expected ADDRESS, ADDRESS/BITS or a domain: {0}")]
     Domain(BadTarget),
 }
@@ -86,7 +86,7 @@ impl Exceptions {
         })
     }
 
-    /// Returns true if traffic to this address is refused. Traffic that is direct never gets here.
+    /// Returns true if traffic to this address is refused. Direct traffic never reaches the interface.
     #[must_use]
     pub fn blocks(&self, address: IpAddr) -> bool {
         self.blocked.iter().any(

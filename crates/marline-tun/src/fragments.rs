@@ -1,9 +1,8 @@
 //! Reassembly of IP fragments from the interface, so that packets of programs and of devices behind this machine are
 //! carried as a whole.
 //!
-//! *Bounds.* At most [`MAX_INCOMPLETE`] packets at a time with [`MAX_PAYLOAD_LEN`] bytes each. The oldest is
-//! evicted for a new one, and each expires after [`MAX_FRAGMENT_WAIT`]. Packets with overlapping or contradictory
-//! fragments are
+//! *Bounds.* At most [`MAX_INCOMPLETE`] packets at a time with [`MAX_PAYLOAD_LEN`] bytes each. A new packet evicts the
+//! oldest, and each expires after [`MAX_FRAGMENT_WAIT`]. Packets with overlapping or contradictory fragments are
 //! dropped, as RFC 8200 section 4.5 requires for IPv6 and as is safe for IPv4.
 
 use std::collections::HashMap;
@@ -50,7 +49,7 @@ pub(crate) fn may_be_fragment(packet: &[u8]) -> bool {
     }
 }
 
-/// Outcome for a fragment.
+/// Result of adding a fragment.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum FragmentOutcome {
     /// Stored, because others are missing.

@@ -23,7 +23,7 @@ use crate::sink::Sink;
 use crate::warning_limit::WarningLimit;
 
 /// Maximum number of bytes buffered for a connection in each direction. The round-trip time to a program is a few
-/// microseconds: a larger buffer would only hold data that the program could otherwise still withdraw.
+/// microseconds, so a larger buffer would only take data from the program earlier than necessary.
 const BUFFER: u64 = 1 << 20;
 /// Initial window, in segments: between a program and its own machine there is no bandwidth to probe for.
 const INITIAL_WINDOW: u32 = 64;
@@ -54,7 +54,7 @@ pub struct GatewaySettings {
     pub resolvers: Option<Resolvers>,
     /// Source of the packets.
     pub served: PacketSource,
-    /// Maximum number of connections. The same number of further SYNs, at most 1,024, may wait.
+    /// Maximum number of connections. As many further SYNs, but at most 1,024, may wait.
     pub connections: usize,
     /// List in which the programs' streams are registered.
     pub targets: OpenTargets,
@@ -156,7 +156,7 @@ impl Gateway {
     }
 
     /// Connects the programs to their targets with this opener, until `stop` requests the end and the existing
-    /// connections are done.
+    /// connections have ended.
     pub async fn serve<O: Open>(self, way: Arc<O>, stop: Stop) {
         let Gateway {
             addresses,

@@ -9,8 +9,8 @@ pub(crate) const PROTOCOL_ICMPV6: u8 = 58;
 
 /// Length of the header before an echo's data or the quoted packet.
 const HEADER_LEN: usize = 8;
-/// Maximum number of quoted bytes of the refused packet: an IPv4 host need not accept more than 576 bytes (RFC 1812
-/// section 4.3.2.3), and an IPv6 message must fit 1,280 (RFC 4443 section 2.4).
+/// Maximum number of quoted bytes of the refused packet: an IPv4 message has at most 576 bytes (RFC 1812 section
+/// 4.3.2.3), and an IPv6 message at most 1,280 (RFC 4443 section 2.4).
 const QUOTED_V4: usize = 576 - 20 - HEADER_LEN;
 const QUOTED_V6: usize = 1_280 - 40 - HEADER_LEN;
 /// Part of a TCP segment that an ICMP message has to quote: ports and sequence number.
@@ -124,7 +124,7 @@ impl EchoFailure {
         if ipv6 { matches!(self.icmp.0, 1..=3) } else { matches!(self.icmp.0, 3 | 11) }
     }
 
-    /// First eight bytes of the message. The position of the MTU depends on the family.
+    /// First eight bytes of the message, without its checksum. The position of the MTU depends on the family.
     fn beginning(self, ipv6: bool) -> [u8; 8] {
         let ((kind, code), [high, low]) = (self.icmp, self.mtu.to_be_bytes());
         let too_big = if ipv6 { kind == 2 } else { (kind, code) == (3, 4) };
@@ -174,8 +174,8 @@ pub(crate) fn write_unreachable(
     write_error(from, to, [kind, why.code(ipv6), 0, 0, 0, 0, 0, 0], refused, out);
 }
 
-/// Writes a message from `from` that a packet exceeds `mtu`, the limit of its path, as a whole packet to its source
-/// (RFC 1191, RFC 4443 section 3.2).
+/// Writes a message from `from` that a packet exceeds `mtu`, the limit of the path, as a whole packet to the packet's
+/// source (RFC 1191, RFC 4443 section 3.2).
 pub(crate) fn write_too_big(
     from: IpAddr,
     to: IpAddr,
@@ -188,7 +188,7 @@ pub(crate) fn write_too_big(
     write_error(from, to, [kind, code, 0, 0, 0, 0, high, low], refused, out);
 }
 
-/// Writes an error message with this beginning and a quote of the refused packet.
+/// Writes an error message that starts with these bytes and quotes the refused packet.
 fn write_error(from: IpAddr, to: IpAddr, beginning: [u8; 8], refused: &[u8], out: &mut Vec<u8>) {
     let most = if from.is_ipv6() { QUOTED_V6 } else { QUOTED_V4 };
     write(from, to, out, |message| {
@@ -197,7 +197,7 @@ fn write_error(from: IpAddr, to: IpAddr, beginning: [u8; 8], refused: &[u8], out
     });
 }
 
-/// Writes that a SYN with this sequence number did not reach its target, as a whole packet to its sender.
+/// Writes an unreachable message for a SYN with this sequence number, as a whole packet to the SYN's sender.
 pub(crate) fn write_syn_unreachable(
     from: IpAddr,
     asker: SocketAddr,

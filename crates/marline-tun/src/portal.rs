@@ -1,8 +1,8 @@
-//! Connections outside the tunnel to the login page of a captive portal, by one interface and with the network's own
+//! Connections outside the tunnel to the login page of a captive portal, over one interface and with the network's own
 //! resolvers.
 //!
-//! The machine's routing is not changed. Each socket is bound to the interface and marked like Marline's own
-//! packets, so this access ends with the process in any case.
+//! The machine's routing is not changed. Each socket is bound to the interface and marked like Marline's own packets,
+//! so this access always ends with the process.
 
 mod names;
 mod probe;
@@ -26,7 +26,7 @@ pub use stream::PortalStream;
 /// Timeout for connecting to a host.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Opener of connections by one interface.
+/// Opener of connections over one interface.
 #[derive(Clone, Debug)]
 pub struct PortalOpener {
     interface: String,

@@ -25,7 +25,7 @@ pub(crate) fn fork() -> io::Result<Fork> {
 }
 
 /// Closes the descriptors inherited from the program that started this process, except the standard ones, so that
-/// readers of its pipes do not wait for us. Inherited descriptors are those without close-on-exec.
+/// readers of that program's pipes do not wait for this process. Inherited descriptors are those without close-on-exec.
 pub(crate) fn close_inherited() -> io::Result<()> {
     const STANDARD: i32 = 2;
     let open = std::fs::read_dir("/proc/self/fd")?.flatten();
@@ -43,7 +43,7 @@ pub(crate) fn close_inherited() -> io::Result<()> {
     Ok(())
 }
 
-/// Ignores the signals that end whole process groups: another process determines the end of this one.
+/// Ignores the signals that end whole process groups, because another process determines when this one ends.
 pub(crate) fn ignore_signals() {
     for signal in [libc::SIGINT, libc::SIGQUIT, libc::SIGTERM, libc::SIGHUP, libc::SIGPIPE] {
         // SAFETY: no handler is installed, and these signals may be ignored.

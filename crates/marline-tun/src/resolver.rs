@@ -33,7 +33,7 @@ pub fn parse(text: &str) -> Result<SocketAddr, BadResolver> {
     }
 }
 
-/// Available resolvers in the order of preference, with the current one.
+/// Available resolvers in order of preference, with the current one.
 #[derive(Debug)]
 pub struct Resolvers {
     list: Vec<Target>,
@@ -53,8 +53,8 @@ impl Resolvers {
         self.list[self.current.load(Ordering::Relaxed)].clone()
     }
 
-    /// Switches to the next resolver, because `failed` was not reached. Returns `None` after the last one, in which
-    /// case the first one is used next.
+    /// Switches to the next resolver, because `failed` was not reached. Returns `None` after the last one, and then
+    /// starts again with the first.
     pub(crate) fn switch_after(&self, failed: &Target) -> Option<Target> {
         let at = self.list.iter().position(|target| target == failed)?;
         let next = (at + 1) % self.list.len();

@@ -26,7 +26,7 @@ pub struct PacketCounters {
     pub datagrams: AtomicU64,
     /// Packets answered with an unreachable message.
     pub refused: AtomicU64,
-    /// Fragments that did not result in a packet, because it was too long or contradictory.
+    /// Fragments that did not result in a packet, because they were too long or contradictory.
     pub fragments: AtomicU64,
     /// Datagrams that exceed the limit of their path.
     pub too_big: AtomicU64,
@@ -40,10 +40,10 @@ fn count(counter: &AtomicU64) {
     counter.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Result for a packet.
+/// Result of processing a packet.
 #[derive(Debug, PartialEq, Eq)]
 pub enum PacketResult<'a> {
-    /// The packet is answered by the packet that was written.
+    /// The answer to the packet was written.
     Answered,
     /// A query to the gateway's DNS service.
     Query(Datagram<'a>),
@@ -157,7 +157,7 @@ impl Responder {
             return PacketResult::Answered;
         }
         count(&self.counters.pings);
-        // The gateway is a router, which traceroute shows.
+        // The gateway is a router, so traceroute should show it.
         let hops = hop_limit(packet);
         if hops <= 1 {
             let from = self.addresses.gateway_for(ip.src);
@@ -175,8 +175,8 @@ impl Responder {
         })
     }
 
-    /// Reports that a datagram's payload may have at most `most` bytes, if the sender requested that. The same
-    /// applies to an echo request's data, because its header has the same length.
+    /// Reports to a sender that requested such reports that a datagram's payload may have at most `most` bytes. Also
+    /// for an echo request's data, whose header has the same length.
     pub fn too_big<'a>(
         &self,
         packet: &[u8],
@@ -216,8 +216,8 @@ impl Responder {
     }
 }
 
-/// Returns true if the sending system wants to know the path MTU: always for IPv6, and for IPv4 if the packet must
-/// not be fragmented.
+/// Returns true if the sender requests reports about the path MTU: always for IPv6, and for IPv4 if the packet must not
+/// be fragmented.
 fn wants_path_mtu(packet: &[u8]) -> bool {
     const DONT_FRAGMENT: u8 = 0x40;
     packet.first().is_some_and(|first| first >> 4 == 6)

@@ -1,4 +1,5 @@
-//! Handler of the programs' requests: each becomes a stream to its target, or is refused as the target did.
+//! Handler of the programs' requests: each becomes a stream to its target, or is refused in the way the target refused
+//! it.
 
 use std::net::SocketAddr;
 use std::pin::pin;
@@ -27,8 +28,7 @@ use crate::resolver::Resolvers;
 use crate::stream::ProgramStream;
 use crate::warning_limit::WarningLimit;
 
-/// Timeout for the handshake. A program's system answers a SYN/ACK at once unless the connection attempt was
-/// dropped.
+/// Timeout for the handshake. The program's system answers a SYN/ACK immediately unless the program gave up.
 const HANDSHAKE: Duration = Duration::from_secs(10);
 
 /// Refusal as seen by a program.
@@ -93,7 +93,7 @@ pub(crate) struct Service<O> {
 }
 
 impl<O: Open> Service<O> {
-    /// Serves until the drain, with at most `connections` at a time: further SYNs wait briefly and are then refused.
+    /// Serves until the drain, with at most `connections` at a time. Further SYNs wait briefly and are then refused.
     /// Returns when the existing connections have ended.
     pub(crate) async fn run(self, mut requests: Requests, connections: usize) {
         let places = Arc::new(Places::new(connections));
@@ -109,7 +109,7 @@ impl<O: Open> Service<O> {
                     Some(next) => next,
                     None => break,
                 },
-                // Removes those that have ended.
+                // Removes connections that have ended.
                 Some(_) = running.join_next(), if !running.is_empty() => continue,
                 () = service.stop.draining() => break,
             };
@@ -165,7 +165,7 @@ impl<O: Open> Service<O> {
         if self.addresses.is_resolver(local, *queries) {
             let resolvers = self.resolvers.as_ref().ok_or(Refusal::Reset)?;
             return Ok(match exceptions.has_domains() {
-                // Each query decides, not the connection that carries it.
+                // Names may have exceptions, so the DNS service handles each query.
                 true => Destination::Names,
                 false => Destination::Target(resolvers.current()),
             });

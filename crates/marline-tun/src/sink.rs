@@ -1,4 +1,4 @@
-//! Sink of the interface's packets other than TCP: answers some at once and passes the others on.
+//! Sink of the interface's packets other than TCP: answers some itself and passes the others on.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -81,8 +81,7 @@ impl Sink {
                 let answer = &mut self.answer;
                 match self.datagrams.on_datagram(&datagram, &self.writer) {
                     DatagramOutcome::Carried => {}
-                    // Without a lane, DNS queries to other resolvers are also answered, by the resolver used for all
-                    // names.
+                    // Without a lane, DNS queries to other resolvers are also answered here, by the gateway's resolver.
                     DatagramOutcome::Refused
                         if self.destinations.queries != GatewayQueries::Own
                             && datagram.destination.port() == DNS_PORT =>

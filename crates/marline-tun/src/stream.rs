@@ -42,7 +42,7 @@ impl AsyncWrite for ProgramStream {
     }
 
     fn poll_flush(self: Pin<&mut Self>, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        // When a write returns, everything that the windows permit has been sent.
+        // A write has already sent everything that the windows permit.
         Poll::Ready(Ok(()))
     }
 

@@ -1,7 +1,8 @@
 //! Carrier of the programs' datagrams through a server, with one socket of the UDP tunnel for each of their ports.
 //!
 //! A program's port is a normal [source](marline_proxy::client::udp_sources). Datagrams that arrive at its socket on
-//! the server are passed to the program. The same applies to [echo requests](marline_proxy::client::echo_sources).
+//! the server are passed to the program. [Echo requests](marline_proxy::client::echo_sources) are carried in the same
+//! way.
 
 mod echoes;
 
@@ -128,7 +129,7 @@ impl AnswerWriter {
     }
 }
 
-/// Sender of a datagram. Programs send only to addresses, so this is an address.
+/// Address of a datagram's sender. Programs send only to addresses, so the sender is not a name.
 fn address(inbound: &InboundDatagram) -> Option<SocketAddr> {
     let ip = inbound.from.host.as_name().err()?;
     Some(SocketAddr::new(ip.to_canonical(), inbound.from.port))

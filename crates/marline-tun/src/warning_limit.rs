@@ -1,4 +1,4 @@
-//! Limit on warnings: each is logged at most once per minute, regardless of a program's retries.
+//! Limit on warnings: each is logged at most once per minute, however often a program retries.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;

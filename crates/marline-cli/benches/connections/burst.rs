@@ -27,7 +27,7 @@ const RTT_MS: f64 = 60.0;
 const PATIENCE: Duration = Duration::from_secs(30);
 /// SYNs per second from other hosts: few, and a flood.
 const SYNS_PER_S: [u64; 2] = [10_000, 50_000];
-/// Source addresses of the flood, which has a link of its own, so that it loads only the server.
+/// Number of source addresses of the flood, which has its own link, so that it loads only the server.
 const STRANGERS: u8 = 64;
 const SERVER_FOR_STRANGERS: Ipv4Addr = Ipv4Addr::new(10, 0, 9, 1);
 const SERVER: Ipv4Addr = Ipv4Addr::new(10, 0, 1, 1);
@@ -35,7 +35,7 @@ const PORT: u16 = 7777;
 const SOCKS: u16 = 1080;
 const GREETER: u16 = 2525;
 
-/// A process in a namespace. Dropping this ends it.
+/// A process in a namespace. Dropping this ends the process.
 struct Beside(Child);
 
 impl Drop for Beside {
@@ -139,11 +139,11 @@ async fn greet(listener: TcpListener) {
     }
 }
 
-/// Time until the first byte, and the connection, which stays open until all have their first byte, because all are
-/// in use concurrently.
+/// Time until the first byte, and the connection. Each stays open until all have their first byte, so that all are in
+/// use concurrently.
 type Came = (Duration, TcpStream);
 
-/// Time until the target's first byte, directly.
+/// Time until the target's first byte, over a direct connection.
 async fn straight(socket: TcpSocket, to: SocketAddr, begin: Instant) -> io::Result<Came> {
     let mut stream = socket.connect(to).await?;
     stream.read_u8().await?;
@@ -171,7 +171,7 @@ fn sockets(namespace: &str) -> Vec<TcpSocket> {
     netns::run_in(namespace, make).expect("sockets")
 }
 
-/// Times of the successful ones in ms, sorted. The others failed.
+/// Sorted times of the successful connections, in ms. The others failed.
 async fn gather(mut running: JoinSet<io::Result<Came>>) -> Vec<f64> {
     let (mut came, mut held) = (Vec::new(), Vec::new());
     let all = async {
@@ -206,7 +206,7 @@ async fn proxied_round(testbed: &Testbed, to: SocketAddr) -> Vec<f64> {
         let mut stream = socket.connect(proxy).await.expect("the proxy");
         stream.write_all(&[5, 1, 0]).await.expect("greeting");
         let mut answer = [0; 2];
-        stream.read_exact(&mut answer).await.expect("its answer");
+        stream.read_exact(&mut answer).await.expect("the target's answer");
         greeted.push(stream);
     }
     let mut running = JoinSet::new();
@@ -259,7 +259,7 @@ impl Drop for Flood {
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
-        println!("  {} SYNs of strangers", self.sent.load(Ordering::Relaxed));
+        println!("  {} SYNs from strangers", self.sent.load(Ordering::Relaxed));
     }
 }
 
@@ -289,7 +289,7 @@ async fn rounds(testbed: &Testbed, title: &str) -> f64 {
         }
     }
     println!(
-        "{title}: {CONCURRENT_OPENINGS} at once, ms to the first byte (median of {ROUNDS} rounds)"
+        "{title}: {CONCURRENT_OPENINGS} concurrent connections, ms to the first byte (median of {ROUNDS} rounds)"
     );
     let mut p99 = [0.0; 2];
     for (way, name) in ["direct", "through"].into_iter().enumerate() {
@@ -297,7 +297,7 @@ async fn rounds(testbed: &Testbed, title: &str) -> f64 {
         p99[way] = most.median;
         println!("  {name:>8} p50 {:.1} p99 {most:.1}, {} failed", half.median, failed[way]);
     }
-    println!("  p99 {:+.2} RTT beside direct TCP", (p99[1] - p99[0]) / RTT_MS);
+    println!("  p99 {:+.2} RTT compared with direct TCP", (p99[1] - p99[0]) / RTT_MS);
     p99[1]
 }
 
@@ -336,9 +336,9 @@ pub(crate) fn measure() {
         let calm = rounds(&testbed, "alone").await;
         for syns_per_s in SYNS_PER_S {
             let flood = Flood::start(&testbed, syns_per_s);
-            let beside = rounds(&testbed, &format!("beside {syns_per_s} SYNs a second")).await;
+            let beside = rounds(&testbed, &format!("with {syns_per_s} SYNs per second")).await;
             drop(flood);
-            println!("  p99 beside strangers / alone: {:.2}", beside / calm);
+            println!("  p99 with strangers relative to alone: {:.2}", beside / calm);
         }
     });
 }

@@ -3,8 +3,8 @@
 //!
 //! `requests`: HTTP without keep-alive over loopback, through a forward and directly, in requests per second.
 //!
-//! `burst`: 500 concurrent SOCKS CONNECTs over two emulated paths of 30 ms in each direction. Measures the time
-//! until the target's first byte, in round trips beyond those of direct TCP. Then again with 10,000 SYNs per second
+//! `burst`: 500 concurrent SOCKS CONNECTs over two emulated paths of 30 ms in each direction. Measures the time until
+//! the target's first byte, in round trips beyond those of direct TCP, first alone and then with 10,000 SYNs per second
 //! from other hosts. A word after `--` selects one part.
 
 mod burst;

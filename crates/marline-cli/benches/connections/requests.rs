@@ -51,7 +51,9 @@ pub(crate) fn measure() {
     let mut client = Running::start(dir.path(), &args);
     let through = client.address_after("forward listening on ").port();
     rate(&ab, through, Crowd { clients: 25, requests: 500 });
-    println!("HTTP without keep-alive over loopback, requests/s (median, least, most of {ROUNDS})");
+    println!(
+        "HTTP without keep-alive over loopback, requests/s (median, minimum and maximum of {ROUNDS})"
+    );
     for crowd in CROWDS {
         let (mut direct, mut proxied) = (Vec::new(), Vec::new());
         for _ in 0..ROUNDS {
@@ -59,7 +61,7 @@ pub(crate) fn measure() {
             proxied.push(rate(&ab, through, crowd));
         }
         println!(
-            "{:>3} at once: direct {:.0}, through {:.0}, ratio {:.3}",
+            "{:>3} concurrent: direct {:.0}, through {:.0}, ratio {:.3}",
             crowd.clients,
             Spread::of(direct.clone()),
             Spread::of(proxied.clone()),

@@ -19,7 +19,7 @@ use crate::support::{Beside, free_address, listens};
 /// ADDRESS`, or `echo ADDRESS`, or a share of the idle streams, `silent STREAMS CONCURRENT_STREAMS`.
 pub(crate) const ROLE: &str = "MARLINE_BENCH_ROLE";
 
-/// Runs in this role until killed, or until the end of the input. Prints its listening address on a line.
+/// Runs in this role until killed, or until the end of the input. Prints the listening address on a line.
 pub(crate) fn play(role: &str) {
     let (role, rest) = role.split_once(' ').expect("two words");
     if role == silent::SHARE {
@@ -42,7 +42,7 @@ pub(crate) fn play(role: &str) {
 /// Echoes all data.
 async fn echo(at: SocketAddr) {
     let listener = tokio::net::TcpListener::bind(at).await.expect("a port");
-    println!("{}", listener.local_addr().expect("its address"));
+    println!("{}", listener.local_addr().expect("a local address"));
     loop {
         let Ok((mut stream, _)) = listener.accept().await else { continue };
         tokio::spawn(async move {
@@ -57,7 +57,7 @@ async fn echo(at: SocketAddr) {
     }
 }
 
-/// An echo service in a process with descriptors of its own. Dropping this ends it.
+/// An echo service in a separate process, which has its own descriptors. Dropping this ends the process.
 pub(crate) struct Echo {
     process: Child,
     pub(crate) address: SocketAddr,
@@ -77,7 +77,7 @@ impl Drop for Echo {
     }
 }
 
-/// Copies in both directions, with buffers of 64 KiB instead of tokio's 8.
+/// Copies in both directions, with buffers of 64 KiB instead of tokio's 8 KiB.
 async fn passed<A, B>(a: &mut A, b: &mut B) -> std::io::Result<(u64, u64)>
 where
     A: AsyncRead + AsyncWrite + Unpin,
@@ -92,7 +92,7 @@ async fn near(far: SocketAddr) {
     let connection = endpoint.connect(far, "localhost").expect("an address");
     let connection = connection.await.expect("the far end");
     let listener = tokio::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("a port");
-    println!("{}", listener.local_addr().expect("its address"));
+    println!("{}", listener.local_addr().expect("a local address"));
     while let Ok((mut local, _)) = listener.accept().await {
         let connection = connection.clone();
         tokio::spawn(async move {
@@ -106,7 +106,7 @@ async fn near(far: SocketAddr) {
 /// From QUIC to TCP.
 async fn far(target: SocketAddr) {
     let endpoint = quic::server();
-    println!("{}", endpoint.local_addr().expect("its address"));
+    println!("{}", endpoint.local_addr().expect("a local address"));
     while let Some(arriving) = endpoint.accept().await {
         let Ok(connection) = arriving.await else { continue };
         while let Ok((send, receive)) = connection.accept_bi().await {
@@ -120,7 +120,7 @@ async fn far(target: SocketAddr) {
     }
 }
 
-/// Both ends of the relay over QUIC. Dropping this ends them.
+/// Both ends of the relay over QUIC. Dropping this ends both.
 pub(crate) struct Quic {
     ends: [Child; 2],
     /// Address for applications.
@@ -152,7 +152,7 @@ impl Drop for Quic {
 fn start(role: &str) -> (Child, SocketAddr) {
     let mut command = Command::new(std::env::current_exe().expect("this program"));
     let command = command.env(ROLE, role).stdin(Stdio::null()).stdout(Stdio::piped());
-    let mut child = command.spawn().expect("this program again");
+    let mut child = command.spawn().expect("a child process");
     let mut line = String::new();
     let output = child.stdout.take().expect("an output");
     BufReader::new(output).read_line(&mut line).expect("a line");
@@ -160,7 +160,7 @@ fn start(role: &str) -> (Child, SocketAddr) {
     (child, address)
 }
 
-/// Place of the module in Debian.
+/// Path of the module in Debian.
 const STREAM_MODULE: &str = "/usr/lib/nginx/modules/ngx_stream_module.so";
 
 /// A stream proxy in front of `target`, and its address for applications. `None` without the module.

@@ -1,7 +1,8 @@
-//! Streams that all end at the same moment: packets per stream at each end, the time until all are gone, the effect
+//! Streams that all end at the same moment: packets per stream at each end, the time until all have ended, the effect
 //! on new streams, and the memory.
 //!
-//! Client and server use this machine's own address if it has one, because paths over loopback are not judged.
+//! Client and server use this machine's own address if it has one, because the health of paths over loopback is not
+//! checked.
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream, UdpSocket};
@@ -24,16 +25,16 @@ const PROBES: Duration = Duration::from_millis(100);
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Interval of checks of memory and remaining connections.
 const LOOKS: Duration = Duration::from_millis(100);
-/// Time by which all must be gone.
+/// Time by which all streams must have ended.
 const LONGEST: Duration = Duration::from_secs(150);
 
-/// A process of the program with its metrics.
+/// A process of the program, with the address of its metrics.
 struct End {
     process: Running,
     metrics: SocketAddr,
 }
 
-/// Counts of one end so far.
+/// Counters of one end.
 #[derive(Copy, Clone, Default)]
 struct Counted {
     segments: u64,
@@ -73,7 +74,7 @@ impl End {
 fn own_address() -> IpAddr {
     let found = || {
         let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).ok()?;
-        // Nothing is sent. This only checks the routing tables.
+        // Sends nothing, and only checks the routing tables.
         socket.connect((Ipv4Addr::new(198, 51, 100, 1), 9)).ok()?;
         Some(socket.local_addr().ok()?.ip())
     };
@@ -207,10 +208,10 @@ async fn one_round(ends: &mut [End; 2], forward: SocketAddr, count: usize, busy:
     let rerouted = said.iter().filter(|line| line.contains("no answer over UDP")).count();
     let worked_s = [0, 1].map(|end| (processor_time(ids[end]) - worked[end]).as_secs_f64());
     println!(
-        "    read their end after {read_s:.1} s, gone after {gone_s:.1} s ({} left), lost {lost}, not \
-         opened {unopened}; server and client: datagrams for each {datagrams:.1?}, came twice \
-         {repeated:.2?}, processor {worked_s:.1?} s, resident {held:?} and at most {most:?} KiB; paths \
-         judged bad {bad}, taken for blocked {rerouted}",
+        "    all ends read after {read_s:.1} s, all streams gone after {gone_s:.1} s ({} left), \
+         lost {lost}, not opened {unopened}; server and client: datagrams per stream \
+        {datagrams:.1?}, received twice {repeated:.2?}, processor time {worked_s:.1?} s, resident \
+        {held:?} KiB, at most {most:?} KiB; paths judged unusable {bad}, judged blocked {rerouted}",
         after[0].open + after[1].open
     );
     let longest = probed.took.last().copied().unwrap_or_default();
@@ -231,7 +232,7 @@ pub(crate) fn measure(what: &str) {
     let dir = tempfile::tempdir().expect("a folder");
     let (server, client, forward) = start(dir.path(), count, echo.address);
     let mut ends = [server, client];
-    println!("streams that end in one moment: {count}, beside {busy} busy threads");
+    println!("streams that end at the same moment: {count}, with {busy} busy threads");
     // A separate thread for the streams, because this one waits for metrics.
     let mut runtime = tokio::runtime::Builder::new_multi_thread();
     let runtime = runtime.worker_threads(1).enable_all().build();

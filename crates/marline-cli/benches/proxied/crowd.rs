@@ -83,7 +83,8 @@ impl Measured {
         let ratio = ratios(&self.beside, &self.alone);
         let (alone, beside) = (Spread::of(self.alone), Spread::of(self.beside));
         println!(
-            "echoes on {STREAMS} streams {by}, p99 in ms: alone {alone}, beside bulk of another client {beside}"
+            "echoes on {STREAMS} streams {by}, p99 in ms: alone {alone}, during a bulk transfer \
+             of another client {beside}"
         );
         println!("    ratio {ratio}");
         ratio.median
@@ -128,6 +129,6 @@ pub(crate) fn measure() {
     }
     let ratio = proxied.say("through the proxy");
     direct.say("directly");
-    println!("    the bulk had {} Gbit/s", Spread::of(rates));
+    println!("    the bulk transfer had {} Gbit/s", Spread::of(rates));
     println!("figure crowd {ratio:.2}");
 }

@@ -12,11 +12,11 @@ use crate::beside::Quic;
 use crate::spread::{Spread, ratios};
 use crate::support::{Running, ServerSide, processor_time, start_server};
 
-/// Start of a transfer that is not measured, and the measured part.
+/// Duration of a transfer's start, which is not measured, and of the measured part.
 const BEGINNING: Duration = Duration::from_millis(500);
 const COUNTED: Duration = Duration::from_secs(3);
 
-/// A client and a server in front of a target. Dropping this ends them.
+/// A client and a server in front of a target. Dropping this ends both.
 pub(crate) struct Proxied {
     server: ServerSide,
     client: Running,

@@ -15,10 +15,10 @@ use crate::support::nginx::page;
 use crate::support::{Beside, Running, free_address, listens};
 use crate::{ROUNDS, percentile};
 
-/// Measurement of a program, in units per second, with the name of the figure. More is better.
+/// Measurement of a program, in units per second, with the name of the figure. Higher is better.
 type Rate<'a> = (&'a str, Box<dyn Fn(SocketAddr) -> f64 + 'a>);
 
-/// Measures directly, through nginx and through the proxy, alternately.
+/// Measures direct connections, nginx and the proxy alternately.
 fn by_turns(name: &str, nginx: &Path, target: SocketAddr, rates: &[Rate<'_>]) {
     let dir = tempfile::tempdir().expect("a folder");
     let Some((_proxies, anchor)) = chained(nginx, dir.path(), name, target) else { return };
@@ -33,12 +33,12 @@ fn by_turns(name: &str, nginx: &Path, target: SocketAddr, rates: &[Rate<'_>]) {
         }
         let (ratio, of_direct) = (ratios(&through, &beside), ratios(&through, &direct));
         println!(
-            "{figure}, per second: through {:.0}, nginx twice {:.0}, directly {:.0}",
+            "{figure}, per second: proxy {:.0}, two nginx proxies {:.0}, direct {:.0}",
             Spread::of(through),
             Spread::of(beside),
             Spread::of(direct)
         );
-        println!("    of nginx {ratio}, of directly {of_direct}");
+        println!("    relative to nginx {ratio}, relative to direct {of_direct}");
         println!("figure {figure} {:.2}", ratio.median);
     }
 }
@@ -94,8 +94,8 @@ fn multipath(nginx: &Path, mptcpize: &Path, dir: &Path) -> PathBuf {
     script
 }
 
-/// A front for Multipath TCP before a web server, compared with two fronts of nginx, one of them with Multipath
-/// TCP. The client is the kernel, with a connection for each request. With the other nginx it falls back to TCP.
+/// A front for Multipath TCP before a web server, compared with two fronts of nginx, one of them with Multipath TCP.
+/// The client is the kernel, with a connection for each request. With the other nginx, connections fall back to TCP.
 fn churn(nginx_program: &Path) {
     let (Some(wrk), Some(mptcpize)) = (need::program("wrk"), need::program("mptcpize")) else {
         return;
@@ -128,13 +128,13 @@ fn churn(nginx_program: &Path) {
     drop(web);
     let (ratio, of_like) = (ratios(&through, &beside), ratios(&through, &like));
     println!(
-        "churn, connections per second: serve {:.0}, nginx {:.0}, nginx by Multipath TCP {:.0}, directly {:.0}",
+        "churn, connections per second: serve {:.0}, nginx {:.0}, nginx over Multipath TCP {:.0}, direct {:.0}",
         Spread::of(through),
         Spread::of(beside),
         Spread::of(like),
         Spread::of(direct)
     );
-    println!("    of nginx {ratio}, of nginx by Multipath TCP {of_like}");
+    println!("    relative to nginx {ratio}, relative to nginx over Multipath TCP {of_like}");
     println!("figure churn {:.2}", ratio.median);
     println!("figure churn-alike {:.2}", of_like.median);
 }

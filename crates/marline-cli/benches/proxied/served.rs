@@ -37,17 +37,17 @@ fn connected(address: SocketAddr) -> TcpStream {
 fn listening(address: IpAddr) -> TcpListener {
     let socket = socket();
     socket.bind(&SocketAddr::new(address, 0).into()).expect("a port");
-    socket.listen(16).expect("it listens");
+    socket.listen(16).expect("the socket listens");
     socket.into()
 }
 
 fn run(words: &str) {
     let mut words = words.split_whitespace();
     let mut command = Command::new(words.next().expect("a program"));
-    assert!(command.args(words).status().expect("it runs").success(), "{command:?}");
+    assert!(command.args(words).status().expect("the program runs").success(), "{command:?}");
 }
 
-/// The other end of the wire. Dropping this ends it.
+/// The process at the other end of the wire. Dropping this ends the process.
 struct Peer(Child);
 
 impl Peer {
@@ -59,7 +59,7 @@ impl Peer {
         let mut child = command.stdout(Stdio::piped()).spawn().expect("unshare");
         let mut said = [0; 5];
         let out = child.stdout.as_mut().expect("its output");
-        std::io::Read::read_exact(out, &mut said).expect("it is there");
+        std::io::Read::read_exact(out, &mut said).expect("the namespace's process is ready");
         let id = child.id();
         run(&format!("ip link add wire type veth peer name wire netns {id}"));
         run(&format!("ip addr add {}/24 dev wire", WIRE[0]));

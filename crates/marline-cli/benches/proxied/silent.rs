@@ -19,21 +19,21 @@ use tokio::net::TcpStream;
 use crate::beside::{Echo, ROLE};
 use crate::support::{Running, ServerSide, resident_kib, start_server};
 
-/// Number of clients, if there are more streams than one client should have.
+/// Number of clients, if there are more streams than one client should carry.
 const CLIENTS: usize = 4;
-/// Connections from one address to another, limited by the number of ports.
+/// Maximum number of connections from one address to another, limited by the number of ports.
 const PER_TARGET: usize = 12_500;
-/// Total number of streams that are being opened or closed concurrently.
+/// Total number of streams that are opened or closed concurrently.
 pub(crate) const CONCURRENT_STREAMS: usize = 32;
 /// Descriptors of a process in addition to those of its streams.
 const OTHER_DESCRIPTORS: u64 = 500;
 /// Role of a share's process.
 pub(crate) const SHARE: &str = "silent";
 
-/// Number of streams from which on memory is judged as a whole.
+/// Number of streams from which the total memory is judged, instead of that per stream.
 const MANY: usize = 100_000;
 
-/// Opens a stream through a forward, and waits for its first echo, because a forward does not report that it is
+/// Opens a stream through a forward and waits for the first echo, because a forward does not report that it is
 /// connected.
 pub(crate) async fn open(forward: SocketAddr, number: u64) -> io::Result<TcpStream> {
     let mut stream = TcpStream::connect(forward).await?;
@@ -50,7 +50,7 @@ async fn say(stream: &mut TcpStream, number: u64) -> io::Result<()> {
     if answer == number.to_be_bytes() {
         return Ok(());
     }
-    Err(io::Error::other("another stream's bytes"))
+    Err(io::Error::other("bytes of another stream"))
 }
 
 struct Setup {
@@ -149,12 +149,12 @@ pub(crate) async fn share(count: usize, at_once: usize) {
                 let lost = close_all(core::mem::take(&mut streams), at_once).await;
                 println!("{lost} {}", begun.elapsed().as_secs_f64());
             }
-            _ => panic!("what is {line:?}?"),
+            _ => panic!("unknown command {line:?}"),
         }
     }
 }
 
-/// Closes all streams, and waits for the other side. Returns how many it did not close.
+/// Closes all streams and waits until the other side closes them. Returns the number of streams that it did not close.
 async fn close_all(streams: Vec<TcpStream>, at_once: usize) -> usize {
     let mut lost = 0;
     let mut closing = tokio::task::JoinSet::new();
@@ -195,7 +195,7 @@ async fn echo_on_each(streams: &mut [TcpStream], round: u64) -> usize {
     lost
 }
 
-/// A share of the streams in a process of its own. Dropping this ends it.
+/// A share of the streams in a separate process. Dropping this ends the process.
 struct Share {
     process: Child,
     input: Option<ChildStdin>,
@@ -207,7 +207,7 @@ impl Share {
         let mut command = Command::new(std::env::current_exe().expect("this program"));
         command.env(ROLE, format!("{SHARE} {count} {at_once}"));
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut process = command.spawn().expect("this program again");
+        let mut process = command.spawn().expect("a child process");
         let input = process.stdin.take();
         let output = BufReader::new(process.stdout.take().expect("an output"));
         Share { process, input, output }
@@ -215,7 +215,7 @@ impl Share {
 
     fn tell(&mut self, what: &dyn Display) {
         let input = self.input.as_mut().expect("an input");
-        writeln!(input, "{what}").expect("a share that listens");
+        writeln!(input, "{what}").expect("a share reads its input");
     }
 
     /// Reads an answer of two numbers.
@@ -224,13 +224,13 @@ impl Share {
         self.output.read_line(&mut line).expect("an answer");
         let numbers = line.trim().split_once(' ');
         let numbers = numbers.and_then(|(a, b)| Some((a.parse().ok()?, b.parse().ok()?)));
-        numbers.unwrap_or_else(|| panic!("a share said {line:?}"))
+        numbers.unwrap_or_else(|| panic!("unexpected answer of a share: {line:?}"))
     }
 }
 
 impl Drop for Share {
     fn drop(&mut self) {
-        // Not killed, because it has to end its own programs, which it does at the end of its input.
+        // The process is not killed, because it ends its own programs at the end of its input.
         self.input = None;
         let _ = self.process.wait();
     }
@@ -272,7 +272,7 @@ pub(crate) fn servers(count: usize) -> usize {
 
 /// `what`: number of streams, and number of rounds.
 pub(crate) fn measure(what: &str) {
-    let number = |word: &str| word.parse().expect("a number of streams, and one of rounds");
+    let number = |word: &str| word.parse().expect("a number of streams and a number of rounds");
     let (count, rounds) = what.split_once(',').unwrap_or((what, "3"));
     let (count, rounds): (usize, usize) = (number(count), number(rounds));
     let servers = servers(count);
@@ -304,13 +304,13 @@ pub(crate) fn measure(what: &str) {
         std::thread::sleep(Duration::from_secs(90));
         let end = shares.held_kib();
         println!(
-            "    round {round}: opened in {opened_s:.1} s, echoed one after the other in \
-             {echoed_s:.1} s, closed in {closed_s:.1} s, lost {lost}; \
+            "    round {round}: opened in {opened_s:.1} s, echoed in turn in {echoed_s:.1} s, \
+             closed in {closed_s:.1} s, lost {lost}; \
              open {held:?} KiB, {each:?} bytes each; closed {end:?} KiB"
         );
         held_kib.push(held);
     }
-    // For this many streams the goal is for the sum, for fewer it is per stream.
+    // For this many streams, the goal applies to the sum, and for fewer to each stream.
     if count >= MANY {
         tell_many(&held_kib, lost_in_all);
     } else {

@@ -14,14 +14,14 @@ use marline_proxy::shutdown::Stop;
 /// Interval at which a process that has handed over checks for remaining connections.
 const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
-/// A connection that is half open for longer than this belongs to a client that has repeated its SYN, which the new
-/// process has answered.
+/// A connection that is half open for longer than this is unused: its client has repeated the SYN, and the new process
+/// has answered.
 const MAX_HALF_OPEN_TIME: Duration = Duration::from_secs(5);
 
 /// Accepts connections until the drain, and serves them until they end. After a handover this accepts only
 /// connections whose handshake was in progress.
 ///
-/// Runs in a task of its own instead of on the main thread, which would have to be woken for each connection.
+/// Runs in a separate task instead of on the main thread, which would have to be woken for each connection.
 pub(super) async fn accept<F>(
     listener: Server,
     stop: Stop,
@@ -79,7 +79,7 @@ where
             None => anyhow::bail!("the listener has stopped"),
         }
     }
-    // From now on new connections are refused instead of waiting in vain.
+    // From now on, new connections are refused instead of waiting until they time out.
     listener.close();
     while running.join_next().await.is_some() {}
     Ok(())

@@ -27,7 +27,7 @@ pub enum ConfigKind {
 /// Runs `marline check-config`.
 ///
 /// # Errors
-/// The errors in the configuration, with their place.
+/// The errors in the configuration, with their location.
 pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
     let text = match args.whose {
         ConfigKind::Client(args) => {

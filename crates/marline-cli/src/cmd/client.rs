@@ -68,7 +68,7 @@ pub struct PreparedClient {
 /// An error message for the user.
 pub fn prepare(args: Args) -> anyhow::Result<PreparedClient> {
     let (settings, mut plan) = Settings::read(args.options, args.config)?;
-    // Ports first, because they are the most likely error, which should not cost a handshake.
+    // Ports first, because they are the most likely error, and an error should precede the handshake.
     let ports = wanted_ports(&plan).into_iter().map(|each| Ok((each.clone(), bind(each.address)?)));
     let ports = ports.collect::<anyhow::Result<_>>()?;
     let transparent = plan.transparent.map(transparent::bind).transpose()?;
@@ -100,7 +100,7 @@ pub async fn run(prepared: PreparedClient) -> anyhow::Result<ExitCode> {
     let (ask, reloads) = reloads();
     let opened = OpenedClient::open(&prepared.plan, Some(ask)).await?;
     let watched = with_watchers(&prepared.plan.runtime, Arc::clone(&opened.handle) as _)?;
-    // The ports are already served in the meantime.
+    // The ports are already open, so connections queue in the meantime.
     let mut beside = JoinSet::new();
     beside.spawn(wait_for_path(opened.client.clone()));
     let is_direct = matches!(prepared.plan.route, Route::Direct);
@@ -115,7 +115,7 @@ pub async fn run(prepared: PreparedClient) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// A client whose network is open.
+/// A client with an open network.
 struct RunningClient<'a> {
     prepared: PreparedClient,
     reloads: Reloads,
@@ -161,7 +161,7 @@ impl RunningClient<'_> {
             memory::process_account().clone(),
         );
         let mut serving = JoinSet::new();
-        // First, because an application at a port may need these services.
+        // Before the ports, because applications there may need these services.
         also(&front, &mut serving)?;
         let (mut ports, begun) = Ports::new();
         for (wanted, socket) in bound {
@@ -248,7 +248,7 @@ fn maintain_remotes(
     }
 }
 
-/// Prints to standard output, from which programs that start a client read the port.
+/// Prints the port to standard output, for programs that start a client.
 fn announce(address: SocketAddr, service: &Service) {
     let line = match service {
         Service::Socks5 => format!("socks5 listening on {address}"),

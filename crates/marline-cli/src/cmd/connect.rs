@@ -30,7 +30,7 @@ use crate::native::{CarrierChoice, drop_privileges};
 /// Bytes read ahead per direction.
 const BUFFER_LEN: usize = 32 * 1_024;
 
-/// Time limit for the answer of a SOCKS5 port, including that of the connection behind it.
+/// Time limit for the answer of a SOCKS5 port, including the connection behind it.
 const SOCKS_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Arguments of `marline connect`.
@@ -170,7 +170,7 @@ async fn connect_by_socks(address: SocketAddr, target: &Target) -> anyhow::Resul
     }
 }
 
-/// Relays both directions until each has ended. The end of the remote side closes standard output at once, so that
+/// Relays both directions until each has ended. The end of the remote side closes standard output immediately, so that
 /// the reader notices. Standard input may continue.
 async fn relay_stdio<S: Transport>(mut stream: S) -> anyhow::Result<()> {
     let result = {

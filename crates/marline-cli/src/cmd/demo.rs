@@ -57,7 +57,7 @@ pub struct Args {
 /// Something could not be started.
 pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
     let plan = plan(&args)?;
-    // An interrupt drops everything: processes are killed and files removed.
+    // An interrupt drops everything, which kills the processes and removes the files.
     let (outcomes, reports) = tokio::select! {
         result = run_demo(&plan) => result?,
         signal = tokio::signal::ctrl_c() => {
@@ -105,13 +105,13 @@ fn introduction(plan: &DemoPlan) -> String {
         format!("WiFi: {}", plan.wifi),
         format!("LTE:  {}", plan.lte),
         format!(
-            "WiFi was dead from {:.1} s to {:.1} s of {} s.",
+            "WiFi was down from {:.1} s to {:.1} s of {} s.",
             plan.failure_time().as_secs_f64(),
             plan.return_time().as_secs_f64(),
             plan.run.as_secs(),
         ),
         format!(
-            "Echo: {} a second, {} B. File: {}.",
+            "Echo: {} per second, {} B. File: {}.",
             DemoPlan::ECHOES_PER_S,
             crate::demo::application::MESSAGE,
             bytes(plan.file_bytes),
@@ -150,7 +150,7 @@ fn plan(args: &Args) -> anyhow::Result<DemoPlan> {
     }
     let seconds = args.seconds.unwrap_or(if args.dashboard.is_some() { 60 } else { 24 });
     let run = Duration::from_secs(seconds.into());
-    // Without a rate: a length that takes about a third of the run on the slower link.
+    // Without a rate, the file has a length that takes about a third of the run on the slower link.
     let mbit = if args.file_rate > 0.0 { args.file_rate } else { 8.0 };
     let share = if args.file_rate > 0.0 { 0.9 } else { 0.6 };
     Ok(DemoPlan {

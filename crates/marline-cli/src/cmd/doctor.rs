@@ -29,13 +29,13 @@ pub struct Args {
     /// and `findings`.
     #[arg(long)]
     pub json: bool,
-    /// Test the connection to the server of this invite over each path, by UDP and by TCP, within five
-    /// seconds: name resolution, answer, server key, credential and MTU [default: check this machine, and the
-    /// invite that `marline join` stored]
+    /// Test the connection to the server of this invite on each path, over UDP and over TCP, within five seconds: name
+    /// resolution, answer, server key, credential and MTU [default: check this machine, and the invite that `marline
+    /// join` stored]
     #[arg(long, value_name = "FILE", conflicts_with_all = ["listen", "server"])]
     pub invite_file: Option<PathBuf>,
-    /// Test each path to this server by UDP, by TCP and by native TCP (needs CAP_NET_RAW). If the server runs
-    /// `marline doctor --listen`, the segments at both ends are compared to detect middleboxes
+    /// Test each path to this server over UDP, TCP and native TCP (needs CAP_NET_RAW). If the server runs `marline
+    /// doctor --listen`, the segments at both ends are compared to detect middleboxes
     #[arg(long, value_name = "HOST:PORT", conflicts_with = "listen")]
     pub server: Option<Target>,
     /// Path to test: an interface or a local address; may be repeated [default: all interfaces with a default
@@ -48,11 +48,11 @@ pub struct Args {
     pub listen: Option<SocketAddr>,
 }
 
-/// A diagnosis that has dropped the privileges it does not need.
+/// A diagnosis without unnecessary privileges.
 #[derive(Debug)]
 pub struct PreparedDoctor {
     args: Args,
-    /// The other end of a diagnosis, with its port reserved.
+    /// The responder of a diagnosis, with its port reserved.
     responder: Option<(ServerBuilder, SegmentLog)>,
 }
 
@@ -107,7 +107,7 @@ pub async fn run(prepared: PreparedDoctor) -> anyhow::Result<ExitCode> {
 /// Complete result of a diagnosis.
 #[derive(Debug, Serialize)]
 struct Report {
-    /// True if a client could work, or no check of this machine fails.
+    /// True if a client could connect, or, without a server, if no check of this machine fails.
     works: bool,
     /// Verdict on each path to the server.
     paths: Vec<PathVerdict>,

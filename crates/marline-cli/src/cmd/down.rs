@@ -1,4 +1,4 @@
-//! Subcommand `marline down`: ends a `marline up`, and removes what a killed one has left.
+//! Subcommand `marline down`: ends `marline up`, and removes the leftovers of a killed one.
 
 use std::fs;
 use std::os::unix::fs::OpenOptionsExt;
@@ -13,7 +13,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 /// Time limit for `marline up` to end its connections and restore the machine's routing.
 const STOP_TIMEOUT: Duration = Duration::from_secs(20);
-/// Time limit for removing what a killed `marline up` has left.
+/// Time limit for removing the leftovers of a killed `marline up`.
 const CLEANUP_TIMEOUT: Duration = Duration::from_secs(2);
 const CHECK_INTERVAL: Duration = Duration::from_millis(20);
 
@@ -25,8 +25,8 @@ pub struct Args {
     pub after_crash: bool,
 }
 
-/// File with the process id of the `marline up` in this network namespace. It is locked until that process has
-/// ended and all its changes are undone, because the process that undoes them also holds the lock.
+/// File with the process id of the `marline up` in this network namespace. It is locked until that process has ended
+/// and all its changes are undone, because the undo process also holds the lock.
 #[derive(Debug)]
 pub(super) struct PidFile {
     _locked: fs::File,
@@ -38,7 +38,7 @@ impl PidFile {
             .context("cannot create /run/marline: run `sudo marline up` or `sudo marline down`")
     }
 
-    /// Writes the file for this process, once the changes of an earlier one are undone.
+    /// Writes the file for this process, once the changes of an earlier process are undone.
     ///
     /// # Errors
     /// Another `marline up` is running, or the permission is missing.
@@ -74,8 +74,8 @@ impl PidFile {
         let Ok(text) = fs::read_to_string(PidFile::path()?) else { return Ok(None) };
         let Some(pid) = text.trim().parse().ok().and_then(Pid::from_raw) else { return Ok(None) };
         let Ok(process) = pidfd_open(pid, PidfdFlags::empty()) else { return Ok(None) };
-        // Process ids are reused, so the process must be this program. After an upgrade its file is gone ("marline
-        // (deleted)").
+        // Process ids are reused, so the process must run this program. After an upgrade, the kernel reports the file
+        // as "marline (deleted)".
         let program = |who: &str| {
             let path = fs::read_link(format!("/proc/{who}/exe")).ok()?;
             let name = path.file_name()?.to_str()?;
@@ -116,7 +116,7 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
         }
         None => false,
     };
-    // Wait until a running cleanup has finished, so that its work is not counted as left over.
+    // Wait until a running cleanup has finished, so that its changes are not counted as leftovers.
     let _locked = PidFile::lock(&PidFile::path()?)?;
     let left = clean_up(CleanupExtent::Everything).await.context(cleaning)?;
     match (was_up, left.removed_kill_switch, left.removed) {

@@ -11,9 +11,9 @@ use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcsetattr
 use super::monitor::print;
 use crate::invite_places::{InvitePlaces, StoreOutcome, servers};
 
-/// Largest number of bytes read: an invite, and text that was copied with it.
+/// Maximum number of bytes read: an invite, and text that was copied with it.
 const MAX_INPUT_BYTES: u64 = 64 * 1_024;
-/// The argument that means standard input.
+/// Argument that stands for standard input.
 const INPUT: &str = "-";
 
 /// Arguments of `marline join`.
@@ -31,7 +31,7 @@ pub struct Args {
     pub replace: bool,
 }
 
-/// Reads, checks and stores an invite. Of its contents only the server's address is printed.
+/// Reads, checks and stores an invite. Prints only the server's address from it.
 ///
 /// # Errors
 /// The invite is not valid, another one is stored, or the file cannot be written.

@@ -81,10 +81,10 @@ async fn show_events(mut client: ControlClient, args: &Args) -> anyhow::Result<E
 /// Kind of a decision: connection, rule and subflow.
 type Kind = (Option<u64>, String, Option<u64>);
 
-/// Last shown decisions by kind.
+/// The decisions shown last, by kind.
 #[derive(Debug, Default)]
 struct ShownDecisions {
-    /// Time in us at which it was shown, and the number of hidden ones since.
+    /// Time in us at which a decision was shown, and the number of hidden ones since then.
     shown: BTreeMap<Kind, (u64, u64)>,
 }
 
@@ -152,10 +152,10 @@ async fn show_table(client: &mut ControlClient, args: &Args) -> anyhow::Result<E
     }
 }
 
-/// Writes to standard output at once. An error, as from a closed pipe (`| head`), ends the program quietly.
+/// Writes to standard output without buffering. An error, such as a closed pipe (`| head`), ends the program quietly.
 ///
 /// # Errors
-/// The error of the system.
+/// The system's error.
 pub fn print(text: &str) -> std::io::Result<()> {
     let mut out = std::io::stdout().lock();
     out.write_all(text.as_bytes())?;
@@ -187,9 +187,9 @@ mod tests {
         assert_eq!(alike.line(&decision(1_400, "late")), None);
         assert!(alike.line(&decision(1_500, "end")).is_some(), "another rule");
         assert_eq!(alike.line(&decision(1_999, "late")), None);
-        let later = alike.line(&decision(2_000, "late")).expect("a second later");
+        let later = alike.line(&decision(2_000, "late")).expect("one second later");
         assert!(later.ends_with(" on lte (2 similar decisions omitted)"), "{later}");
-        let later = alike.line(&decision(3_000, "late")).expect("a second later");
+        let later = alike.line(&decision(3_000, "late")).expect("one second later");
         assert!(later.ends_with(" on lte"), "{later}");
         // Any other event is always shown.
         let other = Event { event: "SF_PRIO".into(), ..Event::default() };

@@ -8,12 +8,12 @@ use crate::USAGE_ERROR;
 /// Arguments of a command that moved.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// The words behind it.
+    /// The arguments that follow the command.
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     pub rest: Vec<OsString>,
 }
 
-/// Prints the new place of the command, and returns the status of an invalid command line.
+/// Prints the new name of the command, and returns the status of an invalid command line.
 ///
 /// # Errors
 /// None.

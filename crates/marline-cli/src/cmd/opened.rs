@@ -20,7 +20,7 @@ use crate::path_quotas::PathQuotas;
 use crate::radio_signal::SignalReader;
 use crate::reload::ReloadSender;
 
-/// Time that closing connections get at the end of a process to notify the peer.
+/// Time for closing connections to notify the peer at the end of the process.
 pub(super) const CLOSING_TIME: marline::time::Duration = marline::time::Duration::from_secs(2);
 
 /// Tunnel through a server.
@@ -50,7 +50,7 @@ impl OpenedClient {
         let client = network.observer(quotas.observer()).bind().await?;
         memory::set_limit(plan.runtime.memory);
         client.set_memory_account(memory::process_account());
-        // A path whose quota is used up must not be used for the first connection either.
+        // A path whose quota is used up must not carry even the first connection.
         quotas.add_counts(&client, unix_s());
         let mut keeping = JoinSet::new();
         let (kept, of) = (quotas.clone(), client.clone());
@@ -90,7 +90,7 @@ impl OpenedClient {
         })
     }
 
-    /// Sets the server's tunnel, from which the server's rejection is read.
+    /// Sets the tunnel from which the server's rejection is read.
     pub(super) fn set_server_tunnel(&self, way: &CurrentTunnel) {
         let _ = self.way.set(Arc::clone(way));
     }

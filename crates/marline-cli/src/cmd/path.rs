@@ -36,7 +36,7 @@ pub enum Change {
     Up,
     /// Disable the path and close its subflows.
     Down,
-    /// Use the path only while no other works.
+    /// Use the path only while no other path works.
     Backup,
     /// Use the path like the others.
     Primary,
@@ -46,12 +46,12 @@ pub enum Change {
     Unmetered,
     /// Send no copies into its idle capacity, as its bytes count against an allowance.
     Limited,
-    /// Report the state of the radio signal: after `hint fading`, new data uses other paths if possible;
-    /// `hint steady` ends this.
+    /// Report the state of the radio signal: after `hint fading`, new data uses other paths if possible; `hint steady`
+    /// ends this.
     Hint,
 }
 
-/// Known state of a path's radio.
+/// Reported state of a path's radio signal.
 #[derive(Copy, Clone, Debug, clap::ValueEnum)]
 pub enum Hint {
     /// The signal is fading.
@@ -158,10 +158,10 @@ fn servers(paths: &[Path]) -> String {
     if rows.len() > 1 { format!("\n{}", align(&rows, &[0, 1, 2])) } else { String::new() }
 }
 
-/// State of a server, with the carrier if it is not the usual one.
+/// State of a server, with the carrier if it is TCP.
 fn describe_reachability(reached: &Reached) -> String {
     match &reached.tcp_failure {
-        _ if reached.by_tcp => format!("{}, by TCP", reached.text),
+        _ if reached.by_tcp => format!("{}, over TCP", reached.text),
         Some(why) => format!("{}; {why}", reached.text),
         None => reached.text.clone(),
     }

@@ -1,5 +1,5 @@
-//! Subcommand `marline portal`: the login page of a network, around the tunnel, for one program until the login is
-//! done.
+//! Subcommand `marline portal`: lets one program reach the login page of a network outside the tunnel, until the login
+//! is done.
 
 use std::convert::Infallible;
 use std::ffi::{OsStr, OsString};
@@ -27,13 +27,13 @@ use crate::memory;
 use crate::native::drop_privileges;
 use crate::sudo_caller::SudoCaller;
 
-/// The page that Android and Chromium request.
+/// Default page to probe, which Android and Chromium request as well.
 const PROBE: &str = "http://connectivitycheck.gstatic.com/generate_204";
 /// Placeholder for the page in the program's arguments, as in desktop entries.
 const PLACEHOLDER: &str = "%u";
-/// Interval of checks whether the portal is gone.
+/// Interval of checks for the end of the portal.
 const CHECK_INTERVAL: Duration = Duration::from_secs(2);
-/// Time after that in which the page behind the login can still be read.
+/// Time after the login in which the page behind it can still be read.
 const CLOSING_TIME: Duration = Duration::from_secs(5);
 /// Largest number of connections of a browser on a login page.
 const CONNECTIONS: usize = 256;
@@ -56,14 +56,14 @@ pub struct Args {
     pub command: Vec<OsString>,
 }
 
-/// Work to do once threads have started.
+/// Work that remains once threads have started.
 #[derive(Debug)]
 pub enum PreparedPortal {
     /// Check for a portal and report the result.
     Look(PortalOpener, Probe),
     /// Relay a program's traffic.
     Carry {
-        /// Way through the network.
+        /// Opener of connections through the network.
         way: PortalOpener,
         /// Page that is requested repeatedly.
         probe: Probe,
@@ -97,7 +97,7 @@ pub fn prepare(args: Args) -> anyhow::Result<Option<PreparedPortal>> {
         }
         Err(error) => end(&error),
     };
-    // The program's half is another process by now. This one marks its packets, if it is permitted to.
+    // The program's half is another process by now. This process marks its packets if it has the permission.
     let dropped = drop_privileges(KeptCapabilities::NetAdmin);
     let received = dropped
         .and_then(|()| outside.receive_interface().context("did not receive the TUN device"));

@@ -22,7 +22,7 @@ pub struct Args {
 /// Requests the reload.
 ///
 /// # Errors
-/// No process can be reached, or the configuration is invalid. The old one then stays in force.
+/// No process can be reached, or the configuration is invalid. The old configuration then remains in force.
 pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
     let mut client = connect_control(args.control.as_ref()).await?;
     let reloaded = match client.request(Command::Reload).await {

@@ -1,4 +1,4 @@
-//! Renewal of the way through a server at a reload of the client's configuration, with another invite or mode.
+//! Replacement of the tunnel through a server when a reload changes the invite or the mode.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use tokio::sync::watch;
 use super::opened::CurrentTunnel;
 use crate::config::client::{ClientPlan, Route};
 
-/// Final step of a change, after everything that may fail has succeeded.
+/// Final step of a change, which cannot fail.
 pub(super) type Step<'a> = Box<dyn FnOnce() + 'a>;
 
 /// Settings from which a tunnel is created.
@@ -30,7 +30,7 @@ struct TunnelSettings {
 }
 
 impl TunnelSettings {
-    /// The settings in this plan. `None`: it uses no server.
+    /// The settings in this plan. `None`: the plan uses no server.
     fn from_plan(plan: &ClientPlan) -> Option<TunnelSettings> {
         let Route::Through(invite) = &plan.route else { return None };
         let (invite, behavior) = (invite.clone(), plan.behavior.clone());
@@ -51,8 +51,8 @@ pub(super) struct Renewal<'a> {
 }
 
 impl<'a> Renewal<'a> {
-    /// Creates the first way. `deadlines`: latency requirements of applications, which can change without another
-    /// way.
+    /// Creates the first tunnel. `deadlines`: latency requirements of applications, which can change without a new
+    /// tunnel.
     ///
     /// # Errors
     /// There is no server, or the invite is not usable.
@@ -85,7 +85,7 @@ impl<'a> Renewal<'a> {
         let wanted =
             TunnelSettings::from_plan(plan).filter(|wanted| *wanted != *self.used.borrow());
         if let Some(wanted) = &wanted {
-            // Fails here if it would fail below.
+            // Creating the tunnel fails here if it would fail below.
             connector(wanted.invite.pin)?;
         }
         let config = plan.datagrams.clone();
@@ -99,7 +99,7 @@ impl<'a> Renewal<'a> {
         }))
     }
 
-    /// Replaces the way. Also needed for other connection settings, because waiting connections have the old ones.
+    /// Replaces the tunnel. Also needed for other connection settings, because waiting connections have the old ones.
     fn replace(&self, wanted: TunnelSettings) {
         let dialer = dialer(self.client, &wanted.invite, &self.names, self.transport);
         // The rejection was by the previous server or for the previous invite.

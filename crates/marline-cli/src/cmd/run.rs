@@ -1,4 +1,4 @@
-//! Subcommand `marline run`: a program in namespaces of its own, whose connections go through the server.
+//! Subcommand `marline run`: a program in its own namespaces, whose connections go through the server.
 
 use std::convert::Infallible;
 use std::ffi::OsString;
@@ -37,7 +37,7 @@ use crate::native::capabilities_for_ports;
 use crate::reload::{Reloads, reloads};
 use crate::{log, state_file};
 
-/// Exit statuses for failures outside the program, as used by `env` and `nice`.
+/// Exit statuses for failures before the program starts, as used by `env` and `nice`.
 const FAILED: i32 = 125;
 const NOT_EXECUTABLE: i32 = 126;
 const NOT_FOUND: i32 = 127;
@@ -105,7 +105,7 @@ pub fn prepare(args: Args) -> Option<PreparedRelay> {
     }
 }
 
-/// Prints an error from before the start of the program, and exits.
+/// Prints an error that occurred before the start of the program, and exits.
 pub(super) fn end(error: &anyhow::Error) -> ! {
     eprintln!("marline: {}", hide_invites(&format!("{error:#}")));
     std::process::exit(FAILED)
@@ -161,7 +161,7 @@ fn open_privileged_sockets(
     plan: &mut ClientPlan,
     outside: &OuterProcess,
 ) -> anyhow::Result<Option<ProgramInterface>> {
-    // The program's half is another process by now and keeps its privileges.
+    // The program's half is another process by now, which keeps its privileges.
     let shown = [plan.runtime.metrics, plan.runtime.dashboard].into_iter().flatten();
     let kept = capabilities_for_ports(shown.map(|address| address.port()));
     plan.network.carrier(plan.carrier.clone().open(kept)?);
@@ -221,13 +221,13 @@ pub async fn run(prepared: PreparedRelay) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Reports to the other half that the program cannot be started.
+/// Reports to the program's half that it cannot be started.
 fn report_start_failure(outside: OuterProcess, error: &anyhow::Error) -> ExitCode {
     outside.failed(&format!("{error:#}"));
     ExitCode::FAILURE
 }
 
-/// Tasks beside the traffic.
+/// Tasks in addition to relaying.
 struct SideTasks<'a> {
     opened: &'a OpenedClient,
     watched: &'a ServedViews,
@@ -307,7 +307,7 @@ fn redirect_log() {
     if let Err(error) = log::continue_in(&path) {
         let shown = path.display();
         tracing::warn!("cannot write {shown}: {error}; further warnings are lost (-v shows them)");
-        // Without a null device the log stays on the terminal.
+        // Without a null device, the log stays on the terminal.
         let _ = log::continue_in(Path::new("/dev/null"));
     }
 }
@@ -322,8 +322,8 @@ struct ProgramTraffic {
 }
 
 impl ProgramTraffic {
-    /// Relays the program's connections this `way` until it and the processes it left behind have ended, and their
-    /// last data is delivered.
+    /// Relays connections through `way` until the program and its descendants have ended and their last data is
+    /// delivered.
     async fn relay_connections<O: Open>(
         self,
         way: Arc<O>,
@@ -345,7 +345,7 @@ impl ProgramTraffic {
         }
         outside.notify_ready();
         program.wait_for_program().await?;
-        // Closes standard error, so that its readers do not wait for more.
+        // Closes standard error, so that its readers see the end.
         let nowhere = std::fs::File::options().write(true).open("/dev/null")?;
         rustix::stdio::dup2_stderr(&nowhere)?;
         program.wait_for_descendants().await;

@@ -112,7 +112,7 @@ impl PreparedServer {
     }
 }
 
-/// The server to run, if any; other commands are complete when this returns.
+/// The server to run, if any. All other commands are complete when this returns.
 ///
 /// Completes the privileged setup, then drops the privileges.
 ///
@@ -201,7 +201,7 @@ pub async fn run(prepared: Option<PreparedServer>) -> anyhow::Result<ExitCode> {
     let key = ServerKey::load(&plan.key_file)?;
     let acceptor = key.acceptor()?;
     let mut network = plan.network;
-    // With the seed, a server that was restarted after a crash proves that it no longer knows a connection.
+    // The seed lets a server prove, after a crash and restart, that it no longer knows a connection.
     network.reset_seed(reset_seed(&key, network.advertised()));
     let again = Arc::new(Notify::new());
     let suspensions = Suspensions::default();
@@ -263,9 +263,9 @@ pub async fn run(prepared: Option<PreparedServer>) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The secret behind the proofs of resets. It is derived from the key and therefore outlives the process. Members
-/// of a fleet share a key and perhaps an address, but must not reset each other's connections. Therefore the
-/// member's own addresses are also included.
+/// The secret that authenticates resets. It is derived from the key and therefore outlives the process. Members of a
+/// fleet share a key and perhaps an address, but must not reset each other's connections, so it also depends on the
+/// member's own addresses.
 fn reset_seed(key: &ServerKey, own: &[SocketAddr]) -> ResetSeed {
     let key = ring::hmac::Key::new(ring::hmac::HMAC_SHA256, key.pkcs8());
     let mut what = b"Marline server: seed of carrier resets".to_vec();

@@ -1,4 +1,4 @@
-//! Configuration of a running program, and its reload by SIGHUP or by the control socket.
+//! Configuration of a running program, and its reload on SIGHUP or through the control socket.
 //!
 //! A reload repeats all checks of a start, and changes nothing on any error. Settings that cannot change in a
 //! running program (its ports, its carrier, its key) are named in the log and in the answer, and keep their values.
@@ -27,7 +27,7 @@ const MAX_VALUE_CHARS: usize = 120;
 
 /// Options of a long-running program.
 pub(super) trait Options: Reloadable {
-    /// Configuration made from the options.
+    /// Complete configuration that results from the options.
     type Plan;
 
     /// Merges these flags with the file. Returns the plan, and all effective settings as a table.
@@ -84,7 +84,7 @@ pub(super) struct LiveSettings<O, F> {
     reloads: Reloads,
     /// The requester of the next reload. `None`: a signal.
     requester: Option<ReplySender>,
-    /// True if the service manager, if there is one, is notified.
+    /// True if the program notifies the service manager, if there is one.
     is_service: bool,
 }
 
@@ -140,7 +140,7 @@ impl<O: Options> Settings<O> {
     /// Reads the configuration for the first time.
     ///
     /// # Errors
-    /// The error in the configuration, and its place.
+    /// The error in the configuration, and its location.
     pub(super) fn read(flags: O, file: Option<PathBuf>) -> anyhow::Result<(Self, O::Plan)> {
         let (plan, in_force) = flags.read(file.as_deref())?;
         let runtime = O::runtime(&plan);
@@ -199,7 +199,7 @@ impl<O: Options> Settings<O> {
     }
 }
 
-/// Settings whose values differ, by the time at which the new values take effect.
+/// Settings whose values differ, by when the new values take effect.
 fn differences<O: Reloadable>(old: &toml::Table, new: &toml::Table) -> Reloaded {
     let settings: BTreeSet<&String> = old.keys().chain(new.keys()).collect();
     let mut reloaded = Reloaded::default();
@@ -218,7 +218,7 @@ fn differences<O: Reloadable>(old: &toml::Table, new: &toml::Table) -> Reloaded 
     reloaded
 }
 
-/// A value for display. It contains no secrets: an invite is printed without its token.
+/// A value for display, without secrets: an invite is printed without its token.
 fn display_value(value: &toml::Value) -> String {
     let text = value.to_string();
     match text.char_indices().nth(MAX_VALUE_CHARS) {

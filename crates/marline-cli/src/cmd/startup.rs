@@ -13,7 +13,7 @@ use tokio::time::{Instant, sleep, timeout};
 use super::opened::CurrentTunnel;
 use crate::service;
 
-/// Time without an answer after which the server is tried again.
+/// Time without an answer after which the attempt is repeated.
 const PROOF: Duration = Duration::from_secs(30);
 /// The longest pause between two attempts.
 const MAX_PAUSE: Duration = Duration::from_secs(15);
@@ -23,11 +23,11 @@ const CHECK_INTERVAL: Duration = Duration::from_millis(250);
 /// time limit by twice this time.
 const START_EXTENSION_PERIOD: Duration = Duration::from_secs(60);
 
-/// Waits until there is a path, and until the server has answered over it. A service waits without a limit.
+/// Waits until there is a path and the server has answered over it. A service waits without a limit.
 ///
 /// # Errors
-/// Waiting cannot help: the server has another key than the invite, or refuses this client. At a terminal, also:
-/// the server does not answer.
+/// Waiting cannot help: the server's key differs from the invite's, or the server refuses this client. At a terminal,
+/// also: the server does not answer.
 pub(super) async fn wait_for_server(client: &Client, way: &CurrentTunnel) -> anyhow::Result<()> {
     let mut pause = Duration::from_secs(1);
     let mut said = None;
@@ -76,7 +76,7 @@ async fn check_admission(way: &CurrentTunnel) -> Result<(), StartFailure> {
             Err(match error {
                 OpenError::Pin => StartFailure::Permanent(failed),
                 OpenError::Refused(_) if kind.is_rejection() => StartFailure::Permanent(failed),
-                // The server is overloaded or unreachable, or a network's login page answers instead of it.
+                // The server is overloaded or unreachable, or a network's login page answers instead.
                 OpenError::Refused(_) | OpenError::Server(_) => {
                     StartFailure::Temporary(anyhow!("{text}"))
                 }
@@ -121,7 +121,7 @@ fn is_any_up(paths: &[PathStatus]) -> bool {
     paths.iter().any(|path| path.up)
 }
 
-/// Text about the fault of each path.
+/// Describes the fault of each path.
 fn path_problems(paths: &[PathStatus]) -> String {
     if paths.is_empty() {
         return "no interface has an address and a default route".to_owned();
@@ -133,7 +133,7 @@ fn path_problems(paths: &[PathStatus]) -> String {
     paths.iter().map(word).collect::<Vec<_>>().join("; ")
 }
 
-/// Waits for `pause`, or until other paths can be used.
+/// Waits for `pause`, or until the set of usable paths changes.
 async fn pause_until_change(client: &Client, pause: Duration) {
     let usable = || -> Vec<_> {
         let paths = client.paths().into_iter().filter(|path| path.up);
@@ -145,7 +145,7 @@ async fn pause_until_change(client: &Client, pause: Duration) {
     }
 }
 
-/// True if a user sees the output and can start the command again.
+/// True if a user sees the output and can repeat the command.
 fn is_at_terminal() -> bool {
     std::io::stderr().is_terminal() && !service::is_managed()
 }

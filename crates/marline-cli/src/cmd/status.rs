@@ -23,7 +23,7 @@ use crate::times::{format_ago, span};
 const NO_PATH: u8 = 2;
 /// Exit status: no process is running.
 const NOT_RUNNING: u8 = 3;
-/// Duplicate bytes are shown from this fraction of the received bytes on: one hundredth.
+/// Duplicate bytes are shown if they are at least this fraction of the received bytes: one hundredth.
 const DUPLICATE_DISPLAY_DIVISOR: u64 = 100;
 
 /// Arguments of `marline status`.
@@ -60,10 +60,10 @@ pub struct Status {
     schedulers: Vec<String>,
     /// Number of connections that fell back to plain TCP.
     fallbacks: usize,
-    /// Use of the paths by the policy, and reasons for unused ones, in one line.
+    /// Use of the paths by the policy, and the reasons for unused paths, in one line.
     #[serde(skip_serializing_if = "Option::is_none")]
     policy: Option<String>,
-    /// Segments with repair sums sent to the peer, and bytes repaired with the peer's sums.
+    /// Number of repair segments sent to the peer, and bytes repaired with those of the peer.
     repairs_sent: u64,
     bytes_repaired: u64,
     /// Use of the memory budget.
@@ -190,7 +190,7 @@ fn status_text(status: &Status) -> String {
     text + &status.targets.as_deref().map(format_targets).unwrap_or_default()
 }
 
-/// A line about memory, if it is scarce or a writer had to wait for it.
+/// A line about memory, if memory is scarce or a writer had to wait for it.
 fn format_memory(memory: &Memory) -> String {
     let Memory { limit: Some(limit), used, waits, by_kind } = memory else { return String::new() };
     if *waits == 0 && *used < limit / 2 {
@@ -460,7 +460,7 @@ eth0: 9.9.9.1:7777: no answer for 12 s (tried 5 times)
         let used_up = Some(Quota { state: "hard".into(), ..Quota::default() });
         assert_eq!(two(PathSummary { quota: used_up, ..lte() }), format!("{head}quota used up"));
         assert_eq!(two(path("lte", 10_000, 0)), format!("{head}not needed so far"));
-        // No policy line.
+        // There is no policy line.
         assert_eq!(policy(&[path("wifi", 20_000, 1_000_000)]), None);
         assert_eq!(
             policy(&[path("wifi", 20_000, 0), lte()]).as_deref(),

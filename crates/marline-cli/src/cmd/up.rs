@@ -56,7 +56,7 @@ pub struct Args {
     pub options: ClientOptions,
 }
 
-/// A tunnel for the machine, with its privileged setup completed.
+/// A tunnel for the machine that has completed its privileged setup.
 #[derive(Debug)]
 pub struct PreparedTunnel {
     plan: ClientPlan,
@@ -70,8 +70,8 @@ pub struct PreparedTunnel {
     pid_file: PidFile,
 }
 
-/// Completes the privileged setup, then drops all privileges except CAP_NET_ADMIN. Must be called before threads
-/// are started. `None`: nothing more was requested.
+/// Completes the privileged setup, then drops all privileges except CAP_NET_ADMIN. Must be called before threads are
+/// started. `None`: the request is already complete.
 ///
 /// # Errors
 /// An error message for the user.
@@ -210,8 +210,8 @@ pub async fn run(prepared: PreparedTunnel) -> anyhow::Result<ExitCode> {
     ended.map(|()| ExitCode::SUCCESS)
 }
 
-/// Adds the resulting state of the machine to the error of an `up` that ends without its server. `held`: a kill
-/// switch was already engaged.
+/// Adds the resulting state of the machine to the error of an `up` that did not reach its server. `held`: a kill switch
+/// was already engaged.
 fn unreached_server_error(error: &anyhow::Error, held: bool) -> anyhow::Error {
     let state = match held {
         true => "the kill switch stays on (`sudo marline down` removes it)",
@@ -220,15 +220,15 @@ fn unreached_server_error(error: &anyhow::Error, held: bool) -> anyhow::Error {
     anyhow!("{error:#}; {state}")
 }
 
-/// Waits for a request to end, before the machine's traffic uses the tunnel. Reload requests from the control
-/// socket wait.
+/// Waits for a request to stop, before the machine's traffic uses the tunnel. Reload requests from the control socket
+/// wait.
 async fn wait_for_early_end(signals: &mut Signals) {
     while signals.next().await == SignalRequest::Reload {
         tracing::info!("SIGHUP ignored: still starting, with the configuration just read");
     }
 }
 
-/// Waits for a request to end. Reloads the configuration on request in the meantime.
+/// Waits for a request to stop. Reloads the configuration on request in the meantime.
 async fn wait_for_stop(signals: &mut Signals, live: &mut dyn Reload) {
     while next_request(signals, live).await == SignalRequest::Reload {
         live.reload();

@@ -1,4 +1,4 @@
-//! Subcommand `marline upgrade`: replaces a running server or front by the current program on disk without
+//! Subcommand `marline upgrade`: replaces a running server or front with the current program on disk without
 //! interrupting its connections.
 
 use std::path::{Path, PathBuf};
@@ -52,7 +52,7 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// The only socket in a directory. Any other path is returned as it is.
+/// The only socket in a directory. Any other path is returned unchanged.
 fn socket_in(path: &Path) -> anyhow::Result<PathBuf> {
     match path.is_dir() {
         true => socket_path::find_socket_in(path).map_err(anyhow::Error::msg),

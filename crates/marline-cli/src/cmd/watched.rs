@@ -40,7 +40,7 @@ struct ViewState {
     dashboard: Option<dashboard::RunningDashboard>,
     /// Current settings of captures and traces.
     recording: Recording,
-    /// True if another process now serves everything.
+    /// True if another process has taken over these views.
     is_left: bool,
 }
 
@@ -56,7 +56,7 @@ enum Step<T> {
 
 /// A change whose addresses are bound. Dropping it frees them.
 pub(super) struct Change {
-    /// Already answers, beside the previous one.
+    /// Already answers, while the previous one still does.
     control: Step<control::ControlServer>,
     is_named: bool,
     mode: Mode,
@@ -145,7 +145,7 @@ fn serve_metrics(listener: TcpListener, handle: Arc<dyn Handle>) -> io::Result<M
     Ok(server)
 }
 
-/// Serves the control socket. A failure is an error only if the socket was configured.
+/// Serves the control socket. A failure is an error only if the socket's path was configured.
 fn serve_control(
     wanted: Option<PathBuf>,
     handle: Arc<dyn Handle>,
@@ -302,7 +302,7 @@ impl ServedViews {
 }
 
 impl UpgradeResources for ServedViews {
-    /// Copies of sockets at configured addresses.
+    /// Duplicate descriptors of the sockets at configured addresses.
     fn copies(&self) -> io::Result<InheritedSockets> {
         let shown = self.shown.borrow();
         let mut copies = InheritedSockets::new();

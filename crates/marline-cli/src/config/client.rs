@@ -127,7 +127,7 @@ options! {
         /// Which traffic of the machine `marline up` takes (a table of the file; flags of `marline up`)
         #[arg(skip)]
         pub up: UpOptions,
-        /// The invite as it was last read
+        /// The invite that was read last
         #[arg(skip)]
         #[serde(skip)]
         pub last_invite: LastInvite,
@@ -150,13 +150,13 @@ pub struct ClientPlan {
     pub route: Route,
     /// Carrier of segments.
     pub carrier: CarrierPlan,
-    /// Builder of the multipath side. Its carrier has not been opened yet.
+    /// Builder of the multipath side, before its carrier is opened.
     pub network: marline::ClientBuilder,
     /// Resolution of the server's name.
     pub names: NameLookup,
     /// Text form of the connection settings. A different text means different settings.
     pub behavior: String,
-    /// True if a scheduler, path manager or datagram policy was chosen instead of the mode's.
+    /// True if the configuration sets a scheduler, path manager or datagram policy instead of the mode's.
     pub own_policies: bool,
     /// Paths. Empty: every interface with a default route.
     pub paths: Vec<PathSpec>,
@@ -194,7 +194,7 @@ impl ClientOptions {
     /// Merges file and flags.
     ///
     /// # Errors
-    /// Errors in the file, with their place.
+    /// Errors in the file, with their location.
     pub fn with_file(self, file: Option<&Path>) -> anyhow::Result<ClientOptions> {
         let Some(file) = file else { return Ok(self) };
         let mut lower: ClientOptions = super::load(file)?;
@@ -214,10 +214,10 @@ impl ClientOptions {
         Ok(self.with_defaults(lower))
     }
 
-    /// These options, with those of `lower` where unset.
+    /// These options, with those of `lower` for unset ones.
     #[must_use]
     pub fn with_defaults(self, mut lower: ClientOptions) -> ClientOptions {
-        // Each way of giving the invite replaces both.
+        // Each way to name the invite overrides both.
         if self.invite.is_some() || self.invite_file.is_some() {
             (lower.invite, lower.invite_file, lower.direct) = (None, None, false);
             lower.fast_open = Vec::new();
@@ -271,8 +271,8 @@ impl ClientOptions {
         Ok(())
     }
 
-    /// These options without those of `marline client` alone. In a file they are allowed, because `marline client`
-    /// reads the same file.
+    /// These options without those that only `marline client` has. In a file those are allowed, because `marline
+    /// client` reads the same file.
     #[must_use]
     pub fn without_ports(self) -> ClientOptions {
         ClientOptions {
@@ -408,7 +408,7 @@ impl ClientOptions {
         self.wifi_signal.as_ref().and_then(|StringValue(ValueOrOff(thresholds))| *thresholds)
     }
 
-    /// Adds the settings for silence and signals to those of the mode.
+    /// Adds the settings for silent paths and radio signals to those of the mode.
     fn add_watch_settings(&self, mut connection: ConnectionConfig) -> ConnectionConfig {
         if let Some(StringValue(ValueOrOff(timer))) = self.receive_timer {
             connection.receive_timer = timer;

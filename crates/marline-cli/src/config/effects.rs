@@ -1,4 +1,4 @@
-//! Effect of changing a setting while the program runs: at once, for new connections, or after a restart.
+//! Effect of changing a setting while the program runs: immediate, for new connections, or after a restart.
 //!
 //! Every setting of a configuration file appears once in the table of its command. A test compares the tables with
 //! the flags, and docs/reference/configuration.md is generated from both.
@@ -18,7 +18,7 @@ pub enum Effect {
     New,
     /// After a restart of the program.
     Restart,
-    /// Never in the running program: another command reads the setting when it runs.
+    /// When another command runs, which reads the setting. Never in the running program.
     OtherCommand,
 }
 
@@ -149,7 +149,7 @@ impl Reloadable for ServeOptions {
     ];
 }
 
-/// Settings of a client, some of which have another effect in `marline up`.
+/// Settings of a client, some of which have a different effect in `marline up`.
 impl Reloadable for MachineOptions {
     const OWN: Effects = &of_led(OtherCommand, Restart);
 }
@@ -159,7 +159,7 @@ impl Reloadable for ProgramOptions {
     const OWN: Effects = &of_led(Restart, OtherCommand);
 }
 
-/// Effects of a client's settings if traffic arrives by an interface of the program's own.
+/// Effects of a client's settings if traffic arrives through the program's own interface.
 const fn of_led(direct: Effect, up: Effect) -> [(&'static str, Effect); 25] {
     [
         ("invite", New),
@@ -201,7 +201,7 @@ mod tests {
         flags.chain(tables.iter().map(|table| (*table).to_owned())).collect()
     }
 
-    /// Every setting has an effect, and every effect belongs to a setting.
+    /// Checks that every setting has an effect, and every effect belongs to a setting.
     fn assert_complete<O: clap::Args + Reloadable>(tables: &[&str]) {
         let settings = settings_of::<O>(tables);
         let known: Vec<&str> = O::OWN.iter().chain(SHARED).map(|(name, _)| *name).collect();

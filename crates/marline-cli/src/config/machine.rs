@@ -32,23 +32,23 @@ pub struct MachinePlan {
 }
 
 impl MachineOptions {
-    /// Merges file and flags. Options for `marline client` alone, which reads the same file, are dropped.
+    /// Merges file and flags. Options that only `marline client` has, which reads the same file, are dropped.
     ///
     /// # Errors
-    /// Errors in the file, with their place.
+    /// Errors in the file, with their location.
     pub fn with_file(self, file: Option<&Path>) -> anyhow::Result<MachineOptions> {
         let mut options = self.options.with_file(file)?.without_ports();
         let up = self.up.with_defaults(std::mem::take(&mut options.up));
         Ok(MachineOptions { options, up })
     }
 
-    /// These options with the defaults filled in, in the form of a file.
+    /// These options with the defaults filled in, as in a file.
     #[must_use]
     pub fn into_effective(self) -> ClientOptions {
         ClientOptions { up: self.up, ..self.options.into_effective() }
     }
 
-    /// Routing of traffic through the tunnel, without the client.
+    /// Only the routing of traffic through the tunnel.
     ///
     /// # Errors
     /// Contradictory options.

@@ -28,7 +28,7 @@ pub use values::{
 /// Reads a file. Relative paths in it are relative to the file.
 ///
 /// # Errors
-/// The file cannot be read, or is invalid (with the place of the error).
+/// The file cannot be read, or is invalid (with the location of the error).
 pub fn load<T: DeserializeOwned>(path: &Path) -> anyhow::Result<T> {
     let shown = path.display();
     let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {shown}"))?;
@@ -38,12 +38,12 @@ pub fn load<T: DeserializeOwned>(path: &Path) -> anyhow::Result<T> {
 /// Reads a file's text.
 ///
 /// # Errors
-/// The text is invalid (with the place of the error).
+/// The text is invalid (with the location of the error).
 pub fn parse<T: DeserializeOwned>(text: &str) -> anyhow::Result<T> {
     Ok(toml::from_str(text)?)
 }
 
-/// `path` as seen from the directory of the file that names it.
+/// `path`, relative to the directory of the file that contains it.
 #[must_use]
 pub fn resolve_relative(file: &Path, path: &Path) -> PathBuf {
     file.parent().unwrap_or(Path::new("")).join(path)

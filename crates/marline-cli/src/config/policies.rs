@@ -13,8 +13,8 @@ use serde::{Deserialize, Serialize};
 
 use super::DurationValue;
 
-/// Registry of all policies: those that the program was started with ([`crate::main_with`]), or else the built-in
-/// ones and those of the literature.
+/// Registry of all policies: those passed to [`crate::main_with`], or else the built-in ones and those of the
+/// literature.
 #[must_use]
 pub fn registry() -> Registry {
     CHOSEN.get().cloned().unwrap_or_else(marline_research::registry)
@@ -23,7 +23,7 @@ pub fn registry() -> Registry {
 /// Policies that this program was started with.
 static CHOSEN: OnceLock<Registry> = OnceLock::new();
 
-/// Sets the policies of this process. A program with policies of its own must call this once, before anything else.
+/// Sets the policies of this process. A program with its own policies must call this once, before anything else.
 ///
 /// # Errors
 /// Policies were already set.
@@ -35,8 +35,8 @@ pub fn choose(registry: Registry) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Mode of using the paths: one policy, with another budget of bytes and of radios. The names `handover`,
-/// `interactive` and `aggregate` are Apple's.
+/// Mode of using the paths: one policy, with different budgets of bytes and radios. The names `handover`, `interactive`
+/// and `aggregate` are Apple's.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq, clap::ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Mode {
@@ -50,7 +50,7 @@ pub enum Mode {
     Balanced,
     /// All paths carry data at once, with few copies and large buffers: high throughput.
     Aggregate,
-    /// Everything is copied to the other paths when no new data waits, without a limit: lowest delay.
+    /// All data is copied to the other paths when no new data waits, without a limit: lowest delay.
     Redundant,
 }
 
@@ -90,7 +90,7 @@ impl Mode {
         }
     }
 
-    /// Datagram policy of the mode: one policy, with the budget of the streams.
+    /// Datagram policy of the mode, with the same budget as for streams.
     #[must_use]
     pub const fn datagram_policy(self) -> &'static str {
         match self {
@@ -107,13 +107,13 @@ impl Mode {
     }
 }
 
-/// Time for which a connection without a path is kept. Long enough for a laptop that is closed during lunch.
+/// Default time for which a connection without a path is kept: long enough for a laptop that is closed during lunch.
 pub const DEFAULT_LINGER: DurationValue = DurationValue(std::time::Duration::from_secs(3_600));
 
 /// Choices common to both ends.
 #[derive(Clone, Debug, Default)]
 pub struct PolicyChoice {
-    /// The mode.
+    /// Mode, whose policies apply unless overridden below.
     pub mode: Mode,
     // Policies are specs: a name, perhaps with parameters and wrappers (docs/concepts/policy-list.md).
     /// Scheduler, instead of the mode's.
@@ -179,7 +179,7 @@ impl PolicyChoice {
         connection.linger = Linger::new(Duration::from_millis(linger.as_millis() as u64));
         connection.dss_checksum = self.dss_checksum;
         if self.mode == Mode::Aggregate {
-            // Unequal paths make data wait for that of the slower one: room for 100 ms at 1 Gbit/s.
+            // On unequal paths, data waits for earlier data on the slower path: room for 100 ms at 1 Gbit/s.
             connection.send_buffer = 16 << 20;
             connection.receive_buffer = 16 << 20;
         }

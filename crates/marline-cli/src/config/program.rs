@@ -1,4 +1,4 @@
-//! Configuration of `marline run`: that of a client, without options for `marline client` alone.
+//! Configuration of `marline run`: that of a client, without the options that only `marline client` has.
 
 use std::path::Path;
 
@@ -10,10 +10,10 @@ use crate::log::LogLevel;
 pub struct ProgramOptions(pub ClientOptions);
 
 impl ProgramOptions {
-    /// Merges file and flags. Options for `marline client` alone, which reads the same file, are dropped.
+    /// Merges file and flags. Options that only `marline client` has, which reads the same file, are dropped.
     ///
     /// # Errors
-    /// Errors in the file, with their place.
+    /// Errors in the file, with their location.
     pub fn with_file(self, file: Option<&Path>) -> anyhow::Result<ProgramOptions> {
         let mut options = self.0.with_file(file)?.without_ports();
         // The terminal belongs to the program.
@@ -21,7 +21,7 @@ impl ProgramOptions {
         Ok(ProgramOptions(options))
     }
 
-    /// These options with the defaults filled in, in the form of a file.
+    /// These options with the defaults filled in, as in a file.
     #[must_use]
     pub fn into_effective(self) -> ClientOptions {
         self.0.into_effective()

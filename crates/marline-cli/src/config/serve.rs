@@ -88,13 +88,13 @@ impl From<ProxyProtocol> for HeaderVersion {
 /// Complete configuration of a front.
 #[derive(Clone, Debug)]
 pub struct ServePlan {
-    /// Builder of the multipath side. Its carrier has not been opened yet.
+    /// Builder of the multipath side, before its carrier is opened.
     pub network: marline::ServerBuilder,
     /// Carrier of segments.
     pub carrier: CarrierPlan,
     /// True to send each segment separately.
     pub no_offload: bool,
-    /// Number of threads that share the ports, with one driver each.
+    /// Number of threads that share the ports, each with its own driver.
     pub shards: usize,
     /// The service.
     pub backend: Backend,
@@ -112,7 +112,7 @@ impl ServeOptions {
     /// Merges file and flags.
     ///
     /// # Errors
-    /// Errors in the file, with their place.
+    /// Errors in the file, with their location.
     pub fn with_file(self, file: Option<&Path>) -> anyhow::Result<ServeOptions> {
         let Some(file) = file else { return Ok(self) };
         let mut lower: ServeOptions = super::load(file)?;

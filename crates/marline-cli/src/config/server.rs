@@ -118,11 +118,11 @@ impl From<UdpFilter> for UdpFiltering {
 pub struct ServerPlan {
     /// Carrier of segments.
     pub carrier: CarrierPlan,
-    /// Builder of the multipath side. Its carrier has not been opened yet.
+    /// Builder of the multipath side, before its carrier is opened.
     pub network: marline::ServerBuilder,
     /// Ports that the server binds, or may have to bind, while it runs.
     pub ports: Vec<u16>,
-    /// Number of threads that share the port, with one driver each.
+    /// Number of threads that share the port, each with its own driver.
     pub shards: usize,
     /// File with the key.
     pub key_file: PathBuf,
@@ -142,7 +142,7 @@ pub struct ServerPlan {
     pub limits: ServerLimits,
     /// Quotas and session limits of clients.
     pub allowances: ClientAllowances,
-    /// File with what clients have used.
+    /// File with the clients' usage.
     pub state_file: PathBuf,
     /// Time for connections to continue after an upgrade.
     pub upgrade_limit: Duration,
@@ -154,7 +154,7 @@ impl ServerOptions {
     /// The options of a file.
     ///
     /// # Errors
-    /// Errors in the file, with their place.
+    /// Errors in the file, with their location.
     pub fn from_file(file: &Path) -> anyhow::Result<ServerOptions> {
         let mut options: ServerOptions = super::load(file)?;
         for path in [
@@ -171,13 +171,13 @@ impl ServerOptions {
         Ok(options)
     }
 
-    /// These options, with those of `lower` where unset.
+    /// These options, with those of `lower` for unset ones.
     #[must_use]
     pub fn with_defaults(self, lower: ServerOptions) -> ServerOptions {
         self.layered(lower)
     }
 
-    /// These options with the defaults filled in. `file` is their source.
+    /// These options with the defaults filled in. `file` is the configuration file.
     #[must_use]
     pub fn into_effective(mut self, file: &Path) -> ServerOptions {
         let shared = self.shared().into_effective(CarrierChoice::Auto, Side::Server);

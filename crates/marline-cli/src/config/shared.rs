@@ -26,7 +26,7 @@ pub trait Layer: Sized {
     /// True if the setting was not given.
     fn is_unset(&self) -> bool;
 
-    /// This value, or the lower one if this is unset.
+    /// This value, or that of the lower layer if this is unset.
     #[must_use]
     fn with_defaults(self, lower: Self) -> Self {
         if self.is_unset() { lower } else { self }
@@ -54,7 +54,7 @@ impl Layer for bool {
 /// The path health monitor's parameters, or `off`.
 pub type PathHealthWord = StringValue<ValueOrOff<PathHealthConfig>>;
 
-/// A command's options: its own fields, and after them the shared ones.
+/// A command's options: first its own fields, then the shared ones.
 macro_rules! options {
     (
         $(#[$meta:meta])*
@@ -257,7 +257,7 @@ impl Recording {
         captures(self) != captures(other)
     }
 
-    /// Traces of a program with these numbers of its connections, if they are enabled. Creates the directory.
+    /// Traces of a program, if enabled, with these connection numbers. Creates the directory.
     ///
     /// # Errors
     /// The directory cannot be created.

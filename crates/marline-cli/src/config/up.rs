@@ -48,7 +48,7 @@ impl Serialize for ServiceWord {
     }
 }
 
-/// Part of a machine's traffic that goes through the tunnel.
+/// Selection of a machine's traffic that goes through the tunnel.
 #[derive(Clone, Debug, Default, PartialEq, Eq, clap::Args, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub struct UpOptions {
@@ -64,9 +64,8 @@ pub struct UpOptions {
     #[arg(long, value_name = "CIDR|DOMAIN")]
     #[serde(skip_serializing_if = "Layer::is_unset")]
     pub block: Vec<StringValue<Destination>>,
-    /// Port of a service of this machine that stays reachable from other networks, by TCP and UDP or by one
-    /// protocol (22/tcp); connections that are open when the tunnel starts continue outside it; may be
-    /// repeated
+    /// Port of a service of this machine that stays reachable from other networks, over TCP and UDP or only one
+    /// protocol (22/tcp); connections that are open when the tunnel starts continue outside it; may be repeated
     #[arg(long, value_name = "PORT[/tcp|/udp]")]
     #[serde(skip_serializing_if = "Layer::is_unset")]
     pub reachable: Vec<ServiceWord>,

@@ -14,7 +14,7 @@ use marline_proxy::quota::{BadQuota, ByteQuota, ForClient, exact_bytes, parse_by
 use marline_proxy::target::{BadTarget, Target};
 use marline_tun::resolver::{self, BadResolver};
 
-/// A value that is one string in TOML and on the command line.
+/// A value with the same string form in TOML and on the command line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StringValue<T>(pub T);
 
@@ -43,14 +43,14 @@ impl<T: Display> Serialize for StringValue<T> {
     }
 }
 
-/// A duration: `500ms`, `20s`, `10m`, `1h`, `2d`. Ten years at most, so that sums do not overflow.
+/// A duration of at most ten years (so that sums do not overflow): `500ms`, `20s`, `10m`, `1h`, `2d`.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct DurationValue(pub Duration);
 
 /// Ten years.
 const MAX_DURATION_MS: u64 = 3_650 * 86_400_000;
-/// The last unit that divides the value is printed. Minutes have two names, because links and experiments use
-/// `min`.
+/// Units, of which the last that divides the value is printed. Minutes have two names, because links and experiments
+/// use `min`.
 const UNITS: [(&str, u64); 6] =
     [("ms", 1), ("s", 1_000), ("min", 60_000), ("m", 60_000), ("h", 3_600_000), ("d", 86_400_000)];
 

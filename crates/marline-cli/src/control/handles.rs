@@ -91,7 +91,7 @@ pub struct ServerHandle {
 }
 
 impl ServerHandle {
-    /// A handle for this listener. With `proxy` it is that of a server, else that of a front.
+    /// The handle of a server if there is a `proxy`, or else of a front.
     #[must_use]
     pub fn new(
         listener: Server,
@@ -233,7 +233,7 @@ impl Handle for ServerHandle {
             name: address.to_string(),
             local: Some(address.to_string()),
             up: true,
-            // A listening path is usable. Only clients can tell whether they reach it.
+            // A listening path counts as usable. Only clients know whether they reach it.
             health: PathHealth::Usable,
             ..Path::default()
         };

@@ -10,9 +10,9 @@ use marline::monitor::ConnectionId;
 
 /// Largest number, unless more than half as many connections are known.
 const MAX_NUMBER: u32 = 999_999;
-/// Ended connections whose numbers are kept, so that late reports about them use the same number.
+/// Number of ended connections whose numbers are kept, so that late reports about them use the same number.
 const MAX_ENDED: usize = 8_192;
-/// Largest number of new connections between two calls with the open ones. Beyond it, the oldest are forgotten.
+/// Maximum number of new connections between two calls that list the open ones. Beyond it, the oldest are forgotten.
 const MAX_NEW_CONNECTIONS: usize = 131_072;
 
 /// Numbers of a program's connections. Clones share them.
@@ -42,13 +42,13 @@ impl ConnectionNumbers {
         number.into()
     }
 
-    /// The connection that has this number, or had it last.
+    /// The connection that has this number, or was the last to have it.
     #[must_use]
     pub fn holder(&self, number: u64) -> Option<ConnectionId> {
         self.lock().holders.get(&u32::try_from(number).ok()?).copied()
     }
 
-    /// The numbers of all open connections, in their order. Most ended connections are forgotten.
+    /// The numbers of these open connections, in the same order. Most ended connections are forgotten.
     #[must_use]
     pub fn numbers_of(&self, open: &[ConnectionId]) -> Vec<u64> {
         let mut numbers = self.lock();
@@ -70,7 +70,7 @@ impl Numbers {
         if let Some(number) = self.known.get(&id) {
             return *number;
         }
-        // Guarantees that free numbers exist.
+        // This guarantees that free numbers exist.
         let largest = MAX_NUMBER.max(u32::try_from(2 * self.known.len()).unwrap_or(u32::MAX));
         loop {
             self.last = self.last % largest + 1;
@@ -115,7 +115,7 @@ impl Numbers {
 mod tests {
     use super::*;
 
-    /// An id as an endpoint creates it: shard, use count of the slot, slot.
+    /// An id in the form that an endpoint creates: shard, use count of the slot, slot.
     fn id(shard: u64, generation: u64, slot: u64) -> ConnectionId {
         ConnectionId(shard << 56 | generation << 32 | slot)
     }

@@ -1,7 +1,7 @@
 //! Names of the paths that connections use, for texts about decisions.
 //!
-//! A client's path has the name that `marline path` shows. A server's path is named by the peer's address, because
-//! its own address is the same on all of them.
+//! A client's path has the name that `marline path` shows. A server's path is named after the peer's address, because
+//! the server's own address is the same on all paths.
 
 use std::collections::BTreeMap;
 
@@ -11,15 +11,15 @@ use marline::policy::SubflowId;
 use super::Handle;
 use super::protocol::{Path, Subflow};
 
-/// Names by connection number and subflow. A missing name causes a lookup of all. Therefore the table holds at most
-/// the existing subflows, and those that were looked up without success since.
+/// Names by connection number and subflow. A missing name causes a lookup of all names, so the table holds at most the
+/// existing subflows and those that were not found since then.
 #[derive(Debug, Default)]
 pub(crate) struct PathNames {
     known: BTreeMap<(u64, u8), String>,
 }
 
 impl PathNames {
-    /// Handles an event of this connection: a reused subflow slot belongs to another path.
+    /// Handles an event of this connection. A reused subflow slot belongs to another path.
     pub(crate) fn on_event(&mut self, connection: u64, event: &MonitorEvent) {
         match event.kind {
             MonitorKind::SubflowEstablished { id, .. } | MonitorKind::SubflowClosed { id, .. } => {

@@ -1,7 +1,6 @@
-//! Messages of the control socket: one JSON object per line, described in docs/operate/monitor.md.
-//!
-//! The names are the kernel's where it has one (`ip mptcp monitor`, MPTCP_FULL_INFO), and units are at the end of a
-//! name. A reader ignores unknown fields, so that either side may be newer.
+//! Messages of the control socket: one JSON object per line, described in docs/operate/monitor.md. Names are the
+//! kernel's where it has one (`ip mptcp monitor`, MPTCP_FULL_INFO), and end in their unit. A reader ignores unknown
+//! fields, so that either side may be newer.
 
 use crate::memory::Memory;
 use std::collections::BTreeMap;
@@ -67,7 +66,7 @@ pub enum Command {
     Reload,
     /// Replacement of this process by the current program on disk. Existing connections continue here.
     Upgrade {
-        /// Path of the program, instead of the path by which this process was started.
+        /// Path of the program, instead of the path with which this process was started.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         program: Option<String>,
         /// Time for the new process to become ready, in seconds.
@@ -147,7 +146,7 @@ pub struct Hello {
     /// Mode of new connections.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mode: Option<String>,
-    /// Segments with repair sums sent since the start, from which the peer repairs losses.
+    /// Number of repair segments sent since the start, from which the peer repairs losses.
     #[serde(default)]
     pub repairs_sent: u64,
     /// Bytes repaired with the peer's sums.
@@ -209,13 +208,13 @@ pub struct Path {
     pub backup: bool,
     /// True if traffic on the path costs money.
     pub metered: bool,
-    /// True if it counts against an allowance, as with mobile data: idle capacity is not used for copies.
+    /// True if traffic counts against an allowance, as with mobile data, so that idle capacity is not used for copies.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub limited: bool,
     /// True if the radio signal fades.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub fading: bool,
-    /// NAT64 prefix by which a network with only IPv6 reaches IPv4 addresses.
+    /// NAT64 prefix through which a network with only IPv6 reaches IPv4 addresses.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub nat64: Option<String>,
     /// Health of the path.
@@ -236,8 +235,8 @@ pub struct Path {
 pub struct Reached {
     /// Address of the server.
     pub server: String,
-    /// State of the server: `unknown` (not tried yet, or only just), `answers`, `no-answer`, `refused`,
-    /// `prohibited` or `unreachable`.
+    /// State of the server: `unknown` (not tried yet, or just now), `answers`, `no-answer`, `refused`, `prohibited` or
+    /// `unreachable`.
     pub reach: String,
     /// Time since the last received packet, for `answers`.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -251,10 +250,10 @@ pub struct Reached {
     /// Sender of the error, for `prohibited` and `unreachable`. Absent: this machine.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub by: Option<String>,
-    /// True if connections to the server use TCP over this path, because UDP gets no answer there or is slower.
+    /// True if connections to the server use TCP on this path, because UDP gets no answer there or is slower.
     #[serde(skip_serializing_if = "core::ops::Not::not")]
     pub by_tcp: bool,
-    /// Data rate of UDP when TCP was found to be faster. Absent if it was not.
+    /// Data rate of UDP when TCP was found to be faster. Absent otherwise.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub udp_bits_per_s: Option<u64>,
     /// Data rate of TCP in that comparison.
@@ -296,7 +295,7 @@ pub struct AddressPair {
     /// True while a usable pair is probed after a timeout.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub watched: bool,
-    /// Number of times it became degraded.
+    /// Number of times the pair became degraded.
     pub times_degraded: u64,
 }
 
@@ -306,7 +305,7 @@ pub struct AddressPair {
 pub struct Connection {
     /// Number of the connection in this process, with at most six digits.
     pub connection: u64,
-    /// Reason of the fallback to plain TCP. Absent while the connection is Multipath TCP.
+    /// Reason for the fallback to plain TCP. Absent while the connection is Multipath TCP.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fallback: Option<String>,
     /// Extensions negotiated by both sides, or `none`.
@@ -324,15 +323,15 @@ pub struct Connection {
     pub bytes_acked: u64,
     /// Bytes held in buffers.
     pub buffered: u64,
-    /// Time since which the peer's acknowledgment of data is due. Absent: everything sent is acknowledged.
+    /// Time at which the peer's acknowledgment of data became due. Absent: everything sent is acknowledged.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ack_due_since_us: Option<u64>,
-    /// Time since which data is known to be on its way but missing. Absent: none is missing.
+    /// Time at which data was found to be missing that the peer has sent. Absent: none is missing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub data_due_since_us: Option<u64>,
     /// The subflows.
     pub subflows: Vec<Subflow>,
-    /// Sums over closed subflows, one entry per pair of addresses.
+    /// Sums of closed subflows, one entry per pair of addresses.
     pub gone: Vec<Subflow>,
 }
 
@@ -377,7 +376,7 @@ pub struct Subflow {
     pub bytes_received: u64,
     /// Payload bytes retransmitted on this subflow.
     pub bytes_retransmitted: u64,
-    /// Payload bytes sent on this subflow that another one had sent before.
+    /// Payload bytes sent on this subflow that another subflow had sent before.
     pub bytes_reinjected: u64,
     /// Payload bytes received on this subflow that had arrived before.
     pub bytes_duplicate: u64,
@@ -408,16 +407,16 @@ pub struct Event {
     /// State of the server as in `reach` of its paths, for PATH_FAILED.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reach: Option<String>,
-    /// Start, for HOLE.
+    /// Start of a HOLE.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub since_us: Option<u64>,
-    /// Stalled direction of the stream, for HOLE: `sent` or `received`.
+    /// Direction of the stream that stalled, for HOLE: `sent` or `received`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub direction: Option<String>,
     /// Slot of the subflow. For HOLE, the subflow on which delivery continued.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub subflow: Option<u64>,
-    /// A subflow that was unreachable at the end, for HOLE.
+    /// A subflow that was unreachable at the end of a HOLE.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unreachable: Option<u64>,
     /// Local endpoint.
@@ -444,7 +443,7 @@ pub struct Event {
     /// Text of a DECISION.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub text: Option<String>,
-    /// Inputs of a DECISION: a line from which it can be computed again (`marline::policy::Reason::parse`).
+    /// Inputs of a DECISION: a line from which the decision can be recomputed (`marline::policy::Reason::parse`).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub record: Option<String>,
     /// Number of skipped events, for LAGGED, or of skipped decisions before a DECISION.

@@ -41,7 +41,7 @@ impl ControlServer {
         &self.path
     }
 
-    /// Another descriptor of the listening socket.
+    /// Duplicates the descriptor of the listening socket.
     ///
     /// # Errors
     /// The system has no descriptors left.
@@ -55,8 +55,8 @@ impl ControlServer {
         self.path = PathBuf::new();
     }
 
-    /// Makes way for another process's socket in the same directory, so that a tool that searches for a process
-    /// finds the other one. Requests are still accepted, at the same path with the suffix `.older`.
+    /// Frees the path for another process's socket, so that a tool that searches for a process finds the other one.
+    /// Requests are still accepted, at this path with the suffix `.older`.
     pub fn rename_socket_aside(&mut self) {
         let mut name = self.path.clone().into_os_string();
         name.push(".older");
@@ -147,7 +147,7 @@ async fn accept(listener: UnixListener, handle: Arc<dyn Handle>) {
             Ok((stream, _)) if is_allowed(&stream) => {
                 let handle = handle.clone();
                 tokio::spawn(async move {
-                    // It is not an error if the peer disconnects in the middle of a line.
+                    // A peer that disconnects in the middle of a line is not an error.
                     let _ = serve_connection(stream, &*handle).await;
                     drop(place);
                 });
@@ -159,8 +159,7 @@ async fn accept(listener: UnixListener, handle: Arc<dyn Handle>) {
     }
 }
 
-/// True if the peer is the same user or root. The file's mode has the same effect, but is set only after the file
-/// exists.
+/// True if the peer is the same user or root. The file's mode also ensures this, but is set only after the file exists.
 pub fn is_allowed(stream: &UnixStream) -> bool {
     let ours = rustix::process::getuid().as_raw();
     stream.peer_cred().is_ok_and(|peer| peer.uid() == ours || peer.uid() == 0)
@@ -259,7 +258,7 @@ fn answer(request: Request, handle: &dyn Handle) -> Response {
             handle.set_scheduler(connection, &scheduler).map(Answer::Changed)
         }
         Command::SetPath { path, change } => handle.set_path(&path, change).map(|()| Answer::Done),
-        // They take time, so they are handled elsewhere.
+        // These commands take time, so the caller handles them.
         Command::Upgrade { .. } | Command::Reload => {
             Err("internal error: request handled elsewhere".to_owned())
         }
@@ -295,7 +294,7 @@ impl Events {
     }
 }
 
-/// The next event. Pends for ever if there is no receiver.
+/// The next event. Pends forever if there is no receiver.
 async fn next<T: Clone>(
     events: &mut Option<broadcast::Receiver<T>>,
 ) -> Result<T, broadcast::error::RecvError> {
@@ -315,7 +314,7 @@ async fn forward(
     let mut ignored = [0u8; 256];
     let mut names = PathNames::default();
     loop {
-        // In this order: decisions may always be pending, and the other events determine the path of a subflow.
+        // Decisions come last: they may always be pending, and the other events determine the path of a subflow.
         let event = tokio::select! {
             biased;
             read = reader.read(&mut ignored) => match read? {

@@ -31,8 +31,8 @@ pub fn default_path(role: &str) -> PathBuf {
     directory().join(format!("{role}-{}.sock", std::process::id()))
 }
 
-/// Creates the directory of a socket, private to this user. In a place where others can write, an existing
-/// directory is accepted only if it belongs to this user and is closed to others.
+/// Creates the directory of a socket, private to this user. Where others can write, an existing directory is accepted
+/// only if it belongs to this user and is closed to others.
 pub(super) fn prepare(directory: &Path) -> io::Result<()> {
     if directory.as_os_str().is_empty() {
         return Ok(());
@@ -60,9 +60,9 @@ pub(super) fn prepare(directory: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// True if no other user can replace our socket: others cannot write to the directory, or it is one like /tmp, in
-/// which everyone may write but only owners may remove (the sticky bit). A directory that the user named may be
-/// writable for a group, but the one that is searched by default may not.
+/// True if no other user can replace our socket: others cannot write to the directory, or it is one like /tmp, in which
+/// everyone may write but only owners may remove (the sticky bit). A directory that the user named may be writable for
+/// a group, but the default one may not.
 const fn is_closed(mode: u32, unasked: bool) -> bool {
     const ALL_WRITE: u32 = 0o002;
     const GROUP_WRITES: u32 = 0o020;
@@ -73,7 +73,7 @@ const fn is_closed(mode: u32, unasked: bool) -> bool {
     mode & ALL_WRITE == 0 || mode & STICKY_BIT != 0
 }
 
-/// The only existing socket, for use when none is named.
+/// The only existing socket, for commands without --control.
 ///
 /// # Errors
 /// There is none, or there are several. The message lists them.
@@ -104,7 +104,7 @@ pub fn find_socket_in(directory: &Path) -> Result<PathBuf, String> {
         _ => {
             let all: Vec<String> = live.iter().map(|p| format!("  {}", p.display())).collect();
             Err(format!(
-                "several processes are running, choose one with --control:\n{}",
+                "several processes are running; choose one with --control:\n{}",
                 all.join("\n")
             ))
         }
@@ -141,9 +141,9 @@ mod tests {
         assert!(find_socket_in(&dir).expect_err("none").contains("--control"));
         let _first = UnixListener::bind(dir.join("client-1.sock")).expect("bind");
         drop(UnixListener::bind(dir.join("client-2.sock")).expect("bind"));
-        assert_eq!(find_socket_in(&dir).expect("one is live"), dir.join("client-1.sock"));
+        assert_eq!(find_socket_in(&dir).expect("one process runs"), dir.join("client-1.sock"));
         let _third = UnixListener::bind(dir.join("server-3.sock")).expect("bind");
-        let error = find_socket_in(&dir).expect_err("two are live");
+        let error = find_socket_in(&dir).expect_err("two processes run");
         assert!(error.contains("client-1.sock") && error.contains("server-3.sock"), "{error}");
         std::fs::remove_dir_all(&dir).expect("clean up");
     }

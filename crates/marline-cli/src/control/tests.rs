@@ -14,7 +14,7 @@ use super::client::ControlClient;
 use super::protocol::{AddressPair, Answer, Command, Connection, Path, PathChange, Subflow};
 use super::{Handle, serve};
 
-/// Replacement for a running client that records its calls.
+/// Stand-in for a running client that records its calls.
 struct Recorder {
     events: broadcast::Sender<MonitorEvent>,
     decisions: broadcast::Sender<MonitorEvent>,
@@ -126,7 +126,7 @@ async fn events_use_kernel_names_and_a_slow_reader_gets_lagged() {
     );
     // Six events into a channel of four before the forwarding task runs again: two are lost.
     for number in 1..=6 {
-        handle.events.send(created(number)).expect("somebody listens");
+        handle.events.send(created(number)).expect("a receiver exists");
     }
     let first = client.event().await.expect("event").expect("open");
     assert_eq!((first.event.as_str(), first.missed), ("LAGGED", Some(2)));
@@ -164,11 +164,11 @@ async fn decisions_are_sent_in_words_to_monitors_that_request_them() {
     let mut plain = ControlClient::connect(&path).await.expect("connect");
     let quiet = Command::Monitor { decisions: false };
     assert_eq!(plain.request(quiet).await.expect("monitor"), Answer::Monitoring);
-    assert_eq!(handle.decisions.receiver_count(), 0, "nobody asked");
+    assert_eq!(handle.decisions.receiver_count(), 0, "decisions were not requested");
     let mut client = ControlClient::connect(&path).await.expect("connect");
     let all = Command::Monitor { decisions: true };
     assert_eq!(client.request(all).await.expect("monitor"), Answer::Monitoring);
-    handle.decisions.send(copied(3)).expect("somebody listens");
+    handle.decisions.send(copied(3)).expect("a receiver exists");
     let event = client.event().await.expect("event").expect("open");
     assert_eq!(
         event.to_line(),
@@ -176,7 +176,7 @@ async fn decisions_are_sent_in_words_to_monitors_that_request_them() {
          is due in 31 ms (p90 84 ms), a copy arrives in 45 ms and is expected to save 12 ms, at a price of 3.0 ms; \
          36 % of the budget spent"
     );
-    // The record can be computed again.
+    // The decision can be recomputed from the record.
     let record = event.record.expect("a record");
     assert_eq!(Reason::parse(&record), Reason::parse(COPY));
     assert_eq!((event.rule.as_deref(), event.connection), (Some("late"), Some(4)));
@@ -189,10 +189,10 @@ async fn decisions_are_sent_in_words_to_monitors_that_request_them() {
     };
     let id = marline::policy::SubflowId(1);
     let kind = MonitorKind::SubflowEstablished { id, path: ends, backup: false };
-    handle.events.send(MonitorEvent { kind, ..copied(0) }).expect("somebody listens");
+    handle.events.send(MonitorEvent { kind, ..copied(0) }).expect("a receiver exists");
     let event = client.event().await.expect("event").expect("open");
     assert_eq!(event.event, "SF_ESTABLISHED");
-    handle.decisions.send(copied(0)).expect("somebody listens");
+    handle.decisions.send(copied(0)).expect("a receiver exists");
     let event = client.event().await.expect("event").expect("open");
     let text = event.text.expect("words");
     assert!(text.starts_with("copy of 14 kB on wlan0 (subflow 1): wlan0 (subflow 0)'s"), "{text}");

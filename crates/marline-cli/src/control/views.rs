@@ -15,8 +15,8 @@ use super::protocol::{
 };
 use crate::service_counts::ServiceCounts;
 
-// The snapshots are destructured field by field, so that omitted fields are visible here. Fields that the core adds
-// are shown only once they are named here.
+// The snapshots are destructured field by field, so that omitted fields are visible here. A field that the core adds is
+// shown only once it is listed here.
 
 impl From<&ServiceCounts> for Clients {
     fn from(service: &ServiceCounts) -> Self {

@@ -1,7 +1,7 @@
 //! Snapshots of connections and paths for the dashboard.
 //!
-//! Snapshots contain the counters of open connections, which are lost when a connection ends. The page needs
-//! counters that only grow. Therefore each look adds the changes since the previous one, path by path.
+//! Snapshots contain the counters of open connections, which are lost when a connection ends. The page needs counters
+//! that only grow. Therefore each sample adds the changes since the previous one, path by path.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -21,13 +21,13 @@ use crate::path_summary::{ip, is_on, retransmitted_share, summarize_where};
 /// Largest number of connections listed, the busiest first.
 const LISTED: usize = 100;
 
-/// Largest number of peers that a server shows one by one. Beyond it, it shows its own addresses.
+/// Largest number of peers that a server shows one by one. Beyond it, the server shows its own addresses.
 const PEERS: usize = 8;
 
-/// Delay of delivery beyond a round trip that counts as waiting, in microseconds.
+/// Minimum delay of delivery beyond a round trip that counts as waiting, in microseconds.
 const WAITS_US: u64 = 100_000;
 
-/// Number of connections at the last look. Clones share it.
+/// Number of connections at the last sample. Clones share it.
 #[derive(Clone, Debug, Default)]
 pub(super) struct OpenConnections(Arc<AtomicUsize>);
 
@@ -85,26 +85,26 @@ impl PayloadBytes {
     }
 }
 
-/// Counts up to the last look, with an entry for each shown path and each open connection.
+/// Counts up to the last sample, with an entry for each displayed path and each open connection.
 #[derive(Debug, Default)]
 struct SampleTotals {
     paths: BTreeMap<String, PayloadBytes>,
     connections: BTreeMap<u64, PreviousSample>,
 }
 
-/// State of a connection at the last look: bytes by path, and bytes of its application.
+/// State of a connection at the last sample: bytes by path, and bytes of its application.
 #[derive(Debug, Default)]
 struct PreviousSample {
     paths: Vec<(String, PayloadBytes)>,
     bytes: u64,
 }
 
-/// Use of a path by connections.
+/// Traffic of a path since the last sample.
 #[derive(Copy, Clone, Debug, Default)]
 struct LanePathUse {
     sum: PayloadBytes,
-    /// The busiest subflow since the last look: its bytes, and its round-trip time. Other subflows may have
-    /// measured theirs long ago.
+    /// Bytes and round-trip time of the busiest subflow since the last sample. The measurements of other subflows may
+    /// be old.
     busiest: (u64, Option<u64>),
 }
 
@@ -152,7 +152,7 @@ impl DashboardSource {
         }
     }
 
-    /// Number of connections, updated by the looks.
+    /// Number of connections, updated by each sample.
     pub(super) fn open(&self) -> OpenConnections {
         self.open.clone()
     }
@@ -190,7 +190,7 @@ impl DashboardSource {
         own.into_iter().take(PEERS).map(|name| lane(name, LookupKey::Own)).collect()
     }
 
-    /// Adds the changes since the last look: sums for each path, and bytes moved for each connection.
+    /// Adds the changes since the last sample: sums for each path, and bytes moved for each connection.
     fn count(&self, lanes: &[Lane], connections: &[Connection]) -> (Vec<LanePathUse>, Vec<u64>) {
         let mut counted = self.counted.lock().unwrap_or_else(PoisonError::into_inner);
         let SampleTotals { paths, connections: before } = &mut *counted;
@@ -422,7 +422,7 @@ mod tests {
         );
         // The round-trip time of the busiest subflow is shown.
         assert_eq!(sample.paths[0].srtt_us, Some(249_000));
-        let listed = sample.connections.expect("a detailed look");
+        let listed = sample.connections.expect("a detailed sample");
         assert_eq!(
             (listed.len(), listed[0].connection, sample.totals.connections),
             (LISTED, 249, 250)
@@ -433,7 +433,7 @@ mod tests {
     fn overdue_data_and_acks_count_as_waiting() {
         let mut one = connection(1, "10.0.0.1", 1);
         one.ack_due_since_us = Some(1_000_000);
-        // 100 ms more than a round trip of 1 ms.
+        // 100 ms beyond a round trip of 1 ms.
         assert_eq!(waiting_us(&one, 1_100_999), None);
         assert_eq!(waiting_us(&one, 1_101_000), Some(101_000));
         one.data_due_since_us = Some(900_000);

@@ -1,8 +1,8 @@
 //! Events for the dashboard, derived from those of `marline monitor`: changes of paths and subflows, and holes in
 //! delivery, with their cause and the policy's reaction.
 //!
-//! The reaction is derived from the policy's decisions, of which there may be thousands per second. They are
-//! received only while a viewer watches a program with at most [`MAX_WATCHED_CONNECTIONS`] connections.
+//! The reaction is derived from the policy's decisions, of which there may be thousands per second. They are received
+//! only while there is a viewer and the program has at most [`MAX_WATCHED_CONNECTIONS`] connections.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -31,7 +31,7 @@ const DECISIONS: usize = 256;
 /// Interval of checks whether decisions are needed.
 const DECISION_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Rules that react to trouble, in the order of their display, with a description.
+/// Rules that react to trouble, in display order, with a description.
 const REACTIONS: [(&str, &str); 6] = [
     ("rescue", "moved data away from the unreachable path"),
     ("late", "copied late data"),
@@ -148,9 +148,9 @@ impl DashboardEvents {
         self.decisions.push_back(Decision { at_us, connection, rule, text });
     }
 
-    /// Decisions for a connection in this period: how often each rule was used, and the last decision as text.
+    /// Decisions for a connection in this period: how often each rule was used, and its last decision as text.
     fn answers(&mut self, connection: u64, since_us: u64, until_us: u64) -> Vec<String> {
-        // Decisions before the hole's end may not have been received yet.
+        // Decisions made before the hole's end may not have been received yet.
         while let Some(Ok(event)) = self.listening.as_mut().map(broadcast::Receiver::try_recv) {
             self.record_decision(&event);
         }
@@ -181,7 +181,7 @@ impl DashboardEvents {
                 | MonitorKind::SubflowReachability { .. }
                 | MonitorKind::Fallback(_)
         );
-        // A name may need a snapshot of all connections, so it is used only if it will be shown.
+        // A name may need a snapshot of all connections, so it is looked up only for an event that will be shown.
         if !of_interest || !self.dashboard.wants_more() {
             return None;
         }
@@ -213,8 +213,7 @@ impl DashboardEvents {
         Some(TimedEvent { since_us, direction, cause: Some(cause), policy, ..base })
     }
 
-    /// The name of a subflow's path. Lookups in all connections are limited to the same share of time as other
-    /// snapshots.
+    /// The name of a subflow's path. Lookups in all connections may take the same share of time as other snapshots.
     fn name(&self, connection: u64, slot: u64) -> String {
         let id = SubflowId(u8::try_from(slot).unwrap_or(u8::MAX));
         let mut names = self.names.borrow_mut();
@@ -231,7 +230,7 @@ impl DashboardEvents {
     }
 }
 
-/// The next event. Pends for ever if there is no receiver.
+/// The next event. Pends forever if there is no receiver.
 async fn next<T: Clone>(events: &mut Option<broadcast::Receiver<T>>) -> Option<T> {
     match events {
         Some(events) => loop {

@@ -2,7 +2,7 @@
 //! events.
 //!
 //! Positions are collected only on request, and only for that connection. A message has at most [`MAX_ENTRIES`]
-//! entries, and a contiguous piece is one entry. The viewer keeps what it needs for its picture.
+//! entries, and a contiguous piece is one entry. The viewer keeps the data for its picture.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,7 +19,7 @@ use crate::control::path_names::PathNames;
 
 /// Interval between messages.
 const PAUSE: Duration = Duration::from_millis(200);
-/// Largest number of entries in a message. Further ones are only counted.
+/// Largest number of entries in a message. Further entries are only counted.
 const MAX_ENTRIES: usize = 2_000;
 /// Entries within this time are merged into one piece.
 const MERGE_WINDOW_US: u64 = 10_000;
@@ -66,7 +66,8 @@ async fn report_places(
                         places.paths.push((slot, names.name(connection, SubflowId(slot), &*handle)));
                     }
                 }
-                // A slow viewer gets the next message. An empty message detects whether the viewer still exists.
+                // If the viewer is slow, the next message contains these entries. An empty message shows whether the
+                // viewer still exists.
                 match viewer.try_send(places) {
                     Ok(()) => {}
                     Err(mpsc::error::TrySendError::Full(lost)) => {

@@ -57,7 +57,7 @@ pub async fn connect(proxy: SocketAddr, target: SocketAddr) -> anyhow::Result<Tc
 pub struct LiveProgress {
     /// Latency of the latest echo.
     pub latency_us: AtomicU64,
-    /// Time of its arrival, in milliseconds since the start of the run.
+    /// Arrival time of the latest echo, in milliseconds since the start of the run.
     pub answered_ms: AtomicU64,
     /// Bytes of the file so far.
     pub file_bytes: AtomicU64,
@@ -73,7 +73,7 @@ pub struct EchoPlan {
     pub interval: Duration,
     /// Number of messages.
     pub count: u32,
-    /// Answers that have not arrived by then count as lost.
+    /// Time at which missing answers count as lost.
     pub deadline: Instant,
 }
 
@@ -105,8 +105,8 @@ pub async fn echo(stream: TcpStream, plan: EchoPlan, live: Arc<LiveProgress>) ->
     summarize(plan, &sent, &arrivals, error)
 }
 
-/// Records the scheduled time of each message, or the actual time if it is about the same, because a timer's
-/// granularity is not network latency. Returns only if sending fails.
+/// Records the scheduled time of each message, or the actual time if they differ only by the timer's granularity, which
+/// is not network latency. Returns only if sending fails.
 async fn send_messages(
     mut writer: OwnedWriteHalf,
     plan: EchoPlan,
@@ -124,7 +124,7 @@ async fn send_messages(
             return error;
         }
     }
-    // Stays open until all answers have arrived, because closing would end the connection.
+    // The writing half stays open until all answers have arrived, because closing it would end the connection.
     std::future::pending().await
 }
 
@@ -231,7 +231,7 @@ async fn get(stream: TcpStream, hasher: &mut Sha256, live: &LiveProgress) -> any
         }
     }
     drop(sender);
-    // The file is complete, so the way the connection ends does not matter.
+    // The file is complete, so it does not matter how the connection ends.
     connection.abort();
     Ok(())
 }

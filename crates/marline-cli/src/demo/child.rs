@@ -29,7 +29,7 @@ pub(super) struct Process {
     _readers: Vec<JoinHandle<()>>,
 }
 
-/// Environment variable for processes that must not outlive their parent, even if that is killed.
+/// Environment variable for processes that must not outlive their parent, even if the parent is killed.
 pub(crate) const DIE_WITH_PARENT: &str = "MARLINE_DIE_WITH_PARENT";
 
 /// This program with these arguments.
@@ -101,7 +101,7 @@ impl Process {
         lines.join("\n")
     }
 
-    /// The rest of the first line with this beginning, if it soon appears among the last lines.
+    /// The rest of the first line that starts with this text, if it soon appears among the last lines.
     pub(super) async fn find_output_after(&self, begin: &str) -> Option<String> {
         for _ in 0..50 {
             let found = {
@@ -116,7 +116,7 @@ impl Process {
         None
     }
 
-    /// The error if the process ended by itself.
+    /// An error if the process has ended by itself.
     pub(super) fn exit_error(&mut self) -> Option<String> {
         let status = self.child.try_wait().ok().flatten()?;
         Some(format!("{} ended ({status}):\n{}", self.what, self.last_output_lines()))

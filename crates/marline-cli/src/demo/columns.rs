@@ -19,7 +19,7 @@ pub fn wrap_line(line: &str) -> String {
             text.push_str(&format!("{indent}{rest}\n"));
             return text;
         };
-        // A blank directly after the line is also a place to break it.
+        // The line can also be broken at a blank that directly follows it.
         let (fits, behind) = rest.split_at(beyond);
         let blank = if behind.starts_with(' ') { Some(beyond) } else { fits.rfind(' ') };
         let comma = fits.rfind(',').map(|at| at + 1);

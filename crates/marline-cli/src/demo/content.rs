@@ -1,5 +1,4 @@
-//! File of the demo: bytes that both ends generate from a seed, so that its hash is known without a
-//! transfer.
+//! File of the demo: bytes that both ends generate from a seed, so that the hash is known without a transfer.
 
 use marline_time::{PcgRng, Rng, SeedTree};
 use sha2::{Digest, Sha256};
@@ -21,7 +20,7 @@ impl Content {
         Content { rng, left: length, word: [0; 8], used: 8 }
     }
 
-    /// The next bytes, at most `most`. Empty at the end.
+    /// The next bytes, at most `most` of them. Empty at the end.
     pub fn next_bytes(&mut self, most: usize) -> Vec<u8> {
         let count = usize::try_from(self.left).map_or(most, |left| left.min(most));
         self.left -= count as u64;

@@ -21,7 +21,7 @@ use super::content::Content;
 /// Path of the file.
 pub const FILE: &str = "/file";
 
-/// Both servers. Dropping this ends them.
+/// Both servers. Dropping this ends both.
 #[derive(Debug)]
 pub struct OriginServers {
     /// The HTTP server.
@@ -34,7 +34,7 @@ pub struct OriginServers {
 /// A file and the rate at which the server sends it.
 #[derive(Copy, Clone, Debug)]
 pub struct File {
-    /// Seed of its bytes.
+    /// Seed of the file's bytes.
     pub seed: u64,
     /// Length in bytes.
     pub length: u64,
@@ -59,7 +59,7 @@ impl OriginServers {
     }
 }
 
-/// Serves each connection in a task of its own. All end with this one.
+/// Serves each connection in a separate task. All tasks end with this one.
 async fn accept<F>(listener: TcpListener, serve: impl Fn(TcpStream) -> F)
 where
     F: Future<Output = ()> + Send + 'static,
@@ -131,7 +131,7 @@ impl PacedBody {
         }
     }
 
-    /// Bytes that may be sent now. With a rate limit, those due since the start at the next piece.
+    /// Number of bytes that may be sent now. With a rate limit, all that are due by the time of the next piece.
     fn allowed(&self) -> u64 {
         let Some(pace) = self.pace else { return CHUNK };
         let elapsed = self.started.elapsed() + PIECE_INTERVAL;

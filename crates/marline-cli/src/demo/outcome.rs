@@ -45,7 +45,7 @@ impl Latency {
     pub fn from_samples(latencies: &[Option<Duration>]) -> Latency {
         let mut sorted = latencies.to_vec();
         sorted.sort_by_key(|latency| latency.unwrap_or(Duration::MAX));
-        // Smallest value that is not exceeded by the given share of all values.
+        // Smallest value that at least the given share of the values does not exceed.
         let at = |percent: usize| {
             let rank = (sorted.len() * percent).div_ceil(100).max(1);
             sorted.get(rank - 1).copied().flatten()
@@ -82,7 +82,7 @@ impl Outcome {
         }
     }
 
-    /// Results that do not fit in the row.
+    /// Results that do not fit in the table's row.
     fn remarks(&self) -> Vec<String> {
         let name = self.way.name;
         let mut remarks = Vec::new();
@@ -139,8 +139,7 @@ pub fn failures(outcomes: &[Outcome]) -> Vec<String> {
     failures
 }
 
-/// Warning about a long pause on LTE alone, whose link is not cut. The cause must be different: a busy machine, or
-/// the chosen link.
+/// Warning about a long pause on LTE alone. Its link does not fail, so the cause is a busy machine or the chosen link.
 #[must_use]
 pub fn describe_doubt(outcomes: &[Outcome]) -> Option<String> {
     const LONG_PAUSE: Duration = Duration::from_secs(1);

@@ -1,4 +1,4 @@
-//! Setup of the demo: compared ways, links and durations.
+//! Setup of the demo: compared variants, links and durations.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -23,7 +23,7 @@ pub struct DemoPlan {
     pub seed: u64,
     /// The link that fails.
     pub wifi: DuplexSpec,
-    /// The link that stays.
+    /// The link that keeps working.
     pub lte: DuplexSpec,
     /// Directory of the traces that the links name.
     pub trace_dir: Option<PathBuf>,
@@ -31,9 +31,9 @@ pub struct DemoPlan {
     pub pace: Option<u64>,
     /// Length of the file in bytes.
     pub file_bytes: u64,
-    /// Address of the dashboard for the setup [that is shown](Setup::shows_dashboard).
+    /// Address of the dashboard of the [displayed](Setup::shows_dashboard) variant.
     pub dashboard: Option<SocketAddr>,
-    /// Directory for the traces of that setup.
+    /// Directory for the traces of that variant.
     pub qlog: Option<PathBuf>,
 }
 
@@ -68,22 +68,22 @@ impl DemoPlan {
 pub struct Setup {
     /// Name in the table.
     pub name: &'static str,
-    /// True if it uses the WiFi-like link.
+    /// True if the variant uses the WiFi-like link.
     pub wifi: bool,
-    /// True if it uses the LTE-like link.
+    /// True if the variant uses the LTE-like link.
     pub lte: bool,
     /// Scheduler of both ends.
     pub scheduler: &'static str,
 }
 
 impl Setup {
-    /// True if its client has the dashboard: Marline with default settings.
+    /// True for Marline with default settings, whose client has the dashboard.
     #[must_use]
     pub fn shows_dashboard(&self) -> bool {
         self.is_multipath() && self.scheduler == DEFAULT
     }
 
-    /// True if it uses several paths.
+    /// True if the variant uses several paths.
     #[must_use]
     pub const fn is_multipath(&self) -> bool {
         self.wifi && self.lte
@@ -94,8 +94,8 @@ impl Setup {
 const DEFAULT: &str = Mode::Balanced.policies(Side::Client).0;
 const REDUNDANT: &str = Mode::Redundant.policies(Side::Client).0;
 
-/// The compared ways. A single path is Marline with one path, with the same TCP, TLS and proxy, so that the paths
-/// are the only difference.
+/// The compared variants. A single path is also Marline, with the same TCP, TLS and proxy, so that the paths are the
+/// only difference.
 pub const SETUPS: [Setup; 4] = [
     Setup { name: "WiFi alone", wifi: true, lte: false, scheduler: DEFAULT },
     Setup { name: "LTE alone", wifi: false, lte: true, scheduler: DEFAULT },

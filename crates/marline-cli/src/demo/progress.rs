@@ -14,7 +14,7 @@ use crate::path_table::bytes;
 /// Time without an answer that is shown as a stall, in milliseconds.
 const STALL_MS: u64 = 300;
 
-/// Interval between two lines without a terminal.
+/// Interval between two lines of the display without a terminal.
 const PLAIN: Duration = Duration::from_secs(2);
 
 /// Progress display.
@@ -76,7 +76,7 @@ impl Progress {
             let (wifi, state) = if now > plan.run {
                 ("works", "waiting for stalled connections")
             } else if (plan.failure_time()..plan.return_time()).contains(&now) {
-                ("DEAD", "WiFi is DEAD")
+                ("DEAD", "WiFi is DOWN")
             } else {
                 ("works", "WiFi works")
             };

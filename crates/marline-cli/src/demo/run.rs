@@ -1,4 +1,4 @@
-//! Run of the demo: starts all processes, lets WiFi fail and return, and ends all processes.
+//! Run of the demo: starts all processes, makes WiFi fail and return, and ends all processes.
 
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::path::Path;
@@ -98,7 +98,7 @@ pub async fn run_demo(plan: &DemoPlan) -> anyhow::Result<(Vec<Outcome>, Vec<Rela
 }
 
 /// Ports for the servers. They must be known before a server starts, because its invite contains them. The system
-/// assigns them, and they are freed and used at once.
+/// assigns them, and they are freed and used immediately.
 fn server_ports() -> anyhow::Result<Vec<SocketAddr>> {
     let sockets: Vec<UdpSocket> = SETUPS
         .iter()
@@ -108,8 +108,8 @@ fn server_ports() -> anyhow::Result<Vec<SocketAddr>> {
     Ok(sockets.iter().map(UdpSocket::local_addr).collect::<std::io::Result<_>>()?)
 }
 
-/// All links on one emulator. Links of one kind have the same seed, so they lose the same packets by number, and
-/// fail at the same moment.
+/// All links on one emulator. Links of one kind have the same seed, so they lose packets with the same numbers, and
+/// they fail at the same moment.
 fn start_links(plan: &DemoPlan, ports: &[SocketAddr]) -> anyhow::Result<(Emulator, Vec<Links>)> {
     let seeds = SeedTree::new(plan.seed);
     let directory = plan.trace_dir.as_deref();
@@ -173,7 +173,7 @@ async fn start_variants(
     Ok(running)
 }
 
-/// The steps of a user: create a server, start it, start a client with its invite.
+/// Follows the steps of a user: create a server, start it, start a client with its invite.
 async fn start_variant(
     way: Setup,
     port: SocketAddr,
@@ -214,7 +214,7 @@ fn write_private(path: &Path, text: &str) -> std::io::Result<()> {
     writeln!(file, "{text}")
 }
 
-/// Runs echo and download of every variant while WiFi fails and returns.
+/// Runs the echo and the download of every variant while WiFi fails and returns.
 async fn run_applications(
     plan: &DemoPlan,
     running: &[RunningVariant],
@@ -277,7 +277,7 @@ struct FailureController<'a> {
 }
 
 impl FailureController<'_> {
-    /// Lets WiFi fail and return. Returns only with an error.
+    /// Makes WiFi fail and return. Returns only with an error.
     async fn direct(&self, plan: &DemoPlan, start: Instant) -> anyhow::Error {
         let acts = [
             (plan.failure_time(), LinkCommand::Break(Side::Both), "WiFi dies"),

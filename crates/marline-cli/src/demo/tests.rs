@@ -21,7 +21,7 @@ fn plan(count: u32, deadline: Duration) -> EchoPlan {
     EchoPlan { start, interval: Duration::from_millis(2), count, deadline: start + deadline }
 }
 
-/// A SOCKS5 proxy for one connection that answers as `reply` says and then forwards.
+/// A SOCKS5 proxy for one connection that answers with code `reply` and then forwards.
 async fn proxy(reply: &'static [u8]) -> SocketAddr {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("bind");
     let address = listener.local_addr().expect("address");
@@ -206,7 +206,7 @@ fn the_verdict_reports_the_measurement_good_or_bad() {
     );
     let damaged = said(outcome(SETUPS[2], 94, Some(false)), outcome(SETUPS[0], 6_888, None));
     assert!(damaged.ends_with("the download arrived DAMAGED."), "{damaged}");
-    // Only Marline with default settings is judged, not the way that copies everything.
+    // Only Marline with default settings is judged, not the variant that copies everything.
     assert_eq!(
         verdict::sentence(&[outcome(SETUPS[0], 1, None), outcome(SETUPS[3], 1, None)], dead),
         None

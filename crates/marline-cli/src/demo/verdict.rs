@@ -5,8 +5,8 @@ use std::time::Duration;
 use super::outcome::{Latency, Outcome};
 use crate::path_table::bytes;
 
-/// The measured result in one sentence: the pause over both paths compared with that over WiFi alone, and the
-/// result of the download. `dead`: how long WiFi was down. `None` if a compared way is missing.
+/// The measured result in one sentence: the pause over both paths compared with that over WiFi alone, and the result of
+/// the download. `dead`: how long WiFi was down. `None` if a compared variant is missing.
 #[must_use]
 pub fn sentence(outcomes: &[Outcome], dead: Duration) -> Option<String> {
     let wifi = outcomes.iter().find(|outcome| outcome.way.wifi && !outcome.way.lte)?;

@@ -1,5 +1,5 @@
-//! One way to a server (one path, one address, one carrier), tried from the first packet to the server's Welcome
-//! like by a client.
+//! One candidate (a path, a server address and a carrier), tried in the same way as by a client, from the first packet
+//! to the server's Welcome.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -21,7 +21,7 @@ use crate::path_summary::nat64_text;
 /// Time without an answer to several attempts after which the server counts as unreachable. A running client
 /// reports this after three seconds.
 const ANSWERING: Duration = Duration::from_millis(3_300);
-/// Time without an answer after which a report that the server or a host on the path refuses is accepted.
+/// Time without an answer after which a refusal reported by the server or a host on the path is believed.
 const REFUSAL_DELAY: Duration = Duration::from_millis(700);
 /// Enough time for an answer of a resolver in the local network.
 const RESOLVER_WAIT: Duration = Duration::from_millis(500);
@@ -80,7 +80,7 @@ impl fmt::Display for Candidate {
 /// Result of trying a candidate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum CandidateResult {
-    /// The server answers and accepts this client, or was not asked whether it does.
+    /// The server answers and accepts this client, or the credential was not checked.
     Served,
     /// The server answers and rejects this client.
     Rejected(Trouble),
@@ -103,7 +103,7 @@ impl TriedCandidate {
         !matches!(self.end, CandidateResult::Unreached { .. })
     }
 
-    /// Finding about the first answer, or about its absence. `forgiven`: another way to the same server works.
+    /// Finding about the first answer, or its absence. `forgiven`: another candidate for the same server works.
     pub(super) fn first_line(&self, forgiven: bool) -> Finding {
         let (what, way) = (self.way.transport.name(), &self.way);
         match &self.end {
@@ -118,7 +118,7 @@ impl TriedCandidate {
     }
 }
 
-/// Tries the way. `servers`: all addresses of the server. `None`: a client would not try this address, because
+/// Tries the candidate. `servers`: all addresses of the server. `None`: a client would not try this address, because
 /// another one has the path's family.
 pub(super) async fn try_candidate(
     way: Candidate,
@@ -176,8 +176,7 @@ pub(super) async fn try_candidate(
     Some(TriedCandidate { way, end, took, findings })
 }
 
-/// The reason why a server did not answer, in the words of a running client, and a remedy. `error`: result of the
-/// attempt.
+/// The reason why a server did not answer, worded as by a running client, and a remedy. `error`: result of the attempt.
 async fn explain_unreached(
     client: &Client,
     way: &Candidate,
@@ -237,7 +236,7 @@ fn open_port_hint(way: &Candidate) -> String {
     )
 }
 
-/// NAT64 prefixes of the client's paths. Gives an IPv6-only network time to announce its own.
+/// NAT64 prefixes of the client's paths. Waits for an IPv6-only network to announce its prefix.
 async fn wait_for_prefixes(client: &Client) -> Vec<String> {
     let prefixes = || {
         let found = client.paths().into_iter().filter_map(|path| path.nat64);
@@ -253,8 +252,8 @@ async fn wait_for_prefixes(client: &Client) -> Vec<String> {
     prefixes()
 }
 
-/// TLS, the key, and the credential, up to the server's Welcome. Also gives the reason if the server rejects the
-/// client.
+/// Checks TLS, the key and the credential, up to the server's Welcome. Also returns the reason if the server rejects
+/// the client.
 async fn greet<S: AsyncRead + AsyncWrite + Unpin>(
     client: &Client,
     stream: S,
@@ -297,7 +296,7 @@ async fn greet<S: AsyncRead + AsyncWrite + Unpin>(
         Some(error) => failed(CREDENTIAL, error),
     });
     findings.extend(segment_size(client));
-    // It does not matter if the end is not delivered.
+    // The check is complete even if the end is not delivered.
     let _ = timeout_at(deadline, stream.shutdown()).await;
     (findings, refused)
 }
@@ -307,7 +306,7 @@ fn failed(what: &'static str, error: &OpenError) -> Finding {
     Finding::fails(what, format!("{}; {}", trouble.text, trouble.kind.advice()))
 }
 
-/// Finding about the path's MTU, as learned by the connection.
+/// Finding about the segment size that the connection has learned.
 fn segment_size(client: &Client) -> Option<Finding> {
     let connections = client.connections();
     let subflows = connections.iter().flat_map(|c| c.subflows.iter().chain(&c.gone));

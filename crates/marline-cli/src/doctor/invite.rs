@@ -1,9 +1,10 @@
-//! Check of an invite, following the steps of a client: name resolution, the handshake over each path by UDP and by
+//! Check of an invite, following the steps of a client: name resolution, the handshake on each path over UDP and over
 //! TCP, the server's key, the credential, and the largest segment size.
 //!
 //! All checks run concurrently and within `PATIENCE`. They give a line per check and path, each with a remedy. The
-//! verdict on a path is that of a running client: its causes are those of the library (`PathStatus`) and of the
-//! tunnel (`Trouble`). Connections are closed without a request, and neither the invite nor its token is shown.
+//! verdict on a path is the one that a running client would give: its causes are those of the library (`PathStatus`)
+//! and of the tunnel (`Trouble`). Connections are closed without a request, and neither the invite nor its token is
+//! shown.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -42,7 +43,7 @@ pub struct Examination {
 }
 
 impl Examination {
-    /// True if a client could work: at least one path leads to the right server, which accepts the client.
+    /// True if a client could connect: at least one path leads to the right server, which accepts the client.
     #[must_use]
     pub fn can_connect(&self) -> bool {
         self.paths.iter().any(|path| path.state == PathHealth::Usable.name())
@@ -55,7 +56,7 @@ pub async fn examine(invite: &Invite, paths: &[PathSpec]) -> Examination {
     check_all(&invite.servers, paths, Some(credential)).await
 }
 
-/// Checks over each path whether a server answers by UDP or TCP, without identifying the client.
+/// Checks on each path whether a server answers over UDP or TCP, without identifying the client.
 pub async fn probe_server(server: &Target, paths: &[PathSpec]) -> Examination {
     check_all(std::slice::from_ref(server), paths, None).await
 }
@@ -135,7 +136,7 @@ fn add_findings(
     Examination { findings, paths: verdicts }
 }
 
-/// Verdict of a running client on a path for which these candidates were tried.
+/// Verdict that a running client would give on a path with these candidates.
 fn judge_path(path: &PathSpec, ways: &[&TriedCandidate]) -> PathVerdict {
     let by = |transport: Transport| ways.iter().filter(move |g| g.way.transport == transport);
     let serves = |transport| by(transport).any(|gone| gone.end == CandidateResult::Served);
@@ -152,12 +153,12 @@ fn judge_path(path: &PathSpec, ways: &[&TriedCandidate]) -> PathVerdict {
     let (health, cause) = match (unreached(Transport::Udp), unreached(Transport::Tcp)) {
         _ if serves(Transport::Udp) => (PathHealth::Usable, None),
         _ if serves(Transport::Tcp) => {
-            (PathHealth::Usable, Some("by TCP, as UDP gets no answer".to_owned()))
+            (PathHealth::Usable, Some("over TCP, as UDP gets no answer".to_owned()))
         }
         _ if turned_away.is_some() => (PathHealth::Unreachable, turned_away),
         (Some(udp), Some(tcp)) if udp == tcp => (PathHealth::Unreachable, Some(udp)),
         (Some(udp), Some(tcp)) => {
-            (PathHealth::Unreachable, Some(format!("by UDP: {udp}; by TCP: {tcp}")))
+            (PathHealth::Unreachable, Some(format!("over UDP: {udp}; over TCP: {tcp}")))
         }
         (udp, tcp) => {
             let nothing = || Some("the server has no usable address".to_owned());
@@ -167,7 +168,7 @@ fn judge_path(path: &PathSpec, ways: &[&TriedCandidate]) -> PathVerdict {
     PathVerdict { path: path.to_string(), state: health.name(), cause }
 }
 
-/// Consequence for a client.
+/// Finding about whether a client can connect.
 fn for_client(verdicts: &[PathVerdict], paths: &[(&PathSpec, Vec<&TriedCandidate>)]) -> Finding {
     let usable = |verdict: &&PathVerdict| verdict.state == PathHealth::Usable.name();
     let usable: Vec<&str> = verdicts.iter().filter(usable).map(|v| v.path.as_str()).collect();
@@ -237,7 +238,7 @@ pub(crate) async fn resolve(servers: &[Target]) -> (Vec<Finding>, Vec<SocketAddr
     (findings, addresses)
 }
 
-/// Comparison of the paths: if a server answers over one path but not over another, the server is not the cause.
+/// Compares the paths: if a server answers over one path but not over another, the server is not the cause.
 fn compare(paths: &[(&PathSpec, Vec<&TriedCandidate>)]) -> Option<Finding> {
     let names = |answered: bool| {
         let of = |(path, ways): &(&PathSpec, Vec<&TriedCandidate>)| {
@@ -250,7 +251,7 @@ fn compare(paths: &[(&PathSpec, Vec<&TriedCandidate>)]) -> Option<Finding> {
         return None;
     }
     let text = format!(
-        "the server answers over {}: the network behind {} is dead or blocks it; connections use the other paths",
+        "the server answers over {}: the network behind {} is down or blocks it; connections use the other paths",
         works.join(", "),
         blocked.join(", ")
     );

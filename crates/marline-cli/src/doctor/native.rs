@@ -41,7 +41,7 @@ pub(super) async fn examine() -> Vec<Finding> {
     findings
 }
 
-/// Sends a SYN to a guarded port through the kernel, which must not answer.
+/// Checks that the kernel does not answer a SYN to a guarded port.
 fn guard(sockets: &RawSockets) -> Finding {
     let reserved = match sockets.reserve((Ipv4Addr::LOCALHOST, 0).into()) {
         Ok(reserved) => reserved,
@@ -80,7 +80,7 @@ async fn connections() -> Vec<Finding> {
         Ok(true) => Finding::passed(MULTIPATH, "works with the kernel's Multipath TCP"),
         Ok(false) => Finding::note(
             MULTIPATH,
-            "the kernel supports it but used plain TCP, as its programs will",
+            "the kernel supports it but used plain TCP, as will this machine's programs",
         ),
         Err(error) => Finding::note(
             MULTIPATH,
@@ -90,7 +90,7 @@ async fn connections() -> Vec<Finding> {
     vec![plain, multipath]
 }
 
-/// A connection from the kernel with some bytes in each direction. True if it was Multipath TCP.
+/// Exchanges some bytes with the kernel over a connection. True if it was Multipath TCP.
 async fn exchange_greeting(listener: &Server, protocol: Protocol) -> io::Result<bool> {
     let address = listener.local_addrs()[0];
     let kernel = tokio::task::spawn_blocking(move || kernel_side(address, protocol));
@@ -105,7 +105,7 @@ async fn exchange_greeting(listener: &Server, protocol: Protocol) -> io::Result<
     };
     tokio::select! {
         greeted = timeout(TIMEOUT, ours) => greeted.map_err(|_| io::ErrorKind::TimedOut)?,
-        // A failure before the connection was made.
+        // The kernel's side failed before the connection was made.
         failed = failure(kernel) => Err(failed),
     }
 }

@@ -1,10 +1,10 @@
 //! Path diagnosis: each path to a server is tried alone, and the segments seen at both ends are
 //! compared.
 //!
-//! A middlebox is visible in the difference between the segments sent by one end and received by the other.
-//! Therefore the other end must report them: `marline doctor --listen` is an echo server that records the segments
-//! of its connections and reports them over a second connection, by plain TCP. The client records its own segments
-//! likewise. With any other server, only findings from this side are reported.
+//! A middlebox is visible in the difference between the segments sent by one end and received by the other. Therefore
+//! the other end must report them: `marline doctor --listen` is an echo server that records the segments of its
+//! connections and reports them over a second connection, which uses plain TCP. The client records its own segments
+//! likewise. For any other server, only findings from this side are reported.
 //!
 //! The exchange consists of small messages with pauses, then a burst in both directions. This reveals options
 //! removed in mid-stream, middleboxes that merge small segments or split long ones, and lost NAT mappings. DSS
@@ -39,7 +39,7 @@ const TIMEOUT: Duration = Duration::from_secs(75);
 /// Time limit for the other end's report.
 const REPORT_TIMEOUT: Duration = Duration::from_secs(12);
 
-/// Checks each of these paths to a server, or all that a client would use.
+/// Checks each of these paths to a server, or all paths that a client would use.
 pub async fn examine(server: SocketAddr, paths: &[PathSpec]) -> Vec<Finding> {
     let paths = match usable_paths(paths) {
         Ok(paths) => paths,
@@ -67,7 +67,7 @@ async fn client(
 ) -> Result<Client, BindError> {
     let mut client = Client::builder();
     client.carrier(Carrier::Raw).path(path.clone());
-    // A missing end within the linger time is also a result.
+    // It is also a result if the connection does not end within the linger time.
     let linger = Linger::new(marline::time::Duration::from_secs(8));
     client.transport_mut().mptcp(mptcp).dss_checksum(true).linger(linger);
     if let Some(tap) = tap {

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::Finding;
 
-/// Size of a receive buffer that holds a burst while the thread is busy, in bytes.
+/// Size of a receive buffer that holds a burst while Marline's thread is busy, in bytes.
 const RECOMMENDED_BUFFER: u64 = 4 << 20;
 /// Bit of CAP_NET_ADMIN.
 const NET_ADMIN: u32 = 12;
@@ -57,7 +57,7 @@ fn buffers(rmem_max: Option<u64>, admin: bool) -> Finding {
         Some(bytes) => Finding::note(
             WHAT,
             format!(
-                "net.core.rmem_max is {bytes}: native TCP loses bursts above some 100 Mbit/s \
+                "net.core.rmem_max is {bytes}: native TCP loses bursts above about 100 Mbit/s \
                  (sysctl -w net.core.rmem_max=8388608 net.core.wmem_max=8388608)"
             ),
         ),
@@ -97,20 +97,25 @@ fn reverse_path(rp_filter: Option<u64>) -> Option<Finding> {
     (rp_filter == Some(1)).then(|| {
         Finding::note(
             "rp_filter",
-            "net.ipv4.conf.all.rp_filter is 1: drops packets from an interface other than that of the \
-             return route (set 2 or 0 on machines with two networks)",
+            "net.ipv4.conf.all.rp_filter is 1: the kernel drops packets that arrive on an \
+             interface other than that of the return route (set 2 or 0 on machines with two \
+            networks)",
         )
     })
 }
 
-/// Input chains that drop by default. The user has to judge which ports they let through.
+/// Checks for input chains that drop by default. The user has to determine which ports they let through.
 fn firewall() -> Finding {
     const WHAT: &str = "firewall";
     let listed = Command::new("nft").args(["--json", "list", "chains"]).output();
     let chains = match listed {
         Ok(output) if output.status.success() => output.stdout,
-        Ok(_) => return Finding::note(WHAT, "listing rules needs root"),
-        Err(_) => return Finding::note(WHAT, "nft is not installed: rules were not checked"),
+        Ok(_) => {
+            return Finding::note(WHAT, "firewall rules were not checked: listing them needs root");
+        }
+        Err(_) => {
+            return Finding::note(WHAT, "firewall rules were not checked: nft is not installed");
+        }
     };
     match serde_json::from_slice::<Value>(&chains) {
         Ok(listing) => judge_input_rules(WHAT, &dropping(&listing)),

@@ -12,7 +12,7 @@ use marline_proxy::server::ClientCounts;
 use super::exposition::{Exposition, Labels, format_labels};
 use crate::service_counts::ServiceCounts;
 
-/// Largest number of clients with a label of their own: those with most bytes.
+/// Largest number of clients with their own label: those with the most bytes.
 const MAX_CLIENTS: usize = 256;
 
 const CORE: &str = "marline_core_events_total";
@@ -160,7 +160,7 @@ pub(super) fn set(counted: &mut Exposition, service: &ServiceCounts) {
     }
 }
 
-/// A histogram in the Prometheus text format, with its counts for each set of labels.
+/// Writes a histogram in the Prometheus text format, with its counts for each set of labels.
 pub(super) fn write_histogram(
     out: &mut String,
     name: &str,

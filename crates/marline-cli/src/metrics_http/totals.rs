@@ -1,4 +1,4 @@
-//! Monotonic totals, computed from snapshots and events of connections that come and go.
+//! Monotonic totals, computed from snapshots and events of connections that open and close.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -20,10 +20,10 @@ use crate::service_counts::ServiceCounts;
 /// Largest number of distinct values of the label `path`.
 pub const MAX_PATHS: usize = 32;
 
-/// Label of the remaining paths.
+/// Label of all paths beyond [`MAX_PATHS`].
 const OTHER: &str = "other";
 
-/// Largest number of handshakes timed at once.
+/// Largest number of handshakes timed concurrently.
 const MAX_HANDSHAKES: usize = 8_192;
 
 /// The totals of a process.
@@ -139,7 +139,7 @@ const WRITTEN: &str = "marline_written_bytes_total";
 const READ: &str = "marline_read_bytes_total";
 
 impl Totals {
-    /// Totals without counts.
+    /// New totals, all zero.
     #[must_use]
     pub fn new(side: Side, role: &'static str) -> Self {
         let mut counted = Exposition::default();
@@ -188,7 +188,7 @@ impl Totals {
         Totals { state: Mutex::new(state) }
     }
 
-    /// Adds a snapshot of all connections. Missing ones have ended.
+    /// Adds a snapshot of all connections. Connections that are missing have ended.
     pub fn sample(&self, connections: &[Connection]) {
         let mut state = self.state();
         for connection in connections {
@@ -231,8 +231,8 @@ impl Totals {
         }
     }
 
-    /// Updates the path health monitor's table: first the degraded address pairs, then those with most members, up to
-    /// the limit of labels.
+    /// Updates the path health monitor's table: first the degraded address pairs, then those with the most members, up
+    /// to the limit of labels.
     pub fn address_pairs(&self, address_pairs: &[AddressPair]) {
         let mut address_pairs: Vec<&AddressPair> = address_pairs.iter().collect();
         address_pairs
@@ -397,7 +397,7 @@ impl State {
     }
 }
 
-/// Labels of a path: its name and, for a client, the interface with its address, empty if unknown.
+/// Labels of a path: its name and, for a client, the interface with the path's address, empty if unknown.
 fn labels(side: Side, interfaces: &BTreeMap<IpAddr, String>, path: &str) -> Labels {
     let address = path.split_once('=').and_then(|(local, _)| local.parse().ok());
     let interface = address.and_then(|address: IpAddr| interfaces.get(&address)).cloned();
@@ -413,7 +413,7 @@ fn take_growth(before: &mut u64, now: u64) -> u64 {
     more
 }
 
-/// Path of a subflow: for a client our address and the server's, for a server ours. `other` if there are too many.
+/// Path label of a subflow: our address, and for a client also the server's. `other` if there are too many paths.
 fn label(paths: &mut Vec<String>, side: Side, subflow: &Subflow) -> String {
     let local: Option<SocketAddr> = subflow.local.parse().ok();
     let name = match (local, side) {

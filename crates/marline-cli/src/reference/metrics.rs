@@ -1,4 +1,4 @@
-//! Metrics page: the result of scraping a client and a server that have everything.
+//! Metrics page: the result of scraping a client and a server that have every kind of metric.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::SystemTime;
@@ -14,7 +14,7 @@ use crate::control::protocol::{AddressPair, Connection, Path, Quota, Subflow};
 use crate::metrics_http::{Side, Totals};
 use crate::service_counts::ServiceCounts;
 
-/// Labels with few, known values, which are listed.
+/// Labels whose few, known values are listed.
 const LISTED: [&str; 6] = ["cause", "direction", "event", "kind", "reason", "state"];
 
 /// Description of a metric on the page.
@@ -25,7 +25,7 @@ struct MetricDescription {
     labels: BTreeMap<String, BTreeSet<String>>,
 }
 
-/// Scrape of a process in which everything exists.
+/// Scrape of a process that has every kind of metric.
 fn scrape(side: Side, role: &'static str) -> String {
     let totals = Totals::new(side, role);
     let path = Path {

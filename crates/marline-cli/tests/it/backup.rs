@@ -50,7 +50,7 @@ fn a_server_restored_from_its_files_keeps_invites_and_usage() {
     let target = echo_target();
     let mut stream = open(socks, target).expect("a stream");
     echo(&mut stream, &[7; 50_000]);
-    until("the use is written", || used_bytes(old.path()) >= 100_000);
+    until("the usage is written", || used_bytes(old.path()) >= 100_000);
     // Copied while the server runs.
     for name in SAVED {
         std::fs::copy(old.path().join(name), new.path().join(name)).expect(name);
@@ -59,9 +59,9 @@ fn a_server_restored_from_its_files_keeps_invites_and_usage() {
     server.process.end();
     drop(old);
     let _server = start_again(new.path());
-    until("a new stream by the old invite", || open(socks, target).is_ok());
+    until("a new stream with the old invite", || open(socks, target).is_ok());
     echo(&mut open(socks, target).expect("a stream"), b"restored");
-    assert!(used_bytes(new.path()) >= 100_000, "what was used before is forgotten");
+    assert!(used_bytes(new.path()) >= 100_000, "earlier usage was lost");
 }
 
 #[test]
@@ -77,18 +77,21 @@ fn a_client_moves_to_a_server_with_another_key_and_its_open_stream_goes_on() {
         start_client(dir.path(), &invite, &["--path", "127.0.0.1", "--control", &control]);
     let target = echo_target();
     let mut stream = open(socks, target).expect("a stream");
-    echo(&mut stream, b"by the old key");
+    echo(&mut stream, b"through the server with the old key");
     write_private(&invite, &std::fs::read_to_string(&new.invite_file).unwrap());
     run_ok(dir.path(), &["reload", "--control", &control]);
-    let mut moved = open(socks, target).expect("a stream by the new key");
-    echo(&mut moved, b"by the new key");
-    echo(&mut stream, b"the old stream goes on");
+    let mut moved = open(socks, target).expect("a stream through the server with the new key");
+    echo(&mut moved, b"through the server with the new key");
+    echo(&mut stream, b"the old stream continues");
     // Nothing new depends on the old server.
     let revoke = ["server", "--config", "server.toml", "credential", "revoke", "first"];
     run_ok(dir.path(), &revoke);
     until("the revoked client's old stream ends", || is_broken(&mut stream));
-    echo(&mut moved, b"the new stream does not notice");
-    echo(&mut open(socks, target).expect("another stream"), b"nor do others");
+    echo(&mut moved, b"the new stream is not affected");
+    echo(
+        &mut open(socks, target).expect("another stream"),
+        b"other streams are not affected either",
+    );
     client.signal("TERM");
     assert!(client.wait(PATIENCE));
 }

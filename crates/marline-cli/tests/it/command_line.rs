@@ -119,7 +119,7 @@ fn damaged_invites_say_how() {
         assert!(!output.status.success() && error.contains(says), "{says} not in {error}");
         assert!(!error.contains(&word[12..40]), "the invite is in {error}");
     }
-    // Nor in an error about an invite in the wrong place, or in a quotation from an invalid file.
+    // The invite is not in errors about a misplaced invite either, nor in quotations from an invalid file.
     for (file, arguments) in [
         ("", &["client", word][..]),
         ("", &["client", "--invite-file", word]),

@@ -90,7 +90,7 @@ impl NamespacePair {
 fn wait_for(what: &str, mut ready: impl FnMut() -> bool) {
     let until = Instant::now() + Duration::from_secs(15);
     while !ready() {
-        assert!(Instant::now() < until, "{what} does not come");
+        assert!(Instant::now() < until, "no {what}");
         std::thread::sleep(Duration::from_millis(50));
     }
 }

@@ -42,7 +42,7 @@ fn nginx(dir: &Path) -> (Beside, SocketAddr) {
     page(Path::new("nginx"), dir, &"x".repeat(1_000))
 }
 
-/// Fetches the page over a new connection of the kernel, by Multipath TCP or plain TCP.
+/// Fetches the page over a new connection of the kernel, with Multipath TCP or plain TCP.
 fn fetch(server: SocketAddr, source: Ipv4Addr, mptcp: bool) -> io::Result<()> {
     let protocol = if mptcp { Protocol::MPTCP } else { Protocol::TCP };
     let mut socket = Socket::new(Domain::IPV4, Type::STREAM, Some(protocol))?;
@@ -128,7 +128,7 @@ fn churn(connections: u64) {
         each_us.collect::<Vec<_>>()
     );
     println!("  2 s after the last one {end:?}; failed: {}", failed.load(Ordering::Relaxed));
-    assert_eq!(failed.load(Ordering::Relaxed), 0, "every page came whole");
+    assert_eq!(failed.load(Ordering::Relaxed), 0, "every page arrived complete");
     let warm = samples.first().map_or(begin, |(_, held)| *held);
     // A fifth, and memory kept by allocators, once TIME-WAIT has filled (16,384 entries).
     let filled = samples.iter().find(|(count, _)| *count > 40_000).map_or(warm, |(_, held)| *held);
@@ -177,7 +177,7 @@ pub(crate) fn echo(dir: &Path) -> Echo {
     let note = dir.join("echo");
     let mut command = Command::new(std::env::current_exe().expect("this program"));
     command.args(["--ignored", "--exact", support::name_of_test(the_echo)]).env(ECHO, &note);
-    let process = command.stdout(Stdio::null()).spawn().expect("this program again");
+    let process = command.stdout(Stdio::null()).spawn().expect("a child process");
     let mut found = None;
     until("the echo listens", || {
         found = std::fs::read_to_string(&note).ok().and_then(|text| text.trim().parse().ok());
@@ -423,8 +423,7 @@ fn traces_left() -> [BTreeSet<String>; 3] {
     ]
 }
 
-/// After kill -9 of each end, its port is free at once, for the same and for other programs, and no traces are
-/// left.
+/// After kill -9 of each end, its port is free immediately, for the same program and others, and no traces are left.
 #[test]
 fn a_killed_process_leaves_no_port_or_rule_behind() {
     let _others = support::among_others();
@@ -474,7 +473,7 @@ fn a_killed_process_leaves_no_port_or_rule_behind() {
     drop(TcpListener::bind(socks).expect("the port is free at once"));
     drop(stream);
     let ServerSideEnd(address) = kill_server(server);
-    drop(std::net::UdpSocket::bind(address).expect("the UDP port is free at once"));
+    drop(std::net::UdpSocket::bind(address).expect("the UDP port is free immediately"));
     // Other tests create namespaces concurrently. Ours must be gone.
     let after = traces_left();
     let rules: Vec<_> =

@@ -124,7 +124,7 @@ fn root_stores_the_machines_invite_and_under_sudo_finds_the_callers() {
     seen(&world, "marline join < invite", true);
     let said = as_root(&world, &format!("export SUDO_UID=1000; {connect}"));
     assert!(said.contains("200"), "{said}");
-    // Only through sudo, and only if the user owns the file.
+    // The user's invite is found only through sudo, and only if the user owns the file.
     let said = as_root(&world, &connect);
     assert!(said.contains("marline join"), "{said}");
     let said = as_root(
@@ -204,7 +204,7 @@ fn a_path_that_is_not_there_is_waited_for_while_the_program_runs() {
     let client = "./as-user marline client --invite-file invite --path wifi --path lte9 \
                   --path 10.7.0.9 --socks5 127.0.0.1:1080 --control absent.sock";
     let lines = world.hosts.program(Side::Client, client);
-    // For a user who has mistyped the name.
+    // Helps a user who has mistyped the name.
     let said = hear(&lines, "path lte9: interface `lte9` not found");
     assert!(said.contains("waiting") && said.contains("wifi") && said.contains("lte"), "{said}");
     hear(&lines, "path 10.7.0.9: no interface of this machine has the address");
@@ -295,7 +295,7 @@ fn mobile_data_that_nothing_limits_is_announced_once() {
         let begun = Instant::now();
         while !said.last().is_some_and(|line: &String| line.contains("socks5 listening")) {
             let left = PATIENCE.saturating_sub(begun.elapsed());
-            said.push(lines.recv_timeout(left).expect("it starts"));
+            said.push(lines.recv_timeout(left).expect("the client starts"));
         }
         said.retain(|line| line.contains("mobile data"));
         said

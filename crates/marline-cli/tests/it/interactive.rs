@@ -29,9 +29,9 @@ const TYPES_EVERY: Duration = Duration::from_millis(50);
 const DIES: Duration = Duration::from_secs(3);
 const RETURNS: Duration = Duration::from_secs(8);
 const ENDS: Duration = Duration::from_secs(21);
-/// A new connection is opened at this time, while WiFi is silent ...
+/// Time at which a new connection is opened, while WiFi is silent.
 const OPENS: Duration = Duration::from_millis(5_500);
-/// ... with this many keystrokes.
+/// Number of keystrokes on the new connection.
 const NEW_KEYS: usize = 40;
 /// LTE must be closed within this time after WiFi's return: a probe every 1.2 s (2.4 s after a loss), a clean
 /// period of 2 s, and a quiet time of 2 s. Every answer delayed by a busy machine restarts these.
@@ -211,8 +211,8 @@ fn day_out(dir: &Path, server: Server) {
     assert!(health(&after, WIFI).contains("usable"), "{after}");
     let sum = hear(&keys, "sum ");
     let (packets, woken) = lte(&hosts);
-    assert_eq!(packets, asleep, "LTE carries nothing any more");
-    assert_eq!(woken, 1, "and was woken once");
+    assert_eq!(packets, asleep, "LTE no longer carries anything");
+    assert_eq!(woken, 1, "LTE was woken once");
 
     events.collect();
     for (name, local) in

@@ -206,7 +206,7 @@ fn the_doctor_names_a_rebinding_nat() {
     let said = testbed.run("client", doctor);
     assert!(said.contains("translates addresses or ports (NAT)"), "{said}");
     assert!(said.contains("no middlebox interferes with Multipath TCP"), "{said}");
-    // Another server, about which only this end can report.
+    // A server that is not a responder, so that only this end reports.
     testbed.start("server", "python3 -m http.server --bind 9.9.9.1 8000", Until::Listens(8000));
     let other = testbed.run("client", "marline doctor --server 9.9.9.1:8000 --path wlan0 || true");
     assert!(other.contains("the SYN/ACK lacks the Multipath TCP option"), "{other}");

@@ -1,5 +1,5 @@
-//! Tests of `marline client --direct` with real servers: a kernel's Multipath TCP (by `mptcpize`), and plain TCP by
-//! fallback, over two networks between namespaces. Needs root.
+//! Tests of `marline client --direct` with real servers: a kernel's Multipath TCP (with `mptcpize`), and plain TCP
+//! after fallback, over two networks between namespaces. Needs root.
 
 use super::support;
 use super::support::native::{LARGE, start_nginx, start_sshd, testbed};
@@ -47,7 +47,7 @@ fn curl_reaches_a_kernel_that_speaks_mptcp() {
     assert!(count("MPTcpExtMPJoinAckRx") >= 2, "the second network was not used");
     assert_eq!(count("MPTcpExtMPCapableFallbackACK"), 0);
     let log = testbed.log(client);
-    assert!(log.contains("by Multipath TCP") && !log.contains("by plain TCP"), "{log}");
+    assert!(log.contains("over Multipath TCP") && !log.contains("over plain TCP"), "{log}");
 }
 
 #[test]
@@ -61,13 +61,13 @@ fn curl_reaches_a_server_that_does_not_and_the_log_says_so() {
     // The monitor prints nothing before an event, and may miss the first fetch.
     fetch(&testbed, 80);
     fetch(&testbed, 80);
-    assert!(testbed.log(client).contains("by plain TCP"), "{}", testbed.log(client));
+    assert!(testbed.log(client).contains("over plain TCP"), "{}", testbed.log(client));
     assert!(testbed.log_with(events, "FALLBACK").contains("FALLBACK"));
     let text = testbed.run(
         "client",
         "curl -sS --socks5-hostname 127.0.0.1:1080 http://four.example:81/ 2>&1 || echo code $?",
     );
-    assert!(text.contains("code 97"), "a refused connection is one: {text}");
+    assert!(text.contains("code 97"), "a refused connection is reported as such: {text}");
 }
 
 #[test]
@@ -224,7 +224,7 @@ fn first_bytes_go_with_the_syn_to_targets_that_take_them() {
     testbed.start("client", client, Until::Says("8082"));
     let ask =
         |port: u16, bytes: u32| testbed.run("client", &format!("python3 open.py {port} {bytes}"));
-    assert_eq!(ask(8081, 100), "later\n".repeat(4), "nobody said that port");
+    assert_eq!(ask(8081, 100), "later\n".repeat(4), "unexpected port");
     assert_eq!(ask(8080, 100), format!("later\n{}", "with the SYN\n".repeat(3)));
     assert_eq!(ask(8080, 50_000), "with the SYN\n".repeat(4), "as much as has room");
     // The address gave its cookie with plain TCP, so Fast Open is tried.
@@ -304,5 +304,5 @@ http.server.ThreadingHTTPServer((\"127.0.0.1\", 8080), Endless).serve_forever()"
     let from = std::time::Instant::now();
     let said = testbed.log_with(curl, "over");
     eprintln!("curl ended {:?} after the server was back", from.elapsed());
-    assert!(said.contains("curl failed with"), "a cut download looks whole: {said}");
+    assert!(said.contains("curl failed with"), "a truncated download looks complete: {said}");
 }

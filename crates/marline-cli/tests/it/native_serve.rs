@@ -1,4 +1,4 @@
-//! Tests of `marline serve` in front of real services, with stock clients: a kernel's Multipath TCP (by `mptcpize`)
+//! Tests of `marline serve` in front of real services, with stock clients: a kernel's Multipath TCP (with `mptcpize`)
 //! and plain TCP, over two networks between namespaces. Needs root.
 
 use super::support;
@@ -184,7 +184,7 @@ fn the_documented_firewall_lets_marline_through_and_another_does_not() {
     used_mptcp(&testbed, 2);
     testbed.run("server", "nft flush table inet marline; sed -i /dport/d rules; nft -f rules");
     let text = testbed.run("client", "curl -sS -m 3 http://four.example/sums 2>&1 || echo code $?");
-    assert!(text.contains("code 28"), "what is dropped on input never arrives: {text}");
+    assert!(text.contains("code 28"), "dropped input arrived: {text}");
 }
 
 #[test]
@@ -261,7 +261,7 @@ fn a_kernels_question_comes_with_its_syn() {
     }
     testbed.signal(serve, "TERM");
     assert!(testbed.wait(serve), "SIGTERM is an orderly end");
-    // Independent check by captures: cookie requests, SYNs with data, and their acknowledgments.
+    // Independent check with captures: cookie requests, SYNs with data, and their acknowledgments.
     let count = |filter: &str| {
         let command = format!(
             "set -o pipefail; for f in captures/*; do tshark -r $f -Y '{filter}' || exit; done | wc -l"

@@ -151,7 +151,7 @@ fn own_addresses_are_recognized_without_a_free_descriptor() {
     let begun = Instant::now();
     // Once a datagram has arrived, the server's socket for this application is open.
     while !world.delivered().contains("before") {
-        assert!(begun.elapsed() < PATIENCE, "no datagram comes");
+        assert!(begun.elapsed() < PATIENCE, "no datagram arrives");
         send(ELSEWHERE, "lost");
         send(WHOLE_SUBNET, "before");
         std::thread::sleep(Duration::from_millis(100));

@@ -33,7 +33,7 @@ const SETTLING: Duration = Duration::from_secs(2);
 /// in shorter ones a single probe counts much.
 const MOST_PROBE_BYTES_PER_S: f64 = 300.0;
 const COUNTED_S: u64 = 10;
-/// Links of a test in which a dead link must be detected by its own round-trip time, not by that of the slower
+/// Links of a test in which a dead link must be detected from its own round-trip time, not from that of the slower
 /// link.
 const FIBER: &str = "rate=20M,delay=20ms,queue=100ms";
 const SATELLITE: &str = "rate=50M,delay=300ms,queue=300ms,loss=0.5%";
@@ -107,7 +107,7 @@ pub(super) fn user() {
         let mut message = [7; MESSAGE];
         loop {
             message[..8].copy_from_slice(&now_ns().to_be_bytes());
-            (&stream).write_all(&message).expect("the stream lives");
+            (&stream).write_all(&message).expect("the stream continues");
             let _ = socket.send(&message);
             std::thread::sleep(EVERY);
         }

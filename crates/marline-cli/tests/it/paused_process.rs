@@ -1,4 +1,4 @@
-//! Test that stops `marline client` by a signal for some seconds while an answer is on its way. That time must not
+//! Test that stops `marline client` with a signal for some seconds while an answer is on its way. That time must not
 //! count as a round-trip time. Needs root.
 
 use std::io::{BufRead, BufReader, Read, Write};
@@ -35,7 +35,7 @@ fn speaker() {
         let line = line.expect("a line");
         stream.write_all(line.as_bytes()).expect("written");
         println!("sent {line}");
-        stream.read_exact(&mut vec![0; line.len()]).expect("it comes back");
+        stream.read_exact(&mut vec![0; line.len()]).expect("the echo returns");
         println!("back {line}");
     }
 }

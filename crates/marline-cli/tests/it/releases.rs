@@ -209,13 +209,13 @@ impl World {
             if now > had {
                 (had, since) = (now, Instant::now());
             }
-            assert!(longest < PATIENCE, "it stands still: {}", self.client_log());
+            assert!(longest < PATIENCE, "no data arrives: {}", self.client_log());
             std::thread::sleep(Duration::from_millis(5));
         }
         longest
     }
 
-    /// Checks everything that a client carries: streams, datagrams by both ways in, and remote streams.
+    /// Checks everything that a client carries: streams, datagrams through both entry points, and remote streams.
     fn carries_everything(&self) {
         self.download(20_000_000, || {});
         if matches!(self.way, Transport::Udp | Transport::Tcp) {

@@ -1,7 +1,7 @@
-//! Test of a real `ssh` session through `marline client` and `marline server`, over WiFi and a sleeping LTE radio:
-//! keys are typed, WiFi fails, and the echo continues. Prints the length of the gap, which docs/start/quickstart.md
-//! quotes. Also in the other direction: a session from the server's machine to the client's, by a remote forward
-//! (-R). Needs root.
+//! Test of a real `ssh` session through `marline client` and `marline server`, over WiFi and a sleeping LTE radio: keys
+//! are typed, WiFi fails, and the echo continues. Prints the length of the gap, which docs/start/quickstart.md quotes.
+//! Also in the other direction: a session from the server's machine to the client's, through a remote forward (-R).
+//! Needs root.
 //!
 //! ```text
 //! sudo cargo test -p marline-cli --test it ssh_hole -- --nocapture
@@ -20,10 +20,10 @@ use marline_lab::scenario::Side;
 
 const SCENARIO: &str = include_str!("support/phone.toml");
 
-/// Interval between keys ...
+/// Interval between keys.
 const TYPES_EVERY: Duration = Duration::from_millis(50);
-/// ... with this many before WiFi fails (by then the radio of an LTE subflow that was opened at the start sleeps
-/// again), and after.
+/// Number of keys before WiFi fails (by then the radio of an LTE subflow that was opened at the start sleeps again),
+/// and after.
 const BEFORE: usize = 280;
 const AFTER: usize = 160;
 /// Time limit for a login, and for the echo of a key.

@@ -157,7 +157,7 @@ fn sum_of(lines: &Receiver<String>, echoes: u64) -> String {
     while Instant::now() < until {
         match lines.recv_timeout(PATIENCE) {
             Ok(line) if line.contains("sum ") => {
-                return line.split_once("sum ").expect("it is there").1.to_owned();
+                return line.split_once("sum ").expect("the result").1.to_owned();
             }
             _ => {}
         }
@@ -192,7 +192,7 @@ fn nothing_is_repeated_above_a_tcp_that_repeats() {
 
 /// Figures of docs/results.md.
 #[test]
-#[ignore = "takes minutes, and all of the machine"]
+#[ignore = "takes minutes, and the whole machine"]
 fn figures() {
     let _alone = support::alone();
     if two_uplinks::possible(&["sysctl"]) {

@@ -1,4 +1,4 @@
-//! Tests of networks that drop UDP, in namespaces: `marline client` as an ordinary user reaches its server by TCP,
+//! Tests of networks that drop UDP, in namespaces: `marline client` as an ordinary user reaches its server over TCP,
 //! path by path, and returns to UDP when that passes again. Needs root, nft and curl.
 
 use std::path::Path;
@@ -129,7 +129,7 @@ fn goes_by_tcp_as_that_is_faster(world: &World) {
     assert!(!log.contains(TO_TCP), "{log}");
     let status = format!("{NOBODY} marline status --control ./control.sock");
     let said = world.testbed.run("client", &status);
-    assert!(said.contains("by TCP, as UDP is slower ("), "{said}");
+    assert!(said.contains("over TCP, as UDP is slower ("), "{said}");
 }
 
 #[test]
@@ -184,14 +184,14 @@ enum Starvation {
 }
 
 impl Starvation {
-    /// By a quota of the system: this many milliseconds of every 100.
+    /// With a quota of the system: this many milliseconds of every 100.
     fn by_quota(percent: u64, processes: [u32; 2]) -> Option<Starvation> {
         let group = ProcessorCgroup::with_percent(percent)?;
         processes.into_iter().for_each(|process| group.take(process));
         Some(Starvation::Quota { _group: group })
     }
 
-    /// Like [`by_quota`](Self::by_quota), by signals, which work on every machine: 3 ms of every 100.
+    /// Like [`by_quota`](Self::by_quota), with signals, which work on every machine: 3 ms of every 100.
     fn by_signals(processes: [u32; 2]) -> Starvation {
         let [one, other] = processes;
         let mut shell = std::process::Command::new("bash");

@@ -1,4 +1,4 @@
-// History of samples, from which lines are computed as differences of the program's counters. It is bounded.
+// Bounded history of samples. The charts' lines are differences of the program's counters in it.
 
 import type { Happening, PathSummary, Sample } from "./messages";
 
@@ -9,7 +9,7 @@ export const EVENTS = 200;
 /** Number of samples over which rates and shares are computed. */
 const WINDOW = 4;
 
-/** Heights in the chart. Unknown values leave a gap. */
+/** Heights of the states in the chart. An unknown state leaves a gap. */
 export const HEALTH = { untried: null, unreachable: 0, degraded: 1, usable: 2 } as const;
 
 export interface Point {
@@ -47,7 +47,7 @@ export class History {
 
   add(sample: Sample): void {
     if (this.latest && sample.at_us <= this.latest.at_us) return;
-    // Stored messages arrive at once on a new page, so the smallest offset is that of the most recent event.
+    // A new page receives all stored messages together, so the smallest offset is that of the most recent event.
     const offset_ms = Date.now() - sample.at_us / 1e3;
     if (this.offset_ms === null || offset_ms < this.offset_ms) {
       const moved_s = (offset_ms - (this.offset_ms ?? offset_ms)) / 1e3;

@@ -18,7 +18,7 @@ let held = false;
 let drawing = false;
 let process = "";
 
-/** Draws once for all messages since the last picture. */
+/** Draws once for all messages since the last drawing. */
 function draw(): void {
   if (drawing || held) return;
   drawing = true;

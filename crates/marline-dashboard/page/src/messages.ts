@@ -75,7 +75,7 @@ export interface Listener {
   about(about: About): void;
   sample(sample: Sample): void;
   happening(happening: Happening): void;
-  /** Reports whether there is a connection to the program, or the reason for which there is none. */
+  /** Reports the state of the connection to the program, with the reason if there is none. */
   link(text: string, stands: boolean): void;
 }
 

@@ -170,7 +170,7 @@ export class PlacesView {
     const left = this.missed > 0 ? `; ${this.missed} events are left out` : "";
     const text = `${paths.join("; ") || "nothing"}; ${holes} holes${left} (last ${time(SPAN_S * 1e6)})`;
     this.words.textContent = text;
-    this.figure.setAttribute("aria-label", `Places in the stream, ${this.sent ? "sent" : "received"}. ${text}`);
+    this.figure.setAttribute("aria-label", `Positions in the stream, ${this.sent ? "sent" : "received"}. ${text}`);
     for (const [manner] of MANNERS) {
       this.figure.dataset[manner] = String(sum(shown.filter((one) => one.manner === manner)));
     }
@@ -178,7 +178,7 @@ export class PlacesView {
   }
 }
 
-/** Draws a mark, whose shape shows the manner of transmission. The color shows the path. */
+/** Draws a mark. Its shape shows the kind of transmission, its color the path. */
 function mark(ctx: CanvasRenderingContext2D, manner: Manner, x: number, from: number, to: number): void {
   const [y, r] = [(from + to) / 2, 3.5];
   ctx.lineWidth = 1.6;

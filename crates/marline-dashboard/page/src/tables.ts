@@ -1,4 +1,4 @@
-// Tables. Rows keep their positions while their cells change, for the sake of the reader.
+// Tables. Rows keep their positions while their cells change, so that they stay readable.
 
 import { bytes, clock, rate, share, time } from "./format";
 import type { History } from "./history";

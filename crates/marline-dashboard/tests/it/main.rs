@@ -1,4 +1,4 @@
-//! Tests of a dashboard's server over TCP, with requests that browsers send and with others.
+//! Tests of a dashboard's server over TCP, with requests from browsers and with invalid ones.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -62,13 +62,13 @@ async fn served(token: Option<&str>) -> RunningServer {
     let address = "127.0.0.1:0".parse().expect("an address");
     let token = token.map(|text| Token::new(text).expect("a token"));
     let access = Access::new(address, token).expect("access");
-    marline_dashboard::serve(address, access, Arc::new(Still)).await.expect("it listens")
+    marline_dashboard::serve(address, access, Arc::new(Still)).await.expect("the server listens")
 }
 
-/// Sends this and reads until the end, or until `until` is received.
+/// Sends `bytes` and reads until the end, or until `until` is received.
 async fn say(to: SocketAddr, text: &[u8], until: Option<&str>) -> String {
     let talk = async {
-        let mut stream = TcpStream::connect(to).await.expect("it accepts");
+        let mut stream = TcpStream::connect(to).await.expect("the server accepts");
         // The server may have closed the connection before it read everything.
         let _ = stream.write_all(text).await;
         hear(&mut stream, until).await
@@ -118,7 +118,7 @@ async fn the_page_is_there_and_may_load_nothing_from_elsewhere() {
             assert!(head.contains(rule), "{path}: {rule}: {head}");
         }
         assert!(!head.contains("unsafe") && !head.contains("set-cookie"), "{head}");
-        // The page does not try anything that the policy forbids.
+        // The page attempts nothing that the policy forbids.
         assert!(
             path != "/"
                 || !(body.contains("http:") || body.contains("style=") || body.contains("onclick"))
@@ -136,7 +136,7 @@ async fn the_page_is_there_and_may_load_nothing_from_elsewhere() {
 #[tokio::test]
 async fn a_viewer_gets_about_sample_and_happening_events() {
     let served = served(None).await;
-    let mut stream = TcpStream::connect(served.local_addr()).await.expect("it accepts");
+    let mut stream = TcpStream::connect(served.local_addr()).await.expect("the server accepts");
     stream.write_all(&get("/events", "Sec-Fetch-Site: same-origin\r\n")).await.expect("asked");
     let heard = hear(&mut stream, Some("event: sample")).await;
     assert_eq!(status(&heard), "200");
@@ -213,7 +213,7 @@ async fn viewers_beyond_the_limit_wait_until_one_leaves() {
     let served = served(None).await;
     let mut all = Vec::new();
     for _ in 0..MAX_VIEWERS {
-        let mut stream = TcpStream::connect(served.local_addr()).await.expect("it accepts");
+        let mut stream = TcpStream::connect(served.local_addr()).await.expect("the server accepts");
         stream.write_all(&get("/events", "")).await.expect("asked");
         assert_eq!(status(&hear(&mut stream, Some("event: about")).await), "200");
         all.push(stream);
@@ -237,9 +237,9 @@ async fn a_viewer_that_stops_reading_is_disconnected() {
     let served = served(None).await;
     let slow = TcpSocket::new_v4().expect("a socket");
     slow.set_recv_buffer_size(4_096).expect("a small buffer");
-    let mut slow = slow.connect(served.local_addr()).await.expect("it accepts");
+    let mut slow = slow.connect(served.local_addr()).await.expect("the server accepts");
     slow.write_all(&get("/events", "")).await.expect("asked");
-    let mut quick = TcpStream::connect(served.local_addr()).await.expect("it accepts");
+    let mut quick = TcpStream::connect(served.local_addr()).await.expect("the server accepts");
     quick.write_all(&get("/events", "")).await.expect("asked");
     hear(&mut quick, Some("event: sample")).await;
     let both = async {
@@ -257,10 +257,10 @@ async fn a_viewer_that_stops_reading_is_disconnected() {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     };
-    tokio::time::timeout(PATIENCE, let_go).await.expect("the slow one was let go");
+    tokio::time::timeout(PATIENCE, let_go).await.expect("the slow viewer was disconnected");
     // Its connection is closed, not left in the middle of a write.
     let end = async { while slow.read(&mut [0; 4_096]).await.is_ok_and(|count| count > 0) {} };
-    tokio::time::timeout(PATIENCE, end).await.expect("its connection ended");
+    tokio::time::timeout(PATIENCE, end).await.expect("the slow viewer's connection ended");
     let last = TimedEvent { event: "LAST".into(), ..TimedEvent::default() };
     let heard = async {
         while !reading.is_finished() {
@@ -269,7 +269,12 @@ async fn a_viewer_that_stops_reading_is_disconnected() {
         }
         reading.await.expect("it read")
     };
-    assert!(tokio::time::timeout(PATIENCE, heard).await.expect("it heard the last") > 20_000);
+    assert!(
+        tokio::time::timeout(PATIENCE, heard)
+            .await
+            .expect("the other viewer received the last message")
+            > 20_000
+    );
 }
 
 #[tokio::test]
@@ -305,20 +310,20 @@ async fn invalid_requests_do_no_harm() {
 async fn idle_connections_make_room_for_a_page_and_viewers_stay() {
     let served = served(None).await;
     let at = served.local_addr();
-    let mut viewer = TcpStream::connect(at).await.expect("it accepts");
+    let mut viewer = TcpStream::connect(at).await.expect("the server accepts");
     viewer.write_all(&get("/events", "")).await.expect("asked");
     hear(&mut viewer, Some("event: about")).await;
     let mut silent = Vec::new();
     for _ in 0..300 {
-        silent.push(TcpStream::connect(at).await.expect("it accepts"));
+        silent.push(TcpStream::connect(at).await.expect("the server accepts"));
     }
     assert_eq!(status(&say(at, &get("/", ""), None).await), "200");
     let mut first = silent.remove(0);
     let end = async { while first.read(&mut [0; 64]).await.is_ok_and(|count| count > 0) {} };
-    tokio::time::timeout(PATIENCE, end).await.expect("it was ended");
+    tokio::time::timeout(PATIENCE, end).await.expect("the oldest connection was closed");
     assert_eq!(served.dashboard().viewers(), 1);
     // The youngest ones are still open: only as many were closed as necessary.
-    let mut last = silent.pop().expect("there are more");
+    let mut last = silent.pop().expect("a further connection is open");
     let open = tokio::time::timeout(Duration::from_millis(50), last.read(&mut [0; 1])).await;
     assert!(open.is_err(), "{open:?}");
 }
@@ -333,9 +338,9 @@ async fn places_are_streamed_only_for_the_requested_connection() {
         let answer = say(at, &get(&format!("/places{query}"), &bearer), None).await;
         assert_eq!(status(&answer), expected, "{query}");
     }
-    assert_eq!(ASKED.load(Ordering::Relaxed), 0, "nobody asked for it yet");
+    assert_eq!(ASKED.load(Ordering::Relaxed), 0, "positions were requested too early");
     // A stream that no reader can process: the reader is disconnected and the source stops.
-    let mut stream = TcpStream::connect(at).await.expect("it accepts");
+    let mut stream = TcpStream::connect(at).await.expect("the server accepts");
     stream.write_all(&get("/places?connection=5", &bearer)).await.expect("asked");
     let first = hear(&mut stream, Some("\"manner\":\"reinjection\"")).await;
     assert!(first.contains("event: places") && first.contains("text/event-stream"), "{first}");
@@ -344,5 +349,7 @@ async fn places_are_streamed_only_for_the_requested_connection() {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     };
-    tokio::time::timeout(PATIENCE, gone).await.expect("who does not read is let go");
+    tokio::time::timeout(PATIENCE, gone)
+        .await
+        .expect("a viewer that does not read is disconnected");
 }

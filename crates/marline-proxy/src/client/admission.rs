@@ -77,7 +77,7 @@ impl State {
         self.current.as_ref().map(|current| Arc::clone(&current.session))
     }
 
-    /// Time at which the next handshake may start. `None`: when a running one ends.
+    /// Time at which the next handshake may start. `None`: as soon as a running one ends.
     fn next_turn(&self, now: Instant, alone: bool) -> Option<Instant> {
         match (self.handshakes, self.last_begun) {
             (0, _) | (_, None) => Some(now),
@@ -95,7 +95,8 @@ impl Admission {
         HandshakeTurn { state: Arc::clone(&self.state), changed: Arc::clone(&self.changed) }
     }
 
-    /// Waits for a session, or for permission to make a handshake. `alone`: the connection cannot use a session.
+    /// Waits for a session, or for permission to make a handshake. `alone`: the connection cannot use a session, so
+    /// only a handshake will do.
     async fn wait_until_admitted(&self, alone: bool) -> Authentication {
         loop {
             let changed = self.changed.notified();
@@ -151,7 +152,7 @@ impl Admission {
         let now = Instant::now();
         let lifetime = lifetime.min(LIFETIME);
         let mut state = lock(&self.state);
-        // The client's end must be the earlier one, and a renewal may take a while.
+        // The session must end earlier here than at the server, and a renewal may take a while.
         let (renew_at, ends_at) = (now + lifetime * 3 / 4, now + lifetime * 19 / 20);
         state.current = Some(CurrentSession { session, renew_at, ends_at });
         state.renewing = false;
@@ -159,7 +160,7 @@ impl Admission {
         self.changed.notify_waiters();
     }
 
-    /// Removes a session that the server does not know, or no longer.
+    /// Removes a session that is unknown to the server.
     pub(super) fn forgotten(&self, id: SessionId) {
         let mut state = lock(&self.state);
         if state.current.as_ref().is_some_and(|current| current.session.id() == id) {
@@ -180,7 +181,7 @@ impl Admission {
         lock(&self.state).renewing = false;
     }
 
-    /// Addresses at which the server that knows the session is reached.
+    /// Addresses of the server that knows the session.
     pub(super) fn own_addresses(&self) -> Vec<SocketAddr> {
         let session = lock(&self.state).session(Instant::now());
         session.map(|session| session.own_addresses().to_vec()).unwrap_or_default()

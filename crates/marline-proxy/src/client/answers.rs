@@ -1,4 +1,4 @@
-//! Answers of a server, with the value that a client takes from each.
+//! Server answers that a client expects, and the values in them.
 
 use std::net::SocketAddr;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Replaceable way to targets: new connections take the new one, existing ones continue.
+//! Replaceable tunnel to targets: new connections use the new one, and existing ones continue.
 
 use std::sync::Arc;
 

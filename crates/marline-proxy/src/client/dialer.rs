@@ -1,8 +1,8 @@
 //! Multipath connections to the servers in an invite, and the addresses of those servers.
 //!
-//! The resolver may be in the network that just became unreachable. Therefore a connection uses an earlier answer
-//! at once, and the answer is renewed in the background. The system's resolution asks one resolver at a time. If it
-//! takes long, the resolvers of every path's own network are asked over that path as well.
+//! The resolver may be in the network that just became unreachable. Therefore a connection immediately uses an earlier
+//! answer, which is renewed in the background. The system queries one resolver at a time. If this takes long, the
+//! resolvers of each path's own network are queried over that path as well.
 //!
 //! A server's address may change while its name stays. If the known addresses do not answer, on a new connection or
 //! on all paths of the existing ones, the names are resolved again. Existing connections move to the new addresses,
@@ -42,23 +42,23 @@ const MEMBER_IDLE_LIMIT: Duration = Duration::from_secs(120);
 /// An answer is renewed when it is used after this time.
 const RENEW_AFTER: Duration = Duration::from_secs(60);
 const RESOLVE_TIMEOUT: Duration = Duration::from_secs(5);
-/// Enough for two resolvers that do not answer, each asked twice.
+/// Enough for two queries to each of two resolvers that do not answer.
 const FALLBACK_LOOKUP_TIMEOUT: Duration = Duration::from_secs(9);
-/// Delay after which the paths' own resolvers are asked in addition to the usual resolution.
+/// Delay after which the paths' own resolvers are queried in addition to the usual resolution.
 const LOOKUP_HEAD_START: Duration = Duration::from_millis(500);
-/// Smallest age of an answer before unanswered connections cause another resolution.
+/// Minimum age of an answer at which unanswered connections cause another resolution.
 const MIN_RESOLVE_INTERVAL: Duration = Duration::from_secs(3);
-/// Time without received data after which connections to an address end that the name no longer has.
+/// Time without received data after which a connection ends if the name no longer has its address.
 const GONE_ADDRESS_IDLE_LIMIT: Duration = Duration::from_secs(30);
 
 /// Connects over all paths.
 #[derive(Debug)]
 pub struct Dialer {
     client: Client,
-    /// Protocol of the carrier, as named in firewalls.
+    /// Protocol that a firewall must allow: `TCP` or `UDP`.
     transport: &'static str,
     names: Arc<ServerNames>,
-    /// Own addresses of a member that did not answer last, and the time of the attempt.
+    /// A member's own addresses that did not answer at the last attempt, and the time of that attempt.
     silent: Mutex<Option<(std::time::Instant, Vec<SocketAddr>)>>,
 }
 
@@ -78,7 +78,7 @@ impl Dialer {
         Dialer { names: Arc::new(names), ..self }
     }
 
-    /// Text about the paths that were tried.
+    /// Describes the paths that were tried, for an error.
     fn paths(&self) -> String {
         let word = |path: marline::paths::PathStatus| {
             let cause = path.cause.filter(|_| !path.health.is_usable());
@@ -173,7 +173,7 @@ impl Connect for Dialer {
             Ok(Err(_)) => return self.connect_by_server_name(own).await,
             Err(_) => {}
         }
-        // In parallel, and ignoring its failure: that of the names is more informative.
+        // In parallel. A failure is ignored, since that of the names is more informative.
         let late = async {
             match to_member.await {
                 Ok(stream) => stream,
@@ -190,7 +190,7 @@ impl Connect for Dialer {
 /// Addresses of a host from a resolution other than the system's.
 pub type LookupFuture = Pin<Box<dyn Future<Output = Vec<IpAddr>> + Send>>;
 
-/// Resolution of the servers' names: by the system, unless another way is set, which is then asked first.
+/// Resolution of the servers' names: by another resolver first, if one is set, and then by the system.
 #[derive(Clone, Default)]
 pub struct NameLookup(Option<Arc<FallbackLookup>>);
 
@@ -254,7 +254,7 @@ struct ResolvedNames {
     answer: Option<(Instant, Vec<SocketAddr>)>,
     /// The latest failure with its time.
     failure: Option<(Instant, String)>,
-    /// True if a task watches for the silence of all paths.
+    /// True if a task waits for all paths to become silent.
     watched: bool,
 }
 
@@ -376,14 +376,14 @@ impl ServerNames {
         }
     }
 
-    /// Starts to watch for the silence of all paths. Needs a runtime.
+    /// Starts the task that resolves again when all paths are silent. Needs a runtime.
     fn watch_silence(self: &Arc<Self>) {
         if self.has_names() && !std::mem::replace(&mut self.lock().watched, true) {
             tokio::spawn(watch_silence(Arc::downgrade(self), self.client.path_events()));
         }
     }
 
-    /// True if there are paths that are up, and no server answers on any of them.
+    /// True if some paths are up but no server answers on any of them.
     fn is_silent(&self) -> bool {
         let paths = self.client.paths();
         let mut up = paths.iter().filter(|path| path.up).peekable();
@@ -431,7 +431,7 @@ mod tests {
 
     use super::*;
 
-    /// Names whose first lookup answers and whose later ones do not, with the number of lookups.
+    /// Resolver that answers only the first lookup, with the number of lookups.
     async fn names() -> (Arc<ServerNames>, Arc<AtomicUsize>) {
         let mut client = Client::builder();
         let client = client.path("127.0.0.1".parse().unwrap()).bind().await.unwrap();
@@ -462,6 +462,6 @@ mod tests {
             tokio::task::yield_now().await;
         }
         assert_eq!(asked_at.elapsed(), Duration::ZERO, "no waiting task");
-        assert_eq!(lookups.load(Ordering::Relaxed), 2, "one lookup serves all");
+        assert_eq!(lookups.load(Ordering::Relaxed), 2, "one lookup serves all tasks");
     }
 }

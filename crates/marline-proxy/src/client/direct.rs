@@ -76,8 +76,8 @@ impl Open for Direct {
         tracing::debug!(%target, address = %stream.peer_addr(), "connected");
         // Names of targets are not logged by default.
         match stream.fallback() {
-            None => tracing::info!("connected by Multipath TCP"),
-            Some(why) => tracing::info!("connected by plain TCP ({why})"),
+            None => tracing::info!("connected over Multipath TCP"),
+            Some(why) => tracing::info!("connected over plain TCP ({why})"),
         }
         Ok(stream)
     }

@@ -1,6 +1,6 @@
 //! First bytes of an application, sent ahead of the answer about its target.
 //!
-//! *Problem.* An application behind a forward has a connection before its target has one, and mostly sends first.
+//! *Problem.* An application behind a forward has a connection before its target has one, and usually sends first.
 //! If its bytes were held back until the server's Connected, they would arrive a round trip later than possible.
 //! But a request whose connection breaks before that is repeated on another one, and no byte of an application may
 //! arrive twice.
@@ -34,12 +34,12 @@ pub struct EarlyBytes<'a> {
     ended: bool,
     /// Error of the application's connection.
     error: Option<io::Error>,
-    /// True if the bytes were sent on a connection that broke, so that they may have arrived.
+    /// True if the bytes were sent on a connection that broke. They may have arrived.
     spent: bool,
 }
 
 impl<'a> EarlyBytes<'a> {
-    /// An empty start for this application.
+    /// No bytes read yet from this application.
     #[must_use]
     pub const fn new(application: &'a TcpStream) -> EarlyBytes<'a> {
         EarlyBytes { application, bytes: Vec::new(), ended: false, error: None, spent: false }
@@ -90,8 +90,7 @@ impl<'a> EarlyBytes<'a> {
         }
     }
 
-    /// Sends the application's bytes until `answer` resolves. `None`: nothing was sent ahead, and `patience` is
-    /// over.
+    /// Sends the application's bytes until `answer` resolves. `None`: nothing was sent ahead within `patience`.
     pub(super) async fn send_until<R>(
         &mut self,
         writer: &mut (impl AsyncWrite + Unpin),

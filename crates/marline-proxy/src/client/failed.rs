@@ -10,7 +10,7 @@ use crate::transport;
 pub(super) enum Failed {
     /// Permanent.
     Permanent(OpenError),
-    /// The server is overloaded: it said so, or closed before its Welcome.
+    /// The server is overloaded: it reported this, or closed before its Welcome.
     Busy(OpenError),
     /// The path was lost before the server answered, and no data was used. Another connection takes another path.
     PathLost(OpenError),

@@ -54,7 +54,7 @@ impl<O: Open> SocksListener<O> {
         match request {
             Request::Connect(target) => self.connect(socket, target, behind).await,
             Request::Forward(mut forward) => match forward.take_content(&behind) {
-                // Boxed, or CONNECT would have its size as well.
+                // Boxed, so that the future of a CONNECT is not as large.
                 Ok(()) => Box::pin(self.forward(socket, forward)).await,
                 Err(error) => {
                     refuse(&mut socket, &Refusal::bad_request(error.to_string())).await;

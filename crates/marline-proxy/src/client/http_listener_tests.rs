@@ -41,7 +41,7 @@ async fn talk(near: &Near, bytes: &[u8]) -> String {
     String::from_utf8(said).unwrap()
 }
 
-/// A target whose answer contains the whole request and the way it ended.
+/// A target whose answer contains the whole request and how it ended.
 async fn mirror() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();

@@ -1,4 +1,4 @@
-//! Leased connection, returned to its tunnel when its user ends it properly.
+//! Leased connection, returned to its tunnel when its user closes it properly.
 
 use std::io;
 use std::pin::Pin;
@@ -14,7 +14,7 @@ use crate::transport::{PeerState, Transport};
 /// Takes back a connection that ended properly.
 type ReturnFn<S> = Box<dyn FnOnce(Channel<S>) + Send>;
 
-/// A connection to a target, with the owner it is returned to.
+/// A connection to a target, and the owner to which it returns.
 pub struct Leased<S: Transport> {
     channel: Channel<S>,
     home: ReturnFn<S>,
@@ -35,7 +35,7 @@ impl<S: Transport> Leased<S> {
         Leased { channel, home, previous_scheduler: None }
     }
 
-    /// Applies the deadline for its target's port.
+    /// Applies the deadline for the target's port.
     pub(super) fn apply_deadline(&mut self, deadlines: &Deadlines, port: u16) {
         self.previous_scheduler = deadlines.apply_to(&self.channel, port);
     }

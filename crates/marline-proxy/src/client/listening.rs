@@ -5,8 +5,8 @@ use std::net::SocketAddr;
 
 use socket2::{Domain, Socket, Type};
 
-/// Length of the kernel's queue of applications. Beyond it, the kernel drops their SYNs, which are repeated after a
-/// second, so the connections that a browser opens at once must fit. (`somaxconn` may lower it.)
+/// Length of the kernel's queue of applications. When it is full, the kernel drops their SYNs, which are repeated only
+/// after a second, so all connections that a browser opens together must fit. (`somaxconn` may lower it.)
 const BACKLOG: i32 = 4_096;
 
 /// Error about an address at which the program cannot listen, with a hint.

@@ -1,4 +1,4 @@
-//! Client side of the proxy: accepts applications' connections and opens their targets.
+//! Client side of the proxy: accepts applications' connections and opens streams to their targets.
 
 mod admission;
 mod answers;

@@ -1,4 +1,4 @@
-//! Ways to a target: through a server, or directly.
+//! Opening a target: through a server, or directly.
 
 use std::io;
 use std::time::Duration;
@@ -18,8 +18,8 @@ pub trait Open: Send + Sync + 'static {
     fn open(&self, target: &Target)
     -> impl Future<Output = Result<Self::Stream, OpenError>> + Send;
 
-    /// Opens a stream to the target for an application that is already connected. Its first bytes may be sent
-    /// ahead, and the stream continues after them. A way that does not support this takes no bytes.
+    /// Opens a stream to the target for an application that is already connected. Its first bytes may be sent ahead,
+    /// and the stream continues after them. The default takes no bytes.
     fn open_behind(
         &self,
         target: &Target,
@@ -38,7 +38,7 @@ pub enum OpenError {
     /// The server's key differs from the invite's.
     #[error(
         "the server's key differs from the invite's: it was set up again, or another machine \
-         answers in its place (nothing secret was sent); ask the server's owner for a new invite"
+         answers instead (nothing secret was sent); ask the server's owner for a new invite"
     )]
     Pin,
     /// The server was not reached, or the connection to it was lost.

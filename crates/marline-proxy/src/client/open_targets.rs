@@ -1,4 +1,4 @@
-//! Targets of a client's open streams, for its owner, who may ask where the connections lead.
+//! Targets of a client's open streams, which only the client's owner may list.
 //!
 //! The targets are not disclosed elsewhere: log, metrics and dashboard have no access to this list.
 
@@ -20,7 +20,7 @@ pub struct OpenTargets(Arc<Mutex<List>>);
 #[derive(Default)]
 struct List {
     last: u64,
-    /// In the order in which they were opened.
+    /// Streams in the order in which they were opened.
     open: BTreeMap<u64, Entry>,
 }
 

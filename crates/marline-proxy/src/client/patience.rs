@@ -12,9 +12,9 @@ pub struct Timeouts {
     /// Time for the server's answer to an opening with a session, after which a second connection is tried in
     /// parallel.
     pub hedge: Duration,
-    /// Time for the `Working` of a warm connection, which costs one round trip and no work.
+    /// Time limit for `Working` on a warm connection, which needs one round trip and no other work.
     pub warm: Duration,
-    /// Time limit for the target. The server gives up earlier.
+    /// Time limit for the answer about the target. The server gives up earlier.
     pub target: Duration,
     /// Time limit for an overloaded server, over all attempts together.
     pub overload: Duration,

@@ -11,7 +11,7 @@ use tokio::time::{Instant, timeout};
 use crate::message::{ErrorCode, Failure};
 use crate::rate::{Rate, RateLimit};
 
-/// How long a connection waits for a place: longer than a burst lasts, shorter than an application's patience.
+/// How long a connection waits for a place: longer than a burst lasts, shorter than an application's timeout.
 const WAIT: Duration = Duration::from_secs(3);
 /// Connections that wait at the same time; further ones stay in the kernel's queue.
 const WAITING: usize = 1_024;
@@ -39,7 +39,7 @@ pub struct Places {
 }
 
 impl Places {
-    /// This many places.
+    /// Creates this many places.
     #[must_use]
     pub fn new(count: usize) -> Places {
         Places {
@@ -60,7 +60,7 @@ impl Places {
         }
         if let Some(fewer @ 1..) = count.checked_sub(places) {
             let free = Arc::clone(&self.free);
-            // Waits ahead of later connections.
+            // This request for permits queues ahead of later connections.
             tokio::spawn(async move {
                 let fewer = u32::try_from(fewer).unwrap_or(u32::MAX);
                 if let Ok(permits) = free.acquire_many_owned(fewer).await {
@@ -146,7 +146,7 @@ mod tests {
         tokio::task::yield_now().await;
         taken.truncate(1);
         tokio::task::yield_now().await;
-        assert!(places.try_take().is_err(), "two of three have ended, and the limit is one");
+        assert!(places.try_take().is_err(), "two of three have ended, and the limit is 1");
         places.resize(2);
         assert!(places.try_take().is_ok());
     }

@@ -4,13 +4,13 @@
 //! task holds it and reads from it: a byte, an end or an error before the request makes it unusable. The keeper closes
 //! old connections before the server does.
 //!
-//! *Used.* Another request needs no handshake and starts on all paths, with the state of their congestion controllers.
-//! These connections wait for a few seconds, because most further requests follow quickly (the files of a page, the
-//! next call of a program), and their number is bounded. No task reads from them: a connection is checked when it is
-//! taken.
+//! *Used.* A further request needs no handshake and starts on all paths, with the current state of their congestion
+//! controllers. These connections wait for a few seconds, because most further requests follow quickly (the files of a
+//! page, the next call of a program), and their number is bounded. No task reads from them: a connection is checked
+//! when it is taken.
 //!
-//! A connection may have failed unnoticed. In this case the server does not send `Working`, and the request is
-//! repeated on another one, unless the application's first bytes were sent ahead (`ahead.rs`).
+//! A connection may have failed unnoticed. In this case the server does not send `Working`, and the request is repeated
+//! on another one, unless the application's first bytes were sent ahead (`early_bytes.rs`).
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -62,7 +62,7 @@ impl<S: Transport> Pool<S> {
             let keeper = self.keepers().pop_back()?;
             self.changed.notify_one();
             let (order, delivery) = oneshot::channel();
-            // A keeper whose connection has just failed drops the order, so ask the next one.
+            // A keeper whose connection has just failed drops the order, so try the next one.
             if keeper.send(order).is_ok()
                 && let Ok(stream) = delivery.await
             {
@@ -82,7 +82,7 @@ impl<S: Transport> Pool<S> {
         self.keepers().push_back(keeper);
     }
 
-    /// Drops all connections. To be called when one has failed, because the others may have as well.
+    /// Drops all connections. To be called when one has failed, because the others may have failed as well.
     pub fn clear(&self) {
         self.keepers().clear();
         self.changed.notify_one();
@@ -115,7 +115,7 @@ async fn keep_until_ordered<S: Transport>(
     let mut byte = [0];
     tokio::select! {
         biased;
-        // Before the request, the server sends nothing except its end.
+        // Before the request, the server sends nothing but the end of the stream.
         _ = stream.read(&mut byte) => {}
         order = &mut order => {
             if let Ok(order) = order {
@@ -141,7 +141,7 @@ struct WaitingConnections<S> {
     closed: bool,
 }
 
-/// Used connections in waiting.
+/// Used connections that wait for a request.
 #[derive(Debug)]
 pub(super) struct UsedConnections<S>(Arc<Mutex<WaitingConnections<S>>>);
 
@@ -186,7 +186,7 @@ impl<S: Transport> UsedConnections<S> {
         }
     }
 
-    /// Closes all connections. To be called when one has failed, because the others may have as well.
+    /// Closes all connections. To be called when one has failed, because the others may have failed as well.
     pub(super) fn clear(&self) {
         let streams = std::mem::take(&mut lock(&self.0).streams);
         streams.into_iter().for_each(|(stream, _)| close_gracefully(stream));

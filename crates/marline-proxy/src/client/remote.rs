@@ -29,8 +29,8 @@ use crate::transport::Transport;
 const KEEPALIVE_PERIOD: Duration = Duration::from_secs(20);
 /// Time limit for connecting to a target. The visitor waits longer.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// Pauses between attempts: after a failure, doubling, and after a refusal that lasts until the server's
-/// configuration changes.
+/// Pauses between attempts: doubling from the first to the maximum after failures, and a long one after a refusal that
+/// lasts until the server's configuration changes.
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 const MAX_PAUSE: Duration = Duration::from_secs(30);
 const REFUSED_PAUSE: Duration = Duration::from_secs(60);
@@ -40,9 +40,9 @@ const MAX_DECLINED: usize = 64;
 /// A remote forward.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RemoteForward {
-    /// Address of the server at which it listens.
+    /// Listening address on the server.
     pub listen: SocketAddr,
-    /// Target of visitors, from the view of this machine.
+    /// Target of visitors, as seen from this machine.
     pub target: Target,
 }
 
@@ -164,7 +164,7 @@ impl<C: Connect> SocksListener<Current<Tunnel<C>>> {
         }
     }
 
-    /// Connects a visitor with the target. An error means that no connection was made.
+    /// Connects a visitor to the target. An error means that no connection was made.
     async fn serve_visitor(&self, tunnel: &Tunnel<C>, visit: AnnouncedVisitor) -> io::Result<()> {
         let AnnouncedVisitor { id, from, target } = visit;
         let Ok(_place) = self.places.try_take() else {

@@ -155,7 +155,7 @@ async fn remote_listening_needs_a_rule_that_still_applies() {
 }
 
 async fn echo_is_accepted(address: SocketAddr) {
-    TcpStream::connect(address).await.expect("somebody listens");
+    TcpStream::connect(address).await.expect("the server listens");
 }
 
 #[tokio::test]

@@ -203,23 +203,27 @@ async fn a_revoked_credential_ends_its_sessions() {
 async fn sessions_end_with_their_hour_and_are_renewed_before() {
     let bench = Arc::new(Bench::new(ServerLimits::default()));
     let (way, connects) = tunnel_to(&bench);
-    // Refused by the rules: an answer of the server that needs no socket and so works with paused time.
+    // Refused by the rules: this answer of the server needs no socket, so it works with paused time.
     let ask = || async { way.open(&"10.0.0.1:80".parse().unwrap()).await.unwrap_err().code() };
     assert_eq!(ask().await, ErrorCode::NotAuthorized);
     tokio::time::sleep(Duration::from_secs(2_800)).await;
     assert_eq!(ask().await, ErrorCode::NotAuthorized);
     tokio::time::sleep(Duration::from_secs(10)).await;
-    assert_eq!(connects.load(Ordering::Relaxed), 3, "the request, and a handshake beside it");
+    assert_eq!(
+        connects.load(Ordering::Relaxed),
+        3,
+        "the request, and the handshake of the renewal"
+    );
     assert_eq!(bench.server.known_session_count(), 2);
     tokio::time::sleep(Duration::from_secs(1_000)).await;
-    assert_eq!(bench.server.known_session_count(), 1, "the first one's hour is over");
+    assert_eq!(bench.server.known_session_count(), 1, "the first session has expired");
     assert_eq!(ask().await, ErrorCode::NotAuthorized);
-    assert_eq!(connects.load(Ordering::Relaxed), 4, "by the second one");
+    assert_eq!(connects.load(Ordering::Relaxed), 4, "the second session serves the request");
     tokio::time::sleep(Duration::from_secs(3_600)).await;
-    assert_eq!(bench.server.known_session_count(), 0, "without anybody's asking");
+    assert_eq!(bench.server.known_session_count(), 0, "sessions expire without a request");
 }
 
-/// The server sees other keys than the client, as after a middlebox removed an option.
+/// The server sees different keys than the client, as after a middlebox removed an option.
 struct Unequal(Arc<Bench>);
 
 impl Connect for Unequal {
@@ -262,7 +266,7 @@ async fn without_a_binding_every_connection_is_tls_and_they_take_turns() {
     }
 }
 
-/// Clients behind one address with more handshakes than the admission limit: all get in.
+/// Clients behind one address need more handshakes than the admission limit, and all are admitted.
 #[tokio::test]
 async fn many_clients_behind_one_address_all_get_in() {
     let admission =

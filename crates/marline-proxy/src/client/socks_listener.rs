@@ -31,7 +31,7 @@ use crate::transport::Transport;
 /// Time limit for an application's complete request.
 const SOCKS_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Limit of applications without a complete request. Beyond it, the oldest of the source with most of them is
+/// Limit of applications without a complete request. Beyond it, the oldest one of the source that has the most is
 /// disconnected.
 const PENDING_APPLICATIONS: PendingLimits = PendingLimits { total: 1_024, per_source: 1_024 };
 
@@ -126,7 +126,7 @@ impl<O: Open> SocksListener<O> {
                         Err(error) => tracing::info!("{error}"),
                     },
                     Service::Socks5 => {
-                        // The application takes another turn when its request is complete.
+                        // The application requests another turn when its request is complete.
                         drop(turn);
                         front.application(socket, remote).await;
                     }
@@ -152,7 +152,7 @@ impl<O: Open> SocksListener<O> {
         }
     }
 
-    /// Serves an application whose target is known without a request. Resets it if there is no place.
+    /// Serves an application whose target is known without a request. Resets its connection if there is no place.
     async fn serve_known_target(&self, socket: TcpStream, target: Target, turn: WaitTurn) {
         let place = tokio::select! {
             place = self.places.take_place(turn) => place,
@@ -190,7 +190,7 @@ impl<O: Open> SocksListener<O> {
             ApplicationRequest::Socks(version, Request::Connect(target)) => {
                 self.connect_to(socket, target, Some(version)).await;
             }
-            // Boxed like HTTP, because this is rare and all other requests would have its size.
+            // Boxed like HTTP, because this is rare and would enlarge the future of all other requests.
             ApplicationRequest::Socks(_, Request::Associate(port)) => {
                 Box::pin(self.associate(socket, port)).await;
             }
@@ -263,7 +263,7 @@ impl<O: Open> SocksListener<O> {
         self.relay_after_ahead(0, local, remote, target).await;
     }
 
-    /// Relays after `ahead_bytes` bytes of the application that the target already has.
+    /// Relays the rest after `ahead_bytes` bytes of the application, which the target already has.
     async fn relay_after_ahead(
         &self,
         ahead_bytes: u64,

@@ -80,7 +80,11 @@ async fn socks_answers_name_the_reason() {
     for (target, code) in [("10.0.0.1:80".parse().unwrap(), 2), (Target::from(closed), 5)] {
         let (answer, mut socket) = ask(&near, &target).await;
         assert_eq!(answer, [5, 0, 5, code, 0, 1, 0, 0, 0, 0, 0, 0], "{target}");
-        assert_eq!(socket.read(&mut [0]).await.unwrap(), 0, "an orderly end follows");
+        assert_eq!(
+            socket.read(&mut [0]).await.unwrap(),
+            0,
+            "the connection ends in an orderly way"
+        );
     }
 }
 
@@ -103,7 +107,11 @@ async fn socks_four_all_the_way_and_refused() {
         if code == 90 {
             echo(&mut socket, b"all the way").await;
         } else {
-            assert_eq!(socket.read(&mut [0]).await.unwrap(), 0, "an orderly end follows");
+            assert_eq!(
+                socket.read(&mut [0]).await.unwrap(),
+                0,
+                "the connection ends in an orderly way"
+            );
         }
     }
 }
@@ -156,7 +164,7 @@ async fn applications_that_ask_for_nothing_take_no_place_from_those_that_do() {
     for _ in 0..300 {
         silent.push(TcpStream::connect(near.address).await.unwrap());
     }
-    // They would be disconnected only after ten seconds, two at a time.
+    // Such applications would be disconnected only after ten seconds, two at a time.
     let target = echo_target().await;
     let asked = tokio::time::timeout(Duration::from_secs(5), ask(&near, &target)).await;
     let (answer, mut socket) = asked.expect("an answer at once");

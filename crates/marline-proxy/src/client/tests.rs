@@ -58,7 +58,11 @@ async fn a_warm_tunnel_uses_a_waiting_connection_and_refills() {
     while bench.server.authenticated() < 3 {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    assert_eq!(connects.load(Ordering::Relaxed), 3, "two at first, one instead of the used one");
+    assert_eq!(
+        connects.load(Ordering::Relaxed),
+        3,
+        "two at first, and one that replaces the used one"
+    );
 }
 
 #[tokio::test]
@@ -133,7 +137,7 @@ async fn an_invite_of_another_server_fails_before_the_token_is_sent() {
     assert_eq!(application_bytes.load(Ordering::SeqCst), 0);
 }
 
-/// The first connection greets and then misbehaves. Later ones lead to a bench.
+/// The first connection sends a greeting and then fails. Later ones lead to a bench.
 struct BadFirst {
     bench: Arc<Bench>,
     connects: Arc<AtomicUsize>,

@@ -16,7 +16,7 @@ use super::listening::{listen_error, listen_with};
 use crate::sys;
 use crate::target::Target;
 
-/// Binds a port of all addresses, of both families if the system has them. It is served once there is a runtime.
+/// Binds a port on all addresses, of both families if the system supports them. It is served once there is a runtime.
 /// Without CAP_NET_ADMIN it accepts connections by REDIRECT but not by TPROXY.
 ///
 /// # Errors
@@ -56,7 +56,7 @@ fn bind_one(address: SocketAddr) -> io::Result<std::net::TcpListener> {
 pub(super) fn target(socket: &TcpStream) -> io::Result<Target> {
     let local = canonical(socket.local_addr()?);
     let before = sys::original_destination(&SockRef::from(socket), local.is_ipv6());
-    // There is none without connection tracking.
+    // Without connection tracking there is no original destination.
     let meant = before.ok().and_then(|address| address.as_socket()).map_or(local, canonical);
     if meant == local && is_local_machine(local.ip()) {
         let text = format!(

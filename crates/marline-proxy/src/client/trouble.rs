@@ -78,7 +78,7 @@ impl From<&OpenError> for Trouble {
             },
             OpenError::Pin => {
                 let text = "the server's key differs from the invite's: it was set up again, \
-                            or another machine answers in its place (nothing secret was sent)";
+                            or another machine answers instead (nothing secret was sent)";
                 (TroubleKind::Key, text.to_owned())
             }
             OpenError::Server(error) if is_protocol_violation(error) => (

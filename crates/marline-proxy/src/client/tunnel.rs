@@ -1,9 +1,9 @@
 //! Tunnel to a target through a server, over a used or a warm connection if there is one, else over a new one.
 //!
-//! Round trips until the answer: two on a new connection with a session (the multipath handshake, then the opening
-//! and Connect together), and three without a session, because TLS is added. One on a warm or used connection, and
-//! none on a recently used one, where the application's first bytes are sent ahead. A refused request is repeated,
-//! since no byte of the application was sent.
+//! Round trips until the answer: a new connection needs two with a session (the multipath handshake, then the opening
+//! and Connect together), and three without one, because TLS is added. A warm or used connection needs one. On a
+//! recently used connection, the application's first bytes are sent ahead and do not wait. A refused request is
+//! repeated, since no byte of the application was sent.
 
 use std::future::Future;
 use std::io;
@@ -47,7 +47,7 @@ pub trait Connect: Send + Sync + 'static {
         own: &[SocketAddr],
     ) -> impl Future<Output = anyhow::Result<Self::Stream>> + Send;
 
-    /// Reports why the server rejects this client. `None`: it is not rejected.
+    /// Records why the server rejects this client. `None`: the server does not reject it.
     fn note_rejection(&self, _reason: Option<String>) {}
 }
 
@@ -126,7 +126,7 @@ impl<C: Connect> Tunnel<C> {
     /// The server is unreachable, has another key, or refuses this client.
     pub async fn check(&self) -> Result<(), OpenError> {
         let (mut stream, ..) = self.open_connection(None).await?;
-        // It does not matter if the end is not delivered.
+        // The connection has served its purpose even if its end is not delivered.
         let _ = timeout(self.patience.warm, stream.shutdown()).await;
         Ok(())
     }
@@ -195,9 +195,9 @@ impl<C: Connect> Tunnel<C> {
             .map_err(OpenError::Server)
     }
 
-    /// An authenticated connection. Without a request, exactly the server's Welcome was read. With a request, the
-    /// request has also been sent. Attempts are repeated if the server is overloaded, or if the path was lost
-    /// before the server answered.
+    /// An authenticated connection. Without a request, only the server's Welcome has been read from it. A request has
+    /// also been sent. Attempts are repeated if the server is overloaded, or if the path was lost before the server
+    /// answered.
     pub(super) async fn open_connection(
         &self,
         request: Option<&Message>,
@@ -449,7 +449,7 @@ impl<C: Connect> Tunnel<C> {
     /// Makes a new session before the old one ends, on a connection of its own that is closed at once.
     async fn renew(&self) {
         let turn = self.admission.enter_without_session().await;
-        // From the same member, which may have state of this client such as a remote forward.
+        // From the same member, which may hold state of this client, such as a remote forward.
         let own = self.admission.own_addresses();
         match self.attempt_with_handshake(turn, &own, None).await {
             Ok((mut stream, ..)) => {

@@ -1,4 +1,4 @@
-//! Keeper of a client's lane for datagrams, which opens it when it is needed and again when it was lost.
+//! Keeper of a client's lane for datagrams, which opens the lane when it is needed and again after it was lost.
 
 use std::convert::Infallible;
 use std::io;
@@ -45,7 +45,7 @@ impl RefusalPauses {
     const MAX_IDLE: Duration = Duration::from_secs(60);
     const NEW: RefusalPauses = RefusalPauses { next: Self::FIRST_IDLE };
 
-    /// The pause after another refusal.
+    /// The pause after one more refusal.
     fn next(&mut self) -> Duration {
         let pause = self.next;
         self.next = (pause * 2).min(Self::MAX_IDLE);
@@ -78,7 +78,7 @@ impl<C: Connect> SocksListener<Current<Tunnel<C>>> {
     }
 }
 
-/// Keeps a lane for UDP on this `way`, while there are sockets, until dropped.
+/// Keeps a lane for UDP through the tunnel `way` while there are sockets, until dropped.
 pub async fn keep_lane<C: Connect>(
     way: &Current<Tunnel<C>>,
     udp: &Arc<UdpTunnel>,
@@ -226,8 +226,8 @@ impl LaneMaintainer {
 }
 
 impl<C: Connect> Tunnel<C> {
-    /// Starts datagrams beside a connection of their own. Returns that connection with the session and the ends of
-    /// the lane. `end` draws the client's end for the connection.
+    /// Opens a lane, controlled by a new connection. Returns the connection with the session and both ends of the lane.
+    /// `end` creates the client's end.
     ///
     /// # Errors
     /// The server does not carry datagrams, or cannot be reached.

@@ -1,4 +1,4 @@
-//! Ways in for UDP: SOCKS5 associations, and forwards of a UDP port.
+//! Entry points for UDP: SOCKS5 associations, and forwards of a UDP port.
 //!
 //! Each socket of an application is one socket at the server: an association is one socket, and so is each address
 //! that sends to the port of a forward. Therefore a peer always sees the same address of an application, as behind
@@ -51,10 +51,10 @@ impl UdpForward {
         Ok(UdpForward { socket, target })
     }
 
-    /// Local address.
+    /// Local address of the forward.
     ///
     /// # Errors
-    /// The error of the system.
+    /// The system's error.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         self.socket.local_addr()
     }

@@ -1,7 +1,6 @@
-//! Sources of a way in for UDP: addresses of applications, each with a socket of the tunnel.
+//! Sources of a UDP entry point: addresses of applications, each with a socket of the tunnel.
 //!
-//! A source is one socket at the server for all its peers: an endpoint-independent NAT (RFC 4787), like the
-//! server's.
+//! A source has one socket at the server for all its peers, as behind an endpoint-independent NAT (RFC 4787).
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -189,7 +188,7 @@ mod tests {
         sources.sends(port(2), DNS_PORT, begun);
         sources.sends(port(2), 443, begun);
         sources.sends(port(3), 443, begun);
-        // Later DNS queries do not make it a DNS-only source again.
+        // Later DNS queries do not make the port a DNS-only source again.
         sources.sends(port(2), DNS_PORT, begun);
         sources.close_silent(begun + secs(29));
         assert_eq!(sources.by_address.len(), 3);

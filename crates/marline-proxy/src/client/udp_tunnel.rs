@@ -47,7 +47,7 @@ pub struct InboundDatagram {
     pub from: Target,
     /// Payload of the datagram.
     pub payload: Vec<u8>,
-    /// True if the application had sent to this peer before.
+    /// True if the application has sent to this peer before.
     pub asked: bool,
 }
 
@@ -123,7 +123,7 @@ pub struct UdpSender {
 #[derive(Copy, Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("datagram too big: the paths carry at most {most} bytes")]
 pub struct TooBig {
-    /// Largest size that they carry, in bytes.
+    /// Largest size that the paths carry, in bytes.
     pub most: usize,
 }
 
@@ -210,7 +210,7 @@ impl Drop for UdpSender {
 /// Tunnel for the UDP of a listener, if it carries any.
 pub(super) type CurrentUdpTunnel = RwLock<Option<Arc<UdpTunnel>>>;
 
-/// Data for an application's socket. Ends when the socket is closed.
+/// Inbox of an application's socket. Ends when the socket is closed.
 pub type UdpInbox = Inbox<InboundDatagram>;
 
 impl Default for UdpTunnel {
@@ -371,7 +371,8 @@ impl UdpTunnel {
         if state.sockets.is_empty() { state.used_at.elapsed() } else { Duration::ZERO }
     }
 
-    /// Records that the server refuses a lane for this period. Waiting datagrams are dropped.
+    /// Records that the server refuses a lane, so that none is requested for this period. Waiting datagrams are
+    /// dropped.
     pub(super) fn pause_after_refusal(&self, period: Duration) {
         let mut state = self.lock();
         state.refused_until = Some(Instant::now() + period);

@@ -48,9 +48,9 @@ enum Place {
     },
     /// CR after a chunk's data.
     DataEnd,
-    /// LF after that CR.
+    /// LF that follows the CR after a chunk's data.
     ChunkEnd,
-    /// Size of the trailers so far, and whether the current line has begun.
+    /// Trailers, with their size so far and whether the current line has begun.
     Trailer {
         len: usize,
         is_started: bool,

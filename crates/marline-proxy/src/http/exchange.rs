@@ -56,7 +56,7 @@ pub struct Exchange<S> {
 }
 
 impl<S> Exchange<S> {
-    /// The exchange that `request` begins.
+    /// Starts the exchange with `request`.
     #[must_use]
     pub fn new(socket: S, request: Forward) -> Exchange<S> {
         let Forward { head, body, is_old, .. } = request;
@@ -143,7 +143,7 @@ impl<S: AsyncRead + Unpin> Exchange<S> {
             }
             self.interim_responses += buf.filled().len();
             if self.interim_responses > MAX_DISCARDED_BYTES {
-                let text = "the application keeps sending after its request";
+                let text = "the application keeps sending data after its request";
                 return Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidData, text)));
             }
         }

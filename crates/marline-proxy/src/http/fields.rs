@@ -6,7 +6,7 @@ use httparse::Header;
 
 /// Largest number of fields in one head.
 pub(super) const MAX_FIELDS: usize = 128;
-/// Largest size of one head in bytes: as much as common servers accept, and far more than applications send.
+/// Largest size of one head in bytes: the limit of common servers, and far more than applications send.
 pub const MAX_HEAD: usize = 32 * 1_024;
 /// Name of the proxy in `Via`.
 const PSEUDONYM: &str = "marline";
@@ -131,7 +131,7 @@ pub(super) fn append_field(name: &str, value: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(b"\r\n");
 }
 
-/// Appends the end of every forwarded head: the `Via` of this proxy (RFC 9110 section 7.6.3, with the `minor`
+/// Appends the fields that end every forwarded head: the `Via` of this proxy (RFC 9110 section 7.6.3, with the `minor`
 /// version that was received), and a field that announces the end of the connection.
 pub(super) fn end(minor: u8, out: &mut Vec<u8>) {
     append_field("Via", format!("1.{minor} {PSEUDONYM}").as_bytes(), out);

@@ -127,7 +127,7 @@ impl Head<'_> {
         }
     }
 
-    /// How many more hops may forward the request, for methods that have this limit (RFC 9110 section 7.6.2).
+    /// Number of hops that may still forward the request, for methods with this limit (RFC 9110 section 7.6.2).
     fn remaining_hops(&self) -> Result<Option<u32>, Refusal> {
         if !matches!(self.method, "OPTIONS" | "TRACE") {
             return Ok(None);
@@ -194,7 +194,7 @@ fn refusal(error: BadFields) -> Refusal {
 
 fn parse_absolute<'a>(method: &str, uri: &'a str) -> Result<AbsoluteUri<'a>, Refusal> {
     let bad = |why: &str| Refusal::bad_request(format!("the request's target: {why}"));
-    let (scheme, rest) = uri.split_once(':').ok_or_else(|| bad("neither URI nor path"))?;
+    let (scheme, rest) = uri.split_once(':').ok_or_else(|| bad("neither a URI nor a path"))?;
     if !scheme.eq_ignore_ascii_case("http") {
         // TLS runs between application and target, so the proxy cannot handle it.
         let text = "only http:// is forwarded; use CONNECT for everything else";
@@ -223,10 +223,10 @@ fn parse_absolute<'a>(method: &str, uri: &'a str) -> Result<AbsoluteUri<'a>, Ref
 /// Parses `HOST:PORT`. The port may be omitted if there is a default.
 fn authority(text: &str, default_port: Option<u16>) -> Result<Target, Refusal> {
     if text.contains('@') {
-        // Used to disguise a host more often than to log in (RFC 9110 section 4.2.4).
+        // User information disguises a host more often than it logs in (RFC 9110 section 4.2.4).
         return Err(Refusal::bad_request("a user name or password is not allowed before the host"));
     }
-    // The colon after brackets, or the only one.
+    // The port's colon: the one after the brackets, or the only one.
     let (host, port) = match text.rsplit_once(':') {
         Some((host, port)) if !port.ends_with(']') => (host, Some(port)),
         _ => (text, None),

@@ -39,10 +39,14 @@ fn a_crash_loses_only_a_bounded_part_of_the_ledger() {
         at(NOW),
     );
     assert!(ledger.begin_write(NOW + SAVE_AFTER_S - 1, false).is_none(), "nothing is due");
-    let due = ledger.begin_write(NOW + SAVE_AFTER_S, false).expect("now it is");
+    let due = ledger.begin_write(NOW + SAVE_AFTER_S, false).expect("a write is due");
     ledger.count("laptop", bytes(7), at(NOW + SAVE_AFTER_S));
     ledger.finish(due.run());
-    assert_eq!(ledger.tally_of("laptop", at(NOW)).sent_bytes, 1_007, "with what came meanwhile");
+    assert_eq!(
+        ledger.tally_of("laptop", at(NOW)).sent_bytes,
+        1_007,
+        "including counts that arrived during the write"
+    );
     // The process is killed here.
     let ledger = Ledger::open(path.clone());
     let tally = ledger.tally_of("laptop", at(NOW));
@@ -96,7 +100,7 @@ fn a_month_restarts_its_count_for_either_writer_and_sums_continue() {
     let (november, december) = (at(NOW), at(NOW + 10 * DAY_S));
     old.count("lte", bytes(100), november);
     assert!(save(&mut old, NOW));
-    assert_eq!(old.tally_of("lte", december).period_bytes, 0, "asked in December");
+    assert_eq!(old.tally_of("lte", december).period_bytes, 0, "read in December");
     old.count("lte", bytes(1), december);
     new.count("lte", bytes(2), december);
     assert!(save(&mut new, december.now_unix_s) && save(&mut old, december.now_unix_s));
@@ -179,7 +183,10 @@ fn unsaved_counts_are_kept_and_retried() {
     ledger.count("a", bytes(1), at(NOW));
     assert!(!save(&mut ledger, NOW) && !save(&mut ledger, NOW));
     assert_eq!((ledger.failures(), ledger.tally_of("a", at(NOW)).sent_bytes), (2, 1));
-    assert!(ledger.begin_write(NOW + SAVE_AFTER_S - 1, false).is_none(), "not at once");
+    assert!(
+        ledger.begin_write(NOW + SAVE_AFTER_S - 1, false).is_none(),
+        "no retry immediately after a failure"
+    );
     std::fs::remove_file(&below).unwrap();
     ledger.count("a", bytes(2), at(NOW));
     assert!(save(&mut ledger, NOW + SAVE_AFTER_S));

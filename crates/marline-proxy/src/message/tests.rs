@@ -83,7 +83,7 @@ fn extensions_that_are_offered_and_unknown_are_ignored() {
         assert_eq!(Message::decode(1, &body).unwrap(), hello);
     }
     body.push(0);
-    assert!(Message::decode(1, &body).is_err(), "half a number");
+    assert!(Message::decode(1, &body).is_err(), "half an extension number");
 }
 
 #[test]

@@ -1,9 +1,8 @@
 //! Buffers of a relay outside its pumps: those of the kernel for its socket, and those of the encryption.
 //!
 //! While bytes flow, these buffers are nearly empty and nothing is charged. When a direction is blocked, they fill:
-//! data from an application or target waits in the receive buffer, which the kernel lets grow to megabytes, and
-//! data that it does not read waits in the send buffer. Therefore a blocked direction is charged for the full size
-//! of its buffer.
+//! data from an application or target waits in the receive buffer, which the kernel lets grow to megabytes, and data
+//! for it waits in the send buffer. Therefore a blocked direction is charged for the full size of its buffer.
 //!
 //! When memory is short, an outgoing connection starts with a small receive buffer, so that its peer sees a small
 //! window from the start, and existing receive buffers stop growing. A receive buffer is never reduced: the kernel
@@ -30,9 +29,10 @@ const MIN_UNSENT_LIMIT: u32 = 4 * 1_024;
 const MIN_BUFFER_BYTES: usize = 8 * 1_024;
 /// Default size of a receive buffer (`tcp_rmem`).
 const DEFAULT_BUFFER: usize = 128 * 1_024;
-/// Larger receive buffers cannot be fixed at their size without privileges (`rmem_max`): they would become smaller.
+/// Largest receive buffer that can be fixed at its size without privileges. Setting a larger one would shrink it to
+/// `rmem_max`.
 const MAX_FIXED_BUFFER: usize = 400_000;
-/// Allowance from which on the kernel's own limits suffice.
+/// Allowance, in bytes, from which the kernel's own limits suffice.
 const AMPLE_ALLOWANCE: u64 = 1024 * 1_024;
 
 /// Charges for the kernel's buffers of one relay's socket and for its encryption.
@@ -62,7 +62,7 @@ struct MemoryCharges {
 }
 
 impl SocketBuffers {
-    /// State for a new relay.
+    /// Prepares the socket of a new relay.
     pub(super) fn begin(socket: Option<BorrowedFd<'_>>, memory: &MemoryAccount) -> SocketBuffers {
         let mut buffers = SocketBuffers::default();
         let Some(socket) = socket.as_ref().map(SockRef::from) else { return buffers };

@@ -44,7 +44,7 @@ struct Progress {
 /// State of one direction of a relay.
 #[derive(Copy, Clone, Debug)]
 pub(super) struct Direction {
-    /// Bytes of the buffer that are written. The number changes with each step while a writer takes only a part.
+    /// Written bytes of the buffer. The number changes with each step while the writer accepts only a part.
     pub(super) written: usize,
     /// The sender's end has been read.
     pub(super) read_all: bool,
@@ -55,8 +55,8 @@ pub(super) struct Direction {
 }
 
 impl Standstill {
-    /// Checks a relay from the local side (`out`) and back, in which a direction is blocked or has ended. `looked`
-    /// gives its bytes to the local side and from it, and the state of the two peers.
+    /// Checks a relay in which a direction is blocked or has ended. `out` is the direction from the local side.
+    /// `looked` gives the bytes to and from the local side, and the state of the two peers.
     ///
     /// # Errors
     /// `TimedOut` if the relay has made no progress for too long.

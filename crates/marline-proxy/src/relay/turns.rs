@@ -1,16 +1,16 @@
 //! Fair turns for the relays of different clients.
 //!
 //! A runtime polls ready tasks in the order in which they became ready. A client with thousands of streams may have
-//! hundreds of ready tasks, and each message of another client would wait for all of them, on its way in and on its
-//! way out. Therefore relays take turns by account, in rounds: in a round, each account has one turn, and its other
-//! relays queue for the next round. This is round-robin scheduling (Nagle, RFC 970), with the relays' polls as
-//! packets. A relay's turn may pass on 118 KiB in each direction. An unused turn is not saved.
+//! hundreds of ready tasks, and each message of another client would wait for all of them, on its way in and on its way
+//! out. Therefore relays take turns by account, in rounds. In a round, each account has one turn, and its other relays
+//! queue for the next round. This is round-robin scheduling (Nagle, RFC 970), with the relays' polls as packets. In its
+//! turn, a relay may pass on 118 KiB in each direction. Unused turns are not saved.
 //!
 //! *Rounds.* A new round begins when all relays that were given a turn in the last one have taken it. By then, the
 //! runtime has polled every task that was ready when that round began. While no relay queues, no round begins.
 //!
-//! *Cost.* None while there is one account. Otherwise a turn without a queue costs a lock that is rarely contended,
-//! and a turn with a queue costs a second poll, which returns at once.
+//! *Cost.* None while there is one account. Otherwise a turn without a queue costs a lock that is rarely contended, and
+//! a turn with a queue costs a second poll, which returns immediately.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -32,7 +32,7 @@ struct SharedTurns {
 
 #[derive(Debug, Default)]
 struct Queues {
-    /// Turns of this round that were given and not taken yet.
+    /// Number of turns of this round that were given but not taken yet.
     given: u32,
     /// Accounts with relays that queue.
     accounts: VecDeque<AccountTurns>,
@@ -60,7 +60,7 @@ struct Waiter {
     waker: Waker,
     /// True if the relay has a turn. Set while the queues are locked.
     is_given: AtomicBool,
-    /// True if the relay ended without a turn. Set while the queues are locked, so that it cannot be given one
+    /// True if the relay ended without a turn. Set while the queues are locked, so that it cannot be given a turn
     /// meanwhile.
     is_over: AtomicBool,
 }
@@ -73,7 +73,7 @@ impl FairTurns {
     }
 }
 
-/// Turns of one account's relays. Clones are the same account.
+/// Turns of one account's relays. Clones belong to the same account.
 #[derive(Clone, Debug)]
 pub(crate) struct AccountTurns(Arc<Account>);
 
@@ -130,8 +130,8 @@ impl AccountTurns {
         true
     }
 
-    /// Appends a relay to the account's queue. If no relay has a turn now, it gets one behind the tasks that are
-    /// ready. When it takes that turn, the round is over.
+    /// Appends a relay to the account's queue. If no relay has a turn now, this one gets a turn behind the tasks that
+    /// are ready. When it takes that turn, the round is over.
     fn queue(&self, cx: &Context<'_>) -> QueuedTurn {
         let shared = &self.0.shared;
         let mut queues = lock(&shared.queues);
@@ -259,11 +259,11 @@ mod tests {
         let mut relays: Vec<_> = (0..100).map(|_| Relay::of(&heavy)).collect();
         relays.push(Relay::of(&light));
         let order = run(&mut relays, (0..=100).collect());
-        let place = order.iter().position(|&at| at == 100).expect("it was polled");
+        let place = order.iter().position(|&at| at == 100).expect("it had a turn");
         assert!(place <= 2, "polled after {place} others");
         let others: Vec<_> = order.into_iter().filter(|&at| at < 100).collect();
         assert_eq!(others.len(), 100, "each of the others was polled");
-        // Only the relay that ended the first round was moved behind those of that round.
+        // Only the relay that ended the first round was moved behind the others of that round.
         assert!(others.is_sorted_by_key(|&at| at.max(2)), "{others:?}");
     }
 

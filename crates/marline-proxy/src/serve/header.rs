@@ -1,9 +1,9 @@
 //! PROXY protocol header, sent before the first byte, which gives a service the address of its client.
 //!
-//! Implements section 2 of haproxy's "The PROXY protocol, versions 1 & 2" (the tests let nginx read the header).
-//! Version 1 is a line of text, version 2 is binary. nginx, Apache, haproxy, Dovecot, Postfix and many others read
-//! both. A service must be configured to expect the header and must then be reachable only through the front,
-//! because any other client could claim an arbitrary address.
+//! Implements section 2 of haproxy's "The PROXY protocol, versions 1 & 2". (A test has nginx read the header.) Version
+//! 1 is a line of text, version 2 is binary. nginx, Apache, haproxy, Dovecot, Postfix and many others read both. A
+//! service must be configured to expect the header. It must then be reachable only through the front, because any other
+//! client could claim an arbitrary address.
 
 use std::net::SocketAddr;
 

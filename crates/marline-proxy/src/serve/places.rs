@@ -1,8 +1,8 @@
 //! Places of a front's connections.
 //!
 //! A connection is silent until its client has sent something. When there is no place for a newcomer, a silent
-//! connection is evicted: the oldest of the source that has most of them, or of the newcomer's own source if that
-//! source has reached its limit. Connections whose clients have sent something are never evicted.
+//! connection is evicted: the oldest one of the source with the most silent connections, or of the newcomer's own
+//! source if that has reached its limit. Connections whose clients have sent something are never evicted.
 
 use std::collections::BTreeMap;
 use std::future::pending;

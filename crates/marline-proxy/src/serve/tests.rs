@@ -87,7 +87,7 @@ async fn limits_hold_and_a_dead_service_ends_the_connection() {
     let mut first = bench.dial(PEER);
     echoed(&mut first, b"x").await;
     let mut refused = bench.dial("192.0.2.7:5001");
-    assert_eq!(refused.read(&mut [0]).await.unwrap(), 0, "over before anything was said");
+    assert_eq!(refused.read(&mut [0]).await.unwrap(), 0, "reset before any data");
     let mut other = bench.dial("192.0.2.8:5000");
     echoed(&mut other, b"y").await;
     assert_eq!(bench.dial("192.0.2.9:5000").read(&mut [0]).await.unwrap(), 0);
@@ -116,7 +116,7 @@ async fn silent_connections_of_one_source_neither_refuse_a_newcomer_nor_end_anot
         newcomers.push(newcomer);
     }
     echoed(&mut honest, b"still there").await;
-    echoed(&mut busy, b"it has sent something before").await;
+    echoed(&mut busy, b"it has sent something").await;
     assert_eq!(bench.front.count(), 6);
     drop(silent);
 }
@@ -152,7 +152,7 @@ async fn the_end_of_a_drain_resets_open_connections() {
     bench.stopper.drain();
     let mut byte = [0];
     let still = timeout(Duration::from_millis(50), service.read(&mut byte)).await;
-    assert!(still.is_err(), "a drain lets it go on");
+    assert!(still.is_err(), "a drain does not end it");
     bench.stopper.end();
     let error = service.read(&mut byte).await.unwrap_err();
     assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
@@ -167,7 +167,7 @@ async fn a_reader_that_is_slow_stops_the_writer() {
     // The service reads nothing, so the amount written is bounded by the sockets and one buffer.
     while timeout(Duration::from_millis(200), stream.write_all(&block)).await.is_ok() {
         written += block.len();
-        assert!(written < MOST, "nothing holds the writer back");
+        assert!(written < MOST, "the writer is never blocked");
     }
     let mut seen = 0;
     let mut buf = vec![0; 64 * 1024];

@@ -17,7 +17,7 @@ pub(super) struct Account {
     /// Bytes from and to the client's targets.
     pub(super) traffic: Arc<Traffic>,
     connections: AtomicU64,
-    /// Time of the last connection, in seconds since 1970.
+    /// Time of the last new connection, in seconds since 1970.
     seen_at_s: AtomicU64,
 }
 
@@ -76,7 +76,7 @@ pub(super) struct Accounts {
 }
 
 impl Accounts {
-    /// No accounts yet. All of them will share this budget.
+    /// Creates an empty table whose accounts will share this budget.
     pub(super) fn new(budget: MemoryBudget) -> Accounts {
         Accounts { by_name: Mutex::default(), budget, turns: FairTurns::default() }
     }

@@ -1,13 +1,12 @@
 //! Limits on connections: per credential, and on unauthenticated ones.
 //!
-//! An unauthenticated connection may be an attack. Its cost arises in two stages, each with its own
-//! limits. A *silent* connection, which has sent nothing yet, costs some memory. A client with a
-//! session passes this stage with its first bytes. When the limit is reached, a silent connection of
-//! the source that has most of them is evicted ([`PendingTable`](marline_io::PendingTable)), and
-//! never one that has just arrived. A *TLS handshake* costs time, and several times the memory. Few
-//! per source and a bounded number in all run at once, and a bounded number waits in the
-//! queue (`arrival.rs`). The multipath handshake below has shown that the source answers at its
-//! address, so a source's share cannot be spent by forging it.
+//! An unauthenticated connection may be an attack. Its cost arises in two stages, each with its own limits. A *silent*
+//! connection, which has sent nothing yet, costs some memory. A client with a session passes this stage with its first
+//! bytes. When the limit is reached, a silent connection of the source with the most of them is evicted
+//! ([`PendingTable`](marline_io::PendingTable)), and never one that has just arrived. A *TLS handshake* costs time, and
+//! several times the memory. A few per source and a bounded total run concurrently, and a bounded number waits in the
+//! queue (`arrival.rs`). The multipath handshake below has shown that the source answers at its address, so a source's
+//! share cannot be spent by forging it.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -22,9 +21,9 @@ pub struct AdmissionLimits {
     pub per_source: usize,
     /// Unauthenticated connections in total in their TLS handshake.
     pub total: usize,
-    /// Further connections that wait for their TLS handshake, per source.
+    /// Additional connections that wait for their TLS handshake, per source.
     pub waiting_per_source: usize,
-    /// Further connections that wait for their TLS handshake, in total.
+    /// Additional connections that wait for their TLS handshake, in total.
     pub waiting_total: usize,
     /// Connections per source that have sent nothing yet.
     pub silent_per_source: usize,
@@ -53,7 +52,7 @@ impl Default for AdmissionLimits {
     }
 }
 
-/// Quota by key and in total.
+/// Limit on places per key and in total.
 #[derive(Debug)]
 pub struct Quota<K: Ord> {
     per_key: AtomicUsize,
@@ -67,7 +66,7 @@ struct Counts<K> {
     all: usize,
 }
 
-/// One place in a [`Quota`]. Dropping it frees the place.
+/// A place in a [`Quota`]. Dropping it frees the place.
 #[derive(Debug)]
 pub struct Permit<K: Ord> {
     key: K,

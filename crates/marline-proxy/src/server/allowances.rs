@@ -60,7 +60,7 @@ impl QuotaUse {
     }
 }
 
-/// The given time within the month of this quota. Without a quota, the calendar month.
+/// This time, with the start of the quota's month. Without a quota, of the calendar month.
 #[must_use]
 pub fn moment(quota: Option<&ByteQuota>, now_unix_s: u64) -> Moment {
     let day = quota.map_or(1, |quota| quota.day);
@@ -87,7 +87,7 @@ struct State {
     book: Option<(Ledger, Suspensions)>,
     /// Counts already added to the ledger: connections, bytes to targets, bytes from targets.
     recorded: BTreeMap<Arc<str>, (u64, u64, u64)>,
-    /// Last logged standing of each client.
+    /// State of each client's quota that was logged last.
     last_logged: BTreeMap<Arc<str>, QuotaState>,
 }
 
@@ -108,7 +108,7 @@ impl Allowances {
         }
     }
 
-    /// A place for a connection of this session. The error holds the limit and the current number of sessions.
+    /// Takes a place for a connection of this session. The error holds the limit and the current number of sessions.
     pub(super) fn take_place(
         &self,
         name: &Arc<str>,
@@ -185,7 +185,7 @@ impl State {
 }
 
 impl Server {
-    /// Applies these allowances at once, also to connected clients.
+    /// Applies these allowances immediately, also to connected clients.
     pub fn allow_clients(&self, may: ClientAllowances) {
         self.allowances.change(may);
         self.update_accounts(unix_s());
@@ -209,7 +209,7 @@ impl Server {
         self.allowances.lock().quota_use(name, now_unix_s)
     }
 
-    /// Adds the traffic since the last call to the ledger and updates suspensions.
+    /// Adds the traffic since the last call to the ledger, and updates the suspensions.
     pub fn update_accounts(&self, now_unix_s: u64) {
         let counts = self.clients();
         let names: Vec<Arc<str>> = {
@@ -281,7 +281,8 @@ fn lock_places(places: &Mutex<OccupiedPlaces>) -> MutexGuard<'_, OccupiedPlaces>
 }
 
 impl SessionPlaces {
-    /// A place in a session that has connections already, or in a new one if there are fewer than `most` sessions.
+    /// Takes a place in a session that already has connections, or in a new one if there are fewer than `most`
+    /// sessions.
     fn take_place(
         &self,
         name: &Arc<str>,

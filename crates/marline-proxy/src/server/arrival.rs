@@ -6,8 +6,8 @@
 //!
 //! *Queue.* A bounded number of TLS handshakes runs at once, with a limit per source and in total. The others wait, in
 //! order of arrival within their source, and can be evicted by newcomers like silent connections. A running handshake
-//! is protected, because evicting it wastes the work of both sides: in a crowd of honest clients, all would evict each
-//! other. It is evicted only if another source has fewer handshakes running, or if it has stalled.
+//! is protected, because evicting it wastes the work of both sides, and many honest clients would evict each other. It
+//! is evicted only if another source has fewer handshakes running, or if it has stalled.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -36,7 +36,7 @@ use crate::transport::Transport;
 /// Memory of a TLS handshake with its certificate and buffers, in bytes.
 const HANDSHAKE_BYTES: u64 = 32 * 1_024;
 
-/// Duration after which a handshake counts as stalled and can be evicted for any other.
+/// Duration after which a handshake counts as stalled, so that any other can evict it.
 const STALL_TIME: Duration = Duration::from_secs(3);
 /// Interval of checks for stalled handshakes while others wait.
 const CHECK_INTERVAL: Duration = Duration::from_millis(250);
@@ -51,7 +51,7 @@ pub(super) struct AuthenticatedClient<T> {
     pub(super) offer: Option<Offer>,
     /// Addresses of this server alone.
     pub(super) own: Vec<SocketAddr>,
-    /// True if the request arrived together with the opening, so that the greeting can wait for the answer.
+    /// True if the request arrived with the opening. The greeting can then wait and leave with the answer.
     pub(super) has_early_request: bool,
     pub(super) _permit: Permit<Arc<str>>,
     pub(super) _place: Option<Box<ConnectionPlace>>,
@@ -144,7 +144,7 @@ impl Server {
             let sealed = SealedStream::new(stream, keys, Answer::Known.to_bytes().to_vec());
             return Ok(FirstRead::Known(Channel::session(sealed), client, session, flight > 0));
         }
-        // The data that came with the opening cannot be decrypted any more.
+        // The data that came with the opening can no longer be decrypted.
         let mut unread = (&mut stream).take(flight as u64);
         tokio::io::copy(&mut unread, &mut tokio::io::sink()).await?;
         stream.write_all(&Answer::Unknown.to_bytes()).await?;
@@ -410,7 +410,7 @@ impl HandshakeQueue {
 /// A handshake that may run.
 struct AdmittedHandshake {
     id: PendingId,
-    /// Ends when the handshake is evicted.
+    /// Closed when the handshake is evicted.
     evicted: oneshot::Receiver<()>,
 }
 
@@ -418,7 +418,7 @@ impl Table {
     fn places_for(&self, source: Source) -> Arc<Semaphore> {
         const FEW_SOURCES: usize = 64;
         let mut sources = lock(&self.sources);
-        // Unused entries: the only pointer to them is in this map.
+        // An entry is unused if this map has the only pointer to it.
         if sources.len() >= FEW_SOURCES.max(2 * lock(&self.running).len()) {
             sources.retain(|_, places| Arc::strong_count(places) > 1);
         }

@@ -1,9 +1,8 @@
-//! Datagrams of clients: a lane beside a connection that controls it.
+//! Datagrams of clients: lanes, each controlled by a connection.
 //!
-//! The client requests a lane on a connection of its own, whose subflows are the lane's paths. On it, the two ends
-//! exchange the ids by which they address each other, and the client announces the number of each path. [`Nat`]
-//! handles the contents of the datagrams. Lane, sockets and flows end with the connection, and the client has to
-//! reconnect.
+//! The client requests a lane on a connection of its own, whose subflows are the lane's paths. On this connection, the
+//! two ends exchange the ids by which they address each other, and the client announces the number of each path.
+//! [`Nat`] handles the contents of the datagrams. Lane, sockets and flows end with the connection.
 
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -25,10 +24,10 @@ use crate::session::datagram_keys::{Generation, LaneEnd, Side};
 use crate::transport::Transport;
 use crate::udp::UdpCounts;
 
-/// UDP sockets per credential, and in total.
+/// Limits on UDP sockets, per credential and in total.
 const SOCKETS_PER_CLIENT: usize = 1_024;
 const SOCKETS_TOTAL: usize = 16_384;
-/// Lanes per credential, which several programs may use, and in total.
+/// Limits on lanes, per credential (several programs may share one) and in total.
 const LANES_PER_CLIENT: usize = 16;
 const LANES_TOTAL: usize = 4_096;
 /// Time without a keepalive after which the client is considered gone. Its mappings have ended by then.
@@ -70,7 +69,7 @@ impl DatagramService {
         self.config.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Begins a lane beside a connection, and returns it with the server's end.
+    /// Opens a lane for a control connection, and returns it with the server's end.
     fn open_lane<T: Transport>(
         &self,
         stream: &Channel<T>,
@@ -104,12 +103,12 @@ enum ControlEnd {
     Orderly,
     /// The client receives the failure.
     Refused(Failure),
-    /// The client does not answer, or must not be answered.
+    /// The client does not answer, or must not receive an answer.
     Broken,
 }
 
 impl Server {
-    /// Carries a client's datagrams until the connection that asked for it ends.
+    /// Carries a client's datagrams until the control connection ends.
     pub(super) async fn carry_datagrams<T: Transport>(
         &self,
         mut stream: Channel<T>,

@@ -1,8 +1,8 @@
 //! Outgoing connections of the server: from a request to a connected TCP socket.
 //!
 //! A name is resolved once, and all its addresses are checked by the rules. The allowed ones are tried in turn with
-//! alternating families. The next attempt starts when the last one failed or has not answered for 250 ms (RFC 8305,
-//! simplified: resolution is not raced).
+//! alternating families. The next attempt starts when the last one has failed or has not been answered for 250 ms (RFC
+//! 8305, simplified: resolution is not raced).
 
 use std::future::{Future, poll_fn};
 use std::io;
@@ -48,7 +48,7 @@ pub async fn dial(
     }
 }
 
-/// The addresses of a client's target that the rules allow, the best first.
+/// The addresses of a client's target that the rules allow, best first.
 ///
 /// # Errors
 /// The target has no allowed address.

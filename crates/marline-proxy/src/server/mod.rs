@@ -64,7 +64,7 @@ use crate::udp::UdpCounts;
 pub struct ServerLimits {
     /// Limits on unauthenticated connections.
     pub admission: AdmissionLimits,
-    /// Time limit for the first byte, then for the wait in the queue, and then for authentication.
+    /// Time limit for each of the first byte, the wait in the queue, and authentication.
     pub authentication: Duration,
     /// Lifetime of a session, an hour at most.
     pub session: Duration,
@@ -122,14 +122,14 @@ impl std::fmt::Debug for Acceptor {
     }
 }
 
-/// Delay before `Working` is sent. A target that connects earlier is reported together with `Working`, which lets
-/// the client distinguish a slow target from a dead connection.
+/// Delay before `Working` is sent, which lets the client distinguish a slow target from a dead connection. A target
+/// that connects earlier is reported together with `Working`.
 const WORKING_DELAY: Duration = Duration::from_millis(20);
 
 /// Buffer of an unauthenticated connection per direction, in bytes. The data that a client sends ahead fits.
 const UNAUTHENTICATED_BUFFER: u64 = 16 * 1_024;
 
-/// Time that a new connection has to send its request when another process has taken over.
+/// Time limit for the request on a new connection when another process has taken over.
 const LATE_REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Request of an authenticated connection.
@@ -140,7 +140,7 @@ enum ClientRequest {
     Listen(SocketAddr),
     /// A visitor of a remote forward.
     Visitor(VisitorId),
-    /// Datagrams beside the connection. The field is the client's end of the lane.
+    /// A lane for datagrams. The field is the client's end of the lane.
     Datagrams(LaneEnd),
 }
 
@@ -197,7 +197,7 @@ impl Server {
         }
     }
 
-    /// Memory account of connections that are not authenticated yet. Their windows are small.
+    /// Memory account of connections that are not authenticated yet.
     #[must_use]
     pub const fn unauthenticated_account(&self) -> &MemoryAccount {
         &self.unauthenticated_memory
@@ -222,7 +222,7 @@ impl Server {
         self.remotes.change(rules);
     }
 
-    /// Latency requirements of applications, which the server applies to data for clients. Empty at first.
+    /// Latency requirements of applications, which the server applies to data for clients. Initially empty.
     #[must_use]
     pub const fn deadlines(&self) -> &Deadlines {
         &self.deadlines
@@ -325,7 +325,7 @@ impl Server {
                     Box::pin(self.accept(stream, unsaid, &client, id)).await
                 }
                 Some(Ok(ClientRequest::Listen(wanted))) => {
-                    // Boxed, because this is rare and all other requests would have its size.
+                    // Boxed, because this is rare and would enlarge the future of all other requests.
                     return Box::pin(self.listen(stream, unsaid, &client, wanted)).await;
                 }
                 Some(Ok(ClientRequest::Datagrams(end))) => {
@@ -333,7 +333,7 @@ impl Server {
                     return Box::pin(carried).await;
                 }
                 Some(Err(failure)) => return unsaid.refuse(stream, failure).await,
-                // Ended without a request: close in an orderly way.
+                // The connection ended without a request: close in an orderly way.
                 None => return drop(stream.shutdown().await),
             };
             match carried {
@@ -467,8 +467,8 @@ impl Server {
         }
     }
 
-    /// Counts and logs a refused request. The log omits the target except where the rules forbid it: then an
-    /// administrator has to decide whether to allow it.
+    /// Counts and logs a refused request. The log omits the target unless the rules forbid it, because an administrator
+    /// then has to decide whether to allow it.
     fn refuse_request(&self, client: &Client, failure: &Failure, what: &str) {
         let reason = RefusalReason::from_failure(failure);
         if reason == RefusalReason::Rules {
@@ -490,7 +490,7 @@ impl Server {
             now.suspension(&client.name).is_some() || now.find(&client.digest).is_none()
         };
         let Ok(now) = credentials.wait_for(ends).await else {
-            // The file is no longer followed, so the credentials cannot change.
+            // The credential file is no longer watched, so the credentials cannot change.
             return std::future::pending().await;
         };
         let suspension = now.suspension(&client.name);

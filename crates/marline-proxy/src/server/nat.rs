@@ -42,7 +42,7 @@ use filter::{
 use mapped_ports::{MappedPort, MappedPorts};
 use names::LOOKUPS;
 
-/// Interval between two checks for idle sockets.
+/// Interval of checks for idle sockets.
 pub(super) const SWEEP_INTERVAL: Duration = Duration::from_secs(5);
 /// Largest number of datagrams of a flow that wait for the lookup of its name.
 const WAITING: usize = 8;
@@ -60,7 +60,7 @@ struct FamilySocket {
     reader: AbortHandle,
 }
 
-/// Manner of reaching a peer.
+/// How a peer is reached.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 enum PeerRoute {
     /// At an address that the rules allow.
@@ -109,7 +109,7 @@ impl Mapping {
         self.used_at = now;
     }
 
-    /// True if the mapping has not been used for its idle limit.
+    /// True if the mapping has been unused for longer than its idle limit.
     fn is_idle(&self, now: Instant) -> bool {
         self.used_at + idle_limit(self.only_dns) <= now
     }
@@ -122,8 +122,8 @@ impl Mapping {
     /// Sends a datagram. `read` starts a task that reads a new socket.
     ///
     /// # Errors
-    /// The error of the system: no socket could be opened, or sending failed. `ConnectionRefused`: a port of the
-    /// server itself that is no longer mapped.
+    /// The system's error: no socket could be opened, or sending failed. `ConnectionRefused`: a port of the server
+    /// itself that is no longer mapped.
     fn send(
         &mut self,
         now: Instant,
@@ -156,7 +156,7 @@ impl Mapping {
 /// State of a flow that the client opened.
 #[derive(Debug)]
 enum Flow {
-    /// Its name is being resolved. These datagrams wait.
+    /// The peer's name is being resolved, and these datagrams wait.
     LookedUp(Vec<Vec<u8>>),
     /// The peer, and whether the client named it by host name.
     Open { peer: Peer, named: bool },
@@ -464,7 +464,7 @@ impl Nat {
         }
     }
 
-    /// Reads datagrams for a socket of an application. An error means that reading again at once would fail again.
+    /// Reads datagrams for an application's socket. After an error, an immediate retry would fail as well.
     fn drain(&self, number: u32, socket: &UdpSocket) -> io::Result<()> {
         // One byte more than the limit, so that a longer datagram is detected.
         let mut buffer = [0; MAX_APPLICATION_DATAGRAM + 1];
@@ -523,7 +523,7 @@ fn remove_socket(state: &mut State, socket: u32) {
     state.unsolicited.remove_socket(socket);
 }
 
-/// Address of a peer that is not a name.
+/// Address of a peer that was not given by name.
 fn address_of(peer: &Target) -> Option<SocketAddr> {
     let address = peer.host.as_name().err()?;
     Some(SocketAddr::new(address.to_canonical(), peer.port))

@@ -26,7 +26,7 @@ pub enum RefusalReason {
     Rules,
     /// The target refused, does not answer, or has no address.
     Target,
-    /// The server's network or resources do not allow it.
+    /// The server's network fails, or the server lacks resources.
     Server,
 }
 
@@ -83,7 +83,7 @@ impl Refusals {
     /// Counts and logs a refusal. `who` is an address or a credential.
     pub(super) fn record(&self, reason: RefusalReason, who: &dyn Display, why: &dyn Display) {
         self.counts[reason as usize].fetch_add(1, Ordering::Relaxed);
-        // Port scanners cause these all the time, so they are no reason for a warning.
+        // Port scanners cause these constantly, so they do not justify a warning.
         match reason {
             RefusalReason::NotAClient | RefusalReason::Timeout => {
                 tracing::info!(%who, "refused: {why}");

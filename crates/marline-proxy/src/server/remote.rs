@@ -6,8 +6,8 @@
 //! as long as the control connection, which ends when the client's keepalives stop: the port of a client that is
 //! gone must not stay open for an hour.
 //!
-//! A client that lost its connection returns before the server has noticed the loss. Therefore the same credential
-//! may request its address again, and the old connection is then closed.
+//! A client that lost its connection returns before the server has noticed the loss. Therefore a credential may request
+//! its address again, and the old connection is then closed.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -31,7 +31,7 @@ use crate::remote_rules::{RemoteRule, is_allowed};
 use crate::secret::Digest;
 use crate::transport::Transport;
 
-/// Addresses per credential, and in total.
+/// Limits on addresses, per credential and in total.
 const PER_CLIENT: usize = 16;
 const TOTAL: usize = 256;
 /// Visitors of one address that wait to be accepted. Further ones wait in the kernel's queue.
@@ -43,8 +43,8 @@ const SILENCE: Duration = Duration::from_secs(120);
 /// Time within which the old listener of an address ends.
 const HANDOVER: Duration = Duration::from_secs(2);
 
-/// Like [`timeout`], for a limit during which this process was running. If the timer fires late, data that has
-/// arrived may not have been read yet, and the wait starts again.
+/// Like [`timeout`], but counts only time during which this process was running. If the timer fires late, data may have
+/// arrived that was not read yet, and the wait starts again.
 async fn running_timeout<F: Future>(limit: Duration, future: F) -> Result<F::Output, Elapsed> {
     let mut future = pin!(future);
     loop {
@@ -207,7 +207,7 @@ impl Remotes {
             let text = format!("the server cannot listen on {wanted}: {error}");
             Failure::new(ErrorCode::NetworkFailure, text)
         })?;
-        // With port 0 each listener gets a port of its own, which no later request names.
+        // With port 0 each listener gets a different port, which no later request names.
         let owned = match listener.local_addr() {
             Ok(bound) if wanted.port() == 0 => bound,
             _ => wanted,
@@ -229,7 +229,7 @@ enum ControlEnd {
     Orderly,
     /// The client receives the failure.
     Refused(Failure),
-    /// The client does not answer, or must not be answered.
+    /// The client does not answer, or must not receive an answer.
     Broken,
 }
 
@@ -310,7 +310,7 @@ fn dismiss_visitor(state: &Mutex<State>, id: VisitorId) {
 }
 
 impl Server {
-    /// Listens for a client until the connection that asked for it ends.
+    /// Listens for a client until the control connection ends.
     pub(super) async fn listen<T: Transport>(
         &self,
         mut stream: Channel<T>,
@@ -426,7 +426,7 @@ impl Server {
         }
     }
 
-    /// Joins a connection with its visitor. Returns the connection if it can be reused.
+    /// Relays between a connection and its visitor. Returns the connection if it can be reused.
     pub(super) async fn accept<T: Transport>(
         &self,
         stream: Channel<T>,

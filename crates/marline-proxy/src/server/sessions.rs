@@ -1,8 +1,8 @@
 //! Session table of a server: by id, with few sessions per credential, each for at most an hour.
 //!
 //! Sessions live in memory only. They are removed, with their secrets overwritten, when they expire, when their
-//! credential is revoked, when newer ones need the space, and at the server's end. None is essential: a client that
-//! names an unknown session has to use TLS.
+//! credential is revoked, when newer ones need the space, and when the server ends. A client that names an unknown
+//! session has to use TLS.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};

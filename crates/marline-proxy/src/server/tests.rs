@@ -117,7 +117,7 @@ async fn a_private_target_is_refused_with_the_flag_that_allows_it() {
     assert!(failure.text.contains("--allow 10.1.2.3"), "{failure}");
 }
 
-/// Until the credential is verified, a RST ends the wait for another path within a minute.
+/// Until the credential is verified, the wait for another path after a RST lasts at most a minute.
 #[tokio::test]
 async fn a_peer_is_known_once_it_has_shown_its_credential_and_not_before() {
     for (right, known) in [(true, true), (false, false)] {
@@ -125,7 +125,7 @@ async fn a_peer_is_known_once_it_has_shown_its_credential_and_not_before() {
         let near = bench.dial_bound("192.0.2.1", None, None);
         let noted = Arc::clone(&near.peer_known);
         let mut stream = bench.tls_over(near.inner).await;
-        assert!(!noted.load(Ordering::Relaxed), "TLS alone shows nothing");
+        assert!(!noted.load(Ordering::Relaxed), "TLS alone does not authenticate the client");
         let token = if right { bench.token.clone() } else { Secret::random().unwrap() };
         say(&mut stream, &hello(&token)).await;
         hear(&mut stream).await;
@@ -146,7 +146,7 @@ async fn lingering_without_authentication_is_bounded_in_number_and_time() {
     assert_eq!(bench.server.count_unauthenticated(), 0);
     for mut stream in lingering {
         let ended = matches!(stream.read(&mut [0; 16]).await, Ok(0) | Err(_));
-        assert!(ended, "the server must have let go");
+        assert!(ended, "the server must have dropped the connection");
     }
     // A client with a credential can connect again.
     welcomed(&bench).await;
@@ -167,7 +167,7 @@ async fn stalled_tls_handshakes_of_many_sources_lock_out_no_client() {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     let mut stream = timeout(Duration::from_secs(5), connected(&bench)).await.unwrap();
-    echo(&mut stream, b"among them").await;
+    echo(&mut stream, b"a client connects among them").await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -199,7 +199,7 @@ async fn an_unused_connection_is_closed_in_good_order_after_its_limit() {
 async fn revoking_ends_running_and_waiting_connections() {
     let bench = Bench::new(ServerLimits::default());
     let (mut running, mut waiting) = (connected(&bench).await, welcomed(&bench).await);
-    echo(&mut running, b"still here").await;
+    echo(&mut running, b"still open").await;
     bench.credentials.send_modify(|all| Arc::make_mut(all).revoke("laptop").unwrap());
     assert!(running.read(&mut [0]).await.is_err(), "broken, not finished");
     assert!(waiting.read(&mut [0]).await.is_err());
@@ -249,7 +249,9 @@ async fn visited(bench: &Bench) -> (Stream, tokio::net::TcpStream, VisitorId) {
     say(&mut control, &Message::Listen("127.0.0.1:0".parse().unwrap())).await;
     let Message::Listening(address) = hear(&mut control).await else { panic!("refused") };
     let visitor = tokio::net::TcpStream::connect(address).await.unwrap();
-    let Message::Visitor { id, from } = hear(&mut control).await else { panic!("nobody came") };
+    let Message::Visitor { id, from } = hear(&mut control).await else {
+        panic!("no visitor arrived")
+    };
     assert_eq!(from, visitor.local_addr().unwrap());
     (control, visitor, id)
 }
@@ -336,7 +338,7 @@ async fn a_client_over_its_quota_is_refused_until_the_month_ends() {
     bench.server.update_accounts(NOVEMBER);
     let used = bench.server.quota_use("laptop", NOVEMBER).unwrap();
     assert_eq!((used.used_bytes, used.state), (600, QuotaState::BeyondSoftLimit));
-    assert!(suspensions.now().is_empty(), "soft is a warning");
+    assert!(suspensions.now().is_empty(), "the soft limit only warns");
     echo(&mut relayed, &[7; 200]).await;
     bench.server.update_accounts(NOVEMBER);
     publish(&bench, &suspensions);
@@ -368,7 +370,7 @@ async fn a_quota_that_is_used_up_is_so_after_a_restart_and_a_larger_one_is_not()
     }
     let bench = Bench::new(ServerLimits::default());
     let suspensions = with_book(&bench, dir.path(), "1000B");
-    assert_eq!(suspensions.now().len(), 1, "before anybody comes");
+    assert_eq!(suspensions.now().len(), 1, "before a client connects");
     publish(&bench, &suspensions);
     let mut refused = bench.dial_tls().await;
     say(&mut refused, &hello(&bench.token)).await;
@@ -400,7 +402,7 @@ async fn the_session_limit_of_a_credential_holds() {
     let _many = [welcomed(&bench).await, welcomed(&bench).await];
 }
 
-/// Ten thousand idle streams need as many of these tasks, so this test limits their size.
+/// Ten thousand idle streams need ten thousand of these tasks, so this test limits their size.
 #[test]
 fn the_task_of_a_stream_is_small() {
     fn of_result<A, R>(_: impl FnOnce(A) -> R) -> usize {

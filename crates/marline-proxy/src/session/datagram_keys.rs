@@ -66,7 +66,7 @@ pub enum Side {
     Server,
 }
 
-/// The keys of a lane, from the view of one side.
+/// The keys of a lane for one side.
 pub(super) fn keys(
     cipher: Cipher,
     base: &[u8; 32],

@@ -59,7 +59,7 @@ pub struct Keys {
     pub(super) open: Direction,
 }
 
-/// One direction. Its key is derived from the secret when a record is processed (`ready_keys.rs`).
+/// One direction. The key is derived from the secret when a record is processed (`ready_keys.rs`).
 pub(super) struct Direction {
     cipher: Cipher,
     secret: Zeroizing<[u8; 32]>,
@@ -136,7 +136,7 @@ impl Direction {
         Nonce::assume_unique_for_key(nonce)
     }
 
-    /// Computes the tag over `header`, which is sent in the clear.
+    /// Computes the tag of `header`, which is sent in the clear.
     pub(super) fn authenticate(&mut self, header: &[u8]) -> [u8; TAG_LEN] {
         let nonce = self.next_nonce();
         let sealed =

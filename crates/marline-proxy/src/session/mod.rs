@@ -1,4 +1,4 @@
-//! Session: state from one TLS handshake by which further connections need none.
+//! Session: state from one TLS handshake, with which further connections need no handshake.
 //!
 //! Both sides derive a secret from the handshake's exporter (RFC 8446 section 7.5), which is never sent. A further
 //! connection opens with the session's id and an authenticator, and its keys are derived from that secret *and*
@@ -99,7 +99,7 @@ pub struct Session {
     /// Base of the keys for datagrams.
     datagrams: Zeroizing<[u8; 32]>,
     cipher: Cipher,
-    /// Addresses at which the server that knows the session is reached. Empty: its usual address.
+    /// Addresses of the server that knows the session. Empty: the usual addresses.
     own: Vec<SocketAddr>,
 }
 
@@ -135,7 +135,7 @@ impl Session {
         Session { own, ..self }
     }
 
-    /// Addresses at which the server that knows the session is reached. Empty: its usual address.
+    /// Addresses of the server that knows the session. Empty: the usual addresses.
     #[must_use]
     pub fn own_addresses(&self) -> &[SocketAddr] {
         &self.own
@@ -147,7 +147,7 @@ impl Session {
         self.id
     }
 
-    /// The keys of the lane beside the connection with this binding, for `side`. Must be used for one lane only: a
+    /// The keys of the lane of the connection with this binding, for `side`. Must be used for one lane only. A
     /// connection has only one.
     #[must_use]
     pub fn datagram_keys(
@@ -233,7 +233,7 @@ impl ReceivedOpening {
 /// Answer of a server to an opening.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// The session is not known, or no longer: continue with TLS on this connection.
+    /// The session is unknown or has been forgotten: continue with TLS on this connection.
     Unknown,
     /// Records follow.
     Known,

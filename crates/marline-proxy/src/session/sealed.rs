@@ -17,12 +17,13 @@ use super::LIFETIME;
 use super::keys::{Keys, LENGTH_LEN, MAX_RECORD, TAG_LEN};
 use crate::record::{MAX_PLAINTEXT, RecordSizer};
 
-/// Ciphertext held until a flush, so that it leaves together: an answer with its end, or the small records of a
-/// beginning. Beyond this size it is sent at once.
+/// Ciphertext held until a flush, in bytes, so that an answer leaves with its end, or the small first records leave
+/// together. Beyond this size it is sent immediately.
 const MAX_HELD: usize = 8 * 1_024;
-/// Ciphertext of one write beyond which no further record is started, so that four of the largest leave together.
+/// Ciphertext of one write, in bytes, beyond which no further record is started, so that four of the largest leave
+/// together.
 const MAX_WRITE: usize = 3 * MAX_RECORD;
-/// Ciphertext read ahead.
+/// Ciphertext read ahead, in bytes.
 const BUFFER_LEN: usize = 2 * MAX_RECORD;
 
 thread_local! {
@@ -36,16 +37,16 @@ thread_local! {
 struct IncomingData {
     /// Set only while it contains data.
     buffer: Option<Box<[u8]>>,
-    /// Range of the buffer that is opened and not read yet, ...
+    /// Range of the buffer with opened data that was not read yet.
     plain: (usize, usize),
-    /// ... and range that is still sealed.
+    /// Range of the buffer with data that is still sealed.
     sealed: (usize, usize),
     /// True if the peer's end of direction was received.
     ended: bool,
 }
 
 impl IncomingData {
-    /// Opens the next record, if it is complete. An empty one is the end.
+    /// Opens the next record if it is complete. An empty record is the end.
     fn open(&mut self, buffer: &mut [u8], keys: &mut Keys) -> io::Result<bool> {
         let (start, end) = self.sealed;
         let Some([high, low]) = buffer[start..end].first_chunk::<LENGTH_LEN>() else {
@@ -257,7 +258,7 @@ impl<T: AsyncRead + Unpin> SealedStream<T> {
         out: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let begun = out.filled().len();
-        // The last call did not have room for everything.
+        // The last call had no room for everything.
         let left_over = !self.incoming.is_empty();
         loop {
             self.incoming.copy_opened(buffer, out);
@@ -277,7 +278,7 @@ impl<T: AsyncRead + Unpin> SealedStream<T> {
             let mut free = ReadBuf::new(&mut buffer[end..]);
             let count = match Pin::new(&mut self.inner).poll_read(cx, &mut free) {
                 Poll::Ready(Ok(())) => free.filled().len(),
-                // An end or an error will still be there at the next call.
+                // The next call will see the end or error again.
                 _ if given > 0 => return Poll::Ready(Ok(())),
                 Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
                 Poll::Pending => return Poll::Pending,

@@ -265,7 +265,7 @@ async fn the_listener_gets_the_requested_target() {
         assert_eq!(heard, (Version::Five, Request::Connect(target)));
         let mut first = [0; 10];
         app.read_exact(&mut first).await.unwrap();
-        assert_eq!(&first, b"first byte", "nothing of the answer is left, nothing more is taken");
+        assert_eq!(&first, b"first byte", "exactly the answer was read");
     }
 }
 

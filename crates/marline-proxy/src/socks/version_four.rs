@@ -4,7 +4,7 @@
 //! client  4, command, port, address, user id, 0            server  0, reply, port, address
 //! client  4, command, port, 0.0.0.x, user id, 0, name, 0   (4a: the server resolves the name; x is not 0)
 //! ```
-//! BIND is rejected. The user id is read and ignored: it is not proved, and the port has no passwords.
+//! BIND is rejected. The user id is read and ignored, since it is not verified.
 
 use std::net::Ipv4Addr;
 

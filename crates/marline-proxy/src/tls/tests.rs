@@ -33,7 +33,7 @@ async fn the_pinned_key_is_accepted_with_tls_13_and_a_raw_key() {
     assert_eq!(&buf, b"ping");
 }
 
-/// Accepts any pin, because this tests the key exchange.
+/// Accepts any pin, because these tests concern the key exchange.
 #[derive(Debug)]
 struct AnyKey;
 

@@ -40,7 +40,7 @@ pub enum Item<'a> {
         /// The datagram.
         payload: &'a [u8],
     },
-    /// The key of the flow. The datagram itself follows, because both do not fit together.
+    /// The key of the flow. The datagram follows in another item, because they do not fit together.
     Announce {
         /// The application's socket.
         socket: u32,

@@ -22,9 +22,9 @@ use std::time::Duration;
 
 use tokio::net::UdpSocket;
 
-/// Time after which an unused socket is removed (RFC 4787 REQ-5) ...
+/// Time after which an unused socket is removed (RFC 4787 REQ-5).
 pub(crate) const SOCKET_IDLE: Duration = Duration::from_secs(300);
-/// ... and after which an unused socket is removed that was used only for DNS.
+/// Time after which an unused socket is removed if it was used only for DNS.
 pub(crate) const DNS_SOCKET_IDLE: Duration = Duration::from_secs(30);
 /// Time after which an unused mapping of an echo identifier (ICMP) is removed (RFC 5508 REQ-2).
 pub(crate) const ECHO_IDLE: Duration = Duration::from_secs(60);
@@ -37,7 +37,7 @@ pub const MAX_APPLICATION_DATAGRAM: usize = 8_192;
 pub const DNS_PORT: u16 = 53;
 /// Largest number of flows that an end remembers.
 pub(crate) const MAX_FLOWS: usize = 4_096;
-/// Largest number of those flows that a server opened, for peers that sent first.
+/// Largest number of flows that a server opened, for peers that sent first.
 pub(crate) const MAX_UNSOLICITED_FLOWS: usize = 256;
 
 /// How long an unused socket of this kind is kept.

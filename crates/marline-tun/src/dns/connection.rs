@@ -9,7 +9,7 @@ use tokio::time::timeout;
 
 use super::query::Query;
 
-/// Maximum number of concurrent queries of a connection. Further ones are not read until others are answered.
+/// Maximum number of concurrent queries of a connection. Further queries are not read until others are answered.
 const MAX_CONCURRENT_QUERIES: usize = 16;
 /// Idle time after which a connection is closed.
 const IDLE: Duration = Duration::from_secs(10);
@@ -61,7 +61,7 @@ async fn next_message(from: &mut (impl AsyncRead + Unpin)) -> Option<Vec<u8>> {
 
 /// Writes a message. Returns false if that fails.
 async fn write_message(to: &mut (impl AsyncWrite + Unpin), message: &[u8]) -> bool {
-    // An answer arrived over TCP itself, or is shorter than a datagram.
+    // The length fits: an answer arrived over TCP, or is shorter than a datagram.
     let Ok(length) = u16::try_from(message.len()) else { return false };
     let write = async {
         to.write_all(&[&length.to_be_bytes()[..], message].concat()).await?;

@@ -81,7 +81,8 @@ impl DirectNames {
         }
     }
 
-    /// Answers a query for this name, now or later. It is dropped if there are too many: programs retry.
+    /// Answers a query for this name, now or later. If there are too many, the query is dropped, and the program
+    /// retries.
     pub(super) fn answer_query(
         self: &Arc<Self>,
         query: Query,
@@ -108,7 +109,7 @@ impl DirectNames {
 
     /// The first complete answer of any resolver.
     pub(crate) async fn answer(&self, query: &[u8]) -> Option<Vec<u8>> {
-        // The network and with it the resolvers may have changed.
+        // The network, and with it the resolvers, may have changed.
         let resolvers = resolver::host_resolvers(self.gateway);
         for resolver in resolvers.iter().cycle().take(TIMES * resolvers.len()) {
             match timeout(ANSWER_TIMEOUT, self.exchange(*resolver, query)).await {

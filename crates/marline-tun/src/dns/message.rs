@@ -15,7 +15,7 @@ const DEFAULT_ANSWER_LEN: usize = 512;
 const MAX_ANSWER_LEN: usize = 1_232;
 /// Type of the record with the program's maximum UDP answer length.
 const OPT: u16 = 41;
-/// Maximum number of records searched for it. A query has one or two.
+/// Maximum number of a query's records that are searched for OPT. A query has one or two records.
 const RECORDS: u16 = 8;
 /// Maximum number of labels in a name, which has at most 255 bytes, with at least two bytes per label.
 const LABELS: usize = 128;
@@ -96,8 +96,8 @@ pub(super) fn truncate_to(answer: &mut Vec<u8>, limit: usize) {
     }
 }
 
-/// Returns the name of a query's question (see [`read_name`]), or the response code for the error. A query has
-/// exactly one question (RFC 9619): a resolver might answer another one than the one checked here.
+/// Returns the name of a query's question (see [`read_name`]), or the response code for the error. A query must have
+/// exactly one question (RFC 9619): of several, a resolver might answer one that was not checked here.
 pub(super) fn question_name(query: &[u8]) -> Result<String, u8> {
     if query.len() < HEADER_LEN {
         return Err(FORMERR);
@@ -108,7 +108,7 @@ pub(super) fn question_name(query: &[u8]) -> Result<String, u8> {
     if query[4..6] != [0, 1] {
         return Err(FORMERR);
     }
-    // Nothing precedes the name that it could refer to.
+    // Nothing that a pointer could refer to precedes the name.
     read_name(query, HEADER_LEN, HEADER_LEN).ok_or(FORMERR)
 }
 
@@ -152,7 +152,7 @@ fn read_name(message: &[u8], mut at: usize, mut before: usize) -> Option<String>
     None
 }
 
-/// Names that an answer refers to, by aliases for instance. Returns `None` if the answer is partly invalid.
+/// Names that an answer refers to, for instance as aliases. Returns `None` if the answer is partly invalid.
 pub(super) fn aliases(answer: &[u8]) -> Option<Vec<String>> {
     let mut found = Vec::new();
     for record in dns_answers(answer) {
@@ -233,7 +233,7 @@ mod tests {
         for (said, limited) in [(100, 512), (512, 512), (1_000, 1_000), (4_096, 1_232)] {
             assert_eq!(limit(&query(&opt(said), 1)), limited);
         }
-        // With another record before it, and truncated.
+        // With another record before OPT, and truncated.
         let mut other = b"\xc0\x0c\x00\x10\x00\x01\x00\x00\x00\x00\x00\x03abc".to_vec();
         other.extend(opt(900));
         assert_eq!(limit(&query(&other, 2)), 900);

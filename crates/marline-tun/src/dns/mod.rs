@@ -6,9 +6,9 @@
 //! instead of waiting. Queries that programs send over TCP are relayed like any stream, unless there are exceptions
 //! for names, in which case they are handled here too.
 //!
-//! With exceptions for names, each query is treated according to its name. An answer that refers to a blocked name,
-//! by an alias for instance, is not passed on. Malformed messages are refused, because it is unknown how a resolver
-//! would interpret them.
+//! With exceptions for names, each query is treated according to its name. An answer that refers to a blocked name, for
+//! instance as an alias, is not passed on. Malformed messages are refused, because it is unknown how a resolver would
+//! interpret them.
 
 mod connection;
 mod direct;
@@ -93,7 +93,7 @@ impl<O: Open> Forwarder<O> {
         }
     }
 
-    /// Opens a connection to the first resolver that can be reached. The error has the last one tried.
+    /// Opens a connection to the first resolver that can be reached. The error names the last one tried.
     async fn open(&self) -> Result<O::Stream, (Target, OpenError)> {
         let mut resolver = self.resolvers.current();
         loop {

@@ -7,7 +7,7 @@ use tokio::sync::mpsc::OwnedPermit;
 use super::message;
 use crate::datagram::{Datagram, DatagramWriter};
 
-/// Length of the prefix of a message of DNS over TCP, which is the message's length.
+/// Length of the prefix of a message of DNS over TCP. The prefix holds the message's length.
 pub(super) const LENGTH_BYTES: usize = 2;
 
 /// Destination of an answer.

@@ -99,7 +99,7 @@ fn make_namespaces() -> Result<(), FailedStep> {
 }
 
 fn unshare(what: UnshareFlags) -> io::Result<()> {
-    // SAFETY: descriptors stay shared. That would only be a problem with other threads, which do not exist.
+    // SAFETY: descriptors stay shared, which would be a problem only with other threads, and there are none.
     Ok(unsafe { rustix::thread::unshare_unsafe(what) }?)
 }
 

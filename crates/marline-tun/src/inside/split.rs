@@ -81,7 +81,7 @@ pub fn split() -> anyhow::Result<ProcessRole> {
 fn run_outer_half(other: OwnedFd, program: Pid) -> anyhow::Result<ProcessRole> {
     // A process group leader cannot create a session, but a child never is one.
     let _ = rustix::process::setsid();
-    // The parent is waiting for this process, so it still exists.
+    // The parent still exists, because it is waiting for this process.
     let program = rustix::process::pidfd_open(program, PidfdFlags::empty())?;
     match fork() {
         Ok(Fork::Child) => {}

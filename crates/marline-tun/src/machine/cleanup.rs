@@ -1,4 +1,4 @@
-//! Removal of the changes of a `marline up`, by itself, by another process or by a later one.
+//! Removal of the changes made by `marline up`: by the process itself, by its helper, or by a later one.
 
 use anyhow::Context;
 
@@ -35,8 +35,8 @@ pub async fn clean_up(extent: CleanupExtent) -> anyhow::Result<CleanupResult> {
     let held = had_switch && extent == CleanupExtent::AllButSwitch;
     if !held {
         reverse_path::restore();
-        // This precedes the removal of rules, because it can be retried if it fails, and without it names do not
-        // resolve.
+        // This precedes the removal of rules, because it can be retried after a failure, and names do not resolve
+        // without it.
         resolver_file::restore().context("/etc/resolv.conf still names the tunnel's resolver")?;
     }
     let mut removed = routing.clear(RuleSet::Routing).await?;

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Maximum number of hosts. Beyond it, the host that expires first uses the tunnel again.
+/// Maximum number of hosts. At the limit, a new host replaces the one that expires first, which then uses the tunnel
+/// again.
 const MAX_HOSTS: usize = 4_096;
 /// Maximum number of hosts per name, which may have other addresses in each answer.
 const MAX_HOSTS_PER_NAME: usize = 64;

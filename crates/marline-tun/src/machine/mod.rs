@@ -1,9 +1,9 @@
-//! A whole machine behind the interface: its routing during the tunnel, and the restored state afterwards.
+//! A whole machine behind the interface: its routing while the tunnel runs, and the restored state afterwards.
 //!
 //! [`Machine::take_over`] routes the machine's traffic to the interface with its own rules and tables ([`routing`]),
-//! and [`Machine::restore`] removes them. The changes of a killed process are undone by [another
-//! one](UndoProcess), or otherwise by the next `up` or `down` ([`clean_up`]), which identify our rules by their
-//! mark. Only a [kill switch](engage) stays until the user removes it.
+//! and [`Machine::restore`] removes them. The changes of a killed process are undone by [another one](UndoProcess), or
+//! failing that by the next `up` or `down` ([`clean_up`]), which identify our rules by their mark. Only a [kill
+//! switch](engage) stays until the user removes it.
 
 mod cleanup;
 mod connections;
@@ -162,7 +162,7 @@ impl Machine {
         }
         self.complete_lead().await?;
         if !self.switch.settings.kill_switch {
-            // An existing kill switch was active until now, and is no longer wanted.
+            // An existing kill switch was active until now, but these settings do not include one.
             self.switch.routing.clear(RuleSet::Switch).await?;
         }
         if self.switch.settings.handles_dns_queries() {
@@ -280,7 +280,7 @@ impl Machine {
             anyhow::Ok(())
         };
         if let Err(error) = made.await {
-            tracing::warn!("{address} goes through the tunnel: {error:#}");
+            tracing::warn!("cannot make {address} direct; it still uses the tunnel: {error:#}");
             facts.direct_hosts.remove(address);
         }
         if let Some(evicted) = opening.evicted {
@@ -306,7 +306,9 @@ impl Machine {
             routing.remove_rule(&routing::direct_host_rule(address), address.is_ipv6()).await
         };
         if let Err(error) = removed.await {
-            tracing::warn!("{address} is still reached directly: {error:#}");
+            tracing::warn!(
+                "cannot end the exception for {address}; it is still reached directly: {error:#}"
+            );
         }
     }
 
@@ -330,7 +332,9 @@ impl Machine {
                     );
                 }
             }
-            Err(error) => tracing::warn!("rules stay (marline down removes them): {error:#}"),
+            Err(error) => {
+                tracing::warn!("cannot remove all rules (`marline down` removes them): {error:#}")
+            }
         }
     }
 }

@@ -78,7 +78,7 @@ impl Routing {
         Ok(Routing { handle })
     }
 
-    /// Adds the missing rules among these, of one family, in order. Returns their number.
+    /// Adds those of these rules of one family that are missing, in order. Returns their number.
     pub(super) async fn complete(&self, rules: &[Rule], ipv6: bool) -> anyhow::Result<usize> {
         let there: HashSet<Key> = self.our_rules(ipv6).await?.iter().map(key).collect();
         let mut made = 0;
@@ -92,7 +92,7 @@ impl Routing {
         Ok(made)
     }
 
-    /// Adds a rule for a family. An existing one stays.
+    /// Adds a rule for a family. An existing rule is kept.
     pub(super) async fn add_rule(&self, rule: &Rule, ipv6: bool) -> anyhow::Result<()> {
         let mut request = self.handle.rule().add();
         *request.message_mut() = rule_message(rule, ipv6);
@@ -111,7 +111,7 @@ impl Routing {
         Ok(())
     }
 
-    /// Removes the rules of the switch, of one family, that are not among these.
+    /// Removes the switch's rules of one family that are not among these.
     pub(super) async fn remove_others(&self, rules: &[Rule], ipv6: bool) -> anyhow::Result<()> {
         let wanted: HashSet<Key> =
             rules.iter().map(|rule| key(&rule_message(rule, ipv6))).collect();
@@ -123,7 +123,7 @@ impl Routing {
         Ok(())
     }
 
-    /// Adds a route to one of our tables. An existing one stays.
+    /// Adds a route to one of our tables. An existing route is kept.
     pub(super) async fn add_route(&self, route: Route, interface: u32) -> anyhow::Result<()> {
         match self
             .handle
@@ -230,7 +230,7 @@ impl Routing {
         let version = if ipv6 { IpVersion::V6 } else { IpVersion::V4 };
         let rules = self.handle.rule().get(version).execute().try_collect::<Vec<_>>().await;
         match rules.map_err(system_error) {
-            // A kernel without this family.
+            // The kernel does not support this family.
             Err(error) if error.raw_os_error() == Some(libc::EAFNOSUPPORT) => Ok(Vec::new()),
             rules => {
                 let mut rules = rules?;

@@ -1,4 +1,4 @@
-//! Files below `/run` that tell later `marline up` processes about changes to this machine.
+//! Files below `/run` that record changes to this machine for later `marline up` processes.
 
 use std::fs;
 use std::io;

@@ -10,8 +10,8 @@ use std::process::Command;
 /// Socket of systemd-resolved.
 const SOCKET: &str = "/run/systemd/resolve/io.systemd.Resolve";
 
-/// Configures it to send all queries to `resolver` through `interface`. Returns whether that succeeded, or `None` if
-/// it is not this machine's resolver.
+/// Configures systemd-resolved to send all queries to `resolver` through `interface`. Returns whether that succeeded,
+/// or `None` if it is not this machine's resolver.
 pub(super) fn configure_resolved(interface: &str, resolver: IpAddr) -> Option<bool> {
     if !Path::new(SOCKET).exists() || !is_ours() {
         return None;
@@ -39,9 +39,9 @@ pub(super) fn configure_resolved(interface: &str, resolver: IpAddr) -> Option<bo
     Some(true)
 }
 
-/// Returns true if it serves this network namespace, which is that of process 1.
+/// Returns true if systemd-resolved serves this network namespace, which is that of process 1.
 fn is_ours() -> bool {
     let namespace = |process: &str| std::fs::read_link(format!("/proc/{process}/ns/net")).ok();
-    // A process that may not read this of process 1 is not root on this machine.
+    // A process that may not read the namespace of process 1 is not root on this machine.
     namespace("1").is_some_and(|first| namespace("self") == Some(first))
 }

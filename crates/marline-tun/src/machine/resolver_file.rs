@@ -1,9 +1,9 @@
 //! `/etc/resolv.conf` that refers to the gateway while names are resolved through the tunnel.
 //!
-//! Traffic to a resolver with a link-local address (`fe80::1%eth0`, from router advertisements for instance) cannot
-//! be routed to the interface by rules, because its address selects a link. So the file itself is changed, in place
-//! because it may be a mount. It keeps its former content in comments, so that any later process can restore it,
-//! even after a power failure.
+//! Traffic to a resolver with a link-local address (`fe80::1%eth0`, from router advertisements for instance) cannot be
+//! routed to the interface by rules, because its address selects a link. So the file itself is changed. It is
+//! overwritten, not replaced, because it may be a mount. It keeps its former content in comments, so that any later
+//! process can restore it, even after a power failure.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
@@ -81,7 +81,7 @@ fn read() -> io::Result<String> {
         Err(error) => return Err(error),
     };
     if text.len() as u64 == MAX_FILE_BYTES {
-        return Err(io::Error::new(io::ErrorKind::InvalidData, "it is too long"));
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "the file is too long"));
     }
     Ok(text)
 }

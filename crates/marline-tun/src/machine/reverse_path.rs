@@ -1,9 +1,9 @@
 //! Reverse path filter (RFC 3704), which in strict mode drops a server's replies to Marline's own packets.
 //!
-//! The strict filter (`net.ipv4.conf.*.rp_filter` = 1) accepts a packet only from the interface to which a reply to
-//! its source would be routed. For our server that is now the tunnel's interface, because the filter ignores marks.
-//! The loose filter requires only that a route to the source exists, and most distributions use it. The larger of an
-//! interface's value and that of `all` applies.
+//! The strict filter (`net.ipv4.conf.*.rp_filter` = 1) accepts a packet only from the interface to which a reply to its
+//! source would be routed. For our server that is now the tunnel's interface, because the filter ignores marks. The
+//! loose filter requires only that a route to the source exists, and most distributions use it. The larger of the
+//! interface's value and the value of `all` applies.
 
 use std::fs;
 use std::path::Path;
@@ -50,7 +50,9 @@ pub(super) fn restore() {
     };
     match set(before) {
         Ok(()) => drop(fs::remove_file(record)),
-        Err(error) => tracing::warn!("net.ipv4.conf.all.rp_filter stays {LOOSE_MODE}: {error}"),
+        Err(error) => tracing::warn!(
+            "cannot restore net.ipv4.conf.all.rp_filter; it remains {LOOSE_MODE}: {error}"
+        ),
     }
 }
 

@@ -5,9 +5,9 @@
 //! priorities:
 //!
 //! - The *lead* sends traffic to the interface while `marline up` runs. It is added and removed as needed.
-//! - The *switch* follows it and blocks everything except traffic that may leave directly. It is added before the
+//! - The *switch* follows the lead and blocks everything except traffic that may leave directly. It is added before the
 //!   lead, and only a request of the user removes it. It consists only of rules, so it does not depend on routes
-//!   that disappear with an interface. So nothing leaves, even if the lead is incomplete or the interface is not
+//!   that disappear with an interface. So nothing else leaves, even if the lead is incomplete or the interface is not
 //!   served.
 //!
 //! Both have the same order: Marline's own packets (by their mark); replies of services that are reached from
@@ -25,7 +25,7 @@ use super::direct_hosts::DirectHosts;
 /// Mark of Marline's own packets ("marl").
 pub const MARK: u32 = 0x6d61_726c;
 
-/// Table for general traffic. No distribution names it or the others.
+/// Table for general traffic. No distribution uses this number or the following ones.
 pub(super) const TABLE: u32 = 0x6d61;
 /// Table for DNS queries, without exceptions.
 const NAMES_TABLE: u32 = 0x6d63;
@@ -45,8 +45,7 @@ const MAIN: u32 = 254;
 pub(super) const TUNNEL_PRIORITIES: std::ops::Range<u32> = 5_300..5_400;
 /// Priorities of the switch.
 pub(super) const KILL_SWITCH_PRIORITIES: std::ops::Range<u32> = 5_400..JUMP_TARGET_PRIORITY;
-/// Priority of a rule without effect. Traffic that may leave directly continues after it, with the machine's own
-/// rules.
+/// Priority of a rule without effect, to which rules for direct traffic jump. The machine's own rules follow it.
 pub(super) const JUMP_TARGET_PRIORITY: u32 = 5_499;
 
 /// Priority of rules for replies on connections, relative to the start of a set.
@@ -201,11 +200,11 @@ pub struct RoutingSettings {
     pub reachable: Vec<Service>,
     /// Set if traffic that cannot use the interface is blocked, even after this process was killed.
     pub kill_switch: bool,
-    /// Set if that also applies before the first contact with the server and after the service is stopped.
+    /// Set if the kill switch also applies before the first contact with the server and after the service is stopped.
     pub lockdown: bool,
 }
 
-/// State of the machine besides the settings.
+/// State of the machine, in addition to the settings.
 #[derive(Clone, Debug, Default)]
 pub(super) struct MachineState {
     /// Connections whose replies leave directly.
@@ -259,14 +258,14 @@ impl RoutingSettings {
                 planned.add(Selector::Names(transport), Verdict::Lookup(NAMES_TABLE));
             }
             planned.next();
-            // Queries to a link-local resolver have no route there and would leave by the link.
+            // Queries to a link-local resolver have no route in that table and would leave over the link.
             for transport in TRANSPORTS {
                 planned.add(Selector::Names(transport), Verdict::Unreachable);
             }
             planned.next();
         }
-        // Nothing from this source goes to the local network: ICMP errors about replies that arrived by the interface
-        // quote those replies.
+        // Nothing from this source goes to the local network, because ICMP errors about replies that arrived through
+        // the interface quote those replies.
         planned.add_rule(Selector::Source(own), Verdict::Lookup(TABLE));
         planned.add_rule(Selector::All, Verdict::LookupButDefault(MAIN));
         planned.add_rule(Selector::All, Verdict::Lookup(TABLE));
@@ -341,7 +340,7 @@ impl RoutingSettings {
     }
 
     /// Routes of one family for the switch, which is effective even without them: they make the reverse path filter
-    /// accept the server's replies, and keep sockets bound to an interface from querying its resolver.
+    /// accept the server's replies, and prevent sockets bound to an interface from querying that network's resolver.
     pub(super) fn routes_of_switch(&self, ipv6: bool, facts: &MachineState) -> Vec<Route> {
         if ipv6 {
             return Vec::new();
@@ -439,7 +438,7 @@ impl PlannedRules {
     /// Blocks the selected traffic.
     ///
     /// The IPv4 reverse path filter accepts a reply of Marline's server only if the route back, which is looked up
-    /// without a mark, leads to some interface. So traffic that is not refused at once is routed to loopback, which
+    /// without a mark, leads to some interface. So traffic that is not refused immediately is routed to loopback, which
     /// drops it. The filter's lookup counts as one by root on this machine.
     fn block(&mut self, selectors: &[Selector], ipv6: bool) {
         let own = [Verdict::UnreachableForUsers, Verdict::LookupForOwn(DISCARD_TABLE)];

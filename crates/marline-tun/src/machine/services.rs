@@ -1,8 +1,8 @@
 //! TCP connections that other machines have opened to services of this one.
 //!
-//! Replies follow the routing, which now leads to the tunnel: an ssh session from beyond the local network would
-//! lose the very connection that enabled the tunnel. So its replies, and no other traffic from its port, leave
-//! directly until it ends.
+//! Replies follow the routing, which now leads to the tunnel: an ssh session from beyond the local network would lose
+//! the very connection that enabled the tunnel. So the replies of such a connection, and no other traffic from its
+//! port, leave directly until it ends.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv6Addr};

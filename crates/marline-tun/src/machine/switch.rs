@@ -7,8 +7,8 @@ use super::routing::{MachineState, RoutingSettings};
 use super::{reverse_path, services};
 use crate::addresses::Addresses;
 
-/// Blocks all traffic except what these settings let leave directly. An existing switch is completed without opening
-/// it in the meantime. Needs a tokio runtime.
+/// Blocks all traffic that these settings do not let leave directly. An existing switch is completed without opening it
+/// in the meantime. Needs a tokio runtime.
 ///
 /// # Errors
 /// A system call fails.
@@ -71,7 +71,7 @@ impl Switch {
         }
     }
 
-    /// Removes rules of an earlier switch that let out more than this one.
+    /// Removes rules of an earlier switch that this one does not have and that may let out more traffic.
     pub(super) async fn remove_weaker_rules(&self) -> anyhow::Result<()> {
         for own in families(&self.addresses) {
             let rules = self.settings.switch(own, &self.facts);

@@ -1,9 +1,9 @@
 //! Separate process that restores the machine's routing if the main process cannot.
 //!
-//! A killed process cannot undo anything. Its interface disappears, but rules and system settings stay. So a child
-//! is created before anything is changed, waits for its parent's end, and then undoes the remaining changes, except
-//! for a kill switch unless the user had requested the end. It ignores termination signals, because they are sent to
-//! whole groups.
+//! A killed process cannot undo anything. Its interface disappears, but rules and system settings stay. So a child is
+//! created before anything is changed. It waits for its parent's end and then undoes the remaining changes. It leaves a
+//! kill switch on unless the user had requested the end. It ignores termination signals, because they are sent to whole
+//! process groups.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -32,8 +32,8 @@ pub struct UndoProcess {
 }
 
 impl UndoProcess {
-    /// Starts the process. Must be called while this process has one thread, and before it opens anything that must
-    /// not stay open in the child.
+    /// Starts the process. Must be called while this process has one thread, and before it opens descriptors that the
+    /// child must not inherit.
     ///
     /// # Errors
     /// The system cannot create another process.
@@ -45,7 +45,7 @@ impl UndoProcess {
                 drop(ours);
                 let _ = rustix::process::setsid();
                 ignore_signals();
-                // It changes only routes and rules. If the other capabilities cannot be dropped, it still works.
+                // The child changes only routes and rules. If the other capabilities cannot be dropped, it still works.
                 let _ = keep_capabilities(KeptCapabilities::NetAdmin);
                 let ended = undo_after_parent(theirs);
                 if let Err(error) = &ended {
@@ -74,7 +74,7 @@ impl UndoProcess {
     }
 }
 
-/// Remaining work after a parent that has written these bytes.
+/// Extent of the cleanup after a parent that has written these bytes.
 fn parse_extent(written: &[u8]) -> Option<CleanupExtent> {
     match written {
         [] | [.., DONE] => None,

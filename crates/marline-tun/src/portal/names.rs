@@ -15,7 +15,7 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 const TIMES: usize = 3;
 /// Maximum length of a DNS message, in bytes.
 const MAX_MESSAGE_BYTES: usize = 65_535;
-/// Maximum number of buffered bytes in each direction.
+/// Buffer size in each direction, in bytes.
 const BUFFER: usize = 16 << 10;
 
 /// Opens a stream to a resolver.

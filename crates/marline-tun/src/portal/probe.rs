@@ -19,10 +19,10 @@ use crate::dns::message;
 const PROBE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum length of the response's status and fields, in bytes.
 const MAX_HEAD_BYTES: usize = 16 << 10;
-/// Maximum length of a displayed URL.
+/// Maximum length of a displayed URL, in bytes.
 const MAX_URL_LEN: usize = 2_048;
 
-/// URL that responds with status 204 and no content without a portal.
+/// URL that responds with status 204 and no content if there is no portal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Probe {
     host: String,
@@ -79,7 +79,7 @@ impl FromStr for Probe {
 }
 
 impl Probe {
-    /// Sends the request by this opener.
+    /// Sends the request with this opener.
     pub async fn send(&self, way: &PortalOpener) -> Finding {
         match timeout(PROBE_TIMEOUT, self.fetch(way)).await {
             Ok(Ok(head)) => read_head(&head),

@@ -1,4 +1,4 @@
-//! Connections of a host through the gateway: they are opened with their target, refused like it, and ended like it.
+//! Connections of a host through the gateway are opened, refused and ended in the same way as those to their target.
 
 use std::time::Duration;
 
@@ -126,7 +126,7 @@ async fn an_end_of_one_direction_leaves_the_other() {
     );
     read.expect("to the end");
     assert_eq!(question, "question");
-    far.write_all(b"answer").await.expect("it still goes");
+    far.write_all(b"answer").await.expect("still open");
     host.run_until(&world, |event| matches!(event, Event::Readable(_))).await;
     let mut answer = [0; 10];
     assert_eq!(host.read(id, &mut answer), Ok(6));
@@ -141,18 +141,17 @@ async fn a_reset_of_the_host_breaks_the_targets_stream_and_the_other_way_round()
     host.abort(id);
     let gone = async { far.read(&mut [0; 10]).await };
     let (_, read) = tokio::join!(host.run(&world, Duration::from_millis(300), |_| false), gone);
-    assert_eq!(read.expect("a pipe that was dropped"), 0);
+    assert_eq!(read.expect("the dropped pipe reports an error"), 0);
 
     let (id, far) = connected(&mut world, &mut host, TARGETS[1], 40_001).await;
-    // Everything must end at once, without a graceful close.
+    // Everything must end immediately, without a graceful close.
     world.stopper.end();
     host.run_until(&world, |event| matches!(event, Event::Closed { .. })).await;
     assert_eq!(host.read(id, &mut [0; 10]), Err(ReadError::Closed(CloseReason::PeerReset)));
     drop(far);
 }
 
-/// The window depends on the far side: data that a target does not read stays in the program, except for a bounded
-/// part.
+/// The window depends on the target: data that it does not read stays in the program, except for a bounded part.
 #[tokio::test]
 async fn a_target_that_takes_nothing_closes_the_window() {
     let mut world = world();
@@ -166,7 +165,7 @@ async fn a_target_that_takes_nothing_closes_the_window() {
             written += count;
         }
         host.run(&world, Duration::from_millis(2), |_| false).await;
-        assert!(written <= MOST, "{written} bytes are under way");
+        assert!(written <= MOST, "{written} bytes were accepted");
     }
     assert_eq!(host.write(id, b"x"), Err(WriteError::Blocked));
     host.shutdown(id);
@@ -181,7 +180,7 @@ async fn a_target_that_takes_nothing_closes_the_window() {
     tokio::pin!(run);
     tokio::select! {
         () = all => {}
-        _ = &mut run => panic!("it does not go on"),
+        _ = &mut run => panic!("the write continues"),
     }
     assert_eq!(read, written);
 }
@@ -201,5 +200,5 @@ async fn beyond_the_limit_a_connection_is_refused() {
     let ip = IpPacket::parse(&packet).expect("a packet");
     // Destination unreachable for the network (RFC 792).
     assert_eq!((ip.protocol, ip.payload[0], ip.payload[1]), (1, 3, 0));
-    assert!(world.asked.try_recv().is_err(), "the others are as they were");
+    assert!(world.asked.try_recv().is_err(), "the other connections are unchanged");
 }

@@ -44,7 +44,7 @@ async fn answer(world: &World) -> (u16, Vec<u8>) {
 async fn heard(resolver: &mut DuplexStream) -> Vec<u8> {
     let len = resolver.read_u16().await.expect("a query");
     let mut message = vec![0; usize::from(len)];
-    resolver.read_exact(&mut message).await.expect("all of it");
+    resolver.read_exact(&mut message).await.expect("the whole message");
     message
 }
 
@@ -74,7 +74,7 @@ async fn queries_share_a_connection_and_are_answered_in_any_order() {
     opened.send(Ok(near)).expect("still asked for");
     let first = heard(&mut resolver).await;
     let second = heard(&mut resolver).await;
-    assert_ne!(first[..2], second[..2], "they have numbers of their own there");
+    assert_ne!(first[..2], second[..2], "the gateway assigns its own numbers");
     reply(&mut resolver, &second, 0).await;
     reply(&mut resolver, &first, 0).await;
     for (port, name) in [(2_000, &b"second"[..]), (1_000, b"first")] {

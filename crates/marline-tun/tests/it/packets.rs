@@ -53,9 +53,9 @@ static ALLOCATOR: Counting = Counting;
 /// Number of packets. Four of eleven are random.
 const PACKETS: u64 = 1_100_000;
 const MANY: u64 = 100_000_000;
-/// Number of packets before the first memory measurement, by which all structures have reached their size.
+/// Number of packets before the first memory measurement, after which all structures have reached their final size.
 const WARM: u64 = 200_000;
-/// Maximum further allocation until the end.
+/// Maximum further allocation until the end, in bytes.
 const GROWTH: i64 = 1 << 20;
 
 /// The gateway's processing of a packet, without the interface.
@@ -142,7 +142,7 @@ impl Inside {
         }
         if taken == PacketResult::Answered {
             self.answered += 1;
-            let answer = IpPacket::parse(&self.answer).expect("what we send is a packet");
+            let answer = IpPacket::parse(&self.answer).expect("every packet sent parses");
             assert!(self.answer.len() <= 1_500.max(packet.len() + 48));
             let asked = IpPacket::parse(packet).expect("only packets are answered");
             assert_eq!(answer.dst, asked.src);

@@ -1,4 +1,4 @@
-//! Host behind a gateway and network in front of it, both controlled by the test.
+//! A host behind a gateway and a network in front of it, both controlled by the test.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -91,7 +91,7 @@ impl World {
 
     /// The next request for a target.
     pub(crate) async fn asked(&mut self) -> Asked {
-        timeout(PATIENCE, self.asked.recv()).await.expect("in time").expect("somebody asks")
+        timeout(PATIENCE, self.asked.recv()).await.expect("in time").expect("a target is requested")
     }
 
     /// Opens the next requested target, and returns the far end of its stream.

@@ -1,7 +1,7 @@
 //! Listening ports of a client for SOCKS5 and forwards, which may change at a reload of its configuration.
 //!
-//! A change is first prepared, which may fail, and then applied as a whole. A port that stays is not opened again,
-//! even if its target changes. Connections of a removed port continue.
+//! A change is first prepared, which may fail, and then applied as a whole. A port that remains configured is not
+//! opened again, even if its target changes. Connections of a removed port continue.
 
 use std::net::SocketAddr;
 
@@ -28,16 +28,16 @@ pub(super) struct OpenPort {
 /// A port that is being served.
 struct Port {
     wanted: WantedPort,
-    /// Another descriptor of the socket.
+    /// Duplicate descriptor of the socket.
     socket: std::net::TcpListener,
-    /// Dropping it closes the port.
+    /// Closes the port when dropped.
     _open: oneshot::Sender<()>,
 }
 
 /// The current ports.
 pub(super) struct Ports {
     open: Vec<Port>,
-    /// Unbounded, but holds at most the ports that are opened at once.
+    /// Unbounded, but holds at most the ports of one change.
     begin: mpsc::UnboundedSender<OpenPort>,
 }
 
@@ -51,7 +51,7 @@ enum Step {
 }
 
 impl Ports {
-    /// An empty set of ports. The receiver has to serve opened ports.
+    /// An empty set of ports. The caller must serve the ports from the receiver.
     pub(super) fn new() -> (Ports, mpsc::UnboundedReceiver<OpenPort>) {
         let (begin, begun) = mpsc::unbounded_channel();
         (Ports { open: Vec::new(), begin }, begun)
@@ -141,7 +141,7 @@ mod tests {
         // Without a change, nothing happens.
         let change = ports.prepare(std::slice::from_ref(&first)).unwrap();
         assert!(ports.commit(change).is_empty() && begun.try_recv().is_err());
-        // Nor does it if another port is taken.
+        // Nothing happens either if another port is taken.
         let other = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let taken = other.local_addr().unwrap().to_string();
         assert!(ports.prepare(&[first, wanted_port(&taken, None)]).is_err());

@@ -1,4 +1,4 @@
-//! List of a server's clients with their usage, from the files beside its configuration. The server need not run.
+//! List of a server's clients with their usage, from the files next to its configuration. The server need not run.
 
 use std::path::Path;
 use std::time::{Duration, SystemTime};
@@ -26,13 +26,13 @@ pub(super) struct ClientList {
 struct Client {
     name: String,
     created_unix_s: u64,
-    /// Absent if never seen.
+    /// Absent if the client has never connected.
     #[serde(skip_serializing_if = "Option::is_none")]
     seen_unix_s: Option<u64>,
     connections: u64,
     to_targets: u64,
     from_targets: u64,
-    /// Bytes in both directions in the month of the quota. Without a quota, in the calendar month.
+    /// Bytes in both directions in the quota's month, or without a quota in the calendar month.
     month_bytes: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     quota: Option<Quota>,

@@ -11,14 +11,14 @@ use marline_proxy::tls::ServerKey;
 use crate::config::resolve_relative;
 use crate::config::server::ServerOptions;
 
-/// Creates the key, the credentials file, the configuration, none of which may exist, and the first client.
+/// Creates the key, the credentials file and the configuration, none of which may exist, and the first client.
 ///
 /// # Errors
 /// An option is missing, or a file exists already.
 pub(super) fn init(file: &Path, options: ServerOptions, client: &str) -> anyhow::Result<Invite> {
     let names = options.public_names()?;
     let mut options = options;
-    // The paths are written into the file unchanged, so they are relative to it from the start.
+    // The paths are written into the file unchanged, so they are relative to the file from the start.
     let stem = PathBuf::from(file.file_name().context("--config must name a file")?);
     let key_name = options.key_file.get_or_insert_with(|| stem.with_extension("key"));
     let key_file = resolve_relative(file, key_name);

@@ -20,7 +20,7 @@ fn gone(path: &str, transport: Transport, end: CandidateResult) -> TriedCandidat
     TriedCandidate { way, end, took: Duration::from_millis(12), findings: Vec::new() }
 }
 
-/// Findings for paths, each with the results of its ways by UDP and by TCP.
+/// Findings for paths, each with its results over UDP and over TCP.
 fn concluded(paths: &[(&str, CandidateResult, CandidateResult)]) -> Examination {
     let ways: Vec<(PathSpec, [TriedCandidate; 2])> = paths
         .iter()
@@ -42,7 +42,7 @@ fn last(examination: &Examination) -> &str {
 fn a_path_works_by_either_carrier_and_the_other_one_is_forgiven() {
     let found = concluded(&[("wlan0", silent(), CandidateResult::Served)]);
     assert!(found.can_connect());
-    assert_eq!(found.paths[0].cause.as_deref(), Some("by TCP, as UDP gets no answer"));
+    assert_eq!(found.paths[0].cause.as_deref(), Some("over TCP, as UDP gets no answer"));
     assert!(found.findings.iter().all(|finding| finding.status != FindingStatus::Fails));
     let found = concluded(&[("wlan0", CandidateResult::Served, silent())]);
     assert_eq!((found.can_connect(), found.paths[0].cause.clone()), (true, None));
@@ -75,7 +75,7 @@ fn the_paths_together_show_where_the_fault_is() {
     };
     let one = of(&[("wlan0", silent(), silent()), ("wwan0", CandidateResult::Served, silent())]);
     assert!(
-        one[0].contains("answers over wwan0: the network behind wlan0 is dead or blocks"),
+        one[0].contains("answers over wwan0: the network behind wlan0 is down or blocks"),
         "{one:?}"
     );
     assert!(of(&[("wlan0", silent(), silent()), ("wwan0", silent(), silent())]).is_empty());

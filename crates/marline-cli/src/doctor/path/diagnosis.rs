@@ -16,7 +16,7 @@ pub(super) const SUBJECT: &str = "native TCP";
 /// Behavior of a middlebox on the path.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Behavior {
-    /// SYN/ACK without the option. It is unknown where the option was lost.
+    /// The SYN/ACK has no option of Multipath TCP. It is unknown where the option was lost.
     NoMultipath,
     /// All data is acknowledged, but it is unknown whether the server has received it.
     OnlyAcknowledges,
@@ -60,10 +60,10 @@ impl Behavior {
             Behavior::StripsSynAck => ("strips the options of Multipath TCP from SYN/ACKs",
                 "connections over it run as plain TCP; use the UDP carrier there"),
             Behavior::DropsSyn => ("drops SYNs with the options of Multipath TCP",
-                "the first connection waits seven seconds, later ones do not (for an hour); use the UDP \
+                "the first connection waits seven seconds, but later ones do not (for an hour); use the UDP \
                  carrier there"),
             Behavior::DropsSynAck => ("drops SYN/ACKs with the options of Multipath TCP",
-                "the first connection waits seven seconds, later ones do not (for an hour); use the UDP \
+                "the first connection waits seven seconds, but later ones do not (for an hour); use the UDP \
                  carrier there"),
             Behavior::StripsData { towards_server, in_mid_stream } => {
                 let when = if in_mid_stream { "in mid-stream" } else { "after the handshake" };
@@ -93,8 +93,7 @@ impl Behavior {
                 "mappings are lost: subflows on this path sometimes reset or fall back; use the UDP carrier there"),
             Behavior::ChangesPayload => ("changes payload",
                 "enable DSS checksums there (they detect the change), encrypt, or use the UDP carrier"),
-            Behavior::ThinsAcks => ("thins out acknowledgments", "harmless to Multipath TCP, but makes \
-                bursts larger"),
+            Behavior::ThinsAcks => ("thins out acknowledgments", "harmless to Multipath TCP, but makes bursts larger"),
             Behavior::Translates => ("translates addresses or ports (NAT)", "harmless to Multipath TCP"),
             Behavior::RebindsNat => ("drops NAT mappings of live connections (NAT rebinding)",
                 "native subflows break and are reopened; keepalives help, and the UDP carrier survives it"),
@@ -118,7 +117,7 @@ impl Behavior {
     }
 }
 
-/// Segments recorded by one end for the first connection, by direction.
+/// Segments of the first connection that one end recorded, by direction.
 struct EndRecord {
     /// Segments towards the server.
     up: Vec<SeenSegment>,
@@ -165,7 +164,7 @@ pub(super) fn diagnose(ours: &[TappedSegment], theirs: Option<&[TappedSegment]>)
     for (towards_server, sent, came) in ways {
         let Some(isns) = isn(sent).zip(isn(came)) else { continue };
         let way = OneWay { towards_server, sent, came, isns };
-        // Segments made up by a middlebox do not have our options.
+        // Segments created by a middlebox do not have our options.
         if !has_middlebox_acks {
             way.options(&mut found);
         }
@@ -188,7 +187,7 @@ pub(super) fn diagnose(ours: &[TappedSegment], theirs: Option<&[TappedSegment]>)
     found
 }
 
-/// Behaviors that are visible at this end alone.
+/// Behaviors that the records of this end alone show.
 fn local_behaviors(client: &EndRecord) -> Vec<Behavior> {
     let answered = client.down.iter().find(|seen| seen.is_syn());
     let asked = client.up.iter().filter(|seen| seen.is_syn());
@@ -217,7 +216,7 @@ fn handshake(client: &EndRecord, server: &EndRecord, found: &mut Vec<Behavior>) 
     let has = |segments: &[SeenSegment], option: bool| {
         segments.iter().any(|seen| seen.is_syn() && seen.mptcp == option)
     };
-    // If the client itself sent no option, it gave up Multipath TCP by itself.
+    // If the client sent no option, it gave up Multipath TCP by itself.
     let gave_up = has(&client.up, false);
     if has(&client.up, true) && !has(&server.up, true) {
         let came = has(&server.up, false) && !gave_up;
@@ -228,7 +227,7 @@ fn handshake(client: &EndRecord, server: &EndRecord, found: &mut Vec<Behavior>) 
     }
 }
 
-/// One direction: sent and received segments, relative to the SYN of each end.
+/// Sent and received segments of one direction, relative to the SYN of each end.
 struct OneWay<'a> {
     towards_server: bool,
     sent: &'a [SeenSegment],
@@ -264,7 +263,7 @@ impl OneWay<'_> {
         }
         let came: Vec<&SeenSegment> = self.came.iter().filter(rest).collect();
         let arrived = came.iter().filter(|seen| seen.mptcp).count();
-        // The segment was sent with the option from its first byte on, but received without.
+        // The segment was sent with the option from its first byte on, but received without it.
         let sent_with = |seen: &&&SeenSegment| {
             with.iter().any(|sent| {
                 self.sent_from(sent) == self.sent_position(seen)
@@ -334,7 +333,7 @@ impl OneWay<'_> {
         }
     }
 
-    /// Finds whether far fewer acknowledgments arrived than were sent, while data was not lost at that rate.
+    /// Finds whether far fewer acknowledgments arrived than were sent although data was not lost at that rate.
     fn acknowledgments(&self, found: &mut Vec<Behavior>) {
         const MIN_LOST_ACKS: usize = 8;
         let count = |segments: &[SeenSegment], which: fn(&SeenSegment) -> bool| {
@@ -406,7 +405,7 @@ fn translation(client: &EndRecord, server: &EndRecord, found: &mut Vec<Behavior>
         ports.dedup();
         ports
     };
-    // Ports that send to the server without a SYN.
+    // Client ports from which the server received segments but no SYN.
     let opened = ports(server, true);
     let strangers = ports(server, false).into_iter().filter(|port| !opened.contains(port)).count();
     if strangers > 0 {

@@ -22,12 +22,12 @@ const MAX_REPORT_LINES: usize = 20_000;
 const MESSAGES: usize = 24;
 /// The two writes of a message, close together, so that a middlebox may merge them.
 const SMALL_BYTES: [usize; 2] = [150, 150];
-/// The writes of every third message: two segments that a middlebox which splits and merges cannot restore. The
-/// first takes up pieces of the second, and no packet has room for all of them.
+/// The writes of every third message: two segments that a middlebox that splits and merges cannot restore, because it
+/// merges pieces of the second with the first, and all of them do not fit in one packet.
 const LARGE_BYTES: [usize; 2] = [600, 1_100];
 const PAUSE: Duration = Duration::from_millis(80);
 const BURST_BYTES: usize = 138_800;
-/// Time limit for opening a connection. SYNs without options follow after seven seconds.
+/// Time limit for opening a connection. The client sends SYNs without options only after seven seconds.
 const OPENING: Duration = Duration::from_secs(20);
 /// Longest time without received data.
 const SILENCE: Duration = Duration::from_secs(25);
@@ -81,7 +81,7 @@ pub(super) async fn exchange(client: &Client, server: SocketAddr) -> ExchangeRes
         exchanged.error = Some(error_text(&error));
     }
     exchanged.fallback = stream.fallback();
-    // If a middlebox changes its text, a responder may look like another server.
+    // If a middlebox changes its greeting, a responder may look like another server.
     let damaged = [FallbackReason::ChecksumFailed, FallbackReason::PeerFailed];
     if exchanged.is_foreign && exchanged.fallback.is_some_and(|why| damaged.contains(&why)) {
         exchanged.is_foreign = false;
@@ -133,7 +133,7 @@ async fn with_read_timeout<T>(work: impl Future<Output = io::Result<T>>) -> io::
     timeout(SILENCE, work).await.map_err(|_| io::ErrorKind::TimedOut)?
 }
 
-/// Reads `count` bytes and compares each.
+/// Reads `count` bytes and compares them with the pattern.
 async fn read_right(
     reader: &mut (impl AsyncReadExt + Unpin),
     exchanged: &mut ExchangeResult,

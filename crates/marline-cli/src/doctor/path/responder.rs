@@ -74,7 +74,7 @@ pub async fn respond(
         };
         let responder = Arc::clone(&responder);
         tokio::spawn(async move {
-            // It is not an error if a client stops early.
+            // A client that stops early is not an error.
             let _ = timeout(MAX_LIFETIME, responder.serve(stream, peer)).await;
             drop(place);
         });
@@ -121,7 +121,7 @@ impl Responder {
         known.push_back(KnownConnection { nonce, peer, since_us });
     }
 
-    /// The segments of the client's connection, without those of the request itself.
+    /// The segments of the client's connection, without those of the request for the report.
     fn report(&self, nonce: u64, peer: SocketAddr) -> Vec<TappedSegment> {
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         let same = |known: &&KnownConnection| known.nonce == nonce && known.peer.ip() == peer.ip();
@@ -130,8 +130,8 @@ impl Responder {
     }
 }
 
-/// The report on the connection that `opened` at that time: the segments of its address since then, without those
-/// of the requesting port and the last segments of ports that were active before.
+/// The report on the connection opened at the time `opened`: the segments of its address since then, without those of
+/// the requesting port and the last segments of ports that were active before.
 pub(super) fn report_entries(
     entries: &[TappedSegment],
     opened: SocketAddr,

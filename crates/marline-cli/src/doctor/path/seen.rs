@@ -1,4 +1,4 @@
-//! Recorded segments, in the form of reports and in that of the diagnosis.
+//! Recorded segments, in the form of reports and in the form of the diagnosis.
 
 use std::fmt::Write as _;
 
@@ -41,7 +41,7 @@ pub(super) fn read_line(line: &str) -> Option<TappedSegment> {
     Some(TappedSegment { at_us, sent, local, remote, header, payload_len, payload_sum })
 }
 
-/// Fields of a segment that matter to the diagnosis.
+/// Fields of a segment that the diagnosis uses.
 #[derive(Clone, Debug)]
 pub(super) struct SeenSegment {
     /// Time by the clock of the recording end, in microseconds.

@@ -46,7 +46,7 @@ fn no_connection_and_a_foreign_server_are_reported_as_such() {
     };
     assert_eq!(*status, FindingStatus::Note);
     assert!(text.starts_with("Multipath TCP; the other end is not `marline doctor"), "{text}");
-    // A responder whose report does not arrive is a finding of its own.
+    // A responder whose report does not arrive is a separate finding.
     let mute =
         ExchangeResult { opened: true, answered: true, right: 9, ..ExchangeResult::default() };
     let said = said(&mute);

@@ -65,7 +65,7 @@ fn totals_grow_by_differences_and_outlive_connections() {
 #[test]
 fn datagrams_are_counted_once_they_are_carried() {
     let totals = Totals::new(Side::Server, "server");
-    assert!(!totals.render().contains("marline_lane"), "a front carries none");
+    assert!(!totals.render().contains("marline_lane"), "a front carries no datagrams");
     let (mut lanes, mut udp) = (LaneCounters::default(), UdpCounts::default());
     (lanes.lanes, lanes.stats.forged, udp.refused) = (2, 7, 3);
     for _ in 0..2 {
@@ -88,10 +88,10 @@ fn interfaces_have_their_state() {
     totals.paths(&[path("eth0", PathHealth::Unreachable), path("wwan0", PathHealth::Untried)]);
     let text = totals.render();
     let state = |state| format!("marline_interface_state{{interface=\"eth0\",state=\"{state}\"}}");
-    assert_eq!(value(&text, &state("unreachable")), 1.0, "it is down");
+    assert_eq!(value(&text, &state("unreachable")), 1.0, "the path is down");
     assert_eq!(value(&text, &state("usable")), 0.0);
     let untried = "marline_interface_state{interface=\"wwan0\",state=\"untried\"}";
-    assert_eq!(value(&text, untried), 1.0, "nothing is known of it");
+    assert_eq!(value(&text, untried), 1.0, "the state of the path is unknown");
 }
 
 #[test]
@@ -188,7 +188,11 @@ fn histograms_count_events_and_used_paths() {
     totals.service(&ServiceCounts { delivery, ..ServiceCounts::default() });
     let text = totals.render();
     assert_eq!(value(&text, "marline_path_rtt_seconds_count{path=\"10.0.0.1:443\"}"), 2.0);
-    assert_eq!(value(&text, "marline_handshake_seconds_count"), 1.0, "whose begin was seen");
+    assert_eq!(
+        value(&text, "marline_handshake_seconds_count"),
+        1.0,
+        "the start of this handshake was observed"
+    );
     assert_eq!(value(&text, "marline_handshake_seconds_sum"), 0.03);
     assert_eq!(value(&text, "marline_hole_seconds_sum{direction=\"received\"}"), 0.4);
     assert_eq!(value(&text, "marline_hole_seconds_count{direction=\"sent\"}"), 0.0);
@@ -196,7 +200,7 @@ fn histograms_count_events_and_used_paths() {
     assert_eq!(value(&text, "marline_delivery_delay_seconds_bucket{le=\"0.05\"}"), 0.0);
 }
 
-/// Refusals and clients have counters. Clients beyond the limit have none.
+/// Refusals and clients have counters, but clients beyond the limit have none.
 #[test]
 fn refusals_and_clients_are_counted() {
     let totals = Totals::new(Side::Server, "server");

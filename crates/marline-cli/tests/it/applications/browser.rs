@@ -35,7 +35,7 @@ https://:8443 {
 }
 ";
 
-/// Starts the web server beside the targets, with the files of `web` and a self-signed certificate.
+/// Starts the web server next to the targets, with the files of `web` and a self-signed certificate.
 pub(super) fn serve(hosts: &mut TwoUplinks) {
     std::fs::write(hosts.dir.join("Caddyfile"), CADDY).expect("write");
     hosts.shell(
@@ -74,7 +74,7 @@ pub(super) fn browse(dir: &Path, url: &str, flags: &str) -> String {
     )
 }
 
-/// A page with pictures from these places, SVG of some kilobytes each. Its title contains the number of loaded
+/// A page with pictures from these URLs, each an SVG of some kilobytes. The title contains the number of loaded
 /// pictures and their protocols.
 pub(super) fn pictures(web: &Path, bases: impl Iterator<Item = String>) -> String {
     let mut text = String::from("<!doctype html><title>waiting</title><body>\n");
@@ -103,7 +103,7 @@ pub(super) fn title(dom: &str) -> &str {
     title.unwrap_or_else(|| panic!("no title: {dom}"))
 }
 
-/// URL of a page of the web server by the target's address.
+/// URL of a page of the web server, with the target's address.
 pub(super) fn plain(page: &str) -> String {
     format!("http://{TARGET_V4}:{PLAIN}/{page}")
 }

@@ -49,8 +49,8 @@ fn variable(name: &str) -> String {
     std::env::var(name).unwrap_or_else(|_| panic!("no variable {name}"))
 }
 
-/// One end of a call: sends frames of one to four datagrams every 20 to 33 ms until it is stopped, and prints the
-/// sent and received ones.
+/// One end of a call: sends frames of one to four datagrams every 20 to 33 ms until stopped, and prints the sent and
+/// received ones.
 #[test]
 fn caller() {
     if !two_uplinks::plays(caller) {
@@ -140,7 +140,7 @@ fn far_copies() {
     let outside = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, COPIES_PORT)).expect("bind");
     let inside = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("bind");
     inside.connect((Ipv4Addr::LOCALHOST, WIREGUARD_PORT)).expect("a peer");
-    // The latest address of each host, because each path has a host of its own here.
+    // The latest address of each host, because each path has a separate host here.
     let known: Arc<Mutex<BTreeMap<std::net::IpAddr, SocketAddr>>> = Arc::default();
     let (back, receiving, all) = (
         outside.try_clone().expect("a handle"),
@@ -208,7 +208,7 @@ fn bytes_on_links(hosts: &TwoUplinks) -> u64 {
     count("wifi") + count("lte")
 }
 
-/// Runs a call over this way, on links with this seed.
+/// Runs a call over this transport, on links with this seed.
 fn call(way: Transport, seed: u64) -> Outcome {
     let dir = tempfile::tempdir().expect("a folder");
     let scenario = format!("seed = {seed}\n{}", two_uplinks::wifi_and_lte(WIFI, LTE));
@@ -289,7 +289,7 @@ fn judge(
 
 /// Live measurement for docs/research/papers/datagrams.md.
 #[test]
-#[ignore = "a quarter of an hour, and all of the machine"]
+#[ignore = "a quarter of an hour, and the whole machine"]
 fn beside_a_duplicator() {
     let _alone = support::alone();
     if !two_uplinks::possible(&["wireguard-go", "wg", "ping", "unshare"]) {

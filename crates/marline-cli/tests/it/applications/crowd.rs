@@ -33,21 +33,21 @@ fn set(hosts: &mut TwoUplinks) {
 fn shows_all(hosts: &TwoUplinks, browser: Child, way: &str) {
     let begun = Instant::now();
     while browser::requests(&hosts.dir).len() < BEFORE {
-        assert!(begun.elapsed() < PATIENCE, "nothing is asked: {}", browser::log(&hosts.dir));
+        assert!(begun.elapsed() < PATIENCE, "no request arrives: {}", browser::log(&hosts.dir));
         std::thread::sleep(Duration::from_millis(10));
     }
     hosts.net.command("wifi", "down").expect("WiFi dies");
     let output = browser.wait_with_output().expect("output");
     let (dom, _) = support::texts(&output);
     println!(
-        "{PICTURES} pictures {way} were there {} ms after Chromium began",
+        "{PICTURES} pictures {way} had loaded {} ms after Chromium started",
         begun.elapsed().as_millis()
     );
     assert!(output.status.success(), "{}: {}", output.status, browser::log(&hosts.dir));
     assert_eq!(browser::title(&dom), format!("pictures {PICTURES} by http/1.1"));
     let connections = connections(&hosts.dir);
     assert!(connections > PICTURES, "{connections} connections");
-    assert!(lost_to_outages(hosts) > 0, "it was over before WiFi died");
+    assert!(lost_to_outages(hosts) > 0, "the transfer ended before WiFi failed");
 }
 
 /// Number of connections used by the requests.

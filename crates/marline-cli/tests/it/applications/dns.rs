@@ -1,4 +1,4 @@
-//! `dig` queries a resolver behind the server through a forwarded UDP port (`-U`), by UDP alone, also when WiFi has
+//! `dig` queries a resolver behind the server through a forwarded UDP port (`-U`), over UDP only, also when WiFi has
 //! just failed.
 
 use std::time::Instant;

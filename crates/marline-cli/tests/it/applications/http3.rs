@@ -31,7 +31,7 @@ fn a_page_over_http3_stays_so_inside_and_survives_wifi() {
     command.stdout(std::process::Stdio::piped());
     let begun = Instant::now();
     let child = world.hosts.net.spawn(Side::Client, &mut command).expect("spawn");
-    // The page itself has loaded, but most of the rest has not.
+    // The page itself has loaded, but most of its parts have not.
     wait_for_file(&world.dir().join("requests"));
     world.hosts.net.command("wifi", "down").expect("WiFi dies");
     let output = child.wait_with_output().expect("output");
@@ -44,13 +44,13 @@ fn a_page_over_http3_stays_so_inside_and_survives_wifi() {
         "{}",
         browser::log(world.dir())
     );
-    assert!(dom.contains(&format!("large {LARGE}")), "all of the script");
+    assert!(dom.contains(&format!("large {LARGE}")), "the whole script");
     let requests = browser::requests(world.dir());
     assert!(requests.len() > PICTURES, "{} requests", requests.len());
     for request in &requests {
         assert_eq!(request["request"]["proto"], "HTTP/3.0", "{request}");
     }
-    assert!(lost_to_outages(&world.hosts) > 0, "it was over before WiFi died");
-    println!("a page of {LARGE} bytes over HTTP/3 from {TARGET_V4} was whole after {took} ms");
+    assert!(lost_to_outages(&world.hosts) > 0, "the transfer ended before WiFi failed");
+    println!("a page of {LARGE} bytes over HTTP/3 from {TARGET_V4} was complete after {took} ms");
     world.wait_for_nothing();
 }

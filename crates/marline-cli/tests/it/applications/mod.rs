@@ -1,5 +1,6 @@
-//! Tests of common programs over every way in: STUN by SOCKS5's UDP ASSOCIATE, DNS and WireGuard by `-U`, mosh and
-//! browsers inside `marline run`, browsers and WebRTC on a machine with `marline up`. WiFi fails during each.
+//! Tests of common programs through every entry point: STUN through SOCKS5's UDP ASSOCIATE, DNS and WireGuard through
+//! `-U`, mosh and browsers inside `marline run`, browsers and WebRTC on a machine with `marline up`. WiFi fails during
+//! each.
 //!
 //! ```text
 //! sudo cargo test -p marline-cli --test it applications:: -- --nocapture

@@ -73,8 +73,8 @@ impl Terminal {
         drawn.clear();
     }
 
-    /// Lets the far end draw a row of one letter. Returns the time until it appears. Rows of different letters
-    /// share no cell, so that the whole row is drawn, and the typed command does not contain the row.
+    /// Makes the far end draw a row of one letter. Returns the time until it appears. Rows of different letters share
+    /// no cell, so that the whole row is drawn, and the typed command does not contain the row.
     fn echo(&mut self, letter: char) -> Duration {
         let begun = Instant::now();
         self.type_line(&format!("printf %012d\\\\n 0 | tr 0 {letter}"));
@@ -88,7 +88,7 @@ fn mosh_inside_goes_on_when_wifi_dies() {
     let _others = support::among_others();
     let programs = ["mosh-server", "mosh-client", "script"];
     let Some(world) = World::set("app-mosh", &programs) else { return };
-    // The server is not a child of this process, so it needs a cleanup of its own.
+    // The server is not a child of this process, so it needs a separate cleanup.
     let said = world.hosts.shell(
         Side::Server,
         &format!(
@@ -129,5 +129,5 @@ fn mosh_inside_goes_on_when_wifi_dies() {
     assert!(terminal.program.wait().expect("wait").success());
     world.wait_for_nothing();
     drop(server);
-    assert!(lost_to_outages(&world.hosts) > 0, "nothing was on WiFi when it died");
+    assert!(lost_to_outages(&world.hosts) > 0, "no packet was on WiFi when it failed");
 }

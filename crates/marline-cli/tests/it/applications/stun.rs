@@ -1,6 +1,5 @@
-//! A program queries STUN servers by SOCKS5's UDP ASSOCIATE for the address at which others reach it, like the
-//! parties of a call. That address is a port of the server, the same for all STUN servers, and stays when WiFi
-//! fails.
+//! A program queries STUN servers through SOCKS5's UDP ASSOCIATE for the address at which others reach it, like the
+//! parties of a call. That address is a port of the server, the same for all STUN servers, and stays when WiFi fails.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -33,7 +32,7 @@ fn an_address_for_calls_is_the_servers_and_survives_wifi() {
     let after = hear(&lines, "still ");
     assert_eq!(after.strip_prefix("still "), mapped.strip_prefix("mapped "));
     println!("{}", hear(&lines, "gap: "));
-    assert!(lost_to_outages(&world.hosts) > 0, "nothing was on WiFi when it died");
+    assert!(lost_to_outages(&world.hosts) > 0, "no packet was on WiFi when it failed");
 }
 
 /// The program under test.
@@ -60,7 +59,7 @@ fn asks() {
         if died.is_none() && std::path::Path::new("died").exists() {
             died = Some(Instant::now());
         }
-        assert!(number < 5_000, "WiFi lives for ever");
+        assert!(number < 5_000, "WiFi does not fail in time");
     }
     println!("still {}", binding(&app, servers[1], number + 1));
     println!("gap: {} ms between answers of STUN over UDP ASSOCIATE", gap.as_millis());

@@ -128,7 +128,7 @@ impl Browser {
         while self.try_to_see(page, expression) != Some(json!(true)) {
             if Instant::now() > until {
                 let text = self.see(page, "document.body ? document.body.innerText : ''");
-                panic!("{expression} is not so: {text}");
+                panic!("{expression} is not true: {text}");
             }
             std::thread::sleep(Duration::from_millis(50));
         }

@@ -219,7 +219,7 @@ fn client(
     flags: &[&str],
 ) -> (Running, String, SocketAddr) {
     let invite = server.invite_file.to_str().expect("text");
-    // A port that was free a moment ago, because the order of the two outputs is unknown.
+    // A fixed port, free a moment ago, because the order of the two outputs is unknown.
     let free = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
     let shown = free.expect("a port").to_string();
     let mut args = vec!["client", "--invite-file", invite, "--socks5", "127.0.0.1:0"];
@@ -248,7 +248,7 @@ fn the_page_shows_a_scripted_outage_as_it_was() {
     browser.wait_for(&page, "document.querySelectorAll('#charts canvas').length === 5");
     chatter.listen_afresh();
 
-    // One path fails. The page reports this path alone, at once, and later that nothing answers there.
+    // One path fails. The page immediately reports this path alone, and later that nothing answers there.
     world.wifi.tell("down");
     browser.wait_for(&page, &format!("!({})", state("WiFi", "usable")));
     browser.wait_for(&page, &state("WiFi", "unreachable"));
@@ -316,7 +316,7 @@ fn places_in_the_stream_are_drawn_of_the_connection_that_is_chosen() {
     }
     browser.wait_for(&page, "document.querySelectorAll('#places-of option').length > 1");
     let data = |of: &str| format!("Number(document.querySelector('#places').dataset.{of} ?? 0)");
-    assert_eq!(browser.see(&page, &data("new")), 0, "nothing is gathered that nobody asked for");
+    assert_eq!(browser.see(&page, &data("new")), 0, "positions are collected only on request");
     browser.wait_for(&page, CHOOSE);
     browser.wait_for(&page, &format!("{} > 1000", data("new")));
     // Switch to the other direction by its button.
@@ -342,10 +342,10 @@ fn places_in_the_stream_are_drawn_of_the_connection_that_is_chosen() {
     let aloud = aloud.as_str().expect("words");
     println!("{aloud}");
     assert!(
-        aloud.starts_with("Places in the stream, sent. ") && aloud.contains(" holes"),
+        aloud.starts_with("Positions in the stream, sent. ") && aloud.contains(" holes"),
         "{aloud}"
     );
-    // After the selection is removed, nothing is reported any more.
+    // After the selection is removed, nothing more is reported.
     let none = "(() => { const of = document.querySelector('#places-of'); of.value = ''; \
         of.dispatchEvent(new Event('change')); return document.querySelector('#places').hidden })()";
     browser.wait_for(&page, none);
@@ -355,7 +355,7 @@ fn places_in_the_stream_are_drawn_of_the_connection_that_is_chosen() {
 fn wait_until(is_so: impl Fn() -> bool) {
     let until = Instant::now() + Duration::from_secs(60);
     while !is_so() {
-        assert!(Instant::now() < until, "it did not come about within a minute");
+        assert!(Instant::now() < until, "not within a minute");
         std::thread::sleep(Duration::from_millis(10));
     }
 }
@@ -392,9 +392,9 @@ fn the_page_supports_phones_dark_mode_keyboard_and_screen_readers() {
         let origins =
             "performance.getEntriesByType('resource').every(e => e.name.startsWith(origin))";
         let from = browser.see(&page, origins);
-        assert_eq!(from, true, "nothing comes from elsewhere");
+        assert_eq!(from, true, "no resource is from another origin");
     }
-    assert_ne!(papers[0], papers[1], "dark is not light");
+    assert_ne!(papers[0], papers[1], "the dark page differs from the light one");
 
     let page = browser.open(&url, 1_100, false);
     browser.wait_for(&page, "document.querySelectorAll('#charts figure[aria-label]').length === 5");
@@ -405,7 +405,7 @@ fn the_page_supports_phones_dark_mode_keyboard_and_screen_readers() {
     browser.press(&page, "Tab");
     assert_eq!(browser.see(&page, "document.activeElement.dataset.s"), "300");
     let outline = browser.see(&page, "getComputedStyle(document.activeElement).outlineStyle");
-    assert_eq!(outline, "solid", "focus is seen");
+    assert_eq!(outline, "solid", "focus is visible");
     browser.press(&page, "Enter");
     browser.wait_for(&page, "document.activeElement.getAttribute('aria-pressed') === 'true'");
     // Content for a screen reader.

@@ -53,7 +53,7 @@ fn at_the_limit_every_kind_of_application_is_answered_and_the_log_says_so_once()
         client.said().into_iter().filter(|line| line.contains(reached)).collect();
     assert!(again.is_empty(), "{again:?}");
     served.iter_mut().for_each(echoes);
-    // A freed place can be used at once.
+    // A freed place can be used immediately.
     served.pop();
     echoes(&mut open(socks, target).expect("a place"));
 }

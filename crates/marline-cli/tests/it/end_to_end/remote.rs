@@ -97,7 +97,7 @@ fn a_killed_server_listens_again_when_it_is_back() {
     assert!(client.wait(PATIENCE), "SIGTERM is an orderly end");
     let from = Instant::now();
     while TcpStream::connect(address).is_ok() {
-        assert!(from.elapsed() < PATIENCE, "nobody is behind the port any more");
+        assert!(from.elapsed() < PATIENCE, "the port no longer leads to a target");
         std::thread::sleep(Duration::from_millis(20));
     }
 }
@@ -127,7 +127,7 @@ fn the_server_says_which_flag_allows_it_and_sighup_does() {
     let (mut client, _) = start_client(dir.path(), &server.invite_file, &flags);
     let address = client.address_after("remote forward listening on ");
     assert!(is_whole(&get(address, 1_000).unwrap(), 1_000));
-    // A forward whose permission is removed ends at once.
+    // A forward whose permission is removed ends immediately.
     change("other@127.0.0.1:1");
     server.process.signal("HUP");
     assert!(client.line_with("remote forward (-R) ").contains(&flag));

@@ -55,7 +55,7 @@ fn fails_after(mut curl: Child) -> Duration {
     let from = Instant::now();
     loop {
         if let Some(status) = curl.try_wait().unwrap() {
-            assert!(!status.success(), "a cut download looks whole");
+            assert!(!status.success(), "a truncated download looks complete");
             return from.elapsed();
         }
         if from.elapsed() > BOUND {

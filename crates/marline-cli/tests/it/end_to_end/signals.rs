@@ -53,7 +53,7 @@ fn a_server_takes_over_new_rules_limits_and_log_level_and_refuses_a_bad_file() {
     let mut stream = open(socks, target).unwrap();
     server.process.line_with("DEBUG");
 
-    // An invalid file changes nothing, and its error is reported with the place.
+    // An invalid file changes nothing, and the error is reported with its location.
     change("allow = [\"127.0.0.1/8\"]");
     server.process.signal("HUP");
     server.process.line_with("reload failed; keeping current configuration");
@@ -65,7 +65,7 @@ fn a_server_takes_over_new_rules_limits_and_log_level_and_refuses_a_bad_file() {
     server.process.signal("HUP");
     server.process.line_with("changed: allow, deny, log");
     assert_eq!(open(socks, target).unwrap_err(), 2);
-    echo(&mut stream, b"the old one goes on");
+    echo(&mut stream, b"the old stream continues");
 }
 
 #[test]
@@ -85,7 +85,7 @@ fn a_client_takes_over_another_invite() {
     echo(&mut open(socks, target).unwrap(), b"by way of the other server");
     echo(&mut stream, b"by way of the first one");
     first.process.signal("KILL");
-    echo(&mut open(socks, target).unwrap(), b"which is not needed any more");
+    echo(&mut open(socks, target).unwrap(), b"the old server is no longer needed");
 }
 
 #[test]

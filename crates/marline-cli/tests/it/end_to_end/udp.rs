@@ -156,7 +156,7 @@ fn an_association_reaches_addresses_and_names_and_its_first_datagram_is_not_lost
     let (from, payload) = app.recv(PATIENCE).unwrap();
     assert_eq!((from, &payload[..]), (one, &b"by name"[..]), "the address, not the name");
     app.send(two, b"");
-    assert_eq!(app.recv(PATIENCE), Some((two, Vec::new())), "an empty one is one, too");
+    assert_eq!(app.recv(PATIENCE), Some((two, Vec::new())), "an empty datagram arrives as well");
 }
 
 #[test]
@@ -220,7 +220,7 @@ fn flood_from_a_stranger(app: &Association, echo: SocketAddr, mapped: SocketAddr
             None => app.send(echo, b"last"),
         }
     }
-    panic!("no echo beside a flood");
+    panic!("no echo during a flood");
 }
 
 #[test]
@@ -384,7 +384,7 @@ fn datagrams_of_8_kb_pass_from_the_first_on_and_longer_ones_are_dropped() {
         assert_eq!(
             (from, payload),
             (other, initial.clone()),
-            "nothing that is too large, and no fragment"
+            "no datagram that is too large, and no fragment"
         );
     }
 }

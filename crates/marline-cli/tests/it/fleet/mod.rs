@@ -203,8 +203,8 @@ impl Fleet {
 
     /// Kills all processes of a member at once, and removes it from the balancer. Clients are not notified.
     fn kill(&self, member: &str, left: &str) {
-        // By namespace, because an older process may still exist. In one call, or one process would reset the
-        // connections of the other in between.
+        // By namespace, because an older process may still exist. In one call, because otherwise one process would
+        // reset the other's connections in between.
         let kill = "here=$(readlink /proc/self/ns/net); pids=; for exe in /proc/[0-9]*/exe; do \
                     pid=${exe#/proc/}; pid=${pid%/exe}; \
                     if [ \"$(readlink $exe)\" = \"$(readlink -f ../bin/marline)\" ] && \
@@ -232,8 +232,8 @@ fn goes_through_it_all(carrier: &str, clients: usize, each: usize) {
     // The member with most streams dies.
     let (victim, had, left) = fleet.fullest();
     fleet.kill(victim, &left);
-    // Its clients notice by themselves: at once for new connections, and for open ones when its process returns
-    // without knowing them.
+    // Clients notice by themselves: immediately for new connections, and for open ones when the member returns without
+    // knowing them.
     fleet.new_ones_go_elsewhere(victim);
     fleet.begin(victim);
     let back_s = now_s();
@@ -251,7 +251,11 @@ fn goes_through_it_all(carrier: &str, clients: usize, each: usize) {
 /// Checks that this many streams of this member were lost, each once, and have moved to other members.
 fn only_these_were_lost(state: &Value, member: &str, count: u64) {
     let lost = state["lost"].as_object().expect("a table");
-    assert_eq!(lost.keys().collect::<Vec<_>>(), [member], "others lost nothing: {state}");
+    assert_eq!(
+        lost.keys().collect::<Vec<_>>(),
+        [member],
+        "streams of other members were not lost: {state}"
+    );
     assert_eq!(lost[member].as_u64(), Some(count), "each once: {state}");
     assert_eq!(state["silent"], serde_json::json!({}), "no application had to give up: {state}");
     assert_eq!(state["refused"], 0, "{state}");

@@ -1,6 +1,6 @@
-//! Tests of datagrams as real programs send them: video by SRT (1,316 bytes of MPEG-TS) over two lossy paths, and
-//! echoes of 200 bytes to 8 kB over paths of any MTU, before and after the MTU changes in mid-flow. Needs root, for
-//! the hosts.
+//! Tests of datagrams as real programs send them: video over SRT (1,316 bytes of MPEG-TS) over two lossy paths, and
+//! echoes of 200 bytes to 8 kB over paths of any MTU, before and after the MTU changes in mid-flow. Needs root, for the
+//! hosts.
 //!
 //! ```text
 //! sudo cargo test -p marline-cli --test it live_datagrams -- --nocapture --include-ignored
@@ -201,7 +201,7 @@ fn streams_go_on_by_tcp_when_their_paths_silently_take_1200_bytes() {
         }
         let [first, second] = [(); 2].map(|()| echo_stream(&hosts));
         println!(
-            "1 MB there and back by TCP: {before:.2} s; paths take 1,200 bytes (both: {both}): {first:.2} s, \
+            "1 MB there and back over TCP: {before:.2} s; paths take 1,200 bytes (both: {both}): {first:.2} s, \
              then {second:.2} s"
         );
     }
@@ -240,7 +240,7 @@ fn undisturbed(mut run: impl FnMut() -> ((u64, u64), Vec<String>)) -> ((u64, u64
     (last, false)
 }
 
-/// Sends a video of 20 s by SRT to this address. Returns the discontinuities at the receiver.
+/// Sends a video of 20 s over SRT to this address. Returns the discontinuities at the receiver.
 fn video(hosts: &mut TwoUplinks, to: &str) -> (u64, u64) {
     const SECONDS: u64 = 20;
     let _ = std::fs::remove_file(hosts.dir.join("video.ts"));
@@ -303,7 +303,7 @@ fn srt_video_over_two_lossy_paths_has_no_extra_gaps() {
         );
         let least = one.1.min(other.1).min(plain.1);
         if !all_count {
-            println!("not judged: the machine was busy with something else");
+            println!("not judged: the machine was busy with other work");
             continue;
         }
         assert!(both.1 <= least + CHANCE, "loss {loss} %: {both:?} {one:?} {other:?} {plain:?}");

@@ -105,7 +105,11 @@ impl Watch {
     /// included, which version 1 of cgroups does not charge.
     fn held_its_limit(&self) {
         let (kills, peak) = (self.group.oom_kills(), self.peak());
-        assert_eq!(kills, 0, "{}: the kernel killed it for want of memory; {peak}", self.name);
+        assert_eq!(
+            kills, 0,
+            "{}: the kernel killed a process for lack of memory; {peak}",
+            self.name
+        );
         assert!(peak.total() <= LIMIT, "{}: beyond the limit: {peak}", self.name);
     }
 }

@@ -141,7 +141,7 @@ fn ten_thousand_slow_readers_all_progress() {
         for number in 0..STREAMS {
             tokio::time::sleep_until(begun + Duration::from_secs(1) * number / PER_SECOND).await;
             let (readers, request, socks) = (readers.clone(), source.request(number), ends.socks);
-            let opening = opening.clone().acquire_owned().await.expect("it stays open");
+            let opening = opening.clone().acquire_owned().await.expect("the stream stays open");
             reading.spawn(async move {
                 let read = readers.read_slowly(request, socks, opening).await;
                 readers.failed.fetch_add(u32::from(read.is_err()), Relaxed);
@@ -166,5 +166,5 @@ fn ten_thousand_slow_readers_all_progress() {
     assert_eq!((ends.server.ended(), ends.client.ended()), (None, None));
     assert!(failures.is_empty(), "{} failed: {:?}", failures.len(), by_cause(&failures));
     assert_eq!(served, STREAMS);
-    assert!(longest <= PERIOD, "a stream brought nothing for {longest:?}");
+    assert!(longest <= PERIOD, "a stream received nothing for {longest:?}");
 }

@@ -46,7 +46,7 @@ for number in range(len(open_ones), count):
     try: open_ones.append([connect(number), 0, 1 << 30])
     except OSError: refused += 1; continue
     pour(open_ones[-1])
-print('all are there', flush=True)
+print('all connections are open', flush=True)
 while True:
     for one in open_ones: pour(one)
     alive = sum(1 for one in open_ones if one[2])
@@ -76,7 +76,7 @@ fn strangers_before_authentication_take_little_memory() {
     std::fs::write(testbed.dir.join("client/strangers.py"), STRANGERS).expect("a file");
     let come = format!("python3 -u strangers.py {CONNECTIONS} {ADDRESSES}");
     let strangers = testbed.start("client", &come, Until::Says(""));
-    testbed.log_with(strangers, "all are there");
+    testbed.log_with(strangers, "all connections are open");
     // Longer than the server's time limit for a stalled authentication.
     std::thread::sleep(Duration::from_secs(15));
     let said = testbed.log(strangers);

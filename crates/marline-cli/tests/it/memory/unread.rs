@@ -163,7 +163,7 @@ fn an_honest_application_beside_unread_streams(limited: Limited) {
     let echo = support::socks::echo_target();
     // A running server notices a new credential within a second.
     until("the honest client works", || exchange(honest, echo, 20, || false).is_ok());
-    let alone = exchange(honest, echo, EXCHANGES, || false).expect("nothing is beside it");
+    let alone = exchange(honest, echo, EXCHANGES, || false).expect("no other streams yet");
     println!("alone: {alone}");
     let watch = Watch::over(if limited == Limited::Server { "server" } else { "client" }, &group);
     let all_there = Arc::new(AtomicBool::new(false));
@@ -190,7 +190,7 @@ fn an_honest_application_beside_unread_streams(limited: Limited) {
     watch.report(opened.downloads.len());
     hosts.are_alive(&watch);
     assert_eq!(opened.errors, [""; 0], "not all were opened");
-    let beside = beside.expect("nothing that the honest application sends is lost");
+    let beside = beside.expect("no data of the honest application is lost");
     let allowed = alone.p99() * 2 + NOISE;
     assert!(beside.p99() <= allowed, "{allowed:?} are allowed; alone {alone}; beside {beside}");
     drop(strangers);

@@ -123,7 +123,7 @@ fn status(testbed: &Testbed) -> i32 {
     output.expect("marline status").status.code().expect("an exit status")
 }
 
-/// A portal's rejection of UDP does not affect a server that is reached by TCP, even after a long idle time.
+/// A portal's rejection of UDP does not affect a server that is reached over TCP, even after a long idle time.
 #[test]
 fn a_path_that_works_by_tcp_stays_usable_where_a_portal_rejects_udp() {
     let _others = support::among_others();
@@ -133,7 +133,7 @@ fn a_path_that_works_by_tcp_stays_usable_where_a_portal_rejects_udp() {
     let auto =
         "marline client --invite-file invite --path wlan0 --socks5 127.0.0.1:1081 --control auto";
     testbed.start("client", auto, Until::Says("socks5 listening"));
-    let usable = "marline status --control auto | grep -q 'wlan0: by TCP, as UDP gets no answer'";
+    let usable = "marline status --control auto | grep -q 'wlan0: over TCP, as UDP gets no answer'";
     testbed.run("client", &format!("until {usable}; do sleep 0.2; done"));
     for _ in 0..8 {
         testbed.run(
@@ -190,7 +190,7 @@ fn the_doctor_goes_the_way_of_an_invite_and_says_where_it_ends() {
     router(&testbed, DROP);
     let (said, well) = doctor(&testbed, "invite");
     assert!(well && said.contains("wlan0 to 9.9.9.1:7777: no answer for"), "{said}");
-    assert!(said.contains("wlan0: usable: by TCP, as UDP gets no answer"), "{said}");
+    assert!(said.contains("wlan0: usable: over TCP, as UDP gets no answer"), "{said}");
     router(&testbed, PORTAL);
     let (said, well) = doctor(&testbed, "invite");
     assert!(
@@ -200,7 +200,7 @@ fn the_doctor_goes_the_way_of_an_invite_and_says_where_it_ends() {
     router(&testbed, "ip saddr 192.168.1.0/24 drop");
     let (said, well) = doctor(&testbed, "invite");
     assert!(well && said.contains("FAILS  path            wlan0: unreachable"), "{said}");
-    assert!(said.contains("the network behind wlan0 is dead or blocks it"), "{said}");
+    assert!(said.contains("the network behind wlan0 is down or blocks it"), "{said}");
     router(&testbed, "accept");
     // The key of another server at this one's address.
     let init =

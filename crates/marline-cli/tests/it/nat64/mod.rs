@@ -90,7 +90,7 @@ fn wifi_with_ipv4_dies_and_a_cellular_network_with_ipv6_alone_carries_on() {
         world.wait_for(&[
             "wlan0  9.9.9.1:7777",
             "wwan0  [2001:db8:64::909:901]:7777",
-            "wwan0: IPv6 only, by NAT64 prefix 2001:db8:64::/96",
+            "wwan0: IPv6 only, with NAT64 prefix 2001:db8:64::/96",
         ]);
         support::under_way(&dir.path().join("client/large"), 1, LARGE);
         // From here on nothing gets through in either direction, while the link stays up.
@@ -106,7 +106,7 @@ fn wifi_with_ipv4_dies_and_a_cellular_network_with_ipv6_alone_carries_on() {
     // New connections work as well, and so does a program that resolves names.
     world.download(20_000_000, || {});
     let status = world.testbed.run("client", "marline status --control ./control.sock");
-    assert!(status.contains("IPv6 only, by NAT64 prefix 2001:db8:64::/96"), "{status}");
+    assert!(status.contains("IPv6 only, with NAT64 prefix 2001:db8:64::/96"), "{status}");
     for (role, _) in WIFI {
         world.testbed.run(role, "nft delete table netdev dead");
     }
@@ -126,7 +126,7 @@ fn without_any_ipv4_a_server_is_reached_by_address_and_by_name_by_udp_and_by_tcp
     };
     for server in ["9.9.9.1", "server.example"] {
         let said = probe_server(server);
-        let prefix = "wwan0: IPv6 only, by NAT64 prefix 2001:db8:64::/96";
+        let prefix = "wwan0: IPv6 only, with NAT64 prefix 2001:db8:64::/96";
         assert!(said.contains("answers in") && said.contains(prefix), "{server}: {said}");
     }
     // A connection that started through NAT64 is joined over IPv4 at the server's public address.
@@ -149,7 +149,7 @@ fn without_any_ipv4_a_server_is_reached_by_address_and_by_name_by_udp_and_by_tcp
         "marline -v client --invite-file invite --socks5 127.0.0.1:1080 --control ./control.sock";
     world.client = world.testbed.start("client", client, Until::Says("socks5 listening"));
     world.download(20_000_000, || {});
-    world.wait_for(&["by TCP"]);
+    world.wait_for(&["over TCP"]);
 }
 
 #[test]
@@ -173,12 +173,12 @@ fn the_prefix_of_a_router_advertisement_comes_before_the_resolvers() {
     let dir = tempfile::tempdir().expect("a folder");
     let first = "ip link set wlan0 down";
     let Some(world) = World::start(dir.path(), "9.9.9.1", first) else { return };
-    world.wait_for(&["wwan0: IPv6 only, by NAT64 prefix 2001:db8:64::/96"]);
+    world.wait_for(&["wwan0: IPv6 only, with NAT64 prefix 2001:db8:64::/96"]);
     world.advertise("2001:db8:65::/96", 600);
-    world.wait_for(&["wwan0: IPv6 only, by NAT64 prefix 2001:db8:65::/96"]);
+    world.wait_for(&["wwan0: IPv6 only, with NAT64 prefix 2001:db8:65::/96"]);
     // After the prefix is withdrawn, the resolver's answer is used again, without a restart.
     world.advertise("2001:db8:65::/96", 0);
-    world.wait_for(&["wwan0: IPv6 only, by NAT64 prefix 2001:db8:64::/96"]);
+    world.wait_for(&["wwan0: IPv6 only, with NAT64 prefix 2001:db8:64::/96"]);
     world.download(20_000_000, || {});
 }
 
@@ -197,7 +197,7 @@ fn a_router_advertisement_is_enough_where_no_resolver_answers() {
     let gone = "wwan0: IPv6 only, and its network no longer provides NAT64";
     world.testbed.log_with(world.client, gone);
     world.advertise("2001:db8:64::/96", 8);
-    world.wait_for(&["wwan0: IPv6 only, by NAT64 prefix 2001:db8:64::/96"]);
+    world.wait_for(&["wwan0: IPv6 only, with NAT64 prefix 2001:db8:64::/96"]);
     // The lifetime expires.
     let begun = Instant::now();
     let log = || world.testbed.log(world.client).matches(gone).count();

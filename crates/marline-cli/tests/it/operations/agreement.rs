@@ -300,7 +300,7 @@ impl World {
         let status = Look::of(&status["connections"], &status["paths"]);
         let metrics = Look::of_metrics(&self.metrics());
         let page = self.page.lock().expect("unpoisoned");
-        let sample = page.sample.as_ref().expect("it has sent some");
+        let sample = page.sample.as_ref().expect("some bytes were sent");
         [status, Look::of(&sample["totals"]["connections"], &sample["paths"]), metrics]
     }
 
@@ -336,7 +336,7 @@ impl World {
             }
         }
         gone[1] = self.page.lock().expect("unpoisoned").gone_us;
-        gone.map(|at| at.expect("each has said so"))
+        gone.map(|at| at.expect("each view has reported it"))
     }
 }
 
@@ -395,7 +395,7 @@ fn status_metrics_and_dashboard_agree_on_an_outage() {
         }
     };
     the_hole_is_the_pause(&world, [died, back], &pauses, late);
-    let look = world.agree("so many bytes went each way", Look::clone, |_| true);
+    let look = world.agree("the bytes of each direction agree", Look::clone, |_| true);
     assert_eq!(look.connections, CONNECTIONS as u64, "{look:?}");
     the_links_carried_it(&world, &look, bytes);
 }
@@ -424,7 +424,7 @@ fn the_hole_is_the_pause(world: &World, [died, back]: [u64; 2], pauses: &[(u64, 
         let (count, sum) = lengths.fold((0, 0), |(count, sum), length| (count + 1, sum + length));
         let of = |metric: &str| {
             let name = format!("marline_hole_seconds_{metric}{{direction=\"{direction}\"}}");
-            value(metrics.lines().find(|line| line.starts_with(&name)).expect("it is there"))
+            value(metrics.lines().find(|line| line.starts_with(&name)).expect("the event exists"))
         };
         assert_eq!(of("count") as u64, count, "{direction}: {told:?}");
         assert!(((of("sum") * 1e6) as u64).abs_diff(sum) < OWN_US, "{direction}: {told:?}");

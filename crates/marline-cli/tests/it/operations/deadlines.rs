@@ -48,7 +48,7 @@ fn a_stream_to_such_a_port_has_the_deadline_at_both_ends_and_the_next_on_its_con
     assert_eq!(schedulers(at_server).1, serde_json::json!(["deadline,within=40000us"]));
     end(first);
     let mut second = open(socks, prompt).unwrap();
-    echo(&mut second, b"in time, by a session");
+    echo(&mut second, b"in time, on a session");
     end(second);
     until("the connection is free again", || {
         schedulers(at_server).1 == serde_json::json!(["auto"])

@@ -77,7 +77,7 @@ fn a_server_on_a_full_disk_goes_on_and_writes_again_when_there_is_room() {
     // namespace.
     let inside = PathBuf::from(format!("/proc/{}/root", server.0.id()));
     let inside = inside.join(dir.path().join("disk").strip_prefix("/").unwrap());
-    until("it listens", || std::net::TcpStream::connect(metrics).is_ok());
+    until("the metrics port listens", || std::net::TcpStream::connect(metrics).is_ok());
     let path = format!("127.0.0.1={listen}");
     let (_client, socks) = start_client(dir.path(), &invite_file, &["--path", &path]);
     let target = echo_target();
@@ -99,7 +99,7 @@ fn a_server_on_a_full_disk_goes_on_and_writes_again_when_there_is_room() {
         exchange(10);
         metric(metrics, "marline_log_lost_lines_total") > 2
     });
-    until("nor does the state", || {
+    until("the state file finds no room", || {
         exchange(10);
         metric(metrics, "marline_state_write_failures_total") > 0
     });
@@ -112,7 +112,7 @@ fn a_server_on_a_full_disk_goes_on_and_writes_again_when_there_is_room() {
     std::fs::remove_file(inside.join("filler")).unwrap();
     let read = |name: &str| std::fs::read(inside.join(name)).unwrap_or_default();
     // Counted before, and retried automatically. Traffic would fill the disk with captures.
-    until("the state is kept", || {
+    until("the state is written", || {
         String::from_utf8_lossy(&read("state")).contains("name = \"first\"")
     });
     until("the log goes on", || {
@@ -132,7 +132,7 @@ fn a_server_on_a_full_disk_goes_on_and_writes_again_when_there_is_room() {
     });
     // A copy, because the server continues to write.
     let copy = dir.path().join("copy.pcapng");
-    until("it can be read to its end", || {
+    until("the capture can be read to its end", || {
         std::fs::copy(&capture, &copy).unwrap();
         let output = Command::new(&tshark).arg("-r").arg(&copy).output().unwrap();
         let (out, err) = support::texts(&output);

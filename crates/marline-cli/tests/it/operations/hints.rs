@@ -32,7 +32,7 @@ fn a_path_whose_signal_fades_carries_nothing_new_at_either_end_until_it_is_stead
     assert!(path(&[], true).contains("up,fading"), "{}", path(&[], true));
     let table =
         |control| ask(dir.path(), &["monitor", "--table", "--once", "--control", control], true);
-    until("the server has heard of it", || table(at_server).contains("degraded"));
+    until("the server was notified", || table(at_server).contains("degraded"));
     assert!(table(at_client).contains("degraded"), "{}", table(at_client));
     // Payload sent by the client on each path.
     let sent = || {
@@ -52,5 +52,5 @@ fn a_path_whose_signal_fades_carries_nothing_new_at_either_end_until_it_is_stead
     assert!(after[1] - before[1] >= 200_000, "{before:?} {after:?}");
     path(&["wifi", "hint", "steady"], true);
     assert!(!path(&[], true).contains("fading"));
-    until("the server has heard of that, too", || !table(at_server).contains("degraded"));
+    until("the server was notified of the change", || !table(at_server).contains("degraded"));
 }

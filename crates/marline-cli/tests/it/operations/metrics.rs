@@ -41,7 +41,7 @@ fn invalid_or_slow_clients_delay_a_scrape_by_seconds_at_most() {
         let mut answer = Vec::new();
         let end = stream.read_to_end(&mut answer);
         let hangs = end.is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock);
-        assert!(!hangs, "everybody is let go: {answer:?}");
+        assert!(!hangs, "every client is disconnected: {answer:?}");
     }
     assert_eq!(metric(port, "marline_build_info"), 1);
 }

@@ -89,7 +89,7 @@ fn goes_elsewhere(
         let opened = [new_metrics, new_page].map(|at| TcpStream::connect(at).is_ok());
         assert_eq!(opened, [false, false], "{says}: nothing was opened");
     }
-    watching.read_exact(&mut [0; 10]).expect("who watches is not disturbed");
+    watching.read_exact(&mut [0; 10]).expect("viewers are not affected");
 
     // A valid change takes effect, and the counters are kept.
     write(&at(new_metrics, new_page, "second.sock"));
@@ -98,11 +98,11 @@ fn goes_elsewhere(
         [metrics, page].iter().all(|at| TcpStream::connect(at).is_err())
     });
     assert!(!dir.join("first.sock").exists());
-    assert!(opened(new_metrics) >= had, "they go on");
+    assert!(opened(new_metrics) >= had, "counters continue");
     assert_eq!(status(new_page, "/", "").as_deref(), Some("200"));
     hello(&mut talking);
     assert_eq!(reload("second.sock", true), "no changes\n");
-    until("who watched is let go", || {
+    until("former viewers are disconnected", || {
         watching.read(&mut [0; 10_000]).is_ok_and(|count| count == 0)
     });
 
@@ -111,7 +111,7 @@ fn goes_elsewhere(
     let with_token = at(new_metrics, new_page, "second.sock")
         + &format!("dashboard-token-file = \"{}\"\n", token.display());
     write(&with_token);
-    assert!(reload("second.sock", false).contains("token"), "there is none");
+    assert!(reload("second.sock", false).contains("token"), "no token is required yet");
     assert_eq!(status(new_page, "/events", "").as_deref(), Some("200"));
     let [one, two] = ["one-token-of-many-letters", "another-of-many-letters"];
     write_private(&token, one);
@@ -128,7 +128,7 @@ fn goes_elsewhere(
     write(&format!("control = \"{}\"\n", place("second.sock")));
     process.signal("HUP");
     process.line_with("changed: dashboard, dashboard-token-file, metrics");
-    until("both are closed", || {
+    until("both ports are closed", || {
         [new_metrics, new_page].iter().all(|at| TcpStream::connect(at).is_err())
     });
 }
@@ -158,7 +158,7 @@ fn a_client_moves_its_status_ports_on_reload_or_keeps_them() {
     let mut stream = open(socks, echo_target()).unwrap();
     echo(&mut stream, b"before");
     goes_elsewhere(dir.path(), &mut client, first, &write);
-    echo(&mut stream, b"as if nothing had been");
+    echo(&mut stream, b"the program still works");
 }
 
 #[test]
@@ -181,7 +181,7 @@ fn a_server_moves_its_status_ports_on_reload_and_upgrade() {
     let mut stream = open(socks, echo_target()).unwrap();
     echo(&mut stream, b"before");
     goes_elsewhere(dir.path(), &mut process, first, &write);
-    echo(&mut stream, b"as if nothing had been");
+    echo(&mut stream, b"the program still works");
     // The next process has them at their current addresses. In the old process they no longer change.
     let metrics = free_address();
     let second = dir.path().join("second.sock").display().to_string();

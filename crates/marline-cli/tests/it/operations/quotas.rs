@@ -41,14 +41,14 @@ fn a_path_that_has_used_its_quota_is_left_and_stays_unused_after_a_crash() {
     );
     pump(&mut stream, 200_000).unwrap();
     client.line_with("not used until then");
-    pump(&mut stream, 100_000).expect("the stream goes on by the other path");
+    pump(&mut stream, 100_000).expect("the stream continues over the other path");
     let json = ask(dir.path(), &["status", "--json", "--control", control], true);
     let told: serde_json::Value = serde_json::from_str(&json).unwrap();
     assert_eq!(told["paths"][0]["quota"]["state"], "hard", "{json}");
     assert_eq!(told["paths"][0]["state"], "unreachable", "{json}");
     assert!(told["paths"][0]["reason"].as_str().unwrap().contains("used up"), "{json}");
     let kept = || std::fs::read_to_string(&state).unwrap_or_default();
-    until("it is kept", || kept().contains("name = \"lte\""));
+    until("the usage is kept", || kept().contains("name = \"lte\""));
     until("all of it", || {
         let text = kept();
         let line = text.lines().find_map(|line| line.strip_prefix("period-bytes = "));
@@ -63,14 +63,14 @@ fn a_path_that_has_used_its_quota_is_left_and_stays_unused_after_a_crash() {
         told["paths"][0]["quota"]["state"].as_str().unwrap_or_default().to_owned()
     };
     assert_eq!(standing(), "hard", "before the first connection");
-    echo(&mut open(socks, target).unwrap(), b"by the other path from the first byte");
-    // A corrupt file does not prevent the start, and counting starts again.
+    echo(&mut open(socks, target).unwrap(), b"over the other path from the first byte");
+    // A corrupt file does not prevent the start, and counting restarts.
     client.signal("KILL");
     client.end();
     std::fs::write(&state, b"\xff\x00 garbage").unwrap();
     let (_client, socks) = start_client(dir.path(), &server.invite_file, &flags);
     assert_eq!(standing(), "within");
-    echo(&mut open(socks, target).unwrap(), b"and goes on");
+    echo(&mut open(socks, target).unwrap(), b"the stream continues");
     assert!(dir.path().join("state.bad").exists());
 }
 
@@ -100,7 +100,7 @@ fn a_client_over_its_quota_is_disconnected_with_the_reason() {
         std::thread::sleep(std::time::Duration::from_millis(20));
         pump(&mut stream, 10_000).err()
     });
-    assert!(ended.is_some(), "a connection that exists is ended");
+    assert!(ended.is_some(), "existing connections end");
     server.process.line_with("quota used up");
     client.line_with("the server refuses this client: its quota of 200kB is used up");
     let output = support::run(dir.path(), &["status", "--control", at_client]);
@@ -117,10 +117,10 @@ fn a_client_over_its_quota_is_disconnected_with_the_reason() {
     assert!(open(socks, target).is_err());
     // A raised quota takes effect at once.
     allow("first@1GB");
-    until("it is served again", || {
+    until("the client is served again", || {
         open(socks, target).is_ok_and(|mut stream| pump(&mut stream, 10_000).is_ok())
     });
-    until("and says so", || {
+    until("the status reports it", || {
         !look(dir.path(), &["status", "--control", at_client]).contains("refused by")
     });
     server.process.signal("TERM");

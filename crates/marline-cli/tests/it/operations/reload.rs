@@ -76,8 +76,8 @@ fn a_client_opens_and_closes_ports_and_paths_or_changes_nothing() {
     }
     client.line_with("reload: changed settings that need a restart: keepalive");
     let mut new = open(second, target).unwrap();
-    echo(&mut new, b"by the new port");
-    echo(&mut stream, b"on the connection of the port that is gone");
+    echo(&mut new, b"through the new port");
+    echo(&mut stream, b"on the connection of the closed port");
     until("the old port is closed", || TcpStream::connect(first).is_err());
     let status = ask(dir.path(), &["status", "--control", control], true);
     assert!(status.contains("lte") && status.contains("auto,budget=unlimited"), "{status}");
@@ -112,7 +112,7 @@ fn a_server_gives_new_connections_another_mode() {
     echo(&mut after, b"after");
     let status = ask(dir.path(), &["status", "--control", control], true);
     assert!(status.contains("by auto auto,budget=0"), "{status}");
-    echo(&mut before, b"as it was");
+    echo(&mut before, b"unchanged");
 }
 
 /// Number of files in a directory with this prefix, and their total size.
@@ -160,7 +160,7 @@ fn captures_and_traces_begin_and_end_on_a_running_program() {
     assert!(error.contains("keeping current") && error.contains("below-a-file"), "{error}");
     let so_far = written(&pcap, "server-shard").1;
     echo(&mut after, &[7; 20_000]);
-    until("it goes on", || written(&pcap, "server-shard").1 > so_far + 40_000);
+    until("the trace continues", || written(&pcap, "server-shard").1 > so_far + 40_000);
 
     // Without the settings, the files end complete, and connections are not affected.
     write("");
@@ -169,7 +169,7 @@ fn captures_and_traces_begin_and_end_on_a_running_program() {
     echo(&mut after, &[8; 50_000]);
     echo(&mut open(socks, target).unwrap(), &[9; 50_000]);
     let now = [written(&pcap, "server-shard").1, written(&qlog, "server-").1];
-    assert_eq!(now, [captured, traced], "nothing is written any more");
+    assert_eq!(now, [captured, traced], "nothing more is written");
     let trace = std::fs::read_dir(&qlog).unwrap().next().unwrap().unwrap().path();
     let text = std::fs::read_to_string(&trace).unwrap();
     marline_qlog::read(text.as_ref()).expect("a trace that can be read");

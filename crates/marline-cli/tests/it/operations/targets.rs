@@ -79,7 +79,7 @@ fn status_monitor_metrics_and_dashboard_do_not_say_where_connections_lead() {
     }
     // An ended connection is in the logs, an open one on the pages.
     let mut ended = open(socks, target).unwrap();
-    echo(&mut ended, b"gone soon");
+    echo(&mut ended, b"the connection ends soon");
     drop(ended);
     std::thread::sleep(Duration::from_millis(500));
     let everything = |process: &mut support::Running| process.said().join("\n");
@@ -98,7 +98,7 @@ fn status_monitor_metrics_and_dashboard_do_not_say_where_connections_lead() {
     told_to_its_owner_who_asks(dir.path(), [at_server, at_client], target);
     refused_to_others(Path::new(at_client));
     drop(stream);
-    until("what has ended is not shown", || {
+    until("ended connections are not shown", || {
         let asked = ["status", "--targets", "--control", at_client];
         ask(dir.path(), &asked, true).ends_with("\nno open streams\n")
     });

@@ -1,6 +1,6 @@
-//! Tests of common path configurations in namespaces: two phones with identical addresses, address families that
-//! differ between paths, changing names, a VPN beside the client, interfaces that appear and disappear. Needs root,
-//! nft, curl and python3.
+//! Tests of common path configurations in namespaces: two phones with identical addresses, address families that differ
+//! between paths, changing names, a VPN next to the client, interfaces that appear and disappear. Needs root, nft, curl
+//! and python3.
 
 mod lan;
 mod limits;
@@ -127,7 +127,7 @@ impl World {
         while !holds() {
             let log = self.testbed.log(self.client);
             let paths = self.testbed.run("client", "marline path --control ./control.sock");
-            assert!(Instant::now() < until, "waited in vain for {what}\n{paths}\n{log}");
+            assert!(Instant::now() < until, "timed out waiting for {what}\n{paths}\n{log}");
             std::thread::sleep(Duration::from_millis(100));
         }
     }

@@ -229,6 +229,6 @@ fn is_refused(peer: SocketAddr) {
     socket.set_read_timeout(Some(PATIENCE)).expect("timeout");
     socket.connect(peer).expect("connected");
     socket.send(b"anybody?").expect("sent");
-    let error = socket.recv(&mut [0; 16]).expect_err("nobody answers");
+    let error = socket.recv(&mut [0; 16]).expect_err("no peer answers");
     assert_eq!(error.kind(), ErrorKind::ConnectionRefused, "{peer}");
 }

@@ -18,8 +18,8 @@ impl World {
         let mut command = self.command("exec env --default-signal $run bash -c \"$inner\"");
         let ready = self.dir().join(name);
         command
-            // Without a separate program, because bash forgets an interrupt that arrives while a program runs and
-            // ends successfully.
+            // Without a separate program, because bash ignores an interrupt that arrives while a program runs and ends
+            // successfully.
             .env("inner", text.replace("READY", &format!(": > {name}")))
             .stdout(Stdio::piped());
         let child = self.hosts.net.spawn(Side::Client, &mut command).expect("spawn");
@@ -104,7 +104,7 @@ fn processes_the_program_left_behind_keep_their_network() {
          curl -sS --noproxy \"\" --fail {url} > late; mv late fetched) < /dev/null > /dev/null 2>&1 & exit 0'"
     );
     world.run(&text);
-    assert_eq!(world.carriers().len(), 1, "somebody carries for the shell that waits");
+    assert_eq!(world.carriers().len(), 1, "a process carries the waiting shell's traffic");
     std::fs::write(world.dir().join("go-on"), "").expect("write");
     world.wait_for_nothing();
     assert_eq!(std::fs::read(world.dir().join("fetched")).expect("fetched").len(), 321);
@@ -121,7 +121,7 @@ fn the_last_bytes_of_a_program_arrive() {
     world.wait_for_nothing();
     let begun = Instant::now();
     while world.run(&format!("$run bash -c 'cat < /dev/tcp/{ip}/{last}'")) != "1000000" {
-        assert!(begun.elapsed() < PATIENCE, "they did not");
+        assert!(begun.elapsed() < PATIENCE, "the bytes did not arrive");
     }
 }
 

@@ -21,7 +21,7 @@ fn dig_and_the_c_library_resolve() {
         '",
     );
     let lines: Vec<&str> = text.lines().collect();
-    // The long answer by UDP is truncated, and the following one by TCP is complete.
+    // The long answer over UDP is truncated, and the following one over TCP is complete.
     let expected = [TARGET_V4, TARGET_V6, TARGET_V4, "1", "1", "20", "0", TARGET_V6, TARGET_V4];
     assert_eq!(lines, expected, "{text}");
 }

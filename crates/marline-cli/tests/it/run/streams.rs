@@ -73,7 +73,7 @@ fn curl_fetches_a_page_by_either_family_and_by_name() {
     while !support::plotted(&world.dir().join("traces"), "client-")
         .is_some_and(|said| said.iter().any(|said| said.contains(" B new data, ")))
     {
-        assert!(Instant::now() < until, "no whole trace");
+        assert!(Instant::now() < until, "no complete trace");
         std::thread::sleep(Duration::from_millis(100));
     }
     world.wait_for_nothing();
@@ -110,7 +110,7 @@ fn a_download_goes_on_when_wifi_dies() {
     let child = world.hosts.net.spawn(super::Side::Client, &mut command).expect("spawn");
     let begun = std::time::Instant::now();
     while !world.dir().join("begun").exists() {
-        assert!(begun.elapsed() < PATIENCE, "nothing came");
+        assert!(begun.elapsed() < PATIENCE, "no data arrived");
         std::thread::sleep(std::time::Duration::from_millis(10));
     }
     world.hosts.net.command("wifi", "down").expect("WiFi dies");
@@ -121,7 +121,7 @@ fn a_download_goes_on_when_wifi_dies() {
         .iter()
         .map(|link| link.up.stats.dropped_outage + link.down.stats.dropped_outage)
         .sum();
-    assert!(lost > 0, "it was over before WiFi died");
+    assert!(lost > 0, "the transfer ended before WiFi failed");
 }
 
 #[test]
@@ -138,7 +138,7 @@ fn ends_and_resets() {
         return;
     }
     for address in target(GREET) {
-        assert_eq!(rest(connect(address)), "hello\n", "the target speaks first, and ends");
+        assert_eq!(rest(connect(address)), "hello\n", "the target sends first, and ends");
     }
     for address in target(COUNT) {
         let mut stream = connect(address);
@@ -149,7 +149,7 @@ fn ends_and_resets() {
     for address in target(RESET) {
         let mut stream = connect(address);
         stream.write_all(b"x").expect("written");
-        let error = stream.read(&mut [0; 10]).expect_err("a reset is no end");
+        let error = stream.read(&mut [0; 10]).expect_err("a reset is not an orderly end");
         assert_eq!(error.kind(), ErrorKind::ConnectionReset);
     }
     // And in the other direction. The target sees the reset a little later.
@@ -180,7 +180,7 @@ fn refusals() {
         return;
     }
     for address in target(1) {
-        assert_eq!(refusal(address), ErrorKind::ConnectionRefused, "nobody listens at {address}");
+        assert_eq!(refusal(address), ErrorKind::ConnectionRefused, "no listener at {address}");
     }
     let at = |ip: &str| SocketAddr::new(ip.parse().expect("an address"), 80);
     // Refused by the server's rules, and for lack of a route at the server.
@@ -195,7 +195,7 @@ fn refusals() {
     socket.set_read_timeout(Some(PATIENCE)).expect("timeout");
     socket.connect(at("198.18.0.1")).expect("an address");
     socket.send(b"x").expect("sent");
-    let error = socket.recv(&mut [0; 10]).expect_err("nobody takes it");
+    let error = socket.recv(&mut [0; 10]).expect_err("no host accepts it");
     assert_eq!(error.kind(), ErrorKind::ConnectionRefused);
     // Only loopback and the interface exist.
     let names: Vec<String> = std::fs::read_to_string("/proc/net/dev")
@@ -256,10 +256,10 @@ fn stalled() {
     let (chunk, mut written) = (vec![5; 1 << 16], 0);
     while let Ok(count) = stream.write(&chunk) {
         written += count;
-        assert!(written < MOST, "nothing stops the program");
+        assert!(written < MOST, "the program is never blocked");
     }
     connect(target(READ_ON)[0]);
     stream.shutdown(std::net::Shutdown::Write).expect("an end");
     assert_eq!(rest(stream), written.to_string());
-    println!("{written} bytes were under way");
+    println!("{written} bytes were in transit");
 }

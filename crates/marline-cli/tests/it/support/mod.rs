@@ -1,6 +1,6 @@
 //! Test support: running the program as a process.
 
-// Each test file uses a part of it.
+// Each test file uses only a part of this module.
 #![allow(dead_code, reason = "a bench compiles this file as well and uses a part of it")]
 
 pub(crate) mod cgroup;
@@ -317,7 +317,7 @@ impl Beside {
     /// Starts the program in a process group of its own.
     pub(crate) fn start(command: &mut Command) -> Beside {
         let command = command.stdin(Stdio::null()).process_group(0);
-        Beside(command.spawn().expect("the program beside starts"))
+        Beside(command.spawn().expect("the other program starts"))
     }
 
     /// Process id, and id of the process group.
@@ -355,7 +355,7 @@ pub(crate) fn free_address() -> SocketAddr {
 pub(crate) fn listens(address: SocketAddr) {
     let until = Instant::now() + READY;
     while std::net::TcpStream::connect(address).is_err() {
-        assert!(Instant::now() < until, "nobody listens on {address}");
+        assert!(Instant::now() < until, "no listener on {address}");
         std::thread::sleep(Duration::from_millis(20));
     }
 }

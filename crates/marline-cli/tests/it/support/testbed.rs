@@ -131,7 +131,7 @@ impl Testbed {
             if said.contains(word) {
                 return said;
             }
-            assert!(Instant::now() < deadline, "it did not say {word:?}:\n{said}");
+            assert!(Instant::now() < deadline, "no {word:?} in the output:\n{said}");
             std::thread::sleep(Duration::from_millis(50));
         }
     }
@@ -150,7 +150,7 @@ impl Testbed {
             if let Some(status) = self.background[number].try_wait().expect("wait") {
                 return status.success();
             }
-            assert!(Instant::now() < deadline, "it does not end:\n{}", self.log(number));
+            assert!(Instant::now() < deadline, "the program does not end:\n{}", self.log(number));
             std::thread::sleep(Duration::from_millis(20));
         }
     }

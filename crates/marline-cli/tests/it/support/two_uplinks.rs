@@ -160,7 +160,7 @@ impl TwoUplinks {
 
     /// Id of the process that was started last.
     pub(crate) fn newest_pid(&self) -> u32 {
-        self.running.last().expect("something runs").id()
+        self.running.last().expect("a process was started").id()
     }
 
     /// Like [`role`](Self::role), with its standard input.

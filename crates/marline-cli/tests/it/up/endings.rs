@@ -9,7 +9,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 pub(super) fn signal(pid: u32, signal: Signal) {
     let pid = Pid::from_raw(pid as i32).expect("a process id");
-    kill_process(pid, signal).expect("it runs");
+    kill_process(pid, signal).expect("`marline up` runs");
 }
 
 #[test]
@@ -45,7 +45,7 @@ fn connections_through_it_are_reset_when_it_ends() {
     assert!(world.fetches(&page(TARGET_V4, 100)));
     signal(pid, Signal::TERM);
     let output = waiting.wait_with_output().expect("output");
-    assert!(output.status.success(), "the program waits for ever: {output:?}");
+    assert!(output.status.success(), "the program waits forever: {output:?}");
     world.wait_until("nothing is left", || world.left().is_empty());
     assert!(world.goes_directly());
 }
@@ -74,7 +74,7 @@ fn without_a_server_the_machine_stays_as_it_is_until_there_is_one() {
     let (lines, _) = world.start("--path wifi");
     let line = hear(&lines, "waiting for the server");
     assert!(line.contains("10.0.1.1"), "{line}");
-    world.wait_until("nothing is changed", || world.left().is_empty());
+    world.wait_until("nothing has changed", || world.left().is_empty());
     world.hosts.net.command("wifi", "up").expect("an order");
     hear(&lines, "goes through the server");
     assert!(world.fetches(&page(TARGET_V4, 100)));
@@ -88,10 +88,10 @@ fn a_kill_switch_lets_nothing_past_until_down() {
     assert!(world.fetches(&page("www.example.test", 100)));
     // Both of its processes, as when a whole control group is killed.
     world.run(&format!("kill -KILL $(cat /proc/{pid}/task/{pid}/children) {pid}"));
-    world.wait_until("it is gone", || !world.run("ip link show").contains("marline0"));
+    world.wait_until("the interface is gone", || !world.run("ip link show").contains("marline0"));
     for _ in 0..5 {
         let output = world.output(&format!("./seen-from {TARGET_V4} 9010 0.0.0.0 1"));
-        assert!(!output.status.success(), "it leaks: {output:?}");
+        assert!(!output.status.success(), "traffic bypasses the tunnel: {output:?}");
     }
     assert!(world.run("marline down").contains("leftover kill switch"));
     assert!(world.goes_directly());
@@ -114,5 +114,8 @@ fn foreign_routing_rules_are_kept_and_ipv6_may_be_missing() {
     world.up("--path wifi --path lte");
     assert!(world.fetches(&page("www.example.test", 100)));
     assert_eq!(world.run("marline down"), "stopped");
-    assert!(world.run("ip rule show priority 5301").contains("192.0.2.0/24"), "it is not ours");
+    assert!(
+        world.run("ip rule show priority 5301").contains("192.0.2.0/24"),
+        "a foreign rule is kept"
+    );
 }

@@ -42,10 +42,7 @@ fn only_some_networks_are_reached_through_it() {
     world.up("--config up.toml");
     assert_eq!(world.seen_from(TARGET_V4), WIFI);
     assert_ne!(world.seen_from(OTHER_V4), WIFI);
-    assert!(
-        !world.fetches(&page("www.example.test", 10)),
-        "names are asked of the router, as before"
-    );
+    assert!(!world.fetches(&page("www.example.test", 10)), "the router still resolves names");
 }
 
 #[test]

@@ -1,5 +1,5 @@
-//! Tests that nothing bypasses the tunnel: after the program was killed, by a link's resolver, and by a service's
-//! port.
+//! Tests that nothing bypasses the tunnel: after the program was killed, through a link's resolver, and through a
+//! service's port.
 
 use super::super::run::targets::MIRRORS;
 use super::endings::signal;
@@ -61,7 +61,7 @@ fn killed_alone_it_leaves_the_kill_switch_until_a_person_removes_it() {
     let watch = world.watch(AROUND);
     let sending = world.spawn("exec python3 send-all.py 4");
     signal(pid, Signal::KILL);
-    world.wait_until("it is gone", || !world.run("ip link show").contains("marline0"));
+    world.wait_until("the interface is gone", || !world.run("ip link show").contains("marline0"));
     sending.wait_with_output().expect("output");
     assert_eq!(world.seen_by(watch), "");
     assert!(world.run("marline down").contains("kill switch"));
@@ -181,10 +181,12 @@ fn names_that_are_direct_are_asked_of_the_links_resolver_and_their_hosts_pass_th
     // A file written by a DHCP client is the one that is restored.
     let text = || std::fs::read_to_string(&resolv_conf).expect("read");
     std::fs::write(&resolv_conf, "nameserver 10.0.1.77\n").expect("write");
-    world.wait_until("it is ours again", || text().contains("nameserver 198.18.0.1"));
+    world.wait_until("the file has the tunnel's resolver again", || {
+        text().contains("nameserver 198.18.0.1")
+    });
     assert!(world.fetches(&page("www.example.test", 100)));
     world.run(&format!("kill -KILL $(cat /proc/{pid}/task/{pid}/children) {pid}"));
-    world.wait_until("it is gone", || !world.run("ip link show").contains("marline0"));
+    world.wait_until("the interface is gone", || !world.run("ip link show").contains("marline0"));
     assert!(text().contains("nameserver 198.18.0.1"), "the kill switch stays on");
     world.run("marline down");
     assert_eq!(text(), "nameserver 10.0.1.77\n");
@@ -200,7 +202,7 @@ fn a_failure_while_it_runs_leaves_the_kill_switch() {
     world.run("ip link del marline0");
     hear(&lines, "the kill switch stays on");
     let output = world.output(&format!("./seen-from {TARGET_V4} {} 0.0.0.0 1", MIRRORS[0]));
-    assert!(!output.status.success(), "it leaks: {output:?}");
+    assert!(!output.status.success(), "traffic bypasses the tunnel: {output:?}");
     // A later `up` without a kill switch takes over the existing one, and `down` then removes it.
     world.up("--path wifi --path lte");
     assert!(world.fetches(&page("www.example.test", 100)));
@@ -221,7 +223,7 @@ fn a_locked_machine_reaches_its_server_by_name_and_stays_closed_after_a_stop() {
         .expect("write");
     let closed = |world: &World| {
         let output = world.output(&format!("./seen-from {TARGET_V4} {} 0.0.0.0 1", MIRRORS[0]));
-        assert!(!output.status.success(), "it leaks: {output:?}");
+        assert!(!output.status.success(), "traffic bypasses the tunnel: {output:?}");
     };
     assert!(world.goes_directly());
     world.hosts.shell(
@@ -249,7 +251,7 @@ fn a_locked_machine_reaches_its_server_by_name_and_stays_closed_after_a_stop() {
     let pid = world.up("--config up.toml");
     assert!(world.fetches(&page("www.example.test", 100)));
     signal(pid, Signal::TERM);
-    world.wait_until("it is gone", || !world.run("ip link show").contains("marline0"));
+    world.wait_until("the interface is gone", || !world.run("ip link show").contains("marline0"));
     closed(&world);
     world.run("marline down --after-crash");
     closed(&world);

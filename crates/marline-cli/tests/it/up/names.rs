@@ -1,4 +1,4 @@
-//! Tests of names with exceptions, which apply regardless of the resolver, by UDP or TCP.
+//! Tests of names with exceptions, which apply regardless of the resolver, over UDP or TCP.
 
 use super::{PUBLIC_V4, PUBLIC_V6, TARGET_V4, World, support};
 
@@ -35,7 +35,7 @@ fn a_blocked_name_is_blocked_with_every_resolver_and_transport() {
         }
         let query =
             format!("dig +time=5 +tries=2 +tcp +short {server} big.example.test TXT | wc -l");
-        assert_eq!(world.run(&query), "20", "a long answer is whole: {query}");
+        assert_eq!(world.run(&query), "20", "a long answer is complete: {query}");
     }
     // Several queries on one connection, and one with two questions.
     let said = world.run(&format!(

@@ -111,7 +111,7 @@ fn only_the_portal_browser_bypasses_the_kill_switch() {
     let (said, why) = support::texts(&refused);
     assert_eq!((said.as_str(), refused.status.code()), ("", Some(125)));
     assert!(why.contains("no login required"), "{why}");
-    assert!(world.fetches(&page(TARGET_V4, 10_000)), "the tunnel stands");
+    assert!(world.fetches(&page(TARGET_V4, 10_000)), "the tunnel still works");
 }
 
 #[test]
@@ -124,11 +124,11 @@ fn killed_outright_it_leaves_its_program_without_a_network() {
         curl -s -m 3 http://portal.test/welcome || echo no network'";
     let rules = world.left();
     let program = world.spawn(&script.replace("PROBE", PROBE));
-    world.wait_until("the page is there", || world.dir().join("ready").exists());
+    world.wait_until("the page was fetched", || world.dir().join("ready").exists());
     assert_eq!(std::fs::read_to_string(world.dir().join("seen")).unwrap(), "welcome");
     let carrying = carriers(&world);
     assert_eq!(carrying.len(), 1, "{carrying:?}");
-    kill_process(carrying[0], Signal::KILL).expect("it runs");
+    kill_process(carrying[0], Signal::KILL).expect("the portal process runs");
     world.wait_until("its end", || carriers(&world).is_empty());
     std::fs::write(world.dir().join("killed"), "").expect("a file");
     let begun = Instant::now();

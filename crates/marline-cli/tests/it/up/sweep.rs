@@ -1,4 +1,4 @@
-//! Tests of `kill -9` at every moment of `marline up`'s life, while programs send without a pause: not one packet
+//! Tests of `kill -9` at every moment while `marline up` runs and programs send without a pause: not one packet
 //! bypasses the tunnel. A few moments here, every 50 ms by `cargo xtask nightly kill-switch`.
 
 use std::process::Child;
@@ -60,7 +60,7 @@ while not os.path.exists("stop-sending"):
 open("sent", "w").write(str(sent))
 "#;
 
-/// Writes a line into `leaks` for each packet that leaves by a link and belongs neither to Marline nor to the link:
+/// Writes a line into `leaks` for each packet that leaves over a link and belongs neither to Marline nor to the link:
 /// the kernel's time in nanoseconds of the system's clock, and its contents.
 const CAPTURE: &str = r#"
 import socket, struct, sys, select
@@ -207,7 +207,7 @@ impl Sweep {
         last(&rules("-4")) && last(&rules("-6"))
     }
 
-    /// Kills it after each of these times from its start. Each start finds the remains of the previous one.
+    /// Kills `marline up` after each of these times from its start. Each start finds the remains of the previous one.
     fn at_start(&mut self, after: &[u64]) {
         for ms in after {
             let running = self.start();
@@ -216,8 +216,8 @@ impl Sweep {
         }
     }
 
-    /// Kills it after each of these times from the moment at which traffic uses the tunnel, optionally after a
-    /// signal.
+    /// Kills `marline up` after each of these times from the moment at which traffic uses the tunnel, optionally after
+    /// a signal.
     fn after_up(&mut self, signal: Option<Signal>, after: &[u64]) {
         for ms in after {
             let running = self.start();
@@ -239,7 +239,7 @@ impl Sweep {
         self.leaks.extend(leaks);
     }
 
-    /// Starts it again, ends it with `marline down`, and prints the leaks.
+    /// Starts `marline up` again, ends it with `marline down`, and prints the leaks.
     fn end(mut self, what: &str) {
         let running = self.start();
         hear(&running.lines, "goes through the server");

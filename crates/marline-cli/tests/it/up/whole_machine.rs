@@ -24,7 +24,11 @@ fn connections_names_and_datagrams_go_through_it_and_back_after_down() {
     assert_ne!(bound, WIFI);
     let names =
         world.run("dig +short +time=5 www.example.test A; dig +short @10.0.1.99 v4.example.test A");
-    assert_eq!(names, format!("{TARGET_V4}\n{TARGET_V4}"), "asked of whom on a private network");
+    assert_eq!(
+        names,
+        format!("{TARGET_V4}\n{TARGET_V4}"),
+        "a private resolver's query is answered"
+    );
     let tcp = world.run("dig +short +tcp +time=5 www.example.test AAAA");
     assert_eq!(tcp, TARGET_V6);
     // A closed port is refused promptly, as at the target.
@@ -38,7 +42,7 @@ fn connections_names_and_datagrams_go_through_it_and_back_after_down() {
     let none = world.output("marline status --control nowhere.sock");
     assert_eq!(none.status.code(), Some(3));
     assert_eq!(world.run("marline down"), "stopped");
-    let traces = support::plotted(&world.dir().join("traces"), "client-").expect("whole traces");
+    let traces = support::plotted(&world.dir().join("traces"), "client-").expect("complete traces");
     assert!(traces.iter().any(|said| said.contains(" B new data, ")), "{traces:?}");
     assert_eq!(world.left(), "");
     assert!(world.goes_directly());

@@ -56,8 +56,8 @@ fn a_program_that_does_not_start_leaves_everything_as_it_was() {
     }
     std::fs::write(&file, made).expect("written");
     server.upgrade(dir);
-    echo(&mut stream, b"and then it is done");
-    echo(&mut open(socks, target).expect("a new stream"), b"by the new one");
+    echo(&mut stream, b"the upgrade succeeds");
+    echo(&mut open(socks, target).expect("a new stream"), b"through the new process");
     // A replaced process is not contacted, and the newest one can be replaced again.
     server.upgrade(dir);
     echo(&mut stream, b"and again");

@@ -95,7 +95,7 @@ fn given_back(streams: usize, kept: usize) {
         stream.shutdown(std::net::Shutdown::Write).expect("an end");
         assert_eq!(stream.read(&mut [0]).expect("its end"), 0);
     }
-    assert!(server.first.process.wait(PATIENCE), "it ends with its last connection");
+    assert!(server.first.process.wait(PATIENCE), "the process ends with its last connection");
     assert_eq!(anonymous_kb(first), 0);
 }
 

@@ -139,7 +139,7 @@ fn port_seen(application: &Association, teller: SocketAddr) -> Vec<u8> {
             return port;
         }
     }
-    panic!("no answer by UDP");
+    panic!("no answer over UDP");
 }
 
 /// One stream and one UDP mapping per process: each continues in its process, which ends with them.
@@ -159,15 +159,18 @@ fn goes_on_over_ten(carrier: &str, shards: &str) {
         }
         streams.push(open(socks, target).expect("another stream"));
         echo(streams.last_mut().expect("one"), &[round; 100_000]);
-        assert_eq!(port_seen(&application, teller), port, "the mapping stays where it was made");
+        assert_eq!(port_seen(&application, teller), port, "the mapping stays in its process");
     }
-    assert!(!is_gone(server.first.process.id()), "it has the first stream");
+    assert!(!is_gone(server.first.process.id()), "the first process has the first stream");
     drop(streams);
     for middle in &server.successors[..9] {
         wait_until_gone(*middle);
     }
     assert_eq!(server.living(), 2, "the newest, and the oldest with the mapping");
-    echo(&mut open(socks, target).expect("a stream"), b"and so on");
+    echo(
+        &mut open(socks, target).expect("a stream"),
+        b"each process ends with its last connection",
+    );
 }
 
 #[test]
@@ -201,13 +204,16 @@ fn a_process_ends_with_its_last_connection_or_at_the_limit() {
     server.upgrade(dir);
     echo(&mut kept, b"before the limit");
     drop(kept);
-    assert!(server.first.process.wait(PATIENCE), "it ends in good order");
+    assert!(server.first.process.wait(PATIENCE), "the process ends in an orderly way");
     let mut kept = open(socks, target).expect("a stream");
     let before = server.upgrade(dir);
     echo(&mut kept, b"before the limit");
     wait_until_gone(before);
-    assert!(!matches!(std::io::Read::read(&mut kept, &mut [0]), Ok(1..)), "it was cut off");
-    echo(&mut open(socks, target).expect("a stream"), b"by the newest");
+    assert!(
+        !matches!(std::io::Read::read(&mut kept, &mut [0]), Ok(1..)),
+        "the connection was cut off"
+    );
+    echo(&mut open(socks, target).expect("a stream"), b"through the newest process");
 }
 
 /// `marline serve` with frames: streams without proxy and TLS.

@@ -256,7 +256,7 @@ fn an_older_process_that_is_killed_leaves_nothing_and_a_newer_one_leaves_the_old
     let guards = |front: &Front| front.testbed.run("server", "ss -Hltn sport = :80 | wc -l");
     assert_eq!(guards(&front), "1\n");
     let second = front.upgrade();
-    assert_eq!(guards(&front), "1\n", "one guard, which both have");
+    assert_eq!(guards(&front), "1\n", "one guard, shared by both processes");
     let third = front.newest();
     end(third);
     wait_until_gone(third);

@@ -23,7 +23,7 @@ fn joins_reach(carrier: &str, shards: &str) {
             Err(code) => assert!(Instant::now() < until, "no stream: {code}"),
         }
     };
-    echo(&mut stream, b"by the first path");
+    echo(&mut stream, b"over the first path");
     server.upgrade(dir);
     let mut second = open(socks, target).expect("a stream");
     server.upgrade(dir);
@@ -56,7 +56,7 @@ fn joins_reach(carrier: &str, shards: &str) {
     }
     assert!(!is_gone(server.first.process.id()));
     drop((stream, second));
-    assert!(server.first.process.wait(PATIENCE), "it ends with its stream");
+    assert!(server.first.process.wait(PATIENCE), "the process ends with its stream");
 }
 
 #[test]

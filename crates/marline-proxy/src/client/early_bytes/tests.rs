@@ -61,7 +61,7 @@ impl Connect for Wired {
     }
 }
 
-/// Carries bytes in one direction of a connection, unless that is held.
+/// Carries bytes in one direction of a connection, unless they are held.
 async fn carry(
     mut from: impl AsyncReadExt + Unpin,
     mut to: impl AsyncWriteExt + Unpin,
@@ -83,7 +83,7 @@ async fn carry(
     }
 }
 
-/// A tunnel with one used connection, which is the second that it opened.
+/// A tunnel with one used connection: the second one that it opened.
 struct World {
     way: Arc<Tunnel<Wired>>,
     connects: Arc<AtomicUsize>,
@@ -135,7 +135,7 @@ impl World {
 
     async fn next_at_target(&self) -> TcpStream {
         let accepted = timeout(Duration::from_secs(5), self.target.accept()).await;
-        accepted.expect("somebody comes").unwrap().0
+        accepted.expect("a connection arrives").unwrap().0
     }
 
     async fn nobody_comes(&self) -> bool {
@@ -202,7 +202,7 @@ async fn an_unstarted_request_is_repeated_with_the_same_bytes() {
     assert_eq!(read(&mut at_target, 4).await, b"once");
     assert!(world.nobody_comes().await);
     drop(stream);
-    assert_eq!(at_target.read(&mut [0]).await.unwrap_or(0), 0, "and no more");
+    assert_eq!(at_target.read(&mut [0]).await.unwrap_or(0), 0, "and no more bytes");
 }
 
 #[tokio::test]

@@ -10,7 +10,7 @@ use crate::udp::EchoError;
 pub struct EchoRequest {
     /// Destination.
     pub to: IpAddr,
-    /// Time to live at the server: the number of routers behind it that the request may pass, plus one.
+    /// Time to live at the server: one more than the number of routers beyond it that the request may pass.
     pub hops: u8,
     /// Sequence number.
     pub sequence: u16,

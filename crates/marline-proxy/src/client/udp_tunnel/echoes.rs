@@ -1,5 +1,5 @@
-//! Echo requests of applications (ICMP), beside their datagrams. A socket represents an identifier instead of a
-//! port.
+//! Echo requests of applications (ICMP), in addition to their datagrams. Here a socket represents an identifier instead
+//! of a port.
 //!
 //! No state is kept per request: its result is identified by the sequence number.
 
@@ -21,7 +21,7 @@ impl EchoSender {
     pub fn send(&self, request: EchoRequest, payload: &[u8]) -> Result<(), TooBig> {
         let UdpSender { number, tunnel } = &self.0;
         let mut batch = tunnel.batch();
-        // One byte was subtracted for the item of a datagram.
+        // `max_datagram` has subtracted one byte for a datagram's item.
         let most = batch.max_datagram().map(|most| (most + 1).saturating_sub(ECHO_OVERHEAD));
         match most {
             Some(most) if payload.len() > most => {

@@ -1,12 +1,12 @@
-//! Inbox of an application's socket: data that was received but not taken, bounded in number and bytes and charged
-//! to the memory budget. Data without room is dropped, as by a socket's buffer.
+//! Inbox of an application's socket: received data that was not taken yet, limited in items and bytes and charged to
+//! the memory budget. Data that does not fit is dropped, as by a socket's buffer.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use marline::memory::{MemoryAccount, MemoryCharge, MemoryKind};
 use tokio::sync::mpsc;
 
-/// Limits of data that waits in an inbox: items, and bytes.
+/// Limits of the data that waits in an inbox, in items and in bytes.
 const MAX_ITEMS: usize = 256;
 const MAX_BYTES: u64 = 512 << 10;
 /// Bytes that may wait even if no memory is free.
@@ -128,7 +128,7 @@ mod tests {
             assert!(account.used() < 2 * STEP, "{}", account.used());
             assert!(delivery.push(7, payload), "there is room again");
             drop((delivery, inbox));
-            assert_eq!(account.used(), 0, "including what was queued");
+            assert_eq!(account.used(), 0, "including the queued items");
         }
     }
 

@@ -85,7 +85,7 @@ fn hop_by_hop_fields_are_removed_and_others_kept_in_order() {
     );
 }
 
-/// Found by fuzzing: an empty field beside the real one was forwarded as well.
+/// Found by fuzzing: an empty field next to the real one was also forwarded.
 #[test]
 fn the_transfer_encoding_is_forwarded_in_canonical_form() {
     for fields in
@@ -212,7 +212,8 @@ fn a_truncated_head_waits_and_following_bytes_are_left() {
 }
 
 proptest! {
-    /// Every forwarded head parses as one request in origin-form with one Host, and rewriting it changes nothing.
+    /// Every forwarded head parses as one request in origin-form with one Host, and is unchanged if it is rewritten
+    /// again.
     #[test]
     fn a_forwarded_head_parses_as_one_request(
         method in "[A-Z]{1,7}",

@@ -10,7 +10,7 @@ use marline::memory::MemoryBudget;
 
 use super::super::*;
 
-/// A direction that waits for bytes has no buffer. One that waits for room has a buffer until there is room.
+/// A direction that waits for bytes has no buffer. One that waits for room has a buffer until the writer has room.
 #[tokio::test]
 async fn a_buffer_is_held_only_while_bytes_are_in_it() {
     let (mut source, mut reader) = duplex(1 << 20);
@@ -104,8 +104,8 @@ impl Wake for Woken {
     }
 }
 
-/// More than the buffer holds, with a writer that accepts little: nothing is lost or duplicated, and the end
-/// comes after the last byte.
+/// More data than the buffer holds, with a writer that accepts little: nothing is lost or duplicated, and the end comes
+/// after the last byte.
 #[tokio::test]
 async fn bytes_come_in_order_through_a_narrow_writer() {
     let sent: Vec<u8> = (0..5 * BUFFER_LEN + 77).map(|at| (at % 251) as u8).collect();

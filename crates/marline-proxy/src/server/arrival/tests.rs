@@ -52,7 +52,7 @@ async fn stalled_handshakes_of_one_source_neither_refuse_a_newcomer_nor_evict_an
     assert_eq!(queue.count(), 3);
     // Now every source has one handshake. A newcomer waits until the oldest has stalled.
     let late = timeout(STALL_TIME / 2, queue.wait_for_permission(address("192.0.2.4"))).await;
-    assert!(late.is_err(), "a handshake has its time");
+    assert!(late.is_err(), "no handshake has stalled yet");
     let _late = timeout(STALL_TIME, queue.wait_for_permission(address("192.0.2.4")))
         .await
         .unwrap()
@@ -87,7 +87,7 @@ async fn one_ipv6_network_is_one_source_and_nothing_is_left_behind() {
         HandshakeQueue::new(AdmissionLimits { per_source: 1, waiting_per_source: 1, ..SMALL });
     let ticket = queue.wait_for_permission(address("2001:db8:0:1::1")).await.unwrap();
     let same = queue.wait_for_permission(address("2001:db8:0:1:ffff::2"));
-    assert!(timeout(Duration::from_millis(20), same).await.is_err(), "it waits");
+    assert!(timeout(Duration::from_millis(20), same).await.is_err(), "the handshake waits");
     let _other = queue.wait_for_permission(address("2001:db8:0:2::1")).await.unwrap();
     drop(ticket);
     for n in 0..100 {

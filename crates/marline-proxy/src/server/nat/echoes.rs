@@ -60,8 +60,8 @@ impl Nat {
         half.socket().send(to, hops, sequence, payload).map_err(|error| unable(&error))
     }
 
-    /// A place within the limit of the client's credential. If the limit is reached, the client's oldest identifier
-    /// is removed.
+    /// Takes a place within the limit of the client's credential. At the limit, the client's oldest identifier is
+    /// removed.
     fn take_place(&self, echoes: &mut Echoes) -> Option<Permit<Arc<str>>> {
         if echoes.is_full() {
             echoes.forget_oldest();

@@ -4,8 +4,7 @@
 //! Address-dependent filtering, the default, accepts datagrams from the addresses that the application has sent to,
 //! from any port. That suffices for ICE and for servers with several ports. Endpoint-independent filtering accepts
 //! every public address, for applications whose peers send first. In both cases, datagrams without a flow are rate
-//! limited per source and in total. A peer that the application answers gets a flow of its own, which is not
-//! limited here.
+//! limited per source and in total. A peer that the application answers gets its own flow, which is not limited here.
 //!
 //! The server opens a flow for such a peer. The client confirms it, answers in it, or refuses it.
 

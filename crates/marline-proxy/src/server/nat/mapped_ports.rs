@@ -1,9 +1,9 @@
 //! Mapped ports of clients' sockets, and datagrams between them (RFC 4787 REQ-9, hairpinning).
 //!
-//! The rules forbid the server's own addresses, because services there trust their own machine. However, clients of
-//! one server know each other by the server's address and their mapped ports. A client may therefore send to an own
-//! address if the port is a mapped one at that moment, and to no other port. The kernel delivers the datagram. It
-//! leaves from the sender's mapped port and is filtered by the receiver like any other.
+//! The rules forbid the server's own addresses, because services there trust their own machine. However, clients of one
+//! server reach each other at the server's address and their mapped ports. Therefore a client may send to an own
+//! address of the server, but only to a port that is mapped at that moment. The kernel delivers the datagram, which
+//! leaves from the sender's mapped port and is filtered at the receiver like any other.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;

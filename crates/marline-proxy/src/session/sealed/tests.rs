@@ -63,7 +63,7 @@ async fn a_kept_stream_restarts_after_both_ends() {
     }
     drop(near);
     let error = far.read(&mut [0]).await.unwrap_err();
-    assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof, "nothing ended this one");
+    assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof, "no direction of this stream has ended");
 }
 
 #[tokio::test]

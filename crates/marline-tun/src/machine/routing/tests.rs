@@ -32,7 +32,7 @@ fn facts() -> MachineState {
     }
 }
 
-/// Returns true if a packet may leave directly under these rules, if only the main table has routes: a default one,
+/// Returns true if a packet may leave directly under these rules, if only the main table has routes: a default route,
 /// and one to the destination if `local`.
 fn leaves(rules: &[Rule], matches: impl Fn(&Selector) -> bool, local: bool) -> bool {
     for rule in rules.iter().filter(|rule| matches(&rule.selector)) {
@@ -94,7 +94,7 @@ fn without_the_lead_a_switch_lets_only_exceptions_and_the_local_network_pass() {
         for transport in TRANSPORTS {
             assert!(!leaves(&rules, names(transport), true), "queries to the local network");
         }
-        // Even a partial set ends with a rule for everything or has none.
+        // Even in a partial set, a rule for all traffic is the last one.
         let last = rules.last().unwrap();
         assert_eq!((&last.selector, last.verdict), (&Selector::All, Verdict::Unreachable));
     }
@@ -238,7 +238,7 @@ fn with_exceptions_of_names_every_query_goes_to_the_interface() {
     };
     assert!(past(&settings) > 0, "a resolver that is direct");
     assert_eq!(past(&sorting), 0);
-    // Queries do not leave after the lead was removed, either.
+    // Queries do not leave either after the lead was removed.
     let held = RoutingSettings { kill_switch: true, ..sorting };
     let switch = held.switch(OWN, &facts);
     let direct = switch.iter().position(|rule| matches!(rule.selector, Selector::To(_))).unwrap();

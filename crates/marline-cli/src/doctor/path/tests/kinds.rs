@@ -28,7 +28,7 @@ enum Came {
 struct Kind {
     /// Name in docs/concepts/middleboxes.md.
     name: &'static str,
-    /// String of the live tests ([`LIVE`]) that emulates or names it, mostly its link. `None`: only simulated.
+    /// Text in the live tests ([`LIVE`]) that emulates or names it, usually its link. `None`: only simulated.
     live: Option<&'static str>,
     /// Records of both ends. Empty for a server that cannot report.
     notes: fn() -> (Notes, Came),
@@ -108,7 +108,7 @@ fn drops_rest(up: bool, down: bool) -> (Notes, Came) {
         blocked(segment, segment.is_rest() && if segment.up { up } else { down })
     };
     let talk = Talk::new(&mut middle).syn().answer();
-    // Towards the client, its data arrives but no answer to it.
+    // At the client, its data is acknowledged, but no answer arrives.
     let talk = if up { talk.in_vain(true, 3) } else { talk.data(true).in_vain(false, 3) };
     let talk = talk.without_options().messages().burst();
     (talk.notes(), Came::Plain(FallbackReason::OptionsUnanswered))
@@ -234,7 +234,7 @@ fn rebinds() -> (Notes, Came) {
     (talk.syn().answer().messages().notes(), Came::Multipath)
 }
 
-/// A middlebox that acknowledges data itself and drops it, once, after some segments have passed.
+/// A middlebox that acknowledges and drops data once, after some segments have passed.
 fn swallows(up: bool) -> (Notes, Came) {
     let mut data = 0;
     let mut middle = |segment: &Segment| {
@@ -304,7 +304,7 @@ fn stranger() -> (Notes, Came) {
 
 const NOTHING: &str = "no middlebox interferes with Multipath TCP";
 
-/// In the order of the table in the page.
+/// Kinds of middleboxes, in the order of the page's table.
 #[rustfmt::skip]
 const KINDS: &[Kind] = &[
     Kind { name: "no box", live: Some(""), notes: untouched, says: &[NOTHING] },
@@ -334,7 +334,7 @@ const KINDS: &[Kind] = &[
     Kind { name: "the same towards the client", live: Some(",down.strip=mptcp:rest@2s"),
         notes: || strips_later(false, true),
         says: &["strips the options of Multipath TCP in mid-stream, from the server"] },
-    // A segment that lost its only option of kind 30 looks the same.
+    // A segment that lost its only option of kind 30 looks the same as one without DSS.
     Kind { name: "DSS stripped in mid-stream", live: Some(",strip=dss:rest@2s"),
         notes: || strips_later(true, true),
         says: &["strips the options of Multipath TCP in mid-stream, towards the server",

@@ -1,6 +1,6 @@
 //! Recorded exchange for diagnosis tests: the segments that both ends record, with a middlebox between them.
 //!
-//! Both ends always send the same: a handshake, messages in turn, and a burst in each direction. The middlebox
+//! Both ends always send the same data: a handshake, messages in turn, and a burst in each direction. The middlebox
 //! determines for each segment what arrives at the other side.
 
 use std::net::SocketAddr;
@@ -138,7 +138,7 @@ impl<'a> Talk<'a> {
         let by_client = segment.up;
         self.notes.of(by_client).push(segment.noted(true, by_client));
         for out in (self.middle)(&segment) {
-            // Segments in the opposite direction were made up by the middlebox.
+            // Segments in the opposite direction were created by the middlebox.
             self.notes.of(!out.up).push(out.noted(false, !out.up));
         }
     }
@@ -249,7 +249,7 @@ impl<'a> Talk<'a> {
         self
     }
 
-    /// Continues from another client port, as a new connection.
+    /// Continues from another client port.
     pub(super) fn at_port(mut self, port: u16) -> Self {
         self.client_port = port;
         self

@@ -94,11 +94,11 @@ fn behind_one_server() {
     c.udp.send(a.address, b"ring");
     pass(&a, &c, b"from A to C");
 
-    // A service of the server at that address stays unreachable, ...
+    // A service of the server at that address stays unreachable.
     let service = UdpSocket::bind((own, 0)).unwrap();
     a.udp.send(service.local_addr().unwrap(), b"to a service");
     assert!(server.process.line_with("server itself").contains(OWN));
-    // ... and so does one at a port that was mapped before.
+    // A service at a port that was mapped before stays unreachable as well.
     drop(b);
     let until = Instant::now() + PATIENCE;
     let late = loop {

@@ -91,7 +91,7 @@ fn forged_and_repeated_frames_bring_nothing_and_nothing_twice() {
         assert!(
             counts.keys().all(|payload| payload.len() == 4 && payload[0] == 0 && payload[1] == 0)
         );
-        assert!(counts.values().all(|times| *times == 1), "something came twice");
+        assert!(counts.values().all(|times| *times == 1), "a datagram arrived twice");
     }
     eprintln!("500 sent, {} came, {} came back", there.len(), back.len());
     assert!(back.len() > 400, "{} of 500 came back", back.len());
